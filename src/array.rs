@@ -1,0 +1,68 @@
+//! An array: dtype, layout and the buffer they describe. What kernels read and write.
+
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::memory::Buffer;
+use crate::shape::Shape;
+
+/// An immutable array of known sizes. Cloning shares the buffer.
+#[derive(Clone)]
+pub struct Array {
+    /// The element type.
+    pub dtype: DType,
+    /// Where the elements lie in the buffer.
+    pub layout: Layout,
+    /// The memory.
+    pub buffer: Buffer,
+}
+
+impl Array {
+    /// A fresh C-order array whose elements are not initialised yet: the caller fills every one.
+    pub fn uninit(dtype: DType, shape: Shape) -> Result<Array> {
+        let buffer = Buffer::alloc(shape.count().saturating_mul(dtype.size()))?;
+        Ok(Array { dtype, layout: Layout::contiguous(shape), buffer })
+    }
+
+    /// A fresh C-order array of zero bytes (0, 0.0, false).
+    pub fn zeros(dtype: DType, shape: Shape) -> Result<Array> {
+        let buffer = Buffer::zeroed(shape.count().saturating_mul(dtype.size()))?;
+        Ok(Array { dtype, layout: Layout::contiguous(shape), buffer })
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &Shape {
+        self.layout.shape()
+    }
+
+    /// The count of elements.
+    pub fn count(&self) -> usize {
+        self.shape().count()
+    }
+
+    /// Whether the elements lie in C order without gaps.
+    pub fn is_contiguous(&self) -> bool {
+        self.layout.is_contiguous()
+    }
+
+    /// The address of the element at index zero.
+    pub fn ptr(&self) -> *const u8 {
+        self.buffer.ptr().wrapping_add(self.layout.offset() * self.dtype.size())
+    }
+
+    /// The address of the element at index zero, to write.
+    ///
+    /// # Safety
+    /// The buffer is fresh or uniquely held, and nobody reads what is written while it is written.
+    pub unsafe fn ptr_mut(&self) -> *mut u8 {
+        // SAFETY: the caller holds the buffer alone.
+        unsafe { self.buffer.ptr_mut() }.wrapping_add(self.layout.offset() * self.dtype.size())
+    }
+
+    /// The same elements under another layout.
+    pub fn view(&self, layout: Layout) -> Array {
+        let inside = layout.extent().is_none_or(|(_, high)| (high + 1) * self.dtype.size() <= self.buffer.bytes());
+        debug_assert!(inside, "a view reaches outside its buffer");
+        Array { dtype: self.dtype, layout, buffer: self.buffer.clone() }
+    }
+}

@@ -1,0 +1,194 @@
+//! The error catalogue: every message the engine can raise, by name, in one place.
+//!
+//! Promises: an [`Error`] carries its catalogue entry's name (`code`), the exception class it becomes
+//! in Python (`kind`), and a message of the form `{op}: {what is wrong}: {facts}`.
+
+use std::fmt::{self, Display};
+
+/// The exception class an error becomes in Python.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// `ShapeError(ValueError)`
+    Shape,
+    /// `DTypeError(TypeError)`
+    DType,
+    /// `AxisError(IndexError)`
+    Axis,
+    /// `IndexError`: an element index that only the data can tell
+    Index,
+    /// `DeviceError(RuntimeError)`
+    Device,
+    /// `GradientError(RuntimeError)`
+    Gradient,
+    /// `GraphError(RuntimeError)`
+    Graph,
+    /// `CaptureError(RuntimeError)`
+    Capture,
+    /// `ValueError`
+    Value,
+    /// `TypeError`
+    Type,
+    /// `OverflowError`
+    Overflow,
+    /// `MemoryError`
+    Memory,
+    /// A defect of the engine itself
+    Internal,
+}
+
+/// The result of everything that can fail.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// One refused call. Boxed, so that `Result<T, Error>` stays one pointer wide on the failing side.
+#[derive(Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    code: &'static str,
+    kind: Kind,
+    message: String,
+    notes: Vec<String>,
+}
+
+impl Error {
+    fn new(code: &'static str, kind: Kind, message: String) -> Error {
+        Error(Box::new(Inner { code, kind, message, notes: Vec::new() }))
+    }
+
+    /// The name of the catalogue entry.
+    pub fn code(&self) -> &'static str {
+        self.0.code
+    }
+
+    /// The exception class this becomes.
+    pub fn kind(&self) -> Kind {
+        self.0.kind
+    }
+
+    /// The message without its notes.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// Adds a line below the message, such as the Python line that made a node.
+    #[must_use]
+    pub fn note(mut self, note: impl Into<String>) -> Error {
+        self.0.notes.push(note.into());
+        self
+    }
+
+    /// Puts the name of the op the user called before the name of the part that refused:
+    /// `mul: shapes …` inside `layer_norm` reads `layer_norm: mul: shapes …`.
+    #[must_use]
+    pub fn within(mut self, op: &str) -> Error {
+        let named = self.0.message.strip_prefix(op).is_some_and(|rest| rest.starts_with(':'));
+        if !named && self.0.kind != Kind::Memory {
+            self.0.message = format!("{op}: {}", self.0.message);
+        }
+        self
+    }
+}
+
+impl Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)?;
+        self.0.notes.iter().try_for_each(|note| write!(f, "\n  {note}"))
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}: {self}", self.0.kind, self.0.code)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Declares the catalogue: a constructor for each entry and the list that tests walk.
+macro_rules! catalogue {
+    ($( $(#[doc = $doc:literal])+ $name:ident($($field:ident),*) => $kind:ident, $text:literal; )*) => {
+        $(
+            $(#[doc = $doc])+
+            #[cold]
+            pub fn $name($($field: impl Display),*) -> Error {
+                Error::new(stringify!($name), Kind::$kind, format!($text))
+            }
+        )*
+
+        /// Every entry: name, exception class, message template.
+        pub const CATALOGUE: &[(&str, Kind, &str)] = &[$((stringify!($name), Kind::$kind, $text)),*];
+    };
+}
+
+catalogue! {
+    /// Operands whose shapes cannot be broadcast together.
+    broadcast(op, a, b, axis, left, right) => Shape,
+        "{op}: shapes {a} and {b} do not broadcast: axis {axis} has sizes {left} and {right}";
+    /// A shape that does not have what the op asks for.
+    bad_shape(op, what, facts) => Shape, "{op}: {what}: {facts}";
+    /// An operand of the wrong rank.
+    bad_rank(op, name, want, got) => Shape, "{op}: {name} must have rank {want}: got shape {got}";
+    /// Two sizes that must agree.
+    size_mismatch(op, what, left, right, facts) => Shape, "{op}: {what} differ: {facts} has {left} and {right}";
+    /// An element count that a new shape does not keep.
+    reshape_count(op, from, count, to, want) => Shape,
+        "{op}: shape {from} has {count} elements, shape {to} needs {want}";
+    /// A negative size.
+    negative_size(op, size, shape) => Shape, "{op}: sizes must not be negative: got {size} in {shape}";
+    /// More elements than an address can name.
+    too_large(op, shape) => Shape, "{op}: shape {shape} has more elements than memory can hold";
+    /// More axes than the engine supports.
+    too_many_axes(op, rank, limit) => Shape, "{op}: rank {rank} is above the limit of {limit} axes";
+    /// A reduction without an identity over no elements.
+    empty_reduction(op, shape) => Shape, "{op}: shape {shape} has no elements to reduce and {op} has no identity";
+    /// A tensor of several elements where one is wanted.
+    not_scalar(op, shape) => Shape, "{op}: only a tensor with one element converts to a Python scalar: got shape {shape}";
+    /// Nested sequences of unequal length.
+    ragged(op, left, right) => Shape, "{op}: nested sequences have unequal lengths: {left} and {right}";
+    /// An op that does not take this dtype.
+    bad_dtype(op, name, dtype, want) => DType, "{op}: dtype {dtype} of {name} is not {want}; cast first, e.g. {name}.astype(float32)";
+    /// Two dtypes without a common one.
+    no_promotion(op, a, b) => DType, "{op}: dtypes {a} and {b} have no common dtype; cast one of them with astype";
+    /// Two dtypes that must agree.
+    dtype_mismatch(op, a, b) => DType, "{op}: dtypes differ: got {a} and {b}";
+    /// A dtype by a name that does not exist.
+    unknown_dtype(op, got) => DType, "{op}: unknown dtype: got {got}";
+    /// A gradient asked of a dtype that has none.
+    gradient_dtype(op, dtype) => DType, "{op}: only floating tensors can require gradients: got dtype {dtype}";
+    /// An axis outside the rank.
+    bad_axis(op, axis, rank) => Axis, "{op}: axis {axis} is out of range for rank {rank}";
+    /// An axis named twice.
+    repeated_axis(op, axis, axes) => Axis, "{op}: axis {axis} appears twice in {axes}";
+    /// More indices than axes.
+    too_many_indices(op, count, rank) => Axis, "{op}: {count} indices for a tensor of rank {rank}";
+    /// An element index outside its axis.
+    index_out_of_bounds(op, index, axis, size) => Index,
+        "{op}: index {index} is out of bounds for axis {axis} with size {size}";
+    /// A device that does not exist here.
+    unknown_device(op, got, known) => Device, "{op}: unknown device {got}: this build has {known}";
+    /// A request that needs a gradient and has none.
+    gradient(op, what, facts) => Gradient, "{op}: {what}: {facts}";
+    /// A history whose saved values were freed.
+    freed(op, node, first) => Gradient,
+        "{op}: the saved values of {node} were freed by an earlier backward{first}; pass retain_graph=True to that call to keep them";
+    /// An update of a leaf that is being recorded.
+    leaf_update(op) => Gradient,
+        "{op}: a leaf that requires a gradient cannot be updated while recording; put the update in `with wengert.no_grad():`";
+    /// A graph that breaks its law.
+    bad_graph(op, what, facts) => Graph, "{op}: {what}: {facts}";
+    /// A write that nobody could see.
+    unseen_write(op) => Graph,
+        "{op}: this writes to an unnamed view and nobody could see it; index once, e.g. x[0, 1] = v instead of x[0][1] = v";
+    /// An argument outside its range.
+    bad_value(op, what, facts) => Value, "{op}: {what}: {facts}";
+    /// An argument of the wrong Python type.
+    bad_type(op, what, facts) => Type, "{op}: {what}: {facts}";
+    /// A number that its dtype cannot hold.
+    overflow(op, value, dtype) => Overflow, "{op}: {value} does not fit {dtype}";
+    /// A request that the machine or the limit refuses, before anything was allocated.
+    out_of_memory(bytes, live, limit) => Memory,
+        "out of memory: {bytes} bytes asked for, {live} bytes live{limit}";
+    /// A defect of the engine: never the caller's fault.
+    internal(what) => Internal, "internal error: {what}; this is a defect of wengert, please report it";
+}

@@ -1,0 +1,174 @@
+//! How a value lies in its buffer: strides (zero and negative ones too) and an offset, in elements.
+
+use smallvec::SmallVec;
+
+use crate::shape::Shape;
+
+/// Distances between neighbours along each axis, in elements.
+pub type Strides = SmallVec<[isize; 6]>;
+
+/// Shape, strides and offset of a value in its buffer. A layout in C order keeps no strides.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layout {
+    shape: Shape,
+    /// `None`: C order without gaps.
+    strides: Option<Box<[isize]>>,
+    offset: usize,
+}
+
+/// The strides of C order.
+pub fn row_major(sizes: &[usize]) -> Strides {
+    let mut strides: Strides = SmallVec::from_elem(1, sizes.len());
+    for i in (1..sizes.len()).rev() {
+        strides[i - 1] = strides[i] * sizes[i].max(1) as isize;
+    }
+    strides
+}
+
+impl Layout {
+    /// C order from the start of a buffer.
+    pub fn contiguous(shape: Shape) -> Layout {
+        Layout { shape, strides: None, offset: 0 }
+    }
+
+    /// Any strides. Those of C order are recognised (axes of size 1 do not count).
+    pub fn strided(shape: Shape, strides: &[isize], offset: usize) -> Layout {
+        debug_assert_eq!(shape.rank(), strides.len());
+        let mut expected = 1;
+        let mut plain = true;
+        for (d, &stride) in shape.dims().iter().zip(strides).rev() {
+            let n = d.value();
+            if n != 1 {
+                plain &= stride == expected;
+                expected *= n as isize;
+            }
+        }
+        // Without elements no stride matters.
+        plain |= shape.count() == 0;
+        let strides = (!plain).then(|| strides.into());
+        Layout { shape, strides, offset }
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Elements between the buffer's start and the element at index zero.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Whether the elements lie in C order without gaps (not necessarily from the buffer's start).
+    pub fn is_contiguous(&self) -> bool {
+        self.strides.is_none()
+    }
+
+    /// The strides of every axis.
+    pub fn strides(&self) -> Strides {
+        match &self.strides {
+            Some(strides) => SmallVec::from_slice(strides),
+            None => row_major(&self.shape.sizes()),
+        }
+    }
+
+    /// The lowest and highest element position, inclusive; `None` without elements.
+    pub fn extent(&self) -> Option<(usize, usize)> {
+        if self.shape.count() == 0 {
+            return None;
+        }
+        let (mut low, mut high) = (self.offset as isize, self.offset as isize);
+        for (d, stride) in self.shape.dims().iter().zip(self.strides()) {
+            let reach = (d.value() as isize - 1) * stride;
+            low += reach.min(0);
+            high += reach.max(0);
+        }
+        Some((low as usize, high as usize))
+    }
+
+    /// The strides of this layout seen as `target`, to which its shape broadcasts.
+    pub fn broadcast_strides(&self, target: &Shape) -> Strides {
+        let own = self.strides();
+        let lead = target.rank() - own.len();
+        (0..target.rank())
+            .map(|i| match i.checked_sub(lead) {
+                Some(j) if self.shape[j] == target[i] => own[j],
+                _ => 0,
+            })
+            .collect()
+    }
+
+    /// The layout of the same elements in another shape, where that needs no copy.
+    pub fn reshape(&self, shape: &Shape) -> Option<Layout> {
+        if self.is_contiguous() {
+            return Some(Layout { shape: shape.clone(), strides: None, offset: self.offset });
+        }
+        let (old, new) = (self.shape.sizes(), shape.sizes());
+        let from = self.strides();
+        let mut strides: Strides = SmallVec::from_elem(0, new.len());
+        let (mut i, mut j) = (0, 0);
+        while i < old.len() || j < new.len() {
+            // The next group of axes on either side with the same count of elements.
+            let (start_i, start_j) = (i, j);
+            let (mut a, mut b) = (1, 1);
+            while i == start_i || j == start_j || a != b {
+                if (a <= b && i < old.len()) || j >= new.len() {
+                    if i >= old.len() {
+                        break;
+                    }
+                    a *= old[i];
+                    i += 1;
+                } else {
+                    b *= new[j];
+                    j += 1;
+                }
+            }
+            while i < old.len() && old[i] == 1 {
+                i += 1;
+            }
+            let group: SmallVec<[usize; 6]> = (start_i..i).filter(|&k| old[k] != 1).collect();
+            let merges = group.windows(2).all(|w| from[w[0]] == from[w[1]] * old[w[1]] as isize);
+            if !merges {
+                return None;
+            }
+            let mut stride = group.last().map_or(0, |&k| from[k]);
+            for k in (start_j..j).rev() {
+                strides[k] = stride;
+                stride *= new[k] as isize;
+            }
+        }
+        Some(Layout::strided(shape.clone(), &strides, self.offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c_order_is_recognised() {
+        assert!(Layout::strided(Shape::of(&[2, 1, 3]), &[3, 99, 1], 5).is_contiguous());
+        assert!(!Layout::strided(Shape::of(&[2, 3]), &[1, 2], 0).is_contiguous());
+        assert!(Layout::strided(Shape::of(&[0, 3]), &[7, 7], 0).is_contiguous());
+    }
+
+    #[test]
+    fn a_reshape_without_a_copy_keeps_every_position() {
+        // 2 x 3 x 4 out of a wider buffer: the last two axes merge, the first does not.
+        let from = Layout::strided(Shape::of(&[2, 3, 4]), &[24, 4, 1], 1);
+        let merged = from.reshape(&Shape::of(&[2, 12])).unwrap();
+        assert_eq!(merged.strides().as_slice(), [24, 1]);
+        assert!(from.reshape(&Shape::of(&[24])).is_none());
+        let split = from.reshape(&Shape::of(&[2, 3, 2, 2])).unwrap();
+        assert_eq!(split.strides().as_slice(), [24, 4, 2, 1]);
+        let transposed = Layout::strided(Shape::of(&[4, 6]), &[1, 4], 0);
+        assert_eq!(transposed.reshape(&Shape::of(&[2, 2, 6])).unwrap().strides().as_slice(), [2, 1, 4]);
+        assert!(transposed.reshape(&Shape::of(&[24])).is_none());
+        assert!(transposed.reshape(&Shape::of(&[4, 1, 6, 1])).is_some());
+    }
+
+    #[test]
+    fn extent_follows_the_sign_of_the_strides() {
+        assert_eq!(Layout::strided(Shape::of(&[3, 2]), &[-2, 1], 4).extent(), Some((0, 5)));
+    }
+}

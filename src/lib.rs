@@ -1,0 +1,19 @@
+//! wengert: a tensor engine whose eager tape, captured functions and backward passes are one list.
+//!
+//! The modules stand bottom-up: each names only modules above it in this list (a test enforces it).
+#![allow(clippy::needless_range_loop)]
+
+pub mod error;
+
+pub mod dtype;
+pub mod shape;
+
+pub mod layout;
+
+pub mod memory;
+pub mod simd;
+pub mod threads;
+
+pub mod array;
+
+pub mod scalar;
