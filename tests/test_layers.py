@@ -1,0 +1,78 @@
+"""Layers of the Rust core point down: a module in `src/lib.rs` names only those above it there.
+
+The one list of layers is the order of the `pub mod` lines in `src/lib.rs`.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src"
+
+PATH = re.compile(r"\bcrate::(?:\{(?P<group>[^;]*?)\}\s*;|(?P<name>\w+))")
+STRINGS = re.compile(r'r#"[\s\S]*?"#|"(?:\\.|[^"\\])*"')
+
+
+def layers() -> list[str]:
+    return re.findall(r"^pub mod (\w+);", (SOURCE / "lib.rs").read_text(), re.M)
+
+
+def without_comments(text: str) -> str:
+    return re.sub(r"//[^\n]*|/\*[\s\S]*?\*/", "", STRINGS.sub('""', text))
+
+
+def first_names(group: str) -> list[str]:
+    """The leading segments of `a::{b, c}, d::e` are `a` and `d`."""
+    flat = group
+    while "{" in flat:
+        flat = re.sub(r"\{[^{}]*\}", "", flat)
+    return [part.strip().split("::")[0] for part in flat.split(",") if part.strip()]
+
+
+def named(text: str) -> set[str]:
+    """The top-level modules that a source text names by a `crate::` path."""
+    names = set()
+    for match in PATH.finditer(without_comments(text)):
+        names |= set(first_names(match["group"])) if match["group"] else {match["name"]}
+    return names
+
+
+def files() -> list[Path]:
+    return [path for path in sorted(SOURCE.rglob("*.rs")) if path.name != "lib.rs"]
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".rs")
+
+
+def test_the_parser_sees_every_form_of_path():
+    text = """
+        use crate::{error::{self, Result}, shape::Shape};
+        use crate::dtype::DType; // crate::gpu
+        macro_rules! m { () => { $crate::layout::Layout } }
+        const TEXT: &str = "crate::py::x";
+    """
+    assert named(text) == {"error", "shape", "dtype", "layout"}
+
+
+def test_every_source_file_belongs_to_a_layer():
+    assert {layer_of(path) for path in files()} <= set(layers())
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_layer_names_only_layers_below_it(path):
+    order = layers()
+    own = order.index(layer_of(path))
+    upward = {name for name in named(path.read_text()) & set(order) if order.index(name) > own}
+    assert not upward, f"{layer_of(path)} names {sorted(upward)}, which stand above it in lib.rs"
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_layer_is_left_by_super(path):
+    """`super::` chains never climb out of a layer, so that `crate::` paths say everything."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    depth = len(parts) - (parts[-1] == "mod")
+    # One more for an inner module such as `tests`.
+    climbs = [chain.count("super::") for chain in re.findall(r"(?:super::)+", path.read_text())]
+    assert max(climbs, default=0) <= depth
