@@ -1,0 +1,236 @@
+//! The instruction set, chosen once, and functions compiled for each.
+//!
+//! Promises: [`isa`] never names more than the processor has; a function made by
+//! [`multiversion!`](crate::multiversion) gives the same bits whichever version runs (nothing is
+//! contracted or re-associated: only the width differs).
+
+use std::sync::OnceLock;
+
+/// A level of the instruction set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Isa {
+    /// What every processor of this architecture has.
+    Base,
+    /// x86-64-v3: AVX2, FMA, BMI, F16C.
+    V3,
+    /// x86-64-v4: AVX-512 F, VL, BW, DQ, CD.
+    V4,
+}
+
+impl Isa {
+    /// Every level, lowest first.
+    pub const ALL: [Isa; 3] = [Isa::Base, Isa::V3, Isa::V4];
+
+    /// Whether this processor can run code of this level.
+    pub fn is_available(self) -> bool {
+        self <= detected()
+    }
+}
+
+/// The level in use: the highest the processor has, or a lower one that `WENGERT_ISA` names
+/// (`base`, `v3`, `v4`).
+#[inline]
+pub fn isa() -> Isa {
+    static CHOSEN: OnceLock<Isa> = OnceLock::new();
+    *CHOSEN.get_or_init(|| choose(std::env::var("WENGERT_ISA").ok().as_deref()))
+}
+
+fn choose(wish: Option<&str>) -> Isa {
+    let wish = match wish {
+        Some("base") => Isa::Base,
+        Some("v3") => Isa::V3,
+        _ => Isa::V4,
+    };
+    wish.min(detected())
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detected() -> Isa {
+    macro_rules! all {
+        ($($feature:tt)*) => { $(is_x86_feature_detected!($feature))&&* };
+    }
+    if !all!("avx2" "fma" "bmi1" "bmi2" "f16c" "lzcnt" "popcnt") {
+        Isa::Base
+    } else if !all!("avx512f" "avx512vl" "avx512bw" "avx512dq" "avx512cd") {
+        Isa::V3
+    } else {
+        Isa::V4
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn detected() -> Isa {
+    Isa::Base
+}
+
+/// Compiles the body of a function once for each level of the instruction set.
+///
+/// Type parameters stand in brackets, const parameters after a semicolon, bounds after `where` in
+/// brackets. What the body calls must be `#[inline(always)]` to be compiled with it.
+///
+/// ```
+/// wengert::multiversion! {
+///     /// `y[i] ← a[i] + b[i]`.
+///     pub unsafe fn add[T; const N: usize](y: &mut [T; N], a: &[T; N], b: &[T; N])
+///     where [T: Copy + std::ops::Add<Output = T>] {
+///         for i in 0..N {
+///             y[i] = a[i] + b[i];
+///         }
+///     }
+/// }
+/// let mut y = [0.0; 4];
+/// // SAFETY: any arguments will do.
+/// unsafe { add::<f64, 4>(&mut y, &[1.0; 4], &[2.0; 4]) };
+/// assert_eq!(y, [3.0; 4]);
+/// // The version for this machine, to keep in a table of kernels:
+/// let kernel: unsafe fn(&mut [f32; 2], &[f32; 2], &[f32; 2]) = add::select::<f32, 2>();
+/// ```
+///
+/// `name::at::<T>(isa)` gives the version for a level, as far as the processor has it.
+#[macro_export]
+macro_rules! multiversion {
+    ($(
+        $(#[$meta:meta])*
+        $vis:vis unsafe fn $name:ident
+        $([ $($T:ident),* $(; $(const $N:ident : $NT:ty),+)? ])?
+        ( $($arg:ident : $ty:ty),* $(,)? ) $(-> $ret:ty)?
+        $(where [ $($bounds:tt)* ])?
+        $body:block
+    )+) => { $(
+        $(#[$meta])*
+        #[inline]
+        $vis unsafe fn $name $(< $($T,)* $($(const $N: $NT),+)? >)? ($($arg: $ty),*) $(-> $ret)?
+        $(where $($bounds)*)?
+        {
+            // SAFETY: the contract is the caller's; the version is one that the processor has.
+            unsafe { $name::select $(::< $($T,)* $($($N),+)? >)? ()($($arg),*) }
+        }
+
+        #[doc = concat!("The versions of [`", stringify!($name), "`](fn@", stringify!($name), ").")]
+        $vis mod $name {
+            #[allow(unused_imports)]
+            use super::*;
+
+            /// The version for this machine.
+            #[inline]
+            pub fn select $(< $($T,)* $($(const $N: $NT),+)? >)? () -> unsafe fn($($ty),*) $(-> $ret)?
+            $(where $($bounds)*)?
+            {
+                at $(::< $($T,)* $($($N),+)? >)? ($crate::simd::isa())
+            }
+
+            /// The version for a level of the instruction set that the processor has.
+            #[inline]
+            pub fn at $(< $($T,)* $($(const $N: $NT),+)? >)? (isa: $crate::simd::Isa) -> unsafe fn($($ty),*) $(-> $ret)?
+            $(where $($bounds)*)?
+            {
+                debug_assert!(isa.is_available());
+                match isa {
+                    #[cfg(target_arch = "x86_64")]
+                    $crate::simd::Isa::V4 => shell_v4 $(::< $($T,)* $($($N),+)? >)?,
+                    #[cfg(target_arch = "x86_64")]
+                    $crate::simd::Isa::V3 => shell_v3 $(::< $($T,)* $($($N),+)? >)?,
+                    _ => shell_base $(::< $($T,)* $($($N),+)? >)?,
+                }
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(
+                enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd,avx2,fma,bmi1,bmi2,f16c,lzcnt,popcnt"
+            )]
+            unsafe fn shell_v4 $(< $($T,)* $($(const $N: $NT),+)? >)? ($($arg: $ty),*) $(-> $ret)?
+            $(where $($bounds)*)?
+            $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c,lzcnt,popcnt")]
+            unsafe fn shell_v3 $(< $($T,)* $($(const $N: $NT),+)? >)? ($($arg: $ty),*) $(-> $ret)?
+            $(where $($bounds)*)?
+            $body
+
+            unsafe fn shell_base $(< $($T,)* $($(const $N: $NT),+)? >)? ($($arg: $ty),*) $(-> $ret)?
+            $(where $($bounds)*)?
+            $body
+        }
+    )+ };
+}
+
+/// Copies `bytes` bytes past the caches: for outputs larger than these, whose old contents then need
+/// not be read. Plain copying where `dst` is not aligned to 64 bytes.
+///
+/// # Safety
+/// `src` is readable and `dst` writable for `bytes` bytes, and they do not overlap.
+#[inline]
+pub unsafe fn stream_copy(dst: *mut u8, src: *const u8, bytes: usize) {
+    let mut done = 0;
+    #[cfg(target_arch = "x86_64")]
+    if dst as usize % 64 == 0 {
+        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+        done = bytes & !63;
+        for at in (0..done).step_by(16) {
+            // SAFETY: inside both; `dst` is aligned. SSE2 is part of x86-64.
+            unsafe { _mm_stream_si128(dst.add(at).cast::<__m128i>(), _mm_loadu_si128(src.add(at).cast())) };
+        }
+        // Streaming stores are not ordered with later ones, and readers on other threads rely on that order.
+        // SAFETY: SSE is part of x86-64.
+        unsafe { _mm_sfence() };
+    }
+    // SAFETY: by contract.
+    unsafe { dst.add(done).copy_from_nonoverlapping(src.add(done), bytes - done) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    multiversion! {
+        /// The sum of the squares, in order.
+        unsafe fn squares[T; const N: usize](x: &[T; N]) -> T
+        where [T: Copy + std::ops::Mul<Output = T> + std::iter::Sum<T>] {
+            x.iter().map(|&v| v * v).sum()
+        }
+
+        /// Twice `x`.
+        unsafe fn twice(x: u32) -> u32 {
+            2 * x
+        }
+    }
+
+    #[test]
+    fn every_version_that_the_processor_has_gives_the_same() {
+        let x: [f64; 9] = std::array::from_fn(|i| 1.0 + i as f64);
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            // SAFETY: any arguments will do.
+            unsafe {
+                assert_eq!(squares::at::<f64, 9>(isa)(&x), 285.0);
+                assert_eq!(twice::at(isa)(21), 42);
+            }
+        }
+        // SAFETY: any arguments will do.
+        unsafe { assert_eq!((squares(&x), twice(4)), (285.0, 8)) };
+    }
+
+    #[test]
+    fn the_environment_may_only_lower_the_level() {
+        assert_eq!(choose(Some("base")), Isa::Base);
+        assert_eq!(choose(Some("v3")), Isa::V3.min(detected()));
+        assert_eq!(choose(Some("v4")), detected());
+        assert_eq!(choose(None), detected());
+        assert!(isa().is_available() && Isa::Base.is_available());
+    }
+
+    #[test]
+    fn streaming_copies_every_byte_aligned_or_not() {
+        let src: Vec<u8> = (0..1000).map(|i| (i % 251) as u8).collect();
+        for (at, bytes) in [(0, 0), (0, 64), (0, 999), (1, 900), (64, 777)] {
+            let buffer = crate::memory::Buffer::zeroed(1100).unwrap();
+            // SAFETY: fresh, and long enough.
+            let copied = unsafe {
+                stream_copy(buffer.ptr_mut().add(at), src.as_ptr(), bytes);
+                std::slice::from_raw_parts(buffer.ptr(), 1100)
+            };
+            assert_eq!(copied[at..at + bytes], src[..bytes]);
+            assert!(copied[at + bytes..].iter().all(|&byte| byte == 0));
+        }
+    }
+}

@@ -1,28 +1,151 @@
-//! Host buffers: aligned, pooled, reference-counted.
+//! Host buffers: aligned, pooled, reference-counted; with counters and a limit.
+//!
+//! Promises: data is aligned to [`ALIGN`] bytes; a handle is one pointer wide and may be cloned and
+//! dropped on any thread; the counters of [`stats`] are exact; a request beyond the limit or the
+//! machine is refused before anything is allocated; a forked child may allocate at once.
+//!
+//! A block is a 64-byte header followed by the data. Freed blocks wait in size classes, eight to a
+//! doubling (at most an eighth is wasted): small ones per thread, all others in one shared pool that
+//! gives back to the system what was not used for longest.
+
+mod class;
+mod counters;
+mod os;
+mod pool;
+#[cfg(test)]
+mod tests;
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use crate::error::Result;
+use class::Class;
+
+pub use counters::{Stats, reset_peak, set_limit, stats};
+pub use pool::release_cached;
+
+/// The alignment of every buffer of ours: a cache line, and the widest vector.
+pub const ALIGN: usize = 64;
+
+/// What stands before the data of a block.
+#[repr(C, align(64))]
+struct Header {
+    /// Handles that share this block.
+    refs: AtomicUsize,
+    /// The data: right behind the header, or foreign.
+    data: *mut u8,
+    /// Bytes asked for.
+    bytes: usize,
+    /// The size class; `None` for foreign memory.
+    class: Option<Class>,
+}
+
+/// The header of foreign memory, with what keeps that memory alive.
+#[repr(C)]
+struct External {
+    header: Header,
+    _owner: Box<dyn Any + Send + Sync>,
+}
 
 /// A stretch of memory. Cloning shares it.
-#[derive(Clone)]
-pub struct Buffer(std::sync::Arc<()>);
+pub struct Buffer(NonNull<Header>);
 
-#[allow(missing_docs, unused_variables)]
+// SAFETY: the reference count is atomic, the other fields are only written while one handle exists,
+// and writing the data is `unsafe` at the one who does it.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
 impl Buffer {
+    /// A block of at least `bytes` bytes with arbitrary contents: the caller fills all of it.
+    #[inline]
     pub fn alloc(bytes: usize) -> Result<Buffer> {
-        unreachable!()
+        pool::obtain(bytes, false).map(Buffer)
     }
+
+    /// A block of at least `bytes` bytes, all zero. Pages fresh from the system are not touched.
     pub fn zeroed(bytes: usize) -> Result<Buffer> {
-        unreachable!()
+        pool::obtain(bytes, true).map(Buffer)
     }
-    pub fn ptr(&self) -> *const u8 {
-        unreachable!()
-    }
+
+    /// Read-only memory of someone else, kept alive by `owner`. It counts in no statistics.
+    ///
     /// # Safety
-    /// The buffer is held alone.
-    pub unsafe fn ptr_mut(&self) -> *mut u8 {
-        unreachable!()
+    /// `ptr` is readable for `bytes` bytes, and nobody writes there, as long as `owner` lives.
+    pub unsafe fn external(ptr: *const u8, bytes: usize, owner: Box<dyn Any + Send + Sync>) -> Buffer {
+        let header = Header { refs: AtomicUsize::new(1), data: ptr.cast_mut(), bytes, class: None };
+        Buffer(NonNull::from(Box::leak(Box::new(External { header, _owner: owner }))).cast())
     }
+
+    /// The first byte.
+    #[inline]
+    pub fn ptr(&self) -> *const u8 {
+        self.header().data
+    }
+
+    /// The first byte, to write.
+    ///
+    /// # Safety
+    /// The buffer is fresh or [unique](Buffer::is_unique), and nobody reads what is being written.
+    #[inline]
+    pub unsafe fn ptr_mut(&self) -> *mut u8 {
+        debug_assert!(self.header().class.is_some(), "foreign memory is read-only");
+        self.header().data
+    }
+
+    /// The bytes asked for.
+    #[inline]
     pub fn bytes(&self) -> usize {
-        unreachable!()
+        self.header().bytes
+    }
+
+    /// Whether this is the only handle of memory of ours: it may then be written in place.
+    #[inline]
+    pub fn is_unique(&self) -> bool {
+        let header = self.header();
+        // Acquire: what other handles read before they were dropped is read before we write.
+        header.class.is_some() && header.refs.load(Ordering::Acquire) == 1
+    }
+
+    /// Whether both handles share one block.
+    #[inline]
+    pub fn same(&self, other: &Buffer) -> bool {
+        self.0 == other.0
+    }
+
+    #[inline]
+    fn header(&self) -> &Header {
+        // SAFETY: the header lives until the last handle is dropped.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Clone for Buffer {
+    #[inline]
+    fn clone(&self) -> Buffer {
+        // Relaxed: a handle is passed on by means that synchronise. The count cannot overflow: each
+        // handle takes eight bytes of memory.
+        self.header().refs.fetch_add(1, Ordering::Relaxed);
+        Buffer(self.0)
+    }
+}
+
+impl Drop for Buffer {
+    #[inline]
+    fn drop(&mut self) {
+        let header = self.header();
+        // Alone already: nobody can clone what only we hold, so the count need not be written.
+        if header.refs.load(Ordering::Acquire) != 1 {
+            if header.refs.fetch_sub(1, Ordering::Release) != 1 {
+                return;
+            }
+            fence(Ordering::Acquire);
+        }
+        match header.class {
+            Some(class) => pool::give_back(self.0, class),
+            // SAFETY: foreign headers are made by `external` from such a box, and we hold the last handle.
+            None => drop(unsafe { Box::from_raw(self.0.cast::<External>().as_ptr()) }),
+        }
     }
 }

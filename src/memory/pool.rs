@@ -1,0 +1,276 @@
+//! Where freed blocks wait: small ones per thread, without a lock, the others in one shared pool.
+
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::mem::size_of;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::class::{self, Class};
+use super::{Header, counters, os};
+use crate::error::Result;
+
+/// A live block of `class` with one handle: from the thread's cache, the shared pool or the system.
+#[inline]
+pub(super) fn obtain(bytes: usize, zeroed: bool) -> Result<NonNull<Header>> {
+    if bytes > class::LARGEST {
+        return Err(counters::refusal(bytes));
+    }
+    let class = Class::of(bytes);
+    if !counters::charge(class.size()) {
+        return Err(counters::refusal(bytes));
+    }
+    let cached = if class.is_small() { Cache::take(class) } else { shared().take(class) };
+    let Some(Block(header)) = cached else {
+        return fresh(bytes, class, zeroed);
+    };
+    // SAFETY: a cached block belongs to nobody else, and holds at least `bytes` bytes.
+    unsafe {
+        (*header.as_ptr()).refs = AtomicUsize::new(1);
+        (*header.as_ptr()).bytes = bytes;
+        if zeroed {
+            (*header.as_ptr()).data.write_bytes(0, bytes);
+        }
+    }
+    Ok(header)
+}
+
+/// Takes back the block of a dropped buffer.
+#[inline]
+pub(super) fn give_back(header: NonNull<Header>, class: Class) {
+    counters::discharge(class.size());
+    let block = Block(header);
+    if class.is_small() { Cache::put(class, block) } else { put_shared(class, [block]) }
+}
+
+/// A charged block of `class` from the system.
+#[cold]
+fn fresh(bytes: usize, class: Class, zeroed: bool) -> Result<NonNull<Header>> {
+    fork::install();
+    // Cached blocks count against the limit too: they make room first.
+    let room = counters::ceiling().saturating_sub(class.size());
+    if counters::held() > room {
+        let excess = counters::held() - room;
+        let idle = shared().evict(excess);
+        free_all(idle);
+    }
+    let whole = size_of::<Header>() + class.size();
+    let block = os::allocate(whole, zeroed).or_else(|| {
+        release_cached();
+        os::allocate(whole, zeroed)
+    });
+    let Some(start) = block else {
+        counters::discharge(class.size());
+        return Err(counters::refusal(bytes));
+    };
+    counters::hold(class.size());
+    let header = start.cast::<Header>();
+    // SAFETY: the block is ours alone, aligned, and long enough for the header and the data.
+    unsafe {
+        let data = header.add(1).cast().as_ptr();
+        header.write(Header { refs: AtomicUsize::new(1), data, bytes, class: Some(class) });
+    }
+    Ok(header)
+}
+
+/// Gives the freed blocks of this thread and of the shared pool back to the system. Other threads
+/// keep the few that they hold.
+pub fn release_cached() {
+    Cache::flush();
+    let idle = shared().evict(usize::MAX);
+    free_all(idle);
+}
+
+fn free_all(blocks: Vec<(Class, Block)>) {
+    for (class, Block(header)) in blocks {
+        counters::unhold(class.size());
+        // SAFETY: a cached block came from `allocate` with this size and belongs to nobody else.
+        unsafe { os::free(header.cast(), size_of::<Header>() + class.size()) }
+    }
+}
+
+/// A block that nobody holds.
+struct Block(NonNull<Header>);
+
+// SAFETY: a block is plain memory that belongs to whoever has this value.
+unsafe impl Send for Block {}
+
+/// The small blocks freed on one thread.
+struct Cache(UnsafeCell<[Vec<Block>; class::SMALL_COUNT]>);
+
+thread_local! {
+    static CACHE: Cache = const { Cache(UnsafeCell::new([const { Vec::new() }; class::SMALL_COUNT])) };
+}
+
+impl Cache {
+    #[inline]
+    fn take(class: Class) -> Option<Block> {
+        CACHE
+            .try_with(|cache| {
+                // SAFETY: only this thread comes here, and nothing below calls back into the cache.
+                let list = unsafe { &mut (*cache.0.get())[class.index()] };
+                list.pop().or_else(|| Cache::refill(class, list))
+            })
+            .unwrap_or_else(|_| shared().take(class))
+    }
+
+    #[inline]
+    fn put(class: Class, block: Block) {
+        let mut block = Some(block);
+        let cached = CACHE.try_with(|cache| {
+            // SAFETY: as in `take`.
+            let list = unsafe { &mut (*cache.0.get())[class.index()] };
+            if list.len() == list.capacity() {
+                Cache::make_room(class, list);
+            }
+            list.extend(block.take());
+        });
+        if cached.is_err() {
+            // The thread is ending and its cache is gone.
+            put_shared(class, block);
+        }
+    }
+
+    /// How many blocks of a class a thread keeps: about 256 KiB of them.
+    fn capacity(class: Class) -> usize {
+        ((256 << 10) / class.size()).clamp(4, 256)
+    }
+
+    #[cold]
+    fn refill(class: Class, list: &mut Vec<Block>) -> Option<Block> {
+        let mut shared = shared();
+        let first = shared.take(class)?;
+        let more = Cache::capacity(class) / 2;
+        list.reserve_exact(Cache::capacity(class) - list.len());
+        list.extend((1..more).map_while(|_| shared.take(class)));
+        Some(first)
+    }
+
+    #[cold]
+    fn make_room(class: Class, list: &mut Vec<Block>) {
+        let capacity = Cache::capacity(class);
+        if list.len() < capacity {
+            list.reserve_exact(capacity - list.len());
+        } else {
+            put_shared(class, list.drain(..capacity / 2));
+        }
+    }
+
+    /// Moves everything into the shared pool.
+    fn flush() {
+        // A thread that is ending has flushed already.
+        let _ = CACHE.try_with(Cache::flush_one);
+    }
+
+    fn flush_one(&self) {
+        // SAFETY: as in `take`.
+        let lists = unsafe { &mut *self.0.get() };
+        for list in lists {
+            let Some(Block(first)) = list.first() else { continue };
+            // SAFETY: a cached block keeps its header.
+            let class = unsafe { first.as_ref() }.class.expect("cached blocks have a class");
+            put_shared(class, std::mem::take(list));
+        }
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.flush_one();
+    }
+}
+
+/// The freed blocks of every class that no thread holds, oldest first, each with the time it came.
+struct Shared {
+    idle: [VecDeque<(u64, Block)>; class::COUNT],
+    bytes: usize,
+    clock: u64,
+}
+
+static SHARED: Mutex<Shared> =
+    Mutex::new(Shared { idle: [const { VecDeque::new() }; class::COUNT], bytes: 0, clock: 0 });
+
+fn shared() -> MutexGuard<'static, Shared> {
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Adds blocks of one class to the shared pool; what is too much goes back to the system.
+fn put_shared(class: Class, blocks: impl IntoIterator<Item = Block>) {
+    let mut shared = shared();
+    for block in blocks {
+        shared.clock += 1;
+        shared.bytes += class.size();
+        let now = shared.clock;
+        shared.idle[class.index()].push_back((now, block));
+    }
+    let excess = shared.bytes.saturating_sub(os::cache_bytes());
+    let surplus = if excess > 0 { shared.evict(excess) } else { Vec::new() };
+    drop(shared);
+    free_all(surplus);
+}
+
+impl Shared {
+    /// The block of `class` that came last: its memory is warmest.
+    fn take(&mut self, class: Class) -> Option<Block> {
+        let (_, block) = self.idle[class.index()].pop_back()?;
+        self.bytes -= class.size();
+        Some(block)
+    }
+
+    /// Removes the blocks that have waited longest, at least `excess` bytes of them if there are so many.
+    fn evict(&mut self, excess: usize) -> Vec<(Class, Block)> {
+        let target = self.bytes.saturating_sub(excess);
+        let mut evicted = Vec::new();
+        while self.bytes > target {
+            let oldest = self.idle.iter_mut().filter(|list| !list.is_empty()).min_by_key(|list| list[0].0);
+            let Some((_, block)) = oldest.and_then(VecDeque::pop_front) else { break };
+            // SAFETY: a cached block keeps its header.
+            let class = unsafe { block.0.as_ref() }.class.expect("cached blocks have a class");
+            self.bytes -= class.size();
+            evicted.push((class, block));
+        }
+        evicted
+    }
+}
+
+/// A child of `fork` has one thread: the pool is locked over the fork, so that no other thread leaves
+/// it half-changed or locked for ever.
+#[cfg(unix)]
+mod fork {
+    use super::{MutexGuard, Shared, shared};
+    use std::cell::UnsafeCell;
+    use std::sync::Once;
+
+    struct Held(UnsafeCell<Option<MutexGuard<'static, Shared>>>);
+
+    // SAFETY: written only by the thread that holds the lock.
+    unsafe impl Sync for Held {}
+
+    static HELD: Held = Held(UnsafeCell::new(None));
+
+    extern "C" fn lock() {
+        let guard = shared();
+        // SAFETY: we hold the lock.
+        unsafe { *HELD.0.get() = Some(guard) };
+    }
+
+    extern "C" fn unlock() {
+        // SAFETY: the forking thread holds the lock, in the parent and in the child.
+        let guard = unsafe { (*HELD.0.get()).take() };
+        drop(guard);
+    }
+
+    pub(super) fn install() {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            // SAFETY: the handlers only lock and unlock. Without memory to register them nothing is lost yet.
+            unsafe { libc::pthread_atfork(Some(lock), Some(unlock), Some(unlock)) };
+        });
+    }
+}
+
+#[cfg(not(unix))]
+mod fork {
+    pub(super) fn install() {}
+}
