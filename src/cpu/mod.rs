@@ -1,1 +1,4 @@
 //! CPU kernels.
+
+pub mod moves;
+pub mod nest;

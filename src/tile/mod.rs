@@ -4,10 +4,12 @@
 //! when the kernel is asked for. Every element is computed by the same operations wherever it stands
 //! in a tile, so results do not depend on how work is cut into tiles.
 
+mod convert;
+
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use crate::dtype::{Compute, DType};
+pub use convert::{cast, narrow, round_through, widen};
 
 /// Computes `n` elements of `dst` from `n` elements of each argument, all contiguous and in register
 /// form ([`Compute`]); bools are the bytes 0 and 1.
@@ -40,6 +42,10 @@ pub trait Map3<A, B, C> {
     /// The formula.
     fn map(a: A, b: B, c: C) -> Self::Out;
 }
+
+/// The most elements of a tile that is computed in scratch memory: a few registers stay in the
+/// innermost cache.
+pub const TILE: usize = 1024;
 
 /// Elements a kernel loads before it stores any: keeps a call in place free of run-time alias checks,
 /// so that it stays vectorised.
@@ -185,207 +191,9 @@ pub fn kernel3<F: Map3<A, B, C>, A: Copy, B: Copy, C: Copy>() -> TileKernel {
     select::<Ternary<F, A, B, C>>()
 }
 
-/// Conversion between register types: integers wrap, floats become integers by truncation, saturating
-/// at the bounds with NaN as 0, and anything but zero is true.
-struct Cast<To>(PhantomData<To>);
-
-/// Declares the casts from each register type to each other one.
-macro_rules! casts {
-    ($($from:ident => $($to:ident)*;)*) => {
-        $(
-            $(impl Map1<$from> for Cast<$to> {
-                type Out = $to;
-                #[inline(always)]
-                fn map(a: $from) -> $to {
-                    a as $to
-                }
-            })*
-            impl Map1<$from> for Cast<bool> {
-                type Out = bool;
-                #[inline(always)]
-                fn map(a: $from) -> bool {
-                    a != 0 as $from
-                }
-            }
-            impl Map1<bool> for Cast<$from> {
-                type Out = $from;
-                #[inline(always)]
-                fn map(a: bool) -> $from {
-                    u8::from(a) as $from
-                }
-            }
-        )*
-    };
-}
-
-casts! {
-    i32 => i32 i64 u32 u64 f32 f64;
-    i64 => i32 i64 u32 u64 f32 f64;
-    u32 => i32 i64 u32 u64 f32 f64;
-    u64 => i32 i64 u32 u64 f32 f64;
-    f32 => i32 i64 u32 u64 f32 f64;
-    f64 => i32 i64 u32 u64 f32 f64;
-}
-
-impl Map1<bool> for Cast<bool> {
-    type Out = bool;
-    #[inline(always)]
-    fn map(a: bool) -> bool {
-        a
-    }
-}
-
-/// Runs `$body` with `$t` standing for the Rust type of a register type.
-macro_rules! with_type {
-    ($compute:expr, $t:ident => $body:expr) => {
-        match $compute {
-            Compute::Bool => {
-                type $t = bool;
-                $body
-            }
-            Compute::I32 => {
-                type $t = i32;
-                $body
-            }
-            Compute::I64 => {
-                type $t = i64;
-                $body
-            }
-            Compute::U32 => {
-                type $t = u32;
-                $body
-            }
-            Compute::U64 => {
-                type $t = u64;
-                $body
-            }
-            Compute::F32 => {
-                type $t = f32;
-                $body
-            }
-            Compute::F64 => {
-                type $t = f64;
-                $body
-            }
-        }
-    };
-}
-
-pub(crate) use with_type;
-
-/// The kernel that converts between two register types.
-pub fn cast(from: Compute, to: Compute) -> TileKernel {
-    with_type!(from, A => with_type!(to, B => kernel1::<Cast<B>, A>()))
-}
-
-/// Rounds or wraps a register to what a narrow type `T` can hold.
-struct Through<T>(PhantomData<T>);
-
-macro_rules! wraps {
-    ($($narrow:ident in $register:ident),*) => {$(
-        impl Map1<$register> for Through<$narrow> {
-            type Out = $register;
-            #[inline(always)]
-            fn map(a: $register) -> $register {
-                a as $narrow as $register
-            }
-        }
-    )*};
-}
-
-wraps!(i8 in i32, i16 in i32, u8 in u32, u16 in u32);
-
-/// The kernel that rounds (float) or wraps (integer) a register to the values its narrow dtype can
-/// hold; `None` for dtypes that registers hold as they are.
-pub fn round_through(dtype: DType) -> Option<TileKernel> {
-    Some(match dtype {
-        DType::I8 => kernel1::<Through<i8>, i32>(),
-        DType::I16 => kernel1::<Through<i16>, i32>(),
-        DType::U8 => kernel1::<Through<u8>, u32>(),
-        DType::U16 => kernel1::<Through<u16>, u32>(),
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtype::Scalar;
-
-    /// A register value as a number whose conversions can be computed exactly.
-    fn number(compute: Compute, bits: u64) -> Scalar {
-        match compute {
-            Compute::Bool => Scalar::Bool(bits != 0),
-            Compute::I32 => Scalar::Int((bits as u32 as i32).into()),
-            Compute::U32 => Scalar::Int((bits as u32).into()),
-            Compute::I64 => Scalar::Int(bits as i64),
-            Compute::U64 => Scalar::Uint(bits),
-            Compute::F32 => Scalar::Float(f32::from_bits(bits as u32).into()),
-            Compute::F64 => Scalar::Float(f64::from_bits(bits)),
-        }
-    }
-
-    /// The conversion of one number through exact arithmetic.
-    fn expected(x: Scalar, to: Compute) -> u64 {
-        match (x, to.dtype().int_range()) {
-            (Scalar::Float(x), Some((low, high))) => {
-                let whole = if x.is_nan() { 0 } else { (x as i128).clamp(low, high) };
-                whole as u64 & (u64::MAX >> (64 - 8 * to.size()))
-            }
-            _ => x.register_bits(to),
-        }
-    }
-
-    fn samples(compute: Compute) -> Vec<u64> {
-        let float = |x: f64| if compute == Compute::F32 { (x as f32).to_bits().into() } else { x.to_bits() };
-        match compute {
-            Compute::Bool => vec![0, 1],
-            Compute::F32 | Compute::F64 => {
-                let magnitudes = [0.0, 0.4, 0.5, 1.0, 1.5, 127.9, 255.0, 3e4, 65535.5, 2147483647.0, 4294967295.0];
-                let large = [9.3e18, 1.9e19, 3e38, f64::INFINITY, f64::NAN, 1e-40, 16777217.0];
-                magnitudes.iter().chain(&large).flat_map(|&x| [float(x), float(-x)]).collect()
-            }
-            _ => {
-                let mask = u64::MAX >> (64 - 8 * compute.size());
-                (0..64).flat_map(|k| [1u64 << k, (1 << k) - 1, !(1 << k), 0x9e37_79b9 << k]).map(|x| x & mask).collect()
-            }
-        }
-    }
-
-    fn pack(compute: Compute, values: &[u64]) -> Vec<u64> {
-        let mut bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()[..compute.size()].to_vec()).collect();
-        bytes.resize(bytes.len().next_multiple_of(8), 0);
-        bytes.chunks(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())).collect()
-    }
-
-    fn unpack(compute: Compute, words: &[u64], n: usize) -> Vec<u64> {
-        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        let one = |c: &[u8]| c.iter().rev().fold(0, |v, &b| v << 8 | u64::from(b));
-        bytes.chunks(compute.size()).take(n).map(one).collect()
-    }
-
-    #[test]
-    fn casts_between_registers_match_exact_arithmetic() {
-        for from in Compute::ALL {
-            let values = samples(from);
-            let n = values.len();
-            let source = pack(from, &values);
-            for to in Compute::ALL {
-                let mut out = vec![0u64; n];
-                let args = [source.as_ptr().cast(), std::ptr::null(), std::ptr::null()];
-                // SAFETY: both vectors hold `n` elements of at most eight bytes.
-                unsafe { cast(from, to)(out.as_mut_ptr().cast(), &args, n) };
-                for (got, &bits) in unpack(to, &out, n).into_iter().zip(&values) {
-                    let want = expected(number(from, bits), to);
-                    let both_nan = to == Compute::F64 && f64::from_bits(got).is_nan() && f64::from_bits(want).is_nan()
-                        || to == Compute::F32
-                            && f32::from_bits(got as u32).is_nan()
-                            && f32::from_bits(want as u32).is_nan();
-                    assert!(got == want || both_nan, "{from:?} {bits:#x} to {to:?}: {got:#x}, wanted {want:#x}");
-                }
-            }
-        }
-    }
 
     #[test]
     fn every_length_and_place_gives_the_same_bits() {
@@ -417,16 +225,5 @@ mod tests {
                 assert_eq!(out[n], 7.0, "wrote past the end");
             }
         }
-    }
-
-    #[test]
-    fn narrow_registers_wrap() {
-        let kernel = round_through(DType::I8).unwrap();
-        let mut x = [127i32, 128, -129, 1000];
-        let p = x.as_mut_ptr().cast::<u8>();
-        // SAFETY: four elements, in place.
-        unsafe { kernel(p, &[p, p, p], 4) };
-        assert_eq!(x, [127, -128, 127, -24]);
-        assert!(round_through(DType::F32).is_none() && round_through(DType::U64).is_none());
     }
 }

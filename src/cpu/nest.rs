@@ -1,0 +1,227 @@
+//! Loop nests over the elements of several operands of one shape, cut into two-dimensional blocks.
+//!
+//! A nest merges the axes that every operand walks evenly, and chooses blocks so that each operand
+//! is read in whole cache lines: an operand whose dense axis is not the innermost one (a transpose)
+//! gets blocks with room along both axes.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+/// Columns of a block when some operand is dense along another axis: a few cache lines.
+const SQUARE: usize = 32;
+
+/// The block of a nest that is being worked on.
+pub struct Block<'a> {
+    /// Positions along the row axis
+    pub rows: usize,
+    /// Positions along the innermost axis
+    pub cols: usize,
+    /// For each operand, the elements from its index zero to this block's first element
+    pub offsets: &'a [isize],
+}
+
+/// A loop nest over one shape.
+#[derive(Clone)]
+pub struct Nest {
+    operands: usize,
+    sizes: SmallVec<[usize; 6]>,
+    /// Elements from one position to the next, `operands` numbers an axis.
+    strides: SmallVec<[isize; 24]>,
+    row_axis: usize,
+    /// Positions of a block along each axis.
+    steps: SmallVec<[usize; 6]>,
+}
+
+impl Nest {
+    /// A nest over `sizes` (outermost first) for operands of the given strides in elements, in blocks
+    /// of at most `limit` elements.
+    pub fn new(sizes: &[usize], operands: &[&[isize]], limit: usize) -> Nest {
+        let mut nest = Nest {
+            operands: operands.len(),
+            sizes: SmallVec::new(),
+            strides: SmallVec::new(),
+            row_axis: 0,
+            steps: SmallVec::new(),
+        };
+        for (axis, &size) in sizes.iter().enumerate() {
+            if size != 1 {
+                nest.push(size, operands.iter().map(|strides| strides[axis]));
+            }
+        }
+        if nest.sizes.is_empty() {
+            nest.push(1, operands.iter().map(|_| 1));
+        }
+        nest.cut(limit);
+        nest
+    }
+
+    /// Adds an axis inside the others, merged with the one before it where every operand walks the
+    /// two as one.
+    fn push(&mut self, size: usize, strides: impl Iterator<Item = isize> + Clone) {
+        if let Some(outer) = self.sizes.last_mut() {
+            let first = self.strides.len() - self.operands;
+            let last = &mut self.strides[first..];
+            if last.iter().zip(strides.clone()).all(|(&o, i)| o == i * size as isize) {
+                *outer *= size;
+                last.iter_mut().zip(strides).for_each(|(o, i)| *o = i);
+                return;
+            }
+        }
+        self.sizes.push(size);
+        self.strides.extend(strides);
+    }
+
+    /// Chooses the row axis and the size of blocks.
+    fn cut(&mut self, limit: usize) {
+        let last = self.sizes.len() - 1;
+        let dense = (0..self.operands).find_map(|k| {
+            let inner = self.stride(k, last).unsigned_abs();
+            let step = |axis: usize| self.stride(k, axis).unsigned_abs();
+            (0..last).filter(|&axis| step(axis) != 0 && step(axis) < inner).min_by_key(|&axis| step(axis))
+        });
+        self.row_axis = dense.unwrap_or(last.saturating_sub(1));
+        let width = if dense.is_some() { SQUARE } else { limit };
+        self.steps = SmallVec::from_elem(1, self.sizes.len());
+        self.steps[last] = self.sizes[last].clamp(1, width);
+        if self.row_axis != last {
+            let rows = self.sizes[self.row_axis];
+            self.steps[self.row_axis] = rows.clamp(1, (limit / self.steps[last]).max(1));
+            // What a short row axis leaves goes to the columns.
+            self.steps[last] = self.sizes[last].clamp(1, limit / self.steps[self.row_axis]);
+        }
+    }
+
+    fn stride(&self, operand: usize, axis: usize) -> isize {
+        self.strides[axis * self.operands + operand]
+    }
+
+    /// Elements of an operand from one row of a block to the next.
+    pub fn row_stride(&self, operand: usize) -> isize {
+        if self.row_axis == self.sizes.len() - 1 { 0 } else { self.stride(operand, self.row_axis) }
+    }
+
+    /// Elements of an operand from one column of a block to the next.
+    pub fn col_stride(&self, operand: usize) -> isize {
+        self.stride(operand, self.sizes.len() - 1)
+    }
+
+    /// The count of elements.
+    pub fn count(&self) -> usize {
+        self.sizes.iter().product()
+    }
+
+    /// The count of blocks.
+    pub fn blocks(&self) -> usize {
+        self.sizes.iter().zip(&self.steps).map(|(n, step)| n.div_ceil(*step)).product()
+    }
+
+    /// Calls `f` for the blocks of a range, in order.
+    pub fn visit(&self, blocks: Range<usize>, mut f: impl FnMut(Block)) {
+        let (last, row) = (self.sizes.len() - 1, self.row_axis);
+        let mut at: SmallVec<[usize; 6]> = SmallVec::from_elem(0, self.sizes.len());
+        let mut offsets: SmallVec<[isize; 12]> = SmallVec::from_elem(0, self.operands);
+        let mut rest = blocks.start;
+        for axis in (0..=last).rev() {
+            let count = self.sizes[axis].div_ceil(self.steps[axis]);
+            at[axis] = rest % count.max(1) * self.steps[axis];
+            rest /= count.max(1);
+            self.advance(&mut offsets, axis, at[axis] as isize);
+        }
+        for _ in blocks {
+            let cols = self.steps[last].min(self.sizes[last] - at[last]);
+            let rows = if row == last { 1 } else { self.steps[row].min(self.sizes[row] - at[row]) };
+            f(Block { rows, cols, offsets: &offsets });
+            for axis in (0..=last).rev() {
+                let step = self.steps[axis];
+                at[axis] += step;
+                self.advance(&mut offsets, axis, step as isize);
+                if at[axis] < self.sizes[axis] {
+                    break;
+                }
+                self.advance(&mut offsets, axis, -(at[axis] as isize));
+                at[axis] = 0;
+            }
+        }
+    }
+
+    /// Moves the offsets along an axis.
+    fn advance(&self, offsets: &mut [isize], axis: usize, by: isize) {
+        let strides = &self.strides[axis * self.operands..][..self.operands];
+        offsets.iter_mut().zip(strides).for_each(|(offset, stride)| *offset += by * stride);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::row_major;
+
+    /// The positions of every operand, by walking the blocks; sorted by the first operand.
+    fn walk(nest: &Nest) -> Vec<Vec<isize>> {
+        let mut seen = Vec::new();
+        nest.visit(0..nest.blocks(), |block| {
+            for r in 0..block.rows as isize {
+                for c in 0..block.cols as isize {
+                    let at = |k: usize| block.offsets[k] + r * nest.row_stride(k) + c * nest.col_stride(k);
+                    seen.push((0..block.offsets.len()).map(at).collect());
+                }
+            }
+        });
+        seen.sort();
+        seen
+    }
+
+    fn naive(sizes: &[usize], operands: &[&[isize]]) -> Vec<Vec<isize>> {
+        let count: usize = sizes.iter().product();
+        let own = row_major(sizes);
+        let index = |i: usize, a: usize| (i / own[a] as usize % sizes[a]) as isize;
+        let mut out: Vec<Vec<isize>> = (0..count)
+            .map(|i| operands.iter().map(|s| (0..sizes.len()).map(|a| index(i, a) * s[a]).sum()).collect())
+            .collect();
+        out.sort();
+        out
+    }
+
+    #[test]
+    fn blocks_cover_every_element_once() {
+        let cases: &[(&[usize], &[&[isize]])] = &[
+            (&[], &[&[], &[]]),
+            (&[70], &[&[1], &[-2]]),
+            (&[5, 7, 3], &[&[21, 3, 1], &[1, 5, 35], &[0, 0, 1]]),
+            (&[90, 70], &[&[70, 1], &[1, 90]]),
+            (&[2, 90, 1, 3], &[&[270, 3, 3, 1], &[0, 1, 0, 90]]),
+            (&[4, 0, 2], &[&[1, 1, 1]]),
+            (&[3, 200], &[&[200, 1], &[1, 0], &[0, 3]]),
+        ];
+        for (sizes, operands) in cases {
+            for limit in [64, 1024] {
+                let nest = Nest::new(sizes, operands, limit);
+                assert_eq!(walk(&nest), naive(sizes, operands), "{sizes:?} {operands:?}");
+                assert!(nest.steps.iter().product::<usize>() <= limit);
+            }
+        }
+    }
+
+    #[test]
+    fn a_walk_can_be_split_anywhere() {
+        let nest = Nest::new(&[9, 40, 50], &[&[2000, 50, 1], &[1, 9, 360]], 64);
+        let mut whole = Vec::new();
+        nest.visit(0..nest.blocks(), |b| whole.push((b.rows, b.cols, b.offsets.to_vec())));
+        for split in [1, 7, nest.blocks() / 2, nest.blocks() - 1] {
+            let mut parts = Vec::new();
+            for range in [0..split, split..nest.blocks()] {
+                nest.visit(range, |b| parts.push((b.rows, b.cols, b.offsets.to_vec())));
+            }
+            assert_eq!(parts, whole);
+        }
+    }
+
+    #[test]
+    fn even_axes_merge() {
+        let nest = Nest::new(&[4, 5, 6], &[&[30, 6, 1], &[60, 12, 2]], 1024);
+        assert_eq!(nest.sizes.as_slice(), [120]);
+        let nest = Nest::new(&[4, 5, 6], &[&[30, 6, 1], &[0, 6, 1]], 1024);
+        assert_eq!(nest.sizes.as_slice(), [4, 30]);
+    }
+}
