@@ -1,4 +1,5 @@
 //! CPU kernels.
 
+pub mod convert;
 pub mod moves;
 pub mod nest;

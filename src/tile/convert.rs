@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use super::{Map1, TileKernel, kernel1};
 use crate::dtype::{Compute, DType};
-use crate::scalar::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+use super::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
 /// Conversion between register types: integers wrap, floats become integers by truncation, saturating
 /// at the bounds with NaN as 0, and anything but zero is true.

@@ -5,9 +5,12 @@
 //! in a tile, so results do not depend on how work is cut into tiles.
 
 mod convert;
+mod half;
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
+
+use crate::multiversion;
 
 pub use convert::{cast, narrow, round_through, widen};
 
@@ -116,79 +119,46 @@ impl<F: Map3<A, B, C>, A: Copy, B: Copy, C: Copy> Body for Ternary<F, A, B, C> {
     }
 }
 
-/// # Safety
-/// As for [`TileKernel`].
-#[inline(always)]
-unsafe fn run<B: Body>(dst: *mut u8, args: &[*const u8; 3], n: usize) {
-    let dst = dst.cast::<B::Out>();
-    let mut i = 0;
-    // SAFETY: the caller vouches for `n` elements of every pointer, and `i` stays below `n`.
-    unsafe {
-        while i + BLOCK <= n {
-            let loaded = B::load::<BLOCK>(args, i);
-            let mut out = [MaybeUninit::<B::Out>::uninit(); BLOCK];
-            for k in 0..BLOCK {
-                out[k].write(B::at(&loaded, k));
-            }
-            dst.add(i).cast::<[MaybeUninit<B::Out>; BLOCK]>().write(out);
-            i += BLOCK;
-        }
-        while i < n {
-            dst.add(i).write(B::at::<1>(&B::load(args, i), 0));
-            i += 1;
-        }
-    }
-}
-
-/// The kernel of a body for this CPU.
-fn select<B: Body>() -> TileKernel {
-    /// # Safety
-    /// As for [`TileKernel`], on a CPU with these features.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd,avx2,fma,bmi1,bmi2,f16c,lzcnt,popcnt")]
-    unsafe fn v4<B: Body>(dst: *mut u8, args: &[*const u8; 3], n: usize) {
-        // SAFETY: as the caller's.
-        unsafe { run::<B>(dst, args, n) }
-    }
-    /// # Safety
-    /// As for [`TileKernel`], on a CPU with these features.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c,lzcnt,popcnt")]
-    unsafe fn v3<B: Body>(dst: *mut u8, args: &[*const u8; 3], n: usize) {
-        // SAFETY: as the caller's.
-        unsafe { run::<B>(dst, args, n) }
-    }
+multiversion! {
+    /// The loop of every kernel.
+    ///
     /// # Safety
     /// As for [`TileKernel`].
-    unsafe fn base<B: Body>(dst: *mut u8, args: &[*const u8; 3], n: usize) {
-        // SAFETY: as the caller's.
-        unsafe { run::<B>(dst, args, n) }
-    }
-    #[cfg(target_arch = "x86_64")]
-    {
-        if is_x86_feature_detected!("avx512dq") {
-            return v4::<B>;
+    unsafe fn run[B](dst: *mut u8, args: &[*const u8; 3], n: usize) where [B: Body] {
+        let dst = dst.cast::<B::Out>();
+        let mut i = 0;
+        // SAFETY: the caller vouches for `n` elements of every pointer, and `i` stays below `n`.
+        unsafe {
+            while i + BLOCK <= n {
+                let loaded = B::load::<BLOCK>(args, i);
+                let mut out = [MaybeUninit::<B::Out>::uninit(); BLOCK];
+                for k in 0..BLOCK {
+                    out[k].write(B::at(&loaded, k));
+                }
+                dst.add(i).cast::<[MaybeUninit<B::Out>; BLOCK]>().write(out);
+                i += BLOCK;
+            }
+            while i < n {
+                dst.add(i).write(B::at::<1>(&B::load(args, i), 0));
+                i += 1;
+            }
         }
-        if is_x86_feature_detected!("avx2") {
-            return v3::<B>;
-        }
     }
-    base::<B>
 }
 
 /// The kernel of a formula of one element, for this CPU.
 pub fn kernel1<F: Map1<A>, A: Copy>() -> TileKernel {
-    select::<Unary<F, A>>()
+    run::select::<Unary<F, A>>()
 }
 
 /// The kernel of a formula of two elements, for this CPU.
 pub fn kernel2<F: Map2<A, B>, A: Copy, B: Copy>() -> TileKernel {
-    select::<Binary<F, A, B>>()
+    run::select::<Binary<F, A, B>>()
 }
 
 /// The kernel of a formula of three elements, for this CPU.
 pub fn kernel3<F: Map3<A, B, C>, A: Copy, B: Copy, C: Copy>() -> TileKernel {
-    select::<Ternary<F, A, B, C>>()
+    run::select::<Ternary<F, A, B, C>>()
 }
 
 #[cfg(test)]
