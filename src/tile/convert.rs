@@ -5,98 +5,7 @@ use std::marker::PhantomData;
 
 use super::{Map1, TileKernel, kernel1};
 use crate::dtype::{Compute, DType};
-use super::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
-
-/// Conversion between register types: integers wrap, floats become integers by truncation, saturating
-/// at the bounds with NaN as 0, and anything but zero is true.
-struct Cast<To>(PhantomData<To>);
-
-/// Declares the casts from each register type to each other one.
-macro_rules! casts {
-    ($($from:ident => $($to:ident)*;)*) => {
-        $(
-            $(impl Map1<$from> for Cast<$to> {
-                type Out = $to;
-                #[inline(always)]
-                fn map(a: $from) -> $to {
-                    a as $to
-                }
-            })*
-            impl Map1<$from> for Cast<bool> {
-                type Out = bool;
-                #[inline(always)]
-                fn map(a: $from) -> bool {
-                    a != 0 as $from
-                }
-            }
-            impl Map1<bool> for Cast<$from> {
-                type Out = $from;
-                #[inline(always)]
-                fn map(a: bool) -> $from {
-                    u8::from(a) as $from
-                }
-            }
-        )*
-    };
-}
-
-casts! {
-    i32 => i32 i64 u32 u64 f32 f64;
-    i64 => i32 i64 u32 u64 f32 f64;
-    u32 => i32 i64 u32 u64 f32 f64;
-    u64 => i32 i64 u32 u64 f32 f64;
-    f32 => i32 i64 u32 u64 f32 f64;
-    f64 => i32 i64 u32 u64 f32 f64;
-}
-
-impl Map1<bool> for Cast<bool> {
-    type Out = bool;
-    #[inline(always)]
-    fn map(a: bool) -> bool {
-        a
-    }
-}
-
-/// Runs `$body` with `$t` standing for the Rust type of a register type.
-macro_rules! with_type {
-    ($compute:expr, $t:ident => $body:expr) => {
-        match $compute {
-            Compute::Bool => {
-                type $t = bool;
-                $body
-            }
-            Compute::I32 => {
-                type $t = i32;
-                $body
-            }
-            Compute::I64 => {
-                type $t = i64;
-                $body
-            }
-            Compute::U32 => {
-                type $t = u32;
-                $body
-            }
-            Compute::U64 => {
-                type $t = u64;
-                $body
-            }
-            Compute::F32 => {
-                type $t = f32;
-                $body
-            }
-            Compute::F64 => {
-                type $t = f64;
-                $body
-            }
-        }
-    };
-}
-
-/// The kernel that converts between two register types.
-pub fn cast(from: Compute, to: Compute) -> TileKernel {
-    with_type!(from, A => with_type!(to, B => kernel1::<Cast<B>, A>()))
-}
+use super::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, f64_to_bf16, f64_to_f16};
 
 /// The bits of a half-precision number, to tell it from an integer.
 #[derive(Clone, Copy)]
@@ -112,8 +21,8 @@ struct Widen;
 /// From register form to the memory form `T`: floats round, integers wrap.
 struct Narrow<T>(PhantomData<T>);
 
-/// To the memory form `T` and back: what a register holds after a store and a load.
-struct Through<T>(PhantomData<T>);
+/// To what memory of type `T` can hold, in register form.
+struct Cast<T>(PhantomData<T>);
 
 /// Declares how each narrow type is held in a register.
 macro_rules! narrow_types {
@@ -132,13 +41,6 @@ macro_rules! narrow_types {
                 $shrink
             }
         }
-        impl Map1<$register> for Through<$narrow> {
-            type Out = $register;
-            #[inline(always)]
-            fn map(x: $register) -> $register {
-                Widen::map(Narrow::<$narrow>::map(x))
-            }
-        }
     )*};
 }
 
@@ -151,41 +53,103 @@ narrow_types! {
     BF16 in f32, |x| bf16_to_f32(x.0), |y| BF16(f32_to_bf16(y));
 }
 
-/// Picks `$kernel` for a narrow dtype; `None` where memory form and register form are one.
-macro_rules! for_narrow {
-    ($dtype:expr, $t:ident, $register:ident => $kernel:expr) => {
-        for_narrow!($dtype, $t, $register => $kernel,
-            I8 i8 i32, I16 i16 i32, U8 u8 u32, U16 u16 u32, F16 F16 f32, BF16 BF16 f32)
+/// Declares the casts from one register type: by `as`, which wraps integers and truncates and
+/// saturates floats; to half precision in one rounding; to bool by comparison with zero.
+macro_rules! casts {
+    ($($from:ident, |$x:ident| $number:expr, $f16:ident $bf16:ident $float:ident;)*) => {$(
+        casts!(@as $from, |$x| $number;
+            i8 i32, i16 i32, i32 i32, i64 i64, u8 u32, u16 u32, u32 u32, u64 u64, f32 f32, f64 f64);
+        casts!(@one $from, F16, f32, |$x| f16_to_f32($f16($number as $float)));
+        casts!(@one $from, BF16, f32, |$x| bf16_to_f32($bf16($number as $float)));
+        casts!(@one $from, bool, bool, |$x| $x != $from::default());
+    )*};
+    (@as $from:ident, |$x:ident| $number:expr; $($to:ident $register:ident),*) => {
+        $(casts!(@one $from, $to, $register, |$x| $number as $to as $register);)*
     };
-    ($dtype:expr, $t:ident, $register:ident => $kernel:expr, $($name:ident $narrow:ident $wide:ident),*) => {
-        match $dtype {
-            $(DType::$name => {
-                type $t = $narrow;
-                #[allow(dead_code)]
-                type $register = $wide;
-                Some($kernel)
-            })*
-            _ => None,
+    (@one $from:ident, $to:ident, $register:ident, |$x:ident| $value:expr) => {
+        impl Map1<$from> for Cast<$to> {
+            type Out = $register;
+            #[inline(always)]
+            fn map($x: $from) -> $register {
+                $value
+            }
         }
     };
 }
 
-/// The kernel that brings elements of a narrow dtype into register form; `None` for a dtype whose
-/// memory form is its register form.
-pub fn widen(dtype: DType) -> Option<TileKernel> {
-    for_narrow!(dtype, T, R => kernel1::<Widen, T>())
+casts! {
+    bool, |x| u8::from(x), f32_to_f16 f32_to_bf16 f32;
+    i32, |x| x, f32_to_f16 f32_to_bf16 f32;
+    i64, |x| x, f32_to_f16 f32_to_bf16 f32;
+    u32, |x| x, f32_to_f16 f32_to_bf16 f32;
+    u64, |x| x, f32_to_f16 f32_to_bf16 f32;
+    f32, |x| x, f32_to_f16 f32_to_bf16 f32;
+    f64, |x| x, f64_to_f16 f64_to_bf16 f64;
 }
 
-/// The kernel that brings a register into the memory form of a narrow dtype: floats round, integers
-/// wrap; `None` for a dtype whose memory form is its register form.
-pub fn narrow(dtype: DType) -> Option<TileKernel> {
-    for_narrow!(dtype, T, R => kernel1::<Narrow<T>, R>())
+/// Evaluates `$kernel` with `$t` standing for the memory type of a dtype.
+macro_rules! for_dtype {
+    ($dtype:expr, $t:ident => $kernel:expr) => {
+        for_dtype!(@ $dtype, $t => $kernel, Bool bool, I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16,
+            U32 u32, U64 u64, F16 F16, BF16 BF16, F32 f32, F64 f64)
+    };
+    (@ $dtype:expr, $t:ident => $kernel:expr, $($name:ident $memory:ident),*) => {
+        match $dtype {
+            $(DType::$name => {
+                type $t = $memory;
+                $kernel
+            })*
+        }
+    };
+}
+
+/// The kernel that converts a register to what `to` can hold, in the register form of `to`. Floats
+/// become integers by truncation, saturating, NaN as 0; integers wrap; anything but zero is true;
+/// to half precision, integers go through float32.
+pub fn cast(from: Compute, to: DType) -> TileKernel {
+    match from {
+        Compute::Bool => for_dtype!(to, T => kernel1::<Cast<T>, bool>()),
+        Compute::I32 => for_dtype!(to, T => kernel1::<Cast<T>, i32>()),
+        Compute::I64 => for_dtype!(to, T => kernel1::<Cast<T>, i64>()),
+        Compute::U32 => for_dtype!(to, T => kernel1::<Cast<T>, u32>()),
+        Compute::U64 => for_dtype!(to, T => kernel1::<Cast<T>, u64>()),
+        Compute::F32 => for_dtype!(to, T => kernel1::<Cast<T>, f32>()),
+        Compute::F64 => for_dtype!(to, T => kernel1::<Cast<T>, f64>()),
+    }
 }
 
 /// The kernel that leaves in a register what a store as `dtype` and a load would; `None` for a dtype
 /// whose memory form is its register form.
 pub fn round_through(dtype: DType) -> Option<TileKernel> {
-    for_narrow!(dtype, T, R => kernel1::<Through<T>, R>())
+    (dtype.compute().dtype() != dtype).then(|| cast(dtype.compute(), dtype))
+}
+
+/// The kernel that brings elements of a narrow dtype into register form; `None` for a dtype whose
+/// memory form is its register form.
+pub fn widen(dtype: DType) -> Option<TileKernel> {
+    Some(match dtype {
+        DType::I8 => kernel1::<Widen, i8>(),
+        DType::I16 => kernel1::<Widen, i16>(),
+        DType::U8 => kernel1::<Widen, u8>(),
+        DType::U16 => kernel1::<Widen, u16>(),
+        DType::F16 => kernel1::<Widen, F16>(),
+        DType::BF16 => kernel1::<Widen, BF16>(),
+        DType::Bool | DType::I32 | DType::I64 | DType::U32 | DType::U64 | DType::F32 | DType::F64 => return None,
+    })
+}
+
+/// The kernel that brings a register into the memory form of a narrow dtype: floats round, integers
+/// wrap; `None` for a dtype whose memory form is its register form.
+pub fn narrow(dtype: DType) -> Option<TileKernel> {
+    Some(match dtype {
+        DType::I8 => kernel1::<Narrow<i8>, i32>(),
+        DType::I16 => kernel1::<Narrow<i16>, i32>(),
+        DType::U8 => kernel1::<Narrow<u8>, u32>(),
+        DType::U16 => kernel1::<Narrow<u16>, u32>(),
+        DType::F16 => kernel1::<Narrow<F16>, f32>(),
+        DType::BF16 => kernel1::<Narrow<BF16>, f32>(),
+        DType::Bool | DType::I32 | DType::I64 | DType::U32 | DType::U64 | DType::F32 | DType::F64 => return None,
+    })
 }
 
 #[cfg(test)]
@@ -251,18 +215,18 @@ mod tests {
             let values = samples(from);
             let n = values.len();
             let source = pack(from, &values);
-            for to in Compute::ALL {
+            for to in Compute::ALL.map(Compute::dtype) {
                 let mut out = vec![0u64; n];
                 let args = [source.as_ptr().cast(), std::ptr::null(), std::ptr::null()];
                 // SAFETY: both vectors hold `n` elements of at most eight bytes.
                 unsafe { cast(from, to)(out.as_mut_ptr().cast(), &args, n) };
-                for (got, &bits) in unpack(to, &out, n).into_iter().zip(&values) {
-                    let want = expected(number(from, bits), to);
-                    let both_nan = to == Compute::F64 && f64::from_bits(got).is_nan() && f64::from_bits(want).is_nan()
-                        || to == Compute::F32
+                for (got, &bits) in unpack(to.compute(), &out, n).into_iter().zip(&values) {
+                    let want = expected(number(from, bits), to.compute());
+                    let both_nan = to == DType::F64 && f64::from_bits(got).is_nan() && f64::from_bits(want).is_nan()
+                        || to == DType::F32
                             && f32::from_bits(got as u32).is_nan()
                             && f32::from_bits(want as u32).is_nan();
-                    assert!(got == want || both_nan, "{from:?} {bits:#x} to {to:?}: {got:#x}, wanted {want:#x}");
+                    assert!(got == want || both_nan, "{from:?} {bits:#x} to {to}: {got:#x}, wanted {want:#x}");
                 }
             }
         }

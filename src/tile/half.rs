@@ -31,3 +31,25 @@ pub fn f32_to_bf16(x: f32) -> u16 {
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
     (if bits & 0x7fff_ffff > 0x7f80_0000 { bits >> 16 | 0x40 } else { rounded }) as u16
 }
+
+/// The f32 next to `x` on the side that makes a second rounding harmless (round to odd).
+#[inline(always)]
+fn odd(x: f64) -> f32 {
+    let near = x as f32;
+    let back = f64::from(near);
+    let bits = near.to_bits();
+    // Where rounding moved away from zero, step back; then an inexact result is made odd.
+    let away = back.abs() > x.abs() && near.to_bits() & 0x7fff_ffff <= 0x7f80_0000;
+    let toward = bits.wrapping_sub(u32::from(away));
+    f32::from_bits(toward | u32::from(back != x && !(x != x)))
+}
+
+#[inline(always)]
+pub fn f64_to_f16(x: f64) -> u16 {
+    f32_to_f16(odd(x))
+}
+
+#[inline(always)]
+pub fn f64_to_bf16(x: f64) -> u16 {
+    f32_to_bf16(odd(x))
+}
