@@ -1,6 +1,7 @@
-//! What is live, what was at most, and what may be: a handful of relaxed atomics.
+//! What is live, what was at most, and what may be: a handful of atomics.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use super::os;
 use crate::error::{Error, out_of_memory};
@@ -21,57 +22,129 @@ pub struct Stats {
     pub live_buffers: usize,
 }
 
-/// Values that change with every allocation, on a cache line of their own.
-#[repr(align(64))]
-struct Hot {
+/// Bytes and buffers made less those dropped. One half alone may be negative (it wraps): a buffer may be
+/// counted in one half and dropped in the other.
+#[repr(align(128))]
+struct Half {
     bytes: AtomicUsize,
     buffers: AtomicUsize,
+}
+
+impl Half {
+    const fn new() -> Half {
+        Half { bytes: AtomicUsize::new(0), buffers: AtomicUsize::new(0) }
+    }
+}
+
+/// The half of everybody, changed by read-modify-writes.
+static COMMON: Half = Half::new();
+
+/// The half that one thread at a time writes, the one at [home](Post::Home), with plain stores: four
+/// read-modify-writes cost more than all else in a small allocation.
+static HOME: Half = Half::new();
+
+/// What is read with every allocation and seldom written.
+#[repr(align(128))]
+struct Marks {
     peak: AtomicUsize,
-    /// The live bytes that are refused, less one; 0 until the machine was asked.
+    /// The most bytes that may be live; 0 until the machine was asked.
     ceiling: AtomicUsize,
 }
 
-const UNLIMITED: usize = usize::MAX;
-
-static HOT: Hot = Hot {
-    bytes: AtomicUsize::new(0),
-    buffers: AtomicUsize::new(0),
-    peak: AtomicUsize::new(0),
-    ceiling: AtomicUsize::new(0),
-};
+static MARKS: Marks = Marks { peak: AtomicUsize::new(0), ceiling: AtomicUsize::new(0) };
 
 /// The bytes of all blocks, live or cached.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
+const UNLIMITED: usize = usize::MAX;
+
 static LIMIT: AtomicUsize = AtomicUsize::new(UNLIMITED);
 
-/// Counts a buffer of `size` bytes as live, or refuses it.
-#[inline]
-pub(super) fn charge(size: usize) -> bool {
-    let live = HOT.bytes.fetch_add(size, Relaxed).wrapping_add(size);
-    if live > HOT.ceiling.load(Relaxed) && live > ceiling() {
-        HOT.bytes.fetch_sub(size, Relaxed);
-        return false;
-    }
-    if live > HOT.peak.load(Relaxed) {
-        HOT.peak.fetch_max(live, Relaxed);
-    }
-    HOT.buffers.fetch_add(1, Relaxed);
-    true
+/// Whether some thread is at home.
+static OCCUPIED: AtomicBool = AtomicBool::new(false);
+
+/// Which half a thread writes.
+pub(super) enum Post {
+    /// The half of this thread alone.
+    Home,
+    /// The half of everybody.
+    Away,
 }
 
-/// Takes back a [`charge`].
+impl Post {
+    /// Takes the home post if it is free.
+    pub(super) fn take() -> Post {
+        if OCCUPIED.swap(true, Acquire) { Post::Away } else { Post::Home }
+    }
+
+    /// Counts a buffer of `size` bytes as live, or refuses it.
+    #[inline]
+    pub(super) fn charge(&self, size: usize) -> bool {
+        let live = total(self.add(|half| &half.bytes, size), self.other().bytes.load(Acquire));
+        if live > MARKS.ceiling.load(Relaxed) && live > ceiling() {
+            self.add(|half| &half.bytes, size.wrapping_neg());
+            return false;
+        }
+        if live > MARKS.peak.load(Relaxed) {
+            MARKS.peak.fetch_max(live, Relaxed);
+        }
+        self.add(|half| &half.buffers, 1);
+        true
+    }
+
+    /// Takes back a [`charge`](Post::charge).
+    #[inline]
+    pub(super) fn discharge(&self, size: usize) {
+        self.add(|half| &half.bytes, size.wrapping_neg());
+        self.add(|half| &half.buffers, 1_usize.wrapping_neg());
+    }
+
+    /// Adds to our half; the new value. Release, so that who sees a buffer dropped in one half sees it
+    /// made in the other.
+    #[inline]
+    fn add(&self, counter: impl Fn(&'static Half) -> &'static AtomicUsize, amount: usize) -> usize {
+        match self {
+            Post::Home => {
+                let sum = counter(&HOME).load(Relaxed).wrapping_add(amount);
+                counter(&HOME).store(sum, Release);
+                sum
+            }
+            Post::Away => counter(&COMMON).fetch_add(amount, AcqRel).wrapping_add(amount),
+        }
+    }
+
+    #[inline]
+    fn other(&self) -> &'static Half {
+        match self {
+            Post::Home => &COMMON,
+            Post::Away => &HOME,
+        }
+    }
+}
+
+impl Drop for Post {
+    fn drop(&mut self) {
+        if let Post::Home = self {
+            OCCUPIED.store(false, Release);
+        }
+    }
+}
+
+/// The sum of two halves. Read while they change it may be off by what is in flight, even below zero.
 #[inline]
-pub(super) fn discharge(size: usize) {
-    HOT.bytes.fetch_sub(size, Relaxed);
-    HOT.buffers.fetch_sub(1, Relaxed);
+fn total(a: usize, b: usize) -> usize {
+    (a.wrapping_add(b) as isize).max(0) as usize
+}
+
+fn live_bytes() -> usize {
+    total(COMMON.bytes.load(Acquire), HOME.bytes.load(Acquire))
 }
 
 /// The bytes that may be live: the limit, or what the machine has.
 #[cold]
 pub(super) fn ceiling() -> usize {
     let ceiling = LIMIT.load(Relaxed).min(os::machine_bytes());
-    HOT.ceiling.store(ceiling, Relaxed);
+    MARKS.ceiling.store(ceiling, Relaxed);
     ceiling
 }
 
@@ -97,25 +170,25 @@ pub(super) fn refusal(bytes: usize) -> Error {
         UNLIMITED => format!(", the machine has {}", os::machine_bytes()),
         limit => format!(", limit {limit}"),
     };
-    out_of_memory(bytes, HOT.bytes.load(Relaxed), limit)
+    out_of_memory(bytes, live_bytes(), limit)
 }
 
 /// The counters now.
 pub fn stats() -> Stats {
-    let live_bytes = HOT.bytes.load(Relaxed);
+    let live_bytes = live_bytes();
     let limit = LIMIT.load(Relaxed);
     Stats {
         live_bytes,
         cached_bytes: held().saturating_sub(live_bytes),
-        peak_bytes: HOT.peak.load(Relaxed).max(live_bytes),
+        peak_bytes: MARKS.peak.load(Relaxed).max(live_bytes),
         limit: (limit != UNLIMITED).then_some(limit),
-        live_buffers: HOT.buffers.load(Relaxed),
+        live_buffers: total(COMMON.buffers.load(Acquire), HOME.buffers.load(Acquire)),
     }
 }
 
 /// Starts the peak again from what is live now.
 pub fn reset_peak() {
-    HOT.peak.store(HOT.bytes.load(Relaxed), Relaxed);
+    MARKS.peak.store(live_bytes(), Relaxed);
 }
 
 /// Sets how many bytes may be live, or lifts the limit. What is live already stays.

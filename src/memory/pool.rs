@@ -1,6 +1,6 @@
 //! Where freed blocks wait: small ones per thread, without a lock, the others in one shared pool.
 
-use std::cell::UnsafeCell;
+use std::cell::{OnceCell, UnsafeCell};
 use std::collections::VecDeque;
 use std::mem::size_of;
 use std::ptr::NonNull;
@@ -8,23 +8,20 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::class::{self, Class};
+use super::counters::Post;
 use super::{Header, counters, os};
 use crate::error::Result;
 
-/// A live block of `class` with one handle: from the thread's cache, the shared pool or the system.
+/// A live block with one handle: from the thread's cache, the shared pool or the system.
 #[inline]
 pub(super) fn obtain(bytes: usize, zeroed: bool) -> Result<NonNull<Header>> {
     if bytes > class::LARGEST {
         return Err(counters::refusal(bytes));
     }
     let class = Class::of(bytes);
-    if !counters::charge(class.size()) {
-        return Err(counters::refusal(bytes));
-    }
-    let cached = if class.is_small() { Cache::take(class) } else { shared().take(class) };
-    let Some(Block(header)) = cached else {
-        return fresh(bytes, class, zeroed);
-    };
+    let taken = if class.is_small() { Cache::take(class) } else { take_shared(class) };
+    let Some(cached) = taken else { return Err(counters::refusal(bytes)) };
+    let Some(Block(header)) = cached else { return fresh(bytes, class, zeroed) };
     // SAFETY: a cached block belongs to nobody else, and holds at least `bytes` bytes.
     unsafe {
         (*header.as_ptr()).refs = AtomicUsize::new(1);
@@ -39,9 +36,12 @@ pub(super) fn obtain(bytes: usize, zeroed: bool) -> Result<NonNull<Header>> {
 /// Takes back the block of a dropped buffer.
 #[inline]
 pub(super) fn give_back(header: NonNull<Header>, class: Class) {
-    counters::discharge(class.size());
-    let block = Block(header);
-    if class.is_small() { Cache::put(class, block) } else { put_shared(class, [block]) }
+    if class.is_small() {
+        Cache::put(class, Block(header));
+    } else {
+        Post::Away.discharge(class.size());
+        put_shared(class, [Block(header)]);
+    }
 }
 
 /// A charged block of `class` from the system.
@@ -61,7 +61,7 @@ fn fresh(bytes: usize, class: Class, zeroed: bool) -> Result<NonNull<Header>> {
         os::allocate(whole, zeroed)
     });
     let Some(start) = block else {
-        counters::discharge(class.size());
+        Post::Away.discharge(class.size());
         return Err(counters::refusal(bytes));
     };
     counters::hold(class.size());
@@ -96,40 +96,58 @@ struct Block(NonNull<Header>);
 // SAFETY: a block is plain memory that belongs to whoever has this value.
 unsafe impl Send for Block {}
 
-/// The small blocks freed on one thread.
-struct Cache(UnsafeCell<[Vec<Block>; class::SMALL_COUNT]>);
+/// The small blocks freed on one thread, and where the thread counts.
+struct Cache {
+    lists: UnsafeCell<[Vec<Block>; class::SMALL_COUNT]>,
+    post: OnceCell<Post>,
+}
 
 thread_local! {
-    static CACHE: Cache = const { Cache(UnsafeCell::new([const { Vec::new() }; class::SMALL_COUNT])) };
+    static CACHE: Cache = const {
+        let lists = UnsafeCell::new([const { Vec::new() }; class::SMALL_COUNT]);
+        Cache { lists, post: OnceCell::new() }
+    };
 }
 
 impl Cache {
+    /// Charges a block of `class`, and takes one if there is one: `None` when it is refused, `Some(None)`
+    /// when the system must be asked.
     #[inline]
-    fn take(class: Class) -> Option<Block> {
-        CACHE
-            .try_with(|cache| {
-                // SAFETY: only this thread comes here, and nothing below calls back into the cache.
-                let list = unsafe { &mut (*cache.0.get())[class.index()] };
-                list.pop().or_else(|| Cache::refill(class, list))
-            })
-            .unwrap_or_else(|_| shared().take(class))
+    fn take(class: Class) -> Option<Option<Block>> {
+        let taken = CACHE.try_with(|cache| {
+            if !cache.post().charge(class.size()) {
+                return None;
+            }
+            // SAFETY: only this thread comes here, and nothing below calls back into the cache.
+            let list = unsafe { &mut (*cache.lists.get())[class.index()] };
+            Some(list.pop().or_else(|| Cache::refill(class, list)))
+        });
+        // Without a cache the thread is ending.
+        taken.unwrap_or_else(|_| take_shared(class))
     }
 
+    /// Discharges and keeps a block.
     #[inline]
     fn put(class: Class, block: Block) {
         let mut block = Some(block);
         let cached = CACHE.try_with(|cache| {
+            cache.post().discharge(class.size());
             // SAFETY: as in `take`.
-            let list = unsafe { &mut (*cache.0.get())[class.index()] };
+            let list = unsafe { &mut (*cache.lists.get())[class.index()] };
             if list.len() == list.capacity() {
                 Cache::make_room(class, list);
             }
             list.extend(block.take());
         });
         if cached.is_err() {
-            // The thread is ending and its cache is gone.
+            Post::Away.discharge(class.size());
             put_shared(class, block);
         }
+    }
+
+    #[inline]
+    fn post(&self) -> &Post {
+        self.post.get_or_init(Post::take)
     }
 
     /// How many blocks of a class a thread keeps: about 256 KiB of them.
@@ -165,7 +183,7 @@ impl Cache {
 
     fn flush_one(&self) {
         // SAFETY: as in `take`.
-        let lists = unsafe { &mut *self.0.get() };
+        let lists = unsafe { &mut *self.lists.get() };
         for list in lists {
             let Some(Block(first)) = list.first() else { continue };
             // SAFETY: a cached block keeps its header.
@@ -193,6 +211,11 @@ static SHARED: Mutex<Shared> =
 
 fn shared() -> MutexGuard<'static, Shared> {
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What [`Cache::take`] does, for classes that no thread keeps.
+fn take_shared(class: Class) -> Option<Option<Block>> {
+    Post::Away.charge(class.size()).then(|| shared().take(class))
 }
 
 /// Adds blocks of one class to the shared pool; what is too much goes back to the system.
