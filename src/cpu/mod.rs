@@ -1,5 +1,9 @@
 //! CPU kernels.
 
+pub mod contract;
 pub mod convert;
+mod gemm;
 pub mod moves;
 pub mod nest;
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,233 @@
+//! General products: every contraction becomes one batched matrix product over merged axes.
+//!
+//! Promises: the bits of an element depend on its row, its column and the dtype alone, see
+//! [`gemm`](super::gemm). Half floats are summed in float32 and rounded once; integers wrap; bool
+//! products are `or` over `and`; an empty sum is zero.
+
+use smallvec::SmallVec;
+
+use crate::array::Array;
+use crate::cpu::gemm::{self, Axis, Operand};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::ops::attributes::Contraction;
+use crate::shape::{Axes, Dim, Shape};
+
+/// `out[batch, free of a, free of b] = Σ a[..] b[..]`, of operands of one dtype, which is also the
+/// result's.
+pub fn contract(a: &Array, b: &Array, spec: &Contraction) -> Result<Array> {
+    let dtype = gemm::accumulator(a.dtype);
+    let (a_free, b_free) =
+        (free(a, &spec.a_batch, &spec.a_contract), free(b, &spec.b_batch, &spec.b_contract));
+    let shape: Shape =
+        dims(a, &spec.a_batch).chain(dims(a, &a_free)).chain(dims(b, &b_free)).collect();
+    let (a, b, from) = (widen(a, dtype)?, widen(b, dtype)?, a.dtype);
+    let left = operand(&a, &spec.a_batch, &a_free, &spec.a_contract);
+    let right = operand(&b, &spec.b_batch, &b_free, &spec.b_contract);
+    let out = Array::uninit(dtype, shape)?;
+    // SAFETY: the axes are those of the arrays, and `out` is fresh.
+    unsafe { gemm::product(dtype, &left, &right, out.ptr_mut())? };
+    narrow(out, from)
+}
+
+/// The axes of neither list, in order.
+fn free(x: &Array, batch: &Axes, contract: &Axes) -> Axes {
+    (0..x.shape().rank()).filter(|i| !batch.contains(i) && !contract.contains(i)).collect()
+}
+
+fn dims<'a>(x: &'a Array, axes: &'a Axes) -> impl Iterator<Item = Dim> + 'a {
+    axes.iter().map(|&i| x.shape()[i])
+}
+
+fn operand(x: &Array, batch: &Axes, own: &Axes, depth: &Axes) -> Operand {
+    let strides = x.layout.strides();
+    let axis = |axes: &Axes| Axis::new(axes.iter().map(|&i| (x.shape()[i].value(), strides[i])));
+    Operand { ptr: x.ptr(), batch: axis(batch), own: axis(own), depth: axis(depth) }
+}
+
+/// `x` in the dtype it is summed in. Axes that only repeat elements keep doing so.
+pub(super) fn widen(x: &Array, dtype: DType) -> Result<Array> {
+    if x.dtype == dtype || x.dtype.size() == dtype.size() {
+        return Ok(Array { dtype, ..x.clone() });
+    }
+    let repeats = x.layout.strides().iter().map(|&s| s == 0).collect::<SmallVec<[bool; 6]>>();
+    let sizes = x.shape().sizes();
+    let once: Shape =
+        sizes.iter().zip(&repeats).map(|(&n, &r)| Dim::new(if r { n.min(1) } else { n })).collect();
+    let core = x.view(Layout::strided(once, &x.layout.strides(), x.layout.offset()));
+    let wide = cast(&core, dtype)?;
+    let mut strides = wide.layout.strides();
+    strides.iter_mut().zip(&repeats).filter(|(_, r)| **r).for_each(|(s, _)| *s = 0);
+    Ok(wide.view(Layout::strided(x.shape().clone(), &strides, 0)))
+}
+
+/// A result back in the operands' dtype: rounded once, or wrapped.
+pub(super) fn narrow(x: Array, dtype: DType) -> Result<Array> {
+    if x.dtype.size() == dtype.size() { Ok(Array { dtype, ..x }) } else { cast(&x, dtype) }
+}
+
+fn cast(x: &Array, dtype: DType) -> Result<Array> {
+    use crate::cpu::convert::{load, store};
+    let out = Array::uninit(dtype, x.shape().clone())?;
+    let sizes = x.shape().sizes();
+    let axis = Axis::new(sizes.iter().copied().zip(x.layout.strides()));
+    let (stride, from, to) = (axis.inner().1, x.dtype.size(), dtype.size());
+    for run in axis.runs(0, x.count()) {
+        // SAFETY: runs cover the elements of `x`; `out` is fresh and of the same count.
+        unsafe {
+            let src = x.ptr().offset(run.offset * from as isize);
+            let dst = out.ptr_mut().add(run.at * to);
+            if to > from {
+                load(x.dtype, dst, src, stride, run.len)
+            } else {
+                store(dtype, dst, 1, src, run.len)
+            }
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::testing::{bytes, layouts, noise, random, values};
+
+    fn matmul(a: &Array, b: &Array) -> Array {
+        let rank = a.shape().rank();
+        let batch: Axes = (0..rank - 2).collect();
+        let (a_contract, b_contract) =
+            (Axes::from_slice(&[rank - 1]), Axes::from_slice(&[rank - 2]));
+        contract(
+            a,
+            b,
+            &Contraction { a_batch: batch.clone(), b_batch: batch, a_contract, b_contract },
+        )
+        .unwrap()
+    }
+
+    /// `[m, k] × [k, n]` in doubles.
+    fn naive(a: &Array, b: &Array, m: usize, k: usize, n: usize) -> Vec<f64> {
+        let (a, b) = (values(a), values(b));
+        let at = |i: usize| (0..k).map(|p| a[i / n * k + p] * b[p * n + i % n]).sum();
+        (0..m * n).map(at).collect()
+    }
+
+    const SIZES: [(usize, usize, usize); 16] = [
+        (1, 1, 1),
+        (8, 8, 8),
+        (1, 300, 70),
+        (70, 300, 1),
+        (1, 5000, 1),
+        (3, 9000, 2),
+        (4, 7, 129),
+        (13, 64, 33),
+        (64, 64, 64),
+        (25, 257, 100),
+        (250, 40, 90),
+        (130, 520, 200),
+        (0, 3, 4),
+        (3, 4, 0),
+        (40, 16, 3),
+        (12, 600, 32),
+    ];
+
+    #[test]
+    fn products_of_every_dtype_agree_with_a_plain_loop() {
+        for (m, k, n) in SIZES {
+            for dtype in DType::ALL {
+                let (a, b) = (random(dtype, &[m, k], 1), random(dtype, &[k, n], 2));
+                let got = matmul(&a, &b);
+                assert_eq!((got.dtype, got.shape()), (dtype, &Shape::of(&[m, n])));
+                for (got, want) in values(&got).into_iter().zip(naive(&a, &b, m, k, n)) {
+                    let want = match dtype {
+                        DType::Bool => (want != 0.0) as i64 as f64,
+                        DType::F16 | DType::BF16 => {
+                            values(&crate::cpu::testing::array(dtype, &[1], &[want]))[0]
+                        }
+                        _ => match dtype.int_range() {
+                            Some((low, high)) => {
+                                let span = (high - low + 1) as f64;
+                                want - ((want - low as f64) / span).floor() * span
+                            }
+                            None => want,
+                        },
+                    };
+                    assert_eq!(got, want, "{dtype} {m} {k} {n}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bits_do_not_depend_on_the_layout() {
+        for (m, k, n) in SIZES {
+            for dtype in [DType::F32, DType::F64, DType::BF16] {
+                let (a, b) = (noise(dtype, &[m, k], 3), noise(dtype, &[k, n], 4));
+                let want = bytes(&matmul(&a, &b));
+                for (i, a) in layouts(&a).iter().enumerate() {
+                    for (j, b) in layouts(&b).iter().enumerate() {
+                        assert!(
+                            bytes(&matmul(a, b)) == want,
+                            "{dtype} {m} {k} {n}, layouts {i} {j}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_has_the_same_bits_alone_and_in_a_matrix() {
+        let (m, k, n) = (37, 700, 70);
+        let (a, b) = (noise(DType::F32, &[m, k], 5), noise(DType::F32, &[k, n], 6));
+        let all = bytes(&matmul(&a, &b));
+        for i in 0..m {
+            let row = a.view(Layout::strided(Shape::of(&[1, k]), &[0, 1], i * k));
+            assert_eq!(bytes(&matmul(&row, &b)), all[i * n * 4..(i + 1) * n * 4]);
+        }
+    }
+
+    #[test]
+    fn axes_may_stand_anywhere() {
+        // out[g, i, j, l] = Σ_{p, q} a[p, i, g, q, j] b[q, g, l, p]
+        let (p, i, g, q, j, l) = (3, 4, 2, 5, 6, 7);
+        let (a, b) =
+            (random(DType::F64, &[p, i, g, q, j], 7), random(DType::F64, &[q, g, l, p], 8));
+        let spec = Contraction {
+            a_batch: Axes::from_slice(&[2]),
+            b_batch: Axes::from_slice(&[1]),
+            a_contract: Axes::from_slice(&[0, 3]),
+            b_contract: Axes::from_slice(&[3, 0]),
+        };
+        let got = contract(&a, &b, &spec).unwrap();
+        assert_eq!(got.shape(), &Shape::of(&[g, i, j, l]));
+        let (x, y, z) = (values(&a), values(&b), values(&got));
+        for at in 0..z.len() {
+            let (gg, ii, jj, ll) = (at / (i * j * l), at / (j * l) % i, at / l % j, at % l);
+            let mut sum = 0.0;
+            for pp in 0..p {
+                for qq in 0..q {
+                    let left = (((pp * i + ii) * g + gg) * q + qq) * j + jj;
+                    sum += x[left] * y[((qq * g + gg) * l + ll) * p + pp];
+                }
+            }
+            assert_eq!(z[at], sum);
+        }
+        for a in layouts(&a) {
+            for b in layouts(&b) {
+                assert_eq!(values(&contract(&a, &b, &spec).unwrap()), z);
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_may_repeat_and_depth_may_be_empty() {
+        let (a, b) = (random(DType::F16, &[3, 4, 5], 9), random(DType::F16, &[1, 5, 6], 10));
+        let b = b.view(Layout::strided(Shape::of(&[3, 5, 6]), &[0, 6, 1], 0));
+        let (got, first) = (matmul(&a, &b), a.view(Layout::contiguous(Shape::of(&[12, 5]))));
+        assert_eq!(values(&got), naive(&first, &b, 12, 5, 6));
+        let empty = matmul(&random(DType::F32, &[2, 0], 1), &random(DType::F32, &[0, 3], 1));
+        assert_eq!(values(&empty), [0.0; 6]);
+    }
+}

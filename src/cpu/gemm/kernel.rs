@@ -1,0 +1,355 @@
+//! The inner loops of a product, once for every element type and instruction set.
+//!
+//! All of them compute `Σ a[k] b[k]` of one output element as one chain, `k` ascending, with a fused
+//! multiply-add where the machine has one. So which of them computes an element does not show in
+//! its bits.
+
+use crate::simd::{Isa, isa};
+
+/// What is summed: floats, wrapping integers, and truth values under or / and.
+pub trait Element: Copy + Default + Send + Sync + 'static {
+    /// `self + a·b`; one rounding if `F` says that the instruction set has it.
+    fn fma<const F: bool>(self, a: Self, b: Self) -> Self;
+    /// `self + other`
+    fn plus(self, other: Self) -> Self;
+    /// The kernels for this machine.
+    fn kernels() -> Kernels<Self>;
+}
+
+/// `c[i][j] = (c[i][j] +) Σ_k a[i][k] b[k][j]` over one tile: `depth`, `a` with its two strides, `b`
+/// with its row stride and unit columns, `c` with its row stride, and whether `c` is only written.
+///
+/// # Safety
+/// Every address named must be valid; `c` overlaps neither operand.
+pub type Micro<T> =
+    unsafe fn(usize, *const T, (isize, isize), *const T, isize, *mut T, isize, bool);
+
+/// As [`Micro`] for few rows and any count of columns: `(rows, columns)` come first.
+///
+/// # Safety
+/// As [`Micro`]; at most [`STREAM_ROWS`] rows.
+pub type Stream<T> = unsafe fn(
+    (usize, usize),
+    usize,
+    *const T,
+    (isize, isize),
+    *const T,
+    isize,
+    *mut T,
+    isize,
+    bool,
+);
+
+/// Sums of `a[i] b[i]` over consecutive blocks of [`BLOCK`], added in order.
+///
+/// # Safety
+/// As many elements as the first argument says can be read.
+pub type Dot<T> = unsafe fn(usize, *const T, *const T) -> T;
+
+/// The kernels for one element type and instruction set.
+#[derive(Clone, Copy)]
+pub struct Kernels<T: 'static> {
+    /// Columns of a tile
+    pub width: usize,
+    /// Rows of a tile and its kernel, highest first, ending with one row
+    pub tiles: &'static [(usize, Micro<T>)],
+    /// Few rows times a matrix with unit columns, read once
+    pub stream: Stream<T>,
+    /// One row times one column
+    pub dot: Dot<T>,
+    /// Whether 4-byte elements may be transposed in 512-bit registers
+    pub wide: bool,
+}
+
+/// Elements of `k` in one chain. Chains are added in order.
+pub const BLOCK: usize = 256;
+/// The most rows [`Kernels::stream`] takes.
+pub const STREAM_ROWS: usize = 4;
+/// Columns that [`Kernels::stream`] keeps in the L1 cache.
+const STRIP: usize = 512;
+/// The largest tile, in elements.
+pub const TILE: usize = 12 * TILE_WIDTH;
+/// The most columns of a tile.
+pub const TILE_WIDTH: usize = 128;
+
+#[inline(always)]
+unsafe fn micro<T: Element, const F: bool, const M: usize, const V: usize, const W: usize>(
+    depth: usize,
+    mut a: *const T,
+    (a_row, a_step): (isize, isize),
+    mut b: *const T,
+    b_step: isize,
+    c: *mut T,
+    c_row: isize,
+    fresh: bool,
+) {
+    let mut sum = [[[T::default(); W]; V]; M];
+    for _ in 0..depth {
+        // SAFETY: the caller vouches for `M × depth` of `a` and `depth × V·W` of `b`.
+        let row = unsafe { b.cast::<[[T; W]; V]>().read_unaligned() };
+        for (i, sum) in sum.iter_mut().enumerate() {
+            // SAFETY: as above.
+            let x = unsafe { *a.offset(i as isize * a_row) };
+            for (sum, row) in sum.iter_mut().zip(&row) {
+                for (s, &y) in sum.iter_mut().zip(row) {
+                    *s = s.fma::<F>(x, y);
+                }
+            }
+        }
+        a = a.wrapping_offset(a_step);
+        b = b.wrapping_offset(b_step);
+    }
+    for (i, sum) in sum.into_iter().enumerate() {
+        // SAFETY: the caller vouches for `M × V·W` of `c`.
+        let c = unsafe { c.offset(i as isize * c_row) }.cast::<[T; W]>();
+        for (v, mut sum) in sum.into_iter().enumerate() {
+            // SAFETY: as above.
+            unsafe {
+                if !fresh {
+                    let old = c.add(v).read_unaligned();
+                    for (s, o) in sum.iter_mut().zip(old) {
+                        *s = o.plus(*s);
+                    }
+                }
+                c.add(v).write_unaligned(sum);
+            }
+        }
+    }
+}
+
+/// Adds `U` terms to every sum of a strip.
+#[inline(always)]
+unsafe fn strip<T: Element, const F: bool, const U: usize, const W: usize>(
+    sums: &mut [T],
+    x: [T; U],
+    b: [*const T; U],
+) {
+    let whole = sums.len() / W * W;
+    let (head, tail) = sums.split_at_mut(whole);
+    for (j, sum) in head.chunks_exact_mut(W).enumerate() {
+        let mut s: [T; W] = std::array::from_fn(|w| sum[w]);
+        for u in 0..U {
+            // SAFETY: the caller vouches for `sums.len()` elements behind each `b`.
+            let row = unsafe { b[u].add(j * W).cast::<[T; W]>().read_unaligned() };
+            for (s, y) in s.iter_mut().zip(row) {
+                *s = s.fma::<F>(x[u], y);
+            }
+        }
+        sum.copy_from_slice(&s);
+    }
+    for (j, s) in tail.iter_mut().enumerate() {
+        for u in 0..U {
+            // SAFETY: as above.
+            *s = s.fma::<F>(x[u], unsafe { *b[u].add(whole + j) });
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn stream<T: Element, const F: bool, const W: usize>(
+    (rows, columns): (usize, usize),
+    depth: usize,
+    a: *const T,
+    (a_row, a_step): (isize, isize),
+    b: *const T,
+    b_step: isize,
+    c: *mut T,
+    c_row: isize,
+    fresh: bool,
+) {
+    const U: usize = 8;
+    for start in (0..columns).step_by(STRIP) {
+        let n = STRIP.min(columns - start);
+        let mut sums = [[T::default(); STRIP]; STREAM_ROWS];
+        let mut k = 0;
+        while k < depth {
+            // SAFETY: rows, columns and depth stay inside what the caller vouches for.
+            unsafe {
+                let b = b.offset(k as isize * b_step).add(start);
+                let left = depth - k;
+                for (i, sums) in sums[..rows].iter_mut().enumerate() {
+                    let a = a.offset(i as isize * a_row + k as isize * a_step);
+                    if left >= U {
+                        let x = std::array::from_fn(|u| *a.offset(u as isize * a_step));
+                        let b = std::array::from_fn(|u| b.offset(u as isize * b_step));
+                        strip::<T, F, U, W>(&mut sums[..n], x, b);
+                    } else {
+                        strip::<T, F, 1, W>(&mut sums[..n], [*a], [b]);
+                    }
+                }
+                k += if left >= U { U } else { 1 };
+            }
+        }
+        for (i, sums) in sums[..rows].iter().enumerate() {
+            for (j, &s) in sums[..n].iter().enumerate() {
+                // SAFETY: as above.
+                unsafe {
+                    let c = c.offset(i as isize * c_row).add(start + j);
+                    *c = if fresh { s } else { (*c).plus(s) };
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn dot<T: Element, const F: bool>(n: usize, a: *const T, b: *const T) -> T {
+    // Several blocks side by side: one chain alone would wait for each addition.
+    const SIDE: usize = 8;
+    let blocks = n / BLOCK;
+    let mut total = None;
+    let mut add = |s: T| total = Some(total.map_or(s, |t: T| t.plus(s)));
+    let chain = |from: usize, n: usize| {
+        // SAFETY: the caller vouches for `n` elements of both.
+        (from..from + n).fold(T::default(), |s, i| unsafe { s.fma::<F>(*a.add(i), *b.add(i)) })
+    };
+    for first in (0..blocks / SIDE * SIDE).step_by(SIDE) {
+        let mut s = [T::default(); SIDE];
+        for k in 0..BLOCK {
+            for (q, s) in s.iter_mut().enumerate() {
+                let i = (first + q) * BLOCK + k;
+                // SAFETY: as above.
+                *s = unsafe { s.fma::<F>(*a.add(i), *b.add(i)) };
+            }
+        }
+        s.into_iter().for_each(&mut add);
+    }
+    for block in blocks / SIDE * SIDE..blocks {
+        add(chain(block * BLOCK, BLOCK));
+    }
+    if n % BLOCK > 0 || n == 0 {
+        add(chain(blocks * BLOCK, n % BLOCK));
+    }
+    total.unwrap_or_default()
+}
+
+/// Gives the generic bodies above their instruction sets.
+macro_rules! shells {
+    ($($(#[$feature:meta])* $module:ident: $fused:expr, $vectors:literal;)*) => { $(
+        mod $module {
+            use super::Element;
+
+            $(#[$feature])*
+            pub unsafe fn micro<T: Element, const M: usize, const W: usize>(
+                depth: usize, a: *const T, a_strides: (isize, isize), b: *const T, b_step: isize,
+                c: *mut T, c_row: isize, fresh: bool,
+            ) {
+                // SAFETY: the caller's promises are passed on.
+                unsafe {
+                    super::micro::<T, { $fused }, M, $vectors, W>(
+                        depth, a, a_strides, b, b_step, c, c_row, fresh,
+                    );
+                }
+            }
+
+            $(#[$feature])*
+            pub unsafe fn stream<T: Element, const W: usize>(
+                size: (usize, usize), depth: usize, a: *const T, a_strides: (isize, isize),
+                b: *const T, b_step: isize, c: *mut T, c_row: isize, fresh: bool,
+            ) {
+                // SAFETY: the caller's promises are passed on.
+                unsafe {
+                    super::stream::<T, { $fused }, W>(
+                        size, depth, a, a_strides, b, b_step, c, c_row, fresh,
+                    );
+                }
+            }
+
+            $(#[$feature])*
+            pub unsafe fn dot<T: Element>(n: usize, a: *const T, b: *const T) -> T {
+                // SAFETY: the caller's promises are passed on.
+                unsafe { super::dot::<T, { $fused }>(n, a, b) }
+            }
+        }
+    )* };
+}
+
+#[cfg(target_arch = "x86_64")]
+shells! {
+    #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,bmi2")]
+    v4: true, 2;
+    #[target_feature(enable = "avx2,fma,bmi2")]
+    v3: true, 3;
+}
+shells! {
+    // Where fused instructions are not sure to exist, `mul_add` would be a library call.
+    base: cfg!(target_arch = "aarch64"), 3;
+}
+
+macro_rules! element {
+    ($t:ty, $size:literal, |$s:ident, $a:ident, $b:ident| $fused:expr, $plain:expr, $plus:expr) => {
+        impl Element for $t {
+            #[inline(always)]
+            fn fma<const F: bool>(self, $a: $t, $b: $t) -> $t {
+                let $s = self;
+                if F { $fused } else { $plain }
+            }
+            #[inline(always)]
+            fn plus(self, $b: $t) -> $t {
+                let $s = self;
+                $plus
+            }
+            fn kernels() -> Kernels<$t> {
+                #[cfg(target_arch = "x86_64")]
+                match isa() {
+                    Isa::V4 => {
+                        return Kernels {
+                            width: 2 * 64 / $size,
+                            tiles: &[
+                                (12, v4::micro::<$t, 12, { 64 / $size }>),
+                                (8, v4::micro::<$t, 8, { 64 / $size }>),
+                                (4, v4::micro::<$t, 4, { 64 / $size }>),
+                                (1, v4::micro::<$t, 1, { 64 / $size }>),
+                            ],
+                            stream: v4::stream::<$t, { 64 / $size }>,
+                            dot: v4::dot::<$t>,
+                            wide: true,
+                        };
+                    }
+                    Isa::V3 => {
+                        return Kernels {
+                            width: 3 * 32 / $size,
+                            tiles: &[
+                                (4, v3::micro::<$t, 4, { 32 / $size }>),
+                                (1, v3::micro::<$t, 1, { 32 / $size }>),
+                            ],
+                            stream: v3::stream::<$t, { 32 / $size }>,
+                            dot: v3::dot::<$t>,
+                            wide: false,
+                        };
+                    }
+                    Isa::Base => {}
+                }
+                Kernels {
+                    width: 3 * 16 / $size,
+                    tiles: &[
+                        (4, base::micro::<$t, 4, { 16 / $size }>),
+                        (1, base::micro::<$t, 1, { 16 / $size }>),
+                    ],
+                    stream: base::stream::<$t, { 16 / $size }>,
+                    dot: base::dot::<$t>,
+                    wide: false,
+                }
+            }
+        }
+    };
+}
+
+element!(f32, 4, |s, a, b| a.mul_add(b, s), s + a * b, s + b);
+element!(f64, 8, |s, a, b| a.mul_add(b, s), s + a * b, s + b);
+element!(
+    i32,
+    4,
+    |s, a, b| s.wrapping_add(a.wrapping_mul(b)),
+    s.wrapping_add(a.wrapping_mul(b)),
+    s.wrapping_add(b)
+);
+element!(
+    i64,
+    8,
+    |s, a, b| s.wrapping_add(a.wrapping_mul(b)),
+    s.wrapping_add(a.wrapping_mul(b)),
+    s.wrapping_add(b)
+);
+// Truth values are the bytes 0 and 1.
+element!(u8, 1, |s, a, b| s | (a & b), s | (a & b), s | b);

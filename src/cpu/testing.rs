@@ -1,0 +1,127 @@
+//! What tests of kernels share: arrays of random numbers, other layouts of the same values, and
+//! readings in double precision.
+
+use crate::array::Array;
+use crate::cpu::convert;
+use crate::dtype::DType;
+use crate::layout::{Layout, Strides, row_major};
+use crate::shape::Shape;
+
+/// Small whole numbers in steps of 1/4 for floats (so that sums of products are exact), whole ones
+/// for integers, truth values for bool.
+pub fn random(dtype: DType, sizes: &[usize], seed: u64) -> Array {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let values = (0..Shape::of(sizes).count()).map(|_| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let n = (state >> 33) as i64 % 17 - 8;
+        match dtype {
+            DType::Bool => (n > 4) as i64 as f64,
+            d if d.is_unsigned() => n.abs() as f64,
+            d if d.is_float() => n as f64 / 4.0,
+            _ => n as f64,
+        }
+    });
+    array(dtype, sizes, &values.collect::<Vec<_>>())
+}
+
+/// Random numbers with full mantissas, in (-1, 1).
+pub fn noise(dtype: DType, sizes: &[usize], seed: u64) -> Array {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let values = (0..Shape::of(sizes).count()).map(|_| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+    });
+    array(dtype, sizes, &values.collect::<Vec<_>>())
+}
+
+/// An array of given values.
+pub fn array(dtype: DType, sizes: &[usize], values: &[f64]) -> Array {
+    let out = Array::uninit(dtype, Shape::of(sizes)).unwrap();
+    let registers: Vec<u64> = values
+        .iter()
+        .map(|&v| crate::dtype::Scalar::Float(v).register_bits(dtype.compute()))
+        .collect();
+    for (i, bits) in registers.iter().enumerate() {
+        // SAFETY: fresh, and one element each; the register's bytes stand in the low end.
+        unsafe {
+            let bits: *const u64 = bits;
+            convert::store(dtype, out.ptr_mut().add(i * dtype.size()), 1, bits.cast(), 1);
+        }
+    }
+    out
+}
+
+/// The elements in C order.
+pub fn values(x: &Array) -> Vec<f64> {
+    let (sizes, strides) = (x.shape().sizes(), x.layout.strides());
+    let own = row_major(&sizes);
+    (0..x.count())
+        .map(|i| {
+            let at: isize = (0..sizes.len())
+                .map(|a| (i / own[a] as usize % sizes[a]) as isize * strides[a])
+                .sum();
+            let mut bits = 0u64;
+            // SAFETY: inside the array; a register takes at most eight bytes.
+            unsafe {
+                let src = x.ptr().offset(at * x.dtype.size() as isize);
+                convert::load(x.dtype, (&raw mut bits).cast(), src, 1, 1);
+            }
+            use crate::dtype::Compute::*;
+            match x.dtype.compute() {
+                Bool => (bits as u8) as f64,
+                I32 => bits as u32 as i32 as f64,
+                U32 => bits as u32 as f64,
+                I64 => bits as i64 as f64,
+                U64 => bits as f64,
+                F32 => f32::from_bits(bits as u32) as f64,
+                F64 => f64::from_bits(bits),
+            }
+        })
+        .collect()
+}
+
+/// The bytes of a C-order array.
+pub fn bytes(x: &Array) -> Vec<u8> {
+    assert!(x.is_contiguous());
+    // SAFETY: as many bytes as elements.
+    unsafe { std::slice::from_raw_parts(x.ptr(), x.count() * x.dtype.size()) }.to_vec()
+}
+
+/// The same values laid out in several ways: as they are, with the axes stored in reverse order,
+/// backwards, and with gaps.
+pub fn layouts(x: &Array) -> Vec<Array> {
+    let sizes = x.shape().sizes();
+    let rank = sizes.len();
+    let reversed: Vec<usize> = sizes.iter().rev().copied().collect();
+    let transposed: Strides = row_major(&reversed).into_iter().rev().collect();
+    let backward: Strides = row_major(&sizes).into_iter().map(|s| -s).collect();
+    let wider: Vec<usize> = sizes.iter().map(|n| 2 * n + 1).collect();
+    let gaps: Strides = row_major(&wider).into_iter().map(|s| 2 * s).collect();
+    let last = x.count().saturating_sub(1);
+    let mut out = vec![x.clone()];
+    for (strides, offset) in [(transposed, 0), (backward, last), (gaps, 1)] {
+        let layout = Layout::strided(x.shape().clone(), &strides, offset);
+        let room = layout.extent().map_or(0, |e| e.1 + 1);
+        let store = Array::zeros(x.dtype, Shape::of(&[room])).unwrap();
+        let view = store.view(layout);
+        let own = row_major(&sizes);
+        let from = x.layout.strides();
+        for i in 0..x.count() {
+            let index = |a: usize| (i / own[a] as usize % sizes[a]) as isize;
+            let size = x.dtype.size() as isize;
+            let (mut to, mut at) = (0, 0);
+            for a in 0..rank {
+                to += index(a) * strides[a];
+                at += index(a) * from[a];
+            }
+            // SAFETY: one element inside each.
+            unsafe {
+                view.ptr_mut().offset(to * size).copy_from(x.ptr().offset(at * size), size as usize)
+            };
+        }
+        out.push(view);
+    }
+    out
+}
