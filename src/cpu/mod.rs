@@ -7,3 +7,4 @@ pub mod moves;
 pub mod nest;
 #[cfg(test)]
 mod testing;
+pub mod program;
