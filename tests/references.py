@@ -1,0 +1,323 @@
+"""What each op must compute, in NumPy, and how to call those that need more than tensors.
+
+An op without an entry in `REFERENCES` is NumPy's function of the same name. An op without an entry
+in `SAMPLES` is called with one operand for each of its required tensor parameters. A test asserts
+that every op of the table is covered.
+"""
+
+import math
+from itertools import product
+
+import numpy as np
+
+erf = np.vectorize(math.erf, otypes=["float64"])
+
+
+def sigmoid(x):
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1, small) / (1 + small)
+
+
+def softplus(x):
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def logsumexp(x, axis=None, keepdims=False):
+    top = np.max(x, axis=axis, keepdims=True)
+    out = np.log(np.sum(np.exp(x - top), axis=axis, keepdims=True)) + top
+    return out if keepdims else np.squeeze(out, axis=axis)
+
+
+def log_softmax(x, axis=-1):
+    return x - logsumexp(x, axis, keepdims=True)
+
+
+def reduced(values, reduction):
+    return {"mean": np.mean, "sum": np.sum, "none": lambda v: v}[reduction](values)
+
+
+def gelu(x, approximate="none"):
+    if approximate == "tanh":
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return 0.5 * x * (1 + erf(x / math.sqrt(2)))
+
+
+def normalised(x, axes, eps):
+    mean = x.mean(axes, keepdims=True)
+    return (x - mean) / np.sqrt(((x - mean) ** 2).mean(axes, keepdims=True) + eps)
+
+
+def scaled(y, weight, bias, axis=-1):
+    shape = [1] * y.ndim
+    shape[axis] = -1
+    y = y if weight is None else y * weight.reshape(shape)
+    return y if bias is None else y + bias.reshape(shape)
+
+
+def layer_norm(x, axis=-1, weight=None, bias=None, eps=1e-5):
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    y = normalised(x, axes, eps)
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+def rms_norm(x, axis=-1, weight=None, eps=1e-5):
+    y = x / np.sqrt((x * x).mean(axis, keepdims=True) + eps)
+    return y if weight is None else y * weight
+
+
+def group_norm(x, groups, weight=None, bias=None, eps=1e-5):
+    y = x.reshape(x.shape[0], groups, -1)
+    return scaled(normalised(y, (2,), eps).reshape(x.shape), weight, bias, axis=1)
+
+
+def batch_norm(x, mean, var, weight=None, bias=None, eps=1e-5):
+    shape = [1, -1] + [1] * (x.ndim - 2)
+    y = (x - mean.reshape(shape)) / np.sqrt(var.reshape(shape) + eps)
+    return scaled(y, weight, bias, axis=1)
+
+
+def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean",
+                  label_smoothing=0.0):
+    classes = input.shape[1]
+    logs = np.moveaxis(log_softmax(input, 1), 1, -1)
+    if target.dtype.kind == "f":
+        probability = np.moveaxis(target, 1, -1)
+        counted = np.ones(probability.shape[:-1])
+    else:
+        counted = (target != ignore_index).astype("float64")
+        probability = np.eye(classes)[np.where(counted > 0, target, 0)] * counted[..., None]
+    smooth = counted[..., None] * label_smoothing / classes
+    probability = probability * (1 - label_smoothing) + smooth
+    if weight is not None:
+        total = (np.eye(classes)[np.where(counted > 0, target, 0)] @ weight * counted).sum()
+        values = -(probability * logs * weight).sum(-1)
+        return values.sum() / total if reduction == "mean" else reduced(values, reduction)
+    values = -(probability * logs).sum(-1)
+    return values.sum() / counted.sum() if reduction == "mean" else reduced(values, reduction)
+
+
+def bce_with_logits(input, target, weight=None, pos_weight=None, reduction="mean"):
+    positive = 1 if pos_weight is None else pos_weight
+    values = positive * target * softplus(-input) + (1 - target) * softplus(input)
+    return reduced(values if weight is None else values * weight, reduction)
+
+
+def tuple_of(value, rank):
+    return (value,) * rank if isinstance(value, int) else tuple(value)
+
+
+def conv(rank):
+    def reference(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
+        s, p, d = (tuple_of(v, rank) for v in (stride, padding, dilation))
+        x = np.pad(x, [(0, 0), (0, 0), *((q, q) for q in p)])
+        kernel = weight.shape[2:]
+        sizes = [(n - (k - 1) * e - 1) // t + 1
+                 for n, k, e, t in zip(x.shape[2:], kernel, d, s, strict=True)]
+        out = np.zeros((x.shape[0], weight.shape[0], *sizes))
+        wide, deep = weight.shape[1], weight.shape[0] // groups
+        for o in range(weight.shape[0]):
+            g = o // deep
+            part = x[:, g * wide : (g + 1) * wide]
+            for at in product(*map(range, kernel)):
+                window = tuple(slice(a * e, a * e + (n - 1) * t + 1, t)
+                               for a, e, n, t in zip(at, d, sizes, s, strict=True))
+                taken = part[(slice(None), slice(None), *window)]
+                out[:, o] += np.einsum("nc...,c->n...", taken, weight[(o, slice(None), *at)])
+        return out if bias is None else scaled(out, None, bias, axis=1)
+    return reference
+
+
+def conv_transpose(rank):
+    def reference(x, weight, bias=None, stride=1, padding=0, output_padding=0, dilation=1,
+                  groups=1):
+        s, p, d, extra = (tuple_of(v, rank) for v in (stride, padding, dilation, output_padding))
+        kernel, deep = weight.shape[2:], weight.shape[1]
+        full = [(n - 1) * t + (k - 1) * e + 1 + r
+                for n, k, e, t, r in zip(x.shape[2:], kernel, d, s, extra, strict=True)]
+        out = np.zeros((x.shape[0], deep * groups, *full))
+        wide = x.shape[1] // groups
+        for g in range(groups):
+            part = x[:, g * wide : (g + 1) * wide]
+            taps = weight[g * wide : (g + 1) * wide]
+            for at in product(*map(range, kernel)):
+                window = tuple(slice(a * e, a * e + (n - 1) * t + 1, t)
+                               for a, e, n, t in zip(at, d, x.shape[2:], s, strict=True))
+                place = (slice(None), slice(g * deep, (g + 1) * deep), *window)
+                tap = taps[(slice(None), slice(None), *at)]
+                out[place] += np.einsum("nc...,co->no...", part, tap)
+        cut = tuple(slice(q, n - q) for q, n in zip(p, full, strict=True))
+        out = out[(slice(None), slice(None), *cut)]
+        return out if bias is None else scaled(out, None, bias, axis=1)
+    return reference
+
+
+def pool(rank, fill, combine):
+    def reference(x, kernel_size, stride=None, padding=0):
+        k, p = tuple_of(kernel_size, rank), tuple_of(padding, rank)
+        s = k if stride is None else tuple_of(stride, rank)
+        x = np.pad(x, [(0, 0), (0, 0), *((q, q) for q in p)], constant_values=fill)
+        axes = tuple(range(2, 2 + rank))
+        windows = np.lib.stride_tricks.sliding_window_view(x, k, axis=axes)
+        steps = (slice(None), slice(None), *(slice(None, None, t) for t in s))
+        return combine(windows[steps], tuple(range(-rank, 0)))
+    return reference
+
+
+def attention(q, k, v, mask=None, is_causal=False, scale=None):
+    scores = q @ np.swapaxes(k, -1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+    return np.exp(log_softmax(scores)) @ v
+
+
+def ordered(x, axis=-1, descending=False, stable=True):
+    out = np.sort(x, axis=axis)
+    return np.flip(out, axis) if descending else out
+
+
+def order(x, axis=-1, descending=False, stable=True):
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    n = x.shape[axis]
+    return n - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+
+
+def topk(x, k, axis=-1, largest=True):
+    places = np.take(order(x, axis, descending=largest), range(k), axis=axis)
+    return np.take_along_axis(x, places, axis), places
+
+
+def wrapped_divide(divide):
+    """Integer division by zero gives 0."""
+    def reference(a, b):
+        if np.result_type(a, b).kind == "f":
+            return divide(a, b)
+        return np.where(b == 0, 0, divide(a, np.where(b == 0, 1, b)))
+    return reference
+
+
+REFERENCES = {
+    "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative,
+    "floor_divide": wrapped_divide(np.floor_divide),
+    "remainder": wrapped_divide(np.remainder),
+    "reciprocal": lambda x: 1 / x,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "erf": erf,
+    "erfc": np.vectorize(math.erfc, otypes=["float64"]),
+    "round": np.round,
+    "sigmoid": sigmoid,
+    "logsumexp": logsumexp,
+    "sort": ordered, "argsort": order, "topk": topk,
+    "one_hot": lambda i, n: np.eye(n)[i],
+    "expand_dims": lambda x, axis=0: np.expand_dims(x, axis),
+    "permute_dims": lambda x, axes: np.transpose(x, axes),
+    "nn.relu": lambda x: np.maximum(x, 0),
+    "nn.leaky_relu": lambda x, slope=0.01: np.where(x > 0, x, slope * x),
+    "nn.gelu": gelu,
+    "nn.silu": lambda x: x * sigmoid(x),
+    "nn.softplus": softplus,
+    "nn.sigmoid": sigmoid,
+    "nn.tanh": np.tanh,
+    "nn.softmax": lambda x, axis=-1: np.exp(log_softmax(x, axis)),
+    "nn.log_softmax": log_softmax,
+    "nn.cross_entropy": cross_entropy,
+    "nn.mse_loss": lambda a, b, reduction="mean": reduced((a - b) ** 2, reduction),
+    "nn.binary_cross_entropy_with_logits": bce_with_logits,
+    "nn.linear": lambda x, w, bias=None: x @ w.T + (0 if bias is None else bias),
+    "nn.layer_norm": layer_norm,
+    "nn.rms_norm": rms_norm,
+    "nn.group_norm": group_norm,
+    "nn.batch_norm": batch_norm,
+    "nn.embedding": lambda indices, weight: weight[indices],
+    "nn.scaled_dot_product_attention": attention,
+    **{f"nn.conv{n}d": conv(n) for n in (1, 2, 3)},
+    **{f"nn.conv_transpose{n}d": conv_transpose(n) for n in (1, 2, 3)},
+    **{f"nn.max_pool{n}d": pool(n, -np.inf, np.max) for n in (1, 2, 3)},
+    **{f"nn.avg_pool{n}d": pool(n, 0, np.mean) for n in (1, 2, 3)},
+}
+
+REDUCED = ("x(3, 4, 2)", "x(3, 4, 2), axis=1", "x(3, 4, 2), axis=(0, -1), keepdims=True", "x(5)")
+ALONG = ("x(3, 4), axis=0", "x(3, 4), axis=-1")
+PLACED = ("x(3, 4)", "x(3, 4), axis=1", "x(3, 4), axis=0, keepdims=True")
+ORDERED = ("x(3, 4)", "x(3, 4), axis=0, descending=True")
+LOSS = ('x(4, 3), x(4, 3), reduction="none"', "x(4, 3), x(4, 3)")
+
+SAMPLES = {
+    **dict.fromkeys(("sum", "prod", "max", "min", "mean", "any", "all", "logsumexp"), REDUCED),
+    **dict.fromkeys(("var", "std"), (*REDUCED, "x(3, 4), axis=0, correction=1")),
+    **dict.fromkeys(("argmax", "argmin"), PLACED),
+    **dict.fromkeys(("cumulative_sum", "cumulative_prod"), ("x(5)", *ALONG)),
+    **dict.fromkeys(("sort", "argsort"), ORDERED),
+    "topk": ["x(3, 6), 2", "x(6, 3), 2, axis=0, largest=False"],
+    "matmul": ["x(3, 4), x(4, 5)", "x(4), x(4)", "x(2, 3, 4), x(4)", "x(2, 1, 3, 4), x(5, 4, 2)"],
+    "tensordot": ["x(3, 4), x(4, 5), axes=1", "x(3, 4, 2), x(2, 4, 5), axes=((1, 2), (1, 0))"],
+    "vecdot": ["x(3, 4), x(3, 4)"],
+    "einsum": ['"ij,jk->ik", x(3, 4), x(4, 2)', '"bij,bjk,k->bi", x(2, 3, 4), x(2, 4, 2), x(2)',
+               '"ii->i", x(3, 3)', '"...i,i", x(2, 3, 4), x(4)'],
+    "reshape": ["x(3, 4), (2, 6)", "x(3, 4), (-1,)"],
+    "permute_dims": ["x(2, 3, 4), (2, 0, 1)"],
+    "expand_dims": ["x(3, 4), axis=1", "x(3, 4), axis=-1"],
+    "squeeze": ["x(3, 1, 4), 1"],
+    "broadcast_to": ["x(3, 1), (2, 3, 4)"],
+    "broadcast_arrays": ["x(3, 1), x(4)"],
+    "flip": ["x(3, 4)", "x(3, 4), axis=-1"],
+    "roll": ["x(3, 4), 2", "x(3, 4), (1, -2), axis=(0, 1)"],
+    "moveaxis": ["x(2, 3, 4), 0, -1"],
+    "concat": ["[x(3, 2), x(3, 4)], axis=1", "[x(2), x(3)]"],
+    "stack": ["[x(3, 2), x(3, 2)], axis=1"],
+    "unstack": ["x(3, 2), axis=1"],
+    "split": ["x(4, 3), 2", "x(4, 6), 3, axis=1"],
+    "tile": ["x(2, 3), (2, 2)"],
+    "repeat": ["x(2, 3), 2, axis=1"],
+    "pad": ["x(2, 3), ((1, 0), (2, 1))"],
+    "tril": ["x(3, 4)", "x(3, 4), k=1"],
+    "triu": ["x(3, 4)", "x(2, 3, 4), k=-1"],
+    "diagonal": ["x(3, 4)"],
+    "take": ["x(4, 3), i(5, n=4), axis=0", "x(3, 4), i(2, n=3), axis=1"],
+    "take_along_axis": ["x(4, 3), i(2, 3, n=4), axis=0"],
+    "where": ["b(3, 4), x(3, 4), x(4)"],
+    "clip": ["x(3, 4), -1.0, 1.0", "x(3, 4), min=0.5"],
+    "searchsorted": ["wg.sort(x(5)), x(4)"],
+    "one_hot": ["i(4, n=3), 3"],
+    "meshgrid": ["x(3), x(4)"],
+    "nn.leaky_relu": ["x(3, 4)", "x(3, 4), 0.2"],
+    "nn.gelu": ["x(3, 4)", 'x(3, 4), approximate="tanh"'],
+    **dict.fromkeys(("nn.softmax", "nn.log_softmax"), ("x(3, 4)", *ALONG)),
+    "nn.cross_entropy": [
+        "x(4, 3), i(4, n=3)",
+        'x(4, 3, 2), i(4, 2, n=3), reduction="sum"',
+        "x(4, 3), i(4, n=3), label_smoothing=0.1, ignore_index=2",
+        'x(4, 3), x(4, 3, low=0.1, high=0.5), reduction="none"',
+    ],
+    **dict.fromkeys(("nn.mse_loss", "nn.binary_cross_entropy_with_logits"), LOSS),
+    "nn.linear": ["x(5, 3), x(4, 3)", "x(2, 5, 3), x(4, 3), x(4)"],
+    "nn.layer_norm": ["x(4, 6)", "x(4, 6), weight=x(6), bias=x(6)"],
+    "nn.rms_norm": ["x(4, 6)", "x(4, 6), weight=x(6)"],
+    "nn.group_norm": ["x(2, 4, 3), 2", "x(2, 4, 3), 2, x(4), x(4)"],
+    "nn.batch_norm": ["x(3, 2, 4), x(2), x(2, low=0.5), x(2), x(2)"],
+    "nn.embedding": ["i(5, n=4), x(4, 3)"],
+    "nn.dropout": ["x(3, 4), 0.0"],
+    "nn.scaled_dot_product_attention": [
+        "x(2, 3, 4), x(2, 5, 4), x(2, 5, 3)",
+        "x(2, 3, 4), x(2, 3, 4), x(2, 3, 4), is_causal=True",
+    ],
+    "nn.conv1d": ["x(2, 4, 7), x(6, 2, 3), x(6), stride=2, padding=1, groups=2"],
+    "nn.conv2d": ["x(2, 3, 5, 6), x(4, 3, 3, 2)",
+                  "x(2, 4, 6, 5), x(4, 2, 2, 3), x(4), stride=(2, 1), padding=1, groups=2",
+                  "x(2, 3, 6, 5), x(4, 3, 2, 3), dilation=(1, 2)"],
+    "nn.conv3d": ["x(1, 2, 4, 4, 3), x(3, 2, 2, 2, 2), padding=(1, 0, 1)"],
+    "nn.conv_transpose1d": [
+        "x(2, 4, 5), x(4, 3, 3), x(6), stride=2, padding=1, output_padding=1, groups=2",
+    ],
+    "nn.conv_transpose2d": ["x(2, 3, 3, 4), x(3, 2, 3, 2), stride=(2, 1), dilation=(1, 2)"],
+    "nn.conv_transpose3d": ["x(1, 2, 3, 2, 3), x(2, 3, 2, 2, 2), padding=1"],
+    "nn.max_pool1d": ["x(2, 3, 7), 2"],
+    "nn.max_pool2d": ["x(2, 2, 6, 5), 2", "x(2, 2, 6, 5), (3, 2), stride=1, padding=1"],
+    "nn.max_pool3d": ["x(1, 2, 4, 4, 4), 2"],
+    "nn.avg_pool1d": ["x(2, 3, 7), 2"],
+    "nn.avg_pool2d": ["x(2, 2, 6, 5), 2", "x(2, 2, 6, 5), (3, 2), stride=1, padding=1"],
+    "nn.avg_pool3d": ["x(1, 2, 4, 4, 4), 2"],
+}

@@ -1,0 +1,82 @@
+"""What the documents show runs: Python blocks of Markdown files, examples in docstrings, links."""
+
+import doctest
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import wengert as wg
+
+from support import TABLE, function, label
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *ROOT.glob("docs/*.md"),
+                *ROOT.glob("benches/*.md")])
+
+
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+
+
+def blocks():
+    for page in PAGES:
+        for n, code in enumerate(BLOCK.findall(page.read_text())):
+            yield pytest.param(page, code, id=f"{page.name}-{n}")
+
+
+@pytest.mark.parametrize(("page", "code"), blocks())
+def test_python_blocks_run(page, code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, str(page), "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_make_targets_in_documents_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.M))
+    for page in PAGES:
+        for line in re.findall(r"^make ([a-z -]+?)(?:\s+#.*)?$", page.read_text(), re.M):
+            assert set(line.split()) <= targets, (page.name, line)
+
+
+def public():
+    """Every public object of the package with a docstring of its own, by name."""
+    for name in wg.__all__:
+        yield name, getattr(wg, name)
+    for space in (wg.nn, wg.optim, wg.data, wg.random, wg.testing):
+        for name in space.__all__:
+            yield f"{space.__name__.removeprefix('wengert.')}.{name}", getattr(space, name)
+
+
+PUBLIC = dict(public())
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_docstrings(name):
+    """Whatever can be called says what it does, and its examples are true."""
+    thing = PUBLIC[name]
+    text = inspect.getdoc(thing)
+    if not callable(thing):
+        return
+    assert text and text.strip(), f"{name} has no docstring"
+    assert len(text.splitlines()[0]) <= 100
+    parser = doctest.DocTestParser()
+    globs = {"wg": wg, "wengert": wg, "nn": wg.nn, "optim": wg.optim}
+    test = parser.get_doctest(text, globs, name, None, 0)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    shown = []
+    runner.run(test, out=shown.append)
+    assert not runner.failures, "".join(shown)
+
+
+@pytest.mark.parametrize("op", [op for op in TABLE if op["function"]], ids=label)
+def test_an_op_says_what_it_does(op):
+    text = inspect.getdoc(function(op))
+    assert text == inspect.cleandoc(op["doc"])
+    assert text.splitlines()[0].endswith("."), "the first line is a sentence"

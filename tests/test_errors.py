@@ -1,0 +1,156 @@
+"""Every entry of the error catalogue is provoked, with its class, its code and its form."""
+
+import re
+
+import numpy as np
+import pytest
+
+import wengert as wg
+from wengert import _core
+
+CATALOGUE = {code: (kind, template) for code, kind, template in _core._error_catalogue()}
+# Only a defect of the engine raises these.
+UNREACHABLE = {"internal"}
+
+
+def freed():
+    x = wg.tensor([1.0], requires_grad=True)
+    y = x.exp().sum()
+    y.backward()
+    y.backward()
+
+
+def leaf_update():
+    w = wg.ones(3, requires_grad=True)
+    w += 1.0
+
+
+def unseen_write():
+    x = wg.zeros((2, 3))
+    x[0][1] = 5.0
+
+
+def out_of_memory():
+    wg.set_memory_limit(wg.memory_stats()["live_bytes"] + 1000)
+    try:
+        wg.zeros((1 << 20,))
+    finally:
+        wg.set_memory_limit(None)
+
+
+PROVOKED = {
+    "broadcast": lambda: wg.ones((2, 3)) + wg.ones((4,)),
+    "bad_shape": lambda: wg.concat([wg.ones((2, 3)), wg.ones((2, 4))], axis=0),
+    "bad_rank": lambda: wg.nn.conv2d(wg.ones((3, 3)), wg.ones((1, 1, 1, 1))),
+    "size_mismatch": lambda: wg.ones((2, 3)) @ wg.ones((4, 5)),
+    "reshape_count": lambda: wg.ones((2, 3)).reshape(4, 2),
+    "negative_size": lambda: wg.zeros((-1,)),
+    "too_large": lambda: wg.zeros((2**40, 2**40)),
+    "too_many_axes": lambda: wg.zeros((1,) * 100),
+    "empty_reduction": lambda: wg.zeros((0, 3)).max(),
+    "not_scalar": lambda: wg.tensor([1.0, 2.0]).item(),
+    "ragged": lambda: wg.tensor([[1.0], [1.0, 2.0]]),
+    "bad_dtype": lambda: wg.sin(wg.tensor([1])),
+    "not_taken": lambda: wg.tensor([1.0]) << 1,
+    "no_promotion": lambda: wg.ones(2, dtype=wg.uint64) + wg.ones(2, dtype=wg.int64),
+    "unknown_dtype": lambda: wg.zeros(3, dtype="float33"),
+    "gradient_dtype": lambda: wg.tensor([1, 2], requires_grad=True),
+    "bad_axis": lambda: wg.ones((2, 3)).sum(axis=2),
+    "repeated_axis": lambda: wg.ones((2, 3)).sum(axis=(0, 0)),
+    "too_many_indices": lambda: wg.ones((2, 3))[0, 0, 0],
+    "index_out_of_bounds": lambda: wg.ones((2, 3))[5],
+    "unknown_device": lambda: wg.asarray([1.0], device="tpu"),
+    "gradient": lambda: wg.tensor([1.0, 2.0], requires_grad=True).backward(),
+    "freed": freed,
+    "leaf_update": leaf_update,
+    "unseen_write": unseen_write,
+    "bad_value": lambda: wg.arange(0, 5, 0),
+    "bad_type": lambda: wg.tensor([object()]),
+    "overflow": lambda: wg.tensor(300, dtype=wg.int8),
+    "out_of_memory": out_of_memory,
+}
+
+CLASSES = {
+    "ShapeError": (wg.ShapeError, ValueError),
+    "DTypeError": (wg.DTypeError, TypeError),
+    "AxisError": (wg.AxisError, IndexError),
+    "DeviceError": (wg.DeviceError, RuntimeError),
+    "GradientError": (wg.GradientError, RuntimeError),
+    "GraphError": (wg.GraphError, RuntimeError),
+    "CaptureError": (wg.CaptureError, RuntimeError),
+}
+
+
+def test_the_catalogue_is_covered():
+    assert set(PROVOKED) | UNREACHABLE == set(CATALOGUE)
+
+
+@pytest.mark.parametrize("code", sorted(PROVOKED))
+def test_provoked(code):
+    kind, template = CATALOGUE[code]
+    with pytest.raises(Exception) as caught:
+        PROVOKED[code]()
+    error = caught.value
+    assert error.code == code
+    assert type(error).__name__ == kind
+    first = str(error).splitlines()[0]
+    assert re.fullmatch(pattern_of(template), first), (first, template)
+    assert not first.endswith(".")
+
+
+def pattern_of(template):
+    """A template as a regular expression; an op's message may be led by the caller's name."""
+    parts = re.split(r"\{\w+\}", template)
+    return r"(?:\w+: )*" + ".*".join(map(re.escape, parts))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_class_is_an_error_and_what_python_calls_it(name):
+    ours, theirs = CLASSES[name]
+    assert issubclass(ours, wg.Error) and issubclass(ours, theirs) and ours.__name__ == name
+
+
+def test_templates_follow_the_style():
+    for code, (_, template) in CATALOGUE.items():
+        assert not template.endswith("."), code
+        assert template.startswith("{op}: ") or code in ("out_of_memory", "internal"), code
+
+
+def test_an_error_inside_a_composite_names_the_op_that_was_called():
+    with pytest.raises(wg.ShapeError, match=r"^layer_norm: "):
+        wg.nn.layer_norm(wg.ones((2, 3)), weight=wg.ones(4))
+
+
+def test_a_failed_call_changes_nothing():
+    x = wg.arange(6.0).reshape(2, 3)
+    kept = x.numpy().copy()
+    for write in (lambda: x.__setitem__((slice(None), slice(2)), wg.ones(5)),
+                  lambda: x.__setitem__(wg.asarray([0, 9]), 1.0),
+                  lambda: x.__iadd__(wg.ones((4, 3)))):
+        with pytest.raises((wg.ShapeError, IndexError)):
+            write()
+        np.testing.assert_array_equal(x.numpy(), kept)
+
+
+def test_a_failed_backward_leaves_every_gradient():
+    x = wg.tensor([1.0, 2.0], requires_grad=True)
+    w = wg.ones(2, requires_grad=True)
+    (x * x).sum().backward()
+    y = x * 3
+
+    def refuse(g):
+        raise RuntimeError("mine")
+
+    y.register_hook(refuse)
+    with pytest.raises(RuntimeError, match="mine"):
+        (y.sum() + (w * 5).sum()).backward()
+    assert x.grad.tolist() == [2.0, 4.0] and w.grad is None
+
+
+def test_an_error_in_backward_names_the_line_that_made_the_node():
+    x = wg.tensor([1.0], requires_grad=True)
+    y = x.exp().sum()  # the line to name
+    y.backward()
+    with pytest.raises(wg.GradientError) as error:
+        y.backward()
+    assert "test_errors.py" in str(error.value)

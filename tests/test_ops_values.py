@@ -1,0 +1,155 @@
+"""Values of every op against NumPy, for every dtype it takes and every layout."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import wengert as wg
+
+import support
+from references import REFERENCES, SAMPLES
+from support import LAYOUTS, TABLE, Operands, assert_near, domain_of, dtypes_of, function, label
+
+# Ops whose values other tests fix: they make numbers at random or from nothing, or move bits.
+ELSEWHERE = ("create", "host")
+# Rounding errors, in units of the last place of the largest value, that a sum of products may add.
+ACCUMULATED = 16
+
+
+def reference(op):
+    name = label(op)
+    return REFERENCES.get(name) or REFERENCES.get(op["name"]) or getattr(np, op["name"], None)
+
+
+def samples(op):
+    listed = op.get("samples") or SAMPLES.get(label(op)) or SAMPLES.get(op["name"])
+    if listed:
+        return listed
+    tensors = [p for p in op["params"] if p["default"] is None]
+    return [", ".join("x(3, 4)" for _ in tensors), ", ".join("x(0, 4)" for _ in tensors)]
+
+
+OPS = [op for op in TABLE if op["kind"] not in ELSEWHERE and op["function"]]
+
+
+@pytest.mark.parametrize("op", OPS, ids=label)
+def test_every_op_has_a_reference(op):
+    assert reference(op), f"{label(op)}: not a name of NumPy, and not in tests/references.py"
+
+
+def outputs(result):
+    return list(result) if isinstance(result, tuple | list) else [result]
+
+
+def compute(op, operands, sample, layout):
+    """The op's results on tensors, with operands of the dtype under test laid out as asked."""
+    def wrap(kind, array):
+        dtype = operands.dtype if kind == "x" else array.dtype.name
+        return support.to_tensor(array, dtype, layout)
+    args, kwargs = operands.evaluate(sample, wrap)
+    return outputs(function(op)(*args, **kwargs))
+
+
+def expect(op, operands, sample, layout):
+    """The reference's results: floats in float64, so that its own rounding does not count."""
+    def wrap(kind, array):
+        array = support.flattened(array, layout)
+        return array.astype("float64") if array.dtype.kind == "f" else array
+    args, kwargs = operands.evaluate(sample, wrap)
+    with np.errstate(all="ignore"):
+        return outputs(reference(op)(*args, **kwargs))
+
+
+def check(op, sample, dtype, layout):
+    operands = Operands((label(op), sample, dtype), dtype, domain_of(op))
+    got = compute(op, operands, sample, layout)
+    want = expect(op, operands, sample, layout)
+    assert len(got) == len(want)
+    for g, w in zip(got, want, strict=True):
+        w = np.asarray(w)
+        name = g.dtype.name
+        if name not in support.FLOATS:
+            np.testing.assert_array_equal(support.to_numpy(g), w.astype(name))
+            continue
+        floor = 0 if op["kind"] == "elementwise" else ACCUMULATED
+        assert_near(support.to_numpy(g), w, name, ulps=4, floor=floor)
+
+
+@pytest.mark.parametrize("op", OPS, ids=label)
+def test_values(op, full):
+    for sample in samples(op):
+        dtypes = dtypes_of(op)
+        for dtype in dtypes:
+            for layout in LAYOUTS if full or dtype == dtypes[-1] else LAYOUTS[:1]:
+                try:
+                    check(op, sample, dtype, layout)
+                except Exception as error:
+                    error.add_note(f"{label(op)}({sample}) with {dtype}, {layout}")
+                    raise
+
+
+@pytest.mark.parametrize("op", OPS, ids=label)
+def test_same_bits_for_any_layout(op):
+    for sample in samples(op):
+        dtype = dtypes_of(op)[-1]
+        operands = Operands((label(op), sample), dtype)
+        plain = compute(op, operands, sample, "contiguous")
+        for layout in ("strided", "negative", "transposed"):
+            other = compute(op, operands, sample, layout)
+            assert [bits(t) for t in plain] == [bits(t) for t in other], (sample, layout)
+
+
+def bits(t):
+    return support.to_numpy(t).tobytes()
+
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 3.4e38, 1e-45]
+
+
+FLOATING = [op for op in OPS if op["kind"] == "elementwise" and op["classes"][0].endswith("float")]
+
+
+@pytest.mark.parametrize("op", FLOATING, ids=label)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_special_values(op, dtype):
+    """Infinities, NaN, zeros of both signs and denormals give what NumPy gives."""
+    with np.errstate(all="ignore"):
+        values = np.array(SPECIAL).astype(dtype)
+    grids = np.meshgrid(*[values] * len(op["classes"]), indexing="ij")
+    with np.errstate(all="ignore"):
+        want = np.asarray(reference(op)(*[g.astype("float64") for g in grids]))
+    got = function(op)(*[wg.asarray(g) for g in grids])
+    if got.dtype.name not in support.FLOATS:
+        np.testing.assert_array_equal(got.numpy(), want)
+        return
+    assert_near(got.numpy(), want, dtype, ulps=4)
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op["method"]], ids=label)
+def test_a_method_is_its_function(op):
+    sample = samples(op)[0]
+    operands = Operands((label(op), sample), dtypes_of(op)[-1])
+    args, kwargs = operands.evaluate(sample, lambda kind, a: wg.asarray(a))
+    method = getattr(wg.Tensor, op["name"])
+    got, want = outputs(method(*args, **kwargs)), outputs(function(op)(*args, **kwargs))
+    assert [(t.dtype, bits(t)) for t in got] == [(t.dtype, bits(t)) for t in want]
+
+
+@pytest.mark.parametrize("op", [op for op in TABLE if op["function"]], ids=label)
+def test_signature_tells_what_the_table_says(op):
+    found = inspect.signature(function(op)).parameters
+    assert [*found] == [p["name"] for p in op["params"]]
+    for p in op["params"]:
+        keyword = found[p["name"]].kind is inspect.Parameter.KEYWORD_ONLY
+        assert keyword == bool(p["keyword_only"])
+        assert (found[p["name"]].default is inspect.Parameter.empty) == (p["default"] is None)
+
+
+def test_bfloat16_rounds_as_its_bits_say():
+    """The other tests take bfloat16 values through casts, so the cast itself is checked by bits."""
+    a = support.generator("bfloat16").standard_normal(10_000).astype("float32")
+    raw = a.view("uint32")
+    even = raw + 0x7FFF + ((raw >> 16) & 1)
+    want = (even & 0xFFFF0000).view("float32")
+    np.testing.assert_array_equal(support.to_numpy(wg.asarray(a).astype(wg.bfloat16)), want)
