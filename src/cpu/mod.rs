@@ -2,9 +2,10 @@
 
 pub mod contract;
 pub mod convert;
+pub mod copy;
 mod gemm;
 pub mod moves;
 pub mod nest;
+pub mod program;
 #[cfg(test)]
 mod testing;
-pub mod program;

@@ -81,7 +81,7 @@ impl Nest {
             (0..last).filter(|&axis| step(axis) != 0 && step(axis) < inner).min_by_key(|&axis| step(axis))
         });
         self.row_axis = dense.unwrap_or(last.saturating_sub(1));
-        let width = if dense.is_some() { SQUARE } else { limit };
+        let (width, limit) = if dense.is_some() { (SQUARE, limit.min(SQUARE * SQUARE)) } else { (limit, limit) };
         self.steps = SmallVec::from_elem(1, self.sizes.len());
         self.steps[last] = self.sizes[last].clamp(1, width);
         if self.row_axis != last {

@@ -252,9 +252,8 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
         program,
         nest,
     };
-    let blocks = run.nest.blocks();
-    let threads = threads_for(first.count() * program.instrs.len().max(1)).min(blocks);
-    split(blocks, threads, 1, |range| run.blocks(range));
+    let work = first.count() * program.instrs.len().max(1);
+    split(run.nest.blocks(), work, 1, |range| run.blocks(range));
 }
 
 /// The nest of the operands of a run: inputs, then outputs.
@@ -387,7 +386,25 @@ pub unsafe fn map(kernel: TileKernel, args: &[Operand], out: &Array) {
             Operand::Scalar(x, dtype) => flat.scalars[k] = (register_bits(x, dtype), dtype.compute().size()),
         }
     }
-    split(n, threads_for(n), TILE, |range| flat.range(range));
+    split(n, n, TILE, |range| flat.range(range));
+}
+
+/// Runs a kernel of one argument on memory as it is: no element is loaded or stored in another form.
+///
+/// # Safety
+/// As for [`run`]; `x` and `out` are in C order, and their memory forms are what the kernel works on.
+pub(super) unsafe fn map_memory(kernel: TileKernel, x: &Array, out: &Array) {
+    let flat = Flat {
+        kernel,
+        // SAFETY: the caller holds the output.
+        dst: unsafe { out.ptr_mut() },
+        dst_size: out.dtype.size(),
+        args: [x.ptr(); 3],
+        sizes: [x.dtype.size(); 3],
+        scalars: [(0, 0); 3],
+    };
+    let n = out.count();
+    split(n, n, TILE, |range| flat.range(range));
 }
 
 /// The bits of an array's first element.
@@ -527,15 +544,12 @@ pub unsafe fn splat(dst: *mut u8, bits: u64, size: usize, n: usize) {
     unsafe { move_block(size, Place::new(dst, 0, 1), src, 1, n) }
 }
 
-/// The threads that so much work is worth.
-fn threads_for(work: usize) -> usize {
-    if work < PARALLEL { 1 } else { threads::num_threads() }
-}
-
-/// Calls `f` for ranges that cover `0..count`, each but the last a multiple of `unit` long.
+/// Calls `f` for ranges that cover `0..count`, each but the last a multiple of `unit` long: all at
+/// once, or on several threads where `work` (elements times instructions) is worth it.
 #[inline]
-fn split(count: usize, threads: usize, unit: usize, f: impl Fn(Range<usize>) + Sync) {
-    if threads <= 1 {
+pub(super) fn split(count: usize, work: usize, unit: usize, f: impl Fn(Range<usize>) + Sync) {
+    let threads = if work < PARALLEL { 1 } else { threads::num_threads() };
+    if threads <= 1 || count <= unit {
         return f(0..count);
     }
     let chunk = count.div_ceil(threads * CHUNKS).next_multiple_of(unit);
