@@ -75,7 +75,8 @@ def import_row(engines, rounds):
     medians = {}
     for engine in engines:
         module = "mlx.core" if engine == "mlx" else engine
-        code = f"import time as t; s = t.perf_counter(); import {module}; print(t.perf_counter() - s)"
+        clock = "time.perf_counter()"
+        code = f"import time; start = {clock}; import {module}; print({clock} - start)"
         command = [sys.executable, "-c", code]
         times = [float(subprocess.check_output(command)) for _ in range(rounds)]
         medians[engine] = statistics.median(times)
@@ -115,8 +116,8 @@ def main():
         rows.append(import_row(engines, args.rounds))
     versions = ", ".join(f"{e} {importlib.metadata.version(e)}" for e in engines)
     text = f"{processor()}, {args.threads} threads, Python {platform.python_version()}; "
-    text += f"{versions}. Medians of {args.rounds} alternating rounds; ratio: the peer's time over ours.\n\n"
-    text += table(engines, rows) + "\n"
+    text += f"{versions}. Medians of {args.rounds} alternating rounds; "
+    text += f"ratio: the peer's time over ours.\n\n{table(engines, rows)}\n"
     OUT.mkdir(exist_ok=True)
     (OUT / "table.md").write_text(text)
     print("\n" + text)

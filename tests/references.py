@@ -199,8 +199,24 @@ def wrapped_divide(divide):
     return reference
 
 
+def power(a, b):
+    """Integer powers wrap; a negative exponent gives 0, or ±1 for a base of ±1."""
+    kind = np.result_type(a, b)
+    if kind.kind == "f":
+        return np.power(a, b)
+
+    def one(x, n):
+        if n >= 0:
+            return x**n
+        return x ** (-n) if abs(x) == 1 else 0
+
+    bits = 8 * kind.itemsize
+    exact = np.vectorize(lambda x, n: one(int(x), int(n)) % 2**bits, otypes=["uint64"])(a, b)
+    return exact.astype(kind)
+
+
 REFERENCES = {
-    "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative,
+    "pow": power,
     "floor_divide": wrapped_divide(np.floor_divide),
     "remainder": wrapped_divide(np.remainder),
     "reciprocal": lambda x: 1 / x,
@@ -231,6 +247,7 @@ REFERENCES = {
     "nn.rms_norm": rms_norm,
     "nn.group_norm": group_norm,
     "nn.batch_norm": batch_norm,
+    "nn.dropout": lambda x, p=0.5, key=None: x,
     "nn.embedding": lambda indices, weight: weight[indices],
     "nn.scaled_dot_product_attention": attention,
     **{f"nn.conv{n}d": conv(n) for n in (1, 2, 3)},

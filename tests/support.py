@@ -6,6 +6,7 @@ The same text is evaluated with tensors and with NumPy arrays, so one sample ser
 the gradient test and the layouts.
 """
 
+import re
 import zlib
 
 import numpy as np
@@ -41,10 +42,13 @@ def function(op):
     return getattr(owner, op["name"])
 
 
-def dtypes_of(op):
-    """The dtypes that an op takes as its first operand."""
-    classes = op["classes"][0].split("|") if op["classes"] else ["float"]
-    return [dtype for name in classes for dtype in CLASSES[name]]
+def dtypes_of(op, sample):
+    """The dtypes that an op takes where the sample has its first `x`."""
+    kinds = re.findall(r"\b([xfib])\(", sample)
+    if "x" not in kinds:
+        return ["int64"]
+    classes = op["classes"][min(kinds.index("x"), len(op["classes"]) - 1)]
+    return [dtype for name in classes.split("|") for dtype in CLASSES[name]]
 
 
 def domain_of(op):

@@ -79,7 +79,7 @@ def check(op, sample, dtype, layout):
 @pytest.mark.parametrize("op", OPS, ids=label)
 def test_values(op, full):
     for sample in samples(op):
-        dtypes = dtypes_of(op)
+        dtypes = dtypes_of(op, sample)
         for dtype in dtypes:
             for layout in LAYOUTS if full or dtype == dtypes[-1] else LAYOUTS[:1]:
                 try:
@@ -92,7 +92,7 @@ def test_values(op, full):
 @pytest.mark.parametrize("op", OPS, ids=label)
 def test_same_bits_for_any_layout(op):
     for sample in samples(op):
-        dtype = dtypes_of(op)[-1]
+        dtype = dtypes_of(op, sample)[-1]
         operands = Operands((label(op), sample), dtype)
         plain = compute(op, operands, sample, "contiguous")
         for layout in ("strided", "negative", "transposed"):
@@ -129,7 +129,7 @@ def test_special_values(op, dtype):
 @pytest.mark.parametrize("op", [op for op in OPS if op["method"]], ids=label)
 def test_a_method_is_its_function(op):
     sample = samples(op)[0]
-    operands = Operands((label(op), sample), dtypes_of(op)[-1])
+    operands = Operands((label(op), sample), dtypes_of(op, sample)[-1])
     args, kwargs = operands.evaluate(sample, lambda kind, a: wg.asarray(a))
     method = getattr(wg.Tensor, op["name"])
     got, want = outputs(method(*args, **kwargs)), outputs(function(op)(*args, **kwargs))
