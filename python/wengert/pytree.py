@@ -1,0 +1,186 @@
+"""Nested containers as flat lists of leaves, and the structure that puts them back.
+
+Dicts (in insertion order), lists, tuples, named tuples, dataclasses, `nn.Module`s and `None` are
+containers; everything else is a leaf. `register_pytree` adds containers. A `Structure` is
+hashable and comparable, so that it can be part of a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+__all__ = ["Structure", "flatten", "flatten_with_paths", "map", "register_pytree", "unflatten"]
+
+Children = tuple[Iterable[Any], Hashable]
+
+
+class _Container(NamedTuple):
+    flatten: Callable[[Any], Children]
+    unflatten: Callable[[Hashable, list[Any]], Any]
+    name_child: Callable[[Hashable, int], str]
+
+
+class Structure(NamedTuple):
+    """What remains of a tree when its leaves are taken out."""
+
+    kind: type | None
+    """The container's type; `None` stands for a leaf."""
+    aux: Hashable
+    """What the container needs besides its children: keys, field names."""
+    children: tuple[Structure, ...]
+    leaves: int
+    """The number of leaves below."""
+
+
+_LEAF = Structure(None, None, (), 1)
+
+
+def _by_position(_: Hashable, i: int) -> str:
+    return f"[{i}]"
+
+
+def _by_key(keys: Any, i: int) -> str:
+    return f"[{keys[i]!r}]"
+
+
+def _by_attribute(names: Any, i: int) -> str:
+    return f".{names[i]}"
+
+
+_containers: dict[type, _Container] = {
+    type(None): _Container(lambda _: ((), None), lambda _, __: None, _by_position),
+    list: _Container(lambda t: (t, None), lambda _, c: c, _by_position),
+    tuple: _Container(lambda t: (t, None), lambda _, c: tuple(c), _by_position),
+    dict: _Container(
+        lambda t: (t.values(), tuple(t)),
+        lambda keys, c: dict(zip(keys, c, strict=True)),  # type: ignore[call-overload]
+        _by_key,
+    ),
+}
+
+
+_bases: dict[type, _Container] = {}  # kinds whose subclasses are containers too
+
+
+def register_pytree(
+    kind: type,
+    flatten: Callable[[Any], Children],
+    unflatten: Callable[[Any, list[Any]], Any],
+    name_child: Callable[[Any, int], str] = _by_position,
+    subclasses: bool = False,
+) -> None:
+    """Make instances of `kind` (and, if asked, of its subclasses) containers.
+
+    `flatten(x)` gives the children and something hashable; `unflatten(that, children)` gives an
+    equal object back; `name_child(that, i)` is how a path to the child is written in messages. A
+    type can be registered once: `ValueError` otherwise.
+    """
+    if kind in _containers or kind in _bases:
+        raise ValueError(f"register_pytree: {kind.__qualname__} is registered already")
+    table = _bases if subclasses else _containers
+    table[kind] = _Container(flatten, unflatten, name_child)
+
+
+def _dataclass(kind: type) -> _Container:
+    import dataclasses
+
+    fields = tuple(f.name for f in dataclasses.fields(kind) if f.init)
+
+    def build(names: Hashable, children: list[Any]) -> Any:
+        return kind(**dict(zip(names, children, strict=True)))  # type: ignore[call-overload]
+
+    return _Container(lambda x: ([getattr(x, n) for n in fields], fields), build, _by_attribute)
+
+
+def _container_of(kind: type) -> _Container | None:
+    found = _containers.get(kind)
+    if found is not None:
+        return found
+    found = next((c for base, c in _bases.items() if issubclass(kind, base)), None)
+    if found is None and issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        names = kind._fields
+        found = _Container(lambda t: (t, names), lambda _, c: kind(*c), _by_attribute)
+    elif found is None and hasattr(kind, "__dataclass_fields__"):
+        found = _dataclass(kind)
+    if found is not None:
+        _containers[kind] = found
+    return found
+
+
+def flatten(tree: Any) -> tuple[list[Any], Structure]:
+    """The leaves of `tree` in order, and its structure.
+
+    >>> flatten({"a": 1, "b": (2, None)})[0]
+    [1, 2]
+    """
+    leaves: list[Any] = []
+    return leaves, _flatten(tree, leaves)
+
+
+def _flatten(tree: Any, leaves: list[Any]) -> Structure:
+    container = _container_of(type(tree))
+    if container is None:
+        leaves.append(tree)
+        return _LEAF
+    children, aux = container.flatten(tree)
+    below = tuple(_flatten(c, leaves) for c in children)
+    return Structure(type(tree), aux, below, sum(c.leaves for c in below))
+
+
+def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
+    """The tree of `structure` with these leaves; `ValueError` when their number is wrong.
+
+    >>> leaves, structure = flatten({"a": 1, "b": (2, None)})
+    >>> unflatten(structure, [x * 10 for x in leaves])
+    {'a': 10, 'b': (20, None)}
+    """
+    leaves = list(leaves)
+    if len(leaves) != structure.leaves:
+        raise ValueError(f"unflatten: got {len(leaves)} leaves, wanted {structure.leaves}")
+    return _unflatten(structure, iter(leaves))
+
+
+def _unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
+    if structure.kind is None:
+        return next(leaves)
+    children = [_unflatten(c, leaves) for c in structure.children]
+    container = _container_of(structure.kind)
+    assert container is not None, "a structure names containers only"
+    return container.unflatten(structure.aux, children)
+
+
+def flatten_with_paths(tree: Any) -> tuple[list[tuple[str, Any]], Structure]:
+    """As `flatten`, each leaf with its path, for messages.
+
+    >>> flatten_with_paths({"a": 1, "b": (2,)})[0]
+    [("['a']", 1), ("['b'][0]", 2)]
+    """
+    leaves, structure = flatten(tree)
+    return list(zip(_paths(structure, ""), leaves, strict=True)), structure
+
+
+def _paths(structure: Structure, prefix: str) -> Iterator[str]:
+    if structure.kind is None:
+        yield prefix
+        return
+    container = _container_of(structure.kind)
+    assert container is not None, "a structure names containers only"
+    for i, child in enumerate(structure.children):
+        yield from _paths(child, prefix + container.name_child(structure.aux, i))
+
+
+def map(f: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """`tree` with every leaf replaced by `f(leaf, *leaves of rest at the same place)`.
+
+    >>> map(lambda a, b: a + b, {"x": 1}, {"x": 2})
+    {'x': 3}
+    """
+    leaves, structure = flatten(tree)
+    others = []
+    for other in rest:
+        more, s = flatten(other)
+        if s != structure:
+            raise ValueError(f"map: the trees differ: {structure} and {s}")
+        others.append(more)
+    return unflatten(structure, [f(*each) for each in zip(leaves, *others, strict=True)])

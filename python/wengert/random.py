@@ -1,0 +1,11 @@
+"""Random numbers: counter-based, so that key and shape determine them on every device.
+
+With `key=None` a function draws from the global generator, which `seed` sets; that is state like
+any other. `key(seed)` and `split(key, n)` make keys for those who want no state.
+"""
+
+from wengert import _core
+
+__all__ = list(_core.random.__all__)
+
+globals().update({name: getattr(_core.random, name) for name in __all__})
