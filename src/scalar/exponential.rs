@@ -1,0 +1,202 @@
+//! Exponentials, powers, and what machine learning builds from them.
+//!
+//! All reduce `x = k·ln 2 + r` with `|r| ≤ ln 2 / 2`, so that `eˣ = 2ᵏ·eʳ`, or in base 2 likewise.
+
+use super::logarithm::{log1p, log2_pair};
+use super::pair::{Pair, ordered_sum, product};
+use super::polynomial::Polynomial;
+use super::{Float, Scalar};
+
+/// `(eʳ − 1 − r) / r²` for `|r| ≤ ln 2 / 2`.
+const EXP: Polynomial<5, 11> = Polynomial(
+    [0.5, 0.16666539, 0.041666612, 0.008367099, 0.0013917658],
+    [
+        0.5,
+        0.16666666666666677,
+        0.0416666666666667,
+        0.008333333333321532,
+        0.001388888888886672,
+        0.0001984126988640109,
+        2.4801587360810283e-05,
+        2.7557243911665485e-06,
+        2.755724252849385e-07,
+        2.510914738849977e-08,
+        2.092451826747294e-09,
+    ],
+);
+
+/// `(2ʳ − 1) / r − 11/16` for `|r| ≤ 1/2`.
+const EXP2: Polynomial<6, 12> = Polynomial(
+    [
+        0.0056471806,
+        0.2402265,
+        0.05550327,
+        0.009618003,
+        0.0013400537,
+        0.00015476595,
+    ],
+    [
+        0.00564718055994531,
+        0.24022650695910072,
+        0.0555041086648217,
+        0.009618129107628496,
+        0.0013333558146389867,
+        0.0001540353039334052,
+        1.5252733856824048e-05,
+        1.3215486833543512e-06,
+        1.017805094899829e-07,
+        7.054888067462921e-09,
+        4.4567152339451945e-10,
+        2.5742063593554158e-11,
+    ],
+);
+
+/// `x` held between two limits; NaN stays.
+#[inline(always)]
+fn clamp<S: Float>(x: S, low: S, high: S) -> S {
+    let x = S::select(x.lt(low), low, x);
+    S::select(x.gt(high), high, x)
+}
+
+/// `k`, `r` and a rest with `x + lo = k·ln 2 + r + rest`.
+#[inline(always)]
+fn reduce<S: Float>(x: S, lo: S) -> (S::Bits, S, S) {
+    let (n, k) = (x * S::lit(std::f64::consts::LOG2_E)).round_small();
+    // The upper part of ln 2 is short, so that its product with k and the difference are exact.
+    let hi = x - n * S::pick(0.693145751953125, 0.6931471805598903);
+    let step = n * S::pick(1.4286068e-06, 5.497923018708371e-14) - lo;
+    let r = hi - step;
+    (k, r, (hi - r) - step)
+}
+
+/// `x` held where `eˣ` is neither surely 0 nor surely infinite.
+#[inline(always)]
+fn hold<S: Float>(x: S) -> S {
+    clamp(x, S::pick(-105.0, -750.0), S::pick(90.0, 712.0))
+}
+
+/// `eˣ·2ʲ`, also where `eˣ` itself would overflow or vanish.
+#[inline(always)]
+fn exp_scaled<S: Float>(x: S, j: i64) -> S {
+    let (k, r, rest) = reduce(hold(x), S::whole(0));
+    let p = S::whole(1) + (r + (r * r * EXP.at(r) + rest));
+    p.scale(k + S::Bits::whole(j))
+}
+
+/// `factor·eˣ` with the error of the last sum alone, for a factor within a few binades of 1.
+#[inline(always)]
+pub(super) fn exp_times<S: Float>(factor: Pair<S>, x: Pair<S>) -> S {
+    let (k, r, rest) = reduce(hold(x.hi), x.lo);
+    let em1 = r + (r * r * EXP.at(r) + rest);
+    (factor.hi + (factor.hi * em1 + factor.lo)).scale(k)
+}
+
+/// `eˣ / 2`, which overflows later than `eˣ`.
+#[inline(always)]
+pub(super) fn half_exp<S: Float>(x: S) -> S {
+    exp_scaled(x, -1)
+}
+
+/// `eˣ`. Error ≤ 1 ULP.
+#[inline(always)]
+pub fn exp<S: Float>(x: S) -> S {
+    exp_scaled(x, 0)
+}
+
+/// `2^(hi + lo)`; NaN in `hi` stays.
+#[inline(always)]
+fn exp2_pair<S: Float>(x: Pair<S>) -> S {
+    let (n, k) = x.hi.round_small();
+    let r = (x.hi - n) + x.lo;
+    // r·11/16 is nearly always exact.
+    let lead = ordered_sum(S::whole(1), r * S::lit(0.6875));
+    (lead.hi + (lead.lo + r * EXP2.at(r))).scale(k)
+}
+
+/// `2ˣ`. Error ≤ 1 ULP.
+#[inline(always)]
+pub fn exp2<S: Float>(x: S) -> S {
+    let limit = S::pick(151.0, 1080.0);
+    exp2_pair(Pair {
+        hi: clamp(x, -limit, limit),
+        lo: S::whole(0),
+    })
+}
+
+/// `eˣ − 1`, accurate near 0. Error ≤ 1 ULP.
+#[inline(always)]
+pub fn expm1<S: Float>(x: S) -> S {
+    let one = S::whole(1);
+    let x_held = clamp(x, S::pick(-25.0, -45.0), S::pick(90.0, 712.0));
+    let (k, r, rest) = reduce(x_held, S::whole(0));
+    let tail = r * r * EXP.at(r) + rest;
+    // 2ᵏ(eʳ − 1) + (2ᵏ − 1) = 2ᵏ((1 − 2⁻ᵏ) + r + tail). For k > 100 the power of two is nothing.
+    let power = S::power_of_two(-k.minimum(S::Bits::whole(100)));
+    let offset = ordered_sum(one, -power);
+    let s = ordered_sum(offset.hi, r);
+    // A copied sign makes the result for −0 right.
+    (s.hi + (s.lo + (offset.lo + tail))).scale(k).copysign(x)
+}
+
+/// `1 / (1 + e⁻ˣ)`. Error ≤ 2 ULP.
+#[inline(always)]
+pub fn sigmoid<S: Float>(x: S) -> S {
+    let one = S::whole(1);
+    let e = exp(-x.abs());
+    S::select(x.lt(S::whole(0)), e, one) / (one + e)
+}
+
+/// `log(1 + eˣ)`. Error ≤ 2 ULP.
+#[inline(always)]
+pub fn softplus<S: Float>(x: S) -> S {
+    x.maximum(S::whole(0)) + log1p(exp(-x.abs()))
+}
+
+/// `log(1 / (1 + e⁻ˣ))`. Error ≤ 2 ULP.
+#[inline(always)]
+pub fn log_sigmoid<S: Float>(x: S) -> S {
+    -softplus(-x)
+}
+
+/// `log(eᵃ + eᵇ)`. Error ≤ 2 ULP of the largest of `|a|`, `|b|` and the result: where the result
+/// is near 0, it is a difference of larger numbers.
+#[inline(always)]
+pub fn logaddexp<S: Float>(a: S, b: S) -> S {
+    let high = a.maximum(b);
+    let sum = high + log1p(exp(-(a - b).abs()));
+    // The difference of equal infinities is NaN.
+    S::select(a.eq(b) & a.is_infinite(), a, sum)
+}
+
+/// `xʸ` with the special values of IEEE 754: 1 for `x = 1` or `y = 0`, even if the other is NaN;
+/// for negative `x` a value where `y` is whole, else NaN. Error ≤ 2 ULP.
+#[inline(always)]
+pub fn pow<S: Float>(x: S, y: S) -> S {
+    let (zero, one) = (S::whole(0), S::whole(1));
+    let base = x.abs();
+    let log = log2_pair(base);
+    let edge = base.eq(zero) | base.eq(S::infinity());
+    let infinite = S::select(base.eq(zero), -S::infinity(), S::infinity());
+    let log = Pair {
+        hi: S::select(edge, infinite, log.hi),
+        lo: S::select(edge, zero, log.lo),
+    };
+    let p = product(y, log.hi);
+    let limit = S::pick(300.0, 2200.0);
+    let inside = p.hi.abs().lt(limit);
+    let lo = S::select(inside, p.lo + y * log.lo, zero);
+    let magnitude = exp2_pair(Pair {
+        hi: clamp(p.hi, -limit, limit),
+        lo,
+    });
+
+    let whole = y.trunc().eq(y);
+    let half = y * S::lit(0.5);
+    let odd = whole & half.trunc().ne(half);
+    let negative = x.sign_bits().ne(S::Bits::whole(0));
+    let signed = S::select(negative & odd, -magnitude, magnitude);
+    let result = S::select(x.lt(zero) & !whole, S::nan(), signed);
+    let result = S::select(x.is_nan() | y.is_nan(), S::nan(), result);
+    let minus_one_to_infinity = x.eq(-one) & y.is_infinite();
+    S::select(x.eq(one) | y.eq(zero) | minus_one_to_infinity, one, result)
+}

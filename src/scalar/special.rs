@@ -1,0 +1,261 @@
+//! The error function and its relatives.
+
+use super::Float;
+use super::exponential::exp_times;
+use super::logarithm::log1p_pair;
+use super::pair::{Pair, ordered_sum, product, sum};
+use super::polynomial::Polynomial;
+
+/// `erf x / x − 1` in `x²`, for `|x| ≤ 1`.
+const ERF: Polynomial<7, 13> = Polynomial(
+    [
+        0.12837917,
+        -0.37612626,
+        0.11283579,
+        -0.026853347,
+        0.005187162,
+        -0.0007997853,
+        7.806904e-05,
+    ],
+    [
+        0.1283791670955126,
+        -0.376126389031841,
+        0.11283791670971115,
+        -0.026866170648037587,
+        0.0052239776527867165,
+        -0.0008548328542940488,
+        0.00012055386513840694,
+        -1.4926890531261172e-05,
+        1.6481225084434273e-06,
+        -1.6559100163670648e-07,
+        1.602781104135763e-08,
+        -1.6525971862816492e-09,
+        1.445492276143071e-10,
+    ],
+);
+
+/// `e^(x²)·erfc x·(1 + 2x) − 5/4` in `(x − 2)/(x + 2)` (binary32) and `(x − 3)/(x + 3)` (binary64), for
+/// `x` from 0.39 to where `erfc` vanishes.
+const ERFC: Polynomial<10, 22> = Polynomial(
+    [
+        0.026978388,
+        -0.09276379,
+        -0.16603118,
+        0.16404986,
+        -0.05420604,
+        -0.008018293,
+        0.008635071,
+        0.0011971166,
+        -0.0012313584,
+        -0.00029144206,
+    ],
+    [
+        0.0030080582697296406,
+        -0.1356211061245813,
+        -0.04756229435344636,
+        0.1296451587027761,
+        -0.11927366341559253,
+        0.06830802734342062,
+        -0.02377051491144989,
+        0.002529391825186602,
+        0.0018886902647440643,
+        -0.0007798323529589142,
+        -0.00010515906926834764,
+        0.0001250997739557749,
+        4.9459301146261565e-06,
+        -2.0101893116295485e-05,
+        -7.203070002090836e-07,
+        3.474834203335251e-06,
+        3.3390926270515337e-07,
+        -6.187619688777695e-07,
+        -1.1192510684961153e-07,
+        1.0168876238720412e-07,
+        1.9209181450693686e-08,
+        -1.152315158240228e-08,
+    ],
+);
+
+/// `erfinv x / x` in `w` less the middle of its range, for `w` up to 5 (6.25).
+const ERFINV_NEAR: Polynomial<10, 25> = Polynomial(
+    [
+        1.5026425,
+        0.24659842,
+        -0.0041961465,
+        -0.001248378,
+        0.00021822048,
+        -5.0657613e-06,
+        -3.446798e-06,
+        4.6678244e-07,
+        2.2876113e-08,
+        -8.765564e-09,
+    ],
+    [
+        1.6548552026609877,
+        0.2400977902575077,
+        -0.00604475341667404,
+        -0.0007369713240294165,
+        0.00018638663473618007,
+        -1.3923265346922444e-05,
+        -1.350667810979848e-06,
+        4.223123158463624e-07,
+        -2.9254278127011165e-08,
+        -4.0601742857663415e-09,
+        1.0482233911117387e-09,
+        -5.491654502941806e-11,
+        -1.2807711025815522e-11,
+        2.624747557355134e-12,
+        -8.37734082741227e-14,
+        -3.9494178542007745e-14,
+        6.52926060693706e-15,
+        -5.08228831376063e-17,
+        -1.2194035273016272e-16,
+        1.5605295576961414e-17,
+        6.568965828509679e-19,
+        -3.465903556054861e-19,
+        1.7007619176767114e-20,
+        3.1769953242218732e-21,
+        -3.02088127886196e-22,
+    ],
+);
+
+/// `erfinv x / x` in `√w − 3.1` (`√w − 3.25`), for `w` from 5 to 16 (`√w` from 2.5 to 4).
+const ERFINV_FAR: Polynomial<10, 21> = Polynomial(
+    [
+        2.9332316,
+        1.0033561,
+        0.0074612554,
+        -0.005695155,
+        0.0041088974,
+        -0.0027228843,
+        0.0013647624,
+        -0.00028306092,
+        -0.00020332761,
+        0.00012764613,
+    ],
+    [
+        3.0838856104922208,
+        1.0052589676941655,
+        0.005370914553555095,
+        -0.0037512085082240555,
+        0.002491442097953155,
+        -0.0016882755354695213,
+        0.0009532893416704369,
+        -0.0003550378134998592,
+        2.403151176701957e-05,
+        6.828711526198108e-05,
+        -4.732067309124772e-05,
+        1.2465037550141785e-05,
+        2.9325468163577167e-06,
+        -3.985730573471875e-06,
+        1.4816792810757614e-06,
+        -2.7578582925552118e-08,
+        -2.456246559874143e-07,
+        1.3155364957063894e-07,
+        -2.0806145048551023e-08,
+        -1.5293545334752515e-08,
+        7.640800734775662e-09,
+    ],
+);
+
+/// `erfinv x / x` in `√w − 5`, for `√w` from 4 to 6.01: beyond what binary32 can reach.
+const ERFINV_FARTHEST: Polynomial<1, 19> = Polynomial(
+    [0.0],
+    [
+        4.849906401408584,
+        1.0103004648645453,
+        -0.0001387193183808391,
+        -0.00021503011982657868,
+        7.599527811431156e-05,
+        -1.9681770717499295e-05,
+        4.5260523546285e-06,
+        -9.930292917924645e-07,
+        2.2905366143756398e-07,
+        -6.755641871715354e-08,
+        2.9016308021390307e-08,
+        -1.5254855875265723e-08,
+        7.825257472729394e-09,
+        -3.4713139657252325e-09,
+        1.3123627637424698e-09,
+        -4.3770942131961926e-10,
+        7.141961587580928e-11,
+        4.2934270521502864e-11,
+        -2.078234977463462e-11,
+    ],
+);
+
+/// `erfc a` for `a ≥ 0.39`.
+#[inline(always)]
+fn erfc_tail<S: Float>(a: S) -> S {
+    let limit = S::pick(10.1, 27.3);
+    let a = S::select(a.gt(limit), limit, a);
+    let center = S::pick(2.0, 3.0);
+    let top = ordered_sum(S::lit(1.25), ERFC.at((a - center) / (a + center)));
+    let bottom = sum(S::whole(1), a + a);
+    // The quotient and what it leaves, so that only the last sum rounds.
+    let q = top.hi / bottom.hi;
+    let p = product(q, bottom.hi);
+    let rest = ((top.hi - p.hi) - p.lo) + (top.lo - q * bottom.lo);
+    let square = product(a, a);
+    exp_times(
+        Pair {
+            hi: q,
+            lo: rest / bottom.hi,
+        },
+        Pair {
+            hi: -square.hi,
+            lo: -square.lo,
+        },
+    )
+}
+
+/// The error function. Error ≤ 1 ULP.
+#[inline(always)]
+pub fn erf<S: Float>(x: S) -> S {
+    let a = x.abs();
+    let small = x + x * ERF.at(x * x);
+    let large = (S::whole(1) - erfc_tail(a)).copysign(x);
+    let value = S::select(a.lt(S::whole(1)), small, large);
+    S::select(x.is_nan(), x, value)
+}
+
+/// `1 − erf x`, accurate where it is small. Error ≤ 2 ULP.
+#[inline(always)]
+pub fn erfc<S: Float>(x: S) -> S {
+    let a = x.abs();
+    let small = S::whole(1) - (x + x * ERF.at(x * x));
+    let tail = erfc_tail(a);
+    let large = S::select(x.lt(S::whole(0)), S::whole(2) - tail, tail);
+    let value = S::select(a.lt(S::lit(0.4)), small, large);
+    S::select(x.is_nan(), x, value)
+}
+
+/// The inverse of [`erf`]; NaN outside [−1, 1], infinite at its ends. Error ≤ 2 ULP in binary32,
+/// ≤ 4 ULP in binary64.
+///
+/// With `w = −log(1 − x²)`, `erfinv x / x` is smooth in `w` near 0, and in `√w` far from it.
+#[inline(always)]
+pub fn erfinv<S: Float>(x: S) -> S {
+    let one = S::whole(1);
+    let a = x.abs();
+    // 1 − x² = 1 + hi + lo
+    let square = product(a, a);
+    let w = -log1p_pair(Pair {
+        hi: -square.hi,
+        lo: -square.lo,
+    });
+    let root = w.sqrt();
+    let near = ERFINV_NEAR.at(w - S::pick(2.505, 3.13));
+    let far = ERFINV_FAR.at(root - S::pick(3.1, 3.25));
+    let far = if S::DOUBLE {
+        S::select(
+            root.lt(S::whole(4)),
+            far,
+            ERFINV_FARTHEST.at(root - S::whole(5)),
+        )
+    } else {
+        far
+    };
+    let ratio = S::select(w.lt(S::pick(5.0, 6.25)), near, far);
+    let value = S::select(a.eq(one), S::infinity().copysign(x), x * ratio);
+    S::select(a.le(one), value, S::nan())
+}
