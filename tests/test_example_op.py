@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,16 @@ def test_it_is_a_function_with_signature_and_documentation(name):
     op = getattr(wg, name)
     assert inspect.getdoc(op) and "x" in inspect.signature(op).parameters
     assert name in wg.__all__
+
+
+def test_the_page_shows_the_declarations_as_they_are():
+    page = (ROOT / "docs" / "adding-an-op.md").read_text()
+    source = (ROOT / "src" / "ops" / "example.rs").read_text()
+    blocks = re.findall(r"^```rust\n(.*?)^```", page, re.M | re.S)
+    assert len(blocks) == 2
+    for block in blocks:
+        lines = [line.strip() for line in block.splitlines()]
+        assert "\n".join(lines) in "\n".join(line.strip() for line in source.splitlines())
 
 
 @pytest.mark.parametrize("name", NAMES)
