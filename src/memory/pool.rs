@@ -51,7 +51,8 @@ fn fresh(bytes: usize, class: Class, zeroed: bool) -> Result<NonNull<Header>> {
     // Cached blocks count against the limit too: they make room first.
     let room = counters::ceiling().saturating_sub(class.size());
     if counters::held() > room {
-        let excess = counters::held() - room;
+        Cache::flush();
+        let excess = counters::held().saturating_sub(room);
         let idle = shared().evict(excess);
         free_all(idle);
     }
