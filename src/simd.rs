@@ -113,7 +113,8 @@ macro_rules! multiversion {
 
             /// The version for this machine.
             #[inline]
-            pub fn select $(< $($T,)* $($(const $N: $NT),+)? >)? () -> unsafe fn($($ty),*) $(-> $ret)?
+            pub fn select $(< $($T,)* $($(const $N: $NT),+)? >)? ()
+            -> unsafe fn($($ty),*) $(-> $ret)?
             $(where $($bounds)*)?
             {
                 at $(::< $($T,)* $($($N),+)? >)? ($crate::simd::isa())
@@ -121,7 +122,8 @@ macro_rules! multiversion {
 
             /// The version for a level of the instruction set that the processor has.
             #[inline]
-            pub fn at $(< $($T,)* $($(const $N: $NT),+)? >)? (isa: $crate::simd::Isa) -> unsafe fn($($ty),*) $(-> $ret)?
+            pub fn at $(< $($T,)* $($(const $N: $NT),+)? >)? (isa: $crate::simd::Isa)
+            -> unsafe fn($($ty),*) $(-> $ret)?
             $(where $($bounds)*)?
             {
                 debug_assert!(isa.is_available());
@@ -135,9 +137,8 @@ macro_rules! multiversion {
             }
 
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(
-                enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd,avx2,fma,bmi1,bmi2,f16c,lzcnt,popcnt"
-            )]
+            #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd")]
+            #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c,lzcnt,popcnt")]
             unsafe fn shell_v4 $(< $($T,)* $($(const $N: $NT),+)? >)? ($($arg: $ty),*) $(-> $ret)?
             $(where $($bounds)*)?
             $body
@@ -155,14 +156,14 @@ macro_rules! multiversion {
     )+ };
 }
 
-/// Copies `bytes` bytes past the caches: for outputs larger than these, whose old contents then need
-/// not be read. Plain copying where `dst` is not aligned to 64 bytes.
+/// Copies `bytes` bytes past the caches: for outputs larger than these, whose old contents then
+/// need not be read. Plain copying where `dst` is not aligned to 64 bytes.
 ///
-/// Whoever streams calls [`stream_fence`] after the last piece; a fence for each tile costs a fifth of the speed.
+/// Whoever streams calls [`stream_fence`] after the last piece; a fence for each tile costs a fifth
+/// of the speed.
 ///
-/// # Safety
-/// `src` is readable and `dst` writable for `bytes` bytes, and they do not overlap. What was written
-/// is shown to other threads after [`stream_fence`] only.
+/// # Safety `src` is readable and `dst` writable for `bytes` bytes, and they do not overlap. What
+/// was written is shown to other threads after [`stream_fence`] only.
 #[inline]
 pub unsafe fn stream_copy(dst: *mut u8, src: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]

@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use super::*;
 
-/// Runs a test in a process of its own, where nothing else allocates: this program again, for that test.
+/// Runs a test in a process of its own, where nothing else allocates: this program again, for that
+/// test.
 #[cfg(all(unix, not(miri)))]
 fn alone<F: FnOnce()>(test: F) {
     const MARK: &str = "WENGERT_TEST_ALONE";
@@ -15,7 +16,8 @@ fn alone<F: FnOnce()>(test: F) {
     let path = std::any::type_name::<F>();
     let name = path.split_once("::").unwrap().1.trim_end_matches("::{{closure}}");
     let mut program = std::process::Command::new(std::env::current_exe().unwrap());
-    let output = program.args([name, "--exact", "--test-threads=1"]).env(MARK, "1").output().unwrap();
+    let output =
+        program.args([name, "--exact", "--test-threads=1"]).env(MARK, "1").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{name}:\n{text}");
 }
@@ -168,9 +170,13 @@ mod in_a_process_of_their_own {
                 }
             });
             let after = stats();
-            assert_eq!((after.live_bytes, after.live_buffers), (before.live_bytes, before.live_buffers));
+            assert_eq!(
+                (after.live_bytes, after.live_buffers),
+                (before.live_bytes, before.live_buffers)
+            );
             assert!(after.peak_bytes > before.live_bytes);
-            // The threads have ended: what they freed is in the shared pool, and goes back from there.
+            // The threads have ended: what they freed is in the shared pool, and goes back from
+            // there.
             release_cached();
             assert_eq!(stats().cached_bytes, 0);
         });
@@ -201,10 +207,14 @@ mod in_a_process_of_their_own {
             assert_eq!(stats().limit, Some(base + (10 << 20)));
             let six = Buffer::alloc(6 << 20).unwrap();
             let refused = Buffer::zeroed(5 << 20).err().expect("11 of 10 MiB");
-            assert_eq!((refused.code(), refused.kind()), ("out_of_memory", crate::error::Kind::Memory));
+            assert_eq!(
+                (refused.code(), refused.kind()),
+                ("out_of_memory", crate::error::Kind::Memory)
+            );
             let live = base + (6 << 20);
             let limit = base + (10 << 20);
-            let message = format!("out of memory: 5242880 bytes asked for, {live} bytes live, limit {limit}");
+            let message =
+                format!("out of memory: 5242880 bytes asked for, {live} bytes live, limit {limit}");
             assert_eq!(refused.message(), message);
             let now = stats();
             assert_eq!((now.live_bytes, now.cached_bytes, now.peak_bytes), (live, 0, live));
@@ -223,7 +233,9 @@ mod in_a_process_of_their_own {
     fn what_the_machine_does_not_have_is_refused() {
         alone(|| {
             let before = stats();
-            for bytes in [usize::MAX, usize::MAX / 2, (1 << 47) + 1, 1 << 47, os::machine_bytes() + 1] {
+            for bytes in
+                [usize::MAX, usize::MAX / 2, (1 << 47) + 1, 1 << 47, os::machine_bytes() + 1]
+            {
                 assert_eq!(Buffer::alloc(bytes).err().unwrap().code(), "out_of_memory");
                 assert_eq!(Buffer::zeroed(bytes).err().unwrap().code(), "out_of_memory");
             }
@@ -274,8 +286,10 @@ mod in_a_process_of_their_own {
                 }
                 for _ in 0..100 {
                     in_a_child(|| {
-                        let buffers: Vec<Buffer> =
-                            [10, 100_000, 4 << 20].into_iter().map(|bytes| Buffer::alloc(bytes).unwrap()).collect();
+                        let buffers: Vec<Buffer> = [10, 100_000, 4 << 20]
+                            .into_iter()
+                            .map(|bytes| Buffer::alloc(bytes).unwrap())
+                            .collect();
                         buffers.iter().for_each(|buffer| fill(buffer, 7));
                     });
                 }
