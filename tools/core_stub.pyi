@@ -1,10 +1,11 @@
+from builtins import bool as _bool
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType, TracebackType
 from typing import Any, Final, TypeAlias, TypeVar, final
 
 import numpy as np
 
-Scalar: TypeAlias = bool | int | float
+Scalar: TypeAlias = _bool | int | float
 ArrayLike: TypeAlias = Tensor | np.ndarray[Any, Any] | Scalar | Sequence[Any]
 Axes: TypeAlias = int | tuple[int, ...]
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -43,7 +44,7 @@ float32: Final[DType]
 float64: Final[DType]
 
 class Tensor:
-    requires_grad: bool
+    requires_grad: _bool
     grad: Tensor | None
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -56,7 +57,7 @@ class Tensor:
     @property
     def device(self) -> str: ...
     @property
-    def is_leaf(self) -> bool: ...
+    def is_leaf(self) -> _bool: ...
     @property
     def T(self) -> Tensor: ...
     @property
@@ -70,8 +71,8 @@ class Tensor:
     def backward(
         self,
         gradient: ArrayLike | None = None,
-        retain_graph: bool = False,
-        create_graph: bool = False,
+        retain_graph: _bool = False,
+        create_graph: _bool = False,
     ) -> None: ...
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> HookHandle: ...
     #: methods
