@@ -113,8 +113,7 @@ macro_rules! multiversion {
 
             /// The version for this machine.
             #[inline]
-            pub fn select $(< $($T,)* $($(const $N: $NT),+)? >)? ()
-            -> unsafe fn($($ty),*) $(-> $ret)?
+            pub fn select $(< $($T,)* $($(const $N: $NT),+)? >)? () -> unsafe fn($($ty),*) $(-> $ret)?
             $(where $($bounds)*)?
             {
                 at $(::< $($T,)* $($($N),+)? >)? ($crate::simd::isa())
@@ -122,8 +121,7 @@ macro_rules! multiversion {
 
             /// The version for a level of the instruction set that the processor has.
             #[inline]
-            pub fn at $(< $($T,)* $($(const $N: $NT),+)? >)? (isa: $crate::simd::Isa)
-            -> unsafe fn($($ty),*) $(-> $ret)?
+            pub fn at $(< $($T,)* $($(const $N: $NT),+)? >)? (isa: $crate::simd::Isa) -> unsafe fn($($ty),*) $(-> $ret)?
             $(where $($bounds)*)?
             {
                 debug_assert!(isa.is_available());
@@ -137,8 +135,9 @@ macro_rules! multiversion {
             }
 
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd")]
-            #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c,lzcnt,popcnt")]
+            #[target_feature(
+                enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd,avx2,fma,bmi1,bmi2,f16c,lzcnt,popcnt"
+            )]
             unsafe fn shell_v4 $(< $($T,)* $($(const $N: $NT),+)? >)? ($($arg: $ty),*) $(-> $ret)?
             $(where $($bounds)*)?
             $body
@@ -156,65 +155,28 @@ macro_rules! multiversion {
     )+ };
 }
 
-/// Copies `bytes` bytes past the caches: for outputs larger than these, whose old contents then
-/// need not be read. Plain copying where `dst` is not aligned to 64 bytes.
+/// Copies `bytes` bytes past the caches: for outputs larger than these, whose old contents then need
+/// not be read. Plain copying where `dst` is not aligned to 64 bytes.
 ///
-/// Whoever streams calls [`stream_fence`] after the last piece; a fence for each tile costs a fifth
-/// of the speed.
-///
-/// # Safety `src` is readable and `dst` writable for `bytes` bytes, and they do not overlap. What
-/// was written is shown to other threads after [`stream_fence`] only.
+/// # Safety
+/// `src` is readable and `dst` writable for `bytes` bytes, and they do not overlap.
 #[inline]
 pub unsafe fn stream_copy(dst: *mut u8, src: *const u8, bytes: usize) {
+    let mut done = 0;
     #[cfg(target_arch = "x86_64")]
-    let done = match dst as usize % 64 {
-        0 => bytes & !63,
-        _ => 0,
-    };
-    #[cfg(not(target_arch = "x86_64"))]
-    let done = 0;
-    // SAFETY: by contract; the first `done` bytes are whole aligned lines, and v3 has AVX.
-    unsafe {
-        #[cfg(target_arch = "x86_64")]
-        match isa() {
-            Isa::Base => stream_lines(dst, src, done),
-            Isa::V3 | Isa::V4 => stream_lines_avx(dst, src, done),
+    if dst as usize % 64 == 0 {
+        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+        done = bytes & !63;
+        for at in (0..done).step_by(16) {
+            // SAFETY: inside both; `dst` is aligned. SSE2 is part of x86-64.
+            unsafe { _mm_stream_si128(dst.add(at).cast::<__m128i>(), _mm_loadu_si128(src.add(at).cast())) };
         }
-        dst.add(done).copy_from_nonoverlapping(src.add(done), bytes - done);
+        // Streaming stores are not ordered with later ones, and readers on other threads rely on that order.
+        // SAFETY: SSE is part of x86-64.
+        unsafe { _mm_sfence() };
     }
-}
-
-/// Orders all streaming stores of this thread before its later stores.
-#[inline]
-pub fn stream_fence() {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: SSE is part of x86-64.
-    unsafe {
-        std::arch::x86_64::_mm_sfence();
-    }
-}
-
-/// # Safety
-/// As [`stream_copy`]; `dst` is aligned to, and `bytes` a multiple of 64.
-#[cfg(target_arch = "x86_64")]
-unsafe fn stream_lines(dst: *mut u8, src: *const u8, bytes: usize) {
-    use std::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128};
-    for at in (0..bytes).step_by(16) {
-        // SAFETY: by contract; SSE2 is part of x86-64.
-        unsafe { _mm_stream_si128(dst.add(at).cast(), _mm_loadu_si128(src.add(at).cast())) };
-    }
-}
-
-/// # Safety
-/// As [`stream_lines`], on a processor with AVX.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx")]
-unsafe fn stream_lines_avx(dst: *mut u8, src: *const u8, bytes: usize) {
-    use std::arch::x86_64::{_mm256_loadu_si256, _mm256_stream_si256};
-    for at in (0..bytes).step_by(32) {
-        // SAFETY: by contract.
-        unsafe { _mm256_stream_si256(dst.add(at).cast(), _mm256_loadu_si256(src.add(at).cast())) };
-    }
+    // SAFETY: by contract.
+    unsafe { dst.add(done).copy_from_nonoverlapping(src.add(done), bytes - done) };
 }
 
 #[cfg(test)]
@@ -265,7 +227,6 @@ mod tests {
             // SAFETY: fresh, and long enough.
             let copied = unsafe {
                 stream_copy(buffer.ptr_mut().add(at), src.as_ptr(), bytes);
-                stream_fence();
                 std::slice::from_raw_parts(buffer.ptr(), 1100)
             };
             assert_eq!(copied[at..at + bytes], src[..bytes]);

@@ -3,9 +3,15 @@
 pub mod contract;
 pub mod convert;
 pub mod copy;
+pub mod create;
+pub mod element;
 mod gemm;
 pub mod moves;
 pub mod nest;
 pub mod program;
+pub mod reduce;
+#[cfg(test)]
+mod samples;
+pub mod scan;
 #[cfg(test)]
 mod testing;

@@ -23,8 +23,7 @@ impl Class {
     /// The smallest class that holds `bytes ≤ LARGEST`.
     #[inline]
     pub(super) const fn of(bytes: usize) -> Class {
-        // In units of 64 bytes, less one: 0 … 15 are classes of their own, then the four highest
-        // bits count.
+        // In units of 64 bytes, less one: 0 … 15 are classes of their own, then the four highest bits count.
         let last = bytes.saturating_sub(1) >> 6;
         let shift = (last >> STEPS_LOG2 | 1).ilog2();
         Class(((shift as usize) << STEPS_LOG2) as u16 + (last >> shift) as u16)
@@ -68,10 +67,7 @@ mod tests {
                 assert!(below < class.size() && class.size() - below <= 64.max(below / 8));
             }
         }
-        assert_eq!(
-            (Class::of(0).size(), Class::of(64).size(), Class::of(65).size()),
-            (64, 64, 128)
-        );
+        assert_eq!((Class::of(0).size(), Class::of(64).size(), Class::of(65).size()), (64, 64, 128));
         assert_eq!((Class::of(SMALL).size(), Class::of(LARGEST).size()), (SMALL, LARGEST));
     }
 }

@@ -5,8 +5,8 @@
 //! machine is refused before anything is allocated; a forked child may allocate at once.
 //!
 //! A block is a 64-byte header followed by the data. Freed blocks wait in size classes, eight to a
-//! doubling (rounding to 64 bytes aside, at most an eighth is wasted): small ones per thread, all
-//! others in one shared pool that gives back to the system what was not used for longest.
+//! doubling (at most an eighth is wasted): small ones per thread, all others in one shared pool that
+//! gives back to the system what was not used for longest.
 
 mod class;
 mod counters;
@@ -73,11 +73,7 @@ impl Buffer {
     ///
     /// # Safety
     /// `ptr` is readable for `bytes` bytes, and nobody writes there, as long as `owner` lives.
-    pub unsafe fn external(
-        ptr: *const u8,
-        bytes: usize,
-        owner: Box<dyn Any + Send + Sync>,
-    ) -> Buffer {
+    pub unsafe fn external(ptr: *const u8, bytes: usize, owner: Box<dyn Any + Send + Sync>) -> Buffer {
         let header = Header { refs: AtomicUsize::new(1), data: ptr.cast_mut(), bytes, class: None };
         Buffer(NonNull::from(Box::leak(Box::new(External { header, _owner: owner }))).cast())
     }
@@ -148,8 +144,7 @@ impl Drop for Buffer {
         }
         match header.class {
             Some(class) => pool::give_back(self.0, class),
-            // SAFETY: foreign headers are made by `external` from such a box, and we hold the last
-            // handle.
+            // SAFETY: foreign headers are made by `external` from such a box, and we hold the last handle.
             None => drop(unsafe { Box::from_raw(self.0.cast::<External>().as_ptr()) }),
         }
     }

@@ -36,8 +36,7 @@ fn layout(bytes: usize) -> Layout {
     Layout::from_size_align(bytes, ALIGN).expect("blocks are far smaller than the address space")
 }
 
-/// The bytes of memory and swap this process may use, read once; huge where the system does not
-/// say.
+/// The bytes of memory and swap this process may use, read once; huge where the system does not say.
 pub(super) fn machine_bytes() -> usize {
     machine().0
 }
@@ -77,8 +76,7 @@ fn read_machine() -> Option<(usize, usize)> {
 #[cfg(all(unix, not(target_os = "linux"), not(miri)))]
 fn read_machine() -> Option<(usize, usize)> {
     // SAFETY: plain queries.
-    let (count, size) =
-        unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    let (count, size) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
     (count > 0 && size > 0).then(|| (count as usize * size as usize, usize::MAX >> 2))
 }
 
@@ -125,8 +123,7 @@ mod pages {
     fn map_plain(bytes: usize) -> Option<NonNull<u8>> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
-        // SAFETY: an anonymous mapping at an address of the system's choice touches nothing of
-        // ours.
+        // SAFETY: an anonymous mapping at an address of the system's choice touches nothing of ours.
         let start = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED { None } else { NonNull::new(start.cast()) }
     }

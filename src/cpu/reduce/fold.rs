@@ -1,0 +1,124 @@
+//! What a reduction does with two numbers.
+
+use crate::cpu::element::Number;
+
+/// A way to make one number out of two.
+pub trait Fold<A: Number>: 'static {
+    /// The result over no elements.
+    const EMPTY: A;
+    /// Joined with any number, gives that number.
+    const NEUTRAL: A;
+    /// One number out of two; the first comes earlier.
+    fn join(a: A, b: A) -> A;
+}
+
+/// Adds.
+pub struct Sum;
+/// Multiplies.
+pub struct Prod;
+/// Takes the larger, NaN before any number; of two zeros the later.
+pub struct Max;
+/// Takes the smaller, NaN before any number; of two zeros the later.
+pub struct Min;
+
+impl<A: Number> Fold<A> for Sum {
+    const EMPTY: A = A::ZERO;
+    const NEUTRAL: A = A::NOTHING;
+    #[inline(always)]
+    fn join(a: A, b: A) -> A {
+        a.add(b)
+    }
+}
+impl<A: Number> Fold<A> for Prod {
+    const EMPTY: A = A::ONE;
+    const NEUTRAL: A = A::ONE;
+    #[inline(always)]
+    fn join(a: A, b: A) -> A {
+        a.mul(b)
+    }
+}
+impl<A: Number> Fold<A> for Max {
+    const EMPTY: A = A::LOWEST;
+    const NEUTRAL: A = A::LOWEST;
+    #[inline(always)]
+    fn join(a: A, b: A) -> A {
+        choose::<A, Max>(a, b)
+    }
+}
+impl<A: Number> Fold<A> for Min {
+    const EMPTY: A = A::HIGHEST;
+    const NEUTRAL: A = A::HIGHEST;
+    #[inline(always)]
+    fn join(a: A, b: A) -> A {
+        choose::<A, Min>(a, b)
+    }
+}
+
+/// A fold that gives one of the numbers.
+pub trait Choice<A: Number>: Fold<A> {
+    /// Whether `a` goes before `b`, if neither is NaN.
+    fn wins(a: A, b: A) -> bool;
+
+    /// Whether `x` goes before `best`, which was met earlier.
+    #[inline(always)]
+    fn beats(x: A, best: A) -> bool {
+        Self::wins(x, best) | (x.is_nan() & !best.is_nan())
+    }
+}
+
+impl<A: Number> Choice<A> for Max {
+    #[inline(always)]
+    fn wins(a: A, b: A) -> bool {
+        a > b
+    }
+}
+impl<A: Number> Choice<A> for Min {
+    #[inline(always)]
+    fn wins(a: A, b: A) -> bool {
+        a < b
+    }
+}
+
+#[inline(always)]
+fn choose<A: Number, C: Choice<A>>(a: A, b: A) -> A {
+    let chosen = if C::wins(a, b) { a } else { b };
+    if a.is_nan() { a } else { chosen }
+}
+
+/// Joins a sequence in a tree whose shape depends on its length only: the left branch of every node
+/// holds the largest power of two below its count. So aligned stretches of 2^k items may be joined
+/// apart, and then their results.
+pub struct Pairwise<A> {
+    count: usize,
+    depth: usize,
+    stack: [A; usize::BITS as usize],
+}
+
+impl<A: Number> Pairwise<A> {
+    /// No items yet.
+    #[inline(always)]
+    pub fn new() -> Self {
+        Pairwise { count: 0, depth: 0, stack: [A::ZERO; usize::BITS as usize] }
+    }
+
+    /// Adds an item behind the others.
+    #[inline(always)]
+    pub fn push<F: Fold<A>>(&mut self, mut item: A) {
+        let mut rest = self.count;
+        while rest & 1 == 1 {
+            self.depth -= 1;
+            item = F::join(self.stack[self.depth], item);
+            rest >>= 1;
+        }
+        self.stack[self.depth] = item;
+        self.depth += 1;
+        self.count += 1;
+    }
+
+    /// The result over all items.
+    #[inline(always)]
+    pub fn finish<F: Fold<A>>(&self) -> A {
+        let Some((&last, before)) = self.stack[..self.depth].split_last() else { return F::EMPTY };
+        before.iter().rev().fold(last, |right, &left| F::join(left, right))
+    }
+}

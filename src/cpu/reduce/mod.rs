@@ -1,0 +1,182 @@
+//! Reductions along axes, and the position of the largest or smallest element.
+//!
+//! Promises: the order in which elements are joined depends on the logical shape and the axes only.
+//! With axes of size 1 left out:
+//!
+//! - **columns**: the last axis is kept, or at most [`FEW`] elements are reduced. The reduced
+//!   elements of each output, in C order, are joined one after the other in blocks of
+//!   [`COLUMN_BLOCK`], and the blocks pairwise.
+//! - **rows**: else. The reduced elements of each output, in C order, are cut into blocks of
+//!   [`kernels::BLOCK`]; within a block every 64th element is joined one after the other, then the
+//!   64 lanes by halves, then the blocks pairwise.
+//!
+//! float16 and bfloat16 are joined in f32 and rounded once, at the end. float32 sums of up to 2^24
+//! ones are exact, as are those of any even count that float32 can hold.
+
+mod arg;
+mod columns;
+mod fold;
+mod kernels;
+mod rows;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use std::any::TypeId;
+
+pub use arg::arg_reduce;
+pub(crate) use fold::{Fold, Max, Min, Prod, Sum};
+
+use crate::array::Array;
+use crate::cpu::copy;
+use crate::cpu::element::{Element, with_element};
+use crate::dtype::DType;
+use crate::error::{self, Result};
+use crate::layout::{Layout, Strides};
+use crate::ops::attributes::Reduction;
+use crate::shape::{Axes, Shape};
+use crate::threads;
+
+use walk::Walk;
+
+/// Up to this many elements are reduced column by column even along the last axis.
+const FEW: usize = 32;
+/// Elements below which a second thread does not pay.
+const SERIAL: usize = 1 << 15;
+/// Elements that one thread takes at a time.
+const CHUNK: usize = 1 << 16;
+
+/// Reduces `x` along `axes` (sorted, distinct), which disappear. The result has the dtype of `x`:
+/// who wants a wider sum casts first. An empty sum is 0, an empty product 1, an empty any false, an
+/// empty all true; empty max and min are the caller's to refuse. On bool, sum and max are any,
+/// product and min are all.
+pub fn reduce(kind: Reduction, x: &Array, axes: &[usize]) -> Result<Array> {
+    let is_bool = x.dtype == DType::Bool;
+    match kind {
+        Reduction::Any | Reduction::All if !is_bool => {
+            let op = if kind == Reduction::Any { "any" } else { "all" };
+            Err(error::bad_dtype(op, "x", x.dtype, "bool"))
+        }
+        Reduction::Any => run::<u8, Max>(x, axes),
+        // A product of zeros and ones is 1 where all are.
+        Reduction::All => run::<u8, Prod>(x, axes),
+        Reduction::Sum if is_bool => run::<u8, Max>(x, axes),
+        Reduction::Sum => with_element!(unsigned(x.dtype), T => run::<T, Sum>(x, axes)),
+        Reduction::Prod => with_element!(unsigned(x.dtype), T => run::<T, Prod>(x, axes)),
+        Reduction::Max => with_element!(x.dtype, T => run::<T, Max>(x, axes)),
+        Reduction::Min => with_element!(x.dtype, T => run::<T, Min>(x, axes)),
+    }
+}
+
+/// Wrapping sums and products do not see the sign.
+fn unsigned(dtype: DType) -> DType {
+    match dtype {
+        DType::I8 => DType::U8,
+        DType::I16 => DType::U16,
+        DType::I32 => DType::U32,
+        DType::I64 => DType::U64,
+        other => other,
+    }
+}
+
+/// The loops of one reduction.
+struct Plan {
+    /// Axes of the result.
+    kept: Walk,
+    /// Axes that disappear.
+    reduced: Walk,
+    /// Elements of the result.
+    outputs: usize,
+    /// Elements behind each of them.
+    n: usize,
+    /// Whether the last axis (of a size other than 1) disappears.
+    last_reduced: bool,
+}
+
+impl Plan {
+    fn new(x: &Array, axes: &[usize]) -> (Plan, Shape) {
+        let mut plan = Plan {
+            kept: Walk::default(),
+            reduced: Walk::default(),
+            outputs: 1,
+            n: 1,
+            last_reduced: false,
+        };
+        let strides = x.layout.strides();
+        for (axis, d) in x.shape().dims().iter().enumerate() {
+            let size = d.value();
+            let is_reduced = axes.contains(&axis);
+            let (walk, count) = match is_reduced {
+                true => (&mut plan.reduced, &mut plan.n),
+                false => (&mut plan.kept, &mut plan.outputs),
+            };
+            walk.push(size, strides[axis]);
+            *count *= size;
+            if size != 1 {
+                plan.last_reduced = is_reduced;
+            }
+        }
+        (plan, x.shape().reduce(axes, false))
+    }
+
+    /// Whether neighbours in a row are far apart and the elements between them belong to the same
+    /// row: then a copy in order, made block by block, is cheaper than walking the row.
+    fn jumps(&self) -> bool {
+        let step = self.reduced.inner().1.unsigned_abs();
+        step > 16
+            && self.n >= SERIAL
+            && self.reduced.shortest_stride() < step.min(self.kept.shortest_stride())
+            && !self.reduced.repeats()
+            && !self.kept.repeats()
+    }
+
+    /// Elements read.
+    fn total(&self) -> usize {
+        self.outputs.saturating_mul(self.n)
+    }
+}
+
+fn run<T: Element, F: Fold<T::Number>>(x: &Array, axes: &[usize]) -> Result<Array> {
+    let (plan, shape) = Plan::new(x, axes);
+    let out = Array::uninit(x.dtype, shape)?;
+    // SAFETY: fresh, and filled below.
+    let to = unsafe { out.ptr_mut() }.cast::<T>();
+    if plan.n == 0 || plan.outputs == 0 {
+        // SAFETY: `outputs` elements.
+        unsafe { std::slice::from_raw_parts_mut(to, plan.outputs) }.fill(T::narrow(F::EMPTY));
+    } else if !plan.last_reduced || plan.n <= FEW {
+        columns::run::<T, F>(&plan, x.ptr().cast(), to);
+    } else if plan.jumps() {
+        let (x, axes) = reduced_last(x, axes)?;
+        rows::run::<T, F>(&Plan::new(&x, &axes).0, x.ptr().cast(), to);
+    } else {
+        rows::run::<T, F>(&plan, x.ptr().cast(), to);
+    }
+    Ok(out)
+}
+
+/// A C-order copy with the given axes behind all others, which keeps the order of the kept and of
+/// the reduced elements.
+fn reduced_last(x: &Array, axes: &[usize]) -> Result<(Array, Axes)> {
+    let (sizes, strides) = (x.shape().sizes(), x.layout.strides());
+    let kept = (0..sizes.len()).filter(|axis| !axes.contains(axis));
+    let order: Axes = kept.chain(axes.iter().copied()).collect();
+    let shape: Shape = order.iter().map(|&axis| x.shape()[axis]).collect();
+    let strides: Strides = order.iter().map(|&axis| strides[axis]).collect();
+    let moved = copy::contiguous(&x.view(Layout::strided(shape, &strides, x.layout.offset())))?;
+    Ok((moved, (sizes.len() - axes.len()..sizes.len()).collect()))
+}
+
+/// Whether elements lie in memory as the numbers that kernels work on.
+fn is_native<T: Element>() -> bool {
+    TypeId::of::<T>() == TypeId::of::<T::Number>()
+}
+
+/// Runs `body(start, count)` over the stretches of `0..n`, `step` long, on several threads where
+/// there is work for them.
+fn split(n: usize, step: usize, is_serial: bool, body: impl Fn(usize, usize) + Sync) {
+    if is_serial || n <= step {
+        return body(0, n);
+    }
+    threads::parallel_for(n.div_ceil(step), &|i| body(i * step, step.min(n - i * step)));
+}

@@ -1,0 +1,305 @@
+use super::kernels::{fold_columns, fold_rows};
+use super::*;
+use crate::cpu::element::Number;
+use crate::cpu::samples::{Sample, array, bools, bytes, every_element, layouts, noise, values};
+use crate::ops::attributes::ArgReduction;
+use crate::simd::Isa;
+use crate::threads::set_num_threads;
+
+/// Shapes and axes on both sides of every bound that chooses a loop.
+const CASES: &[(&[usize], &[usize])] = &[
+    (&[], &[]),
+    (&[5], &[]),
+    (&[1], &[0]),
+    (&[33], &[0]),
+    (&[64], &[0]),
+    (&[1500], &[0]),
+    (&[7, 9], &[1]),
+    (&[9, 7], &[0]),
+    (&[3, 100], &[1]),
+    (&[100, 3], &[0]),
+    (&[70, 65], &[0, 1]),
+    (&[130, 90], &[0]),
+    (&[90, 130], &[1]),
+    (&[4, 5, 6], &[1]),
+    (&[4, 50, 6], &[0, 2]),
+    (&[6, 7, 30], &[0, 2]),
+    (&[2, 3, 4, 5], &[2, 3]),
+    (&[2, 3, 4, 1], &[2]),
+    (&[2, 0, 3], &[1]),
+    (&[0, 3], &[1]),
+    (&[2, 0, 40], &[2]),
+];
+
+const KINDS: [Reduction; 4] = [Reduction::Sum, Reduction::Prod, Reduction::Max, Reduction::Min];
+
+/// The elements behind each output, in C order.
+fn groups<V: Copy>(sizes: &[usize], axes: &[usize], values: &[V]) -> Vec<Vec<V>> {
+    let kept: Vec<usize> = (0..sizes.len()).filter(|a| !axes.contains(a)).collect();
+    let mut groups = vec![Vec::new(); kept.iter().map(|&a| sizes[a]).product()];
+    for (i, &v) in values.iter().enumerate() {
+        let index = |a: usize| i / sizes[a + 1..].iter().product::<usize>() % sizes[a];
+        groups[kept.iter().fold(0, |at, &a| at * sizes[a] + index(a))].push(v);
+    }
+    groups
+}
+
+fn is_refused(kind: Reduction, sizes: &[usize], axes: &[usize]) -> bool {
+    let is_choice = matches!(kind, Reduction::Max | Reduction::Min);
+    is_choice && axes.iter().any(|&a| sizes[a] == 0)
+}
+
+fn check_values<T: Sample>() {
+    for &(sizes, axes) in CASES {
+        let n = sizes.iter().product();
+        for kind in KINDS {
+            if is_refused(kind, sizes, axes) {
+                continue;
+            }
+            // Products of powers of two are exact, and half of them 1.
+            let numbers = match kind {
+                Reduction::Prod => noise(n, 1.0, 1.0).into_iter().map(|x| if x > 0.0 { 2.0 } else { 1.0 }).collect(),
+                _ => noise(n, 9.0, 1.0),
+            };
+            let elements: Vec<T> = numbers.into_iter().map(T::of).collect();
+            let got: Vec<T> = values(&reduce(kind, &array(sizes, &elements), axes).unwrap());
+            let want: Vec<T> = groups(sizes, axes, &elements).iter().map(|group| naive(kind, group)).collect();
+            assert_eq!(got, want, "{kind:?} {} {sizes:?} {axes:?}", T::DTYPE);
+        }
+    }
+}
+
+/// In f64 where that is exact, else by wrapping arithmetic on integers.
+fn naive<T: Sample>(kind: Reduction, group: &[T]) -> T {
+    let numbers = group.iter().map(|&x| x.number());
+    match kind {
+        Reduction::Sum if T::DTYPE.is_float() => T::of(numbers.fold(0.0, |a, b| a + b)),
+        Reduction::Prod if T::DTYPE.is_float() => T::of(numbers.product()),
+        Reduction::Sum => T::narrow(group.iter().fold(T::of(0.0).widen(), |a, b| a.add(b.widen()))),
+        Reduction::Prod => T::narrow(group.iter().fold(T::of(1.0).widen(), |a, b| a.mul(b.widen()))),
+        Reduction::Max => group.iter().copied().reduce(|a, b| if b.widen() > a.widen() { b } else { a }).unwrap(),
+        _ => group.iter().copied().reduce(|a, b| if b.widen() < a.widen() { b } else { a }).unwrap(),
+    }
+}
+
+#[test]
+fn every_kind_dtype_and_shape_agrees_with_a_plain_loop() {
+    every_element!(T => check_values::<T>());
+}
+
+#[test]
+fn any_and_all() {
+    for &(sizes, axes) in CASES {
+        for bias in [-0.9, 0.0, 0.9] {
+            let n: usize = sizes.iter().product();
+            let truth: Vec<bool> = noise(n, 1.0, 0.01).into_iter().map(|x| x > bias).collect();
+            let x = bools(sizes, &truth);
+            let groups = groups(sizes, axes, &truth);
+            let any: Vec<u8> = groups.iter().map(|g| g.contains(&true).into()).collect();
+            let all: Vec<u8> = groups.iter().map(|g| (!g.contains(&false)).into()).collect();
+            assert_eq!(values::<u8>(&reduce(Reduction::Any, &x, axes).unwrap()), any);
+            assert_eq!(values::<u8>(&reduce(Reduction::All, &x, axes).unwrap()), all);
+            assert_eq!(values::<u8>(&reduce(Reduction::Sum, &x, axes).unwrap()), any);
+        }
+    }
+    let x = array(&[2], &[1i32, 0]);
+    assert_eq!(reduce(Reduction::Any, &x, &[0]).err().unwrap().code(), "bad_dtype");
+}
+
+fn check_bits<T: Sample>() {
+    for &(sizes, axes) in CASES {
+        let numbers = noise(sizes.iter().product(), 3.0, 1e-9);
+        let x = array(sizes, &numbers.into_iter().map(T::of).collect::<Vec<T>>());
+        for kind in KINDS {
+            if is_refused(kind, sizes, axes) {
+                continue;
+            }
+            let want = bytes(&reduce(kind, &x, axes).unwrap());
+            for y in layouts(&x) {
+                assert_eq!(bytes(&reduce(kind, &y, axes).unwrap()), want, "{kind:?} {axes:?} {:?}", y.layout);
+            }
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_the_layout() {
+    every_element!(T => check_bits::<T>());
+}
+
+#[test]
+fn bits_of_large_reductions_do_not_depend_on_layout_or_threads() {
+    let n = 600_000;
+    let numbers: Vec<f32> = noise(n, 1.0, 1e-9).into_iter().map(|x| x as f32).collect();
+    let cases: &[(&[usize], &[usize])] =
+        &[(&[n], &[0]), (&[300, 2000], &[0]), (&[300, 2000], &[1]), (&[300, 2000], &[0, 1]), (&[n / 3, 3], &[0])];
+    for &(sizes, axes) in cases {
+        let x = array(sizes, &numbers);
+        set_num_threads(1);
+        let want = bytes(&reduce(Reduction::Sum, &x, axes).unwrap());
+        for threads in [1, 2, 5] {
+            set_num_threads(threads);
+            for y in layouts(&x) {
+                assert_eq!(bytes(&reduce(Reduction::Sum, &y, axes).unwrap()), want, "{axes:?} {:?}", y.layout);
+            }
+        }
+        set_num_threads(2);
+    }
+}
+
+#[test]
+fn repeated_elements_are_joined_as_if_copied() {
+    let x = array(&[40, 50], &noise(2000, 1.0, 1e-9));
+    for (strides, axes) in [([0, 1], [0]), ([50, 0], [1]), ([0, 0], [1]), ([0, 1], [1])] {
+        let view = x.view(Layout::strided(Shape::of(&[40, 50]), &strides, 3));
+        let copy = array(&[40, 50], &values::<f64>(&view));
+        let (a, b) = (reduce(Reduction::Sum, &view, &axes), reduce(Reduction::Sum, &copy, &axes));
+        assert_eq!(bytes(&a.unwrap()), bytes(&b.unwrap()));
+    }
+}
+
+#[test]
+fn overlapping_windows() {
+    // Windows of 3 with step 2 over 4 lines of 21 elements: 10 positions each.
+    let x = array(&[4, 21], &noise(84, 9.0, 1.0));
+    let windows = x.view(Layout::strided(Shape::of(&[4, 10, 3]), &[21, 2, 1], 0));
+    let got: Vec<f64> = values(&reduce(Reduction::Max, &windows, &[2]).unwrap());
+    let all: Vec<f64> = values(&windows);
+    let want: Vec<f64> = all.chunks(3).map(|w| w.iter().copied().fold(f64::MIN, f64::max)).collect();
+    assert_eq!(got, want);
+}
+
+#[test]
+fn float32_sums_are_accurate() {
+    let n = 10_000_000;
+    let numbers: Vec<f32> = noise(n, 0.5, 1e-9).into_iter().map(|x| (x + 0.5) as f32).collect();
+    let exact: f64 = numbers.iter().map(|&x| f64::from(x)).sum();
+    for (sizes, axes) in [(vec![n], vec![0]), (vec![n, 1], vec![0]), (vec![n / 1000, 1000], vec![0, 1])] {
+        let got = values::<f32>(&reduce(Reduction::Sum, &array(&sizes, &numbers), &axes).unwrap())[0];
+        assert!(((f64::from(got) - exact) / exact).abs() < 4e-7, "{sizes:?}: {got} instead of {exact}");
+    }
+    let columns = values::<f32>(&reduce(Reduction::Sum, &array(&[n / 2, 2], &numbers), &[0]).unwrap());
+    for (column, &got) in columns.iter().enumerate() {
+        let exact: f64 = numbers.iter().skip(column).step_by(2).map(|&x| f64::from(x)).sum();
+        assert!(((f64::from(got) - exact) / exact).abs() < 4e-7, "{got} instead of {exact}");
+    }
+    let one = array(&[1], &[1f32]);
+    let ones = one.view(Layout::strided(Shape::of(&[20_000_000]), &[0], 0));
+    assert_eq!(values::<f32>(&reduce(Reduction::Sum, &ones, &[0]).unwrap()), [2e7]);
+}
+
+#[test]
+fn half_types_are_rounded_once() {
+    let numbers = noise(4000, 1.0, 1e-9);
+    for (sizes, axes) in [([40, 100], [1]), ([40, 100], [0]), ([400, 10], [1])] {
+        fn check<T: Sample>(sizes: &[usize], axes: &[usize], numbers: &[f64]) {
+            let halves: Vec<T> = numbers.iter().map(|&x| T::of(x)).collect();
+            let singles: Vec<f32> = halves.iter().map(|x| x.number() as f32).collect();
+            let sums: Vec<f32> = values(&reduce(Reduction::Sum, &array(sizes, &singles), axes).unwrap());
+            let want: Vec<T> = sums.into_iter().map(|x| T::of(x.into())).collect();
+            assert_eq!(values::<T>(&reduce(Reduction::Sum, &array(sizes, &halves), axes).unwrap()), want);
+        }
+        use crate::cpu::element::{BF16, F16};
+        check::<F16>(&sizes, &axes, &numbers);
+        check::<BF16>(&sizes, &axes, &numbers);
+    }
+}
+
+#[test]
+fn nan_and_signed_zeros() {
+    for n in [2, 20, 100, 3000] {
+        for at in [0, 1, n / 2, n - 1] {
+            for (sizes, axis) in [([1, n], 1), ([n, 1], 0)] {
+                let mut numbers = vec![1f32; n];
+                numbers[at] = f32::NAN;
+                let x = array(&sizes, &numbers);
+                for kind in KINDS {
+                    assert!(values::<f32>(&reduce(kind, &x, &[axis]).unwrap())[0].is_nan(), "{kind:?} {n} {at}");
+                }
+            }
+        }
+        let zeros = reduce(Reduction::Sum, &array(&[n], &vec![-0f32; n]), &[0]).unwrap();
+        assert!(values::<f32>(&zeros)[0].is_sign_negative());
+    }
+    let empty = reduce(Reduction::Sum, &array::<f32>(&[0], &[]), &[0]).unwrap();
+    assert_eq!(values::<f32>(&empty)[0].to_bits(), 0);
+}
+
+#[test]
+fn every_instruction_set_gives_the_same_bits() {
+    let x: Vec<f32> = noise(5000, 1.0, 1e-9).into_iter().map(|x| x as f32).collect();
+    let mut seen = Vec::new();
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        let mut out = vec![0f32; 5 + 1000];
+        let offsets: Vec<isize> = (0..5).map(|row| row * 1000).collect();
+        // SAFETY: 5 rows of 1000 numbers.
+        unsafe {
+            fold_rows::at::<f32, Sum>(isa)(x.as_ptr(), 1000, 5, 1000, out.as_mut_ptr());
+            fold_columns::at::<f32, Sum>(isa)(x.as_ptr(), &offsets, 1000, out[5..].as_mut_ptr(), true);
+        }
+        seen.push(out);
+    }
+    assert!(seen.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+fn check_positions<T: Sample>() {
+    for &(sizes, axes) in CASES {
+        let [axis] = axes else { continue };
+        if sizes.contains(&0) {
+            continue;
+        }
+        let numbers = noise(sizes.iter().product(), 9.0, 1.0);
+        let elements: Vec<T> = numbers.into_iter().map(T::of).collect();
+        let groups = groups(sizes, axes, &elements);
+        for kind in [ArgReduction::Max, ArgReduction::Min] {
+            let want: Vec<i64> = groups.iter().map(|group| first(kind, group)).collect();
+            for y in layouts(&array(sizes, &elements)) {
+                let got = arg_reduce(kind, &y, *axis).unwrap();
+                assert_eq!(values::<i64>(&got), want, "{kind:?} {} {axes:?} {:?}", T::DTYPE, y.layout);
+            }
+        }
+    }
+}
+
+/// The first best position; NaN wins.
+fn first<T: Sample>(kind: ArgReduction, group: &[T]) -> i64 {
+    let mut best = 0;
+    for (i, x) in group.iter().enumerate() {
+        let (x, champion) = (x.widen(), group[best].widen());
+        let wins = if kind == ArgReduction::Max { x > champion } else { x < champion };
+        if wins || x.is_nan() && !champion.is_nan() {
+            best = i;
+        }
+    }
+    best as i64
+}
+
+#[test]
+fn positions_of_the_extremes() {
+    every_element!(T => check_positions::<T>());
+}
+
+#[test]
+fn positions_of_nan_infinities_and_ties() {
+    let (nan, inf) = (f64::NAN, f64::INFINITY);
+    let rows: &[&[f64]] = &[
+        &[1.0, nan, 2.0, nan],
+        &[inf, inf, 0.0, -inf],
+        &[-inf, -inf, -inf, -inf],
+        &[-0.0, 0.0, 0.0, -0.0],
+        &[nan, inf, nan, 5.0],
+    ];
+    for repeat in [1, 20, 600] {
+        for row in rows {
+            let row = row.repeat(repeat);
+            for kind in [ArgReduction::Max, ArgReduction::Min] {
+                let want = first(kind, &row);
+                assert_eq!(values::<i64>(&arg_reduce(kind, &array(&[row.len()], &row), 0).unwrap()), [want]);
+                // As a column among many.
+                let wide: Vec<f64> = row.iter().flat_map(|&x| [x; 40]).collect();
+                let got = arg_reduce(kind, &array(&[row.len(), 40], &wide), 0).unwrap();
+                assert_eq!(values::<i64>(&got), [want; 40]);
+            }
+        }
+    }
+}
