@@ -12,12 +12,16 @@ import re
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from cases import CASES, ENGINES
 
 HERE = Path(__file__).parent
 OUT = HERE.parent / "bench_output"
+# A row is marked when other processes used more than this share of the machine before a round, or
+# when the quarters of its rounds lie further apart than this factor.
+BUSY, SPREAD = 0.1, 1.3
 
 
 class Worker:
@@ -42,6 +46,33 @@ class Worker:
         self.process.wait(10)
 
 
+def busy(seconds=0.1):
+    """The share of the machine that others use while our workers wait; None where unknown."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return None
+
+    def ticks():
+        fields = [int(n) for n in stat.read_text().splitlines()[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]
+
+    total, idle = ticks()
+    time.sleep(seconds)
+    later, still_idle = ticks()
+    return 1 - (still_idle - idle) / max(later - total, 1)
+
+
+def unsteady(rounds, loads):
+    """Whether a row's figures should not be relied on: others ran, or rounds disagree."""
+    if any(load is not None and load > BUSY for load in loads):
+        return True
+    for engine in rounds[0]:
+        times = sorted(r[engine] for r in rounds if r[engine])
+        if times and times[-1 - len(times) // 4] > SPREAD * times[len(times) // 4]:
+            return True
+    return False
+
+
 def installed(engine):
     return importlib.util.find_spec("mlx.core" if engine == "mlx" else engine) is not None
 
@@ -59,9 +90,9 @@ def table(engines, rows):
     peers = [e for e in engines if e != "wengert"]
     head = ["case", "wengert", *(f"{p} (ratio)" for p in peers)]
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-    for case, medians in rows:
+    for case, medians, mark in rows:
         ours = medians["wengert"]
-        cells = [case, pretty(ours)]
+        cells = [case + mark, pretty(ours)]
         for peer in peers:
             theirs = medians[peer]
             ratio = f" ({theirs / ours:.2f})" if theirs and ours else ""
@@ -80,7 +111,7 @@ def import_row(engines, rounds):
         command = [sys.executable, "-c", code]
         times = [float(subprocess.check_output(command)) for _ in range(rounds)]
         medians[engine] = statistics.median(times)
-    return "import", medians
+    return "import", medians, ""
 
 
 def processor():
@@ -103,12 +134,16 @@ def main():
     rows = []
     try:
         for case in (c for c in CASES if args.only in c):
-            rounds = [{e: w.measure(case) for e, w in workers.items()} for _ in range(args.rounds)]
+            rounds, loads = [], []
+            for _ in range(args.rounds):
+                loads.append(busy())
+                rounds.append({e: w.measure(case) for e, w in workers.items()})
             medians = {e: statistics.median(r[e] for r in rounds) if rounds[0][e] else None
                        for e in engines}
-            rows.append((case, medians))
+            mark = " (unsteady)" if unsteady(rounds, loads) else ""
+            rows.append((case, medians, mark))
             shown = [f"{e} {pretty(t)}" for e, t in medians.items() if t]
-            print(case, *shown, sep=" · ", flush=True)
+            print(case + mark, *shown, sep=" · ", flush=True)
     finally:
         for worker in workers.values():
             worker.close()
@@ -117,7 +152,10 @@ def main():
     versions = ", ".join(f"{e} {importlib.metadata.version(e)}" for e in engines)
     text = f"{processor()}, {args.threads} threads, Python {platform.python_version()}; "
     text += f"{versions}. Medians of {args.rounds} alternating rounds; "
-    text += f"ratio: the peer's time over ours.\n\n{table(engines, rows)}\n"
+    text += "ratio: the peer's time over ours.\n"
+    if marked := sum(bool(mark) for *_, mark in rows):
+        text += f"{marked} of {len(rows)} rows are unsteady: something else ran. Measure again.\n"
+    text += f"\n{table(engines, rows)}\n"
     OUT.mkdir(exist_ok=True)
     (OUT / "table.md").write_text(text)
     print("\n" + text)
