@@ -148,6 +148,8 @@ catalogue! {
     ragged(op, left, right) => Shape, "{op}: nested sequences have unequal lengths: {left} and {right}";
     /// An op that does not take this dtype.
     bad_dtype(op, name, dtype, want) => DType, "{op}: dtype {dtype} of {name} is not {want}; cast first, e.g. {name}.astype(float32)";
+    /// An op that does not take floats.
+    not_taken(op, dtype, name, want) => DType, "{op}: dtype {dtype} of {name} is not {want}";
     /// Two dtypes without a common one.
     no_promotion(op, a, b) => DType, "{op}: dtypes {a} and {b} have no common dtype; cast one of them with astype";
     /// Two dtypes that must agree.

@@ -1,0 +1,242 @@
+//! `Emit` and `Expr`: the language in which rules and composites are written.
+//!
+//! A rule is a formula over [`Expr`]s. Whoever runs it decides what happens: the eager engine
+//! computes (and records), a graph appends nodes, a probe only looks at which operands are used.
+//!
+//! An emission that fails unwinds with its [`Error`] (by `resume_unwind`: no message, no hook) to
+//! the nearest [`catch`], which returns it. So formulas read as mathematics and still report every
+//! error as a value.
+
+use std::any::Any;
+use std::ops::{Add, Div, Mul, Neg, Sub};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use super::declare::Composite;
+use super::op::{Op, Type};
+use crate::dtype::{DType, Scalar};
+use crate::error::{self, Error, Result};
+use crate::shape::{Axes, Dim, Shape};
+
+/// A value made during one emission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Id(pub u32);
+
+/// An operand: a value or a weak scalar.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Arg {
+    /// A value
+    Node(Id),
+    /// A number, a runtime operand like any other
+    Scalar(Scalar),
+}
+
+/// Where a formula's nodes go.
+pub trait Emit {
+    /// Adds a node. Unwinds with the error where the operands are refused.
+    fn emit(&self, op: Op, args: &[Arg]) -> Id;
+    /// The type of a value.
+    fn ty(&self, id: Id) -> Type;
+    /// Whether a composite with a gradient or kernel of its own stays one node here.
+    fn keeps(&self, composite: &'static Composite) -> bool;
+}
+
+/// Leaves the running formula with an error.
+pub fn throw(error: Error) -> ! {
+    resume_unwind(Box::new(error))
+}
+
+/// Runs a formula: an error thrown inside comes back as a value, and so does a defect.
+pub fn catch<T>(f: impl FnOnce() -> T) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|payload| match payload.downcast::<Error>() {
+        Ok(error) => *error,
+        Err(other) => error::internal(panic_text(&*other)),
+    })
+}
+
+fn panic_text(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|s| (*s).to_string());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "unknown panic".into())
+}
+
+/// Unwraps inside a formula.
+pub trait OrThrow<T> {
+    /// The value, or leaves the formula with the error.
+    fn or_throw(self) -> T;
+}
+
+impl<T> OrThrow<T> for Result<T> {
+    fn or_throw(self) -> T {
+        self.unwrap_or_else(|error| throw(error))
+    }
+}
+
+/// An operand inside a formula.
+#[derive(Clone, Copy)]
+pub struct Expr<'e> {
+    cx: &'e dyn Emit,
+    arg: Arg,
+}
+
+impl<'e> Expr<'e> {
+    /// Wraps an operand of an emission.
+    pub fn new(cx: &'e dyn Emit, arg: Arg) -> Expr<'e> {
+        Expr { cx, arg }
+    }
+
+    /// A number in this formula.
+    pub fn scalar(self, value: impl Into<Scalar>) -> Expr<'e> {
+        Expr { cx: self.cx, arg: Arg::Scalar(value.into()) }
+    }
+
+    /// The emission this belongs to.
+    pub fn cx(self) -> &'e dyn Emit {
+        self.cx
+    }
+
+    /// The operand.
+    pub fn arg(self) -> Arg {
+        self.arg
+    }
+
+    /// The number, if this is one.
+    pub fn as_scalar(self) -> Option<Scalar> {
+        match self.arg {
+            Arg::Scalar(value) => Some(value),
+            Arg::Node(_) => None,
+        }
+    }
+
+    /// The dtype; a number alone has its class's default.
+    pub fn dtype(self) -> DType {
+        match self.arg {
+            Arg::Node(id) => self.cx.ty(id).dtype,
+            Arg::Scalar(Scalar::Bool(_)) => DType::Bool,
+            Arg::Scalar(Scalar::Int(_)) => DType::I64,
+            Arg::Scalar(Scalar::Uint(_)) => DType::U64,
+            Arg::Scalar(Scalar::Float(_)) => DType::F32,
+        }
+    }
+
+    /// The shape; a number has no axes.
+    pub fn shape(self) -> Shape {
+        match self.arg {
+            Arg::Node(id) => self.cx.ty(id).shape,
+            Arg::Scalar(_) => Shape::scalar(),
+        }
+    }
+
+    /// The number of axes.
+    pub fn rank(self) -> usize {
+        self.shape().rank()
+    }
+
+    /// The size of an axis.
+    pub fn size(self, axis: usize) -> Dim {
+        self.shape()[axis]
+    }
+
+    /// The node; a number becomes a tensor of its class's default dtype.
+    pub fn tensor(self) -> Expr<'e> {
+        match self.arg {
+            Arg::Node(_) => self,
+            Arg::Scalar(_) => self.full(self.dtype(), Shape::scalar()),
+        }
+    }
+
+    /// Adds a node with this operand alone.
+    pub fn emit(self, op: Op) -> Expr<'e> {
+        let x = self.tensor();
+        x.emit_with(op, &[x.arg])
+    }
+
+    /// Adds a node.
+    pub fn emit_with(self, op: Op, args: &[Arg]) -> Expr<'e> {
+        Expr { cx: self.cx, arg: Arg::Node(self.cx.emit(op, args)) }
+    }
+
+    /// The same values in another dtype; nothing where it has that dtype.
+    pub fn cast(self, dtype: DType) -> Expr<'e> {
+        match self.arg {
+            Arg::Node(_) if self.dtype() == dtype => self,
+            Arg::Node(_) => self.emit(Op::Cast(dtype)),
+            Arg::Scalar(_) => self.full(dtype, Shape::scalar()),
+        }
+    }
+
+    /// One number everywhere: this scalar in a dtype and shape.
+    pub fn full(self, dtype: DType, shape: Shape) -> Expr<'e> {
+        self.emit_with(Op::Fill(Type::new(dtype, shape)), &[self.arg])
+    }
+
+    /// Zeros of this operand's type.
+    pub fn zeros_like(self) -> Expr<'e> {
+        self.scalar(0.0).full(self.dtype(), self.shape())
+    }
+
+    /// Another shape with the same elements in C order.
+    pub fn reshape(self, shape: Shape) -> Expr<'e> {
+        if self.shape() == shape { self.tensor() } else { self.emit(Op::Reshape(shape)) }
+    }
+
+    /// Axes in another order.
+    pub fn permute(self, axes: Axes) -> Expr<'e> {
+        let identity = axes.iter().enumerate().all(|(i, &axis)| i == axis);
+        if identity { self.tensor() } else { self.emit(Op::Permute(axes)) }
+    }
+
+    /// The last two axes exchanged.
+    pub fn transpose(self) -> Expr<'e> {
+        let n = self.rank();
+        let mut axes: Axes = (0..n).collect();
+        axes.swap(n - 2, n - 1);
+        self.permute(axes)
+    }
+
+    /// Repeated to a shape.
+    pub fn broadcast(self, shape: Shape) -> Expr<'e> {
+        if self.shape() == shape { self.tensor() } else { self.emit(Op::Broadcast(shape)) }
+    }
+
+    /// A new axis of size 1 before axis `at`.
+    pub fn unsqueeze(self, at: usize) -> Expr<'e> {
+        let mut shape = self.shape();
+        shape.dims_mut().insert(at, Dim::ONE);
+        self.reshape(shape)
+    }
+
+    /// One axis, counted from either end.
+    pub fn axis(self, axis: i64, op: &str) -> usize {
+        self.shape().axis(axis, op).or_throw()
+    }
+}
+
+impl Neg for Expr<'_> {
+    type Output = Self;
+    fn neg(self) -> Self {
+        self.negative()
+    }
+}
+
+macro_rules! operators {
+    ($($trait:ident $method:ident $op:ident),*) => {$(
+        impl<'e> $trait for Expr<'e> {
+            type Output = Expr<'e>;
+            fn $method(self, b: Expr<'e>) -> Expr<'e> {
+                self.$op(b)
+            }
+        }
+        impl<'e> $trait<f64> for Expr<'e> {
+            type Output = Expr<'e>;
+            fn $method(self, b: f64) -> Expr<'e> {
+                self.$op(self.scalar(b))
+            }
+        }
+        impl<'e> $trait<Expr<'e>> for f64 {
+            type Output = Expr<'e>;
+            fn $method(self, b: Expr<'e>) -> Expr<'e> {
+                b.scalar(self).$op(b)
+            }
+        }
+    )*};
+}
+operators!(Add add add, Sub sub subtract, Mul mul multiply, Div div true_divide);

@@ -1,0 +1,124 @@
+//! Running a formula on types alone: what type it has, and which operands it reads.
+
+use std::cell::RefCell;
+
+use super::declare::{Arguments, Composite};
+use super::emit::{Arg, Emit, Expr, Id, OrThrow, catch};
+use super::op::{Call, Op, OperandType, Type};
+use super::rule::{ElementRule, Rule};
+use crate::error::{self, Result};
+
+/// Which values a rule reads: bit `i` for operand `i`, [`RESULT`] for the result.
+pub type Mask = u32;
+
+/// The result's bit in a [`Mask`].
+pub const RESULT: Mask = 1 << 31;
+
+/// An emission that keeps types only.
+#[derive(Default)]
+struct Probe {
+    types: RefCell<Vec<Type>>,
+    read: RefCell<Vec<bool>>,
+}
+
+impl Probe {
+    fn push(&self, ty: Type) -> Id {
+        let mut types = self.types.borrow_mut();
+        types.push(ty);
+        self.read.borrow_mut().push(false);
+        Id(types.len() as u32 - 1)
+    }
+
+    fn operand(&self, ty: OperandType<'_>) -> Arg {
+        match ty {
+            OperandType::Tensor(dtype, shape) => Arg::Node(self.push(Type::new(dtype, shape.clone()))),
+            OperandType::Scalar(value) => Arg::Scalar(value),
+        }
+    }
+
+    fn mark(&self, arg: Arg) {
+        if let Arg::Node(id) = arg {
+            self.read.borrow_mut()[id.0 as usize] = true;
+        }
+    }
+
+    fn was_read(&self, arg: Arg) -> bool {
+        matches!(arg, Arg::Node(id) if self.read.borrow()[id.0 as usize])
+    }
+}
+
+impl Emit for Probe {
+    fn emit(&self, op: Op, args: &[Arg]) -> Id {
+        args.iter().for_each(|&arg| self.mark(arg));
+        let ty = {
+            let types = self.types.borrow();
+            let operands: Vec<OperandType<'_>> = args.iter().map(|&arg| operand_type(&types, arg)).collect();
+            op.infer(&operands).or_throw()
+        };
+        self.push(ty)
+    }
+
+    fn ty(&self, id: Id) -> Type {
+        self.types.borrow()[id.0 as usize].clone()
+    }
+
+    fn keeps(&self, _: &'static Composite) -> bool {
+        false
+    }
+}
+
+fn operand_type(types: &[Type], arg: Arg) -> OperandType<'_> {
+    match arg {
+        Arg::Node(id) => OperandType::Tensor(types[id.0 as usize].dtype, &types[id.0 as usize].shape),
+        Arg::Scalar(value) => OperandType::Scalar(value),
+    }
+}
+
+/// The result type of a composite's call node.
+pub fn call_type(call: &Call, args: &[OperandType<'_>]) -> Result<Type> {
+    let probe = Probe::default();
+    let operands: Vec<Arg> = args.iter().map(|&ty| probe.operand(ty)).collect();
+    let y = catch(|| {
+        let arguments = Arguments { cx: &probe, attributes: &call.attributes, operands: &operands };
+        (call.composite.body)(&arguments)[0].tensor().arg()
+    })?;
+    match y {
+        Arg::Node(id) => Ok(probe.ty(id)),
+        Arg::Scalar(_) => Err(error::internal("a composite without a tensor result")),
+    }
+}
+
+/// The values that the rule of operand `wrt` reads: its residuals.
+pub fn residuals(op: &Op, args: &[OperandType<'_>], result: &Type, wrt: usize) -> Result<Mask> {
+    let probe = Probe::default();
+    let operands: Vec<Arg> = args.iter().map(|&ty| probe.operand(ty)).collect();
+    let y = Arg::Node(probe.push(result.clone()));
+    let g = Arg::Node(probe.push(result.clone()));
+    catch(|| {
+        let exprs: Vec<Expr<'_>> = operands.iter().map(|&arg| Expr::new(&probe, arg)).collect();
+        let rule = Rule { args: &exprs, y: Expr::new(&probe, y), g: Expr::new(&probe, g) };
+        if let Some(cotangent) = op.vjp(&rule, wrt) {
+            probe.mark(cotangent.arg());
+        }
+    })?;
+    let read = operands.iter().enumerate().filter(|(_, arg)| probe.was_read(**arg));
+    let mask = read.fold(0, |mask, (i, _)| mask | 1 << i);
+    Ok(if probe.was_read(y) { mask | RESULT } else { mask })
+}
+
+/// The residuals of an elementwise rule, which do not depend on the types.
+pub fn element_residuals(rule: ElementRule, arity: usize) -> Mask {
+    let ElementRule::Formula(formula) = rule else { return 0 };
+    let probe = Probe::default();
+    let ty = Type::new(crate::dtype::DType::F32, crate::shape::Shape::scalar());
+    let args: Vec<Arg> = (0..arity + 2).map(|_| Arg::Node(probe.push(ty.clone()))).collect();
+    let exprs: Vec<Expr<'_>> = args.iter().map(|&arg| Expr::new(&probe, arg)).collect();
+    let found = catch(|| {
+        let rule = Rule { args: &exprs[..arity], y: exprs[arity], g: exprs[arity + 1] };
+        probe.mark(formula(&rule).arg());
+    });
+    // A rule that does not run on plain floats keeps everything.
+    let all = found.is_err();
+    let mask = (0..arity).filter(|&i| all || probe.was_read(args[i])).fold(0, |mask, i| mask | 1 << i);
+    if all || probe.was_read(args[arity]) { mask | RESULT } else { mask }
+}

@@ -1,0 +1,35 @@
+//! Gradient rules: one formula per operand, in the language of [`Expr`].
+//!
+//! A rule gives the cotangent of one operand in the result's shape. It never accumulates and never
+//! undoes broadcasting: the sweep does both.
+
+use super::emit::Expr;
+
+/// What a rule reads: the operands, the result, and the result's cotangent.
+///
+/// Operands and the result may be absent (their types are known, their values were not saved): which
+/// ones a rule reads is found by probing it, see [`super::probe`].
+pub struct Rule<'a, 'e> {
+    /// The operands
+    pub args: &'a [Expr<'e>],
+    /// The result
+    pub y: Expr<'e>,
+    /// The cotangent of the result
+    pub g: Expr<'e>,
+}
+
+/// The gradient of an elementwise op by one operand.
+#[derive(Clone, Copy)]
+pub enum ElementRule {
+    /// Zero, on purpose: the op is piecewise constant or its operand is not a number
+    Zero,
+    /// A formula
+    Formula(for<'e> fn(&Rule<'_, 'e>) -> Expr<'e>),
+}
+
+impl ElementRule {
+    /// Whether no gradient flows.
+    pub fn is_zero(self) -> bool {
+        matches!(self, ElementRule::Zero)
+    }
+}
