@@ -1,3 +1,78 @@
-//! The op table: what ops exist, their rules and their scalar formulas.
+//! The op table: what ops exist, their types, gradients and scalar formulas.
+
+use std::sync::LazyLock;
 
 pub mod attributes;
+#[macro_use]
+pub mod declare;
+pub mod composite;
+pub mod elementwise;
+pub mod emit;
+pub mod op;
+pub mod probe;
+pub mod rule;
+pub mod structural;
+pub mod vjp;
+
+use declare::{Composite, Param};
+use elementwise::{Elementwise, Place};
+
+/// One row of the table: a name users call.
+#[derive(Clone, Copy)]
+pub enum Entry {
+    /// An elementwise op
+    Map(&'static Elementwise),
+    /// A composite
+    Composite(&'static Composite),
+}
+
+impl Entry {
+    /// The name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Entry::Map(def) => def.name,
+            Entry::Composite(def) => def.name,
+        }
+    }
+
+    /// The Python module below the top one; empty is the top.
+    pub fn namespace(self) -> &'static str {
+        match self {
+            Entry::Map(_) => "",
+            Entry::Composite(def) => def.namespace,
+        }
+    }
+
+    /// The docstring.
+    pub fn doc(self) -> &'static str {
+        match self {
+            Entry::Map(def) => def.doc,
+            Entry::Composite(def) => def.doc,
+        }
+    }
+
+    /// The parameters.
+    pub fn params(self) -> &'static [Param] {
+        match self {
+            Entry::Map(def) => def.params,
+            Entry::Composite(def) => def.params,
+        }
+    }
+
+    /// Whether `Tensor` has it as a method.
+    pub fn is_method(self) -> bool {
+        match self {
+            Entry::Map(def) => def.place == Place::Method,
+            Entry::Composite(def) => def.method,
+        }
+    }
+}
+
+/// Every op that users call, elementwise ones first.
+pub fn table() -> &'static [Entry] {
+    static TABLE: LazyLock<Vec<Entry>> = LazyLock::new(|| {
+        let maps = elementwise::tables().filter(|def| def.place != Place::Hidden);
+        maps.map(Entry::Map).chain(composite::tables().map(Entry::Composite)).collect()
+    });
+    &TABLE
+}

@@ -60,8 +60,11 @@ pub enum Op {
     Broadcast(Shape),
     /// Strided parts of every axis
     Slice(Box<[SliceAxis]>),
-    /// `(x, value)`: elements added before and after each axis
-    Pad(Box<[(usize, usize)]>),
+    /// `(x, value)`: the transpose of a slice: `x` where that slice of this shape would read, the
+    /// value elsewhere
+    Embed(Shape, Box<[SliceAxis]>),
+    /// `(x, v)`: `x` with the slice replaced by `v`, which broadcasts to it
+    Update(Box<[SliceAxis]>),
     /// Operands behind each other along an axis
     Concat(usize),
     /// `(x, i…)`: NumPy's advanced indexing on the leading axes, one index array each
@@ -165,7 +168,8 @@ impl Op {
             Op::Permute(_) => "permute_dims",
             Op::Broadcast(_) => "broadcast_to",
             Op::Slice(_) => "slice",
-            Op::Pad(_) => "pad",
+            Op::Embed(..) => "pad",
+            Op::Update(_) => "setitem",
             Op::Concat(_) => "concat",
             Op::Gather => "gather",
             Op::Scatter(_) => "scatter",
@@ -218,12 +222,20 @@ impl Op {
                 Type::new(dtype, shape.clone())
             }
             Op::Slice(axes) => Type::new(first()?.0, axes.iter().map(|a| a.size).collect()),
-            Op::Pad(widths) => {
-                let (dtype, shape) = first()?;
-                let padded = shape.dims().iter().zip(widths.iter());
-                let shape: Shape = padded.map(|(&d, &(low, high))| d + low.into() + high.into()).collect();
+            Op::Embed(shape, _) => {
                 shape.check(name)?;
-                Type::new(dtype, shape)
+                Type::new(first()?.0, shape.clone())
+            }
+            Op::Update(at) => {
+                let (dtype, shape) = first()?;
+                let region: Shape = at.iter().map(|a| a.size).collect();
+                if let OperandType::Tensor(_, v) = args[1] {
+                    if !v.broadcasts_to(&region) {
+                        let facts = format!("values {v} to the selected region {region}");
+                        return Err(error::bad_shape(name, "shapes are not compatible", facts));
+                    }
+                }
+                Type::new(dtype, shape.clone())
             }
             Op::Concat(axis) => infer_concat(args, *axis)?,
             Op::Gather => {
@@ -304,6 +316,11 @@ impl Op {
         })
     }
 
+    /// The result's type of an elementwise op, without making an `Op`.
+    pub fn infer_map(def: &Elementwise, args: &[OperandType<'_>]) -> Result<Type> {
+        def.infer(args)
+    }
+
     /// Whether a gradient can flow from the result to operand `i`.
     pub fn differentiable(&self, i: usize) -> bool {
         match self {
@@ -318,15 +335,16 @@ impl Op {
             | Op::Permute(_)
             | Op::Broadcast(_)
             | Op::Slice(_)
-            | Op::Pad(_)
+            | Op::Update(_)
             | Op::Concat(_)
             | Op::Cumulate { .. }
             | Op::Contract(_)
             | Op::Conv(..)
             | Op::Windows(_)
             | Op::Fold(..)
-            | Op::Sort { .. }
-            | Op::Fill(_) => true,
+            | Op::Sort { .. } => true,
+            Op::Embed(..) => i == 0,
+            Op::Fill(_) => false,
         }
     }
 }

@@ -1,7 +1,13 @@
 //! Running a formula on types alone: what type it has, and which operands it reads.
 
 use std::cell::RefCell;
+use std::sync::LazyLock;
 
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::attributes::{Cumulation, Reduction, ScatterMode};
 use super::declare::{Arguments, Composite};
 use super::emit::{Arg, Emit, Expr, Id, OrThrow, catch};
 use super::op::{Call, Op, OperandType, Type};
@@ -88,8 +94,80 @@ pub fn call_type(call: &Call, args: &[OperandType<'_>]) -> Result<Type> {
     }
 }
 
-/// The values that the rule of operand `wrt` reads: its residuals.
-pub fn residuals(op: &Op, args: &[OperandType<'_>], result: &Type, wrt: usize) -> Result<Mask> {
+impl Op {
+    /// The values that the rule of operand `wrt` reads: what a tape must keep.
+    ///
+    /// Structural ops say it here (a test holds it against [`probed_residuals`]); elementwise rules
+    /// are probed once, a composite's rule once per attributes and ranks.
+    pub fn residuals(&self, args: &[OperandType<'_>], result: &Type, wrt: usize) -> Result<Mask> {
+        let operands = |from: usize| (from..args.len()).fold(0, |mask, i| mask | 1 << i);
+        Ok(match self {
+            Op::Map(def) => def.residuals(wrt),
+            Op::Call(call) => return call_residuals(self, call, args, result, wrt),
+            Op::Cast(_)
+            | Op::Reshape(_)
+            | Op::Permute(_)
+            | Op::Broadcast(_)
+            | Op::Slice(_)
+            | Op::Embed(..)
+            | Op::Update(_)
+            | Op::Concat(_)
+            | Op::Windows(_)
+            | Op::Fold(..)
+            | Op::ArgReduce(..)
+            | Op::ArgSort { .. }
+            | Op::TopK { .. }
+            | Op::Fill(_)
+            | Op::Iota(..)
+            | Op::RandomBits(_) => 0,
+            Op::Gather => operands(1),
+            Op::Scatter(ScatterMode::Add) if wrt == 0 => 0,
+            Op::Scatter(_) => operands(2),
+            Op::Reduce(kind, _) => match kind {
+                Reduction::Sum | Reduction::Any | Reduction::All => 0,
+                Reduction::Prod => 1,
+                Reduction::Max | Reduction::Min => 1 | RESULT,
+            },
+            Op::Cumulate { kind, .. } => match kind {
+                Cumulation::Sum => 0,
+                Cumulation::Prod => 1,
+                Cumulation::Max | Cumulation::Min => 1 | RESULT,
+            },
+            Op::Contract(_) | Op::Conv(..) => 1 << (1 - wrt),
+            Op::Sort { .. } => 1,
+        })
+    }
+}
+
+/// A composite's residuals, probed once per attributes and ranks.
+fn call_residuals(
+    op: &Op,
+    call: &Call,
+    args: &[OperandType<'_>],
+    result: &Type,
+    wrt: usize,
+) -> Result<Mask> {
+    type Key = (Call, SmallVec<[u8; 6]>, usize);
+    static KNOWN: LazyLock<Mutex<FxHashMap<Key, Mask>>> = LazyLock::new(Default::default);
+    let rank = |arg: &OperandType<'_>| match arg {
+        OperandType::Tensor(_, shape) => shape.rank() as u8 + 1,
+        OperandType::Scalar(_) => 0,
+    };
+    let key = (call.clone(), args.iter().map(rank).collect(), wrt);
+    if let Some(mask) = KNOWN.lock().get(&key) {
+        return Ok(*mask);
+    }
+    let mask = probed_residuals(op, args, result, wrt)?;
+    let mut known = KNOWN.lock();
+    if known.len() >= 4096 {
+        known.clear();
+    }
+    known.insert(key, mask);
+    Ok(mask)
+}
+
+/// The values that the rule of operand `wrt` reads, found by running it on types.
+pub fn probed_residuals(op: &Op, args: &[OperandType<'_>], result: &Type, wrt: usize) -> Result<Mask> {
     let probe = Probe::default();
     let operands: Vec<Arg> = args.iter().map(|&ty| probe.operand(ty)).collect();
     let y = Arg::Node(probe.push(result.clone()));

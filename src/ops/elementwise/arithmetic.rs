@@ -1,80 +1,102 @@
 //! Arithmetic, rounding and selection.
 
-use crate::elementwise;
-use crate::scalar;
+use crate::ops::emit::Expr;
+use crate::scalar::{self, Int};
+
+/// 1 where the first wins, ½ at a tie, 0 elsewhere.
+fn share<'e>(wins: Expr<'e>, a: Expr<'e>, b: Expr<'e>) -> Expr<'e> {
+    let dtype = if a.as_scalar().is_some() { b.dtype() } else { a.dtype() };
+    wins.cast(dtype) + 0.5 * a.equal(b).cast(dtype)
+}
+
+/// Integer power by squaring; negative exponents truncate `base^exponent` to a whole number.
+#[inline(always)]
+fn int_pow<S: Int>(base: S, exponent: S) -> S {
+    let (zero, one) = (S::whole(0), S::whole(1));
+    let odd = |n: S| (n & one).eq(one);
+    let (mut power, mut square, mut bits) = (one, base, exponent);
+    for _ in 0..63 {
+        power = S::select(odd(bits), power * square, power);
+        square = square * square;
+        bits = bits.right(1);
+    }
+    let of_minus_one = S::select(odd(exponent), -one, one);
+    let unit = S::select(base.eq(one), one, S::select(base.eq(-one), of_minus_one, zero));
+    S::select(exponent.lt(zero), unit, power)
+}
 
 elementwise! {
     /// Sum of two tensors, element by element.
     ///
     /// Integers wrap.
-    method add(a, b) -> Same { Numeric: a + b }
+    Method add(a, b) -> Same { Numeric: a + b }
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: g, b: g }
 
     /// Difference of two tensors, element by element.
     ///
     /// Integers wrap.
-    method subtract(a, b) -> Same { Numeric: a - b }
+    Method subtract(a, b) -> Same { Numeric: a - b }
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: g, b: (-g) }
 
     /// Product of two tensors, element by element.
     ///
     /// Integers wrap.
-    method multiply(a, b) -> Same { Numeric: a * b }
+    Method multiply(a, b) -> Same { Numeric: a * b }
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: (g * b), b: (g * a) }
 
     /// Quotient of two floating tensors; the function `divide` casts integers first.
-    hidden quotient as "divide" (a, b) -> Same { Float: a / b }
+    Hidden quotient as "divide" (a, b) -> Same { Float: a / b }
     domain [-3.0, 3.0], [0.5, 3.0];
     vjp(g, y) { a: (g / b), b: (-(g * y / b)) }
 
     /// Quotient rounded towards minus infinity.
     ///
     /// Integers: `x // 0` is 0. The gradient is zero.
-    method floor_divide(a, b) -> Same { Float: scalar::floor_divide(a, b), Int: a.floor_div(b) }
+    Method floor_divide(a, b) -> Same { Float: scalar::floor_divide(a, b), Int: a.floor_divide(b) }
     domain [-7.3, 7.1], [0.6, 2.9];
     vjp(g) { a: zero, b: zero }
 
     /// Remainder with the sign of the divisor, as Python's `%`.
     ///
     /// Integers: `x % 0` is 0. Gradient: 1 by the dividend, `-floor(a / b)` by the divisor.
-    method remainder(a, b) -> Same { Float: scalar::remainder(a, b), Int: a.floor_mod(b) }
+    Method remainder(a, b) -> Same { Float: scalar::remainder(a, b), Int: a.remainder(b) }
     domain [-7.3, 7.1], [0.6, 2.9];
     vjp(g) { a: g, b: (-(g * a.floor_divide(b))) }
 
     /// The negative of each element. Integers wrap.
-    method negative(x) -> Same { Numeric: S::lit_int(0) - x, Float: -x }
+    Method negative(x) -> Same { Numeric: -x }
     domain [-3.0, 3.0];
     vjp(g) { x: (-g) }
 
     /// Absolute value of each element.
     ///
     /// The gradient at 0 is 0. The smallest signed integer wraps to itself.
-    method abs(x) -> Same { Numeric: x.abs() }
+    Method abs(x) -> Same { Numeric: x.abs() }
     domain [-3.0, 3.0];
     vjp(g) { x: (g * x.sign()) }
 
     /// Sign of each element: -1, 0 or 1; NaN stays NaN.
-    method sign(x) -> Same { Numeric: x.sign() }
+    Method sign(x) -> Same { Numeric: x.sign() }
     domain [-3.0, 3.0];
     vjp(g) { x: zero }
 
     /// Square of each element. Integers wrap.
-    method square(x) -> Same { Numeric: x * x }
+    Method square(x) -> Same { Numeric: x * x }
     domain [-3.0, 3.0];
     vjp(g) { x: (g * 2.0 * x) }
 
     /// One divided by each element.
-    method reciprocal(x) -> Same { Float: S::lit(1.0) / x }
+    Method reciprocal(x) -> Same { Float: S::lit(1.0) / x }
     domain [0.5, 3.0];
     vjp(g, y) { x: (-(g * y * y)) }
 
     /// The larger of two elements; NaN wins.
     ///
     /// At a tie each operand gets half the gradient.
-    method maximum(a, b) -> Same { Numeric: a.maximum(b) }
+    Method maximum(a, b) -> Same { Numeric: a.maximum(b) }
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) {
         a: (g * share(a.greater(b), a, b)),
@@ -84,7 +106,7 @@ elementwise! {
     /// The smaller of two elements; NaN wins.
     ///
     /// At a tie each operand gets half the gradient.
-    method minimum(a, b) -> Same { Numeric: a.minimum(b) }
+    Method minimum(a, b) -> Same { Numeric: a.minimum(b) }
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) {
         a: (g * share(a.less(b), a, b)),
@@ -92,7 +114,7 @@ elementwise! {
     }
 
     /// The magnitude of the first with the sign of the second.
-    function copysign(a, b) -> Same { Float: a.copysign(b) }
+    Function copysign(a, b) -> Same { Float: a.copysign(b) }
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: (g * a.sign() * g.scalar(1.0).copysign(b)), b: zero }
 
@@ -102,35 +124,35 @@ elementwise! {
     /// exponent gives 0 (or ±1 for a base of ±1).
     /// Gradient: by the base `b a^(b-1)` (0 where b is 0), by the exponent `a^b log a` (0 where the
     /// base is 0).
-    method pow(a, b) -> Same { Float: scalar::pow(a, b), Int: a.pow(b) }
+    Method pow(a, b) -> Same { Float: scalar::pow(a, b), Int: int_pow(a, b) }
     domain [0.3, 2.5], [-2.0, 2.0];
     vjp(g, y) {
-        a: (b.equal(b.scalar(0.0)).select(g.scalar(0.0).cast_like(g), g * b * a.pow(b - 1.0))),
-        b: (a.equal(a.scalar(0.0)).select(g.scalar(0.0).cast_like(g), g * y * a.log())),
+        a: (b.equal(b.scalar(0.0)).select(g.scalar(0.0), g * b * a.pow(b - 1.0))),
+        b: (a.equal(a.scalar(0.0)).select(g.scalar(0.0), g * y * a.log())),
     }
 
     /// The largest whole number not above each element. Integers stay.
-    method floor(x) -> Same { Float: x.floor(), Int: x }
+    Method floor(x) -> Same { Float: x.floor(), Int: x }
     domain [-3.3, 3.4];
     vjp(g) { x: zero }
 
     /// The smallest whole number not below each element. Integers stay.
-    method ceil(x) -> Same { Float: x.ceil(), Int: x }
+    Method ceil(x) -> Same { Float: x.ceil(), Int: x }
     domain [-3.3, 3.4];
     vjp(g) { x: zero }
 
     /// Each element without its fraction. Integers stay.
-    method trunc(x) -> Same { Float: x.trunc(), Int: x }
+    Method trunc(x) -> Same { Float: x.trunc(), Int: x }
     domain [-3.3, 3.4];
     vjp(g) { x: zero }
 
     /// Each element rounded to the nearest whole number, halves to even. Integers stay.
-    method round(x) -> Same { Float: x.round(), Int: x }
+    Method round(x) -> Same { Float: x.round(), Int: x }
     domain [-3.3, 3.4];
     vjp(g) { x: zero }
 
     /// Elements of the first where the condition holds, of the second elsewhere.
-    function select as "where" (condition, a, b) -> Same {
+    Function select as "where" (condition, a, b) -> Same {
         Numeric: S::select(condition, a, b),
         Bool: (condition & a) | (!condition & b),
     }
@@ -140,12 +162,4 @@ elementwise! {
         a: (condition.select(g, g.scalar(0.0))),
         b: (condition.select(g.scalar(0.0), g)),
     }
-}
-
-use crate::ops::emit::Expr;
-
-/// 1 where the first wins, ½ at a tie, 0 elsewhere.
-fn share<'e>(wins: Expr<'e>, a: Expr<'e>, b: Expr<'e>) -> Expr<'e> {
-    let dtype = if a.as_scalar().is_some() { b.dtype() } else { a.dtype() };
-    (wins.cast(dtype) + 0.5 * a.equal(b).cast(dtype)) * 1.0
 }

@@ -1,35 +1,34 @@
 //! Bitwise ops on integers (and, where that makes sense, on truth values).
 
-use crate::elementwise;
 
 elementwise! {
     /// Bits set in both.
-    method bitwise_and(a, b) -> Same { Int: a & b, Bool: a & b }
+    Method bitwise_and(a, b) -> Same { Int: a & b, Bool: a & b }
     domain [-9.0, 9.0], [-9.0, 9.0];
     vjp(g) { a: zero, b: zero }
 
     /// Bits set in either.
-    method bitwise_or(a, b) -> Same { Int: a | b, Bool: a | b }
+    Method bitwise_or(a, b) -> Same { Int: a | b, Bool: a | b }
     domain [-9.0, 9.0], [-9.0, 9.0];
     vjp(g) { a: zero, b: zero }
 
     /// Bits set in exactly one.
-    method bitwise_xor(a, b) -> Same { Int: a ^ b, Bool: (a & !b) | (!a & b) }
+    Method bitwise_xor(a, b) -> Same { Int: a ^ b, Bool: (a & !b) | (!a & b) }
     domain [-9.0, 9.0], [-9.0, 9.0];
     vjp(g) { a: zero, b: zero }
 
     /// Every bit flipped.
-    method bitwise_invert(x) -> Same { Int: !x, Bool: !x }
+    Method bitwise_invert(x) -> Same { Int: !x, Bool: !x }
     domain [-9.0, 9.0];
     vjp(g) { x: zero }
 
     /// Bits moved towards the high end; by the width or more gives 0.
-    method bitwise_left_shift(a, b) -> Same { Int: a << b }
+    Method bitwise_left_shift(a, b) -> Same { Int: a.shift_left(b) }
     domain [-9.0, 9.0], [0.0, 9.0];
     vjp(g) { a: zero, b: zero }
 
     /// Bits moved towards the low end, keeping the sign; by the width or more gives 0 (or -1).
-    method bitwise_right_shift(a, b) -> Same { Int: a >> b }
+    Method bitwise_right_shift(a, b) -> Same { Int: a.shift_right(b) }
     domain [-9.0, 9.0], [0.0, 9.0];
     vjp(g) { a: zero, b: zero }
 }

@@ -1,75 +1,74 @@
 //! Comparisons, tests and logic. None has a gradient.
 
-use crate::elementwise;
 
 elementwise! {
     /// Whether two elements are equal; NaN equals nothing.
-    method equal(a, b) -> Bool { Numeric: a.eq(b), Bool: !((a & !b) | (!a & b)) }
+    Method equal(a, b) -> Bool { Numeric: a.eq(b), Bool: !((a & !b) | (!a & b)) }
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: zero, b: zero }
 
     /// Whether two elements differ; NaN differs from everything.
-    method not_equal(a, b) -> Bool { Numeric: a.ne(b), Bool: (a & !b) | (!a & b) }
+    Method not_equal(a, b) -> Bool { Numeric: a.ne(b), Bool: (a & !b) | (!a & b) }
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: zero, b: zero }
 
     /// Whether the first is less than the second.
-    method less(a, b) -> Bool { Numeric: a.lt(b), Bool: !a & b }
+    Method less(a, b) -> Bool { Numeric: a.lt(b), Bool: !a & b }
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: zero, b: zero }
 
     /// Whether the first is at most the second.
-    method less_equal(a, b) -> Bool { Numeric: a.le(b), Bool: !a | b }
+    Method less_equal(a, b) -> Bool { Numeric: a.le(b), Bool: !a | b }
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: zero, b: zero }
 
     /// Whether the first is greater than the second.
-    method greater(a, b) -> Bool { Numeric: a.gt(b), Bool: a & !b }
+    Method greater(a, b) -> Bool { Numeric: a.gt(b), Bool: a & !b }
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: zero, b: zero }
 
     /// Whether the first is at least the second.
-    method greater_equal(a, b) -> Bool { Numeric: a.ge(b), Bool: a | !b }
+    Method greater_equal(a, b) -> Bool { Numeric: a.ge(b), Bool: a | !b }
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: zero, b: zero }
 
     /// Whether each element is NaN. Integers never are.
-    method isnan(x) -> Bool { Float: x.is_nan(), Int: x.ne(x) }
+    Method isnan(x) -> Bool { Float: x.is_nan(), Int: x.ne(x) }
     domain [-3.0, 3.0];
     vjp(g) { x: zero }
 
     /// Whether each element is infinite. Integers never are.
-    method isinf(x) -> Bool { Float: x.is_inf(), Int: x.ne(x) }
+    Method isinf(x) -> Bool { Float: x.is_infinite(), Int: x.ne(x) }
     domain [-3.0, 3.0];
     vjp(g) { x: zero }
 
     /// Whether each element is neither NaN nor infinite.
-    method isfinite(x) -> Bool { Float: !(x.is_nan() | x.is_inf()), Int: x.eq(x) }
+    Method isfinite(x) -> Bool { Float: !(x.is_nan() | x.is_infinite()), Int: x.eq(x) }
     domain [-3.0, 3.0];
     vjp(g) { x: zero }
 
     /// Whether the sign bit of each element is set (of -0.0 too).
-    function signbit(x) -> Bool { Float: S::lit(1.0).copysign(x).lt(S::lit(0.0)) }
+    Function signbit(x) -> Bool { Float: S::lit(1.0).copysign(x).lt(S::lit(0.0)) }
     domain [-3.0, 3.0];
     vjp(g) { x: zero }
 
     /// Both.
-    method logical_and(a, b) -> Same { Bool: a & b }
+    Method logical_and(a, b) -> Same { Bool: a & b }
     domain [0.0, 1.0], [0.0, 1.0];
     vjp(g) { a: zero, b: zero }
 
     /// Either or both.
-    method logical_or(a, b) -> Same { Bool: a | b }
+    Method logical_or(a, b) -> Same { Bool: a | b }
     domain [0.0, 1.0], [0.0, 1.0];
     vjp(g) { a: zero, b: zero }
 
     /// Exactly one of the two.
-    method logical_xor(a, b) -> Same { Bool: (a & !b) | (!a & b) }
+    Method logical_xor(a, b) -> Same { Bool: (a & !b) | (!a & b) }
     domain [0.0, 1.0], [0.0, 1.0];
     vjp(g) { a: zero, b: zero }
 
     /// The opposite of each truth value.
-    method logical_not(x) -> Same { Bool: !x }
+    Method logical_not(x) -> Same { Bool: !x }
     domain [0.0, 1.0];
     vjp(g) { x: zero }
 }

@@ -2,92 +2,91 @@
 
 use std::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10};
 
-use crate::elementwise;
 use crate::scalar;
 
 elementwise! {
     /// e to the power of each element.
-    method exp(x) -> Same { Float: scalar::exp(x) }
+    Method exp(x) -> Same { Float: scalar::exp(x) }
     domain [-4.0, 4.0];
     vjp(g, y) { x: (g * y) }
 
     /// 2 to the power of each element.
-    method exp2(x) -> Same { Float: scalar::exp2(x) }
+    Method exp2(x) -> Same { Float: scalar::exp2(x) }
     domain [-4.0, 4.0];
     vjp(g, y) { x: (g * y * LN_2) }
 
     /// `exp(x) - 1`, exact near 0.
-    method expm1(x) -> Same { Float: scalar::expm1(x) }
+    Method expm1(x) -> Same { Float: scalar::expm1(x) }
     domain [-4.0, 4.0];
     vjp(g, y) { x: (g * (y + 1.0)) }
 
     /// Natural logarithm; -inf at 0, NaN below.
-    method log(x) -> Same { Float: scalar::log(x) }
+    Method log(x) -> Same { Float: scalar::log(x) }
     domain [0.2, 5.0];
     vjp(g) { x: (g / x) }
 
     /// `log(1 + x)`, exact near 0.
-    method log1p(x) -> Same { Float: scalar::log1p(x) }
+    Method log1p(x) -> Same { Float: scalar::log1p(x) }
     domain [-0.8, 4.0];
     vjp(g) { x: (g / (1.0 + x)) }
 
     /// Logarithm to base 2.
-    method log2(x) -> Same { Float: scalar::log2(x) }
+    Method log2(x) -> Same { Float: scalar::log2(x) }
     domain [0.2, 5.0];
     vjp(g) { x: (g / (x * LN_2)) }
 
     /// Logarithm to base 10.
-    method log10(x) -> Same { Float: scalar::log10(x) }
+    Method log10(x) -> Same { Float: scalar::log10(x) }
     domain [0.2, 5.0];
     vjp(g) { x: (g / (x * LN_10)) }
 
     /// `log(exp(a) + exp(b))` without overflow.
-    method logaddexp(a, b) -> Same { Float: scalar::logaddexp(a, b) }
+    Method logaddexp(a, b) -> Same { Float: scalar::logaddexp(a, b) }
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g, y) { a: (g * (a - y).exp()), b: (g * (b - y).exp()) }
 
     /// Square root, correctly rounded; NaN below 0. The gradient at 0 is infinite.
-    method sqrt(x) -> Same { Float: x.sqrt() }
+    Method sqrt(x) -> Same { Float: x.sqrt() }
     domain [0.2, 5.0];
     vjp(g, y) { x: (g * 0.5 / y) }
 
     /// `1 / sqrt(x)`.
-    method rsqrt(x) -> Same { Float: scalar::rsqrt(x) }
+    Method rsqrt(x) -> Same { Float: scalar::rsqrt(x) }
     domain [0.2, 5.0];
     vjp(g, y) { x: (g * -0.5 * y * y * y) }
 
     /// Cube root, of negative numbers too.
-    method cbrt(x) -> Same { Float: scalar::cbrt(x) }
+    Method cbrt(x) -> Same { Float: scalar::cbrt(x) }
     domain [0.3, 4.0];
     vjp(g, y) { x: (g / (3.0 * y * y)) }
 
     /// `sqrt(a² + b²)` without overflow.
-    function hypot(a, b) -> Same { Float: scalar::hypot(a, b) }
+    Function hypot(a, b) -> Same { Float: scalar::hypot(a, b) }
     domain [0.3, 3.0], [0.3, 3.0];
     vjp(g, y) { a: (g * a / y), b: (g * b / y) }
 
     /// Logistic function `1 / (1 + exp(-x))`.
-    method sigmoid(x) -> Same { Float: scalar::sigmoid(x) }
+    Method sigmoid(x) -> Same { Float: scalar::sigmoid(x) }
     domain [-4.0, 4.0];
     vjp(g, y) { x: (g * y * (1.0 - y)) }
 
     /// `log(sigmoid(x))` without underflow.
-    method log_sigmoid(x) -> Same { Float: scalar::log_sigmoid(x) }
+    Method log_sigmoid(x) -> Same { Float: scalar::log_sigmoid(x) }
     domain [-4.0, 4.0];
     vjp(g) { x: (g * (-x).sigmoid()) }
 
     /// Error function `2/√π ∫₀ˣ exp(-t²) dt`.
-    method erf(x) -> Same { Float: scalar::erf(x) }
+    Method erf(x) -> Same { Float: scalar::erf(x) }
     domain [-2.5, 2.5];
     vjp(g) { x: (g * (-(x * x)).exp() * FRAC_2_SQRT_PI) }
 
     /// Complementary error function `1 - erf(x)`, exact in its tail.
-    method erfc(x) -> Same { Float: scalar::erfc(x) }
+    Method erfc(x) -> Same { Float: scalar::erfc(x) }
     domain [-2.5, 2.5];
     vjp(g) { x: (g * (-(x * x)).exp() * -FRAC_2_SQRT_PI) }
 
     /// Inverse of the error function; ±inf at ±1, NaN outside.
-    method erfinv(x) -> Same { Float: scalar::erfinv(x) }
+    Method erfinv(x) -> Same { Float: scalar::erfinv(x) }
     domain [-0.9, 0.9];
     vjp(g, y) { x: (g * (y * y).exp() / FRAC_2_SQRT_PI) }
 }

@@ -14,11 +14,26 @@ use crate::error::{self, Result};
 use crate::scalar::wgsl::WgslType;
 use crate::tile::TileKernel;
 
+#[macro_use]
+mod macros;
+
 pub mod arithmetic;
 pub mod bits;
 pub mod comparison;
 pub mod exponential;
 pub mod trigonometric;
+
+/// Every elementwise op, file by file.
+pub fn tables() -> impl Iterator<Item = &'static Elementwise> {
+    let files = [
+        arithmetic::TABLE,
+        comparison::TABLE,
+        bits::TABLE,
+        exponential::TABLE,
+        trigonometric::TABLE,
+    ];
+    files.into_iter().flatten().copied()
+}
 
 /// The dtype of a result from that of the operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +44,23 @@ pub enum ResultRule {
     Bool,
 }
 
+/// Where Python finds an op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A function and a method of `Tensor`
+    Method,
+    /// A function
+    Function,
+    /// Nowhere: other ops build on it
+    Hidden,
+}
+
 /// One elementwise op of the table.
 pub struct Elementwise {
     /// The name, in Python too
     pub name: &'static str,
+    /// Where Python finds it
+    pub place: Place,
     /// The docstring
     pub doc: &'static str,
     /// One parameter per operand
@@ -43,10 +71,8 @@ pub struct Elementwise {
     pub result: ResultRule,
     /// Whether the first operand is a bool condition outside the promotion
     pub condition: bool,
-    /// The kernel for a register type
-    pub kernel: fn(Compute) -> Option<TileKernel>,
-    /// The formula in WGSL: the lines of a body over operands `a`, `b`, `c`, and its result
-    pub wgsl: fn(WgslType) -> Option<(String, String)>,
+    /// Instances of the formula
+    pub instance: fn(Want) -> Option<Instance>,
     /// The gradient by each operand
     pub vjp: &'static [ElementRule],
     /// Where tests sample each operand
@@ -76,6 +102,14 @@ impl Elementwise {
     /// Whether operand `i` is a condition, which must be bool.
     pub fn is_condition(&self, i: usize) -> bool {
         self.condition && i == 0
+    }
+
+    /// The kernel for a register type.
+    pub fn kernel(&self, compute: Compute) -> Option<TileKernel> {
+        match (self.instance)(Want::Kernel(compute)) {
+            Some(Instance::Kernel(kernel)) => Some(kernel),
+            _ => None,
+        }
     }
 
     /// What the rule of operand `i` reads.
@@ -163,198 +197,19 @@ impl Elementwise {
     }
 }
 
-/// The kernel of a clause for a register type, if the clause covers it.
-#[macro_export]
-macro_rules! clause_kernel {
-    (Float, $kernel:ident, $F:ident, $compute:ident, $($t:ident)?) => {
-        match $compute {
-            $crate::dtype::Compute::F32 => Some($crate::tile::$kernel::<$F, $($t,)? f32>()),
-            $crate::dtype::Compute::F64 => Some($crate::tile::$kernel::<$F, f64>()),
-            _ => None,
-        }
-    };
+/// What is asked of a formula.
+#[derive(Clone, Copy)]
+pub enum Want {
+    /// The kernel for a register type
+    Kernel(Compute),
+    /// The text for a WGSL type
+    Text(WgslType),
 }
 
-/// Declares elementwise ops. Each clause is a formula for a class of register types, generic over
-/// the trait of that class; results are the operands' type or bool.
-///
-/// ```text
-/// elementwise! {
-///     /// Hyperbolic tangent of each element.
-///     method tanh(x) -> Same { Float: scalar::tanh(x) }
-///     domain [-4.0, 4.0];
-///     vjp(g, y) { x: g * (1.0 - y * y) }
-/// }
-/// ```
-/// `vjp(g, y) { x: zero }` says that no gradient flows, on purpose; leaving an operand out does not
-/// compile.
-#[macro_export]
-macro_rules! elementwise {
-    (@method method) => { true };
-    (@method function) => { false };
-
-    (@classes) => { $crate::ops::declare::Classes::NONE };
-    (@classes $($class:ident)+) => {
-        $crate::ops::declare::Classes::NONE $(.or($crate::elementwise!(@class $class)))+
-    };
-    (@class Float) => { $crate::ops::declare::Classes::FLOAT };
-    (@class Int) => { $crate::ops::declare::Classes::INT };
-    (@class Signed) => { $crate::ops::declare::Classes::INT };
-    (@class Numeric) => { $crate::ops::declare::Classes::NUMERIC };
-    (@class Bool) => { $crate::ops::declare::Classes::BOOL };
-
-    // The formula of a clause as a unit struct, then `$then` for each register type it covers.
-    (@formula Float $out:ident ($($x:ident),+) $body:expr) => {
-        $crate::elementwise!(@impl $crate::scalar::Float, $out, ($($x),+), $body);
-    };
-    (@formula Int $out:ident ($($x:ident),+) $body:expr) => {
-        $crate::elementwise!(@impl $crate::scalar::Int, $out, ($($x),+), $body);
-    };
-    (@formula Numeric $out:ident ($($x:ident),+) $body:expr) => {
-        $crate::elementwise!(@impl $crate::scalar::Scalar, $out, ($($x),+), $body);
-    };
-    (@formula Bool $out:ident ($($x:ident),+) $body:expr) => {
-        $crate::elementwise!(@impl $crate::scalar::Truth, $out, ($($x),+), $body);
-    };
-
-    (@out Same $S:ident) => { $S };
-    (@out Bool $S:ident) => { $S::Mask };
-
-    (@impl $bound:path, $out:ident, ($a:ident), $body:expr) => {
-        impl<S: $bound> $crate::tile::Map1<S> for F {
-            type Out = $crate::elementwise!(@out $out S);
-            #[inline(always)]
-            fn map($a: S) -> Self::Out { $body }
-        }
-    };
-    (@impl $bound:path, $out:ident, ($a:ident, $b:ident), $body:expr) => {
-        impl<S: $bound> $crate::tile::Map2<S, S> for F {
-            type Out = $crate::elementwise!(@out $out S);
-            #[inline(always)]
-            fn map($a: S, $b: S) -> Self::Out { $body }
-        }
-    };
-    // The only ternary form has a condition first.
-    (@impl $bound:path, $out:ident, ($c:ident, $a:ident, $b:ident), $body:expr) => {
-        impl<S: $bound> $crate::tile::Map3<S::Mask, S, S> for F {
-            type Out = $crate::elementwise!(@out $out S);
-            #[inline(always)]
-            fn map($c: S::Mask, $a: S, $b: S) -> Self::Out { $body }
-        }
-    };
-
-    (@kernel ($a:ident) $T:ty) => { $crate::tile::kernel1::<F, $T>() };
-    (@kernel ($a:ident, $b:ident) $T:ty) => { $crate::tile::kernel2::<F, $T, $T>() };
-    (@kernel ($c:ident, $a:ident, $b:ident) $T:ty) => { $crate::tile::kernel3::<F, bool, $T, $T>() };
-
-    (@kernels Float $xs:tt $compute:ident) => {
-        match $compute {
-            $crate::dtype::Compute::F32 => Some($crate::elementwise!(@kernel $xs f32)),
-            $crate::dtype::Compute::F64 => Some($crate::elementwise!(@kernel $xs f64)),
-            _ => None,
-        }
-    };
-    (@kernels Int $xs:tt $compute:ident) => {
-        match $compute {
-            $crate::dtype::Compute::I32 => Some($crate::elementwise!(@kernel $xs i32)),
-            $crate::dtype::Compute::I64 => Some($crate::elementwise!(@kernel $xs i64)),
-            $crate::dtype::Compute::U32 => Some($crate::elementwise!(@kernel $xs u32)),
-            $crate::dtype::Compute::U64 => Some($crate::elementwise!(@kernel $xs u64)),
-            _ => None,
-        }
-    };
-    (@kernels Numeric $xs:tt $compute:ident) => {
-        match $compute {
-            $crate::dtype::Compute::F32 => Some($crate::elementwise!(@kernel $xs f32)),
-            $crate::dtype::Compute::F64 => Some($crate::elementwise!(@kernel $xs f64)),
-            $crate::dtype::Compute::I32 => Some($crate::elementwise!(@kernel $xs i32)),
-            $crate::dtype::Compute::I64 => Some($crate::elementwise!(@kernel $xs i64)),
-            $crate::dtype::Compute::U32 => Some($crate::elementwise!(@kernel $xs u32)),
-            $crate::dtype::Compute::U64 => Some($crate::elementwise!(@kernel $xs u64)),
-            _ => None,
-        }
-    };
-    (@kernels Bool $xs:tt $compute:ident) => {
-        match $compute {
-            $crate::dtype::Compute::Bool => Some($crate::elementwise!(@kernel $xs bool)),
-            _ => None,
-        }
-    };
-
-    (@print ($a:ident) $ty:expr, $T:ty) => {
-        $crate::scalar::wgsl::print1::<$T, _>(|a| <F as $crate::tile::Map1<$T>>::map(a))
-    };
-    (@print ($a:ident, $b:ident) $ty:expr, $T:ty) => {
-        $crate::scalar::wgsl::print2::<$T, _>(|a, b| <F as $crate::tile::Map2<$T, $T>>::map(a, b))
-    };
-    (@print ($c:ident, $a:ident, $b:ident) $ty:expr, $T:ty) => {
-        $crate::scalar::wgsl::print3::<$T, _>(|c, a, b| {
-            <F as $crate::tile::Map3<<$T as $crate::scalar::Truth>::Mask, $T, $T>>::map(c, a, b)
-        })
-    };
-    (@wgsl Float $xs:tt $ty:ident) => {
-        match $ty {
-            $crate::scalar::wgsl::WgslType::F32 =>
-                Some($crate::elementwise!(@print $xs $ty, $crate::scalar::wgsl::F32)),
-            _ => None,
-        }
-    };
-    (@wgsl Int $xs:tt $ty:ident) => {
-        match $ty {
-            $crate::scalar::wgsl::WgslType::I32 =>
-                Some($crate::elementwise!(@print $xs $ty, $crate::scalar::wgsl::I32)),
-            $crate::scalar::wgsl::WgslType::U32 =>
-                Some($crate::elementwise!(@print $xs $ty, $crate::scalar::wgsl::U32)),
-            _ => None,
-        }
-    };
-    (@wgsl Numeric $xs:tt $ty:ident) => {
-        match $ty {
-            $crate::scalar::wgsl::WgslType::F32 =>
-                Some($crate::elementwise!(@print $xs $ty, $crate::scalar::wgsl::F32)),
-            $crate::scalar::wgsl::WgslType::I32 =>
-                Some($crate::elementwise!(@print $xs $ty, $crate::scalar::wgsl::I32)),
-            $crate::scalar::wgsl::WgslType::U32 =>
-                Some($crate::elementwise!(@print $xs $ty, $crate::scalar::wgsl::U32)),
-            _ => None,
-        }
-    };
-    (@wgsl Bool $xs:tt $ty:ident) => {
-        match $ty {
-            $crate::scalar::wgsl::WgslType::Bool =>
-                Some($crate::elementwise!(@print $xs $ty, $crate::scalar::wgsl::Bool)),
-            _ => None,
-        }
-    };
-
-    (@condition ($a:ident)) => { false };
-    (@condition ($a:ident, $b:ident)) => { false };
-    (@condition ($c:ident, $a:ident, $b:ident)) => { true };
-
-    (@rule $xs:tt ($g:ident $(, $y:ident)?) zero) => { $crate::ops::rule::ElementRule::Zero };
-    (@rule ($($x:ident),+) ($g:ident $(, $y:ident)?) $rule:expr) => {
-        $crate::ops::rule::ElementRule::Formula({
-            #[allow(unused_variables, unused_assignments)]
-            fn formula<'e>(rule: &$crate::ops::rule::Rule<'_, 'e>) -> $crate::ops::emit::Expr<'e> {
-                let $g = rule.g;
-                $(let $y = rule.y;)?
-                let mut i = 0;
-                $( let $x = rule.args[i]; i += 1; )+
-                $rule
-            }
-            formula
-        })
-    };
-
-    ($(
-        $(#[doc = $doc:literal])+
-        $place:ident $name:ident $xs:tt -> $out:ident { $($class:ident: $body:expr),+ $(,)? }
-        domain $([$low:literal, $high:literal]),+;
-        vjp $gy:tt { $($wrt:ident: $rule:tt),+ $(,)? }
-    )*) => {
-        $( $crate::elementwise!(@one $(#[doc = $doc])+ $place $name $xs $out
-            { $($class: $body),+ } [$([$low, $high]),+] $gy { $($wrt: $rule),+ }); )*
-        /// The elementwise ops declared in this file.
-        pub static TABLE: &[&$crate::ops::elementwise::Elementwise] = &[$(&ops::$name),*];
-    };
+/// One instance of a formula.
+pub enum Instance {
+    /// Compiled
+    Kernel(TileKernel),
+    /// Printed: the lines of a body over operands `a`, `b`, `c`, and its result
+    Text(String, String),
 }

@@ -1,71 +1,70 @@
 //! Trigonometric and hyperbolic functions and their inverses. Angles are in radians.
 
-use crate::elementwise;
 use crate::scalar;
 
 elementwise! {
     /// Sine of each element.
-    method sin(x) -> Same { Float: scalar::sin(x) }
+    Method sin(x) -> Same { Float: scalar::sin(x) }
     domain [-4.0, 4.0];
     vjp(g) { x: (g * x.cos()) }
 
     /// Cosine of each element.
-    method cos(x) -> Same { Float: scalar::cos(x) }
+    Method cos(x) -> Same { Float: scalar::cos(x) }
     domain [-4.0, 4.0];
     vjp(g) { x: (-(g * x.sin())) }
 
     /// Tangent of each element.
-    method tan(x) -> Same { Float: scalar::tan(x) }
+    Method tan(x) -> Same { Float: scalar::tan(x) }
     domain [-1.2, 1.2];
     vjp(g, y) { x: (g * (1.0 + y * y)) }
 
     /// Inverse sine, in [-π/2, π/2]; NaN outside [-1, 1].
-    method asin(x) -> Same { Float: scalar::asin(x) }
+    Method asin(x) -> Same { Float: scalar::asin(x) }
     domain [-0.9, 0.9];
     vjp(g) { x: (g * (1.0 - x * x).rsqrt()) }
 
     /// Inverse cosine, in [0, π]; NaN outside [-1, 1].
-    method acos(x) -> Same { Float: scalar::acos(x) }
+    Method acos(x) -> Same { Float: scalar::acos(x) }
     domain [-0.9, 0.9];
     vjp(g) { x: (-(g * (1.0 - x * x).rsqrt())) }
 
     /// Inverse tangent, in [-π/2, π/2].
-    method atan(x) -> Same { Float: scalar::atan(x) }
+    Method atan(x) -> Same { Float: scalar::atan(x) }
     domain [-4.0, 4.0];
     vjp(g) { x: (g / (1.0 + x * x)) }
 
     /// The angle of the point with ordinate `a` and abscissa `b`, in [-π, π].
-    function atan2(a, b) -> Same { Float: scalar::atan2(a, b) }
+    Function atan2(a, b) -> Same { Float: scalar::atan2(a, b) }
     domain [0.3, 3.0], [0.3, 3.0];
     vjp(g) { a: (g * b / (a * a + b * b)), b: (-(g * a / (a * a + b * b))) }
 
     /// Hyperbolic sine of each element.
-    method sinh(x) -> Same { Float: scalar::sinh(x) }
+    Method sinh(x) -> Same { Float: scalar::sinh(x) }
     domain [-3.0, 3.0];
     vjp(g) { x: (g * x.cosh()) }
 
     /// Hyperbolic cosine of each element.
-    method cosh(x) -> Same { Float: scalar::cosh(x) }
+    Method cosh(x) -> Same { Float: scalar::cosh(x) }
     domain [-3.0, 3.0];
     vjp(g) { x: (g * x.sinh()) }
 
     /// Hyperbolic tangent of each element.
-    method tanh(x) -> Same { Float: scalar::tanh(x) }
+    Method tanh(x) -> Same { Float: scalar::tanh(x) }
     domain [-3.0, 3.0];
     vjp(g, y) { x: (g * (1.0 - y * y)) }
 
     /// Inverse hyperbolic sine of each element.
-    method asinh(x) -> Same { Float: scalar::asinh(x) }
+    Method asinh(x) -> Same { Float: scalar::asinh(x) }
     domain [-3.0, 3.0];
     vjp(g) { x: (g * (1.0 + x * x).rsqrt()) }
 
     /// Inverse hyperbolic cosine; NaN below 1.
-    method acosh(x) -> Same { Float: scalar::acosh(x) }
+    Method acosh(x) -> Same { Float: scalar::acosh(x) }
     domain [1.3, 4.0];
     vjp(g) { x: (g * (x * x - 1.0).rsqrt()) }
 
     /// Inverse hyperbolic tangent; ±inf at ±1, NaN outside.
-    method atanh(x) -> Same { Float: scalar::atanh(x) }
+    Method atanh(x) -> Same { Float: scalar::atanh(x) }
     domain [-0.9, 0.9];
     vjp(g) { x: (g / (1.0 - x * x)) }
 }

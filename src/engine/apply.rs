@@ -1,0 +1,91 @@
+//! One op on values: computed by the CPU, recorded on the tape.
+
+use smallvec::SmallVec;
+
+use super::eager::{self, Eager};
+use super::tape::{self, Operand, Value};
+use crate::array::Array;
+use crate::cpu;
+use crate::error::Result;
+use crate::ops::elementwise::Elementwise;
+use crate::ops::emit::{Arg, Expr, catch};
+use crate::ops::op::Op;
+
+/// Computes an op whose operands are promoted already.
+pub fn apply(op: Op, args: &[Operand<'_>], record: bool) -> Result<Value> {
+    let array = compute(&op, args)?;
+    if record { tape::record(op, args, array) } else { Ok(Value::plain(array)) }
+}
+
+fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
+    if let Op::Call(call) = op {
+        let outputs = eager::call(call.composite, &call.attributes, args, false)?;
+        return Ok(outputs.into_iter().next().map(|v| v.array).unwrap_or_else(|| unreachable!("one result")));
+    }
+    let args: SmallVec<[cpu::Operand<'_>; 3]> = args.iter().map(|arg| arg.cpu()).collect();
+    cpu::execute(op, &args)
+}
+
+/// An elementwise op on operands of any dtypes.
+pub fn map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Value> {
+    if plain_operands(def, args) {
+        return apply(Op::Map(def), args, tape::recording());
+    }
+    let cx = Eager::new(tape::recording());
+    let operands: SmallVec<[Arg; 3]> = args.iter().map(|&arg| cx.operand(arg)).collect();
+    let result = catch(|| {
+        let exprs: SmallVec<[Expr<'_>; 3]> = operands.iter().map(|&arg| Expr::new(&cx, arg)).collect();
+        def.call(&exprs)
+    })?;
+    cx.take(result)
+}
+
+/// Whether operands need no promotion: one dtype, and numbers that it holds.
+fn plain_operands(def: &Elementwise, args: &[Operand<'_>]) -> bool {
+    let mut dtype = None;
+    for arg in args {
+        if let Operand::Value(v) = arg {
+            if *dtype.get_or_insert(v.dtype()) != v.dtype() {
+                return false;
+            }
+        }
+    }
+    let Some(dtype) = dtype else { return false };
+    !def.condition
+        && args.iter().all(|arg| match arg {
+            Operand::Value(_) => true,
+            Operand::Scalar(s) => s.class() <= dtype.class() && s.fits(dtype),
+        })
+}
+
+/// An elementwise op whose result replaces its first operand: in the same memory where nobody else
+/// holds it and the result fits, else in a new buffer.
+pub fn map_in_place(def: &'static Elementwise, mut first: Value, rest: &[Operand<'_>]) -> Result<Value> {
+    let mut args: SmallVec<[Operand<'_>; 3]> = SmallVec::new();
+    args.push(Operand::Value(&first));
+    args.extend_from_slice(rest);
+    let records = tape::recording() && args.iter().any(|arg| matches!(arg, Operand::Value(v) if v.requires_grad()));
+    let unique = !records && first.array.buffer.is_unique() && first.array.is_contiguous();
+    if !unique || !plain_operands(def, &args) {
+        return map(def, &args);
+    }
+    let types: SmallVec<[_; 3]> = args.iter().map(|arg| arg.ty()).collect();
+    let ty = Op::Map(def).infer(&types)?;
+    if ty.dtype != first.dtype() || ty.shape != *first.shape() {
+        return map(def, &args);
+    }
+    let operands: SmallVec<[cpu::Operand<'_>; 3]> = args.iter().map(|arg| arg.cpu()).collect();
+    cpu::map_into(def, &operands, &first.array)?;
+    first.history = tape::History::None;
+    Ok(first)
+}
+
+impl<'a> Operand<'a> {
+    /// What kernels see.
+    pub fn cpu(self) -> cpu::Operand<'a> {
+        match self {
+            Operand::Value(v) => cpu::Operand::Array(&v.array),
+            Operand::Scalar(s) => cpu::Operand::Scalar(s),
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! The backward sweep: cotangents travel from outputs to leaves along the tape.
+//!
+//! Entries are taken in falling order of their sequence numbers, so every cotangent is complete when
+//! its entry's turn comes. The sweep accumulates and undoes broadcasting; rules do neither. Gradients
+//! are committed after the whole sweep has succeeded.
+
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+
+use super::apply::apply;
+use super::eager::Eager;
+use super::site::{self, Site};
+use super::tape::{Entry, History, Kept, Leaf, Link, Operand, Saved, Step, Value, host_calls};
+use crate::array::Array;
+use crate::cpu;
+use crate::dtype::Scalar;
+use crate::error::{self, Error, Result};
+use crate::ops::attributes::ScatterMode;
+use crate::ops::elementwise::arithmetic;
+use crate::ops::emit::{Arg, Expr, catch};
+use crate::ops::op::{Op, Type};
+use crate::ops::rule::Rule;
+use crate::shape::Shape;
+
+/// How a sweep treats the tape.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Keep saved values for another sweep
+    pub retain_graph: bool,
+    /// Record the sweep itself
+    pub create_graph: bool,
+}
+
+/// Identifies where a gradient is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Target {
+    Leaf(usize),
+    Entry(u64),
+}
+
+fn target(history: &History) -> Option<Target> {
+    match history {
+        History::None => None,
+        History::Leaf(leaf) => Some(Target::Leaf(Arc::as_ptr(leaf) as usize)),
+        History::Entry(entry) => Some(Target::Entry(entry.sequence)),
+    }
+}
+
+/// Adds the gradients of `outputs` to the `.grad` of every leaf they depend on.
+pub fn backward(outputs: &[(Value, Option<Value>)], options: Options) -> Result<()> {
+    let seeds = seeds("backward", outputs, options)?;
+    let mut sweep = Sweep::new(options, None);
+    sweep.run("backward", seeds)?;
+    // All sums first, then all writes: a failure leaves every gradient as it was.
+    let mut updates = Vec::with_capacity(sweep.leaves.len());
+    for (leaf, g) in std::mem::take(&mut sweep.leaf_order).into_iter().filter_map(|key| sweep.leaves.remove(&key)) {
+        let g = leaf.hooks.run(g)?;
+        let old = leaf.grad.lock().as_ref().map(|shared| shared.lock().clone());
+        let new = match old {
+            Some(old) => add(&old, &g, options.create_graph)?,
+            None => g,
+        };
+        updates.push((leaf, new));
+    }
+    for (leaf, new) in updates {
+        let mut slot = leaf.grad.lock();
+        match slot.as_ref() {
+            Some(shared) => *shared.lock() = new,
+            None => *slot = Some(Arc::new(Mutex::new(new))),
+        }
+    }
+    Ok(())
+}
+
+/// The gradients of `outputs` by `inputs`, touching no `.grad`; `None` where nothing depends on the
+/// input.
+pub fn gradients(
+    op: &str,
+    outputs: &[(Value, Option<Value>)],
+    inputs: &[Value],
+    options: Options,
+) -> Result<Vec<Option<Value>>> {
+    let mut wanted = FxHashSet::default();
+    for input in inputs {
+        let Some(target) = target(&input.history) else {
+            return Err(error::gradient(op, "an input does not require a gradient", "set requires_grad=True"));
+        };
+        wanted.insert(target);
+    }
+    let seeds = seeds(op, outputs, options)?;
+    let needed = needed(&seeds, &wanted);
+    let mut sweep = Sweep::new(options, Some(Selection { wanted, needed }));
+    sweep.run(op, seeds)?;
+    let find = |input: &Value| match target(&input.history) {
+        Some(Target::Leaf(key)) => sweep.leaves.get(&key).map(|(_, g)| g.clone()),
+        Some(target) => sweep.found.get(&target).cloned(),
+        None => None,
+    };
+    Ok(inputs.iter().map(find).collect())
+}
+
+/// The cotangents a sweep starts with.
+fn seeds(op: &str, outputs: &[(Value, Option<Value>)], options: Options) -> Result<Vec<(History, Value)>> {
+    let mut seeds = Vec::with_capacity(outputs.len());
+    for (y, seed) in outputs {
+        if !y.requires_grad() {
+            return Err(error::gradient(
+                op,
+                "nothing here requires a gradient",
+                "no requires_grad=True tensor was used while recording was on",
+            ));
+        }
+        let seed = match seed {
+            Some(g) if g.shape() != y.shape() => {
+                let facts = format!("got {} for an output of shape {}", g.shape(), y.shape());
+                return Err(error::bad_shape(op, "the gradient's shape differs from the output's", facts));
+            }
+            Some(g) if g.dtype() != y.dtype() => {
+                apply(Op::Cast(y.dtype()), &[Operand::Value(g)], options.create_graph)?
+            }
+            Some(g) => g.clone(),
+            None if y.shape().count() != 1 => {
+                let facts = format!("got shape {}; pass gradient=", y.shape());
+                return Err(error::gradient(op, "only a scalar output has an implicit gradient", facts));
+            }
+            None => {
+                let ty = Type::new(y.dtype(), y.shape().clone());
+                apply(Op::Fill(ty), &[Operand::Scalar(Scalar::Float(1.0))], false)?
+            }
+        };
+        seeds.push((y.history.clone(), seed));
+    }
+    Ok(seeds)
+}
+
+/// The entries on a path from the seeds to what is wanted.
+fn needed(seeds: &[(History, Value)], wanted: &FxHashSet<Target>) -> FxHashSet<u64> {
+    let mut seen: FxHashMap<u64, Arc<Entry>> = FxHashMap::default();
+    let mut stack: Vec<Arc<Entry>> = Vec::new();
+    for (history, _) in seeds {
+        if let History::Entry(entry) = history {
+            stack.push(entry.clone());
+        }
+    }
+    while let Some(entry) = stack.pop() {
+        if seen.contains_key(&entry.sequence) {
+            continue;
+        }
+        for link in &entry.links {
+            if let Link::Entry(next) = link {
+                stack.push(next.clone());
+            }
+        }
+        seen.insert(entry.sequence, entry);
+    }
+    let mut order: Vec<u64> = seen.keys().copied().collect();
+    order.sort_unstable();
+    let mut needed = FxHashSet::default();
+    for sequence in order {
+        let reaches = |link: &Link| match link {
+            Link::None => false,
+            Link::Leaf(leaf) => wanted.contains(&Target::Leaf(leaf.as_ptr() as usize)),
+            Link::Entry(entry) => needed.contains(&entry.sequence),
+        };
+        if wanted.contains(&Target::Entry(sequence)) || seen[&sequence].links.iter().any(reaches) {
+            needed.insert(sequence);
+        }
+    }
+    needed
+}
+
+/// What a sweep for chosen inputs looks at.
+struct Selection {
+    wanted: FxHashSet<Target>,
+    needed: FxHashSet<u64>,
+}
+
+struct Sweep {
+    options: Options,
+    selection: Option<Selection>,
+    /// Sequence numbers of entries with a cotangent, latest first
+    order: BinaryHeap<u64>,
+    pending: FxHashMap<u64, (Arc<Entry>, Value)>,
+    leaves: FxHashMap<usize, (Arc<Leaf>, Value)>,
+    leaf_order: Vec<usize>,
+    found: FxHashMap<Target, Value>,
+    /// Entries whose saved values go when the sweep has succeeded
+    used: Vec<Arc<Entry>>,
+}
+
+impl Sweep {
+    fn new(options: Options, selection: Option<Selection>) -> Sweep {
+        Sweep {
+            options,
+            selection,
+            order: BinaryHeap::new(),
+            pending: FxHashMap::default(),
+            leaves: FxHashMap::default(),
+            leaf_order: Vec::new(),
+            found: FxHashMap::default(),
+            used: Vec::new(),
+        }
+    }
+
+    fn run(&mut self, op: &str, seeds: Vec<(History, Value)>) -> Result<()> {
+        for (history, g) in seeds {
+            match history {
+                History::None => {}
+                History::Leaf(leaf) => self.to_leaf(leaf, g)?,
+                History::Entry(entry) => self.to_entry(&entry, g)?,
+            }
+        }
+        let here = site::current();
+        while let Some(sequence) = self.order.pop() {
+            let Some((entry, g)) = self.pending.remove(&sequence) else { continue };
+            let g = entry.run_hooks(g)?;
+            if let Some(selection) = &self.selection {
+                if selection.wanted.contains(&Target::Entry(sequence)) {
+                    self.found.insert(Target::Entry(sequence), g.clone());
+                }
+            }
+            self.step(op, &entry, g).map_err(|error| located(error, &entry))?;
+            if self.options.retain_graph {
+                continue;
+            }
+            match host_calls() {
+                true => self.used.push(entry),
+                false => free(&entry, here),
+            }
+        }
+        for entry in self.used.drain(..) {
+            free(&entry, here);
+        }
+        Ok(())
+    }
+
+    /// Runs the rules of one entry.
+    fn step(&mut self, op: &str, entry: &Arc<Entry>, g: Value) -> Result<()> {
+        let step = match &entry.step {
+            Step::Op(step) => step,
+            Step::Host(rule) => {
+                let cotangents = rule.backward(&g, self.options.create_graph)?;
+                for (i, cotangent) in cotangents.into_iter().enumerate().take(entry.links.len()) {
+                    if let Some(cotangent) = cotangent {
+                        self.deliver(entry, i, cotangent)?;
+                    }
+                }
+                return Ok(());
+            }
+        };
+        for i in 0..entry.links.len() {
+            if !self.wants(&entry.links[i]) {
+                continue;
+            }
+            if self.add_in_place(entry, step, i, &g)? {
+                continue;
+            }
+            let cotangent = self.rule(op, entry, step, i, &g)?;
+            if let Some(cotangent) = cotangent {
+                self.deliver(entry, i, cotangent)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn wants(&self, link: &Link) -> bool {
+        match (link, &self.selection) {
+            (Link::None, _) => false,
+            (_, None) => true,
+            (Link::Leaf(leaf), Some(s)) => s.wanted.contains(&Target::Leaf(leaf.as_ptr() as usize)),
+            (Link::Entry(entry), Some(s)) => s.needed.contains(&entry.sequence),
+        }
+    }
+
+    /// The cotangent of operand `i`, by the op's rule.
+    fn rule(&self, op: &str, entry: &Arc<Entry>, step: &Op, i: usize, g: &Value) -> Result<Option<Value>> {
+        let record = self.options.create_graph;
+        let cx = Eager::new(record);
+        let (args, y) = {
+            let kept = entry.kept.lock();
+            check_kept(op, entry, &kept)?;
+            let args: SmallVec<[Arg; 4]> = kept
+                .args
+                .iter()
+                .zip(&entry.links)
+                .map(|(saved, link)| restore(&cx, saved, || if record { link.history() } else { History::None }))
+                .collect();
+            let own = || if record { History::Entry(entry.clone()) } else { History::None };
+            (args, restore(&cx, &kept.result, own))
+        };
+        let g = cx.value(g.clone());
+        let cotangent = catch(|| {
+            let exprs: SmallVec<[Expr<'_>; 4]> = args.iter().map(|&arg| Expr::new(&cx, arg)).collect();
+            step.vjp(&Rule { args: &exprs, y: Expr::new(&cx, y), g: Expr::new(&cx, g) }, i)
+        })?;
+        cotangent.map(|x| cx.take(x)).transpose()
+    }
+
+    /// Parts of one value are added into one buffer, so that a loop over `x[t]` stays linear.
+    fn add_in_place(&mut self, entry: &Arc<Entry>, step: &Op, i: usize, g: &Value) -> Result<bool> {
+        if self.options.create_graph || i != 0 || !matches!(step, Op::Slice(_) | Op::Gather) {
+            return Ok(false);
+        }
+        let (shape, indices) = {
+            let kept = entry.kept.lock();
+            check_kept("backward", entry, &kept)?;
+            let indices: SmallVec<[Array; 2]> = kept.args[1..].iter().filter_map(Saved::array).cloned().collect();
+            (kept.args[0].shape(), indices)
+        };
+        let slot = match &entry.links[0] {
+            Link::None => return Ok(true),
+            Link::Leaf(leaf) => leaf.upgrade().and_then(|leaf| self.leaves.get_mut(&(Arc::as_ptr(&leaf) as usize))).map(|(_, g)| g),
+            Link::Entry(entry) => self.pending.get_mut(&entry.sequence).map(|(_, g)| g),
+        };
+        let usable = |v: &Value| v.array.buffer.is_unique() && v.array.is_contiguous();
+        let add = |mut sum: Array| -> Result<Array> {
+            match step {
+                Op::Slice(at) => cpu::add_into_slice(&sum, at, &g.array)?,
+                _ => {
+                    let refs: SmallVec<[&Array; 2]> = indices.iter().collect();
+                    sum = cpu::scatter(sum, &refs, &g.array, ScatterMode::Add)?;
+                }
+            }
+            Ok(sum)
+        };
+        match slot {
+            Some(slot) if usable(slot) => {
+                // The buffer is taken out, so that it is held once while it is written.
+                let empty = Array::zeros(g.dtype(), Shape::of(&[0]))?;
+                let sum = std::mem::replace(&mut slot.array, empty);
+                slot.array = add(sum)?;
+            }
+            _ => {
+                let sum = add(Array::zeros(g.dtype(), shape)?)?;
+                self.deliver(entry, 0, Value::plain(sum))?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Hands a cotangent to operand `i`, in that operand's shape and dtype.
+    fn deliver(&mut self, entry: &Entry, i: usize, cotangent: Value) -> Result<()> {
+        let ty = match &entry.kept.lock().args[i] {
+            Saved::Array(array) => Some(Type::new(array.dtype, array.shape().clone())),
+            Saved::Type(ty) => Some(ty.clone()),
+            Saved::Scalar(_) => None,
+        };
+        let Some(ty) = ty else { return Ok(()) };
+        let cotangent = self.fit(entry, cotangent, &ty)?;
+        match &entry.links[i] {
+            Link::None => Ok(()),
+            Link::Leaf(leaf) => leaf.upgrade().map_or(Ok(()), |leaf| self.to_leaf(leaf, cotangent)),
+            Link::Entry(entry) => self.to_entry(entry, cotangent),
+        }
+    }
+
+    fn fit(&self, entry: &Entry, cotangent: Value, ty: &Type) -> Result<Value> {
+        if *cotangent.shape() == ty.shape && cotangent.dtype() == ty.dtype {
+            return Ok(cotangent);
+        }
+        if !ty.shape.broadcasts_to(cotangent.shape()) {
+            let facts = format!("got {} for an operand of shape {}", cotangent.shape(), ty.shape);
+            return Err(error::bad_shape(entry.name(), "a rule gave a cotangent of the wrong shape", facts));
+        }
+        let cx = Eager::new(self.options.create_graph);
+        let g = cx.value(cotangent);
+        let sum = catch(|| Expr::new(&cx, g).sum_to(&ty.shape).cast(ty.dtype))?;
+        cx.take(sum)
+    }
+
+    fn to_entry(&mut self, entry: &Arc<Entry>, g: Value) -> Result<()> {
+        if let Some((_, sum)) = self.pending.get_mut(&entry.sequence) {
+            return accumulate(sum, g, self.options.create_graph);
+        }
+        self.order.push(entry.sequence);
+        self.pending.insert(entry.sequence, (entry.clone(), g));
+        Ok(())
+    }
+
+    fn to_leaf(&mut self, leaf: Arc<Leaf>, g: Value) -> Result<()> {
+        let key = Arc::as_ptr(&leaf) as usize;
+        if let Some((_, sum)) = self.leaves.get_mut(&key) {
+            return accumulate(sum, g, self.options.create_graph);
+        }
+        self.leaf_order.push(key);
+        self.leaves.insert(key, (leaf, g));
+        Ok(())
+    }
+}
+
+impl Saved {
+    fn array(&self) -> Option<&Array> {
+        match self {
+            Saved::Array(array) => Some(array),
+            _ => None,
+        }
+    }
+
+    fn shape(&self) -> Shape {
+        match self {
+            Saved::Array(array) => array.shape().clone(),
+            Saved::Type(ty) => ty.shape.clone(),
+            Saved::Scalar(_) => Shape::scalar(),
+        }
+    }
+}
+
+fn restore(cx: &Eager, saved: &Saved, history: impl Fn() -> History) -> Arg {
+    match saved {
+        Saved::Array(array) => cx.value(Value { array: array.clone(), history: history() }),
+        Saved::Type(ty) => cx.absent(ty.clone()),
+        Saved::Scalar(scalar) => Arg::Scalar(*scalar),
+    }
+}
+
+/// `sum += g`, in the sum's own memory where nobody else holds it.
+fn accumulate(sum: &mut Value, g: Value, recorded: bool) -> Result<()> {
+    let in_place = !recorded && sum.array.buffer.is_unique() && sum.array.is_contiguous();
+    if in_place && sum.shape() == g.shape() && sum.dtype() == g.dtype() {
+        let operands = [cpu::Operand::Array(&sum.array), cpu::Operand::Array(&g.array)];
+        return cpu::map_into(&arithmetic::add, &operands, &sum.array);
+    }
+    *sum = add(sum, &g, recorded)?;
+    Ok(())
+}
+
+fn add(a: &Value, b: &Value, recorded: bool) -> Result<Value> {
+    apply(Op::Map(&arithmetic::add), &[Operand::Value(a), Operand::Value(b)], recorded)
+}
+
+fn check_kept(op: &str, entry: &Entry, kept: &Kept) -> Result<()> {
+    let Some(first) = kept.freed else { return Ok(()) };
+    let first = site::describe(first).map_or(String::new(), |line| format!(" at {line}"));
+    let node = site::describe(entry.site).map_or(entry.name().to_string(), |line| format!("{} at {line}", entry.name()));
+    Err(error::freed(op, node, first))
+}
+
+fn free(entry: &Entry, by: Site) {
+    let mut kept = entry.kept.lock();
+    if let Step::Op(op) = &entry.step {
+        // An entry that kept nothing can be swept again.
+        let keeps = kept.args.iter().chain([&kept.result]).any(|saved| matches!(saved, Saved::Array(_)));
+        if keeps || matches!(op, Op::Call(_)) {
+            kept.freed = Some(by);
+        }
+    }
+    let drop_data = |saved: &mut Saved| {
+        if let Saved::Array(array) = saved {
+            *saved = Saved::Type(Type::new(array.dtype, array.shape().clone()));
+        }
+    };
+    kept.args.iter_mut().for_each(drop_data);
+    drop_data(&mut kept.result);
+}
+
+fn located(error: Error, entry: &Entry) -> Error {
+    match site::describe(entry.site) {
+        Some(line) => error.note(format!("in the gradient of {}, made at {line}", entry.name())),
+        None => error,
+    }
+}
+

@@ -1,0 +1,116 @@
+//! Formulas run at once: the emission that computes.
+
+use std::cell::RefCell;
+
+use smallvec::SmallVec;
+
+use super::apply::apply;
+use super::tape::{Operand, Value};
+use crate::error::{self, Result};
+use crate::ops::declare::{Arguments, Attr, Composite};
+use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch};
+use crate::ops::op::{Op, Type};
+
+/// A value of a running formula.
+enum Slot {
+    /// Computed
+    Value(Value),
+    /// Its type only: a residual that was not kept, because the rule does not read it
+    Type(Type),
+}
+
+/// Computes every node as it is emitted, and records it where `record`.
+pub struct Eager {
+    slots: RefCell<Vec<Slot>>,
+    record: bool,
+}
+
+impl Eager {
+    /// An empty emission.
+    pub fn new(record: bool) -> Eager {
+        Eager { slots: RefCell::new(Vec::with_capacity(8)), record }
+    }
+
+    /// Adds a value.
+    pub fn value(&self, value: Value) -> Arg {
+        self.push(Slot::Value(value))
+    }
+
+    /// Adds a value of which only the type is known.
+    pub fn absent(&self, ty: Type) -> Arg {
+        self.push(Slot::Type(ty))
+    }
+
+    /// Adds an operand.
+    pub fn operand(&self, operand: Operand<'_>) -> Arg {
+        match operand {
+            Operand::Value(value) => self.value(value.clone()),
+            Operand::Scalar(scalar) => Arg::Scalar(scalar),
+        }
+    }
+
+    /// The value of an expression; a number becomes a tensor.
+    pub fn take(&self, x: Expr<'_>) -> Result<Value> {
+        let Arg::Node(id) = catch(|| x.tensor().arg())? else {
+            return Err(error::internal("a number is no value"));
+        };
+        match &self.slots.borrow()[id.0 as usize] {
+            Slot::Value(value) => Ok(value.clone()),
+            Slot::Type(_) => Err(error::internal("a formula gave a value that was not kept")),
+        }
+    }
+
+    fn push(&self, slot: Slot) -> Arg {
+        let mut slots = self.slots.borrow_mut();
+        slots.push(slot);
+        Arg::Node(Id(slots.len() as u32 - 1))
+    }
+}
+
+impl Emit for Eager {
+    fn emit(&self, op: Op, args: &[Arg]) -> Id {
+        let value = {
+            let slots = self.slots.borrow();
+            let operand = |arg: &Arg| match *arg {
+                Arg::Scalar(scalar) => Ok(Operand::Scalar(scalar)),
+                Arg::Node(id) => match &slots[id.0 as usize] {
+                    Slot::Value(value) => Ok(Operand::Value(value)),
+                    Slot::Type(_) => Err(error::internal(format!("{} reads a value that was not kept", op.name()))),
+                },
+            };
+            let operands: SmallVec<[Operand<'_>; 4]> = args.iter().map(operand).collect::<Result<_>>().or_throw();
+            apply(op, &operands, self.record).or_throw()
+        };
+        match self.push(Slot::Value(value)) {
+            Arg::Node(id) => id,
+            Arg::Scalar(_) => unreachable!("a pushed value is a node"),
+        }
+    }
+
+    fn ty(&self, id: Id) -> Type {
+        match &self.slots.borrow()[id.0 as usize] {
+            Slot::Value(value) => Type::new(value.dtype(), value.shape().clone()),
+            Slot::Type(ty) => ty.clone(),
+        }
+    }
+
+    fn keeps(&self, _: &'static Composite) -> bool {
+        self.record
+    }
+}
+
+/// Calls a composite: all its results.
+pub fn call(
+    composite: &'static Composite,
+    attributes: &[Attr],
+    operands: &[Operand<'_>],
+    record: bool,
+) -> Result<SmallVec<[Value; 1]>> {
+    let cx = Eager::new(record);
+    let args: SmallVec<[Arg; 6]> = operands.iter().map(|&operand| cx.operand(operand)).collect();
+    let outputs = catch(|| {
+        composite.call(&Arguments { cx: &cx, attributes, operands: &args })
+    });
+    let outputs = outputs.map_err(|error| error.within(composite.name))?;
+    outputs.into_iter().map(|x| cx.take(x)).collect()
+}

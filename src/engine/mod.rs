@@ -1,0 +1,9 @@
+//! Tensors as values: the tape, eager execution, the backward sweep, indexing, random state.
+
+pub mod apply;
+pub mod backward;
+pub mod eager;
+pub mod index;
+pub mod random;
+pub mod site;
+pub mod tape;

@@ -1,0 +1,61 @@
+//! Provenance: the Python line that made a node, as two small integers.
+//!
+//! The engine only stores sites. Who knows about frames (the Python border) installs a provider.
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+
+/// A code object (by its number in the border's table) and an instruction offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Site {
+    /// Number of the code object; 0 is unknown
+    pub code: u32,
+    /// Offset of the instruction
+    pub offset: u32,
+}
+
+/// Finds the running line, and spells a site as `file.py:12`.
+pub struct Provider {
+    /// The line running now on this thread
+    pub current: fn() -> Site,
+    /// The spelling of a site
+    pub describe: fn(Site) -> Option<String>,
+}
+
+static PROVIDER: OnceLock<Provider> = OnceLock::new();
+
+thread_local! {
+    /// Set while the interpreter lock is released: the line that started the work.
+    static PINNED: Cell<Option<Site>> = const { Cell::new(None) };
+}
+
+/// Installs the provider, once.
+pub fn install(provider: Provider) {
+    let _ = PROVIDER.set(provider);
+}
+
+/// The line running now; unknown without a provider.
+pub fn current() -> Site {
+    match (PINNED.get(), PROVIDER.get()) {
+        (Some(site), _) => site,
+        (None, Some(provider)) => (provider.current)(),
+        (None, None) => Site::default(),
+    }
+}
+
+/// Runs `f` with every node attributed to `site`.
+pub fn pinned<T>(site: Site, f: impl FnOnce() -> T) -> T {
+    struct Restore(Option<Site>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            PINNED.set(self.0);
+        }
+    }
+    let _restore = Restore(PINNED.replace(Some(site)));
+    f()
+}
+
+/// The spelling of a site, if it is known.
+pub fn describe(site: Site) -> Option<String> {
+    PROVIDER.get().and_then(|provider| (provider.describe)(site))
+}

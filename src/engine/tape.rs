@@ -1,0 +1,369 @@
+//! The tape: what was computed, kept as long as somebody may differentiate it.
+//!
+//! An entry is held by the values it made and by later entries that read them, and by nothing else:
+//! dropping a result frees its history at once. An entry names earlier entries only (sequence
+//! numbers fall along every link), so there are no cycles; leaves are held weakly, because a leaf's
+//! gradient may itself have a history. Nothing here recurses over links.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::site::{self, Site};
+use crate::array::Array;
+use crate::dtype::{DType, Scalar};
+use crate::error::Result;
+use crate::ops::op::{Op, OperandType, Type};
+use crate::ops::probe::{Mask, RESULT};
+use crate::shape::Shape;
+
+/// An immutable value: an array and how it came to be.
+#[derive(Clone)]
+pub struct Value {
+    /// The data
+    pub array: Array,
+    /// What backward follows
+    pub history: History,
+}
+
+/// Where a value's gradient goes.
+#[derive(Clone, Default)]
+pub enum History {
+    /// Nowhere
+    #[default]
+    None,
+    /// To a leaf's `.grad`
+    Leaf(Arc<Leaf>),
+    /// Through the op that made it
+    Entry(Arc<Entry>),
+}
+
+/// An operand of an eager call.
+#[derive(Clone, Copy)]
+pub enum Operand<'a> {
+    /// A tensor
+    Value(&'a Value),
+    /// A Python number
+    Scalar(Scalar),
+}
+
+impl<'a> Operand<'a> {
+    /// What type rules see.
+    pub fn ty(self) -> OperandType<'a> {
+        match self {
+            Operand::Value(v) => OperandType::Tensor(v.array.dtype, v.array.shape()),
+            Operand::Scalar(s) => OperandType::Scalar(s),
+        }
+    }
+}
+
+impl Value {
+    /// A value without history.
+    pub fn plain(array: Array) -> Value {
+        Value { array, history: History::None }
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.array.dtype
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &Shape {
+        self.array.shape()
+    }
+
+    /// Whether backward reaches it.
+    pub fn requires_grad(&self) -> bool {
+        !matches!(self.history, History::None)
+    }
+}
+
+/// A cell that holds a value: what a `.grad` handle and its leaf share.
+pub type Shared = Arc<Mutex<Value>>;
+
+/// A function run on a cotangent in the sweep; it may replace it.
+pub type Hook = Arc<dyn Fn(&Value) -> Result<Option<Value>> + Send + Sync>;
+
+/// The hooks of one value, by their handles.
+#[derive(Default)]
+pub struct Hooks(Mutex<Vec<(u64, Hook)>>);
+
+/// Hooks and host rules alive: while there are none, a sweep cannot fail halfway, and frees what it
+/// has used as it goes.
+static HOST_CALLS: AtomicI64 = AtomicI64::new(0);
+
+/// Whether a sweep may call code of the user's.
+pub fn host_calls() -> bool {
+    HOST_CALLS.load(Ordering::Relaxed) > 0
+}
+
+impl Hooks {
+    /// Adds a hook; the number removes it again.
+    pub fn add(&self, hook: Hook) -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        HOST_CALLS.fetch_add(1, Ordering::Relaxed);
+        self.0.lock().push((id, hook));
+        id
+    }
+
+    /// Removes a hook.
+    pub fn remove(&self, id: u64) {
+        let mut hooks = self.0.lock();
+        let before = hooks.len();
+        hooks.retain(|(i, _)| *i != id);
+        HOST_CALLS.fetch_sub((before - hooks.len()) as i64, Ordering::Relaxed);
+    }
+
+    /// Runs the hooks in order.
+    pub fn run(&self, mut g: Value) -> Result<Value> {
+        let hooks: SmallVec<[Hook; 2]> = self.0.lock().iter().map(|(_, hook)| hook.clone()).collect();
+        for hook in hooks {
+            if let Some(replaced) = hook(&g)? {
+                g = replaced;
+            }
+        }
+        Ok(g)
+    }
+}
+
+impl Drop for Hooks {
+    fn drop(&mut self) {
+        HOST_CALLS.fetch_sub(self.0.get_mut().len() as i64, Ordering::Relaxed);
+    }
+}
+
+/// A tensor whose gradient is wanted, with the place it goes to.
+#[derive(Default)]
+pub struct Leaf {
+    /// `.grad`
+    pub grad: Mutex<Option<Shared>>,
+    /// Hooks on its gradient
+    pub hooks: Hooks,
+}
+
+/// Where the cotangent of an operand goes.
+#[derive(Clone, Default)]
+pub enum Link {
+    /// Nowhere
+    #[default]
+    None,
+    /// To a leaf, if it still lives
+    Leaf(Weak<Leaf>),
+    /// To the entry that made the operand
+    Entry(Arc<Entry>),
+}
+
+impl Link {
+    fn to(history: &History) -> Link {
+        match history {
+            History::None => Link::None,
+            History::Leaf(leaf) => Link::Leaf(Arc::downgrade(leaf)),
+            History::Entry(entry) => Link::Entry(entry.clone()),
+        }
+    }
+
+    /// The history of the operand, for sweeps that are recorded.
+    pub fn history(&self) -> History {
+        match self {
+            Link::None => History::None,
+            Link::Leaf(leaf) => leaf.upgrade().map_or(History::None, History::Leaf),
+            Link::Entry(entry) => History::Entry(entry.clone()),
+        }
+    }
+}
+
+/// What an entry kept of an operand or its result.
+#[derive(Clone)]
+pub enum Saved {
+    /// The data, which a rule reads
+    Array(Array),
+    /// Only the type
+    Type(Type),
+    /// A number
+    Scalar(Scalar),
+}
+
+/// A rule written by the user.
+pub trait HostRule: Send + Sync {
+    /// The name in messages.
+    fn name(&self) -> &str;
+    /// The cotangents of the operands; recorded where `record`.
+    fn backward(&self, g: &Value, record: bool) -> Result<Vec<Option<Value>>>;
+}
+
+/// What an entry computed.
+pub enum Step {
+    /// An op, with its rule
+    Op(Op),
+    /// Something with a rule of the user's
+    Host(Arc<dyn HostRule>),
+}
+
+/// The values an entry keeps for its rules.
+pub struct Kept {
+    /// Operands
+    pub args: SmallVec<[Saved; 2]>,
+    /// The result
+    pub result: Saved,
+    /// The line whose backward freed them
+    pub freed: Option<Site>,
+}
+
+/// One recorded step.
+pub struct Entry {
+    /// Rises with time: later entries have larger numbers
+    pub sequence: u64,
+    /// What was computed
+    pub step: Step,
+    /// The Python line
+    pub site: Site,
+    /// Where cotangents go
+    pub links: SmallVec<[Link; 2]>,
+    /// What the rules read
+    pub kept: Mutex<Kept>,
+    hooks: OnceLock<Box<Hooks>>,
+}
+
+static SEQUENCE: AtomicU64 = AtomicU64::new(1);
+static NODES: AtomicI64 = AtomicI64::new(0);
+
+/// The number of live entries.
+pub fn live_nodes() -> i64 {
+    NODES.load(Ordering::Relaxed)
+}
+
+impl Entry {
+    fn new(step: Step, links: SmallVec<[Link; 2]>, kept: Kept) -> Arc<Entry> {
+        NODES.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Entry {
+            sequence: SEQUENCE.fetch_add(1, Ordering::Relaxed),
+            step,
+            site: site::current(),
+            links,
+            kept: Mutex::new(kept),
+            hooks: OnceLock::new(),
+        })
+    }
+
+    /// The op's name, or the user's rule's.
+    pub fn name(&self) -> &str {
+        match &self.step {
+            Step::Op(op) => op.name(),
+            Step::Host(rule) => rule.name(),
+        }
+    }
+
+    /// The hooks on its result's cotangent.
+    pub fn hooks(&self) -> &Hooks {
+        self.hooks.get_or_init(Default::default)
+    }
+
+    /// Runs the hooks, if there are any.
+    pub fn run_hooks(&self, g: Value) -> Result<Value> {
+        match self.hooks.get() {
+            Some(hooks) => hooks.run(g),
+            None => Ok(g),
+        }
+    }
+}
+
+impl Drop for Entry {
+    /// Frees a whole chain without recursion: whoever drops the last entry unlinks the rest in a loop.
+    fn drop(&mut self) {
+        NODES.fetch_sub(1, Ordering::Relaxed);
+        if let Step::Host(_) = self.step {
+            HOST_CALLS.fetch_sub(1, Ordering::Relaxed);
+        }
+        let mut rest: SmallVec<[Arc<Entry>; 4]> = SmallVec::new();
+        let unlink = |links: &mut SmallVec<[Link; 2]>, rest: &mut SmallVec<[Arc<Entry>; 4]>| {
+            for link in links.drain(..) {
+                if let Link::Entry(entry) = link {
+                    rest.push(entry);
+                }
+            }
+        };
+        unlink(&mut self.links, &mut rest);
+        while let Some(entry) = rest.pop() {
+            if let Some(mut entry) = Arc::into_inner(entry) {
+                unlink(&mut entry.links, &mut rest);
+            }
+        }
+    }
+}
+
+thread_local! {
+    static RECORDING: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Whether this thread records.
+pub fn recording() -> bool {
+    RECORDING.get()
+}
+
+/// Switches recording on this thread; gives what it was.
+pub fn set_recording(on: bool) -> bool {
+    RECORDING.replace(on)
+}
+
+/// Wraps a result, recording the op if a gradient can flow through it.
+pub fn record(op: Op, args: &[Operand<'_>], array: Array) -> Result<Value> {
+    let wants = |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if v.requires_grad());
+    if !args.iter().any(wants) || !array.dtype.is_float() {
+        return Ok(Value::plain(array));
+    }
+    let mut links: SmallVec<[Link; 2]> = SmallVec::new();
+    let mut mask: Mask = 0;
+    let mut flows = false;
+    for (i, arg) in args.iter().enumerate() {
+        let link = match arg {
+            Operand::Value(v) if v.requires_grad() && op.differentiable(i) => {
+                mask |= match &op {
+                    Op::Map(def) => def.residuals(i),
+                    _ => probe_residuals(&op, args, &array, i)?,
+                };
+                flows = true;
+                Link::to(&v.history)
+            }
+            _ => Link::None,
+        };
+        links.push(link);
+    }
+    if !flows {
+        return Ok(Value::plain(array));
+    }
+    let keep = |i: usize, arg: &Operand<'_>| match arg {
+        Operand::Scalar(s) => Saved::Scalar(*s),
+        Operand::Value(v) => save(&v.array, mask & (1 << i) != 0),
+    };
+    let args = args.iter().enumerate().map(|(i, arg)| keep(i, arg)).collect();
+    let kept = Kept { args, result: save(&array, mask & RESULT != 0), freed: None };
+    let entry = Entry::new(Step::Op(op), links, kept);
+    Ok(Value { array, history: History::Entry(entry) })
+}
+
+fn probe_residuals(op: &Op, args: &[Operand<'_>], array: &Array, i: usize) -> Result<Mask> {
+    let types: SmallVec<[OperandType<'_>; 4]> = args.iter().map(|arg| arg.ty()).collect();
+    op.residuals(&types, &Type::new(array.dtype, array.shape().clone()), i)
+}
+
+fn save(array: &Array, data: bool) -> Saved {
+    match data {
+        true => Saved::Array(array.clone()),
+        false => Saved::Type(Type::new(array.dtype, array.shape().clone())),
+    }
+}
+
+/// Records a step whose rule the user wrote.
+pub fn record_host(rule: Arc<dyn HostRule>, inputs: &[Value], array: Array) -> Value {
+    HOST_CALLS.fetch_add(1, Ordering::Relaxed);
+    let links = inputs.iter().map(|v| Link::to(&v.history)).collect();
+    let args = inputs.iter().map(|v| save(&v.array, false)).collect();
+    let kept = Kept { args, result: save(&array, false), freed: None };
+    let entry = Entry::new(Step::Host(rule), links, kept);
+    Value { array, history: History::Entry(entry) }
+}

@@ -1,0 +1,207 @@
+//! The `elementwise!` macro.
+
+/// Declares elementwise ops. Each clause is a formula for a class of register types, generic over
+/// the trait of that class; results are the operands' type or bool.
+///
+/// ```text
+/// elementwise! {
+///     /// Hyperbolic tangent of each element.
+///     Method tanh(x) -> Same { Float: scalar::tanh(x) }
+///     domain [-4.0, 4.0];
+///     vjp(g, y) { x: (g * (1.0 - y * y)) }
+/// }
+/// ```
+/// `x: zero` says that no gradient flows, on purpose; leaving an operand out does not compile.
+/// `Hidden` instead of `Method` or `Function` keeps the op out of Python. The form with three
+/// operands takes a condition first.
+macro_rules! elementwise {
+    ($(
+        $(#[doc = $doc:literal])+
+        $place:ident $name:ident $(as $python:literal)? $xs:tt -> $out:ident {
+            $($class:ident: $body:expr),+ $(,)?
+        }
+        domain $([$low:literal, $high:literal]),+;
+        vjp $gy:tt { $($wrt:ident: $rule:tt),+ $(,)? }
+    )*) => {
+        $(
+            $(#[doc = $doc])+
+            #[allow(non_upper_case_globals)]
+            pub static $name: $crate::ops::elementwise::Elementwise = {
+                use $crate::ops::elementwise::{Elementwise, Instance, Place, ResultRule, Want};
+                fn instance(want: Want) -> Option<Instance> {
+                    $({
+                        struct F;
+                        elementwise!(@formula $class $out $xs $body);
+                        let found: Option<Instance> = elementwise!(@instance $class $xs want);
+                        if found.is_some() {
+                            return found;
+                        }
+                    })+
+                    None
+                }
+                Elementwise {
+                    name: elementwise!(@name $name $($python)?),
+                    place: Place::$place,
+                    doc: concat!($($doc, "\n"),+),
+                    params: elementwise!(@params $xs),
+                    classes: $crate::ops::declare::Classes::NONE
+                        $(.or(elementwise!(@class $class)))+,
+                    result: ResultRule::$out,
+                    condition: elementwise!(@condition $xs),
+                    instance,
+                    vjp: &[$(elementwise!(@rule $xs $gy $rule)),+],
+                    domain: &[$(($low, $high)),+],
+                    masks: std::sync::OnceLock::new(),
+                }
+            };
+            elementwise!(@arity $xs, $($wrt),+);
+            elementwise!(@method $name $xs);
+        )*
+        /// The elementwise ops declared in this file.
+        pub static TABLE: &[&$crate::ops::elementwise::Elementwise] = &[$(&$name),*];
+    };
+
+    (@name $name:ident) => { stringify!($name) };
+    (@name $name:ident $python:literal) => { $python };
+    (@params ($($x:ident),+)) => {
+        &[$($crate::ops::declare::Param {
+            name: stringify!($x),
+            kind: $crate::ops::declare::ParamKind::Tensor($crate::ops::declare::Classes::ANY),
+            default: None,
+            keyword_only: false,
+        }),+]
+    };
+    (@class Float) => { $crate::ops::declare::Classes::FLOAT };
+    (@class Int) => { $crate::ops::declare::Classes::INT };
+    (@class Numeric) => { $crate::ops::declare::Classes::NUMERIC };
+    (@class Bool) => { $crate::ops::declare::Classes::BOOL };
+
+    // The formula of a clause, as an implementation on the clause's unit struct. Truth values are
+    // masks, natively and in WGSL.
+    (@formula Float $out:ident $xs:tt $body:expr) => {
+        elementwise!(@impl [S: $crate::scalar::Float] [S] [S::Mask] $out $xs $body);
+    };
+    (@formula Int $out:ident $xs:tt $body:expr) => {
+        elementwise!(@impl [S: $crate::scalar::Int] [S] [S::Mask] $out $xs $body);
+    };
+    (@formula Numeric $out:ident $xs:tt $body:expr) => {
+        elementwise!(@impl [S: $crate::scalar::Scalar] [S] [S::Mask] $out $xs $body);
+    };
+    (@formula Bool $out:ident $xs:tt $body:expr) => {
+        elementwise!(@impl [M: $crate::scalar::Mask] [M] [M] $out $xs $body);
+    };
+    (@out Same [$s:ty] [$m:ty]) => { $s };
+    (@out Bool [$s:ty] [$m:ty]) => { $m };
+    (@impl [$($bound:tt)+] [$s:ty] [$m:ty] $out:ident ($a:ident) $body:expr) => {
+        impl<$($bound)+> $crate::tile::Map1<$s> for F {
+            type Out = elementwise!(@out $out [$s] [$m]);
+            #[inline(always)]
+            fn map($a: $s) -> Self::Out { $body }
+        }
+    };
+    (@impl [$($bound:tt)+] [$s:ty] [$m:ty] $out:ident ($a:ident, $b:ident) $body:expr) => {
+        impl<$($bound)+> $crate::tile::Map2<$s, $s> for F {
+            type Out = elementwise!(@out $out [$s] [$m]);
+            #[inline(always)]
+            fn map($a: $s, $b: $s) -> Self::Out { $body }
+        }
+    };
+    (@impl [$($bound:tt)+] [$s:ty] [$m:ty] $out:ident ($c:ident, $a:ident, $b:ident) $body:expr) => {
+        impl<$($bound)+> $crate::tile::Map3<$m, $s, $s> for F {
+            type Out = elementwise!(@out $out [$s] [$m]);
+            #[inline(always)]
+            fn map($c: $m, $a: $s, $b: $s) -> Self::Out { $body }
+        }
+    };
+
+    // The instances of a clause: which register and WGSL types its class covers.
+    (@instance Float $xs:tt $want:ident) => {
+        elementwise!(@match $xs $want [F32 f32, F64 f64] [F32])
+    };
+    (@instance Int $xs:tt $want:ident) => {
+        elementwise!(@match $xs $want [I32 i32, I64 i64, U32 u32, U64 u64] [I32, U32])
+    };
+    (@instance Numeric $xs:tt $want:ident) => {
+        elementwise!(@match $xs $want
+            [I32 i32, I64 i64, U32 u32, U64 u64, F32 f32, F64 f64] [F32, I32, U32])
+    };
+    (@instance Bool $xs:tt $want:ident) => {
+        elementwise!(@match $xs $want [Bool bool] [Bool])
+    };
+    (@match $xs:tt $want:ident [$($compute:ident $t:ty),+] [$($text:ident),+]) => {
+        match $want {
+            $(Want::Kernel($crate::dtype::Compute::$compute) =>
+                Some(Instance::Kernel(elementwise!(@kernel $xs $t))),)+
+            $(Want::Text($crate::scalar::wgsl::WgslType::$text) =>
+                Some(elementwise!(@print $xs $text)),)+
+            _ => None,
+        }
+    };
+    (@kernel ($a:ident) $t:ty) => { $crate::tile::kernel1::<F, $t>() };
+    (@kernel ($a:ident, $b:ident) $t:ty) => { $crate::tile::kernel2::<F, $t, $t>() };
+    (@kernel ($c:ident, $a:ident, $b:ident) $t:ty) => { $crate::tile::kernel3::<F, bool, $t, $t>() };
+    (@print ($a:ident) $t:ident) => {
+        $crate::ops::elementwise::print1::<F, $crate::scalar::wgsl::$t>()
+    };
+    (@print ($a:ident, $b:ident) $t:ident) => {
+        $crate::ops::elementwise::print2::<F, $crate::scalar::wgsl::$t>()
+    };
+    (@print ($c:ident, $a:ident, $b:ident) $t:ident) => {
+        $crate::ops::elementwise::print3::<F, $crate::scalar::wgsl::$t>()
+    };
+
+    (@condition ($a:ident)) => { false };
+    (@condition ($a:ident, $b:ident)) => { false };
+    (@condition ($c:ident, $a:ident, $b:ident)) => { true };
+
+    // One rule per operand, in order: anything else does not compile.
+    (@arity ($a:ident), $x:ident) => {};
+    (@arity ($a:ident, $b:ident), $x:ident, $y:ident) => {};
+    (@arity ($c:ident, $a:ident, $b:ident), $z:ident, $x:ident, $y:ident) => {};
+    (@rule $xs:tt $gy:tt zero) => { $crate::ops::rule::ElementRule::Zero };
+    (@rule ($($x:ident),+) ($g:ident $(, $y:ident)?) $rule:tt) => {
+        $crate::ops::rule::ElementRule::Formula({
+            #[allow(unused_variables, unused_parens)]
+            fn formula<'e>(
+                rule: &$crate::ops::rule::Rule<'_, 'e>,
+            ) -> $crate::ops::emit::Expr<'e> {
+                let $g = rule.g;
+                $(let $y = rule.y;)?
+                let mut args = rule.args.iter().copied();
+                $( let $x = args.next().unwrap_or(rule.g); )+
+                $rule
+            }
+            formula
+        })
+    };
+
+    (@method $name:ident ($a:ident)) => {
+        impl<'e> $crate::ops::emit::Expr<'e> {
+            /// The elementwise op of this name.
+            pub fn $name(self) -> $crate::ops::emit::Expr<'e> {
+                $name.call(&[self])
+            }
+        }
+    };
+    (@method $name:ident ($a:ident, $b:ident)) => {
+        impl<'e> $crate::ops::emit::Expr<'e> {
+            /// The elementwise op of this name.
+            #[allow(clippy::should_implement_trait)]
+            pub fn $name(self, b: $crate::ops::emit::Expr<'e>) -> $crate::ops::emit::Expr<'e> {
+                $name.call(&[self, b])
+            }
+        }
+    };
+    (@method $name:ident ($c:ident, $a:ident, $b:ident)) => {
+        impl<'e> $crate::ops::emit::Expr<'e> {
+            /// The elementwise op of this name, with `self` as its condition.
+            pub fn $name(
+                self,
+                a: $crate::ops::emit::Expr<'e>,
+                b: $crate::ops::emit::Expr<'e>,
+            ) -> $crate::ops::emit::Expr<'e> {
+                $name.call(&[self, a, b])
+            }
+        }
+    };
+}

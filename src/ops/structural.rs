@@ -1,0 +1,129 @@
+//! Short forms of structural ops for formulas.
+
+use smallvec::SmallVec;
+
+use super::attributes::*;
+use super::declare::sorted;
+use super::emit::{Arg, Expr};
+use super::op::{Op, SliceAxis, Type};
+use crate::dtype::DType;
+use crate::shape::{Axes, Dim, Shape};
+
+impl<'e> Expr<'e> {
+    /// A reduction over axes, which disappear.
+    pub fn reduce(self, kind: Reduction, axes: &[usize]) -> Expr<'e> {
+        if axes.is_empty() && !matches!(kind, Reduction::Any | Reduction::All) {
+            return self.tensor();
+        }
+        self.emit(Op::Reduce(kind, sorted(axes.into())))
+    }
+
+    /// Puts reduced axes back with size 1.
+    pub fn restore(self, axes: &[usize]) -> Expr<'e> {
+        let mut shape = self.shape();
+        for &axis in sorted(axes.into()).iter() {
+            shape.dims_mut().insert(axis, Dim::ONE);
+        }
+        self.reshape(shape)
+    }
+
+    /// A reduction that keeps its axes with size 1.
+    pub fn reduce_keep(self, kind: Reduction, axes: &[usize]) -> Expr<'e> {
+        self.reduce(kind, axes).restore(axes)
+    }
+
+    /// Sums away what broadcasting a value of `shape` repeated.
+    pub fn sum_to(self, shape: &Shape) -> Expr<'e> {
+        if self.shape() == *shape {
+            return self;
+        }
+        let axes = shape.repeated_axes(&self.shape());
+        self.reduce(Reduction::Sum, &axes).reshape(shape.clone())
+    }
+
+    /// A running reduction.
+    pub fn cumulate(self, kind: Cumulation, axis: usize, reverse: bool) -> Expr<'e> {
+        self.emit(Op::Cumulate { kind, axis, reverse })
+    }
+
+    /// Strided parts of every axis; nothing where that is everything.
+    pub fn slice(self, at: Box<[SliceAxis]>) -> Expr<'e> {
+        let shape = self.shape();
+        let whole = at.iter().zip(shape.dims()).all(|(a, d)| a.start == 0 && a.step == 1 && a.size == *d);
+        if whole { self } else { self.emit(Op::Slice(at)) }
+    }
+
+    /// `size` elements from `start` along one axis.
+    pub fn narrow(self, axis: usize, start: usize, size: Dim) -> Expr<'e> {
+        let mut at = whole(&self.shape());
+        at[axis] = SliceAxis { start, step: 1, size };
+        self.slice(at)
+    }
+
+    /// This value where a slice of `shape` would read, zero elsewhere.
+    pub fn embed(self, shape: Shape, at: Box<[SliceAxis]>) -> Expr<'e> {
+        let x = self.tensor();
+        x.emit_with(Op::Embed(shape, at), &[x.arg(), x.scalar(0).arg()])
+    }
+
+    /// Operands behind each other.
+    pub fn concat(self, parts: &[Expr<'e>], axis: usize) -> Expr<'e> {
+        let args: SmallVec<[Arg; 4]> = parts.iter().map(|part| part.tensor().arg()).collect();
+        self.emit_with(Op::Concat(axis), &args)
+    }
+
+    /// Advanced indexing of the leading axes by int64 arrays.
+    pub fn gather(self, indices: &[Expr<'e>]) -> Expr<'e> {
+        let args: SmallVec<[Arg; 4]> = std::iter::once(self).chain(indices.iter().copied()).map(Expr::arg).collect();
+        self.emit_with(Op::Gather, &args)
+    }
+
+    /// Values put where [`Expr::gather`] would read.
+    pub fn scatter(self, mode: ScatterMode, values: Expr<'e>, indices: &[Expr<'e>]) -> Expr<'e> {
+        let values = values.cast(self.dtype());
+        let args: SmallVec<[Arg; 6]> =
+            [self, values].into_iter().chain(indices.iter().copied()).map(Expr::arg).collect();
+        self.emit_with(Op::Scatter(mode), &args)
+    }
+
+    /// The index along an axis.
+    pub fn iota(self, dtype: DType, shape: Shape, axis: usize) -> Expr<'e> {
+        self.emit_with(Op::Iota(Type::new(dtype, shape), axis), &[])
+    }
+
+    /// Index arrays that address `self`, an int64 index along `axis`, in every axis: the position
+    /// itself elsewhere.
+    pub fn along(self, axis: usize) -> SmallVec<[Expr<'e>; 4]> {
+        let shape = self.shape();
+        (0..shape.rank())
+            .map(|i| {
+                if i == axis {
+                    return self;
+                }
+                let mut line = Shape::of(&vec![1; shape.rank()]);
+                line.dims_mut()[i] = shape[i];
+                self.iota(DType::I64, line, i)
+            })
+            .collect()
+    }
+
+    /// `out[…, i, …] = self[…, index[…, i, …], …]` along an axis.
+    pub fn take_along(self, index: Expr<'e>, axis: usize) -> Expr<'e> {
+        self.gather(&index.along(axis))
+    }
+
+    /// A general product.
+    pub fn contract(self, other: Expr<'e>, spec: Contraction) -> Expr<'e> {
+        self.emit_with(Op::Contract(Box::new(spec)), &[self.arg(), other.arg()])
+    }
+
+    /// One role of a convolution.
+    pub fn conv(self, role: ConvRole, other: Expr<'e>, spec: Box<ConvSpec>) -> Expr<'e> {
+        self.emit_with(Op::Conv(role, spec), &[self.arg(), other.arg()])
+    }
+}
+
+/// The slice that takes everything.
+pub fn whole(shape: &Shape) -> Box<[SliceAxis]> {
+    shape.dims().iter().map(|&size| SliceAxis { start: 0, step: 1, size }).collect()
+}
