@@ -164,6 +164,8 @@ catalogue! {
     repeated_axis(op, axis, axes) => Axis, "{op}: axis {axis} appears twice in {axes}";
     /// More indices than axes.
     too_many_indices(op, count, rank) => Axis, "{op}: {count} indices for a tensor of rank {rank}";
+    /// A mask that does not fit what it selects from.
+    mask_shape(op, facts) => Index, "{op}: the mask's shape differs from the axes it covers: {facts}";
     /// An element index outside its axis.
     index_out_of_bounds(op, index, axis, size) => Index,
         "{op}: index {index} is out of bounds for axis {axis} with size {size}";

@@ -146,7 +146,9 @@ pub fn map_into(def: &Elementwise, args: &[Operand<'_>], out: &Array) -> Result<
             }
         })
         .collect();
-    program::map(kernel, &operands, out);
+    // SAFETY: the operands' register types are the ones the kernel was asked for, they broadcast to
+    // `out` (its shape was inferred from them), and nobody else holds the memory of `out`.
+    unsafe { program::map(kernel, &operands, out) };
     Ok(())
 }
 
@@ -234,6 +236,14 @@ pub fn nonzero(mask: &Array) -> Result<SmallVec<[Array; 4]>> {
     }
     out.reverse();
     Ok(out)
+}
+
+/// A cast.
+pub use super::copy::cast;
+
+/// An int64 scalar.
+pub fn fill_i64(value: i64) -> Result<Array> {
+    copy::fill(Scalar::Int(value), DType::I64, &Shape::scalar())
 }
 
 /// A random key: two uint32.

@@ -1,0 +1,345 @@
+//! Indexing as NumPy does it, lowered to slices, gathers and scatters.
+//!
+//! An index is split in two: basic items (integers, slices, new axes, an ellipsis) make one slice and
+//! one reshape; array items (integer arrays, and masks as the positions of their true elements) make
+//! one gather over the axes they address. NumPy's rule places the gathered axes: where the arrays
+//! stand if they stand together, else first.
+
+use smallvec::SmallVec;
+
+use super::apply::apply;
+use super::eager::Eager;
+use super::tape::{Operand, Value, recording};
+use crate::array::Array;
+use crate::cpu;
+use crate::dtype::DType;
+use crate::error::{self, Result};
+use crate::ops::attributes::ScatterMode;
+use crate::ops::emit::{Arg, Expr, catch};
+use crate::ops::op::{Op, SliceAxis};
+use crate::ops::structural::whole;
+use crate::ops::vjp::inverse;
+use crate::shape::{Axes, Dim, Shape};
+
+/// One item of an index.
+#[derive(Clone)]
+pub enum Item {
+    /// One position; the axis disappears
+    Int(i64),
+    /// `start:stop:step`
+    Slice(Option<i64>, Option<i64>, Option<i64>),
+    /// `...`
+    Ellipsis,
+    /// `None`
+    NewAxis,
+    /// An integer or bool array
+    Array(Value),
+}
+
+/// An index resolved against a shape.
+struct Plan {
+    /// The slice of every axis of the operand
+    at: Box<[SliceAxis]>,
+    /// The shape after dropping integer axes and adding new ones
+    basic: Shape,
+    /// The axes of `basic` that arrays address, with their int64 arrays
+    arrays: SmallVec<[(usize, Array); 2]>,
+    /// Where the gathered axes go
+    place: usize,
+}
+
+/// `x[items]`.
+pub fn get(x: &Value, items: &[Item]) -> Result<Value> {
+    let plan = resolve("getitem", x.shape(), items)?;
+    let record = recording();
+    let is_whole = plan.at.iter().zip(x.shape().dims()).all(|(a, d)| a.start == 0 && a.step == 1 && a.size == *d);
+    let mut y = match is_whole {
+        true => x.clone(),
+        false => apply(Op::Slice(plan.at), &[Operand::Value(x)], record)?,
+    };
+    if *y.shape() != plan.basic {
+        y = apply(Op::Reshape(plan.basic.clone()), &[Operand::Value(&y)], record)?;
+    }
+    if plan.arrays.is_empty() {
+        return Ok(y);
+    }
+    let cx = Eager::new(record);
+    let y = cx.value(y);
+    let indices: SmallVec<[Arg; 2]> = plan.arrays.iter().map(|(_, i)| cx.value(Value::plain(i.clone()))).collect();
+    let result = catch(|| {
+        let exprs: SmallVec<[Expr<'_>; 2]> = indices.iter().map(|&arg| Expr::new(&cx, arg)).collect();
+        gather(Expr::new(&cx, y), &plan.arrays, &exprs, plan.place)
+    });
+    cx.take(result.map_err(|error| error.within("getitem"))?)
+}
+
+/// Gives `x` the value it has after `x[items] = v`, in its own memory where nobody else holds it.
+/// A refused write changes nothing.
+pub fn set(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
+    let op = "setitem";
+    let plan = resolve(op, x.shape(), items)?;
+    let region = plan.region()?;
+    let cast;
+    let mut v = v;
+    if let Operand::Value(value) = v {
+        let mut shape = value.shape().clone();
+        while shape.rank() > region.rank() && shape[0] == Dim::ONE {
+            shape.dims_mut().remove(0);
+        }
+        if !shape.broadcasts_to(&region) {
+            let facts = format!("values {} to the selected region {region}", value.shape());
+            return Err(error::bad_shape(op, "shapes are not compatible", facts));
+        }
+        let cx = Eager::new(recording());
+        let value = cx.value(value.clone());
+        let fitted = catch(|| Expr::new(&cx, value).cast(x.dtype()).reshape(shape))?;
+        cast = cx.take(fitted)?;
+        v = Operand::Value(&cast);
+    }
+    let wants = |v: Operand<'_>| matches!(v, Operand::Value(v) if v.requires_grad());
+    let records = recording() && (x.requires_grad() || wants(v));
+    let in_place = !records && x.array.buffer.is_unique() && x.array.is_contiguous();
+    if in_place && plan.arrays.is_empty() {
+        return match v {
+            Operand::Scalar(_) => cpu::write_slice(&x.array, &plan.at, v.cpu()),
+            Operand::Value(v) => {
+                let v = plan.to_slice(v.clone(), false)?;
+                cpu::write_slice(&x.array, &plan.at, cpu::Operand::Array(&v.array))
+            }
+        };
+    }
+    *x = plan.updated(x, v, &region).map_err(|error| error.within(op))?;
+    Ok(())
+}
+
+impl Plan {
+    /// The shape that assigned values broadcast to.
+    fn region(&self) -> Result<Shape> {
+        if self.arrays.is_empty() {
+            return Ok(self.basic.clone());
+        }
+        let index = self.index_shape()?;
+        let rest = (0..self.basic.rank()).filter(|i| self.arrays.iter().all(|(axis, _)| axis != i));
+        let mut dims: SmallVec<[Dim; 6]> = rest.map(|i| self.basic[i]).collect();
+        dims.insert_many(self.place, index.dims().iter().copied());
+        Ok(Shape::from_dims(&dims))
+    }
+
+    fn index_shape(&self) -> Result<Shape> {
+        let mut shapes = self.arrays.iter().map(|(_, array)| array.shape());
+        shapes.try_fold(Shape::scalar(), |all, shape| all.broadcast(shape, "getitem"))
+    }
+
+    /// A value of the basic shape (or one that broadcasts to it) in the shape of the slice.
+    fn to_slice(&self, v: Value, record: bool) -> Result<Value> {
+        if v.shape().count() == 1 {
+            return apply(Op::Reshape(Shape::scalar()), &[Operand::Value(&v)], record);
+        }
+        let wide = apply(Op::Broadcast(self.basic.clone()), &[Operand::Value(&v)], record)?;
+        let slice: Shape = self.at.iter().map(|a| a.size).collect();
+        apply(Op::Reshape(slice), &[Operand::Value(&wide)], record)
+    }
+
+    /// The whole value after an assignment, as a formula.
+    fn updated(&self, x: &Value, v: Operand<'_>, region: &Shape) -> Result<Value> {
+        let record = recording();
+        if self.arrays.is_empty() {
+            let fitted;
+            let v = match v {
+                Operand::Value(v) => {
+                    fitted = self.to_slice(v.clone(), record)?;
+                    Operand::Value(&fitted)
+                }
+                scalar => scalar,
+            };
+            return apply(Op::Update(self.at.clone()), &[Operand::Value(x), v], record);
+        }
+        let cx = Eager::new(record);
+        let (base, v) = (cx.value(x.clone()), cx.operand(v));
+        let indices: SmallVec<[Arg; 2]> =
+            self.arrays.iter().map(|(_, array)| cx.value(Value::plain(array.clone()))).collect();
+        let result = catch(|| {
+            let expr = |arg: Arg| Expr::new(&cx, arg);
+            let indices: SmallVec<[Expr<'_>; 2]> = indices.iter().map(|&arg| expr(arg)).collect();
+            let x = expr(base);
+            let part = x.slice(self.at.clone()).reshape(self.basic.clone());
+            let order = self.order();
+            let mut values = expr(v).cast(x.dtype());
+            if values.rank() > 0 {
+                // The gathered axes of the region, first.
+                let count = region.rank() - (self.basic.rank() - self.arrays.len());
+                values = values.broadcast(region.clone()).permute(to_front(region.rank(), self.place, count));
+            }
+            let put = part.permute(order.clone()).scatter(ScatterMode::Set, values, &indices);
+            let put = put.permute(inverse(&order));
+            if self.is_whole(&x.shape()) && self.basic == x.shape() {
+                return put;
+            }
+            let slice: Shape = self.at.iter().map(|a| a.size).collect();
+            x.emit_with(Op::Update(self.at.clone()), &[x.arg(), put.reshape(slice).arg()])
+        })?;
+        cx.take(result)
+    }
+
+    /// The axes of the basic shape with the addressed ones first.
+    fn order(&self) -> Axes {
+        let addressed = self.arrays.iter().map(|(axis, _)| *axis);
+        let rest = (0..self.basic.rank()).filter(|i| self.arrays.iter().all(|(axis, _)| axis != i));
+        addressed.chain(rest).collect()
+    }
+
+    fn is_whole(&self, shape: &Shape) -> bool {
+        *self.at == *whole(shape)
+    }
+}
+
+/// The permutation that moves `count` axes from `place` to the front.
+fn to_front(rank: usize, place: usize, count: usize) -> Axes {
+    (place..place + count).chain(0..place).chain(place + count..rank).collect()
+}
+
+/// Splits an index into its basic and array parts.
+fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
+    let items = expand_masks(op, shape, items)?;
+    let takes = |item: &Item| !matches!(item, Item::NewAxis | Item::Ellipsis);
+    let consumed = items.iter().filter(|item| takes(item)).count();
+    if consumed > shape.rank() {
+        return Err(error::too_many_indices(op, consumed, shape.rank()));
+    }
+    if items.iter().filter(|item| matches!(item, Item::Ellipsis)).count() > 1 {
+        return Err(error::bad_shape(op, "an index can have one ellipsis", "got several"));
+    }
+    let advanced = items.iter().any(|item| matches!(item, Item::Array(_)));
+    let mut at = whole(shape);
+    let mut basic: SmallVec<[Dim; 6]> = SmallVec::new();
+    let mut arrays: SmallVec<[(usize, Array); 2]> = SmallVec::new();
+    // Positions, in the list of items, of the array items: NumPy asks whether they stand together.
+    let mut positions: SmallVec<[usize; 4]> = SmallVec::new();
+    let mut before: Option<usize> = None;
+    let mut axis = 0;
+    let fill = shape.rank() - consumed;
+    let has_ellipsis = items.iter().any(|item| matches!(item, Item::Ellipsis));
+    let implicit = (!has_ellipsis).then_some(Item::Ellipsis);
+    for (position, item) in items.iter().chain(implicit.iter()).enumerate() {
+        match item {
+            Item::NewAxis => basic.push(Dim::ONE),
+            Item::Ellipsis => {
+                basic.extend_from_slice(&shape.dims()[axis..axis + fill]);
+                axis += fill;
+            }
+            Item::Slice(start, stop, step) => {
+                at[axis] = slice_axis(op, shape[axis].value(), *start, *stop, *step)?;
+                basic.push(at[axis].size);
+                axis += 1;
+            }
+            // Beside arrays an integer is an array without axes.
+            Item::Int(i) if advanced => {
+                let i = check_int(op, *i, axis, shape[axis])?;
+                before.get_or_insert(basic.len() - arrays.len());
+                positions.push(position);
+                let array = cpu::fill_i64(i as i64)?;
+                arrays.push((basic.len(), array));
+                basic.push(shape[axis]);
+                axis += 1;
+            }
+            Item::Int(i) => {
+                let i = check_int(op, *i, axis, shape[axis])?;
+                at[axis] = SliceAxis { start: i, step: 1, size: Dim::ONE };
+                axis += 1;
+            }
+            Item::Array(value) => {
+                let array = match value.dtype() {
+                    DType::I64 => value.array.clone(),
+                    dtype if dtype.is_int() => cpu::cast(&value.array, DType::I64)?,
+                    dtype => return Err(error::bad_dtype(op, "an index array", dtype, "an integer or bool")),
+                };
+                before.get_or_insert(basic.len() - arrays.len());
+                positions.push(position);
+                arrays.push((basic.len(), array));
+                basic.push(shape[axis]);
+                axis += 1;
+            }
+        }
+    }
+    let together = positions.windows(2).all(|w| w[1] == w[0] + 1);
+    let place = if together { before.unwrap_or(0) } else { 0 };
+    Ok(Plan { at, basic: Shape::from_dims(&basic), arrays, place })
+}
+
+/// Replaces every mask by the positions of its true elements, one array per axis it covers.
+fn expand_masks(op: &str, shape: &Shape, items: &[Item]) -> Result<SmallVec<[Item; 4]>> {
+    let mut out: SmallVec<[Item; 4]> = SmallVec::new();
+    let is_mask = |item: &Item| matches!(item, Item::Array(v) if v.dtype() == DType::Bool);
+    if !items.iter().any(is_mask) {
+        return Ok(SmallVec::from(items));
+    }
+    let width = |item: &Item| match item {
+        Item::Array(v) if v.dtype() == DType::Bool => v.shape().rank(),
+        Item::NewAxis | Item::Ellipsis => 0,
+        _ => 1,
+    };
+    let consumed: usize = items.iter().map(width).sum();
+    let Some(fill) = shape.rank().checked_sub(consumed) else {
+        return Err(error::too_many_indices(op, consumed, shape.rank()));
+    };
+    let mut axis = 0;
+    for item in items {
+        match item {
+            Item::Array(mask) if mask.dtype() == DType::Bool => {
+                let rank = mask.shape().rank();
+                if rank == 0 {
+                    return Err(error::bad_shape(op, "a mask needs at least one axis", "got a scalar bool"));
+                }
+                for i in 0..rank {
+                    if mask.shape()[i] != shape[axis + i] {
+                        let facts = format!("mask {} on {shape} at axis {axis}", mask.shape());
+                        return Err(error::mask_shape(op, facts));
+                    }
+                }
+                let arrays = cpu::nonzero(&mask.array)?;
+                out.extend(arrays.into_iter().map(|array| Item::Array(Value::plain(array))));
+                axis += rank;
+            }
+            other => {
+                axis += if matches!(other, Item::Ellipsis) { fill } else { width(other) };
+                out.push(other.clone());
+            }
+        }
+    }
+    Ok(out)
+}
+
+fn check_int(op: &str, i: i64, axis: usize, size: Dim) -> Result<usize> {
+    let n = size.value() as i64;
+    if i < -n || i >= n {
+        return Err(error::index_out_of_bounds(op, i, axis, size));
+    }
+    Ok(if i < 0 { i + n } else { i } as usize)
+}
+
+/// Python's slice arithmetic.
+fn slice_axis(op: &str, n: usize, start: Option<i64>, stop: Option<i64>, step: Option<i64>) -> Result<SliceAxis> {
+    let n = n as i64;
+    let step = step.unwrap_or(1);
+    if step == 0 {
+        return Err(error::bad_value(op, "a slice's step must not be zero", "got 0"));
+    }
+    let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
+    let clip = |i: i64| if i < 0 { i.saturating_add(n).max(low) } else { i.min(high) };
+    let start = start.map_or(if step > 0 { low } else { high }, clip);
+    let stop = stop.map_or(if step > 0 { high } else { low }, clip);
+    let distance = if step > 0 { stop - start } else { start - stop };
+    let size = if distance <= 0 { 0 } else { (distance - 1) / step.saturating_abs() + 1 };
+    // The start and step of an empty or single selection do not matter: keep them in range.
+    let (start, step) = if size == 0 { (0, 1) } else { (start, if size == 1 { 1 } else { step }) };
+    Ok(SliceAxis { start: start as usize, step: step as isize, size: Dim::new(size as usize) })
+}
+
+fn gather<'e>(y: Expr<'e>, arrays: &[(usize, Array)], indices: &[Expr<'e>], place: usize) -> Expr<'e> {
+    let addressed: Axes = arrays.iter().map(|(axis, _)| *axis).collect();
+    let rest = (0..y.rank()).filter(|i| !addressed.contains(i));
+    let order: Axes = addressed.iter().copied().chain(rest).collect();
+    let gathered = y.permute(order).gather(indices);
+    let count = gathered.rank() - (y.rank() - arrays.len());
+    gathered.permute(inverse(&to_front(gathered.rank(), place, count)))
+}
