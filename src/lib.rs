@@ -19,6 +19,9 @@ pub mod scalar;
 
 pub mod tile;
 
+#[macro_use]
 pub mod ops;
 
 pub mod cpu;
+
+pub mod engine;

@@ -15,3 +15,5 @@ mod samples;
 pub mod scan;
 #[cfg(test)]
 mod testing;
+mod execute;
+pub use execute::*;

@@ -14,10 +14,10 @@ fn share<'e>(wins: Expr<'e>, a: Expr<'e>, b: Expr<'e>) -> Expr<'e> {
 fn int_pow<S: Int>(base: S, exponent: S) -> S {
     let (zero, one) = (S::whole(0), S::whole(1));
     let odd = |n: S| (n & one).eq(one);
-    let (mut power, mut square, mut bits) = (one, base, exponent);
+    let (mut power, mut factor, mut bits) = (one, base, exponent);
     for _ in 0..63 {
-        power = S::select(odd(bits), power * square, power);
-        square = square * square;
+        power = S::select(odd(bits), power * factor, power);
+        factor = factor * factor;
         bits = bits.right(1);
     }
     let of_minus_one = S::select(odd(exponent), -one, one);
@@ -48,7 +48,7 @@ elementwise! {
     vjp(g) { a: (g * b), b: (g * a) }
 
     /// Quotient of two floating tensors; the function `divide` casts integers first.
-    Hidden quotient as "divide" (a, b) -> Same { Float: a / b }
+    Hidden quotient(a, b) as "divide" -> Same { Float: a / b }
     domain [-3.0, 3.0], [0.5, 3.0];
     vjp(g, y) { a: (g / b), b: (-(g * y / b)) }
 
@@ -152,7 +152,7 @@ elementwise! {
     vjp(g) { x: zero }
 
     /// Elements of the first where the condition holds, of the second elsewhere.
-    Function select as "where" (condition, a, b) -> Same {
+    Function select(condition, a, b) as "where" -> Same {
         Numeric: S::select(condition, a, b),
         Bool: (condition & a) | (!condition & b),
     }

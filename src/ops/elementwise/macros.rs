@@ -17,7 +17,7 @@
 macro_rules! elementwise {
     ($(
         $(#[doc = $doc:literal])+
-        $place:ident $name:ident $(as $python:literal)? $xs:tt -> $out:ident {
+        $place:ident $name:ident $xs:tt $(as $python:literal)? -> $out:ident {
             $($class:ident: $body:expr),+ $(,)?
         }
         domain $([$low:literal, $high:literal]),+;
@@ -132,8 +132,6 @@ macro_rules! elementwise {
         match $want {
             $(Want::Kernel($crate::dtype::Compute::$compute) =>
                 Some(Instance::Kernel(elementwise!(@kernel $xs $t))),)+
-            $(Want::Text($crate::scalar::wgsl::WgslType::$text) =>
-                Some(elementwise!(@print $xs $text)),)+
             _ => None,
         }
     };

@@ -11,7 +11,7 @@ use super::probe::{self, Mask};
 use super::rule::ElementRule;
 use crate::dtype::{Class, Compute, DType, Scalar};
 use crate::error::{self, Result};
-use crate::scalar::wgsl::WgslType;
+
 use crate::tile::TileKernel;
 
 #[macro_use]
@@ -21,6 +21,7 @@ pub mod arithmetic;
 pub mod bits;
 pub mod comparison;
 pub mod exponential;
+pub mod text;
 pub mod trigonometric;
 
 /// Every elementwise op, file by file.
@@ -203,7 +204,7 @@ pub enum Want {
     /// The kernel for a register type
     Kernel(Compute),
     /// The text for a WGSL type
-    Text(WgslType),
+    Text(text::WgslType),
 }
 
 /// One instance of a formula.
