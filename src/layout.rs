@@ -162,7 +162,10 @@ mod tests {
         let split = from.reshape(&Shape::of(&[2, 3, 2, 2])).unwrap();
         assert_eq!(split.strides().as_slice(), [24, 4, 2, 1]);
         let transposed = Layout::strided(Shape::of(&[4, 6]), &[1, 4], 0);
-        assert_eq!(transposed.reshape(&Shape::of(&[2, 2, 6])).unwrap().strides().as_slice(), [2, 1, 4]);
+        assert_eq!(
+            transposed.reshape(&Shape::of(&[2, 2, 6])).unwrap().strides().as_slice(),
+            [2, 1, 4]
+        );
         assert!(transposed.reshape(&Shape::of(&[24])).is_none());
         assert!(transposed.reshape(&Shape::of(&[4, 1, 6, 1])).is_some());
     }

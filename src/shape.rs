@@ -154,7 +154,8 @@ impl Shape {
         if self.rank() > MAX_RANK {
             return Err(error::too_many_axes(op, self.rank(), MAX_RANK));
         }
-        let nonzero = self.0.iter().filter(|d| **d != 0).try_fold(1usize, |n, d| n.checked_mul(d.value()));
+        let nonzero =
+            self.0.iter().filter(|d| **d != 0).try_fold(1usize, |n, d| n.checked_mul(d.value()));
         match nonzero {
             Some(n) if n < 1 << 60 => Ok(()),
             _ => Err(error::too_large(op, self)),

@@ -169,7 +169,9 @@ pub unsafe fn stream_copy(dst: *mut u8, src: *const u8, bytes: usize) {
         done = bytes & !63;
         for at in (0..done).step_by(16) {
             // SAFETY: inside both; `dst` is aligned. SSE2 is part of x86-64.
-            unsafe { _mm_stream_si128(dst.add(at).cast::<__m128i>(), _mm_loadu_si128(src.add(at).cast())) };
+            unsafe {
+                _mm_stream_si128(dst.add(at).cast::<__m128i>(), _mm_loadu_si128(src.add(at).cast()))
+            };
         }
         // Streaming stores are not ordered with later ones, and readers on other threads rely on that order.
         // SAFETY: SSE is part of x86-64.

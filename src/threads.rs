@@ -156,7 +156,9 @@ impl Pool {
         }
         self.hire(helpers);
         // SAFETY: only the lifetime changes. No worker calls `f` after `close`, before which we do not return.
-        let f = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(f) };
+        let f = unsafe {
+            std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(f)
+        };
         let job = Job { f, chunks };
         // SAFETY: `busy` is ours and the last job is closed: nobody reads.
         unsafe { *self.job.get() = job };
@@ -228,7 +230,11 @@ impl Pool {
         while state & INSIDE != 0 {
             turns += 1;
             // A worker may have lost its core to somebody: to us, perhaps.
-            if turns > 1000 { thread::yield_now() } else { spin_loop() }
+            if turns > 1000 {
+                thread::yield_now()
+            } else {
+                spin_loop()
+            }
             state = self.watched.0.load(Acquire);
         }
     }

@@ -13,7 +13,13 @@ type Narrow = MaybeUninit<[u16; TILE]>;
 ///
 /// # Safety
 /// `src` is valid for the block, `dst` for its count of register elements, and they do not overlap.
-pub unsafe fn load_block(dtype: DType, dst: *mut u8, src: Place<*const u8>, rows: usize, cols: usize) {
+pub unsafe fn load_block(
+    dtype: DType,
+    dst: *mut u8,
+    src: Place<*const u8>,
+    rows: usize,
+    cols: usize,
+) {
     debug_assert!(rows * cols <= TILE);
     let size = dtype.size();
     // SAFETY: as the caller's; `spare` holds a tile of any narrow dtype.
@@ -36,7 +42,13 @@ pub unsafe fn load_block(dtype: DType, dst: *mut u8, src: Place<*const u8>, rows
 ///
 /// # Safety
 /// As for [`load_block`], with the ends exchanged.
-pub unsafe fn store_block(dtype: DType, dst: Place<*mut u8>, src: *const u8, rows: usize, cols: usize) {
+pub unsafe fn store_block(
+    dtype: DType,
+    dst: Place<*mut u8>,
+    src: *const u8,
+    rows: usize,
+    cols: usize,
+) {
     debug_assert!(rows * cols <= TILE);
     let size = dtype.size();
     // SAFETY: as the caller's; `spare` holds a tile of any narrow dtype.
@@ -103,12 +115,28 @@ mod tests {
                 let mut back = vec![0xffu8; N * 3 * size];
                 // SAFETY: `start` and `stride` keep inside the vectors for `N` elements.
                 unsafe {
-                    load(dtype, register.as_mut_ptr().cast(), bytes[start * size..].as_ptr(), stride, N);
-                    store(dtype, back[start * size..].as_mut_ptr(), stride, register.as_ptr().cast(), N);
+                    load(
+                        dtype,
+                        register.as_mut_ptr().cast(),
+                        bytes[start * size..].as_ptr(),
+                        stride,
+                        N,
+                    );
+                    store(
+                        dtype,
+                        back[start * size..].as_mut_ptr(),
+                        stride,
+                        register.as_ptr().cast(),
+                        N,
+                    );
                 }
                 for i in 0..N as isize {
                     let at = (start as isize + i * stride) as usize * size;
-                    assert_eq!(back[at..at + size], bytes[at..at + size], "{dtype} stride {stride} element {i}");
+                    assert_eq!(
+                        back[at..at + size],
+                        bytes[at..at + size],
+                        "{dtype} stride {stride} element {i}"
+                    );
                 }
             }
         }

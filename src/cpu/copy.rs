@@ -53,8 +53,10 @@ unsafe fn spread(dst: &Array, src: *const u8, strides: &[isize]) {
     // The loop follows the memory of `dst`: its smallest stride innermost.
     let mut order: SmallVec<[usize; 6]> = (0..to.len()).collect();
     order.sort_by_key(|&axis| std::cmp::Reverse(to[axis].unsigned_abs()));
-    let sizes: SmallVec<[usize; 6]> = order.iter().map(|&axis| dst.shape().dims()[axis].value()).collect();
-    let ordered = |strides: &[isize]| -> Strides { order.iter().map(|&axis| strides[axis]).collect() };
+    let sizes: SmallVec<[usize; 6]> =
+        order.iter().map(|&axis| dst.shape().dims()[axis].value()).collect();
+    let ordered =
+        |strides: &[isize]| -> Strides { order.iter().map(|&axis| strides[axis]).collect() };
     let nest = Nest::new(&sizes, &[&ordered(&to), &ordered(strides)], BLOCK);
     // SAFETY: the caller holds the destination.
     let ends = Ends(unsafe { dst.ptr_mut() }, src);
@@ -197,7 +199,9 @@ mod tests {
                 let x = random(dtype, sizes, 3);
                 for src in layouts(&x) {
                     assert_eq!(bytes(&contiguous(&src).unwrap()), bytes(&x), "{dtype} {sizes:?}");
-                    for dst in layouts(&random(dtype, sizes, 4)).into_iter().filter(|_| x.count() > 0) {
+                    for dst in
+                        layouts(&random(dtype, sizes, 4)).into_iter().filter(|_| x.count() > 0)
+                    {
                         // SAFETY: nobody else holds the destination.
                         unsafe { copy_into(&dst, &src) };
                         assert_eq!(values(&dst), values(&x), "{dtype} {sizes:?}");
@@ -241,7 +245,9 @@ mod tests {
                 let is_exact = |v: f64| !matches!(to, DType::F16 | DType::BF16) || v.abs() <= 256.0;
                 for view in layouts(&x) {
                     let got = values(&cast(&view, to).unwrap());
-                    for ((&got, &want), &v) in got.iter().zip(&want).zip(&held).filter(|((_, w), _)| is_exact(**w)) {
+                    for ((&got, &want), &v) in
+                        got.iter().zip(&want).zip(&held).filter(|((_, w), _)| is_exact(**w))
+                    {
                         assert_eq!(got, want, "{v} from {from} to {to}");
                     }
                 }
@@ -254,7 +260,8 @@ mod tests {
         // 1 + 2^-11 is half way between two float16; a little more must go up, though float32 cannot
         // tell the two apart. Likewise 1 + 2^-8 in bfloat16.
         let just_above = |k: i32| 1.0 + 2f64.powi(-k) + 2f64.powi(-40);
-        let x = array(DType::F64, &[4], &[just_above(11), just_above(8), 1.0 + 2f64.powi(-11), -1e300]);
+        let x =
+            array(DType::F64, &[4], &[just_above(11), just_above(8), 1.0 + 2f64.powi(-11), -1e300]);
         let f16 = values(&cast(&x, DType::F16).unwrap());
         assert_eq!(f16, [1.0 + 2f64.powi(-10), 1.0 + 2f64.powi(-8), 1.0, f64::NEG_INFINITY]);
         let bf16 = values(&cast(&x, DType::BF16).unwrap());
@@ -270,7 +277,10 @@ mod tests {
             let want: Vec<f64> = (0..4)
                 .flat_map(|i| [&x[i * 15..][..15], &y[i * 10..][..10], &x[i * 15..][..15]].concat())
                 .collect();
-            assert_eq!((values(&joined), joined.shape().sizes().as_slice()), (want, &[4, 8, 5][..]));
+            assert_eq!(
+                (values(&joined), joined.shape().sizes().as_slice()),
+                (want, &[4, 8, 5][..])
+            );
 
             let padded = pad(a, &[1, 0, 2], &[0, 3, 1], Scalar::Int(9)).unwrap();
             assert_eq!(padded.shape().sizes().as_slice(), [5, 6, 8]);
@@ -280,7 +290,8 @@ mod tests {
                 assert_eq!(v, if inside { x[(p - 1) * 15 + q * 5 + r - 2] } else { 9.0 });
             }
         }
-        let empty = pad(&random(DType::F32, &[0, 2], 1), &[1, 0], &[1, 0], Scalar::Float(0.5)).unwrap();
+        let empty =
+            pad(&random(DType::F32, &[0, 2], 1), &[1, 0], &[1, 0], Scalar::Float(0.5)).unwrap();
         assert_eq!(values(&empty), [0.5; 4]);
     }
 

@@ -69,7 +69,8 @@ pub fn random_bits(key: [u32; 2], dtype: DType, shape: &Shape) -> Result<Array> 
         let at = to.at(2 * blocks.start as isize);
         // SAFETY: the words of these blocks belong to this call; an odd count ends in half a block.
         unsafe {
-            let words = std::slice::from_raw_parts_mut(at, words.min(2 * blocks.end) - 2 * blocks.start);
+            let words =
+                std::slice::from_raw_parts_mut(at, words.min(2 * blocks.end) - 2 * blocks.start);
             threefry_words(key, blocks, words);
         }
     });
@@ -178,7 +179,10 @@ mod tests {
             let pair = |i: usize| u64::from(word(2 * i)) | u64::from(word(2 * i + 1)) << 32;
             assert!(wide.iter().enumerate().all(|(i, &x)| x == pair(i)), "{n}");
         }
-        assert_eq!(random_bits(key, DType::I32, &Shape::of(&[1])).err().unwrap().code(), "bad_dtype");
+        assert_eq!(
+            random_bits(key, DType::I32, &Shape::of(&[1])).err().unwrap().code(),
+            "bad_dtype"
+        );
     }
 
     #[test]
@@ -188,11 +192,16 @@ mod tests {
         assert!(ints.iter().enumerate().all(|(i, &x)| x == 3 * i as i64 - 5));
         let bytes = read::<u8>(&linear(DType::U8, n, Scalar::Int(250), Scalar::Int(7)).unwrap());
         assert!(bytes.iter().enumerate().all(|(i, &x)| x == (250 + 7 * i) as u8));
-        let floats = read::<f32>(&linear(DType::F32, n, Scalar::Float(0.1), Scalar::Float(0.3)).unwrap());
+        let floats =
+            read::<f32>(&linear(DType::F32, n, Scalar::Float(0.1), Scalar::Float(0.3)).unwrap());
         assert!(floats.iter().enumerate().all(|(i, &x)| x == (0.1 + i as f64 * 0.3) as f32));
-        let halves = read::<u16>(&linear(DType::F16, 3, Scalar::Int(1), Scalar::Float(0.5)).unwrap());
+        let halves =
+            read::<u16>(&linear(DType::F16, 3, Scalar::Int(1), Scalar::Float(0.5)).unwrap());
         assert_eq!(halves, [0x3c00, 0x3e00, 0x4000]);
-        assert_eq!(read::<u8>(&linear(DType::Bool, 3, Scalar::Int(0), Scalar::Int(1)).unwrap()), [0, 1, 1]);
+        assert_eq!(
+            read::<u8>(&linear(DType::Bool, 3, Scalar::Int(0), Scalar::Int(1)).unwrap()),
+            [0, 1, 1]
+        );
         let high = Scalar::Uint(u64::MAX - 1);
         assert_eq!(read::<u64>(&linear(DType::U64, 3, high, Scalar::Int(1)).unwrap()), [!1, !0, 0]);
     }

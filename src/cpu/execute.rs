@@ -47,7 +47,9 @@ pub fn execute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
     let types: SmallVec<[OperandType<'_>; 4]> = args.iter().map(|arg| arg.ty()).collect();
     let ty = op.infer(&types)?;
     let x = || args[0].array(op);
-    let arrays = |from: usize| args[from..].iter().map(|arg| arg.array(op)).collect::<Result<SmallVec<[&Array; 4]>>>();
+    let arrays = |from: usize| {
+        args[from..].iter().map(|arg| arg.array(op)).collect::<Result<SmallVec<[&Array; 4]>>>()
+    };
     match op {
         Op::Map(def) => map(def, args),
         Op::Call(call) => Err(error::internal(format!("{} has no kernel", call.composite.name))),
@@ -79,17 +81,20 @@ pub fn execute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
         }
         Op::Embed(_, at) => {
             let out = fill(args[1], &ty)?;
-            write_slice(&out, at, args[0])?;
+            // SAFETY: the array is fresh.
+            unsafe { write_slice(&out, at, args[0])? };
             Ok(out)
         }
         Op::Update(at) => {
             let out = fresh_copy(x()?)?;
-            write_slice(&out, at, args[1])?;
+            // SAFETY: the array is fresh.
+            unsafe { write_slice(&out, at, args[1])? };
             Ok(out)
         }
         Op::Concat(axis) => copy::concat(&arrays(0)?, *axis),
         Op::Gather => {
-            let index: Shape = ty.shape.dims()[..ty.shape.rank() + args.len() - 1 - x()?.shape().rank()]
+            let index: Shape = ty.shape.dims()
+                [..ty.shape.rank() + args.len() - 1 - x()?.shape().rank()]
                 .iter()
                 .copied()
                 .collect();
@@ -120,13 +125,18 @@ fn map(def: &Elementwise, args: &[Operand<'_>]) -> Result<Array> {
     let types: SmallVec<[OperandType<'_>; 3]> = args.iter().map(|arg| arg.ty()).collect();
     let ty = Op::infer_map(def, &types)?;
     let out = Array::uninit(ty.dtype, ty.shape)?;
-    map_into(def, args, &out)?;
+    // SAFETY: the array is fresh and of the result's type.
+    unsafe { map_into(def, args, &out)? };
     Ok(out)
 }
 
 /// One elementwise op into an array of the result's type: a fresh one, or the memory of an operand
 /// of that type that nobody else holds.
-pub fn map_into(def: &Elementwise, args: &[Operand<'_>], out: &Array) -> Result<()> {
+///
+/// # Safety
+/// `out` has the type that the op gives for `args`, its buffer is fresh or held by one operand's
+/// value alone, and nobody reads or writes it meanwhile.
+pub unsafe fn map_into(def: &Elementwise, args: &[Operand<'_>], out: &Array) -> Result<()> {
     let numeric = args[usize::from(def.condition)..].iter().find_map(|arg| match arg {
         Operand::Array(x) => Some(x.dtype),
         Operand::Scalar(_) => None,
@@ -141,9 +151,10 @@ pub fn map_into(def: &Elementwise, args: &[Operand<'_>], out: &Array) -> Result<
         .enumerate()
         .map(|(i, arg)| match *arg {
             Operand::Array(x) => program::Operand::Array(x),
-            Operand::Scalar(value) => {
-                program::Operand::Scalar(value, if def.is_condition(i) { DType::Bool } else { dtype })
-            }
+            Operand::Scalar(value) => program::Operand::Scalar(
+                value,
+                if def.is_condition(i) { DType::Bool } else { dtype },
+            ),
         })
         .collect();
     // SAFETY: the operands' register types are the ones the kernel was asked for, they broadcast to
@@ -171,7 +182,8 @@ fn fill(value: Operand<'_>, ty: &Type) -> Result<Array> {
         Operand::Scalar(value) => copy::fill(value, ty.dtype, &ty.shape),
         Operand::Array(x) => {
             let out = Array::uninit(ty.dtype, ty.shape.clone())?;
-            copy::copy_into(&out, x);
+            // SAFETY: the array is fresh.
+            unsafe { copy::copy_into(&out, x) };
             Ok(out)
         }
     }
@@ -180,7 +192,8 @@ fn fill(value: Operand<'_>, ty: &Type) -> Result<Array> {
 /// A C-order copy that nobody else holds.
 fn fresh_copy(x: &Array) -> Result<Array> {
     let out = Array::uninit(x.dtype, x.shape().clone())?;
-    copy::copy_into(&out, x);
+    // SAFETY: the array is fresh.
+    unsafe { copy::copy_into(&out, x) };
     Ok(out)
 }
 
@@ -192,23 +205,36 @@ fn number_as_array(value: Operand<'_>, dtype: DType) -> Result<Array> {
     }
 }
 
-/// Replaces a slice of an array that is held alone.
-pub fn write_slice(out: &Array, at: &[SliceAxis], value: Operand<'_>) -> Result<()> {
+/// Replaces a slice of an array.
+///
+/// # Safety
+/// The array's buffer is fresh or uniquely held, and nobody reads or writes it meanwhile.
+pub unsafe fn write_slice(out: &Array, at: &[SliceAxis], value: Operand<'_>) -> Result<()> {
     let value = number_as_array(value, out.dtype)?;
-    copy::copy_into(&out.view(slice(&out.layout, at)), &value);
+    // SAFETY: the caller holds the array alone; a slice stays inside it.
+    unsafe { copy::copy_into(&out.view(slice(&out.layout, at)), &value) };
     Ok(())
 }
 
-/// Adds to a slice of an array that is held alone.
-pub fn add_into_slice(sum: &Array, at: &[SliceAxis], g: &Array) -> Result<()> {
+/// Adds to a slice of an array.
+///
+/// # Safety
+/// The array's buffer is fresh or uniquely held, and nobody reads or writes it meanwhile.
+pub unsafe fn add_into_slice(sum: &Array, at: &[SliceAxis], g: &Array) -> Result<()> {
     let part = sum.view(slice(&sum.layout, at));
     let total = map(&arithmetic::add, &[Operand::Array(&part), Operand::Array(g)])?;
-    copy::copy_into(&part, &total);
+    // SAFETY: the caller holds the array alone; the sum lies elsewhere.
+    unsafe { copy::copy_into(&part, &total) };
     Ok(())
 }
 
 /// [`Op::Scatter`] with a base that may be written in place where nobody else holds it.
-pub fn scatter(base: Array, indices: &[&Array], values: &Array, mode: ScatterMode) -> Result<Array> {
+pub fn scatter(
+    base: Array,
+    indices: &[&Array],
+    values: &Array,
+    mode: ScatterMode,
+) -> Result<Array> {
     let mut shape = Shape::scalar();
     for index in indices {
         shape = shape.broadcast(index.shape(), "scatter")?;
@@ -229,7 +255,8 @@ pub fn nonzero(mask: &Array) -> Result<SmallVec<[Array; 4]>> {
     for &size in sizes.iter().rev() {
         let array = Array::uninit(DType::I64, Shape::of(&[hits.len()]))?;
         // SAFETY: the array is fresh and holds `hits.len()` int64 elements.
-        let to = unsafe { std::slice::from_raw_parts_mut(array.ptr_mut().cast::<i64>(), hits.len()) };
+        let to =
+            unsafe { std::slice::from_raw_parts_mut(array.ptr_mut().cast::<i64>(), hits.len()) };
         to.iter_mut().zip(&hits).for_each(|(to, &hit)| *to = (hit / inner % size.max(1)) as i64);
         inner *= size;
         out.push(array);

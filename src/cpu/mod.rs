@@ -5,6 +5,7 @@ pub mod convert;
 pub mod copy;
 pub mod create;
 pub mod element;
+mod execute;
 mod gemm;
 pub mod moves;
 pub mod nest;
@@ -15,5 +16,7 @@ mod samples;
 pub mod scan;
 #[cfg(test)]
 mod testing;
-mod execute;
 pub use execute::*;
+mod pending;
+pub use pending::create::threefry;
+pub(crate) use pending::*;

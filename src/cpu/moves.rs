@@ -36,7 +36,13 @@ pub fn is_dense(rows: usize, cols: usize, row: isize, col: isize) -> bool {
 ///
 /// # Safety
 /// Both places are valid for the block and aligned to its elements, and they do not overlap.
-pub unsafe fn move_block(size: usize, dst: Place<*mut u8>, src: Place<*const u8>, rows: usize, cols: usize) {
+pub unsafe fn move_block(
+    size: usize,
+    dst: Place<*mut u8>,
+    src: Place<*const u8>,
+    rows: usize,
+    cols: usize,
+) {
     /// # Safety
     /// As for [`move_block`], with elements of type `T`.
     unsafe fn typed<T: Copy>(dst: Place<*mut u8>, src: Place<*const u8>, rows: usize, cols: usize) {
@@ -147,10 +153,16 @@ unsafe fn transpose<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: usi
 /// # Safety
 /// As for [`move_block`], with `N` rows and columns.
 #[inline(always)]
-unsafe fn square<T: Copy, const N: usize>(dst: *mut T, dst_row: isize, src: *const T, src_col: isize) {
+unsafe fn square<T: Copy, const N: usize>(
+    dst: *mut T,
+    dst_row: isize,
+    src: *const T,
+    src_col: isize,
+) {
     // SAFETY: as the caller's; an array is aligned as its elements are.
     unsafe {
-        let columns: [[T; N]; N] = std::array::from_fn(|c| src.offset(c as isize * src_col).cast::<[T; N]>().read());
+        let columns: [[T; N]; N] =
+            std::array::from_fn(|c| src.offset(c as isize * src_col).cast::<[T; N]>().read());
         for r in 0..N {
             let row: [T; N] = std::array::from_fn(|c| columns[c][r]);
             dst.offset(r as isize * dst_row).cast::<[T; N]>().write(row);
@@ -166,15 +178,26 @@ mod tests {
     fn every_combination_of_strides_moves_every_element() {
         const ROOM: usize = 60 * 60;
         let source: Vec<u32> = (0..ROOM as u32).map(|i| i.wrapping_mul(2654435761)).collect();
-        for (rows, cols) in [(1, 1), (1, 40), (40, 1), (3, 40), (40, 3), (17, 19), (8, 8), (24, 16), (0, 4)] {
-            let strides = [(cols as isize, 1), (1, rows as isize), (50, 1), (1, 50), (60, 2), (-50, -1), (-1, -50)];
+        for (rows, cols) in
+            [(1, 1), (1, 40), (40, 1), (3, 40), (40, 3), (17, 19), (8, 8), (24, 16), (0, 4)]
+        {
+            let strides = [
+                (cols as isize, 1),
+                (1, rows as isize),
+                (50, 1),
+                (1, 50),
+                (60, 2),
+                (-50, -1),
+                (-1, -50),
+            ];
             let repeats = [(0, 1), (1, 0), (0, 0), (0, -1), (7, 0)];
             for from in strides.iter().chain(&repeats) {
                 for to in &strides {
                     // Negative strides start at the far end.
                     let start = |&(row, col): &(isize, isize)| {
                         (if row < 0 { (rows.max(1) as isize - 1) * -row } else { 0 }
-                            + if col < 0 { (cols.max(1) as isize - 1) * -col } else { 0 }) as usize
+                            + if col < 0 { (cols.max(1) as isize - 1) * -col } else { 0 })
+                            as usize
                     };
                     let at = |&(row, col): &(isize, isize), base: usize, r: usize, c: usize| {
                         (base as isize + r as isize * row + c as isize * col) as usize

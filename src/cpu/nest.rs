@@ -78,10 +78,13 @@ impl Nest {
         let dense = (0..self.operands).find_map(|k| {
             let inner = self.stride(k, last).unsigned_abs();
             let step = |axis: usize| self.stride(k, axis).unsigned_abs();
-            (0..last).filter(|&axis| step(axis) != 0 && step(axis) < inner).min_by_key(|&axis| step(axis))
+            (0..last)
+                .filter(|&axis| step(axis) != 0 && step(axis) < inner)
+                .min_by_key(|&axis| step(axis))
         });
         self.row_axis = dense.unwrap_or(last.saturating_sub(1));
-        let (width, limit) = if dense.is_some() { (SQUARE, limit.min(SQUARE * SQUARE)) } else { (limit, limit) };
+        let (width, limit) =
+            if dense.is_some() { (SQUARE, limit.min(SQUARE * SQUARE)) } else { (limit, limit) };
         self.steps = SmallVec::from_elem(1, self.sizes.len());
         self.steps[last] = self.sizes[last].clamp(1, width);
         if self.row_axis != last {
@@ -163,7 +166,9 @@ mod tests {
         nest.visit(0..nest.blocks(), |block| {
             for r in 0..block.rows as isize {
                 for c in 0..block.cols as isize {
-                    let at = |k: usize| block.offsets[k] + r * nest.row_stride(k) + c * nest.col_stride(k);
+                    let at = |k: usize| {
+                        block.offsets[k] + r * nest.row_stride(k) + c * nest.col_stride(k)
+                    };
                     seen.push((0..block.offsets.len()).map(at).collect());
                 }
             }
@@ -177,7 +182,12 @@ mod tests {
         let own = row_major(sizes);
         let index = |i: usize, a: usize| (i / own[a] as usize % sizes[a]) as isize;
         let mut out: Vec<Vec<isize>> = (0..count)
-            .map(|i| operands.iter().map(|s| (0..sizes.len()).map(|a| index(i, a) * s[a]).sum()).collect())
+            .map(|i| {
+                operands
+                    .iter()
+                    .map(|s| (0..sizes.len()).map(|a| index(i, a) * s[a]).sum())
+                    .collect()
+            })
             .collect();
         out.sort();
         out

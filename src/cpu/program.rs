@@ -105,7 +105,13 @@ impl Builder {
         self.add(tile::cast(from.compute(), dtype), &[x], dtype, None)
     }
 
-    fn add(&mut self, kernel: TileKernel, args: &[Value], dtype: DType, round: Option<TileKernel>) -> Value {
+    fn add(
+        &mut self,
+        kernel: TileKernel,
+        args: &[Value],
+        dtype: DType,
+        round: Option<TileKernel>,
+    ) -> Value {
         let mut numbers = [0; 3];
         numbers.iter_mut().zip(args).for_each(|(n, x)| *n = x.0);
         self.program.instrs.push(Instr { kernel, args: numbers, arity: args.len() as u8, round });
@@ -207,7 +213,11 @@ struct Port {
 
 impl Port {
     fn at(&self, offset: isize) -> Place<*mut u8> {
-        Place::new(self.ptr.wrapping_offset(offset * self.dtype.size() as isize), self.row, self.col)
+        Place::new(
+            self.ptr.wrapping_offset(offset * self.dtype.size() as isize),
+            self.row,
+            self.col,
+        )
     }
 }
 
@@ -240,7 +250,11 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
         Port { ptr, dtype: array.dtype, row: nest.row_stride(k), col: nest.col_stride(k), direct }
     };
     let run = Run {
-        inputs: inputs.iter().enumerate().map(|(k, x)| port(k, x, x.ptr().cast_mut(), true)).collect(),
+        inputs: inputs
+            .iter()
+            .enumerate()
+            .map(|(k, x)| port(k, x, x.ptr().cast_mut(), true))
+            .collect(),
         outputs: (0..outputs.len())
             .map(|j| {
                 // SAFETY: the caller holds the outputs.
@@ -248,7 +262,11 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
                 port(inputs.len() + j, outputs[j], ptr, program.may_bind(j, ptr, inputs))
             })
             .collect(),
-        scalars: scalars.iter().zip(&program.scalars).map(|(&x, &dtype)| register_bits(x, dtype)).collect(),
+        scalars: scalars
+            .iter()
+            .zip(&program.scalars)
+            .map(|(&x, &dtype)| register_bits(x, dtype))
+            .collect(),
         program,
         nest,
     };
@@ -264,7 +282,8 @@ fn nest(out: &Array, inputs: &[&Array], outputs: usize) -> Nest {
         return Nest::new(&[count], &ones, TILE);
     }
     let own = out.layout.strides();
-    let strides: SmallVec<[Strides; 4]> = inputs.iter().map(|x| x.layout.broadcast_strides(out.shape())).collect();
+    let strides: SmallVec<[Strides; 4]> =
+        inputs.iter().map(|x| x.layout.broadcast_strides(out.shape())).collect();
     let mut all: SmallVec<[&[isize]; 8]> = strides.iter().map(|s| s.as_slice()).collect();
     all.extend((0..outputs).map(|_| own.as_slice()));
     Nest::new(&out.shape().sizes(), &all, TILE)
@@ -275,7 +294,8 @@ impl Program {
     /// no result or is an earlier output too; nor if an input in the same memory is still wanted once
     /// the value is written.
     fn may_bind(&self, j: usize, ptr: *mut u8, inputs: &[&Array]) -> bool {
-        let is_output = |value: u16, outputs: &[(u16, DType)]| outputs.iter().any(|&(x, _)| x == value);
+        let is_output =
+            |value: u16, outputs: &[(u16, DType)]| outputs.iter().any(|&(x, _)| x == value);
         let value = self.outputs[j].0;
         let is_last = value as usize == self.registers.len() - 1;
         value as usize >= self.inputs.len() + self.scalars.len()
@@ -291,8 +311,10 @@ impl Run<'_> {
     fn blocks(&self, range: Range<usize>) {
         let size = TILE * self.program.width;
         with_scratch(self.program.register_count * size, |scratch| {
-            let home = |value: usize| scratch.wrapping_add(self.program.registers[value] as usize * size);
-            let mut places: SmallVec<[*mut u8; 16]> = (0..self.program.registers.len()).map(home).collect();
+            let home =
+                |value: usize| scratch.wrapping_add(self.program.registers[value] as usize * size);
+            let mut places: SmallVec<[*mut u8; 16]> =
+                (0..self.program.registers.len()).map(home).collect();
             let count = self.nest.count().min(TILE);
             for (k, (&bits, dtype)) in self.scalars.iter().zip(&self.program.scalars).enumerate() {
                 // SAFETY: a register holds a tile.
@@ -321,7 +343,13 @@ impl Run<'_> {
                 places[k] = if dense(port) {
                     ptr
                 } else {
-                    load_block(port.dtype, home(k), Place::new(ptr.cast_const(), row, col), rows, cols);
+                    load_block(
+                        port.dtype,
+                        home(k),
+                        Place::new(ptr.cast_const(), row, col),
+                        rows,
+                        cols,
+                    );
                     home(k)
                 };
             }
@@ -360,7 +388,8 @@ pub enum Operand<'a> {
 /// As for [`run`].
 pub unsafe fn map(kernel: TileKernel, args: &[Operand], out: &Array) {
     let n = out.count();
-    let is_flat = |x: &Array| x.is_contiguous() && (x.count() == n || x.count() == 1) && !is_narrow(x.dtype);
+    let is_flat =
+        |x: &Array| x.is_contiguous() && (x.count() == n || x.count() == 1) && !is_narrow(x.dtype);
     let all_flat = args.iter().all(|arg| match arg {
         Operand::Array(x) => is_flat(x),
         Operand::Scalar(..) => true,
@@ -380,10 +409,14 @@ pub unsafe fn map(kernel: TileKernel, args: &[Operand], out: &Array) {
     };
     for (k, arg) in args.iter().enumerate() {
         match *arg {
-            Operand::Array(x) if x.count() == n => (flat.args[k], flat.sizes[k]) = (x.ptr(), x.dtype.size()),
+            Operand::Array(x) if x.count() == n => {
+                (flat.args[k], flat.sizes[k]) = (x.ptr(), x.dtype.size())
+            }
             // SAFETY: the array has an element.
             Operand::Array(x) => flat.scalars[k] = unsafe { (element_bits(x), x.dtype.size()) },
-            Operand::Scalar(x, dtype) => flat.scalars[k] = (register_bits(x, dtype), dtype.compute().size()),
+            Operand::Scalar(x, dtype) => {
+                flat.scalars[k] = (register_bits(x, dtype), dtype.compute().size())
+            }
         }
     }
     split(n, n, TILE, |range| flat.range(range));
@@ -460,7 +493,9 @@ impl Flat {
     #[inline]
     fn with_scalars(&self, range: Range<usize>, piece: usize, room: *mut u8) {
         let mut args = self.args;
-        for (k, &(bits, size)) in self.scalars.iter().enumerate().filter(|(_, (_, size))| *size != 0) {
+        for (k, &(bits, size)) in
+            self.scalars.iter().enumerate().filter(|(_, (_, size))| *size != 0)
+        {
             let at = room.wrapping_add(k * 8 * piece);
             // SAFETY: the room holds three pieces of eight-byte elements.
             unsafe { splat(at, bits, size, piece.min(range.len())) };
@@ -476,7 +511,13 @@ impl Flat {
             let moved = std::array::from_fn(|k| args[k].wrapping_add(at * self.sizes[k]));
             // SAFETY: the range is inside every operand; an output that is also an operand is
             // exactly that operand.
-            unsafe { (self.kernel)(self.dst.wrapping_add(at * self.dst_size), &moved, piece.min(range.end - at)) };
+            unsafe {
+                (self.kernel)(
+                    self.dst.wrapping_add(at * self.dst_size),
+                    &moved,
+                    piece.min(range.end - at),
+                )
+            };
             at += piece;
         }
     }
@@ -628,7 +669,15 @@ mod tests {
         let out = Array::uninit(dtype, Shape::of(sizes)).unwrap();
         let values: Vec<f32> = (0..out.count()).map(f).collect();
         // SAFETY: the array is fresh and `values` has its count.
-        unsafe { super::super::convert::store(dtype, out.ptr_mut(), 1, values.as_ptr().cast(), values.len()) };
+        unsafe {
+            super::super::convert::store(
+                dtype,
+                out.ptr_mut(),
+                1,
+                values.as_ptr().cast(),
+                values.len(),
+            )
+        };
         out
     }
 
@@ -652,7 +701,9 @@ mod tests {
         let own = crate::layout::row_major(shape);
         (0..shape.iter().product())
             .map(|i| {
-                let offset: isize = (0..shape.len()).map(|a| (i / own[a] as usize % shape[a]) as isize * strides[a]).sum();
+                let offset: isize = (0..shape.len())
+                    .map(|a| (i / own[a] as usize % shape[a]) as isize * strides[a])
+                    .sum();
                 // SAFETY: the layout keeps inside its buffer.
                 unsafe { *x.ptr().cast::<f32>().offset(offset) }
             })
@@ -695,14 +746,22 @@ mod tests {
 
     #[test]
     fn every_layout_computes_the_same_as_a_plain_loop() {
-        for (rows, cols) in [(1, 1), (1, 16), (7, 5), (3, 1500), (1500, 3), (70, 90), (300, 310), (0, 4), (4, 0)] {
+        for (rows, cols) in
+            [(1, 1), (1, 16), (7, 5), (3, 1500), (1500, 3), (70, 90), (300, 310), (0, 4), (4, 0)]
+        {
             let all = layouts(rows, cols);
             for a in &all {
                 for b in &all {
                     let out = difference(a, b, &[rows, cols]);
                     let (x, y) = (naive(a, &[rows, cols]), naive(b, &[rows, cols]));
                     let want: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x - y).collect();
-                    assert_eq!(floats(&out), want, "({rows}, {cols}) {:?} {:?}", a.layout, b.layout);
+                    assert_eq!(
+                        floats(&out),
+                        want,
+                        "({rows}, {cols}) {:?} {:?}",
+                        a.layout,
+                        b.layout
+                    );
                 }
             }
         }
@@ -712,9 +771,12 @@ mod tests {
     fn inner_axes_permute_in_any_order() {
         let x = array(DType::F32, &[6 * 35 * 40], numbers);
         let y = array(DType::F32, &[6, 35, 40], |i| i as f32);
-        for strides in [[1400, 40, 1], [1, 6, 210], [35, 1, 210], [40, 240, 1], [1400, 1, 35], [1, 240, 6]] {
+        for strides in
+            [[1400, 40, 1], [1, 6, 210], [35, 1, 210], [40, 240, 1], [1400, 1, 35], [1, 240, 6]]
+        {
             let view = view(&x, &[6, 35, 40], &strides, 0);
-            let want: Vec<f32> = naive(&view, &[6, 35, 40]).iter().enumerate().map(|(i, v)| v - i as f32).collect();
+            let want: Vec<f32> =
+                naive(&view, &[6, 35, 40]).iter().enumerate().map(|(i, v)| v - i as f32).collect();
             assert_eq!(floats(&difference(&view, &y, &[6, 35, 40])), want, "{strides:?}");
         }
     }
@@ -731,7 +793,8 @@ mod tests {
                 map(less(), &[Operand::Array(&a), three], &mask);
                 map(select(), &[Operand::Array(&mask), three, Operand::Array(&a)], &out);
             }
-            let want: Vec<f32> = floats(&a).iter().map(|&x| if x < 3.0 { 3.0 } else { x }).collect();
+            let want: Vec<f32> =
+                floats(&a).iter().map(|&x| if x < 3.0 { 3.0 } else { x }).collect();
             assert_eq!(floats(&out), want);
         }
     }
@@ -787,7 +850,8 @@ mod tests {
                 let turned = view(&flat, &shape, &[1, shape[0] as isize], 3);
                 let row = view(&flat, &[shape[1]], &[1], 0);
                 for b in [&a, &turned, &row] {
-                    let [y, d, fused_y, fused_d] = both_ways(dtype, &a, b, Scalar::Float(0.3), &shape);
+                    let [y, d, fused_y, fused_d] =
+                        both_ways(dtype, &a, b, Scalar::Float(0.3), &shape);
                     assert_eq!(bytes(&y), bytes(&fused_y), "{dtype} {shape:?}");
                     assert_eq!(bytes(&d), bytes(&fused_d), "{dtype} {shape:?}");
                 }
@@ -805,7 +869,8 @@ mod tests {
         let d = builder.push(sub(), &[va, vb], DType::F32);
         let m = builder.push(mul(), &[va, vb], DType::F32);
         let program = builder.finish(&[d, m]);
-        let want: Vec<(f32, f32)> = floats(&a).iter().zip(floats(&b)).map(|(a, b)| (a - b, a * b)).collect();
+        let want: Vec<(f32, f32)> =
+            floats(&a).iter().zip(floats(&b)).map(|(a, b)| (a - b, a * b)).collect();
         // SAFETY: nobody else reads the inputs, each of which is replaced by an output.
         unsafe { run(&program, &[&a, &b], &[], &[&a, &b]) };
         assert_eq!(floats(&a).into_iter().zip(floats(&b)).collect::<Vec<_>>(), want);
@@ -836,7 +901,10 @@ mod tests {
         assert_eq!(bits(1e12, DType::I32) as u32 as i32, i32::MAX);
         assert_eq!(bits(f64::NAN, DType::U64), 0);
         assert_eq!(register_bits(Scalar::Int(300), DType::U8), 44);
-        assert_eq!(register_bits(Scalar::Uint(u64::MAX), DType::F16) as u32, f32::INFINITY.to_bits());
+        assert_eq!(
+            register_bits(Scalar::Uint(u64::MAX), DType::F16) as u32,
+            f32::INFINITY.to_bits()
+        );
         assert_eq!(register_bits(Scalar::Bool(true), DType::BF16) as u32, 1f32.to_bits());
     }
 

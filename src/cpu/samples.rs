@@ -71,8 +71,11 @@ fn array_as<T: Copy>(dtype: DType, sizes: &[usize], values: &[T]) -> Array {
 
 /// The positions of all elements in C order, relative to the element at index zero.
 fn positions(x: &Array) -> Vec<isize> {
-    let (sizes, own, strides) = (x.shape().sizes(), row_major(&x.shape().sizes()), x.layout.strides());
-    let position = |i: usize| (0..sizes.len()).map(|a| (i / own[a] as usize % sizes[a]) as isize * strides[a]).sum();
+    let (sizes, own, strides) =
+        (x.shape().sizes(), row_major(&x.shape().sizes()), x.layout.strides());
+    let position = |i: usize| {
+        (0..sizes.len()).map(|a| (i / own[a] as usize % sizes[a]) as isize * strides[a]).sum()
+    };
     (0..x.count()).map(position).collect()
 }
 
@@ -89,7 +92,10 @@ pub fn bytes(x: &Array) -> Vec<u8> {
     let (first, size) = (x.ptr(), x.dtype.size());
     let one = |at: isize| first.wrapping_offset(at * size as isize);
     // SAFETY: the positions lie in the array.
-    positions(x).into_iter().flat_map(|at| unsafe { std::slice::from_raw_parts(one(at), size) }.to_vec()).collect()
+    positions(x)
+        .into_iter()
+        .flat_map(|at| unsafe { std::slice::from_raw_parts(one(at), size) }.to_vec())
+        .collect()
 }
 
 /// The same values in C order, transposed, backwards, with gaps, and all of these together.
@@ -125,7 +131,11 @@ fn relaid(x: &Array, order: &[usize], sign: isize, gap: usize) -> Array {
     for (to, from) in positions(&view).into_iter().zip(positions(x)) {
         let (to, from) = (to * size as isize, from * size as isize);
         // SAFETY: fresh memory, and positions inside both arrays.
-        unsafe { view.ptr_mut().wrapping_offset(to).copy_from_nonoverlapping(x.ptr().wrapping_offset(from), size) };
+        unsafe {
+            view.ptr_mut()
+                .wrapping_offset(to)
+                .copy_from_nonoverlapping(x.ptr().wrapping_offset(from), size)
+        };
     }
     view
 }

@@ -68,9 +68,11 @@ impl Lines {
         // The first element of the first line, and the step along a line.
         let (start, step) = if self.reverse { ((n - 1) * inner, -inner) } else { (0, inner) };
         let (x, out) = (Shared::reading(x), Shared::new(out));
-        let width = if self.inner == 1 { (CHUNK / self.n).max(TOGETHER) } else { TILE.min(self.inner) };
+        let width =
+            if self.inner == 1 { (CHUNK / self.n).max(TOGETHER) } else { TILE.min(self.inner) };
         // Groups of lines: `width` whole lines, or `width` neighbouring columns of one outer index.
-        let (across, lines) = if self.inner == 1 { (1, self.outer) } else { (self.outer, self.inner) };
+        let (across, lines) =
+            if self.inner == 1 { (1, self.outer) } else { (self.outer, self.inner) };
         let groups = lines.div_ceil(width);
         let body = |i: usize| {
             let (outer, first) = (i / groups, i % groups * width);
@@ -162,13 +164,21 @@ mod tests {
     use crate::cpu::samples::{Sample, array, bools, bytes, every_element, layouts, noise, values};
     use crate::threads::set_num_threads;
 
-    const KINDS: [Cumulation; 4] = [Cumulation::Sum, Cumulation::Prod, Cumulation::Max, Cumulation::Min];
+    const KINDS: [Cumulation; 4] =
+        [Cumulation::Sum, Cumulation::Prod, Cumulation::Max, Cumulation::Min];
 
     /// One element after the other, by positions in C order.
-    fn naive<T: Sample>(kind: Cumulation, sizes: &[usize], axis: usize, reverse: bool, x: &[T]) -> Vec<T> {
+    fn naive<T: Sample>(
+        kind: Cumulation,
+        sizes: &[usize],
+        axis: usize,
+        reverse: bool,
+        x: &[T],
+    ) -> Vec<T> {
         let step: usize = sizes[axis + 1..].iter().product();
         let mut carried: Vec<T::Number> = x.iter().map(|x| x.widen()).collect();
-        let order: Vec<usize> = if reverse { (0..x.len()).rev().collect() } else { (0..x.len()).collect() };
+        let order: Vec<usize> =
+            if reverse { (0..x.len()).rev().collect() } else { (0..x.len()).collect() };
         for i in order {
             let index = i / step % sizes[axis];
             if index == if reverse { sizes[axis] - 1 } else { 0 } {
@@ -179,24 +189,50 @@ mod tests {
             carried[i] = match kind {
                 Cumulation::Sum => before.add(own),
                 Cumulation::Prod => before.mul(own),
-                Cumulation::Max => if before > own || before.is_nan() { before } else { own },
-                Cumulation::Min => if before < own || before.is_nan() { before } else { own },
+                Cumulation::Max => {
+                    if before > own || before.is_nan() {
+                        before
+                    } else {
+                        own
+                    }
+                }
+                Cumulation::Min => {
+                    if before < own || before.is_nan() {
+                        before
+                    } else {
+                        own
+                    }
+                }
             };
         }
         carried.into_iter().map(T::narrow).collect()
     }
 
     fn check<T: Sample>() {
-        let cases: &[(&[usize], usize)] =
-            &[(&[1], 0), (&[9], 0), (&[20, 7], 1), (&[7, 90], 0), (&[3, 5, 11], 1), (&[2, 0], 0), (&[0, 2], 0)];
+        let cases: &[(&[usize], usize)] = &[
+            (&[1], 0),
+            (&[9], 0),
+            (&[20, 7], 1),
+            (&[7, 90], 0),
+            (&[3, 5, 11], 1),
+            (&[2, 0], 0),
+            (&[0, 2], 0),
+        ];
         for &(sizes, axis) in cases {
             let numbers = noise(sizes.iter().product(), 1.5, 1e-3);
             let elements: Vec<T> = numbers.into_iter().map(T::of).collect();
-            for (kind, reverse) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+            for (kind, reverse) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)])
+            {
                 let want = naive(kind, sizes, axis, reverse, &elements);
                 for y in layouts(&array(sizes, &elements)) {
                     let got = cumulate(kind, &y, axis, reverse).unwrap();
-                    assert_eq!(values::<T>(&got), want, "{kind:?} {} {axis} {:?}", T::DTYPE, y.layout);
+                    assert_eq!(
+                        values::<T>(&got),
+                        want,
+                        "{kind:?} {} {axis} {:?}",
+                        T::DTYPE,
+                        y.layout
+                    );
                 }
             }
         }
@@ -210,7 +246,9 @@ mod tests {
     #[test]
     fn threads_change_nothing() {
         let x: Vec<f32> = noise(600_000, 1.0, 1e-9).into_iter().map(|x| x as f32).collect();
-        for (sizes, axis) in [([300, 2000], 0), ([300, 2000], 1), ([2, 300_000], 1), ([300_000, 2], 0)] {
+        for (sizes, axis) in
+            [([300, 2000], 0), ([300, 2000], 1), ([2, 300_000], 1), ([300_000, 2], 0)]
+        {
             let want = naive(Cumulation::Sum, &sizes, axis, false, &x);
             for threads in [1, 2] {
                 set_num_threads(threads);

@@ -20,7 +20,11 @@ pub fn apply(op: Op, args: &[Operand<'_>], record: bool) -> Result<Value> {
 fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
     if let Op::Call(call) = op {
         let outputs = eager::call(call.composite, &call.attributes, args, false)?;
-        return Ok(outputs.into_iter().next().map(|v| v.array).unwrap_or_else(|| unreachable!("one result")));
+        return Ok(outputs
+            .into_iter()
+            .next()
+            .map(|v| v.array)
+            .unwrap_or_else(|| unreachable!("one result")));
     }
     let args: SmallVec<[cpu::Operand<'_>; 3]> = args.iter().map(|arg| arg.cpu()).collect();
     cpu::execute(op, &args)
@@ -34,7 +38,8 @@ pub fn map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Value> {
     let cx = Eager::new(tape::recording());
     let operands: SmallVec<[Arg; 3]> = args.iter().map(|&arg| cx.operand(arg)).collect();
     let result = catch(|| {
-        let exprs: SmallVec<[Expr<'_>; 3]> = operands.iter().map(|&arg| Expr::new(&cx, arg)).collect();
+        let exprs: SmallVec<[Expr<'_>; 3]> =
+            operands.iter().map(|&arg| Expr::new(&cx, arg)).collect();
         def.call(&exprs)
     })?;
     cx.take(result)
@@ -58,26 +63,31 @@ fn plain_operands(def: &Elementwise, args: &[Operand<'_>]) -> bool {
         })
 }
 
-/// An elementwise op whose result replaces its first operand: in the same memory where nobody else
-/// holds it and the result fits, else in a new buffer.
-pub fn map_in_place(def: &'static Elementwise, mut first: Value, rest: &[Operand<'_>]) -> Result<Value> {
+/// An elementwise op whose result replaces its first operand. Where nobody else holds that operand's
+/// memory and the result fits, it is computed there and `None` comes back; else the new value.
+pub fn map_in_place(
+    def: &'static Elementwise,
+    first: &Value,
+    rest: &[Operand<'_>],
+) -> Result<Option<Value>> {
     let mut args: SmallVec<[Operand<'_>; 3]> = SmallVec::new();
-    args.push(Operand::Value(&first));
+    args.push(Operand::Value(first));
     args.extend_from_slice(rest);
-    let records = tape::recording() && args.iter().any(|arg| matches!(arg, Operand::Value(v) if v.requires_grad()));
-    let unique = !records && first.array.buffer.is_unique() && first.array.is_contiguous();
-    if !unique || !plain_operands(def, &args) {
-        return map(def, &args);
+    let wants = |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if v.requires_grad());
+    let records = tape::recording() && args.iter().any(wants);
+    let free = !records && first.array.buffer.is_unique() && first.array.is_contiguous();
+    if !free || !plain_operands(def, &args) {
+        return map(def, &args).map(Some);
     }
     let types: SmallVec<[_; 3]> = args.iter().map(|arg| arg.ty()).collect();
-    let ty = Op::Map(def).infer(&types)?;
+    let ty = Op::infer_map(def, &types)?;
     if ty.dtype != first.dtype() || ty.shape != *first.shape() {
-        return map(def, &args);
+        return map(def, &args).map(Some);
     }
     let operands: SmallVec<[cpu::Operand<'_>; 3]> = args.iter().map(|arg| arg.cpu()).collect();
-    cpu::map_into(def, &operands, &first.array)?;
-    first.history = tape::History::None;
-    Ok(first)
+    // SAFETY: the result's type is the operand's, and the caller's value alone holds the buffer.
+    unsafe { cpu::map_into(def, &operands, &first.array)? };
+    Ok(None)
 }
 
 impl<'a> Operand<'a> {

@@ -57,7 +57,10 @@ pub fn backward(outputs: &[(Value, Option<Value>)], options: Options) -> Result<
     sweep.run("backward", seeds)?;
     // All sums first, then all writes: a failure leaves every gradient as it was.
     let mut updates = Vec::with_capacity(sweep.leaves.len());
-    for (leaf, g) in std::mem::take(&mut sweep.leaf_order).into_iter().filter_map(|key| sweep.leaves.remove(&key)) {
+    for (leaf, g) in std::mem::take(&mut sweep.leaf_order)
+        .into_iter()
+        .filter_map(|key| sweep.leaves.remove(&key))
+    {
         let g = leaf.hooks.run(g)?;
         let old = leaf.grad.lock().as_ref().map(|shared| shared.lock().clone());
         let new = match old {
@@ -87,7 +90,11 @@ pub fn gradients(
     let mut wanted = FxHashSet::default();
     for input in inputs {
         let Some(target) = target(&input.history) else {
-            return Err(error::gradient(op, "an input does not require a gradient", "set requires_grad=True"));
+            return Err(error::gradient(
+                op,
+                "an input does not require a gradient",
+                "set requires_grad=True",
+            ));
         };
         wanted.insert(target);
     }
@@ -104,7 +111,11 @@ pub fn gradients(
 }
 
 /// The cotangents a sweep starts with.
-fn seeds(op: &str, outputs: &[(Value, Option<Value>)], options: Options) -> Result<Vec<(History, Value)>> {
+fn seeds(
+    op: &str,
+    outputs: &[(Value, Option<Value>)],
+    options: Options,
+) -> Result<Vec<(History, Value)>> {
     let mut seeds = Vec::with_capacity(outputs.len());
     for (y, seed) in outputs {
         if !y.requires_grad() {
@@ -117,7 +128,11 @@ fn seeds(op: &str, outputs: &[(Value, Option<Value>)], options: Options) -> Resu
         let seed = match seed {
             Some(g) if g.shape() != y.shape() => {
                 let facts = format!("got {} for an output of shape {}", g.shape(), y.shape());
-                return Err(error::bad_shape(op, "the gradient's shape differs from the output's", facts));
+                return Err(error::bad_shape(
+                    op,
+                    "the gradient's shape differs from the output's",
+                    facts,
+                ));
             }
             Some(g) if g.dtype() != y.dtype() => {
                 apply(Op::Cast(y.dtype()), &[Operand::Value(g)], options.create_graph)?
@@ -125,7 +140,11 @@ fn seeds(op: &str, outputs: &[(Value, Option<Value>)], options: Options) -> Resu
             Some(g) => g.clone(),
             None if y.shape().count() != 1 => {
                 let facts = format!("got shape {}; pass gradient=", y.shape());
-                return Err(error::gradient(op, "only a scalar output has an implicit gradient", facts));
+                return Err(error::gradient(
+                    op,
+                    "only a scalar output has an implicit gradient",
+                    facts,
+                ));
             }
             None => {
                 let ty = Type::new(y.dtype(), y.shape().clone());
@@ -277,7 +296,14 @@ impl Sweep {
     }
 
     /// The cotangent of operand `i`, by the op's rule.
-    fn rule(&self, op: &str, entry: &Arc<Entry>, step: &Op, i: usize, g: &Value) -> Result<Option<Value>> {
+    fn rule(
+        &self,
+        op: &str,
+        entry: &Arc<Entry>,
+        step: &Op,
+        i: usize,
+        g: &Value,
+    ) -> Result<Option<Value>> {
         let record = self.options.create_graph;
         let cx = Eager::new(record);
         let (args, y) = {
@@ -287,14 +313,17 @@ impl Sweep {
                 .args
                 .iter()
                 .zip(&entry.links)
-                .map(|(saved, link)| restore(&cx, saved, || if record { link.history() } else { History::None }))
+                .map(|(saved, link)| {
+                    restore(&cx, saved, || if record { link.history() } else { History::None })
+                })
                 .collect();
             let own = || if record { History::Entry(entry.clone()) } else { History::None };
             (args, restore(&cx, &kept.result, own))
         };
         let g = cx.value(g.clone());
         let cotangent = catch(|| {
-            let exprs: SmallVec<[Expr<'_>; 4]> = args.iter().map(|&arg| Expr::new(&cx, arg)).collect();
+            let exprs: SmallVec<[Expr<'_>; 4]> =
+                args.iter().map(|&arg| Expr::new(&cx, arg)).collect();
             step.vjp(&Rule { args: &exprs, y: Expr::new(&cx, y), g: Expr::new(&cx, g) }, i)
         })?;
         cotangent.map(|x| cx.take(x)).transpose()
@@ -308,18 +337,23 @@ impl Sweep {
         let (shape, indices) = {
             let kept = entry.kept.lock();
             check_kept("backward", entry, &kept)?;
-            let indices: SmallVec<[Array; 2]> = kept.args[1..].iter().filter_map(Saved::array).cloned().collect();
+            let indices: SmallVec<[Array; 2]> =
+                kept.args[1..].iter().filter_map(Saved::array).cloned().collect();
             (kept.args[0].shape(), indices)
         };
         let slot = match &entry.links[0] {
             Link::None => return Ok(true),
-            Link::Leaf(leaf) => leaf.upgrade().and_then(|leaf| self.leaves.get_mut(&(Arc::as_ptr(&leaf) as usize))).map(|(_, g)| g),
+            Link::Leaf(leaf) => leaf
+                .upgrade()
+                .and_then(|leaf| self.leaves.get_mut(&(Arc::as_ptr(&leaf) as usize)))
+                .map(|(_, g)| g),
             Link::Entry(entry) => self.pending.get_mut(&entry.sequence).map(|(_, g)| g),
         };
         let usable = |v: &Value| v.array.buffer.is_unique() && v.array.is_contiguous();
         let add = |mut sum: Array| -> Result<Array> {
             match step {
-                Op::Slice(at) => cpu::add_into_slice(&sum, at, &g.array)?,
+                // SAFETY: the sum is fresh or was found to be held by this sweep alone.
+                Op::Slice(at) => unsafe { cpu::add_into_slice(&sum, at, &g.array)? },
                 _ => {
                     let refs: SmallVec<[&Array; 2]> = indices.iter().collect();
                     sum = cpu::scatter(sum, &refs, &g.array, ScatterMode::Add)?;
@@ -364,7 +398,11 @@ impl Sweep {
         }
         if !ty.shape.broadcasts_to(cotangent.shape()) {
             let facts = format!("got {} for an operand of shape {}", cotangent.shape(), ty.shape);
-            return Err(error::bad_shape(entry.name(), "a rule gave a cotangent of the wrong shape", facts));
+            return Err(error::bad_shape(
+                entry.name(),
+                "a rule gave a cotangent of the wrong shape",
+                facts,
+            ));
         }
         let cx = Eager::new(self.options.create_graph);
         let g = cx.value(cotangent);
@@ -422,7 +460,8 @@ fn accumulate(sum: &mut Value, g: Value, recorded: bool) -> Result<()> {
     let in_place = !recorded && sum.array.buffer.is_unique() && sum.array.is_contiguous();
     if in_place && sum.shape() == g.shape() && sum.dtype() == g.dtype() {
         let operands = [cpu::Operand::Array(&sum.array), cpu::Operand::Array(&g.array)];
-        return cpu::map_into(&arithmetic::add, &operands, &sum.array);
+        // SAFETY: the types agree and this sweep alone holds the sum.
+        return unsafe { cpu::map_into(&arithmetic::add, &operands, &sum.array) };
     }
     *sum = add(sum, &g, recorded)?;
     Ok(())
@@ -435,7 +474,8 @@ fn add(a: &Value, b: &Value, recorded: bool) -> Result<Value> {
 fn check_kept(op: &str, entry: &Entry, kept: &Kept) -> Result<()> {
     let Some(first) = kept.freed else { return Ok(()) };
     let first = site::describe(first).map_or(String::new(), |line| format!(" at {line}"));
-    let node = site::describe(entry.site).map_or(entry.name().to_string(), |line| format!("{} at {line}", entry.name()));
+    let node = site::describe(entry.site)
+        .map_or(entry.name().to_string(), |line| format!("{} at {line}", entry.name()));
     Err(error::freed(op, node, first))
 }
 
@@ -443,7 +483,8 @@ fn free(entry: &Entry, by: Site) {
     let mut kept = entry.kept.lock();
     if let Step::Op(op) = &entry.step {
         // An entry that kept nothing can be swept again.
-        let keeps = kept.args.iter().chain([&kept.result]).any(|saved| matches!(saved, Saved::Array(_)));
+        let keeps =
+            kept.args.iter().chain([&kept.result]).any(|saved| matches!(saved, Saved::Array(_)));
         if keeps || matches!(op, Op::Call(_)) {
             kept.freed = Some(by);
         }
@@ -463,4 +504,3 @@ fn located(error: Error, entry: &Entry) -> Error {
         None => error,
     }
 }
-

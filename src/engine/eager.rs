@@ -75,10 +75,14 @@ impl Emit for Eager {
                 Arg::Scalar(scalar) => Ok(Operand::Scalar(scalar)),
                 Arg::Node(id) => match &slots[id.0 as usize] {
                     Slot::Value(value) => Ok(Operand::Value(value)),
-                    Slot::Type(_) => Err(error::internal(format!("{} reads a value that was not kept", op.name()))),
+                    Slot::Type(_) => Err(error::internal(format!(
+                        "{} reads a value that was not kept",
+                        op.name()
+                    ))),
                 },
             };
-            let operands: SmallVec<[Operand<'_>; 4]> = args.iter().map(operand).collect::<Result<_>>().or_throw();
+            let operands: SmallVec<[Operand<'_>; 4]> =
+                args.iter().map(operand).collect::<Result<_>>().or_throw();
             apply(op, &operands, self.record).or_throw()
         };
         match self.push(Slot::Value(value)) {
@@ -108,9 +112,7 @@ pub fn call(
 ) -> Result<SmallVec<[Value; 1]>> {
     let cx = Eager::new(record);
     let args: SmallVec<[Arg; 6]> = operands.iter().map(|&operand| cx.operand(operand)).collect();
-    let outputs = catch(|| {
-        composite.call(&Arguments { cx: &cx, attributes, operands: &args })
-    });
+    let outputs = catch(|| composite.call(&Arguments { cx: &cx, attributes, operands: &args }));
     let outputs = outputs.map_err(|error| error.within(composite.name))?;
     outputs.into_iter().map(|x| cx.take(x)).collect()
 }

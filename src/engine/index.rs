@@ -52,7 +52,11 @@ struct Plan {
 pub fn get(x: &Value, items: &[Item]) -> Result<Value> {
     let plan = resolve("getitem", x.shape(), items)?;
     let record = recording();
-    let is_whole = plan.at.iter().zip(x.shape().dims()).all(|(a, d)| a.start == 0 && a.step == 1 && a.size == *d);
+    let is_whole = plan
+        .at
+        .iter()
+        .zip(x.shape().dims())
+        .all(|(a, d)| a.start == 0 && a.step == 1 && a.size == *d);
     let mut y = match is_whole {
         true => x.clone(),
         false => apply(Op::Slice(plan.at), &[Operand::Value(x)], record)?,
@@ -65,9 +69,11 @@ pub fn get(x: &Value, items: &[Item]) -> Result<Value> {
     }
     let cx = Eager::new(record);
     let y = cx.value(y);
-    let indices: SmallVec<[Arg; 2]> = plan.arrays.iter().map(|(_, i)| cx.value(Value::plain(i.clone()))).collect();
+    let indices: SmallVec<[Arg; 2]> =
+        plan.arrays.iter().map(|(_, i)| cx.value(Value::plain(i.clone()))).collect();
     let result = catch(|| {
-        let exprs: SmallVec<[Expr<'_>; 2]> = indices.iter().map(|&arg| Expr::new(&cx, arg)).collect();
+        let exprs: SmallVec<[Expr<'_>; 2]> =
+            indices.iter().map(|&arg| Expr::new(&cx, arg)).collect();
         gather(Expr::new(&cx, y), &plan.arrays, &exprs, plan.place)
     });
     cx.take(result.map_err(|error| error.within("getitem"))?)
@@ -101,10 +107,12 @@ pub fn set(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
     let in_place = !records && x.array.buffer.is_unique() && x.array.is_contiguous();
     if in_place && plan.arrays.is_empty() {
         return match v {
-            Operand::Scalar(_) => cpu::write_slice(&x.array, &plan.at, v.cpu()),
+            // SAFETY: nobody else holds the buffer, and `x` is borrowed mutably.
+            Operand::Scalar(_) => unsafe { cpu::write_slice(&x.array, &plan.at, v.cpu()) },
             Operand::Value(v) => {
                 let v = plan.to_slice(v.clone(), false)?;
-                cpu::write_slice(&x.array, &plan.at, cpu::Operand::Array(&v.array))
+                // SAFETY: as above.
+                unsafe { cpu::write_slice(&x.array, &plan.at, cpu::Operand::Array(&v.array)) }
             }
         };
     }
@@ -168,7 +176,11 @@ impl Plan {
             if values.rank() > 0 {
                 // The gathered axes of the region, first.
                 let count = region.rank() - (self.basic.rank() - self.arrays.len());
-                values = values.broadcast(region.clone()).permute(to_front(region.rank(), self.place, count));
+                values = values.broadcast(region.clone()).permute(to_front(
+                    region.rank(),
+                    self.place,
+                    count,
+                ));
             }
             let put = part.permute(order.clone()).scatter(ScatterMode::Set, values, &indices);
             let put = put.permute(inverse(&order));
@@ -251,7 +263,14 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
                 let array = match value.dtype() {
                     DType::I64 => value.array.clone(),
                     dtype if dtype.is_int() => cpu::cast(&value.array, DType::I64)?,
-                    dtype => return Err(error::bad_dtype(op, "an index array", dtype, "an integer or bool")),
+                    dtype => {
+                        return Err(error::bad_dtype(
+                            op,
+                            "an index array",
+                            dtype,
+                            "an integer or bool",
+                        ));
+                    }
                 };
                 before.get_or_insert(basic.len() - arrays.len());
                 positions.push(position);
@@ -288,7 +307,11 @@ fn expand_masks(op: &str, shape: &Shape, items: &[Item]) -> Result<SmallVec<[Ite
             Item::Array(mask) if mask.dtype() == DType::Bool => {
                 let rank = mask.shape().rank();
                 if rank == 0 {
-                    return Err(error::bad_shape(op, "a mask needs at least one axis", "got a scalar bool"));
+                    return Err(error::bad_shape(
+                        op,
+                        "a mask needs at least one axis",
+                        "got a scalar bool",
+                    ));
                 }
                 for i in 0..rank {
                     if mask.shape()[i] != shape[axis + i] {
@@ -318,7 +341,13 @@ fn check_int(op: &str, i: i64, axis: usize, size: Dim) -> Result<usize> {
 }
 
 /// Python's slice arithmetic.
-fn slice_axis(op: &str, n: usize, start: Option<i64>, stop: Option<i64>, step: Option<i64>) -> Result<SliceAxis> {
+fn slice_axis(
+    op: &str,
+    n: usize,
+    start: Option<i64>,
+    stop: Option<i64>,
+    step: Option<i64>,
+) -> Result<SliceAxis> {
     let n = n as i64;
     let step = step.unwrap_or(1);
     if step == 0 {
@@ -335,7 +364,12 @@ fn slice_axis(op: &str, n: usize, start: Option<i64>, stop: Option<i64>, step: O
     Ok(SliceAxis { start: start as usize, step: step as isize, size: Dim::new(size as usize) })
 }
 
-fn gather<'e>(y: Expr<'e>, arrays: &[(usize, Array)], indices: &[Expr<'e>], place: usize) -> Expr<'e> {
+fn gather<'e>(
+    y: Expr<'e>,
+    arrays: &[(usize, Array)],
+    indices: &[Expr<'e>],
+    place: usize,
+) -> Expr<'e> {
     let addressed: Axes = arrays.iter().map(|(axis, _)| *axis).collect();
     let rest = (0..y.rank()).filter(|i| !addressed.contains(i));
     let order: Axes = addressed.iter().copied().chain(rest).collect();

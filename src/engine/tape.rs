@@ -121,7 +121,8 @@ impl Hooks {
 
     /// Runs the hooks in order.
     pub fn run(&self, mut g: Value) -> Result<Value> {
-        let hooks: SmallVec<[Hook; 2]> = self.0.lock().iter().map(|(_, hook)| hook.clone()).collect();
+        let hooks: SmallVec<[Hook; 2]> =
+            self.0.lock().iter().map(|(_, hook)| hook.clone()).collect();
         for hook in hooks {
             if let Some(replaced) = hook(&g)? {
                 g = replaced;

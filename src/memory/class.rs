@@ -67,7 +67,10 @@ mod tests {
                 assert!(below < class.size() && class.size() - below <= 64.max(below / 8));
             }
         }
-        assert_eq!((Class::of(0).size(), Class::of(64).size(), Class::of(65).size()), (64, 64, 128));
+        assert_eq!(
+            (Class::of(0).size(), Class::of(64).size(), Class::of(65).size()),
+            (64, 64, 128)
+        );
         assert_eq!((Class::of(SMALL).size(), Class::of(LARGEST).size()), (SMALL, LARGEST));
     }
 }

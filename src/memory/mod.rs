@@ -73,7 +73,11 @@ impl Buffer {
     ///
     /// # Safety
     /// `ptr` is readable for `bytes` bytes, and nobody writes there, as long as `owner` lives.
-    pub unsafe fn external(ptr: *const u8, bytes: usize, owner: Box<dyn Any + Send + Sync>) -> Buffer {
+    pub unsafe fn external(
+        ptr: *const u8,
+        bytes: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Buffer {
         let header = Header { refs: AtomicUsize::new(1), data: ptr.cast_mut(), bytes, class: None };
         Buffer(NonNull::from(Box::leak(Box::new(External { header, _owner: owner }))).cast())
     }

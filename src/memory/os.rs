@@ -76,7 +76,8 @@ fn read_machine() -> Option<(usize, usize)> {
 #[cfg(all(unix, not(target_os = "linux"), not(miri)))]
 fn read_machine() -> Option<(usize, usize)> {
     // SAFETY: plain queries.
-    let (count, size) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    let (count, size) =
+        unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
     (count > 0 && size > 0).then(|| (count as usize * size as usize, usize::MAX >> 2))
 }
 

@@ -246,7 +246,8 @@ impl Shared {
         let target = self.bytes.saturating_sub(excess);
         let mut evicted = Vec::new();
         while self.bytes > target {
-            let oldest = self.idle.iter_mut().filter(|list| !list.is_empty()).min_by_key(|list| list[0].0);
+            let oldest =
+                self.idle.iter_mut().filter(|list| !list.is_empty()).min_by_key(|list| list[0].0);
             let Some((_, block)) = oldest.and_then(VecDeque::pop_front) else { break };
             // SAFETY: a cached block keeps its header.
             let class = unsafe { block.0.as_ref() }.class.expect("cached blocks have a class");

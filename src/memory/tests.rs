@@ -13,6 +13,8 @@ fn buffers_are_aligned_and_hold_what_was_asked() {
         drop(buffer);
         let zero = Buffer::zeroed(bytes).unwrap();
         // SAFETY: all bytes are initialised.
-        assert!(unsafe { std::slice::from_raw_parts(zero.ptr(), bytes) }.iter().all(|&byte| byte == 0));
+        assert!(
+            unsafe { std::slice::from_raw_parts(zero.ptr(), bytes) }.iter().all(|&byte| byte == 0)
+        );
     }
 }

@@ -456,7 +456,11 @@ pub fn parse_default(source: &str) -> Attr {
             Attr::Ints(items.collect())
         }
         _ => source.parse().map(Attr::Int).unwrap_or_else(|_| {
-            Attr::Float(source.parse().unwrap_or_else(|_| unreachable!("default {source} is no Python literal")))
+            Attr::Float(
+                source
+                    .parse()
+                    .unwrap_or_else(|_| unreachable!("default {source} is no Python literal")),
+            )
         }),
     }
 }

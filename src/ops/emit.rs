@@ -55,7 +55,8 @@ pub fn catch<T>(f: impl FnOnce() -> T) -> Result<T> {
 
 fn panic_text(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(|s| (*s).to_string());
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "unknown panic".into())
+    text.or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "unknown panic".into())
 }
 
 /// Unwraps inside a formula.
@@ -239,4 +240,4 @@ macro_rules! operators {
         }
     )*};
 }
-operators!(Add add add, Sub sub subtract, Mul mul multiply, Div div true_divide);
+operators!(Add add add, Sub sub subtract, Mul mul multiply, Div div quotient);

@@ -76,6 +76,7 @@ pub enum Op {
     /// The position of an extreme along an axis, which disappears (int64)
     ArgReduce(ArgReduction, usize),
     /// A running reduction along an axis; from the end where `reverse`
+    #[allow(missing_docs)]
     Cumulate { kind: Cumulation, axis: usize, reverse: bool },
     /// A general product
     Contract(Box<Contraction>),
@@ -86,10 +87,13 @@ pub enum Op {
     /// The transpose of `Windows`: adds windows into an array with these trailing sizes
     Fold(Box<WindowSpec>, PerAxis),
     /// Sorted values along an axis; NaN last
+    #[allow(missing_docs)]
     Sort { axis: usize, descending: bool },
     /// The stable order that sorts an axis (int64)
+    #[allow(missing_docs)]
     ArgSort { axis: usize, descending: bool },
     /// Positions of the `k` extreme elements along an axis, best first (int64)
+    #[allow(missing_docs)]
     TopK { k: usize, axis: usize, largest: bool },
     /// `(value)`: one number everywhere
     Fill(Type),
@@ -100,7 +104,7 @@ pub enum Op {
 }
 
 /// A call of a composite with its static attributes.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Call {
     /// The table's entry
     pub composite: &'static Composite,
@@ -125,6 +129,11 @@ impl Call {
     }
 }
 
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{:?}", self.composite.name, self.attributes)
+    }
+}
 impl PartialEq for Call {
     fn eq(&self, other: &Call) -> bool {
         std::ptr::eq(self.composite, other.composite) && self.attributes == other.attributes
@@ -205,7 +214,13 @@ impl Op {
                 let (dtype, from) = first()?;
                 shape.check(name)?;
                 if from.count() != shape.count() {
-                    return Err(error::reshape_count(name, from, from.count(), shape, shape.count()));
+                    return Err(error::reshape_count(
+                        name,
+                        from,
+                        from.count(),
+                        shape,
+                        shape.count(),
+                    ));
                 }
                 Type::new(dtype, shape.clone())
             }
@@ -217,7 +232,11 @@ impl Op {
                 let (dtype, from) = first()?;
                 shape.check(name)?;
                 if !from.broadcasts_to(shape) {
-                    return Err(error::bad_shape(name, "shapes are not compatible", format!("{from} to {shape}")));
+                    return Err(error::bad_shape(
+                        name,
+                        "shapes are not compatible",
+                        format!("{from} to {shape}"),
+                    ));
                 }
                 Type::new(dtype, shape.clone())
             }
@@ -247,7 +266,8 @@ impl Op {
             Op::Scatter(_) => {
                 let (dtype, shape) = first()?;
                 let index = index_shape(name, &args[2..])?;
-                let region: Shape = index.dims().iter().chain(&shape.dims()[args.len() - 2..]).copied().collect();
+                let region: Shape =
+                    index.dims().iter().chain(&shape.dims()[args.len() - 2..]).copied().collect();
                 if let OperandType::Tensor(_, values) = args[1] {
                     if !values.broadcasts_to(&region) {
                         let facts = format!("values {values} to the selected region {region}");
@@ -258,7 +278,8 @@ impl Op {
             }
             Op::Reduce(kind, axes) => {
                 let (dtype, shape) = first()?;
-                let empty = axes.iter().any(|&i| shape[i] == 0) && shape.reduce(axes, false).count() > 0;
+                let empty =
+                    axes.iter().any(|&i| shape[i] == 0) && shape.reduce(axes, false).count() > 0;
                 if empty && matches!(kind, Reduction::Max | Reduction::Min) {
                     return Err(error::empty_reduction(name, shape));
                 }
@@ -296,7 +317,11 @@ impl Op {
                     let reach = (spec.size[i] - 1) * spec.dilation[i] + 1;
                     if shape[lead + i] < Dim::new(reach) {
                         let facts = format!("window {reach} on axis {} of {shape}", lead + i);
-                        return Err(error::bad_shape(name, "the window is larger than the axis", facts));
+                        return Err(error::bad_shape(
+                            name,
+                            "the window is larger than the axis",
+                            facts,
+                        ));
                     }
                     dims.push((shape[lead + i] - reach.into()) / spec.stride[i].into() + Dim::ONE);
                 }
@@ -327,7 +352,11 @@ impl Op {
             Op::Map(def) => !def.vjp[i].is_zero(),
             Op::Call(call) => call.composite.covered.contains(&call.parameter(i).name),
             Op::Cast(dtype) => dtype.is_float(),
-            Op::ArgReduce(..) | Op::ArgSort { .. } | Op::TopK { .. } | Op::Iota(..) | Op::RandomBits(_) => false,
+            Op::ArgReduce(..)
+            | Op::ArgSort { .. }
+            | Op::TopK { .. }
+            | Op::Iota(..)
+            | Op::RandomBits(_) => false,
             Op::Gather => i == 0,
             Op::Scatter(_) => i < 2,
             Op::Reduce(kind, _) => !matches!(kind, Reduction::Any | Reduction::All),
@@ -393,7 +422,9 @@ impl Elementwise {
                 continue;
             }
             match dtype {
-                Some(common) if common != d => return Err(error::dtype_mismatch(self.name, common, d)),
+                Some(common) if common != d => {
+                    return Err(error::dtype_mismatch(self.name, common, d));
+                }
                 _ => dtype = Some(d),
             }
         }
@@ -464,7 +495,8 @@ fn infer_contract(spec: &Contraction, a: (DType, &Shape), b: (DType, &Shape)) ->
     if a.0 != b.0 {
         return Err(error::dtype_mismatch("matmul", a.0, b.0));
     }
-    let pairs = spec.a_contract.iter().zip(&spec.b_contract).chain(spec.a_batch.iter().zip(&spec.b_batch));
+    let pairs =
+        spec.a_contract.iter().zip(&spec.b_contract).chain(spec.a_batch.iter().zip(&spec.b_batch));
     for (&i, &j) in pairs {
         if a.1[i] != b.1[j] {
             let facts = format!("{} @ {}", a.1, b.1);
@@ -472,7 +504,10 @@ fn infer_contract(spec: &Contraction, a: (DType, &Shape), b: (DType, &Shape)) ->
         }
     }
     let free = |shape: &Shape, batch: &Axes, contract: &Axes| -> SmallVec<[Dim; 6]> {
-        (0..shape.rank()).filter(|i| !batch.contains(i) && !contract.contains(i)).map(|i| shape[i]).collect()
+        (0..shape.rank())
+            .filter(|i| !batch.contains(i) && !contract.contains(i))
+            .map(|i| shape[i])
+            .collect()
     };
     let mut dims: SmallVec<[Dim; 6]> = spec.a_batch.iter().map(|&i| a.1[i]).collect();
     dims.extend(free(a.1, &spec.a_batch, &spec.a_contract));
@@ -482,7 +517,12 @@ fn infer_contract(spec: &Contraction, a: (DType, &Shape), b: (DType, &Shape)) ->
     Ok(Type::new(a.0, shape))
 }
 
-fn infer_conv(role: ConvRole, spec: &ConvSpec, a: (DType, &Shape), b: (DType, &Shape)) -> Result<Type> {
+fn infer_conv(
+    role: ConvRole,
+    spec: &ConvSpec,
+    a: (DType, &Shape),
+    b: (DType, &Shape),
+) -> Result<Type> {
     if a.0 != b.0 {
         return Err(error::dtype_mismatch("conv", a.0, b.0));
     }
@@ -491,13 +531,18 @@ fn infer_conv(role: ConvRole, spec: &ConvSpec, a: (DType, &Shape), b: (DType, &S
         ConvRole::Output => {
             let positions = (0..spec.stride.len()).map(|i| {
                 let reach = (b.1[i + 2] - Dim::ONE) * spec.dilation[i].into() + Dim::ONE;
-                (a.1[i + 2] + spec.pad_low[i].into() + spec.pad_high[i].into() - reach) / spec.stride[i].into()
+                (a.1[i + 2] + spec.pad_low[i].into() + spec.pad_high[i].into() - reach)
+                    / spec.stride[i].into()
                     + Dim::ONE
             });
             ([a.1[0], b.1[0]], positions.collect())
         }
-        ConvRole::Input => ([a.1[0], b.1[1] * groups], spec.input.iter().map(|&n| n.into()).collect()),
-        ConvRole::Weight => ([b.1[1], a.1[1] / groups], spec.kernel.iter().map(|&n| n.into()).collect()),
+        ConvRole::Input => {
+            ([a.1[0], b.1[1] * groups], spec.input.iter().map(|&n| n.into()).collect())
+        }
+        ConvRole::Weight => {
+            ([b.1[1], a.1[1] / groups], spec.kernel.iter().map(|&n| n.into()).collect())
+        }
     };
     let shape: Shape = channels.into_iter().chain(spatial).collect();
     shape.check("conv")?;

@@ -37,7 +37,9 @@ impl Probe {
 
     fn operand(&self, ty: OperandType<'_>) -> Arg {
         match ty {
-            OperandType::Tensor(dtype, shape) => Arg::Node(self.push(Type::new(dtype, shape.clone()))),
+            OperandType::Tensor(dtype, shape) => {
+                Arg::Node(self.push(Type::new(dtype, shape.clone())))
+            }
             OperandType::Scalar(value) => Arg::Scalar(value),
         }
     }
@@ -58,7 +60,8 @@ impl Emit for Probe {
         args.iter().for_each(|&arg| self.mark(arg));
         let ty = {
             let types = self.types.borrow();
-            let operands: Vec<OperandType<'_>> = args.iter().map(|&arg| operand_type(&types, arg)).collect();
+            let operands: Vec<OperandType<'_>> =
+                args.iter().map(|&arg| operand_type(&types, arg)).collect();
             op.infer(&operands).or_throw()
         };
         self.push(ty)
@@ -75,7 +78,9 @@ impl Emit for Probe {
 
 fn operand_type(types: &[Type], arg: Arg) -> OperandType<'_> {
     match arg {
-        Arg::Node(id) => OperandType::Tensor(types[id.0 as usize].dtype, &types[id.0 as usize].shape),
+        Arg::Node(id) => {
+            OperandType::Tensor(types[id.0 as usize].dtype, &types[id.0 as usize].shape)
+        }
         Arg::Scalar(value) => OperandType::Scalar(value),
     }
 }
@@ -167,7 +172,12 @@ fn call_residuals(
 }
 
 /// The values that the rule of operand `wrt` reads, found by running it on types.
-pub fn probed_residuals(op: &Op, args: &[OperandType<'_>], result: &Type, wrt: usize) -> Result<Mask> {
+pub fn probed_residuals(
+    op: &Op,
+    args: &[OperandType<'_>],
+    result: &Type,
+    wrt: usize,
+) -> Result<Mask> {
     let probe = Probe::default();
     let operands: Vec<Arg> = args.iter().map(|&ty| probe.operand(ty)).collect();
     let y = Arg::Node(probe.push(result.clone()));
@@ -197,6 +207,7 @@ pub fn element_residuals(rule: ElementRule, arity: usize) -> Mask {
     });
     // A rule that does not run on plain floats keeps everything.
     let all = found.is_err();
-    let mask = (0..arity).filter(|&i| all || probe.was_read(args[i])).fold(0, |mask, i| mask | 1 << i);
+    let mask =
+        (0..arity).filter(|&i| all || probe.was_read(args[i])).fold(0, |mask, i| mask | 1 << i);
     if all || probe.was_read(args[arity]) { mask | RESULT } else { mask }
 }

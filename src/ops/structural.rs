@@ -7,7 +7,7 @@ use super::declare::sorted;
 use super::emit::{Arg, Expr};
 use super::op::{Op, SliceAxis, Type};
 use crate::dtype::DType;
-use crate::shape::{Axes, Dim, Shape};
+use crate::shape::{Dim, Shape};
 
 impl<'e> Expr<'e> {
     /// A reduction over axes, which disappear.
@@ -49,7 +49,8 @@ impl<'e> Expr<'e> {
     /// Strided parts of every axis; nothing where that is everything.
     pub fn slice(self, at: Box<[SliceAxis]>) -> Expr<'e> {
         let shape = self.shape();
-        let whole = at.iter().zip(shape.dims()).all(|(a, d)| a.start == 0 && a.step == 1 && a.size == *d);
+        let whole =
+            at.iter().zip(shape.dims()).all(|(a, d)| a.start == 0 && a.step == 1 && a.size == *d);
         if whole { self } else { self.emit(Op::Slice(at)) }
     }
 
@@ -74,7 +75,8 @@ impl<'e> Expr<'e> {
 
     /// Advanced indexing of the leading axes by int64 arrays.
     pub fn gather(self, indices: &[Expr<'e>]) -> Expr<'e> {
-        let args: SmallVec<[Arg; 4]> = std::iter::once(self).chain(indices.iter().copied()).map(Expr::arg).collect();
+        let args: SmallVec<[Arg; 4]> =
+            std::iter::once(self).chain(indices.iter().copied()).map(Expr::arg).collect();
         self.emit_with(Op::Gather, &args)
     }
 

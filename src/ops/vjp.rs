@@ -117,7 +117,8 @@ fn scatter_vjp<'e>(mode: ScatterMode, rule: &Rule<'_, 'e>, wrt: usize) -> Expr<'
             let count = Dim::new(numbers.count());
             let ids = g.iota(DType::I64, Shape::from_dims(&[count]), 0).reshape(numbers.clone());
             let places: Shape = base.shape().dims()[..indices.len()].iter().copied().collect();
-            let last = g.scalar(-1).full(DType::I64, places).scatter(ScatterMode::Set, ids, indices);
+            let last =
+                g.scalar(-1).full(DType::I64, places).scatter(ScatterMode::Set, ids, indices);
             let mut wide = numbers;
             wide.dims_mut().resize(written.rank(), Dim::ONE);
             let stays = last.gather(indices).equal(ids).reshape(wide);
@@ -155,12 +156,19 @@ fn cumulative_prod_vjp<'e>(x: Expr<'e>, g: Expr<'e>, axis: usize, reverse: bool)
     let without = k.equal(i).select(x.scalar(1.0), rows);
     let products = without.cumulate(Cumulation::Prod, x.rank(), reverse);
     let reaches = if reverse { i.less_equal(k) } else { i.greater_equal(k) };
-    let terms = reaches.select(products * g.permute(last.clone()).unsqueeze(x.rank() - 1), x.scalar(0.0));
+    let terms =
+        reaches.select(products * g.permute(last.clone()).unsqueeze(x.rank() - 1), x.scalar(0.0));
     terms.reduce(Reduction::Sum, &[x.rank()]).permute(inverse(&last))
 }
 
 /// The gradient of a running extreme goes to the element that set it (the latest of equals).
-fn running_extreme_vjp<'e>(x: Expr<'e>, y: Expr<'e>, g: Expr<'e>, axis: usize, reverse: bool) -> Expr<'e> {
+fn running_extreme_vjp<'e>(
+    x: Expr<'e>,
+    y: Expr<'e>,
+    g: Expr<'e>,
+    axis: usize,
+    reverse: bool,
+) -> Expr<'e> {
     let at = x.iota(DType::I64, x.shape(), axis);
     let (worst, kind) = match reverse {
         false => (x.scalar(0), Cumulation::Max),
@@ -198,8 +206,12 @@ fn contract_vjp<'e>(spec: &Contraction, rule: &Rule<'_, 'e>, wrt: usize) -> Expr
     let mut contracted: SmallVec<[(usize, usize); 4]> =
         o_contract.iter().copied().zip(x_contract.iter().copied()).collect();
     contracted.sort_unstable();
-    let order: Axes =
-        x_batch.iter().copied().chain(x_free).chain(contracted.into_iter().map(|(_, axis)| axis)).collect();
+    let order: Axes = x_batch
+        .iter()
+        .copied()
+        .chain(x_free)
+        .chain(contracted.into_iter().map(|(_, axis)| axis))
+        .collect();
     product.permute(inverse(&order))
 }
 
@@ -223,4 +235,3 @@ impl<'e> Expr<'e> {
         shifted[0].concat(&shifted, axis).cumulate(Cumulation::Prod, axis, reverse)
     }
 }
-

@@ -55,32 +55,17 @@ pub fn hypot<S: Float>(x: S, y: S) -> S {
     let huge = long.gt(S::pick(1.0e18, 1.0e150));
     let tiny = long.lt(S::pick(1.0e-12, 1.0e-120));
     let two = |e: i64| S::power_of_two(S::Bits::whole(e));
-    let (down, up) = if S::DOUBLE {
-        (two(-700), two(700))
-    } else {
-        (two(-80), two(100))
-    };
-    let (undo_down, undo_up) = if S::DOUBLE {
-        (two(700), two(-700))
-    } else {
-        (two(80), two(-100))
-    };
+    let (down, up) = if S::DOUBLE { (two(-700), two(700)) } else { (two(-80), two(100)) };
+    let (undo_down, undo_up) = if S::DOUBLE { (two(700), two(-700)) } else { (two(80), two(-100)) };
     let scale = S::select(huge, down, S::select(tiny, up, one));
     let unscale = S::select(huge, undo_down, S::select(tiny, undo_up, one));
-    let (p, q) = (
-        product(long * scale, long * scale),
-        product(short * scale, short * scale),
-    );
+    let (p, q) = (product(long * scale, long * scale), product(short * scale, short * scale));
     let square = ordered_sum(p.hi, q.hi);
     let root = square.hi.sqrt();
     let lo = (square.lo + (p.lo + q.lo)) / (root + root);
     let length = S::select(long.eq(zero), zero, (root + lo) * unscale);
     let length = S::select(x.is_nan() | y.is_nan(), S::nan(), length);
-    S::select(
-        a.eq(S::infinity()) | b.eq(S::infinity()),
-        S::infinity(),
-        length,
-    )
+    S::select(a.eq(S::infinity()) | b.eq(S::infinity()), S::infinity(), length)
 }
 
 /// What the quotient rounded towards zero leaves, with the sign of `x`: exact.

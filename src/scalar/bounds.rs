@@ -12,11 +12,7 @@ pub struct Bound {
 }
 
 const fn bound(name: &'static str, single: f64, double: f64) -> Bound {
-    Bound {
-        name,
-        single,
-        double,
-    }
+    Bound { name, single, double }
 }
 
 /// Every function with a rounding error of its own.

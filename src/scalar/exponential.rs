@@ -27,14 +27,7 @@ const EXP: Polynomial<5, 11> = Polynomial(
 
 /// `(2ʳ − 1) / r − 11/16` for `|r| ≤ 1/2`.
 const EXP2: Polynomial<6, 12> = Polynomial(
-    [
-        0.0056471806,
-        0.2402265,
-        0.05550327,
-        0.009618003,
-        0.0013400537,
-        0.00015476595,
-    ],
+    [0.0056471806, 0.2402265, 0.05550327, 0.009618003, 0.0013400537, 0.00015476595],
     [
         0.00564718055994531,
         0.24022650695910072,
@@ -117,10 +110,7 @@ fn exp2_pair<S: Float>(x: Pair<S>) -> S {
 #[inline(always)]
 pub fn exp2<S: Float>(x: S) -> S {
     let limit = S::pick(151.0, 1080.0);
-    exp2_pair(Pair {
-        hi: clamp(x, -limit, limit),
-        lo: S::whole(0),
-    })
+    exp2_pair(Pair { hi: clamp(x, -limit, limit), lo: S::whole(0) })
 }
 
 /// `eˣ − 1`, accurate near 0. Error ≤ 1 ULP.
@@ -177,18 +167,12 @@ pub fn pow<S: Float>(x: S, y: S) -> S {
     let log = log2_pair(base);
     let edge = base.eq(zero) | base.eq(S::infinity());
     let infinite = S::select(base.eq(zero), -S::infinity(), S::infinity());
-    let log = Pair {
-        hi: S::select(edge, infinite, log.hi),
-        lo: S::select(edge, zero, log.lo),
-    };
+    let log = Pair { hi: S::select(edge, infinite, log.hi), lo: S::select(edge, zero, log.lo) };
     let p = product(y, log.hi);
     let limit = S::pick(300.0, 2200.0);
     let inside = p.hi.abs().lt(limit);
     let lo = S::select(inside, p.lo + y * log.lo, zero);
-    let magnitude = exp2_pair(Pair {
-        hi: clamp(p.hi, -limit, limit),
-        lo,
-    });
+    let magnitude = exp2_pair(Pair { hi: clamp(p.hi, -limit, limit), lo });
 
     let whole = y.trunc().eq(y);
     let half = y * S::lit(0.5);

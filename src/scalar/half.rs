@@ -12,18 +12,8 @@ pub fn f16_to_f32(half: u16) -> f32 {
     // subnormal numbers too. Infinities and NaN get the largest exponent.
     let scaled = (f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23)).to_bits();
     let special = magnitude | 0x7f80_0000;
-    let quiet = if half & 0x7fff > 0x7c00 {
-        special | 0x0040_0000
-    } else {
-        special
-    };
-    f32::from_bits(
-        sign | if half & 0x7c00 == 0x7c00 {
-            quiet
-        } else {
-            scaled
-        },
-    )
+    let quiet = if half & 0x7fff > 0x7c00 { special | 0x0040_0000 } else { special };
+    f32::from_bits(sign | if half & 0x7c00 == 0x7c00 { quiet } else { scaled })
 }
 
 /// The nearest binary16.
@@ -36,27 +26,12 @@ pub fn f32_to_f16(x: f32) -> u16 {
     let odd = (magnitude >> 13) & 1;
     let normal = magnitude.wrapping_add(0xfff + odd).wrapping_sub(112 << 23) >> 13;
     // Subnormal: adding 1/2 puts the last place of binary16, 2⁻²⁴, at that of binary32.
-    let subnormal = (f32::from_bits(magnitude) + 0.5)
-        .to_bits()
-        .wrapping_sub(0.5f32.to_bits());
-    let finite = if magnitude < (113 << 23) {
-        subnormal
-    } else {
-        normal
-    };
+    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
+    let finite = if magnitude < (113 << 23) { subnormal } else { normal };
     // 65520 is the smallest number that rounds to infinity.
-    let bounded = if magnitude >= 65520.0f32.to_bits() {
-        0x7c00
-    } else {
-        finite
-    };
+    let bounded = if magnitude >= 65520.0f32.to_bits() { 0x7c00 } else { finite };
     let nan = 0x7e00 | ((magnitude >> 13) & 0x3ff);
-    (sign
-        | if magnitude > 0x7f80_0000 {
-            nan
-        } else {
-            bounded
-        }) as u16
+    (sign | if magnitude > 0x7f80_0000 { nan } else { bounded }) as u16
 }
 
 /// The value of a bfloat16.
@@ -71,11 +46,7 @@ pub fn f32_to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
     let quiet = (bits >> 16) | 0x0040;
-    (if bits & 0x7fff_ffff > 0x7f80_0000 {
-        quiet
-    } else {
-        rounded
-    }) as u16
+    (if bits & 0x7fff_ffff > 0x7f80_0000 { quiet } else { rounded }) as u16
 }
 
 /// The nearest binary16 of a binary64, rounded once.
@@ -97,14 +68,6 @@ fn f64_to_f32_odd(x: f64) -> f32 {
     let nearest = x as f32;
     let (back, bits) = (nearest as f64, nearest.to_bits());
     // The magnitude below, whichever way the rounding went; then the last bit stands for the rest.
-    let below = if back.abs() > x.abs() {
-        bits.wrapping_sub(1)
-    } else {
-        bits
-    };
-    f32::from_bits(if back == x || x.is_nan() {
-        bits
-    } else {
-        below | 1
-    })
+    let below = if back.abs() > x.abs() { bits.wrapping_sub(1) } else { bits };
+    f32::from_bits(if back == x || x.is_nan() { bits } else { below | 1 })
 }

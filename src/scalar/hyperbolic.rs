@@ -23,13 +23,7 @@ const SINH: Polynomial<4, 8> = Polynomial(
 
 /// `(tanh x − x) / x³` in `x²`, for `|x| ≤ 0.55`.
 const TANH: Polynomial<5, 11> = Polynomial(
-    [
-        -0.33333316,
-        0.13332541,
-        -0.053846966,
-        0.02104736,
-        -0.0062369104,
-    ],
+    [-0.33333316, 0.13332541, -0.053846966, 0.02104736, -0.0062369104],
     [
         -0.333333333333333,
         0.1333333333332656,
@@ -110,10 +104,7 @@ pub fn atanh<S: Float>(x: S) -> S {
     let double = a + a;
     let rest = one - a;
     let small = ordered_sum(double, double * a / rest);
-    let large = Pair {
-        hi: double / rest,
-        lo: S::whole(0),
-    };
+    let large = Pair { hi: double / rest, lo: S::whole(0) };
     let is_small = a.lt(S::lit(0.5));
     let hi = S::select(is_small, small.hi, large.hi);
     let lo = S::select(is_small, small.lo, large.lo);

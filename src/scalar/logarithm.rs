@@ -85,10 +85,7 @@ pub fn log<S: Float>(x: S) -> S {
 /// `log(1 + x)`, accurate near 0. Error ≤ 1 ULP.
 #[inline(always)]
 pub fn log1p<S: Float>(x: S) -> S {
-    log1p_pair(Pair {
-        hi: x,
-        lo: S::whole(0),
-    })
+    log1p_pair(Pair { hi: x, lo: S::whole(0) })
 }
 
 /// `log(1 + hi + lo)` where `lo` is of the order of the error of `hi`.
@@ -129,15 +126,9 @@ pub(super) fn log2_pair<S: Float>(x: S) -> Pair<S> {
         (2.8853900817779268, 4.0710547481862066e-17),
     );
     let inner = z.times(c1);
-    let inner = Pair {
-        hi: inner.hi,
-        lo: inner.lo + z.hi * z.hi * LOG2.at(z.hi),
-    };
+    let inner = Pair { hi: inner.hi, lo: inner.lo + z.hi * z.hi * LOG2.at(z.hi) };
     let factor = ordered_sum(c0.hi, inner.hi);
-    let factor = Pair {
-        hi: factor.hi,
-        lo: factor.lo + (inner.lo + c0.lo),
-    };
+    let factor = Pair { hi: factor.hi, lo: factor.lo + (inner.lo + c0.lo) };
     s.times(factor).plus_larger(k)
 }
 

@@ -159,9 +159,7 @@ pub trait Float: Scalar + Div<Output = Self> {
     /// The quiet NaN without payload.
     #[inline(always)]
     fn nan() -> Self {
-        Self::of_bits(Self::Bits::whole(
-            (4 * Self::BIAS + 3) << (Self::SIGNIFICAND - 1),
-        ))
+        Self::of_bits(Self::Bits::whole((4 * Self::BIAS + 3) << (Self::SIGNIFICAND - 1)))
     }
 
     /// The smallest normal number.
@@ -179,12 +177,7 @@ pub trait Float: Scalar + Div<Output = Self> {
     /// The sign bit alone.
     #[inline(always)]
     fn sign_bits(self) -> Self::Bits {
-        self.bits()
-            & Self::Bits::whole(if Self::DOUBLE {
-                i64::MIN
-            } else {
-                i32::MIN as i64
-            })
+        self.bits() & Self::Bits::whole(if Self::DOUBLE { i64::MIN } else { i32::MIN as i64 })
     }
 
     /// This magnitude with the sign of `sign`.

@@ -44,20 +44,12 @@ macro_rules! float {
 
             #[inline(always)]
             fn maximum(self, other: Self) -> Self {
-                if (self > other) | self.is_nan() {
-                    self
-                } else {
-                    other
-                }
+                if (self > other) | self.is_nan() { self } else { other }
             }
 
             #[inline(always)]
             fn minimum(self, other: Self) -> Self {
-                if (self < other) | self.is_nan() {
-                    self
-                } else {
-                    other
-                }
+                if (self < other) | self.is_nan() { self } else { other }
             }
 
             #[inline(always)]
@@ -68,11 +60,7 @@ macro_rules! float {
             #[inline(always)]
             fn sign(self) -> Self {
                 let one = if self > 0.0 { 1.0 } else { -1.0 };
-                if (self == 0.0) | self.is_nan() {
-                    self
-                } else {
-                    one
-                }
+                if (self == 0.0) | self.is_nan() { self } else { one }
             }
         }
 
@@ -164,12 +152,8 @@ trait Reduction<F>: Sized {
 
 /// The leading 23 bits of π/2, the next 23, and so on: a whole number of up to 30 bits times one of
 /// them is exact.
-const HALF_PI: [f64; 4] = [
-    1.570796251296997,
-    7.549789415861596e-08,
-    5.390302529957765e-15,
-    3.2820031633724233e-22,
-];
+const HALF_PI: [f64; 4] =
+    [1.570796251296997, 7.549789415861596e-08, 5.390302529957765e-15, 3.2820031633724233e-22];
 const HALF_PI_REST: f64 = 3.7950107727212256e-29;
 
 impl Reduction<f32> for i32 {
@@ -224,21 +208,13 @@ macro_rules! int {
 
             #[inline(always)]
             fn abs(self) -> Self {
-                if $signed & (self < Wrapping(0)) {
-                    -self
-                } else {
-                    self
-                }
+                if $signed & (self < Wrapping(0)) { -self } else { self }
             }
 
             #[inline(always)]
             fn sign(self) -> Self {
                 let one = Wrapping(1);
-                let one = if $signed & (self < Wrapping(0)) {
-                    -one
-                } else {
-                    one
-                };
+                let one = if $signed & (self < Wrapping(0)) { -one } else { one };
                 if self == Wrapping(0) { self } else { one }
             }
         }
@@ -265,40 +241,24 @@ macro_rules! int {
             fn shift_right(self, amount: Self) -> Self {
                 let inside = (amount.0 as $unsigned) < $int::BITS as $unsigned;
                 let shifted = self.right(amount.0 as u32);
-                let outside = if $signed {
-                    self.right($int::BITS - 1)
-                } else {
-                    Wrapping(0)
-                };
+                let outside = if $signed { self.right($int::BITS - 1) } else { Wrapping(0) };
                 if inside { shifted } else { outside }
             }
 
             #[inline(always)]
             fn floor_divide(self, divisor: Self) -> Self {
                 let zero = Wrapping(0);
-                let safe = if divisor == zero {
-                    Wrapping(1)
-                } else {
-                    divisor
-                };
+                let safe = if divisor == zero { Wrapping(1) } else { divisor };
                 let (quotient, rest) = (self / safe, self % safe);
                 let below = $signed & (rest != zero) & ((rest < zero) != (safe < zero));
-                let floor = if below {
-                    quotient - Wrapping(1)
-                } else {
-                    quotient
-                };
+                let floor = if below { quotient - Wrapping(1) } else { quotient };
                 if divisor == zero { zero } else { floor }
             }
 
             #[inline(always)]
             fn remainder(self, divisor: Self) -> Self {
                 let zero = Wrapping(0);
-                let safe = if divisor == zero {
-                    Wrapping(1)
-                } else {
-                    divisor
-                };
+                let safe = if divisor == zero { Wrapping(1) } else { divisor };
                 let rest = self % safe;
                 let other = $signed & (rest != zero) & ((rest < zero) != (safe < zero));
                 if other { rest + safe } else { rest }

@@ -15,20 +15,14 @@ pub(super) struct Pair<S> {
 pub(super) fn sum<S: Float>(a: S, b: S) -> Pair<S> {
     let hi = a + b;
     let part = hi - a;
-    Pair {
-        hi,
-        lo: (a - (hi - part)) + (b - part),
-    }
+    Pair { hi, lo: (a - (hi - part)) + (b - part) }
 }
 
 /// `a + b`, exactly, where `|a| ≥ |b|` or `a = 0`.
 #[inline(always)]
 pub(super) fn ordered_sum<S: Float>(a: S, b: S) -> Pair<S> {
     let hi = a + b;
-    Pair {
-        hi,
-        lo: (a - hi) + b,
-    }
+    Pair { hi, lo: (a - hi) + b }
 }
 
 /// `x` as the sum of its upper 12 (26) bits and the rest.
@@ -43,20 +37,14 @@ pub(super) fn split<S: Float>(x: S) -> (S, S) {
 pub(super) fn product<S: Float>(a: S, b: S) -> Pair<S> {
     let ((a1, a0), (b1, b0)) = (split(a), split(b));
     let hi = a * b;
-    Pair {
-        hi,
-        lo: (((a1 * b1 - hi) + a1 * b0) + a0 * b1) + a0 * b0,
-    }
+    Pair { hi, lo: (((a1 * b1 - hi) + a1 * b0) + a0 * b1) + a0 * b0 }
 }
 
 impl<S: Float> Pair<S> {
     /// The constant that two parts give for each width.
     #[inline(always)]
     pub fn constant(single: (f64, f64), double: (f64, f64)) -> Pair<S> {
-        Pair {
-            hi: S::pick(single.0, double.0),
-            lo: S::pick(single.1, double.1),
-        }
+        Pair { hi: S::pick(single.0, double.0), lo: S::pick(single.1, double.1) }
     }
 
     /// The sum in one number.

@@ -10,11 +10,7 @@ impl<const M: usize, const N: usize> Polynomial<M, N> {
     /// The value at `x`.
     #[inline(always)]
     pub fn at<S: Float>(&self, x: S) -> S {
-        if S::DOUBLE {
-            horner(x, &self.1)
-        } else {
-            horner(x, &self.0)
-        }
+        if S::DOUBLE { horner(x, &self.1) } else { horner(x, &self.0) }
     }
 }
 

@@ -8,15 +8,7 @@ use super::polynomial::Polynomial;
 
 /// `erf x / x − 1` in `x²`, for `|x| ≤ 1`.
 const ERF: Polynomial<7, 13> = Polynomial(
-    [
-        0.12837917,
-        -0.37612626,
-        0.11283579,
-        -0.026853347,
-        0.005187162,
-        -0.0007997853,
-        7.806904e-05,
-    ],
+    [0.12837917, -0.37612626, 0.11283579, -0.026853347, 0.005187162, -0.0007997853, 7.806904e-05],
     [
         0.1283791670955126,
         -0.376126389031841,
@@ -196,16 +188,7 @@ fn erfc_tail<S: Float>(a: S) -> S {
     let p = product(q, bottom.hi);
     let rest = ((top.hi - p.hi) - p.lo) + (top.lo - q * bottom.lo);
     let square = product(a, a);
-    exp_times(
-        Pair {
-            hi: q,
-            lo: rest / bottom.hi,
-        },
-        Pair {
-            hi: -square.hi,
-            lo: -square.lo,
-        },
-    )
+    exp_times(Pair { hi: q, lo: rest / bottom.hi }, Pair { hi: -square.hi, lo: -square.lo })
 }
 
 /// The error function. Error ≤ 1 ULP.
@@ -239,19 +222,12 @@ pub fn erfinv<S: Float>(x: S) -> S {
     let a = x.abs();
     // 1 − x² = 1 + hi + lo
     let square = product(a, a);
-    let w = -log1p_pair(Pair {
-        hi: -square.hi,
-        lo: -square.lo,
-    });
+    let w = -log1p_pair(Pair { hi: -square.hi, lo: -square.lo });
     let root = w.sqrt();
     let near = ERFINV_NEAR.at(w - S::pick(2.505, 3.13));
     let far = ERFINV_FAR.at(root - S::pick(3.1, 3.25));
     let far = if S::DOUBLE {
-        S::select(
-            root.lt(S::whole(4)),
-            far,
-            ERFINV_FARTHEST.at(root - S::whole(5)),
-        )
+        S::select(root.lt(S::whole(4)), far, ERFINV_FARTHEST.at(root - S::whole(5)))
     } else {
         far
     };

@@ -5,21 +5,14 @@ use super::*;
 
 /// The bound of a function.
 fn bound(name: &str) -> Bound {
-    *BOUNDS
-        .iter()
-        .find(|b| b.name == name)
-        .unwrap_or_else(|| panic!("{name} has no bound"))
+    *BOUNDS.iter().find(|b| b.name == name).unwrap_or_else(|| panic!("{name} has no bound"))
 }
 
 /// The error of `got` in ULP of binary32 at `exact`; 0 where both are the same special value.
 fn error32(got: f32, exact: f64) -> f64 {
     let nearest = exact as f32;
     if nearest.is_nan() || got.is_nan() {
-        return if nearest.is_nan() && got.is_nan() {
-            0.0
-        } else {
-            f64::INFINITY
-        };
+        return if nearest.is_nan() && got.is_nan() { 0.0 } else { f64::INFINITY };
     }
     if got == nearest && (got == 0.0 || got.is_infinite()) {
         return if got.is_sign_negative() == exact.is_sign_negative() {
@@ -40,22 +33,13 @@ fn samples32() -> Vec<f32> {
     for scale in [1.0, 3.0, 11.0, 110.0, 1.0e5] {
         xs.extend((0..80_000).map(|i| ((i as f64 / 40_000.0 - 1.0) * scale) as f32));
     }
-    for center in [
-        0.25f32, 0.4, 0.41421356, 0.5, 0.70710678, 1.0, 1.4142135, 2.0, 3.1415927, 10.1,
-    ] {
+    for center in [0.25f32, 0.4, 0.41421356, 0.5, 0.70710678, 1.0, 1.4142135, 2.0, 3.1415927, 10.1]
+    {
         let bits = center.to_bits();
         let around = (bits - 2000..bits + 2000).map(f32::from_bits);
         xs.extend(around.flat_map(|x| [x, -x]));
     }
-    xs.extend([
-        0.0,
-        -0.0,
-        f32::INFINITY,
-        -f32::INFINITY,
-        f32::NAN,
-        f32::MAX,
-        f32::MIN_POSITIVE,
-    ]);
+    xs.extend([0.0, -0.0, f32::INFINITY, -f32::INFINITY, f32::NAN, f32::MAX, f32::MIN_POSITIVE]);
     xs
 }
 
@@ -70,11 +54,7 @@ fn check32(name: &str, f: fn(f32) -> f32, exact: fn(f64) -> f64, domain: fn(f32)
     }
     println!("{name:12} {worst:.3} ULP at {at:e}");
     let limit = bound(name).single;
-    assert!(
-        worst <= limit,
-        "{name}: {worst} ULP at {at:e}, stated {limit}: {}",
-        f(at)
-    );
+    assert!(worst <= limit, "{name}: {worst} ULP at {at:e}, stated {limit}: {}", f(at));
 }
 
 fn anywhere(_: f32) -> bool {

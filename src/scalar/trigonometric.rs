@@ -32,14 +32,7 @@ const COS: Polynomial<3, 6> = Polynomial(
 
 /// `(asin x − x) / x³` in `x²`, for `|x| ≤ 1/2`.
 const ASIN: Polynomial<6, 13> = Polynomial(
-    [
-        0.1666666,
-        0.07500521,
-        0.044513635,
-        0.031836055,
-        0.014329189,
-        0.037673127,
-    ],
+    [0.1666666, 0.07500521, 0.044513635, 0.031836055, 0.014329189, 0.037673127],
     [
         0.16666666666666766,
         0.07499999999969328,
@@ -59,13 +52,7 @@ const ASIN: Polynomial<6, 13> = Polynomial(
 
 /// `(atan t − t) / t³` in `t²`, for `|t| ≤ tan(π/8)`.
 const ATAN: Polynomial<5, 11> = Polynomial(
-    [
-        -0.33333316,
-        0.19998528,
-        -0.14244373,
-        0.1059887,
-        -0.060888648,
-    ],
+    [-0.33333316, 0.19998528, -0.14244373, 0.1059887, -0.060888648],
     [
         -0.333333333333332,
         0.1999999999995356,
@@ -103,10 +90,7 @@ fn sin_reduced<S: Float>(r: S, lo: S) -> Pair<S> {
 fn cos_reduced<S: Float>(r: S, lo: S) -> Pair<S> {
     let z = r * r;
     let lead = ordered_sum(S::whole(1), -(S::lit(0.5) * z));
-    Pair {
-        hi: lead.hi,
-        lo: lead.lo + (z * z * COS.at(z) - r * lo),
-    }
+    Pair { hi: lead.hi, lo: lead.lo + (z * z * COS.at(z) - r * lo) }
 }
 
 /// Whether a bit of an integer is set.
@@ -145,14 +129,8 @@ pub fn tan<S: Float>(x: S) -> S {
     let (sin, cos) = (ordered_sum(sin.hi, sin.lo), ordered_sum(cos.hi, cos.lo));
     let odd = has_bit(quadrant, 1);
     let choose = |a: S, b: S| S::select(odd, a, b);
-    let a = Pair {
-        hi: choose(cos.hi, sin.hi),
-        lo: choose(cos.lo, sin.lo),
-    };
-    let b = Pair {
-        hi: choose(sin.hi, cos.hi),
-        lo: choose(sin.lo, cos.lo),
-    };
+    let a = Pair { hi: choose(cos.hi, sin.hi), lo: choose(cos.lo, sin.lo) };
+    let b = Pair { hi: choose(sin.hi, cos.hi), lo: choose(sin.lo, cos.lo) };
     let q = a.hi / b.hi;
     let q = q + (a.lo - q * b.lo) / b.hi;
     S::select(x.eq(S::whole(0)), x, S::select(odd, -q, q))
@@ -171,10 +149,7 @@ fn asin_sqrt<S: Float>(z: S) -> Pair<S> {
     let square = super::pair::product(root, root);
     let lost = ((z - square.hi) - square.lo) / (root + root);
     let lost = S::select(z.eq(S::whole(0)), S::whole(0), lost);
-    Pair {
-        hi: root,
-        lo: lost + root * asin_tail(z),
-    }
+    Pair { hi: root, lo: lost + root * asin_tail(z) }
 }
 
 /// Inverse sine; NaN outside [−1, 1]. Error ≤ 1 ULP.
@@ -224,10 +199,7 @@ fn atan_ratio<S: Float>(a: S, b: S) -> Pair<S> {
     let quarter = quarter_pi::<S>();
     let lead = ordered_sum(S::select(large, quarter.hi, zero), t);
     let tail = t * z * ATAN.at(z) + lost;
-    Pair {
-        hi: lead.hi,
-        lo: lead.lo + (tail + S::select(large, quarter.lo, zero)),
-    }
+    Pair { hi: lead.hi, lo: lead.lo + (tail + S::select(large, quarter.lo, zero)) }
 }
 
 /// `m·π/2 − x`, where `m` is 1 or 2 and `x` at most π/2.
@@ -235,19 +207,13 @@ fn atan_ratio<S: Float>(a: S, b: S) -> Pair<S> {
 fn from_right_angles<S: Float>(m: i64, x: Pair<S>) -> Pair<S> {
     let (quarter, m) = (quarter_pi::<S>(), S::whole(2 * m));
     let lead = ordered_sum(m * quarter.hi, -x.hi);
-    Pair {
-        hi: lead.hi,
-        lo: lead.lo + (m * quarter.lo - x.lo),
-    }
+    Pair { hi: lead.hi, lo: lead.lo + (m * quarter.lo - x.lo) }
 }
 
 /// The pair where `mask`, else the other.
 #[inline(always)]
 fn choose<S: Float>(mask: S::Mask, a: Pair<S>, b: Pair<S>) -> Pair<S> {
-    Pair {
-        hi: S::select(mask, a.hi, b.hi),
-        lo: S::select(mask, a.lo, b.lo),
-    }
+    Pair { hi: S::select(mask, a.hi, b.hi), lo: S::select(mask, a.lo, b.lo) }
 }
 
 /// Inverse tangent. Error ≤ 1 ULP.

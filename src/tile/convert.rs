@@ -3,9 +3,9 @@
 
 use std::marker::PhantomData;
 
+use super::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, f64_to_bf16, f64_to_f16};
 use super::{Map1, TileKernel, kernel1};
 use crate::dtype::{Compute, DType};
-use super::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, f64_to_bf16, f64_to_f16};
 
 /// The bits of a half-precision number, to tell it from an integer.
 #[derive(Clone, Copy)]
@@ -134,7 +134,13 @@ pub fn widen(dtype: DType) -> Option<TileKernel> {
         DType::U16 => kernel1::<Widen, u16>(),
         DType::F16 => kernel1::<Widen, F16>(),
         DType::BF16 => kernel1::<Widen, BF16>(),
-        DType::Bool | DType::I32 | DType::I64 | DType::U32 | DType::U64 | DType::F32 | DType::F64 => return None,
+        DType::Bool
+        | DType::I32
+        | DType::I64
+        | DType::U32
+        | DType::U64
+        | DType::F32
+        | DType::F64 => return None,
     })
 }
 
@@ -148,7 +154,13 @@ pub fn narrow(dtype: DType) -> Option<TileKernel> {
         DType::U16 => kernel1::<Narrow<u16>, u32>(),
         DType::F16 => kernel1::<Narrow<F16>, f32>(),
         DType::BF16 => kernel1::<Narrow<BF16>, f32>(),
-        DType::Bool | DType::I32 | DType::I64 | DType::U32 | DType::U64 | DType::F32 | DType::F64 => return None,
+        DType::Bool
+        | DType::I32
+        | DType::I64
+        | DType::U32
+        | DType::U64
+        | DType::F32
+        | DType::F64 => return None,
     })
 }
 
@@ -182,23 +194,41 @@ mod tests {
     }
 
     fn samples(compute: Compute) -> Vec<u64> {
-        let float = |x: f64| if compute == Compute::F32 { (x as f32).to_bits().into() } else { x.to_bits() };
+        let float = |x: f64| {
+            if compute == Compute::F32 { (x as f32).to_bits().into() } else { x.to_bits() }
+        };
         match compute {
             Compute::Bool => vec![0, 1],
             Compute::F32 | Compute::F64 => {
-                let magnitudes = [0.0, 0.4, 0.5, 1.0, 1.5, 127.9, 255.0, 3e4, 65535.5, 2147483647.0, 4294967295.0];
+                let magnitudes = [
+                    0.0,
+                    0.4,
+                    0.5,
+                    1.0,
+                    1.5,
+                    127.9,
+                    255.0,
+                    3e4,
+                    65535.5,
+                    2147483647.0,
+                    4294967295.0,
+                ];
                 let large = [9.3e18, 1.9e19, 3e38, f64::INFINITY, f64::NAN, 1e-40, 16777217.0];
                 magnitudes.iter().chain(&large).flat_map(|&x| [float(x), float(-x)]).collect()
             }
             _ => {
                 let mask = u64::MAX >> (64 - 8 * compute.size());
-                (0..64).flat_map(|k| [1u64 << k, (1 << k) - 1, !(1 << k), 0x9e37_79b9 << k]).map(|x| x & mask).collect()
+                (0..64)
+                    .flat_map(|k| [1u64 << k, (1 << k) - 1, !(1 << k), 0x9e37_79b9 << k])
+                    .map(|x| x & mask)
+                    .collect()
             }
         }
     }
 
     fn pack(compute: Compute, values: &[u64]) -> Vec<u64> {
-        let mut bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()[..compute.size()].to_vec()).collect();
+        let mut bytes: Vec<u8> =
+            values.iter().flat_map(|v| v.to_le_bytes()[..compute.size()].to_vec()).collect();
         bytes.resize(bytes.len().next_multiple_of(8), 0);
         bytes.chunks(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())).collect()
     }
@@ -222,11 +252,16 @@ mod tests {
                 unsafe { cast(from, to)(out.as_mut_ptr().cast(), &args, n) };
                 for (got, &bits) in unpack(to.compute(), &out, n).into_iter().zip(&values) {
                     let want = expected(number(from, bits), to.compute());
-                    let both_nan = to == DType::F64 && f64::from_bits(got).is_nan() && f64::from_bits(want).is_nan()
+                    let both_nan = to == DType::F64
+                        && f64::from_bits(got).is_nan()
+                        && f64::from_bits(want).is_nan()
                         || to == DType::F32
                             && f32::from_bits(got as u32).is_nan()
                             && f32::from_bits(want as u32).is_nan();
-                    assert!(got == want || both_nan, "{from:?} {bits:#x} to {to}: {got:#x}, wanted {want:#x}");
+                    assert!(
+                        got == want || both_nan,
+                        "{from:?} {bits:#x} to {to}: {got:#x}, wanted {want:#x}"
+                    );
                 }
             }
         }

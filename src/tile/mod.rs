@@ -183,7 +183,11 @@ mod tests {
             for start in [0, 1, 5].into_iter().filter(|s| s + n <= 200) {
                 let mut out = vec![7.0f32; n + 1];
                 let mut place = c.clone();
-                let args = [a[start..].as_ptr().cast(), b[start..].as_ptr().cast(), c[start..].as_ptr().cast()];
+                let args = [
+                    a[start..].as_ptr().cast(),
+                    b[start..].as_ptr().cast(),
+                    c[start..].as_ptr().cast(),
+                ];
                 // SAFETY: every pointer has `n` elements; the second call writes over its argument.
                 unsafe {
                     kernel(out.as_mut_ptr().cast(), &args, n);

@@ -83,7 +83,16 @@ fn by_columns<A: Number, F: Choice<A>>(plan: &Plan, x: *const A, out: *mut i64) 
                     let x = x.at(offset + at as isize + row as isize * stride);
                     let rows = PASS.min(plan.n - row);
                     // SAFETY: the rows are readable; the outputs belong to this call.
-                    unsafe { first_in_columns::<A, F>(x, stride, row..row + rows, width, best.as_mut_ptr(), to) };
+                    unsafe {
+                        first_in_columns::<A, F>(
+                            x,
+                            stride,
+                            row..row + rows,
+                            width,
+                            best.as_mut_ptr(),
+                            to,
+                        )
+                    };
                 }
                 to = to.wrapping_add(width);
             }

@@ -32,7 +32,9 @@ pub fn run<T: Element, F: Fold<T::Number>>(plan: &Plan, x: *const T, out: *mut T
     if is_serial || plan.n <= 2 * BLOCK || plan.outputs.div_ceil(step) >= MANY {
         split(plan.outputs, step, is_serial, |first, count| {
             // SAFETY: the columns of the plan are readable; every output belongs to one call.
-            unsafe { columns.stretch::<T, T, F>(x.at(0), first, count, 0, plan.n, out.at(first as isize)) };
+            unsafe {
+                columns.stretch::<T, T, F>(x.at(0), first, count, 0, plan.n, out.at(first as isize))
+            };
         });
         return;
     }
@@ -108,7 +110,14 @@ impl<'a> Columns<'a> {
                     } else {
                         for from in (0..n).step_by(BLOCK) {
                             let n = BLOCK.min(n - from);
-                            self.block::<T, F>(x, width, start + from, n, tree.slot(), &mut scratch);
+                            self.block::<T, F>(
+                                x,
+                                width,
+                                start + from,
+                                n,
+                                tree.slot(),
+                                &mut scratch,
+                            );
                             tree.push::<F>(width);
                         }
                         narrow::<U>(tree.finish::<F>(width), width, to);

@@ -7,8 +7,8 @@ use crate::cpu::element::{Element, Number};
 use crate::cpu::moves::{Place, move_block};
 use crate::multiversion;
 
-use super::is_native;
 use super::fold::{Fold, Pairwise};
+use super::is_native;
 
 /// Elements of a row that become one item of the row's tree.
 pub const BLOCK: usize = 1024;
@@ -204,10 +204,21 @@ pub unsafe fn pack<T: Element>(
     unsafe {
         if is_native::<T>() {
             let from = Place::new(x.ptr.cast(), x.row, x.col);
-            return move_block(size_of::<T>(), Place::new(out.cast(), pitch as isize, 1), from, rows, columns);
+            return move_block(
+                size_of::<T>(),
+                Place::new(out.cast(), pitch as isize, 1),
+                from,
+                rows,
+                columns,
+            );
         }
         for row in 0..rows {
-            widen::<T>(x.ptr.wrapping_offset(row as isize * x.row), x.col, columns, out.add(row * pitch));
+            widen::<T>(
+                x.ptr.wrapping_offset(row as isize * x.row),
+                x.col,
+                columns,
+                out.add(row * pitch),
+            );
         }
     }
 }

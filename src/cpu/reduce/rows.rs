@@ -22,7 +22,9 @@ pub fn run<T: Element, F: Fold<T::Number>>(plan: &Plan, x: *const T, out: *mut T
     if plan.outputs >= MANY || plan.n <= 2 * SEGMENT * BLOCK {
         split(plan.outputs, (CHUNK / plan.n).max(1), is_serial, |first, count| {
             // SAFETY: the rows of the plan are readable; every output belongs to one call.
-            unsafe { stretch::<T, T, F>(plan, x.at(0), first, count, 0, plan.n, out.at(first as isize)) };
+            unsafe {
+                stretch::<T, T, F>(plan, x.at(0), first, count, 0, plan.n, out.at(first as isize))
+            };
         });
         return;
     }
@@ -116,7 +118,9 @@ impl<A: Number> Gathered<A> {
             plan.reduced.runs(start + at, width, |offset, run| {
                 let x = x.wrapping_offset(offset);
                 // SAFETY: the runs together fill `width` columns of the block.
-                unsafe { pack::<T>(Place::new(x, row_stride, stride), count, run, filled, self.pitch) };
+                unsafe {
+                    pack::<T>(Place::new(x, row_stride, stride), count, run, filled, self.pitch)
+                };
                 filled = filled.wrapping_add(run);
             });
             let results = self.results.as_mut_ptr();

@@ -58,12 +58,16 @@ fn check_values<T: Sample>() {
             }
             // Products of powers of two are exact, and half of them 1.
             let numbers = match kind {
-                Reduction::Prod => noise(n, 1.0, 1.0).into_iter().map(|x| if x > 0.0 { 2.0 } else { 1.0 }).collect(),
+                Reduction::Prod => noise(n, 1.0, 1.0)
+                    .into_iter()
+                    .map(|x| if x > 0.0 { 2.0 } else { 1.0 })
+                    .collect(),
                 _ => noise(n, 9.0, 1.0),
             };
             let elements: Vec<T> = numbers.into_iter().map(T::of).collect();
             let got: Vec<T> = values(&reduce(kind, &array(sizes, &elements), axes).unwrap());
-            let want: Vec<T> = groups(sizes, axes, &elements).iter().map(|group| naive(kind, group)).collect();
+            let want: Vec<T> =
+                groups(sizes, axes, &elements).iter().map(|group| naive(kind, group)).collect();
             assert_eq!(got, want, "{kind:?} {} {sizes:?} {axes:?}", T::DTYPE);
         }
     }
@@ -76,9 +80,15 @@ fn naive<T: Sample>(kind: Reduction, group: &[T]) -> T {
         Reduction::Sum if T::DTYPE.is_float() => T::of(numbers.fold(0.0, |a, b| a + b)),
         Reduction::Prod if T::DTYPE.is_float() => T::of(numbers.product()),
         Reduction::Sum => T::narrow(group.iter().fold(T::of(0.0).widen(), |a, b| a.add(b.widen()))),
-        Reduction::Prod => T::narrow(group.iter().fold(T::of(1.0).widen(), |a, b| a.mul(b.widen()))),
-        Reduction::Max => group.iter().copied().reduce(|a, b| if b.widen() > a.widen() { b } else { a }).unwrap(),
-        _ => group.iter().copied().reduce(|a, b| if b.widen() < a.widen() { b } else { a }).unwrap(),
+        Reduction::Prod => {
+            T::narrow(group.iter().fold(T::of(1.0).widen(), |a, b| a.mul(b.widen())))
+        }
+        Reduction::Max => {
+            group.iter().copied().reduce(|a, b| if b.widen() > a.widen() { b } else { a }).unwrap()
+        }
+        _ => {
+            group.iter().copied().reduce(|a, b| if b.widen() < a.widen() { b } else { a }).unwrap()
+        }
     }
 }
 
@@ -116,7 +126,12 @@ fn check_bits<T: Sample>() {
             }
             let want = bytes(&reduce(kind, &x, axes).unwrap());
             for y in layouts(&x) {
-                assert_eq!(bytes(&reduce(kind, &y, axes).unwrap()), want, "{kind:?} {axes:?} {:?}", y.layout);
+                assert_eq!(
+                    bytes(&reduce(kind, &y, axes).unwrap()),
+                    want,
+                    "{kind:?} {axes:?} {:?}",
+                    y.layout
+                );
             }
         }
     }
@@ -131,8 +146,13 @@ fn bits_do_not_depend_on_the_layout() {
 fn bits_of_large_reductions_do_not_depend_on_layout_or_threads() {
     let n = 600_000;
     let numbers: Vec<f32> = noise(n, 1.0, 1e-9).into_iter().map(|x| x as f32).collect();
-    let cases: &[(&[usize], &[usize])] =
-        &[(&[n], &[0]), (&[300, 2000], &[0]), (&[300, 2000], &[1]), (&[300, 2000], &[0, 1]), (&[n / 3, 3], &[0])];
+    let cases: &[(&[usize], &[usize])] = &[
+        (&[n], &[0]),
+        (&[300, 2000], &[0]),
+        (&[300, 2000], &[1]),
+        (&[300, 2000], &[0, 1]),
+        (&[n / 3, 3], &[0]),
+    ];
     for &(sizes, axes) in cases {
         let x = array(sizes, &numbers);
         set_num_threads(1);
@@ -140,7 +160,12 @@ fn bits_of_large_reductions_do_not_depend_on_layout_or_threads() {
         for threads in [1, 2, 5] {
             set_num_threads(threads);
             for y in layouts(&x) {
-                assert_eq!(bytes(&reduce(Reduction::Sum, &y, axes).unwrap()), want, "{axes:?} {:?}", y.layout);
+                assert_eq!(
+                    bytes(&reduce(Reduction::Sum, &y, axes).unwrap()),
+                    want,
+                    "{axes:?} {:?}",
+                    y.layout
+                );
             }
         }
         set_num_threads(2);
@@ -165,7 +190,8 @@ fn overlapping_windows() {
     let windows = x.view(Layout::strided(Shape::of(&[4, 10, 3]), &[21, 2, 1], 0));
     let got: Vec<f64> = values(&reduce(Reduction::Max, &windows, &[2]).unwrap());
     let all: Vec<f64> = values(&windows);
-    let want: Vec<f64> = all.chunks(3).map(|w| w.iter().copied().fold(f64::MIN, f64::max)).collect();
+    let want: Vec<f64> =
+        all.chunks(3).map(|w| w.iter().copied().fold(f64::MIN, f64::max)).collect();
     assert_eq!(got, want);
 }
 
@@ -174,11 +200,18 @@ fn float32_sums_are_accurate() {
     let n = 10_000_000;
     let numbers: Vec<f32> = noise(n, 0.5, 1e-9).into_iter().map(|x| (x + 0.5) as f32).collect();
     let exact: f64 = numbers.iter().map(|&x| f64::from(x)).sum();
-    for (sizes, axes) in [(vec![n], vec![0]), (vec![n, 1], vec![0]), (vec![n / 1000, 1000], vec![0, 1])] {
-        let got = values::<f32>(&reduce(Reduction::Sum, &array(&sizes, &numbers), &axes).unwrap())[0];
-        assert!(((f64::from(got) - exact) / exact).abs() < 4e-7, "{sizes:?}: {got} instead of {exact}");
+    for (sizes, axes) in
+        [(vec![n], vec![0]), (vec![n, 1], vec![0]), (vec![n / 1000, 1000], vec![0, 1])]
+    {
+        let got =
+            values::<f32>(&reduce(Reduction::Sum, &array(&sizes, &numbers), &axes).unwrap())[0];
+        assert!(
+            ((f64::from(got) - exact) / exact).abs() < 4e-7,
+            "{sizes:?}: {got} instead of {exact}"
+        );
     }
-    let columns = values::<f32>(&reduce(Reduction::Sum, &array(&[n / 2, 2], &numbers), &[0]).unwrap());
+    let columns =
+        values::<f32>(&reduce(Reduction::Sum, &array(&[n / 2, 2], &numbers), &[0]).unwrap());
     for (column, &got) in columns.iter().enumerate() {
         let exact: f64 = numbers.iter().skip(column).step_by(2).map(|&x| f64::from(x)).sum();
         assert!(((f64::from(got) - exact) / exact).abs() < 4e-7, "{got} instead of {exact}");
@@ -195,9 +228,13 @@ fn half_types_are_rounded_once() {
         fn check<T: Sample>(sizes: &[usize], axes: &[usize], numbers: &[f64]) {
             let halves: Vec<T> = numbers.iter().map(|&x| T::of(x)).collect();
             let singles: Vec<f32> = halves.iter().map(|x| x.number() as f32).collect();
-            let sums: Vec<f32> = values(&reduce(Reduction::Sum, &array(sizes, &singles), axes).unwrap());
+            let sums: Vec<f32> =
+                values(&reduce(Reduction::Sum, &array(sizes, &singles), axes).unwrap());
             let want: Vec<T> = sums.into_iter().map(|x| T::of(x.into())).collect();
-            assert_eq!(values::<T>(&reduce(Reduction::Sum, &array(sizes, &halves), axes).unwrap()), want);
+            assert_eq!(
+                values::<T>(&reduce(Reduction::Sum, &array(sizes, &halves), axes).unwrap()),
+                want
+            );
         }
         use crate::cpu::element::{BF16, F16};
         check::<F16>(&sizes, &axes, &numbers);
@@ -214,7 +251,10 @@ fn nan_and_signed_zeros() {
                 numbers[at] = f32::NAN;
                 let x = array(&sizes, &numbers);
                 for kind in KINDS {
-                    assert!(values::<f32>(&reduce(kind, &x, &[axis]).unwrap())[0].is_nan(), "{kind:?} {n} {at}");
+                    assert!(
+                        values::<f32>(&reduce(kind, &x, &[axis]).unwrap())[0].is_nan(),
+                        "{kind:?} {n} {at}"
+                    );
                 }
             }
         }
@@ -235,7 +275,13 @@ fn every_instruction_set_gives_the_same_bits() {
         // SAFETY: 5 rows of 1000 numbers.
         unsafe {
             fold_rows::at::<f32, Sum>(isa)(x.as_ptr(), 1000, 5, 1000, out.as_mut_ptr());
-            fold_columns::at::<f32, Sum>(isa)(x.as_ptr(), &offsets, 1000, out[5..].as_mut_ptr(), true);
+            fold_columns::at::<f32, Sum>(isa)(
+                x.as_ptr(),
+                &offsets,
+                1000,
+                out[5..].as_mut_ptr(),
+                true,
+            );
         }
         seen.push(out);
     }
@@ -255,7 +301,13 @@ fn check_positions<T: Sample>() {
             let want: Vec<i64> = groups.iter().map(|group| first(kind, group)).collect();
             for y in layouts(&array(sizes, &elements)) {
                 let got = arg_reduce(kind, &y, *axis).unwrap();
-                assert_eq!(values::<i64>(&got), want, "{kind:?} {} {axes:?} {:?}", T::DTYPE, y.layout);
+                assert_eq!(
+                    values::<i64>(&got),
+                    want,
+                    "{kind:?} {} {axes:?} {:?}",
+                    T::DTYPE,
+                    y.layout
+                );
             }
         }
     }
@@ -294,7 +346,10 @@ fn positions_of_nan_infinities_and_ties() {
             let row = row.repeat(repeat);
             for kind in [ArgReduction::Max, ArgReduction::Min] {
                 let want = first(kind, &row);
-                assert_eq!(values::<i64>(&arg_reduce(kind, &array(&[row.len()], &row), 0).unwrap()), [want]);
+                assert_eq!(
+                    values::<i64>(&arg_reduce(kind, &array(&[row.len()], &row), 0).unwrap()),
+                    [want]
+                );
                 // As a column among many.
                 let wide: Vec<f64> = row.iter().flat_map(|&x| [x; 40]).collect();
                 let got = arg_reduce(kind, &array(&[row.len(), 40], &wide), 0).unwrap();

@@ -44,7 +44,9 @@ impl Walk {
     /// `visit(offset of the first, positions in the run)`.
     pub fn runs(&self, start: usize, count: usize, mut visit: impl FnMut(isize, usize)) {
         let Some((&(n, stride), outer)) = self.axes.split_last() else {
-            return if count > 0 { visit(0, 1) };
+            return if count > 0 {
+                visit(0, 1)
+            };
         };
         if outer.is_empty() {
             return visit(start as isize * stride, count);

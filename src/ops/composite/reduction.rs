@@ -24,7 +24,6 @@ composite! {
     }
 }
 
-
 /// The dtype that sums and products are taken in.
 pub fn summed(dtype: DType) -> DType {
     match dtype {
@@ -41,7 +40,13 @@ pub fn axes_of(x: Expr<'_>, axis: Option<&[i64]>, op: &str) -> Axes {
     axes
 }
 
-fn reduce<'e>(x: Expr<'e>, kind: Reduction, axis: Option<&[i64]>, keepdims: bool, op: &str) -> Expr<'e> {
+fn reduce<'e>(
+    x: Expr<'e>,
+    kind: Reduction,
+    axis: Option<&[i64]>,
+    keepdims: bool,
+    op: &str,
+) -> Expr<'e> {
     let axes = axes_of(x, axis, op);
     if keepdims { x.reduce_keep(kind, &axes) } else { x.reduce(kind, &axes) }
 }

@@ -1,6 +1,5 @@
 //! Bitwise ops on integers (and, where that makes sense, on truth values).
 
-
 elementwise! {
     /// Bits set in both.
     Method bitwise_and(a, b) -> Same { Int: a & b, Bool: a & b }

@@ -1,6 +1,5 @@
 //! Comparisons, tests and logic. None has a gradient.
 
-
 elementwise! {
     /// Whether two elements are equal; NaN equals nothing.
     Method equal(a, b) -> Bool { Numeric: a.eq(b), Bool: !((a & !b) | (!a & b)) }

@@ -28,6 +28,8 @@ macro_rules! elementwise {
             #[allow(non_upper_case_globals)]
             pub static $name: $crate::ops::elementwise::Elementwise = {
                 use $crate::ops::elementwise::{Elementwise, Instance, Place, ResultRule, Want};
+                #[allow(unused_imports)]
+                use std::num::Wrapping as W;
                 fn instance(want: Want) -> Option<Instance> {
                     $({
                         struct F;
@@ -119,11 +121,11 @@ macro_rules! elementwise {
         elementwise!(@match $xs $want [F32 f32, F64 f64] [F32])
     };
     (@instance Int $xs:tt $want:ident) => {
-        elementwise!(@match $xs $want [I32 i32, I64 i64, U32 u32, U64 u64] [I32, U32])
+        elementwise!(@match $xs $want [I32 W<i32>, I64 W<i64>, U32 W<u32>, U64 W<u64>] [I32, U32])
     };
     (@instance Numeric $xs:tt $want:ident) => {
         elementwise!(@match $xs $want
-            [I32 i32, I64 i64, U32 u32, U64 u64, F32 f32, F64 f64] [F32, I32, U32])
+            [I32 W<i32>, I64 W<i64>, U32 W<u32>, U64 W<u64>, F32 f32, F64 f64] [F32, I32, U32])
     };
     (@instance Bool $xs:tt $want:ident) => {
         elementwise!(@match $xs $want [Bool bool] [Bool])
