@@ -3,6 +3,20 @@
 //! Everything that gathers, scatters, repeats or transposes elements without looking at them goes
 //! through [`move_block`].
 
+use std::mem::MaybeUninit;
+
+/// Rows at least this long are worth a call of the library's copy.
+const LONG: usize = 32;
+
+/// Blocks with fewer rows or columns than this are moved line by line.
+const NARROW: usize = 4;
+
+/// Side of the squares that are transposed in registers.
+const SIDE: usize = 8;
+
+/// Side of the patches that are transposed in the innermost cache.
+const PATCH: usize = 32;
+
 /// One end of a move: the address of the first element, and the distances in elements to the next
 /// row and the next column.
 #[derive(Clone, Copy)]
@@ -36,13 +50,7 @@ pub fn is_dense(rows: usize, cols: usize, row: isize, col: isize) -> bool {
 ///
 /// # Safety
 /// Both places are valid for the block and aligned to its elements, and they do not overlap.
-pub unsafe fn move_block(
-    size: usize,
-    dst: Place<*mut u8>,
-    src: Place<*const u8>,
-    rows: usize,
-    cols: usize,
-) {
+pub unsafe fn move_block(size: usize, dst: Place<*mut u8>, src: Place<*const u8>, rows: usize, cols: usize) {
     /// # Safety
     /// As for [`move_block`], with elements of type `T`.
     unsafe fn typed<T: Copy>(dst: Place<*mut u8>, src: Place<*const u8>, rows: usize, cols: usize) {
@@ -65,20 +73,20 @@ pub unsafe fn move_block(
 /// # Safety
 /// As for [`move_block`].
 unsafe fn move_typed<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: usize, cols: usize) {
+    let is_dense = |row, col| is_dense(rows, cols, row, col);
+    let is_square = rows >= NARROW && cols >= NARROW;
     // SAFETY: every branch stays inside the block.
     unsafe {
         if rows == 0 || cols == 0 {
-        } else if is_dense(rows, cols, dst.row, dst.col) && is_dense(rows, cols, src.row, src.col) {
+        } else if is_dense(dst.row, dst.col) && is_dense(src.row, src.col) {
             dst.ptr.copy_from_nonoverlapping(src.ptr, rows * cols);
-        } else if dst.col == 1 && src.col == 1 && cols > 1 {
-            move_lines(dst, src, rows, cols);
-        } else if dst.row == 1 && src.row == 1 && rows > 1 {
-            move_lines(dst.swapped(), src.swapped(), cols, rows);
-        } else if dst.col == 1 && src.row == 1 && cols > 1 && rows > 1 {
+        } else if is_dense(dst.row, dst.col) && src.row == 0 && rows > 1 {
+            repeat(dst.ptr, src, rows, cols);
+        } else if dst.col == 1 && src.row == 1 && is_square {
             transpose(dst, src, rows, cols);
-        } else if dst.row == 1 && src.col == 1 && cols > 1 && rows > 1 {
+        } else if dst.row == 1 && src.col == 1 && is_square {
             transpose(dst.swapped(), src.swapped(), cols, rows);
-        } else if rows > cols {
+        } else if dst.row.unsigned_abs() == 1 && src.row.unsigned_abs() <= 1 || rows > cols && cols < NARROW {
             move_lines(dst.swapped(), src.swapped(), cols, rows);
         } else {
             move_lines(dst, src, rows, cols);
@@ -86,11 +94,26 @@ unsafe fn move_typed<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: us
     }
 }
 
+/// Writes a row, then copies what is written until all rows are there.
+///
+/// # Safety
+/// As for [`move_block`], with a dense destination and a source of one row; there is an element.
+unsafe fn repeat<T: Copy>(dst: *mut T, src: Place<*const T>, rows: usize, cols: usize) {
+    // SAFETY: what is copied was written, and the copy ends inside the block.
+    unsafe {
+        move_lines(Place::new(dst, 0, 1), src, 1, cols);
+        let (mut done, all) = (cols, rows * cols);
+        while done < all {
+            let piece = done.min(all - done);
+            dst.add(done).copy_from_nonoverlapping(dst, piece);
+            done += piece;
+        }
+    }
+}
+
 /// # Safety
 /// As for [`move_block`].
 unsafe fn move_lines<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: usize, cols: usize) {
-    /// Rows at least this long are worth a call of the library's copy.
-    const LONG: usize = 32;
     // SAFETY: as the caller's.
     unsafe {
         for r in 0..rows as isize {
@@ -100,6 +123,7 @@ unsafe fn move_lines<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: us
                 (1, 1) => line(to, 1, from, 1, cols),
                 (1, 0) => std::slice::from_raw_parts_mut(to, cols).fill(*from),
                 (1, -1) => line(to, 1, from, -1, cols),
+                (1, 2) => line(to, 1, from, 2, cols),
                 (1, step) => line(to, 1, from, step, cols),
                 (step, 1) => line(to, step, from, 1, cols),
                 (to_step, from_step) => line(to, to_step, from, from_step, cols),
@@ -118,54 +142,106 @@ unsafe fn line<T: Copy>(dst: *mut T, to_step: isize, src: *const T, from_step: i
     }
 }
 
-/// Moves where the destination is dense along its columns and the source along its rows, by squares
-/// that fit in registers.
+/// Moves where the destination is dense along its columns and the source along its rows.
 ///
 /// # Safety
 /// As for [`move_block`].
 unsafe fn transpose<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: usize, cols: usize) {
-    const SIDE: usize = 8;
-    let (whole_rows, whole_cols) = (rows - rows % SIDE, cols - cols % SIDE);
-    // SAFETY: squares and edges stay inside the block.
-    unsafe {
-        for r in (0..whole_rows).step_by(SIDE) {
-            for c in (0..whole_cols).step_by(SIDE) {
-                let from = src.ptr.offset(r as isize + c as isize * src.col);
-                let to = dst.ptr.offset(r as isize * dst.row + c as isize);
-                square::<T, SIDE>(to, dst.row, from, src.col);
+    let mut room = MaybeUninit::<[T; PATCH * PATCH]>::uninit();
+    for r in (0..rows).step_by(PATCH) {
+        for c in (0..cols).step_by(PATCH) {
+            let (height, width) = (PATCH.min(rows - r), PATCH.min(cols - c));
+            // SAFETY: the patch is inside the block; the room holds a patch.
+            unsafe {
+                let from = Place { ptr: src.ptr.offset(r as isize + c as isize * src.col), ..src };
+                let to = Place { ptr: dst.ptr.offset(r as isize * dst.row + c as isize), ..dst };
+                if dst.row == cols as isize {
+                    transpose_patch(to, from, height, width);
+                } else {
+                    // Rows of a power-of-two distance fall on the same few cache lines: visit each once.
+                    let room = room.as_mut_ptr().cast::<T>();
+                    transpose_patch(Place::new(room, width as isize, 1), from, height, width);
+                    move_lines(to, Place::new(room.cast_const(), width as isize, 1), height, width);
+                }
             }
-        }
-        let element = |r: usize, c: usize| {
-            let from = src.ptr.offset(r as isize + c as isize * src.col);
-            dst.ptr.offset(r as isize * dst.row + c as isize).write(*from);
-        };
-        for r in 0..whole_rows {
-            (whole_cols..cols).for_each(|c| element(r, c));
-        }
-        for r in whole_rows..rows {
-            (0..cols).for_each(|c| element(r, c));
         }
     }
 }
 
-/// Transposes a square: source columns become destination rows.
+/// Transposes by squares that fit in registers, one strip of source lines after another.
 ///
 /// # Safety
-/// As for [`move_block`], with `N` rows and columns.
+/// As for [`transpose`].
+unsafe fn transpose_patch<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: usize, cols: usize) {
+    let (whole_rows, whole_cols) = (rows - rows % SIDE, cols - cols % SIDE);
+    // SAFETY: squares and edges stay inside the block.
+    unsafe {
+        for c in (0..whole_cols).step_by(SIDE) {
+            for r in (0..whole_rows).step_by(SIDE) {
+                let from = src.ptr.offset(r as isize + c as isize * src.col);
+                let to = dst.ptr.offset(r as isize * dst.row + c as isize);
+                square(to, dst.row, from, src.col);
+            }
+        }
+        let below = Place { ptr: dst.ptr.offset(whole_rows as isize * dst.row), ..dst };
+        move_lines(below, Place { ptr: src.ptr.add(whole_rows), ..src }, rows - whole_rows, whole_cols);
+        let right = Place { ptr: dst.ptr.add(whole_cols), ..dst };
+        let source = Place { ptr: src.ptr.offset(whole_cols as isize * src.col), ..src };
+        move_lines(right.swapped(), source.swapped(), cols - whole_cols, rows);
+    }
+}
+
+/// Transposes a square of [`SIDE`]: source lines become destination columns.
+///
+/// # Safety
+/// As for [`move_block`].
 #[inline(always)]
-unsafe fn square<T: Copy, const N: usize>(
-    dst: *mut T,
-    dst_row: isize,
-    src: *const T,
-    src_col: isize,
-) {
+unsafe fn square<T: Copy>(dst: *mut T, dst_row: isize, src: *const T, src_col: isize) {
+    #[cfg(target_arch = "x86_64")]
+    if size_of::<T>() == 4 {
+        for (r, c) in [(0, 0), (4, 0), (0, 4), (4, 4)] {
+            // SAFETY: a quarter of the caller's square.
+            unsafe {
+                let (to, from) = (dst.offset(r * dst_row + c), src.offset(r + c * src_col));
+                quarter(to.cast(), dst_row, from.cast(), src_col);
+            }
+        }
+        return;
+    }
     // SAFETY: as the caller's; an array is aligned as its elements are.
     unsafe {
-        let columns: [[T; N]; N] =
-            std::array::from_fn(|c| src.offset(c as isize * src_col).cast::<[T; N]>().read());
-        for r in 0..N {
-            let row: [T; N] = std::array::from_fn(|c| columns[c][r]);
-            dst.offset(r as isize * dst_row).cast::<[T; N]>().write(row);
+        let lines: [[T; SIDE]; SIDE] =
+            std::array::from_fn(|c| src.offset(c as isize * src_col).cast::<[T; SIDE]>().read());
+        for r in 0..SIDE {
+            let row: [T; SIDE] = std::array::from_fn(|c| lines[c][r]);
+            dst.offset(r as isize * dst_row).cast::<[T; SIDE]>().write(row);
+        }
+    }
+}
+
+/// Transposes four lines of four elements in registers.
+///
+/// # Safety
+/// As for [`move_block`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn quarter(dst: *mut u32, dst_row: isize, src: *const u32, src_col: isize) {
+    use std::arch::x86_64::{
+        _mm_loadu_si128, _mm_storeu_si128, _mm_unpackhi_epi32, _mm_unpacklo_epi32,
+    };
+    // SAFETY: as the caller's; loads and stores need no alignment, SSE2 is part of x86-64.
+    unsafe {
+        let [a, b, c, d] = [0, 1, 2, 3].map(|k| _mm_loadu_si128(src.offset(k * src_col).cast()));
+        let (low_even, low_odd) = (_mm_unpacklo_epi32(a, c), _mm_unpacklo_epi32(b, d));
+        let (high_even, high_odd) = (_mm_unpackhi_epi32(a, c), _mm_unpackhi_epi32(b, d));
+        let rows = [
+            _mm_unpacklo_epi32(low_even, low_odd),
+            _mm_unpackhi_epi32(low_even, low_odd),
+            _mm_unpacklo_epi32(high_even, high_odd),
+            _mm_unpackhi_epi32(high_even, high_odd),
+        ];
+        for (k, row) in rows.into_iter().enumerate() {
+            _mm_storeu_si128(dst.offset(k as isize * dst_row).cast(), row);
         }
     }
 }
@@ -178,26 +254,15 @@ mod tests {
     fn every_combination_of_strides_moves_every_element() {
         const ROOM: usize = 60 * 60;
         let source: Vec<u32> = (0..ROOM as u32).map(|i| i.wrapping_mul(2654435761)).collect();
-        for (rows, cols) in
-            [(1, 1), (1, 40), (40, 1), (3, 40), (40, 3), (17, 19), (8, 8), (24, 16), (0, 4)]
-        {
-            let strides = [
-                (cols as isize, 1),
-                (1, rows as isize),
-                (50, 1),
-                (1, 50),
-                (60, 2),
-                (-50, -1),
-                (-1, -50),
-            ];
+        for (rows, cols) in [(1, 1), (1, 40), (40, 1), (3, 40), (40, 3), (17, 19), (8, 8), (24, 16), (0, 4)] {
+            let strides = [(cols as isize, 1), (1, rows as isize), (50, 1), (1, 50), (60, 2), (-50, -1), (-1, -50)];
             let repeats = [(0, 1), (1, 0), (0, 0), (0, -1), (7, 0)];
             for from in strides.iter().chain(&repeats) {
                 for to in &strides {
                     // Negative strides start at the far end.
                     let start = |&(row, col): &(isize, isize)| {
                         (if row < 0 { (rows.max(1) as isize - 1) * -row } else { 0 }
-                            + if col < 0 { (cols.max(1) as isize - 1) * -col } else { 0 })
-                            as usize
+                            + if col < 0 { (cols.max(1) as isize - 1) * -col } else { 0 }) as usize
                     };
                     let at = |&(row, col): &(isize, isize), base: usize, r: usize, c: usize| {
                         (base as isize + r as isize * row + c as isize * col) as usize

@@ -246,7 +246,7 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
     debug_assert!(outputs.iter().all(|y| y.is_contiguous() && y.shape() == first.shape()));
     let nest = nest(first, inputs, outputs.len());
     let port = |k: usize, array: &Array, ptr: *mut u8, direct: bool| {
-        let direct = direct && array.dtype.compute().dtype() == array.dtype;
+        let direct = direct && !is_narrow(array.dtype);
         Port { ptr, dtype: array.dtype, row: nest.row_stride(k), col: nest.col_stride(k), direct }
     };
     let run = Run {
@@ -451,8 +451,10 @@ unsafe fn element_bits(x: &Array) -> u64 {
     bits
 }
 
+/// Whether memory form and register form differ.
+#[inline]
 fn is_narrow(dtype: DType) -> bool {
-    dtype.compute().dtype() != dtype
+    matches!(dtype, DType::I8 | DType::I16 | DType::U8 | DType::U16 | DType::F16 | DType::BF16)
 }
 
 /// One op on memory that is in register form and C order throughout.
@@ -527,7 +529,6 @@ impl Flat {
 ///
 /// # Safety
 /// As for [`run`].
-#[cold]
 unsafe fn map_blocks(kernel: TileKernel, args: &[Operand], out: &Array) {
     let mut arrays: SmallVec<[&Array; 3]> = SmallVec::new();
     let mut numbers: SmallVec<[Scalar; 3]> = SmallVec::new();
@@ -558,10 +559,18 @@ unsafe fn map_blocks(kernel: TileKernel, args: &[Operand], out: &Array) {
 }
 
 /// A number in register form, rounded to its dtype.
+#[inline]
 pub fn register_bits(x: Scalar, dtype: DType) -> u64 {
-    if !is_narrow(dtype) && !(dtype.is_int() && matches!(x, Scalar::Float(_))) {
-        return x.register_bits(dtype.compute());
+    match (x, dtype) {
+        (Scalar::Float(x), DType::F32) => (x as f32).to_bits().into(),
+        (Scalar::Float(x), DType::F64) => x.to_bits(),
+        (Scalar::Int(i), DType::F32) => (i as f32).to_bits().into(),
+        (Scalar::Int(i), DType::I64) => i as u64,
+        _ => converted_bits(x, dtype),
     }
+}
+
+fn converted_bits(x: Scalar, dtype: DType) -> u64 {
     let from = match x {
         Scalar::Bool(_) | Scalar::Int(_) => Compute::I64,
         Scalar::Uint(_) => Compute::U64,
