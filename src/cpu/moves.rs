@@ -50,7 +50,13 @@ pub fn is_dense(rows: usize, cols: usize, row: isize, col: isize) -> bool {
 ///
 /// # Safety
 /// Both places are valid for the block and aligned to its elements, and they do not overlap.
-pub unsafe fn move_block(size: usize, dst: Place<*mut u8>, src: Place<*const u8>, rows: usize, cols: usize) {
+pub unsafe fn move_block(
+    size: usize,
+    dst: Place<*mut u8>,
+    src: Place<*const u8>,
+    rows: usize,
+    cols: usize,
+) {
     /// # Safety
     /// As for [`move_block`], with elements of type `T`.
     unsafe fn typed<T: Copy>(dst: Place<*mut u8>, src: Place<*const u8>, rows: usize, cols: usize) {
@@ -86,7 +92,9 @@ unsafe fn move_typed<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: us
             transpose(dst, src, rows, cols);
         } else if dst.row == 1 && src.col == 1 && is_square {
             transpose(dst.swapped(), src.swapped(), cols, rows);
-        } else if dst.row.unsigned_abs() == 1 && src.row.unsigned_abs() <= 1 || rows > cols && cols < NARROW {
+        } else if dst.row.unsigned_abs() == 1 && src.row.unsigned_abs() <= 1
+            || rows > cols && cols < NARROW
+        {
             move_lines(dst.swapped(), src.swapped(), cols, rows);
         } else {
             move_lines(dst, src, rows, cols);
@@ -172,7 +180,12 @@ unsafe fn transpose<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: usi
 ///
 /// # Safety
 /// As for [`transpose`].
-unsafe fn transpose_patch<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: usize, cols: usize) {
+unsafe fn transpose_patch<T: Copy>(
+    dst: Place<*mut T>,
+    src: Place<*const T>,
+    rows: usize,
+    cols: usize,
+) {
     let (whole_rows, whole_cols) = (rows - rows % SIDE, cols - cols % SIDE);
     // SAFETY: squares and edges stay inside the block.
     unsafe {
@@ -184,7 +197,12 @@ unsafe fn transpose_patch<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, row
             }
         }
         let below = Place { ptr: dst.ptr.offset(whole_rows as isize * dst.row), ..dst };
-        move_lines(below, Place { ptr: src.ptr.add(whole_rows), ..src }, rows - whole_rows, whole_cols);
+        move_lines(
+            below,
+            Place { ptr: src.ptr.add(whole_rows), ..src },
+            rows - whole_rows,
+            whole_cols,
+        );
         let right = Place { ptr: dst.ptr.add(whole_cols), ..dst };
         let source = Place { ptr: src.ptr.offset(whole_cols as isize * src.col), ..src };
         move_lines(right.swapped(), source.swapped(), cols - whole_cols, rows);
@@ -254,15 +272,26 @@ mod tests {
     fn every_combination_of_strides_moves_every_element() {
         const ROOM: usize = 60 * 60;
         let source: Vec<u32> = (0..ROOM as u32).map(|i| i.wrapping_mul(2654435761)).collect();
-        for (rows, cols) in [(1, 1), (1, 40), (40, 1), (3, 40), (40, 3), (17, 19), (8, 8), (24, 16), (0, 4)] {
-            let strides = [(cols as isize, 1), (1, rows as isize), (50, 1), (1, 50), (60, 2), (-50, -1), (-1, -50)];
+        for (rows, cols) in
+            [(1, 1), (1, 40), (40, 1), (3, 40), (40, 3), (17, 19), (8, 8), (24, 16), (0, 4)]
+        {
+            let strides = [
+                (cols as isize, 1),
+                (1, rows as isize),
+                (50, 1),
+                (1, 50),
+                (60, 2),
+                (-50, -1),
+                (-1, -50),
+            ];
             let repeats = [(0, 1), (1, 0), (0, 0), (0, -1), (7, 0)];
             for from in strides.iter().chain(&repeats) {
                 for to in &strides {
                     // Negative strides start at the far end.
                     let start = |&(row, col): &(isize, isize)| {
                         (if row < 0 { (rows.max(1) as isize - 1) * -row } else { 0 }
-                            + if col < 0 { (cols.max(1) as isize - 1) * -col } else { 0 }) as usize
+                            + if col < 0 { (cols.max(1) as isize - 1) * -col } else { 0 })
+                            as usize
                     };
                     let at = |&(row, col): &(isize, isize), base: usize, r: usize, c: usize| {
                         (base as isize + r as isize * row + c as isize * col) as usize
