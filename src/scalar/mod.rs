@@ -2,7 +2,7 @@
 //!
 //! A formula generic over [`Float`] or [`Int`] is instantiated with native numbers for the CPU
 //! (integers as [`Wrapping`](std::num::Wrapping), which has the memory form of the plain integer)
-//! and with `wgsl::Code`, which writes the formula down as WGSL. Promises:
+//! and with [`wgsl::Code`], which writes the formula down as WGSL. Promises:
 //!
 //! - Everything here is straight-line and inlined: no branch on data, no table, no call, except for
 //!   [`Float::fmod`] and integer division. So a loop over it vectorises, and every instruction set
@@ -23,6 +23,7 @@ mod special;
 #[cfg(test)]
 mod tests;
 mod trigonometric;
+pub mod wgsl;
 
 pub use algebraic::{cbrt, floor_divide, fmod, hypot, remainder, rsqrt};
 pub use bounds::{BOUNDS, Bound};

@@ -115,3 +115,83 @@ fn other_functions_hold_their_bounds() {
     check32("erfc", erfc, erfc::<f64>, anywhere);
     check32("erfinv", erfinv, erfinv::<f64>, anywhere);
 }
+
+/// The error of `got` in ULP of binary64 at a value whose nearest number is `nearest` and which
+/// lies `rest` ULP above it.
+fn error64(got: f64, nearest: f64, rest: f64) -> f64 {
+    // Bits in the order of the numbers, so that differences count places.
+    let place = |x: f64| {
+        let bits = x.to_bits() as i64;
+        if bits < 0 { i64::MIN.wrapping_sub(bits) } else { bits }
+    };
+    ((place(got) as i128 - place(nearest) as i128) as f64 - rest).abs()
+}
+
+/// The value of a function by name.
+fn call64(name: &str, x: &[f64]) -> f64 {
+    let unary: fn(f64) -> f64 = match name {
+        "acos" => acos,
+        "acosh" => acosh,
+        "asin" => asin,
+        "asinh" => asinh,
+        "atan" => atan,
+        "atan2" => return atan2(x[0], x[1]),
+        "atanh" => atanh,
+        "cbrt" => cbrt,
+        "cos" => cos,
+        "cosh" => cosh,
+        "erf" => erf,
+        "erfc" => erfc,
+        "erfinv" => erfinv,
+        "exp" => exp,
+        "exp2" => exp2,
+        "expm1" => expm1,
+        "hypot" => return hypot(x[0], x[1]),
+        "log" => log,
+        "log10" => log10,
+        "log1p" => log1p,
+        "log2" => log2,
+        "log_sigmoid" => log_sigmoid,
+        "logaddexp" => return logaddexp(x[0], x[1]),
+        "pow" => return pow(x[0], x[1]),
+        "rsqrt" => rsqrt,
+        "sigmoid" => sigmoid,
+        "sin" => sin,
+        "sinh" => sinh,
+        "softplus" => softplus,
+        "tan" => tan,
+        "tanh" => tanh,
+        _ => panic!("{name} is not a function"),
+    };
+    unary(x[0])
+}
+
+#[test]
+fn double_precision_holds_its_bounds() {
+    let mut worst: Vec<(f64, String)> = vec![(-1.0, String::new()); BOUNDS.len()];
+    for line in include_str!("reference_f64.txt").lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let number = |s: &str| f64::from_bits(u64::from_str_radix(s, 16).unwrap());
+        let (name, rest) = (fields[0], fields.last().unwrap().parse::<f64>().unwrap() / 1000.0);
+        let arguments: Vec<f64> = fields[1..fields.len() - 2].iter().map(|s| number(s)).collect();
+        let (nearest, got) = (number(fields[fields.len() - 2]), call64(name, &arguments));
+        let mut error = error64(got, nearest, rest);
+        if name == "logaddexp" {
+            // Counted in places of the largest number involved.
+            let largest = arguments[0].abs().max(arguments[1].abs()).max(nearest.abs());
+            let ulp = |x: f64| 2f64.powi(x.abs().log2().floor() as i32 - 52);
+            error *= ulp(nearest) / ulp(largest);
+        }
+        let at = BOUNDS.iter().position(|b| b.name == name).expect(name);
+        if error > worst[at].0 {
+            worst[at] = (error, format!("{arguments:?} gave {got:e}, nearest {nearest:e}"));
+        }
+    }
+    for (b, (error, at)) in BOUNDS.iter().zip(&worst) {
+        println!("{:12} {error:.3} ULP at {at}", b.name);
+    }
+    for (b, (error, at)) in BOUNDS.iter().zip(&worst) {
+        assert!(*error >= 0.0, "{}: no reference", b.name);
+        assert!(*error <= b.double, "{}: {error} ULP at {at}, stated {}", b.name, b.double);
+    }
+}
