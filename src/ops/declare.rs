@@ -97,6 +97,10 @@ pub enum ParamKind {
     Word(&'static [&'static str]),
     /// Any text
     Text,
+    /// A device or `None`
+    MaybeDevice,
+    /// A random key (uint32 tensor of shape (2,)); `None` draws one from the global generator
+    Key,
 }
 
 /// One declared parameter.
@@ -336,6 +340,31 @@ plain_kinds! {
         v => v.map_or(Attr::None, Attr::DType);
     /// Text
     Text = ParamKind::Text, String, Attr::Text(s) => s.to_string(); v => Attr::Text(v.into());
+}
+
+/// A device or `None`. The border has checked it; this build computes on the CPU.
+pub struct MaybeDevice;
+impl Kind for MaybeDevice {
+    const FORM: ParamKind = ParamKind::MaybeDevice;
+    type Value<'e> = ();
+    fn read<'e>(_: &str, _: &Arguments<'_, 'e>, _: usize) {}
+    fn write((): (), _: &mut SmallVec<[Arg; 4]>) -> Attr {
+        Attr::None
+    }
+}
+
+/// A random key: a uint32 tensor of shape (2,). Where a user passes none, the border draws one.
+pub struct Key;
+impl Kind for Key {
+    const FORM: ParamKind = ParamKind::Key;
+    type Value<'e> = Expr<'e>;
+    fn read<'e>(_: &str, call: &Arguments<'_, 'e>, i: usize) -> Expr<'e> {
+        Expr::new(call.cx, call.operands_of(i)[0])
+    }
+    fn write(value: Expr<'_>, operands: &mut SmallVec<[Arg; 4]>) -> Attr {
+        operands.push(value.arg());
+        Attr::Operand
+    }
 }
 
 /// A Python number, kept as it came: a runtime operand.
