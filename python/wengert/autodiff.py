@@ -20,6 +20,7 @@ from wengert._core import (
     concat,
     enable_grad,
     is_grad_enabled,
+    isdtype,
     no_grad,
     ones_like,
     zeros_like,
@@ -29,6 +30,10 @@ from wengert.nn.module import Buffer, Parameter
 __all__ = ["Function", "checkpoint", "grad", "value_and_grad", "vjp"]
 
 Pull = Callable[[list[Tensor | None]], Sequence[Tensor | None]]
+
+
+def _floating(x: Tensor) -> bool:
+    return isdtype(x.dtype, "real floating")
 
 
 class _Inputs:
@@ -55,7 +60,7 @@ class _Inputs:
     def _fresh(self, name: str, path: str, x: Any) -> Tensor:
         if isinstance(x, float):
             x = asarray(x)
-        if not isinstance(x, Tensor) or not x.dtype.is_floating:
+        if not isinstance(x, Tensor) or not _floating(x):
             what = x.dtype if isinstance(x, Tensor) else type(x).__name__
             raise GradientError(f"{name}: argument {path} is {what}, wanted a floating tensor")
         if self.recording and x.requires_grad:
@@ -90,9 +95,7 @@ class _Inputs:
         found = _core.gradients(
             [y for y, _ in pairs], self.tensors, [g for _, g in pairs], allow_unused=True, **modes
         )
-        return [
-            zeros_like(x) if g is None else g for x, g in zip(self.tensors, found, strict=True)
-        ]
+        return [zeros_like(x) if g is None else g for x, g in zip(self.tensors, found, strict=True)]
 
 
 def _close(tree: Any) -> Any:
@@ -109,6 +112,9 @@ def value_and_grad(
     with respect to the positional arguments `argnums`, each a pytree of floating tensors or a
     module, and has their structure (a tuple of them when `argnums` is one). Buffers and frozen
     parameters of modules are not differentiated and get `None`.
+
+    Where an argument requires a gradient itself, as parameters do, the results have a history that
+    leads to it; calling under `no_grad` does without.
 
     >>> value, g = value_and_grad(lambda x: (x * x).sum())(wg.tensor([1.0, 2.0]))
     >>> value.item(), g.tolist()
@@ -198,7 +204,7 @@ def _record(name: str, outputs: list[Tensor], inputs: list[Tensor], pull: Pull) 
 
     A node of the tape has one output; several travel as one vector.
     """
-    floating = [y for y in outputs if y.dtype.is_floating]
+    floating = [y for y in outputs if _floating(y)]
     if not floating:
         return outputs
     if len(floating) == 1:
@@ -207,7 +213,7 @@ def _record(name: str, outputs: list[Tensor], inputs: list[Tensor], pull: Pull) 
     else:
         new = _record_packed(name, floating, inputs, pull)
     found = iter(new)
-    return [next(found) if y.dtype.is_floating else y for y in outputs]
+    return [next(found) if _floating(y) else y for y in outputs]
 
 
 def _record_packed(
@@ -252,9 +258,7 @@ class Context:
                 t[...] if any(t is a for a in self._args) else t.detach() for t in tensors
             )
         self._constant = tuple(
-            i
-            for i, t in enumerate(tensors)
-            if t.dtype.is_floating and not any(t is a for a in self._args)
+            i for i, t in enumerate(tensors) if _floating(t) and not any(t is a for a in self._args)
         )
 
     @property
@@ -373,7 +377,7 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
                     again, fresh, _ = run()
             finally:
                 random.set_state(now)
-            ys = [y for y in again if isinstance(y, Tensor) and y.dtype.is_floating]
+            ys = [y for y in again if isinstance(y, Tensor) and _floating(y)]
             pairs = [(y, g) for y, g in zip(ys, cotangents, strict=True) if y.requires_grad]
             return _core.gradients(
                 [y for y, _ in pairs],

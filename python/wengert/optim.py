@@ -242,6 +242,8 @@ class Adam(Optimizer):
 
         g ← g + λ p;  m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²
         p ← p − lr · m̂ / (√v̂ + ε),  m̂ = m / (1 − β₁ᵗ),  v̂ = v / (1 − β₂ᵗ)
+
+    The t of a parameter counts its own updates.
     """
 
     _decoupled = False

@@ -6,16 +6,26 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wengert import _core, pytree
-from wengert._core import Tensor, asarray, enable_grad, float64, no_grad
+from wengert._core import (
+    Tensor,
+    asarray,
+    bfloat16,
+    enable_grad,
+    float16,
+    float32,
+    float64,
+    isdtype,
+    no_grad,
+)
 
 __all__ = ["assert_close", "gradcheck", "gradgradcheck"]
 
 # Relative and absolute tolerance: some tens of units in the last place, and what sums need.
 _TOLERANCES = {
-    "float16": (1e-3, 1e-5),
-    "bfloat16": (1.6e-2, 1e-5),
-    "float32": (1.3e-6, 1e-5),
-    "float64": (1e-7, 1e-7),
+    float16: (1e-3, 1e-5),
+    bfloat16: (1.6e-2, 1e-5),
+    float32: (1.3e-6, 1e-5),
+    float64: (1e-7, 1e-7),
 }
 
 
@@ -63,7 +73,7 @@ def _assert_close(
     atol = default[1] if atol is None else atol
     x, y = (t.detach().astype(float64).numpy() for t in (a, b))
     good = np.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
-    if not both_typed or not (a.dtype.is_floating or b.dtype.is_floating):
+    if not both_typed or not (_floating(a) or _floating(b)):
         good |= a.detach().numpy() == b.detach().numpy() if a.dtype == b.dtype else False
     if good.all():
         return
@@ -77,7 +87,11 @@ def _assert_close(
 
 
 def _tolerance(t: Tensor) -> tuple[float, float]:
-    return _TOLERANCES.get(str(t.dtype).removeprefix("wengert."), (0.0, 0.0))
+    return _TOLERANCES.get(t.dtype, (0.0, 0.0))
+
+
+def _floating(t: Tensor) -> bool:
+    return isdtype(t.dtype, "real floating")
 
 
 def gradcheck(
@@ -96,7 +110,7 @@ def gradcheck(
     that is worst.
     """
     args = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-    places = [i for i, x in enumerate(args) if isinstance(x, Tensor) and x.dtype.is_floating]
+    places = [i for i, x in enumerate(args) if isinstance(x, Tensor) and _floating(x)]
     for i in places:
         if args[i].dtype != float64:
             raise TypeError(f"gradcheck: input {i} is {args[i].dtype}, wanted float64")
@@ -125,7 +139,7 @@ def gradgradcheck(
 ) -> bool:
     """`gradcheck` of the gradient of `f`: checks second derivatives, also by the cotangents."""
     args = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-    places = [i for i, x in enumerate(args) if isinstance(x, Tensor) and x.dtype.is_floating]
+    places = [i for i, x in enumerate(args) if isinstance(x, Tensor) and _floating(x)]
     weights = _Weights(seed)
     with no_grad():
         cotangents = [weights.like(y) for y in _outputs(f(*args))]
@@ -158,7 +172,7 @@ def _leaf(x: Tensor) -> Tensor:
 
 def _outputs(result: Any) -> list[Tensor]:
     leaves, _ = pytree.flatten(result)
-    return [y for y in leaves if isinstance(y, Tensor) and y.dtype.is_floating]
+    return [y for y in leaves if isinstance(y, Tensor) and _floating(y)]
 
 
 class _Weights:

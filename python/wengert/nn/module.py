@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, SupportsIndex
 
-from wengert._core import DType, Tensor, asarray, no_grad
+from wengert._core import DType, Tensor, asarray, isdtype, no_grad
 from wengert.pytree import register_pytree
 
 __all__ = ["Buffer", "HookHandle", "Module", "Parameter"]
@@ -268,7 +268,7 @@ class Module:
             if not isinstance(t, _State):
                 return t
             value: Tensor = t.detach()
-            if dtype is not None and value.dtype.is_floating:
+            if dtype is not None and isdtype(value.dtype, "real floating"):
                 value = value.astype(dtype)
             if device is not None:
                 value = value.to_device(device)
