@@ -14,6 +14,7 @@ pub mod reduce;
 #[cfg(test)]
 mod samples;
 pub mod scan;
+pub mod sort;
 #[cfg(test)]
 mod testing;
 pub use execute::*;

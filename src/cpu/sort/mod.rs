@@ -1,0 +1,194 @@
+//! Sorting along an axis, the order that sorts, and the first few of it.
+//!
+//! Promises: sorts are stable; NaN comes last in either direction; zeros of either sign are equal,
+//! and so are all NaNs. Taking elements by `argsort` gives the bits of `sort`.
+
+mod key;
+mod radix;
+#[cfg(test)]
+mod tests;
+
+use crate::array::Array;
+use crate::cpu::copy;
+use crate::cpu::element::{Shared, with_element};
+use crate::dtype::DType;
+use crate::error::{self, Result};
+use crate::layout::{Layout, Strides};
+use crate::memory::Buffer;
+use crate::shape::Shape;
+use crate::threads;
+
+use key::{Key, Place, Sortable};
+
+/// Elements of short rows that one thread takes at a time.
+const CHUNK: usize = 1 << 14;
+/// Rows at least this long are sorted by all threads, one row after the other.
+const LONG: usize = 1 << 16;
+/// The first few are selected, not sorted, where a row is this many times as long.
+const SELECT: usize = 8;
+
+/// The elements of `x` in order along `axis`.
+pub fn sort(x: &Array, axis: usize, descending: bool) -> Result<Array> {
+    let rows = Rows::new(x, axis)?;
+    let out = Array::uninit(x.dtype, rows.x.shape().clone())?;
+    with_element!(x.dtype, T => match has_special::<T>(&rows.x) {
+        false => sort_rows::<T>(&rows, descending, &out),
+        true => sort_rows_by_position::<T>(&rows, descending, &out),
+    })?;
+    rows.restored(&out)
+}
+
+/// The positions (int64) that put the elements of `x` in order along `axis`.
+pub fn argsort(x: &Array, axis: usize, descending: bool) -> Result<Array> {
+    let n = x.shape()[axis].value();
+    first_positions("argsort", x, n, axis, descending)
+}
+
+/// The positions (int64) of the `k` largest or smallest elements along `axis`, which is at least that
+/// long: the best first, the first of equals before later ones.
+pub fn topk(x: &Array, k: usize, axis: usize, largest: bool) -> Result<Array> {
+    first_positions("topk", x, k, axis, largest)
+}
+
+fn first_positions(op: &str, x: &Array, k: usize, axis: usize, descending: bool) -> Result<Array> {
+    let rows = Rows::new(x, axis)?;
+    let mut shape = rows.x.shape().clone();
+    shape.dims_mut()[rows.x.shape().rank() - 1] = k.into();
+    let out = Array::uninit(DType::I64, shape)?;
+    with_element!(x.dtype, T => position_rows::<T>(op, &rows, k, descending, &out))?;
+    rows.restored(&out)
+}
+
+/// An operand with one axis brought to the end, in C order.
+struct Rows {
+    x: Array,
+    axis: usize,
+    n: usize,
+    count: usize,
+}
+
+impl Rows {
+    fn new(x: &Array, axis: usize) -> Result<Rows> {
+        let x = copy::contiguous(&moved(x, axis, x.shape().rank() - 1))?;
+        let n = x.shape()[x.shape().rank() - 1].value();
+        let count = if n == 0 { 0 } else { x.count() / n };
+        Ok(Rows { x, axis, n, count })
+    }
+
+    /// A result with the axis back in its place.
+    fn restored(&self, out: &Array) -> Result<Array> {
+        copy::contiguous(&moved(out, out.shape().rank() - 1, self.axis))
+    }
+
+    /// Runs `body(row, scratch)` for all rows: several at the same time if they are short. The
+    /// scratch has `room` bytes, aligned to 8, and belongs to one call.
+    fn each(&self, room: usize, body: impl Fn(usize, *mut u8) + Sync) -> Result<()> {
+        if self.n >= LONG {
+            let scratch = Buffer::alloc(room)?;
+            // SAFETY: fresh, and used by one call at a time.
+            (0..self.count).for_each(|row| body(row, unsafe { scratch.ptr_mut() }));
+            return Ok(());
+        }
+        threads::for_each_chunk(self.count, (CHUNK / self.n.max(1)).max(1), |range| {
+            let mut scratch: Vec<u64> = Vec::with_capacity(room.div_ceil(8));
+            range.for_each(|row| body(row, scratch.as_mut_ptr().cast()));
+        });
+        Ok(())
+    }
+}
+
+fn sort_rows<T: Sortable>(rows: &Rows, descending: bool, out: &Array) -> Result<()> {
+    let n = rows.n;
+    let x = Shared::reading(rows.x.ptr().cast::<T>());
+    // SAFETY: fresh; every row is filled by its own call.
+    let to = Shared::new(unsafe { out.ptr_mut() }.cast::<T>());
+    rows.each(2 * n * size_of::<T::Key>(), |row, scratch| {
+        let at = (row * n) as isize;
+        let keys = Shared::new(scratch.cast::<T::Key>());
+        // SAFETY: rows of `n` elements, scratch for twice as many keys, each written before it is read.
+        unsafe {
+            threads::for_each_chunk(n, LONG, |range| {
+                for i in range.start as isize..range.end as isize {
+                    keys.at(i).write((*x.at(at + i)).directed_key(descending));
+                }
+            });
+            let [items, spare] = [keys.at(0), keys.at(n as isize)].map(|p| std::slice::from_raw_parts_mut(p, n));
+            radix::sort(items, spare);
+            threads::for_each_chunk(n, LONG, |range| {
+                for i in range.start as isize..range.end as isize {
+                    let key = *keys.at(i);
+                    *to.at(at + i) = T::of_key(if descending { key.inverse() } else { key });
+                }
+            });
+        }
+    })
+}
+
+/// For elements that cannot be told from their keys.
+fn sort_rows_by_position<T: Sortable>(rows: &Rows, descending: bool, out: &Array) -> Result<()> {
+    let positions = Array::uninit(DType::I64, rows.x.shape().clone())?;
+    position_rows::<T>("sort", rows, rows.n, descending, &positions)?;
+    let (x, from) = (Shared::reading(rows.x.ptr().cast::<T>()), Shared::reading(positions.ptr().cast::<i64>()));
+    // SAFETY: fresh; every element is written once.
+    let to = Shared::new(unsafe { out.ptr_mut() }.cast::<T>());
+    threads::for_each_chunk(rows.x.count(), LONG, |range| {
+        for i in range {
+            let row = i / rows.n * rows.n;
+            // SAFETY: positions lie in their row.
+            unsafe { *to.at(i as isize) = *x.at(row as isize + *from.at(i as isize) as isize) };
+        }
+    });
+    Ok(())
+}
+
+/// Whether a row holds a NaN or a negative zero.
+fn has_special<T: Sortable>(x: &Array) -> bool {
+    // SAFETY: in C order.
+    let x = unsafe { std::slice::from_raw_parts(x.ptr().cast::<T>(), x.count()) };
+    x.chunks(1024).any(|part| part.iter().fold(false, |any, x| any | x.is_special()))
+}
+
+/// The first `k` positions of every row's order.
+fn position_rows<T: Sortable>(op: &str, rows: &Rows, k: usize, descending: bool, out: &Array) -> Result<()> {
+    type At<T> = <<T as Sortable>::Key as Key>::Place;
+    let n = rows.n;
+    if n.saturating_sub(1) > At::<T>::LAST {
+        return Err(error::too_large(op, rows.x.shape()));
+    }
+    let x = Shared::reading(rows.x.ptr().cast::<T>());
+    // SAFETY: fresh; every row is filled by its own call.
+    let to = Shared::new(unsafe { out.ptr_mut() }.cast::<i64>());
+    rows.each(2 * n * size_of::<At<T>>(), |row, scratch| {
+        let (at, places) = ((row * n) as isize, Shared::new(scratch.cast::<At<T>>()));
+        // SAFETY: rows of `n` elements, scratch for twice as many places, each written before it is
+        // read; `k <= n` results.
+        unsafe {
+            threads::for_each_chunk(n, LONG, |range| {
+                for i in range {
+                    let key = (*x.at(at + i as isize)).directed_key(descending);
+                    places.at(i as isize).write(At::<T>::new(key, i));
+                }
+            });
+            let [items, spare] = [places.at(0), places.at(n as isize)].map(|p| std::slice::from_raw_parts_mut(p, n));
+            if 0 < k && k < n / SELECT {
+                items.select_nth_unstable(k - 1);
+                items[..k].sort_unstable();
+            } else if k > 0 {
+                radix::sort(items, spare);
+            }
+            for (i, place) in items[..k].iter().enumerate() {
+                *to.at((row * k + i) as isize) = place.position() as i64;
+            }
+        }
+    })
+}
+
+/// A view with one axis moved to another place, the others in order.
+fn moved(x: &Array, from: usize, to: usize) -> Array {
+    let mut dims: Vec<_> = x.shape().dims().to_vec();
+    let mut strides: Strides = x.layout.strides();
+    let (d, stride) = (dims.remove(from), strides.remove(from));
+    dims.insert(to, d);
+    strides.insert(to, stride);
+    x.view(Layout::strided(Shape::from_dims(&dims), &strides, x.layout.offset()))
+}
