@@ -1,11 +1,13 @@
 //! CPU kernels.
 
 pub mod contract;
+pub mod conv;
 pub mod convert;
 pub mod copy;
 pub mod create;
 pub mod element;
 mod execute;
+pub mod gather;
 mod gemm;
 pub mod moves;
 pub mod nest;
@@ -21,3 +23,4 @@ pub use execute::*;
 mod pending;
 pub use pending::create::threefry;
 pub(crate) use pending::*;
+pub mod window;

@@ -1,12 +1,6 @@
 #![allow(dead_code)]
 #![allow(missing_docs, unused_variables)]
 use crate::{array::Array, dtype::*, error::Result, ops::attributes::*, shape::Shape};
-pub mod conv {
-    use super::*;
-    pub fn conv(role: ConvRole, a: &Array, b: &Array, spec: &ConvSpec) -> Result<Array> {
-        unreachable!()
-    }
-}
 pub mod create {
     use super::*;
     pub fn iota(dtype: DType, shape: &Shape, axis: usize) -> Result<Array> {
@@ -16,22 +10,6 @@ pub mod create {
         unreachable!()
     }
     pub fn threefry(key: [u32; 2], counter: [u32; 2]) -> [u32; 2] {
-        unreachable!()
-    }
-}
-pub mod gather {
-    use super::*;
-    pub fn gather(op: &str, x: &Array, i: &[&Array], s: &Shape) -> Result<Array> {
-        unreachable!()
-    }
-    pub fn scatter(
-        op: &str,
-        base: Array,
-        i: &[&Array],
-        s: &Shape,
-        v: &Array,
-        m: ScatterMode,
-    ) -> Result<Array> {
         unreachable!()
     }
 }
@@ -59,15 +37,6 @@ pub mod sort {
         unreachable!()
     }
     pub fn topk(x: &Array, k: usize, axis: usize, largest: bool) -> Result<Array> {
-        unreachable!()
-    }
-}
-pub mod window {
-    use super::*;
-    pub fn windows(x: &Array, spec: &WindowSpec) -> Array {
-        unreachable!()
-    }
-    pub fn fold(g: &Array, spec: &WindowSpec, sizes: &[usize]) -> Result<Array> {
         unreachable!()
     }
 }

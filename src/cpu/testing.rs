@@ -1,11 +1,13 @@
-//! What tests of kernels share: arrays of random numbers, other layouts of the same values, and
-//! readings in double precision.
+//! What tests of products share: arrays of random numbers in any dtype, and readings in double
+//! precision.
 
 use crate::array::Array;
 use crate::cpu::convert;
 use crate::dtype::DType;
-use crate::layout::{Layout, Strides, row_major};
+use crate::layout::row_major;
 use crate::shape::Shape;
+
+pub use super::samples::{bytes, layouts};
 
 /// Small whole numbers in steps of 1/4 for floats (so that sums of products are exact), whole ones
 /// for integers, truth values for bool.
@@ -80,48 +82,4 @@ pub fn values(x: &Array) -> Vec<f64> {
             }
         })
         .collect()
-}
-
-/// The bytes of a C-order array.
-pub fn bytes(x: &Array) -> Vec<u8> {
-    assert!(x.is_contiguous());
-    // SAFETY: as many bytes as elements.
-    unsafe { std::slice::from_raw_parts(x.ptr(), x.count() * x.dtype.size()) }.to_vec()
-}
-
-/// The same values laid out in several ways: as they are, with the axes stored in reverse order,
-/// backwards, and with gaps.
-pub fn layouts(x: &Array) -> Vec<Array> {
-    let sizes = x.shape().sizes();
-    let rank = sizes.len();
-    let reversed: Vec<usize> = sizes.iter().rev().copied().collect();
-    let transposed: Strides = row_major(&reversed).into_iter().rev().collect();
-    let backward: Strides = row_major(&sizes).into_iter().map(|s| -s).collect();
-    let wider: Vec<usize> = sizes.iter().map(|n| 2 * n + 1).collect();
-    let gaps: Strides = row_major(&wider).into_iter().map(|s| 2 * s).collect();
-    let last = x.count().saturating_sub(1);
-    let mut out = vec![x.clone()];
-    for (strides, offset) in [(transposed, 0), (backward, last), (gaps, 1)] {
-        let layout = Layout::strided(x.shape().clone(), &strides, offset);
-        let room = layout.extent().map_or(0, |e| e.1 + 1);
-        let store = Array::zeros(x.dtype, Shape::of(&[room])).unwrap();
-        let view = store.view(layout);
-        let own = row_major(&sizes);
-        let from = x.layout.strides();
-        for i in 0..x.count() {
-            let index = |a: usize| (i / own[a] as usize % sizes[a]) as isize;
-            let size = x.dtype.size() as isize;
-            let (mut to, mut at) = (0, 0);
-            for a in 0..rank {
-                to += index(a) * strides[a];
-                at += index(a) * from[a];
-            }
-            // SAFETY: one element inside each.
-            unsafe {
-                view.ptr_mut().offset(to * size).copy_from(x.ptr().offset(at * size), size as usize)
-            };
-        }
-        out.push(view);
-    }
-    out
 }

@@ -4,6 +4,8 @@
 //! multiply-add where the machine has one. So which of them computes an element does not show in
 //! its bits.
 
+use std::mem::MaybeUninit;
+
 use crate::simd::{Isa, isa};
 
 /// What is summed: floats, wrapping integers, and truth values under or / and.
@@ -24,21 +26,13 @@ pub trait Element: Copy + Default + Send + Sync + 'static {
 pub type Micro<T> =
     unsafe fn(usize, *const T, (isize, isize), *const T, isize, *mut T, isize, bool);
 
-/// As [`Micro`] for few rows and any count of columns: `(rows, columns)` come first.
+/// As [`Micro`] for few rows and any count of columns: `(rows, columns)` come first, and the slice
+/// says where each step's row of `b` begins.
 ///
 /// # Safety
 /// As [`Micro`]; at most [`STREAM_ROWS`] rows.
-pub type Stream<T> = unsafe fn(
-    (usize, usize),
-    usize,
-    *const T,
-    (isize, isize),
-    *const T,
-    isize,
-    *mut T,
-    isize,
-    bool,
-);
+pub type Stream<T> =
+    unsafe fn((usize, usize), *const T, (isize, isize), *const T, &[isize], *mut T, isize, bool);
 
 /// Sums of `a[i] b[i]` over consecutive blocks of [`BLOCK`], added in order.
 ///
@@ -146,42 +140,48 @@ unsafe fn strip<T: Element, const F: bool, const U: usize, const W: usize>(
 }
 
 #[inline(always)]
+fn zeros<T: Element>(room: &mut [MaybeUninit<T>]) -> &mut [T] {
+    room.fill(MaybeUninit::new(T::default()));
+    // SAFETY: filled just now.
+    unsafe { &mut *(room as *mut [MaybeUninit<T>] as *mut [T]) }
+}
+
+#[inline(always)]
 unsafe fn stream<T: Element, const F: bool, const W: usize>(
     (rows, columns): (usize, usize),
-    depth: usize,
     a: *const T,
     (a_row, a_step): (isize, isize),
     b: *const T,
-    b_step: isize,
+    b_at: &[isize],
     c: *mut T,
     c_row: isize,
     fresh: bool,
 ) {
     const U: usize = 8;
+    let mut room = [[MaybeUninit::uninit(); STRIP]; STREAM_ROWS];
     for start in (0..columns).step_by(STRIP) {
         let n = STRIP.min(columns - start);
-        let mut sums = [[T::default(); STRIP]; STREAM_ROWS];
+        let mut sums = room.each_mut().map(|row| zeros(&mut row[..n]));
         let mut k = 0;
-        while k < depth {
-            // SAFETY: rows, columns and depth stay inside what the caller vouches for.
-            unsafe {
-                let b = b.offset(k as isize * b_step).add(start);
-                let left = depth - k;
-                for (i, sums) in sums[..rows].iter_mut().enumerate() {
+        while k < b_at.len() {
+            let whole = b_at.len() - k >= U;
+            for (i, sums) in sums[..rows].iter_mut().enumerate() {
+                // SAFETY: rows, columns and depth stay inside what the caller vouches for.
+                unsafe {
                     let a = a.offset(i as isize * a_row + k as isize * a_step);
-                    if left >= U {
+                    if whole {
                         let x = std::array::from_fn(|u| *a.offset(u as isize * a_step));
-                        let b = std::array::from_fn(|u| b.offset(u as isize * b_step));
-                        strip::<T, F, U, W>(&mut sums[..n], x, b);
+                        let b = std::array::from_fn(|u| b.offset(b_at[k + u]).add(start));
+                        strip::<T, F, U, W>(sums, x, b);
                     } else {
-                        strip::<T, F, 1, W>(&mut sums[..n], [*a], [b]);
+                        strip::<T, F, 1, W>(sums, [*a], [b.offset(b_at[k]).add(start)]);
                     }
                 }
-                k += if left >= U { U } else { 1 };
             }
+            k += if whole { U } else { 1 };
         }
         for (i, sums) in sums[..rows].iter().enumerate() {
-            for (j, &s) in sums[..n].iter().enumerate() {
+            for (j, &s) in sums.iter().enumerate() {
                 // SAFETY: as above.
                 unsafe {
                     let c = c.offset(i as isize * c_row).add(start + j);
@@ -244,14 +244,12 @@ macro_rules! shells {
 
             $(#[$feature])*
             pub unsafe fn stream<T: Element, const W: usize>(
-                size: (usize, usize), depth: usize, a: *const T, a_strides: (isize, isize),
-                b: *const T, b_step: isize, c: *mut T, c_row: isize, fresh: bool,
+                size: (usize, usize), a: *const T, a_strides: (isize, isize), b: *const T,
+                b_at: &[isize], c: *mut T, c_row: isize, fresh: bool,
             ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
-                    super::stream::<T, { $fused }, W>(
-                        size, depth, a, a_strides, b, b_step, c, c_row, fresh,
-                    );
+                    super::stream::<T, { $fused }, W>(size, a, a_strides, b, b_at, c, c_row, fresh);
                 }
             }
 

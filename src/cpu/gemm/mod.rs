@@ -15,16 +15,7 @@ use std::sync::OnceLock;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
-mod threads {
-    pub fn count() -> usize {
-        1
-    }
-    pub fn parallel_for(n: usize, f: &(dyn Fn(usize) + Sync)) {
-        for i in 0..n {
-            f(i)
-        }
-    }
-}
+use crate::threads;
 
 pub use axis::Axis;
 use kernel::{BLOCK, Element, Kernels, STREAM_ROWS, TILE, TILE_WIDTH};
@@ -155,7 +146,7 @@ impl<T: Element> Job<'_, T> {
     fn run(&self) -> Result<()> {
         let items = self.batch * self.spans.len();
         let work = self.rows * self.columns * self.a.depth.len().min(SPAN);
-        let chunks = (items * work / CHUNK).clamp(1, 4 * threads::count());
+        let chunks = (items * work / CHUNK).clamp(1, 4 * threads::num_threads());
         let failure = OnceLock::new();
         let keep = |result: Result<()>| {
             if let Err(error) = result {
@@ -170,7 +161,7 @@ impl<T: Element> Job<'_, T> {
                 }
             });
         } else {
-            let (high, wide) = self.grid(chunks.div_ceil(items).min(2 * threads::count()));
+            let (high, wide) = self.grid(chunks.div_ceil(items).min(2 * threads::num_threads()));
             let cells = high * wide;
             threads::parallel_for(items * cells, &|chunk| {
                 let (item, cell) = (chunk / cells, chunk % cells);
@@ -267,10 +258,11 @@ impl<T: Element> Tile<'_, T> {
                 self.dot(depth);
                 return Ok(());
             }
-            if let (Some(a), Some((1, step)), 1, true) =
-                (a, b, self.job.column, m <= STREAM_ROWS && n >= 64)
+            let (run, unit) = self.job.b.own.inner();
+            if let (Some(a), 1, 1, true) =
+                (a, unit, self.job.column, m <= STREAM_ROWS && run.min(n) >= 32)
             {
-                self.stream(depth, a, step);
+                self.stream(depth, a);
                 return Ok(());
             }
             self.blocks(depth, a, b)
@@ -288,27 +280,22 @@ impl<T: Element> Tile<'_, T> {
         }
     }
 
-    unsafe fn stream(&self, depth: Range<usize>, (row, a_step): (isize, isize), step: isize) {
-        let (i, j) = (self.rows.start as isize, self.columns.start as isize);
+    /// Few rows: columns are read where they are, run by run.
+    unsafe fn stream(&self, depth: Range<usize>, (row, step): (isize, isize)) {
+        let (i, j) = (self.rows.start, self.columns.start);
+        let mut offsets = [0; BLOCK];
         for k in depth.clone().step_by(BLOCK) {
-            let kc = BLOCK.min(depth.end - k);
-            // SAFETY: `a` has these two strides, `b` unit columns.
-            unsafe {
-                let a = self.a.offset(i * row + k as isize * a_step);
-                let b = self.b.offset(j + k as isize * step);
-                let (c, c_row) = (self.at(i as usize, j as usize), self.job.row as isize);
-                let size = (self.rows.len(), self.columns.len());
-                (self.job.kernels.stream)(
-                    size,
-                    kc,
-                    a,
-                    (row, a_step),
-                    b,
-                    step,
-                    c,
-                    c_row,
-                    k == depth.start,
-                );
+            let offsets = &mut offsets[..BLOCK.min(depth.end - k)];
+            self.job.b.depth.offsets(k, offsets);
+            for run in self.job.b.own.runs(j, self.columns.len()) {
+                let size = (self.rows.len(), run.len);
+                // SAFETY: `a` has these two strides, the run unit columns.
+                unsafe {
+                    let a = self.a.offset(i as isize * row + k as isize * step);
+                    let (b, c) = (self.b.offset(run.offset), self.at(i, j + run.at));
+                    let (c_row, fresh) = (self.job.row as isize, k == depth.start);
+                    (self.job.kernels.stream)(size, a, (row, step), b, offsets, c, c_row, fresh);
+                }
             }
         }
     }
@@ -382,7 +369,7 @@ impl<T: Element> Tile<'_, T> {
         }
         // SAFETY: the scratch holds whole panels of these rows.
         unsafe {
-            if a.own.inner().1 == 1 && a.depth.inner().1 != 1 {
+            if along(&a.own) > along(&a.depth) {
                 for first in i.clone().step_by(high) {
                     let runs = a.own.runs(first, high.min(i.end - first));
                     lines(
@@ -428,7 +415,7 @@ impl<T: Element> Tile<'_, T> {
             let last = unsafe { self.columns(&(j.end - rest..j.end), k, None, pack) };
             return (all, Panels { step: 0, ..last.0 });
         }
-        let transposed = b.depth.inner().1 == 1 && b.own.inner().1 != 1;
+        let transposed = along(&b.depth) > along(&b.own);
         let along = b.depth.runs(k.start, k.len());
         for first in j.clone().step_by(width) {
             let n = width.min(j.end - first);
@@ -549,6 +536,12 @@ unsafe fn lines<T: Element>(
             pack::lines(dst.add((first - range.start) * width), width, src, offsets, runs, stride)
         };
     }
+}
+
+/// How many neighbours in memory follow each other along an axis.
+fn along(axis: &Axis) -> usize {
+    let (n, stride) = axis.inner();
+    if stride == 1 { n } else { 0 }
 }
 
 /// The strides of an operand that has just two.

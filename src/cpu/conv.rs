@@ -1,0 +1,424 @@
+//! Convolutions of any rank, in all three roles, as matrix products of views.
+//!
+//! A padded operand seen through its windows is a strided array, and the product packs its blocks
+//! straight from there: no matrix of windows is ever written. A transposed convolution with steps is
+//! cut into its phases (positions that differ by whole steps), each a plain one with every
+//! `stride`-th tap.
+//!
+//! Promises: bits depend on logical shapes, dtype and spec alone, see [`gemm`]. Half floats are summed
+//! in float32 and rounded once.
+
+use smallvec::SmallVec;
+
+use crate::array::Array;
+use crate::cpu::contract::{narrow, widen};
+use crate::cpu::copy;
+use crate::cpu::gemm::{self, Axis, Operand};
+use crate::cpu::window::positions;
+use crate::dtype::Scalar;
+use crate::error::Result;
+use crate::layout::{Layout, Strides};
+use crate::ops::attributes::{ConvRole, ConvSpec, PerAxis};
+use crate::shape::{Axes, Shape};
+
+/// The tensor of a role from the other two: `(x, w) → g`, `(g, w) → x` or `(x, g) → w`, of one dtype.
+pub fn conv(role: ConvRole, a: &Array, b: &Array, spec: &ConvSpec) -> Result<Array> {
+    let dtype = gemm::accumulator(a.dtype);
+    let (left, right) = (widen(a, dtype)?, widen(b, dtype)?);
+    let out = match role {
+        ConvRole::Output => output(&left, &right, spec),
+        ConvRole::Input => input(&left, &right, spec),
+        ConvRole::Weight => weight(&left, &right, spec),
+    };
+    narrow(out?, a.dtype)
+}
+
+/// An array's sizes and strides: the first two axes, and the spatial ones.
+struct Sides {
+    sizes: [usize; 2],
+    strides: [isize; 2],
+    spatial: SmallVec<[(usize, isize); 3]>,
+}
+
+fn sides(x: &Array) -> Sides {
+    let (sizes, strides) = (x.shape().sizes(), x.layout.strides());
+    Sides {
+        sizes: [sizes[0], sizes[1]],
+        strides: [strides[0], strides[1]],
+        spatial: sizes[2..].iter().copied().zip(strides[2..].iter().copied()).collect(),
+    }
+}
+
+/// `(n, stride)` of each spatial axis with its stride multiplied.
+fn steps<'a>(
+    sizes: impl Iterator<Item = usize> + 'a,
+    x: &'a Sides,
+    by: &'a [usize],
+) -> impl Iterator<Item = (usize, isize)> + 'a {
+    sizes.zip(&x.spatial).zip(by).map(|((n, s), &by)| (n, s.1 * by as isize))
+}
+
+fn output(x: &Array, w: &Array, spec: &ConvSpec) -> Result<Array> {
+    let x = pad(x, &spec.pad_low, &spec.pad_high)?;
+    let (xs, ws) = (sides(&x), sides(w));
+    let (n, o, c) = (xs.sizes[0], ws.sizes[0] / spec.groups, ws.sizes[1]);
+    let taps: PerAxis = ws.spatial.iter().map(|s| s.0).collect();
+    let places: PerAxis = (0..taps.len())
+        .map(|i| positions(xs.spatial[i].0, taps[i], spec.stride[i], spec.dilation[i]))
+        .collect();
+    let rows = Operand {
+        ptr: w.ptr(),
+        batch: Axis::new([(n, 0), (spec.groups, o as isize * ws.strides[0])]),
+        own: Axis::new([(o, ws.strides[0])]),
+        depth: Axis::new([(c, ws.strides[1])].into_iter().chain(ws.spatial.iter().copied())),
+    };
+    let columns = Operand {
+        ptr: x.ptr(),
+        batch: Axis::new([(n, xs.strides[0]), (spec.groups, c as isize * xs.strides[1])]),
+        own: Axis::new(steps(places.iter().copied(), &xs, &spec.stride)),
+        depth: Axis::new([(c, xs.strides[1])].into_iter().chain(steps(
+            taps.into_iter(),
+            &xs,
+            &spec.dilation,
+        ))),
+    };
+    let shape = [n, ws.sizes[0]].into_iter().chain(places).map(Into::into).collect();
+    multiply(&x, &rows, &columns, shape)
+}
+
+fn weight(x: &Array, g: &Array, spec: &ConvSpec) -> Result<Array> {
+    let x = pad(x, &spec.pad_low, &spec.pad_high)?;
+    let (xs, gs) = (sides(&x), sides(g));
+    let (o, c) = (gs.sizes[1] / spec.groups, xs.sizes[1] / spec.groups);
+    let rows = Operand {
+        ptr: g.ptr(),
+        batch: Axis::new([(spec.groups, o as isize * gs.strides[1])]),
+        own: Axis::new([(o, gs.strides[1])]),
+        depth: Axis::new(
+            [(gs.sizes[0], gs.strides[0])].into_iter().chain(gs.spatial.iter().copied()),
+        ),
+    };
+    let places = gs.spatial.iter().map(|s| s.0);
+    let taps = spec.kernel.iter().copied();
+    let columns = Operand {
+        ptr: x.ptr(),
+        batch: Axis::new([(spec.groups, c as isize * xs.strides[1])]),
+        own: Axis::new([(c, xs.strides[1])].into_iter().chain(steps(taps, &xs, &spec.dilation))),
+        depth: Axis::new([(gs.sizes[0], xs.strides[0])].into_iter().chain(steps(
+            places,
+            &xs,
+            &spec.stride,
+        ))),
+    };
+    let shape = [gs.sizes[1], c].iter().chain(&spec.kernel).map(|&n| n.into()).collect();
+    multiply(&x, &rows, &columns, shape)
+}
+
+/// The positions `phase + stride · q` of the input along one axis. Tap `first + step · t` brings
+/// position `base − down · t + q` of `g` there.
+#[derive(Clone, Copy)]
+struct Phase {
+    /// Count of `q`
+    count: usize,
+    /// Count of `t`
+    taps: usize,
+    first: usize,
+    step: usize,
+    base: isize,
+    down: isize,
+}
+
+fn phase(r: usize, i: usize, taps: usize, spec: &ConvSpec) -> Phase {
+    let (stride, dilation) = (spec.stride[i], spec.dilation[i]);
+    let at = (r + spec.pad_low[i]) as isize;
+    let reach = |k: usize| at - (k * dilation) as isize;
+    let hits = |k: &usize| reach(*k).rem_euclid(stride as isize) == 0;
+    let step = stride / gcd(stride, dilation);
+    let first = (0..taps.min(step)).find(hits).unwrap_or(taps);
+    Phase {
+        count: spec.input[i].saturating_sub(r).div_ceil(stride),
+        taps: (taps - first).div_ceil(step),
+        first: if first < taps { first } else { 0 },
+        step,
+        base: reach(first).div_euclid(stride as isize),
+        down: (step * dilation / stride) as isize,
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+fn input(g: &Array, w: &Array, spec: &ConvSpec) -> Result<Array> {
+    let ws = sides(w);
+    let spatial = spec.input.len();
+    let phases: Vec<Vec<Phase>> = (0..spatial)
+        .map(|i| (0..spec.stride[i]).map(|r| phase(r, i, ws.spatial[i].0, spec)).collect())
+        .collect();
+    // Room around `g` for every position that some phase asks for.
+    let (mut low, mut high) = (PerAxis::new(), PerAxis::new());
+    for (i, phases) in phases.iter().enumerate() {
+        let used = || phases.iter().filter(|p| p.taps > 0 && p.count > 0);
+        let first = used().map(|p| p.base - p.down * (p.taps as isize - 1)).min().unwrap_or(0);
+        let end = used().map(|p| p.base + p.count as isize).max().unwrap_or(0);
+        low.push((-first).max(0) as usize);
+        high.push((end - g.shape()[2 + i].value() as isize).max(0) as usize);
+    }
+    let g = pad(g, &low, &high)?;
+    let shape: Shape = [g.shape()[0], (ws.sizes[1] * spec.groups).into()]
+        .into_iter()
+        .chain(spec.input.iter().map(|&n| n.into()))
+        .collect();
+    let cx = Transposed { g: &g, w, low: &low, groups: spec.groups };
+    if spec.stride.iter().all(|&s| s == 1) {
+        let only: SmallVec<[Phase; 3]> = phases.iter().map(|p| p[0]).collect();
+        return cx.phase(&only);
+    }
+    let out = Array::uninit(g.dtype, shape)?;
+    let strides = out.layout.strides();
+    for at in 0..spec.stride.iter().product() {
+        let (mut rest, mut offset) = (at, 0);
+        let mut chosen: SmallVec<[Phase; 3]> = SmallVec::new();
+        let mut to: Strides = strides.clone();
+        for i in (0..spatial).rev() {
+            let r = rest % spec.stride[i];
+            rest /= spec.stride[i];
+            offset += r * strides[2 + i] as usize;
+            to[2 + i] *= spec.stride[i] as isize;
+            chosen.insert(0, phases[i][r]);
+        }
+        let part = cx.phase(&chosen)?;
+        let to = out.view(Layout::strided(part.shape().clone(), &to, offset));
+        // SAFETY: `out` is fresh, and each of its elements belongs to one phase.
+        unsafe { copy::copy_into(&to, &part) };
+    }
+    Ok(out)
+}
+
+/// What the phases of a transposed convolution share.
+struct Transposed<'a> {
+    g: &'a Array,
+    w: &'a Array,
+    low: &'a PerAxis,
+    groups: usize,
+}
+
+impl Transposed<'_> {
+    /// One phase of the input, as an array of its own.
+    fn phase(&self, phases: &[Phase]) -> Result<Array> {
+        let (gs, ws) = (sides(self.g), sides(self.w));
+        let (n, c, o) = (gs.sizes[0], ws.sizes[1], ws.sizes[0] / self.groups);
+        let (mut from, mut tap) = (0, 0);
+        for (i, p) in phases.iter().enumerate() {
+            from += (p.base + self.low[i] as isize) * gs.spatial[i].1;
+            tap += p.first as isize * ws.spatial[i].1;
+        }
+        let size = self.g.dtype.size() as isize;
+        let axes =
+            |x: &Sides, f: &dyn Fn(&Phase) -> (usize, isize)| -> SmallVec<[(usize, isize); 3]> {
+                phases.iter().zip(&x.spatial).map(|(p, s)| (f(p).0, f(p).1 * s.1)).collect()
+            };
+        let rows = Operand {
+            ptr: self.w.ptr().wrapping_offset(tap * size),
+            batch: Axis::new([(n, 0), (self.groups, o as isize * ws.strides[0])]),
+            own: Axis::new([(c, ws.strides[1])]),
+            depth: Axis::new(
+                [(o, ws.strides[0])].into_iter().chain(axes(&ws, &|p| (p.taps, p.step as isize))),
+            ),
+        };
+        let columns = Operand {
+            ptr: self.g.ptr().wrapping_offset(from * size),
+            batch: Axis::new([(n, gs.strides[0]), (self.groups, o as isize * gs.strides[1])]),
+            own: Axis::new(axes(&gs, &|p| (p.count, 1))),
+            depth: Axis::new(
+                [(o, gs.strides[1])].into_iter().chain(axes(&gs, &|p| (p.taps, -p.down))),
+            ),
+        };
+        let shape = [n, c * self.groups].into_iter().chain(phases.iter().map(|p| p.count));
+        multiply(self.g, &rows, &columns, shape.map(Into::into).collect())
+    }
+}
+
+fn multiply(like: &Array, rows: &Operand, columns: &Operand, shape: Shape) -> Result<Array> {
+    let out = Array::uninit(like.dtype, shape)?;
+    // SAFETY: the axes are those of the arrays; `out` is fresh and as large as the result.
+    unsafe { gemm::product(out.dtype, rows, columns, out.ptr_mut())? };
+    Ok(out)
+}
+
+/// `x` with zeros around its spatial axes.
+fn pad(x: &Array, low: &[usize], high: &[usize]) -> Result<Array> {
+    if low.iter().chain(high).all(|&n| n == 0) {
+        return Ok(x.clone());
+    }
+    let all = |n: &[usize]| -> Axes { [0, 0].iter().chain(n).copied().collect() };
+    copy::pad(x, &all(low), &all(high), Scalar::Int(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::testing::{bytes, layouts, noise, random, values};
+    use crate::dtype::DType;
+
+    struct Case {
+        n: usize,
+        c: usize,
+        o: usize,
+        x: Vec<usize>,
+        k: Vec<usize>,
+        spec: ConvSpec,
+    }
+
+    impl Case {
+        #[allow(clippy::too_many_arguments)]
+        fn new(
+            (n, c, o, groups): (usize, usize, usize, usize),
+            x: &[usize],
+            k: &[usize],
+            stride: &[usize],
+            dilation: &[usize],
+            low: &[usize],
+            high: &[usize],
+        ) -> Case {
+            let spec = ConvSpec {
+                stride: stride.into(),
+                pad_low: low.into(),
+                pad_high: high.into(),
+                dilation: dilation.into(),
+                groups,
+                input: x.into(),
+                kernel: k.into(),
+            };
+            Case { n, c, o, x: x.into(), k: k.into(), spec }
+        }
+
+        fn places(&self) -> Vec<usize> {
+            let s = &self.spec;
+            (0..self.x.len())
+                .map(|i| {
+                    let n = self.x[i] + s.pad_low[i] + s.pad_high[i];
+                    positions(n, self.k[i], s.stride[i], s.dilation[i])
+                })
+                .collect()
+        }
+
+        fn shapes(&self) -> [Vec<usize>; 3] {
+            let with = |a: usize, b: usize, rest: &[usize]| [&[a, b], rest].concat();
+            [
+                with(self.n, self.c, &self.x),
+                with(self.o, self.c / self.spec.groups, &self.k),
+                with(self.n, self.o, &self.places()),
+            ]
+        }
+
+        /// Calls `f` with the positions in `x`, `w` and `g` of every term of the trilinear form.
+        fn terms(&self, mut f: impl FnMut(usize, usize, usize)) {
+            let flat = |index: &[usize], sizes: &[usize]| {
+                index.iter().zip(sizes).fold(0, |at, (i, n)| at * n + i)
+            };
+            let unflat = |mut at: usize, sizes: &[usize]| {
+                let mut index = vec![0; sizes.len()];
+                for (i, n) in sizes.iter().enumerate().rev() {
+                    index[i] = at % n;
+                    at /= n;
+                }
+                index
+            };
+            let ([xs, ws, gs], s) = (self.shapes(), &self.spec);
+            for wi in 0..ws.iter().product() {
+                let w = unflat(wi, &ws);
+                let group = w[0] / (self.o / s.groups);
+                for pi in 0..gs[2..].iter().product() {
+                    let p = unflat(pi, &gs[2..]);
+                    let at = |i: usize| {
+                        (p[i] * s.stride[i] + w[2 + i] * s.dilation[i])
+                            .checked_sub(s.pad_low[i])
+                            .filter(|&at| at < self.x[i])
+                    };
+                    let Some(at) = (0..p.len()).map(at).collect::<Option<Vec<_>>>() else {
+                        continue;
+                    };
+                    for n in 0..self.n {
+                        let c = group * (self.c / s.groups) + w[1];
+                        let x = flat(&[&[n, c][..], &at].concat(), &xs);
+                        f(x, wi, flat(&[&[n, w[0]][..], &p].concat(), &gs));
+                    }
+                }
+            }
+        }
+    }
+
+    fn cases() -> Vec<Case> {
+        vec![
+            Case::new((2, 3, 4, 1), &[9], &[3], &[1], &[1], &[0], &[0]),
+            Case::new((1, 4, 6, 2), &[13], &[4], &[3], &[2], &[2], &[1]),
+            Case::new((2, 3, 5, 1), &[8, 9], &[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]),
+            Case::new((2, 4, 4, 4), &[9, 70], &[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]),
+            Case::new((2, 2, 8, 2), &[9, 7], &[2, 3], &[2, 3], &[3, 1], &[0, 2], &[1, 3]),
+            Case::new((3, 6, 4, 1), &[7, 5], &[1, 1], &[1, 1], &[1, 1], &[0, 0], &[0, 0]),
+            Case::new((2, 3, 4, 1), &[10, 11], &[1, 2], &[3, 2], &[1, 1], &[0, 0], &[0, 0]),
+            Case::new((1, 40, 30, 1), &[12, 40], &[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]),
+            Case::new(
+                (2, 2, 3, 1),
+                &[5, 6, 7],
+                &[2, 3, 2],
+                &[1, 2, 1],
+                &[2, 1, 1],
+                &[1, 0, 1],
+                &[0, 1, 1],
+            ),
+            Case::new((2, 4, 2, 2), &[6, 6], &[4, 4], &[4, 6], &[2, 4], &[3, 3], &[2, 5]),
+            Case::new((1, 1, 1, 1), &[2], &[5], &[1], &[1], &[0], &[0]),
+        ]
+    }
+
+    /// The role's result, computed from operands of the case.
+    fn run(role: ConvRole, case: &Case, [x, w, g]: &[Array; 3]) -> Array {
+        match role {
+            ConvRole::Output => conv(role, x, w, &case.spec),
+            ConvRole::Input => conv(role, g, w, &case.spec),
+            ConvRole::Weight => conv(role, x, g, &case.spec),
+        }
+        .unwrap()
+    }
+
+    const ROLES: [ConvRole; 3] = [ConvRole::Output, ConvRole::Input, ConvRole::Weight];
+
+    #[test]
+    fn every_role_agrees_with_the_trilinear_form() {
+        for (i, case) in cases().iter().enumerate() {
+            for dtype in [DType::F32, DType::F64, DType::I16] {
+                let arrays = case.shapes().map(|s| random(dtype, &s, 1 + s.len() as u64));
+                let [x, w, g] = arrays.each_ref().map(values);
+                let mut want = [vec![0.0; g.len()], vec![0.0; x.len()], vec![0.0; w.len()]];
+                case.terms(|xi, wi, gi| {
+                    want[0][gi] += x[xi] * w[wi];
+                    want[1][xi] += g[gi] * w[wi];
+                    want[2][wi] += x[xi] * g[gi];
+                });
+                let shapes = [2, 0, 1].map(|i| Shape::of(&case.shapes()[i]));
+                for (r, role) in ROLES.into_iter().enumerate() {
+                    let got = run(role, case, &arrays);
+                    assert_eq!((got.shape(), got.dtype), (&shapes[r], dtype));
+                    assert_eq!(values(&got), want[r], "case {i}, {role:?}, {dtype}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bits_do_not_depend_on_layouts() {
+        for (i, case) in cases().iter().enumerate() {
+            for dtype in [DType::F32, DType::F16] {
+                let [x, w, g] = case.shapes().map(|s| noise(dtype, &s, 7 + s[0] as u64));
+                for role in ROLES {
+                    let want = bytes(&run(role, case, &[x.clone(), w.clone(), g.clone()]));
+                    for ((x, w), g) in layouts(&x).into_iter().zip(layouts(&w)).zip(layouts(&g)) {
+                        assert!(bytes(&run(role, case, &[x, w, g])) == want, "case {i}, {role:?}");
+                    }
+                }
+            }
+        }
+    }
+}
