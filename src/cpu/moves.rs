@@ -8,10 +8,8 @@ use std::mem::MaybeUninit;
 /// Rows at least this long are worth a call of the library's copy.
 const LONG: usize = 32;
 
-/// Blocks with fewer rows or columns than this are moved line by line.
-const NARROW: usize = 4;
-
-/// Side of the squares that are transposed in registers.
+/// Side of the squares that are transposed in registers; what has fewer rows or columns is moved line
+/// by line.
 const SIDE: usize = 8;
 
 /// Side of the patches that are transposed in the innermost cache.
@@ -80,7 +78,7 @@ pub unsafe fn move_block(
 /// As for [`move_block`].
 unsafe fn move_typed<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: usize, cols: usize) {
     let is_dense = |row, col| is_dense(rows, cols, row, col);
-    let is_square = rows >= NARROW && cols >= NARROW;
+    let is_square = rows >= SIDE && cols >= SIDE && src.row != 0 && src.col != 0;
     // SAFETY: every branch stays inside the block.
     unsafe {
         if rows == 0 || cols == 0 {
@@ -93,7 +91,7 @@ unsafe fn move_typed<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: us
         } else if dst.row == 1 && src.col == 1 && is_square {
             transpose(dst.swapped(), src.swapped(), cols, rows);
         } else if dst.row.unsigned_abs() == 1 && src.row.unsigned_abs() <= 1
-            || rows > cols && cols < NARROW
+            || rows > cols && cols < SIDE
         {
             move_lines(dst.swapped(), src.swapped(), cols, rows);
         } else {

@@ -10,11 +10,12 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::convert::{load_block, store_block};
-use super::moves::{Place, is_dense, move_block};
+use super::moves::{Place, is_dense};
 use super::nest::{Block, Nest};
 use crate::array::Array;
 use crate::dtype::{Compute, DType, Scalar};
 use crate::layout::Strides;
+use crate::simd::stream_copy;
 use crate::threads;
 use crate::tile::{self, TILE, TileKernel};
 
@@ -23,6 +24,10 @@ const PARALLEL: usize = 1 << 16;
 
 /// Chunks of work per thread, so that a late thread does not delay the end.
 const CHUNKS: usize = 4;
+
+/// Bytes of an output above which it is written past the caches: more than they hold, so that reading
+/// its old contents first would only cost time.
+const STREAM: usize = 1 << 24;
 
 /// A value of a program: an input, a scalar or the result of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -403,6 +408,7 @@ pub unsafe fn map(kernel: TileKernel, args: &[Operand], out: &Array) {
         // SAFETY: the caller holds the output.
         dst: unsafe { out.ptr_mut() },
         dst_size: out.dtype.size(),
+        bytes: n * out.dtype.size(),
         args: [std::ptr::null(); 3],
         sizes: [0; 3],
         scalars: [(0, 0); 3],
@@ -427,16 +433,17 @@ pub unsafe fn map(kernel: TileKernel, args: &[Operand], out: &Array) {
 /// # Safety
 /// As for [`run`]; `x` and `out` are in C order, and their memory forms are what the kernel works on.
 pub(super) unsafe fn map_memory(kernel: TileKernel, x: &Array, out: &Array) {
+    let n = out.count();
     let flat = Flat {
         kernel,
         // SAFETY: the caller holds the output.
         dst: unsafe { out.ptr_mut() },
         dst_size: out.dtype.size(),
+        bytes: n * out.dtype.size(),
         args: [x.ptr(); 3],
         sizes: [x.dtype.size(); 3],
         scalars: [(0, 0); 3],
     };
-    let n = out.count();
     split(n, n, TILE, |range| flat.range(range));
 }
 
@@ -462,6 +469,8 @@ struct Flat {
     kernel: TileKernel,
     dst: *mut u8,
     dst_size: usize,
+    /// Bytes of the whole output.
+    bytes: usize,
     args: [*const u8; 3],
     /// Bytes of an element of each argument; 0 for a scalar.
     sizes: [usize; 3],
@@ -480,46 +489,68 @@ impl Flat {
         const SMALL: usize = 64;
         #[repr(C, align(64))]
         struct Spread([[u64; SMALL]; 3]);
-        if self.scalars.iter().all(|&(_, size)| size == 0) {
-            return self.pieces(range.clone(), range.len(), self.args);
+        let has_scalars = self.scalars.iter().any(|&(_, size)| size != 0);
+        if self.streams() {
+            with_scratch(4 * 8 * TILE, |scratch| {
+                let args = self.spread(scratch, TILE);
+                self.pieces(range, TILE, args, Some(scratch.wrapping_add(3 * 8 * TILE)));
+            });
+        } else if !has_scalars {
+            self.pieces(range.clone(), range.len(), self.args, None);
+        } else if range.len() <= SMALL {
+            let mut room = std::mem::MaybeUninit::<Spread>::uninit();
+            let args = self.spread(room.as_mut_ptr().cast(), range.len());
+            self.pieces(range, SMALL, args, None);
+        } else {
+            with_scratch(3 * 8 * TILE, |scratch| {
+                let args = self.spread(scratch, TILE.min(range.len()));
+                self.pieces(range, TILE, args, None);
+            });
         }
-        if range.len() <= SMALL {
-            let mut spread = std::mem::MaybeUninit::<Spread>::uninit();
-            return self.with_scalars(range, SMALL, spread.as_mut_ptr().cast());
-        }
-        with_scratch(3 * 8 * TILE, |scratch| self.with_scalars(range, TILE, scratch));
     }
 
-    /// Works on a range in pieces of at most `piece` elements, with scalars spread over `room` for
-    /// three pieces.
+    /// Whether the output is written past the caches.
     #[inline]
-    fn with_scalars(&self, range: Range<usize>, piece: usize, room: *mut u8) {
+    fn streams(&self) -> bool {
+        self.bytes >= STREAM && self.args.iter().all(|&x| x != self.dst.cast_const())
+    }
+
+    /// The arguments, with scalars repeated `n` times in `room`.
+    #[inline]
+    fn spread(&self, mut room: *mut u8, n: usize) -> [*const u8; 3] {
         let mut args = self.args;
-        for (k, &(bits, size)) in
-            self.scalars.iter().enumerate().filter(|(_, (_, size))| *size != 0)
-        {
-            let at = room.wrapping_add(k * 8 * piece);
-            // SAFETY: the room holds three pieces of eight-byte elements.
-            unsafe { splat(at, bits, size, piece.min(range.len())) };
-            args[k] = at;
+        for (arg, &(bits, size)) in args.iter_mut().zip(&self.scalars).filter(|(_, x)| x.1 != 0) {
+            *arg = room;
+            // SAFETY: the room holds three times `n` eight-byte elements.
+            unsafe { splat(room, bits, size, n) };
+            room = room.wrapping_add(n.next_multiple_of(8) * size);
         }
-        self.pieces(range, piece, args);
+        args
     }
 
+    /// Works on a range in pieces of at most `piece` elements; by way of `tile`, if there is one, from
+    /// which the results are streamed.
     #[inline]
-    fn pieces(&self, range: Range<usize>, piece: usize, args: [*const u8; 3]) {
+    fn pieces(
+        &self,
+        range: Range<usize>,
+        piece: usize,
+        args: [*const u8; 3],
+        tile: Option<*mut u8>,
+    ) {
         let mut at = range.start;
         while at < range.end {
+            let n = piece.min(range.end - at);
             let moved = std::array::from_fn(|k| args[k].wrapping_add(at * self.sizes[k]));
+            let dst = self.dst.wrapping_add(at * self.dst_size);
             // SAFETY: the range is inside every operand; an output that is also an operand is
             // exactly that operand.
             unsafe {
-                (self.kernel)(
-                    self.dst.wrapping_add(at * self.dst_size),
-                    &moved,
-                    piece.min(range.end - at),
-                )
-            };
+                (self.kernel)(tile.unwrap_or(dst), &moved, n);
+                if let Some(tile) = tile {
+                    stream_copy(dst, tile, n * self.dst_size);
+                }
+            }
             at += piece;
         }
     }
@@ -532,30 +563,43 @@ impl Flat {
 unsafe fn map_blocks(kernel: TileKernel, args: &[Operand], out: &Array) {
     let mut arrays: SmallVec<[&Array; 3]> = SmallVec::new();
     let mut numbers: SmallVec<[Scalar; 3]> = SmallVec::new();
-    let mut dtypes: SmallVec<[DType; 3]> = SmallVec::new();
+    let mut program = Program {
+        inputs: SmallVec::new(),
+        scalars: SmallVec::new(),
+        instrs: SmallVec::new(),
+        outputs: SmallVec::new(),
+        registers: SmallVec::new(),
+        register_count: args.len() + 1,
+        width: out.dtype.compute().size(),
+    };
     for arg in args {
-        match *arg {
-            Operand::Array(x) => arrays.push(x),
+        let dtype = match *arg {
+            Operand::Array(x) => {
+                arrays.push(x);
+                program.inputs.push(x.dtype);
+                x.dtype
+            }
             Operand::Scalar(x, dtype) => {
                 numbers.push(x);
-                dtypes.push(dtype);
+                program.scalars.push(dtype);
+                dtype
             }
-        }
+        };
+        program.width = program.width.max(dtype.compute().size());
     }
-    let inputs: SmallVec<[DType; 3]> = arrays.iter().map(|x| x.dtype).collect();
-    let mut builder = Builder::new(&inputs, &dtypes);
-    let (mut array, mut number) = (0..arrays.len(), 0..numbers.len());
-    let values: SmallVec<[Value; 3]> = args
-        .iter()
-        .map(|arg| match arg {
-            Operand::Array(_) => builder.input(array.next().unwrap_or(0)),
-            Operand::Scalar(..) => builder.scalar(number.next().unwrap_or(0)),
-        })
-        .collect();
+    let (mut array, mut number) = (0, arrays.len() as u16);
+    let mut instr = Instr { kernel, args: [0; 3], arity: args.len() as u8, round: None };
+    for (place, arg) in instr.args.iter_mut().zip(args) {
+        let next = if matches!(arg, Operand::Array(_)) { &mut array } else { &mut number };
+        *place = *next;
+        *next += 1;
+    }
     // The store rounds, so the instruction need not.
-    let result = builder.add(kernel, &values, out.dtype, None);
+    program.instrs.push(instr);
+    program.outputs.push((args.len() as u16, out.dtype));
+    (0..=args.len() as u16).for_each(|value| program.registers.push(value));
     // SAFETY: as the caller's.
-    unsafe { run(&builder.finish(&[result]), &arrays, &numbers, &[out]) }
+    unsafe { run(&program, &arrays, &numbers, &[out]) }
 }
 
 /// A number in register form, rounded to its dtype.
@@ -588,10 +632,15 @@ fn converted_bits(x: Scalar, dtype: DType) -> u64 {
 /// # Safety
 /// `dst` is valid for `n` elements and aligned to them.
 #[inline]
-pub unsafe fn splat(dst: *mut u8, bits: u64, size: usize, n: usize) {
-    let src = Place::new((&raw const bits).cast::<u8>(), 0, 0);
-    // SAFETY: as the caller's; the low end of `bits` comes first in memory.
-    unsafe { move_block(size, Place::new(dst, 0, 1), src, 1, n) }
+unsafe fn splat(dst: *mut u8, bits: u64, size: usize, n: usize) {
+    // SAFETY: as the caller's.
+    unsafe {
+        match size {
+            1 => dst.write_bytes(bits as u8, n),
+            4 => std::slice::from_raw_parts_mut(dst.cast::<u32>(), n).fill(bits as u32),
+            _ => std::slice::from_raw_parts_mut(dst.cast::<u64>(), n).fill(bits),
+        }
+    }
 }
 
 /// Calls `f` for ranges that cover `0..count`, each but the last a multiple of `unit` long: all at
