@@ -116,7 +116,7 @@ def value_and_grad(
     Where an argument requires a gradient itself, as parameters do, the results have a history that
     leads to it; calling under `no_grad` does without.
 
-    >>> value, g = value_and_grad(lambda x: (x * x).sum())(wg.tensor([1.0, 2.0]))
+    >>> value, g = wg.value_and_grad(lambda x: (x * x).sum())(wg.tensor([1.0, 2.0]))
     >>> value.item(), g.tolist()
     (5.0, [2.0, 4.0])
     """
@@ -150,7 +150,7 @@ def grad(
     """A function that returns the gradient of `f`, as `value_and_grad` does; with `has_aux`, the
     gradient and what `f` returned besides its value.
 
-    >>> grad(grad(lambda x: x**3))(wg.tensor(2.0)).item()
+    >>> wg.grad(wg.grad(lambda x: x**3))(wg.tensor(2.0)).item()
     12.0
     """
     both = value_and_grad(f, argnums, has_aux)
@@ -169,7 +169,7 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
     The pullback takes cotangents in the structure of the result and returns the gradient of their
     inner product with the result, one entry for each primal. It can be called again.
 
-    >>> y, pullback = vjp(wg.sin, wg.tensor(0.0))
+    >>> y, pullback = wg.vjp(wg.sin, wg.tensor(0.0))
     >>> pullback(wg.tensor(3.0))[0].item()
     3.0
     """
@@ -280,14 +280,14 @@ class Function:
     tensors), and `backward(cx, *cotangents)` returns one gradient for each argument of `forward`,
     `None` where there is none. `apply` calls it.
 
-    >>> class Double(Function):
+    >>> class Double(wg.Function):
     ...     @staticmethod
     ...     def forward(cx, x):
     ...         return x + x
     ...     @staticmethod
     ...     def backward(cx, g):
     ...         return 2.0 * g
-    >>> grad(lambda x: Double.apply(x))(wg.tensor(1.0)).item()
+    >>> wg.grad(lambda x: Double.apply(x))(wg.tensor(1.0)).item()
     2.0
     """
 

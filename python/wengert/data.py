@@ -30,7 +30,7 @@ class Dataset(Protocol):
 class TensorDataset:
     """Samples along the first axis of some tensors (or arrays), of equal length.
 
-    >>> TensorDataset(wg.ones((5, 2)), wg.arange(5))[3][1].item()
+    >>> wg.data.TensorDataset(wg.ones((5, 2)), wg.arange(5))[3][1].item()
     3
     """
 

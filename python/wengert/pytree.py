@@ -111,7 +111,7 @@ def _container_of(kind: type) -> _Container | None:
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
     """The leaves of `tree` in order, and its structure.
 
-    >>> flatten({"a": 1, "b": (2, None)})[0]
+    >>> wg.pytree.flatten({"a": 1, "b": (2, None)})[0]
     [1, 2]
     """
     leaves: list[Any] = []
@@ -131,8 +131,8 @@ def _flatten(tree: Any, leaves: list[Any]) -> Structure:
 def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
     """The tree of `structure` with these leaves; `ValueError` when their number is wrong.
 
-    >>> leaves, structure = flatten({"a": 1, "b": (2, None)})
-    >>> unflatten(structure, [x * 10 for x in leaves])
+    >>> leaves, structure = wg.pytree.flatten({"a": 1, "b": (2, None)})
+    >>> wg.pytree.unflatten(structure, [x * 10 for x in leaves])
     {'a': 10, 'b': (20, None)}
     """
     leaves = list(leaves)
@@ -153,7 +153,7 @@ def _unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
 def flatten_with_paths(tree: Any) -> tuple[list[tuple[str, Any]], Structure]:
     """As `flatten`, each leaf with its path, for messages.
 
-    >>> flatten_with_paths({"a": 1, "b": (2,)})[0]
+    >>> wg.pytree.flatten_with_paths({"a": 1, "b": (2,)})[0]
     [("['a']", 1), ("['b'][0]", 2)]
     """
     leaves, structure = flatten(tree)
@@ -173,7 +173,7 @@ def _paths(structure: Structure, prefix: str) -> Iterator[str]:
 def map(f: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     """`tree` with every leaf replaced by `f(leaf, *leaves of rest at the same place)`.
 
-    >>> map(lambda a, b: a + b, {"x": 1}, {"x": 2})
+    >>> wg.pytree.map(lambda a, b: a + b, {"x": 1}, {"x": 2})
     {'x': 3}
     """
     leaves, structure = flatten(tree)

@@ -71,18 +71,22 @@ def _assert_close(
     default = [max(t) for t in zip(_tolerance(a), _tolerance(b), strict=True)]
     rtol = default[0] if rtol is None else rtol
     atol = default[1] if atol is None else atol
-    x, y = (t.detach().astype(float64).numpy() for t in (a, b))
-    good = np.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
-    if not both_typed or not (_floating(a) or _floating(b)):
-        good |= a.detach().numpy() == b.detach().numpy() if a.dtype == b.dtype else False
+    if rtol == atol == 0.0:  # integers, which float64 need not hold
+        x, y = (t.detach().numpy() for t in (a, b))
+        good = x == y
+    else:
+        x, y = (t.detach().astype(float64).numpy() for t in (a, b))
+        good = np.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
     if good.all():
         return
     with np.errstate(invalid="ignore"):
-        error = np.where(good, -1.0, np.nan_to_num(np.abs(x - y), nan=np.inf, posinf=np.inf))
-    worst = tuple(int(i) for i in np.unravel_index(error.argmax(), error.shape))
+        error = np.abs(x.astype(np.float64) - y.astype(np.float64))
+    size = np.where(good, -1.0, np.nan_to_num(error, nan=np.inf))
+    worst = tuple(int(i) for i in np.unravel_index(size.argmax(), size.shape))
+    p, q = x[worst].item(), y[worst].item()
     raise AssertionError(
         f"{(~good).sum()} of {good.size} elements differ{at} (rtol={rtol}, atol={atol}); worst at "
-        f"{worst}: {x[worst]} and {y[worst]}, difference {np.abs(x[worst] - y[worst]):.3g}"
+        f"{worst}: {p} and {q}, difference {abs(p - q):.3g}"
     )
 
 

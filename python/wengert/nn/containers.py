@@ -36,7 +36,7 @@ def _check(owner: Module, x: Any) -> Module:
 class ModuleList(_Many):
     """A list of modules.
 
-    >>> len(ModuleList([Identity(), Identity()]))
+    >>> len(nn.ModuleList([nn.Identity(), nn.Identity()]))
     2
     """
 
@@ -70,7 +70,7 @@ class ModuleList(_Many):
 class Sequential(ModuleList):
     """Modules called one after another, each on what the one before returned.
 
-    >>> Sequential(Flatten(), Linear(4, 3))(wg.ones((2, 2, 2))).shape
+    >>> nn.Sequential(nn.Flatten(), nn.Linear(4, 3))(wg.ones((2, 2, 2))).shape
     (2, 3)
     """
 

@@ -27,7 +27,7 @@ Shape = Sequence[int]
 def fan_in_and_out(shape: Shape) -> tuple[int, int]:
     """How many inputs an output sees, and how many outputs an input reaches.
 
-    >>> fan_in_and_out((8, 3, 5, 5))
+    >>> nn.init.fan_in_and_out((8, 3, 5, 5))
     (75, 200)
     """
     if len(shape) < 2:

@@ -24,7 +24,7 @@ def _uniform(shape: Sequence[int], fan_in: int) -> Parameter:
 class Linear(Module):
     """`x @ weight.T + bias`, with `weight` (out, in).
 
-    >>> Linear(3, 2)(wg.ones((5, 3))).shape
+    >>> nn.Linear(3, 2)(wg.ones((5, 3))).shape
     (5, 2)
     """
 
@@ -119,7 +119,7 @@ class Conv1d(_Conv):
 class Conv2d(_Conv):
     """Convolution over the last two axes of (N, C, H, W); `weight` is (out, in / groups, *window).
 
-    >>> Conv2d(1, 8, 3, padding=1)(wg.ones((2, 1, 5, 5))).shape
+    >>> nn.Conv2d(1, 8, 3, padding=1)(wg.ones((2, 1, 5, 5))).shape
     (2, 8, 5, 5)
     """
 

@@ -92,9 +92,9 @@ class HookHandle:
 class Module:
     """What layers and models are made of. Users write `forward`.
 
-    >>> class Scale(Module):
+    >>> class Scale(nn.Module):
     ...     def __init__(self, n):
-    ...         self.weight = Parameter(wg.ones(n))
+    ...         self.weight = nn.Parameter(wg.ones(n))
     ...     def forward(self, x):
     ...         return x * self.weight
     >>> Scale(3)(wg.ones(3)).tolist()
