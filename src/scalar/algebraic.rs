@@ -10,7 +10,7 @@ const CBRT: Polynomial<5, 5> = Polynomial(
     [0.50697935, 0.718154, -0.30061162, 0.08609136, -0.010603897],
 );
 
-/// `1/√x`. Error ≤ 2 ULP.
+/// `1/√x`. Error ≤ 1.5 ULP.
 #[inline(always)]
 pub fn rsqrt<S: Float>(x: S) -> S {
     S::whole(1) / x.sqrt()
@@ -62,7 +62,9 @@ pub fn hypot<S: Float>(x: S, y: S) -> S {
     let (p, q) = (product(long * scale, long * scale), product(short * scale, short * scale));
     let square = ordered_sum(p.hi, q.hi);
     let root = square.hi.sqrt();
-    let lo = (square.lo + (p.lo + q.lo)) / (root + root);
+    let back = product(root, root);
+    let rest = ((square.hi - back.hi) - back.lo) + (square.lo + (p.lo + q.lo));
+    let lo = rest / (root + root);
     let length = S::select(long.eq(zero), zero, (root + lo) * unscale);
     let length = S::select(x.is_nan() | y.is_nan(), S::nan(), length);
     S::select(a.eq(S::infinity()) | b.eq(S::infinity()), S::infinity(), length)

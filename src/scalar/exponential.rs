@@ -81,7 +81,7 @@ fn exp_scaled<S: Float>(x: S, j: i64) -> S {
 pub(super) fn exp_times<S: Float>(factor: Pair<S>, x: Pair<S>) -> S {
     let (k, r, rest) = reduce(hold(x.hi), x.lo);
     let em1 = r + (r * r * EXP.at(r) + rest);
-    (factor.hi + (factor.hi * em1 + factor.lo)).scale(k)
+    (factor.hi + (factor.hi * em1 + (factor.lo + factor.lo * em1))).scale(k)
 }
 
 /// `eˣ / 2`, which overflows later than `eˣ`.
@@ -113,7 +113,7 @@ pub fn exp2<S: Float>(x: S) -> S {
     exp2_pair(Pair { hi: clamp(x, -limit, limit), lo: S::whole(0) })
 }
 
-/// `eˣ − 1`, accurate near 0. Error ≤ 1 ULP.
+/// `eˣ − 1`, accurate near 0. Error ≤ 1.5 ULP in binary32, 1 in binary64.
 #[inline(always)]
 pub fn expm1<S: Float>(x: S) -> S {
     let one = S::whole(1);
@@ -128,28 +128,31 @@ pub fn expm1<S: Float>(x: S) -> S {
     (s.hi + (s.lo + (offset.lo + tail))).scale(k).copysign(x)
 }
 
-/// `1 / (1 + e⁻ˣ)`. Error ≤ 2 ULP.
+/// `1 / (1 + e⁻ˣ)`. Error ≤ 2 ULP in binary32, 1.5 in binary64.
 #[inline(always)]
 pub fn sigmoid<S: Float>(x: S) -> S {
     let one = S::whole(1);
     let e = exp(-x.abs());
-    S::select(x.lt(S::whole(0)), e, one) / (one + e)
+    let d = ordered_sum(one, e);
+    let q = S::select(x.lt(S::whole(0)), e, one) / d.hi;
+    // What rounding lost from the divisor; 1 − e/2 is near enough to its reciprocal.
+    q - q * (d.lo * (one - S::lit(0.5) * e))
 }
 
-/// `log(1 + eˣ)`. Error ≤ 2 ULP.
+/// `log(1 + eˣ)`. Error ≤ 2 ULP in binary32, 1.5 in binary64.
 #[inline(always)]
 pub fn softplus<S: Float>(x: S) -> S {
     x.maximum(S::whole(0)) + log1p(exp(-x.abs()))
 }
 
-/// `log(1 / (1 + e⁻ˣ))`. Error ≤ 2 ULP.
+/// `log(1 / (1 + e⁻ˣ))`. Error ≤ 2 ULP in binary32, 1.5 in binary64.
 #[inline(always)]
 pub fn log_sigmoid<S: Float>(x: S) -> S {
     -softplus(-x)
 }
 
-/// `log(eᵃ + eᵇ)`. Error ≤ 2 ULP of the largest of `|a|`, `|b|` and the result: where the result
-/// is near 0, it is a difference of larger numbers.
+/// `log(eᵃ + eᵇ)`. Error ≤ 1.5 ULP in binary32, 1 in binary64, of the largest of `|a|`, `|b|` and
+/// the result: where the result is near 0, it is a difference of larger numbers.
 #[inline(always)]
 pub fn logaddexp<S: Float>(a: S, b: S) -> S {
     let high = a.maximum(b);
@@ -159,7 +162,8 @@ pub fn logaddexp<S: Float>(a: S, b: S) -> S {
 }
 
 /// `xʸ` with the special values of IEEE 754: 1 for `x = 1` or `y = 0`, even if the other is NaN;
-/// for negative `x` a value where `y` is whole, else NaN. Error ≤ 2 ULP.
+/// for negative finite `x` a value where `y` is whole, else NaN. Error ≤ 1.5 ULP in binary32, 1 in
+/// binary64.
 #[inline(always)]
 pub fn pow<S: Float>(x: S, y: S) -> S {
     let (zero, one) = (S::whole(0), S::whole(1));
@@ -169,7 +173,7 @@ pub fn pow<S: Float>(x: S, y: S) -> S {
     let infinite = S::select(base.eq(zero), -S::infinity(), S::infinity());
     let log = Pair { hi: S::select(edge, infinite, log.hi), lo: S::select(edge, zero, log.lo) };
     let p = product(y, log.hi);
-    let limit = S::pick(300.0, 2200.0);
+    let limit = S::pick(250.0, 2000.0);
     let inside = p.hi.abs().lt(limit);
     let lo = S::select(inside, p.lo + y * log.lo, zero);
     let magnitude = exp2_pair(Pair { hi: clamp(p.hi, -limit, limit), lo });
@@ -179,7 +183,8 @@ pub fn pow<S: Float>(x: S, y: S) -> S {
     let odd = whole & half.trunc().ne(half);
     let negative = x.sign_bits().ne(S::Bits::whole(0));
     let signed = S::select(negative & odd, -magnitude, magnitude);
-    let result = S::select(x.lt(zero) & !whole, S::nan(), signed);
+    let refused = x.lt(zero) & !whole & !x.is_infinite();
+    let result = S::select(refused, S::nan(), signed);
     let result = S::select(x.is_nan() | y.is_nan(), S::nan(), result);
     let minus_one_to_infinity = x.eq(-one) & y.is_infinite();
     S::select(x.eq(one) | y.eq(zero) | minus_one_to_infinity, one, result)

@@ -2,6 +2,7 @@
 //! the special values.
 
 use super::*;
+use std::num::Wrapping;
 
 /// The bound of a function.
 fn bound(name: &str) -> Bound {
@@ -59,6 +60,55 @@ fn check32(name: &str, f: fn(f32) -> f32, exact: fn(f64) -> f64, domain: fn(f32)
 
 fn anywhere(_: f32) -> bool {
     true
+}
+
+/// Checks a function of two arguments over pairs that `pairs` makes of 32 random bits each.
+fn check32_pairs(
+    name: &str,
+    f: fn(f32, f32) -> f32,
+    exact: fn(f64, f64) -> f64,
+    pairs: fn(u32, u32) -> (f32, f32),
+) {
+    let (mut worst, mut at) = (0.0, (0.0, 0.0));
+    let mut state = 1u64;
+    for _ in 0..400_000 {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let (x, y) = pairs((state >> 32) as u32, (state >> 8) as u32);
+        let error = error32(f(x, y), exact(x as f64, y as f64));
+        if error > worst {
+            (worst, at) = (error, (x, y));
+        }
+    }
+    println!("{name:12} {worst:.3} ULP at {at:?}");
+    let limit = bound(name).single;
+    assert!(worst <= limit, "{name}: {worst} ULP at {at:?}, stated {limit}");
+}
+
+/// A number in ±`scale`.
+fn spread(bits: u32, scale: f32) -> f32 {
+    (bits as i32 as f32 / 2147483648.0) * scale
+}
+
+#[test]
+fn functions_of_two_numbers_hold_their_bounds() {
+    let any = |a, b| (f32::from_bits(a), f32::from_bits(b));
+    let near = |a, b| (spread(a, 4.0), spread(b, 4.0));
+    check32_pairs("pow", pow, f64::powf, any);
+    check32_pairs("pow", pow, f64::powf, |a, b| (spread(a, 20.0).abs(), spread(b, 30.0)));
+    check32_pairs("pow", pow, f64::powf, |a, b| (1.0 + spread(a, 0.5), spread(b, 200.0)));
+    check32_pairs("pow", pow, f64::powf, |a, b| (spread(a, 9.0), spread(b, 20.0).round()));
+    check32_pairs("atan2", atan2, f64::atan2, any);
+    check32_pairs("atan2", atan2, f64::atan2, near);
+    check32_pairs("hypot", hypot, f64::hypot, any);
+    check32_pairs("hypot", hypot, f64::hypot, near);
+    // Counted in places of the largest number involved, so against a shifted sum.
+    let shifted = |a: f32, b: f32| logaddexp(a.abs(), b.abs());
+    check32_pairs(
+        "logaddexp",
+        shifted,
+        |a, b| logaddexp(a.abs(), b.abs()),
+        |a, b| (spread(a, 30.0), spread(b, 30.0)),
+    );
 }
 
 #[test]
@@ -193,5 +243,254 @@ fn double_precision_holds_its_bounds() {
     for (b, (error, at)) in BOUNDS.iter().zip(&worst) {
         assert!(*error >= 0.0, "{}: no reference", b.name);
         assert!(*error <= b.double, "{}: {error} ULP at {at}, stated {}", b.name, b.double);
+    }
+}
+
+/// Whether two results are the same special value, or near each other.
+fn agree(a: f64, b: f64) -> bool {
+    if a.is_nan() || b.is_nan() {
+        return a.is_nan() && b.is_nan();
+    }
+    let same_sign = a.is_sign_negative() == b.is_sign_negative();
+    let near = (a - b).abs() <= 1e-6 * b.abs();
+    same_sign && (a == b || (near && a.is_finite() && b.is_finite()))
+}
+
+/// Zeros, infinities, NaN, the ends of the range, and points where functions are exact.
+const SPECIAL: [f64; 26] = {
+    let inf = f64::INFINITY;
+    let (max, min) = (f32::MAX as f64, f32::MIN_POSITIVE as f64);
+    [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        2.0,
+        -2.0,
+        3.0,
+        -3.0,
+        0.5,
+        -0.5,
+        2.5,
+        -2.5,
+        inf,
+        -inf,
+        f64::NAN,
+        max,
+        -max,
+        min,
+        -min,
+        1e-45,
+        -1e-45,
+        16777215.0,
+        -16777215.0,
+        16777216.0,
+        1e10,
+        -1e10,
+    ]
+};
+
+#[test]
+fn special_values_of_one_argument() {
+    // In both widths; std's functions follow IEEE 754.
+    let functions: &[(&str, fn(f64) -> f64, fn(f32) -> f32, fn(f64) -> f64)] = &[
+        ("acos", acos, acos, f64::acos),
+        ("acosh", acosh, acosh, f64::acosh),
+        ("asin", asin, asin, f64::asin),
+        ("asinh", asinh, asinh, f64::asinh),
+        ("atan", atan, atan, f64::atan),
+        ("atanh", atanh, atanh, f64::atanh),
+        ("cbrt", cbrt, cbrt, f64::cbrt),
+        ("cosh", cosh, cosh, f64::cosh),
+        ("exp", exp, exp, f64::exp),
+        ("exp2", exp2, exp2, f64::exp2),
+        ("expm1", expm1, expm1, f64::exp_m1),
+        ("log", log, log, f64::ln),
+        ("log10", log10, log10, f64::log10),
+        ("log1p", log1p, log1p, f64::ln_1p),
+        ("log2", log2, log2, f64::log2),
+        ("sinh", sinh, sinh, f64::sinh),
+        ("tanh", tanh, tanh, f64::tanh),
+        ("floor", Float::floor, Float::floor, f64::floor),
+        ("ceil", Float::ceil, Float::ceil, f64::ceil),
+        ("trunc", Float::trunc, Float::trunc, f64::trunc),
+        ("round", Float::round, Float::round, f64::round_ties_even),
+    ];
+    for (name, double, single, exact) in functions {
+        for x in SPECIAL {
+            let y = exact(x);
+            assert!(agree(double(x), y), "{name}({x:e}) = {:e}, not {y:e}", double(x));
+            let (x, y) = (x as f32, exact(x as f32 as f64) as f32);
+            assert!(agree(single(x) as f64, y as f64), "{name}({x:e}) = {}, not {y}", single(x));
+        }
+    }
+}
+
+#[test]
+fn special_values_of_two_arguments() {
+    type Double = fn(f64, f64) -> f64;
+    let functions: &[(&str, Double, fn(f32, f32) -> f32, Double)] = &[
+        ("pow", pow, pow, f64::powf),
+        ("atan2", atan2, atan2, f64::atan2),
+        ("hypot", hypot, hypot, f64::hypot),
+        ("fmod", fmod, fmod, |x, y| x % y),
+    ];
+    for (name, double, single, exact) in functions {
+        for (x, y) in SPECIAL.iter().flat_map(|x| SPECIAL.map(|y| (*x, y))) {
+            let (got, z) = (double(x, y), exact(x, y));
+            assert!(agree(got, z), "{name}({x:e}, {y:e}) = {got:e}, not {z:e}");
+            let (x, y) = (x as f32, y as f32);
+            let (got, z) = (single(x, y), exact(x as f64, y as f64) as f32);
+            assert!(agree(got as f64, z as f64), "{name}({x:e}, {y:e}) = {got:e}, not {z:e}");
+        }
+    }
+}
+
+#[test]
+fn angles_without_end_have_no_sine() {
+    for x in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+        for f in [sin::<f64>, cos, tan] {
+            assert!(f(x).is_nan());
+        }
+        for f in [sin::<f32>, cos, tan] {
+            assert!(f(x as f32).is_nan());
+        }
+    }
+    for x in [1e12f64, 1e18, 1e38, 1e300] {
+        assert!(sin(x).abs() <= 1.0 && cos(-x).abs() <= 1.0);
+        assert!(sin(x.min(1e38) as f32).abs() <= 1.0);
+    }
+}
+
+#[test]
+fn limits_of_other_functions() {
+    let (inf, nan) = (f64::INFINITY, f64::NAN);
+    let cases: &[(&str, fn(f64) -> f64, &[(f64, f64)])] = &[
+        ("erf", erf, &[(0.0, 0.0), (-0.0, -0.0), (inf, 1.0), (-inf, -1.0), (nan, nan)]),
+        ("erfc", erfc, &[(0.0, 1.0), (inf, 0.0), (-inf, 2.0), (30.0, 0.0), (nan, nan)]),
+        ("erfinv", erfinv, &[(-0.0, -0.0), (1.0, inf), (-1.0, -inf), (1.5, nan), (nan, nan)]),
+        ("rsqrt", rsqrt, &[(0.0, inf), (inf, 0.0), (-1.0, nan), (4.0, 0.5), (nan, nan)]),
+        ("sigmoid", sigmoid, &[(0.0, 0.5), (inf, 1.0), (-inf, 0.0), (nan, nan)]),
+        ("softplus", softplus, &[(inf, inf), (-inf, 0.0), (800.0, 800.0), (nan, nan)]),
+        ("log_sigmoid", log_sigmoid, &[(inf, -0.0), (-inf, -inf), (-800.0, -800.0), (nan, nan)]),
+    ];
+    for (name, f, table) in cases {
+        for (x, y) in *table {
+            assert!(agree(f(*x), *y), "{name}({x}) = {}, not {y}", f(*x));
+        }
+    }
+    let pairs = [(inf, -inf, inf), (-inf, -inf, -inf), (inf, inf, inf), (nan, 1.0, nan)];
+    for (a, b, y) in pairs {
+        assert!(agree(logaddexp(a, b), y) && agree(logaddexp(b, a), y), "logaddexp({a}, {b})");
+    }
+}
+
+#[test]
+fn float_division_follows_python() {
+    let (inf, nan) = (f64::INFINITY, f64::NAN);
+    // x, divisor, ⌊x/divisor⌋, remainder: the values of Python's `//` and `%`, and of IEEE division
+    // where Python refuses.
+    let cases = [
+        (7.0, 3.0, 2.0, 1.0),
+        (-7.0, 3.0, -3.0, 2.0),
+        (7.0, -3.0, -3.0, -2.0),
+        (-7.0, -3.0, 2.0, -1.0),
+        (6.0, -3.0, -2.0, -0.0),
+        (-0.0, 3.0, -0.0, 0.0),
+        (1.0, 0.1, 9.0, 0.09999999999999995),
+        (-1.0, inf, -1.0, inf),
+        (1.0, inf, 0.0, 1.0),
+        (1e300, 7.0, 1.4285714285714286e299, 1e300 % 7.0),
+        (1.0, 0.0, inf, nan),
+        (-1.0, 0.0, -inf, nan),
+        (0.0, 0.0, nan, nan),
+        (inf, 2.0, nan, nan),
+        (nan, 2.0, nan, nan),
+    ];
+    for (x, d, quotient, rest) in cases {
+        let (q, r) = (floor_divide(x, d), remainder(x, d));
+        assert!(agree(q, quotient), "{x} // {d} = {q}, not {quotient}");
+        assert!(agree(r, rest), "{x} % {d} = {r}, not {rest}");
+    }
+}
+
+#[test]
+fn extremes_pass_nan_and_signs_are_kept() {
+    for (a, b) in SPECIAL.iter().flat_map(|a| SPECIAL.map(|b| (*a, b))) {
+        let nan = a.is_nan() || b.is_nan();
+        let (high, low) = (Scalar::maximum(a, b), Scalar::minimum(a, b));
+        assert!(if nan {
+            high.is_nan() && low.is_nan()
+        } else {
+            high == a.max(b) && low == a.min(b)
+        });
+    }
+    for x in SPECIAL {
+        let sign = if x == 0.0 || x.is_nan() { x } else { x.signum() };
+        assert!(agree(x.sign(), sign), "sign({x})");
+    }
+}
+
+/// Every operation of one integer type against 128-bit arithmetic.
+macro_rules! integer_laws {
+    ($name:ident, $int:ident) => {
+        #[test]
+        fn $name() {
+            let (min, max) = ($int::MIN, $int::MAX);
+            let near = [min, min + 1, max, max - 1, max / 2, 0, 1, 2, 3, 7, 31, 32, 63, 64, 100];
+            let below = near.map(|v| (0 as $int).wrapping_sub(v));
+            let values: Vec<$int> = near.into_iter().chain(below).collect();
+            for (a, b) in values.iter().flat_map(|a| values.iter().map(|b| (*a, *b))) {
+                let (x, y) = (Wrapping(a), Wrapping(b));
+                let (wide_a, wide_b) = (a as i128, b as i128);
+                assert_eq!((x * y).0, wide_a.wrapping_mul(wide_b) as $int);
+                let (quotient, rest) = match b {
+                    0 => (0, 0),
+                    _ => {
+                        let rest = (wide_a % wide_b + wide_b) % wide_b;
+                        ((wide_a - rest) / wide_b, rest)
+                    }
+                };
+                assert_eq!(x.floor_divide(y).0, quotient as $int, "{a} // {b}");
+                assert_eq!(x.remainder(y).0, rest as $int, "{a} % {b}");
+                let inside = (0..$int::BITS as i128).contains(&wide_b);
+                let left = if inside { (wide_a as i128) << wide_b } else { 0 };
+                let right = wide_a >> if inside { wide_b } else { 127 };
+                assert_eq!(x.shift_left(y).0, left as $int, "{a} << {b}");
+                assert_eq!(x.shift_right(y).0, right as $int, "{a} >> {b}");
+                assert_eq!((x.maximum(y).0, x.minimum(y).0), (a.max(b), a.min(b)));
+            }
+            for a in values {
+                assert_eq!(Scalar::abs(Wrapping(a)).0, (a as i128).abs() as $int);
+                assert_eq!(Wrapping(a).sign().0, (a as i128).signum() as $int);
+            }
+        }
+    };
+}
+
+integer_laws!(integer_laws_i32, i32);
+integer_laws!(integer_laws_i64, i64);
+integer_laws!(integer_laws_u32, u32);
+integer_laws!(integer_laws_u64, u64);
+
+#[test]
+fn documentation_states_the_bounds() {
+    let source = concat!(
+        include_str!("algebraic.rs"),
+        include_str!("exponential.rs"),
+        include_str!("hyperbolic.rs"),
+        include_str!("logarithm.rs"),
+        include_str!("special.rs"),
+        include_str!("trigonometric.rs"),
+    );
+    for b in BOUNDS {
+        let (before, _) = source.split_once(&format!("pub fn {}<", b.name)).expect(b.name);
+        let doc = before.rsplit("\n\n").next().unwrap().replace("\n///", "");
+        let stated = if b.single == b.double {
+            format!("Error ≤ {} ULP", b.single)
+        } else {
+            format!("Error ≤ {} ULP in binary32, {} in binary64", b.single, b.double)
+        };
+        assert!(doc.contains(&stated), "{}: its documentation should say {stated:?}", b.name);
     }
 }
