@@ -59,6 +59,8 @@ pub struct Kernels<T: 'static> {
 pub const BLOCK: usize = 256;
 /// The most rows [`Kernels::stream`] takes.
 pub const STREAM_ROWS: usize = 4;
+/// Steps of `k` that [`Kernels::stream`] takes at a time.
+const TERMS: usize = 16;
 /// Columns that [`Kernels::stream`] keeps in the L1 cache.
 const STRIP: usize = 512;
 /// The largest tile, in elements.
@@ -111,32 +113,35 @@ unsafe fn micro<T: Element, const F: bool, const M: usize, const V: usize, const
     }
 }
 
-/// Adds `U` terms to every sum of a strip.
+/// Adds a term for each of `x` to the sums from `from` on, `V·W` at a time; says where it stopped.
+///
+/// The loop over the terms is the inner one: a chain, which the compiler leaves as it is.
 #[inline(always)]
-unsafe fn strip<T: Element, const F: bool, const U: usize, const W: usize>(
+unsafe fn strip<T: Element, const F: bool, const V: usize, const W: usize>(
     sums: &mut [T],
-    x: [T; U],
-    b: [*const T; U],
-) {
-    let whole = sums.len() / W * W;
-    let (head, tail) = sums.split_at_mut(whole);
-    for (j, sum) in head.chunks_exact_mut(W).enumerate() {
-        let mut s: [T; W] = std::array::from_fn(|w| sum[w]);
-        for u in 0..U {
-            // SAFETY: the caller vouches for `sums.len()` elements behind each `b`.
-            let row = unsafe { b[u].add(j * W).cast::<[T; W]>().read_unaligned() };
-            for (s, y) in s.iter_mut().zip(row) {
-                *s = s.fma::<F>(x[u], y);
+    mut from: usize,
+    x: &[T],
+    b: *const T,
+    b_at: &[isize],
+) -> usize {
+    while from + V * W <= sums.len() {
+        // SAFETY: `sums` and (so says the caller) every row of `b` have these elements.
+        unsafe {
+            let place = sums.as_mut_ptr().add(from).cast::<[[T; W]; V]>();
+            let mut sum = place.read_unaligned();
+            for (&x, &at) in x.iter().zip(b_at) {
+                let row = b.offset(at).add(from).cast::<[[T; W]; V]>().read_unaligned();
+                for (sum, row) in sum.iter_mut().zip(&row) {
+                    for (s, &y) in sum.iter_mut().zip(row) {
+                        *s = s.fma::<F>(x, y);
+                    }
+                }
             }
+            place.write_unaligned(sum);
         }
-        sum.copy_from_slice(&s);
+        from += V * W;
     }
-    for (j, s) in tail.iter_mut().enumerate() {
-        for u in 0..U {
-            // SAFETY: as above.
-            *s = s.fma::<F>(x[u], unsafe { *b[u].add(whole + j) });
-        }
-    }
+    from
 }
 
 #[inline(always)]
@@ -157,28 +162,25 @@ unsafe fn stream<T: Element, const F: bool, const W: usize>(
     c_row: isize,
     fresh: bool,
 ) {
-    const U: usize = 8;
     let mut room = [[MaybeUninit::uninit(); STRIP]; STREAM_ROWS];
     for start in (0..columns).step_by(STRIP) {
         let n = STRIP.min(columns - start);
         let mut sums = room.each_mut().map(|row| zeros(&mut row[..n]));
-        let mut k = 0;
-        while k < b_at.len() {
-            let whole = b_at.len() - k >= U;
+        for k in (0..b_at.len()).step_by(TERMS) {
+            let b_at = &b_at[k..b_at.len().min(k + TERMS)];
             for (i, sums) in sums[..rows].iter_mut().enumerate() {
+                let mut x = [T::default(); TERMS];
                 // SAFETY: rows, columns and depth stay inside what the caller vouches for.
                 unsafe {
-                    let a = a.offset(i as isize * a_row + k as isize * a_step);
-                    if whole {
-                        let x = std::array::from_fn(|u| *a.offset(u as isize * a_step));
-                        let b = std::array::from_fn(|u| b.offset(b_at[k + u]).add(start));
-                        strip::<T, F, U, W>(sums, x, b);
-                    } else {
-                        strip::<T, F, 1, W>(sums, [*a], [b.offset(b_at[k]).add(start)]);
+                    for (u, x) in x[..b_at.len()].iter_mut().enumerate() {
+                        *x = *a.offset(i as isize * a_row + (k + u) as isize * a_step);
                     }
+                    let b = b.add(start);
+                    let done = strip::<T, F, 4, W>(sums, 0, &x, b, b_at);
+                    let done = strip::<T, F, 1, W>(sums, done, &x, b, b_at);
+                    strip::<T, F, 1, 1>(sums, done, &x, b, b_at);
                 }
             }
-            k += if whole { U } else { 1 };
         }
         for (i, sums) in sums[..rows].iter().enumerate() {
             for (j, &s) in sums.iter().enumerate() {
@@ -197,30 +199,33 @@ unsafe fn dot<T: Element, const F: bool>(n: usize, a: *const T, b: *const T) -> 
     // Several blocks side by side: one chain alone would wait for each addition.
     const SIDE: usize = 8;
     let blocks = n / BLOCK;
-    let mut total = None;
-    let mut add = |s: T| total = Some(total.map_or(s, |t: T| t.plus(s)));
-    let chain = |from: usize, n: usize| {
-        // SAFETY: the caller vouches for `n` elements of both.
-        (from..from + n).fold(T::default(), |s, i| unsafe { s.fma::<F>(*a.add(i), *b.add(i)) })
-    };
-    for first in (0..blocks / SIDE * SIDE).step_by(SIDE) {
+    let mut total = T::default();
+    let (mut block, mut fresh) = (0, true);
+    while block < n.div_ceil(BLOCK) {
+        let side = if block + SIDE <= blocks { SIDE } else { 1 };
+        let first = block * BLOCK;
         let mut s = [T::default(); SIDE];
-        for k in 0..BLOCK {
-            for (q, s) in s.iter_mut().enumerate() {
-                let i = (first + q) * BLOCK + k;
-                // SAFETY: as above.
-                *s = unsafe { s.fma::<F>(*a.add(i), *b.add(i)) };
+        // SAFETY: the caller vouches for `n` elements of both.
+        unsafe {
+            if side == SIDE {
+                for k in first..first + BLOCK {
+                    for q in 0..SIDE {
+                        s[q] = s[q].fma::<F>(*a.add(k + q * BLOCK), *b.add(k + q * BLOCK));
+                    }
+                }
+            } else {
+                for k in first..n.min(first + BLOCK) {
+                    s[0] = s[0].fma::<F>(*a.add(k), *b.add(k));
+                }
             }
         }
-        s.into_iter().for_each(&mut add);
+        for s in &s[..side] {
+            total = if fresh { *s } else { total.plus(*s) };
+            fresh = false;
+        }
+        block += side;
     }
-    for block in blocks / SIDE * SIDE..blocks {
-        add(chain(block * BLOCK, BLOCK));
-    }
-    if n % BLOCK > 0 || n == 0 {
-        add(chain(blocks * BLOCK, n % BLOCK));
-    }
-    total.unwrap_or_default()
+    total
 }
 
 /// Gives the generic bodies above their instruction sets.

@@ -9,6 +9,7 @@ mod axis;
 mod kernel;
 mod pack;
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -477,7 +478,7 @@ impl<T: Element> Tile<'_, T> {
                             fresh,
                         );
                     } else {
-                        let mut spare = [T::default(); TILE];
+                        let mut spare = MaybeUninit::<[T; TILE]>::uninit();
                         let spare_row = kernels.width as isize;
                         fit.1(
                             kc,
@@ -485,11 +486,11 @@ impl<T: Element> Tile<'_, T> {
                             a.strides,
                             b.at(j),
                             b.strides.1,
-                            spare.as_mut_ptr(),
+                            spare.as_mut_ptr().cast(),
                             spare_row,
                             true,
                         );
-                        self.store(c, &spare, (h, w), fresh);
+                        self.store(c, spare.as_ptr().cast(), (h, w), fresh);
                     }
                 }
             }
@@ -497,12 +498,12 @@ impl<T: Element> Tile<'_, T> {
     }
 
     /// Writes (or adds) the corner of a tile that belongs to the result.
-    unsafe fn store(&self, c: *mut T, spare: &[T; TILE], (h, w): (usize, usize), fresh: bool) {
+    unsafe fn store(&self, c: *mut T, spare: *const T, (h, w): (usize, usize), fresh: bool) {
         for y in 0..h {
             for x in 0..w {
-                let s = spare[y * self.job.kernels.width + x];
-                // SAFETY: inside the result.
+                // SAFETY: inside the tile, and inside the result.
                 unsafe {
+                    let s = *spare.add(y * self.job.kernels.width + x);
                     let c = c.add(y * self.job.row + x * self.job.column);
                     *c = if fresh { s } else { (*c).plus(s) };
                 }

@@ -100,15 +100,12 @@ unsafe fn strip<T: Element>(
     wide: bool,
 ) {
     let mut k = 0;
-    // SAFETY: `k` stays below `run.len`; the last square starts early enough to end with the run.
+    // SAFETY: by contract; the squares end with the run.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if wide && size_of::<T>() == 4 && n == SQUARE && run.len >= SQUARE {
-            while k < run.len {
-                k = k.min(run.len - SQUARE);
-                square(dst.add(k * width).cast(), width, &from.map(|p| p.add(k).cast()));
-                k += SQUARE;
-            }
+            squares(dst.cast(), width, &from.map(|p| p.cast()), run.len);
+            k = run.len;
         }
         let _ = wide;
         for k in k..run.len {
@@ -119,14 +116,38 @@ unsafe fn strip<T: Element>(
     }
 }
 
-/// Transposes 16 × 16 elements of 4 bytes: rows at `from`, columns to `dst + k · width`.
+/// Transposes 16 rows of `n` elements of 4 bytes, at least 16: element `k` of row `i` goes to
+/// `dst[k · width + i]`.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn square(dst: *mut i32, width: usize, from: &[*const i32; SQUARE]) {
+unsafe fn squares(dst: *mut i32, width: usize, from: &[*const i32; SQUARE], n: usize) {
+    use std::arch::x86_64::*;
+    /// Elements between what is read and what is asked for ahead: rows are far from each other, so
+    /// the processor does not see by itself that all of them go on.
+    const AHEAD: usize = 64;
+    let mut k = 0;
+    while k < n {
+        // The last square starts early enough to end with the rows.
+        let at = k.min(n - SQUARE);
+        for p in from {
+            _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(at + AHEAD).cast());
+        }
+        // SAFETY: `at + 16 <= n`.
+        unsafe { square(dst.add(at * width), width, from, at) };
+        k += SQUARE;
+    }
+}
+
+/// One square of [`squares`], from element `at` of the rows on.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn square(dst: *mut i32, width: usize, from: &[*const i32; SQUARE], at: usize) {
     use std::arch::x86_64::*;
     // SAFETY: the caller vouches for 16 elements behind each pointer and 16 lines of `dst`.
     unsafe {
-        let r: [__m512i; SQUARE] = from.map(|p| _mm512_loadu_si512(p.cast()));
+        let r: [__m512i; SQUARE] =
+            std::array::from_fn(|i| _mm512_loadu_si512(from[i].add(at).cast()));
         // In each 128-bit quarter: pairs of rows, then fours. `fours[4 g + c]` holds column
         // `4 q + c` of rows `4 g .. 4 g + 4` in quarter `q`.
         let mut fours = [_mm512_setzero_si512(); SQUARE];
