@@ -156,7 +156,8 @@ macro_rules! multiversion {
 }
 
 /// Copies `bytes` bytes past the caches: for outputs larger than these, whose old contents then need
-/// not be read. Plain copying where `dst` is not aligned to 64 bytes.
+/// not be read. Plain copying where `dst` is not aligned to 64 bytes. Call [`stream_fence`] after the
+/// last copy, before another thread is told of it.
 ///
 /// # Safety
 /// `src` is readable and `dst` writable for `bytes` bytes, and they do not overlap.
@@ -165,20 +166,52 @@ pub unsafe fn stream_copy(dst: *mut u8, src: *const u8, bytes: usize) {
     let mut done = 0;
     #[cfg(target_arch = "x86_64")]
     if dst as usize % 64 == 0 {
-        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
         done = bytes & !63;
-        for at in (0..done).step_by(16) {
-            // SAFETY: inside both; `dst` is aligned. SSE2 is part of x86-64.
-            unsafe {
-                _mm_stream_si128(dst.add(at).cast::<__m128i>(), _mm_loadu_si128(src.add(at).cast()))
-            };
+        // SAFETY: inside both and aligned; the processor has the level.
+        unsafe {
+            if isa() == Isa::V4 { stream_v4(dst, src, done) } else { stream_base(dst, src, done) }
         }
-        // Streaming stores are not ordered with later ones, and readers on other threads rely on that order.
-        // SAFETY: SSE is part of x86-64.
-        unsafe { _mm_sfence() };
     }
     // SAFETY: by contract.
     unsafe { dst.add(done).copy_from_nonoverlapping(src.add(done), bytes - done) };
+}
+
+/// # Safety
+/// As for [`stream_copy`]; `dst` is aligned to 64 bytes and `bytes` a multiple of them.
+#[cfg(target_arch = "x86_64")]
+unsafe fn stream_base(dst: *mut u8, src: *const u8, bytes: usize) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+    for at in (0..bytes).step_by(16) {
+        // SAFETY: inside both. SSE2 is part of x86-64.
+        unsafe {
+            _mm_stream_si128(dst.add(at).cast::<__m128i>(), _mm_loadu_si128(src.add(at).cast()))
+        };
+    }
+}
+
+/// # Safety
+/// As for [`stream_base`], on a processor with AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn stream_v4(dst: *mut u8, src: *const u8, bytes: usize) {
+    use std::arch::x86_64::{__m512i, _mm512_loadu_si512, _mm512_stream_si512};
+    for at in (0..bytes).step_by(64) {
+        // SAFETY: inside both.
+        unsafe {
+            let line = _mm512_loadu_si512(src.add(at).cast());
+            _mm512_stream_si512(dst.add(at).cast::<__m512i>(), line)
+        };
+    }
+}
+
+/// Orders the copies of [`stream_copy`] before later stores, on which readers on other threads rely.
+#[inline]
+pub fn stream_fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is part of x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_sfence()
+    };
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use super::nest::{Block, Nest};
 use crate::array::Array;
 use crate::dtype::{Compute, DType, Scalar};
 use crate::layout::Strides;
-use crate::simd::stream_copy;
+use crate::simd::{stream_copy, stream_fence};
 use crate::threads;
 use crate::tile::{self, TILE, TileKernel};
 
@@ -214,6 +214,8 @@ struct Port {
     col: isize,
     /// Memory form is register form, so that a dense block can serve as the register itself.
     direct: bool,
+    /// Blocks are written past the caches.
+    streams: bool,
 }
 
 impl Port {
@@ -252,7 +254,8 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
     let nest = nest(first, inputs, outputs.len());
     let port = |k: usize, array: &Array, ptr: *mut u8, direct: bool| {
         let direct = direct && !is_narrow(array.dtype);
-        Port { ptr, dtype: array.dtype, row: nest.row_stride(k), col: nest.col_stride(k), direct }
+        let (row, col) = (nest.row_stride(k), nest.col_stride(k));
+        Port { ptr, dtype: array.dtype, row, col, direct, streams: false }
     };
     let run = Run {
         inputs: inputs
@@ -264,7 +267,10 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
             .map(|j| {
                 // SAFETY: the caller holds the outputs.
                 let ptr = unsafe { outputs[j].ptr_mut() };
-                port(inputs.len() + j, outputs[j], ptr, program.may_bind(j, ptr, inputs))
+                let is_fresh = inputs.iter().all(|x| x.ptr() != ptr.cast_const());
+                let streams = is_fresh && outputs[j].count() * outputs[j].dtype.size() >= STREAM;
+                let binds = !streams && program.may_bind(j, ptr, inputs);
+                Port { streams, ..port(inputs.len() + j, outputs[j], ptr, binds) }
             })
             .collect(),
         scalars: scalars
@@ -329,6 +335,9 @@ impl Run<'_> {
                 // SAFETY: places are registers or blocks of the operands; scratch is this thread's.
                 unsafe { self.block(&block, &mut places, home) }
             });
+            if self.outputs.iter().any(|port| port.streams) {
+                stream_fence();
+            }
         });
     }
 
@@ -371,8 +380,16 @@ impl Run<'_> {
                 }
             }
             for (j, port) in self.outputs.iter().enumerate().filter(|(_, port)| !dense(port)) {
-                let value = self.program.outputs[j].0 as usize;
-                store_block(port.dtype, port.at(to[j]), places[value].cast_const(), rows, cols);
+                let value = places[self.program.outputs[j].0 as usize].cast_const();
+                let place = port.at(to[j]);
+                if port.streams
+                    && !is_narrow(port.dtype)
+                    && is_dense(rows, cols, port.row, port.col)
+                {
+                    stream_copy(place.ptr, value, n * port.dtype.size());
+                } else {
+                    store_block(port.dtype, place, value, rows, cols);
+                }
             }
         }
     }
@@ -552,6 +569,9 @@ impl Flat {
                 }
             }
             at += piece;
+        }
+        if tile.is_some() {
+            stream_fence();
         }
     }
 }

@@ -112,7 +112,8 @@ fn sort_rows<T: Sortable>(rows: &Rows, descending: bool, out: &Array) -> Result<
                     keys.at(i).write((*x.at(at + i)).directed_key(descending));
                 }
             });
-            let [items, spare] = [keys.at(0), keys.at(n as isize)].map(|p| std::slice::from_raw_parts_mut(p, n));
+            let [items, spare] =
+                [keys.at(0), keys.at(n as isize)].map(|p| std::slice::from_raw_parts_mut(p, n));
             radix::sort(items, spare);
             threads::for_each_chunk(n, LONG, |range| {
                 for i in range.start as isize..range.end as isize {
@@ -128,7 +129,8 @@ fn sort_rows<T: Sortable>(rows: &Rows, descending: bool, out: &Array) -> Result<
 fn sort_rows_by_position<T: Sortable>(rows: &Rows, descending: bool, out: &Array) -> Result<()> {
     let positions = Array::uninit(DType::I64, rows.x.shape().clone())?;
     position_rows::<T>("sort", rows, rows.n, descending, &positions)?;
-    let (x, from) = (Shared::reading(rows.x.ptr().cast::<T>()), Shared::reading(positions.ptr().cast::<i64>()));
+    let (x, from) =
+        (Shared::reading(rows.x.ptr().cast::<T>()), Shared::reading(positions.ptr().cast::<i64>()));
     // SAFETY: fresh; every element is written once.
     let to = Shared::new(unsafe { out.ptr_mut() }.cast::<T>());
     threads::for_each_chunk(rows.x.count(), LONG, |range| {
@@ -149,7 +151,13 @@ fn has_special<T: Sortable>(x: &Array) -> bool {
 }
 
 /// The first `k` positions of every row's order.
-fn position_rows<T: Sortable>(op: &str, rows: &Rows, k: usize, descending: bool, out: &Array) -> Result<()> {
+fn position_rows<T: Sortable>(
+    op: &str,
+    rows: &Rows,
+    k: usize,
+    descending: bool,
+    out: &Array,
+) -> Result<()> {
     type At<T> = <<T as Sortable>::Key as Key>::Place;
     let n = rows.n;
     if n.saturating_sub(1) > At::<T>::LAST {
@@ -169,7 +177,8 @@ fn position_rows<T: Sortable>(op: &str, rows: &Rows, k: usize, descending: bool,
                     places.at(i as isize).write(At::<T>::new(key, i));
                 }
             });
-            let [items, spare] = [places.at(0), places.at(n as isize)].map(|p| std::slice::from_raw_parts_mut(p, n));
+            let [items, spare] =
+                [places.at(0), places.at(n as isize)].map(|p| std::slice::from_raw_parts_mut(p, n));
             if 0 < k && k < n / SELECT {
                 items.select_nth_unstable(k - 1);
                 items[..k].sort_unstable();

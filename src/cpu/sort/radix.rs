@@ -75,7 +75,9 @@ fn deal<I: Item>(items: &mut [I], spare: &mut [I], shift: u32) {
     let (to, starts) = (Shared::new(spare.as_mut_ptr()), Shared::new(counts.as_mut_ptr()));
     let parts: Vec<&[I]> = items.chunks(length).collect();
     // SAFETY: part `i` owns counts `i`.
-    threads::parallel_for(parts.len(), &|i| unsafe { *starts.at(i as isize) = digit.counts(parts[i]) });
+    threads::parallel_for(parts.len(), &|i| unsafe {
+        *starts.at(i as isize) = digit.counts(parts[i])
+    });
     let (mut bounds, mut start) = (Vec::with_capacity(2 << DIGIT), 0);
     for bucket in 0..1 << DIGIT {
         bounds.push(start);

@@ -45,8 +45,15 @@ fn as_bytes<T: Sample>(x: &[T]) -> Vec<u8> {
 }
 
 fn check<T: Sample>() {
-    let cases: &[(&[usize], usize)] =
-        &[(&[1], 0), (&[40], 0), (&[9, 30], 1), (&[30, 9], 0), (&[2, 500, 3], 1), (&[0, 4], 0), (&[4, 0], 0)];
+    let cases: &[(&[usize], usize)] = &[
+        (&[1], 0),
+        (&[40], 0),
+        (&[9, 30], 1),
+        (&[30, 9], 0),
+        (&[2, 500, 3], 1),
+        (&[0, 4], 0),
+        (&[4, 0], 0),
+    ];
     for &(sizes, axis) in cases {
         let mut numbers = noise(sizes.iter().product(), 50.0, 1.0);
         if T::DTYPE.is_float() {
@@ -88,8 +95,12 @@ fn check_long<T: Sample>(numbers: &[f64]) {
         let sorted = take(&sizes, 0, &elements, &want);
         for threads in [1, 2] {
             set_num_threads(threads);
-            assert!(values::<i64>(&argsort(&array(&sizes, &elements), 0, descending).unwrap()) == want);
-            assert!(values::<T>(&sort(&array(&sizes, &elements), 0, descending).unwrap()) == sorted);
+            assert!(
+                values::<i64>(&argsort(&array(&sizes, &elements), 0, descending).unwrap()) == want
+            );
+            assert!(
+                values::<T>(&sort(&array(&sizes, &elements), 0, descending).unwrap()) == sorted
+            );
         }
     }
 }
