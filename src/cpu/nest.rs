@@ -9,7 +9,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 /// Columns of a block when some operand is dense along another axis: a few cache lines.
-const SQUARE: usize = 32;
+const SQUARE: usize = 64;
 
 /// The block of a nest that is being worked on.
 pub struct Block<'a> {

@@ -1,0 +1,234 @@
+//! One op at a time: straight over memory where every operand lies as a register would, as a program
+//! of one instruction otherwise.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::{Instr, Program, STREAM, is_narrow, register_bits, run, splat, split, with_scratch};
+use crate::array::Array;
+use crate::dtype::{DType, Scalar};
+use crate::simd::{stream_copy, stream_fence};
+use crate::tile::{TILE, TileKernel};
+
+/// An operand of one op.
+#[derive(Clone, Copy)]
+pub enum Operand<'a> {
+    /// A tensor
+    Array(&'a Array),
+    /// A number, rounded to its dtype before use
+    Scalar(Scalar, DType),
+}
+
+/// Runs one op: `kernel` on the register forms of up to three operands, which broadcast to `out`.
+///
+/// # Safety
+/// As for [`run`].
+pub unsafe fn map(kernel: TileKernel, args: &[Operand], out: &Array) {
+    let n = out.count();
+    let is_flat =
+        |x: &Array| x.is_contiguous() && (x.count() == n || x.count() == 1) && !is_narrow(x.dtype);
+    let all_flat = args.iter().all(|arg| match arg {
+        Operand::Array(x) => is_flat(x),
+        Operand::Scalar(..) => true,
+    });
+    if !all_flat || !is_flat(out) {
+        // SAFETY: as the caller's.
+        return unsafe { map_blocks(kernel, args, out) };
+    }
+    let mut flat = Flat {
+        kernel,
+        // SAFETY: the caller holds the output.
+        dst: unsafe { out.ptr_mut() },
+        dst_size: out.dtype.size(),
+        bytes: n * out.dtype.size(),
+        args: [std::ptr::null(); 3],
+        sizes: [0; 3],
+        scalars: [(0, 0); 3],
+    };
+    for (k, arg) in args.iter().enumerate() {
+        match *arg {
+            Operand::Array(x) if x.count() == n => {
+                (flat.args[k], flat.sizes[k]) = (x.ptr(), x.dtype.size())
+            }
+            // SAFETY: the array has an element.
+            Operand::Array(x) => flat.scalars[k] = unsafe { (element_bits(x), x.dtype.size()) },
+            Operand::Scalar(x, dtype) => {
+                flat.scalars[k] = (register_bits(x, dtype), dtype.compute().size())
+            }
+        }
+    }
+    split(n, n, TILE, |range| flat.range(range));
+}
+
+/// Runs a kernel of one argument on memory as it is: no element is loaded or stored in another form.
+///
+/// # Safety
+/// As for [`run`]; `x` and `out` are in C order, and their memory forms are what the kernel works on.
+pub(in crate::cpu) unsafe fn map_memory(kernel: TileKernel, x: &Array, out: &Array) {
+    let n = out.count();
+    let flat = Flat {
+        kernel,
+        // SAFETY: the caller holds the output.
+        dst: unsafe { out.ptr_mut() },
+        dst_size: out.dtype.size(),
+        bytes: n * out.dtype.size(),
+        args: [x.ptr(); 3],
+        sizes: [x.dtype.size(); 3],
+        scalars: [(0, 0); 3],
+    };
+    split(n, n, TILE, |range| flat.range(range));
+}
+
+/// The bits of an array's first element.
+///
+/// # Safety
+/// The array has an element.
+unsafe fn element_bits(x: &Array) -> u64 {
+    let mut bits = 0u64;
+    // SAFETY: an element has at most eight bytes.
+    unsafe { (&raw mut bits).cast::<u8>().copy_from_nonoverlapping(x.ptr(), x.dtype.size()) };
+    bits
+}
+
+/// One op on memory that is in register form and C order throughout.
+struct Flat {
+    kernel: TileKernel,
+    dst: *mut u8,
+    dst_size: usize,
+    /// Bytes of the whole output.
+    bytes: usize,
+    args: [*const u8; 3],
+    /// Bytes of an element of each argument; 0 for a scalar.
+    sizes: [usize; 3],
+    /// Bits and bytes of each scalar; no bytes for an array.
+    scalars: [(u64, usize); 3],
+}
+
+// SAFETY: threads work on different elements.
+unsafe impl Sync for Flat {}
+
+impl Flat {
+    /// Works on a range of elements.
+    #[inline]
+    fn range(&self, range: Range<usize>) {
+        /// Elements of a scalar that are spread on the stack.
+        const SMALL: usize = 64;
+        #[repr(C, align(64))]
+        struct Spread([[u64; SMALL]; 3]);
+        let has_scalars = self.scalars.iter().any(|&(_, size)| size != 0);
+        if self.streams() {
+            with_scratch(4 * 8 * TILE, |scratch| {
+                let args = self.spread(scratch, TILE);
+                self.pieces(range, TILE, args, Some(scratch.wrapping_add(3 * 8 * TILE)));
+            });
+        } else if !has_scalars {
+            self.pieces(range.clone(), range.len(), self.args, None);
+        } else if range.len() <= SMALL {
+            let mut room = MaybeUninit::<Spread>::uninit();
+            let args = self.spread(room.as_mut_ptr().cast(), range.len());
+            self.pieces(range, SMALL, args, None);
+        } else {
+            with_scratch(3 * 8 * TILE, |scratch| {
+                let args = self.spread(scratch, TILE.min(range.len()));
+                self.pieces(range, TILE, args, None);
+            });
+        }
+    }
+
+    /// Whether the output is written past the caches.
+    #[inline]
+    fn streams(&self) -> bool {
+        self.bytes >= STREAM && self.args.iter().all(|&x| x != self.dst.cast_const())
+    }
+
+    /// The arguments, with scalars repeated `n` times in `room`.
+    #[inline]
+    fn spread(&self, mut room: *mut u8, n: usize) -> [*const u8; 3] {
+        let mut args = self.args;
+        for (arg, &(bits, size)) in args.iter_mut().zip(&self.scalars).filter(|(_, x)| x.1 != 0) {
+            *arg = room;
+            // SAFETY: the room holds three times `n` eight-byte elements.
+            unsafe { splat(room, bits, size, n) };
+            room = room.wrapping_add(n.next_multiple_of(8) * size);
+        }
+        args
+    }
+
+    /// Works on a range in pieces of at most `piece` elements; by way of `tile`, if there is one, from
+    /// which the results are streamed.
+    #[inline]
+    fn pieces(
+        &self,
+        range: Range<usize>,
+        piece: usize,
+        args: [*const u8; 3],
+        tile: Option<*mut u8>,
+    ) {
+        let mut at = range.start;
+        while at < range.end {
+            let n = piece.min(range.end - at);
+            let moved = std::array::from_fn(|k| args[k].wrapping_add(at * self.sizes[k]));
+            let dst = self.dst.wrapping_add(at * self.dst_size);
+            // SAFETY: the range is inside every operand; an output that is also an operand is
+            // exactly that operand.
+            unsafe {
+                (self.kernel)(tile.unwrap_or(dst), &moved, n);
+                if let Some(tile) = tile {
+                    stream_copy(dst, tile, n * self.dst_size);
+                }
+            }
+            at += piece;
+        }
+        if tile.is_some() {
+            stream_fence();
+        }
+    }
+}
+
+/// Runs one op as a program of one instruction.
+///
+/// # Safety
+/// As for [`run`].
+unsafe fn map_blocks(kernel: TileKernel, args: &[Operand], out: &Array) {
+    let mut arrays: SmallVec<[&Array; 3]> = SmallVec::new();
+    let mut numbers: SmallVec<[Scalar; 3]> = SmallVec::new();
+    let mut program = Program {
+        inputs: SmallVec::new(),
+        scalars: SmallVec::new(),
+        instrs: SmallVec::new(),
+        outputs: SmallVec::new(),
+        registers: SmallVec::new(),
+        register_count: args.len() + 1,
+        width: out.dtype.compute().size(),
+    };
+    for arg in args {
+        let dtype = match *arg {
+            Operand::Array(x) => {
+                arrays.push(x);
+                program.inputs.push(x.dtype);
+                x.dtype
+            }
+            Operand::Scalar(x, dtype) => {
+                numbers.push(x);
+                program.scalars.push(dtype);
+                dtype
+            }
+        };
+        program.width = program.width.max(dtype.compute().size());
+    }
+    let (mut array, mut number) = (0, arrays.len() as u16);
+    let mut instr = Instr { kernel, args: [0; 3], arity: args.len() as u8, round: None };
+    for (place, arg) in instr.args.iter_mut().zip(args) {
+        let next = if matches!(arg, Operand::Array(_)) { &mut array } else { &mut number };
+        *place = *next;
+        *next += 1;
+    }
+    // The store rounds, so the instruction need not.
+    program.instrs.push(instr);
+    program.outputs.push((args.len() as u16, out.dtype));
+    (0..=args.len() as u16).for_each(|value| program.registers.push(value));
+    // SAFETY: as the caller's.
+    unsafe { run(&program, &arrays, &numbers, &[out]) }
+}

@@ -1,0 +1,480 @@
+//! The elementwise executor: register programs interpreted over tiles.
+//!
+//! A program loads its inputs, runs its instructions and stores its outputs tile by tile, so that
+//! what is computed in between never leaves the innermost cache. Every instruction rounds to its
+//! dtype; hence a fused program, its ops one by one, and any cut into tiles give the same bits.
+
+mod map;
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use crate::cpu::convert::{load_block, store_block};
+use crate::cpu::moves::{Place, is_dense};
+use crate::cpu::nest::{Block, Nest};
+use crate::array::Array;
+use crate::dtype::{Compute, DType, Scalar};
+use crate::layout::Strides;
+use crate::simd::{stream_copy, stream_fence};
+use crate::threads;
+use crate::tile::{self, TILE, TileKernel};
+
+pub(super) use map::map_memory;
+pub use map::{Operand, map};
+
+/// Element-instructions above which a second thread pays for its hand-off.
+const PARALLEL: usize = 1 << 16;
+
+/// Chunks of work per thread, so that a late thread does not delay the end.
+const CHUNKS: usize = 4;
+
+/// Bytes of an output above which it is written past the caches: more than they hold, so that reading
+/// its old contents first would only cost time.
+const STREAM: usize = 1 << 24;
+
+/// A value of a program: an input, a scalar or the result of an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Value(u16);
+
+#[derive(Clone)]
+struct Instr {
+    kernel: TileKernel,
+    args: [u16; 3],
+    arity: u8,
+    /// Rounds the result to its dtype.
+    round: Option<TileKernel>,
+}
+
+/// A register program. Values are numbered: inputs, scalars, then results in instruction order.
+#[derive(Clone)]
+pub struct Program {
+    inputs: SmallVec<[DType; 4]>,
+    scalars: SmallVec<[DType; 4]>,
+    instrs: SmallVec<[Instr; 2]>,
+    outputs: SmallVec<[(u16, DType); 2]>,
+    /// The register of each value; several values share one if they do not live at the same time.
+    registers: SmallVec<[u16; 8]>,
+    register_count: usize,
+    /// Bytes of the widest register element.
+    width: usize,
+}
+
+/// Collects the instructions of a program.
+pub struct Builder {
+    program: Program,
+    /// The dtype of each value.
+    dtypes: SmallVec<[DType; 8]>,
+}
+
+impl Builder {
+    /// A builder for a program of these inputs and scalars.
+    pub fn new(inputs: &[DType], scalars: &[DType]) -> Builder {
+        let program = Program {
+            inputs: SmallVec::from_slice(inputs),
+            scalars: SmallVec::from_slice(scalars),
+            instrs: SmallVec::new(),
+            outputs: SmallVec::new(),
+            registers: SmallVec::new(),
+            register_count: 0,
+            width: 1,
+        };
+        Builder { program, dtypes: inputs.iter().chain(scalars).copied().collect() }
+    }
+
+    /// An input, by position.
+    pub fn input(&self, i: usize) -> Value {
+        debug_assert!(i < self.program.inputs.len());
+        Value(i as u16)
+    }
+
+    /// A scalar, by position.
+    pub fn scalar(&self, i: usize) -> Value {
+        debug_assert!(i < self.program.scalars.len());
+        Value((self.program.inputs.len() + i) as u16)
+    }
+
+    /// The dtype of a value.
+    pub fn dtype(&self, x: Value) -> DType {
+        self.dtypes[x.0 as usize]
+    }
+
+    /// Adds an instruction: its kernel reads the register forms of `args` and gives that of `dtype`,
+    /// to which the result is then rounded.
+    pub fn push(&mut self, kernel: TileKernel, args: &[Value], dtype: DType) -> Value {
+        self.add(kernel, args, dtype, tile::round_through(dtype))
+    }
+
+    /// Converts a value, as [`tile::cast`] does.
+    pub fn cast(&mut self, x: Value, dtype: DType) -> Value {
+        let from = self.dtype(x);
+        if from == dtype {
+            return x;
+        }
+        self.add(tile::cast(from.compute(), dtype), &[x], dtype, None)
+    }
+
+    fn add(
+        &mut self,
+        kernel: TileKernel,
+        args: &[Value],
+        dtype: DType,
+        round: Option<TileKernel>,
+    ) -> Value {
+        let mut numbers = [0; 3];
+        numbers.iter_mut().zip(args).for_each(|(n, x)| *n = x.0);
+        self.program.instrs.push(Instr { kernel, args: numbers, arity: args.len() as u8, round });
+        self.dtypes.push(dtype);
+        Value((self.dtypes.len() - 1) as u16)
+    }
+
+    /// The program that stores these values.
+    pub fn finish(mut self, outputs: &[Value]) -> Program {
+        self.program.outputs = outputs.iter().map(|&x| (x.0, self.dtype(x))).collect();
+        self.allocate();
+        self.program
+    }
+
+    /// Gives every value a register. A register is free again after the last use of its value;
+    /// scalars and outputs keep theirs.
+    fn allocate(&mut self) {
+        let program = &mut self.program;
+        let first_result = program.inputs.len() + program.scalars.len();
+        let width = |v: usize| self.dtypes[v].compute().size();
+        // The instruction that uses a value last, counted from one; 0: none.
+        let mut last_use: SmallVec<[usize; 8]> = SmallVec::from_elem(0, self.dtypes.len());
+        for (i, instr) in program.instrs.iter().enumerate() {
+            instr.args().iter().for_each(|&x| last_use[x as usize] = i + 1);
+        }
+        last_use[program.inputs.len()..first_result].fill(usize::MAX);
+        program.outputs.iter().for_each(|&(x, _)| last_use[x as usize] = usize::MAX);
+
+        program.registers = (0..first_result as u16).collect();
+        program.register_count = first_result;
+        let mut free: SmallVec<[u16; 8]> = SmallVec::new();
+        for (i, instr) in program.instrs.iter().enumerate() {
+            let dst = first_result + i;
+            let mut dead: SmallVec<[u16; 3]> = SmallVec::from_slice(instr.args());
+            dead.sort_unstable();
+            dead.dedup();
+            dead.retain(|x| last_use[*x as usize] == i + 1);
+            // A kernel may write over an argument whose elements are no smaller.
+            let place = dead.iter().position(|&x| width(x as usize) >= width(dst));
+            let register = match place {
+                Some(k) => program.registers[dead.remove(k) as usize],
+                None => free.pop().unwrap_or_else(|| {
+                    program.register_count += 1;
+                    program.register_count as u16 - 1
+                }),
+            };
+            free.extend(dead.iter().map(|&x| program.registers[x as usize]));
+            if last_use[dst] == 0 {
+                free.push(register);
+            }
+            program.registers.push(register);
+        }
+        program.width = (0..self.dtypes.len()).map(width).max().unwrap_or(1);
+    }
+}
+
+impl Instr {
+    fn args(&self) -> &[u16] {
+        &self.args[..self.arity as usize]
+    }
+}
+
+impl Program {
+    /// The dtypes of the inputs.
+    pub fn inputs(&self) -> &[DType] {
+        &self.inputs
+    }
+
+    /// The dtypes of the scalars.
+    pub fn scalars(&self) -> &[DType] {
+        &self.scalars
+    }
+
+    /// The dtypes of the outputs.
+    pub fn outputs(&self) -> impl ExactSizeIterator<Item = DType> {
+        self.outputs.iter().map(|&(_, dtype)| dtype)
+    }
+
+    /// The count of instructions.
+    pub fn instructions(&self) -> usize {
+        self.instrs.len()
+    }
+
+    /// The count of registers that tiles of values share.
+    pub fn registers(&self) -> usize {
+        self.register_count
+    }
+}
+
+/// Where an input or output lies.
+struct Port {
+    ptr: *mut u8,
+    dtype: DType,
+    row: isize,
+    col: isize,
+    /// Memory form is register form, so that a dense block can serve as the register itself.
+    direct: bool,
+    /// Blocks are written past the caches.
+    streams: bool,
+}
+
+impl Port {
+    fn at(&self, offset: isize) -> Place<*mut u8> {
+        Place::new(
+            self.ptr.wrapping_offset(offset * self.dtype.size() as isize),
+            self.row,
+            self.col,
+        )
+    }
+}
+
+/// One run of a program.
+struct Run<'a> {
+    program: &'a Program,
+    nest: Nest,
+    inputs: SmallVec<[Port; 4]>,
+    outputs: SmallVec<[Port; 2]>,
+    scalars: SmallVec<[u64; 4]>,
+}
+
+// SAFETY: threads work on different blocks, and outputs are written by whoever works on the block.
+unsafe impl Sync for Run<'_> {}
+
+/// Runs a program. All outputs have one shape, to which every input broadcasts.
+///
+/// # Safety
+/// The outputs are in C order and nobody else reads or writes them meanwhile. An output may be the
+/// memory of an input with the same dtype and layout; otherwise it overlaps none.
+pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outputs: &[&Array]) {
+    debug_assert!(inputs.iter().map(|x| x.dtype).eq(program.inputs.iter().copied()));
+    debug_assert!(outputs.iter().map(|y| y.dtype).eq(program.outputs()));
+    debug_assert_eq!(scalars.len(), program.scalars.len());
+    let Some(first) = outputs.first().filter(|y| y.count() > 0) else { return };
+    debug_assert!(outputs.iter().all(|y| y.is_contiguous() && y.shape() == first.shape()));
+    let nest = nest(first, inputs, outputs.len());
+    let port = |k: usize, array: &Array, ptr: *mut u8, direct: bool| {
+        let direct = direct && !is_narrow(array.dtype);
+        let (row, col) = (nest.row_stride(k), nest.col_stride(k));
+        Port { ptr, dtype: array.dtype, row, col, direct, streams: false }
+    };
+    let run = Run {
+        inputs: inputs
+            .iter()
+            .enumerate()
+            .map(|(k, x)| port(k, x, x.ptr().cast_mut(), true))
+            .collect(),
+        outputs: (0..outputs.len())
+            .map(|j| {
+                // SAFETY: the caller holds the outputs.
+                let ptr = unsafe { outputs[j].ptr_mut() };
+                let is_fresh = inputs.iter().all(|x| x.ptr() != ptr.cast_const());
+                let streams = is_fresh && outputs[j].count() * outputs[j].dtype.size() >= STREAM;
+                let binds = !streams && program.may_bind(j, ptr, inputs);
+                Port { streams, ..port(inputs.len() + j, outputs[j], ptr, binds) }
+            })
+            .collect(),
+        scalars: scalars
+            .iter()
+            .zip(&program.scalars)
+            .map(|(&x, &dtype)| register_bits(x, dtype))
+            .collect(),
+        program,
+        nest,
+    };
+    let work = first.count() * program.instrs.len().max(1);
+    split(run.nest.blocks(), work, 1, |range| run.blocks(range));
+}
+
+/// The nest of the operands of a run: inputs, then outputs.
+fn nest(out: &Array, inputs: &[&Array], outputs: usize) -> Nest {
+    let count = out.count();
+    if inputs.iter().all(|x| x.is_contiguous() && x.count() == count) {
+        let ones: SmallVec<[&[isize]; 8]> = SmallVec::from_elem(&[1][..], inputs.len() + outputs);
+        return Nest::new(&[count], &ones, TILE);
+    }
+    let own = out.layout.strides();
+    let strides: SmallVec<[Strides; 4]> =
+        inputs.iter().map(|x| x.layout.broadcast_strides(out.shape())).collect();
+    let mut all: SmallVec<[&[isize]; 8]> = strides.iter().map(|s| s.as_slice()).collect();
+    all.extend((0..outputs).map(|_| own.as_slice()));
+    Nest::new(&out.shape().sizes(), &all, TILE)
+}
+
+impl Program {
+    /// Whether blocks of output `j` may serve as the register of their value. Not if the value is
+    /// no result or is an earlier output too; nor if an input in the same memory is still wanted once
+    /// the value is written.
+    fn may_bind(&self, j: usize, ptr: *mut u8, inputs: &[&Array]) -> bool {
+        let is_output =
+            |value: u16, outputs: &[(u16, DType)]| outputs.iter().any(|&(x, _)| x == value);
+        let value = self.outputs[j].0;
+        let is_last = value as usize == self.registers.len() - 1;
+        value as usize >= self.inputs.len() + self.scalars.len()
+            && !is_output(value, &self.outputs[..j])
+            && (0..inputs.len())
+                .filter(|&k| inputs[k].ptr() == ptr.cast_const())
+                .all(|k| is_last && !is_output(k as u16, &self.outputs))
+    }
+}
+
+impl Run<'_> {
+    /// Works on a range of blocks.
+    fn blocks(&self, range: Range<usize>) {
+        let size = TILE * self.program.width;
+        with_scratch(self.program.register_count * size, |scratch| {
+            let home =
+                |value: usize| scratch.wrapping_add(self.program.registers[value] as usize * size);
+            let mut places: SmallVec<[*mut u8; 16]> =
+                (0..self.program.registers.len()).map(home).collect();
+            let count = self.nest.count().min(TILE);
+            for (k, (&bits, dtype)) in self.scalars.iter().zip(&self.program.scalars).enumerate() {
+                // SAFETY: a register holds a tile.
+                unsafe { splat(home(self.inputs.len() + k), bits, dtype.compute().size(), count) };
+            }
+            self.nest.visit(range, |block| {
+                // SAFETY: places are registers or blocks of the operands; scratch is this thread's.
+                unsafe { self.block(&block, &mut places, home) }
+            });
+            if self.outputs.iter().any(|port| port.streams) {
+                stream_fence();
+            }
+        });
+    }
+
+    /// Loads, computes and stores one block. `places` says where each value is.
+    ///
+    /// # Safety
+    /// `home` gives each value a register of its own as long as it lives.
+    unsafe fn block(&self, block: &Block, places: &mut [*mut u8], home: impl Fn(usize) -> *mut u8) {
+        let &Block { rows, cols, offsets } = block;
+        let n = rows * cols;
+        let (from, to) = offsets.split_at(self.inputs.len());
+        let dense = |port: &Port| port.direct && is_dense(rows, cols, port.row, port.col);
+        // SAFETY: blocks lie inside their operands, registers hold a tile.
+        unsafe {
+            for (k, port) in self.inputs.iter().enumerate() {
+                let Place { ptr, row, col } = port.at(from[k]);
+                places[k] = if dense(port) {
+                    ptr
+                } else {
+                    load_block(
+                        port.dtype,
+                        home(k),
+                        Place::new(ptr.cast_const(), row, col),
+                        rows,
+                        cols,
+                    );
+                    home(k)
+                };
+            }
+            for (j, port) in self.outputs.iter().enumerate().filter(|(_, port)| port.direct) {
+                let value = self.program.outputs[j].0 as usize;
+                places[value] = if dense(port) { port.at(to[j]).ptr } else { home(value) };
+            }
+            let first_result = self.program.registers.len() - self.program.instrs.len();
+            for (i, instr) in self.program.instrs.iter().enumerate() {
+                let dst = places[first_result + i];
+                (instr.kernel)(dst, &instr.args.map(|x| places[x as usize].cast_const()), n);
+                if let Some(round) = instr.round {
+                    round(dst, &[dst.cast_const(); 3], n);
+                }
+            }
+            for (j, port) in self.outputs.iter().enumerate().filter(|(_, port)| !dense(port)) {
+                let value = places[self.program.outputs[j].0 as usize].cast_const();
+                let place = port.at(to[j]);
+                if port.streams
+                    && !is_narrow(port.dtype)
+                    && is_dense(rows, cols, port.row, port.col)
+                {
+                    stream_copy(place.ptr, value, n * port.dtype.size());
+                } else {
+                    store_block(port.dtype, place, value, rows, cols);
+                }
+            }
+        }
+    }
+}
+
+/// Whether memory form and register form differ.
+#[inline]
+fn is_narrow(dtype: DType) -> bool {
+    matches!(dtype, DType::I8 | DType::I16 | DType::U8 | DType::U16 | DType::F16 | DType::BF16)
+}
+
+/// A number in register form, rounded to its dtype.
+#[inline]
+pub fn register_bits(x: Scalar, dtype: DType) -> u64 {
+    match (x, dtype) {
+        (Scalar::Float(x), DType::F32) => (x as f32).to_bits().into(),
+        (Scalar::Float(x), DType::F64) => x.to_bits(),
+        (Scalar::Int(i), DType::F32) => (i as f32).to_bits().into(),
+        (Scalar::Int(i), DType::I64) => i as u64,
+        _ => converted_bits(x, dtype),
+    }
+}
+
+fn converted_bits(x: Scalar, dtype: DType) -> u64 {
+    let from = match x {
+        Scalar::Bool(_) | Scalar::Int(_) => Compute::I64,
+        Scalar::Uint(_) => Compute::U64,
+        Scalar::Float(_) => Compute::F64,
+    };
+    let (bits, mut out) = (x.register_bits(from), 0u64);
+    let arg = (&raw const bits).cast::<u8>();
+    // SAFETY: one element of at most eight bytes on either side.
+    unsafe { tile::cast(from, dtype)((&raw mut out).cast(), &[arg; 3], 1) };
+    out
+}
+
+/// Fills `n` elements of `size` bytes with the same bits.
+///
+/// # Safety
+/// `dst` is valid for `n` elements and aligned to them.
+#[inline]
+unsafe fn splat(dst: *mut u8, bits: u64, size: usize, n: usize) {
+    // SAFETY: as the caller's.
+    unsafe {
+        match size {
+            1 => dst.write_bytes(bits as u8, n),
+            4 => std::slice::from_raw_parts_mut(dst.cast::<u32>(), n).fill(bits as u32),
+            _ => std::slice::from_raw_parts_mut(dst.cast::<u64>(), n).fill(bits),
+        }
+    }
+}
+
+/// Calls `f` for ranges that cover `0..count`, each but the last a multiple of `unit` long: all at
+/// once, or on several threads where `work` (elements times instructions) is worth it.
+#[inline]
+pub(in crate::cpu) fn split(count: usize, work: usize, unit: usize, f: impl Fn(Range<usize>) + Sync) {
+    let threads = if work < PARALLEL { 1 } else { threads::num_threads() };
+    if threads <= 1 || count <= unit {
+        return f(0..count);
+    }
+    let chunk = count.div_ceil(threads * CHUNKS).next_multiple_of(unit);
+    threads::parallel_for(count.div_ceil(chunk), &|i| f(i * chunk..count.min((i + 1) * chunk)));
+}
+
+/// Calls `f` with at least `bytes` bytes of this thread's scratch memory, aligned to cache lines.
+fn with_scratch<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
+    #[repr(C, align(64))]
+    #[derive(Clone, Copy)]
+    struct Line([u8; 64]);
+    thread_local! {
+        static SCRATCH: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    }
+    // A nested call finds nothing and allocates its own.
+    let mut lines = SCRATCH.take();
+    if lines.len() * 64 < bytes {
+        lines.resize(bytes.div_ceil(64), Line([0; 64]));
+    }
+    let result = f(lines.as_mut_ptr().cast());
+    SCRATCH.set(lines);
+    result
+}

@@ -1,0 +1,325 @@
+//! Every layout, dtype and cut of a program against plain loops.
+
+use super::*;
+use crate::layout::Layout;
+use crate::shape::Shape;
+use crate::tile::{Map2, Map3, kernel2, kernel3};
+
+struct Sub;
+impl Map2<f32, f32> for Sub {
+    type Out = f32;
+    fn map(a: f32, b: f32) -> f32 {
+        a - b
+    }
+}
+struct Mul;
+impl Map2<f32, f32> for Mul {
+    type Out = f32;
+    fn map(a: f32, b: f32) -> f32 {
+        a * b
+    }
+}
+struct Less;
+impl Map2<f32, f32> for Less {
+    type Out = bool;
+    fn map(a: f32, b: f32) -> bool {
+        a < b
+    }
+}
+struct Where;
+impl Map3<bool, f32, f32> for Where {
+    type Out = f32;
+    fn map(c: bool, a: f32, b: f32) -> f32 {
+        if c { a } else { b }
+    }
+}
+
+fn sub() -> TileKernel {
+    kernel2::<Sub, f32, f32>()
+}
+fn mul() -> TileKernel {
+    kernel2::<Mul, f32, f32>()
+}
+fn less() -> TileKernel {
+    kernel2::<Less, f32, f32>()
+}
+fn select() -> TileKernel {
+    kernel3::<Where, bool, f32, f32>()
+}
+
+/// An array of `f(0), f(1), …` as a dtype, in C order.
+fn array(dtype: DType, sizes: &[usize], f: impl Fn(usize) -> f32) -> Array {
+    let out = Array::uninit(dtype, Shape::of(sizes)).unwrap();
+    let values: Vec<f32> = (0..out.count()).map(f).collect();
+    // SAFETY: the array is fresh and `values` has its count.
+    unsafe {
+        crate::cpu::convert::store(
+            dtype,
+            out.ptr_mut(),
+            1,
+            values.as_ptr().cast(),
+            values.len(),
+        )
+    };
+    out
+}
+
+fn numbers(i: usize) -> f32 {
+    (i.wrapping_mul(2654435761) % 20011) as f32 / 97.0 - 100.3
+}
+
+fn bytes(x: &Array) -> &[u8] {
+    assert!(x.is_contiguous());
+    // SAFETY: the elements are initialised.
+    unsafe { std::slice::from_raw_parts(x.ptr(), x.count() * x.dtype.size()) }
+}
+
+fn floats(x: &Array) -> Vec<f32> {
+    bytes(x).chunks(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect()
+}
+
+/// The value at each index of `shape`, read through the layout one element at a time.
+fn naive(x: &Array, shape: &[usize]) -> Vec<f32> {
+    let strides = x.layout.broadcast_strides(&Shape::of(shape));
+    let own = crate::layout::row_major(shape);
+    (0..shape.iter().product())
+        .map(|i| {
+            let offset: isize = (0..shape.len())
+                .map(|a| (i / own[a] as usize % shape[a]) as isize * strides[a])
+                .sum();
+            // SAFETY: the layout keeps inside its buffer.
+            unsafe { *x.ptr().cast::<f32>().offset(offset) }
+        })
+        .collect()
+}
+
+fn view(x: &Array, sizes: &[usize], strides: &[isize], offset: usize) -> Array {
+    x.view(Layout::strided(Shape::of(sizes), strides, offset))
+}
+
+/// `a - b` in a fresh array.
+fn difference(a: &Array, b: &Array, shape: &[usize]) -> Array {
+    let out = Array::uninit(a.dtype, Shape::of(shape)).unwrap();
+    // SAFETY: the output is fresh.
+    unsafe { map(sub(), &[Operand::Array(a), Operand::Array(b)], &out) };
+    out
+}
+
+/// Arrays that broadcast to `(rows, cols)` in every kind of layout.
+fn layouts(rows: usize, cols: usize) -> Vec<Array> {
+    let (r, c) = (rows as isize, cols as isize);
+    let x = array(DType::F32, &[4 * rows * cols + 8], numbers);
+    vec![
+        view(&x, &[rows, cols], &[c, 1], 0),
+        view(&x, &[rows, cols], &[c, 1], 3),
+        view(&x, &[rows, cols], &[1, r], 0),
+        view(&x, &[rows, cols], &[2 * c + 1, 2], 1),
+        view(&x, &[rows, cols], &[-c, -1], rows * cols),
+        view(&x, &[rows, cols], &[c, -1], cols),
+        view(&x, &[rows, cols], &[-1, r], rows),
+        view(&x, &[rows, 1], &[1, 1], 2),
+        view(&x, &[rows, 1], &[3, 1], 2),
+        view(&x, &[cols], &[1], 5),
+        view(&x, &[cols], &[-2], 2 * cols),
+        view(&x, &[1, 1], &[9, 9], 4),
+        view(&x, &[], &[], 6),
+        view(&x, &[rows, cols], &[0, 0], 7),
+    ]
+}
+
+#[test]
+fn every_layout_computes_the_same_as_a_plain_loop() {
+    for (rows, cols) in
+        [(1, 1), (1, 16), (7, 5), (3, 1500), (1500, 3), (70, 90), (300, 310), (0, 4), (4, 0)]
+    {
+        let all = layouts(rows, cols);
+        for a in &all {
+            for b in &all {
+                let out = difference(a, b, &[rows, cols]);
+                let (x, y) = (naive(a, &[rows, cols]), naive(b, &[rows, cols]));
+                let want: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x - y).collect();
+                assert_eq!(
+                    floats(&out),
+                    want,
+                    "({rows}, {cols}) {:?} {:?}",
+                    a.layout,
+                    b.layout
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn inner_axes_permute_in_any_order() {
+    let x = array(DType::F32, &[6 * 35 * 40], numbers);
+    let y = array(DType::F32, &[6, 35, 40], |i| i as f32);
+    for strides in
+        [[1400, 40, 1], [1, 6, 210], [35, 1, 210], [40, 240, 1], [1400, 1, 35], [1, 240, 6]]
+    {
+        let view = view(&x, &[6, 35, 40], &strides, 0);
+        let want: Vec<f32> =
+            naive(&view, &[6, 35, 40]).iter().enumerate().map(|(i, v)| v - i as f32).collect();
+        assert_eq!(floats(&difference(&view, &y, &[6, 35, 40])), want, "{strides:?}");
+    }
+}
+
+#[test]
+fn scalars_and_mixed_registers() {
+    for n in [0, 1, 16, 63, 64, 65, 3000] {
+        let a = array(DType::F32, &[n], numbers);
+        let mask = Array::uninit(DType::Bool, Shape::of(&[n])).unwrap();
+        let out = Array::uninit(DType::F32, Shape::of(&[n])).unwrap();
+        let three = Operand::Scalar(Scalar::Int(3), DType::F32);
+        // SAFETY: the outputs are fresh.
+        unsafe {
+            map(less(), &[Operand::Array(&a), three], &mask);
+            map(select(), &[Operand::Array(&mask), three, Operand::Array(&a)], &out);
+        }
+        let want: Vec<f32> =
+            floats(&a).iter().map(|&x| if x < 3.0 { 3.0 } else { x }).collect();
+        assert_eq!(floats(&out), want);
+    }
+}
+
+#[test]
+fn an_output_may_be_the_memory_of_an_input() {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let a = array(dtype, &[3000], numbers);
+        let b = array(dtype, &[3000], |i| numbers(i + 77));
+        let want = difference(&a, &b, &[3000]);
+        // SAFETY: nobody else reads `a`.
+        unsafe { map(sub(), &[Operand::Array(&a), Operand::Array(&b)], &a) };
+        assert_eq!(bytes(&a), bytes(&want), "{dtype}");
+    }
+}
+
+/// `((a - b) * a < b ? a : (a - b)) * s` and `a - b`, step by step and as one program.
+fn both_ways(dtype: DType, a: &Array, b: &Array, s: Scalar, shape: &[usize]) -> [Array; 4] {
+    let fresh = |dtype| Array::uninit(dtype, Shape::of(shape)).unwrap();
+    let [d, m, w, y] = [dtype; 4].map(fresh);
+    let c = fresh(DType::Bool);
+    let x = Operand::Array;
+    let mut builder = Builder::new(&[dtype, dtype], &[dtype]);
+    let (va, vb, vs) = (builder.input(0), builder.input(1), builder.scalar(0));
+    let vd = builder.push(sub(), &[va, vb], dtype);
+    let vm = builder.push(mul(), &[vd, va], dtype);
+    let vc = builder.push(less(), &[vm, vb], DType::Bool);
+    let vw = builder.push(select(), &[vc, va, vd], dtype);
+    let vy = builder.push(mul(), &[vw, vs], dtype);
+    let program = builder.finish(&[vy, vd]);
+    assert!(program.registers() < 7, "{} registers", program.registers());
+    let fused = [fresh(dtype), fresh(dtype)];
+    // SAFETY: the outputs are fresh.
+    unsafe {
+        map(sub(), &[x(a), x(b)], &d);
+        map(mul(), &[x(&d), x(a)], &m);
+        map(less(), &[x(&m), x(b)], &c);
+        map(select(), &[x(&c), x(a), x(&d)], &w);
+        map(mul(), &[x(&w), Operand::Scalar(s, dtype)], &y);
+        run(&program, &[a, b], &[s], &[&fused[0], &fused[1]]);
+    }
+    let [fused_y, fused_d] = fused;
+    [y, d, fused_y, fused_d]
+}
+
+#[test]
+fn a_fused_program_gives_the_bits_of_its_ops() {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for shape in [[1, 5], [40, 70], [2, 3000], [5000, 2]] {
+            let n = shape[0] * shape[1];
+            let a = array(dtype, &shape, numbers);
+            let flat = array(dtype, &[n + 3], |i| numbers(i + 1));
+            let turned = view(&flat, &shape, &[1, shape[0] as isize], 3);
+            let row = view(&flat, &[shape[1]], &[1], 0);
+            for b in [&a, &turned, &row] {
+                let [y, d, fused_y, fused_d] =
+                    both_ways(dtype, &a, b, Scalar::Float(0.3), &shape);
+                assert_eq!(bytes(&y), bytes(&fused_y), "{dtype} {shape:?}");
+                assert_eq!(bytes(&d), bytes(&fused_d), "{dtype} {shape:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_donated_input_is_read_before_it_is_overwritten() {
+    // The first output is written before the last instruction reads the input it replaces.
+    let a = array(DType::F32, &[5000], numbers);
+    let b = array(DType::F32, &[5000], |i| numbers(3 * i));
+    let mut builder = Builder::new(&[DType::F32; 2], &[]);
+    let (va, vb) = (builder.input(0), builder.input(1));
+    let d = builder.push(sub(), &[va, vb], DType::F32);
+    let m = builder.push(mul(), &[va, vb], DType::F32);
+    let program = builder.finish(&[d, m]);
+    let want: Vec<(f32, f32)> =
+        floats(&a).iter().zip(floats(&b)).map(|(a, b)| (a - b, a * b)).collect();
+    // SAFETY: nobody else reads the inputs, each of which is replaced by an output.
+    unsafe { run(&program, &[&a, &b], &[], &[&a, &b]) };
+    assert_eq!(floats(&a).into_iter().zip(floats(&b)).collect::<Vec<_>>(), want);
+}
+
+#[test]
+fn inputs_and_scalars_can_be_outputs() {
+    let a = array(DType::F32, &[50, 40], numbers);
+    let turned = view(&a, &[40, 50], &[1, 40], 0);
+    let mut builder = Builder::new(&[DType::F32], &[DType::F16]);
+    let (x, s) = (builder.input(0), builder.scalar(0));
+    let half = builder.cast(x, DType::BF16);
+    let program = builder.finish(&[x, s, half, half]);
+    let dtypes = [DType::F32, DType::F16, DType::BF16, DType::BF16];
+    let out = dtypes.map(|dtype| Array::uninit(dtype, Shape::of(&[40, 50])).unwrap());
+    // SAFETY: the outputs are fresh.
+    unsafe { run(&program, &[&turned], &[Scalar::Float(0.1)], &out.each_ref()) };
+    assert_eq!(floats(&out[0]), naive(&turned, &[40, 50]));
+    assert!(bytes(&out[1]).chunks(2).all(|c| c == 0x2e66u16.to_le_bytes()));
+    assert_eq!(bytes(&out[2]), bytes(&out[3]));
+}
+
+#[test]
+fn scalars_round_to_their_dtype() {
+    let bits = |x: f64, dtype| register_bits(Scalar::Float(x), dtype);
+    assert_eq!(bits(0.1, DType::F32) as u32, 0.1f32.to_bits());
+    assert_eq!(bits(0.1, DType::F16) as u32, 0.099975586f32.to_bits());
+    assert_eq!(bits(1e12, DType::I32) as u32 as i32, i32::MAX);
+    assert_eq!(bits(f64::NAN, DType::U64), 0);
+    assert_eq!(register_bits(Scalar::Int(300), DType::U8), 44);
+    assert_eq!(
+        register_bits(Scalar::Uint(u64::MAX), DType::F16) as u32,
+        f32::INFINITY.to_bits()
+    );
+    assert_eq!(register_bits(Scalar::Bool(true), DType::BF16) as u32, 1f32.to_bits());
+}
+
+#[test]
+fn the_count_of_threads_does_not_matter() {
+    let shape = [700, 500];
+    let a = array(DType::F16, &shape, numbers);
+    let b = view(&array(DType::F16, &[350_000], |i| numbers(i + 5)), &shape, &[1, 700], 0);
+    let before = threads::num_threads();
+    let results = [1, 2, 3].map(|n| {
+        threads::set_num_threads(n);
+        both_ways(DType::F16, &a, &b, Scalar::Float(1.7), &shape)
+    });
+    threads::set_num_threads(before);
+    for other in &results[1..] {
+        assert!(results[0].iter().zip(other).all(|(x, y)| bytes(x) == bytes(y)));
+    }
+}
+
+#[test]
+fn results_streamed_past_the_caches_are_the_same() {
+    let n = STREAM / 4 + 3 * TILE + 5;
+    let a = array(DType::F32, &[n], numbers);
+    let b = array(DType::F32, &[n], |i| numbers(i + 9));
+    let [y, d, fused_y, fused_d] = both_ways(DType::F32, &a, &b, Scalar::Float(0.7), &[n]);
+    // Small pieces are not streamed.
+    for start in [0, n / 3, n - 2000] {
+        let part = |x: &Array| view(x, &[2000], &[1], start);
+        let want =
+            both_ways(DType::F32, &part(&a), &part(&b), Scalar::Float(0.7), &[2000]);
+        assert_eq!(bytes(&part(&y)), bytes(&want[0]));
+        assert_eq!(bytes(&part(&d)), bytes(&want[1]));
+    }
+    assert!(bytes(&y) == bytes(&fused_y) && bytes(&d) == bytes(&fused_d));
+}
