@@ -165,7 +165,7 @@ macro_rules! multiversion {
 pub unsafe fn stream_copy(dst: *mut u8, src: *const u8, bytes: usize) {
     let mut done = 0;
     #[cfg(target_arch = "x86_64")]
-    if dst as usize % 64 == 0 {
+    if (dst as usize).is_multiple_of(64) {
         done = bytes & !63;
         // SAFETY: inside both and aligned; the processor has the level.
         unsafe {

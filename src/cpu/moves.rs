@@ -228,8 +228,8 @@ unsafe fn square<T: Copy>(dst: *mut T, dst_row: isize, src: *const T, src_col: i
     unsafe {
         let lines: [[T; SIDE]; SIDE] =
             std::array::from_fn(|c| src.offset(c as isize * src_col).cast::<[T; SIDE]>().read());
-        for r in 0..SIDE {
-            let row: [T; SIDE] = std::array::from_fn(|c| lines[c][r]);
+        let rows: [[T; SIDE]; SIDE] = std::array::from_fn(|r| std::array::from_fn(|c| lines[c][r]));
+        for (r, row) in rows.into_iter().enumerate() {
             dst.offset(r as isize * dst_row).cast::<[T; SIDE]>().write(row);
         }
     }

@@ -3,9 +3,11 @@
 
 use std::marker::PhantomData;
 
-use super::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, f64_to_bf16, f64_to_f16};
 use super::{Map1, TileKernel, kernel1};
 use crate::dtype::{Compute, DType};
+use crate::scalar::half::{
+    bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, f64_to_bf16, f64_to_f16,
+};
 
 /// The bits of a half-precision number, to tell it from an integer.
 #[derive(Clone, Copy)]

@@ -5,7 +5,6 @@
 //! in a tile, so results do not depend on how work is cut into tiles.
 
 mod convert;
-mod half;
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -120,10 +119,11 @@ impl<F: Map3<A, B, C>, A: Copy, B: Copy, C: Copy> Body for Ternary<F, A, B, C> {
 }
 
 multiversion! {
-    /// The loop of every kernel.
+    /// The loop of every kernel; only its versions are used.
     ///
     /// # Safety
     /// As for [`TileKernel`].
+    #[allow(dead_code)]
     unsafe fn run[B](dst: *mut u8, args: &[*const u8; 3], n: usize) where [B: Body] {
         let dst = dst.cast::<B::Out>();
         let mut i = 0;
@@ -132,8 +132,8 @@ multiversion! {
             while i + BLOCK <= n {
                 let loaded = B::load::<BLOCK>(args, i);
                 let mut out = [MaybeUninit::<B::Out>::uninit(); BLOCK];
-                for k in 0..BLOCK {
-                    out[k].write(B::at(&loaded, k));
+                for (k, y) in out.iter_mut().enumerate() {
+                    y.write(B::at(&loaded, k));
                 }
                 dst.add(i).cast::<[MaybeUninit<B::Out>; BLOCK]>().write(out);
                 i += BLOCK;

@@ -13,10 +13,10 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use crate::array::Array;
 use crate::cpu::convert::{load_block, store_block};
 use crate::cpu::moves::{Place, is_dense};
 use crate::cpu::nest::{Block, Nest};
-use crate::array::Array;
 use crate::dtype::{Compute, DType, Scalar};
 use crate::layout::Strides;
 use crate::simd::{stream_copy, stream_fence};
@@ -452,7 +452,12 @@ unsafe fn splat(dst: *mut u8, bits: u64, size: usize, n: usize) {
 /// Calls `f` for ranges that cover `0..count`, each but the last a multiple of `unit` long: all at
 /// once, or on several threads where `work` (elements times instructions) is worth it.
 #[inline]
-pub(in crate::cpu) fn split(count: usize, work: usize, unit: usize, f: impl Fn(Range<usize>) + Sync) {
+pub(in crate::cpu) fn split(
+    count: usize,
+    work: usize,
+    unit: usize,
+    f: impl Fn(Range<usize>) + Sync,
+) {
     let threads = if work < PARALLEL { 1 } else { threads::num_threads() };
     if threads <= 1 || count <= unit {
         return f(0..count);

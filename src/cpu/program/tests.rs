@@ -53,13 +53,7 @@ fn array(dtype: DType, sizes: &[usize], f: impl Fn(usize) -> f32) -> Array {
     let values: Vec<f32> = (0..out.count()).map(f).collect();
     // SAFETY: the array is fresh and `values` has its count.
     unsafe {
-        crate::cpu::convert::store(
-            dtype,
-            out.ptr_mut(),
-            1,
-            values.as_ptr().cast(),
-            values.len(),
-        )
+        crate::cpu::convert::store(dtype, out.ptr_mut(), 1, values.as_ptr().cast(), values.len())
     };
     out
 }
@@ -138,13 +132,7 @@ fn every_layout_computes_the_same_as_a_plain_loop() {
                 let out = difference(a, b, &[rows, cols]);
                 let (x, y) = (naive(a, &[rows, cols]), naive(b, &[rows, cols]));
                 let want: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x - y).collect();
-                assert_eq!(
-                    floats(&out),
-                    want,
-                    "({rows}, {cols}) {:?} {:?}",
-                    a.layout,
-                    b.layout
-                );
+                assert_eq!(floats(&out), want, "({rows}, {cols}) {:?} {:?}", a.layout, b.layout);
             }
         }
     }
@@ -176,8 +164,7 @@ fn scalars_and_mixed_registers() {
             map(less(), &[Operand::Array(&a), three], &mask);
             map(select(), &[Operand::Array(&mask), three, Operand::Array(&a)], &out);
         }
-        let want: Vec<f32> =
-            floats(&a).iter().map(|&x| if x < 3.0 { 3.0 } else { x }).collect();
+        let want: Vec<f32> = floats(&a).iter().map(|&x| if x < 3.0 { 3.0 } else { x }).collect();
         assert_eq!(floats(&out), want);
     }
 }
@@ -233,8 +220,7 @@ fn a_fused_program_gives_the_bits_of_its_ops() {
             let turned = view(&flat, &shape, &[1, shape[0] as isize], 3);
             let row = view(&flat, &[shape[1]], &[1], 0);
             for b in [&a, &turned, &row] {
-                let [y, d, fused_y, fused_d] =
-                    both_ways(dtype, &a, b, Scalar::Float(0.3), &shape);
+                let [y, d, fused_y, fused_d] = both_ways(dtype, &a, b, Scalar::Float(0.3), &shape);
                 assert_eq!(bytes(&y), bytes(&fused_y), "{dtype} {shape:?}");
                 assert_eq!(bytes(&d), bytes(&fused_d), "{dtype} {shape:?}");
             }
@@ -284,10 +270,7 @@ fn scalars_round_to_their_dtype() {
     assert_eq!(bits(1e12, DType::I32) as u32 as i32, i32::MAX);
     assert_eq!(bits(f64::NAN, DType::U64), 0);
     assert_eq!(register_bits(Scalar::Int(300), DType::U8), 44);
-    assert_eq!(
-        register_bits(Scalar::Uint(u64::MAX), DType::F16) as u32,
-        f32::INFINITY.to_bits()
-    );
+    assert_eq!(register_bits(Scalar::Uint(u64::MAX), DType::F16) as u32, f32::INFINITY.to_bits());
     assert_eq!(register_bits(Scalar::Bool(true), DType::BF16) as u32, 1f32.to_bits());
 }
 
@@ -316,8 +299,7 @@ fn results_streamed_past_the_caches_are_the_same() {
     // Small pieces are not streamed.
     for start in [0, n / 3, n - 2000] {
         let part = |x: &Array| view(x, &[2000], &[1], start);
-        let want =
-            both_ways(DType::F32, &part(&a), &part(&b), Scalar::Float(0.7), &[2000]);
+        let want = both_ways(DType::F32, &part(&a), &part(&b), Scalar::Float(0.7), &[2000]);
         assert_eq!(bytes(&part(&y)), bytes(&want[0]));
         assert_eq!(bytes(&part(&d)), bytes(&want[1]));
     }
