@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn bfloat16_is_exact() {
-        every_pattern(bf16_value, |h| bf16_quiet(h), f32_to_bf16, f64_to_bf16, 0x40);
+        every_pattern(bf16_value, bf16_quiet, f32_to_bf16, f64_to_bf16, 0x40);
         every_boundary(bf16_value, f32_to_bf16, f64_to_bf16, 0x7f80);
         assert_eq!([f32_to_bf16(f32::MAX), f64_to_bf16(-1e300)], [0x7f80, 0xff80]);
         assert_eq!(f64_to_bf16(-5e-324), 0x8000);

@@ -143,7 +143,7 @@ pub fn log2<S: Float>(x: S) -> S {
 pub fn log10<S: Float>(x: S) -> S {
     let log10_2 = Pair::constant(
         (0.3010300099849701, -1.4320989e-08),
-        (0.3010299956639812, -2.8037281277851704e-18),
+        (std::f64::consts::LOG10_2, -2.8037281277851704e-18),
     );
     special(x, log2_pair(x).times(log10_2).value())
 }

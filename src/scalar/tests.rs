@@ -34,8 +34,8 @@ fn samples32() -> Vec<f32> {
     for scale in [1.0, 3.0, 11.0, 110.0, 1.0e5] {
         xs.extend((0..80_000).map(|i| ((i as f64 / 40_000.0 - 1.0) * scale) as f32));
     }
-    for center in [0.25f32, 0.4, 0.41421356, 0.5, 0.70710678, 1.0, 1.4142135, 2.0, 3.1415927, 10.1]
-    {
+    use std::f32::consts::{FRAC_1_SQRT_2, PI, SQRT_2};
+    for center in [0.25f32, 0.4, 0.41421356, 0.5, FRAC_1_SQRT_2, 1.0, SQRT_2, 2.0, PI, 10.1] {
         let bits = center.to_bits();
         let around = (bits - 2000..bits + 2000).map(f32::from_bits);
         xs.extend(around.flat_map(|x| [x, -x]));
@@ -290,10 +290,13 @@ const SPECIAL: [f64; 26] = {
     ]
 };
 
+/// A function's name, both its widths, and std's.
+type Case<'a, Double, Single> = (&'a str, Double, Single, Double);
+
 #[test]
 fn special_values_of_one_argument() {
     // In both widths; std's functions follow IEEE 754.
-    let functions: &[(&str, fn(f64) -> f64, fn(f32) -> f32, fn(f64) -> f64)] = &[
+    let functions: &[Case<fn(f64) -> f64, fn(f32) -> f32>] = &[
         ("acos", acos, acos, f64::acos),
         ("acosh", acosh, acosh, f64::acosh),
         ("asin", asin, asin, f64::asin),
@@ -328,8 +331,7 @@ fn special_values_of_one_argument() {
 
 #[test]
 fn special_values_of_two_arguments() {
-    type Double = fn(f64, f64) -> f64;
-    let functions: &[(&str, Double, fn(f32, f32) -> f32, Double)] = &[
+    let functions: &[Case<fn(f64, f64) -> f64, fn(f32, f32) -> f32>] = &[
         ("pow", pow, pow, f64::powf),
         ("atan2", atan2, atan2, f64::atan2),
         ("hypot", hypot, hypot, f64::hypot),
@@ -365,7 +367,8 @@ fn angles_without_end_have_no_sine() {
 #[test]
 fn limits_of_other_functions() {
     let (inf, nan) = (f64::INFINITY, f64::NAN);
-    let cases: &[(&str, fn(f64) -> f64, &[(f64, f64)])] = &[
+    type Limits<'a> = (&'a str, fn(f64) -> f64, &'a [(f64, f64)]);
+    let cases: &[Limits] = &[
         ("erf", erf, &[(0.0, 0.0), (-0.0, -0.0), (inf, 1.0), (-inf, -1.0), (nan, nan)]),
         ("erfc", erfc, &[(0.0, 1.0), (inf, 0.0), (-inf, 2.0), (30.0, 0.0), (nan, nan)]),
         ("erfinv", erfinv, &[(-0.0, -0.0), (1.0, inf), (-1.0, -inf), (1.5, nan), (nan, nan)]),
@@ -461,7 +464,7 @@ macro_rules! integer_laws {
                 assert_eq!((x.maximum(y).0, x.minimum(y).0), (a.max(b), a.min(b)));
             }
             for a in values {
-                assert_eq!(Scalar::abs(Wrapping(a)).0, (a as i128).abs() as $int);
+                assert_eq!(Scalar::abs(Wrapping(a)).0, (a as i128).unsigned_abs() as $int);
                 assert_eq!(Wrapping(a).sign().0, (a as i128).signum() as $int);
             }
         }

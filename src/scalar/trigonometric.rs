@@ -73,7 +73,7 @@ const ATAN: Polynomial<5, 11> = Polynomial(
 fn quarter_pi<S: Float>() -> Pair<S> {
     Pair::constant(
         (0.7853981852531433, -2.1855694e-08),
-        (0.7853981633974483, 3.061616997868383e-17),
+        (std::f64::consts::FRAC_PI_4, 3.061616997868383e-17),
     )
 }
 
