@@ -193,6 +193,8 @@ catalogue! {
     /// A request that the machine or the limit refuses, before anything was allocated.
     out_of_memory(bytes, live, limit) => Memory,
         "out of memory: {bytes} bytes asked for, {live} bytes live{limit}";
+    /// An exception raised by code of the user's that the engine called.
+    foreign(text) => Internal, "{text}";
     /// A defect of the engine: never the caller's fault.
     internal(what) => Internal, "internal error: {what}; this is a defect of wengert, please report it";
 }

@@ -1,0 +1,385 @@
+//! Python arguments by declared parameters: the one parser behind every function and method.
+
+use std::os::raw::c_char;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use smallvec::SmallVec;
+
+use super::convert;
+use super::dtype;
+use super::errors::OrRaise;
+use super::tensor;
+use crate::dtype::Scalar;
+use crate::engine::random;
+use crate::engine::tape::{Operand, Value};
+use crate::error;
+use crate::ops::declare::{Attr, Param, ParamKind, number};
+
+/// A parsed operand.
+#[derive(Clone)]
+pub enum Held {
+    /// A tensor's value, sharing its memory
+    Value(Value),
+    /// A Python number
+    Scalar(Scalar),
+}
+
+impl Held {
+    /// As the engine takes it.
+    pub fn operand(&self) -> Operand<'_> {
+        match self {
+            Held::Value(value) => Operand::Value(value),
+            Held::Scalar(scalar) => Operand::Scalar(*scalar),
+        }
+    }
+}
+
+/// The parsed arguments of one call.
+#[derive(Default)]
+pub struct Parsed {
+    /// One attribute per parameter
+    pub attributes: SmallVec<[Attr; 8]>,
+    /// The operands that the attributes refer to, in order
+    pub operands: SmallVec<[Held; 4]>,
+}
+
+/// A declared signature, ready for matching.
+pub struct Signature {
+    /// The op's name
+    pub name: &'static str,
+    /// The parameters
+    pub params: &'static [Param],
+    /// Interned names, for comparison by address
+    names: Vec<Py<PyAny>>,
+    defaults: Vec<Option<Attr>>,
+}
+
+type Slots = SmallVec<[*mut ffi::PyObject; 12]>;
+
+impl Signature {
+    /// Prepares a declaration.
+    pub fn new(py: Python<'_>, name: &'static str, params: &'static [Param]) -> Signature {
+        let intern = |p: &Param| pyo3::types::PyString::intern(py, p.name).into_any().unbind();
+        let default = |p: &Param| p.default.map(crate::ops::declare::parse_default);
+        Signature {
+            name,
+            params,
+            names: params.iter().map(intern).collect(),
+            defaults: params.iter().map(default).collect(),
+        }
+    }
+
+    /// Parses a call.
+    ///
+    /// # Safety
+    /// `args` holds `count` positional arguments followed by one for each name in `keywords`.
+    pub unsafe fn parse(
+        &self,
+        py: Python<'_>,
+        args: &[*mut ffi::PyObject],
+        count: usize,
+        keywords: *mut ffi::PyObject,
+    ) -> PyResult<Parsed> {
+        // SAFETY: as the caller's.
+        let (slots, rest) = unsafe { self.place(args, count, keywords)? };
+        let mut parsed = Parsed::default();
+        for (i, param) in self.params.iter().enumerate() {
+            let attr = if let (Some(rest), true) = (&rest, Some(i) == self.variadic()) {
+                parse_many(py, self.name, param, rest, &mut parsed.operands)?
+            } else if slots[i].is_null() {
+                self.default(py, i, &mut parsed.operands)?
+            } else {
+                // SAFETY: a borrowed argument, alive during the call.
+                let object = unsafe { Bound::from_borrowed_ptr(py, slots[i]) };
+                parse_one(self.name, param, &object, &mut parsed.operands)?
+            };
+            parsed.attributes.push(attr);
+        }
+        Ok(parsed)
+    }
+
+    /// The parameter that takes several positional arguments: the last positional one, where it is
+    /// a shape or a sequence of tensors.
+    fn variadic(&self) -> Option<usize> {
+        let last = self.params.iter().rposition(|p| !p.keyword_only)?;
+        matches!(self.params[last].kind, ParamKind::Shape | ParamKind::Tensors).then_some(last)
+    }
+
+    /// Matches arguments with parameters.
+    #[allow(clippy::type_complexity)]
+    unsafe fn place(
+        &self,
+        args: &[*mut ffi::PyObject],
+        count: usize,
+        keywords: *mut ffi::PyObject,
+    ) -> PyResult<(Slots, Option<Slots>)> {
+        let mut slots: Slots = SmallVec::from_elem(std::ptr::null_mut(), self.params.len());
+        let positional = self.params.iter().filter(|p| !p.keyword_only).count();
+        let mut rest = None;
+        let mut direct = count;
+        if let Some(last) = self.variadic() {
+            if count > last + 1 {
+                rest = Some(SmallVec::from_slice(&args[last..count]));
+                direct = last;
+            }
+        }
+        if direct > positional {
+            let message = format!("{}: takes {positional} positional arguments, got {count}", self.name);
+            return Err(PyTypeError::new_err(message));
+        }
+        slots[..direct].copy_from_slice(&args[..direct]);
+        // SAFETY: a tuple of names, or null.
+        let named = if keywords.is_null() { 0 } else { unsafe { ffi::PyTuple_Size(keywords) } };
+        for k in 0..named {
+            // SAFETY: `k` is inside the tuple.
+            let name = unsafe { ffi::PyTuple_GetItem(keywords, k) };
+            let Some(i) = self.find(name) else {
+                return Err(PyTypeError::new_err(format!(
+                    "{}: unexpected keyword argument '{}'; it takes {}",
+                    self.name,
+                    text(name),
+                    self.params.iter().map(|p| p.name).collect::<Vec<_>>().join(", "),
+                )));
+            };
+            if !slots[i].is_null() || (rest.is_some() && Some(i) == self.variadic()) {
+                let message = format!("{}: argument '{}' given twice", self.name, self.params[i].name);
+                return Err(PyTypeError::new_err(message));
+            }
+            slots[i] = args[count + k as usize];
+        }
+        Ok((slots, rest))
+    }
+
+    fn find(&self, name: *mut ffi::PyObject) -> Option<usize> {
+        let same = |n: &Py<PyAny>| n.as_ptr() == name;
+        self.names.iter().position(same).or_else(|| {
+            let name = text(name);
+            self.params.iter().position(|p| p.name == name)
+        })
+    }
+
+    fn default(&self, py: Python<'_>, i: usize, operands: &mut SmallVec<[Held; 4]>) -> PyResult<Attr> {
+        let param = &self.params[i];
+        match (&self.defaults[i], param.kind) {
+            (_, ParamKind::Key) => {
+                operands.push(Held::Value(random::key_value(random::next_key()).or_raise(py)?));
+                Ok(Attr::Operand)
+            }
+            (None, _) => Err(PyTypeError::new_err(format!("{}: missing argument '{}'", self.name, param.name))),
+            (Some(attr), ParamKind::Number | ParamKind::MaybeNumber | ParamKind::Tensor(_)) => match number(attr) {
+                Some(scalar) => {
+                    operands.push(Held::Scalar(scalar));
+                    Ok(Attr::Operand)
+                }
+                None => Ok(attr.clone()),
+            },
+            (Some(attr), _) => Ok(attr.clone()),
+        }
+    }
+}
+
+fn text(name: *mut ffi::PyObject) -> String {
+    // SAFETY: keyword names are strings; a failure leaves an exception, which is cleared.
+    unsafe {
+        let mut length = 0;
+        let utf8 = ffi::PyUnicode_AsUTF8AndSize(name, &mut length);
+        if utf8.is_null() {
+            ffi::PyErr_Clear();
+            return String::new();
+        }
+        let bytes = std::slice::from_raw_parts(utf8.cast::<u8>(), length as usize);
+        String::from_utf8_lossy(bytes).into_owned()
+    }
+}
+
+fn refuse(op: &str, param: &Param, want: &str, object: &Bound<'_, PyAny>) -> PyErr {
+    let kind = object.get_type().name().map(|n| n.to_string()).unwrap_or_default();
+    let what = format!("argument '{}' must be {want}", param.name);
+    super::errors::to_python(object.py(), error::bad_type(op, what, format!("got {kind}")))
+}
+
+/// Several positional arguments for one parameter.
+fn parse_many(
+    py: Python<'_>,
+    op: &str,
+    param: &Param,
+    rest: &[*mut ffi::PyObject],
+    operands: &mut SmallVec<[Held; 4]>,
+) -> PyResult<Attr> {
+    // SAFETY: borrowed arguments, alive during the call.
+    let objects = rest.iter().map(|&object| unsafe { Bound::from_borrowed_ptr(py, object) });
+    if param.kind == ParamKind::Tensors {
+        for object in objects {
+            operands.push(operand(op, param, &object)?);
+        }
+        return Ok(Attr::Operands(rest.len() as u32));
+    }
+    let ints: PyResult<SmallVec<[i64; 6]>> =
+        objects.map(|object| index(&object).ok_or_else(|| refuse(op, param, "ints", &object))).collect();
+    Ok(Attr::Ints(ints?))
+}
+
+fn parse_one(
+    op: &str,
+    param: &Param,
+    object: &Bound<'_, PyAny>,
+    operands: &mut SmallVec<[Held; 4]>,
+) -> PyResult<Attr> {
+    let none = object.is_none();
+    let no = |want: &str| Err(refuse(op, param, want, object));
+    Ok(match param.kind {
+        ParamKind::MaybeTensor(_) | ParamKind::MaybeNumber if none => Attr::None,
+        ParamKind::Tensor(_) | ParamKind::MaybeTensor(_) | ParamKind::Number | ParamKind::MaybeNumber => {
+            operands.push(operand(op, param, object)?);
+            Attr::Operand
+        }
+        ParamKind::Key if none => {
+            operands.push(Held::Value(random::key_value(random::next_key()).or_raise(object.py())?));
+            Attr::Operand
+        }
+        ParamKind::Key => {
+            operands.push(operand(op, param, object)?);
+            Attr::Operand
+        }
+        ParamKind::Tensors => {
+            let Ok(items) = object.try_iter() else { return no("a sequence of tensors") };
+            let mut count = 0;
+            for item in items {
+                operands.push(operand(op, param, &item?)?);
+                count += 1;
+            }
+            Attr::Operands(count)
+        }
+        ParamKind::Bool => match truth(object) {
+            Some(b) => Attr::Bool(b),
+            None => return no("a bool"),
+        },
+        ParamKind::MaybeInt | ParamKind::Ints | ParamKind::MaybeFloat if none => Attr::None,
+        ParamKind::Int | ParamKind::MaybeInt => match index(object) {
+            Some(n) => Attr::Int(n),
+            None => return no("an int"),
+        },
+        ParamKind::Float | ParamKind::MaybeFloat => match float(object) {
+            Some(x) => Attr::Float(x),
+            None => return no("a float"),
+        },
+        ParamKind::Ints | ParamKind::Shape => {
+            if let Some(n) = index(object) {
+                return Ok(Attr::Int(n));
+            }
+            let is_text = object.is_instance_of::<pyo3::types::PyString>();
+            match object.try_iter() {
+                Ok(items) if !is_text => {
+                    let mut ints: SmallVec<[i64; 6]> = SmallVec::new();
+                    for item in items {
+                        let item = item?;
+                        let Some(n) = index(&item) else { return no("an int or a tuple of ints") };
+                        ints.push(n);
+                    }
+                    Attr::Ints(ints)
+                }
+                _ => return no("an int or a tuple of ints"),
+            }
+        }
+        ParamKind::MaybeDType if none => Attr::None,
+        ParamKind::DType | ParamKind::MaybeDType => Attr::DType(dtype::extract(op, object)?),
+        ParamKind::Word(_) | ParamKind::Text => match object.extract::<String>() {
+            Ok(text) => Attr::Text(text.into()),
+            Err(_) => return no("a string"),
+        },
+        ParamKind::MaybeDevice => {
+            convert::check_device(op, object)?;
+            Attr::None
+        }
+    })
+}
+
+/// A tensor or number; arrays of others convert.
+fn operand(op: &str, param: &Param, object: &Bound<'_, PyAny>) -> PyResult<Held> {
+    // SAFETY: a live object.
+    if let Some(tensor) = unsafe { tensor::downcast(object.as_ptr()) } {
+        return Ok(Held::Value(tensor.value()));
+    }
+    if let Some(scalar) = scalar(object.as_ptr()) {
+        return Ok(Held::Scalar(scalar));
+    }
+    match convert::from_object(op, object, None)? {
+        Some(value) => Ok(Held::Value(value)),
+        None => Err(refuse(op, param, "a tensor, an array or a number", object)),
+    }
+}
+
+/// A Python number as a weak scalar; integers beyond 64 bits are none.
+#[inline]
+pub fn scalar(object: *mut ffi::PyObject) -> Option<Scalar> {
+    // SAFETY: a live object; every branch checks the type first and clears what fails.
+    unsafe {
+        if ffi::PyFloat_CheckExact(object) != 0 {
+            return Some(Scalar::Float(ffi::PyFloat_AS_DOUBLE(object)));
+        }
+        if ffi::PyBool_Check(object) != 0 {
+            return Some(Scalar::Bool(object == ffi::Py_True()));
+        }
+        if ffi::PyLong_Check(object) != 0 {
+            let mut overflow = 0;
+            let n = ffi::PyLong_AsLongLongAndOverflow(object, &mut overflow);
+            if overflow == 0 {
+                return Some(Scalar::Int(n));
+            }
+            let n = ffi::PyLong_AsUnsignedLongLong(object);
+            if !ffi::PyErr_Occurred().is_null() {
+                ffi::PyErr_Clear();
+                return None;
+            }
+            return Some(Scalar::Uint(n));
+        }
+        if ffi::PyFloat_Check(object) != 0 {
+            return Some(Scalar::Float(ffi::PyFloat_AsDouble(object)));
+        }
+    }
+    None
+}
+
+/// An int, or anything with `__index__` (bools are refused: `axis=True` is a mistake).
+pub fn index(object: &Bound<'_, PyAny>) -> Option<i64> {
+    // SAFETY: a live object; a failed conversion is cleared.
+    unsafe {
+        if ffi::PyBool_Check(object.as_ptr()) != 0 || ffi::PyIndex_Check(object.as_ptr()) == 0 {
+            return None;
+        }
+        let n = ffi::PyNumber_AsSsize_t(object.as_ptr(), std::ptr::null_mut());
+        if n == -1 && !ffi::PyErr_Occurred().is_null() {
+            ffi::PyErr_Clear();
+            return None;
+        }
+        Some(n as i64)
+    }
+}
+
+fn truth(object: &Bound<'_, PyAny>) -> Option<bool> {
+    match scalar(object.as_ptr()) {
+        Some(Scalar::Bool(b)) => Some(b),
+        Some(Scalar::Int(0)) => Some(false),
+        Some(Scalar::Int(1)) => Some(true),
+        Some(_) => None,
+        None => object.get_type().name().is_ok_and(|n| n == "bool").then(|| object.is_truthy().unwrap_or(false)),
+    }
+}
+
+fn float(object: &Bound<'_, PyAny>) -> Option<f64> {
+    match scalar(object.as_ptr()) {
+        Some(Scalar::Bool(_)) => None,
+        Some(scalar) => Some(scalar.as_f64()),
+        // SAFETY: a live object.
+        None if unsafe { tensor::downcast(object.as_ptr()) }.is_some() => None,
+        None => object.extract::<f64>().ok(),
+    }
+}
+
+/// A C string that lives as long as the program.
+pub fn leak(text: String) -> *const c_char {
+    let text = std::ffi::CString::new(text.replace('\0', " ")).unwrap_or_default();
+    Box::leak(text.into_boxed_c_str()).as_ptr()
+}

@@ -1,0 +1,113 @@
+//! Sites from Python frames: interned code objects and instruction offsets.
+//!
+//! Frames of wengert's own Python files are passed over, so that a node made inside `nn` is
+//! attributed to the user's line.
+
+use std::os::raw::c_int;
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+use rustc_hash::FxHashMap;
+
+use crate::engine::site::{Provider, Site, install};
+
+unsafe extern "C" {
+    fn PyFrame_GetLasti(frame: *mut ffi::PyFrameObject) -> c_int;
+}
+
+/// Code objects seen so far, kept alive by the table; a site holds the number of one.
+#[derive(Default)]
+struct Codes {
+    numbers: FxHashMap<usize, u32>,
+    objects: Vec<Py<PyAny>>,
+    internal: Vec<bool>,
+}
+
+static CODES: Mutex<Option<Codes>> = Mutex::new(None);
+
+/// More code objects than this are not told apart: a program that makes code without end must not
+/// make the table grow without end.
+const LIMIT: usize = 1 << 16;
+
+/// Lets the engine ask for the running line.
+pub fn start() {
+    install(Provider { current, describe });
+}
+
+fn number(code: *mut ffi::PyObject) -> (u32, bool) {
+    let mut codes = CODES.lock();
+    let codes = codes.get_or_insert_with(Codes::default);
+    if let Some(&n) = codes.numbers.get(&(code as usize)) {
+        return (n, codes.internal[n as usize - 1]);
+    }
+    if codes.objects.len() >= LIMIT {
+        return (0, false);
+    }
+    // SAFETY: recording happens on an attached thread (sites are pinned before detaching).
+    let py = unsafe { Python::assume_attached() };
+    // SAFETY: the code object is alive: a running frame holds it.
+    let object: Py<PyAny> = unsafe { Py::from_borrowed_ptr(py, code) };
+    let file = object.getattr(py, "co_filename").and_then(|f| f.extract::<String>(py));
+    let internal = file.is_ok_and(|f| is_internal(&f));
+    codes.objects.push(object);
+    codes.internal.push(internal);
+    let n = codes.objects.len() as u32;
+    codes.numbers.insert(code as usize, n);
+    (n, internal)
+}
+
+/// Where wengert's own Python files lie.
+static PACKAGE: OnceLock<String> = OnceLock::new();
+
+/// Says where the package's own files lie: provenance looks through them.
+#[pyfunction]
+pub fn _set_package(directory: String) {
+    let _ = PACKAGE.set(directory);
+}
+
+fn is_internal(file: &str) -> bool {
+    PACKAGE.get().is_some_and(|package| file.starts_with(package.as_str()))
+}
+
+fn current() -> Site {
+    // SAFETY: called on an attached thread; every reference taken is released.
+    unsafe {
+        let mut frame = ffi::PyThreadState_GetFrame(ffi::PyThreadState_Get());
+        while !frame.is_null() {
+            let code = ffi::PyFrame_GetCode(frame);
+            let (code_number, internal) = number(code.cast());
+            ffi::Py_DECREF(code.cast());
+            let offset = PyFrame_GetLasti(frame);
+            let back = if internal { ffi::PyFrame_GetBack(frame) } else { std::ptr::null_mut() };
+            ffi::Py_DECREF(frame.cast());
+            if !internal || back.is_null() {
+                return Site { code: code_number, offset: offset.max(0) as u32 };
+            }
+            frame = back;
+        }
+    }
+    Site::default()
+}
+
+fn describe(site: Site) -> Option<String> {
+    let (file, line) = location(site)?;
+    Some(format!("{file}:{line}"))
+}
+
+/// File and line of a site.
+pub fn location(site: Site) -> Option<(String, i32)> {
+    if site.code == 0 {
+        return None;
+    }
+    Python::attach(|py| {
+        let code = CODES.lock().as_ref()?.objects.get(site.code as usize - 1)?.clone_ref(py);
+        // SAFETY: the object is a code object, kept alive here.
+        let line = unsafe { ffi::PyCode_Addr2Line(code.as_ptr().cast(), site.offset as c_int) };
+        let file = code.getattr(py, "co_filename").ok()?;
+        let file = file.cast_bound::<PyString>(py).ok()?.to_string();
+        Some((file, line))
+    })
+}

@@ -1,0 +1,273 @@
+//! The Python type `Tensor`: a handle to an immutable value.
+//!
+//! The type is made from a spec rather than by a macro, because its slots are the hot path: a result
+//! is an object from a free list, a value written in place, and nothing else.
+
+use std::cell::{Cell, UnsafeCell};
+use std::mem::ManuallyDrop;
+use std::os::raw::{c_int, c_void};
+use std::ptr::{self, null_mut};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::engine::tape::{Shared, Value};
+
+/// What a handle holds.
+pub enum Slot {
+    /// A value of its own
+    Own(Value),
+    /// The value of a leaf's gradient, which the leaf updates
+    Shared(Shared),
+}
+
+/// The object behind a `wengert.Tensor`.
+///
+/// The slot is only touched by attached threads, and never while Python code can run: the
+/// interpreter lock guards it. (A build without that lock puts a mutex here.)
+#[repr(C)]
+pub struct TensorObject {
+    ob_base: ffi::PyObject,
+    weakrefs: *mut ffi::PyObject,
+    slot: ManuallyDrop<UnsafeCell<Slot>>,
+    /// Made by indexing: a write to it while nobody holds it would be lost.
+    is_view: Cell<bool>,
+}
+
+static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
+
+/// The type object, made at import.
+pub fn type_object() -> *mut ffi::PyTypeObject {
+    TYPE.load(Ordering::Relaxed)
+}
+
+/// A tensor object, if `object` is one.
+///
+/// # Safety
+/// `object` is a valid Python object, borrowed for `'a`.
+#[inline]
+pub unsafe fn downcast<'a>(object: *mut ffi::PyObject) -> Option<&'a TensorObject> {
+    // SAFETY: the caller vouches for the object; an instance of the type or of a subclass starts
+    // with our fields.
+    unsafe {
+        let class = ffi::Py_TYPE(object);
+        if class == type_object() || ffi::PyType_IsSubtype(class, type_object()) != 0 {
+            return Some(&*object.cast::<TensorObject>());
+        }
+    }
+    None
+}
+
+impl TensorObject {
+    /// Reads the value. `f` must not run Python code.
+    #[inline]
+    pub fn with<T>(&self, f: impl FnOnce(&Value) -> T) -> T {
+        // SAFETY: only attached threads get here, one at a time, and `f` does not let go.
+        match unsafe { &*self.slot.get() } {
+            Slot::Own(value) => f(value),
+            Slot::Shared(cell) => f(&cell.lock()),
+        }
+    }
+
+    /// The value itself, where the handle has its own.
+    ///
+    /// # Safety
+    /// No Python code runs and the handle is not written while the reference lives.
+    #[inline]
+    pub unsafe fn own(&self) -> Option<&Value> {
+        // SAFETY: as the caller's.
+        match unsafe { &*self.slot.get() } {
+            Slot::Own(value) => Some(value),
+            Slot::Shared(_) => None,
+        }
+    }
+
+    /// A copy of the value, sharing its memory.
+    pub fn value(&self) -> Value {
+        self.with(Value::clone)
+    }
+
+    /// Changes the value. `f` must not run Python code.
+    pub fn update<T>(&self, f: impl FnOnce(&mut Value) -> T) -> T {
+        // SAFETY: as for `with`.
+        match unsafe { &mut *self.slot.get() } {
+            Slot::Own(value) => f(value),
+            Slot::Shared(cell) => f(&mut cell.lock()),
+        }
+    }
+
+    /// Whether the handle came from indexing.
+    pub fn is_view(&self) -> bool {
+        self.is_view.get()
+    }
+}
+
+/// Free objects, linked through `weakrefs`. Guarded by the interpreter lock.
+struct FreeList {
+    head: Cell<*mut TensorObject>,
+    length: Cell<usize>,
+}
+// SAFETY: only attached threads touch it.
+unsafe impl Sync for FreeList {}
+
+static FREE: FreeList = FreeList { head: Cell::new(null_mut()), length: Cell::new(0) };
+const FREE_LIMIT: usize = 256;
+
+/// A new `Tensor` for a value: an owned reference, null with an exception set if memory ran out.
+#[inline]
+pub fn new_object(value: Value) -> *mut ffi::PyObject {
+    make(Slot::Own(value))
+}
+
+fn make(slot: Slot) -> *mut ffi::PyObject {
+    // SAFETY: an object from the free list has our layout and no other owner; `PyObject_Init`
+    // makes it live again. A fresh one comes from the type's allocator, zeroed.
+    unsafe {
+        let head = FREE.head.get();
+        let object = if head.is_null() {
+            ffi::PyType_GenericAlloc(type_object(), 0).cast::<TensorObject>()
+        } else {
+            FREE.head.set((*head).weakrefs.cast());
+            FREE.length.set(FREE.length.get() - 1);
+            ffi::PyObject_Init(head.cast(), type_object()).cast()
+        };
+        if object.is_null() {
+            return null_mut();
+        }
+        fill(object, slot);
+        object.cast()
+    }
+}
+
+/// # Safety
+/// `object` is a live tensor object without a slot.
+unsafe fn fill(object: *mut TensorObject, slot: Slot) {
+    // SAFETY: as the caller's.
+    unsafe {
+        (*object).weakrefs = null_mut();
+        ptr::write(&raw mut (*object).slot, ManuallyDrop::new(UnsafeCell::new(slot)));
+        ptr::write(&raw mut (*object).is_view, Cell::new(false));
+    }
+}
+
+/// A new tensor as a PyO3 object.
+pub fn wrap(py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
+    owned(py, new_object(value))
+}
+
+/// A new handle on a shared cell.
+pub fn wrap_shared(py: Python<'_>, cell: Shared) -> PyResult<Py<PyAny>> {
+    owned(py, make(Slot::Shared(cell)))
+}
+
+/// A tensor that came from indexing.
+pub fn new_view(value: Value) -> *mut ffi::PyObject {
+    let object = new_object(value);
+    if !object.is_null() {
+        // SAFETY: just made, of our type.
+        unsafe { (*object.cast::<TensorObject>()).is_view.set(true) };
+    }
+    object
+}
+
+fn owned(py: Python<'_>, object: *mut ffi::PyObject) -> PyResult<Py<PyAny>> {
+    // SAFETY: an owned reference, or null with an exception set.
+    unsafe { Bound::from_owned_ptr_or_err(py, object) }.map(Bound::unbind)
+}
+
+unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
+    // SAFETY: called once, with the last reference gone, by an attached thread.
+    unsafe {
+        let this = object.cast::<TensorObject>();
+        if !(*this).weakrefs.is_null() {
+            ffi::PyObject_ClearWeakRefs(object);
+        }
+        ManuallyDrop::drop(&mut (*this).slot);
+        let class = ffi::Py_TYPE(object);
+        if class == type_object() && FREE.length.get() < FREE_LIMIT {
+            (*this).weakrefs = FREE.head.get().cast();
+            FREE.head.set(this);
+            FREE.length.set(FREE.length.get() + 1);
+        } else if let Some(free) = (*class).tp_free {
+            free(object.cast());
+        }
+        // A heap type is held by its instances.
+        ffi::Py_DECREF(class.cast());
+    }
+}
+
+/// `Tensor.__new__(cls, tensor)`: a new handle of a class on the value of a tensor.
+unsafe extern "C" fn new(
+    class: *mut ffi::PyTypeObject,
+    args: *mut ffi::PyObject,
+    _kwargs: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: called by the interpreter with a class and a tuple.
+    unsafe {
+        let source = if ffi::PyTuple_Size(args) >= 1 { ffi::PyTuple_GetItem(args, 0) } else { null_mut() };
+        let Some(source) = source.as_mut().and_then(|object| downcast(object)) else {
+            ffi::PyErr_SetString(
+                ffi::PyExc_TypeError,
+                c"Tensor: expected a tensor; make one with wengert.tensor or wengert.asarray".as_ptr(),
+            );
+            return null_mut();
+        };
+        let object = ffi::PyType_GenericAlloc(class, 0).cast::<TensorObject>();
+        if !object.is_null() {
+            fill(object, Slot::Own(source.value()));
+        }
+        object.cast()
+    }
+}
+
+/// Makes the type from its slots, methods and attributes, which live as long as the program.
+pub fn create_type(
+    py: Python<'_>,
+    mut slots: Vec<(c_int, *mut c_void)>,
+    methods: Vec<ffi::PyMethodDef>,
+    attributes: Vec<ffi::PyGetSetDef>,
+) -> PyResult<Py<PyAny>> {
+    let members = vec![
+        ffi::PyMemberDef {
+            name: c"__weaklistoffset__".as_ptr(),
+            type_code: ffi::Py_T_PYSSIZET,
+            offset: std::mem::offset_of!(TensorObject, weakrefs) as ffi::Py_ssize_t,
+            flags: ffi::Py_READONLY,
+            doc: std::ptr::null(),
+        },
+        // SAFETY: an all-zero definition ends the list.
+        unsafe { std::mem::zeroed() },
+    ];
+    // The interpreter keeps pointers into these lists.
+    slots.extend([
+        (ffi::Py_tp_dealloc, dealloc as *mut c_void),
+        (ffi::Py_tp_new, new as *mut c_void),
+        (ffi::Py_tp_methods, Vec::leak(methods).as_mut_ptr().cast()),
+        (ffi::Py_tp_getset, Vec::leak(attributes).as_mut_ptr().cast()),
+        (ffi::Py_tp_members, Vec::leak(members).as_mut_ptr().cast()),
+        (ffi::Py_tp_doc, DOC.as_ptr() as *mut c_void),
+        (0, null_mut()),
+    ]);
+    let mut slots: Vec<ffi::PyType_Slot> =
+        slots.into_iter().map(|(slot, pfunc)| ffi::PyType_Slot { slot, pfunc }).collect();
+    let mut spec = ffi::PyType_Spec {
+        name: c"wengert.Tensor".as_ptr(),
+        basicsize: size_of::<TensorObject>() as c_int,
+        itemsize: 0,
+        flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_BASETYPE) as u32,
+        slots: slots.as_mut_ptr(),
+    };
+    // SAFETY: the spec is complete and its lists are leaked or static.
+    let class = unsafe { ffi::PyType_FromSpec(&mut spec) };
+    // SAFETY: an owned reference, or null with an exception set.
+    let class = unsafe { Bound::from_owned_ptr_or_err(py, class) }?;
+    TYPE.store(class.as_ptr().cast(), Ordering::Relaxed);
+    Ok(class.unbind())
+}
+
+const DOC: &std::ffi::CStr = c"A handle to an immutable array value.
+
+Shape, dtype and device are fixed for life. `x[i] = v`, `x += y` and optimizer steps give the handle a
+new value; whoever read or shared the old one keeps it. Made by `wengert.tensor`, `wengert.asarray`
+and every function of the library.";
