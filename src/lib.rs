@@ -25,3 +25,6 @@ pub mod ops;
 pub mod cpu;
 
 pub mod engine;
+
+#[cfg(feature = "python")]
+mod py;

@@ -1,0 +1,39 @@
+//! The Python border: conversions, the interpreter lock, errors. No logic of the engine's.
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+mod arguments;
+mod convert;
+mod dlpack;
+mod dtype;
+mod errors;
+mod functions;
+mod host;
+mod site;
+mod slots;
+mod tensor;
+
+/// The extension module `wengert._core`.
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    site::start();
+    let borrows = py.version_info() >= (3, 14);
+    slots::STACK_BORROWS.store(borrows, std::sync::atomic::Ordering::Relaxed);
+    errors::install(module)?;
+    dtype::install(module)?;
+    let mut methods = functions::methods();
+    methods.extend(host::methods());
+    // SAFETY: an all-zero definition ends the list.
+    methods.push(unsafe { std::mem::zeroed::<ffi::PyMethodDef>() });
+    let class = tensor::create_type(py, slots::slots(), methods, slots::attributes())?;
+    module.add("Tensor", class)?;
+    functions::install(module)?;
+    host::install(module)?;
+    module.add_function(pyo3::wrap_pyfunction!(functions::_op_table, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(functions::_kernel_count, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(errors::_error_catalogue, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(site::_set_package, module)?)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))
+}
