@@ -19,8 +19,6 @@ pub mod scan;
 pub mod sort;
 #[cfg(test)]
 mod testing;
+pub use create::threefry;
 pub use execute::*;
-mod pending;
-pub use pending::create::threefry;
-pub(crate) use pending::*;
 pub mod window;

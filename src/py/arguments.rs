@@ -126,7 +126,8 @@ impl Signature {
             }
         }
         if direct > positional {
-            let message = format!("{}: takes {positional} positional arguments, got {count}", self.name);
+            let message =
+                format!("{}: takes {positional} positional arguments, got {count}", self.name);
             return Err(PyTypeError::new_err(message));
         }
         slots[..direct].copy_from_slice(&args[..direct]);
@@ -144,7 +145,8 @@ impl Signature {
                 )));
             };
             if !slots[i].is_null() || (rest.is_some() && Some(i) == self.variadic()) {
-                let message = format!("{}: argument '{}' given twice", self.name, self.params[i].name);
+                let message =
+                    format!("{}: argument '{}' given twice", self.name, self.params[i].name);
                 return Err(PyTypeError::new_err(message));
             }
             slots[i] = args[count + k as usize];
@@ -160,21 +162,31 @@ impl Signature {
         })
     }
 
-    fn default(&self, py: Python<'_>, i: usize, operands: &mut SmallVec<[Held; 4]>) -> PyResult<Attr> {
+    fn default(
+        &self,
+        py: Python<'_>,
+        i: usize,
+        operands: &mut SmallVec<[Held; 4]>,
+    ) -> PyResult<Attr> {
         let param = &self.params[i];
         match (&self.defaults[i], param.kind) {
             (_, ParamKind::Key) => {
                 operands.push(Held::Value(random::key_value(random::next_key()).or_raise(py)?));
                 Ok(Attr::Operand)
             }
-            (None, _) => Err(PyTypeError::new_err(format!("{}: missing argument '{}'", self.name, param.name))),
-            (Some(attr), ParamKind::Number | ParamKind::MaybeNumber | ParamKind::Tensor(_)) => match number(attr) {
-                Some(scalar) => {
-                    operands.push(Held::Scalar(scalar));
-                    Ok(Attr::Operand)
+            (None, _) => Err(PyTypeError::new_err(format!(
+                "{}: missing argument '{}'",
+                self.name, param.name
+            ))),
+            (Some(attr), ParamKind::Number | ParamKind::MaybeNumber | ParamKind::Tensor(_)) => {
+                match number(attr) {
+                    Some(scalar) => {
+                        operands.push(Held::Scalar(scalar));
+                        Ok(Attr::Operand)
+                    }
+                    None => Ok(attr.clone()),
                 }
-                None => Ok(attr.clone()),
-            },
+            }
             (Some(attr), _) => Ok(attr.clone()),
         }
     }
@@ -216,8 +228,9 @@ fn parse_many(
         }
         return Ok(Attr::Operands(rest.len() as u32));
     }
-    let ints: PyResult<SmallVec<[i64; 6]>> =
-        objects.map(|object| index(&object).ok_or_else(|| refuse(op, param, "ints", &object))).collect();
+    let ints: PyResult<SmallVec<[i64; 6]>> = objects
+        .map(|object| index(&object).ok_or_else(|| refuse(op, param, "ints", &object)))
+        .collect();
     Ok(Attr::Ints(ints?))
 }
 
@@ -231,12 +244,16 @@ fn parse_one(
     let no = |want: &str| Err(refuse(op, param, want, object));
     Ok(match param.kind {
         ParamKind::MaybeTensor(_) | ParamKind::MaybeNumber if none => Attr::None,
-        ParamKind::Tensor(_) | ParamKind::MaybeTensor(_) | ParamKind::Number | ParamKind::MaybeNumber => {
+        ParamKind::Tensor(_)
+        | ParamKind::MaybeTensor(_)
+        | ParamKind::Number
+        | ParamKind::MaybeNumber => {
             operands.push(operand(op, param, object)?);
             Attr::Operand
         }
         ParamKind::Key if none => {
-            operands.push(Held::Value(random::key_value(random::next_key()).or_raise(object.py())?));
+            operands
+                .push(Held::Value(random::key_value(random::next_key()).or_raise(object.py())?));
             Attr::Operand
         }
         ParamKind::Key => {
@@ -364,7 +381,11 @@ fn truth(object: &Bound<'_, PyAny>) -> Option<bool> {
         Some(Scalar::Int(0)) => Some(false),
         Some(Scalar::Int(1)) => Some(true),
         Some(_) => None,
-        None => object.get_type().name().is_ok_and(|n| n == "bool").then(|| object.is_truthy().unwrap_or(false)),
+        None => object
+            .get_type()
+            .name()
+            .is_ok_and(|n| n == "bool")
+            .then(|| object.is_truthy().unwrap_or(false)),
     }
 }
 

@@ -33,7 +33,11 @@ pub fn check_device(op: &str, object: &Bound<'_, PyAny>) -> PyResult<()> {
 }
 
 /// A value from anything array-like; `None` if the object is nothing of the kind.
-pub fn from_object(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyResult<Option<Value>> {
+pub fn from_object(
+    op: &str,
+    object: &Bound<'_, PyAny>,
+    dtype: Option<DType>,
+) -> PyResult<Option<Value>> {
     let py = object.py();
     // SAFETY: a live object.
     if let Some(tensor) = unsafe { tensor::downcast(object.as_ptr()) } {
@@ -46,7 +50,9 @@ pub fn from_object(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) ->
         return from_numbers(py, op, Shape::scalar(), &[number], dtype).map(Some);
     }
     // SAFETY: a live object.
-    if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0 && !object.is_instance_of::<pyo3::types::PyBytes>() {
+    if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0
+        && !object.is_instance_of::<pyo3::types::PyBytes>()
+    {
         return from_buffer(op, object).map(Some);
     }
     if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
@@ -117,14 +123,22 @@ fn from_parts(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyRe
         let item = item?;
         let Some(value) = from_object(op, &item, dtype)? else {
             let kind = item.get_type().name()?;
-            return Err(to_python(py, error::bad_type(op, "expected numbers or arrays", format!("got {kind}"))));
+            return Err(to_python(
+                py,
+                error::bad_type(op, "expected numbers or arrays", format!("got {kind}")),
+            ));
         };
         parts.push(value.array);
     }
-    let Some(first) = parts.first() else { return from_numbers(py, op, Shape::of(&[0]), &[], dtype) };
+    let Some(first) = parts.first() else {
+        return from_numbers(py, op, Shape::of(&[0]), &[], dtype);
+    };
     let mut common = first.dtype;
     for part in &parts {
-        common = common.promote(part.dtype).ok_or_else(|| error::no_promotion(op, common, part.dtype)).or_raise(py)?;
+        common = common
+            .promote(part.dtype)
+            .ok_or_else(|| error::no_promotion(op, common, part.dtype))
+            .or_raise(py)?;
         if part.shape() != first.shape() {
             return Err(to_python(py, error::ragged(op, first.shape(), part.shape())));
         }
@@ -143,14 +157,21 @@ fn from_parts(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyRe
     Ok(Value::plain(cpu::copy::concat(&refs, 0).or_raise(py)?))
 }
 
-fn from_numbers(py: Python<'_>, op: &str, shape: Shape, numbers: &[Scalar], dtype: Option<DType>) -> PyResult<Value> {
+fn from_numbers(
+    py: Python<'_>,
+    op: &str,
+    shape: Shape,
+    numbers: &[Scalar],
+    dtype: Option<DType>,
+) -> PyResult<Value> {
     let class = numbers.iter().map(|n| n.class()).max();
     let natural = match class {
         None => DType::F32,
         Some(class) => DType::Bool.promote_weak(class),
     };
     let unsigned = numbers.iter().any(|n| matches!(n, Scalar::Uint(_)));
-    let dtype = dtype.unwrap_or(if unsigned && natural == DType::I64 { DType::U64 } else { natural });
+    let dtype =
+        dtype.unwrap_or(if unsigned && natural == DType::I64 { DType::U64 } else { natural });
     if let Some(number) = numbers.iter().find(|n| !n.fits(dtype)) {
         return Err(to_python(py, error::overflow(op, number, dtype)));
     }
@@ -212,14 +233,22 @@ unsafe fn copy_buffer(py: Python<'_>, op: &str, view: &ffi::Py_buffer) -> PyResu
     }
     // SAFETY: shape and strides hold `ndim` numbers (asked for), format is a C string or null.
     let (sizes, strides, format) = unsafe {
-        let list = |p: *const isize| if rank == 0 { &[][..] } else { std::slice::from_raw_parts(p, rank) };
-        let format = if view.format.is_null() { "B" } else { CStr::from_ptr(view.format).to_str().unwrap_or("") };
+        let list =
+            |p: *const isize| if rank == 0 { &[][..] } else { std::slice::from_raw_parts(p, rank) };
+        let format = if view.format.is_null() {
+            "B"
+        } else {
+            CStr::from_ptr(view.format).to_str().unwrap_or("")
+        };
         (list(view.shape), list(view.strides), format)
     };
     let item = view.itemsize as usize;
     let Some(dtype) = format_dtype(format, item) else {
         let known = "bool, integers and floats of native byte order";
-        return Err(to_python(py, error::bad_type(op, format!("expected {known}"), format!("got format '{format}'"))));
+        return Err(to_python(
+            py,
+            error::bad_type(op, format!("expected {known}"), format!("got format '{format}'")),
+        ));
     };
     let shape: Shape = sizes.iter().map(|&n| (n as usize).into()).collect();
     shape.check(op).or_raise(py)?;
@@ -229,7 +258,10 @@ unsafe fn copy_buffer(py: Python<'_>, op: &str, view: &ffi::Py_buffer) -> PyResu
         return Ok(Value::plain(out));
     }
     if !even {
-        return Err(to_python(py, error::bad_value(op, "the array's memory is not aligned", "copy it first")));
+        return Err(to_python(
+            py,
+            error::bad_value(op, "the array's memory is not aligned", "copy it first"),
+        ));
     }
     // The lowest address the strides reach is the start of the memory we look at.
     let reach = |sign: isize| -> isize {
@@ -311,7 +343,9 @@ unsafe fn nested<'py>(
     for i in 0..n {
         let offset = i as isize * strides[0] * dtype.size() as isize;
         // SAFETY: as the caller's, one axis further in.
-        list.append(unsafe { nested(py, dtype, p.wrapping_offset(offset), sizes, &strides[1..])? })?;
+        list.append(unsafe {
+            nested(py, dtype, p.wrapping_offset(offset), sizes, &strides[1..])?
+        })?;
     }
     Ok(list.into_any())
 }
@@ -344,7 +378,11 @@ struct Export {
 }
 
 /// The buffer protocol: a read-only view without a copy.
-pub unsafe extern "C" fn get_buffer(object: *mut ffi::PyObject, view: *mut ffi::Py_buffer, flags: c_int) -> c_int {
+pub unsafe extern "C" fn get_buffer(
+    object: *mut ffi::PyObject,
+    view: *mut ffi::Py_buffer,
+    flags: c_int,
+) -> c_int {
     // SAFETY: called by the interpreter with a tensor and a view to fill.
     unsafe {
         let py = Python::assume_attached();
@@ -371,7 +409,10 @@ unsafe fn fill_view(
     }
     let array = tensor.value().array;
     let Some(format) = format_code(array.dtype) else {
-        return Err(format!("{} has no buffer format; cast first, e.g. x.astype(float32)", array.dtype));
+        return Err(format!(
+            "{} has no buffer format; cast first, e.g. x.astype(float32)",
+            array.dtype
+        ));
     };
     let strided = flags & ffi::PyBUF_STRIDES == ffi::PyBUF_STRIDES;
     if !strided && !array.is_contiguous() {
@@ -390,7 +431,11 @@ unsafe fn fill_view(
         (*view).len = count as isize * size;
         (*view).readonly = 1;
         (*view).itemsize = size;
-        (*view).format = if flags & ffi::PyBUF_FORMAT != 0 { format.as_ptr() as *mut c_char } else { null_mut() };
+        (*view).format = if flags & ffi::PyBUF_FORMAT != 0 {
+            format.as_ptr() as *mut c_char
+        } else {
+            null_mut()
+        };
         (*view).ndim = export.sizes.len() as c_int;
         let shaped = flags & ffi::PyBUF_ND == ffi::PyBUF_ND;
         (*view).shape = if shaped { export.sizes.as_mut_ptr() } else { null_mut() };
@@ -412,7 +457,11 @@ pub fn refuse(op: &str, object: &Bound<'_, PyAny>) -> PyErr {
     match object.get_type().name() {
         Ok(kind) => to_python(
             object.py(),
-            error::bad_type(op, "expected a number, a nested sequence or an array", format!("got {kind}")),
+            error::bad_type(
+                op,
+                "expected a number, a nested sequence or an array",
+                format!("got {kind}"),
+            ),
         ),
         Err(_) => PyTypeError::new_err("unsupported object"),
     }

@@ -99,7 +99,9 @@ pub fn extract(op: &str, object: &Bound<'_, PyAny>) -> PyResult<DType> {
     let name = match object.extract::<String>() {
         Ok(name) => Some(name),
         // NumPy's scalar types and dtypes both lead to a name.
-        Err(_) => ["__name__", "name"].iter().find_map(|attribute| object.getattr(*attribute).ok()?.extract().ok()),
+        Err(_) => ["__name__", "name"]
+            .iter()
+            .find_map(|attribute| object.getattr(*attribute).ok()?.extract().ok()),
     };
     let found = name.as_deref().and_then(|name| DType::from_name(name.trim_end_matches('_')));
     found.ok_or_else(|| to_python(py, error::unknown_dtype(op, object)))

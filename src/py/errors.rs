@@ -47,28 +47,28 @@ fn declared(py: Python<'_>) -> [(&'static str, Kind, Bound<'_, PyType>); 13] {
 /// Makes the classes and adds them to the module.
 pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
-    let make = |name: &str, bases: Bound<'_, PyTuple>, doc: &str| -> PyResult<Bound<'_, PyType>> {
+    let make = |name: &str, bases: Vec<Bound<'_, PyType>>, doc: &str| -> PyResult<Py<PyType>> {
         let dict = PyDict::new(py);
         dict.set_item("__module__", "wengert")?;
         dict.set_item("__doc__", doc)?;
         dict.set_item("code", py.None())?;
-        let class = py.get_type::<PyType>().call1((name, bases, dict))?;
-        Ok(class.cast_into::<PyType>()?)
+        let class = py.get_type::<PyType>().call1((name, PyTuple::new(py, bases)?, dict))?;
+        Ok(class.cast_into::<PyType>()?.unbind())
     };
     let base = make(
         "Error",
-        PyTuple::new(py, [py.get_type::<PyException>()])?,
+        vec![py.get_type::<PyException>()],
         "Whatever wengert refuses. `code` names the entry of the catalogue.",
     )?;
     module.add("Error", &base)?;
     let mut by_kind = Vec::new();
     for (name, kind, builtin) in declared(py) {
         let doc = format!("A {} that wengert raises.", builtin.name()?);
-        let class = make(name, PyTuple::new(py, [base.clone(), builtin])?, &doc)?;
+        let class = make(name, vec![base.bind(py).clone(), builtin], &doc)?;
         module.add(name, &class)?;
-        by_kind.push((kind, class.unbind()));
+        by_kind.push((kind, class));
     }
-    let _ = CLASSES.set(py, Classes { base: base.unbind(), by_kind });
+    let _ = CLASSES.set(py, Classes { base, by_kind });
     Ok(())
 }
 
@@ -114,6 +114,7 @@ impl<T> OrRaise<T> for crate::error::Result<T> {
 #[pyfunction]
 pub fn _error_catalogue(py: Python<'_>) -> Vec<(&'static str, &'static str, &'static str)> {
     let names = declared(py);
-    let class = |kind: &Kind| names.iter().find(|(_, k, _)| k == kind).map_or("Error", |(name, _, _)| name);
+    let class =
+        |kind: &Kind| names.iter().find(|(_, k, _)| k == kind).map_or("Error", |(name, _, _)| name);
     CATALOGUE.iter().map(|(code, kind, template)| (*code, class(kind), *template)).collect()
 }

@@ -44,7 +44,8 @@ pub fn guard(body: impl FnOnce(Python<'_>) -> PyResult<*mut ffi::PyObject>) -> *
         Err(payload) => {
             let text = payload.downcast_ref::<&str>().map(|s| (*s).to_string());
             let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-            to_python(py, error::internal(text.unwrap_or_else(|| "unknown panic".into()))).restore(py);
+            to_python(py, error::internal(text.unwrap_or_else(|| "unknown panic".into())))
+                .restore(py);
             null_mut()
         }
     }
@@ -82,7 +83,8 @@ unsafe fn enter(
         let named = if keywords.is_null() { 0 } else { unsafe { ffi::PyTuple_Size(keywords) } };
         let total = (count + named) as usize;
         // SAFETY: `total` pointers follow `args`; without arguments it may be null.
-        let given = if total == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(args, total) } };
+        let given =
+            if total == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(args, total) } };
         let mut all: SmallVec<[*mut ffi::PyObject; 8]> = SmallVec::new();
         if !object.is_null() {
             all.push(object);
@@ -133,7 +135,11 @@ unsafe fn map(
 }
 
 /// An elementwise op on parsed operands.
-pub fn map_held(py: Python<'_>, def: &'static Elementwise, held: &[Held]) -> PyResult<*mut ffi::PyObject> {
+pub fn map_held(
+    py: Python<'_>,
+    def: &'static Elementwise,
+    held: &[Held],
+) -> PyResult<*mut ffi::PyObject> {
     let operands: SmallVec<[Operand<'_>; 3]> = held.iter().map(Held::operand).collect();
     let value = detached(py, held, || apply::map(def, &operands)).or_raise(py)?;
     Ok(tensor::new_object(value))
@@ -170,10 +176,12 @@ pub fn call(py: Python<'_>, entry: Entry, parsed: Parsed) -> PyResult<*mut ffi::
     }
     if composite.returns == Returns::One {
         let value = values.into_iter().next();
-        let value = value.ok_or_else(|| to_python(py, error::internal("a composite without a result")))?;
+        let value =
+            value.ok_or_else(|| to_python(py, error::internal("a composite without a result")))?;
         return Ok(tensor::new_object(value));
     }
-    let objects: PyResult<Vec<Py<PyAny>>> = values.into_iter().map(|value| tensor::wrap(py, value)).collect();
+    let objects: PyResult<Vec<Py<PyAny>>> =
+        values.into_iter().map(|value| tensor::wrap(py, value)).collect();
     Ok(PyTuple::new(py, objects?)?.into_ptr())
 }
 
@@ -228,11 +236,16 @@ fn signature_text(entry: Entry, is_method: bool) -> String {
 }
 
 fn docstring(entry: Entry, is_method: bool) -> *const std::os::raw::c_char {
-    let text: Vec<&str> = entry.doc().lines().map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
+    let text: Vec<&str> =
+        entry.doc().lines().map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
     leak(format!("{}\n--\n\n{}", signature_text(entry, is_method), text.join("\n").trim_end()))
 }
 
-fn definition(name: &str, meth: ffi::PyCFunctionFastWithKeywords, doc: *const std::os::raw::c_char) -> ffi::PyMethodDef {
+fn definition(
+    name: &str,
+    meth: ffi::PyCFunctionFastWithKeywords,
+    doc: *const std::os::raw::c_char,
+) -> ffi::PyMethodDef {
     const FLAGS: c_int = ffi::METH_FASTCALL | ffi::METH_KEYWORDS;
     ffi::PyMethodDef {
         ml_name: leak(name.to_string()),
@@ -245,7 +258,9 @@ fn definition(name: &str, meth: ffi::PyCFunctionFastWithKeywords, doc: *const st
 /// The definitions of the table's methods.
 pub fn methods() -> Vec<ffi::PyMethodDef> {
     let entries = table().iter().enumerate().filter(|(_, entry)| entry.is_method());
-    entries.map(|(i, entry)| definition(entry.name(), METHODS[i], docstring(*entry, true))).collect()
+    entries
+        .map(|(i, entry)| definition(entry.name(), METHODS[i], docstring(*entry, true)))
+        .collect()
 }
 
 /// Adds the table's functions to the module and its namespaces, and the lists of their names.
@@ -266,7 +281,11 @@ pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
         };
         let doc = docstring(*entry, false);
         let def = Box::leak(Box::new(definition(entry.name(), FUNCTIONS[i], doc)));
-        let module_name = if entry.namespace().is_empty() { "wengert".into() } else { format!("wengert.{}", entry.namespace()) };
+        let module_name = if entry.namespace().is_empty() {
+            "wengert".into()
+        } else {
+            format!("wengert.{}", entry.namespace())
+        };
         let module_name = pyo3::types::PyString::new(py, &module_name);
         // SAFETY: the definition lives for ever; the result is an owned reference or null.
         let object = unsafe {
@@ -323,7 +342,8 @@ fn annotation(kind: ParamKind) -> &'static str {
 fn class_text(classes: Classes) -> String {
     use crate::dtype::Class;
     let names = [(Class::Bool, "bool"), (Class::Int, "int"), (Class::Float, "float")];
-    let held: Vec<&str> = names.iter().filter(|(c, _)| classes.contains(*c)).map(|(_, n)| *n).collect();
+    let held: Vec<&str> =
+        names.iter().filter(|(c, _)| classes.contains(*c)).map(|(_, n)| *n).collect();
     held.join("|")
 }
 
@@ -337,7 +357,15 @@ fn row(py: Python<'_>, entry: Entry) -> PyResult<Bound<'_, PyDict>> {
     let row = PyDict::new(py);
     row.set_item("name", entry.name())?;
     row.set_item("namespace", entry.namespace())?;
-    row.set_item("doc", entry.doc().lines().map(|l| l.strip_prefix(' ').unwrap_or(l)).collect::<Vec<_>>().join("\n"))?;
+    row.set_item(
+        "doc",
+        entry
+            .doc()
+            .lines()
+            .map(|l| l.strip_prefix(' ').unwrap_or(l))
+            .collect::<Vec<_>>()
+            .join("\n"),
+    )?;
     row.set_item("method", entry.is_method())?;
     row.set_item("function", true)?;
     let params = PyList::empty(py);
@@ -363,13 +391,20 @@ fn row(py: Python<'_>, entry: Entry) -> PyResult<Bound<'_, PyDict>> {
             row.set_item("returns", "Tensor")?;
             row.set_item("domain", def.domain.to_vec())?;
             row.set_item("condition", def.condition)?;
-            row.set_item("differentiable", def.vjp.iter().map(|rule| !rule.is_zero()).collect::<Vec<_>>())?;
+            row.set_item(
+                "differentiable",
+                def.vjp.iter().map(|rule| !rule.is_zero()).collect::<Vec<_>>(),
+            )?;
             row.set_item("result", format!("{:?}", def.result).to_lowercase())?;
         }
         Entry::Composite(composite) => {
-            let tensors = entry.params().iter().any(|p| matches!(p.kind, ParamKind::Tensor(_) | ParamKind::Tensors));
+            let tensors = entry
+                .params()
+                .iter()
+                .any(|p| matches!(p.kind, ParamKind::Tensor(_) | ParamKind::Tensors));
             row.set_item("kind", if tensors { "composite" } else { "create" })?;
-            let returns = if composite.returns == Returns::One { "Tensor" } else { "tuple[Tensor, ...]" };
+            let returns =
+                if composite.returns == Returns::One { "Tensor" } else { "tuple[Tensor, ...]" };
             row.set_item("returns", returns)?;
             row.set_item("domain", py.None())?;
             row.set_item("differentiable", py.None())?;

@@ -18,14 +18,14 @@ use super::dtype;
 use super::errors::{OrRaise, foreign, to_python};
 use super::functions::{guard, make_leaf};
 use super::slots::{assign, check_leaf_update};
-use super::tensor::{self, TensorObject, wrap};
+use super::tensor::{self, wrap};
 use crate::cpu;
 use crate::dtype::DType;
 use crate::engine::apply::apply;
 use crate::engine::backward::{self, Options};
 use crate::engine::random;
 use crate::engine::site;
-use crate::engine::tape::{self, Entry, History, HostRule, Link, Operand, Step, Value};
+use crate::engine::tape::{self, Entry, History, HostRule, Link, Operand, Value};
 use crate::error;
 use crate::memory;
 use crate::ops::declare::{Attr, Param, ParamKind};
@@ -90,14 +90,6 @@ fn value_of(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Value> {
     }
 }
 
-fn handle<'a>(op: &str, object: &'a Bound<'_, PyAny>) -> PyResult<&'a TensorObject> {
-    // SAFETY: a live object, borrowed as long as the result.
-    match unsafe { tensor::downcast(object.as_ptr()) } {
-        Some(tensor) => Ok(tensor),
-        None => Err(convert::refuse(op, object)),
-    }
-}
-
 fn from_data(
     op: &str,
     data: &Bound<'_, PyAny>,
@@ -110,7 +102,9 @@ fn from_data(
         convert::check_device(op, device)?;
     }
     let dtype = dtype.map(|d| dtype::extract(op, d)).transpose()?;
-    let Some(value) = convert::from_object(op, data, dtype)? else { return Err(convert::refuse(op, data)) };
+    let Some(value) = convert::from_object(op, data, dtype)? else {
+        return Err(convert::refuse(op, data));
+    };
     match dtype {
         Some(dtype) if dtype != value.dtype() => {
             apply(Op::Cast(dtype), &[Operand::Value(&value)], record).or_raise(py)
@@ -166,7 +160,10 @@ fn asarray(
     let value = from_data("asarray", obj, dtype, device, tape::recording())?;
     if copy == Some(false) && !is_tensor {
         let facts = "the source may be written elsewhere";
-        return Err(to_python(py, error::bad_value("asarray", "copy=False, but a copy is needed", facts)));
+        return Err(to_python(
+            py,
+            error::bad_value("asarray", "copy=False, but a copy is needed", facts),
+        ));
     }
     wrap(py, value)
 }
@@ -178,7 +175,8 @@ fn nonzero(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyTuple>> {
     let value = from_data("nonzero", x, None, None, false)?;
     let mask = cpu::cast(&value.array, DType::Bool).or_raise(py)?;
     let positions = cpu::nonzero(&mask).or_raise(py)?;
-    let objects: PyResult<Vec<_>> = positions.into_iter().map(|array| wrap(py, Value::plain(array))).collect();
+    let objects: PyResult<Vec<_>> =
+        positions.into_iter().map(|array| wrap(py, Value::plain(array))).collect();
     Ok(PyTuple::new(py, objects?)?.unbind())
 }
 
@@ -211,7 +209,9 @@ impl GradMode {
             py,
             None,
             None,
-            move |args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>| -> PyResult<Py<PyAny>> {
+            move |args: &Bound<'_, PyTuple>,
+                  kwargs: Option<&Bound<'_, PyDict>>|
+                  -> PyResult<Py<PyAny>> {
                 let was = tape::set_recording(on);
                 let result = inner.call(args.py(), args, kwargs);
                 tape::set_recording(was);
@@ -244,7 +244,11 @@ fn is_grad_enabled() -> bool {
 
 /// Runs a sweep with the interpreter released; hooks take it back. Recording is on exactly where the
 /// sweep itself is recorded.
-fn sweep<T: Send>(py: Python<'_>, options: Options, work: impl FnOnce() -> error::Result<T> + Send) -> PyResult<T> {
+fn sweep<T: Send>(
+    py: Python<'_>,
+    options: Options,
+    work: impl FnOnce() -> error::Result<T> + Send,
+) -> PyResult<T> {
     let here = site::current();
     let was = tape::set_recording(options.create_graph);
     let result = py.detach(|| site::pinned(here, work));
@@ -252,7 +256,11 @@ fn sweep<T: Send>(py: Python<'_>, options: Options, work: impl FnOnce() -> error
     result.or_raise(py)
 }
 
-fn optional_values(op: &str, objects: Option<&Bound<'_, PyAny>>, count: usize) -> PyResult<Vec<Option<Value>>> {
+fn optional_values(
+    op: &str,
+    objects: Option<&Bound<'_, PyAny>>,
+    count: usize,
+) -> PyResult<Vec<Option<Value>>> {
     let Some(objects) = objects.filter(|o| !o.is_none()) else { return Ok(vec![None; count]) };
     // SAFETY: a live object.
     if let Some(one) = unsafe { tensor::downcast(objects.as_ptr()) } {
@@ -270,7 +278,8 @@ fn values(op: &str, objects: &Bound<'_, PyAny>) -> PyResult<(Vec<Value>, bool)> 
     if let Some(one) = unsafe { tensor::downcast(objects.as_ptr()) } {
         return Ok((vec![one.value()], true));
     }
-    let many: PyResult<Vec<Value>> = objects.try_iter()?.map(|object| value_of(op, &object?)).collect();
+    let many: PyResult<Vec<Value>> =
+        objects.try_iter()?.map(|object| value_of(op, &object?)).collect();
     Ok((many?, false))
 }
 
@@ -297,7 +306,10 @@ fn gradients<'py>(
     let seeds = optional_values(op, grad_outputs, outputs.len())?;
     if seeds.len() != outputs.len() {
         let facts = format!("got {} for {} outputs", seeds.len(), outputs.len());
-        return Err(to_python(py, error::bad_value(op, "grad_outputs must match the outputs", facts)));
+        return Err(to_python(
+            py,
+            error::bad_value(op, "grad_outputs must match the outputs", facts),
+        ));
     }
     let options = Options { retain_graph: retain_graph.unwrap_or(create_graph), create_graph };
     let pairs: Vec<(Value, Option<Value>)> = outputs.into_iter().zip(seeds).collect();
@@ -309,7 +321,10 @@ fn gradients<'py>(
             None if allow_unused => py.None().into_bound(py),
             None => {
                 let what = format!("no output depends on input {i}");
-                return Err(to_python(py, error::gradient(op, what, "pass allow_unused=True to get None")));
+                return Err(to_python(
+                    py,
+                    error::gradient(op, what, "pass allow_unused=True to get None"),
+                ));
             }
         });
     }
@@ -339,7 +354,11 @@ impl HostRule for PythonRule {
                 let result = result.into_bound(py);
                 // SAFETY: a live object.
                 if result.is_none() || unsafe { tensor::downcast(result.as_ptr()) }.is_some() {
-                    return optional_values(&self.name, Some(&PyTuple::new(py, [result])?.into_any()), 1);
+                    return optional_values(
+                        &self.name,
+                        Some(&PyTuple::new(py, [result])?.into_any()),
+                        1,
+                    );
                 }
                 optional_values(&self.name, Some(&result), 0)
             });
@@ -376,7 +395,11 @@ fn alias(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
 
 /// The live leaves that outputs depend on, not looking behind the tensors in `stop`.
 #[pyfunction]
-fn tape_leaves(py: Python<'_>, outputs: Vec<Bound<'_, PyAny>>, stop: Vec<Bound<'_, PyAny>>) -> PyResult<Vec<Py<PyAny>>> {
+fn tape_leaves(
+    py: Python<'_>,
+    outputs: Vec<Bound<'_, PyAny>>,
+    stop: Vec<Bound<'_, PyAny>>,
+) -> PyResult<Vec<Py<PyAny>>> {
     let mut seen: FxHashSet<u64> = FxHashSet::default();
     let mut seen_leaves: FxHashSet<usize> = FxHashSet::default();
     for object in &stop {
@@ -391,7 +414,9 @@ fn tape_leaves(py: Python<'_>, outputs: Vec<Bound<'_, PyAny>>, stop: Vec<Bound<'
     for object in &outputs {
         match value_of("tape_leaves", object)?.history {
             History::Entry(entry) => stack.push(entry),
-            History::Leaf(leaf) if seen_leaves.insert(Arc::as_ptr(&leaf) as usize) => found.push(leaf),
+            History::Leaf(leaf) if seen_leaves.insert(Arc::as_ptr(&leaf) as usize) => {
+                found.push(leaf)
+            }
             _ => {}
         }
     }
@@ -417,7 +442,8 @@ fn tape_leaves(py: Python<'_>, outputs: Vec<Bound<'_, PyAny>>, stop: Vec<Bound<'
 
 /// A handle that stands for a leaf: what gradients by it are asked with. Its value is empty.
 fn leaf_handle(py: Python<'_>, leaf: Arc<tape::Leaf>) -> PyResult<Py<PyAny>> {
-    let array = crate::array::Array::zeros(DType::F32, crate::shape::Shape::of(&[0])).or_raise(py)?;
+    let array =
+        crate::array::Array::zeros(DType::F32, crate::shape::Shape::of(&[0])).or_raise(py)?;
     wrap(py, Value { array, history: History::Leaf(leaf) })
 }
 
@@ -521,7 +547,10 @@ fn release_cached_memory() {
 fn set_num_threads(py: Python<'_>, count: i64) -> PyResult<()> {
     if !(1..=4096).contains(&count) {
         let facts = format!("got {count}");
-        return Err(to_python(py, error::bad_value("set_num_threads", "the count must be in 1..=4096", facts)));
+        return Err(to_python(
+            py,
+            error::bad_value("set_num_threads", "the count must be in 1..=4096", facts),
+        ));
     }
     threads::set_num_threads(count as usize);
     Ok(())
@@ -603,7 +632,9 @@ unsafe extern "C" fn assign_value(a: Object, v: Object) -> Object {
         check_leaf_update(py, "assign", this)?;
         // SAFETY: a live object.
         let v = unsafe { Bound::from_borrowed_ptr(py, v) };
-        let Some(mut value) = convert::from_object("assign", &v, None)? else { return Err(convert::refuse("assign", &v)) };
+        let Some(mut value) = convert::from_object("assign", &v, None)? else {
+            return Err(convert::refuse("assign", &v));
+        };
         if !tape::recording() {
             value.history = History::None;
         }
@@ -617,10 +648,30 @@ unsafe extern "C" fn assign_value(a: Object, v: Object) -> Object {
 }
 
 const BACKWARD: &[Param] = &[
-    Param { name: "self", kind: ParamKind::Tensor(crate::ops::declare::Classes::ANY), default: None, keyword_only: false },
-    Param { name: "gradient", kind: ParamKind::MaybeTensor(crate::ops::declare::Classes::ANY), default: Some("None"), keyword_only: false },
-    Param { name: "retain_graph", kind: ParamKind::Bool, default: Some("False"), keyword_only: false },
-    Param { name: "create_graph", kind: ParamKind::Bool, default: Some("False"), keyword_only: false },
+    Param {
+        name: "self",
+        kind: ParamKind::Tensor(crate::ops::declare::Classes::ANY),
+        default: None,
+        keyword_only: false,
+    },
+    Param {
+        name: "gradient",
+        kind: ParamKind::MaybeTensor(crate::ops::declare::Classes::ANY),
+        default: Some("None"),
+        keyword_only: false,
+    },
+    Param {
+        name: "retain_graph",
+        kind: ParamKind::Bool,
+        default: Some("False"),
+        keyword_only: false,
+    },
+    Param {
+        name: "create_graph",
+        kind: ParamKind::Bool,
+        default: Some("False"),
+        keyword_only: false,
+    },
 ];
 
 unsafe extern "C" fn run_backward(
@@ -646,7 +697,9 @@ unsafe extern "C" fn run_backward(
             super::arguments::Held::Value(value) => Some(value),
             super::arguments::Held::Scalar(_) => None,
         });
-        let Some(y) = operands.next() else { return Err(PyTypeError::new_err("backward: expected a tensor")) };
+        let Some(y) = operands.next() else {
+            return Err(PyTypeError::new_err("backward: expected a tensor"));
+        };
         let flag = |i: usize| parsed.attributes[i] == Attr::Bool(true);
         let create_graph = flag(3);
         let options = Options { retain_graph: flag(2) || create_graph, create_graph };
@@ -658,19 +711,45 @@ unsafe extern "C" fn run_backward(
 
 /// The methods of `Tensor` that are no ops.
 pub fn methods() -> Vec<ffi::PyMethodDef> {
-    let plain = |name: &str, function: ffi::PyCFunction, flags: c_int, doc: &str| ffi::PyMethodDef {
-        ml_name: leak(name.into()),
-        ml_meth: ffi::PyMethodDefPointer { PyCFunction: function },
-        ml_flags: flags,
-        ml_doc: leak(doc.into()),
-    };
+    let plain =
+        |name: &str, function: ffi::PyCFunction, flags: c_int, doc: &str| ffi::PyMethodDef {
+            ml_name: leak(name.into()),
+            ml_meth: ffi::PyMethodDefPointer { PyCFunction: function },
+            ml_flags: flags,
+            ml_doc: leak(doc.into()),
+        };
     let none = ffi::METH_NOARGS;
     vec![
-        plain("item", item, none, "item($self)\n--\n\nThe only element as a Python number.\n\nRaises `ShapeError` for several elements."),
-        plain("tolist", tolist, none, "tolist($self)\n--\n\nNested lists of Python numbers; a number for a tensor without axes."),
-        plain("detach", detach, none, "detach($self)\n--\n\nThe same value on a new handle, without history."),
-        plain("realize", realize, none, "realize($self)\n--\n\nComputes what is pending and returns the tensor."),
-        plain("assign", assign_value, ffi::METH_O, "assign($self, value, /)\n--\n\nGives the handle a new value of the same shape and dtype.\n\nA leaf that requires a gradient is only assigned to under `no_grad()`."),
+        plain(
+            "item",
+            item,
+            none,
+            "item($self)\n--\n\nThe only element as a Python number.\n\nRaises `ShapeError` for several elements.",
+        ),
+        plain(
+            "tolist",
+            tolist,
+            none,
+            "tolist($self)\n--\n\nNested lists of Python numbers; a number for a tensor without axes.",
+        ),
+        plain(
+            "detach",
+            detach,
+            none,
+            "detach($self)\n--\n\nThe same value on a new handle, without history.",
+        ),
+        plain(
+            "realize",
+            realize,
+            none,
+            "realize($self)\n--\n\nComputes what is pending and returns the tensor.",
+        ),
+        plain(
+            "assign",
+            assign_value,
+            ffi::METH_O,
+            "assign($self, value, /)\n--\n\nGives the handle a new value of the same shape and dtype.\n\nA leaf that requires a gradient is only assigned to under `no_grad()`.",
+        ),
         ffi::PyMethodDef {
             ml_name: leak("backward".into()),
             ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: run_backward },

@@ -49,8 +49,8 @@ fn number(code: *mut ffi::PyObject) -> (u32, bool) {
     // SAFETY: recording happens on an attached thread (sites are pinned before detaching).
     let py = unsafe { Python::assume_attached() };
     // SAFETY: the code object is alive: a running frame holds it.
-    let object: Py<PyAny> = unsafe { Py::from_borrowed_ptr(py, code) };
-    let file = object.getattr(py, "co_filename").and_then(|f| f.extract::<String>(py));
+    let object: Py<PyAny> = unsafe { Bound::from_borrowed_ptr(py, code) }.unbind();
+    let file: PyResult<String> = object.getattr(py, "co_filename").and_then(|f| f.extract(py));
     let internal = file.is_ok_and(|f| is_internal(&f));
     codes.objects.push(object);
     codes.internal.push(internal);

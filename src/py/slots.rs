@@ -21,7 +21,7 @@ use crate::engine::tape::{self, History, Operand, Value};
 use crate::error;
 use crate::ops::elementwise::{Elementwise, arithmetic, bits, comparison};
 use crate::ops::op::Op;
-use crate::ops::{table};
+use crate::ops::table;
 use crate::shape::Axes;
 
 type Object = *mut ffi::PyObject;
@@ -57,7 +57,8 @@ fn operand(py: Python<'_>, object: Object) -> PyResult<Option<Held>> {
     // Arrays join in; lists, strings and strangers do not.
     // SAFETY: as above.
     let any = unsafe { Bound::from_borrowed_ptr(py, object) };
-    let array = any.hasattr("__array__").unwrap_or(false) || any.hasattr("__dlpack__").unwrap_or(false);
+    let array =
+        any.hasattr("__array__").unwrap_or(false) || any.hasattr("__dlpack__").unwrap_or(false);
     if !array {
         return Ok(None);
     }
@@ -98,12 +99,15 @@ unsafe extern "C" fn binary<const I: usize>(a: Object, b: Object) -> Object {
     guard(|py| {
         // SAFETY: live operands of an operator; nothing below runs Python code before they are used.
         if let (Some(x), Some(y)) = unsafe { (direct(a), direct(b)) } {
-            let ints = I == QUOTIENT && !matches!((x, y), (Operand::Value(v), _) | (_, Operand::Value(v)) if v.dtype().is_float());
+            let ints = I == QUOTIENT
+                && !matches!((x, y), (Operand::Value(v), _) | (_, Operand::Value(v)) if v.dtype().is_float());
             if small(x) && small(y) && !ints {
                 return Ok(tensor::new_object(apply::map(BINARY[I], &[x, y]).or_raise(py)?));
             }
         }
-        let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else { return Ok(not_implemented()) };
+        let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else {
+            return Ok(not_implemented());
+        };
         let held = [x, y];
         if I == QUOTIENT {
             return call_named(py, "divide", &held);
@@ -115,7 +119,9 @@ unsafe extern "C" fn binary<const I: usize>(a: Object, b: Object) -> Object {
 /// Calls a function of the table that takes tensors only.
 fn call_named(py: Python<'_>, name: &str, held: &[Held]) -> PyResult<Object> {
     let entry = table().iter().find(|entry| entry.name() == name && entry.namespace().is_empty());
-    let Some(&entry) = entry else { return Err(to_python(py, error::internal(format!("{name} is missing")))) };
+    let Some(&entry) = entry else {
+        return Err(to_python(py, error::internal(format!("{name} is missing"))));
+    };
     let parsed = super::arguments::Parsed {
         attributes: entry
             .params()
@@ -141,7 +147,11 @@ unsafe extern "C" fn in_place<const I: usize>(a: Object, b: Object) -> Object {
         let own = tensor::downcast_is(b, a);
         let divides_ints = I == QUOTIENT && !this.with(|v| v.dtype().is_float());
         if divides_ints {
-            let message = error::dtype_mismatch("divide", this.with(|v| v.dtype()), "float32 as the result in place");
+            let message = error::dtype_mismatch(
+                "divide",
+                this.with(|v| v.dtype()),
+                "float32 as the result in place",
+            );
             return Err(to_python(py, message));
         }
         let updated = this.with(|value| {
@@ -179,7 +189,10 @@ pub fn assign(py: Python<'_>, op: &str, this: &TensorObject, mut value: Value) -
         return Err(to_python(py, error::bad_shape(op, "an update keeps the shape", facts)));
     }
     if value.dtype() != dtype {
-        return Err(to_python(py, error::dtype_mismatch(op, format!("{dtype} of the tensor"), value.dtype())));
+        return Err(to_python(
+            py,
+            error::dtype_mismatch(op, format!("{dtype} of the tensor"), value.dtype()),
+        ));
     }
     let old = this.update(|slot| {
         if let History::Leaf(leaf) = &slot.history {
@@ -193,14 +206,18 @@ pub fn assign(py: Python<'_>, op: &str, this: &TensorObject, mut value: Value) -
 
 unsafe extern "C" fn power(a: Object, b: Object, _modulus: Object) -> Object {
     guard(|py| {
-        let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else { return Ok(not_implemented()) };
+        let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else {
+            return Ok(not_implemented());
+        };
         map_held(py, &arithmetic::pow, &[x, y])
     })
 }
 
 unsafe extern "C" fn matmul(a: Object, b: Object) -> Object {
     guard(|py| {
-        let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else { return Ok(not_implemented()) };
+        let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else {
+            return Ok(not_implemented());
+        };
         call_named(py, "matmul", &[x, y])
     })
 }
@@ -227,7 +244,9 @@ fn unary(py: Python<'_>, def: &'static Elementwise, a: Object) -> PyResult<Objec
 
 unsafe extern "C" fn compare(a: Object, b: Object, op: c_int) -> Object {
     guard(|py| {
-        let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else { return Ok(not_implemented()) };
+        let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else {
+            return Ok(not_implemented());
+        };
         let def = match op {
             ffi::Py_LT => &comparison::less,
             ffi::Py_LE => &comparison::less_equal,
@@ -255,7 +274,8 @@ unsafe extern "C" fn length(a: Object) -> ffi::Py_ssize_t {
         match shape.dims().first() {
             Some(d) => n = d.value() as ffi::Py_ssize_t,
             None => {
-                let error = error::bad_type("len", "a tensor without axes has no length", "got shape ()");
+                let error =
+                    error::bad_type("len", "a tensor without axes has no length", "got shape ()");
                 return Err(to_python(py, error));
             }
         }
@@ -271,7 +291,8 @@ unsafe extern "C" fn truth(a: Object) -> c_int {
         let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(null_mut()) };
         let array = this.value().array;
         if array.count() != 1 {
-            let what = "the truth of a tensor with several elements is ambiguous; use .any() or .all()";
+            let what =
+                "the truth of a tensor with several elements is ambiguous; use .any() or .all()";
             let error = error::bad_value("bool", what, format!("got shape {}", array.shape()));
             return Err(to_python(py, error));
         }
@@ -281,7 +302,11 @@ unsafe extern "C" fn truth(a: Object) -> c_int {
     result
 }
 
-fn number(a: Object, op: &'static str, convert_to: fn(&Bound<'_, PyAny>) -> PyResult<Object>) -> Object {
+fn number(
+    a: Object,
+    op: &'static str,
+    convert_to: fn(&Bound<'_, PyAny>) -> PyResult<Object>,
+) -> Object {
     guard(|py| {
         // SAFETY: the slot is called with a tensor.
         let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(not_implemented()) };
@@ -302,7 +327,9 @@ unsafe extern "C" fn to_index(a: Object) -> Object {
     number(a, "index", |x| {
         // SAFETY: a live number; bool is an int in Python.
         if unsafe { ffi::PyLong_Check(x.as_ptr()) } == 0 {
-            return Err(PyTypeError::new_err("index: only an integer tensor with one element can be an index"));
+            return Err(PyTypeError::new_err(
+                "index: only an integer tensor with one element can be an index",
+            ));
         }
         Ok(x.clone().into_ptr())
     })
@@ -320,9 +347,9 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
     // SAFETY: a live object.
     unsafe {
         if ffi::PyLong_CheckExact(key.as_ptr()) != 0 {
-            return super::arguments::index(key)
-                .map(Item::Int)
-                .ok_or_else(|| to_python(py, error::index_out_of_bounds("getitem", key, "any", "at most 2^63")));
+            return super::arguments::index(key).map(Item::Int).ok_or_else(|| {
+                to_python(py, error::index_out_of_bounds("getitem", key, "any", "at most 2^63"))
+            });
         }
         if let Some(tensor) = tensor::downcast(key.as_ptr()) {
             let value = tensor.value();
@@ -346,7 +373,11 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
                 return Ok(None);
             }
             let n = super::arguments::index(&value);
-            n.map(Some).ok_or_else(|| PyTypeError::new_err(format!("getitem: a slice's {name} must be an int or None, got {value}")))
+            n.map(Some).ok_or_else(|| {
+                PyTypeError::new_err(format!(
+                    "getitem: a slice's {name} must be an int or None, got {value}"
+                ))
+            })
         };
         return Ok(Item::Slice(part("start")?, part("stop")?, part("step")?));
     }
@@ -358,7 +389,9 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
         if let Some(value) = convert::from_object("getitem", key, None)? {
             // An empty list selects nothing, and its dtype says nothing.
             if value.shape().count() == 0 && value.dtype().is_float() {
-                return Ok(Item::Array(Value::plain(crate::cpu::cast(&value.array, crate::dtype::DType::I64).or_raise(py)?)));
+                return Ok(Item::Array(Value::plain(
+                    crate::cpu::cast(&value.array, crate::dtype::DType::I64).or_raise(py)?,
+                )));
             }
             return Ok(Item::Array(value));
         }
@@ -396,7 +429,9 @@ unsafe extern "C" fn set_item(a: Object, key: Object, v: Object) -> c_int {
         // Only the interpreter's stack holds it: nobody could see the write. (From 3.14 on the stack
         // borrows from variables, and the count says nothing.)
         // SAFETY: a live object.
-        let unseen = !STACK_BORROWS.load(std::sync::atomic::Ordering::Relaxed) && this.is_view() && unsafe { ffi::Py_REFCNT(a) } == 1;
+        let unseen = !STACK_BORROWS.load(std::sync::atomic::Ordering::Relaxed)
+            && this.is_view()
+            && unsafe { ffi::Py_REFCNT(a) } == 1;
         if unseen {
             return Err(to_python(py, error::unseen_write("setitem")));
         }
@@ -431,10 +466,17 @@ unsafe extern "C" fn set_item(a: Object, key: Object, v: Object) -> c_int {
 }
 
 /// Numbers outside the tensor's dtype are refused; anything else is cast on assignment.
-fn weak_array(py: Python<'_>, held: Held, _any: &Bound<'_, PyAny>, this: &TensorObject) -> PyResult<Held> {
+fn weak_array(
+    py: Python<'_>,
+    held: Held,
+    _any: &Bound<'_, PyAny>,
+    this: &TensorObject,
+) -> PyResult<Held> {
     let dtype = this.with(|value| value.dtype());
     match &held {
-        Held::Scalar(s) if !s.fits(dtype) => Err(to_python(py, error::overflow("setitem", s, dtype))),
+        Held::Scalar(s) if !s.fits(dtype) => {
+            Err(to_python(py, error::overflow("setitem", s, dtype)))
+        }
         _ => Ok(held),
     }
 }
@@ -528,7 +570,9 @@ getter!(get_itemsize, |_py, this| {
 });
 getter!(get_nbytes, |_py, this| {
     // SAFETY: a new int.
-    Ok(unsafe { ffi::PyLong_FromSize_t(this.with(|value| value.shape().count() * value.dtype().size())) })
+    Ok(unsafe {
+        ffi::PyLong_FromSize_t(this.with(|value| value.shape().count() * value.dtype().size()))
+    })
 });
 getter!(get_device, |py, _this| Ok(super::host::cpu_device(py)?.into_ptr()));
 getter!(get_requires_grad, |_py, this| {
@@ -575,10 +619,14 @@ fn permuted(py: Python<'_>, value: &Value, axes: Axes) -> PyResult<Object> {
 unsafe extern "C" fn set_requires_grad(a: Object, v: Object, _: *mut c_void) -> c_int {
     setter(a, v, "requires_grad", |py, this, v| {
         let wanted = v.extract::<bool>()?;
-        let (has, is_entry) = this.with(|x| (x.requires_grad(), matches!(x.history, History::Entry(_))));
+        let (has, is_entry) =
+            this.with(|x| (x.requires_grad(), matches!(x.history, History::Entry(_))));
         if is_entry && !wanted {
             let what = "only a leaf can stop requiring a gradient";
-            return Err(to_python(py, error::gradient("requires_grad", what, "use detach() for a result")));
+            return Err(to_python(
+                py,
+                error::gradient("requires_grad", what, "use detach() for a result"),
+            ));
         }
         if wanted && !has {
             this.update(|value| make_leaf("requires_grad", value)).or_raise(py)?;
@@ -607,7 +655,10 @@ unsafe extern "C" fn set_grad(a: Object, v: Object, _: *mut c_void) -> c_int {
             let (shape, dtype) = this.with(|value| (value.shape().clone(), value.dtype()));
             if *g.shape() != shape || g.dtype() != dtype {
                 let facts = format!("got {} {} for {dtype} {shape}", g.dtype(), g.shape());
-                return Err(to_python(py, error::bad_shape("grad", "a gradient has its tensor's type", facts)));
+                return Err(to_python(
+                    py,
+                    error::bad_shape("grad", "a gradient has its tensor's type", facts),
+                ));
             }
             Some(g)
         };
@@ -624,7 +675,10 @@ unsafe extern "C" fn set_grad(a: Object, v: Object, _: *mut c_void) -> c_int {
             (None, None) => {}
             (None, Some(_)) => {
                 let what = "only a leaf that requires a gradient has one";
-                return Err(to_python(py, error::gradient("grad", what, "set requires_grad=True first")));
+                return Err(to_python(
+                    py,
+                    error::gradient("grad", what, "set requires_grad=True first"),
+                ));
             }
         }
         Ok(())
@@ -644,7 +698,8 @@ fn setter(
         if v.is_null() {
             return Err(PyValueError::new_err(format!("{name} cannot be deleted; assign None")));
         }
-        body(py, this, unsafe { &Bound::from_borrowed_ptr(py, v) })?;
+        let v = unsafe { Bound::from_borrowed_ptr(py, v) };
+        body(py, this, &v)?;
         done = true;
         Ok(null_mut())
     });
@@ -675,7 +730,12 @@ pub fn attributes() -> Vec<ffi::PyGetSetDef> {
         read("T", get_t, "The axes in reverse order."),
         read("mT", get_mt, "The last two axes exchanged."),
         read("is_leaf", get_is_leaf, "Whether no recorded op made this value."),
-        write("requires_grad", get_requires_grad, set_requires_grad, "Whether backward reaches this value."),
+        write(
+            "requires_grad",
+            get_requires_grad,
+            set_requires_grad,
+            "Whether backward reaches this value.",
+        ),
         write("grad", get_grad, set_grad, "The accumulated gradient of a leaf, or None."),
         // SAFETY: an all-zero definition ends the list.
         unsafe { std::mem::zeroed() },

@@ -205,11 +205,13 @@ unsafe extern "C" fn new(
 ) -> *mut ffi::PyObject {
     // SAFETY: called by the interpreter with a class and a tuple.
     unsafe {
-        let source = if ffi::PyTuple_Size(args) >= 1 { ffi::PyTuple_GetItem(args, 0) } else { null_mut() };
+        let source =
+            if ffi::PyTuple_Size(args) >= 1 { ffi::PyTuple_GetItem(args, 0) } else { null_mut() };
         let Some(source) = source.as_mut().and_then(|object| downcast(object)) else {
             ffi::PyErr_SetString(
                 ffi::PyExc_TypeError,
-                c"Tensor: expected a tensor; make one with wengert.tensor or wengert.asarray".as_ptr(),
+                c"Tensor: expected a tensor; make one with wengert.tensor or wengert.asarray"
+                    .as_ptr(),
             );
             return null_mut();
         };
