@@ -9,8 +9,8 @@ import wengert as wg
 from wengert import _core
 
 CATALOGUE = {code: (kind, template) for code, kind, template in _core._error_catalogue()}
-# No call provokes these: a defect of the engine, and the carrier of an exception that the user's own
-# code raised, which arrives as itself (`test_a_failed_backward_leaves_every_gradient`).
+# No call provokes these: a defect of the engine, and the carrier of an exception that the user's
+# own code raised, which arrives as itself (`test_a_failed_backward_leaves_every_gradient`).
 UNREACHABLE = {"internal", "foreign"}
 
 

@@ -22,6 +22,7 @@ A row of the table is a dict:
 
 import argparse
 import difflib
+import re
 import sys
 import textwrap
 from itertools import groupby
@@ -43,6 +44,11 @@ KINDS = {
 NAMESPACES = {"": "wengert", "nn": "wengert.nn", "random": "wengert.random"}
 
 
+def annotation(text):
+    """An annotation in a module where `bool` is a dtype."""
+    return re.sub(r"\bbool\b", "_bool", text)
+
+
 def parameters(op, method=False, typed=True):
     """The parameters of an op as Python source texts, markers included."""
     out = []
@@ -53,14 +59,14 @@ def parameters(op, method=False, typed=True):
         if p["keyword_only"] and "*" not in out:
             out.append("*")
         equals = " = " if typed else "="
-        text = f"{p['name']}: {p['annotation']}" if typed else p["name"]
+        text = f"{p['name']}: {annotation(p['annotation'])}" if typed else p["name"]
         out.append(text if p["default"] is None else f"{text}{equals}{p['default']}")
     return out
 
 
 def definition(op, method=False, indent=""):
     """A stub of an op, with its docstring, so that editors show it."""
-    head = f"def {op['name']}({', '.join(parameters(op, method))}) -> {op['returns']}:"
+    head = f"def {op['name']}({', '.join(parameters(op, method))}) -> {annotation(op['returns'])}:"
     doc = textwrap.dedent(op["doc"]).strip().replace("\\", "\\\\")
     lines = doc.splitlines()
     body = f'"""{lines[0]}"""' if len(lines) == 1 else '"""' + "\n".join([*lines, '"""'])
@@ -79,7 +85,8 @@ def stub(table):
     main = main.replace("#: functions\n", "\n".join(functions.pop("")))
     files = {STUBS / "__init__.pyi": f"# {NOTE}\n{main}"}
     for space, texts in functions.items():
-        head = f"# {NOTE}\nfrom collections.abc import Sequence\n\n"
+        head = f"# {NOTE}\nfrom builtins import bool as _bool\n"
+        head += "from collections.abc import Sequence\n\n"
         head += "from wengert._core import ArrayLike, Axes, DType, Scalar, Tensor\n\n"
         files[STUBS / f"{space}.pyi"] = head + "\n".join(texts)
     return files
