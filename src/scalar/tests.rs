@@ -290,13 +290,13 @@ const SPECIAL: [f64; 26] = {
     ]
 };
 
-/// A function's name, both its widths, and std's.
-type Case<'a, Double, Single> = (&'a str, Double, Single, Double);
+type Unary<T> = fn(T) -> T;
+type Binary<T> = fn(T, T) -> T;
 
 #[test]
 fn special_values_of_one_argument() {
     // In both widths; std's functions follow IEEE 754.
-    let functions: &[Case<fn(f64) -> f64, fn(f32) -> f32>] = &[
+    let functions: &[(&str, Unary<f64>, Unary<f32>, Unary<f64>)] = &[
         ("acos", acos, acos, f64::acos),
         ("acosh", acosh, acosh, f64::acosh),
         ("asin", asin, asin, f64::asin),
@@ -331,7 +331,7 @@ fn special_values_of_one_argument() {
 
 #[test]
 fn special_values_of_two_arguments() {
-    let functions: &[Case<fn(f64, f64) -> f64, fn(f32, f32) -> f32>] = &[
+    let functions: &[(&str, Binary<f64>, Binary<f32>, Binary<f64>)] = &[
         ("pow", pow, pow, f64::powf),
         ("atan2", atan2, atan2, f64::atan2),
         ("hypot", hypot, hypot, f64::hypot),

@@ -7,8 +7,8 @@
 //! shifts past the width give what they give on the CPU.
 //!
 //! Where a device is less exact than IEEE 754 (division, square root, subnormal numbers), so is the
-//! result. Sine, cosine and tangent hold their bounds for |x| ≤ 10⁵, and `fmod` is exact for
-//! quotients below 2⁶⁰.
+//! result. Sine, cosine and tangent are within 3 ULP for |x| ≤ 10⁵, and `fmod` is exact for
+//! quotients below 2⁵⁹ by normal divisors.
 
 use super::pair::product;
 use super::{Float, Int, Mask, Scalar};

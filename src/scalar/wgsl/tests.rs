@@ -1,9 +1,12 @@
-//! Printed formulas are accepted by naga, and read as they should.
+//! Printed formulas are accepted by naga, read as they should, and give what native numbers give.
 
 use super::super::*;
 use super::*;
+use std::collections::HashMap;
 
 type F = Code<f32>;
+type Unary<T> = fn(T) -> T;
+type Binary<T> = fn(T, T) -> T;
 
 /// Whether naga accepts a formula inside a compute shader.
 fn check(name: &str, inputs: usize, ty: WgslType, formula: impl FnOnce(&[Value]) -> Value) {
@@ -37,65 +40,69 @@ fn check(name: &str, inputs: usize, ty: WgslType, formula: impl FnOnce(&[Value])
         .unwrap_or_else(|e| panic!("{name}: {}\n{source}", e.emit_to_string(&source)));
 }
 
+/// Every function of one number: printed, and native.
+const UNARY: &[(&str, Unary<F>, Unary<f32>)] = &[
+    ("acos", acos, acos),
+    ("acosh", acosh, acosh),
+    ("asin", asin, asin),
+    ("asinh", asinh, asinh),
+    ("atan", atan, atan),
+    ("atanh", atanh, atanh),
+    ("cbrt", cbrt, cbrt),
+    ("cos", cos, cos),
+    ("cosh", cosh, cosh),
+    ("erf", erf, erf),
+    ("erfc", erfc, erfc),
+    ("erfinv", erfinv, erfinv),
+    ("exp", exp, exp),
+    ("exp2", exp2, exp2),
+    ("expm1", expm1, expm1),
+    ("log", log, log),
+    ("log10", log10, log10),
+    ("log1p", log1p, log1p),
+    ("log2", log2, log2),
+    ("log_sigmoid", log_sigmoid, log_sigmoid),
+    ("rsqrt", rsqrt, rsqrt),
+    ("sigmoid", sigmoid, sigmoid),
+    ("sin", sin, sin),
+    ("sinh", sinh, sinh),
+    ("softplus", softplus, softplus),
+    ("tan", tan, tan),
+    ("tanh", tanh, tanh),
+    ("sqrt", Float::sqrt, Float::sqrt),
+    ("floor", Float::floor, Float::floor),
+    ("ceil", Float::ceil, Float::ceil),
+    ("trunc", Float::trunc, Float::trunc),
+    ("round", Float::round, Float::round),
+    ("sign", Scalar::sign, Scalar::sign),
+    ("abs", Scalar::abs, Scalar::abs),
+    ("neg", Neg::neg, Neg::neg),
+];
+
 #[test]
 fn functions_of_one_number_are_valid() {
-    let functions: &[(&str, fn(F) -> F)] = &[
-        ("acos", acos),
-        ("acosh", acosh),
-        ("asin", asin),
-        ("asinh", asinh),
-        ("atan", atan),
-        ("atanh", atanh),
-        ("cbrt", cbrt),
-        ("cos", cos),
-        ("cosh", cosh),
-        ("erf", erf),
-        ("erfc", erfc),
-        ("erfinv", erfinv),
-        ("exp", exp),
-        ("exp2", exp2),
-        ("expm1", expm1),
-        ("log", log),
-        ("log10", log10),
-        ("log1p", log1p),
-        ("log2", log2),
-        ("log_sigmoid", log_sigmoid),
-        ("rsqrt", rsqrt),
-        ("sigmoid", sigmoid),
-        ("sin", sin),
-        ("sinh", sinh),
-        ("softplus", softplus),
-        ("tan", tan),
-        ("tanh", tanh),
-        ("sqrt", Float::sqrt),
-        ("floor", Float::floor),
-        ("ceil", Float::ceil),
-        ("trunc", Float::trunc),
-        ("round", Float::round),
-        ("sign", Scalar::sign),
-        ("abs", Scalar::abs),
-        ("neg", Neg::neg),
-    ];
-    for (name, f) in functions {
+    for (name, f, _) in UNARY {
         check(name, 1, WgslType::F32, |v| f(v[0].typed()).into());
     }
 }
 
+/// Every function of two numbers: printed, and native.
+const BINARY: &[(&str, Binary<F>, Binary<f32>)] = &[
+    ("atan2", atan2, atan2),
+    ("hypot", hypot, hypot),
+    ("logaddexp", logaddexp, logaddexp),
+    ("pow", pow, pow),
+    ("fmod", fmod, fmod),
+    ("remainder", remainder, remainder),
+    ("floor_divide", floor_divide, floor_divide),
+    ("maximum", Scalar::maximum, Scalar::maximum),
+    ("minimum", Scalar::minimum, Scalar::minimum),
+    ("div", Div::div, Div::div),
+];
+
 #[test]
 fn functions_of_two_numbers_are_valid() {
-    let functions: &[(&str, fn(F, F) -> F)] = &[
-        ("atan2", atan2),
-        ("hypot", hypot),
-        ("logaddexp", logaddexp),
-        ("pow", pow),
-        ("fmod", fmod),
-        ("remainder", remainder),
-        ("floor_divide", floor_divide),
-        ("maximum", Scalar::maximum),
-        ("minimum", Scalar::minimum),
-        ("div", Div::div),
-    ];
-    for (name, f) in functions {
+    for (name, f, _) in BINARY {
         check(name, 2, WgslType::F32, |v| f(v[0].typed(), v[1].typed()).into());
     }
 }
@@ -105,7 +112,7 @@ fn integer<T: Word>()
 where
     Code<T>: Int<Mask = Code<bool>>,
 {
-    let functions: &[(&str, fn(Code<T>, Code<T>) -> Code<T>)] = &[
+    let functions: &[(&str, Binary<Code<T>>)] = &[
         ("add", Add::add),
         ("mul", Mul::mul),
         ("sub_neg", |a, b| -(a - b)),
@@ -147,5 +154,159 @@ fn special_literals_are_not_constant_expressions() {
     for special in [f64::INFINITY, f64::NEG_INFINITY, -0.0, 1e-40] {
         let (body, _) = print(&[], |_| F::lit(special).into());
         assert!(body.contains("bitcast"), "{special}: {body}");
+    }
+}
+
+/// A value while printed lines are run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Run {
+    F(f32),
+    I(i32),
+    U(u32),
+    B(bool),
+}
+
+use Run::{B, F as Number, I, U};
+
+/// The value of a name or a literal.
+fn atom(names: &HashMap<String, Run>, text: &str) -> Run {
+    let text = text.trim_start_matches('(').trim_end_matches(')');
+    if let Some(value) = names.get(text) {
+        return *value;
+    }
+    let (digits, suffix) = text.split_at(text.len() - 1);
+    match suffix {
+        "f" => Number(digits.parse().unwrap()),
+        "i" => I(digits.parse().unwrap()),
+        "u" => U(digits.parse().unwrap()),
+        _ => I(text.trim_start_matches("i32(").parse().unwrap()),
+    }
+}
+
+/// `a operator b`
+fn infix(a: Run, operator: &str, b: Run) -> Run {
+    match (a, operator, b) {
+        (Number(a), "+", Number(b)) => Number(a + b),
+        (Number(a), "-", Number(b)) => Number(a - b),
+        (Number(a), "*", Number(b)) => Number(a * b),
+        (Number(a), "/", Number(b)) => Number(a / b),
+        (Number(a), "<", Number(b)) => B(a < b),
+        (Number(a), "<=", Number(b)) => B(a <= b),
+        (Number(a), "==", Number(b)) => B(a == b),
+        (I(a), "+", I(b)) => I(a.wrapping_add(b)),
+        (I(a), "-", I(b)) => I(a.wrapping_sub(b)),
+        (I(a), "&", I(b)) => I(a & b),
+        (I(a), "|", I(b)) => I(a | b),
+        (I(a), "<", I(b)) => B(a < b),
+        (I(a), "==", I(b)) => B(a == b),
+        (I(a), "<<", U(b)) => I(a << b),
+        (I(a), ">>", U(b)) => I(a >> b),
+        (U(a), "&", U(b)) => U(a & b),
+        (U(a), "<", U(b)) => B(a < b),
+        (B(a), "&", B(b)) => B(a & b),
+        (B(a), "|", B(b)) => B(a | b),
+        (B(a), "!=", B(b)) => B(a != b),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// `name(arguments)`
+fn call(name: &str, arguments: &[Run]) -> Run {
+    match (name, arguments) {
+        ("select", [b, a, B(mask)]) => {
+            if *mask {
+                *a
+            } else {
+                *b
+            }
+        }
+        ("max", [I(a), I(b)]) => I(*a.max(b)),
+        ("min", [I(a), I(b)]) => I(*a.min(b)),
+        ("-", [Number(x)]) => Number(-x),
+        ("-", [I(x)]) => I(x.wrapping_neg()),
+        ("!", [B(x)]) => B(!x),
+        ("abs", [Number(x)]) => Number(x.abs()),
+        ("floor", [Number(x)]) => Number(x.floor()),
+        ("ceil", [Number(x)]) => Number(x.ceil()),
+        ("trunc", [Number(x)]) => Number(x.trunc()),
+        ("round", [Number(x)]) => Number(x.round_ties_even()),
+        ("sqrt", [Number(x)]) => Number(x.sqrt()),
+        ("f32", [I(x)]) => Number(*x as f32),
+        ("i32", [Number(x)]) => I(*x as i32),
+        ("bitcast<f32>", [I(x)]) => Number(f32::from_bits(*x as u32)),
+        ("bitcast<i32>", [Number(x)]) => I(x.to_bits() as i32),
+        ("bitcast<u32>", [Number(x)]) => U(x.to_bits()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Runs printed lines with IEEE arithmetic.
+fn run(body: &str, result: &str, inputs: &[f32]) -> f32 {
+    let named = ["a", "b"].iter().zip(inputs).map(|(n, x)| (n.to_string(), Number(*x)));
+    let mut names: HashMap<String, Run> = named.collect();
+    for line in body.lines() {
+        let (name, expression) =
+            line.strip_prefix("let ").and_then(|l| l.strip_suffix(';')?.split_once(" = ")).unwrap();
+        let words: Vec<&str> = expression.split(' ').collect();
+        let value = match words[..] {
+            [a, operator, b] if !a.ends_with(',') => {
+                infix(atom(&names, a), operator, atom(&names, b))
+            }
+            [single] if !single.contains('(') || single.starts_with('(') => atom(&names, single),
+            _ => {
+                let (name, arguments) = expression.split_once('(').unwrap();
+                let arguments = arguments.strip_suffix(')').unwrap().split(", ");
+                let values: Vec<Run> = arguments.map(|a| atom(&names, a)).collect();
+                call(name, &values)
+            }
+        };
+        names.insert(name.to_string(), value);
+    }
+    let Number(value) = atom(&names, result) else { panic!("not a number: {result}") };
+    value
+}
+
+/// Arguments over the whole range, and near the places where formulas change.
+fn samples() -> Vec<f32> {
+    let wide = (0..=u32::MAX).step_by(40_000_003).map(f32::from_bits);
+    let near = (-400..=400).map(|i| i as f32 / 61.0);
+    let special = [0.0, -0.0, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX];
+    wide.chain(near).chain(special).collect()
+}
+
+/// Whether two results have the same bits, or are NaN.
+fn same(a: f32, b: f32) -> bool {
+    a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
+}
+
+#[test]
+fn printed_functions_of_one_number_give_the_same_bits() {
+    for (name, f, native) in UNARY {
+        let (body, result) = print(&[("a", WgslType::F32)], |v| f(v[0].typed()).into());
+        let reduced = ["sin", "cos", "tan"].contains(name);
+        for x in samples().into_iter().filter(|x| !reduced || !(x.abs() > 1e5)) {
+            let (got, want) = (run(&body, &result, &[x]), native(x));
+            // Angles are reduced in single precision here and in double precision on the CPU.
+            let near = reduced && (got - want).abs() <= 1.5 * f32::EPSILON * want.abs();
+            assert!(same(got, want) || near, "{name}({x:e}) = {got:e}, natively {want:e}");
+        }
+    }
+}
+
+#[test]
+fn printed_functions_of_two_numbers_give_the_same_bits() {
+    let samples: Vec<f32> = samples().into_iter().step_by(13).collect();
+    for (name, f, native) in BINARY {
+        let inputs = [("a", WgslType::F32), ("b", WgslType::F32)];
+        let (body, result) = print(&inputs, |v| f(v[0].typed(), v[1].typed()).into());
+        let divides = ["fmod", "remainder", "floor_divide"].contains(name);
+        for (x, y) in samples.iter().flat_map(|x| samples.iter().map(|y| (*x, *y))) {
+            let inside = (x / y).abs() < 1e18 && y.abs() >= f32::MIN_POSITIVE;
+            if divides && !inside && x.is_finite() && y.is_finite() && y != 0.0 {
+                continue;
+            }
+            let (got, want) = (run(&body, &result, &[x, y]), native(x, y));
+            assert!(same(got, want), "{name}({x:e}, {y:e}) = {got:e}, natively {want:e}");
+        }
     }
 }
