@@ -292,11 +292,13 @@ const SPECIAL: [f64; 26] = {
 
 type Unary<T> = fn(T) -> T;
 type Binary<T> = fn(T, T) -> T;
+/// A function's name, both its widths, and std's.
+type Case<'a, Double, Single> = (&'a str, Double, Single, Double);
 
 #[test]
 fn special_values_of_one_argument() {
     // In both widths; std's functions follow IEEE 754.
-    let functions: &[(&str, Unary<f64>, Unary<f32>, Unary<f64>)] = &[
+    let functions: &[Case<Unary<f64>, Unary<f32>>] = &[
         ("acos", acos, acos, f64::acos),
         ("acosh", acosh, acosh, f64::acosh),
         ("asin", asin, asin, f64::asin),
@@ -331,7 +333,7 @@ fn special_values_of_one_argument() {
 
 #[test]
 fn special_values_of_two_arguments() {
-    let functions: &[(&str, Binary<f64>, Binary<f32>, Binary<f64>)] = &[
+    let functions: &[Case<Binary<f64>, Binary<f32>>] = &[
         ("pow", pow, pow, f64::powf),
         ("atan2", atan2, atan2, f64::atan2),
         ("hypot", hypot, hypot, f64::hypot),

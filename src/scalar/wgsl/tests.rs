@@ -284,7 +284,7 @@ fn printed_functions_of_one_number_give_the_same_bits() {
     for (name, f, native) in UNARY {
         let (body, result) = print(&[("a", WgslType::F32)], |v| f(v[0].typed()).into());
         let reduced = ["sin", "cos", "tan"].contains(name);
-        for x in samples().into_iter().filter(|x| !reduced || !(x.abs() > 1e5)) {
+        for x in samples().into_iter().filter(|x| !reduced || x.is_nan() || x.abs() <= 1e5) {
             let (got, want) = (run(&body, &result, &[x]), native(x));
             // Angles are reduced in single precision here and in double precision on the CPU.
             let near = reduced && (got - want).abs() <= 1.5 * f32::EPSILON * want.abs();
