@@ -3,6 +3,8 @@
 //! The answer does not depend on the order in which elements are looked at, so each operand is
 //! walked as it lies in memory.
 
+use std::ops::Range;
+
 use crate::array::Array;
 use crate::cpu::copy;
 use crate::cpu::element::{Element, Number, Shared, with_element};
@@ -12,11 +14,13 @@ use crate::multiversion;
 use crate::ops::attributes::ArgReduction;
 
 use super::fold::{Choice, Max, Min};
-use super::kernels::{BLOCK, fold_block};
+use super::kernels::{BLOCK, STRETCH, fold_block, gather};
 use super::{CHUNK, Plan, SERIAL, reduced_last, split};
 
 /// With fewer columns than this side by side, rows are made of them.
 const FEW_COLUMNS: usize = 16;
+/// Rows of up to this length are better looked at side by side.
+const SHORT: usize = 32;
 /// Columns that are worked on together.
 const TILE: usize = 1024;
 /// Rows that are looked at in one pass over the columns.
@@ -45,10 +49,10 @@ fn run<A: Number, F: Choice<A>>(x: &Array, axis: usize, out: *mut i64) -> Result
     if plan.outputs == 0 {
         return Ok(());
     }
-    if stride == 1 || n == 1 {
-        by_rows::<A, F>(&plan, x.ptr().cast(), out);
-    } else if column_stride == 1 && columns >= FEW_COLUMNS {
+    if columns >= FEW_COLUMNS && (column_stride == 1 || n <= SHORT) {
         by_columns::<A, F>(&plan, x.ptr().cast(), out);
+    } else if stride == 1 || n == 1 {
+        by_rows::<A, F>(&plan, x.ptr().cast(), out);
     } else {
         let (x, axes) = reduced_last(x, &[axis])?;
         by_rows::<A, F>(&Plan::new(&x, &axes).0, x.ptr().cast(), out);
@@ -71,7 +75,7 @@ fn by_rows<A: Number, F: Choice<A>>(plan: &Plan, x: *const A, out: *mut i64) {
 
 fn by_columns<A: Number, F: Choice<A>>(plan: &Plan, x: *const A, out: *mut i64) {
     let (x, out) = (Shared::reading(x), Shared::new(out));
-    let stride = plan.reduced.inner().1;
+    let strides = [plan.kept.inner().1, plan.reduced.inner().1];
     let tile = plan.outputs.min(TILE);
     split(plan.outputs, (CHUNK / plan.n).max(tile), plan.total() < SERIAL, |first, count| {
         let mut best = vec![A::ZERO; tile];
@@ -80,13 +84,13 @@ fn by_columns<A: Number, F: Choice<A>>(plan: &Plan, x: *const A, out: *mut i64) 
             for at in (0..run).step_by(tile) {
                 let width = tile.min(run - at);
                 for row in (0..plan.n).step_by(PASS) {
-                    let x = x.at(offset + at as isize + row as isize * stride);
+                    let x = x.at(offset + at as isize * strides[0] + row as isize * strides[1]);
                     let rows = PASS.min(plan.n - row);
                     // SAFETY: the rows are readable; the outputs belong to this call.
                     unsafe {
                         first_in_columns::<A, F>(
                             x,
-                            stride,
+                            strides,
                             row..row + rows,
                             width,
                             best.as_mut_ptr(),
@@ -112,53 +116,54 @@ multiversion! {
     }
 
     /// Takes the rows of a range (`x` is the first of them) into the best numbers and their
-    /// positions so far, for each of `n` columns; row 0 starts them.
+    /// positions so far, for each of `n` columns; row 0 starts them. Strides: from a column to the
+    /// next, from a row to the next.
     unsafe fn first_in_columns[A, F](
-        x: *const A, row_stride: isize, rows: std::ops::Range<usize>, n: usize, best: *mut A, at: *mut i64
+        x: *const A, strides: [isize; 2], rows: Range<usize>, n: usize, best: *mut A, at: *mut i64
     )
     where [A: Number, F: Choice<A>] {
-        let mut column = 0;
-        // SAFETY: by contract.
-        unsafe {
-            while column + 32 <= n {
-                better_of_columns::<A, F, 32>(x.add(column), row_stride, &rows, best.add(column), at.add(column));
-                column += 32;
-            }
-            while column < n {
-                better_of_columns::<A, F, 1>(x.add(column), row_stride, &rows, best.add(column), at.add(column));
-                column += 1;
-            }
+        for column in (0..n).step_by(STRETCH) {
+            let x = x.wrapping_offset(column as isize * strides[0]);
+            let count = STRETCH.min(n - column);
+            // SAFETY: by contract.
+            unsafe { stretch::<A, F>(x, strides, &rows, count, best.add(column), at.add(column)) };
         }
     }
 }
 
+/// At most [`STRETCH`] columns.
 #[inline(always)]
-unsafe fn better_of_columns<A: Number, F: Choice<A>, const W: usize>(
+unsafe fn stretch<A: Number, F: Choice<A>>(
     x: *const A,
-    row_stride: isize,
-    rows: &std::ops::Range<usize>,
+    strides: [isize; 2],
+    rows: &Range<usize>,
+    n: usize,
     best: *mut A,
     at: *mut i64,
 ) {
-    let (best, at) = (best.cast::<[A; W]>(), at.cast::<[i64; W]>());
-    // SAFETY: the caller vouches for `W` columns.
+    let (mut value, mut place) = ([A::ZERO; STRETCH], [0; STRETCH]);
+    // SAFETY: the caller vouches for `n` columns.
     unsafe {
-        let (mut value, mut place) = if rows.start == 0 {
-            (x.cast::<[A; W]>().read_unaligned(), [0; W])
+        if rows.start == 0 {
+            value = gather(x, strides[0], n);
         } else {
-            (best.read_unaligned(), at.read_unaligned())
-        };
+            value[..n].copy_from_slice(std::slice::from_raw_parts(best, n));
+            place[..n].copy_from_slice(std::slice::from_raw_parts(at, n));
+        }
         for row in rows.clone() {
-            let offset = (row - rows.start) as isize * row_stride;
-            let next = x.wrapping_offset(offset).cast::<[A; W]>().read_unaligned();
-            for i in 0..W {
+            let x = x.wrapping_offset((row - rows.start) as isize * strides[1]);
+            let next = match n {
+                STRETCH if strides[0] == 1 => x.cast::<[A; STRETCH]>().read_unaligned(),
+                _ => gather(x, strides[0], n),
+            };
+            for i in 0..STRETCH {
                 let wins = F::beats(next[i], value[i]);
                 value[i] = if wins { next[i] } else { value[i] };
                 place[i] = if wins { row as i64 } else { place[i] };
             }
         }
-        best.write_unaligned(value);
-        at.write_unaligned(place);
+        best.copy_from_nonoverlapping(value.as_ptr(), n);
+        at.copy_from_nonoverlapping(place.as_ptr(), n);
     }
 }
 

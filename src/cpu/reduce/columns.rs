@@ -1,24 +1,21 @@
 //! Reduction of columns: neighbouring outputs side by side, one reduced element after the other.
 
-use std::mem::MaybeUninit;
-
 use smallvec::SmallVec;
 
-use crate::cpu::element::{Element, Number, Shared};
-use crate::cpu::moves::Place;
+use crate::cpu::element::{Element, Shared};
 use crate::threads;
 
-use super::fold::Fold;
-use super::kernels::{fold_columns, narrow, pack};
+use super::fold::{Fold, Tree};
+use super::kernels::{fold_apart, fold_columns, narrow};
 use super::{CHUNK, Plan, SERIAL, is_native, split};
 
 /// Elements of a column that are joined one after the other.
 const BLOCK: usize = 64;
 /// Rows that are joined in one pass over the columns.
 const PASS: usize = 16;
-/// Columns that are brought together where they do not lie side by side.
+/// Columns that are worked on together where they do not lie side by side.
 const NARROW: usize = 256;
-/// Bytes of the columns that are worked on together: they stay in the nearest cache.
+/// Bytes of the columns that are worked on together where they do: they stay in the nearest cache.
 const TILE: usize = 1 << 14;
 /// With fewer chunks of columns than this, long ones are shared between threads.
 const MANY: usize = 16;
@@ -71,16 +68,18 @@ struct Columns<'a> {
     plan: &'a Plan,
     /// Columns worked on together.
     tile: usize,
-    /// Whether the kernels read the operand in place.
-    in_place: bool,
+    /// Elements from a column to the next.
+    stride: isize,
 }
+
+/// Where the elements of a block of a column lie.
+type Offsets = SmallVec<[isize; BLOCK]>;
 
 impl<'a> Columns<'a> {
     fn new<T: Element>(plan: &'a Plan) -> Self {
-        let (columns, stride) = plan.kept.inner();
-        let in_place = is_native::<T>() && (stride == 1 || columns == 1);
-        let widest = if in_place { TILE / size_of::<T>() } else { NARROW };
-        Columns { plan, tile: plan.outputs.min(widest), in_place }
+        let (_, stride) = plan.kept.inner();
+        let widest = if stride == 1 { TILE / size_of::<T>() } else { NARROW };
+        Columns { plan, tile: plan.outputs.min(widest), stride }
     }
 
     /// Reduces the elements `start..start + n` of columns `first..first + count` to `out`, rounding
@@ -94,30 +93,28 @@ impl<'a> Columns<'a> {
         n: usize,
         out: *mut U,
     ) {
-        let is_single = n <= BLOCK && is_native::<U>();
-        let mut tree = Tree::new(if is_single { 0 } else { n.div_ceil(BLOCK) }, self.tile);
-        let mut scratch = Vec::new();
-        let stride = self.plan.kept.inner().1;
+        let is_block = n <= BLOCK;
+        let in_place = is_block && is_native::<U>();
+        let mut tree = Tree::new(if in_place { 0 } else { n.div_ceil(BLOCK) }, self.tile);
+        let mut offsets = Offsets::new();
+        if is_block {
+            self.locate(start, n, &mut offsets);
+        }
         let mut to = out;
         self.plan.kept.runs(first, count, |offset, run| {
             for at in (0..run).step_by(self.tile) {
-                let x = x.wrapping_offset(offset + at as isize * stride);
+                let x = x.wrapping_offset(offset + at as isize * self.stride);
                 let width = self.tile.min(run - at);
                 // SAFETY: the columns are readable and the outputs writable by the caller's word.
                 unsafe {
-                    if is_single {
-                        self.block::<T, F>(x, width, start, n, to.cast(), &mut scratch);
+                    if in_place {
+                        self.block::<T, F>(x, width, &offsets, to.cast());
                     } else {
                         for from in (0..n).step_by(BLOCK) {
-                            let n = BLOCK.min(n - from);
-                            self.block::<T, F>(
-                                x,
-                                width,
-                                start + from,
-                                n,
-                                tree.slot(),
-                                &mut scratch,
-                            );
+                            if !is_block {
+                                self.locate(start + from, BLOCK.min(n - from), &mut offsets);
+                            }
+                            self.block::<T, F>(x, width, &offsets, tree.slot());
                             tree.push::<F>(width);
                         }
                         narrow::<U>(tree.finish::<F>(width), width, to);
@@ -128,115 +125,31 @@ impl<'a> Columns<'a> {
         });
     }
 
-    /// Joins one block of elements of `width` columns into `acc`.
+    /// Finds the elements `start..start + n` of the first column.
+    fn locate(&self, start: usize, n: usize, offsets: &mut Offsets) {
+        let stride = self.plan.reduced.inner().1;
+        offsets.clear();
+        self.plan.reduced.runs(start, n, |offset, run| {
+            offsets.extend((0..run as isize).map(|i| offset + i * stride));
+        });
+    }
+
+    /// Joins one block of elements of `width` columns to `acc`.
     unsafe fn block<T: Element, F: Fold<T::Number>>(
         &self,
         x: *const T,
         width: usize,
-        start: usize,
-        n: usize,
+        offsets: &[isize],
         acc: *mut T::Number,
-        scratch: &mut Vec<MaybeUninit<T::Number>>,
     ) {
-        let stride = self.plan.reduced.inner().1;
-        let mut pending: SmallVec<[isize; PASS]> = SmallVec::new();
-        let mut fresh = true;
-        let mut join = |x: *const T::Number, pending: &mut SmallVec<[isize; PASS]>| {
-            // SAFETY: by the caller's word for operands in place, else just filled.
-            unsafe { fold_columns::<T::Number, F>(x, pending, width, acc, fresh) };
-            fresh = false;
-            pending.clear();
-        };
-        if self.in_place {
-            self.plan.reduced.runs(start, n, |offset, run| {
-                for i in 0..run {
-                    pending.push(offset + i as isize * stride);
-                    if pending.len() == PASS {
-                        join(x.cast(), &mut pending);
-                    }
-                }
-            });
-            if !pending.is_empty() {
-                join(x.cast(), &mut pending);
+        // SAFETY: by the caller's word.
+        unsafe {
+            if self.stride != 1 {
+                return fold_apart::<T, F>(x, self.stride, offsets, width, acc);
             }
-            return;
-        }
-        scratch.reserve(PASS * self.tile);
-        let packed = scratch.as_mut_ptr().cast::<T::Number>();
-        self.plan.reduced.runs(start, n, |offset, run| {
-            let mut at = 0;
-            while at < run {
-                let (filled, rows) = (pending.len(), (PASS - pending.len()).min(run - at));
-                let x = x.wrapping_offset(offset + at as isize * stride);
-                let from = Place::new(x, stride, self.plan.kept.inner().1);
-                let to = packed.wrapping_add(filled * self.tile);
-                // SAFETY: rows `filled..filled + rows` of the scratch, which has `PASS` rows.
-                unsafe { pack::<T>(from, rows, width, to, self.tile) };
-                pending.extend((filled..filled + rows).map(|row| (row * self.tile) as isize));
-                if pending.len() == PASS {
-                    join(packed, &mut pending);
-                }
-                at += rows;
+            for (i, pass) in offsets.chunks(PASS).enumerate() {
+                fold_columns::<T, F>(x, pass, width, acc, i == 0);
             }
-        });
-        if !pending.is_empty() {
-            join(packed, &mut pending);
         }
-    }
-}
-
-/// [`super::fold::Pairwise`], for many columns at once.
-struct Tree<A> {
-    count: usize,
-    depth: usize,
-    width: usize,
-    levels: Vec<A>,
-}
-
-impl<A: Number> Tree<A> {
-    /// Room for `items` rows of up to `width` columns.
-    fn new(items: usize, width: usize) -> Self {
-        let levels = items.checked_ilog2().map_or(0, |log| log as usize + 2);
-        Tree { count: 0, depth: 0, width, levels: Vec::with_capacity(levels * width) }
-    }
-
-    fn level(&mut self, depth: usize) -> *mut A {
-        self.levels.as_mut_ptr().wrapping_add(depth * self.width)
-    }
-
-    /// Where the next item belongs.
-    fn slot(&mut self) -> *mut A {
-        self.level(self.depth)
-    }
-
-    /// Takes the item that was written to the slot.
-    unsafe fn push<F: Fold<A>>(&mut self, width: usize) {
-        let mut rest = self.count;
-        while rest & 1 == 1 {
-            // SAFETY: both levels are filled.
-            unsafe { self.join::<F>(width) };
-            rest >>= 1;
-        }
-        self.depth += 1;
-        self.count += 1;
-    }
-
-    /// Joins the slot into the level before it, which becomes the slot.
-    unsafe fn join<F: Fold<A>>(&mut self, width: usize) {
-        self.depth -= 1;
-        let (left, right) = (self.level(self.depth), self.level(self.depth + 1));
-        // SAFETY: levels are apart; the caller filled both.
-        unsafe { fold_columns::<A, F>(right, &[0], width, left, false) };
-    }
-
-    /// The result over all items; the tree is empty afterwards.
-    unsafe fn finish<F: Fold<A>>(&mut self, width: usize) -> *const A {
-        self.depth -= 1;
-        while self.depth > 0 {
-            // SAFETY: the levels up to the slot are filled.
-            unsafe { self.join::<F>(width) };
-        }
-        self.count = 0;
-        self.level(0)
     }
 }

@@ -2,6 +2,8 @@
 
 use crate::cpu::element::Number;
 
+use super::kernels::fold_columns;
+
 /// A way to make one number out of two.
 pub trait Fold<A: Number>: 'static {
     /// The result over no elements.
@@ -120,5 +122,67 @@ impl<A: Number> Pairwise<A> {
     pub fn finish<F: Fold<A>>(&self) -> A {
         let Some((&last, before)) = self.stack[..self.depth].split_last() else { return F::EMPTY };
         before.iter().rev().fold(last, |right, &left| F::join(left, right))
+    }
+}
+
+/// [`Pairwise`], for many columns at once.
+pub struct Tree<A> {
+    count: usize,
+    depth: usize,
+    width: usize,
+    levels: Vec<A>,
+}
+
+impl<A: Number> Tree<A> {
+    /// Room for `items` rows of up to `width` columns.
+    pub fn new(items: usize, width: usize) -> Self {
+        let levels = items.checked_ilog2().map_or(0, |log| log as usize + 2);
+        Tree { count: 0, depth: 0, width, levels: Vec::with_capacity(levels * width) }
+    }
+
+    fn level(&mut self, depth: usize) -> *mut A {
+        self.levels.as_mut_ptr().wrapping_add(depth * self.width)
+    }
+
+    /// Where the next item belongs.
+    pub fn slot(&mut self) -> *mut A {
+        self.level(self.depth)
+    }
+
+    /// Takes the item that was written to the slot.
+    ///
+    /// # Safety
+    /// `width` numbers were written there.
+    pub unsafe fn push<F: Fold<A>>(&mut self, width: usize) {
+        let mut rest = self.count;
+        while rest & 1 == 1 {
+            // SAFETY: both levels are filled.
+            unsafe { self.join::<F>(width) };
+            rest >>= 1;
+        }
+        self.depth += 1;
+        self.count += 1;
+    }
+
+    /// Joins the slot into the level before it, which becomes the slot.
+    unsafe fn join<F: Fold<A>>(&mut self, width: usize) {
+        self.depth -= 1;
+        let (left, right) = (self.level(self.depth), self.level(self.depth + 1));
+        // SAFETY: levels are apart; the caller filled both.
+        unsafe { fold_columns::<A, F>(right, &[0], width, left, false) };
+    }
+
+    /// The result over all items; the tree is empty afterwards.
+    ///
+    /// # Safety
+    /// At least one item was pushed.
+    pub unsafe fn finish<F: Fold<A>>(&mut self, width: usize) -> *const A {
+        self.depth -= 1;
+        while self.depth > 0 {
+            // SAFETY: the levels up to the slot are filled.
+            unsafe { self.join::<F>(width) };
+        }
+        self.count = 0;
+        self.level(0)
     }
 }

@@ -1,54 +1,80 @@
-//! The inner loops of reductions, over contiguous numbers.
+//! The inner loops of reductions.
 //!
 //! Promises: the order in which numbers are joined is a function of counts alone, so the same
 //! numbers give the same bits on every instruction set.
 
 use crate::cpu::element::{Element, Number};
-use crate::cpu::moves::{Place, move_block};
 use crate::multiversion;
 
 use super::fold::{Fold, Pairwise};
-use super::is_native;
 
 /// Elements of a row that become one item of the row's tree.
 pub const BLOCK: usize = 1024;
+/// Columns that stay in registers. Loops over fewer are unrolled by the compiler before it could
+/// make vectors of them.
+pub const STRETCH: usize = 64;
 /// Element `i` of a block is joined into lane `i % LANES`, and the lanes by halves at the end.
-const LANES: usize = 64;
+pub const LANES: usize = 64;
 
 multiversion! {
-    /// Reduces each of `rows` rows of `n` numbers, `row_stride` apart, to `out[row]`.
+    /// Reduces each of `rows` rows of `n` elements, `row_stride` apart, to `out[row]`.
     ///
     /// # Safety
-    /// All rows can be read, and `rows` numbers at `out` written.
-    pub unsafe fn fold_rows[A, F](x: *const A, row_stride: isize, rows: usize, n: usize, out: *mut A)
-    where [A: Number, F: Fold<A>] {
-        // SAFETY: by contract.
-        unsafe { rows_body::<A, F>(x, row_stride, rows, n, out) }
+    /// All rows can be read, and `rows` elements at `out` written.
+    pub unsafe fn fold_rows[T, U, F](x: *const T, row_stride: isize, rows: usize, n: usize, out: *mut U)
+    where [T: Element, U: Element<Number = T::Number>, F: Fold<T::Number>] {
+        for row in 0..rows {
+            // SAFETY: by contract.
+            unsafe {
+                *out.add(row) = U::narrow(fold_row::<T, F>(x.wrapping_offset(row as isize * row_stride), n));
+            }
+        }
     }
 
-    /// Joins, for each of `n` columns, the rows at `offsets` into `acc`, in order; `fresh`: `acc`
-    /// holds nothing yet.
+    /// Joins, for each of `n` neighbouring columns, the elements at `offsets` into `acc`, in order;
+    /// `fresh`: `acc` holds nothing yet.
     ///
     /// # Safety
-    /// `n` numbers can be read at each offset from `x` and written at `acc`, which overlaps none.
-    pub unsafe fn fold_columns[A, F](x: *const A, offsets: &[isize], n: usize, acc: *mut A, fresh: bool)
-    where [A: Number, F: Fold<A>] {
-        // SAFETY: by contract.
-        unsafe { columns_body::<A, F>(x, offsets, n, acc, fresh) }
+    /// `n` elements can be read at each offset from `x`, and `n` numbers written at `acc`, which
+    /// overlaps none of them.
+    pub unsafe fn fold_columns[T, F](x: *const T, offsets: &[isize], n: usize, acc: *mut T::Number, fresh: bool)
+    where [T: Element, F: Fold<T::Number>] {
+        // SAFETY: every stretch lies within the `n` columns.
+        unsafe {
+            let mut at = 0;
+            while at + STRETCH <= n {
+                fold_stretch::<T, F, STRETCH>(x.wrapping_add(at), offsets, acc.add(at), fresh);
+                at += STRETCH;
+            }
+            if n - at >= 16 {
+                return fold_gathered::<T, F>(x.wrapping_add(at), 1, offsets, n - at, acc.add(at), fresh);
+            }
+            while at + 4 <= n {
+                fold_stretch::<T, F, 4>(x.wrapping_add(at), offsets, acc.add(at), fresh);
+                at += 4;
+            }
+            while at < n {
+                fold_stretch::<T, F, 1>(x.wrapping_add(at), offsets, acc.add(at), fresh);
+                at += 1;
+            }
+        }
     }
 
-    /// Widens `n` elements, `stride` apart.
+    /// Joins, for each of `n` columns, `stride` apart, the elements at `offsets`, in order, to `acc`.
     ///
     /// # Safety
-    /// As for a copy.
-    unsafe fn widen[T](x: *const T, stride: isize, n: usize, out: *mut T::Number)
-    where [T: Element] {
+    /// As for [`fold_columns`].
+    pub unsafe fn fold_apart[T, F](x: *const T, stride: isize, offsets: &[isize], n: usize, acc: *mut T::Number)
+    where [T: Element, F: Fold<T::Number>] {
         // SAFETY: by contract.
         unsafe {
-            match stride {
-                1 => widen_body::<T>(x, 1, n, out),
-                2 => widen_body::<T>(x, 2, n, out),
-                stride => widen_body::<T>(x, stride, n, out),
+            if stride.unsigned_abs() > 4 {
+                // Few columns at a time, or their cache lines would push each other out.
+                return fold_strided::<T, F, 8>(x, stride, offsets, n, acc);
+            }
+            for at in (0..n).step_by(STRETCH) {
+                let x = x.wrapping_offset(at as isize * stride);
+                fold_gathered::<T, F>(x, stride, offsets, STRETCH.min(n - at), acc.add(at), true);
             }
         }
     }
@@ -67,49 +93,41 @@ multiversion! {
 }
 
 #[inline(always)]
-unsafe fn rows_body<A: Number, F: Fold<A>>(
-    x: *const A,
-    row_stride: isize,
-    rows: usize,
-    n: usize,
-    out: *mut A,
-) {
-    for row in 0..rows {
-        // SAFETY: row `row` can be read and `out[row]` written, as the caller promises.
-        unsafe {
-            let x = x.wrapping_offset(row as isize * row_stride);
-            *out.add(row) = if n <= BLOCK {
-                fold_block::<A, F>(x, n)
-            } else {
-                let mut tree = Pairwise::new();
-                for start in (0..n).step_by(BLOCK) {
-                    tree.push::<F>(fold_block::<A, F>(x.add(start), BLOCK.min(n - start)));
-                }
-                tree.finish::<F>()
-            };
+unsafe fn fold_row<T: Element, F: Fold<T::Number>>(x: *const T, n: usize) -> T::Number {
+    // SAFETY: the caller vouches for `n` elements.
+    unsafe {
+        if n <= BLOCK {
+            return fold_block::<T, F>(x, n);
         }
+        let mut tree = Pairwise::new();
+        for start in (0..n).step_by(BLOCK) {
+            tree.push::<F>(fold_block::<T, F>(x.add(start), BLOCK.min(n - start)));
+        }
+        tree.finish::<F>()
     }
 }
 
 /// Reduces one block of a row.
 ///
 /// # Safety
-/// `n` numbers can be read.
+/// `n` elements can be read.
 #[inline(always)]
-pub unsafe fn fold_block<A: Number, F: Fold<A>>(x: *const A, n: usize) -> A {
+pub unsafe fn fold_block<T: Element, F: Fold<T::Number>>(x: *const T, n: usize) -> T::Number {
     let mut lanes = [F::NEUTRAL; LANES];
     let whole = n / LANES * LANES;
     for at in (0..whole).step_by(LANES) {
-        // SAFETY: `at + LANES <= n` numbers can be read.
-        let step: [A; LANES] = unsafe { read(x.add(at)) };
+        // SAFETY: `at + LANES <= n`.
+        let step: [T; LANES] = unsafe { read(x.add(at)) };
         for i in 0..LANES {
-            lanes[i] = F::join(lanes[i], step[i]);
+            lanes[i] = F::join(lanes[i], step[i].widen());
         }
     }
     if whole < n {
         let mut step = [F::NEUTRAL; LANES];
-        // SAFETY: the rest of the block can be read, and is shorter than `step`.
-        unsafe { std::ptr::copy_nonoverlapping(x.add(whole), step.as_mut_ptr(), n - whole) };
+        for (i, step) in step.iter_mut().enumerate().take(n - whole) {
+            // SAFETY: the rest of the block.
+            *step = unsafe { *x.add(whole + i) }.widen();
+        }
         for i in 0..LANES {
             lanes[i] = F::join(lanes[i], step[i]);
         }
@@ -124,101 +142,124 @@ pub unsafe fn fold_block<A: Number, F: Fold<A>>(x: *const A, n: usize) -> A {
     lanes[0]
 }
 
+/// `W` neighbouring columns, which stay in registers.
 #[inline(always)]
-unsafe fn columns_body<A: Number, F: Fold<A>>(
-    x: *const A,
+unsafe fn fold_stretch<T: Element, F: Fold<T::Number>, const W: usize>(
+    x: *const T,
     offsets: &[isize],
-    n: usize,
-    acc: *mut A,
+    acc: *mut T::Number,
     fresh: bool,
 ) {
-    let mut at = 0;
-    // SAFETY: every stretch lies within the `n` columns that the caller vouches for.
+    // SAFETY: the caller vouches for `W` elements at each offset and numbers at `acc`.
     unsafe {
-        while at + 64 <= n {
-            fold_stretch::<A, F, 64>(x.wrapping_add(at), offsets, acc.add(at), fresh);
-            at += 64;
+        let (mut lanes, mut rest) = ([F::NEUTRAL; W], offsets);
+        if let (true, [first, others @ ..]) = (fresh, offsets) {
+            let row: [T; W] = read(x.wrapping_offset(*first));
+            for i in 0..W {
+                lanes[i] = row[i].widen();
+            }
+            rest = others;
+        } else {
+            lanes = read(acc);
         }
-        while at + 16 <= n {
-            fold_stretch::<A, F, 16>(x.wrapping_add(at), offsets, acc.add(at), fresh);
-            at += 16;
+        for &offset in rest {
+            let row: [T; W] = read(x.wrapping_offset(offset));
+            for i in 0..W {
+                lanes[i] = F::join(lanes[i], row[i].widen());
+            }
         }
-        while at < n {
-            fold_stretch::<A, F, 1>(x.wrapping_add(at), offsets, acc.add(at), fresh);
-            at += 1;
-        }
+        acc.cast::<[T::Number; W]>().write_unaligned(lanes);
     }
 }
 
-/// `W` columns, which stay in registers.
+/// As many columns as [`STRETCH`] or fewer, brought together row by row.
 #[inline(always)]
-unsafe fn fold_stretch<A: Number, F: Fold<A>, const W: usize>(
-    x: *const A,
+unsafe fn fold_gathered<T: Element, F: Fold<T::Number>>(
+    x: *const T,
+    stride: isize,
     offsets: &[isize],
-    acc: *mut A,
+    n: usize,
+    acc: *mut T::Number,
     fresh: bool,
 ) {
-    // SAFETY: the caller vouches for `W` numbers at each offset and at `acc`.
+    let mut lanes = [F::NEUTRAL; STRETCH];
+    // SAFETY: the caller vouches for `n` elements at each offset and numbers at `acc`.
     unsafe {
-        let (mut lanes, rest) = match (fresh, offsets) {
-            (true, [first, rest @ ..]) => (read(x.wrapping_offset(*first)), rest),
-            _ => (read(acc), offsets),
-        };
+        let mut rest = offsets;
+        if let (true, [first, others @ ..]) = (fresh, offsets) {
+            let row = gather(x.wrapping_offset(*first), stride, n);
+            for i in 0..STRETCH {
+                lanes[i] = row[i].widen();
+            }
+            rest = others;
+        } else {
+            lanes[..n].copy_from_slice(std::slice::from_raw_parts(acc, n));
+        }
         for &offset in rest {
-            let row: [A; W] = read(x.wrapping_offset(offset));
-            for i in 0..W {
-                lanes[i] = F::join(lanes[i], row[i]);
+            let row = gather(x.wrapping_offset(offset), stride, n);
+            for i in 0..STRETCH {
+                lanes[i] = F::join(lanes[i], row[i].widen());
             }
         }
-        acc.cast::<[A; W]>().write_unaligned(lanes);
+        acc.copy_from_nonoverlapping(lanes.as_ptr(), n);
+    }
+}
+
+/// `n` elements, `stride` apart, followed by zeros.
+///
+/// # Safety
+/// The elements can be read, and are not more than [`STRETCH`].
+#[inline(always)]
+pub unsafe fn gather<T: Element>(x: *const T, stride: isize, n: usize) -> [T; STRETCH] {
+    let mut row = [T::narrow(T::Number::ZERO); STRETCH];
+    // SAFETY: the caller vouches for the elements.
+    unsafe {
+        match stride {
+            1 => row.as_mut_ptr().copy_from_nonoverlapping(x, n),
+            2 => (0..n).for_each(|i| row[i] = *x.wrapping_add(2 * i)),
+            _ => (0..n).for_each(|i| row[i] = *x.wrapping_offset(i as isize * stride)),
+        }
+    }
+    row
+}
+
+/// `W` columns at a time.
+#[inline(always)]
+unsafe fn fold_strided<T: Element, F: Fold<T::Number>, const W: usize>(
+    x: *const T,
+    stride: isize,
+    offsets: &[isize],
+    n: usize,
+    acc: *mut T::Number,
+) {
+    let [first, rest @ ..] = offsets else { return };
+    let mut at = 0;
+    // SAFETY: the caller vouches for `n` columns at each offset and numbers at `acc`.
+    unsafe {
+        while at + W <= n {
+            let x = x.wrapping_offset(at as isize * stride);
+            let load = |offset: isize, i: usize| {
+                (*x.wrapping_offset(offset + i as isize * stride)).widen()
+            };
+            let mut lanes: [T::Number; W] = std::array::from_fn(|i| load(*first, i));
+            for &offset in rest {
+                for (i, lane) in lanes.iter_mut().enumerate() {
+                    *lane = F::join(*lane, load(offset, i));
+                }
+            }
+            acc.add(at).cast::<[T::Number; W]>().write_unaligned(lanes);
+            at += W;
+        }
+        for at in at..n {
+            let x = x.wrapping_offset(at as isize * stride);
+            let load = |offset: &isize| (*x.wrapping_offset(*offset)).widen();
+            *acc.add(at) = rest.iter().fold(load(first), |all, offset| F::join(all, load(offset)));
+        }
     }
 }
 
 #[inline(always)]
 unsafe fn read<A: Copy, const W: usize>(x: *const A) -> [A; W] {
-    // SAFETY: the caller vouches for `W` numbers.
+    // SAFETY: the caller vouches for `W` elements.
     unsafe { x.cast::<[A; W]>().read_unaligned() }
-}
-
-/// Inlined where the stride is a constant.
-#[inline(always)]
-unsafe fn widen_body<T: Element>(x: *const T, stride: isize, n: usize, out: *mut T::Number) {
-    for i in 0..n {
-        // SAFETY: the caller vouches for all positions.
-        unsafe { *out.add(i) = (*x.wrapping_offset(i as isize * stride)).widen() };
-    }
-}
-
-/// Brings `rows` by `columns` elements into rows of numbers that are `pitch` apart.
-///
-/// # Safety
-/// The elements can be read and the numbers written; they do not overlap.
-pub unsafe fn pack<T: Element>(
-    x: Place<*const T>,
-    rows: usize,
-    columns: usize,
-    out: *mut T::Number,
-    pitch: usize,
-) {
-    // SAFETY: by contract; elements that are native have the size of their numbers.
-    unsafe {
-        if is_native::<T>() {
-            let from = Place::new(x.ptr.cast(), x.row, x.col);
-            return move_block(
-                size_of::<T>(),
-                Place::new(out.cast(), pitch as isize, 1),
-                from,
-                rows,
-                columns,
-            );
-        }
-        for row in 0..rows {
-            widen::<T>(
-                x.ptr.wrapping_offset(row as isize * x.row),
-                x.col,
-                columns,
-                out.add(row * pitch),
-            );
-        }
-    }
 }

@@ -2,25 +2,32 @@
 
 use std::mem::MaybeUninit;
 
+use smallvec::SmallVec;
+
 use crate::cpu::element::{Element, Number, Shared};
-use crate::cpu::moves::Place;
+use crate::cpu::moves::{Place, move_block};
 use crate::threads;
 
-use super::fold::{Fold, Pairwise};
-use super::kernels::{BLOCK, fold_rows, narrow, pack};
-use super::{CHUNK, Plan, SERIAL, is_native, split};
+use super::fold::{Fold, Pairwise, Tree};
+use super::kernels::{BLOCK, LANES, fold_columns, fold_rows, narrow};
+use super::{CHUNK, Plan, SERIAL, split};
 
 /// Blocks of a long row that one thread takes at a time: a power of two, so a subtree.
 const SEGMENT: usize = 64;
 /// With fewer rows than this, long ones are shared between threads.
 const MANY: usize = 16;
+/// Rows that are reduced together where they, not their elements, lie side by side.
+const TOGETHER: usize = 128;
+/// Fewer of them do not pay.
+const TOO_FEW: usize = 16;
 
 /// Reduces each row of the plan to one element of `out`.
 pub fn run<T: Element, F: Fold<T::Number>>(plan: &Plan, x: *const T, out: *mut T) {
     let (x, out) = (Shared::reading(x), Shared::new(out));
     let is_serial = plan.total() < SERIAL;
     if plan.outputs >= MANY || plan.n <= 2 * SEGMENT * BLOCK {
-        split(plan.outputs, (CHUNK / plan.n).max(1), is_serial, |first, count| {
+        let step = (CHUNK / plan.n).max(if plan.rows_are_neighbours() { TOGETHER } else { 1 });
+        split(plan.outputs, step, is_serial, |first, count| {
             // SAFETY: the rows of the plan are readable; every output belongs to one call.
             unsafe {
                 stretch::<T, T, F>(plan, x.at(0), first, count, 0, plan.n, out.at(first as isize))
@@ -45,7 +52,15 @@ pub fn run<T: Element, F: Fold<T::Number>>(plan: &Plan, x: *const T, out: *mut T
     }
 }
 
-/// Reduces the elements `start..start + n` of rows `first..first + rows` to `out`, rounding to `U`.
+impl Plan {
+    /// Whether rows, but not the elements of a row, lie side by side.
+    fn rows_are_neighbours(&self) -> bool {
+        let (rows, row_stride) = self.kept.inner();
+        row_stride == 1 && rows >= TOO_FEW && self.reduced.inner().1 != 1
+    }
+}
+
+/// Reduces the elements `start..start + n` of rows `first..first + rows` to `out`.
 unsafe fn stretch<T: Element, U: Element<Number = T::Number>, F: Fold<T::Number>>(
     plan: &Plan,
     x: *const T,
@@ -57,79 +72,113 @@ unsafe fn stretch<T: Element, U: Element<Number = T::Number>, F: Fold<T::Number>
 ) {
     let (row_stride, (_, stride)) = (plan.kept.inner().1, plan.reduced.inner());
     let mut to = out;
-    if is_native::<T>() && stride == 1 && plan.reduced.is_flat() {
-        // Then `U` is the number type too: it is `T` or `T::Number`.
-        plan.kept.runs(first, rows, |offset, run| {
-            let x = x.wrapping_offset(offset).wrapping_add(start).cast::<T::Number>();
-            // SAFETY: the rows are readable and the outputs writable by the caller's word.
-            unsafe { fold_rows::<T::Number, F>(x, row_stride, run, n, to.cast()) };
-            to = to.wrapping_add(run);
-        });
-        return;
-    }
-    let mut gathered = Gathered::new(n);
     plan.kept.runs(first, rows, |offset, run| {
-        for at in (0..run).step_by(gathered.rows) {
-            let count = gathered.rows.min(run - at);
-            let x = x.wrapping_offset(offset + at as isize * row_stride);
-            // SAFETY: as above.
-            unsafe {
-                gathered.fold::<T, F>(plan, x, count, start, n);
-                narrow::<U>(gathered.results.as_ptr(), count, to);
+        let x = x.wrapping_offset(offset);
+        // SAFETY: the rows are readable and the outputs writable by the caller's word.
+        unsafe {
+            if stride == 1 && plan.reduced.is_flat() {
+                fold_rows::<T, U, F>(x.wrapping_add(start), row_stride, run, n, to);
+            } else if plan.rows_are_neighbours() {
+                for at in (0..run).step_by(TOGETHER) {
+                    let count = TOGETHER.min(run - at);
+                    neighbours::<T, U, F>(
+                        plan,
+                        x.wrapping_add(at),
+                        count,
+                        start,
+                        n,
+                        to.wrapping_add(at),
+                    );
+                }
+            } else {
+                for row in 0..run {
+                    let x = x.wrapping_offset(row as isize * row_stride);
+                    to.wrapping_add(row).write(U::narrow(scattered::<T, F>(plan, x, start, n)));
+                }
             }
-            to = to.wrapping_add(count);
         }
+        to = to.wrapping_add(run);
     });
 }
 
-/// Some rows at a time, brought block by block into rows of numbers.
-struct Gathered<A> {
-    rows: usize,
-    pitch: usize,
-    block: Vec<MaybeUninit<A>>,
-    trees: Vec<Pairwise<A>>,
-    results: Vec<A>,
+/// Reduces a row whose elements do not all lie side by side, block by block.
+unsafe fn scattered<T: Element, F: Fold<T::Number>>(
+    plan: &Plan,
+    x: *const T,
+    start: usize,
+    n: usize,
+) -> T::Number {
+    let stride = plan.reduced.inner().1;
+    let mut gathered: [MaybeUninit<T>; BLOCK] = [const { MaybeUninit::uninit() }; BLOCK];
+    let mut tree = Pairwise::new();
+    for at in (0..n).step_by(BLOCK) {
+        let width = BLOCK.min(n - at);
+        let mut block = gathered.as_ptr().cast::<T>();
+        let mut filled = gathered.as_mut_ptr();
+        plan.reduced.runs(start + at, width, |offset, run| {
+            let x = x.wrapping_offset(offset);
+            if run == width && stride == 1 {
+                block = x;
+                return;
+            }
+            let (to, from) = (Place::new(filled.cast(), 0, 1), Place::new(x.cast(), 0, stride));
+            // SAFETY: the runs together fill `width` places.
+            unsafe { move_block(size_of::<T>(), to, from, 1, run) };
+            filled = filled.wrapping_add(run);
+        });
+        let mut item = T::Number::ZERO;
+        // SAFETY: the block is in place, or was filled.
+        unsafe { fold_rows::<T, T::Number, F>(block, 0, 1, width, &mut item) };
+        tree.push::<F>(item);
+    }
+    tree.finish::<F>()
 }
 
-impl<A: Number> Gathered<A> {
-    fn new(n: usize) -> Self {
-        // So many rows that a transposed operand is read by whole cache lines.
-        let (rows, pitch) = (64 / size_of::<A>(), n.min(BLOCK));
-        let block = Vec::with_capacity(rows * pitch);
-        Gathered { rows, pitch, block, trees: Vec::new(), results: vec![A::ZERO; rows] }
-    }
-
-    /// Reduces the elements `start..start + n` of `count` rows to the first `results`.
-    unsafe fn fold<T: Element<Number = A>, F: Fold<A>>(
-        &mut self,
-        plan: &Plan,
-        x: *const T,
-        count: usize,
-        start: usize,
-        n: usize,
-    ) {
-        let (row_stride, (_, stride)) = (plan.kept.inner().1, plan.reduced.inner());
-        let block = self.block.as_mut_ptr().cast::<A>();
-        self.trees.clear();
-        self.trees.resize_with(count, Pairwise::new);
-        for at in (0..n).step_by(BLOCK) {
-            let width = BLOCK.min(n - at);
-            let mut filled = block;
-            plan.reduced.runs(start + at, width, |offset, run| {
-                let x = x.wrapping_offset(offset);
-                // SAFETY: the runs together fill `width` columns of the block.
-                unsafe {
-                    pack::<T>(Place::new(x, row_stride, stride), count, run, filled, self.pitch)
-                };
-                filled = filled.wrapping_add(run);
-            });
-            let results = self.results.as_mut_ptr();
-            // SAFETY: `count` rows of `width` numbers were filled.
-            unsafe { fold_rows::<A, F>(block, self.pitch as isize, count, width, results) };
-            self.trees.iter_mut().zip(&self.results).for_each(|(tree, &item)| tree.push::<F>(item));
+/// Reduces `count` rows that lie side by side: lane by lane, each lane of all rows at once.
+unsafe fn neighbours<T: Element, U: Element<Number = T::Number>, F: Fold<T::Number>>(
+    plan: &Plan,
+    x: *const T,
+    count: usize,
+    start: usize,
+    n: usize,
+    out: *mut U,
+) {
+    let stride = plan.reduced.inner().1;
+    let mut tree: Tree<T::Number> = Tree::new(n.div_ceil(BLOCK), count);
+    let mut lanes: Vec<T::Number> = Vec::with_capacity(LANES * count);
+    let lanes = lanes.as_mut_ptr();
+    let mut offsets: Vec<isize> = Vec::with_capacity(BLOCK);
+    for at in (0..n).step_by(BLOCK) {
+        offsets.clear();
+        plan.reduced.runs(start + at, BLOCK.min(n - at), |offset, run| {
+            offsets.extend((0..run as isize).map(|i| offset + i * stride));
+        });
+        // SAFETY: the rows are readable by the caller's word; there are `LANES` lanes of each.
+        unsafe {
+            for lane in 0..LANES {
+                let own: SmallVec<[isize; BLOCK / LANES]> =
+                    offsets.iter().skip(lane).step_by(LANES).copied().collect();
+                let to = lanes.add(lane * count);
+                match own.is_empty() {
+                    true => (0..count).for_each(|i| to.add(i).write(F::NEUTRAL)),
+                    false => fold_columns::<T, F>(x, &own, count, to, true),
+                }
+            }
+            let mut width = LANES / 2;
+            while width > 0 {
+                fold_columns::<T::Number, F>(
+                    lanes.add(width * count),
+                    &[0],
+                    width * count,
+                    lanes,
+                    false,
+                );
+                width /= 2;
+            }
+            tree.slot().copy_from_nonoverlapping(lanes, count);
+            tree.push::<F>(count);
         }
-        for (result, tree) in self.results.iter_mut().zip(&self.trees) {
-            *result = tree.finish::<F>();
-        }
     }
+    // SAFETY: the tree holds `count` columns; the outputs are writable by the caller's word.
+    unsafe { narrow::<U>(tree.finish::<F>(count), count, out) };
 }

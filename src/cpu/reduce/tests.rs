@@ -274,7 +274,7 @@ fn every_instruction_set_gives_the_same_bits() {
         let offsets: Vec<isize> = (0..5).map(|row| row * 1000).collect();
         // SAFETY: 5 rows of 1000 numbers.
         unsafe {
-            fold_rows::at::<f32, Sum>(isa)(x.as_ptr(), 1000, 5, 1000, out.as_mut_ptr());
+            fold_rows::at::<f32, f32, Sum>(isa)(x.as_ptr(), 1000, 5, 1000, out.as_mut_ptr());
             fold_columns::at::<f32, Sum>(isa)(
                 x.as_ptr(),
                 &offsets,

@@ -71,7 +71,7 @@ impl Rows {
     fn new(x: &Array, axis: usize) -> Result<Rows> {
         let x = copy::contiguous(&moved(x, axis, x.shape().rank() - 1))?;
         let n = x.shape()[x.shape().rank() - 1].value();
-        let count = if n == 0 { 0 } else { x.count() / n };
+        let count = x.count().checked_div(n).unwrap_or(0);
         Ok(Rows { x, axis, n, count })
     }
 
