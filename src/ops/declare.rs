@@ -87,6 +87,8 @@ pub enum ParamKind {
     MaybeNumber,
     /// `int | tuple[int, ...] | None`
     Ints,
+    /// An int, ints, or pairs of ints or of lists of ints; nested ones arrive flattened, in order
+    Pairs,
     /// A shape: an int, a tuple, or, as the last positional parameter, several ints
     Shape,
     /// A dtype
@@ -289,6 +291,24 @@ impl Kind for Tensors {
     }
 }
 
+/// An int alone, or several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whole {
+    /// `int`
+    One(i64),
+    /// `tuple[int, ...]`
+    Many(SmallVec<[i64; 6]>),
+}
+
+impl Whole {
+    fn attr(self) -> Attr {
+        match self {
+            Whole::One(n) => Attr::Int(n),
+            Whole::Many(v) => Attr::Ints(v),
+        }
+    }
+}
+
 macro_rules! plain_kinds {
     ($($(#[doc = $doc:literal])* $name:ident = $form:expr, $value:ty,
        $($pattern:pat => $read:expr),+; $v:ident => $write:expr;)*) => {$(
@@ -330,6 +350,12 @@ plain_kinds! {
     /// `int | tuple[int, ...]`; a single int stays alone
     Ints = ParamKind::Ints, SmallVec<[i64; 6]>, Attr::Ints(v) => v.clone(), Attr::Int(n) => smallvec![*n];
         v => Attr::Ints(v);
+    /// `int | tuple[int, ...]` where the two mean different things
+    Counts = ParamKind::Ints, Whole,
+        Attr::Ints(v) => Whole::Many(v.clone()), Attr::Int(n) => Whole::One(*n); v => v.attr();
+    /// An int, ints, or pairs, flattened
+    Pairs = ParamKind::Pairs, Whole,
+        Attr::Ints(v) => Whole::Many(v.clone()), Attr::Int(n) => Whole::One(*n); v => v.attr();
     /// A shape, as given (−1 is the body's business)
     Shape = ParamKind::Shape, SmallVec<[i64; 6]>, Attr::Ints(v) => v.clone(), Attr::Int(n) => smallvec![*n];
         v => Attr::Ints(v);

@@ -1,10 +1,91 @@
 //! Composites: formulas over other ops, one declaration each.
 
 use super::declare::Composite;
+use super::emit::{Arg, Emit, Expr, OrThrow, throw};
+use crate::dtype::{DType, Scalar};
+use crate::error;
+use crate::shape::{Dim, Shape, Tuple};
 
+pub mod arithmetic;
+pub mod creation;
+pub mod cumulative;
+pub mod einsum;
+pub mod indexing;
+pub mod joining;
+pub mod movement;
+pub mod ordering;
+pub mod products;
 pub mod reduction;
 
 /// Every composite, file by file.
 pub fn tables() -> impl Iterator<Item = &'static Composite> {
-    [reduction::TABLE].into_iter().flatten()
+    [
+        creation::TABLE,
+        arithmetic::TABLE,
+        reduction::TABLE,
+        cumulative::TABLE,
+        ordering::TABLE,
+        movement::TABLE,
+        joining::TABLE,
+        indexing::TABLE,
+        products::TABLE,
+        einsum::TABLE,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// A number to start a formula from that has no operand.
+fn number<'e>(cx: &'e dyn Emit, value: impl Into<Scalar>) -> Expr<'e> {
+    Expr::new(cx, Arg::Scalar(value.into()))
+}
+
+/// A shape that a user wrote.
+fn shape_of(sizes: &[i64], op: &str) -> Shape {
+    if let Some(size) = sizes.iter().find(|n| **n < 0) {
+        throw(error::negative_size(op, size, Tuple(sizes)));
+    }
+    let shape: Shape = sizes.iter().map(|&n| Dim::new(n as usize)).collect();
+    shape.check(op).or_throw();
+    shape
+}
+
+/// A count that a user wrote, which must not be below `least`.
+fn count_of(n: i64, least: i64, name: &str, op: &str) -> usize {
+    if n < least {
+        throw(error::bad_value(op, format!("{name} must be at least {least}"), format!("got {n}")));
+    }
+    n as usize
+}
+
+/// Operands in their common dtype. Numbers become tensors and are weak.
+fn promoted<'e>(parts: &[Expr<'e>], op: &str) -> Vec<Expr<'e>> {
+    let mut dtype: Option<DType> = None;
+    for part in parts.iter().filter(|part| part.as_scalar().is_none()) {
+        let own = part.dtype();
+        dtype = Some(match dtype {
+            None => own,
+            Some(so_far) => {
+                so_far.promote(own).unwrap_or_else(|| throw(error::no_promotion(op, so_far, own)))
+            }
+        });
+    }
+    let weak = parts.iter().filter_map(|part| part.as_scalar()).map(Scalar::class).max();
+    let dtype = match (dtype, weak) {
+        (Some(dtype), None) => dtype,
+        (dtype, Some(class)) => dtype.unwrap_or(DType::Bool).promote_weak(class),
+        (None, None) => throw(error::bad_value(op, "expected at least one tensor", "got none")),
+    };
+    for value in parts.iter().filter_map(|part| part.as_scalar()) {
+        if !value.fits(dtype) {
+            throw(error::overflow(op, value, dtype));
+        }
+    }
+    parts.iter().map(|part| part.cast(dtype)).collect()
+}
+
+/// A floating tensor: integers and truth values become float32.
+fn floating(x: Expr<'_>) -> Expr<'_> {
+    let x = x.tensor();
+    if x.dtype().is_float() { x } else { x.cast(DType::F32) }
 }

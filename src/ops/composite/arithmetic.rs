@@ -1,0 +1,117 @@
+//! Arithmetic over elementwise ops, and casts.
+
+use super::promoted;
+use crate::dtype::DType;
+
+composite! {
+    /// The same values in another dtype.
+    ///
+    /// Floats become integers by truncation, saturating, NaN as 0; integers wrap; everything but zero
+    /// is True. The gradient of a cast between floats is cast back; others have none. Values never
+    /// change, so `copy` makes no difference.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.tensor([1.7, -1.7]).astype(wg.int32).tolist()
+    /// [1, -1]
+    top method astype(x: Tensor, dtype: Dtype; copy: Bool = True) -> One {
+        x.cast(dtype)
+    }
+
+    /// Quotient of two tensors, element by element: what `/` does.
+    ///
+    /// Integers and truth values become float32 first; division by zero gives inf or NaN.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.divide(wg.tensor([1, 3]), 2).tolist()
+    /// [0.5, 1.5]
+    top method divide(a: Tensor, b: Tensor) -> One {
+        if [a, b].iter().any(|x| x.as_scalar().is_none() && x.dtype().is_float()) {
+            a.quotient(b)
+        } else {
+            a.cast(DType::F32).quotient(b.cast(DType::F32))
+        }
+    }
+
+    /// Each element, unchanged: what unary `+` does.
+    top method positive(x: NumericTensor) -> One {
+        x.tensor()
+    }
+
+    /// Elements limited to the range from `min` to `max`; NaN stays.
+    ///
+    /// Either bound may be None. Bounds broadcast and take part in promotion. Gradient: to the
+    /// element inside the range, to the bound outside, half to each where they are equal.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.clip(wg.tensor([-2.0, 0.5, 3.0]), 0.0, 1.0).tolist()
+    /// [0.0, 0.5, 1.0]
+    top method clip(
+        x: NumericTensor, min: MaybeNumericTensor = None, max: MaybeNumericTensor = None,
+    ) -> One {
+        let x = x.tensor();
+        let x = min.map_or(x, |min| x.maximum(min));
+        max.map_or(x, |max| x.minimum(max))
+    }
+
+    /// `a + (b - a) * weight`: linear interpolation from `a` to `b`.
+    top method lerp(a: FloatTensor, b: FloatTensor, weight: FloatTensor) -> One {
+        a + (b - a) * weight
+    }
+
+    /// Whether elements are equal within `atol + rtol * abs(b)`.
+    ///
+    /// Equal infinities are close; NaN is close to nothing, except to NaN with `equal_nan`. Integers
+    /// are compared in float64.
+    top method isclose(
+        a: Tensor, b: Tensor;
+        rtol: Float = 1e-5, atol: Float = 1e-8, equal_nan: Bool = False,
+    ) -> One {
+        let pair = promoted(&[a, b], "isclose");
+        let dtype = pair[0].dtype();
+        let exact = if dtype.is_float() { dtype } else { DType::F64 };
+        let (a, b) = (pair[0].cast(exact), pair[1].cast(exact));
+        let near = (a - b).abs().less_equal(b.abs() * rtol + atol);
+        let close = a.equal(b).logical_or(near.logical_and(b.isfinite()));
+        if equal_nan { close.logical_or(a.isnan().logical_and(b.isnan())) } else { close }
+    }
+
+    /// Numbers in the place of NaN and infinities.
+    ///
+    /// `posinf`, `neginf`: where None, the largest and smallest finite number of the dtype. Integers
+    /// stay as they are. Replaced elements have no gradient.
+    top method nan_to_num(
+        x: NumericTensor;
+        nan: Float = 0.0, posinf: MaybeFloat = None, neginf: MaybeFloat = None,
+    ) -> One {
+        let x = x.tensor();
+        if x.dtype().is_float() {
+            let largest = largest(x.dtype());
+            let high = x.scalar(posinf.unwrap_or(largest)).cast(x.dtype());
+            let low = x.scalar(neginf.unwrap_or(-largest)).cast(x.dtype());
+            let infinite = x.greater(x.scalar(0.0)).select(high, low);
+            x.isnan().select(x.scalar(nan), x.isinf().select(infinite, x))
+        } else {
+            x
+        }
+    }
+
+    /// Degrees as radians.
+    top method deg2rad(x: FloatTensor) -> One {
+        x * (std::f64::consts::PI / 180.0)
+    }
+
+    /// Radians as degrees.
+    top method rad2deg(x: FloatTensor) -> One {
+        x * (180.0 / std::f64::consts::PI)
+    }
+}
+
+/// The largest finite number of a floating dtype.
+fn largest(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 65504.0,
+        DType::BF16 => (2.0 - 1.0 / 128.0) * f64::from(2.0_f32.powi(127)),
+        DType::F64 => f64::MAX,
+        _ => f32::MAX.into(),
+    }
+}

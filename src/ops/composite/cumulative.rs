@@ -1,0 +1,92 @@
+//! Running sums, products and extremes, and their opposite: differences.
+
+use super::count_of;
+use super::reduction::summed;
+use crate::dtype::DType;
+use crate::error;
+use crate::ops::attributes::Cumulation;
+use crate::ops::emit::{Expr, throw};
+use crate::shape::Dim;
+
+composite! {
+    /// Running sum along an axis.
+    ///
+    /// `axis`: may be None for a tensor of rank 1. `include_initial`: whether a 0 comes first, so that
+    /// the axis grows by one. Integers and bools are summed in int64 (uint64 for unsigned) where
+    /// `dtype` is None.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.cumulative_sum(wg.tensor([1, 2, 3])).tolist()
+    /// [1, 3, 6]
+    top method cumulative_sum(
+        x: Tensor, axis: MaybeInt = None; dtype: MaybeDtype = None, include_initial: Bool = False,
+    ) -> One {
+        let axis = axis_of(x, axis, "cumulative_sum");
+        let x = x.cast(dtype.unwrap_or(summed(x.dtype())));
+        let y = x.cumulate(Cumulation::Sum, axis, false);
+        if include_initial { with_initial(y, false, axis) } else { y }
+    }
+
+    /// Running product along an axis.
+    ///
+    /// `axis`: may be None for a tensor of rank 1. `include_initial`: whether a 1 comes first, so that
+    /// the axis grows by one. Integers and bools are multiplied in int64 (uint64 for unsigned) where
+    /// `dtype` is None.
+    top method cumulative_prod(
+        x: Tensor, axis: MaybeInt = None; dtype: MaybeDtype = None, include_initial: Bool = False,
+    ) -> One {
+        let axis = axis_of(x, axis, "cumulative_prod");
+        let x = x.cast(dtype.unwrap_or(summed(x.dtype())));
+        let y = x.cumulate(Cumulation::Prod, axis, false);
+        if include_initial { with_initial(y, true, axis) } else { y }
+    }
+
+    /// Running maximum along an axis; NaN stays.
+    ///
+    /// `axis`: may be None for a tensor of rank 1.
+    top method cumulative_max(x: Tensor, axis: MaybeInt = None) -> One {
+        x.cumulate(Cumulation::Max, axis_of(x, axis, "cumulative_max"), false)
+    }
+
+    /// Running minimum along an axis; NaN stays.
+    ///
+    /// `axis`: may be None for a tensor of rank 1.
+    top method cumulative_min(x: Tensor, axis: MaybeInt = None) -> One {
+        x.cumulate(Cumulation::Min, axis_of(x, axis, "cumulative_min"), false)
+    }
+
+    /// Differences of neighbours along an axis, `n` times over.
+    ///
+    /// Each time the axis becomes shorter by one. Truth values differ where they are not equal.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.diff(wg.tensor([1, 4, 9])).tolist()
+    /// [3, 5]
+    top method diff(x: Tensor; axis: Int = -1, n: Int = 1) -> One {
+        let axis = x.axis(axis, "diff");
+        (0..count_of(n, 0, "n", "diff")).fold(x.tensor(), |x, _| difference(x, axis))
+    }
+}
+
+/// The axis a user named; a vector has only one.
+fn axis_of(x: Expr<'_>, axis: Option<i64>, op: &str) -> usize {
+    match axis {
+        Some(axis) => x.axis(axis, op),
+        None if x.rank() == 1 => 0,
+        None => throw(error::bad_rank(op, "x", "1 where axis is None", x.shape())),
+    }
+}
+
+fn with_initial<'e>(y: Expr<'e>, initial: bool, axis: usize) -> Expr<'e> {
+    let mut shape = y.shape();
+    shape.dims_mut()[axis] = Dim::ONE;
+    let first = y.scalar(initial).full(y.dtype(), shape);
+    y.concat(&[first, y], axis)
+}
+
+fn difference(x: Expr<'_>, axis: usize) -> Expr<'_> {
+    let size = x.size(axis);
+    let fewer = size - Dim::ONE;
+    let (left, right) = (x.narrow(axis, 0, fewer), x.narrow(axis, usize::from(size != 0), fewer));
+    if x.dtype() == DType::Bool { right.not_equal(left) } else { right - left }
+}

@@ -1,0 +1,99 @@
+//! Elements read and written at places that index tensors name.
+//!
+//! Negative indices count from the end; an index outside its axis is an `IndexError`.
+
+use super::movement::flattened;
+use crate::dtype::DType;
+use crate::error;
+use crate::ops::attributes::ScatterMode;
+use crate::ops::emit::{Expr, throw};
+use crate::ops::vjp::inverse;
+use crate::shape::{Axes, Shape};
+
+composite! {
+    /// Slices of `x` along `axis`, at the indices.
+    ///
+    /// `axis`: None takes from the flattened elements. The result has the axes of `indices` in the
+    /// place of `axis`. Gradients of a slice taken several times add up.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.take(wg.tensor([10, 20, 30]), wg.tensor([2, 0])).tolist()
+    /// [30, 10]
+    top method take(x: Tensor, indices: IntTensor, axis: MaybeInt = None) -> One {
+        let (x, axis) = match axis {
+            Some(axis) => (x.tensor(), x.axis(axis, "take")),
+            None => (flattened(x, 0, -1), 0),
+        };
+        let index = indices.cast(DType::I64);
+        let taken = x.permute(axis_first(x.rank(), axis)).gather(&[index]);
+        // The axes of the index stand first; those before `axis` come before them.
+        let n = index.rank();
+        let order = (n..n + axis).chain(0..n).chain(n + axis..taken.rank());
+        taken.permute(order.collect())
+    }
+
+    /// Elements of `x` along `axis`: `out[…, i, …] = x[…, indices[…, i, …], …]`.
+    ///
+    /// `x` and `indices` have one rank and broadcast outside `axis`.
+    top method take_along_axis(x: Tensor, indices: IntTensor, axis: Int = -1) -> One {
+        let axis = x.axis(axis, "take_along_axis");
+        let outer = outside(x, indices, axis, "take_along_axis");
+        let index = indices.cast(DType::I64).broadcast(with_size(&outer, indices, axis));
+        x.broadcast(with_size(&outer, x, axis)).take_along(index, axis)
+    }
+
+    /// `x` with elements along `axis` replaced: `out[…, indices[…, i, …], …] = values[…, i, …]`.
+    ///
+    /// `x` and `indices` have one rank; `indices` broadcasts outside `axis`, `values` to `indices`. Of
+    /// several values for one place the last stays, and it alone has a gradient.
+    top method put_along_axis(
+        x: Tensor, indices: IntTensor, values: Tensor, axis: Int = -1,
+    ) -> One {
+        let axis = x.axis(axis, "put_along_axis");
+        let outer = outside(x, indices, axis, "put_along_axis");
+        let base = x.broadcast(with_size(&outer, x, axis));
+        let index = indices.cast(DType::I64).broadcast(with_size(&outer, indices, axis));
+        base.scatter(ScatterMode::Set, values, &index.along(axis))
+    }
+
+    /// `x` with `values` added to its slices at the indices along `axis`.
+    ///
+    /// `index`: rank 1. `values`: as `x`, but with the size of `index` along `axis`. Values for one
+    /// place add up, in order.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.index_add(wg.zeros(3), wg.tensor([0, 0, 2]), wg.ones(3)).tolist()
+    /// [2.0, 0.0, 1.0]
+    top method index_add(x: Tensor, index: IntTensor, values: Tensor, axis: Int = 0) -> One {
+        if index.rank() != 1 {
+            throw(error::bad_rank("index_add", "index", 1, index.shape()));
+        }
+        let order = axis_first(x.rank(), x.axis(axis, "index_add"));
+        let aligned = if values.rank() == x.rank() { values.permute(order.clone()) } else { values };
+        let index = index.cast(DType::I64);
+        let sum = x.permute(order.clone()).scatter(ScatterMode::Add, aligned, &[index]);
+        sum.permute(inverse(&order))
+    }
+}
+
+/// The order that puts one axis first.
+fn axis_first(rank: usize, axis: usize) -> Axes {
+    std::iter::once(axis).chain((0..rank).filter(|&i| i != axis)).collect()
+}
+
+/// The common shape of `x` and an index outside an axis, where it has size 1.
+fn outside(x: Expr<'_>, index: Expr<'_>, axis: usize, op: &str) -> Shape {
+    use crate::ops::emit::OrThrow as _;
+    if x.rank() != index.rank() {
+        throw(error::bad_rank(op, "indices", x.rank(), index.shape()));
+    }
+    let one = |x: Expr<'_>| x.shape().reduce(&[axis], true);
+    one(x).broadcast(&one(index), op).or_throw()
+}
+
+/// A shape with the size that an operand has along an axis.
+fn with_size(outer: &Shape, x: Expr<'_>, axis: usize) -> Shape {
+    let mut shape = outer.clone();
+    shape.dims_mut()[axis] = x.size(axis);
+    shape
+}

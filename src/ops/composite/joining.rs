@@ -1,0 +1,203 @@
+//! Tensors put together, taken apart, repeated and surrounded.
+
+use smallvec::SmallVec;
+
+use super::movement::flattened;
+use super::{count_of, promoted, shape_of};
+use crate::dtype::Class;
+use crate::error;
+use crate::ops::declare::Whole;
+use crate::ops::emit::{Expr, OrThrow, throw};
+use crate::ops::op::{Op, SliceAxis};
+use crate::shape::{Dim, Shape, normalize_axis};
+
+composite! {
+    /// Tensors behind each other along an axis.
+    ///
+    /// `axis`: None flattens them first. Sizes agree along all other axes; dtypes are promoted.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.concat([wg.tensor([1, 2]), wg.tensor([3])]).tolist()
+    /// [1, 2, 3]
+    top function concat(arrays: Tensors, axis: MaybeInt = 0) -> One {
+        let parts = promoted(&arrays, "concat");
+        match axis {
+            Some(axis) => parts[0].concat(&parts, parts[0].axis(axis, "concat")),
+            None => {
+                let flat: Vec<Expr<'_>> = parts.iter().map(|&x| flattened(x, 0, -1)).collect();
+                flat[0].concat(&flat, 0)
+            }
+        }
+    }
+
+    /// Tensors of one shape side by side along a new axis.
+    ///
+    /// `axis`: where the result has its new axis. Dtypes are promoted.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.stack([wg.zeros(3), wg.ones(3)], axis=1).shape
+    /// (3, 2)
+    top function stack(arrays: Tensors, axis: Int = 0) -> One {
+        let parts = promoted(&arrays, "stack");
+        let shape = parts[0].shape();
+        if let Some(other) = parts.iter().find(|x| x.shape() != shape) {
+            let facts = format!("{shape} and {}", other.shape());
+            throw(error::bad_shape("stack", "shapes differ", facts));
+        }
+        let axis = normalize_axis(axis, shape.rank() + 1, "stack").or_throw();
+        let layers: Vec<Expr<'_>> = parts.iter().map(|x| x.unsqueeze(axis)).collect();
+        parts[0].concat(&layers, axis)
+    }
+
+    /// Parts of a tensor along an axis.
+    ///
+    /// `sections`: a number of equal parts, or the size of each part.
+    ///
+    /// >>> import wengert as wg
+    /// >>> [part.tolist() for part in wg.split(wg.arange(5), (2, 3))]
+    /// [[0, 1], [2, 3, 4]]
+    top method split(x: Tensor, sections: Counts, axis: Int = 0) -> Many {
+        let axis = x.axis(axis, "split");
+        let sizes = match sections {
+            Whole::One(n) => equal_parts(x, count_of(n, 1, "sections", "split"), axis),
+            Whole::Many(sizes) => sizes.iter().map(|&n| count_of(n, 0, "a size", "split")).collect(),
+        };
+        parts(x, &sizes, axis, "split")
+    }
+
+    /// At most `n` parts of a tensor along an axis: of equal sizes but for the last, which may be
+    /// smaller.
+    top method chunk(x: Tensor, n: Int, axis: Int = 0) -> Many {
+        let axis = x.axis(axis, "chunk");
+        let size = x.size(axis).value();
+        let each = size.div_ceil(count_of(n, 1, "n", "chunk")).max(1);
+        let starts = (0..size.max(1)).step_by(each);
+        let sizes: Vec<usize> = starts.map(|start| each.min(size - start)).collect();
+        parts(x, &sizes, axis, "chunk")
+    }
+
+    /// The slices of a tensor along an axis, which disappears.
+    top method unstack(x: Tensor, axis: Int = 0) -> Many {
+        let axis = x.axis(axis, "unstack");
+        let shape = x.shape().reduce(&[axis], false);
+        let slice = |i| x.narrow(axis, i, Dim::ONE).reshape(shape.clone());
+        (0..x.size(axis).value()).map(slice).collect::<Vec<_>>()
+    }
+
+    /// Tensors repeated to their common shape.
+    top function broadcast_arrays(arrays: Tensors) -> Many {
+        let common = arrays.iter().fold(Shape::scalar(), |so_far, x| {
+            so_far.broadcast(&x.shape(), "broadcast_arrays").or_throw()
+        });
+        arrays.iter().map(|x| x.broadcast(common.clone())).collect::<Vec<_>>()
+    }
+
+    /// Each element `repeats` times, next to each other.
+    ///
+    /// `axis`: None flattens first.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.repeat(wg.tensor([1, 2]), 2).tolist()
+    /// [1, 1, 2, 2]
+    top method repeat(x: Tensor, repeats: Int, axis: MaybeInt = None) -> One {
+        let n = Dim::new(count_of(repeats, 0, "repeats", "repeat"));
+        let (x, axis) = match axis {
+            Some(axis) => (x, x.axis(axis, "repeat")),
+            None => (flattened(x, 0, -1), 0),
+        };
+        let mut shape = x.shape();
+        shape.dims_mut().insert(axis + 1, n);
+        let wide = x.unsqueeze(axis + 1).broadcast(shape);
+        flattened(wide, axis as i64, axis as i64 + 1)
+    }
+
+    /// The whole tensor repeated along each axis.
+    ///
+    /// `repetitions`: counts for the last axes; where there are more, the tensor gets new first axes.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.tile(wg.tensor([1, 2]), 2).tolist()
+    /// [1, 2, 1, 2]
+    top method tile(x: Tensor, repetitions: Shape) -> One {
+        let counts = shape_of(&repetitions, "tile");
+        let rank = counts.rank().max(x.rank());
+        let padded = |shape: &Shape| -> Shape {
+            let missing = std::iter::repeat_n(Dim::ONE, rank - shape.rank());
+            missing.chain(shape.dims().iter().copied()).collect()
+        };
+        let (counts, sizes) = (padded(&counts), padded(&x.shape()));
+        let pairs = || counts.dims().iter().zip(sizes.dims());
+        let open: Shape = sizes.dims().iter().flat_map(|&n| [Dim::ONE, n]).collect();
+        let wide: Shape = pairs().flat_map(|(&count, &n)| [count, n]).collect();
+        let joined: Shape = pairs().map(|(&count, &n)| count * n).collect();
+        x.reshape(open).broadcast(wide).reshape(joined)
+    }
+
+    /// A tensor with a border of one value.
+    ///
+    /// `widths`: an int for all sides, a pair (before, after) for all axes, or a pair for each axis.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.pad(wg.tensor([1, 2]), (1, 2)).tolist()
+    /// [0, 1, 2, 0, 0]
+    top function pad(x: Tensor, widths: Pairs; value: Number = 0) -> One {
+        let x = x.tensor();
+        if let Some(number) = value.as_scalar() {
+            if !number.fits(x.dtype()) || (number.class() == Class::Float && !x.dtype().is_float()) {
+                throw(error::overflow("pad", number, x.dtype()));
+            }
+        }
+        padded(x, &borders(x, widths), value)
+    }
+}
+
+fn equal_parts(x: Expr<'_>, n: usize, axis: usize) -> Vec<usize> {
+    let size = x.size(axis).value();
+    if size % n != 0 {
+        let facts = format!("axis {axis} of {} has size {size}, for {n} parts", x.shape());
+        throw(error::bad_shape("split", "there are no equal parts", facts));
+    }
+    vec![size / n; n]
+}
+
+/// Parts of these sizes, which make up the whole axis.
+fn parts<'e>(x: Expr<'e>, sizes: &[usize], axis: usize, op: &str) -> Vec<Expr<'e>> {
+    let total = sizes.iter().fold(0_usize, |sum, &n| sum.saturating_add(n));
+    if x.size(axis) != total {
+        let facts =
+            format!("they add up to {total}, axis {axis} of {} has {}", x.shape(), x.size(axis));
+        throw(error::bad_shape(op, "the sizes of the parts do not fit", facts));
+    }
+    let mut start = 0;
+    let next = |&size: &usize| {
+        let part = x.narrow(axis, start, Dim::new(size));
+        start += size;
+        part
+    };
+    sizes.iter().map(next).collect()
+}
+
+/// Widths before and after each axis.
+fn borders(x: Expr<'_>, widths: Whole) -> SmallVec<[(usize, usize); 6]> {
+    let rank = x.rank();
+    let flat: SmallVec<[i64; 6]> = match widths {
+        Whole::One(n) => SmallVec::from_elem(n, 2 * rank),
+        Whole::Many(pair) if pair.len() == 2 => pair.repeat(rank).into(),
+        Whole::Many(pairs) => pairs,
+    };
+    if flat.len() != 2 * rank {
+        let facts = format!("got {} numbers for shape {}", flat.len(), x.shape());
+        throw(error::bad_value("pad", "widths must be a pair for each axis", facts));
+    }
+    let width = |n: i64| count_of(n, 0, "a width", "pad");
+    flat.chunks_exact(2).map(|pair| (width(pair[0]), width(pair[1]))).collect()
+}
+
+fn padded<'e>(x: Expr<'e>, widths: &[(usize, usize)], value: Expr<'e>) -> Expr<'e> {
+    let shape = x.shape();
+    let sizes = shape.dims().iter().copied().zip(widths);
+    let wide = sizes.clone().map(|(n, &(low, high))| n + low.into() + high.into()).collect();
+    let at = sizes.map(|(size, &(start, _))| SliceAxis { start, step: 1, size }).collect();
+    let value = if value.as_scalar().is_some() { value } else { value.cast(x.dtype()) };
+    x.emit_with(Op::Embed(wide, at), &[x.arg(), value.arg()])
+}

@@ -1,0 +1,170 @@
+//! Extremes by position, sorting, searching, quantiles.
+//!
+//! Sorts are stable, also descending ones: equal elements keep their order. NaN comes last.
+
+use super::reduction::axes_of;
+use super::{count_of, floating};
+use crate::error;
+use crate::ops::attributes::ArgReduction;
+use crate::ops::emit::{Expr, throw};
+use crate::ops::op::Op;
+use crate::shape::{Axes, Dim, Shape};
+
+composite! {
+    /// Position of the largest element (int64): the first of equal ones; NaN wins.
+    ///
+    /// `axis`: where None, the position among all elements in C order. Of no elements it is an error.
+    top method argmax(x: Tensor, axis: MaybeInt = None; keepdims: Bool = False) -> One {
+        position(x, ArgReduction::Max, axis, keepdims, "argmax")
+    }
+
+    /// Position of the smallest element (int64): the first of equal ones; NaN wins.
+    ///
+    /// `axis`: where None, the position among all elements in C order. Of no elements it is an error.
+    top method argmin(x: Tensor, axis: MaybeInt = None; keepdims: Bool = False) -> One {
+        position(x, ArgReduction::Min, axis, keepdims, "argmin")
+    }
+
+    /// Elements in order along an axis; NaN last.
+    ///
+    /// Sorts are always stable. The gradient goes back to where each element came from.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.sort(wg.tensor([3, 1, 2])).tolist()
+    /// [1, 2, 3]
+    top method sort(
+        x: Tensor, axis: Int = -1; descending: Bool = False, stable: Bool = True,
+    ) -> One {
+        x.emit(Op::Sort { axis: x.axis(axis, "sort"), descending })
+    }
+
+    /// Positions (int64) of the elements in order along an axis; NaN last.
+    ///
+    /// Sorts are always stable.
+    top method argsort(
+        x: Tensor, axis: Int = -1; descending: Bool = False, stable: Bool = True,
+    ) -> One {
+        x.emit(Op::ArgSort { axis: x.axis(axis, "argsort"), descending })
+    }
+
+    /// The `k` largest elements along an axis, best first, and their positions (int64).
+    ///
+    /// `largest`: False asks for the smallest. Of equal elements the first wins.
+    ///
+    /// >>> import wengert as wg
+    /// >>> [t.tolist() for t in wg.topk(wg.tensor([3.0, 1.0, 2.0]), 2)]
+    /// [[3.0, 2.0], [0, 2]]
+    top method topk(x: Tensor, k: Int; axis: Int = -1, largest: Bool = True) -> Many {
+        let axis = x.axis(axis, "topk");
+        let order = x.emit(Op::TopK { k: count_of(k, 0, "k", "topk"), axis, largest });
+        (x.take_along(order, axis), order)
+    }
+
+    /// Where to insert values so that a sorted vector stays in order (int64).
+    ///
+    /// `sorted`: ascending, rank 1. `side`: "left" inserts before equal elements, "right" after them.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.searchsorted(wg.tensor([1.0, 2.0, 3.0]), wg.tensor([2.0, 5.0])).tolist()
+    /// [1, 3]
+    top function searchsorted(sorted: Tensor, values: Tensor; side: Text = "left") -> One {
+        if sorted.rank() != 1 {
+            throw(error::bad_rank("searchsorted", "sorted", 1, sorted.shape()));
+        }
+        if side != "left" && side != "right" {
+            throw(error::bad_value("searchsorted", "side must be \"left\" or \"right\"", side));
+        }
+        places(sorted, values, side == "left")
+    }
+
+    /// Middle value: the mean of the two middle ones of an even count.
+    ///
+    /// `axis`: an axis, a tuple of axes, or None for all. Integers and bools are computed in float32.
+    /// NaN anywhere gives NaN; of no elements it is an error.
+    top method median(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One {
+        at_fraction(x, 0.5, axis.as_deref(), keepdims, "median")
+    }
+
+    /// The value below which a fraction `q` of the elements lies, interpolated linearly.
+    ///
+    /// `q`: between 0 and 1. `axis`: an axis, a tuple of axes, or None for all. Integers and bools are
+    /// computed in float32. NaN anywhere gives NaN; of no elements it is an error.
+    top method quantile(x: Tensor, q: Float, axis: Axes = None; keepdims: Bool = False) -> One {
+        if !(0.0..=1.0).contains(&q) {
+            throw(error::bad_value("quantile", "q must be between 0 and 1", format!("got {q:?}")));
+        }
+        at_fraction(x, q, axis.as_deref(), keepdims, "quantile")
+    }
+}
+
+fn position<'e>(
+    x: Expr<'e>,
+    kind: ArgReduction,
+    axis: Option<i64>,
+    keepdims: bool,
+    op: &str,
+) -> Expr<'e> {
+    let Some(axis) = axis else {
+        let y = x.reshape(Shape::from_dims(&[elements(&x.shape())])).emit(Op::ArgReduce(kind, 0));
+        return if keepdims { y.reshape(Shape::of(&vec![1; x.rank()])) } else { y };
+    };
+    let axis = x.axis(axis, op);
+    let y = x.emit(Op::ArgReduce(kind, axis));
+    if keepdims { y.unsqueeze(axis) } else { y }
+}
+
+/// The count of elements as a size.
+pub(super) fn elements(shape: &Shape) -> Dim {
+    shape.dims().iter().fold(Dim::ONE, |n, &size| n * size)
+}
+
+/// The place of each value in the merged order of both, less its place among the values alone, is
+/// the count of sorted elements before it. Who comes first in the concatenation comes before its
+/// equals, since sorting is stable.
+fn places<'e>(sorted: Expr<'e>, values: Expr<'e>, left: bool) -> Expr<'e> {
+    let both = super::promoted(&[sorted, values], "searchsorted");
+    let (n, m) = (both[0].size(0), elements(&both[1].shape()));
+    let flat = both[1].reshape(Shape::from_dims(&[m]));
+    let ranks = |x: Expr<'e>| {
+        let order = Op::ArgSort { axis: 0, descending: false };
+        x.emit(order.clone()).emit(order)
+    };
+    let merged = if left {
+        ranks(flat.concat(&[flat, both[0]], 0)).narrow(0, 0, m)
+    } else {
+        ranks(flat.concat(&[both[0], flat], 0)).narrow(0, n.value(), m)
+    };
+    (merged - ranks(flat)).reshape(both[1].shape())
+}
+
+fn at_fraction<'e>(
+    x: Expr<'e>,
+    q: f64,
+    axis: Option<&[i64]>,
+    keepdims: bool,
+    op: &str,
+) -> Expr<'e> {
+    let x = floating(x);
+    let axes = axes_of(x, axis, op);
+    let kept: Axes = (0..x.rank()).filter(|i| !axes.contains(i)).collect();
+    let moved = x.permute(kept.iter().chain(&axes).copied().collect());
+    let mut rows: Shape = kept.iter().map(|&i| x.size(i)).collect();
+    let last = rows.rank();
+    rows.dims_mut().push(axes.iter().fold(Dim::ONE, |n, &i| n * x.size(i)));
+    let n = rows[last].value();
+    if n == 0 {
+        throw(error::empty_reduction(op, x.shape()));
+    }
+    let sorted = moved.reshape(rows).emit(Op::Sort { axis: last, descending: false });
+    let single = x.shape().reduce(&axes, true);
+    let at = |i: usize| sorted.narrow(last, i, Dim::ONE).reshape(single.clone());
+    let place = q * (n - 1) as f64;
+    let below = place.floor() as usize;
+    let (low, high) = (at(below), at((below + 1).min(n - 1)));
+    let largest = at(n - 1);
+    let fraction = place - below as f64;
+    // Without a fraction the next element, which may be infinite, must not take part.
+    let y = if fraction == 0.0 { low } else { low + (high - low) * fraction };
+    let y = largest.isnan().select(largest, y);
+    if keepdims { y } else { y.reshape(x.shape().reduce(&axes, false)) }
+}
