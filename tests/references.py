@@ -7,6 +7,7 @@ that every op of the table is covered.
 
 import math
 from itertools import product
+from statistics import NormalDist
 
 import numpy as np
 
@@ -20,6 +21,18 @@ def sigmoid(x):
 
 def softplus(x):
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def erfinv_of(x):
+    """Newton's method on erf, started from the normal quantile; erfc keeps the tails exact."""
+    if abs(x) >= 1 or x != x:
+        return math.copysign(math.inf, x) if abs(x) == 1 else math.nan
+    a = abs(x)
+    y = NormalDist().inv_cdf((a + 1) / 2) / math.sqrt(2) if a > 1e-3 else a * math.sqrt(math.pi) / 2
+    for _ in range(4):
+        error = math.erf(y) - a if a < 0.5 else (1 - a) - math.erfc(y)
+        y -= error * math.sqrt(math.pi) / 2 * math.exp(y * y)
+    return math.copysign(y, x)
 
 
 def logsumexp(x, axis=None, keepdims=False):
@@ -224,7 +237,9 @@ REFERENCES = {
     "erf": erf,
     "erfc": np.vectorize(math.erfc, otypes=["float64"]),
     "round": np.round,
+    "erfinv": np.vectorize(erfinv_of, otypes=["float64"]),
     "sigmoid": sigmoid,
+    "log_sigmoid": lambda x: -softplus(-x),
     "logsumexp": logsumexp,
     "sort": ordered, "argsort": order, "topk": topk,
     "one_hot": lambda i, n: np.eye(n)[i],

@@ -47,6 +47,8 @@ def dtypes_of(op, sample):
     kinds = re.findall(r"\b([xfib])\(", sample)
     if "x" not in kinds:
         return ["int64"]
+    if not op["classes"]:
+        return DTYPES                   # a sequence of tensors takes whatever promotes
     classes = op["classes"][min(kinds.index("x"), len(op["classes"]) - 1)]
     return [dtype for name in classes.split("|") for dtype in CLASSES[name]]
 
@@ -54,6 +56,12 @@ def dtypes_of(op, sample):
 def domain_of(op):
     """Bounds of sample values by the position of the operand."""
     return {i: tuple(bounds) for i, bounds in enumerate(op["domain"] or []) if bounds}
+
+
+def differentiable(op):
+    """Whether a gradient is declared; that of a composite follows from its body."""
+    declared = op["differentiable"]
+    return any(declared) if declared is not None else any("float" in c for c in op["classes"])
 
 
 def generator(*key):

@@ -15,7 +15,8 @@ A row of the table is a dict:
     params              [{name, kind, default (Python source or None), keyword_only, annotation}]
     returns             the annotation of the result
     method, function    whether `Tensor` has it, whether the namespace has it
-    differentiable      whether a gradient flows through it
+    differentiable      for each operand of an elementwise op whether a gradient flows; else None
+    own_gradient        whether a composite has a gradient formula of its own
     classes             for each tensor parameter the dtype classes it takes, as "int|float"
     domain              for each tensor parameter the bounds of sample values, or None
 """
@@ -96,11 +97,19 @@ def summary(op):
     return " ".join(op["doc"].strip().split("\n\n")[0].split()).replace("|", "\\|")
 
 
+def gradient(op):
+    """Where an op's gradient comes from."""
+    if op["differentiable"] is not None:
+        return "formula" if any(op["differentiable"]) else "zero"
+    return "formula" if op.get("own_gradient") else "of its body"
+
+
 def docs(table):
     """The text of docs/ops.md: a chapter for each namespace, a table for each kind."""
     count = sum(1 for op in table if op["function"] or op["method"])
     out = [f"<!-- {NOTE} -->", "# Ops", ""]
-    out += [f"{count} ops. ✓ in the last columns: also a method of `Tensor`; has a gradient.", ""]
+    out += [f"{count} ops. ✓: also a method of `Tensor`. Gradient: a formula of the op's own,"]
+    out += ["zero on purpose, or what follows from the ops in its body.", ""]
     order = list(KINDS)
     spaces = sorted({op["namespace"] for op in table}, key=lambda s: (s != "", s))
     for space in spaces:
@@ -111,7 +120,7 @@ def docs(table):
         for kind, ops in groupby(chosen, key=lambda op: op["kind"]):
             out += [f"### {KINDS[kind]}", "", "| op | | method | gradient |", "|---|---|---|---|"]
             for op in ops:
-                marks = ["✓" if op["method"] else "", "✓" if op["differentiable"] else ""]
+                marks = ["✓" if op["method"] else "", gradient(op)]
                 call = f"{op['name']}({', '.join(parameters(op, typed=False))})"
                 out.append(f"| `{call}` | {summary(op)} | {' | '.join(marks)} |")
             out.append("")
