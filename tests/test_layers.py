@@ -1,6 +1,6 @@
 """Layers of the Rust core point down: a module in `src/lib.rs` names only those above it there.
 
-The one list of layers is the order of the `pub mod` lines in `src/lib.rs`.
+The one list of layers is the order of the `mod` lines in `src/lib.rs`.
 """
 
 import re
@@ -15,7 +15,7 @@ STRINGS = re.compile(r'r#"[\s\S]*?"#|"(?:\\.|[^"\\])*"')
 
 
 def layers() -> list[str]:
-    return re.findall(r"^pub mod (\w+);", (SOURCE / "lib.rs").read_text(), re.M)
+    return re.findall(r"^(?:pub )?mod (\w+);", (SOURCE / "lib.rs").read_text(), re.M)
 
 
 def without_comments(text: str) -> str:
