@@ -282,23 +282,17 @@ fn parse_one(
             Some(x) => Attr::Float(x),
             None => return no("a float"),
         },
-        ParamKind::Ints | ParamKind::Shape => {
+        ParamKind::Ints | ParamKind::Shape | ParamKind::Pairs => {
+            let nested = param.kind == ParamKind::Pairs;
+            let want = if nested { "an int or pairs of ints" } else { "an int or a tuple of ints" };
             if let Some(n) = index(object) {
                 return Ok(Attr::Int(n));
             }
-            let is_text = object.is_instance_of::<pyo3::types::PyString>();
-            match object.try_iter() {
-                Ok(items) if !is_text => {
-                    let mut ints: SmallVec<[i64; 6]> = SmallVec::new();
-                    for item in items {
-                        let item = item?;
-                        let Some(n) = index(&item) else { return no("an int or a tuple of ints") };
-                        ints.push(n);
-                    }
-                    Attr::Ints(ints)
-                }
-                _ => return no("an int or a tuple of ints"),
+            let mut ints = SmallVec::new();
+            if !collect(object, if nested { 3 } else { 1 }, &mut ints)? {
+                return no(want);
             }
+            Attr::Ints(ints)
         }
         ParamKind::MaybeDType if none => Attr::None,
         ParamKind::DType | ParamKind::MaybeDType => Attr::DType(dtype::extract(op, object)?),
@@ -311,6 +305,23 @@ fn parse_one(
             Attr::None
         }
     })
+}
+
+/// Appends the ints of a sequence, nested up to `depth` times; false where it holds others.
+fn collect(object: &Bound<'_, PyAny>, depth: usize, ints: &mut SmallVec<[i64; 6]>) -> PyResult<bool> {
+    if depth == 0 || object.is_instance_of::<pyo3::types::PyString>() {
+        return Ok(false);
+    }
+    let Ok(items) = object.try_iter() else { return Ok(false) };
+    for item in items {
+        let item = item?;
+        match index(&item) {
+            Some(n) => ints.push(n),
+            None if collect(&item, depth - 1, ints)? => {}
+            None => return Ok(false),
+        }
+    }
+    Ok(true)
 }
 
 /// A tensor or number; arrays of others convert.

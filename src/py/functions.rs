@@ -330,6 +330,7 @@ fn annotation(kind: ParamKind) -> &'static str {
         ParamKind::Number => "Scalar | Tensor",
         ParamKind::MaybeNumber => "Scalar | Tensor | None",
         ParamKind::Ints => "Axes",
+        ParamKind::Pairs => "int | Sequence[int] | Sequence[Sequence[int]]",
         ParamKind::Shape => "int | Sequence[int]",
         ParamKind::DType => "DType",
         ParamKind::MaybeDType => "DType | None",
