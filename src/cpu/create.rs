@@ -59,7 +59,8 @@ pub fn linear(dtype: DType, n: usize, start: Scalar, step: Scalar) -> Result<Arr
 /// (low word first). Other dtypes are refused.
 pub fn random_bits(key: [u32; 2], dtype: DType, shape: &Shape) -> Result<Array> {
     if !matches!(dtype, DType::U32 | DType::U64) {
-        return Err(error::bad_dtype("random_bits", "the result", dtype, "uint32 or uint64"));
+        let facts = format_args!("got {dtype}");
+        return Err(error::bad_value("random_bits", "dtype must be uint32 or uint64", facts));
     }
     let out = Array::uninit(dtype, shape.clone())?;
     let words = out.count() * dtype.size() / 4;
@@ -105,8 +106,11 @@ multiversion! {
     unsafe fn threefry_words(key: [u32; 2], blocks: Range<usize>, words: &mut [u32]) {
         for (i, words) in words.chunks_mut(2 * LANES).enumerate() {
             let first = (blocks.start + i * LANES) as u64;
-            let low = std::array::from_fn(|lane| (first + lane as u64) as u32);
-            let high = std::array::from_fn(|lane| ((first + lane as u64) >> 32) as u32);
+            let (mut low, mut high) = ([0; LANES], [0; LANES]);
+            for (lane, (low, high)) in low.iter_mut().zip(&mut high).enumerate() {
+                let counter = first + lane as u64;
+                (*low, *high) = (counter as u32, (counter >> 32) as u32);
+            }
             let [a, b] = rounds::<LANES>(key, [low, high]);
             if words.len() == 2 * LANES {
                 for lane in 0..LANES {
@@ -123,7 +127,7 @@ multiversion! {
 }
 
 /// Counters that are worked on side by side.
-const LANES: usize = 32;
+const LANES: usize = 64;
 
 /// Threefry-2x32-20 of `N` counters.
 #[inline(always)]
@@ -181,7 +185,7 @@ mod tests {
         }
         assert_eq!(
             random_bits(key, DType::I32, &Shape::of(&[1])).err().unwrap().code(),
-            "bad_dtype"
+            "bad_value"
         );
     }
 

@@ -216,8 +216,16 @@ pub unsafe fn gather<T: Element>(x: *const T, stride: isize, n: usize) -> [T; ST
     unsafe {
         match stride {
             1 => row.as_mut_ptr().copy_from_nonoverlapping(x, n),
-            2 => (0..n).for_each(|i| row[i] = *x.wrapping_add(2 * i)),
-            _ => (0..n).for_each(|i| row[i] = *x.wrapping_offset(i as isize * stride)),
+            2 => {
+                for (i, item) in row[..n].iter_mut().enumerate() {
+                    *item = *x.wrapping_add(2 * i);
+                }
+            }
+            _ => {
+                for (i, item) in row[..n].iter_mut().enumerate() {
+                    *item = *x.wrapping_offset(i as isize * stride);
+                }
+            }
         }
     }
     row
@@ -238,13 +246,14 @@ unsafe fn fold_strided<T: Element, F: Fold<T::Number>, const W: usize>(
     unsafe {
         while at + W <= n {
             let x = x.wrapping_offset(at as isize * stride);
-            let load = |offset: isize, i: usize| {
-                (*x.wrapping_offset(offset + i as isize * stride)).widen()
-            };
-            let mut lanes: [T::Number; W] = std::array::from_fn(|i| load(*first, i));
+            let mut lanes = [F::NEUTRAL; W];
+            for (i, lane) in lanes.iter_mut().enumerate() {
+                *lane = (*x.wrapping_offset(*first + i as isize * stride)).widen();
+            }
             for &offset in rest {
                 for (i, lane) in lanes.iter_mut().enumerate() {
-                    *lane = F::join(*lane, load(offset, i));
+                    let item = *x.wrapping_offset(offset + i as isize * stride);
+                    *lane = F::join(*lane, item.widen());
                 }
             }
             acc.add(at).cast::<[T::Number; W]>().write_unaligned(lanes);
@@ -252,8 +261,11 @@ unsafe fn fold_strided<T: Element, F: Fold<T::Number>, const W: usize>(
         }
         for at in at..n {
             let x = x.wrapping_offset(at as isize * stride);
-            let load = |offset: &isize| (*x.wrapping_offset(*offset)).widen();
-            *acc.add(at) = rest.iter().fold(load(first), |all, offset| F::join(all, load(offset)));
+            let mut all = (*x.wrapping_offset(*first)).widen();
+            for &offset in rest {
+                all = F::join(all, (*x.wrapping_offset(offset)).widen());
+            }
+            *acc.add(at) = all;
         }
     }
 }
