@@ -169,6 +169,20 @@ mod tests {
     }
 
     #[test]
+    fn bits_do_not_depend_on_the_count_of_threads() {
+        let threads = crate::threads::num_threads();
+        for (m, k, n) in [(300, 300, 300), (1, 3000, 600), (2, 200_000, 3), (700, 40, 1)] {
+            let (a, b) = (noise(DType::F32, &[m, k], 1), noise(DType::F32, &[k, n], 2));
+            let all = [1, 2, 5].map(|threads| {
+                crate::threads::set_num_threads(threads);
+                bytes(&matmul(&a, &b))
+            });
+            crate::threads::set_num_threads(threads);
+            assert!(all[0] == all[1] && all[0] == all[2]);
+        }
+    }
+
+    #[test]
     fn axes_may_stand_anywhere() {
         // out[g, i, j, l] = Σ_{p, q} a[p, i, g, q, j] b[q, g, l, p]
         let (p, i, g, q, j, l) = (3, 4, 2, 5, 6, 7);

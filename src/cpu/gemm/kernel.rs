@@ -40,6 +40,13 @@ pub type Stream<T> =
 /// As many elements as the first argument says can be read.
 pub type Dot<T> = unsafe fn(usize, *const T, *const T) -> T;
 
+/// The sums of one row times 16 columns that lie along `k`: `depth`, the row with its stride, the
+/// columns.
+///
+/// # Safety
+/// As many elements as the first argument says can be read.
+pub type Row<T> = unsafe fn(usize, *const T, isize, &[*const T; SQUARE]) -> [T; SQUARE];
+
 /// The kernels for one element type and instruction set.
 #[derive(Clone, Copy)]
 pub struct Kernels<T: 'static> {
@@ -51,12 +58,16 @@ pub struct Kernels<T: 'static> {
     pub stream: Stream<T>,
     /// One row times one column
     pub dot: Dot<T>,
+    /// One row times columns that lie along `k`, where there is something faster than packing them
+    pub row: Option<Row<T>>,
     /// Whether 4-byte elements may be transposed in 512-bit registers
     pub wide: bool,
 }
 
 /// Elements of `k` in one chain. Chains are added in order.
 pub const BLOCK: usize = 256;
+/// Side of the squares that are transposed in registers.
+pub const SQUARE: usize = 16;
 /// The most rows [`Kernels::stream`] takes.
 pub const STREAM_ROWS: usize = 4;
 /// Steps of `k` that [`Kernels::stream`] takes at a time.
@@ -67,6 +78,17 @@ const STRIP: usize = 512;
 pub const TILE: usize = 12 * TILE_WIDTH;
 /// The most columns of a tile.
 pub const TILE_WIDTH: usize = 128;
+
+/// Asks for a cache line. Any address will do.
+#[inline(always)]
+fn prefetch<T>(_at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is part of x86-64, and a prefetch reads nothing.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(_at.cast());
+    }
+}
 
 #[inline(always)]
 unsafe fn micro<T: Element, const F: bool, const M: usize, const V: usize, const W: usize>(
@@ -79,6 +101,11 @@ unsafe fn micro<T: Element, const F: bool, const M: usize, const V: usize, const
     c_row: isize,
     fresh: bool,
 ) {
+    // The tile of `c` arrives while the sums are formed.
+    for i in 0..M as isize {
+        prefetch(c.wrapping_offset(i * c_row));
+        prefetch(c.wrapping_offset(i * c_row + (V * W) as isize - 1));
+    }
     let mut sum = [[[T::default(); W]; V]; M];
     for _ in 0..depth {
         // SAFETY: the caller vouches for `M × depth` of `a` and `depth × V·W` of `b`.
@@ -178,6 +205,7 @@ unsafe fn stream<T: Element, const F: bool, const W: usize>(
                     let b = b.add(start);
                     let done = strip::<T, F, 4, W>(sums, 0, &x, b, b_at);
                     let done = strip::<T, F, 1, W>(sums, done, &x, b, b_at);
+                    let done = strip::<T, F, 1, 4>(sums, done, &x, b, b_at);
                     strip::<T, F, 1, 1>(sums, done, &x, b, b_at);
                 }
             }
@@ -280,7 +308,7 @@ shells! {
 }
 
 macro_rules! element {
-    ($t:ty, $size:literal, |$s:ident, $a:ident, $b:ident| $fused:expr, $plain:expr, $plus:expr) => {
+    ($t:ty, $size:literal, $row:expr, |$s:ident, $a:ident, $b:ident| $fused:expr, $plain:expr, $plus:expr) => {
         impl Element for $t {
             #[inline(always)]
             fn fma<const F: bool>(self, $a: $t, $b: $t) -> $t {
@@ -306,6 +334,7 @@ macro_rules! element {
                             ],
                             stream: v4::stream::<$t, { 64 / $size }>,
                             dot: v4::dot::<$t>,
+                            row: $row,
                             wide: true,
                         };
                     }
@@ -318,6 +347,7 @@ macro_rules! element {
                             ],
                             stream: v3::stream::<$t, { 32 / $size }>,
                             dot: v3::dot::<$t>,
+                            row: None,
                             wide: false,
                         };
                     }
@@ -331,6 +361,7 @@ macro_rules! element {
                     ],
                     stream: base::stream::<$t, { 16 / $size }>,
                     dot: base::dot::<$t>,
+                    row: None,
                     wide: false,
                 }
             }
@@ -338,11 +369,12 @@ macro_rules! element {
     };
 }
 
-element!(f32, 4, |s, a, b| a.mul_add(b, s), s + a * b, s + b);
-element!(f64, 8, |s, a, b| a.mul_add(b, s), s + a * b, s + b);
+element!(f32, 4, Some(super::square::row), |s, a, b| a.mul_add(b, s), s + a * b, s + b);
+element!(f64, 8, None, |s, a, b| a.mul_add(b, s), s + a * b, s + b);
 element!(
     i32,
     4,
+    None,
     |s, a, b| s.wrapping_add(a.wrapping_mul(b)),
     s.wrapping_add(a.wrapping_mul(b)),
     s.wrapping_add(b)
@@ -350,9 +382,10 @@ element!(
 element!(
     i64,
     8,
+    None,
     |s, a, b| s.wrapping_add(a.wrapping_mul(b)),
     s.wrapping_add(a.wrapping_mul(b)),
     s.wrapping_add(b)
 );
 // Truth values are the bytes 0 and 1.
-element!(u8, 1, |s, a, b| s | (a & b), s | (a & b), s | b);
+element!(u8, 1, None, |s, a, b| s | (a & b), s | (a & b), s | b);

@@ -1,0 +1,95 @@
+//! Matrices that lie along `k`: squares of them are transposed in 512-bit registers.
+
+use std::arch::x86_64::*;
+
+use super::kernel::SQUARE;
+
+/// Elements between what is read and what is asked for ahead: rows are far from each other, so the
+/// processor does not see by itself that all of them go on.
+const AHEAD: usize = 64;
+
+/// Transposes 16 rows of `n` elements of 4 bytes, at least 16: element `k` of row `i` goes to
+/// `dst[k · width + i]`.
+///
+/// # Safety
+/// Rows and `dst` are valid for these elements; the processor has AVX-512.
+#[target_feature(enable = "avx512f")]
+pub unsafe fn transpose(dst: *mut i32, width: usize, from: &[*const i32; SQUARE], n: usize) {
+    for k in (0..n).step_by(SQUARE) {
+        // The last square starts early enough to end with the rows.
+        let at = k.min(n - SQUARE);
+        // SAFETY: `at + 16 <= n`.
+        unsafe {
+            for (k, column) in columns(from, at).into_iter().enumerate() {
+                _mm512_storeu_si512(dst.add((at + k) * width).cast(), column);
+            }
+        }
+    }
+}
+
+/// The sums `Σ_k a[k] from[i][k]` of 16 rows, as chains in the order of `k`.
+///
+/// # Safety
+/// Rows and `a` (of the given stride) have `n` elements; the processor has AVX-512.
+#[target_feature(enable = "avx512f,fma")]
+pub unsafe fn row(
+    n: usize,
+    a: *const f32,
+    step: isize,
+    from: &[*const f32; SQUARE],
+) -> [f32; SQUARE] {
+    let whole = n / SQUARE * SQUARE;
+    let mut sum = _mm512_setzero_ps();
+    let mut sums = [0.0; SQUARE];
+    // SAFETY: by contract.
+    unsafe {
+        for at in (0..whole).step_by(SQUARE) {
+            for (k, column) in columns(&from.map(|p| p.cast()), at).into_iter().enumerate() {
+                let x = _mm512_set1_ps(*a.offset((at + k) as isize * step));
+                sum = _mm512_fmadd_ps(x, _mm512_castsi512_ps(column), sum);
+            }
+        }
+        _mm512_storeu_ps(sums.as_mut_ptr(), sum);
+        for k in whole..n {
+            for (sum, row) in sums.iter_mut().zip(from) {
+                *sum = (*a.offset(k as isize * step)).mul_add(*row.add(k), *sum);
+            }
+        }
+    }
+    sums
+}
+
+/// The columns of the square that begins with element `at` of the rows.
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn columns(from: &[*const i32; SQUARE], at: usize) -> [__m512i; SQUARE] {
+    let mut rows = [_mm512_setzero_si512(); SQUARE];
+    for (row, from) in rows.iter_mut().zip(from) {
+        _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at + AHEAD).cast());
+        // SAFETY: the caller vouches for 16 elements from `at` on.
+        *row = unsafe { _mm512_loadu_si512(from.add(at).cast()) };
+    }
+    // In each 128-bit quarter: pairs of rows, then fours. `fours[4 g + c]` holds column `4 q + c` of
+    // rows `4 g .. 4 g + 4` in quarter `q`.
+    let mut fours = [_mm512_setzero_si512(); SQUARE];
+    for (fours, r) in fours.chunks_exact_mut(4).zip(rows.chunks_exact(4)) {
+        let low = [_mm512_unpacklo_epi32(r[0], r[1]), _mm512_unpacklo_epi32(r[2], r[3])];
+        let high = [_mm512_unpackhi_epi32(r[0], r[1]), _mm512_unpackhi_epi32(r[2], r[3])];
+        fours[0] = _mm512_unpacklo_epi64(low[0], low[1]);
+        fours[1] = _mm512_unpackhi_epi64(low[0], low[1]);
+        fours[2] = _mm512_unpacklo_epi64(high[0], high[1]);
+        fours[3] = _mm512_unpackhi_epi64(high[0], high[1]);
+    }
+    // Then the quarters themselves are a 4 × 4 matrix to transpose.
+    let mut out = rows;
+    for c in 0..4 {
+        let (g0, g1, g2, g3) = (fours[c], fours[4 + c], fours[8 + c], fours[12 + c]);
+        let even = [_mm512_shuffle_i32x4::<0x88>(g0, g1), _mm512_shuffle_i32x4::<0x88>(g2, g3)];
+        let odd = [_mm512_shuffle_i32x4::<0xdd>(g0, g1), _mm512_shuffle_i32x4::<0xdd>(g2, g3)];
+        out[c] = _mm512_shuffle_i32x4::<0x88>(even[0], even[1]);
+        out[4 + c] = _mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]);
+        out[8 + c] = _mm512_shuffle_i32x4::<0xdd>(even[0], even[1]);
+        out[12 + c] = _mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]);
+    }
+    out
+}

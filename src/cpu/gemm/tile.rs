@@ -1,0 +1,406 @@
+//! One rectangle of a product: which kernel computes it, and the blocks it is fed.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::axis::{Axis, Runs};
+use super::kernel::{BLOCK, Element, Row, SQUARE, STREAM_ROWS, TILE, TILE_WIDTH};
+use super::{Job, Operand, pack};
+use crate::error::Result;
+use crate::memory::Buffer;
+
+/// Products so few that packing would take longer.
+const TINY: usize = 4096;
+/// Rows of `a` packed at a time: with `k` blocks a part of the L2 cache.
+const ROWS: usize = 240;
+/// Columns of `b` packed at a time.
+const COLUMNS: usize = 2048;
+
+/// A rectangle of one matrix of the result.
+pub struct Tile<'a, T: Element> {
+    pub job: &'a Job<'a, T>,
+    pub a: *const T,
+    pub b: *const T,
+    pub out: *mut T,
+    pub rows: Range<usize>,
+    pub columns: Range<usize>,
+}
+
+/// Panels of an operand as a kernel reads them.
+#[derive(Clone, Copy)]
+struct Panels<T> {
+    ptr: *const T,
+    /// From one panel's start to another's, for each row or column between them
+    step: isize,
+    /// Strides inside a panel: from row to row of `a`, and along `k`
+    strides: (isize, isize),
+}
+
+impl<T> Panels<T> {
+    fn at(&self, i: usize) -> *const T {
+        self.ptr.wrapping_offset(i as isize * self.step)
+    }
+}
+
+/// The full panels of a block, and the last one where it is not full.
+type Block<T> = (Panels<T>, Panels<T>);
+
+impl<T: Element> Tile<'_, T> {
+    /// Computes the rectangle over a span of `k`.
+    ///
+    /// # Safety
+    /// Operands and result are valid for the rectangle, which is nobody else's.
+    pub unsafe fn compute(&self, depth: Range<usize>) -> Result<()> {
+        let (m, n) = (self.rows.len(), self.columns.len());
+        if m == 0 || n == 0 {
+            return Ok(());
+        }
+        let (a, b) = (direct(self.job.a), direct(self.job.b));
+        // SAFETY: every path stays inside the rectangle.
+        unsafe {
+            if let (1, 1, Some((_, 1)), Some((_, 1))) = (m, n, a, b) {
+                self.dot(depth);
+                return Ok(());
+            }
+            if let (1, Some((_, step)), Some((_, 1)), Some(kernel)) =
+                (m, a, b, self.job.kernels.row)
+            {
+                self.row(depth, step, kernel);
+                return Ok(());
+            }
+            // One row; few, where columns lie in pieces that would have to be gathered first; any
+            // count, where preparing blocks would take longer than the product.
+            let (run, unit) = self.job.b.own.inner();
+            let rows = match b {
+                Some(_) if m * n * depth.len() <= TINY => m,
+                Some(_) => 1,
+                None => STREAM_ROWS,
+            };
+            if let (Some(a), 1, 1, true) = (a, unit, self.job.column, m <= rows && run.min(n) >= 4)
+            {
+                self.stream(depth, a);
+                return Ok(());
+            }
+            self.blocks(depth, a, b)
+        }
+    }
+
+    unsafe fn dot(&self, depth: Range<usize>) {
+        let (i, j) = (self.rows.start, self.columns.start);
+        let (a, b) = (self.job.a, self.job.b);
+        // SAFETY: both operands have unit stride along `k`.
+        unsafe {
+            let a = self.a.offset(a.own.at(i) + depth.start as isize);
+            let b = self.b.offset(b.own.at(j) + depth.start as isize);
+            *self.at(i, j) = (self.job.kernels.dot)(depth.len(), a, b);
+        }
+    }
+
+    /// One row, and columns that lie along `k`: sixteen at a time, to the end of `k`.
+    unsafe fn row(&self, depth: Range<usize>, step: isize, kernel: Row<T>) {
+        let (i, b) = (self.rows.start, &self.job.b.own);
+        for j in self.columns.clone().step_by(SQUARE) {
+            let n = SQUARE.min(self.columns.end - j);
+            for k in depth.clone().step_by(BLOCK) {
+                let kc = BLOCK.min(depth.end - k);
+                // SAFETY: columns that stick out repeat the last one.
+                unsafe {
+                    let columns =
+                        std::array::from_fn(|u| self.b.offset(b.at(j + u.min(n - 1))).add(k));
+                    let a = self.a.offset(self.job.a.own.at(i) + k as isize * step);
+                    let sums = kernel(kc, a, step, &columns);
+                    self.store(self.at(i, j), sums.as_ptr(), (1, n), k == depth.start);
+                }
+            }
+        }
+    }
+
+    /// Columns are read where they are, run by run.
+    unsafe fn stream(&self, depth: Range<usize>, (row, step): (isize, isize)) {
+        let mut offsets = [0; BLOCK];
+        for k in depth.clone().step_by(BLOCK) {
+            let offsets = &mut offsets[..BLOCK.min(depth.end - k)];
+            self.job.b.depth.offsets(k, offsets);
+            for run in self.job.b.own.runs(self.columns.start, self.columns.len()) {
+                for i in self.rows.clone().step_by(STREAM_ROWS) {
+                    let size = (STREAM_ROWS.min(self.rows.end - i), run.len);
+                    // SAFETY: `a` has these two strides, the run unit columns.
+                    unsafe {
+                        let a = self.a.offset(i as isize * row + k as isize * step);
+                        let b = self.b.offset(run.offset);
+                        let c = self.at(i, self.columns.start + run.at);
+                        let (c_row, fresh) = (self.job.row as isize, k == depth.start);
+                        (self.job.kernels.stream)(
+                            size,
+                            a,
+                            (row, step),
+                            b,
+                            offsets,
+                            c,
+                            c_row,
+                            fresh,
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    unsafe fn at(&self, i: usize, j: usize) -> *mut T {
+        // SAFETY: inside the result.
+        unsafe { self.out.add(i * self.job.row + j * self.job.column) }
+    }
+
+    unsafe fn blocks(
+        &self,
+        depth: Range<usize>,
+        a: Option<(isize, isize)>,
+        b: Option<(isize, isize)>,
+    ) -> Result<()> {
+        let (m, n, size) = (self.rows.len(), self.columns.len(), size_of::<T>());
+        let (high, width) = (self.job.kernels.tiles[0].0, self.job.kernels.width);
+        let kc = BLOCK.min(depth.len());
+        // An operand that is read once or twice, or lies in the L1 cache, is read where it is.
+        let small = 16 << 10;
+        let a = a.filter(|s| {
+            (s.0 == 1 || s.1 == 1) && (n <= 4 * width || m * depth.len() * size <= small)
+        });
+        let b = b.filter(|s| s.0 == 1 && (m <= high || n * depth.len() * size <= small));
+        // Few rows: pack few columns at a time and use them while they are in the cache, one panel of
+        // columns that lie along `k`, and more of those that lie across it.
+        let turned = along(&self.job.b.depth) > along(&self.job.b.own);
+        let columns = match m {
+            _ if turned && m <= 4 * high => width,
+            _ if m <= ROWS => 512,
+            _ => COLUMNS,
+        };
+        let columns = columns.min(n.next_multiple_of(width));
+        let rows = ROWS.min(m.next_multiple_of(high));
+        let scratch = Buffer::alloc((rows + columns) * kc * size)?;
+        // SAFETY: fresh, and as long as both blocks.
+        let (a_pack, b_pack) = unsafe {
+            let ptr = scratch.ptr_mut().cast::<T>();
+            (ptr, ptr.add(rows * kc))
+        };
+        for j in self.columns.clone().step_by(columns) {
+            let wide = columns.min(self.columns.end - j);
+            for k in depth.clone().step_by(BLOCK) {
+                let kc = BLOCK.min(depth.end - k);
+                // SAFETY: blocks stay inside the rectangle and the scratch buffer.
+                unsafe {
+                    let b = self.columns(&(j..j + wide), &(k..k + kc), b, b_pack);
+                    for i in self.rows.clone().step_by(rows) {
+                        let tall = rows.min(self.rows.end - i);
+                        let a = self.rows(&(i..i + tall), &(k..k + kc), a, a_pack);
+                        self.block((i, tall), (j, wide), kc, &a, &b, k == depth.start);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Panels of rows `i`, steps `k` of `a`: in place where `place` gives its strides, else packed.
+    unsafe fn rows(
+        &self,
+        i: &Range<usize>,
+        k: &Range<usize>,
+        place: Option<(isize, isize)>,
+        pack: *mut T,
+    ) -> Block<T> {
+        let (a, high) = (self.job.a, self.job.kernels.tiles[0].0);
+        if let Some(strides) = place {
+            let ptr = self.a.wrapping_offset(a.own.at(i.start) + a.depth.at(k.start));
+            let all = Panels { ptr, step: strides.0, strides };
+            let rest = i.len() % high;
+            if rest == 0 || self.job.kernels.tiles.iter().any(|t| t.0 == rest) {
+                return (all, all);
+            }
+            // SAFETY: the scratch has room for a panel.
+            let last = unsafe { self.rows(&(i.end - rest..i.end), k, None, pack) };
+            return (all, Panels { step: 0, ..last.0 });
+        }
+        // SAFETY: the scratch holds whole panels of these rows.
+        unsafe {
+            if along(&a.own) > along(&a.depth) {
+                for first in i.clone().step_by(high) {
+                    let runs = a.own.runs(first, high.min(i.end - first));
+                    lines(
+                        pack.add((first - i.start) * k.len()),
+                        high,
+                        self.a,
+                        (&a.depth, k),
+                        &runs,
+                        1,
+                    );
+                }
+                return twice(Panels {
+                    ptr: pack,
+                    step: k.len() as isize,
+                    strides: (1, high as isize),
+                });
+            }
+            let runs = a.depth.runs(k.start, k.len());
+            lines(pack, k.len(), self.a, (&a.own, i), &runs, a.depth.inner().1);
+            let done = i.len() * k.len();
+            pack.add(done).write_bytes(0, i.len().next_multiple_of(high) * k.len() - done);
+        }
+        twice(Panels { ptr: pack, step: k.len() as isize, strides: (k.len() as isize, 1) })
+    }
+
+    /// Panels of columns `j`, steps `k` of `b`, in place or packed likewise.
+    unsafe fn columns(
+        &self,
+        j: &Range<usize>,
+        k: &Range<usize>,
+        place: Option<(isize, isize)>,
+        pack: *mut T,
+    ) -> Block<T> {
+        let (b, width) = (self.job.b, self.job.kernels.width);
+        if let Some(strides) = place {
+            let ptr = self.b.wrapping_offset(b.own.at(j.start) + b.depth.at(k.start));
+            let all = Panels { ptr, step: 1, strides };
+            let rest = j.len() % width;
+            if rest == 0 {
+                return (all, all);
+            }
+            // SAFETY: the scratch has room for a panel.
+            let last = unsafe { self.columns(&(j.end - rest..j.end), k, None, pack) };
+            return (all, Panels { step: 0, ..last.0 });
+        }
+        let transposed = along(&b.depth) > along(&b.own);
+        let along = b.depth.runs(k.start, if transposed { k.len() } else { 0 });
+        let mut steps = [0; BLOCK];
+        let steps = &mut steps[..if transposed { 0 } else { k.len() }];
+        b.depth.offsets(k.start, steps);
+        for first in j.clone().step_by(width) {
+            let n = width.min(j.end - first);
+            // SAFETY: the scratch holds whole panels of these columns.
+            unsafe {
+                let pack = pack.add((first - j.start) * k.len());
+                if transposed {
+                    let mut offsets = [0; TILE_WIDTH];
+                    b.own.offsets(first, &mut offsets[..n]);
+                    pack::transposed(
+                        pack,
+                        width,
+                        self.b,
+                        &offsets[..n],
+                        &along,
+                        self.job.kernels.wide,
+                    );
+                } else {
+                    let runs = b.own.runs(first, n);
+                    pack::lines(pack, width, self.b, steps, &runs, b.own.inner().1);
+                }
+            }
+        }
+        twice(Panels { ptr: pack, step: k.len() as isize, strides: (1, width as isize) })
+    }
+
+    /// Multiplies one block by another: panels of columns, in each panels of rows.
+    unsafe fn block(
+        &self,
+        (i0, tall): (usize, usize),
+        (j0, wide): (usize, usize),
+        kc: usize,
+        a: &Block<T>,
+        b: &Block<T>,
+        fresh: bool,
+    ) {
+        let kernels = &self.job.kernels;
+        let high = kernels.tiles[0].0;
+        for j in (0..wide).step_by(kernels.width) {
+            let w = kernels.width.min(wide - j);
+            let b = if w == kernels.width { &b.0 } else { &b.1 };
+            for i in (0..tall).step_by(high) {
+                let h = high.min(tall - i);
+                let a = if h == high { &a.0 } else { &a.1 };
+                let fit =
+                    kernels.tiles.iter().rev().find(|t| t.0 >= h).unwrap_or(&kernels.tiles[0]);
+                // SAFETY: panels have `kc` steps; a tile that sticks out goes through `spare`.
+                unsafe {
+                    let c = self.at(i0 + i, j0 + j);
+                    if w == kernels.width && fit.0 == h && self.job.column == 1 {
+                        fit.1(
+                            kc,
+                            a.at(i),
+                            a.strides,
+                            b.at(j),
+                            b.strides.1,
+                            c,
+                            self.job.row as isize,
+                            fresh,
+                        );
+                    } else {
+                        let mut spare = MaybeUninit::<[T; TILE]>::uninit();
+                        let spare_row = kernels.width as isize;
+                        fit.1(
+                            kc,
+                            a.at(i),
+                            a.strides,
+                            b.at(j),
+                            b.strides.1,
+                            spare.as_mut_ptr().cast(),
+                            spare_row,
+                            true,
+                        );
+                        self.store(c, spare.as_ptr().cast(), (h, w), fresh);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes (or adds) the corner of a tile that belongs to the result.
+    unsafe fn store(&self, c: *mut T, spare: *const T, (h, w): (usize, usize), fresh: bool) {
+        for y in 0..h {
+            for x in 0..w {
+                // SAFETY: inside the tile, and inside the result.
+                unsafe {
+                    let s = *spare.add(y * self.job.kernels.width + x);
+                    let c = c.add(y * self.job.row + x * self.job.column);
+                    *c = if fresh { s } else { (*c).plus(s) };
+                }
+            }
+        }
+    }
+}
+
+fn twice<T>(panels: Panels<T>) -> Block<T>
+where
+    T: Copy,
+{
+    (panels, panels)
+}
+
+/// [`pack::lines`] for a stretch of at most [`BLOCK`] lines of an axis at a time.
+unsafe fn lines<T: Element>(
+    dst: *mut T,
+    width: usize,
+    src: *const T,
+    (axis, range): (&Axis, &Range<usize>),
+    runs: &Runs,
+    stride: isize,
+) {
+    let mut offsets = [0; BLOCK];
+    for first in range.clone().step_by(BLOCK) {
+        let offsets = &mut offsets[..BLOCK.min(range.end - first)];
+        axis.offsets(first, offsets);
+        // SAFETY: by contract.
+        unsafe {
+            pack::lines(dst.add((first - range.start) * width), width, src, offsets, runs, stride)
+        };
+    }
+}
+
+/// How many neighbours in memory follow each other along an axis.
+fn along(axis: &Axis) -> usize {
+    let (n, stride) = axis.inner();
+    if stride == 1 { n } else { 0 }
+}
+
+/// The strides of an operand that has just two.
+fn direct(x: &Operand) -> Option<(isize, isize)> {
+    Some((x.own.stride()?, x.depth.stride()?))
+}
