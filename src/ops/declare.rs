@@ -364,6 +364,12 @@ plain_kinds! {
     /// A dtype or `None`
     MaybeDtype = ParamKind::MaybeDType, Option<DType>, Attr::DType(d) => Some(*d), Attr::None => None;
         v => v.map_or(Attr::None, Attr::DType);
+    /// How a loss is reduced
+    LossReduction = ParamKind::Word(&["mean", "sum", "none"]), String, Attr::Text(s) => s.to_string();
+        v => Attr::Text(v.into());
+    /// Which form of GELU
+    GeluForm = ParamKind::Word(&["none", "tanh"]), String, Attr::Text(s) => s.to_string();
+        v => Attr::Text(v.into());
     /// Text
     Text = ParamKind::Text, String, Attr::Text(s) => s.to_string(); v => Attr::Text(v.into());
 }
@@ -440,6 +446,11 @@ impl<'e> IntoOutputs<'e> for (Expr<'e>, Expr<'e>) {
         smallvec![self.0, self.1]
     }
 }
+impl<'e> IntoOutputs<'e> for (Expr<'e>, Expr<'e>, Expr<'e>) {
+    fn into_outputs(self) -> Outputs<'e> {
+        smallvec![self.0, self.1, self.2]
+    }
+}
 impl<'e> IntoOutputs<'e> for Vec<Expr<'e>> {
     fn into_outputs(self) -> Outputs<'e> {
         self.into()
@@ -509,6 +520,9 @@ pub fn parse_default(source: &str) -> Attr {
             let inner = source.trim_matches(['(', ')']);
             let items = inner.split(',').filter_map(|item| item.trim().parse().ok());
             Attr::Ints(items.collect())
+        }
+        _ if DType::from_name(source).is_some() => {
+            DType::from_name(source).map_or(Attr::None, Attr::DType)
         }
         _ => source.parse().map(Attr::Int).unwrap_or_else(|_| {
             Attr::Float(

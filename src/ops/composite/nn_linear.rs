@@ -1,0 +1,217 @@
+//! Products of `nn`: linear maps, attention, embedding; and dropout.
+
+use smallvec::SmallVec;
+
+use super::nn_activation::softmax;
+use super::promoted;
+use crate::dtype::DType;
+use crate::error;
+use crate::ops::attributes::Contraction;
+use crate::ops::emit::{Expr, OrThrow, throw};
+use crate::ops::op::Type;
+use crate::shape::{Axes, Shape};
+
+composite! {
+    /// `x weightᵀ + bias`.
+    ///
+    /// `x` (…, in), `weight` (out, in), `bias` (out,), floating; the result is (…, out). Raises
+    /// ShapeError where the sizes differ.
+    nn function linear(
+        x: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None,
+    ) -> One {
+        check_linear(x, weight, bias);
+        let parts: SmallVec<[Expr; 3]> = [Some(x), Some(weight), bias].into_iter().flatten().collect();
+        let parts = promoted(&parts, "linear");
+        let y = product(parts[0], parts[1], &[x.rank() - 1], &[1]);
+        parts.get(2).map_or(y, |b| y + *b)
+    }
+    vjp(g, y) {
+        x: product(g, weight.cast(g.dtype()), &[g.rank() - 1], &[0]),
+        weight: {
+            let lead: Axes = (0..g.rank() - 1).collect();
+            product(g, x.cast(g.dtype()), &lead, &lead)
+        },
+        bias: g,
+    }
+
+    /// Rows of a table.
+    ///
+    /// `indices`: integers of any shape; `weight`: (rows, …). The result has the shape of `indices`
+    /// followed by that of a row. Negative indices count from the end; IndexError outside the table.
+    nn function embedding(indices: IntTensor, weight: Tensor) -> One {
+        let weight = weight.tensor();
+        if weight.rank() == 0 {
+            throw(error::bad_rank("embedding", "weight", "1 or more", weight.shape()));
+        }
+        weight.gather(&[indices.cast(DType::I64)])
+    }
+
+    /// Zeroes each element with probability `p` and divides the others by `1 - p`.
+    ///
+    /// Floating, any shape; unchanged where `training` is False. `key`: random key, None draws one.
+    /// Backward draws the same numbers again, so only the key is kept. Raises ValueError for `p`
+    /// outside [0, 1].
+    nn function dropout(
+        x: FloatTensor, p: Float = 0.5; training: Bool = True, key: Key = None,
+    ) -> One {
+        drop_out(x, p, training, key)
+    }
+    vjp(g, y) { x: drop_out(g, p, training, key) }
+
+    /// Softmax of `q kᵀ · scale` over the last axis, times `v`.
+    ///
+    /// `q` (…, L, E), `k` (…, S, E), `v` (…, S, F), floating; leading axes broadcast; the result is
+    /// (…, L, F). `mask` broadcasts to (…, L, S): bool says where to attend, a floating one is added to
+    /// the scores. `is_causal` lets position i attend to positions up to i. `scale`: `1/√E` where None.
+    /// A position that attends to nothing gives NaN. Raises ShapeError for other shapes.
+    ///
+    /// Source: Vaswani et al.: Attention is all you need, 2017.
+    nn function scaled_dot_product_attention(
+        q: FloatTensor, k: FloatTensor, v: FloatTensor; mask: MaybeTensor = None,
+        is_causal: Bool = False, scale: MaybeFloat = None,
+    ) -> One {
+        let [q, k, v] = heads(q, k, v);
+        let last = q.rank() - 1;
+        let scale = scale.unwrap_or_else(|| 1.0 / (q.size(last).value() as f64).sqrt());
+        let mut scores = batched(q * scale, k, last, last);
+        if let Some(mask) = mask {
+            scores = masked(scores, mask);
+        }
+        if is_causal {
+            let line = |axis: usize| {
+                let mut shape = Shape::of(&[1, 1]);
+                shape.dims_mut()[axis] = scores.size(last - 1 + axis);
+                scores.iota(DType::I64, shape, axis)
+            };
+            scores = line(0).greater_equal(line(1)).select(scores, scores.scalar(f64::NEG_INFINITY));
+        }
+        batched(softmax(scores.cx(), scores, -1)[0], v, last, last - 1)
+    }
+
+    /// One step of a long short-term memory: the new `h` and `c`.
+    ///
+    /// `x` (N, inputs), `h` and `c` (N, hidden), `w_ih` (4·hidden, inputs), `w_hh` (4·hidden, hidden),
+    /// `b_ih` and `b_hh` (4·hidden,), floating; gates in the order i f g o:
+    /// `c ← σ(f) c + σ(i) tanh(g)`, `h ← σ(o) tanh(c)`. Raises ShapeError for other shapes.
+    nn function lstm_cell(
+        x: FloatTensor, h: FloatTensor, c: FloatTensor, w_ih: FloatTensor, w_hh: FloatTensor,
+        b_ih: MaybeFloatTensor = None, b_hh: MaybeFloatTensor = None,
+    ) -> Many {
+        let cx = x.cx();
+        let gates = linear(cx, x, w_ih, b_ih)[0] + linear(cx, h, w_hh, b_hh)[0];
+        let last = gates.rank() - 1;
+        let n = h.size(h.rank() - 1);
+        if gates.size(last) != n * 4.into() || c.shape() != h.shape() {
+            let facts = format!("gates {}, h {}, c {}", gates.shape(), h.shape(), c.shape());
+            throw(error::bad_shape("lstm_cell", "sizes differ", facts));
+        }
+        let gate = |i: usize| gates.narrow(last, i * n.value(), n);
+        let c = gate(1).sigmoid() * c + gate(0).sigmoid() * gate(2).tanh();
+        (gate(3).sigmoid() * c.tanh(), c)
+    }
+}
+
+fn check_linear(x: Expr<'_>, weight: Expr<'_>, bias: Option<Expr<'_>>) {
+    if weight.rank() != 2 {
+        throw(error::bad_rank("linear", "weight", "2", weight.shape()));
+    }
+    if x.rank() == 0 {
+        throw(error::bad_rank("linear", "x", "1 or more", x.shape()));
+    }
+    let inputs = x.size(x.rank() - 1);
+    if inputs != weight.size(1) {
+        let facts = format!("x {} and weight {}", x.shape(), weight.shape());
+        throw(error::size_mismatch("linear", "last sizes", inputs, weight.size(1), facts));
+    }
+    if let Some(b) = bias.filter(|b| b.shape() != Shape::from_dims(&[weight.size(0)])) {
+        let facts = format!("got {}, wanted ({},)", b.shape(), weight.size(0));
+        throw(error::bad_shape("linear", "the shape of bias differs", facts));
+    }
+}
+
+/// A product over pairs of axes; the free axes follow each other.
+fn product<'e>(a: Expr<'e>, b: Expr<'e>, a_axes: &[usize], b_axes: &[usize]) -> Expr<'e> {
+    let none = Axes::new();
+    a.contract(
+        b,
+        Contraction {
+            a_batch: none.clone(),
+            b_batch: none,
+            a_contract: a_axes.into(),
+            b_contract: b_axes.into(),
+        },
+    )
+}
+
+/// A product over one axis each, batched over all axes but the last two.
+fn batched<'e>(a: Expr<'e>, b: Expr<'e>, a_axis: usize, b_axis: usize) -> Expr<'e> {
+    let batch: Axes = (0..a.rank() - 2).collect();
+    a.contract(
+        b,
+        Contraction {
+            a_batch: batch.clone(),
+            b_batch: batch,
+            a_contract: Axes::from_slice(&[a_axis]),
+            b_contract: Axes::from_slice(&[b_axis]),
+        },
+    )
+}
+
+/// Query, key and value in one dtype, with the same leading axes.
+fn heads<'e>(q: Expr<'e>, k: Expr<'e>, v: Expr<'e>) -> [Expr<'e>; 3] {
+    let op = "scaled_dot_product_attention";
+    for (name, x) in [("q", q), ("k", k), ("v", v)] {
+        if x.rank() < 2 {
+            throw(error::bad_rank(op, name, "2 or more", x.shape()));
+        }
+    }
+    let end = |x: Expr<'e>, i: usize| x.size(x.rank() - i);
+    if end(q, 1) != end(k, 1) {
+        let facts = format!("q {} and k {}", q.shape(), k.shape());
+        throw(error::size_mismatch(op, "last sizes", end(q, 1), end(k, 1), facts));
+    }
+    if end(k, 2) != end(v, 2) {
+        let facts = format!("k {} and v {}", k.shape(), v.shape());
+        throw(error::size_mismatch(op, "lengths", end(k, 2), end(v, 2), facts));
+    }
+    let lead = |x: Expr<'e>| -> Shape { Shape::from_dims(&x.shape().dims()[..x.rank() - 2]) };
+    let common = lead(q).broadcast(&lead(k), op).or_throw().broadcast(&lead(v), op).or_throw();
+    let parts = promoted(&[q, k, v], op);
+    [0, 1, 2].map(|i| {
+        let (x, mut shape) = (parts[i], common.clone());
+        shape.dims_mut().extend([end(x, 2), end(x, 1)]);
+        x.broadcast(shape)
+    })
+}
+
+/// Scores with a mask applied.
+fn masked<'e>(scores: Expr<'e>, mask: Expr<'e>) -> Expr<'e> {
+    let op = "scaled_dot_product_attention";
+    if !mask.shape().broadcasts_to(&scores.shape()) {
+        let facts = format!("{} to {}", mask.shape(), scores.shape());
+        throw(error::bad_shape(op, "mask does not broadcast to the scores", facts));
+    }
+    match mask.dtype() {
+        DType::Bool => mask.select(scores, scores.scalar(f64::NEG_INFINITY)),
+        dtype if dtype.is_float() => scores + mask.cast(scores.dtype()),
+        dtype => throw(error::bad_dtype(op, "mask", dtype, "floating or bool")),
+    }
+}
+
+/// `x` with some elements zeroed and the others scaled up. An element is kept where 32 random bits
+/// reach `p · 2³²`.
+fn drop_out<'e>(x: Expr<'e>, p: f64, training: bool, key: Expr<'e>) -> Expr<'e> {
+    if !(0.0..=1.0).contains(&p) {
+        throw(error::bad_value("dropout", "p is a probability", format!("got {p}")));
+    }
+    let x = x.tensor();
+    if !training || p == 0.0 {
+        return x;
+    }
+    let limit = (p * 2f64.powi(32)).round() as i64;
+    if limit > u32::MAX.into() {
+        return x.zeros_like();
+    }
+    let bits = super::random::bits_of("dropout", key, Type::new(DType::U32, x.shape()));
+    bits.greater_equal(bits.scalar(limit)).select(x * (1.0 / (1.0 - p)), x.scalar(0.0))
+}

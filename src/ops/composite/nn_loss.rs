@@ -1,0 +1,326 @@
+//! Losses of `nn`.
+//!
+//! Half floats are summed in float32 and rounded once.
+
+use super::nn_activation::shifted;
+use super::nn_norm::wide;
+use crate::dtype::{Class, DType};
+use crate::error;
+use crate::ops::attributes::Reduction;
+use crate::ops::emit::{Expr, throw};
+use crate::shape::{Axes, Shape};
+
+composite! {
+    /// Cross entropy of logits against classes: `-log softmax(input)` at the target.
+    ///
+    /// `input`: floating logits (N, C, …), or (C,) for one sample. `target`: integer class indices
+    /// (N, …), or floating class probabilities of the shape of `input`. `weight`: a factor for each
+    /// class, (C,), without gradient. Samples whose index is `ignore_index` count nothing.
+    /// `label_smoothing` mixes the target with the uniform distribution. `reduction`: "mean" (over
+    /// what counts, by weight), "sum", or "none" for the losses (N, …).
+    ///
+    /// Raises IndexError for an index outside 0 … C - 1, ShapeError for other shapes.
+    nn function cross_entropy(
+        input: FloatTensor, target: Tensor, weight: MaybeFloatTensor = None;
+        ignore_index: Int = -100, reduction: LossReduction = "mean", label_smoothing: Float = 0.0,
+    ) -> One {
+        let task = Task::new("cross_entropy", input, target, weight, ignore_index, label_smoothing);
+        task.reduced(task.losses(), &reduction).cast(input.dtype())
+    }
+    vjp(g, y) {
+        input: {
+            let task =
+                Task::new("cross_entropy", input, target, weight, ignore_index, label_smoothing);
+            task.input_gradient(task.scaled(wide(g), &reduction))
+        },
+        target: {
+            let task =
+                Task::new("cross_entropy", input, target, weight, ignore_index, label_smoothing);
+            let g = task.along(task.scaled(wide(g), &reduction));
+            let (z, total) = task.logs();
+            task.weighted(task.along(total) - z) * g * (1.0 - label_smoothing)
+        },
+    }
+
+    /// Negative log likelihood: `-input` at the target.
+    ///
+    /// As `cross_entropy` with class indices, for an `input` of log-probabilities.
+    nn function nll_loss(
+        input: FloatTensor, target: IntTensor, weight: MaybeFloatTensor = None;
+        ignore_index: Int = -100, reduction: LossReduction = "mean",
+    ) -> One {
+        let task = Task::new("nll_loss", input, target, weight, ignore_index, 0.0);
+        let values = task.masked(task.by_class(-task.picked(task.logits)));
+        task.reduced(values, &reduction).cast(input.dtype())
+    }
+
+    /// Squared difference.
+    ///
+    /// Two floating tensors of one shape; ShapeError where they differ. `reduction`: "mean", "sum" or
+    /// "none".
+    nn function mse_loss(
+        input: FloatTensor, target: FloatTensor; reduction: LossReduction = "mean",
+    ) -> One {
+        same_shape("mse_loss", input, target);
+        let d = input - target;
+        reduced("mse_loss", d * d, &reduction)
+    }
+
+    /// Absolute difference.
+    ///
+    /// Two floating tensors of one shape; ShapeError where they differ. `reduction`: "mean", "sum" or
+    /// "none". The gradient at 0 is 0.
+    nn function l1_loss(
+        input: FloatTensor, target: FloatTensor; reduction: LossReduction = "mean",
+    ) -> One {
+        same_shape("l1_loss", input, target);
+        reduced("l1_loss", (input - target).abs(), &reduction)
+    }
+
+    /// Binary cross entropy of logits: `-t log σ(x) - (1 - t) log σ(-x)`.
+    ///
+    /// `input` (logits) and `target` (probabilities) are floating and of one shape. `weight` is a factor
+    /// for each element, `pos_weight` one for the first term; both broadcast to that shape.
+    /// `reduction`: "mean", "sum" or "none".
+    nn function binary_cross_entropy_with_logits(
+        input: FloatTensor, target: FloatTensor, weight: MaybeFloatTensor = None,
+        pos_weight: MaybeFloatTensor = None; reduction: LossReduction = "mean",
+    ) -> One {
+        let op = "binary_cross_entropy_with_logits";
+        same_shape(op, input, target);
+        for (name, factor) in [("weight", weight), ("pos_weight", pos_weight)] {
+            if let Some(w) = factor.filter(|w| !w.shape().broadcasts_to(&input.shape())) {
+                let facts = format!("{} to {}", w.shape(), input.shape());
+                throw(error::bad_shape(op, format!("{name} does not broadcast to input"), facts));
+            }
+        }
+        let positive = target * input.log_sigmoid();
+        let positive = pos_weight.map_or(positive, |w| w * positive);
+        let values = -(positive + (1.0 - target) * (-input).log_sigmoid());
+        reduced(op, weight.map_or(values, |w| w * values), &reduction)
+    }
+}
+
+fn same_shape(op: &str, input: Expr<'_>, target: Expr<'_>) {
+    if input.shape() != target.shape() {
+        let facts = format!("input {} and target {}", input.shape(), target.shape());
+        throw(error::bad_shape(op, "shapes differ", facts));
+    }
+}
+
+/// Every axis.
+fn all(x: Expr<'_>) -> Axes {
+    (0..x.rank()).collect()
+}
+
+fn unknown(op: &str, reduction: &str) -> ! {
+    let facts = format!("got {reduction:?}, wanted \"mean\", \"sum\" or \"none\"");
+    throw(error::bad_value(op, "unknown reduction", facts))
+}
+
+fn reduced<'e>(op: &str, values: Expr<'e>, reduction: &str) -> Expr<'e> {
+    let dtype = values.dtype();
+    let total = || wide(values).reduce(Reduction::Sum, &all(values));
+    match reduction {
+        "none" => values,
+        "sum" => total().cast(dtype),
+        "mean" => (total() / values.shape().count() as f64).cast(dtype),
+        other => unknown(op, other),
+    }
+}
+
+/// Logits against classes along one axis.
+struct Task<'e> {
+    logits: Expr<'e>,
+    /// The class axis
+    axis: usize,
+    target: Target<'e>,
+    weight: Option<Expr<'e>>,
+    smoothing: f64,
+    op: &'static str,
+}
+
+/// What the classes should be.
+enum Target<'e> {
+    /// Indices that address the class axis, and which of them count
+    Classes { index: Expr<'e>, counted: Expr<'e> },
+    /// A distribution
+    Probabilities(Expr<'e>),
+}
+
+impl<'e> Task<'e> {
+    fn new(
+        op: &'static str,
+        input: Expr<'e>,
+        target: Expr<'e>,
+        weight: Option<Expr<'e>>,
+        ignore: i64,
+        smoothing: f64,
+    ) -> Task<'e> {
+        if input.rank() == 0 {
+            throw(error::bad_rank(op, "input", "1 or more", input.shape()));
+        }
+        if !(0.0..=1.0).contains(&smoothing) {
+            throw(error::bad_value(
+                op,
+                "label_smoothing must be in [0, 1]",
+                format!("got {smoothing}"),
+            ));
+        }
+        let axis = usize::from(input.rank() > 1);
+        let classes = input.size(axis);
+        if let Some(w) = weight.filter(|w| w.shape() != Shape::from_dims(&[classes])) {
+            let facts = format!("got {}, wanted ({classes},)", w.shape());
+            throw(error::bad_shape(op, "the shape of weight differs", facts));
+        }
+        let given = target.tensor();
+        let wanted = match given.dtype().class() {
+            Class::Float => input.shape(),
+            Class::Int => input.shape().reduce(&[axis], false),
+            Class::Bool => {
+                throw(error::bad_dtype(op, "target", DType::Bool, "an integer or floating"))
+            }
+        };
+        if given.shape() != wanted {
+            let facts =
+                format!("got {}, wanted {wanted} for input {}", given.shape(), input.shape());
+            throw(error::bad_shape(op, "the shape of target differs", facts));
+        }
+        let target = match given.dtype().class() {
+            Class::Float => Target::Probabilities(given),
+            _ => {
+                let label = given.cast(DType::I64);
+                let counted = label.not_equal(label.scalar(ignore));
+                // Negative labels are moved below every index, so that none counts from the end.
+                let count = label.scalar(classes.value() as i64);
+                let below = label.less(label.scalar(0)).select(label - count, label);
+                Target::Classes { index: counted.select(below, label.scalar(0)), counted }
+            }
+        };
+        Task { logits: wide(input), axis, target, weight: weight.map(wide), smoothing, op }
+    }
+
+    /// A value for each sample, laid beside the class axis.
+    fn along(&self, x: Expr<'e>) -> Expr<'e> {
+        if x.rank() == 0 { x } else { x.unsqueeze(self.axis) }
+    }
+
+    /// The sum over classes.
+    fn sum(&self, x: Expr<'e>) -> Expr<'e> {
+        x.reduce(Reduction::Sum, &[self.axis])
+    }
+
+    /// Times the class weights.
+    fn weighted(&self, x: Expr<'e>) -> Expr<'e> {
+        let Some(w) = self.weight else { return x };
+        let mut line = Shape::of(&vec![1; self.logits.rank()]);
+        line.dims_mut()[self.axis] = w.size(0);
+        x * w.reshape(line)
+    }
+
+    /// The logits less their largest, and the logarithm of the sum of their exponentials.
+    fn logs(&self) -> (Expr<'e>, Expr<'e>) {
+        let z = shifted(self.logits, &[self.axis]);
+        (z, self.sum(z.exp()).log())
+    }
+
+    /// The entry of each sample's class.
+    fn picked(&self, x: Expr<'e>) -> Expr<'e> {
+        let Target::Classes { index, .. } = self.target else { return x };
+        let shape = index.shape();
+        x.take_along(index.unsqueeze(self.axis), self.axis).reshape(shape)
+    }
+
+    /// Times the weight of each sample's class.
+    fn by_class(&self, x: Expr<'e>) -> Expr<'e> {
+        match (self.weight, &self.target) {
+            (Some(w), Target::Classes { index, .. }) => x * w.gather(&[*index]),
+            _ => x,
+        }
+    }
+
+    /// Zero where a sample does not count.
+    fn masked(&self, x: Expr<'e>) -> Expr<'e> {
+        match self.target {
+            Target::Classes { counted, .. } => counted.select(x, x.scalar(0.0)),
+            Target::Probabilities(_) => x,
+        }
+    }
+
+    /// The share of the uniform distribution in each class.
+    fn floor(&self) -> f64 {
+        self.smoothing / self.logits.size(self.axis).value() as f64
+    }
+
+    /// The loss of each sample.
+    fn losses(&self) -> Expr<'e> {
+        let (z, total) = self.logs();
+        let keep = 1.0 - self.smoothing;
+        match self.target {
+            Target::Probabilities(p) => {
+                let q = if self.smoothing == 0.0 { p } else { p * keep + self.floor() };
+                self.sum(self.weighted(wide(q) * (self.along(total) - z)))
+            }
+            Target::Classes { .. } => {
+                let own = self.by_class(total - self.picked(z));
+                if self.smoothing == 0.0 {
+                    return self.masked(own);
+                }
+                let spread = self.sum(self.weighted(self.along(total) - z));
+                self.masked(own * keep + spread * self.floor())
+            }
+        }
+    }
+
+    /// How much the samples count together.
+    fn count(&self) -> Expr<'e> {
+        match self.target {
+            Target::Classes { counted, .. } => {
+                let each = self.by_class(counted.cast(self.logits.dtype()));
+                each.reduce(Reduction::Sum, &all(each))
+            }
+            Target::Probabilities(_) => {
+                let samples = self.logits.shape().reduce(&[self.axis], false).count();
+                self.logits.scalar(samples as f64)
+            }
+        }
+    }
+
+    fn reduced(&self, losses: Expr<'e>, reduction: &str) -> Expr<'e> {
+        match reduction {
+            "mean" => losses.reduce(Reduction::Sum, &all(losses)) / self.count(),
+            other => reduced(self.op, losses, other),
+        }
+    }
+
+    /// The cotangent of each sample's loss.
+    fn scaled(&self, g: Expr<'e>, reduction: &str) -> Expr<'e> {
+        if reduction == "mean" { g / self.count() } else { g }
+    }
+
+    /// `g (Q softmax − q)`, with the target's distribution `q` by weight and `Q = Σ q`.
+    fn input_gradient(&self, g: Expr<'e>) -> Expr<'e> {
+        let (z, total) = self.logs();
+        let p = (z - self.along(total)).exp();
+        let q = self.weighted(self.distribution());
+        let plain = self.weight.is_none() && matches!(self.target, Target::Classes { .. });
+        let slope = if plain { p - q } else { p * self.along(self.sum(q)) - q };
+        let g = self.masked(g);
+        slope * self.along(g)
+    }
+
+    /// The target as a distribution over classes, smoothed.
+    fn distribution(&self) -> Expr<'e> {
+        let dtype = self.logits.dtype();
+        let (keep, floor) = (1.0 - self.smoothing, self.floor());
+        let Target::Classes { index, .. } = self.target else {
+            let Target::Probabilities(p) = self.target else { return self.logits };
+            return if self.smoothing == 0.0 { wide(p) } else { wide(p) * keep + floor };
+        };
+        let mut line = Shape::of(&vec![1; self.logits.rank()]);
+        line.dims_mut()[self.axis] = self.logits.size(self.axis);
+        let hit = self.logits.iota(DType::I64, line, self.axis).equal(index.unsqueeze(self.axis));
+        let one = hit.cast(dtype);
+        if self.smoothing == 0.0 { one } else { one * keep + floor }
+    }
+}

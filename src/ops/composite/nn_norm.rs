@@ -1,0 +1,207 @@
+//! Normalisations of `nn`, each one node with the closed form of its gradient.
+//!
+//! Half floats are normalised in float32 and rounded once.
+
+use smallvec::SmallVec;
+
+use super::reduction::axes_of;
+use crate::dtype::DType;
+use crate::error;
+use crate::ops::attributes::Reduction;
+use crate::ops::emit::{Expr, throw};
+use crate::shape::{Axes, Dim, Shape};
+
+composite! {
+    /// Normalises to mean 0 and variance 1 over some axes, then scales and shifts.
+    ///
+    /// `x` is floating; `axis` an axis or a tuple of axes; `weight` and `bias` have the sizes of these
+    /// axes, in order. `eps` is added to the variance. Raises ShapeError for other sizes.
+    nn function layer_norm(
+        x: FloatTensor, axis: Axes = -1, weight: MaybeFloatTensor = None,
+        bias: MaybeFloatTensor = None; eps: Float = 1e-5,
+    ) -> One {
+        let axes = axes_of(x, axis.as_deref(), "layer_norm");
+        let (centred, scale) = moments(wide(x), &axes, eps);
+        affine("layer_norm", x, centred * scale, &axes, weight, bias)
+    }
+    vjp(g, y) {
+        x: {
+            let axes = axes_of(x, axis.as_deref(), "layer_norm");
+            let (centred, scale) = moments(wide(x), &axes, eps);
+            let (normal, g) = (centred * scale, weighted(wide(g), weight, &axes));
+            scale * (g - mean(g, &axes) - normal * mean(g * normal, &axes))
+        },
+        weight: {
+            let axes = axes_of(x, axis.as_deref(), "layer_norm");
+            let (centred, scale) = moments(wide(x), &axes, eps);
+            onto(wide(g) * (centred * scale), &axes)
+        },
+        bias: onto(wide(g), &axes_of(g, axis.as_deref(), "layer_norm")),
+    }
+
+    /// Divides by the root of the mean square over some axes, then scales.
+    ///
+    /// `x` is floating; `axis` an axis or a tuple of axes; `weight` has the sizes of these axes. `eps`
+    /// is added to the mean square. Source: Zhang, Sennrich: Root mean square layer normalization,
+    /// 2019.
+    nn function rms_norm(
+        x: FloatTensor, axis: Axes = -1, weight: MaybeFloatTensor = None; eps: Float = 1e-5,
+    ) -> One {
+        let axes = axes_of(x, axis.as_deref(), "rms_norm");
+        let full = wide(x);
+        affine("rms_norm", x, full * root(full, &axes, eps), &axes, weight, None)
+    }
+    vjp(g, y) {
+        x: {
+            let axes = axes_of(x, axis.as_deref(), "rms_norm");
+            let (x, g) = (wide(x), weighted(wide(g), weight, &axes));
+            let scale = root(x, &axes, eps);
+            let normal = x * scale;
+            scale * (g - normal * mean(g * normal, &axes))
+        },
+        weight: {
+            let axes = axes_of(x, axis.as_deref(), "rms_norm");
+            let x = wide(x);
+            onto(wide(g) * (x * root(x, &axes, eps)), &axes)
+        },
+    }
+
+    /// Normalises each channel (axis 1) by a given mean and variance, then scales and shifts.
+    ///
+    /// `x` is floating, (N, C, …); all others are (C,). `eps` is added to the variance. Gradients flow
+    /// to `mean` and `var` too. Raises ShapeError for other sizes.
+    nn function batch_norm(
+        x: FloatTensor, mean: FloatTensor, var: FloatTensor, weight: MaybeFloatTensor = None,
+        bias: MaybeFloatTensor = None; eps: Float = 1e-5,
+    ) -> One {
+        let (centred, scale) = channels(x, mean, var, eps);
+        affine("batch_norm", x, centred * scale, &channel(), weight, bias)
+    }
+    vjp(g, y) {
+        x: {
+            let scale = (placed("batch_norm", "var", wide(var), g, &channel()) + eps).rsqrt();
+            weighted(wide(g), weight, &channel()) * scale
+        },
+        mean: {
+            let scale = (wide(var) + eps).rsqrt();
+            let g = onto(wide(g), &channel());
+            -(weight.map_or(g, |w| g * w) * scale)
+        },
+        var: {
+            let (centred, scale) = channels(x, mean, var, eps);
+            let g = weighted(wide(g), weight, &channel());
+            onto(g * centred, &channel()) * (scale * scale * scale * -0.5).reshape(var.shape())
+        },
+        weight: {
+            let (centred, scale) = channels(x, mean, var, eps);
+            onto(wide(g) * (centred * scale), &channel())
+        },
+        bias: onto(wide(g), &channel()),
+    }
+
+    /// Normalises to mean 0 and variance 1 over groups of channels (axis 1) and all later axes.
+    ///
+    /// `x` is floating, (N, C, …); `weight` and `bias` are (C,). Raises ShapeError where the channels
+    /// do not divide into `groups`. Source: Wu, He: Group normalization, 2018.
+    nn function group_norm(
+        x: FloatTensor, groups: Int, weight: MaybeFloatTensor = None,
+        bias: MaybeFloatTensor = None; eps: Float = 1e-5,
+    ) -> One {
+        let lines = grouped(x, groups);
+        let normal = layer_norm(x.cx(), x.reshape(lines), Some(SmallVec::from_slice(&[2])), None, None, eps);
+        affine("group_norm", x, normal[0].reshape(x.shape()), &channel(), weight, bias)
+    }
+}
+
+/// A value in the dtype that sums are taken in.
+pub fn wide(x: Expr<'_>) -> Expr<'_> {
+    match x.dtype() {
+        DType::F16 | DType::BF16 => x.cast(DType::F32),
+        _ => x.tensor(),
+    }
+}
+
+/// The mean over axes, which stay with size 1.
+fn mean<'e>(x: Expr<'e>, axes: &[usize]) -> Expr<'e> {
+    let count = axes.iter().fold(Dim::ONE, |n, &axis| n * x.size(axis));
+    x.reduce_keep(Reduction::Sum, axes) / count.value() as f64
+}
+
+/// `x` less its mean, and one over its standard deviation.
+fn moments<'e>(x: Expr<'e>, axes: &[usize], eps: f64) -> (Expr<'e>, Expr<'e>) {
+    let centred = x - mean(x, axes);
+    (centred, root(centred, axes, eps))
+}
+
+/// One over the root of the mean square.
+fn root<'e>(x: Expr<'e>, axes: &[usize], eps: f64) -> Expr<'e> {
+    (mean(x * x, axes) + eps).rsqrt()
+}
+
+/// `x` less the given mean, and one over the given standard deviation.
+fn channels<'e>(x: Expr<'e>, mean: Expr<'e>, var: Expr<'e>, eps: f64) -> (Expr<'e>, Expr<'e>) {
+    if x.rank() < 2 {
+        throw(error::bad_rank("batch_norm", "x", "2 or more", x.shape()));
+    }
+    let place = |name, v| placed("batch_norm", name, wide(v), x, &channel());
+    (wide(x) - place("mean", mean), (place("var", var) + eps).rsqrt())
+}
+
+/// The channel axis.
+fn channel() -> Axes {
+    Axes::from_slice(&[1])
+}
+
+/// The shape in which a group is one line.
+fn grouped(x: Expr<'_>, groups: i64) -> Shape {
+    if x.rank() < 2 {
+        throw(error::bad_rank("group_norm", "x", "2 or more", x.shape()));
+    }
+    let count = usize::try_from(groups).unwrap_or(0);
+    let channels = x.size(1).value();
+    if count == 0 || !channels.is_multiple_of(count) {
+        let facts = format!("{channels} channels of {} and groups={groups}", x.shape());
+        throw(error::bad_shape("group_norm", "channels do not divide into groups", facts));
+    }
+    let rest = x.shape().dims()[1..].iter().fold(Dim::ONE, |n, &size| n * size);
+    Shape::from_dims(&[x.size(0), count.into(), rest / count.into()])
+}
+
+/// A parameter with the sizes of some axes of `x`, laid along these axes.
+fn placed<'e>(op: &str, name: &str, p: Expr<'e>, x: Expr<'e>, axes: &[usize]) -> Expr<'e> {
+    let own: Shape = axes.iter().map(|&axis| x.size(axis)).collect();
+    if p.shape() != own {
+        let facts = format!("got {}, wanted {own} for x {}", p.shape(), x.shape());
+        throw(error::bad_shape(op, &format!("the shape of {name} differs"), facts));
+    }
+    let sizes = (0..x.rank()).map(|i| if axes.contains(&i) { x.size(i) } else { Dim::ONE });
+    p.reshape(sizes.collect())
+}
+
+/// Scaled and shifted along axes, in the dtype of the operands.
+fn affine<'e>(
+    op: &str,
+    x: Expr<'e>,
+    normal: Expr<'e>,
+    axes: &[usize],
+    weight: Option<Expr<'e>>,
+    bias: Option<Expr<'e>>,
+) -> Expr<'e> {
+    let dtype = [weight, bias]
+        .into_iter()
+        .flatten()
+        .fold(x.dtype(), |dtype, p| dtype.promote(p.dtype()).unwrap_or(dtype));
+    let y = weight.map_or(normal, |w| normal * placed(op, "weight", w, x, axes));
+    bias.map_or(y, |b| y + placed(op, "bias", b, x, axes)).cast(dtype)
+}
+
+/// A cotangent behind the scale.
+fn weighted<'e>(g: Expr<'e>, weight: Option<Expr<'e>>, axes: &[usize]) -> Expr<'e> {
+    weight.map_or(g, |w| g * placed("", "weight", w, g, axes))
+}
+
+/// Sums away all axes but these.
+fn onto<'e>(g: Expr<'e>, axes: &[usize]) -> Expr<'e> {
+    let others: Axes = (0..g.rank()).filter(|axis| !axes.contains(axis)).collect();
+    g.reduce(Reduction::Sum, &others)
+}

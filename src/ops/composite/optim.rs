@@ -1,0 +1,91 @@
+//! Updates of optimizers: one call for each parameter and step.
+//!
+//! Hyperparameters are runtime operands. Their own arithmetic is done in float64 and then takes the
+//! dtype of the parameter.
+
+use crate::dtype::DType;
+use crate::ops::emit::Expr;
+
+composite! {
+    /// A step of gradient descent: the new parameter, and the new buffer where there is momentum.
+    ///
+    /// `g ← g + weight_decay · p`; `b ← momentum · b + g`; `p ← p - lr · b`, and with `nesterov` the
+    /// step is `g + momentum · b`. All tensors are floating and of one shape.
+    optim function sgd(
+        p: FloatTensor, g: FloatTensor, momentum_buffer: MaybeFloatTensor = None;
+        lr: Number, momentum: Number = 0.0, weight_decay: Number = 0.0, nesterov: Bool = False,
+    ) -> Many {
+        let g = if is_zero(weight_decay) { g } else { g + weight_decay.like(p) * p };
+        let rate = lr.like(p);
+        match momentum_buffer {
+            None => vec![p - rate * g],
+            Some(b) => {
+                let b = momentum.like(p) * b + g;
+                let step = if nesterov { g + momentum.like(p) * b } else { b };
+                vec![p - rate * step, b]
+            }
+        }
+    }
+
+    /// A step of Adam: the new parameter and the new moments.
+    ///
+    /// `m ← beta1 · m + (1 - beta1) g`; `v ← beta2 · v + (1 - beta2) g²`;
+    /// `p ← p - lr · m̂ / (√v̂ + eps)` with `m̂ = m / (1 - beta1ᵗ)`, `v̂ = v / (1 - beta2ᵗ)` and t = `step`,
+    /// counted from 1. Weight decay is added to the gradient as `weight_decay · p`, or, where
+    /// `decoupled`, taken off the parameter first. Source: Kingma, Ba: Adam, 2015; Loshchilov, Hutter:
+    /// Decoupled weight decay regularization, 2019.
+    optim function adam(
+        p: FloatTensor, g: FloatTensor, m: FloatTensor, v: FloatTensor, step: FloatTensor;
+        lr: Number, beta1: Number, beta2: Number, eps: Number, weight_decay: Number = 0.0,
+        decoupled: Bool = False,
+    ) -> Many {
+        let (p, g) = match (is_zero(weight_decay), decoupled) {
+            (true, _) => (p, g),
+            (_, true) => (p * lr.double().times(weight_decay.double()).rest().like(p), g),
+            (_, false) => (p, g + weight_decay.like(p) * p),
+        };
+        let t = step.cast(DType::F64);
+        let root = (1.0 - beta2.double().pow(t)).sqrt();
+        let size = (lr.double() * root / (1.0 - beta1.double().pow(t))).cast(p.dtype());
+        let m = m * beta1.like(p) + beta1.double().rest().like(p) * g;
+        let v = v * beta2.like(p) + beta2.double().rest().like(p) * (g * g);
+        let floor = (eps.double() * root).cast(p.dtype());
+        (p - size * m / (v.sqrt() + floor), m, v)
+    }
+}
+
+/// A hyperparameter known to be zero.
+fn is_zero(x: Expr<'_>) -> bool {
+    x.as_scalar().is_some_and(|value| value.as_f64() == 0.0)
+}
+
+impl<'e> Expr<'e> {
+    /// A number as a float64 one; a tensor in float64.
+    fn double(self) -> Expr<'e> {
+        match self.as_scalar() {
+            Some(value) => self.scalar(value.as_f64()),
+            None => self.cast(DType::F64),
+        }
+    }
+
+    /// One less this.
+    fn rest(self) -> Expr<'e> {
+        match self.as_scalar() {
+            Some(value) => self.scalar(1.0 - value.as_f64()),
+            None => 1.0 - self,
+        }
+    }
+
+    /// The product of two numbers, which is a number, or of tensors.
+    fn times(self, b: Expr<'e>) -> Expr<'e> {
+        match (self.as_scalar(), b.as_scalar()) {
+            (Some(x), Some(y)) => self.scalar(x.as_f64() * y.as_f64()),
+            _ => self * b,
+        }
+    }
+
+    /// Beside `p`: a number is weak, a tensor takes the dtype.
+    fn like(self, p: Expr<'e>) -> Expr<'e> {
+        if self.as_scalar().is_some() { self } else { self.cast(p.dtype()) }
+    }
+}
