@@ -13,8 +13,16 @@ pub mod einsum;
 pub mod indexing;
 pub mod joining;
 pub mod movement;
+pub mod nn_activation;
+pub mod nn_conv;
+pub mod nn_linear;
+pub mod nn_loss;
+pub mod nn_norm;
+pub mod nn_pool;
+pub mod optim;
 pub mod ordering;
 pub mod products;
+pub mod random;
 pub mod reduction;
 
 /// Every composite, file by file.
@@ -30,6 +38,14 @@ pub fn tables() -> impl Iterator<Item = &'static Composite> {
         indexing::TABLE,
         products::TABLE,
         einsum::TABLE,
+        nn_activation::TABLE,
+        nn_linear::TABLE,
+        nn_norm::TABLE,
+        nn_conv::TABLE,
+        nn_pool::TABLE,
+        nn_loss::TABLE,
+        random::TABLE,
+        optim::TABLE,
     ]
     .into_iter()
     .flatten()
