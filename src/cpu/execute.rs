@@ -120,14 +120,37 @@ pub fn execute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
     }
 }
 
-/// One elementwise op into a fresh array.
-fn map(def: &Elementwise, args: &[Operand<'_>]) -> Result<Array> {
-    let types: SmallVec<[OperandType<'_>; 3]> = args.iter().map(|arg| arg.ty()).collect();
-    let ty = Op::infer_map(def, &types)?;
+/// One elementwise op on promoted operands, into a fresh array.
+pub fn map(def: &Elementwise, args: &[Operand<'_>]) -> Result<Array> {
+    let ty = match same_shape(args) {
+        // One shape and dtype, as nearly always: nothing to infer but whether the op takes it.
+        Some(x) if !def.condition => {
+            def.check_dtype(x.dtype)?;
+            Type::new(def.result_dtype(x.dtype), x.shape().clone())
+        }
+        _ => {
+            let types: SmallVec<[OperandType<'_>; 3]> = args.iter().map(|arg| arg.ty()).collect();
+            Op::infer_map(def, &types)?
+        }
+    };
     let out = Array::uninit(ty.dtype, ty.shape)?;
     // SAFETY: the array is fresh and of the result's type.
     unsafe { map_into(def, args, &out)? };
     Ok(out)
+}
+
+/// The first array, if all have its shape and dtype.
+fn same_shape<'a>(args: &[Operand<'a>]) -> Option<&'a Array> {
+    let mut first: Option<&Array> = None;
+    for arg in args {
+        if let Operand::Array(x) = arg {
+            let first = *first.get_or_insert(x);
+            if x.dtype != first.dtype || x.shape() != first.shape() {
+                return None;
+            }
+        }
+    }
+    first
 }
 
 /// One elementwise op into an array of the result's type: a fresh one, or the memory of an operand
@@ -146,20 +169,19 @@ pub unsafe fn map_into(def: &Elementwise, args: &[Operand<'_>], out: &Array) -> 
     let Some(kernel) = def.kernel(dtype.compute()) else {
         return Err(error::internal(format!("{} has no kernel for {dtype}", def.name)));
     };
-    let operands: SmallVec<[program::Operand<'_>; 3]> = args
-        .iter()
-        .enumerate()
-        .map(|(i, arg)| match *arg {
+    let mut operands = [program::Operand::Scalar(Scalar::Bool(false), DType::Bool); 3];
+    for (i, (place, arg)) in operands.iter_mut().zip(args).enumerate() {
+        *place = match *arg {
             Operand::Array(x) => program::Operand::Array(x),
-            Operand::Scalar(value) => program::Operand::Scalar(
-                value,
-                if def.is_condition(i) { DType::Bool } else { dtype },
-            ),
-        })
-        .collect();
+            Operand::Scalar(value) if def.is_condition(i) => {
+                program::Operand::Scalar(value, DType::Bool)
+            }
+            Operand::Scalar(value) => program::Operand::Scalar(value, dtype),
+        };
+    }
     // SAFETY: the operands' register types are the ones the kernel was asked for, they broadcast to
     // `out` (its shape was inferred from them), and nobody else holds the memory of `out`.
-    unsafe { program::map(kernel, &operands, out) };
+    unsafe { program::map(kernel, &operands[..args.len()], out) };
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use super::eager::{self, Eager};
 use super::tape::{self, Operand, Value};
 use crate::array::Array;
 use crate::cpu;
+use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::ops::elementwise::Elementwise;
 use crate::ops::emit::{Arg, Expr, catch};
@@ -17,7 +18,21 @@ pub fn apply(op: Op, args: &[Operand<'_>], record: bool) -> Result<Value> {
     if record { tape::record(op, args, array) } else { Ok(Value::plain(array)) }
 }
 
+/// An elementwise op on promoted operands. Arrays of fixed size instead of lists: this is the hot path
+/// of eager code.
+#[inline]
+fn compute_map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array> {
+    let mut list = [cpu::Operand::Scalar(Scalar::Bool(false)); 3];
+    for (place, arg) in list.iter_mut().zip(args) {
+        *place = arg.cpu();
+    }
+    cpu::map(def, &list[..args.len()])
+}
+
 fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
+    if let Op::Map(def) = op {
+        return compute_map(def, args);
+    }
     if let Op::Call(call) = op {
         let outputs = eager::call(call.composite, &call.attributes, args, false)?;
         return Ok(outputs
@@ -33,7 +48,11 @@ fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
 /// An elementwise op on operands of any dtypes.
 pub fn map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Value> {
     if plain_operands(def, args) {
-        return apply(Op::Map(def), args, tape::recording());
+        let array = compute_map(def, args)?;
+        return match tape::recording() {
+            true => tape::record_map(def, args, array),
+            false => Ok(Value::plain(array)),
+        };
     }
     let cx = Eager::new(tape::recording());
     let operands: SmallVec<[Arg; 3]> = args.iter().map(|&arg| cx.operand(arg)).collect();

@@ -12,7 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::apply::apply;
-use super::eager::Eager;
+use super::eager::{Eager, Slot};
 use super::site::{self, Site};
 use super::tape::{Entry, History, Kept, Leaf, Link, Operand, Saved, Step, Value, host_calls};
 use crate::array::Array;
@@ -209,6 +209,8 @@ struct Sweep {
     found: FxHashMap<Target, Value>,
     /// Entries whose saved values go when the sweep has succeeded
     used: Vec<Arc<Entry>>,
+    /// What the last rule's emission left, for the next
+    storage: Vec<Slot>,
 }
 
 impl Sweep {
@@ -222,6 +224,7 @@ impl Sweep {
             leaf_order: Vec::new(),
             found: FxHashMap::default(),
             used: Vec::new(),
+            storage: Vec::with_capacity(8),
         }
     }
 
@@ -297,7 +300,7 @@ impl Sweep {
 
     /// The cotangent of operand `i`, by the op's rule.
     fn rule(
-        &self,
+        &mut self,
         op: &str,
         entry: &Arc<Entry>,
         step: &Op,
@@ -305,7 +308,7 @@ impl Sweep {
         g: &Value,
     ) -> Result<Option<Value>> {
         let record = self.options.create_graph;
-        let cx = Eager::new(record);
+        let cx = Eager::reusing(record, std::mem::take(&mut self.storage));
         let (args, y) = {
             let kept = entry.kept.lock();
             check_kept(op, entry, &kept)?;
@@ -326,7 +329,9 @@ impl Sweep {
                 args.iter().map(|&arg| Expr::new(&cx, arg)).collect();
             step.vjp(&Rule { args: &exprs, y: Expr::new(&cx, y), g: Expr::new(&cx, g) }, i)
         })?;
-        cotangent.map(|x| cx.take(x)).transpose()
+        let cotangent = cotangent.map(|x| cx.take(x)).transpose();
+        self.storage = cx.into_storage();
+        cotangent
     }
 
     /// Parts of one value are added into one buffer, so that a loop over `x[t]` stays linear.

@@ -6,13 +6,14 @@ use smallvec::SmallVec;
 
 use super::apply::apply;
 use super::tape::{Operand, Value};
+use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::ops::declare::{Arguments, Attr, Composite};
-use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch};
+use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch, throw};
 use crate::ops::op::{Op, Type};
 
 /// A value of a running formula.
-enum Slot {
+pub enum Slot {
     /// Computed
     Value(Value),
     /// Its type only: a residual that was not kept, because the rule does not read it
@@ -29,6 +30,19 @@ impl Eager {
     /// An empty emission.
     pub fn new(record: bool) -> Eager {
         Eager { slots: RefCell::new(Vec::with_capacity(8)), record }
+    }
+
+    /// An empty emission in the storage of an earlier one.
+    pub fn reusing(record: bool, slots: Vec<Slot>) -> Eager {
+        debug_assert!(slots.is_empty());
+        Eager { slots: RefCell::new(slots), record }
+    }
+
+    /// The storage, emptied.
+    pub fn into_storage(self) -> Vec<Slot> {
+        let mut slots = self.slots.into_inner();
+        slots.clear();
+        slots
     }
 
     /// Adds a value.
@@ -71,18 +85,19 @@ impl Emit for Eager {
     fn emit(&self, op: Op, args: &[Arg]) -> Id {
         let value = {
             let slots = self.slots.borrow();
-            let operand = |arg: &Arg| match *arg {
-                Arg::Scalar(scalar) => Ok(Operand::Scalar(scalar)),
-                Arg::Node(id) => match &slots[id.0 as usize] {
-                    Slot::Value(value) => Ok(Operand::Value(value)),
-                    Slot::Type(_) => Err(error::internal(format!(
-                        "{} reads a value that was not kept",
-                        op.name()
-                    ))),
-                },
-            };
-            let operands: SmallVec<[Operand<'_>; 4]> =
-                args.iter().map(operand).collect::<Result<_>>().or_throw();
+            let mut operands: SmallVec<[Operand<'_>; 4]> = SmallVec::new();
+            for arg in args {
+                operands.push(match *arg {
+                    Arg::Scalar(scalar) => Operand::Scalar(scalar),
+                    Arg::Node(id) => match &slots[id.0 as usize] {
+                        Slot::Value(value) => Operand::Value(value),
+                        Slot::Type(_) => throw(error::internal(format!(
+                            "{} reads a value that was not kept",
+                            op.name()
+                        ))),
+                    },
+                });
+            }
             apply(op, &operands, self.record).or_throw()
         };
         match self.push(Slot::Value(value)) {
@@ -95,6 +110,13 @@ impl Emit for Eager {
         match &self.slots.borrow()[id.0 as usize] {
             Slot::Value(value) => Type::new(value.dtype(), value.shape().clone()),
             Slot::Type(ty) => ty.clone(),
+        }
+    }
+
+    fn dtype(&self, id: Id) -> DType {
+        match &self.slots.borrow()[id.0 as usize] {
+            Slot::Value(value) => value.dtype(),
+            Slot::Type(ty) => ty.dtype,
         }
     }
 

@@ -16,6 +16,7 @@ use super::site::{self, Site};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
+use crate::ops::elementwise::Elementwise;
 use crate::ops::op::{Op, OperandType, Type};
 use crate::ops::probe::{Mask, RESULT};
 use crate::shape::Shape;
@@ -337,14 +338,30 @@ pub fn record(op: Op, args: &[Operand<'_>], array: Array) -> Result<Value> {
     if !flows {
         return Ok(Value::plain(array));
     }
-    let keep = |i: usize, arg: &Operand<'_>| match arg {
-        Operand::Scalar(s) => Saved::Scalar(*s),
-        Operand::Value(v) => save(&v.array, mask & (1 << i) != 0),
-    };
-    let args = args.iter().enumerate().map(|(i, arg)| keep(i, arg)).collect();
-    let kept = Kept { args, result: save(&array, mask & RESULT != 0), freed: None };
+    let mut saved: SmallVec<[Saved; 2]> = SmallVec::new();
+    for (i, arg) in args.iter().enumerate() {
+        saved.push(match arg {
+            Operand::Scalar(s) => Saved::Scalar(*s),
+            Operand::Value(v) => save(&v.array, mask & (1 << i) != 0),
+        });
+    }
+    let kept = Kept { args: saved, result: save(&array, mask & RESULT != 0), freed: None };
     let entry = Entry::new(Step::Op(op), links, kept);
     Ok(Value { array, history: History::Entry(entry) })
+}
+
+/// [`record`] for an elementwise op.
+#[inline]
+pub fn record_map(
+    def: &'static Elementwise,
+    args: &[Operand<'_>],
+    array: Array,
+) -> Result<Value> {
+    let wants = |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if v.requires_grad());
+    match args.iter().any(wants) {
+        true => record(Op::Map(def), args, array),
+        false => Ok(Value::plain(array)),
+    }
 }
 
 fn probe_residuals(op: &Op, args: &[Operand<'_>], array: &Array, i: usize) -> Result<Mask> {

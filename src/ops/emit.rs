@@ -36,6 +36,10 @@ pub trait Emit {
     fn emit(&self, op: Op, args: &[Arg]) -> Id;
     /// The type of a value.
     fn ty(&self, id: Id) -> Type;
+    /// The dtype of a value.
+    fn dtype(&self, id: Id) -> DType {
+        self.ty(id).dtype
+    }
     /// Whether a composite with a gradient or kernel of its own stays one node here.
     fn keeps(&self, composite: &'static Composite) -> bool;
 }
@@ -110,7 +114,7 @@ impl<'e> Expr<'e> {
     /// The dtype; a number alone has its class's default.
     pub fn dtype(self) -> DType {
         match self.arg {
-            Arg::Node(id) => self.cx.ty(id).dtype,
+            Arg::Node(id) => self.cx.dtype(id),
             Arg::Scalar(Scalar::Bool(_)) => DType::Bool,
             Arg::Scalar(Scalar::Int(_)) => DType::I64,
             Arg::Scalar(Scalar::Uint(_)) => DType::U64,

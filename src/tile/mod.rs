@@ -53,6 +53,9 @@ pub const TILE: usize = 1024;
 /// so that it stays vectorised.
 const BLOCK: usize = 64;
 
+/// Elements computed at once at the end of a range, where fewer than a block are left.
+const SHORT: usize = 16;
+
 /// What the loop needs of a formula, whatever its arity: `load` reads the operands of elements
 /// `i..i + N`, `at` computes one of them.
 trait Body {
@@ -61,6 +64,13 @@ trait Body {
     /// # Safety
     /// Every argument is valid for elements `i..i + N`.
     unsafe fn load<const N: usize>(args: &[*const u8; 3], i: usize) -> Self::Loaded<N>;
+    /// # Safety
+    /// Every argument is valid for elements `i..i + count`, and zero bytes are an element.
+    unsafe fn load_part<const N: usize>(
+        args: &[*const u8; 3],
+        i: usize,
+        count: usize,
+    ) -> Self::Loaded<N>;
     fn at<const N: usize>(loaded: &Self::Loaded<N>, k: usize) -> Self::Out;
 }
 
@@ -76,6 +86,19 @@ unsafe fn block<T: Copy, const N: usize>(arg: *const u8, i: usize) -> [T; N] {
     unsafe { arg.cast::<T>().add(i).cast::<[T; N]>().read() }
 }
 
+/// # Safety
+/// `arg` is valid for elements `i..i + count`, `count` is at most `N`, and zero bytes are a `T`.
+#[inline(always)]
+unsafe fn part<T: Copy, const N: usize>(arg: *const u8, i: usize, count: usize) -> [T; N] {
+    let mut block = MaybeUninit::<[T; N]>::zeroed();
+    // SAFETY: the caller vouches for the range and for zeros.
+    unsafe {
+        let from = arg.cast::<T>().add(i);
+        block.as_mut_ptr().cast::<T>().copy_from_nonoverlapping(from, count);
+        block.assume_init()
+    }
+}
+
 impl<F: Map1<A>, A: Copy> Body for Unary<F, A> {
     type Out = F::Out;
     type Loaded<const N: usize> = [A; N];
@@ -83,6 +106,11 @@ impl<F: Map1<A>, A: Copy> Body for Unary<F, A> {
     unsafe fn load<const N: usize>(args: &[*const u8; 3], i: usize) -> [A; N] {
         // SAFETY: as the caller's.
         unsafe { block(args[0], i) }
+    }
+    #[inline(always)]
+    unsafe fn load_part<const N: usize>(args: &[*const u8; 3], i: usize, count: usize) -> [A; N] {
+        // SAFETY: as the caller's.
+        unsafe { part(args[0], i, count) }
     }
     #[inline(always)]
     fn at<const N: usize>(a: &[A; N], k: usize) -> F::Out {
@@ -99,6 +127,15 @@ impl<F: Map2<A, B>, A: Copy, B: Copy> Body for Binary<F, A, B> {
         unsafe { (block(args[0], i), block(args[1], i)) }
     }
     #[inline(always)]
+    unsafe fn load_part<const N: usize>(
+        args: &[*const u8; 3],
+        i: usize,
+        count: usize,
+    ) -> Self::Loaded<N> {
+        // SAFETY: as the caller's.
+        unsafe { (part(args[0], i, count), part(args[1], i, count)) }
+    }
+    #[inline(always)]
     fn at<const N: usize>((a, b): &([A; N], [B; N]), k: usize) -> F::Out {
         F::map(a[k], b[k])
     }
@@ -111,6 +148,15 @@ impl<F: Map3<A, B, C>, A: Copy, B: Copy, C: Copy> Body for Ternary<F, A, B, C> {
     unsafe fn load<const N: usize>(args: &[*const u8; 3], i: usize) -> Self::Loaded<N> {
         // SAFETY: as the caller's.
         unsafe { (block(args[0], i), block(args[1], i), block(args[2], i)) }
+    }
+    #[inline(always)]
+    unsafe fn load_part<const N: usize>(
+        args: &[*const u8; 3],
+        i: usize,
+        count: usize,
+    ) -> Self::Loaded<N> {
+        // SAFETY: as the caller's.
+        unsafe { (part(args[0], i, count), part(args[1], i, count), part(args[2], i, count)) }
     }
     #[inline(always)]
     fn at<const N: usize>((a, b, c): &Self::Loaded<N>, k: usize) -> F::Out {
@@ -139,8 +185,15 @@ multiversion! {
                 i += BLOCK;
             }
             while i < n {
-                dst.add(i).write(B::at::<1>(&B::load(args, i), 0));
-                i += 1;
+                // What is left, in vectors too: lanes past the end compute on zeros, unseen.
+                let count = (n - i).min(SHORT);
+                let loaded = B::load_part::<SHORT>(args, i, count);
+                let mut out = [MaybeUninit::<B::Out>::uninit(); SHORT];
+                for (k, y) in out.iter_mut().enumerate() {
+                    y.write(B::at(&loaded, k));
+                }
+                dst.add(i).copy_from_nonoverlapping(out.as_ptr().cast(), count);
+                i += SHORT;
             }
         }
     }

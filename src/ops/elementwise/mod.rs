@@ -161,8 +161,33 @@ impl Elementwise {
         Ok(dtype)
     }
 
+    /// The operands as they are, where they need no promotion: tensors of one dtype that the op
+    /// takes, and numbers that fit it.
+    fn plain(&self, args: &[Expr<'_>]) -> Option<[Arg; 3]> {
+        if self.condition {
+            return None;
+        }
+        let mut dtype: Option<DType> = None;
+        let mut out = [Arg::Scalar(Scalar::Bool(false)); 3];
+        for (place, x) in out.iter_mut().zip(args) {
+            *place = x.arg();
+            if let Arg::Node(_) = x.arg() {
+                let own = x.dtype();
+                if *dtype.get_or_insert(own) != own {
+                    return None;
+                }
+            }
+        }
+        let dtype = dtype.filter(|d| self.classes.contains(d.class()))?;
+        let fits = |x: &Expr<'_>| x.as_scalar().is_none_or(|s| s.class() <= dtype.class() && s.fits(dtype));
+        args.iter().all(fits).then_some(out)
+    }
+
     /// Emits the op after promoting its operands; a call on numbers alone makes a tensor first.
     pub fn call<'e>(&'static self, args: &[Expr<'e>]) -> Expr<'e> {
+        if let Some(plain) = self.plain(args) {
+            return args[0].emit_with(Op::Map(self), &plain[..args.len()]);
+        }
         let operands: smallvec::SmallVec<[_; 3]> = args
             .iter()
             .map(|x| match x.as_scalar() {
