@@ -1,8 +1,9 @@
 //! The thread pool: one job at a time, its chunks claimed one by one by the caller and the workers.
 //!
 //! Promises: which thread runs a chunk changes no result; a job started inside another, or while
-//! another thread's job runs, runs on its caller alone, so nothing waits for anything but the chunks
-//! being run; a panic in a chunk reaches the caller; a forked child starts workers of its own.
+//! another thread's job runs, runs on its caller alone, so nothing waits for anything but the
+//! chunks being run; a panic in a chunk reaches the caller; a forked child starts workers of its
+//! own.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -11,7 +12,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
-use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -47,8 +48,8 @@ pub fn set_num_threads(threads: usize) {
 
 /// Runs `f(0)`, …, `f(chunks - 1)`, each once, in any order, on several threads.
 ///
-/// A panic in `f` is raised here again once no thread runs `f` any more; chunks not yet begun are then
-/// left out.
+/// A panic in `f` is raised here again once no thread runs `f` any more; chunks not yet begun are
+/// then left out.
 pub fn parallel_for(chunks: usize, f: &(dyn Fn(usize) + Sync)) {
     let helpers = num_threads().min(chunks).saturating_sub(1);
     if helpers == 0 || !Pool::current().run(chunks, helpers, f) {
@@ -155,7 +156,8 @@ impl Pool {
             return false;
         }
         self.hire(helpers);
-        // SAFETY: only the lifetime changes. No worker calls `f` after `close`, before which we do not return.
+        // SAFETY: only the lifetime changes. No worker calls `f` after `close`, before which we do
+        // not return.
         let f = unsafe {
             std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(f)
         };
@@ -264,8 +266,8 @@ impl Pool {
         self.watched.0.fetch_update(Acquire, Relaxed, enter).is_ok()
     }
 
-    /// Waits for a job other than number `seen`: spinning for a while, then asleep. Who wakes too late for
-    /// a job comes back all the same, and spins for the next.
+    /// Waits for a job other than number `seen`: spinning for a while, then asleep. Who wakes too
+    /// late for a job comes back all the same, and spins for the next.
     fn await_job(&self, seen: u64, spin: Duration) -> u64 {
         let fresh = |state: u64| state & OPEN != 0 && state / JOB != seen;
         let start = Instant::now();
@@ -292,14 +294,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A forked child has no workers, and its parent's pool may be in any state: the child makes its own.
+/// A forked child has no workers, and its parent's pool may be in any state: the child makes its
+/// own.
 fn watch_forks() {
     #[cfg(unix)]
     {
         extern "C" fn forget() {
             POOL.store(std::ptr::null_mut(), Relaxed);
         }
-        static ONCE: Once = Once::new();
+        static ONCE: std::sync::Once = std::sync::Once::new();
         // SAFETY: the handler stores one atomic.
         ONCE.call_once(|| unsafe {
             libc::pthread_atfork(None, None, Some(forget));

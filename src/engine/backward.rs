@@ -383,13 +383,21 @@ impl Sweep {
 
     /// Hands a cotangent to operand `i`, in that operand's shape and dtype.
     fn deliver(&mut self, entry: &Entry, i: usize, cotangent: Value) -> Result<()> {
-        let ty = match &entry.kept.lock().args[i] {
-            Saved::Array(array) => Some(Type::new(array.dtype, array.shape().clone())),
+        let unfit = match &entry.kept.lock().args[i] {
+            Saved::Array(x) if x.shape() == cotangent.shape() && x.dtype == cotangent.dtype() => {
+                None
+            }
+            Saved::Type(ty) if ty.shape == *cotangent.shape() && ty.dtype == cotangent.dtype() => {
+                None
+            }
+            Saved::Array(x) => Some(Type::new(x.dtype, x.shape().clone())),
             Saved::Type(ty) => Some(ty.clone()),
-            Saved::Scalar(_) => None,
+            Saved::Scalar(_) => return Ok(()),
         };
-        let Some(ty) = ty else { return Ok(()) };
-        let cotangent = self.fit(entry, cotangent, &ty)?;
+        let cotangent = match unfit {
+            Some(ty) => self.fit(entry, cotangent, &ty)?,
+            None => cotangent,
+        };
         match &entry.links[i] {
             Link::None => Ok(()),
             Link::Leaf(leaf) => leaf.upgrade().map_or(Ok(()), |leaf| self.to_leaf(leaf, cotangent)),
@@ -398,9 +406,6 @@ impl Sweep {
     }
 
     fn fit(&self, entry: &Entry, cotangent: Value, ty: &Type) -> Result<Value> {
-        if *cotangent.shape() == ty.shape && cotangent.dtype() == ty.dtype {
-            return Ok(cotangent);
-        }
         if !ty.shape.broadcasts_to(cotangent.shape()) {
             let facts = format!("got {} for an operand of shape {}", cotangent.shape(), ty.shape);
             return Err(error::bad_shape(

@@ -352,11 +352,7 @@ pub fn record(op: Op, args: &[Operand<'_>], array: Array) -> Result<Value> {
 
 /// [`record`] for an elementwise op.
 #[inline]
-pub fn record_map(
-    def: &'static Elementwise,
-    args: &[Operand<'_>],
-    array: Array,
-) -> Result<Value> {
+pub fn record_map(def: &'static Elementwise, args: &[Operand<'_>], array: Array) -> Result<Value> {
     let wants = |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if v.requires_grad());
     match args.iter().any(wants) {
         true => record(Op::Map(def), args, array),

@@ -23,7 +23,8 @@ impl Class {
     /// The smallest class that holds `bytes ≤ LARGEST`.
     #[inline]
     pub(super) const fn of(bytes: usize) -> Class {
-        // In units of 64 bytes, less one: 0 … 15 are classes of their own, then the four highest bits count.
+        // In units of 64 bytes, less one: 0 … 15 are classes of their own, then the four highest
+        // bits count.
         let last = bytes.saturating_sub(1) >> 6;
         let shift = (last >> STEPS_LOG2 | 1).ilog2();
         Class(((shift as usize) << STEPS_LOG2) as u16 + (last >> shift) as u16)

@@ -7,7 +7,9 @@ use super::os;
 use crate::error::{Error, out_of_memory};
 
 /// Bytes and buffers, process-wide. Every block counts with the size of its class: what was asked
-/// for, rounded up by at most an eighth to a multiple of 64. Foreign memory does not count.
+/// for, rounded up to a multiple of 64 and from 1 KiB on by up to an eighth more. Foreign memory
+/// does not count. Exact but for what other threads allocate or drop at that very moment; the peak
+/// may miss a small block that two threads raced for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stats {
     /// Bytes of buffers that somebody holds.
@@ -22,8 +24,8 @@ pub struct Stats {
     pub live_buffers: usize,
 }
 
-/// Bytes and buffers made less those dropped. One half alone may be negative (it wraps): a buffer may be
-/// counted in one half and dropped in the other.
+/// Bytes and buffers made less those dropped. One half alone may be negative (it wraps): a buffer
+/// may be counted in one half and dropped in the other.
 #[repr(align(128))]
 struct Half {
     bytes: AtomicUsize,
@@ -39,8 +41,8 @@ impl Half {
 /// The half of everybody, changed by read-modify-writes.
 static COMMON: Half = Half::new();
 
-/// The half that one thread at a time writes, the one at [home](Post::Home), with plain stores: four
-/// read-modify-writes cost more than all else in a small allocation.
+/// The half that one thread at a time writes, the one at [home](Post::Home), with plain stores:
+/// four read-modify-writes cost more than all else in a small allocation.
 static HOME: Half = Half::new();
 
 /// What is read with every allocation and seldom written.
@@ -99,8 +101,8 @@ impl Post {
         self.add(|half| &half.buffers, 1_usize.wrapping_neg());
     }
 
-    /// Adds to our half; the new value. Release, so that who sees a buffer dropped in one half sees it
-    /// made in the other.
+    /// Adds to our half; the new value. Release, so that who sees a buffer dropped in one half sees
+    /// it made in the other.
     #[inline]
     fn add(&self, counter: impl Fn(&'static Half) -> &'static AtomicUsize, amount: usize) -> usize {
         match self {
@@ -130,7 +132,8 @@ impl Drop for Post {
     }
 }
 
-/// The sum of two halves. Read while they change it may be off by what is in flight, even below zero.
+/// The sum of two halves. Read while they change it may be off by what is in flight, even below
+/// zero.
 #[inline]
 fn total(a: usize, b: usize) -> usize {
     (a.wrapping_add(b) as isize).max(0) as usize

@@ -5,8 +5,8 @@
 //! machine is refused before anything is allocated; a forked child may allocate at once.
 //!
 //! A block is a 64-byte header followed by the data. Freed blocks wait in size classes, eight to a
-//! doubling (at most an eighth is wasted): small ones per thread, all others in one shared pool that
-//! gives back to the system what was not used for longest.
+//! doubling (rounding to 64 bytes aside, at most an eighth is wasted): small ones per thread, all
+//! others in one shared pool that gives back to the system what was not used for longest.
 
 mod class;
 mod counters;
@@ -148,7 +148,8 @@ impl Drop for Buffer {
         }
         match header.class {
             Some(class) => pool::give_back(self.0, class),
-            // SAFETY: foreign headers are made by `external` from such a box, and we hold the last handle.
+            // SAFETY: foreign headers are made by `external` from such a box, and we hold the last
+            // handle.
             None => drop(unsafe { Box::from_raw(self.0.cast::<External>().as_ptr()) }),
         }
     }

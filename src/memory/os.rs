@@ -36,7 +36,8 @@ fn layout(bytes: usize) -> Layout {
     Layout::from_size_align(bytes, ALIGN).expect("blocks are far smaller than the address space")
 }
 
-/// The bytes of memory and swap this process may use, read once; huge where the system does not say.
+/// The bytes of memory and swap this process may use, read once; huge where the system does not
+/// say.
 pub(super) fn machine_bytes() -> usize {
     machine().0
 }
@@ -124,7 +125,8 @@ mod pages {
     fn map_plain(bytes: usize) -> Option<NonNull<u8>> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
-        // SAFETY: an anonymous mapping at an address of the system's choice touches nothing of ours.
+        // SAFETY: an anonymous mapping at an address of the system's choice touches nothing of
+        // ours.
         let start = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED { None } else { NonNull::new(start.cast()) }
     }

@@ -51,7 +51,8 @@ fn fresh(bytes: usize, class: Class, zeroed: bool) -> Result<NonNull<Header>> {
     // Cached blocks count against the limit too: they make room first.
     let room = counters::ceiling().saturating_sub(class.size());
     if counters::held() > room {
-        let excess = counters::held() - room;
+        Cache::flush();
+        let excess = counters::held().saturating_sub(room);
         let idle = shared().evict(excess);
         free_all(idle);
     }
@@ -110,8 +111,8 @@ thread_local! {
 }
 
 impl Cache {
-    /// Charges a block of `class`, and takes one if there is one: `None` when it is refused, `Some(None)`
-    /// when the system must be asked.
+    /// Charges a block of `class`, and takes one if there is one: `None` when it is refused,
+    /// `Some(None)` when the system must be asked.
     #[inline]
     fn take(class: Class) -> Option<Option<Block>> {
         let taken = CACHE.try_with(|cache| {
@@ -241,7 +242,8 @@ impl Shared {
         Some(block)
     }
 
-    /// Removes the blocks that have waited longest, at least `excess` bytes of them if there are so many.
+    /// Removes the blocks that have waited longest, at least `excess` bytes of them if there are so
+    /// many.
     fn evict(&mut self, excess: usize) -> Vec<(Class, Block)> {
         let target = self.bytes.saturating_sub(excess);
         let mut evicted = Vec::new();
@@ -258,8 +260,8 @@ impl Shared {
     }
 }
 
-/// A child of `fork` has one thread: the pool is locked over the fork, so that no other thread leaves
-/// it half-changed or locked for ever.
+/// A child of `fork` has one thread: the pool is locked over the fork, so that no other thread
+/// leaves it half-changed or locked for ever.
 #[cfg(unix)]
 mod fork {
     use super::{MutexGuard, Shared, shared};
@@ -288,7 +290,8 @@ mod fork {
     pub(super) fn install() {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
-            // SAFETY: the handlers only lock and unlock. Without memory to register them nothing is lost yet.
+            // SAFETY: the handlers only lock and unlock. Without memory to register them nothing is
+            // lost yet.
             unsafe { libc::pthread_atfork(Some(lock), Some(unlock), Some(unlock)) };
         });
     }
