@@ -1,0 +1,71 @@
+"""wengert: a tensor engine with automatic differentiation.
+
+Functions carry the Array API standard's names, the verbs of differentiation PyTorch's:
+
+>>> import wengert as wg
+>>> x = wg.tensor([1.0, 2.0, 3.0], requires_grad=True)
+>>> (x * x).sum().backward()
+>>> x.grad.tolist()
+[2.0, 4.0, 6.0]
+
+`wengert.nn`, `optim`, `data`, `random`, `io`, `autodiff`, `pytree` and `testing` are imported when
+they are first used.
+"""
+
+from math import e, inf, nan, pi
+
+from wengert import _core, _tensor  # noqa: F401
+from wengert._core import *  # noqa: F403
+from wengert._core import __version__
+newaxis = None
+
+_core._set_package(__file__.removesuffix("__init__.py"))
+
+# Names that are found in a submodule, which is imported when one of them is first used.
+_LAZY = {
+    "__array_namespace_info__": "_info",
+    "Function": "autodiff",
+    "checkpoint": "autodiff",
+    "grad": "autodiff",
+    "value_and_grad": "autodiff",
+    "vjp": "autodiff",
+    "load": "io",
+    "save": "io",
+}
+_SUBMODULES = ("autodiff", "data", "io", "nn", "optim", "pytree", "random", "testing")
+
+# What the package itself needs of the core.
+_INTERNAL = (
+    "GradMode", "alias", "host_node", "safetensors_load", "safetensors_save", "tape_leaves"
+)  # fmt: skip
+for _name in _INTERNAL:
+    del globals()[_name]
+
+__all__ = [  # noqa: PLE0604
+    *(name for name in _core.__all__ if name[0] != "_" and name not in _INTERNAL),
+    *_LAZY,
+    *_SUBMODULES,
+    "__version__",
+    "e",
+    "inf",
+    "nan",
+    "newaxis",
+    "pi",
+]
+
+
+def __getattr__(name):
+    home = _LAZY.get(name) or (name if name in _SUBMODULES else None)
+    if home is None:
+        raise AttributeError(f"module 'wengert' has no attribute {name!r}")
+    from importlib import import_module
+
+    found = import_module(f"wengert.{home}")
+    if home != name:
+        found = getattr(found, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__():
+    return __all__

@@ -1,0 +1,278 @@
+"""The methods of `Tensor` that need not be fast: text, NumPy, DLPack, pickle, copies, hooks.
+
+Importing this module attaches them to the type, which the core makes.
+"""
+
+from __future__ import annotations
+
+import sys
+from _weakref import ref  # what `weakref` re-exports, without its cost at import
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from wengert import _core, _text
+from wengert._core import Device, DType, DTypeError, GradientError, Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def _method(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a function a method of `Tensor`."""
+    f.__qualname__ = f"Tensor.{f.__name__}"
+    setattr(Tensor, f.__name__, f)
+    return f
+
+
+# --- text
+
+
+@_method
+def __repr__(self: Tensor) -> str:
+    name = "tensor" if type(self) is Tensor else type(self).__name__
+    return _text.describe(self, name)
+
+
+@_method
+def __str__(self: Tensor) -> str:
+    """A scalar prints as its number."""
+    return _text.describe(self, "tensor") if self.ndim else str(_text.shortest(self))
+
+
+@_method
+def __format__(self: Tensor, spec: str) -> str:
+    """A scalar honours the format of its number; others take none."""
+    if not spec:
+        return str(self)
+    if self.ndim:
+        raise TypeError(f"format: a tensor of shape {self.shape} takes no format, got {spec!r}")
+    return format(self.item(), spec)
+
+
+# --- sequences
+
+
+@_method
+def __iter__(self: Tensor) -> Iterator[Tensor]:
+    return map(self.__getitem__, range(len(self)))
+
+
+@_method
+def __contains__(self: Tensor, value: Any) -> bool:
+    return bool((self == value).any())
+
+
+@_method
+def __round__(self: Tensor, ndigits: int | None = None) -> Any:
+    """A scalar rounds as its number does."""
+    return round(self.item(), ndigits)
+
+
+# --- NumPy
+
+# Arrays leave arithmetic with tensors to the tensor.
+Tensor.__array_ufunc__ = None
+Tensor.__array_priority__ = 1000
+
+
+@_method
+def numpy(self: Tensor) -> np.ndarray:
+    """The value as a read-only NumPy array, without a copy.
+
+    NumPy has no bfloat16: `DTypeError` (a `TypeError`); cast first.
+    """
+    import numpy as np
+
+    if self.dtype == _core.bfloat16:
+        raise DTypeError("numpy: NumPy has no bfloat16; cast first, e.g. x.astype(float32)")
+    return np.asarray(memoryview(self))
+
+
+@_method
+def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    """What `numpy.asarray` calls."""
+    array = self.numpy()
+    if dtype is not None and array.dtype != dtype:
+        if copy is False:
+            raise ValueError(f"__array__: copy=False, but {array.dtype} must be cast to {dtype}")
+        return array.astype(dtype)
+    return array.copy() if copy else array
+
+
+# --- other libraries
+
+_API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
+_CPU = (1, 0)  # DLPack's number of the CPU
+
+
+@_method
+def __array_namespace__(self: Tensor, *, api_version: str | None = None) -> Any:
+    """The module whose functions take this array: the Array API's entry."""
+    if api_version is not None and api_version not in _API_VERSIONS:
+        known = ", ".join(_API_VERSIONS)
+        raise ValueError(f"__array_namespace__: got version {api_version!r}, known are {known}")
+    return sys.modules["wengert"]
+
+
+@_method
+def __dlpack_device__(self: Tensor) -> tuple[int, int]:
+    """DLPack's numbers of the device."""
+    return _CPU
+
+
+@_method
+def __dlpack__(
+    self: Tensor,
+    *,
+    stream: Any = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
+    """A DLPack capsule. Consumers of version 1 share the memory, read-only; others get a copy."""
+    if stream is not None:
+        raise ValueError(f"__dlpack__: the CPU has no streams, got stream={stream!r}")
+    if dl_device is not None and tuple(dl_device) != _CPU:
+        raise BufferError(f"__dlpack__: a tensor on the CPU, asked for device {tuple(dl_device)}")
+    return _core._to_dlpack(self, max_version, copy)
+
+
+# --- devices and dtypes
+
+
+@_method
+def to(
+    self: Tensor, device: str | Device | DType | None = None, dtype: DType | None = None
+) -> Tensor:
+    """The value on a device and in a dtype, each the tensor's own if not given.
+
+    The only argument may also be a dtype: `x.to(wengert.float64)`.
+    """
+    if isinstance(device, DType):
+        device, dtype = None, device
+    if device is not None:
+        _core.device(device)
+    return self if dtype is None else self.astype(dtype)
+
+
+@_method
+def to_device(self: Tensor, device: str | Device, /, *, stream: Any = None) -> Tensor:
+    """The value on a device."""
+    if stream is not None:
+        raise ValueError(f"to_device: the CPU has no streams, got stream={stream!r}")
+    _core.device(device)
+    return self
+
+
+@_method
+def cpu(self: Tensor) -> Tensor:
+    """The value on the CPU."""
+    return self
+
+
+# --- pickle and copies
+
+
+def _rebuild(
+    kind: type, dtype: DType, shape: tuple[int, ...], data: bytes, requires_grad: bool
+) -> Tensor:
+    """What pickle calls."""
+    tensor = _core._from_bytes(dtype, shape, data)
+    if kind is not Tensor:
+        tensor = Tensor.__new__(kind, tensor)
+    if requires_grad:
+        tensor.requires_grad = True
+    return tensor
+
+
+@_method
+def __reduce_ex__(self: Tensor, protocol: Any) -> tuple[Any, ...]:
+    """Value, dtype and `requires_grad` are kept; history and `.grad` are not."""
+    parts = (type(self), self.dtype, self.shape, _core._to_bytes(self), self.requires_grad)
+    return _rebuild, parts, getattr(self, "__dict__", None) or None
+
+
+@_method
+def __copy__(self: Tensor) -> Tensor:
+    """Another handle on the value, with the same history."""
+    twin = Tensor.__new__(type(self), self)
+    if hasattr(self, "__dict__"):
+        twin.__dict__.update(self.__dict__)
+    return twin
+
+
+@_method
+def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
+    """A handle of its own, with `requires_grad` and `.grad`. Only leaves have one."""
+    from copy import deepcopy
+
+    if not self.is_leaf:
+        name = _core._grad_name(self)
+        raise GradientError(
+            f"deepcopy: only a leaf can be copied with its history: got the result of {name}; "
+            "use detach()"
+        )
+    twin = memo[id(self)] = Tensor.__new__(type(self), self.detach())
+    if self.requires_grad:
+        twin.requires_grad = True
+        if self.grad is not None:
+            twin.grad = self.grad.detach()
+    if hasattr(self, "__dict__"):
+        twin.__dict__.update(deepcopy(self.__dict__, memo))
+    return twin
+
+
+# --- hooks
+
+
+class HookHandle:
+    """What registering a hook returns: `remove()` takes the hook off, and so does the end of a
+    `with` block."""
+
+    __slots__ = ("_key", "_tensor")
+
+    def __init__(self, tensor: Tensor, key: int) -> None:
+        # Weakly: a hook may well refer to its own handle.
+        self._tensor, self._key = ref(tensor), key
+
+    def remove(self) -> None:
+        """Take the hook off; a second call does nothing."""
+        tensor = self._tensor()
+        if tensor is not None:
+            _core._remove_hook(tensor, self._key)
+
+    def __enter__(self) -> HookHandle:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.remove()
+
+
+@_method
+def register_hook(self: Tensor, hook: Callable[[Tensor], Tensor | None]) -> HookHandle:
+    """Call `hook(g)` with this tensor's gradient in every backward pass that reaches it.
+
+    What it returns, if anything, replaces the gradient from there on; it has the gradient's shape
+    and dtype. `GradientError` if the tensor requires no gradient.
+
+    >>> x = wg.tensor([1.0, 2.0], requires_grad=True)
+    >>> handle = x.register_hook(lambda g: 10.0 * g)
+    >>> x.sum().backward()
+    >>> x.grad.tolist()
+    [10.0, 10.0]
+    """
+    return HookHandle(self, _core._add_hook(self, hook))
+
+
+# --- what the core asks for
+
+
+def wrap_function(function: Callable[..., Any], body: Callable[..., Any]) -> Callable[..., Any]:
+    """`body` as a function with the name, signature and docstring of `function`."""
+    from functools import wraps
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return body(*args, **kwargs)
+
+    return call
