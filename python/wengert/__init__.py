@@ -17,6 +17,7 @@ from math import e, inf, nan, pi
 from wengert import _core, _tensor  # noqa: F401
 from wengert._core import *  # noqa: F403
 from wengert._core import __version__
+
 newaxis = None
 
 _core._set_package(__file__.removesuffix("__init__.py"))
@@ -41,7 +42,7 @@ _INTERNAL = (
 for _name in _INTERNAL:
     del globals()[_name]
 
-__all__ = [  # noqa: PLE0604
+__all__ = [
     *(name for name in _core.__all__ if name[0] != "_" and name not in _INTERNAL),
     *_LAZY,
     *_SUBMODULES,

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import sys
 from _weakref import ref  # what `weakref` re-exports, without its cost at import
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
 
 from wengert import _core, _text
 from wengert._core import Device, DType, DTypeError, GradientError, Tensor
 
+# Importing `typing` would take a third of the time that importing the package takes.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
     import numpy as np
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from wengert import _core
 from wengert._core import Tensor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 PRECISION = 4  # digits after the point
 THRESHOLD = 1000  # elements above which the middle is left out
@@ -120,7 +122,7 @@ def _fraction(text: str) -> int:
 
 def _lines(tree: Any, depth: int, indent: int) -> str:
     """The rows in brackets, wrapped; blank lines between the blocks of outer axes."""
-    if depth == 0:
+    if isinstance(tree, str):
         return tree
     indent += 1
     if depth > 1:

@@ -347,7 +347,10 @@ fn from_dlpack(
     }
     if !x.hasattr("__dlpack__")? {
         let facts = format!("got {}", x.get_type().name()?);
-        return Err(to_python(py, error::bad_type(op, "expected an object with __dlpack__", facts)));
+        return Err(to_python(
+            py,
+            error::bad_type(op, "expected an object with __dlpack__", facts),
+        ));
     }
     tensor::wrap(py, read(op, x, copy)?)
 }

@@ -57,7 +57,9 @@ impl Failure {
     /// As `OSError` with number and path, from which Python chooses the subclass; or as ours.
     fn raise(self, py: Python<'_>, op: &str, path: &Path) -> PyErr {
         let error = match self {
-            Failure::Content(error) => return to_python(py, error.note(path.display().to_string())),
+            Failure::Content(error) => {
+                return to_python(py, error.note(path.display().to_string()));
+            }
             Failure::System(error) => error,
         };
         match error.raw_os_error() {
@@ -232,10 +234,7 @@ fn read_array(file: &mut File, name: &str, info: &TensorInfo) -> Result<Array, F
 
 /// The elements in C order as bytes; what pickle keeps.
 #[pyfunction]
-fn _to_bytes<'py>(
-    py: Python<'py>,
-    tensor: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyBytes>> {
+fn _to_bytes<'py>(py: Python<'py>, tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
     // SAFETY: a live object.
     let Some(handle) = (unsafe { tensor::downcast(tensor.as_ptr()) }) else {
         return Err(convert::refuse("to_bytes", tensor));
