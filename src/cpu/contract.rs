@@ -4,6 +4,8 @@
 //! [`gemm`](super::gemm). Half floats are summed in float32 and rounded once; integers wrap; bool
 //! products are `or` over `and`; an empty sum is zero.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
 
 use crate::array::Array;
@@ -48,9 +50,12 @@ fn operand(x: &Array, batch: &Axes, own: &Axes, depth: &Axes) -> Operand {
 }
 
 /// `x` in the dtype it is summed in. Axes that only repeat elements keep doing so.
-pub(super) fn widen(x: &Array, dtype: DType) -> Result<Array> {
-    if x.dtype == dtype || x.dtype.size() == dtype.size() {
-        return Ok(Array { dtype, ..x.clone() });
+pub(super) fn widen(x: &Array, dtype: DType) -> Result<Cow<'_, Array>> {
+    if x.dtype == dtype {
+        return Ok(Cow::Borrowed(x));
+    }
+    if x.dtype.size() == dtype.size() {
+        return Ok(Cow::Owned(Array { dtype, ..x.clone() }));
     }
     let repeats = x.layout.strides().iter().map(|&s| s == 0).collect::<SmallVec<[bool; 6]>>();
     let sizes = x.shape().sizes();
@@ -60,7 +65,7 @@ pub(super) fn widen(x: &Array, dtype: DType) -> Result<Array> {
     let wide = cast(&core, dtype)?;
     let mut strides = wide.layout.strides();
     strides.iter_mut().zip(&repeats).filter(|(_, r)| **r).for_each(|(s, _)| *s = 0);
-    Ok(wide.view(Layout::strided(x.shape().clone(), &strides, 0)))
+    Ok(Cow::Owned(wide.view(Layout::strided(x.shape().clone(), &strides, 0))))
 }
 
 /// A result back in the operands' dtype: rounded once, or wrapped.
@@ -197,7 +202,7 @@ mod tests {
         let got = contract(&a, &b, &spec).unwrap();
         assert_eq!(got.shape(), &Shape::of(&[g, i, j, l]));
         let (x, y, z) = (values(&a), values(&b), values(&got));
-        for at in 0..z.len() {
+        for (at, &got) in z.iter().enumerate() {
             let (gg, ii, jj, ll) = (at / (i * j * l), at / (j * l) % i, at / l % j, at % l);
             let mut sum = 0.0;
             for pp in 0..p {
@@ -206,7 +211,7 @@ mod tests {
                     sum += x[left] * y[((qq * g + gg) * l + ll) * p + pp];
                 }
             }
-            assert_eq!(z[at], sum);
+            assert_eq!(got, sum);
         }
         for a in layouts(&a) {
             for b in layouts(&b).into_iter().step_by(5) {

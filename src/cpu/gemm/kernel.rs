@@ -4,6 +4,9 @@
 //! multiply-add where the machine has one. So which of them computes an element does not show in
 //! its bits.
 
+// A kernel's arguments are the registers it starts with.
+#![allow(clippy::too_many_arguments)]
+
 use std::mem::MaybeUninit;
 
 use crate::simd::{Isa, isa};
@@ -237,8 +240,8 @@ unsafe fn dot<T: Element, const F: bool>(n: usize, a: *const T, b: *const T) -> 
         unsafe {
             if side == SIDE {
                 for k in first..first + BLOCK {
-                    for q in 0..SIDE {
-                        s[q] = s[q].fma::<F>(*a.add(k + q * BLOCK), *b.add(k + q * BLOCK));
+                    for (q, s) in s.iter_mut().enumerate() {
+                        *s = s.fma::<F>(*a.add(k + q * BLOCK), *b.add(k + q * BLOCK));
                     }
                 }
             } else {

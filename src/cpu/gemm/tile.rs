@@ -165,7 +165,7 @@ impl<T: Element> Tile<'_, T> {
         let a = a.filter(|s| {
             (s.0 == 1 || s.1 == 1) && (n <= 4 * width || m * depth.len() * size <= small)
         });
-        let b = b.filter(|s| s.0 == 1 && (m <= high || n * depth.len() * size <= small));
+        let b = b.filter(|s| s.0 == 1 && (m <= 2 * high || n * depth.len() * size <= small));
         // Few rows: pack few columns at a time and use them while they are in the cache, one panel of
         // columns that lie along `k`, and more of those that lie across it.
         let turned = along(&self.job.b.depth) > along(&self.job.b.own);
@@ -176,12 +176,15 @@ impl<T: Element> Tile<'_, T> {
         };
         let columns = columns.min(n.next_multiple_of(width));
         let rows = ROWS.min(m.next_multiple_of(high));
-        let scratch = Buffer::alloc((rows + columns) * kc * size)?;
-        // SAFETY: fresh, and as long as both blocks.
-        let (a_pack, b_pack) = unsafe {
-            let ptr = scratch.ptr_mut().cast::<T>();
-            (ptr, ptr.add(rows * kc))
+        let bare = a.is_some() && b.is_some() && n.is_multiple_of(width) && self.fits(m % high);
+        let scratch = (!bare).then(|| Buffer::alloc((rows + columns) * kc * size)).transpose()?;
+        let a_pack = match &scratch {
+            // SAFETY: fresh.
+            Some(scratch) => unsafe { scratch.ptr_mut() }.cast::<T>(),
+            None => std::ptr::null_mut(),
         };
+        // The buffer is as long as both blocks.
+        let b_pack = a_pack.wrapping_add(rows * kc);
         for j in self.columns.clone().step_by(columns) {
             let wide = columns.min(self.columns.end - j);
             for k in depth.clone().step_by(BLOCK) {
@@ -200,6 +203,11 @@ impl<T: Element> Tile<'_, T> {
         Ok(())
     }
 
+    /// Whether the last panel of so many rows (0: a full one) needs no rows that do not exist.
+    fn fits(&self, rest: usize) -> bool {
+        rest == 0 || self.job.kernels.tiles.iter().any(|t| t.0 == rest)
+    }
+
     /// Panels of rows `i`, steps `k` of `a`: in place where `place` gives its strides, else packed.
     unsafe fn rows(
         &self,
@@ -213,7 +221,7 @@ impl<T: Element> Tile<'_, T> {
             let ptr = self.a.wrapping_offset(a.own.at(i.start) + a.depth.at(k.start));
             let all = Panels { ptr, step: strides.0, strides };
             let rest = i.len() % high;
-            if rest == 0 || self.job.kernels.tiles.iter().any(|t| t.0 == rest) {
+            if self.fits(rest) {
                 return (all, all);
             }
             // SAFETY: the scratch has room for a panel.
