@@ -93,9 +93,12 @@ impl fmt::Debug for Dim {
 /// A list of axes, normalised to `0..rank`.
 pub type Axes = SmallVec<[usize; 6]>;
 
+/// Sizes in a row. Room for four in place keeps a value within two cache lines.
+pub type Dims = SmallVec<[Dim; 4]>;
+
 /// The sizes of a tensor, outermost axis first.
 #[derive(PartialEq, Eq, Hash, Default)]
-pub struct Shape(SmallVec<[Dim; 6]>);
+pub struct Shape(Dims);
 
 impl Clone for Shape {
     fn clone(&self) -> Shape {
@@ -130,7 +133,7 @@ impl Shape {
     }
 
     /// The sizes, to change.
-    pub fn dims_mut(&mut self) -> &mut SmallVec<[Dim; 6]> {
+    pub fn dims_mut(&mut self) -> &mut Dims {
         &mut self.0
     }
 

@@ -12,7 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::apply::apply;
-use super::eager::{Eager, Slot};
+use super::eager::Eager;
 use super::site::{self, Site};
 use super::tape::{Entry, History, Kept, Leaf, Link, Operand, Saved, Step, Value, host_calls};
 use crate::array::Array;
@@ -204,13 +204,14 @@ struct Sweep {
     /// Sequence numbers of entries with a cotangent, latest first
     order: BinaryHeap<u64>,
     pending: FxHashMap<u64, (Arc<Entry>, Value)>,
+    /// A pending entry that came while no other was: in a chain of ops always, and then neither heap
+    /// nor map is touched
+    alone: Option<(Arc<Entry>, Value)>,
     leaves: FxHashMap<usize, (Arc<Leaf>, Value)>,
     leaf_order: Vec<usize>,
     found: FxHashMap<Target, Value>,
     /// Entries whose saved values go when the sweep has succeeded
     used: Vec<Arc<Entry>>,
-    /// What the last rule's emission left, for the next
-    storage: Vec<Slot>,
 }
 
 impl Sweep {
@@ -220,11 +221,11 @@ impl Sweep {
             selection,
             order: BinaryHeap::new(),
             pending: FxHashMap::default(),
+            alone: None,
             leaves: FxHashMap::default(),
             leaf_order: Vec::new(),
             found: FxHashMap::default(),
             used: Vec::new(),
-            storage: Vec::with_capacity(8),
         }
     }
 
@@ -237,8 +238,8 @@ impl Sweep {
             }
         }
         let here = site::current();
-        while let Some(sequence) = self.order.pop() {
-            let Some((entry, g)) = self.pending.remove(&sequence) else { continue };
+        while let Some((entry, g)) = self.take_latest() {
+            let sequence = entry.sequence;
             let g = entry.run_hooks(g)?;
             if let Some(selection) = &self.selection {
                 if selection.wanted.contains(&Target::Entry(sequence)) {
@@ -300,7 +301,7 @@ impl Sweep {
 
     /// The cotangent of operand `i`, by the op's rule.
     fn rule(
-        &mut self,
+        &self,
         op: &str,
         entry: &Arc<Entry>,
         step: &Op,
@@ -308,30 +309,25 @@ impl Sweep {
         g: &Value,
     ) -> Result<Option<Value>> {
         let record = self.options.create_graph;
-        let cx = Eager::reusing(record, std::mem::take(&mut self.storage));
+        let cx = Eager::new(record);
         let (args, y) = {
             let kept = entry.kept.lock();
             check_kept(op, entry, &kept)?;
-            let args: SmallVec<[Arg; 4]> = kept
-                .args
-                .iter()
-                .zip(&entry.links)
-                .map(|(saved, link)| {
-                    restore(&cx, saved, || if record { link.history() } else { History::None })
-                })
-                .collect();
+            let mut args: SmallVec<[Arg; 4]> = SmallVec::new();
+            for (saved, link) in kept.args.iter().zip(&entry.links) {
+                let own = || if record { link.history() } else { History::None };
+                args.push(restore(&cx, saved, own));
+            }
             let own = || if record { History::Entry(entry.clone()) } else { History::None };
             (args, restore(&cx, &kept.result, own))
         };
         let g = cx.value(g.clone());
         let cotangent = catch(|| {
-            let exprs: SmallVec<[Expr<'_>; 4]> =
-                args.iter().map(|&arg| Expr::new(&cx, arg)).collect();
+            let mut exprs: SmallVec<[Expr<'_>; 4]> = SmallVec::new();
+            args.iter().for_each(|&arg| exprs.push(Expr::new(&cx, arg)));
             step.vjp(&Rule { args: &exprs, y: Expr::new(&cx, y), g: Expr::new(&cx, g) }, i)
         })?;
-        let cotangent = cotangent.map(|x| cx.take(x)).transpose();
-        self.storage = cx.into_storage();
-        cotangent
+        cotangent.map(|x| cx.take(x)).transpose()
     }
 
     /// Parts of one value are added into one buffer, so that a loop over `x[t]` stays linear.
@@ -352,7 +348,10 @@ impl Sweep {
                 .upgrade()
                 .and_then(|leaf| self.leaves.get_mut(&(Arc::as_ptr(&leaf) as usize)))
                 .map(|(_, g)| g),
-            Link::Entry(entry) => self.pending.get_mut(&entry.sequence).map(|(_, g)| g),
+            Link::Entry(entry) => match &mut self.alone {
+                Some((waiting, g)) if waiting.sequence == entry.sequence => Some(g),
+                _ => self.pending.get_mut(&entry.sequence).map(|(_, g)| g),
+            },
         };
         let usable = |v: &Value| v.array.buffer.is_unique() && v.array.is_contiguous();
         let add = |mut sum: Array| -> Result<Array> {
@@ -420,7 +419,25 @@ impl Sweep {
         cx.take(sum)
     }
 
+    /// The pending entry with the largest sequence number.
+    fn take_latest(&mut self) -> Option<(Arc<Entry>, Value)> {
+        let alone = self.alone.as_ref().map(|(entry, _)| entry.sequence);
+        if alone.is_some() && alone > self.order.peek().copied() {
+            return self.alone.take();
+        }
+        let sequence = self.order.pop()?;
+        self.pending.remove(&sequence)
+    }
+
     fn to_entry(&mut self, entry: &Arc<Entry>, g: Value) -> Result<()> {
+        if let Some((waiting, sum)) = &mut self.alone {
+            if waiting.sequence == entry.sequence {
+                return accumulate(sum, g, self.options.create_graph);
+            }
+        } else if self.pending.is_empty() {
+            self.alone = Some((entry.clone(), g));
+            return Ok(());
+        }
         if let Some((_, sum)) = self.pending.get_mut(&entry.sequence) {
             return accumulate(sum, g, self.options.create_graph);
         }

@@ -13,7 +13,7 @@ use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch, throw};
 use crate::ops::op::{Op, Type};
 
 /// A value of a running formula.
-pub enum Slot {
+enum Slot {
     /// Computed
     Value(Value),
     /// Its type only: a residual that was not kept, because the rule does not read it
@@ -26,23 +26,36 @@ pub struct Eager {
     record: bool,
 }
 
+thread_local! {
+    /// Storage of finished emissions, for the next ones on this thread.
+    static STORAGE: RefCell<Vec<Vec<Slot>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Emptied lists that a thread keeps, and how long they may be.
+const KEPT_LISTS: usize = 4;
+const KEPT_LENGTH: usize = 64;
+
+impl Drop for Eager {
+    fn drop(&mut self) {
+        let mut slots = std::mem::take(self.slots.get_mut());
+        slots.clear();
+        if slots.capacity() <= KEPT_LENGTH {
+            // A thread that is ending keeps nothing.
+            let _ = STORAGE.try_with(|kept| {
+                let mut kept = kept.borrow_mut();
+                if kept.len() < KEPT_LISTS {
+                    kept.push(slots);
+                }
+            });
+        }
+    }
+}
+
 impl Eager {
     /// An empty emission.
     pub fn new(record: bool) -> Eager {
-        Eager { slots: RefCell::new(Vec::with_capacity(8)), record }
-    }
-
-    /// An empty emission in the storage of an earlier one.
-    pub fn reusing(record: bool, slots: Vec<Slot>) -> Eager {
-        debug_assert!(slots.is_empty());
+        let slots = STORAGE.with(|kept| kept.borrow_mut().pop()).unwrap_or_default();
         Eager { slots: RefCell::new(slots), record }
-    }
-
-    /// The storage, emptied.
-    pub fn into_storage(self) -> Vec<Slot> {
-        let mut slots = self.slots.into_inner();
-        slots.clear();
-        slots
     }
 
     /// Adds a value.

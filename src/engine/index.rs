@@ -14,6 +14,7 @@ use crate::array::Array;
 use crate::cpu;
 use crate::dtype::DType;
 use crate::error::{self, Result};
+use crate::layout::Layout;
 use crate::ops::attributes::ScatterMode;
 use crate::ops::emit::{Arg, Expr, catch};
 use crate::ops::op::{Op, SliceAxis};
@@ -50,6 +51,11 @@ struct Plan {
 
 /// `x[items]`.
 pub fn get(x: &Value, items: &[Item]) -> Result<Value> {
+    if let ([item], false) = (items, recording() && x.requires_grad()) {
+        if let Some(view) = along_first(x, item)? {
+            return Ok(view);
+        }
+    }
     let plan = resolve("getitem", x.shape(), items)?;
     let record = recording();
     let is_whole = plan
@@ -77,6 +83,32 @@ pub fn get(x: &Value, items: &[Item]) -> Result<Value> {
         gather(Expr::new(&cx, y), &plan.arrays, &exprs, plan.place)
     });
     cx.take(result.map_err(|error| error.within("getitem"))?)
+}
+
+/// `x[i]` and `x[a:b:c]` without a history: one view, made directly.
+fn along_first(x: &Value, item: &Item) -> Result<Option<Value>> {
+    let shape = x.shape();
+    let Some(&size) = shape.dims().first() else { return Ok(None) };
+    let layout = &x.array.layout;
+    let mut strides = layout.strides();
+    let mut dims = shape.clone();
+    let stride = strides[0];
+    let offset = match item {
+        Item::Int(i) => {
+            dims.dims_mut().remove(0);
+            strides.remove(0);
+            check_int("getitem", *i, 0, size)?
+        }
+        Item::Slice(a, b, c) => {
+            let at = slice_axis("getitem", size.value(), *a, *b, *c)?;
+            dims.dims_mut()[0] = at.size;
+            strides[0] = stride * at.step;
+            if at.size == 0 { 0 } else { at.start }
+        }
+        _ => return Ok(None),
+    };
+    let offset = layout.offset().wrapping_add_signed(offset as isize * stride);
+    Ok(Some(Value::plain(x.array.view(Layout::strided(dims, &strides, offset)))))
 }
 
 /// Gives `x` the value it has after `x[items] = v`, in its own memory where nobody else holds it.

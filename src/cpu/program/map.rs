@@ -27,6 +27,10 @@ pub enum Operand<'a> {
 /// As for [`run`].
 pub unsafe fn map(kernel: TileKernel, args: &[Operand], out: &Array) {
     let n = out.count();
+    // SAFETY: as the caller's.
+    if n <= SMALL && unsafe { map_small(kernel, args, out, n) } {
+        return;
+    }
     let is_flat =
         |x: &Array| x.is_contiguous() && (x.count() == n || x.count() == 1) && !is_narrow(x.dtype);
     let all_flat = args.iter().all(|arg| match arg {
@@ -60,6 +64,42 @@ pub unsafe fn map(kernel: TileKernel, args: &[Operand], out: &Array) {
         }
     }
     split(n, n, TILE, |range| flat.range(range));
+}
+
+/// Elements up to which an op takes the shortest path, and for which scalars are spread on the stack.
+const SMALL: usize = 64;
+
+#[repr(C, align(64))]
+struct Spread([[u64; SMALL]; 3]);
+
+/// The shortest path: few elements, every array of them all, in C order and register form. False,
+/// having done nothing, where that is not so.
+///
+/// # Safety
+/// As for [`run`]; `out` has `n` elements, at most [`SMALL`].
+#[inline]
+unsafe fn map_small(kernel: TileKernel, args: &[Operand], out: &Array, n: usize) -> bool {
+    let fits = |x: &Array| x.is_contiguous() && x.count() == n && !is_narrow(x.dtype);
+    let mut room = MaybeUninit::<Spread>::uninit();
+    let mut pointers = [std::ptr::null(); 3];
+    for (k, arg) in args.iter().enumerate() {
+        pointers[k] = match *arg {
+            Operand::Array(x) if fits(x) => x.ptr(),
+            Operand::Array(_) => return false,
+            Operand::Scalar(x, dtype) => {
+                let place = room.as_mut_ptr().cast::<u64>().wrapping_add(k * SMALL).cast::<u8>();
+                // SAFETY: a row of the room holds `SMALL` elements of eight bytes.
+                unsafe { splat(place, register_bits(x, dtype), dtype.compute().size(), n) };
+                place.cast_const()
+            }
+        };
+    }
+    if !fits(out) {
+        return false;
+    }
+    // SAFETY: as the caller's.
+    unsafe { kernel(out.ptr_mut(), &pointers, n) };
+    true
 }
 
 /// Runs a kernel of one argument on memory as it is: no element is loaded or stored in another form.
@@ -113,10 +153,6 @@ impl Flat {
     /// Works on a range of elements.
     #[inline]
     fn range(&self, range: Range<usize>) {
-        /// Elements of a scalar that are spread on the stack.
-        const SMALL: usize = 64;
-        #[repr(C, align(64))]
-        struct Spread([[u64; SMALL]; 3]);
         let has_scalars = self.scalars.iter().any(|&(_, size)| size != 0);
         if self.streams() {
             with_scratch(4 * 8 * TILE, |scratch| {
