@@ -228,8 +228,55 @@ def power(a, b):
     return exact.astype(kind)
 
 
+def put_along_axis(x, indices, values, axis=-1):
+    out = x.copy()
+    np.put_along_axis(out, indices, np.broadcast_to(values, indices.shape), axis)
+    return out
+
+
+def index_add(x, index, values, axis=0):
+    out = np.moveaxis(x.copy(), axis, 0)
+    np.add.at(out, index, np.moveaxis(values, axis, 0))
+    return np.moveaxis(out, 0, axis)
+
+
+def split(x, sections, axis=0):
+    parts = sections if isinstance(sections, int) else np.cumsum(sections)[:-1]
+    return np.split(x, parts, axis)
+
+
+def nan_to_num(x, nan=0.0, posinf=None, neginf=None):
+    """The operands' largest number is unknown here, so samples that need it name it."""
+    return np.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
+
+
+def chunk(x, n, axis=0):
+    size = -(-x.shape[axis] // n)
+    return np.split(x, range(size, x.shape[axis], size), axis)
+
+
 REFERENCES = {
     "pow": power,
+    "put_along_axis": put_along_axis,
+    "index_add": index_add,
+    "split": split,
+    "chunk": chunk,
+    "nan_to_num": nan_to_num,
+    "lerp": lambda a, b, weight: a + (b - a) * weight,
+    "cumulative_max": lambda x, axis=0: np.maximum.accumulate(x, axis),
+    "cumulative_min": lambda x, axis=0: np.minimum.accumulate(x, axis),
+    "flatten": lambda x, start=0, end=-1: x.reshape(
+        *x.shape[:start], -1, *x.shape[len(x.shape) + end + 1 :]),
+    "swapaxes": lambda x, axis1, axis2: np.swapaxes(x, axis1, axis2),
+    "inner": np.inner,
+    "vector_norm": lambda x, axis=None, keepdims=False, ord=2.0: np.linalg.vector_norm(
+        x, axis=axis, keepdims=keepdims, ord=ord),
+    "quantile": lambda x, q, axis=None, keepdims=False: np.quantile(
+        x.astype("float64"), q, axis, keepdims=keepdims),
+    "empty_like": np.zeros_like,
+    "full_like": lambda x, value: np.full_like(x, value),
+    "positive": lambda x: x,
+    "astype": lambda x, dtype: x.astype(dtype.name),
     "floor_divide": wrapped_divide(np.floor_divide),
     "remainder": wrapped_divide(np.remainder),
     "reciprocal": lambda x: 1 / x,
@@ -280,13 +327,21 @@ ORDERED = ("x(3, 4)", "x(3, 4), axis=0, descending=True")
 LOSS = ('x(4, 3), x(4, 3), reduction="none"', "x(4, 3), x(4, 3)")
 
 SAMPLES = {
-    **dict.fromkeys(("sum", "prod", "max", "min", "mean", "any", "all", "logsumexp"), REDUCED),
+    **dict.fromkeys(("sum", "prod", "max", "min", "mean", "any", "all", "logsumexp",
+                     "count_nonzero"), REDUCED),
     **dict.fromkeys(("var", "std"), (*REDUCED, "x(3, 4), axis=0, correction=1")),
     **dict.fromkeys(("argmax", "argmin"), PLACED),
-    **dict.fromkeys(("cumulative_sum", "cumulative_prod"), ("x(5)", *ALONG)),
+    **dict.fromkeys(("cumulative_sum", "cumulative_prod", "cumulative_max", "cumulative_min"),
+                    ("x(5)", *ALONG)),
     **dict.fromkeys(("sort", "argsort"), ORDERED),
     "topk": ["x(3, 6), 2", "x(6, 3), 2, axis=0, largest=False"],
     "matmul": ["x(3, 4), x(4, 5)", "x(4), x(4)", "x(2, 3, 4), x(4)", "x(2, 1, 3, 4), x(5, 4, 2)"],
+    "inner": ["x(3, 4), x(2, 4)"],
+    "outer": ["x(3), x(4)"],
+    "cross": ["x(4, 3), x(4, 3)", "x(3, 2), x(3, 1), axis=0"],
+    "trace": ["x(3, 4)", "x(3, 4, 2), offset=-1"],
+    "vector_norm": ["x(3, 4)", "x(3, 4), axis=1, ord=1.0", "x(3, 4), axis=0, ord=3.0",
+                    'x(3, 4), axis=(0, 1), ord=float("inf"), keepdims=True'],
     "tensordot": ["x(3, 4), x(4, 5), axes=1", "x(3, 4, 2), x(2, 4, 5), axes=((1, 2), (1, 0))"],
     "vecdot": ["x(3, 4), x(3, 4)"],
     "einsum": ['"ij,jk->ik", x(3, 4), x(4, 2)', '"bij,bjk,k->bi", x(2, 3, 4), x(2, 4, 2), x(2)',
@@ -310,6 +365,22 @@ SAMPLES = {
     "tril": ["x(3, 4)", "x(3, 4), k=1"],
     "triu": ["x(3, 4)", "x(2, 3, 4), k=-1"],
     "diagonal": ["x(3, 4)"],
+    "diag": ["x(3)", "x(3), k=-1", "x(3, 4), k=1"],
+    "flatten": ["x(2, 3, 4)", "x(2, 3, 4), 1"],
+    "swapaxes": ["x(2, 3, 4), 0, -1"],
+    "transpose": ["x(2, 3, 4)", "x(2, 3, 4), (1, 2, 0)"],
+    "matrix_transpose": ["x(2, 3, 4)"],
+    "chunk": ["x(5, 2), 3", "x(2, 6), 2, axis=1"],
+    "put_along_axis": ["x(4, 3), i(1, 3, n=4), x(1, 3), axis=0"],
+    "index_add": ["x(4, 3), i(5, n=4), x(5, 3)", "x(3, 4), i(2, n=4), x(3, 2), axis=1"],
+    "diff": ["x(3, 4)", "x(4, 3), axis=0, n=2"],
+    "median": ["x(3, 5)", "x(3, 4), axis=1", "x(3, 4, 2), axis=(0, -1), keepdims=True"],
+    "quantile": ["x(3, 5), 0.3", "x(3, 5), 0.25, axis=1"],
+    "lerp": ["x(3, 4), x(4), x(3, 1)"],
+    "isclose": ["x(3, 4), x(3, 4)", "x(3, 4), x(3, 4), rtol=0.5, atol=0.5"],
+    "nan_to_num": ["x(3, 4)"],
+    "full_like": ["x(3, 4), 1"],
+    "astype": ["x(3, 4), wg.int32", "x(3, 4), wg.float64"],
     "take": ["x(4, 3), i(5, n=4), axis=0", "x(3, 4), i(2, n=3), axis=1"],
     "take_along_axis": ["x(4, 3), i(2, 3, n=4), axis=0"],
     "where": ["b(3, 4), x(3, 4), x(4)"],

@@ -120,7 +120,11 @@ impl Signature {
         let mut rest = None;
         let mut direct = count;
         if let Some(last) = self.variadic() {
-            if count > last + 1 {
+            // One tensor where several may stand is one operand, not a sequence of its rows.
+            // SAFETY: a live argument.
+            let alone = || unsafe { tensor::downcast(args[last]).is_some() };
+            let tensors = self.params[last].kind == ParamKind::Tensors;
+            if count > last + 1 || (count == last + 1 && tensors && alone()) {
                 rest = Some(SmallVec::from_slice(&args[last..count]));
                 direct = last;
             }
