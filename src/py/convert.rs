@@ -231,7 +231,12 @@ unsafe fn copy_buffer(py: Python<'_>, op: &str, view: &ffi::Py_buffer) -> PyResu
     if rank > MAX_RANK {
         return Err(to_python(py, error::too_many_axes(op, rank, MAX_RANK)));
     }
-    // SAFETY: shape and strides hold `ndim` numbers (asked for), format is a C string or null.
+    // NumPy's scalars of dates give bytes without strides, although those were asked for.
+    if rank > 0 && (view.shape.is_null() || view.strides.is_null()) {
+        let facts = "got a buffer without strides";
+        return Err(to_python(py, error::bad_type(op, "expected numbers or arrays", facts)));
+    }
+    // SAFETY: shape and strides hold `ndim` numbers, format is a C string or null.
     let (sizes, strides, format) = unsafe {
         let list =
             |p: *const isize| if rank == 0 { &[][..] } else { std::slice::from_raw_parts(p, rank) };
