@@ -110,6 +110,15 @@ def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean
     return values.sum() / counted.sum() if reduction == "mean" else reduced(values, reduction)
 
 
+def nll_loss(input, target, weight=None, ignore_index=-100, reduction="mean"):
+    classes = np.arange(input.shape[1]).reshape(1, -1, *[1] * (input.ndim - 2))
+    hit = (np.expand_dims(target, 1) == classes) * (np.expand_dims(target, 1) != ignore_index)
+    factors = np.ones(input.shape[1]) if weight is None else weight
+    factors = (hit * factors.reshape(classes.shape)).sum(1)
+    values = -(input * hit).sum(1) * factors
+    return values.sum() / factors.sum() if reduction == "mean" else reduced(values, reduction)
+
+
 def bce_with_logits(input, target, weight=None, pos_weight=None, reduction="mean"):
     positive = 1 if pos_weight is None else pos_weight
     values = positive * target * softplus(-input) + (1 - target) * softplus(input)
@@ -184,6 +193,37 @@ def attention(q, k, v, mask=None, is_causal=False, scale=None):
     if mask is not None:
         scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
     return np.exp(log_softmax(scores)) @ v
+
+
+def adaptive_avg_pool2d(x, output_size):
+    sizes = tuple_of(output_size, 2)
+    out = np.zeros((*x.shape[:-2], *sizes))
+    for at in product(*map(range, sizes)):
+        rows, columns = (slice(i * n // m, -(-(i + 1) * n // m))
+                         for i, m, n in zip(at, sizes, x.shape[-2:], strict=True))
+        out[..., at[0], at[1]] = x[..., rows, columns].mean((-2, -1))
+    return out
+
+
+def lstm_cell(x, h, c, w_ih, w_hh, b_ih=0.0, b_hh=0.0):
+    i, f, g, o = np.split(x @ w_ih.T + b_ih + h @ w_hh.T + b_hh, 4, axis=-1)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(c), c
+
+
+def sgd(p, g, b=None, lr=0.0, momentum=0.0, weight_decay=0.0, nesterov=False):
+    g = g + weight_decay * p
+    if b is None:
+        return (p - lr * g,)
+    b = momentum * b + g
+    return p - lr * (g + momentum * b if nesterov else b), b
+
+
+def adam(p, g, m, v, step, lr, beta1, beta2, eps, weight_decay=0.0, decoupled=False):
+    p, g = (p * (1 - lr * weight_decay), g) if decoupled else (p, g + weight_decay * p)
+    m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+    change = m / (1 - beta1**step) / (np.sqrt(v / (1 - beta2**step)) + eps)
+    return p - lr * change, m, v
 
 
 def ordered(x, axis=-1, descending=False, stable=True):
@@ -298,12 +338,15 @@ REFERENCES = {
     "nn.leaky_relu": lambda x, slope=0.01: np.where(x > 0, x, slope * x),
     "nn.gelu": gelu,
     "nn.silu": lambda x: x * sigmoid(x),
-    "nn.softplus": softplus,
+    "nn.softplus": lambda x, beta=1.0: softplus(beta * x) / beta,
+    "log_sigmoid": lambda x: -softplus(-x),
     "nn.sigmoid": sigmoid,
     "nn.tanh": np.tanh,
     "nn.softmax": lambda x, axis=-1: np.exp(log_softmax(x, axis)),
     "nn.log_softmax": log_softmax,
     "nn.cross_entropy": cross_entropy,
+    "nn.nll_loss": nll_loss,
+    "nn.l1_loss": lambda a, b, reduction="mean": reduced(np.abs(a - b), reduction),
     "nn.mse_loss": lambda a, b, reduction="mean": reduced((a - b) ** 2, reduction),
     "nn.binary_cross_entropy_with_logits": bce_with_logits,
     "nn.linear": lambda x, w, bias=None: x @ w.T + (0 if bias is None else bias),
@@ -311,9 +354,15 @@ REFERENCES = {
     "nn.rms_norm": rms_norm,
     "nn.group_norm": group_norm,
     "nn.batch_norm": batch_norm,
+    "nn.lstm_cell": lstm_cell,
+    "nn.adaptive_avg_pool2d": adaptive_avg_pool2d,
     "nn.dropout": lambda x, p=0.5, key=None: x,
     "nn.embedding": lambda indices, weight: weight[indices],
     "nn.scaled_dot_product_attention": attention,
+    "random.bernoulli": lambda p: p >= 1,
+    "random.categorical": lambda logits, axis=-1: np.argmax(logits, axis),
+    "optim.sgd": sgd,
+    "optim.adam": adam,
     **{f"nn.conv{n}d": conv(n) for n in (1, 2, 3)},
     **{f"nn.conv_transpose{n}d": conv_transpose(n) for n in (1, 2, 3)},
     **{f"nn.max_pool{n}d": pool(n, -np.inf, np.max) for n in (1, 2, 3)},
@@ -397,18 +446,48 @@ SAMPLES = {
         'x(4, 3, 2), i(4, 2, n=3), reduction="sum"',
         "x(4, 3), i(4, n=3), label_smoothing=0.1, ignore_index=2",
         'x(4, 3), x(4, 3, low=0.1, high=0.5), reduction="none"',
+        "x(4, 3), x(4, 3, low=0.1, high=0.5), label_smoothing=0.1",
+        "x(4, 3), i(4, n=3), x(3, low=0.5), ignore_index=0",
+        'x(4, 3, 2), i(4, 2, n=3), x(3, low=0.5), reduction="sum", label_smoothing=0.2',
+        "x(3), wg.asarray(1)",
     ],
-    **dict.fromkeys(("nn.mse_loss", "nn.binary_cross_entropy_with_logits"), LOSS),
+    "nn.nll_loss": ["x(4, 3), i(4, n=3)",
+                    "x(4, 3, 2), i(4, 2, n=3), x(3, low=0.5), ignore_index=1"],
+    **dict.fromkeys(("nn.mse_loss", "nn.l1_loss"), LOSS),
+    "nn.binary_cross_entropy_with_logits": [
+        *LOSS, 'x(4, 3), x(4, 3), x(4, 1), x(3, low=0.5), reduction="sum"'],
     "nn.linear": ["x(5, 3), x(4, 3)", "x(2, 5, 3), x(4, 3), x(4)"],
-    "nn.layer_norm": ["x(4, 6)", "x(4, 6), weight=x(6), bias=x(6)"],
+    "nn.layer_norm": ["x(4, 6)", "x(4, 6), weight=x(6), bias=x(6)",
+                      "x(2, 4, 3), axis=(1, 2), weight=x(4, 3), eps=0.1"],
     "nn.rms_norm": ["x(4, 6)", "x(4, 6), weight=x(6)"],
     "nn.group_norm": ["x(2, 4, 3), 2", "x(2, 4, 3), 2, x(4), x(4)"],
     "nn.batch_norm": ["x(3, 2, 4), x(2), x(2, low=0.5), x(2), x(2)"],
+    "nn.softplus": ["x(3, 4)", "x(3, 4), beta=2.0"],
+    "nn.adaptive_avg_pool2d": ["x(2, 3, 5, 7), (2, 3)", "x(6, 4), 2", "x(1, 2, 3, 3), (4, 1)"],
+    "nn.lstm_cell": [
+        "x(2, 3), x(2, 4), x(2, 4), x(16, 3), x(16, 4)",
+        "x(3), x(2), x(2), x(8, 3), x(8, 2), x(8), x(8)",
+    ],
+    "optim.sgd": [
+        "x(3, 4), x(3, 4), lr=0.1",
+        "x(3, 4), x(3, 4), x(3, 4), lr=0.1, momentum=0.9, weight_decay=0.1",
+        "x(3), x(3), x(3), lr=0.1, momentum=0.9, nesterov=True",
+    ],
+    "optim.adam": [
+        "x(3, 4), x(3, 4), x(3, 4), x(3, 4, low=0.5), 3.0, lr=0.1, beta1=0.9, beta2=0.99, eps=1e-3",
+        "x(3), x(3), x(3), x(3, low=0.5), 1.0, lr=0.1, beta1=0.9, beta2=0.99, eps=1e-3, "
+        "weight_decay=0.1",
+        "x(3), x(3), x(3), x(3, low=0.5), 2.0, lr=0.1, beta1=0.9, beta2=0.99, eps=1e-3, "
+        "weight_decay=0.1, decoupled=True",
+    ],
+    "random.bernoulli": ["x(3, 4, low=1.0, high=1.0)", "x(2, low=0.0, high=0.0)"],
+    "random.categorical": ["x(3, 4) * 1000.0", "x(3, 4) * 1000.0, axis=0"],
     "nn.embedding": ["i(5, n=4), x(4, 3)"],
     "nn.dropout": ["x(3, 4), 0.0"],
     "nn.scaled_dot_product_attention": [
         "x(2, 3, 4), x(2, 5, 4), x(2, 5, 3)",
         "x(2, 3, 4), x(2, 3, 4), x(2, 3, 4), is_causal=True",
+        "x(2, 1, 3, 4), x(3, 5, 4), x(5, 2), mask=x(3, 5), scale=0.3",
     ],
     "nn.conv1d": ["x(2, 4, 7), x(6, 2, 3), x(6), stride=2, padding=1, groups=2"],
     "nn.conv2d": ["x(2, 3, 5, 6), x(4, 3, 3, 2)",

@@ -521,9 +521,6 @@ pub fn parse_default(source: &str) -> Attr {
             let items = inner.split(',').filter_map(|item| item.trim().parse().ok());
             Attr::Ints(items.collect())
         }
-        _ if DType::from_name(source).is_some() => {
-            DType::from_name(source).map_or(Attr::None, Attr::DType)
-        }
         _ => source.parse().map(Attr::Int).unwrap_or_else(|_| {
             Attr::Float(
                 source

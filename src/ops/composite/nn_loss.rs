@@ -15,7 +15,7 @@ composite! {
     ///
     /// `input`: floating logits (N, C, …), or (C,) for one sample. `target`: integer class indices
     /// (N, …), or floating class probabilities of the shape of `input`. `weight`: a factor for each
-    /// class, (C,), without gradient. Samples whose index is `ignore_index` count nothing.
+    /// class, (C,). Samples whose index is `ignore_index` count nothing.
     /// `label_smoothing` mixes the target with the uniform distribution. `reduction`: "mean" (over
     /// what counts, by weight), "sum", or "none" for the losses (N, …).
     ///
@@ -39,6 +39,11 @@ composite! {
             let g = task.along(task.scaled(wide(g), &reduction));
             let (z, total) = task.logs();
             task.weighted(task.along(total) - z) * g * (1.0 - label_smoothing)
+        },
+        weight: {
+            let task =
+                Task::new("cross_entropy", input, target, weight, ignore_index, label_smoothing);
+            task.weight_gradient(wide(g), wide(y), &reduction)
         },
     }
 
@@ -255,11 +260,9 @@ impl<'e> Task<'e> {
     /// The loss of each sample.
     fn losses(&self) -> Expr<'e> {
         let (z, total) = self.logs();
-        let keep = 1.0 - self.smoothing;
         match self.target {
-            Target::Probabilities(p) => {
-                let q = if self.smoothing == 0.0 { p } else { p * keep + self.floor() };
-                self.sum(self.weighted(wide(q) * (self.along(total) - z)))
+            Target::Probabilities(_) => {
+                self.sum(self.weighted(self.distribution() * (self.along(total) - z)))
             }
             Target::Classes { .. } => {
                 let own = self.by_class(total - self.picked(z));
@@ -267,7 +270,7 @@ impl<'e> Task<'e> {
                     return self.masked(own);
                 }
                 let spread = self.sum(self.weighted(self.along(total) - z));
-                self.masked(own * keep + spread * self.floor())
+                self.masked(own * (1.0 - self.smoothing) + spread * self.floor())
             }
         }
     }
@@ -309,18 +312,35 @@ impl<'e> Task<'e> {
         slope * self.along(g)
     }
 
+    /// `Σ gₙ qₙ ℓₙ` over samples, with the target's distribution `q` and the classes' losses `ℓ`; and
+    /// less `g y Σ [class]` for what a mean divides by.
+    fn weight_gradient(&self, g: Expr<'e>, y: Expr<'e>, reduction: &str) -> Expr<'e> {
+        let (z, total) = self.logs();
+        let each = self.along(self.masked(self.scaled(g, reduction)));
+        let mut slope = self.distribution() * (self.along(total) - z) * each;
+        if reduction == "mean" && matches!(self.target, Target::Classes { .. }) {
+            slope = slope - self.one_hot() * (each * y);
+        }
+        let samples: Axes = (0..slope.rank()).filter(|&axis| axis != self.axis).collect();
+        slope.reduce(Reduction::Sum, &samples)
+    }
+
     /// The target as a distribution over classes, smoothed.
     fn distribution(&self) -> Expr<'e> {
-        let dtype = self.logits.dtype();
-        let (keep, floor) = (1.0 - self.smoothing, self.floor());
-        let Target::Classes { index, .. } = self.target else {
-            let Target::Probabilities(p) = self.target else { return self.logits };
-            return if self.smoothing == 0.0 { wide(p) } else { wide(p) * keep + floor };
-        };
-        let mut line = Shape::of(&vec![1; self.logits.rank()]);
-        line.dims_mut()[self.axis] = self.logits.size(self.axis);
-        let hit = self.logits.iota(DType::I64, line, self.axis).equal(index.unsqueeze(self.axis));
-        let one = hit.cast(dtype);
-        if self.smoothing == 0.0 { one } else { one * keep + floor }
+        let (q, keep) = (self.one_hot(), 1.0 - self.smoothing);
+        if self.smoothing == 0.0 { q } else { q * keep + self.floor() }
+    }
+
+    /// The target as a distribution over classes.
+    fn one_hot(&self) -> Expr<'e> {
+        match self.target {
+            Target::Probabilities(p) => wide(p),
+            Target::Classes { index, .. } => {
+                let mut line = Shape::of(&vec![1; self.logits.rank()]);
+                line.dims_mut()[self.axis] = self.logits.size(self.axis);
+                let classes = self.logits.iota(DType::I64, line, self.axis);
+                classes.equal(index.unsqueeze(self.axis)).cast(self.logits.dtype())
+            }
+        }
     }
 }

@@ -16,22 +16,22 @@ use crate::shape::Shape;
 composite! {
     /// Random bits.
     ///
-    /// `dtype`: uint32 or uint64. `key`: None draws one from the global generator.
+    /// `dtype`: uint32, which None stands for, or uint64. `key`: None draws one from the global generator.
     random function bits(
-        shape: Shape = (); dtype: Dtype = uint32, key: Key = None, device: MaybeDevice = None,
+        shape: Shape = (); dtype: MaybeDtype = None, key: Key = None, device: MaybeDevice = None,
     ) -> One {
-        bits_of("bits", key, Type::new(dtype, shape_of(&shape, "bits")))
+        bits_of("bits", key, Type::new(dtype.unwrap_or(DType::U32), shape_of(&shape, "bits")))
     }
 
     /// Uniform numbers in [low, high).
     ///
-    /// `dtype` is floating; elements are multiples of 2⁻²⁴ of the interval (2⁻⁵³ in float64, 2⁻¹¹ in
+    /// `dtype`: floating, float32 where None; elements are multiples of 2⁻²⁴ of the interval (2⁻⁵³ in float64, 2⁻¹¹ in
     /// float16, 2⁻⁸ in bfloat16). `key`: None draws one from the global generator.
     random function uniform(
-        shape: Shape = (), low: Number = 0.0, high: Number = 1.0; dtype: Dtype = float32,
+        shape: Shape = (), low: Number = 0.0, high: Number = 1.0; dtype: MaybeDtype = None,
         key: Key = None, device: MaybeDevice = None, requires_grad: Bool = False,
     ) -> One {
-        floating("uniform", dtype);
+        let dtype = floating("uniform", dtype);
         let u = unit(key, dtype, shape_of(&shape, "uniform"), "uniform");
         let is = |x: Expr, value| x.as_scalar().is_some_and(|s| s.as_f64() == value);
         if is(low, 0.0) && is(high, 1.0) {
@@ -48,13 +48,14 @@ composite! {
     /// Normal numbers.
     ///
     /// `√2 erfinv(u)` of uniform `u` in (-1, 1), times `std`, plus `mean`; in float32 at most 5.6
-    /// standard deviations from the mean. `dtype` is floating; half floats are rounded from float32.
+    /// standard deviations from the mean. `dtype`: floating, float32 where None; half floats are rounded from
+    /// float32.
     /// `key`: None draws one from the global generator.
     random function normal(
-        shape: Shape = (), mean: Number = 0.0, std: Number = 1.0; dtype: Dtype = float32,
+        shape: Shape = (), mean: Number = 0.0, std: Number = 1.0; dtype: MaybeDtype = None,
         key: Key = None, device: MaybeDevice = None, requires_grad: Bool = False,
     ) -> One {
-        floating("normal", dtype);
+        let dtype = floating("normal", dtype);
         let full = if dtype == DType::F64 { dtype } else { DType::F32 };
         let z = symmetric(key, full, shape_of(&shape, "normal")).erfinv();
         let y = z * (std.cast(full) * SQRT_2);
@@ -64,13 +65,13 @@ composite! {
     /// Random integers in [low, high), or [0, low) where `high` is None.
     ///
     /// Remainders of 64 random bits: no integer is more likely than another by more than the size of
-    /// the interval over 2⁶⁴. `key`: None draws one from the global generator. Raises ValueError for an
+    /// the interval over 2⁶⁴. `dtype`: int64 where None. `key`: None draws one from the global generator. Raises ValueError for an
     /// empty interval, OverflowError where `dtype` does not hold it.
     random function integers(
-        low: Int, high: MaybeInt = None, shape: Shape = (); dtype: Dtype = int64, key: Key = None,
+        low: Int, high: MaybeInt = None, shape: Shape = (); dtype: MaybeDtype = None, key: Key = None,
         device: MaybeDevice = None,
     ) -> One {
-        let op = "integers";
+        let (op, dtype) = ("integers", dtype.unwrap_or(DType::I64));
         if !dtype.is_int() {
             throw(error::bad_dtype(op, "the result", dtype, "an integer"));
         }
@@ -176,10 +177,13 @@ fn top<'e>(op: &str, key: Expr<'e>, dtype: DType, digits: i32, shape: Shape) -> 
     bits.bitwise_right_shift(bits.scalar(8 * dtype.size() as i64 - i64::from(digits)))
 }
 
-fn floating(op: &str, dtype: DType) {
+/// A floating dtype, float32 by default.
+fn floating(op: &str, dtype: Option<DType>) -> DType {
+    let dtype = dtype.unwrap_or(DType::F32);
     if !dtype.is_float() {
         throw(error::bad_dtype(op, "the result", dtype, "floating"));
     }
+    dtype
 }
 
 /// Refuses bounds in the wrong order, as far as they are known.
