@@ -449,7 +449,6 @@ SAMPLES = {
         "x(4, 3), x(4, 3, low=0.1, high=0.5), label_smoothing=0.1",
         "x(4, 3), i(4, n=3), x(3, low=0.5), ignore_index=0",
         'x(4, 3, 2), i(4, 2, n=3), x(3, low=0.5), reduction="sum", label_smoothing=0.2',
-        "x(3), wg.asarray(1)",
     ],
     "nn.nll_loss": ["x(4, 3), i(4, n=3)",
                     "x(4, 3, 2), i(4, 2, n=3), x(3, low=0.5), ignore_index=1"],
