@@ -326,7 +326,6 @@ REFERENCES = {
     "round": np.round,
     "erfinv": np.vectorize(erfinv_of, otypes=["float64"]),
     "sigmoid": sigmoid,
-    "log_sigmoid": lambda x: -softplus(-x),
     "logsumexp": logsumexp,
     "sort": ordered, "argsort": order, "topk": topk,
     "one_hot": lambda i, n: np.eye(n)[i],
@@ -480,7 +479,7 @@ SAMPLES = {
         "weight_decay=0.1, decoupled=True",
     ],
     "random.bernoulli": ["x(3, 4, low=1.0, high=1.0)", "x(2, low=0.0, high=0.0)"],
-    "random.categorical": ["x(3, 4) * 1000.0", "x(3, 4) * 1000.0, axis=0"],
+    "random.categorical": ["x(2, 5) * 1000.0", "x(2, 3, 2) * 1000.0, axis=1"],
     "nn.embedding": ["i(5, n=4), x(4, 3)"],
     "nn.dropout": ["x(3, 4), 0.0"],
     "nn.scaled_dot_product_attention": [

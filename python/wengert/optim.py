@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from wengert import _core
 from wengert._core import Tensor, asarray, float64, no_grad, sqrt, stack, zeros, zeros_like
 
 __all__ = [
@@ -21,9 +22,14 @@ __all__ = [
     "Optimizer",
     "Schedule",
     "StepSchedule",
+    "adam",
     "clip_grad_norm",
     "clip_grad_value",
+    "sgd",
 ]
+
+# Steps as functions of values: new parameters from old ones, with a gradient of their own.
+adam, sgd = _core.optim.adam, _core.optim.sgd
 
 Group = dict[str, Any]
 Parameters = Iterable[Tensor] | Iterable[Group]

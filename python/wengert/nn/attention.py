@@ -29,7 +29,7 @@ class MultiHeadAttention(Module):
         self.in_proj_bias = Parameter(zeros(3 * embed_dim, dtype=float32)) if bias else None
         self.out_proj = Linear(embed_dim, embed_dim, bias=bias)
         if self.out_proj.bias is not None:
-            self.out_proj.bias.assign(zeros(embed_dim, dtype=float32))
+            self.out_proj.bias = Parameter(zeros(embed_dim, dtype=float32))
 
     def forward(
         self,

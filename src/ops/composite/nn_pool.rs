@@ -145,7 +145,8 @@ impl Pool {
         (sum / ones.reduce(Reduction::Sum, &axes)).cast(dtype)
     }
 
-    /// The windows of `x`, and the axes of their elements.
+    /// The windows of `x`, and the axes of their elements, which come first: so runs along memory
+    /// stay as long as the axes that windows slide over.
     fn windows<'e>(&self, x: Expr<'e>, fill: f64) -> (Expr<'e>, Axes) {
         let (x, spatial) = (x.tensor(), self.size.len());
         if x.rank() < spatial {
@@ -158,7 +159,8 @@ impl Pool {
         };
         let rank = x.rank();
         let windows = self.padded(x, fill).emit(Op::Windows(Box::new(spec)));
-        (windows, (rank..rank + spatial).collect())
+        let first = windows.permute((rank..rank + spatial).chain(0..rank).collect());
+        (first, (0..spatial).collect())
     }
 
     fn padded<'e>(&self, x: Expr<'e>, fill: f64) -> Expr<'e> {
