@@ -6,9 +6,9 @@ use crate::dtype::DType;
 composite! {
     /// The same values in another dtype.
     ///
-    /// Floats become integers by truncation, saturating, NaN as 0; integers wrap; everything but zero
-    /// is True. The gradient of a cast between floats is cast back; others have none. Values never
-    /// change, so `copy` makes no difference.
+    /// Floats become integers by truncation, saturating, NaN as 0; integers wrap; everything but
+    /// zero is True. The gradient of a cast between floats is cast back; others have none. Values
+    /// never change, so `copy` makes no difference.
     ///
     /// >>> import wengert as wg
     /// >>> wg.tensor([1.7, -1.7]).astype(wg.int32).tolist()
@@ -60,8 +60,8 @@ composite! {
 
     /// Whether elements are equal within `atol + rtol * abs(b)`.
     ///
-    /// Equal infinities are close; NaN is close to nothing, except to NaN with `equal_nan`. Integers
-    /// are compared in float64.
+    /// Equal infinities are close; NaN is close to nothing, except to NaN with `equal_nan`.
+    /// Integers are compared in float64.
     top method isclose(
         a: Tensor, b: Tensor;
         rtol: Float = 1e-5, atol: Float = 1e-8, equal_nan: Bool = False,
@@ -77,8 +77,8 @@ composite! {
 
     /// Numbers in the place of NaN and infinities.
     ///
-    /// `posinf`, `neginf`: where None, the largest and smallest finite number of the dtype. Integers
-    /// stay as they are. Replaced elements have no gradient.
+    /// `posinf`, `neginf`: where None, the largest and smallest finite number of the dtype.
+    /// Integers stay as they are. Replaced elements have no gradient.
     top method nan_to_num(
         x: NumericTensor;
         nan: Float = 0.0, posinf: MaybeFloat = None, neginf: MaybeFloat = None,

@@ -95,9 +95,9 @@ composite! {
 
     /// Numbers from `start` up to, but not including, `stop`, `step` apart.
     ///
-    /// With one number, it is `stop` and the start is 0. `dtype`: where None, int64 for ints, float32
-    /// where a float is given. Floats are `start + i * step` in float64, then rounded to the dtype.
-    /// A step of 0 is an error; one that leads away from `stop` gives no elements.
+    /// With one number, it is `stop` and the start is 0. `dtype`: where None, int64 for ints,
+    /// float32 where a float is given. Floats are `start + i * step` in float64, then rounded to
+    /// the dtype. A step of 0 is an error; one that leads away from `stop` gives no elements.
     ///
     /// >>> import wengert as wg
     /// >>> wg.arange(2, 8, 2).tolist()
@@ -182,8 +182,8 @@ composite! {
 
     /// Indices as rows of zeros with a one at the index.
     ///
-    /// `x`: integers below `classes`; negative ones count from the end. The result has a last axis of
-    /// size `classes`. `dtype`: float32 where None. An index out of bounds is an `IndexError`.
+    /// `x`: integers below `classes`; negative ones count from the end. The result has a last axis
+    /// of size `classes`. `dtype`: float32 where None. An index out of bounds is an `IndexError`.
     ///
     /// >>> import wengert as wg
     /// >>> wg.one_hot(wg.tensor([0, 2]), 3).tolist()

@@ -11,9 +11,9 @@ use crate::shape::Dim;
 composite! {
     /// Running sum along an axis.
     ///
-    /// `axis`: may be None for a tensor of rank 1. `include_initial`: whether a 0 comes first, so that
-    /// the axis grows by one. Integers and bools are summed in int64 (uint64 for unsigned) where
-    /// `dtype` is None.
+    /// `axis`: may be None for a tensor of rank 1. `include_initial`: whether a 0 comes first, so
+    /// that the axis grows by one. Integers and bools are summed in int64 (uint64 for unsigned)
+    /// where `dtype` is None.
     ///
     /// >>> import wengert as wg
     /// >>> wg.cumulative_sum(wg.tensor([1, 2, 3])).tolist()
@@ -29,9 +29,9 @@ composite! {
 
     /// Running product along an axis.
     ///
-    /// `axis`: may be None for a tensor of rank 1. `include_initial`: whether a 1 comes first, so that
-    /// the axis grows by one. Integers and bools are multiplied in int64 (uint64 for unsigned) where
-    /// `dtype` is None.
+    /// `axis`: may be None for a tensor of rank 1. `include_initial`: whether a 1 comes first, so
+    /// that the axis grows by one. Integers and bools are multiplied in int64 (uint64 for unsigned)
+    /// where `dtype` is None.
     top method cumulative_prod(
         x: Tensor, axis: MaybeInt = None; dtype: MaybeDtype = None, include_initial: Bool = False,
     ) -> One {

@@ -1,8 +1,8 @@
 //! Einstein summation: products over named axes.
 //!
 //! A term is an operand and one label for each of its axes. Axes with repeated labels become
-//! diagonals, labels that nobody else needs are summed, and the terms are joined from left to right,
-//! each time by one contraction.
+//! diagonals, labels that nobody else needs are summed, and the terms are joined from left to
+//! right, each time by one contraction.
 
 use super::movement::diagonal_of;
 use super::promoted;
@@ -14,11 +14,11 @@ use crate::shape::{Axes, Dim, Shape};
 composite! {
     /// Sum of products over named axes (Einstein's convention).
     ///
-    /// `subscripts`: a letter for each axis of each operand, separated by commas, and after `->` those
-    /// of the result; letters that the result lacks are summed. Without `->` the result has the
-    /// letters that occur once, in alphabetical order. A letter that one operand has twice means its
-    /// diagonal. `...` stands for further axes, which broadcast. Operands are joined from left to
-    /// right.
+    /// `subscripts`: a letter for each axis of each operand, separated by commas, and after `->`
+    /// those of the result; letters that the result lacks are summed. Without `->` the result has
+    /// the letters that occur once, in alphabetical order. A letter that one operand has twice
+    /// means its diagonal. `...` stands for further axes, which broadcast. Operands are joined from
+    /// left to right.
     ///
     /// >>> import wengert as wg
     /// >>> wg.einsum("ij,j->i", wg.tensor([[1, 2], [3, 4]]), wg.tensor([1, 1])).tolist()

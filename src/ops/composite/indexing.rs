@@ -44,8 +44,8 @@ composite! {
 
     /// `x` with elements along `axis` replaced: `out[…, indices[…, i, …], …] = values[…, i, …]`.
     ///
-    /// `x` and `indices` have one rank; `indices` broadcasts outside `axis`, `values` to `indices`. Of
-    /// several values for one place the last stays, and it alone has a gradient.
+    /// `x` and `indices` have one rank; `indices` broadcasts outside `axis`, `values` to `indices`.
+    /// Of several values for one place the last stays, and it alone has a gradient.
     top method put_along_axis(
         x: Tensor, indices: IntTensor, values: Tensor, axis: Int = -1,
     ) -> One {
@@ -69,7 +69,8 @@ composite! {
             throw(error::bad_rank("index_add", "index", 1, index.shape()));
         }
         let order = axis_first(x.rank(), x.axis(axis, "index_add"));
-        let aligned = if values.rank() == x.rank() { values.permute(order.clone()) } else { values };
+        let same = values.rank() == x.rank();
+        let aligned = if same { values.permute(order.clone()) } else { values };
         let index = index.cast(DType::I64);
         let sum = x.permute(order.clone()).scatter(ScatterMode::Add, aligned, &[index]);
         sum.permute(inverse(&order))

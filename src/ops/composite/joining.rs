@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::movement::flattened;
 use super::{count_of, promoted, shape_of};
-use crate::dtype::Class;
+use crate::dtype::{Class, Scalar};
 use crate::error;
 use crate::ops::declare::Whole;
 use crate::ops::emit::{Expr, OrThrow, throw};
@@ -60,7 +60,9 @@ composite! {
         let axis = x.axis(axis, "split");
         let sizes = match sections {
             Whole::One(n) => equal_parts(x, count_of(n, 1, "sections", "split"), axis),
-            Whole::Many(sizes) => sizes.iter().map(|&n| count_of(n, 0, "a size", "split")).collect(),
+            Whole::Many(sizes) => {
+                sizes.iter().map(|&n| count_of(n, 0, "a size", "split")).collect()
+            }
         };
         parts(x, &sizes, axis, "split")
     }
@@ -113,7 +115,8 @@ composite! {
 
     /// The whole tensor repeated along each axis.
     ///
-    /// `repetitions`: counts for the last axes; where there are more, the tensor gets new first axes.
+    /// `repetitions`: counts for the last axes; where there are more, the tensor gets new first
+    /// axes.
     ///
     /// >>> import wengert as wg
     /// >>> wg.tile(wg.tensor([1, 2]), 2).tolist()
@@ -135,17 +138,19 @@ composite! {
 
     /// A tensor with a border of one value.
     ///
-    /// `widths`: an int for all sides, a pair (before, after) for all axes, or a pair for each axis.
+    /// `widths`: an int for all sides, a pair (before, after) for all axes, or a pair for each
+    /// axis.
     ///
     /// >>> import wengert as wg
     /// >>> wg.pad(wg.tensor([1, 2]), (1, 2)).tolist()
     /// [0, 1, 2, 0, 0]
     top function pad(x: Tensor, widths: Pairs; value: Number = 0) -> One {
         let x = x.tensor();
-        if let Some(number) = value.as_scalar() {
-            if !number.fits(x.dtype()) || (number.class() == Class::Float && !x.dtype().is_float()) {
-                throw(error::overflow("pad", number, x.dtype()));
-            }
+        let is_float = x.dtype().is_float();
+        let refused =
+            |v: &Scalar| !v.fits(x.dtype()) || (v.class() == Class::Float && !is_float);
+        if let Some(number) = value.as_scalar().filter(refused) {
+            throw(error::overflow("pad", number, x.dtype()));
         }
         padded(x, &borders(x, widths), value)
     }
@@ -153,7 +158,7 @@ composite! {
 
 fn equal_parts(x: Expr<'_>, n: usize, axis: usize) -> Vec<usize> {
     let size = x.size(axis).value();
-    if size % n != 0 {
+    if !size.is_multiple_of(n) {
         let facts = format!("axis {axis} of {} has size {size}, for {n} parts", x.shape());
         throw(error::bad_shape("split", "there are no equal parts", facts));
     }

@@ -136,7 +136,10 @@ composite! {
     top method roll(x: Tensor, shift: Ints, axis: Axes = None) -> One {
         match axis {
             Some(axis) => rolled_axes(x, &shift, &axis),
-            None => rolled_axes(flattened(x, 0, -1), &shift, &vec![0; shift.len()]).reshape(x.shape()),
+            None => {
+                let flat = flattened(x, 0, -1);
+                rolled_axes(flat, &shift, &vec![0; shift.len()]).reshape(x.shape())
+            }
         }
     }
 

@@ -13,14 +13,16 @@ use crate::shape::{Axes, Dim, Shape};
 composite! {
     /// Position of the largest element (int64): the first of equal ones; NaN wins.
     ///
-    /// `axis`: where None, the position among all elements in C order. Of no elements it is an error.
+    /// `axis`: where None, the position among all elements in C order. Of no elements it is an
+    /// error.
     top method argmax(x: Tensor, axis: MaybeInt = None; keepdims: Bool = False) -> One {
         position(x, ArgReduction::Max, axis, keepdims, "argmax")
     }
 
     /// Position of the smallest element (int64): the first of equal ones; NaN wins.
     ///
-    /// `axis`: where None, the position among all elements in C order. Of no elements it is an error.
+    /// `axis`: where None, the position among all elements in C order. Of no elements it is an
+    /// error.
     top method argmin(x: Tensor, axis: MaybeInt = None; keepdims: Bool = False) -> One {
         position(x, ArgReduction::Min, axis, keepdims, "argmin")
     }
@@ -62,7 +64,8 @@ composite! {
 
     /// Where to insert values so that a sorted vector stays in order (int64).
     ///
-    /// `sorted`: ascending, rank 1. `side`: "left" inserts before equal elements, "right" after them.
+    /// `sorted`: ascending, rank 1. `side`: "left" inserts before equal elements, "right" after
+    /// them.
     ///
     /// >>> import wengert as wg
     /// >>> wg.searchsorted(wg.tensor([1.0, 2.0, 3.0]), wg.tensor([2.0, 5.0])).tolist()
@@ -79,16 +82,16 @@ composite! {
 
     /// Middle value: the mean of the two middle ones of an even count.
     ///
-    /// `axis`: an axis, a tuple of axes, or None for all. Integers and bools are computed in float32.
-    /// NaN anywhere gives NaN; of no elements it is an error.
+    /// `axis`: an axis, a tuple of axes, or None for all. Integers and bools are computed in
+    /// float32. NaN anywhere gives NaN; of no elements it is an error.
     top method median(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One {
         at_fraction(x, 0.5, axis.as_deref(), keepdims, "median")
     }
 
     /// The value below which a fraction `q` of the elements lies, interpolated linearly.
     ///
-    /// `q`: between 0 and 1. `axis`: an axis, a tuple of axes, or None for all. Integers and bools are
-    /// computed in float32. NaN anywhere gives NaN; of no elements it is an error.
+    /// `q`: between 0 and 1. `axis`: an axis, a tuple of axes, or None for all. Integers and bools
+    /// are computed in float32. NaN anywhere gives NaN; of no elements it is an error.
     top method quantile(x: Tensor, q: Float, axis: Axes = None; keepdims: Bool = False) -> One {
         if !(0.0..=1.0).contains(&q) {
             throw(error::bad_value("quantile", "q must be between 0 and 1", format!("got {q:?}")));

@@ -72,7 +72,10 @@ composite! {
         let both = promoted(&[a, b], "cross");
         let shape = both[0].shape().broadcast(&both[1].shape(), "cross").or_throw();
         let axis = shape.axis(axis, "cross").or_throw();
-        if both.iter().any(|x| x.rank() + axis < shape.rank() || x.size(x.rank() + axis - shape.rank()) != 3) {
+        // Counted from the right, since broadcasting aligns there.
+        let back = shape.rank() - axis;
+        let is_vector = |x: &Expr<'_>| x.rank() >= back && x.size(x.rank() - back) == 3;
+        if !both.iter().all(is_vector) {
             let facts = format!("{} and {}", a.shape(), b.shape());
             throw(error::bad_shape("cross", "the axis must have size 3", facts));
         }

@@ -27,8 +27,8 @@ composite! {
 
     /// Product of elements.
     ///
-    /// `axis`: an axis, a tuple of axes, or None for all. Integers and bools are multiplied in int64
-    /// (uint64 for unsigned) where `dtype` is None. An empty product is 1.
+    /// `axis`: an axis, a tuple of axes, or None for all. Integers and bools are multiplied in
+    /// int64 (uint64 for unsigned) where `dtype` is None. An empty product is 1.
     top method prod(
         x: Tensor, axis: Axes = None; keepdims: Bool = False, dtype: MaybeDtype = None,
     ) -> One {
@@ -38,16 +38,16 @@ composite! {
 
     /// Largest element; NaN wins.
     ///
-    /// `axis`: an axis, a tuple of axes, or None for all. Of no elements it is an error. The gradient
-    /// is shared equally among equal largest elements.
+    /// `axis`: an axis, a tuple of axes, or None for all. Of no elements it is an error. The
+    /// gradient is shared equally among equal largest elements.
     top method max(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One {
         reduce(x, Reduction::Max, axis.as_deref(), keepdims, "max")
     }
 
     /// Smallest element; NaN wins.
     ///
-    /// `axis`: an axis, a tuple of axes, or None for all. Of no elements it is an error. The gradient
-    /// is shared equally among equal smallest elements.
+    /// `axis`: an axis, a tuple of axes, or None for all. Of no elements it is an error. The
+    /// gradient is shared equally among equal smallest elements.
     top method min(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One {
         reduce(x, Reduction::Min, axis.as_deref(), keepdims, "min")
     }
@@ -76,8 +76,8 @@ composite! {
 
     /// Arithmetic mean.
     ///
-    /// `axis`: an axis, a tuple of axes, or None for all. Integers and bools are averaged in float32.
-    /// The mean of no elements is NaN.
+    /// `axis`: an axis, a tuple of axes, or None for all. Integers and bools are averaged in
+    /// float32. The mean of no elements is NaN.
     ///
     /// >>> import wengert as wg
     /// >>> wg.mean(wg.tensor([1, 2])).item()
@@ -90,9 +90,9 @@ composite! {
 
     /// Variance: the mean of squared distances from the mean.
     ///
-    /// `axis`: an axis, a tuple of axes, or None for all. The sum of squares is divided by the count
-    /// less `correction` (0: of a population; 1: estimated from a sample). Integers and bools are
-    /// computed in float32.
+    /// `axis`: an axis, a tuple of axes, or None for all. The sum of squares is divided by the
+    /// count less `correction` (0: of a population; 1: estimated from a sample). Integers and bools
+    /// are computed in float32.
     top method var(
         x: Tensor, axis: Axes = None; correction: Float = 0.0, keepdims: Bool = False,
     ) -> One {
@@ -137,8 +137,8 @@ composite! {
     /// Length of a vector: `sum(abs(x) ** ord) ** (1 / ord)`.
     ///
     /// `axis`: an axis, a tuple of axes, or None for all. `ord`: inf gives the largest and -inf the
-    /// smallest absolute value, 0 counts the elements that are not zero. The gradient of the Euclidean
-    /// norm at the zero vector is 0.
+    /// smallest absolute value, 0 counts the elements that are not zero. The gradient of the
+    /// Euclidean norm at the zero vector is 0.
     ///
     /// >>> import wengert as wg
     /// >>> wg.vector_norm(wg.tensor([3.0, 4.0])).item()
