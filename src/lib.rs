@@ -3,6 +3,7 @@
 //! The modules stand bottom-up: each names only modules above it in this list (a test enforces it).
 
 pub mod error;
+pub mod site;
 
 pub mod dtype;
 pub mod shape;
@@ -23,6 +24,10 @@ pub mod tile;
 pub mod ops;
 
 pub mod cpu;
+
+pub mod graph;
+pub mod passes;
+pub mod schedule;
 
 pub mod engine;
 

@@ -18,7 +18,7 @@ mod samples;
 pub mod scan;
 pub mod sort;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 pub use create::threefry;
 pub use execute::*;
 pub mod window;

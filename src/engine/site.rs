@@ -1,18 +1,11 @@
-//! Provenance: the Python line that made a node, as two small integers.
+//! Where sites come from, and how they are spelled.
 //!
 //! The engine only stores sites. Who knows about frames (the Python border) installs a provider.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
 
-/// A code object (by its number in the border's table) and an instruction offset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Site {
-    /// Number of the code object; 0 is unknown
-    pub code: u32,
-    /// Offset of the instruction
-    pub offset: u32,
-}
+pub use crate::site::Site;
 
 /// Finds the running line, and spells a site as `file.py:12`.
 pub struct Provider {

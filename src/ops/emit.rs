@@ -42,6 +42,8 @@ pub trait Emit {
     }
     /// Whether a composite with a gradient or kernel of its own stays one node here.
     fn keeps(&self, composite: &'static Composite) -> bool;
+    /// A formula looks at a number instead of passing it on: what it emits may depend on it.
+    fn looks_at(&self, _: Scalar) {}
 }
 
 /// Leaves the running formula with an error.
@@ -103,10 +105,13 @@ impl<'e> Expr<'e> {
         self.arg
     }
 
-    /// The number, if this is one.
+    /// The number, if this is one, for formulas that depend on its value.
     pub fn as_scalar(self) -> Option<Scalar> {
         match self.arg {
-            Arg::Scalar(value) => Some(value),
+            Arg::Scalar(value) => {
+                self.cx.looks_at(value);
+                Some(value)
+            }
             Arg::Node(_) => None,
         }
     }

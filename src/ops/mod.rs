@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 pub mod attributes;
+pub mod batch;
 #[macro_use]
 pub mod declare;
 pub mod composite;

@@ -43,6 +43,14 @@ pub struct SliceAxis {
     pub size: Dim,
 }
 
+impl SliceAxis {
+    /// The largest index taken; of no elements it means nothing.
+    pub fn last(&self) -> usize {
+        let steps = self.size.value().saturating_sub(1) as isize;
+        self.start.max(self.start.wrapping_add_signed(steps * self.step))
+    }
+}
+
 /// What a node computes from its operands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Op {

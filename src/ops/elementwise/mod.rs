@@ -192,9 +192,9 @@ impl Elementwise {
         }
         let operands: smallvec::SmallVec<[_; 3]> = args
             .iter()
-            .map(|x| match x.as_scalar() {
-                Some(value) => (None, Some(value)),
-                None => (Some(x.dtype()), None),
+            .map(|x| match x.arg() {
+                Arg::Scalar(value) => (None, Some(value)),
+                Arg::Node(_) => (Some(x.dtype()), None),
             })
             .collect();
         let dtype = self.promote(&operands).or_throw();

@@ -1,0 +1,125 @@
+use super::*;
+use crate::dtype::DType;
+use crate::ops::attributes::Reduction;
+use crate::ops::elementwise::arithmetic::{add, multiply};
+use crate::shape::{Dim, Shape};
+
+fn ty(sizes: &[usize]) -> Type {
+    Type::new(DType::F32, Shape::of(sizes))
+}
+
+/// `sum(x * 2 * s + x, axis 1)` over float32 (2, 3).
+fn sample() -> Graph {
+    let graph = Graph::new();
+    graph.at(Site { code: 1, offset: 12 });
+    let x = graph.input(ty(&[2, 3]));
+    let number = graph.number();
+    let s = Expr::new(&graph, number);
+    let x = Expr::new(&graph, Arg::Node(x));
+    graph.build(|| smallvec::smallvec![(x * 2.0 * s + x).reduce(Reduction::Sum, &[1])]).unwrap();
+    graph
+}
+
+#[test]
+fn a_graph_prints_one_line_a_node() {
+    let text = sample().print(|site| Some(format!("file.py:{}", site.offset)));
+    let want = "\
+%0 = input: float32 (2, 3)  # file.py:12
+%1 = multiply(%0, 2.0): float32 (2, 3)  # file.py:12
+%2 = multiply(%1, #0): float32 (2, 3)  # file.py:12
+%3 = add(%2, %0): float32 (2, 3)  # file.py:12
+%4 = sum(%3, axis=(1,)): float32 (2,)  # file.py:12
+return %4
+";
+    assert_eq!(text, want);
+}
+
+#[test]
+fn looking_at_a_number_is_noticed_and_passing_it_on_is_not() {
+    let graph = sample();
+    assert!(!graph.looked());
+    let _ = Expr::new(&graph, graph.number()).as_scalar();
+    assert!(graph.looked());
+}
+
+#[test]
+fn numbers_are_told_from_every_other_float() {
+    let graph = Graph::new();
+    for i in 0..3 {
+        let Arg::Scalar(value) = graph.number() else { panic!("a number is a scalar") };
+        assert_eq!(number_of(value), Some(i));
+    }
+    for x in [0.0, -1.5, f64::INFINITY, f64::NAN, -f64::NAN, f64::MAX] {
+        assert_eq!(number_of(Scalar::Float(x)), None);
+    }
+}
+
+#[test]
+fn verify_passes_what_emission_builds() {
+    sample().verify().unwrap();
+    Graph::new().verify().unwrap();
+}
+
+/// Breaks the sample's nodes and gives what verify says.
+fn broken(breakage: impl FnOnce(&mut Vec<Node>)) -> String {
+    let graph = sample();
+    breakage(&mut graph.nodes.borrow_mut());
+    let error = graph.verify().unwrap_err();
+    assert_eq!(error.code(), "bad_graph");
+    error.message().to_string()
+}
+
+#[test]
+fn verify_catches_broken_graphs() {
+    let later = broken(|nodes| nodes[3].args[0] = Arg::Node(Id(3)));
+    assert!(later.contains("node %3 (add)") && later.contains("does not stand before it: %3"));
+    let shape = broken(|nodes| nodes[1].ty.shape = Shape::of(&[3, 2]));
+    assert!(shape.contains("wrong type: float32 (3, 2) instead of float32 (2, 3)"), "{shape}");
+    let dtype = broken(|nodes| nodes[0].ty.dtype = DType::F64);
+    assert!(dtype.contains("node %1 (multiply)"), "{dtype}");
+    let count = broken(|nodes| drop(nodes[1].args.pop()));
+    assert!(count.contains("wrong count of operands: 1"), "{count}");
+    let arity = broken(|nodes| nodes[4].kind = Kind::Op(Op::Map(&add)));
+    assert!(arity.contains("wrong count"), "{arity}");
+    let axis = broken(|nodes| {
+        nodes[4].kind = Kind::Op(Op::Reduce(Reduction::Sum, SmallVec::from_slice(&[2])));
+    });
+    assert!(axis.contains("attributes do not fit"), "{axis}");
+    let input = broken(|nodes| nodes[0].args.push(Arg::Scalar(Scalar::Int(1))));
+    assert!(input.contains("an input has operands"), "{input}");
+    let numbers = broken(|nodes| {
+        nodes[1].kind = Kind::Op(Op::Map(&multiply));
+        nodes[1].args = SmallVec::from_slice(&[Arg::Scalar(Scalar::Int(1)); 2]);
+    });
+    assert!(numbers.contains("only numbers"), "{numbers}");
+    let graph = sample();
+    graph.output(Id(9));
+    assert!(graph.verify().unwrap_err().message().contains("a result does not exist: %9"));
+}
+
+#[test]
+fn verify_checks_slices_and_products() {
+    use crate::ops::op::SliceAxis;
+    let graph = Graph::new();
+    let x = Expr::new(&graph, Arg::Node(graph.input(ty(&[4, 3]))));
+    let axis = |start, step, n: usize| SliceAxis { start, step, size: Dim::new(n) };
+    let _ = x.emit(Op::Slice([axis(3, -1, 4), axis(0, 2, 2)].into()));
+    graph.verify().unwrap();
+    for outside in [axis(1, 1, 4), axis(2, -1, 4), axis(0, 2, 3)] {
+        let graph = Graph::new();
+        let x = Expr::new(&graph, Arg::Node(graph.input(ty(&[4, 3]))));
+        let _ = x.emit(Op::Slice([outside, axis(0, 1, 3)].into()));
+        assert!(graph.verify().is_err(), "{outside:?}");
+    }
+}
+
+#[test]
+fn a_million_nodes_are_built_checked_and_dropped() {
+    let graph = Graph::new();
+    let mut x = Expr::new(&graph, Arg::Node(graph.input(ty(&[]))));
+    for _ in 0..1_000_000 {
+        x = x + 1.0;
+    }
+    graph.verify().unwrap();
+    assert_eq!(graph.len(), 1_000_001);
+}

@@ -1,0 +1,389 @@
+//! Batching: every op over one more axis, as formulas.
+//!
+//! [`Batching`] is an emission between a formula and another emission. The formula sees single
+//! examples; what goes below has an axis of all examples in front wherever a value depends on one.
+//! So a formula is batched by running it, composites by running their bodies, and a batch of batches
+//! by nesting.
+
+use std::cell::RefCell;
+
+use smallvec::SmallVec;
+
+use super::attributes::*;
+use super::declare::{Arguments, Composite};
+use super::emit::{Arg, Emit, Expr, Id, OrThrow, throw};
+use super::op::{Op, OperandType, SliceAxis, Type};
+use crate::dtype::{DType, Scalar};
+use crate::error;
+use crate::shape::{Axes, Dim, Shape};
+
+/// An operand of a batched op: what stands for it below.
+#[derive(Clone, Copy)]
+pub struct Batched<'e> {
+    /// The value of the emission below
+    pub x: Expr<'e>,
+    /// Whether axis 0 counts examples; if not, all examples share the value
+    pub mapped: bool,
+}
+
+/// A value the formula sees.
+struct Value {
+    below: Id,
+    mapped: bool,
+    /// Of one example
+    ty: Type,
+}
+
+/// The emission that batches.
+pub struct Batching<'e> {
+    below: &'e dyn Emit,
+    size: Dim,
+    values: RefCell<Vec<Value>>,
+}
+
+impl<'e> Batching<'e> {
+    /// Batches `size` examples into another emission.
+    pub fn new(below: &'e dyn Emit, size: Dim) -> Batching<'e> {
+        Batching { below, size, values: RefCell::default() }
+    }
+
+    /// Takes up a value of the emission below, whose axis 0 counts examples where `mapped`.
+    pub fn value(&self, below: Id, mapped: bool) -> Id {
+        let mut ty = self.below.ty(below);
+        if mapped {
+            ty.shape.dims_mut().remove(0);
+        }
+        self.push(Value { below, mapped, ty })
+    }
+
+    /// What stands below for a value, and whether it is mapped.
+    pub fn below(&self, id: Id) -> (Id, bool) {
+        let values = self.values.borrow();
+        let value = &values[id.0 as usize];
+        (value.below, value.mapped)
+    }
+
+    /// What stands below for a value, with an axis of examples in any case.
+    pub fn mapped(&self, id: Id) -> Id {
+        let (below, mapped) = self.below(id);
+        let x = Batched { x: Expr::new(self.below, Arg::Node(below)), mapped };
+        match x.spread(self.size).arg() {
+            Arg::Node(id) => id,
+            Arg::Scalar(_) => unreachable!("a value is a node"),
+        }
+    }
+
+    fn push(&self, value: Value) -> Id {
+        let mut values = self.values.borrow_mut();
+        values.push(value);
+        Id(values.len() as u32 - 1)
+    }
+
+    fn operand(&self, arg: Arg) -> Batched<'e> {
+        match arg {
+            Arg::Scalar(_) => Batched { x: Expr::new(self.below, arg), mapped: false },
+            Arg::Node(id) => {
+                let (below, mapped) = self.below(id);
+                Batched { x: Expr::new(self.below, Arg::Node(below)), mapped }
+            }
+        }
+    }
+
+    /// The type of one example's result.
+    fn infer(&self, op: &Op, args: &[Arg]) -> Type {
+        let values = self.values.borrow();
+        let types: SmallVec<[OperandType<'_>; 4]> = args
+            .iter()
+            .map(|arg| match *arg {
+                Arg::Scalar(value) => OperandType::Scalar(value),
+                Arg::Node(id) => {
+                    let ty = &values[id.0 as usize].ty;
+                    OperandType::Tensor(ty.dtype, &ty.shape)
+                }
+            })
+            .collect();
+        op.infer(&types).or_throw()
+    }
+}
+
+impl Emit for Batching<'_> {
+    fn emit(&self, op: Op, args: &[Arg]) -> Id {
+        if let Op::Call(call) = &op {
+            let arguments = Arguments { cx: self, attributes: &call.attributes, operands: args };
+            match (call.composite.body)(&arguments)[0].tensor().arg() {
+                Arg::Node(id) => return id,
+                Arg::Scalar(_) => unreachable!("a tensor is a node"),
+            }
+        }
+        let ty = self.infer(&op, args);
+        let operands: SmallVec<[Batched<'_>; 4]> =
+            args.iter().map(|&arg| self.operand(arg)).collect();
+        if !operands.iter().any(|x| x.mapped) {
+            let below: SmallVec<[Arg; 4]> = operands.iter().map(|x| x.x.arg()).collect();
+            return self.push(Value { below: self.below.emit(op, &below), mapped: false, ty });
+        }
+        let y = match self.size == 0 {
+            true => operands[0].x.scalar(0).full(ty.dtype, front(self.size, &ty.shape)),
+            false => op.batch(&operands, self.size, &ty),
+        };
+        match y.arg() {
+            Arg::Node(below) => self.push(Value { below, mapped: true, ty }),
+            Arg::Scalar(_) => unreachable!("an op's result is a node"),
+        }
+    }
+
+    fn ty(&self, id: Id) -> Type {
+        self.values.borrow()[id.0 as usize].ty.clone()
+    }
+
+    fn keeps(&self, _: &'static Composite) -> bool {
+        false
+    }
+
+    fn looks_at(&self, value: Scalar) {
+        self.below.looks_at(value);
+    }
+}
+
+/// A shape with one more axis in front.
+fn front(size: Dim, shape: &Shape) -> Shape {
+    std::iter::once(size).chain(shape.dims().iter().copied()).collect()
+}
+
+/// Axes behind one more.
+fn shift(axes: &[usize]) -> Axes {
+    axes.iter().map(|axis| axis + 1).collect()
+}
+
+/// A slice that takes all examples.
+fn shift_slice(size: Dim, at: &[SliceAxis]) -> Box<[SliceAxis]> {
+    let all = SliceAxis { start: 0, step: 1, size };
+    std::iter::once(all).chain(at.iter().copied()).collect()
+}
+
+impl<'e> Batched<'e> {
+    /// The rank of one example.
+    fn rank(self) -> usize {
+        self.x.rank() - usize::from(self.mapped)
+    }
+
+    /// With an axis of examples in any case.
+    fn spread(self, size: Dim) -> Expr<'e> {
+        let shape = self.x.shape();
+        if self.mapped { self.x } else { self.x.broadcast(front(size, &shape)) }
+    }
+
+    /// Of an example's rank `rank`: axes of size 1 behind that of the examples. What is shared
+    /// broadcasts as it is.
+    fn padded(self, rank: usize) -> Expr<'e> {
+        if !self.mapped || self.rank() == rank {
+            return self.x;
+        }
+        let shape = self.x.shape();
+        let ones = std::iter::repeat_n(Dim::ONE, rank - self.rank());
+        let dims = shape.dims();
+        self.x.reshape(
+            std::iter::once(dims[0]).chain(ones).chain(dims[1..].iter().copied()).collect(),
+        )
+    }
+}
+
+impl<'e> Expr<'e> {
+    /// Axis `from` moved to `to`, the others in order.
+    fn move_axis(self, from: usize, to: usize) -> Expr<'e> {
+        let mut axes: Axes = (0..self.rank()).filter(|&axis| axis != from).collect();
+        axes.insert(to, from);
+        self.permute(axes)
+    }
+
+    /// Axes `axis` and `axis + 1` as one.
+    fn merge(self, axis: usize) -> Expr<'e> {
+        let mut shape = self.shape();
+        let inner = shape.dims_mut().remove(axis + 1);
+        shape.dims_mut()[axis] = shape[axis] * inner;
+        self.reshape(shape)
+    }
+
+    /// Axis `axis` as two, the outer one of size `outer`.
+    fn split(self, axis: usize, outer: Dim) -> Expr<'e> {
+        let mut shape = self.shape();
+        shape.dims_mut()[axis] = shape[axis] / outer;
+        shape.dims_mut().insert(axis, outer);
+        self.reshape(shape)
+    }
+}
+
+impl Op {
+    /// The op on `size` examples at once, not all of whose operands are shared; the examples of the
+    /// result stand along axis 0. `ty` is the type of one example's result.
+    fn batch<'e>(&self, args: &[Batched<'e>], size: Dim, ty: &Type) -> Expr<'e> {
+        let x = args[0];
+        // Structural ops of one operand: it is the one that is mapped.
+        let same = |op: Op| x.x.emit(op);
+        match self {
+            Op::Map(_) => {
+                let rank = args.iter().map(|x| x.rank()).max().unwrap_or(0);
+                let args: SmallVec<[Arg; 3]> = args.iter().map(|x| x.padded(rank).arg()).collect();
+                x.x.emit_with(self.clone(), &args)
+            }
+            Op::Call(call) => {
+                let what = format!("{} reached a batching rule", call.composite.name);
+                throw(error::internal(what))
+            }
+            Op::Cast(_) | Op::Windows(_) | Op::Fold(..) => same(self.clone()),
+            Op::Reshape(shape) => x.x.reshape(front(size, shape)),
+            Op::Permute(axes) => x.x.permute(std::iter::once(0).chain(shift(axes)).collect()),
+            Op::Broadcast(shape) => x.padded(shape.rank()).broadcast(front(size, shape)),
+            Op::Slice(at) => same(Op::Slice(shift_slice(size, at))),
+            Op::Embed(shape, at) => batch_embed(args, size, shape, at),
+            Op::Update(at) => {
+                let x = x.spread(size);
+                let value = args[1].padded(at.len());
+                x.emit_with(Op::Update(shift_slice(size, at)), &[x.arg(), value.arg()])
+            }
+            Op::Concat(axis) => {
+                let parts: SmallVec<[Expr<'e>; 4]> = args.iter().map(|x| x.spread(size)).collect();
+                parts[0].concat(&parts, axis + 1)
+            }
+            Op::Gather => batch_gather(x, &args[1..], size),
+            Op::Scatter(mode) => batch_scatter(*mode, x, args[1], &args[2..], size),
+            Op::Reduce(kind, axes) => same(Op::Reduce(*kind, shift(axes))),
+            Op::ArgReduce(kind, axis) => same(Op::ArgReduce(*kind, axis + 1)),
+            Op::Cumulate { kind, axis, reverse } => {
+                same(Op::Cumulate { kind: *kind, axis: axis + 1, reverse: *reverse })
+            }
+            Op::Contract(spec) => batch_contract(spec, x, args[1]),
+            Op::Conv(role, spec) => batch_conv(*role, spec, x, args[1], size),
+            Op::Sort { axis, descending } => {
+                same(Op::Sort { axis: axis + 1, descending: *descending })
+            }
+            Op::ArgSort { axis, descending } => {
+                same(Op::ArgSort { axis: axis + 1, descending: *descending })
+            }
+            Op::TopK { k, axis, largest } => {
+                same(Op::TopK { k: *k, axis: axis + 1, largest: *largest })
+            }
+            Op::Fill(ty) => {
+                let value = x.x.cast(ty.dtype);
+                Batched { x: value, mapped: true }
+                    .padded(ty.shape.rank())
+                    .broadcast(front(size, &ty.shape))
+            }
+            // Without operands nothing is mapped.
+            Op::Iota(..) => x.x,
+            Op::RandomBits(_) => batch_random(x.x, size, ty),
+        }
+    }
+}
+
+fn batch_embed<'e>(args: &[Batched<'e>], size: Dim, shape: &Shape, at: &[SliceAxis]) -> Expr<'e> {
+    let (x, value) = (args[0], args[1]);
+    let (shape, at) = (front(size, shape), shift_slice(size, at));
+    if !value.mapped {
+        let x = x.spread(size);
+        return x.emit_with(Op::Embed(shape, at), &[x.arg(), value.x.arg()]);
+    }
+    // Each example has a border of its own.
+    let base = value.padded(shape.rank() - 1).broadcast(shape);
+    base.emit_with(Op::Update(at), &[base.arg(), x.padded(base.rank() - 1).arg()])
+}
+
+/// The index arrays of all examples together with one that counts examples, and the rank of their
+/// common shape for one example.
+fn batch_indices<'e>(indices: &[Batched<'e>], size: Dim) -> (SmallVec<[Expr<'e>; 4]>, usize) {
+    let rank = indices.iter().map(|i| i.rank()).max().unwrap_or(0);
+    let line = std::iter::once(size).chain(std::iter::repeat_n(Dim::ONE, rank)).collect();
+    let examples = indices[0].x.iota(DType::I64, line, 0);
+    (std::iter::once(examples).chain(indices.iter().map(|i| i.padded(rank))).collect(), rank)
+}
+
+fn batch_gather<'e>(x: Batched<'e>, indices: &[Batched<'e>], size: Dim) -> Expr<'e> {
+    let plain: SmallVec<[Expr<'e>; 4]> = indices.iter().map(|i| i.x).collect();
+    let any = indices.iter().any(|i| i.mapped);
+    match (x.mapped, any) {
+        (true, true) => x.x.gather(&batch_indices(indices, size).0),
+        (true, false) => {
+            // Examples behind the indexed axes, then back in front of the index's.
+            let rank = plain.iter().map(|i| i.rank()).max().unwrap_or(0);
+            x.x.move_axis(0, plain.len()).gather(&plain).move_axis(rank, 0)
+        }
+        (false, _) => x.x.gather(&batch_indices(indices, size).0[1..]),
+    }
+}
+
+fn batch_scatter<'e>(
+    mode: ScatterMode,
+    base: Batched<'e>,
+    values: Batched<'e>,
+    indices: &[Batched<'e>],
+    size: Dim,
+) -> Expr<'e> {
+    let base = base.spread(size);
+    let inner = base.rank() - 1 - indices.len();
+    if indices.iter().any(|i| i.mapped) {
+        let (indices, rank) = batch_indices(indices, size);
+        return base.scatter(mode, values.padded(rank + inner), &indices);
+    }
+    let plain: SmallVec<[Expr<'e>; 4]> = indices.iter().map(|i| i.x).collect();
+    let rank = plain.iter().map(|i| i.rank()).max().unwrap_or(0);
+    let values = match values.mapped {
+        true => values.padded(rank + inner).move_axis(0, rank),
+        false if values.rank() > inner => values.x.unsqueeze(values.rank() - inner),
+        false => values.x,
+    };
+    base.move_axis(0, plain.len()).scatter(mode, values, &plain).move_axis(plain.len(), 0)
+}
+
+fn batch_contract<'e>(spec: &Contraction, a: Batched<'e>, b: Batched<'e>) -> Expr<'e> {
+    let moved = |axes: &Axes, mapped: bool| if mapped { shift(axes) } else { axes.clone() };
+    let mut all = Contraction {
+        a_batch: moved(&spec.a_batch, a.mapped),
+        b_batch: moved(&spec.b_batch, b.mapped),
+        a_contract: moved(&spec.a_contract, a.mapped),
+        b_contract: moved(&spec.b_contract, b.mapped),
+    };
+    if a.mapped && b.mapped {
+        all.a_batch.insert(0, 0);
+        all.b_batch.insert(0, 0);
+        return a.x.contract(b.x, all);
+    }
+    // The examples are the first free axis of the one operand that has them.
+    let batches = spec.a_batch.len();
+    let before = if a.mapped { batches } else { a.rank() - spec.a_contract.len() };
+    a.x.contract(b.x, all).move_axis(before, 0)
+}
+
+/// Examples become more images where only the first operand differs, and more groups otherwise.
+fn batch_conv<'e>(
+    role: ConvRole,
+    spec: &ConvSpec,
+    a: Batched<'e>,
+    b: Batched<'e>,
+    size: Dim,
+) -> Expr<'e> {
+    if role != ConvRole::Weight && !b.mapped {
+        return a.x.merge(0).conv(role, b.x, Box::new(spec.clone())).split(0, size);
+    }
+    let (a, b) = (a.spread(size), b.spread(size));
+    // Images first, channels of all examples behind each other; weights of all examples likewise.
+    let images = |x: Expr<'e>| x.move_axis(0, 1).merge(1);
+    let groups = spec.groups * size.value();
+    let spec = Box::new(ConvSpec { groups, ..spec.clone() });
+    match role {
+        ConvRole::Output | ConvRole::Input => {
+            images(a).conv(role, b.merge(0), spec).split(1, size).move_axis(1, 0)
+        }
+        ConvRole::Weight => images(a).conv(role, images(b), spec).split(0, size),
+    }
+}
+
+/// Each example has its own key, so the numbers of one example are those it would draw alone.
+fn batch_random<'e>(keys: Expr<'e>, size: Dim, ty: &Type) -> Expr<'e> {
+    let parts: SmallVec<[Expr<'e>; 4]> = (0..size.value())
+        .map(|i| {
+            let key = keys.narrow(0, i, Dim::ONE).reshape(Shape::of(&[2]));
+            key.emit(Op::RandomBits(ty.clone())).unsqueeze(0)
+        })
+        .collect();
+    parts[0].concat(&parts, 0)
+}

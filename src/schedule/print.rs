@@ -1,0 +1,66 @@
+//! Plans as text: one line a step.
+
+use std::fmt::{self, Display, Write};
+
+use super::{Cut, Number, Operand, Plan, Source, Work};
+use crate::shape::Tuple;
+
+impl Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Input(i) => write!(f, "in{i}"),
+            Source::Slot(i) => write!(f, "s{i}"),
+        }
+    }
+}
+
+impl Display for Operand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Operand::Array(source) => source.fmt(f),
+            Operand::Number(Number::Constant(value)) => value.fmt(f),
+            Operand::Number(Number::Input(i)) => write!(f, "#{i}"),
+        }
+    }
+}
+
+impl Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cut::Result => f.write_str("result"),
+            Cut::Opaque(reader) => write!(f, "read by {reader}"),
+            Cut::Shape => f.write_str("read in another shape"),
+            Cut::Order => f.write_str("read with something computed from it"),
+            Cut::Size => f.write_str("full"),
+        }
+    }
+}
+
+impl Display for Plan {
+    /// `s2 = group of 3 (4, 5) (in0, s1, 2.0)  free s1  # read by sum` a line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for step in &self.steps {
+            let slots = |slots: &[u32]| {
+                let names: Vec<String> = slots.iter().map(|slot| format!("s{slot}")).collect();
+                names.join(", ")
+            };
+            let mut line = format!("{} = ", slots(&step.results));
+            match &step.work {
+                Work::Group(program, shape, _) => {
+                    write!(line, "group of {} {shape} ", program.instructions())?;
+                }
+                Work::Op(op) => line += op.name(),
+            }
+            let args: Vec<String> = step.args.iter().map(ToString::to_string).collect();
+            write!(line, "({})", args.join(", "))?;
+            if !step.last.is_empty() {
+                write!(line, "  free {}", slots(&step.last))?;
+            }
+            if let Work::Group(..) = step.work {
+                write!(line, "  # {}", step.cut)?;
+            }
+            writeln!(f, "{line}")?;
+        }
+        writeln!(f, "return {}", Tuple(&self.outputs))
+    }
+}
