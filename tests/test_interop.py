@@ -241,7 +241,7 @@ HOSTILE = {
     "too many elements": ({"shape": (1 << 40, 1 << 40)}, wg.ShapeError),
     "strides to nowhere": ({"strides": (1 << 62, 1)}, ValueError),
     "strides before nothing": ({"strides": (-(1 << 62), 1)}, ValueError),
-    "strides without end": ({"shape": (1 << 20, 1 << 20), "strides": (-(1 << 63),) * 2}, ValueError),
+    "strides without end": ({"shape": (9, 9), "strides": (-(1 << 63),) * 2}, ValueError),
     "an offset to nowhere": ({"byte_offset": (1 << 64) - 4}, ValueError),
     "misaligned": ({"byte_offset": 2}, ValueError),
 }
@@ -327,7 +327,7 @@ def entry(start, end, shape=(1,), dtype="F32"):
 def test_files_round_trip(tmp_path):
     path = tmp_path / "all.safetensors"
     tensors = {dtype: sample(dtype) for dtype in DTYPES}
-    tensors |= {"transposed": sample("float32").T, "empty": wg.zeros((0, 3)), "scalar": wg.tensor(2)}
+    tensors |= {"view": sample("int8").T, "empty": wg.zeros((0, 3)), "scalar": wg.tensor(2)}
     wg.save(tensors, path, metadata={"format": "pt", "größe": "µ"})
     loaded = wg.load(path)
     assert set(loaded) == set(tensors)
