@@ -5,7 +5,9 @@
 
 The table comes from the built library (`_core._op_table()`). What no table holds, the tensor's
 own attributes and protocols, stands in `tools/core_stub.pyi`; its line `#: methods` is where the
-methods of the table go, and `#: functions` where the functions go.
+methods of the table go, `#: functions` where the functions go, `#: namespaces` where the modules of
+other namespaces are named. `tools/<namespace>_stub.pyi`, where there is one, does the same for such
+a module: it goes before the functions.
 
 A row of the table is a dict:
 
@@ -42,11 +44,12 @@ KINDS = {
     "composite": "Composites",
     "host": "On the host",
 }
-NAMESPACES = {"": "wengert", "nn": "wengert.nn", "random": "wengert.random"}
 
 
-def annotation(text):
-    """An annotation in a module where `bool` is a dtype."""
+def annotation(text, default=None):
+    """An annotation in a module where `bool` is a dtype; a default of None is allowed for."""
+    if default == "None" and "None" not in text:
+        text += " | None"
     return re.sub(r"\bbool\b", "_bool", text)
 
 
@@ -60,7 +63,8 @@ def parameters(op, method=False, typed=True):
         if p["keyword_only"] and "*" not in out:
             out.append("*")
         equals = " = " if typed else "="
-        text = f"{p['name']}: {annotation(p['annotation'])}" if typed else p["name"]
+        kind = annotation(p["annotation"], p["default"])
+        text = f"{p['name']}: {kind}" if typed else p["name"]
         out.append(text if p["default"] is None else f"{text}{equals}{p['default']}")
     return out
 
@@ -74,6 +78,18 @@ def definition(op, method=False, indent=""):
     return textwrap.indent(f"{head}\n{textwrap.indent(body, '    ')}\n", indent, str.strip)
 
 
+def dtypes_in(table, space):
+    """The dtypes that are defaults of a namespace's parameters."""
+    params = [p for op in table if op["namespace"] == space for p in op["params"]]
+    return sorted({p["default"] for p in params if p["kind"] == "DType"} - {None})
+
+
+def exports(module):
+    """What `from module import *` brings."""
+    names = "".join(f"    {name!r},\n" for name in sorted(set(module.__all__)))
+    return f"__all__ = [\n{names}]\n\n"
+
+
 def stub(table):
     """The text of each stub file, by path."""
     frame = (ROOT / "tools" / "core_stub.pyi").read_text()
@@ -84,11 +100,17 @@ def stub(table):
     }
     main = frame.replace("    #: methods\n", "\n".join(methods))
     main = main.replace("#: functions\n", "\n".join(functions.pop("")))
-    files = {STUBS / "__init__.pyi": f"# {NOTE}\n{main}"}
+    spaces = "".join(f"from wengert._core import {space} as {space}\n" for space in functions)
+    spaces += "\n" + exports(_core).rstrip()
+    files = {STUBS / "__init__.pyi": f"# {NOTE}\n{main.replace('#: namespaces', spaces)}"}
     for space, texts in functions.items():
+        used = ["ArrayLike", "Axes", "Device", "DType", "Scalar", "Tensor"]
+        used = ", ".join(used + dtypes_in(table, space))
         head = f"# {NOTE}\nfrom builtins import bool as _bool\n"
-        head += "from collections.abc import Sequence\n\n"
-        head += "from wengert._core import ArrayLike, Axes, DType, Scalar, Tensor\n\n"
+        head += f"from collections.abc import Sequence\n\nfrom wengert._core import {used}\n\n"
+        head += exports(getattr(_core, space))
+        frame = ROOT / "tools" / f"{space}_stub.pyi"
+        head += frame.read_text() if frame.exists() else ""
         files[STUBS / f"{space}.pyi"] = head + "\n".join(texts)
     return files
 
@@ -113,7 +135,7 @@ def docs(table):
     order = list(KINDS)
     spaces = sorted({op["namespace"] for op in table}, key=lambda s: (s != "", s))
     for space in spaces:
-        out += [f"## {NAMESPACES.get(space, 'wengert.' + space)}", ""]
+        out += [f"## {'.'.join(['wengert', space]).rstrip('.')}", ""]
         chosen = [op for op in table if op["namespace"] == space]
         chosen = [op for op in chosen if op["function"] or op["method"]]
         chosen.sort(key=lambda op: (order.index(op["kind"]), op["name"]))

@@ -35,6 +35,14 @@ _LAZY = {
 }
 _SUBMODULES = ("autodiff", "data", "io", "nn", "optim", "pytree", "random", "testing")
 
+# The same for type checkers, which the stub test compares with what is found.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from wengert import autodiff, data, io, nn, optim, pytree, random, testing  # noqa: F401
+    from wengert._info import __array_namespace_info__  # noqa: F401
+    from wengert.autodiff import Function, checkpoint, grad, value_and_grad, vjp  # noqa: F401
+    from wengert.io import load, save  # noqa: F401
+
 # What the package itself needs of the core.
 _INTERNAL = (
     "GradMode", "alias", "host_node", "safetensors_load", "safetensors_save", "tape_leaves"

@@ -231,7 +231,7 @@ def _record_packed(
 
     with no_grad():
         packed = concat([y.reshape(-1) for y in outputs])
-    return unpack(_core.host_node(packed, inputs, lambda g: tuple(pull(unpack(g))), name))
+    return unpack(_core.host_node(packed, inputs, lambda g: tuple(pull([*unpack(g)])), name))
 
 
 class Context:

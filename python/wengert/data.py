@@ -194,7 +194,7 @@ def progress(items: Iterable[Any], description: str | None = None, total: int | 
     The result is iterable; `set_postfix(loss=...)` shows figures beside the bar.
     """
     try:
-        from tqdm.auto import tqdm
+        from tqdm.auto import tqdm  # type: ignore[import-untyped]
     except ImportError:
         return _Plain(items)
     return tqdm(items, desc=description, total=total)

@@ -43,7 +43,7 @@ class Optimizer:
     """
 
     def __init__(self, params: Parameters, **defaults: Any) -> None:
-        given = list(params)
+        given: list[Any] = list(params)
         if not given:
             raise ValueError(f"{type(self).__name__}: there are no parameters")
         groups = given if isinstance(given[0], dict) else [{"params": given}]

@@ -6,6 +6,7 @@ a function needs and calls it.
 """
 
 from wengert import _core
+from wengert._core.nn import *  # noqa: F403
 from wengert.nn import init
 from wengert.nn.activations import (
     GELU,
@@ -101,5 +102,3 @@ __all__ = [
     "init",
 ]
 __all__ += _core.nn.__all__
-
-globals().update({name: getattr(_core.nn, name) for name in _core.nn.__all__})

@@ -311,6 +311,8 @@ class BatchNorm(Module):
             raise _core.ShapeError(
                 f"BatchNorm: input has shape {tuple(x.shape)}, wanted (N, {self.num_features}, ...)"
             )
+        mean: Tensor
+        var: Tensor
         if not self.training:
             mean, var = self.running_mean, self.running_var
         else:
@@ -328,7 +330,7 @@ class BatchNorm(Module):
             )
         with no_grad():
             self.num_batches_tracked += 1
-            part = self.momentum
+            part: float | Tensor | None = self.momentum
             if part is None:
                 part = 1.0 / self.num_batches_tracked.astype(self.running_mean.dtype)
             self.running_mean *= 1.0 - part
