@@ -456,13 +456,15 @@ class Tensor:
     def argmax(self, axis: int | None = None, *, keepdims: _bool = False) -> Tensor:
         """Position of the largest element (int64): the first of equal ones; NaN wins.
 
-        `axis`: where None, the position among all elements in C order. Of no elements it is an error.
+        `axis`: where None, the position among all elements in C order. Of no elements it is an
+        error.
         """
 
     def argmin(self, axis: int | None = None, *, keepdims: _bool = False) -> Tensor:
         """Position of the smallest element (int64): the first of equal ones; NaN wins.
 
-        `axis`: where None, the position among all elements in C order. Of no elements it is an error.
+        `axis`: where None, the position among all elements in C order. Of no elements it is an
+        error.
         """
 
     def argsort(self, axis: int = -1, *, descending: _bool = False, stable: _bool = True) -> Tensor:
@@ -480,9 +482,9 @@ class Tensor:
     def astype(self, dtype: DType, *, copy: _bool = True) -> Tensor:
         """The same values in another dtype.
 
-        Floats become integers by truncation, saturating, NaN as 0; integers wrap; everything but zero
-        is True. The gradient of a cast between floats is cast back; others have none. Values never
-        change, so `copy` makes no difference.
+        Floats become integers by truncation, saturating, NaN as 0; integers wrap; everything but
+        zero is True. The gradient of a cast between floats is cast back; others have none. Values
+        never change, so `copy` makes no difference.
 
         >>> import wengert as wg
         >>> wg.tensor([1.7, -1.7]).astype(wg.int32).tolist()
@@ -568,17 +570,17 @@ class Tensor:
     def cumulative_prod(self, axis: int | None = None, *, dtype: DType | None = None, include_initial: _bool = False) -> Tensor:
         """Running product along an axis.
 
-        `axis`: may be None for a tensor of rank 1. `include_initial`: whether a 1 comes first, so that
-        the axis grows by one. Integers and bools are multiplied in int64 (uint64 for unsigned) where
-        `dtype` is None.
+        `axis`: may be None for a tensor of rank 1. `include_initial`: whether a 1 comes first, so
+        that the axis grows by one. Integers and bools are multiplied in int64 (uint64 for unsigned)
+        where `dtype` is None.
         """
 
     def cumulative_sum(self, axis: int | None = None, *, dtype: DType | None = None, include_initial: _bool = False) -> Tensor:
         """Running sum along an axis.
 
-        `axis`: may be None for a tensor of rank 1. `include_initial`: whether a 0 comes first, so that
-        the axis grows by one. Integers and bools are summed in int64 (uint64 for unsigned) where
-        `dtype` is None.
+        `axis`: may be None for a tensor of rank 1. `include_initial`: whether a 0 comes first, so
+        that the axis grows by one. Integers and bools are summed in int64 (uint64 for unsigned)
+        where `dtype` is None.
 
         >>> import wengert as wg
         >>> wg.cumulative_sum(wg.tensor([1, 2, 3])).tolist()
@@ -686,8 +688,8 @@ class Tensor:
     def isclose(self, b: Tensor | ArrayLike, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: _bool = False) -> Tensor:
         """Whether elements are equal within `atol + rtol * abs(b)`.
 
-        Equal infinities are close; NaN is close to nothing, except to NaN with `equal_nan`. Integers
-        are compared in float64.
+        Equal infinities are close; NaN is close to nothing, except to NaN with `equal_nan`.
+        Integers are compared in float64.
         """
 
     def isfinite(self) -> Tensor:
@@ -760,8 +762,8 @@ class Tensor:
     def max(self, axis: Axes | None = None, *, keepdims: _bool = False) -> Tensor:
         """Largest element; NaN wins.
 
-        `axis`: an axis, a tuple of axes, or None for all. Of no elements it is an error. The gradient
-        is shared equally among equal largest elements.
+        `axis`: an axis, a tuple of axes, or None for all. Of no elements it is an error. The
+        gradient is shared equally among equal largest elements.
         """
 
     def maximum(self, b: Tensor | ArrayLike) -> Tensor:
@@ -773,8 +775,8 @@ class Tensor:
     def mean(self, axis: Axes | None = None, *, keepdims: _bool = False) -> Tensor:
         """Arithmetic mean.
 
-        `axis`: an axis, a tuple of axes, or None for all. Integers and bools are averaged in float32.
-        The mean of no elements is NaN.
+        `axis`: an axis, a tuple of axes, or None for all. Integers and bools are averaged in
+        float32. The mean of no elements is NaN.
 
         >>> import wengert as wg
         >>> wg.mean(wg.tensor([1, 2])).item()
@@ -784,15 +786,15 @@ class Tensor:
     def median(self, axis: Axes | None = None, *, keepdims: _bool = False) -> Tensor:
         """Middle value: the mean of the two middle ones of an even count.
 
-        `axis`: an axis, a tuple of axes, or None for all. Integers and bools are computed in float32.
-        NaN anywhere gives NaN; of no elements it is an error.
+        `axis`: an axis, a tuple of axes, or None for all. Integers and bools are computed in
+        float32. NaN anywhere gives NaN; of no elements it is an error.
         """
 
     def min(self, axis: Axes | None = None, *, keepdims: _bool = False) -> Tensor:
         """Smallest element; NaN wins.
 
-        `axis`: an axis, a tuple of axes, or None for all. Of no elements it is an error. The gradient
-        is shared equally among equal smallest elements.
+        `axis`: an axis, a tuple of axes, or None for all. Of no elements it is an error. The
+        gradient is shared equally among equal smallest elements.
         """
 
     def minimum(self, b: Tensor | ArrayLike) -> Tensor:
@@ -816,8 +818,8 @@ class Tensor:
     def nan_to_num(self, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
         """Numbers in the place of NaN and infinities.
 
-        `posinf`, `neginf`: where None, the largest and smallest finite number of the dtype. Integers
-        stay as they are. Replaced elements have no gradient.
+        `posinf`, `neginf`: where None, the largest and smallest finite number of the dtype.
+        Integers stay as they are. Replaced elements have no gradient.
         """
 
     def negative(self) -> Tensor:
@@ -849,22 +851,22 @@ class Tensor:
     def prod(self, axis: Axes | None = None, *, keepdims: _bool = False, dtype: DType | None = None) -> Tensor:
         """Product of elements.
 
-        `axis`: an axis, a tuple of axes, or None for all. Integers and bools are multiplied in int64
-        (uint64 for unsigned) where `dtype` is None. An empty product is 1.
+        `axis`: an axis, a tuple of axes, or None for all. Integers and bools are multiplied in
+        int64 (uint64 for unsigned) where `dtype` is None. An empty product is 1.
         """
 
     def put_along_axis(self, indices: Tensor | ArrayLike, values: Tensor | ArrayLike, axis: int = -1) -> Tensor:
         """`x` with elements along `axis` replaced: `out[…, indices[…, i, …], …] = values[…, i, …]`.
 
-        `x` and `indices` have one rank; `indices` broadcasts outside `axis`, `values` to `indices`. Of
-        several values for one place the last stays, and it alone has a gradient.
+        `x` and `indices` have one rank; `indices` broadcasts outside `axis`, `values` to `indices`.
+        Of several values for one place the last stays, and it alone has a gradient.
         """
 
     def quantile(self, q: float, axis: Axes | None = None, *, keepdims: _bool = False) -> Tensor:
         """The value below which a fraction `q` of the elements lies, interpolated linearly.
 
-        `q`: between 0 and 1. `axis`: an axis, a tuple of axes, or None for all. Integers and bools are
-        computed in float32. NaN anywhere gives NaN; of no elements it is an error.
+        `q`: between 0 and 1. `axis`: an axis, a tuple of axes, or None for all. Integers and bools
+        are computed in float32. NaN anywhere gives NaN; of no elements it is an error.
         """
 
     def rad2deg(self) -> Tensor:
@@ -1007,7 +1009,8 @@ class Tensor:
     def tile(self, repetitions: int | Sequence[int]) -> Tensor:
         """The whole tensor repeated along each axis.
 
-        `repetitions`: counts for the last axes; where there are more, the tensor gets new first axes.
+        `repetitions`: counts for the last axes; where there are more, the tensor gets new first
+        axes.
 
         >>> import wengert as wg
         >>> wg.tile(wg.tensor([1, 2]), 2).tolist()
@@ -1054,9 +1057,9 @@ class Tensor:
     def var(self, axis: Axes | None = None, *, correction: float = 0.0, keepdims: _bool = False) -> Tensor:
         """Variance: the mean of squared distances from the mean.
 
-        `axis`: an axis, a tuple of axes, or None for all. The sum of squares is divided by the count
-        less `correction` (0: of a population; 1: estimated from a sample). Integers and bools are
-        computed in float32.
+        `axis`: an axis, a tuple of axes, or None for all. The sum of squares is divided by the
+        count less `correction` (0: of a population; 1: estimated from a sample). Integers and bools
+        are computed in float32.
         """
 
     def vecdot(self, b: Tensor | ArrayLike, *, axis: int = -1) -> Tensor:
@@ -1066,8 +1069,8 @@ class Tensor:
         """Length of a vector: `sum(abs(x) ** ord) ** (1 / ord)`.
 
         `axis`: an axis, a tuple of axes, or None for all. `ord`: inf gives the largest and -inf the
-        smallest absolute value, 0 counts the elements that are not zero. The gradient of the Euclidean
-        norm at the zero vector is 0.
+        smallest absolute value, 0 counts the elements that are not zero. The gradient of the
+        Euclidean norm at the zero vector is 0.
 
         >>> import wengert as wg
         >>> wg.vector_norm(wg.tensor([3.0, 4.0])).item()
@@ -1229,9 +1232,9 @@ def any(x: Tensor | ArrayLike, axis: Axes | None = None, *, keepdims: _bool = Fa
 def arange(start: Scalar | Tensor, stop: Scalar | Tensor | None = None, step: Scalar | Tensor = 1, *, dtype: DType | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
     """Numbers from `start` up to, but not including, `stop`, `step` apart.
 
-    With one number, it is `stop` and the start is 0. `dtype`: where None, int64 for ints, float32
-    where a float is given. Floats are `start + i * step` in float64, then rounded to the dtype.
-    A step of 0 is an error; one that leads away from `stop` gives no elements.
+    With one number, it is `stop` and the start is 0. `dtype`: where None, int64 for ints,
+    float32 where a float is given. Floats are `start + i * step` in float64, then rounded to
+    the dtype. A step of 0 is an error; one that leads away from `stop` gives no elements.
 
     >>> import wengert as wg
     >>> wg.arange(2, 8, 2).tolist()
@@ -1241,13 +1244,15 @@ def arange(start: Scalar | Tensor, stop: Scalar | Tensor | None = None, step: Sc
 def argmax(x: Tensor | ArrayLike, axis: int | None = None, *, keepdims: _bool = False) -> Tensor:
     """Position of the largest element (int64): the first of equal ones; NaN wins.
 
-    `axis`: where None, the position among all elements in C order. Of no elements it is an error.
+    `axis`: where None, the position among all elements in C order. Of no elements it is an
+    error.
     """
 
 def argmin(x: Tensor | ArrayLike, axis: int | None = None, *, keepdims: _bool = False) -> Tensor:
     """Position of the smallest element (int64): the first of equal ones; NaN wins.
 
-    `axis`: where None, the position among all elements in C order. Of no elements it is an error.
+    `axis`: where None, the position among all elements in C order. Of no elements it is an
+    error.
     """
 
 def argsort(x: Tensor | ArrayLike, axis: int = -1, *, descending: _bool = False, stable: _bool = True) -> Tensor:
@@ -1265,9 +1270,9 @@ def asinh(x: Tensor | ArrayLike) -> Tensor:
 def astype(x: Tensor | ArrayLike, dtype: DType, *, copy: _bool = True) -> Tensor:
     """The same values in another dtype.
 
-    Floats become integers by truncation, saturating, NaN as 0; integers wrap; everything but zero
-    is True. The gradient of a cast between floats is cast back; others have none. Values never
-    change, so `copy` makes no difference.
+    Floats become integers by truncation, saturating, NaN as 0; integers wrap; everything but
+    zero is True. The gradient of a cast between floats is cast back; others have none. Values
+    never change, so `copy` makes no difference.
 
     >>> import wengert as wg
     >>> wg.tensor([1.7, -1.7]).astype(wg.int32).tolist()
@@ -1375,17 +1380,17 @@ def cumulative_min(x: Tensor | ArrayLike, axis: int | None = None) -> Tensor:
 def cumulative_prod(x: Tensor | ArrayLike, axis: int | None = None, *, dtype: DType | None = None, include_initial: _bool = False) -> Tensor:
     """Running product along an axis.
 
-    `axis`: may be None for a tensor of rank 1. `include_initial`: whether a 1 comes first, so that
-    the axis grows by one. Integers and bools are multiplied in int64 (uint64 for unsigned) where
-    `dtype` is None.
+    `axis`: may be None for a tensor of rank 1. `include_initial`: whether a 1 comes first, so
+    that the axis grows by one. Integers and bools are multiplied in int64 (uint64 for unsigned)
+    where `dtype` is None.
     """
 
 def cumulative_sum(x: Tensor | ArrayLike, axis: int | None = None, *, dtype: DType | None = None, include_initial: _bool = False) -> Tensor:
     """Running sum along an axis.
 
-    `axis`: may be None for a tensor of rank 1. `include_initial`: whether a 0 comes first, so that
-    the axis grows by one. Integers and bools are summed in int64 (uint64 for unsigned) where
-    `dtype` is None.
+    `axis`: may be None for a tensor of rank 1. `include_initial`: whether a 0 comes first, so
+    that the axis grows by one. Integers and bools are summed in int64 (uint64 for unsigned)
+    where `dtype` is None.
 
     >>> import wengert as wg
     >>> wg.cumulative_sum(wg.tensor([1, 2, 3])).tolist()
@@ -1424,11 +1429,11 @@ def divide(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
 def einsum(subscripts: str, operands: Sequence[Tensor | ArrayLike]) -> Tensor:
     """Sum of products over named axes (Einstein's convention).
 
-    `subscripts`: a letter for each axis of each operand, separated by commas, and after `->` those
-    of the result; letters that the result lacks are summed. Without `->` the result has the
-    letters that occur once, in alphabetical order. A letter that one operand has twice means its
-    diagonal. `...` stands for further axes, which broadcast. Operands are joined from left to
-    right.
+    `subscripts`: a letter for each axis of each operand, separated by commas, and after `->`
+    those of the result; letters that the result lacks are summed. Without `->` the result has
+    the letters that occur once, in alphabetical order. A letter that one operand has twice
+    means its diagonal. `...` stands for further axes, which broadcast. Operands are joined from
+    left to right.
 
     >>> import wengert as wg
     >>> wg.einsum("ij,j->i", wg.tensor([[1, 2], [3, 4]]), wg.tensor([1, 1])).tolist()
@@ -1546,8 +1551,8 @@ def inner(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
 def isclose(a: Tensor | ArrayLike, b: Tensor | ArrayLike, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: _bool = False) -> Tensor:
     """Whether elements are equal within `atol + rtol * abs(b)`.
 
-    Equal infinities are close; NaN is close to nothing, except to NaN with `equal_nan`. Integers
-    are compared in float64.
+    Equal infinities are close; NaN is close to nothing, except to NaN with `equal_nan`.
+    Integers are compared in float64.
     """
 
 def isfinite(x: Tensor | ArrayLike) -> Tensor:
@@ -1634,8 +1639,8 @@ def matrix_transpose(x: Tensor | ArrayLike) -> Tensor:
 def max(x: Tensor | ArrayLike, axis: Axes | None = None, *, keepdims: _bool = False) -> Tensor:
     """Largest element; NaN wins.
 
-    `axis`: an axis, a tuple of axes, or None for all. Of no elements it is an error. The gradient
-    is shared equally among equal largest elements.
+    `axis`: an axis, a tuple of axes, or None for all. Of no elements it is an error. The
+    gradient is shared equally among equal largest elements.
     """
 
 def maximum(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
@@ -1647,8 +1652,8 @@ def maximum(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
 def mean(x: Tensor | ArrayLike, axis: Axes | None = None, *, keepdims: _bool = False) -> Tensor:
     """Arithmetic mean.
 
-    `axis`: an axis, a tuple of axes, or None for all. Integers and bools are averaged in float32.
-    The mean of no elements is NaN.
+    `axis`: an axis, a tuple of axes, or None for all. Integers and bools are averaged in
+    float32. The mean of no elements is NaN.
 
     >>> import wengert as wg
     >>> wg.mean(wg.tensor([1, 2])).item()
@@ -1658,8 +1663,8 @@ def mean(x: Tensor | ArrayLike, axis: Axes | None = None, *, keepdims: _bool = F
 def median(x: Tensor | ArrayLike, axis: Axes | None = None, *, keepdims: _bool = False) -> Tensor:
     """Middle value: the mean of the two middle ones of an even count.
 
-    `axis`: an axis, a tuple of axes, or None for all. Integers and bools are computed in float32.
-    NaN anywhere gives NaN; of no elements it is an error.
+    `axis`: an axis, a tuple of axes, or None for all. Integers and bools are computed in
+    float32. NaN anywhere gives NaN; of no elements it is an error.
     """
 
 def meshgrid(arrays: Sequence[Tensor | ArrayLike], *, indexing: str = "xy") -> tuple[Tensor, ...]:
@@ -1671,8 +1676,8 @@ def meshgrid(arrays: Sequence[Tensor | ArrayLike], *, indexing: str = "xy") -> t
 def min(x: Tensor | ArrayLike, axis: Axes | None = None, *, keepdims: _bool = False) -> Tensor:
     """Smallest element; NaN wins.
 
-    `axis`: an axis, a tuple of axes, or None for all. Of no elements it is an error. The gradient
-    is shared equally among equal smallest elements.
+    `axis`: an axis, a tuple of axes, or None for all. Of no elements it is an error. The
+    gradient is shared equally among equal smallest elements.
     """
 
 def minimum(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
@@ -1696,8 +1701,8 @@ def multiply(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
 def nan_to_num(x: Tensor | ArrayLike, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """Numbers in the place of NaN and infinities.
 
-    `posinf`, `neginf`: where None, the largest and smallest finite number of the dtype. Integers
-    stay as they are. Replaced elements have no gradient.
+    `posinf`, `neginf`: where None, the largest and smallest finite number of the dtype.
+    Integers stay as they are. Replaced elements have no gradient.
     """
 
 def negative(x: Tensor | ArrayLike) -> Tensor:
@@ -1709,8 +1714,8 @@ def not_equal(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
 def one_hot(x: Tensor | ArrayLike, classes: int, *, dtype: DType | None = None) -> Tensor:
     """Indices as rows of zeros with a one at the index.
 
-    `x`: integers below `classes`; negative ones count from the end. The result has a last axis of
-    size `classes`. `dtype`: float32 where None. An index out of bounds is an `IndexError`.
+    `x`: integers below `classes`; negative ones count from the end. The result has a last axis
+    of size `classes`. `dtype`: float32 where None. An index out of bounds is an `IndexError`.
 
     >>> import wengert as wg
     >>> wg.one_hot(wg.tensor([0, 2]), 3).tolist()
@@ -1736,7 +1741,8 @@ def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
 def pad(x: Tensor | ArrayLike, widths: int | Sequence[int] | Sequence[Sequence[int]], *, value: Scalar | Tensor = 0) -> Tensor:
     """A tensor with a border of one value.
 
-    `widths`: an int for all sides, a pair (before, after) for all axes, or a pair for each axis.
+    `widths`: an int for all sides, a pair (before, after) for all axes, or a pair for each
+    axis.
 
     >>> import wengert as wg
     >>> wg.pad(wg.tensor([1, 2]), (1, 2)).tolist()
@@ -1766,22 +1772,22 @@ def pow(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
 def prod(x: Tensor | ArrayLike, axis: Axes | None = None, *, keepdims: _bool = False, dtype: DType | None = None) -> Tensor:
     """Product of elements.
 
-    `axis`: an axis, a tuple of axes, or None for all. Integers and bools are multiplied in int64
-    (uint64 for unsigned) where `dtype` is None. An empty product is 1.
+    `axis`: an axis, a tuple of axes, or None for all. Integers and bools are multiplied in
+    int64 (uint64 for unsigned) where `dtype` is None. An empty product is 1.
     """
 
 def put_along_axis(x: Tensor | ArrayLike, indices: Tensor | ArrayLike, values: Tensor | ArrayLike, axis: int = -1) -> Tensor:
     """`x` with elements along `axis` replaced: `out[…, indices[…, i, …], …] = values[…, i, …]`.
 
-    `x` and `indices` have one rank; `indices` broadcasts outside `axis`, `values` to `indices`. Of
-    several values for one place the last stays, and it alone has a gradient.
+    `x` and `indices` have one rank; `indices` broadcasts outside `axis`, `values` to `indices`.
+    Of several values for one place the last stays, and it alone has a gradient.
     """
 
 def quantile(x: Tensor | ArrayLike, q: float, axis: Axes | None = None, *, keepdims: _bool = False) -> Tensor:
     """The value below which a fraction `q` of the elements lies, interpolated linearly.
 
-    `q`: between 0 and 1. `axis`: an axis, a tuple of axes, or None for all. Integers and bools are
-    computed in float32. NaN anywhere gives NaN; of no elements it is an error.
+    `q`: between 0 and 1. `axis`: an axis, a tuple of axes, or None for all. Integers and bools
+    are computed in float32. NaN anywhere gives NaN; of no elements it is an error.
     """
 
 def rad2deg(x: Tensor | ArrayLike) -> Tensor:
@@ -1831,7 +1837,8 @@ def rsqrt(x: Tensor | ArrayLike) -> Tensor:
 def searchsorted(sorted: Tensor | ArrayLike, values: Tensor | ArrayLike, *, side: str = "left") -> Tensor:
     """Where to insert values so that a sorted vector stays in order (int64).
 
-    `sorted`: ascending, rank 1. `side`: "left" inserts before equal elements, "right" after them.
+    `sorted`: ascending, rank 1. `side`: "left" inserts before equal elements, "right" after
+    them.
 
     >>> import wengert as wg
     >>> wg.searchsorted(wg.tensor([1.0, 2.0, 3.0]), wg.tensor([2.0, 5.0])).tolist()
@@ -1958,7 +1965,8 @@ def tensordot(a: Tensor | ArrayLike, b: Tensor | ArrayLike, *, axes: int | Seque
 def tile(x: Tensor | ArrayLike, repetitions: int | Sequence[int]) -> Tensor:
     """The whole tensor repeated along each axis.
 
-    `repetitions`: counts for the last axes; where there are more, the tensor gets new first axes.
+    `repetitions`: counts for the last axes; where there are more, the tensor gets new first
+    axes.
 
     >>> import wengert as wg
     >>> wg.tile(wg.tensor([1, 2]), 2).tolist()
@@ -2005,9 +2013,9 @@ def unstack(x: Tensor | ArrayLike, axis: int = 0) -> tuple[Tensor, ...]:
 def var(x: Tensor | ArrayLike, axis: Axes | None = None, *, correction: float = 0.0, keepdims: _bool = False) -> Tensor:
     """Variance: the mean of squared distances from the mean.
 
-    `axis`: an axis, a tuple of axes, or None for all. The sum of squares is divided by the count
-    less `correction` (0: of a population; 1: estimated from a sample). Integers and bools are
-    computed in float32.
+    `axis`: an axis, a tuple of axes, or None for all. The sum of squares is divided by the
+    count less `correction` (0: of a population; 1: estimated from a sample). Integers and bools
+    are computed in float32.
     """
 
 def vecdot(a: Tensor | ArrayLike, b: Tensor | ArrayLike, *, axis: int = -1) -> Tensor:
@@ -2017,8 +2025,8 @@ def vector_norm(x: Tensor | ArrayLike, axis: Axes | None = None, *, keepdims: _b
     """Length of a vector: `sum(abs(x) ** ord) ** (1 / ord)`.
 
     `axis`: an axis, a tuple of axes, or None for all. `ord`: inf gives the largest and -inf the
-    smallest absolute value, 0 counts the elements that are not zero. The gradient of the Euclidean
-    norm at the zero vector is 0.
+    smallest absolute value, 0 counts the elements that are not zero. The gradient of the
+    Euclidean norm at the zero vector is 0.
 
     >>> import wengert as wg
     >>> wg.vector_norm(wg.tensor([3.0, 4.0])).item()

@@ -137,7 +137,7 @@ def cross_entropy(input: Tensor | ArrayLike, target: Tensor | ArrayLike, weight:
 
     `input`: floating logits (N, C, …), or (C,) for one sample. `target`: integer class indices
     (N, …), or floating class probabilities of the shape of `input`. `weight`: a factor for each
-    class, (C,), without gradient. Samples whose index is `ignore_index` count nothing.
+    class, (C,). Samples whose index is `ignore_index` count nothing.
     `label_smoothing` mixes the target with the uniform distribution. `reduction`: "mean" (over
     what counts, by weight), "sum", or "none" for the losses (N, …).
 

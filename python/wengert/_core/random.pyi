@@ -2,7 +2,7 @@
 from builtins import bool as _bool
 from collections.abc import Sequence
 
-from wengert._core import ArrayLike, Axes, Device, DType, Scalar, Tensor, float32, int64, uint32
+from wengert._core import ArrayLike, Axes, Device, DType, Scalar, Tensor
 
 __all__ = [
     'bernoulli',
@@ -33,10 +33,10 @@ def bernoulli(p: Tensor | ArrayLike = 0.5, shape: Axes | None = None, *, key: Te
     from the global generator.
     """
 
-def bits(shape: int | Sequence[int] = (), *, dtype: DType = uint32, key: Tensor | None = None, device: str | Device | None = None) -> Tensor:
+def bits(shape: int | Sequence[int] = (), *, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None) -> Tensor:
     """Random bits.
 
-    `dtype`: uint32 or uint64. `key`: None draws one from the global generator.
+    `dtype`: uint32, which None stands for, or uint64. `key`: None draws one from the global generator.
     """
 
 def categorical(logits: Tensor | ArrayLike, axis: int = -1, shape: Axes | None = None, *, key: Tensor | None = None) -> Tensor:
@@ -49,19 +49,20 @@ def categorical(logits: Tensor | ArrayLike, axis: int = -1, shape: Axes | None =
     multiples of 2⁻²⁴.
     """
 
-def integers(low: int, high: int | None = None, shape: int | Sequence[int] = (), *, dtype: DType = int64, key: Tensor | None = None, device: str | Device | None = None) -> Tensor:
+def integers(low: int, high: int | None = None, shape: int | Sequence[int] = (), *, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None) -> Tensor:
     """Random integers in [low, high), or [0, low) where `high` is None.
 
     Remainders of 64 random bits: no integer is more likely than another by more than the size of
-    the interval over 2⁶⁴. `key`: None draws one from the global generator. Raises ValueError for an
+    the interval over 2⁶⁴. `dtype`: int64 where None. `key`: None draws one from the global generator. Raises ValueError for an
     empty interval, OverflowError where `dtype` does not hold it.
     """
 
-def normal(shape: int | Sequence[int] = (), mean: Scalar | Tensor = 0.0, std: Scalar | Tensor = 1.0, *, dtype: DType = float32, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
+def normal(shape: int | Sequence[int] = (), mean: Scalar | Tensor = 0.0, std: Scalar | Tensor = 1.0, *, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
     """Normal numbers.
 
     `√2 erfinv(u)` of uniform `u` in (-1, 1), times `std`, plus `mean`; in float32 at most 5.6
-    standard deviations from the mean. `dtype` is floating; half floats are rounded from float32.
+    standard deviations from the mean. `dtype`: floating, float32 where None; half floats are rounded from
+    float32.
     `key`: None draws one from the global generator.
     """
 
@@ -77,9 +78,9 @@ def split(key: Tensor | None = None, n: int = 2) -> Tensor:
     `key`: None draws one from the global generator. Use a key either to split or to draw numbers.
     """
 
-def uniform(shape: int | Sequence[int] = (), low: Scalar | Tensor = 0.0, high: Scalar | Tensor = 1.0, *, dtype: DType = float32, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
+def uniform(shape: int | Sequence[int] = (), low: Scalar | Tensor = 0.0, high: Scalar | Tensor = 1.0, *, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
     """Uniform numbers in [low, high).
 
-    `dtype` is floating; elements are multiples of 2⁻²⁴ of the interval (2⁻⁵³ in float64, 2⁻¹¹ in
+    `dtype`: floating, float32 where None; elements are multiples of 2⁻²⁴ of the interval (2⁻⁵³ in float64, 2⁻¹¹ in
     float16, 2⁻⁸ in bfloat16). `key`: None draws one from the global generator.
     """
