@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::shape::Shape;
+use crate::small::small;
 
 /// Distances between neighbours along each axis, in elements.
 pub type Strides = SmallVec<[isize; 6]>;
@@ -18,7 +19,7 @@ pub struct Layout {
 
 /// The strides of C order.
 pub fn row_major(sizes: &[usize]) -> Strides {
-    let mut strides: Strides = SmallVec::from_elem(1, sizes.len());
+    let mut strides: Strides = small(sizes.iter().map(|_| 1));
     for i in (1..sizes.len()).rev() {
         strides[i - 1] = strides[i] * sizes[i].max(1) as isize;
     }
@@ -29,6 +30,11 @@ impl Layout {
     /// C order from the start of a buffer.
     pub fn contiguous(shape: Shape) -> Layout {
         Layout { shape, strides: None, offset: 0 }
+    }
+
+    /// C order from a position in a buffer.
+    pub fn contiguous_at(shape: Shape, offset: usize) -> Layout {
+        Layout { shape, strides: None, offset }
     }
 
     /// Any strides. Those of C order are recognised (axes of size 1 do not count).

@@ -4,6 +4,7 @@
 
 pub mod error;
 pub mod site;
+pub mod small;
 
 pub mod dtype;
 pub mod shape;

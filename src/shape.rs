@@ -9,6 +9,7 @@ use std::ops::{Add, Div, Index, Mul, Sub};
 use smallvec::SmallVec;
 
 use crate::error::{self, Result};
+use crate::small::small;
 
 /// The most axes a tensor may have.
 pub const MAX_RANK: usize = 32;
@@ -139,7 +140,7 @@ impl Shape {
 
     /// The sizes as numbers, for code that works on memory.
     pub fn sizes(&self) -> SmallVec<[usize; 6]> {
-        self.0.iter().map(|d| d.value()).collect()
+        small(self.0.iter().map(|d| d.value()))
     }
 
     /// The count of elements (saturating; [`Shape::check`] refuses what does not fit).
@@ -244,7 +245,7 @@ pub fn normalize_axis(axis: i64, rank: usize, op: &str) -> Result<usize> {
 
 impl FromIterator<Dim> for Shape {
     fn from_iter<I: IntoIterator<Item = Dim>>(dims: I) -> Shape {
-        Shape(dims.into_iter().collect())
+        Shape(small(dims.into_iter()))
     }
 }
 impl Index<usize> for Shape {

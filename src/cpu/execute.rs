@@ -13,6 +13,7 @@ use crate::ops::attributes::ScatterMode;
 use crate::ops::elementwise::{Elementwise, arithmetic};
 use crate::ops::op::{Op, OperandType, SliceAxis, Type};
 use crate::shape::Shape;
+use crate::small::small;
 
 /// An operand of an op.
 #[derive(Clone, Copy)]
@@ -44,7 +45,7 @@ pub fn execute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
     if let Op::Map(def) = op {
         return map(def, args);
     }
-    let types: SmallVec<[OperandType<'_>; 4]> = args.iter().map(|arg| arg.ty()).collect();
+    let types: SmallVec<[OperandType<'_>; 4]> = small(args.iter().map(|arg| arg.ty()));
     let ty = op.infer(&types)?;
     let x = || args[0].array(op);
     let arrays = |from: usize| {
@@ -67,7 +68,7 @@ pub fn execute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
         Op::Permute(axes) => {
             let x = x()?;
             let from = x.layout.strides();
-            let strides: Strides = axes.iter().map(|&i| from[i]).collect();
+            let strides: Strides = small(axes.iter().map(|&i| from[i]));
             Ok(x.view(Layout::strided(ty.shape, &strides, x.layout.offset())))
         }
         Op::Broadcast(shape) => {
@@ -129,7 +130,7 @@ pub fn map(def: &Elementwise, args: &[Operand<'_>]) -> Result<Array> {
             Type::new(def.result_dtype(x.dtype), x.shape().clone())
         }
         _ => {
-            let types: SmallVec<[OperandType<'_>; 3]> = args.iter().map(|arg| arg.ty()).collect();
+            let types: SmallVec<[OperandType<'_>; 3]> = small(args.iter().map(|arg| arg.ty()));
             Op::infer_map(def, &types)?
         }
     };

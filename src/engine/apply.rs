@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::ops::elementwise::Elementwise;
 use crate::ops::emit::{Arg, Expr, catch};
 use crate::ops::op::Op;
+use crate::small::small;
 
 /// Computes an op whose operands are promoted already.
 pub fn apply(op: Op, args: &[Operand<'_>], record: bool) -> Result<Value> {
@@ -41,7 +42,7 @@ fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
             .map(|v| v.array)
             .unwrap_or_else(|| unreachable!("one result")));
     }
-    let args: SmallVec<[cpu::Operand<'_>; 3]> = args.iter().map(|arg| arg.cpu()).collect();
+    let args: SmallVec<[cpu::Operand<'_>; 3]> = small(args.iter().map(|arg| arg.cpu()));
     cpu::execute(op, &args)
 }
 
@@ -55,10 +56,9 @@ pub fn map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Value> {
         };
     }
     let cx = Eager::new(tape::recording());
-    let operands: SmallVec<[Arg; 3]> = args.iter().map(|&arg| cx.operand(arg)).collect();
+    let operands: SmallVec<[Arg; 3]> = small(args.iter().map(|&arg| cx.operand(arg)));
     let result = catch(|| {
-        let exprs: SmallVec<[Expr<'_>; 3]> =
-            operands.iter().map(|&arg| Expr::new(&cx, arg)).collect();
+        let exprs: SmallVec<[Expr<'_>; 3]> = small(operands.iter().map(|&arg| Expr::new(&cx, arg)));
         def.call(&exprs)
     })?;
     cx.take(result)
@@ -98,12 +98,12 @@ pub fn map_in_place(
     if !free || !plain_operands(def, &args) {
         return map(def, &args).map(Some);
     }
-    let types: SmallVec<[_; 3]> = args.iter().map(|arg| arg.ty()).collect();
+    let types: SmallVec<[_; 3]> = small(args.iter().map(|arg| arg.ty()));
     let ty = Op::infer_map(def, &types)?;
     if ty.dtype != first.dtype() || ty.shape != *first.shape() {
         return map(def, &args).map(Some);
     }
-    let operands: SmallVec<[cpu::Operand<'_>; 3]> = args.iter().map(|arg| arg.cpu()).collect();
+    let operands: SmallVec<[cpu::Operand<'_>; 3]> = small(args.iter().map(|arg| arg.cpu()));
     // SAFETY: the result's type is the operand's, and the caller's value alone holds the buffer.
     unsafe { cpu::map_into(def, &operands, &first.array)? };
     Ok(None)

@@ -11,6 +11,7 @@ use crate::error::{self, Result};
 use crate::ops::declare::{Arguments, Attr, Composite};
 use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch, throw};
 use crate::ops::op::{Op, Type};
+use crate::small::small;
 
 /// A value of a running formula.
 enum Slot {
@@ -146,8 +147,12 @@ pub fn call(
     record: bool,
 ) -> Result<SmallVec<[Value; 1]>> {
     let cx = Eager::new(record);
-    let args: SmallVec<[Arg; 6]> = operands.iter().map(|&operand| cx.operand(operand)).collect();
+    let args: SmallVec<[Arg; 6]> = small(operands.iter().map(|&operand| cx.operand(operand)));
     let outputs = catch(|| composite.call(&Arguments { cx: &cx, attributes, operands: &args }));
     let outputs = outputs.map_err(|error| error.within(composite.name))?;
-    outputs.into_iter().map(|x| cx.take(x)).collect()
+    let mut values = SmallVec::new();
+    for x in outputs {
+        values.push(cx.take(x)?);
+    }
+    Ok(values)
 }

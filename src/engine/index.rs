@@ -90,6 +90,26 @@ fn along_first(x: &Value, item: &Item) -> Result<Option<Value>> {
     let shape = x.shape();
     let Some(&size) = shape.dims().first() else { return Ok(None) };
     let layout = &x.array.layout;
+    if layout.is_contiguous() {
+        let inner = shape.dims()[1..].iter().fold(1, |n, d| n * d.value());
+        let mut dims = shape.clone();
+        let start = match item {
+            Item::Int(i) => {
+                dims.dims_mut().remove(0);
+                Some(check_int("getitem", *i, 0, size)?)
+            }
+            Item::Slice(a, b, c) => {
+                let at = slice_axis("getitem", size.value(), *a, *b, *c)?;
+                dims.dims_mut()[0] = at.size;
+                (at.step == 1).then_some(at.start)
+            }
+            _ => return Ok(None),
+        };
+        if let Some(start) = start {
+            let layout = Layout::contiguous_at(dims, layout.offset() + start * inner);
+            return Ok(Some(Value::plain(x.array.view(layout))));
+        }
+    }
     let mut strides = layout.strides();
     let mut dims = shape.clone();
     let stride = strides[0];

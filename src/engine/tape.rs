@@ -240,6 +240,7 @@ pub fn live_nodes() -> i64 {
 }
 
 impl Entry {
+    #[inline(always)]
     fn new(step: Step, links: SmallVec<[Link; 2]>, kept: Kept) -> Arc<Entry> {
         NODES.fetch_add(1, Ordering::Relaxed);
         Arc::new(Entry {

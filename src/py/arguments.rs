@@ -232,10 +232,11 @@ fn parse_many(
         }
         return Ok(Attr::Operands(rest.len() as u32));
     }
-    let ints: PyResult<SmallVec<[i64; 6]>> = objects
-        .map(|object| index(&object).ok_or_else(|| refuse(op, param, "ints", &object)))
-        .collect();
-    Ok(Attr::Ints(ints?))
+    let mut ints: SmallVec<[i64; 6]> = SmallVec::new();
+    for object in objects {
+        ints.push(index(&object).ok_or_else(|| refuse(op, param, "ints", &object))?);
+    }
+    Ok(Attr::Ints(ints))
 }
 
 fn parse_one(

@@ -24,6 +24,7 @@ use crate::error;
 use crate::ops::declare::{Attr, Classes, ParamKind, Returns};
 use crate::ops::elementwise::Elementwise;
 use crate::ops::{Entry, table};
+use crate::small::small;
 
 /// Calls over operands with more elements than this let other threads run.
 pub const DETACH_ABOVE: usize = 1 << 15;
@@ -140,7 +141,7 @@ pub fn map_held(
     def: &'static Elementwise,
     held: &[Held],
 ) -> PyResult<*mut ffi::PyObject> {
-    let operands: SmallVec<[Operand<'_>; 3]> = held.iter().map(Held::operand).collect();
+    let operands: SmallVec<[Operand<'_>; 3]> = small(held.iter().map(Held::operand));
     let value = detached(py, held, || apply::map(def, &operands)).or_raise(py)?;
     Ok(tensor::new_object(value))
 }
@@ -167,7 +168,7 @@ pub fn call(py: Python<'_>, entry: Entry, parsed: Parsed) -> PyResult<*mut ffi::
         Entry::Map(def) => return map_held(py, def, &parsed.operands),
         Entry::Composite(composite) => composite,
     };
-    let operands: SmallVec<[Operand<'_>; 4]> = parsed.operands.iter().map(Held::operand).collect();
+    let operands: SmallVec<[Operand<'_>; 4]> = small(parsed.operands.iter().map(Held::operand));
     let work = || eager::call(composite, &parsed.attributes, &operands, tape::recording());
     let mut values = detached(py, &parsed.operands, work).or_raise(py)?;
     let wants = composite.params.iter().position(|p| p.name == "requires_grad");

@@ -23,6 +23,7 @@ use crate::ops::elementwise::{Elementwise, arithmetic, bits, comparison};
 use crate::ops::op::Op;
 use crate::ops::table;
 use crate::shape::Axes;
+use crate::small::small;
 
 type Object = *mut ffi::PyObject;
 
@@ -88,7 +89,7 @@ unsafe fn direct<'a>(object: Object) -> Option<Operand<'a>> {
     scalar(object).map(Operand::Scalar)
 }
 
-fn small(operand: Operand<'_>) -> bool {
+fn is_small(operand: Operand<'_>) -> bool {
     match operand {
         Operand::Value(value) => value.shape().count() <= super::functions::DETACH_ABOVE / 2,
         Operand::Scalar(_) => true,
@@ -101,7 +102,7 @@ unsafe extern "C" fn binary<const I: usize>(a: Object, b: Object) -> Object {
         if let (Some(x), Some(y)) = unsafe { (direct(a), direct(b)) } {
             let ints = I == QUOTIENT
                 && !matches!((x, y), (Operand::Value(v), _) | (_, Operand::Value(v)) if v.dtype().is_float());
-            if small(x) && small(y) && !ints {
+            if is_small(x) && is_small(y) && !ints {
                 return Ok(tensor::new_object(apply::map(BINARY[I], &[x, y]).or_raise(py)?));
             }
         }
@@ -339,7 +340,7 @@ unsafe extern "C" fn to_index(a: Object) -> Object {
 fn items(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<SmallVec<[Item; 4]>> {
     match key.cast::<PyTuple>() {
         Ok(tuple) => tuple.iter().map(|key| item(py, &key)).collect(),
-        Err(_) => Ok(SmallVec::from_iter([item(py, key)?])),
+        Err(_) => Ok(small([item(py, key)?].into_iter())),
     }
 }
 
@@ -366,20 +367,14 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
     if key.is_instance_of::<PyEllipsis>() {
         return Ok(Item::Ellipsis);
     }
-    if let Ok(slice) = key.cast::<PySlice>() {
-        let part = |name: &str| -> PyResult<Option<i64>> {
-            let value = slice.getattr(name)?;
-            if value.is_none() {
-                return Ok(None);
-            }
-            let n = super::arguments::index(&value);
-            n.map(Some).ok_or_else(|| {
-                PyTypeError::new_err(format!(
-                    "getitem: a slice's {name} must be an int or None, got {value}"
-                ))
-            })
-        };
-        return Ok(Item::Slice(part("start")?, part("stop")?, part("step")?));
+    if key.is_instance_of::<PySlice>() {
+        let (mut start, mut stop, mut step) = (0, 0, 0);
+        // SAFETY: a slice object. Absent bounds come as the largest or smallest number, which clip to
+        // the ends.
+        if unsafe { ffi::PySlice_Unpack(key.as_ptr(), &mut start, &mut stop, &mut step) } < 0 {
+            return Err(PyErr::fetch(py));
+        }
+        return Ok(Item::Slice(Some(start as i64), Some(stop as i64), Some(step as i64)));
     }
     if let Some(n) = super::arguments::index(key) {
         return Ok(Item::Int(n));
