@@ -205,12 +205,6 @@ def adaptive_avg_pool2d(x, output_size):
     return out
 
 
-def lstm_cell(x, h, c, w_ih, w_hh, b_ih=0.0, b_hh=0.0):
-    i, f, g, o = np.split(x @ w_ih.T + b_ih + h @ w_hh.T + b_hh, 4, axis=-1)
-    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-    return sigmoid(o) * np.tanh(c), c
-
-
 def sgd(p, g, b=None, lr=0.0, momentum=0.0, weight_decay=0.0, nesterov=False):
     g = g + weight_decay * p
     if b is None:
@@ -353,7 +347,6 @@ REFERENCES = {
     "nn.rms_norm": rms_norm,
     "nn.group_norm": group_norm,
     "nn.batch_norm": batch_norm,
-    "nn.lstm_cell": lstm_cell,
     "nn.adaptive_avg_pool2d": adaptive_avg_pool2d,
     "nn.dropout": lambda x, p=0.5, key=None: x,
     "nn.embedding": lambda indices, weight: weight[indices],
@@ -462,10 +455,6 @@ SAMPLES = {
     "nn.batch_norm": ["x(3, 2, 4), x(2), x(2, low=0.5), x(2), x(2)"],
     "nn.softplus": ["x(3, 4)", "x(3, 4), beta=2.0"],
     "nn.adaptive_avg_pool2d": ["x(2, 3, 5, 7), (2, 3)", "x(6, 4), 2", "x(1, 2, 3, 3), (4, 1)"],
-    "nn.lstm_cell": [
-        "x(2, 3), x(2, 4), x(2, 4), x(16, 3), x(16, 4)",
-        "x(3), x(2), x(2), x(8, 3), x(8, 2), x(8), x(8)",
-    ],
     "optim.sgd": [
         "x(3, 4), x(3, 4), lr=0.1",
         "x(3, 4), x(3, 4), x(3, 4), lr=0.1, momentum=0.9, weight_decay=0.1",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from wengert import _core
-from wengert._core import Tensor, asarray, float32, int64, no_grad, ones, random, zeros
+from wengert._core import Tensor, float32, int64, no_grad, ones, random, zeros
 from wengert.nn.module import Buffer, Module, Parameter
 
 Sizes = int | Sequence[int]
@@ -262,20 +262,7 @@ class AdaptiveAvgPool2d(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., H, W) to (..., *output_size)."""
-        height, width = _window(self.output_size, 2, "AdaptiveAvgPool2d")
-        if (height, width) == (1, 1):
-            return x.mean(axis=(-2, -1), keepdims=True)
-        rows = _means(x.shape[-2], height).astype(x.dtype)
-        columns = _means(x.shape[-1], width).astype(x.dtype)
-        return rows @ x @ columns.T
-
-
-def _means(n: int, m: int) -> Tensor:
-    """The (m, n) matrix whose row i takes the mean of the i-th window."""
-    windows = [(i * n // m, -(-(i + 1) * n // m)) for i in range(m)]
-    return asarray(
-        [[float(a <= j < b) / (b - a) for j in range(n)] for a, b in windows], dtype=float32
-    )
+        return _core.nn.adaptive_avg_pool2d(x, self.output_size)
 
 
 # Normalisation.

@@ -10,6 +10,10 @@ composite! {
     /// `max(x, 0)`, element by element; NaN stays NaN.
     ///
     /// Numeric, any shape. The gradient at 0 is 0.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.nn.relu(wg.tensor([-1.0, 2.0])).tolist()
+    /// [0.0, 2.0]
     nn method relu(x: NumericTensor) -> One {
         x.maximum(x.scalar(0))
     }
@@ -78,6 +82,10 @@ composite! {
     ///
     /// Floating, rank 1 or more; shifted by the largest element, so that nothing overflows. A line
     /// of `-inf` alone gives NaN.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.nn.softmax(wg.tensor([[0.0, 0.0], [-1000.0, 1000.0]])).tolist()
+    /// [[0.5, 0.5], [0.0, 1.0]]
     nn method softmax(x: FloatTensor, axis: Int = -1) -> One {
         let axis = [x.axis(axis, "softmax")];
         let e = shifted(x, &axis).exp();

@@ -24,6 +24,10 @@ composite! {
     /// `x` (N, C, H, W), `weight` (O, C / groups, I, J), `bias` (O,), floating; the result is
     /// (N, O, H', W'), with sizes as in `conv1d`. Geometry is one int or a pair. Raises ShapeError
     /// where channels or ranks differ or the window does not fit.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.nn.conv2d(wg.ones((1, 2, 5, 5)), wg.ones((4, 2, 3, 3)), stride=2, padding=1).shape
+    /// (1, 4, 3, 3)
     nn function conv2d(
         x: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None, stride: Ints = 1,
         padding: Ints = 0, dilation: Ints = 1, groups: Int = 1,
@@ -210,11 +214,11 @@ impl Conv {
             let facts = format!("weight {}", weight.shape());
             throw(error::bad_shape(self.op, "the window is empty", facts));
         }
-        if let (Some(b), Some(&n)) = (bias, outputs) {
-            if b.shape() != Shape::from_dims(&[n]) {
-                let facts = format!("got {}, wanted ({n},)", b.shape());
-                throw(error::bad_shape(self.op, "the shape of bias differs", facts));
-            }
+        if let (Some(b), Some(&n)) = (bias, outputs)
+            && b.shape() != Shape::from_dims(&[n])
+        {
+            let facts = format!("got {}, wanted ({n},)", b.shape());
+            throw(error::bad_shape(self.op, "the shape of bias differs", facts));
         }
         let parts: Vec<Expr<'e>> = [Some(x), Some(weight), bias].into_iter().flatten().collect();
         let parts = promoted(&parts, self.op);

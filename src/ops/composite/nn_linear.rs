@@ -16,6 +16,10 @@ composite! {
     ///
     /// `x` (…, in), `weight` (out, in), `bias` (out,), floating; the result is (…, out). Raises
     /// ShapeError where the sizes differ.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.nn.linear(wg.ones((5, 3)), wg.ones((2, 3)), wg.ones(2)).shape
+    /// (5, 2)
     nn function linear(
         x: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None,
     ) -> One {
@@ -38,6 +42,10 @@ composite! {
     ///
     /// `indices`: integers of any shape; `weight`: (rows, …). The result has the shape of `indices`
     /// followed by that of a row. Negative indices count from the end; IndexError outside the table.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.nn.embedding(wg.tensor([2, 0]), wg.tensor([[1, 2], [3, 4], [5, 6]])).tolist()
+    /// [[5, 6], [1, 2]]
     nn function embedding(indices: IntTensor, weight: Tensor) -> One {
         let weight = weight.tensor();
         if weight.rank() == 0 {
@@ -86,28 +94,6 @@ composite! {
             scores = line(0).greater_equal(line(1)).select(scores, scores.scalar(f64::NEG_INFINITY));
         }
         batched(softmax(scores.cx(), scores, -1)[0], v, last, last - 1)
-    }
-
-    /// One step of a long short-term memory: the new `h` and `c`.
-    ///
-    /// `x` (N, inputs), `h` and `c` (N, hidden), `w_ih` (4·hidden, inputs), `w_hh` (4·hidden, hidden),
-    /// `b_ih` and `b_hh` (4·hidden,), floating; gates in the order i f g o:
-    /// `c ← σ(f) c + σ(i) tanh(g)`, `h ← σ(o) tanh(c)`. Raises ShapeError for other shapes.
-    nn function lstm_cell(
-        x: FloatTensor, h: FloatTensor, c: FloatTensor, w_ih: FloatTensor, w_hh: FloatTensor,
-        b_ih: MaybeFloatTensor = None, b_hh: MaybeFloatTensor = None,
-    ) -> Many {
-        let cx = x.cx();
-        let gates = linear(cx, x, w_ih, b_ih)[0] + linear(cx, h, w_hh, b_hh)[0];
-        let last = gates.rank() - 1;
-        let n = h.size(h.rank() - 1);
-        if gates.size(last) != n * 4.into() || c.shape() != h.shape() {
-            let facts = format!("gates {}, h {}, c {}", gates.shape(), h.shape(), c.shape());
-            throw(error::bad_shape("lstm_cell", "sizes differ", facts));
-        }
-        let gate = |i: usize| gates.narrow(last, i * n.value(), n);
-        let c = gate(1).sigmoid() * c + gate(0).sigmoid() * gate(2).tanh();
-        (gate(3).sigmoid() * c.tanh(), c)
     }
 }
 

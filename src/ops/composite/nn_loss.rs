@@ -20,6 +20,11 @@ composite! {
     /// what counts, by weight), "sum", or "none" for the losses (N, …).
     ///
     /// Raises IndexError for an index outside 0 … C - 1, ShapeError for other shapes.
+    ///
+    /// >>> import wengert as wg
+    /// >>> logits = wg.tensor([[9.0, -9.0, -9.0], [0.0, 0.0, 0.0]])
+    /// >>> wg.nn.cross_entropy(logits, wg.tensor([1, -100])).item()
+    /// 18.0
     nn function cross_entropy(
         input: FloatTensor, target: Tensor, weight: MaybeFloatTensor = None;
         ignore_index: Int = -100, reduction: LossReduction = "mean", label_smoothing: Float = 0.0,

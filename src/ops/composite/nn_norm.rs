@@ -16,6 +16,10 @@ composite! {
     ///
     /// `x` is floating; `axis` an axis or a tuple of axes; `weight` and `bias` have the sizes of these
     /// axes, in order. `eps` is added to the variance. Raises ShapeError for other sizes.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.nn.layer_norm(wg.tensor([[1.0, 3.0], [8.0, 2.0]]), eps=0.0).tolist()
+    /// [[-1.0, 1.0], [1.0, -1.0]]
     nn function layer_norm(
         x: FloatTensor, axis: Axes = -1, weight: MaybeFloatTensor = None,
         bias: MaybeFloatTensor = None; eps: Float = 1e-5,
@@ -172,7 +176,7 @@ fn placed<'e>(op: &str, name: &str, p: Expr<'e>, x: Expr<'e>, axes: &[usize]) ->
     let own: Shape = axes.iter().map(|&axis| x.size(axis)).collect();
     if p.shape() != own {
         let facts = format!("got {}, wanted {own} for x {}", p.shape(), x.shape());
-        throw(error::bad_shape(op, &format!("the shape of {name} differs"), facts));
+        throw(error::bad_shape(op, format!("the shape of {name} differs"), facts));
     }
     let sizes = (0..x.rank()).map(|i| if axes.contains(&i) { x.size(i) } else { Dim::ONE });
     p.reshape(sizes.collect())

@@ -26,6 +26,10 @@ composite! {
     /// `x` (…, H, W), floating. Geometry is one int or a pair; `stride` is `kernel_size` where None;
     /// `padding` adds -inf on both sides, at most half a window. The gradient is shared equally among
     /// equal largest elements. Raises ShapeError where the window does not fit.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.nn.max_pool2d(wg.arange(16.0).reshape(1, 4, 4), 2).tolist()
+    /// [[[5.0, 7.0], [13.0, 15.0]]]
     nn function max_pool2d(
         x: FloatTensor, kernel_size: Ints, stride: Axes = None, padding: Ints = 0, dilation: Ints = 1,
     ) -> One {

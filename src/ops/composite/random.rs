@@ -67,6 +67,11 @@ composite! {
     /// Remainders of 64 random bits: no integer is more likely than another by more than the size of
     /// the interval over 2⁶⁴. `dtype`: int64 where None. `key`: None draws one from the global generator. Raises ValueError for an
     /// empty interval, OverflowError where `dtype` does not hold it.
+    ///
+    /// >>> import wengert as wg
+    /// >>> x = wg.random.integers(-1, 2, (1000,))
+    /// >>> (x.min().item(), x.max().item())
+    /// (-1, 1)
     random function integers(
         low: Int, high: MaybeInt = None, shape: Shape = (); dtype: MaybeDtype = None, key: Key = None,
         device: MaybeDevice = None,
@@ -92,6 +97,10 @@ composite! {
     /// The integers 0 … n - 1 in random order (int64).
     ///
     /// `key`: None draws one from the global generator. Raises ValueError where `n` is negative.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.random.permutation(5).sort().tolist()
+    /// [0, 1, 2, 3, 4]
     random function permutation(n: Int; key: Key = None) -> One {
         let bits = bits_of("permutation", key, Type::new(DType::U64, shape_of(&[n], "permutation")));
         bits.emit(Op::ArgSort { axis: 0, descending: false })
@@ -188,11 +197,10 @@ fn floating(op: &str, dtype: Option<DType>) -> DType {
 
 /// Refuses bounds in the wrong order, as far as they are known.
 fn ordered(op: &str, low: Expr<'_>, high: Expr<'_>) {
-    if let (Some(a), Some(b)) = (low.as_scalar(), high.as_scalar()) {
-        if a.as_f64() > b.as_f64() || a.as_f64().is_nan() || b.as_f64().is_nan() {
-            let facts = format!("got {a} and {b}");
-            throw(error::bad_value(op, "low must not be above high", facts));
-        }
+    if let (Some(a), Some(b)) = (low.as_scalar(), high.as_scalar())
+        && (a.as_f64() > b.as_f64() || a.as_f64().is_nan() || b.as_f64().is_nan())
+    {
+        throw(error::bad_value(op, "low must not be above high", format!("got {a} and {b}")));
     }
 }
 
