@@ -112,7 +112,7 @@ fn bytes_of(array: &Array) -> &[u8] {
 ///
 /// # Safety
 /// Nobody else holds the array.
-unsafe fn bytes_to_fill(array: &Array) -> &mut [u8] {
+unsafe fn bytes_to_fill(array: &mut Array) -> &mut [u8] {
     // SAFETY: as for `bytes_of`; the caller holds the array alone.
     unsafe { std::slice::from_raw_parts_mut(array.ptr_mut(), array.count() * array.dtype.size()) }
 }
@@ -224,9 +224,9 @@ fn read_array(file: &mut File, name: &str, info: &TensorInfo) -> Result<Array, F
     let dtype = loaded_dtype(name, info.dtype)?;
     let shape = Shape::of(&info.shape);
     shape.check(LOAD)?;
-    let array = Array::uninit(dtype, shape)?;
+    let mut array = Array::uninit(dtype, shape)?;
     // SAFETY: just made.
-    let bytes = unsafe { bytes_to_fill(&array) };
+    let bytes = unsafe { bytes_to_fill(&mut array) };
     file.read_exact(bytes)?;
     normalise(dtype, bytes);
     Ok(array)
@@ -260,9 +260,9 @@ fn _from_bytes(
         let facts = format!("{dtype} {shape} has {wanted} bytes, got {}", data.len());
         return Err(to_python(py, error::bad_value(OP, "the data has another length", facts)));
     }
-    let array = Array::uninit(dtype, shape).or_raise(py)?;
+    let mut array = Array::uninit(dtype, shape).or_raise(py)?;
     // SAFETY: just made.
-    let bytes = unsafe { bytes_to_fill(&array) };
+    let bytes = unsafe { bytes_to_fill(&mut array) };
     bytes.copy_from_slice(data);
     normalise(dtype, bytes);
     tensor::wrap(py, Value::plain(array))
