@@ -6,6 +6,7 @@
 //! gradient may itself have a history. Nothing here recurses over links.
 
 use std::cell::Cell;
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -20,6 +21,7 @@ use crate::ops::elementwise::Elementwise;
 use crate::ops::op::{Op, OperandType, Type};
 use crate::ops::probe::{Mask, RESULT};
 use crate::shape::Shape;
+use crate::small::small;
 
 /// An immutable value: an array and how it came to be.
 #[derive(Clone)]
@@ -86,8 +88,16 @@ impl Value {
 /// A cell that holds a value: what a `.grad` handle and its leaf share.
 pub type Shared = Arc<Mutex<Value>>;
 
-/// A function run on a cotangent in the sweep; it may replace it.
-pub type Hook = Arc<dyn Fn(&Value) -> Result<Option<Value>> + Send + Sync>;
+/// Code of the user's that runs on a cotangent in the sweep; it may replace it.
+pub trait HookRule: Send + Sync {
+    /// Runs it.
+    fn call(&self, g: &Value) -> Result<Option<Value>>;
+    /// The address of the object that holds the code, for whoever collects cycles.
+    fn object(&self) -> *mut c_void;
+}
+
+/// A hook, shared with the sweep that runs it.
+pub type Hook = Arc<dyn HookRule>;
 
 /// The hooks of one value, by their handles.
 #[derive(Default)]
@@ -120,12 +130,17 @@ impl Hooks {
         HOST_CALLS.fetch_sub((before - hooks.len()) as i64, Ordering::Relaxed);
     }
 
+    /// The objects that hold the hooks' code.
+    pub fn objects(&self) -> SmallVec<[*mut c_void; 2]> {
+        self.0.lock().iter().map(|(_, hook)| hook.object()).collect()
+    }
+
     /// Runs the hooks in order.
     pub fn run(&self, mut g: Value) -> Result<Value> {
         let hooks: SmallVec<[Hook; 2]> =
             self.0.lock().iter().map(|(_, hook)| hook.clone()).collect();
         for hook in hooks {
-            if let Some(replaced) = hook(&g)? {
+            if let Some(replaced) = hook.call(&g)? {
                 g = replaced;
             }
         }
@@ -140,12 +155,39 @@ impl Drop for Hooks {
 }
 
 /// A tensor whose gradient is wanted, with the place it goes to.
-#[derive(Default)]
 pub struct Leaf {
+    /// The tensor's type, which is its gradient's
+    pub ty: Type,
     /// `.grad`
     pub grad: Mutex<Option<Shared>>,
     /// Hooks on its gradient
     pub hooks: Hooks,
+}
+
+impl Leaf {
+    /// A leaf without a gradient yet.
+    pub fn new(ty: Type) -> Leaf {
+        Leaf { ty, grad: Mutex::default(), hooks: Hooks::default() }
+    }
+}
+
+impl History {
+    /// The objects of the user's code that only this history keeps alive: its own hooks and rule, if
+    /// nobody else holds the leaf or entry.
+    pub fn foreign_objects(&self) -> SmallVec<[*mut c_void; 2]> {
+        match self {
+            History::Leaf(leaf) if Arc::strong_count(leaf) == 1 => leaf.hooks.objects(),
+            History::Entry(entry) if Arc::strong_count(entry) == 1 => {
+                let mut objects =
+                    entry.hooks.get().map(|hooks| hooks.objects()).unwrap_or_default();
+                if let Step::Host(rule) = &entry.step {
+                    objects.push(rule.object());
+                }
+                objects
+            }
+            _ => SmallVec::new(),
+        }
+    }
 }
 
 /// Where the cotangent of an operand goes.
@@ -194,6 +236,8 @@ pub enum Saved {
 pub trait HostRule: Send + Sync {
     /// The name in messages.
     fn name(&self) -> &str;
+    /// The address of the object that holds the rule, for whoever collects cycles.
+    fn object(&self) -> *mut c_void;
     /// The cotangents of the operands; recorded where `record`.
     fn backward(&self, g: &Value, record: bool) -> Result<Vec<Option<Value>>>;
 }
@@ -240,17 +284,30 @@ pub fn live_nodes() -> i64 {
 }
 
 impl Entry {
+    /// A new entry, written where it stays: it is large, and moving it would cost more than all else
+    /// in recording a small op.
     #[inline(always)]
-    fn new(step: Step, links: SmallVec<[Link; 2]>, kept: Kept) -> Arc<Entry> {
+    fn build(step: Step, args: impl Iterator<Item = (Link, Saved)>, result: Saved) -> Arc<Entry> {
         NODES.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Entry {
-            sequence: SEQUENCE.fetch_add(1, Ordering::Relaxed),
-            step,
-            site: site::current(),
-            links,
-            kept: Mutex::new(kept),
-            hooks: OnceLock::new(),
-        })
+        let entry = Arc::<Entry>::new_uninit();
+        let place = Arc::as_ptr(&entry).cast_mut().cast::<Entry>();
+        // SAFETY: the memory is ours alone until it is returned; every field is written before the
+        // references below are made, and a panic on the way only leaks.
+        unsafe {
+            (&raw mut (*place).sequence).write(SEQUENCE.fetch_add(1, Ordering::Relaxed));
+            (&raw mut (*place).site).write(site::current());
+            (&raw mut (*place).step).write(step);
+            (&raw mut (*place).links).write(SmallVec::new());
+            let kept = Kept { args: SmallVec::new(), result, freed: None };
+            (&raw mut (*place).kept).write(Mutex::new(kept));
+            (&raw mut (*place).hooks).write(OnceLock::new());
+            let (links, kept) = (&mut (*place).links, (*place).kept.get_mut());
+            for (link, saved) in args {
+                links.push(link);
+                kept.args.push(saved);
+            }
+            entry.assume_init()
+        }
     }
 
     /// The op's name, or the user's rule's.
@@ -319,35 +376,32 @@ pub fn record(op: Op, args: &[Operand<'_>], array: Array) -> Result<Value> {
     if !args.iter().any(wants) || !array.dtype.is_float() {
         return Ok(Value::plain(array));
     }
-    let mut links: SmallVec<[Link; 2]> = SmallVec::new();
+    let flows = |op: &Op, i: usize, arg: &Operand<'_>| wants(arg) && op.differentiable(i);
     let mut mask: Mask = 0;
-    let mut flows = false;
+    let mut any = false;
     for (i, arg) in args.iter().enumerate() {
-        let link = match arg {
-            Operand::Value(v) if v.requires_grad() && op.differentiable(i) => {
-                mask |= match &op {
-                    Op::Map(def) => def.residuals(i),
-                    _ => probe_residuals(&op, args, &array, i)?,
-                };
-                flows = true;
-                Link::to(&v.history)
-            }
-            _ => Link::None,
-        };
-        links.push(link);
+        if flows(&op, i, arg) {
+            any = true;
+            mask |= match &op {
+                Op::Map(def) => def.residuals(i),
+                _ => probe_residuals(&op, args, &array, i)?,
+            };
+        }
     }
-    if !flows {
+    if !any {
         return Ok(Value::plain(array));
     }
-    let mut saved: SmallVec<[Saved; 2]> = SmallVec::new();
-    for (i, arg) in args.iter().enumerate() {
-        saved.push(match arg {
-            Operand::Scalar(s) => Saved::Scalar(*s),
-            Operand::Value(v) => save(&v.array, mask & (1 << i) != 0),
-        });
-    }
-    let kept = Kept { args: saved, result: save(&array, mask & RESULT != 0), freed: None };
-    let entry = Entry::new(Step::Op(op), links, kept);
+    let result = save(&array, mask & RESULT != 0);
+    let linked: SmallVec<[bool; 8]> =
+        small(args.iter().enumerate().map(|(i, arg)| flows(&op, i, arg)));
+    let parts = args.iter().enumerate().map(|(i, arg)| match arg {
+        Operand::Scalar(s) => (Link::None, Saved::Scalar(*s)),
+        Operand::Value(v) => {
+            let link = if linked[i] { Link::to(&v.history) } else { Link::None };
+            (link, save(&v.array, mask & (1 << i) != 0))
+        }
+    });
+    let entry = Entry::build(Step::Op(op), parts, result);
     Ok(Value { array, history: History::Entry(entry) })
 }
 
@@ -376,9 +430,7 @@ fn save(array: &Array, data: bool) -> Saved {
 /// Records a step whose rule the user wrote.
 pub fn record_host(rule: Arc<dyn HostRule>, inputs: &[Value], array: Array) -> Value {
     HOST_CALLS.fetch_add(1, Ordering::Relaxed);
-    let links = inputs.iter().map(|v| Link::to(&v.history)).collect();
-    let args = inputs.iter().map(|v| save(&v.array, false)).collect();
-    let kept = Kept { args, result: save(&array, false), freed: None };
-    let entry = Entry::new(Step::Host(rule), links, kept);
+    let parts = inputs.iter().map(|v| (Link::to(&v.history), save(&v.array, false)));
+    let entry = Entry::build(Step::Host(rule), parts, save(&array, false));
     Value { array, history: History::Entry(entry) }
 }

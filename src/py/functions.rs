@@ -23,6 +23,7 @@ use crate::engine::tape::{self, History, Leaf, Operand, Value};
 use crate::error;
 use crate::ops::declare::{Attr, Classes, ParamKind, Returns};
 use crate::ops::elementwise::Elementwise;
+use crate::ops::op::Type;
 use crate::ops::{Entry, table};
 use crate::small::small;
 
@@ -191,7 +192,8 @@ pub fn make_leaf(op: &str, value: &mut Value) -> error::Result<()> {
     if !value.dtype().is_float() {
         return Err(error::gradient_dtype(op, value.dtype()));
     }
-    value.history = History::Leaf(std::sync::Arc::new(Leaf::default()));
+    let ty = Type::new(value.dtype(), value.shape().clone());
+    value.history = History::Leaf(std::sync::Arc::new(Leaf::new(ty)));
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! Functions on the host: making tensors from data, the tape's verbs, memory, threads, random state.
 
+use std::ffi::c_void;
 use std::os::raw::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use super::errors::{OrRaise, foreign, to_python};
 use super::functions::{guard, make_leaf};
 use super::slots::{assign, check_leaf_update};
 use super::tensor::{self, wrap};
+use crate::array::Array;
 use crate::cpu;
 use crate::dtype::DType;
 use crate::engine::apply::apply;
@@ -30,6 +32,7 @@ use crate::error;
 use crate::memory;
 use crate::ops::declare::{Attr, Param, ParamKind};
 use crate::ops::op::Op;
+use crate::shape::Shape;
 use crate::threads;
 
 type Object = *mut ffi::PyObject;
@@ -345,6 +348,10 @@ impl HostRule for PythonRule {
         &self.name
     }
 
+    fn object(&self) -> *mut c_void {
+        self.backward.as_ptr().cast()
+    }
+
     fn backward(&self, g: &Value, record: bool) -> error::Result<Vec<Option<Value>>> {
         Python::attach(|py| {
             let was = tape::set_recording(record);
@@ -382,7 +389,10 @@ fn host_node(
     if !array.dtype.is_float() {
         return Err(to_python(py, error::gradient_dtype(name, array.dtype)));
     }
-    wrap(py, tape::record_host(Arc::new(PythonRule { name, backward }), &inputs, array))
+    let rule = Arc::new(PythonRule { name, backward });
+    let result = wrap(py, tape::record_host(rule, &inputs, array))?;
+    tensor::track(result.as_ptr());
+    Ok(result)
 }
 
 /// The same value with an entry of its own on the tape.
@@ -440,21 +450,27 @@ fn tape_leaves(
     found.into_iter().map(|leaf| leaf_handle(py, leaf)).collect()
 }
 
-/// A handle that stands for a leaf: what gradients by it are asked with. Its value is empty.
+/// A handle that stands for a leaf: what gradients by it are asked with. Its elements are zero, and
+/// take the room of one.
 fn leaf_handle(py: Python<'_>, leaf: Arc<tape::Leaf>) -> PyResult<Py<PyAny>> {
-    let array =
-        crate::array::Array::zeros(DType::F32, crate::shape::Shape::of(&[0])).or_raise(py)?;
+    let zero = Value::plain(Array::zeros(leaf.ty.dtype, Shape::scalar()).or_raise(py)?);
+    let wide = apply(Op::Broadcast(leaf.ty.shape.clone()), &[Operand::Value(&zero)], false);
+    let array = wide.or_raise(py)?.array;
     wrap(py, Value { array, history: History::Leaf(leaf) })
 }
 
-/// Adds a hook; the number removes it.
-#[pyfunction]
-fn _add_hook(py: Python<'_>, x: &Bound<'_, PyAny>, function: Py<PyAny>) -> PyResult<u64> {
-    let value = value_of("register_hook", x)?;
-    let hook: tape::Hook = Arc::new(move |g: &Value| {
+/// A hook written in Python.
+struct PythonHook(Py<PyAny>);
+
+impl tape::HookRule for PythonHook {
+    fn object(&self) -> *mut c_void {
+        self.0.as_ptr().cast()
+    }
+
+    fn call(&self, g: &Value) -> error::Result<Option<Value>> {
         Python::attach(|py| {
             let call = || -> PyResult<Option<Value>> {
-                let replaced = function.call1(py, (wrap(py, g.clone())?,))?.into_bound(py);
+                let replaced = self.0.call1(py, (wrap(py, g.clone())?,))?.into_bound(py);
                 if replaced.is_none() {
                     return Ok(None);
                 }
@@ -462,7 +478,15 @@ fn _add_hook(py: Python<'_>, x: &Bound<'_, PyAny>, function: Py<PyAny>) -> PyRes
             };
             call().map_err(|exception| foreign(py, exception))
         })
-    });
+    }
+}
+
+/// Adds a hook; the number removes it.
+#[pyfunction]
+fn _add_hook(py: Python<'_>, x: &Bound<'_, PyAny>, function: Py<PyAny>) -> PyResult<u64> {
+    let value = value_of("register_hook", x)?;
+    let hook: tape::Hook = Arc::new(PythonHook(function));
+    tensor::track(x.as_ptr());
     match &value.history {
         History::Leaf(leaf) => Ok(leaf.hooks.add(hook)),
         History::Entry(entry) => Ok(entry.hooks().add(hook)),
@@ -790,9 +814,5 @@ pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
         }
     };
     functions!(&random; seed, key, next_key, get_state, set_state);
-    let names = random.getattr("__all__")?;
-    for name in ["seed", "key", "next_key", "get_state", "set_state"] {
-        names.call_method1("append", (name,))?;
-    }
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! Frames of wengert's own Python files are passed over, so that a node made inside `nn` is
 //! attributed to the user's line.
 
+use std::cell::Cell;
 use std::os::raw::c_int;
 use std::sync::OnceLock;
 
@@ -37,7 +38,25 @@ pub fn start() {
     install(Provider { current, describe });
 }
 
+thread_local! {
+    /// The last code object asked for: its address, number, and whether it is ours. The table keeps it
+    /// alive, so the address stays its own.
+    static LAST: Cell<(usize, u32, bool)> = const { Cell::new((0, 0, false)) };
+}
+
 fn number(code: *mut ffi::PyObject) -> (u32, bool) {
+    let (address, n, internal) = LAST.get();
+    if address == code as usize {
+        return (n, internal);
+    }
+    let (n, internal) = look_up(code);
+    if n != 0 {
+        LAST.set((code as usize, n, internal));
+    }
+    (n, internal)
+}
+
+fn look_up(code: *mut ffi::PyObject) -> (u32, bool) {
     let mut codes = CODES.lock();
     let codes = codes.get_or_insert_with(Codes::default);
     if let Some(&n) = codes.numbers.get(&(code as usize)) {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::engine::tape::{Shared, Value};
+use crate::engine::tape::{History, Shared, Value};
 
 /// What a handle holds.
 pub enum Slot {
@@ -126,7 +126,11 @@ fn make(slot: Slot) -> *mut ffi::PyObject {
     unsafe {
         let head = FREE.head.get();
         let object = if head.is_null() {
-            ffi::PyType_GenericAlloc(type_object(), 0).cast::<TensorObject>()
+            let object = ffi::PyType_GenericAlloc(type_object(), 0);
+            if !object.is_null() {
+                ffi::PyObject_GC_UnTrack(object.cast());
+            }
+            object.cast::<TensorObject>()
         } else {
             FREE.head.set((*head).weakrefs.cast());
             FREE.length.set(FREE.length.get() - 1);
@@ -176,9 +180,59 @@ fn owned(py: Python<'_>, object: *mut ffi::PyObject) -> PyResult<Py<PyAny>> {
     unsafe { Bound::from_owned_ptr_or_err(py, object) }.map(Bound::unbind)
 }
 
+/// Shows an object to the collector of cycles. A tensor without code of the user's in its history
+/// cannot be part of a cycle, and stays unseen, which keeps collections quick.
+pub fn track(object: *mut ffi::PyObject) {
+    // SAFETY: a live object of a type with collection; tracked at most once.
+    unsafe {
+        if ffi::PyObject_GC_IsTracked(object) == 0 {
+            ffi::PyObject_GC_Track(object.cast());
+        }
+    }
+}
+
+unsafe extern "C" fn traverse(
+    object: *mut ffi::PyObject,
+    visit: ffi::visitproc,
+    arg: *mut c_void,
+) -> c_int {
+    // SAFETY: called by the collector with a live tensor; every object visited is held by this one
+    // alone, so that it is counted once.
+    unsafe {
+        let class = visit(ffi::Py_TYPE(object).cast(), arg);
+        if class != 0 {
+            return class;
+        }
+        let this = &*object.cast::<TensorObject>();
+        if let Slot::Own(value) = &*this.slot.get() {
+            for foreign in value.history.foreign_objects() {
+                let result = visit(foreign.cast(), arg);
+                if result != 0 {
+                    return result;
+                }
+            }
+        }
+    }
+    0
+}
+
+unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
+    // SAFETY: called by the collector with a tensor nobody can reach; what is dropped is out of the
+    // slot first, because dropping it may run code.
+    let history = unsafe {
+        match &mut *(*object.cast::<TensorObject>()).slot.get() {
+            Slot::Own(value) => std::mem::take(&mut value.history),
+            Slot::Shared(_) => History::None,
+        }
+    };
+    drop(history);
+    0
+}
+
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     // SAFETY: called once, with the last reference gone, by an attached thread.
     unsafe {
+        ffi::PyObject_GC_UnTrack(object.cast());
         let this = object.cast::<TensorObject>();
         if !(*this).weakrefs.is_null() {
             ffi::PyObject_ClearWeakRefs(object);
@@ -244,6 +298,8 @@ pub fn create_type(
     // The interpreter keeps pointers into these lists.
     slots.extend([
         (ffi::Py_tp_dealloc, dealloc as *mut c_void),
+        (ffi::Py_tp_traverse, traverse as *mut c_void),
+        (ffi::Py_tp_clear, clear as *mut c_void),
         (ffi::Py_tp_new, new as *mut c_void),
         (ffi::Py_tp_methods, Vec::leak(methods).as_mut_ptr().cast()),
         (ffi::Py_tp_getset, Vec::leak(attributes).as_mut_ptr().cast()),
@@ -257,7 +313,8 @@ pub fn create_type(
         name: c"wengert.Tensor".as_ptr(),
         basicsize: size_of::<TensorObject>() as c_int,
         itemsize: 0,
-        flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_BASETYPE) as u32,
+        flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_BASETYPE | ffi::Py_TPFLAGS_HAVE_GC)
+            as u32,
         slots: slots.as_mut_ptr(),
     };
     // SAFETY: the spec is complete and its lists are leaked or static.
