@@ -325,7 +325,7 @@ REFERENCES = {
     "one_hot": lambda i, n: np.eye(n)[i],
     "expand_dims": lambda x, axis=0: np.expand_dims(x, axis),
     "permute_dims": lambda x, axes: np.transpose(x, axes),
-    "square_plus": lambda x: (x + np.sqrt(x * x + 4)) / 2,
+    "soft_sign": lambda x: x / (1 + np.abs(x)),
     "soft_clip": lambda x, bound=1.0: bound * np.tanh(x / bound),
     "nn.relu": lambda x: np.maximum(x, 0),
     "nn.leaky_relu": lambda x, slope=0.01: np.where(x > 0, x, slope * x),

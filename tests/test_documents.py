@@ -17,15 +17,14 @@ PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *ROOT.glob("docs/*
 
 
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+BLOCKS = [
+    pytest.param(page, code, id=f"{page.name}-{n}")
+    for page in PAGES
+    for n, code in enumerate(BLOCK.findall(page.read_text()))
+]
 
 
-def blocks():
-    for page in PAGES:
-        for n, code in enumerate(BLOCK.findall(page.read_text())):
-            yield pytest.param(page, code, id=f"{page.name}-{n}")
-
-
-@pytest.mark.parametrize(("page", "code"), blocks())
+@pytest.mark.parametrize(("page", "code"), BLOCKS)
 def test_python_blocks_run(page, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, str(page), "exec"), {"__name__": "__main__"})

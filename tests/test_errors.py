@@ -1,6 +1,7 @@
 """Every entry of the error catalogue is provoked, with its class, its code and its form."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import wengert as wg
 from wengert import _core
 
 CATALOGUE = {code: (kind, template) for code, kind, template in _core._error_catalogue()}
+# What only a Rust test provokes: no Python call makes a graph as a value yet.
+IN_RUST = {"bad_graph": "src/graph/tests.rs"}
 # No call provokes these: a defect of the engine, and the carrier of an exception that the user's
 # own code raised, which arrives as itself (`test_a_failed_backward_leaves_every_gradient`).
 UNREACHABLE = {"internal", "foreign"}
@@ -24,6 +27,11 @@ def freed():
 def leaf_update():
     w = wg.ones(3, requires_grad=True)
     w += 1.0
+
+
+def integer_quotient_in_place():
+    x = wg.asarray([1, 2])
+    x /= 2
 
 
 def unseen_write():
@@ -55,6 +63,7 @@ PROVOKED = {
     "not_taken": lambda: wg.tensor([1.0]) << 1,
     "no_promotion": lambda: wg.ones(2, dtype=wg.uint64) + wg.ones(2, dtype=wg.int64),
     "unknown_dtype": lambda: wg.zeros(3, dtype="float33"),
+    "dtype_mismatch": integer_quotient_in_place,
     "gradient_dtype": lambda: wg.tensor([1, 2], requires_grad=True),
     "bad_axis": lambda: wg.ones((2, 3)).sum(axis=2),
     "repeated_axis": lambda: wg.ones((2, 3)).sum(axis=(0, 0)),
@@ -89,7 +98,13 @@ CLASSES = {
 
 
 def test_the_catalogue_is_covered():
-    assert set(PROVOKED) | UNREACHABLE == set(CATALOGUE)
+    assert set(PROVOKED) | set(IN_RUST) | UNREACHABLE == set(CATALOGUE)
+
+
+@pytest.mark.parametrize("code", IN_RUST)
+def test_provoked_in_rust(code):
+    text = (Path(__file__).parent.parent / IN_RUST[code]).read_text()
+    assert f'assert_eq!(error.code(), "{code}")' in text
 
 
 @pytest.mark.parametrize("code", sorted(PROVOKED))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-NAMES = ("square_plus", "soft_clip")
+NAMES = ("soft_sign", "soft_clip")
 
 
 def with_the_example():

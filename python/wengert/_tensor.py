@@ -62,7 +62,9 @@ def __iter__(self: Tensor) -> Iterator[Tensor]:
 
 @_method
 def __contains__(self: Tensor, value: Any) -> bool:
-    return bool((self == value).any())
+    """Whether an element equals the value; what no tensor compares with is in none."""
+    equal = self == value
+    return isinstance(equal, Tensor) and bool(equal.any())
 
 
 @_method

@@ -7,8 +7,11 @@ pub mod batch;
 #[macro_use]
 pub mod declare;
 pub mod composite;
+#[macro_use]
 pub mod elementwise;
 pub mod emit;
+#[cfg(feature = "example-op")]
+pub mod example;
 pub mod op;
 pub mod probe;
 pub mod rule;

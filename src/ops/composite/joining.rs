@@ -67,8 +67,9 @@ composite! {
         parts(x, &sizes, axis, "split")
     }
 
-    /// At most `n` parts of a tensor along an axis: of equal sizes but for the last, which may be
-    /// smaller.
+    /// At most `n` parts of a tensor along an axis.
+    ///
+    /// They are of equal sizes but for the last, which may be smaller.
     top method chunk(x: Tensor, n: Int, axis: Int = 0) -> Many {
         let axis = x.axis(axis, "chunk");
         let size = x.size(axis).value();

@@ -46,6 +46,8 @@ pub fn tables() -> impl Iterator<Item = &'static Composite> {
         nn_loss::TABLE,
         random::TABLE,
         optim::TABLE,
+        #[cfg(feature = "example-op")]
+        super::example::composite::TABLE,
     ]
     .into_iter()
     .flatten()

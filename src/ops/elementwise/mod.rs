@@ -32,6 +32,8 @@ pub fn tables() -> impl Iterator<Item = &'static Elementwise> {
         bits::TABLE,
         exponential::TABLE,
         trigonometric::TABLE,
+        #[cfg(feature = "example-op")]
+        super::example::elementwise::TABLE,
     ];
     files.into_iter().flatten().copied()
 }

@@ -1,0 +1,25 @@
+//! The ops of `docs/adding-an-op.md`, which only a build with `--features example-op` contains.
+
+/// The elementwise one.
+pub mod elementwise {
+    elementwise! {
+        /// A smooth sign: x / (1 + |x|).
+        Method soft_sign(x) -> Same { Float: x / (S::lit(1.0) + x.abs()) }
+        domain [-3.0, 3.0];
+        vjp(g) { x: { let d = 1.0 + x.abs(); g / (d * d) } }
+    }
+}
+
+/// The composite.
+pub mod composite {
+    composite! {
+        /// Clips smoothly: bound · tanh(x / bound).
+        ///
+        /// >>> import wengert as wg
+        /// >>> wg.soft_clip(wg.tensor([0.0, 100.0]), 5.0).tolist()
+        /// [0.0, 5.0]
+        top function soft_clip(x: FloatTensor, bound: Float = 1.0) -> One {
+            (x / bound).tanh() * bound
+        }
+    }
+}
