@@ -54,6 +54,8 @@ pub struct Signature {
     /// Interned names, for comparison by address
     names: Vec<Py<PyAny>>,
     defaults: Vec<Option<Attr>>,
+    variadic: Option<usize>,
+    positional: usize,
 }
 
 type Slots = SmallVec<[*mut ffi::PyObject; 12]>;
@@ -68,10 +70,12 @@ impl Signature {
             params,
             names: params.iter().map(intern).collect(),
             defaults: params.iter().map(default).collect(),
+            variadic: Signature::find_variadic(params),
+            positional: params.iter().filter(|p| !p.keyword_only).count(),
         }
     }
 
-    /// Parses a call.
+    /// Parses a call into `parsed`, which is empty. (It is large; handing it out would move it.)
     ///
     /// # Safety
     /// `args` holds `count` positional arguments followed by one for each name in `keywords`.
@@ -81,12 +85,13 @@ impl Signature {
         args: &[*mut ffi::PyObject],
         count: usize,
         keywords: *mut ffi::PyObject,
-    ) -> PyResult<Parsed> {
+        parsed: &mut Parsed,
+    ) -> PyResult<()> {
         // SAFETY: as the caller's.
         let (slots, rest) = unsafe { self.place(args, count, keywords)? };
-        let mut parsed = Parsed::default();
+        let variadic = self.variadic.filter(|_| rest.is_some());
         for (i, param) in self.params.iter().enumerate() {
-            let attr = if let (Some(rest), true) = (&rest, Some(i) == self.variadic()) {
+            let attr = if let (Some(rest), true) = (&rest, Some(i) == variadic) {
                 parse_many(py, self.name, param, rest, &mut parsed.operands)?
             } else if slots[i].is_null() {
                 self.default(py, i, &mut parsed.operands)?
@@ -97,14 +102,14 @@ impl Signature {
             };
             parsed.attributes.push(attr);
         }
-        Ok(parsed)
+        Ok(())
     }
 
     /// The parameter that takes several positional arguments: the last positional one, where it is
     /// a shape or a sequence of tensors.
-    fn variadic(&self) -> Option<usize> {
-        let last = self.params.iter().rposition(|p| !p.keyword_only)?;
-        matches!(self.params[last].kind, ParamKind::Shape | ParamKind::Tensors).then_some(last)
+    fn find_variadic(params: &[Param]) -> Option<usize> {
+        let last = params.iter().rposition(|p| !p.keyword_only)?;
+        matches!(params[last].kind, ParamKind::Shape | ParamKind::Tensors).then_some(last)
     }
 
     /// Matches arguments with parameters.
@@ -116,10 +121,10 @@ impl Signature {
         keywords: *mut ffi::PyObject,
     ) -> PyResult<(Slots, Option<Slots>)> {
         let mut slots: Slots = SmallVec::from_elem(std::ptr::null_mut(), self.params.len());
-        let positional = self.params.iter().filter(|p| !p.keyword_only).count();
+        let positional = self.positional;
         let mut rest = None;
         let mut direct = count;
-        if let Some(last) = self.variadic() {
+        if let Some(last) = self.variadic {
             // One tensor where several may stand is one operand, not a sequence of its rows.
             // SAFETY: a live argument.
             let alone = || unsafe { tensor::downcast(args[last]).is_some() };
@@ -148,7 +153,7 @@ impl Signature {
                     self.params.iter().map(|p| p.name).collect::<Vec<_>>().join(", "),
                 )));
             };
-            if !slots[i].is_null() || (rest.is_some() && Some(i) == self.variadic()) {
+            if !slots[i].is_null() || (rest.is_some() && Some(i) == self.variadic) {
                 let message =
                     format!("{}: argument '{}' given twice", self.name, self.params[i].name);
                 return Err(PyTypeError::new_err(message));

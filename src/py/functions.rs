@@ -103,9 +103,10 @@ unsafe fn enter(
         let Some(signature) = SIGNATURES.get(py).and_then(|all| all.get(i)) else {
             return Err(to_python(py, error::internal("the table is not ready")));
         };
+        let mut parsed = Parsed::default();
         // SAFETY: the list was just built in this form.
-        let parsed = unsafe { signature.parse(py, &all, positional, keywords)? };
-        call(py, entry, parsed)
+        unsafe { signature.parse(py, &all, positional, keywords, &mut parsed)? };
+        call(py, entry, &parsed)
     })
 }
 
@@ -164,7 +165,7 @@ pub fn detached<T: Send>(py: Python<'_>, held: &[Held], work: impl FnOnce() -> T
 }
 
 /// Calls an entry with parsed arguments.
-pub fn call(py: Python<'_>, entry: Entry, parsed: Parsed) -> PyResult<*mut ffi::PyObject> {
+pub fn call(py: Python<'_>, entry: Entry, parsed: &Parsed) -> PyResult<*mut ffi::PyObject> {
     let composite = match entry {
         Entry::Map(def) => return map_held(py, def, &parsed.operands),
         Entry::Composite(composite) => composite,

@@ -13,7 +13,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
 use rustc_hash::FxHashSet;
 
-use super::arguments::{Signature, leak};
+use super::arguments::{Parsed, Signature, leak};
 use super::convert;
 use super::dtype;
 use super::errors::{OrRaise, foreign, to_python};
@@ -715,8 +715,9 @@ unsafe extern "C" fn run_backward(
             // SAFETY: as above.
             all.extend_from_slice(unsafe { std::slice::from_raw_parts(args, total) });
         }
+        let mut parsed = Parsed::default();
         // SAFETY: as above.
-        let parsed = unsafe { signature.parse(py, &all, count as usize + 1, keywords)? };
+        unsafe { signature.parse(py, &all, count as usize + 1, keywords, &mut parsed)? };
         let mut operands = parsed.operands.into_iter().filter_map(|held| match held {
             super::arguments::Held::Value(value) => Some(value),
             super::arguments::Held::Scalar(_) => None,

@@ -136,7 +136,7 @@ fn call_named(py: Python<'_>, name: &str, held: &[Held]) -> PyResult<Object> {
             .collect(),
         operands: held.iter().cloned().collect(),
     };
-    super::functions::call(py, entry, parsed)
+    super::functions::call(py, entry, &parsed)
 }
 
 unsafe extern "C" fn in_place<const I: usize>(a: Object, b: Object) -> Object {
