@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use super::apply::apply;
 use super::eager::Eager;
+use super::plans::{self, Formula, Given, Part};
 use super::site::{self, Site};
 use super::tape::{Entry, History, Kept, Leaf, Link, Operand, Saved, Step, Value, host_calls};
 use crate::array::Array;
@@ -22,7 +23,7 @@ use crate::error::{self, Error, Result};
 use crate::ops::attributes::ScatterMode;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::emit::{Arg, Expr, catch};
-use crate::ops::op::{Op, Type};
+use crate::ops::op::{Call, Op, Type};
 use crate::ops::rule::Rule;
 use crate::shape::Shape;
 
@@ -309,6 +310,11 @@ impl Sweep {
         g: &Value,
     ) -> Result<Option<Value>> {
         let record = self.options.create_graph;
+        if let (Op::Call(call), false) = (step, record) {
+            if let Some(cotangent) = planned_rule(op, entry, call, i, g)? {
+                return Ok(Some(cotangent));
+            }
+        }
         let cx = Eager::new(record);
         let (args, y) = {
             let kept = entry.kept.lock();
@@ -472,6 +478,35 @@ impl Saved {
             Saved::Scalar(_) => Shape::scalar(),
         }
     }
+}
+
+/// The cotangent of operand `i` of a composite by the plan of its rule, if there is one.
+fn planned_rule(
+    op: &str,
+    entry: &Arc<Entry>,
+    call: &Call,
+    i: usize,
+    g: &Value,
+) -> Result<Option<Value>> {
+    let kept = entry.kept.lock();
+    check_kept(op, entry, &kept)?;
+    let mut operands: SmallVec<[Given<'_>; 6]> = SmallVec::new();
+    for saved in kept.args.iter().chain([&kept.result]) {
+        operands.push(match saved {
+            Saved::Array(array) => Given::Array(array),
+            Saved::Type(ty) => Given::Type(ty),
+            Saved::Scalar(scalar) => Given::Scalar(*scalar),
+        });
+    }
+    operands.push(Given::Array(&g.array));
+    let formula = Formula {
+        composite: call.composite,
+        attributes: &call.attributes,
+        part: Part::Rule(call.position(i) as u32),
+        operands: &operands,
+    };
+    let arrays = plans::run(&formula)?;
+    Ok(arrays.and_then(|arrays| arrays.into_iter().next()).map(Value::plain))
 }
 
 fn restore(cx: &Eager, saved: &Saved, history: impl Fn() -> History) -> Arg {

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use smallvec::SmallVec;
 
 use super::apply::apply;
+use super::plans::{self, Formula, Given, Part};
 use super::tape::{Operand, Value};
 use crate::dtype::DType;
 use crate::error::{self, Result};
@@ -146,6 +147,13 @@ pub fn call(
     operands: &[Operand<'_>],
     record: bool,
 ) -> Result<SmallVec<[Value; 1]>> {
+    let wants = |operand: &Operand<'_>| matches!(operand, Operand::Value(v) if v.requires_grad());
+    let record = record && operands.iter().any(wants);
+    if !record {
+        if let Some(values) = planned(composite, attributes, operands)? {
+            return Ok(values);
+        }
+    }
     let cx = Eager::new(record);
     let args: SmallVec<[Arg; 6]> = small(operands.iter().map(|&operand| cx.operand(operand)));
     let outputs = catch(|| composite.call(&Arguments { cx: &cx, attributes, operands: &args }));
@@ -155,4 +163,22 @@ pub fn call(
         values.push(cx.take(x)?);
     }
     Ok(values)
+}
+
+/// Calls a composite by its plan, if it has one.
+fn planned(
+    composite: &'static Composite,
+    attributes: &[Attr],
+    operands: &[Operand<'_>],
+) -> Result<Option<SmallVec<[Value; 1]>>> {
+    let mut given: SmallVec<[Given<'_>; 6]> = SmallVec::new();
+    for operand in operands {
+        given.push(match operand {
+            Operand::Value(value) => Given::Array(&value.array),
+            Operand::Scalar(scalar) => Given::Scalar(*scalar),
+        });
+    }
+    let formula = Formula { composite, attributes, part: Part::Body, operands: &given };
+    let arrays = plans::run(&formula).map_err(|error| error.within(composite.name))?;
+    Ok(arrays.map(|arrays| arrays.into_iter().map(Value::plain).collect()))
 }

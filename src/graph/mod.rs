@@ -7,9 +7,11 @@
 //!
 //! An input is a node, or a number: a float that is known only when the graph runs. Formulas pass
 //! numbers on without looking at them, so a numeric input is handed to them as a NaN that carries its
-//! position ([`Graph::number`]). A formula that does look is noticed ([`Graph::looked`]): its graph
-//! holds for that value only.
+//! position ([`Graph::number`]). A look is noticed ([`Graph::looked`]): what a formula emits after one
+//! may hold for one value only.
 
+#[cfg(test)]
+pub(crate) mod cases;
 mod print;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -59,7 +61,7 @@ pub struct Graph {
     nodes: RefCell<Vec<Node>>,
     outputs: RefCell<Vec<Id>>,
     numbers: Cell<u32>,
-    looked: Cell<bool>,
+    looked: RefCell<Vec<u32>>,
     site: Cell<Site>,
     keeps_calls: bool,
 }
@@ -137,9 +139,9 @@ impl Graph {
         self.numbers.get()
     }
 
-    /// Whether a formula looked at the value of a numeric input.
-    pub fn looked(&self) -> bool {
-        self.looked.get()
+    /// The numeric inputs that formulas looked at.
+    pub fn looked(&self) -> Ref<'_, [u32]> {
+        Ref::map(self.looked.borrow(), Vec::as_slice)
     }
 
     /// Runs a formula whose values are the results.
@@ -191,8 +193,8 @@ impl Emit for Graph {
     }
 
     fn looks_at(&self, value: Scalar) {
-        if number_of(value).is_some() {
-            self.looked.set(true);
+        if let Some(i) = number_of(value) {
+            self.looked.borrow_mut().push(i);
         }
     }
 }

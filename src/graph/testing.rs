@@ -6,10 +6,16 @@ use super::{Graph, Kind, number_of};
 use crate::array::Array;
 use crate::cpu;
 use crate::dtype::Scalar;
+use crate::error::Result;
 use crate::ops::emit::Arg;
 
 /// The results of a graph whose nodes are computed one at a time.
 pub fn one_by_one(graph: &Graph, inputs: &[&Array], numbers: &[Scalar]) -> Vec<Array> {
+    try_one_by_one(graph, inputs, numbers).unwrap()
+}
+
+/// The same, or what the data refused.
+pub fn try_one_by_one(graph: &Graph, inputs: &[&Array], numbers: &[Scalar]) -> Result<Vec<Array>> {
     let mut inputs = inputs.iter();
     let mut values: Vec<Array> = Vec::new();
     for node in graph.nodes().iter() {
@@ -26,10 +32,10 @@ pub fn one_by_one(graph: &Graph, inputs: &[&Array], numbers: &[Scalar]) -> Vec<A
                         ),
                     })
                     .collect();
-                cpu::execute(op, &args).unwrap()
+                cpu::execute(op, &args)?
             }
         };
         values.push(value);
     }
-    graph.outputs().iter().map(|id| values[id.0 as usize].clone()).collect()
+    Ok(graph.outputs().iter().map(|id| values[id.0 as usize].clone()).collect())
 }

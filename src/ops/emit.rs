@@ -105,6 +105,11 @@ impl<'e> Expr<'e> {
         self.arg
     }
 
+    /// Whether this is a number.
+    pub fn is_number(self) -> bool {
+        matches!(self.arg, Arg::Scalar(_))
+    }
+
     /// The number, if this is one, for formulas that depend on its value.
     pub fn as_scalar(self) -> Option<Scalar> {
         match self.arg {

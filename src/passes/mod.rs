@@ -5,6 +5,8 @@
 pub mod batch;
 pub mod expand;
 pub mod grad;
+#[cfg(test)]
+mod tests;
 
 pub use batch::batch;
 pub use expand::expand;

@@ -138,13 +138,18 @@ impl Plan {
         &self.steps
     }
 
-    /// The count of nodes that share a program with another.
-    pub fn fused(&self) -> usize {
-        let size = |step: &Step| match &step.work {
-            Work::Group(program, ..) => program.instructions(),
-            Work::Op(_) => 0,
-        };
-        self.steps.iter().map(size).sum()
+    /// Whether any two nodes became one step.
+    pub fn pays(&self) -> bool {
+        self.steps.iter().any(
+            |step| matches!(&step.work, Work::Group(program, ..) if program.instructions() > 1),
+        )
+    }
+
+    /// Whether a step reads an input, or it is a result.
+    pub fn reads_input(&self, i: u32) -> bool {
+        let input = Source::Input(i);
+        let reads = |step: &Step| step.args.contains(&Operand::Array(input));
+        self.steps.iter().any(reads) || self.outputs.contains(&input)
     }
 }
 

@@ -82,7 +82,7 @@ fn a_plan_gives_the_bits_of_its_nodes_one_by_one() {
             let graph = program(dtype, seed, 4 + seed as usize % 40);
             graph.verify().unwrap();
             let plan = Plan::new(&graph).unwrap();
-            fused += plan.fused();
+            fused += usize::from(plan.pays());
             let inputs =
                 [random(dtype, &[6, 70], seed), random(dtype, &[70], 1), random(dtype, &[6, 1], 2)];
             let numbers = [Scalar::Float(-1.25)];
@@ -100,7 +100,7 @@ fn a_plan_gives_the_bits_of_its_nodes_one_by_one() {
                 }
             }
         }
-        assert!(fused > 100, "{dtype}: only {fused} nodes were fused");
+        assert!(fused > 20, "{dtype}: only {fused} plans have groups");
     }
     threads::set_num_threads(before);
 }
@@ -158,7 +158,7 @@ fn what_a_path_leaves_and_reenters_is_not_one_group() {
         .unwrap();
     let plan = Plan::new(&graph).unwrap();
     let groups = plan.steps().iter().filter(|step| matches!(step.work, Work::Group(..))).count();
-    assert_eq!((plan.steps().len(), groups, plan.fused()), (4, 1, 3), "{plan}");
+    assert_eq!((plan.steps().len(), groups), (4, 1), "{plan}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ composite! {
     /// >>> wg.divide(wg.tensor([1, 3]), 2).tolist()
     /// [0.5, 1.5]
     top method divide(a: Tensor, b: Tensor) -> One {
-        if [a, b].iter().any(|x| x.as_scalar().is_none() && x.dtype().is_float()) {
+        if [a, b].iter().any(|x| !x.is_number() && x.dtype().is_float()) {
             a.quotient(b)
         } else {
             a.cast(DType::F32).quotient(b.cast(DType::F32))

@@ -204,6 +204,6 @@ fn padded<'e>(x: Expr<'e>, widths: &[(usize, usize)], value: Expr<'e>) -> Expr<'
     let sizes = shape.dims().iter().copied().zip(widths);
     let wide = sizes.clone().map(|(n, &(low, high))| n + low.into() + high.into()).collect();
     let at = sizes.map(|(size, &(start, _))| SliceAxis { start, step: 1, size }).collect();
-    let value = if value.as_scalar().is_some() { value } else { value.cast(x.dtype()) };
+    let value = if value.is_number() { value } else { value.cast(x.dtype()) };
     x.emit_with(Op::Embed(wide, at), &[x.arg(), value.arg()])
 }

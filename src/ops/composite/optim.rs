@@ -3,8 +3,8 @@
 //! Hyperparameters are runtime operands. Their own arithmetic is done in float64 and then takes the
 //! dtype of the parameter.
 
-use crate::dtype::DType;
-use crate::ops::emit::Expr;
+use crate::dtype::{DType, Scalar};
+use crate::ops::emit::{Arg, Expr};
 
 composite! {
     /// A step of gradient descent: the new parameter, and the new buffer where there is momentum.
@@ -62,9 +62,10 @@ fn is_zero(x: Expr<'_>) -> bool {
 impl<'e> Expr<'e> {
     /// A number as a float64 one; a tensor in float64.
     fn double(self) -> Expr<'e> {
-        match self.as_scalar() {
-            Some(value) => self.scalar(value.as_f64()),
-            None => self.cast(DType::F64),
+        match self.arg() {
+            Arg::Scalar(Scalar::Float(_)) => self,
+            Arg::Scalar(value) => self.scalar(value.as_f64()),
+            Arg::Node(_) => self.cast(DType::F64),
         }
     }
 
@@ -86,6 +87,6 @@ impl<'e> Expr<'e> {
 
     /// Beside `p`: a number is weak, a tensor takes the dtype.
     fn like(self, p: Expr<'e>) -> Expr<'e> {
-        if self.as_scalar().is_some() { self } else { self.cast(p.dtype()) }
+        if self.is_number() { self } else { self.cast(p.dtype()) }
     }
 }

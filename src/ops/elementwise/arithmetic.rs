@@ -5,7 +5,7 @@ use crate::scalar::{self, Int};
 
 /// 1 where the first wins, ½ at a tie, 0 elsewhere.
 fn share<'e>(wins: Expr<'e>, a: Expr<'e>, b: Expr<'e>) -> Expr<'e> {
-    let dtype = if a.as_scalar().is_some() { b.dtype() } else { a.dtype() };
+    let dtype = if a.is_number() { b.dtype() } else { a.dtype() };
     wins.cast(dtype) + 0.5 * a.equal(b).cast(dtype)
 }
 

@@ -181,8 +181,9 @@ impl Elementwise {
             }
         }
         let dtype = dtype.filter(|d| self.classes.contains(d.class()))?;
-        let fits = |x: &Expr<'_>| {
-            x.as_scalar().is_none_or(|s| s.class() <= dtype.class() && s.fits(dtype))
+        let fits = |x: &Expr<'_>| match x.arg() {
+            Arg::Scalar(s) => s.class() <= dtype.class() && s.fits(dtype),
+            Arg::Node(_) => true,
         };
         args.iter().all(fits).then_some(out)
     }

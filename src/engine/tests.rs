@@ -1,0 +1,218 @@
+use smallvec::SmallVec;
+
+use super::backward::{Options, gradients as sweep};
+use super::eager::{self, Eager};
+use super::plans::{Formula, Given, Part, run};
+use super::tape::{History, Leaf, Operand, Value};
+use crate::array::Array;
+use crate::cpu::testing::{array, bytes};
+use crate::dtype::{DType, Scalar};
+use crate::graph::Graph;
+use crate::graph::cases::{self, Call};
+use crate::graph::testing::one_by_one;
+use crate::ops::declare::Arguments;
+use crate::ops::emit::{Arg, Emit, Id, catch};
+use crate::passes::{expand, gradients};
+use crate::schedule::Plan;
+use crate::shape::Shape;
+
+/// The operands of a call with data.
+struct Held(Vec<Result<Value, Scalar>>);
+
+impl Held {
+    fn new(call: &Call, leaves: bool) -> Held {
+        let operand = |(i, operand): (usize, &cases::Operand)| match operand {
+            cases::Operand::Number(value) => Err(*value),
+            tensor => {
+                let mut value = Value::plain(tensor.data(i as u64 * 13).unwrap());
+                if leaves && value.dtype().is_float() {
+                    value.history = History::Leaf(std::sync::Arc::new(Leaf::default()));
+                }
+                Ok(value)
+            }
+        };
+        Held(call.operands.iter().enumerate().map(operand).collect())
+    }
+
+    fn operands(&self) -> Vec<Operand<'_>> {
+        let operand = |x: &'_ Result<Value, Scalar>| match x {
+            Ok(_) => None,
+            Err(value) => Some(*value),
+        };
+        self.0
+            .iter()
+            .map(|x| match operand(x) {
+                Some(value) => Operand::Scalar(value),
+                None => Operand::Value(x.as_ref().unwrap_or_else(|_| unreachable!("no number"))),
+            })
+            .collect()
+    }
+
+    fn values(&self) -> impl Iterator<Item = &Value> {
+        self.0.iter().filter_map(|x| x.as_ref().ok())
+    }
+}
+
+/// The results of a composite's body, op by op.
+fn op_by_op(call: &Call, held: &Held) -> Result<Vec<Array>, String> {
+    let cx = Eager::new(false);
+    let args: SmallVec<[Arg; 6]> = held.operands().into_iter().map(|x| cx.operand(x)).collect();
+    let outputs = catch(|| {
+        let arguments = Arguments { cx: &cx, attributes: &call.attributes, operands: &args };
+        (call.composite.body)(&arguments)
+    });
+    let outputs = outputs.map_err(|error| error.to_string())?;
+    outputs.into_iter().map(|x| cx.take(x).map(|v| v.array).map_err(|e| e.to_string())).collect()
+}
+
+#[test]
+fn planned_composites_give_the_bits_of_their_ops() {
+    let mut planned = 0;
+    for call in cases::calls() {
+        let held = Held::new(&call, false);
+        let want = op_by_op(&call, &held);
+        let given: Vec<Given<'_>> = held
+            .0
+            .iter()
+            .map(|x| match x {
+                Ok(value) => Given::Array(&value.array),
+                Err(value) => Given::Scalar(*value),
+            })
+            .collect();
+        let formula = Formula {
+            composite: call.composite,
+            attributes: &call.attributes,
+            part: Part::Body,
+            operands: &given,
+        };
+        for _ in 0..3 {
+            let name = call.composite.name;
+            match (run(&formula), &want) {
+                (Ok(None), _) => {}
+                (Ok(Some(got)), Ok(want)) => {
+                    planned += 1;
+                    assert_eq!(got.len(), want.len(), "{name}");
+                    for (got, want) in got.iter().zip(want) {
+                        assert_eq!(got.shape(), want.shape(), "{name}");
+                        assert_eq!(bytes(got), bytes(want), "{name} {:?}", call.attributes);
+                    }
+                }
+                (Ok(Some(_)), Err(error)) => panic!("{name} should have failed: {error}"),
+                (Err(error), want) => {
+                    assert_eq!(want.as_ref().err(), Some(&error.to_string()), "{name}");
+                }
+            }
+        }
+    }
+    assert!(planned > 50, "only {planned} calls were planned");
+}
+
+#[test]
+fn most_composites_have_a_case() {
+    let with: Vec<&str> = cases::calls().iter().map(|call| call.composite.name).collect();
+    let without: Vec<&str> = crate::ops::composite::tables()
+        .map(|composite| composite.name)
+        .filter(|name| !with.contains(name))
+        .collect();
+    assert!(without.len() * 8 < crate::ops::composite::tables().count(), "{without:?}");
+}
+
+#[test]
+fn the_pass_and_the_sweep_give_the_same_gradient_bits() {
+    let options = Options { retain_graph: false, create_graph: false };
+    let mut compared = 0;
+    for call in cases::calls() {
+        let held = Held::new(&call, true);
+        let name = format!("{} {:?}", call.composite.name, call.attributes);
+        let Ok(ys) = eager::call(call.composite, &call.attributes, &held.operands(), true) else {
+            continue;
+        };
+        let leaves: Vec<Value> = held.values().filter(|v| v.requires_grad()).cloned().collect();
+        let ones = |y: &Value| {
+            let n = y.shape().count();
+            Value::plain(array(y.dtype(), &y.shape().sizes(), &vec![1.0; n]))
+        };
+        let outputs: Vec<(Value, Option<Value>)> =
+            ys.iter().filter(|y| y.requires_grad()).map(|y| (y.clone(), Some(ones(y)))).collect();
+        if outputs.is_empty() || leaves.is_empty() {
+            continue;
+        }
+        let want = sweep("test", &outputs, &leaves, options).unwrap();
+
+        let graph = Graph::with_calls();
+        let (args, taken) = call.build(&graph);
+        assert!(taken, "{name}");
+        let inputs: Vec<Id> = args
+            .iter()
+            .filter_map(|arg| match arg {
+                Arg::Node(id) if graph.ty(*id).dtype.is_float() => Some(*id),
+                _ => None,
+            })
+            .collect();
+        let seeds: Vec<(Id, Arg)> = graph
+            .outputs()
+            .iter()
+            .zip(&ys)
+            .filter(|(_, y)| y.requires_grad())
+            .map(|(id, _)| (*id, Arg::Scalar(Scalar::Float(1.0))))
+            .collect();
+        let before = graph.outputs().len();
+        let found = gradients(&graph, &seeds, &inputs).unwrap();
+        found.iter().flatten().for_each(|id| graph.output(*id));
+        graph.verify().unwrap();
+        let expanded = expand(&graph).unwrap();
+        let data: Vec<&Array> = held.values().map(|v| &v.array).collect();
+        let plan = Plan::new(&expanded).unwrap();
+        for got in [one_by_one(&expanded, &data, &[]), plan.run(&data, &[]).unwrap().to_vec()] {
+            let mut got = got[before..].iter();
+            for (want, found) in want.iter().zip(&found) {
+                assert_eq!(want.is_some(), found.is_some(), "{name}");
+                let Some(want) = want else { continue };
+                assert_eq!(
+                    bytes(got.next().unwrap()),
+                    bytes(&want.array),
+                    "{name}\n{}",
+                    graph.print(|_| None)
+                );
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 100, "only {compared} gradients were compared");
+}
+
+#[test]
+fn floats_are_operands_of_a_plan_unless_the_formula_looks_at_them() {
+    use crate::ops::composite::tables;
+    let sgd = tables().find(|composite| composite.name == "sgd").unwrap();
+    let x = array(DType::F32, &[5], &[1.0, -2.0, 0.5, 3.0, -1.5]);
+    let g = array(DType::F32, &[5], &[0.5, 0.25, -1.0, 2.0, 1.0]);
+    let step = |lr: f64, decay: f64| {
+        let (p, g) = (Value::plain(x.clone()), Value::plain(g.clone()));
+        let attributes = [
+            crate::ops::declare::Attr::Operand,
+            crate::ops::declare::Attr::Operand,
+            crate::ops::declare::Attr::None,
+            crate::ops::declare::Attr::Operand,
+            crate::ops::declare::Attr::Operand,
+            crate::ops::declare::Attr::Operand,
+            crate::ops::declare::Attr::Bool(false),
+        ];
+        let numbers = [lr, 0.0, decay].map(|v| Operand::Scalar(Scalar::Float(v)));
+        let operands = [Operand::Value(&p), Operand::Value(&g), numbers[0], numbers[1], numbers[2]];
+        let ys = eager::call(sgd, &attributes, &operands, false).unwrap();
+        crate::cpu::testing::values(&ys[0].array)
+    };
+    // The third call of each kind runs a plan made for another rate.
+    for decay in [0.0, 0.5, 0.0] {
+        for lr in [0.5, 0.25, 2.0, 1.0] {
+            let want: Vec<f64> = crate::cpu::testing::values(&x)
+                .iter()
+                .zip(crate::cpu::testing::values(&g))
+                .map(|(p, g)| p - lr * (g + decay * p))
+                .collect();
+            assert_eq!(step(lr, decay), want, "lr {lr}, decay {decay}");
+        }
+    }
+    assert_eq!(x.shape(), &Shape::of(&[5]));
+}
