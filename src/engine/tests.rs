@@ -12,6 +12,7 @@ use crate::graph::cases::{self, Call};
 use crate::graph::testing::one_by_one;
 use crate::ops::declare::Arguments;
 use crate::ops::emit::{Arg, Emit, Id, catch};
+use crate::ops::op::Type;
 use crate::passes::{expand, gradients};
 use crate::schedule::Plan;
 use crate::shape::Shape;
@@ -26,7 +27,8 @@ impl Held {
             tensor => {
                 let mut value = Value::plain(tensor.data(i as u64 * 13).unwrap());
                 if leaves && value.dtype().is_float() {
-                    value.history = History::Leaf(std::sync::Arc::new(Leaf::default()));
+                    let ty = Type::new(value.dtype(), value.shape().clone());
+                    value.history = History::Leaf(std::sync::Arc::new(Leaf::new(ty)));
                 }
                 Ok(value)
             }
