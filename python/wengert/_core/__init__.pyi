@@ -528,8 +528,9 @@ class Tensor:
         """The smallest whole number not below each element. Integers stay."""
 
     def chunk(self, n: int, axis: int = 0) -> tuple[Tensor, ...]:
-        """At most `n` parts of a tensor along an axis: of equal sizes but for the last, which may be
-        smaller.
+        """At most `n` parts of a tensor along an axis.
+
+        They are of equal sizes but for the last, which may be smaller.
         """
 
     def clip(self, min: Tensor | ArrayLike | None = None, max: Tensor | ArrayLike | None = None) -> Tensor:
@@ -1087,6 +1088,10 @@ class Tensor:
         """`max(x, 0)`, element by element; NaN stays NaN.
 
         Numeric, any shape. The gradient at 0 is 0.
+
+        >>> import wengert as wg
+        >>> wg.nn.relu(wg.tensor([-1.0, 2.0])).tolist()
+        [0.0, 2.0]
         """
 
     def softmax(self, axis: int = -1) -> Tensor:
@@ -1094,6 +1099,10 @@ class Tensor:
 
         Floating, rank 1 or more; shifted by the largest element, so that nothing overflows. A line
         of `-inf` alone gives NaN.
+
+        >>> import wengert as wg
+        >>> wg.nn.softmax(wg.tensor([[0.0, 0.0], [-1000.0, 1000.0]])).tolist()
+        [[0.5, 0.5], [0.0, 1.0]]
         """
 
 @final
@@ -1322,8 +1331,9 @@ def ceil(x: Tensor | ArrayLike) -> Tensor:
     """The smallest whole number not below each element. Integers stay."""
 
 def chunk(x: Tensor | ArrayLike, n: int, axis: int = 0) -> tuple[Tensor, ...]:
-    """At most `n` parts of a tensor along an axis: of equal sizes but for the last, which may be
-    smaller.
+    """At most `n` parts of a tensor along an axis.
+
+    They are of equal sizes but for the last, which may be smaller.
     """
 
 def clip(x: Tensor | ArrayLike, min: Tensor | ArrayLike | None = None, max: Tensor | ArrayLike | None = None) -> Tensor:

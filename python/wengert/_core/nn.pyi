@@ -28,7 +28,6 @@ __all__ = [
     'linear',
     'log_sigmoid',
     'log_softmax',
-    'lstm_cell',
     'max_pool1d',
     'max_pool2d',
     'max_pool3d',
@@ -100,6 +99,10 @@ def conv2d(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | Arr
     `x` (N, C, H, W), `weight` (O, C / groups, I, J), `bias` (O,), floating; the result is
     (N, O, H', W'), with sizes as in `conv1d`. Geometry is one int or a pair. Raises ShapeError
     where channels or ranks differ or the window does not fit.
+
+    >>> import wengert as wg
+    >>> wg.nn.conv2d(wg.ones((1, 2, 5, 5)), wg.ones((4, 2, 3, 3)), stride=2, padding=1).shape
+    (1, 4, 3, 3)
     """
 
 def conv3d(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | ArrayLike | None = None, stride: Axes = 1, padding: Axes = 0, dilation: Axes = 1, groups: int = 1) -> Tensor:
@@ -142,6 +145,11 @@ def cross_entropy(input: Tensor | ArrayLike, target: Tensor | ArrayLike, weight:
     what counts, by weight), "sum", or "none" for the losses (N, …).
 
     Raises IndexError for an index outside 0 … C - 1, ShapeError for other shapes.
+
+    >>> import wengert as wg
+    >>> logits = wg.tensor([[9.0, -9.0, -9.0], [0.0, 0.0, 0.0]])
+    >>> wg.nn.cross_entropy(logits, wg.tensor([1, -100])).item()
+    18.0
     """
 
 def dropout(x: Tensor | ArrayLike, p: float = 0.5, *, training: _bool = True, key: Tensor | None = None) -> Tensor:
@@ -157,6 +165,10 @@ def embedding(indices: Tensor | ArrayLike, weight: Tensor | ArrayLike) -> Tensor
 
     `indices`: integers of any shape; `weight`: (rows, …). The result has the shape of `indices`
     followed by that of a row. Negative indices count from the end; IndexError outside the table.
+
+    >>> import wengert as wg
+    >>> wg.nn.embedding(wg.tensor([2, 0]), wg.tensor([[1, 2], [3, 4], [5, 6]])).tolist()
+    [[5, 6], [1, 2]]
     """
 
 def gelu(x: Tensor | ArrayLike, *, approximate: str = "none") -> Tensor:
@@ -185,6 +197,10 @@ def layer_norm(x: Tensor | ArrayLike, axis: Axes = -1, weight: Tensor | ArrayLik
 
     `x` is floating; `axis` an axis or a tuple of axes; `weight` and `bias` have the sizes of these
     axes, in order. `eps` is added to the variance. Raises ShapeError for other sizes.
+
+    >>> import wengert as wg
+    >>> wg.nn.layer_norm(wg.tensor([[1.0, 3.0], [8.0, 2.0]]), eps=0.0).tolist()
+    [[-1.0, 1.0], [1.0, -1.0]]
     """
 
 def leaky_relu(x: Tensor | ArrayLike, negative_slope: float = 0.01) -> Tensor:
@@ -198,6 +214,10 @@ def linear(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | Arr
 
     `x` (…, in), `weight` (out, in), `bias` (out,), floating; the result is (…, out). Raises
     ShapeError where the sizes differ.
+
+    >>> import wengert as wg
+    >>> wg.nn.linear(wg.ones((5, 3)), wg.ones((2, 3)), wg.ones(2)).shape
+    (5, 2)
     """
 
 def log_sigmoid(x: Tensor | ArrayLike) -> Tensor:
@@ -210,14 +230,6 @@ def log_softmax(x: Tensor | ArrayLike, axis: int = -1) -> Tensor:
     """The logarithm of the softmax along `axis`.
 
     Floating, rank 1 or more; exact where the softmax itself would underflow.
-    """
-
-def lstm_cell(x: Tensor | ArrayLike, h: Tensor | ArrayLike, c: Tensor | ArrayLike, w_ih: Tensor | ArrayLike, w_hh: Tensor | ArrayLike, b_ih: Tensor | ArrayLike | None = None, b_hh: Tensor | ArrayLike | None = None) -> tuple[Tensor, ...]:
-    """One step of a long short-term memory: the new `h` and `c`.
-
-    `x` (N, inputs), `h` and `c` (N, hidden), `w_ih` (4·hidden, inputs), `w_hh` (4·hidden, hidden),
-    `b_ih` and `b_hh` (4·hidden,), floating; gates in the order i f g o:
-    `c ← σ(f) c + σ(i) tanh(g)`, `h ← σ(o) tanh(c)`. Raises ShapeError for other shapes.
     """
 
 def max_pool1d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, dilation: Axes = 1) -> Tensor:
@@ -234,6 +246,10 @@ def max_pool2d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = N
     `x` (…, H, W), floating. Geometry is one int or a pair; `stride` is `kernel_size` where None;
     `padding` adds -inf on both sides, at most half a window. The gradient is shared equally among
     equal largest elements. Raises ShapeError where the window does not fit.
+
+    >>> import wengert as wg
+    >>> wg.nn.max_pool2d(wg.arange(16.0).reshape(1, 4, 4), 2).tolist()
+    [[[5.0, 7.0], [13.0, 15.0]]]
     """
 
 def max_pool3d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, dilation: Axes = 1) -> Tensor:
@@ -259,6 +275,10 @@ def relu(x: Tensor | ArrayLike) -> Tensor:
     """`max(x, 0)`, element by element; NaN stays NaN.
 
     Numeric, any shape. The gradient at 0 is 0.
+
+    >>> import wengert as wg
+    >>> wg.nn.relu(wg.tensor([-1.0, 2.0])).tolist()
+    [0.0, 2.0]
     """
 
 def rms_norm(x: Tensor | ArrayLike, axis: Axes = -1, weight: Tensor | ArrayLike | None = None, *, eps: float = 1e-5) -> Tensor:
@@ -297,6 +317,10 @@ def softmax(x: Tensor | ArrayLike, axis: int = -1) -> Tensor:
 
     Floating, rank 1 or more; shifted by the largest element, so that nothing overflows. A line
     of `-inf` alone gives NaN.
+
+    >>> import wengert as wg
+    >>> wg.nn.softmax(wg.tensor([[0.0, 0.0], [-1000.0, 1000.0]])).tolist()
+    [[0.5, 0.5], [0.0, 1.0]]
     """
 
 def softplus(x: Tensor | ArrayLike, *, beta: float = 1.0) -> Tensor:

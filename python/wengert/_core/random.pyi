@@ -55,6 +55,11 @@ def integers(low: int, high: int | None = None, shape: int | Sequence[int] = (),
     Remainders of 64 random bits: no integer is more likely than another by more than the size of
     the interval over 2⁶⁴. `dtype`: int64 where None. `key`: None draws one from the global generator. Raises ValueError for an
     empty interval, OverflowError where `dtype` does not hold it.
+
+    >>> import wengert as wg
+    >>> x = wg.random.integers(-1, 2, (1000,))
+    >>> (x.min().item(), x.max().item())
+    (-1, 1)
     """
 
 def normal(shape: int | Sequence[int] = (), mean: Scalar | Tensor = 0.0, std: Scalar | Tensor = 1.0, *, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
@@ -70,6 +75,10 @@ def permutation(n: int, *, key: Tensor | None = None) -> Tensor:
     """The integers 0 … n - 1 in random order (int64).
 
     `key`: None draws one from the global generator. Raises ValueError where `n` is negative.
+
+    >>> import wengert as wg
+    >>> wg.random.permutation(5).sort().tolist()
+    [0, 1, 2, 3, 4]
     """
 
 def split(key: Tensor | None = None, n: int = 2) -> Tensor:
