@@ -177,8 +177,9 @@ def ulp(values, dtype):
     return np.exp2(exponent - bits)
 
 
-def assert_near(got, want, dtype, ulps, floor=0.0):
-    """Equal within `ulps` units in the last place, or `floor` units at the largest value."""
+def assert_near(got, want, dtype, ulps, floor=0.0, largest=0.0):
+    """Equal within `ulps` units in the last place, or `floor` units at the largest value (at
+    `largest`, where that is more)."""
     got, want = got.astype("float64"), rounded(np.asarray(want, "float64"), dtype)
     assert got.shape == want.shape, (got.shape, want.shape)
     finite = np.isfinite(want) & np.isfinite(got)
@@ -186,7 +187,7 @@ def assert_near(got, want, dtype, ulps, floor=0.0):
     if not finite.any():
         return
     got, want = np.where(finite, got, 0), np.where(finite, want, 0)
-    scale = ulp(np.abs(want).max(), dtype) * floor
+    scale = ulp(max(np.abs(want).max(), largest), dtype) * floor
     allowed = np.maximum(ulps * ulp(want, dtype), scale)
     worst = np.abs(got - want) / allowed
     assert worst.max() <= 1, f"{worst.max() * ulps:.2f} ulp at {want.flat[worst.argmax()]!r}"

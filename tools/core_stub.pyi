@@ -12,7 +12,7 @@ from typing_extensions import disjoint_base
 Scalar: TypeAlias = _bool | int | float
 ArrayLike: TypeAlias = Tensor | np.ndarray[Any, Any] | Scalar | Sequence[Any]
 Operand: TypeAlias = Tensor | np.ndarray[Any, Any] | Scalar
-Axes: TypeAlias = int | tuple[int, ...]
+Axes: TypeAlias = int | Sequence[int]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 class Error(Exception):

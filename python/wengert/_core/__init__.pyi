@@ -243,7 +243,7 @@ __all__ = [
 Scalar: TypeAlias = _bool | int | float
 ArrayLike: TypeAlias = Tensor | np.ndarray[Any, Any] | Scalar | Sequence[Any]
 Operand: TypeAlias = Tensor | np.ndarray[Any, Any] | Scalar
-Axes: TypeAlias = int | tuple[int, ...]
+Axes: TypeAlias = int | Sequence[int]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 class Error(Exception):
