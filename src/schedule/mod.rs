@@ -35,6 +35,9 @@ const INSTRUCTIONS: usize = 32;
 /// The most arrays that a program reads and writes.
 const PORTS: usize = 12;
 
+/// Elements from which on a pass over them costs as much as setting up a program.
+const LARGE: usize = 1 << 12;
+
 /// Where a plan finds a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
@@ -138,11 +141,17 @@ impl Plan {
         &self.steps
     }
 
-    /// Whether any two nodes became one step.
+    /// Whether this is faster than its nodes one by one: enough of them became one step. Between
+    /// small arrays a saved dispatch hardly repays the set-up of a program, a saved pass over large
+    /// ones does.
     pub fn pays(&self) -> bool {
-        self.steps.iter().any(
-            |step| matches!(&step.work, Work::Group(program, ..) if program.instructions() > 1),
-        )
+        let saved = |step: &Step| match &step.work {
+            Work::Group(program, shape, _) => {
+                program.instructions().saturating_sub(1) * (1 + shape.count() / LARGE)
+            }
+            Work::Op(_) => 0,
+        };
+        self.steps.iter().map(saved).sum::<usize>() >= 2
     }
 
     /// Whether a step reads an input, or it is a result.

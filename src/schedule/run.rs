@@ -4,7 +4,8 @@ use smallvec::SmallVec;
 
 use super::{Number, Operand, Plan, Source, Step, Work};
 use crate::array::Array;
-use crate::cpu::{self, program};
+use crate::cpu;
+use crate::cpu::program::{self, Program};
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::ops::op::Op;
@@ -23,12 +24,18 @@ impl Plan {
         if inputs.len() != self.inputs as usize {
             return Err(error::internal("a plan was run on the wrong count of inputs"));
         }
-        let slots = (0..self.slots).map(|_| None).collect();
-        let mut run = Run { inputs, numbers, slots };
+        let mut run = Run { inputs, numbers, slots: SmallVec::new() };
+        for _ in 0..self.slots {
+            run.slots.push(None);
+        }
         for step in &self.steps {
             run.step(step)?;
         }
-        Ok(self.outputs.iter().map(|&source| run.array(source).clone()).collect())
+        let mut results = SmallVec::new();
+        for &source in &self.outputs {
+            results.push(run.array(source).clone());
+        }
+        Ok(results)
     }
 }
 
@@ -53,8 +60,7 @@ impl Run<'_> {
         match &step.work {
             Work::Op(op) => {
                 let result = self.op(step, op)?;
-                step.last.iter().for_each(|&slot| self.slots[slot as usize] = None);
-                self.slots[step.results[0] as usize] = Some(result);
+                self.finish(step, [result]);
                 Ok(())
             }
             Work::Group(program, shape, dtypes) => self.group(step, program, shape, dtypes),
@@ -62,11 +68,13 @@ impl Run<'_> {
     }
 
     fn op(&self, step: &Step, op: &Op) -> Result<Array> {
-        let operand = |arg: &Operand| match *arg {
-            Operand::Array(source) => cpu::Operand::Array(self.array(source)),
-            Operand::Number(number) => cpu::Operand::Scalar(self.number(number)),
-        };
-        let args: SmallVec<[cpu::Operand<'_>; 4]> = step.args.iter().map(operand).collect();
+        let mut args: SmallVec<[cpu::Operand<'_>; 4]> = SmallVec::new();
+        for arg in &step.args {
+            args.push(match *arg {
+                Operand::Array(source) => cpu::Operand::Array(self.array(source)),
+                Operand::Number(number) => cpu::Operand::Scalar(self.number(number)),
+            });
+        }
         cpu::execute(op, &args)
     }
 
@@ -74,65 +82,55 @@ impl Run<'_> {
     fn group(
         &mut self,
         step: &Step,
-        program: &program::Program,
+        program: &Program,
         shape: &Shape,
         dtypes: &[DType],
     ) -> Result<()> {
-        let mut free: SmallVec<[u32; 2]> = step.last.clone();
-        let mut donor = |run: &Run<'_>, dtype: DType| {
-            let fits = |slot: &u32| {
-                let array = run.array(Source::Slot(*slot));
-                array.dtype == dtype
-                    && array.shape() == shape
-                    && array.is_contiguous()
-                    && array.buffer.is_unique()
-            };
-            free.iter().position(fits).map(|k| free.swap_remove(k))
-        };
-        let donors: SmallVec<[Option<u32>; 2]> =
-            dtypes.iter().map(|&dtype| donor(self, dtype)).collect();
-        let fresh: SmallVec<[Option<Array>; 2]> = donors
-            .iter()
-            .zip(dtypes)
-            .map(|(donor, &dtype)| match donor {
-                Some(_) => Ok(None),
-                None => Array::uninit(dtype, shape.clone()).map(Some),
-            })
-            .collect::<Result<_>>()?;
-        {
-            let outputs: SmallVec<[&Array; 2]> = donors
-                .iter()
-                .zip(&fresh)
-                .map(|(donor, fresh)| match (donor, fresh) {
-                    (Some(slot), _) => self.array(Source::Slot(*slot)),
-                    (None, Some(array)) => array,
-                    (None, None) => unreachable!("a result has a donor or is fresh"),
-                })
-                .collect();
-            let mut arrays: SmallVec<[&Array; 8]> = SmallVec::new();
-            let mut numbers: SmallVec<[Scalar; 4]> = SmallVec::new();
-            for arg in &step.args {
-                match *arg {
-                    Operand::Array(source) => arrays.push(self.array(source)),
-                    Operand::Number(number) => numbers.push(self.number(number)),
-                }
-            }
-            // SAFETY: an output is fresh, or the memory of an input of its type in C order that
-            // nobody else holds and no later step reads; no two outputs share a donor.
-            unsafe { program::run(program, &arrays, &numbers, &outputs) };
+        let mut results: SmallVec<[Array; 2]> = SmallVec::new();
+        let mut free: SmallVec<[u32; 4]> = SmallVec::from_slice(&step.last);
+        for &dtype in dtypes {
+            let donor = free.iter().position(|&slot| self.can_hold(slot, dtype, shape));
+            results.push(match donor {
+                Some(k) => self.array(Source::Slot(free.swap_remove(k))).clone(),
+                None => Array::uninit(dtype, shape.clone())?,
+            });
         }
-        let results: SmallVec<[Array; 2]> = donors
-            .into_iter()
-            .zip(fresh)
-            .filter_map(|(donor, fresh)| match donor {
-                Some(slot) => self.slots[slot as usize].take(),
-                None => fresh,
-            })
-            .collect();
-        step.last.iter().for_each(|&slot| self.slots[slot as usize] = None);
+        let mut arrays: SmallVec<[&Array; 8]> = SmallVec::new();
+        let mut numbers: SmallVec<[Scalar; 4]> = SmallVec::new();
+        for arg in &step.args {
+            match *arg {
+                Operand::Array(source) => arrays.push(self.array(source)),
+                Operand::Number(number) => numbers.push(self.number(number)),
+            }
+        }
+        let mut outputs: SmallVec<[&Array; 2]> = SmallVec::new();
+        for result in &results {
+            outputs.push(result);
+        }
+        // SAFETY: an output is fresh, or the memory of an input of its type in C order that nobody
+        // else held and no later step reads; no two outputs share a donor.
+        unsafe { program::run(program, &arrays, &numbers, &outputs) };
+        drop((arrays, outputs));
+        self.finish(step, results);
+        Ok(())
+    }
+
+    /// Whether a value may be written over by a result.
+    fn can_hold(&self, slot: u32, dtype: DType, shape: &Shape) -> bool {
+        let array = self.array(Source::Slot(slot));
+        array.dtype == dtype
+            && array.shape() == shape
+            && array.is_contiguous()
+            && array.buffer.is_unique()
+    }
+
+    /// Drops what was read for the last time and keeps what was computed.
+    fn finish(&mut self, step: &Step, results: impl IntoIterator<Item = Array>) {
+        for &slot in &step.last {
+            self.slots[slot as usize] = None;
+        }
         for (&slot, array) in step.results.iter().zip(results) {
             self.slots[slot as usize] = Some(array);
         }
-        Ok(())
     }
 }
