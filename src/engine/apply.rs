@@ -68,10 +68,10 @@ pub fn map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Value> {
 fn plain_operands(def: &Elementwise, args: &[Operand<'_>]) -> bool {
     let mut dtype = None;
     for arg in args {
-        if let Operand::Value(v) = arg {
-            if *dtype.get_or_insert(v.dtype()) != v.dtype() {
-                return false;
-            }
+        if let Operand::Value(v) = arg
+            && *dtype.get_or_insert(v.dtype()) != v.dtype()
+        {
+            return false;
         }
     }
     let Some(dtype) = dtype else { return false };

@@ -234,18 +234,18 @@ impl Sweep {
         for (history, g) in seeds {
             match history {
                 History::None => {}
-                History::Leaf(leaf) => self.to_leaf(leaf, g)?,
-                History::Entry(entry) => self.to_entry(&entry, g)?,
+                History::Leaf(leaf) => self.reach_leaf(leaf, g)?,
+                History::Entry(entry) => self.reach_entry(&entry, g)?,
             }
         }
         let here = site::current();
         while let Some((entry, g)) = self.take_latest() {
             let sequence = entry.sequence;
             let g = entry.run_hooks(g)?;
-            if let Some(selection) = &self.selection {
-                if selection.wanted.contains(&Target::Entry(sequence)) {
-                    self.found.insert(Target::Entry(sequence), g.clone());
-                }
+            if let Some(selection) = &self.selection
+                && selection.wanted.contains(&Target::Entry(sequence))
+            {
+                self.found.insert(Target::Entry(sequence), g.clone());
             }
             self.step(op, &entry, g).map_err(|error| located(error, &entry))?;
             if self.options.retain_graph {
@@ -310,10 +310,10 @@ impl Sweep {
         g: &Value,
     ) -> Result<Option<Value>> {
         let record = self.options.create_graph;
-        if let (Op::Call(call), false) = (step, record) {
-            if let Some(cotangent) = planned_rule(op, entry, call, i, g)? {
-                return Ok(Some(cotangent));
-            }
+        if let (Op::Call(call), false) = (step, record)
+            && let Some(cotangent) = planned_rule(op, entry, call, i, g)?
+        {
+            return Ok(Some(cotangent));
         }
         let cx = Eager::new(record);
         let (args, y) = {
@@ -405,8 +405,10 @@ impl Sweep {
         };
         match &entry.links[i] {
             Link::None => Ok(()),
-            Link::Leaf(leaf) => leaf.upgrade().map_or(Ok(()), |leaf| self.to_leaf(leaf, cotangent)),
-            Link::Entry(entry) => self.to_entry(entry, cotangent),
+            Link::Leaf(leaf) => {
+                leaf.upgrade().map_or(Ok(()), |leaf| self.reach_leaf(leaf, cotangent))
+            }
+            Link::Entry(entry) => self.reach_entry(entry, cotangent),
         }
     }
 
@@ -435,7 +437,7 @@ impl Sweep {
         self.pending.remove(&sequence)
     }
 
-    fn to_entry(&mut self, entry: &Arc<Entry>, g: Value) -> Result<()> {
+    fn reach_entry(&mut self, entry: &Arc<Entry>, g: Value) -> Result<()> {
         if let Some((waiting, sum)) = &mut self.alone {
             if waiting.sequence == entry.sequence {
                 return accumulate(sum, g, self.options.create_graph);
@@ -452,7 +454,7 @@ impl Sweep {
         Ok(())
     }
 
-    fn to_leaf(&mut self, leaf: Arc<Leaf>, g: Value) -> Result<()> {
+    fn reach_leaf(&mut self, leaf: Arc<Leaf>, g: Value) -> Result<()> {
         let key = Arc::as_ptr(&leaf) as usize;
         if let Some((_, sum)) = self.leaves.get_mut(&key) {
             return accumulate(sum, g, self.options.create_graph);

@@ -149,10 +149,8 @@ pub fn call(
 ) -> Result<SmallVec<[Value; 1]>> {
     let wants = |operand: &Operand<'_>| matches!(operand, Operand::Value(v) if v.requires_grad());
     let record = record && operands.iter().any(wants);
-    if !record {
-        if let Some(values) = planned(composite, attributes, operands)? {
-            return Ok(values);
-        }
+    if !record && let Some(values) = planned(composite, attributes, operands)? {
+        return Ok(values);
     }
     let cx = Eager::new(record);
     let args: SmallVec<[Arg; 6]> = small(operands.iter().map(|&operand| cx.operand(operand)));

@@ -51,10 +51,10 @@ struct Plan {
 
 /// `x[items]`.
 pub fn get(x: &Value, items: &[Item]) -> Result<Value> {
-    if let ([item], false) = (items, recording() && x.requires_grad()) {
-        if let Some(view) = along_first(x, item)? {
-            return Ok(view);
-        }
+    if let ([item], false) = (items, recording() && x.requires_grad())
+        && let Some(view) = along_first(x, item)?
+    {
+        return Ok(view);
     }
     let plan = resolve("getitem", x.shape(), items)?;
     let record = recording();

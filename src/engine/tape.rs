@@ -341,7 +341,7 @@ impl Drop for Entry {
         }
         let mut rest: SmallVec<[Arc<Entry>; 4]> = SmallVec::new();
         let unlink = |links: &mut SmallVec<[Link; 2]>, rest: &mut SmallVec<[Arc<Entry>; 4]>| {
-            for link in links.drain(..) {
+            while let Some(link) = links.pop() {
                 if let Link::Entry(entry) = link {
                     rest.push(entry);
                 }

@@ -256,11 +256,11 @@ impl Op {
             Op::Update(at) => {
                 let (dtype, shape) = first()?;
                 let region: Shape = at.iter().map(|a| a.size).collect();
-                if let OperandType::Tensor(_, v) = args[1] {
-                    if !v.broadcasts_to(&region) {
-                        let facts = format!("values {v} to the selected region {region}");
-                        return Err(error::bad_shape(name, "shapes are not compatible", facts));
-                    }
+                if let OperandType::Tensor(_, v) = args[1]
+                    && !v.broadcasts_to(&region)
+                {
+                    let facts = format!("values {v} to the selected region {region}");
+                    return Err(error::bad_shape(name, "shapes are not compatible", facts));
                 }
                 Type::new(dtype, shape.clone())
             }
@@ -276,11 +276,11 @@ impl Op {
                 let index = index_shape(name, &args[2..])?;
                 let region: Shape =
                     index.dims().iter().chain(&shape.dims()[args.len() - 2..]).copied().collect();
-                if let OperandType::Tensor(_, values) = args[1] {
-                    if !values.broadcasts_to(&region) {
-                        let facts = format!("values {values} to the selected region {region}");
-                        return Err(error::bad_shape(name, "shapes are not compatible", facts));
-                    }
+                if let OperandType::Tensor(_, values) = args[1]
+                    && !values.broadcasts_to(&region)
+                {
+                    let facts = format!("values {values} to the selected region {region}");
+                    return Err(error::bad_shape(name, "shapes are not compatible", facts));
                 }
                 Type::new(dtype, shape.clone())
             }

@@ -257,7 +257,8 @@ unsafe fn copy_buffer(py: Python<'_>, op: &str, view: &ffi::Py_buffer) -> PyResu
     };
     let shape: Shape = sizes.iter().map(|&n| (n as usize).into()).collect();
     shape.check(op).or_raise(py)?;
-    let even = strides.iter().all(|s| s % item as isize == 0) && view.buf as usize % item == 0;
+    let even =
+        strides.iter().all(|s| s % item as isize == 0) && (view.buf as usize).is_multiple_of(item);
     let out = Array::uninit(dtype, shape.clone()).or_raise(py)?;
     if shape.count() == 0 {
         return Ok(Value::plain(out));

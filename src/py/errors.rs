@@ -74,10 +74,10 @@ pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// The exception for an error.
 pub fn to_python(py: Python<'_>, error: Error) -> PyErr {
-    if error.code() == "foreign" {
-        if let Some(original) = FOREIGN.take() {
-            return original;
-        }
+    if error.code() == "foreign"
+        && let Some(original) = FOREIGN.take()
+    {
+        return original;
     }
     let Some(classes) = CLASSES.get(py) else { return PyRuntimeError::new_err(error.to_string()) };
     let class = classes.by_kind.iter().find(|(kind, _)| *kind == error.kind());

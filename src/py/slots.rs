@@ -380,16 +380,14 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
         return Ok(Item::Int(n));
     }
     let scalar = scalar(key.as_ptr()).is_some_and(|s| !matches!(s, crate::dtype::Scalar::Bool(_)));
-    if !scalar {
-        if let Some(value) = convert::from_object("getitem", key, None)? {
-            // An empty list selects nothing, and its dtype says nothing.
-            if value.shape().count() == 0 && value.dtype().is_float() {
-                return Ok(Item::Array(Value::plain(
-                    crate::cpu::cast(&value.array, crate::dtype::DType::I64).or_raise(py)?,
-                )));
-            }
-            return Ok(Item::Array(value));
+    if !scalar && let Some(value) = convert::from_object("getitem", key, None)? {
+        // An empty list selects nothing, and its dtype says nothing.
+        if value.shape().count() == 0 && value.dtype().is_float() {
+            return Ok(Item::Array(Value::plain(
+                crate::cpu::cast(&value.array, crate::dtype::DType::I64).or_raise(py)?,
+            )));
         }
+        return Ok(Item::Array(value));
     }
     let kind = key.get_type().name()?;
     let what = "an index is an int, a slice, None, ..., or an integer or bool array";

@@ -307,10 +307,11 @@ impl<'g> Scheduler<'g> {
             self.unit[i] = unit as u32;
             self.units[unit].push(Id(i as u32));
             for &arg in &node.args {
-                if let (Arg::Node(x), _) = self.read(node, arg) {
-                    if self.unit[x.0 as usize] != unit as u32 && !reads[unit].contains(&x) {
-                        reads[unit].push(x);
-                    }
+                if let (Arg::Node(x), _) = self.read(node, arg)
+                    && self.unit[x.0 as usize] != unit as u32
+                    && !reads[unit].contains(&x)
+                {
+                    reads[unit].push(x);
                 }
             }
         }
@@ -326,10 +327,10 @@ impl<'g> Scheduler<'g> {
         }
         let (read_outside, cuts) = self.readers();
         let mut steps: Vec<Step> = Vec::with_capacity(self.units.len());
-        for unit in 0..self.units.len() {
+        for (unit, &cut) in cuts.iter().enumerate() {
             let step = match self.units[unit].as_slice() {
-                [id] if self.reads_plainly(*id) => self.single(*id, cuts[unit]),
-                _ => self.fuse(unit, &read_outside, cuts[unit])?,
+                [id] if self.reads_plainly(*id) => self.single(*id, cut),
+                _ => self.fuse(unit, &read_outside, cut)?,
             };
             steps.push(step);
         }
@@ -542,10 +543,10 @@ fn mark_last(steps: &mut [Step], outputs: &[Source]) {
     wanted.extend(outputs.iter().filter_map(slot));
     for step in steps.iter_mut().rev() {
         for arg in &step.args {
-            if let Operand::Array(Source::Slot(slot)) = *arg {
-                if wanted.insert(slot) {
-                    step.last.push(slot);
-                }
+            if let Operand::Array(Source::Slot(slot)) = *arg
+                && wanted.insert(slot)
+            {
+                step.last.push(slot);
             }
         }
     }

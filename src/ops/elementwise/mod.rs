@@ -154,10 +154,10 @@ impl Elementwise {
             (None, None) => return Err(error::internal("an op without operands")),
         };
         for (_, scalar) in operands {
-            if let Some(value) = scalar {
-                if !value.fits(dtype) {
-                    return Err(error::overflow(self.name, value, dtype));
-                }
+            if let Some(value) = scalar
+                && !value.fits(dtype)
+            {
+                return Err(error::overflow(self.name, value, dtype));
             }
         }
         Ok(dtype)
