@@ -21,7 +21,6 @@ use crate::ops::elementwise::Elementwise;
 use crate::ops::op::{Op, OperandType, Type};
 use crate::ops::probe::{Mask, RESULT};
 use crate::shape::Shape;
-use crate::small::small;
 
 /// An immutable value: an array and how it came to be.
 #[derive(Clone)]
@@ -376,29 +375,28 @@ pub fn record(op: Op, args: &[Operand<'_>], array: Array) -> Result<Value> {
     if !args.iter().any(wants) || !array.dtype.is_float() {
         return Ok(Value::plain(array));
     }
-    let flows = |op: &Op, i: usize, arg: &Operand<'_>| wants(arg) && op.differentiable(i);
+    // Bit `i`: a gradient flows to operand `i`. (More operands than bits: to all that want one.)
+    let mut flows: u64 = 0;
     let mut mask: Mask = 0;
-    let mut any = false;
     for (i, arg) in args.iter().enumerate() {
-        if flows(&op, i, arg) {
-            any = true;
+        if wants(arg) && op.differentiable(i) {
+            flows |= 1 << i.min(63);
             mask |= match &op {
                 Op::Map(def) => def.residuals(i),
                 _ => probe_residuals(&op, args, &array, i)?,
             };
         }
     }
-    if !any {
+    if flows == 0 {
         return Ok(Value::plain(array));
     }
     let result = save(&array, mask & RESULT != 0);
-    let linked: SmallVec<[bool; 8]> =
-        small(args.iter().enumerate().map(|(i, arg)| flows(&op, i, arg)));
     let parts = args.iter().enumerate().map(|(i, arg)| match arg {
         Operand::Scalar(s) => (Link::None, Saved::Scalar(*s)),
         Operand::Value(v) => {
-            let link = if linked[i] { Link::to(&v.history) } else { Link::None };
-            (link, save(&v.array, mask & (1 << i) != 0))
+            let flows = flows & 1 << i.min(63) != 0;
+            let link = if flows { Link::to(&v.history) } else { Link::None };
+            (link, save(&v.array, i < 63 && mask & (1 << i) != 0))
         }
     });
     let entry = Entry::build(Step::Op(op), parts, result);

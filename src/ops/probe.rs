@@ -15,10 +15,10 @@ use super::rule::{ElementRule, Rule};
 use crate::error::{self, Result};
 
 /// Which values a rule reads: bit `i` for operand `i`, [`RESULT`] for the result.
-pub type Mask = u32;
+pub type Mask = u64;
 
 /// The result's bit in a [`Mask`].
-pub const RESULT: Mask = 1 << 31;
+pub const RESULT: Mask = 1 << 63;
 
 /// An emission that keeps types only.
 #[derive(Default)]

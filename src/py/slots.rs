@@ -439,7 +439,7 @@ unsafe extern "C" fn set_item(a: Object, key: Object, v: Object) -> c_int {
                 None => return Err(convert::refuse("setitem", &any)),
             },
         };
-        let held = weak_array(py, held, &any, this)?;
+        check_fits(py, &held, this)?;
         this.update(|slot| {
             let leaf = match &slot.history {
                 History::Leaf(leaf) => Some(leaf.clone()),
@@ -458,19 +458,14 @@ unsafe extern "C" fn set_item(a: Object, key: Object, v: Object) -> c_int {
     if done { 0 } else { -1 }
 }
 
-/// Numbers outside the tensor's dtype are refused; anything else is cast on assignment.
-fn weak_array(
-    py: Python<'_>,
-    held: Held,
-    _any: &Bound<'_, PyAny>,
-    this: &TensorObject,
-) -> PyResult<Held> {
+/// Refuses numbers that the tensor's dtype cannot hold; arrays are cast on assignment.
+fn check_fits(py: Python<'_>, held: &Held, this: &TensorObject) -> PyResult<()> {
     let dtype = this.with(|value| value.dtype());
-    match &held {
+    match held {
         Held::Scalar(s) if !s.fits(dtype) => {
             Err(to_python(py, error::overflow("setitem", s, dtype)))
         }
-        _ => Ok(held),
+        _ => Ok(()),
     }
 }
 
