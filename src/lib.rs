@@ -1,4 +1,4 @@
-//! wengert: a tensor engine whose eager tape, captured functions and backward passes are one list.
+//! wengert: a tensor engine whose tape, graphs and backward passes are lists of the same steps.
 //!
 //! The modules stand bottom-up: each names only modules above it in this list (a test enforces it).
 

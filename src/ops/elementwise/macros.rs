@@ -118,22 +118,25 @@ macro_rules! elementwise {
 
     // The instances of a clause: which register and WGSL types its class covers.
     (@instance Float $xs:tt $want:ident) => {
-        elementwise!(@match $xs $want [F32 f32, F64 f64] [F32])
+        elementwise!(@match $xs $want [F32 f32, F64 f64] [F32 f32])
     };
     (@instance Int $xs:tt $want:ident) => {
-        elementwise!(@match $xs $want [I32 W<i32>, I64 W<i64>, U32 W<u32>, U64 W<u64>] [I32, U32])
+        elementwise!(@match $xs $want [I32 W<i32>, I64 W<i64>, U32 W<u32>, U64 W<u64>] [I32 i32, U32 u32])
     };
     (@instance Numeric $xs:tt $want:ident) => {
         elementwise!(@match $xs $want
-            [I32 W<i32>, I64 W<i64>, U32 W<u32>, U64 W<u64>, F32 f32, F64 f64] [F32, I32, U32])
+            [I32 W<i32>, I64 W<i64>, U32 W<u32>, U64 W<u64>, F32 f32, F64 f64]
+            [F32 f32, I32 i32, U32 u32])
     };
     (@instance Bool $xs:tt $want:ident) => {
-        elementwise!(@match $xs $want [Bool bool] [Bool])
+        elementwise!(@match $xs $want [Bool bool] [Bool bool])
     };
-    (@match $xs:tt $want:ident [$($compute:ident $t:ty),+] [$($text:ident),+]) => {
+    (@match $xs:tt $want:ident [$($compute:ident $t:ty),+] [$($text:ident $word:ident),+]) => {
         match $want {
             $(Want::Kernel($crate::dtype::Compute::$compute) =>
                 Some(Instance::Kernel(elementwise!(@kernel $xs $t))),)+
+            $(Want::Text($crate::scalar::wgsl::WgslType::$text) =>
+                Some(elementwise!(@print $xs $word)),)+
             _ => None,
         }
     };
@@ -141,13 +144,13 @@ macro_rules! elementwise {
     (@kernel ($a:ident, $b:ident) $t:ty) => { $crate::tile::kernel2::<F, $t, $t>() };
     (@kernel ($c:ident, $a:ident, $b:ident) $t:ty) => { $crate::tile::kernel3::<F, bool, $t, $t>() };
     (@print ($a:ident) $t:ident) => {
-        $crate::ops::elementwise::print1::<F, $crate::scalar::wgsl::$t>()
+        $crate::ops::elementwise::text::print1::<F, $t>()
     };
     (@print ($a:ident, $b:ident) $t:ident) => {
-        $crate::ops::elementwise::print2::<F, $crate::scalar::wgsl::$t>()
+        $crate::ops::elementwise::text::print2::<F, $t>()
     };
     (@print ($c:ident, $a:ident, $b:ident) $t:ident) => {
-        $crate::ops::elementwise::print3::<F, $crate::scalar::wgsl::$t>()
+        $crate::ops::elementwise::text::print3::<F, $t>()
     };
 
     (@condition ($a:ident)) => { false };

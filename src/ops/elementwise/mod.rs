@@ -12,7 +12,9 @@ use super::rule::ElementRule;
 use crate::dtype::{Class, Compute, DType, Scalar};
 use crate::error::{self, Result};
 
+use crate::scalar::wgsl::WgslType;
 use crate::tile::TileKernel;
+use text::Text;
 
 #[macro_use]
 mod macros;
@@ -111,6 +113,14 @@ impl Elementwise {
     pub fn kernel(&self, compute: Compute) -> Option<TileKernel> {
         match (self.instance)(Want::Kernel(compute)) {
             Some(Instance::Kernel(kernel)) => Some(kernel),
+            _ => None,
+        }
+    }
+
+    /// The formula as WGSL for operands of a type (a condition is always bool).
+    pub fn text(&self, ty: WgslType) -> Option<Text> {
+        match (self.instance)(Want::Text(ty)) {
+            Some(Instance::Text(text)) => Some(text),
             _ => None,
         }
     }
@@ -234,13 +244,13 @@ pub enum Want {
     /// The kernel for a register type
     Kernel(Compute),
     /// The text for a WGSL type
-    Text(text::WgslType),
+    Text(WgslType),
 }
 
 /// One instance of a formula.
 pub enum Instance {
     /// Compiled
     Kernel(TileKernel),
-    /// Printed: the lines of a body over operands `a`, `b`, `c`, and its result
-    Text(String, String),
+    /// Printed
+    Text(Text),
 }
