@@ -157,3 +157,16 @@ def test_arange(start, stop, step):
 def test_lists_and_numbers_round_trip(a):
     assert wg.tensor(a.tolist(), dtype=wg.float64).tolist() == a.tolist()
     assert [t.tolist() for t in wg.asarray(a)] == a.tolist()
+
+
+def test_where_takes_numbers_on_both_sides():
+    x = wg.asarray(np.array([-1.0, 0.0, 2.0], np.float32))
+    y = wg.where(x > 0, 1.0, 0.0)
+    assert y.dtype == wg.float32 and y.tolist() == [0.0, 0.0, 1.0]
+    assert wg.where(x > 0, 1, 0).dtype == wg.int64
+    assert wg.where(True, x, 0.0).tolist() == x.tolist()
+
+
+def test_integers_beyond_64_bits_are_refused_by_name():
+    with pytest.raises(OverflowError, match="64 bits"):
+        wg.tensor(2**70)

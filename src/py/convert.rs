@@ -460,6 +460,9 @@ pub unsafe extern "C" fn release_buffer(_: *mut ffi::PyObject, view: *mut ffi::P
 
 /// Raises for objects that convert to nothing.
 pub fn refuse(op: &str, object: &Bound<'_, PyAny>) -> PyErr {
+    if object.is_instance_of::<pyo3::types::PyInt>() {
+        return to_python(object.py(), error::overflow(op, object, "64 bits"));
+    }
     match object.get_type().name() {
         Ok(kind) => to_python(
             object.py(),

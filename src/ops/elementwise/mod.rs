@@ -4,6 +4,8 @@
 use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
 
+use smallvec::SmallVec;
+
 use super::declare::{Classes, Param};
 use super::emit::{Arg, Expr, OrThrow, throw};
 use super::op::Op;
@@ -13,6 +15,8 @@ use crate::dtype::{Class, Compute, DType, Scalar};
 use crate::error::{self, Result};
 
 use crate::scalar::wgsl::WgslType;
+use crate::shape::Shape;
+use crate::small::small;
 use crate::tile::TileKernel;
 use text::Text;
 
@@ -203,7 +207,7 @@ impl Elementwise {
         if let Some(plain) = self.plain(args) {
             return args[0].emit_with(Op::Map(self), &plain[..args.len()]);
         }
-        let operands: smallvec::SmallVec<[_; 3]> = args
+        let operands: SmallVec<[_; 3]> = args
             .iter()
             .map(|x| match x.arg() {
                 Arg::Scalar(value) => (None, Some(value)),
@@ -214,25 +218,23 @@ impl Elementwise {
         if let Err(error) = self.check_dtype(dtype) {
             throw(error);
         }
-        let mut tensors = 0;
-        let mut operands: smallvec::SmallVec<[Arg; 3]> = args
-            .iter()
-            .enumerate()
-            .map(|(i, x)| match x.arg() {
-                Arg::Node(_) if self.is_condition(i) => {
-                    tensors += 1;
-                    x.arg()
-                }
-                Arg::Node(_) => {
-                    tensors += 1;
-                    x.cast(dtype).arg()
-                }
-                scalar => scalar,
-            })
-            .collect();
-        if tensors == 0 || (self.condition && matches!(operands[0], Arg::Scalar(_))) {
-            let own = if self.condition { DType::Bool } else { dtype };
-            operands[0] = args[0].full(own, crate::shape::Shape::scalar()).arg();
+        let operand = |i: usize, x: &Expr<'e>| match x.arg() {
+            Arg::Node(_) if !self.is_condition(i) => x.cast(dtype).arg(),
+            plain => plain,
+        };
+        let mut operands: SmallVec<[Arg; 3]> =
+            small(args.iter().enumerate().map(|(i, x)| operand(i, x)));
+        // A node reads a tensor as its condition, and one more whose dtype is the result's.
+        let scalar = |i: usize| matches!(operands[i], Arg::Scalar(_));
+        let lone = (usize::from(self.condition)..operands.len()).all(scalar);
+        let unconditional = self.condition && scalar(0);
+        let tensor = |i: usize, dtype: DType| args[i].full(dtype, Shape::scalar()).arg();
+        if lone {
+            let first = usize::from(self.condition);
+            operands[first] = tensor(first, dtype);
+        }
+        if unconditional {
+            operands[0] = tensor(0, DType::Bool);
         }
         args[0].emit_with(Op::Map(self), &operands)
     }
