@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wengert as wg
+from wengert import _core
 
 from support import TABLE, differentiable, function, generator
 
@@ -72,6 +73,35 @@ def test_same_bits_for_any_thread_count_and_layout(program):
         turned = [wg.asarray(a.T.copy()).T for a in arrays]
         seen |= {bits(run(program, *plain)), bits(run(program, *turned))}
     assert len(seen) == 1
+
+
+@given(programs(), st.sampled_from(["float32", "float16", "bfloat16", "float64"]))
+def test_a_plan_gives_the_bits_of_its_ops(program, dtype):
+    """Fused into groups or op by op, on one thread or two, with runtime numbers among operands."""
+    inputs = [wg.asarray(a).astype(getattr(wg, dtype)) for a in operands((257, 131), "plan")]
+    inputs.append(inputs[0][:1])
+    steps = []
+    for op, places in program:
+        n = len(inputs) + len(steps)
+        steps.append((op["name"], [(i * 7919 % n,) for i in places]))
+        steps.append(("multiply", [(n,), 0.5]))
+        steps.append(("tanh", [(n + 1,)]))
+    seen = set()
+    for count in (1, 2):
+        wg.set_num_threads(count)
+        for fused in (False, True):
+            values = _core._run_program(inputs, steps, fused)
+            seen.add(tuple(bits(v.astype(wg.float64)) for v in values))
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("name", ["add", "tanh", "where", "bitwise_left_shift"])
+def test_a_shader_is_written_for_every_type_that_wgsl_has(name):
+    dtype = wg.int32 if name.startswith("bitwise") else wg.float32
+    text = _core._wgsl(name, dtype)
+    assert "@compute" in text and f"fn {name}_" in text
+    with pytest.raises(wg.GraphError, match="WGSL has no such type"):
+        _core._wgsl(name, wg.int64 if name.startswith("bitwise") else wg.float64)
 
 
 @given(programs(SMOOTH))

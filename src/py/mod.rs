@@ -10,6 +10,7 @@ mod dtype;
 mod errors;
 mod files;
 mod functions;
+mod hooks;
 mod host;
 mod promotion;
 mod site;
@@ -33,6 +34,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Tensor", class)?;
     functions::install(module)?;
     host::install(module)?;
+    hooks::install(module)?;
     dlpack::install(module)?;
     files::install(module)?;
     promotion::install(module)?;

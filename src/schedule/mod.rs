@@ -13,6 +13,7 @@
 
 mod print;
 mod run;
+pub mod shader;
 #[cfg(test)]
 mod tests;
 
