@@ -154,10 +154,11 @@ mod in_a_process_of_their_own {
         alone(|| {
             let before = stats();
             std::thread::scope(|scope| {
+                let mut threads = Vec::new();
                 for _ in 0..8 {
                     let (send, receive) = std::sync::mpsc::channel::<Buffer>();
-                    scope.spawn(move || receive.into_iter().count());
-                    scope.spawn(move || {
+                    threads.push(scope.spawn(move || receive.into_iter().for_each(drop)));
+                    threads.push(scope.spawn(move || {
                         let mut kept = Vec::new();
                         for i in 0..5000 {
                             kept.push(Buffer::alloc((i * 37) % 9000).unwrap());
@@ -166,8 +167,10 @@ mod in_a_process_of_their_own {
                                 kept.clear();
                             }
                         }
-                    });
+                    }));
                 }
+                // Joined one by one: the scope alone does not wait for what threads drop at their end.
+                threads.into_iter().for_each(|thread| thread.join().unwrap());
             });
             let after = stats();
             assert_eq!(
