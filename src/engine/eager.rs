@@ -1,6 +1,7 @@
 //! Formulas run at once: the emission that computes.
 
 use std::cell::RefCell;
+use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
@@ -149,7 +150,8 @@ pub fn call(
 ) -> Result<SmallVec<[Value; 1]>> {
     let wants = |operand: &Operand<'_>| matches!(operand, Operand::Value(v) if v.requires_grad());
     let record = record && operands.iter().any(wants);
-    if !record && let Some(values) = planned(composite, attributes, operands)? {
+    let plain = record || composite.plain.load(Ordering::Relaxed);
+    if !plain && let Some(values) = planned(composite, attributes, operands)? {
         return Ok(values);
     }
     let cx = Eager::new(record);

@@ -8,6 +8,7 @@
 //! A plan gives the bits of its nodes one by one, so nobody can tell which way a call went.
 
 use std::hash::{Hash, Hasher};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
@@ -308,6 +309,9 @@ fn make(formula: &Formula<'_>, exact: &Floats) -> (Floats, Option<Plan>) {
         let more: Floats = graph.looked().iter().map(|&i| floats[i as usize]).collect();
         if more.is_empty() {
             let plan = built.then(|| Plan::new(&graph).ok()).flatten();
+            if formula.part == Part::Body && plan.as_ref().is_some_and(Plan::groups_nothing) {
+                formula.composite.plain.store(true, Ordering::Relaxed);
+            }
             return (looked, plan.filter(|plan| plan.pays() && !reads_absent(plan, formula)));
         }
         looked.extend(more);

@@ -275,11 +275,13 @@ pub struct Entry {
 }
 
 static SEQUENCE: AtomicU64 = AtomicU64::new(1);
-static NODES: AtomicI64 = AtomicI64::new(0);
+static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 /// The number of live entries.
 pub fn live_nodes() -> i64 {
-    NODES.load(Ordering::Relaxed)
+    // Entries made (their numbers start at 1) less entries dropped.
+    let dropped = DROPPED.load(Ordering::Relaxed);
+    (SEQUENCE.load(Ordering::Relaxed) - 1).wrapping_sub(dropped) as i64
 }
 
 impl Entry {
@@ -287,7 +289,6 @@ impl Entry {
     /// in recording a small op.
     #[inline(always)]
     fn build(step: Step, args: impl Iterator<Item = (Link, Saved)>, result: Saved) -> Arc<Entry> {
-        NODES.fetch_add(1, Ordering::Relaxed);
         let entry = Arc::<Entry>::new_uninit();
         let place = Arc::as_ptr(&entry).cast_mut().cast::<Entry>();
         // SAFETY: the memory is ours alone until it is returned; every field is written before the
@@ -334,7 +335,7 @@ impl Entry {
 impl Drop for Entry {
     /// Frees a whole chain without recursion: whoever drops the last entry unlinks the rest in a loop.
     fn drop(&mut self) {
-        NODES.fetch_sub(1, Ordering::Relaxed);
+        DROPPED.fetch_add(1, Ordering::Relaxed);
         if let Step::Host(_) = self.step {
             HOST_CALLS.fetch_sub(1, Ordering::Relaxed);
         }

@@ -5,6 +5,7 @@
 //! kind is a type that knows its Python form, so a declaration cannot disagree with its body.
 
 use std::hash::{Hash, Hasher};
+use std::sync::atomic::AtomicBool;
 
 use smallvec::{SmallVec, smallvec};
 
@@ -489,6 +490,9 @@ pub struct Composite {
     pub vjp: Option<VjpRule>,
     /// The parameters that `vjp` covers
     pub covered: &'static [&'static str],
+    /// Found out at run time: no two elementwise nodes of the body can run as one, so that a plan of
+    /// it never pays
+    pub plain: &'static AtomicBool,
 }
 
 impl Composite {
@@ -655,6 +659,11 @@ macro_rules! composite {
                     [$($param: $kind,)* $($($kw: $kw_kind,)*)?]
                     $(($g, $y) $($wrt: $rule),*)?),
                 covered: &[$($(stringify!($wrt)),*)?],
+                plain: {
+                    use std::sync::atomic::AtomicBool;
+                    static PLAIN: AtomicBool = AtomicBool::new(false);
+                    &PLAIN
+                },
             }
         }),*];
     };

@@ -155,6 +155,15 @@ impl Plan {
         self.steps.iter().map(saved).sum::<usize>() >= 2
     }
 
+    /// Whether no shape could make it pay: nothing was grouped.
+    pub fn groups_nothing(&self) -> bool {
+        let grouped = |step: &Step| match &step.work {
+            Work::Group(program, ..) => program.instructions() > 1,
+            Work::Op(_) => false,
+        };
+        !self.steps.iter().any(grouped)
+    }
+
     /// Whether a step reads an input, or it is a result.
     pub fn reads_input(&self, i: u32) -> bool {
         let input = Source::Input(i);
