@@ -74,7 +74,7 @@ def unsteady(rounds, loads):
 
 
 def installed(engine):
-    return importlib.util.find_spec("mlx.core" if engine == "mlx" else engine) is not None
+    return importlib.util.find_spec(engine) is not None
 
 
 def pretty(seconds):
