@@ -145,7 +145,6 @@ unsafe extern "C" fn in_place<const I: usize>(a: Object, b: Object) -> Object {
         let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(not_implemented()) };
         let Some(other) = operand(py, b)? else { return Ok(not_implemented()) };
         check_leaf_update(py, BINARY[I].name, this)?;
-        let own = tensor::downcast_is(b, a);
         let divides_ints = I == QUOTIENT && !this.with(|v| v.dtype().is_float());
         if divides_ints {
             let message = error::dtype_mismatch(
@@ -155,15 +154,7 @@ unsafe extern "C" fn in_place<const I: usize>(a: Object, b: Object) -> Object {
             );
             return Err(to_python(py, message));
         }
-        let updated = this.with(|value| {
-            let rest = match (&other, own) {
-                (_, true) => Operand::Value(value),
-                (Held::Value(v), _) => Operand::Value(v),
-                (Held::Scalar(s), _) => Operand::Scalar(*s),
-            };
-            // A second handle on the value, made for this call, would hide that nobody shares it.
-            apply::map_in_place(BINARY[I], value, &[rest])
-        });
+        let updated = this.with(|value| apply::map_in_place(BINARY[I], value, &[other.operand()]));
         if let Some(value) = updated.or_raise(py)? {
             assign(py, BINARY[I].name, this, value)?;
         }

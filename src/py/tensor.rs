@@ -330,8 +330,3 @@ const DOC: &std::ffi::CStr = c"A handle to an immutable array value.
 Shape, dtype and device are fixed for life. `x[i] = v`, `x += y` and optimizer steps give the handle a
 new value; whoever read or shared the old one keeps it. Made by `wengert.tensor`, `wengert.asarray`
 and every function of the library.";
-
-/// Whether two pointers are one object.
-pub fn downcast_is(a: *mut ffi::PyObject, b: *mut ffi::PyObject) -> bool {
-    ptr::eq(a, b)
-}
