@@ -17,6 +17,12 @@ pub struct Array {
     pub buffer: Buffer,
 }
 
+impl std::fmt::Debug for Array {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.dtype, self.shape())
+    }
+}
+
 impl Array {
     /// A fresh C-order array whose elements are not initialised yet: the caller fills every one.
     pub fn uninit(dtype: DType, shape: Shape) -> Result<Array> {

@@ -12,6 +12,7 @@
 
 #[cfg(test)]
 pub(crate) mod cases;
+mod list;
 mod print;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -20,47 +21,25 @@ mod tests;
 mod verify;
 
 use std::cell::{Cell, Ref, RefCell};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::dtype::Scalar;
+pub use list::{Args, Effect, Flow, FlowKind, Kind, List, Node};
+
+use crate::array::Array;
+use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::ops::declare::Composite;
 use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch};
 use crate::ops::op::{Op, OperandType, Type};
+use crate::shape::Shape;
 use crate::site::Site;
 
-/// The operands of a node.
-pub type Args = SmallVec<[Arg; 3]>;
-
-/// How a node comes by its value.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Kind {
-    /// It is given
-    Input,
-    /// It is computed
-    Op(Op),
-}
-
-/// One value of a graph.
-#[derive(Clone, Debug)]
-pub struct Node {
-    /// How it comes about
-    pub kind: Kind,
-    /// The operands
-    pub args: Args,
-    /// Dtype and shape
-    pub ty: Type,
-    /// The Python line that made it
-    pub site: Site,
-}
-
-/// A list of nodes, some of which are results.
+/// A list that grows.
 #[derive(Default)]
 pub struct Graph {
-    nodes: RefCell<Vec<Node>>,
-    outputs: RefCell<Vec<Id>>,
-    numbers: Cell<u32>,
+    list: RefCell<List>,
     looked: RefCell<Vec<u32>>,
     site: Cell<Site>,
     keeps_calls: bool,
@@ -89,7 +68,24 @@ impl Graph {
 
     /// An empty graph with the numeric inputs of another.
     pub fn with_numbers_of(other: &Graph) -> Graph {
-        Graph { numbers: Cell::new(other.numbers()), ..Graph::default() }
+        let graph = Graph::new();
+        graph.list.borrow_mut().numbers = other.numbers();
+        graph
+    }
+
+    /// A graph that goes on from a list. Composites stay calls.
+    pub fn from_list(list: List) -> Graph {
+        Graph { list: RefCell::new(list), ..Graph::with_calls() }
+    }
+
+    /// The list as it is now.
+    pub fn list(&self) -> Ref<'_, List> {
+        self.list.borrow()
+    }
+
+    /// The list itself.
+    pub fn into_list(self) -> List {
+        self.list.into_inner()
     }
 
     /// Adds an input.
@@ -97,16 +93,56 @@ impl Graph {
         self.push(Kind::Input, Args::new(), ty)
     }
 
+    /// Adds a value that is known.
+    pub fn constant(&self, array: Array) -> Id {
+        let ty = Type::new(array.dtype, array.shape().clone());
+        self.push(Kind::Constant(array), Args::new(), ty)
+    }
+
+    /// Adds control flow: its results.
+    pub fn flow(&self, flow: Flow, args: &[Arg]) -> SmallVec<[Id; 2]> {
+        let results = flow.results.clone();
+        let id = self.push(Kind::Flow(Arc::new(flow)), args.into(), unit());
+        let part =
+            |(i, ty)| self.push(Kind::Part(i as u32), SmallVec::from_slice(&[Arg::Node(id)]), ty);
+        results.into_iter().enumerate().map(part).collect()
+    }
+
+    /// Adds something that is done for its effect.
+    pub fn effect(&self, effect: Effect, args: &[Arg]) -> Id {
+        self.push(Kind::Effect(Arc::new(effect)), args.into(), unit())
+    }
+
+    /// Adds a barrier: `x` as it is, once `after` are there.
+    pub fn barrier(&self, x: Id, after: &[Id]) -> Id {
+        let args = std::iter::once(&x).chain(after).map(|&id| Arg::Node(id)).collect();
+        let ty = self.ty(x);
+        self.push(Kind::Barrier, args, ty)
+    }
+
+    /// Adds a node of a kind, which takes these operands and has this type.
+    pub fn push(&self, kind: Kind, args: Args, ty: Type) -> Id {
+        let mut list = self.list.borrow_mut();
+        list.nodes.push(Node { kind, args, ty, site: self.site.get() });
+        Id(list.nodes.len() as u32 - 1)
+    }
+
     /// Adds a numeric input.
     pub fn number(&self) -> Arg {
-        let i = self.numbers.get();
-        self.numbers.set(i + 1);
+        let mut list = self.list.borrow_mut();
+        let i = list.numbers;
+        list.numbers += 1;
         Arg::Scalar(Scalar::Float(f64::from_bits(NUMBER + u64::from(i))))
     }
 
     /// Names a value as the next result.
     pub fn output(&self, id: Id) {
-        self.outputs.borrow_mut().push(id);
+        self.list.borrow_mut().outputs.push(id);
+    }
+
+    /// Gives a node a name, for people.
+    pub fn name(&self, id: Id, name: impl Into<Arc<str>>) {
+        self.list.borrow_mut().names.insert(id, name.into());
     }
 
     /// Attributes the nodes that follow to a line.
@@ -116,17 +152,17 @@ impl Graph {
 
     /// The nodes in order.
     pub fn nodes(&self) -> Ref<'_, [Node]> {
-        Ref::map(self.nodes.borrow(), Vec::as_slice)
+        Ref::map(self.list.borrow(), |list| list.nodes.as_slice())
     }
 
     /// The results in order.
     pub fn outputs(&self) -> Ref<'_, [Id]> {
-        Ref::map(self.outputs.borrow(), Vec::as_slice)
+        Ref::map(self.list.borrow(), |list| list.outputs.as_slice())
     }
 
     /// How many nodes there are.
     pub fn len(&self) -> usize {
-        self.nodes.borrow().len()
+        self.list.borrow().nodes.len()
     }
 
     /// Whether there are none.
@@ -136,7 +172,7 @@ impl Graph {
 
     /// How many numeric inputs there are.
     pub fn numbers(&self) -> u32 {
-        self.numbers.get()
+        self.list.borrow().numbers
     }
 
     /// The numeric inputs that formulas looked at.
@@ -154,12 +190,11 @@ impl Graph {
             }
         })
     }
+}
 
-    fn push(&self, kind: Kind, args: Args, ty: Type) -> Id {
-        let mut nodes = self.nodes.borrow_mut();
-        nodes.push(Node { kind, args, ty, site: self.site.get() });
-        Id(nodes.len() as u32 - 1)
-    }
+/// The type of nodes whose value says nothing.
+fn unit() -> Type {
+    Type::new(DType::Bool, Shape::scalar())
 }
 
 /// What type rules see of an operand.
@@ -176,7 +211,7 @@ fn operand_type(nodes: &[Node], arg: Arg) -> OperandType<'_> {
 impl Emit for Graph {
     fn emit(&self, op: Op, args: &[Arg]) -> Id {
         let ty = {
-            let nodes = self.nodes.borrow();
+            let nodes = self.nodes();
             let types: SmallVec<[OperandType<'_>; 4]> =
                 args.iter().map(|&arg| operand_type(&nodes, arg)).collect();
             op.infer(&types).or_throw()
@@ -185,7 +220,7 @@ impl Emit for Graph {
     }
 
     fn ty(&self, id: Id) -> Type {
-        self.nodes.borrow()[id.0 as usize].ty.clone()
+        self.list.borrow().nodes[id.0 as usize].ty.clone()
     }
 
     fn keeps(&self, _: &'static Composite) -> bool {

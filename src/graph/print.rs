@@ -29,13 +29,18 @@ impl Graph {
 }
 
 fn value(node: &Node) -> String {
-    let Kind::Op(op) = &node.kind else { return "input".into() };
     let mut parts: Vec<String> = node.args.iter().map(|&arg| operand(arg)).collect();
-    let attributes = attributes(op);
+    let attributes = match &node.kind {
+        Kind::Input => return "input".into(),
+        Kind::Op(op) => attributes(op),
+        Kind::Part(i) => i.to_string(),
+        Kind::Effect(effect) => format!("{effect:?}"),
+        Kind::Constant(_) | Kind::Flow(_) | Kind::Barrier => String::new(),
+    };
     if !attributes.is_empty() {
         parts.push(attributes);
     }
-    format!("{}({})", op.name(), parts.join(", "))
+    format!("{}({})", node.kind.name(), parts.join(", "))
 }
 
 /// An operand: `%3`, a number, or `#0` for a numeric input.

@@ -2,10 +2,12 @@
 
 use smallvec::SmallVec;
 
-use super::{Graph, Kind, Node, operand_type};
+use super::{Flow, FlowKind, Graph, Kind, List, Node, operand_type};
+use crate::dtype::DType;
 use crate::error::{self, Error, Result};
 use crate::ops::emit::{Arg, Id};
-use crate::ops::op::{Op, OperandType};
+use crate::ops::op::{Op, OperandType, Type};
+use crate::shape::Shape;
 
 impl Graph {
     /// Checks that every node names earlier nodes only, has the operands its op takes, attributes
@@ -27,10 +29,7 @@ fn at(id: Id) -> String {
 }
 
 fn broken(i: usize, node: &Node, what: Error) -> Error {
-    let name = match &node.kind {
-        Kind::Input => "input",
-        Kind::Op(op) => op.name(),
-    };
+    let name = node.kind.name();
     error::bad_graph("verify", format!("node %{i} ({name}) breaks the law"), what.message())
 }
 
@@ -39,17 +38,27 @@ fn law(what: &str, facts: impl std::fmt::Display) -> Error {
 }
 
 fn check(earlier: &[Node], node: &Node) -> Result<()> {
-    let Kind::Op(op) = &node.kind else {
-        return match node.args.is_empty() {
-            true => Ok(()),
-            false => Err(law("an input has operands", node.args.len())),
-        };
-    };
     let later =
         node.args.iter().find(|arg| matches!(arg, Arg::Node(id) if id.0 as usize >= earlier.len()));
     if let Some(Arg::Node(id)) = later {
         return Err(law("an operand does not stand before it", at(*id)));
     }
+    let op = match &node.kind {
+        Kind::Op(op) => op,
+        Kind::Input | Kind::Constant(_) if node.args.is_empty() => return Ok(()),
+        Kind::Input | Kind::Constant(_) => {
+            return Err(law("it has operands", node.args.len()));
+        }
+        Kind::Flow(flow) => return check_flow(earlier, flow, &node.args),
+        Kind::Part(i) => return check_part(earlier, *i as usize, node),
+        Kind::Effect(_) => return Ok(()),
+        Kind::Barrier => {
+            let Some(Arg::Node(x)) = node.args.first() else {
+                return Err(law("a barrier without an operand", node.args.len()));
+            };
+            return same_type(&earlier[x.0 as usize].ty, &node.ty);
+        }
+    };
     let (least, most) = arity(op);
     if node.args.len() < least || most.is_some_and(|most| node.args.len() > most) {
         return Err(law("wrong count of operands", node.args.len()));
@@ -57,11 +66,87 @@ fn check(earlier: &[Node], node: &Node) -> Result<()> {
     let types: SmallVec<[OperandType<'_>; 4]> =
         node.args.iter().map(|&arg| operand_type(earlier, arg)).collect();
     check_axes(op, &types)?;
-    let ty = op.infer(&types)?;
-    if ty != node.ty {
-        let facts =
-            format!("{} {} instead of {} {}", node.ty.dtype, node.ty.shape, ty.dtype, ty.shape);
-        return Err(law("wrong type", facts));
+    same_type(&op.infer(&types)?, &node.ty)
+}
+
+fn same_type(want: &Type, got: &Type) -> Result<()> {
+    if want == got {
+        return Ok(());
+    }
+    let facts = format!("{} {} instead of {} {}", got.dtype, got.shape, want.dtype, want.shape);
+    Err(law("wrong type", facts))
+}
+
+/// A part names a flow, one of its results and that result's type.
+fn check_part(earlier: &[Node], i: usize, node: &Node) -> Result<()> {
+    let flow = match node.args.as_slice() {
+        [Arg::Node(id)] => match &earlier[id.0 as usize].kind {
+            Kind::Flow(flow) => flow,
+            other => return Err(law("a part of what has none", other.name())),
+        },
+        args => return Err(law("wrong count of operands", args.len())),
+    };
+    match flow.results.get(i) {
+        Some(ty) => same_type(ty, &node.ty),
+        None => Err(law("a flow has fewer results", format!("{i} of {}", flow.results.len()))),
+    }
+}
+
+/// The bodies keep the law themselves, take the operands and give the results.
+fn check_flow(earlier: &[Node], flow: &Flow, args: &[Arg]) -> Result<()> {
+    for body in &flow.bodies {
+        for (i, node) in body.nodes.iter().enumerate() {
+            check(&body.nodes[..i], node).map_err(|what| broken(i, node, what))?;
+        }
+    }
+    let types: Vec<&Type> = args
+        .iter()
+        .filter_map(|arg| match arg {
+            Arg::Node(id) => Some(&earlier[id.0 as usize].ty),
+            Arg::Scalar(_) => None,
+        })
+        .collect();
+    let gives = |body: &List| -> Vec<Type> {
+        body.outputs.iter().map(|id| body.node(*id).ty.clone()).collect()
+    };
+    let (takes, want): (Vec<Type>, Vec<Type>) = match flow.kind {
+        FlowKind::Branch => {
+            (types.iter().skip(1).map(|&ty| ty.clone()).collect(), flow.results.to_vec())
+        }
+        FlowKind::While { carry, .. } => {
+            let all: Vec<Type> = types.iter().map(|&ty| ty.clone()).collect();
+            (all.clone(), all.into_iter().take(carry as usize).collect())
+        }
+        FlowKind::Scan { carry, xs, .. } => {
+            let (carry, xs) = (carry as usize, xs as usize);
+            let one = |(i, ty): (usize, &&Type)| {
+                let stacked = (carry..carry + xs).contains(&i);
+                let dims = ty.shape.dims();
+                let shape = Shape::from_dims(if stacked { &dims[1..] } else { dims });
+                Type::new(ty.dtype, shape)
+            };
+            let row = |(i, ty): (usize, &Type)| {
+                let dims = ty.shape.dims();
+                Type::new(ty.dtype, Shape::from_dims(if i < carry { dims } else { &dims[1..] }))
+            };
+            (
+                types.iter().enumerate().map(one).collect(),
+                flow.results.iter().enumerate().map(row).collect(),
+            )
+        }
+    };
+    for (i, body) in flow.bodies.iter().enumerate() {
+        let inputs: Vec<Type> = body.inputs().map(|id| body.node(id).ty.clone()).collect();
+        if inputs != takes {
+            return Err(law("a body takes other operands", format!("{inputs:?}, {takes:?}")));
+        }
+        let is_condition = i == 0 && matches!(flow.kind, FlowKind::While { .. });
+        let truth = || vec![Type::new(DType::Bool, Shape::scalar())];
+        let want = if is_condition { truth() } else { want.clone() };
+        let got = gives(body);
+        if got != want {
+            return Err(law("a body gives other results", format!("{got:?}, {want:?}")));
+        }
     }
     Ok(())
 }

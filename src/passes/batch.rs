@@ -1,7 +1,7 @@
 //! A graph over a batch of its inputs.
 
 use super::renamed;
-use crate::error::Result;
+use crate::error::{self, Result};
 use crate::graph::{Graph, Kind};
 use crate::ops::batch::Batching;
 use crate::ops::emit::{Emit, Id, catch};
@@ -23,6 +23,10 @@ pub fn batch(graph: &Graph, mapped: &[bool], size: Dim) -> Result<Graph> {
                     let is_mapped = mapped.next().unwrap_or(false);
                     let ty = if is_mapped { stacked(&node.ty, size) } else { node.ty.clone() };
                     batching.value(out.input(ty), is_mapped)
+                }
+                Kind::Constant(array) => batching.value(out.constant(array.clone()), false),
+                Kind::Flow(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => {
+                    return Err(error::internal(format!("{} in a batch", node.kind.name())));
                 }
                 Kind::Op(op) => catch(|| batching.emit(op.clone(), &renamed(&node.args, &names)))?,
             });

@@ -1,6 +1,8 @@
 //! Composites replaced by their formulas.
 
-use super::renamed;
+use std::sync::Arc;
+
+use super::{carry_over, map_bodies, renamed};
 use crate::error::{self, Result};
 use crate::graph::{Graph, Kind};
 use crate::ops::declare::Arguments;
@@ -25,8 +27,15 @@ pub fn expand(graph: &Graph) -> Result<Graph> {
                 }
             }
             Kind::Op(op) => catch(|| out.emit(op.clone(), &args))?,
+            Kind::Flow(flow) => {
+                let flow = Arc::new(map_bodies(flow, expand)?);
+                out.push(Kind::Flow(flow), args.into_iter().collect(), node.ty.clone())
+            }
+            Kind::Constant(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => {
+                out.push(node.kind.clone(), args.into_iter().collect(), node.ty.clone())
+            }
         });
     }
-    graph.outputs().iter().for_each(|id| out.output(names[id.0 as usize]));
+    carry_over(graph, &out, &names);
     Ok(out)
 }

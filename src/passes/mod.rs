@@ -12,8 +12,12 @@ pub use batch::batch;
 pub use expand::expand;
 pub use grad::gradients;
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
+use crate::error::Result;
+use crate::graph::{Flow, Graph};
 use crate::ops::emit::{Arg, Id};
 
 /// The operands of a node, named in another graph.
@@ -23,4 +27,21 @@ fn renamed(args: &[Arg], names: &[Id]) -> SmallVec<[Arg; 4]> {
         scalar => scalar,
     };
     args.iter().map(name).collect()
+}
+
+/// The results and the names of a graph, for one whose nodes are `names`.
+fn carry_over(from: &Graph, to: &Graph, names: &[Id]) {
+    from.outputs().iter().for_each(|id| to.output(names[id.0 as usize]));
+    for (id, name) in &from.list().names {
+        to.name(names[id.0 as usize], name.clone());
+    }
+}
+
+/// The same control flow over other bodies.
+fn map_bodies(flow: &Flow, pass: impl Fn(&Graph) -> Result<Graph>) -> Result<Flow> {
+    let mut bodies = SmallVec::new();
+    for body in &flow.bodies {
+        bodies.push(Arc::new(pass(&Graph::from_list((**body).clone()))?.into_list()));
+    }
+    Ok(Flow { kind: flow.kind, bodies, results: flow.results.clone() })
 }

@@ -330,7 +330,7 @@ impl<'g> Scheduler<'g> {
     fn plan(mut self) -> Result<Plan> {
         let mut inputs = 0;
         for (node, place) in self.nodes.iter().zip(&mut self.place) {
-            if node.kind == Kind::Input {
+            if matches!(node.kind, Kind::Input) {
                 *place = Some(Source::Input(inputs));
                 inputs += 1;
             }
@@ -406,7 +406,7 @@ impl<'g> Scheduler<'g> {
     /// The step of one node.
     fn single(&mut self, id: Id, cut: Cut) -> Step {
         let node = &self.nodes[id.0 as usize];
-        let Kind::Op(op) = &node.kind else { unreachable!("inputs are no units") };
+        let Kind::Op(op) = &node.kind else { unreachable!("{} is no step", node.kind.name()) };
         let args = node.args.iter().map(|&arg| match arg {
             Arg::Scalar(value) => Operand::Number(number(value)),
             Arg::Node(x) => self.array(x),

@@ -38,6 +38,7 @@ pub fn shader(graph: &Graph) -> Result<String> {
                 Some(element) => text.node(&nodes, i, element)?,
                 None => return Err(refused("is not elementwise", op.name())),
             },
+            other => return Err(refused("is not elementwise", other.name())),
         }
     }
     for (k, id) in outputs.iter().enumerate() {

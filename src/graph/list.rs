@@ -1,0 +1,188 @@
+//! `List`: the nodes of a graph as plain data.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::array::Array;
+use crate::ops::emit::{Arg, Id};
+use crate::ops::op::{Op, Type};
+use crate::site::Site;
+
+/// The operands of a node.
+pub type Args = SmallVec<[Arg; 3]>;
+
+/// How a node comes by its value.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// It is given
+    Input,
+    /// It is this array
+    Constant(Array),
+    /// It is computed
+    Op(Op),
+    /// Control flow over lists of its own; its results are the [`Kind::Part`]s that name it, and its
+    /// own type says nothing
+    Flow(Arc<Flow>),
+    /// A result of the flow that is its only operand
+    Part(u32),
+    /// It is done when the list runs, for its effect; its own value says nothing
+    Effect(Arc<Effect>),
+    /// The first operand as it is, once the others are there: passes neither merge it nor look
+    /// through it, so that what was recomputed on purpose stays apart from its original
+    Barrier,
+}
+
+/// Control flow: operands go to the inputs of bodies, by position.
+///
+/// A body sees nothing else of the list around it: what it reads there is an operand ("capture").
+/// Numbers are shared: numeric input `i` of a body is that of the list around it.
+#[derive(Debug)]
+pub struct Flow {
+    /// Which
+    pub kind: FlowKind,
+    /// What runs
+    pub bodies: SmallVec<[Arc<List>; 2]>,
+    /// The types of the results
+    pub results: SmallVec<[Type; 2]>,
+}
+
+/// The forms of control flow, with the order of their operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FlowKind {
+    /// `(index, x…)`: the body at the index (a scalar of int64, clamped) on `x…`; all bodies have the
+    /// results' types
+    Branch,
+    /// `(carry…, captures…)`: while body 0 gives true (a scalar bool), body 1 gives the next carry;
+    /// both take all operands. With `history` each carry is also given stacked over the rounds (as it
+    /// entered each), and last the count of rounds (a scalar of int64)
+    #[allow(missing_docs)]
+    While { carry: u32, history: bool },
+    /// `(carry…, xs…, captures…)`: body 0 once for each index of the leading axis of `xs`, which
+    /// `length` long; it takes the carry, the elements of `xs` at the index, the captures, and gives
+    /// the next carry, then what is stacked into the other results. From the end where `reverse`
+    #[allow(missing_docs)]
+    Scan { carry: u32, xs: u32, length: crate::shape::Dim, reverse: bool },
+}
+
+impl FlowKind {
+    /// The name in messages and prints.
+    pub fn name(self) -> &'static str {
+        match self {
+            FlowKind::Branch => "cond",
+            FlowKind::While { .. } => "while_loop",
+            FlowKind::Scan { .. } => "scan",
+        }
+    }
+}
+
+/// Something done for its effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// `(truth)`: an error with this message unless every element is true
+    Check(Arc<str>),
+    /// `(x…)`: printed, each `{}` of the text replaced by an operand
+    Print(Arc<str>),
+}
+
+impl Effect {
+    /// The name in messages and prints.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Effect::Check(_) => "check",
+            Effect::Print(_) => "print",
+        }
+    }
+}
+
+impl Kind {
+    /// The name in messages, prints and pictures.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kind::Input => "input",
+            Kind::Constant(_) => "constant",
+            Kind::Op(op) => op.name(),
+            Kind::Flow(flow) => flow.kind.name(),
+            Kind::Part(_) => "part",
+            Kind::Effect(effect) => effect.name(),
+            Kind::Barrier => "barrier",
+        }
+    }
+}
+
+/// One value of a graph.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// How it comes about
+    pub kind: Kind,
+    /// The operands
+    pub args: Args,
+    /// Dtype and shape
+    pub ty: Type,
+    /// The Python line that made it
+    pub site: Site,
+}
+
+/// Nodes in order of computation, some of which are results.
+#[derive(Clone, Default)]
+pub struct List {
+    /// The nodes; each names earlier ones only
+    pub nodes: Vec<Node>,
+    /// The results
+    pub outputs: Vec<Id>,
+    /// How many numeric inputs there are
+    pub numbers: u32,
+    /// Names given to nodes, for people
+    pub names: FxHashMap<Id, Arc<str>>,
+}
+
+impl List {
+    /// The inputs in order.
+    pub fn inputs(&self) -> impl Iterator<Item = Id> + '_ {
+        let inputs = self.nodes.iter().enumerate().filter(|(_, n)| matches!(n.kind, Kind::Input));
+        inputs.map(|(i, _)| Id(i as u32))
+    }
+
+    /// A node.
+    pub fn node(&self, id: Id) -> &Node {
+        &self.nodes[id.0 as usize]
+    }
+
+    /// Which nodes a result or an effect depends on, themselves included.
+    pub fn live(&self) -> Vec<bool> {
+        let mut live = vec![false; self.nodes.len()];
+        self.outputs.iter().for_each(|id| live[id.0 as usize] = true);
+        for (i, node) in self.nodes.iter().enumerate().rev() {
+            live[i] |= node.has_effect();
+            if live[i] {
+                for arg in &node.args {
+                    if let Arg::Node(id) = arg {
+                        live[id.0 as usize] = true;
+                    }
+                }
+            }
+        }
+        live
+    }
+}
+
+impl Node {
+    /// Whether it must run even if nobody reads it.
+    pub fn has_effect(&self) -> bool {
+        match &self.kind {
+            Kind::Effect(_) => true,
+            Kind::Flow(flow) => {
+                flow.bodies.iter().any(|body| body.nodes.iter().any(Node::has_effect))
+            }
+            Kind::Input | Kind::Constant(_) | Kind::Op(_) | Kind::Part(_) | Kind::Barrier => false,
+        }
+    }
+}
+
+impl fmt::Debug for List {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a list of {} nodes", self.nodes.len())
+    }
+}
