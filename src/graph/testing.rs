@@ -1,13 +1,31 @@
-//! What tests of passes and plans share.
+//! What tests of passes and plans share: an interpreter that computes a list as it is written.
+//!
+//! No node is merged, reordered or skipped, so it is what passes and plans are held against.
+
+use std::cell::RefCell;
 
 use smallvec::SmallVec;
 
-use super::{Graph, Kind, number_of};
+use super::{Effect, Flow, FlowKind, Graph, Kind, List, Node, number_of};
 use crate::array::Array;
 use crate::cpu;
-use crate::dtype::Scalar;
-use crate::error::Result;
+use crate::cpu::testing::{array, values};
+use crate::dtype::{DType, Scalar};
+use crate::error::{self, Result};
+use crate::ops::declare::Arguments;
 use crate::ops::emit::Arg;
+use crate::ops::op::{Call, Op, SliceAxis, Type};
+use crate::ops::structural::whole;
+use crate::shape::{Dim, Shape};
+
+thread_local! {
+    static PRINTED: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What lists printed on this thread since the last call.
+pub fn printed() -> Vec<String> {
+    PRINTED.take()
+}
 
 /// The results of a graph whose nodes are computed one at a time.
 pub fn one_by_one(graph: &Graph, inputs: &[&Array], numbers: &[Scalar]) -> Vec<Array> {
@@ -16,32 +34,199 @@ pub fn one_by_one(graph: &Graph, inputs: &[&Array], numbers: &[Scalar]) -> Vec<A
 
 /// The same, or what the data refused.
 pub fn try_one_by_one(graph: &Graph, inputs: &[&Array], numbers: &[Scalar]) -> Result<Vec<Array>> {
+    let inputs: Vec<Array> = inputs.iter().map(|&x| x.clone()).collect();
+    run(&graph.list(), &inputs, numbers)
+}
+
+/// The results of a list.
+pub fn run(list: &List, inputs: &[Array], numbers: &[Scalar]) -> Result<Vec<Array>> {
     let mut inputs = inputs.iter();
-    let mut values: Vec<Array> = Vec::new();
-    for node in graph.nodes().iter() {
+    // What each node gives: one array, or the results of a flow.
+    let mut values: Vec<Vec<Array>> = Vec::new();
+    for node in &list.nodes {
+        let args: Vec<Arg> = node.args.to_vec();
+        let of = |arg: &Arg| match *arg {
+            Arg::Node(id) => values[id.0 as usize][0].clone(),
+            Arg::Scalar(_) => unreachable!("{} takes values", node.kind.name()),
+        };
         let value = match &node.kind {
-            Kind::Input => (*inputs.next().unwrap()).clone(),
-            Kind::Op(op) => {
-                let args: SmallVec<[cpu::Operand<'_>; 4]> = node
-                    .args
-                    .iter()
-                    .map(|arg| match *arg {
-                        Arg::Node(id) => cpu::Operand::Array(&values[id.0 as usize]),
-                        Arg::Scalar(value) => cpu::Operand::Scalar(
-                            number_of(value).map_or(value, |i| numbers[i as usize]),
-                        ),
-                    })
-                    .collect();
-                cpu::execute(op, &args)?
-            }
-            Kind::Constant(array) => array.clone(),
-            Kind::Barrier => match node.args[0] {
-                Arg::Node(id) => values[id.0 as usize].clone(),
-                Arg::Scalar(_) => unreachable!("a barrier keeps a value"),
+            Kind::Input => vec![inputs.next().expect("an input for each").clone()],
+            Kind::Constant(array) => vec![array.clone()],
+            Kind::Op(op) => vec![compute(op, node, &values, numbers)?],
+            Kind::Barrier => vec![of(&args[0])],
+            Kind::Part(i) => match args[0] {
+                Arg::Node(id) => vec![values[id.0 as usize][*i as usize].clone()],
+                Arg::Scalar(_) => unreachable!("a part of a flow"),
             },
-            Kind::Flow(_) | Kind::Part(_) | Kind::Effect(_) => unimplemented!("{:?}", node.kind),
+            Kind::Flow(flow) => {
+                let args: Vec<Array> = args.iter().map(of).collect();
+                run_flow(flow, &args, numbers)?
+            }
+            Kind::Effect(effect) => {
+                run_effect(effect, &args.iter().map(of).collect::<Vec<_>>())?;
+                vec![array(DType::Bool, &[], &[1.0])]
+            }
         };
         values.push(value);
     }
-    Ok(graph.outputs().iter().map(|id| values[id.0 as usize].clone()).collect())
+    Ok(list.outputs.iter().map(|id| values[id.0 as usize][0].clone()).collect())
+}
+
+fn compute(op: &Op, node: &Node, values: &[Vec<Array>], numbers: &[Scalar]) -> Result<Array> {
+    let number = |value| number_of(value).map_or(value, |i| numbers[i as usize]);
+    let operands: SmallVec<[cpu::Operand<'_>; 4]> = node
+        .args
+        .iter()
+        .map(|arg| match *arg {
+            Arg::Node(id) => cpu::Operand::Array(&values[id.0 as usize][0]),
+            Arg::Scalar(value) => cpu::Operand::Scalar(number(value)),
+        })
+        .collect();
+    match op {
+        Op::Call(call) => compute_call(call, &operands),
+        op => cpu::execute(op, &operands),
+    }
+}
+
+/// A composite, by its formula.
+fn compute_call(call: &Call, operands: &[cpu::Operand<'_>]) -> Result<Array> {
+    let graph = Graph::new();
+    let mut inputs = Vec::new();
+    let mut args: Vec<Arg> = Vec::new();
+    for operand in operands {
+        args.push(match *operand {
+            cpu::Operand::Array(x) => {
+                inputs.push(x.clone());
+                Arg::Node(graph.input(Type::new(x.dtype, x.shape().clone())))
+            }
+            cpu::Operand::Scalar(value) => Arg::Scalar(value),
+        });
+    }
+    let arguments = Arguments { cx: &graph, attributes: &call.attributes, operands: &args };
+    graph.build(|| (call.composite.body)(&arguments))?;
+    Ok(run(&graph.list(), &inputs, &[])?.swap_remove(0))
+}
+
+fn run_effect(effect: &Effect, args: &[Array]) -> Result<()> {
+    match effect {
+        Effect::Check(message) => match values(&args[0]).iter().all(|&x| x != 0.0) {
+            true => Ok(()),
+            false => Err(error::bad_value("check", message, "false")),
+        },
+        Effect::Print(text) => {
+            let mut parts = text.split("{}");
+            let mut line = parts.next().unwrap_or_default().to_string();
+            for (part, x) in parts.zip(args) {
+                line.push_str(&format!("{:?}{part}", values(x)));
+            }
+            PRINTED.with_borrow_mut(|lines| lines.push(line));
+            Ok(())
+        }
+    }
+}
+
+fn run_flow(flow: &Flow, args: &[Array], numbers: &[Scalar]) -> Result<Vec<Array>> {
+    match flow.kind {
+        FlowKind::Branch => {
+            let last = flow.bodies.len() - 1;
+            let index = values(&args[0])[0].clamp(0.0, last as f64) as usize;
+            run(&flow.bodies[index], &args[1..], numbers)
+        }
+        FlowKind::While { carry, history } => {
+            run_while(flow, args, numbers, carry as usize, history)
+        }
+        FlowKind::Scan { carry, xs, reverse, .. } => {
+            run_scan(flow, args, numbers, (carry as usize, xs as usize), reverse)
+        }
+    }
+}
+
+fn run_while(
+    flow: &Flow,
+    args: &[Array],
+    numbers: &[Scalar],
+    carry: usize,
+    history: bool,
+) -> Result<Vec<Array>> {
+    let mut operands = args.to_vec();
+    let mut rounds: Vec<Vec<Array>> = vec![Vec::new(); carry];
+    let mut count = 0;
+    while values(&run(&flow.bodies[0], &operands, numbers)?[0])[0] != 0.0 {
+        for (seen, x) in rounds.iter_mut().zip(&operands) {
+            seen.push(x.clone());
+        }
+        let next = run(&flow.bodies[1], &operands, numbers)?;
+        operands.splice(..carry, next);
+        count += 1;
+    }
+    operands.truncate(carry);
+    if history {
+        for (seen, x) in rounds.iter().zip(&args[..carry]) {
+            let stacked = stack(seen, x.dtype, x.shape())?;
+            operands.push(stacked);
+        }
+        operands.push(array(DType::I64, &[], &[f64::from(count)]));
+    }
+    Ok(operands)
+}
+
+fn run_scan(
+    flow: &Flow,
+    args: &[Array],
+    numbers: &[Scalar],
+    (carry, xs): (usize, usize),
+    reverse: bool,
+) -> Result<Vec<Array>> {
+    let FlowKind::Scan { length, .. } = flow.kind else { unreachable!("a scan") };
+    let given = args[carry..carry + xs].first().map(|x| x.shape()[0].value());
+    let length = given.unwrap_or_else(|| length.value());
+    let mut carries = args[..carry].to_vec();
+    let mut rows: Vec<Vec<Array>> = vec![Vec::new(); flow.results.len() - carry];
+    let order: Vec<usize> = match reverse {
+        false => (0..length).collect(),
+        true => (0..length).rev().collect(),
+    };
+    for i in order {
+        let mut operands = carries.clone();
+        for x in &args[carry..carry + xs] {
+            operands.push(element(x, i)?);
+        }
+        operands.extend_from_slice(&args[carry + xs..]);
+        let mut next = run(&flow.bodies[0], &operands, numbers)?;
+        for (row, y) in rows.iter_mut().zip(next.drain(carry..)) {
+            row.push(y);
+        }
+        carries = next;
+    }
+    for (row, ty) in rows.iter_mut().zip(&flow.results[carry..]) {
+        if reverse {
+            row.reverse();
+        }
+        let rest = Shape::from_dims(&ty.shape.dims()[1..]);
+        carries.push(stack(row, ty.dtype, &rest)?);
+    }
+    Ok(carries)
+}
+
+/// Element `i` of the leading axis.
+pub fn element(x: &Array, i: usize) -> Result<Array> {
+    let mut at = whole(x.shape());
+    at[0] = SliceAxis { start: i, step: 1, size: Dim::ONE };
+    let part = cpu::execute(&Op::Slice(at), &[cpu::Operand::Array(x)])?;
+    let rest = Shape::from_dims(&x.shape().dims()[1..]);
+    cpu::execute(&Op::Reshape(rest), &[cpu::Operand::Array(&part)])
+}
+
+/// Arrays of one type along a new leading axis.
+pub fn stack(rows: &[Array], dtype: DType, one: &Shape) -> Result<Array> {
+    let long = |n: usize| -> Shape {
+        std::iter::once(Dim::new(n)).chain(one.dims().iter().copied()).collect()
+    };
+    if rows.is_empty() {
+        return Array::zeros(dtype, long(0));
+    }
+    let wide = |x: &Array| cpu::execute(&Op::Reshape(long(1)), &[cpu::Operand::Array(x)]);
+    let rows: Vec<Array> = rows.iter().map(wide).collect::<Result<_>>()?;
+    let operands: Vec<cpu::Operand<'_>> = rows.iter().map(cpu::Operand::Array).collect();
+    cpu::execute(&Op::Concat(0), &operands)
 }

@@ -123,3 +123,90 @@ fn a_million_nodes_are_built_checked_and_dropped() {
     graph.verify().unwrap();
     assert_eq!(graph.len(), 1_000_001);
 }
+
+/// A list whose inputs have these types and whose results a formula gives.
+fn body<const N: usize>(types: &[Type], formula: impl Fn(&[Expr<'_>]) -> [Arg; N]) -> Arc<List> {
+    let graph = Graph::new();
+    let args: Vec<Id> = types.iter().map(|ty| graph.input(ty.clone())).collect();
+    let results = {
+        let exprs: Vec<Expr<'_>> =
+            args.iter().map(|&id| Expr::new(&graph, Arg::Node(id))).collect();
+        formula(&exprs)
+    };
+    for arg in results {
+        let Arg::Node(id) = arg else { panic!("a result is a node") };
+        graph.output(id);
+    }
+    Arc::new(graph.into_list())
+}
+
+fn scalar(dtype: DType) -> Type {
+    Type::new(dtype, Shape::scalar())
+}
+
+#[test]
+fn the_interpreter_runs_control_flow() {
+    use crate::cpu::testing::{array, values};
+    let (f, i) = (scalar(DType::F32), scalar(DType::I64));
+    let graph = Graph::new();
+    let x = Arg::Node(graph.input(f.clone()));
+    let n = Arg::Node(graph.input(i.clone()));
+    let doubled = body(&[f.clone()], |x| [(x[0] + x[0]).arg()]);
+    let square = body(&[f.clone()], |x| [(x[0] * x[0]).arg()]);
+    let branch = Flow {
+        kind: FlowKind::Branch,
+        bodies: [doubled, square].into_iter().collect(),
+        results: [f.clone()].into_iter().collect(),
+    };
+    let chosen = graph.flow(branch, &[n, x])[0];
+    // While the count is above 0: multiply by x.
+    let types = [i.clone(), f.clone(), f.clone()];
+    let condition = body(&types, |x| [x[0].greater(x[0].scalar(0)).arg()]);
+    let step = body(&types, |x| [x[0].subtract(x[0].scalar(1)).arg(), (x[1] * x[2]).arg()]);
+    let stacked = |ty: &Type| Type::new(ty.dtype, Shape::of(&[0]));
+    let power = Flow {
+        kind: FlowKind::While { carry: 2, history: true },
+        bodies: [condition, step].into_iter().collect(),
+        results: [i.clone(), f.clone(), stacked(&i), stacked(&f), i.clone()].into_iter().collect(),
+    };
+    let power = graph.flow(power, &[n, Arg::Node(chosen), x]);
+    let xs = Arg::Node(graph.input(Type::new(DType::F32, Shape::of(&[3]))));
+    let sum = body(&[f.clone(), f.clone(), f.clone()], |x| {
+        let next = x[0] * x[2] + x[1];
+        [next.arg(), x[0].arg()]
+    });
+    let scan = Flow {
+        kind: FlowKind::Scan { carry: 1, xs: 1, length: Dim::new(3), reverse: true },
+        bodies: [sum].into_iter().collect(),
+        results: [f.clone(), Type::new(DType::F32, Shape::of(&[3]))].into_iter().collect(),
+    };
+    let scan = graph.flow(scan, &[x, xs, x]);
+    graph.verify().unwrap();
+    graph.effect(Effect::Print("{} of {}".into()), &[x, n]);
+    power.iter().chain(&scan).for_each(|&id| graph.output(id));
+    let inputs = [
+        array(DType::F32, &[], &[3.0]),
+        array(DType::I64, &[], &[2.0]),
+        array(DType::F32, &[3], &[1.0, 2.0, 4.0]),
+    ];
+    let got = testing::one_by_one(&graph, &inputs.each_ref(), &[]);
+    let got: Vec<Vec<f64>> = got.iter().map(values).collect();
+    // The index is clamped to the last branch: 9; 9·3², and how it came about.
+    assert_eq!(got[..5], [vec![0.0], vec![81.0], vec![2.0, 1.0], vec![9.0, 27.0], vec![2.0]]);
+    // 3·3 + 4 = 13, 13·3 + 2 = 41, 41·3 + 1 = 124.
+    assert_eq!(got[5..], [vec![124.0], vec![41.0, 13.0, 3.0]]);
+    assert_eq!(testing::printed(), ["[3.0] of [2.0]"]);
+}
+
+#[test]
+fn the_interpreter_checks() {
+    use crate::cpu::testing::array;
+    let graph = Graph::new();
+    let x = Arg::Node(graph.input(Type::new(DType::Bool, Shape::of(&[2]))));
+    graph.effect(Effect::Check("x holds".into()), &[x]);
+    let run = |values: [f64; 2]| {
+        testing::try_one_by_one(&graph, &[&array(DType::Bool, &[2], &values)], &[])
+    };
+    assert!(run([1.0, 1.0]).is_ok());
+    assert!(run([1.0, 0.0]).unwrap_err().message().contains("x holds"));
+}
