@@ -1,5 +1,7 @@
 //! An array: dtype, layout and the buffer they describe. What kernels read and write.
 
+use std::any::Any;
+
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::Layout;
@@ -34,6 +36,11 @@ impl Array {
     pub fn zeros(dtype: DType, shape: Shape) -> Result<Array> {
         let buffer = Buffer::zeroed(shape.count().saturating_mul(dtype.size()))?;
         Ok(Array { dtype, layout: Layout::contiguous(shape), buffer })
+    }
+
+    /// An array without memory: `name` says what will be there.
+    pub fn named(dtype: DType, shape: Shape, name: Box<dyn Any + Send + Sync>) -> Array {
+        Array { dtype, layout: Layout::contiguous(shape), buffer: Buffer::named(name) }
     }
 
     /// The shape.

@@ -184,6 +184,17 @@ catalogue! {
     /// A write that nobody could see.
     unseen_write(op) => Graph,
         "{op}: this writes to an unnamed view and nobody could see it; index once, e.g. x[0, 1] = v instead of x[0][1] = v";
+    /// The data of a traced value, asked for while there is none.
+    no_data(op) => Capture,
+        "{op}: a traced tensor has no data while its function is captured; return it and look at the result";
+    /// Python code that depends on the data of a traced value.
+    untraceable(op, node, line, remedy) => Capture,
+        "{op}: the value of {node} is not known while the function is captured{line}; {remedy}";
+    /// A traced value used after, or outside, the trace that made it.
+    escaped(op, node) => Capture,
+        "{op}: {node} escaped from the trace that made it: outside it has no value; return it from the captured function instead of storing it";
+    /// Something that capture cannot follow.
+    bad_capture(op, what, facts) => Capture, "{op}: {what}: {facts}";
     /// An argument outside its range.
     bad_value(op, what, facts) => Value, "{op}: {what}: {facts}";
     /// An argument of the wrong Python type.

@@ -26,20 +26,23 @@ _core._set_package(__file__.removesuffix("__init__.py"))
 _LAZY = {
     "__array_namespace_info__": "_info",
     "Function": "autodiff",
+    "CompiledFunction": "capture",
     "checkpoint": "autodiff",
+    "compile": "capture",
     "grad": "autodiff",
     "value_and_grad": "autodiff",
     "vjp": "autodiff",
     "load": "io",
     "save": "io",
 }
-_SUBMODULES = ("autodiff", "data", "io", "nn", "optim", "pytree", "random", "testing")
+_SUBMODULES = ("autodiff", "capture", "data", "io", "nn", "optim", "pytree", "random", "testing")
 
 # The same for type checkers, which the stub test compares with what is found.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from wengert import autodiff, data, io, nn, optim, pytree, random, testing  # noqa: F401
+    from wengert import autodiff, capture, data, io, nn, optim, pytree, random, testing  # noqa: F401
     from wengert._info import __array_namespace_info__  # noqa: F401
+    from wengert.capture import CompiledFunction, compile  # noqa: F401
     from wengert.autodiff import Function, checkpoint, grad, value_and_grad, vjp  # noqa: F401
     from wengert.io import load, save  # noqa: F401
 

@@ -101,7 +101,9 @@ class Optimizer:
                 if p.grad is not None and p.requires_grad:
                     state = self.state.get(p)
                     if state is None:
-                        state = self.state[p] = self.initial_state(p, group)
+                        # State is made outside a capture, so that it lives on after it.
+                        state = _core.outside_trace(lambda p=p, g=group: self.initial_state(p, g))
+                        self.state[p] = state
                     self.update(p, p.grad.detach(), state, group)
 
     def initial_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:

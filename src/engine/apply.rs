@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use super::eager::{self, Eager};
 use super::tape::{self, Operand, Value};
+use super::trace;
 use crate::array::Array;
 use crate::cpu;
 use crate::dtype::Scalar;
@@ -23,6 +24,9 @@ pub fn apply(op: Op, args: &[Operand<'_>], record: bool) -> Result<Value> {
 /// of eager code.
 #[inline]
 fn compute_map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array> {
+    if trace::wants(args) {
+        return trace::emit(Op::Map(def), args);
+    }
     let mut list = [cpu::Operand::Scalar(Scalar::Bool(false)); 3];
     for (place, arg) in list.iter_mut().zip(args) {
         *place = arg.cpu();
@@ -33,6 +37,9 @@ fn compute_map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array>
 fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
     if let Op::Map(def) = op {
         return compute_map(def, args);
+    }
+    if trace::wants(args) {
+        return trace::emit(op.clone(), args);
     }
     if let Op::Call(call) = op {
         let outputs = eager::call(call.composite, &call.attributes, args, false)?;
@@ -55,6 +62,7 @@ pub fn map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Value> {
             false => Ok(Value::plain(array)),
         };
     }
+    let _entered = trace::enter_for(def.name, args)?;
     let cx = Eager::new(tape::recording());
     let operands: SmallVec<[Arg; 3]> = small(args.iter().map(|&arg| cx.operand(arg)));
     let result = catch(|| {

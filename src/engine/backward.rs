@@ -16,9 +16,10 @@ use super::eager::Eager;
 use super::plans::{self, Formula, Given, Part};
 use super::site::{self, Site};
 use super::tape::{Entry, History, Kept, Leaf, Link, Operand, Saved, Step, Value, host_calls};
+use super::trace;
 use crate::array::Array;
 use crate::cpu;
-use crate::dtype::Scalar;
+use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Result};
 use crate::ops::attributes::ScatterMode;
 use crate::ops::elementwise::arithmetic;
@@ -62,8 +63,8 @@ pub fn backward(outputs: &[(Value, Option<Value>)], options: Options) -> Result<
         .into_iter()
         .filter_map(|key| sweep.leaves.remove(&key))
     {
-        let g = leaf.hooks.run(g)?;
-        let old = leaf.grad.lock().as_ref().map(|shared| shared.lock().clone());
+        let g = leaf.run_hooks(g)?;
+        let old = leaf.gradient()?.map(|shared| shared.lock().clone());
         let new = match old {
             Some(old) => add(&old, &g, options.create_graph)?,
             None => g,
@@ -71,10 +72,9 @@ pub fn backward(outputs: &[(Value, Option<Value>)], options: Options) -> Result<
         updates.push((leaf, new));
     }
     for (leaf, new) in updates {
-        let mut slot = leaf.grad.lock();
-        match slot.as_ref() {
+        match leaf.gradient()? {
             Some(shared) => *shared.lock() = new,
-            None => *slot = Some(Arc::new(Mutex::new(new))),
+            None => leaf.set_gradient(Some(Arc::new(Mutex::new(new)))),
         }
     }
     Ok(())
@@ -341,24 +341,20 @@ impl Sweep {
         if self.options.create_graph || i != 0 || !matches!(step, Op::Slice(_) | Op::Gather) {
             return Ok(false);
         }
+        if trace::active() {
+            return self.add_part(entry, step, g);
+        }
         let (shape, indices) = {
             let kept = entry.kept.lock();
             check_kept("backward", entry, &kept)?;
             let indices: SmallVec<[Array; 2]> =
                 kept.args[1..].iter().filter_map(Saved::array).cloned().collect();
-            (kept.args[0].shape(), indices)
+            (kept.args[0].ty().shape, indices)
         };
-        let slot = match &entry.links[0] {
-            Link::None => return Ok(true),
-            Link::Leaf(leaf) => leaf
-                .upgrade()
-                .and_then(|leaf| self.leaves.get_mut(&(Arc::as_ptr(&leaf) as usize)))
-                .map(|(_, g)| g),
-            Link::Entry(entry) => match &mut self.alone {
-                Some((waiting, g)) if waiting.sequence == entry.sequence => Some(g),
-                _ => self.pending.get_mut(&entry.sequence).map(|(_, g)| g),
-            },
-        };
+        if let Link::None = entry.links[0] {
+            return Ok(true);
+        }
+        let slot = self.slot(&entry.links[0]);
         let usable = |v: &Value| v.array.buffer.is_unique() && v.array.is_contiguous();
         let add = |mut sum: Array| -> Result<Array> {
             match step {
@@ -384,6 +380,62 @@ impl Sweep {
             }
         }
         Ok(true)
+    }
+
+    /// The same additions as nodes.
+    fn add_part(&mut self, entry: &Arc<Entry>, step: &Op, g: &Value) -> Result<bool> {
+        let (ty, indices) = {
+            let kept = entry.kept.lock();
+            check_kept("backward", entry, &kept)?;
+            let indices: SmallVec<[Array; 2]> =
+                kept.args[1..].iter().filter_map(Saved::array).cloned().collect();
+            (kept.args[0].ty(), indices)
+        };
+        let slot = match &entry.links[0] {
+            Link::None => return Ok(true),
+            link => self.slot(link),
+        };
+        let cx = Eager::new(false);
+        let so_far = slot.as_ref().map(|slot| cx.value((*slot).clone()));
+        let g = cx.value(g.clone());
+        let indices: SmallVec<[Arg; 2]> =
+            indices.into_iter().map(|array| cx.value(Value::plain(array))).collect();
+        let sum = catch(|| {
+            let g = Expr::new(&cx, g);
+            let sum = match so_far {
+                Some(sum) => Expr::new(&cx, sum),
+                None => g.scalar(0.0).full(ty.dtype, ty.shape.clone()),
+            };
+            match step {
+                Op::Slice(at) => {
+                    let part = sum.emit(Op::Slice(at.clone())) + g;
+                    sum.emit_with(Op::Update(at.clone()), &[sum.arg(), part.arg()])
+                }
+                _ => {
+                    let indices: SmallVec<[Expr<'_>; 2]> =
+                        indices.iter().map(|&arg| Expr::new(&cx, arg)).collect();
+                    sum.scatter(ScatterMode::Add, g, &indices)
+                }
+            }
+        })?;
+        let sum = cx.take(sum)?;
+        match slot {
+            Some(slot) => *slot = sum,
+            None => self.deliver(entry, 0, sum)?,
+        }
+        Ok(true)
+    }
+
+    /// The sum so far of the cotangents that go along a link.
+    fn slot(&mut self, link: &Link) -> Option<&mut Value> {
+        match link {
+            Link::None => None,
+            Link::Leaf(leaf) => self.leaves.get_mut(&(leaf.as_ptr() as usize)).map(|(_, g)| g),
+            Link::Entry(entry) => match &mut self.alone {
+                Some((waiting, g)) if waiting.sequence == entry.sequence => Some(g),
+                _ => self.pending.get_mut(&entry.sequence).map(|(_, g)| g),
+            },
+        }
     }
 
     /// Hands a cotangent to operand `i`, in that operand's shape and dtype.
@@ -473,11 +525,11 @@ impl Saved {
         }
     }
 
-    fn shape(&self) -> Shape {
+    fn ty(&self) -> Type {
         match self {
-            Saved::Array(array) => array.shape().clone(),
-            Saved::Type(ty) => ty.shape.clone(),
-            Saved::Scalar(_) => Shape::scalar(),
+            Saved::Array(array) => Type::new(array.dtype, array.shape().clone()),
+            Saved::Type(ty) => ty.clone(),
+            Saved::Scalar(_) => Type::new(DType::F32, Shape::scalar()),
         }
     }
 }
@@ -490,6 +542,9 @@ fn planned_rule(
     i: usize,
     g: &Value,
 ) -> Result<Option<Value>> {
+    if trace::active() || trace::is_traced(&g.array) {
+        return Ok(None);
+    }
     let kept = entry.kept.lock();
     check_kept(op, entry, &kept)?;
     let mut operands: SmallVec<[Given<'_>; 6]> = SmallVec::new();

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::apply::apply;
 use super::plans::{self, Formula, Given, Part};
 use super::tape::{Operand, Value};
+use super::trace;
 use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::ops::declare::{Arguments, Attr, Composite};
@@ -137,7 +138,7 @@ impl Emit for Eager {
     }
 
     fn keeps(&self, _: &'static Composite) -> bool {
-        self.record
+        self.record || trace::active()
     }
 }
 
@@ -150,7 +151,8 @@ pub fn call(
 ) -> Result<SmallVec<[Value; 1]>> {
     let wants = |operand: &Operand<'_>| matches!(operand, Operand::Value(v) if v.requires_grad());
     let record = record && operands.iter().any(wants);
-    let plain = record || composite.plain.load(Ordering::Relaxed);
+    let _entered = trace::enter_for(composite.name, operands)?;
+    let plain = record || trace::active() || composite.plain.load(Ordering::Relaxed);
     if !plain && let Some(values) = planned(composite, attributes, operands)? {
         return Ok(values);
     }

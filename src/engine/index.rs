@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::apply::apply;
 use super::eager::Eager;
 use super::tape::{Operand, Value, recording};
+use super::trace;
 use crate::array::Array;
 use crate::cpu;
 use crate::dtype::DType;
@@ -51,7 +52,8 @@ struct Plan {
 
 /// `x[items]`.
 pub fn get(x: &Value, items: &[Item]) -> Result<Value> {
-    if let ([item], false) = (items, recording() && x.requires_grad())
+    let _entered = trace::enter_for("getitem", &[Operand::Value(x)])?;
+    if let ([item], false) = (items, trace::active() || recording() && x.requires_grad())
         && let Some(view) = along_first(x, item)?
     {
         return Ok(view);
@@ -135,6 +137,7 @@ fn along_first(x: &Value, item: &Item) -> Result<Option<Value>> {
 /// A refused write changes nothing.
 pub fn set(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
     let op = "setitem";
+    let _entered = trace::enter_for(op, &[Operand::Value(x), v])?;
     let plan = resolve(op, x.shape(), items)?;
     let region = plan.region()?;
     let cast;
@@ -156,7 +159,8 @@ pub fn set(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
     }
     let wants = |v: Operand<'_>| matches!(v, Operand::Value(v) if v.requires_grad());
     let records = recording() && (x.requires_grad() || wants(v));
-    let in_place = !records && x.array.buffer.is_unique() && x.array.is_contiguous();
+    let in_place =
+        !records && !trace::active() && x.array.buffer.is_unique() && x.array.is_contiguous();
     if in_place && plan.arrays.is_empty() {
         return match v {
             // SAFETY: nobody else holds the buffer, and `x` is borrowed mutably.
@@ -314,7 +318,9 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
             Item::Array(value) => {
                 let array = match value.dtype() {
                     DType::I64 => value.array.clone(),
-                    dtype if dtype.is_int() => cpu::cast(&value.array, DType::I64)?,
+                    dtype if dtype.is_int() => {
+                        apply(Op::Cast(DType::I64), &[Operand::Value(value)], false)?.array
+                    }
                     dtype => {
                         return Err(error::bad_dtype(
                             op,
@@ -336,6 +342,9 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
     let place = if together { before.unwrap_or(0) } else { 0 };
     Ok(Plan { at, basic: Shape::from_dims(&basic), arrays, place })
 }
+
+/// What to do about a mask whose count of true elements is not known.
+const MASK: &str = "the size of the result would depend on it: use wengert.where(mask, a, b)";
 
 /// Replaces every mask by the positions of its true elements, one array per axis it covers.
 fn expand_masks(op: &str, shape: &Shape, items: &[Item]) -> Result<SmallVec<[Item; 4]>> {
@@ -371,6 +380,7 @@ fn expand_masks(op: &str, shape: &Shape, items: &[Item]) -> Result<SmallVec<[Ite
                         return Err(error::mask_shape(op, facts));
                     }
                 }
+                trace::check_data(op, &mask.array, MASK)?;
                 let arrays = cpu::nonzero(&mask.array)?;
                 out.extend(arrays.into_iter().map(|array| Item::Array(Value::plain(array))));
                 axis += rank;

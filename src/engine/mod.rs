@@ -1,13 +1,16 @@
-//! Tensors as values: the tape, eager execution, the backward sweep, indexing, random state.
+//! Tensors as values: the tape, eager execution, the backward sweep, indexing, random state, traces.
 
 pub mod apply;
 pub mod backward;
+pub mod call;
 pub mod eager;
 pub mod index;
 pub mod plans;
+pub mod program;
 pub mod random;
 pub mod site;
 pub mod tape;
+pub mod trace;
 
 #[cfg(test)]
 mod tests;

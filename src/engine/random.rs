@@ -3,6 +3,7 @@
 use parking_lot::Mutex;
 
 use super::tape::Value;
+use super::trace;
 use crate::array::Array;
 use crate::cpu;
 use crate::dtype::DType;
@@ -50,4 +51,12 @@ pub fn key_value(key: [u32; 2]) -> Result<Value> {
     // SAFETY: the array is fresh and holds two uint32.
     unsafe { array.ptr_mut().cast::<[u32; 2]>().write(key) };
     Ok(Value::plain(array))
+}
+
+/// The next key as a value; while a function is captured, an input that is fresh at every run.
+pub fn draw() -> Result<Value> {
+    match trace::active() {
+        true => trace::draw_key(),
+        false => key_value(next_key()),
+    }
 }

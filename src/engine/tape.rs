@@ -7,13 +7,14 @@
 
 use std::cell::Cell;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::site::{self, Site};
+use super::trace;
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
@@ -158,15 +159,74 @@ pub struct Leaf {
     /// The tensor's type, which is its gradient's
     pub ty: Type,
     /// `.grad`
-    pub grad: Mutex<Option<Shared>>,
+    grad: Mutex<Option<Shared>>,
     /// Hooks on its gradient
     pub hooks: Hooks,
+    /// What it stands for, inside a trace
+    pub(super) link: Option<trace::Link>,
+    /// What a trace did with the gradient first
+    first: AtomicU8,
+}
+
+/// What happened to a gradient first, in a trace that has a leaf of its own for one outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// Nothing
+    Nothing,
+    /// It was read: the trace depends on it
+    Read,
+    /// It was replaced: the trace does not depend on it
+    Written,
 }
 
 impl Leaf {
     /// A leaf without a gradient yet.
     pub fn new(ty: Type) -> Leaf {
-        Leaf { ty, grad: Mutex::default(), hooks: Hooks::default() }
+        let (grad, hooks) = (Mutex::default(), Hooks::default());
+        Leaf { ty, grad, hooks, link: None, first: AtomicU8::new(First::Nothing as u8) }
+    }
+
+    /// Takes note of what a trace does first; true for a first read.
+    fn note(&self, now: First) -> bool {
+        let before = First::Nothing as u8;
+        let order = Ordering::Relaxed;
+        self.link.is_some()
+            && self.first.compare_exchange(before, now as u8, order, order).is_ok()
+            && now == First::Read
+    }
+
+    /// The cell of the gradient.
+    pub fn gradient(&self) -> Result<Option<Shared>> {
+        if self.note(First::Read) {
+            let outside = trace::read_gradient(self)?;
+            *self.grad.lock() = outside;
+        }
+        Ok(self.grad.lock().clone())
+    }
+
+    /// Replaces the cell of the gradient.
+    pub fn set_gradient(&self, cell: Option<Shared>) {
+        self.note(First::Written);
+        let old = std::mem::replace(&mut *self.grad.lock(), cell);
+        drop(old);
+    }
+
+    /// The gradient as a trace left it, and what it did with it first.
+    pub fn touched(&self) -> (First, Option<Shared>) {
+        let first = match self.first.load(Ordering::Relaxed) {
+            0 => First::Nothing,
+            1 => First::Read,
+            _ => First::Written,
+        };
+        (first, self.grad.lock().clone())
+    }
+
+    /// Runs the hooks of the leaf and, inside a trace, of the one it stands for.
+    pub fn run_hooks(&self, g: Value) -> Result<Value> {
+        match self.real() {
+            Some(real) => self.hooks.run(real.hooks.run(g)?),
+            None => self.hooks.run(g),
+        }
     }
 }
 
@@ -180,7 +240,7 @@ impl History {
                 let mut objects =
                     entry.hooks.get().map(|hooks| hooks.objects()).unwrap_or_default();
                 if let Step::Host(rule) = &entry.step {
-                    objects.push(rule.object());
+                    objects.extend(rule.object());
                 }
                 objects
             }
@@ -235,8 +295,8 @@ pub enum Saved {
 pub trait HostRule: Send + Sync {
     /// The name in messages.
     fn name(&self) -> &str;
-    /// The address of the object that holds the rule, for whoever collects cycles.
-    fn object(&self) -> *mut c_void;
+    /// The address of the Python object that holds the rule, for whoever collects cycles.
+    fn object(&self) -> Option<*mut c_void>;
     /// The cotangents of the operands; recorded where `record`.
     fn backward(&self, g: &Value, record: bool) -> Result<Vec<Option<Value>>>;
 }

@@ -20,7 +20,7 @@ pub(crate) mod testing;
 mod tests;
 mod verify;
 
-use std::cell::{Cell, Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -81,6 +81,11 @@ impl Graph {
     /// The list as it is now.
     pub fn list(&self) -> Ref<'_, List> {
         self.list.borrow()
+    }
+
+    /// The list, to change.
+    pub fn list_mut(&self) -> RefMut<'_, List> {
+        self.list.borrow_mut()
     }
 
     /// The list itself.

@@ -19,7 +19,7 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
-use crate::error::Result;
+use crate::error::{self, Result};
 use class::Class;
 
 pub use counters::{Stats, reset_peak, set_limit, stats};
@@ -45,7 +45,7 @@ struct Header {
 #[repr(C)]
 struct External {
     header: Header,
-    _owner: Box<dyn Any + Send + Sync>,
+    owner: Box<dyn Any + Send + Sync>,
 }
 
 /// A stretch of memory. Cloning shares it.
@@ -78,14 +78,42 @@ impl Buffer {
         bytes: usize,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Buffer {
-        let header = Header { refs: AtomicUsize::new(1), data: ptr.cast_mut(), bytes, class: None };
-        Buffer(NonNull::from(Box::leak(Box::new(External { header, _owner: owner }))).cast())
+        // Without bytes a foreign pointer may be null, which has a meaning of its own here.
+        let data = NonNull::new(ptr.cast_mut()).unwrap_or(NonNull::<Header>::dangling().cast());
+        Buffer::owned_by(data.as_ptr(), bytes, owner)
+    }
+
+    fn owned_by(data: *mut u8, bytes: usize, owner: Box<dyn Any + Send + Sync>) -> Buffer {
+        let header = Header { refs: AtomicUsize::new(1), data, bytes, class: None };
+        Buffer(NonNull::from(Box::leak(Box::new(External { header, owner }))).cast())
+    }
+
+    /// No memory, but a name for what will be there. Whoever asks for the data unwinds with
+    /// [`error::no_data`].
+    pub fn named(name: Box<dyn Any + Send + Sync>) -> Buffer {
+        Buffer::owned_by(std::ptr::null_mut(), 0, name)
     }
 
     /// The first byte.
     #[inline]
     pub fn ptr(&self) -> *const u8 {
-        self.header().data
+        let data = self.header().data;
+        if data.is_null() {
+            no_data();
+        }
+        data
+    }
+
+    /// Whether there is no memory, only a name.
+    #[inline]
+    pub fn is_named(&self) -> bool {
+        self.header().data.is_null()
+    }
+
+    /// The name of a buffer without memory.
+    pub fn name(&self) -> Option<&(dyn Any + Send + Sync)> {
+        // SAFETY: only `owned_by` makes headers without data, as part of such a box.
+        self.is_named().then(|| unsafe { &*self.0.cast::<External>().as_ref().owner })
     }
 
     /// The first byte, to write.
@@ -96,6 +124,11 @@ impl Buffer {
     pub unsafe fn ptr_mut(&self) -> *mut u8 {
         debug_assert!(self.header().class.is_some(), "foreign memory is read-only");
         self.header().data
+    }
+
+    /// Where the block lies: the same for handles that share it.
+    pub fn address(&self) -> usize {
+        self.0.as_ptr().addr()
     }
 
     /// The bytes asked for.
@@ -123,6 +156,12 @@ impl Buffer {
         // SAFETY: the header lives until the last handle is dropped.
         unsafe { self.0.as_ref() }
     }
+}
+
+/// Leaves the running work: there is no memory to read.
+#[cold]
+fn no_data() -> ! {
+    std::panic::resume_unwind(Box::new(error::no_data("read")))
 }
 
 impl Clone for Buffer {

@@ -180,7 +180,7 @@ impl Signature {
         let param = &self.params[i];
         match (&self.defaults[i], param.kind) {
             (_, ParamKind::Key) => {
-                operands.push(Held::Value(random::key_value(random::next_key()).or_raise(py)?));
+                operands.push(Held::Value(random::draw().or_raise(py)?));
                 Ok(Attr::Operand)
             }
             (None, _) => Err(PyTypeError::new_err(format!(
@@ -262,8 +262,7 @@ fn parse_one(
             Attr::Operand
         }
         ParamKind::Key if none => {
-            operands
-                .push(Held::Value(random::key_value(random::next_key()).or_raise(object.py())?));
+            operands.push(Held::Value(random::draw().or_raise(object.py())?));
             Attr::Operand
         }
         ParamKind::Key => {

@@ -17,10 +17,13 @@ use super::tensor::{self, TensorObject};
 use crate::array::Array;
 use crate::cpu;
 use crate::dtype::{Class, DType, Scalar};
-use crate::engine::tape::Value;
+use crate::engine::apply::apply;
+use crate::engine::tape::{self, Operand, Value};
+use crate::engine::trace;
 use crate::error;
 use crate::layout::Layout;
 use crate::memory::Buffer;
+use crate::ops::op::Op;
 use crate::scalar::half;
 use crate::shape::{MAX_RANK, Shape};
 
@@ -128,8 +131,12 @@ fn from_parts(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyRe
                 error::bad_type(op, "expected numbers or arrays", format!("got {kind}")),
             ));
         };
-        parts.push(value.array);
+        parts.push(value);
     }
+    if trace::active() || parts.iter().any(|part| trace::is_traced(&part.array)) {
+        return stack_traced(op, &parts).or_raise(py);
+    }
+    let parts: Vec<Array> = parts.into_iter().map(|part| part.array).collect();
     let Some(first) = parts.first() else {
         return from_numbers(py, op, Shape::of(&[0]), &[], dtype);
     };
@@ -155,6 +162,28 @@ fn from_parts(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyRe
     let rows = rows.or_raise(py)?;
     let refs: Vec<&Array> = rows.iter().collect();
     Ok(Value::plain(cpu::copy::concat(&refs, 0).or_raise(py)?))
+}
+
+/// Values behind each other along a new axis, as nodes.
+fn stack_traced(op: &str, parts: &[Value]) -> error::Result<Value> {
+    let Some(first) = parts.first() else {
+        return Err(error::bad_value(op, "nothing to stack", "got an empty sequence"));
+    };
+    let mut common = first.dtype();
+    let mut row = first.shape().clone();
+    row.dims_mut().insert(0, 1.into());
+    for part in parts {
+        let known = common.promote(part.dtype());
+        common = known.ok_or_else(|| error::no_promotion(op, common, part.dtype()))?;
+    }
+    let mut rows = Vec::new();
+    for part in parts {
+        let cast = apply(Op::Cast(common), &[Operand::Value(part)], tape::recording())?;
+        let shaped = Op::Reshape(row.clone());
+        rows.push(apply(shaped, &[Operand::Value(&cast)], tape::recording())?);
+    }
+    let operands: Vec<Operand<'_>> = rows.iter().map(Operand::Value).collect();
+    apply(Op::Concat(0), &operands, tape::recording()).map_err(|error| error.within(op))
 }
 
 fn from_numbers(
@@ -320,6 +349,14 @@ unsafe fn element(dtype: DType, p: *const u8) -> *mut ffi::PyObject {
 
 /// The only element of an array.
 pub fn item<'py>(py: Python<'py>, op: &str, array: &Array) -> PyResult<Bound<'py, PyAny>> {
+    let remedy = match op {
+        "bool" => "use wengert.cond or wengert.where instead of a Python branch or loop",
+        "float" | "int" | "index" | "item" => {
+            "compute with the tensor itself; wengert.print shows it, wengert.cond branches on it"
+        }
+        _ => "wengert.print shows it when the function runs",
+    };
+    trace::check_data(op, array, remedy).or_raise(py)?;
     if array.count() != 1 {
         return Err(to_python(py, error::not_scalar(op, array.shape())));
     }
@@ -327,8 +364,12 @@ pub fn item<'py>(py: Python<'py>, op: &str, array: &Array) -> PyResult<Bound<'py
     unsafe { Bound::from_owned_ptr_or_err(py, element(array.dtype, array.ptr())) }
 }
 
+/// What to do instead of reading data while a function is captured.
+pub const LATER: &str = "return the tensor and look at it outside, or use wengert.print";
+
 /// Nested lists of Python numbers; a number for a scalar.
 pub fn to_list<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyAny>> {
+    trace::check_data("tolist", array, LATER).or_raise(py)?;
     let (sizes, strides) = (array.shape().sizes(), array.layout.strides());
     // SAFETY: positions computed from the layout address elements of the array.
     unsafe { nested(py, array.dtype, array.ptr(), &sizes, &strides) }
@@ -394,6 +435,12 @@ pub unsafe extern "C" fn get_buffer(
         let py = Python::assume_attached();
         (*view).obj = null_mut();
         let Some(tensor) = tensor::downcast(object) else { return -1 };
+        let data = tensor.try_value();
+        let data = data.and_then(|value| trace::check_data("numpy", &value.array, LATER));
+        if let Err(error) = data {
+            to_python(py, error).restore(py);
+            return -1;
+        }
         match fill_view(tensor, object, view, flags) {
             Ok(()) => 0,
             Err(text) => {

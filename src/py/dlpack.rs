@@ -429,7 +429,7 @@ fn _to_dlpack(
     let Some(handle) = (unsafe { tensor::downcast(tensor.as_ptr()) }) else {
         return Err(convert::refuse("__dlpack__", tensor));
     };
-    let array = handle.value().array;
+    let array = tensor::data(py, "__dlpack__", handle)?;
     let versioned = max_version.is_some_and(|(major, _)| major >= MAJOR);
     if copy == Some(false) && !versioned {
         let text = "__dlpack__: copy=False needs a consumer of DLPack 1: older ones cannot be told \

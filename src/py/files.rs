@@ -139,7 +139,7 @@ fn safetensors_save(
         let Some(handle) = (unsafe { tensor::downcast(object.as_ptr()) }) else {
             return Err(convert::refuse(SAVE, &object));
         };
-        named.push((name.extract::<String>()?, handle.value().array));
+        named.push((name.extract::<String>()?, tensor::data(py, SAVE, handle)?));
     }
     named.sort_by_key(|(_, array)| std::cmp::Reverse(array.dtype.size()));
     py.detach(|| write(&path, &named, metadata)).map_err(|failure| failure.raise(py, SAVE, &path))
@@ -239,7 +239,7 @@ fn _to_bytes<'py>(py: Python<'py>, tensor: &Bound<'py, PyAny>) -> PyResult<Bound
     let Some(handle) = (unsafe { tensor::downcast(tensor.as_ptr()) }) else {
         return Err(convert::refuse("to_bytes", tensor));
     };
-    let array = cpu::copy::contiguous(&handle.value().array).or_raise(py)?;
+    let array = cpu::copy::contiguous(&tensor::data(py, "to_bytes", handle)?).or_raise(py)?;
     Ok(PyBytes::new(py, bytes_of(&array)))
 }
 

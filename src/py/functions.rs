@@ -20,6 +20,7 @@ use crate::engine::apply;
 use crate::engine::eager;
 use crate::engine::site;
 use crate::engine::tape::{self, History, Leaf, Operand, Value};
+use crate::engine::trace;
 use crate::error;
 use crate::ops::declare::{Attr, Classes, ParamKind, Returns};
 use crate::ops::elementwise::Elementwise;
@@ -44,13 +45,22 @@ pub fn guard(body: impl FnOnce(Python<'_>) -> PyResult<*mut ffi::PyObject>) -> *
             null_mut()
         }
         Err(payload) => {
-            let text = payload.downcast_ref::<&str>().map(|s| (*s).to_string());
-            let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-            to_python(py, error::internal(text.unwrap_or_else(|| "unknown panic".into())))
-                .restore(py);
+            to_python(py, unwound(payload)).restore(py);
             null_mut()
         }
     }
+}
+
+/// What a thread unwound with: an error on its way, or a defect.
+pub fn unwound(payload: Box<dyn std::any::Any + Send>) -> error::Error {
+    payload.downcast::<error::Error>().map_or_else(
+        |other| {
+            let text = other.downcast_ref::<&str>().map(|s| (*s).to_string());
+            let text = text.or_else(|| other.downcast_ref::<String>().cloned());
+            error::internal(text.unwrap_or_else(|| "unknown panic".into()))
+        },
+        |error| *error,
+    )
 }
 
 unsafe extern "C" fn function<const I: usize>(
@@ -151,10 +161,10 @@ pub fn map_held(
 /// Runs engine work; large work with the interpreter released and the running line pinned.
 pub fn detached<T: Send>(py: Python<'_>, held: &[Held], work: impl FnOnce() -> T + Send) -> T {
     let size = |held: &Held| match held {
-        Held::Value(value) => value.shape().count(),
-        Held::Scalar(_) => 0,
+        Held::Value(value) if !trace::is_traced(&value.array) => value.shape().count(),
+        Held::Value(_) | Held::Scalar(_) => 0,
     };
-    if held.iter().map(size).sum::<usize>() <= DETACH_ABOVE {
+    if trace::active() || held.iter().map(size).sum::<usize>() <= DETACH_ABOVE {
         return work();
     }
     let here = site::current();

@@ -28,6 +28,7 @@ use crate::engine::backward::{self, Options};
 use crate::engine::random;
 use crate::engine::site;
 use crate::engine::tape::{self, Entry, History, HostRule, Link, Operand, Value};
+use crate::engine::trace;
 use crate::error;
 use crate::memory;
 use crate::ops::declare::{Attr, Param, ParamKind};
@@ -85,7 +86,7 @@ fn devices(py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
 fn value_of(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Value> {
     // SAFETY: a live object.
     match unsafe { tensor::downcast(object.as_ptr()) } {
-        Some(tensor) => Ok(tensor.value()),
+        Some(tensor) => tensor.try_value().or_raise(object.py()),
         None => Err(to_python(
             object.py(),
             error::bad_type(op, "expected a tensor", format!("got {}", object.get_type().name()?)),
@@ -134,7 +135,8 @@ fn tensor_(
     device: Option<&Bound<'_, PyAny>>,
     requires_grad: bool,
 ) -> PyResult<Py<PyAny>> {
-    let mut value = from_data("tensor", data, dtype, device, false)?;
+    let value = from_data("tensor", data, dtype, device, false)?;
+    let mut value = trace::lift(value).or_raise(py)?;
     value.history = History::None;
     if requires_grad {
         make_leaf("tensor", &mut value).or_raise(py)?;
@@ -168,7 +170,7 @@ fn asarray(
             error::bad_value("asarray", "copy=False, but a copy is needed", facts),
         ));
     }
-    wrap(py, value)
+    wrap(py, trace::lift(value).or_raise(py)?)
 }
 
 /// The positions of true (nonzero) elements: one int64 tensor per axis. The sizes depend on the data.
@@ -176,6 +178,8 @@ fn asarray(
 #[pyo3(signature = (x, /))]
 fn nonzero(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyTuple>> {
     let value = from_data("nonzero", x, None, None, false)?;
+    let remedy = "the size of the result would depend on it: use wengert.where";
+    trace::check_data("nonzero", &value.array, remedy).or_raise(py)?;
     let mask = cpu::cast(&value.array, DType::Bool).or_raise(py)?;
     let positions = cpu::nonzero(&mask).or_raise(py)?;
     let objects: PyResult<Vec<_>> =
@@ -254,7 +258,11 @@ fn sweep<T: Send>(
 ) -> PyResult<T> {
     let here = site::current();
     let was = tape::set_recording(options.create_graph);
-    let result = py.detach(|| site::pinned(here, work));
+    // A trace counts handles and reads the running line, so it keeps the interpreter.
+    let result = match trace::active() {
+        true => work(),
+        false => py.detach(|| site::pinned(here, work)),
+    };
     tape::set_recording(was);
     result.or_raise(py)
 }
@@ -267,7 +275,7 @@ fn optional_values(
     let Some(objects) = objects.filter(|o| !o.is_none()) else { return Ok(vec![None; count]) };
     // SAFETY: a live object.
     if let Some(one) = unsafe { tensor::downcast(objects.as_ptr()) } {
-        return Ok(vec![Some(one.value())]);
+        return Ok(vec![Some(one.try_value().or_raise(objects.py())?)]);
     }
     let read = |object: PyResult<Bound<'_, PyAny>>| {
         let object = object?;
@@ -279,7 +287,7 @@ fn optional_values(
 fn values(op: &str, objects: &Bound<'_, PyAny>) -> PyResult<(Vec<Value>, bool)> {
     // SAFETY: a live object.
     if let Some(one) = unsafe { tensor::downcast(objects.as_ptr()) } {
-        return Ok((vec![one.value()], true));
+        return Ok((vec![one.try_value().or_raise(objects.py())?], true));
     }
     let many: PyResult<Vec<Value>> =
         objects.try_iter()?.map(|object| value_of(op, &object?)).collect();
@@ -348,8 +356,8 @@ impl HostRule for PythonRule {
         &self.name
     }
 
-    fn object(&self) -> *mut c_void {
-        self.backward.as_ptr().cast()
+    fn object(&self) -> Option<*mut c_void> {
+        Some(self.backward.as_ptr().cast())
     }
 
     fn backward(&self, g: &Value, record: bool) -> error::Result<Vec<Option<Value>>> {
@@ -601,7 +609,7 @@ fn key(py: Python<'_>, seed: i128) -> PyResult<Py<PyAny>> {
 /// The next key of the global generator.
 #[pyfunction]
 fn next_key(py: Python<'_>) -> PyResult<Py<PyAny>> {
-    wrap(py, random::key_value(random::next_key()).or_raise(py)?)
+    wrap(py, random::draw().or_raise(py)?)
 }
 
 /// The state of the global generator, as a tuple to keep.

@@ -4,6 +4,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 mod arguments;
+mod capture;
 mod convert;
 mod dlpack;
 mod dtype;
@@ -35,6 +36,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     functions::install(module)?;
     host::install(module)?;
     hooks::install(module)?;
+    capture::install(module)?;
     dlpack::install(module)?;
     files::install(module)?;
     promotion::install(module)?;

@@ -565,10 +565,10 @@ getter!(get_is_leaf, |_py, this| {
 });
 getter!(get_grad, |py, this| {
     let cell = this.with(|value| match &value.history {
-        History::Leaf(leaf) => leaf.grad.lock().clone(),
-        _ => None,
+        History::Leaf(leaf) => leaf.gradient(),
+        _ => Ok(None),
     });
-    match cell {
+    match cell.or_raise(py)? {
         Some(cell) => Ok(tensor::wrap_shared(py, cell)?.into_ptr()),
         None => Ok(py.None().into_ptr()),
     }
@@ -642,15 +642,14 @@ unsafe extern "C" fn set_grad(a: Object, v: Object, _: *mut c_void) -> c_int {
             Some(g)
         };
         match (leaf, new) {
-            (Some(leaf), None) => drop(leaf.grad.lock().take()),
-            (Some(leaf), Some(g)) => {
-                let mut slot = leaf.grad.lock();
-                match slot.as_ref() {
-                    // `x.grad *= 0.5` assigns the cell to itself.
-                    Some(cell) => *cell.lock() = g,
-                    None => *slot = Some(std::sync::Arc::new(parking_lot::Mutex::new(g))),
+            (Some(leaf), None) => leaf.set_gradient(None),
+            // `x.grad *= 0.5` assigns the cell to itself.
+            (Some(leaf), Some(g)) => match leaf.gradient().or_raise(py)? {
+                Some(cell) => *cell.lock() = g,
+                None => {
+                    leaf.set_gradient(Some(std::sync::Arc::new(parking_lot::Mutex::new(g))));
                 }
-            }
+            },
             (None, None) => {}
             (None, Some(_)) => {
                 let what = "only a leaf that requires a gradient has one";

@@ -12,7 +12,12 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use super::errors::OrRaise;
+use crate::array::Array;
 use crate::engine::tape::{History, Shared, Value};
+use crate::engine::trace;
+use crate::error::Result;
+use crate::ops::emit::throw;
 
 /// What a handle holds.
 pub enum Slot {
@@ -60,9 +65,19 @@ pub unsafe fn downcast<'a>(object: *mut ffi::PyObject) -> Option<&'a TensorObjec
 }
 
 impl TensorObject {
-    /// Reads the value. `f` must not run Python code.
+    /// Reads the value: while a function is captured, the one that the trace sees. `f` must not run
+    /// Python code.
     #[inline]
     pub fn with<T>(&self, f: impl FnOnce(&Value) -> T) -> T {
+        if trace::active() {
+            return f(&self.seen());
+        }
+        self.with_own(f)
+    }
+
+    /// Reads the value that the handle holds outside all traces.
+    #[inline]
+    pub fn with_own<T>(&self, f: impl FnOnce(&Value) -> T) -> T {
         // SAFETY: only attached threads get here, one at a time, and `f` does not let go.
         match unsafe { &*self.slot.get() } {
             Slot::Own(value) => f(value),
@@ -70,12 +85,15 @@ impl TensorObject {
         }
     }
 
-    /// The value itself, where the handle has its own.
+    /// The value itself, where the handle has its own and no trace might see another.
     ///
     /// # Safety
     /// No Python code runs and the handle is not written while the reference lives.
     #[inline]
     pub unsafe fn own(&self) -> Option<&Value> {
+        if trace::active() {
+            return None;
+        }
         // SAFETY: as the caller's.
         match unsafe { &*self.slot.get() } {
             Slot::Own(value) => Some(value),
@@ -88,8 +106,33 @@ impl TensorObject {
         self.with(Value::clone)
     }
 
-    /// Changes the value. `f` must not run Python code.
+    /// The same, or why the handle has no value here.
+    pub fn try_value(&self) -> Result<Value> {
+        let own = self.with_own(Value::clone);
+        match trace::active() {
+            true => trace::read_handle(self.address(), &own, &mut || self.keep()),
+            false => Ok(own),
+        }
+    }
+
+    /// Changes the value. `f` must not run Python code. While a function is captured the trace keeps
+    /// the change to itself.
     pub fn update<T>(&self, f: impl FnOnce(&mut Value) -> T) -> T {
+        if trace::active() {
+            let mut value = self.seen();
+            let result = f(&mut value);
+            let own = self.with_own(Value::clone);
+            let kept =
+                trace::write_handle(self.address(), &own, &mut || self.keep(), value.clone());
+            return match kept.unwrap_or_else(|error| throw(error)) {
+                true => result,
+                false => {
+                    drop(own);
+                    drop(self.replace(value));
+                    result
+                }
+            };
+        }
         // SAFETY: as for `with`.
         match unsafe { &mut *self.slot.get() } {
             Slot::Own(value) => f(value),
@@ -97,10 +140,51 @@ impl TensorObject {
         }
     }
 
+    /// Gives the handle a value, whatever traces are open.
+    pub fn replace(&self, value: Value) -> Value {
+        // SAFETY: as for `with`.
+        match unsafe { &mut *self.slot.get() } {
+            Slot::Own(own) => std::mem::replace(own, value),
+            Slot::Shared(cell) => std::mem::replace(&mut *cell.lock(), value),
+        }
+    }
+
+    /// The value as the top trace sees it.
+    #[cold]
+    fn seen(&self) -> Value {
+        self.try_value().unwrap_or_else(|error| throw(error))
+    }
+
+    /// What traces know the handle by: several handles of one cell are one.
+    pub fn address(&self) -> usize {
+        // SAFETY: as for `with`.
+        match unsafe { &*self.slot.get() } {
+            Slot::Own(_) => std::ptr::from_ref(self).addr(),
+            Slot::Shared(cell) => std::sync::Arc::as_ptr(cell).addr(),
+        }
+    }
+
+    /// Keeps the handle alive.
+    fn keep(&self) -> trace::Handle {
+        let object = std::ptr::from_ref(self).cast_mut().cast::<ffi::PyObject>();
+        // SAFETY: an attached thread; the object is live.
+        let object =
+            unsafe { Bound::from_borrowed_ptr(Python::assume_attached(), object).unbind() };
+        std::sync::Arc::new(object)
+    }
+
     /// Whether the handle came from indexing.
     pub fn is_view(&self) -> bool {
         self.is_view.get()
     }
+}
+
+/// The array of a tensor whose data is to be read: refused while there is none.
+pub fn data(py: Python<'_>, op: &str, tensor: &TensorObject) -> PyResult<Array> {
+    let array = tensor.try_value().or_raise(py)?.array;
+    let remedy = "return the tensor and look at it outside, or use wengert.print";
+    trace::check_data(op, &array, remedy).or_raise(py)?;
+    Ok(array)
 }
 
 /// Free objects, linked through `weakrefs`. Guarded by the interpreter lock.

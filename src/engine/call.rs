@@ -1,0 +1,184 @@
+//! A program called where gradients are wanted: one step of the tape.
+//!
+//! An entry has one result, a program several. So each result has an entry of its own, whose rule
+//! only leaves the cotangent with the call; behind them stands one entry for the whole call, whose
+//! turn comes when all of them have had theirs, and which runs the backward program.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::apply::apply;
+use super::program::Differentiable;
+use super::tape::{HostRule, Operand, Value, record_host};
+use crate::array::Array;
+use crate::dtype::{DType, Scalar};
+use crate::error::{self, Result};
+use crate::graph::{Kind, List};
+use crate::ops::emit::Arg;
+use crate::ops::op::{Op, Type};
+use crate::shape::Shape;
+
+/// A call whose gradient may be wanted.
+struct Call {
+    name: String,
+    program: Arc<Differentiable>,
+    /// The whole list, forward and backward, for derivatives of derivatives
+    whole: Arc<List>,
+    inputs: Vec<Value>,
+    numbers: Vec<Scalar>,
+    residuals: Vec<Array>,
+    results: Vec<Type>,
+    cotangents: Mutex<Vec<Option<Value>>>,
+}
+
+struct CallRule(Arc<Call>);
+
+struct ResultRule(Arc<Call>, usize);
+
+impl HostRule for ResultRule {
+    fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    fn object(&self) -> Option<*mut c_void> {
+        None
+    }
+
+    fn backward(&self, g: &Value, _: bool) -> Result<Vec<Option<Value>>> {
+        self.0.cotangents.lock()[self.1] = Some(g.clone());
+        Ok(vec![Some(token()?)])
+    }
+}
+
+/// What travels from the results' entries to that of the call.
+fn token() -> Result<Value> {
+    Ok(Value::plain(Array::zeros(DType::F32, Shape::scalar())?))
+}
+
+impl HostRule for CallRule {
+    fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    fn object(&self) -> Option<*mut c_void> {
+        None
+    }
+
+    fn backward(&self, _: &Value, record: bool) -> Result<Vec<Option<Value>>> {
+        let call = &self.0;
+        let given = {
+            let mut slots = call.cotangents.lock();
+            let empty = vec![None; slots.len()];
+            std::mem::replace(&mut *slots, empty)
+        };
+        let mut seeds = Vec::with_capacity(given.len());
+        for (g, ty) in given.into_iter().zip(&call.results) {
+            seeds.push(match g {
+                Some(g) => g,
+                None => Value::plain(Array::zeros(ty.dtype, ty.shape.clone())?),
+            });
+        }
+        if record {
+            return self.recorded(seeds);
+        }
+        let arrays: SmallVec<[&Array; 8]> =
+            call.residuals.iter().chain(seeds.iter().map(|seed| &seed.array)).collect();
+        let found = call.program.backward.run(&arrays, &call.numbers)?;
+        Ok(found.into_iter().map(|array| Some(Value::plain(array))).collect())
+    }
+}
+
+impl CallRule {
+    /// The cotangents with a history: the whole list op by op, on the tape.
+    fn recorded(&self, seeds: Vec<Value>) -> Result<Vec<Option<Value>>> {
+        let call = &self.0;
+        let mut inputs: Vec<Value> = call.inputs.clone();
+        inputs.extend(seeds);
+        let found = interpret(&call.whole, inputs, &call.numbers)?;
+        Ok(found.into_iter().map(Some).collect())
+    }
+}
+
+/// The results of a list, op by op through the engine: recorded, or traced, as eager code is.
+pub fn interpret(list: &List, inputs: Vec<Value>, numbers: &[Scalar]) -> Result<Vec<Value>> {
+    let mut inputs = inputs.into_iter();
+    let mut values: Vec<Value> = Vec::with_capacity(list.nodes.len());
+    for node in &list.nodes {
+        let value = match &node.kind {
+            Kind::Input => {
+                inputs.next().ok_or_else(|| error::internal("a list got too few inputs"))?
+            }
+            Kind::Constant(array) => Value::plain(array.clone()),
+            Kind::Op(op) => {
+                let args: SmallVec<[Operand<'_>; 4]> = node
+                    .args
+                    .iter()
+                    .map(|arg| match *arg {
+                        Arg::Node(id) => Operand::Value(&values[id.0 as usize]),
+                        Arg::Scalar(value) => Operand::Scalar(
+                            crate::graph::number_of(value)
+                                .and_then(|i| numbers.get(i as usize).copied())
+                                .unwrap_or(value),
+                        ),
+                    })
+                    .collect();
+                apply(op.clone(), &args, super::tape::recording())?
+            }
+            Kind::Barrier => match node.args[0] {
+                Arg::Node(id) => {
+                    let x = &values[id.0 as usize];
+                    let op = Op::Reshape(x.shape().clone());
+                    apply(op, &[Operand::Value(x)], super::tape::recording())?
+                }
+                Arg::Scalar(_) => return Err(error::internal("a barrier keeps a value")),
+            },
+            Kind::Flow(_) | Kind::Part(_) | Kind::Effect(_) => {
+                return Err(error::internal(format!("{} op by op", node.kind.name())));
+            }
+        };
+        values.push(value);
+    }
+    Ok(list.outputs.iter().map(|id| values[id.0 as usize].clone()).collect())
+}
+
+/// Runs a program and records the call: its results, differentiable ones (by position) with a
+/// history. `inputs` are all inputs, `wrt` those with a cotangent.
+pub fn record(
+    name: &str,
+    program: &Arc<Differentiable>,
+    whole: &Arc<List>,
+    inputs: Vec<Value>,
+    wrt: &[usize],
+    differentiable: &[usize],
+    numbers: &[Scalar],
+) -> Result<Vec<Value>> {
+    let arrays: SmallVec<[&Array; 8]> = inputs.iter().map(|value| &value.array).collect();
+    let mut found = program.forward.run(&arrays, numbers)?.into_vec();
+    drop(arrays);
+    let residuals = found.split_off(found.len() - program.residuals);
+    let types = differentiable
+        .iter()
+        .map(|&i| Type::new(found[i].dtype, found[i].shape().clone()))
+        .collect();
+    let reached: Vec<Value> = wrt.iter().map(|&i| inputs[i].clone()).collect();
+    let call = Arc::new(Call {
+        name: name.into(),
+        program: program.clone(),
+        whole: whole.clone(),
+        inputs,
+        numbers: numbers.into(),
+        residuals,
+        results: types,
+        cotangents: Mutex::new(vec![None; differentiable.len()]),
+    });
+    let hub = record_host(Arc::new(CallRule(call.clone())), &reached, token()?.array);
+    let mut values: Vec<Value> = found.into_iter().map(Value::plain).collect();
+    for (k, &i) in differentiable.iter().enumerate() {
+        let rule = Arc::new(ResultRule(call.clone(), k));
+        values[i] = record_host(rule, std::slice::from_ref(&hub), values[i].array.clone());
+    }
+    Ok(values)
+}

@@ -1,0 +1,579 @@
+//! Traces: lists that grow while Python code runs.
+//!
+//! A traced value is an ordinary [`Value`] whose array has no memory but a name: the trace, and the
+//! node there. Ops on it go the same ways as eager ops (promotion, composites, tape, sweep) and end
+//! here, as nodes. So what a trace holds is what eager code would have computed, op by op.
+//!
+//! Traces nest: the body of a loop is traced while the function around it is. Each thread has a stack
+//! of open traces; new nodes belong to the top one. What a trace reads from outside (a handle of
+//! Python's, a value of a trace below, a gradient, a random key) becomes an input of its list, listed
+//! in its [captures](Capture). Handles are not written while a trace is open: a trace keeps the values
+//! it gives them to itself, and whoever ends the trace commits them. A trace that fails is dropped,
+//! and nothing has happened.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, ReentrantMutex};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::site;
+use super::tape::{History, Leaf, Operand, Shared, Value};
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::{self, Error, Result};
+use crate::graph::{Graph, Kind, List};
+use crate::ops::emit::{Arg, Emit, Id, catch};
+use crate::ops::op::{Op, Type};
+use crate::shape::Shape;
+use crate::small::small;
+
+/// What a trace is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A function: what it reads outside are inputs, what it writes there are results
+    Function,
+    /// A graph defined by hand: what it reads outside are constants; it stays open
+    Definition,
+}
+
+/// The name in the buffer of a traced value.
+struct Named {
+    trace: Arc<Trace>,
+    id: Id,
+}
+
+/// A list that grows while Python code runs.
+pub struct Trace {
+    /// What it is for
+    pub role: Role,
+    serial: u64,
+    graph: ReentrantMutex<Graph>,
+    state: Mutex<State>,
+    open: AtomicBool,
+}
+
+/// Something outside that a trace reads or writes.
+#[derive(Clone)]
+pub struct Capture {
+    /// What
+    pub source: Source,
+    /// The handle it was reached by, kept alive
+    pub handle: Option<Handle>,
+    /// The input that stands for it
+    pub input: Id,
+    /// Its value now, as the trace sees it
+    pub cell: Shared,
+    /// The trace's own leaf for a value outside that requires a gradient
+    pub leaf: Option<Arc<Leaf>>,
+}
+
+/// A handle of Python's, of which only the border knows more.
+pub type Handle = Arc<dyn Any + Send + Sync>;
+
+/// Where the value of a capture comes from.
+#[derive(Clone)]
+pub enum Source {
+    /// The handle, which holds a value outside all traces
+    Handle,
+    /// The gradient of a leaf
+    Gradient(Arc<Leaf>),
+    /// A value of a trace below
+    Outer(Value),
+    /// A fresh random key
+    Key,
+}
+
+/// What a capture is found by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Key {
+    /// The address of a handle or of a gradient's cell
+    Address(usize),
+    /// A node of another trace
+    Node(u64, Id),
+}
+
+#[derive(Default)]
+struct State {
+    captures: Vec<Capture>,
+    found: FxHashMap<Key, usize>,
+    constants: FxHashMap<(usize, usize), SmallVec<[Id; 1]>>,
+    finalized: bool,
+}
+
+thread_local! {
+    static STACK: RefCell<Vec<Arc<Trace>>> = const { RefCell::new(Vec::new()) };
+    static ACTIVE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a trace is open on this thread.
+#[inline]
+pub fn active() -> bool {
+    ACTIVE.get()
+}
+
+/// The trace that gets the nodes of this thread.
+pub fn top() -> Option<Arc<Trace>> {
+    STACK.with(|stack| stack.borrow().last().cloned())
+}
+
+/// Keeps a trace on top of this thread's stack.
+pub struct Entered(Arc<Trace>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        leave(&self.0);
+    }
+}
+
+/// Takes a trace off the stack of this thread, and what was left above it.
+pub fn leave(trace: &Arc<Trace>) {
+    let taken = STACK.with(|stack| {
+        let mut stack = stack.borrow_mut();
+        let at = stack.iter().rposition(|other| Arc::ptr_eq(other, trace));
+        at.map(|at| stack.split_off(at))
+    });
+    drop(taken);
+    ACTIVE.set(STACK.with(|stack| !stack.borrow().is_empty()));
+}
+
+/// Runs `f` outside all traces: what it computes are ordinary values.
+pub fn suspended<T>(f: impl FnOnce() -> T) -> T {
+    struct Restore(Vec<Arc<Trace>>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            let kept = std::mem::take(&mut self.0);
+            ACTIVE.set(!kept.is_empty());
+            STACK.with(|stack| *stack.borrow_mut() = kept);
+        }
+    }
+    let _restore = Restore(STACK.with(|stack| std::mem::take(&mut *stack.borrow_mut())));
+    ACTIVE.set(false);
+    f()
+}
+
+fn named(array: &Array) -> Option<&Named> {
+    array.buffer.name().and_then(|name| name.downcast_ref())
+}
+
+/// Whether a value is traced.
+#[inline]
+pub fn is_traced(array: &Array) -> bool {
+    array.buffer.is_named()
+}
+
+/// The trace and the node of a traced value.
+pub fn node_of(array: &Array) -> Option<(&Arc<Trace>, Id)> {
+    named(array).map(|name| (&name.trace, name.id))
+}
+
+/// Whether an op on these operands becomes a node.
+#[inline]
+pub fn wants(args: &[Operand<'_>]) -> bool {
+    active() || args.iter().any(|arg| matches!(arg, Operand::Value(v) if is_traced(&v.array)))
+}
+
+/// Opens the graph that operands belong to, where no trace is open: so that what a formula makes
+/// without operands becomes a node there too.
+pub fn enter_for(op: &str, args: &[Operand<'_>]) -> Result<Option<Entered>> {
+    if active() {
+        return Ok(None);
+    }
+    let mut traced = args.iter().filter_map(|arg| match arg {
+        Operand::Value(v) => named(&v.array),
+        Operand::Scalar(_) => None,
+    });
+    match traced.next() {
+        Some(name) if name.trace.stands_open() => Ok(Some(name.trace.enter())),
+        Some(name) => Err(name.trace.escaped(op, name.id)),
+        None => Ok(None),
+    }
+}
+
+/// Adds an op as a node: its value.
+#[cold]
+pub fn emit(op: Op, args: &[Operand<'_>]) -> Result<Array> {
+    let _entered = enter_for(op.name(), args)?;
+    let Some(trace) = top() else { return Err(error::internal("no trace is open")) };
+    let mut operands: SmallVec<[Arg; 4]> = SmallVec::new();
+    for arg in args {
+        operands.push(match arg {
+            Operand::Scalar(value) => Arg::Scalar(*value),
+            Operand::Value(value) => Arg::Node(trace.node(op.name(), value)?),
+        });
+    }
+    trace.add(|graph| catch(|| graph.emit(op, &operands)))
+}
+
+impl Trace {
+    /// A new trace, not yet on a stack.
+    pub fn new(role: Role) -> Arc<Trace> {
+        static SERIAL: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Trace {
+            role,
+            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
+            graph: ReentrantMutex::new(Graph::with_calls()),
+            state: Mutex::default(),
+            open: AtomicBool::new(true),
+        })
+    }
+
+    /// A graph defined by hand that goes on from a list.
+    pub fn from_list(list: List) -> Arc<Trace> {
+        let trace = Trace::new(Role::Definition);
+        *trace.graph.lock().list_mut() = list;
+        trace
+    }
+
+    /// Puts the trace on top of this thread's stack, as long as the result lives.
+    pub fn enter(self: &Arc<Trace>) -> Entered {
+        self.push();
+        Entered(self.clone())
+    }
+
+    /// Puts the trace on top of this thread's stack, until [`leave`].
+    pub fn push(self: &Arc<Trace>) {
+        STACK.with(|stack| stack.borrow_mut().push(self.clone()));
+        ACTIVE.set(true);
+    }
+
+    /// Closes the trace: its list and captures. Values it made cannot be used any more.
+    pub fn close(self: &Arc<Trace>) -> (List, Vec<Capture>) {
+        self.open.store(false, Ordering::Relaxed);
+        let list = self.graph.lock().list().clone();
+        (list, std::mem::take(&mut self.state.lock().captures))
+    }
+
+    /// Whether it takes nodes at any time.
+    fn stands_open(&self) -> bool {
+        self.role == Role::Definition && self.open.load(Ordering::Relaxed)
+    }
+
+    /// Forbids new nodes.
+    pub fn finalize(&self) {
+        self.state.lock().finalized = true;
+    }
+
+    /// Whether new nodes are forbidden.
+    pub fn is_finalized(&self) -> bool {
+        self.state.lock().finalized
+    }
+
+    /// Looks at the graph.
+    pub fn read<T>(&self, f: impl FnOnce(&Graph) -> T) -> T {
+        f(&self.graph.lock())
+    }
+
+    /// Adds nodes, attributed to the running line: the value of the one that `f` names.
+    pub fn add(self: &Arc<Trace>, f: impl FnOnce(&Graph) -> Result<Id>) -> Result<Array> {
+        if self.is_finalized() {
+            let facts = "it was finalized; clone() it to go on";
+            return Err(error::bad_graph("graph", "no node can be added", facts));
+        }
+        let graph = self.graph.lock();
+        graph.at(site::current());
+        let id = f(&graph)?;
+        Ok(self.array(id, graph.ty(id)))
+    }
+
+    /// The value of a node.
+    pub fn value(self: &Arc<Trace>, id: Id) -> Value {
+        let ty = self.read(|graph| graph.ty(id));
+        Value::plain(self.array(id, ty))
+    }
+
+    fn array(self: &Arc<Trace>, id: Id, ty: Type) -> Array {
+        Array::named(ty.dtype, ty.shape, Box::new(Named { trace: self.clone(), id }))
+    }
+
+    /// Adds an input.
+    pub fn input(self: &Arc<Trace>, ty: Type) -> Result<Value> {
+        self.add(|graph| Ok(graph.input(ty))).map(Value::plain)
+    }
+
+    /// The node that stands for a value here: its own, a capture, or a constant.
+    pub fn node(self: &Arc<Trace>, op: &str, value: &Value) -> Result<Id> {
+        match named(&value.array) {
+            Some(name) if Arc::ptr_eq(&name.trace, self) => Ok(name.id),
+            Some(name) => self.capture_node(op, name, value),
+            None => Ok(self.constant(&value.array)),
+        }
+    }
+
+    /// A value that is known, once for each view of a buffer.
+    fn constant(self: &Arc<Trace>, array: &Array) -> Id {
+        let key = (array.buffer.address(), array.layout.offset());
+        let mut state = self.state.lock();
+        let known = state.constants.entry(key).or_default();
+        let graph = self.graph.lock();
+        let same = |id: &&Id| match &graph.nodes()[id.0 as usize].kind {
+            Kind::Constant(other) => other.dtype == array.dtype && other.layout == array.layout,
+            _ => false,
+        };
+        if let Some(id) = known.iter().find(same) {
+            return *id;
+        }
+        graph.at(site::current());
+        let id = graph.constant(array.clone());
+        known.push(id);
+        id
+    }
+
+    /// A value of another trace, as an input of this one.
+    fn capture_node(self: &Arc<Trace>, op: &str, name: &Named, value: &Value) -> Result<Id> {
+        let (mine, below) = STACK.with(|stack| {
+            let stack = stack.borrow();
+            let at = |trace: &Arc<Trace>| stack.iter().position(|t| Arc::ptr_eq(t, trace));
+            (at(self), at(&name.trace).is_some())
+        });
+        if !below {
+            return Err(name.trace.escaped(op, name.id));
+        }
+        let level = mine.unwrap_or(0);
+        let key = Key::Node(name.trace.serial, name.id);
+        let cell = capture(level, key, &mut || (None, Value::plain(value.array.clone())))?;
+        let found = cell.lock().clone();
+        self.node(op, &found)
+    }
+
+    /// The error for a value used outside its trace.
+    fn escaped(&self, op: &str, id: Id) -> Error {
+        let graph = self.graph.lock();
+        let node = graph.nodes().get(id.0 as usize).map(|node| {
+            let line =
+                site::describe(node.site).map_or(String::new(), |at| format!(", made at {at},"));
+            format!("the traced result of {}{line}", node.kind.name())
+        });
+        let node = node.unwrap_or_else(|| "a traced value".into());
+        match self.stands_open() {
+            true => error::bad_graph(op, "operands belong to different graphs", node),
+            false => error::escaped(op, node),
+        }
+    }
+
+    /// The error for Python code that needs the data of a node of this trace.
+    pub fn untraceable(&self, op: &str, id: Id, remedy: &str) -> Error {
+        let name = self.read(|graph| graph.nodes()[id.0 as usize].kind.name());
+        let line = site::describe(site::current()).map_or(String::new(), |at| format!(", at {at}"));
+        error::untraceable(op, name, line, remedy)
+    }
+
+    /// The node of a capture's value now, if it was given a new one.
+    pub fn written(self: &Arc<Trace>, capture: &Capture) -> Result<Option<Id>> {
+        let id = self.node("capture", &capture.cell.lock())?;
+        Ok((id != capture.input).then_some(id))
+    }
+
+    /// The captures so far.
+    pub fn captures(&self) -> Vec<Capture> {
+        self.state.lock().captures.clone()
+    }
+
+    fn find(&self, key: Key) -> Option<Shared> {
+        let state = self.state.lock();
+        state.found.get(&key).map(|&i| state.captures[i].cell.clone())
+    }
+}
+
+/// The refusal of Python code that needs the data of a traced value, if the value is one.
+pub fn check_data(op: &str, array: &Array, remedy: &str) -> Result<()> {
+    match named(array) {
+        Some(name) if name.trace.open.load(Ordering::Relaxed) => {
+            Err(name.trace.untraceable(op, name.id, remedy))
+        }
+        Some(name) => Err(name.trace.escaped(op, name.id)),
+        None => Ok(()),
+    }
+}
+
+/// A value that Python code makes from data: a constant of the top trace, if one is open.
+pub fn lift(value: Value) -> Result<Value> {
+    match top() {
+        Some(trace) if !is_traced(&value.array) => {
+            let id = trace.constant(&value.array);
+            Ok(trace.value(id))
+        }
+        _ => Ok(value),
+    }
+}
+
+/// What a handle is to captures: how to keep it, and its own value.
+type Outside<'a> = dyn FnMut() -> (Option<Handle>, Value) + 'a;
+
+/// The level of the stack that a value belongs to: 0 for one outside all traces.
+fn level_of(array: &Array) -> Option<usize> {
+    let Some(name) = named(array) else { return Some(0) };
+    STACK.with(|stack| {
+        stack.borrow().iter().position(|trace| Arc::ptr_eq(trace, &name.trace)).map(|i| i + 1)
+    })
+}
+
+fn at_level(level: usize) -> Result<Arc<Trace>> {
+    let trace = STACK.with(|stack| stack.borrow().get(level).cloned());
+    trace.ok_or_else(|| error::internal("a trace left the stack too early"))
+}
+
+/// The cell in which the trace at a level keeps its view of something outside it.
+fn capture(level: usize, key: Key, outside: &mut Outside<'_>) -> Result<Shared> {
+    let trace = at_level(level)?;
+    if let Some(cell) = trace.find(key) {
+        return Ok(cell);
+    }
+    let (keep, own) = outside();
+    let base = level_of(&own.array).ok_or_else(|| match named(&own.array) {
+        Some(name) => name.trace.escaped("capture", name.id),
+        None => error::internal("a plain value belongs nowhere"),
+    })?;
+    if base > level {
+        return Ok(Arc::new(Mutex::new(own)));
+    }
+    // What the trace below sees of it; itself, where nothing is between.
+    let seen = if base == level { own } else { capture(level - 1, key, outside)?.lock().clone() };
+    if trace.role == Role::Definition || (level > 0 && !is_traced(&seen.array)) {
+        return Ok(Arc::new(Mutex::new(seen)));
+    }
+    let source = match keep {
+        Some(_) if level == 0 => Source::Handle,
+        _ => Source::Outer(seen.clone()),
+    };
+    trace.take_in(Some(key), source, keep, &seen)
+}
+
+impl Trace {
+    /// Adds a capture: the cell of its value.
+    fn take_in(
+        self: &Arc<Trace>,
+        key: Option<Key>,
+        source: Source,
+        handle: Option<Handle>,
+        seen: &Value,
+    ) -> Result<Shared> {
+        let ty = Type::new(seen.dtype(), seen.shape().clone());
+        let mut value = self.input(ty.clone())?;
+        let input = self.node("capture", &value)?;
+        let leaf = seen.requires_grad().then(|| {
+            let real = match &seen.history {
+                History::Leaf(real) if !matches!(source, Source::Outer(_)) => Some(real.clone()),
+                _ => None,
+            };
+            Arc::new(Leaf::inside(ty, self, real))
+        });
+        value.history = leaf.clone().map_or(History::None, History::Leaf);
+        let cell: Shared = Arc::new(Mutex::new(value));
+        let mut state = self.state.lock();
+        if let Some(key) = key {
+            let i = state.captures.len();
+            state.found.insert(key, i);
+        }
+        state.captures.push(Capture { source, handle, input, cell: cell.clone(), leaf });
+        Ok(cell)
+    }
+}
+
+/// The value of a handle as the top trace sees it. `own` is what the handle holds.
+pub fn read_handle(address: usize, own: &Value, keep: &mut dyn FnMut() -> Handle) -> Result<Value> {
+    let depth = STACK.with(|stack| stack.borrow().len());
+    let Some(top) = depth.checked_sub(1) else { return Ok(own.clone()) };
+    if level_of(&own.array) == Some(depth) {
+        return Ok(own.clone());
+    }
+    let mut outside = || (Some(keep()), own.clone());
+    let cell = capture(top, Key::Address(address), &mut outside)?;
+    let value = cell.lock().clone();
+    Ok(value)
+}
+
+/// Gives a handle a value that only the top trace sees, until that is committed. False where the
+/// handle is the trace's own, to be written directly.
+pub fn write_handle(
+    address: usize,
+    own: &Value,
+    keep: &mut dyn FnMut() -> Handle,
+    new: Value,
+) -> Result<bool> {
+    let depth = STACK.with(|stack| stack.borrow().len());
+    if depth == 0 || level_of(&own.array) == Some(depth) {
+        return Ok(false);
+    }
+    let trace = at_level(depth - 1)?;
+    if trace.role == Role::Definition {
+        let facts = "make it a wengert.Variable, or update it outside";
+        return Err(error::bad_graph("update", "a graph cannot update a tensor outside it", facts));
+    }
+    let key = Key::Address(address);
+    let cell = capture(depth - 1, key, &mut || (Some(keep()), own.clone()))?;
+    match trace.find(key) {
+        Some(_) => *cell.lock() = new,
+        // A plain value seen from a nested trace: taken in to be written.
+        None => {
+            let seen = cell.lock().clone();
+            let source = Source::Outer(seen.clone());
+            *trace.take_in(Some(key), source, Some(keep()), &seen)?.lock() = new;
+        }
+    }
+    Ok(true)
+}
+
+/// A random key for the top trace: an input that is fresh at every run.
+pub fn draw_key() -> Result<Value> {
+    let level = STACK.with(|stack| stack.borrow().len());
+    let mut value = None;
+    for level in 0..level {
+        let trace = at_level(level)?;
+        let (source, seen) = match value.take() {
+            None => (Source::Key, Value::plain(Array::zeros(DType::U32, Shape::of(&[2]))?)),
+            Some(outer) => (Source::Outer(Value::clone(&outer)), outer),
+        };
+        let cell = trace.take_in(None, source, None, &seen)?;
+        value = Some(cell.lock().clone());
+    }
+    value.ok_or_else(|| error::internal("no trace is open"))
+}
+
+/// The gradient of a leaf outside, as the trace of `inside` sees it at its start.
+pub fn read_gradient(inside: &Leaf) -> Result<Option<Shared>> {
+    let Some((trace, real)) = inside.outside() else { return Ok(None) };
+    let Some(cell) = real.gradient()? else { return Ok(None) };
+    let key = Key::Address(Arc::as_ptr(&cell).addr());
+    if let Some(cell) = trace.find(key) {
+        return Ok(Some(cell));
+    }
+    let seen = cell.lock().clone();
+    trace.take_in(Some(key), Source::Gradient(real), None, &seen).map(Some)
+}
+
+/// The link from a trace's leaf to what it stands for.
+pub struct Link {
+    trace: Weak<Trace>,
+    real: Arc<Leaf>,
+}
+
+impl Leaf {
+    /// The leaf inside a trace that stands for one outside.
+    fn inside(ty: Type, trace: &Arc<Trace>, real: Option<Arc<Leaf>>) -> Leaf {
+        let link = real.map(|real| Link { trace: Arc::downgrade(trace), real });
+        let mut leaf = Leaf::new(ty);
+        leaf.link = link;
+        leaf
+    }
+
+    fn outside(&self) -> Option<(Arc<Trace>, Arc<Leaf>)> {
+        let link = self.link.as_ref()?;
+        Some((link.trace.upgrade()?, link.real.clone()))
+    }
+
+    /// The leaf outside that this one stands for in a trace.
+    pub fn real(&self) -> Option<&Arc<Leaf>> {
+        self.link.as_ref().map(|link| &link.real)
+    }
+}
+
+/// The operands of a recorded op as nodes and types, for whoever builds nodes by hand.
+pub fn nodes(op: &str, values: &[Value]) -> Result<(Arc<Trace>, SmallVec<[Arg; 4]>)> {
+    let Some(trace) = top() else { return Err(error::internal("no trace is open")) };
+    let ids: Result<SmallVec<[Id; 4]>> = values.iter().map(|v| trace.node(op, v)).collect();
+    Ok((trace, small(ids?.into_iter().map(Arg::Node))))
+}

@@ -1,0 +1,546 @@
+//! Traces at the border: opening them, feeding them, and what runs afterwards.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use smallvec::SmallVec;
+
+use super::dtype;
+use super::errors::{OrRaise, to_python};
+use super::tensor::{self, TensorObject};
+use crate::array::Array;
+use crate::dtype::Scalar;
+use crate::engine::backward::{self, Options};
+use crate::engine::call;
+use crate::engine::program::{Differentiable, Program, cut};
+use crate::engine::random;
+use crate::engine::tape::{self, First, History, Leaf, Value};
+use crate::engine::trace::{self, Capture, Role, Source};
+use crate::error;
+use crate::graph::List;
+use crate::ops::emit::Id;
+use crate::ops::op::Type;
+
+/// A trace: what is computed while it is entered becomes its nodes.
+#[pyclass(frozen, module = "wengert")]
+pub struct Trace {
+    inner: Arc<trace::Trace>,
+    entered: Mutex<u32>,
+}
+
+fn handle<'a>(op: &str, object: &'a Bound<'_, PyAny>) -> PyResult<&'a TensorObject> {
+    // SAFETY: a live object, which lives as long as the reference.
+    match unsafe { tensor::downcast(object.as_ptr()) } {
+        Some(tensor) => Ok(tensor),
+        None => {
+            let facts = format!("got {}", object.get_type().name()?);
+            Err(to_python(object.py(), error::bad_type(op, "expected a tensor", facts)))
+        }
+    }
+}
+
+#[pymethods]
+impl Trace {
+    #[new]
+    fn new() -> Trace {
+        Trace { inner: trace::Trace::new(Role::Function), entered: Mutex::new(0) }
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf.inner.push();
+        *slf.entered.lock() += 1;
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        *self.entered.lock() -= 1;
+        trace::leave(&self.inner);
+    }
+
+    /// Ends the trace: what runs it. `outputs` are the tensors it returns, `args` the tensors it was
+    /// called with.
+    fn finish(
+        &self,
+        py: Python<'_>,
+        name: String,
+        outputs: Vec<Bound<'_, PyAny>>,
+        args: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<Executable> {
+        Finish::new(&self.inner, name, &args)?.run(py, &outputs)
+    }
+}
+
+/// Where an input comes from at a call, and where a value goes.
+enum Place {
+    /// An argument, by position among the tensors
+    Argument(usize),
+    /// A handle that the function reached by itself
+    Handle(Py<PyAny>),
+    /// The gradient of what another input holds
+    Gradient(usize),
+    /// A fresh random key
+    Key,
+}
+
+struct Input {
+    place: Place,
+    /// Whether it required a gradient
+    wants: bool,
+}
+
+/// What the function did to the gradient of an input.
+struct GradientUse {
+    input: usize,
+    first: First,
+    /// Whether there was one, where that was read first
+    present: bool,
+    /// Whether there is one afterwards, and if so the result that holds it (none: as it was)
+    after: Option<Option<usize>>,
+    /// Whether it stays in the cell it was in
+    same_cell: bool,
+}
+
+enum Output {
+    /// A result of the program
+    Result(usize),
+    /// A handle itself, which the function returned
+    Handle(Place),
+}
+
+/// A finished trace: runs the program, commits what it updates.
+#[pyclass(frozen, module = "wengert")]
+pub struct Executable {
+    name: String,
+    inputs: Vec<Input>,
+    outputs: Vec<Output>,
+    /// Handles that get new values, with the results that hold them
+    updates: Vec<(Place, usize)>,
+    gradients: Vec<GradientUse>,
+    program: Arc<Program>,
+    /// Where gradients flow: the two programs, the inputs that get one, the results that have one
+    differentiable: Option<Flowing>,
+}
+
+struct Flowing {
+    program: Arc<Differentiable>,
+    whole: Arc<List>,
+    wrt: Vec<usize>,
+    results: Vec<usize>,
+}
+
+/// The work of ending a trace.
+struct Finish<'a> {
+    trace: &'a Arc<trace::Trace>,
+    name: String,
+    args: &'a [Bound<'a, PyAny>],
+    captures: Vec<Capture>,
+    /// The nodes of the results
+    results: Vec<Id>,
+    /// The values of the results, with their histories
+    values: Vec<Value>,
+}
+
+impl<'a> Finish<'a> {
+    fn new(
+        trace: &'a Arc<trace::Trace>,
+        name: String,
+        args: &'a [Bound<'a, PyAny>],
+    ) -> PyResult<Finish<'a>> {
+        let (results, values) = (Vec::new(), Vec::new());
+        Ok(Finish { trace, name, args, captures: trace.captures(), results, values })
+    }
+
+    /// Names a value as a result.
+    fn result(&mut self, py: Python<'_>, value: &Value) -> PyResult<usize> {
+        let id = self.trace.node(&self.name, value).or_raise(py)?;
+        self.results.push(id);
+        self.values.push(value.clone());
+        Ok(self.results.len() - 1)
+    }
+
+    /// The place of a handle: an argument, or what the function reached by itself.
+    fn place(&self, py: Python<'_>, capture: &Capture) -> Option<Place> {
+        let object = capture.handle.as_ref()?.downcast_ref::<Py<PyAny>>()?;
+        Some(self.place_of(object.bind(py)))
+    }
+
+    fn place_of(&self, object: &Bound<'_, PyAny>) -> Place {
+        match self.args.iter().position(|arg| arg.is(object)) {
+            Some(i) => Place::Argument(i),
+            None => Place::Handle(object.clone().unbind()),
+        }
+    }
+
+    fn run(mut self, py: Python<'_>, outputs: &[Bound<'_, PyAny>]) -> PyResult<Executable> {
+        let mut given = Vec::new();
+        for object in outputs {
+            given.push(self.output(py, object)?);
+        }
+        let mut updates = Vec::new();
+        for capture in self.captures.clone() {
+            let changed = self.trace.written(&capture).or_raise(py)?.is_some();
+            if let (Source::Handle, true) = (&capture.source, changed)
+                && let Some(place) = self.place(py, &capture)
+            {
+                let value = capture.cell.lock().clone();
+                updates.push((place, self.result(py, &value)?));
+            }
+        }
+        let gradients = self.gradients(py)?;
+        // Reading gradients may have added captures.
+        self.captures = self.trace.captures();
+        let inputs = self.inputs(py)?;
+        let differentiable = self.differentiate(py)?;
+        let (list, _) = self.trace.close();
+        let count = differentiable.as_ref().map_or(list.nodes.len(), |d| d.count);
+        let mut plain = List { nodes: list.nodes[..count].to_vec(), ..list.clone() };
+        plain.outputs = self.results.clone();
+        let flowing = differentiable.map(|d| d.flowing(&list, &self.results));
+        Ok(Executable {
+            name: self.name,
+            inputs,
+            outputs: given,
+            updates,
+            gradients,
+            program: Arc::new(Program::new(plain)),
+            differentiable: flowing,
+        })
+    }
+
+    /// What a returned tensor is at a call.
+    fn output(&mut self, py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Output> {
+        let tensor = handle(&self.name, object)?;
+        let is_outside = tensor.with_own(|value| match trace::node_of(&value.array) {
+            Some((trace, _)) => !Arc::ptr_eq(trace, self.trace),
+            None => true,
+        });
+        if is_outside {
+            return Ok(Output::Handle(self.place_of(object)));
+        }
+        let value = tensor.try_value().or_raise(py)?;
+        self.result(py, &value).map(Output::Result)
+    }
+
+    fn inputs(&self, py: Python<'_>) -> PyResult<Vec<Input>> {
+        let mut inputs = Vec::new();
+        for capture in &self.captures {
+            let place = match &capture.source {
+                Source::Handle => self.place(py, capture),
+                Source::Key => Some(Place::Key),
+                Source::Gradient(leaf) => self.holder(leaf).map(Place::Gradient),
+                Source::Outer(_) => None,
+            };
+            let Some(place) = place else {
+                return Err(to_python(py, error::internal("a capture without a place")));
+            };
+            inputs.push(Input { place, wants: capture.leaf.is_some() });
+        }
+        Ok(inputs)
+    }
+
+    /// The input whose leaf this is.
+    fn holder(&self, leaf: &Arc<Leaf>) -> Option<usize> {
+        self.captures.iter().position(|capture| {
+            let real = capture.leaf.as_ref().and_then(|inside| inside.real());
+            real.is_some_and(|real| Arc::ptr_eq(real, leaf))
+        })
+    }
+
+    fn gradients(&mut self, py: Python<'_>) -> PyResult<Vec<GradientUse>> {
+        let mut uses = Vec::new();
+        for (input, capture) in self.captures.clone().into_iter().enumerate() {
+            let Some(leaf) = capture.leaf.as_ref().filter(|leaf| leaf.real().is_some()) else {
+                continue;
+            };
+            let (first, cell) = leaf.touched();
+            if first == First::Nothing {
+                continue;
+            }
+            let initial = self.captures.iter().chain(&self.trace.captures()).find_map(|other| {
+                match &other.source {
+                    Source::Gradient(real) if leaf.real().is_some_and(|l| Arc::ptr_eq(l, real)) => {
+                        Some(other.clone())
+                    }
+                    _ => None,
+                }
+            });
+            let same_cell = match (&initial, &cell) {
+                (Some(initial), Some(cell)) => Arc::ptr_eq(&initial.cell, cell),
+                _ => false,
+            };
+            let unchanged = same_cell
+                && match &initial {
+                    Some(initial) => self.trace.written(initial).or_raise(py)?.is_none(),
+                    None => false,
+                };
+            let after = match cell {
+                _ if unchanged => None,
+                None if first == First::Read && initial.is_none() => None,
+                None => Some(None),
+                Some(cell) => {
+                    let value = cell.lock().clone();
+                    Some(Some(self.result(py, &value)?))
+                }
+            };
+            uses.push(GradientUse { input, first, present: initial.is_some(), after, same_cell });
+        }
+        Ok(uses)
+    }
+
+    /// Appends the backward nodes, where a result leads to an input that wants a gradient.
+    fn differentiate(&self, py: Python<'_>) -> PyResult<Option<Cut>> {
+        let reached: Vec<(usize, Value)> = self
+            .captures
+            .iter()
+            .enumerate()
+            .filter_map(|(i, capture)| {
+                let leaf = capture.leaf.clone()?;
+                let mut value = self.trace.value(capture.input);
+                value.history = History::Leaf(leaf);
+                Some((i, value))
+            })
+            .collect();
+        let results: Vec<usize> =
+            (0..self.values.len()).filter(|&i| self.values[i].requires_grad()).collect();
+        if reached.is_empty() || results.is_empty() {
+            return Ok(None);
+        }
+        let work = || -> error::Result<Cut> {
+            let count = self.trace.read(|graph| graph.len());
+            let mut seeds = Vec::new();
+            let mut pairs = Vec::new();
+            for &i in &results {
+                let y = &self.values[i];
+                let seed = self.trace.input(Type::new(y.dtype(), y.shape().clone()))?;
+                seeds.push(self.trace.node(&self.name, &seed)?);
+                pairs.push((y.clone(), Some(seed)));
+            }
+            let wanted: Vec<Value> = reached.iter().map(|(_, value)| value.clone()).collect();
+            let options = Options { retain_graph: true, create_graph: false };
+            let was = tape::set_recording(false);
+            let found = backward::gradients(&self.name, &pairs, &wanted, options);
+            tape::set_recording(was);
+            let (mut wrt, mut gradients) = (Vec::new(), Vec::new());
+            for ((i, _), g) in reached.iter().zip(found?) {
+                if let Some(g) = g {
+                    wrt.push(*i);
+                    gradients.push(self.trace.node(&self.name, &g)?);
+                }
+            }
+            Ok(Cut { count, seeds, wrt, gradients, results: results.clone() })
+        };
+        let cut = work().or_raise(py)?;
+        Ok((!cut.wrt.is_empty()).then_some(cut))
+    }
+}
+
+/// Where the forward nodes end, and what the backward nodes read and give.
+struct Cut {
+    count: usize,
+    seeds: Vec<Id>,
+    wrt: Vec<usize>,
+    gradients: Vec<Id>,
+    results: Vec<usize>,
+}
+
+impl Cut {
+    fn flowing(self, list: &List, results: &[Id]) -> Flowing {
+        let mut forward = list.clone();
+        forward.outputs = results.to_vec();
+        let program = cut(&forward, self.count, &self.seeds, &self.gradients);
+        let mut whole = list.clone();
+        whole.outputs = self.gradients;
+        Flowing {
+            program: Arc::new(program),
+            whole: Arc::new(whole),
+            wrt: self.wrt,
+            results: self.results,
+        }
+    }
+}
+
+#[pymethods]
+impl Executable {
+    /// Why it does not fit these arguments and the state it depends on; None where it does.
+    fn mismatch(&self, py: Python<'_>, args: Vec<Bound<'_, PyAny>>) -> PyResult<Option<String>> {
+        for (i, input) in self.inputs.iter().enumerate() {
+            let Some(object) = self.object(py, &input.place, &args) else { continue };
+            let wants = handle(&self.name, &object)?.with_own(Value::requires_grad);
+            if wants != input.wants {
+                let now = if wants { "requires" } else { "does not require" };
+                return Ok(Some(format!("input {i} {now} a gradient now")));
+            }
+        }
+        for found in self.gradients.iter().filter(|found| found.first == First::Read) {
+            let Some(leaf) = self.leaf(py, found.input, &args)? else { continue };
+            if leaf.gradient().or_raise(py)?.is_some() != found.present {
+                let now = if found.present { "has no gradient" } else { "has a gradient" };
+                return Ok(Some(format!("input {} {now} now", found.input)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Runs it: the tensors it returns.
+    fn __call__(&self, py: Python<'_>, args: Vec<Bound<'_, PyAny>>) -> PyResult<Py<PyList>> {
+        let mut inputs = Vec::with_capacity(self.inputs.len());
+        for input in &self.inputs {
+            inputs.push(self.value(py, &input.place, &args)?);
+        }
+        let values = self.compute(py, inputs)?;
+        self.commit(py, &values, &args)?;
+        let objects: PyResult<Vec<Py<PyAny>>> = self
+            .outputs
+            .iter()
+            .map(|output| match output {
+                Output::Result(i) => tensor::wrap(py, values[*i].clone()),
+                Output::Handle(place) => match self.object(py, place, &args) {
+                    Some(object) => Ok(object.unbind()),
+                    None => Err(to_python(py, error::internal("a result without a handle"))),
+                },
+            })
+            .collect();
+        Ok(PyList::new(py, objects?)?.unbind())
+    }
+
+    /// The list as it was traced, as text.
+    fn text(&self) -> String {
+        crate::graph::Graph::from_list(self.program.list().clone())
+            .print(crate::engine::site::describe)
+    }
+
+    /// The plan, as text.
+    fn plan_text(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.program.plan().or_raise(py)?.to_string())
+    }
+}
+
+impl Executable {
+    fn object<'py>(
+        &self,
+        py: Python<'py>,
+        place: &Place,
+        args: &[Bound<'py, PyAny>],
+    ) -> Option<Bound<'py, PyAny>> {
+        match place {
+            Place::Argument(i) => Some(args[*i].clone()),
+            Place::Handle(object) => Some(object.bind(py).clone()),
+            Place::Gradient(_) | Place::Key => None,
+        }
+    }
+
+    fn leaf(
+        &self,
+        py: Python<'_>,
+        input: usize,
+        args: &[Bound<'_, PyAny>],
+    ) -> PyResult<Option<Arc<Leaf>>> {
+        let Some(object) = self.object(py, &self.inputs[input].place, args) else {
+            return Ok(None);
+        };
+        Ok(handle(&self.name, &object)?.with_own(|value| match &value.history {
+            History::Leaf(leaf) => Some(leaf.clone()),
+            _ => None,
+        }))
+    }
+
+    fn value(&self, py: Python<'_>, place: &Place, args: &[Bound<'_, PyAny>]) -> PyResult<Value> {
+        match place {
+            Place::Key => random::draw().or_raise(py),
+            Place::Gradient(holder) => {
+                let leaf = self.leaf(py, *holder, args)?;
+                let cell = leaf.map(|leaf| leaf.gradient().or_raise(py)).transpose()?.flatten();
+                match cell {
+                    Some(cell) => Ok(cell.lock().clone()),
+                    None => Err(to_python(py, error::internal("a gradient is missing"))),
+                }
+            }
+            Place::Argument(_) | Place::Handle(_) => match self.object(py, place, args) {
+                Some(object) => handle(&self.name, &object)?.try_value().or_raise(py),
+                None => Err(to_python(py, error::internal("an input is missing"))),
+            },
+        }
+    }
+
+    fn compute(&self, py: Python<'_>, inputs: Vec<Value>) -> PyResult<Vec<Value>> {
+        let numbers: SmallVec<[Scalar; 4]> = SmallVec::new();
+        let site = crate::engine::site::current();
+        let record = tape::recording();
+        let work = || -> error::Result<Vec<Value>> {
+            if let (Some(flowing), true) = (&self.differentiable, record) {
+                let (program, whole) = (&flowing.program, &flowing.whole);
+                let (wrt, results) = (&flowing.wrt, &flowing.results);
+                return call::record(&self.name, program, whole, inputs, wrt, results, &numbers);
+            }
+            let arrays: SmallVec<[&Array; 8]> = inputs.iter().map(|value| &value.array).collect();
+            let found = self.program.run(&arrays, &numbers)?;
+            Ok(found.into_iter().map(Value::plain).collect())
+        };
+        py.detach(|| crate::engine::site::pinned(site, work)).or_raise(py)
+    }
+
+    /// Gives handles and gradients their new values: nothing here fails.
+    fn commit(&self, py: Python<'_>, values: &[Value], args: &[Bound<'_, PyAny>]) -> PyResult<()> {
+        for (place, result) in &self.updates {
+            let Some(object) = self.object(py, place, args) else { continue };
+            let tensor = handle(&self.name, &object)?;
+            let mut value = values[*result].clone();
+            tensor.with_own(|old| {
+                if let History::Leaf(leaf) = &old.history {
+                    value.history = History::Leaf(leaf.clone());
+                }
+            });
+            drop(tensor.replace(value));
+        }
+        for found in &self.gradients {
+            let (Some(after), Some(leaf)) = (&found.after, self.leaf(py, found.input, args)?)
+            else {
+                continue;
+            };
+            match after {
+                None => leaf.set_gradient(None),
+                Some(result) => {
+                    let value = values[*result].clone();
+                    let cell = if found.same_cell { leaf.gradient().or_raise(py)? } else { None };
+                    match cell {
+                        Some(cell) => *cell.lock() = value,
+                        None => leaf.set_gradient(Some(Arc::new(Mutex::new(value)))),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a trace is open on this thread.
+#[pyfunction]
+fn is_tracing() -> bool {
+    trace::active()
+}
+
+/// Calls `f` outside all open traces: what it computes are ordinary tensors.
+#[pyfunction]
+fn outside_trace(f: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    trace::suspended(|| f.call0().map(Bound::unbind))
+}
+
+/// A tensor's node in the trace it belongs to, or None.
+#[pyfunction]
+fn _node(x: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+    Ok(handle("node", x)?.with_own(|value| trace::node_of(&value.array).map(|(_, id)| id.0)))
+}
+
+/// Adds classes and functions to the module.
+pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Trace>()?;
+    module.add_class::<Executable>()?;
+    module.add_function(pyo3::wrap_pyfunction!(is_tracing, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(outside_trace, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_node, module)?)?;
+    let _ = dtype::extract;
+    Ok(())
+}
