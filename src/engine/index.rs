@@ -344,7 +344,7 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
 }
 
 /// What to do about a mask whose count of true elements is not known.
-const MASK: &str = "the size of the result would depend on it: use wengert.where(mask, a, b)";
+const MASK: &str = "the size of the result would depend on it: use wg.where(mask, a, b)";
 
 /// Replaces every mask by the positions of its true elements, one array per axis it covers.
 fn expand_masks(op: &str, shape: &Shape, items: &[Item]) -> Result<SmallVec<[Item; 4]>> {

@@ -308,11 +308,11 @@ impl<'a> Finish<'a> {
         if reached.is_empty() || results.is_empty() {
             return Ok(None);
         }
-        let work = || -> error::Result<Cut> {
-            let count = self.trace.read(|graph| graph.len());
+        let count = self.trace.read(|graph| graph.len());
+        let work = |results: &[usize]| -> error::Result<Cut> {
             let mut seeds = Vec::new();
             let mut pairs = Vec::new();
-            for &i in &results {
+            for &i in results {
                 let y = &self.values[i];
                 let seed = self.trace.input(Type::new(y.dtype(), y.shape().clone()))?;
                 seeds.push(self.trace.node(&self.name, &seed)?);
@@ -330,9 +330,22 @@ impl<'a> Finish<'a> {
                     gradients.push(self.trace.node(&self.name, &g)?);
                 }
             }
-            Ok(Cut { count, seeds, wrt, gradients, results: results.clone() })
+            Ok(Cut { count, seeds, wrt, gradients, results: results.to_vec() })
         };
-        let cut = work().or_raise(py)?;
+        let is_freed = |found: &error::Result<Cut>| {
+            found.as_ref().is_err_and(|error| error.code() == "freed")
+        };
+        let mut found = work(&results);
+        if is_freed(&found) {
+            // A loss whose backward ran inside: its history is used up, as it is in eager code.
+            let alive: Vec<usize> =
+                results.into_iter().filter(|&i| !is_freed(&work(&[i]))).collect();
+            if alive.is_empty() {
+                return Ok(None);
+            }
+            found = work(&alive);
+        }
+        let cut = found.or_raise(py)?;
         Ok((!cut.wrt.is_empty()).then_some(cut))
     }
 }

@@ -350,11 +350,11 @@ unsafe fn element(dtype: DType, p: *const u8) -> *mut ffi::PyObject {
 /// The only element of an array.
 pub fn item<'py>(py: Python<'py>, op: &str, array: &Array) -> PyResult<Bound<'py, PyAny>> {
     let remedy = match op {
-        "bool" => "use wengert.cond or wengert.where instead of a Python branch or loop",
+        "bool" => "use wg.cond or wg.where instead of a Python branch or loop",
         "float" | "int" | "index" | "item" => {
-            "compute with the tensor itself; wengert.print shows it, wengert.cond branches on it"
+            "compute with the tensor itself; wg.print shows it, wg.cond branches on it"
         }
-        _ => "wengert.print shows it when the function runs",
+        _ => "wg.print shows it when the function runs",
     };
     trace::check_data(op, array, remedy).or_raise(py)?;
     if array.count() != 1 {
@@ -365,7 +365,7 @@ pub fn item<'py>(py: Python<'py>, op: &str, array: &Array) -> PyResult<Bound<'py
 }
 
 /// What to do instead of reading data while a function is captured.
-pub const LATER: &str = "return the tensor and look at it outside, or use wengert.print";
+pub const LATER: &str = "return the tensor and look at it outside, or use wg.print";
 
 /// Nested lists of Python numbers; a number for a scalar.
 pub fn to_list<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyAny>> {

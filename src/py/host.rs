@@ -178,7 +178,7 @@ fn asarray(
 #[pyo3(signature = (x, /))]
 fn nonzero(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyTuple>> {
     let value = from_data("nonzero", x, None, None, false)?;
-    let remedy = "the size of the result would depend on it: use wengert.where";
+    let remedy = "the size of the result would depend on it: use wg.where";
     trace::check_data("nonzero", &value.array, remedy).or_raise(py)?;
     let mask = cpu::cast(&value.array, DType::Bool).or_raise(py)?;
     let positions = cpu::nonzero(&mask).or_raise(py)?;

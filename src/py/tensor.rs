@@ -182,7 +182,7 @@ impl TensorObject {
 /// The array of a tensor whose data is to be read: refused while there is none.
 pub fn data(py: Python<'_>, op: &str, tensor: &TensorObject) -> PyResult<Array> {
     let array = tensor.try_value().or_raise(py)?.array;
-    let remedy = "return the tensor and look at it outside, or use wengert.print";
+    let remedy = "return the tensor and look at it outside, or use wg.print";
     trace::check_data(op, &array, remedy).or_raise(py)?;
     Ok(array)
 }
