@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use super::{carry_over, map_bodies, renamed};
+use crate::dtype::DType;
 use crate::error::{self, Result};
-use crate::graph::{Graph, Kind};
+use crate::graph::{Graph, Kind, List, Node, number_of};
 use crate::ops::declare::Arguments;
-use crate::ops::emit::{Arg, Emit, Id, catch};
-use crate::ops::op::Op;
+use crate::ops::emit::{Arg, Emit, Expr, Id, catch};
+use crate::ops::op::{Call, Op, Type};
+use crate::shape::Shape;
 
 /// The same values without call nodes.
 pub fn expand(graph: &Graph) -> Result<Graph> {
@@ -18,24 +20,83 @@ pub fn expand(graph: &Graph) -> Result<Graph> {
         let args = renamed(&node.args, &names);
         names.push(match &node.kind {
             Kind::Input => out.input(node.ty.clone()),
-            Kind::Op(Op::Call(call)) => {
-                let arguments =
-                    Arguments { cx: &out, attributes: &call.attributes, operands: &args };
-                match catch(|| (call.composite.body)(&arguments)[0].tensor().arg())? {
-                    Arg::Node(id) => id,
-                    Arg::Scalar(_) => return Err(error::internal("a tensor is a node")),
-                }
-            }
-            Kind::Op(op) => catch(|| out.emit(op.clone(), &args))?,
+            Kind::Op(Op::Call(call)) => formula(&out, call, &args, &node.ty)?,
             Kind::Flow(flow) => {
                 let flow = Arc::new(map_bodies(flow, expand)?);
                 out.push(Kind::Flow(flow), args.into_iter().collect(), node.ty.clone())
             }
-            Kind::Constant(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => {
+            Kind::Op(_) | Kind::Constant(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => {
                 out.push(node.kind.clone(), args.into_iter().collect(), node.ty.clone())
             }
         });
     }
     carry_over(graph, &out, &names);
     Ok(out)
+}
+
+/// Whether a list, or a body in it, has call nodes.
+pub fn has_calls(list: &List) -> bool {
+    list.nodes.iter().any(|node| match &node.kind {
+        Kind::Op(op) => matches!(op, Op::Call(_)),
+        Kind::Flow(flow) => flow.bodies.iter().any(|body| has_calls(body)),
+        Kind::Input | Kind::Constant(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => false,
+    })
+}
+
+/// The formula of a call node alone, over inputs of the given types.
+pub fn expanded(node: &Node, types: &[&Type]) -> Result<List> {
+    let Kind::Op(Op::Call(call)) = &node.kind else {
+        return Err(error::internal("only calls have formulas"));
+    };
+    let graph = Graph::new();
+    let mut types = types.iter();
+    let args: Vec<Arg> = node
+        .args
+        .iter()
+        .filter_map(|arg| match arg {
+            Arg::Node(_) => types.next().map(|&ty| Arg::Node(graph.input(ty.clone()))),
+            &number => Some(number),
+        })
+        .collect();
+    let y = formula(&graph, call, &args, &node.ty)?;
+    graph.output(y);
+    Ok(graph.into_list())
+}
+
+/// Emits the formula of a call.
+fn formula(out: &Graph, call: &Call, args: &[Arg], ty: &Type) -> Result<Id> {
+    let is_open = |arg: &Arg| matches!(arg, Arg::Scalar(value) if number_of(*value).is_some());
+    if args.iter().any(is_open) && looks(out, call, args, ty)? {
+        // The formula would decide by a number that is not known yet: as a tensor it cannot.
+        let dtype = if ty.dtype.is_float() { ty.dtype } else { DType::F32 };
+        let fill = |arg: &Arg| match is_open(arg) {
+            true => Expr::new(out, *arg).full(dtype, Shape::scalar()).arg(),
+            false => *arg,
+        };
+        let args: Vec<Arg> = catch(|| args.iter().map(fill).collect())?;
+        return emit(out, call, &args, ty);
+    }
+    emit(out, call, args, ty)
+}
+
+fn emit(out: &Graph, call: &Call, args: &[Arg], ty: &Type) -> Result<Id> {
+    let arguments = Arguments { cx: out, attributes: &call.attributes, operands: args };
+    match catch(|| (call.composite.body)(&arguments)[0].tensor().arg())? {
+        Arg::Node(id) if out.ty(id) == *ty => Ok(id),
+        Arg::Node(_) => Err(error::internal(format!("{} changes its type", call.composite.name))),
+        Arg::Scalar(_) => Err(error::internal("a tensor is a node")),
+    }
+}
+
+/// Whether a formula looks at the numbers it is given, instead of passing them on.
+fn looks(out: &Graph, call: &Call, args: &[Arg], ty: &Type) -> Result<bool> {
+    let trial = Graph::new();
+    let stand_in = |arg: &Arg| match *arg {
+        Arg::Node(id) => Arg::Node(trial.input(out.ty(id))),
+        number => number,
+    };
+    let args: Vec<Arg> = args.iter().map(stand_in).collect();
+    emit(&trial, call, &args, ty)?;
+    let looked = !trial.looked().is_empty();
+    Ok(looked)
 }

@@ -1,16 +1,30 @@
-//! Graph to graph: expansion of composites, gradients, batching.
+//! Graph to graph: expansion of composites, gradients, batching, and what the compiler does.
 //!
-//! A pass reads one graph and appends to another (or to the same): ids that exist keep their meaning.
+//! A transform reads one graph and appends to another (or to the same): ids that exist keep their
+//! meaning. The passes of the compiler ([`pipeline`]) take a list and give a better one.
 
 pub mod batch;
+pub mod cost;
+mod cse;
+mod dead;
 pub mod expand;
+mod fold;
 pub mod grad;
+mod pipeline;
+#[cfg(test)]
+mod pipeline_tests;
+#[cfg(test)]
+mod random;
+mod rebuild;
+mod simplify;
+mod sink;
 #[cfg(test)]
 mod tests;
 
 pub use batch::batch;
 pub use expand::expand;
 pub use grad::gradients;
+pub use pipeline::{Options, PASSES, Pass, Report, names, pipeline};
 
 use std::sync::Arc;
 

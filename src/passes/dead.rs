@@ -1,0 +1,247 @@
+//! Dead code: what no result and no effect needs is dropped.
+//!
+//! The inputs of the whole list stay, since they are its signature. Control flow loses the results
+//! that nobody reads, the operands that no body reads any more, and the carries that neither a result,
+//! a condition nor another carry needs.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::pipeline::Options;
+use super::rebuild::rename;
+use crate::error::Result;
+use crate::graph::{Flow, FlowKind, Kind, List, Node};
+use crate::ops::emit::{Arg, Id};
+use crate::ops::op::Type;
+
+/// Stands where a dropped node's new name would.
+const GONE: Id = Id(u32::MAX);
+
+/// Drops what nobody needs.
+pub fn dead(mut list: List, _: &Options) -> Result<List> {
+    sweep(&mut list);
+    Ok(list)
+}
+
+fn sweep(list: &mut List) {
+    let mut live = vec![false; list.nodes.len()];
+    list.outputs.iter().for_each(|id| live[id.0 as usize] = true);
+    // Which results of each flow are read, then where they are.
+    let mut read: FxHashMap<u32, Vec<bool>> = FxHashMap::default();
+    let mut places: FxHashMap<u32, Vec<usize>> = FxHashMap::default();
+    for (i, node) in list.nodes.iter_mut().enumerate().rev() {
+        live[i] |= node.has_effect();
+        if !live[i] {
+            continue;
+        }
+        match &node.kind {
+            Kind::Part(result) => {
+                if let Some(Arg::Node(flow)) = node.args.first() {
+                    let read = read.entry(flow.0).or_default();
+                    let at = *result as usize;
+                    read.resize(read.len().max(at + 1), false);
+                    read[at] = true;
+                }
+            }
+            Kind::Flow(_) => {
+                let kept = prune(node, read.remove(&(i as u32)).unwrap_or_default());
+                places.insert(i as u32, kept);
+            }
+            Kind::Input | Kind::Constant(_) | Kind::Op(_) | Kind::Effect(_) | Kind::Barrier => {}
+        }
+        mark(&mut live, &node.args);
+    }
+    for (i, node) in list.nodes.iter_mut().enumerate() {
+        if let (true, Kind::Part(result), Some(Arg::Node(flow))) =
+            (live[i], &mut node.kind, node.args.first())
+            && let Some(place) = places.get(&flow.0).and_then(|kept| position(kept, *result))
+        {
+            *result = place;
+        }
+        live[i] |= matches!(node.kind, Kind::Input);
+    }
+    keep(list, &live);
+}
+
+fn position(kept: &[usize], result: u32) -> Option<u32> {
+    kept.binary_search(&(result as usize)).ok().map(|at| at as u32)
+}
+
+fn mark(live: &mut [bool], args: &[Arg]) {
+    for arg in args {
+        if let Arg::Node(id) = arg {
+            live[id.0 as usize] = true;
+        }
+    }
+}
+
+/// Keeps some of the nodes, results and names among them.
+fn keep(list: &mut List, live: &[bool]) {
+    if live.iter().all(|&live| live) {
+        return;
+    }
+    let mut ids = vec![GONE; list.nodes.len()];
+    let mut count = 0;
+    for (id, _) in ids.iter_mut().zip(live).filter(|(_, live)| **live) {
+        *id = Id(count);
+        count += 1;
+    }
+    let mut at = 0;
+    list.nodes.retain_mut(|node| {
+        let live = live[at];
+        at += 1;
+        if live {
+            rename(&mut node.args, &ids);
+        }
+        live
+    });
+    list.outputs.iter_mut().for_each(|id| *id = ids[id.0 as usize]);
+    let names = std::mem::take(&mut list.names).into_iter();
+    list.names =
+        names.map(|(id, name)| (ids[id.0 as usize], name)).filter(|(id, _)| *id != GONE).collect();
+}
+
+/// Drops what a flow computes and takes for nothing, given which results are read. Gives the results
+/// that are left, by their old positions.
+fn prune(node: &mut Node, mut read: Vec<bool>) -> Vec<usize> {
+    let Kind::Flow(flow) = &node.kind else { return Vec::new() };
+    read.resize(flow.results.len(), false);
+    // Bodies take their inputs by position, so operands can only go where each is a value.
+    if node.args.iter().any(|arg| matches!(arg, Arg::Scalar(_))) {
+        return (0..flow.results.len()).collect();
+    }
+    let (pruned, results, operands) = match flow.kind {
+        FlowKind::Branch => prune_branch(flow, &read, node.args.len()),
+        FlowKind::While { carry, history } => {
+            prune_while(flow, &read, node.args.len(), carry as usize, history)
+        }
+        FlowKind::Scan { carry, xs, .. } => {
+            prune_scan(flow, &read, node.args.len(), carry as usize, xs as usize)
+        }
+    };
+    node.args = chosen(&node.args, &operands).collect();
+    node.kind = Kind::Flow(Arc::new(pruned));
+    results
+}
+
+/// The items at which the mask is set.
+fn chosen<'a, T: Clone>(items: &'a [T], mask: &'a [bool]) -> impl Iterator<Item = T> + 'a {
+    items.iter().zip(mask).filter(|(_, kept)| **kept).map(|(item, _)| item.clone())
+}
+
+/// Positions at which the mask is set.
+fn positions(mask: &[bool]) -> Vec<usize> {
+    (0..mask.len()).filter(|&i| mask[i]).collect()
+}
+
+/// What is left of a flow, its results by their old positions, and which operands are left.
+type Pruned = (Flow, Vec<usize>, Vec<bool>);
+
+fn prune_branch(flow: &Flow, read: &[bool], operands: usize) -> Pruned {
+    let bodies: Vec<List> = flow.bodies.iter().map(|body| with_outputs(body, read)).collect();
+    let mut taken = vec![false; operands];
+    taken[0] = true;
+    for body in &bodies {
+        or(&mut taken[1..], &inputs_read(body));
+    }
+    let bodies = bodies.into_iter().map(|body| with_inputs(body, &taken[1..])).collect();
+    (rebuilt(flow, flow.kind, bodies, read), positions(read), taken)
+}
+
+fn prune_while(flow: &Flow, read: &[bool], operands: usize, carry: usize, history: bool) -> Pruned {
+    // With a history, result `carry + i` is carry `i` stacked, and the last is the count of rounds.
+    let stacked = history && read[carry..].iter().any(|&read| read);
+    let mut kept: Vec<bool> = (0..carry).map(|i| read[i] || (stacked && read[carry + i])).collect();
+    let condition = with_outputs(&flow.bodies[0], &[true]);
+    let body = grow(&flow.bodies[1], &mut kept, carry, &inputs_read(&condition));
+    let mut taken = kept.clone();
+    taken.resize(operands, false);
+    let mut captured = inputs_read(&condition);
+    or(&mut captured, &inputs_read(&body));
+    or(&mut taken[carry..], &captured[carry..]);
+    let bodies = [condition, body].into_iter().map(|body| with_inputs(body, &taken)).collect();
+    let mut results = kept.clone();
+    match stacked {
+        true => results.extend(kept.iter().copied().chain([true])),
+        false => results.resize(read.len(), false),
+    }
+    let left = kept.iter().filter(|&&kept| kept).count() as u32;
+    let kind = FlowKind::While { carry: left, history: stacked };
+    (rebuilt(flow, kind, bodies, &results), positions(&results), taken)
+}
+
+fn prune_scan(flow: &Flow, read: &[bool], operands: usize, carry: usize, xs: usize) -> Pruned {
+    let mut kept = read.to_vec();
+    let body = grow(&flow.bodies[0], &mut kept, carry, &[]);
+    let mut taken = kept[..carry].to_vec();
+    taken.resize(operands, false);
+    or(&mut taken[carry..], &inputs_read(&body)[carry..]);
+    let body = with_inputs(body, &taken);
+    let FlowKind::Scan { length, reverse, .. } = flow.kind else {
+        unreachable!("the caller has a scan")
+    };
+    let count = |mask: &[bool]| mask.iter().filter(|&&kept| kept).count() as u32;
+    let kind = FlowKind::Scan {
+        carry: count(&taken[..carry]),
+        xs: count(&taken[carry..carry + xs]),
+        length,
+        reverse,
+    };
+    (rebuilt(flow, kind, SmallVec::from_iter([body]), &kept), positions(&kept), taken)
+}
+
+/// The body with the results that are kept, and with every carry whose value these need.
+fn grow(body: &List, kept: &mut [bool], carry: usize, also: &[bool]) -> List {
+    kept.iter_mut().take(carry).zip(also).for_each(|(kept, also)| *kept |= also);
+    loop {
+        let small = with_outputs(body, kept);
+        let needed = inputs_read(&small);
+        let before = kept.iter().filter(|&&kept| kept).count();
+        or(&mut kept[..carry], &needed);
+        if kept.iter().filter(|&&kept| kept).count() == before {
+            return small;
+        }
+    }
+}
+
+fn or(mask: &mut [bool], other: &[bool]) {
+    mask.iter_mut().zip(other).for_each(|(mask, other)| *mask |= other);
+}
+
+fn rebuilt(
+    flow: &Flow,
+    kind: FlowKind,
+    bodies: SmallVec<[Arc<List>; 2]>,
+    results: &[bool],
+) -> Flow {
+    let results: SmallVec<[Type; 2]> = chosen(&flow.results, results).collect();
+    Flow { kind, bodies, results }
+}
+
+/// The body with some of its results, and all its inputs.
+fn with_outputs(body: &List, kept: &[bool]) -> List {
+    let mut body = body.clone();
+    body.outputs = chosen(&body.outputs, kept).collect();
+    sweep(&mut body);
+    body
+}
+
+/// Which inputs of a body are read.
+fn inputs_read(body: &List) -> Vec<bool> {
+    let mut read = vec![false; body.nodes.len()];
+    body.outputs.iter().for_each(|id| read[id.0 as usize] = true);
+    body.nodes.iter().for_each(|node| mark(&mut read, &node.args));
+    body.inputs().map(|id| read[id.0 as usize]).collect()
+}
+
+/// The body with some of its inputs; the others are not read.
+fn with_inputs(mut body: List, kept: &[bool]) -> Arc<List> {
+    let mut live = vec![true; body.nodes.len()];
+    for (id, &kept) in body.inputs().zip(kept) {
+        live[id.0 as usize] = kept;
+    }
+    keep(&mut body, &live);
+    Arc::new(body)
+}

@@ -1,0 +1,159 @@
+//! The order of the passes, their switches and their reports.
+//!
+//! A pass takes a list and gives one with the same results, bit for bit, and the same inputs; nodes
+//! keep their lines, and names move to the nodes that hold the same values. Whatever may change a bit
+//! waits behind [`Options::fast_math`].
+
+use smallvec::SmallVec;
+
+use super::cost::{Cost, of_list};
+use super::{cse, dead, expand, fold, simplify, sink};
+use crate::error::{self, Result};
+use crate::graph::{Graph, Kind, List, Node};
+use crate::shape::Tuple;
+
+/// What the passes may do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Options {
+    /// Whether algebra may change the last bits
+    pub fast_math: bool,
+    /// The most bytes that a result computed ahead may have
+    pub fold_bytes: usize,
+    off: SmallVec<[&'static str; 4]>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { fast_math: false, fold_bytes: 64 << 10, off: SmallVec::new() }
+    }
+}
+
+impl Options {
+    /// Switches a pass on or off by its name.
+    pub fn switch(&mut self, name: &str, on: bool) -> Result<()> {
+        let Some(pass) = PASSES.iter().find(|pass| pass.name == name) else {
+            let known: Vec<&str> = names().collect();
+            let facts = format!("got {name:?}, the passes are {}", Tuple(&known));
+            return Err(error::bad_value("passes", "unknown pass", facts));
+        };
+        self.off.retain(|off| *off != pass.name);
+        if !on {
+            self.off.push(pass.name);
+            self.off.sort_unstable();
+        }
+        Ok(())
+    }
+
+    /// Whether a pass is on.
+    pub fn is_on(&self, name: &str) -> bool {
+        !self.off.contains(&name)
+    }
+}
+
+/// What a pass did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Report {
+    /// Its name
+    pub name: &'static str,
+    /// Nodes, those of bodies included
+    pub nodes_before: usize,
+    pub nodes_after: usize,
+    /// Bytes that the nodes read and write, if each is computed alone
+    pub bytes_before: u64,
+    pub bytes_after: u64,
+    /// Arithmetic on elements
+    pub flops_before: u64,
+    pub flops_after: u64,
+}
+
+/// One pass.
+pub struct Pass {
+    /// The name of its switch and report
+    pub name: &'static str,
+    /// What it does, in a sentence
+    pub doc: &'static str,
+    run: fn(List, &Options) -> Result<List>,
+}
+
+/// Every pass, in the order in which they run first.
+pub const PASSES: [Pass; 6] = [
+    Pass { name: "expand", doc: "Composites become their formulas.", run: expand_list },
+    Pass { name: "dead", doc: "What nobody needs is dropped.", run: dead::dead },
+    Pass { name: "fold", doc: "What is known is computed ahead.", run: fold::fold },
+    Pass { name: "simplify", doc: "Exact algebra; views cancel.", run: simplify::simplify },
+    Pass { name: "sink", doc: "Movement goes where it costs least.", run: sink::sink },
+    Pass { name: "cse", doc: "What is computed twice is computed once.", run: cse::cse },
+];
+
+/// The order of running, by name: what sinking and merging leave behind is dropped at the end.
+const ORDER: [&str; 7] = ["expand", "dead", "fold", "simplify", "sink", "cse", "dead"];
+
+/// The names of the passes.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    PASSES.iter().map(|pass| pass.name)
+}
+
+/// Runs the passes that are on, in order, with a report for each.
+///
+/// In debug builds and tests the law of graphs is checked after every pass.
+pub fn pipeline(mut list: List, options: &Options) -> Result<(List, Vec<Report>)> {
+    let mut reports = Vec::with_capacity(ORDER.len());
+    let mut nodes = count(&list);
+    let mut cost = None;
+    for name in ORDER.into_iter().filter(|name| options.is_on(name)) {
+        let Some(pass) = PASSES.iter().find(|pass| pass.name == name) else { continue };
+        // Calls cost what their formulas cost, so expansion changes nothing there.
+        let before = if name == "expand" { None } else { Some(known(&mut cost, &list)) };
+        list = (pass.run)(list, options)?;
+        if cfg!(debug_assertions) || cfg!(test) {
+            list = verified(list).map_err(|error| error.note(format!("after pass {name}")))?;
+        }
+        let after = of_list(&list);
+        let before = before.unwrap_or(after);
+        let nodes_after = count(&list);
+        reports.push(Report {
+            name: pass.name,
+            nodes_before: nodes,
+            nodes_after,
+            bytes_before: before.bytes,
+            bytes_after: after.bytes,
+            flops_before: before.flops,
+            flops_after: after.flops,
+        });
+        (nodes, cost) = (nodes_after, Some(after));
+    }
+    Ok((list, reports))
+}
+
+fn known(cost: &mut Option<Cost>, list: &List) -> Cost {
+    *cost.get_or_insert_with(|| of_list(list))
+}
+
+/// Nodes, those of bodies included.
+fn count(list: &List) -> usize {
+    let inner = |node: &Node| match &node.kind {
+        Kind::Flow(flow) => flow.bodies.iter().map(|body| count(body)).sum(),
+        Kind::Input
+        | Kind::Constant(_)
+        | Kind::Op(_)
+        | Kind::Part(_)
+        | Kind::Effect(_)
+        | Kind::Barrier => 0,
+    };
+    list.nodes.len() + list.nodes.iter().map(inner).sum::<usize>()
+}
+
+/// The list, if it keeps the law.
+fn verified(list: List) -> Result<List> {
+    let graph = Graph::from_list(list);
+    graph.verify()?;
+    Ok(graph.into_list())
+}
+
+fn expand_list(list: List, _: &Options) -> Result<List> {
+    match expand::has_calls(&list) {
+        true => Ok(expand(&Graph::from_list(list))?.into_list()),
+        false => Ok(list),
+    }
+}
