@@ -1,95 +1,33 @@
 //! Sizes and shapes: `Dim`, `Shape`, broadcasting, axes.
 //!
-//! Rules work on `Dim`s, which are numbers today and may be symbols of a captured graph later, so no
-//! rule may look at a size except through [`Dim::known`]. Whatever holds memory has known sizes.
+//! A `Dim` is a number, or, while a graph is built for sizes that vary, an expression over symbols.
+//! Arithmetic works on both. A comparison, or [`Dim::value`], asks for more than an expression says:
+//! inside a [`Scope`] it is answered for the sizes at hand and remembered as a [`Constraint`], so a
+//! formula need not know what it works on. Whatever holds memory has known sizes.
+
+mod bindings;
+mod dim;
+mod poly;
+mod scope;
+#[cfg(test)]
+mod tests;
+mod text;
 
 use std::fmt;
-use std::ops::{Add, Div, Index, Mul, Sub};
+use std::ops::Index;
 
 use smallvec::SmallVec;
 
 use crate::error::{self, Result};
 use crate::small::small;
 
+pub use bindings::Bindings;
+pub use dim::Dim;
+pub use scope::{Constraint, Entered, Relation, Scope, hint};
+pub use text::is_name;
+
 /// The most axes a tensor may have.
 pub const MAX_RANK: usize = 32;
-
-/// One size. A number below 2^62; the codes above are kept for symbols.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Dim(u64);
-
-/// First code that is not a number.
-const SYMBOLS: u64 = 1 << 62;
-
-impl Dim {
-    /// The size 1.
-    pub const ONE: Dim = Dim(1);
-
-    /// A number as a size. Sizes beyond 2^62 cannot be addressed and are clipped to that bound, where
-    /// the count of elements refuses them.
-    pub const fn new(n: usize) -> Dim {
-        let n = n as u64;
-        Dim(if n < SYMBOLS { n } else { SYMBOLS - 1 })
-    }
-
-    /// The number, unless this is a symbol.
-    pub const fn known(self) -> Option<usize> {
-        if self.0 < SYMBOLS { Some(self.0 as usize) } else { None }
-    }
-
-    /// The number, where the caller works on memory and so every size is known.
-    pub const fn value(self) -> usize {
-        debug_assert!(self.0 < SYMBOLS);
-        self.0 as usize
-    }
-}
-
-impl From<usize> for Dim {
-    fn from(n: usize) -> Dim {
-        Dim::new(n)
-    }
-}
-impl PartialEq<usize> for Dim {
-    fn eq(&self, n: &usize) -> bool {
-        self.0 == *n as u64
-    }
-}
-impl Add for Dim {
-    type Output = Dim;
-    fn add(self, b: Dim) -> Dim {
-        Dim::new(self.value().saturating_add(b.value()))
-    }
-}
-impl Sub for Dim {
-    type Output = Dim;
-    /// Stops at zero: a size is never negative.
-    fn sub(self, b: Dim) -> Dim {
-        Dim::new(self.value().saturating_sub(b.value()))
-    }
-}
-impl Mul for Dim {
-    type Output = Dim;
-    fn mul(self, b: Dim) -> Dim {
-        Dim::new(self.value().saturating_mul(b.value()))
-    }
-}
-impl Div for Dim {
-    type Output = Dim;
-    /// Rounds down; the divisor is never zero in a rule.
-    fn div(self, b: Dim) -> Dim {
-        Dim::new(self.value() / b.value().max(1))
-    }
-}
-impl fmt::Display for Dim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
-impl fmt::Debug for Dim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
 
 /// A list of axes, normalised to `0..rank`.
 pub type Axes = SmallVec<[usize; 6]>;
@@ -143,6 +81,29 @@ impl Shape {
         small(self.0.iter().map(|d| d.value()))
     }
 
+    /// Whether no size is a symbol.
+    pub fn is_known(&self) -> bool {
+        self.0.iter().all(|d| d.known().is_some())
+    }
+
+    /// Whether this is certainly the same as another, without asking anything about symbols.
+    pub fn same(&self, other: &Shape) -> bool {
+        self.rank() == other.rank() && self.0.iter().zip(&other.0).all(|(a, b)| a.same(*b))
+    }
+
+    /// The count of elements as a size.
+    pub fn elements(&self) -> Dim {
+        if self.0.iter().any(|d| d.known() == Some(0)) {
+            return Dim::new(0);
+        }
+        self.0.iter().fold(Dim::ONE, |n, &d| n * d)
+    }
+
+    /// The same with every size replaced.
+    pub fn map(&self, f: impl FnMut(Dim) -> Dim) -> Shape {
+        self.0.iter().copied().map(f).collect()
+    }
+
     /// The count of elements (saturating; [`Shape::check`] refuses what does not fit).
     pub fn count(&self) -> usize {
         match self.0.as_slice() {
@@ -158,8 +119,9 @@ impl Shape {
         if self.rank() > MAX_RANK {
             return Err(error::too_many_axes(op, self.rank(), MAX_RANK));
         }
-        let nonzero =
-            self.0.iter().filter(|d| **d != 0).try_fold(1usize, |n, d| n.checked_mul(d.value()));
+        // A symbol counts as what it is now; what else it may become is checked when it is bound.
+        let sizes = || self.0.iter().filter_map(|d| d.known().or_else(|| hint(*d)));
+        let nonzero = sizes().filter(|n| *n != 0).try_fold(1usize, |n, d| n.checked_mul(d));
         match nonzero {
             Some(n) if n < 1 << 60 => Ok(()),
             _ => Err(error::too_large(op, self)),
@@ -169,22 +131,18 @@ impl Shape {
     /// The shape two operands broadcast to; the error names the first axis from the right that
     /// refuses.
     pub fn broadcast(&self, other: &Shape, op: &str) -> Result<Shape> {
-        if self == other {
+        if self.same(other) {
             return Ok(self.clone());
         }
         let (long, short) = if self.rank() >= other.rank() { (self, other) } else { (other, self) };
         let mut out = long.clone();
         for back in 1..=short.rank() {
             let (i, j) = (long.rank() - back, short.rank() - back);
-            out.0[i] = match (long.0[i], short.0[j]) {
-                (a, b) if a == b => a,
-                (a, Dim::ONE) => a,
-                (Dim::ONE, b) => b,
-                _ => {
-                    let (a, b) = (self.0[self.rank() - back], other.0[other.rank() - back]);
-                    return Err(error::broadcast(op, self, other, -(back as isize), a, b));
-                }
+            let Some(size) = long.0[i].joint(short.0[j]) else {
+                let (a, b) = (self.0[self.rank() - back], other.0[other.rank() - back]);
+                return Err(error::broadcast(op, self, other, -(back as isize), a, b));
             };
+            out.0[i] = size;
         }
         Ok(out)
     }
@@ -192,14 +150,16 @@ impl Shape {
     /// Whether this shape can be broadcast to `target` without changing `target`.
     pub fn broadcasts_to(&self, target: &Shape) -> bool {
         self.rank() <= target.rank()
-            && self.0.iter().rev().zip(target.0.iter().rev()).all(|(a, b)| a == b || *a == Dim::ONE)
+            && self.0.iter().rev().zip(target.0.iter().rev()).all(|(a, b)| a.grows_to(*b))
     }
 
     /// The axes over which a value of this shape was repeated to fill `target` (axes of `target`).
     pub fn repeated_axes(&self, target: &Shape) -> Axes {
         let lead = target.rank() - self.rank();
         (0..target.rank())
-            .filter(|&i| i < lead || (self.0[i - lead] == Dim::ONE && target.0[i] != Dim::ONE))
+            .filter(|&i| {
+                i < lead || (self.0[i - lead].same(Dim::ONE) && !target.0[i].same(Dim::ONE))
+            })
             .collect()
     }
 
@@ -279,34 +239,5 @@ impl fmt::Display for Shape {
 impl fmt::Debug for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn broadcasting_names_the_axis_that_refuses() {
-        let error = Shape::of(&[2, 3]).broadcast(&Shape::of(&[4]), "add").unwrap_err();
-        let want = "add: shapes (2, 3) and (4,) do not broadcast: axis -1 has sizes 3 and 4";
-        assert_eq!(error.to_string(), want);
-        let both = Shape::of(&[5, 1, 3]).broadcast(&Shape::of(&[4, 1]), "add").unwrap();
-        assert_eq!(both, Shape::of(&[5, 4, 3]));
-        assert_eq!(Shape::of(&[0]).broadcast(&Shape::of(&[1]), "add").unwrap(), Shape::of(&[0]));
-    }
-
-    #[test]
-    fn axes_count_from_either_end_and_only_once() {
-        let shape = Shape::of(&[2, 3, 4]);
-        assert_eq!(shape.axes(Some(&[-1, 0]), "sum").unwrap().as_slice(), [2, 0]);
-        assert_eq!(shape.axes(Some(&[0, -3]), "sum").unwrap_err().code(), "repeated_axis");
-        assert_eq!(shape.axis(3, "sum").unwrap_err().code(), "bad_axis");
-    }
-
-    #[test]
-    fn repeated_axes_are_what_a_sum_must_undo() {
-        let axes = Shape::of(&[1, 3]).repeated_axes(&Shape::of(&[2, 5, 3]));
-        assert_eq!(axes.as_slice(), [0, 1]);
     }
 }

@@ -1,0 +1,284 @@
+//! `Dim`: one size, a number or an expression.
+
+use std::fmt;
+use std::ops::{Add, Div, Mul, Rem, Sub};
+use std::panic::resume_unwind;
+
+use super::poly::{Poly, PolyId, Symbol, find, intern, poly};
+use super::scope::{Relation, asked, certainly_equal, decide, hint, pinned};
+use crate::error;
+
+/// One size. A number below 2^62; a code above stands for an expression over symbols.
+///
+/// Equal expressions have equal codes. `==` and `<` between an expression and anything else ask the
+/// [`Scope`](super::Scope) around; without one, an expression is equal to itself only. A hash is that
+/// of the code: look sizes up in tables outside of scopes, or by [`Dim::same`].
+#[derive(Clone, Copy, Hash)]
+pub struct Dim(u64);
+
+/// First code that is not a number.
+const SYMBOLS: u64 = 1 << 62;
+
+/// Expressions that grow beyond this many terms or levels are pinned where a scope can.
+const LARGEST: usize = 64;
+
+impl Dim {
+    /// The size 1.
+    pub const ONE: Dim = Dim(1);
+
+    /// A number as a size. Sizes beyond 2^62 cannot be addressed and are clipped to that bound, where
+    /// the count of elements refuses them.
+    pub const fn new(n: usize) -> Dim {
+        let n = n as u64;
+        Dim(if n < SYMBOLS { n } else { SYMBOLS - 1 })
+    }
+
+    /// A symbol of a name that is declared; the same name is the same symbol everywhere.
+    pub fn named(name: &str) -> Dim {
+        Dim::of(Poly::symbol(Symbol::Named(name.into())))
+    }
+
+    /// The symbol `s{i}`.
+    pub fn numbered(i: u32) -> Dim {
+        Dim::of(Poly::symbol(Symbol::Numbered(i)))
+    }
+
+    /// The number, unless this is an expression.
+    pub const fn known(self) -> Option<usize> {
+        if self.0 < SYMBOLS { Some(self.0 as usize) } else { None }
+    }
+
+    /// The number. Of an expression it is the number at hand, to which the scope around then pins it;
+    /// without a scope it unwinds with an error, as formulas do.
+    #[inline]
+    pub fn value(self) -> usize {
+        if self.0 < SYMBOLS { self.0 as usize } else { read(self) }
+    }
+
+    /// Whether this is certainly the same size, without asking: nothing is remembered.
+    #[inline]
+    pub fn same(self, b: Dim) -> bool {
+        self.0 == b.0 || ((self.0 | b.0) >= SYMBOLS && certainly_equal(self, b))
+    }
+
+    /// Whether this is a symbol alone.
+    pub fn is_symbol(self) -> bool {
+        self.known().is_none() && self.poly().bare().is_some()
+    }
+
+    /// The symbols in it.
+    pub fn symbols(self) -> Vec<Dim> {
+        let mut symbols = Vec::new();
+        self.poly().symbols(&mut symbols);
+        symbols.into_iter().map(|symbol| Dim::of(Poly::symbol(symbol))).collect()
+    }
+
+    /// As an attribute: the number, or the code.
+    pub const fn to_i64(self) -> i64 {
+        self.0 as i64
+    }
+
+    /// From an attribute that is not negative: a number, or the code of an expression.
+    pub fn from_i64(n: i64) -> Dim {
+        match u64::try_from(n) {
+            Ok(code) if code < SYMBOLS => Dim(code),
+            Ok(code) => match PolyId::try_from(code - SYMBOLS).ok().and_then(find) {
+                Some(_) => Dim(code),
+                None => Dim(SYMBOLS - 1),
+            },
+            Err(_) => Dim(0),
+        }
+    }
+
+    /// The smaller size.
+    #[must_use]
+    pub fn min(self, b: Dim) -> Dim {
+        match (self.known(), b.known()) {
+            (Some(x), Some(y)) => Dim::new(x.min(y)),
+            _ => Dim::of(self.poly().extreme(&b.poly(), false)),
+        }
+    }
+
+    /// The larger size.
+    #[must_use]
+    pub fn max(self, b: Dim) -> Dim {
+        match (self.known(), b.known()) {
+            (Some(x), Some(y)) => Dim::new(x.max(y)),
+            _ => Dim::of(self.poly().extreme(&b.poly(), true)),
+        }
+    }
+
+    /// The quotient rounded up.
+    #[must_use]
+    pub fn div_ceil(self, b: Dim) -> Dim {
+        match (self.known(), b.known()) {
+            (Some(x), Some(y)) => Dim::new(x.div_ceil(y.max(1))),
+            _ => (self + (b - Dim::ONE)) / b,
+        }
+    }
+
+    /// The size of an axis that comes of these two by broadcasting, if they go together.
+    pub fn joint(self, b: Dim) -> Option<Dim> {
+        match (self.known(), b.known()) {
+            _ if self.same(b) => Some(if b.known().is_some() { b } else { self }),
+            (_, Some(1)) => Some(self),
+            (Some(1), _) => Some(b),
+            (Some(_), Some(_)) => None,
+            _ => match (hint(self), hint(b)) {
+                (Some(1), Some(n)) if n != 1 => (self == Dim::ONE).then_some(b),
+                (Some(n), Some(1)) if n != 1 => (b == Dim::ONE).then_some(self),
+                _ => (self == b).then_some(if b.known().is_some() { b } else { self }),
+            },
+        }
+    }
+
+    /// Whether an axis of this size can be repeated to another.
+    pub fn grows_to(self, b: Dim) -> bool {
+        if self.same(b) || self.known() == Some(1) {
+            return true;
+        }
+        match (self.known(), b.known()) {
+            (Some(_), Some(_)) => false,
+            _ if hint(self) == Some(1) && hint(b) != Some(1) => self == Dim::ONE,
+            _ => self == b,
+        }
+    }
+
+    /// The expression.
+    pub(super) fn poly(self) -> Poly {
+        match self.known() {
+            Some(n) => Poly::from(n as i64),
+            None => (*poly(self.id())).clone(),
+        }
+    }
+
+    /// The number of the expression.
+    pub(super) fn id(self) -> PolyId {
+        (self.0 - SYMBOLS) as PolyId
+    }
+
+    /// A size from an expression: what is below zero is zero.
+    pub(super) fn of(poly: Poly) -> Dim {
+        if let Some(n) = poly.constant() {
+            return Dim::new(n.max(0) as usize);
+        }
+        let is_large = poly.terms().len() > LARGEST || poly.depth() as usize > LARGEST;
+        let dim = Dim(SYMBOLS + u64::from(intern(poly)));
+        // A loop over an axis may build without end: such a size is fixed instead.
+        match is_large.then(|| pinned(dim)).flatten() {
+            Some(n) => Dim::new(n),
+            None => dim,
+        }
+    }
+}
+
+#[cold]
+fn read(dim: Dim) -> usize {
+    if let Some(n) = pinned(dim) {
+        return n;
+    }
+    resume_unwind(Box::new(error::bad_graph(
+        "size",
+        "its number is read where no trace gives it one",
+        dim,
+    )))
+}
+
+impl From<usize> for Dim {
+    fn from(n: usize) -> Dim {
+        Dim::new(n)
+    }
+}
+impl PartialEq for Dim {
+    #[inline]
+    fn eq(&self, b: &Dim) -> bool {
+        self.0 == b.0 || ((self.0 | b.0) >= SYMBOLS && decide(Relation::Equal, *self, *b))
+    }
+}
+impl Eq for Dim {}
+impl PartialEq<usize> for Dim {
+    #[inline]
+    fn eq(&self, n: &usize) -> bool {
+        *self == Dim::new(*n)
+    }
+}
+impl PartialOrd for Dim {
+    fn partial_cmp(&self, b: &Dim) -> Option<std::cmp::Ordering> {
+        let order = if self == b {
+            std::cmp::Ordering::Equal
+        } else if self < b {
+            std::cmp::Ordering::Less
+        } else {
+            std::cmp::Ordering::Greater
+        };
+        Some(order)
+    }
+    fn lt(&self, b: &Dim) -> bool {
+        asked(Relation::Less, *self, *b)
+    }
+    fn le(&self, b: &Dim) -> bool {
+        asked(Relation::LessEqual, *self, *b)
+    }
+    fn gt(&self, b: &Dim) -> bool {
+        asked(Relation::Less, *b, *self)
+    }
+    fn ge(&self, b: &Dim) -> bool {
+        asked(Relation::LessEqual, *b, *self)
+    }
+}
+impl Add for Dim {
+    type Output = Dim;
+    fn add(self, b: Dim) -> Dim {
+        match (self.known(), b.known()) {
+            (Some(x), Some(y)) => Dim::new(x.saturating_add(y)),
+            _ => Dim::of(self.poly().plus(&b.poly())),
+        }
+    }
+}
+impl Sub for Dim {
+    type Output = Dim;
+    /// Stops at zero: a size is never negative.
+    fn sub(self, b: Dim) -> Dim {
+        match (self.known(), b.known()) {
+            (Some(x), Some(y)) => Dim::new(x.saturating_sub(y)),
+            _ if b <= self => Dim::of(self.poly().minus(&b.poly())),
+            _ => Dim::new(0),
+        }
+    }
+}
+impl Mul for Dim {
+    type Output = Dim;
+    fn mul(self, b: Dim) -> Dim {
+        match (self.known(), b.known()) {
+            (Some(x), Some(y)) => Dim::new(x.saturating_mul(y)),
+            _ => Dim::of(self.poly().times(&b.poly())),
+        }
+    }
+}
+impl Div for Dim {
+    type Output = Dim;
+    /// Rounds down; a divisor of zero counts as 1.
+    fn div(self, b: Dim) -> Dim {
+        match (self.known(), b.known()) {
+            (Some(x), Some(y)) => Dim::new(x / y.max(1)),
+            (_, None) if b == 0 => self,
+            _ => Dim::of(self.poly().floor(&b.poly())),
+        }
+    }
+}
+impl Rem for Dim {
+    type Output = Dim;
+    /// A divisor of zero counts as 1.
+    fn rem(self, b: Dim) -> Dim {
+        match (self.known(), b.known()) {
+            (Some(x), Some(y)) => Dim::new(x % y.max(1)),
+            (_, None) if b == 0 => Dim::new(0),
+            _ => Dim::of(self.poly().rem(&b.poly())),
+        }
+    }
+}
+impl fmt::Debug for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
