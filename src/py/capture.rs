@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
 use smallvec::SmallVec;
 
-use super::dtype;
 use super::errors::{OrRaise, to_python};
 use super::tensor::{self, TensorObject};
 use crate::array::Array;
@@ -377,48 +375,6 @@ impl Cut {
 
 #[pymethods]
 impl Executable {
-    /// Why it does not fit these arguments and the state it depends on; None where it does.
-    fn mismatch(&self, py: Python<'_>, args: Vec<Bound<'_, PyAny>>) -> PyResult<Option<String>> {
-        for (i, input) in self.inputs.iter().enumerate() {
-            let Some(object) = self.object(py, &input.place, &args) else { continue };
-            let wants = handle(&self.name, &object)?.with_own(Value::requires_grad);
-            if wants != input.wants {
-                let now = if wants { "requires" } else { "does not require" };
-                return Ok(Some(format!("input {i} {now} a gradient now")));
-            }
-        }
-        for found in self.gradients.iter().filter(|found| found.first == First::Read) {
-            let Some(leaf) = self.leaf(py, found.input, &args)? else { continue };
-            if leaf.gradient().or_raise(py)?.is_some() != found.present {
-                let now = if found.present { "has no gradient" } else { "has a gradient" };
-                return Ok(Some(format!("input {} {now} now", found.input)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Runs it: the tensors it returns.
-    fn __call__(&self, py: Python<'_>, args: Vec<Bound<'_, PyAny>>) -> PyResult<Py<PyList>> {
-        let mut inputs = Vec::with_capacity(self.inputs.len());
-        for input in &self.inputs {
-            inputs.push(self.value(py, &input.place, &args)?);
-        }
-        let values = self.compute(py, inputs)?;
-        self.commit(py, &values, &args)?;
-        let objects: PyResult<Vec<Py<PyAny>>> = self
-            .outputs
-            .iter()
-            .map(|output| match output {
-                Output::Result(i) => tensor::wrap(py, values[*i].clone()),
-                Output::Handle(place) => match self.object(py, place, &args) {
-                    Some(object) => Ok(object.unbind()),
-                    None => Err(to_python(py, error::internal("a result without a handle"))),
-                },
-            })
-            .collect();
-        Ok(PyList::new(py, objects?)?.unbind())
-    }
-
     /// The list as it was traced, as text.
     fn text(&self) -> String {
         crate::graph::Graph::from_list(self.program.list().clone())
@@ -432,6 +388,54 @@ impl Executable {
 }
 
 impl Executable {
+    /// Why it does not fit these arguments and the state it depends on; None where it does.
+    pub fn mismatch(
+        &self,
+        py: Python<'_>,
+        args: &[Bound<'_, PyAny>],
+    ) -> PyResult<Option<String>> {
+        for (i, input) in self.inputs.iter().enumerate() {
+            let Some(object) = self.object(py, &input.place, args) else { continue };
+            let wants = handle(&self.name, &object)?.with_own(Value::requires_grad);
+            if wants != input.wants {
+                let now = if wants { "requires" } else { "does not require" };
+                return Ok(Some(format!("input {i} {now} a gradient now")));
+            }
+        }
+        for found in self.gradients.iter().filter(|found| found.first == First::Read) {
+            let Some(leaf) = self.leaf(py, found.input, args)? else { continue };
+            if leaf.gradient().or_raise(py)?.is_some() != found.present {
+                let now = if found.present { "has no gradient" } else { "has a gradient" };
+                return Ok(Some(format!("input {} {now} now", found.input)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Runs it: the tensors it returns.
+    pub fn call(
+        &self,
+        py: Python<'_>,
+        args: &[Bound<'_, PyAny>],
+    ) -> PyResult<SmallVec<[Py<PyAny>; 2]>> {
+        let mut inputs = Vec::with_capacity(self.inputs.len());
+        for input in &self.inputs {
+            inputs.push(self.value(py, &input.place, args)?);
+        }
+        let values = self.compute(py, inputs)?;
+        self.commit(py, &values, args)?;
+        self.outputs
+            .iter()
+            .map(|output| match output {
+                Output::Result(i) => tensor::wrap(py, values[*i].clone()),
+                Output::Handle(place) => match self.object(py, place, args) {
+                    Some(object) => Ok(object.unbind()),
+                    None => Err(to_python(py, error::internal("a result without a handle"))),
+                },
+            })
+            .collect()
+    }
+
     fn object<'py>(
         &self,
         py: Python<'py>,
@@ -554,6 +558,5 @@ pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(pyo3::wrap_pyfunction!(is_tracing, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(outside_trace, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_node, module)?)?;
-    let _ = dtype::extract;
     Ok(())
 }

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 mod arguments;
 mod capture;
 mod convert;
+mod dispatch;
 mod dlpack;
 mod dtype;
 mod errors;
@@ -37,6 +38,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     host::install(module)?;
     hooks::install(module)?;
     capture::install(module)?;
+    dispatch::install(module)?;
     dlpack::install(module)?;
     files::install(module)?;
     promotion::install(module)?;
