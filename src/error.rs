@@ -181,6 +181,8 @@ catalogue! {
         "{op}: a leaf that requires a gradient cannot be updated while recording; put the update in `with wengert.no_grad():`";
     /// A graph that breaks its law.
     bad_graph(op, what, facts) => Graph, "{op}: {what}: {facts}";
+    /// A line of text that says no node.
+    bad_text(op, line, want, got) => Graph, "{op}: line {line}: expected {want}: got {got}";
     /// A write that nobody could see.
     unseen_write(op) => Graph,
         "{op}: this writes to an unnamed view and nobody could see it; index once, e.g. x[0, 1] = v instead of x[0][1] = v";

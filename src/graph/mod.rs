@@ -3,7 +3,7 @@
 //! A graph is append-only and a node names earlier nodes only, so the order of nodes is an order of
 //! computation, and whoever walks a graph walks a list: nothing recurses. Graphs are emissions, so
 //! every rule and composite builds them by running its formula. [`Graph::verify`] checks the law,
-//! [`Graph::print`] writes the list down.
+//! [`Graph::print`] writes the list down, [`parse()`] reads it back.
 //!
 //! An input is a node, or a number: a float that is known only when the graph runs. Formulas pass
 //! numbers on without looking at them, so a numeric input is handed to them as a NaN that carries its
@@ -13,7 +13,10 @@
 #[cfg(test)]
 pub(crate) mod cases;
 mod list;
-mod print;
+mod literal;
+pub mod parse;
+pub mod print;
+mod same;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -26,6 +29,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 pub use list::{Args, Effect, Flow, FlowKind, Kind, List, Node};
+pub use parse::parse;
 
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
@@ -53,6 +57,11 @@ pub fn number_of(value: Scalar) -> Option<u32> {
     let Scalar::Float(x) = value else { return None };
     let above = x.to_bits().wrapping_sub(NUMBER);
     (above <= u64::from(u32::MAX)).then_some(above as u32)
+}
+
+/// The operand that stands for a numeric input.
+pub fn numeric_input(i: u32) -> Arg {
+    Arg::Scalar(Scalar::Float(f64::from_bits(NUMBER + u64::from(i))))
 }
 
 impl Graph {
@@ -137,7 +146,7 @@ impl Graph {
         let mut list = self.list.borrow_mut();
         let i = list.numbers;
         list.numbers += 1;
-        Arg::Scalar(Scalar::Float(f64::from_bits(NUMBER + u64::from(i))))
+        numeric_input(i)
     }
 
     /// Names a value as the next result.

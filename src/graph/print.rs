@@ -1,107 +1,275 @@
-//! Graphs as text: one line a node, stable from run to run.
+//! Graphs as text: one line a node, stable from run to run, and [complete](super::parse).
+//!
+//! ```text
+//! numbers 1
+//! %0: float32 (2, 3) = input "x"  # model.py:3
+//! %1: float32 () = constant(2.0)
+//! %2: float32 (2, 3) = multiply(%0, #0)  # model.py:4
+//! %3: float32 (2, 3) = multiply(%2, %1)
+//! %4: float32 (2,) = sum(%3, axis=(1,)) "total"
+//! return %4
+//! ```
+//!
+//! A line is `%id: type = kind(operands, attributes) "name"  # site`. What the types say already
+//! (the dtype of `astype`, the shape of `reshape`) is not said again. Control flow has no type, but
+//! `-> (types of results) {`, and its bodies follow, indented, between braces.
 
 use std::fmt::Write;
 
-use super::{Graph, Kind, Node, number_of};
-use crate::ops::emit::Arg;
-use crate::ops::op::{Op, SliceAxis};
+use super::literal::{self, quoted};
+use super::{Effect, Flow, FlowKind, Graph, Kind, List, Node};
+use crate::ops::attributes::{Contraction, ConvSpec, ScatterMode, WindowSpec};
+use crate::ops::declare::Attr;
+use crate::ops::emit::Id;
+use crate::ops::op::{Call, Op, SliceAxis};
 use crate::shape::Tuple;
 use crate::site::Site;
 
+pub use super::literal::operand;
+
 impl Graph {
-    /// The list, `%3 = multiply(%1, 2.0): float32 (2, 3)  # file.py:12` a line; `describe` spells
+    /// The list as text; `describe` spells sites.
+    pub fn print(&self, describe: impl Fn(Site) -> Option<String>) -> String {
+        self.list().print(describe)
+    }
+}
+
+impl List {
+    /// The whole list as text, which [`parse`](super::parse::parse) reads back; `describe` spells
     /// sites.
     pub fn print(&self, describe: impl Fn(Site) -> Option<String>) -> String {
-        let mut text = String::new();
-        for (i, node) in self.nodes().iter().enumerate() {
-            let _ = write!(text, "%{i} = {}: {} {}", value(node), node.ty.dtype, node.ty.shape);
-            if let Some(line) = describe(node.site) {
-                let _ = write!(text, "  # {line}");
+        let mut printer = Printer { text: String::new(), describe: &describe, short: false };
+        printer.list(self, 0);
+        printer.text
+    }
+
+    /// The text for reading only: the bytes of large constants are left out.
+    pub fn print_short(&self, describe: impl Fn(Site) -> Option<String>) -> String {
+        let mut printer = Printer { text: String::new(), describe: &describe, short: true };
+        printer.list(self, 0);
+        printer.text
+    }
+}
+
+struct Printer<'a> {
+    text: String,
+    describe: &'a dyn Fn(Site) -> Option<String>,
+    short: bool,
+}
+
+impl Printer<'_> {
+    fn list(&mut self, list: &List, indent: usize) {
+        if list.numbers > 0 {
+            let _ = writeln!(self.text, "{:indent$}numbers {}", "", list.numbers);
+        }
+        for (i, node) in list.nodes.iter().enumerate() {
+            let name = list.names.get(&Id(i as u32)).map(|name| format!(" {}", quoted(name)));
+            let name = name.unwrap_or_default();
+            let _ = write!(self.text, "{:indent$}%{i}{}{name}", "", self.node(node));
+            match &node.kind {
+                Kind::Flow(flow) => self.bodies(flow, node.site, indent),
+                _ => self.end(node.site),
             }
-            text.push('\n');
         }
-        let outputs: Vec<String> = self.outputs().iter().map(|id| format!("%{}", id.0)).collect();
-        if !outputs.is_empty() {
-            let _ = writeln!(text, "return {}", outputs.join(", "));
+        let outputs: Vec<String> = list.outputs.iter().map(|id| format!("%{}", id.0)).collect();
+        let line = format!("return {}", outputs.join(", "));
+        let _ = writeln!(self.text, "{:indent$}{}", "", line.trim_end());
+    }
+
+    /// What stands between id and name.
+    fn node(&self, node: &Node) -> String {
+        let parts = parts(node, self.short).join(", ");
+        let kind = node.kind.name();
+        match &node.kind {
+            Kind::Input => format!(": {} = {kind}", literal::ty(&node.ty)),
+            Kind::Effect(_) => format!(" = {kind}({parts})"),
+            Kind::Flow(flow) => {
+                let results: Vec<String> = flow.results.iter().map(literal::ty).collect();
+                format!(" = {kind}({parts}) -> ({})", results.join(", "))
+            }
+            Kind::Constant(_) | Kind::Op(_) | Kind::Part(_) | Kind::Barrier => {
+                format!(": {} = {kind}({parts})", literal::ty(&node.ty))
+            }
         }
-        text
+    }
+
+    fn bodies(&mut self, flow: &Flow, site: Site, indent: usize) {
+        self.text += " {";
+        self.end(site);
+        for (i, body) in flow.bodies.iter().enumerate() {
+            if i > 0 {
+                let _ = writeln!(self.text, "{:indent$}}} {{", "");
+            }
+            self.list(body, indent + 2);
+        }
+        let _ = writeln!(self.text, "{:indent$}}}", "");
+    }
+
+    /// The site, and the line's end.
+    fn end(&mut self, site: Site) {
+        if let Some(line) = (self.describe)(site) {
+            let _ = write!(self.text, "  # {}", line.replace(char::is_control, "?"));
+        }
+        self.text.push('\n');
     }
 }
 
-fn value(node: &Node) -> String {
+/// A node in a line for messages and pictures: `multiply(%1, 2.0)`.
+pub fn summary(node: &Node) -> String {
+    match &node.kind {
+        Kind::Input => node.kind.name().into(),
+        _ => format!("{}({})", node.kind.name(), parts(node, true).join(", ")),
+    }
+}
+
+/// Operands and attributes.
+fn parts(node: &Node, short: bool) -> Vec<String> {
+    if let Kind::Op(Op::Call(call)) = &node.kind {
+        return call_parts(call, node);
+    }
     let mut parts: Vec<String> = node.args.iter().map(|&arg| operand(arg)).collect();
-    let attributes = match &node.kind {
-        Kind::Input => return "input".into(),
-        Kind::Op(op) => attributes(op),
-        Kind::Part(i) => i.to_string(),
-        Kind::Effect(effect) => format!("{effect:?}"),
-        Kind::Constant(_) | Kind::Flow(_) | Kind::Barrier => String::new(),
-    };
-    if !attributes.is_empty() {
-        parts.push(attributes);
-    }
-    format!("{}({})", node.kind.name(), parts.join(", "))
-}
-
-/// An operand: `%3`, a number, or `#0` for a numeric input.
-pub fn operand(arg: Arg) -> String {
-    match arg {
-        Arg::Node(id) => format!("%{}", id.0),
-        Arg::Scalar(value) => match number_of(value) {
-            Some(i) => format!("#{i}"),
-            None => value.to_string(),
+    match &node.kind {
+        Kind::Op(op) => parts.extend(attributes(op)),
+        Kind::Part(i) => parts.push(i.to_string()),
+        Kind::Effect(effect) => match &**effect {
+            Effect::Check(text) | Effect::Print(text) => parts.push(quoted(text)),
         },
+        Kind::Constant(array) => parts.push(literal::array(array, short)),
+        Kind::Flow(flow) => parts.extend(flow_attributes(flow.kind)),
+        Kind::Input | Kind::Barrier => {}
+    }
+    parts
+}
+
+/// `name=value`.
+fn named(name: &str, value: impl std::fmt::Display) -> String {
+    format!("{name}={value}")
+}
+
+/// A truth value as Python writes it.
+fn truth(name: &str, value: bool) -> String {
+    named(name, if value { "True" } else { "False" })
+}
+
+fn flow_attributes(kind: FlowKind) -> Vec<String> {
+    match kind {
+        FlowKind::Branch => vec![],
+        FlowKind::While { carry, history } => {
+            vec![named("carry", carry), truth("history", history)]
+        }
+        FlowKind::Scan { carry, xs, length, reverse } => vec![
+            named("carry", carry),
+            named("xs", xs),
+            named("length", length),
+            truth("reverse", reverse),
+        ],
     }
 }
 
-/// What the result's type does not say already.
-fn attributes(op: &Op) -> String {
+/// The arguments of a composite by its parameters: operands by position as long as nothing else came
+/// before, the rest by name, what is absent not at all.
+fn call_parts(call: &Call, node: &Node) -> Vec<String> {
+    let mut operands = node.args.iter().map(|&arg| operand(arg));
+    let mut by_position = true;
+    let mut parts = Vec::new();
+    for (param, attr) in call.composite.params.iter().zip(call.attributes.iter()) {
+        let value = match attr {
+            Attr::Operand => operands.next().unwrap_or_default(),
+            Attr::Operands(n) => {
+                let list: Vec<String> = operands.by_ref().take(*n as usize).collect();
+                format!("[{}]", list.join(", "))
+            }
+            Attr::None => {
+                by_position = false;
+                continue;
+            }
+            Attr::Bool(b) => literal::scalar((*b).into()),
+            Attr::Int(n) => n.to_string(),
+            Attr::Float(x) => literal::float(*x),
+            Attr::Ints(list) => Tuple(list).to_string(),
+            Attr::DType(dtype) => dtype.to_string(),
+            Attr::Text(text) => quoted(text),
+        };
+        by_position &= attr.width() > 0 || matches!(attr, Attr::Operands(_));
+        parts.push(if by_position { value } else { named(param.name, value) });
+    }
+    parts
+}
+
+/// What the types do not say already.
+fn attributes(op: &Op) -> Vec<String> {
     match op {
         Op::Map(_)
+        | Op::Call(_)
         | Op::Cast(_)
         | Op::Reshape(_)
         | Op::Broadcast(_)
         | Op::Gather
         | Op::Fill(_)
-        | Op::RandomBits(_) => String::new(),
-        Op::Call(call) => format!("{:?}", call.attributes),
-        Op::Permute(axes) => format!("axes={}", Tuple(axes)),
+        | Op::RandomBits(_) => vec![],
+        Op::Permute(axes) => vec![named("axes", Tuple(axes))],
         Op::Slice(at) | Op::Embed(_, at) | Op::Update(at) => slices(at),
-        Op::Concat(axis) | Op::Iota(_, axis) | Op::ArgReduce(_, axis) => format!("axis={axis}"),
-        Op::Scatter(mode) => format!("{mode:?}").to_lowercase(),
-        Op::Reduce(_, axes) => format!("axis={}", Tuple(axes)),
-        Op::Cumulate { axis, reverse, .. } => format!("axis={axis}, reverse={reverse}"),
-        Op::Sort { axis, descending } | Op::ArgSort { axis, descending } => {
-            format!("axis={axis}, descending={descending}")
+        Op::Concat(axis) | Op::Iota(_, axis) | Op::ArgReduce(_, axis) => vec![named("axis", axis)],
+        Op::Scatter(ScatterMode::Set) => vec![named("mode", "set")],
+        Op::Scatter(ScatterMode::Add) => vec![named("mode", "add")],
+        Op::Reduce(_, axes) => vec![named("axis", Tuple(axes))],
+        Op::Cumulate { axis, reverse, .. } => {
+            vec![named("axis", axis), truth("reverse", *reverse)]
         }
-        Op::TopK { k, axis, largest } => format!("k={k}, axis={axis}, largest={largest}"),
-        Op::Contract(spec) => format!(
-            "batch={} {}, contract={} {}",
-            Tuple(&spec.a_batch),
-            Tuple(&spec.b_batch),
-            Tuple(&spec.a_contract),
-            Tuple(&spec.b_contract)
-        ),
-        Op::Conv(_, spec) => format!(
-            "stride={}, pad={} {}, dilation={}, groups={}",
-            Tuple(&spec.stride),
-            Tuple(&spec.pad_low),
-            Tuple(&spec.pad_high),
-            Tuple(&spec.dilation),
-            spec.groups
-        ),
-        Op::Windows(spec) | Op::Fold(spec, _) => format!(
-            "size={}, stride={}, dilation={}",
-            Tuple(&spec.size),
-            Tuple(&spec.stride),
-            Tuple(&spec.dilation)
-        ),
+        Op::Sort { axis, descending } | Op::ArgSort { axis, descending } => {
+            vec![named("axis", axis), truth("descending", *descending)]
+        }
+        Op::TopK { k, axis, largest } => {
+            vec![named("k", k), named("axis", axis), truth("largest", *largest)]
+        }
+        Op::Contract(spec) => contraction(spec),
+        Op::Conv(_, spec) => convolution(spec),
+        Op::Windows(spec) | Op::Fold(spec, _) => windows(spec),
     }
 }
 
-/// A slice as `[start:count:step, …]`.
-fn slices(at: &[SliceAxis]) -> String {
-    let axes: Vec<String> =
-        at.iter().map(|a| format!("{}:{}:{}", a.start, a.size, a.step)).collect();
-    format!("[{}]", axes.join(", "))
+/// Where a slice starts and how far it goes along each axis; steps where one is not 1.
+fn slices(at: &[SliceAxis]) -> Vec<String> {
+    let list = |item: &dyn Fn(&SliceAxis) -> String| {
+        Tuple(&at.iter().map(item).collect::<Vec<_>>()).to_string()
+    };
+    let mut parts = vec![
+        named("start", list(&|axis| axis.start.to_string())),
+        named("size", list(&|axis| axis.size.to_string())),
+    ];
+    if at.iter().any(|axis| axis.step != 1) {
+        parts.push(named("step", list(&|axis| axis.step.to_string())));
+    }
+    parts
+}
+
+/// Pairs of axes, those of the first operand before those of the second.
+fn contraction(spec: &Contraction) -> Vec<String> {
+    let pair =
+        |name, a: &[usize], b: &[usize]| named(name, format!("({}, {})", Tuple(a), Tuple(b)));
+    let mut parts = vec![pair("contract", &spec.a_contract, &spec.b_contract)];
+    if !spec.a_batch.is_empty() || !spec.b_batch.is_empty() {
+        parts.push(pair("batch", &spec.a_batch, &spec.b_batch));
+    }
+    parts
+}
+
+fn convolution(spec: &ConvSpec) -> Vec<String> {
+    vec![
+        named("stride", Tuple(&spec.stride)),
+        named("pad_low", Tuple(&spec.pad_low)),
+        named("pad_high", Tuple(&spec.pad_high)),
+        named("dilation", Tuple(&spec.dilation)),
+        named("groups", spec.groups),
+        named("input", Tuple(&spec.input)),
+        named("kernel", Tuple(&spec.kernel)),
+    ]
+}
+
+fn windows(spec: &WindowSpec) -> Vec<String> {
+    vec![
+        named("size", Tuple(&spec.size)),
+        named("stride", Tuple(&spec.stride)),
+        named("dilation", Tuple(&spec.dilation)),
+    ]
 }

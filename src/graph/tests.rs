@@ -24,11 +24,12 @@ fn sample() -> Graph {
 fn a_graph_prints_one_line_a_node() {
     let text = sample().print(|site| Some(format!("file.py:{}", site.offset)));
     let want = "\
-%0 = input: float32 (2, 3)  # file.py:12
-%1 = multiply(%0, 2.0): float32 (2, 3)  # file.py:12
-%2 = multiply(%1, #0): float32 (2, 3)  # file.py:12
-%3 = add(%2, %0): float32 (2, 3)  # file.py:12
-%4 = sum(%3, axis=(1,)): float32 (2,)  # file.py:12
+numbers 1
+%0: float32 (2, 3) = input  # file.py:12
+%1: float32 (2, 3) = multiply(%0, 2.0)  # file.py:12
+%2: float32 (2, 3) = multiply(%1, #0)  # file.py:12
+%3: float32 (2, 3) = add(%2, %0)  # file.py:12
+%4: float32 (2,) = sum(%3, axis=(1,))  # file.py:12
 return %4
 ";
     assert_eq!(text, want);

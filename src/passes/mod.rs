@@ -19,6 +19,8 @@ mod rebuild;
 mod simplify;
 mod sink;
 #[cfg(test)]
+mod round_trip;
+#[cfg(test)]
 mod tests;
 
 pub use batch::batch;

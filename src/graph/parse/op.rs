@@ -1,0 +1,418 @@
+//! The kind of a node from its name and arguments.
+
+use std::sync::{Arc, LazyLock};
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::super::literal::{digits, read_array, read_dim, read_float, read_operand, read_quoted};
+use super::{Args, Effect, FlowKind, Kind, Parser, Statement, split, unit};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::ops::attributes::*;
+use crate::ops::declare::{Attr, Composite, Param, ParamKind};
+use crate::ops::elementwise::Elementwise;
+use crate::ops::op::{Call, Op, SliceAxis, Type};
+use crate::ops::{composite, elementwise};
+use crate::shape::{Dim, Shape};
+
+/// What a line's node is.
+pub enum Read {
+    /// A node with its type
+    Kind(Kind, Type),
+    /// Control flow, whose bodies follow
+    Flow(FlowKind),
+}
+
+/// The arguments of a line, taken one by one.
+pub struct Given<'p, 't> {
+    parser: &'p Parser,
+    name: &'t str,
+    ty: Option<Type>,
+    /// What stands in the parentheses
+    text: &'t str,
+    /// The arguments by position, the next one last
+    plain: Vec<&'t str>,
+    named: Vec<(&'t str, &'t str)>,
+    numbers: u32,
+    args: Args,
+}
+
+impl<'p, 't> Given<'p, 't> {
+    /// The arguments of a line; `numbers` is how many numeric inputs there are.
+    pub fn new(parser: &'p Parser, line: &Statement<'t>, numbers: u32) -> Result<Given<'p, 't>> {
+        let text = line.arguments.unwrap_or("");
+        let ty = line.ty.map(|ty| parser.ty(ty)).transpose()?;
+        let mut given = Given {
+            parser,
+            name: line.kind,
+            ty,
+            text,
+            plain: Vec::new(),
+            named: Vec::new(),
+            numbers,
+            args: Args::new(),
+        };
+        for part in split(text).ok_or_else(|| parser.wants("arguments", text))? {
+            match part.split_once('=').filter(|(name, _)| is_name(name)) {
+                Some((name, value)) => given.named.push((name, value.trim())),
+                None if given.named.is_empty() => given.plain.push(part),
+                None => return Err(parser.wants("an argument by name", part)),
+            }
+        }
+        given.plain.reverse();
+        Ok(given)
+    }
+
+    /// The operands, once everything was taken.
+    pub fn finish(self) -> Result<Args> {
+        let left = self.plain.last().or(self.named.first().map(|(name, _)| name));
+        match left {
+            Some(more) => Err(self.wants(format!("no more arguments of {}", self.name), more)),
+            None => Ok(self.args),
+        }
+    }
+
+    fn wants(&self, want: impl std::fmt::Display, got: &str) -> Error {
+        self.parser.wants(want, got)
+    }
+
+    fn ty(&self) -> Result<Type> {
+        self.ty.clone().ok_or_else(|| self.wants("a type before the equals sign", self.name))
+    }
+
+    /// Adds an operand.
+    fn operand(&mut self, text: &str) -> Result<()> {
+        let arg = read_operand(text, self.numbers);
+        self.args.push(arg.ok_or_else(|| self.wants("an operand such as %0 or 1.0", text))?);
+        Ok(())
+    }
+
+    /// Adds the arguments by position as operands.
+    fn operands(&mut self) -> Result<()> {
+        while let Some(text) = self.plain.pop() {
+            self.operand(text)?;
+        }
+        Ok(())
+    }
+
+    /// An argument by name, if it is there.
+    fn take(&mut self, name: &str) -> Option<&'t str> {
+        let i = self.named.iter().position(|(n, _)| *n == name)?;
+        Some(self.named.remove(i).1)
+    }
+
+    /// An argument by name, read.
+    fn read<T>(&mut self, name: &str, read: impl Fn(&str) -> Option<T>) -> Result<T> {
+        let Some(text) = self.take(name) else {
+            return Err(self.wants(format!("argument {name} of {}", self.name), self.text));
+        };
+        read(text).ok_or_else(|| self.wants(format!("a value of {name}"), text))
+    }
+
+    fn number<T: std::str::FromStr>(&mut self, name: &str) -> Result<T> {
+        self.read(name, digits)
+    }
+
+    fn truth(&mut self, name: &str) -> Result<bool> {
+        self.read(name, read_truth)
+    }
+
+    /// A tuple of counts.
+    fn counts<T: FromIterator<usize>>(&mut self, name: &str) -> Result<T> {
+        self.read(name, |text| tuple(text, digits))
+    }
+
+    /// A pair of tuples of counts.
+    fn pair<T: FromIterator<usize>>(&mut self, name: &str) -> Result<[T; 2]> {
+        self.read(name, |text| {
+            let both: Vec<T> = tuple(text, |text| tuple(text, digits))?;
+            both.try_into().ok()
+        })
+    }
+
+    fn slices(&mut self) -> Result<Box<[SliceAxis]>> {
+        let start: Vec<usize> = self.counts("start")?;
+        let size: Vec<Dim> = self.read("size", |text| tuple(text, read_dim))?;
+        let steps = |text: &str| tuple(text, |step| step.parse().ok());
+        let step: Vec<isize> = match self.named.iter().any(|(name, _)| *name == "step") {
+            true => self.read("step", steps)?,
+            false => vec![1; start.len()],
+        };
+        if start.len() != size.len() || start.len() != step.len() {
+            return Err(self.wants("as many starts as sizes and steps", self.text));
+        }
+        let axes = start.into_iter().zip(size).zip(step);
+        Ok(axes.map(|((start, size), step)| SliceAxis { start, step, size }).collect())
+    }
+
+    fn windows(&mut self) -> Result<Box<WindowSpec>> {
+        Ok(Box::new(WindowSpec {
+            size: self.counts("size")?,
+            stride: self.counts("stride")?,
+            dilation: self.counts("dilation")?,
+        }))
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_')
+}
+
+fn read_truth(text: &str) -> Option<bool> {
+    match text {
+        "True" => Some(true),
+        "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// The items of `(1, 2)`.
+fn tuple<T, L: FromIterator<T>>(text: &str, read: impl Fn(&str) -> Option<T>) -> Option<L> {
+    split(text.strip_prefix('(')?.strip_suffix(')')?)?.into_iter().map(read).collect()
+}
+
+/// What the node of a line is; its operands are left in `given`.
+pub fn kind(given: &mut Given<'_, '_>) -> Result<Read> {
+    let read = match given.name {
+        "input" => (Kind::Input, given.ty()?),
+        "constant" => {
+            let ty = given.ty()?;
+            (given.plain, given.named) = Default::default();
+            if let Some(size) = ty.shape.dims().iter().find(|size| size.known().is_none()) {
+                return Err(given.wants("an array of known sizes", &size.to_string()));
+            }
+            let array = read_array(&ty, given.text);
+            let want =
+                || given.wants(format!("the elements of {} {}", ty.dtype, ty.shape), given.text);
+            (Kind::Constant(array.ok_or_else(want)??), ty)
+        }
+        "part" => {
+            let index = match given.plain.as_slice() {
+                [index, _] => digits(index),
+                _ => None,
+            };
+            let index =
+                index.ok_or_else(|| given.wants("control flow and a number", given.text))?;
+            given.plain.remove(0);
+            given.operands()?;
+            (Kind::Part(index), given.ty()?)
+        }
+        "barrier" => {
+            given.operands()?;
+            (Kind::Barrier, given.ty()?)
+        }
+        "check" | "print" => (effect(given)?, unit()),
+        "cond" => {
+            given.operands()?;
+            return Ok(Read::Flow(FlowKind::Branch));
+        }
+        "while_loop" => {
+            given.operands()?;
+            let (carry, history) = (given.number("carry")?, given.truth("history")?);
+            return Ok(Read::Flow(FlowKind::While { carry, history }));
+        }
+        "scan" => {
+            given.operands()?;
+            let (carry, xs) = (given.number("carry")?, given.number("xs")?);
+            let length = given.read("length", read_dim)?;
+            let reverse = given.truth("reverse")?;
+            return Ok(Read::Flow(FlowKind::Scan { carry, xs, length, reverse }));
+        }
+        _ => (Kind::Op(op(given)?), given.ty()?),
+    };
+    Ok(Read::Kind(read.0, read.1))
+}
+
+fn effect(given: &mut Given<'_, '_>) -> Result<Kind> {
+    let text = match given.plain.is_empty() {
+        true => None,
+        false => read_quoted(given.plain.remove(0)),
+    };
+    let text = text.ok_or_else(|| given.wants("a string as the last argument", given.text))?;
+    given.operands()?;
+    let effect = match given.name {
+        "check" => Effect::Check(text.into()),
+        _ => Effect::Print(text.into()),
+    };
+    Ok(Kind::Effect(Arc::new(effect)))
+}
+
+/// An op by its name: elementwise, structural, or a composite that stays one node.
+fn op(given: &mut Given<'_, '_>) -> Result<Op> {
+    static MAPS: LazyLock<FxHashMap<&str, &Elementwise>> =
+        LazyLock::new(|| elementwise::tables().map(|def| (def.name, def)).collect());
+    static CALLS: LazyLock<FxHashMap<&str, &Composite>> = LazyLock::new(|| {
+        let own = composite::tables().filter(|composite| composite.vjp.is_some());
+        own.map(|composite| (composite.name, composite)).collect()
+    });
+    if let Some(def) = MAPS.get(given.name) {
+        given.operands()?;
+        return Ok(Op::Map(def));
+    }
+    if let Some(composite) = CALLS.get(given.name) {
+        let mut attributes = Vec::with_capacity(composite.params.len());
+        for param in composite.params {
+            attributes.push(argument(given, param)?);
+        }
+        return Ok(Op::Call(Call { composite, attributes: attributes.into() }));
+    }
+    given.operands()?;
+    structural(given)
+}
+
+fn structural(given: &mut Given<'_, '_>) -> Result<Op> {
+    use Cumulation as C;
+    use Reduction as R;
+    let name = given.name;
+    if let Some(kind) =
+        [R::Sum, R::Prod, R::Max, R::Min, R::Any, R::All].into_iter().find(|k| k.name() == name)
+    {
+        return Ok(Op::Reduce(kind, given.counts("axis")?));
+    }
+    if let Some(kind) = [C::Sum, C::Prod, C::Max, C::Min].into_iter().find(|k| k.name() == name) {
+        let (axis, reverse) = (given.number("axis")?, given.truth("reverse")?);
+        return Ok(Op::Cumulate { kind, axis, reverse });
+    }
+    Ok(match name {
+        "astype" => Op::Cast(given.ty()?.dtype),
+        "reshape" => Op::Reshape(given.ty()?.shape),
+        "permute_dims" => Op::Permute(given.counts("axes")?),
+        "broadcast_to" => Op::Broadcast(given.ty()?.shape),
+        "slice" => Op::Slice(given.slices()?),
+        "pad" => Op::Embed(given.ty()?.shape, given.slices()?),
+        "setitem" => Op::Update(given.slices()?),
+        "concat" => Op::Concat(given.number("axis")?),
+        "gather" => Op::Gather,
+        "scatter" => Op::Scatter(given.read("mode", |mode| match mode {
+            "set" => Some(ScatterMode::Set),
+            "add" => Some(ScatterMode::Add),
+            _ => None,
+        })?),
+        "argmax" => Op::ArgReduce(ArgReduction::Max, given.number("axis")?),
+        "argmin" => Op::ArgReduce(ArgReduction::Min, given.number("axis")?),
+        "matmul" => Op::Contract(contraction(given)?),
+        "conv" => Op::Conv(ConvRole::Output, convolution(given)?),
+        "conv_input" => Op::Conv(ConvRole::Input, convolution(given)?),
+        "conv_weight" => Op::Conv(ConvRole::Weight, convolution(given)?),
+        "windows" => Op::Windows(given.windows()?),
+        "fold" => {
+            let (spec, ty) = (given.windows()?, given.ty()?);
+            let sizes = trailing(&ty.shape, spec.size.len());
+            Op::Fold(spec, sizes.ok_or_else(|| given.wants("a size for each axis", given.text))?)
+        }
+        "sort" => {
+            let (axis, descending) = (given.number("axis")?, given.truth("descending")?);
+            Op::Sort { axis, descending }
+        }
+        "argsort" => {
+            let (axis, descending) = (given.number("axis")?, given.truth("descending")?);
+            Op::ArgSort { axis, descending }
+        }
+        "topk" => {
+            let (k, axis) = (given.number("k")?, given.number("axis")?);
+            Op::TopK { k, axis, largest: given.truth("largest")? }
+        }
+        "full" => Op::Fill(given.ty()?),
+        "iota" => Op::Iota(given.ty()?, given.number("axis")?),
+        "random_bits" => Op::RandomBits(given.ty()?),
+        _ => return Err(given.wants("the name of an op", name)),
+    })
+}
+
+/// The last sizes of a shape.
+fn trailing(shape: &Shape, count: usize) -> Option<PerAxis> {
+    let first = shape.rank().checked_sub(count)?;
+    shape.dims()[first..].iter().map(|size| size.known()).collect()
+}
+
+fn contraction(given: &mut Given<'_, '_>) -> Result<Box<Contraction>> {
+    let [a_contract, b_contract] = given.pair("contract")?;
+    let [a_batch, b_batch] = match given.named.is_empty() {
+        true => Default::default(),
+        false => given.pair("batch")?,
+    };
+    Ok(Box::new(Contraction { a_batch, b_batch, a_contract, b_contract }))
+}
+
+fn convolution(given: &mut Given<'_, '_>) -> Result<Box<ConvSpec>> {
+    Ok(Box::new(ConvSpec {
+        stride: given.counts("stride")?,
+        pad_low: given.counts("pad_low")?,
+        pad_high: given.counts("pad_high")?,
+        dilation: given.counts("dilation")?,
+        groups: given.number("groups")?,
+        input: given.counts("input")?,
+        kernel: given.counts("kernel")?,
+    }))
+}
+
+/// The argument of a parameter: an operand, or an attribute of the parameter's kind.
+fn argument(given: &mut Given<'_, '_>, param: &Param) -> Result<Attr> {
+    let wanted = format!("argument {} of {}", param.name, given.name);
+    let text = given.plain.pop().or_else(|| given.take(param.name));
+    let Some(text) = text else {
+        return match fits(param.kind, &Attr::None) {
+            true => Ok(Attr::None),
+            false => Err(given.wants(wanted, given.text)),
+        };
+    };
+    match param.kind {
+        ParamKind::Tensor(_)
+        | ParamKind::MaybeTensor(_)
+        | ParamKind::Number
+        | ParamKind::MaybeNumber
+        | ParamKind::Key => {
+            given.operand(text)?;
+            Ok(Attr::Operand)
+        }
+        ParamKind::Tensors => {
+            let items = text.strip_prefix('[').and_then(|rest| split(rest.strip_suffix(']')?));
+            let items = items.ok_or_else(|| given.wants(wanted, text))?;
+            items.iter().try_for_each(|item| given.operand(item))?;
+            Ok(Attr::Operands(items.len() as u32))
+        }
+        kind => {
+            let attr = attribute(text).filter(|attr| fits(kind, attr));
+            attr.ok_or_else(|| given.wants(wanted, text))
+        }
+    }
+}
+
+/// An attribute as it was written.
+fn attribute(text: &str) -> Option<Attr> {
+    if let Some(truth) = read_truth(text) {
+        return Some(Attr::Bool(truth));
+    }
+    if text.starts_with('"') {
+        return read_quoted(text).map(|text| Attr::Text(text.into()));
+    }
+    if text.starts_with('(') {
+        let list: SmallVec<[i64; 6]> = tuple(text, |item| item.parse().ok())?;
+        return Some(Attr::Ints(list));
+    }
+    if let Some(dtype) = DType::from_name(text) {
+        return Some(Attr::DType(dtype));
+    }
+    text.parse().ok().map(Attr::Int).or_else(|| read_float(text).map(Attr::Float))
+}
+
+/// Whether the body of a composite can read an attribute as a parameter of this kind.
+fn fits(kind: ParamKind, attr: &Attr) -> bool {
+    match kind {
+        ParamKind::Tensor(_) | ParamKind::Tensors | ParamKind::Number | ParamKind::Key => false,
+        ParamKind::MaybeTensor(_) | ParamKind::MaybeNumber => matches!(attr, Attr::None),
+        ParamKind::Bool => matches!(attr, Attr::Bool(_)),
+        ParamKind::Int => matches!(attr, Attr::Int(_)),
+        ParamKind::MaybeInt => matches!(attr, Attr::Int(_) | Attr::None),
+        ParamKind::Float => matches!(attr, Attr::Float(_) | Attr::Int(_)),
+        ParamKind::MaybeFloat => matches!(attr, Attr::Float(_) | Attr::Int(_) | Attr::None),
+        ParamKind::Ints => matches!(attr, Attr::Int(_) | Attr::Ints(_) | Attr::None),
+        ParamKind::Pairs | ParamKind::Shape => matches!(attr, Attr::Int(_) | Attr::Ints(_)),
+        ParamKind::DType => matches!(attr, Attr::DType(_)),
+        ParamKind::MaybeDType => matches!(attr, Attr::DType(_) | Attr::None),
+        ParamKind::Word(words) => matches!(attr, Attr::Text(text) if words.contains(&&**text)),
+        ParamKind::Text => matches!(attr, Attr::Text(_)),
+        ParamKind::MaybeDevice => matches!(attr, Attr::Text(_) | Attr::None),
+    }
+}

@@ -1,0 +1,97 @@
+//! Equality of lists: nodes, types, operands, attributes, constants to the bit, names and results.
+//! Sites do not count.
+
+use super::literal::{Elements, elements, operand, scalar};
+use super::print::summary;
+use super::{Flow, Kind, List, Node};
+use crate::array::Array;
+use crate::ops::emit::{Arg, Id};
+
+impl List {
+    /// Whether two lists are equal; the first difference where they are not.
+    pub fn same(&self, other: &List) -> Result<(), String> {
+        for (i, (a, b)) in self.nodes.iter().zip(&other.nodes).enumerate() {
+            node(a, b).map_err(|what| format!("%{i}: {what}"))?;
+            let id = Id(i as u32);
+            let names = [self, other].map(|list| list.names.get(&id).map(|name| &**name));
+            differ(&format!("%{i}: names"), &names[0], &names[1])?;
+        }
+        differ("counts of nodes", &self.nodes.len(), &other.nodes.len())?;
+        differ("counts of numeric inputs", &self.numbers, &other.numbers)?;
+        differ("results", &self.outputs, &other.outputs)
+    }
+}
+
+impl PartialEq for List {
+    fn eq(&self, other: &List) -> bool {
+        self.same(other).is_ok()
+    }
+}
+
+fn differ<T: PartialEq + std::fmt::Debug>(what: &str, a: &T, b: &T) -> Result<(), String> {
+    if a == b { Ok(()) } else { Err(format!("{what} differ: {a:?} and {b:?}")) }
+}
+
+fn node(a: &Node, b: &Node) -> Result<(), String> {
+    let equal = match (&a.kind, &b.kind) {
+        (Kind::Input, Kind::Input) | (Kind::Barrier, Kind::Barrier) => true,
+        (Kind::Constant(x), Kind::Constant(y)) => same_array(x, y),
+        (Kind::Op(x), Kind::Op(y)) => x == y,
+        (Kind::Part(x), Kind::Part(y)) => x == y,
+        (Kind::Effect(x), Kind::Effect(y)) => x == y,
+        (Kind::Flow(x), Kind::Flow(y)) => return flow(x, y).and_then(|()| args(a, b)),
+        (
+            Kind::Input
+            | Kind::Constant(_)
+            | Kind::Op(_)
+            | Kind::Flow(_)
+            | Kind::Part(_)
+            | Kind::Effect(_)
+            | Kind::Barrier,
+            _,
+        ) => false,
+    };
+    if !equal {
+        return Err(format!("{} and {}", summary(a), summary(b)));
+    }
+    // What effects give says nothing.
+    if !matches!(a.kind, Kind::Effect(_)) {
+        differ("types", &a.ty, &b.ty)?;
+    }
+    args(a, b)
+}
+
+/// Operands. Numbers are compared by their bits, so that a NaN is itself and 0.0 is not −0.0.
+fn args(a: &Node, b: &Node) -> Result<(), String> {
+    let equal = |(x, y): (&Arg, &Arg)| match (*x, *y) {
+        (Arg::Node(x), Arg::Node(y)) => x == y,
+        (Arg::Scalar(x), Arg::Scalar(y)) => scalar(x) == scalar(y),
+        (Arg::Node(_) | Arg::Scalar(_), _) => false,
+    };
+    if a.args.len() == b.args.len() && a.args.iter().zip(&b.args).all(equal) {
+        return Ok(());
+    }
+    let list =
+        |node: &Node| node.args.iter().map(|&arg| operand(arg)).collect::<Vec<_>>().join(", ");
+    Err(format!("operands of {} differ: {} and {}", a.kind.name(), list(a), list(b)))
+}
+
+fn same_array(a: &Array, b: &Array) -> bool {
+    if a.dtype != b.dtype || a.shape() != b.shape() {
+        return false;
+    }
+    match (elements(a), elements(b)) {
+        (Elements::All(x), Elements::All(y)) | (Elements::Each(x), Elements::Each(y)) => x == y,
+        (Elements::All(_), Elements::Each(_)) | (Elements::Each(_), Elements::All(_)) => false,
+    }
+}
+
+fn flow(a: &Flow, b: &Flow) -> Result<(), String> {
+    differ("kinds", &a.kind, &b.kind)?;
+    differ("types of results", &a.results, &b.results)?;
+    differ("counts of bodies", &a.bodies.len(), &b.bodies.len())?;
+    for (i, (x, y)) in a.bodies.iter().zip(&b.bodies).enumerate() {
+        x.same(y).map_err(|what| format!("body {i} of {}: {what}", a.kind.name()))?;
+    }
+    Ok(())
+}

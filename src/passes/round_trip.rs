@@ -1,0 +1,113 @@
+//! Every op, composite, gradient and batch as text: it reads back to the same list, and damaged text
+//! is refused, never more.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::*;
+use crate::graph::cases::{self, Operand};
+use crate::graph::parse;
+use crate::ops::emit::{Emit, catch};
+use crate::shape::Dim;
+
+/// The graph of each case, with calls and without, its gradients and its batch.
+fn graphs() -> Vec<Graph> {
+    let mut out = Vec::new();
+    for (op, operands) in cases::ops() {
+        let graph = Graph::with_calls();
+        let args: Vec<Arg> = operands
+            .iter()
+            .map(|operand| match operand {
+                Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
+                Operand::Number(value) => Arg::Scalar(*value),
+            })
+            .collect();
+        graph.output(catch(|| graph.emit(op.clone(), &args)).unwrap());
+        derived(graph, &mut out);
+    }
+    for call in cases::calls() {
+        let graph = Graph::with_calls();
+        call.build(&graph);
+        derived(graph, &mut out);
+    }
+    out
+}
+
+fn derived(graph: Graph, out: &mut Vec<Graph>) {
+    let inputs: Vec<Id> = graph.list().inputs().collect();
+    out.push(batch(&graph, &vec![true; inputs.len()], Dim::new(3)).unwrap());
+    for plain in [Graph::from_list(graph.list().clone()), expand(&graph).unwrap()] {
+        let results = plain.outputs().to_vec().into_iter();
+        let floating = results.filter(|id| plain.ty(*id).dtype.is_float());
+        let ys: Vec<(Id, Arg)> = floating.map(|id| (id, Arg::Scalar(1.0.into()))).collect();
+        if let Ok(found) = gradients(&plain, &ys, &inputs) {
+            found.iter().flatten().for_each(|id| plain.output(*id));
+        }
+        out.push(plain);
+    }
+    out.push(graph);
+}
+
+#[test]
+fn every_graph_reads_back() {
+    let graphs = graphs();
+    for graph in &graphs {
+        let text = graph.print(|site| Some(format!("file.py:{}", site.offset)));
+        let back = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        graph.list().same(&back).unwrap_or_else(|what| panic!("{what}\n{text}"));
+    }
+    assert!(graphs.len() > 1000, "{}", graphs.len());
+}
+
+#[test]
+fn damaged_text_is_refused_or_read_and_nothing_else() {
+    let mut state = 7u64;
+    let mut random = |below: usize| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below.max(1)
+    };
+    let pieces = [
+        "0",
+        "-1",
+        "9",
+        "99999999999999999999",
+        "(",
+        ")",
+        "%0",
+        "%1",
+        ",",
+        "axis=",
+        "(1,)",
+        "float64",
+        "int64",
+        "bool",
+        "\"",
+        "{",
+        "}",
+        "#0",
+        "0, ",
+        "9223372036854775807",
+    ];
+    let (mut read, mut refused) = (0, 0);
+    for graph in graphs() {
+        let text = graph.print(|_| None);
+        for _ in 0..4 {
+            let mut damaged = text.clone();
+            for _ in 0..=random(2) {
+                // Texts of these graphs are ASCII.
+                let (at, length) = (random(damaged.len()), random(4));
+                let end = (at + length).min(damaged.len());
+                damaged.replace_range(at..end, pieces[random(pieces.len())]);
+            }
+            let result = catch_unwind(AssertUnwindSafe(|| parse(&damaged)));
+            match result.unwrap_or_else(|_| panic!("a panic on\n{damaged}")) {
+                Ok(_) => read += 1,
+                Err(error) => {
+                    assert_ne!(error.code(), "internal", "{error}\n{damaged}");
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(read > 50 && refused > 1000, "{read} read, {refused} refused");
+}
