@@ -1,74 +1,245 @@
-"""`compile`: functions traced once, then run as one plan."""
+"""`compile`: functions traced once for each kind of call, then run as one plan.
+
+What a trace depends on is looked at before each call: the structure of the arguments, dtypes, sizes,
+values that are not tensors; the variables of the function's own closure and the globals it names;
+attributes of modules and hyperparameters of optimizers. Everything else Python computes is fixed
+when the function is traced.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
 
-from wengert import _core, pytree
-from wengert._core import Tensor, is_grad_enabled
+from wengert import _core, pytree, touched
+from wengert._core import CaptureError, DType, Tensor, is_grad_enabled
 
 __all__ = ["CompiledFunction", "compile"]
 
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), DType)
 
-class _Variant:
-    """One trace of a function: for which calls it holds, and what runs them."""
-
-    def __init__(self, key: Any, executable: Any, rebuild: Callable[[list[Tensor]], Any]) -> None:
-        self.key, self.executable, self.rebuild = key, executable, rebuild
+Names = list[tuple[Any, str | None, Any]]
 
 
-class CompiledFunction:
-    """A function that runs as one plan; made by `wengert.compile`."""
+class Trace(NamedTuple):
+    """One trace of a function, for `explain`."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    reason: str
+    """Why it was made."""
+    signature: tuple[tuple[str, str], ...]
+    """The arguments by their paths, and what is known of them."""
+    recording: bool
+    """Whether gradients were being recorded."""
+    executable: Any
+    """What runs."""
+    depends: tuple[str, ...]
+    """The variables outside that are looked at before each call."""
+
+
+class CompiledFunction(_core.Dispatcher):
+    """A function that runs as one plan; made by `wengert.compile`.
+
+    Called while another function is captured, it becomes part of that one.
+    """
+
+    def __init__(self, function: Callable[..., Any], limit: int = 64) -> None:
         functools.update_wrapper(self, function)
-        self.function = function
-        self.variants: list[_Variant] = []
+        self._function = function
+        self._limit = limit
+        self._lock = threading.RLock()
+        self._traces: list[Trace] = []
 
     @property
     def traces(self) -> int:
         """How often the function was traced."""
-        return len(self.variants)
+        return len(self._traces)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _core.is_tracing():
-            return self.function(*args, **kwargs)
-        leaves, structure = pytree.flatten((args, kwargs))
-        tensors = [x for x in leaves if isinstance(x, Tensor)]
-        key = (structure, is_grad_enabled(), tuple(map(_describe, leaves)))
-        for variant in reversed(self.variants):
-            if variant.key == key and variant.executable.mismatch(tensors) is None:
-                return variant.rebuild(variant.executable(tensors))
-        variant = self._trace(key, args, kwargs, tensors)
-        self.variants.append(variant)
-        return variant.rebuild(variant.executable(tensors))
+    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> Any:
+        """Trace a call: what runs it, how its result is put together, what it depends on."""
+        named, structure = pytree.flatten_with_paths((args, kwargs))
+        paths = [_path(path) for path, _ in named]
+        signature = tuple((p, _describe(x)) for p, x in zip(paths, leaves, strict=True))
+        reason = self._reason(signature)
+        if len(self._traces) >= self._limit:
+            raise CaptureError(
+                f"{self.__name__}: traced {self._limit} times, and this call needs another trace: "
+                f"{reason}; pass what changes as a tensor, or raise `limit`\n"
+                + "\n".join(f"  {t.reason}" for t in self._traces[-3:])
+            )
+        args, kwargs = pytree.unflatten(structure, leaves)
+        before, touched.active = touched.active, []
+        try:
+            with _core.Trace() as trace:
+                result = self._function(*args, **kwargs)
+                outputs = _Outputs(self.__name__, result)
+                tensors = [x for x in leaves if isinstance(x, Tensor)]
+                executable = trace.finish(self.__name__, outputs.tensors, tensors)
+            found = touched.active
+        finally:
+            touched.active = before
+        names = list(_names(self._function))
+        guard = _Guard(_stateful([*found, *(value for _, _, value in names), *args]))
+        depends = tuple(key or "closure" for _, key, _ in names)
+        self._traces.append(Trace(reason, signature, is_grad_enabled(), executable, depends))
+        return executable, outputs.rebuild(), guard if guard else None, names
 
-    def _trace(self, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> _Variant:
-        with _core.Trace() as trace:
-            result = self.function(*args, **kwargs)
-            leaves, structure = pytree.flatten(result)
-            places = [i for i, x in enumerate(leaves) if isinstance(x, Tensor)]
-            name = getattr(self.function, "__name__", "compiled")
-            executable = trace.finish(name, [leaves[i] for i in places], tensors)
-        constants = [None if isinstance(x, Tensor) else x for x in leaves]
+    def _reason(self, signature: tuple[tuple[str, str], ...]) -> str:
+        """Why this call needs a trace of its own: how it differs from the most similar one."""
+        if not self._traces:
+            return "first call"
+        differences = [_difference(trace, signature) for trace in self._traces]
+        return min(differences, key=len)[0] if all(differences) else "state changed"
 
-        def rebuild(outputs: list[Tensor]) -> Any:
+
+class _Outputs:
+    """What a captured function returned: its tensors, and how to put others in their place."""
+
+    def __init__(self, name: str, result: Any) -> None:
+        self.leaves, self.structure = pytree.flatten(result)
+        self.places = [i for i, x in enumerate(self.leaves) if isinstance(x, Tensor)]
+        self.tensors = [self.leaves[i] for i in self.places]
+        self.single = isinstance(result, Tensor)
+
+    def rebuild(self) -> Callable[[list[Tensor]], Any] | None:
+        """Puts results in place; `None` where the result is one tensor."""
+        if self.single:
+            return None
+        constants = [None if isinstance(x, Tensor) else x for x in self.leaves]
+        places, structure = self.places, self.structure
+
+        def rebuild(tensors: list[Tensor]) -> Any:
             values = list(constants)
-            for i, y in zip(places, outputs, strict=True):
+            for i, y in zip(places, tensors, strict=True):
                 values[i] = y
             return pytree.unflatten(structure, values)
 
-        return _Variant(key, executable, rebuild)
+        return rebuild
 
 
-def _describe(x: Any) -> Any:
+def _path(path: str) -> str:
+    """`[0][1].w` in `(args, kwargs)` as `arguments[1].w`, `[1]['k']` as `k`."""
+    if path.startswith("[0]"):
+        return "arguments" + path[3:]
+    return path[3:].removeprefix("['").replace("']", "", 1)
+
+
+def _describe(x: Any) -> str:
     if isinstance(x, Tensor):
-        return (Tensor, x.dtype, x.shape)
-    return (type(x), x)
+        return f"{x.dtype} {tuple(x.shape)}"
+    return f"{type(x).__name__} {x!r}"
 
 
-def compile(function: Callable[..., Any]) -> CompiledFunction:
-    """`function`, traced once for each signature and run as one plan."""
-    return CompiledFunction(function)
+def _difference(trace: Trace, signature: tuple[tuple[str, str], ...]) -> list[str]:
+    found = [
+        f"{path}: {old} became {new}"
+        for (path, new), (_, old) in zip(signature, trace.signature, strict=False)
+        if new != old
+    ]
+    if len(signature) != len(trace.signature):
+        found.append("the structure of the arguments changed")
+    if trace.recording != is_grad_enabled():
+        found.append("recording was switched")
+    return found
+
+
+# What a trace depends on besides its arguments.
+
+
+def _names(function: Any) -> Iterator[tuple[Any, str | None, Any]]:
+    """The variables of a function's closure, and the globals it names, with their values: the cell
+    (or the globals), the name, the value."""
+    while isinstance(function, functools.partial) or hasattr(function, "__wrapped__"):
+        function = getattr(function, "__wrapped__", None) or function.func
+    function = getattr(function, "__func__", function)
+    if not isinstance(function, FunctionType):
+        return
+    for cell in function.__closure__ or ():
+        try:
+            yield cell, None, cell.cell_contents
+        except ValueError:
+            continue
+    for name in dict.fromkeys(_globals(function.__code__)):
+        if name in function.__globals__:
+            yield function.__globals__, name, function.__globals__[name]
+
+
+def _globals(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _globals(constant)
+
+
+def _stateful(values: Iterable[Any]) -> list[Any]:
+    """The modules and optimizers among values, with all modules below; each once."""
+    from wengert.nn.module import Module
+    from wengert.optim import Optimizer
+
+    found: dict[int, Any] = {}
+    stack = list(values)
+    while stack:
+        x = stack.pop()
+        if isinstance(x, (list, tuple)):
+            stack.extend(x)
+        elif isinstance(x, dict):
+            stack.extend(x.values())
+        elif isinstance(x, Module):
+            found.update((id(m), m) for m in x.modules())
+        elif isinstance(x, Optimizer):
+            found[id(x)] = x
+    return list(found.values())
+
+
+class _Guard:
+    """Whether modules and optimizers have the plain values they had."""
+
+    def __init__(self, objects: list[Any]) -> None:
+        self.kept = [(x, _snapshot(x)) for x in objects]
+
+    def __bool__(self) -> bool:
+        return bool(self.kept)
+
+    def __call__(self) -> bool:
+        return all(_same(snapshot, _snapshot(x)) for x, snapshot in self.kept)
+
+
+def _snapshot(x: Any) -> list[tuple[Any, Any]]:
+    """The attributes of a module, or the hyperparameters and the state of an optimizer."""
+    attributes = [(k, v) for k, v in x.__dict__.items() if k != "_version"]
+    groups = getattr(x, "param_groups", None)
+    if groups is None:
+        return attributes
+    attributes += [(k, v) for group in groups for k, v in group.items()]
+    return attributes
+
+
+def _same(old: list[tuple[Any, Any]], new: list[tuple[Any, Any]]) -> bool:
+    return len(old) == len(new) and all(
+        k == m and (v is w or (_is_plain(v) and type(v) is type(w) and v == w))
+        for (k, v), (m, w) in zip(old, new, strict=True)
+    )
+
+
+def _is_plain(x: Any) -> bool:
+    return isinstance(x, _PLAIN) or (isinstance(x, tuple) and all(map(_is_plain, x)))
+
+
+def compile(
+    function: Callable[..., Any] | None = None, *, limit: int = 64
+) -> CompiledFunction | Callable[[Callable[..., Any]], CompiledFunction]:
+    """`function`, traced once for each kind of call and run as one plan; also a decorator.
+
+    It gives the same bits as the function itself. Tensors it reaches by closure or through modules
+    are inputs, tensors it updates (parameters, running statistics, gradients, random state) are
+    updated when it has run. `CaptureError` for Python code that looks at the data of a tensor.
+
+    >>> double = wg.compile(lambda x: x * 2)
+    >>> double(wg.ones(2)).tolist(), double.traces
+    ([2.0, 2.0], 1)
+    """
+    if function is None:
+        return lambda f: CompiledFunction(f, limit)
+    return CompiledFunction(function, limit)

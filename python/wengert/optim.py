@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from wengert import _core
+from wengert import _core, touched
 from wengert._core import Tensor, asarray, float64, no_grad, sqrt, stack, zeros, zeros_like
 
 __all__ = [
@@ -31,8 +31,29 @@ __all__ = [
 # Steps as functions of values: new parameters from old ones, with a gradient of their own.
 adam, sgd = _core.optim.adam, _core.optim.sgd
 
-Group = dict[str, Any]
-Parameters = Iterable[Tensor] | Iterable[Group]
+
+
+class Group(dict[str, Any]):
+    """Parameters and their hyperparameters: a dict that says when it changes, so that captured
+    functions see it."""
+
+    __slots__ = ()
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        _core.tick()
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        _core.tick()
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """As of a dict."""
+        super().update(*args, **kwargs)
+        _core.tick()
+
+
+Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
 
 
 class Optimizer:
@@ -73,7 +94,7 @@ class Optimizer:
                 raise ValueError(f"{name}: a parameter of shape {tuple(p.shape)} is given twice")
             known.add(id(p))
             added.append(p)
-        complete = {**self.defaults, **group, "params": added}
+        complete = Group({**self.defaults, **group, "params": added})
         _check_hyperparameters(name, complete)
         self.param_groups.append(complete)
 
@@ -93,9 +114,15 @@ class Optimizer:
             for p in group["params"]:
                 p.grad = None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        _core.tick()
+
     @no_grad()
     def step(self) -> None:
         """Update every parameter that has a gradient and is not frozen."""
+        if touched.active is not None:
+            touched.active.append(self)
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None and p.requires_grad:

@@ -95,8 +95,12 @@ pub struct Dispatcher {
 #[pymethods]
 impl Dispatcher {
     #[new]
-    #[pyo3(signature = (function, **_options))]
-    fn new(function: Py<PyAny>, _options: Option<&Bound<'_, PyDict>>) -> Dispatcher {
+    #[pyo3(signature = (function, *_args, **_options))]
+    fn new(
+        function: Py<PyAny>,
+        _args: &Bound<'_, PyTuple>,
+        _options: Option<&Bound<'_, PyDict>>,
+    ) -> Dispatcher {
         Dispatcher { function, variants: Mutex::default() }
     }
 
@@ -117,17 +121,20 @@ impl Dispatcher {
         }
         let flat = Flat::new(args, kwargs)?;
         let tensors = flat.tensors();
-        if let Some(variant) = this.find(py, &flat, &tensors)? {
-            return variant.run(py, &tensors);
-        }
-        // Python traces the function and adds a variant.
-        let leaves = PyList::new(py, &flat.leaves)?;
-        let kwargs = kwargs.cloned().unwrap_or_else(|| PyDict::new(py));
-        let found = slf.call_method1("_trace", (args, kwargs, leaves))?;
-        let (executable, rebuild, guard, names): Made<'py> = found.extract()?;
-        let variant = Arc::new(Variant::new(py, &flat, executable, rebuild, guard, names)?);
-        this.variants.lock().push(variant.clone());
-        variant.run(py, &tensors)
+        Dispatcher::variant(slf, args, kwargs, &flat, &tensors)?.run(py, &tensors)
+    }
+
+    /// What would run for these arguments: traced if need be, not run.
+    #[pyo3(signature = (*args, **kwargs))]
+    fn _executable<'py>(
+        slf: &Bound<'py, Self>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Py<Executable>> {
+        let flat = Flat::new(args, kwargs)?;
+        let tensors = flat.tensors();
+        let variant = Dispatcher::variant(slf, args, kwargs, &flat, &tensors)?;
+        Ok(variant.executable.clone_ref(slf.py()))
     }
 
     fn __get__<'py>(
@@ -153,6 +160,46 @@ type Made<'py> = (
 );
 
 impl Dispatcher {
+    /// The trace that fits, made if there is none.
+    fn variant<'py>(
+        slf: &Bound<'py, Self>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+        flat: &Flat<'py>,
+        tensors: &[Bound<'py, PyAny>],
+    ) -> PyResult<Arc<Variant>> {
+        let (py, this) = (slf.py(), slf.get());
+        if let Some(variant) = this.find(py, flat, tensors)? {
+            return Ok(variant);
+        }
+        // One thread traces at a time; what it made may be what another waited for.
+        let lock = slf.getattr("_lock")?;
+        lock.call_method0("__enter__")?;
+        let made = Dispatcher::trace(slf, args, kwargs, flat, tensors);
+        lock.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
+        made
+    }
+
+    fn trace<'py>(
+        slf: &Bound<'py, Self>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+        flat: &Flat<'py>,
+        tensors: &[Bound<'py, PyAny>],
+    ) -> PyResult<Arc<Variant>> {
+        let (py, this) = (slf.py(), slf.get());
+        if let Some(variant) = this.find(py, flat, tensors)? {
+            return Ok(variant);
+        }
+        let leaves = PyList::new(py, &flat.leaves)?;
+        let kwargs = kwargs.cloned().unwrap_or_else(|| PyDict::new(py));
+        let found = slf.call_method1("_trace", (args, kwargs, leaves))?;
+        let (executable, rebuild, guard, names): Made<'py> = found.extract()?;
+        let variant = Arc::new(Variant::new(py, flat, executable, rebuild, guard, names)?);
+        this.variants.lock().push(variant.clone());
+        Ok(variant)
+    }
+
     fn find(
         &self,
         py: Python<'_>,

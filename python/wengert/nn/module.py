@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, SupportsIndex
 
-from wengert._core import DType, Tensor, asarray, isdtype, no_grad
+from wengert import touched
+from wengert._core import DType, Tensor, asarray, isdtype, no_grad, tick
 from wengert.pytree import register_pytree
 
 __all__ = ["Buffer", "HookHandle", "Module", "Parameter"]
@@ -111,6 +112,8 @@ class Module:
         raise NotImplementedError(f"{type(self).__qualname__}: forward is not defined")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if touched.active is not None:
+            touched.active.append(self)
         if self._pre_hooks:
             for hook in tuple(self._pre_hooks.values()):
                 changed = hook(self, args)
@@ -147,11 +150,15 @@ class Module:
                 f"one; use .{name}.assign(value) or wrap the value in nn.{type(old).__name__}"
             )
         object.__setattr__(self, name, value)
+        self._changed()
+
+    def _changed(self) -> None:
         self.__dict__["_version"] = self._version + 1
+        tick()
 
     def __delattr__(self, name: str) -> None:
         object.__delattr__(self, name)
-        self.__dict__["_version"] = self._version + 1
+        self._changed()
 
     # What belongs to a module.
 
@@ -280,7 +287,7 @@ class Module:
             for name, x in list(m.__dict__.items()):
                 if name not in _OWN:
                     m.__dict__[name] = _substitute(x, new)
-            m.__dict__["_version"] = m._version + 1
+            m._changed()
         return self
 
     # How a module prints.
