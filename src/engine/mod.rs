@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod backward;
 pub mod call;
+pub mod config;
 pub mod eager;
 pub mod index;
 pub mod plans;

@@ -7,24 +7,37 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
+use super::config::{self, Config};
 use crate::array::Array;
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::graph::{Graph, Kind, List};
 use crate::ops::emit::{Arg, Id};
-use crate::passes::expand;
+use crate::passes::{Report, expand, pipeline};
 use crate::schedule::Plan;
 
 /// A list that runs.
 pub struct Program {
     list: List,
+    config: Config,
+    optimized: OnceLock<Optimized>,
     plan: OnceLock<Arc<Plan>>,
 }
 
+/// What the passes made of a list.
+#[derive(Clone)]
+pub struct Optimized {
+    /// The list that is planned
+    pub list: List,
+    /// What each pass did
+    pub reports: Vec<Report>,
+}
+
 impl Program {
-    /// The program of a list.
+    /// The program of a list, compiled as the settings of this thread say.
     pub fn new(list: List) -> Program {
-        Program { list, plan: OnceLock::new() }
+        let (optimized, plan) = (OnceLock::new(), OnceLock::new());
+        Program { list, config: config::current(), optimized, plan }
     }
 
     /// The list as it was traced.
@@ -32,12 +45,21 @@ impl Program {
         &self.list
     }
 
+    /// The list after the passes.
+    pub fn optimized(&self) -> Result<&Optimized> {
+        if let Some(optimized) = self.optimized.get() {
+            return Ok(optimized);
+        }
+        let (list, reports) = pipeline(self.list.clone(), &self.config.passes)?;
+        Ok(self.optimized.get_or_init(|| Optimized { list, reports }))
+    }
+
     /// The plan, made when it is first asked for.
     pub fn plan(&self) -> Result<Arc<Plan>> {
         if let Some(plan) = self.plan.get() {
             return Ok(plan.clone());
         }
-        let expanded = expand(&Graph::from_list(self.list.clone()))?;
+        let expanded = expand(&Graph::from_list(self.optimized()?.list.clone()))?;
         let plan = Arc::new(Plan::new(&expanded)?);
         Ok(self.plan.get_or_init(|| plan).clone())
     }

@@ -11,7 +11,7 @@ use super::tensor::{self, TensorObject};
 use crate::array::Array;
 use crate::dtype::Scalar;
 use crate::engine::backward::{self, Options};
-use crate::engine::call;
+use crate::engine::{call, config};
 use crate::engine::program::{Differentiable, Program, cut};
 use crate::engine::random;
 use crate::engine::tape::{self, First, History, Leaf, Value};
@@ -551,10 +551,46 @@ fn _node(x: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
     Ok(handle("node", x)?.with_own(|value| trace::node_of(&value.array).map(|(_, id)| id.0)))
 }
 
+/// Sets how functions are compiled from now on, on this thread: passes by name, the bits that
+/// `fast_math` may change, the bytes a call may need. What is None stays. Gives the function that puts
+/// back what was set before.
+#[pyfunction]
+#[pyo3(signature = (passes=None, fast_math=None, memory_budget=None))]
+fn _configure(
+    py: Python<'_>,
+    passes: Option<std::collections::BTreeMap<String, bool>>,
+    fast_math: Option<bool>,
+    memory_budget: Option<usize>,
+) -> PyResult<Settings> {
+    let mut config = config::current();
+    for (name, on) in passes.unwrap_or_default() {
+        config.passes.switch(&name, on).or_raise(py)?;
+    }
+    if let Some(on) = fast_math {
+        config.passes.fast_math = on;
+    }
+    config.budget = memory_budget.or(config.budget);
+    Ok(Settings(config::replace(config)))
+}
+
+/// Settings, to be put back.
+#[pyclass(frozen, module = "wengert")]
+struct Settings(config::Config);
+
+#[pymethods]
+impl Settings {
+    /// Puts them back.
+    fn restore(&self) {
+        config::replace(self.0.clone());
+    }
+}
+
 /// Adds classes and functions to the module.
 pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Trace>()?;
     module.add_class::<Executable>()?;
+    module.add_class::<Settings>()?;
+    module.add_function(pyo3::wrap_pyfunction!(_configure, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(is_tracing, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(outside_trace, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_node, module)?)?;

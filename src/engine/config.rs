@@ -1,0 +1,28 @@
+//! Settings of the compiler, for each thread.
+
+use std::cell::RefCell;
+
+use crate::passes::Options;
+
+/// How programs made from now on are compiled.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Config {
+    /// What passes may do
+    pub passes: Options,
+    /// The most bytes a call may need; more is refused before anything is computed
+    pub budget: Option<usize>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Config> = RefCell::default();
+}
+
+/// The settings of this thread.
+pub fn current() -> Config {
+    CURRENT.with_borrow(Config::clone)
+}
+
+/// Replaces the settings of this thread; gives what they were.
+pub fn replace(config: Config) -> Config {
+    CURRENT.replace(config)
+}
