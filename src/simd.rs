@@ -44,7 +44,7 @@ fn choose(wish: Option<&str>) -> Isa {
     wish.min(detected())
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(one_isa)))]
 fn detected() -> Isa {
     macro_rules! all {
         ($($feature:tt)*) => { $(is_x86_feature_detected!($feature))&&* };
@@ -58,7 +58,7 @@ fn detected() -> Isa {
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(any(not(target_arch = "x86_64"), one_isa))]
 fn detected() -> Isa {
     Isa::Base
 }
@@ -126,15 +126,15 @@ macro_rules! multiversion {
             {
                 debug_assert!(isa.is_available());
                 match isa {
-                    #[cfg(target_arch = "x86_64")]
+                    #[cfg(all(target_arch = "x86_64", not(one_isa)))]
                     $crate::simd::Isa::V4 => shell_v4 $(::< $($T,)* $($($N),+)? >)?,
-                    #[cfg(target_arch = "x86_64")]
+                    #[cfg(all(target_arch = "x86_64", not(one_isa)))]
                     $crate::simd::Isa::V3 => shell_v3 $(::< $($T,)* $($($N),+)? >)?,
                     _ => shell_base $(::< $($T,)* $($($N),+)? >)?,
                 }
             }
 
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(one_isa)))]
             #[target_feature(
                 enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd,avx2,fma,bmi1,bmi2,f16c,lzcnt,popcnt"
             )]
@@ -142,7 +142,7 @@ macro_rules! multiversion {
             $(where $($bounds)*)?
             $body
 
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", not(one_isa)))]
             #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c,lzcnt,popcnt")]
             unsafe fn shell_v3 $(< $($T,)* $($(const $N: $NT),+)? >)? ($($arg: $ty),*) $(-> $ret)?
             $(where $($bounds)*)?
