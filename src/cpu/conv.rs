@@ -19,7 +19,7 @@ use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::layout::{Layout, Strides};
 use crate::ops::attributes::{ConvRole, ConvSpec, PerAxis};
-use crate::shape::{Axes, Shape};
+use crate::shape::{Axes, Dim, Shape};
 
 /// The tensor of a role from the other two: `(x, w) → g`, `(g, w) → x` or `(x, g) → w`, of one dtype.
 pub fn conv(role: ConvRole, a: &Array, b: &Array, spec: &ConvSpec) -> Result<Array> {
@@ -99,7 +99,7 @@ fn weight(x: &Array, g: &Array, spec: &ConvSpec) -> Result<Array> {
         ),
     };
     let places = gs.spatial.iter().map(|s| s.0);
-    let taps = spec.kernel.iter().copied();
+    let taps = spec.kernel.iter().map(|n| n.value());
     let columns = Operand {
         ptr: x.ptr(),
         batch: Axis::new([(spec.groups, c as isize * xs.strides[1])]),
@@ -110,7 +110,8 @@ fn weight(x: &Array, g: &Array, spec: &ConvSpec) -> Result<Array> {
             &spec.stride,
         ))),
     };
-    let shape = [gs.sizes[1], c].iter().chain(&spec.kernel).map(|&n| n.into()).collect();
+    let channels = [gs.sizes[1], c].map(Dim::new);
+    let shape = channels.iter().chain(&spec.kernel).copied().collect();
     multiply(&x, &rows, &columns, shape)
 }
 
@@ -136,7 +137,7 @@ fn phase(r: usize, i: usize, taps: usize, spec: &ConvSpec) -> Phase {
     let step = stride / gcd(stride, dilation);
     let first = (0..taps.min(step)).find(hits).unwrap_or(taps);
     Phase {
-        count: spec.input[i].saturating_sub(r).div_ceil(stride),
+        count: spec.input[i].value().saturating_sub(r).div_ceil(stride),
         taps: (taps - first).div_ceil(step),
         first: if first < taps { first } else { 0 },
         step,
@@ -167,7 +168,7 @@ fn input(g: &Array, w: &Array, spec: &ConvSpec) -> Result<Array> {
     let g = pad(g, &low, &high)?;
     let shape: Shape = [g.shape()[0], (ws.sizes[1] * spec.groups).into()]
         .into_iter()
-        .chain(spec.input.iter().map(|&n| n.into()))
+        .chain(spec.input.iter().copied())
         .collect();
     let cx = Transposed { g: &g, w, low: &low, groups: spec.groups };
     if spec.stride.iter().all(|&s| s == 1) {
@@ -287,8 +288,8 @@ mod tests {
                 pad_high: high.into(),
                 dilation: dilation.into(),
                 groups,
-                input: x.into(),
-                kernel: k.into(),
+                input: x.iter().map(|&n| n.into()).collect(),
+                kernel: k.iter().map(|&n| n.into()).collect(),
             };
             Case { n, c, o, x: x.into(), k: k.into(), spec }
         }

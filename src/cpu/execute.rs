@@ -111,7 +111,9 @@ pub fn execute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
         Op::Contract(spec) => contract::contract(x()?, args[1].array(op)?, spec),
         Op::Conv(role, spec) => conv::conv(*role, x()?, args[1].array(op)?, spec),
         Op::Windows(spec) => Ok(window::windows(x()?, spec)),
-        Op::Fold(spec, sizes) => window::fold(x()?, spec, sizes),
+        Op::Fold(spec, sizes) => {
+            window::fold(x()?, spec, &small::<[usize; 3]>(sizes.iter().map(|n| n.value())))
+        }
         Op::Sort { axis, descending } => sort::sort(x()?, *axis, *descending),
         Op::ArgSort { axis, descending } => sort::argsort(x()?, *axis, *descending),
         Op::TopK { k, axis, largest } => sort::topk(x()?, *k, *axis, *largest),
@@ -193,7 +195,7 @@ fn slice(layout: &Layout, at: &[SliceAxis]) -> Layout {
     let mut strides = Strides::new();
     for (axis, &stride) in at.iter().zip(&from) {
         if axis.size != 0 {
-            offset = offset.wrapping_add_signed(axis.start as isize * stride);
+            offset = offset.wrapping_add_signed(axis.start.value() as isize * stride);
         }
         strides.push(stride * axis.step);
     }

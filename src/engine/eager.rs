@@ -9,11 +9,13 @@ use super::apply::apply;
 use super::plans::{self, Formula, Given, Part};
 use super::tape::{Operand, Value};
 use super::trace;
-use crate::dtype::DType;
+use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::ops::declare::{Arguments, Attr, Composite};
 use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch, throw};
+use crate::ops::number::Number;
 use crate::ops::op::{Op, Type};
+use crate::shape::Dim;
 use crate::small::small;
 
 /// A value of a running formula.
@@ -139,6 +141,14 @@ impl Emit for Eager {
 
     fn keeps(&self, _: &'static Composite) -> bool {
         self.record || trace::active()
+    }
+
+    fn number(&self, number: Number) -> Scalar {
+        trace::number(number)
+    }
+
+    fn size_behind(&self, value: Scalar) -> Option<Dim> {
+        trace::top().and_then(|trace| trace.read(|graph| graph.size_behind(value)))
     }
 }
 

@@ -60,16 +60,11 @@ pub fn get(x: &Value, items: &[Item]) -> Result<Value> {
     }
     let plan = resolve("getitem", x.shape(), items)?;
     let record = recording();
-    let is_whole = plan
-        .at
-        .iter()
-        .zip(x.shape().dims())
-        .all(|(a, d)| a.start == 0 && a.step == 1 && a.size == *d);
-    let mut y = match is_whole {
+    let mut y = match plan.is_whole(x.shape()) {
         true => x.clone(),
         false => apply(Op::Slice(plan.at), &[Operand::Value(x)], record)?,
     };
-    if *y.shape() != plan.basic {
+    if !y.shape().same(&plan.basic) {
         y = apply(Op::Reshape(plan.basic.clone()), &[Operand::Value(&y)], record)?;
     }
     if plan.arrays.is_empty() {
@@ -98,12 +93,12 @@ fn along_first(x: &Value, item: &Item) -> Result<Option<Value>> {
         let start = match item {
             Item::Int(i) => {
                 dims.dims_mut().remove(0);
-                Some(check_int("getitem", *i, 0, size)?)
+                Some(check_int("getitem", *i, 0, size)?.value())
             }
             Item::Slice(a, b, c) => {
-                let at = slice_axis("getitem", size.value(), *a, *b, *c)?;
+                let at = slice_axis("getitem", size, *a, *b, *c)?;
                 dims.dims_mut()[0] = at.size;
-                (at.step == 1).then_some(at.start)
+                (at.step == 1).then_some(at.start.value())
             }
             _ => return Ok(None),
         };
@@ -119,13 +114,13 @@ fn along_first(x: &Value, item: &Item) -> Result<Option<Value>> {
         Item::Int(i) => {
             dims.dims_mut().remove(0);
             strides.remove(0);
-            check_int("getitem", *i, 0, size)?
+            check_int("getitem", *i, 0, size)?.value()
         }
         Item::Slice(a, b, c) => {
-            let at = slice_axis("getitem", size.value(), *a, *b, *c)?;
+            let at = slice_axis("getitem", size, *a, *b, *c)?;
             dims.dims_mut()[0] = at.size;
             strides[0] = stride * at.step;
-            if at.size == 0 { 0 } else { at.start }
+            if at.size == 0 { 0 } else { at.start.value() }
         }
         _ => return Ok(None),
     };
@@ -240,7 +235,7 @@ impl Plan {
             }
             let put = part.permute(order.clone()).scatter(ScatterMode::Set, values, &indices);
             let put = put.permute(inverse(&order));
-            if self.is_whole(&x.shape()) && self.basic == x.shape() {
+            if self.is_whole(&x.shape()) && self.basic.same(&x.shape()) {
                 return put;
             }
             let slice: Shape = self.at.iter().map(|a| a.size).collect();
@@ -257,7 +252,7 @@ impl Plan {
     }
 
     fn is_whole(&self, shape: &Shape) -> bool {
-        *self.at == *whole(shape)
+        self.at.iter().zip(shape.dims()).all(|(a, d)| a.is_whole(*d))
     }
 }
 
@@ -296,7 +291,7 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
                 axis += fill;
             }
             Item::Slice(start, stop, step) => {
-                at[axis] = slice_axis(op, shape[axis].value(), *start, *stop, *step)?;
+                at[axis] = slice_axis(op, shape[axis], *start, *stop, *step)?;
                 basic.push(at[axis].size);
                 axis += 1;
             }
@@ -305,7 +300,7 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
                 let i = check_int(op, *i, axis, shape[axis])?;
                 before.get_or_insert(basic.len() - arrays.len());
                 positions.push(position);
-                let array = cpu::fill_i64(i as i64)?;
+                let array = cpu::fill_i64(i.value() as i64)?;
                 arrays.push((basic.len(), array));
                 basic.push(shape[axis]);
                 axis += 1;
@@ -394,36 +389,44 @@ fn expand_masks(op: &str, shape: &Shape, items: &[Item]) -> Result<SmallVec<[Ite
     Ok(out)
 }
 
-fn check_int(op: &str, i: i64, axis: usize, size: Dim) -> Result<usize> {
-    let n = size.value() as i64;
-    if i < -n || i >= n {
-        return Err(error::index_out_of_bounds(op, i, axis, size));
+fn check_int(op: &str, i: i64, axis: usize, size: Dim) -> Result<Dim> {
+    let away = Dim::new(i.unsigned_abs() as usize);
+    let is_inside = if i < 0 { away <= size } else { away < size };
+    match is_inside {
+        false => Err(error::index_out_of_bounds(op, i, axis, size)),
+        true => Ok(if i < 0 { size - away } else { away }),
     }
-    Ok(if i < 0 { i + n } else { i } as usize)
 }
 
-/// Python's slice arithmetic.
+/// Python's slice arithmetic. Places are counted from 1 where the step is negative, so that the one
+/// before the first is 0.
 fn slice_axis(
     op: &str,
-    n: usize,
+    n: Dim,
     start: Option<i64>,
     stop: Option<i64>,
     step: Option<i64>,
 ) -> Result<SliceAxis> {
-    let n = n as i64;
     let step = step.unwrap_or(1);
     if step == 0 {
         return Err(error::bad_value(op, "a slice's step must not be zero", "got 0"));
     }
-    let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
-    let clip = |i: i64| if i < 0 { i.saturating_add(n).max(low) } else { i.min(high) };
-    let start = start.map_or(if step > 0 { low } else { high }, clip);
-    let stop = stop.map_or(if step > 0 { high } else { low }, clip);
-    let distance = if step > 0 { stop - start } else { start - stop };
-    let size = if distance <= 0 { 0 } else { (distance - 1) / step.saturating_abs() + 1 };
+    let base = if step > 0 { Dim::new(0) } else { Dim::ONE };
+    let clip = |i: i64| match usize::try_from(i) {
+        Ok(i) if Dim::new(i) + base <= n => Dim::new(i) + base,
+        Ok(_) => n,
+        Err(_) => n + base - Dim::new(i.unsigned_abs() as usize),
+    };
+    let (first, last) = if step > 0 { (Dim::new(0), n) } else { (n, Dim::new(0)) };
+    let (start, stop) = (start.map_or(first, clip), stop.map_or(last, clip));
+    let (low, high) = if step > 0 { (start, stop) } else { (stop, start) };
     // The start and step of an empty or single selection do not matter: keep them in range.
-    let (start, step) = if size == 0 { (0, 1) } else { (start, if size == 1 { 1 } else { step }) };
-    Ok(SliceAxis { start: start as usize, step: step as isize, size: Dim::new(size as usize) })
+    if high <= low {
+        return Ok(SliceAxis { start: Dim::new(0), step: 1, size: Dim::new(0) });
+    }
+    let size = (high - low).div_ceil(Dim::new(step.unsigned_abs() as usize));
+    let step = if size.known() == Some(1) { 1 } else { step as isize };
+    Ok(SliceAxis { start: start - base, step, size })
 }
 
 fn gather<'e>(

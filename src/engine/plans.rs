@@ -19,12 +19,14 @@ use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::graph::Graph;
+use crate::graph::numbers::evaluate;
 use crate::ops::declare::{Arguments, Attr, Composite, Outputs};
 use crate::ops::emit::{Arg, Expr};
+use crate::ops::number::Number;
 use crate::ops::op::Type;
 use crate::ops::rule::Rule;
 use crate::schedule::Plan;
-use crate::shape::Shape;
+use crate::shape::{Bindings, Shape};
 
 /// Formulas known at a time.
 const CAPACITY: usize = 4096;
@@ -75,6 +77,13 @@ pub struct Formula<'a> {
     pub operands: &'a [Given<'a>],
 }
 
+/// A plan with the numbers it reads.
+struct Made {
+    plan: Plan,
+    /// Of which the first are the floats among the operands
+    numbers: Vec<Number>,
+}
+
 /// An operand in a key.
 #[derive(Debug)]
 enum Place {
@@ -116,7 +125,7 @@ enum State {
     /// A plan does not pay
     Plain,
     /// Its plan
-    Planned(Arc<Plan>),
+    Planned(Arc<Made>),
     /// It looks at these floats (by operand): see the entries that have their values
     ByValue(Floats),
 }
@@ -129,7 +138,7 @@ enum Answer {
     /// Run it op by op
     Plain,
     /// Run the plan
-    Run(Arc<Plan>),
+    Run(Arc<Made>),
     /// Make a plan, for these floats as they are
     Make(Floats),
 }
@@ -280,7 +289,7 @@ pub fn run(formula: &Formula<'_>) -> Result<Option<SmallVec<[Array; 2]>>> {
 }
 
 /// Runs a plan. Every float has a number in it, whether or not it uses that.
-fn run_plan(plan: &Plan, formula: &Formula<'_>) -> Result<SmallVec<[Array; 2]>> {
+fn run_plan(made: &Made, formula: &Formula<'_>) -> Result<SmallVec<[Array; 2]>> {
     let present = formula.operands.iter().find_map(|given| match given {
         Given::Array(array) => Some(*array),
         _ => None,
@@ -296,11 +305,15 @@ fn run_plan(plan: &Plan, formula: &Formula<'_>) -> Result<SmallVec<[Array; 2]>> 
             Given::Scalar(_) => {}
         }
     }
-    plan.run(&arrays, &numbers)
+    if made.numbers.len() > numbers.len() {
+        let all = evaluate(&made.numbers, &numbers, &Bindings::default())?;
+        return made.plan.run(&arrays, &all);
+    }
+    made.plan.run(&arrays, &numbers)
 }
 
 /// The floats a formula looks at besides `exact`, and its plan, if that pays.
-fn make(formula: &Formula<'_>, exact: &Floats) -> (Floats, Option<Plan>) {
+fn make(formula: &Formula<'_>, exact: &Floats) -> (Floats, Option<Made>) {
     let mut looked = Floats::new();
     loop {
         let constants: Floats = exact.iter().chain(&looked).copied().collect();
@@ -312,7 +325,9 @@ fn make(formula: &Formula<'_>, exact: &Floats) -> (Floats, Option<Plan>) {
             if formula.part == Part::Body && plan.as_ref().is_some_and(Plan::groups_nothing) {
                 formula.composite.plain.store(true, Ordering::Relaxed);
             }
-            return (looked, plan.filter(|plan| plan.pays() && !reads_absent(plan, formula)));
+            let plan = plan.filter(|plan| plan.pays() && !reads_absent(plan, formula));
+            let numbers = graph.into_list().numbers;
+            return (looked, plan.map(|plan| Made { plan, numbers }));
         }
         looked.extend(more);
         looked.sort_unstable();

@@ -107,7 +107,7 @@ pub fn cut(list: &List, count: usize, seeds: &[Id], gradients: &[Id]) -> Differe
         }
     }
     gradients.iter().for_each(|id| need(*id));
-    let mut backward = List { numbers: list.numbers, ..List::default() };
+    let mut backward = List { numbers: list.numbers.clone(), ..List::default() };
     for id in residuals.iter().chain(seeds) {
         let mut node = list.node(*id).clone();
         node.kind = Kind::Input;

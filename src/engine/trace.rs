@@ -23,10 +23,11 @@ use smallvec::SmallVec;
 use super::site;
 use super::tape::{History, Leaf, Operand, Shared, Value};
 use crate::array::Array;
-use crate::dtype::DType;
+use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Result};
 use crate::graph::{Graph, Kind, List};
 use crate::ops::emit::{Arg, Emit, Id, catch};
+use crate::ops::number::Number;
 use crate::ops::op::{Op, Type};
 use crate::shape::Shape;
 use crate::small::small;
@@ -206,6 +207,14 @@ pub fn emit(op: Op, args: &[Operand<'_>]) -> Result<Array> {
         });
     }
     trace.add(|graph| catch(|| graph.emit(op, &operands)))
+}
+
+/// A number of a formula: one of the top trace's, if one is open.
+pub fn number(number: Number) -> Scalar {
+    match top() {
+        Some(trace) => trace.read(|graph| graph.define(number)),
+        None => number.now(),
+    }
 }
 
 impl Trace {

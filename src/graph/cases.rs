@@ -6,6 +6,7 @@ use super::Graph;
 use crate::array::Array;
 use crate::cpu::testing;
 use crate::dtype::{DType, Scalar};
+use crate::error::Result;
 use crate::ops::attributes::*;
 use crate::ops::composite;
 use crate::ops::declare::{Arguments, Attr, Classes, Composite, ParamKind, parse_default};
@@ -52,7 +53,7 @@ fn index(sizes: &[usize], below: usize) -> Operand {
 }
 
 fn at(start: usize, step: isize, size: usize) -> SliceAxis {
-    SliceAxis { start, step, size: Dim::new(size) }
+    SliceAxis { start: start.into(), step, size: Dim::new(size) }
 }
 
 /// Every op but calls, several times where its attributes matter, with operands.
@@ -88,7 +89,7 @@ pub fn ops() -> Vec<(Op, Vec<Operand>)> {
         (Op::ArgReduce(ArgReduction::Max, 1), x()),
         (Op::ArgReduce(ArgReduction::Min, 0), x()),
         (Op::Windows(Box::new(windows())), vec![float(&[2, 7])]),
-        (Op::Fold(Box::new(windows()), smallvec![7]), vec![float(&[2, 2, 3])]),
+        (Op::Fold(Box::new(windows()), smallvec![Dim::new(7)]), vec![float(&[2, 2, 3])]),
         (Op::Sort { axis: 0, descending: false }, x()),
         (Op::Sort { axis: 1, descending: true }, x()),
         (Op::ArgSort { axis: 1, descending: false }, x()),
@@ -157,8 +158,8 @@ fn convolutions() -> Vec<(Op, Vec<Operand>)> {
             pad_high: smallvec![2],
             dilation: smallvec![2],
             groups,
-            input: smallvec![9],
-            kernel: smallvec![3],
+            input: smallvec![Dim::new(9)],
+            kernel: smallvec![Dim::new(3)],
         };
         let (x, w, g) = (float(&[2, 4, 9]), float(&[6, 4 / groups, 3]), float(&[2, 6, 4]));
         for (role, args) in [
@@ -216,14 +217,27 @@ pub fn calls() -> Vec<Call> {
 impl Call {
     /// Builds the call in a graph: its operands, and whether it was taken.
     pub fn build(&self, graph: &Graph) -> (Vec<Arg>, bool) {
+        let args = self.args(graph);
+        let built = self.emit(graph, &args);
+        (args, built.is_ok())
+    }
+
+    /// Builds the call in a graph, or says why not.
+    pub fn try_build(&self, graph: &Graph) -> Result<()> {
+        self.emit(graph, &self.args(graph))
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<Arg> {
         let operand = |operand: &Operand| match operand {
             Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
             Operand::Number(value) => Arg::Scalar(*value),
         };
-        let args: Vec<Arg> = self.operands.iter().map(operand).collect();
-        let call = Arguments { cx: graph, attributes: &self.attributes, operands: &args };
-        let built = graph.build(|| self.composite.call(&call));
-        (args, built.is_ok())
+        self.operands.iter().map(operand).collect()
+    }
+
+    fn emit(&self, graph: &Graph, args: &[Arg]) -> Result<()> {
+        let call = Arguments { cx: graph, attributes: &self.attributes, operands: args };
+        graph.build(|| self.composite.call(&call))
     }
 }
 

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use crate::array::Array;
 use crate::ops::emit::{Arg, Id};
+use crate::ops::number::Number;
 use crate::ops::op::{Op, Type};
 use crate::site::Site;
 
@@ -132,8 +133,8 @@ pub struct List {
     pub nodes: Vec<Node>,
     /// The results
     pub outputs: Vec<Id>,
-    /// How many numeric inputs there are
-    pub numbers: u32,
+    /// The numbers, of which some are given and the others come of them and of sizes
+    pub numbers: Vec<Number>,
     /// Names given to nodes, for people
     pub names: FxHashMap<Id, Arc<str>>,
 }

@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::layout::Layout;
 use crate::memory::Buffer;
 use crate::ops::emit::{Arg, Id};
+use crate::ops::number::{Calculation, Number};
 use crate::ops::op::Type;
 use crate::scalar::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use crate::shape::{Dim, Shape};
@@ -152,7 +153,53 @@ pub fn ty(ty: &Type) -> String {
 
 /// The size of a text.
 pub fn read_dim(text: &str) -> Option<Dim> {
-    digits(text).map(Dim::new)
+    digits(text).map(Dim::new).or_else(|| Dim::parse(text).filter(|_| !text.starts_with('-')))
+}
+
+/// An int among attributes: a number, or the size that it is the code of.
+pub fn int(n: i64) -> String {
+    match Dim::from_i64(n) {
+        dim if dim.known().is_none() => dim.to_string(),
+        _ => n.to_string(),
+    }
+}
+
+/// The int of a text.
+pub fn read_int(text: &str) -> Option<i64> {
+    text.parse().ok().or_else(|| read_dim(text).map(Dim::to_i64))
+}
+
+/// The numbers of a list: how many are given, or what each is.
+pub fn numbers(table: &[Number]) -> String {
+    if table.iter().all(|number| matches!(number, Number::Input)) {
+        return table.len().to_string();
+    }
+    let entry = |number: &Number| match *number {
+        Number::Input => "input".into(),
+        Number::Size(dim) => format!("size({dim})"),
+        Number::Calculated(how, [a, b]) => {
+            format!("{}({}, {})", how.name(), operand(Arg::Scalar(a)), operand(Arg::Scalar(b)))
+        }
+    };
+    table.iter().map(entry).collect::<Vec<String>>().join(", ")
+}
+
+/// An entry of the numbers of a list, of which there are `earlier` before it.
+pub fn read_number(text: &str, earlier: u32) -> Option<Number> {
+    if text == "input" {
+        return Some(Number::Input);
+    }
+    let (name, inside) = text.strip_suffix(')')?.split_once('(')?;
+    if name == "size" {
+        return read_dim(inside).map(Number::Size);
+    }
+    let how = Calculation::ALL.into_iter().find(|how| how.name() == name)?;
+    let (a, b) = inside.split_once(',')?;
+    let scalar = |text: &str| match read_operand(text.trim(), earlier)? {
+        Arg::Scalar(value) => Some(value),
+        Arg::Node(_) => None,
+    };
+    Some(Number::Calculated(how, [scalar(a)?, scalar(b)?]))
 }
 
 /// The elements in C order, little end first.

@@ -14,8 +14,10 @@
 pub(crate) mod cases;
 mod list;
 mod literal;
+pub mod numbers;
 pub mod parse;
 pub mod print;
+mod resize;
 mod same;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -30,14 +32,16 @@ use smallvec::SmallVec;
 
 pub use list::{Args, Effect, Flow, FlowKind, Kind, List, Node};
 pub use parse::parse;
+pub use resize::resize;
 
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::ops::declare::Composite;
 use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch};
+use crate::ops::number::Number;
 use crate::ops::op::{Op, OperandType, Type};
-use crate::shape::Shape;
+use crate::shape::{Dim, Shape};
 use crate::site::Site;
 
 /// A list that grows.
@@ -59,9 +63,14 @@ pub fn number_of(value: Scalar) -> Option<u32> {
     (above <= u64::from(u32::MAX)).then_some(above as u32)
 }
 
-/// The operand that stands for a numeric input.
+/// The operand that stands for a number of the table.
 pub fn numeric_input(i: u32) -> Arg {
-    Arg::Scalar(Scalar::Float(f64::from_bits(NUMBER + u64::from(i))))
+    Arg::Scalar(numbered(i))
+}
+
+/// The scalar that stands for a number of the table.
+fn numbered(i: u32) -> Scalar {
+    Scalar::Float(f64::from_bits(NUMBER + u64::from(i)))
 }
 
 impl Graph {
@@ -78,7 +87,7 @@ impl Graph {
     /// An empty graph with the numeric inputs of another.
     pub fn with_numbers_of(other: &Graph) -> Graph {
         let graph = Graph::new();
-        graph.list.borrow_mut().numbers = other.numbers();
+        graph.list.borrow_mut().numbers = other.list().numbers.clone();
         graph
     }
 
@@ -143,10 +152,7 @@ impl Graph {
 
     /// Adds a numeric input.
     pub fn number(&self) -> Arg {
-        let mut list = self.list.borrow_mut();
-        let i = list.numbers;
-        list.numbers += 1;
-        numeric_input(i)
+        Arg::Scalar(self.define(Number::Input))
     }
 
     /// Names a value as the next result.
@@ -184,9 +190,9 @@ impl Graph {
         self.len() == 0
     }
 
-    /// How many numeric inputs there are.
+    /// How many numbers there are.
     pub fn numbers(&self) -> u32 {
-        self.list.borrow().numbers
+        self.list.borrow().numbers.len() as u32
     }
 
     /// The numeric inputs that formulas looked at.
@@ -241,9 +247,21 @@ impl Emit for Graph {
         self.keeps_calls
     }
 
-    fn looks_at(&self, value: Scalar) {
-        if let Some(i) = number_of(value) {
-            self.looked.borrow_mut().push(i);
+    fn number(&self, number: Number) -> Scalar {
+        self.define(number)
+    }
+
+    fn size_behind(&self, value: Scalar) -> Option<Dim> {
+        match self.list.borrow().numbers.get(number_of(value)? as usize) {
+            Some(Number::Size(dim)) => Some(*dim),
+            _ => None,
+        }
+    }
+
+    fn looks_at(&self, value: Scalar) -> Scalar {
+        match number_of(value) {
+            Some(i) => self.look(i),
+            None => value,
         }
     }
 }

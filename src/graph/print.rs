@@ -59,8 +59,9 @@ struct Printer<'a> {
 
 impl Printer<'_> {
     fn list(&mut self, list: &List, indent: usize) {
-        if list.numbers > 0 {
-            let _ = writeln!(self.text, "{:indent$}numbers {}", "", list.numbers);
+        if !list.numbers.is_empty() {
+            let numbers = literal::numbers(&list.numbers);
+            let _ = writeln!(self.text, "{:indent$}numbers {numbers}", "");
         }
         for (i, node) in list.nodes.iter().enumerate() {
             let name = list.names.get(&Id(i as u32)).map(|name| format!(" {}", quoted(name)));
@@ -184,9 +185,12 @@ fn call_parts(call: &Call, node: &Node) -> Vec<String> {
                 continue;
             }
             Attr::Bool(b) => literal::scalar((*b).into()),
-            Attr::Int(n) => n.to_string(),
+            Attr::Int(n) => literal::int(*n),
             Attr::Float(x) => literal::float(*x),
-            Attr::Ints(list) => Tuple(list).to_string(),
+            Attr::Ints(list) => {
+                let items: Vec<String> = list.iter().map(|&n| literal::int(n)).collect();
+                Tuple(&items).to_string()
+            }
             Attr::DType(dtype) => dtype.to_string(),
             Attr::Text(text) => quoted(text),
         };

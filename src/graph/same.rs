@@ -1,7 +1,7 @@
 //! Equality of lists: nodes, types, operands, attributes, constants to the bit, names and results.
 //! Sites do not count.
 
-use super::literal::{Elements, elements, operand, scalar};
+use super::literal::{Elements, elements, numbers, operand, scalar};
 use super::print::summary;
 use super::{Flow, Kind, List, Node};
 use crate::array::Array;
@@ -17,7 +17,8 @@ impl List {
             differ(&format!("%{i}: names"), &names[0], &names[1])?;
         }
         differ("counts of nodes", &self.nodes.len(), &other.nodes.len())?;
-        differ("counts of numeric inputs", &self.numbers, &other.numbers)?;
+        let [mine, others] = [self, other].map(|list| numbers(&list.numbers));
+        differ("numbers", &mine, &others)?;
         differ("results", &self.outputs, &other.outputs)
     }
 }

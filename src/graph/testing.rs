@@ -211,7 +211,7 @@ fn run_scan(
 /// Element `i` of the leading axis.
 pub fn element(x: &Array, i: usize) -> Result<Array> {
     let mut at = whole(x.shape());
-    at[0] = SliceAxis { start: i, step: 1, size: Dim::ONE };
+    at[0] = SliceAxis { start: i.into(), step: 1, size: Dim::ONE };
     let part = cpu::execute(&Op::Slice(at), &[cpu::Operand::Array(x)])?;
     let rest = Shape::from_dims(&x.shape().dims()[1..]);
     cpu::execute(&Op::Reshape(rest), &[cpu::Operand::Array(&part)])

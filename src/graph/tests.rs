@@ -103,7 +103,8 @@ fn verify_checks_slices_and_products() {
     use crate::ops::op::SliceAxis;
     let graph = Graph::new();
     let x = Expr::new(&graph, Arg::Node(graph.input(ty(&[4, 3]))));
-    let axis = |start, step, n: usize| SliceAxis { start, step, size: Dim::new(n) };
+    let axis =
+        |start: usize, step, n: usize| SliceAxis { start: start.into(), step, size: Dim::new(n) };
     let _ = x.emit(Op::Slice([axis(3, -1, 4), axis(0, 2, 2)].into()));
     graph.verify().unwrap();
     for outside in [axis(1, 1, 4), axis(2, -1, 4), axis(0, 2, 3)] {

@@ -217,15 +217,14 @@ fn check_axes(op: &Op, args: &[OperandType<'_>]) -> Result<()> {
         Op::Windows(spec) => spec.size.len() <= rank(0),
         Op::Fold(spec, sizes) => spec.size.len() == sizes.len() && 2 * sizes.len() <= rank(0),
         Op::Slice(at) | Op::Update(at) => shape(0).is_some_and(|shape| {
-            at.len() == shape.rank()
-                && at.iter().zip(shape.dims()).all(|(a, &d)| a.size == 0 || a.last() < d.value())
+            at.len() == shape.rank() && at.iter().zip(shape.dims()).all(|(a, &d)| a.fits(d))
         }),
         Op::Embed(to, at) => {
             at.len() == to.rank()
                 && shape(0)
                     .is_some_and(|x| x.dims().iter().zip(at.iter()).all(|(d, a)| *d == a.size))
                 && rank(0) == at.len()
-                && at.iter().zip(to.dims()).all(|(a, &d)| a.size == 0 || a.last() < d.value())
+                && at.iter().zip(to.dims()).all(|(a, &d)| a.fits(d))
         }
         Op::Map(_)
         | Op::Call(_)

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::shape::Axes;
+use crate::shape::{Axes, Dims};
 
 /// One number per spatial axis.
 pub type PerAxis = SmallVec<[usize; 3]>;
@@ -97,9 +97,9 @@ pub struct ConvSpec {
     /// Channel groups
     pub groups: usize,
     /// Spatial sizes of `x` (needed by [`ConvRole::Input`])
-    pub input: PerAxis,
+    pub input: Dims,
     /// Spatial sizes of `w` (needed by [`ConvRole::Weight`])
-    pub kernel: PerAxis,
+    pub kernel: Dims,
 }
 
 /// Sliding windows over the trailing `size.len()` axes: axis `n` becomes

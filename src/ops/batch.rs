@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use super::attributes::*;
 use super::declare::{Arguments, Composite};
 use super::emit::{Arg, Emit, Expr, Id, OrThrow, throw};
+use super::number::Number;
 use super::op::{Op, OperandType, SliceAxis, Type};
 use crate::dtype::{DType, Scalar};
 use crate::error;
@@ -140,8 +141,16 @@ impl Emit for Batching<'_> {
         false
     }
 
-    fn looks_at(&self, value: Scalar) {
-        self.below.looks_at(value);
+    fn number(&self, number: Number) -> Scalar {
+        self.below.number(number)
+    }
+
+    fn size_behind(&self, value: Scalar) -> Option<Dim> {
+        self.below.size_behind(value)
+    }
+
+    fn looks_at(&self, value: Scalar) -> Scalar {
+        self.below.looks_at(value)
     }
 }
 
@@ -157,8 +166,7 @@ fn shift(axes: &[usize]) -> Axes {
 
 /// A slice that takes all examples.
 fn shift_slice(size: Dim, at: &[SliceAxis]) -> Box<[SliceAxis]> {
-    let all = SliceAxis { start: 0, step: 1, size };
-    std::iter::once(all).chain(at.iter().copied()).collect()
+    std::iter::once(SliceAxis::all(size)).chain(at.iter().copied()).collect()
 }
 
 impl<'e> Batched<'e> {

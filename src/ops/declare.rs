@@ -14,7 +14,7 @@ use super::op::{self, Op};
 use super::rule::Rule;
 use crate::dtype::{Class, DType, Scalar};
 use crate::error;
-use crate::shape::Axes as AxisList;
+use crate::shape::{Axes as AxisList, Dim};
 
 /// Which classes of dtypes an operand may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +149,25 @@ impl Attr {
             Attr::Operand => 1,
             Attr::Operands(n) => *n as usize,
             _ => 0,
+        }
+    }
+
+    /// The same with every size that is an expression replaced: ints hold its code.
+    pub fn map_dims(&self, f: &mut impl FnMut(Dim) -> Dim) -> Attr {
+        let mut replaced = |n: i64| match Dim::from_i64(n) {
+            dim if dim.known().is_none() => f(dim).to_i64(),
+            _ => n,
+        };
+        match self {
+            Attr::Int(n) => Attr::Int(replaced(*n)),
+            Attr::Ints(list) => Attr::Ints(list.iter().map(|&n| replaced(n)).collect()),
+            Attr::None
+            | Attr::Bool(_)
+            | Attr::Float(_)
+            | Attr::DType(_)
+            | Attr::Text(_)
+            | Attr::Operands(_)
+            | Attr::Operand => self.clone(),
         }
     }
 

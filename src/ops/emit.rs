@@ -12,6 +12,7 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::declare::Composite;
+use super::number::Number;
 use super::op::{Op, Type};
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Result};
@@ -42,8 +43,19 @@ pub trait Emit {
     }
     /// Whether a composite with a gradient or kernel of its own stays one node here.
     fn keeps(&self, composite: &'static Composite) -> bool;
+    /// A number, as soon as it is known.
+    fn number(&self, number: Number) -> Scalar {
+        number.now()
+    }
+    /// The size that a number of this emission is.
+    fn size_behind(&self, _: Scalar) -> Option<Dim> {
+        None
+    }
     /// A formula looks at a number instead of passing it on: what it emits may depend on it.
-    fn looks_at(&self, _: Scalar) {}
+    /// Gives the number to go on with.
+    fn looks_at(&self, value: Scalar) -> Scalar {
+        value
+    }
 }
 
 /// Leaves the running formula with an error.
@@ -113,10 +125,7 @@ impl<'e> Expr<'e> {
     /// The number, if this is one, for formulas that depend on its value.
     pub fn as_scalar(self) -> Option<Scalar> {
         match self.arg {
-            Arg::Scalar(value) => {
-                self.cx.looks_at(value);
-                Some(value)
-            }
+            Arg::Scalar(value) => Some(self.cx.looks_at(value)),
             Arg::Node(_) => None,
         }
     }
@@ -190,7 +199,7 @@ impl<'e> Expr<'e> {
 
     /// Another shape with the same elements in C order.
     pub fn reshape(self, shape: Shape) -> Expr<'e> {
-        if self.shape() == shape { self.tensor() } else { self.emit(Op::Reshape(shape)) }
+        if self.shape().same(&shape) { self.tensor() } else { self.emit(Op::Reshape(shape)) }
     }
 
     /// Axes in another order.
@@ -209,7 +218,7 @@ impl<'e> Expr<'e> {
 
     /// Repeated to a shape.
     pub fn broadcast(self, shape: Shape) -> Expr<'e> {
-        if self.shape() == shape { self.tensor() } else { self.emit(Op::Broadcast(shape)) }
+        if self.shape().same(&shape) { self.tensor() } else { self.emit(Op::Broadcast(shape)) }
     }
 
     /// A new axis of size 1 before axis `at`.

@@ -14,7 +14,7 @@ use super::declare::{Attr, Composite, Param};
 use super::elementwise::{Elementwise, ResultRule};
 use crate::dtype::{Class, DType, Scalar};
 use crate::error::{self, Result};
-use crate::shape::{Axes, Dim, Shape};
+use crate::shape::{Axes, Dim, Dims, Shape, hint};
 
 /// Dtype and shape of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -30,13 +30,18 @@ impl Type {
     pub fn new(dtype: DType, shape: Shape) -> Type {
         Type { dtype, shape }
     }
+
+    /// The same with every size replaced.
+    pub fn map_dims(&self, f: impl FnMut(Dim) -> Dim) -> Type {
+        Type::new(self.dtype, self.shape.map(f))
+    }
 }
 
 /// The elements of one axis that a slice takes: `size` of them, from `start`, `step` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SliceAxis {
     /// Index of the first element
-    pub start: usize,
+    pub start: Dim,
     /// Distance between elements; negative runs backwards
     pub step: isize,
     /// How many
@@ -44,10 +49,28 @@ pub struct SliceAxis {
 }
 
 impl SliceAxis {
-    /// The largest index taken; of no elements it means nothing.
-    pub fn last(&self) -> usize {
-        let steps = self.size.value().saturating_sub(1) as isize;
-        self.start.max(self.start.wrapping_add_signed(steps * self.step))
+    /// Whether it stays inside an axis of this size, as far as that is known without asking.
+    pub fn fits(&self, axis: Dim) -> bool {
+        let (Some(start), Some(size), Some(axis)) = (hint(self.start), hint(self.size), hint(axis))
+        else {
+            return true;
+        };
+        let reach = size.saturating_sub(1) as isize * self.step;
+        size == 0 || (start < axis && start.checked_add_signed(reach).is_some_and(|i| i < axis))
+    }
+
+    /// A whole axis.
+    pub fn all(size: Dim) -> SliceAxis {
+        SliceAxis { start: Dim::new(0), step: 1, size }
+    }
+
+    /// Whether it certainly is a whole axis of this size.
+    pub fn is_whole(&self, size: Dim) -> bool {
+        self.start.same(Dim::new(0)) && self.step == 1 && self.size.same(size)
+    }
+
+    fn map_dims(&self, f: &mut impl FnMut(Dim) -> Dim) -> SliceAxis {
+        SliceAxis { start: f(self.start), step: self.step, size: f(self.size) }
     }
 }
 
@@ -93,7 +116,7 @@ pub enum Op {
     /// Sliding windows, appended as trailing axes
     Windows(Box<WindowSpec>),
     /// The transpose of `Windows`: adds windows into an array with these trailing sizes
-    Fold(Box<WindowSpec>, PerAxis),
+    Fold(Box<WindowSpec>, Dims),
     /// Sorted values along an axis; NaN last
     #[allow(missing_docs)]
     Sort { axis: usize, descending: bool },
@@ -221,14 +244,9 @@ impl Op {
             Op::Reshape(shape) => {
                 let (dtype, from) = first()?;
                 shape.check(name)?;
-                if from.count() != shape.count() {
-                    return Err(error::reshape_count(
-                        name,
-                        from,
-                        from.count(),
-                        shape,
-                        shape.count(),
-                    ));
+                let (count, want) = (from.elements(), shape.elements());
+                if count != want {
+                    return Err(error::reshape_count(name, from, count, shape, want));
                 }
                 Type::new(dtype, shape.clone())
             }
@@ -286,8 +304,8 @@ impl Op {
             }
             Op::Reduce(kind, axes) => {
                 let (dtype, shape) = first()?;
-                let empty =
-                    axes.iter().any(|&i| shape[i] == 0) && shape.reduce(axes, false).count() > 0;
+                let empty = axes.iter().any(|&i| shape[i] == 0)
+                    && shape.reduce(axes, false).elements() != 0;
                 if empty && matches!(kind, Reduction::Max | Reduction::Min) {
                     return Err(error::empty_reduction(name, shape));
                 }
@@ -296,7 +314,7 @@ impl Op {
             Op::ArgReduce(_, axis) => {
                 let (_, shape) = first()?;
                 let out = shape.reduce(&[*axis], false);
-                if shape[*axis] == 0 && out.count() > 0 {
+                if shape[*axis] == 0 && out.elements() != 0 {
                     return Err(error::empty_reduction(name, shape));
                 }
                 Type::new(DType::I64, out)
@@ -339,8 +357,8 @@ impl Op {
             Op::Fold(spec, sizes) => {
                 let (dtype, shape) = first()?;
                 let lead = shape.rank() - 2 * spec.size.len();
-                let sizes = sizes.iter().map(|&n| Dim::new(n));
-                Type::new(dtype, shape.dims()[..lead].iter().copied().chain(sizes).collect())
+                let lead = shape.dims()[..lead].iter();
+                Type::new(dtype, lead.chain(sizes).copied().collect())
             }
             Op::Fill(ty) | Op::Iota(ty, _) | Op::RandomBits(ty) => {
                 ty.shape.check(name)?;
@@ -352,6 +370,49 @@ impl Op {
     /// The result's type of an elementwise op, without making an `Op`.
     pub fn infer_map(def: &Elementwise, args: &[OperandType<'_>]) -> Result<Type> {
         def.infer(args)
+    }
+
+    /// The same with every size replaced, those in attributes of calls included.
+    pub fn map_dims(&self, mut f: impl FnMut(Dim) -> Dim) -> Op {
+        let f = &mut f;
+        let slices = |at: &[SliceAxis], f: &mut _| at.iter().map(|a| a.map_dims(f)).collect();
+        match self {
+            Op::Map(def) => Op::Map(def),
+            Op::Call(call) => {
+                let attributes = call.attributes.iter().map(|attr| attr.map_dims(&mut *f));
+                Op::Call(Call { composite: call.composite, attributes: attributes.collect() })
+            }
+            Op::Reshape(shape) => Op::Reshape(shape.map(f)),
+            Op::Broadcast(shape) => Op::Broadcast(shape.map(f)),
+            Op::Slice(at) => Op::Slice(slices(at, f)),
+            Op::Embed(shape, at) => Op::Embed(shape.map(&mut *f), slices(at, f)),
+            Op::Update(at) => Op::Update(slices(at, f)),
+            Op::Conv(role, spec) => Op::Conv(
+                *role,
+                Box::new(ConvSpec {
+                    input: spec.input.iter().map(|&n| f(n)).collect(),
+                    kernel: spec.kernel.iter().map(|&n| f(n)).collect(),
+                    ..(**spec).clone()
+                }),
+            ),
+            Op::Fold(spec, sizes) => Op::Fold(spec.clone(), sizes.iter().map(|&n| f(n)).collect()),
+            Op::Fill(ty) => Op::Fill(ty.map_dims(f)),
+            Op::Iota(ty, axis) => Op::Iota(ty.map_dims(f), *axis),
+            Op::RandomBits(ty) => Op::RandomBits(ty.map_dims(f)),
+            Op::Cast(_)
+            | Op::Permute(_)
+            | Op::Concat(_)
+            | Op::Gather
+            | Op::Scatter(_)
+            | Op::Reduce(..)
+            | Op::ArgReduce(..)
+            | Op::Cumulate { .. }
+            | Op::Contract(_)
+            | Op::Windows(_)
+            | Op::Sort { .. }
+            | Op::ArgSort { .. }
+            | Op::TopK { .. } => self.clone(),
+        }
     }
 
     /// Whether a gradient can flow from the result to operand `i`.
@@ -545,12 +606,8 @@ fn infer_conv(
             });
             ([a.1[0], b.1[0]], positions.collect())
         }
-        ConvRole::Input => {
-            ([a.1[0], b.1[1] * groups], spec.input.iter().map(|&n| n.into()).collect())
-        }
-        ConvRole::Weight => {
-            ([b.1[1], a.1[1] / groups], spec.kernel.iter().map(|&n| n.into()).collect())
-        }
+        ConvRole::Input => ([a.1[0], b.1[1] * groups], spec.input.iter().copied().collect()),
+        ConvRole::Weight => ([b.1[1], a.1[1] / groups], spec.kernel.iter().copied().collect()),
     };
     let shape: Shape = channels.into_iter().chain(spatial).collect();
     shape.check("conv")?;

@@ -10,9 +10,12 @@ use smallvec::SmallVec;
 use super::attributes::{Cumulation, Reduction, ScatterMode};
 use super::declare::{Arguments, Composite};
 use super::emit::{Arg, Emit, Expr, Id, OrThrow, catch};
+use super::number::Number;
 use super::op::{Call, Op, OperandType, Type};
 use super::rule::{ElementRule, Rule};
+use crate::dtype::Scalar;
 use crate::error::{self, Result};
+use crate::shape::hint;
 
 /// Which values a rule reads: bit `i` for operand `i`, [`RESULT`] for the result.
 pub type Mask = u64;
@@ -73,6 +76,14 @@ impl Emit for Probe {
 
     fn keeps(&self, _: &'static Composite) -> bool {
         false
+    }
+
+    fn number(&self, number: Number) -> Scalar {
+        // Types do not depend on it, so nothing is asked.
+        match number {
+            Number::Size(dim) => Scalar::Float(hint(dim).unwrap_or(1) as f64),
+            other => other.now(),
+        }
     }
 }
 

@@ -34,11 +34,13 @@ impl<'e> Expr<'e> {
 
     /// Sums away what broadcasting a value of `shape` repeated.
     pub fn sum_to(self, shape: &Shape) -> Expr<'e> {
-        if self.shape() == *shape {
+        if self.shape().same(shape) {
             return self;
         }
         let axes = shape.repeated_axes(&self.shape());
-        self.reduce(Reduction::Sum, &axes).reshape(shape.clone())
+        let sum = self.reduce(Reduction::Sum, &axes);
+        // What must be of one size may come as two expressions.
+        if sum.shape() == *shape { sum } else { sum.reshape(shape.clone()) }
     }
 
     /// A running reduction.
@@ -49,15 +51,17 @@ impl<'e> Expr<'e> {
     /// Strided parts of every axis; nothing where that is everything.
     pub fn slice(self, at: Box<[SliceAxis]>) -> Expr<'e> {
         let shape = self.shape();
-        let whole =
-            at.iter().zip(shape.dims()).all(|(a, d)| a.start == 0 && a.step == 1 && a.size == *d);
-        if whole { self } else { self.emit(Op::Slice(at)) }
+        if at.iter().zip(shape.dims()).all(|(a, d)| a.is_whole(*d)) {
+            self
+        } else {
+            self.emit(Op::Slice(at))
+        }
     }
 
     /// `size` elements from `start` along one axis.
-    pub fn narrow(self, axis: usize, start: usize, size: Dim) -> Expr<'e> {
+    pub fn narrow(self, axis: usize, start: impl Into<Dim>, size: Dim) -> Expr<'e> {
         let mut at = whole(&self.shape());
-        at[axis] = SliceAxis { start, step: 1, size };
+        at[axis] = SliceAxis { start: start.into(), step: 1, size };
         self.slice(at)
     }
 
@@ -127,5 +131,5 @@ impl<'e> Expr<'e> {
 
 /// The slice that takes everything.
 pub fn whole(shape: &Shape) -> Box<[SliceAxis]> {
-    shape.dims().iter().map(|&size| SliceAxis { start: 0, step: 1, size }).collect()
+    shape.dims().iter().map(|&size| SliceAxis::all(size)).collect()
 }

@@ -42,7 +42,7 @@ impl Op {
             Op::Concat(axis) => {
                 let before = rule.args[..wrt].iter().map(|part| part.size(*axis));
                 let start = before.fold(Dim::new(0), |sum, n| sum + n);
-                g.narrow(*axis, start.value(), rule.args[wrt].size(*axis))
+                g.narrow(*axis, start, rule.args[wrt].size(*axis))
             }
             Op::Gather => g.zeros_of(x).scatter(ScatterMode::Add, g, &rule.args[1..]),
             Op::Scatter(mode) => return Some(scatter_vjp(*mode, rule, wrt)),
@@ -76,8 +76,8 @@ impl Op {
             }
             Op::Windows(spec) => {
                 let shape = x.shape();
-                let sizes = shape.dims()[x.rank() - spec.size.len()..].iter().map(|d| d.value());
-                g.emit(Op::Fold(spec.clone(), sizes.collect()))
+                let sizes = &shape.dims()[x.rank() - spec.size.len()..];
+                g.emit(Op::Fold(spec.clone(), sizes.iter().copied().collect()))
             }
             Op::Fold(spec, _) => g.emit(Op::Windows(spec.clone())),
             Op::Sort { axis, descending } => {
@@ -114,7 +114,7 @@ fn scatter_vjp<'e>(mode: ScatterMode, rule: &Rule<'_, 'e>, wrt: usize) -> Expr<'
             let written = g.gather(indices);
             let lead = written.rank() - (base.rank() - indices.len());
             let numbers: Shape = written.shape().dims()[..lead].iter().copied().collect();
-            let count = Dim::new(numbers.count());
+            let count = numbers.elements();
             let ids = g.iota(DType::I64, Shape::from_dims(&[count]), 0).reshape(numbers.clone());
             let places: Shape = base.shape().dims()[..indices.len()].iter().copied().collect();
             let last =
@@ -172,7 +172,7 @@ fn running_extreme_vjp<'e>(
     let at = x.iota(DType::I64, x.shape(), axis);
     let (worst, kind) = match reverse {
         false => (x.scalar(0), Cumulation::Max),
-        true => (x.scalar(x.size(axis).value() as i64), Cumulation::Min),
+        true => (x.whole(x.size(axis)), Cumulation::Min),
     };
     let setter = x.equal(y).select(at, worst).cumulate(kind, axis, reverse);
     g.zeros_of(x).scatter(ScatterMode::Add, g, &setter.along(axis))

@@ -16,10 +16,12 @@ mod pipeline_tests;
 #[cfg(test)]
 mod random;
 mod rebuild;
+#[cfg(test)]
+mod round_trip;
 mod simplify;
 mod sink;
 #[cfg(test)]
-mod round_trip;
+mod symbolic;
 #[cfg(test)]
 mod tests;
 

@@ -245,7 +245,7 @@ fn map(graph: &Graph, x: Expr<'_>, ty: &Type, dice: &mut Dice) {
 }
 
 fn one() -> SliceAxis {
-    SliceAxis { start: 0, step: 1, size: Dim::ONE }
+    SliceAxis::all(Dim::ONE)
 }
 
 fn reshaped(shape: &Shape, dice: &mut Dice) -> Shape {
@@ -278,12 +278,12 @@ fn wider(shape: &Shape, dice: &mut Dice) -> Shape {
 
 fn part(shape: &Shape, dice: &mut Dice) -> Box<[SliceAxis]> {
     let mut axis = |n: usize| match (n, dice.below(3)) {
-        (0, _) => SliceAxis { start: 0, step: 1, size: Dim::new(0) },
-        (n, 0) => SliceAxis { start: 0, step: 1, size: Dim::new(n) },
-        (n, 1) => SliceAxis { start: n - 1, step: -1, size: Dim::new(n) },
+        (0, _) => SliceAxis::all(Dim::new(0)),
+        (n, 0) => SliceAxis::all(Dim::new(n)),
+        (n, 1) => SliceAxis { start: (n - 1).into(), step: -1, size: Dim::new(n) },
         (n, _) => {
             let size = 1 + dice.below(n);
-            SliceAxis { start: dice.below(n - size + 1), step: 1, size: Dim::new(size) }
+            SliceAxis { start: dice.below(n - size + 1).into(), step: 1, size: Dim::new(size) }
         }
     };
     shape.dims().iter().map(|d| axis(d.value())).collect()

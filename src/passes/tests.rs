@@ -38,8 +38,8 @@ fn graph_of(op: &Op, operands: &[Operand]) -> Graph {
 /// Example `i` of a batch.
 fn example(x: &Array, i: usize) -> Array {
     let whole = x.shape().dims()[1..].iter();
-    let rest = whole.map(|&size| crate::ops::op::SliceAxis { start: 0, step: 1, size });
-    let one = crate::ops::op::SliceAxis { start: i, step: 1, size: Dim::ONE };
+    let rest = whole.map(|&size| crate::ops::op::SliceAxis::all(size));
+    let one = crate::ops::op::SliceAxis { start: i.into(), step: 1, size: Dim::ONE };
     let at = std::iter::once(one).chain(rest).collect();
     let part = cpu::execute(&Op::Slice(at), &[cpu::Operand::Array(x)]).unwrap();
     let shape: Shape = x.shape().dims()[1..].iter().copied().collect();

@@ -11,11 +11,11 @@ use super::tensor::{self, TensorObject};
 use crate::array::Array;
 use crate::dtype::Scalar;
 use crate::engine::backward::{self, Options};
-use crate::engine::{call, config};
 use crate::engine::program::{Differentiable, Program, cut};
 use crate::engine::random;
 use crate::engine::tape::{self, First, History, Leaf, Value};
 use crate::engine::trace::{self, Capture, Role, Source};
+use crate::engine::{call, config};
 use crate::error;
 use crate::graph::List;
 use crate::ops::emit::Id;
@@ -330,9 +330,8 @@ impl<'a> Finish<'a> {
             }
             Ok(Cut { count, seeds, wrt, gradients, results: results.to_vec() })
         };
-        let is_freed = |found: &error::Result<Cut>| {
-            found.as_ref().is_err_and(|error| error.code() == "freed")
-        };
+        let is_freed =
+            |found: &error::Result<Cut>| found.as_ref().is_err_and(|error| error.code() == "freed");
         let mut found = work(&results);
         if is_freed(&found) {
             // A loss whose backward ran inside: its history is used up, as it is in eager code.
@@ -389,11 +388,7 @@ impl Executable {
 
 impl Executable {
     /// Why it does not fit these arguments and the state it depends on; None where it does.
-    pub fn mismatch(
-        &self,
-        py: Python<'_>,
-        args: &[Bound<'_, PyAny>],
-    ) -> PyResult<Option<String>> {
+    pub fn mismatch(&self, py: Python<'_>, args: &[Bound<'_, PyAny>]) -> PyResult<Option<String>> {
         for (i, input) in self.inputs.iter().enumerate() {
             let Some(object) = self.object(py, &input.place, args) else { continue };
             let wants = handle(&self.name, &object)?.with_own(Value::requires_grad);

@@ -224,10 +224,7 @@ impl Dispatcher {
 }
 
 impl<'py> Flat<'py> {
-    fn new(
-        args: &Bound<'py, PyTuple>,
-        kwargs: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Flat<'py>> {
+    fn new(args: &Bound<'py, PyTuple>, kwargs: Option<&Bound<'py, PyDict>>) -> PyResult<Flat<'py>> {
         let mut flat = Flat::default();
         flat.tokens.push(Token::Tuple(args.len()));
         let mut native = true;
@@ -363,10 +360,7 @@ impl Variant {
             leaves,
             recording: tape::recording(),
             guard,
-            names: names
-                .into_iter()
-                .map(|(home, key, value)| Name { home, key, value })
-                .collect(),
+            names: names.into_iter().map(|(home, key, value)| Name { home, key, value }).collect(),
             clock: AtomicU64::new(CLOCK.load(Ordering::Relaxed)),
             executable,
             rebuild,

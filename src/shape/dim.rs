@@ -1,6 +1,7 @@
 //! `Dim`: one size, a number or an expression.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ops::{Add, Div, Mul, Rem, Sub};
 use std::panic::resume_unwind;
 
@@ -13,7 +14,7 @@ use crate::error;
 /// Equal expressions have equal codes. `==` and `<` between an expression and anything else ask the
 /// [`Scope`](super::Scope) around; without one, an expression is equal to itself only. A hash is that
 /// of the code: look sizes up in tables outside of scopes, or by [`Dim::same`].
-#[derive(Clone, Copy, Hash)]
+#[derive(Clone, Copy)]
 pub struct Dim(u64);
 
 /// First code that is not a number.
@@ -196,6 +197,11 @@ impl PartialEq for Dim {
     }
 }
 impl Eq for Dim {}
+impl Hash for Dim {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
 impl PartialEq<usize> for Dim {
     #[inline]
     fn eq(&self, n: &usize) -> bool {

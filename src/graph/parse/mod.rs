@@ -17,6 +17,7 @@ use super::{Args, Effect, Flow, FlowKind, Graph, Kind, List, Node, unit};
 use crate::dtype::DType;
 use crate::error::{self, Error, Result};
 use crate::ops::emit::{Id, catch};
+use crate::ops::number::Number;
 use crate::ops::op::Type;
 use crate::shape::{MAX_RANK, Shape};
 use crate::site::Site;
@@ -111,13 +112,25 @@ impl Parser {
         match word {
             "return" => self.results(without_comment(rest)),
             "numbers" if self.top().list.nodes.is_empty() => {
-                let count = digits(without_comment(rest));
-                self.top().list.numbers =
-                    count.ok_or_else(|| self.wants("a count of numeric inputs", rest))?;
+                self.top().list.numbers = self.numbers(without_comment(rest))?;
                 Ok(())
             }
             _ => Err(self.wants("a node, return or a closing brace", line)),
         }
+    }
+
+    /// How many numbers are given, or what each number is.
+    fn numbers(&self, text: &str) -> Result<Vec<Number>> {
+        let wanted = || self.wants("a count of numeric inputs, or what each number is", text);
+        if let Some(count) = digits::<u16>(text) {
+            return Ok(vec![Number::Input; count.into()]);
+        }
+        let mut numbers: Vec<Number> = Vec::new();
+        for item in split(text).ok_or_else(wanted)? {
+            let number = literal::read_number(item, numbers.len() as u32);
+            numbers.push(number.ok_or_else(wanted)?);
+        }
+        Ok(numbers)
     }
 
     fn results(&mut self, text: &str) -> Result<()> {
@@ -183,7 +196,8 @@ impl Parser {
         if statement.id != next {
             return Err(self.wants(format!("%{next}"), &format!("%{}", statement.id)));
         }
-        let numbers = self.open[0].list.numbers.max(self.top().list.numbers);
+        let count = |open: &Open| open.list.numbers.len() as u32;
+        let numbers = count(&self.open[0]).max(count(self.top()));
         let mut given = Given::new(self, &statement, numbers)?;
         let kind = op::kind(&mut given)?;
         let args = given.finish()?;

@@ -5,7 +5,9 @@ use std::sync::{Arc, LazyLock};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::super::literal::{digits, read_array, read_dim, read_float, read_operand, read_quoted};
+use super::super::literal::{
+    digits, read_array, read_dim, read_float, read_int, read_operand, read_quoted,
+};
 use super::{Args, Effect, FlowKind, Kind, Parser, Statement, split, unit};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -14,7 +16,7 @@ use crate::ops::declare::{Attr, Composite, Param, ParamKind};
 use crate::ops::elementwise::Elementwise;
 use crate::ops::op::{Call, Op, SliceAxis, Type};
 use crate::ops::{composite, elementwise};
-use crate::shape::{Dim, Shape};
+use crate::shape::{Dim, Dims, Shape};
 
 /// What a line's node is.
 pub enum Read {
@@ -132,7 +134,7 @@ impl<'p, 't> Given<'p, 't> {
     }
 
     fn slices(&mut self) -> Result<Box<[SliceAxis]>> {
-        let start: Vec<usize> = self.counts("start")?;
+        let start: Vec<Dim> = self.read("start", |text| tuple(text, read_dim))?;
         let size: Vec<Dim> = self.read("size", |text| tuple(text, read_dim))?;
         let steps = |text: &str| tuple(text, |step| step.parse().ok());
         let step: Vec<isize> = match self.named.iter().any(|(name, _)| *name == "step") {
@@ -321,9 +323,9 @@ fn structural(given: &mut Given<'_, '_>) -> Result<Op> {
 }
 
 /// The last sizes of a shape.
-fn trailing(shape: &Shape, count: usize) -> Option<PerAxis> {
+fn trailing(shape: &Shape, count: usize) -> Option<Dims> {
     let first = shape.rank().checked_sub(count)?;
-    shape.dims()[first..].iter().map(|size| size.known()).collect()
+    Some(shape.dims()[first..].iter().copied().collect())
 }
 
 fn contraction(given: &mut Given<'_, '_>) -> Result<Box<Contraction>> {
@@ -342,8 +344,8 @@ fn convolution(given: &mut Given<'_, '_>) -> Result<Box<ConvSpec>> {
         pad_high: given.counts("pad_high")?,
         dilation: given.counts("dilation")?,
         groups: given.number("groups")?,
-        input: given.counts("input")?,
-        kernel: given.counts("kernel")?,
+        input: given.read("input", |text| tuple(text, read_dim))?,
+        kernel: given.read("kernel", |text| tuple(text, read_dim))?,
     }))
 }
 
@@ -388,13 +390,15 @@ fn attribute(text: &str) -> Option<Attr> {
         return read_quoted(text).map(|text| Attr::Text(text.into()));
     }
     if text.starts_with('(') {
-        let list: SmallVec<[i64; 6]> = tuple(text, |item| item.parse().ok())?;
+        let list: SmallVec<[i64; 6]> = tuple(text, read_int)?;
         return Some(Attr::Ints(list));
     }
     if let Some(dtype) = DType::from_name(text) {
         return Some(Attr::DType(dtype));
     }
-    text.parse().ok().map(Attr::Int).or_else(|| read_float(text).map(Attr::Float))
+    let int = text.parse().ok().map(Attr::Int);
+    let number = int.or_else(|| read_float(text).map(Attr::Float));
+    number.or_else(|| read_int(text).map(Attr::Int))
 }
 
 /// Whether the body of a composite can read an attribute as a parameter of this kind.

@@ -196,7 +196,7 @@ fn the_first_difference_is_named() {
     let what = change("constant(False)", "constant(True)");
     assert_eq!(what, "%6: body 0 of while_loop: %1: constant(False) and constant(True)");
     assert!(change("print(", "check(").starts_with("%11: print("));
-    assert!(change("numbers 1", "numbers 2").contains("numeric inputs differ: 1 and 2"));
+    assert!(change("numbers 1", "numbers 2").contains("numbers differ: \"1\" and \"2\""));
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Tensors made from sizes and numbers.
 
-use super::{count_of, number, shape_of};
+use super::{number, shape_of, size_of};
 use crate::dtype::{Class, DType, Scalar};
 use crate::error;
 use crate::ops::attributes::ScatterMode;
-use crate::ops::emit::{Emit, Expr, throw};
+use crate::ops::emit::{Arg, Emit, Expr, throw};
+use crate::ops::number::Calculation;
 use crate::shape::{Dim, Shape};
 
 composite! {
@@ -106,11 +107,14 @@ composite! {
         start: Number, stop: MaybeNumber = None, step: Number = 1;
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
     ) -> One |cx| {
-        let (start, stop) = match stop {
-            Some(stop) => (static_number(start, "arange"), static_number(stop, "arange")),
-            None => (Scalar::Int(0), static_number(start, "arange")),
-        };
-        counted(cx, start, stop, static_number(step, "arange"), dtype)
+        let bounds = stop.map_or((number(cx, 0), start), |stop| (start, stop));
+        counted_by_size(bounds, step, dtype).unwrap_or_else(|| {
+            let (start, stop) = match stop {
+                Some(stop) => (static_number(start, "arange"), static_number(stop, "arange")),
+                None => (Scalar::Int(0), static_number(start, "arange")),
+            };
+            counted(cx, start, stop, static_number(step, "arange"), dtype)
+        })
     }
 
     /// `num` numbers from `start` to `stop` in equal steps.
@@ -126,14 +130,16 @@ composite! {
         endpoint: Bool = True,
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
     ) -> One |cx| {
-        let n = count_of(num, 0, "num", "linspace");
+        let n = size_of(num, 0, "num", "linspace");
         let first = static_number(start, "linspace").as_f64();
         let last = static_number(stop, "linspace").as_f64();
-        let steps = if endpoint { n.max(2) - 1 } else { n.max(1) };
+        let steps = if endpoint { n.max(Dim::new(2)) - Dim::ONE } else { n.max(Dim::ONE) };
+        let steps = number(cx, 0).count(steps);
+        let step = steps.scalar(last - first).calculate(Calculation::Div, steps);
         let i = number(cx, 0).iota(DType::F64, shape_of(&[num], "linspace"), 0);
-        let y = i * ((last - first) / steps as f64) + first;
-        let ends = endpoint && n > 1;
-        let y = if ends { i.equal(i.scalar(steps as f64)).select(i.scalar(last), y) } else { y };
+        let y = i * step + first;
+        let ends = endpoint && n > Dim::ONE;
+        let y = if ends { i.equal(steps).select(i.scalar(last), y) } else { y };
         y.cast(dtype.unwrap_or(DType::F32))
     }
 
@@ -189,11 +195,11 @@ composite! {
     /// >>> wg.one_hot(wg.tensor([0, 2]), 3).tolist()
     /// [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
     top function one_hot(x: IntTensor, classes: Int; dtype: MaybeDtype = None) -> One {
-        let n = count_of(classes, 0, "classes", "one_hot");
+        let n = size_of(classes, 0, "classes", "one_hot");
         let last = x.rank();
         let index = x.cast(DType::I64).unsqueeze(last);
         let mut shape = x.shape();
-        shape.dims_mut().push(Dim::new(n));
+        shape.dims_mut().push(n);
         let dtype = dtype.unwrap_or(DType::F32);
         let one = x.scalar(true).full(dtype, Shape::scalar());
         x.scalar(false).full(dtype, shape).scatter(ScatterMode::Set, one, &index.along(last))
@@ -213,6 +219,36 @@ fn filled<'e>(value: Expr<'e>, dtype: DType, shape: Shape, op: &str) -> Expr<'e>
 fn static_number(x: Expr<'_>, op: &str) -> Scalar {
     let tensor = || error::bad_type(op, "expected a Python number", "got a tensor");
     x.as_scalar().unwrap_or_else(|| throw(tensor()))
+}
+
+/// The size that a number is.
+fn size_behind(x: Expr<'_>) -> Option<Dim> {
+    match x.arg() {
+        Arg::Scalar(value) => x.cx().size_behind(value),
+        Arg::Node(_) => None,
+    }
+}
+
+/// Whole numbers between bounds that are sizes of a graph, upwards; `None` where they are not.
+fn counted_by_size<'e>(
+    (start, stop): (Expr<'e>, Expr<'e>),
+    step: Expr<'e>,
+    dtype: Option<DType>,
+) -> Option<Expr<'e>> {
+    size_behind(start).or_else(|| size_behind(stop))?;
+    let size = |x: Expr<'e>| match (size_behind(x), x.arg()) {
+        (None, Arg::Scalar(Scalar::Int(n))) => usize::try_from(n).ok().map(Dim::new),
+        (found, _) => found,
+    };
+    let (a, b, s) = (size(start)?, size(stop)?, size(step).filter(|s| *s != 0)?);
+    let n = if a <= b { (b - a).div_ceil(s) } else { Dim::new(0) };
+    let (shape, dtype) = (Shape::from_dims(&[n]), dtype.unwrap_or(DType::I64));
+    if a.same(Dim::new(0)) && s.same(Dim::ONE) {
+        return Some(start.iota(dtype, shape, 0));
+    }
+    let exact = if dtype.is_float() { DType::F64 } else { DType::I64 };
+    let part = |d: Dim| if dtype.is_float() { start.count(d) } else { start.whole(d) };
+    Some((start.iota(exact, shape, 0) * part(s) + part(a)).cast(dtype))
 }
 
 fn counted<'e>(

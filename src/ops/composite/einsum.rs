@@ -170,8 +170,10 @@ fn check_sizes(text: &str, operands: &[Expr<'_>], all: &[Vec<Label>]) {
             let spread = matches!(label, Label::Rest(_));
             match seen.iter_mut().find(|(other, _)| *other == label) {
                 None => seen.push((label, size)),
-                Some((_, known)) if *known == size || (spread && size == 1) => {}
-                Some((_, known)) if spread && *known == 1 => *known = size,
+                Some((_, known)) if spread && known.joint(size).is_some() => {
+                    *known = known.joint(size).unwrap_or(size);
+                }
+                Some((_, known)) if !spread && *known == size => {}
                 Some((_, known)) => {
                     let shapes: Vec<String> =
                         operands.iter().map(|x| x.shape().to_string()).collect();
@@ -191,11 +193,12 @@ fn terms<'e>(operands: &[Expr<'e>], all: Vec<Vec<Label>>) -> Vec<Term<'e>> {
             let place = own.iter().position(|other| *other == label);
             place.map(|i| x.size(i))
         });
-        sizes.into_iter().any(|n| n != 1)
+        sizes.into_iter().any(|n| !n.same(Dim::ONE))
     };
     let term = |(x, own): (&Expr<'e>, &Vec<Label>)| {
-        let repeats =
-            |i: usize| matches!(own[i], Label::Rest(_)) && x.size(i) == 1 && grows(own[i]);
+        let repeats = |i: usize| {
+            matches!(own[i], Label::Rest(_)) && x.size(i).same(Dim::ONE) && grows(own[i])
+        };
         let drop: Axes = (0..own.len()).filter(|&i| repeats(i)).collect();
         let kept = (0..own.len()).filter(|i| !drop.contains(i)).map(|i| own[i]).collect();
         Term { x: x.reshape(x.shape().reduce(&drop, false)), labels: kept }.with_diagonals()

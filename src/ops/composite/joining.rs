@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::movement::flattened;
-use super::{count_of, promoted, shape_of};
+use super::{count_of, promoted, shape_of, size_of};
 use crate::dtype::{Class, Scalar};
 use crate::error;
 use crate::ops::declare::Whole;
@@ -61,7 +61,7 @@ composite! {
         let sizes = match sections {
             Whole::One(n) => equal_parts(x, count_of(n, 1, "sections", "split"), axis),
             Whole::Many(sizes) => {
-                sizes.iter().map(|&n| count_of(n, 0, "a size", "split")).collect()
+                sizes.iter().map(|&n| size_of(n, 0, "a size", "split")).collect()
             }
         };
         parts(x, &sizes, axis, "split")
@@ -72,10 +72,13 @@ composite! {
     /// They are of equal sizes but for the last, which may be smaller.
     top method chunk(x: Tensor, n: Int, axis: Int = 0) -> Many {
         let axis = x.axis(axis, "chunk");
-        let size = x.size(axis).value();
-        let each = size.div_ceil(count_of(n, 1, "n", "chunk")).max(1);
-        let starts = (0..size.max(1)).step_by(each);
-        let sizes: Vec<usize> = starts.map(|start| each.min(size - start)).collect();
+        let size = x.size(axis);
+        let each = size.div_ceil(Dim::new(count_of(n, 1, "n", "chunk")));
+        let (mut sizes, mut start) = (vec![each], each);
+        while start < size {
+            sizes.push(if start + each <= size { each } else { size - start });
+            start = start + each;
+        }
         parts(x, &sizes, axis, "chunk")
     }
 
@@ -103,7 +106,7 @@ composite! {
     /// >>> wg.repeat(wg.tensor([1, 2]), 2).tolist()
     /// [1, 1, 2, 2]
     top method repeat(x: Tensor, repeats: Int, axis: MaybeInt = None) -> One {
-        let n = Dim::new(count_of(repeats, 0, "repeats", "repeat"));
+        let n = size_of(repeats, 0, "repeats", "repeat");
         let (x, axis) = match axis {
             Some(axis) => (x, x.axis(axis, "repeat")),
             None => (flattened(x, 0, -1), 0),
@@ -157,27 +160,27 @@ composite! {
     }
 }
 
-fn equal_parts(x: Expr<'_>, n: usize, axis: usize) -> Vec<usize> {
-    let size = x.size(axis).value();
-    if !size.is_multiple_of(n) {
+fn equal_parts(x: Expr<'_>, n: usize, axis: usize) -> Vec<Dim> {
+    let size = x.size(axis);
+    if size % n.into() != 0 {
         let facts = format!("axis {axis} of {} has size {size}, for {n} parts", x.shape());
         throw(error::bad_shape("split", "there are no equal parts", facts));
     }
-    vec![size / n; n]
+    vec![size / n.into(); n]
 }
 
 /// Parts of these sizes, which make up the whole axis.
-fn parts<'e>(x: Expr<'e>, sizes: &[usize], axis: usize, op: &str) -> Vec<Expr<'e>> {
-    let total = sizes.iter().fold(0_usize, |sum, &n| sum.saturating_add(n));
+fn parts<'e>(x: Expr<'e>, sizes: &[Dim], axis: usize, op: &str) -> Vec<Expr<'e>> {
+    let total = sizes.iter().fold(Dim::new(0), |sum, &n| sum + n);
     if x.size(axis) != total {
         let facts =
             format!("they add up to {total}, axis {axis} of {} has {}", x.shape(), x.size(axis));
         throw(error::bad_shape(op, "the sizes of the parts do not fit", facts));
     }
-    let mut start = 0;
-    let next = |&size: &usize| {
-        let part = x.narrow(axis, start, Dim::new(size));
-        start += size;
+    let mut start = Dim::new(0);
+    let next = |&size: &Dim| {
+        let part = x.narrow(axis, start, size);
+        start = start + size;
         part
     };
     sizes.iter().map(next).collect()
@@ -203,7 +206,7 @@ fn padded<'e>(x: Expr<'e>, widths: &[(usize, usize)], value: Expr<'e>) -> Expr<'
     let shape = x.shape();
     let sizes = shape.dims().iter().copied().zip(widths);
     let wide = sizes.clone().map(|(n, &(low, high))| n + low.into() + high.into()).collect();
-    let at = sizes.map(|(size, &(start, _))| SliceAxis { start, step: 1, size }).collect();
+    let at = sizes.map(|(size, &(low, _))| SliceAxis { start: low.into(), step: 1, size });
     let value = if value.is_number() { value } else { value.cast(x.dtype()) };
-    x.emit_with(Op::Embed(wide, at), &[x.arg(), value.arg()])
+    x.emit_with(Op::Embed(wide, at.collect()), &[x.arg(), value.arg()])
 }

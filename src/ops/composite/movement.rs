@@ -123,7 +123,7 @@ composite! {
         let mut at = whole(&shape);
         for i in shape.axes(axis.as_deref(), "flip").or_throw() {
             if shape[i] != 0 {
-                let start = shape[i].value() - 1;
+                let start = shape[i] - Dim::ONE;
                 at[i] = SliceAxis { start, step: -1, size: shape[i] };
             }
         }
@@ -166,14 +166,15 @@ fn completed(from: &Shape, sizes: &[i64]) -> Shape {
     let mut sizes: Vec<i64> = sizes.into();
     sizes[open] = 1;
     let mut shape = shape_of(&sizes, "reshape");
-    let (count, known) = (from.count(), shape.count());
+    let (count, known) = (elements(from), elements(&shape));
     if known == 0 || count % known != 0 {
-        sizes[open] = -1;
-        let to = Tuple(&sizes);
+        let mut to: Vec<String> = shape.dims().iter().map(Dim::to_string).collect();
+        to[open] = "-1".into();
+        let to = Tuple(&to);
         let facts = format!("{from} has {count} elements, the other sizes of {to} make {known}");
         throw(error::bad_shape("reshape", "-1 has no whole value", facts));
     }
-    shape.dims_mut()[open] = elements(from) / elements(&shape);
+    shape.dims_mut()[open] = count / known;
     shape
 }
 
@@ -204,13 +205,23 @@ pub(super) fn flattened(x: Expr<'_>, start: i64, end: i64) -> Expr<'_> {
 }
 
 fn rolled(x: Expr<'_>, axis: usize, shift: i64) -> Expr<'_> {
-    let n = x.size(axis).value();
-    let shift = if n == 0 { 0 } else { shift.rem_euclid(n as i64) as usize };
-    if shift == 0 {
+    let n = x.size(axis);
+    let away = Dim::new(shift.unsigned_abs() as usize);
+    // How many elements come in at the start.
+    let shift = match n.known() {
+        Some(0) => Dim::new(0),
+        Some(n) => Dim::new(shift.rem_euclid(n as i64) as usize),
+        None if shift == 0 || away >= n => {
+            Dim::new(shift.rem_euclid(n.value().max(1) as i64) as usize)
+        }
+        None if shift > 0 => away,
+        None => n - away,
+    };
+    if shift.known() == Some(0) {
         return x.tensor();
     }
-    let tail = x.narrow(axis, n - shift, Dim::new(shift));
-    x.concat(&[tail, x.narrow(axis, 0, Dim::new(n - shift))], axis)
+    let tail = x.narrow(axis, n - shift, shift);
+    x.concat(&[tail, x.narrow(axis, 0, n - shift)], axis)
 }
 
 fn rolled_axes<'e>(x: Expr<'e>, shift: &[i64], axis: &[i64]) -> Expr<'e> {
@@ -223,12 +234,12 @@ fn rolled_axes<'e>(x: Expr<'e>, shift: &[i64], axis: &[i64]) -> Expr<'e> {
 }
 
 /// Where a diagonal of a `rows` by `columns` matrix lies in its flattened elements.
-fn diagonal_slice(rows: usize, columns: usize, offset: i64) -> SliceAxis {
-    let away = offset.unsigned_abs() as usize;
-    let (skip_rows, skip_columns) = if offset < 0 { (away, 0) } else { (0, away) };
-    let size = rows.saturating_sub(skip_rows).min(columns.saturating_sub(skip_columns));
-    let start = if size == 0 { 0 } else { skip_rows * columns + skip_columns };
-    SliceAxis { start, step: columns as isize + 1, size: Dim::new(size) }
+fn diagonal_slice(rows: Dim, columns: Dim, offset: i64) -> SliceAxis {
+    let (away, none) = (Dim::new(offset.unsigned_abs() as usize), Dim::new(0));
+    let (skip_rows, skip_columns) = if offset < 0 { (away, none) } else { (none, away) };
+    let size = (rows - skip_rows).min(columns - skip_columns);
+    let start = if size == 0 { none } else { skip_rows * columns + skip_columns };
+    SliceAxis { start, step: columns.value() as isize + 1, size }
 }
 
 pub(super) fn diagonal_of<'e>(
@@ -245,7 +256,7 @@ pub(super) fn diagonal_of<'e>(
     let rest = (0..x.rank()).filter(|i| !pair.contains(i));
     let moved = x.permute(rest.chain(pair.iter().copied()).collect());
     let last = x.rank() - 2;
-    let at = diagonal_slice(moved.size(last).value(), moved.size(last + 1).value(), offset);
+    let at = diagonal_slice(moved.size(last), moved.size(last + 1), offset);
     let flat = flattened(moved, -2, -1);
     let mut every = whole(&flat.shape());
     every[last] = at;
@@ -253,8 +264,8 @@ pub(super) fn diagonal_of<'e>(
 }
 
 fn with_diagonal(x: Expr<'_>, k: i64) -> Expr<'_> {
-    let n = x.size(0).value().saturating_add(k.unsigned_abs() as usize);
-    let flat = Shape::of(&[n.saturating_mul(n)]);
+    let n = x.size(0) + Dim::new(k.unsigned_abs() as usize);
+    let flat = Shape::from_dims(&[n * n]);
     flat.check("diag").or_throw();
-    x.embed(flat, Box::new([diagonal_slice(n, n, k)])).reshape(Shape::of(&[n, n]))
+    x.embed(flat, Box::new([diagonal_slice(n, n, k)])).reshape(Shape::from_dims(&[n, n]))
 }

@@ -4,7 +4,7 @@ use super::promoted;
 use crate::error;
 use crate::ops::attributes::{ConvRole, ConvSpec, PerAxis};
 use crate::ops::emit::{Expr, throw};
-use crate::shape::{Dim, Shape};
+use crate::shape::{Dim, Dims, Shape};
 
 composite! {
     /// Convolution over the last axis.
@@ -190,7 +190,7 @@ impl Conv {
                 let facts = format!("input {} with padding {}", x.shape(), self.padding[i]);
                 throw(error::bad_shape(self.op, "nothing is left of an axis", facts));
             }
-            size.value()
+            size
         });
         let sizes = sizes.collect();
         shifted(x.conv(ConvRole::Input, weight, self.spec(weight, sizes)), bias)
@@ -226,7 +226,7 @@ impl Conv {
     }
 
     fn check_groups(&self, channels: Dim, weight: Expr<'_>) {
-        if !channels.value().is_multiple_of(self.groups) {
+        if channels % self.groups.into() != 0 {
             let facts = format!("weight {} with groups={}", weight.shape(), self.groups);
             throw(error::bad_shape(self.op, "channels do not divide into groups", facts));
         }
@@ -237,7 +237,7 @@ impl Conv {
         (weight.size(i + 2) - Dim::ONE) * self.dilation[i].into() + Dim::ONE
     }
 
-    fn spec(self, weight: Expr<'_>, input: PerAxis) -> Box<ConvSpec> {
+    fn spec(self, weight: Expr<'_>, input: Dims) -> Box<ConvSpec> {
         Box::new(ConvSpec {
             stride: self.stride,
             pad_low: self.padding.clone(),
@@ -250,8 +250,8 @@ impl Conv {
     }
 }
 
-fn spatial(x: Expr<'_>) -> PerAxis {
-    x.shape().dims()[2..].iter().map(|n| n.value()).collect()
+fn spatial(x: Expr<'_>) -> Dims {
+    Dims::from_slice(&x.shape().dims()[2..])
 }
 
 /// Plus a number for each channel.

@@ -8,8 +8,9 @@ use crate::dtype::DType;
 use crate::error;
 use crate::ops::attributes::Contraction;
 use crate::ops::emit::{Expr, OrThrow, throw};
+use crate::ops::number::Calculation;
 use crate::ops::op::Type;
-use crate::shape::{Axes, Shape};
+use crate::shape::{Axes, Dim, Shape};
 
 composite! {
     /// `x weightᵀ + bias`.
@@ -80,7 +81,7 @@ composite! {
     ) -> One {
         let [q, k, v] = heads(q, k, v);
         let last = q.rank() - 1;
-        let scale = scale.unwrap_or_else(|| 1.0 / (q.size(last).value() as f64).sqrt());
+        let scale = scale.map_or_else(|| over_root(q, q.size(last)), |scale| q.scalar(scale));
         let mut scores = batched(q * scale, k, last, last);
         if let Some(mask) = mask {
             scores = masked(scores, mask);
@@ -95,6 +96,12 @@ composite! {
         }
         batched(softmax(scores.cx(), scores, -1)[0], v, last, last - 1)
     }
+}
+
+/// One over the root of a size.
+fn over_root(x: Expr<'_>, n: Dim) -> Expr<'_> {
+    let root = x.count(n).calculate(Calculation::Sqrt, x.scalar(0.0));
+    x.scalar(1.0).calculate(Calculation::Div, root)
 }
 
 fn check_linear(x: Expr<'_>, weight: Expr<'_>, bias: Option<Expr<'_>>) {

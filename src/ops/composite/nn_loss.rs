@@ -4,10 +4,12 @@
 
 use super::nn_activation::shifted;
 use super::nn_norm::wide;
+use super::reduction::joined;
 use crate::dtype::{Class, DType};
 use crate::error;
 use crate::ops::attributes::Reduction;
 use crate::ops::emit::{Expr, throw};
+use crate::ops::number::Calculation;
 use crate::shape::{Axes, Shape};
 
 composite! {
@@ -134,7 +136,7 @@ fn reduced<'e>(op: &str, values: Expr<'e>, reduction: &str) -> Expr<'e> {
     match reduction {
         "none" => values,
         "sum" => total().cast(dtype),
-        "mean" => (total() / values.shape().count() as f64).cast(dtype),
+        "mean" => (total() / joined(values, &all(values))).cast(dtype),
         other => unknown(op, other),
     }
 }
@@ -202,7 +204,7 @@ impl<'e> Task<'e> {
                 let label = given.cast(DType::I64);
                 let counted = label.not_equal(label.scalar(ignore));
                 // Negative labels are moved below every index, so that none counts from the end.
-                let count = label.scalar(classes.value() as i64);
+                let count = label.whole(classes);
                 let below = label.less(label.scalar(0)).select(label - count, label);
                 Target::Classes { index: counted.select(below, label.scalar(0)), counted }
             }
@@ -258,8 +260,9 @@ impl<'e> Task<'e> {
     }
 
     /// The share of the uniform distribution in each class.
-    fn floor(&self) -> f64 {
-        self.smoothing / self.logits.size(self.axis).value() as f64
+    fn floor(&self) -> Expr<'e> {
+        let share = self.logits.scalar(self.smoothing);
+        share.calculate(Calculation::Div, self.logits.count(self.logits.size(self.axis)))
     }
 
     /// The loss of each sample.
@@ -288,8 +291,8 @@ impl<'e> Task<'e> {
                 each.reduce(Reduction::Sum, &all(each))
             }
             Target::Probabilities(_) => {
-                let samples = self.logits.shape().reduce(&[self.axis], false).count();
-                self.logits.scalar(samples as f64)
+                let samples = self.logits.shape().reduce(&[self.axis], false);
+                self.logits.count(samples.elements())
             }
         }
     }

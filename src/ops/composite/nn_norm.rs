@@ -4,7 +4,7 @@
 
 use smallvec::SmallVec;
 
-use super::reduction::axes_of;
+use super::reduction::{axes_of, joined};
 use crate::dtype::DType;
 use crate::error;
 use crate::ops::attributes::Reduction;
@@ -127,8 +127,7 @@ pub fn wide(x: Expr<'_>) -> Expr<'_> {
 
 /// The mean over axes, which stay with size 1.
 fn mean<'e>(x: Expr<'e>, axes: &[usize]) -> Expr<'e> {
-    let count = axes.iter().fold(Dim::ONE, |n, &axis| n * x.size(axis));
-    x.reduce_keep(Reduction::Sum, axes) / count.value() as f64
+    x.reduce_keep(Reduction::Sum, axes) / joined(x, axes)
 }
 
 /// `x` less its mean, and one over its standard deviation.
@@ -162,8 +161,8 @@ fn grouped(x: Expr<'_>, groups: i64) -> Shape {
         throw(error::bad_rank("group_norm", "x", "2 or more", x.shape()));
     }
     let count = usize::try_from(groups).unwrap_or(0);
-    let channels = x.size(1).value();
-    if count == 0 || !channels.is_multiple_of(count) {
+    let channels = x.size(1);
+    if count == 0 || channels % count.into() != 0 {
         let facts = format!("{channels} channels of {} and groups={groups}", x.shape());
         throw(error::bad_shape("group_norm", "channels do not divide into groups", facts));
     }

@@ -175,7 +175,8 @@ impl Pool {
         let start = |axis: usize| if axis < lead { 0 } else { self.padding[axis - lead] };
         let axes = 0..x.rank();
         let shape = axes.clone().map(|axis| x.size(axis) + (2 * start(axis)).into()).collect();
-        let at = axes.map(|axis| SliceAxis { start: start(axis), step: 1, size: x.size(axis) });
+        let at =
+            axes.map(|axis| SliceAxis { start: start(axis).into(), step: 1, size: x.size(axis) });
         x.emit_with(Op::Embed(shape, at.collect()), &[x.arg(), x.scalar(fill).arg()])
     }
 }
@@ -183,7 +184,7 @@ impl Pool {
 /// `x` with `axis` replaced by a last axis of `m` means.
 fn averaged(x: Expr<'_>, axis: usize, m: usize) -> Expr<'_> {
     let n = x.size(axis);
-    let count = x.scalar(n.value() as i64);
+    let count = x.whole(n);
     let out = x.iota(DType::I64, Shape::of(&[m, 1]), 0);
     let each = x.scalar(m as i64);
     let start = (out * count).floor_divide(each);

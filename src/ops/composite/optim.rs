@@ -5,6 +5,7 @@
 
 use crate::dtype::{DType, Scalar};
 use crate::ops::emit::{Arg, Expr};
+use crate::ops::number::Calculation;
 
 composite! {
     /// A step of gradient descent: the new parameter, and the new buffer where there is momentum.
@@ -71,17 +72,17 @@ impl<'e> Expr<'e> {
 
     /// One less this.
     fn rest(self) -> Expr<'e> {
-        match self.as_scalar() {
-            Some(value) => self.scalar(1.0 - value.as_f64()),
-            None => 1.0 - self,
+        match self.is_number() {
+            true => self.scalar(1.0).calculate(Calculation::Sub, self),
+            false => 1.0 - self,
         }
     }
 
     /// The product of two numbers, which is a number, or of tensors.
     fn times(self, b: Expr<'e>) -> Expr<'e> {
-        match (self.as_scalar(), b.as_scalar()) {
-            (Some(x), Some(y)) => self.scalar(x.as_f64() * y.as_f64()),
-            _ => self * b,
+        match self.is_number() && b.is_number() {
+            true => self.calculate(Calculation::Mul, b),
+            false => self * b,
         }
     }
 

@@ -118,7 +118,7 @@ fn position<'e>(
 
 /// The count of elements as a size.
 pub(super) fn elements(shape: &Shape) -> Dim {
-    shape.dims().iter().fold(Dim::ONE, |n, &size| n * size)
+    shape.elements()
 }
 
 /// The place of each value in the merged order of both, less its place among the values alone, is
@@ -135,9 +135,20 @@ fn places<'e>(sorted: Expr<'e>, values: Expr<'e>, left: bool) -> Expr<'e> {
     let merged = if left {
         ranks(flat.concat(&[flat, both[0]], 0)).narrow(0, 0, m)
     } else {
-        ranks(flat.concat(&[both[0], flat], 0)).narrow(0, n.value(), m)
+        ranks(flat.concat(&[both[0], flat], 0)).narrow(0, n, m)
     };
     (merged - ranks(flat)).reshape(both[1].shape())
+}
+
+/// `q end` as a whole number and the rest.
+fn place(q: f64, end: Dim) -> (Dim, f64) {
+    if end.known().is_none() && (2.0 * q).fract() == 0.0 {
+        let twice = end * Dim::new((2.0 * q) as usize);
+        let is_even = twice % Dim::new(2) == 0;
+        return (twice / Dim::new(2), if is_even { 0.0 } else { 0.5 });
+    }
+    let place = q * end.value() as f64;
+    (Dim::new(place.floor() as usize), place - place.floor())
 }
 
 fn at_fraction<'e>(
@@ -154,18 +165,17 @@ fn at_fraction<'e>(
     let mut rows: Shape = kept.iter().map(|&i| x.size(i)).collect();
     let last = rows.rank();
     rows.dims_mut().push(axes.iter().fold(Dim::ONE, |n, &i| n * x.size(i)));
-    let n = rows[last].value();
+    let n = rows[last];
     if n == 0 {
         throw(error::empty_reduction(op, x.shape()));
     }
     let sorted = moved.reshape(rows).emit(Op::Sort { axis: last, descending: false });
     let single = x.shape().reduce(&axes, true);
-    let at = |i: usize| sorted.narrow(last, i, Dim::ONE).reshape(single.clone());
-    let place = q * (n - 1) as f64;
-    let below = place.floor() as usize;
-    let (low, high) = (at(below), at((below + 1).min(n - 1)));
-    let largest = at(n - 1);
-    let fraction = place - below as f64;
+    let at = |i: Dim| sorted.narrow(last, i, Dim::ONE).reshape(single.clone());
+    let end = n - Dim::ONE;
+    let (below, fraction) = place(q, end);
+    let (low, high) = (at(below), at((below + Dim::ONE).min(end)));
+    let largest = at(end);
     // Without a fraction the next element, which may be infinite, must not take part.
     let y = if fraction == 0.0 { low } else { low + (high - low) * fraction };
     let y = largest.isnan().select(largest, y);

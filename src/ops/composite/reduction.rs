@@ -7,7 +7,8 @@ use crate::dtype::DType;
 use crate::error;
 use crate::ops::attributes::Reduction;
 use crate::ops::emit::{Expr, OrThrow, throw};
-use crate::shape::{Axes, Shape};
+use crate::ops::number::Calculation;
+use crate::shape::{Axes, Dim};
 
 composite! {
     /// Sum of elements.
@@ -103,7 +104,8 @@ composite! {
     vjp(g, y) { x: {
         let axes = axes_of(x, axis.as_deref(), "var");
         let g = if keepdims { g } else { g.restore(&axes) };
-        let scaled = centred(wide(x), &axes) * (2.0 / freedom(x, &axes, correction));
+        let twice = x.scalar(2.0).calculate(Calculation::Div, freedom(x, &axes, correction));
+        let scaled = centred(wide(x), &axes) * twice;
         (g * scaled).cast(x.dtype())
     } }
 
@@ -188,8 +190,8 @@ fn nonzero(x: Expr<'_>) -> Expr<'_> {
 }
 
 /// How many elements a reduction joins.
-fn joined(shape: &Shape, axes: &[usize]) -> f64 {
-    axes.iter().map(|&i| shape[i].value() as f64).product()
+pub fn joined<'e>(x: Expr<'e>, axes: &[usize]) -> Expr<'e> {
+    x.count(axes.iter().fold(Dim::ONE, |n, &i| n * x.size(i)))
 }
 
 /// Half floats in float32, the others as they are.
@@ -198,12 +200,13 @@ fn wide(x: Expr<'_>) -> Expr<'_> {
 }
 
 fn average<'e>(x: Expr<'e>, axes: &[usize]) -> Expr<'e> {
-    x.reduce(Reduction::Sum, axes) / joined(&x.shape(), axes)
+    x.reduce(Reduction::Sum, axes) / joined(x, axes)
 }
 
 /// What a sum of squares is divided by.
-fn freedom(x: Expr<'_>, axes: &[usize], correction: f64) -> f64 {
-    (joined(&x.shape(), axes) - correction).max(0.0)
+fn freedom<'e>(x: Expr<'e>, axes: &[usize], correction: f64) -> Expr<'e> {
+    let rest = joined(x, axes).calculate(Calculation::Sub, x.scalar(correction));
+    rest.calculate(Calculation::Max, x.scalar(0.0))
 }
 
 fn centred<'e>(x: Expr<'e>, axes: &[usize]) -> Expr<'e> {

@@ -1,0 +1,138 @@
+//! The numbers of a list: which are given, and how the others come of them and of sizes.
+//!
+//! A number stands among operands as a NaN that carries its place in the table
+//! ([`number_of`](super::number_of)). Entries name earlier ones only, so one walk works them all out,
+//! by the same float64 arithmetic that eager code does.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Flow, Graph, Kind, List, number_of, numbered};
+use crate::dtype::Scalar;
+use crate::error::{self, Result};
+use crate::ops::emit::Arg;
+use crate::ops::number::Number;
+use crate::shape::Bindings;
+
+/// The values of a table, given those of its inputs in order, and the sizes of symbols.
+pub fn evaluate(table: &[Number], given: &[Scalar], sizes: &Bindings) -> Result<Vec<Scalar>> {
+    let mut given = given.iter();
+    let mut values: Vec<Scalar> = Vec::with_capacity(table.len());
+    for number in table {
+        let value = match *number {
+            Number::Input => *given.next().ok_or_else(|| error::internal("a number is missing"))?,
+            Number::Size(dim) => match sizes.size(dim) {
+                Some(n) => Scalar::Float(n as f64),
+                None => return Err(error::internal(format!("the size {dim} is not known"))),
+            },
+            Number::Calculated(how, args) => {
+                let [a, b] = args.map(|x| valued(x, &values).as_f64());
+                Scalar::Float(how.of(a, b))
+            }
+        };
+        values.push(value);
+    }
+    Ok(values)
+}
+
+/// A scalar, or what it stands for.
+fn valued(x: Scalar, values: &[Scalar]) -> Scalar {
+    number_of(x).and_then(|i| values.get(i as usize).copied()).unwrap_or(x)
+}
+
+impl Graph {
+    /// The number of an entry; one that is there already is not made twice, and what is known is no
+    /// entry.
+    pub fn define(&self, number: Number) -> Scalar {
+        let is_open = match number {
+            Number::Input => true,
+            Number::Size(dim) => dim.known().is_none(),
+            Number::Calculated(_, args) => args.iter().any(|&x| number_of(x).is_some()),
+        };
+        if !is_open {
+            return number.now();
+        }
+        let mut list = self.list.borrow_mut();
+        let same = |other: &Number| number != Number::Input && *other == number;
+        let known = list.numbers.iter().position(same);
+        let i = known.unwrap_or(list.numbers.len());
+        if known.is_none() {
+            list.numbers.push(number);
+        }
+        numbered(i as u32)
+    }
+
+    /// A look at an entry: notes the inputs that it comes of. What comes of sizes alone is known, and
+    /// its sizes are pinned.
+    pub(super) fn look(&self, i: u32) -> Scalar {
+        let Some(number) = self.list.borrow().numbers.get(i as usize).copied() else {
+            return numbered(i);
+        };
+        match number {
+            Number::Input => {
+                self.looked.borrow_mut().push(i);
+                numbered(i)
+            }
+            Number::Size(_) => number.now(),
+            Number::Calculated(how, args) => {
+                let args = args.map(|x| number_of(x).map_or(x, |i| self.look(i)));
+                match args.iter().any(|&x| number_of(x).is_some()) {
+                    true => numbered(i),
+                    false => Number::Calculated(how, args).now(),
+                }
+            }
+        }
+    }
+
+    /// Takes over the table of another list, given scalars for its inputs and sizes for its symbols:
+    /// what stands for each entry here.
+    pub fn import_numbers(
+        &self,
+        table: &[Number],
+        inputs: &[Scalar],
+        sizes: &Bindings,
+    ) -> Result<Vec<Scalar>> {
+        let mut inputs = inputs.iter();
+        let mut names: Vec<Scalar> = Vec::with_capacity(table.len());
+        for number in table {
+            let missing = || error::internal("a number is missing");
+            names.push(match *number {
+                Number::Input => *inputs.next().ok_or_else(missing)?,
+                Number::Size(dim) => self.define(Number::Size(sizes.resolve(dim))),
+                Number::Calculated(how, args) => {
+                    self.define(Number::Calculated(how, args.map(|x| valued(x, &names))))
+                }
+            });
+        }
+        Ok(names)
+    }
+}
+
+impl List {
+    /// The values of its numbers, given those of the inputs among them, and the sizes of symbols.
+    pub fn evaluate_numbers(&self, given: &[Scalar], sizes: &Bindings) -> Result<Vec<Scalar>> {
+        evaluate(&self.numbers, given, sizes)
+    }
+
+    /// Replaces every number by what stands for it, in bodies too. The table is the caller's.
+    pub fn rename_numbers(&mut self, names: &[Scalar]) {
+        for node in &mut self.nodes {
+            for arg in &mut node.args {
+                if let Arg::Scalar(value) = arg {
+                    *value = valued(*value, names);
+                }
+            }
+            if let Kind::Flow(flow) = &node.kind {
+                let mut bodies = SmallVec::new();
+                for body in &flow.bodies {
+                    let mut body = (**body).clone();
+                    body.rename_numbers(names);
+                    bodies.push(Arc::new(body));
+                }
+                let results = flow.results.clone();
+                node.kind = Kind::Flow(Arc::new(Flow { kind: flow.kind, bodies, results }));
+            }
+        }
+    }
+}

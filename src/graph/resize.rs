@@ -1,0 +1,127 @@
+//! A list for other sizes: its symbols replaced.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Flow, FlowKind, Graph, Kind, List, Node, number_of};
+use crate::dtype::{DType, Scalar};
+use crate::error::Result;
+use crate::ops::emit::{Arg, Id};
+use crate::ops::number::Number;
+use crate::ops::op::Op;
+use crate::shape::Bindings;
+
+/// The same list with sizes for its symbols: in types, attributes and numbers, in bodies too. Sizes
+/// that become known become constants, so that with all symbols bound this is the list that the same
+/// program makes for these sizes. Whether it may have them, its constraints say.
+pub fn resize(list: &List, sizes: &Bindings) -> Result<List> {
+    let graph = Graph::new();
+    let inputs: Vec<Scalar> = (list.numbers.iter())
+        .filter(|number| matches!(number, Number::Input))
+        .map(|_| graph.define(Number::Input))
+        .collect();
+    let names = graph.import_numbers(&list.numbers, &inputs, sizes)?;
+    let mut out = List { numbers: graph.into_list().numbers, ..with_sizes(list, sizes) };
+    let counts = whole_counts(list);
+    out.rename_numbers(&names);
+    let numbers = out.numbers.clone();
+    out.nodes.iter_mut().for_each(|node| in_bodies(node, &numbers));
+    Ok(inlined(out, &counts))
+}
+
+/// Bodies share the table of the list around them.
+fn in_bodies(node: &mut Node, numbers: &[Number]) {
+    let Kind::Flow(flow) = &node.kind else { return };
+    let mut bodies = SmallVec::new();
+    for body in &flow.bodies {
+        let mut body = List { numbers: numbers.to_vec(), ..(**body).clone() };
+        body.nodes.iter_mut().for_each(|node| in_bodies(node, numbers));
+        bodies.push(Arc::new(body));
+    }
+    node.kind =
+        Kind::Flow(Arc::new(Flow { kind: flow.kind, bodies, results: flow.results.clone() }));
+}
+
+fn with_sizes(list: &List, sizes: &Bindings) -> List {
+    let mut out = list.clone();
+    for node in &mut out.nodes {
+        node.ty = node.ty.map_dims(|dim| sizes.resolve(dim));
+        match &node.kind {
+            Kind::Op(op) => node.kind = Kind::Op(op.map_dims(|dim| sizes.resolve(dim))),
+            Kind::Flow(flow) => node.kind = Kind::Flow(Arc::new(flow_with_sizes(flow, sizes))),
+            Kind::Input | Kind::Constant(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => {}
+        }
+    }
+    out
+}
+
+fn flow_with_sizes(flow: &Flow, sizes: &Bindings) -> Flow {
+    let kind = match flow.kind {
+        FlowKind::Scan { carry, xs, length, reverse } => {
+            FlowKind::Scan { carry, xs, length: sizes.resolve(length), reverse }
+        }
+        FlowKind::Branch | FlowKind::While { .. } => flow.kind,
+    };
+    Flow {
+        kind,
+        bodies: flow.bodies.iter().map(|body| Arc::new(with_sizes(body, sizes))).collect(),
+        results: flow.results.iter().map(|ty| ty.map_dims(|dim| sizes.resolve(dim))).collect(),
+    }
+}
+
+/// The nodes that are counts beside integers (`Expr::whole`): an int64 without axes filled with a
+/// number, which only elementwise ops read.
+fn whole_counts(list: &List) -> Vec<bool> {
+    let is_count = |node: &Node| {
+        let fills = matches!(&node.kind, Kind::Op(Op::Fill(ty)) if ty.dtype == DType::I64);
+        fills
+            && node.ty.shape.rank() == 0
+            && matches!(node.args[0], Arg::Scalar(value) if number_of(value).is_some())
+    };
+    let mut counts: Vec<bool> = list.nodes.iter().map(is_count).collect();
+    for node in list.nodes.iter().filter(|node| !matches!(node.kind, Kind::Op(Op::Map(_)))) {
+        for arg in &node.args {
+            if let Arg::Node(id) = arg {
+                counts[id.0 as usize] = false;
+            }
+        }
+    }
+    list.outputs.iter().for_each(|id| counts[id.0 as usize] = false);
+    counts
+}
+
+/// Puts counts that are known now in the place of the nodes that held them.
+fn inlined(list: List, counts: &[bool]) -> List {
+    let mut out = List { numbers: list.numbers, ..List::default() };
+    let mut names: Vec<Arg> = Vec::with_capacity(list.nodes.len());
+    for (i, mut node) in list.nodes.into_iter().enumerate() {
+        if let (true, Arg::Scalar(Scalar::Float(n))) =
+            (counts[i], *node.args.first().unwrap_or(&NONE))
+            && n.is_finite()
+        {
+            names.push(Arg::Scalar(Scalar::Int(n as i64)));
+            continue;
+        }
+        for arg in &mut node.args {
+            if let Arg::Node(id) = arg {
+                *arg = names[id.0 as usize];
+            }
+        }
+        names.push(Arg::Node(Id(out.nodes.len() as u32)));
+        out.nodes.push(node);
+    }
+    let named = |id: &Id| match names[id.0 as usize] {
+        Arg::Node(id) => Some(id),
+        Arg::Scalar(_) => None,
+    };
+    out.outputs = list.outputs.iter().filter_map(named).collect();
+    for (id, name) in &list.names {
+        if let Some(id) = named(id) {
+            out.names.insert(id, name.clone());
+        }
+    }
+    out
+}
+
+const NONE: Arg = Arg::Scalar(Scalar::Bool(false));

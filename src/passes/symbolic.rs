@@ -1,0 +1,301 @@
+//! Every op and composite on sizes that are symbols: the list for other sizes is the list that is
+//! built for them.
+
+use super::{batch, expand, gradients};
+use crate::dtype::Scalar;
+use crate::error::Result;
+use crate::graph::cases::{self, Operand};
+use crate::graph::{Graph, Kind, List, Node, number_of, resize};
+use crate::ops::emit::{Arg, Emit, Id, catch};
+use crate::ops::op::{Op, Type};
+use crate::shape::{Bindings, Constraint, Dim, Relation, Scope, Shape, hint};
+
+/// What is built of a case.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Form {
+    Plain,
+    Expanded,
+    Gradient,
+    Batch,
+}
+
+enum Case {
+    Op(Op, Vec<Operand>),
+    Call(cases::Call),
+}
+
+impl Case {
+    fn all() -> Vec<Case> {
+        let ops = cases::ops().into_iter().map(|(op, operands)| Case::Op(op, operands));
+        ops.chain(cases::calls().into_iter().map(Case::Call)).collect()
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Case::Op(op, operands) => format!("{op:?} {operands:?}"),
+            Case::Call(call) => {
+                format!("{} {:?} {:?}", call.composite.name, call.attributes, call.operands)
+            }
+        }
+    }
+
+    fn operands(&self) -> &[Operand] {
+        match self {
+            Case::Op(_, operands) => operands,
+            Case::Call(call) => &call.operands,
+        }
+    }
+
+    /// The types of the tensors.
+    fn types(&self) -> Vec<Type> {
+        let ty = |operand: &Operand| match operand {
+            Operand::Tensor(ty, _) => Some(ty.clone()),
+            Operand::Number(_) => None,
+        };
+        self.operands().iter().filter_map(ty).collect()
+    }
+
+    /// The case on tensors of other types.
+    fn build(&self, types: &[Type], form: Form, size: Dim) -> Result<List> {
+        let mut types = types.iter();
+        let operands: Vec<Operand> = (self.operands().iter())
+            .map(|operand| match operand {
+                Operand::Tensor(_, below) => {
+                    Operand::Tensor(types.next().expect("one each").clone(), *below)
+                }
+                number => number.clone(),
+            })
+            .collect();
+        let graph = Graph::with_calls();
+        match self {
+            Case::Op(op, _) => {
+                let args: Vec<Arg> = (operands.iter())
+                    .map(|operand| match operand {
+                        Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
+                        Operand::Number(value) => Arg::Scalar(*value),
+                    })
+                    .collect();
+                let y = catch(|| graph.emit(op.clone(), &args))?;
+                graph.output(y);
+            }
+            Case::Call(call) => {
+                let call = cases::Call { operands, attributes: call.attributes.clone(), ..*call };
+                call.try_build(&graph)?;
+            }
+        }
+        let graph = match form {
+            Form::Plain => graph,
+            Form::Expanded => expand(&graph)?,
+            Form::Gradient => {
+                let float = |id: &Id| graph.ty(*id).dtype.is_float();
+                let outputs: Vec<(Id, Arg)> = (graph.outputs().iter().filter(|id| float(id)))
+                    .map(|&id| (id, Arg::Scalar(Scalar::Float(1.0))))
+                    .collect();
+                let inputs: Vec<Id> = graph.list().inputs().filter(float).collect();
+                let found = gradients(&graph, &outputs, &inputs)?;
+                found.into_iter().flatten().for_each(|id| graph.output(id));
+                expand(&graph)?
+            }
+            Form::Batch => {
+                let inputs = graph.list().inputs().count();
+                batch(&graph, &vec![true; inputs], size)?
+            }
+        };
+        graph.verify()?;
+        Ok(graph.into_list())
+    }
+}
+
+/// Types with a symbol for every axis.
+fn symbolic(types: &[Type], scope: &Scope) -> Vec<Type> {
+    types.iter().map(|ty| ty.map_dims(|dim| scope.symbol(dim.known()))).collect()
+}
+
+/// Sizes other than those at hand under which the constraints hold.
+fn other_sizes(scope: &Scope, constraints: &[Constraint], seed: usize) -> Option<Bindings> {
+    let mut state = seed as u64 + 1;
+    let mut below = |n: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % n
+    };
+    let symbols = scope.symbols();
+    for _ in 0..40 {
+        let mut sizes = Bindings::default();
+        for (symbol, hint) in &symbols {
+            let n = hint.unwrap_or(2);
+            let n = [n, n + 1, 2 * n, n + 7, 3 * n, n + 10][below(6)];
+            sizes.bind(*symbol, Dim::new(n));
+        }
+        for _ in 0..4 {
+            for c in constraints.iter().filter(|c| c.relation == Relation::Equal) {
+                for (a, b) in [(c.left, c.right), (c.right, c.left)] {
+                    if a.is_symbol() && sizes.size(a) != sizes.size(b) {
+                        sizes.bind(a, sizes.resolve(b));
+                        break;
+                    }
+                }
+            }
+        }
+        if sizes.broken(constraints).is_none() {
+            return Some(sizes);
+        }
+    }
+    None
+}
+
+fn resolved(types: &[Type], sizes: &Bindings) -> Vec<Type> {
+    types.iter().map(|ty| ty.map_dims(|dim| sizes.resolve(dim))).collect()
+}
+
+/// Whether the text of a list gives that list.
+fn reads_back(list: &List) -> std::result::Result<(), String> {
+    let text = Graph::from_list(list.clone()).print(|_| None);
+    let back = crate::graph::parse(&text).map_err(|error| format!("{error}\n{text}"))?;
+    list.same(&back).map_err(|what| format!("{what}\n{text}"))
+}
+
+/// Where two lists differ.
+fn difference(a: &List, b: &List) -> Option<String> {
+    let scalar = |x: Scalar| match number_of(x) {
+        Some(i) => format!("#{i}"),
+        None => format!("{x:?}"),
+    };
+    let arg = |arg: &Arg| match *arg {
+        Arg::Node(id) => format!("%{}", id.0),
+        Arg::Scalar(x) => scalar(x),
+    };
+    let text = |node: &Node| {
+        let args: Vec<String> = node.args.iter().map(arg).collect();
+        let kind = match &node.kind {
+            Kind::Op(op) => format!("{op:?}"),
+            other => other.name().to_string(),
+        };
+        format!("{kind} {args:?} {:?}", node.ty)
+    };
+    let lines = |list: &List| -> Vec<String> { list.nodes.iter().map(text).collect() };
+    let (x, y) = (lines(a), lines(b));
+    if x == y && a.outputs == b.outputs {
+        return None;
+    }
+    let first = x.iter().zip(&y).position(|(a, b)| a != b).unwrap_or(x.len().min(y.len()));
+    let line = |lines: &[String]| lines.get(first).cloned().unwrap_or_default();
+    Some(format!("node {first} of {} and {}:\n  {}\n  {}", x.len(), y.len(), line(&x), line(&y)))
+}
+
+/// Checks all cases in a form: how many there are, and how many keep the first axis of the first
+/// operand open.
+fn check(form: Form) -> (usize, usize) {
+    let (mut count, mut open, mut wrong) = (0, 0, Vec::new());
+    for case in Case::all() {
+        let types = case.types();
+        let three = Dim::new(3);
+        if !types.iter().any(|ty| ty.shape.rank() > 0) || case.build(&types, form, three).is_err() {
+            continue;
+        }
+        count += 1;
+        let scope = Scope::new();
+        let symbols = symbolic(&types, &scope);
+        let size = if form == Form::Batch { scope.symbol(Some(3)) } else { three };
+        let list = match scope.run(|| case.build(&symbols, form, size)) {
+            Ok(list) => list,
+            Err(error) => {
+                wrong.push(format!("{form:?} {}: {error}", case.name()));
+                continue;
+            }
+        };
+        if let Err(what) = scope.run(|| reads_back(&list)) {
+            wrong.push(format!("{form:?} {}: {what}", case.name()));
+        }
+        let constraints = scope.constraints();
+        let texts: Vec<String> = constraints.iter().map(Constraint::to_string).collect();
+        let mut failed = false;
+        let mut compare = |sizes: &Bindings, what: &str| {
+            let want = case.build(&resolved(&symbols, sizes), form, sizes.resolve(size));
+            let found = match (resize(&list, sizes), want) {
+                (Ok(got), Ok(want)) => difference(&got, &want),
+                (Err(error), _) | (_, Err(error)) => Some(error.to_string()),
+            };
+            if let (Some(found), false) = (found, failed) {
+                failed = true;
+                let shapes = resolved(&symbols, sizes);
+                wrong
+                    .push(format!("{form:?} {} {what} {shapes:?} {texts:?}: {found}", case.name()));
+            }
+        };
+        let hints = scope.symbols().into_iter().map(|(s, n)| (s, Dim::new(n.unwrap_or(0))));
+        compare(&Bindings::of(hints), "as it was");
+        let first = if form == Form::Batch { size } else { first_axis(&symbols) };
+        let mut moves = false;
+        for seed in 0..12 {
+            if let Some(sizes) = other_sizes(&scope, &constraints, seed) {
+                moves |= sizes.size(first) != scope.run(|| hint(first));
+                compare(&sizes, "otherwise");
+            }
+        }
+        open += usize::from(moves);
+        if !moves {
+            println!("{form:?} {} is pinned: {texts:?}", case.name());
+        }
+    }
+    let shown: Vec<String> = wrong.iter().take(25).cloned().collect();
+    assert!(wrong.is_empty(), "{} of {count} cases:\n{}", wrong.len(), shown.join("\n"));
+    println!("{form:?}: {open} of {count} keep the first axis open");
+    (count, open)
+}
+
+fn first_axis(types: &[Type]) -> Dim {
+    types.iter().flat_map(|ty| ty.shape.dims().first().copied()).next().unwrap_or(Dim::ONE)
+}
+
+#[test]
+fn lists_for_other_sizes_are_those_built_for_them() {
+    let (count, open) = check(Form::Plain);
+    assert!(open * 10 >= count * 6, "{open} of {count}");
+}
+
+#[test]
+fn expanded_lists_for_other_sizes_are_those_built_for_them() {
+    let (count, open) = check(Form::Expanded);
+    assert!(open * 10 >= count * 6, "{open} of {count}");
+}
+
+#[test]
+fn gradients_for_other_sizes_are_those_built_for_them() {
+    let (count, open) = check(Form::Gradient);
+    assert!(open * 10 >= count * 6, "{open} of {count}");
+}
+
+#[test]
+fn batches_of_other_sizes_are_those_built_for_them() {
+    let (count, open) = check(Form::Batch);
+    assert!(open * 10 >= count * 6, "{open} of {count}");
+}
+
+#[test]
+fn numbers_of_sizes_are_worked_out_before_a_run() {
+    use crate::ops::emit::Expr;
+    use crate::ops::number::Calculation;
+    let scope = Scope::new();
+    let n = scope.symbol(Some(5));
+    let graph = Graph::new();
+    let list = scope.run(|| {
+        let x = graph.input(Type::new(crate::dtype::DType::F32, Shape::from_dims(&[n])));
+        let x = Expr::new(&graph, Arg::Node(x));
+        let lr = Expr::new(&graph, graph.number());
+        let rate = lr.calculate(Calculation::Div, x.count(n + Dim::ONE));
+        let y = x * rate * x.count(n + Dim::ONE);
+        if let Arg::Node(id) = y.arg() {
+            graph.output(id);
+        }
+        graph.into_list()
+    });
+    assert!(scope.constraints().is_empty());
+    assert_eq!(list.numbers.len(), 3, "a size is one number, however often it is used");
+    let sizes = Bindings::of([(n, Dim::new(7))]);
+    let values = list.evaluate_numbers(&[Scalar::Float(0.5)], &sizes).unwrap();
+    assert_eq!(values[1..], [Scalar::Float(8.0), Scalar::Float(0.5 / 8.0)]);
+    assert!(list.evaluate_numbers(&[], &sizes).is_err());
+    assert!(list.evaluate_numbers(&[Scalar::Float(0.5)], &Bindings::default()).is_err());
+    let known = resize(&list, &sizes).unwrap();
+    assert_eq!(known.numbers.len(), 2, "the size has become a constant");
+}
