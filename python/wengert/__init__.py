@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 # What the package itself needs of the core.
 _INTERNAL = (
-    "GradMode", "alias", "host_node", "safetensors_load", "safetensors_save", "tape_leaves"
+    "Dispatcher", "Executable", "GradMode", "Number", "Settings", "Trace", "alias", "host_node", "is_tracing", "outside_trace", "safetensors_load", "safetensors_save", "tape_leaves", "tick",
 )  # fmt: skip
 for _name in _INTERNAL:
     del globals()[_name]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-from wengert import _core, pytree, touched
+from wengert import _core, _touched, pytree
 from wengert._core import CaptureError, DType, Tensor, is_grad_enabled
 
 __all__ = ["CompiledFunction", "compile"]
@@ -57,7 +57,13 @@ class CompiledFunction(_core.Dispatcher):
         """How often the function was traced."""
         return len(self._traces)
 
-    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> Any:
+    def _trace(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+        changing: list[list[bool] | bool | None],
+    ) -> Any:
         """Trace a call: what runs it, how its result is put together, what it depends on."""
         named, structure = pytree.flatten_with_paths((args, kwargs))
         paths = [_path(path) for path, _ in named]
@@ -69,17 +75,24 @@ class CompiledFunction(_core.Dispatcher):
                 f"{reason}; pass what changes as a tensor, or raise `limit`\n"
                 + "\n".join(f"  {t.reason}" for t in self._traces[-3:])
             )
-        args, kwargs = pytree.unflatten(structure, leaves)
-        before, touched.active = touched.active, []
+        tensors = [x for x in leaves if isinstance(x, Tensor)]
+        before = _touched.active, _touched.trace
         try:
             with _core.Trace() as trace:
+                _touched.active, _touched.trace = [], trace
+                inside = list(leaves)
+                for i, change in enumerate(changing):
+                    if change is True:
+                        inside[i] = trace.number(i, leaves[i])
+                    elif change:
+                        trace.argument(leaves[i], [c or None for c in change])
+                args, kwargs = pytree.unflatten(structure, inside)
                 result = self._function(*args, **kwargs)
                 outputs = _Outputs(self.__name__, result)
-                tensors = [x for x in leaves if isinstance(x, Tensor)]
                 executable = trace.finish(self.__name__, outputs.tensors, tensors)
-            found = touched.active
+            found = _touched.active
         finally:
-            touched.active = before
+            _touched.active, _touched.trace = before
         names = list(_names(self._function))
         guard = _Guard(_stateful([*found, *(value for _, _, value in names), *args]))
         depends = tuple(key or "closure" for _, key, _ in names)
@@ -212,7 +225,10 @@ def _snapshot(x: Any) -> list[tuple[Any, Any]]:
     groups = getattr(x, "param_groups", None)
     if groups is None:
         return attributes
-    attributes += [(k, v) for group in groups for k, v in group.items()]
+    # A learning rate is a number given at each call.
+    attributes += [
+        (k, v) for g in groups for k, v in g.items() if k != "lr" or not isinstance(v, float)
+    ]
     return attributes
 
 

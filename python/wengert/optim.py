@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from wengert import _core, touched
+from wengert import _core, _touched
 from wengert._core import Tensor, asarray, float64, no_grad, sqrt, stack, zeros, zeros_like
 
 __all__ = [
@@ -121,9 +121,11 @@ class Optimizer:
     @no_grad()
     def step(self) -> None:
         """Update every parameter that has a gradient and is not frozen."""
-        if touched.active is not None:
-            touched.active.append(self)
-        for group in self.param_groups:
+        groups: Iterable[dict[str, Any]] = self.param_groups
+        if _touched.active is not None:
+            _touched.active.append(self)
+            groups = map(_touched.runtime, groups)
+        for group in groups:
             for p in group["params"]:
                 if p.grad is not None and p.requires_grad:
                     state = self.state.get(p)

@@ -16,10 +16,21 @@ use super::tape::{HostRule, Operand, Value, record_host};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
-use crate::graph::{Kind, List};
+use crate::graph::{Kind, List, resize};
 use crate::ops::emit::Arg;
 use crate::ops::op::{Op, Type};
 use crate::shape::Shape;
+
+/// What a program is called with.
+#[derive(Clone)]
+pub struct Given {
+    /// The inputs
+    pub inputs: Vec<Value>,
+    /// The sizes of the symbols
+    pub sizes: SmallVec<[usize; 4]>,
+    /// The numbers
+    pub numbers: Vec<Scalar>,
+}
 
 /// A call whose gradient may be wanted.
 struct Call {
@@ -27,8 +38,7 @@ struct Call {
     program: Arc<Differentiable>,
     /// The whole list, forward and backward, for derivatives of derivatives
     whole: Arc<List>,
-    inputs: Vec<Value>,
-    numbers: Vec<Scalar>,
+    given: Given,
     residuals: Vec<Array>,
     results: Vec<Type>,
     cotangents: Mutex<Vec<Option<Value>>>,
@@ -86,7 +96,7 @@ impl HostRule for CallRule {
         }
         let arrays: SmallVec<[&Array; 8]> =
             call.residuals.iter().chain(seeds.iter().map(|seed| &seed.array)).collect();
-        let found = call.program.backward.run(&arrays, &call.numbers)?;
+        let found = call.program.backward.run(&arrays, &call.given.sizes, &call.given.numbers)?;
         Ok(found.into_iter().map(|array| Some(Value::plain(array))).collect())
     }
 }
@@ -95,9 +105,15 @@ impl CallRule {
     /// The cotangents with a history: the whole list op by op, on the tape.
     fn recorded(&self, seeds: Vec<Value>) -> Result<Vec<Option<Value>>> {
         let call = &self.0;
-        let mut inputs: Vec<Value> = call.inputs.clone();
+        let mut inputs: Vec<Value> = call.given.inputs.clone();
         inputs.extend(seeds);
-        let found = interpret(&call.whole, inputs, &call.numbers)?;
+        let bound = call.program.backward.bind(&call.given.sizes);
+        let list = match call.given.sizes.is_empty() {
+            true => List::clone(&call.whole),
+            false => resize(&call.whole, &bound)?,
+        };
+        let numbers = list.evaluate_numbers(&call.given.numbers, &bound)?;
+        let found = interpret(&list, inputs, &numbers)?;
         Ok(found.into_iter().map(Some).collect())
     }
 }
@@ -145,31 +161,29 @@ pub fn interpret(list: &List, inputs: Vec<Value>, numbers: &[Scalar]) -> Result<
 }
 
 /// Runs a program and records the call: its results, differentiable ones (by position) with a
-/// history. `inputs` are all inputs, `wrt` those with a cotangent.
+/// history; inputs with a cotangent are `wrt`.
 pub fn record(
     name: &str,
     program: &Arc<Differentiable>,
     whole: &Arc<List>,
-    inputs: Vec<Value>,
+    given: Given,
     wrt: &[usize],
     differentiable: &[usize],
-    numbers: &[Scalar],
 ) -> Result<Vec<Value>> {
-    let arrays: SmallVec<[&Array; 8]> = inputs.iter().map(|value| &value.array).collect();
-    let mut found = program.forward.run(&arrays, numbers)?.into_vec();
+    let arrays: SmallVec<[&Array; 8]> = given.inputs.iter().map(|value| &value.array).collect();
+    let mut found = program.forward.run(&arrays, &given.sizes, &given.numbers)?.into_vec();
     drop(arrays);
     let residuals = found.split_off(found.len() - program.residuals);
     let types = differentiable
         .iter()
         .map(|&i| Type::new(found[i].dtype, found[i].shape().clone()))
         .collect();
-    let reached: Vec<Value> = wrt.iter().map(|&i| inputs[i].clone()).collect();
+    let reached: Vec<Value> = wrt.iter().map(|&i| given.inputs[i].clone()).collect();
     let call = Arc::new(Call {
         name: name.into(),
         program: program.clone(),
         whole: whole.clone(),
-        inputs,
-        numbers: numbers.into(),
+        given,
         residuals,
         results: types,
         cotangents: Mutex::new(vec![None; differentiable.len()]),

@@ -147,6 +147,10 @@ impl Emit for Eager {
         trace::number(number)
     }
 
+    fn looks_at(&self, value: Scalar) -> Scalar {
+        trace::look(value)
+    }
+
     fn size_behind(&self, value: Scalar) -> Option<Dim> {
         trace::top().and_then(|trace| trace.read(|graph| graph.size_behind(value)))
     }

@@ -390,7 +390,7 @@ fn expand_masks(op: &str, shape: &Shape, items: &[Item]) -> Result<SmallVec<[Ite
 }
 
 fn check_int(op: &str, i: i64, axis: usize, size: Dim) -> Result<Dim> {
-    let away = Dim::new(i.unsigned_abs() as usize);
+    let away = if i < 0 { Dim::new(i.unsigned_abs() as usize) } else { Dim::from_i64(i) };
     let is_inside = if i < 0 { away <= size } else { away < size };
     match is_inside {
         false => Err(error::index_out_of_bounds(op, i, axis, size)),
@@ -413,7 +413,7 @@ fn slice_axis(
     }
     let base = if step > 0 { Dim::new(0) } else { Dim::ONE };
     let clip = |i: i64| match usize::try_from(i) {
-        Ok(i) if Dim::new(i) + base <= n => Dim::new(i) + base,
+        Ok(_) if Dim::from_i64(i) + base <= n => Dim::from_i64(i) + base,
         Ok(_) => n,
         Err(_) => n + base - Dim::new(i.unsigned_abs() as usize),
     };

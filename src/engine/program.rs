@@ -5,23 +5,42 @@
 
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::config::{self, Config};
 use crate::array::Array;
 use crate::dtype::Scalar;
 use crate::error::Result;
-use crate::graph::{Graph, Kind, List};
+use crate::graph::numbers::evaluate;
+use crate::graph::{Graph, Kind, List, resize};
+use crate::ops::number::Number;
 use crate::ops::emit::{Arg, Id};
 use crate::passes::{Report, expand, pipeline};
 use crate::schedule::Plan;
+use crate::shape::{Bindings, Dim};
+
+/// Plans for different sizes that a program keeps.
+const PLANS: usize = 64;
 
 /// A list that runs.
 pub struct Program {
     list: List,
     config: Config,
     optimized: OnceLock<Optimized>,
-    plan: OnceLock<Arc<Plan>>,
+    /// The symbols among its sizes
+    symbols: Vec<Dim>,
+    /// Plans by the sizes of the symbols, latest last
+    plans: Mutex<Vec<(Sizes, Arc<Planned>)>>,
+}
+
+type Sizes = SmallVec<[usize; 4]>;
+
+/// A plan, with the numbers it reads.
+pub struct Planned {
+    /// The plan
+    pub plan: Plan,
+    numbers: Vec<Number>,
 }
 
 /// What the passes made of a list.
@@ -34,10 +53,10 @@ pub struct Optimized {
 }
 
 impl Program {
-    /// The program of a list, compiled as the settings of this thread say.
-    pub fn new(list: List) -> Program {
-        let (optimized, plan) = (OnceLock::new(), OnceLock::new());
-        Program { list, config: config::current(), optimized, plan }
+    /// The program of a list with these symbols, compiled as the settings of this thread say.
+    pub fn new(list: List, symbols: Vec<Dim>) -> Program {
+        let optimized = OnceLock::new();
+        Program { list, config: config::current(), optimized, symbols, plans: Mutex::default() }
     }
 
     /// The list as it was traced.
@@ -54,19 +73,47 @@ impl Program {
         Ok(self.optimized.get_or_init(|| Optimized { list, reports }))
     }
 
-    /// The plan, made when it is first asked for.
-    pub fn plan(&self) -> Result<Arc<Plan>> {
-        if let Some(plan) = self.plan.get() {
-            return Ok(plan.clone());
+    /// The plan for sizes of the symbols, in order; made when it is first asked for.
+    pub fn plan(&self, sizes: &[usize]) -> Result<Arc<Planned>> {
+        let find = |plans: &[(Sizes, Arc<Planned>)]| {
+            plans.iter().rev().find(|(known, _)| known.as_slice() == sizes).map(|(_, p)| p.clone())
+        };
+        if let Some(plan) = find(&self.plans.lock()) {
+            return Ok(plan);
         }
-        let expanded = expand(&Graph::from_list(self.optimized()?.list.clone()))?;
-        let plan = Arc::new(Plan::new(&expanded)?);
-        Ok(self.plan.get_or_init(|| plan).clone())
+        let mut list = expand(&Graph::from_list(self.optimized()?.list.clone()))?.into_list();
+        if !self.symbols.is_empty() {
+            list = resize(&list, &self.bind(sizes))?;
+        }
+        let graph = Graph::from_list(list);
+        let plan = Plan::new(&graph)?;
+        let planned = Arc::new(Planned { plan, numbers: graph.into_list().numbers });
+        let mut plans = self.plans.lock();
+        if plans.len() >= PLANS {
+            plans.remove(0);
+        }
+        plans.push((SmallVec::from_slice(sizes), planned.clone()));
+        Ok(planned)
     }
 
-    /// Computes the results.
-    pub fn run(&self, inputs: &[&Array], numbers: &[Scalar]) -> Result<SmallVec<[Array; 2]>> {
-        self.plan()?.run(inputs, numbers)
+    /// The symbols bound to sizes.
+    pub fn bind(&self, sizes: &[usize]) -> Bindings {
+        Bindings::of(self.symbols.iter().copied().zip(sizes.iter().map(|&n| Dim::new(n))))
+    }
+
+    /// Computes the results, for sizes of the symbols and the numbers that are given.
+    pub fn run(
+        &self,
+        inputs: &[&Array],
+        sizes: &[usize],
+        given: &[Scalar],
+    ) -> Result<SmallVec<[Array; 2]>> {
+        let planned = self.plan(sizes)?;
+        if planned.numbers.is_empty() {
+            return planned.plan.run(inputs, &[]);
+        }
+        let numbers = evaluate(&planned.numbers, given, &self.bind(sizes))?;
+        planned.plan.run(inputs, &numbers)
     }
 }
 
@@ -82,7 +129,13 @@ pub struct Differentiable {
 
 /// Cuts a list in two: the first `count` nodes, and those after them, which compute `gradients` with
 /// `seeds` (inputs that came after the cut) given.
-pub fn cut(list: &List, count: usize, seeds: &[Id], gradients: &[Id]) -> Differentiable {
+pub fn cut(
+    list: &List,
+    symbols: &[Dim],
+    count: usize,
+    seeds: &[Id],
+    gradients: &[Id],
+) -> Differentiable {
     let is_late = |id: Id| id.0 as usize >= count;
     let mut residuals: Vec<Id> = Vec::new();
     let mut place: Vec<Option<Id>> = vec![None; list.nodes.len()];
@@ -137,8 +190,8 @@ pub fn cut(list: &List, count: usize, seeds: &[Id], gradients: &[Id]) -> Differe
     let kept = residuals.len();
     forward.outputs.extend(residuals);
     Differentiable {
-        forward: Program::new(forward),
-        backward: Program::new(backward),
+        forward: Program::new(forward, symbols.to_vec()),
+        backward: Program::new(backward, symbols.to_vec()),
         residuals: kept,
     }
 }

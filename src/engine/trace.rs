@@ -25,11 +25,11 @@ use super::tape::{History, Leaf, Operand, Shared, Value};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Result};
-use crate::graph::{Graph, Kind, List};
-use crate::ops::emit::{Arg, Emit, Id, catch};
+use crate::graph::{Graph, Kind, List, number_of};
+use crate::ops::emit::{Arg, Emit, Id, OrThrow, catch};
 use crate::ops::number::Number;
 use crate::ops::op::{Op, Type};
-use crate::shape::Shape;
+use crate::shape::{self, Bindings, Dim, Scope, Shape};
 use crate::small::small;
 
 /// What a trace is for.
@@ -55,6 +55,8 @@ pub struct Trace {
     graph: ReentrantMutex<Graph>,
     state: Mutex<State>,
     open: AtomicBool,
+    /// The symbols among its sizes, and what it relies on about them
+    scope: Scope,
 }
 
 /// Something outside that a trace reads or writes.
@@ -102,11 +104,16 @@ struct State {
     captures: Vec<Capture>,
     found: FxHashMap<Key, usize>,
     constants: FxHashMap<(usize, usize), SmallVec<[Id; 1]>>,
+    /// The values at hand of the numbers that are given, by their places in the table
+    numbers: FxHashMap<u32, f64>,
     finalized: bool,
 }
 
+/// A trace on a thread's stack, with its scope entered.
+struct Level(Arc<Trace>, #[allow(dead_code)] shape::Entered);
+
 thread_local! {
-    static STACK: RefCell<Vec<Arc<Trace>>> = const { RefCell::new(Vec::new()) };
+    static STACK: RefCell<Vec<Level>> = const { RefCell::new(Vec::new()) };
     static ACTIVE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -118,7 +125,12 @@ pub fn active() -> bool {
 
 /// The trace that gets the nodes of this thread.
 pub fn top() -> Option<Arc<Trace>> {
-    STACK.with(|stack| stack.borrow().last().cloned())
+    STACK.with(|stack| stack.borrow().last().map(|level| level.0.clone()))
+}
+
+/// Whether a trace is on this thread's stack.
+pub fn is_on_stack(trace: &Arc<Trace>) -> bool {
+    STACK.with(|stack| stack.borrow().iter().any(|level| Arc::ptr_eq(&level.0, trace)))
 }
 
 /// Keeps a trace on top of this thread's stack.
@@ -132,18 +144,18 @@ impl Drop for Entered {
 
 /// Takes a trace off the stack of this thread, and what was left above it.
 pub fn leave(trace: &Arc<Trace>) {
-    let taken = STACK.with(|stack| {
-        let mut stack = stack.borrow_mut();
-        let at = stack.iter().rposition(|other| Arc::ptr_eq(other, trace));
-        at.map(|at| stack.split_off(at))
-    });
-    drop(taken);
+    let is_it = |level: &Level| Arc::ptr_eq(&level.0, trace);
+    let at = STACK.with(|stack| stack.borrow().iter().rposition(is_it));
+    // Scopes are left in reverse order.
+    while at.is_some_and(|at| STACK.with(|stack| stack.borrow().len()) > at) {
+        drop(STACK.with(|stack| stack.borrow_mut().pop()));
+    }
     ACTIVE.set(STACK.with(|stack| !stack.borrow().is_empty()));
 }
 
 /// Runs `f` outside all traces: what it computes are ordinary values.
 pub fn suspended<T>(f: impl FnOnce() -> T) -> T {
-    struct Restore(Vec<Arc<Trace>>);
+    struct Restore(Vec<Level>);
     impl Drop for Restore {
         fn drop(&mut self) {
             let kept = std::mem::take(&mut self.0);
@@ -180,7 +192,8 @@ pub fn wants(args: &[Operand<'_>]) -> bool {
 /// Opens the graph that operands belong to, where no trace is open: so that what a formula makes
 /// without operands becomes a node there too.
 pub fn enter_for(op: &str, args: &[Operand<'_>]) -> Result<Option<Entered>> {
-    if active() {
+    if let Some(trace) = top() {
+        trace.scope.at(site::current());
         return Ok(None);
     }
     let mut traced = args.iter().filter_map(|arg| match arg {
@@ -217,6 +230,14 @@ pub fn number(number: Number) -> Scalar {
     }
 }
 
+/// A look at a number of the top trace.
+pub fn look(value: Scalar) -> Scalar {
+    match (number_of(value), top()) {
+        (Some(_), Some(trace)) => trace.look(value).or_throw(),
+        _ => value,
+    }
+}
+
 impl Trace {
     /// A new trace, not yet on a stack.
     pub fn new(role: Role) -> Arc<Trace> {
@@ -227,6 +248,7 @@ impl Trace {
             graph: ReentrantMutex::new(Graph::with_calls()),
             state: Mutex::default(),
             open: AtomicBool::new(true),
+            scope: Scope::new(),
         })
     }
 
@@ -245,7 +267,8 @@ impl Trace {
 
     /// Puts the trace on top of this thread's stack, until [`leave`].
     pub fn push(self: &Arc<Trace>) {
-        STACK.with(|stack| stack.borrow_mut().push(self.clone()));
+        let level = Level(self.clone(), self.scope.enter());
+        STACK.with(|stack| stack.borrow_mut().push(level));
         ACTIVE.set(true);
     }
 
@@ -283,7 +306,9 @@ impl Trace {
             return Err(error::bad_graph("graph", "no node can be added", facts));
         }
         let graph = self.graph.lock();
-        graph.at(site::current());
+        let site = site::current();
+        graph.at(site);
+        self.scope.at(site);
         let id = f(&graph)?;
         Ok(self.array(id, graph.ty(id)))
     }
@@ -335,7 +360,7 @@ impl Trace {
     fn capture_node(self: &Arc<Trace>, op: &str, name: &Named, value: &Value) -> Result<Id> {
         let (mine, below) = STACK.with(|stack| {
             let stack = stack.borrow();
-            let at = |trace: &Arc<Trace>| stack.iter().position(|t| Arc::ptr_eq(t, trace));
+            let at = |trace: &Arc<Trace>| stack.iter().position(|t| Arc::ptr_eq(&t.0, trace));
             (at(self), at(&name.trace).is_some())
         });
         if !below {
@@ -374,6 +399,54 @@ impl Trace {
     pub fn written(self: &Arc<Trace>, capture: &Capture) -> Result<Option<Id>> {
         let id = self.node("capture", &capture.cell.lock())?;
         Ok((id != capture.input).then_some(id))
+    }
+
+    /// The symbols among its sizes.
+    pub fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    /// Takes in a handle as an argument of a type of its own: some sizes are symbols.
+    pub fn argument(
+        self: &Arc<Trace>,
+        address: usize,
+        own: &Value,
+        handle: Handle,
+        ty: Type,
+    ) -> Result<()> {
+        let key = Some(Key::Address(address));
+        self.take_in_as(key, Source::Handle, Some(handle), own, ty).map(drop)
+    }
+
+    /// Adds a number that is given at each run; it is this now.
+    pub fn given(&self, now: f64) -> Scalar {
+        let Arg::Scalar(number) = self.graph.lock().number() else { return Scalar::Float(now) };
+        if let Some(i) = number_of(number) {
+            self.state.lock().numbers.insert(i, now);
+        }
+        number
+    }
+
+    /// The value at hand of a number that is given.
+    pub fn number_now(&self, i: u32) -> f64 {
+        self.state.lock().numbers.get(&i).copied().unwrap_or(f64::NAN)
+    }
+
+    /// A look at a number: what it is now. What it comes of is noted, and sizes are pinned.
+    pub fn look(&self, value: Scalar) -> Result<Scalar> {
+        let graph = self.graph.lock();
+        let seen = graph.looks_at(value);
+        let Some(i) = number_of(seen) else { return Ok(seen) };
+        let (list, state) = (graph.list(), self.state.lock());
+        let is_given = |i: &u32| matches!(list.numbers.get(*i as usize), Some(Number::Input));
+        let given: Vec<Scalar> = (0..list.numbers.len() as u32)
+            .filter(is_given)
+            .map(|i| Scalar::Float(state.numbers.get(&i).copied().unwrap_or(f64::NAN)))
+            .collect();
+        let hints = self.scope.symbols().into_iter();
+        let sizes = hints.filter_map(|(dim, hint)| Some((dim, Dim::new(hint?))));
+        let values = list.evaluate_numbers(&given, &Bindings::of(sizes))?;
+        Ok(values[i as usize])
     }
 
     /// The captures so far.
@@ -416,12 +489,12 @@ type Outside<'a> = dyn FnMut() -> (Option<Handle>, Value) + 'a;
 fn level_of(array: &Array) -> Option<usize> {
     let Some(name) = named(array) else { return Some(0) };
     STACK.with(|stack| {
-        stack.borrow().iter().position(|trace| Arc::ptr_eq(trace, &name.trace)).map(|i| i + 1)
+        stack.borrow().iter().position(|level| Arc::ptr_eq(&level.0, &name.trace)).map(|i| i + 1)
     })
 }
 
 fn at_level(level: usize) -> Result<Arc<Trace>> {
-    let trace = STACK.with(|stack| stack.borrow().get(level).cloned());
+    let trace = STACK.with(|stack| stack.borrow().get(level).map(|level| level.0.clone()));
     trace.ok_or_else(|| error::internal("a trace left the stack too early"))
 }
 
@@ -461,6 +534,17 @@ impl Trace {
         seen: &Value,
     ) -> Result<Shared> {
         let ty = Type::new(seen.dtype(), seen.shape().clone());
+        self.take_in_as(key, source, handle, seen, ty)
+    }
+
+    fn take_in_as(
+        self: &Arc<Trace>,
+        key: Option<Key>,
+        source: Source,
+        handle: Option<Handle>,
+        seen: &Value,
+        ty: Type,
+    ) -> Result<Shared> {
         let mut value = self.input(ty.clone())?;
         let input = self.node("capture", &value)?;
         let leaf = seen.requires_grad().then(|| {

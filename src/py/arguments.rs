@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::convert;
 use super::dtype;
 use super::errors::OrRaise;
+use super::size;
 use super::tensor;
 use crate::dtype::Scalar;
 use crate::engine::random;
@@ -346,6 +347,9 @@ fn operand(op: &str, param: &Param, object: &Bound<'_, PyAny>) -> PyResult<Held>
     if let Some(scalar) = scalar(object.as_ptr()) {
         return Ok(Held::Scalar(scalar));
     }
+    if let Some(number) = size::operand(object)? {
+        return Ok(Held::Scalar(number));
+    }
     match convert::from_object(op, object, None)? {
         Some(value) => Ok(Held::Value(value)),
         None => Err(refuse(op, param, "a tensor, an array or a number", object)),
@@ -383,8 +387,12 @@ pub fn scalar(object: *mut ffi::PyObject) -> Option<Scalar> {
     None
 }
 
-/// An int, or anything with `__index__` (bools are refused: `axis=True` is a mistake).
+/// An int, or anything with `__index__` (bools are refused: `axis=True` is a mistake); the code of a
+/// size that is no number yet.
 pub fn index(object: &Bound<'_, PyAny>) -> Option<i64> {
+    if let Ok(size) = object.cast::<size::Size>() {
+        return Some(size.get().0.to_i64());
+    }
     // SAFETY: a live object; a failed conversion is cleared.
     unsafe {
         if ffi::PyBool_Check(object.as_ptr()) != 0 || ffi::PyIndex_Check(object.as_ptr()) == 0 {

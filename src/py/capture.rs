@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use smallvec::SmallVec;
 
 use super::errors::{OrRaise, to_python};
+use super::size::{Number, Size};
 use super::tensor::{self, TensorObject};
 use crate::array::Array;
 use crate::dtype::Scalar;
@@ -15,17 +17,29 @@ use crate::engine::program::{Differentiable, Program, cut};
 use crate::engine::random;
 use crate::engine::tape::{self, First, History, Leaf, Value};
 use crate::engine::trace::{self, Capture, Role, Source};
-use crate::engine::{call, config};
+use crate::engine::call::{self, Given};
+use crate::engine::config;
 use crate::error;
 use crate::graph::List;
-use crate::ops::emit::Id;
+use crate::ops::emit::{Emit, Id};
+use crate::ops::number as ops;
 use crate::ops::op::Type;
+use crate::shape::{Constraint, Dim, Scope, Shape};
 
 /// A trace: what is computed while it is entered becomes its nodes.
 #[pyclass(frozen, module = "wengert")]
 pub struct Trace {
     inner: Arc<trace::Trace>,
-    entered: Mutex<u32>,
+    /// Numbers that are given at each call, in order
+    numbers: Mutex<Vec<NumberSource>>,
+}
+
+/// Where a number comes from at a call.
+enum NumberSource {
+    /// A leaf of the arguments
+    Leaf(usize),
+    /// An entry of a dict, such as a hyperparameter
+    Item(Py<PyDict>, Py<PyAny>),
 }
 
 fn handle<'a>(op: &str, object: &'a Bound<'_, PyAny>) -> PyResult<&'a TensorObject> {
@@ -43,19 +57,57 @@ fn handle<'a>(op: &str, object: &'a Bound<'_, PyAny>) -> PyResult<&'a TensorObje
 impl Trace {
     #[new]
     fn new() -> Trace {
-        Trace { inner: trace::Trace::new(Role::Function), entered: Mutex::new(0) }
+        Trace { inner: trace::Trace::new(Role::Function), numbers: Mutex::default() }
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
         slf.inner.push();
-        *slf.entered.lock() += 1;
         slf
     }
 
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, _exception: &Bound<'_, pyo3::types::PyTuple>) {
-        *self.entered.lock() -= 1;
         trace::leave(&self.inner);
+    }
+
+    /// Takes a tensor in as an argument. `sizes` says of each axis what is known of its size: nothing
+    /// (True: a symbol of its own), a declared size, or that it is what it is (None).
+    fn argument(&self, x: &Bound<'_, PyAny>, sizes: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+        let py = x.py();
+        let tensor = handle("compile", x)?;
+        let own = tensor.with_own(Value::clone);
+        let mut ty = Type::new(own.dtype(), own.shape().clone());
+        let scope = self.inner.scope();
+        for (size, known) in ty.shape.dims_mut().iter_mut().zip(&sizes) {
+            if let Ok(declared) = known.cast::<Size>() {
+                let declared = declared.get().0;
+                for symbol in declared.symbols() {
+                    scope.declare(&symbol.to_string(), None);
+                }
+                *size = declared;
+            } else if !known.is_none() {
+                *size = scope.symbol(size.known());
+            }
+        }
+        let keep: trace::Handle = Arc::new(x.clone().unbind());
+        self.inner.argument(tensor.address(), &own, keep, ty).or_raise(py)
+    }
+
+    /// A number that stands for leaf `i` of the arguments.
+    fn number(&self, py: Python<'_>, i: usize, now: f64) -> PyResult<Py<Number>> {
+        let value = self.inner.given(now);
+        self.numbers.lock().push(NumberSource::Leaf(i));
+        Py::new(py, Number::new(value, self.inner.clone()))
+    }
+
+    /// A number that stands for an entry of a dict.
+    fn item(&self, dict: &Bound<'_, PyDict>, key: &Bound<'_, PyAny>) -> PyResult<Py<Number>> {
+        let py = dict.py();
+        let now: f64 = dict.as_any().get_item(key)?.extract()?;
+        let value = self.inner.given(now);
+        let source = NumberSource::Item(dict.clone().unbind(), key.clone().unbind());
+        self.numbers.lock().push(source);
+        Py::new(py, Number::new(value, self.inner.clone()))
     }
 
     /// Ends the trace: what runs it. `outputs` are the tensors it returns, `args` the tensors it was
@@ -67,7 +119,8 @@ impl Trace {
         outputs: Vec<Bound<'_, PyAny>>,
         args: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<Executable> {
-        Finish::new(&self.inner, name, &args)?.run(py, &outputs)
+        let numbers = std::mem::take(&mut *self.numbers.lock());
+        Finish::new(&self.inner, name, &args)?.run(py, &outputs, numbers)
     }
 }
 
@@ -118,6 +171,15 @@ pub struct Executable {
     updates: Vec<(Place, usize)>,
     gradients: Vec<GradientUse>,
     program: Arc<Program>,
+    /// The shapes of the tensors among the arguments
+    patterns: Vec<Option<Shape>>,
+    /// The symbols of these, with the argument and the axis that tell their sizes
+    symbols: Vec<(Dim, usize, usize)>,
+    scope: Scope,
+    constraints: Vec<Constraint>,
+    numbers: Vec<NumberSource>,
+    /// Numbers whose values the trace depends on
+    pinned: Vec<(usize, f64)>,
     /// Where gradients flow: the two programs, the inputs that get one, the results that have one
     differentiable: Option<Flowing>,
 }
@@ -172,7 +234,12 @@ impl<'a> Finish<'a> {
         }
     }
 
-    fn run(mut self, py: Python<'_>, outputs: &[Bound<'_, PyAny>]) -> PyResult<Executable> {
+    fn run(
+        mut self,
+        py: Python<'_>,
+        outputs: &[Bound<'_, PyAny>],
+        numbers: Vec<NumberSource>,
+    ) -> PyResult<Executable> {
         let mut given = Vec::new();
         for object in outputs {
             given.push(self.output(py, object)?);
@@ -192,20 +259,71 @@ impl<'a> Finish<'a> {
         self.captures = self.trace.captures();
         let inputs = self.inputs(py)?;
         let differentiable = self.differentiate(py)?;
+        let (patterns, symbols) = self.patterns();
+        let pinned = self.pinned();
         let (list, _) = self.trace.close();
+        let dims: Vec<Dim> = symbols.iter().map(|(dim, ..)| *dim).collect();
         let count = differentiable.as_ref().map_or(list.nodes.len(), |d| d.count);
         let mut plain = List { nodes: list.nodes[..count].to_vec(), ..list.clone() };
         plain.outputs = self.results.clone();
-        let flowing = differentiable.map(|d| d.flowing(&list, &self.results));
+        let flowing = differentiable.map(|d| d.flowing(&list, &dims, &self.results));
+        let program = Program::new(plain, dims);
+        let scope = self.trace.scope().clone();
+        // What passes ask about sizes is relied on as well.
+        program.optimized().or_raise(py)?;
+        let constraints = scope.constraints();
         Ok(Executable {
             name: self.name,
             inputs,
             outputs: given,
             updates,
             gradients,
-            program: Arc::new(Program::new(plain)),
+            patterns,
+            symbols,
+            scope,
+            constraints,
+            numbers,
+            pinned,
+            program: Arc::new(program),
             differentiable: flowing,
         })
+    }
+
+    /// The shapes of the arguments that were taken in as such, and where their symbols are told.
+    fn patterns(&self) -> (Vec<Option<Shape>>, Vec<(Dim, usize, usize)>) {
+        let mut patterns = vec![None; self.args.len()];
+        let mut symbols: Vec<(Dim, usize, usize)> = Vec::new();
+        for capture in &self.captures {
+            let object = capture.handle.as_ref().and_then(|h| h.downcast_ref::<Py<PyAny>>());
+            let is_it = |arg: &Bound<'_, PyAny>| object.is_some_and(|o| o.as_ptr() == arg.as_ptr());
+            let Some(i) = self.args.iter().position(is_it) else { continue };
+            let shape = self.trace.read(|graph| graph.ty(capture.input)).shape;
+            for (axis, &dim) in shape.dims().iter().enumerate() {
+                let is_new = symbols.iter().all(|(known, ..)| !known.same(dim));
+                if dim.is_symbol() && is_new {
+                    symbols.push((dim, i, axis));
+                }
+            }
+            patterns[i] = Some(shape);
+        }
+        (patterns, symbols)
+    }
+
+    /// The numbers that the trace looked at, with their values.
+    fn pinned(&self) -> Vec<(usize, f64)> {
+        let looked: Vec<u32> = self.trace.read(|graph| graph.looked().to_vec());
+        let places: Vec<u32> = self.trace.read(|graph| {
+            let list = graph.list();
+            let given = |i: &u32| matches!(list.numbers[*i as usize], ops::Number::Input);
+            (0..list.numbers.len() as u32).filter(given).collect()
+        });
+        let mut pinned = Vec::new();
+        for (k, i) in places.into_iter().enumerate() {
+            if looked.contains(&i) {
+                pinned.push((k, self.trace.number_now(i)));
+            }
+        }
+        pinned
     }
 
     /// What a returned tensor is at a call.
@@ -357,10 +475,10 @@ struct Cut {
 }
 
 impl Cut {
-    fn flowing(self, list: &List, results: &[Id]) -> Flowing {
+    fn flowing(self, list: &List, symbols: &[Dim], results: &[Id]) -> Flowing {
         let mut forward = list.clone();
         forward.outputs = results.to_vec();
-        let program = cut(&forward, self.count, &self.seeds, &self.gradients);
+        let program = cut(&forward, symbols, self.count, &self.seeds, &self.gradients);
         let mut whole = list.clone();
         whole.outputs = self.gradients;
         Flowing {
@@ -381,8 +499,9 @@ impl Executable {
     }
 
     /// The plan, as text.
-    fn plan_text(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(self.program.plan().or_raise(py)?.to_string())
+    fn plan_text(&self, py: Python<'_>, args: Vec<Bound<'_, PyAny>>) -> PyResult<String> {
+        let sizes = self.sizes(&args)?;
+        Ok(self.program.plan(&sizes).or_raise(py)?.plan.to_string())
     }
 }
 
@@ -412,12 +531,14 @@ impl Executable {
         &self,
         py: Python<'_>,
         args: &[Bound<'_, PyAny>],
+        leaves: &[Bound<'_, PyAny>],
     ) -> PyResult<SmallVec<[Py<PyAny>; 2]>> {
         let mut inputs = Vec::with_capacity(self.inputs.len());
         for input in &self.inputs {
             inputs.push(self.value(py, &input.place, args)?);
         }
-        let values = self.compute(py, inputs)?;
+        let given = Given { inputs, sizes: self.sizes(args)?, numbers: self.numbers(py, leaves)? };
+        let values = self.compute(py, given)?;
         self.commit(py, &values, args)?;
         self.outputs
             .iter()
@@ -477,21 +598,78 @@ impl Executable {
         }
     }
 
-    fn compute(&self, py: Python<'_>, inputs: Vec<Value>) -> PyResult<Vec<Value>> {
-        let numbers: SmallVec<[Scalar; 4]> = SmallVec::new();
+    fn compute(&self, py: Python<'_>, given: Given) -> PyResult<Vec<Value>> {
         let site = crate::engine::site::current();
         let record = tape::recording();
         let work = || -> error::Result<Vec<Value>> {
             if let (Some(flowing), true) = (&self.differentiable, record) {
                 let (program, whole) = (&flowing.program, &flowing.whole);
                 let (wrt, results) = (&flowing.wrt, &flowing.results);
-                return call::record(&self.name, program, whole, inputs, wrt, results, &numbers);
+                return call::record(&self.name, program, whole, given, wrt, results);
             }
-            let arrays: SmallVec<[&Array; 8]> = inputs.iter().map(|value| &value.array).collect();
-            let found = self.program.run(&arrays, &numbers)?;
+            let arrays: SmallVec<[&Array; 8]> = given.inputs.iter().map(|v| &v.array).collect();
+            let found = self.program.run(&arrays, &given.sizes, &given.numbers)?;
             Ok(found.into_iter().map(Value::plain).collect())
         };
         py.detach(|| crate::engine::site::pinned(site, work)).or_raise(py)
+    }
+
+    /// The sizes of the symbols.
+    fn sizes(&self, args: &[Bound<'_, PyAny>]) -> PyResult<SmallVec<[usize; 4]>> {
+        let size = |&(_, arg, axis): &(Dim, usize, usize)| {
+            Ok(handle(&self.name, &args[arg])?.with_own(|value| value.shape()[axis].value()))
+        };
+        self.symbols.iter().map(size).collect()
+    }
+
+    /// The numbers that are given.
+    fn numbers(&self, py: Python<'_>, leaves: &[Bound<'_, PyAny>]) -> PyResult<Vec<Scalar>> {
+        let number = |source: &NumberSource| {
+            let value: f64 = match source {
+                NumberSource::Leaf(i) => leaves[*i].extract()?,
+                NumberSource::Item(dict, key) => dict.bind(py).as_any().get_item(key)?.extract()?,
+            };
+            Ok(Scalar::Float(value))
+        };
+        self.numbers.iter().map(number).collect()
+    }
+
+    /// The shape that tensor `i` of the arguments must have, where some sizes may differ.
+    pub fn pattern(&self, i: usize) -> Option<&Shape> {
+        self.patterns[i].as_ref()
+    }
+
+    /// Whether leaf `i` of the arguments is a number that is given.
+    pub fn is_number(&self, i: usize) -> bool {
+        self.numbers.iter().any(|source| matches!(source, NumberSource::Leaf(k) if *k == i))
+    }
+
+    /// What the trace relies on about sizes and numbers that does not hold for these arguments.
+    pub fn broken(
+        &self,
+        py: Python<'_>,
+        args: &[Bound<'_, PyAny>],
+        leaves: &[Bound<'_, PyAny>],
+    ) -> PyResult<Option<String>> {
+        if !self.symbols.is_empty() {
+            let sizes = self.sizes(args)?;
+            let bound = self.program.bind(&sizes);
+            if let Some(i) = bound.broken(&self.constraints) {
+                let constraint = &self.constraints[i];
+                let line = crate::engine::site::describe(constraint.site);
+                let line = line.map_or(String::new(), |line| format!(" (asked at {line})"));
+                return Ok(Some(format!("{constraint} does not hold{line}")));
+            }
+        }
+        if !self.pinned.is_empty() {
+            let numbers = self.numbers(py, leaves)?;
+            for &(i, value) in &self.pinned {
+                if numbers[i].as_f64().to_bits() != value.to_bits() {
+                    return Ok(Some(format!("a number that was {value} changed")));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Gives handles and gradients their new values: nothing here fails.

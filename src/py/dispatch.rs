@@ -16,7 +16,7 @@ use super::tensor;
 use crate::dtype::DType;
 use crate::engine::tape;
 use crate::engine::trace;
-use crate::shape::Shape;
+use crate::shape::{Dim, Shape};
 
 type Object = *mut ffi::PyObject;
 
@@ -54,10 +54,65 @@ struct Flat<'py> {
 
 /// What a leaf must be.
 enum Leaf {
-    /// A tensor of a dtype and shape; `same` is the first leaf that is the same handle
+    /// A tensor of a dtype and shape, in which symbols stand for sizes that may differ; `same` is the
+    /// first leaf that is the same handle
     Tensor { dtype: DType, shape: Shape, same: usize, parameter: Option<Py<PyAny>> },
     /// A value, compared
     Value(Py<PyAny>),
+    /// Any float: a number that is given at each call
+    Number,
+}
+
+/// How far a leaf is from what a trace was made for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    /// Not at all
+    Exact,
+    /// Its sizes differ, or a float has another value
+    Loose,
+    /// It is something else
+    Other,
+}
+
+/// What is known to change about a leaf from call to call.
+#[derive(Clone, Default)]
+struct Changing {
+    axes: SmallVec<[bool; 4]>,
+    number: bool,
+}
+
+impl Leaf {
+    /// How leaf `i` of a call compares.
+    fn fit(&self, py: Python<'_>, leaves: &[Bound<'_, PyAny>], i: usize) -> PyResult<Fit> {
+        let leaf = &leaves[i];
+        let is_float = |x: &Bound<'_, PyAny>| x.is_exact_instance_of::<pyo3::types::PyFloat>();
+        Ok(match self {
+            Leaf::Number if is_float(leaf) => Fit::Exact,
+            Leaf::Number => Fit::Other,
+            Leaf::Value(value) if equal(value.bind(py), leaf)? => Fit::Exact,
+            Leaf::Value(value) if is_float(leaf) && is_float(value.bind(py)) => Fit::Loose,
+            Leaf::Value(_) => Fit::Other,
+            Leaf::Tensor { dtype, shape, same, parameter } => {
+                // SAFETY: a live object.
+                let Some(tensor) = (unsafe { tensor::downcast(leaf.as_ptr()) }) else {
+                    return Ok(Fit::Other);
+                };
+                let is_same = *same == first_same(leaves, i)
+                    && parameter.as_ref().is_none_or(|p| p.is(leaf));
+                tensor.with_own(|value| {
+                    let dims = value.shape().dims();
+                    if !is_same || value.dtype() != *dtype || dims.len() != shape.rank() {
+                        return Fit::Other;
+                    }
+                    let fits = |(a, b): (&Dim, &Dim)| a.known().is_none() || a.same(*b);
+                    match shape.dims().iter().zip(dims).all(fits) {
+                        true => Fit::Exact,
+                        false => Fit::Loose,
+                    }
+                })
+            }
+        })
+    }
 }
 
 /// A trace with the calls it holds for.
@@ -121,7 +176,8 @@ impl Dispatcher {
         }
         let flat = Flat::new(args, kwargs)?;
         let tensors = flat.tensors();
-        Dispatcher::variant(slf, args, kwargs, &flat, &tensors)?.run(py, &tensors)
+        let variant = Dispatcher::variant(slf, args, kwargs, &flat, &tensors)?;
+        variant.run(py, &tensors, &flat.leaves)
     }
 
     /// What would run for these arguments: traced if need be, not run.
@@ -193,11 +249,33 @@ impl Dispatcher {
         }
         let leaves = PyList::new(py, &flat.leaves)?;
         let kwargs = kwargs.cloned().unwrap_or_else(|| PyDict::new(py));
-        let found = slf.call_method1("_trace", (args, kwargs, leaves))?;
+        let changing = this.changing(py, flat)?;
+        let found = slf.call_method1("_trace", (args, kwargs, leaves, changing))?;
         let (executable, rebuild, guard, names): Made<'py> = found.extract()?;
         let variant = Arc::new(Variant::new(py, flat, executable, rebuild, guard, names)?);
         this.variants.lock().push(variant.clone());
         Ok(variant)
+    }
+
+    /// What earlier traces say about the leaves of a call: for each a list that says of every axis
+    /// whether its size changes, True for a float that changes, or None.
+    fn changing<'py>(&self, py: Python<'py>, flat: &Flat<'_>) -> PyResult<Bound<'py, PyList>> {
+        let mut changing = vec![Changing::default(); flat.leaves.len()];
+        let variants: Vec<Arc<Variant>> = self.variants.lock().clone();
+        for variant in variants {
+            variant.mark(py, flat, &mut changing)?;
+        }
+        let object = |leaf: Changing| -> PyResult<Bound<'py, PyAny>> {
+            if leaf.number {
+                return Ok(true.into_pyobject(py)?.to_owned().into_any());
+            }
+            match leaf.axes.contains(&true) {
+                true => Ok(PyList::new(py, leaf.axes)?.into_any()),
+                false => Ok(py.None().into_bound(py)),
+            }
+        };
+        let objects: PyResult<Vec<_>> = changing.into_iter().map(object).collect();
+        PyList::new(py, objects?)
     }
 
     fn find(
@@ -215,7 +293,7 @@ impl Dispatcher {
             }
         };
         for variant in variants {
-            if variant.fits(py, flat)? && variant.holds(py, tensors)? {
+            if variant.fits(py, flat)? && variant.holds(py, tensors, &flat.leaves)? {
                 return Ok(Some(variant));
             }
         }
@@ -338,19 +416,23 @@ impl Variant {
         guard: Option<Py<PyAny>>,
         names: Vec<(Py<PyAny>, Option<Py<PyAny>>, Option<Py<PyAny>>)>,
     ) -> PyResult<Variant> {
+        let (mut tensors, made) = (0, executable.get());
         let state = py.import("wengert.nn.module")?.getattr("_State")?;
         let mut leaves = Vec::new();
         for (i, leaf) in flat.leaves.iter().enumerate() {
             // SAFETY: a live object.
             leaves.push(match unsafe { tensor::downcast(leaf.as_ptr()) } {
-                Some(tensor) => tensor.with_own(|value| -> PyResult<Leaf> {
-                    Ok(Leaf::Tensor {
-                        dtype: value.dtype(),
-                        shape: value.shape().clone(),
+                Some(tensor) => {
+                    tensors += 1;
+                    let (dtype, shape) = tensor.with_own(|v| (v.dtype(), v.shape().clone()));
+                    Leaf::Tensor {
+                        dtype,
+                        shape: made.pattern(tensors - 1).cloned().unwrap_or(shape),
                         same: first_same(&flat.leaves, i),
                         parameter: leaf.is_instance(&state)?.then(|| leaf.clone().unbind()),
-                    })
-                })?,
+                    }
+                }
+                None if made.is_number(i) => Leaf::Number,
                 None => Leaf::Value(leaf.clone().unbind()),
             });
         }
@@ -380,27 +462,55 @@ impl Variant {
                 return Ok(false);
             }
         }
-        for (i, (want, leaf)) in self.leaves.iter().zip(&flat.leaves).enumerate() {
-            let fits = match want {
-                Leaf::Value(value) => equal(value.bind(py), leaf)?,
-                Leaf::Tensor { dtype, shape, same, parameter } => {
-                    // SAFETY: a live object.
-                    let tensor = unsafe { tensor::downcast(leaf.as_ptr()) };
-                    tensor.is_some_and(|tensor| {
-                        tensor.with_own(|v| v.dtype() == *dtype && v.shape() == shape)
-                    }) && *same == first_same(&flat.leaves, i)
-                        && parameter.as_ref().is_none_or(|p| p.is(leaf))
-                }
-            };
-            if !fits {
+        for (i, want) in self.leaves.iter().enumerate() {
+            if want.fit(py, &flat.leaves, i)? != Fit::Exact {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
+    /// Marks the sizes and floats in which arguments differ from those it was traced with, and those
+    /// it takes any of, if nothing else differs.
+    fn mark(&self, py: Python<'_>, flat: &Flat<'_>, changing: &mut [Changing]) -> PyResult<()> {
+        if self.tokens != flat.tokens || self.leaves.len() != flat.leaves.len() {
+            return Ok(());
+        }
+        for (a, b) in self.keys.iter().zip(&flat.keys) {
+            if !equal(a.bind(py), b)? {
+                return Ok(());
+            }
+        }
+        for (i, want) in self.leaves.iter().enumerate() {
+            if want.fit(py, &flat.leaves, i)? == Fit::Other {
+                return Ok(());
+            }
+        }
+        for (i, (want, leaf)) in self.leaves.iter().zip(&flat.leaves).enumerate() {
+            match want {
+                Leaf::Tensor { shape, .. } => {
+                    // SAFETY: a live object.
+                    let Some(tensor) = (unsafe { tensor::downcast(leaf.as_ptr()) }) else { continue };
+                    let now = tensor.with_own(|value| value.shape().clone());
+                    changing[i].axes.resize(shape.rank(), false);
+                    for (axis, (&a, &b)) in shape.dims().iter().zip(now.dims()).enumerate() {
+                        changing[i].axes[axis] |= a.known().is_none() || !a.same(b);
+                    }
+                }
+                Leaf::Number => changing[i].number = true,
+                Leaf::Value(value) => changing[i].number |= !equal(value.bind(py), leaf)?,
+            }
+        }
+        Ok(())
+    }
+
     /// Whether what it depends on besides is as it was.
-    fn holds(&self, py: Python<'_>, tensors: &[Bound<'_, PyAny>]) -> PyResult<bool> {
+    fn holds(
+        &self,
+        py: Python<'_>,
+        tensors: &[Bound<'_, PyAny>],
+        leaves: &[Bound<'_, PyAny>],
+    ) -> PyResult<bool> {
         for name in &self.names {
             if !name.is_same(py)? {
                 return Ok(false);
@@ -415,15 +525,18 @@ impl Variant {
             }
             self.clock.store(now, Ordering::Relaxed);
         }
-        Ok(self.executable.get().mismatch(py, tensors)?.is_none())
+        let executable = self.executable.get();
+        Ok(executable.broken(py, tensors, leaves)?.is_none()
+            && executable.mismatch(py, tensors)?.is_none())
     }
 
     fn run<'py>(
         &self,
         py: Python<'py>,
         tensors: &[Bound<'py, PyAny>],
+        leaves: &[Bound<'py, PyAny>],
     ) -> PyResult<Bound<'py, PyAny>> {
-        let mut results = self.executable.get().call(py, tensors)?;
+        let mut results = self.executable.get().call(py, tensors, leaves)?;
         match &self.rebuild {
             Some(rebuild) => rebuild.bind(py).call1((PyList::new(py, results)?,)),
             None => results

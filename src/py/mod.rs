@@ -16,6 +16,7 @@ mod hooks;
 mod host;
 mod promotion;
 mod site;
+mod size;
 mod slots;
 mod tensor;
 
@@ -39,6 +40,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     hooks::install(module)?;
     capture::install(module)?;
     dispatch::install(module)?;
+    size::install(module)?;
     dlpack::install(module)?;
     files::install(module)?;
     promotion::install(module)?;

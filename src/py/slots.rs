@@ -14,6 +14,7 @@ use super::convert;
 use super::dtype;
 use super::errors::{OrRaise, to_python};
 use super::functions::{detached, guard, make_leaf, map_held};
+use super::size;
 use super::tensor::{self, TensorObject};
 use crate::engine::apply;
 use crate::engine::index::{self, Item};
@@ -22,7 +23,7 @@ use crate::error;
 use crate::ops::elementwise::{Elementwise, arithmetic, bits, comparison};
 use crate::ops::op::Op;
 use crate::ops::table;
-use crate::shape::Axes;
+use crate::shape::{Axes, Dim};
 use crate::small::small;
 
 type Object = *mut ffi::PyObject;
@@ -58,6 +59,9 @@ fn operand(py: Python<'_>, object: Object) -> PyResult<Option<Held>> {
     // Arrays join in; lists, strings and strangers do not.
     // SAFETY: as above.
     let any = unsafe { Bound::from_borrowed_ptr(py, object) };
+    if let Some(number) = size::operand(&any)? {
+        return Ok(Some(Held::Scalar(number)));
+    }
     let array =
         any.hasattr("__array__").unwrap_or(false) || any.hasattr("__dlpack__").unwrap_or(false);
     if !array {
@@ -335,7 +339,27 @@ fn items(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<SmallVec<[Item; 4]>
     }
 }
 
+/// A slice with sizes among its bounds.
+fn symbolic_slice(key: &Bound<'_, PyAny>) -> PyResult<Option<Item>> {
+    let parts = ["start", "stop", "step"].map(|name| key.getattr(name));
+    let [start, stop, step] = parts;
+    let (start, stop, step) = (start?, stop?, step?);
+    if ![&start, &stop].into_iter().any(|x| x.cast::<size::Size>().is_ok()) {
+        return Ok(None);
+    }
+    let bound = |x: &Bound<'_, PyAny>| match (x.is_none(), size::dim(x)) {
+        (true, _) => Ok(None),
+        (false, Some(dim)) => Ok(Some(dim.to_i64())),
+        (false, None) => x.extract::<i64>().map(Some),
+    };
+    let step = if step.is_none() { None } else { Some(step.extract::<i64>()?) };
+    Ok(Some(Item::Slice(bound(&start)?, bound(&stop)?, step)))
+}
+
 fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
+    if let Ok(size) = key.cast::<size::Size>() {
+        return Ok(Item::Int(size.get().0.to_i64()));
+    }
     // SAFETY: a live object.
     unsafe {
         if ffi::PyLong_CheckExact(key.as_ptr()) != 0 {
@@ -359,6 +383,9 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
         return Ok(Item::Ellipsis);
     }
     if key.is_instance_of::<PySlice>() {
+        if let Some(item) = symbolic_slice(key)? {
+            return Ok(item);
+        }
         let (mut start, mut stop, mut step) = (0, 0, 0);
         // SAFETY: a slice object. Absent bounds come as the largest or smallest number, which clip to
         // the ends.
@@ -528,8 +555,13 @@ macro_rules! getter {
 }
 
 getter!(get_shape, |py, this| {
-    let shape = this.with(|value| value.shape().sizes());
-    Ok(PyTuple::new(py, shape)?.into_ptr())
+    let shape = this.with(|value| value.shape().clone());
+    if shape.dims().iter().all(|dim| dim.known().is_some()) {
+        return Ok(PyTuple::new(py, shape.sizes())?.into_ptr());
+    }
+    let sizes: PyResult<Vec<Py<PyAny>>> =
+        shape.dims().iter().map(|&dim| size::object(py, dim)).collect();
+    Ok(PyTuple::new(py, sizes?)?.into_ptr())
 });
 getter!(get_dtype, |py, this| {
     let object = dtype::object(py, this.with(|value| value.dtype()));
@@ -539,9 +571,10 @@ getter!(get_ndim, |_py, this| {
     // SAFETY: a new int.
     Ok(unsafe { ffi::PyLong_FromSize_t(this.with(|value| value.shape().rank())) })
 });
-getter!(get_size, |_py, this| {
-    // SAFETY: a new int.
-    Ok(unsafe { ffi::PyLong_FromSize_t(this.with(|value| value.shape().count())) })
+getter!(get_size, |py, this| {
+    let shape = this.with(|value| value.shape().clone());
+    let count = shape.dims().iter().fold(Dim::ONE, |n, &dim| n * dim);
+    Ok(size::object(py, count)?.into_ptr())
 });
 getter!(get_itemsize, |_py, this| {
     // SAFETY: a new int.

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, SupportsIndex
 
-from wengert import touched
+from wengert import _touched
 from wengert._core import DType, Tensor, asarray, isdtype, no_grad, tick
 from wengert.pytree import register_pytree
 
@@ -112,8 +112,8 @@ class Module:
         raise NotImplementedError(f"{type(self).__qualname__}: forward is not defined")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if touched.active is not None:
-            touched.active.append(self)
+        if _touched.active is not None:
+            _touched.active.append(self)
         if self._pre_hooks:
             for hook in tuple(self._pre_hooks.values()):
                 changed = hook(self, args)
