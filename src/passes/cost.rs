@@ -9,11 +9,12 @@
 use smallvec::SmallVec;
 
 use super::expand::expanded;
+use crate::dtype::DType;
 use crate::graph::{Flow, FlowKind, Kind, List, Node};
 use crate::ops::attributes::ConvRole;
 use crate::ops::emit::Arg;
 use crate::ops::op::{Op, Type};
-use crate::shape::{Dim, Shape};
+use crate::shape::{Dim, Shape, hint};
 
 /// Bytes read and written, operations done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,7 +92,7 @@ fn of_op(nodes: &[Node], node: &Node, op: &Op) -> Cost {
         Op::Gather => (read(nodes, node, 1).saturating_add(write.saturating_mul(2)), 0),
         Op::Scatter(_) => {
             let values = ty(1).map_or(0, |ty| elements(&ty.shape));
-            (both(0).saturating_add(bytes(&node.ty.dtype, values)), values)
+            (both(0).saturating_add(bytes(node.ty.dtype, values)), values)
         }
         Op::Reduce(..) | Op::ArgReduce(..) => (both(0), first().saturating_sub(out)),
         Op::Cumulate { .. } | Op::Fold(..) => (both(0), first()),
@@ -104,7 +105,7 @@ fn of_op(nodes: &[Node], node: &Node, op: &Op) -> Cost {
             let along = spec.a_contract.iter().map(|&i| ty(0).map_or(1, |ty| size(ty.shape[i])));
             (both(0), along.fold(out.saturating_mul(2), u64::saturating_mul))
         }
-        Op::Conv(role, spec) => {
+        Op::Conv(role, _) => {
             let terms = match role {
                 // Each element of the convolution's result is a sum over a filter.
                 ConvRole::Output => out.saturating_mul(filter(ty(1))),
@@ -114,7 +115,6 @@ fn of_op(nodes: &[Node], node: &Node, op: &Op) -> Cost {
                     ty(1).map_or(1, |g| elements(&g.shape)).saturating_mul(filter)
                 }
             };
-            let _ = spec;
             (both(0), terms.saturating_mul(2))
         }
     };
@@ -129,7 +129,7 @@ fn filter(weight: Option<&Type>) -> u64 {
 /// The bytes of the operands from `from` on, as often as they are read: each once.
 fn read(nodes: &[Node], node: &Node, from: usize) -> u64 {
     let types = (from..node.args.len()).filter_map(|i| operand(nodes, node, i));
-    types.map(|ty| bytes(&ty.dtype, elements(&ty.shape))).fold(0, u64::saturating_add)
+    types.map(|ty| bytes(ty.dtype, elements(&ty.shape))).fold(0, u64::saturating_add)
 }
 
 fn operand<'n>(nodes: &'n [Node], node: &Node, i: usize) -> Option<&'n Type> {
@@ -139,7 +139,7 @@ fn operand<'n>(nodes: &'n [Node], node: &Node, i: usize) -> Option<&'n Type> {
     }
 }
 
-fn bytes(dtype: &crate::dtype::DType, elements: u64) -> u64 {
+fn bytes(dtype: DType, elements: u64) -> u64 {
     elements.saturating_mul(dtype.size() as u64)
 }
 
@@ -148,7 +148,7 @@ pub fn elements(shape: &Shape) -> u64 {
     shape.dims().iter().map(|&d| size(d)).fold(1, u64::saturating_mul)
 }
 
-/// A size; 1 where it is not known.
+/// A size; of a symbol the one at hand, or 1 where there is none.
 fn size(dim: Dim) -> u64 {
-    dim.known().map_or(1, |n| n as u64)
+    dim.known().or_else(|| hint(dim)).map_or(1, |n| n as u64)
 }

@@ -1,8 +1,311 @@
-//! Constant folding.
+//! Constant folding: what depends on nothing but what is known is computed ahead, by the kernels that
+//! would compute it later.
+//!
+//! A result stays small ([`Options::fold_bytes`]), and so does what it is computed from, so a number
+//! repeated over a large shape is never written out: what is one number everywhere stays a fill, and a
+//! broadcast stays a broadcast. Numbers that are known only at run time are not known here. What an op
+//! refuses (an index outside its axis) is left for the run to report.
+
+use smallvec::SmallVec;
+
+use super::cost::{elements, of_node};
+use super::expand::expanded;
 use super::pipeline::Options;
+use super::rebuild::{in_bodies, push, rebuild};
+use crate::array::Array;
+use crate::cpu::{self, Operand};
+use crate::dtype::{Compute, DType, Scalar};
 use crate::error::Result;
-use crate::graph::List;
+use crate::graph::{Args, Kind, List, Node, number_of};
+use crate::ops::emit::{Arg, Id};
+use crate::ops::op::{Op, Type};
+use crate::shape::Shape;
+
+/// Arithmetic beyond this is left for the run.
+const WORK: u64 = 1 << 24;
+
 /// Computes what is known.
-pub fn fold(list: List, _: &Options) -> Result<List> {
-    Ok(list)
+pub fn fold(list: List, options: &Options) -> Result<List> {
+    let mut known = Known { is_known: Vec::with_capacity(list.nodes.len()), options };
+    rebuild(list, |nodes, mut node| {
+        in_bodies(&mut node, |body| fold(body, options))?;
+        let is_known = known.look(nodes, &mut node);
+        known.is_known.push(is_known);
+        Ok(push(nodes, node))
+    })
+}
+
+/// What is known of the nodes so far.
+struct Known<'o> {
+    is_known: Vec<bool>,
+    options: &'o Options,
+}
+
+impl Known<'_> {
+    /// Computes a node if that can be done. Whether its value is known.
+    fn look(&self, nodes: &[Node], node: &mut Node) -> bool {
+        let op = match &node.kind {
+            Kind::Op(op) => op,
+            Kind::Constant(array) => {
+                if let Some(value) = repeated(array, self.options.fold_bytes) {
+                    fill(node, value);
+                }
+                return true;
+            }
+            Kind::Input | Kind::Flow(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => {
+                return false;
+            }
+        };
+        let from_known = node.args.iter().all(|arg| match arg {
+            Arg::Node(id) => self.is_known[id.0 as usize],
+            Arg::Scalar(value) => number_of(*value).is_none(),
+        });
+        if !from_known || node.ty.shape.dims().iter().any(|d| d.known().is_none()) {
+            return false;
+        }
+        match op {
+            Op::Fill(_) if matches!(node.args[0], Arg::Scalar(_)) => return true,
+            Op::Iota(..) => return true,
+            Op::Broadcast(_) => {
+                past_broadcast(nodes, node);
+                if let Some(value) = filling(nodes, node.args[0]) {
+                    fill(node, value);
+                }
+                return true;
+            }
+            _ => {}
+        }
+        if let Some(value) = one_number(nodes, node) {
+            fill(node, value);
+            return true;
+        }
+        self.compute(nodes, node)
+    }
+
+    /// Computes a node of known operands, if it and they are small.
+    fn compute(&self, nodes: &[Node], node: &mut Node) -> bool {
+        let bytes = |ty: &Type| elements(&ty.shape).saturating_mul(ty.dtype.size() as u64);
+        let limit = self.options.fold_bytes as u64;
+        let small = node.args.iter().all(|arg| match arg {
+            Arg::Node(id) => bytes(&nodes[id.0 as usize].ty) <= limit.saturating_mul(4),
+            Arg::Scalar(_) => true,
+        });
+        if !small || bytes(&node.ty) > limit || of_node(nodes, node).flops > WORK {
+            return false;
+        }
+        let Some(array) = computed(nodes, node).filter(|array| fits(array, &node.ty)) else {
+            return false;
+        };
+        match repeated(&array, self.options.fold_bytes) {
+            Some(value) => fill(node, value),
+            None => {
+                node.kind = Kind::Constant(array);
+                node.args.clear();
+            }
+        }
+        true
+    }
+}
+
+fn fits(array: &Array, ty: &Type) -> bool {
+    array.dtype == ty.dtype && *array.shape() == ty.shape
+}
+
+/// Makes a node one number everywhere.
+fn fill(node: &mut Node, value: Scalar) {
+    node.kind = Kind::Op(Op::Fill(node.ty.clone()));
+    node.args = Args::from_slice(&[Arg::Scalar(value)]);
+}
+
+/// Reads what a broadcast operand repeats, so that a chain of them is one step.
+fn past_broadcast(nodes: &[Node], node: &mut Node) {
+    if let Arg::Node(id) = node.args[0]
+        && let inner = &nodes[id.0 as usize]
+        && matches!(inner.kind, Kind::Op(Op::Broadcast(_)))
+    {
+        node.args[0] = inner.args[0];
+    }
+}
+
+/// The number that an operand is everywhere.
+fn filling(nodes: &[Node], arg: Arg) -> Option<Scalar> {
+    match arg {
+        Arg::Scalar(value) => Some(value),
+        Arg::Node(id) => super::simplify::filling(&nodes[id.0 as usize]),
+    }
+}
+
+/// The number that a node is everywhere because all its operands are, whatever its size.
+fn one_number(nodes: &[Node], node: &Node) -> Option<Scalar> {
+    let Kind::Op(op) = &node.kind else { return None };
+    let numbers: Option<SmallVec<[Scalar; 3]>> =
+        node.args.iter().map(|&arg| filling(nodes, arg)).collect();
+    let numbers = numbers?;
+    match op {
+        Op::Reshape(_) | Op::Permute(_) | Op::Slice(_) | Op::Windows(_) => numbers.first().copied(),
+        Op::Map(_) | Op::Cast(_) => {
+            let one = |(&arg, &value): (&Arg, &Scalar)| match arg {
+                Arg::Node(id) => single(value, nodes[id.0 as usize].ty.dtype).ok().map(Ok),
+                Arg::Scalar(value) => Some(Err(value)),
+            };
+            let ones: Option<SmallVec<[std::result::Result<Array, Scalar>; 3]>> =
+                node.args.iter().zip(&numbers).map(one).collect();
+            let ones = ones?;
+            let operands: SmallVec<[Operand<'_>; 3]> = ones
+                .iter()
+                .map(|one| match one {
+                    Ok(array) => Operand::Array(array),
+                    Err(value) => Operand::Scalar(*value),
+                })
+                .collect();
+            first(&cpu::execute(op, &operands).ok()?)
+        }
+        Op::Call(_)
+        | Op::Broadcast(_)
+        | Op::Embed(..)
+        | Op::Update(_)
+        | Op::Concat(_)
+        | Op::Gather
+        | Op::Scatter(_)
+        | Op::Reduce(..)
+        | Op::ArgReduce(..)
+        | Op::Cumulate { .. }
+        | Op::Contract(_)
+        | Op::Conv(..)
+        | Op::Fold(..)
+        | Op::Sort { .. }
+        | Op::ArgSort { .. }
+        | Op::TopK { .. }
+        | Op::Fill(_)
+        | Op::Iota(..)
+        | Op::RandomBits(_) => None,
+    }
+}
+
+/// One number as an array without axes.
+fn single(value: Scalar, dtype: DType) -> Result<Array> {
+    let ty = Type::new(dtype, Shape::scalar());
+    cpu::execute(&Op::Fill(ty), &[Operand::Scalar(value)])
+}
+
+/// The value of a node of known operands.
+fn computed(nodes: &[Node], node: &Node) -> Option<Array> {
+    let Kind::Op(op) = &node.kind else { return None };
+    let arrays: Option<SmallVec<[Option<Array>; 4]>> = node
+        .args
+        .iter()
+        .map(|arg| match arg {
+            Arg::Node(id) => value(nodes, *id).map(Some),
+            Arg::Scalar(_) => Some(None),
+        })
+        .collect();
+    let arrays = arrays?;
+    let array = match op {
+        Op::Call(_) => call(nodes, node, &arrays)?,
+        op => execute(op, &node.args, |i| arrays[i].as_ref())?,
+    };
+    // A view would keep the whole of what it shows.
+    match array.is_contiguous() {
+        true => Some(array),
+        false => cpu::copy::contiguous(&array).ok(),
+    }
+}
+
+fn execute<'a>(op: &Op, args: &[Arg], array: impl Fn(usize) -> Option<&'a Array>) -> Option<Array> {
+    let operands: Option<SmallVec<[Operand<'_>; 4]>> = args
+        .iter()
+        .enumerate()
+        .map(|(i, arg)| match arg {
+            Arg::Node(_) => array(i).map(Operand::Array),
+            Arg::Scalar(value) => Some(Operand::Scalar(*value)),
+        })
+        .collect();
+    cpu::execute(op, &operands?).ok()
+}
+
+/// The value of a known node.
+fn value(nodes: &[Node], id: Id) -> Option<Array> {
+    let node = &nodes[id.0 as usize];
+    match &node.kind {
+        Kind::Constant(array) => Some(array.clone()),
+        Kind::Op(Op::Broadcast(shape)) => {
+            let Arg::Node(inner) = node.args[0] else { return None };
+            // Broadcasts of broadcasts were passed, so this goes no deeper.
+            let inner = value(nodes, inner)?;
+            cpu::execute(&Op::Broadcast(shape.clone()), &[Operand::Array(&inner)]).ok()
+        }
+        Kind::Op(op @ (Op::Fill(_) | Op::Iota(..))) => execute(op, &node.args, |_| None),
+        Kind::Op(_)
+        | Kind::Input
+        | Kind::Flow(_)
+        | Kind::Part(_)
+        | Kind::Effect(_)
+        | Kind::Barrier => None,
+    }
+}
+
+/// The value of a composite on known operands, by its formula.
+fn call(nodes: &[Node], node: &Node, arrays: &[Option<Array>]) -> Option<Array> {
+    let types: SmallVec<[&Type; 4]> = node
+        .args
+        .iter()
+        .filter_map(|arg| match arg {
+            Arg::Node(id) => Some(&nodes[id.0 as usize].ty),
+            Arg::Scalar(_) => None,
+        })
+        .collect();
+    let formula = expanded(node, &types).ok()?;
+    let mut inputs = arrays.iter().flatten();
+    let mut values: Vec<Array> = Vec::with_capacity(formula.nodes.len());
+    for step in &formula.nodes {
+        values.push(match &step.kind {
+            Kind::Input => inputs.next()?.clone(),
+            Kind::Constant(array) => array.clone(),
+            Kind::Op(op) => execute(op, &step.args, |i| match step.args[i] {
+                Arg::Node(id) => values.get(id.0 as usize),
+                Arg::Scalar(_) => None,
+            })?,
+            Kind::Flow(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => return None,
+        });
+    }
+    let result = formula.outputs.first()?;
+    Some(values.swap_remove(result.0 as usize))
+}
+
+/// The number that a small array is everywhere.
+fn repeated(array: &Array, limit: usize) -> Option<Scalar> {
+    let size = array.dtype.size();
+    let bytes = array.count().checked_mul(size)?;
+    if bytes == 0 || bytes > limit || !array.is_contiguous() {
+        return None;
+    }
+    // SAFETY: a contiguous array has this many initialised bytes from its start, and they stay as they
+    // are while it is borrowed.
+    let contents = unsafe { std::slice::from_raw_parts(array.ptr(), bytes) };
+    // Each element is the one before it.
+    (contents[size..] == contents[..bytes - size]).then(|| first(array)).flatten()
+}
+
+/// The first element as a number that gives the same element again.
+fn first(array: &Array) -> Option<Scalar> {
+    let mut register = 0u64;
+    if array.count() == 0 {
+        return None;
+    }
+    // SAFETY: there is an element, and a register takes at most eight bytes.
+    unsafe { cpu::convert::load(array.dtype, (&raw mut register).cast(), array.ptr(), 1, 1) };
+    let float = |x: f64| match x.is_nan() {
+        // The bits of a NaN could be those of a number known only at run time.
+        true => f64::NAN.copysign(x),
+        false => x,
+    };
+    Some(match array.dtype.compute() {
+        Compute::Bool => Scalar::Bool(register & 1 == 1),
+        Compute::I32 => Scalar::Int(i64::from(register as u32 as i32)),
+        Compute::U32 => Scalar::Int(i64::from(register as u32)),
+        Compute::I64 => Scalar::Int(register as i64),
+        Compute::U64 => i64::try_from(register).map_or(Scalar::Uint(register), Scalar::Int),
+        Compute::F32 => Scalar::Float(float(f64::from(f32::from_bits(register as u32)))),
+        Compute::F64 => Scalar::Float(float(f64::from_bits(register))),
+    })
 }

@@ -7,8 +7,12 @@ pub mod batch;
 pub mod cost;
 mod cse;
 mod dead;
+#[cfg(test)]
+mod dead_tests;
 pub mod expand;
 mod fold;
+#[cfg(test)]
+mod fold_tests;
 pub mod grad;
 mod pipeline;
 #[cfg(test)]

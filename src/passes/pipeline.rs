@@ -19,7 +19,8 @@ pub struct Options {
     pub fast_math: bool,
     /// The most bytes that a result computed ahead may have
     pub fold_bytes: usize,
-    off: SmallVec<[&'static str; 4]>,
+    /// The passes that are switched off, sorted; see [`Options::switch`]
+    pub off: SmallVec<[&'static str; 4]>,
 }
 
 impl Default for Options {

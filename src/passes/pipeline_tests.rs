@@ -33,7 +33,7 @@ fn ty(sizes: &[usize]) -> Type {
 
 #[test]
 fn every_pass_keeps_the_bits_of_random_programs() {
-    for seed in 0..600 {
+    for seed in 0..1500 {
         let (list, inputs) = program(seed, 4 + seed as usize % 40);
         check_all(&format!("program {seed}"), &list, &inputs);
     }

@@ -1,8 +1,182 @@
-//! Algebra.
+//! Algebra that changes no bit, for any input: NaN, infinities, −0.0 and the smallest numbers too.
+//!
+//! A node is looked at when its operands are in their final form, and becomes an earlier value, or
+//! another node that is looked at again. So one walk over the list is enough, and nothing recurses.
+//! What is exact for numbers only, or only nearly, waits for [`Options::fast_math`].
+
+mod elementwise;
+mod movement;
+mod slices;
+#[cfg(test)]
+mod tests;
+
 use super::pipeline::Options;
+use super::rebuild::{in_bodies, push, rebuild};
+use crate::dtype::Scalar;
 use crate::error::Result;
-use crate::graph::List;
-/// Simplifies.
-pub fn simplify(list: List, _: &Options) -> Result<List> {
-    Ok(list)
+use crate::graph::{Args, Kind, List, Node, number_of};
+use crate::ops::attributes::Reduction;
+use crate::ops::emit::{Arg, Id};
+use crate::ops::op::{Op, Type};
+use crate::shape::Dim;
+
+pub use elementwise::{joint, repeated};
+
+/// The most rewrites of one node. Each makes it smaller or its operands earlier, so a node needs a
+/// handful; the bound keeps a chain of a million movements from being walked again for each.
+const STEPS: usize = 64;
+
+/// What becomes of a node.
+pub enum Step {
+    /// It stays as it is
+    Keep,
+    /// Its value is there already
+    Is(Id),
+    /// It was changed, and may be again
+    Again,
+}
+
+/// Simplifies every node.
+pub fn simplify(list: List, options: &Options) -> Result<List> {
+    rebuild(list, |nodes, mut node| {
+        in_bodies(&mut node, |body| simplify(body, options))?;
+        Ok(place(nodes, node, options.fast_math))
+    })
+}
+
+/// Puts a node behind the others in its simplest form, or finds its value among them.
+pub fn place(nodes: &mut Vec<Node>, mut node: Node, fast: bool) -> Id {
+    for _ in 0..STEPS {
+        match step(nodes, &mut node, fast) {
+            Step::Keep => break,
+            Step::Again => {}
+            Step::Is(id) => {
+                debug_assert!(
+                    same_type(&nodes[id.0 as usize].ty, &node.ty),
+                    "{}",
+                    node.kind.name()
+                );
+                return id;
+            }
+        }
+    }
+    push(nodes, node)
+}
+
+fn step(nodes: &[Node], node: &mut Node, fast: bool) -> Step {
+    let Kind::Op(op) = &node.kind else { return Step::Keep };
+    match op {
+        Op::Map(def) => elementwise::map(nodes, node, def, fast),
+        Op::Cast(_) => elementwise::cast(nodes, node),
+        Op::Reshape(_) => movement::reshape(nodes, node),
+        Op::Permute(_) => movement::permute(nodes, node),
+        Op::Broadcast(_) => movement::broadcast(nodes, node),
+        Op::Fill(_) => movement::fill(nodes, node),
+        Op::Concat(axis) => slices::concat(nodes, node, *axis),
+        Op::Slice(_) => slices::slice(nodes, node),
+        Op::Embed(..) => slices::embed(nodes, node),
+        Op::Update(_) => slices::update(nodes, node),
+        Op::Reduce(kind, axes) => {
+            let Some(x) = operand(nodes, node, 0) else { return Step::Keep };
+            // One number is what it is; truth values are asked for as such.
+            let truth = matches!(kind, Reduction::Any | Reduction::All);
+            let alone = axes.iter().all(|&axis| is_one(x.ty.shape[axis]));
+            match alone && x.ty.dtype == node.ty.dtype && !truth {
+                true => becomes(node, Op::Reshape(node.ty.shape.clone())),
+                false => Step::Keep,
+            }
+        }
+        Op::Cumulate { axis, .. } | Op::Sort { axis, .. } => match operand(nodes, node, 0) {
+            Some(x) if is_one(x.ty.shape[*axis]) => give(nodes, node, node.args[0]),
+            _ => Step::Keep,
+        },
+        Op::ArgSort { axis, .. } | Op::ArgReduce(_, axis) => match operand(nodes, node, 0) {
+            Some(x) if is_one(x.ty.shape[*axis]) => give(nodes, node, Arg::Scalar(Scalar::Int(0))),
+            _ => Step::Keep,
+        },
+        Op::Call(_)
+        | Op::Gather
+        | Op::Scatter(_)
+        | Op::Contract(_)
+        | Op::Conv(..)
+        | Op::Windows(_)
+        | Op::Fold(..)
+        | Op::TopK { .. }
+        | Op::Iota(..)
+        | Op::RandomBits(_) => Step::Keep,
+    }
+}
+
+/// Whether a size is certainly 1. Passes only ask what is certain: they add no condition on symbols.
+fn is_one(dim: Dim) -> bool {
+    dim.known() == Some(1)
+}
+
+fn same_type(a: &Type, b: &Type) -> bool {
+    a.dtype == b.dtype && a.shape.same(&b.shape)
+}
+
+/// The node that is an operand.
+fn operand<'n>(nodes: &'n [Node], node: &Node, i: usize) -> Option<&'n Node> {
+    match node.args.get(i) {
+        Some(Arg::Node(id)) => Some(&nodes[id.0 as usize]),
+        Some(Arg::Scalar(_)) | None => None,
+    }
+}
+
+/// The op of a node.
+fn op_of(node: &Node) -> Option<&Op> {
+    match &node.kind {
+        Kind::Op(op) => Some(op),
+        Kind::Input
+        | Kind::Constant(_)
+        | Kind::Flow(_)
+        | Kind::Part(_)
+        | Kind::Effect(_)
+        | Kind::Barrier => None,
+    }
+}
+
+/// The number that fills a node, if one does.
+pub fn filling(node: &Node) -> Option<Scalar> {
+    match (&node.kind, node.args.first()) {
+        (Kind::Op(Op::Fill(_)), Some(Arg::Scalar(value))) => Some(*value),
+        _ => None,
+    }
+}
+
+/// The number that an operand is everywhere, if that is known now.
+fn known(nodes: &[Node], arg: Arg) -> Option<Scalar> {
+    let value = match arg {
+        Arg::Scalar(value) => value,
+        Arg::Node(id) => filling(&nodes[id.0 as usize])?,
+    };
+    number_of(value).is_none().then_some(value)
+}
+
+/// The same operands under another op.
+fn becomes(node: &mut Node, op: Op) -> Step {
+    node.kind = Kind::Op(op);
+    Step::Again
+}
+
+/// Another op on one operand.
+fn on(node: &mut Node, op: Op, arg: Arg) -> Step {
+    node.args = Args::from_slice(&[arg]);
+    becomes(node, op)
+}
+
+/// The node is an operand, repeated to the shape of the node where it is smaller.
+fn give(nodes: &[Node], node: &mut Node, arg: Arg) -> Step {
+    match arg {
+        Arg::Node(id) if same_type(&nodes[id.0 as usize].ty, &node.ty) => Step::Is(id),
+        Arg::Node(_) => on(node, Op::Broadcast(node.ty.shape.clone()), arg),
+        Arg::Scalar(_) => on(node, Op::Fill(node.ty.clone()), arg),
+    }
+}
+
+/// The node is one number.
+fn number(node: &mut Node, value: Scalar) -> Step {
+    let ty: Type = node.ty.clone();
+    on(node, Op::Fill(ty), Arg::Scalar(value))
 }

@@ -1,0 +1,94 @@
+//! Chains of views become one view; views of one number are that number.
+
+use super::elementwise::leads;
+use super::{Step, becomes, filling, give, is_one, on, op_of, operand};
+use crate::graph::Node;
+use crate::ops::emit::Arg;
+use crate::ops::op::{Op, Type};
+use crate::shape::{Axes, Shape};
+
+/// The number that fills the operand of a view fills the view.
+fn filled(nodes: &[Node], node: &mut Node) -> Option<Step> {
+    let value = filling(operand(nodes, node, 0)?)?;
+    let ty: Type = node.ty.clone();
+    Some(on(node, Op::Fill(ty), Arg::Scalar(value)))
+}
+
+/// Simplifies a reshape.
+pub fn reshape(nodes: &[Node], node: &mut Node) -> Step {
+    let Some(x) = operand(nodes, node, 0) else { return Step::Keep };
+    if x.ty.shape.same(&node.ty.shape) {
+        return give(nodes, node, node.args[0]);
+    }
+    if let Some(step) = filled(nodes, node) {
+        return step;
+    }
+    match op_of(x) {
+        Some(Op::Reshape(_)) => {
+            node.args[0] = x.args[0];
+            Step::Again
+        }
+        _ => Step::Keep,
+    }
+}
+
+/// Simplifies a permutation.
+pub fn permute(nodes: &[Node], node: &mut Node) -> Step {
+    let (Some(x), Some(Op::Permute(axes))) = (operand(nodes, node, 0), op_of(node)) else {
+        return Step::Keep;
+    };
+    if axes.iter().enumerate().all(|(i, &axis)| i == axis) {
+        return give(nodes, node, node.args[0]);
+    }
+    if keeps_order(&x.ty.shape, axes) {
+        return becomes(node, Op::Reshape(node.ty.shape.clone()));
+    }
+    if let Some(Op::Permute(inner)) = op_of(x) {
+        let axes = composed(axes, inner);
+        return on(node, Op::Permute(axes), x.args[0]);
+    }
+    filled(nodes, node).unwrap_or(Step::Keep)
+}
+
+/// One permutation after another.
+pub fn composed(outer: &Axes, inner: &Axes) -> Axes {
+    outer.iter().map(|&axis| inner[axis]).collect()
+}
+
+/// Whether only axes of size 1 change their places.
+fn keeps_order(shape: &Shape, axes: &Axes) -> bool {
+    let mut long = axes.iter().filter(|&&axis| !is_one(shape[axis]));
+    let Some(mut last) = long.next() else { return true };
+    long.all(|axis| std::mem::replace(&mut last, axis) < axis)
+}
+
+/// Simplifies a broadcast.
+pub fn broadcast(nodes: &[Node], node: &mut Node) -> Step {
+    let Some(x) = operand(nodes, node, 0) else { return Step::Keep };
+    if x.ty.shape.same(&node.ty.shape) {
+        return give(nodes, node, node.args[0]);
+    }
+    if let Some(step) = filled(nodes, node) {
+        return step;
+    }
+    let inner = operand(nodes, x, 0);
+    let passes = match (op_of(x), inner) {
+        (Some(Op::Broadcast(_)), _) => true,
+        (Some(Op::Reshape(to)), Some(inner)) => leads(&inner.ty.shape, to),
+        _ => false,
+    };
+    if passes {
+        node.args[0] = x.args[0];
+        return Step::Again;
+    }
+    Step::Keep
+}
+
+/// Simplifies a fill with a tensor: that is a view.
+pub fn fill(nodes: &[Node], node: &mut Node) -> Step {
+    let Some(x) = operand(nodes, node, 0) else { return Step::Keep };
+    match x.ty.dtype == node.ty.dtype && x.ty.shape.broadcasts_to(&node.ty.shape) {
+        true => give(nodes, node, node.args[0]),
+        false => Step::Keep,
+    }
+}
