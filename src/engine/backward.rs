@@ -139,7 +139,7 @@ fn seeds(
                 apply(Op::Cast(y.dtype()), &[Operand::Value(g)], options.create_graph)?
             }
             Some(g) => g.clone(),
-            None if y.shape().count() != 1 => {
+            None if y.shape().elements() != 1 => {
                 let facts = format!("got shape {}; pass gradient=", y.shape());
                 return Err(error::gradient(
                     op,
@@ -441,10 +441,14 @@ impl Sweep {
     /// Hands a cotangent to operand `i`, in that operand's shape and dtype.
     fn deliver(&mut self, entry: &Entry, i: usize, cotangent: Value) -> Result<()> {
         let unfit = match &entry.kept.lock().args[i] {
-            Saved::Array(x) if x.shape() == cotangent.shape() && x.dtype == cotangent.dtype() => {
+            Saved::Array(x)
+                if x.shape().same(cotangent.shape()) && x.dtype == cotangent.dtype() =>
+            {
                 None
             }
-            Saved::Type(ty) if ty.shape == *cotangent.shape() && ty.dtype == cotangent.dtype() => {
+            Saved::Type(ty)
+                if ty.shape.same(cotangent.shape()) && ty.dtype == cotangent.dtype() =>
+            {
                 None
             }
             Saved::Array(x) => Some(Type::new(x.dtype, x.shape().clone())),
@@ -577,7 +581,7 @@ fn restore(cx: &Eager, saved: &Saved, history: impl Fn() -> History) -> Arg {
 /// `sum += g`, in the sum's own memory where nobody else holds it.
 fn accumulate(sum: &mut Value, g: Value, recorded: bool) -> Result<()> {
     let in_place = !recorded && sum.array.buffer.is_unique() && sum.array.is_contiguous();
-    if in_place && sum.shape() == g.shape() && sum.dtype() == g.dtype() {
+    if in_place && sum.shape().same(g.shape()) && sum.dtype() == g.dtype() {
         let operands = [cpu::Operand::Array(&sum.array), cpu::Operand::Array(&g.array)];
         // SAFETY: the types agree and this sweep alone holds the sum.
         return unsafe { cpu::map_into(&arithmetic::add, &operands, &sum.array) };

@@ -191,7 +191,7 @@ impl Plan {
 
     /// A value of the basic shape (or one that broadcasts to it) in the shape of the slice.
     fn to_slice(&self, v: Value, record: bool) -> Result<Value> {
-        if v.shape().count() == 1 {
+        if v.shape().elements().same(Dim::ONE) {
             return apply(Op::Reshape(Shape::scalar()), &[Operand::Value(&v)], record);
         }
         let wide = apply(Op::Broadcast(self.basic.clone()), &[Operand::Value(&v)], record)?;

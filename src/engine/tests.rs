@@ -2,20 +2,23 @@ use smallvec::SmallVec;
 
 use super::backward::{Options, gradients as sweep};
 use super::eager::{self, Eager};
+use super::index::{self, Item};
 use super::plans::{Formula, Given, Part, run};
 use super::tape::{History, Leaf, Operand, Value};
+use super::trace::{Role, Trace};
 use crate::array::Array;
 use crate::cpu::testing::{array, bytes};
 use crate::dtype::{DType, Scalar};
+use crate::error::Result as Fallible;
 use crate::graph::Graph;
 use crate::graph::cases::{self, Call};
 use crate::graph::testing::one_by_one;
-use crate::ops::declare::Arguments;
+use crate::ops::declare::{Arguments, Attr};
 use crate::ops::emit::{Arg, Emit, Id, catch};
 use crate::ops::op::Type;
 use crate::passes::{expand, gradients};
 use crate::schedule::Plan;
-use crate::shape::Shape;
+use crate::shape::{Dim, Scope, Shape};
 
 /// The operands of a call with data.
 struct Held(Vec<Result<Value, Scalar>>);
@@ -217,4 +220,74 @@ fn floats_are_operands_of_a_plan_unless_the_formula_looks_at_them() {
         }
     }
     assert_eq!(x.shape(), &Shape::of(&[5]));
+}
+
+/// A trace of a function of one matrix whose rows are a symbol: the shape of the result and what
+/// was asked.
+fn traced_rows(f: impl FnOnce(&Value) -> Fallible<Value>) -> (String, Vec<String>) {
+    let scope = Scope::new();
+    let rows = scope.symbol(Some(8));
+    let shape = scope.run(|| {
+        let trace = Trace::new(Role::Function);
+        let _entered = trace.enter();
+        let x = trace.input(Type::new(DType::F32, Shape::from_dims(&[rows, Dim::new(6)]))).unwrap();
+        f(&x).unwrap().shape().to_string()
+    });
+    (shape, scope.constraints().iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn indexing_an_axis_that_is_a_symbol_gives_expressions() {
+    let slice = |a, b, c| move |x: &Value| index::get(x, &[Item::Slice(a, b, c)]);
+    let check = |found: (String, Vec<String>), shape: &str, asked: &[&str]| {
+        assert_eq!(
+            (found.0.as_str(), found.1),
+            (shape, asked.iter().map(ToString::to_string).collect())
+        );
+    };
+    check(traced_rows(slice(None, None, None)), "(s0, 6)", &["0 < s0"]);
+    check(traced_rows(slice(Some(1), None, None)), "(s0 - 1, 6)", &["1 <= s0", "1 < s0"]);
+    check(traced_rows(slice(Some(-2), None, None)), "(2, 6)", &["2 <= s0"]);
+    check(traced_rows(slice(None, Some(5), None)), "(5, 6)", &["5 <= s0"]);
+    check(traced_rows(slice(None, None, Some(2))), "((s0 + 1)//2, 6)", &["0 < s0"]);
+    check(traced_rows(slice(None, None, Some(-1))), "(s0, 6)", &["0 < s0"]);
+    check(
+        traced_rows(slice(Some(-1), Some(2), Some(-2))),
+        "(s0//2 - 1, 6)",
+        &["3 <= s0", "3 < s0"],
+    );
+    check(traced_rows(|x| index::get(x, &[Item::Int(-1)])), "(6,)", &["1 <= s0"]);
+    check(traced_rows(|x| index::get(x, &[Item::Int(3)])), "(6,)", &["3 < s0"]);
+    check(traced_rows(slice(Some(9), None, None)), "(0, 6)", &["s0 < 9"]);
+}
+
+#[test]
+fn a_step_over_an_axis_that_is_a_symbol_asks_nothing() {
+    let find = |name: &str| crate::ops::composite::tables().find(|c| c.name == name).unwrap();
+    let call = |name: &str, attributes: &[Attr], args: &[&Value]| {
+        let args: Vec<Operand<'_>> = args.iter().map(|x| Operand::Value(x)).collect();
+        eager::call(find(name), attributes, &args, true).unwrap().swap_remove(0)
+    };
+    let leaf = |sizes: &[usize]| {
+        let x = Value::plain(array(DType::F32, sizes, &vec![0.5; sizes.iter().product()]));
+        let ty = Type::new(DType::F32, x.shape().clone());
+        Value { history: History::Leaf(std::sync::Arc::new(Leaf::new(ty))), ..x }
+    };
+    let (w, b) = (leaf(&[3, 6]), leaf(&[3]));
+    let (shape, asked) = traced_rows(|x| {
+        let y = call("linear", &[Attr::Operand, Attr::Operand, Attr::Operand], &[x, &w, &b]);
+        let axis = Attr::Int(-1);
+        let y = call("softmax", &[Attr::Operand, axis.clone()], &[&y]);
+        let y = call(
+            "layer_norm",
+            &[Attr::Operand, axis, Attr::None, Attr::None, Attr::Float(1e-5)],
+            &[&y],
+        );
+        let loss = call("mean", &[Attr::Operand, Attr::None, Attr::Bool(false)], &[&y]);
+        let options = Options { retain_graph: false, create_graph: false };
+        let found = sweep("test", &[(loss, None)], &[w.clone(), b.clone()], options)?;
+        assert_eq!(found[0].as_ref().unwrap().shape().to_string(), "(3, 6)");
+        Ok(y)
+    });
+    assert_eq!((shape.as_str(), asked.len()), ("(s0, 3)", 0), "{asked:?}");
 }

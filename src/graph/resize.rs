@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::number::Number;
 use crate::ops::op::Op;
-use crate::shape::Bindings;
+use crate::shape::{Bindings, Dim};
 
 /// The same list with sizes for its symbols: in types, attributes and numbers, in bodies too. Sizes
 /// that become known become constants, so that with all symbols bound this is the list that the same
@@ -46,9 +46,10 @@ fn in_bodies(node: &mut Node, numbers: &[Number]) {
 fn with_sizes(list: &List, sizes: &Bindings) -> List {
     let mut out = list.clone();
     for node in &mut out.nodes {
-        node.ty = node.ty.map_dims(|dim| sizes.resolve(dim));
-        match &node.kind {
-            Kind::Op(op) => node.kind = Kind::Op(op.map_dims(|dim| sizes.resolve(dim))),
+        let resolve = |dim: &mut Dim| *dim = sizes.resolve(*dim);
+        node.ty.each_dim(resolve);
+        match &mut node.kind {
+            Kind::Op(op) => op.each_dim(resolve),
             Kind::Flow(flow) => node.kind = Kind::Flow(Arc::new(flow_with_sizes(flow, sizes))),
             Kind::Input | Kind::Constant(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => {}
         }

@@ -152,22 +152,41 @@ impl Attr {
         }
     }
 
-    /// The same with every size that is an expression replaced: ints hold its code.
-    pub fn map_dims(&self, f: &mut impl FnMut(Dim) -> Dim) -> Attr {
-        let mut replaced = |n: i64| match Dim::from_i64(n) {
-            dim if dim.known().is_none() => f(dim).to_i64(),
-            _ => n,
+    /// Visits every size that is an expression: ints hold its code.
+    pub fn each_dim(&mut self, f: &mut impl FnMut(&mut Dim)) {
+        let mut visit = |n: &mut i64| {
+            let mut dim = Dim::from_i64(*n);
+            if dim.known().is_none() {
+                f(&mut dim);
+                *n = dim.to_i64();
+            }
         };
         match self {
-            Attr::Int(n) => Attr::Int(replaced(*n)),
-            Attr::Ints(list) => Attr::Ints(list.iter().map(|&n| replaced(n)).collect()),
+            Attr::Int(n) => visit(n),
+            Attr::Ints(list) => list.iter_mut().for_each(visit),
             Attr::None
             | Attr::Bool(_)
             | Attr::Float(_)
             | Attr::DType(_)
             | Attr::Text(_)
             | Attr::Operands(_)
-            | Attr::Operand => self.clone(),
+            | Attr::Operand => {}
+        }
+    }
+
+    /// Whether an int in it is a size that is an expression.
+    pub fn has_size(&self) -> bool {
+        let is_size = |n: &i64| Dim::from_i64(*n).known().is_none();
+        match self {
+            Attr::Int(n) => is_size(n),
+            Attr::Ints(list) => list.iter().any(is_size),
+            Attr::None
+            | Attr::Bool(_)
+            | Attr::Float(_)
+            | Attr::DType(_)
+            | Attr::Text(_)
+            | Attr::Operands(_)
+            | Attr::Operand => false,
         }
     }
 

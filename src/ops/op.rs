@@ -31,6 +31,11 @@ impl Type {
         Type { dtype, shape }
     }
 
+    /// Visits every size.
+    pub fn each_dim(&mut self, f: impl FnMut(&mut Dim)) {
+        self.shape.dims_mut().iter_mut().for_each(f);
+    }
+
     /// The same with every size replaced.
     pub fn map_dims(&self, f: impl FnMut(Dim) -> Dim) -> Type {
         Type::new(self.dtype, self.shape.map(f))
@@ -69,8 +74,9 @@ impl SliceAxis {
         self.start.same(Dim::new(0)) && self.step == 1 && self.size.same(size)
     }
 
-    fn map_dims(&self, f: &mut impl FnMut(Dim) -> Dim) -> SliceAxis {
-        SliceAxis { start: f(self.start), step: self.step, size: f(self.size) }
+    fn each_dim(&mut self, f: &mut impl FnMut(&mut Dim)) {
+        f(&mut self.start);
+        f(&mut self.size);
     }
 }
 
@@ -304,9 +310,11 @@ impl Op {
             }
             Op::Reduce(kind, axes) => {
                 let (dtype, shape) = first()?;
-                let empty = axes.iter().any(|&i| shape[i] == 0)
-                    && shape.reduce(axes, false).elements() != 0;
-                if empty && matches!(kind, Reduction::Max | Reduction::Min) {
+                let needs_one = matches!(kind, Reduction::Max | Reduction::Min);
+                if needs_one
+                    && axes.iter().any(|&i| shape[i] == 0)
+                    && shape.reduce(axes, false).elements() != 0
+                {
                     return Err(error::empty_reduction(name, shape));
                 }
                 Type::new(dtype, shape.reduce(axes, false))
@@ -372,34 +380,27 @@ impl Op {
         def.infer(args)
     }
 
-    /// The same with every size replaced, those in attributes of calls included.
-    pub fn map_dims(&self, mut f: impl FnMut(Dim) -> Dim) -> Op {
+    /// Visits every size, those in attributes of calls included.
+    pub fn each_dim(&mut self, mut f: impl FnMut(&mut Dim)) {
         let f = &mut f;
-        let slices = |at: &[SliceAxis], f: &mut _| at.iter().map(|a| a.map_dims(f)).collect();
         match self {
-            Op::Map(def) => Op::Map(def),
-            Op::Call(call) => {
-                let attributes = call.attributes.iter().map(|attr| attr.map_dims(&mut *f));
-                Op::Call(Call { composite: call.composite, attributes: attributes.collect() })
+            Op::Call(call) if call.attributes.iter().any(Attr::has_size) => {
+                let mut attributes = call.attributes.to_vec();
+                attributes.iter_mut().for_each(|attr| attr.each_dim(f));
+                call.attributes = attributes.into();
             }
-            Op::Reshape(shape) => Op::Reshape(shape.map(f)),
-            Op::Broadcast(shape) => Op::Broadcast(shape.map(f)),
-            Op::Slice(at) => Op::Slice(slices(at, f)),
-            Op::Embed(shape, at) => Op::Embed(shape.map(&mut *f), slices(at, f)),
-            Op::Update(at) => Op::Update(slices(at, f)),
-            Op::Conv(role, spec) => Op::Conv(
-                *role,
-                Box::new(ConvSpec {
-                    input: spec.input.iter().map(|&n| f(n)).collect(),
-                    kernel: spec.kernel.iter().map(|&n| f(n)).collect(),
-                    ..(**spec).clone()
-                }),
-            ),
-            Op::Fold(spec, sizes) => Op::Fold(spec.clone(), sizes.iter().map(|&n| f(n)).collect()),
-            Op::Fill(ty) => Op::Fill(ty.map_dims(f)),
-            Op::Iota(ty, axis) => Op::Iota(ty.map_dims(f), *axis),
-            Op::RandomBits(ty) => Op::RandomBits(ty.map_dims(f)),
-            Op::Cast(_)
+            Op::Reshape(shape) | Op::Broadcast(shape) => shape.dims_mut().iter_mut().for_each(f),
+            Op::Slice(at) | Op::Update(at) => at.iter_mut().for_each(|axis| axis.each_dim(f)),
+            Op::Embed(shape, at) => {
+                shape.dims_mut().iter_mut().for_each(&mut *f);
+                at.iter_mut().for_each(|axis| axis.each_dim(f));
+            }
+            Op::Conv(_, spec) => spec.input.iter_mut().chain(&mut spec.kernel).for_each(f),
+            Op::Fold(_, sizes) => sizes.iter_mut().for_each(f),
+            Op::Fill(ty) | Op::Iota(ty, _) | Op::RandomBits(ty) => ty.each_dim(f),
+            Op::Map(_)
+            | Op::Call(_)
+            | Op::Cast(_)
             | Op::Permute(_)
             | Op::Concat(_)
             | Op::Gather
@@ -411,8 +412,15 @@ impl Op {
             | Op::Windows(_)
             | Op::Sort { .. }
             | Op::ArgSort { .. }
-            | Op::TopK { .. } => self.clone(),
+            | Op::TopK { .. } => {}
         }
+    }
+
+    /// The same with every size replaced, those in attributes of calls included.
+    pub fn map_dims(&self, mut f: impl FnMut(Dim) -> Dim) -> Op {
+        let mut op = self.clone();
+        op.each_dim(|dim| *dim = f(*dim));
+        op
     }
 
     /// Whether a gradient can flow from the result to operand `i`.

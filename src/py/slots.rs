@@ -95,7 +95,10 @@ unsafe fn direct<'a>(object: Object) -> Option<Operand<'a>> {
 
 fn is_small(operand: Operand<'_>) -> bool {
     match operand {
-        Operand::Value(value) => value.shape().count() <= super::functions::DETACH_ABOVE / 2,
+        Operand::Value(value) => {
+            let shape = value.shape();
+            !shape.is_known() || shape.count() <= super::functions::DETACH_ABOVE / 2
+        }
         Operand::Scalar(_) => true,
     }
 }
@@ -400,7 +403,7 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
     let scalar = scalar(key.as_ptr()).is_some_and(|s| !matches!(s, crate::dtype::Scalar::Bool(_)));
     if !scalar && let Some(value) = convert::from_object("getitem", key, None)? {
         // An empty list selects nothing, and its dtype says nothing.
-        if value.shape().count() == 0 && value.dtype().is_float() {
+        if value.shape().elements().same(0.into()) && value.dtype().is_float() {
             return Ok(Item::Array(Value::plain(
                 crate::cpu::cast(&value.array, crate::dtype::DType::I64).or_raise(py)?,
             )));

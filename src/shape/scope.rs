@@ -155,6 +155,11 @@ fn around() -> Vec<Scope> {
     ENTERED.with(|scopes| scopes.borrow().iter().rev().cloned().collect())
 }
 
+/// Whether there is a scope around.
+pub(super) fn is_inside() -> bool {
+    ENTERED.with(|scopes| !scopes.borrow().is_empty())
+}
+
 impl Default for Scope {
     fn default() -> Scope {
         Scope::new()

@@ -63,7 +63,7 @@ fn shape_of(sizes: &[i64], op: &str) -> Shape {
     if let Some(size) = sizes.iter().find(|n| **n < 0) {
         throw(error::negative_size(op, size, Tuple(sizes)));
     }
-    let shape: Shape = sizes.iter().map(|&n| Dim::from_i64(n)).collect();
+    let shape: Shape = sizes.iter().map(|&n| Dim::given(n)).collect();
     shape.check(op).or_throw();
     shape
 }
@@ -71,7 +71,7 @@ fn shape_of(sizes: &[i64], op: &str) -> Shape {
 /// A size that a user wrote, which must not be below `least`.
 fn size_of(n: i64, least: i64, name: &str, op: &str) -> Dim {
     count_of(n, least, name, op);
-    Dim::from_i64(n)
+    Dim::given(n)
 }
 
 /// A count that a user wrote, which must not be below `least`.

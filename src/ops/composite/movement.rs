@@ -211,9 +211,8 @@ fn rolled(x: Expr<'_>, axis: usize, shift: i64) -> Expr<'_> {
     let shift = match n.known() {
         Some(0) => Dim::new(0),
         Some(n) => Dim::new(shift.rem_euclid(n as i64) as usize),
-        None if shift == 0 || away >= n => {
-            Dim::new(shift.rem_euclid(n.value().max(1) as i64) as usize)
-        }
+        None if shift == 0 => Dim::new(0),
+        None if away >= n => Dim::new(shift.rem_euclid(n.value().max(1) as i64) as usize),
         None if shift > 0 => away,
         None => n - away,
     };
