@@ -18,7 +18,7 @@ use crate::ops::number::Number;
 use crate::ops::emit::{Arg, Id};
 use crate::passes::{Report, expand, pipeline};
 use crate::schedule::Plan;
-use crate::shape::{Bindings, Dim};
+use crate::shape::{Bindings, Dim, Scope};
 
 /// Plans for different sizes that a program keeps.
 const PLANS: usize = 64;
@@ -30,6 +30,8 @@ pub struct Program {
     optimized: OnceLock<Optimized>,
     /// The symbols among its sizes
     symbols: Vec<Dim>,
+    /// What is known of these: passes ask it
+    scope: Scope,
     /// Plans by the sizes of the symbols, latest last
     plans: Mutex<Vec<(Sizes, Arc<Planned>)>>,
 }
@@ -54,9 +56,9 @@ pub struct Optimized {
 
 impl Program {
     /// The program of a list with these symbols, compiled as the settings of this thread say.
-    pub fn new(list: List, symbols: Vec<Dim>) -> Program {
-        let optimized = OnceLock::new();
-        Program { list, config: config::current(), optimized, symbols, plans: Mutex::default() }
+    pub fn new(list: List, symbols: Vec<Dim>, scope: Scope) -> Program {
+        let (optimized, plans) = (OnceLock::new(), Mutex::default());
+        Program { list, config: config::current(), optimized, symbols, scope, plans }
     }
 
     /// The list as it was traced.
@@ -69,7 +71,8 @@ impl Program {
         if let Some(optimized) = self.optimized.get() {
             return Ok(optimized);
         }
-        let (list, reports) = pipeline(self.list.clone(), &self.config.passes)?;
+        let work = || pipeline(self.list.clone(), &self.config.passes);
+        let (list, reports) = self.scope.run(work)?;
         Ok(self.optimized.get_or_init(|| Optimized { list, reports }))
     }
 
@@ -81,7 +84,8 @@ impl Program {
         if let Some(plan) = find(&self.plans.lock()) {
             return Ok(plan);
         }
-        let mut list = expand(&Graph::from_list(self.optimized()?.list.clone()))?.into_list();
+        let graph = Graph::from_list(self.optimized()?.list.clone());
+        let mut list = self.scope.run(|| expand(&graph))?.into_list();
         if !self.symbols.is_empty() {
             list = resize(&list, &self.bind(sizes))?;
         }
@@ -132,6 +136,7 @@ pub struct Differentiable {
 pub fn cut(
     list: &List,
     symbols: &[Dim],
+    scope: &Scope,
     count: usize,
     seeds: &[Id],
     gradients: &[Id],
@@ -190,8 +195,8 @@ pub fn cut(
     let kept = residuals.len();
     forward.outputs.extend(residuals);
     Differentiable {
-        forward: Program::new(forward, symbols.to_vec()),
-        backward: Program::new(backward, symbols.to_vec()),
+        forward: Program::new(forward, symbols.to_vec(), scope.clone()),
+        backward: Program::new(backward, symbols.to_vec(), scope.clone()),
         residuals: kept,
     }
 }

@@ -175,7 +175,6 @@ pub struct Executable {
     patterns: Vec<Option<Shape>>,
     /// The symbols of these, with the argument and the axis that tell their sizes
     symbols: Vec<(Dim, usize, usize)>,
-    scope: Scope,
     constraints: Vec<Constraint>,
     numbers: Vec<NumberSource>,
     /// Numbers whose values the trace depends on
@@ -266,9 +265,9 @@ impl<'a> Finish<'a> {
         let count = differentiable.as_ref().map_or(list.nodes.len(), |d| d.count);
         let mut plain = List { nodes: list.nodes[..count].to_vec(), ..list.clone() };
         plain.outputs = self.results.clone();
-        let flowing = differentiable.map(|d| d.flowing(&list, &dims, &self.results));
-        let program = Program::new(plain, dims);
+        let flowing = differentiable.map(|d| d.flowing(&list, &dims, self.trace.scope(), &self.results));
         let scope = self.trace.scope().clone();
+        let program = Program::new(plain, dims, scope.clone());
         // What passes ask about sizes is relied on as well.
         program.optimized().or_raise(py)?;
         let constraints = scope.constraints();
@@ -280,7 +279,6 @@ impl<'a> Finish<'a> {
             gradients,
             patterns,
             symbols,
-            scope,
             constraints,
             numbers,
             pinned,
@@ -475,10 +473,10 @@ struct Cut {
 }
 
 impl Cut {
-    fn flowing(self, list: &List, symbols: &[Dim], results: &[Id]) -> Flowing {
+    fn flowing(self, list: &List, symbols: &[Dim], scope: &Scope, results: &[Id]) -> Flowing {
         let mut forward = list.clone();
         forward.outputs = results.to_vec();
-        let program = cut(&forward, symbols, self.count, &self.seeds, &self.gradients);
+        let program = cut(&forward, symbols, scope, self.count, &self.seeds, &self.gradients);
         let mut whole = list.clone();
         whole.outputs = self.gradients;
         Flowing {
