@@ -74,7 +74,7 @@ fn of_op(nodes: &[Node], node: &Node, op: &Op) -> Cost {
     let first = || ty(0).map_or(1, |ty| elements(&ty.shape));
     let (bytes, flops) = match op {
         Op::Call(_) => {
-            let types: SmallVec<[&Type; 4]> = (0..node.args.len()).filter_map(|i| ty(i)).collect();
+            let types: SmallVec<[&Type; 4]> = (0..node.args.len()).filter_map(ty).collect();
             return match expanded(node, &types) {
                 Ok(list) => of_list(&list),
                 Err(_) => Cost { bytes: both(0), flops: 0 },

@@ -22,12 +22,16 @@ use crate::ops::op::Op;
 const SMALL: usize = 256;
 
 /// Merges what is computed twice.
-pub fn cse(list: List, options: &Options) -> Result<List> {
+pub fn cse(list: List, _: &Options) -> Result<List> {
+    merged(list)
+}
+
+fn merged(list: List) -> Result<List> {
     // The first node of each hash; further ones follow in `next`.
     let mut first: FxHashMap<u64, u32> = FxHashMap::default();
     let mut next: Vec<u32> = Vec::with_capacity(list.nodes.len());
     rebuild(list, |nodes, mut node| {
-        in_bodies(&mut node, |body| cse(body, options))?;
+        in_bodies(&mut node, merged)?;
         order_operands(nodes, &mut node);
         if !merges(&node) {
             next.push(u32::MAX);

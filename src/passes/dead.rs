@@ -83,11 +83,8 @@ fn keep(list: &mut List, live: &[bool]) {
         return;
     }
     let mut ids = vec![GONE; list.nodes.len()];
-    let mut count = 0;
-    for (id, _) in ids.iter_mut().zip(live).filter(|(_, live)| **live) {
-        *id = Id(count);
-        count += 1;
-    }
+    let left = ids.iter_mut().zip(live).filter(|(_, live)| **live);
+    left.enumerate().for_each(|(count, (id, _))| *id = Id(count as u32));
     let mut at = 0;
     list.nodes.retain_mut(|node| {
         let live = live[at];

@@ -90,7 +90,7 @@ fn emit(out: &Graph, call: &Call, args: &[Arg], ty: &Type) -> Result<Id> {
 
 /// Whether a formula looks at the numbers it is given, instead of passing them on.
 fn looks(out: &Graph, call: &Call, args: &[Arg], ty: &Type) -> Result<bool> {
-    let trial = Graph::new();
+    let trial = Graph::with_numbers_of(out);
     let stand_in = |arg: &Arg| match *arg {
         Arg::Node(id) => Arg::Node(trial.input(out.ty(id))),
         number => number,

@@ -1,10 +1,12 @@
 //! Every op and composite on sizes that are symbols: the list for other sizes is the list that is
 //! built for them.
 
-use super::{batch, expand, gradients};
+use super::random::bits;
+use super::{Options, batch, expand, gradients, pipeline};
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::graph::cases::{self, Operand};
+use crate::graph::testing::run;
 use crate::graph::{Graph, Kind, List, Node, number_of, resize};
 use crate::ops::emit::{Arg, Emit, Id, catch};
 use crate::ops::op::{Op, Type};
@@ -269,6 +271,52 @@ fn gradients_for_other_sizes_are_those_built_for_them() {
 fn batches_of_other_sizes_are_those_built_for_them() {
     let (count, open) = check(Form::Batch);
     assert!(open * 10 >= count * 6, "{open} of {count}");
+}
+
+/// The passes over a list with symbols: what they give for other sizes, and that they ask nothing.
+fn check_passes(case: &Case, form: Form) -> Option<()> {
+    let types = case.types();
+    case.build(&types, form, Dim::new(3)).ok()?;
+    let scope = Scope::new();
+    let symbols = symbolic(&types, &scope);
+    let list = scope.run(|| case.build(&symbols, form, Dim::new(3))).ok()?;
+    let before = scope.constraints();
+    let (after, _) = scope.run(|| pipeline(list.clone(), &Options::default())).unwrap();
+    let name = format!("{form:?} {}", case.name());
+    assert_eq!(scope.constraints().len(), before.len(), "{name}: passes add no condition");
+    // Alone, these take sizes that their front ends would refuse.
+    if matches!(case, Case::Op(Op::Conv(..) | Op::Fold(..) | Op::Windows(_), _)) {
+        return Some(());
+    }
+    for seed in 0..3 {
+        let Some(sizes) = other_sizes(&scope, &before, seed) else { continue };
+        let below = case.operands().iter().filter_map(|operand| match operand {
+            Operand::Tensor(_, below) => Some(*below),
+            Operand::Number(_) => None,
+        });
+        let inputs: Vec<_> = (resolved(&symbols, &sizes).iter().zip(below).enumerate())
+            .map(|(i, (ty, below))| cases::data(ty, below, i as u64 * 7))
+            .collect();
+        let of = |list: &List| -> Result<_> {
+            let list = Graph::from_list(resize(list, &sizes)?);
+            list.verify()?;
+            run(&list.list(), &inputs, &[])
+        };
+        let Ok(want) = of(&list) else { continue };
+        let got = of(&after).unwrap_or_else(|error| panic!("{name}: {error}"));
+        for (got, want) in got.iter().zip(&want) {
+            assert!(got.shape() == want.shape() && bits(got) == bits(want), "{name} {sizes:?}");
+        }
+    }
+    Some(())
+}
+
+#[test]
+fn passes_ask_nothing_of_symbols_and_hold_for_other_sizes() {
+    for form in [Form::Plain, Form::Expanded, Form::Gradient] {
+        let checked = Case::all().iter().filter_map(|case| check_passes(case, form)).count();
+        assert!(checked > 100, "{checked}");
+    }
 }
 
 #[test]

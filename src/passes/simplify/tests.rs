@@ -200,7 +200,8 @@ fn slices_of_what_was_put_together_find_their_part() {
 
 #[test]
 fn fast_math_does_what_changes_bits() {
-    let cases: [(&str, fn(Expr<'_>) -> Expr<'_>, &[&str]); 8] = [
+    type Formula = fn(Expr<'_>) -> Expr<'_>;
+    let cases: [(&str, Formula, &[&str]); 8] = [
         ("x + 0", |x| x + 0.0, &[]),
         ("x * 0", |x| x * 0.0, &["full"]),
         ("x - x", |x| x - x, &["full"]),

@@ -23,9 +23,13 @@ use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
 
 /// Moves movement.
-pub fn sink(mut list: List, options: &Options) -> Result<List> {
+pub fn sink(list: List, _: &Options) -> Result<List> {
+    sunk(list)
+}
+
+fn sunk(mut list: List) -> Result<List> {
     for node in &mut list.nodes {
-        in_bodies(node, |body| sink(body, options))?;
+        in_bodies(node, sunk)?;
     }
     let list = rise::rise(list)?;
     let list = descend::descend(list)?;

@@ -87,9 +87,9 @@ fn is_less(at: &[SliceAxis], shape: &Shape) -> bool {
 /// Makes an elementwise node compute a part of its result.
 fn narrow(nodes: &mut Vec<Node>, taken: &[bool], node: &mut Node, at: &[SliceAxis]) {
     let whole = std::mem::replace(&mut node.ty.shape, at.iter().map(|a| a.size).collect());
-    for i in 0..node.args.len() {
+    for (i, &taken) in taken.iter().enumerate() {
         let Arg::Node(id) = node.args[i] else { continue };
-        if taken[i] {
+        if taken {
             continue;
         }
         let ty = &nodes[id.0 as usize].ty;
