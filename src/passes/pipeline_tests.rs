@@ -7,6 +7,7 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::graph::cases;
 use crate::graph::{Graph, List};
+use crate::ops::attributes::{Contraction, Reduction};
 use crate::ops::emit::{Arg, Emit, Expr, Id, catch};
 use crate::ops::op::Type;
 use crate::shape::Shape;
@@ -105,6 +106,47 @@ fn switches_switch_and_unknown_names_are_refused() {
     let error = options.switch("magic", false).unwrap_err();
     assert_eq!(error.code(), "bad_value");
     assert!(error.message().contains("\"magic\"") && error.message().contains("simplify"));
+}
+
+/// `((x · 1 − 0).exp() + (x · 1).exp()) · sum(arange(16) · 2)`, with a product that nobody reads.
+fn wasteful() -> List {
+    let graph = Graph::new();
+    let x = Expr::new(&graph, Arg::Node(graph.input(ty(&[4, 4]))));
+    let k = Expr::new(&graph, Arg::Node(graph.input(ty(&[4, 4]))));
+    let plain = Contraction {
+        a_batch: smallvec![],
+        b_batch: smallvec![],
+        a_contract: smallvec![1],
+        b_contract: smallvec![0],
+    };
+    let formula = || {
+        let (a, b) = ((x * 1.0 - 0.0).exp(), (x * 1.0).exp());
+        let _unread = x.contract(k, plain).reduce(Reduction::Sum, &[0, 1]);
+        let table = x.iota(DType::F32, Shape::of(&[16]), 0).reshape(Shape::of(&[4, 4])) * 2.0;
+        smallvec![((a + b) * table.reduce(Reduction::Sum, &[0, 1])).tanh() - 1.0]
+    };
+    graph.build(formula).unwrap();
+    graph.into_list()
+}
+
+#[test]
+fn what_is_wasted_goes_and_each_switch_shows() {
+    let names = |options: &Options| -> Vec<&'static str> {
+        let (list, _) = pipeline(wasteful(), options).unwrap();
+        list.nodes.iter().map(|node| node.kind.name()).collect()
+    };
+    let all = names(&plain());
+    assert_eq!(all, ["input", "input", "exp", "add", "multiply", "tanh", "subtract"],);
+    let without = |name: &str| {
+        let mut options = plain();
+        options.switch(name, false).unwrap();
+        names(&options)
+    };
+    let times = |list: &[&str], name: &str| list.iter().filter(|n| **n == name).count();
+    assert_eq!(times(&without("cse"), "exp"), 2);
+    assert_eq!(times(&without("simplify"), "exp"), 2);
+    assert_eq!(times(&without("dead"), "matmul"), 1);
+    assert_eq!(times(&without("fold"), "iota"), 1);
 }
 
 #[test]
