@@ -8,6 +8,7 @@ use pyo3::types::PyDict;
 use smallvec::SmallVec;
 
 use super::errors::{OrRaise, to_python};
+use super::functions::caught;
 use super::size::{Number, Size};
 use super::tensor::{self, TensorObject};
 use crate::array::Array;
@@ -120,7 +121,7 @@ impl Trace {
         args: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<Executable> {
         let numbers = std::mem::take(&mut *self.numbers.lock());
-        Finish::new(&self.inner, name, &args)?.run(py, &outputs, numbers)
+        caught(py, || Finish::new(&self.inner, name, &args)?.run(py, &outputs, numbers))
     }
 }
 
@@ -297,7 +298,8 @@ impl<'a> Finish<'a> {
             let Some(i) = self.args.iter().position(is_it) else { continue };
             let shape = self.trace.read(|graph| graph.ty(capture.input)).shape;
             for (axis, &dim) in shape.dims().iter().enumerate() {
-                let is_new = symbols.iter().all(|(known, ..)| !known.same(dim));
+                // Equal ones too: each has a size of its own to be checked.
+                let is_new = symbols.iter().all(|(known, ..)| known.to_i64() != dim.to_i64());
                 if dim.is_symbol() && is_new {
                     symbols.push((dim, i, axis));
                 }

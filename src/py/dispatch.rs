@@ -12,6 +12,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use smallvec::SmallVec;
 
 use super::capture::Executable;
+use super::functions::caught;
 use super::tensor;
 use crate::dtype::DType;
 use crate::engine::tape;
@@ -176,8 +177,10 @@ impl Dispatcher {
         }
         let flat = Flat::new(args, kwargs)?;
         let tensors = flat.tensors();
-        let variant = Dispatcher::variant(slf, args, kwargs, &flat, &tensors)?;
-        variant.run(py, &tensors, &flat.leaves)
+        caught(py, || {
+            let variant = Dispatcher::variant(slf, args, kwargs, &flat, &tensors)?;
+            variant.run(py, &tensors, &flat.leaves)
+        })
     }
 
     /// What would run for these arguments: traced if need be, not run.

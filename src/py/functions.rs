@@ -51,6 +51,14 @@ pub fn guard(body: impl FnOnce(Python<'_>) -> PyResult<*mut ffi::PyObject>) -> *
     }
 }
 
+/// Runs the body of a Python function of ours: an error on its way becomes an exception.
+pub fn caught<T>(py: Python<'_>, body: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(result) => result,
+        Err(payload) => Err(to_python(py, unwound(payload))),
+    }
+}
+
 /// What a thread unwound with: an error on its way, or a defect.
 pub fn unwound(payload: Box<dyn std::any::Any + Send>) -> error::Error {
     payload.downcast::<error::Error>().map_or_else(
