@@ -206,6 +206,9 @@ catalogue! {
     /// A request that the machine or the limit refuses, before anything was allocated.
     out_of_memory(bytes, live, limit) => Memory,
         "out of memory: {bytes} bytes asked for, {live} bytes live{limit}";
+    /// A plan that needs more memory than it may.
+    over_budget(peak, budget) => Memory,
+        "memory budget: the plan needs {peak} bytes, {budget} are granted";
     /// An exception raised by code of the user's that the engine called.
     foreign(text) => Internal, "{text}";
     /// A defect of the engine: never the caller's fault.

@@ -55,6 +55,11 @@ impl Layout {
         Layout { shape, strides, offset }
     }
 
+    /// The same layout further on in its buffer.
+    pub fn moved(&self, by: usize) -> Layout {
+        Layout { offset: self.offset + by, ..self.clone() }
+    }
+
     /// The shape.
     pub fn shape(&self) -> &Shape {
         &self.shape

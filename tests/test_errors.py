@@ -11,7 +11,11 @@ from wengert import _core
 
 CATALOGUE = {code: (kind, template) for code, kind, template in _core._error_catalogue()}
 # What only a Rust test provokes: no Python call makes a graph as a value yet.
-IN_RUST = {"bad_graph": "src/graph/tests.rs", "bad_text": "src/graph/parse/tests.rs"}
+IN_RUST = {
+    "bad_graph": "src/graph/tests.rs",
+    "bad_text": "src/graph/parse/tests.rs",
+    "over_budget": "src/schedule/tests.rs",
+}
 # No call provokes these: a defect of the engine, and the carrier of an exception that the user's
 # own code raised, which arrives as itself (`test_a_failed_backward_leaves_every_gradient`).
 UNREACHABLE = {"internal", "foreign"}

@@ -6,47 +6,50 @@
 
 use std::borrow::Cow;
 
-use smallvec::SmallVec;
-
 use crate::array::Array;
-use crate::cpu::copy::cast;
+use crate::cpu::copy::{cast, cast_into};
 use crate::cpu::gemm::{self, Axis, Operand};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::layout::Layout;
+use crate::layout::{Layout, row_major};
+use crate::memory::block_bytes;
 use crate::ops::attributes::Contraction;
 use crate::shape::{Axes, Dim, Shape};
 
 /// `out[batch, free of a, free of b] = Σ a[..] b[..]`, of operands of one dtype, which is also the
 /// result's.
-pub fn contract(a: &Array, b: &Array, spec: &Contraction) -> Result<Array> {
+///
+/// # Safety
+/// `out` is in C order, of the result's type, and nobody else reads or writes it.
+pub unsafe fn contract_into(a: &Array, b: &Array, spec: &Contraction, out: &Array) -> Result<()> {
     let dtype = gemm::accumulator(a.dtype);
-    let (a_free, b_free) =
-        (free(a, &spec.a_batch, &spec.a_contract), free(b, &spec.b_batch, &spec.b_contract));
-    let shape: Shape =
-        dims(a, &spec.a_batch).chain(dims(a, &a_free)).chain(dims(b, &b_free)).collect();
-    let (a, b, from) = (widen(a, dtype)?, widen(b, dtype)?, a.dtype);
-    let left = operand(&a, &spec.a_batch, &a_free, &spec.a_contract);
-    let right = operand(&b, &spec.b_batch, &b_free, &spec.b_contract);
-    let out = Array::uninit(dtype, shape)?;
-    // SAFETY: the axes are those of the arrays, and `out` is fresh.
-    unsafe { gemm::product(dtype, &left, &right, out.ptr_mut())? };
-    narrow(out, from)
+    let (a, b) = (widen(a, dtype)?, widen(b, dtype)?);
+    let left = operand(a.ptr(), &a.layout, &spec.a_batch, &spec.a_contract);
+    let right = operand(b.ptr(), &b.layout, &spec.b_batch, &spec.b_contract);
+    // SAFETY: the axes are those of the arrays; the caller holds `out`.
+    unsafe {
+        let wide = wide_result(out, dtype)?;
+        gemm::product(dtype, &left, &right, wide.ptr_mut())?;
+        narrow_into(&wide, out);
+    }
+    Ok(())
 }
 
-/// The axes of neither list, in order.
-fn free(x: &Array, batch: &Axes, contract: &Axes) -> Axes {
-    (0..x.shape().rank()).filter(|i| !batch.contains(i) && !contract.contains(i)).collect()
+/// The bytes that [`contract_into`] takes for itself, as the counters of memory count them.
+pub fn scratch(dtype: DType, a: &Layout, b: &Layout, spec: &Contraction, result: usize) -> usize {
+    let to = gemm::accumulator(dtype);
+    let ((a, a_bytes), (b, b_bytes)) = (widened(dtype, a, to), widened(dtype, b, to));
+    let left = operand(std::ptr::null(), &a, &spec.a_batch, &spec.a_contract);
+    let right = operand(std::ptr::null(), &b, &spec.b_batch, &spec.b_contract);
+    a_bytes + b_bytes + wide_bytes(dtype, to, result) + gemm::scratch(to, &left, &right)
 }
 
-fn dims<'a>(x: &'a Array, axes: &'a Axes) -> impl Iterator<Item = Dim> + 'a {
-    axes.iter().map(|&i| x.shape()[i])
-}
-
-fn operand(x: &Array, batch: &Axes, own: &Axes, depth: &Axes) -> Operand {
-    let strides = x.layout.strides();
+fn operand(ptr: *const u8, x: &Layout, batch: &Axes, depth: &Axes) -> Operand {
+    let strides = x.strides();
     let axis = |axes: &Axes| Axis::new(axes.iter().map(|&i| (x.shape()[i].value(), strides[i])));
-    Operand { ptr: x.ptr(), batch: axis(batch), own: axis(own), depth: axis(depth) }
+    let rank = x.shape().rank();
+    let own = (0..rank).filter(|i| !batch.contains(i) && !depth.contains(i)).collect();
+    Operand { ptr, batch: axis(batch), own: axis(&own), depth: axis(depth) }
 }
 
 /// `x` in the dtype it is summed in. Axes that only repeat elements keep doing so.
@@ -57,26 +60,61 @@ pub(super) fn widen(x: &Array, dtype: DType) -> Result<Cow<'_, Array>> {
     if x.dtype.size() == dtype.size() {
         return Ok(Cow::Owned(Array { dtype, ..x.clone() }));
     }
-    let repeats = x.layout.strides().iter().map(|&s| s == 0).collect::<SmallVec<[bool; 6]>>();
-    let sizes = x.shape().sizes();
-    let once: Shape =
-        sizes.iter().zip(&repeats).map(|(&n, &r)| Dim::new(if r { n.min(1) } else { n })).collect();
-    let core = x.view(Layout::strided(once, &x.layout.strides(), x.layout.offset()));
+    let core = x.view(Layout::strided(once(&x.layout), &x.layout.strides(), x.layout.offset()));
     let wide = cast(&core, dtype)?;
-    let mut strides = wide.layout.strides();
-    strides.iter_mut().zip(&repeats).filter(|(_, r)| **r).for_each(|(s, _)| *s = 0);
-    Ok(Cow::Owned(wide.view(Layout::strided(x.shape().clone(), &strides, 0))))
+    Ok(Cow::Owned(wide.view(repeated(&x.layout))))
 }
 
-/// A result back in the operands' dtype: rounded once, or wrapped.
-pub(super) fn narrow(x: Array, dtype: DType) -> Result<Array> {
-    if x.dtype.size() == dtype.size() { Ok(Array { dtype, ..x }) } else { cast(&x, dtype) }
+/// The shape of a layout without what it repeats.
+fn once(x: &Layout) -> Shape {
+    let once = |(n, stride): (usize, &isize)| Dim::new(if *stride == 0 { n.min(1) } else { n });
+    x.shape().sizes().into_iter().zip(&x.strides()).map(once).collect()
+}
+
+/// The layout of a copy that repeats what the original repeats.
+fn repeated(x: &Layout) -> Layout {
+    let mut strides = row_major(&once(x).sizes());
+    strides.iter_mut().zip(x.strides()).filter(|(_, s)| *s == 0).for_each(|(to, _)| *to = 0);
+    Layout::strided(x.shape().clone(), &strides, 0)
+}
+
+/// The layout that [`widen`] gives, and the bytes it takes.
+pub(super) fn widened(from: DType, x: &Layout, to: DType) -> (Layout, usize) {
+    if from.size() == to.size() {
+        return (x.clone(), 0);
+    }
+    (repeated(x), block_bytes(once(x).count() * to.size()))
+}
+
+/// The bytes of a result of `count` elements that is summed apart.
+pub(super) fn wide_bytes(from: DType, to: DType, count: usize) -> usize {
+    if from.size() == to.size() { 0 } else { block_bytes(count * to.size()) }
+}
+
+/// Where a result is summed: the result's own memory where the dtypes have one size, else a fresh
+/// array.
+pub(super) fn wide_result(out: &Array, dtype: DType) -> Result<Array> {
+    if out.dtype.size() == dtype.size() {
+        return Ok(Array { dtype, ..out.clone() });
+    }
+    Array::uninit(dtype, out.shape().clone())
+}
+
+/// Brings what was summed apart into the result's dtype: rounded once, or wrapped.
+///
+/// # Safety
+/// As for [`contract_into`].
+pub(super) unsafe fn narrow_into(wide: &Array, out: &Array) {
+    if !wide.buffer.same(&out.buffer) {
+        // SAFETY: the caller holds `out`.
+        unsafe { cast_into(wide, out) };
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::testing::{bytes, layouts, noise, random, values};
+    use crate::cpu::testing::{bytes, contract, layouts, noise, random, values};
 
     fn matmul(a: &Array, b: &Array) -> Array {
         let rank = a.shape().rank();

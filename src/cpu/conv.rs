@@ -11,38 +11,59 @@
 use smallvec::SmallVec;
 
 use crate::array::Array;
-use crate::cpu::contract::{narrow, widen};
+use crate::cpu::contract::{narrow_into, wide_bytes, wide_result, widen, widened};
 use crate::cpu::copy;
 use crate::cpu::gemm::{self, Axis, Operand};
 use crate::cpu::window::positions;
-use crate::dtype::Scalar;
+use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::layout::{Layout, Strides};
+use crate::memory::block_bytes;
 use crate::ops::attributes::{ConvRole, ConvSpec, PerAxis};
-use crate::shape::{Axes, Dim, Shape};
+use crate::shape::{Axes, Shape};
 
 /// The tensor of a role from the other two: `(x, w) → g`, `(g, w) → x` or `(x, g) → w`, of one dtype.
-pub fn conv(role: ConvRole, a: &Array, b: &Array, spec: &ConvSpec) -> Result<Array> {
+///
+/// # Safety
+/// `out` is in C order, of the result's type, and nobody else reads or writes it.
+pub unsafe fn conv_into(
+    role: ConvRole,
+    a: &Array,
+    b: &Array,
+    spec: &ConvSpec,
+    out: &Array,
+) -> Result<()> {
     let dtype = gemm::accumulator(a.dtype);
     let (left, right) = (widen(a, dtype)?, widen(b, dtype)?);
-    let out = match role {
-        ConvRole::Output => output(&left, &right, spec),
-        ConvRole::Input => input(&left, &right, spec),
-        ConvRole::Weight => weight(&left, &right, spec),
-    };
-    narrow(out?, a.dtype)
+    let wide = wide_result(out, dtype)?;
+    // SAFETY: the caller holds `out`; what is apart is fresh.
+    unsafe {
+        match role {
+            ConvRole::Output => output(&left, &right, spec, &wide)?,
+            ConvRole::Input => input(&left, &right, spec, &wide)?,
+            ConvRole::Weight => weight(&left, &right, spec, &wide)?,
+        }
+        narrow_into(&wide, out);
+    }
+    Ok(())
 }
 
 /// An array's sizes and strides: the first two axes, and the spatial ones.
 struct Sides {
+    ptr: *const u8,
     sizes: [usize; 2],
     strides: [isize; 2],
     spatial: SmallVec<[(usize, isize); 3]>,
 }
 
 fn sides(x: &Array) -> Sides {
-    let (sizes, strides) = (x.shape().sizes(), x.layout.strides());
+    sides_at(x.ptr(), &x.layout)
+}
+
+fn sides_at(ptr: *const u8, x: &Layout) -> Sides {
+    let (sizes, strides) = (x.shape().sizes(), x.strides());
     Sides {
+        ptr,
         sizes: [sizes[0], sizes[1]],
         strides: [strides[0], strides[1]],
         spatial: sizes[2..].iter().copied().zip(strides[2..].iter().copied()).collect(),
@@ -58,40 +79,49 @@ fn steps<'a>(
     sizes.zip(&x.spatial).zip(by).map(|((n, s), &by)| (n, s.1 * by as isize))
 }
 
-fn output(x: &Array, w: &Array, spec: &ConvSpec) -> Result<Array> {
+unsafe fn output(x: &Array, w: &Array, spec: &ConvSpec, out: &Array) -> Result<()> {
     let x = pad(x, &spec.pad_low, &spec.pad_high)?;
-    let (xs, ws) = (sides(&x), sides(w));
+    let (rows, columns) = output_operands(&sides(&x), &sides(w), spec);
+    // SAFETY: as the caller's.
+    unsafe { multiply(&rows, &columns, out) }
+}
+
+fn output_operands(xs: &Sides, ws: &Sides, spec: &ConvSpec) -> (Operand, Operand) {
     let (n, o, c) = (xs.sizes[0], ws.sizes[0] / spec.groups, ws.sizes[1]);
     let taps: PerAxis = ws.spatial.iter().map(|s| s.0).collect();
     let places: PerAxis = (0..taps.len())
         .map(|i| positions(xs.spatial[i].0, taps[i], spec.stride[i], spec.dilation[i]))
         .collect();
     let rows = Operand {
-        ptr: w.ptr(),
+        ptr: ws.ptr,
         batch: Axis::new([(n, 0), (spec.groups, o as isize * ws.strides[0])]),
         own: Axis::new([(o, ws.strides[0])]),
         depth: Axis::new([(c, ws.strides[1])].into_iter().chain(ws.spatial.iter().copied())),
     };
     let columns = Operand {
-        ptr: x.ptr(),
+        ptr: xs.ptr,
         batch: Axis::new([(n, xs.strides[0]), (spec.groups, c as isize * xs.strides[1])]),
-        own: Axis::new(steps(places.iter().copied(), &xs, &spec.stride)),
+        own: Axis::new(steps(places.iter().copied(), xs, &spec.stride)),
         depth: Axis::new([(c, xs.strides[1])].into_iter().chain(steps(
             taps.into_iter(),
-            &xs,
+            xs,
             &spec.dilation,
         ))),
     };
-    let shape = [n, ws.sizes[0]].into_iter().chain(places).map(Into::into).collect();
-    multiply(&x, &rows, &columns, shape)
+    (rows, columns)
 }
 
-fn weight(x: &Array, g: &Array, spec: &ConvSpec) -> Result<Array> {
+unsafe fn weight(x: &Array, g: &Array, spec: &ConvSpec, out: &Array) -> Result<()> {
     let x = pad(x, &spec.pad_low, &spec.pad_high)?;
-    let (xs, gs) = (sides(&x), sides(g));
+    let (rows, columns) = weight_operands(&sides(&x), &sides(g), spec);
+    // SAFETY: as the caller's.
+    unsafe { multiply(&rows, &columns, out) }
+}
+
+fn weight_operands(xs: &Sides, gs: &Sides, spec: &ConvSpec) -> (Operand, Operand) {
     let (o, c) = (gs.sizes[1] / spec.groups, xs.sizes[1] / spec.groups);
     let rows = Operand {
-        ptr: g.ptr(),
+        ptr: gs.ptr,
         batch: Axis::new([(spec.groups, o as isize * gs.strides[1])]),
         own: Axis::new([(o, gs.strides[1])]),
         depth: Axis::new(
@@ -101,18 +131,16 @@ fn weight(x: &Array, g: &Array, spec: &ConvSpec) -> Result<Array> {
     let places = gs.spatial.iter().map(|s| s.0);
     let taps = spec.kernel.iter().map(|n| n.value());
     let columns = Operand {
-        ptr: x.ptr(),
+        ptr: xs.ptr,
         batch: Axis::new([(spec.groups, c as isize * xs.strides[1])]),
-        own: Axis::new([(c, xs.strides[1])].into_iter().chain(steps(taps, &xs, &spec.dilation))),
+        own: Axis::new([(c, xs.strides[1])].into_iter().chain(steps(taps, xs, &spec.dilation))),
         depth: Axis::new([(gs.sizes[0], xs.strides[0])].into_iter().chain(steps(
             places,
-            &xs,
+            xs,
             &spec.stride,
         ))),
     };
-    let channels = [gs.sizes[1], c].map(Dim::new);
-    let shape = channels.iter().chain(&spec.kernel).copied().collect();
-    multiply(&x, &rows, &columns, shape)
+    (rows, columns)
 }
 
 /// The positions `phase + stride · q` of the input along one axis. Tap `first + step · t` brings
@@ -150,101 +178,178 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn input(g: &Array, w: &Array, spec: &ConvSpec) -> Result<Array> {
+unsafe fn input(g: &Array, w: &Array, spec: &ConvSpec, out: &Array) -> Result<()> {
     let ws = sides(w);
-    let spatial = spec.input.len();
-    let phases: Vec<Vec<Phase>> = (0..spatial)
-        .map(|i| (0..spec.stride[i]).map(|r| phase(r, i, ws.spatial[i].0, spec)).collect())
-        .collect();
-    // Room around `g` for every position that some phase asks for.
+    let phases = phases(&ws, spec);
+    let (low, high) = border(&phases, &g.shape().sizes());
+    let g = pad(g, &low, &high)?;
+    let cx = Transposed { g: sides(&g), w: ws, size: g.dtype.size() as isize, low, spec };
+    if spec.stride.iter().all(|&s| s == 1) {
+        let (rows, columns) = cx.operands(&chosen(&phases, 0, spec));
+        // SAFETY: as the caller's.
+        return unsafe { multiply(&rows, &columns, out) };
+    }
+    let strides = out.layout.strides();
+    for at in 0..spec.stride.iter().product() {
+        let (mut rest, mut offset) = (at, 0);
+        let mut to: Strides = strides.clone();
+        for i in (0..spec.stride.len()).rev() {
+            offset += rest % spec.stride[i] * strides[2 + i] as usize;
+            rest /= spec.stride[i];
+            to[2 + i] *= spec.stride[i] as isize;
+        }
+        let chosen = chosen(&phases, at, spec);
+        let (rows, columns) = cx.operands(&chosen);
+        let part = Array::uninit(out.dtype, cx.shape(&chosen))?;
+        // SAFETY: the part is fresh; the caller holds `out`, each of whose elements belongs to one
+        // phase.
+        unsafe {
+            multiply(&rows, &columns, &part)?;
+            let offset = out.layout.offset() + offset;
+            let to = out.view(Layout::strided(part.shape().clone(), &to, offset));
+            copy::copy_into(&to, &part);
+        }
+    }
+    Ok(())
+}
+
+/// The phases of each axis.
+fn phases(ws: &Sides, spec: &ConvSpec) -> Vec<Vec<Phase>> {
+    let axis = |i: usize| (0..spec.stride[i]).map(move |r| (r, i));
+    (0..spec.input.len())
+        .map(|i| axis(i).map(|(r, i)| phase(r, i, ws.spatial[i].0, spec)).collect())
+        .collect()
+}
+
+/// One phase of each axis, by a number for all of them.
+fn chosen(phases: &[Vec<Phase>], at: usize, spec: &ConvSpec) -> SmallVec<[Phase; 3]> {
+    let mut rest = at;
+    let mut chosen: SmallVec<[Phase; 3]> = SmallVec::new();
+    for i in (0..phases.len()).rev() {
+        chosen.insert(0, phases[i][rest % spec.stride[i]]);
+        rest /= spec.stride[i];
+    }
+    chosen
+}
+
+/// Room around `g` for every position that some phase asks for.
+fn border(phases: &[Vec<Phase>], g: &[usize]) -> (PerAxis, PerAxis) {
     let (mut low, mut high) = (PerAxis::new(), PerAxis::new());
     for (i, phases) in phases.iter().enumerate() {
         let used = || phases.iter().filter(|p| p.taps > 0 && p.count > 0);
         let first = used().map(|p| p.base - p.down * (p.taps as isize - 1)).min().unwrap_or(0);
         let end = used().map(|p| p.base + p.count as isize).max().unwrap_or(0);
         low.push((-first).max(0) as usize);
-        high.push((end - g.shape()[2 + i].value() as isize).max(0) as usize);
+        high.push((end - g[2 + i] as isize).max(0) as usize);
     }
-    let g = pad(g, &low, &high)?;
-    let shape: Shape = [g.shape()[0], (ws.sizes[1] * spec.groups).into()]
-        .into_iter()
-        .chain(spec.input.iter().copied())
-        .collect();
-    let cx = Transposed { g: &g, w, low: &low, groups: spec.groups };
-    if spec.stride.iter().all(|&s| s == 1) {
-        let only: SmallVec<[Phase; 3]> = phases.iter().map(|p| p[0]).collect();
-        return cx.phase(&only);
-    }
-    let out = Array::uninit(g.dtype, shape)?;
-    let strides = out.layout.strides();
-    for at in 0..spec.stride.iter().product() {
-        let (mut rest, mut offset) = (at, 0);
-        let mut chosen: SmallVec<[Phase; 3]> = SmallVec::new();
-        let mut to: Strides = strides.clone();
-        for i in (0..spatial).rev() {
-            let r = rest % spec.stride[i];
-            rest /= spec.stride[i];
-            offset += r * strides[2 + i] as usize;
-            to[2 + i] *= spec.stride[i] as isize;
-            chosen.insert(0, phases[i][r]);
-        }
-        let part = cx.phase(&chosen)?;
-        let to = out.view(Layout::strided(part.shape().clone(), &to, offset));
-        // SAFETY: `out` is fresh, and each of its elements belongs to one phase.
-        unsafe { copy::copy_into(&to, &part) };
-    }
-    Ok(out)
+    (low, high)
 }
 
 /// What the phases of a transposed convolution share.
 struct Transposed<'a> {
-    g: &'a Array,
-    w: &'a Array,
-    low: &'a PerAxis,
-    groups: usize,
+    g: Sides,
+    w: Sides,
+    /// Bytes of an element
+    size: isize,
+    low: PerAxis,
+    spec: &'a ConvSpec,
 }
 
 impl Transposed<'_> {
-    /// One phase of the input, as an array of its own.
-    fn phase(&self, phases: &[Phase]) -> Result<Array> {
-        let (gs, ws) = (sides(self.g), sides(self.w));
-        let (n, c, o) = (gs.sizes[0], ws.sizes[1], ws.sizes[0] / self.groups);
+    /// The shape of a phase.
+    fn shape(&self, phases: &[Phase]) -> Shape {
+        let all = [self.g.sizes[0], self.w.sizes[1] * self.spec.groups].into_iter();
+        all.chain(phases.iter().map(|p| p.count)).map(Into::into).collect()
+    }
+
+    /// The product that gives a phase.
+    fn operands(&self, phases: &[Phase]) -> (Operand, Operand) {
+        let (gs, ws, groups) = (&self.g, &self.w, self.spec.groups);
+        let (n, c, o) = (gs.sizes[0], ws.sizes[1], ws.sizes[0] / groups);
         let (mut from, mut tap) = (0, 0);
         for (i, p) in phases.iter().enumerate() {
             from += (p.base + self.low[i] as isize) * gs.spatial[i].1;
             tap += p.first as isize * ws.spatial[i].1;
         }
-        let size = self.g.dtype.size() as isize;
         let axes =
             |x: &Sides, f: &dyn Fn(&Phase) -> (usize, isize)| -> SmallVec<[(usize, isize); 3]> {
                 phases.iter().zip(&x.spatial).map(|(p, s)| (f(p).0, f(p).1 * s.1)).collect()
             };
         let rows = Operand {
-            ptr: self.w.ptr().wrapping_offset(tap * size),
-            batch: Axis::new([(n, 0), (self.groups, o as isize * ws.strides[0])]),
+            ptr: ws.ptr.wrapping_offset(tap * self.size),
+            batch: Axis::new([(n, 0), (groups, o as isize * ws.strides[0])]),
             own: Axis::new([(c, ws.strides[1])]),
             depth: Axis::new(
-                [(o, ws.strides[0])].into_iter().chain(axes(&ws, &|p| (p.taps, p.step as isize))),
+                [(o, ws.strides[0])].into_iter().chain(axes(ws, &|p| (p.taps, p.step as isize))),
             ),
         };
         let columns = Operand {
-            ptr: self.g.ptr().wrapping_offset(from * size),
-            batch: Axis::new([(n, gs.strides[0]), (self.groups, o as isize * gs.strides[1])]),
-            own: Axis::new(axes(&gs, &|p| (p.count, 1))),
+            ptr: gs.ptr.wrapping_offset(from * self.size),
+            batch: Axis::new([(n, gs.strides[0]), (groups, o as isize * gs.strides[1])]),
+            own: Axis::new(axes(gs, &|p| (p.count, 1))),
             depth: Axis::new(
-                [(o, gs.strides[1])].into_iter().chain(axes(&gs, &|p| (p.taps, -p.down))),
+                [(o, gs.strides[1])].into_iter().chain(axes(gs, &|p| (p.taps, -p.down))),
             ),
         };
-        let shape = [n, c * self.groups].into_iter().chain(phases.iter().map(|p| p.count));
-        multiply(self.g, &rows, &columns, shape.map(Into::into).collect())
+        (rows, columns)
     }
 }
 
-fn multiply(like: &Array, rows: &Operand, columns: &Operand, shape: Shape) -> Result<Array> {
-    let out = Array::uninit(like.dtype, shape)?;
-    // SAFETY: the axes are those of the arrays; `out` is fresh and as large as the result.
-    unsafe { gemm::product(out.dtype, rows, columns, out.ptr_mut())? };
-    Ok(out)
+/// The bytes that [`conv_into`] takes for itself, as the counters of memory count them.
+pub fn scratch(
+    role: ConvRole,
+    dtype: DType,
+    a: &Layout,
+    b: &Layout,
+    spec: &ConvSpec,
+    result: usize,
+) -> usize {
+    let to = gemm::accumulator(dtype);
+    let ((a, a_bytes), (b, b_bytes)) = (widened(dtype, a, to), widened(dtype, b, to));
+    let fixed = a_bytes + b_bytes + wide_bytes(dtype, to, result);
+    let at = |x: &Layout| sides_at(std::ptr::null(), x);
+    let padded = |low: &[usize], high: &[usize]| match low.iter().chain(high).all(|&n| n == 0) {
+        true => (a.clone(), 0),
+        false => {
+            let around = [0, 0].into_iter().chain(low.iter().zip(high).map(|(l, h)| l + h));
+            let shape: Shape =
+                a.shape().sizes().into_iter().zip(around).map(|(n, m)| (n + m).into()).collect();
+            let bytes = block_bytes(shape.count() * to.size());
+            (Layout::contiguous(shape), bytes)
+        }
+    };
+    let inner = match role {
+        ConvRole::Output | ConvRole::Weight => {
+            let (x, bytes) = padded(&spec.pad_low, &spec.pad_high);
+            let (rows, columns) = match role {
+                ConvRole::Output => output_operands(&at(&x), &at(&b), spec),
+                ConvRole::Weight | ConvRole::Input => weight_operands(&at(&x), &at(&b), spec),
+            };
+            bytes + gemm::scratch(to, &rows, &columns)
+        }
+        ConvRole::Input => {
+            let phases = phases(&at(&b), spec);
+            let (low, high) = border(&phases, &a.shape().sizes());
+            let (g, bytes) = padded(&low, &high);
+            let size = to.size() as isize;
+            let cx = Transposed { g: at(&g), w: at(&b), size, low, spec };
+            let whole = spec.stride.iter().all(|&s| s == 1);
+            let one = |at: usize| {
+                let chosen = chosen(&phases, at, spec);
+                let (rows, columns) = cx.operands(&chosen);
+                let part = block_bytes(cx.shape(&chosen).count() * to.size());
+                gemm::scratch(to, &rows, &columns) + if whole { 0 } else { part }
+            };
+            let all = 0..spec.stride.iter().product();
+            bytes + all.map(one).max().unwrap_or(0)
+        }
+    };
+    fixed + inner
+}
+
+unsafe fn multiply(rows: &Operand, columns: &Operand, out: &Array) -> Result<()> {
+    // SAFETY: the axes are those of the arrays; `out` is the caller's and as large as the result.
+    unsafe { gemm::product(out.dtype, rows, columns, out.ptr_mut()) }
 }
 
 /// `x` with zeros around its spatial axes.
@@ -259,7 +364,7 @@ fn pad(x: &Array, low: &[usize], high: &[usize]) -> Result<Array> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::testing::{bytes, layouts, noise, random, values};
+    use crate::cpu::testing::{bytes, conv, layouts, noise, random, values};
     use crate::dtype::DType;
 
     struct Case {

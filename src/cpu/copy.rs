@@ -80,19 +80,32 @@ pub fn cast(x: &Array, dtype: DType) -> Result<Array> {
         return Ok(x.clone());
     }
     let out = Array::uninit(dtype, x.shape().clone())?;
-    let kernel = memory_kernel(x.dtype, dtype).filter(|_| x.is_contiguous());
     // SAFETY: the output is fresh.
+    unsafe { cast_into(x, &out) };
+    Ok(out)
+}
+
+/// The elements converted to another dtype, in C order.
+///
+/// # Safety
+/// `out` is in C order and has the shape of `x`; nobody else reads or writes it.
+pub unsafe fn cast_into(x: &Array, out: &Array) {
+    if x.dtype == out.dtype {
+        // SAFETY: as the caller's.
+        return unsafe { copy_into(out, x) };
+    }
+    let kernel = memory_kernel(x.dtype, out.dtype).filter(|_| x.is_contiguous());
+    // SAFETY: the caller holds the output.
     unsafe {
         match kernel {
-            Some(kernel) => map_memory(kernel, x, &out),
+            Some(kernel) => map_memory(kernel, x, out),
             None => {
                 let mut builder = Builder::new(&[x.dtype], &[]);
-                let value = builder.cast(builder.input(0), dtype);
-                run(&builder.finish(&[value]), &[x], &[], &[&out]);
+                let value = builder.cast(builder.input(0), out.dtype);
+                run(&builder.finish(&[value]), &[x], &[], &[out]);
             }
         }
     }
-    Ok(out)
 }
 
 /// The one kernel that casts from memory form to memory form, where there is one.
@@ -120,13 +133,22 @@ pub fn concat(parts: &[&Array], axis: usize) -> Result<Array> {
     let mut sizes = parts[0].shape().sizes();
     sizes[axis] = parts.iter().map(|part| part.shape().dims()[axis].value()).sum();
     let out = Array::uninit(parts[0].dtype, Shape::of(&sizes))?;
-    let mut low: SmallVec<[usize; 6]> = SmallVec::from_elem(0, sizes.len());
+    // SAFETY: the output is fresh.
+    unsafe { concat_into(parts, axis, &out) };
+    Ok(out)
+}
+
+/// The parts one after another along an axis.
+///
+/// # Safety
+/// `out` has the shape of the whole; nobody else reads or writes it.
+pub unsafe fn concat_into(parts: &[&Array], axis: usize, out: &Array) {
+    let mut low: SmallVec<[usize; 6]> = SmallVec::from_elem(0, out.shape().rank());
     for part in parts.iter().filter(|part| part.count() > 0) {
-        // SAFETY: the output is fresh.
-        unsafe { copy_into(&window(&out, &low, &part.shape().sizes()), part) };
+        // SAFETY: the caller holds the output.
+        unsafe { copy_into(&window(out, &low, &part.shape().sizes()), part) };
         low[axis] += part.shape().dims()[axis].value();
     }
-    Ok(out)
 }
 
 /// `x` inside a border: `low[i]` and `high[i]` elements of `value` before and after axis `i`.
@@ -154,14 +176,22 @@ pub fn pad(x: &Array, low: &[usize], high: &[usize], value: Scalar) -> Result<Ar
 
 /// An array of one number.
 pub fn fill(value: Scalar, dtype: DType, shape: &Shape) -> Result<Array> {
-    let bits = memory_bits(value, dtype);
-    if bits == 0 {
+    if memory_bits(value, dtype) == 0 {
         return Array::zeros(dtype, shape.clone());
     }
     let out = Array::uninit(dtype, shape.clone())?;
     // SAFETY: the output is fresh.
-    unsafe { fill_into(&out, bits) };
+    unsafe { fill_with(value, &out) };
     Ok(out)
+}
+
+/// Writes a number to every element.
+///
+/// # Safety
+/// As for [`copy_into`].
+pub unsafe fn fill_with(value: Scalar, dst: &Array) {
+    // SAFETY: as the caller's.
+    unsafe { fill_into(dst, memory_bits(value, dst.dtype)) }
 }
 
 /// Writes the low bytes of `bits` to every element.

@@ -18,18 +18,29 @@ use crate::tile::{self, TILE};
 /// Elements that one thread takes at a time.
 const CHUNK: usize = 1 << 15;
 
-/// The index along `axis` at every place of `shape`, as by [`linear`]. Memory holds one line of it.
-pub fn iota(dtype: DType, shape: &Shape, axis: usize) -> Result<Array> {
-    let line = linear(dtype, shape[axis].value(), Scalar::Int(0), Scalar::Int(1))?;
+/// How the indices along `axis` at every place of `shape` lie in memory, which holds one line.
+pub fn iota_layout(shape: &Shape, axis: usize) -> Layout {
     let strides: Strides = (0..shape.rank()).map(|i| isize::from(i == axis)).collect();
-    Ok(line.view(Layout::strided(shape.clone(), &strides, 0)))
+    Layout::strided(shape.clone(), &strides, 0)
+}
+
+/// The `n` indices along an axis, as by [`linear_into`].
+///
+/// # Safety
+/// `out` has room for them from its first element on; nobody else reads or writes it.
+pub unsafe fn iota_into(n: usize, out: &Array) {
+    // SAFETY: as the caller's.
+    unsafe { linear_into(n, Scalar::Int(0), Scalar::Int(1), out) }
 }
 
 /// `n` elements `start + i · step`: for floating dtypes calculated in f64 and then cast; for the
 /// others in 64-bit integers, which wrap (fractions of `start` and `step` are dropped), and then cast.
-pub fn linear(dtype: DType, n: usize, start: Scalar, step: Scalar) -> Result<Array> {
-    let out = Array::uninit(dtype, Shape::of(&[n]))?;
-    // SAFETY: fresh, and filled below.
+///
+/// # Safety
+/// As for [`iota_into`].
+unsafe fn linear_into(n: usize, start: Scalar, step: Scalar, out: &Array) {
+    let dtype = out.dtype;
+    // SAFETY: the caller's, and filled below.
     let to = Shared::new(unsafe { out.ptr_mut() });
     let compute = if dtype.is_float() { Compute::F64 } else { Compute::I64 };
     let (start, step) = (start.register_bits(compute), step.register_bits(compute));
@@ -51,20 +62,22 @@ pub fn linear(dtype: DType, n: usize, start: Scalar, step: Scalar) -> Result<Arr
             }
         }
     });
-    Ok(out)
 }
 
 /// Random bits: with `block(i)` the words of [`threefry`] for the counter `i` (low word first),
 /// element `i` of uint32 is word `i % 2` of `block(i / 2)`, and element `i` of uint64 is `block(i)`
 /// (low word first). Other dtypes are refused.
-pub fn random_bits(key: [u32; 2], dtype: DType, shape: &Shape) -> Result<Array> {
+///
+/// # Safety
+/// `out` is in C order; nobody else reads or writes it.
+pub unsafe fn random_bits_into(key: [u32; 2], out: &Array) -> Result<()> {
+    let dtype = out.dtype;
     if !matches!(dtype, DType::U32 | DType::U64) {
         let facts = format_args!("got {dtype}");
         return Err(error::bad_value("random_bits", "dtype must be uint32 or uint64", facts));
     }
-    let out = Array::uninit(dtype, shape.clone())?;
     let words = out.count() * dtype.size() / 4;
-    // SAFETY: fresh, and filled below.
+    // SAFETY: the caller's, and filled below.
     let to = Shared::new(unsafe { out.ptr_mut() }.cast::<u32>());
     threads::for_each_chunk(words.div_ceil(2), CHUNK, |blocks| {
         let at = to.at(2 * blocks.start as isize);
@@ -75,7 +88,7 @@ pub fn random_bits(key: [u32; 2], dtype: DType, shape: &Shape) -> Result<Array> 
             threefry_words(key, blocks, words);
         }
     });
-    Ok(out)
+    Ok(())
 }
 
 /// Threefry-2x32 with 20 rounds: a bijection of the counter for each key, whose words pass for
@@ -156,6 +169,21 @@ fn rounds<const N: usize>(key: [u32; 2], [mut a, mut b]: [[u32; N]; 2]) -> [[u32
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::testing::iota;
+
+    fn line(dtype: DType, n: usize, start: Scalar, step: Scalar) -> Result<Array> {
+        let out = Array::uninit(dtype, Shape::of(&[n]))?;
+        // SAFETY: fresh.
+        unsafe { linear_into(n, start, step, &out) };
+        Ok(out)
+    }
+
+    fn bits(key: [u32; 2], dtype: DType, shape: &Shape) -> Result<Array> {
+        let out = Array::uninit(dtype, shape.clone())?;
+        // SAFETY: fresh.
+        unsafe { random_bits_into(key, &out)? };
+        Ok(out)
+    }
 
     fn read<T: Copy>(x: &Array) -> Vec<T> {
         assert!(x.is_contiguous() && size_of::<T>() == x.dtype.size());
@@ -177,37 +205,33 @@ mod tests {
         let key = [7, 0x8000_0001];
         for n in [0, 1, 2, 63, 64, 65, 2 * CHUNK + 3] {
             let word = |i: usize| threefry(key, [(i / 2) as u32, 0])[i % 2];
-            let narrow = read::<u32>(&random_bits(key, DType::U32, &Shape::of(&[n])).unwrap());
+            let narrow = read::<u32>(&bits(key, DType::U32, &Shape::of(&[n])).unwrap());
             assert!(narrow.iter().enumerate().all(|(i, &x)| x == word(i)), "{n}");
-            let wide = read::<u64>(&random_bits(key, DType::U64, &Shape::of(&[n])).unwrap());
+            let wide = read::<u64>(&bits(key, DType::U64, &Shape::of(&[n])).unwrap());
             let pair = |i: usize| u64::from(word(2 * i)) | u64::from(word(2 * i + 1)) << 32;
             assert!(wide.iter().enumerate().all(|(i, &x)| x == pair(i)), "{n}");
         }
-        assert_eq!(
-            random_bits(key, DType::I32, &Shape::of(&[1])).err().unwrap().code(),
-            "bad_value"
-        );
+        assert_eq!(bits(key, DType::I32, &Shape::of(&[1])).err().unwrap().code(), "bad_value");
     }
 
     #[test]
     fn linear_counts_in_every_dtype() {
         let n = CHUNK + 700;
-        let ints = read::<i64>(&linear(DType::I64, n, Scalar::Int(-5), Scalar::Int(3)).unwrap());
+        let ints = read::<i64>(&line(DType::I64, n, Scalar::Int(-5), Scalar::Int(3)).unwrap());
         assert!(ints.iter().enumerate().all(|(i, &x)| x == 3 * i as i64 - 5));
-        let bytes = read::<u8>(&linear(DType::U8, n, Scalar::Int(250), Scalar::Int(7)).unwrap());
+        let bytes = read::<u8>(&line(DType::U8, n, Scalar::Int(250), Scalar::Int(7)).unwrap());
         assert!(bytes.iter().enumerate().all(|(i, &x)| x == (250 + 7 * i) as u8));
         let floats =
-            read::<f32>(&linear(DType::F32, n, Scalar::Float(0.1), Scalar::Float(0.3)).unwrap());
+            read::<f32>(&line(DType::F32, n, Scalar::Float(0.1), Scalar::Float(0.3)).unwrap());
         assert!(floats.iter().enumerate().all(|(i, &x)| x == (0.1 + i as f64 * 0.3) as f32));
-        let halves =
-            read::<u16>(&linear(DType::F16, 3, Scalar::Int(1), Scalar::Float(0.5)).unwrap());
+        let halves = read::<u16>(&line(DType::F16, 3, Scalar::Int(1), Scalar::Float(0.5)).unwrap());
         assert_eq!(halves, [0x3c00, 0x3e00, 0x4000]);
         assert_eq!(
-            read::<u8>(&linear(DType::Bool, 3, Scalar::Int(0), Scalar::Int(1)).unwrap()),
+            read::<u8>(&line(DType::Bool, 3, Scalar::Int(0), Scalar::Int(1)).unwrap()),
             [0, 1, 1]
         );
         let high = Scalar::Uint(u64::MAX - 1);
-        assert_eq!(read::<u64>(&linear(DType::U64, 3, high, Scalar::Int(1)).unwrap()), [!1, !0, 0]);
+        assert_eq!(read::<u64>(&line(DType::U64, 3, high, Scalar::Int(1)).unwrap()), [!1, !0, 0]);
     }
 
     #[test]

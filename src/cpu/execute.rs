@@ -47,79 +47,182 @@ pub fn execute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
     }
     let types: SmallVec<[OperandType<'_>; 4]> = small(args.iter().map(|arg| arg.ty()));
     let ty = op.infer(&types)?;
+    if let Some(Operand::Array(x)) = args.first()
+        && let Some(layout) = view(op, x.dtype, &x.layout)
+    {
+        return Ok(x.view(layout));
+    }
+    if let (Op::Fill(ty), [Operand::Scalar(value)]) = (op, args) {
+        return copy::fill(*value, ty.dtype, &ty.shape);
+    }
+    let out = fresh(op, ty)?;
+    // SAFETY: the array is fresh and of the result's type.
+    unsafe { execute_into(op, args, &out)? };
+    Ok(out)
+}
+
+/// How a fresh result of an op lies in memory: in C order, unless the op repeats elements.
+pub fn fresh_layout(op: &Op, shape: &Shape) -> Layout {
+    match op {
+        Op::Iota(ty, axis) => create::iota_layout(&ty.shape, *axis),
+        _ => Layout::contiguous(shape.clone()),
+    }
+}
+
+/// The elements of memory that a layout needs from its first one on.
+pub fn room(layout: &Layout) -> usize {
+    layout.extent().map_or(0, |(_, high)| high + 1)
+}
+
+fn fresh(op: &Op, ty: Type) -> Result<Array> {
+    let layout = fresh_layout(op, &ty.shape);
+    let line = Array::uninit(ty.dtype, Shape::of(&[room(&layout)]))?;
+    Ok(line.view(layout))
+}
+
+/// The layout of the result where that is the first operand seen otherwise; `None` where the op
+/// computes something.
+pub fn view(op: &Op, dtype: DType, x: &Layout) -> Option<Layout> {
+    match op {
+        Op::Cast(to) => (*to == dtype).then(|| x.clone()),
+        Op::Reshape(shape) => x.reshape(shape),
+        Op::Permute(axes) => {
+            let from = x.strides();
+            let strides: Strides = small(axes.iter().map(|&i| from[i]));
+            let shape: Shape = axes.iter().map(|&i| x.shape()[i]).collect();
+            Some(Layout::strided(shape, &strides, x.offset()))
+        }
+        Op::Broadcast(shape) => {
+            Some(Layout::strided(shape.clone(), &x.broadcast_strides(shape), x.offset()))
+        }
+        Op::Slice(at) => Some(slice(x, at)),
+        Op::Windows(spec) => Some(window::windows(x, spec)),
+        Op::Map(_)
+        | Op::Call(_)
+        | Op::Embed(..)
+        | Op::Update(_)
+        | Op::Concat(_)
+        | Op::Gather
+        | Op::Scatter(_)
+        | Op::Reduce(..)
+        | Op::ArgReduce(..)
+        | Op::Cumulate { .. }
+        | Op::Contract(_)
+        | Op::Conv(..)
+        | Op::Fold(..)
+        | Op::Sort { .. }
+        | Op::ArgSort { .. }
+        | Op::TopK { .. }
+        | Op::Fill(_)
+        | Op::Iota(..)
+        | Op::RandomBits(_) => None,
+    }
+}
+
+/// Computes an op into memory that is there.
+///
+/// # Safety
+/// `out` has the type that the op gives for `args` and the layout [`fresh_layout`] says, at any
+/// offset; nobody else reads or writes it, and it overlaps no operand, except: for elementwise ops
+/// and those that replace a part of their first operand it may be the memory of an operand of its
+/// type in C order.
+pub unsafe fn execute_into(op: &Op, args: &[Operand<'_>], out: &Array) -> Result<()> {
     let x = || args[0].array(op);
     let arrays = |from: usize| {
         args[from..].iter().map(|arg| arg.array(op)).collect::<Result<SmallVec<[&Array; 4]>>>()
     };
-    match op {
-        Op::Map(def) => map(def, args),
-        Op::Call(call) => Err(error::internal(format!("{} has no kernel", call.composite.name))),
-        Op::Cast(dtype) => copy::cast(x()?, *dtype),
-        Op::Reshape(shape) => {
-            let x = x()?;
-            match x.layout.reshape(shape) {
-                Some(layout) => Ok(x.view(layout)),
-                None => {
-                    let packed = copy::contiguous(x)?;
-                    Ok(packed.view(Layout::contiguous(shape.clone())))
-                }
+    // SAFETY: as the caller's.
+    unsafe {
+        match op {
+            Op::Map(def) => map_into(def, args, out),
+            Op::Call(call) => {
+                Err(error::internal(format!("{} has no kernel", call.composite.name)))
             }
+            Op::Cast(_) => {
+                copy::cast_into(x()?, out);
+                Ok(())
+            }
+            Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) | Op::Slice(_) | Op::Windows(_) => {
+                move_into(op, x()?, out)
+            }
+            Op::Embed(_, at) => {
+                fill_from(args[1], out)?;
+                write_slice(out, at, args[0])
+            }
+            Op::Update(at) => {
+                copy_base(x()?, out);
+                write_slice(out, at, args[1])
+            }
+            Op::Concat(axis) => {
+                copy::concat_into(&arrays(0)?, *axis, out);
+                Ok(())
+            }
+            Op::Gather => {
+                let rank = out.shape().rank() + args.len() - 1 - x()?.shape().rank();
+                let index: Shape = out.shape().dims()[..rank].iter().copied().collect();
+                gather::gather_into(op.name(), x()?, &arrays(1)?, &index, out)
+            }
+            Op::Scatter(mode) => {
+                let values = number_as_array(args[1], out.dtype)?;
+                copy_base(x()?, out);
+                let indices = arrays(2)?;
+                let shape = index_shape(&indices)?;
+                gather::scatter_at("scatter", out, &indices, &shape, &values, *mode)
+            }
+            Op::Reduce(kind, axes) => reduce::reduce_into(*kind, x()?, axes, out),
+            Op::ArgReduce(kind, axis) => reduce::arg_reduce_into(*kind, x()?, *axis, out),
+            Op::Cumulate { kind, axis, reverse } => {
+                scan::cumulate_into(*kind, x()?, *axis, *reverse, out)
+            }
+            Op::Contract(spec) => contract::contract_into(x()?, args[1].array(op)?, spec, out),
+            Op::Conv(role, spec) => conv::conv_into(*role, x()?, args[1].array(op)?, spec, out),
+            Op::Fold(spec, sizes) => {
+                let sizes: SmallVec<[usize; 3]> = small(sizes.iter().map(|n| n.value()));
+                window::fold_into(x()?, spec, &sizes, out)
+            }
+            Op::Sort { axis, descending } => sort::sort_into(x()?, *axis, *descending, out),
+            Op::ArgSort { axis, descending } => {
+                let n = x()?.shape()[*axis].value();
+                sort::positions_into(op.name(), x()?, n, *axis, *descending, out)
+            }
+            Op::TopK { k, axis, largest } => {
+                sort::positions_into(op.name(), x()?, *k, *axis, *largest, out)
+            }
+            Op::Fill(_) => fill_from(args[0], out),
+            Op::Iota(ty, axis) => {
+                create::iota_into(ty.shape[*axis].value(), out);
+                Ok(())
+            }
+            Op::RandomBits(_) => create::random_bits_into(key(x()?)?, out),
         }
-        Op::Permute(axes) => {
-            let x = x()?;
-            let from = x.layout.strides();
-            let strides: Strides = small(axes.iter().map(|&i| from[i]));
-            Ok(x.view(Layout::strided(ty.shape, &strides, x.layout.offset())))
+    }
+}
+
+/// A copy of what a movement shows.
+///
+/// # Safety
+/// As for [`execute_into`].
+unsafe fn move_into(op: &Op, x: &Array, out: &Array) -> Result<()> {
+    let (from, to) = match view(op, x.dtype, &x.layout) {
+        Some(layout) => (x.view(layout), out.clone()),
+        None => {
+            let layout = Layout::contiguous_at(x.shape().clone(), out.layout.offset());
+            (x.clone(), out.view(layout))
         }
-        Op::Broadcast(shape) => {
-            let x = x()?;
-            let strides = x.layout.broadcast_strides(shape);
-            Ok(x.view(Layout::strided(ty.shape, &strides, x.layout.offset())))
-        }
-        Op::Slice(at) => {
-            let x = x()?;
-            Ok(x.view(slice(&x.layout, at)))
-        }
-        Op::Embed(_, at) => {
-            let out = fill(args[1], &ty)?;
-            // SAFETY: the array is fresh.
-            unsafe { write_slice(&out, at, args[0])? };
-            Ok(out)
-        }
-        Op::Update(at) => {
-            let out = fresh_copy(x()?)?;
-            // SAFETY: the array is fresh.
-            unsafe { write_slice(&out, at, args[1])? };
-            Ok(out)
-        }
-        Op::Concat(axis) => copy::concat(&arrays(0)?, *axis),
-        Op::Gather => {
-            let index: Shape = ty.shape.dims()
-                [..ty.shape.rank() + args.len() - 1 - x()?.shape().rank()]
-                .iter()
-                .copied()
-                .collect();
-            gather::gather(op.name(), x()?, &arrays(1)?, &index)
-        }
-        Op::Scatter(mode) => {
-            let values = number_as_array(args[1], ty.dtype)?;
-            scatter(x()?.clone(), &arrays(2)?, &values, *mode)
-        }
-        Op::Reduce(kind, axes) => reduce::reduce(*kind, x()?, axes),
-        Op::ArgReduce(kind, axis) => reduce::arg_reduce(*kind, x()?, *axis),
-        Op::Cumulate { kind, axis, reverse } => scan::cumulate(*kind, x()?, *axis, *reverse),
-        Op::Contract(spec) => contract::contract(x()?, args[1].array(op)?, spec),
-        Op::Conv(role, spec) => conv::conv(*role, x()?, args[1].array(op)?, spec),
-        Op::Windows(spec) => Ok(window::windows(x()?, spec)),
-        Op::Fold(spec, sizes) => {
-            window::fold(x()?, spec, &small::<[usize; 3]>(sizes.iter().map(|n| n.value())))
-        }
-        Op::Sort { axis, descending } => sort::sort(x()?, *axis, *descending),
-        Op::ArgSort { axis, descending } => sort::argsort(x()?, *axis, *descending),
-        Op::TopK { k, axis, largest } => sort::topk(x()?, *k, *axis, *largest),
-        Op::Fill(ty) => fill(args[0], ty),
-        Op::Iota(ty, axis) => create::iota(ty.dtype, &ty.shape, *axis),
-        Op::RandomBits(ty) => create::random_bits(key(x()?)?, ty.dtype, &ty.shape),
+    };
+    // SAFETY: as the caller's.
+    unsafe { copy::copy_into(&to, &from) };
+    Ok(())
+}
+
+/// Copies a base into the result, unless it is the result's memory.
+///
+/// # Safety
+/// As for [`execute_into`].
+unsafe fn copy_base(x: &Array, out: &Array) {
+    if x.ptr() != out.ptr() {
+        // SAFETY: as the caller's.
+        unsafe { copy::copy_into(out, x) };
     }
 }
 
@@ -202,24 +305,20 @@ fn slice(layout: &Layout, at: &[SliceAxis]) -> Layout {
     Layout::strided(at.iter().map(|a| a.size).collect(), &strides, offset)
 }
 
-fn fill(value: Operand<'_>, ty: &Type) -> Result<Array> {
-    match value {
-        Operand::Scalar(value) => copy::fill(value, ty.dtype, &ty.shape),
-        Operand::Array(x) => {
-            let out = Array::uninit(ty.dtype, ty.shape.clone())?;
-            // SAFETY: the array is fresh.
-            unsafe { copy::copy_into(&out, x) };
-            Ok(out)
+/// Writes a number, or an array that broadcasts, everywhere.
+///
+/// # Safety
+/// The array's buffer is fresh or uniquely held, and nobody reads or writes it meanwhile.
+unsafe fn fill_from(value: Operand<'_>, out: &Array) -> Result<()> {
+    // SAFETY: as the caller's.
+    unsafe {
+        match value {
+            Operand::Scalar(value) => copy::fill_with(value, out),
+            Operand::Array(x) if x.dtype == out.dtype => copy::copy_into(out, x),
+            Operand::Array(x) => return Err(error::dtype_mismatch("full", out.dtype, x.dtype)),
         }
     }
-}
-
-/// A C-order copy that nobody else holds.
-fn fresh_copy(x: &Array) -> Result<Array> {
-    let out = Array::uninit(x.dtype, x.shape().clone())?;
-    // SAFETY: the array is fresh.
-    unsafe { copy::copy_into(&out, x) };
-    Ok(out)
+    Ok(())
 }
 
 fn number_as_array(value: Operand<'_>, dtype: DType) -> Result<Array> {
@@ -235,10 +334,8 @@ fn number_as_array(value: Operand<'_>, dtype: DType) -> Result<Array> {
 /// # Safety
 /// The array's buffer is fresh or uniquely held, and nobody reads or writes it meanwhile.
 pub unsafe fn write_slice(out: &Array, at: &[SliceAxis], value: Operand<'_>) -> Result<()> {
-    let value = number_as_array(value, out.dtype)?;
     // SAFETY: the caller holds the array alone; a slice stays inside it.
-    unsafe { copy::copy_into(&out.view(slice(&out.layout, at)), &value) };
-    Ok(())
+    unsafe { fill_from(value, &out.view(slice(&out.layout, at))) }
 }
 
 /// Adds to a slice of an array.
@@ -260,11 +357,13 @@ pub fn scatter(
     values: &Array,
     mode: ScatterMode,
 ) -> Result<Array> {
-    let mut shape = Shape::scalar();
-    for index in indices {
-        shape = shape.broadcast(index.shape(), "scatter")?;
-    }
-    gather::scatter("scatter", base, indices, &shape, values, mode)
+    gather::scatter("scatter", base, indices, &index_shape(indices)?, values, mode)
+}
+
+/// The shape to which index arrays broadcast.
+fn index_shape(indices: &[&Array]) -> Result<Shape> {
+    let first = Shape::scalar();
+    indices.iter().try_fold(first, |shape, index| shape.broadcast(index.shape(), "scatter"))
 }
 
 /// The positions of the true elements of a mask: one int64 array per axis.

@@ -23,17 +23,25 @@ const CHUNK: usize = 1 << 18;
 
 /// `x[i, j, …]` for int64 arrays that broadcast to `index_shape`: that shape, then the axes of `x`
 /// that have no index.
-pub fn gather(op: &str, x: &Array, indices: &[&Array], index_shape: &Shape) -> Result<Array> {
+///
+/// # Safety
+/// `out` is in C order, of the result's type, and nobody else reads or writes it.
+pub unsafe fn gather_into(
+    op: &str,
+    x: &Array,
+    indices: &[&Array],
+    index_shape: &Shape,
+    out: &Array,
+) -> Result<()> {
     let picks = Picks::new(op, x, indices, index_shape)?;
-    let out = Array::uninit(x.dtype, result_shape(x, indices.len(), index_shape))?;
     let slice = slice(x, indices.len());
     match x.dtype.size() {
-        1 => gather_typed::<u8>(x, &picks, &slice, &out),
-        2 => gather_typed::<u16>(x, &picks, &slice, &out),
-        4 => gather_typed::<u32>(x, &picks, &slice, &out),
-        _ => gather_typed::<u64>(x, &picks, &slice, &out),
+        1 => gather_typed::<u8>(x, &picks, &slice, out),
+        2 => gather_typed::<u16>(x, &picks, &slice, out),
+        4 => gather_typed::<u32>(x, &picks, &slice, out),
+        _ => gather_typed::<u64>(x, &picks, &slice, out),
     }
-    Ok(out)
+    Ok(())
 }
 
 /// `base` with `values` (which broadcast to the shape [`gather`] would give) put or added at
@@ -49,8 +57,25 @@ pub fn scatter(
 ) -> Result<Array> {
     let keep = base.is_contiguous() && base.buffer.is_unique();
     let out = if keep { base } else { copied(&base)? };
-    let picks = Picks::new(op, &out, indices, index_shape)?;
-    let strides = values.layout.broadcast_strides(&result_shape(&out, indices.len(), index_shape));
+    // SAFETY: held alone.
+    unsafe { scatter_at(op, &out, indices, index_shape, values, mode)? };
+    Ok(out)
+}
+
+/// Puts or adds values at `out[i, j, …]`.
+///
+/// # Safety
+/// `out` is in C order and nobody else reads or writes it.
+pub unsafe fn scatter_at(
+    op: &str,
+    out: &Array,
+    indices: &[&Array],
+    index_shape: &Shape,
+    values: &Array,
+    mode: ScatterMode,
+) -> Result<()> {
+    let picks = Picks::new(op, out, indices, index_shape)?;
+    let strides = values.layout.broadcast_strides(&result_shape(out, indices.len(), index_shape));
     let (outer, inner) = strides.split_at(index_shape.rank());
     let sizes = out.shape().sizes();
     let job = Scatter {
@@ -58,7 +83,7 @@ pub fn scatter(
         values: values.ptr(),
         outer: Axis::new(index_shape.sizes().into_iter().zip(outer.iter().copied())),
         inner: Axis::new(sizes[indices.len()..].iter().copied().zip(inner.iter().copied())),
-        // SAFETY: held alone, see above.
+        // SAFETY: held by the caller.
         out: unsafe { out.ptr_mut() },
         slices: sizes[..indices.len()].iter().product(),
     };
@@ -81,7 +106,7 @@ pub fn scatter(
             _ => job.run(u64::wrapping_add),
         },
     }
-    Ok(out)
+    Ok(())
 }
 
 fn result_shape(x: &Array, indexed: usize, index_shape: &Shape) -> Shape {
@@ -355,7 +380,7 @@ unsafe fn join<T: Copy>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::testing::{array, bytes, layouts, random, values};
+    use crate::cpu::testing::{array, bytes, gather, layouts, random, values};
 
     fn ints(sizes: &[usize], values: &[i64]) -> Array {
         array(DType::I64, sizes, &values.iter().map(|&v| v as f64).collect::<Vec<_>>())
@@ -384,7 +409,7 @@ mod tests {
                 (0..12 * 12).map(|e| all[wrapped(at[e / 12], 5) * 12 + e % 12]).collect();
             for x in layouts(&x) {
                 for i in layouts(&i) {
-                    let y = gather("take", &x, &[&i], &Shape::of(&[2, 6])).unwrap();
+                    let y = gather(&x, &[&i]).unwrap();
                     assert_eq!((y.dtype, y.shape()), (dtype, &Shape::of(&[2, 6, 3, 4])));
                     assert_eq!(values(&y), want);
                 }
@@ -400,7 +425,7 @@ mod tests {
         let want: Vec<f64> =
             (0..15).map(|e| all[wrapped(a[e / 5], 4) * 6 + wrapped(b[e % 5], 6)]).collect();
         for x in layouts(&x) {
-            let y = gather("index", &x, &[&i, &j], &Shape::of(&[3, 5])).unwrap();
+            let y = gather(&x, &[&i, &j]).unwrap();
             assert_eq!(values(&y), want);
         }
     }
@@ -419,7 +444,7 @@ mod tests {
                 bytes(&scatter("put", base.clone(), &[i], shape, v, mode).unwrap())
             };
             [
-                bytes(&gather("take", &x, &[&i], &rows).unwrap()),
+                bytes(&gather(&x, &[&i]).unwrap()),
                 add(&x, &i, &rows, &v, ScatterMode::Add),
                 add(&x, &i, &rows, &v, ScatterMode::Set),
                 add(&flat, &k, &places, &u, ScatterMode::Add),
@@ -487,8 +512,8 @@ mod tests {
         let x = random(DType::F32, &[3, 4], 8);
         for (i, bad) in [([0, 3, 1], 3), ([-4, 9, 0], -4), ([0, 1, i64::MIN], i64::MIN)] {
             let i = ints(&[3], &i);
-            let error = gather("take", &x, &[&i], &Shape::of(&[3])).err().unwrap();
-            let want = format!("take: index {bad} is out of bounds for axis 0 with size 3");
+            let error = gather(&x, &[&i]).err().unwrap();
+            let want = format!("gather: index {bad} is out of bounds for axis 0 with size 3");
             assert_eq!(error.to_string(), want);
             let before = values(&x);
             let base = x.clone();
@@ -496,12 +521,12 @@ mod tests {
             assert_eq!(values(&x), before);
         }
         let (i, j) = (ints(&[1], &[2]), ints(&[1], &[4]));
-        let error = gather("take", &x, &[&i, &j], &Shape::of(&[1])).err().unwrap();
-        assert_eq!(error.to_string(), "take: index 4 is out of bounds for axis 1 with size 4");
+        let error = gather(&x, &[&i, &j]).err().unwrap();
+        assert_eq!(error.to_string(), "gather: index 4 is out of bounds for axis 1 with size 4");
         // Nothing is picked, so nothing can be outside.
-        let none = gather("take", &x, &[&ints(&[0], &[])], &Shape::of(&[0])).unwrap();
+        let none = gather(&x, &[&ints(&[0], &[])]).unwrap();
         assert_eq!(none.shape(), &Shape::of(&[0, 4]));
         let empty = Array::zeros(DType::F32, Shape::of(&[0, 4])).unwrap();
-        assert!(gather("take", &empty, &[&ints(&[1], &[0])], &Shape::of(&[1])).is_err());
+        assert!(gather(&empty, &[&ints(&[1], &[0])]).is_err());
     }
 }

@@ -16,9 +16,11 @@ pub mod reduce;
 #[cfg(test)]
 mod samples;
 pub mod scan;
+mod scratch;
 pub mod sort;
 #[cfg(test)]
 pub(crate) mod testing;
 pub use create::threefry;
 pub use execute::*;
+pub use scratch::scratch;
 pub mod window;

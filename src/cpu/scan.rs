@@ -23,9 +23,17 @@ const TILE: usize = 256;
 
 /// The running sum, product, maximum or minimum of `x` along `axis`, from its end where `reverse`.
 /// The result has the dtype of `x`; on bool, sum and maximum are any, product and minimum all.
-pub fn cumulate(kind: Cumulation, x: &Array, axis: usize, reverse: bool) -> Result<Array> {
+///
+/// # Safety
+/// `out` is in C order, of the result's type, and nobody else reads or writes it.
+pub unsafe fn cumulate_into(
+    kind: Cumulation,
+    x: &Array,
+    axis: usize,
+    reverse: bool,
+    out: &Array,
+) -> Result<()> {
     let x = copy::contiguous(x)?;
-    let out = Array::uninit(x.dtype, x.shape().clone())?;
     let sizes = x.shape().sizes();
     let lines = Lines {
         outer: sizes[..axis].iter().product(),
@@ -34,13 +42,13 @@ pub fn cumulate(kind: Cumulation, x: &Array, axis: usize, reverse: bool) -> Resu
         reverse,
     };
     if out.count() == 0 {
-        return Ok(out);
+        return Ok(());
     }
     let kind = match kind {
         Cumulation::Sum if x.dtype == DType::Bool => Cumulation::Max,
         kind => kind,
     };
-    // SAFETY: fresh, and filled below.
+    // SAFETY: the caller's, and filled below.
     let to = unsafe { out.ptr_mut() };
     with_element!(x.dtype, T => {
         let (from, to) = (x.ptr().cast::<T>(), to.cast::<T>());
@@ -51,7 +59,7 @@ pub fn cumulate(kind: Cumulation, x: &Array, axis: usize, reverse: bool) -> Resu
             Cumulation::Min => lines.run::<T, Min>(from, to),
         }
     });
-    Ok(out)
+    Ok(())
 }
 
 /// The lines of a C-order array along one axis.
@@ -162,6 +170,7 @@ mod tests {
     use super::*;
     use crate::cpu::element::Number;
     use crate::cpu::samples::{Sample, array, bools, bytes, every_element, layouts, noise, values};
+    use crate::cpu::testing::cumulate;
     use crate::threads::set_num_threads;
 
     const KINDS: [Cumulation; 4] =

@@ -8,6 +8,72 @@ use crate::layout::row_major;
 use crate::shape::Shape;
 
 pub use super::samples::{bytes, layouts};
+use super::{Operand, execute};
+use crate::error::Result;
+use crate::ops::attributes::*;
+use crate::ops::op::{Op, Type};
+
+/// An op on arrays.
+fn compute(op: Op, args: &[&Array]) -> Result<Array> {
+    let args: Vec<Operand<'_>> = args.iter().map(|&x| Operand::Array(x)).collect();
+    execute(&op, &args)
+}
+
+/// A general product.
+pub fn contract(a: &Array, b: &Array, spec: &Contraction) -> Result<Array> {
+    compute(Op::Contract(Box::new(spec.clone())), &[a, b])
+}
+
+/// One role of a convolution.
+pub fn conv(role: ConvRole, a: &Array, b: &Array, spec: &ConvSpec) -> Result<Array> {
+    compute(Op::Conv(role, Box::new(spec.clone())), &[a, b])
+}
+
+/// The sum of windows.
+pub fn fold(g: &Array, spec: &WindowSpec, sizes: &[usize]) -> Result<Array> {
+    compute(Op::Fold(Box::new(spec.clone()), sizes.iter().map(|&n| n.into()).collect()), &[g])
+}
+
+/// A reduction.
+pub fn reduce(kind: Reduction, x: &Array, axes: &[usize]) -> Result<Array> {
+    compute(Op::Reduce(kind, axes.into()), &[x])
+}
+
+/// The position of an extreme.
+pub fn arg_reduce(kind: ArgReduction, x: &Array, axis: usize) -> Result<Array> {
+    compute(Op::ArgReduce(kind, axis), &[x])
+}
+
+/// A running reduction.
+pub fn cumulate(kind: Cumulation, x: &Array, axis: usize, reverse: bool) -> Result<Array> {
+    compute(Op::Cumulate { kind, axis, reverse }, &[x])
+}
+
+/// Elements in order.
+pub fn sort(x: &Array, axis: usize, descending: bool) -> Result<Array> {
+    compute(Op::Sort { axis, descending }, &[x])
+}
+
+/// The order that sorts.
+pub fn argsort(x: &Array, axis: usize, descending: bool) -> Result<Array> {
+    compute(Op::ArgSort { axis, descending }, &[x])
+}
+
+/// The positions of the first of an order.
+pub fn topk(x: &Array, k: usize, axis: usize, largest: bool) -> Result<Array> {
+    compute(Op::TopK { k, axis, largest }, &[x])
+}
+
+/// What indices pick.
+pub fn gather(x: &Array, indices: &[&Array]) -> Result<Array> {
+    let args: Vec<&Array> = std::iter::once(x).chain(indices.iter().copied()).collect();
+    compute(Op::Gather, &args)
+}
+
+/// The index along an axis.
+pub fn iota(dtype: DType, shape: &Shape, axis: usize) -> Result<Array> {
+    compute(Op::Iota(Type::new(dtype, shape.clone()), axis), &[])
+}
 
 /// Small whole numbers in steps of 1/4 for floats (so that sums of products are exact), whole ones
 /// for integers, truth values for bool.

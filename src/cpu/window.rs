@@ -4,7 +4,7 @@
 //! order of their place in the window, so layouts and threads do not show.
 
 use crate::array::Array;
-use crate::cpu::contract::{narrow, widen};
+use crate::cpu::contract::{narrow_into, wide_result, widen};
 use crate::cpu::gemm::{self, Axis};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -22,9 +22,9 @@ pub fn positions(n: usize, size: usize, stride: usize, dilation: usize) -> usize
     if n < reach { 0 } else { (n - reach) / stride + 1 }
 }
 
-/// `x` seen through windows over its trailing axes: leading axes, positions, window.
-pub fn windows(x: &Array, spec: &WindowSpec) -> Array {
-    let (sizes, strides) = (x.shape().sizes(), x.layout.strides());
+/// A layout seen through windows over its trailing axes: leading axes, positions, window.
+pub fn windows(x: &Layout, spec: &WindowSpec) -> Layout {
+    let (sizes, strides) = (x.shape().sizes(), x.strides());
     let spatial = spec.size.len();
     let lead = sizes.len() - spatial;
     let mut shape: Shape = x.shape().dims()[..lead].iter().copied().collect();
@@ -38,22 +38,21 @@ pub fn windows(x: &Array, spec: &WindowSpec) -> Array {
         shape.dims_mut().push(Dim::new(spec.size[i]));
         steps.push(strides[lead + i] * spec.dilation[i] as isize);
     }
-    x.view(Layout::strided(shape, &steps, x.layout.offset()))
+    Layout::strided(shape, &steps, x.offset())
 }
 
 /// The transpose of [`windows`]: adds every window of `g` back to where it was taken from, in an
 /// array whose trailing sizes are `sizes`. Half floats are summed in float32 and rounded once.
-pub fn fold(g: &Array, spec: &WindowSpec, sizes: &[usize]) -> Result<Array> {
+///
+/// # Safety
+/// `out` is in C order, of the result's type, and nobody else reads or writes it.
+pub unsafe fn fold_into(g: &Array, spec: &WindowSpec, sizes: &[usize], out: &Array) -> Result<()> {
     let dtype = gemm::accumulator(g.dtype);
     let wide = widen(g, dtype)?;
-    let lead = wide.shape().rank() - 2 * spec.size.len();
-    let shape: Shape = wide.shape().dims()[..lead]
-        .iter()
-        .copied()
-        .chain(sizes.iter().map(|&n| Dim::new(n)))
-        .collect();
-    let out = Array::zeros(dtype, shape)?;
-    let job = Fold::new(&wide, spec, sizes, &out);
+    let sum = wide_result(out, dtype)?;
+    // SAFETY: the sum's memory is fresh or the caller's; zero bytes are zero in every dtype.
+    unsafe { sum.ptr_mut().write_bytes(0, sum.count() * dtype.size()) };
+    let job = Fold::new(&wide, spec, sizes, &sum);
     match dtype {
         DType::F32 => job.run(|a: f32, b| a + b),
         DType::F64 => job.run(|a: f64, b| a + b),
@@ -61,7 +60,9 @@ pub fn fold(g: &Array, spec: &WindowSpec, sizes: &[usize]) -> Result<Array> {
         DType::I64 => job.run(i64::wrapping_add),
         _ => job.run(|a: u8, b| a | b),
     }
-    narrow(out, g.dtype)
+    // SAFETY: as the caller's.
+    unsafe { narrow_into(&sum, out) };
+    Ok(())
 }
 
 struct Fold {
@@ -101,7 +102,7 @@ impl Fold {
         }
         Fold {
             src: g.ptr(),
-            // SAFETY: fresh.
+            // SAFETY: fresh, or held by the caller.
             dst: unsafe { out.ptr_mut() },
             lead: Axis::new((0..lead).map(|i| (all[i], strides[i]))),
             item: sizes.iter().product(),
@@ -166,7 +167,8 @@ impl Fold {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::testing::{bytes, layouts, noise, random, values};
+    use crate::cpu::copy::cast;
+    use crate::cpu::testing::{bytes, fold, layouts, noise, random, values};
 
     fn spec(size: &[usize], stride: &[usize], dilation: &[usize]) -> WindowSpec {
         WindowSpec { size: size.into(), stride: stride.into(), dilation: dilation.into() }
@@ -178,7 +180,7 @@ mod tests {
         let spec = spec(&[2, 3], &[2, 1], &[3, 2]);
         let all = values(&x);
         for x in layouts(&x) {
-            let y = windows(&x, &spec);
+            let y = x.view(windows(&x.layout, &spec));
             assert_eq!(y.shape(), &Shape::of(&[2, 2, 4, 2, 3]));
             for (i, got) in values(&y).into_iter().enumerate() {
                 let (c, p, q, k, l) = (i / 48, i / 24 % 2, i / 6 % 4, i / 3 % 2, i % 3);
@@ -199,7 +201,7 @@ mod tests {
         for (sizes, spec) in cases {
             for dtype in [DType::F32, DType::F64, DType::I64] {
                 let x = random(dtype, sizes, 2);
-                let y = windows(&x, &spec);
+                let y = x.view(windows(&x.layout, &spec));
                 let g = random(dtype, &y.shape().sizes(), 3);
                 let back = fold(&g, &spec, &sizes[sizes.len() - spec.size.len()..]).unwrap();
                 assert_eq!((back.shape(), back.dtype), (x.shape(), dtype));
@@ -221,7 +223,7 @@ mod tests {
                 assert_eq!(bytes(&fold(&g, &spec, &[6, 7]).unwrap()), bytes(&want));
             }
             let wide = fold(&widen(&g, DType::F32).unwrap(), &spec, &[6, 7]).unwrap();
-            assert_eq!(bytes(&narrow(wide, dtype).unwrap()), bytes(&want));
+            assert_eq!(bytes(&cast(&wide, dtype).unwrap()), bytes(&want));
         }
     }
 }

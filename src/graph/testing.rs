@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::{Effect, Flow, FlowKind, Graph, Kind, List, Node, number_of};
 use crate::array::Array;
 use crate::cpu;
-use crate::cpu::testing::{array, values};
+use crate::cpu::testing::{array, random, values};
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::ops::declare::Arguments;
@@ -36,6 +36,16 @@ pub fn one_by_one(graph: &Graph, inputs: &[&Array], numbers: &[Scalar]) -> Vec<A
 pub fn try_one_by_one(graph: &Graph, inputs: &[&Array], numbers: &[Scalar]) -> Result<Vec<Array>> {
     let inputs: Vec<Array> = inputs.iter().map(|&x| x.clone()).collect();
     run(&graph.list(), &inputs, numbers)
+}
+
+/// Data for the inputs of a graph.
+pub fn values_of(graph: &Graph, seed: u64) -> Vec<Array> {
+    let list = graph.list();
+    let data = |id| {
+        let ty = &list.node(id).ty;
+        random(ty.dtype, &ty.shape.sizes(), seed + u64::from(id.0))
+    };
+    list.inputs().map(data).collect()
 }
 
 /// The results of a list.

@@ -13,7 +13,7 @@ mod counters;
 mod os;
 mod pool;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -27,6 +27,11 @@ pub use pool::release_cached;
 
 /// The alignment of every buffer of ours: a cache line, and the widest vector.
 pub const ALIGN: usize = 64;
+
+/// The bytes that a buffer of `bytes` bytes counts for: those of its size class.
+pub fn block_bytes(bytes: usize) -> usize {
+    Class::of(bytes.min(class::LARGEST)).size()
+}
 
 /// What stands before the data of a block.
 #[repr(C, align(64))]

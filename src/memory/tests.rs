@@ -8,7 +8,7 @@ use super::*;
 /// Runs a test in a process of its own, where nothing else allocates: this program again, for that
 /// test.
 #[cfg(all(unix, not(miri)))]
-fn alone<F: FnOnce()>(test: F) {
+pub fn alone<F: FnOnce()>(test: F) {
     const MARK: &str = "WENGERT_TEST_ALONE";
     if std::env::var_os(MARK).is_some() {
         return test();

@@ -608,9 +608,10 @@ fn infer_conv(
         ConvRole::Output => {
             let positions = (0..spec.stride.len()).map(|i| {
                 let reach = (b.1[i + 2] - Dim::ONE) * spec.dilation[i].into() + Dim::ONE;
-                (a.1[i + 2] + spec.pad_low[i].into() + spec.pad_high[i].into() - reach)
-                    / spec.stride[i].into()
-                    + Dim::ONE
+                // None where the kernel reaches further than the operand: differences stop at zero.
+                let stride = spec.stride[i].into();
+                (a.1[i + 2] + spec.pad_low[i].into() + spec.pad_high[i].into() + stride - reach)
+                    / stride
             });
             ([a.1[0], b.1[0]], positions.collect())
         }

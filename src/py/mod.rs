@@ -14,6 +14,7 @@ mod files;
 mod functions;
 mod hooks;
 mod host;
+mod print;
 mod promotion;
 mod site;
 mod size;

@@ -33,9 +33,10 @@ static CODES: Mutex<Option<Codes>> = Mutex::new(None);
 /// make the table grow without end.
 const LIMIT: usize = 1 << 16;
 
-/// Lets the engine ask for the running line.
+/// Lets the engine ask for the running line, and plans print and spell lines.
 pub fn start() {
     install(Provider { current, describe });
+    crate::schedule::install(crate::schedule::Hooks { print: super::print::print, describe });
 }
 
 thread_local! {

@@ -10,6 +10,7 @@ impl Display for Source {
         match self {
             Source::Input(i) => write!(f, "in{i}"),
             Source::Slot(i) => write!(f, "s{i}"),
+            Source::Constant(i) => write!(f, "k{i}"),
         }
     }
 }
@@ -44,12 +45,18 @@ impl Display for Plan {
                 let names: Vec<String> = slots.iter().map(|slot| format!("s{slot}")).collect();
                 names.join(", ")
             };
-            let mut line = format!("{} = ", slots(&step.results));
+            let mut line = match step.results.is_empty() {
+                true => String::new(),
+                false => format!("{} = ", slots(&step.results)),
+            };
             match &step.work {
                 Work::Group(program, shape, _) => {
                     write!(line, "group of {} {shape} ", program.instructions())?;
                 }
                 Work::Op(op) => line += op.name(),
+                Work::Flow(bodies) => line += bodies.kind().name(),
+                Work::Effect(effect) => line += effect.name(),
+                Work::Alias => line += "barrier",
             }
             let args: Vec<String> = step.args.iter().map(ToString::to_string).collect();
             write!(line, "({})", args.join(", "))?;

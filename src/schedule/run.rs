@@ -1,48 +1,177 @@
 //! Plans, run on the CPU.
+//!
+//! A run takes one arena from the pool and writes every fixed result where the plan says. Whatever
+//! can fail comes before the first write to donated memory, so an error gives every donated array back
+//! as it was.
+
+use std::sync::OnceLock;
 
 use smallvec::SmallVec;
 
+use super::memory::Spot;
 use super::{Number, Operand, Plan, Source, Step, Work};
 use crate::array::Array;
 use crate::cpu;
 use crate::cpu::program::{self, Program};
 use crate::dtype::{DType, Scalar};
-use crate::error::{self, Result};
+use crate::error::{self, Error, Result};
+use crate::graph::Effect;
+use crate::memory::Buffer;
 use crate::ops::op::Op;
 use crate::shape::Shape;
+use crate::site::Site;
 
-/// What the steps of one run work on.
-struct Run<'a> {
-    inputs: &'a [&'a Array],
-    numbers: &'a [Scalar],
-    slots: SmallVec<[Option<Array>; 4]>,
+/// Results of a plan.
+pub type Results = SmallVec<[Array; 2]>;
+
+/// What plans need of the layers above.
+pub struct Hooks {
+    /// Prints operands in the place of each `{}` of a text
+    pub print: fn(&str, &[Array]) -> Result<()>,
+    /// Spells a site as `file.py:12`
+    pub describe: fn(Site) -> Option<String>,
+}
+
+static HOOKS: OnceLock<Hooks> = OnceLock::new();
+
+/// Installs the hooks, once.
+pub fn install(hooks: Hooks) {
+    let _ = HOOKS.set(hooks);
+}
+
+/// An operand of a run.
+pub enum Input<'a> {
+    /// It is only read
+    Lent(&'a Array),
+    /// The run may write a result over it, if nobody else holds it, and takes it then; after an error
+    /// it is still here
+    Given(Option<Array>),
+}
+
+impl Input<'_> {
+    fn array(&self) -> Result<&Array> {
+        match self {
+            Input::Lent(array) => Ok(array),
+            Input::Given(Some(array)) => Ok(array),
+            Input::Given(None) => Err(error::internal("a plan was run on an array given before")),
+        }
+    }
+}
+
+/// Memory of a run: a buffer and where in it the plan's memory starts, in bytes.
+type Place = (Buffer, usize);
+
+/// The elements of a contiguous array as memory.
+fn place(array: &Array) -> Place {
+    (array.buffer.clone(), array.layout.offset() * array.dtype.size())
 }
 
 impl Plan {
     /// Computes the results. The inputs have the types the plan was made for.
-    pub fn run(&self, inputs: &[&Array], numbers: &[Scalar]) -> Result<SmallVec<[Array; 2]>> {
-        if inputs.len() != self.inputs as usize {
+    pub fn run(&self, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results> {
+        self.start(inputs, numbers)?.finish(&[])
+    }
+
+    /// Computes the results, some of them in the memory of inputs that were given for that.
+    pub fn run_with(&self, inputs: &mut [Input<'_>], numbers: &[Scalar]) -> Result<Results> {
+        let mut lent: SmallVec<[&Array; 8]> = SmallVec::new();
+        for input in inputs.iter() {
+            lent.push(input.array()?);
+        }
+        let mut run = self.start(&lent, numbers)?;
+        let mut taken: SmallVec<[u32; 4]> = SmallVec::new();
+        for (k, apart) in self.memory.apart.iter().enumerate() {
+            let Some(i) = apart.gift else { continue };
+            if let Input::Given(Some(array)) = &inputs[i as usize]
+                && array.is_contiguous()
+                && array.buffer.is_unique()
+            {
+                run.memory[k + 1] = Some(place(array));
+                taken.push(i);
+            }
+        }
+        let results = run.finish(&[])?;
+        drop(lent);
+        taken.iter().for_each(|&i| inputs[i as usize] = Input::Given(None));
+        Ok(results)
+    }
+
+    /// Computes the results into arrays in C order, which nobody else reads or writes, where `into`
+    /// has one.
+    pub(super) fn run_into(
+        &self,
+        inputs: &[&Array],
+        numbers: &[Scalar],
+        into: &[Option<Array>],
+    ) -> Result<Results> {
+        let mut run = self.start(inputs, numbers)?;
+        for (k, apart) in self.memory.apart.iter().enumerate() {
+            if let Some(Some(target)) = apart.whole.and_then(|output| into.get(output as usize)) {
+                run.memory[k + 1] = Some(place(target));
+            }
+        }
+        run.finish(into)
+    }
+
+    fn start<'a>(&'a self, inputs: &'a [&'a Array], numbers: &'a [Scalar]) -> Result<Run<'a>> {
+        if inputs.len() != self.inputs.len() {
             return Err(error::internal("a plan was run on the wrong count of inputs"));
         }
-        let mut run = Run { inputs, numbers, slots: SmallVec::new() };
-        for _ in 0..self.slots {
-            run.slots.push(None);
-        }
-        for step in &self.steps {
-            run.step(step)?;
-        }
-        let mut results = SmallVec::new();
-        for &source in &self.outputs {
-            results.push(run.array(source).clone());
-        }
-        Ok(results)
+        let mut run =
+            Run { plan: self, inputs, numbers, slots: SmallVec::new(), memory: SmallVec::new() };
+        run.slots.extend(self.slots.iter().map(|_| None));
+        run.memory.push(match self.memory.arena {
+            0 => None,
+            bytes => Some((Buffer::alloc(bytes)?, 0)),
+        });
+        run.memory.extend(self.memory.apart.iter().map(|_| None));
+        Ok(run)
     }
 }
 
+/// One run of a plan.
+struct Run<'a> {
+    plan: &'a Plan,
+    inputs: &'a [&'a Array],
+    numbers: &'a [Scalar],
+    slots: SmallVec<[Option<Array>; 8]>,
+    /// The arena, then the memories apart, as far as they are there
+    memory: SmallVec<[Option<Place>; 4]>,
+}
+
 impl Run<'_> {
+    /// Does the steps and collects the results.
+    fn finish(mut self, into: &[Option<Array>]) -> Result<Results> {
+        if !self.plan.memory.gifts.is_empty() {
+            // Nothing may be refused once donated memory is written.
+            for k in 1..self.memory.len() {
+                self.obtain(k)?;
+            }
+        }
+        for (i, step) in self.plan.steps.iter().enumerate() {
+            self.step(i, step).map_err(|refusal| located(refusal, step.site))?;
+        }
+        let mut results = SmallVec::new();
+        for (k, &source) in self.plan.outputs.iter().enumerate() {
+            let result = self.array(source);
+            results.push(match into.get(k) {
+                Some(Some(target)) => {
+                    if result.ptr() != target.ptr() {
+                        // SAFETY: the caller gives the target away; it is no operand.
+                        unsafe { cpu::copy::copy_into(target, result) };
+                    }
+                    target.clone()
+                }
+                Some(None) | None => result.clone(),
+            });
+        }
+        Ok(results)
+    }
+
     fn array(&self, source: Source) -> &Array {
         match source {
             Source::Input(i) => self.inputs[i as usize],
+            Source::Constant(i) => &self.plan.constants[i as usize],
             Source::Slot(i) => self.slots[i as usize]
                 .as_ref()
                 .unwrap_or_else(|| unreachable!("slot {i} is read before it is filled")),
@@ -56,18 +185,78 @@ impl Run<'_> {
         }
     }
 
-    fn step(&mut self, step: &Step) -> Result<()> {
-        match &step.work {
-            Work::Op(op) => {
-                let result = self.op(step, op)?;
-                self.finish(step, [result]);
-                Ok(())
-            }
-            Work::Group(program, shape, dtypes) => self.group(step, program, shape, dtypes),
+    /// The memory with a number, which is allocated now if it is not there yet.
+    fn obtain(&mut self, k: usize) -> Result<&Place> {
+        if self.memory[k].is_none() {
+            self.memory[k] = Some((Buffer::alloc(self.plan.memory.apart[k - 1].bytes)?, 0));
         }
+        Ok(self.memory[k].as_ref().unwrap_or_else(|| unreachable!("memory {k} is there")))
     }
 
-    fn op(&self, step: &Step, op: &Op) -> Result<Array> {
+    /// The array of a slot that has a place; its elements are whatever lies there.
+    fn fixed(&mut self, slot: u32) -> Result<Option<Array>> {
+        let plan = self.plan;
+        let Spot::Fixed(memory, layout) = &plan.memory.spots[slot as usize] else {
+            return Ok(None);
+        };
+        let dtype = plan.slots[slot as usize].dtype;
+        let (buffer, start) = self.obtain(*memory as usize)?;
+        let layout = match start {
+            0 => layout.clone(),
+            start => layout.moved(start / dtype.size()),
+        };
+        Ok(Some(Array { dtype, layout, buffer: buffer.clone() }))
+    }
+
+    fn step(&mut self, i: usize, step: &Step) -> Result<()> {
+        let results: Results = match &step.work {
+            Work::Op(op) => {
+                let target = self.fixed(step.results[0])?;
+                smallvec::smallvec![self.op(step, op, target, self.plan.memory.views[i])?]
+            }
+            Work::Group(program, shape, dtypes) => self.group(step, program, shape, dtypes)?,
+            Work::Alias => match step.args[0] {
+                Operand::Array(source) => smallvec::smallvec![self.array(source).clone()],
+                Operand::Number(_) => return Err(error::internal("a barrier keeps a value")),
+            },
+            Work::Effect(effect) => {
+                self.effect(step, effect)?;
+                Results::new()
+            }
+            Work::Flow(bodies) => {
+                let mut targets: SmallVec<[Option<Array>; 2]> = SmallVec::new();
+                for &slot in &step.results {
+                    targets.push(self.fixed(slot)?);
+                }
+                bodies.run(&self.arrays(step), self.numbers, targets)?
+            }
+        };
+        for &slot in &step.last {
+            self.slots[slot as usize] = None;
+        }
+        for (&slot, array) in step.results.iter().zip(results) {
+            self.slots[slot as usize] = Some(array);
+        }
+        Ok(())
+    }
+
+    /// The arrays that a step reads.
+    fn arrays(&self, step: &Step) -> SmallVec<[&Array; 8]> {
+        let mut arrays = SmallVec::new();
+        for arg in &step.args {
+            if let Operand::Array(source) = *arg {
+                arrays.push(self.array(source));
+            }
+        }
+        arrays
+    }
+
+    fn op(&self, step: &Step, op: &Op, target: Option<Array>, is_view: bool) -> Result<Array> {
+        match target {
+            // What it shows lies there already.
+            Some(target) if is_view => return Ok(target),
+            _ => {}
+        }
         let mut args: SmallVec<[cpu::Operand<'_>; 4]> = SmallVec::new();
         for arg in &step.args {
             args.push(match *arg {
@@ -75,62 +264,91 @@ impl Run<'_> {
                 Operand::Number(number) => cpu::Operand::Scalar(self.number(number)),
             });
         }
-        cpu::execute(op, &args)
+        let Some(out) = target else { return cpu::execute(op, &args) };
+        // SAFETY: the plan gave the result memory that no other live value has, except that of an
+        // operand which the op may write over.
+        unsafe { cpu::execute_into(op, &args, &out)? };
+        Ok(out)
     }
 
-    /// Runs a program. Its results take the memory of arrays that nobody reads again.
     fn group(
         &mut self,
         step: &Step,
         program: &Program,
         shape: &Shape,
         dtypes: &[DType],
-    ) -> Result<()> {
-        let mut results: SmallVec<[Array; 2]> = SmallVec::new();
-        let mut free: SmallVec<[u32; 4]> = SmallVec::from_slice(&step.last);
-        for &dtype in dtypes {
-            let donor = free.iter().position(|&slot| self.can_hold(slot, dtype, shape));
-            results.push(match donor {
-                Some(k) => self.array(Source::Slot(free.swap_remove(k))).clone(),
-                None => Array::uninit(dtype, shape.clone())?,
+    ) -> Result<Results> {
+        let mut results = Results::new();
+        for (&slot, &dtype) in step.results.iter().zip(dtypes) {
+            results.push(match self.fixed(slot)? {
+                Some(array) => array,
+                None => Array::uninit(dtype, self.open_shape(step, shape)?)?,
             });
         }
-        let mut arrays: SmallVec<[&Array; 8]> = SmallVec::new();
+        let arrays = self.arrays(step);
         let mut numbers: SmallVec<[Scalar; 4]> = SmallVec::new();
         for arg in &step.args {
-            match *arg {
-                Operand::Array(source) => arrays.push(self.array(source)),
-                Operand::Number(number) => numbers.push(self.number(number)),
+            if let Operand::Number(number) = *arg {
+                numbers.push(self.number(number));
             }
         }
         let mut outputs: SmallVec<[&Array; 2]> = SmallVec::new();
-        for result in &results {
-            outputs.push(result);
-        }
-        // SAFETY: an output is fresh, or the memory of an input of its type in C order that nobody
-        // else held and no later step reads; no two outputs share a donor.
+        results.iter().for_each(|result| outputs.push(result));
+        // SAFETY: as for ops: an output lies apart from all live values, or it is the memory of one
+        // operand of its type in C order that nobody reads again.
         unsafe { program::run(program, &arrays, &numbers, &outputs) };
         drop((arrays, outputs));
-        self.finish(step, results);
-        Ok(())
+        Ok(results)
     }
 
-    /// Whether a value may be written over by a result.
-    fn can_hold(&self, slot: u32, dtype: DType, shape: &Shape) -> bool {
-        let array = self.array(Source::Slot(slot));
-        array.dtype == dtype
-            && array.shape() == shape
-            && array.is_contiguous()
-            && array.buffer.is_unique()
+    /// The shape of a group whose sizes only its operands tell.
+    fn open_shape(&self, step: &Step, shape: &Shape) -> Result<Shape> {
+        if shape.is_known() {
+            return Ok(shape.clone());
+        }
+        let arrays = self.arrays(step);
+        let first = Shape::scalar();
+        arrays.iter().try_fold(first, |shape, x| shape.broadcast(x.shape(), "group"))
     }
 
-    /// Drops what was read for the last time and keeps what was computed.
-    fn finish(&mut self, step: &Step, results: impl IntoIterator<Item = Array>) {
-        for &slot in &step.last {
-            self.slots[slot as usize] = None;
+    fn effect(&self, step: &Step, effect: &Effect) -> Result<()> {
+        let arrays = self.arrays(step);
+        match effect {
+            Effect::Check(message) => match first_false(arrays[0])? {
+                None => Ok(()),
+                Some(i) => {
+                    let shape = arrays[0].shape();
+                    let what = match shape.rank() {
+                        0 => "got false".to_string(),
+                        _ => format!("element {i} (in C order) of shape {shape} is false"),
+                    };
+                    Err(error::bad_value("check", message, what))
+                }
+            },
+            Effect::Print(text) => {
+                let arrays: Vec<Array> = arrays.iter().map(|&x| x.clone()).collect();
+                match HOOKS.get() {
+                    Some(hooks) => (hooks.print)(text, &arrays),
+                    None => Err(error::internal("nobody installed what prints")),
+                }
+            }
         }
-        for (&slot, array) in step.results.iter().zip(results) {
-            self.slots[slot as usize] = Some(array);
-        }
+    }
+}
+
+/// The first element that is false, in C order.
+fn first_false(x: &Array) -> Result<Option<usize>> {
+    let x = cpu::copy::contiguous(&cpu::cast(x, DType::Bool)?)?;
+    // SAFETY: a contiguous array of bools, one byte each.
+    let bytes = unsafe { std::slice::from_raw_parts(x.ptr(), x.count()) };
+    Ok(bytes.iter().position(|&byte| byte == 0))
+}
+
+/// A refusal with the line of the node that it concerns.
+#[cold]
+fn located(refusal: Error, site: Site) -> Error {
+    match HOOKS.get().and_then(|hooks| (hooks.describe)(site)) {
+        Some(line) => refusal.note(format!("made at {line}")),
+        None => refusal,
     }
 }

@@ -1,3 +1,6 @@
+mod flow;
+mod memory;
+
 use smallvec::smallvec;
 
 use super::*;
@@ -7,7 +10,8 @@ use crate::cpu::testing::{bytes, layouts, random};
 use crate::graph::testing::one_by_one;
 use crate::ops::attributes::Reduction;
 use crate::ops::elementwise;
-use crate::ops::emit::{Emit, Expr, catch};
+use crate::ops::elementwise::Elementwise;
+use crate::ops::emit::{Arg, Emit, Expr, catch};
 use crate::ops::op::Type;
 use crate::threads;
 

@@ -8,6 +8,7 @@
 mod axis;
 mod kernel;
 mod pack;
+mod scratch;
 #[cfg(target_arch = "x86_64")]
 mod square;
 mod tile;
@@ -17,12 +18,13 @@ use std::sync::OnceLock;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::memory::Buffer;
+use crate::memory::{Buffer, block_bytes};
 use crate::threads;
 
 pub use axis::Axis;
 use kernel::{BLOCK, Element, Kernels};
-use tile::Tile;
+use scratch::Scratch;
+use tile::{Path, Tile};
 
 /// Elements of `k` whose blocks are added in order; longer sums are sums of spans.
 const SPAN: usize = 32 * BLOCK;
@@ -81,25 +83,43 @@ pub fn accumulator(dtype: DType) -> DType {
     }
 }
 
+/// The bytes that [`product`] takes for itself, as the counters of memory count them.
+pub fn scratch(dtype: DType, a: &Operand, b: &Operand) -> usize {
+    match dtype {
+        DType::F32 => scratch_of::<f32>(a, b),
+        DType::F64 => scratch_of::<f64>(a, b),
+        DType::I32 => scratch_of::<i32>(a, b),
+        DType::I64 => scratch_of::<i64>(a, b),
+        _ => scratch_of::<u8>(a, b),
+    }
+}
+
+fn scratch_of<T: Element>(a: &Operand, b: &Operand) -> usize {
+    let mut job = Job::<T>::new(a, b, std::ptr::null_mut());
+    let (count, depth) = (job.count(), a.depth.len());
+    if count == 0 || depth == 0 {
+        return 0;
+    }
+    if depth <= SPAN {
+        return job.scratch();
+    }
+    let group = job.group();
+    job.spans = 0..group;
+    block_bytes(group * count * size_of::<T>()) + job.scratch()
+}
+
 unsafe fn typed<T: Element>(a: &Operand, b: &Operand, out: *mut T) -> Result<()> {
-    let (batch, m, n, depth) = (a.batch.len(), a.own.len(), b.own.len(), a.depth.len());
-    let count = batch * m * n;
+    let mut job = Job::new(a, b, out);
+    let (count, depth) = (job.count(), a.depth.len());
     if count == 0 || depth == 0 {
         // SAFETY: zero bytes are zero in every element type.
         unsafe { out.write_bytes(0, count) };
         return Ok(());
     }
-    // A tile is wide rather than high: few columns are better as rows.
-    let kernels = T::kernels();
-    let turned = n < m && n <= kernels.width / 4;
-    let (a, b) = if turned { (b, a) } else { (a, b) };
-    let (rows, columns, row, column) = if turned { (n, m, 1, n) } else { (m, n, n, 1) };
-    let mut job = Job { a, b, rows, columns, row, column, out, kernels, batch, spans: 0..1 };
     if depth <= SPAN {
         return job.run();
     }
-    let spans = depth.div_ceil(SPAN);
-    let group = (PARTIALS / (count * size_of::<T>())).clamp(1, spans);
+    let (spans, group) = (depth.div_ceil(SPAN), job.group());
     let partials = Buffer::alloc(group * count * size_of::<T>())?;
     // SAFETY: fresh.
     job.out = unsafe { partials.ptr_mut() }.cast();
@@ -142,34 +162,98 @@ struct Job<'a, T: Element> {
 // SAFETY: threads write disjoint tiles of `out`.
 unsafe impl<T: Element> Sync for Job<'_, T> {}
 
-impl<T: Element> Job<'_, T> {
-    fn run(&self) -> Result<()> {
+/// Into what a job is cut.
+enum Cut {
+    /// So many stretches of whole items
+    Items(usize),
+    /// So many parts of rows and of columns
+    Cells(usize, usize),
+}
+
+impl<'a, T: Element> Job<'a, T> {
+    fn new(a: &'a Operand, b: &'a Operand, out: *mut T) -> Job<'a, T> {
+        let (batch, m, n) = (a.batch.len(), a.own.len(), b.own.len());
+        // A tile is wide rather than high: few columns are better as rows.
+        let kernels = T::kernels();
+        let turned = n < m && n <= kernels.width / 4;
+        let (a, b) = if turned { (b, a) } else { (a, b) };
+        let (rows, columns, row, column) = if turned { (n, m, 1, n) } else { (m, n, n, 1) };
+        Job { a, b, rows, columns, row, column, out, kernels, batch, spans: 0..1 }
+    }
+
+    /// Elements of the result.
+    fn count(&self) -> usize {
+        self.batch * self.rows * self.columns
+    }
+
+    /// Spans whose partial sums are kept at a time.
+    fn group(&self) -> usize {
+        let spans = self.a.depth.len().div_ceil(SPAN);
+        (PARTIALS / (self.count() * size_of::<T>())).clamp(1, spans)
+    }
+
+    fn cut(&self) -> Cut {
         let items = self.batch * self.spans.len();
         let work = self.rows * self.columns * self.a.depth.len().min(SPAN);
         let chunks = (items * work / CHUNK).clamp(1, 4 * threads::num_threads());
+        if chunks <= items {
+            return Cut::Items(chunks);
+        }
+        let (high, wide) = self.grid(chunks.div_ceil(items).min(2 * threads::num_threads()));
+        Cut::Cells(high, wide)
+    }
+
+    /// Bytes for the packed blocks of one thread, and how many threads there may be.
+    fn room(&self, cut: &Cut) -> (usize, usize) {
+        let largest =
+            |n: usize, step: usize, parts: usize| (n.div_ceil(step).div_ceil(parts) * step).min(n);
+        let (tasks, m, n) = match *cut {
+            Cut::Items(chunks) => (chunks, self.rows, self.columns),
+            Cut::Cells(high, wide) => (
+                self.batch * self.spans.len() * high * wide,
+                largest(self.rows, self.kernels.tiles[0].0, high),
+                largest(self.columns, self.kernels.width, wide),
+            ),
+        };
+        let depth = self.a.depth.len().min(SPAN);
+        let room = match self.path(m, n, depth) {
+            Path::Blocks(blocks) => blocks.room::<T>(),
+            Path::Dot | Path::Row(..) | Path::Stream(_) => 0,
+        };
+        (room, tasks.min(threads::num_threads()))
+    }
+
+    /// The bytes that [`Job::run`] takes.
+    fn scratch(&self) -> usize {
+        let (room, parts) = self.room(&self.cut());
+        scratch::counted(room, parts)
+    }
+
+    fn run(&self) -> Result<()> {
+        let items = self.batch * self.spans.len();
+        let cut = self.cut();
+        let (room, parts) = self.room(&cut);
+        let scratch = Scratch::new(room, parts)?;
         let failure = OnceLock::new();
         let keep = |result: Result<()>| {
             if let Err(error) = result {
                 let _ = failure.set(error);
             }
         };
-        if chunks <= items {
-            threads::parallel_for(chunks, &|chunk| {
+        match cut {
+            Cut::Items(chunks) => threads::parallel_for(chunks, &|chunk| {
                 for item in items * chunk / chunks..items * (chunk + 1) / chunks {
                     // SAFETY: every item is one chunk's.
-                    keep(unsafe { self.tile(item, 0..self.rows, 0..self.columns) });
+                    keep(unsafe { self.tile(item, 0..self.rows, 0..self.columns, &scratch) });
                 }
-            });
-        } else {
-            let (high, wide) = self.grid(chunks.div_ceil(items).min(2 * threads::num_threads()));
-            let cells = high * wide;
-            threads::parallel_for(items * cells, &|chunk| {
-                let (item, cell) = (chunk / cells, chunk % cells);
+            }),
+            Cut::Cells(high, wide) => threads::parallel_for(items * high * wide, &|chunk| {
+                let (item, cell) = (chunk / (high * wide), chunk % (high * wide));
                 let rows = part(self.rows, self.kernels.tiles[0].0, high, cell / wide);
                 let columns = part(self.columns, self.kernels.width, wide, cell % wide);
                 // SAFETY: every cell is one chunk's.
-                keep(unsafe { self.tile(item, rows, columns) });
-            });
+                keep(unsafe { self.tile(item, rows, columns, &scratch) });
+            }),
         }
         failure.into_inner().map_or(Ok(()), |error: Error| Err(error))
     }
@@ -191,7 +275,13 @@ impl<T: Element> Job<'_, T> {
     }
 
     /// Computes a rectangle of one item.
-    unsafe fn tile(&self, item: usize, rows: Range<usize>, columns: Range<usize>) -> Result<()> {
+    unsafe fn tile(
+        &self,
+        item: usize,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        scratch: &Scratch,
+    ) -> Result<()> {
         let (span, batch) = (self.spans.start + item / self.batch, item % self.batch);
         let depth = span * SPAN..self.a.depth.len().min((span + 1) * SPAN);
         // SAFETY: positions inside operands and result, as the axes say.
@@ -206,7 +296,7 @@ impl<T: Element> Job<'_, T> {
             }
         };
         // SAFETY: as above.
-        unsafe { tile.compute(depth) }
+        unsafe { tile.compute(depth, scratch) }
     }
 }
 

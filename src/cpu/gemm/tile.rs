@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use super::axis::{Axis, Runs};
 use super::kernel::{BLOCK, Element, Row, SQUARE, STREAM_ROWS, TILE, TILE_WIDTH};
+use super::scratch::Scratch;
 use super::{Job, Operand, pack};
 use crate::error::Result;
-use crate::memory::Buffer;
 
 /// Products so few that packing would take longer.
 const TINY: usize = 4096;
@@ -45,44 +45,119 @@ impl<T> Panels<T> {
 /// The full panels of a block, and the last one where it is not full.
 type Block<T> = (Panels<T>, Panels<T>);
 
+/// How a rectangle is computed.
+pub enum Path<T: Element> {
+    /// One element
+    Dot,
+    /// One row: the step of `a` along `k`, and the kernel
+    Row(isize, Row<T>),
+    /// Columns where they are: the strides of `a`
+    Stream((isize, isize)),
+    /// Blocks of both operands
+    Blocks(Blocks),
+}
+
+/// The blocks of a rectangle.
+pub struct Blocks {
+    /// The strides of `a` and of `b`, where they are read in place
+    a: Option<(isize, isize)>,
+    b: Option<(isize, isize)>,
+    /// Rows and columns that are packed at a time, and steps of `k`
+    rows: usize,
+    columns: usize,
+    kc: usize,
+    /// Whether nothing is packed
+    bare: bool,
+}
+
+impl Blocks {
+    /// Bytes for the packed blocks.
+    pub fn room<T>(&self) -> usize {
+        if self.bare { 0 } else { (self.rows + self.columns) * self.kc * size_of::<T>() }
+    }
+}
+
+impl<T: Element> Job<'_, T> {
+    /// How a rectangle of `m` rows and `n` columns is computed over `depth` steps of `k`.
+    pub fn path(&self, m: usize, n: usize, depth: usize) -> Path<T> {
+        let (a, b) = (direct(self.a), direct(self.b));
+        if let (1, 1, Some((_, 1)), Some((_, 1))) = (m, n, a, b) {
+            return Path::Dot;
+        }
+        if let (1, Some((_, step)), Some((_, 1)), Some(kernel)) = (m, a, b, self.kernels.row) {
+            return Path::Row(step, kernel);
+        }
+        // One row; few, where columns lie in pieces that would have to be gathered first; any
+        // count, where preparing blocks would take longer than the product.
+        let (run, unit) = self.b.own.inner();
+        let rows = match b {
+            Some(_) if m * n * depth <= TINY => m,
+            Some(_) => 1,
+            None => STREAM_ROWS,
+        };
+        match (a, unit, self.column) {
+            (Some(a), 1, 1) if m <= rows && run.min(n) >= 4 => Path::Stream(a),
+            _ => Path::Blocks(self.blocks(a, b, (m, n, depth))),
+        }
+    }
+
+    fn blocks(
+        &self,
+        a: Option<(isize, isize)>,
+        b: Option<(isize, isize)>,
+        (m, n, depth): (usize, usize, usize),
+    ) -> Blocks {
+        let size = size_of::<T>();
+        let (high, width) = (self.kernels.tiles[0].0, self.kernels.width);
+        // An operand that is read once or twice, or lies in the L1 cache, is read where it is.
+        let small = 16 << 10;
+        let a =
+            a.filter(|s| (s.0 == 1 || s.1 == 1) && (n <= 4 * width || m * depth * size <= small));
+        let b = b.filter(|s| s.0 == 1 && (m <= 2 * high || n * depth * size <= small));
+        // Few rows: pack few columns at a time and use them while they are in the cache, one panel of
+        // columns that lie along `k`, and more of those that lie across it.
+        let turned = along(&self.b.depth) > along(&self.b.own);
+        let columns = match m {
+            _ if turned && m <= 4 * high => width,
+            _ if m <= ROWS => 512,
+            _ => COLUMNS,
+        };
+        Blocks {
+            a,
+            b,
+            rows: ROWS.min(m.next_multiple_of(high)),
+            columns: columns.min(n.next_multiple_of(width)),
+            kc: BLOCK.min(depth),
+            bare: a.is_some() && b.is_some() && n.is_multiple_of(width) && self.fits(m % high),
+        }
+    }
+
+    /// Whether the last panel of so many rows (0: a full one) needs no rows that do not exist.
+    fn fits(&self, rest: usize) -> bool {
+        rest == 0 || self.kernels.tiles.iter().any(|t| t.0 == rest)
+    }
+}
+
 impl<T: Element> Tile<'_, T> {
     /// Computes the rectangle over a span of `k`.
     ///
     /// # Safety
     /// Operands and result are valid for the rectangle, which is nobody else's.
-    pub unsafe fn compute(&self, depth: Range<usize>) -> Result<()> {
+    pub unsafe fn compute(&self, depth: Range<usize>, scratch: &Scratch) -> Result<()> {
         let (m, n) = (self.rows.len(), self.columns.len());
         if m == 0 || n == 0 {
             return Ok(());
         }
-        let (a, b) = (direct(self.job.a), direct(self.job.b));
         // SAFETY: every path stays inside the rectangle.
         unsafe {
-            if let (1, 1, Some((_, 1)), Some((_, 1))) = (m, n, a, b) {
-                self.dot(depth);
-                return Ok(());
+            match self.job.path(m, n, depth.len()) {
+                Path::Dot => self.dot(depth),
+                Path::Row(step, kernel) => self.row(depth, step, kernel),
+                Path::Stream(a) => self.stream(depth, a),
+                Path::Blocks(blocks) => self.blocks(depth, &blocks, scratch)?,
             }
-            if let (1, Some((_, step)), Some((_, 1)), Some(kernel)) =
-                (m, a, b, self.job.kernels.row)
-            {
-                self.row(depth, step, kernel);
-                return Ok(());
-            }
-            // One row; few, where columns lie in pieces that would have to be gathered first; any
-            // count, where preparing blocks would take longer than the product.
-            let (run, unit) = self.job.b.own.inner();
-            let rows = match b {
-                Some(_) if m * n * depth.len() <= TINY => m,
-                Some(_) => 1,
-                None => STREAM_ROWS,
-            };
-            if let (Some(a), 1, 1, true) = (a, unit, self.job.column, m <= rows && run.min(n) >= 4)
-            {
-                self.stream(depth, a);
-                return Ok(());
-            }
-            self.blocks(depth, a, b)
         }
+        Ok(())
     }
 
     unsafe fn dot(&self, depth: Range<usize>) {
@@ -151,38 +226,10 @@ impl<T: Element> Tile<'_, T> {
         unsafe { self.out.add(i * self.job.row + j * self.job.column) }
     }
 
-    unsafe fn blocks(
-        &self,
-        depth: Range<usize>,
-        a: Option<(isize, isize)>,
-        b: Option<(isize, isize)>,
-    ) -> Result<()> {
-        let (m, n, size) = (self.rows.len(), self.columns.len(), size_of::<T>());
-        let (high, width) = (self.job.kernels.tiles[0].0, self.job.kernels.width);
-        let kc = BLOCK.min(depth.len());
-        // An operand that is read once or twice, or lies in the L1 cache, is read where it is.
-        let small = 16 << 10;
-        let a = a.filter(|s| {
-            (s.0 == 1 || s.1 == 1) && (n <= 4 * width || m * depth.len() * size <= small)
-        });
-        let b = b.filter(|s| s.0 == 1 && (m <= 2 * high || n * depth.len() * size <= small));
-        // Few rows: pack few columns at a time and use them while they are in the cache, one panel of
-        // columns that lie along `k`, and more of those that lie across it.
-        let turned = along(&self.job.b.depth) > along(&self.job.b.own);
-        let columns = match m {
-            _ if turned && m <= 4 * high => width,
-            _ if m <= ROWS => 512,
-            _ => COLUMNS,
-        };
-        let columns = columns.min(n.next_multiple_of(width));
-        let rows = ROWS.min(m.next_multiple_of(high));
-        let bare = a.is_some() && b.is_some() && n.is_multiple_of(width) && self.fits(m % high);
-        let scratch = (!bare).then(|| Buffer::alloc((rows + columns) * kc * size)).transpose()?;
-        let a_pack = match &scratch {
-            // SAFETY: fresh.
-            Some(scratch) => unsafe { scratch.ptr_mut() }.cast::<T>(),
-            None => std::ptr::null_mut(),
-        };
+    unsafe fn blocks(&self, depth: Range<usize>, blocks: &Blocks, scratch: &Scratch) -> Result<()> {
+        let &Blocks { a, b, rows, columns, kc, .. } = blocks;
+        let room = scratch.lend(blocks.room::<T>())?;
+        let a_pack = room.ptr().cast::<T>();
         // The buffer is as long as both blocks.
         let b_pack = a_pack.wrapping_add(rows * kc);
         for j in self.columns.clone().step_by(columns) {
@@ -203,11 +250,6 @@ impl<T: Element> Tile<'_, T> {
         Ok(())
     }
 
-    /// Whether the last panel of so many rows (0: a full one) needs no rows that do not exist.
-    fn fits(&self, rest: usize) -> bool {
-        rest == 0 || self.job.kernels.tiles.iter().any(|t| t.0 == rest)
-    }
-
     /// Panels of rows `i`, steps `k` of `a`: in place where `place` gives its strides, else packed.
     unsafe fn rows(
         &self,
@@ -221,7 +263,7 @@ impl<T: Element> Tile<'_, T> {
             let ptr = self.a.wrapping_offset(a.own.at(i.start) + a.depth.at(k.start));
             let all = Panels { ptr, step: strides.0, strides };
             let rest = i.len() % high;
-            if self.fits(rest) {
+            if self.job.fits(rest) {
                 return (all, all);
             }
             // SAFETY: the scratch has room for a panel.

@@ -15,7 +15,9 @@ use crate::ops::attributes::ArgReduction;
 
 use super::fold::{Choice, Max, Min};
 use super::kernels::{BLOCK, STRETCH, fold_block, gather};
-use super::{CHUNK, Plan, SERIAL, reduced_last, split};
+use super::{CHUNK, Plan, SERIAL, moved_bytes, reduced_last, split};
+use crate::layout::Layout;
+use crate::memory::block_bytes;
 
 /// With fewer columns than this side by side, rows are made of them.
 const FEW_COLUMNS: usize = 16;
@@ -28,22 +30,43 @@ const PASS: usize = 16;
 
 /// The position (int64) of the first largest or smallest element along `axis`, which disappears and
 /// is not empty. NaN wins over every number, the first NaN over later ones.
-pub fn arg_reduce(kind: ArgReduction, x: &Array, axis: usize) -> Result<Array> {
+///
+/// # Safety
+/// `out` is in C order, of the result's type, and nobody else reads or writes it.
+pub unsafe fn arg_reduce_into(
+    kind: ArgReduction,
+    x: &Array,
+    axis: usize,
+    out: &Array,
+) -> Result<()> {
     if matches!(x.dtype, DType::F16 | DType::BF16) {
-        return arg_reduce(kind, &copy::cast(x, DType::F32)?, axis);
+        // SAFETY: as the caller's.
+        return unsafe { arg_reduce_into(kind, &copy::cast(x, DType::F32)?, axis, out) };
     }
-    let out = Array::uninit(DType::I64, x.shape().reduce(&[axis], false))?;
-    // SAFETY: fresh, and filled below.
+    // SAFETY: the caller's, and filled below.
     let to = unsafe { out.ptr_mut() }.cast::<i64>();
     with_element!(x.dtype, T => match kind {
         ArgReduction::Max => run::<<T as Element>::Number, Max>(x, axis, to),
         ArgReduction::Min => run::<<T as Element>::Number, Min>(x, axis, to),
-    })?;
-    Ok(out)
+    })
+}
+
+/// The bytes that [`arg_reduce_into`] takes for itself, as the counters of memory count them.
+pub fn arg_scratch(dtype: DType, x: &Layout, axis: usize) -> usize {
+    if matches!(dtype, DType::F16 | DType::BF16) {
+        let wide = Layout::contiguous(x.shape().clone());
+        let bytes = block_bytes(x.shape().count() * DType::F32.size());
+        return bytes + arg_scratch(DType::F32, &wide, axis);
+    }
+    let plan = Plan::new(x, &[axis]);
+    let (columns, column_stride) = plan.kept.inner();
+    let by_columns = columns >= FEW_COLUMNS && (column_stride == 1 || plan.n <= SHORT);
+    let by_rows = plan.reduced.inner().1 == 1 || plan.n == 1;
+    if plan.outputs == 0 || by_columns || by_rows { 0 } else { moved_bytes(dtype, x, &[axis]) }
 }
 
 fn run<A: Number, F: Choice<A>>(x: &Array, axis: usize, out: *mut i64) -> Result<()> {
-    let (plan, _) = Plan::new(x, &[axis]);
+    let plan = Plan::new(&x.layout, &[axis]);
     let (columns, column_stride) = plan.kept.inner();
     let (n, stride) = (plan.n, plan.reduced.inner().1);
     if plan.outputs == 0 {
@@ -55,7 +78,7 @@ fn run<A: Number, F: Choice<A>>(x: &Array, axis: usize, out: *mut i64) -> Result
         by_rows::<A, F>(&plan, x.ptr().cast(), out);
     } else {
         let (x, axes) = reduced_last(x, &[axis])?;
-        by_rows::<A, F>(&Plan::new(&x, &axes).0, x.ptr().cast(), out);
+        by_rows::<A, F>(&Plan::new(&x.layout, &axes), x.ptr().cast(), out);
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ mod walk;
 
 use std::any::TypeId;
 
-pub use arg::arg_reduce;
+pub use arg::{arg_reduce_into, arg_scratch};
 pub(crate) use fold::{Fold, Max, Min, Prod, Sum};
 
 use crate::array::Array;
@@ -33,6 +33,7 @@ use crate::cpu::element::{Element, with_element};
 use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::layout::{Layout, Strides};
+use crate::memory::block_bytes;
 use crate::ops::attributes::Reduction;
 use crate::shape::{Axes, Shape};
 use crate::threads;
@@ -50,21 +51,24 @@ const CHUNK: usize = 1 << 16;
 /// who wants a wider sum casts first. An empty sum is 0, an empty product 1, an empty any false, an
 /// empty all true; empty max and min are the caller's to refuse. On bool, sum and max are any,
 /// product and min are all.
-pub fn reduce(kind: Reduction, x: &Array, axes: &[usize]) -> Result<Array> {
+///
+/// # Safety
+/// `out` is in C order, of the result's type, and nobody else reads or writes it.
+pub unsafe fn reduce_into(kind: Reduction, x: &Array, axes: &[usize], out: &Array) -> Result<()> {
     let is_bool = x.dtype == DType::Bool;
     match kind {
         Reduction::Any | Reduction::All if !is_bool => {
             let op = if kind == Reduction::Any { "any" } else { "all" };
             Err(error::bad_dtype(op, "x", x.dtype, "bool"))
         }
-        Reduction::Any => run::<u8, Max>(x, axes),
+        Reduction::Any => run::<u8, Max>(x, axes, out),
         // A product of zeros and ones is 1 where all are.
-        Reduction::All => run::<u8, Prod>(x, axes),
-        Reduction::Sum if is_bool => run::<u8, Max>(x, axes),
-        Reduction::Sum => with_element!(unsigned(x.dtype), T => run::<T, Sum>(x, axes)),
-        Reduction::Prod => with_element!(unsigned(x.dtype), T => run::<T, Prod>(x, axes)),
-        Reduction::Max => with_element!(x.dtype, T => run::<T, Max>(x, axes)),
-        Reduction::Min => with_element!(x.dtype, T => run::<T, Min>(x, axes)),
+        Reduction::All => run::<u8, Prod>(x, axes, out),
+        Reduction::Sum if is_bool => run::<u8, Max>(x, axes, out),
+        Reduction::Sum => with_element!(unsigned(x.dtype), T => run::<T, Sum>(x, axes, out)),
+        Reduction::Prod => with_element!(unsigned(x.dtype), T => run::<T, Prod>(x, axes, out)),
+        Reduction::Max => with_element!(x.dtype, T => run::<T, Max>(x, axes, out)),
+        Reduction::Min => with_element!(x.dtype, T => run::<T, Min>(x, axes, out)),
     }
 }
 
@@ -94,7 +98,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(x: &Array, axes: &[usize]) -> (Plan, Shape) {
+    fn new(x: &Layout, axes: &[usize]) -> Plan {
         let mut plan = Plan {
             kept: Walk::default(),
             reduced: Walk::default(),
@@ -102,7 +106,7 @@ impl Plan {
             n: 1,
             last_reduced: false,
         };
-        let strides = x.layout.strides();
+        let strides = x.strides();
         for (axis, d) in x.shape().dims().iter().enumerate() {
             let size = d.value();
             let is_reduced = axes.contains(&axis);
@@ -116,7 +120,7 @@ impl Plan {
                 plan.last_reduced = is_reduced;
             }
         }
-        (plan, x.shape().reduce(axes, false))
+        plan
     }
 
     /// Whether neighbours in a row are far apart and the elements between them belong to the same
@@ -136,10 +140,9 @@ impl Plan {
     }
 }
 
-fn run<T: Element, F: Fold<T::Number>>(x: &Array, axes: &[usize]) -> Result<Array> {
-    let (plan, shape) = Plan::new(x, axes);
-    let out = Array::uninit(x.dtype, shape)?;
-    // SAFETY: fresh, and filled below.
+fn run<T: Element, F: Fold<T::Number>>(x: &Array, axes: &[usize], out: &Array) -> Result<()> {
+    let plan = Plan::new(&x.layout, axes);
+    // SAFETY: the caller of `reduce_into` holds the result; it is filled below.
     let to = unsafe { out.ptr_mut() }.cast::<T>();
     if plan.n == 0 || plan.outputs == 0 {
         // SAFETY: `outputs` elements.
@@ -148,23 +151,44 @@ fn run<T: Element, F: Fold<T::Number>>(x: &Array, axes: &[usize]) -> Result<Arra
         columns::run::<T, F>(&plan, x.ptr().cast(), to);
     } else if plan.jumps() {
         let (x, axes) = reduced_last(x, axes)?;
-        rows::run::<T, F>(&Plan::new(&x, &axes).0, x.ptr().cast(), to);
+        rows::run::<T, F>(&Plan::new(&x.layout, &axes), x.ptr().cast(), to);
     } else {
         rows::run::<T, F>(&plan, x.ptr().cast(), to);
     }
-    Ok(out)
+    Ok(())
+}
+
+/// The bytes that [`reduce_into`] takes for itself, as the counters of memory count them.
+pub fn scratch(dtype: DType, x: &Layout, axes: &[usize]) -> usize {
+    let plan = Plan::new(x, axes);
+    let by_rows = plan.last_reduced && plan.n > FEW && plan.outputs > 0;
+    if by_rows && plan.jumps() { moved_bytes(dtype, x, axes) } else { 0 }
+}
+
+/// The bytes of what [`reduced_last`] copies.
+fn moved_bytes(dtype: DType, x: &Layout, axes: &[usize]) -> usize {
+    match last_layout(x, axes).is_contiguous() {
+        true => 0,
+        false => block_bytes(x.shape().count() * dtype.size()),
+    }
 }
 
 /// A C-order copy with the given axes behind all others, which keeps the order of the kept and of
 /// the reduced elements.
 fn reduced_last(x: &Array, axes: &[usize]) -> Result<(Array, Axes)> {
-    let (sizes, strides) = (x.shape().sizes(), x.layout.strides());
-    let kept = (0..sizes.len()).filter(|axis| !axes.contains(axis));
+    let rank = x.shape().rank();
+    let moved = copy::contiguous(&x.view(last_layout(&x.layout, axes)))?;
+    Ok((moved, (rank - axes.len()..rank).collect()))
+}
+
+/// A layout with the given axes behind all others.
+fn last_layout(x: &Layout, axes: &[usize]) -> Layout {
+    let strides = x.strides();
+    let kept = (0..strides.len()).filter(|axis| !axes.contains(axis));
     let order: Axes = kept.chain(axes.iter().copied()).collect();
     let shape: Shape = order.iter().map(|&axis| x.shape()[axis]).collect();
     let strides: Strides = order.iter().map(|&axis| strides[axis]).collect();
-    let moved = copy::contiguous(&x.view(Layout::strided(shape, &strides, x.layout.offset())))?;
-    Ok((moved, (sizes.len() - axes.len()..sizes.len()).collect()))
+    Layout::strided(shape, &strides, x.offset())
 }
 
 /// Whether elements lie in memory as the numbers that kernels work on.

@@ -2,6 +2,7 @@ use super::kernels::{fold_columns, fold_rows};
 use super::*;
 use crate::cpu::element::Number;
 use crate::cpu::samples::{Sample, array, bools, bytes, every_element, layouts, noise, values};
+use crate::cpu::testing::{arg_reduce, reduce};
 use crate::ops::attributes::ArgReduction;
 use crate::simd::Isa;
 use crate::threads::set_num_threads;

@@ -14,7 +14,7 @@ use crate::cpu::element::{Shared, with_element};
 use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::layout::{Layout, Strides};
-use crate::memory::Buffer;
+use crate::memory::{Buffer, block_bytes};
 use crate::shape::Shape;
 use crate::threads;
 
@@ -28,35 +28,55 @@ const LONG: usize = 1 << 16;
 const SELECT: usize = 8;
 
 /// The elements of `x` in order along `axis`.
-pub fn sort(x: &Array, axis: usize, descending: bool) -> Result<Array> {
+///
+/// # Safety
+/// `out` is in C order, of the result's type, and nobody else reads or writes it.
+pub unsafe fn sort_into(x: &Array, axis: usize, descending: bool, out: &Array) -> Result<()> {
     let rows = Rows::new(x, axis)?;
-    let out = Array::uninit(x.dtype, rows.x.shape().clone())?;
+    let sorted = rows.result(out)?;
     with_element!(x.dtype, T => match has_special::<T>(&rows.x) {
-        false => sort_rows::<T>(&rows, descending, &out),
-        true => sort_rows_by_position::<T>(&rows, descending, &out),
+        false => sort_rows::<T>(&rows, descending, &sorted),
+        true => sort_rows_by_position::<T>(&rows, descending, &sorted),
     })?;
-    rows.restored(&out)
+    // SAFETY: as the caller's.
+    unsafe { rows.restore(&sorted, out) };
+    Ok(())
 }
 
-/// The positions (int64) that put the elements of `x` in order along `axis`.
-pub fn argsort(x: &Array, axis: usize, descending: bool) -> Result<Array> {
-    let n = x.shape()[axis].value();
-    first_positions("argsort", x, n, axis, descending)
-}
-
-/// The positions (int64) of the `k` largest or smallest elements along `axis`, which is at least that
+/// The positions (int64) of the first `k` elements of the order along `axis`, which is at least that
 /// long: the best first, the first of equals before later ones.
-pub fn topk(x: &Array, k: usize, axis: usize, largest: bool) -> Result<Array> {
-    first_positions("topk", x, k, axis, largest)
+///
+/// # Safety
+/// As for [`sort_into`].
+pub unsafe fn positions_into(
+    op: &str,
+    x: &Array,
+    k: usize,
+    axis: usize,
+    descending: bool,
+    out: &Array,
+) -> Result<()> {
+    let rows = Rows::new(x, axis)?;
+    let first = rows.result(out)?;
+    with_element!(x.dtype, T => position_rows::<T>(op, &rows, k, descending, &first))?;
+    // SAFETY: as the caller's.
+    unsafe { rows.restore(&first, out) };
+    Ok(())
 }
 
-fn first_positions(op: &str, x: &Array, k: usize, axis: usize, descending: bool) -> Result<Array> {
-    let rows = Rows::new(x, axis)?;
-    let mut shape = rows.x.shape().clone();
-    shape.dims_mut()[rows.x.shape().rank() - 1] = k.into();
-    let out = Array::uninit(DType::I64, shape)?;
-    with_element!(x.dtype, T => position_rows::<T>(op, &rows, k, descending, &out))?;
-    rows.restored(&out)
+/// The bytes that a sort of `x` takes for itself, as the counters of memory count them; `result` is
+/// what it gives.
+pub fn scratch(dtype: DType, x: &Layout, axis: usize, result: (DType, &Shape)) -> usize {
+    let (rank, n) = (x.shape().rank(), x.shape()[axis].value());
+    let is_last = axis == rank - 1;
+    let copied = block_bytes(x.shape().count() * dtype.size());
+    let apart = block_bytes(result.1.count() * result.0.size());
+    // Places are wider than keys, where it comes to them.
+    let place = if dtype.size() == 8 { size_of::<key::Wide>() } else { 8 };
+    let item = if result.0 == dtype && !dtype.is_float() { dtype.size() } else { place };
+    let long = if n >= LONG { block_bytes(2 * n * item) } else { 0 };
+    let copies = !moved_layout(x, axis, rank - 1).is_contiguous();
+    long + if copies { copied } else { 0 } + if is_last { 0 } else { apart }
 }
 
 /// An operand with one axis brought to the end, in C order.
@@ -75,9 +95,21 @@ impl Rows {
         Ok(Rows { x, axis, n, count })
     }
 
-    /// A result with the axis back in its place.
-    fn restored(&self, out: &Array) -> Result<Array> {
-        copy::contiguous(&moved(out, out.shape().rank() - 1, self.axis))
+    /// Where the rows of a result go: its own memory where the axis is the last, else a fresh array.
+    fn result(&self, out: &Array) -> Result<Array> {
+        let last = out.shape().rank() - 1;
+        if self.axis == last {
+            return Ok(out.clone());
+        }
+        Array::uninit(out.dtype, moved(out, self.axis, last).shape().clone())
+    }
+
+    /// Puts the axis of a result made apart back in its place.
+    unsafe fn restore(&self, rows: &Array, out: &Array) {
+        if !rows.buffer.same(&out.buffer) {
+            // SAFETY: the caller holds the output.
+            unsafe { copy::copy_into(out, &moved(rows, rows.shape().rank() - 1, self.axis)) };
+        }
     }
 
     /// Runs `body(row, scratch)` for all rows: several at the same time if they are short. The
@@ -194,10 +226,14 @@ fn position_rows<T: Sortable>(
 
 /// A view with one axis moved to another place, the others in order.
 fn moved(x: &Array, from: usize, to: usize) -> Array {
+    x.view(moved_layout(&x.layout, from, to))
+}
+
+fn moved_layout(x: &Layout, from: usize, to: usize) -> Layout {
     let mut dims: Vec<_> = x.shape().dims().to_vec();
-    let mut strides: Strides = x.layout.strides();
+    let mut strides: Strides = x.strides();
     let (d, stride) = (dims.remove(from), strides.remove(from));
     dims.insert(to, d);
     strides.insert(to, stride);
-    x.view(Layout::strided(Shape::from_dims(&dims), &strides, x.layout.offset()))
+    Layout::strided(Shape::from_dims(&dims), &strides, x.offset())
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::cpu::samples::{Sample, array, bools, bytes, every_element, layouts, noise, values};
+use crate::cpu::testing::{argsort, sort, topk};
 use crate::threads::set_num_threads;
 
 /// NaN after everything, else as numbers compare.

@@ -1,0 +1,93 @@
+//! What a plan knows about itself before it runs.
+
+use super::{Cut, Plan, Step, Work};
+use crate::error::{self, Result};
+use crate::ops::op::Type;
+use crate::site::Site;
+
+/// A value that is there when a run holds most memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Alive {
+    /// What makes it
+    pub name: String,
+    /// Its type
+    pub ty: Type,
+    /// Its bytes
+    pub bytes: usize,
+    /// The Python line that made it
+    pub site: Site,
+}
+
+/// How many values a refusal names.
+const NAMED: usize = 5;
+
+impl Plan {
+    /// The most bytes that a run allocates at once: its arena, its results and what kernels take for
+    /// a while, as [`memory::stats`](crate::memory::stats) counts them, for inputs in C order. More
+    /// may be needed where [`Plan::is_open`].
+    pub fn peak_bytes(&self) -> usize {
+        self.memory.peak[0]
+    }
+
+    /// Whether sizes or counts of rounds that only a run tells add to the peak.
+    pub fn is_open(&self) -> bool {
+        self.memory.open
+    }
+
+    /// The bytes of all results, had each memory of its own.
+    pub fn naive_bytes(&self) -> usize {
+        self.memory.naive
+    }
+
+    /// The values that are there when most memory is taken, largest first.
+    pub fn alive_at_peak(&self) -> Vec<Alive> {
+        let alive = |holder: &super::memory::Holder| {
+            let step = &self.steps[holder.step as usize];
+            Alive {
+                name: step.name(),
+                ty: self.slots[holder.slot as usize].clone(),
+                bytes: holder.bytes,
+                site: step.site,
+            }
+        };
+        self.memory.alive.iter().map(alive).collect()
+    }
+
+    /// Refuses a plan that needs more than `bytes` bytes, with its largest values and their lines as
+    /// `spell` writes them.
+    pub fn check_budget(&self, bytes: usize, spell: &dyn Fn(Site) -> Option<String>) -> Result<()> {
+        let peak = self.peak_bytes();
+        if peak <= bytes {
+            return Ok(());
+        }
+        let mut refusal = error::over_budget(peak, bytes);
+        for value in self.alive_at_peak().iter().take(NAMED) {
+            let at = spell(value.site).map(|line| format!(" made at {line}")).unwrap_or_default();
+            let Alive { name, ty, bytes, .. } = value;
+            let ty = format!("{} {}", ty.dtype, ty.shape);
+            refusal = refusal.note(format!("{bytes} bytes: {name} {ty}{at}"));
+        }
+        Err(refusal)
+    }
+}
+
+impl Step {
+    /// The name of what it does.
+    pub fn name(&self) -> String {
+        match &self.work {
+            Work::Group(program, ..) => format!("group of {}", program.instructions()),
+            Work::Op(op) => op.name().into(),
+            Work::Flow(bodies) => bodies.kind().name().into(),
+            Work::Effect(effect) => effect.name().into(),
+            Work::Alias => "barrier".into(),
+        }
+    }
+
+    /// Why it ends where it does, if that was a choice.
+    pub fn reason(&self) -> Option<Cut> {
+        match &self.work {
+            Work::Group(..) => Some(self.cut),
+            Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => None,
+        }
+    }
+}

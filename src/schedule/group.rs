@@ -1,0 +1,457 @@
+//! Grouping: which nodes become one step.
+//!
+//! Which nodes go together follows from their *stage*. Along an edge between two elementwise nodes of
+//! one shape the stage may stay the same, along any other edge it rises by one; every node has the
+//! latest stage that its readers allow. Elementwise nodes of one stage and shape are a group. No path
+//! leaves a group and comes back, for it would rise on the way; and steps in order of stage compute
+//! everything before it is read. Both hold in one walk over the list.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::{Bodies, Cut, INSTRUCTIONS, Memory, Number, Operand, PORTS, Plan, Source, Step, Work};
+use crate::array::Array;
+use crate::cpu::program::{Builder, Value};
+use crate::dtype::{DType, Scalar};
+use crate::error::{self, Result};
+use crate::graph::{Kind, List, Node, number_of};
+use crate::ops::elementwise::Elementwise;
+use crate::ops::emit::{Arg, Id};
+use crate::ops::op::{Op, Type};
+use crate::shape::Shape;
+
+/// The elementwise op of a node that may stand in a group.
+pub(super) enum Element {
+    Map(&'static Elementwise),
+    Cast(DType),
+}
+
+pub(super) fn element(node: &Node) -> Option<Element> {
+    match &node.kind {
+        Kind::Op(Op::Map(def)) => Some(Element::Map(def)),
+        Kind::Op(Op::Cast(dtype)) => Some(Element::Cast(*dtype)),
+        _ => None,
+    }
+}
+
+/// Whether a node is no step of its own.
+fn is_given(kind: &Kind) -> bool {
+    match kind {
+        Kind::Input | Kind::Constant(_) | Kind::Part(_) => true,
+        Kind::Op(_) | Kind::Flow(_) | Kind::Effect(_) | Kind::Barrier => false,
+    }
+}
+
+/// Whether an edge ends a group.
+fn crosses(nodes: &[Node], from: Id, to: &Node) -> bool {
+    let from = &nodes[from.0 as usize];
+    element(from).is_none() || element(to).is_none() || from.ty.shape != to.ty.shape
+}
+
+/// What a node reads in a program. Broadcasting and filling are what loads and scalars do, so nodes
+/// that only do that are passed over.
+fn operand(nodes: &[Node], mut arg: Arg) -> (Arg, Option<DType>) {
+    loop {
+        let Arg::Node(id) = arg else { return (arg, None) };
+        let node = &nodes[id.0 as usize];
+        match &node.kind {
+            Kind::Op(Op::Broadcast(_)) => arg = node.args[0],
+            Kind::Op(Op::Fill(ty)) if matches!(node.args[0], Arg::Scalar(_)) => {
+                return (node.args[0], Some(ty.dtype));
+            }
+            _ => return (arg, None),
+        }
+    }
+}
+
+/// The dtype in which an elementwise node takes its numbers.
+pub(super) fn number_dtype(nodes: &[Node], node: &Node, def: &Elementwise, i: usize) -> DType {
+    if def.is_condition(i) {
+        return DType::Bool;
+    }
+    let own = node.args[usize::from(def.condition)..].iter().find_map(|arg| match arg {
+        Arg::Node(id) => Some(nodes[id.0 as usize].ty.dtype),
+        Arg::Scalar(_) => None,
+    });
+    own.unwrap_or(node.ty.dtype)
+}
+
+/// The steps of a list, in an order in which they can run. Where results lie is left open.
+pub(super) fn plan(list: &List) -> Result<Plan> {
+    let call = list.nodes.iter().find(|node| matches!(node.kind, Kind::Op(Op::Call(_))));
+    if let Some(Node { kind: Kind::Op(op), .. }) = call {
+        return Err(error::internal(format!("{} was not expanded", op.name())));
+    }
+    Scheduler::new(&list.nodes, &list.outputs).plan()
+}
+
+struct Scheduler<'g> {
+    nodes: &'g [Node],
+    outputs: &'g [Id],
+    /// Whether a result depends on the node
+    live: Vec<bool>,
+    stage: Vec<u32>,
+    /// The unit (a group or a single op) of each node
+    unit: Vec<u32>,
+    /// The nodes of each unit, in order
+    units: Vec<SmallVec<[Id; 4]>>,
+    /// Whether a unit was closed because it was full
+    full: Vec<bool>,
+    /// Where the value of each node is, once a step gives it
+    place: Vec<Option<Source>>,
+    slots: Vec<Type>,
+    constants: Vec<Array>,
+}
+
+impl<'g> Scheduler<'g> {
+    fn new(nodes: &'g [Node], outputs: &'g [Id]) -> Scheduler<'g> {
+        let mut scheduler = Scheduler {
+            nodes,
+            outputs,
+            live: vec![false; nodes.len()],
+            stage: vec![u32::MAX; nodes.len()],
+            unit: vec![u32::MAX; nodes.len()],
+            units: Vec::new(),
+            full: Vec::new(),
+            place: vec![None; nodes.len()],
+            slots: Vec::new(),
+            constants: Vec::new(),
+        };
+        scheduler.stages();
+        scheduler.group();
+        scheduler
+    }
+
+    /// Gives every live node the latest stage that its readers allow, counted back from `u32::MAX`.
+    fn stages(&mut self) {
+        self.outputs.iter().for_each(|id| self.live[id.0 as usize] = true);
+        // Effects come in the order in which they are written.
+        let mut next_effect = u32::MAX;
+        for (i, node) in self.nodes.iter().enumerate().rev() {
+            if node.has_effect() {
+                self.live[i] = true;
+                self.stage[i] = self.stage[i].min(next_effect - 1);
+                next_effect = self.stage[i];
+            }
+            if !self.live[i] {
+                continue;
+            }
+            for &arg in &node.args {
+                let (Arg::Node(id), _) = self.read(node, arg) else { continue };
+                let latest = self.stage[i] - u32::from(crosses(self.nodes, id, node));
+                let at = id.0 as usize;
+                self.live[at] = true;
+                self.stage[at] = self.stage[at].min(latest);
+            }
+        }
+    }
+
+    /// What a node reads: past broadcasts and fills where it becomes part of a program.
+    fn read(&self, node: &Node, arg: Arg) -> (Arg, Option<DType>) {
+        match element(node) {
+            Some(_) => operand(self.nodes, arg),
+            None => (arg, None),
+        }
+    }
+
+    /// Puts nodes into units, and units into an order in which they can run.
+    fn group(&mut self) {
+        let nodes = self.nodes;
+        let mut order: Vec<usize> = (0..nodes.len()).filter(|&i| self.live[i]).collect();
+        order.sort_by_key(|&i| self.stage[i]);
+        // The open group of each stage and shape.
+        let mut open: FxHashMap<(u32, &'g Shape), usize> = FxHashMap::default();
+        // The arrays that each unit reads.
+        let mut reads: Vec<SmallVec<[Id; 8]>> = Vec::new();
+        for i in order {
+            let node = &nodes[i];
+            if is_given(&node.kind) {
+                continue;
+            }
+            let key = (self.stage[i], &node.ty.shape);
+            let mut unit = self.units.len();
+            if element(node).is_some() {
+                let fits = |u: usize| {
+                    self.units[u].len() < INSTRUCTIONS && reads[u].len() + node.args.len() <= PORTS
+                };
+                match open.get(&key) {
+                    Some(&u) if fits(u) => unit = u,
+                    Some(&u) => {
+                        self.full[u] = true;
+                        open.insert(key, unit);
+                    }
+                    None => drop(open.insert(key, unit)),
+                }
+            }
+            if unit == self.units.len() {
+                self.units.push(SmallVec::new());
+                self.full.push(false);
+                reads.push(SmallVec::new());
+            }
+            self.unit[i] = unit as u32;
+            self.units[unit].push(Id(i as u32));
+            for &arg in &node.args {
+                if let (Arg::Node(x), _) = self.read(node, arg)
+                    && self.unit[x.0 as usize] != unit as u32
+                    && !reads[unit].contains(&x)
+                {
+                    reads[unit].push(x);
+                }
+            }
+        }
+    }
+
+    fn plan(mut self) -> Result<Plan> {
+        let mut inputs: SmallVec<[Type; 4]> = SmallVec::new();
+        for (node, place) in self.nodes.iter().zip(&mut self.place) {
+            match &node.kind {
+                Kind::Input => {
+                    *place = Some(Source::Input(inputs.len() as u32));
+                    inputs.push(node.ty.clone());
+                }
+                Kind::Constant(array) => {
+                    *place = Some(Source::Constant(self.constants.len() as u32));
+                    self.constants.push(array.clone());
+                }
+                Kind::Op(_) | Kind::Flow(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => {}
+            }
+        }
+        let (read_outside, cuts) = self.readers();
+        let mut steps: Vec<Step> = Vec::with_capacity(self.units.len());
+        for (unit, &cut) in cuts.iter().enumerate() {
+            let step = match self.units[unit].as_slice() {
+                [id] if self.reads_plainly(*id) => self.single(*id, cut)?,
+                _ => self.fuse(unit, &read_outside, cut)?,
+            };
+            steps.push(step);
+        }
+        let outputs: SmallVec<[Source; 2]> =
+            self.outputs.iter().filter_map(|&id| self.find(id)).collect();
+        let (slots, constants) = (self.slots, self.constants);
+        Ok(Plan { steps, outputs, inputs, constants, slots, memory: Memory::default() })
+    }
+
+    /// Where a value is: that of a part is in one of its flow's slots.
+    fn find(&self, id: Id) -> Option<Source> {
+        let node = &self.nodes[id.0 as usize];
+        let (Kind::Part(i), Some(&Arg::Node(flow))) = (&node.kind, node.args.first()) else {
+            return self.place[id.0 as usize];
+        };
+        match self.place[flow.0 as usize] {
+            Some(Source::Slot(first)) => Some(Source::Slot(first + i)),
+            Some(Source::Input(_) | Source::Constant(_)) | None => None,
+        }
+    }
+
+    /// Whether a node reads its operands as they stand, not past broadcasts and fills.
+    fn reads_plainly(&self, id: Id) -> bool {
+        let node = &self.nodes[id.0 as usize];
+        node.args.iter().all(|&arg| matches!(arg, Arg::Scalar(_)) || self.read(node, arg).0 == arg)
+    }
+
+    /// Which nodes are read outside their unit, and why each unit ends.
+    fn readers(&self) -> (Vec<bool>, Vec<Cut>) {
+        let mut outside = vec![false; self.nodes.len()];
+        let mut cuts = vec![Cut::Result; self.units.len()];
+        self.outputs.iter().for_each(|id| outside[id.0 as usize] = true);
+        for (i, node) in self.nodes.iter().enumerate().filter(|(i, _)| self.live[*i]) {
+            for &arg in &node.args {
+                let (Arg::Node(x), _) = self.read(node, arg) else { continue };
+                let from = self.unit[x.0 as usize];
+                if from == self.unit[i] || from == u32::MAX {
+                    continue;
+                }
+                outside[x.0 as usize] = true;
+                let (known, cut) = (&mut cuts[from as usize], self.cut(from, x, node));
+                if cut.weight() > known.weight() {
+                    *known = cut;
+                }
+            }
+        }
+        (outside, cuts)
+    }
+
+    fn cut(&self, unit: u32, x: Id, reader: &Node) -> Cut {
+        if element(&self.nodes[x.0 as usize]).is_none() {
+            return Cut::Result;
+        }
+        match element(reader) {
+            None => Cut::Opaque(reader.kind.name()),
+            _ if self.nodes[x.0 as usize].ty.shape != reader.ty.shape => Cut::Shape,
+            _ if self.full[unit as usize] => Cut::Size,
+            _ => Cut::Order,
+        }
+    }
+
+    /// A slot for each result of a node.
+    fn fill_slots(&mut self, id: Id) -> SmallVec<[u32; 2]> {
+        let node = &self.nodes[id.0 as usize];
+        let first = self.slots.len();
+        match &node.kind {
+            Kind::Flow(flow) => self.slots.extend(flow.results.iter().cloned()),
+            Kind::Effect(_) => {}
+            Kind::Op(_) | Kind::Barrier | Kind::Input | Kind::Constant(_) | Kind::Part(_) => {
+                self.slots.push(node.ty.clone());
+            }
+        }
+        self.place[id.0 as usize] = Some(Source::Slot(first as u32));
+        (first as u32..self.slots.len() as u32).collect()
+    }
+
+    fn array(&self, id: Id) -> Operand {
+        match self.find(id) {
+            Some(source) => Operand::Array(source),
+            None => unreachable!("%{} is read before it is computed", id.0),
+        }
+    }
+
+    /// The step of one node.
+    fn single(&mut self, id: Id, cut: Cut) -> Result<Step> {
+        let node = &self.nodes[id.0 as usize];
+        let work = match &node.kind {
+            Kind::Op(op) => Work::Op(op.clone()),
+            Kind::Flow(flow) => Work::Flow(Box::new(Bodies::new(flow)?)),
+            Kind::Effect(effect) => Work::Effect(effect.clone()),
+            Kind::Barrier => Work::Alias,
+            Kind::Input | Kind::Constant(_) | Kind::Part(_) => {
+                return Err(error::internal(format!("{} is no step", node.kind.name())));
+            }
+        };
+        let args = node.args.iter().map(|&arg| match arg {
+            Arg::Scalar(value) => Operand::Number(number(value)),
+            Arg::Node(x) => self.array(x),
+        });
+        let args = args.collect();
+        Ok(Step {
+            work,
+            args,
+            results: self.fill_slots(id),
+            last: SmallVec::new(),
+            cut,
+            nodes: SmallVec::from_slice(&[id]),
+            site: node.site,
+        })
+    }
+
+    /// The step of a group: one program.
+    fn fuse(&mut self, unit: usize, read_outside: &[bool], cut: Cut) -> Result<Step> {
+        let nodes = self.nodes;
+        let ids = self.units[unit].clone();
+        let reads = self.reads(&ids);
+        let numbers: SmallVec<[DType; 4]> = reads.numbers.iter().map(|&(_, d)| d).collect();
+        let arrays: SmallVec<[DType; 4]> =
+            reads.arrays.iter().map(|id| nodes[id.0 as usize].ty.dtype).collect();
+        let mut builder = Builder::new(&arrays, &numbers);
+        let mut values: SmallVec<[(Id, Value); 8]> =
+            reads.arrays.iter().enumerate().map(|(k, &id)| (id, builder.input(k))).collect();
+        for &id in &ids {
+            let node = &nodes[id.0 as usize];
+            let args: SmallVec<[Value; 3]> = (0..node.args.len())
+                .map(|i| match self.operand(node, i) {
+                    Read::Number(value, dtype) => builder.scalar(reads.number(value, dtype)),
+                    Read::Array(x) => find(&values, x),
+                })
+                .collect();
+            let value = match element(node) {
+                Some(Element::Map(def)) => {
+                    let dtype = number_dtype(nodes, node, def, def.params.len() - 1);
+                    let Some(kernel) = def.kernel(dtype.compute()) else {
+                        let what = format!("{} has no kernel for {dtype}", def.name);
+                        return Err(error::internal(what));
+                    };
+                    builder.push(kernel, &args, node.ty.dtype)
+                }
+                Some(Element::Cast(dtype)) => builder.cast(args[0], dtype),
+                None => return Err(error::internal("a group of other than elementwise nodes")),
+            };
+            values.push((id, value));
+        }
+        let results: SmallVec<[Id; 4]> =
+            ids.iter().copied().filter(|id| read_outside[id.0 as usize]).collect();
+        let outputs: SmallVec<[Value; 4]> = results.iter().map(|&id| find(&values, id)).collect();
+        let arrays = reads.arrays.iter().map(|&id| self.array(id));
+        let numbers = reads.numbers.iter().map(|&(value, _)| Operand::Number(number(value)));
+        let args = arrays.chain(numbers).collect();
+        let dtypes = results.iter().map(|id| nodes[id.0 as usize].ty.dtype).collect();
+        let last = &nodes[ids[ids.len() - 1].0 as usize];
+        Ok(Step {
+            work: Work::Group(Box::new(builder.finish(&outputs)), last.ty.shape.clone(), dtypes),
+            args,
+            results: results.iter().flat_map(|&id| self.fill_slots(id)).collect(),
+            last: SmallVec::new(),
+            cut,
+            site: last.site,
+            nodes: ids,
+        })
+    }
+
+    /// What operand `i` of an elementwise node is in a program.
+    fn operand(&self, node: &Node, i: usize) -> Read {
+        match (self.read(node, node.args[i]), element(node)) {
+            ((Arg::Node(x), _), _) => Read::Array(x),
+            ((Arg::Scalar(value), Some(dtype)), _) => Read::Number(value, dtype),
+            ((Arg::Scalar(value), None), Some(Element::Map(def))) => {
+                Read::Number(value, number_dtype(self.nodes, node, def, i))
+            }
+            ((Arg::Scalar(value), None), _) => Read::Number(value, node.ty.dtype),
+        }
+    }
+
+    /// The arrays and numbers that a group reads, each once.
+    fn reads(&self, ids: &[Id]) -> Reads {
+        let mut reads = Reads::default();
+        for id in ids {
+            let node = &self.nodes[id.0 as usize];
+            for i in 0..node.args.len() {
+                match self.operand(node, i) {
+                    Read::Array(x) if !ids.contains(&x) && !reads.arrays.contains(&x) => {
+                        reads.arrays.push(x);
+                    }
+                    Read::Array(_) => {}
+                    Read::Number(value, dtype) => {
+                        if reads.find(value, dtype).is_none() {
+                            reads.numbers.push((value, dtype));
+                        }
+                    }
+                }
+            }
+        }
+        reads
+    }
+}
+
+/// What an elementwise node reads in a program.
+enum Read {
+    Array(Id),
+    Number(Scalar, DType),
+}
+
+/// What a program reads.
+#[derive(Default)]
+struct Reads {
+    arrays: SmallVec<[Id; 8]>,
+    numbers: SmallVec<[(Scalar, DType); 4]>,
+}
+
+impl Reads {
+    fn find(&self, value: Scalar, dtype: DType) -> Option<usize> {
+        let same = |a: Scalar, b: Scalar| match (a, b) {
+            (Scalar::Float(a), Scalar::Float(b)) => a.to_bits() == b.to_bits(),
+            _ => a == b,
+        };
+        self.numbers.iter().position(|&(v, d)| d == dtype && same(v, value))
+    }
+
+    fn number(&self, value: Scalar, dtype: DType) -> usize {
+        self.find(value, dtype).unwrap_or_else(|| unreachable!("every number was collected"))
+    }
+}
+
+fn find(values: &[(Id, Value)], id: Id) -> Value {
+    let found = values.iter().find(|(x, _)| *x == id);
+    found.unwrap_or_else(|| unreachable!("%{} is read before it is computed", id.0)).1
+}
+
+fn number(value: Scalar) -> Number {
+    number_of(value).map_or(Number::Constant(value), Number::Input)
+}

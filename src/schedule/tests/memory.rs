@@ -1,0 +1,263 @@
+//! Where results lie: predicted peaks against the counters, donation, budgets.
+
+use super::*;
+use crate::graph::cases;
+use crate::graph::testing::values_of;
+use crate::memory::tests::alone;
+use crate::memory::{reset_peak, stats};
+use crate::ops::attributes::Contraction;
+use crate::passes::expand;
+
+/// Runs a plan and compares what it held at most with what it said.
+fn peak(name: &str, graph: &Graph, inputs: &[&Array]) {
+    let plan = Plan::new(graph).unwrap();
+    let numbers = [Scalar::Float(-1.25)];
+    // Threads and pools are there from the first run on.
+    if plan.run(inputs, &numbers).is_err() {
+        return;
+    }
+    let before = stats().live_bytes;
+    reset_peak();
+    let results = plan.run(inputs, &numbers).unwrap();
+    let used = stats().peak_bytes - before;
+    drop(results);
+    let predicted = plan.peak_bytes();
+    assert!(used <= predicted, "{name}: {used} of {predicted}\n{plan}");
+    let is_sort = |step: &Step| matches!(&step.work, Work::Op(op) if matches!(op, Op::Sort { .. }));
+    if !plan.steps().iter().any(is_sort) {
+        assert_eq!(used, predicted, "{name}\n{plan}\n{}", graph.print(|_| None));
+    }
+}
+
+#[test]
+fn every_op_takes_the_memory_that_was_predicted() {
+    alone(|| {
+        for (op, operands) in cases::ops() {
+            let graph = Graph::new();
+            let args: Vec<Arg> = operands
+                .iter()
+                .map(|operand| match operand {
+                    cases::Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
+                    cases::Operand::Number(value) => Arg::Scalar(*value),
+                })
+                .collect();
+            let name = format!("{op:?}");
+            graph.output(graph.emit(op, &args));
+            let data: Vec<Array> = operands.iter().filter_map(|x| x.data(3)).collect();
+            peak(&name, &graph, &data.iter().collect::<Vec<_>>());
+        }
+    });
+}
+
+#[test]
+fn every_composite_takes_the_memory_that_was_predicted() {
+    alone(|| {
+        for call in cases::calls() {
+            let graph = Graph::new();
+            call.build(&graph);
+            let graph = expand(&graph).unwrap();
+            let data: Vec<Array> = call.operands.iter().filter_map(|x| x.data(3)).collect();
+            peak(call.composite.name, &graph, &data.iter().collect::<Vec<_>>());
+        }
+    });
+}
+
+#[test]
+fn programs_take_the_memory_that_was_predicted() {
+    alone(|| {
+        let dtypes = [DType::F32, DType::F16, DType::I8, DType::Bool];
+        for dtype in dtypes {
+            for seed in 0..30 {
+                let graph = program(dtype, seed, 4 + seed as usize % 40);
+                let inputs = values_of(&graph, seed);
+                peak("program", &graph, &inputs.iter().collect::<Vec<_>>());
+            }
+        }
+        for graph in super::flow::wild_ones() {
+            let inputs = values_of(&graph, 5);
+            peak("flows", &graph, &inputs.iter().collect::<Vec<_>>());
+        }
+    });
+}
+
+fn matmul<'g>(a: Expr<'g>, b: Expr<'g>) -> Expr<'g> {
+    let spec = Contraction {
+        a_batch: smallvec![],
+        b_batch: smallvec![],
+        a_contract: smallvec![1],
+        b_contract: smallvec![0],
+    };
+    a.contract(b, spec)
+}
+
+/// `x ← tanh(x @ x) + x`, some times over.
+fn deep(dtype: DType, n: usize, times: usize) -> Graph {
+    let graph = Graph::new();
+    let mut x = input(&graph, dtype, &[n, n]);
+    for _ in 0..times {
+        x = matmul(x, x).exp() + x;
+    }
+    graph.build(|| smallvec![x.reduce(Reduction::Sum, &[0])]).unwrap();
+    graph
+}
+
+#[test]
+fn products_take_the_memory_that_was_predicted() {
+    alone(|| {
+        for threads in [1, 2, 4] {
+            threads::set_num_threads(threads);
+            for dtype in [DType::F32, DType::F64, DType::F16] {
+                for n in [1, 7, 33, 130, 300] {
+                    let graph = deep(dtype, n, 3);
+                    let x = random(dtype, &[n, n], 1);
+                    peak("deep", &graph, &[&x]);
+                }
+            }
+            for (m, k, n) in [(1, 3000, 70), (70, 9000, 3), (3, 200_000, 2), (700, 40, 1)] {
+                let graph = Graph::new();
+                let a = input(&graph, DType::F32, &[m, k]);
+                let b = input(&graph, DType::F32, &[k, n]);
+                graph.build(|| smallvec![matmul(a, b)]).unwrap();
+                let inputs = [random(DType::F32, &[m, k], 1), random(DType::F32, &[k, n], 2)];
+                peak("product", &graph, &inputs.each_ref());
+            }
+        }
+    });
+}
+
+#[test]
+fn dead_values_share_memory() {
+    let plan = Plan::new(&deep(DType::F32, 200, 6)).unwrap();
+    let one = 4 * 200 * 200;
+    assert!(plan.memory().arena_bytes() <= 3 * one, "{plan}");
+    assert!(plan.naive_bytes() >= 12 * one);
+    assert!(plan.peak_bytes() < 8 * one);
+}
+
+#[test]
+fn what_does_not_fit_a_budget_is_refused_with_its_largest_values() {
+    let graph = deep(DType::F32, 200, 2);
+    let plan = Plan::new(&graph).unwrap();
+    assert!(plan.check_budget(plan.peak_bytes(), &|_| None).is_ok());
+    let spell = |site: Site| Some(format!("model.py:{}", site.offset));
+    let refusal = plan.check_budget(1000, &spell).err().unwrap();
+    assert_eq!(refusal.code(), "over_budget");
+    let text = refusal.to_string();
+    assert!(text.contains("are granted\n  160000 bytes: "), "{text}");
+    assert!(text.contains("float32 (200, 200) made at model.py:0"), "{text}");
+    let bytes: Vec<usize> = plan.alive_at_peak().iter().map(|alive| alive.bytes).collect();
+    assert!(bytes.iter().sum::<usize>() <= plan.peak_bytes() && bytes.is_sorted_by(|a, b| a >= b));
+}
+
+/// `w − 0.5 · (x · w) / |w|` and `m · 0.9 + x`, whose memories are given; an index comes before.
+fn update() -> Graph {
+    let graph = Graph::new();
+    let (w, m) = (input(&graph, DType::F32, &[6, 70]), input(&graph, DType::F32, &[6, 70]));
+    let (x, i) = (input(&graph, DType::F32, &[9, 70]), input(&graph, DType::I64, &[6]));
+    graph
+        .build(|| {
+            let x = x.gather(&[i]);
+            let next = m * 0.9 + x;
+            let norm = (w * w).reduce(Reduction::Sum, &[0, 1]);
+            smallvec![w - next * norm * 0.5, next, norm]
+        })
+        .unwrap();
+    graph
+}
+
+fn given(dtype: DType, seed: u64) -> Array {
+    random(dtype, &[6, 70], seed)
+}
+
+#[test]
+fn donated_memory_is_written_and_given_back() {
+    let graph = update();
+    let donated = [(0, 0), (1, 1)];
+    let plan = Plan::of(&graph.list(), Options { donated: &donated }).unwrap();
+    assert_eq!(plan.memory().gifts(), donated);
+    let (w, m, x) = (given(DType::F32, 1), given(DType::F32, 2), random(DType::F32, &[9, 70], 3));
+    let good = crate::cpu::testing::array(DType::I64, &[6], &[0.0, 8.0, 3.0, 1.0, 2.0, 3.0]);
+    let bad = crate::cpu::testing::array(DType::I64, &[6], &[0.0, 9.0, 3.0, 1.0, 2.0, 3.0]);
+    let want = one_by_one(&graph, &[&w, &m, &x, &good], &[]);
+    let (addresses, before) = ([w.ptr(), m.ptr()], [bytes(&w), bytes(&m)]);
+
+    let mut inputs =
+        [Input::Given(Some(w)), Input::Given(Some(m)), Input::Lent(&x), Input::Lent(&bad)];
+    let refusal = plan.run_with(&mut inputs, &[]).err().unwrap();
+    assert_eq!(refusal.code(), "index_out_of_bounds");
+    for (input, before) in inputs.iter().zip(&before) {
+        let Input::Given(Some(array)) = input else { panic!("an array was kept") };
+        assert!(array.buffer.is_unique());
+        assert_eq!(&bytes(array), before);
+    }
+
+    inputs[3] = Input::Lent(&good);
+    let got = plan.run_with(&mut inputs, &[]).unwrap();
+    assert!(matches!(inputs[0], Input::Given(None)) && matches!(inputs[1], Input::Given(None)));
+    for (got, want) in got.iter().zip(&want) {
+        assert_eq!(bytes(got), bytes(want), "{plan}");
+    }
+    assert_eq!([got[0].ptr(), got[1].ptr()], addresses);
+    assert!(got[0].buffer.is_unique() && got[1].buffer.is_unique());
+}
+
+#[test]
+fn donated_memory_that_someone_else_holds_is_left_alone() {
+    let graph = update();
+    let plan = Plan::of(&graph.list(), Options { donated: &[(0, 0), (1, 1)] }).unwrap();
+    let (w, m, x) = (given(DType::F32, 1), given(DType::F32, 2), random(DType::F32, &[9, 70], 3));
+    let i = crate::cpu::testing::array(DType::I64, &[6], &[0.0; 6]);
+    let want = one_by_one(&graph, &[&w, &m, &x, &i], &[]);
+    let before = bytes(&w);
+    let mut inputs =
+        [Input::Given(Some(w.clone())), Input::Given(Some(m)), Input::Lent(&x), Input::Lent(&i)];
+    let got = plan.run_with(&mut inputs, &[]).unwrap();
+    assert_eq!(bytes(&w), before);
+    assert!(got.iter().zip(&want).all(|(got, want)| bytes(got) == bytes(want)));
+    let again = plan.run(&[&w, &w, &x, &i], &[]).unwrap();
+    assert_eq!(again.len(), 3);
+    assert_eq!(bytes(&w), before);
+}
+
+#[test]
+fn what_is_still_read_or_may_still_fail_is_not_donated() {
+    let graph = Graph::new();
+    let w = input(&graph, DType::F32, &[6, 70]);
+    let i = input(&graph, DType::I64, &[6]);
+    // The new value decides what fails; the old one is read after it.
+    graph
+        .build(|| {
+            let next = w * 0.5;
+            smallvec![next, next.gather(&[i])]
+        })
+        .unwrap();
+    let plan = Plan::of(&graph.list(), Options { donated: &[(0, 0)] }).unwrap();
+    assert!(plan.memory().gifts().is_empty(), "{plan}");
+
+    let graph = Graph::new();
+    let w = input(&graph, DType::F32, &[70, 70]);
+    graph.build(|| smallvec![w.permute(smallvec![1, 0]) * 0.5 + w, w]).unwrap();
+    for output in [0, 1] {
+        let plan = Plan::of(&graph.list(), Options { donated: &[(0, output)] }).unwrap();
+        assert!(plan.memory().gifts().is_empty(), "{plan}");
+    }
+}
+
+#[test]
+fn several_threads_run_one_plan() {
+    let graph = deep(DType::F32, 40, 3);
+    let plan = Plan::new(&graph).unwrap();
+    let inputs: Vec<Array> = (0..8).map(|seed| random(DType::F32, &[40, 40], seed)).collect();
+    let want: Vec<Vec<u8>> =
+        inputs.iter().map(|x| bytes(&one_by_one(&graph, &[x], &[])[0])).collect();
+    std::thread::scope(|scope| {
+        for (x, want) in inputs.iter().zip(&want) {
+            let plan = &plan;
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    assert_eq!(&bytes(&plan.run(&[x], &[]).unwrap()[0]), want);
+                }
+            });
+        }
+    });
+}
