@@ -37,6 +37,22 @@ impl Bodies {
         Ok(Bodies { kind: flow.kind, plans: plans?, results: flow.results.clone(), has_effect })
     }
 
+    /// The same bodies with their sizes replaced.
+    pub(super) fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Bodies {
+        let kind = match self.kind {
+            FlowKind::Scan { carry, xs, length, reverse } => {
+                FlowKind::Scan { carry, xs, length: size(length), reverse }
+            }
+            FlowKind::Branch | FlowKind::While { .. } => self.kind,
+        };
+        Bodies {
+            kind,
+            plans: self.plans.iter().map(|plan| plan.resized(size)).collect(),
+            results: self.results.iter().map(|ty| ty.map_dims(size)).collect(),
+            has_effect: self.has_effect,
+        }
+    }
+
     /// Which form it has.
     pub fn kind(&self) -> FlowKind {
         self.kind

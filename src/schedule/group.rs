@@ -6,6 +6,8 @@
 //! leaves a group and comes back, for it would rise on the way; and steps in order of stage compute
 //! everything before it is read. Both hold in one walk over the list.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -228,7 +230,8 @@ impl<'g> Scheduler<'g> {
         let outputs: SmallVec<[Source; 2]> =
             self.outputs.iter().filter_map(|&id| self.find(id)).collect();
         let (slots, constants) = (self.slots, self.constants);
-        Ok(Plan { steps, outputs, inputs, constants, slots, memory: Memory::default() })
+        let (memory, donated) = (Memory::default(), SmallVec::new());
+        Ok(Plan { steps, outputs, inputs, constants, slots, memory, donated })
     }
 
     /// Where a value is: that of a part is in one of its flow's slots.
@@ -375,7 +378,7 @@ impl<'g> Scheduler<'g> {
         let dtypes = results.iter().map(|id| nodes[id.0 as usize].ty.dtype).collect();
         let last = &nodes[ids[ids.len() - 1].0 as usize];
         Ok(Step {
-            work: Work::Group(Box::new(builder.finish(&outputs)), last.ty.shape.clone(), dtypes),
+            work: Work::Group(Arc::new(builder.finish(&outputs)), last.ty.shape.clone(), dtypes),
             args,
             results: results.iter().flat_map(|&id| self.fill_slots(id)).collect(),
             last: SmallVec::new(),

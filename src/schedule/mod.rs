@@ -15,6 +15,7 @@ mod group;
 mod memory;
 mod order;
 mod print;
+mod resize;
 mod run;
 pub mod shader;
 #[cfg(test)]
@@ -109,7 +110,7 @@ impl Cut {
 /// What a step does.
 pub enum Work {
     /// Elementwise nodes at once: the program, the shape and the dtypes of its results
-    Group(Box<Program>, Shape, SmallVec<[DType; 2]>),
+    Group(Arc<Program>, Shape, SmallVec<[DType; 2]>),
     /// One op
     Op(Op),
     /// Control flow, whose bodies are plans
@@ -146,6 +147,7 @@ pub struct Plan {
     constants: Vec<Array>,
     slots: Vec<Type>,
     memory: Memory,
+    donated: SmallVec<[(u32, u32); 2]>,
 }
 
 /// What a plan may do with its operands.
@@ -165,6 +167,7 @@ impl Plan {
     /// The plan that computes a list's results and does its effects.
     pub fn of(list: &List, options: Options<'_>) -> Result<Plan> {
         let mut plan = group::plan(list)?;
+        plan.donated = options.donated.into();
         plan.arrange(options);
         Ok(plan)
     }
@@ -200,7 +203,8 @@ impl Plan {
     pub fn pays(&self) -> bool {
         let saved = |step: &Step| match &step.work {
             Work::Group(program, shape, _) => {
-                program.instructions().saturating_sub(1) * (1 + shape.count() / LARGE)
+                let count = if shape.is_known() { shape.count() } else { 0 };
+                program.instructions().saturating_sub(1) * (1 + count / LARGE)
             }
             Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => 0,
         };

@@ -1,0 +1,51 @@
+//! Plans for other sizes: the same grouping, other offsets, chunks and kernels.
+//!
+//! A plan of a list whose sizes are expressions has steps but no places. Which nodes are one step
+//! follows from such a list once; what depends on sizes is worked out for each set of them.
+
+use std::sync::Arc;
+
+use super::memory::Memory;
+use super::{Bodies, Options, Plan, Step, Work};
+use crate::shape::Dim;
+
+impl Plan {
+    /// The same plan with its sizes replaced.
+    pub fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Plan {
+        let mut plan = Plan {
+            steps: self.steps.iter().map(|step| step.resized(size)).collect(),
+            outputs: self.outputs.clone(),
+            inputs: self.inputs.iter().map(|ty| ty.map_dims(size)).collect(),
+            constants: self.constants.clone(),
+            slots: self.slots.iter().map(|ty| ty.map_dims(size)).collect(),
+            memory: Memory::default(),
+            donated: self.donated.clone(),
+        };
+        let donated = self.donated.clone();
+        plan.arrange(Options { donated: &donated });
+        plan
+    }
+}
+
+impl Step {
+    fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Step {
+        let work = match &self.work {
+            Work::Group(program, shape, dtypes) => {
+                Work::Group(Arc::clone(program), shape.map(size), dtypes.clone())
+            }
+            Work::Op(op) => Work::Op(op.map_dims(size)),
+            Work::Flow(bodies) => Work::Flow(Box::new(Bodies::resized(bodies, size))),
+            Work::Effect(effect) => Work::Effect(effect.clone()),
+            Work::Alias => Work::Alias,
+        };
+        Step {
+            work,
+            args: self.args.clone(),
+            results: self.results.clone(),
+            last: self.last.clone(),
+            cut: self.cut,
+            nodes: self.nodes.clone(),
+            site: self.site,
+        }
+    }
+}
