@@ -13,8 +13,7 @@ use crate::array::Array;
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::graph::numbers::evaluate;
-use crate::graph::{Graph, Kind, List, resize};
-use crate::ops::number::Number;
+use crate::graph::{Graph, Kind, List};
 use crate::ops::emit::{Arg, Id};
 use crate::passes::{Report, expand, pipeline};
 use crate::schedule::Plan;
@@ -32,18 +31,12 @@ pub struct Program {
     symbols: Vec<Dim>,
     /// What is known of these: passes ask it
     scope: Scope,
+    template: OnceLock<Arc<Plan>>,
     /// Plans by the sizes of the symbols, latest last
-    plans: Mutex<Vec<(Sizes, Arc<Planned>)>>,
+    plans: Mutex<Vec<(Sizes, Arc<Plan>)>>,
 }
 
 type Sizes = SmallVec<[usize; 4]>;
-
-/// A plan, with the numbers it reads.
-pub struct Planned {
-    /// The plan
-    pub plan: Plan,
-    numbers: Vec<Number>,
-}
 
 /// What the passes made of a list.
 #[derive(Clone)]
@@ -57,8 +50,9 @@ pub struct Optimized {
 impl Program {
     /// The program of a list with these symbols, compiled as the settings of this thread say.
     pub fn new(list: List, symbols: Vec<Dim>, scope: Scope) -> Program {
-        let (optimized, plans) = (OnceLock::new(), Mutex::default());
-        Program { list, config: config::current(), optimized, symbols, scope, plans }
+        let (optimized, template) = (OnceLock::new(), OnceLock::new());
+        let (config, plans) = (config::current(), Mutex::default());
+        Program { list, config, optimized, symbols, scope, template, plans }
     }
 
     /// The list as it was traced.
@@ -77,27 +71,37 @@ impl Program {
     }
 
     /// The plan for sizes of the symbols, in order; made when it is first asked for.
-    pub fn plan(&self, sizes: &[usize]) -> Result<Arc<Planned>> {
-        let find = |plans: &[(Sizes, Arc<Planned>)]| {
+    pub fn plan(&self, sizes: &[usize]) -> Result<Arc<Plan>> {
+        let find = |plans: &[(Sizes, Arc<Plan>)]| {
             plans.iter().rev().find(|(known, _)| known.as_slice() == sizes).map(|(_, p)| p.clone())
         };
         if let Some(plan) = find(&self.plans.lock()) {
             return Ok(plan);
         }
-        let graph = Graph::from_list(self.optimized()?.list.clone());
-        let mut list = self.scope.run(|| expand(&graph))?.into_list();
-        if !self.symbols.is_empty() {
-            list = resize(&list, &self.bind(sizes))?;
-        }
-        let graph = Graph::from_list(list);
-        let plan = Plan::new(&graph)?;
-        let planned = Arc::new(Planned { plan, numbers: graph.into_list().numbers });
+        let template = self.template()?;
+        let plan = match self.symbols.is_empty() {
+            true => template.clone(),
+            false => {
+                let bound = self.bind(sizes);
+                Arc::new(template.resized(&|dim| bound.resolve(dim)))
+            }
+        };
         let mut plans = self.plans.lock();
         if plans.len() >= PLANS {
             plans.remove(0);
         }
-        plans.push((SmallVec::from_slice(sizes), planned.clone()));
-        Ok(planned)
+        plans.push((SmallVec::from_slice(sizes), plan.clone()));
+        Ok(plan)
+    }
+
+    /// The plan for all sizes: steps and groups, of which sizes only change the memory.
+    fn template(&self) -> Result<&Arc<Plan>> {
+        if let Some(plan) = self.template.get() {
+            return Ok(plan);
+        }
+        let graph = Graph::from_list(self.optimized()?.list.clone());
+        let plan = self.scope.run(|| Plan::new(&expand(&graph)?))?;
+        Ok(self.template.get_or_init(|| Arc::new(plan)))
     }
 
     /// The symbols bound to sizes.
@@ -112,12 +116,12 @@ impl Program {
         sizes: &[usize],
         given: &[Scalar],
     ) -> Result<SmallVec<[Array; 2]>> {
-        let planned = self.plan(sizes)?;
-        if planned.numbers.is_empty() {
-            return planned.plan.run(inputs, &[]);
+        let plan = self.plan(sizes)?;
+        let table = &self.optimized()?.list.numbers;
+        if table.is_empty() {
+            return plan.run(inputs, &[]);
         }
-        let numbers = evaluate(&planned.numbers, given, &self.bind(sizes))?;
-        planned.plan.run(inputs, &numbers)
+        plan.run(inputs, &evaluate(table, given, &self.bind(sizes))?)
     }
 }
 

@@ -501,7 +501,7 @@ impl Executable {
     /// The plan, as text.
     fn plan_text(&self, py: Python<'_>, args: Vec<Bound<'_, PyAny>>) -> PyResult<String> {
         let sizes = self.sizes(&args)?;
-        Ok(self.program.plan(&sizes).or_raise(py)?.plan.to_string())
+        Ok(self.program.plan(&sizes).or_raise(py)?.to_string())
     }
 }
 
