@@ -75,6 +75,7 @@ pub fn room(layout: &Layout) -> usize {
 }
 
 fn fresh(op: &Op, ty: Type) -> Result<Array> {
+    let Op::Iota(..) = op else { return Array::uninit(ty.dtype, ty.shape) };
     let layout = fresh_layout(op, &ty.shape);
     let line = Array::uninit(ty.dtype, Shape::of(&[room(&layout)]))?;
     Ok(line.view(layout))

@@ -24,7 +24,7 @@ use crate::ops::op::Op;
 const END: u32 = u32::MAX;
 
 /// With more regions than this the packing that looks at all pairs takes too long.
-const PAIRS: usize = 1500;
+const PAIRS: usize = 600;
 
 /// Where a slot lies.
 #[derive(Clone, Debug)]

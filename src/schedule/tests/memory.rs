@@ -7,6 +7,7 @@ use crate::memory::tests::alone;
 use crate::memory::{reset_peak, stats};
 use crate::ops::attributes::Contraction;
 use crate::passes::expand;
+use crate::shape::Dim;
 
 /// Runs a plan and compares what it held at most with what it said.
 fn peak(name: &str, graph: &Graph, inputs: &[&Array]) {
@@ -260,4 +261,32 @@ fn several_threads_run_one_plan() {
             });
         }
     });
+}
+
+#[test]
+fn a_plan_with_open_sizes_is_resized() {
+    let n = Dim::named("n");
+    let graph = Graph::new();
+    let ty = Type::new(DType::F32, Shape::from_dims(&[n, Dim::new(6)]));
+    let x = Expr::new(&graph, Arg::Node(graph.input(ty)));
+    let w = input(&graph, DType::F32, &[6, 6]);
+    graph
+        .build(|| {
+            let y = matmul(x, w).exp() + x;
+            smallvec![(y * y).reduce(Reduction::Sum, &[1]), y.permute(smallvec![1, 0])]
+        })
+        .unwrap();
+    let open = Plan::new(&graph).unwrap();
+    assert!(open.is_open());
+    for size in [4, 1, 0, 9] {
+        let plan = open.resized(&|d| if d == n { Dim::new(size) } else { d });
+        assert_eq!(plan.steps().len(), open.steps().len());
+        let (x, w) = (random(DType::F32, &[size, 6], 1), random(DType::F32, &[6, 6], 2));
+        let want = one_by_one(&graph, &[&x, &w], &[]);
+        let got = plan.run(&[&x, &w], &[]).unwrap();
+        for (got, want) in got.iter().zip(&want) {
+            assert_eq!((bytes(got), got.shape()), (bytes(want), want.shape()), "{plan}");
+        }
+        assert!(!plan.is_open() && plan.peak_bytes() > 0);
+    }
 }
