@@ -100,7 +100,9 @@ impl Program {
             return Ok(plan);
         }
         let graph = Graph::from_list(self.optimized()?.list.clone());
-        let plan = self.scope.run(|| Plan::new(&expand(&graph)?))?;
+        let expanded = self.scope.run(|| expand(&graph))?;
+        // Outside of the scope: groups are found in tables, where sizes are what they are written as.
+        let plan = Plan::new(&expanded)?;
         Ok(self.template.get_or_init(|| Arc::new(plan)))
     }
 

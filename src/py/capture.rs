@@ -21,11 +21,11 @@ use crate::engine::trace::{self, Capture, Role, Source};
 use crate::engine::call::{self, Given};
 use crate::engine::config;
 use crate::error;
-use crate::graph::List;
+use crate::graph::{List, resize};
 use crate::ops::emit::{Emit, Id};
 use crate::ops::number as ops;
 use crate::ops::op::Type;
-use crate::shape::{Constraint, Dim, Scope, Shape};
+use crate::shape::{Bindings, Constraint, Dim, Relation, Scope, Shape};
 
 /// A trace: what is computed while it is entered becomes its nodes.
 #[pyclass(frozen, module = "wengert")]
@@ -201,6 +201,8 @@ struct Finish<'a> {
     results: Vec<Id>,
     /// The values of the results, with their histories
     values: Vec<Value>,
+    /// How many of them are returned: gradients flow through these
+    returned: usize,
 }
 
 impl<'a> Finish<'a> {
@@ -210,7 +212,7 @@ impl<'a> Finish<'a> {
         args: &'a [Bound<'a, PyAny>],
     ) -> PyResult<Finish<'a>> {
         let (results, values) = (Vec::new(), Vec::new());
-        Ok(Finish { trace, name, args, captures: trace.captures(), results, values })
+        Ok(Finish { trace, name, args, captures: trace.captures(), results, values, returned: 0 })
     }
 
     /// Names a value as a result.
@@ -244,6 +246,7 @@ impl<'a> Finish<'a> {
         for object in outputs {
             given.push(self.output(py, object)?);
         }
+        self.returned = self.results.len();
         let mut updates = Vec::new();
         for capture in self.captures.clone() {
             let changed = self.trace.written(&capture).or_raise(py)?.is_some();
@@ -262,6 +265,7 @@ impl<'a> Finish<'a> {
         let (patterns, symbols) = self.patterns();
         let pinned = self.pinned();
         let (list, _) = self.trace.close();
+        let list = merged(list, &self.trace.scope().constraints()).or_raise(py)?;
         let dims: Vec<Dim> = symbols.iter().map(|(dim, ..)| *dim).collect();
         let count = differentiable.as_ref().map_or(list.nodes.len(), |d| d.count);
         let mut plain = List { nodes: list.nodes[..count].to_vec(), ..list.clone() };
@@ -420,7 +424,7 @@ impl<'a> Finish<'a> {
             })
             .collect();
         let results: Vec<usize> =
-            (0..self.values.len()).filter(|&i| self.values[i].requires_grad()).collect();
+            (0..self.returned).filter(|&i| self.values[i].requires_grad()).collect();
         if reached.is_empty() || results.is_empty() {
             return Ok(None);
         }
@@ -463,6 +467,22 @@ impl<'a> Finish<'a> {
         let cut = found.or_raise(py)?;
         Ok((!cut.wrt.is_empty()).then_some(cut))
     }
+}
+
+/// A list in which symbols that must be equal are one.
+fn merged(list: List, constraints: &[Constraint]) -> error::Result<List> {
+    let equal = |c: &&Constraint| {
+        c.relation == Relation::Equal && c.left.is_symbol() && c.right.is_symbol()
+    };
+    let mut sizes = Bindings::default();
+    let mut is_any = false;
+    for constraint in constraints.iter().filter(equal) {
+        let (a, b) = (sizes.resolve(constraint.left), sizes.resolve(constraint.right));
+        let (old, new) = if a.to_i64() < b.to_i64() { (a, b) } else { (b, a) };
+        sizes.bind(new, old);
+        is_any = true;
+    }
+    if is_any { resize(&list, &sizes) } else { Ok(list) }
 }
 
 /// Where the forward nodes end, and what the backward nodes read and give.
