@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::{Flow, FlowKind, Graph, Kind, List, Node, number_of};
@@ -22,7 +23,8 @@ pub fn resize(list: &List, sizes: &Bindings) -> Result<List> {
         .map(|_| graph.define(Number::Input))
         .collect();
     let names = graph.import_numbers(&list.numbers, &inputs, sizes)?;
-    let mut out = List { numbers: graph.into_list().numbers, ..with_sizes(list, sizes) };
+    let mut out = List { numbers: graph.into_list().numbers, ..list.clone() };
+    out.each_dim(&mut |dim| *dim = sizes.resolve(*dim));
     let counts = whole_counts(list);
     out.rename_numbers(&names);
     let numbers = out.numbers.clone();
@@ -43,32 +45,57 @@ fn in_bodies(node: &mut Node, numbers: &[Number]) {
         Kind::Flow(Arc::new(Flow { kind: flow.kind, bodies, results: flow.results.clone() }));
 }
 
-fn with_sizes(list: &List, sizes: &Bindings) -> List {
-    let mut out = list.clone();
-    for node in &mut out.nodes {
-        let resolve = |dim: &mut Dim| *dim = sizes.resolve(*dim);
-        node.ty.each_dim(resolve);
-        match &mut node.kind {
-            Kind::Op(op) => op.each_dim(resolve),
-            Kind::Flow(flow) => node.kind = Kind::Flow(Arc::new(flow_with_sizes(flow, sizes))),
-            Kind::Input | Kind::Constant(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => {}
+impl List {
+    /// Visits every size in types and attributes, in bodies too. Those in numbers are not visited.
+    pub fn each_dim(&mut self, f: &mut dyn FnMut(&mut Dim)) {
+        for node in &mut self.nodes {
+            node.ty.each_dim(&mut *f);
+            match &mut node.kind {
+                Kind::Op(op) => op.each_dim(&mut *f),
+                Kind::Flow(flow) => *flow = Arc::new(with_each_dim(flow, f)),
+                Kind::Input
+                | Kind::Constant(_)
+                | Kind::Part(_)
+                | Kind::Effect(_)
+                | Kind::Barrier => {}
+            }
         }
     }
-    out
+
+    /// The symbols that occur in it.
+    pub fn symbols(&self) -> Vec<Dim> {
+        let (mut list, mut seen, mut found) = (self.clone(), FxHashSet::default(), Vec::new());
+        let mut visit = |dim: Dim| {
+            if dim.known().is_none() && seen.insert(dim.to_i64()) {
+                found.extend(dim.symbols());
+            }
+        };
+        list.each_dim(&mut |dim| visit(*dim));
+        for number in &self.numbers {
+            if let Number::Size(dim) = number {
+                visit(*dim);
+            }
+        }
+        found.sort_unstable_by_key(|dim| dim.to_i64());
+        found.dedup_by_key(|dim| dim.to_i64());
+        found
+    }
 }
 
-fn flow_with_sizes(flow: &Flow, sizes: &Bindings) -> Flow {
-    let kind = match flow.kind {
-        FlowKind::Scan { carry, xs, length, reverse } => {
-            FlowKind::Scan { carry, xs, length: sizes.resolve(length), reverse }
-        }
-        FlowKind::Branch | FlowKind::While { .. } => flow.kind,
-    };
-    Flow {
-        kind,
-        bodies: flow.bodies.iter().map(|body| Arc::new(with_sizes(body, sizes))).collect(),
-        results: flow.results.iter().map(|ty| ty.map_dims(|dim| sizes.resolve(dim))).collect(),
+fn with_each_dim(flow: &Flow, f: &mut dyn FnMut(&mut Dim)) -> Flow {
+    let mut kind = flow.kind;
+    if let FlowKind::Scan { length, .. } = &mut kind {
+        f(length);
     }
+    let mut results = flow.results.clone();
+    results.iter_mut().for_each(|ty| ty.each_dim(&mut *f));
+    let mut bodies = SmallVec::new();
+    for body in &flow.bodies {
+        let mut body = (**body).clone();
+        body.each_dim(f);
+        bodies.push(Arc::new(body));
+    }
+    Flow { kind, bodies, results }
 }
 
 /// The nodes that are counts beside integers (`Expr::whole`): an int64 without axes filled with a

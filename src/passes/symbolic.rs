@@ -184,10 +184,10 @@ fn difference(a: &List, b: &List) -> Option<String> {
     Some(format!("node {first} of {} and {}:\n  {}\n  {}", x.len(), y.len(), line(&x), line(&y)))
 }
 
-/// Checks all cases in a form: how many there are, and how many keep the first axis of the first
-/// operand open.
-fn check(form: Form) -> (usize, usize) {
-    let (mut count, mut open, mut wrong) = (0, 0, Vec::new());
+/// Checks all cases in a form. At most so many in a hundred may pin the first axis of the first
+/// operand (those that name its size, take it apart, or are drawn from a key of two).
+fn check(form: Form, most_pinned: usize) {
+    let (mut count, mut wrong, mut pinned) = (0, Vec::new(), Vec::new());
     for case in Case::all() {
         let types = case.types();
         let three = Dim::new(3);
@@ -205,7 +205,13 @@ fn check(form: Form) -> (usize, usize) {
                 continue;
             }
         };
-        if let Err(what) = scope.run(|| reads_back(&list)) {
+        let is_one = |c: &Constraint| c.relation == Relation::Equal && c.right.known() == Some(1);
+        let mut read = scope.run(|| reads_back(&list));
+        // Where nothing is known of the symbols: a size that is 1 by chance is not guessed there.
+        if !scope.constraints().iter().any(is_one) {
+            read = read.and_then(|()| reads_back(&list));
+        }
+        if let Err(what) = read {
             wrong.push(format!("{form:?} {}: {what}", case.name()));
         }
         let constraints = scope.constraints();
@@ -234,15 +240,22 @@ fn check(form: Form) -> (usize, usize) {
                 compare(&sizes, "otherwise");
             }
         }
-        open += usize::from(moves);
         if !moves {
-            println!("{form:?} {} is pinned: {texts:?}", case.name());
+            pinned.push(format!("{} {texts:?}", case.name()));
         }
     }
     let shown: Vec<String> = wrong.iter().take(25).cloned().collect();
     assert!(wrong.is_empty(), "{} of {count} cases:\n{}", wrong.len(), shown.join("\n"));
-    println!("{form:?}: {open} of {count} keep the first axis open");
-    (count, open)
+    assert!(
+        pinned.len() * 100 <= count * most_pinned,
+        "{} of {count} pin the first axis:
+{}",
+        pinned.len(),
+        pinned.join(
+            "
+"
+        )
+    );
 }
 
 fn first_axis(types: &[Type]) -> Dim {
@@ -251,26 +264,22 @@ fn first_axis(types: &[Type]) -> Dim {
 
 #[test]
 fn lists_for_other_sizes_are_those_built_for_them() {
-    let (count, open) = check(Form::Plain);
-    assert!(open * 10 >= count * 6, "{open} of {count}");
+    check(Form::Plain, 9);
 }
 
 #[test]
 fn expanded_lists_for_other_sizes_are_those_built_for_them() {
-    let (count, open) = check(Form::Expanded);
-    assert!(open * 10 >= count * 6, "{open} of {count}");
+    check(Form::Expanded, 9);
 }
 
 #[test]
 fn gradients_for_other_sizes_are_those_built_for_them() {
-    let (count, open) = check(Form::Gradient);
-    assert!(open * 10 >= count * 6, "{open} of {count}");
+    check(Form::Gradient, 9);
 }
 
 #[test]
 fn batches_of_other_sizes_are_those_built_for_them() {
-    let (count, open) = check(Form::Batch);
-    assert!(open * 10 >= count * 6, "{open} of {count}");
+    check(Form::Batch, 11);
 }
 
 /// The passes over a list with symbols: what they give for other sizes, and that they ask nothing.

@@ -6,7 +6,7 @@ use std::ops::{Add, Div, Mul, Rem, Sub};
 use std::panic::resume_unwind;
 
 use super::poly::{Poly, PolyId, Symbol, find, intern, poly};
-use super::scope::{Relation, asked, certainly_equal, decide, hint, is_inside, pinned};
+use super::scope::{Relation, Scope, asked, certainly_equal, decide, hint, pinned};
 use crate::error;
 
 /// One size. A number below 2^62; a code above stands for an expression over symbols.
@@ -94,7 +94,7 @@ impl Dim {
     /// From an int that a user gave, which is not negative. Without a scope it is a number: no int of
     /// a user's is taken for a code there.
     pub fn given(n: i64) -> Dim {
-        if n as u64 >= SYMBOLS && !is_inside() {
+        if n as u64 >= SYMBOLS && !Scope::is_inside() {
             return Dim(SYMBOLS - 1);
         }
         Dim::from_i64(n)

@@ -155,11 +155,6 @@ fn around() -> Vec<Scope> {
     ENTERED.with(|scopes| scopes.borrow().iter().rev().cloned().collect())
 }
 
-/// Whether there is a scope around.
-pub(super) fn is_inside() -> bool {
-    ENTERED.with(|scopes| !scopes.borrow().is_empty())
-}
-
 impl Default for Scope {
     fn default() -> Scope {
         Scope::new()
@@ -171,6 +166,11 @@ impl Scope {
     pub fn new() -> Scope {
         let next = around().first().map_or(0, |scope| scope.0.lock().next);
         Scope(Arc::new(Mutex::new(State { next, ..State::default() })))
+    }
+
+    /// Whether there is a scope around.
+    pub fn is_inside() -> bool {
+        ENTERED.with(|scopes| !scopes.borrow().is_empty())
     }
 
     /// Enters it, until the guard is dropped. Guards are dropped in reverse order.
@@ -195,6 +195,16 @@ impl Scope {
         let dim = Dim::numbered(i);
         self.add(dim, hint, false);
         dim
+    }
+
+    /// Takes up a symbol that exists, such as one of a list that was read. New symbols are numbered
+    /// after it.
+    pub fn admit(&self, symbol: Dim, hint: Option<usize>) {
+        if let (None, Some(Symbol::Numbered(i))) = (symbol.known(), symbol.poly().bare()) {
+            let mut state = self.0.lock();
+            state.next = state.next.max(i + 1);
+        }
+        self.add(symbol, hint, false);
     }
 
     /// A declared symbol; the same name is the same symbol.
@@ -311,8 +321,8 @@ pub(super) fn decide(relation: Relation, a: Dim, b: Dim) -> bool {
     }
     let truth = match at_hand(&scopes, &difference) {
         Some(n) => relation.holds(n),
-        // Two sizes of which nothing is known may be equal; one is not 0 or 1.
-        None if relation == Relation::Equal => a.known().or(b.known()).is_none(),
+        // Sizes of which nothing is known may be equal, but for one that is 0 or 1.
+        None if relation == Relation::Equal => !matches!(a.known().or(b.known()), Some(0 | 1)),
         None => relation.presumed(),
     };
     scope.record(&scopes, relation, a, b, truth);

@@ -19,14 +19,15 @@ use crate::error::{self, Error, Result};
 use crate::ops::emit::{Id, catch};
 use crate::ops::number::Number;
 use crate::ops::op::Type;
-use crate::shape::{MAX_RANK, Shape};
+use crate::shape::{MAX_RANK, Scope, Shape};
 use crate::site::Site;
 use op::Given;
 
 /// How deep control flow may be nested.
 const DEPTH: usize = 64;
 
-/// The list that a text says.
+/// The list that a text says. Where it has symbols, of which a text gives no sizes, sizes that may be
+/// equal are taken to be.
 pub fn parse(text: &str) -> Result<List> {
     let mut parser = Parser { open: vec![Open::default()], line: 0 };
     for line in text.lines() {
@@ -42,7 +43,14 @@ pub fn parse(text: &str) -> Result<List> {
     };
     let graph = Graph::from_list(open.list);
     // What a rule refuses by a panic is refused here as well.
-    catch(|| graph.verify())??;
+    match graph.list().symbols() {
+        symbols if symbols.is_empty() || Scope::is_inside() => catch(|| graph.verify())??,
+        symbols => {
+            let scope = Scope::new();
+            symbols.into_iter().for_each(|symbol| scope.admit(symbol, None));
+            scope.run(|| catch(|| graph.verify()))??;
+        }
+    }
     Ok(graph.into_list())
 }
 
