@@ -28,7 +28,9 @@ _LAZY = {
     "Function": "autodiff",
     "CompiledFunction": "capture",
     "checkpoint": "autodiff",
+    "Spec": "capture",
     "compile": "capture",
+    "config": "capture",
     "grad": "autodiff",
     "value_and_grad": "autodiff",
     "vjp": "autodiff",
@@ -42,7 +44,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from wengert import autodiff, capture, data, io, nn, optim, pytree, random, testing  # noqa: F401
     from wengert._info import __array_namespace_info__  # noqa: F401
-    from wengert.capture import CompiledFunction, compile  # noqa: F401
+    from wengert.capture import CompiledFunction, Spec, compile, config  # noqa: F401
     from wengert.autodiff import Function, checkpoint, grad, value_and_grad, vjp  # noqa: F401
     from wengert.io import load, save  # noqa: F401
 

@@ -8,16 +8,25 @@ when the function is traced.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from wengert import _core, _touched, pytree
-from wengert._core import CaptureError, DType, Tensor, is_grad_enabled
+from wengert._core import (
+    CaptureError,
+    DType,
+    DTypeError,
+    ShapeError,
+    Tensor,
+    float32,
+    is_grad_enabled,
+)
 
-__all__ = ["CompiledFunction", "compile"]
+__all__ = ["CompiledFunction", "Explanation", "Spec", "compile", "config"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), DType)
 
@@ -45,12 +54,21 @@ class CompiledFunction(_core.Dispatcher):
     Called while another function is captured, it becomes part of that one.
     """
 
-    def __init__(self, function: Callable[..., Any], limit: int = 64) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        signature: Sequence[Spec] | None = None,
+        limit: int = 64,
+    ) -> None:
         functools.update_wrapper(self, function)
         self._function = function
         self._limit = limit
         self._lock = threading.RLock()
         self._traces: list[Trace] = []
+        self._declared = tuple(signature or ())
+        if self._declared:
+            specs = tuple(spec.stand_in() for spec in self._declared)
+            self._declare(specs, [spec.sizes() for spec in self._declared])
 
     @property
     def traces(self) -> int:
@@ -85,7 +103,7 @@ class CompiledFunction(_core.Dispatcher):
                     if change is True:
                         inside[i] = trace.number(i, leaves[i])
                     elif change:
-                        trace.argument(leaves[i], [c or None for c in change])
+                        trace.argument(leaves[i], [None if c is False else c for c in change])
                 args, kwargs = pytree.unflatten(structure, inside)
                 result = self._function(*args, **kwargs)
                 outputs = _Outputs(self.__name__, result)
@@ -99,12 +117,129 @@ class CompiledFunction(_core.Dispatcher):
         self._traces.append(Trace(reason, signature, is_grad_enabled(), executable, depends))
         return executable, outputs.rebuild(), guard if guard else None, names
 
+    def _refuse(self, leaves: list[Any], broken: str | None) -> None:
+        """Raise for a call that a declared signature does not allow; return where only the state of
+        Python changed."""
+        name, declared = self.__name__, self._declared
+        if len(leaves) != len(declared):
+            raise TypeError(f"{name}: {len(declared)} tensors are declared, got {len(leaves)}")
+        for i, (spec, x) in enumerate(zip(declared, leaves, strict=True)):
+            if not isinstance(x, Tensor):
+                raise TypeError(f"{name}: argument {i} is declared {spec}, got {_describe(x)}")
+            if x.dtype != spec.dtype:
+                raise DTypeError(f"{name}: argument {i} is declared {spec}, got {_describe(x)}")
+            if not spec.allows(x.shape):
+                raise ShapeError(f"{name}: argument {i} is declared {spec}, got {_describe(x)}")
+        if broken is not None:
+            shapes = ", ".join(_describe(x) for x in leaves)
+            raise ShapeError(f"{name}: {broken}: got {shapes}")
+
+    # What was captured.
+
+    def graph(self, *args: Any, **kwargs: Any) -> Any:
+        """The graph that runs for these arguments, after the passes; traced if need be, not run."""
+        return self._executable(*args, **kwargs).graph()
+
+    def plan(self, *args: Any, **kwargs: Any) -> Any:
+        """The plan for these arguments: steps, memory. Traced if need be, not run."""
+        leaves = pytree.flatten((args, kwargs))[0]
+        tensors = [x for x in leaves if isinstance(x, Tensor)]
+        return self._executable(*args, **kwargs).plan(tensors)
+
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """What was captured, why each trace was made, and what runs: for these arguments, or, without
+        any, for the latest trace. `str()` of it is a page of text."""
+        if args or kwargs:
+            self._executable(*args, **kwargs)
+            return Explanation(self.__name__, self._traces, self.plan(*args, **kwargs))
+        return Explanation(self.__name__, self._traces, None)
+
     def _reason(self, signature: tuple[tuple[str, str], ...]) -> str:
         """Why this call needs a trace of its own: how it differs from the most similar one."""
         if not self._traces:
             return "first call"
         differences = [_difference(trace, signature) for trace in self._traces]
         return min(differences, key=len)[0] if all(differences) else "state changed"
+
+
+class Explanation:
+    """What a compiled function captured, as text."""
+
+    def __init__(self, name: str, traces: list[Trace], plan: Any) -> None:
+        self.name, self.traces, self.plan = name, tuple(traces), plan
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {len(self.traces)} traces"]
+        for i, trace in enumerate(self.traces):
+            lines.append(f"trace {i}: {trace.reason}")
+            lines += self._of(trace)
+        if self.plan is not None:
+            lines += _plan_lines(self.plan)
+        return "\n".join(lines)
+
+    def _of(self, trace: Trace) -> Iterator[str]:
+        known = ", ".join(f"{path}: {what}" for path, what in trace.signature)
+        mode = "gradients recorded" if trace.recording else "no gradients"
+        yield f"  signature: {known or 'no arguments'}; {mode}"
+        arguments, reached = trace.executable.inputs()
+        yield (
+            f"  inputs: {arguments} arguments, {reached} tensors reached by the function itself; "
+            f"{trace.executable.updates()} tensors are updated"
+        )
+        if trace.depends:
+            yield f"  looked at before each call: {', '.join(dict.fromkeys(trace.depends))}"
+        for constraint in trace.executable.constraints():
+            yield f"  relies on {constraint}"
+        for p in trace.executable.passes():
+            yield f"  pass {p.name}: {p.nodes_before} nodes became {p.nodes_after}"
+        flops, size = trace.executable.cost()
+        yield f"  {flops:,} flops, {size:,} bytes read and written node by node"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _plan_lines(plan: Any) -> Iterator[str]:
+    bound = "at least " if plan.is_open else ""
+    yield (
+        f"plan: {len(plan)} steps; peak {bound}{plan.peak_bytes:,} bytes, "
+        f"{plan.naive_bytes:,} bytes if every result had memory of its own"
+    )
+    for step in plan.steps:
+        site = f"  # {step.site[0]}:{step.site[1]}" if step.site else ""
+        reason = f", ends: {step.reason}" if step.reason else ""
+        yield f"  {step.name}{reason}{site}"
+    yield "alive at the peak:"
+    for value in plan.alive_at_peak[:8]:
+        line = f"  # {value.line}" if value.line else ""
+        yield f"  {value.nbytes:,} bytes: {value.name} {value.type}{line}"
+
+
+class Spec(NamedTuple):
+    """The shape and dtype of an argument, declared: sizes are ints, or `wengert.Dim`s and
+    expressions over them; None is any size."""
+
+    shape: tuple[Any, ...]
+    dtype: DType = float32
+
+    def __str__(self) -> str:
+        sizes = ", ".join("any" if n is None else str(n) for n in self.shape)
+        return f"{self.dtype} ({sizes}{',' if len(self.shape) == 1 else ''})"
+
+    def stand_in(self) -> Tensor:
+        """A tensor of the declared type; open sizes are what they may be."""
+        sizes = [n if isinstance(n, int) else 8 + i for i, n in enumerate(self.shape)]
+        return _core._stand_in(sizes, self.dtype)
+
+    def sizes(self) -> list[Any]:
+        """What may differ: False, True, or the declared size, of every axis."""
+        return [True if n is None else False if isinstance(n, int) else n for n in self.shape]
+
+    def allows(self, shape: tuple[int, ...]) -> bool:
+        """Whether a shape has the declared rank and the sizes that are numbers."""
+        return len(shape) == len(self.shape) and all(
+            n == m for n, m in zip(self.shape, shape, strict=True) if isinstance(n, int)
+        )
 
 
 class _Outputs:
@@ -244,18 +379,49 @@ def _is_plain(x: Any) -> bool:
 
 
 def compile(
-    function: Callable[..., Any] | None = None, *, limit: int = 64
-) -> CompiledFunction | Callable[[Callable[..., Any]], CompiledFunction]:
+    function: Callable[..., Any] | None = None,
+    *,
+    signature: Sequence[Spec] | None = None,
+    limit: int = 64,
+) -> Any:
     """`function`, traced once for each kind of call and run as one plan; also a decorator.
 
     It gives the same bits as the function itself. Tensors it reaches by closure or through modules
     are inputs, tensors it updates (parameters, running statistics, gradients, random state) are
-    updated when it has run. `CaptureError` for Python code that looks at the data of a tensor.
+    updated when it has run. A size that changes becomes a symbol in the second trace, a float among
+    the arguments a number given at each call. `signature` declares the arguments, which are then
+    traced at once: `ShapeError` or `DTypeError` for a call that it does not allow. More than `limit`
+    traces are a `CaptureError`, and so is Python code that looks at the data of a tensor.
 
     >>> double = wg.compile(lambda x: x * 2)
     >>> double(wg.ones(2)).tolist(), double.traces
     ([2.0, 2.0], 1)
     """
     if function is None:
-        return lambda f: CompiledFunction(f, limit)
-    return CompiledFunction(function, limit)
+        return lambda f: CompiledFunction(f, signature, limit)
+    return CompiledFunction(function, signature, limit)
+
+
+@contextlib.contextmanager
+def config(
+    *,
+    passes: dict[str, bool] | None = None,
+    fast_math: bool | None = None,
+    memory_budget: int | None = None,
+) -> Iterator[None]:
+    """How functions captured inside the block are compiled, on this thread.
+
+    `passes` switches passes by name; `fast_math` allows algebra that changes the last bits;
+    `memory_budget` refuses, before anything is computed, calls that need more bytes. What is not
+    given stays as it is. `ValueError` for a pass that does not exist.
+
+    >>> with wg.config(passes={"cse": False}):
+    ...     f = wg.compile(lambda x: x.exp() + x.exp())
+    ...     [n.op for n in f.graph(wg.ones(2)).nodes].count("exp")
+    2
+    """
+    before = _core._configure(passes, fast_math, memory_budget)
+    try:
+        yield
+    finally:
+        before.restore()

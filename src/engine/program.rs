@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::config::{self, Config};
+use super::site;
 use crate::array::Array;
 use crate::dtype::Scalar;
 use crate::error::Result;
@@ -86,6 +87,9 @@ impl Program {
                 Arc::new(template.resized(&|dim| bound.resolve(dim)))
             }
         };
+        if let Some(budget) = self.config.budget {
+            plan.check_budget(budget, &site::describe)?;
+        }
         let mut plans = self.plans.lock();
         if plans.len() >= PLANS {
             plans.remove(0);

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::errors::{OrRaise, to_python};
 use super::functions::caught;
+use super::plan::Plan;
 use super::size::{Number, Size};
 use super::tensor::{self, TensorObject};
 use crate::array::Array;
@@ -518,10 +519,85 @@ impl Executable {
             .print(crate::engine::site::describe)
     }
 
-    /// The plan, as text.
-    fn plan_text(&self, py: Python<'_>, args: Vec<Bound<'_, PyAny>>) -> PyResult<String> {
+    /// The plan for arguments.
+    fn plan(&self, py: Python<'_>, args: Vec<Bound<'_, PyAny>>) -> PyResult<Plan> {
         let sizes = self.sizes(&args)?;
-        Ok(self.program.plan(&sizes).or_raise(py)?.to_string())
+        caught(py, || Ok(Plan(self.program.plan(&sizes).or_raise(py)?)))
+    }
+
+    /// What each pass did: its name, nodes, bytes and flops before and after.
+    fn passes(&self, py: Python<'_>) -> PyResult<Vec<PassReport>> {
+        let reports = &self.program.optimized().or_raise(py)?.reports;
+        Ok(reports.iter().map(PassReport::new).collect())
+    }
+
+    /// Flops, and bytes that the nodes read and write if each is computed alone.
+    fn cost(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        let list = &self.program.optimized().or_raise(py)?.list;
+        let cost = crate::passes::cost::of_list(list);
+        Ok((cost.flops, cost.bytes))
+    }
+
+    /// What the trace relies on about sizes, with the lines that asked.
+    fn constraints(&self) -> Vec<String> {
+        let text = |c: &Constraint| match crate::engine::site::describe(c.site) {
+            Some(line) => format!("{c} ({line})"),
+            None => c.to_string(),
+        };
+        self.constraints.iter().map(text).collect()
+    }
+
+    /// How many inputs there are: arguments, and what the function reached by itself.
+    fn inputs(&self) -> (usize, usize) {
+        let is_argument = |input: &&Input| matches!(input.place, Place::Argument(_));
+        let arguments = self.inputs.iter().filter(is_argument).count();
+        (arguments, self.inputs.len() - arguments)
+    }
+
+    /// How many handles get new values.
+    fn updates(&self) -> usize {
+        self.updates.len() + self.gradients.len()
+    }
+}
+
+/// What a pass did.
+#[pyclass(frozen, get_all, module = "wengert")]
+pub struct PassReport {
+    /// Its name.
+    name: &'static str,
+    /// Nodes before it.
+    nodes_before: usize,
+    /// Nodes after it.
+    nodes_after: usize,
+    /// Bytes that the nodes read and write, if each is computed alone, before it.
+    bytes_before: u64,
+    /// The same after it.
+    bytes_after: u64,
+    /// Arithmetic on elements before it.
+    flops_before: u64,
+    /// The same after it.
+    flops_after: u64,
+}
+
+impl PassReport {
+    /// The report of a pass.
+    pub fn new(report: &crate::passes::Report) -> PassReport {
+        PassReport {
+            name: report.name,
+            nodes_before: report.nodes_before,
+            nodes_after: report.nodes_after,
+            bytes_before: report.bytes_before,
+            bytes_after: report.bytes_after,
+            flops_before: report.flops_before,
+            flops_after: report.flops_after,
+        }
+    }
+}
+
+#[pymethods]
+impl PassReport {
+    fn __repr__(&self) -> String {
+        format!("<{}: {} nodes became {}>", self.name, self.nodes_before, self.nodes_after)
     }
 }
 
@@ -738,6 +814,16 @@ fn outside_trace(f: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     trace::suspended(|| f.call0().map(Bound::unbind))
 }
 
+/// A tensor of a type, of which only the type matters: it takes the room of one element.
+#[pyfunction]
+fn _stand_in(py: Python<'_>, shape: Vec<usize>, dtype: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    let dtype = super::dtype::extract("Spec", dtype)?;
+    let zero = Value::plain(Array::zeros(dtype, Shape::scalar()).or_raise(py)?);
+    let wide = crate::ops::op::Op::Broadcast(Shape::of(&shape));
+    let operand = [tape::Operand::Value(&zero)];
+    tensor::wrap(py, crate::engine::apply::apply(wide, &operand, false).or_raise(py)?)
+}
+
 /// A tensor's node in the trace it belongs to, or None.
 #[pyfunction]
 fn _node(x: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
@@ -783,9 +869,11 @@ pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Trace>()?;
     module.add_class::<Executable>()?;
     module.add_class::<Settings>()?;
+    module.add_class::<PassReport>()?;
     module.add_function(pyo3::wrap_pyfunction!(_configure, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(is_tracing, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(outside_trace, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_node, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_stand_in, module)?)?;
     Ok(())
 }

@@ -183,6 +183,17 @@ impl Dispatcher {
         })
     }
 
+    /// Traces for declared arguments; `changing` says what may differ from them.
+    fn _declare<'py>(
+        slf: &Bound<'py, Self>,
+        args: &Bound<'py, PyTuple>,
+        changing: &Bound<'py, PyList>,
+    ) -> PyResult<()> {
+        let flat = Flat::new(args, None)?;
+        let kwargs = PyDict::new(slf.py());
+        caught(slf.py(), || Dispatcher::add(slf, args, &kwargs, &flat, changing).map(drop))
+    }
+
     /// What would run for these arguments: traced if need be, not run.
     #[pyo3(signature = (*args, **kwargs))]
     fn _executable<'py>(
@@ -250,14 +261,46 @@ impl Dispatcher {
         if let Some(variant) = this.find(py, flat, tensors)? {
             return Ok(variant);
         }
-        let leaves = PyList::new(py, &flat.leaves)?;
+        if slf.getattr("_declared")?.is_truthy()? {
+            let refused = this.refused(py, flat, tensors)?;
+            slf.call_method1("_refuse", (PyList::new(py, &flat.leaves)?, refused))?;
+        }
         let kwargs = kwargs.cloned().unwrap_or_else(|| PyDict::new(py));
         let changing = this.changing(py, flat)?;
+        Dispatcher::add(slf, args, &kwargs, flat, &changing)
+    }
+
+    /// Python traces the function; the trace is added.
+    fn add<'py>(
+        slf: &Bound<'py, Self>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: &Bound<'py, PyDict>,
+        flat: &Flat<'py>,
+        changing: &Bound<'py, PyList>,
+    ) -> PyResult<Arc<Variant>> {
+        let py = slf.py();
+        let leaves = PyList::new(py, &flat.leaves)?;
         let found = slf.call_method1("_trace", (args, kwargs, leaves, changing))?;
         let (executable, rebuild, guard, names): Made<'py> = found.extract()?;
         let variant = Arc::new(Variant::new(py, flat, executable, rebuild, guard, names)?);
-        this.variants.lock().push(variant.clone());
+        slf.get().variants.lock().push(variant.clone());
         Ok(variant)
+    }
+
+    /// What a declared trace relies on that does not hold for arguments which otherwise fit.
+    fn refused(
+        &self,
+        py: Python<'_>,
+        flat: &Flat<'_>,
+        tensors: &[Bound<'_, PyAny>],
+    ) -> PyResult<Option<String>> {
+        let variants: Vec<Arc<Variant>> = self.variants.lock().clone();
+        for variant in variants {
+            if variant.fits(py, flat)? {
+                return variant.executable.get().broken(py, tensors, &flat.leaves);
+            }
+        }
+        Ok(None)
     }
 
     /// What earlier traces say about the leaves of a call: for each a list that says of every axis

@@ -14,6 +14,7 @@ mod files;
 mod functions;
 mod hooks;
 mod host;
+mod plan;
 mod print;
 mod promotion;
 mod site;
@@ -42,6 +43,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     capture::install(module)?;
     dispatch::install(module)?;
     size::install(module)?;
+    plan::install(module)?;
     dlpack::install(module)?;
     files::install(module)?;
     promotion::install(module)?;

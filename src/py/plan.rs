@@ -1,0 +1,127 @@
+//! Plans as Python objects: what runs, and what it needs.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+
+use super::site::location;
+use crate::engine::site::describe;
+use crate::schedule;
+
+/// What a captured function does for arguments of some sizes: steps over one arena.
+#[pyclass(frozen, module = "wengert")]
+pub struct Plan(pub Arc<schedule::Plan>);
+
+/// One step of a plan.
+#[pyclass(frozen, get_all, module = "wengert")]
+pub struct Step {
+    /// What it does, as `group of 3` or the name of an op.
+    name: String,
+    /// Why a group ends where it does, or None.
+    reason: Option<String>,
+    /// The file and line of its last node, or None.
+    site: Option<(String, i32)>,
+    /// How many nodes it computes.
+    nodes: usize,
+}
+
+#[pymethods]
+impl Step {
+    fn __repr__(&self) -> String {
+        match &self.reason {
+            Some(reason) => format!("<{}, ends: {reason}>", self.name),
+            None => format!("<{}>", self.name),
+        }
+    }
+}
+
+/// A value that is there when a plan holds most memory.
+#[pyclass(frozen, get_all, module = "wengert")]
+pub struct Alive {
+    /// What makes it.
+    name: String,
+    /// Its dtype and shape, as text.
+    r#type: String,
+    /// Its bytes.
+    nbytes: usize,
+    /// The line that made it, as `file.py:12`, or None.
+    line: Option<String>,
+}
+
+#[pymethods]
+impl Alive {
+    fn __repr__(&self) -> String {
+        let line = self.line.as_ref().map_or(String::new(), |line| format!(", {line}"));
+        format!("<{} {}: {} bytes{line}>", self.name, self.r#type, self.nbytes)
+    }
+}
+
+#[pymethods]
+impl Plan {
+    /// The most bytes that a call allocates at once: its arena, its results and what kernels take.
+    #[getter]
+    fn peak_bytes(&self) -> usize {
+        self.0.peak_bytes()
+    }
+
+    /// Whether more may be needed, because only a run tells some sizes or how often a loop goes round.
+    #[getter]
+    fn is_open(&self) -> bool {
+        self.0.is_open()
+    }
+
+    /// The bytes of all results of steps, had each memory of its own.
+    #[getter]
+    fn naive_bytes(&self) -> usize {
+        self.0.naive_bytes()
+    }
+
+    /// The bytes of the arena in which the steps' results share memory.
+    #[getter]
+    fn arena_bytes(&self) -> usize {
+        self.0.memory().arena_bytes()
+    }
+
+    /// The steps in order.
+    #[getter]
+    fn steps(&self) -> Vec<Step> {
+        let step = |step: &schedule::Step| Step {
+            name: step.name(),
+            reason: step.reason().map(|cut| cut.to_string()),
+            site: location(step.site),
+            nodes: step.nodes.len(),
+        };
+        self.0.steps().iter().map(step).collect()
+    }
+
+    /// The values that are there when most memory is taken, largest first.
+    #[getter]
+    fn alive_at_peak(&self) -> Vec<Alive> {
+        let alive = |value: schedule::Alive| Alive {
+            name: value.name,
+            r#type: format!("{} {}", value.ty.dtype, value.ty.shape),
+            nbytes: value.bytes,
+            line: describe(value.site),
+        };
+        self.0.alive_at_peak().into_iter().map(alive).collect()
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.steps().len()
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<plan of {} steps, at most {} bytes>", self.0.steps().len(), self.0.peak_bytes())
+    }
+}
+
+/// Adds the classes to the module.
+pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Plan>()?;
+    module.add_class::<Step>()?;
+    module.add_class::<Alive>()
+}
