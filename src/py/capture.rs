@@ -86,6 +86,7 @@ impl Trace {
                 for symbol in declared.symbols() {
                     scope.declare(&symbol.to_string(), None);
                 }
+                scope.suppose(declared, size.value());
                 *size = declared;
             } else if !known.is_none() {
                 *size = scope.symbol(size.known());

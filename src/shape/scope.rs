@@ -220,6 +220,17 @@ impl Scope {
         self.0.lock().symbols.entry(symbol).or_insert(Known { hint, least: 0, declared });
     }
 
+    /// Gives the one symbol of an expression that has no size at hand the one with which the
+    /// expression is `n`, if there is one. Nothing is asked.
+    pub fn suppose(&self, dim: Dim, n: usize) {
+        self.run(|| {
+            let difference = Dim::new(n).poly().minus(&dim.poly());
+            let mut symbols = Vec::new();
+            difference.symbols(&mut symbols);
+            settle(&around(), &difference, &symbols, 0);
+        });
+    }
+
     /// Attributes the constraints that follow to a line.
     pub fn at(&self, site: Site) {
         self.0.lock().site = site;
@@ -317,7 +328,7 @@ pub(super) fn decide(relation: Relation, a: Dim, b: Dim) -> bool {
     let owner = |scope: &&Scope| symbols.iter().any(|symbol| scope.owns(symbol));
     let Some(scope) = scopes.iter().find(owner) else { return relation.presumed() };
     if relation == Relation::Equal {
-        settle(&scopes, &difference, &symbols);
+        settle(&scopes, &difference, &symbols, 2);
     }
     let truth = match at_hand(&scopes, &difference) {
         Some(n) => relation.holds(n),
@@ -352,8 +363,9 @@ fn certain(scopes: &[Scope], relation: Relation, difference: &Poly) -> Option<bo
     }
 }
 
-/// Gives the one symbol without a size at hand that which makes the difference zero, if above 1.
-fn settle(scopes: &[Scope], difference: &Poly, symbols: &[Symbol]) {
+/// Gives the one symbol without a size at hand that which makes the difference zero, if not below
+/// `least`.
+fn settle(scopes: &[Scope], difference: &Poly, symbols: &[Symbol], least: i64) {
     let mut open = None;
     for symbol in symbols {
         let Some(scope) = scopes.iter().find(|scope| scope.owns(symbol)) else { return };
@@ -376,7 +388,7 @@ fn settle(scopes: &[Scope], difference: &Poly, symbols: &[Symbol]) {
     }
     let n = -at_zero / slope;
     let mut state = scope.0.lock();
-    if let (true, Some(known)) = (n > 1, state.symbols.get_mut(symbol)) {
+    if let (true, Some(known)) = (n >= least, state.symbols.get_mut(symbol)) {
         known.hint = Some(n);
     }
 }

@@ -165,6 +165,9 @@ fn a_symbol_without_a_size_takes_the_one_it_is_compared_with() {
         assert!(x + Dim::ONE == 8);
         assert_eq!(hint(x), Some(7));
     });
+    let z = scope.declare("half", None);
+    scope.suppose(Dim::new(2) * z + Dim::ONE, 3);
+    assert_eq!(scope.run(|| hint(z)), Some(1));
     assert!(scope.is_declared(y) && !scope.is_declared(x));
     assert_eq!(texts(&scope), ["s0 != 1", "2 <= s0", "s0 == batch", "s0 + 1 == 8"]);
 }
