@@ -361,6 +361,11 @@ pub fn scatter(
     gather::scatter("scatter", base, indices, &index_shape(indices)?, values, mode)
 }
 
+/// Refuses the indices that a scatter into `base` would refuse.
+pub fn check_indices(base: &Array, indices: &[&Array]) -> Result<()> {
+    gather::check_indices("scatter", base, indices, &index_shape(indices)?)
+}
+
 /// The shape to which index arrays broadcast.
 fn index_shape(indices: &[&Array]) -> Result<Shape> {
     let first = Shape::scalar();

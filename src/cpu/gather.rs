@@ -109,6 +109,11 @@ pub unsafe fn scatter_at(
     Ok(())
 }
 
+/// Refuses index arrays that leave the axes of `x`.
+pub fn check_indices(op: &str, x: &Array, indices: &[&Array], index_shape: &Shape) -> Result<()> {
+    Picks::new(op, x, indices, index_shape).map(drop)
+}
+
 fn result_shape(x: &Array, indexed: usize, index_shape: &Shape) -> Shape {
     index_shape.dims().iter().chain(&x.shape().dims()[indexed..]).copied().collect()
 }

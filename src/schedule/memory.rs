@@ -70,6 +70,8 @@ pub struct Memory {
     pub(super) views: Vec<bool>,
     /// Donations that are made use of, `(input, output)`
     pub(super) gifts: SmallVec<[(u32, u32); 2]>,
+    /// Steps whose indices are looked at before the first donated memory is written, and when
+    pub(super) guards: (u32, SmallVec<[u32; 2]>),
     /// What is there at the fullest step, largest first
     pub(super) alive: Vec<Holder>,
     /// Bytes of all results by themselves
@@ -117,13 +119,16 @@ struct Facts {
     fallible: Vec<bool>,
     /// Bytes each step takes for itself while it runs
     scratch: Vec<usize>,
+    /// Steps that put values into donated memory where indices say: these are looked at beforehand
+    guarded: SmallVec<[u32; 2]>,
     open: bool,
 }
 
 impl Plan {
     /// Puts the steps into a good order and decides where results lie.
     pub(super) fn arrange(&mut self, options: Options<'_>) {
-        let facts = Facts::new(self);
+        let mut facts = Facts::new(self);
+        facts.guard(self, options);
         let graph = Graph::new(&self.steps, self.slots.len());
         let phases = facts.phases(self, &graph, options);
         let mut best: Option<(usize, Arrangement, Vec<u32>)> = None;
@@ -179,6 +184,7 @@ impl Facts {
             views: Vec::with_capacity(plan.steps.len()),
             fallible: Vec::with_capacity(plan.steps.len()),
             scratch: Vec::with_capacity(plan.steps.len()),
+            guarded: SmallVec::new(),
             open: false,
         };
         for (i, step) in plan.steps.iter().enumerate() {
@@ -305,6 +311,30 @@ impl Facts {
         true
     }
 
+    /// Finds the steps whose only failure can be found out beforehand.
+    fn guard(&mut self, plan: &Plan, options: Options<'_>) {
+        for &(input, output) in options.donated {
+            let Some(s) = self.storage(plan.outputs[output as usize]) else { continue };
+            let def = self.storages[s as usize].def;
+            let step = &plan.steps[def as usize];
+            let base = Some(&Operand::Array(Source::Input(input)));
+            let puts = matches!(&step.work, Work::Op(op) if matches!(op, Op::Scatter(_)));
+            if puts && step.args.first() == base && self.scratch[def as usize] == 0 {
+                self.fallible[def as usize] = false;
+                self.guarded.push(def);
+            }
+        }
+    }
+
+    /// The slots that hold the indices of a step.
+    fn indices<'p>(&self, plan: &'p Plan, step: u32) -> impl Iterator<Item = u32> + use<'p> {
+        let slot = |arg: &Operand| match arg {
+            Operand::Array(Source::Slot(slot)) => Some(*slot),
+            Operand::Array(Source::Input(_) | Source::Constant(_)) | Operand::Number(_) => None,
+        };
+        plan.steps[step as usize].args.iter().skip(2).filter_map(slot)
+    }
+
     /// When each step runs, coarsely: what may fail and what that needs (0), the rest (1), what
     /// writes donated memory and what follows from that (2).
     fn phases(&self, plan: &Plan, graph: &Graph, options: Options<'_>) -> Vec<u8> {
@@ -312,8 +342,13 @@ impl Facts {
         if options.donated.is_empty() {
             return phases;
         }
+        let makers = makers(plan);
+        for &step in &self.guarded {
+            self.indices(plan, step).for_each(|slot| phases[makers[slot as usize] as usize] = 0);
+        }
         for step in (0..plan.steps.len()).rev() {
-            let needed = graph.after(step).iter().any(|&next| phases[next as usize] == 0);
+            let needed = phases[step] == 0
+                || graph.after(step).iter().any(|&next| phases[next as usize] == 0);
             if self.fallible[step] || needed {
                 phases[step] = 0;
             }
@@ -333,6 +368,15 @@ impl Facts {
         }
         phases
     }
+}
+
+/// The step that fills each slot.
+fn makers(plan: &Plan) -> Vec<u32> {
+    let mut makers = vec![0; plan.slots.len()];
+    for (i, step) in plan.steps.iter().enumerate() {
+        step.results.iter().for_each(|&slot| makers[slot as usize] = i as u32);
+    }
+    makers
 }
 
 /// The arrays that a step reads, in order.
@@ -411,6 +455,7 @@ struct Arrangement {
     /// By storage
     region: Vec<u32>,
     gifts: SmallVec<[(u32, u32); 2]>,
+    guards: (u32, SmallVec<[u32; 2]>),
     /// Bytes of the arena that live at each step
     live: Vec<usize>,
 }
@@ -421,7 +466,9 @@ impl Arrangement {
         for (at, &step) in order.iter().enumerate() {
             position[step as usize] = at as u32;
         }
-        let gifts = gifts(plan, facts, &position, options);
+        let (gifts, guard_at) = gifts(plan, facts, &position, options);
+        let guarded = if gifts.is_empty() { &[][..] } else { facts.guarded.as_slice() };
+        let guards = guarded.iter().map(|&step| position[step as usize]).collect();
         let last = |s: usize| match facts.storages[s].escapes {
             true => END,
             false => {
@@ -433,6 +480,7 @@ impl Arrangement {
             regions: Vec::with_capacity(facts.storages.len()),
             region: vec![END; facts.storages.len()],
             gifts: gifts.values().copied().collect(),
+            guards: (guard_at, guards),
             live: vec![0; order.len()],
         };
         made.gifts.sort_unstable();
@@ -554,6 +602,7 @@ impl Arrangement {
             views: order.iter().map(|&step| facts.views[step as usize]).collect(),
             apart,
             gifts: self.gifts.clone(),
+            guards: self.guards.clone(),
             alive: Vec::new(),
             naive: facts.storages.iter().map(|s| s.bytes).sum(),
             peak: [0; 2],
@@ -615,16 +664,28 @@ impl Memory {
     }
 }
 
-/// The donated pairs that may share memory in an order of steps, by the output's storage.
+/// The donated pairs that may share memory in an order of steps, by the output's storage, and the
+/// first step that may write donated memory.
 fn gifts(
     plan: &Plan,
     facts: &Facts,
     position: &[u32],
     options: Options<'_>,
-) -> FxHashMap<u32, (u32, u32)> {
+) -> (FxHashMap<u32, (u32, u32)>, u32) {
     let mut found: FxHashMap<u32, (u32, u32)> = FxHashMap::default();
+    let written = |&(_, output): &(u32, u32)| {
+        let s = facts.storage(plan.outputs[output as usize])?;
+        Some(position[facts.storages[s as usize].def as usize])
+    };
+    let first = options.donated.iter().filter_map(written).min().unwrap_or(0);
+    // A step whose indices are not there by then is not guarded after all.
+    let makers = if facts.guarded.is_empty() { Vec::new() } else { makers(plan) };
+    let is_late = |&&step: &&u32| {
+        facts.indices(plan, step).any(|slot| position[makers[slot as usize] as usize] >= first)
+    };
+    let late = facts.guarded.iter().filter(is_late).map(|&step| step as usize);
     let fallible = (0..plan.steps.len()).filter(|&step| facts.fallible[step]);
-    let last_failure = fallible.map(|step| position[step]).max();
+    let last_failure = fallible.chain(late).map(|step| position[step]).max();
     for &(input, output) in options.donated {
         let Source::Slot(slot) = plan.outputs[output as usize] else { continue };
         let Some(s) = facts.owned(slot) else { continue };
@@ -645,7 +706,7 @@ fn gifts(
             found.entry(s).or_insert((input, output));
         }
     }
-    found
+    (found, first)
 }
 
 /// Whether a step reads an input only where it writes the result, element by element.
@@ -659,7 +720,9 @@ fn reads_in_place(plan: &Plan, facts: &Facts, step: u32, input: u32) -> bool {
                 && sources.iter().all(|source| !shows(source) || *source == direct)
         }
         Work::Op(Op::Map(_)) => sources.iter().all(|source| !shows(source) || *source == direct),
-        Work::Op(Op::Update(_)) => sources[0] == direct && !sources[1..].iter().any(shows),
+        Work::Op(Op::Update(_) | Op::Scatter(_)) => {
+            sources[0] == direct && !sources[1..].iter().any(shows)
+        }
         Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => false,
     }
 }

@@ -148,7 +148,14 @@ impl Run<'_> {
                 self.obtain(k)?;
             }
         }
+        let (guard_at, guards) = &self.plan.memory.guards;
         for (i, step) in self.plan.steps.iter().enumerate() {
+            if i == *guard_at as usize {
+                for &guarded in guards {
+                    let guarded = &self.plan.steps[guarded as usize];
+                    self.guard(guarded).map_err(|refusal| located(refusal, guarded.site))?;
+                }
+            }
             self.step(i, step).map_err(|refusal| located(refusal, step.site))?;
         }
         let mut results = SmallVec::new();
@@ -238,6 +245,17 @@ impl Run<'_> {
             self.slots[slot as usize] = Some(array);
         }
         Ok(())
+    }
+
+    /// Looks at the indices of a step that comes later.
+    fn guard(&self, step: &Step) -> Result<()> {
+        let operand = |arg: &Operand| match *arg {
+            Operand::Array(source) => Some(self.array(source)),
+            Operand::Number(_) => None,
+        };
+        let base = step.args.first().and_then(operand);
+        let indices: SmallVec<[&Array; 4]> = step.args.iter().skip(2).filter_map(operand).collect();
+        base.map_or(Ok(()), |base| cpu::check_indices(base, &indices))
     }
 
     /// The arrays that a step reads.

@@ -290,3 +290,45 @@ fn a_plan_with_open_sizes_is_resized() {
         assert!(!plan.is_open() && plan.peak_bytes() > 0);
     }
 }
+
+#[test]
+fn several_puts_into_donated_memory_are_looked_at_before_the_first() {
+    use crate::ops::attributes::ScatterMode;
+    let graph = Graph::new();
+    let caches = [(); 2].map(|()| input(&graph, DType::F32, &[6, 70]));
+    let (v, i) = (input(&graph, DType::F32, &[70]), input(&graph, DType::I64, &[]));
+    graph
+        .build(|| {
+            let first = caches[0].scatter(ScatterMode::Set, v, &[i]);
+            smallvec![first, caches[1].scatter(ScatterMode::Set, v * 2.0, &[i + i])]
+        })
+        .unwrap();
+    let donated = [(0, 0), (1, 1)];
+    let plan = Plan::of(&graph.list(), Options { donated: &donated }).unwrap();
+    assert_eq!(plan.memory().gifts(), donated, "{plan}");
+    let v = random(DType::F32, &[70], 3);
+    for (at, fits) in [(2, true), (-3, true), (3, false), (7, false)] {
+        let (a, b) = (given(DType::F32, 1), given(DType::F32, 2));
+        let (before, addresses) = ([bytes(&a), bytes(&b)], [a.ptr(), b.ptr()]);
+        let i = cpu::fill_i64(at).unwrap();
+        let want = crate::graph::testing::try_one_by_one(&graph, &[&a, &b, &v, &i], &[]);
+        let mut inputs =
+            [Input::Given(Some(a)), Input::Given(Some(b)), Input::Lent(&v), Input::Lent(&i)];
+        match plan.run_with(&mut inputs, &[]) {
+            Ok(got) => {
+                assert!(fits, "{at}");
+                assert_eq!([got[0].ptr(), got[1].ptr()], addresses);
+                for (got, want) in got.iter().zip(&want.unwrap()) {
+                    assert_eq!(bytes(got), bytes(want));
+                }
+            }
+            Err(refusal) => {
+                assert!(!fits, "{refusal}");
+                for (input, before) in inputs.iter().zip(&before) {
+                    let Input::Given(Some(array)) = input else { panic!("an array was kept") };
+                    assert_eq!(&bytes(array), before);
+                }
+            }
+        }
+    }
+}
