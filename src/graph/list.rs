@@ -68,6 +68,13 @@ pub enum FlowKind {
     Scan { carry: u32, xs: u32, length: crate::shape::Dim, reverse: bool },
 }
 
+impl Flow {
+    /// Whether a body does something for its effect.
+    pub fn has_effect(&self) -> bool {
+        self.bodies.iter().any(|body| body.nodes.iter().any(Node::has_effect))
+    }
+}
+
 impl FlowKind {
     /// The name in messages and prints.
     pub fn name(self) -> &'static str {
@@ -170,13 +177,19 @@ impl List {
 }
 
 impl Node {
+    /// The values among its operands.
+    pub fn reads(&self) -> impl Iterator<Item = Id> + '_ {
+        self.args.iter().filter_map(|arg| match *arg {
+            Arg::Node(id) => Some(id),
+            Arg::Scalar(_) => None,
+        })
+    }
+
     /// Whether it must run even if nobody reads it.
     pub fn has_effect(&self) -> bool {
         match &self.kind {
             Kind::Effect(_) => true,
-            Kind::Flow(flow) => {
-                flow.bodies.iter().any(|body| body.nodes.iter().any(Node::has_effect))
-            }
+            Kind::Flow(flow) => flow.has_effect(),
             Kind::Input | Kind::Constant(_) | Kind::Op(_) | Kind::Part(_) | Kind::Barrier => false,
         }
     }

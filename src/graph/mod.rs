@@ -131,6 +131,37 @@ impl Graph {
         results.into_iter().enumerate().map(part).collect()
     }
 
+    /// Gives a flow more results behind those it has: what names it keeps its meaning.
+    pub fn widen(&self, id: Id, flow: Flow) {
+        let kind = self.with_own_numbers(Kind::Flow(Arc::new(flow)));
+        self.list.borrow_mut().nodes[id.0 as usize].kind = kind;
+    }
+
+    /// Result `i` of a flow.
+    pub fn part(&self, flow: Id, i: usize) -> Id {
+        let (found, ty) = {
+            let nodes = self.nodes();
+            let is_it = |node: &Node| {
+                matches!(node.kind, Kind::Part(part) if part as usize == i)
+                    && node.args.first() == Some(&Arg::Node(flow))
+            };
+            let later = nodes[flow.0 as usize..].iter();
+            let found = later.enumerate().find(|(_, node)| is_it(node));
+            let ty = match &nodes[flow.0 as usize].kind {
+                Kind::Flow(flow) => flow.results[i].clone(),
+                _ => unit(),
+            };
+            (found.map(|(after, _)| Id(flow.0 + after as u32)), ty)
+        };
+        let args = || SmallVec::from_slice(&[Arg::Node(flow)]);
+        found.unwrap_or_else(|| self.push(Kind::Part(i as u32), args(), ty))
+    }
+
+    /// Notices that formulas looked at numeric inputs somewhere else.
+    pub fn looks_at_all(&self, inputs: &[u32]) {
+        self.looked.borrow_mut().extend_from_slice(inputs);
+    }
+
     /// Adds something that is done for its effect.
     pub fn effect(&self, effect: Effect, args: &[Arg]) -> Id {
         self.push(Kind::Effect(Arc::new(effect)), args.into(), unit())
@@ -145,6 +176,7 @@ impl Graph {
 
     /// Adds a node of a kind, which takes these operands and has this type.
     pub fn push(&self, kind: Kind, args: Args, ty: Type) -> Id {
+        let kind = self.with_own_numbers(kind);
         let mut list = self.list.borrow_mut();
         list.nodes.push(Node { kind, args, ty, site: self.site.get() });
         Id(list.nodes.len() as u32 - 1)

@@ -109,6 +109,40 @@ impl Graph {
     }
 }
 
+impl Graph {
+    /// What stands here for the numbers of a list that began with those of this graph.
+    pub fn numbers_of(&self, list: &List) -> Vec<Scalar> {
+        let mine = self.list().numbers.clone();
+        let same = list.numbers.len() <= mine.len() && list.numbers == mine[..list.numbers.len()];
+        let inputs = (0..).zip(&mine).filter(|(_, number)| matches!(number, Number::Input));
+        let inputs: Vec<Scalar> = inputs.map(|(i, _)| numbered(i)).collect();
+        match same {
+            true => Vec::new(),
+            false => self
+                .import_numbers(&list.numbers, &inputs, &Bindings::default())
+                .unwrap_or_default(),
+        }
+    }
+
+    /// A node whose bodies speak of numbers as this graph does.
+    pub(super) fn with_own_numbers(&self, kind: Kind) -> Kind {
+        let Kind::Flow(flow) = &kind else { return kind };
+        let names: Vec<Vec<Scalar>> =
+            flow.bodies.iter().map(|body| self.numbers_of(body)).collect();
+        if names.iter().all(Vec::is_empty) {
+            return kind;
+        }
+        let mut bodies = SmallVec::new();
+        for (body, names) in flow.bodies.iter().zip(names) {
+            let mut body = (**body).clone();
+            body.rename_numbers(&names);
+            body.numbers = self.list().numbers.clone();
+            bodies.push(Arc::new(body));
+        }
+        Kind::Flow(Arc::new(Flow { kind: flow.kind, bodies, results: flow.results.clone() }))
+    }
+}
+
 impl List {
     /// The values of its numbers, given those of the inputs among them, and the sizes of symbols.
     pub fn evaluate_numbers(&self, given: &[Scalar], sizes: &Bindings) -> Result<Vec<Scalar>> {

@@ -12,6 +12,7 @@ pub mod elementwise;
 pub mod emit;
 #[cfg(feature = "example-op")]
 pub mod example;
+pub mod jvp;
 pub mod number;
 pub mod op;
 pub mod probe;

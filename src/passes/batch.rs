@@ -1,45 +1,125 @@
 //! A graph over a batch of its inputs.
 
-use super::renamed;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
 use crate::error::{self, Result};
-use crate::graph::{Graph, Kind};
+use crate::graph::{Args, Graph, Kind, List, Node};
 use crate::ops::batch::Batching;
-use crate::ops::emit::{Emit, Id, catch};
+use crate::ops::emit::{Arg, Emit, Id, catch};
 use crate::ops::op::Type;
 use crate::shape::{Dim, Shape};
 
 /// The graph of `size` examples at once. Input `i` has an axis of examples in front where
 /// `mapped[i]`; every result has one.
 pub fn batch(graph: &Graph, mapped: &[bool], size: Dim) -> Result<Graph> {
-    let out = Graph::with_numbers_of(graph);
-    let mut mapped = mapped.iter().copied();
-    let results: Vec<Id> = {
-        let batching = Batching::new(&out, size);
-        let mut names: Vec<Id> = Vec::with_capacity(graph.len());
-        for node in graph.nodes().iter() {
-            out.at(node.site);
-            names.push(match &node.kind {
-                Kind::Input => {
-                    let is_mapped = mapped.next().unwrap_or(false);
-                    let ty = if is_mapped { stacked(&node.ty, size) } else { node.ty.clone() };
-                    batching.value(out.input(ty), is_mapped)
-                }
-                Kind::Constant(array) => batching.value(out.constant(array.clone()), false),
-                Kind::Flow(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => {
-                    return Err(error::internal(format!("{} in a batch", node.kind.name())));
-                }
-                Kind::Op(op) => catch(|| batching.emit(op.clone(), &renamed(&node.args, &names)))?,
-            });
-        }
-        let results = graph.outputs();
-        let all = results.iter().map(|id| catch(|| batching.mapped(names[id.0 as usize])));
-        all.collect::<Result<_>>()?
-    };
-    results.into_iter().for_each(|id| out.output(id));
-    Ok(out)
+    let list = graph.list();
+    let (list, _) = batch_list(&list, mapped, size, &vec![true; list.outputs.len()])?;
+    Ok(Graph::from_list(list))
 }
 
-fn stacked(ty: &Type, size: Dim) -> Type {
+/// The list of `size` examples at once, and which results have an axis of examples: those that depend
+/// on one, and those in `force`.
+pub(super) fn batch_list(
+    list: &List,
+    mapped: &[bool],
+    size: Dim,
+    force: &[bool],
+) -> Result<(List, Vec<bool>)> {
+    let out = Graph::from_list(List { numbers: list.numbers.clone(), ..List::default() });
+    let mut has = Vec::with_capacity(force.len());
+    {
+        let pass = Pass { out: &out, batching: Batching::new(&out, size), size };
+        let given: Vec<Id> = list
+            .inputs()
+            .zip(mapped)
+            .map(|(id, &mapped)| {
+                let ty = &list.node(id).ty;
+                let ty = if mapped { stacked(ty, size) } else { ty.clone() };
+                pass.batching.value(out.input(ty), mapped)
+            })
+            .collect();
+        let results = pass.run(list, &given)?;
+        for (id, &force) in results.into_iter().zip(force) {
+            let (below, mapped) = pass.batching.below(id);
+            has.push(mapped || force);
+            let below = if force { pass.spread(id)? } else { below };
+            out.output(below);
+        }
+    }
+    Ok((out.into_list(), has))
+}
+
+pub(super) fn stacked(ty: &Type, size: Dim) -> Type {
     let shape: Shape = std::iter::once(size).chain(ty.shape.dims().iter().copied()).collect();
     Type::new(ty.dtype, shape)
+}
+
+/// The pass that writes into one graph. Values of a list are values of the emission that batches.
+pub(super) struct Pass<'g> {
+    pub(super) out: &'g Graph,
+    pub(super) batching: Batching<'g>,
+    pub(super) size: Dim,
+}
+
+impl Pass<'_> {
+    /// What stands below for a value, with an axis of examples in any case.
+    pub(super) fn spread(&self, id: Id) -> Result<Id> {
+        catch(|| self.batching.mapped(id))
+    }
+
+    /// Appends a list: its results.
+    pub(super) fn run(&self, list: &List, inputs: &[Id]) -> Result<Vec<Id>> {
+        let mut inputs = inputs.iter();
+        let mut flows: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
+        let mut names: Vec<Id> = Vec::with_capacity(list.nodes.len());
+        for (i, node) in list.nodes.iter().enumerate() {
+            self.out.at(node.site);
+            names.push(match &node.kind {
+                Kind::Input => match inputs.next() {
+                    Some(&id) => id,
+                    None => return Err(error::internal("an input is missing")),
+                },
+                Kind::Flow(flow) => {
+                    let args: Vec<Id> = node.reads().map(|id| names[id.0 as usize]).collect();
+                    flows.insert(Id(i as u32), self.flow(flow, &args)?);
+                    // Whoever names a flow is a part.
+                    Id(0)
+                }
+                Kind::Part(part) => match node.reads().next() {
+                    Some(flow) => flows[&flow][*part as usize],
+                    None => return Err(error::internal("a part of nothing")),
+                },
+                Kind::Constant(_) | Kind::Op(_) | Kind::Effect(_) | Kind::Barrier => {
+                    self.node(node, &names)?
+                }
+            });
+        }
+        Ok(list.outputs.iter().map(|id| names[id.0 as usize]).collect())
+    }
+
+    /// Appends a node that has one result.
+    fn node(&self, node: &Node, names: &[Id]) -> Result<Id> {
+        let name = |arg: &Arg| match *arg {
+            Arg::Node(id) => Arg::Node(names[id.0 as usize]),
+            scalar => scalar,
+        };
+        let args: SmallVec<[Arg; 4]> = node.args.iter().map(name).collect();
+        if let Kind::Op(op) = &node.kind {
+            return catch(|| self.batching.emit(op.clone(), &args));
+        }
+        let below = |arg: &Arg| match *arg {
+            Arg::Node(id) => Arg::Node(self.batching.below(id).0),
+            scalar => scalar,
+        };
+        let below: Args = args.iter().map(below).collect();
+        // A barrier has the type of what it keeps; what has an effect sees all examples.
+        let first = match (&node.kind, args.first()) {
+            (Kind::Barrier, Some(Arg::Node(id))) => Some(self.batching.below(*id)),
+            _ => None,
+        };
+        let ty = first.map_or_else(|| node.ty.clone(), |(id, _)| self.out.ty(id));
+        let id = self.out.push(node.kind.clone(), below, ty);
+        Ok(self.batching.value(id, first.is_some_and(|(_, mapped)| mapped)))
+    }
 }

@@ -3,11 +3,13 @@
 //! The same sweep as the engine's over its tape, with the same rules and the same order of additions,
 //! so it gives the same bits.
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::flow_vjp;
 use crate::dtype::Scalar;
 use crate::error::{self, Result};
-use crate::graph::{Args, Graph, Kind};
+use crate::graph::{Flow, FlowKind, Graph, Kind, List, Node};
 use crate::ops::attributes::ScatterMode;
 use crate::ops::emit::{Arg, Emit, Expr, Id, catch};
 use crate::ops::op::{Op, Type};
@@ -16,7 +18,11 @@ use crate::ops::rule::Rule;
 /// Appends the gradients of `outputs` (with their cotangents; a number is repeated) by `inputs`;
 /// `None` where nothing depends on the input.
 pub fn gradients(graph: &Graph, outputs: &[(Id, Arg)], inputs: &[Id]) -> Result<Vec<Option<Id>>> {
-    let mut sweep = Sweep { graph, reaches: reaches(graph, inputs), sums: vec![None; graph.len()] };
+    let (reaches, parts) = {
+        let nodes = graph.nodes();
+        (reaches(&nodes, inputs), parts(&nodes))
+    };
+    let mut sweep = Sweep { graph, reaches, parts, sums: vec![None; graph.len()] };
     for &(id, seed) in outputs {
         let ty = graph.ty(id);
         catch(|| {
@@ -30,8 +36,9 @@ pub fn gradients(graph: &Graph, outputs: &[(Id, Arg)], inputs: &[Id]) -> Result<
     }
     let last = outputs.iter().map(|(id, _)| id.0 + 1).max().unwrap_or(0);
     for id in (0..last).rev().map(Id) {
-        if sweep.reaches[id.0 as usize] && sweep.sums[id.0 as usize].is_some() {
+        if sweep.reaches[id.0 as usize] {
             catch(|| sweep.step(id))
+                .and_then(|done| done)
                 .map_err(|error| error.note(format!("in the gradient of node %{}", id.0)))?;
         }
     }
@@ -46,37 +53,152 @@ fn node(arg: Arg) -> Result<Id> {
 }
 
 /// The nodes through which a gradient can reach one of the inputs.
-fn reaches(graph: &Graph, inputs: &[Id]) -> Vec<bool> {
-    let mut reaches = vec![false; graph.len()];
+fn reaches(nodes: &[Node], inputs: &[Id]) -> Vec<bool> {
+    let mut reaches = vec![false; nodes.len()];
+    let mut flows: FxHashMap<Id, Vec<bool>> = FxHashMap::default();
     inputs.iter().for_each(|id| reaches[id.0 as usize] = true);
-    for (i, node) in graph.nodes().iter().enumerate() {
-        let Kind::Op(op) = &node.kind else { continue };
-        let through = node.args.iter().enumerate().any(|(k, arg)| match arg {
-            Arg::Node(id) => reaches[id.0 as usize] && op.differentiable(k),
-            Arg::Scalar(_) => false,
-        });
+    for (i, node) in nodes.iter().enumerate() {
+        let through = match &node.kind {
+            Kind::Op(op) => node.args.iter().enumerate().any(|(k, arg)| match arg {
+                Arg::Node(id) => reaches[id.0 as usize] && op.differentiable(k),
+                Arg::Scalar(_) => false,
+            }),
+            Kind::Barrier => node.reads().next().is_some_and(|id| reaches[id.0 as usize]),
+            Kind::Flow(flow) => {
+                let args: Vec<bool> = node.reads().map(|id| reaches[id.0 as usize]).collect();
+                let results = flow_reaches(flow, &args);
+                // The value of a flow says nothing, so its type does not matter either.
+                reaches[i] = results.contains(&true);
+                flows.insert(Id(i as u32), results);
+                false
+            }
+            Kind::Part(k) => node.reads().next().is_some_and(|id| flows[&id][*k as usize]),
+            Kind::Input | Kind::Constant(_) | Kind::Effect(_) => false,
+        };
         reaches[i] |= through && node.ty.dtype.is_float();
     }
     reaches
 }
 
+/// Which results of a list a gradient can leave for one of the inputs.
+pub(super) fn list_reaches(list: &List, inputs: &[bool]) -> Vec<bool> {
+    let marked = |(id, &on): (Id, &bool)| (on && list.node(id).ty.dtype.is_float()).then_some(id);
+    let from: Vec<Id> = list.inputs().zip(inputs).filter_map(marked).collect();
+    let reaches = reaches(&list.nodes, &from);
+    list.outputs.iter().map(|id| reaches[id.0 as usize]).collect()
+}
+
+/// The same for control flow: which results, from which operands.
+fn flow_reaches(flow: &Flow, args: &[bool]) -> Vec<bool> {
+    match flow.kind {
+        FlowKind::Branch => {
+            let mut any = vec![false; flow.results.len()];
+            for body in &flow.bodies {
+                let found = list_reaches(body, &args[1..]);
+                any.iter_mut().zip(found).for_each(|(any, found)| *any |= found);
+            }
+            any
+        }
+        FlowKind::Scan { carry, .. } => carried(&flow.bodies[0], args, carry as usize),
+        FlowKind::While { carry, history } => {
+            let mut results = carried(&flow.bodies[1], args, carry as usize);
+            if history {
+                results.extend_from_within(..);
+                results.push(false);
+            }
+            results
+        }
+    }
+}
+
+/// The same for a body whose first results are its first operands of the next round.
+pub(super) fn carried(body: &List, args: &[bool], carry: usize) -> Vec<bool> {
+    let mut args = args.to_vec();
+    loop {
+        let found = list_reaches(body, &args);
+        let mut grown = false;
+        for i in 0..carry {
+            grown |= found[i] && !args[i];
+            args[i] |= found[i];
+        }
+        if !grown {
+            return args[..carry].iter().chain(&found[carry..]).copied().collect();
+        }
+    }
+}
+
+/// The parts of each flow.
+fn parts(nodes: &[Node]) -> FxHashMap<Id, Vec<(usize, Id)>> {
+    let mut parts: FxHashMap<Id, Vec<(usize, Id)>> = FxHashMap::default();
+    for (i, node) in nodes.iter().enumerate() {
+        if let (Kind::Part(k), Some(flow)) = (&node.kind, node.reads().next()) {
+            parts.entry(flow).or_default().push((*k as usize, Id(i as u32)));
+        }
+    }
+    parts
+}
+
 struct Sweep<'g> {
     graph: &'g Graph,
     reaches: Vec<bool>,
+    /// The results of each flow that nodes name
+    parts: FxHashMap<Id, Vec<(usize, Id)>>,
     /// The cotangent of each node so far
     sums: Vec<Option<Arg>>,
 }
 
 impl<'g> Sweep<'g> {
     /// Runs the rules of one node.
-    fn step(&mut self, id: Id) {
-        let (op, args): (Op, Args) = {
-            let nodes = self.graph.nodes();
-            let node = &nodes[id.0 as usize];
-            self.graph.at(node.site);
-            let Kind::Op(op) = &node.kind else { return };
-            (op.clone(), node.args.clone())
-        };
+    fn step(&mut self, id: Id) -> Result<()> {
+        let node = self.graph.nodes()[id.0 as usize].clone();
+        match &node.kind {
+            Kind::Op(op) => {
+                self.graph.at(node.site);
+                self.op(id, op, &node.args);
+            }
+            Kind::Barrier => {
+                if let (Some(x), Some(g)) = (node.reads().next(), self.sums[id.0 as usize]) {
+                    self.add(x, Expr::new(self.graph, g));
+                }
+            }
+            Kind::Flow(flow) => {
+                self.graph.at(node.site);
+                self.flow(id, flow, &node.args)?;
+            }
+            // The cotangent of a part waits for its flow.
+            Kind::Part(_) | Kind::Input | Kind::Constant(_) | Kind::Effect(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Hands the cotangents of a flow's results to its operands.
+    fn flow(&mut self, id: Id, flow: &Flow, args: &[Arg]) -> Result<()> {
+        let mut given: Vec<Option<Arg>> = vec![None; flow.results.len()];
+        for &(i, part) in self.parts.get(&id).map_or(&[][..], Vec::as_slice) {
+            let Some(g) = self.sums[part.0 as usize] else { continue };
+            given[i] = Some(match given[i] {
+                Some(sum) => (Expr::new(self.graph, sum) + Expr::new(self.graph, g)).arg(),
+                None => g,
+            });
+        }
+        if given.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let wanted: Vec<bool> = args
+            .iter()
+            .map(|arg| matches!(arg, Arg::Node(id) if self.reaches[id.0 as usize]))
+            .collect();
+        let found = flow_vjp(self.graph, id, &given, &wanted)?;
+        for (arg, g) in args.iter().zip(found) {
+            if let (Arg::Node(operand), Some(g)) = (*arg, g) {
+                self.add(operand, Expr::new(self.graph, Arg::Node(g)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the rules of one op.
+    fn op(&mut self, id: Id, op: &Op, args: &[Arg]) {
         let Some(g) = self.sums[id.0 as usize] else { return };
         let exprs: SmallVec<[Expr<'g>; 4]> =
             args.iter().map(|&arg| Expr::new(self.graph, arg)).collect();
@@ -87,7 +209,7 @@ impl<'g> Sweep<'g> {
             if !self.reaches[operand.0 as usize] || !op.differentiable(i) {
                 continue;
             }
-            if i == 0 && self.add_part(operand, &op, &rule) {
+            if i == 0 && self.add_part(operand, op, &rule) {
                 continue;
             }
             if let Some(cotangent) = op.vjp(&rule, i) {

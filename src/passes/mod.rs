@@ -10,10 +10,17 @@ mod dead;
 #[cfg(test)]
 mod dead_tests;
 pub mod expand;
+mod flow_batch;
+mod flow_jvp;
+#[cfg(test)]
+mod flow_tests;
+mod flow_vjp;
 mod fold;
 #[cfg(test)]
 mod fold_tests;
 pub mod grad;
+mod joint;
+pub mod jvp;
 mod pipeline;
 #[cfg(test)]
 mod pipeline_tests;
@@ -31,15 +38,19 @@ mod tests;
 
 pub use batch::batch;
 pub use expand::expand;
+pub use flow_vjp::{Feed, FlowGradient, flow_gradient, flow_vjp};
 pub use grad::gradients;
+pub use jvp::{Tangents, jvp};
 pub use pipeline::{Options, PASSES, Pass, Report, names, pipeline};
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use crate::dtype::Scalar;
 use crate::error::Result;
-use crate::graph::{Flow, Graph};
+use crate::graph::{Flow, Graph, Kind, List, number_of};
 use crate::ops::emit::{Arg, Id};
 
 /// The operands of a node, named in another graph.
@@ -66,4 +77,62 @@ fn map_bodies(flow: &Flow, pass: impl Fn(&Graph) -> Result<Graph>) -> Result<Flo
         bodies.push(Arc::new(pass(&Graph::from_list((**body).clone()))?.into_list()));
     }
     Ok(Flow { kind: flow.kind, bodies, results: flow.results.clone() })
+}
+
+/// Which nodes of a list these values depend on, themselves included, where `known` ends the search.
+fn needed(list: &List, wanted: &[Id], known: impl Fn(Id) -> bool) -> Vec<bool> {
+    let mut needed = vec![false; list.nodes.len()];
+    wanted.iter().for_each(|id| needed[id.0 as usize] = true);
+    for i in (0..list.nodes.len()).rev() {
+        if needed[i] && !known(Id(i as u32)) {
+            list.nodes[i].reads().for_each(|id| needed[id.0 as usize] = true);
+        }
+    }
+    needed
+}
+
+/// Appends what these values of a list depend on, where `names` says what stands for some of its
+/// nodes already, the inputs at least. Effects are left behind. Gives what stands for the values.
+fn graft(to: &Graph, list: &List, mut names: FxHashMap<Id, Id>, wanted: &[Id]) -> Vec<Id> {
+    let needed = needed(list, wanted, |id| names.contains_key(&id));
+    let numbers = to.numbers_of(list);
+    for (i, node) in list.nodes.iter().enumerate().filter(|(i, _)| needed[*i]) {
+        let id = Id(i as u32);
+        if names.contains_key(&id) {
+            continue;
+        }
+        let name = |arg: &Arg| match *arg {
+            Arg::Node(id) => Arg::Node(names[&id]),
+            Arg::Scalar(value) => Arg::Scalar(to_number(value, &numbers)),
+        };
+        let args = node.args.iter().map(name).collect();
+        to.at(node.site);
+        names.insert(id, to.push(without_effects(&node.kind), args, node.ty.clone()));
+    }
+    wanted.iter().map(|id| names[id]).collect()
+}
+
+/// A scalar, or the number that stands for it.
+fn to_number(value: Scalar, numbers: &[Scalar]) -> Scalar {
+    number_of(value).and_then(|i| numbers.get(i as usize).copied()).unwrap_or(value)
+}
+
+/// The same node without the effects of control flow.
+fn without_effects(kind: &Kind) -> Kind {
+    match kind {
+        Kind::Flow(flow) if flow.has_effect() => {
+            let strip = |body: &Arc<List>| Arc::new(stripped(body));
+            let bodies = flow.bodies.iter().map(strip).collect();
+            Kind::Flow(Arc::new(Flow { kind: flow.kind, bodies, results: flow.results.clone() }))
+        }
+        kind => kind.clone(),
+    }
+}
+
+fn stripped(list: &List) -> List {
+    let out = Graph::from_list(List { numbers: list.numbers.clone(), ..List::default() });
+    let inputs: FxHashMap<Id, Id> =
+        list.inputs().map(|id| (id, out.input(list.node(id).ty.clone()))).collect();
+    graft(&out, list, inputs, &list.outputs).into_iter().for_each(|id| out.output(id));
+    out.into_list()
 }

@@ -1,0 +1,511 @@
+//! The reverse sweep through control flow: a flow's gradient is a flow over its bodies' gradients.
+//!
+//! A body's gradient reads values of the body (residuals). Branches and scans hand them out as
+//! further results, one for each round of a scan; what is cheap to make again or the same in every
+//! round is made again instead. A `while_loop` hands out the carries of all rounds, whose number
+//! only the run tells, and its gradient computes each round again, without effects.
+
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::grad::carried;
+use super::graft;
+use super::joint::{Backward, Joint, node, read_inputs, stacked, zeros};
+use crate::dtype::DType;
+use crate::error::{self, Result};
+use crate::graph::{Flow, FlowKind, Graph, Kind, List};
+use crate::ops::emit::{Arg, Emit, Expr, Id};
+use crate::ops::number::Number;
+use crate::ops::op::Type;
+use crate::shape::{Dim, Shape};
+
+/// Appends the gradient of a flow: from the cotangents of its results those of the operands that are
+/// wanted, `None` where nothing depends on one. The flow is given further results on the way, behind
+/// those it has.
+pub fn flow_vjp(
+    graph: &Graph,
+    id: Id,
+    cotangents: &[Option<Arg>],
+    wanted: &[bool],
+) -> Result<Vec<Option<Id>>> {
+    let node = graph.nodes()[id.0 as usize].clone();
+    let Kind::Flow(flow) = &node.kind else {
+        return Err(error::internal("the gradient of a flow, of something else"));
+    };
+    let given: Vec<bool> = cotangents.iter().map(Option::is_some).collect();
+    let Some(gradient) = flow_gradient(flow, &given, wanted, id.0)? else {
+        return Ok(vec![None; node.args.len()]);
+    };
+    graph.at(node.site);
+    graph.looks_at_all(&gradient.looked);
+    graph.widen(id, gradient.widened);
+    let mut args = Vec::new();
+    for feed in gradient.feeds {
+        args.push(match feed {
+            Feed::Operand(i) => node.args[i],
+            Feed::Result(i) => Arg::Node(graph.part(id, i)),
+            Feed::Cotangent(i) => {
+                cotangents[i].ok_or_else(|| error::internal("a cotangent is missing"))?
+            }
+            Feed::Zeros(ty) => Arg::Node(zeros(graph, &ty)?),
+        });
+    }
+    let ids = graph.flow(gradient.flow, &args);
+    Ok(gradient.places.into_iter().map(|place| place.map(|i| ids[i])).collect())
+}
+
+/// The gradient of a flow, to be written beside it.
+pub struct FlowGradient {
+    /// The flow itself with the results that its gradient reads, behind those it has
+    pub widened: Flow,
+    /// Its gradient
+    pub flow: Flow,
+    /// The operands of the gradient
+    pub feeds: Vec<Feed>,
+    /// For each operand of the flow the result of the gradient that is its cotangent
+    pub places: Vec<Option<usize>>,
+    /// The numeric inputs that rules looked at
+    pub looked: Vec<u32>,
+}
+
+/// What an operand of a flow's gradient is.
+#[derive(Clone, Debug)]
+pub enum Feed {
+    /// An operand of the flow
+    Operand(usize),
+    /// A result of the flow
+    Result(usize),
+    /// The cotangent of a result
+    Cotangent(usize),
+    /// Zeros
+    Zeros(Type),
+}
+
+/// The gradient of a flow by the operands in `wanted`, where the results in `given` have a cotangent;
+/// `None` where none of the operands has one. `label` tells the count of rounds of this loop from that
+/// of others.
+pub fn flow_gradient(
+    flow: &Flow,
+    given: &[bool],
+    wanted: &[bool],
+    label: u32,
+) -> Result<Option<FlowGradient>> {
+    let cx = Sweep { flow, given, wanted, label };
+    match flow.kind {
+        FlowKind::Branch => cx.branch(),
+        FlowKind::Scan { .. } => cx.scan(),
+        FlowKind::While { .. } => cx.repeat(),
+    }
+}
+
+/// A flow whose gradient is taken.
+struct Sweep<'a> {
+    flow: &'a Flow,
+    given: &'a [bool],
+    wanted: &'a [bool],
+    label: u32,
+}
+
+impl Sweep<'_> {
+    fn numbers(&self) -> Vec<Number> {
+        self.flow.bodies[0].numbers.clone()
+    }
+
+    /// The flow with new bodies and more results.
+    fn widened(
+        &self,
+        kind: FlowKind,
+        bodies: SmallVec<[Arc<List>; 2]>,
+        more: impl IntoIterator<Item = Type>,
+    ) -> Flow {
+        let results = self.flow.results.iter().cloned().chain(more).collect();
+        Flow { kind, bodies, results }
+    }
+
+    /// The cotangents that are given, among those of some results.
+    fn cotangents(&self, range: std::ops::Range<usize>) -> impl Iterator<Item = usize> {
+        range.filter(|&i| self.given[i])
+    }
+
+    /// A branch on the same index over the gradients of the bodies. A residual of one body is a
+    /// result of all, which others fill with zeros; bodies share such results where types allow.
+    fn branch(&self) -> Result<Option<FlowGradient>> {
+        let takes = self.wanted.len() - 1;
+        let mut joints = Vec::new();
+        let mut slots = Slots::new(self.flow.results.len());
+        let mut used = vec![false; takes];
+        for body in &self.flow.bodies {
+            let joint = Joint::new(body, &self.wanted[1..], self.given)?;
+            let again = joint.made_again(&vec![false; takes]);
+            let (here, residuals) = joint.residuals(&vec![true; takes], &again);
+            used.iter_mut().zip(here).for_each(|(used, here)| *used |= here);
+            let places = slots.take(body, &joint.graph, &residuals);
+            joints.push((joint, residuals, places));
+        }
+        if joints.iter().all(|(joint, ..)| joint.wanted().is_empty()) {
+            return Ok(None);
+        }
+        let mut bodies = SmallVec::new();
+        for (body, (joint, residuals, places)) in self.flow.bodies.iter().zip(&joints) {
+            let forward = joint.forward(body, residuals);
+            bodies.push(Arc::new(slots.fill(forward, places)?));
+        }
+        let widened = self.widened(FlowKind::Branch, bodies, slots.types.iter().cloned());
+        let gives: Vec<usize> = (0..takes)
+            .filter(|&i| joints.iter().any(|(joint, ..)| joint.grads[i].is_some()))
+            .collect();
+        let mut kept: Vec<usize> =
+            joints.iter().flat_map(|(_, _, places)| places.iter().copied()).collect();
+        kept.sort_unstable();
+        kept.dedup();
+        let mut feeds = vec![Feed::Operand(0)];
+        feeds.extend((0..takes).filter(|&i| used[i]).map(|i| Feed::Operand(i + 1)));
+        feeds.extend(kept.iter().map(|&place| Feed::Result(place)));
+        feeds.extend(self.cotangents(0..self.given.len()).map(Feed::Cotangent));
+        let mut looked = Vec::new();
+        let mut bodies = SmallVec::new();
+        for (joint, residuals, places) in &joints {
+            let mut body = Backward::new(self.numbers());
+            for i in (0..takes).filter(|&i| used[i]) {
+                body.stand_in(&joint.graph, joint.inputs[i]);
+            }
+            for place in &kept {
+                match places.iter().position(|at| at == place) {
+                    Some(i) => body.stand_in(&joint.graph, residuals[i]),
+                    None => body.graph.input(slots.ty(self.flow, *place)),
+                };
+            }
+            for &seed in joint.seeds.iter().flatten() {
+                body.stand_in(&joint.graph, seed);
+            }
+            let grads = body.grads(joint);
+            for &i in &gives {
+                let ty = joint.graph.ty(joint.inputs[i]);
+                body.graph.output(grads[i].map_or_else(|| zeros(&body.graph, &ty), Ok)?);
+            }
+            bodies.push(Arc::new(body.graph.into_list()));
+            looked.extend_from_slice(&joint.graph.looked());
+        }
+        let ty = |&i: &usize| joints[0].0.graph.ty(joints[0].0.inputs[i]);
+        let results = gives.iter().map(ty).collect();
+        let mut places = vec![None; takes + 1];
+        gives.iter().enumerate().for_each(|(k, &i)| places[i + 1] = Some(k));
+        let flow = Flow { kind: FlowKind::Branch, bodies, results };
+        Ok(Some(FlowGradient { widened, flow, feeds, places, looked }))
+    }
+
+    /// A scan in the other direction, which carries the cotangents of the carries and the sums of
+    /// those of the captures.
+    fn scan(&self) -> Result<Option<FlowGradient>> {
+        let FlowKind::Scan { carry, xs, length, reverse } = self.flow.kind else {
+            return Err(error::internal("a scan's gradient"));
+        };
+        let (carry, captures, takes) = (carry as usize, (carry + xs) as usize, self.wanted.len());
+        let body = &self.flow.bodies[0];
+        let live = self.given[..carry].to_vec();
+        let (joint, live) = self.loop_joint(body, carry, live, &self.given[carry..])?;
+        if joint.wanted().is_empty() {
+            return Ok(None);
+        }
+        let fixed: Vec<bool> = (0..takes).map(|i| i >= captures).collect();
+        let at_hand: Vec<bool> = (0..takes).map(|i| i >= carry).collect();
+        let (used, residuals) = joint.residuals(&at_hand, &joint.made_again(&fixed));
+        // The forward scan also stacks the residuals, unless it does so already.
+        let (mut more, mut places) = (Vec::new(), Vec::new());
+        for &id in &residuals {
+            let there = body.outputs[carry..].iter().position(|&known| known == id);
+            places.push(there.map_or(body.outputs.len() + more.len(), |i| carry + i));
+            if there.is_none() {
+                more.push(id);
+            }
+        }
+        let types = more.iter().map(|&id| stacked(&joint.graph.ty(id), length));
+        let forward = smallvec![Arc::new(joint.forward(body, &more))];
+        let widened = self.widened(self.flow.kind, forward, types);
+
+        let mut back = Reverse::new(self, &joint, carry..captures);
+        back.carries(&live);
+        for (&id, &place) in residuals.iter().zip(&places) {
+            back.row(id, Feed::Result(place));
+        }
+        for i in (carry..captures).filter(|&i| used[i]) {
+            back.row(joint.inputs[i], Feed::Operand(i));
+        }
+        for i in self.cotangents(carry..self.given.len()) {
+            if let Some(seed) = joint.seeds[i] {
+                back.row(seed, Feed::Cotangent(i));
+            }
+        }
+        back.captures((captures..takes).filter(|&i| used[i]));
+        let grads = back.body.grads(&joint);
+        back.finish(widened, &grads, None, (length, !reverse)).map(Some)
+    }
+
+    /// A scan over the carries as they entered each round, from the last to the first. A round whose
+    /// condition does not hold changes nothing: in a batch, whose rounds last until all examples are
+    /// done, there are such.
+    fn repeat(&self) -> Result<Option<FlowGradient>> {
+        let FlowKind::While { carry, history } = self.flow.kind else {
+            return Err(error::internal("a while_loop's gradient"));
+        };
+        let (n, takes) = (carry as usize, self.wanted.len());
+        let (condition, body) = (&self.flow.bodies[0], &self.flow.bodies[1]);
+        let past = |i: usize| history && self.given[n + i];
+        let live = (0..n).map(|i| self.given[i] || past(i)).collect();
+        let (joint, live) = self.loop_joint(body, n, live, &[])?;
+        if joint.wanted().is_empty() {
+            return Ok(None);
+        }
+        let (widened, length) = self.remembering(n, history);
+        let mut used = read_inputs(&joint.graph.list(), &joint.wanted());
+        let tested = read_inputs(condition, &condition.outputs);
+        used.iter_mut().zip(tested).for_each(|(used, tested)| *used |= tested);
+
+        let mut back = Reverse::new(self, &joint, 0..0);
+        back.carries(&live);
+        for i in (0..n).filter(|&i| used[i]) {
+            back.row(joint.inputs[i], Feed::Result(n + i));
+        }
+        let mut pasts = vec![None; n];
+        for i in (0..n).filter(|&i| live[i] && past(i)) {
+            pasts[i] = Some(back.body.graph.input(joint.graph.ty(joint.inputs[i])));
+            back.feeds.push(Feed::Cotangent(n + i));
+            back.rows += 1;
+        }
+        back.captures((n..takes).filter(|&i| used[i]));
+        let grads = back.body.grads(&joint);
+        let inputs = condition
+            .inputs()
+            .enumerate()
+            .filter_map(|(i, id)| Some((id, *back.body.names.get(&joint.inputs[i])?)));
+        let on = graft(&back.body.graph, condition, inputs.collect(), &condition.outputs).pop();
+        back.finish(widened, &grads, Some(Rounds { on, pasts }), (length, true)).map(Some)
+    }
+
+    /// The `while_loop` that also gives the carries of all rounds and their count, and how many those
+    /// are: a symbol that nobody binds, since only the run tells.
+    fn remembering(&self, carry: usize, history: bool) -> (Flow, Dim) {
+        if history {
+            let kept = self.widened(self.flow.kind, self.flow.bodies.clone(), []);
+            return (kept, self.flow.results[carry].shape[0]);
+        }
+        let length = Dim::named(&format!("rounds{}", self.label));
+        let pasts = self.flow.results[..carry].iter().map(|ty| stacked(ty, length));
+        let count = Type::new(DType::I64, Shape::scalar());
+        let kind = FlowKind::While { carry: carry as u32, history: true };
+        (self.widened(kind, self.flow.bodies.clone(), pasts.chain([count])), length)
+    }
+
+    /// A body repeated on its first results with its gradient, and which of these carry cotangents
+    /// around: those in `live` and those that get one on the way.
+    fn loop_joint(
+        &self,
+        body: &List,
+        carry: usize,
+        mut live: Vec<bool>,
+        rows: &[bool],
+    ) -> Result<(Joint, Vec<bool>)> {
+        let mut wanted = self.wanted.to_vec();
+        wanted[..carry].copy_from_slice(&carried(body, self.wanted, carry)[..carry]);
+        live.iter_mut().zip(&wanted).for_each(|(live, &wanted)| *live &= wanted);
+        loop {
+            let seeds: Vec<bool> = live.iter().chain(rows).copied().collect();
+            let joint = Joint::new(body, &wanted, &seeds)?;
+            let before = live.clone();
+            (0..carry).for_each(|i| live[i] |= joint.grads[i].is_some());
+            if live == before {
+                return Ok((joint, live));
+            }
+        }
+    }
+}
+
+/// The further results of a branch that hold residuals.
+struct Slots {
+    /// How many results it has already
+    first: usize,
+    types: Vec<Type>,
+}
+
+impl Slots {
+    fn new(first: usize) -> Slots {
+        Slots { first, types: Vec::new() }
+    }
+
+    /// Finds a result of the branch for each residual of a body.
+    fn take(&mut self, body: &List, joint: &Graph, residuals: &[Id]) -> Vec<usize> {
+        let mut free: Vec<bool> = vec![true; self.types.len()];
+        let mut places = Vec::new();
+        for &id in residuals {
+            if let Some(there) = body.outputs.iter().position(|&known| known == id) {
+                places.push(there);
+                continue;
+            }
+            let ty = joint.ty(id);
+            let slot = (0..free.len()).find(|&i| free[i] && self.types[i] == ty);
+            let slot = slot.unwrap_or_else(|| {
+                self.types.push(ty);
+                free.push(true);
+                free.len() - 1
+            });
+            free[slot] = false;
+            places.push(self.first + slot);
+        }
+        places
+    }
+
+    /// The type of a result.
+    fn ty(&self, flow: &Flow, place: usize) -> Type {
+        match place.checked_sub(self.first) {
+            Some(slot) => self.types[slot].clone(),
+            None => flow.results[place].clone(),
+        }
+    }
+
+    /// A body whose results, behind its own, are residuals for these places: put in their places,
+    /// with zeros in those that it does not use.
+    fn fill(&self, forward: List, places: &[usize]) -> Result<List> {
+        let graph = Graph::from_list(forward);
+        let residuals = graph.outputs()[self.first..].to_vec();
+        let mut outputs = graph.outputs()[..self.first].to_vec();
+        for (slot, ty) in self.types.iter().enumerate() {
+            let own = places.iter().position(|&place| place == self.first + slot);
+            outputs.push(own.map_or_else(|| zeros(&graph, ty), |i| Ok(residuals[i]))?);
+        }
+        Ok(List { outputs, ..graph.into_list() })
+    }
+}
+
+/// What a `while_loop` asks of its gradient.
+struct Rounds {
+    /// Whether the round took place
+    on: Option<Id>,
+    /// The cotangents of the carries as they entered the round
+    pasts: Vec<Option<Id>>,
+}
+
+/// The gradient of a loop as it is built: a scan over what the rounds left.
+struct Reverse<'s> {
+    sweep: &'s Sweep<'s>,
+    joint: &'s Joint,
+    body: Backward,
+    feeds: Vec<Feed>,
+    /// The operands of which each round gives a cotangent
+    each: std::ops::Range<usize>,
+    /// The carries that have cotangents
+    live: Vec<usize>,
+    /// The captures whose cotangents are summed, and their sums so far
+    sums: Vec<(usize, Id)>,
+    /// How many operands are taken by rounds
+    rows: u32,
+}
+
+impl<'s> Reverse<'s> {
+    fn new(sweep: &'s Sweep<'s>, joint: &'s Joint, each: std::ops::Range<usize>) -> Reverse<'s> {
+        let body = Backward::new(sweep.numbers());
+        let (feeds, live, sums) = (Vec::new(), Vec::new(), Vec::new());
+        Reverse { sweep, joint, body, feeds, each, live, sums, rows: 0 }
+    }
+
+    /// The type of an operand of the body.
+    fn ty(&self, i: usize) -> Type {
+        self.joint.graph.ty(self.joint.inputs[i])
+    }
+
+    /// Takes in what is carried: cotangents of carries, sums of those of captures.
+    fn carries(&mut self, live: &[bool]) {
+        for (i, seed) in self.joint.seeds.iter().enumerate().take(live.len()) {
+            let (true, Some(seed)) = (live[i], *seed) else { continue };
+            self.body.stand_in(&self.joint.graph, seed);
+            self.feeds.push(match self.sweep.given[i] {
+                true => Feed::Cotangent(i),
+                false => Feed::Zeros(self.ty(i)),
+            });
+            self.live.push(i);
+        }
+        for i in live.len()..self.joint.inputs.len() {
+            if self.each.contains(&i) || self.joint.grads[i].is_none() {
+                continue;
+            }
+            self.feeds.push(Feed::Zeros(self.ty(i)));
+            self.sums.push((i, self.body.graph.input(self.ty(i))));
+        }
+    }
+
+    /// Takes in what each round left of a value.
+    fn row(&mut self, id: Id, all: Feed) {
+        self.body.stand_in(&self.joint.graph, id);
+        self.feeds.push(all);
+        self.rows += 1;
+    }
+
+    /// Takes in captures.
+    fn captures(&mut self, used: impl Iterator<Item = usize>) {
+        for i in used {
+            self.body.stand_in(&self.joint.graph, self.joint.inputs[i]);
+            self.feeds.push(Feed::Operand(i));
+        }
+    }
+
+    /// The scan, with the cotangents of the flow's operands among its results.
+    fn finish(
+        self,
+        widened: Flow,
+        grads: &[Option<Id>],
+        rounds: Option<Rounds>,
+        (length, reverse): (Dim, bool),
+    ) -> Result<FlowGradient> {
+        for &i in &self.live {
+            let g = self.carried(i, grads[i], rounds.as_ref())?;
+            self.body.graph.output(g);
+        }
+        for &(i, sum) in &self.sums {
+            let g = self.summed(sum, grads[i], rounds.as_ref())?;
+            self.body.graph.output(g);
+        }
+        let each: Vec<usize> = self.each.clone().filter(|&i| grads[i].is_some()).collect();
+        each.iter().filter_map(|&i| grads[i]).for_each(|id| self.body.graph.output(id));
+        let carried: Vec<usize> =
+            self.live.iter().copied().chain(self.sums.iter().map(|&(i, _)| i)).collect();
+        let results = carried.iter().map(|&i| self.ty(i));
+        let results = results.chain(each.iter().map(|&i| stacked(&self.ty(i), length))).collect();
+        let kind = FlowKind::Scan { carry: carried.len() as u32, xs: self.rows, length, reverse };
+        let mut places = vec![None; self.sweep.wanted.len()];
+        for (k, i) in carried.into_iter().chain(each).enumerate() {
+            places[i] = self.sweep.wanted[i].then_some(k);
+        }
+        let looked = self.joint.graph.looked().to_vec();
+        let bodies = smallvec![Arc::new(self.body.graph.into_list())];
+        let flow = Flow { kind, bodies, results };
+        Ok(FlowGradient { widened, flow, feeds: self.feeds, places, looked })
+    }
+
+    /// The cotangent of a carry as it entered the round.
+    fn carried(&self, i: usize, g: Option<Id>, rounds: Option<&Rounds>) -> Result<Id> {
+        let graph = &self.body.graph;
+        let expr = |id| Expr::new(graph, Arg::Node(id));
+        let after = self.joint.seeds[i].and_then(|seed| self.body.names.get(&seed)).copied();
+        let mut g = g.map_or_else(|| zeros(graph, &self.ty(i)), Ok)?;
+        if let (Some(on), Some(after)) = (rounds.and_then(|rounds| rounds.on), after) {
+            g = node(|| expr(on).select(expr(g), expr(after)).arg())?;
+        }
+        match rounds.and_then(|rounds| rounds.pasts[i]) {
+            Some(past) => node(|| (expr(g) + expr(past)).arg()),
+            None => Ok(g),
+        }
+    }
+
+    /// The sum of a capture's cotangents so far.
+    fn summed(&self, sum: Id, g: Option<Id>, rounds: Option<&Rounds>) -> Result<Id> {
+        let expr = |id| Expr::new(&self.body.graph, Arg::Node(id));
+        let Some(g) = g else { return Ok(sum) };
+        node(|| {
+            let g = match rounds.and_then(|rounds| rounds.on) {
+                Some(on) => expr(on).select(expr(g), expr(g).scalar(0.0)),
+                None => expr(g),
+            };
+            (expr(sum) + g).arg()
+        })
+    }
+}

@@ -1,0 +1,209 @@
+//! A list with its gradient behind it, and the two lists it is cut into.
+
+use rustc_hash::FxHashMap;
+
+use super::grad::gradients;
+use super::{graft, needed};
+use crate::error::{self, Result};
+use crate::graph::{FlowKind, Graph, Kind, List, Node};
+use crate::ops::emit::{Arg, Emit, Expr, Id, catch};
+use crate::ops::number::Number;
+use crate::ops::op::{Op, Type};
+use crate::shape::{Dim, Shape};
+
+/// A body with its gradient behind it.
+pub(super) struct Joint {
+    pub(super) graph: Graph,
+    /// How many nodes the body has
+    length: usize,
+    pub(super) inputs: Vec<Id>,
+    /// The cotangents of those results that have one
+    pub(super) seeds: Vec<Option<Id>>,
+    /// The cotangents of those inputs that are wanted and have one
+    pub(super) grads: Vec<Option<Id>>,
+}
+
+impl Joint {
+    /// Takes the gradient of a body by the inputs `wanted`, where `given` says which results have a
+    /// cotangent.
+    pub(super) fn new(body: &List, wanted: &[bool], given: &[bool]) -> Result<Joint> {
+        let (length, outputs) = (body.nodes.len(), body.outputs.clone());
+        let inputs: Vec<Id> = body.inputs().collect();
+        let graph = Graph::from_list(body.clone());
+        let seed = |(&id, &given): (&Id, &bool)| given.then(|| graph.input(graph.ty(id)));
+        let seeds: Vec<Option<Id>> = outputs.iter().zip(given).map(seed).collect();
+        let pairs: Vec<(Id, Arg)> = outputs
+            .iter()
+            .zip(&seeds)
+            .filter_map(|(&id, seed)| seed.map(|seed| (id, Arg::Node(seed))))
+            .collect();
+        let by: Vec<usize> = (0..inputs.len()).filter(|&i| wanted[i]).collect();
+        let ids: Vec<Id> = by.iter().map(|&i| inputs[i]).collect();
+        let mut grads = vec![None; inputs.len()];
+        for (i, g) in by.into_iter().zip(gradients(&graph, &pairs, &ids)?) {
+            grads[i] = g;
+        }
+        Ok(Joint { graph, length, inputs, seeds, grads })
+    }
+
+    /// The gradients that exist.
+    pub(super) fn wanted(&self) -> Vec<Id> {
+        self.grads.iter().flatten().copied().collect()
+    }
+
+    /// Whether a node runs forward: of the body, or a result of a flow there that its own gradient
+    /// asked for.
+    fn is_forward(&self, id: Id, node: &Node) -> bool {
+        let of_body = |id: Id| (id.0 as usize) < self.length;
+        of_body(id) || (matches!(node.kind, Kind::Part(_)) && node.reads().all(of_body))
+    }
+
+    /// What the gradient reads of the body: the inputs for which `at_hand` holds stay, what is made
+    /// again is looked through, the rest are residuals.
+    pub(super) fn residuals(&self, at_hand: &[bool], again: &[bool]) -> (Vec<bool>, Vec<Id>) {
+        let list = self.graph.list();
+        let ragged = ragged(&list);
+        let place: FxHashMap<Id, usize> =
+            self.inputs.iter().enumerate().map(|(i, &id)| (id, i)).collect();
+        let stays = |id: Id| {
+            let node = list.node(id);
+            let made_again = matches!(node.kind, Kind::Constant(_) | Kind::Flow(_))
+                || ragged[id.0 as usize]
+                || again.get(id.0 as usize).is_some_and(|again| *again);
+            self.is_forward(id, node) && !made_again
+        };
+        let needed = needed(&list, &self.wanted(), stays);
+        let mut used = vec![false; self.inputs.len()];
+        let mut residuals = Vec::new();
+        for i in (0..needed.len()).filter(|&i| needed[i]) {
+            let id = Id(i as u32);
+            match place.get(&id) {
+                Some(&input) if at_hand[input] => used[input] = true,
+                _ if stays(id) => residuals.push(id),
+                _ => {}
+            }
+        }
+        (used, residuals)
+    }
+
+    /// The nodes of the body that are made again rather than kept: those that only move data that is
+    /// there, and those that depend on nothing but the inputs in `fixed`.
+    pub(super) fn made_again(&self, fixed: &[bool]) -> Vec<bool> {
+        let list = self.graph.list();
+        let mut constant = vec![false; self.length];
+        for (&id, &fixed) in self.inputs.iter().zip(fixed) {
+            constant[id.0 as usize] = fixed;
+        }
+        let mut again = vec![false; self.length];
+        for (i, node) in list.nodes[..self.length].iter().enumerate() {
+            let Kind::Op(op) = &node.kind else { continue };
+            constant[i] = fixed.contains(&true) && node.reads().all(|id| constant[id.0 as usize]);
+            again[i] = constant[i]
+                || match op {
+                    Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) => true,
+                    Op::Fill(_) | Op::Iota(..) => node.reads().next().is_none(),
+                    _ => false,
+                };
+        }
+        again
+    }
+
+    /// The body, whose results are followed by these values of it.
+    pub(super) fn forward(&self, body: &List, more: &[Id]) -> List {
+        let list = self.graph.list();
+        let mut nodes = list.nodes[..self.length].to_vec();
+        let mut outputs = body.outputs.clone();
+        // Flows whose further results nobody asks for stay as they were.
+        let asked = |id: Id| more.iter().any(|&part| list.node(part).reads().any(|of| of == id));
+        for (i, node) in body.nodes.iter().enumerate() {
+            if matches!(node.kind, Kind::Flow(_)) && !asked(Id(i as u32)) {
+                nodes[i].kind = node.kind.clone();
+            }
+        }
+        for &id in more {
+            outputs.push(if (id.0 as usize) < self.length {
+                id
+            } else {
+                nodes.push(list.node(id).clone());
+                Id(nodes.len() as u32 - 1)
+            });
+        }
+        List { nodes, outputs, numbers: list.numbers.clone(), names: body.names.clone() }
+    }
+}
+
+/// The nodes whose sizes only the run tells: what a `while_loop` kept of its rounds, and what is
+/// computed from it. From one round of a loop to the next, or from one branch to the other, these
+/// sizes differ, so that they cannot stand side by side.
+fn ragged(list: &List) -> Vec<bool> {
+    let mut ragged = vec![false; list.nodes.len()];
+    for (i, node) in list.nodes.iter().enumerate() {
+        let reads = node.reads().any(|id| ragged[id.0 as usize]);
+        ragged[i] = match &node.kind {
+            Kind::Input | Kind::Constant(_) | Kind::Effect(_) => false,
+            Kind::Op(_) | Kind::Flow(_) | Kind::Barrier => reads,
+            Kind::Part(part) => match node.reads().next().map(|id| &list.node(id).kind) {
+                Some(Kind::Flow(flow)) => match flow.kind {
+                    FlowKind::Branch => reads,
+                    FlowKind::While { carry, .. } => *part >= carry,
+                    FlowKind::Scan { carry, .. } => reads && *part >= carry,
+                },
+                _ => false,
+            },
+        };
+    }
+    ragged
+}
+
+/// A gradient body as it is written: its inputs stand for values of a [`Joint`].
+pub(super) struct Backward {
+    pub(super) graph: Graph,
+    pub(super) names: FxHashMap<Id, Id>,
+}
+
+impl Backward {
+    pub(super) fn new(numbers: Vec<Number>) -> Backward {
+        let list = List { numbers, ..List::default() };
+        Backward { graph: Graph::from_list(list), names: FxHashMap::default() }
+    }
+
+    /// An input that stands for a value.
+    pub(super) fn stand_in(&mut self, joint: &Graph, id: Id) -> Id {
+        let input = self.graph.input(joint.ty(id));
+        self.names.insert(id, input);
+        input
+    }
+
+    /// The gradients of a joint, in the order of [`Joint::wanted`].
+    pub(super) fn grads(&self, joint: &Joint) -> Vec<Option<Id>> {
+        let found = graft(&self.graph, &joint.graph.list(), self.names.clone(), &joint.wanted());
+        let mut found = found.into_iter();
+        joint.grads.iter().map(|g| g.and_then(|_| found.next())).collect()
+    }
+}
+
+/// A node of an expression.
+pub(super) fn node(expr: impl FnOnce() -> Arg) -> Result<Id> {
+    match catch(expr)? {
+        Arg::Node(id) => Ok(id),
+        Arg::Scalar(_) => Err(error::internal("a value is a node")),
+    }
+}
+
+/// Zeros of a type.
+pub(super) fn zeros(graph: &Graph, ty: &Type) -> Result<Id> {
+    let zero = Expr::new(graph, Arg::Scalar(0.into()));
+    node(|| zero.full(ty.dtype, ty.shape.clone()).arg())
+}
+
+/// A type with one more axis in front.
+pub(super) fn stacked(ty: &Type, length: Dim) -> Type {
+    let shape: Shape = std::iter::once(length).chain(ty.shape.dims().iter().copied()).collect();
+    Type::new(ty.dtype, shape)
+}
+
+/// Which inputs of a list these values read.
+pub(super) fn read_inputs(list: &List, wanted: &[Id]) -> Vec<bool> {
+    let needed = needed(list, wanted, |_| false);
+    list.inputs().map(|id| needed[id.0 as usize]).collect()
+}
