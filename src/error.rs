@@ -201,6 +201,8 @@ catalogue! {
     bad_value(op, what, facts) => Value, "{op}: {what}: {facts}";
     /// An argument of the wrong Python type.
     bad_type(op, what, facts) => Type, "{op}: {what}: {facts}";
+    /// A value that is not finite, made of finite ones.
+    not_finite(op, what, facts) => Value, "{op}: {what} made of finite operands: {facts}";
     /// A number that its dtype cannot hold.
     overflow(op, value, dtype) => Overflow, "{op}: {value} does not fit {dtype}";
     /// A request that the machine or the limit refuses, before anything was allocated.

@@ -5,6 +5,7 @@
 pub mod error;
 pub mod site;
 pub mod small;
+pub mod watch;
 
 pub mod dtype;
 pub mod shape;

@@ -51,6 +51,11 @@ def out_of_memory():
         wg.set_memory_limit(None)
 
 
+def not_finite():
+    with wg.check_finite():
+        wg.tensor([-1.0]).log()
+
+
 PROVOKED = {
     "broadcast": lambda: wg.ones((2, 3)) + wg.ones((4,)),
     "bad_shape": lambda: wg.concat([wg.ones((2, 3)), wg.ones((2, 4))], axis=0),
@@ -81,6 +86,7 @@ PROVOKED = {
     "unseen_write": unseen_write,
     "bad_value": lambda: wg.arange(0, 5, 0),
     "bad_type": lambda: wg.tensor([object()]),
+    "not_finite": not_finite,
     "overflow": lambda: wg.tensor(300, dtype=wg.int8),
     "out_of_memory": out_of_memory,
 }

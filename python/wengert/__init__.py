@@ -34,19 +34,40 @@ _LAZY = {
     "grad": "autodiff",
     "value_and_grad": "autodiff",
     "vjp": "autodiff",
+    "Profile": "profiling",
+    "check_finite": "profiling",
+    "draw": "drawing",
+    "profile": "profiling",
     "load": "io",
     "save": "io",
 }
-_SUBMODULES = ("autodiff", "capture", "data", "io", "nn", "optim", "pytree", "random", "testing")
+_SUBMODULES = (
+    "autodiff", "capture", "data", "drawing", "io", "nn", "optim", "profiling", "pytree", "random",
+    "testing"
+)  # fmt: skip
 
 # The same for type checkers, which the stub test compares with what is found.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from wengert import autodiff, capture, data, io, nn, optim, pytree, random, testing  # noqa: F401
+    from wengert import (  # noqa: F401
+        autodiff,
+        capture,
+        data,
+        drawing,
+        io,
+        nn,
+        optim,
+        profiling,
+        pytree,
+        random,
+        testing,
+    )
     from wengert._info import __array_namespace_info__  # noqa: F401
-    from wengert.capture import CompiledFunction, Spec, compile, config  # noqa: F401
     from wengert.autodiff import Function, checkpoint, grad, value_and_grad, vjp  # noqa: F401
+    from wengert.capture import CompiledFunction, Spec, compile, config  # noqa: F401
+    from wengert.drawing import draw  # noqa: F401
     from wengert.io import load, save  # noqa: F401
+    from wengert.profiling import Profile, check_finite, profile  # noqa: F401
 
 # What the package itself needs of the core.
 _INTERNAL = (

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::eager::{self, Eager};
+use super::observe;
 use super::tape::{self, Operand, Value};
 use super::trace;
 use crate::array::Array;
@@ -13,6 +14,7 @@ use crate::ops::elementwise::Elementwise;
 use crate::ops::emit::{Arg, Expr, catch};
 use crate::ops::op::Op;
 use crate::small::small;
+use crate::watch;
 
 /// Computes an op whose operands are promoted already.
 pub fn apply(op: Op, args: &[Operand<'_>], record: bool) -> Result<Value> {
@@ -27,6 +29,14 @@ fn compute_map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array>
     if trace::wants(args) {
         return trace::emit(Op::Map(def), args);
     }
+    if watch::on() {
+        return observe::op(&Op::Map(def), args, || kernel(def, args));
+    }
+    kernel(def, args)
+}
+
+#[inline(always)]
+fn kernel(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array> {
     let mut list = [cpu::Operand::Scalar(Scalar::Bool(false)); 3];
     for (place, arg) in list.iter_mut().zip(args) {
         *place = arg.cpu();
@@ -49,8 +59,11 @@ fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
             .map(|v| v.array)
             .unwrap_or_else(|| unreachable!("one result")));
     }
-    let args: SmallVec<[cpu::Operand<'_>; 3]> = small(args.iter().map(|arg| arg.cpu()));
-    cpu::execute(op, &args)
+    let operands: SmallVec<[cpu::Operand<'_>; 3]> = small(args.iter().map(|arg| arg.cpu()));
+    match watch::on() {
+        true => observe::op(op, args, || cpu::execute(op, &operands)),
+        false => cpu::execute(op, &operands),
+    }
 }
 
 /// An elementwise op on operands of any dtypes.
@@ -103,7 +116,8 @@ pub fn map_in_place(
     let wants = |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if v.requires_grad());
     let records = tape::recording() && args.iter().any(wants);
     let free = !records && first.array.buffer.is_unique() && first.array.is_contiguous();
-    if !free || !plain_operands(def, &args) {
+    // What is watched goes one way only.
+    if !free || watch::on() || !plain_operands(def, &args) {
         return map(def, &args).map(Some);
     }
     let types: SmallVec<[_; 3]> = small(args.iter().map(|arg| arg.ty()));

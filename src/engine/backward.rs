@@ -27,6 +27,7 @@ use crate::ops::emit::{Arg, Expr, catch};
 use crate::ops::op::{Call, Op, Type};
 use crate::ops::rule::Rule;
 use crate::shape::Shape;
+use crate::watch;
 
 /// How a sweep treats the tape.
 #[derive(Clone, Copy, Debug)]
@@ -546,7 +547,7 @@ fn planned_rule(
     i: usize,
     g: &Value,
 ) -> Result<Option<Value>> {
-    if trace::active() || trace::is_traced(&g.array) {
+    if trace::active() || trace::is_traced(&g.array) || watch::checking() {
         return Ok(None);
     }
     let kept = entry.kept.lock();
@@ -580,7 +581,8 @@ fn restore(cx: &Eager, saved: &Saved, history: impl Fn() -> History) -> Arg {
 
 /// `sum += g`, in the sum's own memory where nobody else holds it.
 fn accumulate(sum: &mut Value, g: Value, recorded: bool) -> Result<()> {
-    let in_place = !recorded && sum.array.buffer.is_unique() && sum.array.is_contiguous();
+    let in_place =
+        !recorded && !watch::on() && sum.array.buffer.is_unique() && sum.array.is_contiguous();
     if in_place && sum.shape().same(g.shape()) && sum.dtype() == g.dtype() {
         let operands = [cpu::Operand::Array(&sum.array), cpu::Operand::Array(&g.array)];
         // SAFETY: the types agree and this sweep alone holds the sum.

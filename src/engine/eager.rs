@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::apply::apply;
+use super::observe;
 use super::plans::{self, Formula, Given, Part};
 use super::tape::{Operand, Value};
 use super::trace;
@@ -17,6 +18,7 @@ use crate::ops::number::Number;
 use crate::ops::op::{Op, Type};
 use crate::shape::Dim;
 use crate::small::small;
+use crate::watch;
 
 /// A value of a running formula.
 enum Slot {
@@ -166,7 +168,22 @@ pub fn call(
     let wants = |operand: &Operand<'_>| matches!(operand, Operand::Value(v) if v.requires_grad());
     let record = record && operands.iter().any(wants);
     let _entered = trace::enter_for(composite.name, operands)?;
-    let plain = record || trace::active() || composite.plain.load(Ordering::Relaxed);
+    if watch::on() && !trace::active() && !(record && composite.vjp.is_some()) {
+        let run = || call_now(composite, attributes, operands, record);
+        return observe::composite(composite, operands, run);
+    }
+    call_now(composite, attributes, operands, record)
+}
+
+/// The same, unwatched.
+fn call_now(
+    composite: &'static Composite,
+    attributes: &[Attr],
+    operands: &[Operand<'_>],
+    record: bool,
+) -> Result<SmallVec<[Value; 1]>> {
+    let dull = || composite.plain.load(Ordering::Relaxed);
+    let plain = record || trace::active() || watch::checking() || dull();
     if !plain && let Some(values) = planned(composite, attributes, operands)? {
         return Ok(values);
     }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::config::{self, Config};
-use super::site;
+use super::{interpret, site};
 use crate::array::Array;
 use crate::dtype::Scalar;
 use crate::error::Result;
@@ -19,13 +19,14 @@ use crate::ops::emit::{Arg, Id};
 use crate::passes::{Report, expand, pipeline};
 use crate::schedule::Plan;
 use crate::shape::{Bindings, Dim, Scope};
+use crate::watch;
 
 /// Plans for different sizes that a program keeps.
 const PLANS: usize = 64;
 
 /// A list that runs.
 pub struct Program {
-    list: List,
+    list: Arc<List>,
     config: Config,
     optimized: OnceLock<Optimized>,
     /// The symbols among its sizes
@@ -53,6 +54,7 @@ impl Program {
     pub fn new(list: List, symbols: Vec<Dim>, scope: Scope) -> Program {
         let (optimized, template) = (OnceLock::new(), OnceLock::new());
         let (config, plans) = (config::current(), Mutex::default());
+        let list = list.into();
         Program { list, config, optimized, symbols, scope, template, plans }
     }
 
@@ -66,7 +68,7 @@ impl Program {
         if let Some(optimized) = self.optimized.get() {
             return Ok(optimized);
         }
-        let work = || pipeline(self.list.clone(), &self.config.passes);
+        let work = || pipeline((*self.list).clone(), &self.config.passes);
         let (list, reports) = self.scope.run(work)?;
         Ok(self.optimized.get_or_init(|| Optimized { list, reports }))
     }
@@ -115,13 +117,17 @@ impl Program {
         Bindings::of(self.symbols.iter().copied().zip(sizes.iter().map(|&n| Dim::new(n))))
     }
 
-    /// Computes the results, for sizes of the symbols and the numbers that are given.
+    /// Computes the results, for sizes of the symbols and the numbers that are given; node by node as
+    /// it was traced, where values are checked on the way.
     pub fn run(
         &self,
         inputs: &[&Array],
         sizes: &[usize],
         given: &[Scalar],
     ) -> Result<SmallVec<[Array; 2]>> {
+        if watch::checking() {
+            return interpret::run(&self.list, inputs, &self.bind(sizes), given);
+        }
         let plan = self.plan(sizes)?;
         let table = &self.optimized()?.list.numbers;
         if table.is_empty() {

@@ -21,6 +21,9 @@ use crate::shape::{Dim, Shape};
 /// The most elements that an array is written with one by one.
 const INLINE: usize = 64;
 
+/// The longest text of a size.
+const LONGEST_SIZE: usize = 1 << 12;
+
 /// An operand: `%3`, a number, or `#0` for a numeric input.
 pub fn operand(arg: Arg) -> String {
     match arg {
@@ -151,9 +154,10 @@ pub fn ty(ty: &Type) -> String {
     format!("{} {}", ty.dtype, ty.shape)
 }
 
-/// The size of a text.
+/// The size of a text: a number, or an expression over symbols.
 pub fn read_dim(text: &str) -> Option<Dim> {
-    digits(text).map(Dim::new).or_else(|| Dim::parse(text).filter(|_| !text.starts_with('-')))
+    let starts_well = !text.starts_with('-') && text.len() <= LONGEST_SIZE;
+    digits(text).map(Dim::new).or_else(|| starts_well.then(|| Dim::parse(text)).flatten())
 }
 
 /// An int among attributes: a number, or the size that it is the code of.

@@ -12,6 +12,7 @@
 
 #[cfg(test)]
 pub(crate) mod cases;
+pub mod dot;
 mod list;
 mod literal;
 pub mod numbers;

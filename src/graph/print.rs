@@ -18,6 +18,7 @@ use std::fmt::Write;
 
 use super::literal::{self, quoted};
 use super::{Effect, Flow, FlowKind, Graph, Kind, List, Node};
+use crate::array::Array;
 use crate::ops::attributes::{Contraction, ConvSpec, ScatterMode, WindowSpec};
 use crate::ops::declare::Attr;
 use crate::ops::emit::Id;
@@ -123,8 +124,13 @@ pub fn summary(node: &Node) -> String {
     }
 }
 
+/// An array for people: its elements, or `...` where there are many.
+pub fn array_text(array: &Array) -> String {
+    literal::array(array, true)
+}
+
 /// Operands and attributes.
-fn parts(node: &Node, short: bool) -> Vec<String> {
+pub(super) fn parts(node: &Node, short: bool) -> Vec<String> {
     if let Kind::Op(Op::Call(call)) = &node.kind {
         return call_parts(call, node);
     }

@@ -10,11 +10,12 @@ use smallvec::SmallVec;
 
 use super::expand::expanded;
 use crate::dtype::DType;
-use crate::graph::{Flow, FlowKind, Kind, List, Node};
+use crate::graph::{Args, Flow, FlowKind, Kind, List, Node};
 use crate::ops::attributes::ConvRole;
-use crate::ops::emit::Arg;
+use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
 use crate::shape::{Dim, Shape, hint};
+use crate::site::Site;
 
 /// Bytes read and written, operations done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,6 +56,23 @@ pub fn of_node(nodes: &[Node], node: &Node) -> Cost {
         Kind::Flow(flow) => of_flow(flow),
         Kind::Op(op) => of_op(nodes, node, op),
     }
+}
+
+/// The cost of an op on operands of these types (None: a number) with a result of type `ty`.
+pub fn of_call(op: &Op, operands: &[Option<Type>], ty: &Type) -> Cost {
+    let node = |kind, args, ty: &Type| Node { kind, args, ty: ty.clone(), site: Site::default() };
+    let mut nodes = Vec::new();
+    let mut args = Args::new();
+    for operand in operands {
+        args.push(match operand {
+            Some(ty) => {
+                nodes.push(node(Kind::Input, Args::new(), ty));
+                Arg::Node(Id(nodes.len() as u32 - 1))
+            }
+            None => Arg::Scalar(0.0.into()),
+        });
+    }
+    of_node(&nodes, &node(Kind::Op(op.clone()), args, ty))
 }
 
 fn of_flow(flow: &Flow) -> Cost {

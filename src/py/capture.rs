@@ -15,18 +15,19 @@ use super::tensor::{self, TensorObject};
 use crate::array::Array;
 use crate::dtype::Scalar;
 use crate::engine::backward::{self, Options};
+use crate::engine::call::{self, Given};
 use crate::engine::program::{Differentiable, Program, cut};
 use crate::engine::random;
 use crate::engine::tape::{self, First, History, Leaf, Value};
 use crate::engine::trace::{self, Capture, Role, Source};
-use crate::engine::call::{self, Given};
-use crate::engine::config;
+use crate::engine::{config, observe};
 use crate::error;
 use crate::graph::{List, resize};
 use crate::ops::emit::{Emit, Id};
 use crate::ops::number as ops;
 use crate::ops::op::Type;
 use crate::shape::{Bindings, Constraint, Dim, Relation, Scope, Shape};
+use crate::watch;
 
 /// A trace: what is computed while it is entered becomes its nodes.
 #[pyclass(frozen, module = "wengert")]
@@ -272,7 +273,8 @@ impl<'a> Finish<'a> {
         let count = differentiable.as_ref().map_or(list.nodes.len(), |d| d.count);
         let mut plain = List { nodes: list.nodes[..count].to_vec(), ..list.clone() };
         plain.outputs = self.results.clone();
-        let flowing = differentiable.map(|d| d.flowing(&list, &dims, self.trace.scope(), &self.results));
+        let flowing =
+            differentiable.map(|d| d.flowing(&list, &dims, self.trace.scope(), &self.results));
         let scope = self.trace.scope().clone();
         let program = Program::new(plain, dims, scope.clone());
         // What passes ask about sizes is relied on as well.
@@ -708,7 +710,8 @@ impl Executable {
             let found = self.program.run(&arrays, &given.sizes, &given.numbers)?;
             Ok(found.into_iter().map(Value::plain).collect())
         };
-        py.detach(|| crate::engine::site::pinned(site, work)).or_raise(py)
+        let timed = || observe::timed(watch::Work::Call, &self.name, work);
+        py.detach(|| crate::engine::site::pinned(site, timed)).or_raise(py)
     }
 
     /// The sizes of the symbols.

@@ -98,8 +98,8 @@ impl Leaf {
                 let Some(tensor) = (unsafe { tensor::downcast(leaf.as_ptr()) }) else {
                     return Ok(Fit::Other);
                 };
-                let is_same = *same == first_same(leaves, i)
-                    && parameter.as_ref().is_none_or(|p| p.is(leaf));
+                let is_same =
+                    *same == first_same(leaves, i) && parameter.as_ref().is_none_or(|p| p.is(leaf));
                 tensor.with_own(|value| {
                     let dims = value.shape().dims();
                     if !is_same || value.dtype() != *dtype || dims.len() != shape.rank() {
@@ -536,7 +536,9 @@ impl Variant {
             match want {
                 Leaf::Tensor { shape, .. } => {
                     // SAFETY: a live object.
-                    let Some(tensor) = (unsafe { tensor::downcast(leaf.as_ptr()) }) else { continue };
+                    let Some(tensor) = (unsafe { tensor::downcast(leaf.as_ptr()) }) else {
+                        continue;
+                    };
                     let now = tensor.with_own(|value| value.shape().clone());
                     changing[i].axes.resize(shape.rank(), false);
                     for (axis, (&a, &b)) in shape.dims().iter().zip(now.dims()).enumerate() {

@@ -83,7 +83,8 @@ fn devices(py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
     Ok(vec![cpu_device(py)?])
 }
 
-fn value_of(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Value> {
+/// The value of a tensor.
+pub fn value_of(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Value> {
     // SAFETY: a live object.
     match unsafe { tensor::downcast(object.as_ptr()) } {
         Some(tensor) => tensor.try_value().or_raise(object.py()),

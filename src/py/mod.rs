@@ -21,6 +21,7 @@ mod site;
 mod size;
 mod slots;
 mod tensor;
+mod watch;
 
 /// The extension module `wengert._core`.
 #[pymodule]
@@ -47,6 +48,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     dlpack::install(module)?;
     files::install(module)?;
     promotion::install(module)?;
+    watch::install(module)?;
     module.add_function(pyo3::wrap_pyfunction!(functions::_op_table, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(functions::_kernel_count, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(errors::_error_catalogue, module)?)?;

@@ -17,9 +17,11 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Result};
 use crate::graph::Effect;
 use crate::memory::Buffer;
-use crate::ops::op::Op;
+use crate::ops::op::{Op, Type};
+use crate::passes::cost::{self, Cost};
 use crate::shape::Shape;
 use crate::site::Site;
+use crate::watch::{self, Event};
 
 /// Results of a plan.
 pub type Results = SmallVec<[Array; 2]>;
@@ -156,7 +158,11 @@ impl Run<'_> {
                     self.guard(guarded).map_err(|refusal| located(refusal, guarded.site))?;
                 }
             }
-            self.step(i, step).map_err(|refusal| located(refusal, step.site))?;
+            let done = match watch::timing() {
+                true => self.timed(i, step),
+                false => self.step(i, step),
+            };
+            done.map_err(|refusal| located(refusal, step.site))?;
         }
         let mut results = SmallVec::new();
         for (k, &source) in self.plan.outputs.iter().enumerate() {
@@ -256,6 +262,55 @@ impl Run<'_> {
         let base = step.args.first().and_then(operand);
         let indices: SmallVec<[&Array; 4]> = step.args.iter().skip(2).filter_map(operand).collect();
         base.map_or(Ok(()), |base| cpu::check_indices(base, &indices))
+    }
+
+    /// A step, with its time for whoever takes times.
+    #[cold]
+    fn timed(&mut self, i: usize, step: &Step) -> Result<()> {
+        let bytes_of = |x: &Array| (x.count() * x.dtype.size()) as u64;
+        let read: u64 = self.arrays(step).into_iter().map(bytes_of).sum();
+        let mut types: SmallVec<[Option<Type>; 4]> = SmallVec::new();
+        for arg in &step.args {
+            types.push(match *arg {
+                Operand::Array(source) => {
+                    let x = self.array(source);
+                    Some(Type::new(x.dtype, x.shape().clone()))
+                }
+                Operand::Number(_) => None,
+            });
+        }
+        let start = watch::now();
+        self.step(i, step)?;
+        let duration = watch::now() - start;
+        let results = step.results.iter().filter_map(|&slot| self.slots[slot as usize].as_ref());
+        let (mut written, mut detail, mut ty) = (0, String::new(), None);
+        for y in results {
+            written += bytes_of(y);
+            detail = format!("{} {}", y.dtype, y.shape());
+            ty = Some(Type::new(y.dtype, y.shape().clone()));
+        }
+        let cost = match (&step.work, ty) {
+            (Work::Op(op), Some(ty)) => cost::of_call(op, &types, &ty),
+            (Work::Group(program, ..), Some(ty)) => Cost {
+                bytes: read + written,
+                flops: program.instructions() as u64 * ty.shape.count() as u64,
+            },
+            (Work::Op(_) | Work::Group(..) | Work::Alias | Work::Effect(_) | Work::Flow(_), _) => {
+                Cost::default()
+            }
+        };
+        watch::record(Event {
+            work: watch::Work::Step,
+            name: step.name(),
+            site: step.site,
+            start,
+            duration,
+            thread: watch::thread(),
+            bytes: cost.bytes,
+            flops: cost.flops,
+            detail,
+        });
+        Ok(())
     }
 
     /// The arrays that a step reads.

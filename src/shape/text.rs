@@ -8,6 +8,9 @@ use super::poly::{Atom, Poly, PolyId, Symbol, atom, poly};
 /// How deeply parentheses may lie in each other in a text.
 const DEEPEST: usize = 300;
 
+/// The most terms of a product in a text.
+const MOST_TERMS: usize = 1024;
+
 /// Whether a declared symbol may have this name: an identifier that means nothing else in a size.
 pub fn is_name(text: &str) -> bool {
     let starts = |c: char| c.is_alphabetic() || c == '_';
@@ -141,6 +144,10 @@ impl Reader<'_> {
                 total = total.rem(&self.factor()?);
             } else {
                 return Some(total);
+            }
+            // A product of sums has as many terms as the product of their counts.
+            if total.terms().len() > MOST_TERMS {
+                return None;
             }
         }
     }

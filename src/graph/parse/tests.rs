@@ -6,7 +6,7 @@ use crate::cpu::testing::{array, random};
 use crate::dtype::Scalar;
 use crate::graph::{Effect, numeric_input};
 use crate::layout::Layout;
-use crate::ops::emit::Arg;
+use crate::ops::emit::{Arg, Emit};
 use crate::ops::{composite, elementwise};
 use crate::shape::Dim;
 
@@ -143,6 +143,21 @@ fn constants_of_every_dtype_read_back_to_the_bit() {
     let want =
         "constant([nan, nan(0xffc00000), nan(0x7f800001), inf, -0.0, 1e-45, 0.1, -3.4028235e38])";
     assert!(text.contains(want), "{text}");
+}
+
+#[test]
+fn symbols_in_sizes_read_back() {
+    let graph = Graph::with_calls();
+    let (n, m) = (Dim::named("batch"), Dim::numbered(3));
+    let ty = |dims: &[Dim]| Type::new(DType::F32, Shape::from_dims(dims));
+    let x = graph.input(ty(&[n * 2.into() + m, m / 2.into(), 7.into()]));
+    let cast = crate::ops::op::Op::Cast(DType::F32);
+    let same = ty(graph.ty(x).shape.dims());
+    graph.push(Kind::Op(cast), [Arg::Node(x)].into_iter().collect(), same);
+    let text = round_trip(&graph.list());
+    assert!(text.contains("%0: float32 (2*batch + s3, s3//2, 7) = input"), "{text}");
+    let product: String = (0..40).map(|i| format!("(a{i} + b{i})*")).collect();
+    assert!(refused(&format!("%0: float32 ({product}2,) = input")).contains("a type such as"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-"""Files: dictionaries of tensors in the safetensors format."""
+"""Files: dictionaries of tensors in the safetensors format; graphs for TensorBoard."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from wengert import _core
 from wengert._core import Tensor
+from wengert.io import tensorboard
 
-__all__ = ["load", "save"]
+__all__ = ["load", "save", "tensorboard"]
 
 
 def save(

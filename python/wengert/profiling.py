@@ -1,0 +1,221 @@
+"""Where time goes (`profile`), and where values stop being finite (`check_finite`)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, Self
+
+from wengert import _core
+
+__all__ = ["Profile", "check_finite", "profile"]
+
+_By = Literal["op", "line"]
+
+
+class _Row:
+    """The events of one op or line, added up."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.count = self.total = self.own = self.bytes = self.flops = 0
+
+
+class Profile:
+    """What ran while a `profile()` was open, and how long it took.
+
+    Ops of eager code, steps of plans and calls of compiled functions are timed on all threads.
+    What runs inside something else (the ops of a composite, the steps of a call) is counted in the
+    `total` of both, and in the time `own` of the inner one only.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        #: events that found no room (a million are kept)
+        self.dropped = 0
+        self._mark: int | None = None
+
+    def __enter__(self) -> Self:
+        if self._mark is not None:
+            raise RuntimeError("profile: it is open already")
+        self._mark = _core._begin_timing()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._mark is not None:
+            mark, self._mark = self._mark, None
+            self.events, self.dropped = _core._end_timing(mark)
+
+    def rows(self, by: _By = "op") -> list[dict[str, Any]]:
+        """One dictionary for each op (or line): `key`, `count`, `total` and `own` seconds, `bytes`,
+        `flops`; what took longest on its own first."""
+        if by not in ("op", "line"):
+            raise ValueError(f"profile: by must be 'op' or 'line': got {by!r}")
+        rows: dict[str, _Row] = {}
+        keys = [event["name"] if by == "op" else (event["line"] or "?") for event in self.events]
+        for event, key, own, outermost in _own_times(self.events, keys):
+            row = rows.setdefault(key, _Row(key))
+            if outermost:
+                row.count += 1
+                row.total += event["duration"]
+            row.own += own
+            row.bytes += event["bytes"]
+            row.flops += event["flops"]
+        ordered = sorted(rows.values(), key=lambda row: (-row.own, row.key))
+        return [
+            {
+                "key": row.key,
+                "count": row.count,
+                "total": row.total / 1e9,
+                "own": row.own / 1e9,
+                "bytes": row.bytes,
+                "flops": row.flops,
+            }
+            for row in ordered
+        ]
+
+    def table(self, by: _By = "op") -> str:
+        """A table by op or by line, what took longest on its own first."""
+        rows = self.rows(by)
+        whole = sum(row["own"] for row in rows) or 1.0
+        head = (by, "count", "own", "%", "total", "bytes", "GFLOP/s")
+        body = [
+            (
+                row["key"],
+                str(row["count"]),
+                _seconds(row["own"]),
+                f"{100 * row['own'] / whole:.1f}",
+                _seconds(row["total"]),
+                _size(row["bytes"]) if row["bytes"] else "",
+                f"{row['flops'] / row['own'] / 1e9:.2f}" if row["flops"] and row["own"] else "",
+            )
+            for row in rows
+        ]
+        lines = list(_columns([head, *body]))
+        if self.dropped:
+            lines.append(f"({self.dropped} more events found no room)")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        return f"<Profile of {len(self.events)} events>"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a file that chrome://tracing and Perfetto open (the Chrome trace format)."""
+        events = [
+            {
+                "ph": "X",
+                "cat": event["work"],
+                "name": event["name"],
+                "ts": event["start"] / 1e3,
+                "dur": event["duration"] / 1e3,
+                "pid": os.getpid(),
+                "tid": event["thread"],
+                "args": {
+                    "line": event["line"],
+                    "result": event["detail"],
+                    "bytes": event["bytes"],
+                    "flops": event["flops"],
+                },
+            }
+            for event in self.events
+        ]
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
+
+
+def _own_times(
+    events: list[dict[str, Any]], keys: list[str]
+) -> Iterator[tuple[dict[str, Any], str, int, bool]]:
+    """Each event with its key, its time less that of the events inside it, and whether it lies in
+    no other of its key (the op `matmul` lies in the composite of that name: they count once).
+    """
+    pairs = sorted(
+        zip(events, keys, strict=True),
+        key=lambda pair: (pair[0]["thread"], pair[0]["start"], -pair[0]["duration"]),
+    )
+    own = [event["duration"] for event, _ in pairs]
+    outermost: list[bool] = []
+    around: list[int] = []
+    for i, (event, key) in enumerate(pairs):
+        while around and not _inside(event, pairs[around[-1]][0]):
+            around.pop()
+        if around:
+            own[around[-1]] -= event["duration"]
+        outermost.append(all(pairs[j][1] != key for j in around))
+        around.append(i)
+    for (event, key), time, first in zip(pairs, own, outermost, strict=True):
+        yield event, key, time, first
+
+
+def _inside(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
+    ends = [event["start"] + event["duration"] for event in (inner, outer)]
+    return inner["thread"] == outer["thread"] and ends[0] <= ends[1]
+
+
+def _seconds(x: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if x >= scale:
+            return f"{x / scale:.2f} {unit}"
+    return f"{x / 1e-6:.1f} us"
+
+
+def _size(n: int) -> str:
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if n >= scale:
+            return f"{n / scale:.1f} {unit}"
+    return f"{n} B"
+
+
+def _columns(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    """Cells in columns: the first one to the left, numbers to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        yield "  ".join(cells).rstrip()
+
+
+def profile() -> Profile:
+    """Times what runs inside a `with` block: eager ops, steps of plans, compiled calls.
+
+    >>> import wengert as wg
+    >>> with wg.profile() as p:
+    ...     y = (wg.ones((100, 100)) @ wg.ones((100, 100))).exp()
+    >>> sorted(row["key"] for row in p.rows() if row["key"] in ("exp", "matmul"))
+    ['exp', 'matmul']
+
+    `str(p)` is a table by op, `p.table(by="line")` one by line, `p.save("trace.json")` a file for
+    chrome://tracing. Blocks may be nested. Nothing is slower while no block is open.
+    """
+    return Profile()
+
+
+@contextmanager
+def check_finite() -> Iterator[None]:
+    """Refuses, inside a `with` block, the first op that makes a NaN or infinity of finite values.
+
+    >>> import wengert as wg
+    >>> with wg.check_finite():
+    ...     wg.tensor([0.5, 2.0]).log().sum().item()
+    0.0
+    >>> with wg.check_finite():
+    ...     wg.tensor([-1.0, 2.0]).log()
+    Traceback (most recent call last):
+        ...
+    wengert.ArgumentError: log: nan made of finite operands: x is float32 (2,) from -1.0 to 2.0
+      at ...
+
+    The error names the op, its line, and the types and ranges of its operands. It holds for what
+    this thread runs: eager code, backward passes, and compiled functions and sessions, which run
+    op by op meanwhile.
+    """
+    _core._begin_checking()
+    try:
+        yield
+    finally:
+        _core._end_checking()

@@ -1,0 +1,283 @@
+//! Lists run node by node, as they are written: for looking inside, and as what plans are held
+//! against.
+//!
+//! Nothing is merged, skipped or reordered, every value stays, and each op runs through the engine at
+//! the line that made its node, so that whoever watches ops sees those of the list.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::apply::apply;
+use super::site;
+use super::tape::{Operand, Value};
+use crate::array::Array;
+use crate::cpu;
+use crate::dtype::{DType, Scalar};
+use crate::error::{self, Result};
+use crate::graph::{Flow, FlowKind, Graph, Kind, List, number_of, resize};
+use crate::ops::emit::{Arg, Id};
+use crate::ops::op::{Op, SliceAxis, Type};
+use crate::schedule::Plan;
+use crate::shape::{Bindings, Dim, Shape};
+
+/// What a node gives: one array, the results of control flow, or nothing.
+pub type Results = SmallVec<[Array; 2]>;
+
+/// A list being run.
+pub struct Interpreter {
+    list: Arc<List>,
+    inputs: std::vec::IntoIter<Array>,
+    numbers: Arc<[Scalar]>,
+    values: Vec<Results>,
+}
+
+/// The results of a list, given its inputs, the sizes of its symbols and the inputs of its numbers.
+pub fn run(
+    list: &Arc<List>,
+    inputs: &[&Array],
+    sizes: &Bindings,
+    given: &[Scalar],
+) -> Result<Results> {
+    let inputs = inputs.iter().map(|&x| x.clone()).collect();
+    Interpreter::start(list, inputs, sizes, given)?.finish()
+}
+
+impl Interpreter {
+    /// Stands before the first node.
+    pub fn start(
+        list: &Arc<List>,
+        inputs: Vec<Array>,
+        sizes: &Bindings,
+        given: &[Scalar],
+    ) -> Result<Interpreter> {
+        let is_open = list.nodes.iter().any(|node| !node.ty.shape.is_known());
+        let list = if is_open { resize(list, sizes)?.into() } else { list.clone() };
+        let numbers = list.evaluate_numbers(given, sizes)?;
+        Ok(Interpreter::new(list, inputs, numbers.into()))
+    }
+
+    fn new(list: Arc<List>, inputs: Vec<Array>, numbers: Arc<[Scalar]>) -> Interpreter {
+        let values = Vec::with_capacity(list.nodes.len());
+        Interpreter { list, inputs: inputs.into_iter(), numbers, values }
+    }
+
+    /// The node that comes next.
+    pub fn next(&self) -> Option<Id> {
+        let next = self.values.len();
+        (next < self.list.nodes.len()).then_some(Id(next as u32))
+    }
+
+    /// What a node gave, if its turn has come.
+    pub fn value(&self, id: Id) -> Option<&Results> {
+        self.values.get(id.0 as usize)
+    }
+
+    /// Computes the next node; the node, until the list ends.
+    pub fn step(&mut self) -> Result<Option<Id>> {
+        let Some(id) = self.next() else { return Ok(None) };
+        let list = self.list.clone();
+        let results = site::pinned(list.node(id).site, || self.compute(&list, id))?;
+        self.values.push(results);
+        Ok(Some(id))
+    }
+
+    /// Computes what is left: the results of the list.
+    pub fn finish(mut self) -> Result<Results> {
+        while self.step()?.is_some() {}
+        self.list.outputs.iter().map(|id| self.array(*id).cloned()).collect()
+    }
+
+    fn array(&self, id: Id) -> Result<&Array> {
+        let found = self.values.get(id.0 as usize).and_then(|results| results.first());
+        found.ok_or_else(|| error::internal(format!("%{} has no value", id.0)))
+    }
+
+    fn compute(&mut self, list: &List, id: Id) -> Result<Results> {
+        let node = list.node(id);
+        let one = |array: Array| -> Result<Results> { Ok(smallvec::smallvec![array]) };
+        match &node.kind {
+            Kind::Input => {
+                let input = self.inputs.next();
+                one(input.ok_or_else(|| error::internal("a list got too few inputs"))?)
+            }
+            Kind::Constant(array) => one(array.clone()),
+            Kind::Op(op) => one(self.op(op, &node.args)?),
+            Kind::Barrier => match node.args[0] {
+                Arg::Node(id) => one(self.array(id)?.clone()),
+                Arg::Scalar(_) => Err(error::internal("a barrier keeps a value")),
+            },
+            Kind::Part(i) => match node.args[0] {
+                Arg::Node(id) => match self.values[id.0 as usize].get(*i as usize) {
+                    Some(part) => one(part.clone()),
+                    None => Err(error::internal("control flow gave too few results")),
+                },
+                Arg::Scalar(_) => Err(error::internal("a part of a number")),
+            },
+            Kind::Flow(flow) => {
+                let given = self.arrays(&node.args)?;
+                self.flow(flow, &given)
+            }
+            Kind::Effect(effect) => {
+                let given = self.arrays(&node.args)?;
+                let graph = Graph::new();
+                let ids: Vec<Arg> =
+                    given.iter().map(|x| Arg::Node(graph.input(type_of(x)))).collect();
+                graph.effect((**effect).clone(), &ids);
+                Plan::new(&graph)?.run(&given.iter().collect::<Vec<_>>(), &[])?;
+                Ok(Results::new())
+            }
+        }
+    }
+
+    /// The arrays among operands.
+    fn arrays(&self, args: &[Arg]) -> Result<Vec<Array>> {
+        let arrays = args.iter().filter_map(|arg| match arg {
+            Arg::Node(id) => Some(self.array(*id).cloned()),
+            Arg::Scalar(_) => None,
+        });
+        arrays.collect()
+    }
+
+    fn op(&self, op: &Op, args: &[Arg]) -> Result<Array> {
+        let mut values: SmallVec<[Option<Value>; 4]> = SmallVec::new();
+        for arg in args {
+            values.push(match arg {
+                Arg::Node(id) => Some(Value::plain(self.array(*id)?.clone())),
+                Arg::Scalar(_) => None,
+            });
+        }
+        let number = |value: Scalar| match number_of(value) {
+            Some(i) => self.numbers.get(i as usize).copied().unwrap_or(value),
+            None => value,
+        };
+        let mut operands: SmallVec<[Operand<'_>; 4]> = SmallVec::new();
+        for (arg, value) in args.iter().zip(&values) {
+            operands.push(match (*arg, value) {
+                (Arg::Scalar(value), _) => Operand::Scalar(number(value)),
+                (Arg::Node(_), Some(value)) => Operand::Value(value),
+                (Arg::Node(_), None) => return Err(error::internal("an operand is gone")),
+            });
+        }
+        Ok(apply(op.clone(), &operands, false)?.array)
+    }
+
+    /// The results of a body, or of what is inside it.
+    fn body(&self, body: &Arc<List>, given: Vec<Array>) -> Result<Results> {
+        Interpreter::new(body.clone(), given, self.numbers.clone()).finish()
+    }
+
+    fn flow(&self, flow: &Flow, given: &[Array]) -> Result<Results> {
+        match flow.kind {
+            FlowKind::Branch => {
+                let last = flow.bodies.len() as i64 - 1;
+                let index = integer(&given[0])?.clamp(0, last) as usize;
+                self.body(&flow.bodies[index], given[1..].to_vec())
+            }
+            FlowKind::While { carry, history } => self.repeat(flow, given, carry as usize, history),
+            FlowKind::Scan { carry, xs, length, reverse } => {
+                let steps = Steps { carry: carry as usize, xs: xs as usize, length, reverse };
+                self.scan(flow, given, &steps)
+            }
+        }
+    }
+
+    fn repeat(&self, flow: &Flow, given: &[Array], carry: usize, history: bool) -> Result<Results> {
+        let (first, captures) = given.split_at(carry);
+        let mut now: Results = first.into();
+        let mut rounds: Vec<Results> = Vec::new();
+        loop {
+            let operands: Vec<Array> = now.iter().chain(captures).cloned().collect();
+            let truth = self.body(&flow.bodies[0], operands.clone())?;
+            if integer(&truth[0])? == 0 {
+                break;
+            }
+            let next = self.body(&flow.bodies[1], operands)?;
+            rounds.push(std::mem::replace(&mut now, next));
+        }
+        if history {
+            for (k, x) in first.iter().enumerate() {
+                let column = rounds.iter().map(|round| round[k].clone()).collect();
+                now.push(stacked(&type_of(x), column)?);
+            }
+            now.push(cpu::fill_i64(rounds.len() as i64)?);
+        }
+        Ok(now)
+    }
+
+    fn scan(&self, flow: &Flow, given: &[Array], steps: &Steps) -> Result<Results> {
+        let Steps { carry, xs, length, reverse } = *steps;
+        let (mut now, rows): (Results, &[Array]) =
+            (given[..carry].into(), &given[carry..carry + xs]);
+        let length = rows.first().map_or(length, |x| x.shape()[0]);
+        let Some(n) = length.known() else {
+            return Err(error::internal("a scan of unknown length"));
+        };
+        let mut columns: Vec<Vec<Array>> = vec![Vec::new(); flow.results.len() - carry];
+        for round in 0..n {
+            let at = if reverse { n - 1 - round } else { round };
+            let mut operands: Vec<Array> = now.to_vec();
+            for x in rows {
+                operands.push(row(x, at)?);
+            }
+            operands.extend_from_slice(&given[carry + xs..]);
+            let mut results = self.body(&flow.bodies[0], operands)?;
+            for (column, y) in columns.iter_mut().zip(results.drain(carry..)) {
+                column.push(y);
+            }
+            now = results;
+        }
+        for (column, ty) in columns.iter_mut().zip(&flow.results[carry..]) {
+            if reverse {
+                column.reverse();
+            }
+            let one = Shape::from_dims(&ty.shape.dims()[1..]);
+            now.push(stacked(&Type::new(ty.dtype, one), std::mem::take(column))?);
+        }
+        Ok(now)
+    }
+}
+
+/// The numbers of a scan.
+struct Steps {
+    carry: usize,
+    xs: usize,
+    length: Dim,
+    reverse: bool,
+}
+
+fn type_of(array: &Array) -> Type {
+    Type::new(array.dtype, array.shape().clone())
+}
+
+/// The number that a scalar holds.
+fn integer(array: &Array) -> Result<i64> {
+    let number = cpu::cast(array, DType::I64)?;
+    // SAFETY: a scalar of int64, which is set.
+    Ok(unsafe { number.ptr().cast::<i64>().read() })
+}
+
+/// Element `i` of the leading axis.
+fn row(x: &Array, i: usize) -> Result<Array> {
+    let (dims, rest) = (x.shape().dims(), Shape::from_dims(&x.shape().dims()[1..]));
+    let whole = |&size: &Dim| SliceAxis { start: 0.into(), step: 1, size };
+    let first = SliceAxis { start: i.into(), step: 1, size: Dim::ONE };
+    let at = std::iter::once(first).chain(dims[1..].iter().map(whole)).collect();
+    let part = cpu::execute(&Op::Slice(at), &[cpu::Operand::Array(x)])?;
+    cpu::execute(&Op::Reshape(rest), &[cpu::Operand::Array(&part)])
+}
+
+/// Arrays of a type behind each other along a new leading axis.
+fn stacked(one: &Type, parts: Vec<Array>) -> Result<Array> {
+    let with = |n: usize| -> Shape {
+        std::iter::once(Dim::new(n)).chain(one.shape.dims().iter().copied()).collect()
+    };
+    if parts.is_empty() {
+        return Array::zeros(one.dtype, with(0));
+    }
+    let mut rows = Vec::with_capacity(parts.len());
+    for part in &parts {
+        rows.push(cpu::execute(&Op::Reshape(with(1)), &[cpu::Operand::Array(part)])?);
+    }
+    cpu::copy::concat(&rows.iter().collect::<Vec<_>>(), 0)
+}

@@ -1,0 +1,44 @@
+//! Lists for people: as Graphviz source, and line by line, with Python lines and costs.
+
+use super::site;
+use crate::graph::dot::{Group, Picture};
+use crate::graph::{List, Node};
+use crate::ops::emit::Id;
+use crate::passes::cost;
+
+/// The list as Graphviz source, with boxes around groups of nodes.
+pub fn dot(list: &List, groups: &[Group]) -> String {
+    list.dot(&picture(groups))
+}
+
+/// A node for people.
+pub struct Row {
+    /// `%3: float32 (2,) = exp(%2)`
+    pub text: String,
+    /// The same, its line and its cost
+    pub tooltip: String,
+    /// The colour of its kind
+    pub colour: &'static str,
+}
+
+/// The nodes of a list, one by one.
+pub fn rows(list: &List) -> Vec<Row> {
+    let row = |i: usize| {
+        let id = Id(i as u32);
+        let tooltip = picture(&[]).tooltip(list, id);
+        let text = tooltip.lines().next().unwrap_or_default().into();
+        Row { text, tooltip, colour: crate::graph::dot::colour(list.node(id)) }
+    };
+    (0..list.nodes.len()).map(row).collect()
+}
+
+fn picture(groups: &[Group]) -> Picture<'_> {
+    Picture { describe: &site::describe, cost: &cost_text, groups }
+}
+
+/// What a node costs if it is computed alone.
+fn cost_text(nodes: &[Node], node: &Node) -> Option<String> {
+    let cost = cost::of_node(nodes, node);
+    (cost.bytes + cost.flops > 0)
+        .then(|| format!("{} operations, {} bytes", cost.flops, cost.bytes))
+}

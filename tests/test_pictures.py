@@ -1,0 +1,136 @@
+"""Pictures of tapes and graphs: Graphviz source, SVG, HTML, TensorBoard."""
+
+import re
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import wengert as wg
+from wengert import drawing as pictures
+
+GRAPHVIZ = shutil.which("dot")
+
+
+def test_the_tape_is_drawn_with_leaves_links_and_saved_values():
+    w = wg.ones((3, 2), requires_grad=True)
+    b = wg.zeros((2,), requires_grad=True)
+    x = wg.ones((4, 3))
+    y = (x @ w + b).exp()
+    dot = wg.draw(y.sum(), params={"w": w, 'the "b"\n': b}).dot
+    named = ("w\\nfloat32 (3, 2)", 'the \\"b\\"\\n', "test_pictures.py")
+    for want in ("matmul", "exp", "sum", "add", *named):
+        assert want in dot, (want, dot)
+    assert dot.count("accumulate") == 2
+    assert "saved result\\nfloat32 (4, 2)" in dot, "exp keeps its result"
+    assert dot.startswith("digraph") and dot.count("{") == dot.count("}")
+
+
+def test_a_leaf_and_a_plain_tensor_are_drawn():
+    leaf = wg.ones(3, requires_grad=True)
+    assert "leaf0 -> root" in wg.draw(leaf).dot
+    assert "-> root" not in wg.draw(wg.ones(3)).dot
+
+
+def test_shared_values_are_drawn_once_and_what_was_freed_is_gone():
+    x = wg.ones(3, requires_grad=True)
+    y = x.exp()
+    z = (y * y + y).sum()
+    dot = wg.draw(z).dot
+    assert dot.count('label="exp\\n') == 1 and "saved" in dot
+    z.backward()
+    after = wg.draw(z).dot
+    assert "saved" not in after and "freed by a backward" in after
+
+
+def test_modules_name_their_parameters():
+    model = wg.nn.Linear(3, 2)
+    loss = model(wg.ones((1, 3))).sum()
+    dot = wg.draw(loss, params=model).dot
+    assert "weight" in dot and "bias" in dot
+    with pytest.raises(TypeError, match="dictionary of tensors or a module"):
+        wg.draw(loss, params=3)
+
+
+def test_a_long_tape_is_drawn_without_recursion():
+    x = wg.ones(2, requires_grad=True)
+    y = x
+    for _ in range(5000):
+        y = y + 1.0
+    assert len(re.findall(r"^  \w+ -> \w+", wg.draw(y).dot, re.M)) == 5001
+
+
+def test_without_graphviz_there_is_a_remedy_and_html(monkeypatch):
+    monkeypatch.setattr(pictures.shutil, "which", lambda _: None)
+    picture = wg.draw(wg.ones(2, requires_grad=True).exp())
+    with pytest.raises(RuntimeError, match="install Graphviz"):
+        picture.to_svg()
+    assert picture._repr_svg_() is None
+    assert "exp" in picture._repr_html_() and "title=" in picture._repr_html_()
+
+
+def test_what_dot_refuses_is_said(monkeypatch, tmp_path):
+    fake = tmp_path / "dot"
+    fake.write_text("#!/bin/sh\necho no such thing >&2\nexit 3\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(pictures.shutil, "which", lambda _: str(fake))
+    with pytest.raises(RuntimeError, match="status 3: no such thing"):
+        pictures.svg_of("digraph {}")
+
+
+@pytest.mark.skipif(GRAPHVIZ is None, reason="Graphviz is not installed")
+def test_graphviz_reads_the_source(tmp_path):
+    picture = wg.draw((wg.ones((2, 2), requires_grad=True).exp() * 2).sum())
+    svg = picture.to_svg(tmp_path / "tape.svg")
+    assert "<svg" in svg and (tmp_path / "tape.svg").read_text() == svg
+    assert picture._repr_svg_() == svg
+    done = subprocess.run([GRAPHVIZ, "-Tplain"], input=picture.dot.encode(), capture_output=True)
+    assert done.returncode == 0 and not done.stderr
+
+
+def node(id, op, inputs=(), name=None, shape=(2, None), dtype=wg.float32, line=None):
+    site = line and SimpleNamespace(filename="model.py", lineno=line)
+    return SimpleNamespace(
+        id=id, op=op, inputs=list(inputs), name=name, shape=shape, dtype=dtype, site=site,
+        attributes=f"{op}(...)",
+    )  # fmt: skip
+
+
+def small_graph():
+    x = node(0, "input", name="the x", line=3)
+    y = node(1, "input", name="the_x", shape=None, dtype=wg.bfloat16)
+    z = node(2, "add", [x, y], shape=(2, 3))
+    return SimpleNamespace(nodes=[x, y, z])
+
+
+def test_tensorboard_reads_what_is_written(tmp_path):
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    path = wg.io.tensorboard.write_graph(tmp_path / "logs", small_graph())
+    assert path.startswith(str(tmp_path / "logs")) and "tfevents" in path
+    events = accumulators.EventAccumulator(path)
+    events.Reload()
+    read = events.Graph()
+    assert [n.name for n in read.node] == ["the_x", "the_x_1", "add_2"], "names are made unique"
+    assert list(read.node[2].input) == ["the_x", "the_x_1"] and read.node[2].op == "add"
+    assert read.node[0].attr["site"].s == b"model.py:3"
+    assert [d.size for d in read.node[0].attr["_output_shapes"].list.shape[0].dim] == [2, -1]
+    assert read.node[1].attr["_output_shapes"].list.shape[0].unknown_rank
+    again = wg.io.tensorboard.write_graph(tmp_path / "logs", small_graph())
+    assert again != path
+
+
+def test_every_dtype_has_a_name_in_tensorflow():
+    types = pytest.importorskip("tensorboard.compat.proto.types_pb2")
+    from wengert.io import tensorboard
+
+    names = {str(getattr(wg, name)).removeprefix("wengert.") for name in tensorboard._TYPES}
+    assert names == set(tensorboard._TYPES)
+    assert all(hasattr(types, name) for name in tensorboard._TYPES.values())
+
+
+def test_without_tensorboard_there_is_a_remedy(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "tensorboard.compat", None)
+    with pytest.raises(ImportError, match=r"pip install 'wengert\[tensorboard\]'"):
+        wg.io.tensorboard.write_graph(tmp_path, small_graph())
