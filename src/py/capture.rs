@@ -264,13 +264,14 @@ impl<'a> Finish<'a> {
         // Reading gradients may have added captures.
         self.captures = self.trace.captures();
         let inputs = self.inputs(py)?;
+        // What differentiation appends is not part of the function itself.
+        let count = self.trace.read(|graph| graph.len());
         let differentiable = self.differentiate(py)?;
         let (patterns, symbols) = self.patterns();
         let pinned = self.pinned();
         let (list, _) = self.trace.close();
         let list = merged(list, &self.trace.scope().constraints()).or_raise(py)?;
         let dims: Vec<Dim> = symbols.iter().map(|(dim, ..)| *dim).collect();
-        let count = differentiable.as_ref().map_or(list.nodes.len(), |d| d.count);
         let mut plain = List { nodes: list.nodes[..count].to_vec(), ..list.clone() };
         plain.outputs = self.results.clone();
         let flowing =
