@@ -36,6 +36,19 @@ pub(super) fn element(node: &Node) -> Option<Element> {
     }
 }
 
+/// A shape that equals another where it certainly is the same: plain equality asks about symbols,
+/// and what is grouped must hold for all sizes.
+#[derive(Clone, Copy, Hash)]
+struct Certain<'g>(&'g Shape);
+
+impl PartialEq for Certain<'_> {
+    fn eq(&self, other: &Certain<'_>) -> bool {
+        self.0.same(other.0)
+    }
+}
+
+impl Eq for Certain<'_> {}
+
 /// Whether a node is no step of its own.
 fn is_given(kind: &Kind) -> bool {
     match kind {
@@ -47,7 +60,7 @@ fn is_given(kind: &Kind) -> bool {
 /// Whether an edge ends a group.
 fn crosses(nodes: &[Node], from: Id, to: &Node) -> bool {
     let from = &nodes[from.0 as usize];
-    element(from).is_none() || element(to).is_none() || from.ty.shape != to.ty.shape
+    element(from).is_none() || element(to).is_none() || !from.ty.shape.same(&to.ty.shape)
 }
 
 /// What a node reads in a program. Broadcasting and filling are what loads and scalars do, so nodes
@@ -162,7 +175,7 @@ impl<'g> Scheduler<'g> {
         let mut order: Vec<usize> = (0..nodes.len()).filter(|&i| self.live[i]).collect();
         order.sort_by_key(|&i| self.stage[i]);
         // The open group of each stage and shape.
-        let mut open: FxHashMap<(u32, &'g Shape), usize> = FxHashMap::default();
+        let mut open: FxHashMap<(u32, Certain<'g>), usize> = FxHashMap::default();
         // The arrays that each unit reads.
         let mut reads: Vec<SmallVec<[Id; 8]>> = Vec::new();
         for i in order {
@@ -170,7 +183,7 @@ impl<'g> Scheduler<'g> {
             if is_given(&node.kind) {
                 continue;
             }
-            let key = (self.stage[i], &node.ty.shape);
+            let key = (self.stage[i], Certain(&node.ty.shape));
             let mut unit = self.units.len();
             if element(node).is_some() {
                 let fits = |u: usize| {
@@ -280,7 +293,7 @@ impl<'g> Scheduler<'g> {
         }
         match element(reader) {
             None => Cut::Opaque(reader.kind.name()),
-            _ if self.nodes[x.0 as usize].ty.shape != reader.ty.shape => Cut::Shape,
+            _ if !self.nodes[x.0 as usize].ty.shape.same(&reader.ty.shape) => Cut::Shape,
             _ if self.full[unit as usize] => Cut::Size,
             _ => Cut::Order,
         }

@@ -13,18 +13,17 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::donate::gifts;
 use super::order::{self, Graph, Life};
+use super::pack::{Span, pack};
 use super::{Operand, Options, Plan, Source, Step, Work};
 use crate::cpu;
 use crate::layout::Layout;
 use crate::memory::{ALIGN, block_bytes};
-use crate::ops::op::Op;
+use crate::ops::op::{Op, Type};
 
 /// A place in memory that never ends.
 const END: u32 = u32::MAX;
-
-/// With more regions than this the packing that looks at all pairs takes too long.
-const PAIRS: usize = 600;
 
 /// Where a slot lies.
 #[derive(Clone, Debug)]
@@ -95,33 +94,33 @@ impl Memory {
 }
 
 /// The memory of one result.
-struct Storage {
-    bytes: usize,
-    def: u32,
-    slot: u32,
+pub(super) struct Storage {
+    pub(super) bytes: usize,
+    pub(super) def: u32,
+    pub(super) slot: u32,
     /// Whether the plan gives it away
-    escapes: bool,
+    pub(super) escapes: bool,
 }
 
 /// What does not depend on the order of steps.
-struct Facts {
-    storages: Vec<Storage>,
+pub(super) struct Facts {
+    pub(super) storages: Vec<Storage>,
     /// By slot: its storage, and its layout in there
-    roots: Vec<(Option<u32>, Option<Layout>)>,
+    pub(super) roots: Vec<(Option<u32>, Option<Layout>)>,
     /// By slot: the input that it may show
-    shows: Vec<Option<u32>>,
+    pub(super) shows: Vec<Option<u32>>,
     /// By storage: the steps that read it
-    readers: Vec<SmallVec<[u32; 4]>>,
+    pub(super) readers: Vec<SmallVec<[u32; 4]>>,
     /// By input: the steps that read it
-    input_readers: Vec<SmallVec<[u32; 4]>>,
-    views: Vec<bool>,
+    pub(super) input_readers: Vec<SmallVec<[u32; 4]>>,
+    pub(super) views: Vec<bool>,
     /// Steps that may be refused by data, or for want of memory
-    fallible: Vec<bool>,
+    pub(super) fallible: Vec<bool>,
     /// Bytes each step takes for itself while it runs
-    scratch: Vec<usize>,
+    pub(super) scratch: Vec<usize>,
     /// Steps that put values into donated memory where indices say: these are looked at beforehand
-    guarded: SmallVec<[u32; 2]>,
-    open: bool,
+    pub(super) guarded: SmallVec<[u32; 2]>,
+    pub(super) open: bool,
 }
 
 impl Plan {
@@ -210,7 +209,7 @@ impl Facts {
         }
     }
 
-    fn storage(&self, source: Source) -> Option<u32> {
+    pub(super) fn storage(&self, source: Source) -> Option<u32> {
         match source {
             Source::Slot(slot) => self.roots[slot as usize].0,
             Source::Input(_) | Source::Constant(_) => None,
@@ -218,12 +217,12 @@ impl Facts {
     }
 
     /// The storage that a slot is the first and whole value of.
-    fn owned(&self, slot: u32) -> Option<u32> {
+    pub(super) fn owned(&self, slot: u32) -> Option<u32> {
         self.roots[slot as usize].0.filter(|&s| self.storages[s as usize].slot == slot)
     }
 
     /// The input that a value may be a view of.
-    fn input(&self, source: Source) -> Option<u32> {
+    pub(super) fn input(&self, source: Source) -> Option<u32> {
         match source {
             Source::Slot(slot) => self.shows[slot as usize],
             Source::Input(i) => Some(i),
@@ -327,7 +326,11 @@ impl Facts {
     }
 
     /// The slots that hold the indices of a step.
-    fn indices<'p>(&self, plan: &'p Plan, step: u32) -> impl Iterator<Item = u32> + use<'p> {
+    pub(super) fn indices<'p>(
+        &self,
+        plan: &'p Plan,
+        step: u32,
+    ) -> impl Iterator<Item = u32> + use<'p> {
         let slot = |arg: &Operand| match arg {
             Operand::Array(Source::Slot(slot)) => Some(*slot),
             Operand::Array(Source::Input(_) | Source::Constant(_)) | Operand::Number(_) => None,
@@ -371,12 +374,17 @@ impl Facts {
 }
 
 /// The step that fills each slot.
-fn makers(plan: &Plan) -> Vec<u32> {
+pub(super) fn makers(plan: &Plan) -> Vec<u32> {
     let mut makers = vec![0; plan.slots.len()];
     for (i, step) in plan.steps.iter().enumerate() {
         step.results.iter().for_each(|&slot| makers[slot as usize] = i as u32);
     }
     makers
+}
+
+/// Whether two types are certainly the same, without asking about symbols.
+pub(super) fn same(a: &Type, b: &Type) -> bool {
+    a.dtype == b.dtype && a.shape.same(&b.shape)
 }
 
 /// The arrays that a step reads, in order.
@@ -496,7 +504,7 @@ impl Arrangement {
                     let donor = &facts.storages[donor as usize];
                     gift.is_none()
                         && region.last == at as u32
-                        && plan.slots[donor.slot as usize] == plan.slots[slot as usize]
+                        && same(&plan.slots[donor.slot as usize], &plan.slots[slot as usize])
                 });
                 match taken {
                     Some(k) => {
@@ -664,69 +672,6 @@ impl Memory {
     }
 }
 
-/// The donated pairs that may share memory in an order of steps, by the output's storage, and the
-/// first step that may write donated memory.
-fn gifts(
-    plan: &Plan,
-    facts: &Facts,
-    position: &[u32],
-    options: Options<'_>,
-) -> (FxHashMap<u32, (u32, u32)>, u32) {
-    let mut found: FxHashMap<u32, (u32, u32)> = FxHashMap::default();
-    let written = |&(_, output): &(u32, u32)| {
-        let s = facts.storage(plan.outputs[output as usize])?;
-        Some(position[facts.storages[s as usize].def as usize])
-    };
-    let first = options.donated.iter().filter_map(written).min().unwrap_or(0);
-    // A step whose indices are not there by then is not guarded after all.
-    let makers = if facts.guarded.is_empty() { Vec::new() } else { makers(plan) };
-    let is_late = |&&step: &&u32| {
-        facts.indices(plan, step).any(|slot| position[makers[slot as usize] as usize] >= first)
-    };
-    let late = facts.guarded.iter().filter(is_late).map(|&step| step as usize);
-    let fallible = (0..plan.steps.len()).filter(|&step| facts.fallible[step]);
-    let last_failure = fallible.chain(late).map(|step| position[step]).max();
-    for &(input, output) in options.donated {
-        let Source::Slot(slot) = plan.outputs[output as usize] else { continue };
-        let Some(s) = facts.owned(slot) else { continue };
-        let storage = &facts.storages[s as usize];
-        let at = position[storage.def as usize];
-        let shown = plan.outputs.iter().any(|&source| facts.input(source) == Some(input));
-        let reads_before = facts.input_readers[input as usize].iter().all(|&step| {
-            position[step as usize] < at
-                || (step == storage.def && reads_in_place(plan, facts, step, input))
-        });
-        if last_failure.is_none_or(|last| at > last)
-            && plan.inputs[input as usize] == plan.slots[slot as usize]
-            && facts.roots[slot as usize].1.as_ref().is_some_and(Layout::is_contiguous)
-            && !shown
-            && reads_before
-            && found.values().all(|pair| pair.0 != input)
-        {
-            found.entry(s).or_insert((input, output));
-        }
-    }
-    (found, first)
-}
-
-/// Whether a step reads an input only where it writes the result, element by element.
-fn reads_in_place(plan: &Plan, facts: &Facts, step: u32, input: u32) -> bool {
-    let step = &plan.steps[step as usize];
-    let shows = |&source: &Source| facts.input(source) == Some(input);
-    let (direct, sources) = (Source::Input(input), arrays(step));
-    match &step.work {
-        Work::Group(_, shape, _) => {
-            *shape == plan.inputs[input as usize].shape
-                && sources.iter().all(|source| !shows(source) || *source == direct)
-        }
-        Work::Op(Op::Map(_)) => sources.iter().all(|source| !shows(source) || *source == direct),
-        Work::Op(Op::Update(_) | Op::Scatter(_)) => {
-            sources[0] == direct && !sources[1..].iter().any(shows)
-        }
-        Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => false,
-    }
-}
-
 /// The storages that a result of a step may take over: those of operands that it reads only where
 /// it writes.
 fn donors(plan: &Plan, facts: &Facts, step: &Step) -> SmallVec<[u32; 4]> {
@@ -746,123 +691,10 @@ fn donors(plan: &Plan, facts: &Facts, step: &Step) -> SmallVec<[u32; 4]> {
         let Some(s) = whole(slot) else { continue };
         let once = all.iter().filter(|&&other| facts.storage(other) == Some(s)).count() == 1;
         let result =
-            step.results.iter().any(|&r| plan.slots[r as usize] == plan.slots[slot as usize]);
+            step.results.iter().any(|&r| same(&plan.slots[r as usize], &plan.slots[slot as usize]));
         if once && result && !donors.contains(&s) {
             donors.push(s);
         }
     }
     donors
-}
-
-/// Bytes that are needed from one step to another.
-struct Span {
-    bytes: usize,
-    first: u32,
-    last: u32,
-}
-
-/// Places spans so that those of overlapping times do not overlap in memory: offsets and the bytes of
-/// the whole. The best of several ways.
-fn pack(spans: &[Span], least: usize) -> (Vec<usize>, usize) {
-    let placed: Vec<u32> =
-        (0..spans.len() as u32).filter(|&i| spans[i as usize].bytes > 0).collect();
-    let span = |i: u32| &spans[i as usize];
-    let mut best = first_come(spans, &placed);
-    if best.1 > least && placed.len() <= PAIRS {
-        let size = |i: &u32| std::cmp::Reverse(span(*i).bytes);
-        let life = |i: &u32| std::cmp::Reverse(span(*i).last - span(*i).first);
-        let mut by_size = placed.clone();
-        by_size.sort_by_key(|i| (size(i), span(*i).first));
-        let mut by_life = placed.clone();
-        by_life.sort_by_key(|i| (life(i), size(i)));
-        for order in [by_size, by_life] {
-            let next = best_gap(spans, &order);
-            if next.1 < best.1 {
-                best = next;
-            }
-        }
-    }
-    best
-}
-
-/// Spans in order of time, each in the smallest free stretch that holds it.
-fn first_come(spans: &[Span], placed: &[u32]) -> (Vec<usize>, usize) {
-    let mut offsets = vec![0; spans.len()];
-    let mut order: Vec<u32> = placed.to_vec();
-    order.sort_by_key(|&i| spans[i as usize].first);
-    // Spans in use, by when they end; free stretches `(offset, bytes)` in order, never touching.
-    let mut ends: std::collections::BinaryHeap<(std::cmp::Reverse<u32>, u32)> = Default::default();
-    let mut free: Vec<(usize, usize)> = Vec::new();
-    let mut top = 0;
-    for &i in &order {
-        let span = &spans[i as usize];
-        while let Some(&(std::cmp::Reverse(last), old)) = ends.peek() {
-            if last >= span.first {
-                break;
-            }
-            ends.pop();
-            release(&mut free, (offsets[old as usize], spans[old as usize].bytes));
-        }
-        let fits = free.iter().enumerate().filter(|(_, f)| f.1 >= span.bytes);
-        let at = match fits.min_by_key(|(_, f)| f.1) {
-            Some((k, &(at, bytes))) => {
-                if bytes == span.bytes {
-                    free.remove(k);
-                } else {
-                    free[k] = (at + span.bytes, bytes - span.bytes);
-                }
-                at
-            }
-            // The stretch at the end grows.
-            None => {
-                let at = free.pop_if(|f| f.0 + f.1 == top).map_or(top, |f| f.0);
-                top = at + span.bytes;
-                at
-            }
-        };
-        offsets[i as usize] = at;
-        ends.push((std::cmp::Reverse(span.last), i));
-    }
-    (offsets, top)
-}
-
-fn release(free: &mut Vec<(usize, usize)>, (mut at, mut bytes): (usize, usize)) {
-    let mut k = free.partition_point(|f| f.0 < at);
-    if k < free.len() && at + bytes == free[k].0 {
-        bytes += free.remove(k).1;
-    }
-    if k > 0 && free[k - 1].0 + free[k - 1].1 == at {
-        k -= 1;
-        let before = free.remove(k);
-        (at, bytes) = (before.0, before.1 + bytes);
-    }
-    free.insert(k, (at, bytes));
-}
-
-/// Spans in a given order, each in the smallest gap between those of overlapping times.
-fn best_gap(spans: &[Span], order: &[u32]) -> (Vec<usize>, usize) {
-    let mut offsets = vec![0; spans.len()];
-    // What is placed, by offset.
-    let mut placed: Vec<(usize, u32)> = Vec::with_capacity(order.len());
-    let mut top = 0;
-    for &i in order {
-        let span = &spans[i as usize];
-        let (mut end, mut best) = (0, None::<(usize, usize)>);
-        for &(at, other) in &placed {
-            let other = &spans[other as usize];
-            if other.last < span.first || span.last < other.first {
-                continue;
-            }
-            if at >= end + span.bytes && best.is_none_or(|(gap, _)| at - end < gap) {
-                best = Some((at - end, end));
-            }
-            end = end.max(at + other.bytes);
-        }
-        let at = best.map_or(end, |(_, at)| at);
-        offsets[i as usize] = at;
-        top = top.max(at + span.bytes);
-        let k = placed.partition_point(|&(offset, _)| offset < at);
-        placed.insert(k, (at, i));
-    }
-    (offsets, top)
 }

@@ -9,11 +9,13 @@
 //! results of the plan have memory of their own, views lie in what they show. So the most bytes that
 //! a run holds at once are known before it starts ([`Plan::peak_bytes`]).
 
+mod donate;
 mod explain;
 mod flow;
 mod group;
 mod memory;
 mod order;
+mod pack;
 mod print;
 mod resize;
 mod run;

@@ -1,0 +1,74 @@
+//! Donation: which results may be written over inputs that nobody reads after the run.
+//!
+//! Nothing may fail once donated memory is written, so a pair shares memory only if every step that
+//! may fail comes before. Puts by index are looked at beforehand and then cannot fail.
+
+use rustc_hash::FxHashMap;
+
+use super::memory::{Facts, arrays, makers, same};
+use super::{Options, Plan, Source, Work};
+use crate::layout::Layout;
+use crate::ops::op::Op;
+
+/// The donated pairs that may share memory in an order of steps, by the output's storage, and the
+/// first step that may write donated memory.
+pub(super) fn gifts(
+    plan: &Plan,
+    facts: &Facts,
+    position: &[u32],
+    options: Options<'_>,
+) -> (FxHashMap<u32, (u32, u32)>, u32) {
+    let mut found: FxHashMap<u32, (u32, u32)> = FxHashMap::default();
+    let written = |&(_, output): &(u32, u32)| {
+        let s = facts.storage(plan.outputs[output as usize])?;
+        Some(position[facts.storages[s as usize].def as usize])
+    };
+    let first = options.donated.iter().filter_map(written).min().unwrap_or(0);
+    // A step whose indices are not there by then is not guarded after all.
+    let makers = if facts.guarded.is_empty() { Vec::new() } else { makers(plan) };
+    let is_late = |&&step: &&u32| {
+        facts.indices(plan, step).any(|slot| position[makers[slot as usize] as usize] >= first)
+    };
+    let late = facts.guarded.iter().filter(is_late).map(|&step| step as usize);
+    let fallible = (0..plan.steps.len()).filter(|&step| facts.fallible[step]);
+    let last_failure = fallible.chain(late).map(|step| position[step]).max();
+    for &(input, output) in options.donated {
+        let Source::Slot(slot) = plan.outputs[output as usize] else { continue };
+        let Some(s) = facts.owned(slot) else { continue };
+        let storage = &facts.storages[s as usize];
+        let at = position[storage.def as usize];
+        let shown = plan.outputs.iter().any(|&source| facts.input(source) == Some(input));
+        let reads_before = facts.input_readers[input as usize].iter().all(|&step| {
+            position[step as usize] < at
+                || (step == storage.def && reads_in_place(plan, facts, step, input))
+        });
+        if last_failure.is_none_or(|last| at > last)
+            && same(&plan.inputs[input as usize], &plan.slots[slot as usize])
+            && facts.roots[slot as usize].1.as_ref().is_some_and(Layout::is_contiguous)
+            && !shown
+            && reads_before
+            && found.values().all(|pair| pair.0 != input)
+        {
+            found.entry(s).or_insert((input, output));
+        }
+    }
+    (found, first)
+}
+
+/// Whether a step reads an input only where it writes the result, element by element.
+fn reads_in_place(plan: &Plan, facts: &Facts, step: u32, input: u32) -> bool {
+    let step = &plan.steps[step as usize];
+    let shows = |&source: &Source| facts.input(source) == Some(input);
+    let (direct, sources) = (Source::Input(input), arrays(step));
+    match &step.work {
+        Work::Group(_, shape, _) => {
+            shape.same(&plan.inputs[input as usize].shape)
+                && sources.iter().all(|source| !shows(source) || *source == direct)
+        }
+        Work::Op(Op::Map(_)) => sources.iter().all(|source| !shows(source) || *source == direct),
+        Work::Op(Op::Update(_) | Op::Scatter(_)) => {
+            sources[0] == direct && !sources[1..].iter().any(shows)
+        }
+        Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => false,
+    }
+}

@@ -1,0 +1,122 @@
+//! Packing: offsets for what lives at different times.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// With more spans than this the packing that looks at all pairs takes too long.
+const PAIRS: usize = 600;
+
+/// Bytes that are needed from one step to another.
+pub(super) struct Span {
+    pub bytes: usize,
+    /// The step that needs them first
+    pub first: u32,
+    /// The step that needs them last
+    pub last: u32,
+}
+
+/// Places spans so that those of overlapping times do not overlap in memory: offsets and the bytes of
+/// the whole. The best of several ways.
+pub(super) fn pack(spans: &[Span], least: usize) -> (Vec<usize>, usize) {
+    let placed: Vec<u32> =
+        (0..spans.len() as u32).filter(|&i| spans[i as usize].bytes > 0).collect();
+    let span = |i: u32| &spans[i as usize];
+    let mut best = first_come(spans, &placed);
+    if best.1 > least && placed.len() <= PAIRS {
+        let size = |i: &u32| Reverse(span(*i).bytes);
+        let life = |i: &u32| Reverse(span(*i).last - span(*i).first);
+        let mut by_size = placed.clone();
+        by_size.sort_by_key(|i| (size(i), span(*i).first));
+        let mut by_life = placed.clone();
+        by_life.sort_by_key(|i| (life(i), size(i)));
+        for order in [by_size, by_life] {
+            let next = best_gap(spans, &order);
+            if next.1 < best.1 {
+                best = next;
+            }
+        }
+    }
+    best
+}
+
+/// Spans in order of time, each in the smallest free stretch that holds it.
+fn first_come(spans: &[Span], placed: &[u32]) -> (Vec<usize>, usize) {
+    let mut offsets = vec![0; spans.len()];
+    let mut order: Vec<u32> = placed.to_vec();
+    order.sort_by_key(|&i| spans[i as usize].first);
+    // Spans in use, by when they end; free stretches `(offset, bytes)` in order, never touching.
+    let mut ends: BinaryHeap<(Reverse<u32>, u32)> = Default::default();
+    let mut free: Vec<(usize, usize)> = Vec::new();
+    let mut top = 0;
+    for &i in &order {
+        let span = &spans[i as usize];
+        while let Some(&(Reverse(last), old)) = ends.peek() {
+            if last >= span.first {
+                break;
+            }
+            ends.pop();
+            release(&mut free, (offsets[old as usize], spans[old as usize].bytes));
+        }
+        let fits = free.iter().enumerate().filter(|(_, f)| f.1 >= span.bytes);
+        let at = match fits.min_by_key(|(_, f)| f.1) {
+            Some((k, &(at, bytes))) => {
+                if bytes == span.bytes {
+                    free.remove(k);
+                } else {
+                    free[k] = (at + span.bytes, bytes - span.bytes);
+                }
+                at
+            }
+            // The stretch at the end grows.
+            None => {
+                let at = free.pop_if(|f| f.0 + f.1 == top).map_or(top, |f| f.0);
+                top = at + span.bytes;
+                at
+            }
+        };
+        offsets[i as usize] = at;
+        ends.push((Reverse(span.last), i));
+    }
+    (offsets, top)
+}
+
+fn release(free: &mut Vec<(usize, usize)>, (mut at, mut bytes): (usize, usize)) {
+    let mut k = free.partition_point(|f| f.0 < at);
+    if k < free.len() && at + bytes == free[k].0 {
+        bytes += free.remove(k).1;
+    }
+    if k > 0 && free[k - 1].0 + free[k - 1].1 == at {
+        k -= 1;
+        let before = free.remove(k);
+        (at, bytes) = (before.0, before.1 + bytes);
+    }
+    free.insert(k, (at, bytes));
+}
+
+/// Spans in a given order, each in the smallest gap between those of overlapping times.
+fn best_gap(spans: &[Span], order: &[u32]) -> (Vec<usize>, usize) {
+    let mut offsets = vec![0; spans.len()];
+    // What is placed, by offset.
+    let mut placed: Vec<(usize, u32)> = Vec::with_capacity(order.len());
+    let mut top = 0;
+    for &i in order {
+        let span = &spans[i as usize];
+        let (mut end, mut best) = (0, None::<(usize, usize)>);
+        for &(at, other) in &placed {
+            let other = &spans[other as usize];
+            if other.last < span.first || span.last < other.first {
+                continue;
+            }
+            if at >= end + span.bytes && best.is_none_or(|(gap, _)| at - end < gap) {
+                best = Some((at - end, end));
+            }
+            end = end.max(at + other.bytes);
+        }
+        let at = best.map_or(end, |(_, at)| at);
+        offsets[i as usize] = at;
+        top = top.max(at + span.bytes);
+        let k = placed.partition_point(|&(offset, _)| offset < at);
+        placed.insert(k, (at, i));
+    }
+    (offsets, top)
+}
