@@ -12,7 +12,6 @@ from wengert import _core
 CATALOGUE = {code: (kind, template) for code, kind, template in _core._error_catalogue()}
 # What only a Rust test provokes: no Python call makes a graph as a value yet.
 IN_RUST = {
-    "bad_graph": "src/graph/tests.rs",
     "bad_text": "src/graph/parse/tests.rs",
     "over_budget": "src/schedule/tests.rs",
 }
@@ -41,6 +40,18 @@ def integer_quotient_in_place():
 def unseen_write():
     x = wg.zeros((2, 3))
     x[0][1] = 5.0
+
+
+def finalized():
+    with wg.Graph() as g:
+        x = wg.placeholder("x", (2,))
+    g.finalize()
+    x + 1
+
+
+def unknown_size():
+    with wg.Graph():
+        len(wg.placeholder("x", (None, 3)))
 
 
 def out_of_memory():
@@ -89,6 +100,8 @@ PROVOKED = {
     "not_finite": not_finite,
     "overflow": lambda: wg.tensor(300, dtype=wg.int8),
     "out_of_memory": out_of_memory,
+    "bad_graph": finalized,
+    "unknown_size": unknown_size,
 }
 
 CLASSES = {
@@ -160,9 +173,11 @@ def test_an_error_inside_a_composite_names_the_op_that_was_called():
 def test_a_failed_call_changes_nothing():
     x = wg.arange(6.0).reshape(2, 3)
     kept = x.numpy().copy()
-    for write in (lambda: x.__setitem__((slice(None), slice(2)), wg.ones(5)),
-                  lambda: x.__setitem__(wg.asarray([0, 9]), 1.0),
-                  lambda: x.__iadd__(wg.ones((4, 3)))):
+    for write in (
+        lambda: x.__setitem__((slice(None), slice(2)), wg.ones(5)),
+        lambda: x.__setitem__(wg.asarray([0, 9]), 1.0),
+        lambda: x.__iadd__(wg.ones((4, 3))),
+    ):
         with pytest.raises((wg.ShapeError, IndexError)):
             write()
         np.testing.assert_array_equal(x.numpy(), kept)

@@ -27,6 +27,9 @@ _LAZY = {
     "__array_namespace_info__": "_info",
     "Function": "autodiff",
     "CompiledFunction": "capture",
+    "Graph": "graph",
+    "Session": "session",
+    "Variable": "graph",
     "checkpoint": "autodiff",
     "Spec": "capture",
     "compile": "capture",
@@ -38,12 +41,15 @@ _LAZY = {
     "check_finite": "profiling",
     "draw": "drawing",
     "profile": "profiling",
+    "default_graph": "graph",
     "load": "io",
+    "parse_graph": "graph",
+    "placeholder": "graph",
     "save": "io",
 }
 _SUBMODULES = (
-    "autodiff", "capture", "data", "drawing", "io", "nn", "optim", "profiling", "pytree", "random",
-    "testing"
+    "autodiff", "capture", "compat", "data", "drawing", "graph", "io", "nn", "optim", "profiling",
+    "pytree", "random", "session", "testing",
 )  # fmt: skip
 
 # The same for type checkers, which the stub test compares with what is found.
@@ -52,26 +58,33 @@ if TYPE_CHECKING:
     from wengert import (  # noqa: F401
         autodiff,
         capture,
+        compat,
         data,
         drawing,
+        graph,
         io,
         nn,
         optim,
         profiling,
         pytree,
         random,
+        session,
         testing,
     )
     from wengert._info import __array_namespace_info__  # noqa: F401
     from wengert.autodiff import Function, checkpoint, grad, value_and_grad, vjp  # noqa: F401
     from wengert.capture import CompiledFunction, Spec, compile, config  # noqa: F401
     from wengert.drawing import draw  # noqa: F401
+    from wengert.graph import Graph, Variable, default_graph, parse_graph, placeholder  # noqa: F401
     from wengert.io import load, save  # noqa: F401
     from wengert.profiling import Profile, check_finite, profile  # noqa: F401
+    from wengert.session import Session  # noqa: F401
 
 # What the package itself needs of the core.
 _INTERNAL = (
-    "Dispatcher", "Executable", "GradMode", "Number", "Settings", "Trace", "alias", "host_node", "is_tracing", "outside_trace", "safetensors_load", "safetensors_save", "tape_leaves", "tick",
+    "Definition", "Dispatcher", "Executable", "GradMode", "Number", "Runner", "Settings", "Trace",
+    "alias", "host_node", "is_tracing", "outside_trace", "safetensors_load", "safetensors_save",
+    "tape_leaves", "tick",
 )  # fmt: skip
 for _name in _INTERNAL:
     del globals()[_name]

@@ -33,12 +33,17 @@ def _method(f: Callable[..., Any]) -> Callable[..., Any]:
 @_method
 def __repr__(self: Tensor) -> str:
     name = "tensor" if type(self) is Tensor else type(self).__name__
+    traced = _core._traced_text(self)
+    if traced is not None:
+        return f"{name}({traced})"
     return _text.describe(self, name)
 
 
 @_method
 def __str__(self: Tensor) -> str:
     """A scalar prints as its number."""
+    if _core._traced_text(self) is not None:
+        return repr(self)
     return _text.describe(self, "tensor") if self.ndim else str(_text.shortest(self))
 
 

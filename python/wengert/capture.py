@@ -138,7 +138,12 @@ class CompiledFunction(_core.Dispatcher):
 
     def graph(self, *args: Any, **kwargs: Any) -> Any:
         """The graph that runs for these arguments, after the passes; traced if need be, not run."""
-        return self._executable(*args, **kwargs).graph()
+        from wengert.graph import Graph
+
+        executable = self._executable(*args, **kwargs)
+        graph = Graph._of(executable.definition())
+        graph.passes = tuple(executable.passes())
+        return graph
 
     def plan(self, *args: Any, **kwargs: Any) -> Any:
         """The plan for these arguments: steps, memory. Traced if need be, not run."""

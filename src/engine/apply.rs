@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::definition::{self, Call};
 use super::eager::{self, Eager};
 use super::observe;
 use super::tape::{self, Operand, Value};
@@ -76,6 +77,16 @@ pub fn map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Value> {
         };
     }
     let _entered = trace::enter_for(def.name, args)?;
+    match definition::keeper(args) {
+        Some(trace) => {
+            definition::keep_one(&trace, Call::Op(Op::Map(def)), args, || promoted(def, args))
+        }
+        None => promoted(def, args),
+    }
+}
+
+/// An elementwise op on operands that are promoted first.
+fn promoted(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Value> {
     let cx = Eager::new(tape::recording());
     let operands: SmallVec<[Arg; 3]> = small(args.iter().map(|&arg| cx.operand(arg)));
     let result = catch(|| {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::apply::apply;
+use super::definition::{self, Call};
 use super::observe;
 use super::plans::{self, Formula, Given, Part};
 use super::tape::{Operand, Value};
@@ -168,6 +169,11 @@ pub fn call(
     let wants = |operand: &Operand<'_>| matches!(operand, Operand::Value(v) if v.requires_grad());
     let record = record && operands.iter().any(wants);
     let _entered = trace::enter_for(composite.name, operands)?;
+    if let Some(trace) = definition::keeper(operands) {
+        let call = Call::Composite(composite, attributes.into());
+        let native = || emitted(composite, attributes, operands, record);
+        return definition::keep(&trace, call, operands, native);
+    }
     if watch::on() && !trace::active() && !(record && composite.vjp.is_some()) {
         let run = || call_now(composite, attributes, operands, record);
         return observe::composite(composite, operands, run);
@@ -187,6 +193,16 @@ fn call_now(
     if !plain && let Some(values) = planned(composite, attributes, operands)? {
         return Ok(values);
     }
+    emitted(composite, attributes, operands, record)
+}
+
+/// Runs the formula of a composite: all its results.
+fn emitted(
+    composite: &'static Composite,
+    attributes: &[Attr],
+    operands: &[Operand<'_>],
+    record: bool,
+) -> Result<SmallVec<[Value; 1]>> {
     let cx = Eager::new(record);
     let args: SmallVec<[Arg; 6]> = small(operands.iter().map(|&operand| cx.operand(operand)));
     let outputs = catch(|| composite.call(&Arguments { cx: &cx, attributes, operands: &args }));

@@ -8,6 +8,7 @@
 use smallvec::SmallVec;
 
 use super::apply::apply;
+use super::definition::{self, Call};
 use super::eager::Eager;
 use super::tape::{Operand, Value, recording};
 use super::trace;
@@ -36,6 +37,8 @@ pub enum Item {
     NewAxis,
     /// An integer or bool array
     Array(Value),
+    /// An array that is an operand of its own, in an index that is kept for later
+    Operand,
 }
 
 /// An index resolved against a shape.
@@ -53,6 +56,40 @@ struct Plan {
 /// `x[items]`.
 pub fn get(x: &Value, items: &[Item]) -> Result<Value> {
     let _entered = trace::enter_for("getitem", &[Operand::Value(x)])?;
+    if let Some(trace) = definition::keeper(&[Operand::Value(x)]) {
+        let (items_kept, operands) = kept(x, items, None);
+        let native = || take(x, items);
+        return definition::keep_one(&trace, Call::Get(items_kept), &operands, native);
+    }
+    take(x, items)
+}
+
+/// An index to keep, and its operands: arrays are operands, not part of it.
+fn kept<'a>(
+    x: &'a Value,
+    items: &'a [Item],
+    v: Option<Operand<'a>>,
+) -> (Vec<Item>, SmallVec<[Operand<'a>; 4]>) {
+    let mut operands: SmallVec<[Operand<'a>; 4]> = SmallVec::new();
+    operands.push(Operand::Value(x));
+    let mut rest = Vec::with_capacity(items.len());
+    for item in items {
+        rest.push(match item {
+            Item::Array(value) => {
+                operands.push(Operand::Value(value));
+                Item::Operand
+            }
+            Item::Int(_) | Item::Slice(..) | Item::Ellipsis | Item::NewAxis | Item::Operand => {
+                item.clone()
+            }
+        });
+    }
+    operands.extend(v);
+    (rest, operands)
+}
+
+/// [`get`], computed or written as nodes.
+fn take(x: &Value, items: &[Item]) -> Result<Value> {
     if let ([item], false) = (items, trace::active() || recording() && x.requires_grad())
         && let Some(view) = along_first(x, item)?
     {
@@ -133,6 +170,23 @@ fn along_first(x: &Value, item: &Item) -> Result<Option<Value>> {
 pub fn set(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
     let op = "setitem";
     let _entered = trace::enter_for(op, &[Operand::Value(x), v])?;
+    if let Some(trace) = definition::keeper(&[Operand::Value(x), v]) {
+        let before = x.clone();
+        let (items_kept, operands) = kept(&before, items, Some(v));
+        let native = || {
+            let mut x = before.clone();
+            put(&mut x, items, v)?;
+            Ok(x)
+        };
+        *x = definition::keep_one(&trace, Call::Set(items_kept), &operands, native)?;
+        return Ok(());
+    }
+    put(x, items, v)
+}
+
+/// [`set`], computed or written as nodes.
+fn put(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
+    let op = "setitem";
     let plan = resolve(op, x.shape(), items)?;
     let region = plan.region()?;
     let cast;
@@ -286,6 +340,7 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
     for (position, item) in items.iter().chain(implicit.iter()).enumerate() {
         match item {
             Item::NewAxis => basic.push(Dim::ONE),
+            Item::Operand => return Err(error::internal("an index lost its arrays")),
             Item::Ellipsis => {
                 basic.extend_from_slice(&shape.dims()[axis..axis + fill]);
                 axis += fill;
@@ -421,7 +476,8 @@ fn slice_axis(
     let (start, stop) = (start.map_or(first, clip), stop.map_or(last, clip));
     let (low, high) = if step > 0 { (start, stop) } else { (stop, start) };
     // The start and step of an empty or single selection do not matter: keep them in range.
-    if high <= low {
+    // A size that nobody knows is taken to suffice: so it is asked in this form.
+    if high < low || high == low {
         return Ok(SliceAxis { start: Dim::new(0), step: 1, size: Dim::new(0) });
     }
     let size = (high - low).div_ceil(Dim::new(step.unsigned_abs() as usize));

@@ -58,6 +58,11 @@ impl Program {
         Program { list, config, optimized, symbols, scope, template, plans }
     }
 
+    /// The scope of its symbols.
+    pub fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
     /// The list as it was traced.
     pub fn list(&self) -> &List {
         &self.list

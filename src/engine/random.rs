@@ -36,9 +36,13 @@ pub fn set_state(state: State) {
     *GLOBAL.lock() = state;
 }
 
-/// The next key: a block of the counter sequence under the seed's key.
+/// The next key of the global generator.
 pub fn next_key() -> [u32; 2] {
-    let mut state = GLOBAL.lock();
+    next_of(&mut GLOBAL.lock())
+}
+
+/// The next key of a generator: a block of the counter sequence under the seed's key.
+pub fn next_of(state: &mut State) -> [u32; 2] {
     let n = state.drawn;
     state.drawn = n.wrapping_add(1);
     // The high bit keeps drawn keys apart from keys split by hand.

@@ -17,9 +17,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, ReentrantMutex};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
+use super::definition::{self, Call, Calls, Kept};
 use super::site;
 use super::tape::{History, Leaf, Operand, Shared, Value};
 use crate::array::Array;
@@ -106,6 +107,10 @@ struct State {
     constants: FxHashMap<(usize, usize), SmallVec<[Id; 1]>>,
     /// The values at hand of the numbers that are given, by their places in the table
     numbers: FxHashMap<u32, f64>,
+    /// The inputs that are random keys, fresh at every run, of a graph defined by hand
+    keys: FxHashSet<Id>,
+    /// The calls that a graph defined by hand keeps
+    calls: Calls,
     finalized: bool,
 }
 
@@ -211,6 +216,11 @@ pub fn enter_for(op: &str, args: &[Operand<'_>]) -> Result<Option<Entered>> {
 #[cold]
 pub fn emit(op: Op, args: &[Operand<'_>]) -> Result<Array> {
     let _entered = enter_for(op.name(), args)?;
+    if let Some(trace) = definition::keeper(args) {
+        let native = || Ok(Value::plain(emit(op.clone(), args)?));
+        let value = definition::keep_one(&trace, Call::Op(op.clone()), args, native)?;
+        return Ok(value.array);
+    }
     let Some(trace) = top() else { return Err(error::internal("no trace is open")) };
     let mut operands: SmallVec<[Arg; 4]> = SmallVec::new();
     for arg in args {
@@ -294,6 +304,15 @@ impl Trace {
         self.state.lock().finalized
     }
 
+    /// Refuses new nodes where they are forbidden.
+    pub fn check_open(&self) -> Result<()> {
+        if self.is_finalized() {
+            let facts = "it was finalized; clone() it to go on";
+            return Err(error::bad_graph("graph", "no node can be added", facts));
+        }
+        Ok(())
+    }
+
     /// Looks at the graph.
     pub fn read<T>(&self, f: impl FnOnce(&Graph) -> T) -> T {
         f(&self.graph.lock())
@@ -301,10 +320,7 @@ impl Trace {
 
     /// Adds nodes, attributed to the running line: the value of the one that `f` names.
     pub fn add(self: &Arc<Trace>, f: impl FnOnce(&Graph) -> Result<Id>) -> Result<Array> {
-        if self.is_finalized() {
-            let facts = "it was finalized; clone() it to go on";
-            return Err(error::bad_graph("graph", "no node can be added", facts));
-        }
+        self.check_open()?;
         let graph = self.graph.lock();
         let site = site::current();
         graph.at(site);
@@ -460,6 +476,105 @@ impl Trace {
     }
 }
 
+/// What graphs defined by hand know besides their lists.
+impl Trace {
+    /// A graph defined by hand that goes on from a list, with its calls and random keys.
+    pub fn define(list: List, calls: Calls, keys: FxHashSet<Id>, scope: Scope) -> Arc<Trace> {
+        let mut trace = Trace::from_list(list);
+        if let Some(trace) = Arc::get_mut(&mut trace) {
+            let state = trace.state.get_mut();
+            (state.calls, state.keys) = (calls, keys);
+            trace.scope = scope;
+        }
+        trace
+    }
+
+    /// What tells it from others.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Whether the shape of a node is not known.
+    pub fn is_unresolved(&self, id: Id) -> bool {
+        self.state.lock().calls.unresolved.contains(&id)
+    }
+
+    /// Whether nodes must not rely on the shape of a node.
+    pub fn is_uncertain(&self, id: Id) -> bool {
+        let state = self.state.lock();
+        state.calls.unresolved.contains(&id) || state.calls.likely.contains(&id)
+    }
+
+    /// Notes that the shape of a node rests on sizes taken for likely.
+    pub fn doubt(&self, id: Id) {
+        let calls = &mut self.state.lock().calls;
+        if !calls.unresolved.contains(&id) {
+            calls.likely.insert(id);
+        }
+    }
+
+    /// Whether an input is a random key.
+    pub fn is_key(&self, id: Id) -> bool {
+        self.state.lock().keys.contains(&id)
+    }
+
+    /// The type of an operand that is a node.
+    pub fn type_of(&self, arg: Arg) -> Option<Type> {
+        match arg {
+            Arg::Node(id) => Some(self.read(|graph| graph.list().node(id).ty.clone())),
+            Arg::Scalar(_) => None,
+        }
+    }
+
+    /// A value of unknown shape.
+    pub fn unresolved(self: &Arc<Trace>, dtype: DType) -> Result<Value> {
+        let value = self.input(Type::new(dtype, Shape::scalar()))?;
+        let id = self.node("graph", &value)?;
+        self.state.lock().calls.unresolved.insert(id);
+        Ok(value)
+    }
+
+    /// Keeps a call.
+    pub fn keep(&self, kept: Kept) {
+        self.state.lock().calls.kept.push(kept);
+    }
+
+    /// The calls it keeps.
+    pub fn calls(&self) -> Calls {
+        self.state.lock().calls.clone()
+    }
+
+    /// The list and the calls as they are now.
+    pub fn snapshot(&self) -> (List, Calls) {
+        let graph = self.graph.lock();
+        let list = graph.list().clone();
+        (list, self.calls())
+    }
+
+    /// The random keys among the nodes.
+    pub fn keys(&self) -> FxHashSet<Id> {
+        self.state.lock().keys.clone()
+    }
+
+    /// Takes back the last nodes, which nobody names.
+    pub fn forget_from(&self, start: u32) {
+        let mut state = self.state.lock();
+        for known in state.constants.values_mut() {
+            known.retain(|id| id.0 < start);
+        }
+        state.calls.unresolved.retain(|id| id.0 < start);
+        state.calls.likely.retain(|id| id.0 < start);
+        self.graph.lock().list_mut().nodes.truncate(start as usize);
+    }
+
+    /// Works on the graph, attributing new nodes to the running line.
+    pub fn with_graph<T>(&self, f: impl FnOnce(&Graph) -> T) -> T {
+        let graph = self.graph.lock();
+        graph.at(site::current());
+        f(&graph)
+    }
+}
+
 /// The refusal of Python code that needs the data of a traced value, if the value is one.
 pub fn check_data(op: &str, array: &Array, remedy: &str) -> Result<()> {
     match named(array) {
@@ -545,8 +660,19 @@ impl Trace {
         seen: &Value,
         ty: Type,
     ) -> Result<Shared> {
+        if let Some(name) = named(&seen.array)
+            && name.trace.is_unresolved(name.id)
+        {
+            let what = "a tensor of unknown rank cannot enter control flow or a transform";
+            return Err(error::bad_graph("capture", what, "give its placeholder a shape"));
+        }
         let mut value = self.input(ty.clone())?;
         let input = self.node("capture", &value)?;
+        if let (Source::Key, Role::Definition) = (&source, self.role) {
+            // A capture would hold its own trace: the number of the node is enough.
+            self.state.lock().keys.insert(input);
+            return Ok(Arc::new(Mutex::new(value)));
+        }
         let leaf = seen.requires_grad().then(|| {
             let real = match &seen.history {
                 History::Leaf(real) if !matches!(source, Source::Outer(_)) => Some(real.clone()),

@@ -535,6 +535,12 @@ impl Executable {
         Ok(reports.iter().map(PassReport::new).collect())
     }
 
+    /// The list after the passes, as a graph.
+    fn definition(&self, py: Python<'_>) -> PyResult<super::graph::Definition> {
+        let list = self.program.optimized().or_raise(py)?.list.clone();
+        Ok(super::graph::Definition::from_list(list, self.program.scope().clone()))
+    }
+
     /// Flops, and bytes that the nodes read and write if each is computed alone.
     fn cost(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
         let list = &self.program.optimized().or_raise(py)?.list;

@@ -25,6 +25,7 @@ use crate::cpu;
 use crate::dtype::DType;
 use crate::engine::apply::apply;
 use crate::engine::backward::{self, Options};
+use crate::engine::definition;
 use crate::engine::random;
 use crate::engine::site;
 use crate::engine::tape::{self, Entry, History, HostRule, Link, Operand, Value};
@@ -295,12 +296,19 @@ fn values(op: &str, objects: &Bound<'_, PyAny>) -> PyResult<(Vec<Value>, bool)> 
     Ok((many?, false))
 }
 
+/// The graph defined by hand that values belong to.
+fn graph_by_hand(values: &[Value]) -> Option<Arc<trace::Trace>> {
+    let mut nodes = values.iter().filter_map(|value| trace::node_of(&value.array));
+    let (trace, _) = nodes.next()?;
+    (trace.role == trace::Role::Definition).then(|| trace.clone())
+}
+
 /// The gradients of outputs by inputs, as a list (one tensor for one input given alone).
 ///
 /// Touches no `.grad`. `grad_outputs` are cotangents of the outputs' shapes (default: 1 for a
 /// scalar). `create_graph=True` records the gradients, so that they differentiate again;
 /// `retain_graph` defaults to it. An input that no output depends on is an error, or `None` with
-/// `allow_unused=True`.
+/// `allow_unused=True`. In a graph defined by hand the gradients are nodes, and inputs may be any.
 #[pyfunction]
 #[pyo3(signature = (outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=false, allow_unused=false))]
 fn gradients<'py>(
@@ -324,8 +332,14 @@ fn gradients<'py>(
         ));
     }
     let options = Options { retain_graph: retain_graph.unwrap_or(create_graph), create_graph };
-    let pairs: Vec<(Value, Option<Value>)> = outputs.into_iter().zip(seeds).collect();
-    let found = sweep(py, options, || backward::gradients(op, &pairs, &inputs, options))?;
+    let found = match graph_by_hand(&outputs) {
+        // The graph itself is the history: it may be differentiated by any node, at any time.
+        Some(trace) => definition::gradients(&trace, &outputs, &inputs, &seeds).or_raise(py)?,
+        None => {
+            let pairs: Vec<(Value, Option<Value>)> = outputs.into_iter().zip(seeds).collect();
+            sweep(py, options, || backward::gradients(op, &pairs, &inputs, options))?
+        }
+    };
     let mut objects = Vec::with_capacity(found.len());
     for (i, g) in found.into_iter().enumerate() {
         objects.push(match g {
@@ -613,6 +627,14 @@ fn next_key(py: Python<'_>) -> PyResult<Py<PyAny>> {
     wrap(py, random::draw().or_raise(py)?)
 }
 
+/// The next key of a generator whose state is given, and its state afterwards.
+#[pyfunction]
+fn _next_of(py: Python<'_>, state: (u32, u32, u64)) -> PyResult<(Py<PyAny>, (u32, u32, u64))> {
+    let mut state = random::State { key: [state.0, state.1], drawn: state.2 };
+    let key = random::key_value(random::next_of(&mut state)).or_raise(py)?;
+    Ok((wrap(py, key)?, (state.key[0], state.key[1], state.drawn)))
+}
+
 /// The state of the global generator, as a tuple to keep.
 #[pyfunction]
 fn get_state() -> (u32, u32, u64) {
@@ -823,6 +845,6 @@ pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
             random
         }
     };
-    functions!(&random; seed, key, next_key, get_state, set_state);
+    functions!(&random; seed, key, next_key, get_state, set_state, _next_of);
     Ok(())
 }

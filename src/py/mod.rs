@@ -12,6 +12,7 @@ mod dtype;
 mod errors;
 mod files;
 mod functions;
+mod graph;
 mod hooks;
 mod host;
 mod plan;
@@ -45,6 +46,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     dispatch::install(module)?;
     size::install(module)?;
     plan::install(module)?;
+    graph::install(module)?;
     dlpack::install(module)?;
     files::install(module)?;
     promotion::install(module)?;

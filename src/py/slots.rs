@@ -269,6 +269,7 @@ unsafe extern "C" fn length(a: Object) -> ffi::Py_ssize_t {
     guard(|py| {
         // SAFETY: the slot is called with a tensor.
         let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(null_mut()) };
+        super::graph::check_rank(py, "len", this)?;
         let shape = this.with(|value| value.shape().clone());
         match shape.dims().first() {
             Some(d) => n = d.value() as ffi::Py_ssize_t,
@@ -289,7 +290,7 @@ unsafe extern "C" fn truth(a: Object) -> c_int {
         // SAFETY: the slot is called with a tensor.
         let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(null_mut()) };
         let array = this.value().array;
-        if array.count() != 1 {
+        if !crate::engine::trace::is_traced(&array) && array.count() != 1 {
             let what =
                 "the truth of a tensor with several elements is ambiguous; use .any() or .all()";
             let error = error::bad_value("bool", what, format!("got shape {}", array.shape()));
@@ -395,7 +396,9 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
         if unsafe { ffi::PySlice_Unpack(key.as_ptr(), &mut start, &mut stop, &mut step) } < 0 {
             return Err(PyErr::fetch(py));
         }
-        return Ok(Item::Slice(Some(start as i64), Some(stop as i64), Some(step as i64)));
+        // Bounds beyond all sizes are the ends.
+        let bound = |n: isize| (n != isize::MAX && n != isize::MIN).then_some(n as i64);
+        return Ok(Item::Slice(bound(start), bound(stop), Some(step as i64)));
     }
     if let Some(n) = super::arguments::index(key) {
         return Ok(Item::Int(n));
@@ -558,7 +561,15 @@ macro_rules! getter {
 }
 
 getter!(get_shape, |py, this| {
-    let shape = this.with(|value| value.shape().clone());
+    let (shape, value) = this.with(|value| {
+        let open = crate::engine::trace::is_traced(&value.array).then(|| value.clone());
+        (value.shape().clone(), open)
+    });
+    if let Some(value) = value
+        && let Some(shape) = super::graph::open_shape(py, &value)?
+    {
+        return Ok(shape.into_ptr());
+    }
     if shape.dims().iter().all(|dim| dim.known().is_some()) {
         return Ok(PyTuple::new(py, shape.sizes())?.into_ptr());
     }
@@ -570,11 +581,13 @@ getter!(get_dtype, |py, this| {
     let object = dtype::object(py, this.with(|value| value.dtype()));
     Ok(object.map_or(null_mut(), |object| object.clone_ref(py).into_ptr()))
 });
-getter!(get_ndim, |_py, this| {
+getter!(get_ndim, |py, this| {
+    super::graph::check_rank(py, "ndim", this)?;
     // SAFETY: a new int.
     Ok(unsafe { ffi::PyLong_FromSize_t(this.with(|value| value.shape().rank())) })
 });
 getter!(get_size, |py, this| {
+    super::graph::check_rank(py, "size", this)?;
     let shape = this.with(|value| value.shape().clone());
     let count = shape.dims().iter().fold(Dim::ONE, |n, &dim| n * dim);
     Ok(size::object(py, count)?.into_ptr())
@@ -583,7 +596,8 @@ getter!(get_itemsize, |_py, this| {
     // SAFETY: a new int.
     Ok(unsafe { ffi::PyLong_FromSize_t(this.with(|value| value.dtype().size())) })
 });
-getter!(get_nbytes, |_py, this| {
+getter!(get_nbytes, |py, this| {
+    super::graph::check_rank(py, "nbytes", this)?;
     // SAFETY: a new int.
     Ok(unsafe {
         ffi::PyLong_FromSize_t(this.with(|value| value.shape().count() * value.dtype().size()))
@@ -611,12 +625,19 @@ getter!(get_grad, |py, this| {
 });
 getter!(get_t, |py, this| {
     let value = this.value();
+    if crate::engine::trace::is_traced(&value.array) {
+        // The rank may not be known yet.
+        return call_named(py, "transpose", &[Held::Value(value)]);
+    }
     let rank = value.shape().rank();
     let axes: Axes = (0..rank).rev().collect();
     permuted(py, &value, axes)
 });
 getter!(get_mt, |py, this| {
     let value = this.value();
+    if crate::engine::trace::is_traced(&value.array) {
+        return call_named(py, "matrix_transpose", &[Held::Value(value)]);
+    }
     let rank = value.shape().rank();
     if rank < 2 {
         return Err(to_python(py, error::bad_rank("mT", "x", "at least 2", value.shape())));

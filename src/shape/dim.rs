@@ -187,11 +187,7 @@ fn read(dim: Dim) -> usize {
     if let Some(n) = pinned(dim) {
         return n;
     }
-    resume_unwind(Box::new(error::bad_graph(
-        "size",
-        "its number is read where no trace gives it one",
-        dim,
-    )))
+    resume_unwind(Box::new(error::unknown_size(dim)))
 }
 
 impl From<usize> for Dim {

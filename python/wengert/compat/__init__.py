@@ -1,0 +1,1 @@
+"""Names of other libraries, for programs written for them."""

@@ -1,0 +1,278 @@
+"""`Session`: runs of a graph, with values of its variables."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wengert import _core, pytree
+from wengert._core import DTypeError, GraphError, ShapeError, Tensor, asarray, isdtype
+from wengert.graph import Graph, Variable, default_graph, line_of
+
+__all__ = ["Session"]
+
+_PLANS = 128
+"""How many plans a session keeps; those that were not used for longest are dropped."""
+
+Type = tuple[Any, tuple[int, ...]]
+
+
+class _Plan:
+    """What runs for some fetches and feeds: the core's plan, and where its arguments come from."""
+
+    def __init__(self, runner: Any, written: list[int], sources: list[tuple[str, int]]) -> None:
+        self.runner = runner
+        self.written = written
+        """The variables that get the last results."""
+        self.sources = sources
+        """For each argument `fed`, `variable` or `key`, and the number of the node."""
+
+
+class Session:
+    """Runs a graph, and keeps the values of its variables from run to run.
+
+    Without a graph it takes the one that is open, or the default one. Each session has variables of
+    its own. With `seed`, random numbers come from a generator of its own, else from the global one.
+    With `initialize=False` variables have no value until one is assigned.
+
+    Runs may come from several threads at once: each sees the variables as they were when it began,
+    and those that write come one after another.
+
+    >>> with wg.Graph() as g:
+    ...     a, b = wg.placeholder("a"), wg.placeholder("b")
+    ...     c = a * b
+    ...     da = wg.gradients(c, a)
+    >>> with wg.Session(g) as s:
+    ...     out = s.run({"c": c, "da": da}, feed_dict={a: 15.0, "b": 20.0})
+    >>> out["c"].item(), out["da"].item()
+    (300.0, 20.0)
+    """
+
+    def __init__(
+        self, graph: Graph | None = None, *, seed: int | None = None, initialize: bool = True
+    ) -> None:
+        self.graph = default_graph() if graph is None else graph
+        self._initialize = initialize
+        self._values: dict[int, Tensor] = {}  # never changed, only replaced
+        self._writing = threading.RLock()
+        self._plans: OrderedDict[Any, _Plan] = OrderedDict()
+        self._planning = threading.Lock()
+        self._generator = None if seed is None else _Generator(seed)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop plans and variables' values; a later run begins anew."""
+        with self._writing, self._planning:
+            self._plans.clear()
+            self._values = {}
+
+    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+        """The values of `fetches`: a tensor or node of the graph, a name, or a nested structure of
+        them, which comes back with tensors in their place.
+
+        `feed_dict` gives values for placeholders, and for any other node, which is then not
+        computed: tensors and arrays of the node's dtype, or numbers and nested lists. Only what the
+        fetches need is computed. Assignments among it are done when all is computed; if anything
+        fails, none is.
+
+        `GraphError` for a placeholder that is not fed and for what is not of this graph,
+        `ShapeError` and `DTypeError` for a value that does not fit, with the line that made the
+        node.
+        """
+        leaves, structure = pytree.flatten(fetches)
+        graph = self.graph
+        parts = [self._parts(x) for x in leaves]
+        ids = [graph._id("session.run", x) for part in parts for x in part]
+        found = _core.outside_trace(lambda: self._run(ids, self._feeds(feed_dict or {})))
+        results = iter(found)
+        values = [
+            self._value(x, [next(results) for _ in part])
+            for x, part in zip(leaves, parts, strict=True)
+        ]
+        return pytree.unflatten(structure, values)
+
+    def _parts(self, fetch: Any) -> list[Any]:
+        """The nodes that a fetch asks for."""
+        return [fetch]
+
+    def _value(self, fetch: Any, results: list[Tensor]) -> Any:
+        """What a fetch gives."""
+        return results[0]
+
+    def _run(self, ids: list[int], feeds: dict[int, Tensor]) -> list[Tensor]:
+        plan = self._plan(ids, {i: (x.dtype, x.shape) for i, x in feeds.items()})
+        if not plan.written:
+            return self._compute(plan, feeds, self._values)
+        with self._writing:
+            results = self._compute(plan, feeds, self._values)
+            count = len(results) - len(plan.written)
+            new = zip(plan.written, results[count:], strict=True)
+            self._values = {**self._values, **dict(new)}
+        return results[:count]
+
+    def _compute(
+        self, plan: _Plan, feeds: dict[int, Tensor], values: dict[int, Tensor]
+    ) -> list[Tensor]:
+        missing = [i for kind, i in plan.sources if kind == "variable" and i not in values]
+        if missing:
+            values = self._initialized(missing)
+        args = []
+        for kind, i in plan.sources:
+            if kind == "fed":
+                args.append(feeds[i])
+            elif kind == "variable":
+                args.append(values[i])
+            else:
+                args.append(self._key())
+        return plan.runner(args)
+
+    def _key(self) -> Tensor:
+        return _core.random.next_key() if self._generator is None else self._generator.next()
+
+    # Plans.
+
+    def _plan(self, ids: Sequence[int], types: dict[int, Type]) -> _Plan:
+        # A graph may have grown: an effect may have come that looks at what is fetched.
+        key = (tuple(ids), tuple(types.items()), len(self.graph))
+        with self._planning:
+            plan = self._plans.get(key)
+            if plan is not None:
+                self._plans.move_to_end(key)
+                return plan
+        plan = self._resolved(list(ids), types)
+        with self._planning:
+            self._plans[key] = plan
+            while len(self._plans) > _PLANS:
+                self._plans.popitem(last=False)
+        return plan
+
+    def _resolved(self, ids: list[int], types: dict[int, Type]) -> _Plan:
+        graph, core = self.graph, self.graph._core
+        fed = list(types)
+        assigned = core.reached(ids, fed, list(graph._assigned))
+        written = [graph._assigned[i] for i in assigned]
+        for i in written:
+            if written.count(i) > 1:
+                name = graph._variables[i].name
+                raise GraphError(f'session.run: the variable "{name}" is assigned twice in a run')
+        ids = ids + assigned
+        for i in core.needs(ids, fed):
+            if i not in graph._variables and not core.is_key(i):
+                raise self._unfed(i)
+        runner = core.resolve(ids, [(i, dtype, list(shape)) for i, (dtype, shape) in types.items()])
+        sources = []
+        for i in runner.inputs:
+            kind = "fed" if i in types else "key" if core.is_key(i) else "variable"
+            sources.append((kind, i))
+        return _Plan(runner, written, sources)
+
+    def _unfed(self, i: int) -> GraphError:
+        node = self.graph._core.node(i)
+        return GraphError(
+            f"session.run: {_called(node)} is needed and was not fed\n  made at {line_of(node)}"
+        )
+
+    # Variables.
+
+    def _initialized(self, missing: list[int]) -> dict[int, Tensor]:
+        """The values of variables, with those that have none yet computed."""
+        with self._writing:
+            for i in missing:
+                if i not in self._values:
+                    variable = self.graph._variables[i]
+                    value = self._initial(variable)
+                    self._values = {**self._values, i: value}
+            return self._values
+
+    def _initial(self, variable: Variable) -> Tensor:
+        if not self._initialize:
+            node = self.graph._core.node(self.graph._id("session.run", variable))
+            raise GraphError(
+                f'session.run: the variable "{variable.name}" is not initialized in this session; '
+                f"run its initializer or an assignment first\n  made at {line_of(node)}"
+            )
+        at = self.graph._core.id_of(variable.initial)
+        if at is None:
+            return variable.initial.detach()
+        return self._compute(self._plan([at], {}), {}, self._values)[0]
+
+    # Feeds.
+
+    def _feeds(self, feed_dict: Mapping[Any, Any]) -> dict[int, Tensor]:
+        feeds: dict[int, Tensor] = {}
+        for key, value in feed_dict.items():
+            i = self.graph._id("session.run", key)
+            if i in feeds:
+                name = _called(self.graph._core.node(i))
+                raise GraphError(f"session.run: {name} was fed twice")
+            feeds[i] = self._fed(i, value)
+        return feeds
+
+    def _fed(self, i: int, value: Any) -> Tensor:
+        node = self.graph._core.node(i)
+        x = self._converted(node, value)
+        shape = node.shape
+        if shape is None or (
+            len(shape) == len(x.shape)
+            and all(want in (None, got) for want, got in zip(shape, x.shape, strict=True))
+        ):
+            return x
+        raise ShapeError(
+            f"session.run: {_called(node)} {shape} was fed shape {x.shape}\n"
+            f"  {_kind(node)} made at {line_of(node)}"
+        )
+
+    def _converted(self, node: Any, value: Any) -> Tensor:
+        """The value as a tensor of the node's dtype. Numbers and lists adapt; data that has a dtype
+        must have the node's."""
+        if isinstance(value, Tensor) and _core._traced_text(value) is not None:
+            raise GraphError(f"session.run: {_called(node)} was fed {value!r}, which has no data")
+        x = asarray(value)
+        if x.dtype == node.dtype:
+            return x
+        if self._adapts(value) and _class(x.dtype) <= _class(node.dtype):
+            return asarray(value, dtype=node.dtype)
+        raise DTypeError(
+            f"session.run: {_called(node)} {node.dtype} was fed {x.dtype}; cast it first\n"
+            f"  {_kind(node)} made at {line_of(node)}"
+        )
+
+    def _adapts(self, value: Any) -> bool:
+        """Whether the dtype of a value says nothing: numbers and nested lists."""
+        return isinstance(value, (bool, int, float, list, tuple))
+
+
+class _Generator:
+    """A generator of random keys, apart from the global one."""
+
+    def __init__(self, seed: int) -> None:
+        self._lock = threading.Lock()
+        self._state = (*_core.random.key(seed).tolist(), 0)
+
+    def next(self) -> Tensor:
+        """The next key."""
+        with self._lock:
+            key, self._state = _core.random._next_of(self._state)
+            return key
+
+
+def _class(dtype: Any) -> int:
+    """Bools fit integers, integers fit floats."""
+    return 0 if dtype == _core.bool else 1 if isdtype(dtype, "integral") else 2
+
+
+def _kind(node: Any) -> str:
+    return "placeholder" if node.op == "input" else f"{node.op}"
+
+
+def _called(node: Any) -> str:
+    """A node in messages: `placeholder "x"`."""
+    name = f'"{node.name}"' if node.name else f"%{node.id}"
+    return f"{_kind(node)} {name}"

@@ -1,0 +1,885 @@
+//! Graphs defined by hand: calls on sizes that are not known yet, and the lists that run once they are.
+//!
+//! A placeholder may leave sizes open, or its rank. A call on such a value is *kept*: which function,
+//! which attributes, which operands. Where the sizes are symbols its nodes are written as well, so
+//! that shapes are checked and shown; where even the rank is open, or a formula needs a number that
+//! nobody knows, the result is *unresolved*: a node without a shape. A run says all sizes: the calls
+//! are made again on values of known types in a fresh trace, op by op as eager code would, and give
+//! the list that runs. So nothing that is computed depends on what was guessed before.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::{SmallVec, smallvec};
+
+use super::index::{self, Item};
+use super::tape::{Operand, Value};
+use super::trace::{self, Role, Trace};
+use super::{apply, eager, site, tape};
+use crate::dtype::{DType, Scalar};
+use crate::error::{self, Error, Result};
+use crate::graph::{self, Kind, List, number_of, numbers};
+use crate::ops::declare::{Attr, Composite, Returns};
+use crate::ops::emit::{Arg, Id, catch};
+use crate::ops::op::{Op, Type};
+use crate::passes;
+use crate::shape::{Bindings, Dim, Shape};
+use crate::site::Site;
+
+/// A function that was called.
+#[derive(Clone)]
+pub enum Call {
+    /// An op on one or more operands, which it promotes
+    Op(Op),
+    /// A composite with its attributes
+    Composite(&'static Composite, SmallVec<[Attr; 8]>),
+    /// `x[items]`: the arrays among the items are further operands
+    Get(Vec<Item>),
+    /// `x[items] = v`: the arrays among the items are further operands, the last one is `v`
+    Set(Vec<Item>),
+    /// The gradients of the first operands by the next ones, with seeds for some of the first
+    Gradients {
+        /// How many results are differentiated
+        ys: usize,
+        /// By how many values
+        xs: usize,
+        /// Which of the results have a seed among the last operands
+        seeded: Vec<bool>,
+        /// Which of the gradients are results
+        kept: Vec<bool>,
+    },
+    /// A variable's new value, which has the variable's type
+    Assign(Type),
+}
+
+impl Call {
+    /// The name in messages and prints.
+    pub fn name(&self) -> &str {
+        match self {
+            Call::Op(op) => op.name(),
+            Call::Composite(composite, _) => composite.name,
+            Call::Get(_) => "getitem",
+            Call::Set(_) => "setitem",
+            Call::Gradients { .. } => "gradients",
+            Call::Assign(_) => "assign",
+        }
+    }
+}
+
+/// A call that is kept.
+#[derive(Clone)]
+pub struct Kept {
+    /// The function
+    pub call: Call,
+    /// The operands
+    pub args: Vec<Arg>,
+    /// The nodes that the call wrote; no other call wrote them
+    pub nodes: Range<u32>,
+    /// Those that are its results
+    pub results: SmallVec<[Id; 1]>,
+    /// The Python line
+    pub site: Site,
+}
+
+/// What a graph defined by hand knows besides its list.
+#[derive(Clone, Default)]
+pub struct Calls {
+    /// In order
+    pub kept: Vec<Kept>,
+    /// The nodes of unknown shape
+    pub unresolved: FxHashSet<Id>,
+    /// The nodes whose shape holds if sizes are what was taken for likely, as in `x[:3]`
+    pub likely: FxHashSet<Id>,
+}
+
+impl Calls {
+    /// The call that wrote a node.
+    pub fn of(&self, id: Id) -> Option<&Kept> {
+        let after = self.kept.partition_point(|kept| kept.nodes.start <= id.0);
+        let kept = &self.kept[after.checked_sub(1)?];
+        kept.nodes.contains(&id.0).then_some(kept)
+    }
+
+    /// The call that must be made for a node. A constant needs none, whoever wrote it.
+    fn making(&self, list: &List, id: Id) -> Option<&Kept> {
+        match list.node(id).kind {
+            Kind::Constant(_) => None,
+            _ => self.of(id),
+        }
+    }
+
+    /// The operands of a node: those of its call, where the node itself does not say them.
+    pub fn args(&self, list: &List, id: Id) -> SmallVec<[Arg; 4]> {
+        match self.of(id) {
+            Some(kept) if matches!(list.node(id).kind, Kind::Input) => {
+                kept.args.iter().copied().collect()
+            }
+            _ => list.node(id).args.iter().copied().collect(),
+        }
+    }
+}
+
+thread_local! {
+    /// Set while a call writes its nodes: what it calls itself is part of it.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs something as part of a call.
+fn inside<T>(f: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            INSIDE.set(self.0);
+        }
+    }
+    let _restore = Restore(INSIDE.replace(true));
+    f()
+}
+
+fn is_sized(shape: &Shape) -> bool {
+    shape.dims().iter().all(|dim| dim.known().is_some())
+}
+
+fn is_open(trace: &Trace, value: &Value) -> bool {
+    match trace::node_of(&value.array) {
+        Some((of, id)) => {
+            !is_sized(value.shape()) || (std::ptr::eq(&**of, trace) && trace.is_uncertain(id))
+        }
+        None => false,
+    }
+}
+
+/// The graph that keeps a call on these operands, if one does: some size of theirs is open.
+#[inline]
+pub fn keeper(args: &[Operand<'_>]) -> Option<Arc<Trace>> {
+    if !trace::active() { None } else { find_keeper(args) }
+}
+
+#[cold]
+fn find_keeper(args: &[Operand<'_>]) -> Option<Arc<Trace>> {
+    let trace = trace::top().filter(|trace| trace.role == Role::Definition && !INSIDE.get())?;
+    let open = args.iter().any(|arg| match arg {
+        Operand::Value(value) => is_open(&trace, value),
+        Operand::Scalar(_) => false,
+    });
+    open.then_some(trace)
+}
+
+/// Keeps a call; `native` writes its nodes where ranks are known.
+pub fn keep(
+    trace: &Arc<Trace>,
+    call: Call,
+    operands: &[Operand<'_>],
+    native: impl FnOnce() -> Result<SmallVec<[Value; 1]>>,
+) -> Result<SmallVec<[Value; 1]>> {
+    let mut args = Vec::with_capacity(operands.len());
+    for operand in operands {
+        args.push(match operand {
+            Operand::Scalar(value) => Arg::Scalar(*value),
+            Operand::Value(value) => Arg::Node(trace.node(call.name(), value)?),
+        });
+    }
+    let is_unresolved = |arg: &Arg| matches!(arg, Arg::Node(id) if trace.is_unresolved(*id));
+    let start = trace.read(|graph| graph.len()) as u32;
+    let mut found = None;
+    if !args.iter().any(is_unresolved) {
+        // What unwinds inside, as formulas do, comes back as a value.
+        match catch(|| inside(native)).and_then(|result| result) {
+            Ok(values) => found = Some(values),
+            Err(error) if error.code() == "unknown_size" => trace.forget_from(start),
+            Err(error) => return Err(error),
+        }
+    }
+    let values = match found {
+        Some(values) => values,
+        None => unresolved(trace, &call, &args)?,
+    };
+    let mut results = SmallVec::new();
+    for value in &values {
+        results.push(trace.node(call.name(), value)?);
+    }
+    let end = trace.read(|graph| graph.len()) as u32;
+    let nodes = start..end;
+    match &call {
+        // A gradient has the type of what it is the gradient of, whatever came between.
+        Call::Gradients { ys, xs, kept, .. } => {
+            let by = args[*ys..ys + xs].iter().zip(kept).filter(|(_, kept)| **kept);
+            for ((x, _), result) in by.zip(&results) {
+                if matches!(x, Arg::Node(id) if trace.is_uncertain(*id)) {
+                    trace.doubt(*result);
+                }
+            }
+        }
+        Call::Assign(_) => {}
+        Call::Op(_) | Call::Composite(..) | Call::Get(_) | Call::Set(_) => {
+            results.iter().for_each(|id| trace.doubt(*id));
+        }
+    }
+    trace.keep(Kept { call, args, nodes, results, site: site::current() });
+    Ok(values)
+}
+
+/// One result of [`keep`].
+pub fn keep_one(
+    trace: &Arc<Trace>,
+    call: Call,
+    operands: &[Operand<'_>],
+    native: impl FnOnce() -> Result<Value>,
+) -> Result<Value> {
+    let mut values = keep(trace, call, operands, || Ok(smallvec![native()?]))?;
+    values.pop().ok_or_else(|| error::internal("a call without a result"))
+}
+
+/// The results of a call whose shapes are not known.
+fn unresolved(trace: &Arc<Trace>, call: &Call, args: &[Arg]) -> Result<SmallVec<[Value; 1]>> {
+    let mut values = SmallVec::new();
+    match call {
+        // A gradient has the type of what it is the gradient of.
+        Call::Gradients { ys, xs, kept, .. } => {
+            let by = &args[*ys..ys + xs];
+            for (x, _) in by.iter().zip(kept).filter(|(_, kept)| **kept) {
+                let Arg::Node(id) = *x else { continue };
+                let ty = trace.read(|graph| graph.list().node(id).ty.clone());
+                values.push(match trace.is_unresolved(id) {
+                    true => trace.unresolved(ty.dtype)?,
+                    false => trace.input(ty)?,
+                });
+            }
+            return Ok(values);
+        }
+        Call::Assign(ty) => {
+            values.push(trace.input(ty.clone())?);
+            return Ok(values);
+        }
+        Call::Op(_) | Call::Composite(..) | Call::Get(_) | Call::Set(_) => {}
+    }
+    if let Call::Op(op) = call
+        && !matches!(op, Op::Map(_) | Op::Cast(_))
+    {
+        // Its attributes were worked out from a rank that is not known.
+        let what = "the rank is not known before the graph runs";
+        return Err(error::bad_graph(op.name(), what, "give the placeholder a shape"));
+    }
+    for (dtype, shape) in probe(trace, call, args)? {
+        values.push(match shape {
+            Some(shape) => trace.input(Type::new(dtype, shape))?,
+            None => trace.unresolved(dtype)?,
+        });
+    }
+    Ok(values)
+}
+
+/// Sizes and ranks with which unknown shapes are tried, to learn what a call gives.
+const SIZES: [usize; 2] = [12, 20];
+const RANKS: [usize; 6] = [1, 2, 3, 4, 0, 5];
+
+/// What a call gives, as far as it can be told: a dtype, and a shape if that is always the same.
+type Likely = SmallVec<[(DType, Option<Shape>); 1]>;
+
+/// The results of a call, found by making it on shapes that might be.
+fn probe(trace: &Arc<Trace>, call: &Call, args: &[Arg]) -> Result<Likely> {
+    let mut first: Option<Error> = None;
+    let mut same = true;
+    let mut likely: Option<Likely> = None;
+    for (rank, size) in RANKS.into_iter().flat_map(|rank| SIZES.map(|size| (rank, size))) {
+        let types = args.iter().map(|arg| {
+            let ty = trace.type_of(*arg)?;
+            let Arg::Node(id) = arg else { return None };
+            let shape = match trace.is_unresolved(*id) {
+                true => Shape::of(&[size; 5][..rank]),
+                false => ty.shape.map(|dim| if dim.known().is_some() { dim } else { size.into() }),
+            };
+            Some(Type::new(ty.dtype, shape))
+        });
+        let types: Vec<Option<Type>> = types.collect();
+        let found = in_fresh_trace(|fresh| {
+            let mut values = Vec::new();
+            for (ty, arg) in types.iter().zip(args) {
+                values.push(match (ty, arg) {
+                    (Some(ty), _) => Given::Value(fresh.input(ty.clone())?),
+                    (None, Arg::Scalar(value)) => Given::Scalar(*value),
+                    (None, Arg::Node(_)) => return Err(error::internal("a node has a type")),
+                });
+            }
+            make(fresh, call, &values, &Bindings::default())
+        });
+        match found {
+            Ok(values) => agree(&mut likely, &values),
+            Err(error) => {
+                same &= first.as_ref().is_none_or(|first| first.message() == error.message());
+                first.get_or_insert(error);
+            }
+        }
+    }
+    if let Some(likely) = likely {
+        return Ok(likely);
+    }
+    let error = first.unwrap_or_else(|| error::internal("nothing was tried"));
+    let is_one = match call {
+        Call::Composite(composite, _) => composite.returns == Returns::One,
+        _ => true,
+    };
+    // What is refused for every shape in the same words is wrong; else a shape may be found that fits.
+    if same || !is_one {
+        return Err(error);
+    }
+    let types = args.iter().filter_map(|arg| trace.type_of(*arg)).map(|ty| ty.dtype);
+    let common = types.reduce(|a, b| a.promote(b).unwrap_or(a));
+    Ok(smallvec![(common.unwrap_or(DType::F32), None)])
+}
+
+/// Forgets shapes that differ from those of another try.
+fn agree(likely: &mut Option<Likely>, values: &[Value]) {
+    match likely {
+        None => {
+            let pairs = values.iter().map(|value| (value.dtype(), Some(value.shape().clone())));
+            *likely = Some(pairs.collect());
+        }
+        Some(likely) => {
+            for ((_, shape), value) in likely.iter_mut().zip(values) {
+                if shape.as_ref().is_some_and(|shape| shape != value.shape()) {
+                    *shape = None;
+                }
+            }
+        }
+    }
+}
+
+/// Runs something in a trace of its own, outside of all others, without recording.
+fn in_fresh_trace<T>(f: impl FnOnce(&Arc<Trace>) -> Result<T>) -> Result<T> {
+    let fresh = Trace::new(Role::Function);
+    let was = tape::set_recording(false);
+    let result = trace::suspended(|| {
+        let _entered = fresh.enter();
+        f(&fresh)
+    });
+    tape::set_recording(was);
+    result
+}
+
+/// An operand of a call that is made again.
+#[derive(Clone)]
+pub enum Given {
+    /// A value of known type
+    Value(Value),
+    /// A number
+    Scalar(Scalar),
+}
+
+impl Given {
+    fn operand(&self) -> Operand<'_> {
+        match self {
+            Given::Value(value) => Operand::Value(value),
+            Given::Scalar(value) => Operand::Scalar(*value),
+        }
+    }
+
+    fn value(&self) -> Result<&Value> {
+        match self {
+            Given::Value(value) => Ok(value),
+            Given::Scalar(_) => Err(error::internal("a number is no value")),
+        }
+    }
+}
+
+/// Items with their arrays replaced by operands, in order.
+fn with_arrays(items: &[Item], mut arrays: &[Given]) -> Result<Vec<Item>> {
+    let mut out = Vec::with_capacity(items.len());
+    for item in items {
+        out.push(match item {
+            Item::Operand => {
+                let Some((first, rest)) = arrays.split_first() else {
+                    return Err(error::internal("an index lost its arrays"));
+                };
+                arrays = rest;
+                Item::Array(first.value()?.clone())
+            }
+            Item::Int(_) | Item::Slice(..) | Item::Ellipsis | Item::NewAxis | Item::Array(_) => {
+                item.clone()
+            }
+        });
+    }
+    Ok(out)
+}
+
+/// Makes a call on values of known types, in the trace that is open.
+fn make(
+    trace: &Arc<Trace>,
+    call: &Call,
+    given: &[Given],
+    sizes: &Bindings,
+) -> Result<SmallVec<[Value; 1]>> {
+    let operands: SmallVec<[Operand<'_>; 4]> = given.iter().map(Given::operand).collect();
+    match call {
+        Call::Op(Op::Map(def)) => Ok(smallvec![apply::map(def, &operands)?]),
+        Call::Op(op) => {
+            let op = op.map_dims(|dim| sizes.resolve(dim));
+            Ok(smallvec![apply::apply(op, &operands, false)?])
+        }
+        Call::Composite(composite, attributes) => {
+            let mut attributes = attributes.clone();
+            let mut known = |dim: &mut Dim| *dim = sizes.resolve(*dim);
+            attributes.iter_mut().for_each(|attr| attr.each_dim(&mut known));
+            eager::call(composite, &attributes, &operands, false)
+        }
+        Call::Get(items) => {
+            let items = with_arrays(items, &given[1..])?;
+            Ok(smallvec![index::get(given[0].value()?, &items)?])
+        }
+        Call::Set(items) => {
+            let (last, rest) = given.split_last().ok_or_else(|| error::internal("no value"))?;
+            let items = with_arrays(items, &rest[1..])?;
+            let mut x = rest[0].value()?.clone();
+            index::set(&mut x, &items, last.operand())?;
+            Ok(smallvec![x])
+        }
+        Call::Gradients { ys, xs, seeded, kept } => {
+            let mut ids = SmallVec::<[Id; 8]>::new();
+            for x in given {
+                ids.push(trace.node("gradients", x.value()?)?);
+            }
+            let (ys, rest) = ids.split_at(*ys);
+            let (xs, seeds) = rest.split_at(*xs);
+            let found = differentiate(trace, ys, xs, seeds, seeded)?;
+            let mut values = SmallVec::new();
+            for ((g, x), _) in found.into_iter().zip(xs).zip(kept).filter(|(_, kept)| **kept) {
+                values.push(match g {
+                    Some(g) => trace.value(g),
+                    None => zeros(trace, *x)?,
+                });
+            }
+            Ok(values)
+        }
+        Call::Assign(ty) => {
+            let x = given[0].value()?;
+            check_assign(ty, x)?;
+            Ok(smallvec![x.clone()])
+        }
+    }
+}
+
+fn zeros(trace: &Arc<Trace>, id: Id) -> Result<Value> {
+    let ty = trace.read(|graph| graph.list().node(id).ty.clone());
+    Ok(Value::plain(trace.add(|graph| {
+        catch(|| {
+            let zero = crate::ops::emit::Expr::new(graph, Arg::Scalar(Scalar::Float(0.0)));
+            match zero.full(ty.dtype, ty.shape).arg() {
+                Arg::Node(id) => Ok(id),
+                Arg::Scalar(_) => Err(error::internal("a tensor is a node")),
+            }
+        })?
+    })?))
+}
+
+/// Refuses a new value of another type than the variable's.
+pub fn check_assign(ty: &Type, x: &Value) -> Result<()> {
+    if x.dtype() != ty.dtype {
+        return Err(error::dtype_mismatch(
+            "assign",
+            format!("{} of the variable", ty.dtype),
+            x.dtype(),
+        ));
+    }
+    if is_sized(x.shape()) && *x.shape() != ty.shape {
+        let facts = format!("the value has shape {}, the variable {}", x.shape(), ty.shape);
+        return Err(error::bad_shape("assign", "an update keeps the shape", facts));
+    }
+    Ok(())
+}
+
+/// Appends gradients of nodes by nodes; scalars have an implicit seed.
+fn differentiate(
+    trace: &Arc<Trace>,
+    ys: &[Id],
+    xs: &[Id],
+    seeds: &[Id],
+    seeded: &[bool],
+) -> Result<Vec<Option<Id>>> {
+    let mut seeds = seeds.iter();
+    let mut pairs = Vec::with_capacity(ys.len());
+    for (y, seeded) in ys.iter().zip(seeded) {
+        let ty = trace.read(|graph| graph.list().node(*y).ty.clone());
+        if !ty.dtype.is_float() {
+            return Err(error::gradient_dtype("gradients", ty.dtype));
+        }
+        let seed = if *seeded { seeds.next() } else { None };
+        pairs.push(match seed {
+            Some(seed) => {
+                let got = trace.read(|graph| graph.list().node(*seed).ty.shape.clone());
+                if got != ty.shape {
+                    let facts = format!("got {got} for an output of shape {}", ty.shape);
+                    let what = "the gradient's shape differs from the output's";
+                    return Err(error::bad_shape("gradients", what, facts));
+                }
+                (*y, Arg::Node(*seed))
+            }
+            None => {
+                if ty.shape.dims().iter().any(|d| d.known().is_some_and(|n| n != 1)) {
+                    let facts = format!("got shape {}; pass the cotangents", ty.shape);
+                    let what = "only a scalar output has an implicit gradient";
+                    return Err(error::gradient("gradients", what, facts));
+                }
+                (*y, Arg::Scalar(Scalar::Float(1.0)))
+            }
+        });
+    }
+    trace.with_graph(|graph| passes::gradients(graph, &pairs, xs))
+}
+
+/// Gradients of nodes of a graph by nodes of it; `None` where nothing depends on one.
+pub fn gradients(
+    trace: &Arc<Trace>,
+    ys: &[Value],
+    xs: &[Value],
+    seeds: &[Option<Value>],
+) -> Result<Vec<Option<Value>>> {
+    let _entered = trace.enter();
+    let op = "gradients";
+    let name = |values: &[Value]| -> Result<Vec<Id>> {
+        values.iter().map(|value| trace.node(op, value)).collect()
+    };
+    let (y_ids, x_ids) = (name(ys)?, name(xs)?);
+    let given: Vec<Value> = seeds.iter().flatten().cloned().collect();
+    let seed_ids = name(&given)?;
+    let seeded: Vec<bool> = seeds.iter().map(Option::is_some).collect();
+    let kept = depends(trace, &y_ids, &x_ids);
+    let operands: Vec<Operand<'_>> =
+        ys.iter().chain(xs).chain(&given).map(Operand::Value).collect();
+    let open = {
+        let (list, calls) = trace.snapshot();
+        let live = needs(&list, &calls, &y_ids, &|_| false).live;
+        let is_open = |i: &usize| {
+            let id = Id(*i as u32);
+            live[*i]
+                && (calls.of(id).is_some()
+                    || calls.unresolved.contains(&id)
+                    || calls.likely.contains(&id)
+                    || !is_sized(&list.nodes[*i].ty.shape))
+        };
+        (0..live.len()).any(|i| is_open(&i))
+    };
+    let native = || -> Result<SmallVec<[Value; 1]>> {
+        let found = differentiate(trace, &y_ids, &x_ids, &seed_ids, &seeded)?;
+        let mut values = SmallVec::new();
+        for ((g, x), _) in found.into_iter().zip(&x_ids).zip(&kept).filter(|(_, kept)| **kept) {
+            values.push(match g {
+                Some(g) => trace.value(g),
+                None => zeros(trace, *x)?,
+            });
+        }
+        Ok(values)
+    };
+    let call =
+        Call::Gradients { ys: ys.len(), xs: xs.len(), seeded: seeded.clone(), kept: kept.clone() };
+    trace.check_open()?;
+    let mut values = match open {
+        true => keep(trace, call, &operands, native)?,
+        false => native()?,
+    }
+    .into_iter();
+    Ok(kept.iter().map(|kept| if *kept { values.next() } else { None }).collect())
+}
+
+/// Which of `xs` some of `ys` depend on.
+fn depends(trace: &Arc<Trace>, ys: &[Id], xs: &[Id]) -> Vec<bool> {
+    let calls = trace.calls();
+    let is_between = |list: &List, x: Id| {
+        let mut reached = vec![false; list.nodes.len()];
+        reached[x.0 as usize] = true;
+        for i in x.0 as usize + 1..list.nodes.len() {
+            let id = Id(i as u32);
+            reached[i] = list.nodes[i].ty.dtype.is_float()
+                && calls
+                    .args(list, id)
+                    .iter()
+                    .any(|arg| matches!(arg, Arg::Node(id) if reached[id.0 as usize]));
+        }
+        ys.iter().any(|y| reached[y.0 as usize])
+    };
+    trace.read(|graph| xs.iter().map(|x| is_between(&graph.list(), *x)).collect())
+}
+
+/// A list that runs, made from a graph for values of known types.
+pub struct Resolved {
+    /// The list; its results are what was fetched
+    pub list: List,
+    /// The node of the graph that each input stands for
+    pub inputs: Vec<Id>,
+}
+
+/// What a run needs: the nodes to compute, in the graph's numbering.
+pub struct Needs {
+    /// Which nodes are computed or given
+    pub live: Vec<bool>,
+    /// The inputs among them that are not fed
+    pub inputs: Vec<Id>,
+}
+
+/// The nodes that fetches need, given that some nodes are fed.
+pub fn needs(list: &List, calls: &Calls, fetches: &[Id], is_fed: &dyn Fn(Id) -> bool) -> Needs {
+    let count = list.nodes.len();
+    let mut live = vec![false; count];
+    fetches.iter().for_each(|id| live[id.0 as usize] = true);
+    mark(list, calls, &mut live, is_fed);
+    // An effect is done where what it looks at is computed anyway: its operands, or what decides
+    // them, as `x` decides `x > 0`.
+    let mut ready = live.clone();
+    let mut any = false;
+    for i in 0..count {
+        let id = Id(i as u32);
+        let node = &list.nodes[i];
+        let args = calls.args(list, id);
+        let all = |ready: &[bool]| {
+            args.iter().all(|arg| match arg {
+                Arg::Node(id) => ready[id.0 as usize],
+                Arg::Scalar(_) => true,
+            })
+        };
+        if node.has_effect() && !live[i] && all(&ready) {
+            live[i] = true;
+            any = true;
+        }
+        let is_given = matches!(node.kind, Kind::Constant(_)) || is_fed(id);
+        let decides = node.ty.dtype == DType::Bool && !args.is_empty() && all(&ready);
+        ready[i] |= is_given || decides;
+    }
+    if any {
+        mark(list, calls, &mut live, is_fed);
+    }
+    let is_input = |id: &Id| {
+        let i = id.0 as usize;
+        live[i]
+            && !is_fed(*id)
+            && matches!(list.nodes[i].kind, Kind::Input)
+            && calls.of(*id).is_none()
+    };
+    let inputs = (0..count as u32).map(Id).filter(is_input).collect();
+    Needs { live, inputs }
+}
+
+fn mark(list: &List, calls: &Calls, live: &mut [bool], is_fed: &dyn Fn(Id) -> bool) {
+    for i in (0..list.nodes.len()).rev() {
+        let id = Id(i as u32);
+        if !live[i] || is_fed(id) {
+            continue;
+        }
+        let args = match calls.making(list, id) {
+            Some(kept) => kept.args.as_slice(),
+            None => list.nodes[i].args.as_slice(),
+        };
+        for arg in args {
+            if let Arg::Node(id) = arg {
+                live[id.0 as usize] = true;
+            }
+        }
+    }
+}
+
+/// The list that computes `fetches` from nodes of known types.
+pub fn resolve(trace: &Arc<Trace>, fetches: &[Id], feeds: &[(Id, Type)]) -> Result<Resolved> {
+    let (list, calls) = trace.snapshot();
+    let fed: FxHashMap<Id, &Type> = feeds.iter().map(|(id, ty)| (*id, ty)).collect();
+    let needs = needs(&list, &calls, fetches, &|id| fed.contains_key(&id));
+    let (sizes, list, is_open) = sized(trace, list, &calls, feeds)?;
+    // Numbers that stand among operands of nodes; a call works out its own again.
+    let numbers = numbers::evaluate(&list.numbers, &[], &sizes).unwrap_or_default();
+    in_fresh_trace(|fresh| {
+        let mut maker = Maker {
+            list: &list,
+            calls: &calls,
+            fresh,
+            sizes: &sizes,
+            numbers: &numbers,
+            names: vec![None; list.nodes.len()],
+            inputs: Vec::new(),
+            is_open,
+            within: !feeds.iter().all(|(_, ty)| is_sized(&ty.shape)),
+        };
+        for i in 0..list.nodes.len() {
+            let id = Id(i as u32);
+            if needs.live[i] && maker.names[i].is_none() {
+                match fed.get(&id) {
+                    Some(ty) => maker.input(id, (*ty).clone())?,
+                    None => maker.node(id)?,
+                }
+            }
+        }
+        if maker.is_open {
+            // Sizes were put into nodes: those that fit no longer are refused here.
+            fresh.read(|graph| graph.verify())?;
+        }
+        let mut made = fresh.read(|graph| graph.list().clone());
+        for id in fetches {
+            made.outputs.push(maker.name(*id)?);
+        }
+        for (id, name) in &list.names {
+            if let Some(new) = maker.names[id.0 as usize] {
+                made.names.insert(new, name.clone());
+            }
+        }
+        Ok(Resolved { list: made, inputs: maker.inputs })
+    })
+}
+
+/// The sizes that feeds give to symbols, and the list with them. Where two feeds disagree the first
+/// one counts: a call on both says what is wrong with them, or that nothing is.
+fn sized(
+    trace: &Trace,
+    list: List,
+    calls: &Calls,
+    feeds: &[(Id, Type)],
+) -> Result<(Bindings, List, bool)> {
+    let mut sizes = Bindings::default();
+    for (id, ty) in feeds {
+        let pattern = &list.node(*id).ty.shape;
+        if !calls.unresolved.contains(id) && pattern.rank() == ty.shape.rank() {
+            let fits = sizes.fit(pattern, &ty.shape);
+            if let Some(axis) = fits.err().filter(|&axis| trace.scope().is_declared(pattern[axis]))
+            {
+                let name =
+                    list.names.get(id).map_or(String::new(), |name| format!(" of \"{name}\""));
+                let (dim, n) = (pattern[axis], ty.shape[axis]);
+                let other = sizes.resolve(dim);
+                let facts = format!("{dim} is {other}, axis {axis}{name} was fed {n}");
+                return Err(error::bad_shape("session.run", "feeds disagree on a size", facts));
+            }
+        }
+    }
+    let is_open = list.nodes.iter().any(|node| !is_sized(&node.ty.shape));
+    let mut list = list;
+    if is_open {
+        list.each_dim(&mut |dim| *dim = sizes.resolve(*dim));
+    }
+    Ok((sizes, list, is_open))
+}
+
+/// An error with the line of the call that met it.
+fn made_at(error: Error, kept: &Kept) -> Error {
+    match site::describe(kept.site) {
+        Some(line) => error.note(format!("{} made at {line}", kept.call.name())),
+        None => error,
+    }
+}
+
+struct Maker<'a> {
+    list: &'a List,
+    calls: &'a Calls,
+    fresh: &'a Arc<Trace>,
+    /// The sizes of symbols, and the numbers that come of them
+    sizes: &'a Bindings,
+    numbers: &'a [Scalar],
+    /// The nodes made so far, by those they stand for
+    names: Vec<Option<Id>>,
+    inputs: Vec<Id>,
+    /// Whether nodes had open sizes
+    is_open: bool,
+    /// Whether they may stay open, since those of the feeds are: another trace is being made
+    within: bool,
+}
+
+impl Maker<'_> {
+    fn name(&self, id: Id) -> Result<Id> {
+        self.names[id.0 as usize].ok_or_else(|| {
+            let kind = self.list.node(id).kind.name();
+            let facts = format!("%{} ({kind}) is part of a call", id.0);
+            error::bad_graph("session.run", "fetch or feed the call's result instead", facts)
+        })
+    }
+
+    /// A number, or what it stands for.
+    fn number(&self, value: Scalar) -> Result<Scalar> {
+        let Some(i) = number_of(value) else { return Ok(value) };
+        self.numbers.get(i as usize).copied().ok_or_else(|| {
+            let facts = "feed the placeholders it comes from";
+            error::bad_graph("session.run", "a size is not known", facts)
+        })
+    }
+
+    fn input(&mut self, id: Id, ty: Type) -> Result<()> {
+        let node = self.list.node(id);
+        let value = site::pinned(node.site, || self.fresh.input(ty))?;
+        self.names[id.0 as usize] = Some(self.fresh.node("input", &value)?);
+        self.inputs.push(id);
+        Ok(())
+    }
+
+    fn node(&mut self, id: Id) -> Result<()> {
+        if let Some(kept) = self.calls.making(self.list, id) {
+            return self.call(kept);
+        }
+        let node = self.list.node(id);
+        if let Kind::Input = node.kind {
+            return self.input(id, node.ty.clone());
+        }
+        let mut args = graph::Args::new();
+        for arg in &node.args {
+            args.push(match arg {
+                Arg::Node(id) => Arg::Node(self.name(*id)?),
+                Arg::Scalar(value) => Arg::Scalar(self.number(*value)?),
+            });
+        }
+        if let (Kind::Barrier, Some(Arg::Node(of))) = (&node.kind, args.first()) {
+            // An assignment: a name for the value.
+            self.names[id.0 as usize] = Some(*of);
+            return Ok(());
+        }
+        if !is_sized(&node.ty.shape) && !self.within {
+            let facts = format!("{} of {}", node.kind.name(), node.ty.shape);
+            return Err(error::bad_graph("session.run", "a size is not known", facts));
+        }
+        let (kind, ty) = (node.kind.clone(), node.ty.clone());
+        let new = self.fresh.with_graph(|graph| {
+            graph.at(node.site);
+            graph.push(kind, args, ty)
+        });
+        self.names[id.0 as usize] = Some(new);
+        Ok(())
+    }
+
+    /// Makes a call again: its results, and its other nodes where they came out the same way.
+    fn call(&mut self, kept: &Kept) -> Result<()> {
+        let mut given = Vec::with_capacity(kept.args.len());
+        for arg in &kept.args {
+            given.push(match arg {
+                Arg::Scalar(value) => Given::Scalar(self.number(*value)?),
+                Arg::Node(id) => Given::Value(self.fresh.value(self.name(*id)?)),
+            });
+        }
+        let start = self.fresh.read(|graph| graph.len());
+        let values = site::pinned(kept.site, || make(self.fresh, &kept.call, &given, self.sizes));
+        let values = values.map_err(|error| made_at(error, kept))?;
+        let end = self.fresh.read(|graph| graph.len());
+        if end - start == kept.nodes.len() {
+            for (new, old) in (start..end).zip(kept.nodes.clone()) {
+                let same = self.fresh.read(|graph| {
+                    let name = graph.nodes()[new].kind.name();
+                    name == self.list.nodes[old as usize].kind.name()
+                });
+                let place = &mut self.names[old as usize];
+                if same && place.is_none() {
+                    *place = Some(Id(new as u32));
+                }
+            }
+        }
+        for (value, old) in values.iter().zip(&kept.results) {
+            let new = self.fresh.node(kept.call.name(), value)?;
+            let ty = &self.list.node(*old).ty;
+            let doubted = self.calls.unresolved.contains(old) || self.calls.likely.contains(old);
+            let was_known = !doubted && is_sized(&ty.shape);
+            if was_known && (ty.shape != *value.shape() || ty.dtype != value.dtype()) {
+                // Nodes were written that rely on it.
+                let facts = format!("got shape {}, wanted {}", value.shape(), ty.shape);
+                let error =
+                    error::bad_shape(kept.call.name(), "another result was expected", facts);
+                return Err(made_at(error, kept));
+            }
+            // A fed result keeps what it was fed.
+            if !self.inputs.contains(old) {
+                self.names[old.0 as usize] = Some(new);
+            }
+        }
+        Ok(())
+    }
+}
