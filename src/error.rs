@@ -184,8 +184,8 @@ catalogue! {
     /// A line of text that says no node.
     bad_text(op, line, want, got) => Graph, "{op}: line {line}: expected {want}: got {got}";
     /// The number of a size that nobody knows yet.
-    unknown_size(size) => Graph,
-        "size: the number of {size} is not known before the graph runs; compute with the tensor instead, or give the placeholder its size";
+    unknown_size(op, size) => Graph,
+        "{op}: the number of {size} is not known before the graph runs; compute with the tensor instead, or give the placeholder its size";
     /// A write that nobody could see.
     unseen_write(op) => Graph,
         "{op}: this writes to an unnamed view and nobody could see it; index once, e.g. x[0, 1] = v instead of x[0][1] = v";

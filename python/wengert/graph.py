@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from wengert import _core, pytree
 from wengert._core import GraphError, Node, Tensor, asarray, float32
+from wengert.drawing import Pictured
 
 __all__ = ["Graph", "Variable", "default_graph", "parse_graph", "placeholder"]
 
@@ -32,7 +33,7 @@ _open = _Open()
 _default: Graph | None = None
 
 
-class Graph:
+class Graph(Pictured):
     """A list of nodes that can be looked at, changed into others, and run.
 
     `with graph:` makes functions of tensors write nodes. `graph.nodes`, `inputs` and `outputs` are

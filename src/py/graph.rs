@@ -18,11 +18,13 @@ use super::tensor::{self, TensorObject, wrap};
 use crate::array::Array;
 use crate::engine::call::interpret;
 use crate::engine::definition::{self, Call, Calls, Kept};
+use crate::engine::picture;
 use crate::engine::program::Program;
 use crate::engine::site;
 use crate::engine::tape::{Operand, Value};
 use crate::engine::trace::{self, Role, Trace};
 use crate::error;
+use crate::graph::dot::Group;
 use crate::graph::{self, Kind, List};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::Type;
@@ -395,7 +397,7 @@ impl Definition {
         let operands = [Operand::Value(&value)];
         let work = || -> error::Result<Value> {
             if let Some(trace) = definition::keeper(&operands) {
-                let later = || Err(error::unknown_size("assign"));
+                let later = || Err(error::unknown_size("assign", "a size"));
                 if value.shape().rank() == ty.shape.rank() {
                     definition::check_assign(&ty, &value)?;
                 }
@@ -575,6 +577,22 @@ impl Definition {
         out
     }
 
+    /// The graph as Graphviz source, with boxes around groups of nodes.
+    fn dot(&self, groups: Vec<(String, Vec<u32>)>) -> String {
+        let group = |(label, ids): (String, Vec<u32>)| Group {
+            label,
+            nodes: ids.into_iter().map(Id).collect(),
+        };
+        let groups: Vec<Group> = groups.into_iter().map(group).collect();
+        picture::dot(&self.shown(), &groups)
+    }
+
+    /// The nodes as text, with what shows on hover, and a colour.
+    fn rows(&self) -> Vec<(String, String, &'static str)> {
+        let rows = picture::rows(&self.shown());
+        rows.into_iter().map(|row| (row.text, row.tooltip, row.colour)).collect()
+    }
+
     /// Whether two graphs are equal: nodes, types, attributes, constants, names, results.
     fn same(&self, other: &Definition) -> bool {
         let ((a, ours), (b, theirs)) = (self.trace.snapshot(), other.trace.snapshot());
@@ -605,6 +623,20 @@ fn unresolved_line(list: &List, calls: &Calls, id: Id) -> Option<String> {
 }
 
 impl Definition {
+    /// The list for pictures: nodes without an op of their own are called what they compute.
+    fn shown(&self) -> List {
+        let (mut list, calls) = self.trace.snapshot();
+        list.outputs = self.outputs.lock().clone();
+        for kept in &calls.kept {
+            for id in &kept.results {
+                if matches!(list.node(*id).kind, Kind::Input) {
+                    list.names.insert(*id, call_text(kept).into());
+                }
+            }
+        }
+        list
+    }
+
     /// The nodes that `outputs` need, from `inputs` on: a graph of its own, and where they came from.
     fn part(&self, outputs: &[Id], inputs: &[Id]) -> (Arc<Trace>, Vec<Id>) {
         let (list, calls) = self.trace.snapshot();

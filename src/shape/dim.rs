@@ -187,7 +187,7 @@ fn read(dim: Dim) -> usize {
     if let Some(n) = pinned(dim) {
         return n;
     }
-    resume_unwind(Box::new(error::unknown_size(dim)))
+    resume_unwind(Box::new(error::unknown_size("size", dim)))
 }
 
 impl From<usize> for Dim {
