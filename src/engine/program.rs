@@ -17,7 +17,7 @@ use crate::graph::numbers::evaluate;
 use crate::graph::{Graph, Kind, List};
 use crate::ops::emit::{Arg, Id};
 use crate::passes::{Report, expand, pipeline};
-use crate::schedule::Plan;
+use crate::schedule::{Input, Options, Plan};
 use crate::shape::{Bindings, Dim, Scope};
 use crate::watch;
 
@@ -33,6 +33,8 @@ pub struct Program {
     symbols: Vec<Dim>,
     /// What is known of these: passes ask it
     scope: Scope,
+    /// Results that may take the memory of inputs, by position: `(input, result)`
+    donated: Vec<(u32, u32)>,
     template: OnceLock<Arc<Plan>>,
     /// Plans by the sizes of the symbols, latest last
     plans: Mutex<Vec<(Sizes, Arc<Plan>)>>,
@@ -55,7 +57,18 @@ impl Program {
         let (optimized, template) = (OnceLock::new(), OnceLock::new());
         let (config, plans) = (config::current(), Mutex::default());
         let list = list.into();
-        Program { list, config, optimized, symbols, scope, template, plans }
+        let donated = Vec::new();
+        Program { list, config, optimized, symbols, scope, donated, template, plans }
+    }
+
+    /// The same, where results may take the memory of inputs: `(input, result)` by position.
+    pub fn donating(self, donated: Vec<(u32, u32)>) -> Program {
+        Program { donated, ..self }
+    }
+
+    /// The results that may take the memory of inputs.
+    pub fn donated(&self) -> &[(u32, u32)] {
+        &self.donated
     }
 
     /// The scope of its symbols.
@@ -113,7 +126,7 @@ impl Program {
         let graph = Graph::from_list(self.optimized()?.list.clone());
         let expanded = self.scope.run(|| expand(&graph))?;
         // Outside of the scope: groups are found in tables, where sizes are what they are written as.
-        let plan = Plan::new(&expanded)?;
+        let plan = Plan::of(&expanded.list(), Options { donated: &self.donated })?;
         Ok(self.template.get_or_init(|| Arc::new(plan)))
     }
 
@@ -133,12 +146,25 @@ impl Program {
         if watch::checking() {
             return interpret::run(&self.list, inputs, &self.bind(sizes), given);
         }
-        let plan = self.plan(sizes)?;
+        self.plan(sizes)?.run(inputs, &self.numbers(sizes, given)?)
+    }
+
+    /// The same; inputs that are given away may become results.
+    pub fn run_with(
+        &self,
+        inputs: &mut [Input<'_>],
+        sizes: &[usize],
+        given: &[Scalar],
+    ) -> Result<SmallVec<[Array; 2]>> {
+        self.plan(sizes)?.run_with(inputs, &self.numbers(sizes, given)?)
+    }
+
+    fn numbers(&self, sizes: &[usize], given: &[Scalar]) -> Result<Vec<Scalar>> {
         let table = &self.optimized()?.list.numbers;
-        if table.is_empty() {
-            return plan.run(inputs, &[]);
+        match table.is_empty() {
+            true => Ok(Vec::new()),
+            false => evaluate(table, given, &self.bind(sizes)),
         }
-        plan.run(inputs, &evaluate(table, given, &self.bind(sizes))?)
     }
 }
 

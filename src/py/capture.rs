@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::errors::{OrRaise, to_python};
 use super::functions::caught;
+use super::graph::Definition;
 use super::plan::Plan;
 use super::size::{Number, Size};
 use super::tensor::{self, TensorObject};
@@ -26,6 +27,7 @@ use crate::graph::{List, resize};
 use crate::ops::emit::{Emit, Id};
 use crate::ops::number as ops;
 use crate::ops::op::Type;
+use crate::schedule as plan;
 use crate::shape::{Bindings, Constraint, Dim, Relation, Scope, Shape};
 use crate::watch;
 
@@ -138,6 +140,17 @@ enum Place {
     Gradient(usize),
     /// A fresh random key
     Key,
+}
+
+impl Place {
+    /// Whether both are one handle.
+    fn is(&self, other: &Place) -> bool {
+        match (self, other) {
+            (Place::Argument(i), Place::Argument(j)) => i == j,
+            (Place::Handle(a), Place::Handle(b)) => a.is(b),
+            _ => false,
+        }
+    }
 }
 
 struct Input {
@@ -277,7 +290,8 @@ impl<'a> Finish<'a> {
         let flowing =
             differentiable.map(|d| d.flowing(&list, &dims, self.trace.scope(), &self.results));
         let scope = self.trace.scope().clone();
-        let program = Program::new(plain, dims, scope.clone());
+        let donated = donated(&inputs, &updates);
+        let program = Program::new(plain, dims, scope.clone()).donating(donated);
         // What passes ask about sizes is relied on as well.
         program.optimized().or_raise(py)?;
         let constraints = scope.constraints();
@@ -474,6 +488,17 @@ impl<'a> Finish<'a> {
     }
 }
 
+/// The inputs that are updated, with the results they become.
+fn donated(inputs: &[Input], updates: &[(Place, usize)]) -> Vec<(u32, u32)> {
+    let mut pairs = Vec::new();
+    for (place, result) in updates {
+        if let Some(i) = inputs.iter().position(|input| input.place.is(place)) {
+            pairs.push((i as u32, *result as u32));
+        }
+    }
+    pairs
+}
+
 /// A list in which symbols that must be equal are one.
 fn merged(list: List, constraints: &[Constraint]) -> error::Result<List> {
     let equal = |c: &&Constraint| {
@@ -527,6 +552,12 @@ impl Executable {
     fn plan(&self, py: Python<'_>, args: Vec<Bound<'_, PyAny>>) -> PyResult<Plan> {
         let sizes = self.sizes(&args)?;
         caught(py, || Ok(Plan(self.program.plan(&sizes).or_raise(py)?)))
+    }
+
+    /// The list after the passes, as a graph.
+    fn graph(&self, py: Python<'_>) -> PyResult<Definition> {
+        let list = self.program.optimized().or_raise(py)?.list.clone();
+        Ok(Definition::from_list(list, self.program.scope().clone()))
     }
 
     /// What each pass did: its name, nodes, bytes and flops before and after.
@@ -639,13 +670,37 @@ impl Executable {
         args: &[Bound<'_, PyAny>],
         leaves: &[Bound<'_, PyAny>],
     ) -> PyResult<SmallVec<[Py<PyAny>; 2]>> {
+        let numbers = self.numbers(py, leaves)?;
+        let mut taken = Vec::new();
         let mut inputs = Vec::with_capacity(self.inputs.len());
-        for input in &self.inputs {
-            inputs.push(self.value(py, &input.place, args)?);
+        for (i, input) in self.inputs.iter().enumerate() {
+            let out = self.take_out(py, i as u32, args)?;
+            match out {
+                Some((value, update)) => {
+                    inputs.push(value);
+                    taken.push((i, update));
+                }
+                None => inputs.push(self.value(py, &input.place, args)?),
+            }
         }
-        let given = Given { inputs, sizes: self.sizes(args)?, numbers: self.numbers(py, leaves)? };
-        let values = self.compute(py, given)?;
+        let sizes = self.sizes(args)?;
+        let mut given = Given { inputs, sizes, numbers };
+        let gone: SmallVec<[usize; 8]> = taken.iter().map(|(i, _)| *i).collect();
+        let values = match self.compute(py, &mut given, &gone) {
+            Ok(values) => values,
+            Err(error) => {
+                for (i, _) in &taken {
+                    let Some(object) = self.object(py, &self.inputs[*i].place, args) else {
+                        continue;
+                    };
+                    let value = given.inputs[*i].clone();
+                    drop(handle(&self.name, &object)?.replace(value));
+                }
+                return Err(error);
+            }
+        };
         self.commit(py, &values, args)?;
+        drop(taken);
         self.outputs
             .iter()
             .map(|output| match output {
@@ -704,21 +759,75 @@ impl Executable {
         }
     }
 
-    fn compute(&self, py: Python<'_>, given: Given) -> PyResult<Vec<Value>> {
+    /// Takes the value of an input out of its handle, if it is to be updated in its own memory.
+    fn take_out(
+        &self,
+        py: Python<'_>,
+        input: u32,
+        args: &[Bound<'_, PyAny>],
+    ) -> PyResult<Option<(Value, tensor::Update)>> {
+        let flows = self.differentiable.is_some() && tape::recording();
+        if flows || watch::checking() || !self.program.donated().iter().any(|&(i, _)| i == input) {
+            return Ok(None);
+        }
+        match self.object(py, &self.inputs[input as usize].place, args) {
+            Some(object) => Ok(handle(&self.name, &object)?.take_out()),
+            None => Ok(None),
+        }
+    }
+
+    /// Runs the program; the inputs in `gone` may be written over, and are as they were after an error.
+    fn compute(&self, py: Python<'_>, given: &mut Given, gone: &[usize]) -> PyResult<Vec<Value>> {
         let site = crate::engine::site::current();
         let record = tape::recording();
         let work = || -> error::Result<Vec<Value>> {
             if let (Some(flowing), true) = (&self.differentiable, record) {
                 let (program, whole) = (&flowing.program, &flowing.whole);
                 let (wrt, results) = (&flowing.wrt, &flowing.results);
-                return call::record(&self.name, program, whole, given, wrt, results);
+                return call::record(&self.name, program, whole, given.clone(), wrt, results);
             }
-            let arrays: SmallVec<[&Array; 8]> = given.inputs.iter().map(|v| &v.array).collect();
-            let found = self.program.run(&arrays, &given.sizes, &given.numbers)?;
+            let found = match gone {
+                [] => {
+                    let arrays: SmallVec<[&Array; 8]> =
+                        given.inputs.iter().map(|v| &v.array).collect();
+                    self.program.run(&arrays, &given.sizes, &given.numbers)?
+                }
+                gone => self.run_over(given, gone)?,
+            };
             Ok(found.into_iter().map(Value::plain).collect())
         };
         let timed = || observe::timed(watch::Work::Call, &self.name, work);
         py.detach(|| crate::engine::site::pinned(site, timed)).or_raise(py)
+    }
+
+    /// Runs the program over some of its inputs.
+    fn run_over(&self, given: &mut Given, gone: &[usize]) -> error::Result<SmallVec<[Array; 2]>> {
+        let mut arrays: SmallVec<[Array; 8]> = SmallVec::new();
+        for &i in gone {
+            let array = &mut given.inputs[i].array;
+            let (dtype, shape) = (array.dtype, array.shape().clone());
+            arrays.push(std::mem::replace(array, Array::named(dtype, shape, Box::new(()))));
+        }
+        let mut inputs: SmallVec<[plan::Input<'_>; 8]> =
+            given.inputs.iter().map(|value| plan::Input::Lent(&value.array)).collect();
+        for (&i, array) in gone.iter().zip(arrays) {
+            inputs[i] = plan::Input::Given(Some(array));
+        }
+        let found = self.program.run_with(&mut inputs, &given.sizes, &given.numbers);
+        let mut left: SmallVec<[Option<Array>; 8]> = SmallVec::new();
+        for &i in gone {
+            left.push(match &mut inputs[i] {
+                plan::Input::Given(array) => array.take(),
+                plan::Input::Lent(_) => None,
+            });
+        }
+        drop(inputs);
+        for (&i, array) in gone.iter().zip(left) {
+            if let Some(array) = array {
+                given.inputs[i].array = array;
+            }
+        }
+        found
     }
 
     /// The sizes of the symbols.

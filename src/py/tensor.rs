@@ -7,8 +7,11 @@ use std::cell::{Cell, UnsafeCell};
 use std::mem::ManuallyDrop;
 use std::os::raw::{c_int, c_void};
 use std::ptr::{self, null_mut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::thread::ThreadId;
 
+use parking_lot::{Condvar, Mutex};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -25,6 +28,27 @@ pub enum Slot {
     Own(Value),
     /// The value of a leaf's gradient, which the leaf updates
     Shared(Shared),
+}
+
+/// What stands in a handle while its value is updated in its own memory.
+struct Busy {
+    thread: ThreadId,
+    done: Mutex<bool>,
+    changed: Condvar,
+}
+
+fn busy(value: &Value) -> Option<&Arc<Busy>> {
+    value.array.buffer.name().and_then(|name| name.downcast_ref())
+}
+
+/// An update under way. Dropped when the handle has its value again, it lets waiting threads go on.
+pub struct Update(Arc<Busy>);
+
+impl Drop for Update {
+    fn drop(&mut self) {
+        *self.0.done.lock() = true;
+        self.0.changed.notify_all();
+    }
 }
 
 /// The object behind a `wengert.Tensor`.
@@ -78,6 +102,7 @@ impl TensorObject {
     /// Reads the value that the handle holds outside all traces.
     #[inline]
     pub fn with_own<T>(&self, f: impl FnOnce(&Value) -> T) -> T {
+        self.settle();
         // SAFETY: only attached threads get here, one at a time, and `f` does not let go.
         match unsafe { &*self.slot.get() } {
             Slot::Own(value) => f(value),
@@ -96,9 +121,65 @@ impl TensorObject {
         }
         // SAFETY: as the caller's.
         match unsafe { &*self.slot.get() } {
-            Slot::Own(value) => Some(value),
-            Slot::Shared(_) => None,
+            // A value without memory may be one that is being updated.
+            Slot::Own(value) if !value.array.buffer.is_named() => Some(value),
+            Slot::Own(_) | Slot::Shared(_) => None,
         }
+    }
+
+    /// Waits until nobody updates the handle.
+    #[inline]
+    fn settle(&self) {
+        // SAFETY: as for `with`.
+        if let Slot::Own(value) = unsafe { &*self.slot.get() }
+            && value.array.buffer.is_named()
+        {
+            self.wait();
+        }
+    }
+
+    #[cold]
+    fn wait(&self) {
+        loop {
+            // SAFETY: as for `with`; the reference ends before another thread may run.
+            let busy = match unsafe { &*self.slot.get() } {
+                Slot::Own(value) => busy(value).cloned(),
+                Slot::Shared(_) => None,
+            };
+            let Some(busy) = busy.filter(|busy| busy.thread != std::thread::current().id()) else {
+                return;
+            };
+            // SAFETY: only attached threads get here.
+            let py = unsafe { Python::assume_attached() };
+            py.detach(|| {
+                let mut done = busy.done.lock();
+                while !*done {
+                    busy.changed.wait(&mut done);
+                }
+            });
+        }
+    }
+
+    /// Takes the value out, to be updated in its own memory, if this handle alone holds that. Who reads
+    /// the handle meanwhile waits until the [`Update`] is dropped.
+    pub fn take_out(&self) -> Option<(Value, Update)> {
+        self.settle();
+        // SAFETY: as for `with`.
+        let Slot::Own(value) = (unsafe { &mut *self.slot.get() }) else { return None };
+        if !value.array.buffer.is_unique() || !value.array.is_contiguous() {
+            return None;
+        }
+        let busy = Arc::new(Busy {
+            thread: std::thread::current().id(),
+            done: Mutex::new(false),
+            changed: Condvar::new(),
+        });
+        let (dtype, shape) = (value.dtype(), value.shape().clone());
+        let mark = Value {
+            array: Array::named(dtype, shape, Box::new(busy.clone())),
+            history: value.history.clone(),
+        };
+        Some((std::mem::replace(value, mark), Update(busy)))
     }
 
     /// A copy of the value, sharing its memory.
@@ -160,7 +241,7 @@ impl TensorObject {
         // SAFETY: as for `with`.
         match unsafe { &*self.slot.get() } {
             Slot::Own(_) => std::ptr::from_ref(self).addr(),
-            Slot::Shared(cell) => std::sync::Arc::as_ptr(cell).addr(),
+            Slot::Shared(cell) => Arc::as_ptr(cell).addr(),
         }
     }
 
@@ -170,7 +251,7 @@ impl TensorObject {
         // SAFETY: an attached thread; the object is live.
         let object =
             unsafe { Bound::from_borrowed_ptr(Python::assume_attached(), object).unbind() };
-        std::sync::Arc::new(object)
+        Arc::new(object)
     }
 
     /// Whether the handle came from indexing.
