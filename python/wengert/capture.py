@@ -61,6 +61,8 @@ class CompiledFunction(_core.Dispatcher):
         limit: int = 64,
     ) -> None:
         functools.update_wrapper(self, function)
+        # Modules and partial functions have no name of their own.
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
         self._function = function
         self._limit = limit
         self._lock = threading.RLock()
