@@ -10,6 +10,12 @@ active: list[Any] | None = None
 trace: Any = None
 """The trace of the function that is captured."""
 
+created: list[tuple[dict[Any, Any], Any]] = []
+"""Entries of dicts that were made while tracing: a trace that fails takes them back."""
+
+after: list[Any] = []
+"""Schedules that go on to their next step after each call."""
+
 
 def runtime(group: dict[str, Any]) -> dict[str, Any]:
     """A group of parameters whose learning rate is a number given at each call."""

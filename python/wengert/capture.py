@@ -67,6 +67,7 @@ class CompiledFunction(_core.Dispatcher):
         self._limit = limit
         self._lock = threading.RLock()
         self._traces: list[Trace] = []
+        self._parameters = _parameters(function)
         self._declared = tuple(signature or ())
         if self._declared:
             specs = tuple(spec.stand_in() for spec in self._declared)
@@ -86,7 +87,7 @@ class CompiledFunction(_core.Dispatcher):
     ) -> Any:
         """Trace a call: what runs it, how its result is put together, what it depends on."""
         named, structure = pytree.flatten_with_paths((args, kwargs))
-        paths = [_path(path) for path, _ in named]
+        paths = [_path(path, self._parameters) for path, _ in named]
         signature = tuple((p, _describe(x)) for p, x in zip(paths, leaves, strict=True))
         reason = self._reason(signature)
         if len(self._traces) >= self._limit:
@@ -96,10 +97,11 @@ class CompiledFunction(_core.Dispatcher):
                 + "\n".join(f"  {t.reason}" for t in self._traces[-3:])
             )
         tensors = [x for x in leaves if isinstance(x, Tensor)]
-        before = _touched.active, _touched.trace
+        before = _touched.active, _touched.trace, _touched.created, _touched.after
         try:
             with _core.Trace() as trace:
                 _touched.active, _touched.trace = [], trace
+                _touched.created, _touched.after = [], []
                 inside = list(leaves)
                 for i, change in enumerate(changing):
                     if change is True:
@@ -110,14 +112,18 @@ class CompiledFunction(_core.Dispatcher):
                 result = self._function(*args, **kwargs)
                 outputs = _Outputs(self.__name__, result)
                 executable = trace.finish(self.__name__, outputs.tensors, tensors)
-            found = _touched.active
+            found, after = _touched.active, _touched.after
+        except BaseException:
+            for entries, key in _touched.created:
+                entries.pop(key, None)
+            raise
         finally:
-            _touched.active, _touched.trace = before
+            _touched.active, _touched.trace, _touched.created, _touched.after = before
         names = list(_names(self._function))
         guard = _Guard(_stateful([*found, *(value for _, _, value in names), *args]))
         depends = tuple(key or "closure" for _, key, _ in names)
         self._traces.append(Trace(reason, signature, is_grad_enabled(), executable, depends))
-        return executable, outputs.rebuild(), guard if guard else None, names
+        return executable, outputs.rebuild(after), guard if guard else None, names
 
     def _refuse(self, leaves: list[Any], broken: str | None) -> None:
         """Raise for a call that a declared signature does not allow; return where only the state of
@@ -258,9 +264,10 @@ class _Outputs:
         self.tensors = [self.leaves[i] for i in self.places]
         self.single = isinstance(result, Tensor)
 
-    def rebuild(self) -> Callable[[list[Tensor]], Any] | None:
-        """Puts results in place; `None` where the result is one tensor."""
-        if self.single:
+    def rebuild(self, after: list[Any]) -> Callable[[list[Tensor]], Any] | None:
+        """Puts results in place, and steps the schedules in `after`; `None` where the result is one
+        tensor and nothing is to be done."""
+        if self.single and not after:
             return None
         constants = [None if isinstance(x, Tensor) else x for x in self.leaves]
         places, structure = self.places, self.structure
@@ -269,16 +276,31 @@ class _Outputs:
             values = list(constants)
             for i, y in zip(places, tensors, strict=True):
                 values[i] = y
+            for schedule in after:
+                schedule.step()
             return pytree.unflatten(structure, values)
 
         return rebuild
 
 
-def _path(path: str) -> str:
-    """`[0][1].w` in `(args, kwargs)` as `arguments[1].w`, `[1]['k']` as `k`."""
-    if path.startswith("[0]"):
-        return "arguments" + path[3:]
-    return path[3:].removeprefix("['").replace("']", "", 1)
+def _path(path: str, parameters: list[str]) -> str:
+    """`[0][1].w` in `(args, kwargs)` as `x.w`, where `x` is the second parameter; `[1]['k']` as `k`."""
+    if not path.startswith("[0]"):
+        return path[3:].removeprefix("['").replace("']", "", 1)
+    place, _, rest = path[4:].partition("]")
+    i = int(place)
+    return (parameters[i] if i < len(parameters) else f"arguments[{i}]") + rest
+
+
+def _parameters(function: Any) -> list[str]:
+    """The names of the positional parameters."""
+    import inspect
+
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 def _describe(x: Any) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from wengert import _core, _touched
-from wengert._core import Tensor, asarray, float64, no_grad, sqrt, stack, zeros, zeros_like
+from wengert._core import CaptureError, Tensor, asarray, float64, no_grad, sqrt, stack, zeros, zeros_like
 
 __all__ = [
     "SGD",
@@ -123,6 +123,10 @@ class Optimizer:
         """Update every parameter that has a gradient and is not frozen."""
         groups: Iterable[dict[str, Any]] = self.param_groups
         if _touched.active is not None:
+            if any(schedule.optimizer is self for schedule in _touched.after):
+                raise CaptureError(
+                    f"{type(self).__name__}: a captured function steps a schedule after its optimizer"
+                )
             _touched.active.append(self)
             groups = map(_touched.runtime, groups)
         for group in groups:
@@ -133,6 +137,8 @@ class Optimizer:
                         # State is made outside a capture, so that it lives on after it.
                         state = _core.outside_trace(lambda p=p, g=group: self.initial_state(p, g))
                         self.state[p] = state
+                        if _touched.active is not None:
+                            _touched.created.append((self.state, p))
                     self.update(p, p.grad.detach(), state, group)
 
     def initial_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:
@@ -357,7 +363,11 @@ class Schedule:
         raise NotImplementedError(f"{type(self).__qualname__}: rate is not defined")
 
     def step(self) -> None:
-        """Go on to the next step."""
+        """Go on to the next step; inside a captured function, after each of its calls."""
+        if _touched.active is not None:
+            _touched.active.append(self.optimizer)
+            _touched.after.append(self)
+            return
         self.count += 1
         self._set()
 
