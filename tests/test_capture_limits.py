@@ -1,0 +1,319 @@
+"""What compiled functions cost: memory that was predicted, none that stays, many threads."""
+
+import gc
+import threading
+
+import pytest
+
+import wengert as wg
+from wengert import nn, optim
+
+from support import generator
+
+
+def array(*shape, seed=0):
+    return wg.asarray(generator("limits", seed).standard_normal(shape).astype("float32"))
+
+
+def live():
+    gc.collect()
+    return wg.memory_stats()["live_bytes"], wg.graph_stats()["nodes"]
+
+
+# Memory.
+
+
+def mlp_step():
+    wg.random.seed(0)
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    opt = optim.AdamW(model.parameters(), lr=0.01)
+
+    def step(x):
+        opt.zero_grad()
+        loss = (model(x) ** 2).mean()
+        loss.backward()
+        opt.step()
+        return loss
+
+    return step, [array(64, 64)]
+
+
+def conv_step():
+    wg.random.seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(4 * 6 * 6, 10),
+    )  # fmt: skip
+    opt = optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    def step(x):
+        opt.zero_grad()
+        loss = (model(x) ** 2).mean()
+        loss.backward()
+        opt.step()
+        return loss
+
+    return step, [array(8, 1, 14, 14)]
+
+
+def chain(n):
+    def f(x):
+        for i in range(n):
+            x = (x * 1.5).tanh() + i
+        return x
+
+    return f
+
+
+def deep(x):
+    for _ in range(6):
+        x = (x @ x).tanh() + x
+    return x.sum(axis=0)
+
+
+def wide(x):
+    parts = [(x * i).exp().sum(axis=1) for i in range(8)]
+    return wg.stack(parts).max(axis=0)
+
+
+def outputs(x):
+    return x + 1, x * 2, (x @ x, x.sum())
+
+
+def casts(x):
+    return (x.astype(wg.float64) * 2).astype(wg.float16).sum()
+
+
+def updates(x):
+    x += x.sum(axis=1, keepdims=True)
+    x *= 0.5
+    return x.mean()
+
+
+PROGRAMS = {
+    "chain": lambda: (chain(12), [array(100, 100)]),
+    "deep": lambda: (deep, [array(128, 128)]),
+    "wide": lambda: (wide, [array(200, 100)]),
+    "outputs": lambda: (outputs, [array(64, 64)]),
+    "casts": lambda: (casts, [array(50, 60)]),
+    "updates": lambda: (updates, [array(300, 30)]),
+    "softmax": lambda: (lambda x: nn.softmax(x @ x.T, axis=-1) @ x, [array(100, 40)]),
+    "gradient": lambda: (wg.grad(lambda x: chain(8)(x).sum()), [array(80, 90)]),
+    "slices": lambda: (lambda x: wg.concat([x[::2], x[1::2] * 2], axis=0)[:, 3:].sum(axis=0),
+                       [array(100, 50)]),
+    "gather": lambda: (lambda x, i: x[i] * x[i.flip()], [array(500, 20), wg.arange(300)]),
+    "matmul": lambda: (lambda a, b: (a @ b).relu() if hasattr(a, "relu") else nn.relu(a @ b),
+                       [array(130, 300), array(300, 70)]),
+    "mlp step": mlp_step,
+    "conv step": conv_step,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_peak_is_what_was_predicted(name):
+    f, args = PROGRAMS[name]()
+    g = wg.compile(f)
+    with wg.no_grad() if "step" not in name else wg.enable_grad():
+        for _ in range(3):
+            g(*args)
+        plan = g.plan(*args)
+        gc.collect()
+        before = wg.memory_stats()["live_bytes"]
+        wg.reset_peak_memory()
+        result = g(*args)
+        used = wg.memory_stats()["peak_bytes"] - before
+    assert not plan.is_open
+    assert used == plan.peak_bytes, (used, plan.peak_bytes, plan.naive_bytes)
+    del result
+
+
+def test_a_budget_is_refused_before_anything_runs():
+    total = wg.zeros(())
+
+    @wg.compile
+    def f(x):
+        nonlocal total
+        total += 1.0
+        return deep(x).sum()
+
+    x = array(128, 128)
+    with wg.config(memory_budget=1000):
+        for _ in range(2):
+            with pytest.raises(MemoryError, match=r"(?s)1000.*test_capture_limits\.py:\d+"):
+                f(x)
+    assert total.item() == 0.0
+
+
+def test_calls_leave_nothing():
+    w = wg.tensor([1.0, 2.0], requires_grad=True)
+    f = wg.compile(lambda x, k: {"y": (x * w).exp() * k, "n": 1})
+    x = wg.ones(2)
+    for _ in range(20):
+        f(x, 0.5)["y"].sum().backward()
+    gc.collect()
+    before, objects = live(), len(gc.get_objects())
+    for i in range(10_000):
+        y = f(x, i / 3)["y"]
+        if i % 10 == 0:
+            y.sum().backward()
+    del y
+    assert live() == before
+    assert len(gc.get_objects()) <= objects + 50
+
+
+def test_a_function_that_is_dropped_takes_everything_along():
+    before = live()
+    for _ in range(20):
+        model = nn.Linear(8, 8)
+        f = wg.compile(lambda x, model=model: model(x).sum())
+        for n in (3, 4, 5):
+            f(array(n, 8)).backward()
+        f.plan(array(3, 8))
+        f.explain()
+    del model, f
+    assert live() == before
+
+
+def test_sizes_are_kept_within_bounds():
+    f = wg.compile(lambda x: (x * 2).tanh().sum())
+    for n in range(1, 400):
+        f(wg.ones(n))
+    gc.collect()
+    before, objects = live(), len(gc.get_objects())
+    for n in range(400, 1400):
+        f(wg.ones(n))
+    assert f.traces <= 3
+    after = live()
+    assert after[0] - before[0] < 100_000 and after[1] == before[1]
+    assert len(gc.get_objects()) <= objects + 50
+
+
+def test_signatures_are_limited():
+    f = wg.compile(lambda x, n: x * n, limit=100)
+    for n in range(100):
+        f(wg.ones(1), n)
+    for n in range(100, 200):
+        with pytest.raises(wg.CaptureError, match="100 times"):
+            f(wg.ones(1), n)
+    assert f.traces == 100
+
+
+def test_failed_calls_leave_nothing():
+    f = wg.compile(lambda x, i: (x * 2)[i])
+    x = wg.ones(100)
+    f(x, wg.asarray([5]))
+    for _ in range(3):
+        with pytest.raises(IndexError):
+            f(x, wg.asarray([500]))
+    before = live()
+    for _ in range(100):
+        with pytest.raises(IndexError):
+            f(x, wg.asarray([500]))
+    assert live() == before
+
+
+# Threads.
+
+
+def in_threads(count, work):
+    """Runs `work(i)` in so many threads at once; the results in order."""
+    results, errors = [None] * count, []
+    start = threading.Barrier(count)
+
+    def run(i):
+        try:
+            start.wait()
+            results[i] = work(i)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    if errors:
+        raise errors[0]
+    return results
+
+
+def test_one_function_from_eight_threads():
+    w = array(16, 16, seed=5)
+    f = wg.compile(lambda x, k: nn.softmax(x @ w, axis=-1).sum(axis=0) * k)
+    eager = f.__wrapped__
+
+    def work(i):
+        got = []
+        for n in range(30):
+            x, k = array(1 + (n + i) % 5, 16, seed=n), (i + 1) / 7
+            got.append((f(x, k).numpy().tobytes(), eager(x, k).numpy().tobytes()))
+        return got
+
+    for got in in_threads(8, work):
+        assert all(a == b for a, b in got)
+    assert f.traces <= 4
+
+
+def test_gradients_from_eight_threads():
+    w = wg.tensor(array(8, 8, seed=5), requires_grad=True)
+    f = wg.compile(lambda x: (x @ w).tanh().sum())
+
+    def work(i):
+        x = wg.tensor(array(4, 8, seed=i), requires_grad=True)
+        seen = []
+        for _ in range(20):
+            gx, gw = wg.gradients(f(x), [x, w])
+            seen.append((gx.numpy().tobytes(), gw.numpy().tobytes()))
+        ex, ew = wg.gradients(f.__wrapped__(x), [x, w])
+        assert set(seen) == {(ex.numpy().tobytes(), ew.numpy().tobytes())}
+
+    in_threads(8, work)
+    assert w.grad is None
+
+
+def test_updates_from_eight_threads_are_not_torn():
+    total = wg.zeros(1000)
+
+    @wg.compile
+    def bump(k):
+        nonlocal total
+        total += k
+        return total * 1.0
+
+    def work(i):
+        for _ in range(50):
+            values = bump(1.0).numpy()
+            assert (values == values[0]).all()
+
+    in_threads(8, work)
+    assert (total.numpy() == total.numpy()[0]).all()
+    assert 0 < total.numpy()[0] <= 400
+
+
+def test_tracing_in_eight_threads_at_once():
+    def work(i):
+        f = wg.compile(lambda x: (x * i).exp().sum())
+        return [f(array(3 + j)).item() == f.__wrapped__(array(3 + j)).item() for j in range(6)]
+
+    assert all(all(r) for r in in_threads(8, work))
+
+
+def test_eager_code_in_other_threads_is_not_captured():
+    entered, done = threading.Event(), threading.Event()
+    seen = []
+
+    def outside():
+        entered.wait()
+        seen.append((wg.ones(3) * 2).tolist())
+        done.set()
+
+    def f(x):
+        entered.set()
+        done.wait(10)
+        return x + 1
+
+    t = threading.Thread(target=outside)
+    t.start()
+    wg.compile(f)(wg.ones(1))
+    t.join()
+    assert seen == [[2.0] * 3]
