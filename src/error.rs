@@ -198,8 +198,6 @@ catalogue! {
     /// A traced value used after, or outside, the trace that made it.
     escaped(op, node) => Capture,
         "{op}: {node} escaped from the trace that made it: outside it has no value; return it from the captured function instead of storing it";
-    /// Something that capture cannot follow.
-    bad_capture(op, what, facts) => Capture, "{op}: {what}: {facts}";
     /// An argument outside its range.
     bad_value(op, what, facts) => Value, "{op}: {what}: {facts}";
     /// An argument of the wrong Python type.

@@ -13,7 +13,7 @@ CATALOGUE = {code: (kind, template) for code, kind, template in _core._error_cat
 # What only a Rust test provokes: no Python call makes a graph as a value yet.
 IN_RUST = {
     "bad_text": "src/graph/parse/tests.rs",
-    "over_budget": "src/schedule/tests.rs",
+    "no_data": "src/memory/tests.rs",
 }
 # No call provokes these: a defect of the engine, and the carrier of an exception that the user's
 # own code raised, which arrives as itself (`test_a_failed_backward_leaves_every_gradient`).
@@ -67,6 +67,21 @@ def not_finite():
         wg.tensor([-1.0]).log()
 
 
+def over_budget():
+    with wg.config(memory_budget=1000):
+        wg.compile(lambda x: (x @ x).tanh())(wg.ones((50, 50)))
+
+
+def escaped():
+    kept = []
+    wg.compile(lambda x: kept.append(x * 2) or x)(wg.ones(3))
+    kept[0] + 1
+
+
+def untraceable():
+    wg.compile(lambda x: x if x.sum() > 0 else -x)(wg.ones(3))
+
+
 PROVOKED = {
     "broadcast": lambda: wg.ones((2, 3)) + wg.ones((4,)),
     "bad_shape": lambda: wg.concat([wg.ones((2, 3)), wg.ones((2, 4))], axis=0),
@@ -102,6 +117,9 @@ PROVOKED = {
     "out_of_memory": out_of_memory,
     "bad_graph": finalized,
     "unknown_size": unknown_size,
+    "over_budget": over_budget,
+    "escaped": escaped,
+    "untraceable": untraceable,
 }
 
 CLASSES = {
@@ -156,7 +174,7 @@ def test_every_class_is_an_error_and_what_python_calls_it(name):
 
 
 # Entries about the process, not about one op.
-EXEMPT = {"out_of_memory", "internal", "foreign"}
+EXEMPT = {"out_of_memory", "over_budget", "internal", "foreign"}
 
 
 def test_templates_follow_the_style():
