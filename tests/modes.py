@@ -12,8 +12,9 @@ MODES = ("eager", "compiled", "session")
 class Modes:
     """A program prepared for every mode; traces and sessions are kept from call to call."""
 
-    def __init__(self, program):
-        self.program = program
+    def __init__(self, program, shapes=None):
+        """`shapes` are those of the placeholders, with open sizes; else they are the arguments'."""
+        self.program, self.shapes = program, shapes
         self.compiled = wg.compile(program)
         self.graphs = {}
 
@@ -26,17 +27,19 @@ class Modes:
         return self.session(*args)
 
     def session(self, *args):
-        """The graph is written once for each rank and dtype; sizes that are not 1 are open."""
-        key = tuple((x.dtype, tuple(n if n in (0, 1) else None for n in x.shape)) for x in args)
+        """Its results on `args` through a session; one graph for each kind of arguments."""
+        shapes = self.shapes or [tuple(x.shape) for x in args]
+        key = tuple((str(x.dtype), str(shape)) for x, shape in zip(args, shapes, strict=True))
         if key not in self.graphs:
-            self.graphs[key] = self.define(args)
+            self.graphs[key] = self.define(args, shapes)
         session, placeholders, fetches = self.graphs[key]
         return session.run(fetches, dict(zip(placeholders, args, strict=True)))
 
-    def define(self, args):
+    def define(self, args, shapes):
         with wg.Graph() as graph:
             placeholders = [
-                wg.placeholder(f"x{i}", tuple(x.shape), x.dtype) for i, x in enumerate(args)
+                wg.placeholder(f"x{i}", shape, x.dtype)
+                for i, (x, shape) in enumerate(zip(args, shapes, strict=True))
             ]
             fetches = self.program(*placeholders)
         return wg.Session(graph), placeholders, fetches

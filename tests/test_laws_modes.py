@@ -1,0 +1,263 @@
+"""Random programs in three modes: the same bits at several sizes, with one trace."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_laws_programs import MAPS, SMOOTH
+
+import wengert as wg
+
+from modes import Modes, bits
+from support import function, generator
+
+FLOW = hasattr(wg, "cond")
+SIZES = [(3, 4), (5, 4), (5, 7), (1, 2), (9, 3)]
+
+
+# Each step takes values of shape (n, m), two positions and two small numbers, and gives another.
+
+
+def squeezed(x):
+    """Into (-1, 1), the domain of most ops."""
+    return (x * 0.5).tanh()
+
+
+def rows(x, y, i, k):
+    """A row is written over by another."""
+    z = x * 1.0
+    z[0] = y[-1] * (k + 1)
+    return z
+
+
+def columns(x, y, i, k):
+    z = x + 0.0
+    z[:, ::2] = y[:, ::2].sum(axis=0) + i
+    z[-1, 0] = 0.25
+    return z
+
+
+def updated(x, y, i, k):
+    """Updates of a new handle."""
+    z = x * 1.0
+    z += y
+    z *= 0.5
+    z -= i
+    return z
+
+
+def sliced(x, y, i, k):
+    return wg.concat([x[1:], y[:1]], axis=0)
+
+
+def reversed_(x, y, i, k):
+    return wg.concat([x[::-1, 1:], y[:, :1]], axis=1)
+
+
+def product(x, y, i, k):
+    return x @ (y.T @ x)
+
+
+def centred(x, y, i, k):
+    return (x - x.mean(axis=i % 2, keepdims=True)) * y.max()
+
+
+def normed(x, y, i, k):
+    return wg.nn.softmax(x, axis=-1) + wg.nn.layer_norm(y)
+
+
+def folded(x, y, i, k):
+    return (x.reshape(-1) * y.reshape(-1)).cumulative_sum().reshape(x.shape)
+
+
+def counted(x, y, i, k):
+    """Sizes in arithmetic."""
+    return x / x.shape[0] + y * x.shape[1] + wg.arange(x.shape[1]) * 0.125
+
+
+def chosen(x, y, i, k):
+    return wg.where(x > y, x, i * 0.5) + wg.take_along_axis(y, wg.argsort(x, axis=1), axis=1)
+
+
+def gathered(x, y, i, k):
+    return x[wg.argsort(y[:, 0])] + y[:, wg.zeros(1, dtype=wg.int64)]
+
+
+def sloped(x, y, i, k):
+    """A gradient of its own."""
+    return wg.grad(lambda v: (v * y).sin().sum())(x)
+
+
+def closed(x, y, i, k):
+    """A tensor of the closure, and a cut."""
+    return x * CONSTANT[i] + y.detach() * CONSTANT[k]
+
+
+def padded(x, y, i, k):
+    return wg.nn.avg_pool2d(wg.pad(x, 1)[None, None], 3, stride=1)[0, 0] + y
+
+
+CONSTANT = wg.tensor([0.5, -1.25, 2.0])
+
+STEPS = [
+    rows, columns, updated, sliced, reversed_, product, centred, normed, folded, counted, chosen,
+    gathered, sloped, closed, padded,
+]  # fmt: skip
+
+
+def taken(x, y, i, k):
+    return wg.cond(x.sum() > y.mean(), lambda a, b: a * 2 + b, lambda a, b: a - b * i, x, y)
+
+
+def repeated(x, y, i, k):
+    def body(n, v):
+        return n + 1, squeezed(v + y)
+
+    return wg.while_loop(lambda n, v: n < i + k, body, (wg.tensor(0), x))[1]
+
+
+def counted_loop(x, y, i, k):
+    return wg.fori_loop(0, i + 1, lambda n, v: squeezed(v * y + n), x)
+
+
+def scanned(x, y, i, k):
+    carry, ys = wg.scan(lambda c, row: ((c + row) * 0.5, c * row), y[0], x)
+    return ys + carry
+
+
+def switched(x, y, i, k):
+    which = (x > 0).astype(wg.int64).sum() % 3
+    return wg.switch(which, [lambda v: v + 1, lambda v: v * y, lambda v: v.exp()], squeezed(x))
+
+
+def mapped(x, y, i, k):
+    return wg.map(lambda row: row.flip() + y[0], x)
+
+
+def sloped_flow(x, y, i, k):
+    """A gradient through control flow."""
+
+    def f(v):
+        carry, ys = wg.scan(lambda c, row: (c * 0.5 + row, c * row), y[0], v)
+        return wg.cond(carry.sum() > 0, lambda a: (a * a).sum(), lambda a: a.sum(), ys)
+
+    return wg.grad(f)(x)
+
+
+if FLOW:
+    STEPS += [taken, repeated, counted_loop, scanned, switched, mapped, sloped_flow]
+
+
+@st.composite
+def programs(draw):
+    """Steps with the positions of their operands and two small numbers."""
+    steps = []
+    for n in range(draw(st.integers(1, 6))):
+        step = draw(st.sampled_from(STEPS)) if draw(st.booleans()) else draw(st.sampled_from(MAPS))
+        places = [draw(st.integers(0, n + 1)) for _ in range(2)]
+        steps.append((step, places, draw(st.integers(0, 2)), draw(st.integers(0, 2))))
+    return steps
+
+
+def applied(step, x, y, i, k):
+    if callable(step):
+        return step(x, y, i, k)
+    return function(step)(*[x, y][: len(step["params"])])
+
+
+def run(steps, a, b):
+    values = [a, b]
+    for step, (p, q), i, k in steps:
+        x, y = values[p], values[q]
+        values.append(squeezed(applied(step, x, y, i, k)))
+    return values[-1], values[2]
+
+
+def operands(shape):
+    rng = generator("modes", shape)
+    return [wg.asarray(rng.uniform(-1, 1, shape).astype("float32")) for _ in range(2)]
+
+
+def named(steps):
+    """A program as text, for notes."""
+    return [
+        (step.__name__ if callable(step) else step["name"], *rest) for step, *rest in steps
+    ]  # fmt: skip
+
+
+@given(programs())
+def test_three_modes_at_several_sizes_with_one_trace(steps):
+    def program(a, b):
+        return run(steps, a, b)
+
+    modes = Modes(program, [(wg.Dim("n"), wg.Dim("m"))] * 2)
+    for shape in SIZES:
+        args = operands(shape)
+        want = bits(program(*args))
+        for mode in ("compiled", "session"):
+            assert bits(modes.run(mode, *args)) == want, (mode, shape, named(steps))
+    assert modes.compiled.traces <= 2 + 1, modes.compiled.explain()
+
+
+SLOPED = [s for s in MAPS if s["name"] in SMOOTH]
+
+
+@given(programs())
+def test_gradients_in_three_modes(steps):
+    smooth = [
+        (s if callable(s) or s["name"] in SMOOTH else SLOPED[i], places, i, k)
+        for s, places, i, k in steps
+    ]
+
+    def program(a, b):
+        return wg.grad(lambda a, b: sum(y.sum() for y in run(smooth, a, b)), argnums=(0, 1))(a, b)
+
+    def around(a, b):
+        f = wg.compile(lambda a, b: run(smooth, a, b))
+        return wg.grad(lambda a, b: sum(y.sum() for y in f(a, b)), argnums=(0, 1))(a, b)
+
+    modes = Modes(program)
+    for shape in SIZES[:3]:
+        args = operands(shape)
+        want = bits(program(*args))
+        assert bits(modes.run("compiled", *args)) == want, (shape, named(smooth))
+        outside = around(*args)
+        for x, y in zip(outside, program(*args), strict=True):
+            np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@given(programs(), st.integers(2, 4))
+def test_state_updated_by_a_program(steps, calls):
+    """What a program adds to tensors of its closure, from call to call."""
+
+    def history(compiled):
+        total, last = wg.zeros(()), wg.zeros((4,))
+
+        def program(a, b):
+            y, first = run(steps, a, b)
+            total.__iadd__(y.sum())
+            last[...] = last * 0.5 + first[0, :4]
+            a *= 0.5
+            return y * total
+
+        f = wg.compile(program) if compiled else program
+        seen, args = [], operands((5, 4))
+        for _ in range(calls):
+            seen.append(bits([f(*args), total, last, args[0]]))
+        return seen
+
+    assert history(True) == history(False), named(steps)
+
+
+@pytest.mark.skipif(not FLOW, reason="control flow is not there")
+@given(programs())
+def test_control_flow_by_batches(steps):
+    """`vmap` of a program is the program of each example."""
+
+    def program(a, b):
+        return run(steps, a, b)[0]
+
+    a, b = [wg.stack([x, x * 0.5, -x]) for x in operands((3, 4))]
+    got = wg.vmap(program)(a, b)
+    want = wg.stack([program(x, y) for x, y in zip(a, b, strict=True)])
+    np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=2e-4, atol=2e-5)
