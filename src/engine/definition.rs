@@ -34,7 +34,7 @@ pub enum Call {
     /// An op on one or more operands, which it promotes
     Op(Op),
     /// A composite with its attributes
-    Composite(&'static Composite, SmallVec<[Attr; 8]>),
+    Composite(&'static Composite, Box<[Attr]>),
     /// `x[items]`: the arrays among the items are further operands
     Get(Vec<Item>),
     /// `x[items] = v`: the arrays among the items are further operands, the last one is `v`

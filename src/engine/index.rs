@@ -477,7 +477,8 @@ fn slice_axis(
     let (low, high) = if step > 0 { (start, stop) } else { (stop, start) };
     // The start and step of an empty or single selection do not matter: keep them in range.
     // A size that nobody knows is taken to suffice: so it is asked in this form.
-    if high < low || high == low {
+    let is_empty = if high < low { true } else { high == low };
+    if is_empty {
         return Ok(SliceAxis { start: Dim::new(0), step: 1, size: Dim::new(0) });
     }
     let size = (high - low).div_ceil(Dim::new(step.unsigned_abs() as usize));

@@ -153,8 +153,8 @@ fn the_interpreter_runs_control_flow() {
     let graph = Graph::new();
     let x = Arg::Node(graph.input(f.clone()));
     let n = Arg::Node(graph.input(i.clone()));
-    let doubled = body(&[f.clone()], |x| [(x[0] + x[0]).arg()]);
-    let square = body(&[f.clone()], |x| [(x[0] * x[0]).arg()]);
+    let doubled = body(std::slice::from_ref(&f), |x| [(x[0] + x[0]).arg()]);
+    let square = body(std::slice::from_ref(&f), |x| [(x[0] * x[0]).arg()]);
     let branch = Flow {
         kind: FlowKind::Branch,
         bodies: [doubled, square].into_iter().collect(),

@@ -171,6 +171,9 @@ struct GradientUse {
     same_cell: bool,
 }
 
+/// Symbols, with the argument and the axis that tell their sizes.
+type Symbols = Vec<(Dim, usize, usize)>;
+
 enum Output {
     /// A result of the program
     Result(usize),
@@ -191,7 +194,7 @@ pub struct Executable {
     /// The shapes of the tensors among the arguments
     patterns: Vec<Option<Shape>>,
     /// The symbols of these, with the argument and the axis that tell their sizes
-    symbols: Vec<(Dim, usize, usize)>,
+    symbols: Symbols,
     constraints: Vec<Constraint>,
     numbers: Vec<NumberSource>,
     /// Numbers whose values the trace depends on
@@ -312,9 +315,9 @@ impl<'a> Finish<'a> {
     }
 
     /// The shapes of the arguments that were taken in as such, and where their symbols are told.
-    fn patterns(&self) -> (Vec<Option<Shape>>, Vec<(Dim, usize, usize)>) {
+    fn patterns(&self) -> (Vec<Option<Shape>>, Symbols) {
         let mut patterns = vec![None; self.args.len()];
-        let mut symbols: Vec<(Dim, usize, usize)> = Vec::new();
+        let mut symbols = Symbols::new();
         for capture in &self.captures {
             let object = capture.handle.as_ref().and_then(|h| h.downcast_ref::<Py<PyAny>>());
             let is_it = |arg: &Bound<'_, PyAny>| object.is_some_and(|o| o.as_ptr() == arg.as_ptr());

@@ -222,12 +222,10 @@ impl Dispatcher {
 
 /// What tracing gives: the executable, how results are put together, and what to look at before the
 /// trace is used again.
-type Made<'py> = (
-    Py<Executable>,
-    Option<Py<PyAny>>,
-    Option<Py<PyAny>>,
-    Vec<(Py<PyAny>, Option<Py<PyAny>>, Option<Py<PyAny>>)>,
-);
+type Made<'py> = (Py<Executable>, Option<Py<PyAny>>, Option<Py<PyAny>>, Names);
+
+/// Cells and globals, names in these, and values.
+type Names = Vec<(Py<PyAny>, Option<Py<PyAny>>, Option<Py<PyAny>>)>;
 
 impl Dispatcher {
     /// The trace that fits, made if there is none.
@@ -460,7 +458,7 @@ impl Variant {
         executable: Py<Executable>,
         rebuild: Option<Py<PyAny>>,
         guard: Option<Py<PyAny>>,
-        names: Vec<(Py<PyAny>, Option<Py<PyAny>>, Option<Py<PyAny>>)>,
+        names: Names,
     ) -> PyResult<Variant> {
         let (mut tensors, made) = (0, executable.get());
         let state = py.import("wengert.nn.module")?.getattr("_State")?;

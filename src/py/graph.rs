@@ -321,7 +321,7 @@ impl Definition {
     /// The node of a name.
     fn find(&self, name: &str) -> Option<u32> {
         let found = |(id, of): (&Id, &Arc<str>)| (&**of == name).then_some(id.0);
-        self.trace.read(|graph| graph.list().names.iter().filter_map(|pair| found(pair)).min())
+        self.trace.read(|graph| graph.list().names.iter().filter_map(found).min())
     }
 
     /// Forbids new nodes.
@@ -508,8 +508,7 @@ impl Definition {
             let what = "only a graph of known ranks can be optimized";
             return Err(to_python(py, error::bad_graph("optimize", what, facts)));
         }
-        let mut options = passes::Options::default();
-        options.fast_math = fast_math;
+        let mut options = passes::Options { fast_math, ..passes::Options::default() };
         off.iter().try_for_each(|name| options.switch(name, false)).or_raise(py)?;
         let _entered = self.trace.scope().enter();
         let (list, reports) = passes::pipeline(list, &options).or_raise(py)?;
