@@ -134,3 +134,52 @@ def test_without_tensorboard_there_is_a_remedy(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tensorboard.compat", None)
     with pytest.raises(ImportError, match=r"pip install 'wengert\[tensorboard\]'"):
         wg.io.tensorboard.write_graph(tmp_path, small_graph())
+
+
+def captured():
+    with wg.Graph() as g:
+        x = wg.placeholder("x", (4, 3))
+        y = (x * 2.0 + 1.0).exp()
+        wg.nn.softmax(y, axis=-1)
+    return g
+
+
+def test_graphs_are_drawn_with_lines_costs_and_groups():
+    g = captured()
+    dot = g.to_dot()
+    for want in ('input \\"x\\"\\nfloat32 (4, 3)', "softmax", "test_pictures.py:", "operations"):
+        assert want in dot, (want, dot)
+    assert "cluster_group" not in dot, "softmax is one node, which no plan has"
+    with wg.Graph() as g:
+        x = wg.placeholder("x", (4, 3))
+        (x * 2.0 + 1.0).exp()
+    drawn = g.optimize(outputs=g.nodes[-1]).to_dot()
+    assert "cluster_group_0" in drawn and "group of 3" in drawn
+    assert "cluster_group" not in g.optimize(outputs=g.nodes[-1]).to_dot(groups=False)
+
+
+def test_graphs_in_notebooks(monkeypatch):
+    g = captured()
+    monkeypatch.setattr(pictures.shutil, "which", lambda _: None)
+    assert g._repr_svg_() is None
+    text = g._repr_html_()
+    assert "softmax" in text and "title=" in text and "test_pictures.py" in text
+    with pytest.raises(RuntimeError, match="install Graphviz"):
+        g.to_svg()
+
+
+@pytest.mark.skipif(GRAPHVIZ is None, reason="Graphviz is not installed")
+def test_graphviz_reads_graphs(tmp_path):
+    g = captured()
+    svg = g.to_svg(tmp_path / "graph.svg")
+    assert "softmax" in svg and g._repr_svg_() == svg and g._repr_html_() is None
+
+
+def test_tensorboard_reads_graphs(tmp_path):
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    g = captured()
+    events = accumulators.EventAccumulator(wg.io.tensorboard.write_graph(tmp_path, g))
+    events.Reload()
+    read = {n.name: n for n in events.Graph().node}
+    assert len(read) == len(g) and read["x"].op == "input"
+    assert any(n.op == "softmax" and b"test_pictures.py" in n.attr["site"].s for n in read.values())

@@ -54,18 +54,18 @@ class Pictured:
 
     _core: Any
 
-    def to_dot(self) -> str:
+    def to_dot(self, groups: bool = True) -> str:
         """The graph as Graphviz source: a box a node, with its line and cost on hover, an arrow for
-        each operand, boxes around the bodies of control flow."""
-        return self._core.dot(self._groups())
+        each operand, boxes around the bodies of control flow.
 
-    def to_svg(self, path: str | os.PathLike[str] | None = None) -> str:
+        With `groups`, nodes that a plan runs as one are in a box, if the graph is of sizes and ops
+        that can be planned as they stand (`graph.optimize()` makes such).
+        """
+        return self._core.dot(groups)
+
+    def to_svg(self, path: str | os.PathLike[str] | None = None, groups: bool = True) -> str:
         """The picture as SVG text, written to a file too if a path is given. Needs Graphviz."""
-        return _written(svg_of(self.to_dot()), path)
-
-    def _groups(self) -> list[tuple[str, list[int]]]:
-        """Nodes that a plan runs as one, each with its label."""
-        return []
+        return _written(svg_of(self.to_dot(groups)), path)
 
     def _repr_svg_(self) -> str | None:
         return self.to_svg() if has_graphviz() else None

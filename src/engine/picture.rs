@@ -2,13 +2,32 @@
 
 use super::site;
 use crate::graph::dot::{Group, Picture};
-use crate::graph::{List, Node};
+use crate::graph::{Graph, Kind, List, Node};
 use crate::ops::emit::Id;
+use crate::ops::op::Op;
 use crate::passes::cost;
+use crate::schedule::{Plan, Step};
 
 /// The list as Graphviz source, with boxes around groups of nodes.
 pub fn dot(list: &List, groups: &[Group]) -> String {
     list.dot(&picture(groups))
+}
+
+/// What a plan of the list runs as one, where that is more than one node. A composite that is still
+/// one node has no place in a plan, so a list with such has no groups: expand it first.
+pub fn groups(list: &List) -> Vec<Group> {
+    let is_call = |node: &Node| matches!(node.kind, Kind::Op(Op::Call(_)));
+    if list.nodes.iter().any(is_call) {
+        return Vec::new();
+    }
+    // A list that cannot be planned as it stands, such as one of open sizes, is drawn without groups.
+    let Ok(plan) = Plan::new(&Graph::from_list(list.clone())) else { return Vec::new() };
+    let steps = plan.steps().iter().filter(|step| step.nodes.len() > 1);
+    let label = |step: &Step| match step.reason() {
+        Some(cut) => format!("{}, ends: {cut}", step.name()),
+        None => step.name(),
+    };
+    steps.map(|step| Group { label: label(step), nodes: step.nodes.to_vec() }).collect()
 }
 
 /// A node for people.

@@ -16,6 +16,7 @@ pub mod dot;
 mod list;
 mod literal;
 pub mod numbers;
+mod operands;
 pub mod parse;
 pub mod print;
 mod resize;

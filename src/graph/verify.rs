@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Flow, FlowKind, Graph, Kind, List, Node, operand_type};
+use super::{Flow, FlowKind, Graph, Kind, List, Node, operand_type, operands};
 use crate::dtype::DType;
 use crate::error::{self, Error, Result};
 use crate::ops::emit::{Arg, Id};
@@ -33,7 +33,7 @@ fn broken(i: usize, node: &Node, what: Error) -> Error {
     error::bad_graph("verify", format!("node %{i} ({name}) breaks the law"), what.message())
 }
 
-fn law(what: &str, facts: impl std::fmt::Display) -> Error {
+pub(super) fn law(what: &str, facts: impl std::fmt::Display) -> Error {
     error::bad_graph("node", what, facts)
 }
 
@@ -65,6 +65,7 @@ fn check(earlier: &[Node], node: &Node) -> Result<()> {
     }
     let types: SmallVec<[OperandType<'_>; 4]> =
         node.args.iter().map(|&arg| operand_type(earlier, arg)).collect();
+    operands::check_attributes(op)?;
     check_axes(op, &types)?;
     same_type(&op.infer(&types)?, &node.ty)
 }

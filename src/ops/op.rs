@@ -60,8 +60,9 @@ impl SliceAxis {
         else {
             return true;
         };
-        let reach = size.saturating_sub(1) as isize * self.step;
-        size == 0 || (start < axis && start.checked_add_signed(reach).is_some_and(|i| i < axis))
+        let reach = (size.saturating_sub(1) as isize).checked_mul(self.step);
+        let last = reach.and_then(|reach| start.checked_add_signed(reach));
+        size == 0 || (start < axis && last.is_some_and(|i| i < axis))
     }
 
     /// A whole axis.

@@ -24,7 +24,6 @@ use crate::engine::site;
 use crate::engine::tape::{Operand, Value};
 use crate::engine::trace::{self, Role, Trace};
 use crate::error;
-use crate::graph::dot::Group;
 use crate::graph::{self, Kind, List};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::Type;
@@ -560,7 +559,7 @@ impl Definition {
     fn text(&self) -> String {
         let (mut list, calls) = self.trace.snapshot();
         list.outputs = self.outputs.lock().clone();
-        let text = list.print_short(site::describe);
+        let text = list.print(site::describe);
         if calls.unresolved.is_empty() && calls.kept.is_empty() {
             return text;
         }
@@ -576,17 +575,14 @@ impl Definition {
         out
     }
 
-    /// The graph as Graphviz source, with boxes around groups of nodes.
-    fn dot(&self, groups: Vec<(String, Vec<u32>)>) -> String {
-        let group = |(label, ids): (String, Vec<u32>)| Group {
-            label,
-            nodes: ids.into_iter().map(Id).collect(),
-        };
-        let groups: Vec<Group> = groups.into_iter().map(group).collect();
-        picture::dot(&self.shown(), &groups)
+    /// The graph as Graphviz source, with boxes around what a plan runs as one where `groups`.
+    fn dot(&self, groups: bool) -> String {
+        let list = self.shown();
+        let groups = if groups { picture::groups(&list) } else { Vec::new() };
+        picture::dot(&list, &groups)
     }
 
-    /// The nodes as text, with what shows on hover, and a colour.
+    /// The nodes for people: text, the same with line and cost, a colour.
     fn rows(&self) -> Vec<(String, String, &'static str)> {
         let rows = picture::rows(&self.shown());
         rows.into_iter().map(|row| (row.text, row.tooltip, row.colour)).collect()

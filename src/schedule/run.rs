@@ -51,7 +51,8 @@ pub enum Input<'a> {
 }
 
 impl Input<'_> {
-    fn array(&self) -> Result<&Array> {
+    /// The array, if it is still there.
+    pub fn array(&self) -> Result<&Array> {
         match self {
             Input::Lent(array) => Ok(array),
             Input::Given(Some(array)) => Ok(array),

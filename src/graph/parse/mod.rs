@@ -13,6 +13,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::literal::{self, digits, extent, read_quoted, split};
+use super::operands::check_list;
 use super::{Args, Effect, Flow, FlowKind, Graph, Kind, List, Node, unit};
 use crate::dtype::DType;
 use crate::error::{self, Error, Result};
@@ -51,7 +52,9 @@ pub fn parse(text: &str) -> Result<List> {
             scope.run(|| catch(|| graph.verify()))??;
         }
     }
-    Ok(graph.into_list())
+    let list = graph.into_list();
+    check_list(&list)?;
+    Ok(list)
 }
 
 /// A list being read.
