@@ -278,3 +278,58 @@ def test_sessions_train():
     assert (s.run(w).numpy() == ew.detach().numpy()).all()
     assert (s.run(b).numpy() == eb.detach().numpy()).all()
     assert s.run(loss, {x: xs, t: ys}).item() < 0.1
+
+
+def test_a_session_is_no_part_of_a_captured_function():
+    g, x, _w, y, _step = net()
+    s = wg.Session(g)
+    with pytest.raises(wg.CaptureError, match=r"graph\.function"):
+        wg.compile(lambda v: v + s.run(y, {x: ONE}))(wg.ones(1))
+    with wg.Graph():
+        assert s.run(y, {x: ONE}).item() == 6.0
+
+
+def test_errors_of_data_name_the_line():
+    with wg.Graph() as g:
+        x, i = wg.placeholder("x", (None, 3)), wg.placeholder("i", (None,), wg.int64)
+        y = wg.take(x, i, axis=0)
+    with pytest.raises(IndexError, match=r"(?s)index 9 .*test_session\.py:\d+"):
+        wg.Session(g).run(y, {x: ONE, i: [9]})
+
+
+def test_sizes_are_those_of_the_run():
+    """Slices, reshapes and counts that depend on open sizes, beyond what was likely."""
+    with wg.Graph() as g:
+        x = wg.placeholder("x", (None, 3))
+        made = {
+            "first": x[:3] + 1,
+            "sum": x[:3].sum(axis=0),
+            "steps": x[1:] - x[:-1],
+            "rows": x.reshape(x.shape[0], -1, 1),
+            "flat": x.reshape((x.shape[0] * 3,)),
+            "mean": x.mean(axis=0) * x.shape[0],
+            "var": x.var(axis=0, correction=1),
+            "every": x[::2],
+            "back": wg.flip(x, axis=0)[0],
+            "pair": wg.concat([x, x[:1]], axis=0),
+        }
+    s = wg.Session(g)
+    for n in (2, 3, 7):
+        data = np.random.default_rng(n).standard_normal((n, 3)).astype("f")
+        e = wg.asarray(data)
+        want = {
+            "first": e[:3] + 1,
+            "sum": e[:3].sum(axis=0),
+            "steps": e[1:] - e[:-1],
+            "rows": e.reshape(n, -1, 1),
+            "flat": e.reshape((n * 3,)),
+            "mean": e.mean(axis=0) * n,
+            "var": e.var(axis=0, correction=1),
+            "every": e[::2],
+            "back": wg.flip(e, axis=0)[0],
+            "pair": wg.concat([e, e[:1]], axis=0),
+        }
+        got = s.run(made, {x: data})
+        for name, y in want.items():
+            assert got[name].shape == y.shape, name
+            np.testing.assert_array_equal(got[name].numpy(), y.numpy(), err_msg=name)

@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wengert import _core, pytree
-from wengert._core import DTypeError, GraphError, ShapeError, Tensor, asarray, isdtype
+from wengert._core import (
+    CaptureError,
+    DTypeError,
+    GraphError,
+    ShapeError,
+    Tensor,
+    asarray,
+    isdtype,
+)
 from wengert.graph import Graph, Variable, default_graph, line_of
 
 __all__ = ["Session"]
@@ -84,8 +92,13 @@ class Session:
 
         `GraphError` for a placeholder that is not fed and for what is not of this graph,
         `ShapeError` and `DTypeError` for a value that does not fit, with the line that made the
-        node.
+        node; `CaptureError` inside a captured function.
         """
+        if _core._is_captured():
+            raise CaptureError(
+                "session.run: a session runs at once and cannot be part of a captured function; "
+                "call graph.function(inputs, outputs) there"
+            )
         leaves, structure = pytree.flatten(fetches)
         graph = self.graph
         parts = [self._parts(x) for x in leaves]

@@ -13,6 +13,7 @@ pub mod picture;
 pub mod plans;
 pub mod program;
 pub mod random;
+pub mod resolve;
 pub mod site;
 pub mod tape;
 pub mod trace;

@@ -15,6 +15,7 @@ mod functions;
 mod graph;
 mod hooks;
 mod host;
+mod node;
 mod plan;
 mod print;
 mod promotion;
@@ -47,6 +48,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     size::install(module)?;
     plan::install(module)?;
     graph::install(module)?;
+    node::install(module)?;
     dlpack::install(module)?;
     files::install(module)?;
     promotion::install(module)?;

@@ -269,7 +269,7 @@ unsafe extern "C" fn length(a: Object) -> ffi::Py_ssize_t {
     guard(|py| {
         // SAFETY: the slot is called with a tensor.
         let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(null_mut()) };
-        super::graph::check_rank(py, "len", this)?;
+        super::node::check_rank(py, "len", this)?;
         let shape = this.with(|value| value.shape().clone());
         match shape.dims().first() {
             Some(d) => n = d.value() as ffi::Py_ssize_t,
@@ -566,7 +566,7 @@ getter!(get_shape, |py, this| {
         (value.shape().clone(), open)
     });
     if let Some(value) = value
-        && let Some(shape) = super::graph::open_shape(py, &value)?
+        && let Some(shape) = super::node::open_shape(py, &value)?
     {
         return Ok(shape.into_ptr());
     }
@@ -582,12 +582,12 @@ getter!(get_dtype, |py, this| {
     Ok(object.map_or(null_mut(), |object| object.clone_ref(py).into_ptr()))
 });
 getter!(get_ndim, |py, this| {
-    super::graph::check_rank(py, "ndim", this)?;
+    super::node::check_rank(py, "ndim", this)?;
     // SAFETY: a new int.
     Ok(unsafe { ffi::PyLong_FromSize_t(this.with(|value| value.shape().rank())) })
 });
 getter!(get_size, |py, this| {
-    super::graph::check_rank(py, "size", this)?;
+    super::node::check_rank(py, "size", this)?;
     let shape = this.with(|value| value.shape().clone());
     let count = shape.dims().iter().fold(Dim::ONE, |n, &dim| n * dim);
     Ok(size::object(py, count)?.into_ptr())
@@ -597,7 +597,7 @@ getter!(get_itemsize, |_py, this| {
     Ok(unsafe { ffi::PyLong_FromSize_t(this.with(|value| value.dtype().size())) })
 });
 getter!(get_nbytes, |py, this| {
-    super::graph::check_rank(py, "nbytes", this)?;
+    super::node::check_rank(py, "nbytes", this)?;
     // SAFETY: a new int.
     Ok(unsafe {
         ffi::PyLong_FromSize_t(this.with(|value| value.shape().count() * value.dtype().size()))

@@ -1,0 +1,352 @@
+//! Runs of graphs defined by hand: what fetches need, and the list that computes it for fed types.
+
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::definition::{Calls, Given, Kept, in_fresh_trace, is_sized, make};
+use super::site;
+use super::trace::Trace;
+use crate::dtype::{DType, Scalar};
+use crate::error::{self, Error, Result};
+use crate::graph::{self, Kind, List, number_of, numbers};
+use crate::ops::emit::{Arg, Id};
+use crate::ops::op::Type;
+use crate::shape::Bindings;
+
+/// A list that runs, made from a graph for values of known types.
+pub struct Resolved {
+    /// The list; its results are what was fetched
+    pub list: List,
+    /// The node of the graph that each input stands for
+    pub inputs: Vec<Id>,
+}
+
+/// What a run needs: the nodes to compute, in the graph's numbering.
+pub struct Needs {
+    /// Which nodes are computed or given
+    pub live: Vec<bool>,
+    /// The inputs among them that are not fed
+    pub inputs: Vec<Id>,
+}
+
+/// The nodes that fetches need, given that some nodes are fed.
+pub fn needs(list: &List, calls: &Calls, fetches: &[Id], is_fed: &dyn Fn(Id) -> bool) -> Needs {
+    let count = list.nodes.len();
+    let mut live = vec![false; count];
+    fetches.iter().for_each(|id| live[id.0 as usize] = true);
+    mark(list, calls, &mut live, is_fed);
+    // An effect is done where what it looks at is computed anyway: its operands, or what decides
+    // them, as `x` decides `x > 0`.
+    let mut ready = live.clone();
+    let mut any = false;
+    for i in 0..count {
+        let id = Id(i as u32);
+        let node = &list.nodes[i];
+        let args = calls.args(list, id);
+        let all = |ready: &[bool]| {
+            args.iter().all(|arg| match arg {
+                Arg::Node(id) => ready[id.0 as usize],
+                Arg::Scalar(_) => true,
+            })
+        };
+        if node.has_effect() && !live[i] && all(&ready) {
+            live[i] = true;
+            any = true;
+        }
+        let is_given = matches!(node.kind, Kind::Constant(_)) || is_fed(id);
+        let decides = node.ty.dtype == DType::Bool && !args.is_empty() && all(&ready);
+        ready[i] |= is_given || decides;
+    }
+    if any {
+        mark(list, calls, &mut live, is_fed);
+    }
+    let is_input = |id: &Id| {
+        let i = id.0 as usize;
+        live[i]
+            && !is_fed(*id)
+            && matches!(list.nodes[i].kind, Kind::Input)
+            && calls.of(*id).is_none()
+    };
+    let inputs = (0..count as u32).map(Id).filter(is_input).collect();
+    Needs { live, inputs }
+}
+
+fn mark(list: &List, calls: &Calls, live: &mut [bool], is_fed: &dyn Fn(Id) -> bool) {
+    for i in (0..list.nodes.len()).rev() {
+        let id = Id(i as u32);
+        if !live[i] || is_fed(id) {
+            continue;
+        }
+        let args = match calls.making(list, id) {
+            Some(kept) => kept.args.as_slice(),
+            None => list.nodes[i].args.as_slice(),
+        };
+        for arg in args {
+            if let Arg::Node(id) = arg {
+                live[id.0 as usize] = true;
+            }
+        }
+    }
+}
+
+/// The list that computes `fetches` from nodes of known types.
+pub fn resolve(trace: &Arc<Trace>, fetches: &[Id], feeds: &[(Id, Type)]) -> Result<Resolved> {
+    let (list, calls) = trace.snapshot();
+    let fed: FxHashMap<Id, &Type> = feeds.iter().map(|(id, ty)| (*id, ty)).collect();
+    let needs = needs(&list, &calls, fetches, &|id| fed.contains_key(&id));
+    let (sizes, list, is_open) = sized(trace, list, &calls, feeds)?;
+    // Numbers that stand among operands of nodes; a call works out its own again.
+    let numbers = numbers::evaluate(&list.numbers, &[], &sizes).unwrap_or_default();
+    in_fresh_trace(|fresh| {
+        let mut maker = Maker {
+            list: &list,
+            calls: &calls,
+            fresh,
+            sizes: &sizes,
+            numbers: &numbers,
+            names: vec![None; list.nodes.len()],
+            inputs: Vec::new(),
+            is_open,
+            within: !feeds.iter().all(|(_, ty)| is_sized(&ty.shape)),
+        };
+        for i in 0..list.nodes.len() {
+            let id = Id(i as u32);
+            if needs.live[i] && maker.names[i].is_none() {
+                match fed.get(&id) {
+                    Some(ty) => maker.input(id, (*ty).clone())?,
+                    None => maker.node(id)?,
+                }
+            }
+        }
+        if maker.is_open {
+            // Sizes were put into nodes: those that fit no longer are refused here.
+            fresh.read(|graph| graph.verify())?;
+        }
+        let mut made = fresh.read(|graph| graph.list().clone());
+        for id in fetches {
+            made.outputs.push(maker.name(*id)?);
+        }
+        for (id, name) in &list.names {
+            if let Some(new) = maker.names[id.0 as usize] {
+                made.names.insert(new, name.clone());
+            }
+        }
+        Ok(Resolved { list: made, inputs: maker.inputs })
+    })
+}
+
+/// The sizes that feeds give to symbols, and the list with them. Where two feeds disagree the first
+/// one counts: a call on both says what is wrong with them, or that nothing is.
+fn sized(
+    trace: &Trace,
+    list: List,
+    calls: &Calls,
+    feeds: &[(Id, Type)],
+) -> Result<(Bindings, List, bool)> {
+    let mut sizes = Bindings::default();
+    for (id, ty) in feeds {
+        let pattern = &list.node(*id).ty.shape;
+        if !calls.unresolved.contains(id) && pattern.rank() == ty.shape.rank() {
+            let fits = sizes.fit(pattern, &ty.shape);
+            if let Some(axis) = fits.err().filter(|&axis| trace.scope().is_declared(pattern[axis]))
+            {
+                let name =
+                    list.names.get(id).map_or(String::new(), |name| format!(" of \"{name}\""));
+                let (dim, n) = (pattern[axis], ty.shape[axis]);
+                let other = sizes.resolve(dim);
+                let facts = format!("{dim} is {other}, axis {axis}{name} was fed {n}");
+                return Err(error::bad_shape("session.run", "feeds disagree on a size", facts));
+            }
+        }
+    }
+    let is_open = list.nodes.iter().any(|node| !is_sized(&node.ty.shape));
+    let mut list = list;
+    if is_open {
+        list.each_dim(&mut |dim| *dim = sizes.resolve(*dim));
+    }
+    Ok((sizes, list, is_open))
+}
+
+/// An error with the line of the call that met it.
+fn made_at(error: Error, kept: &Kept) -> Error {
+    match site::describe(kept.site) {
+        Some(line) => error.note(format!("{} made at {line}", kept.call.name())),
+        None => error,
+    }
+}
+
+struct Maker<'a> {
+    list: &'a List,
+    calls: &'a Calls,
+    fresh: &'a Arc<Trace>,
+    /// The sizes of symbols, and the numbers that come of them
+    sizes: &'a Bindings,
+    numbers: &'a [Scalar],
+    /// The nodes made so far, by those they stand for
+    names: Vec<Option<Id>>,
+    inputs: Vec<Id>,
+    /// Whether nodes had open sizes
+    is_open: bool,
+    /// Whether they may stay open, since those of the feeds are: another trace is being made
+    within: bool,
+}
+
+impl Maker<'_> {
+    fn name(&self, id: Id) -> Result<Id> {
+        self.names[id.0 as usize].ok_or_else(|| {
+            let kind = self.list.node(id).kind.name();
+            let facts = format!("%{} ({kind}) is part of a call", id.0);
+            error::bad_graph("session.run", "fetch or feed the call's result instead", facts)
+        })
+    }
+
+    /// A number, or what it stands for.
+    fn number(&self, value: Scalar) -> Result<Scalar> {
+        let Some(i) = number_of(value) else { return Ok(value) };
+        self.numbers.get(i as usize).copied().ok_or_else(|| {
+            let facts = "feed the placeholders it comes from";
+            error::bad_graph("session.run", "a size is not known", facts)
+        })
+    }
+
+    fn input(&mut self, id: Id, ty: Type) -> Result<()> {
+        let node = self.list.node(id);
+        let value = site::pinned(node.site, || self.fresh.input(ty))?;
+        self.names[id.0 as usize] = Some(self.fresh.node("input", &value)?);
+        self.inputs.push(id);
+        Ok(())
+    }
+
+    fn node(&mut self, id: Id) -> Result<()> {
+        if let Some(kept) = self.calls.making(self.list, id) {
+            return self.call(kept);
+        }
+        let node = self.list.node(id);
+        if let Kind::Input = node.kind {
+            return self.input(id, node.ty.clone());
+        }
+        let mut args = graph::Args::new();
+        for arg in &node.args {
+            args.push(match arg {
+                Arg::Node(id) => Arg::Node(self.name(*id)?),
+                Arg::Scalar(value) => Arg::Scalar(self.number(*value)?),
+            });
+        }
+        if let (Kind::Barrier, Some(Arg::Node(of))) = (&node.kind, args.first()) {
+            // An assignment: a name for the value.
+            self.names[id.0 as usize] = Some(*of);
+            return Ok(());
+        }
+        if !is_sized(&node.ty.shape) && !self.within {
+            let facts = format!("{} of {}", node.kind.name(), node.ty.shape);
+            return Err(error::bad_graph("session.run", "a size is not known", facts));
+        }
+        let (kind, ty) = (node.kind.clone(), node.ty.clone());
+        let new = self.fresh.with_graph(|graph| {
+            graph.at(node.site);
+            graph.push(kind, args, ty)
+        });
+        self.names[id.0 as usize] = Some(new);
+        Ok(())
+    }
+
+    /// Makes a call again: its results, and its other nodes where they came out the same way.
+    fn call(&mut self, kept: &Kept) -> Result<()> {
+        let mut given = Vec::with_capacity(kept.args.len());
+        for arg in &kept.args {
+            given.push(match arg {
+                Arg::Scalar(value) => Given::Scalar(self.number(*value)?),
+                Arg::Node(id) => Given::Value(self.fresh.value(self.name(*id)?)),
+            });
+        }
+        let start = self.fresh.read(|graph| graph.len());
+        let values = site::pinned(kept.site, || make(self.fresh, &kept.call, &given, self.sizes));
+        let values = values.map_err(|error| made_at(error, kept))?;
+        let end = self.fresh.read(|graph| graph.len());
+        if end - start == kept.nodes.len() {
+            for (new, old) in (start..end).zip(kept.nodes.clone()) {
+                let same = self.fresh.read(|graph| {
+                    let name = graph.nodes()[new].kind.name();
+                    name == self.list.nodes[old as usize].kind.name()
+                });
+                let place = &mut self.names[old as usize];
+                if same && place.is_none() {
+                    *place = Some(Id(new as u32));
+                }
+            }
+        }
+        for (value, old) in values.iter().zip(&kept.results) {
+            let new = self.fresh.node(kept.call.name(), value)?;
+            let ty = &self.list.node(*old).ty;
+            let doubted = self.calls.unresolved.contains(old) || self.calls.likely.contains(old);
+            let was_known = !doubted && is_sized(&ty.shape);
+            if was_known && (ty.shape != *value.shape() || ty.dtype != value.dtype()) {
+                // Nodes were written that rely on it.
+                let facts = format!("got shape {}, wanted {}", value.shape(), ty.shape);
+                let error =
+                    error::bad_shape(kept.call.name(), "another result was expected", facts);
+                return Err(made_at(error, kept));
+            }
+            // A fed result keeps what it was fed.
+            if !self.inputs.contains(old) {
+                self.names[old.0 as usize] = Some(new);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The nodes that `outputs` need, from `inputs` on: a graph of its own, and where they came from.
+pub fn part(trace: &Trace, outputs: &[Id], inputs: &[Id]) -> (Arc<Trace>, Vec<Id>) {
+    let (list, calls) = trace.snapshot();
+    let cut: FxHashSet<Id> = inputs.iter().copied().collect();
+    let needs = needs(&list, &calls, outputs, &|id| cut.contains(&id));
+    let mut live = needs.live;
+    inputs.iter().for_each(|id| live[id.0 as usize] = true);
+    // A call's nodes stay together.
+    let used = |kept: &&Kept| kept.nodes.clone().any(|i| live[i as usize] && !cut.contains(&Id(i)));
+    let kept_calls: Vec<Kept> = calls.kept.iter().filter(used).cloned().collect();
+    for kept in &kept_calls {
+        kept.nodes.clone().for_each(|i| live[i as usize] = true);
+    }
+    let kept: Vec<Id> =
+        (0..list.nodes.len() as u32).map(Id).filter(|id| live[id.0 as usize]).collect();
+    let mut place = vec![Id(0); list.nodes.len()];
+    kept.iter().enumerate().for_each(|(new, old)| place[old.0 as usize] = Id(new as u32));
+    let moved = |arg: &Arg| match arg {
+        Arg::Node(id) => Arg::Node(place[id.0 as usize]),
+        scalar => *scalar,
+    };
+    let mut part = List { numbers: list.numbers.clone(), ..List::default() };
+    for id in &kept {
+        let mut node = list.node(*id).clone();
+        if cut.contains(id) {
+            node.kind = Kind::Input;
+            node.args.clear();
+        }
+        node.args.iter_mut().for_each(|arg| *arg = moved(arg));
+        part.nodes.push(node);
+    }
+    let is_kept = |id: &Id| live[id.0 as usize];
+    let names = list.names.iter().filter(|(id, _)| is_kept(id));
+    part.names = names.map(|(id, name)| (place[id.0 as usize], name.clone())).collect();
+    part.outputs = outputs.iter().map(|id| place[id.0 as usize]).collect();
+    let moved_call = |kept: &Kept| Kept {
+        args: kept.args.iter().map(&moved).collect(),
+        nodes: place[kept.nodes.start as usize].0
+            ..place[kept.nodes.start as usize].0 + kept.nodes.len() as u32,
+        results: kept.results.iter().map(|id| place[id.0 as usize]).collect(),
+        ..kept.clone()
+    };
+    let ids = |of: &FxHashSet<Id>| -> FxHashSet<Id> {
+        of.iter().filter(|id| is_kept(id)).map(|id| place[id.0 as usize]).collect()
+    };
+    let calls = Calls {
+        kept: kept_calls.iter().map(moved_call).collect(),
+        unresolved: ids(&calls.unresolved),
+        likely: ids(&calls.likely),
+    };
+    let keys = ids(&trace.keys());
+    (Trace::define(part, calls, keys, trace.scope().clone()), kept)
+}
