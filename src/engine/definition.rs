@@ -22,7 +22,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Result};
 use crate::graph::{Kind, List};
 use crate::ops::declare::{Attr, Composite, Returns};
-use crate::ops::emit::{Arg, Id, catch};
+use crate::ops::emit::{Arg, Emit, Id, catch};
 use crate::ops::op::{Op, Type};
 use crate::passes;
 use crate::shape::{Bindings, Dim, Shape};
@@ -183,12 +183,22 @@ pub fn keep(
     }
     let is_unresolved = |arg: &Arg| matches!(arg, Arg::Node(id) if trace.is_unresolved(*id));
     let start = trace.read(|graph| graph.len()) as u32;
+    let asked = trace.scope().asked();
     let mut found = None;
     if !args.iter().any(is_unresolved) {
         // What unwinds inside, as formulas do, comes back as a value.
         match catch(|| inside(native)).and_then(|result| result) {
-            Ok(values) => found = Some(values),
-            Err(error) if error.code() == "unknown_size" => trace.forget_from(start),
+            Ok(values) => {
+                if values.len() != 1 && trace.scope().asked() > asked {
+                    // How many results there are must not rest on what is likely.
+                    probe(trace, &call, &args)?;
+                }
+                found = Some(own(trace, start, values)?);
+            }
+            // What was refused because of a likely size may be right for the size that comes.
+            Err(error) if error.code() == "unknown_size" || trace.scope().asked() > asked => {
+                trace.forget_from(start);
+            }
             Err(error) => return Err(error),
         }
     }
@@ -207,7 +217,11 @@ pub fn keep(
         Call::Gradients { ys, xs, kept, .. } => {
             let by = args[*ys..ys + xs].iter().zip(kept).filter(|(_, kept)| **kept);
             for ((x, _), result) in by.zip(&results) {
-                if matches!(x, Arg::Node(id) if trace.is_uncertain(*id)) {
+                let is_open = |id: Id| {
+                    let ty = trace.type_of(Arg::Node(id));
+                    trace.is_uncertain(id) || ty.is_some_and(|ty| !is_sized(&ty.shape))
+                };
+                if matches!(x, Arg::Node(id) if is_open(*id)) {
                     trace.doubt(*result);
                 }
             }
@@ -219,6 +233,25 @@ pub fn keep(
     }
     trace.keep(Kept { call, args, nodes, results, site: site::current() });
     Ok(values)
+}
+
+/// Results that are nodes of the call: one that is an operand as it is may be another value when the
+/// call is made again.
+fn own(
+    trace: &Arc<Trace>,
+    start: u32,
+    values: SmallVec<[Value; 1]>,
+) -> Result<SmallVec<[Value; 1]>> {
+    let mut out = SmallVec::new();
+    for mut value in values {
+        let id = trace.node("graph", &value)?;
+        if id.0 < start {
+            let op = Op::Reshape(value.shape().clone());
+            value.array = trace.add(|graph| catch(|| graph.emit(op, &[Arg::Node(id)])))?;
+        }
+        out.push(value);
+    }
+    Ok(out)
 }
 
 /// One result of [`keep`].
@@ -306,7 +339,7 @@ fn probe(trace: &Arc<Trace>, call: &Call, args: &[Arg]) -> Result<Likely> {
             make(fresh, call, &values, &Bindings::default())
         });
         match found {
-            Ok(values) => agree(&mut likely, &values),
+            Ok(values) => agree(call, &mut likely, &values)?,
             Err(error) => {
                 same &= first.as_ref().is_none_or(|first| first.message() == error.message());
                 first.get_or_insert(error);
@@ -331,11 +364,15 @@ fn probe(trace: &Arc<Trace>, call: &Call, args: &[Arg]) -> Result<Likely> {
 }
 
 /// Forgets shapes that differ from those of another try.
-fn agree(likely: &mut Option<Likely>, values: &[Value]) {
+fn agree(call: &Call, likely: &mut Option<Likely>, values: &[Value]) -> Result<()> {
     match likely {
         None => {
             let pairs = values.iter().map(|value| (value.dtype(), Some(value.shape().clone())));
             *likely = Some(pairs.collect());
+        }
+        Some(likely) if likely.len() != values.len() => {
+            let what = "the size that says how many results there are";
+            return Err(error::unknown_size(call.name(), what));
         }
         Some(likely) => {
             for ((_, shape), value) in likely.iter_mut().zip(values) {
@@ -345,6 +382,7 @@ fn agree(likely: &mut Option<Likely>, values: &[Value]) {
             }
         }
     }
+    Ok(())
 }
 
 /// Runs something in a trace of its own, outside of all others, without recording.

@@ -95,6 +95,7 @@ pub fn resolve(trace: &Arc<Trace>, fetches: &[Id], feeds: &[(Id, Type)]) -> Resu
     let (list, calls) = trace.snapshot();
     let fed: FxHashMap<Id, &Type> = feeds.iter().map(|(id, ty)| (*id, ty)).collect();
     let needs = needs(&list, &calls, fetches, &|id| fed.contains_key(&id));
+    let fixed: Vec<bool> = list.nodes.iter().map(|node| is_sized(&node.ty.shape)).collect();
     let (sizes, list, is_open) = sized(trace, list, &calls, feeds)?;
     // Numbers that stand among operands of nodes; a call works out its own again.
     let numbers = numbers::evaluate(&list.numbers, &[], &sizes).unwrap_or_default();
@@ -103,6 +104,7 @@ pub fn resolve(trace: &Arc<Trace>, fetches: &[Id], feeds: &[(Id, Type)]) -> Resu
             list: &list,
             calls: &calls,
             fresh,
+            fixed: &fixed,
             sizes: &sizes,
             numbers: &numbers,
             names: vec![None; list.nodes.len()],
@@ -180,6 +182,8 @@ struct Maker<'a> {
     list: &'a List,
     calls: &'a Calls,
     fresh: &'a Arc<Trace>,
+    /// Which nodes had a known shape when they were written
+    fixed: &'a [bool],
     /// The sizes of symbols, and the numbers that come of them
     sizes: &'a Bindings,
     numbers: &'a [Scalar],
@@ -263,6 +267,10 @@ impl Maker<'_> {
         let start = self.fresh.read(|graph| graph.len());
         let values = site::pinned(kept.site, || make(self.fresh, &kept.call, &given, self.sizes));
         let values = values.map_err(|error| made_at(error, kept))?;
+        if values.len() != kept.results.len() {
+            let what = "the size that says how many results there are";
+            return Err(made_at(error::unknown_size(kept.call.name(), what), kept));
+        }
         let end = self.fresh.read(|graph| graph.len());
         if end - start == kept.nodes.len() {
             for (new, old) in (start..end).zip(kept.nodes.clone()) {
@@ -280,7 +288,7 @@ impl Maker<'_> {
             let new = self.fresh.node(kept.call.name(), value)?;
             let ty = &self.list.node(*old).ty;
             let doubted = self.calls.unresolved.contains(old) || self.calls.likely.contains(old);
-            let was_known = !doubted && is_sized(&ty.shape);
+            let was_known = !doubted && self.fixed[old.0 as usize];
             if was_known && (ty.shape != *value.shape() || ty.dtype != value.dtype()) {
                 // Nodes were written that rely on it.
                 let facts = format!("got shape {}, wanted {}", value.shape(), ty.shape);

@@ -121,6 +121,8 @@ struct State {
     next: u32,
     symbols: FxHashMap<Symbol, Known>,
     constraints: Vec<Constraint>,
+    /// How often an answer rested on sizes at hand, or on none
+    asked: u64,
     seen: FxHashSet<(Relation, i64, i64)>,
     /// What is equal by a constraint, as a tree whose roots stand for all
     equal: FxHashMap<i64, Dim>,
@@ -239,6 +241,11 @@ impl Scope {
     /// The constraints found so far, in order.
     pub fn constraints(&self) -> Vec<Constraint> {
         self.0.lock().constraints.clone()
+    }
+
+    /// How often a question was answered by what is likely, not by what is certain.
+    pub fn asked(&self) -> u64 {
+        self.0.lock().asked
     }
 
     /// Whether a symbol of this scope was declared.
@@ -403,6 +410,7 @@ impl Scope {
     fn record(&self, scopes: &[Scope], relation: Relation, a: Dim, b: Dim, truth: bool) {
         let (left, right) = (root(scopes, a), root(scopes, b));
         let mut state = self.0.lock();
+        state.asked += 1;
         let constraint = Constraint::new(relation, a, b, truth, state.site);
         let key = (constraint.relation, constraint.left.to_i64(), constraint.right.to_i64());
         if !state.seen.insert(key) {
