@@ -12,7 +12,9 @@ from modes import Modes, bits
 from support import function, generator
 
 FLOW = hasattr(wg, "cond")
-SIZES = [(3, 4), (5, 4), (5, 7), (1, 2), (9, 3)]
+SIZES = [(3, 4), (5, 4), (5, 7), (9, 3), (2, 11), (1, 2)]
+"""In the first trace all sizes are fixed; the second opens one axis, the third both. A size of 1
+broadcasts, so it may need one more."""
 
 
 # Each step takes values of shape (n, m), two positions and two small numbers, and gives another.
@@ -26,14 +28,14 @@ def squeezed(x):
 def rows(x, y, i, k):
     """A row is written over by another."""
     z = x * 1.0
-    z[0] = y[-1] * (k + 1)
+    z[:1] = y[-1:] * (k + 1)
     return z
 
 
 def columns(x, y, i, k):
     z = x + 0.0
     z[:, ::2] = y[:, ::2].sum(axis=0) + i
-    z[-1, 0] = 0.25
+    z[-1:, :1] = 0.25
     return z
 
 
@@ -80,7 +82,7 @@ def chosen(x, y, i, k):
 
 
 def gathered(x, y, i, k):
-    return x[wg.argsort(y[:, 0])] + y[:, wg.zeros(1, dtype=wg.int64)]
+    return x[wg.argsort(y.max(axis=1))] + y[:, wg.zeros(1, dtype=wg.int64)]
 
 
 def sloped(x, y, i, k):
@@ -121,7 +123,7 @@ def counted_loop(x, y, i, k):
 
 
 def scanned(x, y, i, k):
-    carry, ys = wg.scan(lambda c, row: ((c + row) * 0.5, c * row), y[0], x)
+    carry, ys = wg.scan(lambda c, row: ((c + row) * 0.5, c * row), y.sum(axis=0), x)
     return ys + carry
 
 
@@ -131,14 +133,14 @@ def switched(x, y, i, k):
 
 
 def mapped(x, y, i, k):
-    return wg.map(lambda row: row.flip() + y[0], x)
+    return wg.map(lambda row: row.flip() + y.max(axis=0), x)
 
 
 def sloped_flow(x, y, i, k):
     """A gradient through control flow."""
 
     def f(v):
-        carry, ys = wg.scan(lambda c, row: (c * 0.5 + row, c * row), y[0], v)
+        carry, ys = wg.scan(lambda c, row: (c * 0.5 + row, c * row), y.sum(axis=0), v)
         return wg.cond(carry.sum() > 0, lambda a: (a * a).sum(), lambda a: a.sum(), ys)
 
     return wg.grad(f)(x)
@@ -196,7 +198,7 @@ def test_three_modes_at_several_sizes_with_one_trace(steps):
         want = bits(program(*args))
         for mode in ("compiled", "session"):
             assert bits(modes.run(mode, *args)) == want, (mode, shape, named(steps))
-    assert modes.compiled.traces <= 2 + 1, modes.compiled.explain()
+        assert modes.compiled.traces <= (4 if 1 in shape else 3), modes.compiled.explain()
 
 
 SLOPED = [s for s in MAPS if s["name"] in SMOOTH]
@@ -247,6 +249,16 @@ def test_state_updated_by_a_program(steps, calls):
         return seen
 
     assert history(True) == history(False), named(steps)
+
+
+@pytest.mark.xfail(strict=True, reason="a graph refuses an index before the size is known")
+def test_an_index_on_an_open_axis():
+    modes = Modes(lambda x: (x[0], x[:, -1], x[0, 1]), [(None, None)])
+    for shape in ((2, 3), (1, 2)):
+        x = operands(shape)[0]
+        assert bits(modes.run("session", x)) == bits(modes.run("eager", x))
+    with pytest.raises(IndexError, match=r"test_laws_modes\.py:\d+"):
+        modes.run("session", wg.ones((2, 1)))
 
 
 @pytest.mark.skipif(not FLOW, reason="control flow is not there")

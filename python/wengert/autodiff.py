@@ -36,6 +36,11 @@ def _floating(x: Tensor) -> bool:
     return isdtype(x.dtype, "real floating")
 
 
+def _in_graph(x: Tensor) -> bool:
+    """Whether it is a node of a graph defined by hand, where everything has a history."""
+    return _core._graph_node(x) is not None
+
+
 class _Inputs:
     """The tensors of some arguments as fresh inputs of a differentiation.
 
@@ -63,7 +68,8 @@ class _Inputs:
         if not isinstance(x, Tensor) or not _floating(x):
             what = x.dtype if isinstance(x, Tensor) else type(x).__name__
             raise GradientError(f"{name}: argument {path} is {what}, wanted a floating tensor")
-        if self.recording and x.requires_grad:
+        # A graph is its own history: an input is told from what it stands for by a node of its own.
+        if (self.recording and x.requires_grad) or _in_graph(x):
             self.linked = True
             return _core.alias(x)
         x = x.detach()
@@ -89,7 +95,9 @@ class _Inputs:
 
     def gradients(self, outputs: list[Tensor], seeds: list[Tensor], **modes: bool) -> list[Tensor]:
         """The gradient of every input, zeros where the outputs do not depend on it."""
-        pairs = [(y, g) for y, g in zip(outputs, seeds, strict=True) if y.requires_grad]
+        pairs = [
+            (y, g) for y, g in zip(outputs, seeds, strict=True) if y.requires_grad or _in_graph(y)
+        ]
         if not pairs or not self.tensors:
             return [zeros_like(x) for x in self.tensors]
         found = _core.gradients(
