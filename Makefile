@@ -24,7 +24,7 @@ PYTEST := $(BIN)/python -m pytest -q -n auto --dist worksteal
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 .PHONY: help demo test check quick lint layers generate generated stubs smoke rust-test python-test
-.PHONY: example-op bench peers figures clean
+.PHONY: snapshots example-op bench peers figures clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,6 +58,9 @@ generate: $(DONE)/built-test ## Write stubs and docs/ops.md from the op table
 
 generated: $(DONE)/built-test ## Stubs and docs/ops.md agree with the op table
 	$(BIN)/python tools/generate.py --check
+
+snapshots: $(DONE)/built-test ## Write the reviewed plans in tests/snapshots anew
+	WENGERT_UPDATE_SNAPSHOTS=1 $(BIN)/python -m pytest -q tests/test_snapshots.py
 
 stubs: $(DONE)/built-test ## The stubs agree with the library
 	$(BIN)/python -m mypy.stubtest wengert --allowlist tools/stubtest-allowlist.txt

@@ -251,7 +251,6 @@ def test_state_updated_by_a_program(steps, calls):
     assert history(True) == history(False), named(steps)
 
 
-@pytest.mark.xfail(strict=True, reason="a graph refuses an index before the size is known")
 def test_an_index_on_an_open_axis():
     modes = Modes(lambda x: (x[0], x[:, -1], x[0, 1]), [(None, None)])
     for shape in ((2, 3), (1, 2)):

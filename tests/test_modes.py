@@ -1,4 +1,7 @@
-"""The programs of the derived tests, captured and through a session: the bits of eager code."""
+"""The programs of the derived tests, captured and through a session: the bits of eager code.
+
+Graphs with open sizes are in `test_ops_sessions.py`.
+"""
 
 import pytest
 from test_ops_gradients import OPS as DIFFERENTIABLE
@@ -8,7 +11,7 @@ from test_ops_values import OPS, samples
 import wengert as wg
 
 import support
-from modes import assert_same, bits
+from modes import assert_same
 from support import Operands, domain_of, dtypes_of, function, label
 
 
@@ -40,43 +43,6 @@ def test_values(op, full):
             except Exception as error:
                 error.add_note(f"{label(op)}({sample}) with {dtype}")
                 raise
-
-
-# Results whose count depends on a size, and one that is its operand where sizes look alike.
-OPEN = {
-    "broadcast_arrays": "an open size that may be 1 counts as broadcast",
-    "chunk": "the number of parts is that of the size at hand",
-    "unstack": "the number of parts is that of the size at hand",
-}
-
-
-@pytest.mark.parametrize(
-    "op",
-    [
-        pytest.param(op, marks=pytest.mark.xfail(strict=True, reason=OPEN[label(op)]))
-        if label(op) in OPEN
-        else op
-        for op in OPS
-    ],
-    ids=label,
-)
-def test_values_with_open_sizes(op):
-    """A graph written for any size gives the bits of eager code, or was refused when written."""
-    for sample in samples(op):
-        program, values = program_of(op, sample, dtypes_of(op, sample)[-1])
-        for shapes in ([(None,) * x.ndim for x in values], [None] * len(values)):
-            with wg.Graph() as graph:
-                feeds = [
-                    wg.placeholder(f"x{i}", shape, x.dtype)
-                    for i, (x, shape) in enumerate(zip(values, shapes, strict=True))
-                ]
-                try:
-                    fetches = program(*feeds)
-                except wg.ShapeError:
-                    continue
-            session = wg.Session(graph)
-            got = session.run(fetches, dict(zip(feeds, values, strict=True)))
-            assert bits(got) == bits(program(*values)), (sample, shapes)
 
 
 @pytest.mark.parametrize("op", DIFFERENTIABLE, ids=label)
