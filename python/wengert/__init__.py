@@ -30,11 +30,23 @@ _LAZY = {
     "Graph": "graph",
     "Session": "session",
     "Variable": "graph",
+    "check": "control",
     "checkpoint": "autodiff",
     "Spec": "capture",
     "compile": "capture",
+    "cond": "control",
     "config": "capture",
+    "fori_loop": "control",
     "grad": "autodiff",
+    "hessian": "transforms",
+    "jacobian": "transforms",
+    "jvp": "transforms",
+    "map": "control",
+    "print": "control",
+    "scan": "control",
+    "switch": "control",
+    "vmap": "transforms",
+    "while_loop": "control",
     "value_and_grad": "autodiff",
     "vjp": "autodiff",
     "Profile": "profiling",
@@ -48,8 +60,8 @@ _LAZY = {
     "save": "io",
 }
 _SUBMODULES = (
-    "autodiff", "capture", "compat", "data", "drawing", "graph", "io", "nn", "optim", "profiling",
-    "pytree", "random", "session", "testing",
+    "autodiff", "capture", "compat", "control", "data", "drawing", "graph", "io", "nn", "optim",
+    "profiling", "pytree", "random", "session", "testing", "transforms",
 )  # fmt: skip
 
 # The same for type checkers, which the stub test compares with what is found.
@@ -59,6 +71,7 @@ if TYPE_CHECKING:
         autodiff,
         capture,
         compat,
+        control,
         data,
         drawing,
         graph,
@@ -70,20 +83,32 @@ if TYPE_CHECKING:
         random,
         session,
         testing,
+        transforms,
     )
     from wengert._info import __array_namespace_info__  # noqa: F401
     from wengert.autodiff import Function, checkpoint, grad, value_and_grad, vjp  # noqa: F401
     from wengert.capture import CompiledFunction, Spec, compile, config  # noqa: F401
+    from wengert.control import (  # noqa: F401
+        check,
+        cond,
+        fori_loop,
+        map,
+        print,
+        scan,
+        switch,
+        while_loop,
+    )
     from wengert.drawing import draw  # noqa: F401
     from wengert.graph import Graph, Variable, default_graph, parse_graph, placeholder  # noqa: F401
     from wengert.io import load, save  # noqa: F401
     from wengert.profiling import Profile, check_finite, profile  # noqa: F401
     from wengert.session import Session  # noqa: F401
+    from wengert.transforms import hessian, jacobian, jvp, vmap  # noqa: F401
 
 # What the package itself needs of the core.
 _INTERNAL = (
-    "Definition", "Dispatcher", "Executable", "GradMode", "Number", "Runner", "Settings", "Trace",
-    "alias", "host_node", "is_tracing", "outside_trace", "safetensors_load", "safetensors_save",
+    "Body", "Definition", "Dispatcher", "Executable", "GradMode", "Number", "Runner", "Settings",
+    "Trace", "alias", "host_node", "is_tracing", "outside_trace", "safetensors_load", "safetensors_save",
     "tape_leaves", "tick",
 )  # fmt: skip
 for _name in _INTERNAL:

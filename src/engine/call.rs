@@ -10,15 +10,14 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::apply::apply;
+use super::control;
 use super::program::Differentiable;
-use super::tape::{HostRule, Operand, Value, record_host};
+use super::tape::{HostRule, Value, record_host};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
-use crate::error::{self, Result};
-use crate::graph::{Kind, List, resize};
-use crate::ops::emit::Arg;
-use crate::ops::op::{Op, Type};
+use crate::error::Result;
+use crate::graph::{List, resize};
+use crate::ops::op::Type;
 use crate::shape::Shape;
 
 /// What a program is called with.
@@ -113,51 +112,9 @@ impl CallRule {
             false => resize(&call.whole, &bound)?,
         };
         let numbers = list.evaluate_numbers(&call.given.numbers, &bound)?;
-        let found = interpret(&list, inputs, &numbers)?;
+        let found = control::interpret(&list, inputs, &numbers)?;
         Ok(found.into_iter().map(Some).collect())
     }
-}
-
-/// The results of a list, op by op through the engine: recorded, or traced, as eager code is.
-pub fn interpret(list: &List, inputs: Vec<Value>, numbers: &[Scalar]) -> Result<Vec<Value>> {
-    let mut inputs = inputs.into_iter();
-    let mut values: Vec<Value> = Vec::with_capacity(list.nodes.len());
-    for node in &list.nodes {
-        let value = match &node.kind {
-            Kind::Input => {
-                inputs.next().ok_or_else(|| error::internal("a list got too few inputs"))?
-            }
-            Kind::Constant(array) => Value::plain(array.clone()),
-            Kind::Op(op) => {
-                let args: SmallVec<[Operand<'_>; 4]> = node
-                    .args
-                    .iter()
-                    .map(|arg| match *arg {
-                        Arg::Node(id) => Operand::Value(&values[id.0 as usize]),
-                        Arg::Scalar(value) => Operand::Scalar(
-                            crate::graph::number_of(value)
-                                .and_then(|i| numbers.get(i as usize).copied())
-                                .unwrap_or(value),
-                        ),
-                    })
-                    .collect();
-                apply(op.clone(), &args, super::tape::recording())?
-            }
-            Kind::Barrier => match node.args[0] {
-                Arg::Node(id) => {
-                    let x = &values[id.0 as usize];
-                    let op = Op::Reshape(x.shape().clone());
-                    apply(op, &[Operand::Value(x)], super::tape::recording())?
-                }
-                Arg::Scalar(_) => return Err(error::internal("a barrier keeps a value")),
-            },
-            Kind::Flow(_) | Kind::Part(_) | Kind::Effect(_) => {
-                return Err(error::internal(format!("{} op by op", node.kind.name())));
-            }
-        };
-        values.push(value);
-    }
-    Ok(list.outputs.iter().map(|id| values[id.0 as usize].clone()).collect())
 }
 
 /// Runs a program and records the call: its results, differentiable ones (by position) with a

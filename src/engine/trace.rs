@@ -262,6 +262,17 @@ impl Trace {
         })
     }
 
+    /// A new trace of a body inside the one on top, whose numbers it speaks of.
+    pub fn within() -> Arc<Trace> {
+        let trace = Trace::new(Role::Function);
+        if let Some(outer) = top() {
+            let numbers = outer.graph.lock().list().numbers.clone();
+            trace.graph.lock().list_mut().numbers = numbers;
+            trace.state.lock().numbers = outer.state.lock().numbers.clone();
+        }
+        trace
+    }
+
     /// A graph defined by hand that goes on from a list.
     pub fn from_list(list: List) -> Arc<Trace> {
         let trace = Trace::new(Role::Definition);

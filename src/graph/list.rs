@@ -40,7 +40,7 @@ pub enum Kind {
 ///
 /// A body sees nothing else of the list around it: what it reads there is an operand ("capture").
 /// Numbers are shared: numeric input `i` of a body is that of the list around it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Flow {
     /// Which
     pub kind: FlowKind,

@@ -52,6 +52,7 @@ use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::graph::{Flow, Graph, Kind, List, number_of};
 use crate::ops::emit::{Arg, Id};
+use crate::ops::op::Type;
 
 /// The operands of a node, named in another graph.
 fn renamed(args: &[Arg], names: &[Id]) -> SmallVec<[Arg; 4]> {
@@ -110,6 +111,29 @@ fn graft(to: &Graph, list: &List, mut names: FxHashMap<Id, Id>, wanted: &[Id]) -
         names.insert(id, to.push(without_effects(&node.kind), args, node.ty.clone()));
     }
     wanted.iter().map(|id| names[id]).collect()
+}
+
+/// The list with its inputs in another order, and some it does not read: each has a type, and the
+/// input that it is.
+pub fn reordered(list: &List, inputs: &[(Type, Option<Id>)]) -> List {
+    let out = Graph::from_list(List { numbers: list.numbers.clone(), ..List::default() });
+    let mut names: Vec<Id> = vec![Id(0); list.nodes.len()];
+    for (ty, own) in inputs {
+        let id = out.input(ty.clone());
+        if let Some(own) = own {
+            names[own.0 as usize] = id;
+        }
+    }
+    for (i, node) in list.nodes.iter().enumerate() {
+        if matches!(node.kind, Kind::Input) {
+            continue;
+        }
+        out.at(node.site);
+        let args = renamed(&node.args, &names).into_iter().collect();
+        names[i] = out.push(node.kind.clone(), args, node.ty.clone());
+    }
+    list.outputs.iter().for_each(|id| out.output(names[id.0 as usize]));
+    out.into_list()
 }
 
 /// A scalar, or the number that stands for it.

@@ -47,7 +47,7 @@ enum NumberSource {
     Item(Py<PyDict>, Py<PyAny>),
 }
 
-fn handle<'a>(op: &str, object: &'a Bound<'_, PyAny>) -> PyResult<&'a TensorObject> {
+pub(super) fn handle<'a>(op: &str, object: &'a Bound<'_, PyAny>) -> PyResult<&'a TensorObject> {
     // SAFETY: a live object, which lives as long as the reference.
     match unsafe { tensor::downcast(object.as_ptr()) } {
         Some(tensor) => Ok(tensor),

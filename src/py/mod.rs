@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 
 mod arguments;
 mod capture;
+mod control;
 mod convert;
 mod dispatch;
 mod dlpack;
@@ -44,6 +45,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     host::install(module)?;
     hooks::install(module)?;
     capture::install(module)?;
+    control::install(module)?;
     dispatch::install(module)?;
     size::install(module)?;
     plan::install(module)?;

@@ -1,0 +1,327 @@
+"""Control flow on tensors: `cond`, `switch`, `while_loop`, `fori_loop`, `scan`, `map`; `print`, `check`.
+
+In eager code these check every branch and body, and then run as the Python they stand for. While a
+function is captured they become nodes of its graph, with bodies that are graphs. They differentiate
+either way. Functions may read tensors outside; they may not update them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from wengert import _core, pytree
+from wengert._core import (
+    CaptureError,
+    DTypeError,
+    ShapeError,
+    Tensor,
+    arange,
+    asarray,
+    stack,
+    where,
+    zeros,
+)
+
+__all__ = ["check", "cond", "fori_loop", "map", "print", "scan", "switch", "while_loop"]
+
+
+def tensor(name: str, x: Any) -> Tensor:
+    """A leaf as a tensor."""
+    if isinstance(x, Tensor):
+        return x
+    if isinstance(x, (bool, int, float)):
+        return asarray(x)
+    raise TypeError(f"{name}: expected tensors and numbers, got {type(x).__name__}")
+
+
+class Traced:
+    """A function traced on tensors: its body, and the structure of its result."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[list[Tensor]], Any],
+        like: Sequence[Tensor],
+        axes: Sequence[int | None] | None = None,
+    ) -> None:
+        def run(tensors: list[Tensor]) -> list[Tensor]:
+            leaves, self.structure = pytree.flatten(function(tensors))
+            return [tensor(name, x) for x in leaves]
+
+        self.name = name
+        self.structure: Any = None
+        self.body = _core._body(name, list(like), list(axes or [None] * len(like)), run)
+
+    def refuse_draws(self) -> None:
+        """Random numbers would be the same in every round, or for every example."""
+        if self.body.draws:
+            raise CaptureError(
+                f"{self.name}: the function draws from the global random generator, which would "
+                "give the same numbers every time; pass keys and draw with key="
+            )
+
+
+def is_traced(*leaves: Any) -> bool:
+    """Whether what is done with these belongs to a graph."""
+    return _core.is_tracing() or any(isinstance(x, Tensor) and _core._is_traced(x) for x in leaves)
+
+
+class _Operands:
+    """Arguments: their tensors, and how to put others in their place."""
+
+    def __init__(self, tree: Any) -> None:
+        self.leaves, self.structure = pytree.flatten(tree)
+        self.places = [i for i, x in enumerate(self.leaves) if isinstance(x, Tensor)]
+        self.tensors = [self.leaves[i] for i in self.places]
+
+    def tree(self, tensors: Sequence[Tensor]) -> Any:
+        values = list(self.leaves)
+        for i, x in zip(self.places, tensors, strict=True):
+            values[i] = x
+        return pytree.unflatten(self.structure, values)
+
+
+def _as_tensors(name: str, tree: Any) -> Any:
+    return pytree.map(lambda x: tensor(name, x), tree)
+
+
+Type = tuple[str, str, str]
+
+
+def _compare(name: str, what: str, old: Sequence[Type], new: Sequence[Type], paths: Any) -> None:
+    """Refuses results whose types differ."""
+    for (dtype, shape, line), (dtype2, shape2, line2), path in zip(old, new, paths, strict=True):
+        if (dtype, shape) == (dtype2, shape2):
+            continue
+        error = DTypeError if dtype != dtype2 else ShapeError
+        lines = "".join(f"\n  made at {at}" for at in dict.fromkeys([line, line2]) if at)
+        raise error(f"{name}: {what}: {path or 'it'} is {dtype} {shape} and {dtype2} {shape2}{lines}")
+
+
+def _paths(structure: Any, count: int) -> list[str]:
+    tree = pytree.unflatten(structure, list(range(count)))
+    return [path for path, _ in pytree.flatten_with_paths(tree)[0]]
+
+
+def _branches(name: str, branches: Sequence[Callable[..., Any]], operands: _Operands) -> list[Traced]:
+    traced = [
+        Traced(name, lambda tensors, f=f: f(*operands.tree(tensors)), operands.tensors)
+        for f in branches
+    ]
+    first = traced[0]
+    for other in traced[1:]:
+        if first.structure != other.structure:
+            raise TypeError(f"{name}: the branches return different structures")
+        types = first.body.results(), other.body.results()
+        _compare(name, "the branches differ", *types, _paths(first.structure, len(types[0])))
+    return traced
+
+
+def _choose(
+    name: str, index: Tensor, branches: Sequence[Callable[..., Any]], operands: tuple[Any, ...]
+) -> Any:
+    given = _Operands(operands)
+    traced = _branches(name, branches, given)
+    if is_traced(index, *given.tensors):
+        bodies = [t.body for t in traced]
+        found = _core._flow("cond", bodies, [index, *given.tensors])
+        return pytree.unflatten(traced[0].structure, found)
+    i = min(max(int(index), 0), len(branches) - 1)
+    return _as_tensors(name, branches[i](*operands))
+
+
+def cond(
+    pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *operands: Any
+) -> Any:
+    """`true_fn(*operands)` where `pred` holds, else `false_fn(*operands)`.
+
+    `pred` is a scalar; both functions return the same structure of tensors of the same dtypes and
+    shapes, which is checked before one of them runs. Raises ShapeError, DTypeError or TypeError
+    where they differ.
+
+    >>> wg.cond(wg.tensor(3.0) > 0, lambda x: x * 2, lambda x: -x, wg.tensor(5.0)).item()
+    10.0
+    """
+    if not isinstance(pred, Tensor):
+        pred = asarray(bool(pred))
+    _scalar("cond", "pred", pred)
+    index = where(pred.astype(_core.bool), asarray(0), asarray(1))
+    return _choose("cond", index, [true_fn, false_fn], operands)
+
+
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+    """`branches[index](*operands)`, with the index clamped to what there is.
+
+    The functions return the same structure of tensors of the same dtypes and shapes.
+
+    >>> wg.switch(wg.tensor(1), [lambda x: x, lambda x: x * x], wg.tensor(3.0)).item()
+    9.0
+    """
+    if not branches:
+        raise ValueError("switch: no branches: got an empty sequence")
+    index = tensor("switch", index)
+    _scalar("switch", "index", index)
+    return _choose("switch", index.astype(_core.int64), list(branches), operands)
+
+
+def _scalar(name: str, what: str, x: Tensor) -> None:
+    if x.ndim:
+        raise ShapeError(f"{name}: {what} must be a scalar: got shape {tuple(x.shape)}")
+
+
+def _carry_paths(init: Any) -> list[str]:
+    return [path for path, _ in pytree.flatten_with_paths(init)[0]]
+
+
+def _check_carry(name: str, init: Any, traced: Traced, count: int, structure: Any) -> None:
+    """Refuses a body that gives a carry of other types than it takes."""
+    if structure != pytree.flatten(init)[1]:
+        raise TypeError(f"{name}: the function returns another structure than the carry's")
+    types = traced.body.takes()[:count], traced.body.results()[:count]
+    _compare(name, "the carry changes from one round to the next", *types, _carry_paths(init))
+
+
+def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], init: Any) -> Any:
+    """`carry = body_fn(carry)` from `init` on, while `cond_fn(carry)` holds.
+
+    A carry that is a tuple is passed as several arguments. It keeps its structure, dtypes and
+    shapes. The gradient recomputes each round from the carries, which are kept.
+
+    >>> wg.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (0, wg.tensor(1.0)))[1].item()
+    8.0
+    """
+    init = _as_tensors("while_loop", init)
+    leaves, structure = pytree.flatten(init)
+    call = (lambda f, c: f(*c)) if type(init) is tuple else (lambda f, c: f(c))
+
+    def on(f: Callable[..., Any]) -> Callable[[list[Tensor]], Any]:
+        return lambda tensors: call(f, pytree.unflatten(structure, tensors))
+
+    test = Traced("while_loop", on(cond_fn), leaves)
+    body = Traced("while_loop", on(body_fn), leaves)
+    body.refuse_draws()
+    _check_carry("while_loop", init, body, len(leaves), body.structure)
+    truth = [("bool", "()", "")]
+    _compare("while_loop", "the condition is no truth value", truth, test.body.results(), ["it"])
+    if is_traced(*leaves):
+        found = _core._flow("while_loop", [test.body, body.body], leaves, carry=len(leaves))
+        return pytree.unflatten(structure, found)
+    carry = init
+    while bool(call(cond_fn, carry)):
+        carry = _as_tensors("while_loop", call(body_fn, carry))
+    return carry
+
+
+def fori_loop(lower: Any, upper: Any, body: Callable[[Tensor, Any], Any], init: Any) -> Any:
+    """`carry = body(i, carry)` for `i` from `lower` up to `upper` (excluded), from `init` on.
+
+    >>> wg.fori_loop(0, 4, lambda i, x: x + i, wg.tensor(0)).item()
+    6
+    """
+    if isinstance(lower, int) and isinstance(upper, int):
+        indices = arange(lower, max(lower, upper))
+        return scan(lambda carry, i: (body(i, carry), None), init, indices)[0]
+    limit = tensor("fori_loop", upper).astype(_core.int64)
+    start = tensor("fori_loop", lower).astype(_core.int64)
+
+    def test(i: Tensor, carry: Any) -> Tensor:
+        return i < limit
+
+    return while_loop(test, lambda i, carry: (i + 1, body(i, carry)), (start, init))[1]
+
+
+def scan(
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+) -> tuple[Any, Any]:
+    """`carry, y = f(carry, x)` for each `x` of the leading axis of `xs`: the last carry, and the `y`
+    stacked.
+
+    `xs` is a pytree of tensors of the same length, or None with `length`. The carry keeps its
+    structure, dtypes and shapes. `reverse` goes from the last `x` to the first; the `y` stay in the
+    order of the `x`.
+
+    >>> wg.scan(lambda c, x: (c + x, c), wg.tensor(0), wg.arange(4))[1].tolist()
+    [0, 0, 1, 3]
+    """
+    init, xs = _as_tensors("scan", init), _as_tensors("scan", xs)
+    (carry, carries), (rows, stacked) = pytree.flatten(init), pytree.flatten(xs)
+    length = _length(rows, length)
+
+    def run(tensors: list[Tensor]) -> Any:
+        c = pytree.unflatten(carries, tensors[: len(carry)])
+        result = f(c, pytree.unflatten(stacked, tensors[len(carry) :]))
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise TypeError("scan: the function must return a pair: the carry, and what is stacked")
+        run.parts = [pytree.flatten(part)[1] for part in result]  # type: ignore[attr-defined]
+        return result
+
+    traced = Traced("scan", run, [*carry, *rows], [None] * len(carry) + [0] * len(rows))
+    traced.refuse_draws()
+    carried, results = run.parts  # type: ignore[attr-defined]
+    _check_carry("scan", init, traced, len(carry), carried)
+    if is_traced(*carry, *rows):
+        found = _core._flow(
+            "scan", [traced.body], [*carry, *rows], len(carry), len(rows), length, reverse
+        )
+        last, ys = found[: len(carry)], found[len(carry) :]
+        return pytree.unflatten(carried, last), pytree.unflatten(results, ys)
+    now, ys = init, []
+    for i in reversed(range(length)) if reverse else range(length):
+        now, y = f(now, pytree.map(lambda x, i=i: x[i], xs))
+        now = _as_tensors("scan", now)
+        ys.append([tensor("scan", leaf) for leaf in pytree.flatten(y)[0]])
+    if reverse:
+        ys.reverse()
+    types = traced.body.sizes()[len(carry) :]
+    columns = [
+        stack([row[k] for row in ys]) if ys else zeros((0, *shape), dtype=getattr(_core, dtype))
+        for k, (dtype, shape) in enumerate(types)
+    ]
+    return now, pytree.unflatten(results, columns)
+
+
+def _length(rows: list[Tensor], length: int | None) -> Any:
+    """The common length of what is scanned over."""
+    if any(not x.ndim for x in rows):
+        raise ShapeError("scan: xs have no leading axis: got a scalar")
+    found = [x.shape[0] for x in rows]
+    if not found and length is None:
+        raise ValueError("scan: length is needed: got xs without tensors")
+    size = found[0] if found else length
+    if any(n != size for n in found) or (length is not None and length != size):
+        wanted = "" if length is None else f", and length={length}"
+        raise ShapeError(f"scan: lengths differ: {tuple(found)}{wanted}")
+    return size
+
+
+def map(f: Callable[[Any], Any], xs: Any) -> Any:  # noqa: A001
+    """`f(x)` for each `x` of the leading axis of `xs`, stacked; one after the other.
+
+    >>> wg.map(lambda x: x * x, wg.arange(3)).tolist()
+    [0, 1, 4]
+    """
+    return scan(lambda carry, x: (carry, f(x)), (), xs)[1]
+
+
+def print(text: str, *tensors: Any) -> None:  # noqa: A001
+    """Print `text`, each `{}` in it replaced by a tensor, when the values are there.
+
+    In a captured function Python's own `print` shows no values; this one does, at every call.
+
+    >>> wg.print("x is {}", wg.tensor([1, 2]))
+    x is tensor([1, 2])
+    """
+    _core._effect("print", text, [tensor("print", x) for x in tensors])
+
+
+def check(condition: Any, message: str = "a check failed") -> None:
+    """Raise ValueError unless every element of `condition` holds, when the values are there.
+
+    >>> wg.check(wg.tensor([1.0, 2.0]) > 0, "must be positive")
+    """
+    _core._effect("check", message, [tensor("check", condition).astype(_core.bool)])

@@ -1,0 +1,357 @@
+//! Lists run op by op through the engine, control flow included.
+//!
+//! What runs this way is recorded on the tape, or traced, as eager code is. Outside of traces control
+//! flow is taken at once, by the data. Inside, it becomes a node of the trace; on the tape it is one
+//! entry for the flow, and one for each of its results, which leaves its cotangent with the flow's.
+
+use std::ffi::c_void;
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use smallvec::{SmallVec, smallvec};
+
+use super::apply::apply;
+
+use super::program::Program;
+use super::tape::{self, Entry, History, HostRule, Operand, Value, record_host};
+use super::trace::{self, Entered, Trace};
+use crate::array::Array;
+use crate::cpu;
+use crate::dtype::{DType, Scalar};
+use crate::error::{self, Result};
+use crate::graph::{Effect, Flow, FlowKind, Graph, Kind, List, Node, number_of};
+use crate::ops::emit::{Arg, Id};
+use crate::ops::op::{Op, SliceAxis, Type};
+use crate::ops::structural::whole;
+use crate::passes::{Feed, flow_gradient};
+use crate::shape::{Dim, Scope, Shape};
+
+/// The results of a list. What it reads of numbers are these, by their places in its table.
+pub fn interpret(list: &List, inputs: Vec<Value>, numbers: &[Scalar]) -> Result<Vec<Value>> {
+    let mut inputs = inputs.into_iter();
+    let mut flows: FxHashMap<Id, Vec<Value>> = FxHashMap::default();
+    let mut values: Vec<Value> = Vec::with_capacity(list.nodes.len());
+    for (i, node) in list.nodes.iter().enumerate() {
+        let args =
+            || -> Vec<Value> { node.reads().map(|id| values[id.0 as usize].clone()).collect() };
+        let value = match &node.kind {
+            Kind::Input => {
+                inputs.next().ok_or_else(|| error::internal("a list got too few inputs"))?
+            }
+            Kind::Constant(array) => Value::plain(array.clone()),
+            Kind::Op(op) => compute(op, node, &values, numbers)?,
+            Kind::Barrier => {
+                let x = &args()[0];
+                let op = Op::Reshape(x.shape().clone());
+                apply(op, &[Operand::Value(x)], tape::recording())?
+            }
+            Kind::Flow(flow) => {
+                flows.insert(Id(i as u32), run(flow, args(), numbers)?);
+                token()?
+            }
+            Kind::Part(part) => match node.reads().next() {
+                Some(flow) => flows[&flow][*part as usize].clone(),
+                None => return Err(error::internal("a part of nothing")),
+            },
+            Kind::Effect(effect) => {
+                perform(effect, &args())?;
+                token()?
+            }
+        };
+        values.push(value);
+    }
+    Ok(list.outputs.iter().map(|id| values[id.0 as usize].clone()).collect())
+}
+
+fn compute(op: &Op, node: &Node, values: &[Value], numbers: &[Scalar]) -> Result<Value> {
+    let number = |value| {
+        let known = number_of(value).and_then(|i| numbers.get(i as usize).copied());
+        known.unwrap_or(value)
+    };
+    let args: SmallVec<[Operand<'_>; 4]> = node
+        .args
+        .iter()
+        .map(|arg| match *arg {
+            Arg::Node(id) => Operand::Value(&values[id.0 as usize]),
+            Arg::Scalar(value) => Operand::Scalar(number(value)),
+        })
+        .collect();
+    apply(op.clone(), &args, tape::recording())
+}
+
+/// Control flow: a node of the open trace, or taken at once.
+pub fn run(flow: &Flow, args: Vec<Value>, numbers: &[Scalar]) -> Result<Vec<Value>> {
+    if let Some(_entered) = entered(flow.kind.name(), &args)? {
+        return emit(flow.clone(), args, tape::recording());
+    }
+    match flow.kind {
+        FlowKind::Branch => {
+            let last = flow.bodies.len() as i64 - 1;
+            let body = integer(&args[0].array)?.clamp(0, last) as usize;
+            interpret(&flow.bodies[body], args[1..].to_vec(), numbers)
+        }
+        FlowKind::While { carry, history } => {
+            let mut now = args;
+            let mut pasts: Vec<Vec<Value>> = vec![Vec::new(); carry as usize];
+            while integer(&interpret(&flow.bodies[0], now.clone(), numbers)?[0].array)? != 0 {
+                let next = interpret(&flow.bodies[1], now.clone(), numbers)?;
+                for (k, next) in next.into_iter().enumerate() {
+                    pasts[k].push(std::mem::replace(&mut now[k], next));
+                }
+            }
+            now.truncate(carry as usize);
+            if history {
+                let count = pasts.first().map_or(0, Vec::len);
+                for (k, past) in pasts.iter().enumerate() {
+                    now.push(stack(past, now[k].dtype(), now[k].shape())?);
+                }
+                now.push(Value::plain(cpu::fill_i64(count as i64)?));
+            }
+            Ok(now)
+        }
+        FlowKind::Scan { carry, xs, length, reverse } => {
+            scan(flow, &args, numbers, (carry as usize, xs as usize), length, reverse)
+        }
+    }
+}
+
+fn scan(
+    flow: &Flow,
+    args: &[Value],
+    numbers: &[Scalar],
+    (carry, xs): (usize, usize),
+    length: Dim,
+    reverse: bool,
+) -> Result<Vec<Value>> {
+    let given = args[carry..carry + xs].first().map(|x| x.shape()[0]);
+    let length = given.unwrap_or(length).value();
+    let mut now = args[..carry].to_vec();
+    let mut rows: Vec<Vec<Value>> = vec![Vec::new(); flow.results.len() - carry];
+    for round in 0..length {
+        let at = if reverse { length - 1 - round } else { round };
+        let mut operands = now;
+        for x in &args[carry..carry + xs] {
+            operands.push(element(x, at)?);
+        }
+        operands.extend_from_slice(&args[carry + xs..]);
+        now = interpret(&flow.bodies[0], operands, numbers)?;
+        rows.iter_mut().zip(now.drain(carry..)).for_each(|(row, y)| row.push(y));
+    }
+    for (row, ty) in rows.iter_mut().zip(&flow.results[carry..]) {
+        if reverse {
+            row.reverse();
+        }
+        now.push(stack(row, ty.dtype, &Shape::from_dims(&ty.shape.dims()[1..]))?);
+    }
+    Ok(now)
+}
+
+/// Element `i` of the leading axis.
+fn element(x: &Value, i: usize) -> Result<Value> {
+    let mut at = whole(x.shape());
+    at[0] = SliceAxis { start: i.into(), step: 1, size: Dim::ONE };
+    let record = tape::recording();
+    let part = apply(Op::Slice(at), &[Operand::Value(x)], record)?;
+    let rest = Shape::from_dims(&x.shape().dims()[1..]);
+    apply(Op::Reshape(rest), &[Operand::Value(&part)], record)
+}
+
+/// Values along a new leading axis.
+fn stack(rows: &[Value], dtype: DType, one: &Shape) -> Result<Value> {
+    let long = |n: usize| -> Shape {
+        std::iter::once(Dim::new(n)).chain(one.dims().iter().copied()).collect()
+    };
+    if rows.is_empty() {
+        return Ok(Value::plain(Array::zeros(dtype, long(0))?));
+    }
+    let record = tape::recording();
+    let wide = |x: &Value| apply(Op::Reshape(long(1)), &[Operand::Value(x)], record);
+    let rows: Vec<Value> = rows.iter().map(wide).collect::<Result<_>>()?;
+    let operands: Vec<Operand<'_>> = rows.iter().map(Operand::Value).collect();
+    apply(Op::Concat(0), &operands, record)
+}
+
+/// A scalar of any whole dtype.
+fn integer(x: &Array) -> Result<i64> {
+    let x = cpu::cast(x, DType::I64)?;
+    // SAFETY: a scalar of int64.
+    Ok(unsafe { x.ptr().cast::<i64>().read() })
+}
+
+/// Something done for its effect: a node of the open trace, or done at once.
+pub fn perform(effect: &Effect, args: &[Value]) -> Result<()> {
+    if let Some(_entered) = entered(effect.name(), args)? {
+        let (trace, nodes) = trace::nodes(effect.name(), args)?;
+        return trace.add(|graph| Ok(graph.effect(effect.clone(), &nodes))).map(drop);
+    }
+    let graph = Graph::new();
+    let input = |x: &Value| graph.input(Type::new(x.dtype(), x.shape().clone()));
+    let ids: Vec<Arg> = args.iter().map(|x| Arg::Node(input(x))).collect();
+    graph.effect(effect.clone(), &ids);
+    let arrays: SmallVec<[&Array; 4]> = args.iter().map(|x| &x.array).collect();
+    let program = Program::new(graph.into_list(), Vec::new(), Scope::new());
+    program.run(&arrays, &[], &[]).map(drop)
+}
+
+/// The trace that what is done with these values belongs to, if one is open: kept open meanwhile.
+fn entered(name: &str, values: &[Value]) -> Result<Option<Option<Entered>>> {
+    let operands: SmallVec<[Operand<'_>; 8]> = values.iter().map(Operand::Value).collect();
+    match trace::wants(&operands) {
+        true => trace::enter_for(name, &operands).map(Some),
+        false => Ok(None),
+    }
+}
+
+/// The value of a node that has none to speak of.
+fn token() -> Result<Value> {
+    Ok(Value::plain(Array::zeros(DType::F32, Shape::scalar())?))
+}
+
+// Control flow as a node, and on the tape.
+
+/// A flow in a trace.
+struct Emitted {
+    trace: Arc<Trace>,
+    id: Id,
+    args: Vec<Value>,
+    cotangents: Mutex<Vec<Option<Value>>>,
+    /// The entry of the flow
+    entry: OnceLock<Weak<Entry>>,
+}
+
+struct FlowRule(Arc<Emitted>);
+
+struct PartRule(Arc<Emitted>, usize);
+
+/// Adds a flow to the open trace: its results.
+fn emit(flow: Flow, args: Vec<Value>, record: bool) -> Result<Vec<Value>> {
+    let name = flow.kind.name();
+    let (trace, nodes) = trace::nodes(name, &args)?;
+    let mut ids: SmallVec<[Id; 2]> = smallvec![];
+    trace.add(|graph| {
+        ids = graph.flow(flow, &nodes);
+        ids.first().copied().ok_or_else(|| error::internal("control flow without results"))
+    })?;
+    let plain: Vec<Value> = ids.iter().map(|&id| trace.value(id)).collect();
+    let wants = record && args.iter().any(Value::requires_grad);
+    let Some(&first) = ids.first().filter(|_| wants) else { return Ok(plain) };
+    let id = trace.read(|graph| graph.nodes()[first.0 as usize].reads().next());
+    let id = id.ok_or_else(|| error::internal("a part of nothing"))?;
+    let cotangents = Mutex::new(vec![None; ids.len()]);
+    let inputs = args.clone();
+    let emitted = Arc::new(Emitted { trace, id, args, cotangents, entry: OnceLock::new() });
+    let hub = record_host(Arc::new(FlowRule(emitted.clone())), &inputs, token()?.array);
+    if let History::Entry(entry) = &hub.history {
+        let _ = emitted.entry.set(Arc::downgrade(entry));
+    }
+    let with_history = |(k, value): (usize, Value)| match value.dtype().is_float() {
+        true => emitted.part(k, &hub, value),
+        false => value,
+    };
+    Ok(plain.into_iter().enumerate().map(with_history).collect())
+}
+
+impl Emitted {
+    /// Result `k` with its history.
+    fn part(self: &Arc<Self>, k: usize, hub: &Value, value: Value) -> Value {
+        let rule = Arc::new(PartRule(self.clone(), k));
+        record_host(rule, std::slice::from_ref(hub), value.array)
+    }
+
+    /// A result that the gradient reads.
+    fn residual(self: &Arc<Self>, k: usize, record: bool) -> Result<Value> {
+        let id = self.trace.read(|graph| graph.part(self.id, k));
+        let value = self.trace.value(id);
+        let entry = self.entry.get().and_then(Weak::upgrade);
+        match entry {
+            Some(entry) if record && value.dtype().is_float() => {
+                let hub = Value { history: History::Entry(entry), ..token()? };
+                Ok(self.part(k, &hub, value))
+            }
+            _ => Ok(value),
+        }
+    }
+}
+
+impl HostRule for PartRule {
+    fn name(&self) -> &str {
+        "control flow"
+    }
+
+    fn object(&self) -> Option<*mut c_void> {
+        None
+    }
+
+    fn backward(&self, g: &Value, _: bool) -> Result<Vec<Option<Value>>> {
+        let mut cotangents = self.0.cotangents.lock();
+        if cotangents.len() <= self.1 {
+            cotangents.resize(self.1 + 1, None);
+        }
+        cotangents[self.1] = Some(g.clone());
+        drop(cotangents);
+        Ok(vec![Some(token()?)])
+    }
+}
+
+impl HostRule for FlowRule {
+    fn name(&self) -> &str {
+        "control flow"
+    }
+
+    fn object(&self) -> Option<*mut c_void> {
+        None
+    }
+
+    fn backward(&self, _: &Value, record: bool) -> Result<Vec<Option<Value>>> {
+        let emitted = &self.0;
+        let mut given = std::mem::take(&mut *emitted.cotangents.lock());
+        let kind = emitted.trace.read(|graph| graph.nodes()[emitted.id.0 as usize].kind.clone());
+        let Kind::Flow(flow) = kind else {
+            return Err(error::internal("the gradient of a flow, of something else"));
+        };
+        given.resize(flow.results.len(), None);
+        let has: Vec<bool> = given.iter().map(Option::is_some).collect();
+        let wanted: Vec<bool> = emitted.args.iter().map(Value::requires_grad).collect();
+        let Some(gradient) = flow_gradient(&flow, &has, &wanted, emitted.id.0)? else {
+            return Ok(vec![None; wanted.len()]);
+        };
+        emitted.trace.read(|graph| {
+            graph.looks_at_all(&gradient.looked);
+            graph.widen(emitted.id, gradient.widened);
+        });
+        let mut operands = Vec::with_capacity(gradient.feeds.len());
+        for feed in gradient.feeds {
+            operands.push(match feed {
+                Feed::Operand(i) => emitted.args[i].clone(),
+                Feed::Result(i) => emitted.residual(i, record)?,
+                Feed::Cotangent(i) => {
+                    given[i].clone().ok_or_else(|| error::internal("a cotangent is missing"))?
+                }
+                Feed::Zeros(ty) => apply(Op::Fill(ty), &[Operand::Scalar(Scalar::Int(0))], false)?,
+            });
+        }
+        let found = emit(gradient.flow, operands, record)?;
+        Ok(gradient.places.into_iter().map(|place| place.map(|i| found[i].clone())).collect())
+    }
+}
+
+// Transformed functions.
+
+/// A list with values for its inputs, run in one piece where nothing is recorded or traced.
+pub fn call(list: &Arc<List>, inputs: Vec<Value>) -> Result<Vec<Value>> {
+    if let Some(_entered) = entered("call", &inputs)? {
+        let numbers = match trace::top() {
+            Some(trace) => trace.read(|graph| graph.numbers_of(list)),
+            None => Vec::new(),
+        };
+        return interpret(list, inputs, &numbers);
+    }
+    if tape::recording() && inputs.iter().any(Value::requires_grad) {
+        return interpret(list, inputs, &[]);
+    }
+    let arrays: SmallVec<[&Array; 8]> = inputs.iter().map(|value| &value.array).collect();
+    let program = Program::new((**list).clone(), Vec::new(), Scope::new());
+    let found = program.run(&arrays, &[], &[])?;
+    Ok(found.into_iter().map(Value::plain).collect())
+}
