@@ -108,8 +108,8 @@ if TYPE_CHECKING:
 # What the package itself needs of the core.
 _INTERNAL = (
     "Body", "Definition", "Dispatcher", "Executable", "GradMode", "Number", "Runner", "Settings",
-    "Trace", "alias", "host_node", "is_tracing", "outside_trace", "safetensors_load", "safetensors_save",
-    "tape_leaves", "tick",
+    "Trace", "alias", "host_node", "is_tracing", "outside_trace", "safetensors_load",
+    "safetensors_save", "tape_leaves", "tick",
 )  # fmt: skip
 for _name in _INTERNAL:
     del globals()[_name]

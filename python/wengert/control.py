@@ -1,4 +1,5 @@
-"""Control flow on tensors: `cond`, `switch`, `while_loop`, `fori_loop`, `scan`, `map`; `print`, `check`.
+"""Control flow on tensors: `cond`, `switch`, `while_loop`, `fori_loop`, `scan`, `map`; and effects:
+`print`, `check`.
 
 In eager code these check every branch and body, and then run as the Python they stand for. While a
 function is captured they become nodes of its graph, with bodies that are graphs. They differentiate
@@ -96,7 +97,9 @@ def _compare(name: str, what: str, old: Sequence[Type], new: Sequence[Type], pat
             continue
         error = DTypeError if dtype != dtype2 else ShapeError
         lines = "".join(f"\n  made at {at}" for at in dict.fromkeys([line, line2]) if at)
-        raise error(f"{name}: {what}: {path or 'it'} is {dtype} {shape} and {dtype2} {shape2}{lines}")
+        raise error(
+            f"{name}: {what}: {path or 'it'} is {dtype} {shape} and {dtype2} {shape2}{lines}"
+        )
 
 
 def _paths(structure: Any, count: int) -> list[str]:
@@ -104,7 +107,9 @@ def _paths(structure: Any, count: int) -> list[str]:
     return [path for path, _ in pytree.flatten_with_paths(tree)[0]]
 
 
-def _branches(name: str, branches: Sequence[Callable[..., Any]], operands: _Operands) -> list[Traced]:
+def _branches(
+    name: str, branches: Sequence[Callable[..., Any]], operands: _Operands
+) -> list[Traced]:
     traced = [
         Traced(name, lambda tensors, f=f: f(*operands.tree(tensors)), operands.tensors)
         for f in branches
@@ -188,8 +193,8 @@ def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], init: A
     A carry that is a tuple is passed as several arguments. It keeps its structure, dtypes and
     shapes. The gradient recomputes each round from the carries, which are kept.
 
-    >>> wg.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (0, wg.tensor(1.0)))[1].item()
-    8.0
+    >>> wg.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (0, wg.tensor(1)))[1].item()
+    8
     """
     init = _as_tensors("while_loop", init)
     leaves, structure = pytree.flatten(init)
@@ -238,8 +243,8 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
 ) -> tuple[Any, Any]:
-    """`carry, y = f(carry, x)` for each `x` of the leading axis of `xs`: the last carry, and the `y`
-    stacked.
+    """`carry, y = f(carry, x)` for each `x` of the leading axis of `xs`: the last carry, and the
+    stacked `y`.
 
     `xs` is a pytree of tensors of the same length, or None with `length`. The carry keeps its
     structure, dtypes and shapes. `reverse` goes from the last `x` to the first; the `y` stay in the
@@ -299,7 +304,7 @@ def _length(rows: list[Tensor], length: int | None) -> Any:
     return size
 
 
-def map(f: Callable[[Any], Any], xs: Any) -> Any:  # noqa: A001
+def map(f: Callable[[Any], Any], xs: Any) -> Any:
     """`f(x)` for each `x` of the leading axis of `xs`, stacked; one after the other.
 
     >>> wg.map(lambda x: x * x, wg.arange(3)).tolist()
@@ -308,7 +313,7 @@ def map(f: Callable[[Any], Any], xs: Any) -> Any:  # noqa: A001
     return scan(lambda carry, x: (carry, f(x)), (), xs)[1]
 
 
-def print(text: str, *tensors: Any) -> None:  # noqa: A001
+def print(text: str, *tensors: Any) -> None:
     """Print `text`, each `{}` in it replaced by a tensor, when the values are there.
 
     In a captured function Python's own `print` shows no values; this one does, at every call.

@@ -1,8 +1,8 @@
 """Transforms of functions: `vmap`, `jvp`, `jacobian`, `hessian`.
 
 Each traces the function and rewrites its graph; what comes of that runs in eager code, or becomes
-part of the function that is being captured or transformed around it. So they nest to any depth, with
-each other, with `grad` and with `compile`.
+part of the function that is being captured or transformed around it. So they nest to any depth,
+with each other, with `grad` and with `compile`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _floating(x: Tensor) -> bool:
 
 def _axes_of(name: str, axes: Any, tree: Any) -> list[int | None]:
     """An axis for each leaf of `tree`, where `axes` is one, or a prefix of its structure."""
-    leaves, structure = pytree.flatten(tree)
+    leaves, _ = pytree.flatten(tree)
     if axes is None or isinstance(axes, int):
         return [axes] * len(leaves)
     if isinstance(tree, (list, tuple)) and isinstance(axes, (list, tuple)):
@@ -95,7 +95,9 @@ def _examples(mapped: list[tuple[Any, Any]]) -> list[tuple[Tensor, int]]:
             raise ShapeError(f"vmap: axis {axis} of examples in shape {tuple(x.shape)}")
         found.append((x, axis % x.ndim))
     if not found:
-        raise ValueError("vmap: no argument has an axis of examples: every entry of in_axes is None")
+        raise ValueError(
+            "vmap: no argument has an axis of examples: every entry of in_axes is None"
+        )
     sizes = [x.shape[axis] for x, axis in found]
     if any(n != sizes[0] for n in sizes):
         raise ShapeError(f"vmap: the counts of examples differ: {tuple(sizes)}")
@@ -124,7 +126,9 @@ def jvp(f: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
             continue
         t = tensor("jvp", t).astype(x.dtype)
         if tuple(t.shape) != tuple(x.shape):
-            raise ShapeError(f"jvp: a tangent has shape {tuple(t.shape)}, its primal {tuple(x.shape)}")
+            raise ShapeError(
+                f"jvp: a tangent has shape {tuple(t.shape)}, its primal {tuple(x.shape)}"
+            )
         ts.append(t)
     traced = Traced("jvp", lambda tensors: f(*pytree.unflatten(structure, tensors)), xs)
     body, moved = _core._with_tangents(traced.body, has)
@@ -183,7 +187,9 @@ def _inputs(chosen: tuple[Any, ...]) -> tuple[list[Tensor], Any]:
     xs = [tensor("jacobian", x) for x in leaves]
     for x in xs:
         if not _floating(x):
-            raise _core.GradientError(f"jacobian: an argument is {x.dtype}, wanted a floating tensor")
+            raise _core.GradientError(
+                f"jacobian: an argument is {x.dtype}, wanted a floating tensor"
+            )
     return xs, structure
 
 
@@ -202,9 +208,7 @@ def _reverse(f: Callable[..., Any], chosen: tuple[Any, ...]) -> tuple[list[list[
             return list(pullback(pytree.unflatten(structure, seeds)))
 
         found = vmap(pull)(_basis(shape, dtype))
-        rows.append(
-            [g.reshape((*shape, *x.shape)) for g, x in zip(found, xs, strict=True)]
-        )
+        rows.append([g.reshape((*shape, *x.shape)) for g, x in zip(found, xs, strict=True)])
     return rows, inputs, traced.structure
 
 

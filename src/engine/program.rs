@@ -14,7 +14,7 @@ use crate::array::Array;
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::graph::numbers::evaluate;
-use crate::graph::{Graph, Kind, List};
+use crate::graph::{Graph, Kind, List, Node};
 use crate::ops::emit::{Arg, Id};
 use crate::passes::{Report, expand, pipeline};
 use crate::schedule::{Input, Options, Plan};
@@ -182,6 +182,31 @@ pub struct Differentiable {
     pub residuals: usize,
 }
 
+/// The list with the results of early control flow that only late nodes ask for among the first ones:
+/// how many those are now, and the new names.
+fn with_early_parts(list: &List, count: usize) -> (List, usize, Vec<Id>) {
+    let is_early = |node: &Node| {
+        matches!(node.kind, Kind::Part(_)) && node.reads().all(|id| (id.0 as usize) < count)
+    };
+    let (parts, rest): (Vec<usize>, Vec<usize>) =
+        (count..list.nodes.len()).partition(|&i| is_early(&list.nodes[i]));
+    let order: Vec<usize> = (0..count).chain(parts.iter().copied()).chain(rest).collect();
+    let mut names = vec![Id(0); order.len()];
+    let mut nodes = Vec::with_capacity(order.len());
+    for (place, &i) in order.iter().enumerate() {
+        names[i] = Id(place as u32);
+        let mut node = list.nodes[i].clone();
+        for arg in &mut node.args {
+            if let Arg::Node(id) = arg {
+                *id = names[id.0 as usize];
+            }
+        }
+        nodes.push(node);
+    }
+    // What has a name or is a result came before the cut.
+    (List { nodes, ..list.clone() }, count + parts.len(), names)
+}
+
 /// Cuts a list in two: the first `count` nodes, and those after them, which compute `gradients` with
 /// `seeds` (inputs that came after the cut) given.
 pub fn cut(
@@ -192,12 +217,16 @@ pub fn cut(
     seeds: &[Id],
     gradients: &[Id],
 ) -> Differentiable {
+    let (list, count, names) = with_early_parts(list, count);
+    let list = &list;
+    let renamed = |ids: &[Id]| -> Vec<Id> { ids.iter().map(|id| names[id.0 as usize]).collect() };
+    let (seeds, gradients) = (&renamed(seeds), &renamed(gradients));
     let is_late = |id: Id| id.0 as usize >= count;
     let mut residuals: Vec<Id> = Vec::new();
     let mut place: Vec<Option<Id>> = vec![None; list.nodes.len()];
     let live = {
         let wanted =
-            List { nodes: list.nodes.clone(), outputs: gradients.into(), ..List::default() };
+            List { nodes: list.nodes.clone(), outputs: gradients.clone(), ..List::default() };
         wanted.live()
     };
     let mut need = |id: Id| {

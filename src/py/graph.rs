@@ -15,7 +15,7 @@ use super::node::{Node, call_text};
 use super::size;
 use super::tensor::{self, wrap};
 use crate::array::Array;
-use crate::engine::call::interpret;
+use crate::engine::control::interpret;
 use crate::engine::definition::{self, Call, Calls};
 use crate::engine::picture;
 use crate::engine::program::Program;

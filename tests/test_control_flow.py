@@ -1,0 +1,223 @@
+"""Control flow: eager code, captured code and Python's own give the same bits and gradients."""
+
+import numpy as np
+import pytest
+
+import wengert as wg
+
+
+def f64(*values):
+    return wg.tensor(values, dtype=wg.float64)
+
+
+def slope(f, x, h=1e-6):
+    """The gradient of a function of a float64 vector by central differences."""
+    x = np.asarray(x, np.float64)
+    out = np.zeros_like(x)
+    for i in range(x.size):
+        step = np.zeros_like(x)
+        step.flat[i] = h
+        above, below = (f(wg.asarray(x + s)).sum().item() for s in (step, -step))
+        out.flat[i] = (above - below) / (2 * h)
+    return out
+
+
+def power(x, n):
+    def test(i, y):
+        return i < n
+
+    return wg.while_loop(test, lambda i, y: (i + 1, y * x.sin()), (wg.tensor(0), x))[1]
+
+
+def branches(x):
+    return wg.cond(x.sum() > 0, lambda v: (v * 2).exp(), lambda v: v * v * x, x)
+
+
+def three(x):
+    index = (x.sum() * 2).astype(wg.int64)
+    return wg.switch(index, [lambda v: v, lambda v: v.sin(), lambda v: v**3], x)
+
+
+def recurrence(x):
+    w = x * 0.5
+
+    def step(c, row):
+        c = (c * w + row).tanh()
+        return c, (c * 2, row.sum())
+
+    last, (rows, sums) = wg.scan(step, x, wg.stack([x, x * 2, x * 3]))
+    return last + rows.sum(axis=0) + sums.sum()
+
+
+def backwards(x):
+    return wg.scan(lambda c, row: (c * row, c), x, wg.stack([x, x + 1]), reverse=True)[1].sum(
+        axis=0
+    )
+
+
+def counted(x):
+    return wg.fori_loop(0, 3, lambda i, c: c * x + i, x)
+
+
+def nested(x):
+    def step(c, i):
+        c = wg.cond(i < 2, lambda v: v * x, lambda v: v.cos(), c)
+        return power(c, i), None
+
+    return wg.scan(step, x, wg.arange(3))[0]
+
+
+def mapped(x):
+    return wg.map(lambda row: (row * x).sum(), wg.stack([x, x * 2]))
+
+
+PROGRAMS = [
+    branches,
+    three,
+    recurrence,
+    backwards,
+    counted,
+    nested,
+    mapped,
+    lambda x: power(x, wg.tensor(0)),
+    lambda x: power(x, wg.tensor(3)),
+]
+INPUTS = [(0.3, 0.9), (-0.7, 0.2), (0.5, 0.6)]
+
+
+@pytest.mark.parametrize("f", PROGRAMS)
+@pytest.mark.parametrize("x", INPUTS)
+def test_captured_control_flow_is_eager_control_flow(f, x):
+    x = f64(*x)
+    assert (wg.compile(f)(x).numpy() == f(x).numpy()).all()
+
+
+@pytest.mark.parametrize("f", PROGRAMS)
+@pytest.mark.parametrize("x", INPUTS)
+def test_gradients_of_control_flow(f, x):
+    want = slope(f, x)
+    x = f64(*x)
+    grad = wg.grad(lambda v: f(v).sum())
+    np.testing.assert_allclose(grad(x).numpy(), want, rtol=1e-5, atol=1e-7)
+    captured = wg.compile(grad)(x)
+    np.testing.assert_allclose(captured.numpy(), want, rtol=1e-5, atol=1e-7)
+    # A captured function, differentiated from outside.
+    inside = wg.compile(lambda v: f(v).sum())
+    np.testing.assert_allclose(wg.grad(inside)(x).numpy(), want, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("f", PROGRAMS)
+def test_second_derivatives_of_control_flow(f):
+    def first(v):
+        return wg.grad(lambda u: f(u).sum())(v)
+
+    x = INPUTS[0]
+    want = slope(first, x)
+    second = wg.grad(lambda v: first(v).sum())
+    np.testing.assert_allclose(second(f64(*x)).numpy(), want, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(wg.compile(second)(f64(*x)).numpy(), want, rtol=1e-4, atol=1e-6)
+
+
+def test_one_trace_serves_every_count_of_rounds_and_both_branches():
+    f = wg.compile(power)
+    for n in (0, 1, 5):
+        assert f(f64(0.5), wg.tensor(n)).item() == power(f64(0.5), wg.tensor(n)).item()
+    g = wg.compile(branches)
+    for x in INPUTS:
+        assert (g(f64(*x)).numpy() == branches(f64(*x)).numpy()).all()
+    assert f.traces == g.traces == 1
+
+
+def test_structures_and_python_numbers_are_carried():
+    start = {"n": 0, "x": (wg.ones(2), None)}
+    found = wg.while_loop(
+        lambda c: c["n"] < 3, lambda c: {"n": c["n"] + 1, "x": (c["x"][0] * 2, None)}, start
+    )
+    assert found["n"].item() == 3 and found["x"][0].tolist() == [8.0, 8.0]
+    last, ys = wg.scan(lambda c, _: (c + 1, {"c": c}), 0, length=3)
+    assert last.item() == 3 and ys["c"].tolist() == [0, 1, 2]
+    assert wg.scan(lambda c, x: (c, x * 2), 0, wg.ones((0, 3)))[1].shape == (0, 3)
+    assert wg.fori_loop(wg.tensor(1), wg.tensor(4), lambda i, c: c + i, wg.tensor(0)).item() == 6
+    assert wg.cond(True, lambda: 1, lambda: 2).item() == 1
+    assert wg.switch(7, [lambda: 0, lambda: 1]).item() == 1
+
+
+def test_closures_over_parameters_get_gradients():
+    w = wg.tensor([0.5, 2.0], requires_grad=True)
+    x = wg.tensor([1.0, 3.0])
+
+    def loss(x):
+        c = wg.scan(lambda c, _: (c * w, None), x, length=3)[0]
+        return wg.cond(c.sum() > 0, lambda v: v * w, lambda v: v, c).sum()
+
+    loss(x).backward()
+    want = w.grad.numpy()
+    np.testing.assert_allclose(want, 4 * w.numpy() ** 3 * x.numpy(), rtol=1e-6)
+    w.grad = None
+    wg.compile(loss)(x).backward()
+    np.testing.assert_allclose(w.grad.numpy(), want, rtol=1e-6)
+
+
+def test_types_that_differ_are_refused_by_name():
+    one = wg.ones(3)
+    with pytest.raises(
+        wg.ShapeError, match=r"(?s)cond: the branches differ.*\(3,\).*\(\).*test_con"
+    ):
+        wg.cond(wg.tensor(True), lambda v: v * 2, lambda v: v.sum(), one)
+    with pytest.raises(wg.DTypeError, match=r"switch: the branches differ.*float32.*int64"):
+        wg.switch(0, [lambda v: v, lambda v: v.astype(wg.int64)], one)
+    with pytest.raises(TypeError, match="cond: the branches return different structures"):
+        wg.cond(wg.tensor(True), lambda v: (v, v), lambda v: v, one)
+    with pytest.raises(wg.ShapeError, match="while_loop: the carry changes"):
+        wg.while_loop(lambda x: x.sum() < 9, lambda x: wg.concat([x, x]), one)
+    with pytest.raises(wg.DTypeError, match="while_loop: the condition is no truth value"):
+        wg.while_loop(lambda x: x.sum(), lambda x: x, one)
+    with pytest.raises(wg.DTypeError, match="scan: the carry changes"):
+        wg.scan(lambda c, x: (c + x, None), wg.tensor(0), one)
+    with pytest.raises(wg.ShapeError, match="scan: lengths differ"):
+        wg.scan(lambda c, x: (c, None), 0, (wg.ones(2), wg.ones(3)))
+    with pytest.raises(wg.ShapeError, match="cond: pred must be a scalar"):
+        wg.cond(one > 0, lambda v: v, lambda v: v, one)
+    with pytest.raises(TypeError, match="scan: the function must return a pair"):
+        wg.scan(lambda c, x: c, 0, one)
+
+
+def test_updates_and_draws_inside_are_refused():
+    seen = wg.zeros(())
+
+    def update(v):
+        seen[...] = v
+        return v
+
+    with pytest.raises(wg.CaptureError, match="cond: a function inside updates a tensor outside"):
+        wg.cond(wg.tensor(True), update, lambda v: v, wg.tensor(1.0))
+    assert seen.item() == 0
+    with pytest.raises(wg.CaptureError, match="scan: the function draws"):
+        wg.scan(lambda c, _: (c + wg.random.normal(()), None), wg.tensor(0.0), length=2)
+
+
+def test_prints_and_checks_run_with_the_program(capsys):
+    def f(x):
+        wg.print("x is {}!", x)
+        wg.check(x > 0, "x must be positive")
+        return wg.cond(x > 2, lambda v: v, lambda v: -v, x)
+
+    captured = wg.compile(f)
+    for run in (f, captured, captured):
+        assert run(wg.tensor(3.0)).item() == 3.0
+        assert capsys.readouterr().out == "x is 3.0!\n"
+        with pytest.raises(ValueError, match="x must be positive"):
+            run(wg.tensor(-1.0))
+        capsys.readouterr()
+
+
+def test_effects_inside_loops_happen_once_a_round(capsys):
+    def f(x):
+        def step(c, i):
+            wg.print("round {}", i)
+            return c * x, None
+
+        return wg.scan(step, x, wg.arange(2))[0]
+
+    wg.compile(wg.grad(f))(wg.tensor(2.0))
+    assert capsys.readouterr().out == "round 0\nround 1\n"
