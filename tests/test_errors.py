@@ -82,6 +82,11 @@ def untraceable():
     wg.compile(lambda x: x if x.sum() > 0 else -x)(wg.ones(3))
 
 
+def body_updates():
+    outside = wg.zeros(())
+    wg.cond(wg.tensor(True), lambda v: outside.__iadd__(v), lambda v: v, wg.tensor(1.0))
+
+
 PROVOKED = {
     "broadcast": lambda: wg.ones((2, 3)) + wg.ones((4,)),
     "bad_shape": lambda: wg.concat([wg.ones((2, 3)), wg.ones((2, 4))], axis=0),
@@ -120,6 +125,7 @@ PROVOKED = {
     "over_budget": over_budget,
     "escaped": escaped,
     "untraceable": untraceable,
+    "body_updates": body_updates,
 }
 
 CLASSES = {

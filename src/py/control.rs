@@ -120,13 +120,8 @@ fn refuse_updates(name: &str, trace: &Arc<Trace>, captures: &[Capture]) -> Resul
         let graded = capture.leaf.as_ref().is_some_and(|leaf| leaf.touched().0 != First::Nothing);
         if graded || trace.written(capture)?.is_some() {
             let node = trace.read(|graph| graph.nodes()[capture.input.0 as usize].site);
-            let line = site::describe(node).unwrap_or_else(|| "an unknown line".into());
-            let what = "a function inside updates a tensor outside (or its gradient)";
-            return Err(error::bad_capture(
-                name,
-                what,
-                format!("the tensor read at {line}; return the new value instead"),
-            ));
+            let line = site::describe(node).map_or(String::new(), |line| format!(" at {line}"));
+            return Err(error::body_updates(name, line));
         }
     }
     Ok(())
