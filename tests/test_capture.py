@@ -121,6 +121,23 @@ def test_arithmetic_on_numbers_is_python_s():
     assert g.traces <= 3
 
 
+def test_sizes_and_numbers_that_are_returned_are_those_of_the_call():
+    def f(x, k):
+        return x * k, k * 2, k, x.shape, {"n": x.size}
+
+    g = wg.compile(f)
+    for n, k in ((2, 0.5), (3, 0.7), (4, 0.9), (3, 0.7)):
+        got, want = g(wg.ones((n, 2)), k), f(wg.ones((n, 2)), k)
+        assert got[1:] == want[1:] and [type(v) for v in got[3]] == [int, int]
+        same(got[0], want[0])
+
+
+@pytest.mark.xfail(strict=True, reason="0.0 and -0.0 are taken for the same number")
+def test_zeros_of_both_signs_are_two_numbers():
+    f = wg.compile(lambda x, k: x * k)
+    assert [str(f(wg.ones(()), k).item()) for k in (0.0, -0.0, 0.0)] == ["0.0", "-0.0", "0.0"]
+
+
 def test_a_number_that_python_looks_at_is_fixed():
     f = wg.compile(lambda x, k: x * 2 if k > 0 else x * k)
     x = wg.ones(1)
@@ -405,6 +422,42 @@ REFUSED = {
     "print": lambda x: print(x),
     "format": lambda x: f"{x.sum():.3f}",
 }
+
+
+def test_binding_a_variable_to_a_traced_tensor_is_refused():
+    total, calls = wg.tensor(0.0), 0
+
+    @wg.compile
+    def f(x):
+        nonlocal total
+        total = total + x
+        return total * 1
+
+    before = total
+    for _ in range(2):
+        with pytest.raises(wg.CaptureError, match=r"bound to another tensor.*in place"):
+            f(wg.tensor(1.0))
+        assert total is before and total.item() == 0.0
+
+    @wg.compile
+    def fails(x):
+        nonlocal total
+        total = x * 2
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        fails(wg.tensor(1.0))
+    assert total is before
+
+    @wg.compile
+    def counted(x):
+        nonlocal calls
+        calls += 1
+        return x
+
+    for _ in range(3):
+        counted(wg.ones(1))
+    assert calls == counted.traces == 1, "plain values are Python's, and Python runs in the trace"
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -98,6 +98,7 @@ class CompiledFunction(_core.Dispatcher):
             )
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         before = _touched.active, _touched.trace, _touched.created, _touched.after
+        variables = list(_names(self._function))
         try:
             with _core.Trace() as trace:
                 _touched.active, _touched.trace = [], trace
@@ -110,12 +111,14 @@ class CompiledFunction(_core.Dispatcher):
                         trace.argument(leaves[i], [None if c is False else c for c in change])
                 args, kwargs = pytree.unflatten(structure, inside)
                 result = self._function(*args, **kwargs)
+                _refuse_rebound(self.__name__, variables)
                 outputs = _Outputs(self.__name__, result)
                 executable = trace.finish(self.__name__, outputs.tensors, tensors)
             found, after = _touched.active, _touched.after
         except BaseException:
             for entries, key in _touched.created:
                 entries.pop(key, None)
+            _rebound(variables)
             raise
         finally:
             _touched.active, _touched.trace, _touched.created, _touched.after = before
@@ -260,6 +263,8 @@ class _Outputs:
 
     def __init__(self, name: str, result: Any) -> None:
         self.leaves, self.structure = pytree.flatten(result)
+        # Sizes and numbers that are returned as such are those of this call: the trace is for them.
+        self.leaves = [_plain_number(x) for x in self.leaves]
         self.places = [i for i, x in enumerate(self.leaves) if isinstance(x, Tensor)]
         self.tensors = [self.leaves[i] for i in self.places]
         self.single = isinstance(result, Tensor)
@@ -341,6 +346,38 @@ def _names(function: Any) -> Iterator[tuple[Any, str | None, Any]]:
     for name in dict.fromkeys(_globals(function.__code__)):
         if name in function.__globals__:
             yield function.__globals__, name, function.__globals__[name]
+
+
+def _rebound(variables: Names) -> list[str]:
+    """The variables that were bound to other tensors since then, which are bound back."""
+    found = []
+    for home, key, old in variables:
+        now = home.cell_contents if key is None else home.get(key)
+        if now is old or not isinstance(now, Tensor):
+            continue
+        if key is None:
+            home.cell_contents = old
+        else:
+            home[key] = old
+        found.append(key or "of the closure")
+    return found
+
+
+def _refuse_rebound(name: str, variables: Names) -> None:
+    """What a variable is bound to in a trace would have no value afterwards."""
+    found = _rebound(variables)
+    if found:
+        raise CaptureError(
+            f"{name}: while it is captured, the variable {found[0]} is bound to another tensor; "
+            "update the tensor in place (v[...] = y, v += y), or return the new one"
+        )
+
+
+def _plain_number(x: Any) -> Any:
+    """A size or a number of the trace as Python's, which fixes it."""
+    if isinstance(x, _core.Dim):
+        return int(x)
+    return float(x) if isinstance(x, _core.Number) else x
 
 
 def _globals(code: CodeType) -> Iterator[str]:
