@@ -1,9 +1,9 @@
 """`compile`: functions traced once for each kind of call, then run as one plan.
 
-What a trace depends on is looked at before each call: the structure of the arguments, dtypes, sizes,
-values that are not tensors; the variables of the function's own closure and the globals it names;
-attributes of modules and hyperparameters of optimizers. Everything else Python computes is fixed
-when the function is traced.
+What a trace depends on is looked at before each call: the structure of the arguments, dtypes,
+sizes, values that are not tensors; the variables of the function's own closure and the globals it
+names; attributes of modules and hyperparameters of optimizers. Everything else Python computes is
+fixed when the function is traced.
 """
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ class CompiledFunction(_core.Dispatcher):
         return self._executable(*args, **kwargs).plan(tensors)
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
-        """What was captured, why each trace was made, and what runs: for these arguments, or, without
-        any, for the latest trace. `str()` of it is a page of text."""
+        """What was captured, why each trace was made, and what runs: for these arguments, or,
+        without any, for the latest trace. `str()` of it is a page of text."""
         if args or kwargs:
             self._executable(*args, **kwargs)
             return Explanation(self.__name__, self._traces, self.plan(*args, **kwargs))
@@ -289,7 +289,8 @@ class _Outputs:
 
 
 def _path(path: str, parameters: list[str]) -> str:
-    """`[0][1].w` in `(args, kwargs)` as `x.w`, where `x` is the second parameter; `[1]['k']` as `k`."""
+    """`[0][1].w` in `(args, kwargs)` as `x.w`, where `x` is the second parameter; `[1]['k']` as
+    `k`."""
     if not path.startswith("[0]"):
         return path[3:].removeprefix("['").replace("']", "", 1)
     place, _, rest = path[4:].partition("]")
@@ -456,8 +457,8 @@ def compile(
     are inputs, tensors it updates (parameters, running statistics, gradients, random state) are
     updated when it has run. A size that changes becomes a symbol in the second trace, a float among
     the arguments a number given at each call. `signature` declares the arguments, which are then
-    traced at once: `ShapeError` or `DTypeError` for a call that it does not allow. More than `limit`
-    traces are a `CaptureError`, and so is Python code that looks at the data of a tensor.
+    traced at once: `ShapeError` or `DTypeError` for a call that it does not allow. More than
+    `limit` traces are a `CaptureError`, and so is Python code that looks at the data of a tensor.
 
     >>> double = wg.compile(lambda x: x * 2)
     >>> double(wg.ones(2)).tolist(), double.traces

@@ -46,12 +46,13 @@ class Traced:
         like: Sequence[Tensor],
         axes: Sequence[int | None] | None = None,
     ) -> None:
+        self.name = name
+        self.structure: Any = None
+
         def run(tensors: list[Tensor]) -> list[Tensor]:
             leaves, self.structure = pytree.flatten(function(tensors))
             return [tensor(name, x) for x in leaves]
 
-        self.name = name
-        self.structure: Any = None
         self.body = _core._body(name, list(like), list(axes or [None] * len(like)), run)
 
     def refuse_draws(self) -> None:
@@ -110,10 +111,10 @@ def _paths(structure: Any, count: int) -> list[str]:
 def _branches(
     name: str, branches: Sequence[Callable[..., Any]], operands: _Operands
 ) -> list[Traced]:
-    traced = [
-        Traced(name, lambda tensors, f=f: f(*operands.tree(tensors)), operands.tensors)
-        for f in branches
-    ]
+    def on_tensors(f: Callable[..., Any]) -> Callable[[list[Tensor]], Any]:
+        return lambda tensors: f(*operands.tree(tensors))
+
+    traced = [Traced(name, on_tensors(f), operands.tensors) for f in branches]
     first = traced[0]
     for other in traced[1:]:
         if first.structure != other.structure:
@@ -275,16 +276,17 @@ def scan(
         )
         last, ys = found[: len(carry)], found[len(carry) :]
         return pytree.unflatten(carried, last), pytree.unflatten(results, ys)
-    now, ys = init, []
+    now = init
+    kept: list[list[Tensor]] = []
     for i in reversed(range(length)) if reverse else range(length):
         now, y = f(now, pytree.map(lambda x, i=i: x[i], xs))
         now = _as_tensors("scan", now)
-        ys.append([tensor("scan", leaf) for leaf in pytree.flatten(y)[0]])
+        kept.append([tensor("scan", leaf) for leaf in pytree.flatten(y)[0]])
     if reverse:
-        ys.reverse()
+        kept.reverse()
     types = traced.body.sizes()[len(carry) :]
     columns = [
-        stack([row[k] for row in ys]) if ys else zeros((0, *shape), dtype=getattr(_core, dtype))
+        stack([row[k] for row in kept]) if kept else zeros((0, *shape), dtype=getattr(_core, dtype))
         for k, (dtype, shape) in enumerate(types)
     ]
     return now, pytree.unflatten(results, columns)

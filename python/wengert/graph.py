@@ -230,9 +230,9 @@ class Graph(Pictured):
             twin = Tensor.__new__(Variable, core.tensor(new))
             twin.initial, twin.trainable, twin.name = initial, variable.trainable, variable.name
             graph._variables[new] = twin
-        for node, variable in self._assigned.items():
-            if node in place and place.get(variable) in graph._variables:
-                graph._assigned[place[node]] = place[variable]
+        for node, assigned in self._assigned.items():
+            if node in place and place.get(assigned) in graph._variables:
+                graph._assigned[place[node]] = place[assigned]
         return graph
 
 

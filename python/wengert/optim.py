@@ -6,12 +6,23 @@ frozen ones are left alone. Names, defaults and formulas are PyTorch's.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from wengert import _core, _touched
-from wengert._core import CaptureError, Tensor, asarray, float64, no_grad, sqrt, stack, zeros, zeros_like
+from wengert._core import (
+    CaptureError,
+    Tensor,
+    asarray,
+    float64,
+    no_grad,
+    sqrt,
+    stack,
+    zeros,
+    zeros_like,
+)
 
 __all__ = [
     "SGD",
@@ -30,7 +41,6 @@ __all__ = [
 
 # Steps as functions of values: new parameters from old ones, with a gradient of their own.
 adam, sgd = _core.optim.adam, _core.optim.sgd
-
 
 
 class Group(dict[str, Any]):
@@ -67,7 +77,7 @@ class Optimizer:
         given: list[Any] = list(params)
         if not given:
             raise ValueError(f"{type(self).__name__}: there are no parameters")
-        groups = given if isinstance(given[0], dict) else [{"params": given}]
+        groups: list[Any] = given if isinstance(given[0], dict) else [{"params": given}]
         self.defaults = defaults
         self.param_groups: list[Group] = []
         self.state: dict[Tensor, dict[str, Tensor]] = {}
@@ -121,21 +131,21 @@ class Optimizer:
     @no_grad()
     def step(self) -> None:
         """Update every parameter that has a gradient and is not frozen."""
-        groups: Iterable[dict[str, Any]] = self.param_groups
+        groups: Iterable[Group] = self.param_groups
         if _touched.active is not None:
             if any(schedule.optimizer is self for schedule in _touched.after):
-                raise CaptureError(
-                    f"{type(self).__name__}: a captured function steps a schedule after its optimizer"
-                )
+                name = type(self).__name__
+                raise CaptureError(f"{name}: a captured function steps its schedule before it")
             _touched.active.append(self)
-            groups = map(_touched.runtime, groups)
+            groups = map(Group, map(_touched.runtime, groups))
         for group in groups:
             for p in group["params"]:
                 if p.grad is not None and p.requires_grad:
                     state = self.state.get(p)
                     if state is None:
                         # State is made outside a capture, so that it lives on after it.
-                        state = _core.outside_trace(lambda p=p, g=group: self.initial_state(p, g))
+                        make = functools.partial(self.initial_state, p, group)
+                        state = _core.outside_trace(make)
                         self.state[p] = state
                         if _touched.active is not None:
                             _touched.created.append((self.state, p))

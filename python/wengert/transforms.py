@@ -79,7 +79,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
         targets = _axes_of("out_axes", out_axes, result)
         if None in targets:
             raise ValueError("vmap: out_axes is None, but results differ between examples")
-        moved = [_moved(y, 0, target) for y, target in zip(found, targets, strict=True)]
+        moved = [_moved(y, 0, target or 0) for y, target in zip(found, targets, strict=True)]
         return pytree.unflatten(traced.structure, moved)
 
     return wrapped

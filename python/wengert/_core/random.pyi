@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from wengert._core import ArrayLike, Axes, Device, DType, Scalar, Tensor
 
 __all__ = [
+    '_next_of',
     'bernoulli',
     'bits',
     'categorical',
@@ -26,6 +27,7 @@ def next_key() -> Tensor: ...
 def get_state() -> tuple[int, int, int]: ...
 def set_state(state: tuple[int, int, int]) -> None: ...
 
+def _next_of(state: tuple[int, int, int]) -> tuple[Tensor, tuple[int, int, int]]: ...
 def bernoulli(p: Tensor | ArrayLike = 0.5, shape: Axes | None = None, *, key: Tensor | None = None) -> Tensor:
     """True with probability `p`.
 

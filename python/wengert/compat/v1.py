@@ -172,8 +172,8 @@ def _of_table(name: str) -> Callable[..., Any]:
     op = functools.reduce(getattr, label.split("."), wg)
     pairs = [pair.split("@")[0].split("=") for pair in text.split()]
     ours = {old: own for theirs, own in pairs for old in theirs.split("|")}
-    defaults = dict(pair.split("=")[1].split("@") for pair in text.split() if "@" in pair)
-    defaults = {k: int(v) if v.isdigit() else getattr(wg, v) for k, v in defaults.items()}
+    stated = dict(pair.split("=")[1].split("@") for pair in text.split() if "@" in pair)
+    defaults = {k: int(v) if v.isdigit() else getattr(wg, v) for k, v in stated.items()}
     order = [theirs.split("|")[0] for theirs, _ in pairs]
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -185,7 +185,7 @@ def _of_table(name: str) -> Callable[..., Any]:
         arguments = {**defaults, **given}
         if isinstance(arguments.get("key"), int):
             arguments["key"] = wg.random.key(arguments["key"])
-        return _named(op(**arguments), node_name)
+        return _named(op(**arguments), node_name)  # type: ignore[operator]
 
     call.__name__ = call.__qualname__ = name.split(".")[-1]
     call.__doc__ = f"`wengert.{label}` with TensorFlow's argument names: {', '.join(order)}."
@@ -259,7 +259,7 @@ def dropout(
     """Elements set to zero with probability `rate`, which is `1 - keep_prob`; the others grow."""
     if (keep_prob is None) == (rate is None):
         raise ValueError("tf.nn.dropout: pass either keep_prob or rate")
-    keep = 1.0 - rate if keep_prob is None else keep_prob
+    keep: Any = keep_prob if rate is None else 1.0 - rate
     if isinstance(keep, float | int):
         return _named(wg.nn.dropout(x, 1.0 - keep), name)
     keep = keep.reshape(())
@@ -555,7 +555,7 @@ class AdamOptimizer(_Optimizer):
         return wg.optim.adam(
             p, g, *slots, count,
             lr=self.learning_rate, beta1=self.beta1, beta2=self.beta2, eps=self.epsilon,
-        )  # fmt: skip
+        )  # type: ignore[misc]  # fmt: skip
 
 
 @_optimizer

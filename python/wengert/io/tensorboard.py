@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ _TYPES = {
 
 def _protobufs() -> Any:
     try:
-        from tensorboard.compat import proto
-        from tensorboard.compat.proto import event_pb2, graph_pb2, types_pb2  # noqa: F401
+        proto = import_module("tensorboard.compat.proto")
+        for part in ("event_pb2", "graph_pb2", "types_pb2"):
+            import_module(f"tensorboard.compat.proto.{part}")
     except ImportError as error:
         raise ImportError(
             "wengert.io.tensorboard needs the package 'tensorboard':"
@@ -87,12 +89,12 @@ def write_graph(directory: str | os.PathLike[str], graph: Graph) -> str:
     `tensorboard --logdir DIRECTORY` shows it. The package `tensorboard` is needed.
     """
     proto = _protobufs()
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    writers = import_module("tensorboard.summary.writer.event_file_writer")
 
     definition = graph_def(graph).SerializeToString()
     directory = os.fspath(directory)
     before = set(os.listdir(directory)) if os.path.isdir(directory) else set()
-    writer = EventFileWriter(directory)
+    writer = writers.EventFileWriter(directory)
     try:
         event = proto.event_pb2.Event(wall_time=time.time(), graph_def=definition)
         writer.add_event(event)
