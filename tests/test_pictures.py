@@ -131,7 +131,7 @@ def test_every_dtype_has_a_name_in_tensorflow():
 
 
 def test_without_tensorboard_there_is_a_remedy(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "tensorboard.compat", None)
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
     with pytest.raises(ImportError, match=r"pip install 'wengert\[tensorboard\]'"):
         wg.io.tensorboard.write_graph(tmp_path, small_graph())
 

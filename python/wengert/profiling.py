@@ -12,7 +12,7 @@ from wengert import _core
 
 __all__ = ["Profile", "check_finite", "profile"]
 
-_By = Literal["op", "line"]
+
 
 
 class _Row:
@@ -48,7 +48,7 @@ class Profile:
             mark, self._mark = self._mark, None
             self.events, self.dropped = _core._end_timing(mark)
 
-    def rows(self, by: _By = "op") -> list[dict[str, Any]]:
+    def rows(self, by: Literal["op", "line"] = "op") -> list[dict[str, Any]]:
         """One dictionary for each op (or line): `key`, `count`, `total` and `own` seconds, `bytes`,
         `flops`; what took longest on its own first."""
         if by not in ("op", "line"):
@@ -76,7 +76,7 @@ class Profile:
             for row in ordered
         ]
 
-    def table(self, by: _By = "op") -> str:
+    def table(self, by: Literal["op", "line"] = "op") -> str:
         """A table by op or by line, what took longest on its own first."""
         rows = self.rows(by)
         whole = sum(row["own"] for row in rows) or 1.0
