@@ -350,7 +350,8 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
 
     `f` is called a second time during backward, with the same arguments and the same random
     numbers. It must depend on nothing else that changes in between, and must not update anything
-    (a `BatchNorm` in training would count its batch twice).
+    (a `BatchNorm` in training would count its batch twice). In a captured function the second call
+    is part of the plan, which computes it after the gradients of its results.
     """
 
     @functools.wraps(f)
@@ -362,10 +363,14 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         places = [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and x.requires_grad]
         kept = [x[...] if isinstance(x, Tensor) else x for x in leaves]
 
-        def run() -> tuple[list[Any], list[Tensor], pytree.Structure]:
+        def run(
+            after: Sequence[Tensor] = (),
+        ) -> tuple[list[Any], list[Tensor], pytree.Structure]:
             fresh = list(kept)
+            if after and _core.is_tracing():
+                fresh = [_core.barrier(x, after) if isinstance(x, Tensor) else x for x in kept]
             for i in places:
-                fresh[i] = _core.alias(kept[i])
+                fresh[i] = _core.alias(fresh[i])
             new_args, new_kwargs = pytree.unflatten(structure, fresh)
             outputs, shape = pytree.flatten(f(*new_args, **new_kwargs))
             return outputs, [fresh[i] for i in places], shape
@@ -382,7 +387,7 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
             random.set_state(state)
             try:
                 with enable_grad():
-                    again, fresh, _ = run()
+                    again, fresh, _ = run([g for g in cotangents if g is not None])
             finally:
                 random.set_state(now)
             ys = [y for y in again if isinstance(y, Tensor) and _floating(y)]

@@ -187,6 +187,10 @@ pub fn set(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
 /// [`set`], computed or written as nodes.
 fn put(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
     let op = "setitem";
+    if let Some(written) = masked(x, items, v).map_err(|error| error.within(op))? {
+        *x = written;
+        return Ok(());
+    }
     let plan = resolve(op, x.shape(), items)?;
     let region = plan.region()?;
     let cast;
@@ -223,6 +227,62 @@ fn put(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
     }
     *x = plan.updated(x, v, &region).map_err(|error| error.within(op))?;
     Ok(())
+}
+
+/// `x` after `x[mask] = v` as `where`, for a mask of the leading axes and a `v` that is the same for
+/// every element the mask covers; `None` where positions are what to go by.
+///
+/// So are writes whose mask has no data, and, for the same bits, all whose `v` wants a gradient:
+/// that is a sum over the elements of `x` then, not over those that are selected.
+fn masked(x: &Value, items: &[Item], v: Operand<'_>) -> Result<Option<Value>> {
+    let [Item::Array(mask), others @ ..] = items else { return Ok(None) };
+    let takes_all = |item: &Item| matches!(item, Item::Ellipsis | Item::Slice(None, None, None));
+    let is_ellipsis = |item: &&Item| matches!(item, Item::Ellipsis);
+    let ellipses = others.iter().filter(is_ellipsis).count();
+    let lead = mask.shape().rank();
+    let Some(rest) = x.shape().dims().get(lead..) else { return Ok(None) };
+    let is_traced = trace::is_traced(&mask.array);
+    let wants = matches!(v, Operand::Value(v) if v.requires_grad()) && recording();
+    let is_mask = mask.dtype() == DType::Bool && lead > 0 && others.iter().all(takes_all);
+    let fits = ellipses <= 1 && others.len() - ellipses <= rest.len();
+    if !is_mask || !fits || !(is_traced || wants) {
+        return Ok(None);
+    }
+    let covers = mask.shape().dims().iter().zip(x.shape().dims()).all(|(a, b)| a == b);
+    if !covers {
+        return Ok(None);
+    }
+    let mut shape = Shape::scalar();
+    if let Operand::Value(value) = v {
+        let rest = Shape::from_dims(rest);
+        shape = value.shape().clone();
+        while shape.rank() > rest.rank() && shape[0] == Dim::ONE {
+            shape.dims_mut().remove(0);
+        }
+        if !shape.broadcasts_to(&rest) {
+            return match is_traced {
+                false => Ok(None),
+                true => {
+                    let what = "how many values the mask takes is not known";
+                    let facts = format!(
+                        "got {} for elements of shape {rest}: use wg.where(mask, a, b)",
+                        value.shape()
+                    );
+                    Err(error::bad_capture("setitem", what, facts))
+                }
+            };
+        }
+    }
+    let cx = Eager::new(recording());
+    let (base, condition, v) = (cx.value(x.clone()), cx.value(mask.clone()), cx.operand(v));
+    let written = catch(|| {
+        let (x, values) = (Expr::new(&cx, base), Expr::new(&cx, v).cast(x.dtype()));
+        let values = if values.rank() > 0 { values.reshape(shape) } else { values };
+        let mut wide = mask.shape().clone();
+        wide.dims_mut().resize(x.rank(), Dim::ONE);
+        Expr::new(&cx, condition).reshape(wide).select(values, x)
+    })?;
+    cx.take(written).map(Some)
 }
 
 impl Plan {

@@ -21,6 +21,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::definition::{self, Call, Calls, Kept};
+use super::random;
 use super::site;
 use super::tape::{History, Leaf, Operand, Shared, Value};
 use crate::array::Array;
@@ -109,6 +110,8 @@ struct State {
     numbers: FxHashMap<u32, f64>,
     /// The inputs that are random keys, fresh at every run, of a graph defined by hand
     keys: FxHashSet<Id>,
+    /// All keys drawn, in order, and how many of them the generator of the trace is past
+    draws: (Vec<Id>, usize),
     /// The calls that a graph defined by hand keeps
     calls: Calls,
     finalized: bool,
@@ -575,6 +578,9 @@ impl Trace {
         }
         state.calls.unresolved.retain(|id| id.0 < start);
         state.calls.likely.retain(|id| id.0 < start);
+        let (keys, past) = &mut state.draws;
+        keys.retain(|id| id.0 < start);
+        *past = (*past).min(keys.len());
         self.graph.lock().list_mut().nodes.truncate(start as usize);
     }
 
@@ -595,6 +601,21 @@ pub fn check_data(op: &str, array: &Array, remedy: &str) -> Result<()> {
         Some(name) => Err(name.trace.escaped(op, name.id)),
         None => Ok(()),
     }
+}
+
+/// `x` as it is, once `after` are there, kept apart from other nodes of its value by passes; `x`
+/// itself outside of traces. The history is that of `x`.
+pub fn barrier(x: &Value, after: &[Value]) -> Result<Value> {
+    let Some(trace) = top() else { return Ok(x.clone()) };
+    let id = trace.node("barrier", x)?;
+    let after: Result<SmallVec<[Id; 2]>> =
+        after.iter().map(|value| trace.node("barrier", value)).collect();
+    let array = barrier_of(&trace, id, &after?)?;
+    Ok(Value { array, ..x.clone() })
+}
+
+fn barrier_of(trace: &Arc<Trace>, id: Id, after: &[Id]) -> Result<Array> {
+    trace.add(|graph| Ok(graph.barrier(id, after)))
 }
 
 /// A value that Python code makes from data: a constant of the top trace, if one is open.
@@ -651,6 +672,24 @@ fn capture(level: usize, key: Key, outside: &mut Outside<'_>) -> Result<Shared> 
 }
 
 impl Trace {
+    /// The next random key: one that was drawn before, where the generator was put back.
+    fn next_key(self: &Arc<Trace>) -> Result<Value> {
+        let known = {
+            let (keys, past) = &mut self.state.lock().draws;
+            *past += 1;
+            keys.get(*past - 1).copied()
+        };
+        if let Some(id) = known {
+            // Apart from what was computed of it the first time.
+            return barrier_of(self, id, &[]).map(Value::plain);
+        }
+        let zero = Value::plain(Array::zeros(DType::U32, Shape::of(&[2]))?);
+        let value = self.take_in(None, Source::Key, None, &zero)?.lock().clone();
+        let id = self.node("random", &value)?;
+        self.state.lock().draws.0.push(id);
+        Ok(value)
+    }
+
     /// Adds a capture: the cell of its value.
     fn take_in(
         self: &Arc<Trace>,
@@ -750,17 +789,43 @@ pub fn write_handle(
 /// A random key for the top trace: an input that is fresh at every run.
 pub fn draw_key() -> Result<Value> {
     let level = STACK.with(|stack| stack.borrow().len());
-    let mut value = None;
-    for level in 0..level {
-        let trace = at_level(level)?;
-        let (source, seen) = match value.take() {
-            None => (Source::Key, Value::plain(Array::zeros(DType::U32, Shape::of(&[2]))?)),
-            Some(outer) => (Source::Outer(Value::clone(&outer)), outer),
-        };
-        let cell = trace.take_in(None, source, None, &seen)?;
-        value = Some(cell.lock().clone());
+    let mut value = at_level(0)?.next_key()?;
+    for level in 1..level {
+        let source = Source::Outer(value.clone());
+        let cell = at_level(level)?.take_in(None, source, None, &value)?;
+        value = cell.lock().clone();
     }
-    value.ok_or_else(|| error::internal("no trace is open"))
+    Ok(value)
+}
+
+/// Set in the count of a generator's state that belongs to a trace.
+const OF_TRACE: u64 = 1 << 63;
+
+/// The state of the generator as the open traces see it: which trace, and how many keys it is past.
+pub fn random_state() -> Option<random::State> {
+    let trace = STACK.with(|stack| stack.borrow().first().map(|level| level.0.clone()))?;
+    let drawn = trace.state.lock().draws.1 as u64 | OF_TRACE;
+    Some(random::State { key: [trace.serial as u32, (trace.serial >> 32) as u32], drawn })
+}
+
+/// Puts back a state that [`random_state`] gave: the keys drawn since then are drawn again. `None`
+/// where no trace is open and the state is none of a trace.
+pub fn set_random_state(state: random::State) -> Result<Option<()>> {
+    let now = random_state();
+    let is_of_trace = state.drawn & OF_TRACE != 0;
+    match now {
+        None if !is_of_trace => Ok(None),
+        Some(now) if is_of_trace && now.key == state.key => {
+            at_level(0)?.state.lock().draws.1 = (state.drawn & !OF_TRACE) as usize;
+            Ok(Some(()))
+        }
+        _ => {
+            let what = "a state of the generator outside cannot be set while a function is \
+                        captured, nor one of a capture outside of it";
+            let facts = "set it before the call, or draw with keys: wengert.random.key(seed)";
+            Err(error::bad_capture("set_state", what, facts))
+        }
+    }
 }
 
 /// The gradient of a leaf outside, as the trace of `inside` sees it at its start.

@@ -426,6 +426,18 @@ fn alias(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     wrap(py, apply(op, &[Operand::Value(&value)], true).or_raise(py)?)
 }
 
+/// The same value with the same history; while a function is captured, one that is computed from
+/// only after the tensors `after` are there, and that no pass takes for the original.
+#[pyfunction]
+fn barrier(
+    py: Python<'_>,
+    x: &Bound<'_, PyAny>,
+    after: Vec<Bound<'_, PyAny>>,
+) -> PyResult<Py<PyAny>> {
+    let after: PyResult<Vec<_>> = after.iter().map(|x| value_of("barrier", x)).collect();
+    wrap(py, trace::barrier(&value_of("barrier", x)?, &after?).or_raise(py)?)
+}
+
 /// The live leaves that outputs depend on, not looking behind the tensors in `stop`.
 #[pyfunction]
 fn tape_leaves(
@@ -638,14 +650,19 @@ fn _next_of(py: Python<'_>, state: (u32, u32, u64)) -> PyResult<(Py<PyAny>, (u32
 /// The state of the global generator, as a tuple to keep.
 #[pyfunction]
 fn get_state() -> (u32, u32, u64) {
-    let state = random::state();
+    let state = trace::random_state().unwrap_or_else(random::state);
     (state.key[0], state.key[1], state.drawn)
 }
 
-/// Puts back a state of the global generator.
+/// Puts back a state of the global generator. While a function is captured these are states of its
+/// own keys, which are fresh at every call.
 #[pyfunction]
-fn set_state(state: (u32, u32, u64)) {
-    random::set_state(random::State { key: [state.0, state.1], drawn: state.2 });
+fn set_state(py: Python<'_>, state: (u32, u32, u64)) -> PyResult<()> {
+    let state = random::State { key: [state.0, state.1], drawn: state.2 };
+    if trace::set_random_state(state).or_raise(py)?.is_none() {
+        random::set_state(state);
+    }
+    Ok(())
 }
 
 // --- methods of Tensor
@@ -833,7 +850,7 @@ pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
         };
     }
     functions!(module; device, devices, asarray, nonzero, no_grad, enable_grad, is_grad_enabled,
-        gradients, host_node, alias, tape_leaves, _add_hook, _remove_hook, _grad_name, _site,
+        gradients, host_node, alias, barrier, tape_leaves, _add_hook, _remove_hook, _grad_name, _site,
         graph_stats, memory_stats, reset_peak_memory, set_memory_limit, release_cached_memory,
         set_num_threads, get_num_threads);
     let random = match module.getattr("random") {
