@@ -86,7 +86,7 @@ class CompiledFunction(_core.Dispatcher):
         changing: list[list[bool] | bool | None],
     ) -> Any:
         """Trace a call: what runs it, how its result is put together, what it depends on."""
-        named, structure = pytree.flatten_with_paths((args, kwargs))
+        named = pytree.flatten_with_paths((args, kwargs))[0]
         paths = [_path(path, self._parameters) for path, _ in named]
         signature = tuple((p, _describe(x)) for p, x in zip(paths, leaves, strict=True))
         reason = self._reason(signature)
@@ -96,9 +96,27 @@ class CompiledFunction(_core.Dispatcher):
                 f"{reason}; pass what changes as a tensor, or raise `limit`\n"
                 + "\n".join(f"  {t.reason}" for t in self._traces[-3:])
             )
+        executable, outputs, found, after = self._capture(args, kwargs, leaves, changing)
+        names = list(_names(self._function))
+        guard = _Guard(_stateful([*found, *(value for _, _, value in names), *args]))
+        depends = tuple(key or "closure" for _, key, _ in names)
+        self._traces.append(Trace(reason, signature, is_grad_enabled(), executable, depends))
+        return executable, outputs.rebuild(after), guard if guard else None, names
+
+    def _capture(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+        changing: list[list[bool] | bool | None],
+        keep: bool = True,
+    ) -> tuple[Any, _Outputs, list[Any], list[Any]]:
+        """What runs a call, what it returns, the stateful objects it came across, what Python does
+        after each call. State that it creates stays where the trace is kept."""
+        structure = pytree.flatten((args, kwargs))[1]
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         before = _touched.active, _touched.trace, _touched.created, _touched.after
-        variables = list(_names(self._function))
+        variables, kept = list(_names(self._function)), False
         try:
             with _core.Trace() as trace:
                 _touched.active, _touched.trace = [], trace
@@ -115,18 +133,32 @@ class CompiledFunction(_core.Dispatcher):
                 outputs = _Outputs(self.__name__, result)
                 executable = trace.finish(self.__name__, outputs.tensors, tensors)
             found, after = _touched.active, _touched.after
-        except BaseException:
-            for entries, key in _touched.created:
-                entries.pop(key, None)
-            _rebound(variables)
-            raise
+            kept = keep
         finally:
+            if not kept:
+                for entries, key in _touched.created:
+                    entries.pop(key, None)
+                _rebound(variables)
             _touched.active, _touched.trace, _touched.created, _touched.after = before
-        names = list(_names(self._function))
-        guard = _Guard(_stateful([*found, *(value for _, _, value in names), *args]))
-        depends = tuple(key or "closure" for _, key, _ in names)
-        self._traces.append(Trace(reason, signature, is_grad_enabled(), executable, depends))
-        return executable, outputs.rebuild(after), guard if guard else None, names
+        return executable, outputs, found, after
+
+    def _trace_again(
+        self,
+        executable: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+        changing: list[list[bool] | bool | None],
+    ) -> None:
+        """Refuse a call that would be traced otherwise now, though nothing that is looked at
+        changed."""
+        again = self._capture(args, kwargs, leaves, changing, keep=False)[0]
+        what = executable.difference(again)
+        if what is not None:
+            raise CaptureError(
+                f"{self.__name__}: a Python value changed that is not looked at before a call: "
+                f"{what}; pass it as an argument"
+            )
 
     def _refuse(self, leaves: list[Any], broken: str | None) -> None:
         """Raise for a call that a declared signature does not allow; return where only the state of
@@ -475,19 +507,23 @@ def config(
     passes: dict[str, bool] | None = None,
     fast_math: bool | None = None,
     memory_budget: int | None = None,
+    check: bool | None = None,
 ) -> Iterator[None]:
     """How functions captured inside the block are compiled, on this thread.
 
     `passes` switches passes by name; `fast_math` allows algebra that changes the last bits;
-    `memory_budget` refuses, before anything is computed, calls that need more bytes. What is not
-    given stays as it is. `ValueError` for a pass that does not exist.
+    `memory_budget` refuses, before anything is computed, calls that need more bytes. With `check`
+    (or `WENGERT_CHECK=1` in the environment) every run is repeated node by node as it was traced,
+    and bits are compared; the first calls of a function, and some of the later ones, are traced again
+    to find Python values that changed unseen. What is not given stays as it is. `ValueError` for a
+    pass that does not exist.
 
     >>> with wg.config(passes={"cse": False}):
     ...     f = wg.compile(lambda x: x.exp() + x.exp())
     ...     [n.op for n in f.graph(wg.ones(2)).nodes].count("exp")
     2
     """
-    before = _core._configure(passes, fast_math, memory_budget)
+    before = _core._configure(passes, fast_math, memory_budget, check)
     try:
         yield
     finally:

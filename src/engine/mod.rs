@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod backward;
 pub mod call;
+pub mod check;
 pub mod config;
 pub mod control;
 pub mod definition;

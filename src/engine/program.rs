@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::check::{self, Held};
 use super::config::{self, Config};
 use super::{interpret, site};
 use crate::array::Array;
@@ -146,7 +147,13 @@ impl Program {
         if watch::checking() {
             return interpret::run(&self.list, inputs, &self.bind(sizes), given);
         }
-        self.plan(sizes)?.run(inputs, &self.numbers(sizes, given)?)
+        let plan = self.plan(sizes)?;
+        let found = plan.run(inputs, &self.numbers(sizes, given)?)?;
+        if self.config.check {
+            let inputs: Vec<Array> = inputs.iter().map(|&x| x.clone()).collect();
+            self.held(&inputs, sizes, given).check(&found)?;
+        }
+        Ok(found)
     }
 
     /// The same; inputs that are given away may become results.
@@ -160,7 +167,32 @@ impl Program {
             let lent = inputs.iter().map(Input::array).collect::<Result<Vec<&Array>>>()?;
             return interpret::run(&self.list, &lent, &self.bind(sizes), given);
         }
-        self.plan(sizes)?.run_with(inputs, &self.numbers(sizes, given)?)
+        let (plan, numbers) = (self.plan(sizes)?, self.numbers(sizes, given)?);
+        if !self.config.check {
+            return plan.run_with(inputs, &numbers);
+        }
+        let copies = check::copies(inputs)?;
+        let found = plan.run_with(inputs, &numbers)?;
+        if let Err(error) = self.held(&copies, sizes, given).check(&found) {
+            for (input, copy) in inputs.iter_mut().zip(copies) {
+                if let Input::Given(place @ None) = input {
+                    *place = Some(copy);
+                }
+            }
+            return Err(error);
+        }
+        Ok(found)
+    }
+
+    /// Whether every run is held against the list.
+    pub fn is_checked(&self) -> bool {
+        self.config.check
+    }
+
+    fn held<'a>(&'a self, inputs: &'a [Array], sizes: &[usize], given: &'a [Scalar]) -> Held<'a> {
+        let options = &self.config.passes;
+        let (list, scope, sizes) = (&*self.list, &self.scope, self.bind(sizes));
+        Held { list, options, scope, inputs, sizes, given }
     }
 
     fn numbers(&self, sizes: &[usize], given: &[Scalar]) -> Result<Vec<Scalar>> {

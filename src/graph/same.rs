@@ -10,16 +10,26 @@ use crate::ops::emit::{Arg, Id};
 impl List {
     /// Whether two lists are equal; the first difference where they are not.
     pub fn same(&self, other: &List) -> Result<(), String> {
-        for (i, (a, b)) in self.nodes.iter().zip(&other.nodes).enumerate() {
-            node(a, b).map_err(|what| format!("%{i}: {what}"))?;
-            let id = Id(i as u32);
-            let names = [self, other].map(|list| list.names.get(&id).map(|name| &**name));
-            differ(&format!("%{i}: names"), &names[0], &names[1])?;
+        if let Some((id, what)) = self.first_difference(other) {
+            return Err(format!("%{}: {what}", id.0));
         }
         differ("counts of nodes", &self.nodes.len(), &other.nodes.len())?;
         let [mine, others] = [self, other].map(|list| numbers(&list.numbers));
         differ("numbers", &mine, &others)?;
         differ("results", &self.outputs, &other.outputs)
+    }
+
+    /// The first node that another list has otherwise, as far as both go, and how they differ.
+    pub fn first_difference(&self, other: &List) -> Option<(Id, String)> {
+        for (i, (a, b)) in self.nodes.iter().zip(&other.nodes).enumerate() {
+            let id = Id(i as u32);
+            let names = [self, other].map(|list| list.names.get(&id).map(|name| &**name));
+            let found = node(a, b).and_then(|()| differ("names", &names[0], &names[1]));
+            if let Err(what) = found {
+                return Some((id, what));
+            }
+        }
+        None
     }
 }
 

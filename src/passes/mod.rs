@@ -41,7 +41,7 @@ pub use expand::expand;
 pub use flow_vjp::{Feed, FlowGradient, flow_gradient, flow_vjp};
 pub use grad::gradients;
 pub use jvp::{Tangents, jvp};
-pub use pipeline::{Options, PASSES, Pass, Report, names, pipeline};
+pub use pipeline::{Options, PASSES, Pass, Report, alone, names, pipeline, stages};
 
 use std::sync::Arc;
 
@@ -153,7 +153,8 @@ fn without_effects(kind: &Kind) -> Kind {
     }
 }
 
-fn stripped(list: &List) -> List {
+/// What a list computes, without its effects and what nobody needs. The inputs stay.
+pub fn stripped(list: &List) -> List {
     let out = Graph::from_list(List { numbers: list.numbers.clone(), ..List::default() });
     let inputs: FxHashMap<Id, Id> =
         list.inputs().map(|id| (id, out.input(list.node(id).ty.clone()))).collect();

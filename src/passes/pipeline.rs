@@ -8,8 +8,10 @@ use smallvec::SmallVec;
 
 use super::cost::{Cost, of_list};
 use super::{cse, dead, expand, fold, simplify, sink};
+use crate::dtype::Scalar;
 use crate::error::{self, Result};
-use crate::graph::{Graph, Kind, List, Node};
+use crate::graph::{Graph, Kind, List, Node, number_of};
+use crate::ops::emit::Arg;
 use crate::shape::Tuple;
 
 /// What the passes may do.
@@ -21,22 +23,27 @@ pub struct Options {
     pub fold_bytes: usize,
     /// The passes that are switched off, sorted; see [`Options::switch`]
     pub off: SmallVec<[&'static str; 4]>,
+    /// A pass that spoils a number, see [`Options::spoil`]
+    pub spoiled: Option<&'static str>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { fast_math: false, fold_bytes: 64 << 10, off: SmallVec::new() }
+        Options { fast_math: false, fold_bytes: 64 << 10, off: SmallVec::new(), spoiled: None }
     }
 }
 
 impl Options {
+    /// Lets a pass add 1 to the first number it leaves among the operands, so that what looks for
+    /// wrong passes has one to find.
+    pub fn spoil(&mut self, name: &str) -> Result<()> {
+        self.spoiled = Some(named(name)?.name);
+        Ok(())
+    }
+
     /// Switches a pass on or off by its name.
     pub fn switch(&mut self, name: &str, on: bool) -> Result<()> {
-        let Some(pass) = PASSES.iter().find(|pass| pass.name == name) else {
-            let known: Vec<&str> = names().collect();
-            let facts = format!("got {name:?}, the passes are {}", Tuple(&known));
-            return Err(error::bad_value("passes", "unknown pass", facts));
-        };
+        let pass = named(name)?;
         self.off.retain(|off| *off != pass.name);
         if !on {
             self.off.push(pass.name);
@@ -90,6 +97,55 @@ pub const PASSES: [Pass; 6] = [
 /// The order of running, by name: what sinking and merging leave behind is dropped at the end.
 const ORDER: [&str; 7] = ["expand", "dead", "fold", "simplify", "sink", "cse", "dead"];
 
+fn named(name: &str) -> Result<&'static Pass> {
+    match PASSES.iter().find(|pass| pass.name == name) {
+        Some(pass) => Ok(pass),
+        None => {
+            let known: Vec<&str> = names().collect();
+            let facts = format!("got {name:?}, the passes are {}", Tuple(&known));
+            Err(error::bad_value("passes", "unknown pass", facts))
+        }
+    }
+}
+
+impl Pass {
+    fn apply(&self, list: List, options: &Options) -> Result<List> {
+        let mut list = (self.run)(list, options)?;
+        if options.spoiled == Some(self.name) {
+            spoil(&mut list);
+        }
+        Ok(list)
+    }
+}
+
+fn spoil(list: &mut List) {
+    let operands = list.nodes.iter_mut().flat_map(|node| &mut node.args);
+    for arg in operands {
+        match arg {
+            Arg::Scalar(value) if number_of(*value).is_none() => {
+                *value = Scalar::Float(value.as_f64() + 1.0);
+                return;
+            }
+            Arg::Scalar(_) | Arg::Node(_) => {}
+        }
+    }
+}
+
+/// A list after one pass.
+pub fn alone(name: &str, list: List, options: &Options) -> Result<List> {
+    named(name)?.apply(list, options)
+}
+
+/// A list after every pass that is on, with the pass.
+pub fn stages(mut list: List, options: &Options) -> Result<Vec<(&'static str, List)>> {
+    let mut stages = Vec::new();
+    for name in ORDER.into_iter().filter(|name| options.is_on(name)) {
+        list = alone(name, list, options)?;
+        stages.push((name, list.clone()));
+    }
+    Ok(stages)
+}
+
 /// The names of the passes.
 pub fn names() -> impl Iterator<Item = &'static str> {
     PASSES.iter().map(|pass| pass.name)
@@ -106,7 +162,7 @@ pub fn pipeline(mut list: List, options: &Options) -> Result<(List, Vec<Report>)
         let Some(pass) = PASSES.iter().find(|pass| pass.name == name) else { continue };
         // Calls cost what their formulas cost, so expansion changes nothing there.
         let before = if name == "expand" { None } else { Some(known(&mut cost, &list)) };
-        list = (pass.run)(list, options)?;
+        list = pass.apply(list, options)?;
         if cfg!(debug_assertions) || cfg!(test) {
             list = verified(list).map_err(|error| error.note(format!("after pass {name}")))?;
         }

@@ -1,6 +1,7 @@
 //! Traces at the border: opening them, feeding them, and what runs afterwards.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -201,6 +202,8 @@ pub struct Executable {
     pinned: Vec<(usize, f64)>,
     /// Where gradients flow: the two programs, the inputs that get one, the results that have one
     differentiable: Option<Flowing>,
+    /// The calls so far, where calls are checked
+    calls: AtomicU64,
 }
 
 struct Flowing {
@@ -311,6 +314,7 @@ impl<'a> Finish<'a> {
             pinned,
             program: Arc::new(program),
             differentiable: flowing,
+            calls: AtomicU64::new(0),
         })
     }
 
@@ -598,6 +602,29 @@ impl Executable {
         (arguments, self.inputs.len() - arguments)
     }
 
+    /// How another trace of the same call differs; None where it does not.
+    fn difference(&self, other: &Executable) -> Option<String> {
+        let (mine, others) = (self.program.list(), other.program.list());
+        if let Some((id, what)) = mine.first_difference(others) {
+            let line = crate::engine::site::describe(others.node(id).site);
+            return Some(format!("{what}{}", line.map_or(String::new(), |l| format!(", at {l}"))));
+        }
+        let is_other = |(a, b): (&Input, &Input)| match (&a.place, &b.place) {
+            (Place::Handle(a), Place::Handle(b)) => !a.is(b),
+            (
+                Place::Argument(_) | Place::Handle(_) | Place::Gradient(_) | Place::Key,
+                Place::Argument(_) | Place::Handle(_) | Place::Gradient(_) | Place::Key,
+            ) => false,
+        };
+        let inputs = mine.inputs().zip(self.inputs.iter().zip(&other.inputs));
+        if let Some((id, _)) = inputs.into_iter().find(|(_, pair)| is_other(*pair)) {
+            let line = crate::engine::site::describe(others.node(id).site);
+            let line = line.map_or(String::new(), |line| format!(", first read at {line}"));
+            return Some(format!("input %{} is another tensor{line}", id.0));
+        }
+        mine.same(others).err()
+    }
+
     /// How many handles get new values.
     fn updates(&self) -> usize {
         self.updates.len() + self.gradients.len()
@@ -646,6 +673,16 @@ impl PassReport {
 }
 
 impl Executable {
+    /// Whether this call is to be traced again, to see whether it still gives the same: one of the
+    /// first three, and later ever more rarely.
+    pub fn is_due(&self) -> bool {
+        if !self.program.is_checked() {
+            return false;
+        }
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        calls <= 3 || calls.is_power_of_two()
+    }
+
     /// Why it does not fit these arguments and the state it depends on; None where it does.
     pub fn mismatch(&self, py: Python<'_>, args: &[Bound<'_, PyAny>]) -> PyResult<Option<String>> {
         for (i, input) in self.inputs.iter().enumerate() {
@@ -954,15 +991,18 @@ fn _node(x: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
 }
 
 /// Sets how functions are compiled from now on, on this thread: passes by name, the bits that
-/// `fast_math` may change, the bytes a call may need. What is None stays. Gives the function that puts
-/// back what was set before.
+/// `fast_math` may change, the bytes a call may need, whether runs are checked; `spoiled` is a pass that
+/// is made wrong, to be found. What is None stays. Gives the function that puts back what was set
+/// before.
 #[pyfunction]
-#[pyo3(signature = (passes=None, fast_math=None, memory_budget=None))]
+#[pyo3(signature = (passes=None, fast_math=None, memory_budget=None, check=None, spoiled=None))]
 fn _configure(
     py: Python<'_>,
     passes: Option<std::collections::BTreeMap<String, bool>>,
     fast_math: Option<bool>,
     memory_budget: Option<usize>,
+    check: Option<bool>,
+    spoiled: Option<String>,
 ) -> PyResult<Settings> {
     let mut config = config::current();
     for (name, on) in passes.unwrap_or_default() {
@@ -972,6 +1012,10 @@ fn _configure(
         config.passes.fast_math = on;
     }
     config.budget = memory_budget.or(config.budget);
+    config.check = check.unwrap_or(config.check);
+    if let Some(pass) = spoiled {
+        config.passes.spoil(&pass).or_raise(py)?;
+    }
     Ok(Settings(config::replace(config)))
 }
 

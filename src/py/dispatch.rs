@@ -128,6 +128,8 @@ struct Variant {
     names: Vec<Name>,
     clock: AtomicU64,
     executable: Py<Executable>,
+    /// What was known to change when it was traced
+    changing: Py<PyList>,
     /// Puts results into the containers they were returned in; none where one tensor is returned
     rebuild: Option<Py<PyAny>>,
 }
@@ -179,6 +181,9 @@ impl Dispatcher {
         let tensors = flat.tensors();
         caught(py, || {
             let variant = Dispatcher::variant(slf, args, kwargs, &flat, &tensors)?;
+            if variant.executable.get().is_due() {
+                Dispatcher::trace_again(slf, args, kwargs, &flat, &variant)?;
+            }
             variant.run(py, &tensors, &flat.leaves)
         })
     }
@@ -280,9 +285,26 @@ impl Dispatcher {
         let leaves = PyList::new(py, &flat.leaves)?;
         let found = slf.call_method1("_trace", (args, kwargs, leaves, changing))?;
         let (executable, rebuild, guard, names): Made<'py> = found.extract()?;
-        let variant = Arc::new(Variant::new(py, flat, executable, rebuild, guard, names)?);
+        let changing = changing.clone().unbind();
+        let variant = Variant::new(py, flat, executable, rebuild, guard, names, changing)?;
+        let variant = Arc::new(variant);
         slf.get().variants.lock().push(variant.clone());
         Ok(variant)
+    }
+
+    /// Refuses a call that would be traced otherwise now.
+    fn trace_again<'py>(
+        slf: &Bound<'py, Self>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+        flat: &Flat<'py>,
+        variant: &Variant,
+    ) -> PyResult<()> {
+        let py = slf.py();
+        let kwargs = kwargs.cloned().unwrap_or_else(|| PyDict::new(py));
+        let leaves = PyList::new(py, &flat.leaves)?;
+        let (executable, changing) = (&variant.executable, &variant.changing);
+        slf.call_method1("_trace_again", (executable, args, kwargs, leaves, changing)).map(drop)
     }
 
     /// What a declared trace relies on that does not hold for arguments which otherwise fit.
@@ -459,6 +481,7 @@ impl Variant {
         rebuild: Option<Py<PyAny>>,
         guard: Option<Py<PyAny>>,
         names: Names,
+        changing: Py<PyList>,
     ) -> PyResult<Variant> {
         let (mut tensors, made) = (0, executable.get());
         let state = py.import("wengert.nn.module")?.getattr("_State")?;
@@ -489,6 +512,7 @@ impl Variant {
             names: names.into_iter().map(|(home, key, value)| Name { home, key, value }).collect(),
             clock: AtomicU64::new(CLOCK.load(Ordering::Relaxed)),
             executable,
+            changing,
             rebuild,
         })
     }

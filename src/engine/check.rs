@@ -1,0 +1,295 @@
+//! Self-check: what a plan computes, held against the list it was made from.
+//!
+//! The list is run node by node as it was traced (without its effects, which happen once) on the same
+//! inputs, and the results must have the same bits; the payload of a NaN says nothing. Where they
+//! differ the passes are run one by one until one changes a result; none does where the schedule is at
+//! fault. The program is then made smaller as long as it still shows the fault, and written down.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustc_hash::FxHashMap;
+
+use super::interpret::{self, Interpreter, Results};
+use super::site;
+use crate::array::Array;
+use crate::cpu;
+use crate::dtype::{DType, Scalar};
+use crate::error::{self, Error, Kind as ErrorKind, Result};
+use crate::graph::{Graph, Kind, List, resize};
+use crate::ops::emit::{Arg, Id};
+use crate::passes::{Options, alone, expand, stages, stripped};
+use crate::schedule::{Input, Plan};
+use crate::shape::{Bindings, Scope};
+use crate::watch;
+
+/// Nodes of a program that is made smaller; a larger one would take too long.
+const LARGE: usize = 2000;
+
+/// A run to be looked at.
+pub struct Held<'a> {
+    /// As it was traced
+    pub list: &'a List,
+    /// What the passes may do
+    pub options: &'a Options,
+    /// The scope of its symbols
+    pub scope: &'a Scope,
+    /// The inputs as they were before the run
+    pub inputs: &'a [Array],
+    /// The sizes of the symbols
+    pub sizes: Bindings,
+    /// The numbers that were given
+    pub given: &'a [Scalar],
+}
+
+/// The inputs of a run in memory of their own.
+pub fn copies(inputs: &[Input<'_>]) -> Result<Vec<Array>> {
+    let copy = |input: &Input<'_>| match input {
+        Input::Lent(array) => Ok((*array).clone()),
+        Input::Given(Some(array)) => {
+            let copy = Array::uninit(array.dtype, array.shape().clone())?;
+            // SAFETY: the copy is fresh.
+            unsafe { cpu::copy::copy_into(&copy, array) };
+            Ok(copy)
+        }
+        Input::Given(None) => Err(error::internal("an input is gone before the run")),
+    };
+    inputs.iter().map(copy).collect()
+}
+
+impl Held<'_> {
+    /// Refuses results that are not those of the list.
+    pub fn check(&self, found: &[Array]) -> Result<()> {
+        if self.options.fast_math {
+            return Ok(());
+        }
+        let list = Arc::new(stripped(self.list));
+        let wanted = match self.interpret(&list, self.inputs) {
+            Ok(wanted) => wanted,
+            Err(error) if error.kind() == ErrorKind::Memory => return Ok(()),
+            Err(error) => {
+                let what = format!("self-check: a plan computes what its list refuses: {error}");
+                return Err(error::internal(what));
+            }
+        };
+        match difference(&wanted, found)? {
+            None => Ok(()),
+            Some(what) => Err(self.fault(&list, &wanted, &what)),
+        }
+    }
+
+    fn interpret(&self, list: &Arc<List>, inputs: &[Array]) -> Result<Results> {
+        let inputs: Vec<&Array> = inputs.iter().collect();
+        watch::unchecked(|| interpret::run(list, &inputs, &self.sizes, self.given))
+    }
+
+    /// The error for a difference: which pass, and where the program is that shows it.
+    fn fault(&self, list: &List, wanted: &[Array], what: &str) -> Error {
+        let (mut pass, mut before) = (None, list.clone());
+        let staged = self.scope.run(|| stages(list.clone(), self.options));
+        for (name, after) in staged.unwrap_or_default() {
+            let found = self.interpret(&Arc::new(after.clone()), self.inputs);
+            if !matches!(found.and_then(|found| difference(wanted, &found)), Ok(None)) {
+                pass = Some(name);
+                break;
+            }
+            before = after;
+        }
+        let named = pass.map_or("the schedule".to_string(), |name| format!("pass {name}"));
+        let smallest = self.smallest(pass, &before);
+        let place = match write(&smallest, &format!("{named}: {what}")) {
+            Ok(path) => {
+                format!("the smallest program found that shows it is in {}", path.display())
+            }
+            Err(error) => format!("it could not be written down: {error}"),
+        };
+        error::internal(format!("self-check: {named} changes bits: {what}; {place}"))
+    }
+
+    /// Whether a program shows the fault.
+    fn fails(&self, pass: Option<&str>, program: &Small) -> bool {
+        let both = || -> Result<bool> {
+            let list = Arc::new(program.list.clone());
+            let wanted = self.interpret(&list, &program.inputs)?;
+            let found = match pass {
+                Some(name) => {
+                    let work = || alone(name, program.list.clone(), self.options);
+                    self.interpret(&self.scope.run(work)?.into(), &program.inputs)?
+                }
+                None => {
+                    let graph = Graph::from_list(program.list.clone());
+                    let plan = Plan::new(&self.scope.run(|| expand(&graph))?)?;
+                    let numbers = program.list.evaluate_numbers(self.given, &self.sizes)?;
+                    plan.run(&program.inputs.iter().collect::<Vec<_>>(), &numbers)?
+                }
+            };
+            Ok(difference(&wanted, &found)?.is_some())
+        };
+        both().unwrap_or(false)
+    }
+
+    /// A program that still shows the fault, of which as much as possible is cut off.
+    fn smallest(&self, pass: Option<&str>, list: &List) -> Small {
+        let none = FxHashMap::default();
+        let sized = self.scope.run(|| resize(list, &self.sizes)).unwrap_or_else(|_| list.clone());
+        let whole = Small { list: sized, inputs: self.inputs.to_vec() };
+        if whole.list.nodes.len() > LARGE || !self.fails(pass, &whole) {
+            return Small { list: list.clone(), inputs: self.inputs.to_vec() };
+        }
+        let mut small = whole;
+        // The first value that is wrong.
+        let live = small.list.live();
+        let values = (0..small.list.nodes.len() as u32).map(Id).filter(|id| {
+            let node = small.list.node(*id);
+            live[id.0 as usize] && matches!(node.kind, Kind::Op(_) | Kind::Part(_) | Kind::Barrier)
+        });
+        let found = values.map(|id| small.cut(&[id], &none)).find(|cut| self.fails(pass, cut));
+        if let Some(found) = found {
+            small = found;
+        }
+        // What it is computed of is given, as long as it stays wrong.
+        let Ok(values) = self.values(&small) else { return small };
+        let outputs = small.list.outputs.clone();
+        let mut known: FxHashMap<Id, Array> = FxHashMap::default();
+        for (id, value) in values {
+            if outputs.contains(&id) {
+                continue;
+            }
+            known.insert(id, value);
+            if !self.fails(pass, &small.cut(&outputs, &known)) {
+                known.remove(&id);
+            }
+        }
+        small.cut(&outputs, &known)
+    }
+
+    /// The values of ops, latest first.
+    fn values(&self, program: &Small) -> Result<Vec<(Id, Array)>> {
+        let list = Arc::new(program.list.clone());
+        let mut run = Interpreter::start(&list, program.inputs.clone(), &self.sizes, self.given)?;
+        while watch::unchecked(|| run.step())?.is_some() {}
+        let ids = (0..list.nodes.len() as u32).rev().map(Id);
+        let ops = ids.filter(|id| matches!(list.node(*id).kind, Kind::Op(_) | Kind::Part(_)));
+        let value = |id| Some((id, run.value(id)?.first()?.clone()));
+        Ok(ops.filter_map(value).collect())
+    }
+}
+
+/// A program with its inputs.
+struct Small {
+    list: List,
+    inputs: Vec<Array>,
+}
+
+impl Small {
+    /// What computes some nodes; the nodes that are known become inputs.
+    fn cut(&self, outputs: &[Id], known: &FxHashMap<Id, Array>) -> Small {
+        let mut live = vec![false; self.list.nodes.len()];
+        outputs.iter().for_each(|id| live[id.0 as usize] = true);
+        for (i, node) in self.list.nodes.iter().enumerate().rev() {
+            if live[i] && !known.contains_key(&Id(i as u32)) {
+                node.reads().for_each(|id| live[id.0 as usize] = true);
+            }
+        }
+        let mut list = List { numbers: self.list.numbers.clone(), ..List::default() };
+        let mut names = vec![Id(0); live.len()];
+        let (mut inputs, mut given) = (Vec::new(), self.inputs.iter());
+        for (i, node) in self.list.nodes.iter().enumerate() {
+            let own = if matches!(node.kind, Kind::Input) { given.next() } else { None };
+            if !live[i] {
+                continue;
+            }
+            let mut node = node.clone();
+            if let Some(array) = known.get(&Id(i as u32)).or(own) {
+                node.kind = Kind::Input;
+                node.args.clear();
+                inputs.push(array.clone());
+            }
+            for arg in &mut node.args {
+                if let Arg::Node(id) = arg {
+                    *id = names[id.0 as usize];
+                }
+            }
+            names[i] = Id(list.nodes.len() as u32);
+            list.nodes.push(node);
+        }
+        list.outputs = outputs.iter().map(|id| names[id.0 as usize]).collect();
+        Small { list, inputs }
+    }
+}
+
+/// Writes a program down: text that `wengert.parse_graph` reads, with its inputs as far as they are
+/// small in remarks.
+fn write(program: &Small, what: &str) -> std::io::Result<PathBuf> {
+    static SERIAL: AtomicU32 = AtomicU32::new(0);
+    let n = SERIAL.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("wengert-check-{}-{n}.txt", std::process::id()));
+    let mut text = format!("# {what}\n");
+    let inputs = Graph::from_list(List::default());
+    for array in &program.inputs {
+        inputs.constant(array.clone());
+    }
+    for line in inputs.list_mut().print_short(site::describe).lines() {
+        let _ = writeln!(text, "# given: {line}");
+    }
+    text.push_str(&program.list.print(site::describe));
+    std::fs::write(&path, text)?;
+    Ok(path)
+}
+
+/// The first difference between results.
+fn difference(wanted: &[Array], found: &[Array]) -> Result<Option<String>> {
+    if wanted.len() != found.len() {
+        return Ok(Some(format!("{} results became {}", wanted.len(), found.len())));
+    }
+    for (i, (a, b)) in wanted.iter().zip(found).enumerate() {
+        if a.dtype != b.dtype || a.shape() != b.shape() {
+            let (was, is) = (a.shape(), b.shape());
+            return Ok(Some(format!("result {i}: {} {was} became {} {is}", a.dtype, b.dtype)));
+        }
+        let (a, b) = (cpu::copy::contiguous(a)?, cpu::copy::contiguous(b)?);
+        let differs =
+            |(x, y): &(&[u8], &[u8])| x != y && !(is_nan(a.dtype, x) && is_nan(b.dtype, y));
+        let size = a.dtype.size();
+        let pairs = bytes(&a).chunks_exact(size).zip(bytes(&b).chunks_exact(size));
+        if let Some((k, (x, y))) = pairs.enumerate().find(|(_, pair)| differs(pair)) {
+            let (x, y) = (bits(x), bits(y));
+            let what = format!("result {i}, element {k}: bits {x:#x} became {y:#x}");
+            return Ok(Some(what));
+        }
+    }
+    Ok(None)
+}
+
+/// The bytes of an array in C order.
+fn bytes(array: &Array) -> &[u8] {
+    // SAFETY: the elements are set and lie without gaps, and nobody writes them meanwhile.
+    unsafe { std::slice::from_raw_parts(array.ptr(), array.count() * array.dtype.size()) }
+}
+
+fn bits(element: &[u8]) -> u64 {
+    let mut wide = [0; 8];
+    wide[..element.len()].copy_from_slice(element);
+    u64::from_le_bytes(wide)
+}
+
+fn is_nan(dtype: DType, element: &[u8]) -> bool {
+    let bits = bits(element);
+    match dtype {
+        DType::F16 => bits & 0x7fff > 0x7c00,
+        DType::BF16 => bits & 0x7fff > 0x7f80,
+        DType::F32 => f32::from_bits(bits as u32).is_nan(),
+        DType::F64 => f64::from_bits(bits).is_nan(),
+        DType::Bool
+        | DType::I8
+        | DType::I16
+        | DType::I32
+        | DType::I64
+        | DType::U8
+        | DType::U16
+        | DType::U32
+        | DType::U64 => false,
+    }
+}
