@@ -78,6 +78,7 @@ endif
 
 python-test: $(DONE)/built-test ## Tests of what users see, doctests and documentation included
 	$(PYTEST)
+	WENGERT_CHECK=1 $(PYTEST) tests/test_capture_training.py tests/test_session.py
 
 example-op: $(EXAMPLE)/built ## Build with the op of docs/adding-an-op.md and see it work
 	PYTHONPATH=$(EXAMPLE) $(BIN)/python -m pytest -q tests/test_example_op.py

@@ -198,6 +198,8 @@ catalogue! {
     /// A traced value used after, or outside, the trace that made it.
     escaped(op, node) => Capture,
         "{op}: {node} escaped from the trace that made it: outside it has no value; return it from the captured function instead of storing it";
+    /// Something that capture cannot follow.
+    bad_capture(op, what, facts) => Capture, "{op}: {what}: {facts}";
     /// A body of control flow, or a function under a transform, that updates what is outside.
     body_updates(op, line) => Capture,
         "{op}: a function inside updates a tensor outside, or its gradient, read{line}; return the new value instead";

@@ -72,6 +72,11 @@ def over_budget():
         wg.compile(lambda x: (x @ x).tanh())(wg.ones((50, 50)))
 
 
+def state_from_outside():
+    state = wg.random.get_state()
+    wg.compile(lambda: wg.random.set_state(state))()
+
+
 def escaped():
     kept = []
     wg.compile(lambda x: kept.append(x * 2) or x)(wg.ones(3))
@@ -123,6 +128,7 @@ PROVOKED = {
     "bad_graph": finalized,
     "unknown_size": unknown_size,
     "over_budget": over_budget,
+    "bad_capture": state_from_outside,
     "escaped": escaped,
     "untraceable": untraceable,
     "body_updates": body_updates,

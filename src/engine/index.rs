@@ -236,7 +236,9 @@ fn put(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
 /// that is a sum over the elements of `x` then, not over those that are selected.
 fn masked(x: &Value, items: &[Item], v: Operand<'_>) -> Result<Option<Value>> {
     let [Item::Array(mask), others @ ..] = items else { return Ok(None) };
-    let takes_all = |item: &Item| matches!(item, Item::Ellipsis | Item::Slice(None, None, None));
+    let takes_all = |item: &Item| {
+        matches!(item, Item::Ellipsis | Item::Slice(None | Some(0), None, None | Some(1)))
+    };
     let is_ellipsis = |item: &&Item| matches!(item, Item::Ellipsis);
     let ellipses = others.iter().filter(is_ellipsis).count();
     let lead = mask.shape().rank();

@@ -1,0 +1,125 @@
+"""Self-check: wrong passes and Python values that change unseen are found; right programs run."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import wengert as wg
+from wengert import _core, nn
+
+
+@pytest.fixture(autouse=True)
+def checked():
+    with wg.config(check=True):
+        yield
+
+
+@pytest.fixture
+def spoiled(request):
+    before = _core._configure(spoiled=request.param)
+    yield request.param
+    before.restore()
+
+
+def program(x, w):
+    return (wg.tanh(x @ w) * 2.0 + 1.0).sum(axis=0)
+
+
+def report(error):
+    path = Path(re.search(r"is in (\S+\.txt)", str(error.value)).group(1))
+    text = path.read_text()
+    path.unlink()
+    return text
+
+
+@pytest.mark.parametrize("spoiled", ["simplify", "sink", "cse"], indirect=True)
+def test_a_wrong_pass_is_named_and_the_program_made_small(spoiled):
+    f = wg.compile(program)
+    with pytest.raises(_core.InternalError, match=f"pass {spoiled} changes bits") as error:
+        f(wg.ones((3, 4)), wg.ones((4, 5)))
+    small = wg.parse_graph(report(error))
+    assert 2 <= len(list(small.nodes)) <= 3
+
+
+@pytest.mark.parametrize("spoiled", ["simplify"], indirect=True)
+def test_a_failed_check_changes_nothing(spoiled):
+    w = wg.ones(3)
+
+    @wg.compile
+    def update(x):
+        w[...] = w * 3.0 + x
+
+    with pytest.raises(_core.InternalError) as error:
+        update(wg.ones(3))
+    report(error)
+    assert w.tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("spoiled", ["simplify"], indirect=True)
+def test_sessions_are_checked(spoiled):
+    with wg.Graph() as g:
+        x = wg.placeholder("x", (3,))
+        y = x * 3.0
+    with wg.Session(g) as s, pytest.raises(_core.InternalError, match="simplify") as error:
+        s.run(y, {x: [1.0, 2.0, 3.0]})
+    report(error)
+
+
+def test_a_list_element_that_changes_unseen_is_found():
+    scale = [2.0]
+    f = wg.compile(lambda x: x * scale[0])
+    x = wg.ones(3)
+    f(x)
+    scale[0] = 3.0
+    with pytest.raises(wg.CaptureError, match=r"not looked at.*test_check\.py:\d+"):
+        f(x)
+
+
+def test_a_tensor_in_a_list_that_is_replaced_is_found():
+    weights = [wg.ones(3)]
+    f = wg.compile(lambda x: x * weights[0])
+    f(wg.ones(3))
+    weights[0] = wg.zeros(3)
+    with pytest.raises(wg.CaptureError, match="another tensor"):
+        f(wg.ones(3))
+
+
+def test_a_training_step_of_random_numbers_and_updates_passes():
+    def make():
+        wg.random.seed(1)
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 2))
+        optimizer = wg.optim.AdamW(model.parameters(), lr=1e-2)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = (model(x) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step
+
+    x = wg.arange(12.0).reshape(3, 4)
+    eager, compiled = make(), None
+    wanted = [eager(x).item() for _ in range(5)]
+    compiled = wg.compile(make())
+    assert [compiled(x).item() for _ in range(5)] == wanted
+
+
+def test_prints_happen_once(capfd):
+    def f(x):
+        wg.print("x is {}", x)
+        return x + 1
+
+    wg.compile(f)(wg.ones(1))
+    assert "".join(capfd.readouterr()).count("x is") == 1
+
+
+def test_symbolic_sizes_pass():
+    f = wg.compile(lambda x: (x.mean(axis=0) * x).reshape(-1))
+    for n in (2, 3, 4, 5):
+        x = wg.arange(float(n * 3)).reshape(n, 3)
+        np.testing.assert_array_equal(f(x).numpy(), (x.mean(axis=0) * x).reshape(-1).numpy())
+    assert f.traces == 2
