@@ -56,6 +56,17 @@ impl Nest {
         nest
     }
 
+    /// The nest of operands that all lie in C order without gaps.
+    pub fn line(count: usize, operands: usize, limit: usize) -> Nest {
+        Nest {
+            operands,
+            sizes: SmallVec::from_slice(&[count]),
+            strides: SmallVec::from_elem(1, operands),
+            row_axis: 0,
+            steps: SmallVec::from_slice(&[count.clamp(1, limit)]),
+        }
+    }
+
     /// Adds an axis inside the others, merged with the one before it where every operand walks the
     /// two as one.
     fn push(&mut self, size: usize, strides: impl Iterator<Item = isize> + Clone) {
@@ -224,6 +235,16 @@ mod tests {
                 nest.visit(range, |b| parts.push((b.rows, b.cols, b.offsets.to_vec())));
             }
             assert_eq!(parts, whole);
+        }
+    }
+
+    #[test]
+    fn a_line_is_the_nest_of_dense_operands() {
+        for count in [1, 63, 64, 1000] {
+            let (line, nest) =
+                (Nest::line(count, 2, 64), Nest::new(&[count], &[&[1][..], &[1][..]], 64));
+            assert_eq!((line.sizes, line.strides), (nest.sizes, nest.strides));
+            assert_eq!((line.steps, line.row_axis), (nest.steps, nest.row_axis));
         }
     }
 

@@ -15,8 +15,9 @@ use crate::array::Array;
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::graph::numbers::evaluate;
-use crate::graph::{Graph, Kind, List, Node};
+use crate::graph::{Graph, Kind, List, Node, live};
 use crate::ops::emit::{Arg, Id};
+use crate::passes::expand::has_calls;
 use crate::passes::{Report, expand, pipeline};
 use crate::schedule::{Input, Options, Plan};
 use crate::shape::{Bindings, Dim, Scope};
@@ -36,6 +37,8 @@ pub struct Program {
     scope: Scope,
     /// Results that may take the memory of inputs, by position: `(input, result)`
     donated: Vec<(u32, u32)>,
+    /// By input: whether its memory may be taken
+    donates: Vec<bool>,
     template: OnceLock<Arc<Plan>>,
     /// Plans by the sizes of the symbols, latest last
     plans: Mutex<Vec<(Sizes, Arc<Plan>)>>,
@@ -58,18 +61,20 @@ impl Program {
         let (optimized, template) = (OnceLock::new(), OnceLock::new());
         let (config, plans) = (config::current(), Mutex::default());
         let list = list.into();
-        let donated = Vec::new();
-        Program { list, config, optimized, symbols, scope, donated, template, plans }
+        let (donated, donates) = (Vec::new(), Vec::new());
+        Program { list, config, optimized, symbols, scope, donated, donates, template, plans }
     }
 
     /// The same, where results may take the memory of inputs: `(input, result)` by position.
     pub fn donating(self, donated: Vec<(u32, u32)>) -> Program {
-        Program { donated, ..self }
+        let mut donates = vec![false; self.list.inputs().count()];
+        donated.iter().for_each(|&(input, _)| donates[input as usize] = true);
+        Program { donated, donates, ..self }
     }
 
-    /// The results that may take the memory of inputs.
-    pub fn donated(&self) -> &[(u32, u32)] {
-        &self.donated
+    /// Whether a result may take the memory of an input.
+    pub fn donates(&self, input: u32) -> bool {
+        self.donates.get(input as usize).copied().unwrap_or(false)
     }
 
     /// The scope of its symbols.
@@ -92,12 +97,20 @@ impl Program {
         Ok(self.optimized.get_or_init(|| Optimized { list, reports }))
     }
 
+    /// The plan for sizes of the symbols, if it was made.
+    fn known(&self, sizes: &[usize]) -> Option<Arc<Plan>> {
+        let plans = self.plans.lock();
+        plans.iter().rev().find(|(known, _)| known.as_slice() == sizes).map(|(_, p)| p.clone())
+    }
+
+    /// Whether a run takes little time, see [`Plan::is_light`]; false before there is a plan.
+    pub fn is_light(&self, sizes: &[usize], elements: usize) -> bool {
+        self.known(sizes).is_some_and(|plan| plan.is_light(elements))
+    }
+
     /// The plan for sizes of the symbols, in order; made when it is first asked for.
     pub fn plan(&self, sizes: &[usize]) -> Result<Arc<Plan>> {
-        let find = |plans: &[(Sizes, Arc<Plan>)]| {
-            plans.iter().rev().find(|(known, _)| known.as_slice() == sizes).map(|(_, p)| p.clone())
-        };
-        if let Some(plan) = find(&self.plans.lock()) {
+        if let Some(plan) = self.known(sizes) {
             return Ok(plan);
         }
         let template = self.template()?;
@@ -124,10 +137,16 @@ impl Program {
         if let Some(plan) = self.template.get() {
             return Ok(plan);
         }
-        let graph = Graph::from_list(self.optimized()?.list.clone());
-        let expanded = self.scope.run(|| expand(&graph))?;
+        let list = &self.optimized()?.list;
+        let options = Options { donated: &self.donated };
         // Outside of the scope: groups are found in tables, where sizes are what they are written as.
-        let plan = Plan::of(&expanded.list(), Options { donated: &self.donated })?;
+        let plan = match has_calls(list) {
+            true => {
+                let graph = Graph::from_list(list.clone());
+                Plan::of(&self.scope.run(|| expand(&graph))?.list(), options)?
+            }
+            false => Plan::of(list, options)?,
+        };
         Ok(self.template.get_or_init(|| Arc::new(plan)))
     }
 
@@ -256,11 +275,7 @@ pub fn cut(
     let is_late = |id: Id| id.0 as usize >= count;
     let mut residuals: Vec<Id> = Vec::new();
     let mut place: Vec<Option<Id>> = vec![None; list.nodes.len()];
-    let live = {
-        let wanted =
-            List { nodes: list.nodes.clone(), outputs: gradients.clone(), ..List::default() };
-        wanted.live()
-    };
+    let live = live(&list.nodes, gradients);
     let mut need = |id: Id| {
         if !is_late(id) && place[id.0 as usize].is_none() {
             place[id.0 as usize] = Some(Id(residuals.len() as u32));
@@ -302,7 +317,7 @@ pub fn cut(
         backward.nodes.push(node);
     }
     backward.outputs = gradients.iter().map(|id| moved(*id, &place)).collect();
-    let mut forward = List { nodes: list.nodes[..count].to_vec(), ..list.clone() };
+    let mut forward = list.until(count);
     forward.names.retain(|id, _| !is_late(*id));
     let kept = residuals.len();
     forward.outputs.extend(residuals);

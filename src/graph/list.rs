@@ -160,20 +160,31 @@ impl List {
 
     /// Which nodes a result or an effect depends on, themselves included.
     pub fn live(&self) -> Vec<bool> {
-        let mut live = vec![false; self.nodes.len()];
-        self.outputs.iter().for_each(|id| live[id.0 as usize] = true);
-        for (i, node) in self.nodes.iter().enumerate().rev() {
-            live[i] |= node.has_effect();
-            if live[i] {
-                for arg in &node.args {
-                    if let Arg::Node(id) = arg {
-                        live[id.0 as usize] = true;
-                    }
-                }
-            }
-        }
-        live
+        live(&self.nodes, &self.outputs)
     }
+
+    /// The list of its first nodes alone, with everything else as it is.
+    pub fn until(&self, count: usize) -> List {
+        List {
+            nodes: self.nodes[..count].to_vec(),
+            outputs: self.outputs.clone(),
+            numbers: self.numbers.clone(),
+            names: self.names.clone(),
+        }
+    }
+}
+
+/// Which nodes some of them or an effect depend on, themselves included.
+pub fn live(nodes: &[Node], wanted: &[Id]) -> Vec<bool> {
+    let mut live = vec![false; nodes.len()];
+    wanted.iter().for_each(|id| live[id.0 as usize] = true);
+    for (i, node) in nodes.iter().enumerate().rev() {
+        live[i] |= node.has_effect();
+        if live[i] {
+            node.reads().for_each(|id| live[id.0 as usize] = true);
+        }
+    }
+    live
 }
 
 impl Node {

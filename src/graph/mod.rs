@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-pub use list::{Args, Effect, Flow, FlowKind, Kind, List, Node};
+pub use list::{Args, Effect, Flow, FlowKind, Kind, List, Node, live};
 pub use parse::parse;
 pub use resize::resize;
 

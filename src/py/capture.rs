@@ -9,7 +9,7 @@ use pyo3::types::PyDict;
 use smallvec::SmallVec;
 
 use super::errors::{OrRaise, to_python};
-use super::functions::caught;
+use super::functions::{DETACH_ABOVE, caught};
 use super::graph::Definition;
 use super::plan::Plan;
 use super::size::{Number, Size};
@@ -291,7 +291,7 @@ impl<'a> Finish<'a> {
         let (list, _) = self.trace.close();
         let list = merged(list, &self.trace.scope().constraints()).or_raise(py)?;
         let dims: Vec<Dim> = symbols.iter().map(|(dim, ..)| *dim).collect();
-        let mut plain = List { nodes: list.nodes[..count].to_vec(), ..list.clone() };
+        let mut plain = list.until(count);
         plain.outputs = self.results.clone();
         let flowing =
             differentiable.map(|d| d.flowing(&list, &dims, self.trace.scope(), &self.results));
@@ -807,7 +807,7 @@ impl Executable {
         args: &[Bound<'_, PyAny>],
     ) -> PyResult<Option<(Value, tensor::Update)>> {
         let flows = self.differentiable.is_some() && tape::recording();
-        if flows || watch::checking() || !self.program.donated().iter().any(|&(i, _)| i == input) {
+        if flows || watch::checking() || !self.program.donates(input) {
             return Ok(None);
         }
         match self.object(py, &self.inputs[input as usize].place, args) {
@@ -820,6 +820,8 @@ impl Executable {
     fn compute(&self, py: Python<'_>, given: &mut Given, gone: &[usize]) -> PyResult<Vec<Value>> {
         let site = crate::engine::site::current();
         let record = tape::recording();
+        let is_light = !(record && self.differentiable.is_some())
+            && self.program.is_light(&given.sizes, DETACH_ABOVE);
         let work = || -> error::Result<Vec<Value>> {
             if let (Some(flowing), true) = (&self.differentiable, record) {
                 let (program, whole) = (&flowing.program, &flowing.whole);
@@ -837,6 +839,9 @@ impl Executable {
             Ok(found.into_iter().map(Value::plain).collect())
         };
         let timed = || observe::timed(watch::Work::Call, &self.name, work);
+        if is_light {
+            return timed().or_raise(py);
+        }
         py.detach(|| crate::engine::site::pinned(site, timed)).or_raise(py)
     }
 

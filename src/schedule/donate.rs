@@ -19,6 +19,14 @@ pub(super) fn gifts(
     options: Options<'_>,
 ) -> (FxHashMap<u32, (u32, u32)>, u32) {
     let mut found: FxHashMap<u32, (u32, u32)> = FxHashMap::default();
+    if options.donated.is_empty() {
+        return (found, 0);
+    }
+    // Inputs that a result shows, and those that were given already.
+    let mut taken = vec![false; plan.inputs.len()];
+    plan.outputs.iter().filter_map(|&source| facts.input(source)).for_each(|i| {
+        taken[i as usize] = true;
+    });
     let written = |&(_, output): &(u32, u32)| {
         let s = facts.storage(plan.outputs[output as usize])?;
         Some(position[facts.storages[s as usize].def as usize])
@@ -37,7 +45,6 @@ pub(super) fn gifts(
         let Some(s) = facts.owned(slot) else { continue };
         let storage = &facts.storages[s as usize];
         let at = position[storage.def as usize];
-        let shown = plan.outputs.iter().any(|&source| facts.input(source) == Some(input));
         let reads_before = facts.input_readers[input as usize].iter().all(|&step| {
             position[step as usize] < at
                 || (step == storage.def && reads_in_place(plan, facts, step, input))
@@ -45,11 +52,12 @@ pub(super) fn gifts(
         if last_failure.is_none_or(|last| at > last)
             && same(&plan.inputs[input as usize], &plan.slots[slot as usize])
             && facts.roots[slot as usize].1.as_ref().is_some_and(Layout::is_contiguous)
-            && !shown
+            && !taken[input as usize]
             && reads_before
-            && found.values().all(|pair| pair.0 != input)
+            && !found.contains_key(&s)
         {
-            found.entry(s).or_insert((input, output));
+            taken[input as usize] = true;
+            found.insert(s, (input, output));
         }
     }
     (found, first)

@@ -6,7 +6,7 @@
 //! leaves a group and comes back, for it would rise on the way; and steps in order of stage compute
 //! everything before it is read. Both hold in one walk over the list.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -244,7 +244,9 @@ impl<'g> Scheduler<'g> {
             self.outputs.iter().filter_map(|&id| self.find(id)).collect();
         let (slots, constants) = (self.slots, self.constants);
         let (memory, donated) = (Memory::default(), SmallVec::new());
-        Ok(Plan { steps, outputs, inputs, constants, slots, memory, donated })
+        let habit = OnceLock::new();
+        let elements = None;
+        Ok(Plan { steps, outputs, inputs, constants, slots, memory, donated, habit, elements })
     }
 
     /// Where a value is: that of a part is in one of its flow's slots.

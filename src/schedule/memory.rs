@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::donate::gifts;
 use super::order::{self, Graph, Life};
-use super::pack::{Span, pack};
+use super::pack::{Packing, Span, Way, pack};
 use super::{Operand, Options, Plan, Source, Step, Work};
 use crate::cpu;
 use crate::layout::Layout;
@@ -93,6 +93,24 @@ impl Memory {
     }
 }
 
+/// What was found best for some sizes of a plan: resizing it for others costs a fraction of a search.
+pub(super) struct Habit {
+    /// The steps, by their places in the plan that is resized
+    order: Vec<u32>,
+    way: Way,
+    /// Bytes that the order needs, and those of all results by themselves
+    cost: usize,
+    naive: usize,
+}
+
+impl Habit {
+    /// Whether its order saves about as much as it did.
+    fn holds(&self, cost: usize, naive: usize) -> bool {
+        let share = self.cost as f64 / self.naive.max(1) as f64;
+        cost as f64 <= 1.25 * share * naive.max(1) as f64
+    }
+}
+
 /// The memory of one result.
 pub(super) struct Storage {
     pub(super) bytes: usize,
@@ -121,28 +139,53 @@ pub(super) struct Facts {
     /// Steps that put values into donated memory where indices say: these are looked at beforehand
     pub(super) guarded: SmallVec<[u32; 2]>,
     pub(super) open: bool,
+    /// By step: the storages that a result may take over
+    donors: Vec<SmallVec<[u32; 4]>>,
 }
 
 impl Plan {
-    /// Puts the steps into a good order and decides where results lie.
-    pub(super) fn arrange(&mut self, options: Options<'_>) {
+    /// Puts the steps into a good order and decides where results lie. What turned out best for
+    /// other sizes is taken over where it is as good for these; otherwise gives what is best now.
+    pub(super) fn arrange(&mut self, options: Options<'_>, habit: Option<&Habit>) -> Option<Habit> {
         let mut facts = Facts::new(self);
         facts.guard(self, options);
+        let naive = facts.naive();
+        let known = habit.and_then(|habit| {
+            let made = Arrangement::new(self, &facts, &habit.order, options);
+            habit.holds(made.cost(), naive).then_some((made, habit.way))
+        });
+        let found = match (known, habit) {
+            (Some((made, way)), Some(habit)) => {
+                self.memory = made.memory(self, &facts, &habit.order, Some(way)).0;
+                self.reorder(&habit.order);
+                None
+            }
+            _ => self.search(&facts, options).map(|(made, order)| {
+                let cost = made.cost();
+                let (memory, way) = made.memory(self, &facts, &order, None);
+                self.memory = memory;
+                self.reorder(&order);
+                Habit { order, way, cost, naive }
+            }),
+        };
+        self.mark_last();
+        self.elements = self.count_elements();
+        found
+    }
+
+    /// The best of several orders.
+    fn search(&self, facts: &Facts, options: Options<'_>) -> Option<(Arrangement, Vec<u32>)> {
         let graph = Graph::new(&self.steps, self.slots.len());
         let phases = facts.phases(self, &graph, options);
         let mut best: Option<(usize, Arrangement, Vec<u32>)> = None;
         for order in order::candidates(&self.steps, &graph, &phases, &facts.lives()) {
-            let made = Arrangement::new(self, &facts, &order, options);
+            let made = Arrangement::new(self, facts, &order, options);
             let cost = made.cost();
             if best.as_ref().is_none_or(|(known, ..)| cost < *known) {
                 best = Some((cost, made, order));
             }
         }
-        if let Some((_, made, order)) = best {
-            self.memory = made.memory(self, &facts, &order);
-            self.reorder(&order);
-        }
-        self.mark_last();
+        best.map(|(_, made, order)| (made, order))
     }
 
     fn reorder(&mut self, order: &[u32]) {
@@ -185,16 +228,23 @@ impl Facts {
             scratch: Vec::with_capacity(plan.steps.len()),
             guarded: SmallVec::new(),
             open: false,
+            donors: Vec::new(),
         };
         for (i, step) in plan.steps.iter().enumerate() {
             facts.step(plan, i as u32, step);
         }
+        facts.donors = plan.steps.iter().map(|step| donors(plan, &facts, step)).collect();
         for source in &plan.outputs {
             if let Some(s) = facts.storage(*source) {
                 facts.storages[s as usize].escapes = true;
             }
         }
         facts
+    }
+
+    /// Bytes of all results by themselves.
+    fn naive(&self) -> usize {
+        self.storages.iter().map(|s| s.bytes).sum()
     }
 
     /// The layout of a value, with that of inputs taken for C order.
@@ -267,9 +317,14 @@ impl Facts {
             }
         }
         self.open |= loose && view.is_none();
-        let layouts: SmallVec<[Option<Layout>; 4]> =
-            sources.iter().map(|&source| self.layout(plan, source)).collect();
-        let (scratch, open) = scratch(plan, step, &layouts, view.is_some());
+        let (scratch, open) = match &step.work {
+            Work::Group(..) | Work::Alias => (0, false),
+            Work::Op(_) | Work::Flow(_) | Work::Effect(_) => {
+                let layouts: SmallVec<[Option<Layout>; 4]> =
+                    sources.iter().map(|&source| self.layout(plan, source)).collect();
+                scratch(plan, step, &layouts, view.is_some())
+            }
+        };
         self.open |= open;
         self.scratch.push(scratch);
         self.fallible.push(loose || scratch > 0 || refuses(step));
@@ -278,10 +333,9 @@ impl Facts {
     /// The layout of a step's result where that is a view, `Some(None)` where sizes are open.
     fn view(&self, plan: &Plan, step: &Step) -> Option<Option<Layout>> {
         let Some(Operand::Array(from)) = step.args.first() else { return None };
-        let layout = self.layout(plan, *from);
         match &step.work {
-            Work::Alias => Some(layout),
-            Work::Op(op) => match layout {
+            Work::Alias => Some(self.layout(plan, *from)),
+            Work::Op(op) => match self.layout(plan, *from) {
                 Some(layout) if plan.slots[step.results[0] as usize].shape.is_known() => {
                     cpu::view(op, plan.ty(*from).dtype, &layout).map(Some)
                 }
@@ -493,9 +547,8 @@ impl Arrangement {
         };
         made.gifts.sort_unstable();
         for (at, &step) in order.iter().enumerate() {
-            let step = &plan.steps[step as usize];
-            let mut donors = donors(plan, facts, step);
-            for &slot in &step.results {
+            let mut donors = facts.donors[step as usize].clone();
+            for &slot in &plan.steps[step as usize].results {
                 let Some(s) = facts.owned(slot) else { continue };
                 let ends = last(s as usize);
                 let gift = gifts.get(&s).map(|pair| pair.0);
@@ -568,8 +621,8 @@ impl Arrangement {
         self.live.iter().max().unwrap_or(&0) + apart
     }
 
-    /// Offsets for the regions of the arena.
-    fn memory(self, plan: &Plan, facts: &Facts, order: &[u32]) -> Memory {
+    /// Offsets for the regions of the arena, and how they were found; `way` is tried first.
+    fn memory(self, plan: &Plan, facts: &Facts, order: &[u32], way: Option<Way>) -> (Memory, Way) {
         let spans: Vec<Span> = self
             .regions
             .iter()
@@ -579,7 +632,8 @@ impl Arrangement {
                 last: region.last,
             })
             .collect();
-        let (offsets, arena) = pack(&spans, *self.live.iter().max().unwrap_or(&0));
+        let least = *self.live.iter().max().unwrap_or(&0);
+        let (Packing { offsets, bytes: arena }, way) = pack(&spans, least, way);
         // Results without elements lie somewhere too.
         let arena = match self.regions.iter().any(|region| !region.apart) {
             true => arena.max(ALIGN),
@@ -612,7 +666,7 @@ impl Arrangement {
             gifts: self.gifts.clone(),
             guards: self.guards.clone(),
             alive: Vec::new(),
-            naive: facts.storages.iter().map(|s| s.bytes).sum(),
+            naive: facts.naive(),
             peak: [0; 2],
             open: facts.open,
         };
@@ -620,7 +674,7 @@ impl Arrangement {
         memory.peak = [false, true].map(|told| memory.highest(&scratch, told).0);
         let fullest = memory.highest(&scratch, false).1;
         memory.alive = self.alive(facts, order, fullest);
-        memory
+        (memory, way)
     }
 
     /// The values that are there at a step, largest first.

@@ -23,7 +23,7 @@ pub mod shader;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
@@ -51,6 +51,9 @@ const PORTS: usize = 12;
 
 /// Elements from which on a pass over them costs as much as setting up a program.
 const LARGE: usize = 1 << 12;
+
+/// The most steps of a plan that is light.
+const LIGHT: usize = 64;
 
 /// Where a plan finds a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -150,6 +153,10 @@ pub struct Plan {
     slots: Vec<Type>,
     memory: Memory,
     donated: SmallVec<[(u32, u32); 2]>,
+    /// What the first resizing found best
+    habit: OnceLock<memory::Habit>,
+    /// Elements that a run reads and writes; none where steps may take longer than that says
+    elements: Option<usize>,
 }
 
 /// What a plan may do with its operands.
@@ -170,7 +177,7 @@ impl Plan {
     pub fn of(list: &List, options: Options<'_>) -> Result<Plan> {
         let mut plan = group::plan(list)?;
         plan.donated = options.donated.into();
-        plan.arrange(options);
+        plan.arrange(options, None);
         Ok(plan)
     }
 
@@ -220,6 +227,27 @@ impl Plan {
             Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => false,
         };
         !self.steps.iter().any(grouped)
+    }
+
+    /// Whether a run takes little time: few steps, over at most so many elements, none of which calls
+    /// Python or goes on for longer.
+    pub fn is_light(&self, elements: usize) -> bool {
+        self.elements.is_some_and(|count| count <= elements)
+    }
+
+    /// What [`Plan::is_light`] compares.
+    fn count_elements(&self) -> Option<usize> {
+        let is_plain = |step: &Step| match &step.work {
+            Work::Op(op) => !matches!(op, Op::Contract(_) | Op::Conv(..)),
+            Work::Group(..) | Work::Alias => true,
+            Work::Flow(_) | Work::Effect(_) => false,
+        };
+        let mut types = self.slots.iter().chain(&self.inputs);
+        let is_known = types.all(|ty| ty.shape.is_known());
+        if self.steps.len() > LIGHT || !is_known || !self.steps.iter().all(is_plain) {
+            return None;
+        }
+        Some(self.slots.iter().chain(&self.inputs).map(|ty| ty.shape.count()).sum())
     }
 
     /// Whether a step reads an input, or it is a result.

@@ -15,28 +15,67 @@ pub(super) struct Span {
     pub last: u32,
 }
 
-/// Places spans so that those of overlapping times do not overlap in memory: offsets and the bytes of
-/// the whole. The best of several ways.
-pub(super) fn pack(spans: &[Span], least: usize) -> (Vec<usize>, usize) {
+/// A way of packing: the order in which spans are placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By when they are needed first
+    Time,
+    /// The largest first
+    Size,
+    /// Those that live longest first
+    Life,
+}
+
+/// Offsets of spans, and the bytes of the whole.
+pub(super) struct Packing {
+    pub offsets: Vec<usize>,
+    pub bytes: usize,
+}
+
+/// Places spans so that those of overlapping times do not overlap in memory, in the best of several
+/// ways. The one that was best before is enough where it comes near the `least` that is possible.
+pub(super) fn pack(spans: &[Span], least: usize, before: Option<Way>) -> (Packing, Way) {
     let placed: Vec<u32> =
         (0..spans.len() as u32).filter(|&i| spans[i as usize].bytes > 0).collect();
-    let span = |i: u32| &spans[i as usize];
-    let mut best = first_come(spans, &placed);
-    if best.1 > least && placed.len() <= PAIRS {
-        let size = |i: &u32| Reverse(span(*i).bytes);
-        let life = |i: &u32| Reverse(span(*i).last - span(*i).first);
-        let mut by_size = placed.clone();
-        by_size.sort_by_key(|i| (size(i), span(*i).first));
-        let mut by_life = placed.clone();
-        by_life.sort_by_key(|i| (life(i), size(i)));
-        for order in [by_size, by_life] {
-            let next = best_gap(spans, &order);
-            if next.1 < best.1 {
-                best = next;
+    if let Some(way) = before
+        && (way == Way::Time || placed.len() <= PAIRS)
+    {
+        let packing = way.pack(spans, &placed);
+        if packing.bytes <= least + least / 8 {
+            return (packing, way);
+        }
+    }
+    let mut best = (Way::Time.pack(spans, &placed), Way::Time);
+    for way in [Way::Size, Way::Life] {
+        if best.0.bytes > least && placed.len() <= PAIRS {
+            let next = way.pack(spans, &placed);
+            if next.bytes < best.0.bytes {
+                best = (next, way);
             }
         }
     }
     best
+}
+
+impl Way {
+    fn pack(self, spans: &[Span], placed: &[u32]) -> Packing {
+        let span = |i: &u32| &spans[*i as usize];
+        let size = |i: &u32| Reverse(span(i).bytes);
+        let life = |i: &u32| Reverse(span(i).last - span(i).first);
+        let mut order = placed.to_vec();
+        let (offsets, bytes) = match self {
+            Way::Time => first_come(spans, placed),
+            Way::Size => {
+                order.sort_by_key(|i| (size(i), span(i).first));
+                best_gap(spans, &order)
+            }
+            Way::Life => {
+                order.sort_by_key(|i| (life(i), size(i)));
+                best_gap(spans, &order)
+            }
+        };
+        Packing { offsets, bytes }
+    }
 }
 
 /// Spans in order of time, each in the smallest free stretch that holds it.

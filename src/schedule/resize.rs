@@ -3,7 +3,7 @@
 //! A plan of a list whose sizes are expressions has steps but no places. Which nodes are one step
 //! follows from such a list once; what depends on sizes is worked out for each set of them.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::memory::Memory;
 use super::{Bodies, Options, Plan, Step, Work};
@@ -20,9 +20,12 @@ impl Plan {
             slots: self.slots.iter().map(|ty| ty.map_dims(size)).collect(),
             memory: Memory::default(),
             donated: self.donated.clone(),
+            habit: OnceLock::new(),
+            elements: None,
         };
-        let donated = self.donated.clone();
-        plan.arrange(Options { donated: &donated });
+        if let Some(found) = plan.arrange(Options { donated: &self.donated }, self.habit.get()) {
+            self.habit.get_or_init(|| found);
+        }
         plan
     }
 }

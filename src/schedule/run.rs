@@ -72,7 +72,8 @@ fn place(array: &Array) -> Place {
 impl Plan {
     /// Computes the results. The inputs have the types the plan was made for.
     pub fn run(&self, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results> {
-        self.start(inputs, numbers)?.finish(&[])
+        self.check_count(inputs)?;
+        Run::new(self, inputs, numbers).finish(&[])
     }
 
     /// Computes the results, some of them in the memory of inputs that were given for that.
@@ -81,7 +82,8 @@ impl Plan {
         for input in inputs.iter() {
             lent.push(input.array()?);
         }
-        let mut run = self.start(&lent, numbers)?;
+        self.check_count(&lent)?;
+        let mut run = Run::new(self, &lent, numbers);
         let mut taken: SmallVec<[u32; 4]> = SmallVec::new();
         for (k, apart) in self.memory.apart.iter().enumerate() {
             let Some(i) = apart.gift else { continue };
@@ -94,6 +96,7 @@ impl Plan {
             }
         }
         let results = run.finish(&[])?;
+        drop(run);
         drop(lent);
         taken.iter().for_each(|&i| inputs[i as usize] = Input::Given(None));
         Ok(results)
@@ -107,7 +110,8 @@ impl Plan {
         numbers: &[Scalar],
         into: &[Option<Array>],
     ) -> Result<Results> {
-        let mut run = self.start(inputs, numbers)?;
+        self.check_count(inputs)?;
+        let mut run = Run::new(self, inputs, numbers);
         for (k, apart) in self.memory.apart.iter().enumerate() {
             if let Some(Some(target)) = apart.whole.and_then(|output| into.get(output as usize)) {
                 run.memory[k + 1] = Some(place(target));
@@ -116,19 +120,11 @@ impl Plan {
         run.finish(into)
     }
 
-    fn start<'a>(&'a self, inputs: &'a [&'a Array], numbers: &'a [Scalar]) -> Result<Run<'a>> {
-        if inputs.len() != self.inputs.len() {
-            return Err(error::internal("a plan was run on the wrong count of inputs"));
+    fn check_count(&self, inputs: &[&Array]) -> Result<()> {
+        match inputs.len() == self.inputs.len() {
+            true => Ok(()),
+            false => Err(error::internal("a plan was run on the wrong count of inputs")),
         }
-        let mut run =
-            Run { plan: self, inputs, numbers, slots: SmallVec::new(), memory: SmallVec::new() };
-        run.slots.extend(self.slots.iter().map(|_| None));
-        run.memory.push(match self.memory.arena {
-            0 => None,
-            bytes => Some((Buffer::alloc(bytes)?, 0)),
-        });
-        run.memory.extend(self.memory.apart.iter().map(|_| None));
-        Ok(run)
     }
 }
 
@@ -142,17 +138,30 @@ struct Run<'a> {
     memory: SmallVec<[Option<Place>; 4]>,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    /// Built in place: with room for slots in it, moving one costs as much as a step.
+    fn new(plan: &'a Plan, inputs: &'a [&'a Array], numbers: &'a [Scalar]) -> Run<'a> {
+        let mut run =
+            Run { plan, inputs, numbers, slots: SmallVec::new(), memory: SmallVec::new() };
+        run.slots.resize_with(plan.slots.len(), || None);
+        run.memory.resize_with(plan.memory.apart.len() + 1, || None);
+        run
+    }
+
     /// Does the steps and collects the results.
-    fn finish(mut self, into: &[Option<Array>]) -> Result<Results> {
+    fn finish(&mut self, into: &[Option<Array>]) -> Result<Results> {
+        if self.plan.memory.arena > 0 {
+            self.memory[0] = Some((Buffer::alloc(self.plan.memory.arena)?, 0));
+        }
         if !self.plan.memory.gifts.is_empty() {
             // Nothing may be refused once donated memory is written.
             for k in 1..self.memory.len() {
                 self.obtain(k)?;
             }
         }
-        let (guard_at, guards) = &self.plan.memory.guards;
-        for (i, step) in self.plan.steps.iter().enumerate() {
+        let plan = self.plan;
+        let (guard_at, guards) = &plan.memory.guards;
+        for (i, step) in plan.steps.iter().enumerate() {
             if i == *guard_at as usize {
                 for &guarded in guards {
                     let guarded = &self.plan.steps[guarded as usize];

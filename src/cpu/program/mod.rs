@@ -238,10 +238,10 @@ impl Port {
 /// One run of a program.
 struct Run<'a> {
     program: &'a Program,
-    nest: Nest,
-    inputs: SmallVec<[Port; 4]>,
-    outputs: SmallVec<[Port; 2]>,
-    scalars: SmallVec<[u64; 4]>,
+    nest: &'a Nest,
+    inputs: &'a [Port],
+    outputs: &'a [Port],
+    scalars: &'a [u64],
 }
 
 // SAFETY: threads work on different blocks, and outputs are written by whoever works on the block.
@@ -256,48 +256,45 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
     debug_assert!(inputs.iter().map(|x| x.dtype).eq(program.inputs.iter().copied()));
     debug_assert!(outputs.iter().map(|y| y.dtype).eq(program.outputs()));
     debug_assert_eq!(scalars.len(), program.scalars.len());
-    let Some(first) = outputs.first().filter(|y| y.count() > 0) else { return };
+    let Some(first) = outputs.first() else { return };
+    let count = first.count();
+    if count == 0 {
+        return;
+    }
     debug_assert!(outputs.iter().all(|y| y.is_contiguous() && y.shape() == first.shape()));
-    let nest = nest(first, inputs, outputs.len());
+    let nest = nest(first, count, inputs, outputs.len());
     let port = |k: usize, array: &Array, ptr: *mut u8, direct: bool| {
         let direct = direct && !is_narrow(array.dtype);
         let (row, col) = (nest.row_stride(k), nest.col_stride(k));
         Port { ptr, dtype: array.dtype, row, col, direct, streams: false }
     };
-    let run = Run {
-        inputs: inputs
-            .iter()
-            .enumerate()
-            .map(|(k, x)| port(k, x, x.ptr().cast_mut(), true))
-            .collect(),
-        outputs: (0..outputs.len())
-            .map(|j| {
-                // SAFETY: the caller holds the outputs.
-                let ptr = unsafe { outputs[j].ptr_mut() };
-                let is_fresh = inputs.iter().all(|x| x.ptr() != ptr.cast_const());
-                let streams = is_fresh && outputs[j].count() * outputs[j].dtype.size() >= STREAM;
-                let binds = !streams && program.may_bind(j, ptr, inputs);
-                Port { streams, ..port(inputs.len() + j, outputs[j], ptr, binds) }
-            })
-            .collect(),
-        scalars: scalars
-            .iter()
-            .zip(&program.scalars)
-            .map(|(&x, &dtype)| register_bits(x, dtype))
-            .collect(),
-        program,
-        nest,
-    };
-    let work = first.count() * program.instrs.len().max(1);
-    split(run.nest.blocks(), work, 1, |range| run.blocks(range));
+    // Pushed one by one: between small arrays the set-up is what a run costs.
+    let mut sources: SmallVec<[Port; 4]> = SmallVec::new();
+    for (k, x) in inputs.iter().enumerate() {
+        sources.push(port(k, x, x.ptr().cast_mut(), true));
+    }
+    let mut targets: SmallVec<[Port; 2]> = SmallVec::new();
+    for (j, y) in outputs.iter().enumerate() {
+        // SAFETY: the caller holds the outputs.
+        let ptr = unsafe { y.ptr_mut() };
+        let is_fresh = inputs.iter().all(|x| x.ptr() != ptr.cast_const());
+        let streams = is_fresh && count * y.dtype.size() >= STREAM;
+        let binds = !streams && program.may_bind(j, ptr, inputs);
+        targets.push(Port { streams, ..port(inputs.len() + j, y, ptr, binds) });
+    }
+    let mut numbers: SmallVec<[u64; 4]> = SmallVec::new();
+    for (k, &x) in scalars.iter().enumerate() {
+        numbers.push(register_bits(x, program.scalars[k]));
+    }
+    let work = count * program.instrs.len().max(1);
+    let run = Run { program, nest: &nest, inputs: &sources, outputs: &targets, scalars: &numbers };
+    split(nest.blocks(), work, 1, |range| run.blocks(range));
 }
 
 /// The nest of the operands of a run: inputs, then outputs.
-fn nest(out: &Array, inputs: &[&Array], outputs: usize) -> Nest {
-    let count = out.count();
+fn nest(out: &Array, count: usize, inputs: &[&Array], outputs: usize) -> Nest {
     if inputs.iter().all(|x| x.is_contiguous() && x.count() == count) {
-        let ones: SmallVec<[&[isize]; 8]> = SmallVec::from_elem(&[1][..], inputs.len() + outputs);
-        return Nest::new(&[count], &ones, TILE);
+        return Nest::line(count, inputs.len() + outputs, TILE);
     }
     let own = out.layout.strides();
     let strides: SmallVec<[Strides; 4]> =
@@ -331,12 +328,15 @@ impl Run<'_> {
         with_scratch(self.program.register_count * size, |scratch| {
             let home =
                 |value: usize| scratch.wrapping_add(self.program.registers[value] as usize * size);
-            let mut places: SmallVec<[*mut u8; 16]> =
-                (0..self.program.registers.len()).map(home).collect();
+            let mut places: SmallVec<[*mut u8; 16]> = SmallVec::new();
+            for &register in &self.program.registers {
+                places.push(scratch.wrapping_add(register as usize * size));
+            }
             let count = self.nest.count().min(TILE);
-            for (k, (&bits, dtype)) in self.scalars.iter().zip(&self.program.scalars).enumerate() {
+            for (k, &bits) in self.scalars.iter().enumerate() {
+                let width = self.program.scalars[k].compute().size();
                 // SAFETY: a register holds a tile.
-                unsafe { splat(home(self.inputs.len() + k), bits, dtype.compute().size(), count) };
+                unsafe { splat(home(self.inputs.len() + k), bits, width, count) };
             }
             self.nest.visit(range, |block| {
                 // SAFETY: places are registers or blocks of the operands; scratch is this thread's.

@@ -332,3 +332,27 @@ fn several_puts_into_donated_memory_are_looked_at_before_the_first() {
         }
     }
 }
+
+#[test]
+fn few_steps_over_few_elements_are_light() {
+    let chain = |n: usize, count: usize| {
+        let graph = Graph::new();
+        let x = input(&graph, DType::F32, &[n, n]);
+        graph
+            .build(|| {
+                let mut y = x;
+                for _ in 0..count {
+                    y = (y - y.reduce(Reduction::Sum, &[1]).reshape(Shape::of(&[n, 1]))).exp();
+                }
+                smallvec![y]
+            })
+            .unwrap();
+        Plan::new(&graph).unwrap()
+    };
+    assert!(chain(4, 3).is_light(1000) && !chain(4, 3).is_light(10));
+    assert!(!chain(4, 100).is_light(1 << 20), "too many steps");
+    let graph = Graph::new();
+    let x = input(&graph, DType::F32, &[4, 4]);
+    graph.build(|| smallvec![matmul(x, x)]).unwrap();
+    assert!(!Plan::new(&graph).unwrap().is_light(1 << 20), "products are not linear in sizes");
+}
