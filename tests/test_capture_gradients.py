@@ -180,7 +180,6 @@ def test_retaining():
     assert x.grad.tolist() == [2 * g for g in first]
 
 
-@pytest.mark.xfail(strict=True, reason="a compiled call forgets that it was differentiated")
 def test_a_second_backward_is_refused():
     y = wg.compile(lambda x: (x * x).exp())(leaf(3)).sum()
     y.backward()
@@ -303,7 +302,6 @@ def test_checkpoints(backward_inside):
     assert compiled == eager
 
 
-@pytest.mark.xfail(strict=True, reason="a region run again takes fresh random keys in a trace")
 @pytest.mark.parametrize("backward_inside", [False, True])
 def test_checkpoints_with_random_numbers(backward_inside):
     eager, compiled = checkpointed(0.3, backward_inside)

@@ -606,6 +606,9 @@ fn check_kept(op: &str, entry: &Entry, kept: &Kept) -> Result<()> {
 
 fn free(entry: &Entry, by: Site) {
     let mut kept = entry.kept.lock();
+    if let Step::Host(rule) = &entry.step {
+        rule.release(by);
+    }
     if let Step::Op(op) = &entry.step {
         // An entry that kept nothing can be swept again.
         let keeps =

@@ -11,11 +11,12 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::control;
+use super::site::{self, Site};
 use super::program::Differentiable;
 use super::tape::{HostRule, Value, record_host};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
-use crate::error::Result;
+use crate::error::{self, Result};
 use crate::graph::{List, resize};
 use crate::ops::op::Type;
 use crate::shape::Shape;
@@ -38,9 +39,15 @@ struct Call {
     /// The whole list, forward and backward, for derivatives of derivatives
     whole: Arc<List>,
     given: Given,
-    residuals: Vec<Array>,
+    residuals: Mutex<Residuals>,
     results: Vec<Type>,
     cotangents: Mutex<Vec<Option<Value>>>,
+}
+
+/// What backward reads, until a backward has used it up.
+enum Residuals {
+    Kept(Vec<Array>),
+    Freed(Site),
 }
 
 struct CallRule(Arc<Call>);
@@ -90,13 +97,24 @@ impl HostRule for CallRule {
                 None => Value::plain(Array::zeros(ty.dtype, ty.shape.clone())?),
             });
         }
+        let residuals = match &*call.residuals.lock() {
+            Residuals::Kept(residuals) => residuals.clone(),
+            Residuals::Freed(by) => {
+                let first = site::describe(*by).map_or(String::new(), |line| format!(" at {line}"));
+                return Err(error::freed("backward", &call.name, first));
+            }
+        };
         if record {
             return self.recorded(seeds);
         }
         let arrays: SmallVec<[&Array; 8]> =
-            call.residuals.iter().chain(seeds.iter().map(|seed| &seed.array)).collect();
+            residuals.iter().chain(seeds.iter().map(|seed| &seed.array)).collect();
         let found = call.program.backward.run(&arrays, &call.given.sizes, &call.given.numbers)?;
         Ok(found.into_iter().map(|array| Some(Value::plain(array))).collect())
+    }
+
+    fn release(&self, by: Site) {
+        *self.0.residuals.lock() = Residuals::Freed(by);
     }
 }
 
@@ -141,7 +159,7 @@ pub fn record(
         program: program.clone(),
         whole: whole.clone(),
         given,
-        residuals,
+        residuals: Mutex::new(Residuals::Kept(residuals)),
         results: types,
         cotangents: Mutex::new(vec![None; differentiable.len()]),
     });

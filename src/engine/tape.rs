@@ -299,6 +299,8 @@ pub trait HostRule: Send + Sync {
     fn object(&self) -> Option<*mut c_void>;
     /// The cotangents of the operands; recorded where `record`.
     fn backward(&self, g: &Value, record: bool) -> Result<Vec<Option<Value>>>;
+    /// The backward at a line has used it up.
+    fn release(&self, _by: Site) {}
 }
 
 /// What an entry computed.

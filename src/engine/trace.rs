@@ -303,6 +303,14 @@ impl Trace {
         (list, std::mem::take(&mut self.state.lock().captures))
     }
 
+    /// Closes the trace and forgets what it read: values name their trace, so that it would keep
+    /// itself alive.
+    pub fn abandon(&self) {
+        self.open.store(false, Ordering::Relaxed);
+        let captures = std::mem::take(&mut self.state.lock().captures);
+        drop(captures);
+    }
+
     /// Whether it takes nodes at any time.
     fn stands_open(&self) -> bool {
         self.role == Role::Definition && self.open.load(Ordering::Relaxed)

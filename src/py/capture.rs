@@ -74,6 +74,7 @@ impl Trace {
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, _exception: &Bound<'_, pyo3::types::PyTuple>) {
         trace::leave(&self.inner);
+        self.inner.abandon();
     }
 
     /// Takes a tensor in as an argument. `sizes` says of each axis what is known of its size: nothing
@@ -920,6 +921,13 @@ impl Executable {
                 let line = crate::engine::site::describe(constraint.site);
                 let line = line.map_or(String::new(), |line| format!(" (asked at {line})"));
                 return Ok(Some(format!("{constraint} does not hold{line}")));
+            }
+            for (pattern, arg) in self.patterns.iter().zip(args) {
+                let Some(pattern) = pattern else { continue };
+                let fits = |value: &Value| bound.fits(pattern, value.shape());
+                if !handle(&self.name, arg)?.with_own(fits) {
+                    return Ok(Some(format!("a shape is not {pattern}")));
+                }
             }
         }
         if !self.pinned.is_empty() {

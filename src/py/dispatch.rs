@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyFloat, PyList, PyTuple};
 use smallvec::SmallVec;
 
 use super::capture::Executable;
@@ -140,7 +140,7 @@ struct Name {
     home: Py<PyAny>,
     /// The name in the globals
     key: Option<Py<PyAny>>,
-    value: Option<Py<PyAny>>,
+    value: Py<PyAny>,
 }
 
 /// A function and its traces.
@@ -230,7 +230,7 @@ impl Dispatcher {
 type Made<'py> = (Py<Executable>, Option<Py<PyAny>>, Option<Py<PyAny>>, Names);
 
 /// Cells and globals, names in these, and values.
-type Names = Vec<(Py<PyAny>, Option<Py<PyAny>>, Option<Py<PyAny>>)>;
+type Names = Vec<(Py<PyAny>, Option<Py<PyAny>>, Py<PyAny>)>;
 
 impl Dispatcher {
     /// The trace that fits, made if there is none.
@@ -470,6 +470,10 @@ fn equal(a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) -> PyResult<bool> {
     if !a.get_type().is(b.get_type()) {
         return Ok(false);
     }
+    // By their bits: 0.0 and -0.0 are two numbers, and a NaN is itself.
+    if let (Ok(a), Ok(b)) = (a.cast_exact::<PyFloat>(), b.cast_exact::<PyFloat>()) {
+        return Ok(a.value().to_bits() == b.value().to_bits());
+    }
     a.eq(b)
 }
 
@@ -636,10 +640,9 @@ impl Name {
                 ),
             }
         };
-        match (&self.value, &now) {
-            (None, None) => Ok(true),
-            (Some(value), Some(now)) if value.is(now) => Ok(true),
-            (Some(value), Some(now)) if is_constant(now) => equal(value.bind(py), now),
+        match &now {
+            Some(now) if self.value.is(now) => Ok(true),
+            Some(now) if is_constant(now) => equal(self.value.bind(py), now),
             _ => Ok(false),
         }
     }
