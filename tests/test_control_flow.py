@@ -221,3 +221,68 @@ def test_effects_inside_loops_happen_once_a_round(capsys):
 
     wg.compile(wg.grad(f))(wg.tensor(2.0))
     assert capsys.readouterr().out == "round 0\nround 1\n"
+
+
+def test_a_traced_integer_is_an_index():
+    x = f64(1.0, 2.0, 4.0)
+
+    def total(x):
+        return wg.fori_loop(
+            wg.tensor(0), wg.tensor(3), lambda i, c: c + x[i] ** 2, wg.zeros_like(x[0])
+        )
+
+    assert total(x).item() == wg.compile(total)(x).item() == 21.0
+    assert wg.compile(wg.grad(total))(x).tolist() == [2.0, 4.0, 8.0]
+    assert wg.compile(lambda x, i: x[i])(x, wg.tensor(-1)).item() == 4.0
+
+
+class Double(wg.Function):
+    @staticmethod
+    def forward(cx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(cx, g):
+        return g * 3
+
+
+def test_what_is_cut_from_the_history_is_cut_in_bodies_too():
+    def detached(x):
+        return wg.cond(x > 0, lambda v: v.detach() * v, lambda v: v, x)
+
+    def without(x):
+        def step(c, _):
+            with wg.no_grad():
+                scale = c * 2
+            return c * scale + x, None
+
+        return wg.scan(step, x, length=2)[0]
+
+    for f in (detached, without):
+        want = wg.grad(f)(f64(3.0)[0]).item()
+        assert wg.compile(wg.grad(f))(f64(3.0)[0]).item() == want
+        assert wg.grad(lambda v, f=f: wg.vmap(f)(v).sum())(f64(3.0)).item() == want
+    assert wg.grad(detached)(wg.tensor(3.0)).item() == 3.0
+
+    def ruled(x):
+        return wg.cond(x > 0, Double.apply, lambda v: v, x)
+
+    assert wg.grad(ruled)(wg.tensor(1.0)).item() == 3.0
+    assert wg.compile(ruled)(wg.tensor(1.0)).item() == 2.0
+    with pytest.raises(wg.GradientError, match="Function: its gradient rule is not seen"):
+        wg.compile(wg.grad(ruled))(wg.tensor(1.0))
+    with pytest.raises(wg.GradientError, match="Function: its gradient rule is not seen"):
+        wg.jvp(Double.apply, (wg.tensor(1.0),), (wg.tensor(1.0),))
+    assert wg.vmap(wg.grad(Double.apply))(wg.ones(2)).tolist() == [3.0, 3.0]
+
+
+def test_control_flow_in_graphs_defined_by_hand():
+    with wg.Graph() as g:
+        a = wg.placeholder("a", dtype=wg.float32, shape=())
+        n = wg.placeholder("n", dtype=wg.int64, shape=())
+        y = wg.while_loop(lambda i, c: i < n, lambda i, c: (i + 1, c * a), (wg.tensor(0), a))[1]
+        z = wg.cond(y > 5, lambda v: v, lambda v: v * v, y)
+        slope = wg.gradients(z, a)
+    with wg.Session(g) as session:
+        found = [session.run([y, z, slope], {a: 2.0, n: k}) for k in (0, 1, 3)]
+    assert [[x.item() for x in row] for row in found] == [[2, 4, 4], [4, 16, 32], [16, 16, 32]]

@@ -171,3 +171,22 @@ def test_what_cannot_be_is_refused():
 
     with pytest.raises(ValueError, match=r"vmap.*print inside cond"):
         wg.vmap(prints)(wg.ones(3))
+
+
+def test_modules_are_structures_of_parameters():
+    model, x = nn.Linear(2, 1), wg.asarray(RANDOM.standard_normal((3, 2)).astype("f"))
+
+    def loss(m, row):
+        return (m(row) ** 2).sum()
+
+    per_example = wg.vmap(wg.grad(loss), in_axes=(None, 0))(model, x)
+    assert per_example.weight.shape == (3, 1, 2)
+    want = np.stack([wg.grad(loss)(model, row).weight.numpy() for row in x])
+    np.testing.assert_allclose(per_example.weight.numpy(), want, rtol=1e-5)
+
+
+def test_conventions_at_kinks_hold_in_every_order():
+    zero = wg.zeros(2)
+    assert wg.grad(lambda x: wg.vmap(nn.relu)(x).sum())(zero).tolist() == [0.0, 0.0]
+    assert wg.vmap(wg.grad(nn.relu))(zero).tolist() == [0.0, 0.0]
+    assert wg.jvp(nn.relu, (zero,), (wg.ones(2),))[1].tolist() == [0.0, 0.0]

@@ -72,7 +72,7 @@ class _Inputs:
         if (self.recording and x.requires_grad) or _in_graph(x):
             self.linked = True
             return _core.alias(x)
-        x = x.detach()
+        x = _core._plain(x)
         x.requires_grad = True
         return x
 
@@ -108,7 +108,7 @@ class _Inputs:
 
 def _close(tree: Any) -> Any:
     """`tree` with its tensors cut off from their history."""
-    return pytree.map(lambda x: x.detach() if isinstance(x, Tensor) else x, tree)
+    return pytree.map(lambda x: _core._plain(x) if isinstance(x, Tensor) else x, tree)
 
 
 def value_and_grad(
@@ -217,7 +217,7 @@ def _record(name: str, outputs: list[Tensor], inputs: list[Tensor], pull: Pull) 
         return outputs
     if len(floating) == 1:
         (y,) = floating
-        new = [_core.host_node(y.detach(), inputs, lambda g: tuple(pull([g])), name)]
+        new = [_core.host_node(_core._plain(y), inputs, lambda g: tuple(pull([g])), name)]
     else:
         new = _record_packed(name, floating, inputs, pull)
     found = iter(new)
@@ -237,8 +237,7 @@ def _record_packed(
             start = stop
         return parts
 
-    with no_grad():
-        packed = concat([y.reshape(-1) for y in outputs])
+    packed = concat([_core._plain(y).reshape(-1) for y in outputs])
     return unpack(_core.host_node(packed, inputs, lambda g: tuple(pull([*unpack(g)])), name))
 
 
@@ -320,6 +319,8 @@ class Function:
         wrong = [type(y).__name__ for y in outputs if not isinstance(y, Tensor)]
         if wrong:
             raise TypeError(f"{name}: forward returned {', '.join(wrong)}, wanted tensors")
+        outputs = [_core._ruled(y) for y in outputs]
+        result = tuple(outputs) if isinstance(result, tuple) else outputs[0]
         wanted = [(i, a) for i, a in enumerate(args) if cx.needs_grad[i]]
         if not wanted or not is_grad_enabled():
             return result
@@ -400,7 +401,7 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
                 allow_unused=True,
             )
 
-        values = [y.detach() for y in tensors]
+        values = [_core._plain(y) for y in tensors]
         found = iter(_record("checkpoint", values, [*(kept[i] for i in places), *outer], pull))
         results = [next(found) if isinstance(y, Tensor) else y for y in outputs]
         return pytree.unflatten(shape, results)

@@ -248,7 +248,7 @@ impl Sweep {
             {
                 self.found.insert(Target::Entry(sequence), g.clone());
             }
-            self.step(op, &entry, g).map_err(|error| located(error, &entry))?;
+            trace::sweeping(|| self.step(op, &entry, g)).map_err(|error| located(error, &entry))?;
             if self.options.retain_graph {
                 continue;
             }

@@ -233,6 +233,9 @@ fn emit(flow: Flow, args: Vec<Value>, record: bool) -> Result<Vec<Value>> {
         ids = graph.flow(flow, &nodes);
         ids.first().copied().ok_or_else(|| error::internal("control flow without results"))
     })?;
+    if trace::is_silent() {
+        trace.silence(&ids);
+    }
     let plain: Vec<Value> = ids.iter().map(|&id| trace.value(id)).collect();
     let wants = record && args.iter().any(Value::requires_grad);
     let Some(&first) = ids.first().filter(|_| wants) else { return Ok(plain) };

@@ -628,7 +628,8 @@ fn depends(trace: &Arc<Trace>, ys: &[Id], xs: &[Id]) -> Vec<bool> {
         reached[x.0 as usize] = true;
         for i in x.0 as usize + 1..list.nodes.len() {
             let id = Id(i as u32);
-            reached[i] = list.nodes[i].ty.dtype.is_float()
+            let node = &list.nodes[i];
+            reached[i] = (node.ty.dtype.is_float() || matches!(node.kind, Kind::Flow(_)))
                 && calls
                     .args(list, id)
                     .iter()

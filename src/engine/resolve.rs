@@ -242,7 +242,8 @@ impl Maker<'_> {
             self.names[id.0 as usize] = Some(*of);
             return Ok(());
         }
-        if !is_sized(&node.ty.shape) && !self.within {
+        let is_open = !node.ty.shape.dims().iter().all(|dim| dim.is_counted());
+        if is_open && !self.within {
             let facts = format!("{} of {}", node.kind.name(), node.ty.shape);
             return Err(error::bad_graph("session.run", "a size is not known", facts));
         }

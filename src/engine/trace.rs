@@ -23,11 +23,12 @@ use smallvec::SmallVec;
 use super::definition::{self, Call, Calls, Kept};
 use super::random;
 use super::site;
-use super::tape::{History, Leaf, Operand, Shared, Value};
+use super::tape::{self, History, Leaf, Operand, Shared, Value};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Result};
 use crate::graph::{Graph, Kind, List, number_of};
+use crate::ops::elementwise::arithmetic;
 use crate::ops::emit::{Arg, Emit, Id, OrThrow, catch};
 use crate::ops::number::Number;
 use crate::ops::op::{Op, Type};
@@ -57,6 +58,7 @@ pub struct Trace {
     graph: ReentrantMutex<Graph>,
     state: Mutex<State>,
     open: AtomicBool,
+    is_body: bool,
     /// The symbols among its sizes, and what it relies on about them
     scope: Scope,
 }
@@ -115,6 +117,9 @@ struct State {
     /// The calls that a graph defined by hand keeps
     calls: Calls,
     finalized: bool,
+    /// The nodes of a body that were made without recording, and what stands for them where their
+    /// gradient must not be followed
+    silent: FxHashMap<Id, Option<Id>>,
 }
 
 /// A trace on a thread's stack, with its scope entered.
@@ -123,6 +128,7 @@ struct Level(Arc<Trace>, #[allow(dead_code)] shape::Entered);
 thread_local! {
     static STACK: RefCell<Vec<Level>> = const { RefCell::new(Vec::new()) };
     static ACTIVE: Cell<bool> = const { Cell::new(false) };
+    static SWEEPING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether a trace is open on this thread.
@@ -232,7 +238,48 @@ pub fn emit(op: Op, args: &[Operand<'_>]) -> Result<Array> {
             Operand::Value(value) => Arg::Node(trace.node(op.name(), value)?),
         });
     }
-    trace.add(|graph| catch(|| graph.emit(op, &operands)))
+    if trace.is_body && tape::recording() {
+        trace.settle(&mut operands)?;
+    }
+    let array = trace.add(|graph| catch(|| graph.emit(op, &operands)))?;
+    if let (true, Some((_, id))) = (is_silent(), node_of(&array)) {
+        trace.silence(&[id]);
+    }
+    Ok(array)
+}
+
+/// Whether what a body computes now is to have no gradient. A sweep does not record either, but what
+/// it gives is part of the graph like anything else.
+pub fn is_silent() -> bool {
+    in_body() && !tape::recording() && !SWEEPING.get()
+}
+
+/// Runs a sweep.
+pub fn sweeping<T>(sweep: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            SWEEPING.set(self.0);
+        }
+    }
+    let _restore = Restore(SWEEPING.replace(true));
+    sweep()
+}
+
+/// Whether the numbers of a trace are those of the top one: it is that one, or there are only bodies
+/// between.
+pub fn speaks_of(trace: &Arc<Trace>) -> bool {
+    STACK.with(|stack| {
+        let stack = stack.borrow();
+        let at = stack.iter().position(|level| Arc::ptr_eq(&level.0, trace));
+        at.is_some_and(|at| stack[at + 1..].iter().all(|level| level.0.is_body))
+    })
+}
+
+/// Whether the body of control flow, or a function under a transform, is being traced: its gradient
+/// is that of its graph, whatever the tape says.
+pub fn in_body() -> bool {
+    top().is_some_and(|trace| trace.is_body)
 }
 
 /// A number of a formula: one of the top trace's, if one is open.
@@ -254,6 +301,10 @@ pub fn look(value: Scalar) -> Scalar {
 impl Trace {
     /// A new trace, not yet on a stack.
     pub fn new(role: Role) -> Arc<Trace> {
+        Trace::make(role, false)
+    }
+
+    fn make(role: Role, is_body: bool) -> Arc<Trace> {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         Arc::new(Trace {
             role,
@@ -261,19 +312,46 @@ impl Trace {
             graph: ReentrantMutex::new(Graph::with_calls()),
             state: Mutex::default(),
             open: AtomicBool::new(true),
+            is_body,
             scope: Scope::new(),
         })
     }
 
     /// A new trace of a body inside the one on top, whose numbers it speaks of.
     pub fn within() -> Arc<Trace> {
-        let trace = Trace::new(Role::Function);
+        let trace = Trace::make(Role::Function, true);
         if let Some(outer) = top() {
             let numbers = outer.graph.lock().list().numbers.clone();
             trace.graph.lock().list_mut().numbers = numbers;
             trace.state.lock().numbers = outer.state.lock().numbers.clone();
         }
         trace
+    }
+
+    /// Takes note of nodes that were made without recording.
+    pub fn silence(&self, ids: &[Id]) {
+        self.state.lock().silent.extend(ids.iter().map(|&id| (id, None)));
+    }
+
+    /// Operands of what is recorded: those that were made without recording pass no gradient on.
+    pub fn settle(self: &Arc<Trace>, operands: &mut [Arg]) -> Result<()> {
+        for arg in operands {
+            let Arg::Node(id) = *arg else { continue };
+            let known = self.state.lock().silent.get(&id).copied();
+            let Some(known) = known else { continue };
+            let stop = match known {
+                Some(stop) => stop,
+                None if !self.read(|graph| graph.ty(id)).dtype.is_float() => id,
+                None => {
+                    let stop = Op::Map(&arithmetic::stop_gradient);
+                    let array = self.add(|graph| catch(|| graph.emit(stop, &[*arg])))?;
+                    node_of(&array).map_or(id, |(_, stop)| stop)
+                }
+            };
+            self.state.lock().silent.insert(id, Some(stop));
+            *arg = Arg::Node(stop);
+        }
+        Ok(())
     }
 
     /// A graph defined by hand that goes on from a list.
@@ -878,5 +956,9 @@ impl Leaf {
 pub fn nodes(op: &str, values: &[Value]) -> Result<(Arc<Trace>, SmallVec<[Arg; 4]>)> {
     let Some(trace) = top() else { return Err(error::internal("no trace is open")) };
     let ids: Result<SmallVec<[Id; 4]>> = values.iter().map(|v| trace.node(op, v)).collect();
-    Ok((trace, small(ids?.into_iter().map(Arg::Node))))
+    let mut args: SmallVec<[Arg; 4]> = small(ids?.into_iter().map(Arg::Node));
+    if trace.is_body && tape::recording() {
+        trace.settle(&mut args)?;
+    }
+    Ok((trace, args))
 }

@@ -10,10 +10,10 @@ use std::cell::RefCell;
 use smallvec::SmallVec;
 
 use super::attributes::*;
-use super::declare::{Arguments, Composite};
+use super::declare::{Arguments, Composite, Param, ParamKind};
 use super::emit::{Arg, Emit, Expr, Id, OrThrow, throw};
 use super::number::Number;
-use super::op::{Op, OperandType, SliceAxis, Type};
+use super::op::{Call, Op, OperandType, SliceAxis, Type};
 use crate::dtype::{DType, Scalar};
 use crate::error;
 use crate::shape::{Axes, Dim, Shape};
@@ -90,6 +90,47 @@ impl<'e> Batching<'e> {
         }
     }
 
+    /// A call that works element by element stays one, with its own gradient: it has one tensor, a
+    /// result of the same type, and no parameter that could name an axis.
+    fn call_as_it_is(&self, call: &Call, op: &Op, args: &[Arg]) -> Option<Id> {
+        let names_no_axis = |param: &Param| match param.kind {
+            ParamKind::Tensor(_)
+            | ParamKind::Bool
+            | ParamKind::Float
+            | ParamKind::MaybeFloat
+            | ParamKind::Number
+            | ParamKind::MaybeNumber
+            | ParamKind::Word(_) => true,
+            ParamKind::MaybeTensor(_)
+            | ParamKind::Tensors
+            | ParamKind::Int
+            | ParamKind::MaybeInt
+            | ParamKind::Ints
+            | ParamKind::Pairs
+            | ParamKind::Shape
+            | ParamKind::DType
+            | ParamKind::MaybeDType
+            | ParamKind::Text
+            | ParamKind::MaybeDevice
+            | ParamKind::Key => false,
+        };
+        let mut tensors = args.iter().filter(|arg| matches!(arg, Arg::Node(_)));
+        let (Some(&Arg::Node(x)), None) = (tensors.next(), tensors.next()) else { return None };
+        let plain = self.below.keeps(call.composite)
+            && call.composite.params.iter().all(names_no_axis)
+            && self.infer(op, args) == self.ty(x);
+        if !plain {
+            return None;
+        }
+        let (id, mapped) = self.below(x);
+        let below: SmallVec<[Arg; 4]> = args
+            .iter()
+            .map(|arg| if let Arg::Node(_) = arg { Arg::Node(id) } else { *arg })
+            .collect();
+        let below = self.below.emit(op.clone(), &below);
+        Some(self.push(Value { below, mapped, ty: self.ty(x) }))
+    }
+
     /// The type of one example's result.
     fn infer(&self, op: &Op, args: &[Arg]) -> Type {
         let values = self.values.borrow();
@@ -110,6 +151,9 @@ impl<'e> Batching<'e> {
 impl Emit for Batching<'_> {
     fn emit(&self, op: Op, args: &[Arg]) -> Id {
         if let Op::Call(call) = &op {
+            if let Some(id) = self.call_as_it_is(call, &op, args) {
+                return id;
+            }
             let arguments = Arguments { cx: self, attributes: &call.attributes, operands: args };
             match (call.composite.body)(&arguments)[0].tensor().arg() {
                 Arg::Node(id) => return id,

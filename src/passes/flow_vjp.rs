@@ -290,7 +290,7 @@ impl Sweep<'_> {
             let kept = self.widened(self.flow.kind, self.flow.bodies.clone(), []);
             return (kept, self.flow.results[carry].shape[0]);
         }
-        let length = Dim::named(&format!("rounds{}", self.label));
+        let length = Dim::counted(self.label);
         let pasts = self.flow.results[..carry].iter().map(|ty| stacked(ty, length));
         let count = Type::new(DType::I64, Shape::scalar());
         let kind = FlowKind::While { carry: carry as u32, history: true };

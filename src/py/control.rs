@@ -11,14 +11,16 @@ use super::errors::{OrRaise, to_python};
 use super::functions::caught;
 use super::size;
 use super::tensor;
+use crate::engine::apply::apply;
 use crate::engine::random;
-use crate::engine::tape::{First, Value};
+use crate::engine::tape::{self, First, Operand, Value};
 use crate::engine::trace::{self, Capture, Source, Trace};
 use crate::engine::{control, site};
 use crate::error::{self, Result};
 use crate::graph::{Effect, Flow, FlowKind, Graph, List};
-use crate::ops::emit::Id;
-use crate::ops::op::Type;
+use crate::ops::elementwise::arithmetic;
+use crate::ops::emit::{Arg, Id};
+use crate::ops::op::{Op, Type};
 use crate::passes;
 use crate::shape::{Dim, Shape};
 
@@ -101,13 +103,27 @@ fn _body(
         let mut outputs = Vec::new();
         for y in results.try_iter()? {
             let value = handle(&name, &y?)?.try_value().or_raise(py)?;
-            outputs.push(trace.node(&name, &value).or_raise(py)?);
+            outputs.push(Arg::Node(trace.node(&name, &value).or_raise(py)?));
+        }
+        if tape::recording() {
+            trace.settle(&mut outputs).or_raise(py)?;
         }
         let captures = trace.captures();
         refuse_updates(&name, &trace, &captures).or_raise(py)?;
         drop(entered);
+        // What depends on a number depends on it outside as well.
+        if let Some(outer) = trace::top() {
+            let looked = trace.read(|graph| graph.looked().to_vec());
+            outer.read(|graph| graph.looks_at_all(&looked));
+        }
         let (mut list, _) = trace.close();
-        list.outputs = outputs;
+        list.outputs = outputs
+            .into_iter()
+            .filter_map(|arg| match arg {
+                Arg::Node(id) => Some(id),
+                Arg::Scalar(_) => None,
+            })
+            .collect();
         let draws = captures.iter().any(|capture| matches!(capture.source, Source::Key));
         let captures = captures.iter().map(|x| outside(py, x)).collect::<PyResult<_>>()?;
         Ok(Body { list: Arc::new(list), operands, captures, draws })
@@ -330,6 +346,29 @@ fn _is_traced(x: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(handle("is_traced", x)?.with_own(|value| trace::is_traced(&value.array)))
 }
 
+/// The value of a tensor without its history. Unlike `detach`, this leaves the graph of a body as it
+/// is.
+#[pyfunction]
+fn _plain(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    let value = handle("detach", x)?.try_value().or_raise(py)?;
+    tensor::wrap(py, Value::plain(value.array))
+}
+
+/// Marks the result of a function whose gradient rule is written in Python, inside of bodies.
+#[pyfunction]
+fn _ruled(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    let value = handle("Function", x)?.try_value().or_raise(py)?;
+    if !trace::in_body() || !value.dtype().is_float() {
+        return Ok(x.clone().unbind());
+    }
+    // The mark hangs on what the function computed, which was done without recording.
+    let op = Op::Map(&arithmetic::custom_rule);
+    let was = tape::set_recording(false);
+    let marked = trace::sweeping(|| apply(op, &[Operand::Value(&value)], false));
+    tape::set_recording(was);
+    tensor::wrap(py, marked.or_raise(py)?)
+}
+
 /// Adds classes and functions to the module.
 pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Body>()?;
@@ -340,5 +379,7 @@ pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(pyo3::wrap_pyfunction!(_inline, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_effect, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_is_traced, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_plain, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_ruled, module)?)?;
     Ok(())
 }

@@ -33,6 +33,7 @@ use crate::engine::trace;
 use crate::error;
 use crate::memory;
 use crate::ops::declare::{Attr, Param, ParamKind};
+use crate::ops::elementwise::arithmetic;
 use crate::ops::op::Op;
 use crate::shape::Shape;
 use crate::threads;
@@ -684,10 +685,17 @@ unsafe extern "C" fn tolist(a: Object, _: Object) -> Object {
 }
 
 unsafe extern "C" fn detach(a: Object, _: Object) -> Object {
-    guard(|_| {
+    guard(|py| {
         // SAFETY: as above.
         let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(null_mut()) };
-        Ok(tensor::new_object(Value::plain(this.value().array)))
+        let value = this.value();
+        // The gradient of a body is that of its graph: there the cut is a node.
+        if trace::in_body() && trace::is_traced(&value.array) && value.dtype().is_float() {
+            let op = Op::Map(&arithmetic::stop_gradient);
+            let cut = apply(op, &[Operand::Value(&value)], false);
+            return cut.or_raise(py).map(tensor::new_object);
+        }
+        Ok(tensor::new_object(Value::plain(value.array)))
     })
 }
 

@@ -188,10 +188,9 @@ pub fn operand(object: &Bound<'_, PyAny>) -> PyResult<Option<Scalar>> {
     }
     let Ok(number) = object.cast::<Number>() else { return Ok(None) };
     let number = number.get();
-    // A nested trace has numbers of its own.
-    match trace::top() {
-        Some(top) if Arc::ptr_eq(&top, &number.trace) => Ok(Some(number.value)),
-        _ => number.look(object.py()).map(|now| Some(Scalar::Float(now))),
+    match trace::speaks_of(&number.trace) {
+        true => Ok(Some(number.value)),
+        false => number.look(object.py()).map(|now| Some(Scalar::Float(now))),
     }
 }
 

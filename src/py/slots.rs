@@ -373,7 +373,8 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
         }
         if let Some(tensor) = tensor::downcast(key.as_ptr()) {
             let value = tensor.value();
-            if value.shape().rank() == 0 && value.dtype().is_int() {
+            let is_known = !crate::engine::trace::is_traced(&value.array);
+            if value.shape().rank() == 0 && value.dtype().is_int() && is_known {
                 let n = convert::item(py, "getitem", &value.array)?.extract::<i64>();
                 return n.map(Item::Int);
             }

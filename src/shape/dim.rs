@@ -20,6 +20,9 @@ pub struct Dim(u64);
 /// First code that is not a number.
 const SYMBOLS: u64 = 1 << 62;
 
+/// How the names of counts of rounds begin.
+const ROUNDS: &str = "rounds";
+
 /// Expressions that grow beyond this many terms or levels are pinned where a scope can.
 const LARGEST: usize = 64;
 
@@ -42,6 +45,16 @@ impl Dim {
     /// The symbol `s{i}`.
     pub fn numbered(i: u32) -> Dim {
         Dim::of(Poly::symbol(Symbol::Numbered(i)))
+    }
+
+    /// The count of rounds of a loop, which only the run tells: nobody binds it.
+    pub fn counted(label: u32) -> Dim {
+        Dim::named(&format!("{ROUNDS}{label}"))
+    }
+
+    /// Whether this is a number but for counts of rounds.
+    pub fn is_counted(self) -> bool {
+        self.symbols().iter().all(|symbol| symbol.to_string().starts_with(ROUNDS))
     }
 
     /// The number, unless this is an expression.

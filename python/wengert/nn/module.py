@@ -427,7 +427,23 @@ class _Shell:
         return id(self.module)
 
 
+def _at(module: Module, name: str) -> Any:
+    """What stands at a dotted name."""
+    x: Any = module
+    for part in name.split("."):
+        if isinstance(x, Module):
+            x = x.__dict__[part]
+        elif isinstance(x, dict):
+            x = next(v for k, v in x.items() if str(k) == part)
+        else:
+            x = x[int(part)]
+    return x
+
+
 def _flatten(module: Module) -> tuple[list[Tensor], _Shell]:
+    origin = module.__dict__.get("_origin")
+    if origin is not None:
+        return [_at(module, name) for name in origin.names], origin
     named = list(_once(_tensors(module, "", ())))
     return [t for _, t in named], _Shell(module, tuple(n for n, _ in named))
 
@@ -449,7 +465,10 @@ def _unflatten(shell: Any, values: list[Any]) -> Module:
     def new(x: Any) -> Any:
         return known[id(x)] if id(x) in known else replace(x)
 
-    return new(shell.module)
+    twin = new(shell.module)
+    # Its state need not be parameters and buffers: it is known by the names of the original's.
+    twin.__dict__["_origin"] = shell
+    return twin
 
 
 register_pytree(

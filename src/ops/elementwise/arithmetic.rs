@@ -1,6 +1,7 @@
 //! Arithmetic, rounding and selection.
 
-use crate::ops::emit::Expr;
+use crate::error;
+use crate::ops::emit::{Expr, throw};
 use crate::scalar::{self, Int};
 
 /// 1 where the first wins, ½ at a tie, 0 elsewhere.
@@ -162,4 +163,21 @@ elementwise! {
         a: (condition.select(g, g.scalar(0.0))),
         b: (condition.select(g.scalar(0.0), g)),
     }
+
+    /// Each element as it is; no gradient flows.
+    Hidden stop_gradient(x) -> Same { Numeric: x, Bool: x }
+    domain [-3.0, 3.0];
+    vjp(g) { x: zero }
+
+    /// Each element as it is: the result of a function whose gradient rule is written in Python, where
+    /// only its graph is looked at. Asking for the gradient is an error.
+    Hidden custom_rule(x) -> Same { Float: x }
+    domain [-3.0, 3.0];
+    vjp(g) { x: (unseen_rule(g)) }
+}
+
+fn unseen_rule(_: Expr<'_>) -> Expr<'_> {
+    let what = "its gradient rule is not seen by transforms of graphs and inside control flow";
+    let facts = "take the gradient inside, or write the function without a rule";
+    throw(error::gradient("Function", what, facts))
 }
