@@ -567,7 +567,7 @@ def test_writes_through_a_mask():
     def f(x, m):
         x[m] = 0.0
         x[x > 1] = x[0, 0]
-        x[:, m[0]] = 3.0
+        x[m[:, 0]] = 3.0
         return x.sum()
 
     g = wg.compile(f)

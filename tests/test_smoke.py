@@ -38,4 +38,10 @@ def test_a_model_learns():
 
 
 def test_nothing_is_left():
-    assert wg.graph_stats()["nodes"] == 0
+    before = wg.graph_stats()["nodes"]
+    x = wg.tensor([1.0, 2.0], requires_grad=True)
+    y = (x * x).exp().sum()
+    assert wg.graph_stats()["nodes"] == before + 3
+    y.backward()
+    del y
+    assert wg.graph_stats()["nodes"] == before

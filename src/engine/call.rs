@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::control;
-use super::site::{self, Site};
 use super::program::Differentiable;
+use super::site::{self, Site};
 use super::tape::{HostRule, Value, record_host};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
