@@ -665,3 +665,12 @@ def test_a_size_in_arithmetic_is_not_pinned():
     for n in (3, 4, 9, 1, 20):
         same(g(array(n)), f(array(n)))
     assert g.traces <= 2
+
+
+def test_looking_at_a_plan_is_no_call_of_another_kind():
+    f = wg.compile(lambda x: x * 2)
+    x = wg.ones(3)
+    f(x)
+    nothing = {}
+    assert len(f.plan(x)) == 1 and len(f.graph(x).nodes) == 2 and str(f.explain(x))
+    assert f(x, **nothing).tolist() == [2.0] * 3 and f.traces == 1

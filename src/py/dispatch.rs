@@ -369,6 +369,8 @@ impl Dispatcher {
 
 impl<'py> Flat<'py> {
     fn new(args: &Bound<'py, PyTuple>, kwargs: Option<&Bound<'py, PyDict>>) -> PyResult<Flat<'py>> {
+        // `f(x, **{})` is `f(x)`.
+        let kwargs = kwargs.filter(|kwargs| !kwargs.is_empty());
         let mut flat = Flat::default();
         flat.tokens.push(Token::Tuple(args.len()));
         let mut native = true;
