@@ -514,9 +514,9 @@ def config(
     `passes` switches passes by name; `fast_math` allows algebra that changes the last bits;
     `memory_budget` refuses, before anything is computed, calls that need more bytes. With `check`
     (or `WENGERT_CHECK=1` in the environment) every run is repeated node by node as it was traced,
-    and bits are compared; the first calls of a function, and some later ones, are traced again to
-    find Python values that changed unseen. What is not given stays as it is. `ValueError` for a
-    pass that does not exist.
+    and bits are compared; the first calls of a function, and some of the later ones, are traced
+    again to find Python values that changed unseen. What is not given stays as it is. `ValueError`
+    for a pass that does not exist.
 
     >>> with wg.config(passes={"cse": False}):
     ...     f = wg.compile(lambda x: x.exp() + x.exp())
