@@ -245,16 +245,16 @@ fn indexing_an_axis_that_is_a_symbol_gives_expressions() {
             (shape, asked.iter().map(ToString::to_string).collect())
         );
     };
-    check(traced_rows(slice(None, None, None)), "(s0, 6)", &["0 < s0"]);
-    check(traced_rows(slice(Some(1), None, None)), "(s0 - 1, 6)", &["1 <= s0", "1 < s0"]);
+    check(traced_rows(slice(None, None, None)), "(s0, 6)", &["s0 != 0"]);
+    check(traced_rows(slice(Some(1), None, None)), "(s0 - 1, 6)", &["1 <= s0", "s0 != 1"]);
     check(traced_rows(slice(Some(-2), None, None)), "(2, 6)", &["2 <= s0"]);
     check(traced_rows(slice(None, Some(5), None)), "(5, 6)", &["5 <= s0"]);
-    check(traced_rows(slice(None, None, Some(2))), "((s0 + 1)//2, 6)", &["0 < s0"]);
-    check(traced_rows(slice(None, None, Some(-1))), "(s0, 6)", &["0 < s0"]);
+    check(traced_rows(slice(None, None, Some(2))), "((s0 + 1)//2, 6)", &["s0 != 0"]);
+    check(traced_rows(slice(None, None, Some(-1))), "(s0, 6)", &["s0 != 0"]);
     check(
         traced_rows(slice(Some(-1), Some(2), Some(-2))),
         "(s0//2 - 1, 6)",
-        &["3 <= s0", "3 < s0"],
+        &["3 <= s0", "s0 != 3"],
     );
     check(traced_rows(|x| index::get(x, &[Item::Int(-1)])), "(6,)", &["1 <= s0"]);
     check(traced_rows(|x| index::get(x, &[Item::Int(3)])), "(6,)", &["3 < s0"]);
