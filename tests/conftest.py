@@ -1,6 +1,7 @@
 """Shared by all tests: a deterministic start, and the switch between sampled and full matrices."""
 
 import os
+import sys
 
 import hypothesis
 import pytest
@@ -15,6 +16,15 @@ hypothesis.settings.register_profile(
     suppress_health_check=list(hypothesis.HealthCheck),
 )
 hypothesis.settings.load_profile("wengert")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown():
+    """What raised last is not kept alive: tests of memory count what is."""
+    result = yield
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        vars(sys).pop(name, None)
+    return result
 
 
 @pytest.fixture(scope="session")

@@ -269,7 +269,6 @@ def test_what_is_detached_in_a_graph_stays_so():
     assert bits(modes.run("session", x)) == bits(modes.run("eager", x))
 
 
-@pytest.mark.xfail(strict=True, reason="in a graph, gradients end at control flow")
 @pytest.mark.parametrize("step", [taken, repeated, counted_loop, scanned, switched, mapped])
 def test_gradients_through_control_flow_in_a_graph(step):
     modes = Modes(lambda x, y: wg.grad(lambda v: step(v, y, 1, 1).sum())(x))
