@@ -548,6 +548,7 @@ def test_devices_and_dtypes():
 
 
 def test_a_hook_is_taken_off_again():
+    before = wg.graph_stats()["nodes"]
     x = wg.ones(2, requires_grad=True)
     seen = []
     with x.register_hook(lambda g: seen.append(g.tolist())):
@@ -559,7 +560,7 @@ def test_a_hook_is_taken_off_again():
     y.sum().backward()
     del y
     gc.collect()
-    assert wg.graph_stats()["nodes"] == 0
+    assert wg.graph_stats()["nodes"] == before
     with pytest.raises(wg.GradientError):
         wg.ones(2).register_hook(print)
 
