@@ -711,23 +711,22 @@ impl Executable {
         args: &[Bound<'_, PyAny>],
         leaves: &[Bound<'_, PyAny>],
     ) -> PyResult<SmallVec<[Py<PyAny>; 2]>> {
-        let numbers = self.numbers(py, leaves)?;
-        let mut taken = Vec::new();
+        let (numbers, sizes) = (self.numbers(py, leaves)?, self.sizes(args)?);
         let mut inputs = Vec::with_capacity(self.inputs.len());
-        for (i, input) in self.inputs.iter().enumerate() {
-            let out = self.take_out(py, i as u32, args)?;
-            match out {
-                Some((value, update)) => {
-                    inputs.push(value);
-                    taken.push((i, update));
-                }
-                None => inputs.push(self.value(py, &input.place, args)?),
+        for input in &self.inputs {
+            inputs.push(self.value(py, &input.place, args)?);
+        }
+        // Last, so that nothing can fail while a handle is without its value.
+        let mut taken = Vec::new();
+        for (i, input) in inputs.iter_mut().enumerate() {
+            if let Some((value, update)) = self.take_out(py, i as u32, args, input)? {
+                *input = value;
+                taken.push((i, update));
             }
         }
-        let sizes = self.sizes(args)?;
         let mut given = Given { inputs, sizes, numbers };
         let gone: SmallVec<[usize; 8]> = taken.iter().map(|(i, _)| *i).collect();
-        let values = match self.compute(py, &mut given, &gone) {
+        let values = match caught(py, || self.compute(py, &mut given, &gone)) {
             Ok(values) => values,
             Err(error) => {
                 for (i, _) in &taken {
@@ -806,13 +805,24 @@ impl Executable {
         py: Python<'_>,
         input: u32,
         args: &[Bound<'_, PyAny>],
+        copy: &mut Value,
     ) -> PyResult<Option<(Value, tensor::Update)>> {
         let flows = self.differentiable.is_some() && tape::recording();
         if flows || watch::checking() || !self.program.donates(input) {
             return Ok(None);
         }
         match self.object(py, &self.inputs[input as usize].place, args) {
-            Some(object) => Ok(handle(&self.name, &object)?.take_out()),
+            Some(object) => {
+                let tensor = handle(&self.name, &object)?;
+                // The copy would keep the memory from being held by the handle alone.
+                let ty = Type::new(copy.dtype(), copy.shape().clone());
+                copy.array = Array::named(ty.dtype, ty.shape, Box::new(()));
+                let taken = tensor.take_out();
+                if taken.is_none() {
+                    *copy = tensor.with_own(Value::clone);
+                }
+                Ok(taken)
+            }
             None => Ok(None),
         }
     }

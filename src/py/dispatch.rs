@@ -248,7 +248,7 @@ impl Dispatcher {
         // One thread traces at a time; what it made may be what another waited for.
         let lock = slf.getattr("_lock")?;
         lock.call_method0("__enter__")?;
-        let made = Dispatcher::trace(slf, args, kwargs, flat, tensors);
+        let made = caught(py, || Dispatcher::trace(slf, args, kwargs, flat, tensors));
         lock.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
         made
     }
