@@ -562,12 +562,6 @@ impl Executable {
         caught(py, || Ok(Plan(self.program.plan(&sizes).or_raise(py)?)))
     }
 
-    /// The list after the passes, as a graph.
-    fn graph(&self, py: Python<'_>) -> PyResult<Definition> {
-        let list = self.program.optimized().or_raise(py)?.list.clone();
-        Ok(Definition::from_list(list, self.program.scope().clone()))
-    }
-
     /// What each pass did: its name, nodes, bytes and flops before and after.
     fn passes(&self, py: Python<'_>) -> PyResult<Vec<PassReport>> {
         let reports = &self.program.optimized().or_raise(py)?.reports;
@@ -575,9 +569,9 @@ impl Executable {
     }
 
     /// The list after the passes, as a graph.
-    fn definition(&self, py: Python<'_>) -> PyResult<super::graph::Definition> {
+    fn definition(&self, py: Python<'_>) -> PyResult<Definition> {
         let list = self.program.optimized().or_raise(py)?.list.clone();
-        Ok(super::graph::Definition::from_list(list, self.program.scope().clone()))
+        Ok(Definition::from_list(list, self.program.scope().clone()))
     }
 
     /// Flops, and bytes that the nodes read and write if each is computed alone.
@@ -814,6 +808,10 @@ impl Executable {
         match self.object(py, &self.inputs[input as usize].place, args) {
             Some(object) => {
                 let tensor = handle(&self.name, &object)?;
+                // Waiting here, with others taken out, could wait for ever: the copy will do.
+                if tensor.is_busy() {
+                    return Ok(None);
+                }
                 // The copy would keep the memory from being held by the handle alone.
                 let ty = Type::new(copy.dtype(), copy.shape().clone());
                 copy.array = Array::named(ty.dtype, ty.shape, Box::new(()));

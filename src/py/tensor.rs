@@ -138,6 +138,12 @@ impl TensorObject {
         }
     }
 
+    /// Whether somebody updates the handle.
+    pub fn is_busy(&self) -> bool {
+        // SAFETY: as for `with`.
+        matches!(unsafe { &*self.slot.get() }, Slot::Own(value) if busy(value).is_some())
+    }
+
     #[cold]
     fn wait(&self) {
         loop {
