@@ -5,7 +5,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::memory::{Facts, arrays, makers, same};
+use super::facts::{Facts, arrays, makers, same};
 use super::{Options, Plan, Source, Work};
 use crate::layout::Layout;
 use crate::ops::op::Op;

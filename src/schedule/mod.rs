@@ -9,8 +9,10 @@
 //! results of the plan have memory of their own, views lie in what they show. So the most bytes that
 //! a run holds at once are known before it starts ([`Plan::peak_bytes`]).
 
+mod arrangement;
 mod donate;
 mod explain;
+mod facts;
 mod flow;
 mod group;
 mod memory;

@@ -1,0 +1,225 @@
+//! Arrangements: what shares a place in memory, for one order of the steps.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::donate::gifts;
+use super::facts::{Facts, same};
+use super::memory::{Apart, Holder, Memory, Spot};
+use super::pack::{Packing, Span, Way, pack};
+use super::{Options, Plan, Source};
+use crate::layout::Layout;
+use crate::memory::ALIGN;
+
+/// A place in memory that never ends.
+const END: u32 = u32::MAX;
+
+/// What shares a place in memory.
+pub(super) struct Region {
+    bytes: usize,
+    first: u32,
+    last: u32,
+    apart: bool,
+    whole: Option<u32>,
+    gift: Option<u32>,
+}
+
+/// Regions for one order of steps.
+pub(super) struct Arrangement {
+    regions: Vec<Region>,
+    /// By storage
+    region: Vec<u32>,
+    gifts: SmallVec<[(u32, u32); 2]>,
+    guards: (u32, SmallVec<[u32; 2]>),
+    /// Bytes of the arena that live at each step
+    live: Vec<usize>,
+}
+
+impl Arrangement {
+    pub(super) fn new(
+        plan: &Plan,
+        facts: &Facts,
+        order: &[u32],
+        options: Options<'_>,
+    ) -> Arrangement {
+        let mut position = vec![0u32; order.len()];
+        for (at, &step) in order.iter().enumerate() {
+            position[step as usize] = at as u32;
+        }
+        let (gifts, guard_at) = gifts(plan, facts, &position, options);
+        let guarded = if gifts.is_empty() { &[][..] } else { facts.guarded.as_slice() };
+        let guards = guarded.iter().map(|&step| position[step as usize]).collect();
+        let last = |s: usize| match facts.storages[s].escapes {
+            true => END,
+            false => {
+                let reads = facts.readers[s].iter().map(|&step| position[step as usize]);
+                reads.max().unwrap_or(0).max(position[facts.storages[s].def as usize])
+            }
+        };
+        let mut made = Arrangement {
+            regions: Vec::with_capacity(facts.storages.len()),
+            region: vec![END; facts.storages.len()],
+            gifts: gifts.values().copied().collect(),
+            guards: (guard_at, guards),
+            live: vec![0; order.len()],
+        };
+        made.gifts.sort_unstable();
+        for (at, &step) in order.iter().enumerate() {
+            let mut donors = facts.donors[step as usize].clone();
+            for &slot in &plan.steps[step as usize].results {
+                let Some(s) = facts.owned(slot) else { continue };
+                let ends = last(s as usize);
+                let gift = gifts.get(&s).map(|pair| pair.0);
+                let taken = donors.iter().position(|&donor| {
+                    let region = &made.regions[made.region[donor as usize] as usize];
+                    let donor = &facts.storages[donor as usize];
+                    gift.is_none()
+                        && region.last == at as u32
+                        && same(&plan.slots[donor.slot as usize], &plan.slots[slot as usize])
+                });
+                match taken {
+                    Some(k) => {
+                        let region = made.region[donors.swap_remove(k) as usize];
+                        made.region[s as usize] = region;
+                        made.regions[region as usize].last = ends;
+                        made.regions[region as usize].apart |= ends == END;
+                    }
+                    None => {
+                        made.region[s as usize] = made.regions.len() as u32;
+                        let bytes = facts.storages[s as usize].bytes;
+                        let (first, apart) = (at as u32, ends == END);
+                        made.regions.push(Region {
+                            bytes,
+                            first,
+                            last: ends,
+                            apart,
+                            whole: None,
+                            gift,
+                        });
+                    }
+                }
+            }
+        }
+        made.name_results(plan, facts);
+        made.measure();
+        made
+    }
+
+    /// Notes the results that are all of a region.
+    fn name_results(&mut self, plan: &Plan, facts: &Facts) {
+        for (k, &source) in plan.outputs.iter().enumerate() {
+            let Source::Slot(slot) = source else { continue };
+            let Some(s) = facts.owned(slot) else { continue };
+            let is_plain = facts.roots[slot as usize].1.as_ref().is_some_and(Layout::is_contiguous);
+            let region = &mut self.regions[self.region[s as usize] as usize];
+            if is_plain && region.whole.is_none() {
+                region.whole = Some(k as u32);
+            }
+        }
+    }
+
+    fn measure(&mut self) {
+        let mut change = vec![0isize; self.live.len() + 1];
+        for region in self.regions.iter().filter(|region| !region.apart) {
+            let bytes = region.bytes.next_multiple_of(ALIGN) as isize;
+            change[region.first as usize] += bytes;
+            change[region.last as usize + 1] -= bytes;
+        }
+        let mut now = 0;
+        for (live, change) in self.live.iter_mut().zip(change) {
+            now += change;
+            *live = now as usize;
+        }
+    }
+
+    /// What an order is judged by: the bytes it needs at least.
+    pub(super) fn cost(&self) -> usize {
+        let apart = self.regions.iter().filter(|region| region.apart && region.gift.is_none());
+        let apart: usize = apart.map(|region| region.bytes).sum();
+        self.live.iter().max().unwrap_or(&0) + apart
+    }
+
+    /// Offsets for the regions of the arena, and how they were found; `way` is tried first.
+    pub(super) fn memory(
+        self,
+        plan: &Plan,
+        facts: &Facts,
+        order: &[u32],
+        way: Option<Way>,
+    ) -> (Memory, Way) {
+        let spans: Vec<Span> = self
+            .regions
+            .iter()
+            .map(|region| Span {
+                bytes: if region.apart { 0 } else { region.bytes.next_multiple_of(ALIGN) },
+                first: region.first,
+                last: region.last,
+            })
+            .collect();
+        let least = *self.live.iter().max().unwrap_or(&0);
+        let (Packing { offsets, bytes: arena }, way) = pack(&spans, least, way);
+        // Results without elements lie somewhere too.
+        let arena = match self.regions.iter().any(|region| !region.apart) {
+            true => arena.max(ALIGN),
+            false => 0,
+        };
+        let mut apart: Vec<Apart> = Vec::new();
+        let memories: Vec<u32> = self
+            .regions
+            .iter()
+            .map(|region| {
+                if !region.apart {
+                    return 0;
+                }
+                let &Region { bytes, first, whole, gift, .. } = region;
+                apart.push(Apart { bytes, first, whole, gift });
+                apart.len() as u32
+            })
+            .collect();
+        let spot = |(slot, (storage, layout)): (usize, &(Option<u32>, Option<Layout>))| {
+            let (Some(s), Some(layout)) = (storage, layout) else { return Spot::Loose };
+            let region = self.region[*s as usize] as usize;
+            let elements = offsets[region] / plan.slots[slot].dtype.size();
+            Spot::Fixed(memories[region], layout.moved(elements))
+        };
+        let mut memory = Memory {
+            arena,
+            spots: facts.roots.iter().enumerate().map(spot).collect(),
+            views: order.iter().map(|&step| facts.views[step as usize]).collect(),
+            apart,
+            gifts: self.gifts.clone(),
+            guards: self.guards.clone(),
+            alive: Vec::new(),
+            naive: facts.naive(),
+            peak: [0; 2],
+            open: facts.open,
+        };
+        let scratch: Vec<usize> = order.iter().map(|&s| facts.scratch[s as usize]).collect();
+        memory.peak = [false, true].map(|told| memory.highest(&scratch, told).0);
+        let fullest = memory.highest(&scratch, false).1;
+        memory.alive = self.alive(facts, order, fullest);
+        (memory, way)
+    }
+
+    /// The values that are there at a step, largest first.
+    fn alive(&self, facts: &Facts, order: &[u32], at: u32) -> Vec<Holder> {
+        let mut position = vec![0u32; order.len()];
+        order.iter().enumerate().for_each(|(at, &step)| position[step as usize] = at as u32);
+        let mut latest: FxHashMap<u32, Holder> = FxHashMap::default();
+        for (s, storage) in facts.storages.iter().enumerate() {
+            let region = &self.regions[self.region[s] as usize];
+            let step = position[storage.def as usize];
+            if step <= at && at <= region.last && region.gift.is_none() {
+                let bytes = storage.bytes;
+                let holder = Holder { step, slot: storage.slot, bytes };
+                let known = latest.entry(self.region[s]).or_insert(holder);
+                if step >= known.step {
+                    *known = holder;
+                }
+            }
+        }
+        let mut all: Vec<Holder> = latest.into_values().collect();
+        all.sort_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.step, holder.slot));
+        all
+    }
+}

@@ -1,0 +1,357 @@
+//! What is known of results and steps before their order is chosen: which memory each result needs,
+//! who reads it, what a step takes for itself, and what may fail.
+
+use smallvec::SmallVec;
+
+use super::order::{Graph, Life};
+use super::{Operand, Options, Plan, Source, Step, Work};
+use crate::cpu;
+use crate::layout::Layout;
+use crate::memory::block_bytes;
+use crate::ops::op::{Op, Type};
+
+/// The memory of one result.
+pub(super) struct Storage {
+    pub(super) bytes: usize,
+    pub(super) def: u32,
+    pub(super) slot: u32,
+    /// Whether the plan gives it away
+    pub(super) escapes: bool,
+}
+
+/// What does not depend on the order of steps.
+pub(super) struct Facts {
+    pub(super) storages: Vec<Storage>,
+    /// By slot: its storage, and its layout in there
+    pub(super) roots: Vec<(Option<u32>, Option<Layout>)>,
+    /// By slot: the input that it may show
+    pub(super) shows: Vec<Option<u32>>,
+    /// By storage: the steps that read it
+    pub(super) readers: Vec<SmallVec<[u32; 4]>>,
+    /// By input: the steps that read it
+    pub(super) input_readers: Vec<SmallVec<[u32; 4]>>,
+    pub(super) views: Vec<bool>,
+    /// Steps that may be refused by data, or for want of memory
+    pub(super) fallible: Vec<bool>,
+    /// Bytes each step takes for itself while it runs
+    pub(super) scratch: Vec<usize>,
+    /// Steps that put values into donated memory where indices say: these are looked at beforehand
+    pub(super) guarded: SmallVec<[u32; 2]>,
+    pub(super) open: bool,
+    /// By step: the storages that a result may take over
+    pub(super) donors: Vec<SmallVec<[u32; 4]>>,
+}
+
+impl Facts {
+    pub(super) fn new(plan: &Plan) -> Facts {
+        let slots = plan.slots.len();
+        let mut facts = Facts {
+            storages: Vec::with_capacity(slots),
+            roots: vec![(None, None); slots],
+            shows: vec![None; slots],
+            readers: Vec::with_capacity(slots),
+            input_readers: vec![SmallVec::new(); plan.inputs.len()],
+            views: Vec::with_capacity(plan.steps.len()),
+            fallible: Vec::with_capacity(plan.steps.len()),
+            scratch: Vec::with_capacity(plan.steps.len()),
+            guarded: SmallVec::new(),
+            open: false,
+            donors: Vec::new(),
+        };
+        for (i, step) in plan.steps.iter().enumerate() {
+            facts.step(plan, i as u32, step);
+        }
+        facts.donors = plan.steps.iter().map(|step| donors(plan, &facts, step)).collect();
+        for source in &plan.outputs {
+            if let Some(s) = facts.storage(*source) {
+                facts.storages[s as usize].escapes = true;
+            }
+        }
+        facts
+    }
+
+    /// Bytes of all results by themselves.
+    pub(super) fn naive(&self) -> usize {
+        self.storages.iter().map(|s| s.bytes).sum()
+    }
+
+    /// The layout of a value, with that of inputs taken for C order.
+    fn layout(&self, plan: &Plan, source: Source) -> Option<Layout> {
+        match source {
+            Source::Slot(slot) => self.roots[slot as usize].1.clone(),
+            Source::Input(i) => {
+                let shape = &plan.inputs[i as usize].shape;
+                shape.is_known().then(|| Layout::contiguous(shape.clone()))
+            }
+            Source::Constant(i) => Some(plan.constants[i as usize].layout.clone()),
+        }
+    }
+
+    pub(super) fn storage(&self, source: Source) -> Option<u32> {
+        match source {
+            Source::Slot(slot) => self.roots[slot as usize].0,
+            Source::Input(_) | Source::Constant(_) => None,
+        }
+    }
+
+    /// The storage that a slot is the first and whole value of.
+    pub(super) fn owned(&self, slot: u32) -> Option<u32> {
+        self.roots[slot as usize].0.filter(|&s| self.storages[s as usize].slot == slot)
+    }
+
+    /// The input that a value may be a view of.
+    pub(super) fn input(&self, source: Source) -> Option<u32> {
+        match source {
+            Source::Slot(slot) => self.shows[slot as usize],
+            Source::Input(i) => Some(i),
+            Source::Constant(_) => None,
+        }
+    }
+
+    /// What the search for an order needs to know of each storage.
+    pub(super) fn lives(&self) -> Vec<Life<'_>> {
+        let life = |(storage, readers)| {
+            let &Storage { def, bytes, escapes, .. } = storage;
+            let readers: &SmallVec<[u32; 4]> = readers;
+            Life { def, bytes, readers: if escapes { &[] } else { readers.as_slice() } }
+        };
+        self.storages.iter().zip(&self.readers).map(life).collect()
+    }
+
+    fn step(&mut self, plan: &Plan, i: u32, step: &Step) {
+        for arg in &step.args {
+            let Operand::Array(source) = *arg else { continue };
+            if let Some(s) = self.storage(source) {
+                self.readers[s as usize].push(i);
+            }
+            if let Some(input) = self.input(source) {
+                self.input_readers[input as usize].push(i);
+            }
+        }
+        let view = self.view(plan, step);
+        self.views.push(view.is_some());
+        let (mut loose, sources) = (false, arrays(step));
+        match (&view, sources.first()) {
+            (Some(layout), Some(&from)) => {
+                let slot = step.results[0] as usize;
+                self.roots[slot] = (self.storage(from), layout.clone());
+                self.shows[slot] = self.input(from);
+                loose = self.roots[slot].0.is_none();
+            }
+            _ => {
+                for &slot in &step.results {
+                    loose |= !self.give(plan, i, step, slot);
+                }
+            }
+        }
+        self.open |= loose && view.is_none();
+        let (scratch, open) = match &step.work {
+            Work::Group(..) | Work::Alias => (0, false),
+            Work::Op(_) | Work::Flow(_) | Work::Effect(_) => {
+                let layouts: SmallVec<[Option<Layout>; 4]> =
+                    sources.iter().map(|&source| self.layout(plan, source)).collect();
+                scratch(plan, step, &layouts, view.is_some())
+            }
+        };
+        self.open |= open;
+        self.scratch.push(scratch);
+        self.fallible.push(loose || scratch > 0 || refuses(step));
+    }
+
+    /// The layout of a step's result where that is a view, `Some(None)` where sizes are open.
+    fn view(&self, plan: &Plan, step: &Step) -> Option<Option<Layout>> {
+        let Some(Operand::Array(from)) = step.args.first() else { return None };
+        match &step.work {
+            Work::Alias => Some(self.layout(plan, *from)),
+            Work::Op(op) => match self.layout(plan, *from) {
+                Some(layout) if plan.slots[step.results[0] as usize].shape.is_known() => {
+                    cpu::view(op, plan.ty(*from).dtype, &layout).map(Some)
+                }
+                _ => is_movement(op).then_some(None),
+            },
+            Work::Group(..) | Work::Flow(_) | Work::Effect(_) => None,
+        }
+    }
+
+    /// Gives a slot memory of its own, if its size is known.
+    fn give(&mut self, plan: &Plan, i: u32, step: &Step, slot: u32) -> bool {
+        let ty = &plan.slots[slot as usize];
+        if !ty.shape.is_known() {
+            return false;
+        }
+        let layout = match &step.work {
+            Work::Op(op) => cpu::fresh_layout(op, &ty.shape),
+            Work::Group(..) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {
+                Layout::contiguous(ty.shape.clone())
+            }
+        };
+        let bytes = cpu::room(&layout).saturating_mul(ty.dtype.size());
+        self.roots[slot as usize] = (Some(self.storages.len() as u32), Some(layout));
+        self.storages.push(Storage { bytes, def: i, slot, escapes: false });
+        self.readers.push(SmallVec::new());
+        true
+    }
+
+    /// Finds the steps whose only failure can be found out beforehand.
+    pub(super) fn guard(&mut self, plan: &Plan, options: Options<'_>) {
+        for &(input, output) in options.donated {
+            let Some(s) = self.storage(plan.outputs[output as usize]) else { continue };
+            let def = self.storages[s as usize].def;
+            let step = &plan.steps[def as usize];
+            let base = Some(&Operand::Array(Source::Input(input)));
+            let puts = matches!(&step.work, Work::Op(op) if matches!(op, Op::Scatter(_)));
+            if puts && step.args.first() == base && self.scratch[def as usize] == 0 {
+                self.fallible[def as usize] = false;
+                self.guarded.push(def);
+            }
+        }
+    }
+
+    /// The slots that hold the indices of a step.
+    pub(super) fn indices<'p>(
+        &self,
+        plan: &'p Plan,
+        step: u32,
+    ) -> impl Iterator<Item = u32> + use<'p> {
+        let slot = |arg: &Operand| match arg {
+            Operand::Array(Source::Slot(slot)) => Some(*slot),
+            Operand::Array(Source::Input(_) | Source::Constant(_)) | Operand::Number(_) => None,
+        };
+        plan.steps[step as usize].args.iter().skip(2).filter_map(slot)
+    }
+
+    /// When each step runs, coarsely: what may fail and what that needs (0), the rest (1), what
+    /// writes donated memory and what follows from that (2).
+    pub(super) fn phases(&self, plan: &Plan, graph: &Graph, options: Options<'_>) -> Vec<u8> {
+        let mut phases = vec![1; plan.steps.len()];
+        if options.donated.is_empty() {
+            return phases;
+        }
+        let makers = makers(plan);
+        for &step in &self.guarded {
+            self.indices(plan, step).for_each(|slot| phases[makers[slot as usize] as usize] = 0);
+        }
+        for step in (0..plan.steps.len()).rev() {
+            let needed = phases[step] == 0
+                || graph.after(step).iter().any(|&next| phases[next as usize] == 0);
+            if self.fallible[step] || needed {
+                phases[step] = 0;
+            }
+        }
+        for &(_, output) in options.donated {
+            if let Some(s) = self.storage(plan.outputs[output as usize]) {
+                let def = self.storages[s as usize].def as usize;
+                phases[def] = phases[def].max(if phases[def] == 1 { 2 } else { 0 });
+            }
+        }
+        for step in 0..plan.steps.len() {
+            if phases[step] == 2 {
+                for &next in graph.after(step) {
+                    phases[next as usize] = 2;
+                }
+            }
+        }
+        phases
+    }
+}
+
+/// The step that fills each slot.
+pub(super) fn makers(plan: &Plan) -> Vec<u32> {
+    let mut makers = vec![0; plan.slots.len()];
+    for (i, step) in plan.steps.iter().enumerate() {
+        step.results.iter().for_each(|&slot| makers[slot as usize] = i as u32);
+    }
+    makers
+}
+
+/// Whether two types are certainly the same, without asking about symbols.
+pub(super) fn same(a: &Type, b: &Type) -> bool {
+    a.dtype == b.dtype && a.shape.same(&b.shape)
+}
+
+/// The arrays that a step reads, in order.
+pub(super) fn arrays(step: &Step) -> SmallVec<[Source; 4]> {
+    let array = |arg: &Operand| match arg {
+        Operand::Array(source) => Some(*source),
+        Operand::Number(_) => None,
+    };
+    step.args.iter().filter_map(array).collect()
+}
+
+/// Whether an op shows its operand otherwise, at least where its layout allows.
+fn is_movement(op: &Op) -> bool {
+    matches!(op, Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) | Op::Slice(_) | Op::Windows(_))
+}
+
+/// Whether data can make a step fail.
+fn refuses(step: &Step) -> bool {
+    match &step.work {
+        Work::Op(op) => matches!(op, Op::Gather | Op::Scatter(_)),
+        Work::Flow(_) | Work::Effect(_) => true,
+        Work::Group(..) | Work::Alias => false,
+    }
+}
+
+/// The bytes that a step takes for itself while it runs, and whether that may not be all.
+fn scratch(plan: &Plan, step: &Step, layouts: &[Option<Layout>], is_view: bool) -> (usize, bool) {
+    match &step.work {
+        Work::Op(op) if !is_view => {
+            let known: Option<SmallVec<[_; 4]>> = arrays(step)
+                .into_iter()
+                .zip(layouts)
+                .map(|(source, layout)| Some((plan.ty(source).dtype, layout.as_ref()?)))
+                .collect();
+            match known {
+                Some(args) => {
+                    let result = &plan.slots[step.results[0] as usize].shape;
+                    (cpu::scratch(op, &args, result) + number_bytes(op, step), false)
+                }
+                None => (0, true),
+            }
+        }
+        Work::Flow(bodies) => bodies.scratch(),
+        // Truth is looked at in C order.
+        Work::Effect(_) => match layouts.first() {
+            Some(Some(layout)) if !layout.is_contiguous() => {
+                (block_bytes(layout.shape().count()), false)
+            }
+            Some(_) | None => (0, false),
+        },
+        Work::Op(_) | Work::Group(..) | Work::Alias => (0, false),
+    }
+}
+
+/// The bytes of a number that has to become an array.
+fn number_bytes(op: &Op, step: &Step) -> usize {
+    match (op, step.args.get(1)) {
+        (Op::Scatter(_), Some(Operand::Number(_))) => block_bytes(1),
+        _ => 0,
+    }
+}
+
+/// The storages that a result of a step may take over: those of operands that it reads only where
+/// it writes.
+fn donors(plan: &Plan, facts: &Facts, step: &Step) -> SmallVec<[u32; 4]> {
+    let whole = |slot: u32| {
+        let layout = facts.roots[slot as usize].1.as_ref();
+        facts.owned(slot).filter(|_| layout.is_some_and(Layout::is_contiguous))
+    };
+    let candidates = match &step.work {
+        Work::Group(..) | Work::Op(Op::Map(_)) => arrays(step),
+        Work::Op(Op::Update(_) | Op::Scatter(_)) => arrays(step).into_iter().take(1).collect(),
+        Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => SmallVec::new(),
+    };
+    let all = arrays(step);
+    let mut donors: SmallVec<[u32; 4]> = SmallVec::new();
+    for &source in &candidates {
+        let Source::Slot(slot) = source else { continue };
+        let Some(s) = whole(slot) else { continue };
+        let once = all.iter().filter(|&&other| facts.storage(other) == Some(s)).count() == 1;
+        let result =
+            step.results.iter().any(|&r| same(&plan.slots[r as usize], &plan.slots[slot as usize]));
+        if once && result && !donors.contains(&s) {
+            donors.push(s);
+        }
+    }
+    donors
+}
