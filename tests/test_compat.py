@@ -197,3 +197,87 @@ def test_losses_agree_with_numpy():
     assert run(tf.nn.l2_loss(logits), feeds) == pytest.approx((z * z).sum() / 2)
     drawn = run(tf.truncated_normal([10000], stddev=2.0))
     assert abs(drawn).max() <= 4.0 and abs(drawn.std() - 2.0 * 0.8796) < 0.05
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize(("size", "stride"), [(2, 2), (3, 2), (3, 1), (2, 3)])
+def test_images_have_channels_last_and_tensorflow_s_padding(padding, size, stride):
+    """Against loops over windows; of an odd padding the larger half is at the end."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 7, 5, 3)).astype("f")
+    w = rng.standard_normal((size, size, 3, 4)).astype("f")
+    counts, starts = [], []
+    for n in x.shape[1:3]:
+        count = -(-n // stride) if padding == "SAME" else (n - size) // stride + 1
+        counts.append(count)
+        starts.append(max((count - 1) * stride + size - n, 0) // 2 if padding == "SAME" else 0)
+    conv = np.zeros((2, *counts, 4))
+    largest, mean = np.zeros((2, *counts, 3)), np.zeros((2, *counts, 3))
+    for i, j in np.ndindex(*counts):
+        ends = [k * stride - start + size for k, start in zip((i, j), starts, strict=True)]
+        rows, columns = (range(max(end - size, 0), end) for end in ends)
+        rows, columns = [r for r in rows if r < 7], [c for c in columns if c < 5]
+        window = x[:, rows][:, :, columns]
+        part = w[[r - ends[0] + size for r in rows]][:, [c - ends[1] + size for c in columns]]
+        conv[:, i, j] = np.einsum("nhwc,hwcd->nd", window, part)
+        largest[:, i, j], mean[:, i, j] = window.max((1, 2)), window.mean((1, 2))
+    images = tf.placeholder(tf.float32, [None, 7, 5, 3])
+    steps, windows = [1, stride, stride, 1], [1, size, size, 1]
+    got = run(
+        [
+            tf.nn.conv2d(images, tf.constant(w), strides=steps, padding=padding),
+            tf.nn.max_pool(images, ksize=windows, strides=steps, padding=padding),
+            tf.nn.avg_pool(images, windows, steps, padding),
+        ],
+        {images: x},
+    )
+    for a, b in zip(got, (conv, largest, mean), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_what_windows_cannot_be_is_refused():
+    x, w = tf.zeros([1, 4, 4, 2]), tf.zeros([3, 3, 2, 2])
+    with pytest.raises(ValueError, match="'SAME' or 'VALID', got 'same'"):
+        tf.nn.conv2d(x, w, [1, 1, 1, 1], "same")
+    with pytest.raises(ValueError, match="strides over examples"):
+        tf.nn.conv2d(x, w, [2, 1, 1, 1], "SAME")
+    with pytest.raises(ValueError, match="windows over examples"):
+        tf.nn.max_pool(x, [1, 2, 2, 2], [1, 1, 1, 1], "SAME")
+
+
+def test_lists_of_tensors_and_variables():
+    x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+    assert [v.tolist() for v in run(tf.unstack(x, 2, axis=1))] == [[1.0, 3.0], [2.0, 4.0]]
+    with pytest.raises(ValueError, match="size 2, not 3"):
+        tf.unstack(x, 3)
+    assert [v.shape for v in run(tf.split(x, [1, 1], 1))] == [(2, 1), (2, 1)]
+    assert run(tf.add_n([x, x, x])).tolist() == [[3.0, 6.0], [9.0, 12.0]]
+    assert run(tf.squared_difference(x, 1.0)).tolist() == [[0.0, 1.0], [4.0, 9.0]]
+    a, b = tf.Variable(1.0), tf.Variable(2.0, trainable=False)
+    assert tf.global_variables() == [a, b] and tf.trainable_variables() == [a]
+    swap = tf.group(tf.assign(a, b), tf.group(tf.assign(b, a)))
+    with tf.Session() as s:
+        s.run(tf.global_variables_initializer())
+        assert s.run([swap, a, b]) == [None, 1.0, 2.0] and s.run([a, b]) == [2.0, 1.0]
+        assert s.run([tf.assign_add(a, 1.0), tf.assign_sub(b, 1.0)]) == [3.0, 0.0]
+    step = tf.constant(25)
+    for stairs, power in ((True, 2.0), (False, 2.5)):
+        rate = tf.train.exponential_decay(0.1, step, 10, 0.5, staircase=stairs)
+        assert run(rate) == pytest.approx(0.1 * 0.5**power)
+    assert tf.placeholder("float", [None, 2]).get_shape().as_list() == [None, 2]
+    assert tf.cast(x, "int").dtype == tf.int32
+
+
+def test_noise_contrastive_estimation_is_that_of_its_formula():
+    """With as many draws as wanted the mean over draws is the expectation over classes."""
+    rng = np.random.default_rng(0)
+    w, b = rng.standard_normal((5, 3)).astype("f"), rng.standard_normal(5).astype("f")
+    x, labels = rng.standard_normal((4, 3)).astype("f"), np.array([[0], [3], [4], [1]])
+    share = np.log((np.arange(5) + 2) / (np.arange(5) + 1)) / np.log(6)
+    count = 20_000
+    score = x @ w.T + b - np.log(share * count)
+    want = np.log1p(np.exp(-score[np.arange(4), labels[:, 0]]))
+    want += count * (share * np.log1p(np.exp(score))).sum(axis=1)
+    tf.set_random_seed(1)
+    args = (tf.constant(v) for v in (w, b, labels, x))
+    np.testing.assert_allclose(run(tf.nn.nce_loss(*args, count, 5)), want, rtol=0.02)
