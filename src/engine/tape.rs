@@ -124,10 +124,15 @@ impl Hooks {
 
     /// Removes a hook.
     pub fn remove(&self, id: u64) {
-        let mut hooks = self.0.lock();
-        let before = hooks.len();
-        hooks.retain(|(i, _)| *i != id);
-        HOST_CALLS.fetch_sub((before - hooks.len()) as i64, Ordering::Relaxed);
+        let removed = {
+            let mut hooks = self.0.lock();
+            let at = hooks.iter().position(|(i, _)| *i == id);
+            at.map(|at| hooks.remove(at))
+        };
+        // Out of the lock: dropping code of the user's may run some, and a collection of cycles.
+        if removed.is_some() {
+            HOST_CALLS.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// The objects that hold the hooks' code.

@@ -153,6 +153,10 @@ pub struct Entered(Arc<Trace>);
 impl Drop for Entered {
     fn drop(&mut self) {
         leave(&self.0);
+        // A function is entered once, and may have failed: what it read must not be kept.
+        if self.0.role == Role::Function {
+            self.0.abandon();
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use smallvec::SmallVec;
@@ -75,6 +76,8 @@ impl Trace {
     fn __exit__(&self, _exception: &Bound<'_, pyo3::types::PyTuple>) {
         trace::leave(&self.inner);
         self.inner.abandon();
+        let numbers = std::mem::take(&mut *self.numbers.lock());
+        drop(numbers);
     }
 
     /// Takes a tensor in as an argument. `sizes` says of each axis what is known of its size: nothing
@@ -145,6 +148,13 @@ enum Place {
 }
 
 impl Place {
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        match self {
+            Place::Handle(object) => visit.call(object),
+            Place::Argument(_) | Place::Gradient(_) | Place::Key => Ok(()),
+        }
+    }
+
     /// Whether both are one handle.
     fn is(&self, other: &Place) -> bool {
         match (self, other) {
@@ -550,6 +560,27 @@ impl Cut {
 
 #[pymethods]
 impl Executable {
+    /// Shows the collector of cycles the handles and dicts. They stay for as long as this lives: a
+    /// cycle through one of them leads through a dict, which is cleared.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let inputs = self.inputs.iter().map(|input| &input.place);
+        let outputs = self.outputs.iter().filter_map(|output| match output {
+            Output::Handle(place) => Some(place),
+            Output::Result(_) => None,
+        });
+        let updates = self.updates.iter().map(|(place, _)| place);
+        for place in inputs.chain(outputs).chain(updates) {
+            place.traverse(&visit)?;
+        }
+        for source in &self.numbers {
+            if let NumberSource::Item(dict, key) = source {
+                visit.call(dict)?;
+                visit.call(key)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The list as it was traced, as text.
     fn text(&self) -> String {
         crate::graph::Graph::from_list(self.program.list().clone())

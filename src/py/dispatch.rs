@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat, PyList, PyTuple};
 use smallvec::SmallVec;
@@ -160,6 +161,23 @@ impl Dispatcher {
         _options: Option<&Bound<'_, PyDict>>,
     ) -> Dispatcher {
         Dispatcher { function, variants: Mutex::default() }
+    }
+
+    /// Shows the collector of cycles what the traces hold. The lock is never kept while Python code
+    /// runs, so a collection finds it free.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.function)?;
+        match self.variants.try_lock() {
+            Some(variants) => variants.iter().try_for_each(|variant| variant.traverse(&visit)),
+            None => Ok(()),
+        }
+    }
+
+    /// Forgets the traces; what is dropped is out of the lock first, because dropping it may run code.
+    /// The function stays: a cycle through it leads through its cells or its globals, which are cleared.
+    fn __clear__(&self) {
+        let variants = std::mem::take(&mut *self.variants.lock());
+        drop(variants);
     }
 
     /// How many traces there are.
@@ -521,6 +539,27 @@ impl Variant {
             changing,
             rebuild,
         })
+    }
+
+    /// Visits what it holds. A call under way shares it, but then somebody holds the dispatcher too.
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.keys.iter().try_for_each(|key| visit.call(key))?;
+        for leaf in &self.leaves {
+            match leaf {
+                Leaf::Tensor { parameter, .. } => visit.call(parameter)?,
+                Leaf::Value(value) => visit.call(value)?,
+                Leaf::Number => {}
+            }
+        }
+        for Name { home, key, value } in &self.names {
+            visit.call(home)?;
+            visit.call(key)?;
+            visit.call(value)?;
+        }
+        visit.call(&self.guard)?;
+        visit.call(&self.executable)?;
+        visit.call(&self.changing)?;
+        visit.call(&self.rebuild)
     }
 
     /// Whether arguments are of the kind it was traced with.

@@ -264,7 +264,7 @@ fn sweep<T: Send>(
     // A trace counts handles and reads the running line, so it keeps the interpreter.
     let result = match trace::active() {
         true => work(),
-        false => py.detach(|| site::pinned(here, work)),
+        false => tensor::detach_sweep(py, || site::pinned(here, work)),
     };
     tape::set_recording(was);
     result.or_raise(py)

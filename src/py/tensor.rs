@@ -8,7 +8,7 @@ use std::mem::ManuallyDrop;
 use std::os::raw::{c_int, c_void};
 use std::ptr::{self, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::thread::ThreadId;
 
 use parking_lot::{Condvar, Mutex};
@@ -362,6 +362,23 @@ pub fn track(object: *mut ffi::PyObject) {
     }
 }
 
+/// Sweeps that run without the interpreter. It changes on attached threads only, so it stands still
+/// during a collection.
+static SWEEPS: AtomicUsize = AtomicUsize::new(0);
+
+/// Runs a sweep without the interpreter.
+pub fn detach_sweep<T: Send>(py: Python<'_>, sweep: impl FnOnce() -> T + Send) -> T {
+    struct Running;
+    impl Drop for Running {
+        fn drop(&mut self) {
+            SWEEPS.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    SWEEPS.fetch_add(1, Ordering::Relaxed);
+    let _running = Running;
+    py.detach(sweep)
+}
+
 unsafe extern "C" fn traverse(
     object: *mut ffi::PyObject,
     visit: ffi::visitproc,
@@ -375,6 +392,11 @@ unsafe extern "C" fn traverse(
             return class;
         }
         let this = &*object.cast::<TensorObject>();
+        // A sweep upgrades weak links to leaves: who holds one alone could change while the collector
+        // counts. Then nothing is shown, and so nothing is collected.
+        if SWEEPS.load(Ordering::Relaxed) > 0 {
+            return 0;
+        }
         if let Slot::Own(value) = &*this.slot.get() {
             for foreign in value.history.foreign_objects() {
                 let result = visit(foreign.cast(), arg);
