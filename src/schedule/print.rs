@@ -1,4 +1,4 @@
-//! Plans as text: one line a step.
+//! Plans as text: one line a step, under control flow the plans of its bodies.
 
 use std::fmt::{self, Display, Write};
 
@@ -67,7 +67,16 @@ impl Display for Plan {
                 write!(line, "  # {}", step.cut)?;
             }
             writeln!(f, "{line}")?;
+            if let Work::Flow(bodies) = &step.work {
+                for line in bodies.plans().iter().flat_map(|plan| lines(plan)) {
+                    writeln!(f, "    {line}")?;
+                }
+            }
         }
         writeln!(f, "return {}", Tuple(&self.outputs))
     }
+}
+
+fn lines(plan: &Plan) -> Vec<String> {
+    plan.to_string().lines().map(str::to_owned).collect()
 }
