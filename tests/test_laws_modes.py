@@ -262,11 +262,27 @@ def test_state_updated_by_a_program(steps, calls):
     assert history(True) == history(False), named(steps)
 
 
-@pytest.mark.xfail(strict=True, reason="in a graph, gradients pass through detach")
-def test_what_is_detached_in_a_graph_stays_so():
-    modes = Modes(lambda x: wg.grad(lambda v: (v * v.detach()).sum())(x))
+@pytest.mark.parametrize("shapes", [None, [(None, 3)], [(None, None)]])
+def test_what_is_detached_in_a_graph_stays_so(shapes):
+    def constant(v):
+        with wg.no_grad():
+            return (v * 2.0).sum(axis=0)
+
+    def loss(v):
+        return (v * v.detach() + v * constant(v)).sum()
+
+    modes = Modes(lambda x: wg.grad(loss)(x), shapes)
     x = operands((2, 3))[0]
     assert bits(modes.run("session", x)) == bits(modes.run("eager", x))
+
+
+def test_a_detached_value_has_no_gradient_by_what_it_was():
+    with wg.Graph() as graph:
+        x = wg.placeholder("x", (3,))
+        y = x.detach()
+        assert wg.gradients((y * 2.0).sum(), [x], allow_unused=True) == [None]
+        (g,) = wg.gradients((y * x).sum(), [y])
+    assert wg.Session(graph).run(g, {x: wg.ones(3) * 5}).tolist() == [5.0] * 3
 
 
 @pytest.mark.parametrize("step", [taken, repeated, counted_loop, scanned, switched, mapped])

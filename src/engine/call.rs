@@ -11,14 +11,15 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::control;
-use super::program::Differentiable;
+use super::program::{Differentiable, Program};
 use super::site::{self, Site};
 use super::tape::{HostRule, Value, record_host};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::graph::{List, resize};
-use crate::ops::op::Type;
+use crate::ops::emit::Id;
+use crate::passes::without_seeds;
 use crate::shape::Shape;
 
 /// What a program is called with.
@@ -32,15 +33,64 @@ pub struct Given {
     pub numbers: Vec<Scalar>,
 }
 
+/// A program through which gradients flow.
+pub struct Flow {
+    /// It and its backward
+    pub program: Arc<Differentiable>,
+    /// The whole list, forward and backward, for derivatives of derivatives
+    pub whole: Arc<List>,
+    /// The inputs that have a cotangent
+    pub wrt: Vec<usize>,
+    /// The results that have one
+    pub results: Vec<usize>,
+    /// The backward where only some of the results have a cotangent, by which these are; latest last
+    pub partial: Mutex<Vec<(Vec<bool>, Arc<Partial>)>>,
+}
+
+/// A backward from some of the results.
+pub struct Partial {
+    backward: Program,
+    whole: Arc<List>,
+    /// The inputs among [`Flow::wrt`] that get a cotangent
+    left: Vec<bool>,
+}
+
+/// Backwards from some of the results that a program keeps.
+const PARTIAL: usize = 16;
+
+impl Flow {
+    /// The backward from the results that are `given`, if these are not all.
+    fn partial(&self, given: &[bool]) -> Option<Arc<Partial>> {
+        if !given.contains(&false) {
+            return None;
+        }
+        if let Some((_, known)) = self.partial.lock().iter().find(|(known, _)| known == given) {
+            return Some(known.clone());
+        }
+        let seeds = |list: &List| -> Vec<Id> {
+            let inputs: Vec<Id> = list.inputs().collect();
+            inputs[inputs.len() - given.len()..].to_vec()
+        };
+        let list = self.program.backward.list();
+        let (backward, left) = without_seeds(list, &seeds(list), given);
+        let backward = self.program.backward.with_list(backward);
+        let (whole, _) = without_seeds(&self.whole, &seeds(&self.whole), given);
+        let made = Arc::new(Partial { backward, whole: Arc::new(whole), left });
+        let mut partial = self.partial.lock();
+        if partial.len() >= PARTIAL {
+            partial.remove(0);
+        }
+        partial.push((given.to_vec(), made.clone()));
+        Some(made)
+    }
+}
+
 /// A call whose gradient may be wanted.
 struct Call {
     name: String,
-    program: Arc<Differentiable>,
-    /// The whole list, forward and backward, for derivatives of derivatives
-    whole: Arc<List>,
+    flow: Arc<Flow>,
     given: Given,
     residuals: Mutex<Residuals>,
-    results: Vec<Type>,
     cotangents: Mutex<Vec<Option<Value>>>,
 }
 
@@ -90,13 +140,9 @@ impl HostRule for CallRule {
             let empty = vec![None; slots.len()];
             std::mem::replace(&mut *slots, empty)
         };
-        let mut seeds = Vec::with_capacity(given.len());
-        for (g, ty) in given.into_iter().zip(&call.results) {
-            seeds.push(match g {
-                Some(g) => g,
-                None => Value::plain(Array::zeros(ty.dtype, ty.shape.clone())?),
-            });
-        }
+        let is_given: Vec<bool> = given.iter().map(Option::is_some).collect();
+        let seeds: Vec<Value> = given.into_iter().flatten().collect();
+        let partial = call.flow.partial(&is_given);
         let residuals = match &*call.residuals.lock() {
             Residuals::Kept(residuals) => residuals.clone(),
             Residuals::Freed(by) => {
@@ -104,13 +150,28 @@ impl HostRule for CallRule {
                 return Err(error::freed("backward", &call.name, first));
             }
         };
-        if record {
-            return self.recorded(seeds);
-        }
-        let arrays: SmallVec<[&Array; 8]> =
-            residuals.iter().chain(seeds.iter().map(|seed| &seed.array)).collect();
-        let found = call.program.backward.run(&arrays, &call.given.sizes, &call.given.numbers)?;
-        Ok(found.into_iter().map(|array| Some(Value::plain(array))).collect())
+        let backward = partial.as_ref().map_or(&call.flow.program.backward, |p| &p.backward);
+        let found = match record {
+            true => {
+                let whole = partial.as_ref().map_or(&call.flow.whole, |p| &p.whole);
+                self.recorded(whole, seeds)?
+            }
+            false => {
+                let arrays: SmallVec<[&Array; 8]> =
+                    residuals.iter().chain(seeds.iter().map(|seed| &seed.array)).collect();
+                let found = backward.run(&arrays, &call.given.sizes, &call.given.numbers)?;
+                found.into_iter().map(Value::plain).collect()
+            }
+        };
+        let mut found = found.into_iter();
+        Ok(match &partial {
+            None => found.map(Some).collect(),
+            // What nothing with a cotangent depends on has none.
+            Some(partial) => {
+                let next = |&left: &bool| if left { found.next() } else { None };
+                partial.left.iter().map(next).collect()
+            }
+        })
     }
 
     fn release(&self, by: Site) {
@@ -120,52 +181,39 @@ impl HostRule for CallRule {
 
 impl CallRule {
     /// The cotangents with a history: the whole list op by op, on the tape.
-    fn recorded(&self, seeds: Vec<Value>) -> Result<Vec<Option<Value>>> {
+    fn recorded(&self, whole: &Arc<List>, seeds: Vec<Value>) -> Result<Vec<Value>> {
         let call = &self.0;
         let mut inputs: Vec<Value> = call.given.inputs.clone();
         inputs.extend(seeds);
-        let bound = call.program.backward.bind(&call.given.sizes);
+        let bound = call.flow.program.backward.bind(&call.given.sizes);
         let list = match call.given.sizes.is_empty() {
-            true => List::clone(&call.whole),
-            false => resize(&call.whole, &bound)?,
+            true => List::clone(whole),
+            false => resize(whole, &bound)?,
         };
         let numbers = list.evaluate_numbers(&call.given.numbers, &bound)?;
-        let found = control::interpret(&list, inputs, &numbers)?;
-        Ok(found.into_iter().map(Some).collect())
+        control::interpret(&list, inputs, &numbers)
     }
 }
 
-/// Runs a program and records the call: its results, differentiable ones (by position) with a
-/// history; inputs with a cotangent are `wrt`.
-pub fn record(
-    name: &str,
-    program: &Arc<Differentiable>,
-    whole: &Arc<List>,
-    given: Given,
-    wrt: &[usize],
-    differentiable: &[usize],
-) -> Result<Vec<Value>> {
+/// Runs a program and records the call: its results, those through which gradients flow with a
+/// history.
+pub fn record(name: &str, flow: &Arc<Flow>, given: Given) -> Result<Vec<Value>> {
     let arrays: SmallVec<[&Array; 8]> = given.inputs.iter().map(|value| &value.array).collect();
+    let program = &flow.program;
     let mut found = program.forward.run(&arrays, &given.sizes, &given.numbers)?.into_vec();
     drop(arrays);
     let residuals = found.split_off(found.len() - program.residuals);
-    let types = differentiable
-        .iter()
-        .map(|&i| Type::new(found[i].dtype, found[i].shape().clone()))
-        .collect();
-    let reached: Vec<Value> = wrt.iter().map(|&i| given.inputs[i].clone()).collect();
+    let reached: Vec<Value> = flow.wrt.iter().map(|&i| given.inputs[i].clone()).collect();
     let call = Arc::new(Call {
         name: name.into(),
-        program: program.clone(),
-        whole: whole.clone(),
+        flow: flow.clone(),
         given,
         residuals: Mutex::new(Residuals::Kept(residuals)),
-        results: types,
-        cotangents: Mutex::new(vec![None; differentiable.len()]),
+        cotangents: Mutex::new(vec![None; flow.results.len()]),
     });
     let hub = record_host(Arc::new(CallRule(call.clone())), &reached, token()?.array);
     let mut values: Vec<Value> = found.into_iter().map(Value::plain).collect();
-    for (k, &i) in differentiable.iter().enumerate() {
+    for (k, &i) in flow.results.iter().enumerate() {
         let rule = Arc::new(ResultRule(call.clone(), k));
         values[i] = record_host(rule, std::slice::from_ref(&hub), values[i].array.clone());
     }

@@ -233,7 +233,7 @@ fn emit(flow: Flow, args: Vec<Value>, record: bool) -> Result<Vec<Value>> {
         ids = graph.flow(flow, &nodes);
         ids.first().copied().ok_or_else(|| error::internal("control flow without results"))
     })?;
-    if trace::is_silent() {
+    if trace.is_silent() {
         trace.silence(&ids);
     }
     let plain: Vec<Value> = ids.iter().map(|&id| trace.value(id)).collect();

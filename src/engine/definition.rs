@@ -22,6 +22,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Result};
 use crate::graph::{Kind, List};
 use crate::ops::declare::{Attr, Composite, Returns};
+use crate::ops::elementwise::arithmetic;
 use crate::ops::emit::{Arg, Emit, Id, catch};
 use crate::ops::op::{Op, Type};
 use crate::passes;
@@ -178,7 +179,7 @@ pub fn keep(
     for operand in operands {
         args.push(match operand {
             Operand::Scalar(value) => Arg::Scalar(*value),
-            Operand::Value(value) => Arg::Node(trace.node(call.name(), value)?),
+            Operand::Value(value) => Arg::Node(operand_of(trace, &call, value)?),
         });
     }
     let is_unresolved = |arg: &Arg| matches!(arg, Arg::Node(id) if trace.is_unresolved(*id));
@@ -229,10 +230,31 @@ pub fn keep(
         Call::Assign(_) => {}
         Call::Op(_) | Call::Composite(..) | Call::Get(_) | Call::Set(_) => {
             results.iter().for_each(|id| trace.doubt(*id));
+            if trace.is_silent() {
+                trace.silence(&results);
+            }
         }
     }
     trace.keep(Kept { call, args, nodes, results, site: site::current() });
     Ok(values)
+}
+
+/// The node of an operand; one that was made without recording passes no gradient on to a call that is
+/// recorded.
+fn operand_of(trace: &Arc<Trace>, call: &Call, value: &Value) -> Result<Id> {
+    let id = trace.node(call.name(), value)?;
+    let stop = Op::Map(&arithmetic::stop_gradient);
+    let is_stop = matches!(call, Call::Op(op) if *op == stop);
+    match trace.stop_of(id).filter(|_| tape::recording() && !is_stop) {
+        None => Ok(id),
+        Some(Some(known)) => Ok(known),
+        Some(None) => {
+            let operand = [Operand::Value(value)];
+            let native = || Ok(Value::plain(trace::emit(stop.clone(), &operand)?));
+            let stopped = keep_one(trace, Call::Op(stop.clone()), &operand, native)?;
+            trace.stopped(id, trace.node(call.name(), &stopped)?)
+        }
+    }
 }
 
 /// Results that are nodes of the call: one that is an operand as it is may be another value when the
@@ -629,11 +651,14 @@ fn depends(trace: &Arc<Trace>, ys: &[Id], xs: &[Id]) -> Vec<bool> {
         for i in x.0 as usize + 1..list.nodes.len() {
             let id = Id(i as u32);
             let node = &list.nodes[i];
+            let passes = |k: usize| match (&node.kind, calls.of(id).map(|kept| &kept.call)) {
+                (Kind::Op(op), _) | (Kind::Input, Some(Call::Op(op))) => op.differentiable(k),
+                _ => true,
+            };
             reached[i] = (node.ty.dtype.is_float() || matches!(node.kind, Kind::Flow(_)))
-                && calls
-                    .args(list, id)
-                    .iter()
-                    .any(|arg| matches!(arg, Arg::Node(id) if reached[id.0 as usize]));
+                && calls.args(list, id).iter().enumerate().any(|(k, arg)| {
+                    matches!(arg, Arg::Node(id) if reached[id.0 as usize]) && passes(k)
+                });
         }
         ys.iter().any(|y| reached[y.0 as usize])
     };

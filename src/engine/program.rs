@@ -18,7 +18,7 @@ use crate::graph::numbers::evaluate;
 use crate::graph::{Graph, Kind, List, Node, live};
 use crate::ops::emit::{Arg, Id};
 use crate::passes::expand::has_calls;
-use crate::passes::{Report, expand, pipeline};
+use crate::passes::{Report, expand, pipeline, without_marks};
 use crate::schedule::{Input, Options, Plan};
 use crate::shape::{Bindings, Dim, Scope};
 use crate::watch;
@@ -65,6 +65,12 @@ impl Program {
         Program { list, config, optimized, symbols, scope, donated, donates, template, plans }
     }
 
+    /// The program of another list over the same sizes.
+    pub fn with_list(&self, list: List) -> Program {
+        let config = self.config.clone();
+        Program { config, ..Program::new(list, self.symbols.clone(), self.scope.clone()) }
+    }
+
     /// The same, where results may take the memory of inputs: `(input, result)` by position.
     pub fn donating(self, donated: Vec<(u32, u32)>) -> Program {
         let mut donates = vec![false; self.list.inputs().count()];
@@ -92,7 +98,8 @@ impl Program {
         if let Some(optimized) = self.optimized.get() {
             return Ok(optimized);
         }
-        let work = || pipeline((*self.list).clone(), &self.config.passes);
+        // All gradients have been taken: see `cut`.
+        let work = || pipeline(without_marks((*self.list).clone())?, &self.config.passes);
         let (list, reports) = self.scope.run(work)?;
         Ok(self.optimized.get_or_init(|| Optimized { list, reports }))
     }

@@ -117,8 +117,8 @@ struct State {
     /// The calls that a graph defined by hand keeps
     calls: Calls,
     finalized: bool,
-    /// The nodes of a body that were made without recording, and what stands for them where their
-    /// gradient must not be followed
+    /// The nodes that were made without recording, and what stands for them where their gradient must
+    /// not be followed
     silent: FxHashMap<Id, Option<Id>>,
 }
 
@@ -242,20 +242,14 @@ pub fn emit(op: Op, args: &[Operand<'_>]) -> Result<Array> {
             Operand::Value(value) => Arg::Node(trace.node(op.name(), value)?),
         });
     }
-    if trace.is_body && tape::recording() {
+    if trace.cuts() && tape::recording() {
         trace.settle(&mut operands)?;
     }
     let array = trace.add(|graph| catch(|| graph.emit(op, &operands)))?;
-    if let (true, Some((_, id))) = (is_silent(), node_of(&array)) {
+    if let (true, Some((_, id))) = (trace.is_silent(), node_of(&array)) {
         trace.silence(&[id]);
     }
     Ok(array)
-}
-
-/// Whether what a body computes now is to have no gradient. A sweep does not record either, but what
-/// it gives is part of the graph like anything else.
-pub fn is_silent() -> bool {
-    in_body() && !tape::recording() && !SWEEPING.get()
 }
 
 /// Runs a sweep.
@@ -280,10 +274,13 @@ pub fn speaks_of(trace: &Arc<Trace>) -> bool {
     })
 }
 
-/// Whether the body of control flow, or a function under a transform, is being traced: its gradient
-/// is that of its graph, whatever the tape says.
-pub fn in_body() -> bool {
-    top().is_some_and(|trace| trace.is_body)
+/// Whether gradients of what is computed of a traced value are those of the graph, whatever the tape
+/// says: in a body of control flow, a function under a transform, a graph defined by hand.
+pub fn cuts(array: &Array) -> bool {
+    match top() {
+        Some(trace) => trace.cuts(),
+        None => named(array).is_some_and(|name| name.trace.cuts()),
+    }
 }
 
 /// A number of a formula: one of the top trace's, if one is open.
@@ -332,6 +329,37 @@ impl Trace {
         trace
     }
 
+    /// Whether gradients are those of its graph, whatever the tape says: what cuts a history is a node
+    /// there.
+    fn cuts(&self) -> bool {
+        self.is_body || self.role == Role::Definition
+    }
+
+    /// Whether what is computed now is to have no gradient. Where gradients are those of the graph,
+    /// what a sweep gives is part of it like anything else, though it does not record.
+    pub fn is_silent(&self) -> bool {
+        !tape::recording() && !(self.cuts() && SWEEPING.get())
+    }
+
+    /// For a node that was made without recording what stands for it where it is recorded, if that is
+    /// known.
+    pub fn stop_of(&self, id: Id) -> Option<Option<Id>> {
+        let known = self.state.lock().silent.get(&id).copied()?;
+        let is_float = self.read(|graph| graph.ty(id)).dtype.is_float();
+        Some(if is_float { known } else { Some(id) })
+    }
+
+    /// Takes note of what stands for a node that was made without recording.
+    pub fn stopped(&self, id: Id, stop: Id) -> Result<Id> {
+        self.state.lock().silent.insert(id, Some(stop));
+        Ok(stop)
+    }
+
+    /// The nodes that were made without recording.
+    pub fn silent(&self) -> FxHashSet<Id> {
+        self.state.lock().silent.keys().copied().collect()
+    }
+
     /// Takes note of nodes that were made without recording.
     pub fn silence(&self, ids: &[Id]) {
         self.state.lock().silent.extend(ids.iter().map(|&id| (id, None)));
@@ -341,18 +369,15 @@ impl Trace {
     pub fn settle(self: &Arc<Trace>, operands: &mut [Arg]) -> Result<()> {
         for arg in operands {
             let Arg::Node(id) = *arg else { continue };
-            let known = self.state.lock().silent.get(&id).copied();
-            let Some(known) = known else { continue };
-            let stop = match known {
-                Some(stop) => stop,
-                None if !self.read(|graph| graph.ty(id)).dtype.is_float() => id,
-                None => {
+            let stop = match self.stop_of(id) {
+                None => continue,
+                Some(Some(stop)) => stop,
+                Some(None) => {
                     let stop = Op::Map(&arithmetic::stop_gradient);
                     let array = self.add(|graph| catch(|| graph.emit(stop, &[*arg])))?;
-                    node_of(&array).map_or(id, |(_, stop)| stop)
+                    self.stopped(id, node_of(&array).map_or(id, |(_, stop)| stop))?
                 }
             };
-            self.state.lock().silent.insert(id, Some(stop));
             *arg = Arg::Node(stop);
         }
         Ok(())
@@ -668,6 +693,8 @@ impl Trace {
         }
         state.calls.unresolved.retain(|id| id.0 < start);
         state.calls.likely.retain(|id| id.0 < start);
+        state.silent.retain(|id, _| id.0 < start);
+        state.silent.values_mut().for_each(|stop| *stop = stop.filter(|id| id.0 < start));
         let (keys, past) = &mut state.draws;
         keys.retain(|id| id.0 < start);
         *past = (*past).min(keys.len());
@@ -961,7 +988,7 @@ pub fn nodes(op: &str, values: &[Value]) -> Result<(Arc<Trace>, SmallVec<[Arg; 4
     let Some(trace) = top() else { return Err(error::internal("no trace is open")) };
     let ids: Result<SmallVec<[Id; 4]>> = values.iter().map(|v| trace.node(op, v)).collect();
     let mut args: SmallVec<[Arg; 4]> = small(ids?.into_iter().map(Arg::Node));
-    if trace.is_body && tape::recording() {
+    if trace.cuts() && tape::recording() {
         trace.settle(&mut args)?;
     }
     Ok((trace, args))

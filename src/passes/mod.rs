@@ -3,6 +3,7 @@
 //! A transform reads one graph and appends to another (or to the same): ids that exist keep their
 //! meaning. The passes of the compiler ([`pipeline`]) take a list and give a better one.
 
+mod absent;
 pub mod batch;
 pub mod cost;
 mod cse;
@@ -21,6 +22,7 @@ mod fold_tests;
 pub mod grad;
 mod joint;
 pub mod jvp;
+mod marks;
 mod pipeline;
 #[cfg(test)]
 mod pipeline_tests;
@@ -36,11 +38,13 @@ mod symbolic;
 #[cfg(test)]
 mod tests;
 
+pub use absent::without_seeds;
 pub use batch::batch;
 pub use expand::expand;
 pub use flow_vjp::{Feed, FlowGradient, flow_gradient, flow_vjp};
 pub use grad::gradients;
 pub use jvp::{Tangents, jvp};
+pub use marks::{with_stops, without_marks};
 pub use pipeline::{Options, PASSES, Pass, Report, alone, names, pipeline, stages};
 
 use std::sync::Arc;

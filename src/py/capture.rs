@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::errors::{OrRaise, to_python};
@@ -19,7 +20,7 @@ use crate::array::Array;
 use crate::dtype::Scalar;
 use crate::engine::backward::{self, Options};
 use crate::engine::call::{self, Given};
-use crate::engine::program::{Differentiable, Program, cut};
+use crate::engine::program::{Program, cut};
 use crate::engine::random;
 use crate::engine::tape::{self, First, History, Leaf, Value};
 use crate::engine::trace::{self, Capture, Role, Source};
@@ -29,6 +30,7 @@ use crate::graph::{List, resize};
 use crate::ops::emit::{Emit, Id};
 use crate::ops::number as ops;
 use crate::ops::op::Type;
+use crate::passes::with_stops;
 use crate::schedule as plan;
 use crate::shape::{Bindings, Constraint, Dim, Relation, Scope, Shape};
 use crate::watch;
@@ -212,16 +214,9 @@ pub struct Executable {
     /// Numbers whose values the trace depends on
     pinned: Vec<(usize, f64)>,
     /// Where gradients flow: the two programs, the inputs that get one, the results that have one
-    differentiable: Option<Flowing>,
+    differentiable: Option<Arc<call::Flow>>,
     /// The calls so far, where calls are checked
     calls: AtomicU64,
-}
-
-struct Flowing {
-    program: Arc<Differentiable>,
-    whole: Arc<List>,
-    wrt: Vec<usize>,
-    results: Vec<usize>,
 }
 
 /// The work of ending a trace.
@@ -304,8 +299,11 @@ impl<'a> Finish<'a> {
         let dims: Vec<Dim> = symbols.iter().map(|(dim, ..)| *dim).collect();
         let mut plain = list.until(count);
         plain.outputs = self.results.clone();
-        let flowing =
-            differentiable.map(|d| d.flowing(&list, &dims, self.trace.scope(), &self.results));
+        let silent = self.trace.silent();
+        let flowing = differentiable
+            .map(|d| d.flowing(&list, &dims, self.trace.scope(), &self.results, &silent))
+            .transpose()
+            .or_raise(py)?;
         let scope = self.trace.scope().clone();
         let donated = donated(&inputs, &updates);
         let program = Program::new(plain, dims, scope.clone()).donating(donated);
@@ -543,18 +541,28 @@ struct Cut {
 }
 
 impl Cut {
-    fn flowing(self, list: &List, symbols: &[Dim], scope: &Scope, results: &[Id]) -> Flowing {
+    fn flowing(
+        self,
+        list: &List,
+        symbols: &[Dim],
+        scope: &Scope,
+        results: &[Id],
+        silent: &FxHashSet<Id>,
+    ) -> error::Result<Arc<call::Flow>> {
         let mut forward = list.clone();
         forward.outputs = results.to_vec();
         let program = cut(&forward, symbols, scope, self.count, &self.seeds, &self.gradients);
         let mut whole = list.clone();
         whole.outputs = self.gradients;
-        Flowing {
+        let inputs: Vec<Id> = list.inputs().collect();
+        let wrt: Vec<Id> = self.wrt.iter().map(|&i| inputs[i]).collect();
+        Ok(Arc::new(call::Flow {
             program: Arc::new(program),
-            whole: Arc::new(whole),
+            partial: Mutex::default(),
+            whole: Arc::new(with_stops(whole, silent, self.count, &wrt)?),
             wrt: self.wrt,
             results: self.results,
-        }
+        }))
     }
 }
 
@@ -863,10 +871,8 @@ impl Executable {
         let is_light = !(record && self.differentiable.is_some())
             && self.program.is_light(&given.sizes, DETACH_ABOVE);
         let work = || -> error::Result<Vec<Value>> {
-            if let (Some(flowing), true) = (&self.differentiable, record) {
-                let (program, whole) = (&flowing.program, &flowing.whole);
-                let (wrt, results) = (&flowing.wrt, &flowing.results);
-                return call::record(&self.name, program, whole, given.clone(), wrt, results);
+            if let (Some(flow), true) = (&self.differentiable, record) {
+                return call::record(&self.name, flow, given.clone());
             }
             let found = match gone {
                 [] => {

@@ -354,16 +354,17 @@ fn _plain(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     tensor::wrap(py, Value::plain(value.array))
 }
 
-/// Marks the result of a function whose gradient rule is written in Python, inside of bodies.
+/// Marks the result of a function whose gradient rule is written in Python, inside of traces.
 #[pyfunction]
 fn _ruled(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     let value = handle("Function", x)?.try_value().or_raise(py)?;
-    if !trace::in_body() || !value.dtype().is_float() {
+    if !trace::is_traced(&value.array) || !value.dtype().is_float() {
         return Ok(x.clone().unbind());
     }
-    // The mark hangs on what the function computed, which was done without recording.
+    // The mark hangs on what the function computed, which was done without recording. It is not done
+    // so itself: gradients end in it with an error, not in silence.
     let op = Op::Map(&arithmetic::custom_rule);
-    let was = tape::set_recording(false);
+    let was = tape::set_recording(!trace::cuts(&value.array));
     let marked = trace::sweeping(|| apply(op, &[Operand::Value(&value)], false));
     tape::set_recording(was);
     tensor::wrap(py, marked.or_raise(py)?)

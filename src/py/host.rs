@@ -689,8 +689,9 @@ unsafe extern "C" fn detach(a: Object, _: Object) -> Object {
         // SAFETY: as above.
         let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(null_mut()) };
         let value = this.value();
-        // The gradient of a body is that of its graph: there the cut is a node.
-        if trace::in_body() && trace::is_traced(&value.array) && value.dtype().is_float() {
+        // In a trace the cut is a node, for gradients that are those of its graph.
+        let cuts = trace::is_traced(&value.array) && value.dtype().is_float();
+        if cuts && (value.requires_grad() || trace::cuts(&value.array)) {
             let op = Op::Map(&arithmetic::stop_gradient);
             let cut = apply(op, &[Operand::Value(&value)], false);
             return cut.or_raise(py).map(tensor::new_object);

@@ -1,0 +1,92 @@
+//! Marks: nodes that say where gradients end, and nothing else about values.
+//!
+//! `stop_gradient` and `custom_rule` are what they are given. Once all gradients of a list have been
+//! taken they only stand in the way of other passes.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::smallvec;
+
+use super::rebuild::{in_bodies, push, rebuild};
+use crate::error::Result;
+use crate::graph::{Flow, Kind, List, Node};
+use crate::ops::elementwise::arithmetic;
+use crate::ops::emit::{Arg, Id};
+use crate::ops::op::Op;
+
+/// What a mark marks.
+fn marked(node: &Node) -> Option<Id> {
+    match (&node.kind, node.args.first()) {
+        (Kind::Op(Op::Map(def)), Some(Arg::Node(id)))
+            if **def == arithmetic::stop_gradient || **def == arithmetic::custom_rule =>
+        {
+            Some(*id)
+        }
+        _ => None,
+    }
+}
+
+fn has_marks(list: &List) -> bool {
+    let inside = |flow: &Flow| flow.bodies.iter().any(|body| has_marks(body));
+    list.nodes.iter().any(|node| match &node.kind {
+        Kind::Flow(flow) => inside(flow),
+        Kind::Op(_) => marked(node).is_some(),
+        Kind::Input | Kind::Constant(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => false,
+    })
+}
+
+/// The list without marks, for one whose gradients have been taken.
+pub fn without_marks(list: List) -> Result<List> {
+    if !has_marks(&list) {
+        return Ok(list);
+    }
+    rebuild(list, |nodes, mut node| {
+        if let Some(id) = marked(&node) {
+            return Ok(id);
+        }
+        in_bodies(&mut node, without_marks)?;
+        Ok(push(nodes, node))
+    })
+}
+
+/// The list with gradients stopped where a node in `silent`, which depends on one of the inputs
+/// `wrt`, is read by one that is not. The nodes from `count` on are not silent. A `custom_rule` reads
+/// such nodes: the error it stands for says more.
+pub fn with_stops(list: List, silent: &FxHashSet<Id>, count: usize, wrt: &[Id]) -> Result<List> {
+    let mut reached = vec![false; list.nodes.len()];
+    wrt.iter().for_each(|id| reached[id.0 as usize] = true);
+    for i in 0..count.min(reached.len()) {
+        reached[i] |= list.nodes[i].reads().any(|id| reached[id.0 as usize]);
+    }
+    let is_end = |id: Id| {
+        let is_float = list.node(id).ty.dtype.is_float();
+        (id.0 as usize) < count && is_float && silent.contains(&id) && reached[id.0 as usize]
+    };
+    let ends: FxHashSet<Id> =
+        list.nodes.iter().flat_map(Node::reads).filter(|&id| is_end(id)).collect();
+    if ends.is_empty() {
+        return Ok(list);
+    }
+    // Old names of the operands, which `rebuild` has replaced when it shows a node.
+    let reads: Vec<_> = list.nodes.iter().map(|node| node.args.clone()).collect();
+    let mut stops: FxHashMap<Id, Id> = FxHashMap::default();
+    let mut at = 0;
+    rebuild(list, |nodes, mut node| {
+        let old = at;
+        at += 1;
+        let is_rule =
+            matches!(node.kind, Kind::Op(Op::Map(def)) if *def == arithmetic::custom_rule);
+        if !is_rule && (old >= count || !silent.contains(&Id(old as u32))) {
+            for (arg, was) in node.args.iter_mut().zip(&reads[old]) {
+                let (Arg::Node(id), Arg::Node(was)) = (arg, *was) else { continue };
+                if ends.contains(&was) {
+                    *id = *stops.entry(was).or_insert_with(|| {
+                        let source = nodes[id.0 as usize].clone();
+                        let kind = Kind::Op(Op::Map(&arithmetic::stop_gradient));
+                        push(nodes, Node { kind, args: smallvec![Arg::Node(*id)], ..source })
+                    });
+                }
+            }
+        }
+        Ok(push(nodes, node))
+    })
+}
