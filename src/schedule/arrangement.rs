@@ -195,10 +195,22 @@ impl Arrangement {
             open: facts.open,
         };
         let scratch: Vec<usize> = order.iter().map(|&s| facts.scratch[s as usize]).collect();
-        memory.peak = [false, true].map(|told| memory.highest(&scratch, told).0);
-        let fullest = memory.highest(&scratch, false).1;
-        memory.alive = self.alive(facts, order, fullest);
+        memory.peak = [false, true].map(|told| memory.highest(&scratch, told));
+        memory.alive = self.alive(facts, order, self.fullest(&memory, &scratch));
         (memory, way)
+    }
+
+    /// The step that most memory is in use at: the arena is as large all the time, but not as full.
+    fn fullest(&self, memory: &Memory, scratch: &[usize]) -> u32 {
+        let (mut fullest, mut most, mut apart) = (0, 0, 0);
+        let added = memory.added(scratch.len(), false);
+        for (at, (live, scratch)) in self.live.iter().zip(scratch).enumerate() {
+            apart += added[at];
+            if live + apart + scratch > most {
+                (fullest, most) = (at as u32, live + apart + scratch);
+            }
+        }
+        fullest
     }
 
     /// The values that are there at a step, largest first.
@@ -209,7 +221,9 @@ impl Arrangement {
         for (s, storage) in facts.storages.iter().enumerate() {
             let region = &self.regions[self.region[s] as usize];
             let step = position[storage.def as usize];
-            if step <= at && at <= region.last && region.gift.is_none() {
+            // With donations the memory of all results is there from the start.
+            let is_there = step <= at || (region.apart && !self.gifts.is_empty());
+            if is_there && at <= region.last && region.gift.is_none() {
                 let bytes = storage.bytes;
                 let holder = Holder { step, slot: storage.slot, bytes };
                 let known = latest.entry(self.region[s]).or_insert(holder);

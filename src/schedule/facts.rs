@@ -3,7 +3,8 @@
 
 use smallvec::SmallVec;
 
-use super::order::{Graph, Life};
+use super::load::Life;
+use super::order::Graph;
 use super::{Operand, Options, Plan, Source, Step, Work};
 use crate::cpu;
 use crate::layout::Layout;
@@ -113,7 +114,7 @@ impl Facts {
         let life = |(storage, readers)| {
             let &Storage { def, bytes, escapes, .. } = storage;
             let readers: &SmallVec<[u32; 4]> = readers;
-            Life { def, bytes, readers: if escapes { &[] } else { readers.as_slice() } }
+            Life { def, bytes, readers: readers.as_slice(), escapes }
         };
         self.storages.iter().zip(&self.readers).map(life).collect()
     }
@@ -220,38 +221,33 @@ impl Facts {
         plan.steps[step as usize].args.iter().skip(2).filter_map(slot)
     }
 
-    /// When each step runs, coarsely: what may fail and what that needs (0), the rest (1), what
-    /// writes donated memory and what follows from that (2).
-    pub(super) fn phases(&self, plan: &Plan, graph: &Graph, options: Options<'_>) -> Vec<u8> {
-        let mut phases = vec![1; plan.steps.len()];
+    /// Which steps have to wait for all others: what writes donated memory, and what follows from
+    /// that. Nothing that may fail, nor what such a step needs, is among them.
+    pub(super) fn late(&self, plan: &Plan, graph: &Graph, options: Options<'_>) -> Vec<bool> {
+        let mut late = vec![false; plan.steps.len()];
         if options.donated.is_empty() {
-            return phases;
+            return late;
         }
+        let mut early = self.fallible.clone();
         let makers = makers(plan);
         for &step in &self.guarded {
-            self.indices(plan, step).for_each(|slot| phases[makers[slot as usize] as usize] = 0);
+            self.indices(plan, step).for_each(|slot| early[makers[slot as usize] as usize] = true);
         }
         for step in (0..plan.steps.len()).rev() {
-            let needed = phases[step] == 0
-                || graph.after(step).iter().any(|&next| phases[next as usize] == 0);
-            if self.fallible[step] || needed {
-                phases[step] = 0;
-            }
+            early[step] |= graph.after(step).iter().any(|&next| early[next as usize]);
         }
         for &(_, output) in options.donated {
             if let Some(s) = self.storage(plan.outputs[output as usize]) {
                 let def = self.storages[s as usize].def as usize;
-                phases[def] = phases[def].max(if phases[def] == 1 { 2 } else { 0 });
+                late[def] = !early[def];
             }
         }
         for step in 0..plan.steps.len() {
-            if phases[step] == 2 {
-                for &next in graph.after(step) {
-                    phases[next as usize] = 2;
-                }
+            if late[step] {
+                graph.after(step).iter().for_each(|&next| late[next as usize] = true);
             }
         }
-        phases
+        late
     }
 }
 

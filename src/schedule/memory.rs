@@ -139,9 +139,10 @@ impl Plan {
     /// The best of several orders.
     fn search(&self, facts: &Facts, options: Options<'_>) -> Option<(Arrangement, Vec<u32>)> {
         let graph = Graph::new(&self.steps, self.slots.len());
-        let phases = facts.phases(self, &graph, options);
+        let late = facts.late(self, &graph, options);
+        let lives = facts.lives();
         let mut best: Option<(usize, Arrangement, Vec<u32>)> = None;
-        for order in order::candidates(&self.steps, &graph, &phases, &facts.lives()) {
+        for order in order::candidates(&self.steps, &graph, &late, &lives, &facts.donors) {
             let made = Arrangement::new(self, facts, &order, options);
             let cost = made.cost();
             if best.as_ref().is_none_or(|(known, ..)| cost < *known) {
@@ -178,11 +179,10 @@ impl Plan {
 }
 
 impl Memory {
-    /// The most bytes at once, as the counters of memory count them, and at which step. Of a run
-    /// that is `told` where results go, those are not counted.
-    pub(super) fn highest(&self, scratch: &[usize], told: bool) -> (usize, u32) {
-        let arena = if self.arena > 0 { block_bytes(self.arena) } else { 0 };
-        let mut added = vec![0; scratch.len().max(1)];
+    /// The bytes that each of some steps adds to the arena: those of results that are first written
+    /// there. Of a run that is `told` where results go, these are not counted.
+    pub(super) fn added(&self, steps: usize, told: bool) -> Vec<usize> {
+        let mut added = vec![0; steps.max(1)];
         for apart in &self.apart {
             let elsewhere = apart.gift.is_some() || (told && apart.whole.is_some());
             // Donated memory is written only when all other memory is there.
@@ -191,13 +191,16 @@ impl Memory {
                 added[first as usize] += block_bytes(apart.bytes);
             }
         }
-        let (mut now, mut most) = (arena, (arena, 0));
-        for (at, added) in added.into_iter().enumerate() {
+        added
+    }
+
+    /// The most bytes at once, as the counters of memory count them.
+    pub(super) fn highest(&self, scratch: &[usize], told: bool) -> usize {
+        let mut now = if self.arena > 0 { block_bytes(self.arena) } else { 0 };
+        let mut most = now;
+        for (at, added) in self.added(scratch.len(), told).into_iter().enumerate() {
             now += added;
-            let here = now + scratch.get(at).unwrap_or(&0);
-            if here > most.0 {
-                most = (here, at as u32);
-            }
+            most = most.max(now + scratch.get(at).unwrap_or(&0));
         }
         most
     }

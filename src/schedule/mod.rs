@@ -15,6 +15,7 @@ mod explain;
 mod facts;
 mod flow;
 mod group;
+mod load;
 mod memory;
 mod order;
 mod pack;

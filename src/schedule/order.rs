@@ -2,32 +2,26 @@
 //!
 //! The order decides how much memory a run needs, so that several are tried: the one of the stages,
 //! the one in which the nodes were written, depth first from the results, and one that picks what
-//! leaves least behind.
+//! leaves least behind; each is then improved step by step ([`load`](super::load)).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use smallvec::SmallVec;
 
+use super::load::{Life, Load};
 use super::{Operand, Source, Step, Work};
 
 /// With fewer bytes than this no order is worth a search.
 const SMALL: usize = 1 << 14;
 
+/// How many orders are laid out to the byte.
+const LAID_OUT: usize = 2;
+
 /// Which steps need which.
 pub(super) struct Graph {
     before: Vec<SmallVec<[u32; 4]>>,
     after: Vec<SmallVec<[u32; 4]>>,
-}
-
-/// The life of a result in memory.
-pub(super) struct Life<'a> {
-    /// The step that fills it
-    pub def: u32,
-    /// Its bytes
-    pub bytes: usize,
-    /// The steps that read it; none where it outlives the run
-    pub readers: &'a [u32],
 }
 
 impl Graph {
@@ -54,6 +48,11 @@ impl Graph {
         effects.sort_by_key(|&i| written(&steps[i as usize]));
         effects.windows(2).for_each(|pair| join(pair[0], pair[1]));
         Graph { before, after }
+    }
+
+    /// The steps that a step needs.
+    pub(super) fn before(&self, step: u32) -> &[u32] {
+        &self.before[step as usize]
     }
 
     /// The steps that need a step.
@@ -106,76 +105,41 @@ impl Graph {
         }
         order
     }
-
-    /// Of the steps that can run the one that leaves least behind, each time.
-    fn greedy(&self, phases: &[u8], lives: &[Life<'_>]) -> Vec<u32> {
-        let steps = self.before.len();
-        let mut makes = vec![0isize; steps];
-        // The storages that each step reads, and the readings of each that are left.
-        let mut reads: Vec<SmallVec<[u32; 4]>> = vec![SmallVec::new(); steps];
-        let mut left: Vec<u32> = lives.iter().map(|life| life.readers.len() as u32).collect();
-        for (s, life) in lives.iter().enumerate() {
-            makes[life.def as usize] += life.bytes as isize;
-            life.readers.iter().for_each(|&step| reads[step as usize].push(s as u32));
-        }
-        let mut missing: Vec<u32> = self.before.iter().map(|b| b.len() as u32).collect();
-        let change = |step: u32, left: &[u32]| -> isize {
-            let reads = &reads[step as usize];
-            let ends =
-                |s: u32| left[s as usize] as usize == reads.iter().filter(|&&r| r == s).count();
-            let mut freed: isize = 0;
-            for (k, &s) in reads.iter().enumerate() {
-                if !reads[..k].contains(&s) && ends(s) {
-                    freed += lives[s as usize].bytes as isize;
-                }
-            }
-            makes[step as usize] - freed
-        };
-        let mut ready: BinaryHeap<Reverse<(u8, isize, u32)>> = BinaryHeap::new();
-        for step in (0..steps as u32).filter(|&step| missing[step as usize] == 0) {
-            ready.push(Reverse((phases[step as usize], change(step, &left), step)));
-        }
-        let mut order = Vec::with_capacity(steps);
-        while let Some(Reverse((phase, known, step))) = ready.pop() {
-            let now = change(step, &left);
-            let better = |next: &Reverse<(u8, isize, u32)>| (next.0.0, next.0.1) < (phase, now);
-            if now > known && ready.peek().is_some_and(better) {
-                ready.push(Reverse((phase, now, step)));
-                continue;
-            }
-            order.push(step);
-            reads[step as usize].iter().for_each(|&s| left[s as usize] -= 1);
-            for &next in &self.after[step as usize] {
-                missing[next as usize] -= 1;
-                if missing[next as usize] == 0 {
-                    ready.push(Reverse((phases[next as usize], change(next, &left), next)));
-                }
-            }
-        }
-        order
-    }
 }
 
-/// Orders worth trying. In all of them steps of a lower phase come first.
+/// Orders worth trying, the cheapest first. In all of them late steps come last.
 pub(super) fn candidates(
     steps: &[Step],
     graph: &Graph,
-    phases: &[u8],
+    late: &[bool],
     lives: &[Life<'_>],
+    donors: &[SmallVec<[u32; 4]>],
 ) -> Vec<Vec<u32>> {
-    let phase = |step: u32| phases[step as usize];
-    let mut orders = vec![graph.by_key(|step| (phase(step), step))];
+    let is_late = |step: u32| late[step as usize];
+    let plain = graph.by_key(|step| (is_late(step), step));
     let bytes: usize = lives.iter().map(|life| life.bytes).sum();
-    if steps.len() > 2 && bytes > SMALL {
-        orders.push(graph.by_key(|step| (phase(step), written(&steps[step as usize]))));
-        orders.push(graph.greedy(phases, lives));
-        let mut deep = graph.depth_first(0..steps.len() as u32);
-        deep.sort_by_key(|&step| phase(step));
-        orders.push(deep);
+    if steps.len() <= 2 || bytes <= SMALL {
+        return vec![plain];
     }
-    // All of the steps, whatever happens: an order that lacks some is none.
-    orders.retain(|order| order.len() == steps.len());
-    orders
+    let load = Load::new(graph, late, lives, donors);
+    let mut deep = graph.depth_first(0..steps.len() as u32);
+    deep.sort_by_key(|&step| is_late(step));
+    let first = [
+        plain,
+        graph.by_key(|step| (is_late(step), written(&steps[step as usize]))),
+        load.greedy(),
+        deep,
+    ];
+    let mut orders: Vec<(usize, Vec<u32>)> = Vec::with_capacity(first.len());
+    for order in first {
+        // All of the steps, whatever happens: an order that lacks some is none.
+        if order.len() == steps.len() {
+            orders.push(load.improved(order));
+        }
+    }
+    orders.sort_by_key(|(cost, _)| *cost);
+    orders.truncate(LAID_OUT);
+    orders.into_iter().map(|(_, order)| order).collect()
 }
 
 /// Where a step's last node stands.

@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// With more spans than this the packing that looks at all pairs takes too long.
+/// Of more spans than this, looking at all pairs takes too long: only the largest are placed so, the
+/// others behind them.
 const PAIRS: usize = 600;
 
 /// Bytes that are needed from one step to another.
@@ -37,9 +38,7 @@ pub(super) struct Packing {
 pub(super) fn pack(spans: &[Span], least: usize, before: Option<Way>) -> (Packing, Way) {
     let placed: Vec<u32> =
         (0..spans.len() as u32).filter(|&i| spans[i as usize].bytes > 0).collect();
-    if let Some(way) = before
-        && (way == Way::Time || placed.len() <= PAIRS)
-    {
+    if let Some(way) = before {
         let packing = way.pack(spans, &placed);
         if packing.bytes <= least + least / 8 {
             return (packing, way);
@@ -47,7 +46,7 @@ pub(super) fn pack(spans: &[Span], least: usize, before: Option<Way>) -> (Packin
     }
     let mut best = (Way::Time.pack(spans, &placed), Way::Time);
     for way in [Way::Size, Way::Life] {
-        if best.0.bytes > least && placed.len() <= PAIRS {
+        if best.0.bytes > least {
             let next = way.pack(spans, &placed);
             if next.bytes < best.0.bytes {
                 best = (next, way);
@@ -63,18 +62,19 @@ impl Way {
         let size = |i: &u32| Reverse(span(i).bytes);
         let life = |i: &u32| Reverse(span(i).last - span(i).first);
         let mut order = placed.to_vec();
-        let (offsets, bytes) = match self {
-            Way::Time => first_come(spans, placed),
-            Way::Size => {
-                order.sort_by_key(|i| (size(i), span(i).first));
-                best_gap(spans, &order)
-            }
-            Way::Life => {
-                order.sort_by_key(|i| (life(i), size(i)));
-                best_gap(spans, &order)
-            }
-        };
-        Packing { offsets, bytes }
+        if self == Way::Time {
+            let (offsets, bytes) = first_come(spans, placed);
+            return Packing { offsets, bytes };
+        }
+        order.sort_by_key(|i| (size(i), span(i).first));
+        let small = order.split_off(order.len().min(PAIRS));
+        if self == Way::Life {
+            order.sort_by_key(|i| (life(i), size(i)));
+        }
+        let (mut offsets, bytes) = best_gap(spans, &order);
+        let (behind, more) = first_come(spans, &small);
+        small.iter().for_each(|&i| offsets[i as usize] = bytes + behind[i as usize]);
+        Packing { offsets, bytes: bytes + more }
     }
 }
 
