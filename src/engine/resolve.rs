@@ -9,8 +9,9 @@ use super::site;
 use super::trace::Trace;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Result};
-use crate::graph::{self, Kind, List, number_of, numbers};
+use crate::graph::{self, Flow, Kind, List, number_of};
 use crate::ops::emit::{Arg, Id};
+use crate::ops::number::Number;
 use crate::ops::op::Type;
 use crate::shape::Bindings;
 
@@ -97,9 +98,9 @@ pub fn resolve(trace: &Arc<Trace>, fetches: &[Id], feeds: &[(Id, Type)]) -> Resu
     let needs = needs(&list, &calls, fetches, &|id| fed.contains_key(&id));
     let fixed: Vec<bool> = list.nodes.iter().map(|node| is_sized(&node.ty.shape)).collect();
     let (sizes, list, is_open) = sized(trace, list, &calls, feeds)?;
-    // Numbers that stand among operands of nodes; a call works out its own again.
-    let numbers = numbers::evaluate(&list.numbers, &[], &sizes).unwrap_or_default();
+    let within = !feeds.iter().all(|(_, ty)| is_sized(&ty.shape));
     in_fresh_trace(|fresh| {
+        let numbers = numbers(fresh, &list.numbers, &sizes, within);
         let mut maker = Maker {
             list: &list,
             calls: &calls,
@@ -110,7 +111,7 @@ pub fn resolve(trace: &Arc<Trace>, fetches: &[Id], feeds: &[(Id, Type)]) -> Resu
             names: vec![None; list.nodes.len()],
             inputs: Vec::new(),
             is_open,
-            within: !feeds.iter().all(|(_, ty)| is_sized(&ty.shape)),
+            within,
         };
         for i in 0..list.nodes.len() {
             let id = Id(i as u32);
@@ -136,6 +137,30 @@ pub fn resolve(trace: &Arc<Trace>, fetches: &[Id], feeds: &[(Id, Type)]) -> Resu
         }
         Ok(Resolved { list: made, inputs: maker.inputs })
     })
+}
+
+/// The numbers that stand among operands of nodes, as far as they are known; a call works out its own
+/// again. Where sizes may stay open those of the fresh trace stand for them.
+fn numbers(fresh: &Trace, table: &[Number], sizes: &Bindings, within: bool) -> Vec<Option<Scalar>> {
+    let mut found: Vec<Option<Scalar>> = Vec::with_capacity(table.len());
+    for number in table {
+        let named = |x: Scalar| match number_of(x) {
+            Some(i) => found.get(i as usize).copied().flatten(),
+            None => Some(x),
+        };
+        let number = match *number {
+            Number::Input => None,
+            Number::Size(dim) => Some(sizes.resolve(dim))
+                .filter(|dim| within || dim.known().is_some())
+                .map(Number::Size),
+            Number::Calculated(how, [a, b]) => match (named(a), named(b)) {
+                (Some(a), Some(b)) => Some(Number::Calculated(how, [a, b])),
+                _ => None,
+            },
+        };
+        found.push(number.map(|number| fresh.read(|graph| graph.define(number))));
+    }
+    found
 }
 
 /// The sizes that feeds give to symbols, and the list with them. Where two feeds disagree the first
@@ -186,7 +211,7 @@ struct Maker<'a> {
     fixed: &'a [bool],
     /// The sizes of symbols, and the numbers that come of them
     sizes: &'a Bindings,
-    numbers: &'a [Scalar],
+    numbers: &'a [Option<Scalar>],
     /// The nodes made so far, by those they stand for
     names: Vec<Option<Id>>,
     inputs: Vec<Id>,
@@ -208,10 +233,33 @@ impl Maker<'_> {
     /// A number, or what it stands for.
     fn number(&self, value: Scalar) -> Result<Scalar> {
         let Some(i) = number_of(value) else { return Ok(value) };
-        self.numbers.get(i as usize).copied().ok_or_else(|| {
+        self.numbers.get(i as usize).copied().flatten().ok_or_else(|| {
             let facts = "feed the placeholders it comes from";
             error::bad_graph("session.run", "a size is not known", facts)
         })
+    }
+
+    /// A body whose numbers are those of the fresh trace.
+    fn body(&self, body: &List) -> Result<List> {
+        let mut body = body.clone();
+        for node in &mut body.nodes {
+            for arg in &mut node.args {
+                if let Arg::Scalar(value) = arg {
+                    *value = self.number(*value)?;
+                }
+            }
+            if let Kind::Flow(flow) = &node.kind {
+                node.kind = Kind::Flow(self.flow(flow)?);
+            }
+        }
+        body.numbers = self.fresh.read(|graph| graph.list().numbers.clone());
+        Ok(body)
+    }
+
+    fn flow(&self, flow: &Flow) -> Result<Arc<Flow>> {
+        let bodies = flow.bodies.iter().map(|body| self.body(body).map(Arc::new));
+        let (bodies, results) = (bodies.collect::<Result<_>>()?, flow.results.clone());
+        Ok(Arc::new(Flow { kind: flow.kind, bodies, results }))
     }
 
     fn input(&mut self, id: Id, ty: Type) -> Result<()> {
@@ -247,7 +295,16 @@ impl Maker<'_> {
             let facts = format!("{} of {}", node.kind.name(), node.ty.shape);
             return Err(error::bad_graph("session.run", "a size is not known", facts));
         }
-        let (kind, ty) = (node.kind.clone(), node.ty.clone());
+        let kind = match &node.kind {
+            Kind::Flow(flow) => Kind::Flow(self.flow(flow)?),
+            Kind::Input
+            | Kind::Constant(_)
+            | Kind::Op(_)
+            | Kind::Part(_)
+            | Kind::Effect(_)
+            | Kind::Barrier => node.kind.clone(),
+        };
+        let ty = node.ty.clone();
         let new = self.fresh.with_graph(|graph| {
             graph.at(node.site);
             graph.push(kind, args, ty)
