@@ -59,6 +59,9 @@ impl Alive {
 #[pymethods]
 impl Plan {
     /// The most bytes that a call allocates at once: its arena, its results and what kernels take.
+    ///
+    /// Keys of random numbers are made for each call beside it. Of sorts of floats it counts what they
+    /// take where there are NaNs or negative zeros.
     #[getter]
     fn peak_bytes(&self) -> usize {
         self.0.peak_bytes()
