@@ -1,6 +1,7 @@
 """What compiled functions cost: memory that was predicted, none that stays."""
 
 import gc
+import os
 
 import pytest
 
@@ -209,3 +210,78 @@ def test_failed_calls_leave_nothing():
         with pytest.raises(IndexError):
             f(x, wg.asarray([500]))
     assert live() == before
+
+
+def resident():
+    """Bytes of memory that the process holds: also what no counter of ours sees."""
+    with open("/proc/self/statm") as facts:
+        return int(facts.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def new_function(i):
+    f = wg.compile(lambda x: (x * i).tanh().sum() + x.mean())
+    for n in (2, 3, 4):
+        f(wg.ones((n, i % 7 + 1)))
+
+
+def new_graph(i):
+    with wg.Graph() as g:
+        x = wg.placeholder("x", (None, 3))
+        v = wg.Variable(wg.zeros(3), name="v")
+        y = v.assign_add((x * i).sum(axis=0))
+    wg.Session(g).run(y, {x: wg.ones((2, 3))})
+
+
+def new_batch(i):
+    wg.vmap(lambda v: v * i)(wg.ones((3, 2)))
+
+
+def new_branch(i):
+    wg.cond(wg.tensor(True), lambda v: v * i, lambda v: v, wg.ones(3))
+
+
+def new_shape(i):
+    wg.nn.softmax(wg.ones((i % 50 + 1, i // 50 + 1)))
+
+
+WITH_SESSION = {}
+
+
+def new_fetches(i):
+    """Another combination of fetches and sizes on one session."""
+    if not WITH_SESSION:
+        with wg.Graph() as g:
+            x = wg.placeholder("x", (None, 3))
+            WITH_SESSION.update(x=x, ys=[(x * k).sum() for k in range(40)], run=wg.Session(g).run)
+    x, ys = WITH_SESSION["x"], WITH_SESSION["ys"]
+    WITH_SESSION["run"]([ys[i % 40], ys[i // 40]], {x: wg.ones((i % 50 + 1, 3))})
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs /proc")
+@pytest.mark.parametrize(
+    "work", [new_function, new_graph, new_batch, new_branch, new_shape, new_fetches]
+)
+def test_a_thousand_signatures_leave_nothing(work):
+    """What is new each time is not kept: caches are bounded."""
+    for i in range(400):
+        work(i)
+    before, objects, held = live(), len(gc.get_objects()), resident()
+    for i in range(400, 1400):
+        work(i)
+    after = live()
+    assert abs(after[0] - before[0]) < 20_000 and after[1] == before[1]
+    assert len(gc.get_objects()) <= objects + 50
+    assert resident() - held < 4 << 20
+
+
+def test_a_thousand_traces_go_with_their_function():
+    """One function that is allowed so many keeps them all, and nothing once it is gone."""
+    f = wg.compile(lambda x, n: (x * n).tanh(), limit=2000)
+    f(wg.ones(2), 0)
+    before, objects = live(), len(gc.get_objects())
+    for n in range(1, 1001):
+        f(wg.ones(2), n)
+    assert f.traces == 1001
+    del f
+    assert live()[1] == before[1] and live()[0] <= before[0]
+    assert len(gc.get_objects()) <= objects + 50

@@ -34,13 +34,35 @@ def report(error):
     return text
 
 
-@pytest.mark.parametrize("spoiled", ["simplify", "sink", "cse"], indirect=True)
+@pytest.mark.parametrize("spoiled", ["expand", "dead", "fold", "simplify", "sink", "cse"], indirect=True)
 def test_a_wrong_pass_is_named_and_the_program_made_small(spoiled):
     f = wg.compile(program)
     with pytest.raises(_core.InternalError, match=f"pass {spoiled} changes bits") as error:
         f(wg.ones((3, 4)), wg.ones((4, 5)))
     small = wg.parse_graph(report(error))
     assert 2 <= len(list(small.nodes)) <= 3
+
+
+@pytest.mark.parametrize("spoiled", ["schedule"], indirect=True)
+def test_a_wrong_schedule_is_named_and_the_program_made_small(spoiled):
+    """No pass is at fault: what is left is how steps were made of the nodes."""
+    f = wg.compile(program)
+    with pytest.raises(_core.InternalError, match="the schedule changes bits") as error:
+        f(wg.ones((3, 4)), wg.ones((4, 5)))
+    small = wg.parse_graph(report(error))
+    assert [node.op for node in small.nodes if node.op != "input"] == ["multiply"]
+
+
+@pytest.mark.parametrize("spoiled", ["schedule"], indirect=True)
+def test_a_wrong_schedule_of_control_flow_or_open_sizes_is_found(spoiled):
+    def f(x):
+        return wg.scan(lambda c, row: (c * 0.5 + row, c), x[0], x)[1] * 3.0
+
+    g = wg.compile(f)
+    for n in (3, 4):
+        with pytest.raises(_core.InternalError, match="the schedule changes bits") as error:
+            g(wg.ones((n, 2)))
+        report(error)
 
 
 @pytest.mark.parametrize("spoiled", ["simplify"], indirect=True)

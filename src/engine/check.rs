@@ -119,7 +119,8 @@ impl Held<'_> {
                     self.interpret(&self.scope.run(work)?.into(), &program.inputs)?
                 }
                 None => {
-                    let graph = Graph::from_list(program.list.clone());
+                    let spoiled = self.options.spoiled_for_schedule(&program.list);
+                    let graph = Graph::from_list(spoiled.unwrap_or_else(|| program.list.clone()));
                     let plan = Plan::new(&self.scope.run(|| expand(&graph))?)?;
                     let numbers = program.list.evaluate_numbers(self.given, &self.sizes)?;
                     plan.run(&program.inputs.iter().collect::<Vec<_>>(), &numbers)?

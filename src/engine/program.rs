@@ -145,6 +145,8 @@ impl Program {
             return Ok(plan);
         }
         let list = &self.optimized()?.list;
+        let spoiled = self.config.passes.spoiled_for_schedule(list);
+        let list = spoiled.as_ref().unwrap_or(list);
         let options = Options { donated: &self.donated };
         // Outside of the scope: groups are found in tables, where sizes are what they are written as.
         let plan = match has_calls(list) {

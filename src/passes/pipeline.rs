@@ -23,7 +23,7 @@ pub struct Options {
     pub fold_bytes: usize,
     /// The passes that are switched off, sorted; see [`Options::switch`]
     pub off: SmallVec<[&'static str; 4]>,
-    /// A pass that spoils a number, see [`Options::spoil`]
+    /// A pass, or the schedule, that spoils a number, see [`Options::spoil`]
     pub spoiled: Option<&'static str>,
 }
 
@@ -34,11 +34,20 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Lets a pass add 1 to the first number it leaves among the operands, so that what looks for
-    /// wrong passes has one to find.
+    /// Lets a pass, or the schedule, add 1 to the first number among the operands, so that what looks
+    /// for wrong ones has one to find.
     pub fn spoil(&mut self, name: &str) -> Result<()> {
-        self.spoiled = Some(named(name)?.name);
+        self.spoiled = Some(if name == SCHEDULE { SCHEDULE } else { named(name)?.name });
         Ok(())
+    }
+
+    /// What a spoiled schedule makes a plan of, instead of a list.
+    pub fn spoiled_for_schedule(&self, list: &List) -> Option<List> {
+        (self.spoiled == Some(SCHEDULE)).then(|| {
+            let mut list = list.clone();
+            spoil(&mut list);
+            list
+        })
     }
 
     /// Switches a pass on or off by its name.
@@ -57,6 +66,9 @@ impl Options {
         !self.off.contains(&name)
     }
 }
+
+/// The name of what makes plans, which is no pass.
+const SCHEDULE: &str = "schedule";
 
 /// What a pass did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1049,8 +1049,8 @@ fn _node(x: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
 }
 
 /// Sets how functions are compiled from now on, on this thread: passes by name, the bits that
-/// `fast_math` may change, the bytes a call may need, whether runs are checked; `spoiled` is a pass that
-/// is made wrong, to be found. What is None stays. Gives the function that puts back what was set
+/// `fast_math` may change, the bytes a call may need, whether runs are checked; `spoiled` is a pass, or
+/// "schedule", that is made wrong, to be found. What is None stays. Gives the function that puts back what was set
 /// before.
 #[pyfunction]
 #[pyo3(signature = (passes=None, fast_math=None, memory_budget=None, check=None, spoiled=None))]
