@@ -13,7 +13,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wengert import _core, _touched, pytree
 from wengert._core import (
@@ -25,6 +25,9 @@ from wengert._core import (
     float32,
     is_grad_enabled,
 )
+
+if TYPE_CHECKING:
+    from wengert.interpreter import Interpreter
 
 __all__ = ["CompiledFunction", "Explanation", "Spec", "compile", "config"]
 
@@ -183,22 +186,39 @@ class CompiledFunction(_core.Dispatcher):
         """The graph that runs for these arguments, after the passes; traced if need be, not run."""
         from wengert.graph import Graph
 
-        executable = self._executable(*args, **kwargs)
+        executable = self._prepared(*args, **kwargs)[0]
         graph = Graph._of(executable.definition())
         graph.passes = tuple(executable.passes())
         return graph
 
     def plan(self, *args: Any, **kwargs: Any) -> Any:
         """The plan for these arguments: steps, memory. Traced if need be, not run."""
-        leaves = pytree.flatten((args, kwargs))[0]
-        tensors = [x for x in leaves if isinstance(x, Tensor)]
-        return self._executable(*args, **kwargs).plan(tensors)
+        executable, tensors, _ = self._prepared(*args, **kwargs)
+        return executable.plan(tensors)
+
+    def interpreter(self, *args: Any, **kwargs: Any) -> Interpreter:
+        """A run for these arguments that stops after each node, to look at the values: of the nodes
+        as they were traced, before the passes. Nothing is updated; `finish()` gives the tensors
+        among the results in order, then the new values of what a call would update.
+
+        >>> double = wg.compile(lambda x: (x * 2).exp())
+        >>> it = double.interpreter(wg.zeros(3))
+        >>> it.run_until(1).value.tolist(), it.next_node.op
+        ([0.0, 0.0, 0.0], 'exp')
+        """
+        from wengert.graph import Graph
+        from wengert.interpreter import Interpreter
+
+        executable, tensors, leaves = self._prepared(*args, **kwargs)
+        core, definition = executable.stepper(tensors, leaves)
+        graph = Graph._of(definition)
+        ids = [node.id for node in graph.outputs]
+        return Interpreter(graph, core, lambda value: [value(i) for i in ids])
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """What was captured, why each trace was made, and what runs: for these arguments, or,
         without any, for the latest trace. `str()` of it is a page of text."""
         if args or kwargs:
-            self._executable(*args, **kwargs)
             return Explanation(self.__name__, self._traces, self.plan(*args, **kwargs))
         return Explanation(self.__name__, self._traces, None)
 

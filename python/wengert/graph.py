@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import linecache
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from wengert import _core, pytree
 from wengert._core import GraphError, Node, Tensor, asarray, float32
 from wengert.drawing import Pictured
+
+if TYPE_CHECKING:
+    from wengert.interpreter import Interpreter
+    from wengert.session import Session
 
 __all__ = ["Graph", "Variable", "default_graph", "parse_graph", "placeholder"]
 
@@ -177,6 +181,44 @@ class Graph(Pictured):
             return pytree.unflatten(structure, self._core.interpret(ids, fed, tensors))
 
         return compile(function)
+
+    def interpreter(
+        self,
+        feed_dict: Mapping[Any, Any] | Sequence[Any] | None = None,
+        fetches: Any = None,
+        *,
+        session: Session | None = None,
+    ) -> Interpreter:
+        """A run that stops after each node, to look at the values.
+
+        `feed_dict` is that of `Session.run`, or a list with a value for each of `inputs`. Without
+        `fetches` they are the graph's `outputs`, or else what no other value comes of. Variables
+        have the values of `session`, or without one those they begin with; nothing is assigned.
+        Refused as by `Session.run`, at once.
+
+        >>> with wg.Graph() as g:
+        ...     x = wg.placeholder("x", (None,))
+        ...     y = (x.exp() + 1.0).log()
+        >>> it = g.interpreter({"x": [0.0, 1.0]}, y)
+        >>> it.step().value.tolist(), it.next_node.op
+        ([0.0, 1.0], 'exp')
+        >>> it.finish().shape
+        (2,)
+        """
+        from wengert.interpreter import Interpreter, feeds
+        from wengert.session import Session
+
+        session = Session(self) if session is None else session
+        if session.graph is not self:
+            raise GraphError("interpreter: the session runs another graph")
+        outputs = self.outputs
+        if fetches is None:
+            fetches = outputs or [self._core.node(i) for i in self._core.ends()]
+        ids, structure = self._ids("interpreter", fetches)
+        core = session._stepper(ids, feeds(self, feed_dict))
+        return Interpreter(
+            self, core, lambda value: pytree.unflatten(structure, [value(i) for i in ids])
+        )
 
     # Names and numbers.
 

@@ -94,11 +94,7 @@ class Session:
         `ShapeError` and `DTypeError` for a value that does not fit, with the line that made the
         node; `CaptureError` inside a captured function.
         """
-        if _core._is_captured():
-            raise CaptureError(
-                "session.run: a session runs at once and cannot be part of a captured function; "
-                "call graph.function(inputs, outputs) there"
-            )
+        _refuse_captured("session.run")
         leaves, structure = pytree.flatten(fetches)
         graph = self.graph
         parts = [self._parts(x) for x in leaves]
@@ -133,18 +129,40 @@ class Session:
     def _compute(
         self, plan: _Plan, feeds: dict[int, Tensor], values: dict[int, Tensor]
     ) -> list[Tensor]:
-        missing = [i for kind, i in plan.sources if kind == "variable" and i not in values]
+        return plan.runner(self._arguments(plan.sources, feeds, values))
+
+    def _arguments(
+        self,
+        sources: Sequence[tuple[str, int]],
+        feeds: dict[int, Tensor],
+        values: dict[int, Tensor],
+    ) -> list[Tensor]:
+        missing = [i for kind, i in sources if kind == "variable" and i not in values]
         if missing:
             values = self._initialized(missing)
         args = []
-        for kind, i in plan.sources:
+        for kind, i in sources:
             if kind == "fed":
                 args.append(feeds[i])
             elif kind == "variable":
                 args.append(values[i])
             else:
                 args.append(self._key())
-        return plan.runner(args)
+        return args
+
+    def _stepper(self, ids: list[int], feed_dict: Mapping[Any, Any]) -> Any:
+        """The same run, node by node, which assigns nothing."""
+        _refuse_captured("interpreter")
+
+        def made() -> Any:
+            feeds = self._feeds(feed_dict)
+            types = {i: (x.dtype, x.shape) for i, x in feeds.items()}
+            self._check_fed(ids, types)
+            core = self.graph._core.stepper(ids, _listed(types))
+            core.start(self._arguments(self._sources(core.inputs, types), feeds, self._values))
+            return core
+
+        return _core.outside_trace(made)
 
     def _key(self) -> Tensor:
         return _core.random.next_key() if self._generator is None else self._generator.next()
@@ -176,15 +194,19 @@ class Session:
                 name = graph._variables[i].name
                 raise GraphError(f'session.run: the variable "{name}" is assigned twice in a run')
         ids = ids + assigned
-        for i in core.needs(ids, fed):
+        self._check_fed(ids, types)
+        runner = core.resolve(ids, _listed(types))
+        return _Plan(runner, written, self._sources(runner.inputs, types))
+
+    def _check_fed(self, ids: list[int], types: dict[int, Type]) -> None:
+        graph, core = self.graph, self.graph._core
+        for i in core.needs(ids, list(types)):
             if i not in graph._variables and not core.is_key(i):
                 raise self._unfed(i)
-        runner = core.resolve(ids, [(i, dtype, list(shape)) for i, (dtype, shape) in types.items()])
-        sources = []
-        for i in runner.inputs:
-            kind = "fed" if i in types else "key" if core.is_key(i) else "variable"
-            sources.append((kind, i))
-        return _Plan(runner, written, sources)
+
+    def _sources(self, inputs: list[int], types: dict[int, Type]) -> list[tuple[str, int]]:
+        is_key = self.graph._core.is_key
+        return [("fed" if i in types else "key" if is_key(i) else "variable", i) for i in inputs]
 
     def _unfed(self, i: int) -> GraphError:
         node = self.graph._core.node(i)
@@ -260,6 +282,18 @@ class Session:
     def _adapts(self, value: Any) -> bool:
         """Whether the dtype of a value says nothing: numbers and nested lists."""
         return isinstance(value, (bool, int, float, list, tuple))
+
+
+def _refuse_captured(op: str) -> None:
+    if _core._is_captured():
+        raise CaptureError(
+            f"{op}: a session runs at once and cannot be part of a captured function; "
+            "call graph.function(inputs, outputs) there"
+        )
+
+
+def _listed(types: dict[int, Type]) -> list[tuple[int, Any, list[int]]]:
+    return [(i, dtype, list(shape)) for i, (dtype, shape) in types.items()]
 
 
 class _Generator:

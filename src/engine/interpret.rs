@@ -62,6 +62,11 @@ impl Interpreter {
         Interpreter { list, inputs: inputs.into_iter(), numbers, values }
     }
 
+    /// The list, whose sizes are numbers.
+    pub fn list(&self) -> &Arc<List> {
+        &self.list
+    }
+
     /// The node that comes next.
     pub fn next(&self) -> Option<Id> {
         let next = self.values.len();

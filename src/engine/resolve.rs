@@ -21,6 +21,8 @@ pub struct Resolved {
     pub list: List,
     /// The node of the graph that each input stands for
     pub inputs: Vec<Id>,
+    /// For each node of the graph the one of the list that has its value, if it was made
+    pub names: Vec<Option<Id>>,
 }
 
 /// What a run needs: the nodes to compute, in the graph's numbering.
@@ -91,6 +93,32 @@ fn mark(list: &List, calls: &Calls, live: &mut [bool], is_fed: &dyn Fn(Id) -> bo
     }
 }
 
+/// The nodes that no other value is computed from, of those that are computed; not those inside a
+/// call.
+pub fn ends(trace: &Trace) -> Vec<Id> {
+    let (list, calls) = trace.snapshot();
+    let mut is_end = vec![true; list.nodes.len()];
+    for kept in &calls.kept {
+        kept.nodes.clone().for_each(|i| is_end[i as usize] = false);
+        kept.results.iter().for_each(|id| is_end[id.0 as usize] = true);
+    }
+    for i in 0..list.nodes.len() {
+        let id = Id(i as u32);
+        let is_given = matches!(list.nodes[i].kind, Kind::Input) && calls.of(id).is_none();
+        if matches!(list.nodes[i].kind, Kind::Effect(_)) {
+            is_end[i] = false;
+            continue;
+        }
+        is_end[i] &= !is_given;
+        for arg in calls.args(&list, id) {
+            if let Arg::Node(read) = arg {
+                is_end[read.0 as usize] = false;
+            }
+        }
+    }
+    (0..list.nodes.len() as u32).map(Id).filter(|id| is_end[id.0 as usize]).collect()
+}
+
 /// The list that computes `fetches` from nodes of known types.
 pub fn resolve(trace: &Arc<Trace>, fetches: &[Id], feeds: &[(Id, Type)]) -> Result<Resolved> {
     let (list, calls) = trace.snapshot();
@@ -135,7 +163,7 @@ pub fn resolve(trace: &Arc<Trace>, fetches: &[Id], feeds: &[(Id, Type)]) -> Resu
                 made.names.insert(new, name.clone());
             }
         }
-        Ok(Resolved { list: made, inputs: maker.inputs })
+        Ok(Resolved { list: made, inputs: maker.inputs, names: maker.names })
     })
 }
 

@@ -15,11 +15,13 @@ use super::functions::{DETACH_ABOVE, caught};
 use super::graph::Definition;
 use super::plan::Plan;
 use super::size::{Number, Size};
+use super::stepper::Stepper;
 use super::tensor::{self, TensorObject};
 use crate::array::Array;
 use crate::dtype::Scalar;
 use crate::engine::backward::{self, Options};
 use crate::engine::call::{self, Given};
+use crate::engine::interpret::Interpreter;
 use crate::engine::program::{Program, cut};
 use crate::engine::random;
 use crate::engine::tape::{self, First, History, Leaf, Value};
@@ -599,6 +601,25 @@ impl Executable {
     fn plan(&self, py: Python<'_>, args: Vec<Bound<'_, PyAny>>) -> PyResult<Plan> {
         let sizes = self.sizes(&args)?;
         caught(py, || Ok(Plan(self.program.plan(&sizes).or_raise(py)?)))
+    }
+
+    /// A run for arguments that stops after each node of the list as it was traced, and that list as a
+    /// graph. Nothing is updated.
+    fn stepper(
+        &self,
+        py: Python<'_>,
+        args: Vec<Bound<'_, PyAny>>,
+        leaves: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<(Stepper, Definition)> {
+        let (numbers, sizes) = (self.numbers(py, &leaves)?, self.sizes(&args)?);
+        let mut inputs = Vec::with_capacity(self.inputs.len());
+        for input in &self.inputs {
+            inputs.push(self.value(py, &input.place, &args)?.array);
+        }
+        let (list, bound) = (Arc::new(self.program.list().clone()), self.program.bind(&sizes));
+        let run = Interpreter::start(&list, inputs, &bound, &numbers).or_raise(py)?;
+        let graph = Definition::from_list((**run.list()).clone(), Scope::new());
+        Ok((Stepper::of(run), graph))
     }
 
     /// What each pass did: its name, nodes, bytes and flops before and after.

@@ -217,17 +217,19 @@ impl Dispatcher {
         caught(slf.py(), || Dispatcher::add(slf, args, &kwargs, &flat, changing).map(drop))
     }
 
-    /// What would run for these arguments: traced if need be, not run.
+    /// What would run for these arguments, traced if need be, not run; and the tensors and the leaves
+    /// that it would be given.
     #[pyo3(signature = (*args, **kwargs))]
-    fn _executable<'py>(
+    fn _prepared<'py>(
         slf: &Bound<'py, Self>,
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Py<Executable>> {
+    ) -> PyResult<(Py<Executable>, Objects<'py>, Objects<'py>)> {
         let flat = Flat::new(args, kwargs)?;
         let tensors = flat.tensors();
         let variant = Dispatcher::variant(slf, args, kwargs, &flat, &tensors)?;
-        Ok(variant.executable.clone_ref(slf.py()))
+        let executable = variant.executable.clone_ref(slf.py());
+        Ok((executable, tensors.into_vec(), flat.leaves.into_vec()))
     }
 
     fn __get__<'py>(
@@ -246,6 +248,8 @@ impl Dispatcher {
 /// What tracing gives: the executable, how results are put together, and what to look at before the
 /// trace is used again.
 type Made<'py> = (Py<Executable>, Option<Py<PyAny>>, Option<Py<PyAny>>, Names);
+
+type Objects<'py> = Vec<Bound<'py, PyAny>>;
 
 /// Cells and globals, names in these, and values.
 type Names = Vec<(Py<PyAny>, Option<Py<PyAny>>, Py<PyAny>)>;

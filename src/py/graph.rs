@@ -13,13 +13,14 @@ use super::dtype;
 use super::errors::{OrRaise, to_python};
 use super::node::{Node, call_text};
 use super::size;
+use super::stepper::Stepper;
 use super::tensor::{self, wrap};
 use crate::array::Array;
 use crate::engine::control::interpret;
 use crate::engine::definition::{self, Call, Calls};
 use crate::engine::picture;
 use crate::engine::program::Program;
-use crate::engine::resolve;
+use crate::engine::resolve::{self, Resolved};
 use crate::engine::site;
 use crate::engine::tape::{Operand, Value};
 use crate::engine::trace::{self, Role, Trace};
@@ -97,6 +98,22 @@ impl Definition {
             scope.declare(&symbol.to_string(), None);
         }
         Ok(dim)
+    }
+
+    /// The list that computes some nodes, for feeds of these types.
+    fn resolved(
+        &self,
+        py: Python<'_>,
+        fetches: &[u32],
+        feeds: Vec<FeedType<'_>>,
+    ) -> PyResult<Resolved> {
+        let fetches = self.ids(py, fetches)?;
+        let mut types = Vec::with_capacity(feeds.len());
+        for (id, dtype, sizes) in feeds {
+            let ty = Type::new(dtype::extract("session.run", &dtype)?, Shape::of(&sizes));
+            types.push((self.id(py, id)?, ty));
+        }
+        resolve::resolve(&self.trace, &fetches, &types).or_raise(py)
     }
 
     fn tensor_of(&self, py: Python<'_>, id: Id) -> PyResult<Py<PyAny>> {
@@ -308,17 +325,28 @@ impl Definition {
         fetches: Vec<u32>,
         feeds: Vec<FeedType<'_>>,
     ) -> PyResult<Runner> {
-        let fetches = self.ids(py, &fetches)?;
-        let mut types = Vec::with_capacity(feeds.len());
-        for (id, dtype, sizes) in feeds {
-            let ty = Type::new(dtype::extract("session.run", &dtype)?, Shape::of(&sizes));
-            types.push((self.id(py, id)?, ty));
-        }
-        let resolved = resolve::resolve(&self.trace, &fetches, &types).or_raise(py)?;
+        let resolved = self.resolved(py, &fetches, feeds)?;
         Ok(Runner {
             inputs: resolved.inputs.iter().map(|id| id.0).collect(),
             program: Program::new(resolved.list, Vec::new(), Scope::new()),
         })
+    }
+
+    /// The same node by node, as it is written.
+    fn stepper(
+        &self,
+        py: Python<'_>,
+        fetches: Vec<u32>,
+        feeds: Vec<FeedType<'_>>,
+    ) -> PyResult<Stepper> {
+        let resolved = self.resolved(py, &fetches, feeds)?;
+        let inputs = resolved.inputs.iter().map(|id| id.0).collect();
+        Ok(Stepper::new(resolved.list, inputs, &resolved.names))
+    }
+
+    /// The nodes that are computed and that no other reads.
+    fn ends(&self) -> Vec<u32> {
+        resolve::ends(&self.trace).into_iter().map(|id| id.0).collect()
     }
 
     /// A copy that may go on, finalized or not.

@@ -23,6 +23,7 @@ mod promotion;
 mod site;
 mod size;
 mod slots;
+mod stepper;
 mod tensor;
 mod watch;
 
@@ -51,6 +52,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     plan::install(module)?;
     graph::install(module)?;
     node::install(module)?;
+    stepper::install(module)?;
     dlpack::install(module)?;
     files::install(module)?;
     promotion::install(module)?;

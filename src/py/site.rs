@@ -58,20 +58,28 @@ fn number(code: *mut ffi::PyObject) -> (u32, bool) {
 }
 
 fn look_up(code: *mut ffi::PyObject) -> (u32, bool) {
-    let mut codes = CODES.lock();
-    let codes = codes.get_or_insert_with(Codes::default);
-    if let Some(&n) = codes.numbers.get(&(code as usize)) {
-        return (n, codes.internal[n as usize - 1]);
-    }
-    if codes.objects.len() >= LIMIT {
-        return (0, false);
+    let known = |codes: &Codes| {
+        let n = *codes.numbers.get(&(code as usize))?;
+        Some((n, codes.internal[n as usize - 1]))
+    };
+    if let Some(found) = CODES.lock().as_ref().and_then(known) {
+        return found;
     }
     // SAFETY: recording happens on an attached thread (sites are pinned before detaching).
     let py = unsafe { Python::assume_attached() };
     // SAFETY: the code object is alive: a running frame holds it.
     let object: Py<PyAny> = unsafe { Bound::from_borrowed_ptr(py, code) }.unbind();
+    // Not under the lock: another thread may wait for that with the interpreter in its hands.
     let file: PyResult<String> = object.getattr(py, "co_filename").and_then(|f| f.extract(py));
     let internal = file.is_ok_and(|f| is_internal(&f));
+    let mut codes = CODES.lock();
+    let codes = codes.get_or_insert_with(Codes::default);
+    if let Some(found) = known(codes) {
+        return found;
+    }
+    if codes.objects.len() >= LIMIT {
+        return (0, false);
+    }
     codes.objects.push(object);
     codes.internal.push(internal);
     let n = codes.objects.len() as u32;
