@@ -23,6 +23,9 @@ def spoiled(request):
     before.restore()
 
 
+PASSES = ["expand", "dead", "fold", "simplify", "sink", "cse"]
+
+
 def program(x, w):
     return (wg.tanh(x @ w) * 2.0 + 1.0).sum(axis=0)
 
@@ -34,7 +37,7 @@ def report(error):
     return text
 
 
-@pytest.mark.parametrize("spoiled", ["expand", "dead", "fold", "simplify", "sink", "cse"], indirect=True)
+@pytest.mark.parametrize("spoiled", PASSES, indirect=True)
 def test_a_wrong_pass_is_named_and_the_program_made_small(spoiled):
     f = wg.compile(program)
     with pytest.raises(_core.InternalError, match=f"pass {spoiled} changes bits") as error:
