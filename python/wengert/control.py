@@ -23,6 +23,7 @@ from wengert._core import (
     where,
     zeros,
 )
+from wengert._repeated import Checks
 
 __all__ = ["check", "cond", "fori_loop", "map", "print", "scan", "switch", "while_loop"]
 
@@ -69,6 +70,10 @@ def is_traced(*leaves: Any) -> bool:
     return _core.is_tracing() or any(isinstance(x, Tensor) and _core._is_traced(x) for x in leaves)
 
 
+_passed = Checks()
+"""Eager calls of control flow that were checked."""
+
+
 class _Operands:
     """Arguments: their tensors, and how to put others in their place."""
 
@@ -85,6 +90,8 @@ class _Operands:
 
 
 def _as_tensors(name: str, tree: Any) -> Any:
+    if isinstance(tree, Tensor):
+        return tree
     return pytree.map(lambda x: tensor(name, x), tree)
 
 
@@ -128,11 +135,16 @@ def _choose(
     name: str, index: Tensor, branches: Sequence[Callable[..., Any]], operands: tuple[Any, ...]
 ) -> Any:
     given = _Operands(operands)
-    traced = _branches(name, branches, given)
     if is_traced(index, *given.tensors):
+        traced = _branches(name, branches, given)
         bodies = [t.body for t in traced]
         found = _core._flow("cond", bodies, [index, *given.tensors])
         return pytree.unflatten(traced[0].structure, found)
+
+    def check() -> bool:
+        return bool(_branches(name, branches, given))
+
+    _passed.find(name, branches, given.leaves, given.structure, check)
     i = min(max(int(index), 0), len(branches) - 1)
     return _as_tensors(name, branches[i](*operands))
 
@@ -204,15 +216,20 @@ def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], init: A
     def on(f: Callable[..., Any]) -> Callable[[list[Tensor]], Any]:
         return lambda tensors: call(f, pytree.unflatten(structure, tensors))
 
-    test = Traced("while_loop", on(cond_fn), leaves)
-    body = Traced("while_loop", on(body_fn), leaves)
-    body.refuse_draws()
-    _check_carry("while_loop", init, body, len(leaves), body.structure)
-    truth = [("bool", "()", "")]
-    _compare("while_loop", "the condition is no truth value", truth, test.body.results(), ["it"])
+    def bodies() -> list[Any]:
+        test = Traced("while_loop", on(cond_fn), leaves)
+        body = Traced("while_loop", on(body_fn), leaves)
+        body.refuse_draws()
+        _check_carry("while_loop", init, body, len(leaves), body.structure)
+        results = test.body.results()
+        what = "the condition is no truth value"
+        _compare("while_loop", what, [("bool", "()", "")], results, ["it"])
+        return [test.body, body.body]
+
     if is_traced(*leaves):
-        found = _core._flow("while_loop", [test.body, body.body], leaves, carry=len(leaves))
+        found = _core._flow("while_loop", bodies(), leaves, carry=len(leaves))
         return pytree.unflatten(structure, found)
+    _passed.find("while_loop", [cond_fn, body_fn], leaves, structure, lambda: bool(bodies()))
     carry = init
     while bool(call(cond_fn, carry)):
         carry = _as_tensors("while_loop", call(body_fn, carry))
@@ -266,30 +283,40 @@ def scan(
         run.parts = [pytree.flatten(part)[1] for part in result]  # type: ignore[attr-defined]
         return result
 
-    traced = Traced("scan", run, [*carry, *rows], [None] * len(carry) + [0] * len(rows))
-    traced.refuse_draws()
-    carried, results = run.parts  # type: ignore[attr-defined]
-    _check_carry("scan", init, traced, len(carry), carried)
+    def body() -> tuple[Any, Any, Any]:
+        axes = [None] * len(carry) + [0] * len(rows)
+        traced = Traced("scan", run, [*carry, *rows], axes)
+        traced.refuse_draws()
+        carried, results = run.parts  # type: ignore[attr-defined]
+        _check_carry("scan", init, traced, len(carry), carried)
+        return traced.body, carried, results
+
     if is_traced(*carry, *rows):
-        found = _core._flow(
-            "scan", [traced.body], [*carry, *rows], len(carry), len(rows), length, reverse
-        )
+        found, carried, results = body()
+        operands = [*carry, *rows]
+        found = _core._flow("scan", [found], operands, len(carry), len(rows), length, reverse)
         last, ys = found[: len(carry)], found[len(carry) :]
         return pytree.unflatten(carried, last), pytree.unflatten(results, ys)
+
+    def check() -> tuple[Any, Any]:
+        found, _, results = body()
+        return found.sizes()[len(carry) :], results
+
+    structure = pytree.flatten((init, xs))[1]
+    types, results = _passed.find("scan", [f], [*carry, *rows], structure, check)
     now = init
     kept: list[list[Tensor]] = []
     for i in reversed(range(length)) if reverse else range(length):
-        now, y = f(now, pytree.map(lambda x, i=i: x[i], xs))
+        now, y = f(now, pytree.unflatten(stacked, [x[i] for x in rows]))
         now = _as_tensors("scan", now)
-        kept.append([tensor("scan", leaf) for leaf in pytree.flatten(y)[0]])
+        leaves, results = pytree.flatten(y)
+        kept.append([tensor("scan", leaf) for leaf in leaves])
     if reverse:
         kept.reverse()
-    types = traced.body.sizes()[len(carry) :]
-    columns = [
-        stack([row[k] for row in kept]) if kept else zeros((0, *shape), dtype=getattr(_core, dtype))
-        for k, (dtype, shape) in enumerate(types)
-    ]
-    return now, pytree.unflatten(results, columns)
+    if kept:
+        return now, pytree.unflatten(results, [stack(column) for column in zip(*kept, strict=True)])
+    empty = [zeros((0, *shape), dtype=getattr(_core, dtype)) for dtype, shape in types]
+    return now, pytree.unflatten(results, empty)
 
 
 def _length(rows: list[Tensor], length: int | None) -> Any:

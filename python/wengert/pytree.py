@@ -61,6 +61,7 @@ _containers: dict[type, _Container] = {
 
 
 _bases: dict[type, _Container] = {}  # kinds whose subclasses are containers too
+_leaves: set[type] = set()  # kinds that were found to be leaves
 
 
 def register_pytree(
@@ -80,6 +81,7 @@ def register_pytree(
         raise ValueError(f"register_pytree: {kind.__qualname__} is registered already")
     table = _bases if subclasses else _containers
     table[kind] = _Container(flatten, unflatten, name_child)
+    _leaves.clear()
 
 
 def _dataclass(kind: type) -> _Container:
@@ -95,7 +97,7 @@ def _dataclass(kind: type) -> _Container:
 
 def _container_of(kind: type) -> _Container | None:
     found = _containers.get(kind)
-    if found is not None:
+    if found is not None or kind in _leaves:
         return found
     found = next((c for base, c in _bases.items() if issubclass(kind, base)), None)
     if found is None and issubclass(kind, tuple) and hasattr(kind, "_fields"):
@@ -105,6 +107,8 @@ def _container_of(kind: type) -> _Container | None:
         found = _dataclass(kind)
     if found is not None:
         _containers[kind] = found
+    else:
+        _leaves.add(kind)
     return found
 
 

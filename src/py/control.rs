@@ -30,7 +30,8 @@ use crate::shape::{Dim, Shape};
 pub struct Body {
     list: Arc<List>,
     operands: usize,
-    captures: Vec<Value>,
+    /// What it reads outside; a random key is drawn when it runs
+    captures: Vec<Option<Value>>,
     /// Whether it draws from the global random generator
     #[pyo3(get)]
     draws: bool,
@@ -125,7 +126,11 @@ fn _body(
             })
             .collect();
         let draws = captures.iter().any(|capture| matches!(capture.source, Source::Key));
-        let captures = captures.iter().map(|x| outside(py, x)).collect::<PyResult<_>>()?;
+        let outside = |x: &Capture| match x.source {
+            Source::Key => Ok(None),
+            Source::Handle | Source::Gradient(_) | Source::Outer(_) => outside(py, x).map(Some),
+        };
+        let captures = captures.iter().map(outside).collect::<PyResult<_>>()?;
         Ok(Body { list: Arc::new(list), operands, captures, draws })
     })
 }
@@ -184,8 +189,16 @@ fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
+impl Body {
+    /// What it reads outside, with fresh random keys.
+    fn outside(&self) -> Result<Vec<Value>> {
+        let value = |x: &Option<Value>| x.clone().map_or_else(random::draw, Ok);
+        self.captures.iter().map(value).collect()
+    }
+}
+
 /// The bodies over the operands and what any of them reads outside.
-fn joined(bodies: &[PyRef<'_, Body>]) -> (SmallVec<[Arc<List>; 2]>, Vec<Value>) {
+fn joined(bodies: &[PyRef<'_, Body>]) -> Result<(SmallVec<[Arc<List>; 2]>, Vec<Value>)> {
     let mut captures: Vec<Value> = Vec::new();
     let mut places: Vec<Vec<usize>> = Vec::new();
     for body in bodies {
@@ -195,7 +208,7 @@ fn joined(bodies: &[PyRef<'_, Body>]) -> (SmallVec<[Arc<List>; 2]>, Vec<Value>) 
                 captures.len() - 1
             })
         };
-        places.push(body.captures.iter().map(place).collect());
+        places.push(body.outside()?.iter().map(place).collect());
     }
     let mut lists = SmallVec::new();
     for (body, places) in bodies.iter().zip(places) {
@@ -211,7 +224,7 @@ fn joined(bodies: &[PyRef<'_, Body>]) -> (SmallVec<[Arc<List>; 2]>, Vec<Value>) 
         }
         lists.push(Arc::new(passes::reordered(&body.list, &order)));
     }
-    (lists, captures)
+    Ok((lists, captures))
 }
 
 /// Control flow over bodies: `form` is `cond`, `while_loop` or `scan`.
@@ -230,7 +243,7 @@ fn _flow(
 ) -> PyResult<Vec<Py<PyAny>>> {
     caught(py, || {
         let mut args = values(form, &operands)?;
-        let (lists, captures) = joined(&bodies);
+        let (lists, captures) = joined(&bodies).or_raise(py)?;
         let given = args.get(carry as usize).filter(|_| xs > 0).map(|x| x.shape()[0]);
         let length = given.or_else(|| length.as_ref().and_then(size::dim)).unwrap_or(Dim::ONE);
         args.extend(captures);
@@ -318,7 +331,7 @@ fn _inline(
 ) -> PyResult<Vec<Py<PyAny>>> {
     caught(py, || {
         let mut args = values("call", &operands)?;
-        args.extend(body.captures.iter().cloned());
+        args.extend(body.outside().or_raise(py)?);
         wrapped(py, control::call(&body.list, args).or_raise(py)?)
     })
 }
