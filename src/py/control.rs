@@ -6,11 +6,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use smallvec::SmallVec;
 
-use super::capture::handle;
 use super::errors::{OrRaise, to_python};
 use super::functions::caught;
 use super::size;
-use super::tensor;
+use super::tensor::{self, handle, value_of};
 use crate::engine::apply::apply;
 use crate::engine::random;
 use crate::engine::tape::{self, First, Operand, Value};
@@ -86,7 +85,7 @@ fn _body(
     caught(py, || {
         let mut types = Vec::new();
         for (x, axis) in like.iter().zip(axes) {
-            let value = handle(&name, x)?.try_value().or_raise(py)?;
+            let value = value_of(&name, x)?;
             let mut ty = Type::new(value.dtype(), value.shape().clone());
             if let Some(axis) = axis {
                 ty.shape.dims_mut().remove(axis);
@@ -103,7 +102,7 @@ fn _body(
         let results = function.call1((PyList::new(py, inputs)?,))?;
         let mut outputs = Vec::new();
         for y in results.try_iter()? {
-            let value = handle(&name, &y?)?.try_value().or_raise(py)?;
+            let value = value_of(&name, &y?)?;
             outputs.push(Arg::Node(trace.node(&name, &value).or_raise(py)?));
         }
         if tape::recording() {
@@ -160,7 +159,7 @@ fn outside(py: Python<'_>, capture: &Capture) -> PyResult<Value> {
         Source::Handle => {
             let object = capture.handle.as_ref().and_then(|h| h.downcast_ref::<Py<PyAny>>());
             match object {
-                Some(object) => handle("capture", object.bind(py))?.try_value().or_raise(py),
+                Some(object) => value_of("capture", object.bind(py)),
                 None => Err(to_python(py, error::internal("a capture without a handle"))),
             }
         }
@@ -168,7 +167,7 @@ fn outside(py: Python<'_>, capture: &Capture) -> PyResult<Value> {
 }
 
 fn values(name: &str, tensors: &[Bound<'_, PyAny>]) -> PyResult<Vec<Value>> {
-    let value = |x: &Bound<'_, PyAny>| handle(name, x)?.try_value().or_raise(x.py());
+    let value = |x: &Bound<'_, PyAny>| value_of(name, x);
     tensors.iter().map(value).collect()
 }
 
@@ -282,7 +281,7 @@ fn _batched(
     axis: usize,
 ) -> PyResult<Body> {
     caught(py, || {
-        let size = handle("vmap", x)?.try_value().or_raise(py)?.shape()[axis];
+        let size = value_of("vmap", x)?.shape()[axis];
         let mut mapped = mapped;
         mapped.resize(body.operands + body.captures.len(), false);
         let graph = Graph::from_list((*body.list).clone());
@@ -363,14 +362,14 @@ fn _is_traced(x: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// is.
 #[pyfunction]
 fn _plain(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-    let value = handle("detach", x)?.try_value().or_raise(py)?;
+    let value = value_of("detach", x)?;
     tensor::wrap(py, Value::plain(value.array))
 }
 
 /// Marks the result of a function whose gradient rule is written in Python, inside of traces.
 #[pyfunction]
 fn _ruled(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-    let value = handle("Function", x)?.try_value().or_raise(py)?;
+    let value = value_of("Function", x)?;
     if !trace::is_traced(&value.array) || !value.dtype().is_float() {
         return Ok(x.clone().unbind());
     }

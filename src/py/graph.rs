@@ -8,13 +8,13 @@ use pyo3::types::PyList;
 use rustc_hash::FxHashSet;
 use smallvec::{SmallVec, smallvec};
 
-use super::capture::PassReport;
 use super::dtype;
 use super::errors::{OrRaise, to_python};
 use super::node::{Node, call_text};
+use super::plan::PassReport;
 use super::size;
 use super::stepper::Stepper;
-use super::tensor::{self, wrap};
+use super::tensor::{self, handle, wrap};
 use crate::array::Array;
 use crate::engine::control::interpret;
 use crate::engine::definition::{self, Call, Calls};
@@ -67,12 +67,7 @@ impl Definition {
     /// The value of a tensor in this graph; a tensor outside all graphs enters as a constant.
     fn value(&self, op: &str, object: &Bound<'_, PyAny>) -> PyResult<Value> {
         let py = object.py();
-        // SAFETY: a live object.
-        let Some(tensor) = (unsafe { tensor::downcast(object.as_ptr()) }) else {
-            let facts = format!("got {}", object.get_type().name()?);
-            return Err(to_python(py, error::bad_type(op, "expected a tensor", facts)));
-        };
-        let value = tensor.with_own(Value::clone);
+        let value = handle(op, object)?.with_own(Value::clone);
         let entered = self.trace.enter();
         let id = self.trace.node(op, &value).or_raise(py)?;
         drop(entered);

@@ -19,7 +19,7 @@ use super::dtype;
 use super::errors::{OrRaise, foreign, to_python};
 use super::functions::{guard, make_leaf};
 use super::slots::{assign, check_leaf_update};
-use super::tensor::{self, wrap};
+use super::tensor::{self, value_of, wrap};
 use crate::array::Array;
 use crate::cpu;
 use crate::dtype::DType;
@@ -83,18 +83,6 @@ fn device(py: Python<'_>, name: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
 #[pyfunction]
 fn devices(py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
     Ok(vec![cpu_device(py)?])
-}
-
-/// The value of a tensor.
-pub fn value_of(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Value> {
-    // SAFETY: a live object.
-    match unsafe { tensor::downcast(object.as_ptr()) } {
-        Some(tensor) => tensor.try_value().or_raise(object.py()),
-        None => Err(to_python(
-            object.py(),
-            error::bad_type(op, "expected a tensor", format!("got {}", object.get_type().name()?)),
-        )),
-    }
 }
 
 fn from_data(

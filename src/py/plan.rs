@@ -122,8 +122,50 @@ impl Plan {
     }
 }
 
+/// What a pass did.
+#[pyclass(frozen, get_all, module = "wengert")]
+pub struct PassReport {
+    /// Its name.
+    name: &'static str,
+    /// Nodes before it.
+    nodes_before: usize,
+    /// Nodes after it.
+    nodes_after: usize,
+    /// Bytes that the nodes read and write, if each is computed alone, before it.
+    bytes_before: u64,
+    /// The same after it.
+    bytes_after: u64,
+    /// Arithmetic on elements before it.
+    flops_before: u64,
+    /// The same after it.
+    flops_after: u64,
+}
+
+impl PassReport {
+    /// The report of a pass.
+    pub fn new(report: &crate::passes::Report) -> PassReport {
+        PassReport {
+            name: report.name,
+            nodes_before: report.nodes_before,
+            nodes_after: report.nodes_after,
+            bytes_before: report.bytes_before,
+            bytes_after: report.bytes_after,
+            flops_before: report.flops_before,
+            flops_after: report.flops_after,
+        }
+    }
+}
+
+#[pymethods]
+impl PassReport {
+    fn __repr__(&self) -> String {
+        format!("<{}: {} nodes became {}>", self.name, self.nodes_before, self.nodes_after)
+    }
+}
+
 /// Adds the classes to the module.
 pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<PassReport>()?;
     module.add_class::<Plan>()?;
     module.add_class::<Step>()?;
     module.add_class::<Alive>()

@@ -15,11 +15,11 @@ use parking_lot::{Condvar, Mutex};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::errors::OrRaise;
+use super::errors::{OrRaise, to_python};
 use crate::array::Array;
 use crate::engine::tape::{History, Shared, Value};
 use crate::engine::trace;
-use crate::error::Result;
+use crate::error::{self, Result};
 use crate::ops::emit::throw;
 
 /// What a handle holds.
@@ -264,6 +264,23 @@ impl TensorObject {
     pub fn is_view(&self) -> bool {
         self.is_view.get()
     }
+}
+
+/// A tensor; the error of an op that expected one.
+pub fn handle<'a>(op: &str, object: &'a Bound<'_, PyAny>) -> PyResult<&'a TensorObject> {
+    // SAFETY: a live object, which lives as long as the reference.
+    match unsafe { downcast(object.as_ptr()) } {
+        Some(tensor) => Ok(tensor),
+        None => {
+            let facts = format!("got {}", object.get_type().name()?);
+            Err(to_python(object.py(), error::bad_type(op, "expected a tensor", facts)))
+        }
+    }
+}
+
+/// The value of a tensor, as the top trace sees it.
+pub fn value_of(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Value> {
+    handle(op, object)?.try_value().or_raise(object.py())
 }
 
 /// The array of a tensor whose data is to be read: refused while there is none.

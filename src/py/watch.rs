@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use rustc_hash::FxHashMap;
 
-use super::host::value_of;
+use super::tensor::value_of;
 use crate::engine::site;
 use crate::engine::tape::{Entry, History, Leaf, Link, Saved};
 use crate::ops::op::Type;

@@ -1,0 +1,295 @@
+//! Executables, looked at: whether they fit a call, what they hold.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use smallvec::SmallVec;
+
+use super::{Executable, Input, NumberSource, Output, Place};
+use crate::dtype::Scalar;
+use crate::engine::interpret::Interpreter;
+use crate::engine::random;
+use crate::engine::tape::{First, History, Leaf, Value};
+use crate::error;
+use crate::py::errors::{OrRaise, to_python};
+use crate::py::functions::caught;
+use crate::py::graph::Definition;
+use crate::py::plan::{PassReport, Plan};
+use crate::py::stepper::Stepper;
+use crate::py::tensor::handle;
+use crate::shape::{Constraint, Dim, Scope, Shape};
+
+#[pymethods]
+impl Executable {
+    /// Shows the collector of cycles the handles and dicts. They stay for as long as this lives: a
+    /// cycle through one of them leads through a dict, which is cleared.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let inputs = self.inputs.iter().map(|input| &input.place);
+        let outputs = self.outputs.iter().filter_map(|output| match output {
+            Output::Handle(place) => Some(place),
+            Output::Result(_) => None,
+        });
+        let updates = self.updates.iter().map(|(place, _)| place);
+        for place in inputs.chain(outputs).chain(updates) {
+            place.traverse(&visit)?;
+        }
+        for source in &self.numbers {
+            if let NumberSource::Item(dict, key) = source {
+                visit.call(dict)?;
+                visit.call(key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The list as it was traced, as text.
+    fn text(&self) -> String {
+        crate::graph::Graph::from_list(self.program.list().clone())
+            .print(crate::engine::site::describe)
+    }
+
+    /// The plan for arguments.
+    fn plan(&self, py: Python<'_>, args: Vec<Bound<'_, PyAny>>) -> PyResult<Plan> {
+        let sizes = self.sizes(&args)?;
+        caught(py, || Ok(Plan(self.program.plan(&sizes).or_raise(py)?)))
+    }
+
+    /// A run for arguments that stops after each node of the list as it was traced, and that list as a
+    /// graph. Nothing is updated.
+    fn stepper(
+        &self,
+        py: Python<'_>,
+        args: Vec<Bound<'_, PyAny>>,
+        leaves: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<(Stepper, Definition)> {
+        let (numbers, sizes) = (self.numbers(py, &leaves)?, self.sizes(&args)?);
+        let mut inputs = Vec::with_capacity(self.inputs.len());
+        for input in &self.inputs {
+            inputs.push(self.value(py, &input.place, &args)?.array);
+        }
+        let (list, bound) = (Arc::new(self.program.list().clone()), self.program.bind(&sizes));
+        let run = Interpreter::start(&list, inputs, &bound, &numbers).or_raise(py)?;
+        let graph = Definition::from_list((**run.list()).clone(), Scope::new());
+        Ok((Stepper::of(run), graph))
+    }
+
+    /// What each pass did: its name, nodes, bytes and flops before and after.
+    fn passes(&self, py: Python<'_>) -> PyResult<Vec<PassReport>> {
+        let reports = &self.program.optimized().or_raise(py)?.reports;
+        Ok(reports.iter().map(PassReport::new).collect())
+    }
+
+    /// The list after the passes, as a graph.
+    fn definition(&self, py: Python<'_>) -> PyResult<Definition> {
+        let list = self.program.optimized().or_raise(py)?.list.clone();
+        Ok(Definition::from_list(list, self.program.scope().clone()))
+    }
+
+    /// Flops, and bytes that the nodes read and write if each is computed alone.
+    fn cost(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        let list = &self.program.optimized().or_raise(py)?.list;
+        let cost = crate::passes::cost::of_list(list);
+        Ok((cost.flops, cost.bytes))
+    }
+
+    /// What the trace relies on about sizes, with the lines that asked.
+    fn constraints(&self) -> Vec<String> {
+        let text = |c: &Constraint| match crate::engine::site::describe(c.site) {
+            Some(line) => format!("{c} ({line})"),
+            None => c.to_string(),
+        };
+        self.constraints.iter().map(text).collect()
+    }
+
+    /// How many inputs there are: arguments, and what the function reached by itself.
+    fn inputs(&self) -> (usize, usize) {
+        let is_argument = |input: &&Input| matches!(input.place, Place::Argument(_));
+        let arguments = self.inputs.iter().filter(is_argument).count();
+        (arguments, self.inputs.len() - arguments)
+    }
+
+    /// How another trace of the same call differs; None where it does not.
+    fn difference(&self, other: &Executable) -> Option<String> {
+        let (mine, others) = (self.program.list(), other.program.list());
+        if let Some((id, what)) = mine.first_difference(others) {
+            let line = crate::engine::site::describe(others.node(id).site);
+            return Some(format!("{what}{}", line.map_or(String::new(), |l| format!(", at {l}"))));
+        }
+        let is_other = |(a, b): (&Input, &Input)| match (&a.place, &b.place) {
+            (Place::Handle(a), Place::Handle(b)) => !a.is(b),
+            (
+                Place::Argument(_) | Place::Handle(_) | Place::Gradient(_) | Place::Key,
+                Place::Argument(_) | Place::Handle(_) | Place::Gradient(_) | Place::Key,
+            ) => false,
+        };
+        let inputs = mine.inputs().zip(self.inputs.iter().zip(&other.inputs));
+        if let Some((id, _)) = inputs.into_iter().find(|(_, pair)| is_other(*pair)) {
+            let line = crate::engine::site::describe(others.node(id).site);
+            let line = line.map_or(String::new(), |line| format!(", first read at {line}"));
+            return Some(format!("input %{} is another tensor{line}", id.0));
+        }
+        mine.same(others).err()
+    }
+
+    /// How many handles get new values.
+    fn updates(&self) -> usize {
+        self.updates.len() + self.gradients.len()
+    }
+}
+
+impl Executable {
+    /// Whether this call is to be traced again, to see whether it still gives the same: one of the
+    /// first three, and later ever more rarely.
+    pub fn is_due(&self) -> bool {
+        if !self.program.is_checked() {
+            return false;
+        }
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        calls <= 3 || calls.is_power_of_two()
+    }
+
+    /// The shape that tensor `i` of the arguments must have, where some sizes may differ.
+    pub fn pattern(&self, i: usize) -> Option<&Shape> {
+        self.patterns[i].as_ref()
+    }
+
+    /// Whether leaf `i` of the arguments is a number that is given.
+    pub fn is_number(&self, i: usize) -> bool {
+        self.numbers.iter().any(|source| matches!(source, NumberSource::Leaf(k) if *k == i))
+    }
+
+    /// Why it does not fit these arguments and the state it depends on; None where it does.
+    pub fn mismatch(&self, py: Python<'_>, args: &[Bound<'_, PyAny>]) -> PyResult<Option<String>> {
+        for (i, input) in self.inputs.iter().enumerate() {
+            let Some(object) = self.object(py, &input.place, args) else { continue };
+            let wants = handle(&self.name, &object)?.with_own(Value::requires_grad);
+            if wants != input.wants {
+                let now = if wants { "requires" } else { "does not require" };
+                return Ok(Some(format!("input {i} {now} a gradient now")));
+            }
+        }
+        for found in self.gradients.iter().filter(|found| found.first == First::Read) {
+            let Some(leaf) = self.leaf(py, found.input, args)? else { continue };
+            if leaf.gradient().or_raise(py)?.is_some() != found.present {
+                let now = if found.present { "has no gradient" } else { "has a gradient" };
+                return Ok(Some(format!("input {} {now} now", found.input)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What the trace relies on about sizes and numbers that does not hold for these arguments.
+    pub fn broken(
+        &self,
+        py: Python<'_>,
+        args: &[Bound<'_, PyAny>],
+        leaves: &[Bound<'_, PyAny>],
+    ) -> PyResult<Option<String>> {
+        if !self.symbols.is_empty() {
+            let sizes = self.sizes(args)?;
+            let bound = self.program.bind(&sizes);
+            if let Some(i) = bound.broken(&self.constraints) {
+                let constraint = &self.constraints[i];
+                let line = crate::engine::site::describe(constraint.site);
+                let line = line.map_or(String::new(), |line| format!(" (asked at {line})"));
+                return Ok(Some(format!("{constraint} does not hold{line}")));
+            }
+            for (pattern, arg) in self.patterns.iter().zip(args) {
+                let Some(pattern) = pattern else { continue };
+                let fits = |value: &Value| bound.fits(pattern, value.shape());
+                if !handle(&self.name, arg)?.with_own(fits) {
+                    return Ok(Some(format!("a shape is not {pattern}")));
+                }
+            }
+        }
+        if !self.pinned.is_empty() {
+            let numbers = self.numbers(py, leaves)?;
+            for &(i, value) in &self.pinned {
+                if numbers[i].as_f64().to_bits() != value.to_bits() {
+                    return Ok(Some(format!("a number that was {value} changed")));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What a call reaches.
+impl Executable {
+    pub(super) fn object<'py>(
+        &self,
+        py: Python<'py>,
+        place: &Place,
+        args: &[Bound<'py, PyAny>],
+    ) -> Option<Bound<'py, PyAny>> {
+        match place {
+            Place::Argument(i) => Some(args[*i].clone()),
+            Place::Handle(object) => Some(object.bind(py).clone()),
+            Place::Gradient(_) | Place::Key => None,
+        }
+    }
+
+    pub(super) fn leaf(
+        &self,
+        py: Python<'_>,
+        input: usize,
+        args: &[Bound<'_, PyAny>],
+    ) -> PyResult<Option<Arc<Leaf>>> {
+        let Some(object) = self.object(py, &self.inputs[input].place, args) else {
+            return Ok(None);
+        };
+        Ok(handle(&self.name, &object)?.with_own(|value| match &value.history {
+            History::Leaf(leaf) => Some(leaf.clone()),
+            _ => None,
+        }))
+    }
+
+    pub(super) fn value(
+        &self,
+        py: Python<'_>,
+        place: &Place,
+        args: &[Bound<'_, PyAny>],
+    ) -> PyResult<Value> {
+        match place {
+            Place::Key => random::draw().or_raise(py),
+            Place::Gradient(holder) => {
+                let leaf = self.leaf(py, *holder, args)?;
+                let cell = leaf.map(|leaf| leaf.gradient().or_raise(py)).transpose()?.flatten();
+                match cell {
+                    Some(cell) => Ok(cell.lock().clone()),
+                    None => Err(to_python(py, error::internal("a gradient is missing"))),
+                }
+            }
+            Place::Argument(_) | Place::Handle(_) => match self.object(py, place, args) {
+                Some(object) => handle(&self.name, &object)?.try_value().or_raise(py),
+                None => Err(to_python(py, error::internal("an input is missing"))),
+            },
+        }
+    }
+
+    /// The sizes of the symbols.
+    pub(super) fn sizes(&self, args: &[Bound<'_, PyAny>]) -> PyResult<SmallVec<[usize; 4]>> {
+        let size = |&(_, arg, axis): &(Dim, usize, usize)| {
+            Ok(handle(&self.name, &args[arg])?.with_own(|value| value.shape()[axis].value()))
+        };
+        self.symbols.iter().map(size).collect()
+    }
+
+    /// The numbers that are given.
+    pub(super) fn numbers(
+        &self,
+        py: Python<'_>,
+        leaves: &[Bound<'_, PyAny>],
+    ) -> PyResult<Vec<Scalar>> {
+        let number = |source: &NumberSource| {
+            let value: f64 = match source {
+                NumberSource::Leaf(i) => leaves[*i].extract()?,
+                NumberSource::Item(dict, key) => dict.bind(py).as_any().get_item(key)?.extract()?,
+            };
+            Ok(Scalar::Float(value))
+        };
+        self.numbers.iter().map(number).collect()
+    }
+}

@@ -1,0 +1,241 @@
+//! Traces at the border: opening them, feeding them, and what runs afterwards.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::Mutex;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::errors::OrRaise;
+use super::functions::caught;
+use super::size::{Number, Size};
+use super::tensor::{self, handle};
+use crate::array::Array;
+use crate::engine::call;
+use crate::engine::program::Program;
+use crate::engine::tape::{self, First, Value};
+use crate::engine::trace::{self, Role};
+use crate::ops::op::Type;
+use crate::shape::{Constraint, Dim, Shape};
+
+mod executable;
+mod finish;
+mod run;
+mod settings;
+
+use finish::Finish;
+
+/// A trace: what is computed while it is entered becomes its nodes.
+#[pyclass(frozen, module = "wengert")]
+pub struct Trace {
+    inner: Arc<trace::Trace>,
+    /// Numbers that are given at each call, in order
+    numbers: Mutex<Vec<NumberSource>>,
+}
+
+/// Where a number comes from at a call.
+enum NumberSource {
+    /// A leaf of the arguments
+    Leaf(usize),
+    /// An entry of a dict, such as a hyperparameter
+    Item(Py<PyDict>, Py<PyAny>),
+}
+
+#[pymethods]
+impl Trace {
+    #[new]
+    fn new() -> Trace {
+        Trace { inner: trace::Trace::new(Role::Function), numbers: Mutex::default() }
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf.inner.push();
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        trace::leave(&self.inner);
+        self.inner.abandon();
+        let numbers = std::mem::take(&mut *self.numbers.lock());
+        drop(numbers);
+    }
+
+    /// Takes a tensor in as an argument. `sizes` says of each axis what is known of its size: nothing
+    /// (True: a symbol of its own), a declared size, or that it is what it is (None).
+    fn argument(&self, x: &Bound<'_, PyAny>, sizes: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+        let py = x.py();
+        let tensor = handle("compile", x)?;
+        let own = tensor.with_own(Value::clone);
+        let mut ty = Type::new(own.dtype(), own.shape().clone());
+        let scope = self.inner.scope();
+        for (size, known) in ty.shape.dims_mut().iter_mut().zip(&sizes) {
+            if let Ok(declared) = known.cast::<Size>() {
+                let declared = declared.get().0;
+                for symbol in declared.symbols() {
+                    scope.declare(&symbol.to_string(), None);
+                }
+                scope.suppose(declared, size.value());
+                *size = declared;
+            } else if !known.is_none() {
+                *size = scope.symbol(size.known());
+            }
+        }
+        let keep: trace::Handle = Arc::new(x.clone().unbind());
+        self.inner.argument(tensor.address(), &own, keep, ty).or_raise(py)
+    }
+
+    /// A number that stands for leaf `i` of the arguments.
+    fn number(&self, py: Python<'_>, i: usize, now: f64) -> PyResult<Py<Number>> {
+        let value = self.inner.given(now);
+        self.numbers.lock().push(NumberSource::Leaf(i));
+        Py::new(py, Number::new(value, self.inner.clone()))
+    }
+
+    /// A number that stands for an entry of a dict.
+    fn item(&self, dict: &Bound<'_, PyDict>, key: &Bound<'_, PyAny>) -> PyResult<Py<Number>> {
+        let py = dict.py();
+        let now: f64 = dict.as_any().get_item(key)?.extract()?;
+        let value = self.inner.given(now);
+        let source = NumberSource::Item(dict.clone().unbind(), key.clone().unbind());
+        self.numbers.lock().push(source);
+        Py::new(py, Number::new(value, self.inner.clone()))
+    }
+
+    /// Ends the trace: what runs it. `outputs` are the tensors it returns, `args` the tensors it was
+    /// called with.
+    fn finish(
+        &self,
+        py: Python<'_>,
+        name: String,
+        outputs: Vec<Bound<'_, PyAny>>,
+        args: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<Executable> {
+        let numbers = std::mem::take(&mut *self.numbers.lock());
+        caught(py, || Finish::new(&self.inner, name, &args)?.run(py, &outputs, numbers))
+    }
+}
+
+/// Where an input comes from at a call, and where a value goes.
+enum Place {
+    /// An argument, by position among the tensors
+    Argument(usize),
+    /// A handle that the function reached by itself
+    Handle(Py<PyAny>),
+    /// The gradient of what another input holds
+    Gradient(usize),
+    /// A fresh random key
+    Key,
+}
+
+impl Place {
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        match self {
+            Place::Handle(object) => visit.call(object),
+            Place::Argument(_) | Place::Gradient(_) | Place::Key => Ok(()),
+        }
+    }
+
+    /// Whether both are one handle.
+    fn is(&self, other: &Place) -> bool {
+        match (self, other) {
+            (Place::Argument(i), Place::Argument(j)) => i == j,
+            (Place::Handle(a), Place::Handle(b)) => a.is(b),
+            _ => false,
+        }
+    }
+}
+
+struct Input {
+    place: Place,
+    /// Whether it required a gradient
+    wants: bool,
+}
+
+/// What the function did to the gradient of an input.
+struct GradientUse {
+    input: usize,
+    first: First,
+    /// Whether there was one, where that was read first
+    present: bool,
+    /// Whether there is one afterwards, and if so the result that holds it (none: as it was)
+    after: Option<Option<usize>>,
+    /// Whether it stays in the cell it was in
+    same_cell: bool,
+}
+
+/// Symbols, with the argument and the axis that tell their sizes.
+type Symbols = Vec<(Dim, usize, usize)>;
+
+enum Output {
+    /// A result of the program
+    Result(usize),
+    /// A handle itself, which the function returned
+    Handle(Place),
+}
+
+/// A finished trace: runs the program, commits what it updates.
+#[pyclass(frozen, module = "wengert")]
+pub struct Executable {
+    name: String,
+    inputs: Vec<Input>,
+    outputs: Vec<Output>,
+    /// Handles that get new values, with the results that hold them
+    updates: Vec<(Place, usize)>,
+    gradients: Vec<GradientUse>,
+    program: Arc<Program>,
+    /// The shapes of the tensors among the arguments
+    patterns: Vec<Option<Shape>>,
+    /// The symbols of these, with the argument and the axis that tell their sizes
+    symbols: Symbols,
+    constraints: Vec<Constraint>,
+    numbers: Vec<NumberSource>,
+    /// Numbers whose values the trace depends on
+    pinned: Vec<(usize, f64)>,
+    /// Where gradients flow: the two programs, the inputs that get one, the results that have one
+    differentiable: Option<Arc<call::Flow>>,
+    /// The calls so far, where calls are checked
+    calls: AtomicU64,
+}
+
+/// Whether a trace is open on this thread.
+#[pyfunction]
+fn is_tracing() -> bool {
+    trace::active()
+}
+
+/// Calls `f` outside all open traces: what it computes are ordinary tensors.
+#[pyfunction]
+fn outside_trace(f: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    trace::suspended(|| f.call0().map(Bound::unbind))
+}
+
+/// A tensor of a type, of which only the type matters: it takes the room of one element.
+#[pyfunction]
+fn _stand_in(py: Python<'_>, shape: Vec<usize>, dtype: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    let dtype = super::dtype::extract("Spec", dtype)?;
+    let zero = Value::plain(Array::zeros(dtype, Shape::scalar()).or_raise(py)?);
+    let wide = crate::ops::op::Op::Broadcast(Shape::of(&shape));
+    let operand = [tape::Operand::Value(&zero)];
+    tensor::wrap(py, crate::engine::apply::apply(wide, &operand, false).or_raise(py)?)
+}
+
+/// A tensor's node in the trace it belongs to, or None.
+#[pyfunction]
+fn _node(x: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+    Ok(handle("node", x)?.with_own(|value| trace::node_of(&value.array).map(|(_, id)| id.0)))
+}
+
+/// Adds classes and functions to the module.
+pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Trace>()?;
+    module.add_class::<Executable>()?;
+    settings::install(module)?;
+    module.add_function(pyo3::wrap_pyfunction!(is_tracing, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(outside_trace, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_node, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_stand_in, module)?)?;
+    Ok(())
+}

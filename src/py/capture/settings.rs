@@ -1,0 +1,53 @@
+//! How functions are compiled, on a thread.
+
+use pyo3::prelude::*;
+
+use crate::engine::config;
+use crate::py::errors::OrRaise;
+
+/// Sets how functions are compiled from now on, on this thread: passes by name, the bits that
+/// `fast_math` may change, the bytes a call may need, whether runs are checked; `spoiled` is a pass, or
+/// "schedule", that is made wrong, to be found. What is None stays. Gives the function that puts back what was set
+/// before.
+#[pyfunction]
+#[pyo3(signature = (passes=None, fast_math=None, memory_budget=None, check=None, spoiled=None))]
+fn _configure(
+    py: Python<'_>,
+    passes: Option<std::collections::BTreeMap<String, bool>>,
+    fast_math: Option<bool>,
+    memory_budget: Option<usize>,
+    check: Option<bool>,
+    spoiled: Option<String>,
+) -> PyResult<Settings> {
+    let mut config = config::current();
+    for (name, on) in passes.unwrap_or_default() {
+        config.passes.switch(&name, on).or_raise(py)?;
+    }
+    if let Some(on) = fast_math {
+        config.passes.fast_math = on;
+    }
+    config.budget = memory_budget.or(config.budget);
+    config.check = check.unwrap_or(config.check);
+    if let Some(pass) = spoiled {
+        config.passes.spoil(&pass).or_raise(py)?;
+    }
+    Ok(Settings(config::replace(config)))
+}
+
+/// Settings, to be put back.
+#[pyclass(frozen, module = "wengert")]
+struct Settings(config::Config);
+
+#[pymethods]
+impl Settings {
+    /// Puts them back.
+    fn restore(&self) {
+        config::replace(self.0.clone());
+    }
+}
+
+/// Adds the class and the function to the module.
+pub(super) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Settings>()?;
+    module.add_function(pyo3::wrap_pyfunction!(_configure, module)?)
+}
