@@ -1,0 +1,106 @@
+//! What traces of graphs defined by hand know besides their lists: calls, unknown shapes, keys.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
+
+use super::Trace;
+use crate::dtype::DType;
+use crate::engine::definition::{Calls, Kept};
+use crate::engine::tape::Value;
+use crate::error::Result;
+use crate::graph::List;
+use crate::ops::emit::{Arg, Emit, Id};
+use crate::ops::op::Type;
+use crate::shape::{Scope, Shape};
+
+impl Trace {
+    /// A graph defined by hand that goes on from a list, with its calls and random keys.
+    pub fn define(list: List, calls: Calls, keys: FxHashSet<Id>, scope: Scope) -> Arc<Trace> {
+        let mut trace = Trace::from_list(list);
+        if let Some(trace) = Arc::get_mut(&mut trace) {
+            let state = trace.state.get_mut();
+            (state.calls, state.keys) = (calls, keys);
+            trace.scope = scope;
+        }
+        trace
+    }
+
+    /// Whether the shape of a node is not known.
+    pub fn is_unresolved(&self, id: Id) -> bool {
+        self.state.lock().calls.unresolved.contains(&id)
+    }
+
+    /// Whether nodes must not rely on the shape of a node.
+    pub fn is_uncertain(&self, id: Id) -> bool {
+        let state = self.state.lock();
+        state.calls.unresolved.contains(&id) || state.calls.likely.contains(&id)
+    }
+
+    /// Notes that the shape of a node rests on sizes taken for likely.
+    pub fn doubt(&self, id: Id) {
+        let calls = &mut self.state.lock().calls;
+        if !calls.unresolved.contains(&id) {
+            calls.likely.insert(id);
+        }
+    }
+
+    /// Whether an input is a random key.
+    pub fn is_key(&self, id: Id) -> bool {
+        self.state.lock().keys.contains(&id)
+    }
+
+    /// The type of an operand that is a node.
+    pub fn type_of(&self, arg: Arg) -> Option<Type> {
+        match arg {
+            Arg::Node(id) => Some(self.read(|graph| graph.list().node(id).ty.clone())),
+            Arg::Scalar(_) => None,
+        }
+    }
+
+    /// A value of unknown shape.
+    pub fn unresolved(self: &Arc<Trace>, dtype: DType) -> Result<Value> {
+        let value = self.input(Type::new(dtype, Shape::scalar()))?;
+        let id = self.node("graph", &value)?;
+        self.state.lock().calls.unresolved.insert(id);
+        Ok(value)
+    }
+
+    /// Keeps a call.
+    pub fn keep(&self, kept: Kept) {
+        self.state.lock().calls.kept.push(kept);
+    }
+
+    /// The calls it keeps.
+    pub fn calls(&self) -> Calls {
+        self.state.lock().calls.clone()
+    }
+
+    /// The list and the calls as they are now.
+    pub fn snapshot(&self) -> (List, Calls) {
+        let graph = self.graph.lock();
+        let list = graph.list().clone();
+        (list, self.calls())
+    }
+
+    /// The random keys among the nodes.
+    pub fn keys(&self) -> FxHashSet<Id> {
+        self.state.lock().keys.clone()
+    }
+
+    /// Takes back the last nodes, which nobody names.
+    pub fn forget_from(&self, start: u32) {
+        let mut state = self.state.lock();
+        for known in state.constants.values_mut() {
+            known.retain(|id| id.0 < start);
+        }
+        state.calls.unresolved.retain(|id| id.0 < start);
+        state.calls.likely.retain(|id| id.0 < start);
+        state.silent.retain(|id, _| id.0 < start);
+        state.silent.values_mut().for_each(|stop| *stop = stop.filter(|id| id.0 < start));
+        let (keys, past) = &mut state.draws;
+        keys.retain(|id| id.0 < start);
+        *past = (*past).min(keys.len());
+        self.graph.lock().list_mut().nodes.truncate(start as usize);
+    }
+}

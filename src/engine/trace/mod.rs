@@ -1,0 +1,428 @@
+//! Traces: lists that grow while Python code runs.
+//!
+//! A traced value is an ordinary [`Value`] whose array has no memory but a name: the trace, and the
+//! node there. Ops on it go the same ways as eager ops (promotion, composites, tape, sweep) and end
+//! here, as nodes. So what a trace holds is what eager code would have computed, op by op.
+//!
+//! Traces nest: the body of a loop is traced while the function around it is. Each thread has a stack
+//! of open traces; new nodes belong to the top one. What a trace reads from outside (a handle of
+//! Python's, a value of a trace below, a gradient, a random key) becomes an input of its list, listed
+//! in its [captures](Capture). Handles are not written while a trace is open: a trace keeps the values
+//! it gives them to itself, and whoever ends the trace commits them. A trace that fails is dropped,
+//! and nothing has happened.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, ReentrantMutex};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+
+use super::definition::{self, Call, Calls};
+use super::site;
+use super::tape::{self, Operand, Value};
+use crate::array::Array;
+use crate::dtype::Scalar;
+use crate::error::{self, Error, Result};
+use crate::graph::{Graph, Kind, List, number_of};
+use crate::ops::emit::{Arg, Emit, Id, OrThrow, catch};
+use crate::ops::number::Number;
+use crate::ops::op::{Op, Type};
+use crate::shape::{Bindings, Dim, Scope};
+use crate::small::small;
+
+mod capture;
+mod defined;
+mod keys;
+mod silent;
+mod stack;
+
+pub use capture::{Capture, Handle, Link, Source, read_gradient, read_handle, write_handle};
+pub use keys::{draw_key, random_state, set_random_state};
+pub use silent::{cuts, sweeping};
+pub use stack::{Entered, active, is_on_stack, leave, speaks_of, suspended, top};
+
+use capture::Key;
+
+/// What a trace is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A function: what it reads outside are inputs, what it writes there are results
+    Function,
+    /// A graph defined by hand: what it reads outside are constants; it stays open
+    Definition,
+}
+
+/// The name in the buffer of a traced value.
+struct Named {
+    trace: Arc<Trace>,
+    id: Id,
+}
+
+/// A list that grows while Python code runs.
+pub struct Trace {
+    /// What it is for
+    pub role: Role,
+    serial: u64,
+    graph: ReentrantMutex<Graph>,
+    state: Mutex<State>,
+    open: AtomicBool,
+    is_body: bool,
+    /// The symbols among its sizes, and what it relies on about them
+    scope: Scope,
+}
+
+#[derive(Default)]
+struct State {
+    captures: Vec<Capture>,
+    found: FxHashMap<Key, usize>,
+    constants: FxHashMap<(usize, usize), SmallVec<[Id; 1]>>,
+    /// The values at hand of the numbers that are given, by their places in the table
+    numbers: FxHashMap<u32, f64>,
+    /// The inputs that are random keys, fresh at every run, of a graph defined by hand
+    keys: FxHashSet<Id>,
+    /// All keys drawn, in order, and how many of them the generator of the trace is past
+    draws: (Vec<Id>, usize),
+    /// The calls that a graph defined by hand keeps
+    calls: Calls,
+    finalized: bool,
+    /// The nodes that were made without recording, and what stands for them where their gradient must
+    /// not be followed
+    silent: FxHashMap<Id, Option<Id>>,
+}
+
+fn named(array: &Array) -> Option<&Named> {
+    array.buffer.name().and_then(|name| name.downcast_ref())
+}
+
+/// Whether a value is traced.
+#[inline]
+pub fn is_traced(array: &Array) -> bool {
+    array.buffer.is_named()
+}
+
+/// The trace and the node of a traced value.
+pub fn node_of(array: &Array) -> Option<(&Arc<Trace>, Id)> {
+    named(array).map(|name| (&name.trace, name.id))
+}
+
+/// Whether an op on these operands becomes a node.
+#[inline]
+pub fn wants(args: &[Operand<'_>]) -> bool {
+    active() || args.iter().any(|arg| matches!(arg, Operand::Value(v) if is_traced(&v.array)))
+}
+
+/// Opens the graph that operands belong to, where no trace is open: so that what a formula makes
+/// without operands becomes a node there too.
+pub fn enter_for(op: &str, args: &[Operand<'_>]) -> Result<Option<Entered>> {
+    if let Some(trace) = top() {
+        trace.scope.at(site::current());
+        return Ok(None);
+    }
+    let mut traced = args.iter().filter_map(|arg| match arg {
+        Operand::Value(v) => named(&v.array),
+        Operand::Scalar(_) => None,
+    });
+    match traced.next() {
+        Some(name) if name.trace.stands_open() => Ok(Some(name.trace.enter())),
+        Some(name) => Err(name.trace.escaped(op, name.id)),
+        None => Ok(None),
+    }
+}
+
+/// Adds an op as a node: its value.
+#[cold]
+pub fn emit(op: Op, args: &[Operand<'_>]) -> Result<Array> {
+    let _entered = enter_for(op.name(), args)?;
+    if let Some(trace) = definition::keeper(args) {
+        let native = || Ok(Value::plain(emit(op.clone(), args)?));
+        let value = definition::keep_one(&trace, Call::Op(op.clone()), args, native)?;
+        return Ok(value.array);
+    }
+    let Some(trace) = top() else { return Err(error::internal("no trace is open")) };
+    let mut operands: SmallVec<[Arg; 4]> = SmallVec::new();
+    for arg in args {
+        operands.push(match arg {
+            Operand::Scalar(value) => Arg::Scalar(*value),
+            Operand::Value(value) => Arg::Node(trace.node(op.name(), value)?),
+        });
+    }
+    if trace.cuts() && tape::recording() {
+        trace.settle(&mut operands)?;
+    }
+    let array = trace.add(|graph| catch(|| graph.emit(op, &operands)))?;
+    if let (true, Some((_, id))) = (trace.is_silent(), node_of(&array)) {
+        trace.silence(&[id]);
+    }
+    Ok(array)
+}
+
+/// A number of a formula: one of the top trace's, if one is open.
+pub fn number(number: Number) -> Scalar {
+    match top() {
+        Some(trace) => trace.read(|graph| graph.define(number)),
+        None => number.now(),
+    }
+}
+
+/// A look at a number of the top trace.
+pub fn look(value: Scalar) -> Scalar {
+    match (number_of(value), top()) {
+        (Some(_), Some(trace)) => trace.look(value).or_throw(),
+        _ => value,
+    }
+}
+
+impl Trace {
+    /// A new trace, not yet on a stack.
+    pub fn new(role: Role) -> Arc<Trace> {
+        Trace::make(role, false)
+    }
+
+    fn make(role: Role, is_body: bool) -> Arc<Trace> {
+        static SERIAL: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Trace {
+            role,
+            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
+            graph: ReentrantMutex::new(Graph::with_calls()),
+            state: Mutex::default(),
+            open: AtomicBool::new(true),
+            is_body,
+            scope: Scope::new(),
+        })
+    }
+
+    /// A new trace of a body inside the one on top, whose numbers it speaks of.
+    pub fn within() -> Arc<Trace> {
+        let trace = Trace::make(Role::Function, true);
+        if let Some(outer) = top() {
+            let numbers = outer.graph.lock().list().numbers.clone();
+            trace.graph.lock().list_mut().numbers = numbers;
+            trace.state.lock().numbers = outer.state.lock().numbers.clone();
+        }
+        trace
+    }
+
+    /// A graph defined by hand that goes on from a list.
+    pub fn from_list(list: List) -> Arc<Trace> {
+        let trace = Trace::new(Role::Definition);
+        *trace.graph.lock().list_mut() = list;
+        trace
+    }
+
+    /// Closes the trace: its list and captures. Values it made cannot be used any more.
+    pub fn close(self: &Arc<Trace>) -> (List, Vec<Capture>) {
+        self.open.store(false, Ordering::Relaxed);
+        let list = self.graph.lock().list().clone();
+        (list, std::mem::take(&mut self.state.lock().captures))
+    }
+
+    /// Closes the trace and forgets what it read: values name their trace, so that it would keep
+    /// itself alive.
+    pub fn abandon(&self) {
+        self.open.store(false, Ordering::Relaxed);
+        let captures = std::mem::take(&mut self.state.lock().captures);
+        drop(captures);
+    }
+
+    /// Whether it takes nodes at any time.
+    fn stands_open(&self) -> bool {
+        self.role == Role::Definition && self.open.load(Ordering::Relaxed)
+    }
+
+    /// Forbids new nodes.
+    pub fn finalize(&self) {
+        self.state.lock().finalized = true;
+    }
+
+    /// Whether new nodes are forbidden.
+    pub fn is_finalized(&self) -> bool {
+        self.state.lock().finalized
+    }
+
+    /// Refuses new nodes where they are forbidden.
+    pub fn check_open(&self) -> Result<()> {
+        if self.is_finalized() {
+            let facts = "it was finalized; clone() it to go on";
+            return Err(error::bad_graph("graph", "no node can be added", facts));
+        }
+        Ok(())
+    }
+
+    /// Looks at the graph.
+    pub fn read<T>(&self, f: impl FnOnce(&Graph) -> T) -> T {
+        f(&self.graph.lock())
+    }
+
+    /// Adds nodes, attributed to the running line: the value of the one that `f` names.
+    pub fn add(self: &Arc<Trace>, f: impl FnOnce(&Graph) -> Result<Id>) -> Result<Array> {
+        self.check_open()?;
+        let graph = self.graph.lock();
+        let site = site::current();
+        graph.at(site);
+        self.scope.at(site);
+        let id = f(&graph)?;
+        Ok(self.array(id, graph.ty(id)))
+    }
+
+    /// The value of a node.
+    pub fn value(self: &Arc<Trace>, id: Id) -> Value {
+        let ty = self.read(|graph| graph.ty(id));
+        Value::plain(self.array(id, ty))
+    }
+
+    fn array(self: &Arc<Trace>, id: Id, ty: Type) -> Array {
+        Array::named(ty.dtype, ty.shape, Box::new(Named { trace: self.clone(), id }))
+    }
+
+    /// Adds an input.
+    pub fn input(self: &Arc<Trace>, ty: Type) -> Result<Value> {
+        self.add(|graph| Ok(graph.input(ty))).map(Value::plain)
+    }
+
+    /// The node that stands for a value here: its own, a capture, or a constant.
+    pub fn node(self: &Arc<Trace>, op: &str, value: &Value) -> Result<Id> {
+        match named(&value.array) {
+            Some(name) if Arc::ptr_eq(&name.trace, self) => Ok(name.id),
+            Some(name) => self.capture_node(op, name, value),
+            None => Ok(self.constant(&value.array)),
+        }
+    }
+
+    /// A value that is known, once for each view of a buffer.
+    fn constant(self: &Arc<Trace>, array: &Array) -> Id {
+        let key = (array.buffer.address(), array.layout.offset());
+        let mut state = self.state.lock();
+        let known = state.constants.entry(key).or_default();
+        let graph = self.graph.lock();
+        let same = |id: &&Id| match &graph.nodes()[id.0 as usize].kind {
+            Kind::Constant(other) => other.dtype == array.dtype && other.layout == array.layout,
+            _ => false,
+        };
+        if let Some(id) = known.iter().find(same) {
+            return *id;
+        }
+        graph.at(site::current());
+        let id = graph.constant(array.clone());
+        known.push(id);
+        id
+    }
+
+    /// The error for a value used outside its trace.
+    fn escaped(&self, op: &str, id: Id) -> Error {
+        let graph = self.graph.lock();
+        let node = graph.nodes().get(id.0 as usize).map(|node| {
+            let line =
+                site::describe(node.site).map_or(String::new(), |at| format!(", made at {at},"));
+            format!("the traced result of {}{line}", node.kind.name())
+        });
+        let node = node.unwrap_or_else(|| "a traced value".into());
+        match self.stands_open() {
+            true => error::bad_graph(op, "operands belong to different graphs", node),
+            false => error::escaped(op, node),
+        }
+    }
+
+    /// The error for Python code that needs the data of a node of this trace.
+    pub fn untraceable(&self, op: &str, id: Id, remedy: &str) -> Error {
+        let name = self.read(|graph| graph.nodes()[id.0 as usize].kind.name());
+        let line = site::describe(site::current()).map_or(String::new(), |at| format!(", at {at}"));
+        error::untraceable(op, name, line, remedy)
+    }
+
+    /// The symbols among its sizes.
+    pub fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    /// Adds a number that is given at each run; it is this now.
+    pub fn given(&self, now: f64) -> Scalar {
+        let Arg::Scalar(number) = self.graph.lock().number() else { return Scalar::Float(now) };
+        if let Some(i) = number_of(number) {
+            self.state.lock().numbers.insert(i, now);
+        }
+        number
+    }
+
+    /// The value at hand of a number that is given.
+    pub fn number_now(&self, i: u32) -> f64 {
+        self.state.lock().numbers.get(&i).copied().unwrap_or(f64::NAN)
+    }
+
+    /// A look at a number: what it is now. What it comes of is noted, and sizes are pinned.
+    pub fn look(&self, value: Scalar) -> Result<Scalar> {
+        let graph = self.graph.lock();
+        let seen = graph.looks_at(value);
+        let Some(i) = number_of(seen) else { return Ok(seen) };
+        let (list, state) = (graph.list(), self.state.lock());
+        let is_given = |i: &u32| matches!(list.numbers.get(*i as usize), Some(Number::Input));
+        let given: Vec<Scalar> = (0..list.numbers.len() as u32)
+            .filter(is_given)
+            .map(|i| Scalar::Float(state.numbers.get(&i).copied().unwrap_or(f64::NAN)))
+            .collect();
+        let hints = self.scope.symbols().into_iter();
+        let sizes = hints.filter_map(|(dim, hint)| Some((dim, Dim::new(hint?))));
+        let values = list.evaluate_numbers(&given, &Bindings::of(sizes))?;
+        Ok(values[i as usize])
+    }
+
+    /// What tells it from others.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Works on the graph, attributing new nodes to the running line.
+    pub fn with_graph<T>(&self, f: impl FnOnce(&Graph) -> T) -> T {
+        let graph = self.graph.lock();
+        graph.at(site::current());
+        f(&graph)
+    }
+}
+
+/// The refusal of Python code that needs the data of a traced value, if the value is one.
+pub fn check_data(op: &str, array: &Array, remedy: &str) -> Result<()> {
+    match named(array) {
+        Some(name) if name.trace.open.load(Ordering::Relaxed) => {
+            Err(name.trace.untraceable(op, name.id, remedy))
+        }
+        Some(name) => Err(name.trace.escaped(op, name.id)),
+        None => Ok(()),
+    }
+}
+
+/// `x` as it is, once `after` are there, kept apart from other nodes of its value by passes; `x`
+/// itself outside of traces. The history is that of `x`.
+pub fn barrier(x: &Value, after: &[Value]) -> Result<Value> {
+    let Some(trace) = top() else { return Ok(x.clone()) };
+    let id = trace.node("barrier", x)?;
+    let after: Result<SmallVec<[Id; 2]>> =
+        after.iter().map(|value| trace.node("barrier", value)).collect();
+    let array = barrier_of(&trace, id, &after?)?;
+    Ok(Value { array, ..x.clone() })
+}
+
+fn barrier_of(trace: &Arc<Trace>, id: Id, after: &[Id]) -> Result<Array> {
+    trace.add(|graph| Ok(graph.barrier(id, after)))
+}
+
+/// A value that Python code makes from data: a constant of the top trace, if one is open.
+pub fn lift(value: Value) -> Result<Value> {
+    match top() {
+        Some(trace) if !is_traced(&value.array) => {
+            let id = trace.constant(&value.array);
+            Ok(trace.value(id))
+        }
+        _ => Ok(value),
+    }
+}
+
+/// The operands of a recorded op as nodes and types, for whoever builds nodes by hand.
+pub fn nodes(op: &str, values: &[Value]) -> Result<(Arc<Trace>, SmallVec<[Arg; 4]>)> {
+    let Some(trace) = top() else { return Err(error::internal("no trace is open")) };
+    let ids: Result<SmallVec<[Id; 4]>> = values.iter().map(|v| trace.node(op, v)).collect();
+    let mut args: SmallVec<[Arg; 4]> = small(ids?.into_iter().map(Arg::Node));
+    if trace.cuts() && tape::recording() {
+        trace.settle(&mut args)?;
+    }
+    Ok((trace, args))
+}
