@@ -132,6 +132,25 @@ impl DType {
         }
     }
 
+    /// Bits of the exponent and of the fraction, where it is a float.
+    pub fn float_bits(self) -> Option<(u32, u32)> {
+        match self {
+            DType::F16 => Some((5, 10)),
+            DType::BF16 => Some((8, 7)),
+            DType::F32 => Some((8, 23)),
+            DType::F64 => Some((11, 52)),
+            DType::Bool
+            | DType::I8
+            | DType::I16
+            | DType::I32
+            | DType::I64
+            | DType::U8
+            | DType::U16
+            | DType::U32
+            | DType::U64 => None,
+        }
+    }
+
     /// Whether this is a floating dtype.
     pub const fn is_float(self) -> bool {
         matches!(self.class(), Class::Float)

@@ -277,20 +277,8 @@ fn bits(element: &[u8]) -> u64 {
 }
 
 fn is_nan(dtype: DType, element: &[u8]) -> bool {
-    let bits = bits(element);
-    match dtype {
-        DType::F16 => bits & 0x7fff > 0x7c00,
-        DType::BF16 => bits & 0x7fff > 0x7f80,
-        DType::F32 => f32::from_bits(bits as u32).is_nan(),
-        DType::F64 => f64::from_bits(bits).is_nan(),
-        DType::Bool
-        | DType::I8
-        | DType::I16
-        | DType::I32
-        | DType::I64
-        | DType::U8
-        | DType::U16
-        | DType::U32
-        | DType::U64 => false,
-    }
+    let Some((exponent, fraction)) = dtype.float_bits() else { return false };
+    let infinity = ((1 << exponent) - 1) << fraction;
+    let without_sign = (1 << (exponent + fraction)) - 1;
+    bits(element) & without_sign > infinity
 }

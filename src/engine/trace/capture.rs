@@ -9,7 +9,7 @@ use super::stack::{at_level, depth, is_on_stack, level_of, position};
 use super::{Named, Role, Trace, is_traced, named};
 use crate::engine::tape::{History, Leaf, Shared, Value};
 use crate::error::{self, Result};
-use crate::ops::emit::{Emit, Id};
+use crate::ops::emit::Id;
 use crate::ops::op::Type;
 
 /// Something outside that a trace reads or writes.

@@ -10,7 +10,7 @@ use crate::engine::definition::{Calls, Kept};
 use crate::engine::tape::Value;
 use crate::error::Result;
 use crate::graph::List;
-use crate::ops::emit::{Arg, Emit, Id};
+use crate::ops::emit::{Arg, Id};
 use crate::ops::op::Type;
 use crate::shape::{Scope, Shape};
 

@@ -278,20 +278,8 @@ fn keeps_shape(nodes: &[Node], node: &Node, arg: Arg) -> bool {
 /// One over a power of two, if both are normal numbers of the dtype: then `x / c` and `x · (1 / c)`
 /// are the same real number, rounded once.
 fn inverse(c: f64, dtype: DType) -> Option<f64> {
-    let range = match dtype {
-        DType::F16 => 14,
-        DType::BF16 | DType::F32 => 126,
-        DType::F64 => 1022,
-        DType::Bool
-        | DType::I8
-        | DType::I16
-        | DType::I32
-        | DType::I64
-        | DType::U8
-        | DType::U16
-        | DType::U32
-        | DType::U64 => return None,
-    };
+    let (exponent_bits, _) = dtype.float_bits()?;
+    let range = (1 << (exponent_bits - 1)) - 2;
     let exponent = (c.to_bits() >> 52 & 0x7ff) as i32 - 1023;
     let is_power = c.to_bits() << 12 == 0 && exponent.abs() <= range;
     is_power.then_some(1.0 / c)

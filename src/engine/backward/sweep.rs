@@ -1,206 +1,36 @@
-//! The backward sweep: cotangents travel from outputs to leaves along the tape.
-//!
-//! Entries are taken in falling order of their sequence numbers, so every cotangent is complete when
-//! its entry's turn comes. The sweep accumulates and undoes broadcasting; rules do neither. Gradients
-//! are committed after the whole sweep has succeeded.
+//! The loop over entries: rules, sums, in what order.
 
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use super::apply::apply;
-use super::eager::Eager;
-use super::plans::{self, Formula, Given, Part};
-use super::site::{self, Site};
-use super::tape::{Entry, History, Kept, Leaf, Link, Operand, Saved, Step, Value, host_calls};
-use super::trace;
+use super::kept::{check_kept, free, planned_rule, restore};
+use super::{Options, Target};
 use crate::array::Array;
 use crate::cpu;
-use crate::dtype::{DType, Scalar};
+use crate::engine::apply::apply;
+use crate::engine::eager::Eager;
+use crate::engine::site::{self};
+use crate::engine::tape::{Entry, History, Leaf, Link, Operand, Saved, Step, Value, host_calls};
+use crate::engine::trace;
 use crate::error::{self, Error, Result};
 use crate::ops::attributes::ScatterMode;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::emit::{Arg, Expr, catch};
-use crate::ops::op::{Call, Op, Type};
+use crate::ops::op::{Op, Type};
 use crate::ops::rule::Rule;
 use crate::shape::Shape;
 use crate::watch;
 
-/// How a sweep treats the tape.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Keep saved values for another sweep
-    pub retain_graph: bool,
-    /// Record the sweep itself
-    pub create_graph: bool,
-}
-
-/// Identifies where a gradient is wanted.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Target {
-    Leaf(usize),
-    Entry(u64),
-}
-
-fn target(history: &History) -> Option<Target> {
-    match history {
-        History::None => None,
-        History::Leaf(leaf) => Some(Target::Leaf(Arc::as_ptr(leaf) as usize)),
-        History::Entry(entry) => Some(Target::Entry(entry.sequence)),
-    }
-}
-
-/// Adds the gradients of `outputs` to the `.grad` of every leaf they depend on.
-pub fn backward(outputs: &[(Value, Option<Value>)], options: Options) -> Result<()> {
-    let seeds = seeds("backward", outputs, options)?;
-    let mut sweep = Sweep::new(options, None);
-    sweep.run("backward", seeds)?;
-    // All sums first, then all writes: a failure leaves every gradient as it was.
-    let mut updates = Vec::with_capacity(sweep.leaves.len());
-    for (leaf, g) in std::mem::take(&mut sweep.leaf_order)
-        .into_iter()
-        .filter_map(|key| sweep.leaves.remove(&key))
-    {
-        let g = leaf.run_hooks(g)?;
-        let old = leaf.gradient()?.map(|shared| shared.lock().clone());
-        let new = match old {
-            Some(old) => add(&old, &g, options.create_graph)?,
-            None => g,
-        };
-        updates.push((leaf, new));
-    }
-    for (leaf, new) in updates {
-        match leaf.gradient()? {
-            Some(shared) => *shared.lock() = new,
-            None => leaf.set_gradient(Some(Arc::new(Mutex::new(new)))),
-        }
-    }
-    Ok(())
-}
-
-/// The gradients of `outputs` by `inputs`, touching no `.grad`; `None` where nothing depends on the
-/// input.
-pub fn gradients(
-    op: &str,
-    outputs: &[(Value, Option<Value>)],
-    inputs: &[Value],
-    options: Options,
-) -> Result<Vec<Option<Value>>> {
-    let mut wanted = FxHashSet::default();
-    for input in inputs {
-        let Some(target) = target(&input.history) else {
-            return Err(error::gradient(
-                op,
-                "an input does not require a gradient",
-                "set requires_grad=True",
-            ));
-        };
-        wanted.insert(target);
-    }
-    let seeds = seeds(op, outputs, options)?;
-    let needed = needed(&seeds, &wanted);
-    let mut sweep = Sweep::new(options, Some(Selection { wanted, needed }));
-    sweep.run(op, seeds)?;
-    let find = |input: &Value| match target(&input.history) {
-        Some(Target::Leaf(key)) => sweep.leaves.get(&key).map(|(_, g)| g.clone()),
-        Some(target) => sweep.found.get(&target).cloned(),
-        None => None,
-    };
-    Ok(inputs.iter().map(find).collect())
-}
-
-/// The cotangents a sweep starts with.
-fn seeds(
-    op: &str,
-    outputs: &[(Value, Option<Value>)],
-    options: Options,
-) -> Result<Vec<(History, Value)>> {
-    let mut seeds = Vec::with_capacity(outputs.len());
-    for (y, seed) in outputs {
-        if !y.requires_grad() {
-            return Err(error::gradient(
-                op,
-                "nothing here requires a gradient",
-                "no requires_grad=True tensor was used while recording was on",
-            ));
-        }
-        let seed = match seed {
-            Some(g) if g.shape() != y.shape() => {
-                let facts = format!("got {} for an output of shape {}", g.shape(), y.shape());
-                return Err(error::bad_shape(
-                    op,
-                    "the gradient's shape differs from the output's",
-                    facts,
-                ));
-            }
-            Some(g) if g.dtype() != y.dtype() => {
-                apply(Op::Cast(y.dtype()), &[Operand::Value(g)], options.create_graph)?
-            }
-            Some(g) => g.clone(),
-            None if y.shape().elements() != 1 => {
-                let facts = format!("got shape {}; pass gradient=", y.shape());
-                return Err(error::gradient(
-                    op,
-                    "only a scalar output has an implicit gradient",
-                    facts,
-                ));
-            }
-            None => {
-                let ty = Type::new(y.dtype(), y.shape().clone());
-                apply(Op::Fill(ty), &[Operand::Scalar(Scalar::Float(1.0))], false)?
-            }
-        };
-        seeds.push((y.history.clone(), seed));
-    }
-    Ok(seeds)
-}
-
-/// The entries on a path from the seeds to what is wanted.
-fn needed(seeds: &[(History, Value)], wanted: &FxHashSet<Target>) -> FxHashSet<u64> {
-    let mut seen: FxHashMap<u64, Arc<Entry>> = FxHashMap::default();
-    let mut stack: Vec<Arc<Entry>> = Vec::new();
-    for (history, _) in seeds {
-        if let History::Entry(entry) = history {
-            stack.push(entry.clone());
-        }
-    }
-    while let Some(entry) = stack.pop() {
-        if seen.contains_key(&entry.sequence) {
-            continue;
-        }
-        for link in &entry.links {
-            if let Link::Entry(next) = link {
-                stack.push(next.clone());
-            }
-        }
-        seen.insert(entry.sequence, entry);
-    }
-    let mut order: Vec<u64> = seen.keys().copied().collect();
-    order.sort_unstable();
-    let mut needed = FxHashSet::default();
-    for sequence in order {
-        let reaches = |link: &Link| match link {
-            Link::None => false,
-            Link::Leaf(leaf) => wanted.contains(&Target::Leaf(leaf.as_ptr() as usize)),
-            Link::Entry(entry) => needed.contains(&entry.sequence),
-        };
-        if wanted.contains(&Target::Entry(sequence)) || seen[&sequence].links.iter().any(reaches) {
-            needed.insert(sequence);
-        }
-    }
-    needed
-}
-
 /// What a sweep for chosen inputs looks at.
-struct Selection {
-    wanted: FxHashSet<Target>,
-    needed: FxHashSet<u64>,
+pub(super) struct Selection {
+    pub(super) wanted: FxHashSet<Target>,
+    pub(super) needed: FxHashSet<u64>,
 }
 
-struct Sweep {
+pub(super) struct Sweep {
     options: Options,
     selection: Option<Selection>,
     /// Sequence numbers of entries with a cotangent, latest first
@@ -209,15 +39,15 @@ struct Sweep {
     /// A pending entry that came while no other was: in a chain of ops always, and then neither heap
     /// nor map is touched
     alone: Option<(Arc<Entry>, Value)>,
-    leaves: FxHashMap<usize, (Arc<Leaf>, Value)>,
-    leaf_order: Vec<usize>,
-    found: FxHashMap<Target, Value>,
+    pub(super) leaves: FxHashMap<usize, (Arc<Leaf>, Value)>,
+    pub(super) leaf_order: Vec<usize>,
+    pub(super) found: FxHashMap<Target, Value>,
     /// Entries whose saved values go when the sweep has succeeded
     used: Vec<Arc<Entry>>,
 }
 
 impl Sweep {
-    fn new(options: Options, selection: Option<Selection>) -> Sweep {
+    pub(super) fn new(options: Options, selection: Option<Selection>) -> Sweep {
         Sweep {
             options,
             selection,
@@ -231,7 +61,7 @@ impl Sweep {
         }
     }
 
-    fn run(&mut self, op: &str, seeds: Vec<(History, Value)>) -> Result<()> {
+    pub(super) fn run(&mut self, op: &str, seeds: Vec<(History, Value)>) -> Result<()> {
         for (history, g) in seeds {
             match history {
                 History::None => {}
@@ -522,63 +352,6 @@ impl Sweep {
     }
 }
 
-impl Saved {
-    fn array(&self) -> Option<&Array> {
-        match self {
-            Saved::Array(array) => Some(array),
-            _ => None,
-        }
-    }
-
-    fn ty(&self) -> Type {
-        match self {
-            Saved::Array(array) => Type::new(array.dtype, array.shape().clone()),
-            Saved::Type(ty) => ty.clone(),
-            Saved::Scalar(_) => Type::new(DType::F32, Shape::scalar()),
-        }
-    }
-}
-
-/// The cotangent of operand `i` of a composite by the plan of its rule, if there is one.
-fn planned_rule(
-    op: &str,
-    entry: &Arc<Entry>,
-    call: &Call,
-    i: usize,
-    g: &Value,
-) -> Result<Option<Value>> {
-    if trace::active() || trace::is_traced(&g.array) || watch::checking() {
-        return Ok(None);
-    }
-    let kept = entry.kept.lock();
-    check_kept(op, entry, &kept)?;
-    let mut operands: SmallVec<[Given<'_>; 6]> = SmallVec::new();
-    for saved in kept.args.iter().chain([&kept.result]) {
-        operands.push(match saved {
-            Saved::Array(array) => Given::Array(array),
-            Saved::Type(ty) => Given::Type(ty),
-            Saved::Scalar(scalar) => Given::Scalar(*scalar),
-        });
-    }
-    operands.push(Given::Array(&g.array));
-    let formula = Formula {
-        composite: call.composite,
-        attributes: &call.attributes,
-        part: Part::Rule(call.position(i) as u32),
-        operands: &operands,
-    };
-    let arrays = plans::run(&formula)?;
-    Ok(arrays.and_then(|arrays| arrays.into_iter().next()).map(Value::plain))
-}
-
-fn restore(cx: &Eager, saved: &Saved, history: impl Fn() -> History) -> Arg {
-    match saved {
-        Saved::Array(array) => cx.value(Value { array: array.clone(), history: history() }),
-        Saved::Type(ty) => cx.absent(ty.clone()),
-        Saved::Scalar(scalar) => Arg::Scalar(*scalar),
-    }
-}
-
 /// `sum += g`, in the sum's own memory where nobody else holds it.
 fn accumulate(sum: &mut Value, g: Value, recorded: bool) -> Result<()> {
     let in_place =
@@ -592,38 +365,8 @@ fn accumulate(sum: &mut Value, g: Value, recorded: bool) -> Result<()> {
     Ok(())
 }
 
-fn add(a: &Value, b: &Value, recorded: bool) -> Result<Value> {
+pub(super) fn add(a: &Value, b: &Value, recorded: bool) -> Result<Value> {
     apply(Op::Map(&arithmetic::add), &[Operand::Value(a), Operand::Value(b)], recorded)
-}
-
-fn check_kept(op: &str, entry: &Entry, kept: &Kept) -> Result<()> {
-    let Some(first) = kept.freed else { return Ok(()) };
-    let first = site::describe(first).map_or(String::new(), |line| format!(" at {line}"));
-    let node = site::describe(entry.site)
-        .map_or(entry.name().to_string(), |line| format!("{} at {line}", entry.name()));
-    Err(error::freed(op, node, first))
-}
-
-fn free(entry: &Entry, by: Site) {
-    let mut kept = entry.kept.lock();
-    if let Step::Host(rule) = &entry.step {
-        rule.release(by);
-    }
-    if let Step::Op(op) = &entry.step {
-        // An entry that kept nothing can be swept again.
-        let keeps =
-            kept.args.iter().chain([&kept.result]).any(|saved| matches!(saved, Saved::Array(_)));
-        if keeps || matches!(op, Op::Call(_)) {
-            kept.freed = Some(by);
-        }
-    }
-    let drop_data = |saved: &mut Saved| {
-        if let Saved::Array(array) = saved {
-            *saved = Saved::Type(Type::new(array.dtype, array.shape().clone()));
-        }
-    };
-    kept.args.iter_mut().for_each(drop_data);
-    drop_data(&mut kept.result);
 }
 
 fn located(error: Error, entry: &Entry) -> Error {

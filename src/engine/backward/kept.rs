@@ -1,0 +1,105 @@
+//! What entries kept for their rules, and its end.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::engine::eager::Eager;
+use crate::engine::plans::{self, Formula, Given, Part};
+use crate::engine::site::{self, Site};
+use crate::engine::tape::{Entry, History, Kept, Saved, Step, Value};
+use crate::engine::trace;
+use crate::error::{self, Result};
+use crate::ops::emit::Arg;
+use crate::ops::op::{Call, Op, Type};
+use crate::shape::Shape;
+use crate::watch;
+
+impl Saved {
+    pub(super) fn array(&self) -> Option<&Array> {
+        match self {
+            Saved::Array(array) => Some(array),
+            _ => None,
+        }
+    }
+
+    pub(super) fn ty(&self) -> Type {
+        match self {
+            Saved::Array(array) => Type::new(array.dtype, array.shape().clone()),
+            Saved::Type(ty) => ty.clone(),
+            Saved::Scalar(_) => Type::new(DType::F32, Shape::scalar()),
+        }
+    }
+}
+
+/// The cotangent of operand `i` of a composite by the plan of its rule, if there is one.
+pub(super) fn planned_rule(
+    op: &str,
+    entry: &Arc<Entry>,
+    call: &Call,
+    i: usize,
+    g: &Value,
+) -> Result<Option<Value>> {
+    if trace::active() || trace::is_traced(&g.array) || watch::checking() {
+        return Ok(None);
+    }
+    let kept = entry.kept.lock();
+    check_kept(op, entry, &kept)?;
+    let mut operands: SmallVec<[Given<'_>; 6]> = SmallVec::new();
+    for saved in kept.args.iter().chain([&kept.result]) {
+        operands.push(match saved {
+            Saved::Array(array) => Given::Array(array),
+            Saved::Type(ty) => Given::Type(ty),
+            Saved::Scalar(scalar) => Given::Scalar(*scalar),
+        });
+    }
+    operands.push(Given::Array(&g.array));
+    let formula = Formula {
+        composite: call.composite,
+        attributes: &call.attributes,
+        part: Part::Rule(call.position(i) as u32),
+        operands: &operands,
+    };
+    let arrays = plans::run(&formula)?;
+    Ok(arrays.and_then(|arrays| arrays.into_iter().next()).map(Value::plain))
+}
+
+pub(super) fn restore(cx: &Eager, saved: &Saved, history: impl Fn() -> History) -> Arg {
+    match saved {
+        Saved::Array(array) => cx.value(Value { array: array.clone(), history: history() }),
+        Saved::Type(ty) => cx.absent(ty.clone()),
+        Saved::Scalar(scalar) => Arg::Scalar(*scalar),
+    }
+}
+
+pub(super) fn check_kept(op: &str, entry: &Entry, kept: &Kept) -> Result<()> {
+    let Some(first) = kept.freed else { return Ok(()) };
+    let first = site::describe(first).map_or(String::new(), |line| format!(" at {line}"));
+    let node = site::describe(entry.site)
+        .map_or(entry.name().to_string(), |line| format!("{} at {line}", entry.name()));
+    Err(error::freed(op, node, first))
+}
+
+pub(super) fn free(entry: &Entry, by: Site) {
+    let mut kept = entry.kept.lock();
+    if let Step::Host(rule) = &entry.step {
+        rule.release(by);
+    }
+    if let Step::Op(op) = &entry.step {
+        // An entry that kept nothing can be swept again.
+        let keeps =
+            kept.args.iter().chain([&kept.result]).any(|saved| matches!(saved, Saved::Array(_)));
+        if keeps || matches!(op, Op::Call(_)) {
+            kept.freed = Some(by);
+        }
+    }
+    let drop_data = |saved: &mut Saved| {
+        if let Saved::Array(array) = saved {
+            *saved = Saved::Type(Type::new(array.dtype, array.shape().clone()));
+        }
+    };
+    kept.args.iter_mut().for_each(drop_data);
+    drop_data(&mut kept.result);
+}

@@ -1,0 +1,186 @@
+//! The backward sweep: cotangents travel from outputs to leaves along the tape.
+//!
+//! Entries are taken in falling order of their sequence numbers, so every cotangent is complete when
+//! its entry's turn comes. The sweep accumulates and undoes broadcasting; rules do neither. Gradients
+//! are committed after the whole sweep has succeeded.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::apply::apply;
+use super::tape::{Entry, History, Link, Operand, Value};
+use crate::dtype::Scalar;
+use crate::error::{self, Result};
+use crate::ops::op::{Op, Type};
+
+mod kept;
+mod sweep;
+
+use sweep::{Selection, Sweep, add};
+
+/// How a sweep treats the tape.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Keep saved values for another sweep
+    pub retain_graph: bool,
+    /// Record the sweep itself
+    pub create_graph: bool,
+}
+
+/// Identifies where a gradient is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Target {
+    Leaf(usize),
+    Entry(u64),
+}
+
+fn target(history: &History) -> Option<Target> {
+    match history {
+        History::None => None,
+        History::Leaf(leaf) => Some(Target::Leaf(Arc::as_ptr(leaf) as usize)),
+        History::Entry(entry) => Some(Target::Entry(entry.sequence)),
+    }
+}
+
+/// Adds the gradients of `outputs` to the `.grad` of every leaf they depend on.
+pub fn backward(outputs: &[(Value, Option<Value>)], options: Options) -> Result<()> {
+    let seeds = seeds("backward", outputs, options)?;
+    let mut sweep = Sweep::new(options, None);
+    sweep.run("backward", seeds)?;
+    // All sums first, then all writes: a failure leaves every gradient as it was.
+    let mut updates = Vec::with_capacity(sweep.leaves.len());
+    for (leaf, g) in std::mem::take(&mut sweep.leaf_order)
+        .into_iter()
+        .filter_map(|key| sweep.leaves.remove(&key))
+    {
+        let g = leaf.run_hooks(g)?;
+        let old = leaf.gradient()?.map(|shared| shared.lock().clone());
+        let new = match old {
+            Some(old) => add(&old, &g, options.create_graph)?,
+            None => g,
+        };
+        updates.push((leaf, new));
+    }
+    for (leaf, new) in updates {
+        match leaf.gradient()? {
+            Some(shared) => *shared.lock() = new,
+            None => leaf.set_gradient(Some(Arc::new(Mutex::new(new)))),
+        }
+    }
+    Ok(())
+}
+
+/// The gradients of `outputs` by `inputs`, touching no `.grad`; `None` where nothing depends on the
+/// input.
+pub fn gradients(
+    op: &str,
+    outputs: &[(Value, Option<Value>)],
+    inputs: &[Value],
+    options: Options,
+) -> Result<Vec<Option<Value>>> {
+    let mut wanted = FxHashSet::default();
+    for input in inputs {
+        let Some(target) = target(&input.history) else {
+            return Err(error::gradient(
+                op,
+                "an input does not require a gradient",
+                "set requires_grad=True",
+            ));
+        };
+        wanted.insert(target);
+    }
+    let seeds = seeds(op, outputs, options)?;
+    let needed = needed(&seeds, &wanted);
+    let mut sweep = Sweep::new(options, Some(Selection { wanted, needed }));
+    sweep.run(op, seeds)?;
+    let find = |input: &Value| match target(&input.history) {
+        Some(Target::Leaf(key)) => sweep.leaves.get(&key).map(|(_, g)| g.clone()),
+        Some(target) => sweep.found.get(&target).cloned(),
+        None => None,
+    };
+    Ok(inputs.iter().map(find).collect())
+}
+
+/// The cotangents a sweep starts with.
+fn seeds(
+    op: &str,
+    outputs: &[(Value, Option<Value>)],
+    options: Options,
+) -> Result<Vec<(History, Value)>> {
+    let mut seeds = Vec::with_capacity(outputs.len());
+    for (y, seed) in outputs {
+        if !y.requires_grad() {
+            return Err(error::gradient(
+                op,
+                "nothing here requires a gradient",
+                "no requires_grad=True tensor was used while recording was on",
+            ));
+        }
+        let seed = match seed {
+            Some(g) if g.shape() != y.shape() => {
+                let facts = format!("got {} for an output of shape {}", g.shape(), y.shape());
+                return Err(error::bad_shape(
+                    op,
+                    "the gradient's shape differs from the output's",
+                    facts,
+                ));
+            }
+            Some(g) if g.dtype() != y.dtype() => {
+                apply(Op::Cast(y.dtype()), &[Operand::Value(g)], options.create_graph)?
+            }
+            Some(g) => g.clone(),
+            None if y.shape().elements() != 1 => {
+                let facts = format!("got shape {}; pass gradient=", y.shape());
+                return Err(error::gradient(
+                    op,
+                    "only a scalar output has an implicit gradient",
+                    facts,
+                ));
+            }
+            None => {
+                let ty = Type::new(y.dtype(), y.shape().clone());
+                apply(Op::Fill(ty), &[Operand::Scalar(Scalar::Float(1.0))], false)?
+            }
+        };
+        seeds.push((y.history.clone(), seed));
+    }
+    Ok(seeds)
+}
+
+/// The entries on a path from the seeds to what is wanted.
+fn needed(seeds: &[(History, Value)], wanted: &FxHashSet<Target>) -> FxHashSet<u64> {
+    let mut seen: FxHashMap<u64, Arc<Entry>> = FxHashMap::default();
+    let mut stack: Vec<Arc<Entry>> = Vec::new();
+    for (history, _) in seeds {
+        if let History::Entry(entry) = history {
+            stack.push(entry.clone());
+        }
+    }
+    while let Some(entry) = stack.pop() {
+        if seen.contains_key(&entry.sequence) {
+            continue;
+        }
+        for link in &entry.links {
+            if let Link::Entry(next) = link {
+                stack.push(next.clone());
+            }
+        }
+        seen.insert(entry.sequence, entry);
+    }
+    let mut order: Vec<u64> = seen.keys().copied().collect();
+    order.sort_unstable();
+    let mut needed = FxHashSet::default();
+    for sequence in order {
+        let reaches = |link: &Link| match link {
+            Link::None => false,
+            Link::Leaf(leaf) => wanted.contains(&Target::Leaf(leaf.as_ptr() as usize)),
+            Link::Entry(entry) => needed.contains(&entry.sequence),
+        };
+        if wanted.contains(&Target::Entry(sequence)) || seen[&sequence].links.iter().any(reaches) {
+            needed.insert(sequence);
+        }
+    }
+    needed
+}

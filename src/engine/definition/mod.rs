@@ -1,0 +1,295 @@
+//! Graphs defined by hand: calls on sizes that are not known yet, and the lists that run once they are.
+//!
+//! A placeholder may leave sizes open, or its rank. A call on such a value is *kept*: which function,
+//! which attributes, which operands. Where the sizes are symbols its nodes are written as well, so
+//! that shapes are checked and shown; where even the rank is open, or a formula needs a number that
+//! nobody knows, the result is *unresolved*: a node without a shape. A run says all sizes: the calls
+//! are made again on values of known types in a fresh trace, op by op as eager code would, and give
+//! the list that runs. So nothing that is computed depends on what was guessed before.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
+use smallvec::{SmallVec, smallvec};
+
+use super::index::Item;
+use super::tape::{Operand, Value};
+use super::trace::{self, Role, Trace};
+use super::{site, tape};
+use crate::error::{self, Result};
+use crate::graph::{Kind, List};
+use crate::ops::declare::{Attr, Composite};
+use crate::ops::elementwise::arithmetic;
+use crate::ops::emit::{Arg, Emit, Id, catch};
+use crate::ops::op::{Op, Type};
+use crate::shape::Shape;
+use crate::site::Site;
+
+mod gradients;
+mod make;
+mod probe;
+
+pub use gradients::gradients;
+pub use make::{Given, check_assign, in_fresh_trace, make};
+
+use probe::{probe, unresolved};
+
+/// A function that was called.
+#[derive(Clone)]
+pub enum Call {
+    /// An op on one or more operands, which it promotes
+    Op(Op),
+    /// A composite with its attributes
+    Composite(&'static Composite, Box<[Attr]>),
+    /// `x[items]`: the arrays among the items are further operands
+    Get(Vec<Item>),
+    /// `x[items] = v`: the arrays among the items are further operands, the last one is `v`
+    Set(Vec<Item>),
+    /// The gradients of the first operands by the next ones, with seeds for some of the first
+    Gradients {
+        /// How many results are differentiated
+        ys: usize,
+        /// By how many values
+        xs: usize,
+        /// Which of the results have a seed among the last operands
+        seeded: Vec<bool>,
+        /// Which of the gradients are results
+        kept: Vec<bool>,
+    },
+    /// A variable's new value, which has the variable's type
+    Assign(Type),
+}
+
+impl Call {
+    /// The name in messages and prints.
+    pub fn name(&self) -> &str {
+        match self {
+            Call::Op(op) => op.name(),
+            Call::Composite(composite, _) => composite.name,
+            Call::Get(_) => "getitem",
+            Call::Set(_) => "setitem",
+            Call::Gradients { .. } => "gradients",
+            Call::Assign(_) => "assign",
+        }
+    }
+}
+
+/// A call that is kept.
+#[derive(Clone)]
+pub struct Kept {
+    /// The function
+    pub call: Call,
+    /// The operands
+    pub args: Vec<Arg>,
+    /// The nodes that the call wrote; no other call wrote them
+    pub nodes: Range<u32>,
+    /// Those that are its results
+    pub results: SmallVec<[Id; 1]>,
+    /// The Python line
+    pub site: Site,
+}
+
+/// What a graph defined by hand knows besides its list.
+#[derive(Clone, Default)]
+pub struct Calls {
+    /// In order
+    pub kept: Vec<Kept>,
+    /// The nodes of unknown shape
+    pub unresolved: FxHashSet<Id>,
+    /// The nodes whose shape holds if sizes are what was taken for likely, as in `x[:3]`
+    pub likely: FxHashSet<Id>,
+}
+
+impl Calls {
+    /// The call that wrote a node.
+    pub fn of(&self, id: Id) -> Option<&Kept> {
+        let after = self.kept.partition_point(|kept| kept.nodes.start <= id.0);
+        let kept = &self.kept[after.checked_sub(1)?];
+        kept.nodes.contains(&id.0).then_some(kept)
+    }
+
+    /// The call that must be made for a node. A constant needs none, whoever wrote it.
+    pub(super) fn making(&self, list: &List, id: Id) -> Option<&Kept> {
+        match list.node(id).kind {
+            Kind::Constant(_) => None,
+            _ => self.of(id),
+        }
+    }
+
+    /// The operands of a node: those of its call, where the node itself does not say them.
+    pub fn args(&self, list: &List, id: Id) -> SmallVec<[Arg; 4]> {
+        match self.of(id) {
+            Some(kept) if matches!(list.node(id).kind, Kind::Input) => {
+                kept.args.iter().copied().collect()
+            }
+            _ => list.node(id).args.iter().copied().collect(),
+        }
+    }
+}
+
+thread_local! {
+    /// Set while a call writes its nodes: what it calls itself is part of it.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs something as part of a call.
+fn inside<T>(f: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            INSIDE.set(self.0);
+        }
+    }
+    let _restore = Restore(INSIDE.replace(true));
+    f()
+}
+
+pub(super) fn is_sized(shape: &Shape) -> bool {
+    shape.dims().iter().all(|dim| dim.known().is_some())
+}
+
+fn is_open(trace: &Trace, value: &Value) -> bool {
+    match trace::node_of(&value.array) {
+        Some((of, id)) => {
+            !is_sized(value.shape()) || (std::ptr::eq(&**of, trace) && trace.is_uncertain(id))
+        }
+        None => false,
+    }
+}
+
+/// The graph that keeps a call on these operands, if one does: some size of theirs is open.
+#[inline]
+pub fn keeper(args: &[Operand<'_>]) -> Option<Arc<Trace>> {
+    if !trace::active() { None } else { find_keeper(args) }
+}
+
+#[cold]
+fn find_keeper(args: &[Operand<'_>]) -> Option<Arc<Trace>> {
+    let trace = trace::top().filter(|trace| trace.role == Role::Definition && !INSIDE.get())?;
+    let open = args.iter().any(|arg| match arg {
+        Operand::Value(value) => is_open(&trace, value),
+        Operand::Scalar(_) => false,
+    });
+    open.then_some(trace)
+}
+
+/// Keeps a call; `native` writes its nodes where ranks are known.
+pub fn keep(
+    trace: &Arc<Trace>,
+    call: Call,
+    operands: &[Operand<'_>],
+    native: impl FnOnce() -> Result<SmallVec<[Value; 1]>>,
+) -> Result<SmallVec<[Value; 1]>> {
+    let mut args = Vec::with_capacity(operands.len());
+    for operand in operands {
+        args.push(match operand {
+            Operand::Scalar(value) => Arg::Scalar(*value),
+            Operand::Value(value) => Arg::Node(operand_of(trace, &call, value)?),
+        });
+    }
+    let is_unresolved = |arg: &Arg| matches!(arg, Arg::Node(id) if trace.is_unresolved(*id));
+    let start = trace.read(|graph| graph.len()) as u32;
+    let asked = trace.scope().asked();
+    let mut found = None;
+    if !args.iter().any(is_unresolved) {
+        // What unwinds inside, as formulas do, comes back as a value.
+        match catch(|| inside(native)).and_then(|result| result) {
+            Ok(values) => {
+                if values.len() != 1 && trace.scope().asked() > asked {
+                    // How many results there are must not rest on what is likely.
+                    probe(trace, &call, &args)?;
+                }
+                found = Some(own(trace, start, values)?);
+            }
+            // What was refused because of a likely size may be right for the size that comes.
+            Err(error) if error.code() == "unknown_size" || trace.scope().asked() > asked => {
+                trace.forget_from(start);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let values = match found {
+        Some(values) => values,
+        None => unresolved(trace, &call, &args)?,
+    };
+    let mut results = SmallVec::new();
+    for value in &values {
+        results.push(trace.node(call.name(), value)?);
+    }
+    let end = trace.read(|graph| graph.len()) as u32;
+    let nodes = start..end;
+    match &call {
+        // A gradient has the type of what it is the gradient of, whatever came between.
+        Call::Gradients { ys, xs, kept, .. } => {
+            let by = args[*ys..ys + xs].iter().zip(kept).filter(|(_, kept)| **kept);
+            for ((x, _), result) in by.zip(&results) {
+                let is_open = |id: Id| {
+                    let ty = trace.type_of(Arg::Node(id));
+                    trace.is_uncertain(id) || ty.is_some_and(|ty| !is_sized(&ty.shape))
+                };
+                if matches!(x, Arg::Node(id) if is_open(*id)) {
+                    trace.doubt(*result);
+                }
+            }
+        }
+        Call::Assign(_) => {}
+        Call::Op(_) | Call::Composite(..) | Call::Get(_) | Call::Set(_) => {
+            results.iter().for_each(|id| trace.doubt(*id));
+            if trace.is_silent() {
+                trace.silence(&results);
+            }
+        }
+    }
+    trace.keep(Kept { call, args, nodes, results, site: site::current() });
+    Ok(values)
+}
+
+/// The node of an operand; one that was made without recording passes no gradient on to a call that is
+/// recorded.
+fn operand_of(trace: &Arc<Trace>, call: &Call, value: &Value) -> Result<Id> {
+    let id = trace.node(call.name(), value)?;
+    let stop = Op::Map(&arithmetic::stop_gradient);
+    let is_stop = matches!(call, Call::Op(op) if *op == stop);
+    match trace.stop_of(id).filter(|_| tape::recording() && !is_stop) {
+        None => Ok(id),
+        Some(Some(known)) => Ok(known),
+        Some(None) => {
+            let operand = [Operand::Value(value)];
+            let native = || Ok(Value::plain(trace::emit(stop.clone(), &operand)?));
+            let stopped = keep_one(trace, Call::Op(stop.clone()), &operand, native)?;
+            trace.stopped(id, trace.node(call.name(), &stopped)?)
+        }
+    }
+}
+
+/// Results that are nodes of the call: one that is an operand as it is may be another value when the
+/// call is made again.
+fn own(
+    trace: &Arc<Trace>,
+    start: u32,
+    values: SmallVec<[Value; 1]>,
+) -> Result<SmallVec<[Value; 1]>> {
+    let mut out = SmallVec::new();
+    for mut value in values {
+        let id = trace.node("graph", &value)?;
+        if id.0 < start {
+            let op = Op::Reshape(value.shape().clone());
+            value.array = trace.add(|graph| catch(|| graph.emit(op, &[Arg::Node(id)])))?;
+        }
+        out.push(value);
+    }
+    Ok(out)
+}
+
+/// One result of [`keep`].
+pub fn keep_one(
+    trace: &Arc<Trace>,
+    call: Call,
+    operands: &[Operand<'_>],
+    native: impl FnOnce() -> Result<Value>,
+) -> Result<Value> {
+    let mut values = keep(trace, call, operands, || Ok(smallvec![native()?]))?;
+    values.pop().ok_or_else(|| error::internal("a call without a result"))
+}

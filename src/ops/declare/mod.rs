@@ -1,0 +1,228 @@
+//! Declarations: parameters, attributes, and the `composite!` macro.
+//!
+//! A declaration is plain data beside one ordinary Rust function. Everything a user meets (function,
+//! method, signature, stub, docstring, argument checks) is derived from the parameters; a parameter
+//! kind is a type that knows its Python form, so a declaration cannot disagree with its body.
+
+use std::sync::atomic::AtomicBool;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::emit::{Arg, Emit, Expr};
+use super::op::{self, Op};
+use super::rule::Rule;
+use crate::dtype::Class;
+use crate::shape::Axes as AxisList;
+
+mod attribute;
+#[macro_use]
+mod composite;
+mod kinds;
+
+pub use attribute::{Attr, number, parse_default};
+pub use kinds::*;
+
+/// Which classes of dtypes an operand may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Classes(u8);
+
+impl Classes {
+    /// Floats
+    pub const FLOAT: Classes = Classes(0b100);
+    /// Integers
+    pub const INT: Classes = Classes(0b010);
+    /// Bool
+    pub const BOOL: Classes = Classes(0b001);
+    /// Integers and floats
+    pub const NUMERIC: Classes = Classes(0b110);
+    /// Everything
+    pub const ANY: Classes = Classes(0b111);
+    /// Nothing, to build on
+    pub const NONE: Classes = Classes(0);
+
+    /// Both.
+    pub const fn or(self, other: Classes) -> Classes {
+        Classes(self.0 | other.0)
+    }
+
+    /// Whether a class is one of these.
+    pub const fn contains(self, class: Class) -> bool {
+        let bit = match class {
+            Class::Bool => Classes::BOOL.0,
+            Class::Int => Classes::INT.0,
+            Class::Float => Classes::FLOAT.0,
+        };
+        self.0 & bit != 0
+    }
+
+    /// For messages: `floating`, `an integer or bool`.
+    pub const fn describe(self) -> &'static str {
+        match self.0 {
+            0b100 => "floating",
+            0b010 => "an integer",
+            0b001 => "bool",
+            0b110 => "numeric",
+            0b011 => "an integer or bool",
+            0b101 => "floating or bool",
+            _ => "any dtype",
+        }
+    }
+}
+
+/// The Python form of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ParamKind {
+    /// A tensor (arrays and numbers convert)
+    Tensor(Classes),
+    /// A tensor or `None`
+    MaybeTensor(Classes),
+    /// A sequence of tensors
+    Tensors,
+    /// `bool`
+    Bool,
+    /// `int`
+    Int,
+    /// `int | None`
+    MaybeInt,
+    /// `float`
+    Float,
+    /// `float | None`
+    MaybeFloat,
+    /// A Python number
+    Number,
+    /// A Python number or `None`
+    MaybeNumber,
+    /// `int | tuple[int, ...] | None`
+    Ints,
+    /// An int, ints, or pairs of ints or of lists of ints; nested ones arrive flattened, in order
+    Pairs,
+    /// A shape: an int, a tuple, or, as the last positional parameter, several ints
+    Shape,
+    /// A dtype
+    DType,
+    /// A dtype or `None`
+    MaybeDType,
+    /// One of some words
+    Word(&'static [&'static str]),
+    /// Any text
+    Text,
+    /// A device or `None`
+    MaybeDevice,
+    /// A random key (uint32 tensor of shape (2,)); `None` draws one from the global generator
+    Key,
+}
+
+/// One declared parameter.
+#[derive(Clone, Copy, Debug)]
+pub struct Param {
+    /// The name
+    pub name: &'static str,
+    /// The Python form
+    pub kind: ParamKind,
+    /// The default as Python source; `None` where the argument is required
+    pub default: Option<&'static str>,
+    /// Whether it can only be passed by name
+    pub keyword_only: bool,
+}
+
+/// The arguments of one call: attributes by parameter, and the operands they refer to in order.
+pub struct Arguments<'a, 'e> {
+    /// Where the formula's nodes go
+    pub cx: &'e dyn Emit,
+    /// One attribute per parameter
+    pub attributes: &'a [Attr],
+    /// The operands
+    pub operands: &'a [Arg],
+}
+
+impl<'a> Arguments<'a, '_> {
+    /// The operands of parameter `i`.
+    fn operands_of(&self, i: usize) -> &'a [Arg] {
+        let start: usize = self.attributes[..i].iter().map(Attr::width).sum();
+        &self.operands[start..start + self.attributes[i].width()]
+    }
+}
+
+/// What a body gives back.
+pub type Outputs<'e> = SmallVec<[Expr<'e>; 1]>;
+
+/// One or several results.
+pub trait IntoOutputs<'e> {
+    /// The results in order.
+    fn into_outputs(self) -> Outputs<'e>;
+}
+impl<'e> IntoOutputs<'e> for Expr<'e> {
+    fn into_outputs(self) -> Outputs<'e> {
+        smallvec![self]
+    }
+}
+impl<'e> IntoOutputs<'e> for (Expr<'e>, Expr<'e>) {
+    fn into_outputs(self) -> Outputs<'e> {
+        smallvec![self.0, self.1]
+    }
+}
+impl<'e> IntoOutputs<'e> for (Expr<'e>, Expr<'e>, Expr<'e>) {
+    fn into_outputs(self) -> Outputs<'e> {
+        smallvec![self.0, self.1, self.2]
+    }
+}
+impl<'e> IntoOutputs<'e> for Vec<Expr<'e>> {
+    fn into_outputs(self) -> Outputs<'e> {
+        self.into()
+    }
+}
+
+/// How many results a function has, for signatures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Returns {
+    /// One tensor
+    One,
+    /// A fixed or data-independent number of tensors, as a list
+    Many,
+}
+
+/// A gradient rule of a composite: rule operands, the call's arguments, the parameter asked for.
+pub type VjpRule = for<'e> fn(&Rule<'_, 'e>, &Arguments<'_, 'e>, usize) -> Option<Expr<'e>>;
+
+/// A composite of the table: a formula over other ops.
+pub struct Composite {
+    /// The name in Python
+    pub name: &'static str,
+    /// The Python module below `wengert`; empty is the top
+    pub namespace: &'static str,
+    /// The docstring
+    pub doc: &'static str,
+    /// The parameters
+    pub params: &'static [Param],
+    /// Whether it is a method of `Tensor` too
+    pub method: bool,
+    /// How many results it has
+    pub returns: Returns,
+    /// The formula
+    pub body: for<'e> fn(&Arguments<'_, 'e>) -> Outputs<'e>,
+    /// A gradient of its own, for the operands of a parameter; `None` says zero, on purpose
+    pub vjp: Option<VjpRule>,
+    /// The parameters that `vjp` covers
+    pub covered: &'static [&'static str],
+    /// Found out at run time: no two elementwise nodes of the body can run as one, so that a plan of
+    /// it never pays
+    pub plain: &'static AtomicBool,
+}
+
+impl Composite {
+    /// Runs the formula, or emits one node where the emission keeps this composite whole.
+    pub fn call<'e>(&'static self, call: &Arguments<'_, 'e>) -> Outputs<'e> {
+        if self.vjp.is_some() && call.cx.keeps(self) {
+            let op = Op::Call(op::Call { composite: self, attributes: call.attributes.into() });
+            let id = call.cx.emit(op, call.operands);
+            return smallvec![Expr::new(call.cx, Arg::Node(id))];
+        }
+        (self.body)(call)
+    }
+}
+
+/// The axes of a reduction, sorted.
+pub fn sorted(mut axes: AxisList) -> AxisList {
+    axes.sort_unstable();
+    axes
+}
