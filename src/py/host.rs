@@ -610,10 +610,13 @@ fn get_num_threads() -> usize {
     threads::num_threads()
 }
 
-/// Seeds the global generator.
+/// Seeds the global generator. Refused while a function is captured, whose numbers are fresh at every
+/// call.
 #[pyfunction]
-fn seed(seed: i128) {
+fn seed(py: Python<'_>, seed: i128) -> PyResult<()> {
+    trace::check_seeding().or_raise(py)?;
     random::set_state(random::State { key: random::seed_key(seed as u64), drawn: 0 });
+    Ok(())
 }
 
 /// A key: a uint32 tensor of shape (2,) that determines random numbers wherever it is passed.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::capture::Source;
-use super::stack::{at_level, depth};
+use super::stack::{at_level, captures, depth};
 use super::{Trace, barrier_of};
 use crate::array::Array;
 use crate::dtype::DType;
@@ -52,6 +52,16 @@ pub fn random_state() -> Option<random::State> {
     let trace = at_level(0).ok()?;
     let drawn = trace.state.lock().draws.1 as u64 | OF_TRACE;
     Some(random::State { key: [trace.serial as u32, (trace.serial >> 32) as u32], drawn })
+}
+
+/// Refuses to seed the generator while a function is captured: its keys are fresh at every call.
+pub fn check_seeding() -> Result<()> {
+    if !captures() {
+        return Ok(());
+    }
+    let what = "the generator cannot be seeded while a function is captured";
+    let facts = "seed it before the call, or draw with keys: wengert.random.key(seed)";
+    Err(error::bad_capture("seed", what, facts))
 }
 
 /// Puts back a state that [`random_state`] gave: the keys drawn since then are drawn again. `None`

@@ -38,7 +38,7 @@ mod silent;
 mod stack;
 
 pub use capture::{Capture, Handle, Link, Source, read_gradient, read_handle, write_handle};
-pub use keys::{draw_key, random_state, set_random_state};
+pub use keys::{check_seeding, draw_key, random_state, set_random_state};
 pub use silent::{cuts, sweeping};
 pub use stack::{Entered, active, is_on_stack, leave, speaks_of, suspended, top};
 

@@ -37,6 +37,11 @@ pub fn is_on_stack(trace: &Arc<Trace>) -> bool {
     position(trace).is_some()
 }
 
+/// Whether a function is being captured on this thread, not only a graph defined.
+pub(super) fn captures() -> bool {
+    STACK.with(|stack| stack.borrow().iter().any(|level| level.0.role == Role::Function))
+}
+
 /// Keeps a trace on top of this thread's stack.
 pub struct Entered(Arc<Trace>);
 
