@@ -150,7 +150,10 @@ def test_reductions_have_one_tree(name, shape):
         assert len(seen) == 1, axis
 
 
-@pytest.mark.parametrize("sizes", [(1, 300, 500), (65, 129, 257), (512, 512, 512), (3, 2000, 1)])
+@pytest.mark.parametrize(
+    "sizes",
+    [(1, 300, 500), (65, 129, 257), (512, 512, 512), (3, 2000, 1), (250, 60, 5000), (100, 60, 1100)],
+)
 def test_products_have_one_tree(sizes):
     n, k, m = sizes
     rng = generator("product", sizes)
@@ -162,6 +165,18 @@ def test_products_have_one_tree(sizes):
         x, y = wg.asarray(a), wg.asarray(b)
         xt, yt = wg.asarray(a.T.copy()).T, wg.asarray(b.T.copy()).T
         seen |= {bits(p @ q) for p in (x, xt) for q in (y, yt)}
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("channels", [(1, 6), (3, 6), (3, 16)])
+def test_convolutions_have_the_same_bits_for_any_thread_count(channels):
+    rng = generator("convolution", channels)
+    x = wg.asarray(rng.standard_normal((64, channels[0], 28, 28)).astype("float32"))
+    w = wg.asarray(rng.standard_normal((channels[1], channels[0], 5, 5)).astype("float32"))
+    seen = set()
+    for count in (1, 2, 2, 2, 3, 3):
+        wg.set_num_threads(count)
+        seen.add(bits(wg.nn.conv2d(x, w, padding=2)))
     assert len(seen) == 1
 
 

@@ -126,7 +126,8 @@ impl<T: Element> Job<'_, T> {
             a,
             b,
             rows: ROWS.min(m.next_multiple_of(high)),
-            columns: columns.min(n.next_multiple_of(width)),
+            // Whole panels: a part of one takes as much room.
+            columns: (columns / width * width).min(n.next_multiple_of(width)),
             kc: BLOCK.min(depth),
             bare: a.is_some() && b.is_some() && n.is_multiple_of(width) && self.fits(m % high),
         }

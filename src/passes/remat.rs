@@ -1,0 +1,169 @@
+//! Rematerialisation: values that are computed again where they are read late, so that they need not
+//! be kept until then.
+//!
+//! What to compute again follows from where values lie in memory, which only a plan says
+//! ([`schedule::Plan::within`](crate::schedule)); this module says which nodes may be, and writes the
+//! list. What is computed again reads its operands through barriers, so that nothing merges it with
+//! its original, and what comes before it in the plan comes before it in the list.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use crate::graph::{Args, Kind, List, Node};
+use crate::ops::emit::{Arg, Id};
+use crate::ops::op::Op;
+
+/// A node that never runs.
+pub const NEVER: u32 = u32::MAX;
+
+/// What is computed again before a step.
+#[derive(Clone, Debug, Default)]
+pub struct Again {
+    /// The nodes, with what they need that is there no more
+    pub nodes: Vec<Id>,
+    /// A value that has to be there first
+    pub after: Option<Id>,
+}
+
+/// What it takes to compute a node again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Price {
+    /// A pass over memory
+    Cheap,
+    /// Much arithmetic for each element
+    Dear,
+    /// It is not done twice
+    Never,
+}
+
+/// What it takes to compute a node again. Random bits follow from their key, so they may be; control
+/// flow and effects may not.
+pub fn price(kind: &Kind) -> Price {
+    match kind {
+        Kind::Op(op) => match op {
+            Op::Contract(_)
+            | Op::Conv(..)
+            | Op::Sort { .. }
+            | Op::ArgSort { .. }
+            | Op::TopK { .. } => Price::Dear,
+            Op::Call(_) => Price::Never,
+            Op::Map(_)
+            | Op::Cast(_)
+            | Op::Reshape(_)
+            | Op::Permute(_)
+            | Op::Broadcast(_)
+            | Op::Slice(_)
+            | Op::Windows(_)
+            | Op::Concat(_)
+            | Op::Embed(..)
+            | Op::Update(_)
+            | Op::Fill(_)
+            | Op::Iota(..)
+            | Op::RandomBits(_)
+            | Op::Gather
+            | Op::Scatter(_)
+            | Op::Reduce(..)
+            | Op::ArgReduce(..)
+            | Op::Cumulate { .. }
+            | Op::Fold(..) => Price::Cheap,
+        },
+        Kind::Barrier => Price::Cheap,
+        Kind::Input | Kind::Constant(_) | Kind::Flow(_) | Kind::Part(_) | Kind::Effect(_) => {
+            Price::Never
+        }
+    }
+}
+
+/// The list with some nodes computed again, given when each node runs ([`NEVER`]: it is dropped) and
+/// what is computed again before which time. From then on that is what later nodes read. Gives with
+/// it what each node is a copy of.
+pub fn recomputed(list: &List, when: &[u32], again: &BTreeMap<u32, Again>) -> (List, Vec<Id>) {
+    let mut writer = Writer {
+        list,
+        out: List { numbers: list.numbers.clone(), ..List::default() },
+        now: vec![Id(NEVER); list.nodes.len()],
+        origin: Vec::with_capacity(list.nodes.len()),
+    };
+    let mut order: Vec<u32> =
+        (0..list.nodes.len() as u32).filter(|&i| when[i as usize] != NEVER).collect();
+    order.sort_by_key(|&i| when[i as usize]);
+    let mut waiting = again.iter().peekable();
+    for i in order {
+        while let Some((_, again)) = waiting.next_if(|(at, _)| **at <= when[i as usize]) {
+            writer.again(again);
+        }
+        let args = writer.args(&list.nodes[i as usize].args);
+        let id = writer.push(Id(i), list.nodes[i as usize].kind.clone(), args);
+        if let Some(name) = list.names.get(&Id(i)) {
+            writer.out.names.insert(id, name.clone());
+        }
+    }
+    let outputs = list.outputs.iter().map(|id| writer.now[id.0 as usize]).collect();
+    (List { outputs, ..writer.out }, writer.origin)
+}
+
+struct Writer<'a> {
+    list: &'a List,
+    out: List,
+    /// What stands for each node at present
+    now: Vec<Id>,
+    /// By new node: what it is or repeats
+    origin: Vec<Id>,
+}
+
+impl Writer<'_> {
+    fn push(&mut self, of: Id, kind: Kind, args: Args) -> Id {
+        let id = self.copy(of, kind, args);
+        self.now[of.0 as usize] = id;
+        id
+    }
+
+    fn copy(&mut self, of: Id, kind: Kind, args: Args) -> Id {
+        let node = self.list.node(of);
+        self.out.nodes.push(Node { kind, args, ty: node.ty.clone(), site: node.site });
+        self.origin.push(of);
+        Id(self.out.nodes.len() as u32 - 1)
+    }
+
+    fn args(&self, args: &[Arg]) -> Args {
+        let name = |arg: &Arg| match *arg {
+            Arg::Node(id) => Arg::Node(self.now[id.0 as usize]),
+            scalar => scalar,
+        };
+        args.iter().map(name).collect()
+    }
+
+    /// Computes nodes again, from operands behind barriers.
+    fn again(&mut self, again: &Again) {
+        let mut nodes = again.nodes.clone();
+        nodes.sort_unstable_by_key(|id| id.0);
+        nodes.dedup();
+        let after = again.after.map(|id| self.now[id.0 as usize]);
+        // Values behind their barriers, and what is made again here, which needs none.
+        let mut behind: FxHashMap<Id, Id> = FxHashMap::default();
+        for id in nodes {
+            let node = &self.list.nodes[id.0 as usize];
+            // A barrier that waited for something need not wait for it again.
+            let count = if matches!(node.kind, Kind::Barrier) { 1 } else { node.args.len() };
+            let mut args = Args::new();
+            for arg in &node.args[..count] {
+                args.push(match *arg {
+                    Arg::Node(x) => Arg::Node(match behind.get(&x) {
+                        Some(&known) => known,
+                        None => {
+                            let values = [Some(self.now[x.0 as usize]), after];
+                            let values = values.into_iter().flatten().map(Arg::Node).collect();
+                            let fence = self.copy(x, Kind::Barrier, values);
+                            behind.insert(x, fence);
+                            fence
+                        }
+                    }),
+                    scalar => scalar,
+                });
+            }
+            let made = self.push(id, node.kind.clone(), args);
+            behind.insert(id, made);
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! What to compute again so that a plan needs less memory.
+//!
+//! A value that is not read for a while gives its memory free in between if it is computed again
+//! before it is read next. What that saves is its bytes, at those steps of the gap at which too much
+//! is alive; what it costs is the work of the nodes that have to run again: its own, and those of
+//! operands that are there no more by then. Small operands are kept until then instead. The gap that
+//! saves most for its cost is taken first, until nothing is too much any more.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
+
+use super::facts::{Facts, arrays};
+use super::{Plan, Source};
+use crate::graph::{Kind, List, Node};
+use crate::ops::emit::Id;
+use crate::ops::op::Op;
+use crate::passes::cost;
+use crate::passes::remat::{Again, NEVER, Price, price};
+use crate::shape::Dim;
+
+/// The most nodes that run again for one value.
+const CHAIN: usize = 24;
+
+/// An operand of at most this part of the value's bytes is kept rather than computed again.
+const KEPT: usize = 8;
+
+/// The operations that are as dear as a byte moved.
+const BYTE: f64 = 0.25;
+
+/// The operations that running any node at all is as dear as.
+const NODE: f64 = 2000.0;
+
+/// When what is there, and what is there too much.
+pub(super) struct Model<'a> {
+    list: &'a List,
+    plan: &'a Plan,
+    facts: Facts,
+    /// The nodes with the sizes of the plan
+    sized: Vec<Node>,
+    /// By node: the time of its step, from 1 on; 0 for what is given
+    pub(super) when: Vec<u32>,
+    /// By node: the last time at which it is read
+    read: Vec<u32>,
+    /// By node: the storage that it lies in
+    storage: Vec<Option<u32>>,
+    /// By storage
+    lives: Vec<Life>,
+    /// By time: the bytes that are there
+    live: Vec<isize>,
+}
+
+/// What happens to a storage.
+#[derive(Default)]
+struct Life {
+    bytes: isize,
+    /// The node that fills it, if that is one by itself
+    node: Option<Id>,
+    /// When it is filled, and when it is read
+    def: u32,
+    uses: Vec<u32>,
+    escapes: bool,
+    /// Nodes that show it
+    views: SmallVec<[Id; 2]>,
+    /// The time in which it is not there, ends excluded
+    hole: Option<(u32, u32)>,
+}
+
+impl Life {
+    fn end(&self) -> u32 {
+        self.uses.last().copied().unwrap_or(self.def).max(self.def)
+    }
+
+    fn is_there(&self, at: u32) -> bool {
+        let in_hole = self.hole.is_some_and(|(from, to)| from < at && at < to);
+        self.def < at && (self.escapes || at <= self.end()) && !in_hole
+    }
+}
+
+/// A value that may be computed again.
+struct Choice {
+    storage: u32,
+    /// It is read last before the gap, and first after it
+    gap: (u32, u32),
+    /// The nodes that run again
+    chain: Vec<Id>,
+    /// Storages that live until then for it
+    kept: SmallVec<[u32; 4]>,
+    /// What it reads then, and where that lies
+    reads: SmallVec<[(u32, Id); 4]>,
+    score: f64,
+}
+
+impl PartialEq for Choice {
+    fn eq(&self, other: &Choice) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Choice {}
+
+impl PartialOrd for Choice {
+    fn partial_cmp(&self, other: &Choice) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Choice {
+    fn cmp(&self, other: &Choice) -> Ordering {
+        self.score.total_cmp(&other.score).then(other.storage.cmp(&self.storage))
+    }
+}
+
+/// How many of the times up to each hold too much.
+type Hot = Vec<u32>;
+
+/// The times strictly inside a gap at which too much is there.
+fn hot_inside(hot: &Hot, (from, to): (u32, u32)) -> u32 {
+    if to <= from + 1 { 0 } else { hot[to as usize - 1] - hot[from as usize] }
+}
+
+impl<'a> Model<'a> {
+    /// The model of a plan of this list, for its sizes.
+    pub(super) fn new(list: &'a List, plan: &'a Plan, size: &dyn Fn(Dim) -> Dim) -> Model<'a> {
+        let facts = Facts::new(plan);
+        let sized =
+            list.nodes.iter().map(|node| Node { ty: node.ty.map_dims(size), ..node.clone() });
+        let mut model = Model {
+            list,
+            plan,
+            sized: sized.collect(),
+            when: vec![NEVER; list.nodes.len()],
+            read: vec![0; list.nodes.len()],
+            storage: vec![None; list.nodes.len()],
+            lives: facts.storages.iter().map(|_| Life::default()).collect(),
+            live: Vec::new(),
+            facts,
+        };
+        model.place();
+        model.follow();
+        model.measure();
+        model
+    }
+
+    /// Finds out when nodes run and where they lie.
+    fn place(&mut self) {
+        for (step, i) in self.plan.steps.iter().zip(1..) {
+            step.nodes.iter().for_each(|id| self.when[id.0 as usize] = i);
+        }
+        for (i, node) in self.list.nodes.iter().enumerate().rev() {
+            if matches!(node.kind, Kind::Input | Kind::Constant(_)) {
+                self.when[i] = 0;
+            }
+            if self.when[i] == NEVER && self.list.outputs.contains(&Id(i as u32)) {
+                self.when[i] = self.plan.steps.len() as u32;
+            }
+            // What no step computes lies where its operands do and is read with its readers.
+            let when = self.when[i];
+            for x in node.reads().filter(|_| when != NEVER) {
+                let x = x.0 as usize;
+                self.read[x] = self.read[x].max(when);
+                if self.plan.places[x].is_none() || matches!(self.list.nodes[x].kind, Kind::Part(_))
+                {
+                    self.when[x] = self.when[x].min(when);
+                }
+            }
+        }
+        for (i, node) in self.list.nodes.iter().enumerate() {
+            if let (Kind::Part(_), Some(flow)) = (&node.kind, node.reads().next()) {
+                self.when[i] = self.when[flow.0 as usize];
+            }
+            self.storage[i] = match self.plan.places[i] {
+                Some(source) => self.facts.storage(source),
+                None if price(&node.kind) == Price::Cheap && !is_computed(node) => {
+                    node.reads().next().and_then(|x| self.storage[x.0 as usize])
+                }
+                None => None,
+            };
+        }
+    }
+
+    /// Finds out when storages are filled and read.
+    fn follow(&mut self) {
+        for (s, storage) in self.facts.storages.iter().enumerate() {
+            let life = &mut self.lives[s];
+            life.bytes = storage.bytes as isize;
+            life.def = storage.def + 1;
+            life.escapes = storage.escapes;
+            let uses = self.facts.readers[s].iter().filter(|&&i| !self.facts.views[i as usize]);
+            life.uses = uses.map(|&i| i + 1).collect();
+            life.uses.sort_unstable();
+            life.uses.dedup();
+        }
+        for (i, storage) in self.storage.iter().enumerate() {
+            let (Some(s), id) = (storage, Id(i as u32)) else { continue };
+            let life = &mut self.lives[*s as usize];
+            match self.plan.places[i] {
+                Some(Source::Slot(slot)) if self.facts.owned(slot) == Some(*s) => {
+                    life.node = Some(id);
+                }
+                _ => life.views.push(id),
+            }
+        }
+    }
+
+    /// Adds up what is there at each time. What a result takes over is there once.
+    fn measure(&mut self) {
+        let steps = self.plan.steps.len();
+        let mut change = vec![0isize; steps + 3];
+        let mut made = vec![0isize; steps + 1];
+        for life in self.lives.iter().filter(|life| !life.escapes) {
+            change[life.def as usize] += life.bytes;
+            change[life.end() as usize + 1] -= life.bytes;
+            made[life.def as usize] += life.bytes;
+        }
+        let mut now = 0;
+        let added = |change: &isize| {
+            now += change;
+            now
+        };
+        self.live = change.iter().map(added).collect();
+        for (step, donors) in self.facts.donors.iter().enumerate() {
+            let at = step + 1;
+            let dying = donors.iter().map(|&s| &self.lives[s as usize]);
+            let taken: isize =
+                dying.filter(|life| life.end() as usize == at).map(|life| life.bytes).sum();
+            self.live[at] -= taken.min(made[at]);
+        }
+    }
+
+    /// The most bytes that are there at once.
+    pub(super) fn most(&self) -> isize {
+        self.live.iter().copied().max().unwrap_or(0)
+    }
+
+    /// What to compute again, by time, so that at most `target` bytes are there; dear nodes only where
+    /// `dear`. Values of banned nodes stay as they are.
+    pub(super) fn choose(
+        &mut self,
+        target: isize,
+        dear: bool,
+        banned: &FxHashSet<Id>,
+    ) -> BTreeMap<u32, Again> {
+        let mut chosen: BTreeMap<u32, Again> = BTreeMap::new();
+        let mut hot = self.hot(target);
+        let first = (0..self.lives.len() as u32)
+            .filter(|&s| self.lives[s as usize].node.is_some_and(|id| !banned.contains(&id)));
+        let mut heap: BinaryHeap<Choice> =
+            first.filter_map(|s| self.choice(s, &hot, dear)).collect();
+        while let Some(known) = heap.pop() {
+            if hot.last() == Some(&0) {
+                break;
+            }
+            // What was chosen since may have made it worth less.
+            let Some(choice) = self.choice(known.storage, &hot, dear) else { continue };
+            if heap.peek().is_some_and(|next| choice.score < next.score) {
+                heap.push(choice);
+                continue;
+            }
+            let again = chosen.entry(choice.gap.1).or_default();
+            again.after = again.after.or_else(|| self.anchor(&choice));
+            again.nodes.extend(&choice.chain);
+            self.take(choice);
+            hot = self.hot(target);
+        }
+        chosen
+    }
+
+    fn hot(&self, target: isize) -> Hot {
+        let mut count = 0;
+        let is_hot = |&live: &isize| {
+            count += u32::from(live > target);
+            count
+        };
+        self.live.iter().map(is_hot).collect()
+    }
+
+    /// The gap of a value that is worth most, if any is.
+    fn choice(&self, storage: u32, hot: &Hot, dear: bool) -> Option<Choice> {
+        let life = &self.lives[storage as usize];
+        if life.escapes || life.hole.is_some() || life.bytes == 0 {
+            return None;
+        }
+        let before = std::iter::once(life.def).chain(life.uses.iter().copied());
+        let gap = before.zip(life.uses.iter().copied()).max_by_key(|&gap| hot_inside(hot, gap))?;
+        let times = hot_inside(hot, gap);
+        if times == 0 {
+            return None;
+        }
+        let mut choice = Choice {
+            storage,
+            gap,
+            chain: Vec::new(),
+            kept: SmallVec::new(),
+            reads: SmallVec::new(),
+            score: 0.0,
+        };
+        let mut work = 0.0;
+        self.chain(&mut choice, &mut work, dear)?;
+        let longer = |&s: &u32| {
+            let life = &self.lives[s as usize];
+            life.bytes as f64 * f64::from(hot_inside(hot, (life.end(), gap.1 + 1)))
+        };
+        let lost: f64 = choice.kept.iter().map(longer).sum();
+        let saved = life.bytes as f64 * f64::from(times) - lost;
+        choice.score = saved / work;
+        (saved > 0.0).then_some(choice)
+    }
+
+    /// Collects what has to run again for a value, if that may be and is not too much.
+    fn chain(&self, choice: &mut Choice, work: &mut f64, dear: bool) -> Option<()> {
+        let (life, at) = (&self.lives[choice.storage as usize], choice.gap.1);
+        let mut open: SmallVec<[Id; 8]> = SmallVec::from_slice(&[life.node?]);
+        while let Some(id) = open.pop() {
+            if choice.chain.contains(&id) {
+                continue;
+            }
+            let node = self.list.node(id);
+            match price(&node.kind) {
+                Price::Cheap => {}
+                Price::Dear if dear => {}
+                Price::Dear | Price::Never => return None,
+            }
+            if choice.chain.len() == CHAIN {
+                return None;
+            }
+            choice.chain.push(id);
+            let cost = cost::of_node(&self.sized, &self.sized[id.0 as usize]);
+            *work += NODE + cost.flops as f64 + BYTE * cost.bytes as f64;
+            let count = if matches!(node.kind, Kind::Barrier) { 1 } else { usize::MAX };
+            for x in node.reads().take(count) {
+                self.operand(choice, x, &mut open)?;
+            }
+        }
+        // Views of it that are read later show what is computed again.
+        let views = life.views.iter().copied();
+        let late = |id: &Id| self.when[id.0 as usize] < at && self.read[id.0 as usize] >= at;
+        for id in views.filter(late) {
+            if !choice.chain.contains(&id) {
+                choice.chain.push(id);
+            }
+        }
+        Some(())
+    }
+
+    /// How an operand of what runs again is there by then.
+    fn operand(&self, choice: &mut Choice, x: Id, open: &mut SmallVec<[Id; 8]>) -> Option<()> {
+        let node = self.list.node(x);
+        if matches!(node.kind, Kind::Input | Kind::Constant(_)) {
+            return Some(());
+        }
+        let (bytes, at) = (self.lives[choice.storage as usize].bytes, choice.gap.1);
+        let Some(Source::Slot(_)) = self.plan.places[x.0 as usize] else {
+            // It was never in memory by itself.
+            open.push(x);
+            return Some(());
+        };
+        let Some(s) = self.storage[x.0 as usize] else { return Some(()) };
+        let life = &self.lives[s as usize];
+        if s != choice.storage && life.is_there(at) {
+            match life.hole {
+                // A view shows what was there before.
+                Some(_) if life.node != Some(x) => open.push(x),
+                Some(_) | None => choice.reads.push((s, x)),
+            }
+            return Some(());
+        }
+        let is_small = |part: isize| life.bytes * part <= bytes;
+        let may_stay = s != choice.storage && life.hole.is_none();
+        let again = price(&node.kind) == Price::Cheap;
+        if may_stay && (is_small(KEPT as isize) || (!again && is_small(2))) {
+            choice.kept.push(s);
+            choice.reads.push((s, x));
+        } else {
+            open.push(x);
+        }
+        Some(())
+    }
+
+    /// What the first reader after the gap waits for besides: it is there before anything is computed
+    /// again, so that this does not happen too early.
+    fn anchor(&self, choice: &Choice) -> Option<Id> {
+        let (from, to) = choice.gap;
+        let operands = arrays(&self.plan.steps[to as usize - 1]);
+        let late = operands.into_iter().filter_map(|source| {
+            let s = self.facts.storage(source)?;
+            let life = &self.lives[s as usize];
+            let is_late = s != choice.storage && from < life.def && life.def < to;
+            is_late.then_some((life.def, life.node?))
+        });
+        late.max_by_key(|(def, _)| *def).map(|(_, id)| id)
+    }
+
+    /// Notes that a value is computed again.
+    fn take(&mut self, choice: Choice) {
+        let (from, to) = choice.gap;
+        let life = &mut self.lives[choice.storage as usize];
+        life.hole = Some(choice.gap);
+        let bytes = life.bytes;
+        for live in &mut self.live[from as usize + 1..to as usize] {
+            *live -= bytes;
+        }
+        for (s, x) in choice.reads {
+            self.read[x.0 as usize] = self.read[x.0 as usize].max(to);
+            let life = &mut self.lives[s as usize];
+            let end = life.end() as usize;
+            if let Err(place) = life.uses.binary_search(&to) {
+                life.uses.insert(place, to);
+            }
+            if !life.escapes && end < to as usize {
+                self.live[end + 1..=to as usize].iter_mut().for_each(|live| *live += life.bytes);
+            }
+        }
+    }
+}
+
+/// Whether a node that is not in memory by itself has elements of its own, not those of an operand.
+fn is_computed(node: &Node) -> bool {
+    match &node.kind {
+        Kind::Op(op) => !matches!(
+            op,
+            Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) | Op::Slice(_) | Op::Windows(_)
+        ),
+        Kind::Barrier => false,
+        Kind::Input | Kind::Constant(_) | Kind::Flow(_) | Kind::Part(_) | Kind::Effect(_) => true,
+    }
+}
