@@ -193,13 +193,11 @@ def test_three_modes_at_several_sizes_with_one_trace(steps):
     def program(a, b):
         return run(steps, a, b)
 
-    flows = any(step in FLOWS for step, *_ in steps)
-    modes = Modes(program, None if flows else [(wg.Dim("n"), wg.Dim("m"))] * 2)
-    unready = any(step is sloped_flow for step, *_ in steps)
+    modes = Modes(program, [(wg.Dim("n"), wg.Dim("m"))] * 2)
     for shape in SIZES:
         args = operands(shape)
         want = bits(program(*args))
-        for mode in ("compiled",) if unready else ("compiled", "session"):
+        for mode in ("compiled", "session"):
             assert bits(modes.run(mode, *args)) == want, (mode, shape, named(steps))
         assert modes.compiled.traces <= (4 if 1 in shape else 3), modes.compiled.explain()
 
@@ -227,11 +225,10 @@ def test_gradients_in_three_modes(steps):
         return wg.grad(lambda a, b: sum(y.sum() for y in f(a, b)), argnums=(0, 1))(a, b)
 
     modes = Modes(program)
-    unready = any(step in FLOWS or step is closed for step, *_ in smooth)
     for shape in SIZES[:3]:
         args = operands(shape)
         want = program(*args)
-        for mode in ("compiled",) if unready else ("compiled", "session"):
+        for mode in ("compiled", "session"):
             got = modes.run(mode, *args)
             close(got, want)
             if not any(step in FLOWS for step, *_ in smooth):
@@ -260,6 +257,51 @@ def test_state_updated_by_a_program(steps, calls):
         return seen
 
     assert history(True) == history(False), named(steps)
+
+
+@given(programs())
+def test_programs_with_state_at_several_sizes(steps):
+    """Control flow, updates, closures and sizes together, in three modes: what the state is after
+    each call, and what was computed with it. The session keeps the state in variables."""
+
+    def program(update, a, b):
+        y, first = run(steps, a, b)
+        total = update(0, lambda v: v + y.sum())
+        last = update(1, lambda v: v * 0.5 + first[0, 0] * CONSTANT)
+        update(0, lambda v: wg.cond(v > 1, lambda: v * 0.5, lambda: v + last.max()))
+        return y * total, first.sum() + last
+
+    def handles():
+        state = [wg.zeros(()), wg.zeros(3)]
+
+        def update(i, f):
+            state[i][...] = f(state[i])
+            return state[i] * 1.0
+
+        return state, lambda a, b: program(update, a, b)
+
+    (plain, eager), (kept, traced) = handles(), handles()
+    compiled = wg.compile(traced)
+    shape = (wg.Dim("n"), wg.Dim("m"))
+    with wg.Graph() as g:
+        inputs = [wg.placeholder(name, shape) for name in "ab"]
+        variables = [wg.Variable(wg.zeros(()), name="v"), wg.Variable(wg.zeros(3), name="w")]
+        now = list(variables)
+
+        def update(i, f):
+            now[i] = f(now[i])
+            return now[i] * 1.0
+
+        fetches = program(update, *inputs)
+        writes = [v.assign(x) for v, x in zip(variables, now, strict=True)]
+    session = wg.Session(g)
+    for shape in SIZES[:5]:
+        args = operands(shape)
+        want = bits(eager(*args)), bits(plain)
+        assert (bits(compiled(*args)), bits(kept)) == want, (shape, named(steps))
+        got, state = session.run([fetches, writes], dict(zip(inputs, args, strict=True)))
+        assert (bits(got), bits(state)) == want, (shape, named(steps))
+    assert compiled.traces <= 3, compiled.explain()
 
 
 @pytest.mark.parametrize("shapes", [None, [(None, 3)], [(None, None)]])
