@@ -1,5 +1,7 @@
 """Compiled functions, graphs and what hangs on them are freed with the last way to reach them."""
 
+import collections
+import dataclasses
 import gc
 import textwrap
 import weakref
@@ -101,6 +103,30 @@ def test_a_method_is_freed_with_its_class_and_its_object():
         trainer.both(wg.ones((4, 64)))
         return {"class": weakref.ref(Trainer), "object": weakref.ref(trainer),
                 "fast": weakref.ref(trainer.fast), "both": weakref.ref(Trainer.both)}
+
+    freed(make)
+
+
+def test_kinds_of_arguments_are_freed():
+    def make():
+        @dataclasses.dataclass
+        class Pair:
+            a: wg.Tensor
+            b: wg.Tensor
+
+        Named = collections.namedtuple("Named", "a b")
+
+        class Plain:
+            def __eq__(self, other):
+                return True
+
+            __hash__ = None
+
+        x = wg.ones((64, 64))
+        f = wg.compile(lambda pair, named, plain: Pair(pair.a + named.b, named.a))
+        assert isinstance(f(Pair(x, x), Named(x, x), Plain()), Pair)
+        return {"pair": weakref.ref(Pair), "named": weakref.ref(Named), "f": weakref.ref(f),
+                "plain": weakref.ref(Plain)}
 
     freed(make)
 

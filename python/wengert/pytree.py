@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 __all__ = ["Structure", "flatten", "flatten_with_paths", "map", "register_pytree", "unflatten"]
 
@@ -61,7 +62,9 @@ _containers: dict[type, _Container] = {
 
 
 _bases: dict[type, _Container] = {}  # kinds whose subclasses are containers too
-_leaves: set[type] = set()  # kinds that were found to be leaves
+# What was found out about other kinds, which may be local to something that is dropped.
+_found: WeakKeyDictionary[type, _Container] = WeakKeyDictionary()
+_leaves: WeakSet[type] = WeakSet()
 
 
 def register_pytree(
@@ -81,6 +84,7 @@ def register_pytree(
         raise ValueError(f"register_pytree: {kind.__qualname__} is registered already")
     table = _bases if subclasses else _containers
     table[kind] = _Container(flatten, unflatten, name_child)
+    _found.clear()
     _leaves.clear()
 
 
@@ -88,9 +92,10 @@ def _dataclass(kind: type) -> _Container:
     import dataclasses
 
     fields = tuple(f.name for f in dataclasses.fields(kind) if f.init)
+    weak = ref(kind)
 
     def build(names: Hashable, children: list[Any]) -> Any:
-        return kind(**dict(zip(names, children, strict=True)))  # type: ignore[call-overload]
+        return weak()(**dict(zip(names, children, strict=True)))  # type: ignore
 
     return _Container(lambda x: ([getattr(x, n) for n in fields], fields), build, _by_attribute)
 
@@ -99,14 +104,17 @@ def _container_of(kind: type) -> _Container | None:
     found = _containers.get(kind)
     if found is not None or kind in _leaves:
         return found
+    found = _found.get(kind)
+    if found is not None:
+        return found
     found = next((c for base, c in _bases.items() if issubclass(kind, base)), None)
     if found is None and issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        names = kind._fields
-        found = _Container(lambda t: (t, names), lambda _, c: kind(*c), _by_attribute)
+        names, weak = kind._fields, ref(kind)
+        found = _Container(lambda t: (t, names), lambda _, c: weak()(*c), _by_attribute)  # type: ignore
     elif found is None and hasattr(kind, "__dataclass_fields__"):
         found = _dataclass(kind)
     if found is not None:
-        _containers[kind] = found
+        _found[kind] = found
     else:
         _leaves.add(kind)
     return found

@@ -1,0 +1,117 @@
+//! Tensors made from data.
+
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::cpu;
+use crate::dtype::DType;
+use crate::engine::apply::apply;
+use crate::engine::tape::{self, History, Operand, Value};
+use crate::engine::trace;
+use crate::error;
+use crate::ops::op::Op;
+use crate::py::convert;
+use crate::py::dtype;
+use crate::py::errors::{OrRaise, to_python};
+use crate::py::functions::make_leaf;
+use crate::py::tensor::{self, wrap};
+
+fn from_data(
+    op: &str,
+    data: &Bound<'_, PyAny>,
+    dtype: Option<&Bound<'_, PyAny>>,
+    device: Option<&Bound<'_, PyAny>>,
+    record: bool,
+) -> PyResult<Value> {
+    let py = data.py();
+    if let Some(device) = device {
+        convert::check_device(op, device)?;
+    }
+    let dtype = dtype.map(|d| dtype::extract(op, d)).transpose()?;
+    let Some(value) = convert::from_object(op, data, dtype)? else {
+        return Err(convert::refuse(op, data));
+    };
+    match dtype {
+        Some(dtype) if dtype != value.dtype() => {
+            apply(Op::Cast(dtype), &[Operand::Value(&value)], record).or_raise(py)
+        }
+        _ => Ok(value),
+    }
+}
+
+/// A new tensor from numbers, nested sequences or arrays. The data is copied.
+///
+/// Floats become float32, ints int64, bools bool, arrays keep their dtype; `dtype` overrides.
+/// Raises `OverflowError` for numbers that the dtype cannot hold, `ShapeError` for ragged sequences.
+///
+/// >>> import wengert as wg
+/// >>> wg.tensor([1.0, 2.0], requires_grad=True).requires_grad
+/// True
+#[pyfunction]
+#[pyo3(signature = (data, dtype=None, *, device=None, requires_grad=false))]
+#[pyo3(name = "tensor")]
+fn tensor_(
+    py: Python<'_>,
+    data: &Bound<'_, PyAny>,
+    dtype: Option<&Bound<'_, PyAny>>,
+    device: Option<&Bound<'_, PyAny>>,
+    requires_grad: bool,
+) -> PyResult<Py<PyAny>> {
+    let value = from_data("tensor", data, dtype, device, false)?;
+    let mut value = trace::lift(value).or_raise(py)?;
+    value.history = History::None;
+    if requires_grad {
+        make_leaf("tensor", &mut value).or_raise(py)?;
+    }
+    wrap(py, value)
+}
+
+/// A tensor as it is, or a new one from numbers, nested sequences or arrays.
+///
+/// Arrays that may be written elsewhere are copied, so that the tensor is a value. `copy=False`
+/// refuses where a copy would be needed.
+#[pyfunction]
+#[pyo3(signature = (obj, /, *, dtype=None, device=None, copy=None))]
+fn asarray(
+    py: Python<'_>,
+    obj: &Bound<'_, PyAny>,
+    dtype: Option<&Bound<'_, PyAny>>,
+    device: Option<&Bound<'_, PyAny>>,
+    copy: Option<bool>,
+) -> PyResult<Py<PyAny>> {
+    // SAFETY: a live object.
+    let is_tensor = unsafe { tensor::downcast(obj.as_ptr()) }.is_some();
+    if is_tensor && dtype.is_none() && device.is_none() && copy != Some(true) {
+        return Ok(obj.clone().unbind());
+    }
+    let value = from_data("asarray", obj, dtype, device, tape::recording())?;
+    if copy == Some(false) && !is_tensor {
+        let facts = "the source may be written elsewhere";
+        return Err(to_python(
+            py,
+            error::bad_value("asarray", "copy=False, but a copy is needed", facts),
+        ));
+    }
+    wrap(py, trace::lift(value).or_raise(py)?)
+}
+
+/// The positions of true (nonzero) elements: one int64 tensor per axis. The sizes depend on the data.
+#[pyfunction]
+#[pyo3(signature = (x, /))]
+fn nonzero(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyTuple>> {
+    let value = from_data("nonzero", x, None, None, false)?;
+    let remedy = "the size of the result would depend on it: use wg.where";
+    trace::check_data("nonzero", &value.array, remedy).or_raise(py)?;
+    let mask = cpu::cast(&value.array, DType::Bool).or_raise(py)?;
+    let positions = cpu::nonzero(&mask).or_raise(py)?;
+    let objects: PyResult<Vec<_>> =
+        positions.into_iter().map(|array| wrap(py, Value::plain(array))).collect();
+    Ok(PyTuple::new(py, objects?)?.unbind())
+}
+
+/// Adds what is here to the module.
+pub(super) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("tensor", pyo3::wrap_pyfunction!(tensor_, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(asarray, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(nonzero, module)?)
+}

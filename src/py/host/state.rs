@@ -1,0 +1,143 @@
+//! What the process keeps: memory, threads, the random generator.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::engine::random;
+use crate::engine::tape::{self};
+use crate::engine::trace;
+use crate::error;
+use crate::memory;
+use crate::py::errors::{OrRaise, to_python};
+use crate::py::tensor::wrap;
+use crate::threads;
+
+/// What the tape holds: `nodes`, the live entries.
+#[pyfunction]
+fn graph_stats(py: Python<'_>) -> PyResult<Py<PyDict>> {
+    let stats = PyDict::new(py);
+    stats.set_item("nodes", tape::live_nodes())?;
+    Ok(stats.unbind())
+}
+
+/// Bytes of buffers: `live_bytes`, `cached_bytes`, `peak_bytes`, `limit` (None: the machine's).
+#[pyfunction]
+fn memory_stats(py: Python<'_>) -> PyResult<Py<PyDict>> {
+    let now = memory::stats();
+    let stats = PyDict::new(py);
+    stats.set_item("live_bytes", now.live_bytes)?;
+    stats.set_item("cached_bytes", now.cached_bytes)?;
+    stats.set_item("peak_bytes", now.peak_bytes)?;
+    stats.set_item("live_buffers", now.live_buffers)?;
+    stats.set_item("limit", now.limit)?;
+    Ok(stats.unbind())
+}
+
+/// Starts measuring `peak_bytes` anew.
+#[pyfunction]
+fn reset_peak_memory() {
+    memory::reset_peak();
+}
+
+/// Refuses allocations beyond `limit` live bytes with MemoryError; None lifts the limit.
+#[pyfunction]
+#[pyo3(signature = (limit))]
+fn set_memory_limit(limit: Option<usize>) {
+    memory::set_limit(limit);
+}
+
+/// Gives cached buffers back to the system.
+#[pyfunction]
+fn release_cached_memory() {
+    memory::release_cached();
+}
+
+/// Threads that large ops use. Results do not depend on it.
+#[pyfunction]
+fn set_num_threads(py: Python<'_>, count: i64) -> PyResult<()> {
+    if !(1..=4096).contains(&count) {
+        let facts = format!("got {count}");
+        return Err(to_python(
+            py,
+            error::bad_value("set_num_threads", "the count must be in 1..=4096", facts),
+        ));
+    }
+    threads::set_num_threads(count as usize);
+    Ok(())
+}
+
+/// Threads that large ops use.
+#[pyfunction]
+fn get_num_threads() -> usize {
+    threads::num_threads()
+}
+
+/// Seeds the global generator. Refused while a function is captured, whose numbers are fresh at every
+/// call.
+#[pyfunction]
+fn seed(py: Python<'_>, seed: i128) -> PyResult<()> {
+    trace::check_seeding().or_raise(py)?;
+    random::set_state(random::State { key: random::seed_key(seed as u64), drawn: 0 });
+    Ok(())
+}
+
+/// A key: a uint32 tensor of shape (2,) that determines random numbers wherever it is passed.
+#[pyfunction]
+fn key(py: Python<'_>, seed: i128) -> PyResult<Py<PyAny>> {
+    wrap(py, random::key_value(random::seed_key(seed as u64)).or_raise(py)?)
+}
+
+/// The next key of the global generator.
+#[pyfunction]
+fn next_key(py: Python<'_>) -> PyResult<Py<PyAny>> {
+    wrap(py, random::draw().or_raise(py)?)
+}
+
+/// The next key of a generator whose state is given, and its state afterwards.
+#[pyfunction]
+fn _next_of(py: Python<'_>, state: (u32, u32, u64)) -> PyResult<(Py<PyAny>, (u32, u32, u64))> {
+    let mut state = random::State { key: [state.0, state.1], drawn: state.2 };
+    let key = random::key_value(random::next_of(&mut state)).or_raise(py)?;
+    Ok((wrap(py, key)?, (state.key[0], state.key[1], state.drawn)))
+}
+
+/// The state of the global generator, as a tuple to keep.
+#[pyfunction]
+fn get_state() -> (u32, u32, u64) {
+    let state = trace::random_state().unwrap_or_else(random::state);
+    (state.key[0], state.key[1], state.drawn)
+}
+
+/// Puts back a state of the global generator. While a function is captured these are states of its
+/// own keys, which are fresh at every call.
+#[pyfunction]
+fn set_state(py: Python<'_>, state: (u32, u32, u64)) -> PyResult<()> {
+    let state = random::State { key: [state.0, state.1], drawn: state.2 };
+    if trace::set_random_state(state).or_raise(py)?.is_none() {
+        random::set_state(state);
+    }
+    Ok(())
+}
+
+/// Adds what is here to the module, and to its namespace `random`.
+pub(super) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    macro_rules! functions {
+        ($home:expr; $($name:ident),+) => {
+            $($home.add_function(pyo3::wrap_pyfunction!($name, $home)?)?;)+
+        };
+    }
+    functions!(module; graph_stats, memory_stats, reset_peak_memory, set_memory_limit,
+        release_cached_memory, set_num_threads, get_num_threads);
+    let random = match module.getattr("random") {
+        Ok(random) => random.cast_into::<PyModule>()?,
+        Err(_) => {
+            let random = PyModule::new(py, "wengert._core.random")?;
+            random.setattr("__all__", pyo3::types::PyList::empty(py))?;
+            module.setattr("random", &random)?;
+            random
+        }
+    };
+    functions!(&random; seed, key, next_key, get_state, set_state, _next_of);
+    Ok(())
+}

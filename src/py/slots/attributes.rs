@@ -1,0 +1,252 @@
+//! Attributes: shape and dtype, gradients, transposes.
+
+use std::os::raw::{c_int, c_void};
+use std::ptr::null_mut;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use super::{Object, call_named};
+use crate::engine::apply;
+use crate::engine::tape::{self, History, Operand, Value};
+use crate::error;
+use crate::ops::op::Op;
+use crate::py::arguments::{Held, leak};
+use crate::py::convert;
+use crate::py::dtype;
+use crate::py::errors::{OrRaise, to_python};
+use crate::py::functions::{guard, make_leaf};
+use crate::py::size;
+use crate::py::tensor::{self, TensorObject};
+use crate::shape::{Axes, Dim};
+
+macro_rules! getter {
+    ($name:ident, |$py:ident, $this:ident| $body:expr) => {
+        unsafe extern "C" fn $name(a: Object, _: *mut c_void) -> Object {
+            guard(|$py| {
+                // SAFETY: the descriptor checked that this is a tensor.
+                let Some($this) = (unsafe { tensor::downcast(a) }) else { return Ok(null_mut()) };
+                $body
+            })
+        }
+    };
+}
+
+getter!(get_shape, |py, this| {
+    let (shape, value) = this.with(|value| {
+        let open = crate::engine::trace::is_traced(&value.array).then(|| value.clone());
+        (value.shape().clone(), open)
+    });
+    if let Some(value) = value
+        && let Some(shape) = crate::py::node::open_shape(py, &value)?
+    {
+        return Ok(shape.into_ptr());
+    }
+    if shape.dims().iter().all(|dim| dim.known().is_some()) {
+        return Ok(PyTuple::new(py, shape.sizes())?.into_ptr());
+    }
+    let sizes: PyResult<Vec<Py<PyAny>>> =
+        shape.dims().iter().map(|&dim| size::object(py, dim)).collect();
+    Ok(PyTuple::new(py, sizes?)?.into_ptr())
+});
+getter!(get_dtype, |py, this| {
+    let object = dtype::object(py, this.with(|value| value.dtype()));
+    Ok(object.map_or(null_mut(), |object| object.clone_ref(py).into_ptr()))
+});
+getter!(get_ndim, |py, this| {
+    crate::py::node::check_rank(py, "ndim", this)?;
+    // SAFETY: a new int.
+    Ok(unsafe { ffi::PyLong_FromSize_t(this.with(|value| value.shape().rank())) })
+});
+getter!(get_size, |py, this| {
+    crate::py::node::check_rank(py, "size", this)?;
+    let shape = this.with(|value| value.shape().clone());
+    let count = shape.dims().iter().fold(Dim::ONE, |n, &dim| n * dim);
+    Ok(size::object(py, count)?.into_ptr())
+});
+getter!(get_itemsize, |_py, this| {
+    // SAFETY: a new int.
+    Ok(unsafe { ffi::PyLong_FromSize_t(this.with(|value| value.dtype().size())) })
+});
+getter!(get_nbytes, |py, this| {
+    crate::py::node::check_rank(py, "nbytes", this)?;
+    // SAFETY: a new int.
+    Ok(unsafe {
+        ffi::PyLong_FromSize_t(this.with(|value| value.shape().count() * value.dtype().size()))
+    })
+});
+getter!(get_device, |py, _this| Ok(crate::py::host::cpu_device(py)?.into_ptr()));
+getter!(get_requires_grad, |_py, this| {
+    // SAFETY: a new reference to a bool.
+    Ok(unsafe { ffi::PyBool_FromLong(this.with(|value| value.requires_grad()).into()) })
+});
+getter!(get_is_leaf, |_py, this| {
+    let is_leaf = this.with(|value| !matches!(value.history, History::Entry(_)));
+    // SAFETY: a new reference to a bool.
+    Ok(unsafe { ffi::PyBool_FromLong(is_leaf.into()) })
+});
+getter!(get_grad, |py, this| {
+    let cell = this.with(|value| match &value.history {
+        History::Leaf(leaf) => leaf.gradient(),
+        _ => Ok(None),
+    });
+    match cell.or_raise(py)? {
+        Some(cell) => Ok(tensor::wrap_shared(py, cell)?.into_ptr()),
+        None => Ok(py.None().into_ptr()),
+    }
+});
+getter!(get_t, |py, this| {
+    let value = this.value();
+    if crate::engine::trace::is_traced(&value.array) {
+        // The rank may not be known yet.
+        return call_named(py, "transpose", &[Held::Value(value)]);
+    }
+    let rank = value.shape().rank();
+    let axes: Axes = (0..rank).rev().collect();
+    permuted(py, &value, axes)
+});
+getter!(get_mt, |py, this| {
+    let value = this.value();
+    if crate::engine::trace::is_traced(&value.array) {
+        return call_named(py, "matrix_transpose", &[Held::Value(value)]);
+    }
+    let rank = value.shape().rank();
+    if rank < 2 {
+        return Err(to_python(py, error::bad_rank("mT", "x", "at least 2", value.shape())));
+    }
+    let mut axes: Axes = (0..rank).collect();
+    axes.swap(rank - 2, rank - 1);
+    permuted(py, &value, axes)
+});
+
+fn permuted(py: Python<'_>, value: &Value, axes: Axes) -> PyResult<Object> {
+    let result = apply::apply(Op::Permute(axes), &[Operand::Value(value)], tape::recording());
+    Ok(tensor::new_view(result.or_raise(py)?))
+}
+
+unsafe extern "C" fn set_requires_grad(a: Object, v: Object, _: *mut c_void) -> c_int {
+    setter(a, v, "requires_grad", |py, this, v| {
+        let wanted = v.extract::<bool>()?;
+        let (has, is_entry) =
+            this.with(|x| (x.requires_grad(), matches!(x.history, History::Entry(_))));
+        if is_entry && !wanted {
+            let what = "only a leaf can stop requiring a gradient";
+            return Err(to_python(
+                py,
+                error::gradient("requires_grad", what, "use detach() for a result"),
+            ));
+        }
+        if wanted && !has {
+            this.update(|value| make_leaf("requires_grad", value)).or_raise(py)?;
+        }
+        if !wanted && has {
+            drop(this.update(|value| std::mem::take(&mut value.history)));
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn set_grad(a: Object, v: Object, _: *mut c_void) -> c_int {
+    setter(a, v, "grad", |py, this, v| {
+        let leaf = this.with(|value| match &value.history {
+            History::Leaf(leaf) => Some(leaf.clone()),
+            _ => None,
+        });
+        let new = if v.is_none() {
+            None
+        } else {
+            // SAFETY: a live object.
+            let Some(g) = (unsafe { tensor::downcast(v.as_ptr()) }) else {
+                return Err(convert::refuse("grad", v));
+            };
+            let g = g.value();
+            let (shape, dtype) = this.with(|value| (value.shape().clone(), value.dtype()));
+            if *g.shape() != shape || g.dtype() != dtype {
+                let facts = format!("got {} {} for {dtype} {shape}", g.dtype(), g.shape());
+                return Err(to_python(
+                    py,
+                    error::bad_shape("grad", "a gradient has its tensor's type", facts),
+                ));
+            }
+            Some(g)
+        };
+        match (leaf, new) {
+            (Some(leaf), None) => leaf.set_gradient(None),
+            // `x.grad *= 0.5` assigns the cell to itself.
+            (Some(leaf), Some(g)) => match leaf.gradient().or_raise(py)? {
+                Some(cell) => *cell.lock() = g,
+                None => {
+                    leaf.set_gradient(Some(std::sync::Arc::new(parking_lot::Mutex::new(g))));
+                }
+            },
+            (None, None) => {}
+            (None, Some(_)) => {
+                let what = "only a leaf that requires a gradient has one";
+                return Err(to_python(
+                    py,
+                    error::gradient("grad", what, "set requires_grad=True first"),
+                ));
+            }
+        }
+        Ok(())
+    })
+}
+
+fn setter(
+    a: Object,
+    v: Object,
+    name: &str,
+    body: impl FnOnce(Python<'_>, &TensorObject, &Bound<'_, PyAny>) -> PyResult<()>,
+) -> c_int {
+    let mut done = false;
+    guard(|py| {
+        // SAFETY: the descriptor checked that this is a tensor; `v` is null for a deletion.
+        let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(null_mut()) };
+        if v.is_null() {
+            return Err(PyValueError::new_err(format!("{name} cannot be deleted; assign None")));
+        }
+        let v = unsafe { Bound::from_borrowed_ptr(py, v) };
+        body(py, this, &v)?;
+        done = true;
+        Ok(null_mut())
+    });
+    if done { 0 } else { -1 }
+}
+
+/// The attributes of the type.
+pub fn attributes() -> Vec<ffi::PyGetSetDef> {
+    let read = |name: &str, get: ffi::getter, doc: &str| ffi::PyGetSetDef {
+        name: leak(name.into()),
+        get: Some(get),
+        set: None,
+        doc: leak(doc.into()),
+        closure: null_mut(),
+    };
+    let write = |name: &str, get: ffi::getter, set: ffi::setter, doc: &str| ffi::PyGetSetDef {
+        set: Some(set),
+        ..read(name, get, doc)
+    };
+    vec![
+        read("shape", get_shape, "The sizes, outermost axis first."),
+        read("dtype", get_dtype, "The element type."),
+        read("device", get_device, "Where the value lies."),
+        read("ndim", get_ndim, "The number of axes."),
+        read("size", get_size, "The count of elements."),
+        read("itemsize", get_itemsize, "Bytes of one element."),
+        read("nbytes", get_nbytes, "Bytes of all elements."),
+        read("T", get_t, "The axes in reverse order."),
+        read("mT", get_mt, "The last two axes exchanged."),
+        read("is_leaf", get_is_leaf, "Whether no recorded op made this value."),
+        write(
+            "requires_grad",
+            get_requires_grad,
+            set_requires_grad,
+            "Whether backward reaches this value.",
+        ),
+        write("grad", get_grad, set_grad, "The accumulated gradient of a leaf, or None."),
+        // SAFETY: an all-zero definition ends the list.
+        unsafe { std::mem::zeroed() },
+    ]
+}

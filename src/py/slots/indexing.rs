@@ -1,0 +1,192 @@
+//! Indexing: Python's keys as items, reads and writes.
+
+use std::os::raw::c_int;
+use std::ptr::null_mut;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyEllipsis, PySlice, PyTuple};
+use smallvec::SmallVec;
+
+use super::operators::STACK_BORROWS;
+use super::{Object, check_leaf_update, not_implemented, operand};
+use crate::engine::index::{self, Item};
+use crate::engine::tape::{History, Value};
+use crate::error;
+use crate::py::arguments::{Held, scalar};
+use crate::py::convert;
+use crate::py::errors::{OrRaise, to_python};
+use crate::py::functions::{detached, guard};
+use crate::py::size;
+use crate::py::tensor::{self, TensorObject};
+use crate::small::small;
+
+/// An index as Python wrote it.
+fn items(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<SmallVec<[Item; 4]>> {
+    match key.cast::<PyTuple>() {
+        Ok(tuple) => tuple.iter().map(|key| item(py, &key)).collect(),
+        Err(_) => Ok(small([item(py, key)?].into_iter())),
+    }
+}
+
+/// A slice with sizes among its bounds.
+fn symbolic_slice(key: &Bound<'_, PyAny>) -> PyResult<Option<Item>> {
+    let parts = ["start", "stop", "step"].map(|name| key.getattr(name));
+    let [start, stop, step] = parts;
+    let (start, stop, step) = (start?, stop?, step?);
+    if ![&start, &stop].into_iter().any(|x| x.cast::<size::Size>().is_ok()) {
+        return Ok(None);
+    }
+    let bound = |x: &Bound<'_, PyAny>| match (x.is_none(), size::dim(x)) {
+        (true, _) => Ok(None),
+        (false, Some(dim)) => Ok(Some(dim.to_i64())),
+        (false, None) => x.extract::<i64>().map(Some),
+    };
+    let step = if step.is_none() { None } else { Some(step.extract::<i64>()?) };
+    Ok(Some(Item::Slice(bound(&start)?, bound(&stop)?, step)))
+}
+
+fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
+    if let Ok(size) = key.cast::<size::Size>() {
+        return Ok(Item::Int(size.get().0.to_i64()));
+    }
+    // SAFETY: a live object.
+    unsafe {
+        if ffi::PyLong_CheckExact(key.as_ptr()) != 0 {
+            return crate::py::arguments::index(key).map(Item::Int).ok_or_else(|| {
+                to_python(py, error::index_out_of_bounds("getitem", key, "any", "at most 2^63"))
+            });
+        }
+        if let Some(tensor) = tensor::downcast(key.as_ptr()) {
+            let value = tensor.value();
+            let is_known = !crate::engine::trace::is_traced(&value.array);
+            if value.shape().rank() == 0 && value.dtype().is_int() && is_known {
+                let n = convert::item(py, "getitem", &value.array)?.extract::<i64>();
+                return n.map(Item::Int);
+            }
+            return Ok(Item::Array(value));
+        }
+    }
+    if key.is_none() {
+        return Ok(Item::NewAxis);
+    }
+    if key.is_instance_of::<PyEllipsis>() {
+        return Ok(Item::Ellipsis);
+    }
+    if key.is_instance_of::<PySlice>() {
+        if let Some(item) = symbolic_slice(key)? {
+            return Ok(item);
+        }
+        let (mut start, mut stop, mut step) = (0, 0, 0);
+        // SAFETY: a slice object. Absent bounds come as the largest or smallest number, which clip to
+        // the ends.
+        if unsafe { ffi::PySlice_Unpack(key.as_ptr(), &mut start, &mut stop, &mut step) } < 0 {
+            return Err(PyErr::fetch(py));
+        }
+        // Bounds beyond all sizes are the ends.
+        let bound = |n: isize| (n != isize::MAX && n != isize::MIN).then_some(n as i64);
+        return Ok(Item::Slice(bound(start), bound(stop), Some(step as i64)));
+    }
+    if let Some(n) = crate::py::arguments::index(key) {
+        return Ok(Item::Int(n));
+    }
+    let scalar = scalar(key.as_ptr()).is_some_and(|s| !matches!(s, crate::dtype::Scalar::Bool(_)));
+    if !scalar && let Some(value) = convert::from_object("getitem", key, None)? {
+        // An empty list selects nothing, and its dtype says nothing.
+        if value.shape().elements().same(0.into()) && value.dtype().is_float() {
+            return Ok(Item::Array(Value::plain(
+                crate::cpu::cast(&value.array, crate::dtype::DType::I64).or_raise(py)?,
+            )));
+        }
+        return Ok(Item::Array(value));
+    }
+    let kind = key.get_type().name()?;
+    let what = "an index is an int, a slice, None, ..., or an integer or bool array";
+    Err(to_python(py, error::bad_type("getitem", what, format!("got {kind}"))))
+}
+
+pub(super) unsafe extern "C" fn get_item(a: Object, key: Object) -> Object {
+    guard(|py| {
+        // SAFETY: live objects; the slot is called with a tensor.
+        let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(not_implemented()) };
+        let key = unsafe { Bound::from_borrowed_ptr(py, key) };
+        let items = items(py, &key)?;
+        let held = [Held::Value(this.value())];
+        let advanced = items.iter().any(|item| matches!(item, Item::Array(_)));
+        let Held::Value(value) = &held[0] else { return Ok(not_implemented()) };
+        let result = match advanced {
+            true => detached(py, &held, || index::get(value, &items)),
+            false => index::get(value, &items),
+        };
+        Ok(tensor::new_view(result.or_raise(py)?))
+    })
+}
+
+pub(super) unsafe extern "C" fn set_item(a: Object, key: Object, v: Object) -> c_int {
+    let mut done = false;
+    guard(|py| {
+        // SAFETY: live objects; the slot is called with a tensor.
+        let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(null_mut()) };
+        if v.is_null() {
+            return Err(PyTypeError::new_err("setitem: elements of a tensor cannot be deleted"));
+        }
+        // Only the interpreter's stack holds it: nobody could see the write. (From 3.14 on the stack
+        // borrows from variables, and the count says nothing.)
+        // SAFETY: a live object.
+        let unseen = !STACK_BORROWS.load(std::sync::atomic::Ordering::Relaxed)
+            && this.is_view()
+            && unsafe { ffi::Py_REFCNT(a) } == 1;
+        if unseen {
+            return Err(to_python(py, error::unseen_write("setitem")));
+        }
+        check_leaf_update(py, "setitem", this)?;
+        let key = unsafe { Bound::from_borrowed_ptr(py, key) };
+        let items = items(py, &key)?;
+        let any = unsafe { Bound::from_borrowed_ptr(py, v) };
+        let held = match operand(py, v)? {
+            Some(held) => held,
+            None => match convert::from_object("setitem", &any, None)? {
+                Some(value) => Held::Value(value),
+                None => return Err(convert::refuse("setitem", &any)),
+            },
+        };
+        check_fits(py, &held, this)?;
+        this.update(|slot| {
+            let leaf = match &slot.history {
+                History::Leaf(leaf) => Some(leaf.clone()),
+                _ => None,
+            };
+            index::set(slot, &items, held.operand())?;
+            if let Some(leaf) = leaf {
+                slot.history = History::Leaf(leaf);
+            }
+            Ok(())
+        })
+        .or_raise(py)?;
+        done = true;
+        Ok(null_mut())
+    });
+    if done { 0 } else { -1 }
+}
+
+/// Refuses numbers that the tensor's dtype cannot hold; arrays are cast on assignment.
+fn check_fits(py: Python<'_>, held: &Held, this: &TensorObject) -> PyResult<()> {
+    let dtype = this.with(|value| value.dtype());
+    match held {
+        Held::Scalar(s) if !s.fits(dtype) => {
+            Err(to_python(py, error::overflow("setitem", s, dtype)))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) unsafe extern "C" fn get_by_position(a: Object, i: ffi::Py_ssize_t) -> Object {
+    guard(|py| {
+        // SAFETY: the slot is called with a tensor.
+        let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(null_mut()) };
+        let value = this.value();
+        // `i` counts from the front here; past the end ends an iteration.
+        Ok(tensor::new_view(index::get(&value, &[Item::Int(i as i64)]).or_raise(py)?))
+    })
+}

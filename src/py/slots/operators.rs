@@ -1,0 +1,160 @@
+//! Operators: arithmetic, in place too, and comparisons.
+
+use std::os::raw::c_int;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::{Object, assign, call_named, check_leaf_update, not_implemented, operand};
+use crate::engine::apply;
+use crate::engine::tape::Operand;
+use crate::error;
+use crate::ops::elementwise::{Elementwise, arithmetic, bits, comparison};
+use crate::py::arguments::scalar;
+use crate::py::errors::{OrRaise, to_python};
+use crate::py::functions::{guard, map_held};
+use crate::py::tensor::{self, TensorObject};
+
+/// The binary operators, by the number their slots are instantiated with.
+static BINARY: [&Elementwise; 11] = [
+    &arithmetic::add,
+    &arithmetic::subtract,
+    &arithmetic::multiply,
+    &arithmetic::quotient,
+    &arithmetic::floor_divide,
+    &arithmetic::remainder,
+    &bits::bitwise_and,
+    &bits::bitwise_or,
+    &bits::bitwise_xor,
+    &bits::bitwise_left_shift,
+    &bits::bitwise_right_shift,
+];
+const QUOTIENT: usize = 3;
+
+/// From CPython 3.14 on the stack borrows from variables, and reference counts say nothing.
+pub static STACK_BORROWS: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+/// The hottest path of all: both operands are tensors with values of their own, or numbers.
+///
+/// # Safety
+/// Live objects, attached thread.
+unsafe fn direct<'a>(object: Object) -> Option<Operand<'a>> {
+    // SAFETY: as the caller's; no Python code runs before the operand is used up.
+    unsafe {
+        if ffi::Py_TYPE(object) == tensor::type_object() {
+            return (*object.cast::<TensorObject>()).own().map(Operand::Value);
+        }
+    }
+    scalar(object).map(Operand::Scalar)
+}
+
+fn is_small(operand: Operand<'_>) -> bool {
+    match operand {
+        Operand::Value(value) => {
+            let shape = value.shape();
+            !shape.is_known() || shape.count() <= crate::py::functions::DETACH_ABOVE / 2
+        }
+        Operand::Scalar(_) => true,
+    }
+}
+
+pub(super) unsafe extern "C" fn binary<const I: usize>(a: Object, b: Object) -> Object {
+    guard(|py| {
+        // SAFETY: live operands of an operator; nothing below runs Python code before they are used.
+        if let (Some(x), Some(y)) = unsafe { (direct(a), direct(b)) } {
+            let ints = I == QUOTIENT
+                && !matches!((x, y), (Operand::Value(v), _) | (_, Operand::Value(v)) if v.dtype().is_float());
+            if is_small(x) && is_small(y) && !ints {
+                return Ok(tensor::new_object(apply::map(BINARY[I], &[x, y]).or_raise(py)?));
+            }
+        }
+        let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else {
+            return Ok(not_implemented());
+        };
+        let held = [x, y];
+        if I == QUOTIENT {
+            return call_named(py, "divide", &held);
+        }
+        map_held(py, BINARY[I], &held)
+    })
+}
+
+pub(super) unsafe extern "C" fn in_place<const I: usize>(a: Object, b: Object) -> Object {
+    guard(|py| {
+        // SAFETY: the left operand of an in-place slot is a tensor.
+        let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(not_implemented()) };
+        let Some(other) = operand(py, b)? else { return Ok(not_implemented()) };
+        check_leaf_update(py, BINARY[I].name, this)?;
+        let divides_ints = I == QUOTIENT && !this.with(|v| v.dtype().is_float());
+        if divides_ints {
+            let message = error::dtype_mismatch(
+                "divide",
+                this.with(|v| v.dtype()),
+                "float32 as the result in place",
+            );
+            return Err(to_python(py, message));
+        }
+        let updated = this.with(|value| apply::map_in_place(BINARY[I], value, &[other.operand()]));
+        if let Some(value) = updated.or_raise(py)? {
+            assign(py, BINARY[I].name, this, value)?;
+        }
+        // SAFETY: the result of an in-place operator is its left operand.
+        unsafe { ffi::Py_INCREF(a) };
+        Ok(a)
+    })
+}
+
+pub(super) unsafe extern "C" fn power(a: Object, b: Object, _modulus: Object) -> Object {
+    guard(|py| {
+        let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else {
+            return Ok(not_implemented());
+        };
+        map_held(py, &arithmetic::pow, &[x, y])
+    })
+}
+
+pub(super) unsafe extern "C" fn matmul(a: Object, b: Object) -> Object {
+    guard(|py| {
+        let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else {
+            return Ok(not_implemented());
+        };
+        call_named(py, "matmul", &[x, y])
+    })
+}
+
+pub(super) unsafe extern "C" fn negative(a: Object) -> Object {
+    guard(|py| unary(py, &arithmetic::negative, a))
+}
+pub(super) unsafe extern "C" fn absolute(a: Object) -> Object {
+    guard(|py| unary(py, &arithmetic::abs, a))
+}
+pub(super) unsafe extern "C" fn invert(a: Object) -> Object {
+    guard(|py| unary(py, &bits::bitwise_invert, a))
+}
+pub(super) unsafe extern "C" fn positive(a: Object) -> Object {
+    // SAFETY: a live object.
+    unsafe { ffi::Py_INCREF(a) };
+    a
+}
+
+fn unary(py: Python<'_>, def: &'static Elementwise, a: Object) -> PyResult<Object> {
+    let Some(x) = operand(py, a)? else { return Ok(not_implemented()) };
+    map_held(py, def, &[x])
+}
+
+pub(super) unsafe extern "C" fn compare(a: Object, b: Object, op: c_int) -> Object {
+    guard(|py| {
+        let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else {
+            return Ok(not_implemented());
+        };
+        let def = match op {
+            ffi::Py_LT => &comparison::less,
+            ffi::Py_LE => &comparison::less_equal,
+            ffi::Py_EQ => &comparison::equal,
+            ffi::Py_NE => &comparison::not_equal,
+            ffi::Py_GT => &comparison::greater,
+            _ => &comparison::greater_equal,
+        };
+        map_held(py, def, &[x, y])
+    })
+}
