@@ -285,3 +285,20 @@ def test_a_thousand_traces_go_with_their_function():
     del f
     assert live()[1] == before[1] and live()[0] <= before[0]
     assert len(gc.get_objects()) <= objects + 50
+
+
+def test_trees_without_end_are_refused():
+    """Containers in themselves, and ones of very many levels, are no crash."""
+    f = wg.compile(lambda tree, x: x * 2.0)
+    endless = []
+    endless.append(endless)
+    deep = wg.ones(2)
+    for _ in range(100_000):
+        deep = [deep]
+    for tree in (endless, {"a": endless}, deep):
+        with pytest.raises(RecursionError):
+            f(tree, wg.ones(2))
+    for _ in range(100_000 - 100):
+        deep = deep[0]
+    assert f(deep, wg.ones(2)).tolist() == [2.0, 2.0]
+    assert f({"a": (1, [2.0, None])}, wg.ones(2)).tolist() == [2.0, 2.0]

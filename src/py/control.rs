@@ -196,8 +196,10 @@ impl Body {
     }
 }
 
+type Lists = SmallVec<[Arc<List>; 2]>;
+
 /// The bodies over the operands and what any of them reads outside.
-fn joined(bodies: &[PyRef<'_, Body>]) -> Result<(SmallVec<[Arc<List>; 2]>, Vec<Value>)> {
+fn joined(bodies: &[PyRef<'_, Body>]) -> Result<(Lists, Vec<Value>)> {
     let mut captures: Vec<Value> = Vec::new();
     let mut places: Vec<Vec<usize>> = Vec::new();
     for body in bodies {
@@ -209,7 +211,7 @@ fn joined(bodies: &[PyRef<'_, Body>]) -> Result<(SmallVec<[Arc<List>; 2]>, Vec<V
         };
         places.push(body.outside()?.iter().map(place).collect());
     }
-    let mut lists = SmallVec::new();
+    let mut lists = Lists::new();
     for (body, places) in bodies.iter().zip(places) {
         let ids: Vec<Id> = body.list.inputs().collect();
         let mut order: Vec<(Type, Option<Id>)> = ids[..body.operands]

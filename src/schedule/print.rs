@@ -68,7 +68,7 @@ impl Display for Plan {
             }
             writeln!(f, "{line}")?;
             if let Work::Flow(bodies) = &step.work {
-                for line in bodies.plans().iter().flat_map(|plan| lines(plan)) {
+                for line in bodies.plans().iter().flat_map(lines) {
                     writeln!(f, "    {line}")?;
                 }
             }

@@ -48,7 +48,7 @@ impl Trace {
     /// Whether what is computed now is to have no gradient. Where gradients are those of the graph,
     /// what a sweep gives is part of it like anything else, though it does not record.
     pub fn is_silent(&self) -> bool {
-        !tape::recording() && !(self.cuts() && SWEEPING.get())
+        !(tape::recording() || self.cuts() && SWEEPING.get())
     }
 
     /// For a node that was made without recording what stands for it where it is recorded, if that is
