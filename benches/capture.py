@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from capture_models import ADAPTERS, Missing
@@ -94,7 +95,7 @@ def gpt_size(engine):
     found = []
     for size in (5, 6, 7):
         data = batch(size)
-        found.append(first(lambda: step(*data)))  # noqa: B023
+        found.append(first(partial(step, *data)))
     return statistics.median(found)
 
 

@@ -5,6 +5,7 @@ norm, and a feed-forward network four times as wide; cross entropy over 1024 tok
 """
 
 import time
+from functools import partial
 
 import numpy as np
 
@@ -85,9 +86,8 @@ class Wengert(Adapter):
 
     def gpt(self, width=256, length=64, compiled=True):
         wg, nn = self.wg, self.wg.nn
-        attention = lambda q, k, v: nn.scaled_dot_product_attention(q, k, v, is_causal=True)  # noqa: E731
-        heads = lambda x: x.permute_dims((2, 0, 3, 1, 4))  # noqa: E731
-        model = build(nn, heads, attention, width, length)
+        attention = partial(nn.scaled_dot_product_attention, is_causal=True)
+        model = build(nn, lambda x: x.permute_dims((2, 0, 3, 1, 4)), attention, width, length)
         optimizer = wg.optim.AdamW(model.parameters(), lr=1e-3)
 
         def step(ids, targets):
@@ -242,8 +242,7 @@ class Torch(Adapter):
 
     def gpt(self, width=256, length=64, compiled=True):
         torch, nn = self.torch, self.torch.nn
-        product = nn.functional.scaled_dot_product_attention
-        attention = lambda q, k, v: product(q, k, v, is_causal=True)  # noqa: E731
+        attention = partial(nn.functional.scaled_dot_product_attention, is_causal=True)
         model = build(nn, lambda x: x.permute(2, 0, 3, 1, 4), attention, width, length)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 

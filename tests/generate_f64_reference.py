@@ -93,7 +93,10 @@ ANGLES = [
     TINY,
 ]
 POSITIVE = [lambda r: abs(any_bits(r)), lambda r: abs(branches(r)), uniform(0, 10)]
-NEAR_ONE = lambda r: 1 + 2.0 ** r.uniform(-52, 3)  # noqa: E731
+
+
+def near_one(r):
+    return 1 + 2.0 ** r.uniform(-52, 3)
 
 
 def pair(*kinds):
@@ -107,7 +110,7 @@ def close(r: random.Random) -> tuple[float, float]:
 
 FUNCTIONS = {
     "acos": (mpmath.acos, UNIT),
-    "acosh": (mpmath.acosh, [NEAR_ONE, lambda r: abs(any_bits(r)), uniform(1, 100)]),
+    "acosh": (mpmath.acosh, [near_one, lambda r: abs(any_bits(r)), uniform(1, 100)]),
     "asin": (mpmath.asin, UNIT),
     "asinh": (mpmath.asinh, WHOLE),
     "atan": (mpmath.atan, WHOLE),
@@ -137,7 +140,7 @@ FUNCTIONS = {
         [
             pair(lambda r: abs(any_bits(r)), uniform(-1, 1)),
             pair(uniform(0, 20), uniform(-200, 200)),
-            pair(NEAR_ONE, uniform(-800, 800)),
+            pair(near_one, uniform(-800, 800)),
             pair(uniform(-9, 9), lambda r: float(r.randint(-20, 20))),
         ],
     ),

@@ -116,16 +116,22 @@ def test_gradients_of_what_the_table_s_samples_leave_out():
     x, w = leaf(2, 4, 5, 5), leaf(6, 2, 3, 3, seed=1)
     assert gradcheck(lambda x, w: nn.conv2d(x, w, stride=2, padding=1, groups=2), [x, w])
     x, w = leaf(2, 4, 3, 3), leaf(4, 3, 3, 3, seed=1)
-    f = lambda x, w: nn.conv_transpose2d(x, w, None, 2, 1, 1, 2)  # noqa: E731
-    assert gradcheck(f, [x, w]) and gradgradcheck(f, [x, w])
+
+    def transposed(x, w):
+        return nn.conv_transpose2d(x, w, None, 2, 1, 1, 2)
+
+    assert gradcheck(transposed, [x, w]) and gradgradcheck(transposed, [x, w])
     x = leaf(2, 3, 7)
     assert gradcheck(lambda x: nn.max_pool1d(x, 3, 1, 1, 1), x)
     assert gradcheck(lambda x: nn.max_pool1d(x, 2, 2, 0, 3), x)
     assert gradcheck(lambda x: nn.avg_pool1d(x, 3, 2, 1, False), x)
     q, k, v = leaf(2, 3, 4), leaf(2, 5, 4, seed=1), leaf(2, 5, 2, seed=2)
     mask = wg.asarray(np.tri(3, 5, 1) > 0)
-    f = lambda q, k, v: nn.scaled_dot_product_attention(q, k, v, mask=mask)  # noqa: E731
-    assert gradcheck(f, [q, k, v]) and gradgradcheck(f, [q, k, v])
+
+    def masked(q, k, v):
+        return nn.scaled_dot_product_attention(q, k, v, mask=mask)
+
+    assert gradcheck(masked, [q, k, v]) and gradgradcheck(masked, [q, k, v])
 
 
 def test_average_pool_counts_padding_if_asked():

@@ -14,8 +14,8 @@ they are first used.
 
 from math import e, inf, nan, pi
 
-from wengert import _core, _tensor  # noqa: F401
-from wengert._core import *  # noqa: F403
+from wengert import _core, _tensor
+from wengert._core import *
 from wengert._core import __version__
 
 newaxis = None
@@ -67,7 +67,7 @@ _SUBMODULES = (
 # The same for type checkers, which the stub test compares with what is found.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from wengert import (  # noqa: F401
+    from wengert import (
         autodiff,
         capture,
         compat,
@@ -85,10 +85,10 @@ if TYPE_CHECKING:
         testing,
         transforms,
     )
-    from wengert._info import __array_namespace_info__  # noqa: F401
-    from wengert.autodiff import Function, checkpoint, grad, value_and_grad, vjp  # noqa: F401
-    from wengert.capture import CompiledFunction, Spec, compile, config  # noqa: F401
-    from wengert.control import (  # noqa: F401
+    from wengert._info import __array_namespace_info__
+    from wengert.autodiff import Function, checkpoint, grad, value_and_grad, vjp
+    from wengert.capture import CompiledFunction, Spec, compile, config
+    from wengert.control import (
         check,
         cond,
         fori_loop,
@@ -98,12 +98,12 @@ if TYPE_CHECKING:
         switch,
         while_loop,
     )
-    from wengert.drawing import draw  # noqa: F401
-    from wengert.graph import Graph, Variable, default_graph, parse_graph, placeholder  # noqa: F401
-    from wengert.io import load, save  # noqa: F401
-    from wengert.profiling import Profile, check_finite, profile  # noqa: F401
-    from wengert.session import Session  # noqa: F401
-    from wengert.transforms import hessian, jacobian, jvp, vmap  # noqa: F401
+    from wengert.drawing import draw
+    from wengert.graph import Graph, Variable, default_graph, parse_graph, placeholder
+    from wengert.io import load, save
+    from wengert.profiling import Profile, check_finite, profile
+    from wengert.session import Session
+    from wengert.transforms import hessian, jacobian, jvp, vmap
 
 # What the package itself needs of the core.
 _INTERNAL = (

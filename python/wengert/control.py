@@ -275,19 +275,21 @@ def scan(
     (carry, carries), (rows, stacked) = pytree.flatten(init), pytree.flatten(xs)
     length = _length(rows, length)
 
+    parts: list[Any] = []
+
     def run(tensors: list[Tensor]) -> Any:
         c = pytree.unflatten(carries, tensors[: len(carry)])
         result = f(c, pytree.unflatten(stacked, tensors[len(carry) :]))
         if not (isinstance(result, tuple) and len(result) == 2):
             raise TypeError("scan: the function must return a pair: the carry, and what is stacked")
-        run.parts = [pytree.flatten(part)[1] for part in result]  # type: ignore[attr-defined]
+        parts[:] = [pytree.flatten(part)[1] for part in result]
         return result
 
     def body() -> tuple[Any, Any, Any]:
         axes = [None] * len(carry) + [0] * len(rows)
         traced = Traced("scan", run, [*carry, *rows], axes)
         traced.refuse_draws()
-        carried, results = run.parts  # type: ignore[attr-defined]
+        carried, results = parts
         _check_carry("scan", init, traced, len(carry), carried)
         return traced.body, carried, results
 

@@ -45,6 +45,10 @@ def _by_key(keys: Any, i: int) -> str:
     return f"[{keys[i]!r}]"
 
 
+def _with_names(names: Any, children: list[Any]) -> dict[Any, Any]:
+    return dict(zip(names, children, strict=True))
+
+
 def _by_attribute(names: Any, i: int) -> str:
     return f".{names[i]}"
 
@@ -55,7 +59,7 @@ _containers: dict[type, _Container] = {
     tuple: _Container(lambda t: (t, None), lambda _, c: tuple(c), _by_position),
     dict: _Container(
         lambda t: (t.values(), tuple(t)),
-        lambda keys, c: dict(zip(keys, c, strict=True)),  # type: ignore[call-overload]
+        _with_names,
         _by_key,
     ),
 }
@@ -95,7 +99,11 @@ def _dataclass(kind: type) -> _Container:
     weak = ref(kind)
 
     def build(names: Hashable, children: list[Any]) -> Any:
+<<<<<<< Updated upstream
         return weak()(**dict(zip(names, children, strict=True)))  # type: ignore
+=======
+        return kind(**_with_names(names, children))
+>>>>>>> Stashed changes
 
     return _Container(lambda x: ([getattr(x, n) for n in fields], fields), build, _by_attribute)
 

@@ -4,5 +4,5 @@ With `key=None` a function draws from the global generator, which `seed` sets; t
 any other. `key(seed)` and `split(key, n)` make keys for those who want no state.
 """
 
-from wengert._core.random import *  # noqa: F403
+from wengert._core.random import *
 from wengert._core.random import __all__ as __all__

@@ -6,7 +6,7 @@ a function needs and calls it.
 """
 
 from wengert import _core
-from wengert._core.nn import *  # noqa: F403
+from wengert._core.nn import *
 from wengert.nn import init
 from wengert.nn.activations import (
     GELU,

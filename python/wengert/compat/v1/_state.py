@@ -169,7 +169,7 @@ def _eval(
     return (session or _current("Tensor.eval")).run(self, feed_dict)
 
 
-class TensorShape(tuple):  # type: ignore[type-arg]
+class TensorShape(tuple[Any, ...]):
     """A shape as TensorFlow gives it: a size that is open is `None`."""
 
     def as_list(self) -> list[Any]:

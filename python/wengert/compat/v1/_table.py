@@ -170,7 +170,7 @@ def named(x: Any, name: str | None) -> Any:
 def of_table(name: str) -> Callable[..., Any]:
     """The function of a row of the table."""
     label, text = OPS[name]
-    op = functools.reduce(getattr, label.split("."), wg)
+    op: Any = functools.reduce(getattr, label.split("."), wg)
     pairs = [pair.split("@")[0].split("=") for pair in text.split()]
     ours = {old: own for theirs, own in pairs for old in theirs.split("|")}
     stated = dict(pair.split("=")[1].split("@") for pair in text.split() if "@" in pair)
@@ -188,7 +188,7 @@ def of_table(name: str) -> Callable[..., Any]:
             arguments["key"] = wg.random.key(arguments["key"])
         if "dtype" in arguments:
             arguments["dtype"] = dtype_of(arguments["dtype"])
-        return named(op(**arguments), node_name)  # type: ignore[operator]
+        return named(op(**arguments), node_name)
 
     call.__name__ = call.__qualname__ = name.split(".")[-1]
     call.__doc__ = f"`wengert.{label}` with TensorFlow's argument names: {', '.join(order)}."

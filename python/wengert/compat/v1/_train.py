@@ -100,10 +100,9 @@ class AdamOptimizer(_Optimizer):
 
     def step(self, p: Any, g: Any, slots: list[Any], count: Any) -> Sequence[Any]:
         """`wengert.optim`'s step."""
-        return wg.optim.adam(
-            p, g, *slots, count,
-            lr=self.learning_rate, beta1=self.beta1, beta2=self.beta2, eps=self.epsilon,
-        )  # type: ignore[misc]  # fmt: skip
+        m, v = slots
+        rates = {"lr": self.learning_rate, "beta1": self.beta1, "beta2": self.beta2}
+        return wg.optim.adam(p, g, m, v, count, **rates, eps=self.epsilon)
 
 
 @_optimizer
