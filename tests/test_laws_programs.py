@@ -152,7 +152,10 @@ def test_reductions_have_one_tree(name, shape):
 
 @pytest.mark.parametrize(
     "sizes",
-    [(1, 300, 500), (65, 129, 257), (512, 512, 512), (3, 2000, 1), (250, 60, 5000), (100, 60, 1100)],
+    [
+        (1, 300, 500), (65, 129, 257), (512, 512, 512), (3, 2000, 1), (250, 60, 5000),
+        (100, 60, 1100),
+    ],
 )
 def test_products_have_one_tree(sizes):
     n, k, m = sizes

@@ -99,11 +99,8 @@ def _dataclass(kind: type) -> _Container:
     weak = ref(kind)
 
     def build(names: Hashable, children: list[Any]) -> Any:
-<<<<<<< Updated upstream
-        return weak()(**dict(zip(names, children, strict=True)))  # type: ignore
-=======
+        kind: Any = weak()
         return kind(**_with_names(names, children))
->>>>>>> Stashed changes
 
     return _Container(lambda x: ([getattr(x, n) for n in fields], fields), build, _by_attribute)
 
