@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use crate::array::Array;
 use crate::cpu::copy::{cast, cast_into};
-use crate::cpu::gemm::{self, Axis, Operand};
+use crate::cpu::gemm::{self, Axis, Extras, Operand};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::{Layout, row_major};
@@ -22,6 +22,21 @@ use crate::shape::{Axes, Dim, Shape};
 /// # Safety
 /// `out` is in C order, of the result's type, and nobody else reads or writes it.
 pub unsafe fn contract_into(a: &Array, b: &Array, spec: &Contraction, out: &Array) -> Result<()> {
+    // SAFETY: as the caller's.
+    unsafe { contract_with(a, b, spec, out, Extras::default()) }
+}
+
+/// The same. What is to be done to the result must be one of a dtype that [`sums_in_place`].
+///
+/// # Safety
+/// As for [`contract_into`] and [`Extras`].
+pub unsafe fn contract_with(
+    a: &Array,
+    b: &Array,
+    spec: &Contraction,
+    out: &Array,
+    extras: Extras<'_>,
+) -> Result<()> {
     let dtype = gemm::accumulator(a.dtype);
     let (a, b) = (widen(a, dtype)?, widen(b, dtype)?);
     let left = operand(a.ptr(), &a.layout, &spec.a_batch, &spec.a_contract);
@@ -29,7 +44,7 @@ pub unsafe fn contract_into(a: &Array, b: &Array, spec: &Contraction, out: &Arra
     // SAFETY: the axes are those of the arrays; the caller holds `out`.
     unsafe {
         let wide = wide_result(out, dtype)?;
-        gemm::product(dtype, &left, &right, wide.ptr_mut())?;
+        gemm::product(dtype, &left, &right, wide.ptr_mut(), extras)?;
         narrow_into(&wide, out);
     }
     Ok(())
@@ -42,6 +57,19 @@ pub fn scratch(dtype: DType, a: &Layout, b: &Layout, spec: &Contraction, result:
     let left = operand(std::ptr::null(), &a, &spec.a_batch, &spec.a_contract);
     let right = operand(std::ptr::null(), &b, &spec.b_batch, &spec.b_contract);
     a_bytes + b_bytes + wide_bytes(dtype, to, result) + gemm::scratch(to, &left, &right)
+}
+
+/// Whether products of a dtype are summed where the result lies.
+pub fn sums_in_place(dtype: DType) -> bool {
+    gemm::accumulator(dtype).size() == dtype.size()
+}
+
+/// The bytes that a product on one thread packs its operands in; none where it takes more memory than
+/// that. Its dtype is one that [`sums_in_place`].
+pub fn serial_scratch(dtype: DType, a: &Layout, b: &Layout, spec: &Contraction) -> Option<usize> {
+    let left = operand(std::ptr::null(), a, &spec.a_batch, &spec.a_contract);
+    let right = operand(std::ptr::null(), b, &spec.b_batch, &spec.b_contract);
+    gemm::serial_scratch(gemm::accumulator(dtype), &left, &right)
 }
 
 fn operand(ptr: *const u8, x: &Layout, batch: &Axes, depth: &Axes) -> Operand {

@@ -349,7 +349,7 @@ pub fn scratch(
 
 unsafe fn multiply(rows: &Operand, columns: &Operand, out: &Array) -> Result<()> {
     // SAFETY: the axes are those of the arrays; `out` is the caller's and as large as the result.
-    unsafe { gemm::product(out.dtype, rows, columns, out.ptr_mut()) }
+    unsafe { gemm::product(out.dtype, rows, columns, out.ptr_mut(), Extras::default()) }
 }
 
 /// `x` with zeros around its spatial axes.

@@ -74,6 +74,10 @@ fn reads_in_place(plan: &Plan, facts: &Facts, step: u32, input: u32) -> bool {
                 && sources.iter().all(|source| !shows(source) || *source == direct)
         }
         Work::Op(Op::Map(_)) => sources.iter().all(|source| !shows(source) || *source == direct),
+        Work::Rows(rows) => {
+            let mut at = sources.iter().enumerate();
+            at.all(|(i, source)| !shows(source) || (*source == direct && rows.spends(i)))
+        }
         Work::Op(Op::Update(_) | Op::Scatter(_)) => {
             sources[0] == direct && !sources[1..].iter().any(shows)
         }

@@ -76,17 +76,32 @@ impl Step {
     pub fn name(&self) -> String {
         match &self.work {
             Work::Group(program, ..) => format!("group of {}", program.instructions()),
-            Work::Op(op) => op.name().into(),
-            Work::Flow(bodies) => bodies.kind().name().into(),
-            Work::Effect(effect) => effect.name().into(),
-            Work::Alias => "barrier".into(),
+            Work::Rows(rows) => {
+                let names: Vec<String> = rows.steps().iter().map(Step::name).collect();
+                format!("rows ({})", names.join(", "))
+            }
+            Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {
+                self.name_of_work().into()
+            }
+        }
+    }
+
+    /// The name of its kind of work.
+    pub(super) fn name_of_work(&self) -> &'static str {
+        match &self.work {
+            Work::Group(..) => "group",
+            Work::Rows(_) => "rows",
+            Work::Op(op) => op.name(),
+            Work::Flow(bodies) => bodies.kind().name(),
+            Work::Effect(effect) => effect.name(),
+            Work::Alias => "barrier",
         }
     }
 
     /// Why it ends where it does, if that was a choice.
     pub fn reason(&self) -> Option<Cut> {
         match &self.work {
-            Work::Group(..) => Some(self.cut),
+            Work::Group(..) | Work::Rows(_) => Some(self.cut),
             Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => None,
         }
     }

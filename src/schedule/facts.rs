@@ -41,6 +41,9 @@ pub(super) struct Facts {
     pub(super) open: bool,
     /// By step: the storages that a result may take over
     pub(super) donors: Vec<SmallVec<[u32; 4]>>,
+    /// Bytes of what steps that work by rows do not keep, and of what they take instead
+    between: usize,
+    workspace: usize,
 }
 
 impl Facts {
@@ -58,9 +61,15 @@ impl Facts {
             guarded: SmallVec::new(),
             open: false,
             donors: Vec::new(),
+            between: 0,
+            workspace: 0,
         };
         for (i, step) in plan.steps.iter().enumerate() {
             facts.step(plan, i as u32, step);
+            if let Work::Rows(rows) = &step.work {
+                facts.between += rows.inner_bytes();
+                facts.workspace += rows.workspace();
+            }
         }
         facts.donors = plan.steps.iter().map(|step| donors(plan, &facts, step)).collect();
         for source in &plan.outputs {
@@ -73,7 +82,8 @@ impl Facts {
 
     /// Bytes of all results by themselves.
     pub(super) fn naive(&self) -> usize {
-        self.storages.iter().map(|s| s.bytes).sum()
+        let all: usize = self.storages.iter().map(|s| s.bytes).sum();
+        all + self.between - self.workspace
     }
 
     /// The layout of a value, with that of inputs taken for C order.
@@ -147,7 +157,7 @@ impl Facts {
         }
         self.open |= loose && view.is_none();
         let (scratch, open) = match &step.work {
-            Work::Group(..) | Work::Alias => (0, false),
+            Work::Group(..) | Work::Rows(_) | Work::Alias => (0, false),
             Work::Op(_) | Work::Flow(_) | Work::Effect(_) => {
                 let layouts: SmallVec<[Option<Layout>; 4]> =
                     sources.iter().map(|&source| self.layout(plan, source)).collect();
@@ -170,7 +180,7 @@ impl Facts {
                 }
                 _ => is_movement(op).then_some(None),
             },
-            Work::Group(..) | Work::Flow(_) | Work::Effect(_) => None,
+            Work::Group(..) | Work::Rows(_) | Work::Flow(_) | Work::Effect(_) => None,
         }
     }
 
@@ -182,7 +192,7 @@ impl Facts {
         }
         let layout = match &step.work {
             Work::Op(op) => cpu::fresh_layout(op, &ty.shape),
-            Work::Group(..) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {
+            Work::Group(..) | Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {
                 Layout::contiguous(ty.shape.clone())
             }
         };
@@ -284,7 +294,7 @@ fn refuses(step: &Step) -> bool {
     match &step.work {
         Work::Op(op) => matches!(op, Op::Gather | Op::Scatter(_)),
         Work::Flow(_) | Work::Effect(_) => true,
-        Work::Group(..) | Work::Alias => false,
+        Work::Group(..) | Work::Rows(_) | Work::Alias => false,
     }
 }
 
@@ -313,7 +323,7 @@ fn scratch(plan: &Plan, step: &Step, layouts: &[Option<Layout>], is_view: bool) 
             }
             Some(_) | None => (0, false),
         },
-        Work::Op(_) | Work::Group(..) | Work::Alias => (0, false),
+        Work::Op(_) | Work::Group(..) | Work::Rows(_) | Work::Alias => (0, false),
     }
 }
 
@@ -334,6 +344,10 @@ fn donors(plan: &Plan, facts: &Facts, step: &Step) -> SmallVec<[u32; 4]> {
     };
     let candidates = match &step.work {
         Work::Group(..) | Work::Op(Op::Map(_)) => arrays(step),
+        Work::Rows(rows) => {
+            let sources = arrays(step).into_iter().enumerate();
+            sources.filter(|(i, _)| rows.spends(*i)).map(|(_, source)| source).collect()
+        }
         Work::Op(Op::Update(_) | Op::Scatter(_)) => arrays(step).into_iter().take(1).collect(),
         Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => SmallVec::new(),
     };

@@ -246,7 +246,19 @@ impl<'g> Scheduler<'g> {
         let (memory, donated) = (Memory::default(), SmallVec::new());
         let habit = OnceLock::new();
         let elements = None;
-        Ok(Plan { steps, outputs, inputs, constants, slots, memory, donated, habit, elements })
+        let sets = Vec::new();
+        Ok(Plan {
+            steps,
+            outputs,
+            inputs,
+            constants,
+            slots,
+            memory,
+            donated,
+            habit,
+            elements,
+            sets,
+        })
     }
 
     /// Where a value is: that of a part is in one of its flow's slots.

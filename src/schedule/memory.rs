@@ -96,6 +96,8 @@ pub(super) struct Habit {
     /// Bytes that the order needs, and those of all results by themselves
     cost: usize,
     naive: usize,
+    /// The sets of steps that became one
+    merged: Vec<bool>,
 }
 
 impl Habit {
@@ -110,9 +112,11 @@ impl Plan {
     /// Puts the steps into a good order and decides where results lie. What turned out best for
     /// other sizes is taken over where it is as good for these; otherwise gives what is best now.
     pub(super) fn arrange(&mut self, options: Options<'_>, habit: Option<&Habit>) -> Option<Habit> {
+        let merged = self.merge_rows();
         let mut facts = Facts::new(self);
         facts.guard(self, options);
         let naive = facts.naive();
+        let habit = habit.filter(|habit| habit.merged == merged);
         let known = habit.and_then(|habit| {
             let made = Arrangement::new(self, &facts, &habit.order, options);
             habit.holds(made.cost(), naive).then_some((made, habit.way))
@@ -128,7 +132,7 @@ impl Plan {
                 let (memory, way) = made.memory(self, &facts, &order, None);
                 self.memory = memory;
                 self.reorder(&order);
-                Habit { order, way, cost, naive }
+                Habit { order, way, cost, naive, merged }
             }),
         };
         self.mark_last();

@@ -21,6 +21,7 @@ mod order;
 mod pack;
 mod print;
 mod resize;
+mod rows;
 mod run;
 pub mod shader;
 #[cfg(test)]
@@ -33,6 +34,7 @@ use smallvec::SmallVec;
 pub use explain::Alive;
 pub use flow::Bodies;
 pub use memory::Memory;
+pub use rows::Rows;
 pub use run::{Hooks, Input, install};
 
 use crate::array::Array;
@@ -119,6 +121,8 @@ impl Cut {
 pub enum Work {
     /// Elementwise nodes at once: the program, the shape and the dtypes of its results
     Group(Arc<Program>, Shape, SmallVec<[DType; 2]>),
+    /// Steps that depend on each other row by row, done block by block
+    Rows(Box<Rows>),
     /// One op
     Op(Op),
     /// Control flow, whose bodies are plans
@@ -158,6 +162,8 @@ pub struct Plan {
     donated: SmallVec<[(u32, u32); 2]>,
     /// What the first resizing found best
     habit: OnceLock<memory::Habit>,
+    /// Steps that may be done row by row together
+    sets: Vec<rows::Set>,
     /// Elements that a run reads and writes; none where steps may take longer than that says
     elements: Option<usize>,
 }
@@ -180,6 +186,7 @@ impl Plan {
     pub fn of(list: &List, options: Options<'_>) -> Result<Plan> {
         let mut plan = group::plan(list)?;
         plan.donated = options.donated.into();
+        plan.sets = rows::sets(&plan);
         plan.arrange(options, None);
         Ok(plan)
     }
@@ -218,6 +225,7 @@ impl Plan {
                 let count = if shape.is_known() { shape.count() } else { 0 };
                 program.instructions().saturating_sub(1) * (1 + count / LARGE)
             }
+            Work::Rows(rows) => rows.blocks() * rows.steps().len(),
             Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => 0,
         };
         self.steps.iter().map(saved).sum::<usize>() >= 2
@@ -227,6 +235,7 @@ impl Plan {
     pub fn groups_nothing(&self) -> bool {
         let grouped = |step: &Step| match &step.work {
             Work::Group(program, ..) => program.instructions() > 1,
+            Work::Rows(_) => true,
             Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => false,
         };
         !self.steps.iter().any(grouped)
@@ -243,7 +252,7 @@ impl Plan {
         let is_plain = |step: &Step| match &step.work {
             Work::Op(op) => !matches!(op, Op::Contract(_) | Op::Conv(..)),
             Work::Group(..) | Work::Alias => true,
-            Work::Flow(_) | Work::Effect(_) => false,
+            Work::Rows(_) | Work::Flow(_) | Work::Effect(_) => false,
         };
         let mut types = self.slots.iter().chain(&self.inputs);
         let is_known = types.all(|ty| ty.shape.is_known());

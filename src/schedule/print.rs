@@ -53,24 +53,27 @@ impl Display for Plan {
                 Work::Group(program, shape, _) => {
                     write!(line, "group of {} {shape} ", program.instructions())?;
                 }
-                Work::Op(op) => line += op.name(),
-                Work::Flow(bodies) => line += bodies.kind().name(),
-                Work::Effect(effect) => line += effect.name(),
-                Work::Alias => line += "barrier",
+                Work::Rows(rows) => write!(line, "rows in {} blocks ", rows.blocks())?,
+                Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {
+                    line += step.name_of_work();
+                }
             }
             let args: Vec<String> = step.args.iter().map(ToString::to_string).collect();
             write!(line, "({})", args.join(", "))?;
             if !step.last.is_empty() {
                 write!(line, "  free {}", slots(&step.last))?;
             }
-            if let Work::Group(..) = step.work {
-                write!(line, "  # {}", step.cut)?;
+            if let Some(cut) = step.reason() {
+                write!(line, "  # {cut}")?;
             }
             writeln!(f, "{line}")?;
-            if let Work::Flow(bodies) = &step.work {
-                for line in bodies.plans().iter().flat_map(lines) {
-                    writeln!(f, "    {line}")?;
-                }
+            let inner = match &step.work {
+                Work::Flow(bodies) => bodies.plans().iter().flat_map(lines).collect(),
+                Work::Rows(rows) => lines(rows.body()),
+                _ => Vec::new(),
+            };
+            for line in inner {
+                writeln!(f, "    {line}")?;
             }
         }
         writeln!(f, "return {}", Tuple(&self.outputs))

@@ -22,6 +22,7 @@ impl Plan {
             donated: self.donated.clone(),
             habit: OnceLock::new(),
             elements: None,
+            sets: self.sets.clone(),
         };
         if let Some(found) = plan.arrange(Options { donated: &self.donated }, self.habit.get()) {
             self.habit.get_or_init(|| found);
@@ -30,19 +31,33 @@ impl Plan {
     }
 }
 
-impl Step {
-    fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Step {
-        let work = match &self.work {
+impl Work {
+    fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Work {
+        match self {
             Work::Group(program, shape, dtypes) => {
                 Work::Group(Arc::clone(program), shape.map(size), dtypes.clone())
             }
+            // Only plans without open sizes have them.
+            Work::Rows(rows) => Work::Rows(rows.clone()),
             Work::Op(op) => Work::Op(op.map_dims(size)),
             Work::Flow(bodies) => Work::Flow(Box::new(Bodies::resized(bodies, size))),
             Work::Effect(effect) => Work::Effect(effect.clone()),
             Work::Alias => Work::Alias,
-        };
+        }
+    }
+}
+
+impl Work {
+    /// The same work once more.
+    pub(super) fn again(&self) -> Work {
+        self.resized(&|size| size)
+    }
+}
+
+impl Step {
+    fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Step {
         Step {
-            work,
+            work: self.work.resized(size),
             args: self.args.clone(),
             results: self.results.clone(),
             last: self.last.clone(),
@@ -50,5 +65,10 @@ impl Step {
             nodes: self.nodes.clone(),
             site: self.site,
         }
+    }
+
+    /// The same step once more.
+    pub(super) fn again(&self) -> Step {
+        self.resized(&|size| size)
     }
 }

@@ -111,13 +111,7 @@ impl Plan {
         into: &[Option<Array>],
     ) -> Result<Results> {
         self.check_count(inputs)?;
-        let mut run = Run::new(self, inputs, numbers);
-        for (k, apart) in self.memory.apart.iter().enumerate() {
-            if let Some(Some(target)) = apart.whole.and_then(|output| into.get(output as usize)) {
-                run.memory[k + 1] = Some(place(target));
-            }
-        }
-        run.finish(into)
+        Run::new(self, inputs, numbers).finish_into(into)
     }
 
     fn check_count(&self, inputs: &[&Array]) -> Result<()> {
@@ -129,28 +123,59 @@ impl Plan {
 }
 
 /// One run of a plan.
-struct Run<'a> {
+pub(super) struct Run<'a> {
     plan: &'a Plan,
     inputs: &'a [&'a Array],
     numbers: &'a [Scalar],
     slots: SmallVec<[Option<Array>; 8]>,
     /// The arena, then the memories apart, as far as they are there
     memory: SmallVec<[Option<Place>; 4]>,
+    /// Where products pack their operands, if somebody gave room for that
+    room: Option<(Buffer, Room)>,
+}
+
+/// A part of a buffer, in bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    pub from: usize,
+    pub bytes: usize,
 }
 
 impl<'a> Run<'a> {
     /// Built in place: with room for slots in it, moving one costs as much as a step.
-    fn new(plan: &'a Plan, inputs: &'a [&'a Array], numbers: &'a [Scalar]) -> Run<'a> {
-        let mut run =
-            Run { plan, inputs, numbers, slots: SmallVec::new(), memory: SmallVec::new() };
+    pub(super) fn new(plan: &'a Plan, inputs: &'a [&'a Array], numbers: &'a [Scalar]) -> Run<'a> {
+        let mut run = Run {
+            plan,
+            inputs,
+            numbers,
+            slots: SmallVec::new(),
+            memory: SmallVec::new(),
+            room: None,
+        };
         run.slots.resize_with(plan.slots.len(), || None);
         run.memory.resize_with(plan.memory.apart.len() + 1, || None);
         run
     }
 
+    /// Uses a part of a buffer, from this byte on, for the arena, and another for products.
+    pub(super) fn lend(&mut self, buffer: &Buffer, arena: usize, room: Room) {
+        self.memory[0] = Some((buffer.clone(), arena));
+        self.room = Some((buffer.clone(), room));
+    }
+
+    /// Computes the results into arrays in C order, where there are such.
+    pub(super) fn finish_into(&mut self, into: &[Option<Array>]) -> Result<Results> {
+        for (k, apart) in self.plan.memory.apart.iter().enumerate() {
+            if let Some(Some(target)) = apart.whole.and_then(|output| into.get(output as usize)) {
+                self.memory[k + 1] = Some(place(target));
+            }
+        }
+        self.finish(into)
+    }
+
     /// Does the steps and collects the results.
     fn finish(&mut self, into: &[Option<Array>]) -> Result<Results> {
-        if self.plan.memory.arena > 0 {
+        if self.plan.memory.arena > 0 && self.memory[0].is_none() {
             self.memory[0] = Some((Buffer::alloc(self.plan.memory.arena)?, 0));
         }
         if !self.plan.memory.gifts.is_empty() {
@@ -168,7 +193,8 @@ impl<'a> Run<'a> {
                     self.guard(guarded).map_err(|refusal| located(refusal, guarded.site))?;
                 }
             }
-            let done = match watch::timing() {
+            // Blocks of rows are part of a step that is timed as one.
+            let done = match watch::timing() && self.room.is_none() {
                 true => self.timed(i, step),
                 false => self.step(i, step),
             };
@@ -238,6 +264,18 @@ impl<'a> Run<'a> {
                 smallvec::smallvec![self.op(step, op, target, self.plan.memory.views[i])?]
             }
             Work::Group(program, shape, dtypes) => self.group(step, program, shape, dtypes)?,
+            Work::Rows(rows) => {
+                let mut targets = Results::new();
+                for &slot in &step.results {
+                    let ty = &self.plan.slots[slot as usize];
+                    targets.push(match self.fixed(slot)? {
+                        Some(array) => array,
+                        None => Array::uninit(ty.dtype, ty.shape.clone())?,
+                    });
+                }
+                rows.run(&self.arrays(step), self.numbers, &targets)?;
+                targets
+            }
             Work::Alias => match step.args[0] {
                 Operand::Array(source) => smallvec::smallvec![self.array(source).clone()],
                 Operand::Number(_) => return Err(error::internal("a barrier keeps a value")),
@@ -305,9 +343,10 @@ impl<'a> Run<'a> {
                 bytes: read + written,
                 flops: program.instructions() as u64 * ty.shape.count() as u64,
             },
-            (Work::Op(_) | Work::Group(..) | Work::Alias | Work::Effect(_) | Work::Flow(_), _) => {
-                Cost::default()
+            (Work::Rows(_), Some(ty)) => {
+                Cost { bytes: read + written, flops: ty.shape.count() as u64 }
             }
+            (_, _) => Cost::default(),
         };
         watch::record(Event {
             work: watch::Work::Step,
@@ -348,6 +387,16 @@ impl<'a> Run<'a> {
             });
         }
         let Some(out) = target else { return cpu::execute(op, &args) };
+        if let (Op::Contract(spec), Some((buffer, room))) = (op, &self.room)
+            && let [cpu::Operand::Array(a), cpu::Operand::Array(b)] = args.as_slice()
+        {
+            // SAFETY: the room is this run's alone; for the result see below.
+            unsafe {
+                let lent = (buffer.ptr_mut().add(room.from), room.bytes);
+                cpu::contract::contract_within(a, b, spec, &out, lent)?;
+            }
+            return Ok(out);
+        }
         // SAFETY: the plan gave the result memory that no other live value has, except that of an
         // operand which the op may write over.
         unsafe { cpu::execute_into(op, &args, &out)? };

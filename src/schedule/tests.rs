@@ -81,7 +81,7 @@ fn a_plan_gives_the_bits_of_its_nodes_one_by_one() {
     for dtype in
         [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I8, DType::U32, DType::Bool]
     {
-        let mut fused = 0;
+        let (mut fused, mut by_rows) = (0, 0);
         for seed in 0..60 {
             let graph = program(dtype, seed, 4 + seed as usize % 40);
             graph.verify().unwrap();
@@ -91,20 +91,25 @@ fn a_plan_gives_the_bits_of_its_nodes_one_by_one() {
                 [random(dtype, &[6, 70], seed), random(dtype, &[70], 1), random(dtype, &[6, 1], 2)];
             let numbers = [Scalar::Float(-1.25)];
             let want = one_by_one(&graph, &inputs.each_ref(), &numbers);
+            let rows = rows::tests::eager(&graph);
+            by_rows += usize::from(rows.steps().iter().any(|s| matches!(s.work, Work::Rows(_))));
             for (threads, x) in layouts(&inputs[0]).iter().enumerate() {
                 threads::set_num_threads(threads % 2 + 1);
-                let got = plan.run(&[x, &inputs[1], &inputs[2]], &numbers).unwrap();
-                for (got, want) in got.iter().zip(&want) {
-                    assert_eq!(
-                        bytes(got),
-                        bytes(want),
-                        "{dtype} {seed}\n{}\n{plan}",
-                        graph.print(|_| None)
-                    );
+                for plan in [&plan, &rows] {
+                    let got = plan.run(&[x, &inputs[1], &inputs[2]], &numbers).unwrap();
+                    for (got, want) in got.iter().zip(&want) {
+                        assert_eq!(
+                            bytes(got),
+                            bytes(want),
+                            "{dtype} {seed}\n{}\n{plan}",
+                            graph.print(|_| None)
+                        );
+                    }
                 }
             }
         }
         assert!(fused > 20, "{dtype}: only {fused} plans have groups");
+        assert!(by_rows > 5, "{dtype}: only {by_rows} plans work by rows");
     }
     threads::set_num_threads(before);
 }

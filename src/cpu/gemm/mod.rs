@@ -51,24 +51,64 @@ unsafe impl Send for Operand {}
 // SAFETY: as above.
 unsafe impl Sync for Operand {}
 
+/// Calls a generic function for the element type of one of [`accumulator`]'s dtypes.
+macro_rules! with_accumulator {
+    ($dtype:expr, $T:ident => $call:expr) => {
+        match $dtype {
+            DType::F32 => {
+                type $T = f32;
+                $call
+            }
+            DType::F64 => {
+                type $T = f64;
+                $call
+            }
+            DType::I32 => {
+                type $T = i32;
+                $call
+            }
+            DType::I64 => {
+                type $T = i64;
+                $call
+            }
+            _ => {
+                type $T = u8;
+                $call
+            }
+        }
+    };
+}
+
+/// What is done to each part of a result as soon as it is there: in which matrix of the batch, rows and
+/// columns. Parts of several threads come at the same time; together they are the whole.
+pub type Done<'a> = &'a (dyn Fn(usize, Range<usize>, Range<usize>) + Sync);
+
+/// What a product may make use of.
+#[derive(Clone, Copy, Default)]
+pub struct Extras<'a> {
+    /// Memory to pack operands in, which nobody else uses and is aligned as buffers are: where it
+    /// starts, and its bytes
+    pub lent: Option<(*mut u8, usize)>,
+    /// What is done to the result
+    pub done: Option<Done<'a>>,
+}
+
 /// `out[batch, rows, columns] = Σ a[batch, rows, k] b[batch, columns, k]`, with `out` in C order.
 /// Narrow dtypes are the caller's to widen.
 ///
 /// # Safety
 /// `dtype` is one of [`accumulator`]'s; the operands can be read wherever their axes point, their
 /// batches and depths have the same lengths, and `out` is as large as the result and written by
-/// nobody else.
-pub unsafe fn product(dtype: DType, a: &Operand, b: &Operand, out: *mut u8) -> Result<()> {
+/// nobody else. What is lent is as [`Extras`] says.
+pub unsafe fn product(
+    dtype: DType,
+    a: &Operand,
+    b: &Operand,
+    out: *mut u8,
+    extras: Extras<'_>,
+) -> Result<()> {
     // SAFETY: by contract.
-    unsafe {
-        match dtype {
-            DType::F32 => typed::<f32>(a, b, out.cast()),
-            DType::F64 => typed::<f64>(a, b, out.cast()),
-            DType::I32 => typed::<i32>(a, b, out.cast()),
-            DType::I64 => typed::<i64>(a, b, out.cast()),
-            _ => typed::<u8>(a, b, out.cast()),
-        }
-    }
+    unsafe { with_accumulator!(dtype, T => typed::<T>(a, b, out.cast(), extras)) }
 }
 
 /// The dtype products of a dtype are summed in. Sums of wrapping integers keep their low bits
@@ -85,13 +125,18 @@ pub fn accumulator(dtype: DType) -> DType {
 
 /// The bytes that [`product`] takes for itself, as the counters of memory count them.
 pub fn scratch(dtype: DType, a: &Operand, b: &Operand) -> usize {
-    match dtype {
-        DType::F32 => scratch_of::<f32>(a, b),
-        DType::F64 => scratch_of::<f64>(a, b),
-        DType::I32 => scratch_of::<i32>(a, b),
-        DType::I64 => scratch_of::<i64>(a, b),
-        _ => scratch_of::<u8>(a, b),
-    }
+    with_accumulator!(dtype, T => scratch_of::<T>(a, b))
+}
+
+/// The bytes that [`product`] packs operands in on one thread; none where it takes more than that.
+pub fn serial_scratch(dtype: DType, a: &Operand, b: &Operand) -> Option<usize> {
+    with_accumulator!(dtype, T => {
+        let job = Job::<T>::new(a, b, std::ptr::null_mut());
+        match job.count() == 0 || a.depth.len() == 0 {
+            true => Some(0),
+            false => (a.depth.len() <= SPAN).then(|| job.room(&job.cut()).0),
+        }
+    })
 }
 
 fn scratch_of<T: Element>(a: &Operand, b: &Operand) -> usize {
@@ -108,16 +153,26 @@ fn scratch_of<T: Element>(a: &Operand, b: &Operand) -> usize {
     block_bytes(group * count * size_of::<T>()) + job.scratch()
 }
 
-unsafe fn typed<T: Element>(a: &Operand, b: &Operand, out: *mut T) -> Result<()> {
+unsafe fn typed<T: Element>(
+    a: &Operand,
+    b: &Operand,
+    out: *mut T,
+    extras: Extras<'_>,
+) -> Result<()> {
     let mut job = Job::new(a, b, out);
     let (count, depth) = (job.count(), a.depth.len());
+    let all_done = |done: Done<'_>| {
+        (0..a.batch.len()).for_each(|batch| done(batch, 0..a.own.len(), 0..b.own.len()));
+    };
     if count == 0 || depth == 0 {
         // SAFETY: zero bytes are zero in every element type.
         unsafe { out.write_bytes(0, count) };
+        extras.done.into_iter().for_each(all_done);
         return Ok(());
     }
     if depth <= SPAN {
-        return job.run();
+        job.done = extras.done;
+        return job.run(extras.lent);
     }
     let (spans, group) = (depth.div_ceil(SPAN), job.group());
     let partials = Buffer::alloc(group * count * size_of::<T>())?;
@@ -125,12 +180,13 @@ unsafe fn typed<T: Element>(a: &Operand, b: &Operand, out: *mut T) -> Result<()>
     job.out = unsafe { partials.ptr_mut() }.cast();
     for first in (0..spans).step_by(group) {
         job.spans = first..spans.min(first + group);
-        job.run()?;
+        job.run(extras.lent)?;
         for (i, span) in job.spans.clone().enumerate() {
             // SAFETY: `out` and the partials have `count` elements each, all written.
             unsafe { add(out, job.out.add(i * count), count, span == 0) };
         }
     }
+    extras.done.into_iter().for_each(all_done);
     Ok(())
 }
 
@@ -157,6 +213,9 @@ struct Job<'a, T: Element> {
     kernels: Kernels<T>,
     batch: usize,
     spans: Range<usize>,
+    /// Whether rows are columns of the result
+    turned: bool,
+    done: Option<Done<'a>>,
 }
 
 // SAFETY: threads write disjoint tiles of `out`.
@@ -178,7 +237,8 @@ impl<'a, T: Element> Job<'a, T> {
         let turned = n < m && n <= kernels.width / 4;
         let (a, b) = if turned { (b, a) } else { (a, b) };
         let (rows, columns, row, column) = if turned { (n, m, 1, n) } else { (m, n, n, 1) };
-        Job { a, b, rows, columns, row, column, out, kernels, batch, spans: 0..1 }
+        let (spans, done) = (0..1, None);
+        Job { a, b, rows, columns, row, column, out, kernels, batch, spans, turned, done }
     }
 
     /// Elements of the result.
@@ -229,11 +289,14 @@ impl<'a, T: Element> Job<'a, T> {
         scratch::counted(room, parts)
     }
 
-    fn run(&self) -> Result<()> {
+    fn run(&self, lent: Option<(*mut u8, usize)>) -> Result<()> {
         let items = self.batch * self.spans.len();
         let cut = self.cut();
         let (room, parts) = self.room(&cut);
-        let scratch = Scratch::new(room, parts)?;
+        let scratch = match lent {
+            Some((ptr, bytes)) if room > 0 && bytes >= room => Scratch::lent(ptr, bytes, room),
+            Some(_) | None => Scratch::new(room, parts)?,
+        };
         let failure = OnceLock::new();
         let keep = |result: Result<()>| {
             if let Err(error) = result {
@@ -291,6 +354,7 @@ impl<'a, T: Element> Job<'a, T> {
                 a: self.a.ptr.cast::<T>().offset(self.a.batch.at(batch)),
                 b: self.b.ptr.cast::<T>().offset(self.b.batch.at(batch)),
                 out: self.out.add(item * self.rows * self.columns),
+                batch,
                 rows,
                 columns,
             }

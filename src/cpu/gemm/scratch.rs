@@ -11,10 +11,15 @@ use crate::memory::{ALIGN, Buffer, block_bytes};
 
 /// Parts of a buffer that threads borrow.
 pub struct Scratch {
-    buffer: Option<Buffer>,
+    /// Keeps the memory, if it is ours
+    _buffer: Option<Buffer>,
+    start: *mut u8,
     room: usize,
     taken: SmallVec<[AtomicBool; 16]>,
 }
+
+// SAFETY: a part is written by whoever has taken it.
+unsafe impl Sync for Scratch {}
 
 /// A part, until it is dropped.
 pub enum Part<'a> {
@@ -24,6 +29,10 @@ pub enum Part<'a> {
     Own(Buffer),
     /// Nothing is needed
     None,
+}
+
+fn free(parts: usize) -> SmallVec<[AtomicBool; 16]> {
+    (0..parts).map(|_| AtomicBool::new(false)).collect()
 }
 
 /// Bytes of a buffer with `parts` parts of `room` bytes.
@@ -41,8 +50,22 @@ impl Scratch {
     pub fn new(room: usize, parts: usize) -> Result<Scratch> {
         let buffer = (room > 0).then(|| Buffer::alloc(bytes(room, parts))).transpose()?;
         let parts = if room > 0 { parts } else { 0 };
-        let taken = (0..parts).map(|_| AtomicBool::new(false)).collect();
-        Ok(Scratch { buffer, room: room.next_multiple_of(ALIGN), taken })
+        // SAFETY: fresh.
+        let start =
+            buffer.as_ref().map_or(std::ptr::null_mut(), |buffer| unsafe { buffer.ptr_mut() });
+        Ok(Scratch {
+            _buffer: buffer,
+            start,
+            room: room.next_multiple_of(ALIGN),
+            taken: free(parts),
+        })
+    }
+
+    /// As many parts of `room` bytes as there are in memory that is lent.
+    pub fn lent(start: *mut u8, bytes: usize, room: usize) -> Scratch {
+        let parts = (bytes / room.next_multiple_of(ALIGN)).max(1);
+        let taken = free(parts);
+        Scratch { _buffer: None, start, room: room.next_multiple_of(ALIGN), taken }
     }
 
     /// A part of at least `bytes` bytes that nobody else has.
@@ -50,12 +73,10 @@ impl Scratch {
         if bytes == 0 {
             return Ok(Part::None);
         }
-        if let Some(buffer) = self.buffer.as_ref().filter(|_| bytes <= self.room) {
+        if bytes <= self.room {
             for (i, taken) in self.taken.iter().enumerate() {
                 if !taken.swap(true, Acquire) {
-                    // SAFETY: the buffer is ours, and this part was free.
-                    let ptr = unsafe { buffer.ptr_mut().add(i * self.room) };
-                    return Ok(Part::Lent(ptr, taken));
+                    return Ok(Part::Lent(self.start.wrapping_add(i * self.room), taken));
                 }
             }
         }

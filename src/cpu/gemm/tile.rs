@@ -22,6 +22,7 @@ pub struct Tile<'a, T: Element> {
     pub a: *const T,
     pub b: *const T,
     pub out: *mut T,
+    pub batch: usize,
     pub rows: Range<usize>,
     pub columns: Range<usize>,
 }
@@ -155,10 +156,18 @@ impl<T: Element> Tile<'_, T> {
                 Path::Dot => self.dot(depth),
                 Path::Row(step, kernel) => self.row(depth, step, kernel),
                 Path::Stream(a) => self.stream(depth, a),
-                Path::Blocks(blocks) => self.blocks(depth, &blocks, scratch)?,
+                Path::Blocks(blocks) => return self.blocks(depth, &blocks, scratch),
             }
         }
+        self.done(self.rows.clone(), self.columns.clone());
         Ok(())
+    }
+
+    /// Tells whoever wants to know that a part of the result is there.
+    fn done(&self, rows: Range<usize>, columns: Range<usize>) {
+        let Some(done) = self.job.done else { return };
+        let (rows, columns) = if self.job.turned { (columns, rows) } else { (rows, columns) };
+        done(self.batch, rows, columns);
     }
 
     unsafe fn dot(&self, depth: Range<usize>) {
@@ -244,6 +253,9 @@ impl<T: Element> Tile<'_, T> {
                         let tall = rows.min(self.rows.end - i);
                         let a = self.rows(&(i..i + tall), &(k..k + kc), a, a_pack);
                         self.block((i, tall), (j, wide), kc, &a, &b, k == depth.start);
+                        if k + kc == depth.end {
+                            self.done(i..i + tall, j..j + wide);
+                        }
                     }
                 }
             }

@@ -5,6 +5,7 @@
 //! dtype; hence a fused program, its ops one by one, and any cut into tiles give the same bits.
 
 mod map;
+mod part;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,7 @@ use crate::tile::{self, TILE, TileKernel};
 
 pub(super) use map::map_memory;
 pub use map::{Operand, map};
+pub use part::{Matrix, run_part};
 
 /// Element-instructions above which a second thread pays for its hand-off.
 const PARALLEL: usize = 1 << 16;
@@ -279,7 +281,7 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
         let ptr = unsafe { y.ptr_mut() };
         let is_fresh = inputs.iter().all(|x| x.ptr() != ptr.cast_const());
         let streams = is_fresh && count * y.dtype.size() >= STREAM;
-        let binds = !streams && program.may_bind(j, ptr, inputs);
+        let binds = !streams && program.may_bind(j, ptr, inputs.iter().map(|x| x.ptr()));
         targets.push(Port { streams, ..port(inputs.len() + j, y, ptr, binds) });
     }
     let mut numbers: SmallVec<[u64; 4]> = SmallVec::new();
@@ -308,16 +310,16 @@ impl Program {
     /// Whether blocks of output `j` may serve as the register of their value. Not if the value is
     /// no result or is an earlier output too; nor if an input in the same memory is still wanted once
     /// the value is written.
-    fn may_bind(&self, j: usize, ptr: *mut u8, inputs: &[&Array]) -> bool {
+    fn may_bind(&self, j: usize, ptr: *mut u8, inputs: impl Iterator<Item = *const u8>) -> bool {
         let is_output =
             |value: u16, outputs: &[(u16, DType)]| outputs.iter().any(|&(x, _)| x == value);
         let value = self.outputs[j].0;
         let is_last = value as usize == self.registers.len() - 1;
         value as usize >= self.inputs.len() + self.scalars.len()
             && !is_output(value, &self.outputs[..j])
-            && (0..inputs.len())
-                .filter(|&k| inputs[k].ptr() == ptr.cast_const())
-                .all(|k| is_last && !is_output(k as u16, &self.outputs))
+            && (inputs.enumerate())
+                .filter(|&(_, input)| input == ptr.cast_const())
+                .all(|(k, _)| is_last && !is_output(k as u16, &self.outputs))
     }
 }
 

@@ -1,0 +1,394 @@
+//! One step of several: how high blocks are, what is done to one, and what that takes.
+
+use std::sync::{Arc, OnceLock};
+
+use smallvec::SmallVec;
+
+use super::super::memory::{Memory, Spot};
+use super::super::{Cut, Operand, Options, Plan, Source, Step, Work};
+use super::axes::{self, Along};
+use super::{Rows, Set, aligned, is_movement, limits, stronger};
+use crate::cpu;
+use crate::dtype::DType;
+use crate::layout::Layout;
+use crate::ops::op::{Op, Type};
+use crate::shape::Shape;
+use crate::threads;
+
+/// Sizes or positions along the row axes.
+pub type Sizes = SmallVec<[usize; 4]>;
+
+/// How rows are cut into blocks: along one axis, outside of which a block has one row, and inside of
+/// which it has all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grid {
+    sizes: Sizes,
+    axis: usize,
+    height: usize,
+}
+
+impl Grid {
+    /// Blocks of about `rows` rows.
+    pub fn new(sizes: Sizes, rows: usize) -> Grid {
+        let (mut axis, mut inside) = (sizes.len() - 1, 1);
+        while axis > 0 && inside * sizes[axis] <= rows {
+            inside *= sizes[axis];
+            axis -= 1;
+        }
+        let height = (rows / inside).clamp(1, sizes[axis]);
+        // Blocks of about the same height.
+        let height = sizes[axis].div_ceil(sizes[axis].div_ceil(height));
+        Grid { sizes, axis, height }
+    }
+
+    fn parts(&self) -> usize {
+        self.sizes[self.axis].div_ceil(self.height)
+    }
+
+    /// How many blocks there are.
+    pub fn blocks(&self) -> usize {
+        self.sizes[..self.axis].iter().product::<usize>() * self.parts()
+    }
+
+    /// Where a block starts along each row axis, and how far it goes.
+    pub fn block(&self, b: usize) -> (Sizes, Sizes) {
+        let (mut start, mut size) = (Sizes::from_elem(0, self.sizes.len()), self.sizes.clone());
+        let (mut rest, part) = (b / self.parts(), b % self.parts());
+        start[self.axis] = part * self.height;
+        size[self.axis] = self.height.min(self.sizes[self.axis] - start[self.axis]);
+        for a in (0..self.axis).rev() {
+            (start[a], size[a]) = (rest % self.sizes[a], 1);
+            rest /= self.sizes[a];
+        }
+        (start, size)
+    }
+
+    /// Whether a block of this size is as high as most.
+    pub fn is_full(&self, size: &Sizes) -> bool {
+        size[self.axis] == self.height
+    }
+
+    /// The sizes of most blocks, and of those that are lower.
+    fn forms(&self) -> (Sizes, Option<Sizes>) {
+        let full = self.block(0).1;
+        let last = self.block(self.parts() - 1).1;
+        let lower = (last != full).then_some(last);
+        (full, lower)
+    }
+}
+
+/// What is known of the slots of a plan.
+pub struct Readers {
+    by_slot: Vec<SmallVec<[u32; 4]>>,
+    made: Vec<u32>,
+    is_result: Vec<bool>,
+}
+
+impl Readers {
+    pub fn new(plan: &Plan) -> Readers {
+        let slots = plan.slots.len();
+        let mut readers = Readers {
+            by_slot: vec![SmallVec::new(); slots],
+            made: vec![u32::MAX; slots],
+            is_result: vec![false; slots],
+        };
+        for (i, step) in plan.steps.iter().enumerate() {
+            step.results.iter().for_each(|&slot| readers.made[slot as usize] = i as u32);
+            for arg in &step.args {
+                if let Operand::Array(Source::Slot(slot)) = *arg {
+                    readers.by_slot[slot as usize].push(i as u32);
+                }
+            }
+        }
+        for source in &plan.outputs {
+            if let Source::Slot(slot) = *source {
+                readers.is_result[slot as usize] = true;
+            }
+        }
+        readers
+    }
+}
+
+/// The members of a set by what becomes of them.
+struct Parts {
+    /// Done block by block
+    inside: SmallVec<[u32; 4]>,
+    /// Movements that somebody else reads too: they are seen again outside
+    outside: SmallVec<[u32; 4]>,
+    /// The slots that others read
+    results: SmallVec<[u32; 4]>,
+    cut: Cut,
+}
+
+fn parts(plan: &Plan, readers: &Readers, set: &Set) -> Parts {
+    let mut parts = Parts {
+        inside: SmallVec::new(),
+        outside: SmallVec::new(),
+        results: SmallVec::new(),
+        cut: Cut::Result,
+    };
+    for &i in set.steps.iter().rev() {
+        let step = &plan.steps[i as usize];
+        let moves = is_movement(step);
+        let mut is_read_inside = false;
+        for &slot in &step.results {
+            let mut is_read_outside = readers.is_result[slot as usize];
+            for reader in &readers.by_slot[slot as usize] {
+                is_read_inside |= parts.inside.contains(reader);
+                if !set.steps.contains(reader) {
+                    let name = plan.steps[*reader as usize].name_of_work();
+                    parts.cut = stronger(parts.cut, Cut::Opaque(name));
+                    is_read_outside = true;
+                }
+                is_read_outside |= parts.outside.contains(reader);
+            }
+            if is_read_outside && moves {
+                parts.outside.push(i);
+            } else if is_read_outside {
+                parts.results.push(slot);
+            }
+        }
+        if is_read_inside || !moves {
+            parts.inside.push(i);
+        }
+    }
+    parts.inside.reverse();
+    parts.outside.reverse();
+    parts.results.reverse();
+    parts
+}
+
+/// What is read from outside: by which operand, cut along which axes.
+struct Reads {
+    sources: SmallVec<[Source; 4]>,
+    along: SmallVec<[Along; 4]>,
+}
+
+impl Reads {
+    fn find(&mut self, source: Source, along: Along) -> u32 {
+        let known = self.sources.iter().zip(&self.along);
+        let place = known.into_iter().position(|(s, a)| *s == source && *a == along);
+        let place = place.unwrap_or_else(|| {
+            self.sources.push(source);
+            self.along.push(along);
+            self.sources.len() - 1
+        });
+        place as u32
+    }
+}
+
+/// The steps that do what a set does, block by block, and the memory that blocks take; none where that
+/// would not be faster, or cannot be done in memory that is known beforehand.
+pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<(Vec<Step>, Option<Type>)> {
+    let parts = parts(plan, readers, set);
+    let rows = set.rows;
+    let shape = axes::shape(plan, &plan.steps[*parts.inside.first()? as usize])?;
+    let sizes: Sizes = shape.sizes()[..rows].iter().copied().collect();
+    let count: usize = sizes.iter().product();
+    if count < 2 {
+        return None;
+    }
+    let mut reads = Reads { sources: SmallVec::new(), along: SmallVec::new() };
+    let whole = body(plan, readers, &parts, rows, &sizes, &mut reads);
+    let bytes_of = |ty: &Type| ty.shape.count() * ty.dtype.size();
+    let inputs = whole.inputs.iter().zip(&reads.along);
+    let rowed = inputs.filter(|(_, along)| along.iter().any(Option::is_some));
+    let computed = whole.steps.iter().filter(|step| !is_movement(step));
+    let computed = computed.flat_map(|step| &step.results);
+    let inner: usize = computed.map(|&slot| bytes_of(&whole.slots[slot as usize])).sum();
+    let bytes = inner + rowed.map(|(ty, _)| bytes_of(ty)).sum::<usize>();
+    if bytes < limits().large {
+        return None;
+    }
+    let grid = Grid::new(sizes, (limits().block / (bytes / count).max(1)).max(1));
+    if grid.blocks() < 2 {
+        return None;
+    }
+    let lanes = threads::num_threads().min(grid.blocks());
+    let (form, lower) = grid.forms();
+    let mut block = |form: &Sizes| {
+        let mut made = body(plan, readers, &parts, rows, form, &mut reads);
+        made.arrange(Options::default(), None);
+        made
+    };
+    let full = block(&form);
+    let last = lower.as_ref().map(&mut block);
+    let mut room = room(&full)?;
+    if let Some(last) = &last {
+        room = room.max(self::room(last)?);
+    }
+    let spent = (0..reads.sources.len())
+        .map(|i| {
+            let ty = plan.ty(reads.sources[i]);
+            let straight = axes::straight(&reads.along[i], &ty.shape, shape);
+            straight == rows
+                && [Some(&full), last.as_ref()].into_iter().flatten().all(|b| is_spent(b, i))
+        })
+        .collect();
+    let results = parts.results.iter().map(|&slot| bytes_of(&plan.slots[slot as usize]));
+    let inner = inner - results.sum::<usize>();
+    let last = last.map(Arc::new);
+    let Reads { sources, along } = reads;
+    let made = Rows { grid, full: Arc::new(full), last, along, spent, lanes, room, inner };
+    let workspace = made.workspace();
+    let workspace = (workspace > 0).then(|| Type::new(DType::U8, Shape::of(&[workspace])));
+    let mut all = vec![step(plan, &parts, made, sources)];
+    if workspace.is_some() {
+        all[0].results.push(plan.slots.len() as u32);
+    }
+    all.extend(parts.outside.iter().map(|&i| plan.steps[i as usize].again()));
+    Some((all, workspace))
+}
+
+/// The step of a set.
+fn step(plan: &Plan, parts: &Parts, rows: Rows, sources: SmallVec<[Source; 4]>) -> Step {
+    let members = || parts.inside.iter().map(|&i| &plan.steps[i as usize]);
+    let mut nodes: SmallVec<[_; 4]> = members().flat_map(|step| step.nodes.clone()).collect();
+    nodes.sort_unstable_by_key(|id| id.0);
+    let site = members().last().map_or_else(Default::default, |step| step.site);
+    Step {
+        work: Work::Rows(Box::new(rows)),
+        args: sources.into_iter().map(Operand::Array).collect(),
+        results: parts.results.iter().copied().collect(),
+        last: SmallVec::new(),
+        cut: parts.cut,
+        nodes,
+        site,
+    }
+}
+
+/// What is done to a block whose row axes have these sizes.
+fn body(
+    plan: &Plan,
+    readers: &Readers,
+    parts: &Parts,
+    rows: usize,
+    block: &Sizes,
+    reads: &mut Reads,
+) -> Plan {
+    let mut slots: Vec<Type> = Vec::new();
+    let mut place: SmallVec<[(u32, u32); 16]> = SmallVec::new();
+    let mut steps: Vec<Step> = Vec::with_capacity(parts.inside.len());
+    let mut inputs: SmallVec<[Type; 4]> = SmallVec::new();
+    for &i in &parts.inside {
+        let step = &plan.steps[i as usize];
+        let mut made = step.again();
+        made.work = axes::cut(&step.work, block);
+        for (k, arg) in made.args.iter_mut().enumerate() {
+            let Operand::Array(source) = *arg else { continue };
+            let inner = match source {
+                Source::Slot(slot) if parts.inside.contains(&readers.made[slot as usize]) => {
+                    place.iter().find(|(outer, _)| *outer == slot).map(|&(_, own)| own)
+                }
+                Source::Slot(_) | Source::Input(_) | Source::Constant(_) => None,
+            };
+            *arg = Operand::Array(match inner {
+                Some(own) => Source::Slot(own),
+                None => {
+                    let along = axes::along(plan, step, k, rows);
+                    let ty = plan.ty(source);
+                    let layout = Layout::contiguous(ty.shape.clone());
+                    let shape = axes::part(&layout, &along, &[0; 8], block).shape().clone();
+                    let input = reads.find(source, along);
+                    if input as usize == inputs.len() {
+                        inputs.push(Type::new(ty.dtype, shape));
+                    }
+                    Source::Input(input)
+                }
+            });
+        }
+        for slot in &mut made.results {
+            let ty = &plan.slots[*slot as usize];
+            place.push((*slot, slots.len() as u32));
+            *slot = slots.len() as u32;
+            slots.push(Type::new(ty.dtype, axes::leading(&ty.shape, block)));
+        }
+        steps.push(made);
+    }
+    let own = |slot: &u32| place.iter().find(|(outer, _)| outer == slot);
+    let outputs = parts.results.iter().filter_map(own).map(|&(_, own)| Source::Slot(own)).collect();
+    Plan {
+        steps,
+        outputs,
+        inputs,
+        constants: Vec::new(),
+        slots,
+        memory: Memory::default(),
+        donated: SmallVec::new(),
+        habit: OnceLock::new(),
+        elements: None,
+        sets: Vec::new(),
+    }
+}
+
+/// The bytes that a block takes beside its operands and results: an arena, then room for products.
+/// None where more than that may be allocated.
+fn room(body: &Plan) -> Option<usize> {
+    let memory = &body.memory;
+    if memory.open || memory.apart.iter().any(|apart| apart.whole.is_none()) {
+        return None;
+    }
+    let layout = |source: Source| {
+        let known = match source {
+            Source::Slot(slot) => match &memory.spots[slot as usize] {
+                Spot::Fixed(_, layout) => Some(layout.clone()),
+                Spot::Loose => None,
+            },
+            Source::Input(_) | Source::Constant(_) => None,
+        };
+        known.unwrap_or_else(|| Layout::contiguous(body.ty(source).shape))
+    };
+    let mut products = 0;
+    for (step, &is_view) in body.steps.iter().zip(&memory.views) {
+        let Work::Op(op) = &step.work else { continue };
+        let args: SmallVec<[(DType, Layout); 4]> = step
+            .args
+            .iter()
+            .filter_map(|arg| match *arg {
+                Operand::Array(source) => Some((body.ty(source).dtype, layout(source))),
+                Operand::Number(_) => None,
+            })
+            .collect();
+        if is_view {
+            continue;
+        }
+        match (op, args.as_slice()) {
+            (Op::Contract(spec), [(dtype, a), (_, b)]) => {
+                products = products.max(cpu::contract::serial_scratch(*dtype, a, b, spec)?);
+            }
+            _ => {
+                let args: SmallVec<[(DType, &Layout); 4]> =
+                    args.iter().map(|(dtype, layout)| (*dtype, layout)).collect();
+                let result = &body.slots[step.results[0] as usize].shape;
+                if cpu::scratch(op, &args, result) > 0 {
+                    return None;
+                }
+            }
+        }
+    }
+    Some(aligned(memory.arena) + aligned(products))
+}
+
+/// Whether every result of its type may be written over an input: that is read for the last time
+/// before, or element by element as it is written.
+fn is_spent(body: &Plan, input: usize) -> bool {
+    let source = Operand::Array(Source::Input(input as u32));
+    let mut last = None;
+    for (at, step) in body.steps.iter().enumerate() {
+        if step.args.contains(&source) {
+            if is_movement(step) {
+                return false;
+            }
+            last = Some(at);
+        }
+    }
+    let Some(last) = last else { return false };
+    let goes_along = matches!(&body.steps[last].work, Work::Group(..) | Work::Op(Op::Map(_)));
+    let ty = &body.inputs[input];
+    body.memory.apart.iter().all(|apart| {
+        let Some(output) = apart.whole else { return false };
+        let other = body.ty(body.outputs[output as usize]);
+        let first = apart.first as usize;
+        other != *ty || last < first || (last == first && goes_along)
+    })
+}

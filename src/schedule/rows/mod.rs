@@ -1,0 +1,260 @@
+//! Rows: steps worked off block by block.
+//!
+//! A softmax reads its operand three times and keeps two arrays of its size in between; but each row
+//! of it depends on one row only. So steps that depend on each other *row by row*, along the same
+//! leading axes, become one: it is run for a few rows at a time, whose values stay in the cache, and
+//! several threads take different rows without waiting for each other. Elementwise groups, reductions
+//! of trailing axes, movements that leave the rows alone and products of a batch go together like
+//! this; what lies between them takes room for a few rows per thread.
+//!
+//! Which steps belong together is found once for all sizes, and as groups are: along an edge by
+//! rows the *stage* of a step may stay the same, along any other it rises, so no path leaves a set of
+//! one stage and comes back. Whether a set is worth it, and how high its blocks are, depends on sizes.
+
+mod axes;
+mod block;
+mod run;
+#[cfg(test)]
+pub(super) mod tests;
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Cut, Operand, Plan, Source, Step, Work};
+use crate::memory::ALIGN;
+use crate::ops::op::Op;
+use crate::shape::hint;
+use axes::Along;
+use block::Grid;
+
+/// When working by rows pays.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Rows below which blocks would be too few
+    rows: usize,
+    /// Bytes of the values of a block: they stay in the second cache beside what kernels take
+    block: usize,
+    /// Bytes of all values below which they stay in the cache anyway
+    large: usize,
+}
+
+const LIMITS: Limits = Limits { rows: 8, block: 96 << 10, large: 256 << 10 };
+
+#[cfg(not(test))]
+fn limits() -> Limits {
+    LIMITS
+}
+
+#[cfg(test)]
+use tests::limits;
+
+/// Steps that go together.
+#[derive(Clone)]
+pub struct Set {
+    /// By their places in a plan, in order
+    steps: SmallVec<[u32; 4]>,
+    /// How many leading axes they have in common
+    rows: usize,
+}
+
+/// A set of steps, made into one that works block by block.
+#[derive(Clone)]
+pub struct Rows {
+    grid: Grid,
+    /// What is done to a block, and to one at the end of its axis that is lower
+    full: Arc<Plan>,
+    last: Option<Arc<Plan>>,
+    /// By operand: its axes along the rows
+    along: SmallVec<[Along; 4]>,
+    /// By operand: whether a result of its type may be written over it
+    spent: SmallVec<[bool; 4]>,
+    /// How many blocks are worked on at a time, and the bytes that each takes
+    lanes: usize,
+    room: usize,
+    /// Bytes of the values in between, had each memory of its own
+    inner: usize,
+}
+
+impl Rows {
+    /// What is done to a block.
+    pub fn body(&self) -> &Plan {
+        &self.full
+    }
+
+    /// The steps for one block.
+    pub fn steps(&self) -> &[Step] {
+        self.full.steps()
+    }
+
+    /// How many blocks there are.
+    pub fn blocks(&self) -> usize {
+        self.grid.blocks()
+    }
+
+    /// Bytes that blocks take between operands and results.
+    pub fn workspace(&self) -> usize {
+        self.lanes * self.room
+    }
+
+    /// Bytes of the values in between, had each memory of its own.
+    pub fn inner_bytes(&self) -> usize {
+        self.inner
+    }
+
+    /// Whether results of its type may be written over operand `i`: a block of it is read for the
+    /// last time before any of them is begun.
+    pub fn spends(&self, i: usize) -> bool {
+        self.spent.get(i).copied().unwrap_or(false)
+    }
+}
+
+/// The sets of steps that go row by row.
+pub fn sets(plan: &Plan) -> Vec<Set> {
+    let steps = plan.steps();
+    let reach: Vec<usize> = steps.iter().map(|step| axes::reach(plan, step)).collect();
+    if reach.iter().filter(|&&rows| rows > 0).count() < 2 {
+        return Vec::new();
+    }
+    let mut made: Vec<u32> = vec![u32::MAX; plan.slots().len()];
+    for (i, step) in steps.iter().enumerate() {
+        step.results.iter().for_each(|&slot| made[slot as usize] = i as u32);
+    }
+    // Stages, counted back from the results, as for groups.
+    let mut stage = vec![u32::MAX; steps.len()];
+    let mut joins: Vec<(u32, u32, usize)> = Vec::new();
+    for (i, step) in steps.iter().enumerate().rev() {
+        for (k, arg) in step.args.iter().enumerate() {
+            let Operand::Array(Source::Slot(slot)) = *arg else { continue };
+            let from = made[slot as usize] as usize;
+            let rows = rows_along(plan, (&steps[from], reach[from]), (step, reach[i]), k);
+            if rows > 0 {
+                joins.push((from as u32, i as u32, rows));
+            }
+            stage[from] = stage[from].min(stage[i] - u32::from(rows == 0));
+        }
+    }
+    let mut leader: Vec<u32> = (0..steps.len() as u32).collect();
+    let mut rows = reach;
+    for (from, to, along) in joins {
+        if stage[from as usize] == stage[to as usize] {
+            let (a, b) = (root(&mut leader, from) as usize, root(&mut leader, to) as usize);
+            leader[a.max(b)] = a.min(b) as u32;
+            rows[a.min(b)] = rows[a].min(rows[b]).min(along);
+        }
+    }
+    let mut members: Vec<SmallVec<[u32; 4]>> = vec![SmallVec::new(); steps.len()];
+    for i in 0..steps.len() as u32 {
+        members[root(&mut leader, i) as usize].push(i);
+    }
+    let computes = |&&i: &&u32| !is_movement(&steps[i as usize]);
+    let found = members.into_iter().zip(rows).map(|(steps, rows)| Set { steps, rows });
+    found.filter(|set| set.steps.iter().filter(computes).count() > 1).collect()
+}
+
+/// The representative of a set.
+fn root(set: &mut [u32], mut i: u32) -> u32 {
+    while set[i as usize] != i {
+        set[i as usize] = set[set[i as usize] as usize];
+        i = set[i as usize];
+    }
+    i
+}
+
+/// Along how many leading axes what a step reads as its `k`-th operand is computed row by row; 0 where
+/// it is not, or there are too few rows.
+fn rows_along(plan: &Plan, from: (&Step, usize), to: (&Step, usize), k: usize) -> usize {
+    let rows = from.1.min(to.1);
+    let (Some(before), Some(after)) = (axes::shape(plan, from.0), axes::shape(plan, to.0)) else {
+        return 0;
+    };
+    let rows = axes::straight(&axes::along(plan, to.0, k, rows), before, after);
+    let sizes = before.dims()[..rows].iter().map(|&dim| hint(dim));
+    let count: Option<usize> = sizes.product();
+    if count.is_none_or(|count| count >= limits().rows) { rows } else { 0 }
+}
+
+/// Whether a step only shows its operand otherwise.
+fn is_movement(step: &Step) -> bool {
+    match &step.work {
+        Work::Op(op) => {
+            matches!(op, Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) | Op::Slice(_))
+        }
+        Work::Group(..) | Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => false,
+    }
+}
+
+impl Plan {
+    /// Makes steps of the sets that are worth it at the sizes of this plan; which those are.
+    pub(super) fn merge_rows(&mut self) -> Vec<bool> {
+        let sets = std::mem::take(&mut self.sets);
+        if !self.slots.iter().chain(&self.inputs).all(|ty| ty.shape.is_known()) {
+            self.sets = sets;
+            return Vec::new();
+        }
+        let readers = block::Readers::new(self);
+        let mut merged = Vec::with_capacity(sets.len());
+        let mut taken: Vec<Option<Vec<Step>>> = (0..self.steps.len()).map(|_| None).collect();
+        for set in &sets {
+            let made = block::merge(self, &readers, set);
+            merged.push(made.is_some());
+            if let Some((steps, workspace)) = made {
+                self.slots.extend(workspace);
+                set.steps.iter().for_each(|&i| taken[i as usize] = Some(Vec::new()));
+                let last = set.steps[set.steps.len() - 1];
+                taken[last as usize] = Some(steps);
+            }
+        }
+        if merged.contains(&true) {
+            let steps = self.steps.drain(..).zip(taken);
+            let all: Vec<Step> =
+                steps.flat_map(|(step, taken)| taken.unwrap_or_else(|| vec![step])).collect();
+            self.steps = in_order(all, self.slots.len());
+        }
+        merged
+    }
+}
+
+/// Steps in an order in which they can run; otherwise as they stand.
+fn in_order(steps: Vec<Step>, slots: usize) -> Vec<Step> {
+    let mut made: Vec<u32> = vec![u32::MAX; slots];
+    for (i, step) in steps.iter().enumerate() {
+        step.results.iter().for_each(|&slot| made[slot as usize] = i as u32);
+    }
+    let mut order: Vec<u32> = Vec::with_capacity(steps.len());
+    let mut state = vec![0u8; steps.len()];
+    let mut open: Vec<u32> = Vec::new();
+    for first in 0..steps.len() as u32 {
+        open.push(first);
+        while let Some(&i) = open.last() {
+            let before = std::mem::replace(&mut state[i as usize], 1);
+            if before == 0 {
+                for arg in steps[i as usize].args.iter().rev() {
+                    if let Operand::Array(Source::Slot(slot)) = *arg
+                        && state[made[slot as usize] as usize] == 0
+                    {
+                        open.push(made[slot as usize]);
+                    }
+                }
+            } else {
+                open.pop();
+                if before == 1 {
+                    order.push(i);
+                }
+                state[i as usize] = 2;
+            }
+        }
+    }
+    let mut steps: Vec<Option<Step>> = steps.into_iter().map(Some).collect();
+    order.iter().filter_map(|&i| steps[i as usize].take()).collect()
+}
+
+/// Bytes at which parts of a workspace may start.
+fn aligned(bytes: usize) -> usize {
+    bytes.next_multiple_of(ALIGN)
+}
+
+/// Of several reasons to end the one that nothing could mend.
+fn stronger(a: Cut, b: Cut) -> Cut {
+    if b.weight() > a.weight() { b } else { a }
+}

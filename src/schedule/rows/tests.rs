@@ -1,0 +1,166 @@
+use std::cell::Cell;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::super::{Options, Plan, Work};
+use super::{LIMITS, Limits};
+use crate::array::Array;
+use crate::cpu::testing::{bytes, layouts, noise, random};
+use crate::dtype::{DType, Scalar};
+use crate::graph::Graph;
+use crate::graph::testing::one_by_one;
+use crate::memory;
+use crate::ops::attributes::{Contraction, Reduction};
+use crate::ops::emit::{Arg, Expr};
+use crate::ops::op::Type;
+use crate::shape::Shape;
+
+thread_local! {
+    static SMALL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What plans of this thread go by.
+pub(super) fn limits() -> Limits {
+    match SMALL.get() {
+        true => Limits { rows: 2, block: 256, large: 0 },
+        false => LIMITS,
+    }
+}
+
+/// A plan that works by rows wherever it can.
+pub(crate) fn eager(graph: &Graph) -> Plan {
+    SMALL.set(true);
+    let plan = Plan::of(&graph.list(), Options::default());
+    SMALL.set(false);
+    plan.unwrap()
+}
+
+fn input<'g>(graph: &'g Graph, dtype: DType, sizes: &[usize]) -> Expr<'g> {
+    Expr::new(graph, Arg::Node(graph.input(Type::new(dtype, Shape::of(sizes)))))
+}
+
+fn rows(plan: &Plan) -> Vec<String> {
+    let by_rows = plan.steps().iter().filter(|step| matches!(step.work, Work::Rows(_)));
+    by_rows.map(|step| step.name()).collect()
+}
+
+/// Runs a plan on operands in every layout; its bits are those of the nodes one by one.
+fn holds(graph: &Graph, plan: &Plan, inputs: &[Array], numbers: &[Scalar]) {
+    let refs: Vec<&Array> = inputs.iter().collect();
+    let want = one_by_one(graph, &refs, numbers);
+    for x in layouts(&inputs[0]) {
+        let mut refs = refs.clone();
+        refs[0] = &x;
+        let got = plan.run(&refs, numbers).unwrap();
+        for (got, want) in got.iter().zip(&want) {
+            assert_eq!(got.shape(), want.shape());
+            assert!(bytes(got) == bytes(want), "{}\n{plan}", graph.print(|_| None));
+        }
+    }
+}
+
+fn softmax(x: Expr<'_>) -> Expr<'_> {
+    let last = [x.rank() - 1];
+    let e = (x - x.reduce_keep(Reduction::Max, &last)).exp();
+    e / e.reduce_keep(Reduction::Sum, &last)
+}
+
+fn product<'g>(a: Expr<'g>, b: Expr<'g>, turned: bool) -> Expr<'g> {
+    let last = a.rank() - 1;
+    let batch: SmallVec<[usize; 6]> = (0..last - 1).collect();
+    let depth = if turned { last } else { last - 1 };
+    a.contract(
+        b,
+        Contraction {
+            a_batch: batch.iter().copied().collect(),
+            b_batch: batch.iter().copied().collect(),
+            a_contract: smallvec![last],
+            b_contract: smallvec![depth],
+        },
+    )
+}
+
+#[test]
+fn a_softmax_is_one_step_of_rows() {
+    for dtype in [DType::F32, DType::F64, DType::BF16] {
+        for sizes in [&[37, 19][..], &[3, 7, 40], &[2, 1, 5, 33], &[64, 1]] {
+            let graph = Graph::new();
+            let x = input(&graph, dtype, sizes);
+            graph.build(|| smallvec![softmax(x)]).unwrap();
+            let plan = eager(&graph);
+            let names = rows(&plan);
+            assert_eq!((names.len(), plan.steps().len()), (1, 1), "{sizes:?}\n{plan}");
+            assert!(names[0].contains("max") && names[0].contains("sum"), "{names:?}");
+            holds(&graph, &plan, &[noise(dtype, sizes, 1)], &[]);
+        }
+    }
+}
+
+#[test]
+fn attention_is_one_step_over_its_batch() {
+    let (sizes, out) = ([3, 2, 9, 5], [3, 2, 9, 4]);
+    let graph = Graph::new();
+    let (q, k) = (input(&graph, DType::F32, &sizes), input(&graph, DType::F32, &sizes));
+    let v = input(&graph, DType::F32, &out);
+    graph.build(|| smallvec![product(softmax(product(q * 0.5, k, true)), v, false)]).unwrap();
+    let plan = eager(&graph);
+    assert_eq!(plan.steps().len(), 1, "{plan}");
+    let inputs =
+        [noise(DType::F32, &sizes, 1), noise(DType::F32, &sizes, 2), noise(DType::F32, &out, 3)];
+    holds(&graph, &plan, &inputs, &[]);
+}
+
+#[test]
+fn what_others_read_is_a_result_of_the_rows() {
+    let graph = Graph::new();
+    let (x, w) = (input(&graph, DType::F32, &[24, 10]), input(&graph, DType::F32, &[10]));
+    let eps = graph.number();
+    graph
+        .build(|| {
+            let mean = x.reduce_keep(Reduction::Sum, &[1]) * 0.1;
+            let y = x - mean;
+            let variance = (y * y).reduce_keep(Reduction::Sum, &[1]) * 0.1;
+            let scale = (variance + Expr::new(&graph, eps)).rsqrt();
+            let z = y * scale * w;
+            // Of the rows: z, the scale seen otherwise, and what a sum over the rows reads.
+            smallvec![z, scale.reshape(Shape::of(&[24])), (z * y).reduce(Reduction::Sum, &[0])]
+        })
+        .unwrap();
+    let plan = eager(&graph);
+    assert_eq!(rows(&plan).len(), 1, "{plan}");
+    let inputs = [noise(DType::F32, &[24, 10], 1), random(DType::F32, &[10], 2)];
+    holds(&graph, &plan, &inputs, &[Scalar::Float(1e-5)]);
+}
+
+#[test]
+fn what_needs_all_rows_is_not_among_them() {
+    // The sum over the rows comes back to each of them.
+    let graph = Graph::new();
+    let x = input(&graph, DType::F32, &[40, 6]);
+    graph
+        .build(|| {
+            let y = softmax(x);
+            let total = y.reduce_keep(Reduction::Sum, &[0]);
+            smallvec![softmax(y / total)]
+        })
+        .unwrap();
+    let plan = eager(&graph);
+    assert_eq!(rows(&plan).len(), 2, "{plan}");
+    holds(&graph, &plan, &[noise(DType::F32, &[40, 6], 4)], &[]);
+}
+
+#[test]
+fn a_run_takes_what_the_plan_says() {
+    let sizes = [48, 40];
+    let graph = Graph::new();
+    let x = input(&graph, DType::F32, &sizes);
+    graph.build(|| smallvec![softmax(softmax(x).exp())]).unwrap();
+    let plan = eager(&graph);
+    assert_eq!(rows(&plan).len(), 1, "{plan}");
+    let x = noise(DType::F32, &sizes, 4);
+    let before = memory::stats().live_bytes;
+    memory::reset_peak();
+    let results = plan.run(&[&x], &[]).unwrap();
+    assert_eq!(memory::stats().peak_bytes - before, plan.peak_bytes());
+    drop(results);
+}
