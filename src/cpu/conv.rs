@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::array::Array;
 use crate::cpu::contract::{narrow_into, wide_bytes, wide_result, widen, widened};
 use crate::cpu::copy;
-use crate::cpu::gemm::{self, Axis, Operand};
+use crate::cpu::gemm::{self, Axis, Extras, Operand};
 use crate::cpu::window::positions;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
@@ -39,7 +39,7 @@ pub unsafe fn conv_into(
     // SAFETY: the caller holds `out`; what is apart is fresh.
     unsafe {
         match role {
-            ConvRole::Output => output(&left, &right, spec, &wide)?,
+            ConvRole::Output => output(&left, &right, spec, &wide, Extras::default())?,
             ConvRole::Input => input(&left, &right, spec, &wide)?,
             ConvRole::Weight => weight(&left, &right, spec, &wide)?,
         }
@@ -79,11 +79,21 @@ fn steps<'a>(
     sizes.zip(&x.spatial).zip(by).map(|((n, s), &by)| (n, s.1 * by as isize))
 }
 
-unsafe fn output(x: &Array, w: &Array, spec: &ConvSpec, out: &Array) -> Result<()> {
+/// The output of a convolution of a dtype that [`sums_in_place`](super::contract::sums_in_place).
+///
+/// # Safety
+/// As for [`conv_into`] and [`Extras`].
+pub unsafe fn output(
+    x: &Array,
+    w: &Array,
+    spec: &ConvSpec,
+    out: &Array,
+    extras: Extras<'_>,
+) -> Result<()> {
     let x = pad(x, &spec.pad_low, &spec.pad_high)?;
     let (rows, columns) = output_operands(&sides(&x), &sides(w), spec);
     // SAFETY: as the caller's.
-    unsafe { multiply(&rows, &columns, out) }
+    unsafe { gemm::product(out.dtype, &rows, &columns, out.ptr_mut(), extras) }
 }
 
 fn output_operands(xs: &Sides, ws: &Sides, spec: &ConvSpec) -> (Operand, Operand) {

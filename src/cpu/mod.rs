@@ -11,6 +11,7 @@ pub mod gather;
 mod gemm;
 pub mod moves;
 pub mod nest;
+mod product;
 pub mod program;
 pub mod reduce;
 #[cfg(test)]
@@ -22,5 +23,7 @@ pub mod sort;
 pub(crate) mod testing;
 pub use create::threefry;
 pub use execute::*;
+pub use gemm::{Axis, Done, Extras};
+pub use product::{Sequel, is_product, product_into};
 pub use scratch::scratch;
 pub mod window;

@@ -81,6 +81,6 @@ fn reads_in_place(plan: &Plan, facts: &Facts, step: u32, input: u32) -> bool {
         Work::Op(Op::Update(_) | Op::Scatter(_)) => {
             sources[0] == direct && !sources[1..].iter().any(shows)
         }
-        Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => false,
+        Work::Product(_) | Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => false,
     }
 }

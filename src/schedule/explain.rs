@@ -76,6 +76,9 @@ impl Step {
     pub fn name(&self) -> String {
         match &self.work {
             Work::Group(program, ..) => format!("group of {}", program.instructions()),
+            Work::Product(product) => {
+                format!("{}, group of {}", product.op.name(), product.program.instructions())
+            }
             Work::Rows(rows) => {
                 let names: Vec<String> = rows.steps().iter().map(Step::name).collect();
                 format!("rows ({})", names.join(", "))
@@ -90,6 +93,7 @@ impl Step {
     pub(super) fn name_of_work(&self) -> &'static str {
         match &self.work {
             Work::Group(..) => "group",
+            Work::Product(product) => product.op.name(),
             Work::Rows(_) => "rows",
             Work::Op(op) => op.name(),
             Work::Flow(bodies) => bodies.kind().name(),
@@ -101,7 +105,7 @@ impl Step {
     /// Why it ends where it does, if that was a choice.
     pub fn reason(&self) -> Option<Cut> {
         match &self.work {
-            Work::Group(..) | Work::Rows(_) => Some(self.cut),
+            Work::Group(..) | Work::Product(_) | Work::Rows(_) => Some(self.cut),
             Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => None,
         }
     }

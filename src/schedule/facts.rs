@@ -66,9 +66,16 @@ impl Facts {
         };
         for (i, step) in plan.steps.iter().enumerate() {
             facts.step(plan, i as u32, step);
-            if let Work::Rows(rows) = &step.work {
-                facts.between += rows.inner_bytes();
-                facts.workspace += rows.workspace();
+            match &step.work {
+                Work::Rows(rows) => {
+                    facts.between += rows.inner_bytes();
+                    facts.workspace += rows.workspace();
+                }
+                Work::Product(product) if product.shape.is_known() => {
+                    let size = product.dtypes[product.place].size();
+                    facts.between += product.shape.count() * size;
+                }
+                _ => {}
             }
         }
         facts.donors = plan.steps.iter().map(|step| donors(plan, &facts, step)).collect();
@@ -158,7 +165,7 @@ impl Facts {
         self.open |= loose && view.is_none();
         let (scratch, open) = match &step.work {
             Work::Group(..) | Work::Rows(_) | Work::Alias => (0, false),
-            Work::Op(_) | Work::Flow(_) | Work::Effect(_) => {
+            Work::Op(_) | Work::Product(_) | Work::Flow(_) | Work::Effect(_) => {
                 let layouts: SmallVec<[Option<Layout>; 4]> =
                     sources.iter().map(|&source| self.layout(plan, source)).collect();
                 scratch(plan, step, &layouts, view.is_some())
@@ -180,7 +187,11 @@ impl Facts {
                 }
                 _ => is_movement(op).then_some(None),
             },
-            Work::Group(..) | Work::Rows(_) | Work::Flow(_) | Work::Effect(_) => None,
+            Work::Group(..)
+            | Work::Product(_)
+            | Work::Rows(_)
+            | Work::Flow(_)
+            | Work::Effect(_) => None,
         }
     }
 
@@ -192,9 +203,12 @@ impl Facts {
         }
         let layout = match &step.work {
             Work::Op(op) => cpu::fresh_layout(op, &ty.shape),
-            Work::Group(..) | Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {
-                Layout::contiguous(ty.shape.clone())
-            }
+            Work::Group(..)
+            | Work::Product(_)
+            | Work::Rows(_)
+            | Work::Flow(_)
+            | Work::Effect(_)
+            | Work::Alias => Layout::contiguous(ty.shape.clone()),
         };
         let bytes = cpu::room(&layout).saturating_mul(ty.dtype.size());
         self.roots[slot as usize] = (Some(self.storages.len() as u32), Some(layout));
@@ -294,27 +308,29 @@ fn refuses(step: &Step) -> bool {
     match &step.work {
         Work::Op(op) => matches!(op, Op::Gather | Op::Scatter(_)),
         Work::Flow(_) | Work::Effect(_) => true,
-        Work::Group(..) | Work::Rows(_) | Work::Alias => false,
+        Work::Group(..) | Work::Product(_) | Work::Rows(_) | Work::Alias => false,
     }
 }
 
 /// The bytes that a step takes for itself while it runs, and whether that may not be all.
 fn scratch(plan: &Plan, step: &Step, layouts: &[Option<Layout>], is_view: bool) -> (usize, bool) {
-    match &step.work {
-        Work::Op(op) if !is_view => {
-            let known: Option<SmallVec<[_; 4]>> = arrays(step)
-                .into_iter()
-                .zip(layouts)
-                .map(|(source, layout)| Some((plan.ty(source).dtype, layout.as_ref()?)))
-                .collect();
-            match known {
-                Some(args) => {
-                    let result = &plan.slots[step.results[0] as usize].shape;
-                    (cpu::scratch(op, &args, result) + number_bytes(op, step), false)
-                }
-                None => (0, true),
+    let of_op = |op: &Op, layouts: &[Option<Layout>]| {
+        let known: Option<SmallVec<[_; 4]>> = arrays(step)
+            .into_iter()
+            .zip(layouts)
+            .map(|(source, layout)| Some((plan.ty(source).dtype, layout.as_ref()?)))
+            .collect();
+        match known {
+            Some(args) => {
+                let result = &plan.slots[step.results[0] as usize].shape;
+                (cpu::scratch(op, &args, result) + number_bytes(op, step), false)
             }
+            None => (0, true),
         }
+    };
+    match &step.work {
+        Work::Op(op) if !is_view => of_op(op, layouts),
+        Work::Product(product) => of_op(&product.op, &layouts[..2]),
         Work::Flow(bodies) => bodies.scratch(),
         // Truth is looked at in C order.
         Work::Effect(_) => match layouts.first() {
@@ -349,7 +365,9 @@ fn donors(plan: &Plan, facts: &Facts, step: &Step) -> SmallVec<[u32; 4]> {
             sources.filter(|(i, _)| rows.spends(*i)).map(|(_, source)| source).collect()
         }
         Work::Op(Op::Update(_) | Op::Scatter(_)) => arrays(step).into_iter().take(1).collect(),
-        Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => SmallVec::new(),
+        Work::Product(_) | Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {
+            SmallVec::new()
+        }
     };
     let all = arrays(step);
     let mut donors: SmallVec<[u32; 4]> = SmallVec::new();

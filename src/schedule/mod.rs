@@ -20,6 +20,7 @@ mod memory;
 mod order;
 mod pack;
 mod print;
+mod product;
 mod resize;
 mod rows;
 mod run;
@@ -34,6 +35,7 @@ use smallvec::SmallVec;
 pub use explain::Alive;
 pub use flow::Bodies;
 pub use memory::Memory;
+pub use product::Product;
 pub use rows::Rows;
 pub use run::{Hooks, Input, install};
 
@@ -121,6 +123,8 @@ impl Cut {
 pub enum Work {
     /// Elementwise nodes at once: the program, the shape and the dtypes of its results
     Group(Arc<Program>, Shape, SmallVec<[DType; 2]>),
+    /// A product and the elementwise nodes that read it
+    Product(Box<Product>),
     /// Steps that depend on each other row by row, done block by block
     Rows(Box<Rows>),
     /// One op
@@ -186,6 +190,7 @@ impl Plan {
     pub fn of(list: &List, options: Options<'_>) -> Result<Plan> {
         let mut plan = group::plan(list)?;
         plan.donated = options.donated.into();
+        plan.join_products(options.donated);
         plan.sets = rows::sets(&plan);
         plan.arrange(options, None);
         Ok(plan)
@@ -225,6 +230,7 @@ impl Plan {
                 let count = if shape.is_known() { shape.count() } else { 0 };
                 program.instructions().saturating_sub(1) * (1 + count / LARGE)
             }
+            Work::Product(_) => 1,
             Work::Rows(rows) => rows.blocks() * rows.steps().len(),
             Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => 0,
         };
@@ -235,7 +241,7 @@ impl Plan {
     pub fn groups_nothing(&self) -> bool {
         let grouped = |step: &Step| match &step.work {
             Work::Group(program, ..) => program.instructions() > 1,
-            Work::Rows(_) => true,
+            Work::Product(_) | Work::Rows(_) => true,
             Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => false,
         };
         !self.steps.iter().any(grouped)
@@ -252,7 +258,7 @@ impl Plan {
         let is_plain = |step: &Step| match &step.work {
             Work::Op(op) => !matches!(op, Op::Contract(_) | Op::Conv(..)),
             Work::Group(..) | Work::Alias => true,
-            Work::Rows(_) | Work::Flow(_) | Work::Effect(_) => false,
+            Work::Product(_) | Work::Rows(_) | Work::Flow(_) | Work::Effect(_) => false,
         };
         let mut types = self.slots.iter().chain(&self.inputs);
         let is_known = types.all(|ty| ty.shape.is_known());

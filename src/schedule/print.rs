@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Write};
 
-use super::{Cut, Number, Operand, Plan, Source, Work};
+use super::{Cut, Number, Operand, Plan, Product, Source, Work};
 use crate::shape::Tuple;
 
 impl Display for Source {
@@ -52,6 +52,10 @@ impl Display for Plan {
             match &step.work {
                 Work::Group(program, shape, _) => {
                     write!(line, "group of {} {shape} ", program.instructions())?;
+                }
+                Work::Product(product) => {
+                    let Product { op, program, .. } = &**product;
+                    write!(line, "{} and group of {} ", op.name(), program.instructions())?;
                 }
                 Work::Rows(rows) => write!(line, "rows in {} blocks ", rows.blocks())?,
                 Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {

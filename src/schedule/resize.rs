@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::memory::Memory;
-use super::{Bodies, Options, Plan, Step, Work};
+use super::{Bodies, Options, Plan, Product, Step, Work};
 use crate::shape::Dim;
 
 impl Plan {
@@ -36,6 +36,11 @@ impl Work {
         match self {
             Work::Group(program, shape, dtypes) => {
                 Work::Group(Arc::clone(program), shape.map(size), dtypes.clone())
+            }
+            Work::Product(product) => {
+                let Product { op, shape, .. } = &**product;
+                let (op, shape) = (op.map_dims(size), shape.map(size));
+                Work::Product(Box::new(Product { op, shape, ..(**product).clone() }))
             }
             // Only plans without open sizes have them.
             Work::Rows(rows) => Work::Rows(rows.clone()),

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use smallvec::SmallVec;
 
 use super::memory::Spot;
-use super::{Number, Operand, Plan, Source, Step, Work};
+use super::{Number, Operand, Plan, Product, Source, Step, Work};
 use crate::array::Array;
 use crate::cpu;
 use crate::cpu::program::{self, Program};
@@ -17,7 +17,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Result};
 use crate::graph::Effect;
 use crate::memory::Buffer;
-use crate::ops::op::{Op, Type};
+use crate::ops::op::{Op, OperandType, Type};
 use crate::passes::cost::{self, Cost};
 use crate::shape::Shape;
 use crate::site::Site;
@@ -264,6 +264,7 @@ impl<'a> Run<'a> {
                 smallvec::smallvec![self.op(step, op, target, self.plan.memory.views[i])?]
             }
             Work::Group(program, shape, dtypes) => self.group(step, program, shape, dtypes)?,
+            Work::Product(product) => self.product(step, product)?,
             Work::Rows(rows) => {
                 let mut targets = Results::new();
                 for &slot in &step.results {
@@ -387,14 +388,12 @@ impl<'a> Run<'a> {
             });
         }
         let Some(out) = target else { return cpu::execute(op, &args) };
-        if let (Op::Contract(spec), Some((buffer, room))) = (op, &self.room)
+        if let (Op::Contract(spec), Some(lent)) = (op, self.lent())
             && let [cpu::Operand::Array(a), cpu::Operand::Array(b)] = args.as_slice()
         {
+            let extras = cpu::Extras { lent: Some(lent), done: None };
             // SAFETY: the room is this run's alone; for the result see below.
-            unsafe {
-                let lent = (buffer.ptr_mut().add(room.from), room.bytes);
-                cpu::contract::contract_within(a, b, spec, &out, lent)?;
-            }
+            unsafe { cpu::contract::contract_with(a, b, spec, &out, extras)? };
             return Ok(out);
         }
         // SAFETY: the plan gave the result memory that no other live value has, except that of an
@@ -431,6 +430,58 @@ impl<'a> Run<'a> {
         unsafe { program::run(program, &arrays, &numbers, &outputs) };
         drop((arrays, outputs));
         Ok(results)
+    }
+
+    /// Where products pack their operands, if somebody gave room for that.
+    fn lent(&self) -> Option<(*mut u8, usize)> {
+        // SAFETY: the room is part of the buffer, and this run's alone.
+        let at = |(buffer, room): &(Buffer, Room)| unsafe {
+            (buffer.ptr_mut().add(room.from), room.bytes)
+        };
+        self.room.as_ref().map(at)
+    }
+
+    fn product(&mut self, step: &Step, product: &Product) -> Result<Results> {
+        let mut results = Results::new();
+        for (&slot, &dtype) in step.results.iter().zip(&product.dtypes) {
+            results.push(match self.fixed(slot)? {
+                Some(array) => array,
+                None => Array::uninit(dtype, self.product_shape(step, product)?)?,
+            });
+        }
+        let mut inputs: SmallVec<[&Array; 8]> = SmallVec::new();
+        let mut numbers: SmallVec<[Scalar; 4]> = SmallVec::new();
+        for arg in &step.args {
+            match *arg {
+                Operand::Array(source) => inputs.push(self.array(source)),
+                Operand::Number(number) => numbers.push(self.number(number)),
+            }
+        }
+        let (a, b) = (inputs[0], inputs[1]);
+        inputs.drain(..2);
+        let raw = product.raw;
+        inputs.insert(raw, &results[product.place]);
+        let mut outputs: SmallVec<[&Array; 2]> = SmallVec::new();
+        results.iter().for_each(|result| outputs.push(result));
+        let sequel = cpu::Sequel {
+            program: &product.program,
+            inputs: &inputs,
+            numbers: &numbers,
+            outputs: &outputs,
+            raw,
+        };
+        // SAFETY: as for ops; no operand shares memory with a result.
+        unsafe { cpu::product_into(&product.op, (a, b), sequel, self.lent())? };
+        drop((inputs, outputs));
+        Ok(results)
+    }
+
+    /// The shape of a product whose sizes only its operands tell.
+    fn product_shape(&self, step: &Step, product: &Product) -> Result<Shape> {
+        let arrays = self.arrays(step);
+        let [a, b] = [arrays[0], arrays[1]];
+        let types = [a, b].map(|x| OperandType::Tensor(x.dtype, x.shape()));
+        Ok(product.op.infer(&types)?.shape)
     }
 
     /// The shape of a group whose sizes only its operands tell.

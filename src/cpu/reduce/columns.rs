@@ -10,7 +10,7 @@ use super::kernels::{fold_apart, fold_columns, narrow};
 use super::{CHUNK, Plan, SERIAL, is_native, split};
 
 /// Elements of a column that are joined one after the other.
-const BLOCK: usize = 64;
+pub const BLOCK: usize = 64;
 /// Rows that are joined in one pass over the columns.
 const PASS: usize = 16;
 /// Columns that are worked on together where they do not lie side by side.

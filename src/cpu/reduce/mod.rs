@@ -17,6 +17,7 @@ mod arg;
 mod columns;
 mod fold;
 mod kernels;
+mod parts;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ use std::any::TypeId;
 
 pub use arg::{arg_reduce_into, arg_scratch};
 pub(crate) use fold::{Fold, Max, Min, Prod, Sum};
+pub use parts::{Chunk, Partial, partial};
 
 use crate::array::Array;
 use crate::cpu::copy;
@@ -47,6 +49,28 @@ const SERIAL: usize = 1 << 15;
 /// Elements that one thread takes at a time.
 const CHUNK: usize = 1 << 16;
 
+/// Evaluates an expression with the element type and the fold of a reduction.
+macro_rules! with_fold {
+    ($kind:expr, $dtype:expr, $T:ident, $F:ident => $body:expr) => {{
+        macro_rules! on {
+                    ($fold:ty, $of:expr) => {{
+                        type $F = $fold;
+                        with_element!($of, $T => $body)
+                    }};
+                }
+        match $kind {
+            // A product of zeros and ones is 1 where all are.
+            Reduction::Any => on!(Max, DType::Bool),
+            Reduction::All => on!(Prod, DType::Bool),
+            Reduction::Sum if $dtype == DType::Bool => on!(Max, DType::Bool),
+            Reduction::Sum => on!(Sum, unsigned($dtype)),
+            Reduction::Prod => on!(Prod, unsigned($dtype)),
+            Reduction::Max => on!(Max, $dtype),
+            Reduction::Min => on!(Min, $dtype),
+        }
+    }};
+}
+
 /// Reduces `x` along `axes` (sorted, distinct), which disappear. The result has the dtype of `x`:
 /// who wants a wider sum casts first. An empty sum is 0, an empty product 1, an empty any false, an
 /// empty all true; empty max and min are the caller's to refuse. On bool, sum and max are any,
@@ -55,21 +79,11 @@ const CHUNK: usize = 1 << 16;
 /// # Safety
 /// `out` is in C order, of the result's type, and nobody else reads or writes it.
 pub unsafe fn reduce_into(kind: Reduction, x: &Array, axes: &[usize], out: &Array) -> Result<()> {
-    let is_bool = x.dtype == DType::Bool;
-    match kind {
-        Reduction::Any | Reduction::All if !is_bool => {
-            let op = if kind == Reduction::Any { "any" } else { "all" };
-            Err(error::bad_dtype(op, "x", x.dtype, "bool"))
-        }
-        Reduction::Any => run::<u8, Max>(x, axes, out),
-        // A product of zeros and ones is 1 where all are.
-        Reduction::All => run::<u8, Prod>(x, axes, out),
-        Reduction::Sum if is_bool => run::<u8, Max>(x, axes, out),
-        Reduction::Sum => with_element!(unsigned(x.dtype), T => run::<T, Sum>(x, axes, out)),
-        Reduction::Prod => with_element!(unsigned(x.dtype), T => run::<T, Prod>(x, axes, out)),
-        Reduction::Max => with_element!(x.dtype, T => run::<T, Max>(x, axes, out)),
-        Reduction::Min => with_element!(x.dtype, T => run::<T, Min>(x, axes, out)),
+    if matches!(kind, Reduction::Any | Reduction::All) && x.dtype != DType::Bool {
+        let op = if kind == Reduction::Any { "any" } else { "all" };
+        return Err(error::bad_dtype(op, "x", x.dtype, "bool"));
     }
+    with_fold!(kind, x.dtype, T, F => run::<T, F>(x, axes, out))
 }
 
 /// Wrapping sums and products do not see the sign.
@@ -82,6 +96,8 @@ fn unsigned(dtype: DType) -> DType {
         other => other,
     }
 }
+
+use with_fold;
 
 /// The loops of one reduction.
 struct Plan {

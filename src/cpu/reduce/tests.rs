@@ -359,3 +359,36 @@ fn positions_of_nan_infinities_and_ties() {
         }
     }
 }
+
+#[test]
+fn parts_have_the_bits_of_the_whole() {
+    for dtype in DType::ALL {
+        for (lines, width) in [(33, 1), (5000, 1), (3072, 1), (130, 7), (64, 70), (1000, 3)] {
+            let x = crate::cpu::testing::noise(dtype, &[lines, width], 3);
+            for kind in [Reduction::Sum, Reduction::Prod, Reduction::Max, Reduction::Min] {
+                let want = Array::uninit(dtype, Shape::of(&[width])).unwrap();
+                let got = Array::uninit(dtype, Shape::of(&[width])).unwrap();
+                let partial = partial(kind, dtype, lines, width).unwrap();
+                let at = |line: usize| x.ptr().wrapping_add(line * width * dtype.size());
+                // SAFETY: the results are fresh, and all lines are inside the array.
+                unsafe {
+                    reduce_into(kind, &x, &[0], &want).unwrap();
+                    // Two chunks, the later one first, in uneven steps.
+                    let cut = lines / 2 / partial.group() * partial.group();
+                    for (mut line, end) in [(cut, lines), (0, cut)] {
+                        let mut chunk = partial.chunk(line);
+                        while line < end {
+                            let n = (line % 37 + 1).min(end - line);
+                            chunk.push(at(line), n);
+                            line += n;
+                        }
+                        chunk.end();
+                    }
+                    partial.finish(&got);
+                }
+                use crate::cpu::testing::bytes;
+                assert!(bytes(&got) == bytes(&want), "{kind:?} {dtype} {lines} {width}");
+            }
+        }
+    }
+}

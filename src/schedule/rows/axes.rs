@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use super::super::{Operand, Plan, Step, Work};
+use super::super::{Operand, Plan, Product, Step, Work};
 use crate::cpu;
 use crate::layout::Layout;
 use crate::ops::op::Op;
@@ -53,6 +53,12 @@ pub fn reach(plan: &Plan, step: &Step) -> usize {
             | Op::Iota(..)
             | Op::RandomBits(_) => 0,
         },
+        Work::Product(product) => {
+            let Op::Contract(spec) = &product.op else { return 0 };
+            let arrays = step.args.iter().filter(|arg| matches!(arg, Operand::Array(_))).count();
+            let fits = (2..arrays).all(|i| spreads(&operand(i), result));
+            if fits { spec.a_batch.len() } else { 0 }
+        }
         Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => 0,
     }
 }
@@ -60,19 +66,26 @@ pub fn reach(plan: &Plan, step: &Step) -> usize {
 /// Which axes of operand `i` go with the first `rows` axes of the result.
 pub fn along(plan: &Plan, step: &Step, i: usize, rows: usize) -> Along {
     let own = operand(plan, step, i);
-    match &step.work {
-        Work::Group(..) | Work::Op(Op::Map(_) | Op::Cast(_) | Op::Broadcast(_)) => {
-            let rank = shape(plan, step).map_or(0, Shape::rank);
-            let axis = |a: usize| {
-                let axis = (a + own.rank()).checked_sub(rank)?;
-                (own.dims()[axis].known() != Some(1)).then_some(axis as u8)
-            };
-            (0..rows).map(axis).collect()
-        }
-        Work::Op(Op::Contract(spec)) => {
+    let spread = || {
+        let rank = shape(plan, step).map_or(0, Shape::rank);
+        let axis = |a: usize| {
+            let axis = (a + own.rank()).checked_sub(rank)?;
+            (own.dims()[axis].known() != Some(1)).then_some(axis as u8)
+        };
+        (0..rows).map(axis).collect()
+    };
+    let batch = |op: &Op| match op {
+        Op::Contract(spec) => {
             let batch = if i == 0 { &spec.a_batch } else { &spec.b_batch };
             batch[..rows].iter().map(|&axis| Some(axis as u8)).collect()
         }
+        _ => Along::new(),
+    };
+    match &step.work {
+        Work::Group(..) | Work::Op(Op::Map(_) | Op::Cast(_) | Op::Broadcast(_)) => spread(),
+        Work::Product(product) if i < 2 => batch(&product.op),
+        Work::Product(_) => spread(),
+        Work::Op(op @ Op::Contract(_)) => batch(op),
         Work::Op(_) | Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {
             (0..rows).map(|a| Some(a as u8)).collect()
         }
@@ -110,6 +123,10 @@ pub fn cut(work: &Work, block: &[usize]) -> Work {
     match work {
         Work::Group(program, shape, dtypes) => {
             Work::Group(program.clone(), lead(shape), dtypes.clone())
+        }
+        Work::Product(product) => {
+            let shape = lead(&product.shape);
+            Work::Product(Box::new(Product { shape, ..(**product).clone() }))
         }
         Work::Op(Op::Broadcast(shape)) => Work::Op(Op::Broadcast(lead(shape))),
         Work::Op(Op::Reshape(shape)) => Work::Op(Op::Reshape(lead(shape))),

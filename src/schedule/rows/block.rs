@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::super::memory::{Memory, Spot};
 use super::super::{Cut, Operand, Options, Plan, Source, Step, Work};
 use super::axes::{self, Along};
-use super::{Rows, Set, aligned, is_movement, limits, stronger};
+use super::{Fold, Rows, Set, aligned, is_movement, limits, stronger};
 use crate::cpu;
 use crate::dtype::DType;
 use crate::layout::Layout;
@@ -28,8 +28,9 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Blocks of about `rows` rows.
-    pub fn new(sizes: Sizes, rows: usize) -> Grid {
+    /// Blocks of about `rows` rows; multiples of `even(rows in a step of the height)` where they are so
+    /// high, or else of a power of two.
+    pub fn new(sizes: Sizes, rows: usize, even: impl Fn(usize) -> usize) -> Grid {
         let (mut axis, mut inside) = (sizes.len() - 1, 1);
         while axis > 0 && inside * sizes[axis] <= rows {
             inside *= sizes[axis];
@@ -38,11 +39,35 @@ impl Grid {
         let height = (rows / inside).clamp(1, sizes[axis]);
         // Blocks of about the same height.
         let height = sizes[axis].div_ceil(sizes[axis].div_ceil(height));
-        Grid { sizes, axis, height }
+        let even = even(inside);
+        let height = match height >= even {
+            true => height.next_multiple_of(even),
+            false => 1 << height.ilog2(),
+        };
+        Grid { height: height.min(sizes[axis]), sizes, axis }
+    }
+
+    /// The row at which a block starts, of all rows in order.
+    pub fn row(&self, b: usize) -> usize {
+        let start = self.block(b.min(self.blocks() - 1)).0;
+        start.iter().zip(&self.sizes).fold(0, |row, (&at, &size)| row * size + at)
+    }
+
+    /// Into how many blocks chunks can be cut so that all start at rows for which `fits` holds.
+    fn unit(&self, fits: impl Fn(usize) -> bool) -> usize {
+        let blocks = self.blocks();
+        let holds = |unit: &usize| (1..blocks.div_ceil(*unit)).all(|i| fits(self.row(i * unit)));
+        // Chunks of more blocks are too few for several threads.
+        (1..=blocks / 2).take(2048).find(holds).unwrap_or(blocks)
     }
 
     fn parts(&self) -> usize {
         self.sizes[self.axis].div_ceil(self.height)
+    }
+
+    /// How many rows there are.
+    pub fn rows(&self) -> usize {
+        self.sizes.iter().product()
     }
 
     /// How many blocks there are.
@@ -117,14 +142,17 @@ struct Parts {
     outside: SmallVec<[u32; 4]>,
     /// The slots that others read
     results: SmallVec<[u32; 4]>,
+    /// The slots that are reduced over all rows and read by nobody else
+    folded: SmallVec<[u32; 2]>,
     cut: Cut,
 }
 
-fn parts(plan: &Plan, readers: &Readers, set: &Set) -> Parts {
+fn parts(plan: &Plan, readers: &Readers, set: &Set, folds: &[u32]) -> Parts {
     let mut parts = Parts {
         inside: SmallVec::new(),
         outside: SmallVec::new(),
         results: SmallVec::new(),
+        folded: SmallVec::new(),
         cut: Cut::Result,
     };
     for &i in set.steps.iter().rev() {
@@ -135,7 +163,7 @@ fn parts(plan: &Plan, readers: &Readers, set: &Set) -> Parts {
             let mut is_read_outside = readers.is_result[slot as usize];
             for reader in &readers.by_slot[slot as usize] {
                 is_read_inside |= parts.inside.contains(reader);
-                if !set.steps.contains(reader) {
+                if !set.steps.contains(reader) && !folds.contains(reader) {
                     let name = plan.steps[*reader as usize].name_of_work();
                     parts.cut = stronger(parts.cut, Cut::Opaque(name));
                     is_read_outside = true;
@@ -146,6 +174,8 @@ fn parts(plan: &Plan, readers: &Readers, set: &Set) -> Parts {
                 parts.outside.push(i);
             } else if is_read_outside {
                 parts.results.push(slot);
+            } else if readers.by_slot[slot as usize].iter().any(|reader| folds.contains(reader)) {
+                parts.folded.push(slot);
             }
         }
         if is_read_inside || !moves {
@@ -177,10 +207,47 @@ impl Reads {
     }
 }
 
-/// The steps that do what a set does, block by block, and the memory that blocks take; none where that
-/// would not be faster, or cannot be done in memory that is known beforehand.
-pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<(Vec<Step>, Option<Type>)> {
-    let parts = parts(plan, readers, set);
+/// What a set becomes.
+pub struct Merged {
+    /// The step, and movements that others read
+    pub steps: Vec<Step>,
+    /// The memory that blocks take, as one more result
+    pub workspace: Option<Type>,
+    /// The reductions over all rows that are part of it
+    pub folds: SmallVec<[u32; 2]>,
+}
+
+/// A reduction over all rows: the slot it reads, and the array there as lines.
+fn fold_of(plan: &Plan, step: u32) -> Option<(u32, Fold)> {
+    let step = &plan.steps[step as usize];
+    let (Work::Op(Op::Reduce(kind, axes)), Operand::Array(Source::Slot(slot))) =
+        (&step.work, step.args[0])
+    else {
+        return None;
+    };
+    let ty = &plan.slots[slot as usize];
+    let sizes = ty.shape.sizes();
+    let (lines, width) = sizes.split_at(axes.len());
+    let (lines, width) = (lines.iter().product(), width.iter().product());
+    let (kind, dtype) = (*kind, ty.dtype);
+    cpu::reduce::partial(kind, dtype, lines, width)?;
+    Some((slot, Fold { output: 0, kind, dtype, lines, width, apart: None }))
+}
+
+fn bytes_of(ty: &Type) -> usize {
+    ty.shape.count() * ty.dtype.size()
+}
+
+/// The steps that do what a set does, block by block; none where that would not be faster, or cannot
+/// be done in memory that is known beforehand.
+pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
+    let folds: SmallVec<[u32; 2]> =
+        set.folds.iter().copied().filter(|&step| fold_of(plan, step).is_some()).collect();
+    let parts = parts(plan, readers, set, &folds);
+    let computes = parts.inside.iter().filter(|&&i| !is_movement(&plan.steps[i as usize]));
+    if computes.count() + folds.len() < 2 {
+        return None;
+    }
     let rows = set.rows;
     let shape = axes::shape(plan, &plan.steps[*parts.inside.first()? as usize])?;
     let sizes: Sizes = shape.sizes()[..rows].iter().copied().collect();
@@ -190,7 +257,6 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<(Vec<Step>, Op
     }
     let mut reads = Reads { sources: SmallVec::new(), along: SmallVec::new() };
     let whole = body(plan, readers, &parts, rows, &sizes, &mut reads);
-    let bytes_of = |ty: &Type| ty.shape.count() * ty.dtype.size();
     let inputs = whole.inputs.iter().zip(&reads.along);
     let rowed = inputs.filter(|(_, along)| along.iter().any(Option::is_some));
     let computed = whole.steps.iter().filter(|step| !is_movement(step));
@@ -200,11 +266,36 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<(Vec<Step>, Op
     if bytes < limits().large {
         return None;
     }
-    let grid = Grid::new(sizes, (limits().block / (bytes / count).max(1)).max(1));
+    let mut joined: SmallVec<[Fold; 1]> = SmallVec::new();
+    for &step in &folds {
+        let (slot, mut fold) = fold_of(plan, step)?;
+        let outputs = || parts.results.iter().chain(&parts.folded);
+        fold.output = outputs().position(|&output| output == slot)?;
+        joined.push(fold);
+    }
+    let groups: SmallVec<[(usize, usize); 2]> = joined
+        .iter()
+        .filter_map(|fold| {
+            let partial = cpu::reduce::partial(fold.kind, fold.dtype, fold.lines, fold.width)?;
+            Some((partial.group(), fold.lines / count))
+        })
+        .collect();
+    let even = |inside: usize| {
+        let step = |&(group, lines): &(usize, usize)| group / gcd(group, inside * lines);
+        groups.iter().map(step).max().unwrap_or(1)
+    };
+    let grid = Grid::new(sizes, (limits().block / (bytes / count).max(1)).max(1), even);
     if grid.blocks() < 2 {
         return None;
     }
-    let lanes = threads::num_threads().min(grid.blocks());
+    let fits = |row: usize| groups.iter().all(|&(group, lines)| (row * lines) % group == 0);
+    let unit = grid.unit(fits);
+    let lanes = threads::num_threads().min(grid.blocks().div_ceil(unit));
+    let chunk = match groups.is_empty() {
+        true => 1,
+        // Each chunk costs a little; a late one delays the end.
+        false => unit * grid.blocks().div_ceil(unit * 8 * lanes),
+    };
     let (form, lower) = grid.forms();
     let mut block = |form: &Sizes| {
         let mut made = body(plan, readers, &parts, rows, form, &mut reads);
@@ -213,9 +304,17 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<(Vec<Step>, Op
     };
     let full = block(&form);
     let last = lower.as_ref().map(&mut block);
-    let mut room = room(&full)?;
+    let (mut arena, mut products) = room(&full)?;
     if let Some(last) = &last {
-        room = room.max(self::room(last)?);
+        let other = room(last)?;
+        (arena, products) = (arena.max(other.0), products.max(other.1));
+    }
+    let mut room = arena + products;
+    for fold in &mut joined {
+        if fold.output >= parts.results.len() {
+            fold.apart = Some(room);
+            room += aligned(bytes_of(&full.ty(full.outputs[fold.output])));
+        }
     }
     let spent = (0..reads.sources.len())
         .map(|i| {
@@ -229,27 +328,41 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<(Vec<Step>, Op
     let inner = inner - results.sum::<usize>();
     let last = last.map(Arc::new);
     let Reads { sources, along } = reads;
-    let made = Rows { grid, full: Arc::new(full), last, along, spent, lanes, room, inner };
+    let (full, folded) = (Arc::new(full), joined);
+    let made =
+        Rows { grid, full, last, along, spent, folds: folded, chunk, lanes, room, products, inner };
     let workspace = made.workspace();
     let workspace = (workspace > 0).then(|| Type::new(DType::U8, Shape::of(&[workspace])));
-    let mut all = vec![step(plan, &parts, made, sources)];
+    let mut all = vec![step(plan, &parts, &folds, made, sources)];
     if workspace.is_some() {
         all[0].results.push(plan.slots.len() as u32);
     }
     all.extend(parts.outside.iter().map(|&i| plan.steps[i as usize].again()));
-    Some((all, workspace))
+    Some(Merged { steps: all, workspace, folds })
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// The step of a set.
-fn step(plan: &Plan, parts: &Parts, rows: Rows, sources: SmallVec<[Source; 4]>) -> Step {
-    let members = || parts.inside.iter().map(|&i| &plan.steps[i as usize]);
+fn step(
+    plan: &Plan,
+    parts: &Parts,
+    folds: &[u32],
+    rows: Rows,
+    sources: SmallVec<[Source; 4]>,
+) -> Step {
+    let members = || parts.inside.iter().chain(folds).map(|&i| &plan.steps[i as usize]);
     let mut nodes: SmallVec<[_; 4]> = members().flat_map(|step| step.nodes.clone()).collect();
     nodes.sort_unstable_by_key(|id| id.0);
     let site = members().last().map_or_else(Default::default, |step| step.site);
     Step {
         work: Work::Rows(Box::new(rows)),
         args: sources.into_iter().map(Operand::Array).collect(),
-        results: parts.results.iter().copied().collect(),
+        results: (parts.results.iter().copied())
+            .chain(folds.iter().map(|&step| plan.steps[step as usize].results[0]))
+            .collect(),
         last: SmallVec::new(),
         cut: parts.cut,
         nodes,
@@ -306,7 +419,8 @@ fn body(
         steps.push(made);
     }
     let own = |slot: &u32| place.iter().find(|(outer, _)| outer == slot);
-    let outputs = parts.results.iter().filter_map(own).map(|&(_, own)| Source::Slot(own)).collect();
+    let outputs = parts.results.iter().chain(&parts.folded);
+    let outputs = outputs.filter_map(own).map(|&(_, own)| Source::Slot(own)).collect();
     Plan {
         steps,
         outputs,
@@ -321,9 +435,9 @@ fn body(
     }
 }
 
-/// The bytes that a block takes beside its operands and results: an arena, then room for products.
-/// None where more than that may be allocated.
-fn room(body: &Plan) -> Option<usize> {
+/// The bytes that a block takes beside its operands and results: an arena, and room for products. None
+/// where more than that may be allocated.
+fn room(body: &Plan) -> Option<(usize, usize)> {
     let memory = &body.memory;
     if memory.open || memory.apart.iter().any(|apart| apart.whole.is_none()) {
         return None;
@@ -340,7 +454,11 @@ fn room(body: &Plan) -> Option<usize> {
     };
     let mut products = 0;
     for (step, &is_view) in body.steps.iter().zip(&memory.views) {
-        let Work::Op(op) = &step.work else { continue };
+        let op = match &step.work {
+            Work::Op(op) => op,
+            Work::Product(product) => &product.op,
+            _ => continue,
+        };
         let args: SmallVec<[(DType, Layout); 4]> = step
             .args
             .iter()
@@ -353,7 +471,7 @@ fn room(body: &Plan) -> Option<usize> {
             continue;
         }
         match (op, args.as_slice()) {
-            (Op::Contract(spec), [(dtype, a), (_, b)]) => {
+            (Op::Contract(spec), [(dtype, a), (_, b), ..]) => {
                 products = products.max(cpu::contract::serial_scratch(*dtype, a, b, spec)?);
             }
             _ => {
@@ -366,7 +484,7 @@ fn room(body: &Plan) -> Option<usize> {
             }
         }
     }
-    Some(aligned(memory.arena) + aligned(products))
+    Some((aligned(memory.arena), aligned(products)))
 }
 
 /// Whether every result of its type may be written over an input: that is read for the last time

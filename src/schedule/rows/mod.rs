@@ -5,7 +5,8 @@
 //! leading axes, become one: it is run for a few rows at a time, whose values stay in the cache, and
 //! several threads take different rows without waiting for each other. Elementwise groups, reductions
 //! of trailing axes, movements that leave the rows alone and products of a batch go together like
-//! this; what lies between them takes room for a few rows per thread.
+//! this; what lies between them takes room for a few rows per thread. A reduction over all rows takes
+//! up each block while it is there.
 //!
 //! Which steps belong together is found once for all sizes, and as groups are: along an edge by
 //! rows the *stage* of a step may stay the same, along any other it rises, so no path leaves a set of
@@ -22,11 +23,13 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{Cut, Operand, Plan, Source, Step, Work};
+use crate::dtype::DType;
 use crate::memory::ALIGN;
+use crate::ops::attributes::Reduction;
 use crate::ops::op::Op;
-use crate::shape::hint;
+use crate::shape::{Shape, hint};
 use axes::Along;
-use block::Grid;
+use block::{Grid, Merged};
 
 /// When working by rows pays.
 #[derive(Clone, Copy)]
@@ -56,6 +59,8 @@ pub struct Set {
     steps: SmallVec<[u32; 4]>,
     /// How many leading axes they have in common
     rows: usize,
+    /// Reductions over all rows of what they compute
+    folds: SmallVec<[u32; 2]>,
 }
 
 /// A set of steps, made into one that works block by block.
@@ -69,11 +74,30 @@ pub struct Rows {
     along: SmallVec<[Along; 4]>,
     /// By operand: whether a result of its type may be written over it
     spent: SmallVec<[bool; 4]>,
-    /// How many blocks are worked on at a time, and the bytes that each takes
+    /// Reductions over all rows
+    folds: SmallVec<[Fold; 1]>,
+    /// How many blocks follow each other on one thread
+    chunk: usize,
+    /// How many blocks are worked on at a time, and the bytes that each takes; of these, for products
     lanes: usize,
     room: usize,
+    products: usize,
     /// Bytes of the values in between, had each memory of its own
     inner: usize,
+}
+
+/// A reduction over all rows: blocks are joined into it as they come.
+#[derive(Clone, Debug)]
+struct Fold {
+    /// Which result of a block
+    output: usize,
+    kind: Reduction,
+    dtype: DType,
+    /// The array as lines that are joined into one
+    lines: usize,
+    width: usize,
+    /// Where a block of it lies in the room of a lane, if it is no result of its own
+    apart: Option<usize>,
 }
 
 impl Rows {
@@ -147,9 +171,31 @@ pub fn sets(plan: &Plan) -> Vec<Set> {
     for i in 0..steps.len() as u32 {
         members[root(&mut leader, i) as usize].push(i);
     }
+    let mut folds: Vec<SmallVec<[u32; 2]>> = vec![SmallVec::new(); steps.len()];
+    for (i, step) in steps.iter().enumerate() {
+        let (Work::Op(Op::Reduce(_, axes)), Operand::Array(Source::Slot(slot))) =
+            (&step.work, step.args[0])
+        else {
+            continue;
+        };
+        let from = made[slot as usize];
+        let to = root(&mut leader, from) as usize;
+        let shape = &plan.slots[slot as usize].shape;
+        let is_first = axes.iter().copied().eq(0..axes.len());
+        if rows[to] == 0 || !is_first || is_movement(&steps[from as usize]) {
+            continue;
+        }
+        let along = if axes.len() == shape.rank() { rows[to] } else { rows[to].min(axes.len()) };
+        if are_enough(shape, along) {
+            folds[to].push(i as u32);
+            rows[to] = along;
+        }
+    }
     let computes = |&&i: &&u32| !is_movement(&steps[i as usize]);
-    let found = members.into_iter().zip(rows).map(|(steps, rows)| Set { steps, rows });
-    found.filter(|set| set.steps.iter().filter(computes).count() > 1).collect()
+    let sets = members.into_iter().zip(rows).zip(folds);
+    let sets = sets.map(|((steps, rows), folds)| Set { steps, rows, folds });
+    let pays = |set: &Set| set.steps.iter().filter(computes).count() + set.folds.len() > 1;
+    sets.filter(|set| set.rows > 0 && pays(set)).collect()
 }
 
 /// The representative of a set.
@@ -169,9 +215,14 @@ fn rows_along(plan: &Plan, from: (&Step, usize), to: (&Step, usize), k: usize) -
         return 0;
     };
     let rows = axes::straight(&axes::along(plan, to.0, k, rows), before, after);
-    let sizes = before.dims()[..rows].iter().map(|&dim| hint(dim));
+    if are_enough(before, rows) { rows } else { 0 }
+}
+
+/// Whether there are rows for several blocks along the first axes, as far as that is known.
+fn are_enough(shape: &Shape, rows: usize) -> bool {
+    let sizes = shape.dims()[..rows].iter().map(|&dim| hint(dim));
     let count: Option<usize> = sizes.product();
-    if count.is_none_or(|count| count >= limits().rows) { rows } else { 0 }
+    rows > 0 && count.is_none_or(|count| count >= limits().rows)
 }
 
 /// Whether a step only shows its operand otherwise.
@@ -180,7 +231,12 @@ fn is_movement(step: &Step) -> bool {
         Work::Op(op) => {
             matches!(op, Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) | Op::Slice(_))
         }
-        Work::Group(..) | Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => false,
+        Work::Group(..)
+        | Work::Product(_)
+        | Work::Rows(_)
+        | Work::Flow(_)
+        | Work::Effect(_)
+        | Work::Alias => false,
     }
 }
 
@@ -198,9 +254,9 @@ impl Plan {
         for set in &sets {
             let made = block::merge(self, &readers, set);
             merged.push(made.is_some());
-            if let Some((steps, workspace)) = made {
+            if let Some(Merged { steps, workspace, folds }) = made {
                 self.slots.extend(workspace);
-                set.steps.iter().for_each(|&i| taken[i as usize] = Some(Vec::new()));
+                set.steps.iter().chain(&folds).for_each(|&i| taken[i as usize] = Some(Vec::new()));
                 let last = set.steps[set.steps.len() - 1];
                 taken[last as usize] = Some(steps);
             }

@@ -7,71 +7,124 @@ use std::sync::atomic::Ordering::Relaxed;
 use smallvec::SmallVec;
 
 use super::super::run::{Room, Run};
-use super::{Rows, aligned, axes};
+use super::{Rows, axes};
 use crate::array::Array;
+use crate::cpu::reduce::{Chunk, Partial, partial};
 use crate::dtype::Scalar;
-use crate::error::{Error, Result};
+use crate::error::{self, Error, Result};
 use crate::layout::Layout;
+use crate::ops::op::Type;
 use crate::threads;
 
+/// What a run works on.
+struct Work<'a> {
+    args: &'a [&'a Array],
+    numbers: &'a [Scalar],
+    results: &'a [Array],
+    workspace: Option<&'a Array>,
+}
+
 impl Rows {
-    /// Computes the results, in arrays in C order that nobody else reads or writes; the last array
-    /// is room for what lies in between.
+    /// Computes the results, in arrays in C order that nobody else reads or writes: those of blocks,
+    /// then reductions over all rows, then room for what lies in between, if there is such.
     pub fn run(&self, args: &[&Array], numbers: &[Scalar], results: &[Array]) -> Result<()> {
         let (results, workspace) = match self.workspace() {
             0 => (results, None),
             _ => results.split_last().map_or((results, None), |(last, rest)| (rest, Some(last))),
         };
+        let (results, reduced) = results.split_at(results.len() - self.folds.len());
+        let work = Work { args, numbers, results, workspace };
+        let folds: SmallVec<[_; 1]> = (self.folds.iter())
+            .filter_map(|fold| partial(fold.kind, fold.dtype, fold.lines, fold.width))
+            .collect();
         let (next, failure) = (AtomicUsize::new(0), OnceLock::new());
         threads::parallel_for(self.lanes, &|lane| {
             while failure.get().is_none() {
-                let b = next.fetch_add(1, Relaxed);
-                if b >= self.blocks() {
+                let first = next.fetch_add(self.chunk, Relaxed);
+                if first >= self.blocks() {
                     return;
                 }
-                if let Err(error) = self.block(b, lane, args, numbers, results, workspace) {
+                if let Err(error) = self.chunk(first, lane, &work, &folds) {
                     let _ = failure.set(error);
                 }
             }
         });
-        failure.into_inner().map_or(Ok(()), |error: Error| Err(error))
+        if let Some(error) = failure.into_inner() {
+            let error: Error = error;
+            return Err(error);
+        }
+        for (fold, out) in folds.iter().zip(reduced) {
+            // SAFETY: the result is the caller's, and all blocks have come.
+            unsafe { fold.finish(out) };
+        }
+        Ok(())
     }
 
-    fn block(
+    /// Blocks that follow each other.
+    fn chunk(
         &self,
-        b: usize,
+        first: usize,
         lane: usize,
-        args: &[&Array],
-        numbers: &[Scalar],
-        results: &[Array],
-        workspace: Option<&Array>,
+        work: &Work<'_>,
+        folds: &[Box<dyn Partial>],
     ) -> Result<()> {
+        let row = self.grid.row(first);
+        let mut chunks: SmallVec<[Box<dyn Chunk + '_>; 1]> = (folds.iter().zip(&self.folds))
+            .map(|(partial, fold)| partial.chunk(row * (fold.lines / self.grid.rows())))
+            .collect();
+        for b in first..self.blocks().min(first + self.chunk) {
+            let made = self.block(b, lane, work)?;
+            for (chunk, fold) in chunks.iter_mut().zip(&self.folds) {
+                let part = &made[fold.output];
+                // SAFETY: results of blocks are in C order.
+                unsafe { chunk.push(part.ptr(), part.count() / fold.width) };
+            }
+        }
+        chunks.iter_mut().for_each(|chunk| chunk.end());
+        Ok(())
+    }
+
+    fn block(&self, b: usize, lane: usize, work: &Work<'_>) -> Result<SmallVec<[Array; 2]>> {
         let (start, size) = self.grid.block(b);
         let plan = match &self.last {
             Some(last) if !self.grid.is_full(&size) => last,
             _ => &self.full,
         };
         let mut parts: SmallVec<[Array; 8]> = SmallVec::new();
-        for (&x, along) in args.iter().zip(&self.along) {
+        for (&x, along) in work.args.iter().zip(&self.along) {
             parts.push(x.view(axes::part(&x.layout, along, &start, &size)));
         }
         let mut inputs: SmallVec<[&Array; 8]> = SmallVec::new();
         parts.iter().for_each(|part| inputs.push(part));
         let mut into: SmallVec<[Option<Array>; 4]> = SmallVec::new();
-        for y in results {
+        for y in work.results {
             let strides = y.layout.strides();
             let before: usize = start.iter().zip(&strides).map(|(i, s)| i * *s as usize).sum();
             let shape = axes::leading(y.shape(), &size);
             let at = y.layout.offset() + before;
             into.push(Some(y.view(Layout::contiguous_at(shape, at))));
         }
-        let mut run = Run::new(plan, &inputs, numbers);
-        if let Some(workspace) = workspace {
-            let arena = aligned(plan.memory.arena);
+        let mut run = Run::new(plan, &inputs, work.numbers);
+        if let Some(workspace) = work.workspace {
             let at = workspace.layout.offset() + lane * self.room;
-            run.lend(&workspace.buffer, at, Room { from: at + arena, bytes: self.room - arena });
+            into.resize(plan.outputs().len(), None);
+            for fold in &self.folds {
+                if let Some(apart) = fold.apart {
+                    let Type { dtype, shape } = plan.ty(plan.outputs()[fold.output]);
+                    let layout = Layout::contiguous_at(shape, (at + apart) / dtype.size());
+                    let buffer = workspace.buffer.clone();
+                    into[fold.output] = Some(Array { dtype, layout, buffer });
+                }
+            }
+            let apart = self.folds.iter().filter_map(|fold| fold.apart).min();
+            let products = apart.unwrap_or(self.room) - self.products;
+            let room = Room { from: at + products, bytes: self.products };
+            run.lend(&workspace.buffer, at, room);
         }
-        run.finish_into(&into)?;
-        Ok(())
+        let made = run.finish_into(&into)?;
+        match made.iter().all(Array::is_contiguous) {
+            true => Ok(made),
+            false => Err(error::internal("a block of rows is not in C order")),
+        }
     }
 }

@@ -14,6 +14,7 @@ use crate::ops::attributes::{Contraction, Reduction};
 use crate::ops::emit::{Arg, Expr};
 use crate::ops::op::Type;
 use crate::shape::Shape;
+use crate::threads;
 
 thread_local! {
     static SMALL: Cell<bool> = const { Cell::new(false) };
@@ -163,4 +164,37 @@ fn a_run_takes_what_the_plan_says() {
     let results = plan.run(&[&x], &[]).unwrap();
     assert_eq!(memory::stats().peak_bytes - before, plan.peak_bytes());
     drop(results);
+}
+
+#[test]
+fn reductions_over_all_rows_take_up_blocks() {
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::I32] {
+        for sizes in [&[3000][..], &[130, 37], &[6, 50, 9], &[4096, 2]] {
+            let graph = Graph::new();
+            let (x, y) = (input(&graph, dtype, sizes), input(&graph, dtype, sizes));
+            let all: SmallVec<[usize; 4]> = (0..sizes.len()).collect();
+            graph
+                .build(|| {
+                    let d = x - y;
+                    let mut results = smallvec![
+                        (d * d).reduce(Reduction::Sum, &all),
+                        (d + d).reduce(Reduction::Max, &all)
+                    ];
+                    if sizes.len() > 1 {
+                        results.push((d * x).reduce(Reduction::Sum, &all[..sizes.len() - 1]));
+                        results.push(d);
+                    }
+                    results
+                })
+                .unwrap();
+            let plan = eager(&graph);
+            assert_eq!((rows(&plan).len(), plan.steps().len()), (1, 1), "{sizes:?}\n{plan}");
+            let before = threads::num_threads();
+            for count in [1, 3] {
+                threads::set_num_threads(count);
+                holds(&graph, &plan, &[noise(dtype, sizes, 1), noise(dtype, sizes, 2)], &[]);
+            }
+            threads::set_num_threads(before);
+        }
+    }
 }

@@ -1,0 +1,224 @@
+//! Reductions of arrays that come in parts, which are never there as a whole.
+//!
+//! The array is seen as lines of one width, of which all are joined into one. Parts come as *chunks*,
+//! from several threads; lines of a chunk come in order. What the lines of a group become is kept, and
+//! the groups are joined at the end, in the order that [`reduce_into`](super::reduce_into) has.
+
+use std::marker::PhantomData;
+
+use crate::array::Array;
+use crate::cpu::element::{Element, Number, Shared, with_element};
+use crate::dtype::DType;
+use crate::ops::attributes::Reduction;
+
+use super::columns::BLOCK as COLUMN_BLOCK;
+use super::fold::{Fold, Max, Min, Pairwise, Prod, Sum, Tree};
+use super::kernels::{BLOCK, fold_columns, fold_rows, narrow};
+use super::{FEW, unsigned, with_fold};
+
+/// A reduction in parts.
+pub trait Partial: Sync {
+    /// Chunks start at multiples of so many lines.
+    fn group(&self) -> usize;
+
+    /// A chunk that starts at a line. Lines of different chunks are different.
+    fn chunk(&self, line: usize) -> Box<dyn Chunk + '_>;
+
+    /// Writes the result, when all lines have come.
+    ///
+    /// # Safety
+    /// `out` is in C order, of the result's type, and nobody else reads or writes it.
+    unsafe fn finish(&self, out: &Array);
+}
+
+/// The lines of a chunk, one after the other.
+pub trait Chunk {
+    /// The next lines.
+    ///
+    /// # Safety
+    /// They can be read, in C order.
+    unsafe fn push(&mut self, x: *const u8, lines: usize);
+
+    /// There are no more.
+    fn end(&mut self);
+}
+
+/// A reduction of `lines` lines of `width` elements into one; none where the order of joining is not
+/// one by groups.
+pub fn partial(
+    kind: Reduction,
+    dtype: DType,
+    lines: usize,
+    width: usize,
+) -> Option<Box<dyn Partial>> {
+    if lines <= FEW || width == 0 {
+        return None;
+    }
+    Some(with_fold!(kind, dtype, T, F => match width {
+        1 => Box::new(Line::<T, F>::new(lines)) as Box<dyn Partial>,
+        _ => Box::new(Columns::<T, F>::new(lines, width)),
+    }))
+}
+
+/// Numbers that different threads write.
+struct Items<A> {
+    all: Vec<A>,
+    start: Shared<A>,
+}
+
+impl<A: Number> Items<A> {
+    fn new(count: usize) -> Items<A> {
+        let mut all = vec![A::ZERO; count];
+        let start = Shared::new(all.as_mut_ptr());
+        Items { all, start }
+    }
+
+    /// Where an item is kept. Each is written by one chunk.
+    fn at(&self, i: usize) -> *mut A {
+        debug_assert!(i < self.all.len());
+        self.start.at(i as isize)
+    }
+}
+
+/// Lines of one element.
+struct Line<T: Element, F> {
+    items: Items<T::Number>,
+    fold: PhantomData<fn() -> F>,
+}
+
+impl<T: Element, F: Fold<T::Number>> Line<T, F> {
+    fn new(lines: usize) -> Self {
+        Line { items: Items::new(lines.div_ceil(BLOCK)), fold: PhantomData }
+    }
+}
+
+impl<T: Element, F: Fold<T::Number>> Partial for Line<T, F> {
+    fn group(&self) -> usize {
+        BLOCK
+    }
+
+    fn chunk(&self, line: usize) -> Box<dyn Chunk + '_> {
+        Box::new(LineChunk { line: self, item: line / BLOCK, rest: Vec::new() })
+    }
+
+    unsafe fn finish(&self, out: &Array) {
+        let mut tree = Pairwise::new();
+        self.items.all.iter().for_each(|&item| tree.push::<F>(item));
+        // SAFETY: the result is one element.
+        unsafe { *out.ptr_mut().cast::<T>() = T::narrow(tree.finish::<F>()) };
+    }
+}
+
+struct LineChunk<'a, T: Element, F> {
+    line: &'a Line<T, F>,
+    item: usize,
+    /// Elements of a group that is not complete
+    rest: Vec<T>,
+}
+
+impl<T: Element, F: Fold<T::Number>> LineChunk<'_, T, F> {
+    unsafe fn fold(&mut self, x: *const T, n: usize) {
+        // SAFETY: the elements can be read by the caller's word; the item belongs to this chunk.
+        unsafe { fold_rows::<T, T::Number, F>(x, 0, 1, n, self.line.items.at(self.item)) };
+        self.item += 1;
+    }
+}
+
+impl<T: Element, F: Fold<T::Number>> Chunk for LineChunk<'_, T, F> {
+    unsafe fn push(&mut self, x: *const u8, mut lines: usize) {
+        let mut x = x.cast::<T>();
+        while lines > 0 {
+            let n = lines.min(BLOCK - self.rest.len());
+            // SAFETY: there are so many elements.
+            unsafe {
+                if n == BLOCK {
+                    self.fold(x, BLOCK);
+                } else {
+                    self.rest.extend_from_slice(std::slice::from_raw_parts(x, n));
+                }
+                x = x.add(n);
+            }
+            lines -= n;
+            if self.rest.len() == BLOCK {
+                self.end();
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        let rest = std::mem::take(&mut self.rest);
+        if !rest.is_empty() {
+            // SAFETY: the elements are there.
+            unsafe { self.fold(rest.as_ptr(), rest.len()) };
+        }
+        self.rest = rest;
+        self.rest.clear();
+    }
+}
+
+/// Wider lines.
+struct Columns<T: Element, F> {
+    items: Items<T::Number>,
+    width: usize,
+    fold: PhantomData<fn() -> (T, F)>,
+}
+
+impl<T: Element, F: Fold<T::Number>> Columns<T, F> {
+    fn new(lines: usize, width: usize) -> Self {
+        let items = Items::new(lines.div_ceil(COLUMN_BLOCK) * width);
+        Columns { items, width, fold: PhantomData }
+    }
+}
+
+impl<T: Element, F: Fold<T::Number>> Partial for Columns<T, F> {
+    fn group(&self) -> usize {
+        COLUMN_BLOCK
+    }
+
+    fn chunk(&self, line: usize) -> Box<dyn Chunk + '_> {
+        Box::new(ColumnChunk { columns: self, line })
+    }
+
+    unsafe fn finish(&self, out: &Array) {
+        let count = self.items.all.len() / self.width;
+        let mut tree = Tree::new(count, self.width);
+        for item in self.items.all.chunks_exact(self.width) {
+            // SAFETY: the slot holds a line; so does the item.
+            unsafe {
+                fold_columns::<T::Number, F>(item.as_ptr(), &[0], self.width, tree.slot(), true);
+                tree.push::<F>(self.width);
+            }
+        }
+        // SAFETY: the result is a line.
+        unsafe { narrow::<T>(tree.finish::<F>(self.width), self.width, out.ptr_mut().cast()) };
+    }
+}
+
+struct ColumnChunk<'a, T: Element, F> {
+    columns: &'a Columns<T, F>,
+    line: usize,
+}
+
+impl<T: Element, F: Fold<T::Number>> Chunk for ColumnChunk<'_, T, F> {
+    unsafe fn push(&mut self, x: *const u8, lines: usize) {
+        let width = self.columns.width;
+        let (mut x, end) = (x.cast::<T>(), self.line + lines);
+        let offsets: [isize; PASS] = std::array::from_fn(|i| (i * width) as isize);
+        while self.line < end {
+            let within = self.line % COLUMN_BLOCK;
+            let n = (end - self.line).min(COLUMN_BLOCK - within).min(PASS);
+            let item = self.columns.items.at(self.line / COLUMN_BLOCK * width);
+            // SAFETY: so many lines can be read; the item belongs to this chunk.
+            unsafe {
+                fold_columns::<T, F>(x, &offsets[..n], width, item, within == 0);
+                x = x.add(n * width);
+            }
+            self.line += n;
+        }
+    }
+
+    fn end(&mut self) {}
+}
+
+/// Lines that are joined in one pass.
+const PASS: usize = 16;
