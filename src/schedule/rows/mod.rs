@@ -137,7 +137,7 @@ impl Rows {
 pub fn sets(plan: &Plan) -> Vec<Set> {
     let steps = plan.steps();
     let reach: Vec<usize> = steps.iter().map(|step| axes::reach(plan, step)).collect();
-    if reach.iter().filter(|&&rows| rows > 0).count() < 2 {
+    if reach.iter().all(|&rows| rows == 0) {
         return Vec::new();
     }
     let mut made: Vec<u32> = vec![u32::MAX; plan.slots().len()];
@@ -173,8 +173,8 @@ pub fn sets(plan: &Plan) -> Vec<Set> {
     }
     let mut folds: Vec<SmallVec<[u32; 2]>> = vec![SmallVec::new(); steps.len()];
     for (i, step) in steps.iter().enumerate() {
-        let (Work::Op(Op::Reduce(_, axes)), Operand::Array(Source::Slot(slot))) =
-            (&step.work, step.args[0])
+        let (Work::Op(Op::Reduce(_, axes)), Some(&Operand::Array(Source::Slot(slot)))) =
+            (&step.work, step.args.first())
         else {
             continue;
         };
