@@ -80,7 +80,9 @@ impl Step {
                 format!("{}, group of {}", product.op.name(), product.program.instructions())
             }
             Work::Rows(rows) => {
-                let names: Vec<String> = rows.steps().iter().map(Step::name).collect();
+                let steps = rows.steps().iter().map(Step::name);
+                let folds = rows.reductions().map(|kind| kind.name().to_string());
+                let names: Vec<String> = steps.chain(folds).collect();
                 format!("rows ({})", names.join(", "))
             }
             Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {

@@ -57,7 +57,12 @@ impl Display for Plan {
                     let Product { op, program, .. } = &**product;
                     write!(line, "{} and group of {} ", op.name(), program.instructions())?;
                 }
-                Work::Rows(rows) => write!(line, "rows in {} blocks ", rows.blocks())?,
+                Work::Rows(rows) => {
+                    let blocks = rows.blocks();
+                    let names: Vec<&str> = rows.reductions().map(|kind| kind.name()).collect();
+                    let folds = if names.is_empty() { "" } else { " to " };
+                    write!(line, "rows in {blocks} blocks{folds}{} ", names.join(", "))?;
+                }
                 Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {
                     line += step.name_of_work();
                 }

@@ -111,6 +111,11 @@ impl Rows {
         self.full.steps()
     }
 
+    /// The reductions over all rows.
+    pub fn reductions(&self) -> impl Iterator<Item = Reduction> {
+        self.folds.iter().map(|fold| fold.kind)
+    }
+
     /// How many blocks there are.
     pub fn blocks(&self) -> usize {
         self.grid.blocks()
