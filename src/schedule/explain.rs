@@ -1,8 +1,12 @@
 //! What a plan knows about itself before it runs.
 
-use super::{Cut, Plan, Step, Work};
+use smallvec::SmallVec;
+
+use super::{Cut, Operand, Plan, Step, Work};
+use crate::cpu::program::Program;
 use crate::error::{self, Result};
 use crate::ops::op::Type;
+use crate::passes::cost;
 use crate::site::Site;
 
 /// A value that is there when a run holds most memory.
@@ -51,6 +55,37 @@ impl Plan {
             }
         };
         self.memory.alive.iter().map(alive).collect()
+    }
+
+    /// The operations of a step, as far as sizes are known; what control flow does is not counted.
+    pub(super) fn flops(&self, step: &Step) -> u64 {
+        let Some(result) = step.results.first().map(|&slot| &self.slots[slot as usize]) else {
+            return 0;
+        };
+        if !result.shape.is_known() {
+            return 0;
+        }
+        let each = |program: &Program| (program.instructions() * result.shape.count()) as u64;
+        let types = |count: usize| -> SmallVec<[Option<Type>; 4]> {
+            let ty = |arg: &Operand| match *arg {
+                Operand::Array(source) => Some(self.ty(source)),
+                Operand::Number(_) => None,
+            };
+            step.args.iter().take(count).map(ty).collect()
+        };
+        match &step.work {
+            Work::Group(program, ..) => each(program),
+            Work::Op(op) => cost::of_call(op, &types(usize::MAX), result).flops,
+            Work::Product(product) => {
+                cost::of_call(&product.op, &types(2), result).flops + each(&product.program)
+            }
+            Work::Rows(rows) => {
+                let body = rows.body();
+                let block: u64 = body.steps().iter().map(|step| body.flops(step)).sum();
+                block * rows.blocks() as u64
+            }
+            Work::Flow(_) | Work::Effect(_) | Work::Alias => 0,
+        }
     }
 
     /// Refuses a plan that needs more than `bytes` bytes, with its largest values and their lines as

@@ -340,18 +340,18 @@ impl<'a> Run<'a> {
         }
         let cost = match (&step.work, ty) {
             (Work::Op(op), Some(ty)) => cost::of_call(op, &types, &ty),
-            (Work::Group(program, ..), Some(ty)) => Cost {
-                bytes: read + written,
-                flops: program.instructions() as u64 * ty.shape.count() as u64,
-            },
-            (Work::Rows(_), Some(ty)) => {
-                Cost { bytes: read + written, flops: ty.shape.count() as u64 }
+            (Work::Group(..) | Work::Product(_) | Work::Rows(_), _) => {
+                Cost { bytes: read + written, flops: self.plan.flops(step) }
             }
-            (_, _) => Cost::default(),
+            (Work::Op(_) | Work::Alias | Work::Effect(_) | Work::Flow(_), _) => Cost::default(),
         };
         watch::record(Event {
             work: watch::Work::Step,
-            name: step.name(),
+            // A product is what takes the time of its step.
+            name: match &step.work {
+                Work::Product(product) => product.op.name().into(),
+                _ => step.name(),
+            },
             site: step.site,
             start,
             duration,

@@ -1,0 +1,164 @@
+"""Steps that do more than one op: sizes at which rows, products and sums are fused, by their bits.
+
+Each formula is run op by op (eager code), compiled, and compiled for open sizes; bits are those of
+eager code, the peak is the one that was predicted, and the plan holds the step that it should.
+"""
+
+import numpy as np
+import pytest
+
+import wengert as wg
+
+
+def softmax(x):
+    e = (x - x.max(axis=-1, keepdims=True)).exp()
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def layer_norm(x, w, b):
+    d = x - x.mean(axis=-1, keepdims=True)
+    return d / ((d * d).mean(axis=-1, keepdims=True) + 1e-5).sqrt() * w + b
+
+
+def attention(q, k, v):
+    return softmax(q @ k.mT * 0.25) @ v
+
+
+def loss(x, y):
+    return ((x.sin() - y) ** 2).mean()
+
+
+def bias_gradient(g, h):
+    return wg.where(h > 0, g, 0).sum(axis=0)
+
+
+def linear(x, w, b):
+    return wg.maximum(x @ w + b, 0)
+
+
+def residual(x, w, b):
+    y = x @ w
+    return softmax(x + (y + b).tanh())
+
+
+def convolution(x, w, b):
+    return wg.nn.relu(wg.nn.conv2d(x, w) + b)
+
+
+def several(x, w):
+    """What lies in between is read by others too, and seen in another shape."""
+    y = softmax(x)
+    scale = (y * w).sum(axis=-1, keepdims=True)
+    return y * scale, scale[:, 0], (y - w).sum(), y.max()
+
+
+CASES = {
+    "softmax": (softmax, [(700, 300)], "rows (max"),
+    "softmax of a batch": (softmax, [(6, 50, 400)], "rows (max"),
+    "layer norm": (layer_norm, [(900, 257), (257,), (257,)], "rows (sum"),
+    "attention": (attention, [(4, 3, 100, 16), (4, 3, 100, 16), (4, 3, 100, 24)], "rows ("),
+    "loss": (loss, [(333_333,), (333_333,)], "rows (group of 3, sum)"),
+    "loss of a matrix": (loss, [(1001, 333), (1001, 333)], "rows (group of 3, sum)"),
+    "bias gradient": (bias_gradient, [(1000, 130), (1000, 130)], "rows ("),
+    "linear": (linear, [(150, 90), (90, 200), (200,)], "matmul, group of 2"),
+    "residual": (residual, [(600, 120), (120, 120), (120,)], "matmul, group of"),
+    "convolution": (convolution, [(3, 4, 40, 40), (8, 4, 3, 3), (8, 1, 1)], "conv"),
+    "several": (several, [(800, 120), (120,)], "rows ("),
+}
+
+
+def operands(shapes, rng, special=False):
+    made = []
+    for shape in shapes:
+        x = rng.standard_normal(shape).astype(np.float32)
+        if special:
+            x.flat[:: max(x.size // 7, 1)] = [np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-42, 3e38, 1.0][
+                : len(x.flat[:: max(x.size // 7, 1)])
+            ]
+        made.append(wg.tensor(x))
+    return made
+
+
+def bits(results):
+    results = results if isinstance(results, tuple) else (results,)
+    # NaNs keep no particular payload.
+    return [np.nan_to_num(r.numpy(), nan=7.5).tobytes() for r in results]
+
+
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_fused_steps_have_the_bits_of_ops(name, special):
+    f, shapes, step = CASES[name]
+    xs = operands(shapes, np.random.default_rng(3), special)
+    want, compiled = bits(f(*xs)), wg.compile(f)
+    try:
+        for threads in (1, 2, 3):
+            wg.set_num_threads(threads)
+            assert bits(compiled(*xs)) == want
+            assert bits(wg.compile(f)(*xs)) == want
+    finally:
+        wg.set_num_threads(2)
+    assert any(s.name.startswith(step) for s in compiled.plan(*xs).steps), compiled.plan(*xs)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fused_steps_take_the_memory_that_was_predicted(name):
+    f, shapes, _ = CASES[name]
+    xs = operands(shapes, np.random.default_rng(4))
+    f = wg.compile(f)
+    f(*xs)
+    plan, before = f.plan(*xs), wg.memory_stats()["live_bytes"]
+    wg.reset_peak_memory()
+    kept = f(*xs)
+    assert wg.memory_stats()["peak_bytes"] - before == plan.peak_bytes
+    del kept
+
+
+SIZED = ["softmax", "layer norm", "loss of a matrix", "bias gradient", "linear"]
+DIFFERENTIABLE = ["softmax", "layer norm", "attention", "loss", "linear", "several"]
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_fused_steps_fit_any_size(name):
+    f, shapes, _ = CASES[name]
+    compiled, rng = wg.compile(f), np.random.default_rng(5)
+    for rows in (3, 700, 1, 1024, 511, 2000):
+        sized = [(rows, *s[1:]) if len(s) > 1 and s[0] == shapes[0][0] else s for s in shapes]
+        xs = operands(sized, rng)
+        assert bits(compiled(*xs)) == bits(f(*xs)), rows
+    assert compiled.traces <= 4
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients_of_fused_steps_have_the_bits_of_ops(name):
+    f, shapes, _ = CASES[name]
+    xs = operands(shapes, np.random.default_rng(6))
+
+    def gradients(*xs):
+        results = f(*xs)
+        results = results if isinstance(results, tuple) else (results,)
+        total = sum((r * r).sum() for r in results)
+        return wg.gradients(total, list(xs))
+
+    for x in xs:
+        x.requires_grad = True
+    want = bits(tuple(gradients(*xs)))
+    assert bits(tuple(wg.compile(gradients)(*xs))) == want
+
+
+def test_values_between_rows_are_never_there_as_a_whole():
+    x = wg.ones((2000, 500))
+    plan = wg.compile(softmax).plan(x)
+    result = 4 * 2000 * 500
+    assert plan.naive_bytes > 2 * result and plan.peak_bytes < 1.2 * result
+    plan = wg.compile(loss).plan(x, x)
+    assert plan.naive_bytes > result and plan.peak_bytes < 0.2 * result
+
+
+def test_what_is_fused_is_explained():
+    f, x = wg.compile(softmax), wg.ones((2000, 500))
+    f(x)
+    text = str(f.explain(x))
+    assert "rows (max" in text and "ends: result" in text
+    plan = str(f.plan(x))
+    assert "rows in" in plan and "\n    s0 = max(in0)" in plan
