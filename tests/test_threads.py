@@ -185,6 +185,40 @@ def test_gradients_accumulate_from_eight_threads():
     assert w.tolist() == [-total] * 16
 
 
+def test_large_updates_come_one_after_another():
+    """Calls that run without the interpreter: a gradient accumulates, memory is held by views too, two
+    functions update the same tensors in different order."""
+    n, views = 200_000, []
+    a, b, w = wg.zeros(n), wg.zeros(n), wg.zeros(n, requires_grad=True)
+    w.grad = wg.zeros(n)
+
+    @wg.compile
+    def forth(k):
+        a.__iadd__(k)
+        b.__iadd__(a)
+
+    @wg.compile
+    def back(k):
+        b.__iadd__(a)
+        a.__iadd__(k)
+
+    @wg.compile
+    def gradient(x):
+        (w * x).sum().backward()
+
+    def work(i):
+        for _ in range(15):
+            (forth if i % 2 else back)(1.0)
+            views.append(a[:1])
+            gradient(wg.ones(n))
+
+    in_threads(8, work)
+    assert (a.numpy() == 120).all() and (w.grad.numpy() == 120).all()
+    assert max(view.item() for view in views) == 120
+    # Each of 60 calls of `forth` adds what `a` is after it, each of 60 of `back` one less.
+    assert (b.numpy() == sum(range(121)) - 60).all()
+
+
 def test_a_step_that_fails_in_one_thread_is_as_if_it_had_not_been():
     total = wg.zeros(())
 

@@ -138,12 +138,6 @@ impl TensorObject {
         }
     }
 
-    /// Whether somebody updates the handle.
-    pub fn is_busy(&self) -> bool {
-        // SAFETY: as for `with`.
-        matches!(unsafe { &*self.slot.get() }, Slot::Own(value) if busy(value).is_some())
-    }
-
     #[cold]
     fn wait(&self) {
         loop {
@@ -166,13 +160,14 @@ impl TensorObject {
         }
     }
 
-    /// Takes the value out, to be updated in its own memory, if this handle alone holds that. Who reads
-    /// the handle meanwhile waits until the [`Update`] is dropped.
-    pub fn take_out(&self) -> Option<(Value, Update)> {
+    /// Takes the value out, for as long as a call works on another: the handle's own or its gradient's.
+    /// Who reads the handle meanwhile waits until the [`Update`] is dropped. `None` for a handle on a
+    /// shared cell, and where this thread has the value out already.
+    pub fn hold(&self) -> Option<(Value, Update)> {
         self.settle();
         // SAFETY: as for `with`.
         let Slot::Own(value) = (unsafe { &mut *self.slot.get() }) else { return None };
-        if !value.array.buffer.is_unique() || !value.array.is_contiguous() {
+        if busy(value).is_some() {
             return None;
         }
         let busy = Arc::new(Busy {

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use rustc_hash::FxHashSet;
 
-use super::{Executable, GradientUse, Input, NumberSource, Output, Place, Symbols};
+use super::{Executable, GradientUse, Hold, Input, NumberSource, Output, Place, Symbols};
 use crate::engine::backward::{self, Options};
 use crate::engine::call;
 use crate::engine::program::{Program, cut};
@@ -92,7 +92,7 @@ impl<'a> Finish<'a> {
         let gradients = self.gradients(py)?;
         // Reading gradients may have added captures.
         self.captures = self.trace.captures();
-        let inputs = self.inputs(py)?;
+        let mut inputs = self.inputs(py)?;
         // What differentiation appends is not part of the function itself.
         let count = self.trace.read(|graph| graph.len());
         let differentiable = self.differentiate(py)?;
@@ -110,6 +110,7 @@ impl<'a> Finish<'a> {
             .or_raise(py)?;
         let scope = self.trace.scope().clone();
         let donated = donated(&inputs, &updates);
+        hold(&mut inputs, &donated, &gradients);
         let program = Program::new(plain, dims, scope.clone()).donating(donated);
         // What passes ask about sizes is relied on as well.
         program.optimized().or_raise(py)?;
@@ -195,7 +196,7 @@ impl<'a> Finish<'a> {
             let Some(place) = place else {
                 return Err(to_python(py, error::internal("a capture without a place")));
             };
-            inputs.push(Input { place, wants: capture.leaf.is_some() });
+            inputs.push(Input { place, wants: capture.leaf.is_some(), hold: Hold::No });
         }
         Ok(inputs)
     }
@@ -317,6 +318,16 @@ fn donated(inputs: &[Input], updates: &[(Place, usize)]) -> Vec<(u32, u32)> {
         }
     }
     pairs
+}
+
+/// Says of the inputs which are held: those that are updated, and those whose gradients are.
+fn hold(inputs: &mut [Input], updated: &[(u32, u32)], gradients: &[GradientUse]) {
+    for found in gradients.iter().filter(|found| found.after.is_some()) {
+        inputs[found.input].hold = Hold::Gradient;
+    }
+    for &(i, _) in updated {
+        inputs[i as usize].hold = Hold::Value;
+    }
 }
 
 /// A list in which symbols that must be equal are one.

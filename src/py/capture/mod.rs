@@ -152,6 +152,18 @@ struct Input {
     place: Place,
     /// Whether it required a gradient
     wants: bool,
+    hold: Hold,
+}
+
+/// Whether a call keeps others from reading a handle.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    /// No
+    No,
+    /// Its gradient gets a new value
+    Gradient,
+    /// It gets a new value itself
+    Value,
 }
 
 /// What the function did to the gradient of an input.

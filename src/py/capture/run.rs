@@ -6,18 +6,27 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 
-use super::{Executable, Output};
+use super::{Executable, Hold, Output, Place};
 use crate::array::Array;
 use crate::engine::call::{self, Given};
 use crate::engine::observe;
 use crate::engine::tape::{self, History, Value};
 use crate::error;
-use crate::ops::op::Type;
 use crate::py::errors::{OrRaise, to_python};
 use crate::py::functions::{DETACH_ABOVE, caught};
 use crate::py::tensor::{self, handle};
 use crate::schedule as plan;
 use crate::watch;
+
+/// A handle whose value is out while a call works on another.
+struct Held<'py> {
+    input: usize,
+    object: Bound<'py, PyAny>,
+    /// Whether it is to get a new value
+    is_updated: bool,
+    /// Dropped when it has one again: others go on
+    _update: tensor::Update,
+}
 
 impl Executable {
     /// Runs it: the tensors it returns.
@@ -28,35 +37,23 @@ impl Executable {
         leaves: &[Bound<'_, PyAny>],
     ) -> PyResult<SmallVec<[Py<PyAny>; 2]>> {
         let (numbers, sizes) = (self.numbers(py, leaves)?, self.sizes(args)?);
-        let mut inputs = Vec::with_capacity(self.inputs.len());
-        for input in &self.inputs {
-            inputs.push(self.value(py, &input.place, args)?);
+        let mut held = Vec::new();
+        let mut inputs = vec![None; self.inputs.len()];
+        if let Err(error) = self.gather(py, args, &mut inputs, &mut held) {
+            self.put_back(&held, |i| inputs[i].take())?;
+            return Err(error);
         }
-        // Last, so that nothing can fail while a handle is without its value.
-        let mut taken = Vec::new();
-        for (i, input) in inputs.iter_mut().enumerate() {
-            if let Some((value, update)) = self.take_out(py, i as u32, args, input)? {
-                *input = value;
-                taken.push((i, update));
-            }
-        }
+        let inputs: Option<Vec<Value>> = inputs.into_iter().collect();
+        let inputs = inputs.ok_or_else(|| to_python(py, error::internal("an input is missing")))?;
+        let gone = self.gone(&inputs, &held);
         let mut given = Given { inputs, sizes, numbers };
-        let gone: SmallVec<[usize; 8]> = taken.iter().map(|(i, _)| *i).collect();
-        let values = match caught(py, || self.compute(py, &mut given, &gone)) {
-            Ok(values) => values,
-            Err(error) => {
-                for (i, _) in &taken {
-                    let Some(object) = self.object(py, &self.inputs[*i].place, args) else {
-                        continue;
-                    };
-                    let value = given.inputs[*i].clone();
-                    drop(handle(&self.name, &object)?.replace(value));
-                }
-                return Err(error);
-            }
-        };
+        let result = caught(py, || self.compute(py, &mut given, &gone));
+        let failed = result.is_err();
+        let unchanged = held.iter().filter(|held| failed || !held.is_updated);
+        self.put_back(unchanged, |i| Some(given.inputs[i].clone()))?;
+        let values = result?;
         self.commit(py, &values, args)?;
-        drop(taken);
+        drop(held);
         self.outputs
             .iter()
             .map(|output| match output {
@@ -69,36 +66,76 @@ impl Executable {
             .collect()
     }
 
-    /// Takes the value of an input out of its handle, if it is to be updated in its own memory.
-    fn take_out(
+    /// The values of the inputs. Handles that are to be updated, or whose gradients are, are held: so
+    /// calls that update the same handles come one after another.
+    fn gather<'py>(
         &self,
-        py: Python<'_>,
-        input: u32,
-        args: &[Bound<'_, PyAny>],
-        copy: &mut Value,
-    ) -> PyResult<Option<(Value, tensor::Update)>> {
-        let flows = self.differentiable.is_some() && tape::recording();
-        if flows || watch::checking() || !self.program.donates(input) {
-            return Ok(None);
-        }
-        match self.object(py, &self.inputs[input as usize].place, args) {
-            Some(object) => {
-                let tensor = handle(&self.name, &object)?;
-                // Waiting here, with others taken out, could wait for ever: the copy will do.
-                if tensor.is_busy() {
-                    return Ok(None);
-                }
-                // The copy would keep the memory from being held by the handle alone.
-                let ty = Type::new(copy.dtype(), copy.shape().clone());
-                copy.array = Array::named(ty.dtype, ty.shape, Box::new(()));
-                let taken = tensor.take_out();
-                if taken.is_none() {
-                    *copy = tensor.with_own(Value::clone);
-                }
-                Ok(taken)
+        py: Python<'py>,
+        args: &[Bound<'py, PyAny>],
+        inputs: &mut [Option<Value>],
+        held: &mut Vec<Held<'py>>,
+    ) -> PyResult<()> {
+        let is_later = |i: usize| match self.inputs[i].place {
+            Place::Gradient(holder) => self.inputs[holder].hold != Hold::No,
+            Place::Argument(_) | Place::Handle(_) | Place::Key => self.inputs[i].hold != Hold::No,
+        };
+        // Reading may wait for another call, so it comes first: while something is held nothing is
+        // waited for, but in the order of addresses, so that no two calls wait for each other.
+        for (i, input) in self.inputs.iter().enumerate() {
+            if !is_later(i) {
+                inputs[i] = Some(self.value(py, &input.place, args)?);
             }
-            None => Ok(None),
         }
+        let mut order = Vec::new();
+        for (i, input) in self.inputs.iter().enumerate().filter(|(_, x)| x.hold != Hold::No) {
+            if let Some(object) = self.object(py, &input.place, args) {
+                order.push((handle(&self.name, &object)?.address(), i, object));
+            }
+        }
+        order.sort_unstable_by_key(|(address, ..)| *address);
+        for (_, i, object) in order {
+            let is_updated = self.inputs[i].hold == Hold::Value;
+            match handle(&self.name, &object)?.hold() {
+                Some((value, update)) => {
+                    inputs[i] = Some(value);
+                    held.push(Held { input: i, object, is_updated, _update: update });
+                }
+                None => inputs[i] = Some(self.value(py, &self.inputs[i].place, args)?),
+            }
+        }
+        for (i, input) in self.inputs.iter().enumerate().filter(|(i, _)| is_later(*i)) {
+            if inputs[i].is_none() {
+                inputs[i] = Some(self.value(py, &input.place, args)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The held inputs that may be updated in their own memory: nobody else holds it.
+    fn gone(&self, inputs: &[Value], held: &[Held<'_>]) -> SmallVec<[usize; 8]> {
+        let flows = self.differentiable.is_some() && tape::recording();
+        if flows || watch::checking() {
+            return SmallVec::new();
+        }
+        let is_gone = |&i: &usize| {
+            let array = &inputs[i].array;
+            self.program.donates(i as u32) && array.buffer.is_unique() && array.is_contiguous()
+        };
+        held.iter().map(|held| held.input).filter(is_gone).collect()
+    }
+
+    /// Gives handles their values again.
+    fn put_back<'a, 'py: 'a>(
+        &self,
+        held: impl IntoIterator<Item = &'a Held<'py>>,
+        mut value: impl FnMut(usize) -> Option<Value>,
+    ) -> PyResult<()> {
+        for held in held {
+            if let Some(value) = value(held.input) {
+                drop(handle(&self.name, &held.object)?.replace(value));
+            }
+        }
+        Ok(())
     }
 
     /// Runs the program; the inputs in `gone` may be written over, and are as they were after an error.
