@@ -182,7 +182,7 @@ def test_types_that_differ_are_refused_by_name():
         wg.scan(lambda c, x: c, 0, one)
 
 
-def test_updates_and_draws_inside_are_refused():
+def test_updates_inside_are_refused():
     seen = wg.zeros(())
 
     def update(v):
@@ -192,8 +192,117 @@ def test_updates_and_draws_inside_are_refused():
     with pytest.raises(wg.CaptureError, match="cond: a function inside updates a tensor outside"):
         wg.cond(wg.tensor(True), update, lambda v: v, wg.tensor(1.0))
     assert seen.item() == 0
-    with pytest.raises(wg.CaptureError, match="scan: the function draws"):
-        wg.scan(lambda c, _: (c + wg.random.normal(()), None), wg.tensor(0.0), length=2)
+
+
+def noisy(x):
+    return x + wg.random.normal(x.shape) * wg.random.uniform(())
+
+
+def drawn_in_a_scan(x):
+    return wg.scan(lambda c, row: (noisy(c), c * row + wg.random.normal(row.shape)), x[0], x)
+
+
+def drawn_in_a_loop(x):
+    return wg.while_loop(lambda i, c: i < 5, lambda i, c: (i + 1, noisy(c)), (0, x))[1]
+
+
+def drawn_in_a_branch(x):
+    y = wg.cond(x.sum() > 0, lambda v: noisy(noisy(v)), lambda v: v + wg.random.normal(()), x)
+    return y, wg.random.normal((2,))
+
+
+def drawn_in_rounds_of_rounds(x):
+    def row(c, i):
+        inner = wg.fori_loop(0, 3, lambda _, v: noisy(v), c)
+        return inner, wg.cond(i > 1, lambda v: noisy(v), lambda v: v, inner)
+
+    return wg.scan(row, x, wg.arange(4))
+
+
+def dropped(x):
+    return wg.map(lambda row: wg.nn.dropout(row, 0.5, training=True), x)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize(
+    "f",
+    [drawn_in_a_scan, drawn_in_a_loop, drawn_in_a_branch, drawn_in_rounds_of_rounds, dropped],
+)
+def test_random_numbers_are_fresh_in_every_round_and_the_same_in_every_mode(f, sign):
+    def run(g, x):
+        wg.random.seed(5)
+        results = [g(x) for _ in range(3)]
+        leaves = wg.pytree.flatten((results, wg.random.normal((2,))))[0]
+        return [leaf.numpy().tobytes() for leaf in leaves]
+
+    x = wg.ones((3, 4)) * sign
+    want = run(f, x)
+    assert len(set(want)) > 3
+    assert run(wg.compile(f), x) == want
+
+    with wg.Graph() as graph:
+        placeholder = wg.placeholder("x", (3, 4))
+        fetch = f(placeholder)
+    session = wg.Session(graph)
+    assert run(lambda x: session.run(fetch, {placeholder: x}), x) == want
+
+
+@pytest.mark.parametrize("f", [drawn_in_a_scan, drawn_in_a_loop, dropped])
+def test_gradients_through_rounds_that_draw(f):
+    def slope(g):
+        wg.random.seed(2)
+        x = wg.ones((3, 4), requires_grad=True)
+        leaves = wg.pytree.flatten(g(x))[0]
+        sum((leaf * leaf).sum() for leaf in leaves).backward()
+        return x.grad.numpy()
+
+    np.testing.assert_allclose(slope(wg.compile(f)), slope(f), rtol=1e-5, atol=1e-5)
+    inside = wg.compile(lambda x: wg.grad(lambda v: (f(v)[0] ** 2).sum())(x))
+    wg.random.seed(2)
+    want = wg.grad(lambda v: (f(v)[0] ** 2).sum())(wg.ones((3, 4)))
+    wg.random.seed(2)
+    got = inside(wg.ones((3, 4)))
+    np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_loop_whose_gradient_reads_nothing_of_its_rounds():
+    def f(x):
+        return wg.while_loop(lambda i, c: i < 3, lambda i, c: (i + 1, c + 1.0), (0, x))[1]
+
+    x = wg.ones(2, requires_grad=True)
+    wg.compile(f)(x).sum().backward()
+    assert x.grad.tolist() == [1.0, 1.0]
+
+
+def test_draws_are_refused_where_they_would_repeat():
+    x = wg.ones((3, 4))
+    for compiled in (False, True):
+        f = wg.vmap(noisy)
+        with pytest.raises(wg.CaptureError, match="vmap: the function draws"):
+            (wg.compile(f) if compiled else f)(x)
+    with pytest.raises(wg.CaptureError, match="while_loop: the condition draws"):
+        wg.while_loop(lambda c: noisy(c) < 3, lambda c: c + 1, wg.tensor(0.0))
+
+
+def test_a_generator_is_put_back_inside_a_round():
+    def twice(c, _):
+        state = wg.random.get_state()
+        a = wg.random.normal(())
+        wg.random.set_state(state)
+        return c, (a, wg.random.normal(()))
+
+    for f in (twice, wg.compile(lambda c, x: twice(c, x))):
+        _, (a, b) = wg.scan(f, wg.tensor(0.0), length=3)
+        assert a.tolist() == b.tolist() and len(set(a.tolist())) == 3
+    outside = wg.random.get_state()
+
+    def wrong(c, _):
+        wg.random.normal(())
+        wg.random.set_state(outside)
+        return c, None
+
+    with pytest.raises(wg.CaptureError, match="a state of the generator outside of control flow"):
+        wg.scan(wrong, wg.tensor(0.0), length=3)
 
 
 def test_prints_and_checks_run_with_the_program(capsys):

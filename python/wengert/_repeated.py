@@ -55,7 +55,7 @@ def _variables(function: FunctionType) -> Iterator[Any]:
 class Checks:
     """Calls that passed a check, by their marks; a bounded number of them."""
 
-    LIMIT = 512
+    LIMIT = 128
 
     def __init__(self) -> None:
         self._known: dict[Any, tuple[Any, list[Any]]] = {}

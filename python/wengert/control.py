@@ -8,6 +8,7 @@ either way. Functions may read tensors outside; they may not update them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from wengert._core import (
     where,
     zeros,
 )
+from wengert._core.random import next_key, split
 from wengert._repeated import Checks
 
 __all__ = ["check", "cond", "fori_loop", "map", "print", "scan", "switch", "while_loop"]
@@ -38,7 +40,10 @@ def tensor(name: str, x: Any) -> Tensor:
 
 
 class Traced:
-    """A function traced on tensors: its body, and the structure of its result."""
+    """A function traced on tensors: its body, and the structure of its result.
+
+    Random numbers are drawn from `keys`; without any, how many are drawn is only counted.
+    """
 
     def __init__(
         self,
@@ -46,6 +51,7 @@ class Traced:
         function: Callable[[list[Tensor]], Any],
         like: Sequence[Tensor],
         axes: Sequence[int | None] | None = None,
+        keys: list[Tensor] | None = None,
     ) -> None:
         self.name = name
         self.structure: Any = None
@@ -54,15 +60,14 @@ class Traced:
             leaves, self.structure = pytree.flatten(function(tensors))
             return [tensor(name, x) for x in leaves]
 
-        self.body = _core._body(name, list(like), list(axes or [None] * len(like)), run)
+        with _core.Keys(keys) as random:
+            self.body = _core._body(name, list(like), list(axes or [None] * len(like)), run)
+        self.draws: int = random.drawn
 
-    def refuse_draws(self) -> None:
-        """Random numbers would be the same in every round, or for every example."""
-        if self.body.draws:
-            raise CaptureError(
-                f"{self.name}: the function draws from the global random generator, which would "
-                "give the same numbers every time; pass keys and draw with key="
-            )
+
+def fresh_keys(count: int) -> list[Tensor]:
+    """The next keys of the global generator."""
+    return [next_key() for _ in range(count)]
 
 
 def is_traced(*leaves: Any) -> bool:
@@ -116,12 +121,15 @@ def _paths(structure: Any, count: int) -> list[str]:
 
 
 def _branches(
-    name: str, branches: Sequence[Callable[..., Any]], operands: _Operands
+    name: str,
+    branches: Sequence[Callable[..., Any]],
+    operands: _Operands,
+    keys: list[Tensor] | None = None,
 ) -> list[Traced]:
     def on_tensors(f: Callable[..., Any]) -> Callable[[list[Tensor]], Any]:
         return lambda tensors: f(*operands.tree(tensors))
 
-    traced = [Traced(name, on_tensors(f), operands.tensors) for f in branches]
+    traced = [Traced(name, on_tensors(f), operands.tensors, keys=keys) for f in branches]
     first = traced[0]
     for other in traced[1:]:
         if first.structure != other.structure:
@@ -137,16 +145,21 @@ def _choose(
     given = _Operands(operands)
     if is_traced(index, *given.tensors):
         traced = _branches(name, branches, given)
+        draws = max(t.draws for t in traced)
+        if draws:
+            traced = _branches(name, branches, given, fresh_keys(draws))
         bodies = [t.body for t in traced]
         found = _core._flow("cond", bodies, [index, *given.tensors])
         return pytree.unflatten(traced[0].structure, found)
 
-    def check() -> bool:
-        return bool(_branches(name, branches, given))
+    def check() -> int:
+        return max(t.draws for t in _branches(name, branches, given))
 
-    _passed.find(name, branches, given.leaves, given.structure, check)
+    draws = _passed.find(name, branches, given.leaves, given.structure, check)
     i = min(max(int(index), 0), len(branches) - 1)
-    return _as_tensors(name, branches[i](*operands))
+    # As many keys are drawn, whichever branch runs: so it is where the choice is made late.
+    with _core.Keys(fresh_keys(draws)) if draws else contextlib.nullcontext():
+        return _as_tensors(name, branches[i](*operands))
 
 
 def cond(
@@ -216,20 +229,43 @@ def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], init: A
     def on(f: Callable[..., Any]) -> Callable[[list[Tensor]], Any]:
         return lambda tensors: call(f, pytree.unflatten(structure, tensors))
 
-    def bodies() -> list[Any]:
+    def bodies() -> tuple[list[Any], int]:
         test = Traced("while_loop", on(cond_fn), leaves)
         body = Traced("while_loop", on(body_fn), leaves)
-        body.refuse_draws()
+        if test.draws:
+            raise CaptureError(
+                "while_loop: the condition draws random numbers; draw them in the body, as part of "
+                "the carry"
+            )
         _check_carry("while_loop", init, body, len(leaves), body.structure)
         results = test.body.results()
         what = "the condition is no truth value"
         _compare("while_loop", what, [("bool", "()", "")], results, ["it"])
-        return [test.body, body.body]
+        return [test.body, body.body], body.draws
+
+    def keyed(draws: int) -> Any:
+        """The loop with a key for each round."""
+
+        def step(carry: Any, key: Tensor) -> tuple[Any, Tensor]:
+            keys = split(key, draws + 1)
+            with _core.Keys([keys[k + 1] for k in range(draws)]):
+                return call(body_fn, carry), keys[0]
+
+        def test(carry: Any, key: Tensor) -> Any:
+            return call(cond_fn, carry)
+
+        return while_loop(test, step, (init, next_key()))[0]
 
     if is_traced(*leaves):
-        found = _core._flow("while_loop", bodies(), leaves, carry=len(leaves))
+        found, draws = bodies()
+        if draws:
+            return keyed(draws)
+        found = _core._flow("while_loop", found, leaves, carry=len(leaves))
         return pytree.unflatten(structure, found)
-    _passed.find("while_loop", [cond_fn, body_fn], leaves, structure, lambda: bool(bodies()))
+    functions = [cond_fn, body_fn]
+    draws = _passed.find("while_loop", functions, leaves, structure, lambda: bodies()[1])
+    if draws:
+        return keyed(draws)
     carry = init
     while bool(call(cond_fn, carry)):
         carry = _as_tensors("while_loop", call(body_fn, carry))
@@ -285,27 +321,42 @@ def scan(
         parts[:] = [pytree.flatten(part)[1] for part in result]
         return result
 
-    def body() -> tuple[Any, Any, Any]:
+    def body() -> tuple[Traced, Any, Any]:
         axes = [None] * len(carry) + [0] * len(rows)
         traced = Traced("scan", run, [*carry, *rows], axes)
-        traced.refuse_draws()
         carried, results = parts
         _check_carry("scan", init, traced, len(carry), carried)
-        return traced.body, carried, results
+        return traced, carried, results
+
+    def keyed(draws: int) -> tuple[Any, Any]:
+        """The scan with a key for each round."""
+
+        def step(state: tuple[Any, Tensor], x: Any) -> tuple[Any, Any]:
+            keys = split(state[1], draws + 1)
+            with _core.Keys([keys[k + 1] for k in range(draws)]):
+                c, y = f(state[0], x)
+            return (c, keys[0]), y
+
+        (last, _), ys = scan(step, (init, next_key()), xs, length, reverse)
+        return last, ys
 
     if is_traced(*carry, *rows):
-        found, carried, results = body()
+        traced, carried, results = body()
+        if traced.draws:
+            return keyed(traced.draws)
         operands = [*carry, *rows]
-        found = _core._flow("scan", [found], operands, len(carry), len(rows), length, reverse)
+        found = _core._flow("scan", [traced.body], operands, len(carry), len(rows), length, reverse)
         last, ys = found[: len(carry)], found[len(carry) :]
         return pytree.unflatten(carried, last), pytree.unflatten(results, ys)
 
-    def check() -> tuple[Any, Any]:
-        found, _, results = body()
-        return found.sizes()[len(carry) :], results
+    def check() -> tuple[Any, Any, int]:
+        traced, _, results = body()
+        return traced.body.sizes()[len(carry) :], results, traced.draws
 
     structure = pytree.flatten((init, xs))[1]
-    types, results = _passed.find("scan", [f], [*carry, *rows], structure, check)
+    types, results, draws = _passed.find("scan", [f], [*carry, *rows], structure, check)
+    if draws:
+        return keyed(draws)
     now = init
     kept: list[list[Tensor]] = []
     for i in reversed(range(length)) if reverse else range(length):

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from wengert import _core, pytree
-from wengert._core import ShapeError, Tensor, eye, isdtype, permute_dims, zeros_like
+from wengert._core import CaptureError, ShapeError, Tensor, eye, isdtype, permute_dims, zeros_like
 from wengert._repeated import repeated
 from wengert.autodiff import vjp
-from wengert.control import Traced, tensor
+from wengert.control import Traced, fresh_keys, tensor
 
 __all__ = ["hessian", "jacobian", "jvp", "vmap"]
 
@@ -71,7 +71,11 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
             return f(*args, **kwargs)
 
         traced = Traced("vmap", run, *zip(*examples, strict=True))
-        traced.refuse_draws()
+        if traced.draws:
+            raise CaptureError(
+                "vmap: the function draws from the global random generator, which would give the "
+                "same numbers for every example; pass keys and draw with key="
+            )
         x, axis = examples[0]
         batched = _core._batched(traced.body, [True] * len(examples), x, axis)
         found = _core._inline(batched, [_moved(x, axis, 0) for x, axis in examples])
@@ -130,7 +134,13 @@ def jvp(f: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
                 f"jvp: a tangent has shape {tuple(t.shape)}, its primal {tuple(x.shape)}"
             )
         ts.append(t)
-    traced = Traced("jvp", lambda tensors: f(*pytree.unflatten(structure, tensors)), xs)
+
+    def run(tensors: list[Tensor]) -> Any:
+        return f(*pytree.unflatten(structure, tensors))
+
+    traced = Traced("jvp", run, xs)
+    if traced.draws:
+        traced = Traced("jvp", run, xs, keys=fresh_keys(traced.draws))
     body, moved = _core._with_tangents(traced.body, has)
     found = _core._inline(body, [*xs, *ts])
     ys, rest = found[: len(moved)], iter(found[len(moved) :])

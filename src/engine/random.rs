@@ -1,5 +1,8 @@
 //! The global generator: a seed and a count of keys drawn, state like any other.
 
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use parking_lot::Mutex;
 
 use super::tape::Value;
@@ -7,7 +10,7 @@ use super::trace;
 use crate::array::Array;
 use crate::cpu;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{self, Result};
 use crate::shape::Shape;
 
 /// The state of a generator.
@@ -57,10 +60,108 @@ pub fn key_value(key: [u32; 2]) -> Result<Value> {
     Ok(Value::plain(array))
 }
 
-/// The next key as a value; while a function is captured, an input that is fresh at every run.
+/// The next key as a value: one of those supplied; else, while a function is captured, an input that
+/// is fresh at every run.
 pub fn draw() -> Result<Value> {
+    if let Some(key) = supplied() {
+        return key;
+    }
     match trace::active() {
         true => trace::draw_key(),
         false => key_value(next_key()),
     }
+}
+
+/// Keys that stand in for those of the generator on this thread.
+struct Supply {
+    serial: u64,
+    /// How many traces were open: of those opened since then it serves bodies alone
+    depth: usize,
+    /// None where draws are only counted
+    keys: Option<Vec<Value>>,
+    next: usize,
+    /// How many were drawn; those before are drawn again after a state was put back
+    drawn: usize,
+}
+
+thread_local! {
+    static SUPPLIES: RefCell<Vec<Supply>> = const { RefCell::new(Vec::new()) };
+}
+
+/// From now on keys are drawn from these; without any, draws are counted, and all keys are zeros.
+pub fn supply(keys: Option<Vec<Value>>) {
+    static SERIAL: AtomicU64 = AtomicU64::new(1);
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    let supply = Supply { serial, depth: trace::depth(), keys, next: 0, drawn: 0 };
+    SUPPLIES.with(|all| all.borrow_mut().push(supply));
+}
+
+/// Ends the last supply: how many keys were drawn.
+pub fn end_supply() -> usize {
+    SUPPLIES.with(|all| all.borrow_mut().pop()).map_or(0, |supply| supply.drawn)
+}
+
+impl Supply {
+    fn serves(&self) -> bool {
+        trace::only_bodies_since(self.depth)
+    }
+}
+
+fn supplied() -> Option<Result<Value>> {
+    let (key, is_again) = SUPPLIES.with(|all| {
+        let mut all = all.borrow_mut();
+        let supply = all.last_mut().filter(|supply| supply.serves())?;
+        let key = match &supply.keys {
+            Some(keys) => keys.get(supply.next).cloned().map(Ok),
+            None => Some(key_value([0, 0])),
+        };
+        let is_again = supply.next < supply.drawn;
+        supply.next += 1;
+        supply.drawn = supply.drawn.max(supply.next);
+        Some((key, is_again))
+    })?;
+    let Some(key) = key else {
+        let what = "the function draws more random numbers than when it was checked";
+        let facts = "draw the same number of times in each call, or pass keys and draw with key=";
+        return Some(Err(error::bad_capture("random", what, facts)));
+    };
+    // Apart from what was computed of it the first time.
+    Some(key.and_then(|key| if is_again { trace::barrier(&key, &[]) } else { Ok(key) }))
+}
+
+/// Set in the count of a state that belongs to a supply.
+const OF_SUPPLY: u64 = 1 << 62;
+
+/// The state of the generator as this thread sees it.
+pub fn seen_state() -> State {
+    let of_supply = SUPPLIES.with(|all| {
+        let all = all.borrow();
+        let supply = all.last().filter(|supply| supply.serves())?;
+        let key = [supply.serial as u32, (supply.serial >> 32) as u32];
+        Some(State { key, drawn: supply.next as u64 | OF_SUPPLY })
+    });
+    of_supply.or_else(trace::random_state).unwrap_or_else(state)
+}
+
+/// Puts back a state that [`seen_state`] gave.
+pub fn set_seen_state(new: State) -> Result<()> {
+    let now = seen_state();
+    if (now.drawn | new.drawn) & OF_SUPPLY == 0 {
+        if trace::set_random_state(new)?.is_none() {
+            set_state(new);
+        }
+        return Ok(());
+    }
+    if now.drawn & new.drawn & OF_SUPPLY == 0 || now.key != new.key {
+        let what = "a state of the generator outside of control flow cannot be set inside, nor one \
+                    of the inside elsewhere";
+        let facts = "draw with keys: wengert.random.key(seed)";
+        return Err(error::bad_capture("set_state", what, facts));
+    }
+    SUPPLIES.with(|all| {
+        if let Some(supply) = all.borrow_mut().last_mut() {
+            supply.next = (new.drawn & !OF_SUPPLY) as usize;
+        }
+    });
+    Ok(())
 }

@@ -175,10 +175,14 @@ fn prune_scan(flow: &Flow, read: &[bool], operands: usize, carry: usize, xs: usi
     let mut taken = kept[..carry].to_vec();
     taken.resize(operands, false);
     or(&mut taken[carry..], &inputs_read(&body)[carry..]);
-    let body = with_inputs(body, &taken);
     let FlowKind::Scan { length, reverse, .. } = flow.kind else {
         unreachable!("the caller has a scan")
     };
+    // A count of rounds that only the run tells is told by the rows.
+    if length.known().is_none() && xs > 0 && !taken[carry..carry + xs].contains(&true) {
+        taken[carry] = true;
+    }
+    let body = with_inputs(body, &taken);
     let count = |mask: &[bool]| mask.iter().filter(|&&kept| kept).count() as u32;
     let kind = FlowKind::Scan {
         carry: count(&taken[..carry]),

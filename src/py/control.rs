@@ -1,9 +1,10 @@
 //! Functions of Python's as lists: bodies of control flow, and what transforms make of them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyList, PyTuple};
 use smallvec::SmallVec;
 
 use super::errors::{OrRaise, to_python};
@@ -31,9 +32,6 @@ pub struct Body {
     operands: usize,
     /// What it reads outside; a random key is drawn when it runs
     captures: Vec<Option<Value>>,
-    /// Whether it draws from the global random generator
-    #[pyo3(get)]
-    draws: bool,
 }
 
 #[pymethods]
@@ -124,13 +122,12 @@ fn _body(
                 Arg::Scalar(_) => None,
             })
             .collect();
-        let draws = captures.iter().any(|capture| matches!(capture.source, Source::Key));
         let outside = |x: &Capture| match x.source {
             Source::Key => Ok(None),
             Source::Handle | Source::Gradient(_) | Source::Outer(_) => outside(py, x).map(Some),
         };
         let captures = captures.iter().map(outside).collect::<PyResult<_>>()?;
-        Ok(Body { list: Arc::new(list), operands, captures, draws })
+        Ok(Body { list: Arc::new(list), operands, captures })
     })
 }
 
@@ -196,10 +193,45 @@ impl Body {
     }
 }
 
+/// Random keys for what is called inside a `with` block; with None draws are only counted.
+#[pyclass(frozen, module = "wengert")]
+struct Keys {
+    keys: Option<Vec<Value>>,
+    drawn: AtomicUsize,
+}
+
+#[pymethods]
+impl Keys {
+    #[new]
+    fn new(keys: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<Keys> {
+        let keys = keys.map(|keys| values("random", &keys)).transpose()?;
+        Ok(Keys { keys, drawn: AtomicUsize::new(0) })
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        random::supply(slf.keys.clone());
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
+        self.drawn.store(random::end_supply(), Ordering::Relaxed);
+    }
+
+    /// How many keys were drawn in the block.
+    #[getter]
+    fn drawn(&self) -> usize {
+        self.drawn.load(Ordering::Relaxed)
+    }
+}
+
 type Lists = SmallVec<[Arc<List>; 2]>;
 
+/// Bodies, and what they read outside together.
+type Joined = (Lists, Vec<Value>);
+
 /// The bodies over the operands and what any of them reads outside.
-fn joined(bodies: &[PyRef<'_, Body>]) -> Result<(Lists, Vec<Value>)> {
+fn joined(bodies: &[PyRef<'_, Body>]) -> Result<Joined> {
     let mut captures: Vec<Value> = Vec::new();
     let mut places: Vec<Vec<usize>> = Vec::new();
     for body in bodies {
@@ -289,7 +321,7 @@ fn _batched(
         let graph = Graph::from_list((*body.list).clone());
         let list = passes::batch(&graph, &mapped, size).or_raise(py)?.into_list();
         let captures = body.captures.clone();
-        Ok(Body { list: Arc::new(list), operands: body.operands, captures, draws: body.draws })
+        Ok(Body { list: Arc::new(list), operands: body.operands, captures })
     })
 }
 
@@ -319,7 +351,7 @@ fn _with_tangents(
         let list = Arc::new(passes::reordered(&list, &order));
         let operands = operands + tangents.len();
         let captures = body.captures.clone();
-        Ok((Body { list, operands, captures, draws: body.draws }, found.has))
+        Ok((Body { list, operands, captures }, found.has))
     })
 }
 
@@ -387,6 +419,7 @@ fn _ruled(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
 /// Adds classes and functions to the module.
 pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Body>()?;
+    module.add_class::<Keys>()?;
     module.add_function(pyo3::wrap_pyfunction!(_body, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_flow, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_batched, module)?)?;

@@ -40,7 +40,9 @@ mod stack;
 pub use capture::{Capture, Handle, Link, Source, read_gradient, read_handle, write_handle};
 pub use keys::{check_seeding, draw_key, random_state, set_random_state};
 pub use silent::{cuts, sweeping};
-pub use stack::{Entered, active, is_on_stack, leave, speaks_of, suspended, top};
+pub use stack::{
+    Entered, active, depth, is_on_stack, leave, only_bodies_since, speaks_of, suspended, top,
+};
 
 use capture::Key;
 

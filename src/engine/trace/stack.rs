@@ -107,8 +107,16 @@ impl Trace {
 }
 
 /// How many traces are open.
-pub(super) fn depth() -> usize {
+pub fn depth() -> usize {
     STACK.with(|stack| stack.borrow().len())
+}
+
+/// Whether all traces that were opened since there were so many are bodies.
+pub fn only_bodies_since(depth: usize) -> bool {
+    STACK.with(|stack| {
+        let stack = stack.borrow();
+        stack.get(depth..).is_some_and(|new| new.iter().all(|level| level.0.is_body))
+    })
 }
 
 /// The level of the stack that a value belongs to: 0 for one outside all traces.

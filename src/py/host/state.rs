@@ -104,7 +104,7 @@ fn _next_of(py: Python<'_>, state: (u32, u32, u64)) -> PyResult<(Py<PyAny>, (u32
 /// The state of the global generator, as a tuple to keep.
 #[pyfunction]
 fn get_state() -> (u32, u32, u64) {
-    let state = trace::random_state().unwrap_or_else(random::state);
+    let state = random::seen_state();
     (state.key[0], state.key[1], state.drawn)
 }
 
@@ -113,10 +113,7 @@ fn get_state() -> (u32, u32, u64) {
 #[pyfunction]
 fn set_state(py: Python<'_>, state: (u32, u32, u64)) -> PyResult<()> {
     let state = random::State { key: [state.0, state.1], drawn: state.2 };
-    if trace::set_random_state(state).or_raise(py)?.is_none() {
-        random::set_state(state);
-    }
-    Ok(())
+    random::set_seen_state(state).or_raise(py)
 }
 
 /// Adds what is here to the module, and to its namespace `random`.
