@@ -9,13 +9,16 @@ fixed when the function is traced.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
+import inspect
+import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import CodeType, FunctionType
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wengert import _core, _touched, pytree
+from wengert._changes import Changes, Values
 from wengert._core import (
     CaptureError,
     DType,
@@ -25,15 +28,23 @@ from wengert._core import (
     float32,
     is_grad_enabled,
 )
+from wengert._guards import (
+    Guard,
+    Names,
+    called,
+    changed_state,
+    describe,
+    names_of,
+    owners,
+    refuse_rebound,
+    stateful,
+    take_back,
+)
 
 if TYPE_CHECKING:
     from wengert.interpreter import Interpreter
 
 __all__ = ["CompiledFunction", "Explanation", "Spec", "compile", "config"]
-
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), DType)
-
-Names = list[tuple[Any, str | None, Any]]
 
 
 class Trace(NamedTuple):
@@ -47,8 +58,18 @@ class Trace(NamedTuple):
     """Whether gradients were being recorded."""
     executable: Any
     """What runs."""
-    depends: tuple[str, ...]
-    """The variables outside that are looked at before each call."""
+    names: Names
+    """The variables outside that are looked at before each call, with their values."""
+    types: tuple[tuple[tuple[int, ...], DType], ...]
+    """Shapes and dtypes of the tensors among the arguments."""
+    guard: Guard
+    """The modules and optimizers that are looked at when an attribute of some was assigned."""
+
+
+def _is_module(x: Any) -> bool:
+    from wengert.nn.module import Module
+
+    return isinstance(x, Module)
 
 
 class CompiledFunction(_core.Dispatcher):
@@ -63,7 +84,12 @@ class CompiledFunction(_core.Dispatcher):
         signature: Sequence[Spec] | None = None,
         limit: int = 64,
     ) -> None:
-        functools.update_wrapper(self, function)
+        if not callable(function) or isinstance(function, Tensor):
+            raise TypeError(f"compile: expected a function, got {type(function).__name__}")
+        # A module's attributes are read when they are asked for.
+        functools.update_wrapper(
+            self, function, updated=() if _is_module(function) else ("__dict__",)
+        )
         # Modules and partial functions have no name of their own.
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self._function = function
@@ -75,6 +101,36 @@ class CompiledFunction(_core.Dispatcher):
         if self._declared:
             specs = tuple(spec.stand_in() for spec in self._declared)
             self._declare(specs, [spec.sizes() for spec in self._declared])
+
+    def __getattr__(self, name: str) -> Any:
+        """A compiled module has the attributes and methods of the module."""
+        function = self.__dict__.get("_function")
+        if _is_module(function):
+            return getattr(function, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        count = len(self._traces)
+        return f"<compiled {self.__name__}, {count} trace{'' if count == 1 else 's'}>"
+
+    # A copy traces anew: what was captured belongs to the tensors of the original.
+
+    def __copy__(self) -> CompiledFunction:
+        return CompiledFunction(self._function, self._declared, self._limit)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction:
+        function = copy.deepcopy(self._function, memo)
+        return CompiledFunction(function, self._declared, self._limit)
+
+    def __reduce__(self) -> Any:
+        # By its name, where it has taken its function's place.
+        name, module = getattr(self, "__qualname__", ""), getattr(self, "__module__", None)
+        found: Any = sys.modules.get(module or "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is self:
+            return name
+        return CompiledFunction, (self._function, self._declared, self._limit)
 
     @property
     def traces(self) -> int:
@@ -91,20 +147,25 @@ class CompiledFunction(_core.Dispatcher):
         """Trace a call: what runs it, how its result is put together, what it depends on."""
         named = pytree.flatten_with_paths((args, kwargs))[0]
         paths = [_path(path, self._parameters) for path, _ in named]
-        signature = tuple((p, _describe(x)) for p, x in zip(paths, leaves, strict=True))
-        reason = self._reason(signature)
+        signature = tuple((p, describe(x)) for p, x in zip(paths, leaves, strict=True))
+        tensors = [x for x in leaves if isinstance(x, Tensor)]
+        reason = self._reason(signature, tensors)
         if len(self._traces) >= self._limit:
             raise CaptureError(
                 f"{self.__name__}: traced {self._limit} times, and this call needs another trace: "
                 f"{reason}; pass what changes as a tensor, or raise `limit`\n"
                 + "\n".join(f"  {t.reason}" for t in self._traces[-3:])
             )
-        executable, outputs, found, after = self._capture(args, kwargs, leaves, changing)
-        names = list(_names(self._function))
-        guard = _Guard(_stateful([*found, *(value for _, _, value in names), *args]))
-        depends = tuple(key or "closure" for _, key, _ in names)
-        self._traces.append(Trace(reason, signature, is_grad_enabled(), executable, depends))
-        return executable, outputs.rebuild(after), guard if guard else None, names
+        made = self._capture(args, kwargs, leaves, changing)
+        names = list(names_of(self._function))
+        objects = [*made.record.active, *owners(self._function), *args, *kwargs.values()]
+        objects += [value for _, _, value in names]
+        guard = Guard(stateful(objects), made.free)
+        types = tuple((tuple(x.shape), x.dtype) for x in tensors)
+        self._traces.append(
+            Trace(reason, signature, is_grad_enabled(), made.executable, names, types, guard)
+        )
+        return made.executable, made.rebuild(), guard if guard else None, names
 
     def _capture(
         self,
@@ -113,17 +174,16 @@ class CompiledFunction(_core.Dispatcher):
         leaves: list[Any],
         changing: list[list[bool] | bool | None],
         keep: bool = True,
-    ) -> tuple[Any, _Outputs, list[Any], list[Any]]:
-        """What runs a call, what it returns, the stateful objects it came across, what Python does
-        after each call. State that it creates stays where the trace is kept."""
+    ) -> _Made:
+        """What runs a call, and what Python does beside it. State that it creates stays where the
+        trace is kept."""
         structure = pytree.flatten((args, kwargs))[1]
         tensors = [x for x in leaves if isinstance(x, Tensor)]
-        before = _touched.active, _touched.trace, _touched.created, _touched.after
-        variables, kept = list(_names(self._function)), False
+        variables, kept = list(names_of(self._function)), False
+        before, here = _touched.here.record, _touched.here
         try:
             with _core.Trace() as trace:
-                _touched.active, _touched.trace = [], trace
-                _touched.created, _touched.after = [], []
+                here.record = record = _touched.Record(trace)
                 inside = list(leaves)
                 for i, change in enumerate(changing):
                     if change is True:
@@ -132,18 +192,23 @@ class CompiledFunction(_core.Dispatcher):
                         trace.argument(leaves[i], [None if c is False else c for c in change])
                 args, kwargs = pytree.unflatten(structure, inside)
                 result = self._function(*args, **kwargs)
-                _refuse_rebound(self.__name__, variables)
-                outputs = _Outputs(self.__name__, result)
-                executable = trace.finish(self.__name__, outputs.tensors, tensors)
-            found, after = _touched.active, _touched.after
+                _refuse_lazy(self.__name__, result)
+                refuse_rebound(self.__name__, variables)
+                here.record = before
+                outputs, changes = Values(result), Changes(record)
+                results = [*outputs.tensors, *changes.tensors]
+                executable = trace.finish(self.__name__, results, tensors)
+            single = isinstance(result, Tensor)
+            free = changes.free(self.__name__, executable)
+            outputs.finish()
+            changes.finish()
+            made = _Made(executable, outputs, changes, record, free, single)
             kept = keep
         finally:
+            here.record = before
             if not kept:
-                for entries, key in _touched.created:
-                    entries.pop(key, None)
-                _rebound(variables)
-            _touched.active, _touched.trace, _touched.created, _touched.after = before
-        return executable, outputs, found, after
+                take_back(record, variables)
+        return made
 
     def _trace_again(
         self,
@@ -155,7 +220,7 @@ class CompiledFunction(_core.Dispatcher):
     ) -> None:
         """Refuse a call that would be traced otherwise now, though nothing that is looked at
         changed."""
-        again = self._capture(args, kwargs, leaves, changing, keep=False)[0]
+        again = self._capture(args, kwargs, leaves, changing, keep=False).executable
         what = executable.difference(again)
         if what is not None:
             raise CaptureError(
@@ -171,13 +236,13 @@ class CompiledFunction(_core.Dispatcher):
             raise TypeError(f"{name}: {len(declared)} tensors are declared, got {len(leaves)}")
         for i, (spec, x) in enumerate(zip(declared, leaves, strict=True)):
             if not isinstance(x, Tensor):
-                raise TypeError(f"{name}: argument {i} is declared {spec}, got {_describe(x)}")
+                raise TypeError(f"{name}: argument {i} is declared {spec}, got {describe(x)}")
             if x.dtype != spec.dtype:
-                raise DTypeError(f"{name}: argument {i} is declared {spec}, got {_describe(x)}")
+                raise DTypeError(f"{name}: argument {i} is declared {spec}, got {describe(x)}")
             if not spec.allows(x.shape):
-                raise ShapeError(f"{name}: argument {i} is declared {spec}, got {_describe(x)}")
+                raise ShapeError(f"{name}: argument {i} is declared {spec}, got {describe(x)}")
         if broken is not None:
-            shapes = ", ".join(_describe(x) for x in leaves)
+            shapes = ", ".join(describe(x) for x in leaves)
             raise ShapeError(f"{name}: {broken}: got {shapes}")
 
     # What was captured.
@@ -217,27 +282,39 @@ class CompiledFunction(_core.Dispatcher):
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """What was captured, why each trace was made, and what runs: for these arguments, or,
-        without any, for the latest trace. `str()` of it is a page of text."""
+        without any, for the latest trace and the sizes it was made with. `str()` of it is a page of
+        text."""
         if args or kwargs:
-            return Explanation(self.__name__, self._traces, self.plan(*args, **kwargs))
-        return Explanation(self.__name__, self._traces, None)
+            return Explanation(self, self._traces, self.plan(*args, **kwargs))
+        if not self._traces:
+            return Explanation(self, [], None)
+        latest = self._traces[-1]
+        like = [_core._stand_in(list(shape), dtype) for shape, dtype in latest.types]
+        return Explanation(self, self._traces, latest.executable.plan(like))
 
-    def _reason(self, signature: tuple[tuple[str, str], ...]) -> str:
+    def _reason(self, signature: tuple[tuple[str, str], ...], tensors: list[Tensor]) -> str:
         """Why this call needs a trace of its own: how it differs from the most similar one."""
         if not self._traces:
             return "first call"
         differences = [_difference(trace, signature) for trace in self._traces]
-        return min(differences, key=len)[0] if all(differences) else "state changed"
+        if all(differences):
+            return min(differences, key=len)[0]
+        alike = next(
+            t for t, d in reversed([*zip(self._traces, differences, strict=True)]) if not d
+        )
+        return changed_state(self._function, alike, tensors) or "state changed"
 
 
 class Explanation:
     """What a compiled function captured, as text."""
 
-    def __init__(self, name: str, traces: list[Trace], plan: Any) -> None:
-        self.name, self.traces, self.plan = name, tuple(traces), plan
+    def __init__(self, function: CompiledFunction, traces: list[Trace], plan: Any) -> None:
+        self.name, self.function = function.__name__, function.__wrapped__
+        self.traces, self.plan = tuple(traces), plan
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: {len(self.traces)} traces"]
+        count = len(self.traces)
+        lines = [f"{self.name}: {count} trace{'' if count == 1 else 's'}"]
         for i, trace in enumerate(self.traces):
             lines.append(f"trace {i}: {trace.reason}")
             lines += self._of(trace)
@@ -254,8 +331,9 @@ class Explanation:
             f"  inputs: {arguments} arguments, {reached} tensors reached by the function itself; "
             f"{trace.executable.updates()} tensors are updated"
         )
-        if trace.depends:
-            yield f"  looked at before each call: {', '.join(dict.fromkeys(trace.depends))}"
+        if trace.names:
+            names = dict.fromkeys(called(self.function, *name[:2]) for name in trace.names)
+            yield f"  looked at before each call: {', '.join(names)}"
         for constraint in trace.executable.constraints():
             yield f"  relies on {constraint}"
         for p in trace.executable.passes():
@@ -273,14 +351,25 @@ def _plan_lines(plan: Any) -> Iterator[str]:
         f"plan: {len(plan)} steps; peak {bound}{plan.peak_bytes:,} bytes, "
         f"{plan.naive_bytes:,} bytes if every result had memory of its own"
     )
+    times = _times()
     for step in plan.steps:
-        site = f"  # {step.site[0]}:{step.site[1]}" if step.site else ""
+        line = f"{step.site[0]}:{step.site[1]}" if step.site else None
+        site = f"  # {line}" if line else ""
         reason = f", ends: {step.reason}" if step.reason else ""
-        yield f"  {step.name}{reason}{site}"
+        seconds = times.get((step.name, line))
+        took = "" if seconds is None else f", {seconds * 1e6:,.1f} us"
+        yield f"  {step.name}{took}{reason}{site}"
     yield "alive at the peak:"
     for value in plan.alive_at_peak[:8]:
         line = f"  # {value.line}" if value.line else ""
         yield f"  {value.nbytes:,} bytes: {value.name} {value.type}{line}"
+
+
+def _times() -> dict[tuple[str, str | None], float]:
+    """What steps took in the latest profile, if one was taken."""
+    profiling = sys.modules.get("wengert.profiling")
+    latest = profiling.latest if profiling is not None else None
+    return {} if latest is None else latest.step_times()
 
 
 class Spec(NamedTuple):
@@ -310,32 +399,31 @@ class Spec(NamedTuple):
         )
 
 
-class _Outputs:
-    """What a captured function returned: its tensors, and how to put others in their place."""
+class _Made(NamedTuple):
+    """What a capture made: what runs, what Python puts together and does after each call."""
 
-    def __init__(self, name: str, result: Any) -> None:
-        self.leaves, self.structure = pytree.flatten(result)
-        # Sizes and numbers that are returned as such are those of this call: the trace is for them.
-        self.leaves = [_plain_number(x) for x in self.leaves]
-        self.places = [i for i, x in enumerate(self.leaves) if isinstance(x, Tensor)]
-        self.tensors = [self.leaves[i] for i in self.places]
-        self.single = isinstance(result, Tensor)
+    executable: Any
+    outputs: Values
+    changes: Changes
+    record: _touched.Record
+    free: set[tuple[int, Any]]
+    """Attributes that a call binds to tensors which no call reads."""
+    single: bool
+    """Whether the result is one tensor."""
 
-    def rebuild(self, after: list[Any]) -> Callable[[list[Tensor]], Any] | None:
-        """Puts results in place, and steps the schedules in `after`; `None` where the result is one
+    def rebuild(self) -> Callable[[list[Tensor]], Any] | None:
+        """Puts results in place, makes assignments, steps schedules; `None` where the result is one
         tensor and nothing is to be done."""
-        if self.single and not after:
+        outputs, changes, after = self.outputs, self.changes, self.record.after
+        if self.single and not after and not changes:
             return None
-        constants = [None if isinstance(x, Tensor) else x for x in self.leaves]
-        places, structure = self.places, self.structure
+        count = len(outputs.places)
 
         def rebuild(tensors: list[Tensor]) -> Any:
-            values = list(constants)
-            for i, y in zip(places, tensors, strict=True):
-                values[i] = y
+            changes.replay(tensors[count:])
             for schedule in after:
                 schedule.step()
-            return pytree.unflatten(structure, values)
+            return outputs.built(tensors[:count])
 
         return rebuild
 
@@ -352,19 +440,11 @@ def _path(path: str, parameters: list[str]) -> str:
 
 def _parameters(function: Any) -> list[str]:
     """The names of the positional parameters."""
-    import inspect
-
     try:
         found = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return []
     return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-
-
-def _describe(x: Any) -> str:
-    if isinstance(x, Tensor):
-        return f"{x.dtype} {tuple(x.shape)}"
-    return f"{type(x).__name__} {x!r}"
 
 
 def _difference(trace: Trace, signature: tuple[tuple[str, str], ...]) -> list[str]:
@@ -380,121 +460,16 @@ def _difference(trace: Trace, signature: tuple[tuple[str, str], ...]) -> list[st
     return found
 
 
-# What a trace depends on besides its arguments.
-
-
-def _names(function: Any) -> Iterator[tuple[Any, str | None, Any]]:
-    """The variables of a function's closure, and the globals it names, with their values: the cell
-    (or the globals), the name, the value."""
-    while isinstance(function, functools.partial) or hasattr(function, "__wrapped__"):
-        function = getattr(function, "__wrapped__", None) or function.func
-    function = getattr(function, "__func__", function)
-    if not isinstance(function, FunctionType):
-        return
-    for cell in function.__closure__ or ():
-        try:
-            yield cell, None, cell.cell_contents
-        except ValueError:
-            continue
-    for name in dict.fromkeys(_globals(function.__code__)):
-        if name in function.__globals__:
-            yield function.__globals__, name, function.__globals__[name]
-
-
-def _rebound(variables: Names) -> list[str]:
-    """The variables that were bound to other tensors since then, which are bound back."""
-    found = []
-    for home, key, old in variables:
-        now = home.cell_contents if key is None else home.get(key)
-        if now is old or not isinstance(now, Tensor):
-            continue
-        if key is None:
-            home.cell_contents = old
-        else:
-            home[key] = old
-        found.append(key or "of the closure")
-    return found
-
-
-def _refuse_rebound(name: str, variables: Names) -> None:
-    """What a variable is bound to in a trace would have no value afterwards."""
-    found = _rebound(variables)
-    if found:
-        raise CaptureError(
-            f"{name}: while it is captured, the variable {found[0]} is bound to another tensor; "
-            "update the tensor in place (v[...] = y, v += y), or return the new one"
-        )
-
-
-def _plain_number(x: Any) -> Any:
-    """A size or a number of the trace as Python's, which fixes it."""
-    if isinstance(x, _core.Dim):
-        return int(x)
-    return float(x) if isinstance(x, _core.Number) else x
-
-
-def _globals(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _globals(constant)
-
-
-def _stateful(values: Iterable[Any]) -> list[Any]:
-    """The modules and optimizers among values, with all modules below; each once."""
-    from wengert.nn.module import Module
-    from wengert.optim import Optimizer
-
-    found: dict[int, Any] = {}
-    stack = list(values)
-    while stack:
-        x = stack.pop()
-        if isinstance(x, (list, tuple)):
-            stack.extend(x)
-        elif isinstance(x, dict):
-            stack.extend(x.values())
-        elif isinstance(x, Module):
-            found.update((id(m), m) for m in x.modules())
-        elif isinstance(x, Optimizer):
-            found[id(x)] = x
-    return list(found.values())
-
-
-class _Guard:
-    """Whether modules and optimizers have the plain values they had."""
-
-    def __init__(self, objects: list[Any]) -> None:
-        self.kept = [(x, _snapshot(x)) for x in objects]
-
-    def __bool__(self) -> bool:
-        return bool(self.kept)
-
-    def __call__(self) -> bool:
-        return all(_same(snapshot, _snapshot(x)) for x, snapshot in self.kept)
-
-
-def _snapshot(x: Any) -> list[tuple[Any, Any]]:
-    """The attributes of a module, or the hyperparameters and the state of an optimizer."""
-    attributes = [(k, v) for k, v in x.__dict__.items() if k != "_version"]
-    groups = getattr(x, "param_groups", None)
-    if groups is None:
-        return attributes
-    # A learning rate is a number given at each call.
-    attributes += [
-        (k, v) for g in groups for k, v in g.items() if k != "lr" or not isinstance(v, float)
-    ]
-    return attributes
-
-
-def _same(old: list[tuple[Any, Any]], new: list[tuple[Any, Any]]) -> bool:
-    return len(old) == len(new) and all(
-        k == m and (v is w or (_is_plain(v) and type(v) is type(w) and v == w))
-        for (k, v), (m, w) in zip(old, new, strict=True)
-    )
-
-
-def _is_plain(x: Any) -> bool:
-    return isinstance(x, _PLAIN) or (isinstance(x, tuple) and all(map(_is_plain, x)))
+def _refuse_lazy(name: str, result: Any) -> None:
+    """What computes later, outside the capture, has not been captured."""
+    for x in pytree.flatten(result)[0]:
+        if inspect.isgenerator(x) or inspect.iscoroutine(x) or inspect.isasyncgen(x):
+            if not inspect.isgenerator(x):
+                getattr(x, "close", lambda: None)()
+            raise CaptureError(
+                f"{name}: it returns a {type(x).__name__}, which would compute after the capture; "
+                "return a list of the values"
+            )
 
 
 def compile(

@@ -34,7 +34,7 @@ def tensor(name: str, x: Any) -> Tensor:
     """A leaf as a tensor."""
     if isinstance(x, Tensor):
         return x
-    if isinstance(x, (bool, int, float)):
+    if isinstance(x, (bool, int, float, _core.Dim, _core.Number)):
         return asarray(x)
     raise TypeError(f"{name}: expected tensors and numbers, got {type(x).__name__}")
 
@@ -278,7 +278,7 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Tensor, Any], Any], init: 
     >>> wg.fori_loop(0, 4, lambda i, x: x + i, wg.tensor(0)).item()
     6
     """
-    if isinstance(lower, int) and isinstance(upper, int):
+    if isinstance(lower, (int, _core.Dim)) and isinstance(upper, (int, _core.Dim)):
         indices = arange(lower, max(lower, upper))
         return scan(lambda carry, i: (body(i, carry), None), init, indices)[0]
     limit = tensor("fori_loop", upper).astype(_core.int64)

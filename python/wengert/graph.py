@@ -120,7 +120,7 @@ class Graph(Pictured):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Graph):
             return NotImplemented
-        return self is other or self._core.same(other._core)
+        return self._core is other._core or self._core.same(other._core)
 
     def tensor(self, node: Tensor | Node | str | int) -> Tensor:
         """The tensor of a node, which may be given by name or number."""
@@ -133,6 +133,20 @@ class Graph(Pictured):
     def clone(self) -> Graph:
         """An equal graph with nodes and variables of its own."""
         return self._derived(self._core.copy(), range(len(self._core)))
+
+    # Copies are graphs of their own, as other values' are.
+
+    def __copy__(self) -> Graph:
+        return self.clone()
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Graph:
+        return self.clone()
+
+    def __reduce__(self) -> Any:
+        """A graph is pickled as its text, where that says all."""
+        if self._variables:
+            raise TypeError("pickle: a graph with variables has no text that says all of it")
+        return parse_graph, (str(self),)
 
     def extract(self, outputs: Any, inputs: Any = None) -> Graph:
         """The part that computes `outputs`, from `inputs` on where those are given."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from wengert import _core, _touched
 from wengert._core import (
@@ -49,18 +49,24 @@ class Group(dict[str, Any]):
 
     __slots__ = ()
 
+    def __getitem__(self, key: str) -> Any:
+        record = _touched.here.record
+        return super().__getitem__(key) if record is None or key != "lr" else record.rate(self)
+
     def __setitem__(self, key: str, value: Any) -> None:
+        _touched.assigning(self, key)
         super().__setitem__(key, value)
         _core.tick()
 
     def __delitem__(self, key: str) -> None:
+        _touched.assigning(self, key)
         super().__delitem__(key)
         _core.tick()
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """As of a dict."""
-        super().update(*args, **kwargs)
-        _core.tick()
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
 
 
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
@@ -72,6 +78,11 @@ class Optimizer:
     `params` are tensors, or groups: dicts with `"params"` and the hyperparameters that differ for
     them. `param_groups` holds the complete groups; what is written there counts at the next step.
     """
+
+    def __new__(cls, *_args: Any, **_options: Any) -> Self:
+        self = super().__new__(cls)
+        _touched.made(self)
+        return self
 
     def __init__(self, params: Parameters, **defaults: Any) -> None:
         given: list[Any] = list(params)
@@ -107,6 +118,7 @@ class Optimizer:
         complete = Group({**self.defaults, **group, "params": added})
         _check_hyperparameters(name, complete)
         self.param_groups.append(complete)
+        _core.tick()
 
     @property
     def lr(self) -> float:
@@ -125,6 +137,7 @@ class Optimizer:
                 p.grad = None
 
     def __setattr__(self, name: str, value: Any) -> None:
+        _touched.assigning(self, name)
         object.__setattr__(self, name, value)
         _core.tick()
 
@@ -132,12 +145,13 @@ class Optimizer:
     def step(self) -> None:
         """Update every parameter that has a gradient and is not frozen."""
         groups: Iterable[Group] = self.param_groups
-        if _touched.active is not None:
-            if any(schedule.optimizer is self for schedule in _touched.after):
+        record = _touched.here.record
+        if record is not None:
+            if any(schedule.optimizer is self for schedule in record.after):
                 name = type(self).__name__
                 raise CaptureError(f"{name}: a captured function steps its schedule before it")
-            _touched.active.append(self)
-            groups = map(Group, map(_touched.runtime, groups))
+            record.active.append(self)
+            groups = [Group(record.runtime(group)) for group in self.param_groups]
         for group in groups:
             for p in group["params"]:
                 if p.grad is not None and p.requires_grad:
@@ -147,8 +161,8 @@ class Optimizer:
                         make = functools.partial(self.initial_state, p, group)
                         state = _core.outside_trace(make)
                         self.state[p] = state
-                        if _touched.active is not None:
-                            _touched.created.append((self.state, p))
+                        if record is not None:
+                            record.created.append((self.state, p))
                     self.update(p, p.grad.detach(), state, group)
 
     def initial_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:
@@ -374,9 +388,10 @@ class Schedule:
 
     def step(self) -> None:
         """Go on to the next step; inside a captured function, after each of its calls."""
-        if _touched.active is not None:
-            _touched.active.append(self.optimizer)
-            _touched.after.append(self)
+        record = _touched.here.record
+        if record is not None:
+            record.active.append(self.optimizer)
+            record.after.append(self)
             return
         self.count += 1
         self._set()

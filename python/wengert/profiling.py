@@ -13,6 +13,8 @@ from wengert import _core
 __all__ = ["Profile", "check_finite", "profile"]
 
 
+latest: Profile | None = None
+"""The profile that was taken last, for `CompiledFunction.explain`."""
 
 
 class _Row:
@@ -45,8 +47,10 @@ class Profile:
 
     def __exit__(self, *_: object) -> None:
         if self._mark is not None:
+            global latest
             mark, self._mark = self._mark, None
             self.events, self.dropped = _core._end_timing(mark)
+            latest = self
 
     def rows(self, by: Literal["op", "line"] = "op") -> list[dict[str, Any]]:
         """One dictionary for each op (or line): `key`, `count`, `total` and `own` seconds, `bytes`,
@@ -75,6 +79,14 @@ class Profile:
             }
             for row in ordered
         ]
+
+    def step_times(self) -> dict[tuple[str, str | None], float]:
+        """The mean seconds of the steps of plans, by name and line."""
+        found: dict[tuple[str, str | None], list[int]] = {}
+        for event in self.events:
+            if event["work"] == "step":
+                found.setdefault((event["name"], event["line"]), []).append(event["duration"])
+        return {key: sum(times) / len(times) / 1e9 for key, times in found.items()}
 
     def table(self, by: Literal["op", "line"] = "op") -> str:
         """A table by op or by line, what took longest on its own first."""

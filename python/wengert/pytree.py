@@ -1,12 +1,14 @@
 """Nested containers as flat lists of leaves, and the structure that puts them back.
 
-Dicts (in insertion order), lists, tuples, named tuples, dataclasses, `nn.Module`s and `None` are
+Dicts (in insertion order), ordered and default dicts, lists, deques, tuples, named tuples,
+dataclasses, `nn.Module`s and `None` are
 containers; everything else is a leaf. `register_pytree` adds containers. A `Structure` is
 hashable and comparable, so that it can be part of a key.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet, ref
@@ -62,6 +64,17 @@ _containers: dict[type, _Container] = {
         _with_names,
         _by_key,
     ),
+    OrderedDict: _Container(
+        lambda t: (t.values(), tuple(t)),
+        lambda keys, c: OrderedDict(zip(keys, c, strict=True)),  # type: ignore[call-overload]
+        _by_key,
+    ),
+    defaultdict: _Container(
+        lambda t: (t.values(), (t.default_factory, tuple(t))),
+        lambda aux, c: defaultdict(aux[0], zip(aux[1], c, strict=True)),  # type: ignore[index]
+        lambda aux, i: f"[{aux[1][i]!r}]",  # type: ignore[index]
+    ),
+    deque: _Container(lambda t: (t, t.maxlen), lambda n, c: deque(c, n), _by_position),  # type: ignore[arg-type]
 }
 
 

@@ -61,6 +61,8 @@ class Session:
     def __init__(
         self, graph: Graph | None = None, *, seed: int | None = None, initialize: bool = True
     ) -> None:
+        if not (graph is None or isinstance(graph, Graph)):
+            raise TypeError(f"Session: expected a Graph, got {type(graph).__name__}")
         self.graph = default_graph() if graph is None else graph
         self._initialize = initialize
         self._values: dict[int, Tensor] = {}  # never changed, only replaced
@@ -242,6 +244,9 @@ class Session:
 
     def _feeds(self, feed_dict: Mapping[Any, Any]) -> dict[int, Tensor]:
         feeds: dict[int, Tensor] = {}
+        if not isinstance(feed_dict, Mapping):
+            kind = type(feed_dict).__name__
+            raise TypeError(f"session.run: feed_dict is a dict of nodes and values, got {kind}")
         for key, value in feed_dict.items():
             i = self.graph._id("session.run", key)
             if i in feeds:

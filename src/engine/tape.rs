@@ -135,6 +135,11 @@ impl Hooks {
         }
     }
 
+    /// The numbers of the hooks, in order.
+    pub fn numbers(&self) -> SmallVec<[u64; 2]> {
+        self.0.lock().iter().map(|(number, _)| *number).collect()
+    }
+
     /// The objects that hold the hooks' code.
     pub fn objects(&self) -> SmallVec<[*mut c_void; 2]> {
         self.0.lock().iter().map(|(_, hook)| hook.object()).collect()

@@ -103,7 +103,17 @@ impl Signature {
             };
             parsed.attributes.push(attr);
         }
-        Ok(())
+        let takes_number = |operand: usize| {
+            let mut start = 0;
+            let of = parsed.attributes.iter().position(|attr| {
+                start += attr.width();
+                start > operand
+            });
+            of.is_some_and(|i| {
+                matches!(self.params[i].kind, ParamKind::Number | ParamKind::MaybeNumber)
+            })
+        };
+        size::settle(py, &mut parsed.operands, takes_number)
     }
 
     /// The parameter that takes several positional arguments: the last positional one, where it is

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use super::arguments::scalar;
 use super::errors::{OrRaise, to_python};
+use super::size;
 use super::tensor::{self, TensorObject};
 use crate::array::Array;
 use crate::cpu;
@@ -51,6 +52,9 @@ pub fn from_object(
     }
     if let Some(number) = scalar(object.as_ptr()) {
         return from_numbers(py, op, Shape::scalar(), &[number], dtype).map(Some);
+    }
+    if let Some(value) = size::as_tensor(object, dtype)? {
+        return Ok(Some(value));
     }
     // SAFETY: a live object.
     if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0

@@ -16,6 +16,7 @@ mod functions;
 mod graph;
 mod hooks;
 mod host;
+mod interrupt;
 mod node;
 mod plan;
 mod print;

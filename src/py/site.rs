@@ -33,10 +33,14 @@ static CODES: Mutex<Option<Codes>> = Mutex::new(None);
 /// make the table grow without end.
 const LIMIT: usize = 1 << 16;
 
-/// Lets the engine ask for the running line, and plans print and spell lines.
+/// Lets the engine ask for the running line, and plans print, spell lines and be broken off.
 pub fn start() {
     install(Provider { current, describe });
-    crate::schedule::install(crate::schedule::Hooks { print: super::print::print, describe });
+    crate::schedule::install(crate::schedule::Hooks {
+        print: super::print::print,
+        describe,
+        interrupted: super::interrupt::interrupted,
+    });
 }
 
 thread_local! {

@@ -7,12 +7,16 @@ use std::sync::Arc;
 use pyo3::basic::CompareOp;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyFloat, PyString, PyTuple};
 
-use super::arguments::scalar;
+use super::arguments::{Held, scalar};
 use super::errors::{OrRaise, to_python};
-use crate::dtype::Scalar;
+use super::tensor;
+use crate::dtype::{DType, Scalar};
+use crate::engine::tape::Value;
 use crate::engine::trace;
 use crate::error;
+use crate::graph;
 use crate::ops::emit::catch;
 use crate::ops::number::{Calculation, Number as Definition};
 use crate::shape::{Dim, is_name};
@@ -32,6 +36,15 @@ pub fn dim(object: &Bound<'_, PyAny>) -> Option<Dim> {
     }
     match scalar(object.as_ptr()) {
         Some(Scalar::Int(n)) => usize::try_from(n).ok().map(Dim::new),
+        Some(Scalar::Bool(b)) => Some(Dim::new(usize::from(b))),
+        _ => None,
+    }
+}
+
+/// The amount of a Python int below zero.
+fn below_zero(object: &Bound<'_, PyAny>) -> Option<Dim> {
+    match scalar(object.as_ptr()) {
+        Some(Scalar::Int(n)) if n < 0 => usize::try_from(n.unsigned_abs()).ok().map(Dim::new),
         _ => None,
     }
 }
@@ -64,6 +77,48 @@ impl Size {
         }
         let number = trace::number(Definition::Size(self.0));
         calculate(py, how, number, other, turned)
+    }
+
+    /// `a - b`, which is a size if it is not below zero; else it is Python's, and pins the size.
+    fn less(
+        &self,
+        a: Dim,
+        b: Dim,
+        how: &str,
+        other: &Bound<'_, PyAny>,
+        turned: bool,
+    ) -> PyResult<Py<PyAny>> {
+        let py = other.py();
+        match catch(|| b <= a).or_raise(py)? {
+            true => object(py, catch(|| a - b).or_raise(py)?),
+            false => self.as_int(how, other, turned),
+        }
+    }
+
+    /// A division of whole numbers; by anything but a positive size it is Python's, and pins the size.
+    fn divided(
+        &self,
+        other: &Bound<'_, PyAny>,
+        f: impl FnOnce(Dim, Dim) -> Dim,
+        how: &str,
+        turned: bool,
+    ) -> PyResult<Py<PyAny>> {
+        let py = other.py();
+        match dim(other) {
+            Some(b) if turned || b.known() != Some(0) => {
+                let (a, b) = if turned { (b, self.0) } else { (self.0, b) };
+                object(py, catch(|| f(a, b)).or_raise(py)?)
+            }
+            _ => self.as_int(how, other, turned),
+        }
+    }
+
+    /// What Python's operator of this name gives for the number, to which the size is pinned.
+    fn as_int(&self, name: &str, other: &Bound<'_, PyAny>, turned: bool) -> PyResult<Py<PyAny>> {
+        let py = other.py();
+        let own = pinned(py, self.0)?.into_pyobject(py)?.into_any();
+        let (a, b) = if turned { (other, &own) } else { (&own, other) };
+        py.import("operator")?.call_method1(name, (a, b)).map(Bound::unbind)
     }
 }
 
@@ -120,39 +175,155 @@ impl Size {
     }
 
     fn __add__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        self.with(other, |a, b| a + b, Calculation::Add, false)
+        match below_zero(other) {
+            Some(b) => self.less(self.0, b, "add", other, false),
+            None => self.with(other, |a, b| a + b, Calculation::Add, false),
+        }
     }
 
     fn __radd__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        self.with(other, |a, b| a + b, Calculation::Add, true)
+        self.__add__(other)
     }
 
     fn __sub__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        self.with(other, |a, b| a - b, Calculation::Sub, false)
+        match (dim(other), below_zero(other)) {
+            (Some(b), _) => self.less(self.0, b, "sub", other, false),
+            (None, Some(b)) => object(other.py(), self.0 + b),
+            (None, None) => self.with(other, |a, b| a - b, Calculation::Sub, false),
+        }
     }
 
     fn __rsub__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        self.with(other, |a, b| a - b, Calculation::Sub, true)
+        match dim(other) {
+            Some(b) => self.less(b, self.0, "sub", other, true),
+            None if below_zero(other).is_some() => self.as_int("sub", other, true),
+            None => self.with(other, |a, b| a - b, Calculation::Sub, true),
+        }
     }
 
     fn __mul__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        self.with(other, |a, b| a * b, Calculation::Mul, false)
+        match below_zero(other) {
+            Some(_) => self.as_int("mul", other, false),
+            None => self.with(other, |a, b| a * b, Calculation::Mul, false),
+        }
     }
 
     fn __rmul__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        self.with(other, |a, b| a * b, Calculation::Mul, true)
+        self.__mul__(other)
     }
 
     fn __floordiv__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        self.with(other, |a, b| a / b, Calculation::Div, false)
+        self.divided(other, |a, b| a / b, "floordiv", false)
     }
 
     fn __rfloordiv__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        self.with(other, |a, b| a / b, Calculation::Div, true)
+        self.divided(other, |a, b| a / b, "floordiv", true)
     }
 
     fn __mod__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        self.with(other, |a, b| a % b, Calculation::Sub, false)
+        self.divided(other, |a, b| a % b, "mod", false)
+    }
+
+    fn __rmod__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.divided(other, |a, b| a % b, "mod", true)
+    }
+
+    fn __divmod__(&self, other: &Bound<'_, PyAny>) -> PyResult<(Py<PyAny>, Py<PyAny>)> {
+        Ok((self.__floordiv__(other)?, self.__mod__(other)?))
+    }
+
+    fn __rdivmod__(&self, other: &Bound<'_, PyAny>) -> PyResult<(Py<PyAny>, Py<PyAny>)> {
+        Ok((self.__rfloordiv__(other)?, self.__rmod__(other)?))
+    }
+
+    /// A square, a cube … is a size; a root is a number; any other power pins the size.
+    fn __pow__(
+        &self,
+        other: &Bound<'_, PyAny>,
+        _modulus: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let py = other.py();
+        match scalar(other.as_ptr()) {
+            Some(Scalar::Int(n @ 1..=8)) => {
+                let power = catch(|| (1..n).fold(self.0, |power, _| power * self.0));
+                object(py, power.or_raise(py)?)
+            }
+            Some(Scalar::Float(_)) => {
+                let number = trace::number(Definition::Size(self.0));
+                calculate(py, Calculation::Pow, number, other, false)
+            }
+            _ => self.as_int("pow", other, false),
+        }
+    }
+
+    fn __rpow__(
+        &self,
+        other: &Bound<'_, PyAny>,
+        _modulus: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        self.as_int("pow", other, true)
+    }
+
+    fn __neg__(&self, py: Python<'_>) -> PyResult<i64> {
+        Ok(-(pinned(py, self.0)? as i64))
+    }
+
+    fn __pos__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __abs__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (digits=None))]
+    fn __round__<'py>(slf: PyRef<'py, Self>, digits: Option<i64>) -> PyRef<'py, Self> {
+        let _ = digits;
+        slf
+    }
+
+    fn __and__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.as_int("and_", other, false)
+    }
+
+    fn __rand__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.as_int("and_", other, true)
+    }
+
+    fn __or__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.as_int("or_", other, false)
+    }
+
+    fn __ror__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.as_int("or_", other, true)
+    }
+
+    fn __xor__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.as_int("xor", other, false)
+    }
+
+    fn __rxor__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.as_int("xor", other, true)
+    }
+
+    fn __lshift__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.as_int("lshift", other, false)
+    }
+
+    fn __rlshift__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.as_int("lshift", other, true)
+    }
+
+    fn __rshift__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.as_int("rshift", other, false)
+    }
+
+    fn __rrshift__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.as_int("rshift", other, true)
+    }
+
+    fn __invert__(&self, py: Python<'_>) -> PyResult<i64> {
+        Ok(!(pinned(py, self.0)? as i64))
     }
 
     fn __truediv__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
@@ -192,6 +363,61 @@ pub fn operand(object: &Bound<'_, PyAny>) -> PyResult<Option<Scalar>> {
         true => Ok(Some(number.value)),
         false => number.look(object.py()).map(|now| Some(Scalar::Float(now))),
     }
+}
+
+/// What a size or a number is as a tensor, which is computed when the function runs; `None` for other
+/// objects.
+pub fn as_tensor(object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyResult<Option<Value>> {
+    let natural = match (object.cast::<Size>().is_ok(), object.cast::<Number>().is_ok()) {
+        (true, _) => DType::I64,
+        (_, true) => DType::F32,
+        (false, false) => return Ok(None),
+    };
+    let core = object.py().import("wengert._core")?;
+    let keywords = [("dtype", core.getattr("float64")?)].into_py_dict(object.py())?;
+    let one = core.call_method("ones", (PyTuple::empty(object.py()),), Some(&keywords))?;
+    let wanted = core.getattr(dtype.unwrap_or(natural).name())?;
+    let y = one.mul(object)?.call_method1("astype", (wanted,))?;
+    tensor::handle("asarray", &y)?.try_value().or_raise(object.py()).map(Some)
+}
+
+/// Beside integers a size is an integer, not a float: a tensor of their dtype, or, where a parameter
+/// takes numbers only, the int that it is now.
+pub fn settle(
+    py: Python<'_>,
+    held: &mut [Held],
+    takes_number: impl Fn(usize) -> bool,
+) -> PyResult<()> {
+    let is_open = |x: &Held| matches!(x, Held::Scalar(s) if graph::number_of(*s).is_some());
+    if !held.iter().any(is_open) {
+        return Ok(());
+    }
+    let mut dtype: Option<DType> = None;
+    for x in held.iter() {
+        let Held::Value(value) = x else { continue };
+        match value.dtype() {
+            other if other.is_float() => return Ok(()),
+            DType::Bool => {}
+            other => dtype = dtype.map_or(Some(other), |so_far| so_far.promote(other)),
+        }
+    }
+    let beside_tensors = held.iter().any(|x| matches!(x, Held::Value(_)));
+    for (i, x) in held.iter_mut().enumerate() {
+        let Held::Scalar(number) = x else { continue };
+        let Some(dim) = trace::size_of(*number) else { continue };
+        // Formulas of numbers alone know sizes themselves.
+        if takes_number(i) && !beside_tensors {
+            continue;
+        }
+        *x = match takes_number(i) {
+            true => Held::Scalar(Scalar::Int(pinned(py, dim)? as i64)),
+            false => match as_tensor(Bound::new(py, Size(dim))?.as_any(), dtype)? {
+                Some(value) => Held::Value(value),
+                None => continue,
+            },
+        };
+    }
+    Ok(())
 }
 
 /// Arithmetic of a number and a Python number.
@@ -246,6 +472,19 @@ impl Number {
         let Some(value) = operand(own.as_any())? else { return Ok(other.py().NotImplemented()) };
         calculate(other.py(), how, value, other, turned)
     }
+
+    /// A method of the float, which makes the trace depend on its value.
+    fn of_float(&self, py: Python<'_>, name: &str) -> PyResult<Py<PyAny>> {
+        self.look(py)?.into_pyobject(py)?.call_method0(name).map(Bound::unbind)
+    }
+
+    /// What Python's operator of this name gives for the float; tensors say what they do with it.
+    fn as_float(&self, name: &str, other: &Bound<'_, PyAny>, turned: bool) -> PyResult<Py<PyAny>> {
+        let py = other.py();
+        let own = self.look(py)?.into_pyobject(py)?.into_any();
+        let (a, b) = if turned { (other, &own) } else { (&own, other) };
+        py.import("operator")?.call_method1(name, (a, b)).map(Bound::unbind)
+    }
 }
 
 #[pymethods]
@@ -254,12 +493,77 @@ impl Number {
         "a number given when the function runs".into()
     }
 
+    /// Whatever else a float can do: it looks at the value.
+    fn __getattr__<'py>(
+        slf: PyRef<'py, Self>,
+        name: &Bound<'py, PyString>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        // A name that no float has must not make the trace depend on the value.
+        py.get_type::<PyFloat>().getattr(name)?;
+        slf.look(py)?.into_pyobject(py)?.getattr(name)
+    }
+
+    fn __abs__(&self, py: Python<'_>) -> PyResult<f64> {
+        Ok(self.look(py)?.abs())
+    }
+
+    fn __pos__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (digits=None))]
+    fn __round__(&self, py: Python<'_>, digits: Option<Py<PyAny>>) -> PyResult<Py<PyAny>> {
+        let now = self.look(py)?.into_pyobject(py)?;
+        let rounded = match digits {
+            None => now.call_method0("__round__")?,
+            Some(digits) => now.call_method1("__round__", (digits,))?,
+        };
+        Ok(rounded.unbind())
+    }
+
+    fn __trunc__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.of_float(py, "__trunc__")
+    }
+
+    fn __floor__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.of_float(py, "__floor__")
+    }
+
+    fn __ceil__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.of_float(py, "__ceil__")
+    }
+
+    fn __floordiv__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.as_float("floordiv", other, false)
+    }
+
+    fn __rfloordiv__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.as_float("floordiv", other, true)
+    }
+
+    fn __mod__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.as_float("mod", other, false)
+    }
+
+    fn __rmod__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.as_float("mod", other, true)
+    }
+
+    fn __divmod__(&self, other: &Bound<'_, PyAny>) -> PyResult<(Py<PyAny>, Py<PyAny>)> {
+        Ok((self.__floordiv__(other)?, self.__mod__(other)?))
+    }
+
+    fn __format__(&self, py: Python<'_>, how: &str) -> PyResult<String> {
+        self.look(py)?.into_pyobject(py)?.call_method1("__format__", (how,))?.extract()
+    }
+
     fn __float__(&self, py: Python<'_>) -> PyResult<f64> {
         self.look(py)
     }
 
-    fn __int__(&self, py: Python<'_>) -> PyResult<i64> {
-        Ok(self.look(py)? as i64)
+    fn __int__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.of_float(py, "__int__")
     }
 
     fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {

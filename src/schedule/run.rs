@@ -4,6 +4,7 @@
 //! can fail comes before the first write to donated memory, so an error gives every donated array back
 //! as it was.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 
 use smallvec::SmallVec;
@@ -32,9 +33,49 @@ pub struct Hooks {
     pub print: fn(&str, &[Array]) -> Result<()>,
     /// Spells a site as `file.py:12`
     pub describe: fn(Site) -> Option<String>,
+    /// An exception that came from outside, such as that of Ctrl-C. Told whether tensors are without
+    /// their values meanwhile, so that no code may run that looks at them
+    pub interrupted: fn(bool) -> Result<()>,
 }
 
 static HOOKS: OnceLock<Hooks> = OnceLock::new();
+
+/// How many steps are done between two looks for an interruption.
+const PACE: u32 = 16;
+
+thread_local! {
+    /// Steps since the last look, and whether a run on this thread was given arrays to write over.
+    static STEPS: Cell<(u32, bool)> = const { Cell::new((0, false)) };
+}
+
+/// Fails where the run is to be broken off. It is asked for before every step up to the first that
+/// writes donated memory, so nothing is half done then; every loop comes before that one.
+fn interruption() -> Result<()> {
+    let (steps, given) = STEPS.get();
+    if steps < PACE {
+        STEPS.set((steps + 1, given));
+        return Ok(());
+    }
+    STEPS.set((0, given));
+    HOOKS.get().map_or(Ok(()), |hooks| (hooks.interrupted)(given))
+}
+
+/// Says that arrays are given to a run, until it is dropped.
+struct Giving(bool);
+
+impl Giving {
+    fn new(given: bool) -> Giving {
+        let (steps, before) = STEPS.get();
+        STEPS.set((steps, before || given));
+        Giving(before)
+    }
+}
+
+impl Drop for Giving {
+    fn drop(&mut self) {
+        STEPS.set((STEPS.get().0, self.0));
+    }
+}
 
 /// Installs the hooks, once.
 pub fn install(hooks: Hooks) {
@@ -83,6 +124,7 @@ impl Plan {
             lent.push(input.array()?);
         }
         self.check_count(&lent)?;
+        let _giving = Giving::new(inputs.iter().any(|input| matches!(input, Input::Given(_))));
         let mut run = Run::new(self, &lent, numbers);
         let mut taken: SmallVec<[u32; 4]> = SmallVec::new();
         for (k, apart) in self.memory.apart.iter().enumerate() {
@@ -186,6 +228,8 @@ impl<'a> Run<'a> {
         }
         let plan = self.plan;
         let (guard_at, guards) = &plan.memory.guards;
+        let sealed_at =
+            if plan.memory.gifts.is_empty() { plan.steps.len() } else { *guard_at as usize };
         for (i, step) in plan.steps.iter().enumerate() {
             if i == *guard_at as usize {
                 for &guarded in guards {
@@ -193,8 +237,12 @@ impl<'a> Run<'a> {
                     self.guard(guarded).map_err(|refusal| located(refusal, guarded.site))?;
                 }
             }
-            // Blocks of rows are part of a step that is timed as one.
-            let done = match watch::timing() && self.room.is_none() {
+            // Blocks of rows are part of a step that is timed, and done, as one.
+            let is_whole = self.room.is_none();
+            if i < sealed_at && is_whole {
+                interruption()?;
+            }
+            let done = match watch::timing() && is_whole {
                 true => self.timed(i, step),
                 false => self.step(i, step),
             };

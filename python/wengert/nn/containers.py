@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, overload
 
-from wengert.nn.module import Module
+from wengert.nn.module import Module, compiled_module
 
 __all__ = ["ModuleDict", "ModuleList", "Sequential"]
 
@@ -28,7 +28,7 @@ class _Many(Module):
 
 
 def _check(owner: Module, x: Any) -> Module:
-    if not isinstance(x, Module):
+    if not isinstance(x, Module) and compiled_module(x) is None:
         raise TypeError(f"{type(owner).__name__}: got {type(x).__name__}, wanted nn.Module")
     return x
 
@@ -54,6 +54,7 @@ class ModuleList(_Many):
 
     def __setitem__(self, i: int, module: Module) -> None:
         self._entries[i] = _check(self, module)
+        self._changed()
 
     def __iter__(self) -> Iterator[Module]:
         return iter(self._entries)
@@ -61,10 +62,12 @@ class ModuleList(_Many):
     def append(self, module: Module) -> None:
         """Add a module at the end."""
         self._entries.append(_check(self, module))
+        self._changed()
 
     def extend(self, modules: Iterable[Module]) -> None:
         """Add modules at the end."""
-        self._entries += [_check(self, m) for m in modules]
+        self._entries.extend([_check(self, m) for m in modules])
+        self._changed()
 
 
 class Sequential(ModuleList):
@@ -104,9 +107,11 @@ class ModuleDict(_Many):
 
     def __setitem__(self, key: str, module: Module) -> None:
         self._entries[key] = _check(self, module)
+        self._changed()
 
     def __delitem__(self, key: str) -> None:
         del self._entries[key]
+        self._changed()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, SupportsIndex
 
 from wengert import _touched
-from wengert._core import DType, Tensor, asarray, isdtype, no_grad, tick
+from wengert._core import Dispatcher, DType, Tensor, asarray, isdtype, no_grad, tick
 from wengert.pytree import register_pytree
 
 __all__ = ["Buffer", "HookHandle", "Module", "Parameter"]
@@ -82,12 +82,13 @@ class Buffer(_State):
 class HookHandle:
     """What registering a hook returns: `remove()` takes the hook off again."""
 
-    def __init__(self, hooks: dict[int, Callable[..., Any]], key: int) -> None:
-        self._hooks, self._key = hooks, key
+    def __init__(self, owner: Module, hooks: dict[int, Callable[..., Any]], key: int) -> None:
+        self._owner, self._hooks, self._key = owner, hooks, key
 
     def remove(self) -> None:
         """Take the hook off; a second call does nothing."""
-        self._hooks.pop(self._key, None)
+        if self._hooks.pop(self._key, None) is not None:
+            self._owner._changed()
 
 
 class Module:
@@ -107,13 +108,19 @@ class Module:
     _hooks: dict[int, Callable[..., Any]] | None = None
     _pre_hooks: dict[int, Callable[..., Any]] | None = None
 
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        _touched.made(self)
+        return self
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What calling the module computes; every module defines it."""
         raise NotImplementedError(f"{type(self).__qualname__}: forward is not defined")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _touched.active is not None:
-            _touched.active.append(self)
+        record = _touched.here.record
+        if record is not None:
+            record.active.append(self)
         if self._pre_hooks:
             for hook in tuple(self._pre_hooks.values()):
                 changed = hook(self, args)
@@ -130,13 +137,13 @@ class Module:
         """Call `hook(module, args)` before `forward`; what it returns, if anything, becomes the
         arguments."""
         self._pre_hooks = {} if self._pre_hooks is None else self._pre_hooks
-        return _add_hook(self._pre_hooks, hook)
+        return _add_hook(self, self._pre_hooks, hook)
 
     def register_forward_hook(self, hook: Callable[[Module, tuple, Any], Any]) -> HookHandle:
         """Call `hook(module, args, output)` after `forward`; what it returns, if anything, becomes
         the output."""
         self._hooks = {} if self._hooks is None else self._hooks
-        return _add_hook(self._hooks, hook)
+        return _add_hook(self, self._hooks, hook)
 
     # An assignment of something new changes `_version`, so that captured functions see it.
 
@@ -149,6 +156,7 @@ class Module:
                 f"{type(self).__qualname__}.{name} is a {type(old).__name__} and would stop being "
                 f"one; use .{name}.assign(value) or wrap the value in nn.{type(old).__name__}"
             )
+        _touched.assigning(self, name)
         object.__setattr__(self, name, value)
         self._changed()
 
@@ -157,6 +165,7 @@ class Module:
         tick()
 
     def __delattr__(self, name: str) -> None:
+        _touched.assigning(self, name)
         object.__delattr__(self, name)
         self._changed()
 
@@ -329,10 +338,19 @@ _OWN = frozenset({"training", "_version", "_hooks", "_pre_hooks"})
 Named = Iterator[tuple[str, Any]]
 
 
-def _add_hook(hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> HookHandle:
+def _add_hook(
+    owner: Module, hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]
+) -> HookHandle:
     key = max(hooks, default=-1) + 1
     hooks[key] = hook
-    return HookHandle(hooks, key)
+    owner._changed()
+    return HookHandle(owner, hooks, key)
+
+
+def compiled_module(x: Any) -> Module | None:
+    """The module that was compiled, if `x` is one that was."""
+    module = getattr(x, "__wrapped__", None) if isinstance(x, Dispatcher) else None
+    return module if isinstance(module, Module) else None
 
 
 def _mismatch(got: Tensor, wanted: Tensor) -> str | None:
@@ -350,6 +368,9 @@ def _leaves(prefix: str, items: Iterable[tuple[Any, Any]]) -> Named:
         name = f"{prefix}{key}"
         if isinstance(x, (_State, Module)):
             yield name, x
+        elif isinstance(x, Dispatcher):
+            if (module := compiled_module(x)) is not None:
+                yield name, module
         elif isinstance(x, (list, tuple)):
             yield from _leaves(name + ".", enumerate(x))
         elif isinstance(x, dict):
@@ -398,6 +419,9 @@ def _substitute(x: Any, f: Callable[[Any], Any]) -> Any:
     """`x` with `f` applied to the state and the modules in it; `x` itself when nothing changed."""
     if isinstance(x, (_State, Module)):
         return f(x)
+    if (module := compiled_module(x)) is not None:
+        twin = f(module)
+        return x if twin is module else twin
     if isinstance(x, dict):
         values = [_substitute(v, f) for v in x.values()]
         same = all(a is b for a, b in zip(values, x.values(), strict=True))
@@ -431,12 +455,12 @@ def _at(module: Module, name: str) -> Any:
     """What stands at a dotted name."""
     x: Any = module
     for part in name.split("."):
-        if isinstance(x, Module):
-            x = x.__dict__[part]
-        elif isinstance(x, dict):
-            x = next(v for k, v in x.items() if str(k) == part)
+        if isinstance(x, (Module, dict)):
+            items = x._items() if isinstance(x, Module) else x.items()
+            x = next(v for k, v in items if str(k) == part)
         else:
             x = x[int(part)]
+        x = compiled_module(x) or x
     return x
 
 
@@ -456,6 +480,7 @@ def _unflatten(shell: Any, values: list[Any]) -> Module:
         if isinstance(x, _State):
             return table[id(x)]
         twin = object.__new__(type(x))
+        _touched.made(twin)
         known[id(x)] = twin  # before its attributes, for a module that contains itself
         twin.__dict__.update((n, _substitute(v, new)) for n, v in x.__dict__.items())
         return twin

@@ -53,11 +53,11 @@ const CHUNK: usize = 1 << 16;
 macro_rules! with_fold {
     ($kind:expr, $dtype:expr, $T:ident, $F:ident => $body:expr) => {{
         macro_rules! on {
-                                ($fold:ty, $of:expr) => {{
-                                    type $F = $fold;
-                                    with_element!($of, $T => $body)
-                                }};
-                            }
+                                    ($fold:ty, $of:expr) => {{
+                                        type $F = $fold;
+                                        with_element!($of, $T => $body)
+                                    }};
+                                }
         match $kind {
             // A product of zeros and ones is 1 where all are.
             Reduction::Any => on!(Max, DType::Bool),

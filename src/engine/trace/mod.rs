@@ -167,6 +167,15 @@ pub fn number(number: Number) -> Scalar {
     }
 }
 
+/// The size that a number of the top trace is.
+pub fn size_of(value: Scalar) -> Option<Dim> {
+    let i = number_of(value)?;
+    match top()?.read(|graph| graph.list().numbers.get(i as usize).cloned())? {
+        Number::Size(dim) => Some(dim),
+        _ => None,
+    }
+}
+
 /// A look at a number of the top trace.
 pub fn look(value: Scalar) -> Scalar {
     match (number_of(value), top()) {

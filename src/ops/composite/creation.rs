@@ -56,9 +56,13 @@ composite! {
     /// >>> wg.full((2,), 7).tolist()
     /// [7, 7]
     top function full(
-        shape: Ints, value: Number;
+        shape: Sizes, value: Number;
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
     ) -> One {
+        let value = match size_behind(value) {
+            Some(size) if dtype.is_none_or(|dtype| !dtype.is_float()) => value.whole(size),
+            _ => value,
+        };
         filled(value, dtype.unwrap_or(value.dtype()), shape_of(&shape, "full"), "full")
     }
 
@@ -126,7 +130,7 @@ composite! {
     /// >>> wg.linspace(0, 1, 5).tolist()
     /// [0.0, 0.25, 0.5, 0.75, 1.0]
     top function linspace(
-        start: Number, stop: Number, num: Int;
+        start: Number, stop: Number, num: Size;
         endpoint: Bool = True,
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
     ) -> One |cx| {
@@ -151,7 +155,7 @@ composite! {
     /// >>> wg.eye(2).tolist()
     /// [[1.0, 0.0], [0.0, 1.0]]
     top function eye(
-        n: Int, m: MaybeInt = None;
+        n: Size, m: MaybeSize = None;
         k: Int = 0,
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
     ) -> One |cx| {
@@ -194,7 +198,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.one_hot(wg.tensor([0, 2]), 3).tolist()
     /// [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
-    top function one_hot(x: IntTensor, classes: Int; dtype: MaybeDtype = None) -> One {
+    top function one_hot(x: IntTensor, classes: Size; dtype: MaybeDtype = None) -> One {
         let n = size_of(classes, 0, "classes", "one_hot");
         let last = x.rank();
         let index = x.cast(DType::I64).unsqueeze(last);

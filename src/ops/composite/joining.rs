@@ -105,7 +105,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.repeat(wg.tensor([1, 2]), 2).tolist()
     /// [1, 1, 2, 2]
-    top method repeat(x: Tensor, repeats: Int, axis: MaybeInt = None) -> One {
+    top method repeat(x: Tensor, repeats: Size, axis: MaybeInt = None) -> One {
         let n = size_of(repeats, 0, "repeats", "repeat");
         let (x, axis) = match axis {
             Some(axis) => (x, x.axis(axis, "repeat")),
@@ -187,7 +187,7 @@ fn parts<'e>(x: Expr<'e>, sizes: &[Dim], axis: usize, op: &str) -> Vec<Expr<'e>>
 }
 
 /// Widths before and after each axis.
-fn borders(x: Expr<'_>, widths: Whole) -> SmallVec<[(usize, usize); 6]> {
+fn borders(x: Expr<'_>, widths: Whole) -> SmallVec<[(Dim, Dim); 6]> {
     let rank = x.rank();
     let flat: SmallVec<[i64; 6]> = match widths {
         Whole::One(n) => SmallVec::from_elem(n, 2 * rank),
@@ -198,15 +198,15 @@ fn borders(x: Expr<'_>, widths: Whole) -> SmallVec<[(usize, usize); 6]> {
         let facts = format!("got {} numbers for shape {}", flat.len(), x.shape());
         throw(error::bad_value("pad", "widths must be a pair for each axis", facts));
     }
-    let width = |n: i64| count_of(n, 0, "a width", "pad");
+    let width = |n: i64| size_of(n, 0, "a width", "pad");
     flat.chunks_exact(2).map(|pair| (width(pair[0]), width(pair[1]))).collect()
 }
 
-fn padded<'e>(x: Expr<'e>, widths: &[(usize, usize)], value: Expr<'e>) -> Expr<'e> {
+fn padded<'e>(x: Expr<'e>, widths: &[(Dim, Dim)], value: Expr<'e>) -> Expr<'e> {
     let shape = x.shape();
     let sizes = shape.dims().iter().copied().zip(widths);
-    let wide = sizes.clone().map(|(n, &(low, high))| n + low.into() + high.into()).collect();
-    let at = sizes.map(|(size, &(low, _))| SliceAxis { start: low.into(), step: 1, size });
+    let wide = sizes.clone().map(|(n, &(low, high))| n + low + high).collect();
+    let at = sizes.map(|(size, &(low, _))| SliceAxis { start: low, step: 1, size });
     let value = if value.is_number() { value } else { value.cast(x.dtype()) };
     x.emit_with(Op::Embed(wide, at.collect()), &[x.arg(), value.arg()])
 }

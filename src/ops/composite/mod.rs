@@ -70,16 +70,15 @@ fn shape_of(sizes: &[i64], op: &str) -> Shape {
 
 /// A size that a user wrote, which must not be below `least`.
 fn size_of(n: i64, least: i64, name: &str, op: &str) -> Dim {
-    count_of(n, least, name, op);
+    if n < least {
+        throw(error::bad_value(op, format!("{name} must be at least {least}"), format!("got {n}")));
+    }
     Dim::given(n)
 }
 
 /// A count that a user wrote, which must not be below `least`.
 fn count_of(n: i64, least: i64, name: &str, op: &str) -> usize {
-    if n < least {
-        throw(error::bad_value(op, format!("{name} must be at least {least}"), format!("got {n}")));
-    }
-    n as usize
+    size_of(n, least, name, op).value()
 }
 
 /// Operands in their common dtype. Numbers become tensors and are weak.

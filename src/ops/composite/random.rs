@@ -101,7 +101,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.random.permutation(5).sort().tolist()
     /// [0, 1, 2, 3, 4]
-    random function permutation(n: Int; key: Key = None) -> One {
+    random function permutation(n: Size; key: Key = None) -> One {
         let bits = bits_of("permutation", key, Type::new(DType::U64, shape_of(&[n], "permutation")));
         bits.emit(Op::ArgSort { axis: 0, descending: false })
     }
@@ -110,7 +110,7 @@ composite! {
     ///
     /// `p` is floating and broadcasts to `shape`, which is its own where None. `key`: None draws one
     /// from the global generator.
-    random function bernoulli(p: FloatTensor = 0.5, shape: Axes = None; key: Key = None) -> One {
+    random function bernoulli(p: FloatTensor = 0.5, shape: MaybeSizes = None; key: Key = None) -> One {
         let sizes = shape.map_or(p.shape(), |shape| shape_of(&shape, "bernoulli"));
         within("bernoulli", &p.shape(), &sizes);
         unit(key, p.dtype(), sizes, "bernoulli").less(p)
@@ -124,7 +124,7 @@ composite! {
     /// The largest of `logits - log(-log u)` is distributed so (Gumbel, 1954); in float32 `u` are odd
     /// multiples of 2⁻²⁴.
     random function categorical(
-        logits: FloatTensor, axis: Int = -1, shape: Axes = None; key: Key = None,
+        logits: FloatTensor, axis: Int = -1, shape: MaybeSizes = None; key: Key = None,
     ) -> One {
         let op = "categorical";
         let axis = logits.axis(axis, op);

@@ -6,6 +6,7 @@ use super::{Arguments, Attr, Classes, ParamKind};
 use crate::dtype::{Class, DType};
 use crate::error;
 use crate::ops::emit::{Arg, Expr, throw};
+use crate::shape::Dim;
 
 /// A parameter kind: how its argument reads inside the body.
 pub trait Kind {
@@ -110,6 +111,20 @@ impl Whole {
     }
 }
 
+/// An int of a user's as a number: a size that is an expression is asked for its value now, which the
+/// trace then relies on.
+fn plain(n: i64) -> i64 {
+    let dim = Dim::given(n);
+    match n < 0 || dim.known().is_some() {
+        true => n,
+        false => dim.value() as i64,
+    }
+}
+
+fn all_plain(ints: &[i64]) -> SmallVec<[i64; 6]> {
+    ints.iter().map(|&n| plain(n)).collect()
+}
+
 macro_rules! plain_kinds {
     ($($(#[doc = $doc:literal])* $name:ident = $form:expr, $value:ty,
        $($pattern:pat => $read:expr),+; $v:ident => $write:expr;)*) => {$(
@@ -134,9 +149,14 @@ plain_kinds! {
     /// `bool`
     Bool = ParamKind::Bool, bool, Attr::Bool(b) => *b; v => Attr::Bool(v);
     /// `int`
-    Int = ParamKind::Int, i64, Attr::Int(n) => *n; v => Attr::Int(v);
+    Int = ParamKind::Int, i64, Attr::Int(n) => plain(*n); v => Attr::Int(v);
     /// `int | None`
-    MaybeInt = ParamKind::MaybeInt, Option<i64>, Attr::Int(n) => Some(*n), Attr::None => None;
+    MaybeInt = ParamKind::MaybeInt, Option<i64>, Attr::Int(n) => Some(plain(*n)), Attr::None => None;
+        v => v.map_or(Attr::None, Attr::Int);
+    /// An int that is a size: it may be the code of an expression
+    Size = ParamKind::Int, i64, Attr::Int(n) => *n; v => Attr::Int(v);
+    /// The same, or `None`
+    MaybeSize = ParamKind::MaybeInt, Option<i64>, Attr::Int(n) => Some(*n), Attr::None => None;
         v => v.map_or(Attr::None, Attr::Int);
     /// `float`
     Float = ParamKind::Float, f64, Attr::Float(x) => *x, Attr::Int(n) => *n as f64; v => Attr::Float(v);
@@ -146,15 +166,23 @@ plain_kinds! {
         v => v.map_or(Attr::None, Attr::Float);
     /// Axes: `int | tuple[int, ...] | None`
     Axes = ParamKind::Ints, Option<SmallVec<[i64; 6]>>,
-        Attr::Ints(v) => Some(v.clone()), Attr::Int(n) => Some(smallvec![*n]), Attr::None => None;
+        Attr::Ints(v) => Some(all_plain(v)), Attr::Int(n) => Some(smallvec![plain(*n)]),
+        Attr::None => None;
         v => v.map_or(Attr::None, Attr::Ints);
     /// `int | tuple[int, ...]`; a single int stays alone
-    Ints = ParamKind::Ints, SmallVec<[i64; 6]>, Attr::Ints(v) => v.clone(), Attr::Int(n) => smallvec![*n];
+    Ints = ParamKind::Ints, SmallVec<[i64; 6]>,
+        Attr::Ints(v) => all_plain(v), Attr::Int(n) => smallvec![plain(*n)]; v => Attr::Ints(v);
+    /// The same of sizes, or `None`
+    MaybeSizes = ParamKind::Ints, Option<SmallVec<[i64; 6]>>,
+        Attr::Ints(v) => Some(v.clone()), Attr::Int(n) => Some(smallvec![*n]), Attr::None => None;
+        v => v.map_or(Attr::None, Attr::Ints);
+    /// `int | tuple[int, ...]` that are sizes: they may be codes of expressions
+    Sizes = ParamKind::Ints, SmallVec<[i64; 6]>, Attr::Ints(v) => v.clone(), Attr::Int(n) => smallvec![*n];
         v => Attr::Ints(v);
-    /// `int | tuple[int, ...]` where the two mean different things
+    /// `int | tuple[int, ...]` where the two mean different things; codes as they are
     Counts = ParamKind::Ints, Whole,
         Attr::Ints(v) => Whole::Many(v.clone()), Attr::Int(n) => Whole::One(*n); v => v.attr();
-    /// An int, ints, or pairs, flattened
+    /// An int, ints, or pairs, flattened; codes of sizes as they are
     Pairs = ParamKind::Pairs, Whole,
         Attr::Ints(v) => Whole::Many(v.clone()), Attr::Int(n) => Whole::One(*n); v => v.attr();
     /// A shape, as given (−1 is the body's business)

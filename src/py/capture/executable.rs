@@ -7,11 +7,11 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 
-use super::{Executable, Input, NumberSource, Output, Place};
+use super::{Executable, Input, NumberSource, Output, Place, entry};
 use crate::dtype::Scalar;
 use crate::engine::interpret::Interpreter;
 use crate::engine::random;
-use crate::engine::tape::{First, History, Leaf, Value};
+use crate::engine::tape::{self, First, History, Leaf, Value};
 use crate::error;
 use crate::py::errors::{OrRaise, to_python};
 use crate::py::functions::caught;
@@ -133,6 +133,19 @@ impl Executable {
         mine.same(others).err()
     }
 
+    /// Whether the function reads a tensor that it reaches itself.
+    fn reaches(&self, x: &Bound<'_, PyAny>) -> bool {
+        self.inputs.iter().any(|input| match &input.place {
+            Place::Handle(object) => object.is(x),
+            Place::Argument(_) | Place::Gradient(_) | Place::Key => false,
+        })
+    }
+
+    /// Why it does not fit the state it depends on, or nothing.
+    fn refusal(&self, py: Python<'_>, args: Vec<Bound<'_, PyAny>>) -> PyResult<Option<String>> {
+        self.mismatch(py, &args)
+    }
+
     /// How many handles get new values.
     fn updates(&self) -> usize {
         self.updates.len() + self.gradients.len()
@@ -164,10 +177,20 @@ impl Executable {
     pub fn mismatch(&self, py: Python<'_>, args: &[Bound<'_, PyAny>]) -> PyResult<Option<String>> {
         for (i, input) in self.inputs.iter().enumerate() {
             let Some(object) = self.object(py, &input.place, args) else { continue };
+            // What updates one of them is not seen in the other.
+            if matches!(input.place, Place::Handle(_)) && args.iter().any(|arg| arg.is(&object)) {
+                return Ok(Some("an argument is a tensor that the function reaches itself".into()));
+            }
             let wants = handle(&self.name, &object)?.with_own(Value::requires_grad);
             if wants != input.wants {
                 let now = if wants { "requires" } else { "does not require" };
                 return Ok(Some(format!("input {i} {now} a gradient now")));
+            }
+            if wants && (tape::host_calls() || !input.hooks.is_empty()) {
+                let leaf = self.leaf(py, i, args)?;
+                if leaf.is_some_and(|leaf| leaf.hooks.numbers() != input.hooks) {
+                    return Ok(Some(format!("input {i} has other hooks now")));
+                }
             }
         }
         for found in self.gradients.iter().filter(|found| found.first == First::Read) {
@@ -286,7 +309,7 @@ impl Executable {
         let number = |source: &NumberSource| {
             let value: f64 = match source {
                 NumberSource::Leaf(i) => leaves[*i].extract()?,
-                NumberSource::Item(dict, key) => dict.bind(py).as_any().get_item(key)?.extract()?,
+                NumberSource::Item(dict, key) => entry(dict.bind(py), key.bind(py))?,
             };
             Ok(Scalar::Float(value))
         };

@@ -196,7 +196,9 @@ impl<'a> Finish<'a> {
             let Some(place) = place else {
                 return Err(to_python(py, error::internal("a capture without a place")));
             };
-            inputs.push(Input { place, wants: capture.leaf.is_some(), hold: Hold::No });
+            let real = capture.leaf.as_ref().and_then(|inside| inside.real());
+            let hooks = real.map(|leaf| leaf.hooks.numbers()).unwrap_or_default();
+            inputs.push(Input { place, wants: capture.leaf.is_some(), hooks, hold: Hold::No });
         }
         Ok(inputs)
     }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
+use pyo3::exceptions::PyKeyError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use smallvec::SmallVec;
 
 use super::errors::OrRaise;
 use super::functions::caught;
@@ -41,6 +43,14 @@ enum NumberSource {
     Leaf(usize),
     /// An entry of a dict, such as a hyperparameter
     Item(Py<PyDict>, Py<PyAny>),
+}
+
+/// The number in a dict, whatever its class makes of a look at it.
+fn entry(dict: &Bound<'_, PyDict>, key: &Bound<'_, PyAny>) -> PyResult<f64> {
+    match dict.get_item(key)? {
+        Some(value) => value.extract(),
+        None => Err(PyKeyError::new_err(key.clone().unbind())),
+    }
 }
 
 #[pymethods]
@@ -97,7 +107,7 @@ impl Trace {
     /// A number that stands for an entry of a dict.
     fn item(&self, dict: &Bound<'_, PyDict>, key: &Bound<'_, PyAny>) -> PyResult<Py<Number>> {
         let py = dict.py();
-        let now: f64 = dict.as_any().get_item(key)?.extract()?;
+        let now = entry(dict, key)?;
         let value = self.inner.given(now);
         let source = NumberSource::Item(dict.clone().unbind(), key.clone().unbind());
         self.numbers.lock().push(source);
@@ -152,6 +162,8 @@ struct Input {
     place: Place,
     /// Whether it required a gradient
     wants: bool,
+    /// The hooks on its gradient
+    hooks: SmallVec<[u64; 2]>,
     hold: Hold,
 }
 

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 use smallvec::SmallVec;
 
 use super::flat::{Flat, Token, equal, is_number};
@@ -119,6 +119,10 @@ impl Variant {
     ) -> PyResult<Variant> {
         let (mut tensors, made) = (0, executable.get());
         let state = py.import("wengert.nn.module")?.getattr("_State")?;
+        // A tensor that a variable holds too: what the function read of it, the trace takes for the
+        // argument.
+        let is_held =
+            |leaf: &Bound<'_, PyAny>| names.iter().any(|(.., value)| holds(value.bind(py), leaf));
         let mut leaves = Vec::new();
         for (i, leaf) in flat.leaves.iter().enumerate() {
             // SAFETY: a live object.
@@ -130,7 +134,8 @@ impl Variant {
                         dtype,
                         shape: made.pattern(tensors - 1).cloned().unwrap_or(shape),
                         same: first_same(&flat.leaves, i),
-                        parameter: leaf.is_instance(&state)?.then(|| leaf.clone().unbind()),
+                        parameter: (leaf.is_instance(&state)? || is_held(leaf))
+                            .then(|| leaf.clone().unbind()),
                     }
                 }
                 None if made.is_number(i) => Leaf::Number,
@@ -272,6 +277,20 @@ impl Variant {
     }
 }
 
+/// Whether a value is this object, or a list, tuple or dict with it in it.
+fn holds(value: &Bound<'_, PyAny>, object: &Bound<'_, PyAny>) -> bool {
+    if let Ok(list) = value.cast::<PyList>() {
+        return list.iter().any(|item| item.is(object));
+    }
+    if let Ok(tuple) = value.cast::<PyTuple>() {
+        return tuple.iter().any(|item| item.is(object));
+    }
+    match value.cast::<PyDict>() {
+        Ok(dict) => dict.iter().any(|(_, item)| item.is(object)),
+        Err(_) => value.is(object),
+    }
+}
+
 /// The first leaf that is the same object as leaf `i`.
 fn first_same(leaves: &[Bound<'_, PyAny>], i: usize) -> usize {
     leaves[..i].iter().position(|other| other.is(&leaves[i])).unwrap_or(i)
@@ -292,9 +311,8 @@ impl Name {
             }
         };
         match &now {
-            Some(now) if self.value.is(now) => Ok(true),
-            Some(now) if is_constant(now) => equal(self.value.bind(py), now),
-            _ => Ok(false),
+            Some(now) => is_equal_constant(self.value.bind(py), now),
+            None => Ok(false),
         }
     }
 }
@@ -305,7 +323,25 @@ unsafe fn cell_contents(cell: Object) -> Object {
     unsafe { ffi::PyCell_Get(cell) }
 }
 
-/// A value that is compared by what it is, not which object it is.
-fn is_constant(x: &Bound<'_, PyAny>) -> bool {
-    is_number(x) || x.is_instance_of::<PyTuple>() || x.is_instance_of::<pyo3::types::PyBytes>()
+/// Whether both are one object, or equal values of a kind that is compared by what it is; tuples, by
+/// what is in them.
+fn is_equal_constant(a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if a.is(b) {
+        return Ok(true);
+    }
+    if let (Ok(a), Ok(b)) = (a.cast::<PyTuple>(), b.cast::<PyTuple>()) {
+        if a.len() != b.len() || !a.get_type().is(b.get_type()) {
+            return Ok(false);
+        }
+        for (a, b) in a.iter().zip(b) {
+            if !is_equal_constant(&a, &b)? {
+                return Ok(false);
+            }
+        }
+        return Ok(true);
+    }
+    match is_number(b) || b.is_instance_of::<pyo3::types::PyBytes>() {
+        true => equal(a, b),
+        false => Ok(false),
+    }
 }

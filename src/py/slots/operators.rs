@@ -9,10 +9,12 @@ use super::{Object, assign, call_named, check_leaf_update, not_implemented, oper
 use crate::engine::apply;
 use crate::engine::tape::Operand;
 use crate::error;
+use crate::graph::number_of;
 use crate::ops::elementwise::{Elementwise, arithmetic, bits, comparison};
-use crate::py::arguments::scalar;
+use crate::py::arguments::{Held, scalar};
 use crate::py::errors::{OrRaise, to_python};
 use crate::py::functions::{guard, map_held};
+use crate::py::size;
 use crate::py::tensor::{self, TensorObject};
 
 /// The binary operators, by the number their slots are instantiated with.
@@ -71,12 +73,25 @@ pub(super) unsafe extern "C" fn binary<const I: usize>(a: Object, b: Object) -> 
         let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else {
             return Ok(not_implemented());
         };
-        let held = [x, y];
+        let mut held = [x, y];
         if I == QUOTIENT {
             return call_named(py, "divide", &held);
         }
+        size::settle(py, &mut held, |_| false)?;
         map_held(py, BINARY[I], &held)
     })
+}
+
+/// An operand as it is beside a tensor that is updated. The tensor's value is held only where the
+/// operand is a number of a trace: its memory is to be used again.
+fn beside(py: Python<'_>, this: &TensorObject, other: Held) -> PyResult<Held> {
+    if !matches!(&other, Held::Scalar(x) if number_of(*x).is_some()) {
+        return Ok(other);
+    }
+    let mut held = [Held::Value(this.value()), other];
+    size::settle(py, &mut held, |_| false)?;
+    let [_, other] = held;
+    Ok(other)
 }
 
 pub(super) unsafe extern "C" fn in_place<const I: usize>(a: Object, b: Object) -> Object {
@@ -94,6 +109,7 @@ pub(super) unsafe extern "C" fn in_place<const I: usize>(a: Object, b: Object) -
             );
             return Err(to_python(py, message));
         }
+        let other = beside(py, this, other)?;
         let updated = this.with(|value| apply::map_in_place(BINARY[I], value, &[other.operand()]));
         if let Some(value) = updated.or_raise(py)? {
             assign(py, BINARY[I].name, this, value)?;
@@ -109,7 +125,9 @@ pub(super) unsafe extern "C" fn power(a: Object, b: Object, _modulus: Object) ->
         let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else {
             return Ok(not_implemented());
         };
-        map_held(py, &arithmetic::pow, &[x, y])
+        let mut held = [x, y];
+        size::settle(py, &mut held, |_| false)?;
+        map_held(py, &arithmetic::pow, &held)
     })
 }
 
@@ -155,6 +173,8 @@ pub(super) unsafe extern "C" fn compare(a: Object, b: Object, op: c_int) -> Obje
             ffi::Py_GT => &comparison::greater,
             _ => &comparison::greater_equal,
         };
-        map_held(py, def, &[x, y])
+        let mut held = [x, y];
+        size::settle(py, &mut held, |_| false)?;
+        map_held(py, def, &held)
     })
 }

@@ -1,0 +1,138 @@
+"""What a captured function assigned besides tensors it updates: attributes of modules and
+optimizers, hyperparameters.
+
+Assignments are taken back when the function is traced, and made anew after each call: numbers and
+tensors of the trace are further results of it. What stood there before belongs to what the trace
+depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from wengert import _core, _touched, pytree
+from wengert._core import CaptureError, Tensor, float64, ones
+
+__all__ = ["Changes", "Values"]
+
+
+class Values:
+    """A tree with tensors, numbers and sizes of a trace in it: the tensors to compute, and the tree
+    that these make."""
+
+    def __init__(self, tree: Any) -> None:
+        self.leaves, self.structure = pytree.flatten(tree)
+        self.places: list[tuple[int, type | None]] = []
+        # What belongs to the trace, until it is finished.
+        self.tensors: list[Tensor] = []
+        for i, x in enumerate(self.leaves):
+            kind = _kind(x)
+            if kind is not None or isinstance(x, Tensor):
+                self.places.append((i, kind))
+                self.tensors.append(x if kind is None else _tensor(x))
+                self.leaves[i] = None
+
+    def finish(self) -> None:
+        """Let go of the trace."""
+        self.tensors = []
+
+    def built(self, tensors: Iterable[Tensor]) -> Any:
+        """The tree with computed tensors."""
+        values = list(self.leaves)
+        for (i, kind), y in zip(self.places, tensors, strict=True):
+            values[i] = y if kind is None else kind(y.item())
+        return pytree.unflatten(self.structure, values)
+
+
+def _kind(x: Any) -> type | None:
+    """What Python calls a number or a size of a trace."""
+    return float if isinstance(x, _core.Number) else int if isinstance(x, _core.Dim) else None
+
+
+def _tensor(x: Any) -> Tensor:
+    return ones((), dtype=float64) * x
+
+
+class _Assignment:
+    """One of them: where, what stood there, what does now."""
+
+    def __init__(self, slot: _touched.Slot, old: Any) -> None:
+        self.slot, self.old = slot, old
+        new = slot.get()
+        slot.put(old)
+        self.values = Values(new if new is not _touched.MISSING and _may_hold(new) else None)
+        self.count = len(self.values.places)
+        self.new = new if not self.count else None
+
+    def put(self, tensors: list[Tensor]) -> None:
+        """Make it anew."""
+        self.slot.put(self.values.built(tensors) if self.count else self.new)
+
+
+def _may_hold(x: Any) -> bool:
+    """Whether tensors of a trace may be in a value; a module keeps its own."""
+    from wengert.nn.module import Module
+
+    return not isinstance(x, Module)
+
+
+class Changes:
+    """The assignments of one capture. Making it takes them back."""
+
+    def __init__(self, record: _touched.Record) -> None:
+        assigned = record.assigned.values()
+        self.made = [_Assignment(slot, old) for slot, old in assigned if not same(old, slot.get())]
+
+    def __bool__(self) -> bool:
+        return bool(self.made)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What has to be computed for them."""
+        return [x for a in self.made for x in a.values.tensors]
+
+    def finish(self) -> None:
+        """Let go of the trace."""
+        for a in self.made:
+            a.values.finish()
+
+    def free(self, name: str, executable: Any) -> set[tuple[int, Any]]:
+        """The attributes that hold a tensor at each call which nobody reads.
+
+        One that is read and then bound to another tensor is refused: the next call would read
+        another tensor.
+        """
+        found = set()
+        for a in self.made:
+            before = pytree.flatten(a.old)[0] if _may_hold(a.old) else []
+            tensors = [x for x in before if isinstance(x, Tensor)]
+            if not tensors or not a.count:
+                continue
+            if any(executable.reaches(x) for x in tensors):
+                where = f"{type(a.slot.home).__name__}.{a.slot.key}"
+                raise CaptureError(
+                    f"{name}: while it is captured, {where} is read and then bound to another "
+                    "tensor; update the tensor in place (t[...] = y, t += y), or return the new one"
+                )
+            found.add((id(a.slot.home), a.slot.key))
+        return found
+
+    def replay(self, tensors: list[Tensor]) -> None:
+        """Make the assignments of a call, whose tensors these are."""
+        rest = iter(tensors)
+        for a in self.made:
+            a.put([next(rest) for _ in range(a.count)])
+
+
+def same(old: Any, new: Any) -> bool:
+    """Whether two values are one object, or equal plain values."""
+    return old is new or (is_plain(old) and type(old) is type(new) and old == new)
+
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), _core.DType)
+
+
+def is_plain(x: Any) -> bool:
+    """Whether a value is compared by what it is."""
+    return isinstance(x, _PLAIN) or (isinstance(x, tuple) and all(map(is_plain, x)))

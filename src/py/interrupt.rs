@@ -1,0 +1,74 @@
+//! Signals that arrive while a plan runs, such as that of Ctrl-C.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::errors::foreign;
+use crate::error::Result;
+
+unsafe extern "C" {
+    // Says whether SIGINT arrived, and forgets that it did; never on another thread than Python's main
+    // one.
+    fn PyOS_InterruptOccurred() -> std::os::raw::c_int;
+}
+
+/// Signals are looked for no more often than this: it needs the interpreter's lock.
+const PAUSE: Duration = Duration::from_millis(20);
+
+thread_local! {
+    static LAST: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// Whether this is the thread on which Python handles signals, once that is known.
+    static IS_MAIN: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+/// The exception of a signal that arrived on this thread. While tensors are `given` to a run they have
+/// no values, and a handler that looks at one would wait for ever: then no handler is called, and only
+/// Ctrl-C counts, if nobody handles it otherwise.
+pub fn interrupted(given: bool) -> Result<()> {
+    if IS_MAIN.get() == Some(false) {
+        return Ok(());
+    }
+    let now = Instant::now();
+    if LAST.get().is_some_and(|last| now.duration_since(last) < PAUSE) {
+        return Ok(());
+    }
+    LAST.set(Some(now));
+    Python::attach(|py| {
+        if IS_MAIN.get().is_none() {
+            IS_MAIN.set(Some(is_main(py).unwrap_or(false)));
+            if IS_MAIN.get() == Some(false) {
+                return Ok(());
+            }
+        }
+        let found = if given { pressed(py) } else { py.check_signals() };
+        found.map_err(|exception| foreign(py, exception))
+    })
+}
+
+fn is_main(py: Python<'_>) -> PyResult<bool> {
+    let threading = py.import("threading")?;
+    let (main, this) =
+        (threading.call_method0("main_thread")?, threading.call_method0("get_ident")?);
+    main.getattr("ident")?.eq(this)
+}
+
+/// KeyboardInterrupt, if Ctrl-C was pressed and Python's own handler is there.
+fn pressed(py: Python<'_>) -> PyResult<()> {
+    // SAFETY: called with the interpreter's lock held.
+    if unsafe { PyOS_InterruptOccurred() } == 0 {
+        return Ok(());
+    }
+    let signal = py.import("signal")?;
+    let handler = signal.call_method1("getsignal", (signal.getattr("SIGINT")?,))?;
+    if handler.is(&signal.getattr("default_int_handler")?) {
+        return Err(PyKeyboardInterrupt::new_err(()));
+    }
+    // Another handler gets it when the run has ended.
+    // SAFETY: as above.
+    unsafe { ffi::PyErr_SetInterrupt() };
+    Ok(())
+}
