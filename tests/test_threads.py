@@ -186,7 +186,7 @@ def test_gradients_accumulate_from_eight_threads():
 
 
 def test_large_updates_come_one_after_another():
-    """Calls that run without the interpreter: a gradient accumulates, memory is held by views too, two
+    """Calls that run without the interpreter: a gradient accumulates, views hold memory too, two
     functions update the same tensors in different order."""
     n, views = 200_000, []
     a, b, w = wg.zeros(n), wg.zeros(n), wg.zeros(n, requires_grad=True)
@@ -217,6 +217,18 @@ def test_large_updates_come_one_after_another():
     assert max(view.item() for view in views) == 120
     # Each of 60 calls of `forth` adds what `a` is after it, each of 60 of `back` one less.
     assert (b.numpy() == sum(range(121)) - 60).all()
+
+
+def test_eager_gradients_accumulate_too():
+    n = 200_000
+    w, x = wg.zeros(n, requires_grad=True), wg.ones(n)
+
+    def work(i):
+        for _ in range(15):
+            (w * x).sum().backward()
+
+    in_threads(8, work)
+    assert (w.grad.numpy() == 120).all()
 
 
 def test_a_step_that_fails_in_one_thread_is_as_if_it_had_not_been():

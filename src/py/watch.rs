@@ -111,13 +111,18 @@ fn _tape(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyDict>> {
         row.set_item("name", entry.name())?;
         row.set_item("line", site::describe(entry.site))?;
         row.set_item("links", links)?;
-        let kept = entry.kept.lock();
-        let saved = kept.args.iter().map(saved_type).collect::<Vec<_>>();
-        row.set_item("operands", kept.args.iter().map(saved_text).collect::<Vec<_>>())?;
+        let (operands, saved, result, saves_result, freed) = {
+            let kept = entry.kept.lock();
+            let operands: Vec<String> = kept.args.iter().map(saved_text).collect();
+            let saved: Vec<Option<String>> = kept.args.iter().map(saved_type).collect();
+            let (result, saves_result) = (saved_text(&kept.result), saved_type(&kept.result));
+            (operands, saved, result, saves_result, kept.freed.is_some())
+        };
+        row.set_item("operands", operands)?;
         row.set_item("saved", saved)?;
-        row.set_item("result", saved_text(&kept.result))?;
-        row.set_item("saves_result", saved_type(&kept.result))?;
-        row.set_item("freed", kept.freed.is_some())?;
+        row.set_item("result", result)?;
+        row.set_item("saves_result", saves_result)?;
+        row.set_item("freed", freed)?;
         entries.append(row)?;
     }
     let leaves: Vec<(usize, String)> =

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::apply::apply;
-use super::tape::{Entry, History, Link, Operand, Value};
+use super::tape::{Entry, History, Leaf, Link, Operand, Value};
 use crate::dtype::Scalar;
 use crate::error::{self, Result};
 use crate::ops::op::{Op, Type};
@@ -49,27 +49,75 @@ pub fn backward(outputs: &[(Value, Option<Value>)], options: Options) -> Result<
     let seeds = seeds("backward", outputs, options)?;
     let mut sweep = Sweep::new(options, None);
     sweep.run("backward", seeds)?;
-    // All sums first, then all writes: a failure leaves every gradient as it was.
-    let mut updates = Vec::with_capacity(sweep.leaves.len());
+    let mut additions = Vec::with_capacity(sweep.leaves.len());
     for (leaf, g) in std::mem::take(&mut sweep.leaf_order)
         .into_iter()
         .filter_map(|key| sweep.leaves.remove(&key))
     {
         let g = leaf.run_hooks(g)?;
+        additions.push(Addition::new(leaf, g, options.create_graph)?);
+    }
+    accumulate(additions, options.create_graph)
+}
+
+/// What a sweep adds to the gradient of a leaf.
+struct Addition {
+    leaf: Arc<Leaf>,
+    g: Value,
+    /// The gradient it was added to, and the sum
+    old: Option<Value>,
+    new: Value,
+}
+
+impl Addition {
+    fn new(leaf: Arc<Leaf>, g: Value, record: bool) -> Result<Addition> {
         let old = leaf.gradient()?.map(|shared| shared.lock().clone());
-        let new = match old {
-            Some(old) => add(&old, &g, options.create_graph)?,
-            None => g,
+        let new = match &old {
+            Some(old) => add(old, &g, record)?,
+            None => g.clone(),
         };
-        updates.push((leaf, new));
+        Ok(Addition { leaf, g, old, new })
     }
-    for (leaf, new) in updates {
-        match leaf.gradient()? {
-            Some(shared) => *shared.lock() = new,
-            None => leaf.set_gradient(Some(Arc::new(Mutex::new(new)))),
+
+    /// Whether the gradient is still the one it was added to.
+    fn is_current(&self) -> Result<bool> {
+        Ok(match (self.leaf.gradient()?, &self.old) {
+            (Some(now), Some(old)) => {
+                let now = &now.lock().array;
+                now.buffer.same(&old.array.buffer) && now.layout == old.array.layout
+            }
+            (None, None) => true,
+            _ => false,
+        })
+    }
+
+    fn write(&mut self) -> Result<()> {
+        match self.leaf.gradient()? {
+            Some(shared) => std::mem::swap(&mut *shared.lock(), &mut self.new),
+            None => self.leaf.set_gradient(Some(Arc::new(Mutex::new(self.new.clone())))),
         }
+        Ok(())
     }
-    Ok(())
+}
+
+/// Writes sums: all sums first, then all writes, so a failure leaves every gradient as it was. Sweeps of
+/// several threads write one after another; what another one wrote meanwhile is added to again.
+fn accumulate(mut additions: Vec<Addition>, record: bool) -> Result<()> {
+    static WRITING: Mutex<()> = Mutex::new(());
+    loop {
+        {
+            // Nothing is computed or freed under the lock: the additions hold what is replaced.
+            let _one = WRITING.lock();
+            let current: Result<Vec<bool>> = additions.iter().map(Addition::is_current).collect();
+            if current?.into_iter().all(|is_current| is_current) {
+                return additions.iter_mut().try_for_each(Addition::write);
+            }
+        }
+        additions = additions
+            .into_iter()
+            .map(|addition| Addition::new(addition.leaf, addition.g, record))
+            .collect::<Result<_>>()?;
+    }
 }
 
 /// The gradients of `outputs` by `inputs`, touching no `.grad`; `None` where nothing depends on the
