@@ -21,6 +21,8 @@ unexport CONDA_PREFIX PYTHONPATH PYTHONHOME
 SOURCES := $(shell find src -name '*.rs' -o -name '*.txt') Cargo.toml Cargo.lock pyproject.toml
 # One test process per core; the engine's own threads are few and short-lived in tests.
 PYTEST := $(BIN)/python -m pytest -q -n auto --dist worksteal
+# Tests that run a second time with every plan checked against its list.
+CHECKED := capture_training capture_updates control_flow laws_modes modes_laws session
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 .PHONY: help demo test check quick lint layers generate generated stubs smoke rust-test python-test
@@ -78,7 +80,7 @@ endif
 
 python-test: $(DONE)/built-test ## Tests of what users see, doctests and documentation included
 	$(PYTEST)
-	WENGERT_CHECK=1 $(PYTEST) tests/test_capture_training.py tests/test_session.py
+	WENGERT_CHECK=1 $(PYTEST) $(CHECKED:%=tests/test_%.py)
 
 example-op: $(EXAMPLE)/built ## Build with the op of docs/adding-an-op.md and see it work
 	PYTHONPATH=$(EXAMPLE) $(BIN)/python -m pytest -q tests/test_example_op.py

@@ -367,6 +367,16 @@ def test_random_numbers_are_those_of_eager_code(seed):
     assert runs[0][0][0] != runs[0][0][1], "fresh numbers at each call"
 
 
+def test_keys_made_inside_are_constants():
+    def f(x):
+        return wg.random.normal((3,), key=wg.random.key(5)) + x
+
+    g = wg.compile(f)
+    for _ in range(3):
+        same(g(wg.ones(1)), f(wg.ones(1)))
+    assert g.traces == 1 and len(g.graph(wg.ones(1)).inputs) == 1
+
+
 def test_seeding_inside_is_refused():
     """What a trace draws is fresh at every call; a seed would hold for the first one only."""
 

@@ -84,7 +84,8 @@ fn seed(py: Python<'_>, seed: i128) -> PyResult<()> {
 /// A key: a uint32 tensor of shape (2,) that determines random numbers wherever it is passed.
 #[pyfunction]
 fn key(py: Python<'_>, seed: i128) -> PyResult<Py<PyAny>> {
-    wrap(py, random::key_value(random::seed_key(seed as u64)).or_raise(py)?)
+    let key = random::key_value(random::seed_key(seed as u64)).or_raise(py)?;
+    wrap(py, trace::lift(key).or_raise(py)?)
 }
 
 /// The next key of the global generator.
