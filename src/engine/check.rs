@@ -121,8 +121,9 @@ impl Held<'_> {
                 None => {
                     let spoiled = self.options.spoiled_for_schedule(&program.list);
                     let graph = Graph::from_list(spoiled.unwrap_or_else(|| program.list.clone()));
-                    let plan = Plan::new(&self.scope.run(|| expand(&graph))?)?;
-                    let numbers = program.list.evaluate_numbers(self.given, &self.sizes)?;
+                    let planned = self.scope.run(|| expand(&graph))?;
+                    let numbers = planned.list().evaluate_numbers(self.given, &self.sizes)?;
+                    let plan = Plan::new(&planned)?;
                     plan.run(&program.inputs.iter().collect::<Vec<_>>(), &numbers)?
                 }
             };

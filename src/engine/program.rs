@@ -49,10 +49,19 @@ type Sizes = SmallVec<[usize; 4]>;
 /// What the passes made of a list.
 #[derive(Clone)]
 pub struct Optimized {
-    /// The list that is planned
+    /// The list after the passes
     pub list: List,
     /// What each pass did
     pub reports: Vec<Report>,
+    /// The list with its composites expanded, where no pass did that: what is planned instead
+    expanded: Option<List>,
+}
+
+impl Optimized {
+    /// The list that is planned.
+    fn planned(&self) -> &List {
+        self.expanded.as_ref().unwrap_or(&self.list)
+    }
 }
 
 impl Program {
@@ -98,10 +107,18 @@ impl Program {
         if let Some(optimized) = self.optimized.get() {
             return Ok(optimized);
         }
-        // All gradients have been taken: see `cut`.
-        let work = || pipeline(without_marks((*self.list).clone())?, &self.config.passes);
-        let (list, reports) = self.scope.run(work)?;
-        Ok(self.optimized.get_or_init(|| Optimized { list, reports }))
+        let work = || {
+            // All gradients have been taken: see `cut`.
+            let list = without_marks((*self.list).clone())?;
+            let (list, reports) = pipeline(list, &self.config.passes)?;
+            let expanded = match has_calls(&list) {
+                true => Some(expand(&Graph::from_list(list.clone()))?.list().clone()),
+                false => None,
+            };
+            Ok(Optimized { list, reports, expanded })
+        };
+        let optimized = self.scope.run(work)?;
+        Ok(self.optimized.get_or_init(|| optimized))
     }
 
     /// The plan for sizes of the symbols, if it was made.
@@ -144,18 +161,12 @@ impl Program {
         if let Some(plan) = self.template.get() {
             return Ok(plan);
         }
-        let list = &self.optimized()?.list;
+        let list = self.optimized()?.planned();
         let spoiled = self.config.passes.spoiled_for_schedule(list);
         let list = spoiled.as_ref().unwrap_or(list);
         let options = Options { donated: &self.donated };
         // Outside of the scope: groups are found in tables, where sizes are what they are written as.
-        let plan = match has_calls(list) {
-            true => {
-                let graph = Graph::from_list(list.clone());
-                Plan::of(&self.scope.run(|| expand(&graph))?.list(), options)?
-            }
-            false => Plan::of(list, options)?,
-        };
+        let plan = Plan::of(list, options)?;
         Ok(self.template.get_or_init(|| Arc::new(plan)))
     }
 
@@ -224,7 +235,7 @@ impl Program {
     }
 
     fn numbers(&self, sizes: &[usize], given: &[Scalar]) -> Result<Vec<Scalar>> {
-        let table = &self.optimized()?.list.numbers;
+        let table = &self.optimized()?.planned().numbers;
         match table.is_empty() {
             true => Ok(Vec::new()),
             false => evaluate(table, given, &self.bind(sizes)),
