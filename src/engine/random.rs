@@ -113,7 +113,7 @@ fn supplied() -> Option<Result<Value>> {
         let supply = all.last_mut().filter(|supply| supply.serves())?;
         let key = match &supply.keys {
             Some(keys) => keys.get(supply.next).cloned().map(Ok),
-            None => Some(key_value([0, 0])),
+            None => Some(key_value([0, 0]).and_then(trace::lift)),
         };
         let is_again = supply.next < supply.drawn;
         supply.next += 1;
