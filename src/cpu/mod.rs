@@ -23,7 +23,7 @@ pub mod sort;
 pub(crate) mod testing;
 pub use create::threefry;
 pub use execute::*;
-pub use gemm::{Axis, Done, Extras};
+pub use gemm::{Done, Extras};
 pub use product::{Sequel, is_product, product_into};
 pub use scratch::scratch;
 pub mod window;

@@ -52,21 +52,25 @@ const CHUNK: usize = 1 << 16;
 /// Evaluates an expression with the element type and the fold of a reduction.
 macro_rules! with_fold {
     ($kind:expr, $dtype:expr, $T:ident, $F:ident => $body:expr) => {{
-        macro_rules! on {
-                                    ($fold:ty, $of:expr) => {{
-                                        type $F = $fold;
-                                        with_element!($of, $T => $body)
-                                    }};
-                                }
+        let dtype = $dtype;
         match $kind {
+            Reduction::Sum if dtype != DType::Bool => {
+                type $F = Sum;
+                with_element!(unsigned(dtype), $T => $body)
+            }
             // A product of zeros and ones is 1 where all are.
-            Reduction::Any => on!(Max, DType::Bool),
-            Reduction::All => on!(Prod, DType::Bool),
-            Reduction::Sum if $dtype == DType::Bool => on!(Max, DType::Bool),
-            Reduction::Sum => on!(Sum, unsigned($dtype)),
-            Reduction::Prod => on!(Prod, unsigned($dtype)),
-            Reduction::Max => on!(Max, $dtype),
-            Reduction::Min => on!(Min, $dtype),
+            Reduction::Prod | Reduction::All => {
+                type $F = Prod;
+                with_element!(unsigned(dtype), $T => $body)
+            }
+            Reduction::Max | Reduction::Any | Reduction::Sum => {
+                type $F = Max;
+                with_element!(dtype, $T => $body)
+            }
+            Reduction::Min => {
+                type $F = Min;
+                with_element!(dtype, $T => $body)
+            }
         }
     }};
 }

@@ -288,7 +288,8 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     if grid.blocks() < 2 {
         return None;
     }
-    let fits = |row: usize| groups.iter().all(|&(group, lines)| (row * lines) % group == 0);
+    let fits =
+        |row: usize| groups.iter().all(|&(group, lines)| (row * lines).is_multiple_of(group));
     let unit = grid.unit(fits);
     let lanes = threads::num_threads().min(grid.blocks().div_ceil(unit));
     let chunk = match groups.is_empty() {
