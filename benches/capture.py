@@ -15,7 +15,6 @@ import statistics
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 from capture_models import ADAPTERS, Missing
@@ -89,14 +88,7 @@ def gpt_eager(engine):
 
 
 def gpt_size(engine):
-    step, batch = engine.gpt(width=64, length=16)
-    step(*batch(8))
-    step(*batch(4))
-    found = []
-    for size in (5, 6, 7):
-        data = batch(size)
-        found.append(first(partial(step, *data)))
-    return statistics.median(found)
+    return engine.new_size()
 
 
 def small_steady(engine):

@@ -31,8 +31,23 @@ class Adapter:
     def done(self, y):
         return y
 
-    def gpt(self, width=256, length=64, compiled=True):
+    def gpt(self, width=256, length=256, compiled=True):
         raise Missing
+
+    def new_size(self):
+        """Seconds that a known training step takes longer when it meets a new size of batch."""
+        step, batch = self.gpt()
+        step(*batch(8))
+        step(*batch(4))
+        found = []
+        for size in (5, 6, 7):
+            times = []
+            for _ in range(3):
+                start = time.perf_counter()
+                step(*batch(size))
+                times.append(time.perf_counter() - start)
+            found.append(max(times[0] - min(times[1:]), 0.0))
+        return sorted(found)[1]
 
     def per_node(self, f):
         raise Missing
@@ -84,7 +99,7 @@ class Wengert(Adapter):
     def op(self, name):
         return getattr(self.wg, name)
 
-    def gpt(self, width=256, length=64, compiled=True):
+    def gpt(self, width=256, length=256, compiled=True):
         wg, nn = self.wg, self.wg.nn
         attention = partial(nn.scaled_dot_product_attention, is_causal=True)
         model = build(nn, lambda x: x.permute_dims((2, 0, 3, 1, 4)), attention, width, length)
@@ -99,7 +114,21 @@ class Wengert(Adapter):
             return loss
 
         run = wg.compile(step) if compiled else step
+        self.compiled = run
         return lambda *data: run(*data).item(), batches(wg.asarray, length)
+
+    def new_size(self):
+        """The plan alone: the step itself takes a hundred times as long, and less evenly."""
+        step, batch = self.gpt()
+        step(*batch(8))
+        step(*batch(4))
+        found = []
+        for size in (5, 6, 7, 9, 10):
+            data = batch(size)
+            start = time.perf_counter()
+            self.compiled.plan(*data)
+            found.append(time.perf_counter() - start)
+        return sorted(found)[2]
 
     def per_node(self, f):
         """Seconds a node of Python's part of a first call, and of what follows until the plan."""
@@ -189,7 +218,7 @@ class Jax(Adapter):
         logits = jax.nn.log_softmax(linear(p["head"], norm(p["norm"], x)))
         return -np.take_along_axis(logits, targets[..., None], -1).mean()
 
-    def gpt(self, width=256, length=64, compiled=True):
+    def gpt(self, width=256, length=256, compiled=True):
         jax = self.jax
         if not compiled:
             raise Missing
@@ -240,7 +269,7 @@ class Torch(Adapter):
 
         return g
 
-    def gpt(self, width=256, length=64, compiled=True):
+    def gpt(self, width=256, length=256, compiled=True):
         torch, nn = self.torch, self.torch.nn
         attention = partial(nn.functional.scaled_dot_product_attention, is_causal=True)
         model = build(nn, lambda x: x.permute(2, 0, 3, 1, 4), attention, width, length)

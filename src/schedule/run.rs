@@ -174,6 +174,8 @@ pub(super) struct Run<'a> {
     memory: SmallVec<[Option<Place>; 4]>,
     /// Where products pack their operands, if somebody gave room for that
     room: Option<(Buffer, Room)>,
+    /// Whether it is part of a step, which is timed as one
+    is_part: bool,
 }
 
 /// A part of a buffer, in bytes.
@@ -185,7 +187,7 @@ pub(super) struct Room {
 
 impl<'a> Run<'a> {
     /// Built in place: with room for slots in it, moving one costs as much as a step.
-    pub(super) fn new(plan: &'a Plan, inputs: &'a [&'a Array], numbers: &'a [Scalar]) -> Run<'a> {
+    fn new(plan: &'a Plan, inputs: &'a [&'a Array], numbers: &'a [Scalar]) -> Run<'a> {
         let mut run = Run {
             plan,
             inputs,
@@ -193,9 +195,17 @@ impl<'a> Run<'a> {
             slots: SmallVec::new(),
             memory: SmallVec::new(),
             room: None,
+            is_part: false,
         };
         run.slots.resize_with(plan.slots.len(), || None);
         run.memory.resize_with(plan.memory.apart.len() + 1, || None);
+        run
+    }
+
+    /// A run that is part of a step.
+    pub(super) fn part(plan: &'a Plan, inputs: &'a [&'a Array], numbers: &'a [Scalar]) -> Run<'a> {
+        let mut run = Run::new(plan, inputs, numbers);
+        run.is_part = true;
         run
     }
 
@@ -237,12 +247,11 @@ impl<'a> Run<'a> {
                     self.guard(guarded).map_err(|refusal| located(refusal, guarded.site))?;
                 }
             }
-            // Blocks of rows are part of a step that is timed, and done, as one.
-            let is_whole = self.room.is_none();
-            if i < sealed_at && is_whole {
+// Blocks of rows are part of a step that is timed, and done, as one.
+            if i < sealed_at && !self.is_part {
                 interruption()?;
             }
-            let done = match watch::timing() && is_whole {
+            let done = match watch::timing() && !self.is_part {
                 true => self.timed(i, step),
                 false => self.step(i, step),
             };

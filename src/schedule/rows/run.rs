@@ -104,7 +104,7 @@ impl Rows {
             let at = y.layout.offset() + before;
             into.push(Some(y.view(Layout::contiguous_at(shape, at))));
         }
-        let mut run = Run::new(plan, &inputs, work.numbers);
+        let mut run = Run::part(plan, &inputs, work.numbers);
         if let Some(workspace) = work.workspace {
             let at = workspace.layout.offset() + lane * self.room;
             into.resize(plan.outputs().len(), None);
