@@ -247,7 +247,7 @@ impl<'a> Run<'a> {
                     self.guard(guarded).map_err(|refusal| located(refusal, guarded.site))?;
                 }
             }
-// Blocks of rows are part of a step that is timed, and done, as one.
+            // Blocks of rows are part of a step that is timed, and done, as one.
             if i < sealed_at && !self.is_part {
                 interruption()?;
             }

@@ -27,7 +27,7 @@ use std::any::TypeId;
 
 pub use arg::{arg_reduce_into, arg_scratch};
 pub(crate) use fold::{Fold, Max, Min, Prod, Sum};
-pub use parts::{Chunk, Partial, partial};
+pub use parts::{Chunk, Partial, group, partial};
 
 use crate::array::Array;
 use crate::cpu::copy;

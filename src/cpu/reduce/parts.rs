@@ -18,10 +18,8 @@ use super::{FEW, unsigned, with_fold};
 
 /// A reduction in parts.
 pub trait Partial: Sync {
-    /// Chunks start at multiples of so many lines.
-    fn group(&self) -> usize;
-
-    /// A chunk that starts at a line. Lines of different chunks are different.
+    /// A chunk that starts at a line, which is a multiple of the [`group`]. Lines of different chunks
+    /// are different.
     fn chunk(&self, line: usize) -> Box<dyn Chunk + '_>;
 
     /// Writes the result, when all lines have come.
@@ -43,17 +41,25 @@ pub trait Chunk {
     fn end(&mut self);
 }
 
-/// A reduction of `lines` lines of `width` elements into one; none where the order of joining is not
-/// one by groups.
+/// How many lines become one item of the tree that joins `lines` lines of `width` elements; none where
+/// the order of joining is not one by groups.
+pub fn group(lines: usize, width: usize) -> Option<usize> {
+    match width {
+        0 => None,
+        _ if lines <= FEW => None,
+        1 => Some(BLOCK),
+        _ => Some(COLUMN_BLOCK),
+    }
+}
+
+/// A reduction of `lines` lines of `width` elements into one, where they have a [`group`].
 pub fn partial(
     kind: Reduction,
     dtype: DType,
     lines: usize,
     width: usize,
 ) -> Option<Box<dyn Partial>> {
-    if lines <= FEW || width == 0 {
-        return None;
-    }
+    group(lines, width)?;
     Some(with_fold!(kind, dtype, T, F => match width {
         1 => Box::new(Line::<T, F>::new(lines)) as Box<dyn Partial>,
         _ => Box::new(Columns::<T, F>::new(lines, width)),
@@ -93,10 +99,6 @@ impl<T: Element, F: Fold<T::Number>> Line<T, F> {
 }
 
 impl<T: Element, F: Fold<T::Number>> Partial for Line<T, F> {
-    fn group(&self) -> usize {
-        BLOCK
-    }
-
     fn chunk(&self, line: usize) -> Box<dyn Chunk + '_> {
         Box::new(LineChunk { line: self, item: line / BLOCK, rest: Vec::new() })
     }
@@ -171,10 +173,6 @@ impl<T: Element, F: Fold<T::Number>> Columns<T, F> {
 }
 
 impl<T: Element, F: Fold<T::Number>> Partial for Columns<T, F> {
-    fn group(&self) -> usize {
-        COLUMN_BLOCK
-    }
-
     fn chunk(&self, line: usize) -> Box<dyn Chunk + '_> {
         Box::new(ColumnChunk { columns: self, line })
     }

@@ -368,13 +368,14 @@ fn parts_have_the_bits_of_the_whole() {
             for kind in [Reduction::Sum, Reduction::Prod, Reduction::Max, Reduction::Min] {
                 let want = Array::uninit(dtype, Shape::of(&[width])).unwrap();
                 let got = Array::uninit(dtype, Shape::of(&[width])).unwrap();
+                let group = group(lines, width).unwrap();
                 let partial = partial(kind, dtype, lines, width).unwrap();
                 let at = |line: usize| x.ptr().wrapping_add(line * width * dtype.size());
                 // SAFETY: the results are fresh, and all lines are inside the array.
                 unsafe {
                     reduce_into(kind, &x, &[0], &want).unwrap();
                     // Two chunks, the later one first, in uneven steps.
-                    let cut = lines / 2 / partial.group() * partial.group();
+                    let cut = lines / 2 / group * group;
                     for (mut line, end) in [(cut, lines), (0, cut)] {
                         let mut chunk = partial.chunk(line);
                         while line < end {

@@ -1,4 +1,4 @@
-//! One step of several: how high blocks are, what is done to one, and what that takes.
+//! One step of several: what is done to a block, and what that takes.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,100 +7,13 @@ use smallvec::SmallVec;
 use super::super::memory::{Memory, Spot};
 use super::super::{Cut, Operand, Options, Plan, Source, Step, Work};
 use super::axes::{self, Along};
+use super::grid::{Course, Sizes};
 use super::{Fold, Rows, Set, aligned, is_movement, limits, stronger};
 use crate::cpu;
 use crate::dtype::DType;
 use crate::layout::Layout;
 use crate::ops::op::{Op, Type};
 use crate::shape::Shape;
-use crate::threads;
-
-/// Sizes or positions along the row axes.
-pub type Sizes = SmallVec<[usize; 4]>;
-
-/// How rows are cut into blocks: along one axis, outside of which a block has one row, and inside of
-/// which it has all.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grid {
-    sizes: Sizes,
-    axis: usize,
-    height: usize,
-}
-
-impl Grid {
-    /// Blocks of about `rows` rows; multiples of `even(rows in a step of the height)` where they are so
-    /// high, or else of a power of two.
-    pub fn new(sizes: Sizes, rows: usize, even: impl Fn(usize) -> usize) -> Grid {
-        let (mut axis, mut inside) = (sizes.len() - 1, 1);
-        while axis > 0 && inside * sizes[axis] <= rows {
-            inside *= sizes[axis];
-            axis -= 1;
-        }
-        let height = (rows / inside).clamp(1, sizes[axis]);
-        // Blocks of about the same height.
-        let height = sizes[axis].div_ceil(sizes[axis].div_ceil(height));
-        let even = even(inside);
-        let height = match height >= even {
-            true => height.next_multiple_of(even),
-            false => 1 << height.ilog2(),
-        };
-        Grid { height: height.min(sizes[axis]), sizes, axis }
-    }
-
-    /// The row at which a block starts, of all rows in order.
-    pub fn row(&self, b: usize) -> usize {
-        let start = self.block(b.min(self.blocks() - 1)).0;
-        start.iter().zip(&self.sizes).fold(0, |row, (&at, &size)| row * size + at)
-    }
-
-    /// Into how many blocks chunks can be cut so that all start at rows for which `fits` holds.
-    fn unit(&self, fits: impl Fn(usize) -> bool) -> usize {
-        let blocks = self.blocks();
-        let holds = |unit: &usize| (1..blocks.div_ceil(*unit)).all(|i| fits(self.row(i * unit)));
-        // Chunks of more blocks are too few for several threads.
-        (1..=blocks / 2).take(2048).find(holds).unwrap_or(blocks)
-    }
-
-    fn parts(&self) -> usize {
-        self.sizes[self.axis].div_ceil(self.height)
-    }
-
-    /// How many rows there are.
-    pub fn rows(&self) -> usize {
-        self.sizes.iter().product()
-    }
-
-    /// How many blocks there are.
-    pub fn blocks(&self) -> usize {
-        self.sizes[..self.axis].iter().product::<usize>() * self.parts()
-    }
-
-    /// Where a block starts along each row axis, and how far it goes.
-    pub fn block(&self, b: usize) -> (Sizes, Sizes) {
-        let (mut start, mut size) = (Sizes::from_elem(0, self.sizes.len()), self.sizes.clone());
-        let (mut rest, part) = (b / self.parts(), b % self.parts());
-        start[self.axis] = part * self.height;
-        size[self.axis] = self.height.min(self.sizes[self.axis] - start[self.axis]);
-        for a in (0..self.axis).rev() {
-            (start[a], size[a]) = (rest % self.sizes[a], 1);
-            rest /= self.sizes[a];
-        }
-        (start, size)
-    }
-
-    /// Whether a block of this size is as high as most.
-    pub fn is_full(&self, size: &Sizes) -> bool {
-        size[self.axis] == self.height
-    }
-
-    /// The sizes of most blocks, and of those that are lower.
-    fn forms(&self) -> (Sizes, Option<Sizes>) {
-        let full = self.block(0).1;
-        let last = self.block(self.parts() - 1).1;
-        let lower = (last != full).then_some(last);
-        (full, lower)
-    }
-}
 
 /// What is known of the slots of a plan.
 pub struct Readers {
@@ -230,7 +143,7 @@ fn fold_of(plan: &Plan, step: u32) -> Option<(u32, Fold)> {
     let (lines, width) = sizes.split_at(axes.len());
     let (lines, width) = (lines.iter().product(), width.iter().product());
     let (kind, dtype) = (*kind, ty.dtype);
-    cpu::reduce::partial(kind, dtype, lines, width)?;
+    cpu::reduce::group(lines, width)?;
     Some((slot, Fold { output: 0, kind, dtype, lines, width, apart: None }))
 }
 
@@ -241,109 +154,97 @@ fn bytes_of(ty: &Type) -> usize {
 /// The steps that do what a set does, block by block; none where that would not be faster, or cannot
 /// be done in memory that is known beforehand.
 pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
-    let folds: SmallVec<[u32; 2]> =
+    let steps: SmallVec<[u32; 2]> =
         set.folds.iter().copied().filter(|&step| fold_of(plan, step).is_some()).collect();
-    let parts = parts(plan, readers, set, &folds);
+    let parts = parts(plan, readers, set, &steps);
     let computes = parts.inside.iter().filter(|&&i| !is_movement(&plan.steps[i as usize]));
-    if computes.count() + folds.len() < 2 {
+    if computes.count() + steps.len() < 2 {
         return None;
     }
-    let rows = set.rows;
     let shape = axes::shape(plan, &plan.steps[*parts.inside.first()? as usize])?;
-    let sizes: Sizes = shape.sizes()[..rows].iter().copied().collect();
-    let count: usize = sizes.iter().product();
-    if count < 2 {
-        return None;
-    }
+    let sizes: Sizes = shape.sizes()[..set.rows].iter().copied().collect();
     let mut reads = Reads { sources: SmallVec::new(), along: SmallVec::new() };
-    let whole = body(plan, readers, &parts, rows, &sizes, &mut reads);
-    let inputs = whole.inputs.iter().zip(&reads.along);
-    let rowed = inputs.filter(|(_, along)| along.iter().any(Option::is_some));
-    let computed = whole.steps.iter().filter(|step| !is_movement(step));
-    let computed = computed.flat_map(|step| &step.results);
-    let inner: usize = computed.map(|&slot| bytes_of(&whole.slots[slot as usize])).sum();
-    let bytes = inner + rowed.map(|(ty, _)| bytes_of(ty)).sum::<usize>();
+    let whole = body(plan, readers, &parts, &sizes, &mut reads);
+    let (inner, bytes) = volume(&whole, &reads);
     if bytes < limits().large {
         return None;
     }
-    let mut joined: SmallVec<[Fold; 1]> = SmallVec::new();
-    for &step in &folds {
-        let (slot, mut fold) = fold_of(plan, step)?;
-        let outputs = || parts.results.iter().chain(&parts.folded);
-        fold.output = outputs().position(|&output| output == slot)?;
-        joined.push(fold);
-    }
-    let groups: SmallVec<[(usize, usize); 2]> = joined
-        .iter()
-        .filter_map(|fold| {
-            let partial = cpu::reduce::partial(fold.kind, fold.dtype, fold.lines, fold.width)?;
-            Some((partial.group(), fold.lines / count))
-        })
-        .collect();
-    let even = |inside: usize| {
-        let step = |&(group, lines): &(usize, usize)| group / gcd(group, inside * lines);
-        groups.iter().map(step).max().unwrap_or(1)
-    };
-    let grid = Grid::new(sizes, (limits().block / (bytes / count).max(1)).max(1), even);
-    if grid.blocks() < 2 {
-        return None;
-    }
-    let fits =
-        |row: usize| groups.iter().all(|&(group, lines)| (row * lines).is_multiple_of(group));
-    let unit = grid.unit(fits);
-    let lanes = threads::num_threads().min(grid.blocks().div_ceil(unit));
-    let chunk = match groups.is_empty() {
-        true => 1,
-        // Each chunk costs a little; a late one delays the end.
-        false => unit * grid.blocks().div_ceil(unit * 8 * lanes),
-    };
-    let (form, lower) = grid.forms();
+    let mut folds = folds(plan, &parts, &steps)?;
+    let course = Course::new(sizes, bytes, &folds)?;
+    let (form, lower) = course.grid.forms();
     let mut block = |form: &Sizes| {
-        let mut made = body(plan, readers, &parts, rows, form, &mut reads);
+        let mut made = body(plan, readers, &parts, form, &mut reads);
         made.arrange(Options::default(), None);
         made
     };
-    let full = block(&form);
-    let last = lower.as_ref().map(&mut block);
-    let (mut arena, mut products) = room(&full)?;
-    if let Some(last) = &last {
-        let other = room(last)?;
-        (arena, products) = (arena.max(other.0), products.max(other.1));
-    }
-    let mut room = arena + products;
-    for fold in &mut joined {
-        if fold.output >= parts.results.len() {
-            fold.apart = Some(room);
-            room += aligned(bytes_of(&full.ty(full.outputs[fold.output])));
-        }
-    }
-    let spent = (0..reads.sources.len())
-        .map(|i| {
-            let ty = plan.ty(reads.sources[i]);
-            let straight = axes::straight(&reads.along[i], &ty.shape, shape);
-            straight == rows
-                && [Some(&full), last.as_ref()].into_iter().flatten().all(|b| is_spent(b, i))
-        })
-        .collect();
+    let full = Arc::new(block(&form));
+    let last = lower.as_ref().map(|form| Arc::new(block(form)));
+    let bodies: SmallVec<[&Plan; 2]> =
+        std::iter::once(&full).chain(&last).map(|body| &**body).collect();
+    let (room, products) = rooms(&bodies, &mut folds, parts.results.len())?;
+    let spent = spent(plan, shape, &reads, &bodies);
     let results = parts.results.iter().map(|&slot| bytes_of(&plan.slots[slot as usize]));
     let inner = inner - results.sum::<usize>();
-    let last = last.map(Arc::new);
     let Reads { sources, along } = reads;
-    let (full, folded) = (Arc::new(full), joined);
-    let made =
-        Rows { grid, full, last, along, spent, folds: folded, chunk, lanes, room, products, inner };
+    let (full, last) = (full.clone(), last.clone());
+    let made = Rows { course, full, last, along, spent, folds, room, products, inner };
     let workspace = made.workspace();
     let workspace = (workspace > 0).then(|| Type::new(DType::U8, Shape::of(&[workspace])));
-    let mut all = vec![step(plan, &parts, &folds, made, sources)];
+    let mut all = vec![step(plan, &parts, &steps, made, sources)];
     if workspace.is_some() {
         all[0].results.push(plan.slots.len() as u32);
     }
     all.extend(parts.outside.iter().map(|&i| plan.steps[i as usize].again()));
-    Some(Merged { steps: all, workspace, folds })
+    Some(Merged { steps: all, workspace, folds: steps })
 }
 
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
+/// The bytes of what is computed, and of that with what is read by rows.
+fn volume(whole: &Plan, reads: &Reads) -> (usize, usize) {
+    let rowed = whole.inputs.iter().zip(&reads.along);
+    let rowed = rowed.filter(|(_, along)| along.iter().any(Option::is_some));
+    let computed = whole.steps.iter().filter(|step| !is_movement(step));
+    let computed = computed.flat_map(|step| &step.results);
+    let inner: usize = computed.map(|&slot| bytes_of(&whole.slots[slot as usize])).sum();
+    (inner, inner + rowed.map(|(ty, _)| bytes_of(ty)).sum::<usize>())
+}
+
+/// The reductions over all rows, with the results of a block that they read.
+fn folds(plan: &Plan, parts: &Parts, steps: &[u32]) -> Option<SmallVec<[Fold; 1]>> {
+    let outputs = || parts.results.iter().chain(&parts.folded);
+    let fold = |&step: &u32| {
+        let (slot, fold) = fold_of(plan, step)?;
+        let output = outputs().position(|&output| output == slot)?;
+        Some(Fold { output, ..fold })
+    };
+    steps.iter().map(fold).collect()
+}
+
+/// The bytes that a block takes between operands and results, and how many of them are for products.
+/// What is only reduced gets a place there.
+fn rooms(bodies: &[&Plan], folds: &mut [Fold], results: usize) -> Option<(usize, usize)> {
+    let (mut arena, mut products) = (0, 0);
+    for body in bodies {
+        let room = room(body)?;
+        (arena, products) = (arena.max(room.0), products.max(room.1));
+    }
+    let mut room = arena + products;
+    for fold in folds {
+        if fold.output >= results {
+            fold.apart = Some(room);
+            room += aligned(bytes_of(&bodies[0].ty(bodies[0].outputs[fold.output])));
+        }
+    }
+    Some((room, products))
+}
+
+/// By operand: whether a result of its type may be written over it.
+fn spent(plan: &Plan, shape: &Shape, reads: &Reads, bodies: &[&Plan]) -> SmallVec<[bool; 4]> {
+    let is_spent = |i: usize| {
+        let (ty, along) = (plan.ty(reads.sources[i]), &reads.along[i]);
+        axes::straight(along, &ty.shape, shape) == along.len()
+            && bodies.iter().all(|body| is_spent(body, i))
+    };
+    (0..reads.sources.len()).map(is_spent).collect()
 }
 
 /// The step of a set.
@@ -372,14 +273,7 @@ fn step(
 }
 
 /// What is done to a block whose row axes have these sizes.
-fn body(
-    plan: &Plan,
-    readers: &Readers,
-    parts: &Parts,
-    rows: usize,
-    block: &Sizes,
-    reads: &mut Reads,
-) -> Plan {
+fn body(plan: &Plan, readers: &Readers, parts: &Parts, block: &Sizes, reads: &mut Reads) -> Plan {
     let mut slots: Vec<Type> = Vec::new();
     let mut place: SmallVec<[(u32, u32); 16]> = SmallVec::new();
     let mut steps: Vec<Step> = Vec::with_capacity(parts.inside.len());
@@ -399,7 +293,7 @@ fn body(
             *arg = Operand::Array(match inner {
                 Some(own) => Source::Slot(own),
                 None => {
-                    let along = axes::along(plan, step, k, rows);
+                    let along = axes::along(plan, step, k, block.len());
                     let ty = plan.ty(source);
                     let layout = Layout::contiguous(ty.shape.clone());
                     let shape = axes::part(&layout, &along, &[0; 8], block).shape().clone();

@@ -14,6 +14,7 @@
 
 mod axes;
 mod block;
+mod grid;
 mod run;
 #[cfg(test)]
 pub(super) mod tests;
@@ -29,7 +30,8 @@ use crate::ops::attributes::Reduction;
 use crate::ops::op::Op;
 use crate::shape::{Shape, hint};
 use axes::Along;
-use block::{Grid, Merged};
+use block::Merged;
+use grid::Course;
 
 /// When working by rows pays.
 #[derive(Clone, Copy)]
@@ -66,7 +68,7 @@ pub struct Set {
 /// A set of steps, made into one that works block by block.
 #[derive(Clone)]
 pub struct Rows {
-    grid: Grid,
+    course: Course,
     /// What is done to a block, and to one at the end of its axis that is lower
     full: Arc<Plan>,
     last: Option<Arc<Plan>>,
@@ -76,10 +78,7 @@ pub struct Rows {
     spent: SmallVec<[bool; 4]>,
     /// Reductions over all rows
     folds: SmallVec<[Fold; 1]>,
-    /// How many blocks follow each other on one thread
-    chunk: usize,
-    /// How many blocks are worked on at a time, and the bytes that each takes; of these, for products
-    lanes: usize,
+    /// The bytes that a block takes between operands and results; of these, for products
     room: usize,
     products: usize,
     /// Bytes of the values in between, had each memory of its own
@@ -118,12 +117,12 @@ impl Rows {
 
     /// How many blocks there are.
     pub fn blocks(&self) -> usize {
-        self.grid.blocks()
+        self.course.grid.blocks()
     }
 
     /// Bytes that blocks take between operands and results.
     pub fn workspace(&self) -> usize {
-        self.lanes * self.room
+        self.course.lanes * self.room
     }
 
     /// Bytes of the values in between, had each memory of its own.

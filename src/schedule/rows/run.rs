@@ -38,9 +38,9 @@ impl Rows {
             .filter_map(|fold| partial(fold.kind, fold.dtype, fold.lines, fold.width))
             .collect();
         let (next, failure) = (AtomicUsize::new(0), OnceLock::new());
-        threads::parallel_for(self.lanes, &|lane| {
+        threads::parallel_for(self.course.lanes, &|lane| {
             while failure.get().is_none() {
-                let first = next.fetch_add(self.chunk, Relaxed);
+                let first = next.fetch_add(self.course.chunk, Relaxed);
                 if first >= self.blocks() {
                     return;
                 }
@@ -68,11 +68,11 @@ impl Rows {
         work: &Work<'_>,
         folds: &[Box<dyn Partial>],
     ) -> Result<()> {
-        let row = self.grid.row(first);
+        let row = self.course.grid.row(first);
         let mut chunks: SmallVec<[Box<dyn Chunk + '_>; 1]> = (folds.iter().zip(&self.folds))
-            .map(|(partial, fold)| partial.chunk(row * (fold.lines / self.grid.rows())))
+            .map(|(partial, fold)| partial.chunk(row * (fold.lines / self.course.grid.rows())))
             .collect();
-        for b in first..self.blocks().min(first + self.chunk) {
+        for b in first..self.blocks().min(first + self.course.chunk) {
             let made = self.block(b, lane, work)?;
             for (chunk, fold) in chunks.iter_mut().zip(&self.folds) {
                 let part = &made[fold.output];
@@ -85,9 +85,9 @@ impl Rows {
     }
 
     fn block(&self, b: usize, lane: usize, work: &Work<'_>) -> Result<SmallVec<[Array; 2]>> {
-        let (start, size) = self.grid.block(b);
+        let (start, size) = self.course.grid.block(b);
         let plan = match &self.last {
-            Some(last) if !self.grid.is_full(&size) => last,
+            Some(last) if !self.course.grid.is_full(&size) => last,
             _ => &self.full,
         };
         let mut parts: SmallVec<[Array; 8]> = SmallVec::new();

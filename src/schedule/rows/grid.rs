@@ -1,0 +1,144 @@
+//! How rows are cut into blocks, and in what order blocks are done.
+
+use smallvec::SmallVec;
+
+use super::{Fold, limits};
+use crate::cpu;
+use crate::threads;
+
+/// Sizes or positions along the row axes.
+pub type Sizes = SmallVec<[usize; 4]>;
+
+/// How rows are cut into blocks: along one axis, outside of which a block has one row, and inside of
+/// which it has all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grid {
+    sizes: Sizes,
+    axis: usize,
+    height: usize,
+}
+
+impl Grid {
+    /// Blocks of about `rows` rows; multiples of `even(rows in a step of the height)` where they are so
+    /// high, or else of a power of two.
+    pub fn new(sizes: Sizes, rows: usize, even: impl Fn(usize) -> usize) -> Grid {
+        let (mut axis, mut inside) = (sizes.len() - 1, 1);
+        while axis > 0 && inside * sizes[axis] <= rows {
+            inside *= sizes[axis];
+            axis -= 1;
+        }
+        let height = (rows / inside).clamp(1, sizes[axis]);
+        // Blocks of about the same height.
+        let height = sizes[axis].div_ceil(sizes[axis].div_ceil(height));
+        let even = even(inside);
+        let height = match height >= even {
+            true => height.next_multiple_of(even),
+            false => 1 << height.ilog2(),
+        };
+        Grid { height: height.min(sizes[axis]), sizes, axis }
+    }
+
+    /// The row at which a block starts, of all rows in order.
+    pub fn row(&self, b: usize) -> usize {
+        let start = self.block(b.min(self.blocks() - 1)).0;
+        start.iter().zip(&self.sizes).fold(0, |row, (&at, &size)| row * size + at)
+    }
+
+    /// Into how many blocks chunks can be cut so that all start at rows for which `fits` holds.
+    fn unit(&self, fits: impl Fn(usize) -> bool) -> usize {
+        let blocks = self.blocks();
+        let holds = |unit: &usize| (1..blocks.div_ceil(*unit)).all(|i| fits(self.row(i * unit)));
+        // Chunks of more blocks are too few for several threads.
+        (1..=blocks / 2).take(2048).find(holds).unwrap_or(blocks)
+    }
+
+    fn parts(&self) -> usize {
+        self.sizes[self.axis].div_ceil(self.height)
+    }
+
+    /// How many rows there are.
+    pub fn rows(&self) -> usize {
+        self.sizes.iter().product()
+    }
+
+    /// How many blocks there are.
+    pub fn blocks(&self) -> usize {
+        self.sizes[..self.axis].iter().product::<usize>() * self.parts()
+    }
+
+    /// Where a block starts along each row axis, and how far it goes.
+    pub fn block(&self, b: usize) -> (Sizes, Sizes) {
+        let (mut start, mut size) = (Sizes::from_elem(0, self.sizes.len()), self.sizes.clone());
+        let (mut rest, part) = (b / self.parts(), b % self.parts());
+        start[self.axis] = part * self.height;
+        size[self.axis] = self.height.min(self.sizes[self.axis] - start[self.axis]);
+        for a in (0..self.axis).rev() {
+            (start[a], size[a]) = (rest % self.sizes[a], 1);
+            rest /= self.sizes[a];
+        }
+        (start, size)
+    }
+
+    /// Whether a block of this size is as high as most.
+    pub fn is_full(&self, size: &Sizes) -> bool {
+        size[self.axis] == self.height
+    }
+
+    /// The sizes of most blocks, and of those that are lower.
+    pub fn forms(&self) -> (Sizes, Option<Sizes>) {
+        let full = self.block(0).1;
+        let last = self.block(self.parts() - 1).1;
+        let lower = (last != full).then_some(last);
+        (full, lower)
+    }
+}
+
+/// How blocks follow each other.
+#[derive(Clone, Debug)]
+pub struct Course {
+    pub grid: Grid,
+    /// How many blocks follow each other on one thread
+    pub chunk: usize,
+    /// How many are worked on at a time
+    pub lanes: usize,
+}
+
+impl Course {
+    /// For rows of these sizes with so many bytes in all; none where there would be one block.
+    pub fn new(sizes: Sizes, bytes: usize, folds: &[Fold]) -> Option<Course> {
+        let rows: usize = sizes.iter().product();
+        if rows < 2 {
+            return None;
+        }
+        // Reductions over all rows join groups of lines: a chunk begins with a group.
+        let groups: SmallVec<[(usize, usize); 2]> = folds
+            .iter()
+            .filter_map(|fold| {
+                let group = cpu::reduce::group(fold.lines, fold.width)?;
+                Some((group, fold.lines / rows))
+            })
+            .collect();
+        let even = |inside: usize| {
+            let step = |&(group, lines): &(usize, usize)| group / gcd(group, inside * lines);
+            groups.iter().map(step).max().unwrap_or(1)
+        };
+        let grid = Grid::new(sizes, (limits().block / (bytes / rows).max(1)).max(1), even);
+        if grid.blocks() < 2 {
+            return None;
+        }
+        let begins =
+            |row: usize| groups.iter().all(|&(group, lines)| (row * lines).is_multiple_of(group));
+        let unit = grid.unit(begins);
+        let lanes = threads::num_threads().min(grid.blocks().div_ceil(unit));
+        let chunk = match groups.is_empty() {
+            true => 1,
+            // Each chunk costs a little; a late one delays the end.
+            false => unit * grid.blocks().div_ceil(unit * 8 * lanes),
+        };
+        Some(Course { grid, chunk, lanes })
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
