@@ -23,15 +23,20 @@ class Values:
 
     def __init__(self, tree: Any) -> None:
         self.leaves, self.structure = pytree.flatten(tree)
-        self.places: list[tuple[int, type | None]] = []
+        self.places: list[tuple[int, type | None, int]] = []
         # What belongs to the trace, until it is finished.
         self.tensors: list[Tensor] = []
+        known: dict[int, int] = {}  # one object in two places stays one
         for i, x in enumerate(self.leaves):
             kind = _kind(x)
             if kind is not None or isinstance(x, Tensor):
-                self.places.append((i, kind))
-                self.tensors.append(x if kind is None else _tensor(x))
-                self.leaves[i] = None
+                n = known.setdefault(id(x), len(self.tensors))
+                if n == len(self.tensors):
+                    self.tensors.append(x if kind is None else _tensor(x))
+                self.places.append((i, kind, n))
+        for i, _, _ in self.places:
+            self.leaves[i] = None
+        self.count = len(self.tensors)
 
     def finish(self) -> None:
         """Let go of the trace."""
@@ -39,9 +44,9 @@ class Values:
 
     def built(self, tensors: Iterable[Tensor]) -> Any:
         """The tree with computed tensors."""
-        values = list(self.leaves)
-        for (i, kind), y in zip(self.places, tensors, strict=True):
-            values[i] = y if kind is None else kind(y.item())
+        values, tensors = list(self.leaves), list(tensors)
+        for i, kind, n in self.places:
+            values[i] = tensors[n] if kind is None else kind(tensors[n].item())
         return pytree.unflatten(self.structure, values)
 
 
@@ -62,7 +67,7 @@ class _Assignment:
         new = slot.get()
         slot.put(old)
         self.values = Values(new if new is not _touched.MISSING and _may_hold(new) else None)
-        self.count = len(self.values.places)
+        self.count = self.values.count
         self.new = new if not self.count else None
 
     def put(self, tensors: list[Tensor]) -> None:

@@ -417,7 +417,7 @@ class _Made(NamedTuple):
         outputs, changes, after = self.outputs, self.changes, self.record.after
         if self.single and not after and not changes:
             return None
-        count = len(outputs.places)
+        count = outputs.count
 
         def rebuild(tensors: list[Tensor]) -> Any:
             changes.replay(tensors[count:])
