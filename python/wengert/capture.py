@@ -351,6 +351,12 @@ def _plan_lines(plan: Any) -> Iterator[str]:
         f"plan: {len(plan)} steps; peak {bound}{plan.peak_bytes:,} bytes, "
         f"{plan.naive_bytes:,} bytes if every result had memory of its own"
     )
+    if plan.recomputed:
+        nodes, flops, before, after = plan.recomputed
+        yield (
+            f"computed again to keep within the budget: {nodes} nodes, {flops:,} flops; "
+            f"peak {after:,} bytes instead of {before:,}"
+        )
     times = _times()
     for step in plan.steps:
         line = f"{step.site[0]}:{step.site[1]}" if step.site else None
@@ -507,11 +513,12 @@ def config(
     """How functions captured inside the block are compiled, on this thread.
 
     `passes` switches passes by name; `fast_math` allows algebra that changes the last bits;
-    `memory_budget` refuses, before anything is computed, calls that need more bytes. With `check`
-    (or `WENGERT_CHECK=1` in the environment) every run is repeated node by node as it was traced,
-    and bits are compared; the first calls of a function, and some of the later ones, are traced
-    again to find Python values that changed unseen. What is not given stays as it is. `ValueError`
-    for a pass that does not exist.
+    `memory_budget` is the most bytes that a call may need: what a plan has no room for is computed
+    again, and calls that need more all the same are refused before anything is computed. With
+    `check` (or `WENGERT_CHECK=1` in the environment) every run is repeated node by node as it was
+    traced, and bits are compared; the first calls of a function, and some of the later ones, are
+    traced again to find Python values that changed unseen. What is not given stays as it is.
+    `ValueError` for a pass that does not exist.
 
     >>> with wg.config(passes={"cse": False}):
     ...     f = wg.compile(lambda x: x.exp() + x.exp())

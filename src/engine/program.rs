@@ -18,13 +18,16 @@ use crate::graph::numbers::evaluate;
 use crate::graph::{Graph, Kind, List, Node, live};
 use crate::ops::emit::{Arg, Id};
 use crate::passes::expand::has_calls;
-use crate::passes::{Report, expand, pipeline, without_marks};
+use crate::passes::{Report, expand, pipeline, report, without_marks};
 use crate::schedule::{Input, Options, Plan};
 use crate::shape::{Bindings, Dim, Scope};
 use crate::watch;
 
 /// Plans for different sizes that a program keeps.
 const PLANS: usize = 64;
+
+/// Lists with more and more computed again that a program keeps, to keep within its budget.
+const TIGHTER: usize = 8;
 
 /// A list that runs.
 pub struct Program {
@@ -40,11 +43,21 @@ pub struct Program {
     /// By input: whether its memory may be taken
     donates: Vec<bool>,
     template: OnceLock<Arc<Plan>>,
+    /// What is planned instead to keep within the budget, latest last
+    tighter: Mutex<Vec<Tighter>>,
     /// Plans by the sizes of the symbols, latest last
     plans: Mutex<Vec<(Sizes, Arc<Plan>)>>,
 }
 
 type Sizes = SmallVec<[usize; 4]>;
+
+/// A list with some of it computed again, made for some sizes, with its plan for all.
+#[derive(Clone)]
+struct Tighter {
+    sizes: Sizes,
+    list: Arc<List>,
+    template: Arc<Plan>,
+}
 
 /// What the passes made of a list.
 #[derive(Clone)]
@@ -68,10 +81,21 @@ impl Program {
     /// The program of a list with these symbols, compiled as the settings of this thread say.
     pub fn new(list: List, symbols: Vec<Dim>, scope: Scope) -> Program {
         let (optimized, template) = (OnceLock::new(), OnceLock::new());
-        let (config, plans) = (config::current(), Mutex::default());
+        let (config, plans, tighter) = (config::current(), Mutex::default(), Mutex::default());
         let list = list.into();
         let (donated, donates) = (Vec::new(), Vec::new());
-        Program { list, config, optimized, symbols, scope, donated, donates, template, plans }
+        Program {
+            list,
+            config,
+            optimized,
+            symbols,
+            scope,
+            donated,
+            donates,
+            template,
+            tighter,
+            plans,
+        }
     }
 
     /// The program of another list over the same sizes.
@@ -138,14 +162,11 @@ impl Program {
             return Ok(plan);
         }
         let template = self.template()?;
-        let plan = match self.symbols.is_empty() {
-            true => template.clone(),
-            false => {
-                let bound = self.bind(sizes);
-                Arc::new(template.resized(&|dim| bound.resolve(dim)))
-            }
-        };
-        if let Some(budget) = self.config.budget {
+        let mut plan = self.resized(template, sizes);
+        if let Some(budget) = self.config.budget
+            && plan.peak_bytes() > budget
+        {
+            plan = self.within(template, sizes, budget)?;
             plan.check_budget(budget, &site::describe)?;
         }
         let mut plans = self.plans.lock();
@@ -156,17 +177,59 @@ impl Program {
         Ok(plan)
     }
 
+    fn resized(&self, template: &Arc<Plan>, sizes: &[usize]) -> Arc<Plan> {
+        if self.symbols.is_empty() {
+            return template.clone();
+        }
+        let bound = self.bind(sizes);
+        Arc::new(template.resized(&|dim| bound.resolve(dim)))
+    }
+
+    /// The plan for sizes that need more than the budget without computing anything again.
+    fn within(&self, template: &Arc<Plan>, sizes: &[usize], budget: usize) -> Result<Arc<Plan>> {
+        if !self.config.passes.is_on("remat") {
+            return Ok(self.resized(template, sizes));
+        }
+        let tighter = self.tighter.lock().clone();
+        for known in &tighter {
+            let plan = self.resized(&known.template, sizes);
+            // For its own sizes nothing better was found.
+            if plan.peak_bytes() <= budget || known.sizes.as_slice() == sizes {
+                return Ok(plan);
+            }
+        }
+        let (list, bound) = (self.optimized()?.planned(), self.bind(sizes));
+        let options = Options { donated: &self.donated };
+        let within = Plan::within(list, options, &|dim| bound.resolve(dim), budget)?;
+        let (list, template, plan) = within.parts();
+        let mut tighter = self.tighter.lock();
+        if tighter.len() >= TIGHTER {
+            tighter.remove(0);
+        }
+        tighter.push(Tighter { sizes: sizes.into(), list: list.into(), template });
+        Ok(plan)
+    }
+
+    /// What each pass did; the last time that something was computed again counts.
+    pub fn reports(&self) -> Result<Vec<Report>> {
+        let optimized = self.optimized()?;
+        let mut reports = optimized.reports.clone();
+        if let Some(tighter) = self.tighter.lock().last() {
+            reports.push(report("remat", optimized.planned(), &tighter.list));
+        }
+        Ok(reports)
+    }
+
     /// The plan for all sizes: steps and groups, of which sizes only change the memory.
     fn template(&self) -> Result<&Arc<Plan>> {
-        if let Some(plan) = self.template.get() {
-            return Ok(plan);
+        if let Some(template) = self.template.get() {
+            return Ok(template);
         }
         let list = self.optimized()?.planned();
         let spoiled = self.config.passes.spoiled_for_schedule(list);
         let list = spoiled.as_ref().unwrap_or(list);
-        let options = Options { donated: &self.donated };
         // Outside of the scope: groups are found in tables, where sizes are what they are written as.
-        let plan = Plan::of(list, options)?;
+        let plan = Plan::of(list, Options { donated: &self.donated })?;
         Ok(self.template.get_or_init(|| Arc::new(plan)))
     }
 

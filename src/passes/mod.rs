@@ -29,6 +29,7 @@ mod pipeline_tests;
 #[cfg(test)]
 mod random;
 mod rebuild;
+pub mod remat;
 #[cfg(test)]
 mod round_trip;
 mod simplify;
@@ -45,7 +46,7 @@ pub use flow_vjp::{Feed, FlowGradient, flow_gradient, flow_vjp};
 pub use grad::gradients;
 pub use jvp::{Tangents, jvp};
 pub use marks::{with_stops, without_marks};
-pub use pipeline::{Options, PASSES, Pass, Report, alone, names, pipeline, stages};
+pub use pipeline::{Options, PASSES, Pass, Report, alone, names, pipeline, report, stages};
 
 use std::sync::Arc;
 

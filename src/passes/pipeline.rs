@@ -96,14 +96,16 @@ pub struct Pass {
     run: fn(List, &Options) -> Result<List>,
 }
 
-/// Every pass, in the order in which they run first.
-pub const PASSES: [Pass; 6] = [
+/// Every pass, in the order in which they run first. The last one works on what a plan says of memory,
+/// so that alone it has nothing to do ([`schedule::Plan::within`](crate::schedule)).
+pub const PASSES: [Pass; 7] = [
     Pass { name: "expand", doc: "Composites become their formulas.", run: expand_list },
     Pass { name: "dead", doc: "What nobody needs is dropped.", run: dead::dead },
     Pass { name: "fold", doc: "What is known is computed ahead.", run: fold::fold },
     Pass { name: "simplify", doc: "Exact algebra; views cancel.", run: simplify::simplify },
     Pass { name: "sink", doc: "Movement goes where it costs least.", run: sink::sink },
     Pass { name: "cse", doc: "What is computed twice is computed once.", run: cse::cse },
+    Pass { name: "remat", doc: "What a budget does not let stay is computed again.", run: keep },
 ];
 
 /// The order of running, by name: what sinking and merging leave behind is dropped at the end.
@@ -193,6 +195,24 @@ pub fn pipeline(mut list: List, options: &Options) -> Result<(List, Vec<Report>)
         (nodes, cost) = (nodes_after, Some(after));
     }
     Ok((list, reports))
+}
+
+/// What the pass of this name did, which was not run here.
+pub fn report(name: &'static str, before: &List, after: &List) -> Report {
+    let (old, new) = (of_list(before), of_list(after));
+    Report {
+        name,
+        nodes_before: count(before),
+        nodes_after: count(after),
+        bytes_before: old.bytes,
+        bytes_after: new.bytes,
+        flops_before: old.flops,
+        flops_after: new.flops,
+    }
+}
+
+fn keep(list: List, _: &Options) -> Result<List> {
+    Ok(list)
 }
 
 fn known(cost: &mut Option<Cost>, list: &List) -> Cost {

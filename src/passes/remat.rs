@@ -76,14 +76,13 @@ pub fn price(kind: &Kind) -> Price {
 }
 
 /// The list with some nodes computed again, given when each node runs ([`NEVER`]: it is dropped) and
-/// what is computed again before which time. From then on that is what later nodes read. Gives with
-/// it what each node is a copy of.
-pub fn recomputed(list: &List, when: &[u32], again: &BTreeMap<u32, Again>) -> (List, Vec<Id>) {
+/// what is computed again before which time. From then on that is what later nodes read. None where a
+/// node would read one that runs later.
+pub fn recomputed(list: &List, when: &[u32], again: &BTreeMap<u32, Again>) -> Option<List> {
     let mut writer = Writer {
         list,
         out: List { numbers: list.numbers.clone(), ..List::default() },
         now: vec![Id(NEVER); list.nodes.len()],
-        origin: Vec::with_capacity(list.nodes.len()),
     };
     let mut order: Vec<u32> =
         (0..list.nodes.len() as u32).filter(|&i| when[i as usize] != NEVER).collect();
@@ -100,7 +99,11 @@ pub fn recomputed(list: &List, when: &[u32], again: &BTreeMap<u32, Again>) -> (L
         }
     }
     let outputs = list.outputs.iter().map(|id| writer.now[id.0 as usize]).collect();
-    (List { outputs, ..writer.out }, writer.origin)
+    let list = List { outputs, ..writer.out };
+    let is_before = |id: Id, i: usize| (id.0 as usize) < i;
+    let in_order =
+        list.nodes.iter().enumerate().all(|(i, node)| node.reads().all(|id| is_before(id, i)));
+    (in_order && list.outputs.iter().all(|&id| is_before(id, list.nodes.len()))).then_some(list)
 }
 
 struct Writer<'a> {
@@ -108,8 +111,6 @@ struct Writer<'a> {
     out: List,
     /// What stands for each node at present
     now: Vec<Id>,
-    /// By new node: what it is or repeats
-    origin: Vec<Id>,
 }
 
 impl Writer<'_> {
@@ -122,7 +123,6 @@ impl Writer<'_> {
     fn copy(&mut self, of: Id, kind: Kind, args: Args) -> Id {
         let node = self.list.node(of);
         self.out.nodes.push(Node { kind, args, ty: node.ty.clone(), site: node.site });
-        self.origin.push(of);
         Id(self.out.nodes.len() as u32 - 1)
     }
 

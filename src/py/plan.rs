@@ -85,6 +85,14 @@ impl Plan {
         self.0.memory().arena_bytes()
     }
 
+    /// Nodes that are computed again to keep within a budget, the operations that adds, and the peak
+    /// without and with it; `None` where nothing is.
+    #[getter]
+    fn recomputed(&self) -> Option<(usize, u64, usize, usize)> {
+        let made = self.0.recomputed()?;
+        Some((made.nodes, made.flops, made.before, made.after))
+    }
+
     /// The steps in order.
     #[getter]
     fn steps(&self) -> Vec<Step> {

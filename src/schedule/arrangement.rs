@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::donate::gifts;
-use super::facts::{Facts, same};
+use super::facts::Facts;
 use super::memory::{Apart, Holder, Memory, Spot};
 use super::pack::{Packing, Span, Way, pack};
 use super::{Options, Plan, Source};
@@ -73,9 +73,11 @@ impl Arrangement {
                 let taken = donors.iter().position(|&donor| {
                     let region = &made.regions[made.region[donor as usize] as usize];
                     let donor = &facts.storages[donor as usize];
+                    let dtype = |slot: u32| plan.slots[slot as usize].dtype;
                     gift.is_none()
                         && region.last == at as u32
-                        && same(&plan.slots[donor.slot as usize], &plan.slots[slot as usize])
+                        && dtype(donor.slot) == dtype(slot)
+                        && donor.bytes == facts.storages[s as usize].bytes
                 });
                 match taken {
                     Some(k) => {

@@ -5,6 +5,9 @@
 //! planned; as long as that helps, it is repeated. Passes over memory are computed again first,
 //! products and sorts only where that was not enough.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use rustc_hash::FxHashSet;
 
 use super::choose::Model;
@@ -13,14 +16,15 @@ use crate::error::Result;
 use crate::graph::List;
 use crate::ops::emit::Id;
 use crate::passes::cost;
-use crate::passes::remat::recomputed;
+use crate::passes::remat::{Again, recomputed};
 use crate::shape::Dim;
 
 /// How often a list is planned anew.
 const ROUNDS: usize = 40;
 
-/// How often choices that did not help are given up before the search ends.
-const FAILURES: usize = 4;
+/// How often the part of the excess that is tried to save at once is halved where that did not help;
+/// then what was chosen stays as it is.
+const HALVINGS: u32 = 3;
 
 /// What is computed again in a plan, and what that does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +43,11 @@ pub struct Recomputed {
 /// A list some of which is computed again, with its plans.
 pub struct Within {
     /// The list that is planned
-    pub list: List,
+    list: List,
     /// Its plan for all sizes
-    pub template: Plan,
-    /// Its plan for the sizes it was made for
-    pub plan: Plan,
+    template: Plan,
+    /// Its plan for the sizes it was made for, where that is another
+    sized: Option<Plan>,
 }
 
 impl Plan {
@@ -55,46 +59,106 @@ impl Plan {
         size: &dyn Fn(Dim) -> Dim,
         budget: usize,
     ) -> Result<Within> {
-        let before = Plan::of(list, options)?;
-        let plan = before.resized(size);
-        let first = plan.peak_bytes();
-        let mut best = Within { list: list.clone(), template: before, plan };
-        let (mut banned, mut dear, mut failures): (FxHashSet<Id>, _, _) =
-            (FxHashSet::default(), false, 0);
+        let mut best = Within::new(list.clone(), options, size)?;
+        let before = best.plan().peak_bytes();
+        let mut search = Search::default();
         for _ in 0..ROUNDS {
-            let peak = best.plan.peak_bytes();
-            if peak <= budget || failures == FAILURES {
-                break;
-            }
-            let mut model = Model::new(&best.list, &best.plan, size);
-            let target = model.most() - (peak - budget) as isize;
-            let chosen = model.choose(target.max(0), dear, &banned);
-            if chosen.is_empty() {
-                if std::mem::replace(&mut dear, true) {
-                    break;
-                }
-                continue;
-            }
-            let (list, _) = recomputed(&best.list, &model.when, &chosen);
-            let template = Plan::of(&list, options)?;
-            let plan = template.resized(size);
-            if plan.peak_bytes() < peak {
-                best = Within { list, template, plan };
-                banned.clear();
-            } else {
-                banned.extend(chosen.values().flat_map(|again| again.nodes.iter().copied()));
-                failures += 1;
+            let Some(chosen) = search.choose(&best, size, budget) else { break };
+            let Some(list) = recomputed(&best.list, &chosen.when, &chosen.again) else { break };
+            let next = Within::new(list, options, size)?;
+            let most = Model::new(&next.list, next.plan(), size).most();
+            let now = (best.plan().peak_bytes(), chosen.most);
+            let helped = (next.plan().peak_bytes(), most) < now;
+            search.note(&chosen, helped);
+            if helped {
+                best = next;
             }
         }
-        let (old, new) = (cost::of_list(list), cost::of_list(&best.list));
-        let made = Recomputed {
-            nodes: best.list.nodes.len().saturating_sub(list.nodes.len()),
-            flops: new.flops.saturating_sub(old.flops),
-            before: first,
-            after: best.plan.peak_bytes(),
-        };
-        best.template.recomputed = Some(made);
-        best.plan.recomputed = Some(made);
+        best.tell(list, before);
         Ok(best)
+    }
+}
+
+impl Within {
+    fn new(list: List, options: Options<'_>, size: &dyn Fn(Dim) -> Dim) -> Result<Within> {
+        let template = Plan::of(&list, options)?;
+        let is_known = template.slots.iter().chain(&template.inputs).all(|ty| ty.shape.is_known());
+        let sized = (!is_known).then(|| template.resized(size));
+        Ok(Within { list, template, sized })
+    }
+
+    /// Its plan for the sizes it was made for.
+    fn plan(&self) -> &Plan {
+        self.sized.as_ref().unwrap_or(&self.template)
+    }
+
+    /// The list, its plan for all sizes and that for the sizes it was made for.
+    pub fn parts(self) -> (List, Arc<Plan>, Arc<Plan>) {
+        let template = Arc::new(self.template);
+        let sized = self.sized.map_or_else(|| template.clone(), Arc::new);
+        (self.list, template, sized)
+    }
+
+    /// Notes in the plans what is computed again, and the peak `before`.
+    fn tell(&mut self, list: &List, before: usize) {
+        let (old, new) = (cost::of_list(list), cost::of_list(&self.list));
+        let made = Recomputed {
+            nodes: self.list.nodes.len().saturating_sub(list.nodes.len()),
+            flops: new.flops.saturating_sub(old.flops),
+            before,
+            after: self.plan().peak_bytes(),
+        };
+        self.template.recomputed = Some(made);
+        if let Some(plan) = &mut self.sized {
+            plan.recomputed = Some(made);
+        }
+    }
+}
+
+/// What was chosen to be computed again.
+struct Chosen {
+    when: Vec<u32>,
+    again: BTreeMap<u32, Again>,
+    most: isize,
+}
+
+/// How far the search is.
+#[derive(Default)]
+struct Search {
+    /// Values that are not computed again, since that did not help
+    banned: FxHashSet<Id>,
+    /// Whether products and sorts may be
+    dear: bool,
+    halved: u32,
+}
+
+impl Search {
+    /// What to compute again next; none where the plan fits, or nothing can be.
+    fn choose(&mut self, now: &Within, size: &dyn Fn(Dim) -> Dim, budget: usize) -> Option<Chosen> {
+        let excess = now.plan().peak_bytes().checked_sub(budget).filter(|&excess| excess > 0)?;
+        loop {
+            let mut model = Model::new(&now.list, now.plan(), size);
+            let (most, part) = (model.most(), excess.div_ceil(1 << self.halved) as isize);
+            let target = (most - part).max(0);
+            let again = model.choose(target, self.dear, &self.banned);
+            if !again.is_empty() {
+                return Some(Chosen { when: model.when, again, most });
+            }
+            if std::mem::replace(&mut self.dear, true) {
+                return None;
+            }
+        }
+    }
+
+    fn note(&mut self, chosen: &Chosen, helped: bool) {
+        if helped {
+            self.banned.clear();
+            self.halved = self.halved.saturating_sub(1);
+        } else if self.halved < HALVINGS {
+            self.halved += 1;
+        } else {
+            self.banned.extend(chosen.again.values().flat_map(|again| again.nodes.iter().copied()));
+            self.halved = 0;
+        }
     }
 }

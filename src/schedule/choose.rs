@@ -44,6 +44,8 @@ pub(super) struct Model<'a> {
     pub(super) when: Vec<u32>,
     /// By node: the last time at which it is read
     read: Vec<u32>,
+    /// By node: where its value is, if that is in memory
+    places: Vec<Option<Source>>,
     /// By node: the storage that it lies in
     storage: Vec<Option<u32>>,
     /// By storage
@@ -125,6 +127,15 @@ impl<'a> Model<'a> {
     /// The model of a plan of this list, for its sizes.
     pub(super) fn new(list: &'a List, plan: &'a Plan, size: &dyn Fn(Dim) -> Dim) -> Model<'a> {
         let facts = Facts::new(plan);
+        let mut filled = vec![false; plan.slots.len()];
+        plan.steps.iter().flat_map(|step| &step.results).for_each(|&slot| {
+            filled[slot as usize] = true;
+        });
+        // Slots inside of steps are not in memory.
+        let is_there = |place: &Option<Source>| match place {
+            Some(Source::Slot(slot)) if !filled[*slot as usize] => None,
+            place => *place,
+        };
         let sized =
             list.nodes.iter().map(|node| Node { ty: node.ty.map_dims(size), ..node.clone() });
         let mut model = Model {
@@ -133,6 +144,7 @@ impl<'a> Model<'a> {
             sized: sized.collect(),
             when: vec![NEVER; list.nodes.len()],
             read: vec![0; list.nodes.len()],
+            places: plan.places.iter().map(is_there).collect(),
             storage: vec![None; list.nodes.len()],
             lives: facts.storages.iter().map(|_| Life::default()).collect(),
             live: Vec::new(),
@@ -146,8 +158,12 @@ impl<'a> Model<'a> {
 
     /// Finds out when nodes run and where they lie.
     fn place(&mut self) {
+        // A node may be part of several steps.
         for (step, i) in self.plan.steps.iter().zip(1..) {
-            step.nodes.iter().for_each(|id| self.when[id.0 as usize] = i);
+            for id in &step.nodes {
+                let when = &mut self.when[id.0 as usize];
+                *when = i.min(*when);
+            }
         }
         for (i, node) in self.list.nodes.iter().enumerate().rev() {
             if matches!(node.kind, Kind::Input | Kind::Constant(_)) {
@@ -161,8 +177,7 @@ impl<'a> Model<'a> {
             for x in node.reads().filter(|_| when != NEVER) {
                 let x = x.0 as usize;
                 self.read[x] = self.read[x].max(when);
-                if self.plan.places[x].is_none() || matches!(self.list.nodes[x].kind, Kind::Part(_))
-                {
+                if self.places[x].is_none() || matches!(self.list.nodes[x].kind, Kind::Part(_)) {
                     self.when[x] = self.when[x].min(when);
                 }
             }
@@ -171,7 +186,7 @@ impl<'a> Model<'a> {
             if let (Kind::Part(_), Some(flow)) = (&node.kind, node.reads().next()) {
                 self.when[i] = self.when[flow.0 as usize];
             }
-            self.storage[i] = match self.plan.places[i] {
+            self.storage[i] = match self.places[i] {
                 Some(source) => self.facts.storage(source),
                 None if price(&node.kind) == Price::Cheap && !is_computed(node) => {
                     node.reads().next().and_then(|x| self.storage[x.0 as usize])
@@ -196,7 +211,7 @@ impl<'a> Model<'a> {
         for (i, storage) in self.storage.iter().enumerate() {
             let (Some(s), id) = (storage, Id(i as u32)) else { continue };
             let life = &mut self.lives[*s as usize];
-            match self.plan.places[i] {
+            match self.places[i] {
                 Some(Source::Slot(slot)) if self.facts.owned(slot) == Some(*s) => {
                     life.node = Some(id);
                 }
@@ -352,7 +367,7 @@ impl<'a> Model<'a> {
             return Some(());
         }
         let (bytes, at) = (self.lives[choice.storage as usize].bytes, choice.gap.1);
-        let Some(Source::Slot(_)) = self.plan.places[x.0 as usize] else {
+        let Some(Source::Slot(_)) = self.places[x.0 as usize] else {
             // It was never in memory by itself.
             open.push(x);
             return Some(());

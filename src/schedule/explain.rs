@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Cut, Operand, Plan, Step, Work};
+use super::{Cut, Operand, Plan, Recomputed, Step, Work};
 use crate::cpu::program::Program;
 use crate::error::{self, Result};
 use crate::ops::op::Type;
@@ -101,6 +101,10 @@ impl Plan {
             let Alive { name, ty, bytes, .. } = value;
             let ty = format!("{} {}", ty.dtype, ty.shape);
             refusal = refusal.note(format!("{bytes} bytes: {name} {ty}{at}"));
+        }
+        if let Some(Recomputed { nodes, before, .. }) = self.recomputed {
+            let what = format!("computing {nodes} nodes again brought it down from {before} bytes");
+            refusal = refusal.note(what);
         }
         Err(refusal)
     }

@@ -354,9 +354,12 @@ fn number_bytes(op: &Op, step: &Step) -> usize {
 /// The storages that a result of a step may take over: those of operands that it reads only where
 /// it writes.
 fn donors(plan: &Plan, facts: &Facts, step: &Step) -> SmallVec<[u32; 4]> {
+    // All of a storage, seen in C order: in the shape it was made in or another.
     let whole = |slot: u32| {
-        let layout = facts.roots[slot as usize].1.as_ref();
-        facts.owned(slot).filter(|_| layout.is_some_and(Layout::is_contiguous))
+        let (Some(s), Some(layout)) = &facts.roots[slot as usize] else { return None };
+        let bytes = layout.shape().count() * plan.slots[slot as usize].dtype.size();
+        let all = layout.is_contiguous() && bytes == facts.storages[*s as usize].bytes;
+        all.then_some(*s)
     };
     let candidates = match &step.work {
         Work::Group(..) | Work::Op(Op::Map(_)) => arrays(step),

@@ -5,13 +5,19 @@
 //! latest stage that its readers allow. Elementwise nodes of one stage and shape are a group. No path
 //! leaves a group and comes back, for it would rise on the way; and steps in order of stage compute
 //! everything before it is read. Both hold in one walk over the list.
+//!
+//! Of large arrays only those nodes are one group that read each other or the same array: what has
+//! nothing to do with each other gains nothing from one pass, and would have to wait in memory until
+//! all of it can run.
 
 use std::sync::{Arc, OnceLock};
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::{Bodies, Cut, INSTRUCTIONS, Memory, Number, Operand, PORTS, Plan, Source, Step, Work};
+use super::{
+    Bodies, Cut, INSTRUCTIONS, LARGE, Memory, Number, Operand, PORTS, Plan, Source, Step, Work,
+};
 use crate::array::Array;
 use crate::cpu::program::{Builder, Value};
 use crate::dtype::{DType, Scalar};
@@ -174,8 +180,9 @@ impl<'g> Scheduler<'g> {
         let nodes = self.nodes;
         let mut order: Vec<usize> = (0..nodes.len()).filter(|&i| self.live[i]).collect();
         order.sort_by_key(|&i| self.stage[i]);
-        // The open group of each stage and shape.
-        let mut open: FxHashMap<(u32, Certain<'g>), usize> = FxHashMap::default();
+        let kin = self.kin();
+        // The open group of each stage, shape and kin.
+        let mut open: FxHashMap<(u32, u32, Certain<'g>), usize> = FxHashMap::default();
         // The arrays that each unit reads.
         let mut reads: Vec<SmallVec<[Id; 8]>> = Vec::new();
         for i in order {
@@ -183,7 +190,7 @@ impl<'g> Scheduler<'g> {
             if is_given(&node.kind) {
                 continue;
             }
-            let key = (self.stage[i], Certain(&node.ty.shape));
+            let key = (self.stage[i], kin[i], Certain(&node.ty.shape));
             let mut unit = self.units.len();
             if element(node).is_some() {
                 let fits = |u: usize| {
@@ -216,6 +223,39 @@ impl<'g> Scheduler<'g> {
         }
     }
 
+    /// For each elementwise node the first of those that it belongs with: of one stage and shape, they
+    /// read each other or the same array. Small ones all belong together.
+    fn kin(&self) -> Vec<u32> {
+        let nodes = self.nodes;
+        let mut kin: Vec<u32> = (0..nodes.len() as u32).collect();
+        // The first reader of each array in each stage.
+        let mut readers: FxHashMap<(Id, u32), u32> = FxHashMap::default();
+        for (i, node) in nodes.iter().enumerate() {
+            if !self.live[i] || element(node).is_none() {
+                continue;
+            }
+            let shape = &node.ty.shape;
+            if shape.is_known() && shape.count() < LARGE {
+                kin[i] = u32::MAX;
+                continue;
+            }
+            for &arg in &node.args {
+                let (Arg::Node(x), _) = self.read(node, arg) else { continue };
+                let at = x.0 as usize;
+                let other = match !crosses(nodes, x, node) && self.stage[at] == self.stage[i] {
+                    true => x.0,
+                    false if !nodes[at].ty.shape.same(shape) => continue,
+                    false => *readers.entry((x, self.stage[i])).or_insert(i as u32),
+                };
+                let (a, b) = (first(&mut kin, other), first(&mut kin, i as u32));
+                kin[a.max(b) as usize] = a.min(b);
+            }
+        }
+        (0..nodes.len() as u32)
+            .map(|i| if kin[i as usize] == u32::MAX { u32::MAX } else { first(&mut kin, i) })
+            .collect()
+    }
+
     fn plan(mut self) -> Result<Plan> {
         let mut inputs: SmallVec<[Type; 4]> = SmallVec::new();
         for (node, place) in self.nodes.iter().zip(&mut self.place) {
@@ -242,22 +282,20 @@ impl<'g> Scheduler<'g> {
         }
         let outputs: SmallVec<[Source; 2]> =
             self.outputs.iter().filter_map(|&id| self.find(id)).collect();
-        let (slots, constants) = (self.slots, self.constants);
-        let (memory, donated) = (Memory::default(), SmallVec::new());
-        let habit = OnceLock::new();
-        let elements = None;
-        let sets = Vec::new();
+        let places = (0..self.nodes.len() as u32).map(|i| self.find(Id(i))).collect();
         Ok(Plan {
             steps,
             outputs,
             inputs,
-            constants,
-            slots,
-            memory,
-            donated,
-            habit,
-            elements,
-            sets,
+            constants: self.constants,
+            slots: self.slots,
+            memory: Memory::default(),
+            donated: SmallVec::new(),
+            habit: OnceLock::new(),
+            places,
+            recomputed: None,
+            elements: None,
+            sets: Vec::new(),
         })
     }
 
@@ -448,6 +486,16 @@ impl<'g> Scheduler<'g> {
         }
         reads
     }
+}
+
+/// The first node of its kin, to which the way is made shorter.
+fn first(kin: &mut [u32], mut i: u32) -> u32 {
+    while kin[i as usize] != i {
+        let next = kin[i as usize];
+        kin[i as usize] = kin[next as usize];
+        i = next;
+    }
+    i
 }
 
 /// What an elementwise node reads in a program.

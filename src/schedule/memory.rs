@@ -159,6 +159,11 @@ impl Plan {
     fn reorder(&mut self, order: &[u32]) {
         let mut steps: Vec<Option<Step>> = self.steps.drain(..).map(Some).collect();
         self.steps = order.iter().filter_map(|&step| steps[step as usize].take()).collect();
+        if !self.sets.is_empty() {
+            let mut place = vec![0; order.len()];
+            order.iter().zip(0..).for_each(|(&step, at)| place[step as usize] = at);
+            self.sets.iter_mut().for_each(|set| set.follow(&place));
+        }
     }
 
     /// Notes with each step the slots that no later step and no result reads.

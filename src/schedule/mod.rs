@@ -10,6 +10,8 @@
 //! a run holds at once are known before it starts ([`Plan::peak_bytes`]).
 
 mod arrangement;
+mod budget;
+mod choose;
 mod donate;
 mod explain;
 mod facts;
@@ -32,6 +34,7 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
+pub use budget::{Recomputed, Within};
 pub use explain::Alive;
 pub use flow::Bodies;
 pub use memory::Memory;
@@ -168,6 +171,10 @@ pub struct Plan {
     habit: OnceLock<memory::Habit>,
     /// Steps that may be done row by row together
     sets: Vec<rows::Set>,
+    /// By node of the list: where its value is, if a step gives it
+    places: Arc<[Option<Source>]>,
+    /// What is computed again to keep within a budget
+    recomputed: Option<Recomputed>,
     /// Elements that a run reads and writes; none where steps may take longer than that says
     elements: Option<usize>,
 }
@@ -219,6 +226,11 @@ impl Plan {
     /// Where results lie.
     pub fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    /// What is computed again to keep within a budget, if anything is.
+    pub fn recomputed(&self) -> Option<Recomputed> {
+        self.recomputed
     }
 
     /// Whether this is faster than its nodes one by one: enough of them became one step. Between

@@ -21,6 +21,8 @@ impl Plan {
             memory: Memory::default(),
             donated: self.donated.clone(),
             habit: OnceLock::new(),
+            places: self.places.clone(),
+            recomputed: self.recomputed,
             elements: None,
             sets: self.sets.clone(),
         };

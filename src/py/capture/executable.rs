@@ -77,7 +77,7 @@ impl Executable {
 
     /// What each pass did: its name, nodes, bytes and flops before and after.
     fn passes(&self, py: Python<'_>) -> PyResult<Vec<PassReport>> {
-        let reports = &self.program.optimized().or_raise(py)?.reports;
+        let reports = self.program.reports().or_raise(py)?;
         Ok(reports.iter().map(PassReport::new).collect())
     }
 

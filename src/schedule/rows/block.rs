@@ -325,6 +325,8 @@ fn body(plan: &Plan, readers: &Readers, parts: &Parts, block: &Sizes, reads: &mu
         memory: Memory::default(),
         donated: SmallVec::new(),
         habit: OnceLock::new(),
+        places: [].into(),
+        recomputed: None,
         elements: None,
         sets: Vec::new(),
     }

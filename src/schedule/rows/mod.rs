@@ -65,6 +65,16 @@ pub struct Set {
     folds: SmallVec<[u32; 2]>,
 }
 
+impl Set {
+    /// The same steps at other places.
+    pub fn follow(&mut self, place: &[u32]) {
+        for steps in [self.steps.as_mut_slice(), self.folds.as_mut_slice()] {
+            steps.iter_mut().for_each(|step| *step = place[*step as usize]);
+            steps.sort_unstable();
+        }
+    }
+}
+
 /// A set of steps, made into one that works block by block.
 #[derive(Clone)]
 pub struct Rows {

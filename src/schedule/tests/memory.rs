@@ -385,3 +385,34 @@ fn an_order_is_judged_by_what_it_needs() {
         assert!(plan.memory().arena_bytes() <= plan.naive_bytes() + ALIGN * plan.slots().len());
     }
 }
+
+/// What is computed again for a budget has the bits of what it repeats, at the peak that is predicted.
+#[test]
+fn programs_within_a_budget_have_the_same_bits() {
+    alone(|| {
+        let mut fewer = 0;
+        for seed in 0..60 {
+            let graph = program(DType::F32, seed, 20 + seed as usize % 40);
+            let list = graph.list();
+            let free = Plan::new(&graph).unwrap().peak_bytes();
+            for budget in [0, free / 2, 3 * free / 4] {
+                let within = Plan::within(&list, Options::default(), &|dim| dim, budget).unwrap();
+                let (again, _, plan) = within.parts();
+                let again = Graph::from_list(again);
+                again.verify().unwrap();
+                assert!(plan.peak_bytes() <= free, "{plan}");
+                fewer += usize::from(plan.peak_bytes() < free);
+                let inputs = values_of(&graph, seed);
+                let inputs: Vec<&Array> = inputs.iter().collect();
+                let numbers = [Scalar::Float(-1.25)];
+                let want = one_by_one(&graph, &inputs, &numbers);
+                let got = plan.run(&inputs, &numbers).unwrap();
+                for (got, want) in got.iter().zip(&want) {
+                    assert_eq!(bytes(got), bytes(want), "{plan}");
+                }
+                peak("within", &again, &inputs);
+            }
+        }
+        assert!(fewer > 10, "{fewer} of 180 need less");
+    });
+}
