@@ -170,6 +170,36 @@ def test_a_training_step_has_the_bits_of_eager_code_for_every_size(name):
     assert both(name).traces <= 2
 
 
+def test_wide_layers_go_by_rows_at_every_size():
+    """Steps that are done row by row at some sizes keep their places when the plan is ordered."""
+
+    def make():
+        wg.random.seed(1)
+        model = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.Dropout(0.5))
+        optimizer = optim.Adam(model.parameters(), lr=1e-3)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).exp().sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step, model
+
+    (eager, left), (step, right) = make(), make()
+    step = wg.compile(step)
+    rng = generator("wide layers")
+    for n in (16, 17, 18, 300):
+        x = wg.asarray(rng.uniform(-1, 1, (n, 32)).astype("float32"))
+        wg.random.seed(n)
+        want = eager(x).item()
+        wg.random.seed(n)
+        assert step(x).item() == want
+    for a, b in zip(left.state_dict().values(), right.state_dict().values(), strict=True):
+        assert a.detach().numpy().tobytes() == b.detach().numpy().tobytes()
+
+
 @pytest.mark.parametrize(
     "schedule",
     [
