@@ -202,6 +202,42 @@ def test_learning_rates_set_inside_a_step(set_rate):
     assert captured[3].traces <= 2
 
 
+def test_a_rate_that_was_there_already_is_assigned_too():
+    parameter = nn.Parameter(wg.ones(1))
+    optimizer = optim.SGD([parameter], lr=0.5)
+
+    @wg.compile
+    def step(x):
+        optimizer.zero_grad()
+        (parameter * x).sum().backward()
+        optimizer.lr = 0.5
+        optimizer.step()
+
+    step(wg.ones(1))
+    optimizer.lr = 0.25
+    step(wg.ones(1))
+    assert parameter.item() == 0.0 and optimizer.lr == 0.5 and step.traces == 1
+
+
+def test_a_rate_that_comes_of_an_unseen_value_is_found():
+    parameter, count = nn.Parameter(wg.ones(1)), [0]
+    optimizer = optim.SGD([parameter], lr=0.5)
+
+    @wg.compile
+    def step(x):
+        optimizer.zero_grad()
+        (parameter * x).sum().backward()
+        optimizer.lr = 0.1 / (1 + count[0])
+        optimizer.step()
+
+    with wg.config(check=True):
+        step(wg.ones(1))
+        step(wg.ones(1))
+        count[0] = 1
+        with pytest.raises(wg.CaptureError, match=r"lr.* is assigned 0\.1 and 0\.05"):
+            step(wg.ones(1))
+
+
 def test_a_rate_read_inside_is_that_of_the_call():
     parameter = nn.Parameter(wg.ones(1))
     optimizer = optim.SGD([parameter], lr=0.5)
@@ -564,6 +600,36 @@ def test_graphs_are_copied_and_pickled():
         wg.Variable(0.0)
     with pytest.raises(TypeError, match="variables"):
         pickle.dumps(g)
+
+
+def test_sizes_of_placeholders_as_indices():
+    with wg.Graph() as g:
+        x = wg.placeholder("x", (4, None))
+        half = x.shape[1] // 2
+        y = [x[:, half], x[:, half:], x[:, :half] * half]
+    session = wg.Session(g)
+    for n in (3, 6, 2):
+        v = array(4, n)
+        want = [v[:, n // 2], v[:, n // 2 :], v[:, : n // 2] * (n // 2)]
+        for a, b in zip(session.run(y, {x: v}), want, strict=True):
+            same(a, b)
+    with g, pytest.raises(wg.GraphError, match="not known before"):
+        wg.full_like(x, x.shape[1])
+    with g, pytest.raises(wg.GraphError, match="not known before"):
+        range(x.shape[1])
+
+
+def test_a_size_that_nobody_knows_is_refused_not_a_crash():
+    n = wg.Dim("n")
+    for work in (
+        lambda: n / 2,
+        lambda: n * 0.5,
+        lambda: n**0.5,
+        lambda: wg.ones(2) * n,
+        lambda: -n,
+    ):
+        with pytest.raises((wg.Error, TypeError)):
+            work()
 
 
 def test_what_a_session_cannot_take_is_refused():

@@ -86,8 +86,12 @@ class Changes:
     """The assignments of one capture. Making it takes them back."""
 
     def __init__(self, record: _touched.Record) -> None:
-        assigned = record.assigned.values()
-        self.made = [_Assignment(slot, old) for slot, old in assigned if not same(old, slot.get())]
+        # No trace is for one learning rate only: what is assigned counts whatever stood there.
+        self.made = [
+            _Assignment(slot, old)
+            for slot, old in record.assigned.values()
+            if slot.key == "lr" or not same(old, slot.get())
+        ]
 
     def __bool__(self) -> bool:
         return bool(self.made)
@@ -122,6 +126,18 @@ class Changes:
                 )
             found.add((id(a.slot.home), a.slot.key))
         return found
+
+    def difference(self, other: Changes) -> str | None:
+        """Where another capture of the same call assigns something else, if anywhere."""
+        if len(self.made) != len(other.made):
+            return f"{len(self.made)} and {len(other.made)} assignments"
+        for a, b in zip(self.made, other.made, strict=True):
+            where = f"{type(a.slot.home).__name__}.{a.slot.key}"
+            if a.slot.home is not b.slot.home or a.slot.key != b.slot.key:
+                return f"assignments to {where} and to something else"
+            if a.count != b.count or (is_plain(a.new) and not same(a.new, b.new)):
+                return f"{where} is assigned {a.new!r} and {b.new!r}"
+        return None
 
     def replay(self, tensors: list[Tensor]) -> None:
         """Make the assignments of a call, whose tensors these are."""

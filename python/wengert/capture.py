@@ -62,6 +62,8 @@ class Trace(NamedTuple):
     """The variables outside that are looked at before each call, with their values."""
     types: tuple[tuple[tuple[int, ...], DType], ...]
     """Shapes and dtypes of the tensors among the arguments."""
+    changes: Changes
+    """What each call assigns besides tensors it updates."""
     guard: Guard
     """The modules and optimizers that are looked at when an attribute of some was assigned."""
 
@@ -163,7 +165,16 @@ class CompiledFunction(_core.Dispatcher):
         guard = Guard(stateful(objects), made.free)
         types = tuple((tuple(x.shape), x.dtype) for x in tensors)
         self._traces.append(
-            Trace(reason, signature, is_grad_enabled(), made.executable, names, types, guard)
+            Trace(
+                reason,
+                signature,
+                is_grad_enabled(),
+                made.executable,
+                names,
+                types,
+                made.changes,
+                guard,
+            )
         )
         return made.executable, made.rebuild(), guard if guard else None, names
 
@@ -220,8 +231,11 @@ class CompiledFunction(_core.Dispatcher):
     ) -> None:
         """Refuse a call that would be traced otherwise now, though nothing that is looked at
         changed."""
-        again = self._capture(args, kwargs, leaves, changing, keep=False).executable
-        what = executable.difference(again)
+        again = self._capture(args, kwargs, leaves, changing, keep=False)
+        what = executable.difference(again.executable)
+        if what is None:
+            known = next(trace for trace in self._traces if trace.executable is executable)
+            what = known.changes.difference(again.changes)
         if what is not None:
             raise CaptureError(
                 f"{self.__name__}: a Python value changed that is not looked at before a call: "

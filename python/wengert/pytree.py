@@ -74,7 +74,7 @@ _containers: dict[type, _Container] = {
         lambda aux, c: defaultdict(aux[0], zip(aux[1], c, strict=True)),  # type: ignore[index]
         lambda aux, i: f"[{aux[1][i]!r}]",  # type: ignore[index]
     ),
-    deque: _Container(lambda t: (t, t.maxlen), lambda n, c: deque(c, n), _by_position),  # type: ignore[arg-type]
+    deque: _Container(lambda t: (t, t.maxlen), lambda n, c: deque(c, n), _by_position),  # type: ignore[call-overload]
 }
 
 

@@ -57,6 +57,11 @@ pub fn object(py: Python<'_>, dim: Dim) -> PyResult<Py<PyAny>> {
     }
 }
 
+/// What stands for a size in calculations with floats.
+fn numbered(py: Python<'_>, dim: Dim) -> PyResult<Scalar> {
+    catch(|| trace::number(Definition::Size(dim))).or_raise(py)
+}
+
 /// The number that a size is now; it is pinned to it.
 fn pinned(py: Python<'_>, dim: Dim) -> PyResult<usize> {
     catch(|| dim.value()).or_raise(py)
@@ -75,7 +80,7 @@ impl Size {
             let (a, b) = if turned { (b, self.0) } else { (self.0, b) };
             return object(py, catch(|| f(a, b)).or_raise(py)?);
         }
-        let number = trace::number(Definition::Size(self.0));
+        let number = numbered(other.py(), self.0)?;
         calculate(py, how, number, other, turned)
     }
 
@@ -249,7 +254,7 @@ impl Size {
                 object(py, power.or_raise(py)?)
             }
             Some(Scalar::Float(_)) => {
-                let number = trace::number(Definition::Size(self.0));
+                let number = numbered(other.py(), self.0)?;
                 calculate(py, Calculation::Pow, number, other, false)
             }
             _ => self.as_int("pow", other, false),
@@ -327,12 +332,12 @@ impl Size {
     }
 
     fn __truediv__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        let number = trace::number(Definition::Size(self.0));
+        let number = numbered(other.py(), self.0)?;
         calculate(other.py(), Calculation::Div, number, other, false)
     }
 
     fn __rtruediv__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        let number = trace::number(Definition::Size(self.0));
+        let number = numbered(other.py(), self.0)?;
         calculate(other.py(), Calculation::Div, number, other, true)
     }
 }
@@ -355,7 +360,7 @@ impl Number {
 /// A number as an operand: what stands for it, if the object is one.
 pub fn operand(object: &Bound<'_, PyAny>) -> PyResult<Option<Scalar>> {
     if let Ok(size) = object.cast::<Size>() {
-        return Ok(Some(trace::number(Definition::Size(size.get().0))));
+        return numbered(object.py(), size.get().0).map(Some);
     }
     let Ok(number) = object.cast::<Number>() else { return Ok(None) };
     let number = number.get();
@@ -438,7 +443,7 @@ fn calculate(
     };
     let (a, b) = if turned { (other, number) } else { (number, other) };
     let (a, b) = (float(a), float(b));
-    let value = trace::number(Definition::Calculated(how, [a, b]));
+    let value = catch(|| trace::number(Definition::Calculated(how, [a, b]))).or_raise(py)?;
     match crate::graph::number_of(value) {
         Some(_) => Ok(Py::new(py, Number { value, trace })?.into_any()),
         None => Ok(value.as_f64().into_pyobject(py)?.into_any().unbind()),
@@ -459,7 +464,8 @@ impl Number {
 
     fn look(&self, py: Python<'_>) -> PyResult<f64> {
         self.check(py)?;
-        Ok(self.trace.look(self.value).or_raise(py)?.as_f64())
+        let now = catch(|| self.trace.look(self.value)).and_then(|now| now).or_raise(py)?;
+        Ok(now.as_f64())
     }
 
     fn with(

@@ -53,8 +53,13 @@ impl Given {
     }
 }
 
-/// Items with their arrays replaced by operands, in order.
-fn with_arrays(items: &[Item], mut arrays: &[Given]) -> Result<Vec<Item>> {
+/// Items with their arrays replaced by operands, in order,
+/// and sizes by what they are.
+fn with_arrays(items: &[Item], mut arrays: &[Given], sizes: &Bindings) -> Result<Vec<Item>> {
+    let known = |i: i64| match i < 0 {
+        true => i,
+        false => sizes.resolve(Dim::from_i64(i)).to_i64(),
+    };
     let mut out = Vec::with_capacity(items.len());
     for item in items {
         out.push(match item {
@@ -65,9 +70,11 @@ fn with_arrays(items: &[Item], mut arrays: &[Given]) -> Result<Vec<Item>> {
                 arrays = rest;
                 Item::Array(first.value()?.clone())
             }
-            Item::Int(_) | Item::Slice(..) | Item::Ellipsis | Item::NewAxis | Item::Array(_) => {
-                item.clone()
+            Item::Int(i) => Item::Int(known(*i)),
+            Item::Slice(start, stop, step) => {
+                Item::Slice(start.map(known), stop.map(known), *step)
             }
+            Item::Ellipsis | Item::NewAxis | Item::Array(_) => item.clone(),
         });
     }
     Ok(out)
@@ -94,12 +101,12 @@ pub fn make(
             eager::call(composite, &attributes, &operands, false)
         }
         Call::Get(items) => {
-            let items = with_arrays(items, &given[1..])?;
+            let items = with_arrays(items, &given[1..], sizes)?;
             Ok(smallvec![index::get(given[0].value()?, &items)?])
         }
         Call::Set(items) => {
             let (last, rest) = given.split_last().ok_or_else(|| error::internal("no value"))?;
-            let items = with_arrays(items, &rest[1..])?;
+            let items = with_arrays(items, &rest[1..], sizes)?;
             let mut x = rest[0].value()?.clone();
             index::set(&mut x, &items, last.operand())?;
             Ok(smallvec![x])

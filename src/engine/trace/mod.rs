@@ -374,7 +374,8 @@ impl Trace {
         let hints = self.scope.symbols().into_iter();
         let sizes = hints.filter_map(|(dim, hint)| Some((dim, Dim::new(hint?))));
         let values = list.evaluate_numbers(&given, &Bindings::of(sizes))?;
-        Ok(values[i as usize])
+        // A number of another trace, such as that of a graph around this one, has no value here.
+        values.get(i as usize).copied().ok_or_else(|| error::unknown_size("number", "a size"))
     }
 
     /// What tells it from others.
