@@ -71,9 +71,7 @@ fn with_arrays(items: &[Item], mut arrays: &[Given], sizes: &Bindings) -> Result
                 Item::Array(first.value()?.clone())
             }
             Item::Int(i) => Item::Int(known(*i)),
-            Item::Slice(start, stop, step) => {
-                Item::Slice(start.map(known), stop.map(known), *step)
-            }
+            Item::Slice(start, stop, step) => Item::Slice(start.map(known), stop.map(known), *step),
             Item::Ellipsis | Item::NewAxis | Item::Array(_) => item.clone(),
         });
     }
