@@ -497,6 +497,39 @@ def test_reasons_name_what_changed():
     assert "Dropout.training: True became False" in text and "scale: 2.0 became 3.0" in text
 
 
+def adversarial(compiled):
+    """Two nets against each other, on batches of several sizes."""
+    wg.random.seed(11)
+    maker = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm(8), nn.ReLU(), nn.Linear(8, 2))
+    judge = nn.Sequential(nn.Linear(2, 8), nn.LeakyReLU(), nn.Dropout(0.1), nn.Linear(8, 1))
+    slow = optim.Adam(maker.parameters(), lr=1e-2)
+    fast = optim.SGD(judge.parameters(), lr=1e-1)
+    loss = nn.binary_cross_entropy_with_logits
+
+    def step(x):
+        ones, zeros = wg.ones((x.shape[0], 1)), wg.zeros((x.shape[0], 1))
+        made = maker(wg.random.normal((x.shape[0], 4)))
+        fast.zero_grad()
+        of_judge = loss(judge(x), ones) + loss(judge(made.detach()), zeros)
+        of_judge.backward()
+        fast.step()
+        slow.zero_grad()
+        of_maker = loss(judge(made), ones)
+        of_maker.backward()
+        slow.step()
+        return of_judge, of_maker
+
+    run = wg.compile(step) if compiled else step
+    found = [y.item() for n in (5, 6, 7, 8, 3) for y in run(array(n, 2, seed=n))]
+    state = [t.tolist() for m in (maker, judge) for t in m.state_dict().values()]
+    return found, state, run
+
+
+def test_two_optimizers_on_batches_of_several_sizes():
+    eager, captured = adversarial(False), adversarial(True)
+    assert eager[:2] == captured[:2] and captured[2].traces == 2
+
+
 # Threads and signals.
 
 

@@ -279,7 +279,7 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Tensor, Any], Any], init: 
     6
     """
     if isinstance(lower, (int, _core.Dim)) and isinstance(upper, (int, _core.Dim)):
-        indices = arange(lower, max(lower, upper))  # type: ignore[arg-type]
+        indices = arange(lower, upper)  # type: ignore[arg-type]
         return scan(lambda carry, i: (body(i, carry), None), init, indices)[0]
     limit = tensor("fori_loop", upper).astype(_core.int64)
     start = tensor("fori_loop", lower).astype(_core.int64)
