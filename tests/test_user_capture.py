@@ -648,8 +648,12 @@ def test_sizes_of_placeholders_as_indices():
             same(a, b)
     with g, pytest.raises(wg.GraphError, match="not known before"):
         wg.full_like(x, x.shape[1])
-    with g, pytest.raises(wg.GraphError, match="not known before"):
-        range(x.shape[1])
+    for ask in (lambda n: range(n), lambda n: n > 3, lambda n: n <= 3, lambda n: max(0, n)):
+        with g, pytest.raises(wg.GraphError, match="not known before"):
+            ask(x.shape[1])
+    with g:
+        total = wg.fori_loop(0, x.shape[1], lambda i, c: c + i, wg.tensor(0))
+    assert session.run(total, {x: array(4, 5)}).item() == 10
 
 
 def test_a_size_that_nobody_knows_is_refused_not_a_crash():

@@ -19,7 +19,7 @@ use crate::error;
 use crate::graph;
 use crate::ops::emit::catch;
 use crate::ops::number::{Calculation, Number as Definition};
-use crate::shape::{Dim, is_name};
+use crate::shape::{Dim, hint, is_name};
 
 /// A size with a name, or an expression over such sizes.
 ///
@@ -152,6 +152,12 @@ impl Size {
         let py = other.py();
         let Some(b) = dim(other) else { return Ok(py.NotImplemented()) };
         let a = self.0;
+        // What is equal suffices where nobody knows a size; which is larger is a question.
+        let unknown = [a, b].into_iter().find(|&size| hint(size).is_none());
+        let is_order = !matches!(op, CompareOp::Eq | CompareOp::Ne);
+        if let Some(size) = unknown.filter(|_| is_order && !a.same(b)) {
+            return Err(to_python(py, error::unknown_size("size", size)));
+        }
         let truth = catch(|| match op {
             CompareOp::Eq => a == b,
             CompareOp::Ne => a != b,
