@@ -70,7 +70,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
             args, kwargs = pytree.unflatten(structure, values)
             return f(*args, **kwargs)
 
-        traced = Traced("vmap", run, *zip(*examples, strict=True))
+        traced = Traced("vmap", run, [x for x, _ in examples], [axis for _, axis in examples])
         if traced.draws:
             raise CaptureError(
                 "vmap: the function draws from the global random generator, which would give the "
