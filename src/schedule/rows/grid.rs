@@ -122,7 +122,7 @@ impl Course {
             let step = |&(group, lines): &(usize, usize)| group / gcd(group, inside * lines);
             groups.iter().map(step).max().unwrap_or(1)
         };
-        let grid = Grid::new(sizes, (limits().block / (bytes / rows).max(1)).max(1), even);
+        let grid = Grid::new(sizes, (limits().block(bytes) / (bytes / rows).max(1)).max(1), even);
         if grid.blocks() < 2 {
             return None;
         }

@@ -29,6 +29,7 @@ use crate::memory::ALIGN;
 use crate::ops::attributes::Reduction;
 use crate::ops::op::Op;
 use crate::shape::{Shape, hint};
+use crate::threads;
 use axes::Along;
 use block::Merged;
 use grid::Course;
@@ -38,13 +39,26 @@ use grid::Course;
 struct Limits {
     /// Rows below which blocks would be too few
     rows: usize,
-    /// Bytes of the values of a block: they stay in the second cache beside what kernels take
+    /// Bytes of the values of a block: what lives of them at a time stays in the second cache, and
+    /// the work on them takes much longer than the set-up of steps
     block: usize,
+    /// The same where blocks would be too few for all threads
+    least: usize,
     /// Bytes of all values below which they stay in the cache anyway
     large: usize,
 }
 
-const LIMITS: Limits = Limits { rows: 8, block: 96 << 10, large: 256 << 10 };
+const LIMITS: Limits = Limits { rows: 8, block: 768 << 10, least: 192 << 10, large: 512 << 10 };
+
+impl Limits {
+    /// Bytes of the values of a block where there are so many in all.
+    fn block(self, bytes: usize) -> usize {
+        (bytes / (BLOCKS * threads::num_threads())).clamp(self.least, self.block)
+    }
+}
+
+/// Blocks for each thread, so that a late one does not delay the end.
+const BLOCKS: usize = 4;
 
 #[cfg(not(test))]
 fn limits() -> Limits {

@@ -23,7 +23,7 @@ thread_local! {
 /// What plans of this thread go by.
 pub(super) fn limits() -> Limits {
     match SMALL.get() {
-        true => Limits { rows: 2, block: 256, large: 0 },
+        true => Limits { rows: 2, block: 256, least: 256, large: 0 },
         false => LIMITS,
     }
 }
