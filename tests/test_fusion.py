@@ -162,3 +162,30 @@ def test_what_is_fused_is_explained():
     assert "rows (max" in text and "ends: result" in text
     plan = str(f.plan(x))
     assert "rows in" in plan and "\n    s0 = max(in0)" in plan
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fusion_can_be_switched_off(name):
+    f, shapes, _ = CASES[name]
+    xs = operands(shapes, np.random.default_rng(7))
+    fused, apart = wg.compile(f), wg.compile(f)
+    want = bits(fused(*xs))
+    with wg.config(passes={"fuse": False}):
+        assert bits(apart(*xs)) == want
+    steps = apart.plan(*xs).steps
+    assert all(s.nodes == 1 for s in steps) and len(steps) > len(fused.plan(*xs).steps)
+
+
+def test_donation_can_be_switched_off():
+    def step(x):
+        x += 1.0
+
+    peaks = []
+    for on in (True, False):
+        x, f = wg.zeros((512, 512)), wg.compile(step)
+        with wg.config(passes={"donate": on}):
+            f(x)
+            f(x)
+            peaks.append(f.plan(x).peak_bytes)
+        assert x.tolist() == np.full((512, 512), 2.0).tolist()
+    assert peaks[0] == 0 and peaks[1] >= 4 * 512 * 512

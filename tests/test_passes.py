@@ -19,10 +19,11 @@ def passes():
 
 
 PASSES = passes()
+SWITCHES = [*PASSES, "fuse", "donate"]
 SELECTIONS = {
-    **{f"without {name}": {name: False} for name in PASSES},
-    **{f"only {name}": {n: n == name for n in PASSES} for name in PASSES},
-    "none": dict.fromkeys(PASSES, False),
+    **{f"without {name}": {name: False} for name in SWITCHES},
+    **{f"only {name}": {n: n == name for n in SWITCHES} for name in SWITCHES},
+    "none": dict.fromkeys(SWITCHES, False),
 }
 
 
@@ -45,7 +46,7 @@ def test_random_programs(name, steps):
             assert bits_of(f(*args)) == bits_of(run(steps, *args)), (shape, named(steps))
 
 
-@given(programs(), st.sets(st.sampled_from(PASSES)))
+@given(programs(), st.sets(st.sampled_from(SWITCHES)))
 def test_gradients_are_those_of_the_whole_pipeline(steps, off):
     """Of one traced gradient: its additions have one order, whatever passes do."""
     gradient = wg.grad(lambda a, b: run(steps, a, b)[0].sum(), argnums=(0, 1))

@@ -267,6 +267,12 @@ fn same_shape<'a>(args: &[Operand<'a>]) -> Option<&'a Array> {
 /// `out` has the type that the op gives for `args`, its buffer is fresh or held by one operand's
 /// value alone, and nobody reads or writes it meanwhile.
 pub unsafe fn map_into(def: &Elementwise, args: &[Operand<'_>], out: &Array) -> Result<()> {
+    if let &[x, Operand::Scalar(exponent)] = args
+        && let Some(factor) = product_for_power(def, x, exponent)
+    {
+        // SAFETY: as the caller's.
+        return unsafe { map_into(&arithmetic::multiply, &[x, factor], out) };
+    }
     let numeric = args[usize::from(def.condition)..].iter().find_map(|arg| match arg {
         Operand::Array(x) => Some(x.dtype),
         Operand::Scalar(_) => None,
@@ -290,6 +296,20 @@ pub unsafe fn map_into(def: &Elementwise, args: &[Operand<'_>], out: &Array) -> 
     // `out` (its shape was inferred from them), and nobody else holds the memory of `out`.
     unsafe { program::map(kernel, &operands[..args.len()], out) };
     Ok(())
+}
+
+/// What multiplies the base of a power with the same bits: the formula of `pow` says that the first
+/// power is the base itself and the second one product.
+fn product_for_power<'a>(
+    def: &Elementwise,
+    base: Operand<'a>,
+    exponent: Scalar,
+) -> Option<Operand<'a>> {
+    let exponent = exponent.as_f64();
+    if (exponent != 1.0 && exponent != 2.0) || *def != arithmetic::pow {
+        return None;
+    }
+    Some(if exponent == 2.0 { base } else { Operand::Scalar(Scalar::Int(1)) })
 }
 
 /// The layout of a slice.

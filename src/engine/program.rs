@@ -106,6 +106,9 @@ impl Program {
 
     /// The same, where results may take the memory of inputs: `(input, result)` by position.
     pub fn donating(self, donated: Vec<(u32, u32)>) -> Program {
+        if !self.config.passes.is_on("donate") {
+            return self;
+        }
         let mut donates = vec![false; self.list.inputs().count()];
         donated.iter().for_each(|&(input, _)| donates[input as usize] = true);
         Program { donated, donates, ..self }
@@ -199,7 +202,7 @@ impl Program {
             }
         }
         let (list, bound) = (self.optimized()?.planned(), self.bind(sizes));
-        let options = Options { donated: &self.donated };
+        let options = self.options();
         let within = Plan::within(list, options, &|dim| bound.resolve(dim), budget)?;
         let (list, template, plan) = within.parts();
         let mut tighter = self.tighter.lock();
@@ -229,8 +232,13 @@ impl Program {
         let spoiled = self.config.passes.spoiled_for_schedule(list);
         let list = spoiled.as_ref().unwrap_or(list);
         // Outside of the scope: groups are found in tables, where sizes are what they are written as.
-        let plan = Plan::of(list, Options { donated: &self.donated })?;
+        let plan = Plan::of(list, self.options())?;
         Ok(self.template.get_or_init(|| Arc::new(plan)))
+    }
+
+    /// What plans may do.
+    fn options(&self) -> Options<'_> {
+        Options { donated: &self.donated, apart: !self.config.passes.is_on("fuse") }
     }
 
     /// The symbols bound to sizes.

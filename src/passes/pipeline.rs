@@ -96,9 +96,9 @@ pub struct Pass {
     run: fn(List, &Options) -> Result<List>,
 }
 
-/// Every pass, in the order in which they run first. The last one works on what a plan says of memory,
-/// so that alone it has nothing to do ([`schedule::Plan::within`](crate::schedule)).
-pub const PASSES: [Pass; 7] = [
+/// Every pass, in the order in which they run first. The last ones work on plans, not on lists, so that
+/// alone they have nothing to do ([`schedule`](crate::schedule)).
+pub const PASSES: [Pass; 9] = [
     Pass { name: "expand", doc: "Composites become their formulas.", run: expand_list },
     Pass { name: "dead", doc: "What nobody needs is dropped.", run: dead::dead },
     Pass { name: "fold", doc: "What is known is computed ahead.", run: fold::fold },
@@ -106,6 +106,8 @@ pub const PASSES: [Pass; 7] = [
     Pass { name: "sink", doc: "Movement goes where it costs least.", run: sink::sink },
     Pass { name: "cse", doc: "What is computed twice is computed once.", run: cse::cse },
     Pass { name: "remat", doc: "What a budget does not let stay is computed again.", run: keep },
+    Pass { name: "fuse", doc: "What goes together is one step.", run: keep },
+    Pass { name: "donate", doc: "Updates are written over what they replace.", run: keep },
 ];
 
 /// The order of running, by name: what sinking and merging leave behind is dropped at the end.

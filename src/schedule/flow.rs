@@ -30,9 +30,10 @@ pub struct Bodies {
 }
 
 impl Bodies {
-    pub(super) fn new(flow: &Flow) -> Result<Bodies> {
+    pub(super) fn new(flow: &Flow, apart: bool) -> Result<Bodies> {
+        let options = Options { apart, ..Options::default() };
         let plans: Result<SmallVec<[Plan; 2]>> =
-            flow.bodies.iter().map(|body| Plan::of(body, Options::default())).collect();
+            flow.bodies.iter().map(|body| Plan::of(body, options)).collect();
         let has_effect = flow.bodies.iter().any(|body| body.nodes.iter().any(Node::has_effect));
         Ok(Bodies { kind: flow.kind, plans: plans?, results: flow.results.clone(), has_effect })
     }

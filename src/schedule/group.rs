@@ -97,18 +97,20 @@ pub(super) fn number_dtype(nodes: &[Node], node: &Node, def: &Elementwise, i: us
     own.unwrap_or(node.ty.dtype)
 }
 
-/// The steps of a list, in an order in which they can run. Where results lie is left open.
-pub(super) fn plan(list: &List) -> Result<Plan> {
+/// The steps of a list, each node by itself if they are to be `apart`, in an order in which they can run. Where results lie is left open.
+pub(super) fn plan(list: &List, apart: bool) -> Result<Plan> {
     let call = list.nodes.iter().find(|node| matches!(node.kind, Kind::Op(Op::Call(_))));
     if let Some(Node { kind: Kind::Op(op), .. }) = call {
         return Err(error::internal(format!("{} was not expanded", op.name())));
     }
-    Scheduler::new(&list.nodes, &list.outputs).plan()
+    Scheduler::new(&list.nodes, &list.outputs, apart).plan()
 }
 
 struct Scheduler<'g> {
     nodes: &'g [Node],
     outputs: &'g [Id],
+    /// Whether every node is a step of its own
+    apart: bool,
     /// Whether a result depends on the node
     live: Vec<bool>,
     stage: Vec<u32>,
@@ -125,10 +127,11 @@ struct Scheduler<'g> {
 }
 
 impl<'g> Scheduler<'g> {
-    fn new(nodes: &'g [Node], outputs: &'g [Id]) -> Scheduler<'g> {
+    fn new(nodes: &'g [Node], outputs: &'g [Id], apart: bool) -> Scheduler<'g> {
         let mut scheduler = Scheduler {
             nodes,
             outputs,
+            apart,
             live: vec![false; nodes.len()],
             stage: vec![u32::MAX; nodes.len()],
             unit: vec![u32::MAX; nodes.len()],
@@ -192,7 +195,7 @@ impl<'g> Scheduler<'g> {
             }
             let key = (self.stage[i], kin[i], Certain(&node.ty.shape));
             let mut unit = self.units.len();
-            if element(node).is_some() {
+            if element(node).is_some() && !self.apart {
                 let fits = |u: usize| {
                     self.units[u].len() < INSTRUCTIONS && reads[u].len() + node.args.len() <= PORTS
                 };
@@ -378,7 +381,7 @@ impl<'g> Scheduler<'g> {
         let node = &self.nodes[id.0 as usize];
         let work = match &node.kind {
             Kind::Op(op) => Work::Op(op.clone()),
-            Kind::Flow(flow) => Work::Flow(Box::new(Bodies::new(flow)?)),
+            Kind::Flow(flow) => Work::Flow(Box::new(Bodies::new(flow, self.apart)?)),
             Kind::Effect(effect) => Work::Effect(effect.clone()),
             Kind::Barrier => Work::Alias,
             Kind::Input | Kind::Constant(_) | Kind::Part(_) => {

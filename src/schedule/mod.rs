@@ -185,6 +185,8 @@ pub struct Options<'a> {
     /// `(input, output)`: pairs of one type; the output may take the memory of the input, which
     /// nobody reads after the run
     pub donated: &'a [(u32, u32)],
+    /// Every node is a step of its own
+    pub apart: bool,
 }
 
 impl Plan {
@@ -195,10 +197,12 @@ impl Plan {
 
     /// The plan that computes a list's results and does its effects.
     pub fn of(list: &List, options: Options<'_>) -> Result<Plan> {
-        let mut plan = group::plan(list)?;
+        let mut plan = group::plan(list, options.apart)?;
         plan.donated = options.donated.into();
-        plan.join_products(options.donated);
-        plan.sets = rows::sets(&plan);
+        if !options.apart {
+            plan.join_products(options.donated);
+            plan.sets = rows::sets(&plan);
+        }
         plan.arrange(options, None);
         Ok(plan)
     }

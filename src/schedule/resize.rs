@@ -26,7 +26,9 @@ impl Plan {
             elements: None,
             sets: self.sets.clone(),
         };
-        if let Some(found) = plan.arrange(Options { donated: &self.donated }, self.habit.get()) {
+        if let Some(found) =
+            plan.arrange(Options { donated: &self.donated, ..Options::default() }, self.habit.get())
+        {
             self.habit.get_or_init(|| found);
         }
         plan

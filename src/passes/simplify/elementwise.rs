@@ -230,6 +230,10 @@ fn whole(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Ste
     if power && b_is(0.0) {
         return number(node, Scalar::Int(1));
     }
+    if power && b_is(2.0) && keeps_shape(nodes, node, pair.a) {
+        node.args[1] = pair.a;
+        return becomes(node, Op::Map(&arithmetic::multiply));
+    }
     if pair.same() && (and || *def == bits::bitwise_or) {
         return give(nodes, node, pair.a);
     }
@@ -259,6 +263,13 @@ fn float(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Ste
     }
     if *def == arithmetic::pow && (b_is(0.0) || b_is(-0.0) || a_is(1.0)) {
         return number(node, Scalar::Float(1.0));
+    }
+    if *def == arithmetic::pow && b_is(1.0) {
+        return give(nodes, node, pair.a);
+    }
+    if *def == arithmetic::pow && b_is(2.0) && keeps_shape(nodes, node, pair.a) {
+        node.args[1] = pair.a;
+        return becomes(node, Op::Map(&arithmetic::multiply));
     }
     if over
         && keeps_shape(nodes, node, pair.a)

@@ -174,7 +174,8 @@ fn given(dtype: DType, seed: u64) -> Array {
 fn donated_memory_is_written_and_given_back() {
     let graph = update();
     let donated = [(0, 0), (1, 1)];
-    let plan = Plan::of(&graph.list(), Options { donated: &donated }).unwrap();
+    let plan =
+        Plan::of(&graph.list(), Options { donated: &donated, ..Options::default() }).unwrap();
     assert_eq!(plan.memory().gifts(), donated);
     let (w, m, x) = (given(DType::F32, 1), given(DType::F32, 2), random(DType::F32, &[9, 70], 3));
     let good = crate::cpu::testing::array(DType::I64, &[6], &[0.0, 8.0, 3.0, 1.0, 2.0, 3.0]);
@@ -205,7 +206,9 @@ fn donated_memory_is_written_and_given_back() {
 #[test]
 fn donated_memory_that_someone_else_holds_is_left_alone() {
     let graph = update();
-    let plan = Plan::of(&graph.list(), Options { donated: &[(0, 0), (1, 1)] }).unwrap();
+    let plan =
+        Plan::of(&graph.list(), Options { donated: &[(0, 0), (1, 1)], ..Options::default() })
+            .unwrap();
     let (w, m, x) = (given(DType::F32, 1), given(DType::F32, 2), random(DType::F32, &[9, 70], 3));
     let i = crate::cpu::testing::array(DType::I64, &[6], &[0.0; 6]);
     let want = one_by_one(&graph, &[&w, &m, &x, &i], &[]);
@@ -232,14 +235,17 @@ fn what_is_still_read_or_may_still_fail_is_not_donated() {
             smallvec![next, next.gather(&[i])]
         })
         .unwrap();
-    let plan = Plan::of(&graph.list(), Options { donated: &[(0, 0)] }).unwrap();
+    let plan =
+        Plan::of(&graph.list(), Options { donated: &[(0, 0)], ..Options::default() }).unwrap();
     assert!(plan.memory().gifts().is_empty(), "{plan}");
 
     let graph = Graph::new();
     let w = input(&graph, DType::F32, &[70, 70]);
     graph.build(|| smallvec![w.permute(smallvec![1, 0]) * 0.5 + w, w]).unwrap();
     for output in [0, 1] {
-        let plan = Plan::of(&graph.list(), Options { donated: &[(0, output)] }).unwrap();
+        let plan =
+            Plan::of(&graph.list(), Options { donated: &[(0, output)], ..Options::default() })
+                .unwrap();
         assert!(plan.memory().gifts().is_empty(), "{plan}");
     }
 }
@@ -304,7 +310,8 @@ fn several_puts_into_donated_memory_are_looked_at_before_the_first() {
         })
         .unwrap();
     let donated = [(0, 0), (1, 1)];
-    let plan = Plan::of(&graph.list(), Options { donated: &donated }).unwrap();
+    let plan =
+        Plan::of(&graph.list(), Options { donated: &donated, ..Options::default() }).unwrap();
     assert_eq!(plan.memory().gifts(), donated, "{plan}");
     let v = random(DType::F32, &[70], 3);
     for (at, fits) in [(2, true), (-3, true), (3, false), (7, false)] {
@@ -370,7 +377,8 @@ fn sums_do_not_wait_for_products() {
     }
     graph.build(|| sums.iter().map(|&sum| sum + w).collect()).unwrap();
     // Products may be refused memory for themselves, so the sum written over `w` comes after all.
-    let plan = Plan::of(&graph.list(), Options { donated: &[(1, 0)] }).unwrap();
+    let plan =
+        Plan::of(&graph.list(), Options { donated: &[(1, 0)], ..Options::default() }).unwrap();
     assert_eq!(plan.memory().gifts(), [(1, 0)], "{plan}");
     assert!(plan.memory().arena_bytes() <= 2 * 4 * n * n + 9 * ALIGN.max(4 * n), "{plan}");
 }
