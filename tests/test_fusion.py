@@ -189,3 +189,17 @@ def test_donation_can_be_switched_off():
             peaks.append(f.plan(x).peak_bytes)
         assert x.tolist() == np.full((512, 512), 2.0).tolist()
     assert peaks[0] == 0 and peaks[1] >= 4 * 512 * 512
+
+
+def test_what_is_reduced_with_the_rows_depends_on_the_size():
+    """Few lines are joined in another order than many, so that a sum joins the rows from 33 on."""
+
+    def f(x):
+        y = softmax(x)
+        return (y * 2.0).sum(axis=0), (y + x).sum(), y
+
+    compiled, rng = wg.compile(f), np.random.default_rng(8)
+    for rows in (40, 16, 33, 32, 64, 9, 100):
+        x = wg.tensor(rng.standard_normal((rows, 9000)).astype(np.float32))
+        assert bits(compiled(x)) == bits(f(x)), rows
+    assert compiled.traces == 2

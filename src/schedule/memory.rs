@@ -16,6 +16,7 @@ use super::arrangement::Arrangement;
 use super::facts::Facts;
 use super::order::{self, Graph};
 use super::pack::Way;
+use super::rows::Choice;
 use super::{Operand, Options, Plan, Source, Step};
 use crate::layout::Layout;
 use crate::memory::block_bytes;
@@ -97,7 +98,7 @@ pub(super) struct Habit {
     cost: usize,
     naive: usize,
     /// The sets of steps that became one
-    merged: Vec<bool>,
+    merged: Choice,
 }
 
 impl Habit {

@@ -268,9 +268,13 @@ fn is_movement(step: &Step) -> bool {
     }
 }
 
+/// By set: whether it became one step, and with which reductions over all rows. Plans of the same steps
+/// that agree in this have the same steps afterwards.
+pub type Choice = Vec<Option<SmallVec<[u32; 2]>>>;
+
 impl Plan {
     /// Makes steps of the sets that are worth it at the sizes of this plan; which those are.
-    pub(super) fn merge_rows(&mut self) -> Vec<bool> {
+    pub(super) fn merge_rows(&mut self) -> Choice {
         let sets = std::mem::take(&mut self.sets);
         if !self.slots.iter().chain(&self.inputs).all(|ty| ty.shape.is_known()) {
             self.sets = sets;
@@ -281,7 +285,7 @@ impl Plan {
         let mut taken: Vec<Option<Vec<Step>>> = (0..self.steps.len()).map(|_| None).collect();
         for set in &sets {
             let made = block::merge(self, &readers, set);
-            merged.push(made.is_some());
+            merged.push(made.as_ref().map(|made| made.folds.clone()));
             if let Some(Merged { steps, workspace, folds }) = made {
                 self.slots.extend(workspace);
                 set.steps.iter().chain(&folds).for_each(|&i| taken[i as usize] = Some(Vec::new()));
@@ -289,7 +293,7 @@ impl Plan {
                 taken[last as usize] = Some(steps);
             }
         }
-        if merged.contains(&true) {
+        if merged.iter().any(Option::is_some) {
             let steps = self.steps.drain(..).zip(taken);
             let all: Vec<Step> =
                 steps.flat_map(|(step, taken)| taken.unwrap_or_else(|| vec![step])).collect();
