@@ -117,7 +117,8 @@ impl Plan {
         let mut facts = Facts::new(self);
         facts.guard(self, options);
         let naive = facts.naive();
-        let habit = habit.filter(|habit| habit.merged == merged);
+        let same = |habit: &&Habit| habit.merged == merged && habit.order.len() == self.steps.len();
+        let habit = habit.filter(same);
         let known = habit.and_then(|habit| {
             let made = Arrangement::new(self, &facts, &habit.order, options);
             habit.holds(made.cost(), naive).then_some((made, habit.way))

@@ -47,6 +47,16 @@ impl Readers {
     }
 }
 
+impl Readers {
+    /// The step that makes a value.
+    fn maker(&self, source: Source) -> Option<u32> {
+        match source {
+            Source::Slot(slot) => Some(self.made[slot as usize]),
+            Source::Input(_) | Source::Constant(_) => None,
+        }
+    }
+}
+
 /// The members of a set by what becomes of them.
 struct Parts {
     /// Done block by block
@@ -163,18 +173,19 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     }
     let shape = axes::shape(plan, &plan.steps[*parts.inside.first()? as usize])?;
     let sizes: Sizes = shape.sizes()[..set.rows].iter().copied().collect();
-    let mut reads = Reads { sources: SmallVec::new(), along: SmallVec::new() };
-    let whole = body(plan, readers, &parts, &sizes, &mut reads);
-    let (inner, bytes) = volume(&whole, &reads);
+    let (inner, bytes) = volume(plan, readers, &parts, set.rows);
     if bytes < limits().large {
         return None;
     }
     let mut folds = folds(plan, &parts, &steps)?;
     let course = Course::new(sizes, bytes, &folds)?;
+    let mut reads = Reads { sources: SmallVec::new(), along: SmallVec::new() };
     let (form, lower) = course.grid.forms();
     let mut block = |form: &Sizes| {
-        let mut made = body(plan, readers, &parts, form, &mut reads);
-        made.arrange(Options::default(), None);
+        let mut made = body(plan, &parts, form, &mut reads);
+        if let Some(found) = made.arrange(Options::default(), set.habit.get()) {
+            set.habit.get_or_init(|| found);
+        }
         made
     };
     let full = Arc::new(block(&form));
@@ -199,13 +210,28 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
 }
 
 /// The bytes of what is computed, and of that with what is read by rows.
-fn volume(whole: &Plan, reads: &Reads) -> (usize, usize) {
-    let rowed = whole.inputs.iter().zip(&reads.along);
-    let rowed = rowed.filter(|(_, along)| along.iter().any(Option::is_some));
-    let computed = whole.steps.iter().filter(|step| !is_movement(step));
-    let computed = computed.flat_map(|step| &step.results);
-    let inner: usize = computed.map(|&slot| bytes_of(&whole.slots[slot as usize])).sum();
-    (inner, inner + rowed.map(|(ty, _)| bytes_of(ty)).sum::<usize>())
+fn volume(plan: &Plan, readers: &Readers, parts: &Parts, rows: usize) -> (usize, usize) {
+    let mut read: SmallVec<[Source; 8]> = SmallVec::new();
+    let (mut inner, mut outer) = (0, 0);
+    for &i in &parts.inside {
+        let step = &plan.steps[i as usize];
+        if !is_movement(step) {
+            let results = step.results.iter().map(|&slot| bytes_of(&plan.slots[slot as usize]));
+            inner += results.sum::<usize>();
+        }
+        for (k, arg) in step.args.iter().enumerate() {
+            let Operand::Array(source) = *arg else { continue };
+            if readers.maker(source).is_some_and(|made| parts.inside.contains(&made))
+                || read.contains(&source)
+                || axes::along(plan, step, k, rows).iter().all(Option::is_none)
+            {
+                continue;
+            }
+            read.push(source);
+            outer += bytes_of(&plan.ty(source));
+        }
+    }
+    (inner, inner + outer)
 }
 
 /// The reductions over all rows, with the results of a block that they read.
@@ -273,7 +299,7 @@ fn step(
 }
 
 /// What is done to a block whose row axes have these sizes.
-fn body(plan: &Plan, readers: &Readers, parts: &Parts, block: &Sizes, reads: &mut Reads) -> Plan {
+fn body(plan: &Plan, parts: &Parts, block: &Sizes, reads: &mut Reads) -> Plan {
     let mut slots: Vec<Type> = Vec::new();
     let mut place: SmallVec<[(u32, u32); 16]> = SmallVec::new();
     let mut steps: Vec<Step> = Vec::with_capacity(parts.inside.len());
@@ -285,13 +311,11 @@ fn body(plan: &Plan, readers: &Readers, parts: &Parts, block: &Sizes, reads: &mu
         for (k, arg) in made.args.iter_mut().enumerate() {
             let Operand::Array(source) = *arg else { continue };
             let inner = match source {
-                Source::Slot(slot) if parts.inside.contains(&readers.made[slot as usize]) => {
-                    place.iter().find(|(outer, _)| *outer == slot).map(|&(_, own)| own)
-                }
-                Source::Slot(_) | Source::Input(_) | Source::Constant(_) => None,
+                Source::Slot(slot) => place.iter().find(|(outer, _)| *outer == slot),
+                Source::Input(_) | Source::Constant(_) => None,
             };
             *arg = Operand::Array(match inner {
-                Some(own) => Source::Slot(own),
+                Some(&(_, own)) => Source::Slot(own),
                 None => {
                     let along = axes::along(plan, step, k, block.len());
                     let ty = plan.ty(source);

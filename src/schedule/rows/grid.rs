@@ -40,8 +40,9 @@ impl Grid {
 
     /// The row at which a block starts, of all rows in order.
     pub fn row(&self, b: usize) -> usize {
-        let start = self.block(b.min(self.blocks() - 1)).0;
-        start.iter().zip(&self.sizes).fold(0, |row, (&at, &size)| row * size + at)
+        let inside: usize = self.sizes[self.axis + 1..].iter().product();
+        let (outside, part) = (b / self.parts(), b % self.parts());
+        (outside * self.sizes[self.axis] + part * self.height) * inside
     }
 
     /// Into how many blocks chunks can be cut so that all start at rows for which `fits` holds.

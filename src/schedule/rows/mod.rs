@@ -19,10 +19,11 @@ mod run;
 #[cfg(test)]
 pub(super) mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
+use super::memory::Habit;
 use super::{Cut, Operand, Plan, Source, Step, Work};
 use crate::dtype::DType;
 use crate::memory::ALIGN;
@@ -77,6 +78,8 @@ pub struct Set {
     rows: usize,
     /// Reductions over all rows of what they compute
     folds: SmallVec<[u32; 2]>,
+    /// What was found best for the first blocks
+    habit: Arc<OnceLock<Habit>>,
 }
 
 impl Set {
@@ -86,6 +89,7 @@ impl Set {
             steps.iter_mut().for_each(|step| *step = place[*step as usize]);
             steps.sort_unstable();
         }
+        self.habit = Arc::default();
     }
 }
 
@@ -221,7 +225,7 @@ pub fn sets(plan: &Plan) -> Vec<Set> {
     }
     let computes = |&&i: &&u32| !is_movement(&steps[i as usize]);
     let sets = members.into_iter().zip(rows).zip(folds);
-    let sets = sets.map(|((steps, rows), folds)| Set { steps, rows, folds });
+    let sets = sets.map(|((steps, rows), folds)| Set { steps, rows, folds, habit: Arc::default() });
     let pays = |set: &Set| set.steps.iter().filter(computes).count() + set.folds.len() > 1;
     sets.filter(|set| set.rows > 0 && pays(set)).collect()
 }
