@@ -231,8 +231,7 @@ fn whole(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Ste
         return number(node, Scalar::Int(1));
     }
     if power && b_is(2.0) && keeps_shape(nodes, node, pair.a) {
-        node.args[1] = pair.a;
-        return becomes(node, Op::Map(&arithmetic::multiply));
+        return on(node, Op::Map(&arithmetic::square), pair.a);
     }
     if pair.same() && (and || *def == bits::bitwise_or) {
         return give(nodes, node, pair.a);
@@ -268,8 +267,7 @@ fn float(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Ste
         return give(nodes, node, pair.a);
     }
     if *def == arithmetic::pow && b_is(2.0) && keeps_shape(nodes, node, pair.a) {
-        node.args[1] = pair.a;
-        return becomes(node, Op::Map(&arithmetic::multiply));
+        return on(node, Op::Map(&arithmetic::square), pair.a);
     }
     if over
         && keeps_shape(nodes, node, pair.a)
@@ -307,8 +305,8 @@ fn loose(
     let a_is = |want| is(a, pair.dtype, want);
     let b_is = |want| is(b, pair.dtype, want);
     let (adds, times) = (*def == arithmetic::add, *def == arithmetic::multiply);
-    let (takes, power) = (*def == arithmetic::subtract, *def == arithmetic::pow);
-    if (adds || takes) && (b_is(0.0) || b_is(-0.0)) || power && b_is(1.0) {
+    let takes = *def == arithmetic::subtract;
+    if (adds || takes) && (b_is(0.0) || b_is(-0.0)) {
         return give(nodes, node, pair.a);
     }
     if adds && a_is(0.0) {
@@ -316,9 +314,6 @@ fn loose(
     }
     if times && (a_is(0.0) || b_is(0.0)) || takes && pair.same() {
         return number(node, Scalar::Float(0.0));
-    }
-    if power && b_is(2.0) && keeps_shape(nodes, node, pair.a) {
-        return on(node, Op::Map(&arithmetic::square), pair.a);
     }
     if *def == arithmetic::quotient
         && let (Some(b), true) = (b, keeps_shape(nodes, node, pair.a))

@@ -46,6 +46,10 @@ macro_rules! becomes {
 #[test]
 fn what_is_neutral_goes_and_what_is_not_stays() {
     becomes! {
+        F32 |x| x.pow(x.scalar(1.0)) => [];
+        F16 |x| x.pow(x.scalar(2.0)) => ["square"];
+        I8 |x| x.pow(x.scalar(2)) => ["square"];
+        F32 |x| x.pow(x.scalar(3.0)) => ["pow"];
         F32 |x| x * 1.0 - 0.0 => [];
         F32 |x| 1.0 * x => [];
         F32 |x| x / 1.0 => [];
@@ -56,7 +60,6 @@ fn what_is_neutral_goes_and_what_is_not_stays() {
         F32 |x| x * 0.0 => ["multiply"];
         F32 |x| x - x => ["subtract"];
         F32 |x| x / x => ["divide"];
-        F32 |x| x.pow(x.scalar(1.0)) => ["pow"];
         F32 |x| x.pow(x.scalar(0.0)) => ["full"];
         F32 |x| x / 4.0 => ["multiply"];
         F32 |x| x / 3.0 => ["divide"];
@@ -201,11 +204,10 @@ fn slices_of_what_was_put_together_find_their_part() {
 #[test]
 fn fast_math_does_what_changes_bits() {
     type Formula = fn(Expr<'_>) -> Expr<'_>;
-    let cases: [(&str, Formula, &[&str]); 8] = [
+    let cases: [(&str, Formula, &[&str]); 7] = [
         ("x + 0", |x| x + 0.0, &[]),
         ("x * 0", |x| x * 0.0, &["full"]),
         ("x - x", |x| x - x, &["full"]),
-        ("x ** 1", |x| x.pow(x.scalar(1.0)), &[]),
         ("x / 3", |x| x / 3.0, &["multiply"]),
         ("(x + 1) + 2", |x| (x + 1.0) + 2.0, &["add"]),
         ("(x * 3) * 2", |x| (x * 3.0) * 2.0, &["multiply"]),
