@@ -1,4 +1,7 @@
-"""`compile` as somebody uses it who knows other libraries: what Python does beside the tensors."""
+"""`compile` as somebody uses it who knows other libraries: what Python does beside the tensors.
+
+Long, because the programs share one idea and none of them needs another.
+"""
 
 import copy
 import functools

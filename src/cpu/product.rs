@@ -14,11 +14,8 @@ use crate::ops::op::Op;
 
 /// Whether an op is a product that can be followed by a program at once.
 pub fn is_product(op: &Op) -> bool {
-    match op {
-        Op::Contract(_) => true,
-        Op::Conv(ConvRole::Output, spec) => spec.groups == 1,
-        _ => false,
-    }
+    matches!(op, Op::Contract(_))
+        || matches!(op, Op::Conv(ConvRole::Output, spec) if spec.groups == 1)
 }
 
 /// What follows a product.

@@ -1,4 +1,6 @@
 //! Sizes and numbers that are known when a captured function runs, as Python objects.
+//!
+//! Long, because all operators of a Python class stand in one block of methods.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};

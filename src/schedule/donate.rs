@@ -33,7 +33,8 @@ pub(super) fn gifts(
     };
     let first = options.donated.iter().filter_map(written).min().unwrap_or(0);
     // A step whose indices are not there by then is not guarded after all.
-    let makers = if facts.guarded.is_empty() { Vec::new() } else { makers(plan) };
+    let makers =
+        if facts.guarded.is_empty() { Vec::new() } else { makers(&plan.steps, plan.slots.len()) };
     let is_late = |&&step: &&u32| {
         facts.indices(plan, step).any(|slot| position[makers[slot as usize] as usize] >= first)
     };

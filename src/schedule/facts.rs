@@ -75,7 +75,12 @@ impl Facts {
                     let size = product.dtypes[product.place].size();
                     facts.between += product.shape.count() * size;
                 }
-                _ => {}
+                Work::Group(..)
+                | Work::Product(_)
+                | Work::Op(_)
+                | Work::Flow(_)
+                | Work::Effect(_)
+                | Work::Alias => {}
             }
         }
         facts.donors = plan.steps.iter().map(|step| donors(plan, &facts, step)).collect();
@@ -253,7 +258,7 @@ impl Facts {
             return late;
         }
         let mut early = self.fallible.clone();
-        let makers = makers(plan);
+        let makers = makers(&plan.steps, plan.slots.len());
         for &step in &self.guarded {
             self.indices(plan, step).for_each(|slot| early[makers[slot as usize] as usize] = true);
         }
@@ -276,9 +281,9 @@ impl Facts {
 }
 
 /// The step that fills each slot.
-pub(super) fn makers(plan: &Plan) -> Vec<u32> {
-    let mut makers = vec![0; plan.slots.len()];
-    for (i, step) in plan.steps.iter().enumerate() {
+pub(super) fn makers(steps: &[Step], slots: usize) -> Vec<u32> {
+    let mut makers = vec![0; slots];
+    for (i, step) in steps.iter().enumerate() {
         step.results.iter().for_each(|&slot| makers[slot as usize] = i as u32);
     }
     makers
@@ -299,7 +304,7 @@ pub(super) fn arrays(step: &Step) -> SmallVec<[Source; 4]> {
 }
 
 /// Whether an op shows its operand otherwise, at least where its layout allows.
-fn is_movement(op: &Op) -> bool {
+pub(super) fn is_movement(op: &Op) -> bool {
     matches!(op, Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) | Op::Slice(_) | Op::Windows(_))
 }
 

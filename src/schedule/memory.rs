@@ -158,7 +158,7 @@ impl Plan {
         best.map(|(_, made, order)| (made, order))
     }
 
-    fn reorder(&mut self, order: &[u32]) {
+    pub(super) fn reorder(&mut self, order: &[u32]) {
         let mut steps: Vec<Option<Step>> = self.steps.drain(..).map(Some).collect();
         self.steps = order.iter().filter_map(|&step| steps[step as usize].take()).collect();
         if !self.sets.is_empty() {

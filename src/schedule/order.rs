@@ -9,6 +9,7 @@ use std::collections::BinaryHeap;
 
 use smallvec::SmallVec;
 
+use super::facts::makers;
 use super::load::{Life, Load};
 use super::{Operand, Source, Step, Work};
 
@@ -26,7 +27,7 @@ pub(super) struct Graph {
 
 impl Graph {
     pub(super) fn new(steps: &[Step], slots: usize) -> Graph {
-        let mut made = vec![0u32; slots];
+        let made = makers(steps, slots);
         let mut before: Vec<SmallVec<[u32; 4]>> = vec![SmallVec::new(); steps.len()];
         let mut after = before.clone();
         let mut join = |from: u32, to: u32| {
@@ -36,7 +37,6 @@ impl Graph {
             }
         };
         for (i, step) in steps.iter().enumerate() {
-            step.results.iter().for_each(|&slot| made[slot as usize] = i as u32);
             for arg in &step.args {
                 if let Operand::Array(Source::Slot(slot)) = *arg {
                     join(made[slot as usize], i as u32);
@@ -61,7 +61,7 @@ impl Graph {
     }
 
     /// The steps by a key, as far as what they need allows.
-    fn by_key<K: Ord>(&self, key: impl Fn(u32) -> K) -> Vec<u32> {
+    pub(super) fn by_key<K: Ord>(&self, key: impl Fn(u32) -> K) -> Vec<u32> {
         let mut missing: Vec<u32> = self.before.iter().map(|b| b.len() as u32).collect();
         let mut ready: BinaryHeap<Reverse<(K, u32)>> = BinaryHeap::new();
         let first = (0..missing.len() as u32).filter(|&i| missing[i as usize] == 0);

@@ -8,7 +8,7 @@ use crate::array::Array;
 use crate::error::{self, Result};
 use crate::shape;
 
-/// A trace on a thread's stack, with its scope entered.
+/// A trace on a thread's stack. Nobody reads the scope: it is entered as long as the level is there.
 struct Level(Arc<Trace>, #[allow(dead_code)] shape::Entered);
 
 thread_local! {

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
+use super::super::facts::makers;
 use super::super::memory::{Memory, Spot};
 use super::super::{Cut, Operand, Options, Plan, Source, Step, Work};
 use super::axes::{self, Along};
@@ -27,11 +28,10 @@ impl Readers {
         let slots = plan.slots.len();
         let mut readers = Readers {
             by_slot: vec![SmallVec::new(); slots],
-            made: vec![u32::MAX; slots],
+            made: makers(&plan.steps, slots),
             is_result: vec![false; slots],
         };
         for (i, step) in plan.steps.iter().enumerate() {
-            step.results.iter().for_each(|&slot| readers.made[slot as usize] = i as u32);
             for arg in &step.args {
                 if let Operand::Array(Source::Slot(slot)) = *arg {
                     readers.by_slot[slot as usize].push(i as u32);
@@ -197,7 +197,7 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     let results = parts.results.iter().map(|&slot| bytes_of(&plan.slots[slot as usize]));
     let inner = inner - results.sum::<usize>();
     let Reads { sources, along } = reads;
-    let (full, last) = (full.clone(), last.clone());
+    drop(bodies);
     let made = Rows { course, full, last, along, spent, folds, room, products, inner };
     let workspace = made.workspace();
     let workspace = (workspace > 0).then(|| Type::new(DType::U8, Shape::of(&[workspace])));

@@ -23,7 +23,9 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
+use super::facts::{self, makers};
 use super::memory::Habit;
+use super::order::Graph;
 use super::{Cut, Operand, Plan, Source, Step, Work};
 use crate::dtype::DType;
 use crate::memory::ALIGN;
@@ -172,10 +174,7 @@ pub fn sets(plan: &Plan) -> Vec<Set> {
     if reach.iter().all(|&rows| rows == 0) {
         return Vec::new();
     }
-    let mut made: Vec<u32> = vec![u32::MAX; plan.slots().len()];
-    for (i, step) in steps.iter().enumerate() {
-        step.results.iter().for_each(|&slot| made[slot as usize] = i as u32);
-    }
+    let made = makers(steps, plan.slots().len());
     // Stages, counted back from the results, as for groups.
     let mut stage = vec![u32::MAX; steps.len()];
     let mut joins: Vec<(u32, u32, usize)> = Vec::new();
@@ -259,17 +258,7 @@ fn are_enough(shape: &Shape, rows: usize) -> bool {
 
 /// Whether a step only shows its operand otherwise.
 fn is_movement(step: &Step) -> bool {
-    match &step.work {
-        Work::Op(op) => {
-            matches!(op, Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) | Op::Slice(_))
-        }
-        Work::Group(..)
-        | Work::Product(_)
-        | Work::Rows(_)
-        | Work::Flow(_)
-        | Work::Effect(_)
-        | Work::Alias => false,
-    }
+    matches!(&step.work, Work::Op(op) if facts::is_movement(op))
 }
 
 /// By set: whether it became one step, and with which reductions over all rows. Plans of the same steps
@@ -301,44 +290,12 @@ impl Plan {
             let steps = self.steps.drain(..).zip(taken);
             let all: Vec<Step> =
                 steps.flat_map(|(step, taken)| taken.unwrap_or_else(|| vec![step])).collect();
-            self.steps = in_order(all, self.slots.len());
+            let order = Graph::new(&all, self.slots.len()).by_key(|step| step);
+            self.steps = all;
+            self.reorder(&order);
         }
         merged
     }
-}
-
-/// Steps in an order in which they can run; otherwise as they stand.
-fn in_order(steps: Vec<Step>, slots: usize) -> Vec<Step> {
-    let mut made: Vec<u32> = vec![u32::MAX; slots];
-    for (i, step) in steps.iter().enumerate() {
-        step.results.iter().for_each(|&slot| made[slot as usize] = i as u32);
-    }
-    let mut order: Vec<u32> = Vec::with_capacity(steps.len());
-    let mut state = vec![0u8; steps.len()];
-    let mut open: Vec<u32> = Vec::new();
-    for first in 0..steps.len() as u32 {
-        open.push(first);
-        while let Some(&i) = open.last() {
-            let before = std::mem::replace(&mut state[i as usize], 1);
-            if before == 0 {
-                for arg in steps[i as usize].args.iter().rev() {
-                    if let Operand::Array(Source::Slot(slot)) = *arg
-                        && state[made[slot as usize] as usize] == 0
-                    {
-                        open.push(made[slot as usize]);
-                    }
-                }
-            } else {
-                open.pop();
-                if before == 1 {
-                    order.push(i);
-                }
-                state[i as usize] = 2;
-            }
-        }
-    }
-    let mut steps: Vec<Option<Step>> = steps.into_iter().map(Some).collect();
-    order.iter().filter_map(|&i| steps[i as usize].take()).collect()
 }
 
 /// Bytes at which parts of a workspace may start.
