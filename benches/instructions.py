@@ -2,11 +2,10 @@
 
     python benches/instructions.py [--only TEXT] [--package DIR] [--against DIR]
 
-Each case runs in two processes that make different counts of calls; the difference of their totals,
-divided by the difference of the counts, is what one call costs without start-up. `--package` names a
-folder that holds another build of the package `wengert`; with `--against` the cases run in both and
-the ratio is printed. Needs valgrind, whose processor has AVX2 and no AVX-512: kernels count as
-there. One thread.
+Each case runs in two processes that make different counts of calls. The difference of their totals,
+divided by the difference of the counts, is what one call costs without start-up. `--package` names
+a folder that holds another build of the package `wengert`; with `--against` the cases run in both
+builds and the ratio is printed. Needs valgrind, whose processor has no AVX-512. One thread.
 """
 
 import argparse
