@@ -12,6 +12,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.done
 EXAMPLE := $(VENV)/example-op
+ASSERTING := $(VENV)/asserting
 
 export VIRTUAL_ENV := $(abspath $(VENV))
 export PIP_CONSTRAINT := $(abspath requirements/constraints.txt)
@@ -26,7 +27,7 @@ CHECKED := capture_training capture_updates control_flow laws_modes modes_laws s
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 .PHONY: help demo test check quick lint layers generate generated stubs smoke rust-test python-test
-.PHONY: snapshots example-op bench peers figures clean
+.PHONY: snapshots example-op asserting fuzz bench peers figures clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,7 +39,7 @@ test: rust-test python-test ## Run every test, over a sample of the dtype and la
 
 check: lint layers $(DONE)/built-test generated stubs smoke ## All that a change must pass
 	$(MAKE) test WENGERT_TEST_FULL=1
-	$(MAKE) example-op figures
+	$(MAKE) asserting example-op figures
 
 quick: $(DONE)/tools ## Build in seconds, for daily work (a slower library)
 	rm -f $(DONE)/built-*
@@ -85,6 +86,14 @@ python-test: $(DONE)/built-test ## Tests of what users see, doctests and documen
 example-op: $(EXAMPLE)/built ## Build with the op of docs/adding-an-op.md and see it work
 	PYTHONPATH=$(EXAMPLE) $(BIN)/python -m pytest -q tests/test_example_op.py
 
+asserting: $(ASSERTING)/built ## Every test of what users see, with all assertions and overflow checks
+	PYTHONPATH=$(ASSERTING) $(PYTEST)
+
+fuzz: $(ASSERTING)/built ## Random calls and programs (SEED=, MINUTES= or CASES=, REPLAY=file)
+	PYTHONPATH=$(ASSERTING) $(BIN)/python tests/fuzz $(if $(SEED),--seed $(SEED)) \
+	  $(if $(MINUTES),--minutes $(MINUTES)) $(if $(CASES),--cases $(CASES)) \
+	  $(if $(REPLAY),--replay $(REPLAY))
+
 figures: $(DONE)/built-test ## How large the library is
 	$(BIN)/python tools/figures.py
 
@@ -97,7 +106,7 @@ peers: $(DONE)/tools ## Install jax and mlx as peers of `make bench`
 	$(BIN)/python -m pip install -q jax 'mlx[cpu]'
 
 clean: ## Remove everything that was built
-	rm -rf $(VENV) target build dist bench_output demo_output python/wengert/*.so
+	rm -rf $(VENV) target build dist bench_output demo_output fuzz_output python/wengert/*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # --- steps
@@ -123,4 +132,11 @@ $(EXAMPLE)/built: $(SOURCES) $(DONE)/built-test $(wildcard python/wengert/*.py p
 	rm -rf $(EXAMPLE)
 	$(BIN)/maturin build --profile quick --features example-op --out $(EXAMPLE)/wheel
 	$(BIN)/python -m pip install -q --no-deps --target $(EXAMPLE) $(EXAMPLE)/wheel/*.whl
+	touch $@
+
+# For one instruction set, which is built in a fraction of the time.
+$(ASSERTING)/built: $(SOURCES) $(DONE)/built-test $(wildcard python/wengert/*.py python/wengert/*/*.py)
+	rm -rf $(ASSERTING)
+	WENGERT_ONE_ISA=1 $(BIN)/maturin build --profile checked --out $(ASSERTING)/wheel
+	$(BIN)/python -m pip install -q --no-deps --target $(ASSERTING) $(ASSERTING)/wheel/*.whl
 	touch $@
