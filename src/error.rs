@@ -3,7 +3,10 @@
 //! Promises: an [`Error`] carries its catalogue entry's name (`code`), the exception class it becomes
 //! in Python (`kind`), and a message of the form `{op}: {what is wrong}: {facts}`.
 
+use std::any::Any;
+use std::cell::RefCell;
 use std::fmt::{self, Display};
+use std::panic::resume_unwind;
 
 /// The exception class an error becomes in Python.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -104,6 +107,27 @@ impl fmt::Debug for Error {
 }
 
 impl std::error::Error for Error {}
+
+thread_local! {
+    /// The error that this thread unwound with last, for whoever sees the unwind and not what it carries.
+    static THROWN: RefCell<Option<Error>> = const { RefCell::new(None) };
+}
+
+/// Unwinds with an error, without the panic hook, to the nearest `catch`.
+pub fn throw(error: Error) -> ! {
+    throw_on(Box::new(error))
+}
+
+/// Goes on with an unwind that was caught, perhaps on another thread.
+pub fn throw_on(payload: Box<dyn Any + Send>) -> ! {
+    THROWN.set(payload.downcast_ref::<Error>().cloned());
+    resume_unwind(payload)
+}
+
+/// The error that this thread unwound with last; once.
+pub fn thrown() -> Option<Error> {
+    THROWN.take()
+}
 
 /// Declares the catalogue: a constructor for each entry and the list that tests walk.
 macro_rules! catalogue {

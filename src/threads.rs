@@ -9,7 +9,7 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 use std::hint::spin_loop;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -175,7 +175,7 @@ impl Pool {
         let panic = lock(&self.panic).take();
         self.busy.0.store(false, Release);
         if let Some(payload) = panic {
-            resume_unwind(payload);
+            crate::error::throw_on(payload);
         }
         true
     }
@@ -407,7 +407,7 @@ mod tests {
             let caught = catch_unwind(|| {
                 parallel_for(50, &|i| {
                     if i == 17 {
-                        resume_unwind(Box::new("chunk 17"));
+                        std::panic::resume_unwind(Box::new("chunk 17"));
                     }
                 });
             });

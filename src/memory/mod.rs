@@ -166,7 +166,7 @@ impl Buffer {
 /// Leaves the running work: there is no memory to read.
 #[cold]
 fn no_data() -> ! {
-    std::panic::resume_unwind(Box::new(error::no_data("read")))
+    error::throw(error::no_data("read"))
 }
 
 impl Clone for Buffer {

@@ -9,7 +9,7 @@
 
 use std::any::Any;
 use std::ops::{Add, Div, Mul, Neg, Sub};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::declare::Composite;
 use super::number::Number;
@@ -59,9 +59,7 @@ pub trait Emit {
 }
 
 /// Leaves the running formula with an error.
-pub fn throw(error: Error) -> ! {
-    resume_unwind(Box::new(error))
-}
+pub use crate::error::throw;
 
 /// Runs a formula: an error thrown inside comes back as a value, and so does a defect.
 pub fn catch<T>(f: impl FnOnce() -> T) -> Result<T> {

@@ -14,7 +14,8 @@ use smallvec::SmallVec;
 use super::arguments::scalar;
 use super::errors::{OrRaise, to_python};
 use super::size;
-use super::tensor::{self, TensorObject};
+use super::tensor;
+use super::unwind::{contained, guard};
 use crate::array::Array;
 use crate::cpu;
 use crate::dtype::{Class, DType, Scalar};
@@ -434,29 +435,22 @@ pub unsafe extern "C" fn get_buffer(
     view: *mut ffi::Py_buffer,
     flags: c_int,
 ) -> c_int {
+    let mut filled = false;
     // SAFETY: called by the interpreter with a tensor and a view to fill.
-    unsafe {
-        let py = Python::assume_attached();
+    guard(|py| unsafe {
         (*view).obj = null_mut();
-        let Some(tensor) = tensor::downcast(object) else { return -1 };
-        let data = tensor.try_value();
-        let data = data.and_then(|value| trace::check_data("numpy", &value.array, LATER));
-        if let Err(error) = data {
-            to_python(py, error).restore(py);
-            return -1;
-        }
-        match fill_view(tensor, object, view, flags) {
-            Ok(()) => 0,
-            Err(text) => {
-                PyBufferError::new_err(text).restore(py);
-                -1
-            }
-        }
-    }
+        let Some(tensor) = tensor::downcast(object) else { return Ok(null_mut()) };
+        let array = tensor.try_value().or_raise(py)?.array;
+        trace::check_data("numpy", &array, LATER).or_raise(py)?;
+        fill_view(array, object, view, flags).map_err(PyBufferError::new_err)?;
+        filled = true;
+        Ok(null_mut())
+    });
+    if filled { 0 } else { -1 }
 }
 
 unsafe fn fill_view(
-    tensor: &TensorObject,
+    array: Array,
     object: *mut ffi::PyObject,
     view: *mut ffi::Py_buffer,
     flags: c_int,
@@ -464,7 +458,6 @@ unsafe fn fill_view(
     if flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE {
         return Err("a tensor is an immutable value: its buffer is read-only".into());
     }
-    let array = tensor.value().array;
     let Some(format) = format_code(array.dtype) else {
         return Err(format!(
             "{} has no buffer format; cast first, e.g. x.astype(float32)",
@@ -506,7 +499,7 @@ unsafe fn fill_view(
 /// Ends an export.
 pub unsafe extern "C" fn release_buffer(_: *mut ffi::PyObject, view: *mut ffi::Py_buffer) {
     // SAFETY: `internal` is the export leaked by `fill_view`, released once.
-    unsafe { drop(Box::from_raw((*view).internal.cast::<Export>())) }
+    contained(|| unsafe { drop(Box::from_raw((*view).internal.cast::<Export>())) });
 }
 
 /// Raises for objects that convert to nothing.

@@ -4,7 +4,6 @@
 //! function and its method (whose object comes as the first argument).
 
 use std::os::raw::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 
 use pyo3::ffi;
@@ -16,6 +15,7 @@ use smallvec::SmallVec;
 use super::arguments::{Held, Parsed, Signature, leak, scalar};
 use super::errors::{OrRaise, to_python};
 use super::tensor;
+pub use super::unwind::{caught, guard};
 use crate::engine::apply;
 use crate::engine::eager;
 use crate::engine::site;
@@ -32,44 +32,6 @@ use crate::small::small;
 pub const DETACH_ABOVE: usize = 1 << 15;
 
 static SIGNATURES: PyOnceLock<Vec<Signature>> = PyOnceLock::new();
-
-/// Runs the body of a C function: exceptions are set, panics become `InternalError`.
-pub fn guard(body: impl FnOnce(Python<'_>) -> PyResult<*mut ffi::PyObject>) -> *mut ffi::PyObject {
-    // SAFETY: the interpreter calls C functions with the thread attached.
-    let py = unsafe { Python::assume_attached() };
-    let result = catch_unwind(AssertUnwindSafe(|| body(py)));
-    match result {
-        Ok(Ok(object)) => object,
-        Ok(Err(exception)) => {
-            exception.restore(py);
-            null_mut()
-        }
-        Err(payload) => {
-            to_python(py, unwound(payload)).restore(py);
-            null_mut()
-        }
-    }
-}
-
-/// Runs the body of a Python function of ours: an error on its way becomes an exception.
-pub fn caught<T>(py: Python<'_>, body: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(result) => result,
-        Err(payload) => Err(to_python(py, unwound(payload))),
-    }
-}
-
-/// What a thread unwound with: an error on its way, or a defect.
-pub fn unwound(payload: Box<dyn std::any::Any + Send>) -> error::Error {
-    payload.downcast::<error::Error>().map_or_else(
-        |other| {
-            let text = other.downcast_ref::<&str>().map(|s| (*s).to_string());
-            let text = text.or_else(|| other.downcast_ref::<String>().cloned());
-            error::internal(text.unwrap_or_else(|| "unknown panic".into()))
-        },
-        |error| *error,
-    )
-}
 
 unsafe extern "C" fn function<const I: usize>(
     _module: *mut ffi::PyObject,

@@ -1,5 +1,6 @@
 //! The Python border: conversions, the interpreter lock, errors. No logic of the engine's.
 
+use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -26,16 +27,33 @@ mod size;
 mod slots;
 mod stepper;
 mod tensor;
+mod unwind;
 mod watch;
 
-/// The extension module `wengert._core`.
-#[pymodule]
+/// Refuses subinterpreters: the type of tensors, its free objects and the tables of names are shared by
+/// the whole process, and belong to one interpreter.
+fn check_interpreter() -> PyResult<()> {
+    // SAFETY: called while an interpreter imports the module.
+    let id = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
+    if id == 0 {
+        return Ok(());
+    }
+    Err(PyImportError::new_err(format!(
+        "wengert: subinterpreters are not supported: this is interpreter {id}; import wengert in the \
+         main interpreter"
+    )))
+}
+
+/// The extension module `wengert._core`. Its functions rely on the interpreter's lock.
+#[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
+    check_interpreter()?;
     site::start();
     let borrows = py.version_info() >= (3, 14);
     slots::STACK_BORROWS.store(borrows, std::sync::atomic::Ordering::Relaxed);
     errors::install(module)?;
+    unwind::install(module)?;
     dtype::install(module)?;
     let mut methods = functions::methods();
     methods.extend(host::methods());

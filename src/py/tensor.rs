@@ -12,10 +12,12 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::thread::ThreadId;
 
 use parking_lot::{Condvar, Mutex};
+use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::errors::{OrRaise, to_python};
+use super::unwind::{contained, guard};
 use crate::array::Array;
 use crate::engine::tape::{History, Shared, Value};
 use crate::engine::trace;
@@ -430,7 +432,7 @@ unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
             Slot::Shared(_) => History::None,
         }
     };
-    drop(history);
+    contained(|| drop(history));
     0
 }
 
@@ -442,7 +444,7 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
         if !(*this).weakrefs.is_null() {
             ffi::PyObject_ClearWeakRefs(object);
         }
-        ManuallyDrop::drop(&mut (*this).slot);
+        contained(|| ManuallyDrop::drop(&mut (*this).slot));
         let class = ffi::Py_TYPE(object);
         if class == type_object() && FREE.length.get() < FREE_LIMIT {
             (*this).weakrefs = FREE.head.get().cast();
@@ -463,23 +465,21 @@ unsafe extern "C" fn new(
     _kwargs: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
     // SAFETY: called by the interpreter with a class and a tuple.
-    unsafe {
+    guard(|_| unsafe {
         let source =
             if ffi::PyTuple_Size(args) >= 1 { ffi::PyTuple_GetItem(args, 0) } else { null_mut() };
         let Some(source) = source.as_mut().and_then(|object| downcast(object)) else {
-            ffi::PyErr_SetString(
-                ffi::PyExc_TypeError,
-                c"Tensor: expected a tensor; make one with wengert.tensor or wengert.asarray"
-                    .as_ptr(),
-            );
-            return null_mut();
+            return Err(PyTypeError::new_err(
+                "Tensor: expected a tensor; make one with wengert.tensor or wengert.asarray",
+            ));
         };
+        let value = source.value();
         let object = ffi::PyType_GenericAlloc(class, 0).cast::<TensorObject>();
         if !object.is_null() {
-            fill(object, Slot::Own(source.value()));
+            fill(object, Slot::Own(value));
         }
-        object.cast()
-    }
+        Ok(object.cast())
+    })
 }
 
 /// Makes the type from its slots, methods and attributes, which live as long as the program.

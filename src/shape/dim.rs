@@ -3,7 +3,6 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::{Add, Div, Mul, Rem, Sub};
-use std::panic::resume_unwind;
 
 use super::poly::{Poly, PolyId, Symbol, find, intern, poly};
 use super::scope::{Relation, Scope, asked, certainly_equal, decide, hint, pinned};
@@ -200,7 +199,7 @@ fn read(dim: Dim) -> usize {
     if let Some(n) = pinned(dim) {
         return n;
     }
-    resume_unwind(Box::new(error::unknown_size("size", dim)))
+    error::throw(error::unknown_size("size", dim))
 }
 
 impl From<usize> for Dim {
