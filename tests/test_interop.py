@@ -55,20 +55,19 @@ def test_arrays_come_in_by_dlpack(dtype):
                 np.testing.assert_array_equal(wg.from_dlpack(source, **mode).numpy(), a)
 
 
-def test_what_may_be_written_is_copied_and_what_may_not_is_shared():
-    a = np.ones(4, "float32")
-    t = wg.from_dlpack(a)
+def test_what_comes_in_is_copied_unless_the_caller_promises_otherwise():
+    a = np.arange(4, dtype="float32")
+    frozen = a.view()
+    frozen.flags.writeable = False  # binds who reads this view, not who holds `a`
+    taken = [wg.from_dlpack(a), wg.from_dlpack(frozen), wg.from_dlpack(frozen, copy=True)]
+    taken += [wg.asarray(a), wg.asarray(frozen), wg.tensor(frozen), wg.asarray(memoryview(a))]
+    taken += [wg.asarray(OldExporter(a))]
+    shared = [wg.from_dlpack(source, copy=False) for source in (a, frozen)]
+    a[:] = 7
+    assert [t.tolist() for t in taken] == [[0, 1, 2, 3]] * len(taken)
     before = live_bytes()
-    a[0] = 7
-    assert t.tolist() == [1, 1, 1, 1]
-    a.flags.writeable = False
-    shared = wg.from_dlpack(a)
+    assert all(t.numpy().ctypes.data == a.ctypes.data for t in shared)
     assert live_bytes() == before, "shared memory is not ours"
-    assert shared.numpy().ctypes.data == a.ctypes.data
-    copied = wg.from_dlpack(a, copy=True)
-    assert copied.numpy().ctypes.data != a.ctypes.data
-    writable = np.ones(4, "float32")
-    assert wg.from_dlpack(writable, copy=False).numpy().ctypes.data == writable.ctypes.data
 
 
 def test_shared_memory_lives_as_long_as_a_tensor_reads_it():
@@ -79,7 +78,7 @@ def test_shared_memory_lives_as_long_as_a_tensor_reads_it():
     a.flags.writeable = False
     gone = []
     weakref.finalize(a, gone.append, True)
-    t = wg.from_dlpack(a)
+    t = wg.from_dlpack(a, copy=False)
     row = t[1:]
     del a, t
     gc.collect()
@@ -91,8 +90,7 @@ def test_shared_memory_lives_as_long_as_a_tensor_reads_it():
 
 def test_an_update_of_shared_memory_goes_elsewhere():
     a = np.zeros(4)
-    a.flags.writeable = False
-    t = wg.from_dlpack(a)
+    t = wg.from_dlpack(a, copy=False)
     t += 1
     t[0] = 5
     assert t.tolist() == [5, 1, 1, 1] and a.tolist() == [0, 0, 0, 0]
@@ -102,14 +100,16 @@ def test_an_update_of_shared_memory_goes_elsewhere():
 def test_tensors_go_out_by_dlpack(dtype):
     t = sample(dtype)
     for x in (t, t[::-1, ::2], t.T, t[:0], t[1, 2]):
-        a = np.from_dlpack(x)
-        np.testing.assert_array_equal(a, x.numpy())
-        assert not a.flags.writeable
+        for copied in (np.from_dlpack(x), np.from_dlpack(x, copy=True)):
+            np.testing.assert_array_equal(copied, x.numpy())
+            assert copied.flags.writeable
+            assert not x.size or copied.ctypes.data != x.numpy().ctypes.data
+        shared = np.from_dlpack(x, copy=False)
+        np.testing.assert_array_equal(shared, x.numpy())
+        assert not shared.flags.writeable
         if x.size:
-            assert a.ctypes.data == x.numpy().ctypes.data
+            assert shared.ctypes.data == x.numpy().ctypes.data
         np.testing.assert_array_equal(np.from_dlpack(OldExporter(x)), x.numpy())
-    copied = np.from_dlpack(t, copy=True)
-    assert copied.ctypes.data != t.numpy().ctypes.data and copied.flags.writeable
 
 
 def test_bfloat16_and_a_recorded_tensor_travel():
@@ -132,7 +132,7 @@ def test_capsules_are_released_taken_or_not():
         assert taken.sum() == 10_000
     del taken
     assert live_bytes() == made
-    view = np.from_dlpack(t)
+    view = np.from_dlpack(t, copy=False)
     del t
     assert live_bytes() == made and view.sum() == 10_000
     del view
@@ -219,6 +219,75 @@ def test_a_handmade_capsule_is_read_and_released():
     assert source.released == 1
     without_deleter = Handmade(deleter=DELETER())
     assert wg.from_dlpack(without_deleter).shape == (2, 3)
+
+
+class ManagedVersioned(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), *TENSOR,
+    ]  # fmt: skip
+
+
+capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+capsule_pointer.restype = ctypes.c_void_p
+capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+def exported(tensor, **arguments):
+    """The flags and the elements behind a capsule, as a consumer sees them that obeys no flag."""
+    capsule = tensor.__dlpack__(**arguments)
+    kind, name = Managed, b"dltensor"
+    if "max_version" in arguments:
+        kind, name = ManagedVersioned, b"dltensor_versioned"
+    managed = kind.from_address(capsule_pointer(capsule, name))
+    elements = (ctypes.c_float * tensor.size).from_address(managed.data)
+    return getattr(managed, "flags", 0), elements, capsule
+
+
+READ_ONLY, IS_COPIED = 1, 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"copy": True}, {"max_version": (1, 0)}, {"max_version": (1, 1), "copy": True}],
+    ids=str,
+)
+def test_who_gets_a_capsule_may_write_there(arguments):
+    x = wg.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    shared = x.detach()
+    y = (x * x).sum()  # saves x
+    flags, elements, capsule = exported(shared, **arguments)
+    assert not flags & READ_ONLY and flags in (0, IS_COPIED)
+    elements[:] = [7, 7, 7]
+    y.backward()
+    assert x.tolist() == shared.tolist() == [1, 2, 3] and x.grad.tolist() == [2, 4, 6]
+    del capsule
+
+
+def test_shared_memory_goes_out_by_request_and_marked_read_only():
+    x = wg.tensor([1.0, 2.0, 3.0])
+    flags, elements, capsule = exported(x, max_version=(1, 0), copy=False)
+    assert flags == READ_ONLY and ctypes.addressof(elements) == x.numpy().ctypes.data
+    with pytest.raises(BufferError, match="read-only"):
+        x.__dlpack__(copy=False)
+    del capsule
+
+
+def test_nothing_that_shares_memory_can_be_written():
+    """Neighbours of DLPack: the buffer protocol and what NumPy makes of it."""
+    x = wg.tensor([1.0, 2.0, 3.0])
+    for view in (x.numpy(), np.asarray(x), np.asarray(memoryview(x))):
+        assert not view.flags.writeable
+        with pytest.raises(ValueError):
+            view[0] = 7
+        with pytest.raises(ValueError):
+            view.flags.writeable = True
+    with pytest.raises(TypeError):
+        memoryview(x)[0] = 7
+    with pytest.raises((TypeError, BufferError)):
+        (ctypes.c_float * 3).from_buffer(x)
+    np.array(x)[0] = 7
+    assert x.tolist() == [1, 2, 3]
 
 
 HOSTILE = {

@@ -139,7 +139,12 @@ def __dlpack__(
     dl_device: tuple[int, int] | None = None,
     copy: bool | None = None,
 ) -> Any:
-    """A DLPack capsule. Consumers of version 1 share the memory, read-only; others get a copy."""
+    """A DLPack capsule with a copy of the data, which the consumer may write to.
+
+    With `copy=False` a consumer of DLPack 1 shares the memory, marked read-only. Consumers that
+    ignore the mark must not write: the values of other tensors, and what backward saved, may lie
+    there.
+    """
     if stream is not None:
         raise ValueError(f"__dlpack__: the CPU has no streams, got stream={stream!r}")
     if dl_device is not None and tuple(dl_device) != _CPU:

@@ -1,7 +1,8 @@
 //! DLPack, both ways: tensors of other libraries as values, and values for them.
 //!
 //! Promises: nothing in a capsule is believed before it was checked; a capsule that was taken is
-//! released exactly once, on every path; memory is shared only where nobody may write to it.
+//! released exactly once, on every path; memory is shared, in or out, only where the caller asked for it
+//! by `copy=False`, since nothing in the protocol keeps others from writing.
 
 use std::ffi::CStr;
 use std::os::raw::{c_char, c_void};
@@ -13,6 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::errors::{OrRaise, to_python};
+use super::unwind::contained;
 use super::{convert, tensor};
 use crate::array::Array;
 use crate::cpu;
@@ -183,10 +185,17 @@ impl<M: Managed> Drop for Taken<M> {
     }
 }
 
-/// A value from an object with `__dlpack__`. The data is copied, unless the exporter says that nobody
-/// writes to it; `copy` demands or (for `Some(false)`, by the caller's promise) forbids a copy.
+/// A value from an object with `__dlpack__`. The data is copied, since others may write to it: that a
+/// capsule is read-only binds its consumer, not its owner. `copy=Some(false)` forbids the copy, by the
+/// caller's promise that nobody writes. A tensor of ours is a value already, and shared.
 pub fn read(op: &str, object: &Bound<'_, PyAny>, copy: Option<bool>) -> PyResult<Value> {
     let py = object.py();
+    // SAFETY: a live object.
+    if let Some(handle) = unsafe { tensor::downcast(object.as_ptr()) } {
+        let array = tensor::data(py, "__dlpack__", handle)?;
+        let array = if copy == Some(true) { fresh_copy(&array).or_raise(py)? } else { array };
+        return Ok(Value::plain(array));
+    }
     let method = object.getattr("__dlpack__")?;
     let arguments = PyDict::new(py);
     arguments.set_item("max_version", (MAJOR, MINOR))?;
@@ -201,29 +210,23 @@ pub fn read(op: &str, object: &Bound<'_, PyAny>, copy: Option<bool>) -> PyResult
             let facts = format!("got {major}.{minor}, this build reads {MAJOR}.x");
             return Err(to_python(py, error::bad_value(op, "unknown version of DLPack", facts)));
         }
-        let read_only = taken.get().flags & READ_ONLY != 0;
-        return adopt(op, taken, copy, read_only).or_raise(py).map(Value::plain);
+        return adopt(op, taken, copy == Some(false)).or_raise(py).map(Value::plain);
     }
     if let Some(taken) = Taken::<Legacy>::from_capsule(&capsule) {
-        return adopt(op, taken, copy, false).or_raise(py).map(Value::plain);
+        return adopt(op, taken, copy == Some(false)).or_raise(py).map(Value::plain);
     }
     let facts = format!("got {}", capsule.get_type().name()?);
     let what = "__dlpack__ must return a DLPack capsule that nobody has taken";
     Err(to_python(py, error::bad_type(op, what, facts)))
 }
 
-/// A value from an object with `__dlpack__`, copied unless nobody can write to it.
+/// A value from an object with `__dlpack__`, copied.
 pub fn import(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Value> {
     read(op, object, None)
 }
 
 /// The array that a structure describes, checked; copied or shared.
-fn adopt<M: Managed>(
-    op: &str,
-    taken: Taken<M>,
-    copy: Option<bool>,
-    read_only: bool,
-) -> Result<Array> {
+fn adopt<M: Managed>(op: &str, taken: Taken<M>, shared: bool) -> Result<Array> {
     let tensor = taken.get().tensor();
     let dtype = dtype_of(op, tensor.element)?;
     let (shape, strides) = sizes_and_strides(op, tensor)?;
@@ -236,8 +239,7 @@ fn adopt<M: Managed>(
     }
     let (start, bytes, offset) = stretch(op, tensor, dtype, &shape, &strides)?;
     // Foreign bools may be any byte, and ours are 0 and 1.
-    let shared = dtype != DType::Bool && copy.map_or(read_only, |copy| !copy);
-    if copy == Some(false) && !shared {
+    if shared && dtype == DType::Bool {
         return Err(error::bad_value(op, "copy=False, but bool data is always copied", "got bool"));
     }
     let layout = Layout::strided(shape, &strides, offset);
@@ -325,10 +327,10 @@ fn stretch(
     Ok((first as usize as *const u8, (end - first) as usize, (-low) as usize))
 }
 
-/// A tensor from an object that exports DLPack: a copy, or shared memory that nobody writes to.
+/// A tensor from an object that exports DLPack: a copy of its data, so that the tensor is a value.
 ///
-/// Read-only data is shared, anything else is copied, so that the tensor is a value. `copy=True`
-/// always copies; `copy=False` shares by the caller's promise that nobody writes to it.
+/// `copy=False` shares the memory, by the caller's promise that nobody writes to it as long as the
+/// tensor, or anything computed from it, is used. Read-only memory is copied too: its owner may write.
 ///
 /// >>> import numpy as np
 /// >>> wg.from_dlpack(np.arange(3.0)).tolist()
@@ -401,7 +403,7 @@ impl<M: Managed> Exported<M> {
 /// Ends an export; on any thread, with or without the interpreter.
 unsafe extern "C" fn delete<M: Managed>(managed: *mut M) {
     // SAFETY: `context` is the box that `Exported::capsule` leaked; called once, by who took it.
-    unsafe { drop(Box::from_raw((*managed).context().cast::<Exported<M>>())) }
+    contained(|| unsafe { drop(Box::from_raw((*managed).context().cast::<Exported<M>>())) });
 }
 
 /// Releases what nobody took.
@@ -415,8 +417,9 @@ unsafe extern "C" fn destroy_capsule<M: Managed>(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// A capsule for another library. Consumers that know version 1 share the memory, read-only; others,
-/// and those who ask for it, get a copy of their own.
+/// A capsule for another library: a copy of its own, which it may write to. With `copy=False` it shares
+/// the memory, marked read-only; not every consumer obeys the mark, and what one writes there changes
+/// values that are shared or saved.
 #[pyfunction]
 #[pyo3(signature = (tensor, max_version=None, copy=None))]
 fn _to_dlpack(
@@ -445,8 +448,8 @@ fn _to_dlpack(
         });
     }
     let (array, flags) = match copy {
-        Some(true) => (fresh_copy(&array).or_raise(py)?, IS_COPIED),
-        _ => (array, READ_ONLY),
+        Some(false) => (array, READ_ONLY),
+        Some(true) | None => (fresh_copy(&array).or_raise(py)?, IS_COPIED),
     };
     Exported::capsule(py, array, |tensor, context| Versioned {
         major: MAJOR,
