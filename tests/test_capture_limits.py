@@ -303,3 +303,59 @@ def test_trees_without_end_are_refused():
         deep = deep[0]
     assert f(deep, wg.ones(2)).tolist() == [2.0, 2.0]
     assert f({"a": (1, [2.0, None])}, wg.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_attributes_are_no_globals():
+    """Only names that the code loads as globals count, in functions inside too."""
+    counts = []
+    for name in ("sum", "step", "shape"):
+        space = {"wg": wg, "scale": 2.0}
+        exec(
+            "def f(x):\n"
+            "    def inner(y): return [y.sum() * scale for _ in range(2)][0]\n"
+            "    step = x.shape\n"
+            "    return inner(x) + len(step)\n",
+            space,
+        )
+        f = wg.compile(space["f"])
+        for i in range(70):
+            space[name] = i
+            f(wg.ones(3))
+        counts.append(f.traces)
+        space["scale"] = 3.0  # loaded by the function inside
+        assert f(wg.ones(3)).item() == 10.0 and f.traces == 2
+    assert counts == [1, 1, 1]
+
+
+def test_a_module_level_loop_around_a_step_traces_once():
+    program = """
+import wengert as wg
+model = wg.nn.Linear(2, 1)
+opt = wg.optim.SGD(model.parameters(), lr=0.1)
+
+@wg.compile
+def train(x):
+    opt.zero_grad()
+    model(x).sum().backward()
+    opt.step()
+
+for step in range(70):
+    train(wg.ones((4, 2)))
+for sum in range(70):
+    train(wg.ones((4, 2)))
+traces = train.traces
+"""
+    space = {}
+    exec(program, space)
+    assert space["traces"] == 1
+
+
+def test_a_closure_that_contains_itself_is_captured():
+    d = {"scale": 2.0}
+    d["d"] = d
+    items = [d]
+    items.append(items)
+    f = wg.compile(lambda x: x * d["scale"] * len(items))
+    assert f(wg.ones(2)).tolist() == [4.0, 4.0]
+    with pytest.raises(RecursionError, match="contains itself"):
+        wg.pytree.flatten(d)

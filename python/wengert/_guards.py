@@ -4,22 +4,26 @@ names, attributes of modules, hyperparameters of optimizers.
 
 from __future__ import annotations
 
+import dis
 import functools
 from collections.abc import Iterable, Iterator
-from types import CodeType, FunctionType
-from typing import Any, Protocol
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple, Protocol
 
-from wengert import _touched
+from wengert import _core, _touched, pytree
 from wengert._changes import is_plain, same
 from wengert._core import CaptureError, Tensor
 
 __all__ = [
     "Guard",
     "Names",
+    "Variable",
     "called",
     "changed_state",
     "describe",
+    "globals_of",
     "names_of",
+    "outside",
     "owners",
     "refuse_rebound",
     "stateful",
@@ -41,7 +45,7 @@ class Traced(Protocol):
 def describe(x: Any) -> str:
     if isinstance(x, Tensor):
         return f"{x.dtype} {tuple(x.shape)}"
-    return f"{type(x).__name__} {x!r}"
+    return f"{type(x).__name__} {x!r}" if is_plain(x) else f"a {type(x).__name__}"
 
 
 def names_of(function: Any) -> Iterator[tuple[Any, str | None, Any]]:
@@ -55,7 +59,7 @@ def names_of(function: Any) -> Iterator[tuple[Any, str | None, Any]]:
             yield cell, None, cell.cell_contents
         except ValueError:
             continue
-    for name in dict.fromkeys(_globals(function.__code__)):
+    for name in globals_of(function.__code__):
         if name in function.__globals__:
             yield function.__globals__, name, function.__globals__[name]
 
@@ -85,32 +89,113 @@ def owners(function: Any) -> Iterator[Any]:
         yield function.__self__
 
 
-def _rebound(variables: Names) -> list[str]:
-    """The variables that were bound to other tensors since then, which are bound back."""
-    found = []
-    for home, key, old in variables:
-        now = home.cell_contents if key is None else home.get(key)
-        if now is old or not isinstance(now, Tensor):
-            continue
-        if key is None:
-            home.cell_contents = old
-        else:
-            home[key] = old
-        found.append(key or "of the closure")
+class Variable(NamedTuple):
+    """Something outside a function, as it was before a capture."""
+
+    slot: _touched.Slot
+    called: str
+    old: Any
+    is_entry: bool
+    """Whether it is an attribute or item of an object, not a variable."""
+
+
+def outside(function: Any) -> list[Variable]:
+    """What a function may bind outside itself: variables of its closure and globals, and the plain
+    values among the attributes and items of the objects these hold, or that it is bound to."""
+    names = list(names_of(function))
+    found = [
+        Variable(_touched.Slot(home, key), called(function, home, key), old, False)
+        for home, key, old in names
+    ]
+    plain = _plain_function(function)
+    known = {key for _, key, _ in names}
+    if plain is not None:
+        for name in globals_of(plain.__code__, _STORES):
+            if name not in known:
+                slot = _touched.Slot(plain.__globals__, name)
+                found.append(Variable(slot, name, slot.get(), False))
+    holders = [(called(function, home, key), x) for home, key, x in names]
+    holders += [(f"{type(x).__name__}", x) for x in owners(function)]
+    seen: set[int] = set()
+    for name, x in holders:
+        if id(x) not in seen:
+            seen.add(id(x))
+            found += _entries(name, x)
     return found
 
 
-def refuse_rebound(name: str, variables: Names) -> None:
-    """What a variable is bound to in a trace would have no value afterwards."""
+def _entries(name: str, x: Any) -> Iterator[Variable]:
+    """The plain values among the attributes and items of an object, but for private attributes,
+    which are the business of its class (an event's flag, which another thread sets). Modules and
+    optimizers say themselves what is assigned to them."""
+    from wengert.nn.module import Module
+    from wengert.optim import Optimizer
+
+    code = (type, FunctionType, BuiltinFunctionType, MethodType, functools.partial)
+    if isinstance(x, (Module, Optimizer, Tensor, _core.Dispatcher, *code)):
+        return
+    if isinstance(x, ModuleType) and x.__name__.partition(".")[0] == "wengert":
+        return
+    if isinstance(x, (dict, list)):
+        items: Any = x.items() if isinstance(x, dict) else enumerate(x)
+        items = [(k, v) for k, v in items if is_plain(k)]
+        text = "{}[{!r}]"
+    else:
+        attributes = getattr(x, "__dict__", {}).items()
+        items = [(k, v) for k, v in attributes if not k.startswith("_")]
+        text = "{}.{}"
+    for key, value in items:
+        if value is not None and is_plain(value):
+            where = text.format(name, key)
+            yield Variable(_touched.Slot(x, key), where, value, True)
+
+
+def _rebound(variables: list[Variable]) -> list[tuple[Variable, Any]]:
+    """What is bound to something else since then, with that; all are bound back."""
+    found = []
+    for variable in variables:
+        now = variable.slot.get()
+        if same(variable.old, now):
+            continue
+        if variable.is_entry:
+            silent = now is _touched.MISSING or is_plain(now)
+        else:
+            silent = not _fills(variable.old, now)
+        if silent:
+            found.append((variable, now))
+    for variable, _ in found:
+        variable.slot.put(variable.old)
+    return found
+
+
+def _fills(old: Any, now: Any) -> bool:
+    """Whether an empty variable was given an object, as when one is made when first needed."""
+    if (old is not None and old is not _touched.MISSING) or is_plain(now):
+        return False
+    traced = (Tensor, _core.Number, _core.Dim)
+    return not any(isinstance(x, traced) for x in pytree.flatten(now)[0])
+
+
+def refuse_rebound(name: str, variables: list[Variable]) -> None:
+    """What is bound outside a function in a trace would be bound when it is traced, and never
+    again: a tensor would have no value, and a number would stay."""
     found = _rebound(variables)
-    if found:
+    if not found:
+        return
+    variable, now = found[0]
+    if isinstance(now, Tensor):
         raise CaptureError(
-            f"{name}: while it is captured, the variable {found[0]} is bound to another tensor; "
-            "update the tensor in place (v[...] = y, v += y), or return the new one"
+            f"{name}: while it is captured, the variable {variable.called} is bound to another "
+            "tensor; update the tensor in place (v[...] = y, v += y), or return the new one"
         )
+    raise CaptureError(
+        f"{name}: while it is captured, {variable.called} is changed, which later calls would not "
+        f"do: {_short(variable.old)} became {_short(now)}; pass it as an argument and return the "
+        "new value, or keep it in a tensor that is updated in place"
+    )
 
 
-def take_back(record: _touched.Record, variables: Names) -> None:
+def take_back(record: _touched.Record, variables: list[Variable]) -> None:
     """Leave the state of Python as it was before a capture."""
     for entries, key in record.created:
         entries.pop(key, None)
@@ -119,11 +204,19 @@ def take_back(record: _touched.Record, variables: Names) -> None:
     _rebound(variables)
 
 
-def _globals(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
+_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+_STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
+
+
+@functools.lru_cache(1024)
+def globals_of(code: CodeType, kinds: frozenset[str] = _LOADS) -> tuple[str, ...]:
+    """The names that code, with that of functions inside, loads as globals (or stores); attributes
+    and names of its own are none."""
+    found = [i.argval for i in dis.get_instructions(code) if i.opname in kinds]
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _globals(constant)
+            found += globals_of(constant, kinds)
+    return tuple(dict.fromkeys(found))
 
 
 def stateful(values: Iterable[Any]) -> list[Any]:
@@ -132,13 +225,14 @@ def stateful(values: Iterable[Any]) -> list[Any]:
     from wengert.optim import Optimizer
 
     found: dict[int, Any] = {}
+    seen: set[int] = set()  # a container may contain itself
     stack = list(values)
     while stack:
         x = stack.pop()
-        if isinstance(x, (list, tuple)):
-            stack.extend(x)
-        elif isinstance(x, dict):
-            stack.extend(x.values())
+        if isinstance(x, (list, tuple, dict)):
+            if id(x) not in seen:
+                seen.add(id(x))
+                stack.extend(x.values() if isinstance(x, dict) else x)
         elif isinstance(x, Module):
             found.update((id(m), m) for m in x.modules())
         elif isinstance(x, Optimizer):

@@ -22,6 +22,7 @@ from weakref import ref
 
 from wengert import _core, pytree
 from wengert._core import CaptureError, DType, Tensor, is_grad_enabled
+from wengert._guards import globals_of
 
 __all__ = ["Checks", "repeated"]
 
@@ -32,13 +33,6 @@ class _Unknown(Exception):
     """A value about which nothing can be said."""
 
 
-@functools.lru_cache(1024)
-def _names(code: CodeType) -> tuple[str, ...]:
-    """The names in a function's code and in that of functions inside: globals and attributes."""
-    inner = (c for c in code.co_consts if isinstance(c, CodeType))
-    return tuple(dict.fromkeys([*code.co_names, *(name for c in inner for name in _names(c))]))
-
-
 def _variables(function: FunctionType) -> Iterator[Any]:
     """What a function's variables outside and its defaults hold."""
     for cell in function.__closure__ or ():
@@ -47,7 +41,7 @@ def _variables(function: FunctionType) -> Iterator[Any]:
         except ValueError as empty:
             raise _Unknown from empty
     found = function.__globals__
-    yield from (found[name] for name in _names(function.__code__) if name in found)
+    yield from (found[name] for name in globals_of(function.__code__) if name in found)
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
 
@@ -184,7 +178,7 @@ class Sight:
             self._hold(cell, None)
         builtins = f.__globals__.get("__builtins__", {})
         builtins = builtins if isinstance(builtins, dict) else vars(builtins)
-        for name in _names(f.__code__):
+        for name in globals_of(f.__code__):
             if name in f.__globals__:
                 self._hold(f.__globals__, name)
             elif name in builtins and builtins[name] not in _PURE:

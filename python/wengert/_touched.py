@@ -12,7 +12,7 @@ MISSING: Any = object()
 
 
 class Slot:
-    """Where a value stands: an attribute, an entry of a dict, or a variable of a closure."""
+    """Where a value stands: an attribute, an entry of a dict or list, a variable of a closure."""
 
     __slots__ = ("home", "key")
 
@@ -23,8 +23,13 @@ class Slot:
         """What stands there."""
         if isinstance(self.home, dict):
             return dict.get(self.home, self.key, MISSING)
+        if isinstance(self.home, list):
+            return self.home[self.key] if self.key < len(self.home) else MISSING
         if self.key is None:
-            return self.home.cell_contents
+            try:
+                return self.home.cell_contents
+            except ValueError:
+                return MISSING
         return self.home.__dict__.get(self.key, MISSING)
 
     def put(self, value: Any) -> None:
@@ -32,10 +37,14 @@ class Slot:
         if value is MISSING:
             if isinstance(self.home, dict):
                 self.home.pop(self.key, None)
+            elif self.key is None:
+                del self.home.cell_contents
             elif self.key in self.home.__dict__:
                 delattr(self.home, self.key)
         elif isinstance(self.home, dict):
             self.home[self.key] = value
+        elif isinstance(self.home, list):
+            self.home[self.key : self.key + 1] = [value]
         elif self.key is None:
             self.home.cell_contents = value
         else:

@@ -35,6 +35,7 @@ from wengert._guards import (
     changed_state,
     describe,
     names_of,
+    outside,
     owners,
     refuse_rebound,
     stateful,
@@ -190,7 +191,7 @@ class CompiledFunction(_core.Dispatcher):
         trace is kept."""
         structure = pytree.flatten((args, kwargs))[1]
         tensors = [x for x in leaves if isinstance(x, Tensor)]
-        variables, kept = list(names_of(self._function)), False
+        variables, kept = outside(self._function), False
         before, here = _touched.here.record, _touched.here
         try:
             with _core.Trace() as trace:
@@ -316,7 +317,7 @@ class CompiledFunction(_core.Dispatcher):
         alike = next(
             t for t, d in reversed([*zip(self._traces, differences, strict=True)]) if not d
         )
-        return changed_state(self._function, alike, tensors) or "state changed"
+        return changed_state(self._function, alike, tensors) or "an object in it is another"
 
 
 class Explanation:
