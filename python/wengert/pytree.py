@@ -22,6 +22,8 @@ class _Container(NamedTuple):
     flatten: Callable[[Any], Children]
     unflatten: Callable[[Hashable, list[Any]], Any]
     name_child: Callable[[Hashable, int], str]
+    # Which trees `map` takes together; those of equal `aux` by default.
+    form: Callable[[Any], Hashable] = lambda aux: aux
 
 
 class Structure(NamedTuple):
@@ -90,17 +92,19 @@ def register_pytree(
     unflatten: Callable[[Any, list[Any]], Any],
     name_child: Callable[[Any, int], str] = _by_position,
     subclasses: bool = False,
+    form: Callable[[Any], Hashable] | None = None,
 ) -> None:
     """Make instances of `kind` (and, if asked, of its subclasses) containers.
 
     `flatten(x)` gives the children and something hashable; `unflatten(that, children)` gives an
     equal object back; `name_child(that, i)` is how a path to the child is written in messages. A
-    type can be registered once: `ValueError` otherwise.
+    type can be registered once: `ValueError` otherwise. `map` takes containers together whose
+    `form(that)` is equal, by default that itself.
     """
     if kind in _containers or kind in _bases:
         raise ValueError(f"register_pytree: {kind.__qualname__} is registered already")
     table = _bases if subclasses else _containers
-    table[kind] = _Container(flatten, unflatten, name_child)
+    table[kind] = _Container(flatten, unflatten, name_child, form or (lambda aux: aux))
     _found.clear()
     _leaves.clear()
 
@@ -145,7 +149,11 @@ def flatten(tree: Any) -> tuple[list[Any], Structure]:
     [1, 2]
     """
     leaves: list[Any] = []
-    return leaves, _flatten(tree, leaves)
+    try:
+        return leaves, _flatten(tree, leaves)
+    except RecursionError:
+        pass  # raised anew, without a traceback as long as the stack
+    raise RecursionError("flatten: the tree contains itself, or is nested too deeply")
 
 
 def _flatten(tree: Any, leaves: list[Any]) -> Structure:
@@ -211,6 +219,32 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     for other in rest:
         more, s = flatten(other)
         if s != structure:
-            raise ValueError(f"map: the trees differ: {structure} and {s}")
+            _check_alike(structure, s, "")
         others.append(more)
     return unflatten(structure, [f(*each) for each in zip(leaves, *others, strict=True)])
+
+
+def _check_alike(a: Structure, b: Structure, path: str) -> None:
+    """Refuses two trees that `map` cannot take together, naming the first place that differs."""
+    where = f" at {path}" if path else ""
+    if a.kind is not b.kind:
+        raise ValueError(f"map: the trees differ{where}: {_called(a)} and {_called(b)}")
+    if a.kind is None:
+        return
+    container = _container_of(a.kind)
+    assert container is not None, "a structure names containers only"
+    if len(a.children) != len(b.children):
+        counts = f"{len(a.children)} and {len(b.children)} children"
+        raise ValueError(f"map: the trees differ{where}: {_called(a)} with {counts}")
+    names = [[container.name_child(x.aux, i) for i in range(len(a.children))] for x in (a, b)]
+    for left, right in zip(*names, strict=True):
+        if left != right:
+            raise ValueError(f"map: the trees differ{where}: {_called(a)} with {left} and {right}")
+    if container.form(a.aux) != container.form(b.aux):
+        raise ValueError(f"map: the trees differ{where}: {_called(a)} of another form")
+    for left, right, name in zip(a.children, b.children, names[0], strict=True):
+        _check_alike(left, right, path + name)
+
+
+def _called(structure: Structure) -> str:
+    return "a leaf" if structure.kind is None else f"a {structure.kind.__qualname__}"

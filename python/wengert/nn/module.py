@@ -450,6 +450,14 @@ class _Shell:
     def __hash__(self) -> int:
         return id(self.module)
 
+    def __repr__(self) -> str:
+        return f"{type(self.module).__name__}({', '.join(self.names)})"
+
+    @property
+    def form(self) -> tuple[type, tuple[str, ...]]:
+        """What modules have in common that differ in their tensors and attributes only."""
+        return type(self.module), self.names
+
 
 def _at(module: Module, name: str) -> Any:
     """What stands at a dotted name."""
@@ -497,5 +505,10 @@ def _unflatten(shell: Any, values: list[Any]) -> Module:
 
 
 register_pytree(
-    Module, _flatten, _unflatten, lambda shell, i: f".{shell.names[i]}", subclasses=True
+    Module,
+    _flatten,
+    _unflatten,
+    lambda shell, i: f".{shell.names[i]}",
+    subclasses=True,
+    form=lambda shell: shell.form,
 )
