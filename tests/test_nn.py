@@ -409,3 +409,44 @@ def test_initial_values():
         nn.init.trunc_normal((3,), low=8.0, high=9.0)
     with pytest.raises(ValueError, match="rank"):
         nn.init.xavier_normal((3,))
+
+
+# Layers, with shapes that they take and shapes that they do not.
+RANKS = {
+    "BatchNorm": (lambda: nn.BatchNorm(3), [(4, 3), (4, 3, 5, 5, 5, 5)], [(3,), (4, 2)]),
+    "BatchNorm1d": (lambda: nn.BatchNorm1d(3), [(4, 3), (4, 3, 5)], [(3,), (4, 3, 5, 5), (4, 2)]),
+    "BatchNorm2d": (lambda: nn.BatchNorm2d(3), [(4, 3, 5, 5)], [(2, 3), (4, 3, 5), (4, 2, 5, 5)]),
+    "BatchNorm3d": (lambda: nn.BatchNorm3d(3), [(4, 3, 5, 5, 5)], [(2, 3), (4, 3, 5, 5)]),
+    "GroupNorm": (lambda: nn.GroupNorm(2, 4, affine=False), [(2, 4), (2, 4, 5)], [(4,), (2, 6)]),
+    "LayerNorm": (lambda: nn.LayerNorm((2, 3)), [(2, 3), (4, 2, 3)], [(3,), (2, 4)]),
+    "RMSNorm": (lambda: nn.RMSNorm(3), [(3,), (2, 3)], [(), (2, 4)]),
+    "Linear": (lambda: nn.Linear(3, 2), [(3,), (2, 2, 3)], [(), (2, 4)]),
+    "Conv1d": (lambda: nn.Conv1d(3, 2, 3), [(4, 3, 5)], [(3, 5), (4, 3, 5, 5), (4, 2, 5)]),
+    "Conv2d": (lambda: nn.Conv2d(3, 2, 3), [(4, 3, 5, 5)], [(3, 5, 5), (4, 3, 5), (4, 2, 5, 5)]),
+    "Conv3d": (lambda: nn.Conv3d(3, 2, 3), [(4, 3, 5, 5, 5)], [(4, 3, 5, 5)]),
+    "ConvTranspose1d": (lambda: nn.ConvTranspose1d(3, 2, 3), [(4, 3, 5)], [(3, 5), (4, 2, 5)]),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(3, 2, 3), [(4, 3, 5, 5)], [(4, 3, 5)]),
+    "ConvTranspose3d": (lambda: nn.ConvTranspose3d(3, 2, 3), [(1, 3, 5, 5, 5)], [(4, 3, 5, 5)]),
+    "MaxPool1d": (lambda: nn.MaxPool1d(2), [(5,), (4, 3, 5)], [()]),
+    "MaxPool2d": (lambda: nn.MaxPool2d(2), [(3, 5, 5), (4, 3, 5, 5)], [(5,)]),
+    "MaxPool3d": (lambda: nn.MaxPool3d(2), [(4, 3, 5, 5, 5)], [(5, 5)]),
+    "AvgPool1d": (lambda: nn.AvgPool1d(2), [(5,), (4, 3, 5)], [()]),
+    "AvgPool2d": (lambda: nn.AvgPool2d(2), [(3, 5, 5), (4, 3, 5, 5)], [(5,)]),
+    "AvgPool3d": (lambda: nn.AvgPool3d(2), [(4, 3, 5, 5, 5)], [(5, 5)]),
+    "AdaptiveAvgPool2d": (lambda: nn.AdaptiveAvgPool2d(2), [(3, 5, 5)], [(5,)]),
+    "LSTM": (lambda: nn.LSTM(3, 2), [(5, 3), (5, 4, 3)], [(3,), (5, 4, 3, 3), (5, 4)]),
+    "MultiHeadAttention": (lambda: nn.MultiHeadAttention(4, 2), [(2, 5, 4)], [(5, 4), (2, 5, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_a_layer_takes_the_ranks_and_sizes_that_it_documents(name):
+    make, taken, refused = RANKS[name]
+    for shape in taken:
+        make()(wg.ones(shape))
+    for shape in refused:
+        layer = make()
+        with pytest.raises(wg.ShapeError):
+            layer(wg.ones(shape))
+        if hasattr(layer, "num_batches_tracked"):
+            assert layer.num_batches_tracked.item() == 0

@@ -194,3 +194,17 @@ def test_clipping():
     zero = wg.ones(1, requires_grad=True)
     zero.grad = wg.zeros(1)
     assert optim.clip_grad_norm(zero, 1.0).item() == 0.0 and zero.grad.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("make", [optim.SGD, optim.Adam, optim.AdamW])
+def test_what_gets_no_gradient_is_no_parameter(make):
+    learned = wg.ones(2, requires_grad=True)
+    for wrong in ([wg.ones(3)], [learned, wg.ones(3)], [{"params": [learned.detach()]}]):
+        with pytest.raises(wg.ArgumentError, match="must require a gradient: got float32"):
+            make(wrong, lr=0.1)
+    optimizer = make([learned], lr=0.1)
+    with pytest.raises(wg.ArgumentError, match="must require a gradient"):
+        optimizer.add_param_group({"params": [wg.ones(3)]})
+    assert len(optimizer.param_groups) == 1
+    # A frozen parameter may be thawed.
+    make([wg.nn.Parameter(wg.ones(2), requires_grad=False)], lr=0.1)

@@ -240,8 +240,16 @@ class Optimizer:
 
 
 def _check_parameter(name: str, p: Any) -> None:
+    from wengert.nn.module import Parameter
+
     if not isinstance(p, Tensor):
         raise TypeError(f"{name}: a parameter is a tensor, got {type(p).__name__}")
+    # A frozen parameter of a module may be thawed; a plain tensor never gets a gradient.
+    if not p.requires_grad and not isinstance(p, Parameter):
+        raise _core.ArgumentError(
+            f"{name}: a parameter must require a gradient: got {p.dtype} {tuple(p.shape)}; "
+            "make it with requires_grad=True"
+        )
     if not p.is_leaf:
         raise ValueError(
             f"{name}: a parameter of shape {tuple(p.shape)} was computed from others; "

@@ -210,7 +210,7 @@ class _Pool(Module):
         self.padding = padding
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, C, *sizes) to (N, C, *fewer)."""
+        """(..., *sizes) to (..., *fewer)."""
         pool = getattr(_core.nn, self._function)
         return pool(x, self.kernel_size, stride=self.stride, padding=self.padding)
 
@@ -276,6 +276,9 @@ class BatchNorm(Module):
     `momentum=None` keeps the plain average of all batches. Evaluation uses the running ones.
     """
 
+    _ranks: ClassVar[range] = range(2, 65)
+    _forms: ClassVar[tuple[tuple[str, ...], ...]] = (("...",),)
+
     def __init__(
         self,
         num_features: int,
@@ -294,9 +297,12 @@ class BatchNorm(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, ...) to the same shape."""
-        if x.ndim < 2 or x.shape[1] != self.num_features:
+        if x.ndim not in self._ranks or x.shape[1] != self.num_features:
+            wanted = " or ".join(
+                str(("N", self.num_features, *form)).replace("'", "") for form in self._forms
+            )
             raise _core.ShapeError(
-                f"BatchNorm: input has shape {tuple(x.shape)}, wanted (N, {self.num_features}, ...)"
+                f"{type(self).__name__}: input has shape {tuple(x.shape)}, wanted {wanted}"
             )
         mean: Tensor
         var: Tensor
@@ -312,7 +318,7 @@ class BatchNorm(Module):
         """Move the running statistics towards those of a batch of `count` values a channel."""
         if count < 2:
             raise _core.ShapeError(
-                "BatchNorm: training needs more than one value a channel, got one; "
+                f"{type(self).__name__}: training needs more than one value a channel, got one; "
                 "use eval() for single values"
             )
         with no_grad():
@@ -326,7 +332,25 @@ class BatchNorm(Module):
             self.running_var += (part * (count / (count - 1))) * var.astype(self.running_var.dtype)
 
 
-BatchNorm1d = BatchNorm2d = BatchNorm3d = BatchNorm
+class BatchNorm1d(BatchNorm):
+    """`BatchNorm` for input of shape (N, C) or (N, C, L)."""
+
+    _ranks = range(2, 4)
+    _forms = (), ("L",)
+
+
+class BatchNorm2d(BatchNorm):
+    """`BatchNorm` for input of shape (N, C, H, W)."""
+
+    _ranks = range(4, 5)
+    _forms = (("H", "W"),)
+
+
+class BatchNorm3d(BatchNorm):
+    """`BatchNorm` for input of shape (N, C, D, H, W)."""
+
+    _ranks = range(5, 6)
+    _forms = (("D", "H", "W"),)
 
 
 class LayerNorm(Module):
@@ -390,6 +414,10 @@ class GroupNorm(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, ...) to the same shape."""
+        if x.ndim < 2 or x.shape[1] != self.num_channels:
+            raise _core.ShapeError(
+                f"GroupNorm: input has shape {tuple(x.shape)}, wanted (N, {self.num_channels}, ...)"
+            )
         return _core.nn.group_norm(x, self.num_groups, self.weight, self.bias, eps=self.eps)
 
 
