@@ -11,6 +11,7 @@ from typing import Any
 
 from wengert import _core
 from wengert._core import Tensor
+from wengert._files import write_text
 
 __all__ = ["Drawing", "Pictured", "draw", "svg_of"]
 
@@ -77,8 +78,7 @@ class Pictured:
 
 def _written(svg: str, path: str | os.PathLike[str] | None) -> str:
     if path is not None:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(svg)
+        write_text("to_svg", path, svg)
     return svg
 
 

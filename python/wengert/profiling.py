@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, Self
 
 from wengert import _core
+from wengert._files import write_text
 
 __all__ = ["Profile", "check_finite", "profile"]
 
@@ -136,8 +137,8 @@ class Profile:
             }
             for event in self.events
         ]
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
+        text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+        write_text("profile", path, text)
 
 
 def _own_times(
