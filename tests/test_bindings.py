@@ -15,8 +15,8 @@ from wengert import _core
 
 SOURCE = Path(__file__).parent.parent / "src" / "py"
 
-# How the entries of a class are reached that unwinds in each: as a panic does, or with an error of the
-# engine that nobody caught.
+# How the entries of a class are reached that unwinds in each: as a panic does, or with an error of
+# the engine that nobody caught.
 ENTRIES = {
     "function": lambda u: _core._unwind(),
     "function, error": lambda u: _core._unwind(with_error=True),
