@@ -4,18 +4,16 @@ import ast
 import inspect
 import keyword
 
-import test_laws_modes
 from test_ops_values import samples
 
 import wengert as wg
 
 import odd
 import ways
-from support import TABLE, label
+from support import TABLE, dtypes_of, label
 
-STEPS = {step.__name__: step for step in test_laws_modes.STEPS}
+STEPS = [step.__name__ for step in ways.laws.STEPS]
 """Steps of programs that hold for all sizes: updates, indexing, control flow, gradients."""
-vars(ways).update(STEPS)
 
 OPS = [op for op in TABLE if op["function"]]
 MAPS = [
@@ -29,6 +27,7 @@ UNASKED = {
     "draw": "starts Graphviz",
     "svg_of": "starts Graphviz",
     "to_svg": "starts Graphviz",
+    "Explanation": "made by explain alone",
     "Tensor": "has no constructor",
     "register_pytree": "is there once for each type",
 }
@@ -108,9 +107,21 @@ def call(random, name):
     return f"{name}({', '.join(args + keywords)})"
 
 
+def of_dtype(node, dtype):
+    node.keywords.append(ast.keyword("dtype", ast.Constant(dtype)))
+    return ast.unparse(node)
+
+
 def sampled(random, op, changes):
     """A call of an op that is known to work, with some arguments changed."""
-    tree = ast.parse(f"wg.{label(op)}({random.choice(samples(op))})", mode="eval")
+    sample = random.choice(samples(op))
+    dtypes = dtypes_of(op, sample)
+    dtype = random.choice(dtypes)
+    if "float32" in dtypes and random.random() < 0.7:
+        dtype = "float32"
+    tree = ast.parse(f"wg.{label(op)}({sample})", mode="eval")
+    if dtype != "float32":
+        Operands(lambda node: of_dtype(node, dtype), "x").visit(tree)
     found = tree.body
     kinds = [p["kind"] for p in op["params"]]
     for _ in range(changes):
@@ -167,11 +178,11 @@ def calls(random):
 class Operands(ast.NodeTransformer):
     """Replaces the tensors of a call by names of arguments, or by earlier values of their shape."""
 
-    def __init__(self, give):
-        self.give = give
+    def __init__(self, give, kinds="xfib"):
+        self.give, self.kinds = give, kinds
 
     def visit_Call(self, node):
-        if isinstance(node.func, ast.Name) and node.func.id in ("x", "f", "i", "b"):
+        if isinstance(node.func, ast.Name) and node.func.id in self.kinds:
             return ast.parse(self.give(node), mode="eval").body
         return self.generic_visit(node)
 
@@ -214,7 +225,7 @@ def options_of(random, names):
         "fixed": "{0}.shape",
         "free": "[None] * {0}.ndim",
         "first": "({1}, *{0}.shape[1:])",
-        "shared": "[wg.Dim('n')] * {0}.ndim",
+        "shared": "[wg.Dim(f'n{{n}}') for n in {0}.shape]",
     }
     way = random.choice(list(shapes))
     open_size = random.choice(["None", "wg.Dim('n')"])
@@ -235,11 +246,11 @@ def program(random):
         left, right = random.choice(values), random.choice(values)
         if way < 0.45:
             small = random.randint(0, 2), random.randint(0, 2)
-            name = random.choice(list(STEPS))
+            name = f"laws.{random.choice(STEPS)}"
             text = f"{name}(fit({left}, {shape}), fit({right}, {shape}), {small[0]}, {small[1]})"
         elif way < 0.6:
             op = random.choice(MAPS)
-            text = f"wg.{label(op)}({', '.join([left, right][: len(op['params'])])})"
+            text = f"wg.{label(op)}({', '.join([left, right, left][: len(op['params'])])})"
         else:
             op = random.choice([op for op in OPS if not label(op).startswith(RANDOM)])
             tree = ast.parse(sampled(random, op, int(random.random() < 0.25)), mode="eval")

@@ -9,8 +9,8 @@ import wengert as wg
 from ways import Differs
 
 DOCUMENTED = (wg.Error, TypeError, ValueError, IndexError, OverflowError, MemoryError)
-ELSEWHERE = (OSError, EOFError, StopIteration, RecursionError)
-"""What the system, an iterator or a structure that is too deep raise."""
+ELSEWHERE = (OSError, EOFError, StopIteration, RecursionError, NotImplementedError)
+"""What the system, an iterator, a structure that is too deep and an abstract method raise."""
 CONSEQUENCE = re.compile(r"name '[a-z]\w*\d' is not defined")
 """A value that an earlier statement was to make."""
 
@@ -24,6 +24,10 @@ def refuses(error):
     if getattr(error, "code", "") == "internal" or isinstance(error, wg.InternalError):
         return False
     if isinstance(error, ELSEWHERE):
+        return True
+    if isinstance(error, AssertionError):
+        return last(error).filename == wg.testing.__file__
+    if type(error) is MemoryError:
         return True
     return isinstance(error, DOCUMENTED) and bool(str(error).strip())
 
@@ -51,6 +55,8 @@ def place(error):
 def kind(error):
     """What a finding is called: findings of one kind are one."""
     words = re.sub(r"\d+", "N", str(error).splitlines()[0] if str(error) else "")[:90]
+    if isinstance(error, AttributeError):
+        words = f"no {error.name}"
     if isinstance(error, Differs):
         words = words.split(" gives ")[0]
     return f"{type(error).__name__}: {words} {place(error)}".strip()

@@ -8,6 +8,7 @@ import zlib
 from copy import copy  # noqa: F401
 
 import numpy as np
+import test_laws_modes as laws  # noqa: F401
 
 import wengert as wg
 
@@ -263,10 +264,12 @@ def as_function(f, *args, shapes=None, feeds=()):
 def from_text(f, *args):
     """Through the text of its graph."""
     g, inputs, fetches = opened(f, args, [a.shape for a in args])
-    again = wg.parse_graph(str(g.function(inputs, fetches).graph))
-    outputs = again.function(again.inputs, again.outputs)(*args)
-    _, structure = wg.pytree.flatten(fetches)
-    return wg.pytree.unflatten(structure, wg.pytree.flatten(outputs)[0])
+    leaves, structure = wg.pytree.flatten(fetches)
+    again = wg.parse_graph(str(g))
+    inputs, outputs = [
+        [again.nodes[g._id("from_text", t)] for t in tensors] for tensors in (inputs, leaves)
+    ]
+    return wg.pytree.unflatten(structure, again.function(inputs, outputs)(*args))
 
 
 def branched(f, *args):
