@@ -235,3 +235,20 @@ def test_an_error_in_backward_names_the_line_that_made_the_node():
     with pytest.raises(wg.GradientError) as error:
         y.backward()
     assert "test_errors.py" in str(error.value)
+
+
+OF_THE_WRONG_KIND = {
+    "Schedule": lambda thing: wg.optim.LambdaSchedule(thing, lambda step: 1.0),
+    "clip_grad_norm": lambda thing: wg.optim.clip_grad_norm([thing], 1.0),
+    "clip_grad_value": lambda thing: wg.optim.clip_grad_value([thing], 1.0),
+    "ModuleDict": lambda thing: wg.nn.ModuleDict(thing),
+    "unflatten": lambda thing: wg.pytree.unflatten(thing, []),
+}
+
+
+@pytest.mark.parametrize("name", OF_THE_WRONG_KIND)
+@pytest.mark.parametrize("thing", [3, "text", (1, 2), np.float64(1.0), object()])
+def test_a_thing_of_the_wrong_kind_is_refused_by_name(name, thing):
+    """Not by the name of an attribute that it lacks."""
+    with pytest.raises(TypeError, match=rf"{name}: expected .*, got {type(thing).__name__}"):
+        OF_THE_WRONG_KIND[name](thing)

@@ -385,6 +385,9 @@ class Schedule:
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
+        if not isinstance(optimizer, Optimizer):
+            kind = type(optimizer).__name__
+            raise TypeError(f"{type(self).__name__}: expected an optimizer, got {kind}")
         self.optimizer = optimizer
         self.base = [g["lr"] for g in optimizer.param_groups]
         self.count = 0
@@ -487,8 +490,7 @@ def clip_grad_norm(params: Tensor | Iterable[Tensor], max_norm: float) -> Tensor
     Returns the norm before scaling, a scalar tensor. A norm that is not finite makes the
     gradients NaN, as their sum is; check the returned norm to skip such a step.
     """
-    params = [params] if isinstance(params, Tensor) else params
-    grads = [p.grad for p in params if p.grad is not None]
+    grads = [p.grad for p in _tensors("clip_grad_norm", params) if p.grad is not None]
     if not grads:
         return zeros(())
     norm = sqrt(stack([(g * g).sum() for g in grads]).sum())
@@ -501,7 +503,15 @@ def clip_grad_norm(params: Tensor | Iterable[Tensor], max_norm: float) -> Tensor
 @no_grad()
 def clip_grad_value(params: Tensor | Iterable[Tensor], max_value: float) -> None:
     """Clip every element of every gradient to [−max_value, max_value]."""
-    params = [params] if isinstance(params, Tensor) else params
-    for p in params:
+    for p in _tensors("clip_grad_value", params):
         if p.grad is not None:
             p.grad.assign(p.grad.clip(-max_value, max_value))
+
+
+def _tensors(name: str, params: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    """The tensors among which gradients are looked for."""
+    found = [params] if isinstance(params, Tensor) else list(params)
+    for p in found:
+        if not isinstance(p, Tensor):
+            raise TypeError(f"{name}: expected tensors, got {type(p).__name__}")
+    return found

@@ -173,6 +173,9 @@ def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
     >>> wg.pytree.unflatten(structure, [x * 10 for x in leaves])
     {'a': 10, 'b': (20, None)}
     """
+    if not isinstance(structure, Structure):
+        kind = type(structure).__name__
+        raise TypeError(f"unflatten: expected a structure that flatten gave, got {kind}")
     leaves = list(leaves)
     if len(leaves) != structure.leaves:
         raise ValueError(f"unflatten: got {len(leaves)} leaves, wanted {structure.leaves}")

@@ -100,7 +100,11 @@ class ModuleDict(_Many):
     _entries: dict[str, Module]
 
     def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
-        self._entries = {k: _check(self, m) for k, m in (modules or {}).items()}
+        modules = {} if modules is None else modules
+        if not isinstance(modules, (Mapping, ModuleDict)):
+            kind = type(modules).__name__
+            raise TypeError(f"ModuleDict: expected names with modules, got {kind}")
+        self._entries = {k: _check(self, m) for k, m in modules.items()}
 
     def __getitem__(self, key: str) -> Module:
         return self._entries[key]
