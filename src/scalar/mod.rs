@@ -19,6 +19,7 @@ mod logarithm;
 mod native;
 mod pair;
 mod polynomial;
+mod register;
 mod special;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ pub use bounds::{BOUNDS, Bound};
 pub use exponential::{exp, exp2, expm1, log_sigmoid, logaddexp, pow, sigmoid, softplus};
 pub use hyperbolic::{acosh, asinh, atanh, cosh, sinh, tanh};
 pub use logarithm::{log, log1p, log2, log10};
+pub use register::Register;
 pub use special::{erf, erfc, erfinv};
 pub use trigonometric::{acos, asin, atan, atan2, cos, sin, tan};
 

@@ -134,7 +134,9 @@ macro_rules! elementwise {
     (@match $xs:tt $want:ident [$($compute:ident $t:ty),+] [$($text:ident $word:ident),+]) => {
         match $want {
             $(Want::Kernel($crate::dtype::Compute::$compute) =>
-                Some(Instance::Kernel(elementwise!(@kernel $xs $t))),)+
+                Some(Instance::Kernel(elementwise!(@kernel $xs $t))),
+            Want::Element($crate::dtype::Compute::$compute) =>
+                Some(Instance::Element(elementwise!(@element $xs $t))),)+
             $(Want::Text($crate::scalar::wgsl::WgslType::$text) =>
                 Some(elementwise!(@print $xs $word)),)+
             _ => None,
@@ -143,6 +145,13 @@ macro_rules! elementwise {
     (@kernel ($a:ident) $t:ty) => { $crate::tile::kernel1::<F, $t>() };
     (@kernel ($a:ident, $b:ident) $t:ty) => { $crate::tile::kernel2::<F, $t, $t>() };
     (@kernel ($c:ident, $a:ident, $b:ident) $t:ty) => { $crate::tile::kernel3::<F, bool, $t, $t>() };
+    (@element ($a:ident) $t:ty) => { $crate::ops::elementwise::element::element1::<F, $t>() };
+    (@element ($a:ident, $b:ident) $t:ty) => {
+        $crate::ops::elementwise::element::element2::<F, $t, $t>()
+    };
+    (@element ($c:ident, $a:ident, $b:ident) $t:ty) => {
+        $crate::ops::elementwise::element::element3::<F, bool, $t, $t>()
+    };
     (@print ($a:ident) $t:ident) => {
         $crate::ops::elementwise::text::print1::<F, $t>()
     };

@@ -18,6 +18,7 @@ use crate::scalar::wgsl::WgslType;
 use crate::shape::Shape;
 use crate::small::small;
 use crate::tile::TileKernel;
+use element::Element;
 use text::Text;
 
 #[macro_use]
@@ -26,6 +27,7 @@ mod macros;
 pub mod arithmetic;
 pub mod bits;
 pub mod comparison;
+pub mod element;
 pub mod exponential;
 pub mod text;
 pub mod trigonometric;
@@ -117,6 +119,14 @@ impl Elementwise {
     pub fn kernel(&self, compute: Compute) -> Option<TileKernel> {
         match (self.instance)(Want::Kernel(compute)) {
             Some(Instance::Kernel(kernel)) => Some(kernel),
+            _ => None,
+        }
+    }
+
+    /// The formula on one element at a time, for a register type.
+    pub fn element(&self, compute: Compute) -> Option<Element> {
+        match (self.instance)(Want::Element(compute)) {
+            Some(Instance::Element(element)) => Some(element),
             _ => None,
         }
     }
@@ -245,6 +255,8 @@ impl Elementwise {
 pub enum Want {
     /// The kernel for a register type
     Kernel(Compute),
+    /// The function of one element for a register type
+    Element(Compute),
     /// The text for a WGSL type
     Text(WgslType),
 }
@@ -253,6 +265,8 @@ pub enum Want {
 pub enum Instance {
     /// Compiled
     Kernel(TileKernel),
+    /// One element at a time
+    Element(Element),
     /// Printed
     Text(Text),
 }
