@@ -26,6 +26,7 @@ pub mod tile;
 pub mod ops;
 
 pub mod cpu;
+pub mod reference;
 
 pub mod graph;
 pub mod passes;

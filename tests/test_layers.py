@@ -68,6 +68,22 @@ def test_a_layer_names_only_layers_below_it(path):
     assert not upward, f"{layer_of(path)} names {sorted(upward)}, which stand above it in lib.rs"
 
 
+# Executors, each with its kernels: none names another.
+SIBLINGS = {"cpu", "reference"}
+# What only executors that are meant to be fast may use.
+KERNELS = {"tile", "simd", "threads"}
+
+
+def test_executors_share_no_kernel():
+    assert set(layers()) >= SIBLINGS
+    for path in files():
+        own = layer_of(path)
+        if own in SIBLINGS:
+            others = SIBLINGS - {own} | (KERNELS if own == "reference" else set())
+            used = named(path.read_text()) & others
+            assert not used, f"{path.relative_to(SOURCE)} names {sorted(used)}"
+
+
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_no_layer_is_left_by_super(path):
     """`super::` chains never climb out of a layer, so that `crate::` paths say everything."""
