@@ -5,6 +5,7 @@ pub mod conv;
 pub mod convert;
 pub mod copy;
 pub mod create;
+mod depth;
 pub mod element;
 mod execute;
 pub mod gather;
@@ -22,6 +23,7 @@ pub mod sort;
 #[cfg(test)]
 pub(crate) mod testing;
 pub use create::threefry;
+pub use depth::depth;
 pub use execute::*;
 pub use gemm::{Done, Extras};
 pub use product::{Sequel, is_product, product_into};

@@ -11,6 +11,7 @@ pub mod eager;
 pub mod index;
 pub mod interpret;
 pub mod observe;
+pub mod oracle;
 pub mod picture;
 pub mod plans;
 pub mod program;

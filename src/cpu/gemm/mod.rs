@@ -123,6 +123,13 @@ pub fn accumulator(dtype: DType) -> DType {
     }
 }
 
+/// The most roundings between a product and the sum of `n` of them, that of the product included: along
+/// its block, along the blocks of its span, and along the spans.
+pub fn depth(n: usize) -> usize {
+    let in_order = |n: usize| n.saturating_sub(1);
+    n.min(BLOCK) + in_order(n.min(SPAN).div_ceil(BLOCK)) + in_order(n.div_ceil(SPAN))
+}
+
 /// The bytes that [`product`] takes for itself, as the counters of memory count them.
 pub fn scratch(dtype: DType, a: &Operand, b: &Operand) -> usize {
     with_accumulator!(dtype, T => scratch_of::<T>(a, b))

@@ -178,6 +178,17 @@ fn run<T: Element, F: Fold<T::Number>>(x: &Array, axes: &[usize], out: &Array) -
     Ok(())
 }
 
+/// The most roundings between an element and what `n` of them are joined to: by columns or by rows.
+pub fn depth(n: usize) -> usize {
+    let pairwise = |items: usize| items.max(1).next_power_of_two().ilog2() as usize;
+    let block = columns::BLOCK;
+    let by_columns = n.min(block).saturating_sub(1) + pairwise(n.div_ceil(block));
+    let (lanes, block) = (kernels::LANES, kernels::BLOCK);
+    let in_lane = n.min(block).div_ceil(lanes).saturating_sub(1);
+    let by_rows = in_lane + pairwise(lanes) + pairwise(n.div_ceil(block));
+    by_columns.max(by_rows)
+}
+
 /// The bytes that [`reduce_into`] takes for itself, as the counters of memory count them.
 pub fn scratch(dtype: DType, x: &Layout, axes: &[usize]) -> usize {
     let plan = Plan::new(x, axes);

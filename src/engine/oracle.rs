@@ -1,0 +1,72 @@
+//! What a device computes for one op, held against the reference.
+
+#[cfg(test)]
+mod rounding;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, OnceLock};
+
+use smallvec::SmallVec;
+
+use super::site::{self, Site};
+use crate::array::Array;
+use crate::cpu;
+use crate::error::Result;
+use crate::ops::elementwise::arithmetic;
+use crate::ops::op::Op;
+use crate::reference::{Operand, bounds};
+use crate::small::small;
+
+/// Looks at every op that is computed, inside bodies too, and keeps the first difference.
+#[derive(Clone)]
+pub struct Oracle {
+    found: Arc<OnceLock<String>>,
+    spoiled: bool,
+}
+
+impl Oracle {
+    /// Has seen nothing yet. With `spoiled` results are made wrong before they are looked at, for the
+    /// tests which show that it is found.
+    pub fn new(spoiled: bool) -> Oracle {
+        Oracle { found: Arc::default(), spoiled }
+    }
+
+    /// Looks at what an op gave at a line.
+    pub fn look(&self, op: &Op, args: &[cpu::Operand<'_>], got: &Array, at: Site) -> Result<()> {
+        if self.found.get().is_some() {
+            return Ok(());
+        }
+        let difference = match self.spoiled && got.dtype.is_float() {
+            true => {
+                let one = cpu::Operand::Scalar(1.into());
+                let wrong = cpu::map(&arithmetic::add, &[cpu::Operand::Array(got), one])?;
+                difference(op, args, &wrong)?
+            }
+            false => difference(op, args, got)?,
+        };
+        if let Some(what) = difference {
+            let line = site::describe(at).map_or(String::new(), |line| format!(" at {line}"));
+            let _ = self.found.set(format!("{}{line}: {what}", op.name()));
+        }
+        Ok(())
+    }
+
+    /// The first difference: op, line, what the CPU got and what was wanted.
+    pub fn found(&self) -> Option<&str> {
+        self.found.get().map(String::as_str)
+    }
+}
+
+/// What is wrong with a result of the CPU, if it is further from the reference than the op's bound.
+pub fn difference(op: &Op, args: &[cpu::Operand<'_>], got: &Array) -> Result<Option<String>> {
+    let operands: SmallVec<[Operand<'_>; 4]> = small(args.iter().map(|&arg| seen(arg)));
+    bounds::difference(op, &operands, got, cpu::depth)
+}
+
+fn seen(arg: cpu::Operand<'_>) -> Operand<'_> {
+    match arg {
+        cpu::Operand::Array(x) => Operand::Array(x),
+        cpu::Operand::Scalar(value) => Operand::Scalar(value),
+    }
+}
