@@ -56,6 +56,54 @@ def test_a_wrong_schedule_is_named_and_the_program_made_small(spoiled):
     assert [node.op for node in small.nodes if node.op != "input"] == ["multiply"]
 
 
+@pytest.mark.parametrize("spoiled", ["kernels"], indirect=True)
+@pytest.mark.parametrize("fast_math", [False, True])
+def test_a_wrong_kernel_is_found_by_the_reference(spoiled, fast_math):
+    f = wg.compile(lambda x, w: nn.softmax(x @ w, axis=-1))
+    args = wg.ones((3, 4)), wg.ones((4, 5))
+    f(*args)  # By the list alone nothing is wrong: it runs by the same kernels.
+    with wg.config(check="reference", fast_math=fast_math):
+        g = wg.compile(lambda x, w: nn.softmax(x @ w, axis=-1))
+        op = r"the cpu and the reference differ: matmul at .*test_check\.py:\d+"
+        values = r"element \[0, 0\]: got 5\.0, wanted 4\.0, from 3\.99\d* to 4\.00\d*"
+        with pytest.raises(_core.InternalError, match=f"{op}: {values}"):
+            g(*args)
+
+
+@pytest.mark.parametrize("spoiled", ["kernels"], indirect=True)
+def test_a_wrong_kernel_inside_control_flow_is_found(spoiled):
+    with wg.config(check="reference"):
+        f = wg.compile(lambda c, x: wg.scan(lambda c, row: (c * 0.5, row.exp()), c, x)[1])
+        with pytest.raises(_core.InternalError, match=r"differ: (multiply|exp) at"):
+            f(wg.zeros(2), wg.zeros((3, 2)))
+
+
+def test_what_is_right_passes_the_reference():
+    with wg.config(check="reference"):
+        wg.random.seed(0)
+        convolution = nn.Conv2d(2, 3, 3, padding=1)
+        model = nn.Sequential(convolution, nn.GELU(), nn.Flatten(), nn.Linear(48, 4))
+        optimizer = wg.optim.SGD(model.parameters(), lr=0.1)
+
+        @wg.compile
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = nn.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        batches = [(wg.ones((n, 2, 4, 4)), wg.zeros(n, dtype=wg.int64)) for n in (2, 2, 3)]
+        losses = [step(x, y).item() for x, y in batches]
+        assert losses[2] < losses[0]
+
+
+def test_checks_have_names():
+    what = 'check is a truth value or "reference": got nonsense'
+    with pytest.raises(ValueError, match=what), wg.config(check="nonsense"):
+        pass
+
+
 @pytest.mark.parametrize("spoiled", ["schedule"], indirect=True)
 def test_a_wrong_schedule_of_control_flow_or_open_sizes_is_found(spoiled):
     def f(x):

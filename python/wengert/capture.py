@@ -15,7 +15,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from wengert import _core, _touched, pytree
 from wengert._changes import Changes, Values
@@ -523,7 +523,7 @@ def config(
     passes: dict[str, bool] | None = None,
     fast_math: bool | None = None,
     memory_budget: int | None = None,
-    check: bool | None = None,
+    check: bool | Literal["reference"] | None = None,
 ) -> Iterator[None]:
     """How functions captured inside the block are compiled, on this thread.
 
@@ -532,7 +532,9 @@ def config(
     again, and calls that need more all the same are refused before anything is computed. With
     `check` (or `WENGERT_CHECK=1` in the environment) every run is repeated node by node as it was
     traced, and bits are compared; the first calls of a function, and some of the later ones, are
-    traced again to find Python values that changed unseen. What is not given stays as it is.
+    traced again to find Python values that changed unseen. With `check="reference"` (or
+    `WENGERT_CHECK=reference`) each op is computed by plain loops besides, and must be as near to
+    them as rounding allows; that is slow. What is not given stays as it is.
     `ValueError` for a pass that does not exist.
 
     >>> with wg.config(passes={"cse": False}):

@@ -12,14 +12,45 @@ pub struct Config {
     pub passes: Options,
     /// The most bytes a call may need; more is refused before anything is computed
     pub budget: Option<usize>,
-    /// Whether every run is held against the list, see [`check`](super::check)
-    pub check: bool,
+    /// What every run is held against, see [`check`](super::check)
+    pub check: Check,
+}
+
+/// What a run is held against.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Check {
+    /// Nothing
+    #[default]
+    Off,
+    /// The list, node by node on the same device: to the bit
+    List,
+    /// The same, and each op on its own operands against the reference: within the op's bound
+    Reference,
+}
+
+impl Check {
+    /// The check of a name, as the environment gives it.
+    pub fn named(name: &str) -> Option<Check> {
+        match name {
+            "" | "0" => Some(Check::Off),
+            "1" => Some(Check::List),
+            "reference" => Some(Check::Reference),
+            _ => None,
+        }
+    }
+
+    /// Whether anything is checked.
+    pub fn is_on(self) -> bool {
+        self != Check::Off
+    }
 }
 
 impl Default for Config {
     fn default() -> Config {
-        static CHECK: LazyLock<bool> =
-            LazyLock::new(|| std::env::var_os("WENGERT_CHECK").is_some_and(|value| value == "1"));
+        static CHECK: LazyLock<Check> = LazyLock::new(|| {
+            let value = std::env::var("WENGERT_CHECK").unwrap_or_default();
+            Check::named(&value).unwrap_or_default()
+        });
         Config { passes: Options::default(), budget: None, check: *CHECK }
     }
 }

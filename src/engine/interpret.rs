@@ -2,14 +2,16 @@
 //! against.
 //!
 //! Nothing is merged, skipped or reordered, every value stays, and each op runs through the engine at
-//! the line that made its node, so that whoever watches ops sees those of the list.
+//! the line that made its node, so that whoever watches ops sees those of the list. An [`Oracle`] may
+//! look at each op's result.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::apply::apply;
-use super::site;
+use super::oracle::Oracle;
+use super::site::{self, Site};
 use super::tape::{Operand, Value};
 use crate::array::Array;
 use crate::cpu;
@@ -30,6 +32,7 @@ pub struct Interpreter {
     inputs: std::vec::IntoIter<Array>,
     numbers: Arc<[Scalar]>,
     values: Vec<Results>,
+    oracle: Option<Oracle>,
 }
 
 /// The results of a list, given its inputs, the sizes of its symbols and the inputs of its numbers.
@@ -54,12 +57,23 @@ impl Interpreter {
         let is_open = list.nodes.iter().any(|node| !node.ty.shape.is_known());
         let list = if is_open { resize(list, sizes)?.into() } else { list.clone() };
         let numbers = list.evaluate_numbers(given, sizes)?;
-        Ok(Interpreter::new(list, inputs, numbers.into()))
+        Ok(Interpreter::new(list, inputs, numbers.into(), None))
     }
 
-    fn new(list: Arc<List>, inputs: Vec<Array>, numbers: Arc<[Scalar]>) -> Interpreter {
+    fn new(
+        list: Arc<List>,
+        inputs: Vec<Array>,
+        numbers: Arc<[Scalar]>,
+        oracle: Option<Oracle>,
+    ) -> Interpreter {
         let values = Vec::with_capacity(list.nodes.len());
-        Interpreter { list, inputs: inputs.into_iter(), numbers, values }
+        Interpreter { list, inputs: inputs.into_iter(), numbers, values, oracle }
+    }
+
+    /// The same, with somebody who looks at the results of ops. Calls of composites are not looked at:
+    /// the list is expanded before.
+    pub fn watched(self, oracle: Oracle) -> Interpreter {
+        Interpreter { oracle: Some(oracle), ..self }
     }
 
     /// The list, whose sizes are numbers.
@@ -107,7 +121,7 @@ impl Interpreter {
                 one(input.ok_or_else(|| error::internal("a list got too few inputs"))?)
             }
             Kind::Constant(array) => one(array.clone()),
-            Kind::Op(op) => one(self.op(op, &node.args)?),
+            Kind::Op(op) => one(self.op(op, &node.args, node.site)?),
             Kind::Barrier => match node.args[0] {
                 Arg::Node(id) => one(self.array(id)?.clone()),
                 Arg::Scalar(_) => Err(error::internal("a barrier keeps a value")),
@@ -144,7 +158,7 @@ impl Interpreter {
         arrays.collect()
     }
 
-    fn op(&self, op: &Op, args: &[Arg]) -> Result<Array> {
+    fn op(&self, op: &Op, args: &[Arg], site: Site) -> Result<Array> {
         let mut values: SmallVec<[Option<Value>; 4]> = SmallVec::new();
         for arg in args {
             values.push(match arg {
@@ -164,12 +178,19 @@ impl Interpreter {
                 (Arg::Node(_), None) => return Err(error::internal("an operand is gone")),
             });
         }
-        Ok(apply(op.clone(), &operands, false)?.array)
+        let array = apply(op.clone(), &operands, false)?.array;
+        if let (Some(oracle), false) = (&self.oracle, matches!(op, Op::Call(_))) {
+            let operands: SmallVec<[cpu::Operand<'_>; 4]> =
+                operands.iter().map(|arg| arg.cpu()).collect();
+            oracle.look(op, &operands, &array, site)?;
+        }
+        Ok(array)
     }
 
     /// The results of a body, or of what is inside it.
     fn body(&self, body: &Arc<List>, given: Vec<Array>) -> Result<Results> {
-        Interpreter::new(body.clone(), given, self.numbers.clone()).finish()
+        let (body, numbers) = (body.clone(), self.numbers.clone());
+        Interpreter::new(body, given, numbers, self.oracle.clone()).finish()
     }
 
     fn flow(&self, flow: &Flow, given: &[Array]) -> Result<Results> {

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::check::{self, Held};
-use super::config::{self, Config};
+use super::config::{self, Check, Config};
 use super::{interpret, site};
 use crate::array::Array;
 use crate::dtype::Scalar;
@@ -259,7 +259,7 @@ impl Program {
         }
         let plan = self.plan(sizes)?;
         let found = plan.run(inputs, &self.numbers(sizes, given)?)?;
-        if self.config.check {
+        if self.config.check.is_on() {
             let inputs: Vec<Array> = inputs.iter().map(|&x| x.clone()).collect();
             self.held(&inputs, sizes, given).check(&found)?;
         }
@@ -278,7 +278,7 @@ impl Program {
             return interpret::run(&self.list, &lent, &self.bind(sizes), given);
         }
         let (plan, numbers) = (self.plan(sizes)?, self.numbers(sizes, given)?);
-        if !self.config.check {
+        if !self.config.check.is_on() {
             return plan.run_with(inputs, &numbers);
         }
         let copies = check::copies(inputs)?;
@@ -296,13 +296,14 @@ impl Program {
 
     /// Whether every run is held against the list.
     pub fn is_checked(&self) -> bool {
-        self.config.check
+        self.config.check.is_on()
     }
 
     fn held<'a>(&'a self, inputs: &'a [Array], sizes: &[usize], given: &'a [Scalar]) -> Held<'a> {
         let options = &self.config.passes;
         let (list, scope, sizes) = (&*self.list, &self.scope, self.bind(sizes));
-        Held { list, options, scope, inputs, sizes, given }
+        let by_reference = self.config.check == Check::Reference;
+        Held { list, options, scope, inputs, sizes, given, by_reference }
     }
 
     fn numbers(&self, sizes: &[usize], given: &[Scalar]) -> Result<Vec<Scalar>> {

@@ -23,7 +23,7 @@ pub struct Options {
     pub fold_bytes: usize,
     /// The passes that are switched off, sorted; see [`Options::switch`]
     pub off: SmallVec<[&'static str; 4]>,
-    /// A pass, or the schedule, that spoils a number, see [`Options::spoil`]
+    /// A pass, the schedule or the kernels, that spoil a number, see [`Options::spoil`]
     pub spoiled: Option<&'static str>,
 }
 
@@ -34,11 +34,17 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Lets a pass, or the schedule, add 1 to the first number among the operands, so that what looks
-    /// for wrong ones has one to find.
+    /// Lets a pass, or the schedule, add 1 to the first number among the operands, or the kernels to
+    /// what they give, so that what looks for wrong ones has one to find.
     pub fn spoil(&mut self, name: &str) -> Result<()> {
-        self.spoiled = Some(if name == SCHEDULE { SCHEDULE } else { named(name)?.name });
+        let others = [SCHEDULE, KERNELS].into_iter().find(|other| *other == name);
+        self.spoiled = Some(others.map_or_else(|| named(name).map(|pass| pass.name), Ok)?);
         Ok(())
+    }
+
+    /// Whether kernels are to be seen as wrong.
+    pub fn spoils_kernels(&self) -> bool {
+        self.spoiled == Some(KERNELS)
     }
 
     /// What a spoiled schedule makes a plan of, instead of a list.
@@ -69,6 +75,8 @@ impl Options {
 
 /// The name of what makes plans, which is no pass.
 const SCHEDULE: &str = "schedule";
+/// The name of what computes single ops, likewise.
+const KERNELS: &str = "kernels";
 
 /// What a pass did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2450,7 +2450,7 @@ def _configure(
     passes: dict[str, _bool] | None = None,
     fast_math: _bool | None = None,
     memory_budget: int | None = None,
-    check: _bool | None = None,
+    check: _bool | str | None = None,
     spoiled: str | None = None,
 ) -> Settings: ...
 def _node(x: Tensor) -> int | None: ...
