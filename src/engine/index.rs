@@ -22,15 +22,15 @@ use crate::ops::emit::{Arg, Expr, catch};
 use crate::ops::op::{Op, SliceAxis};
 use crate::ops::structural::whole;
 use crate::ops::vjp::inverse;
-use crate::shape::{Axes, Dim, Shape};
+use crate::shape::{Axes, Dim, Extent, Shape};
 
 /// One item of an index.
 #[derive(Clone)]
 pub enum Item {
     /// One position; the axis disappears
-    Int(i64),
+    Int(Extent),
     /// `start:stop:step`
-    Slice(Option<i64>, Option<i64>, Option<i64>),
+    Slice(Option<Extent>, Option<Extent>, Option<i64>),
     /// `...`
     Ellipsis,
     /// `None`
@@ -237,7 +237,7 @@ fn put(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
 fn masked(x: &Value, items: &[Item], v: Operand<'_>) -> Result<Option<Value>> {
     let [Item::Array(mask), others @ ..] = items else { return Ok(None) };
     let takes_all = |item: &Item| {
-        matches!(item, Item::Ellipsis | Item::Slice(None | Some(0), None, None | Some(1)))
+        matches!(item, Item::Ellipsis | Item::Slice(None | Some(Extent::Number(0)), None, None | Some(1)))
     };
     let is_ellipsis = |item: &&Item| matches!(item, Item::Ellipsis);
     let ellipses = others.iter().filter(is_ellipsis).count();
@@ -506,13 +506,13 @@ fn expand_masks(op: &str, shape: &Shape, items: &[Item]) -> Result<SmallVec<[Ite
     Ok(out)
 }
 
-fn check_int(op: &str, i: i64, axis: usize, size: Dim) -> Result<Dim> {
-    let away = if i < 0 { Dim::new(i.unsigned_abs() as usize) } else { Dim::from_i64(i) };
-    let is_inside = if i < 0 { away <= size } else { away < size };
-    match is_inside {
-        false => Err(error::index_out_of_bounds(op, i, axis, size)),
-        true => Ok(if i < 0 { size - away } else { away }),
+fn check_int(op: &str, i: Extent, axis: usize, size: Dim) -> Result<Dim> {
+    let outside = || error::index_out_of_bounds(op, i, axis, size);
+    if let Some(away) = i.below_zero() {
+        return if away <= size { Ok(size - away) } else { Err(outside()) };
     }
+    let place = i.size(op, "an index").map_err(|_| outside())?;
+    if place < size { Ok(place) } else { Err(outside()) }
 }
 
 /// Python's slice arithmetic. Places are counted from 1 where the step is negative, so that the one
@@ -520,8 +520,8 @@ fn check_int(op: &str, i: i64, axis: usize, size: Dim) -> Result<Dim> {
 fn slice_axis(
     op: &str,
     n: Dim,
-    start: Option<i64>,
-    stop: Option<i64>,
+    start: Option<Extent>,
+    stop: Option<Extent>,
     step: Option<i64>,
 ) -> Result<SliceAxis> {
     let step = step.unwrap_or(1);
@@ -529,10 +529,11 @@ fn slice_axis(
         return Err(error::bad_value(op, "a slice's step must not be zero", "got 0"));
     }
     let base = if step > 0 { Dim::new(0) } else { Dim::ONE };
-    let clip = |i: i64| match usize::try_from(i) {
-        Ok(_) if Dim::from_i64(i) + base <= n => Dim::from_i64(i) + base,
-        Ok(_) => n,
-        Err(_) => n + base - Dim::new(i.unsigned_abs() as usize),
+    let clip = |i: Extent| match (i.below_zero(), i.size(op, "a bound")) {
+        (Some(away), _) => n + base - away,
+        (None, Ok(i)) if i + base <= n => i + base,
+        // Bounds beyond all sizes are the end.
+        (None, Ok(_) | Err(_)) => n,
     };
     let (first, last) = if step > 0 { (Dim::new(0), n) } else { (n, Dim::new(0)) };
     let (start, stop) = (start.map_or(first, clip), stop.map_or(last, clip));

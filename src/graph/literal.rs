@@ -16,7 +16,7 @@ use crate::ops::emit::{Arg, Id};
 use crate::ops::number::{Calculation, Number};
 use crate::ops::op::Type;
 use crate::scalar::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
-use crate::shape::{Dim, Shape};
+use crate::shape::{Dim, Extent, Shape};
 
 /// The most elements that an array is written with one by one.
 const INLINE: usize = 64;
@@ -160,17 +160,10 @@ pub fn read_dim(text: &str) -> Option<Dim> {
     digits(text).map(Dim::new).or_else(|| starts_well.then(|| Dim::parse(text)).flatten())
 }
 
-/// An int among attributes: a number, or the size that it is the code of.
-pub fn int(n: i64) -> String {
-    match Dim::from_i64(n) {
-        dim if dim.known().is_none() => dim.to_string(),
-        _ => n.to_string(),
-    }
-}
-
-/// The int of a text.
-pub fn read_int(text: &str) -> Option<i64> {
-    text.parse().ok().or_else(|| read_dim(text).map(Dim::to_i64))
+/// The int of a text, or the size.
+pub fn read_int(text: &str) -> Option<Extent> {
+    let number = text.parse().ok().map(Extent::Number);
+    number.or_else(|| read_dim(text).map(Extent::from))
 }
 
 /// The numbers of a list: how many are given, or what each is.

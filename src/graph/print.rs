@@ -191,12 +191,11 @@ fn call_parts(call: &Call, node: &Node) -> Vec<String> {
                 continue;
             }
             Attr::Bool(b) => literal::scalar((*b).into()),
-            Attr::Int(n) => literal::int(*n),
+            Attr::Int(n) => n.to_string(),
             Attr::Float(x) => literal::float(*x),
-            Attr::Ints(list) => {
-                let items: Vec<String> = list.iter().map(|&n| literal::int(n)).collect();
-                Tuple(&items).to_string()
-            }
+            Attr::Size(dim) => dim.to_string(),
+            Attr::Ints(list) => Tuple(list).to_string(),
+            Attr::Sizes(list) => Tuple(list).to_string(),
             Attr::DType(dtype) => dtype.to_string(),
             Attr::Text(text) => quoted(text),
         };

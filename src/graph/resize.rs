@@ -66,7 +66,7 @@ impl List {
     pub fn symbols(&self) -> Vec<Dim> {
         let (mut list, mut seen, mut found) = (self.clone(), FxHashSet::default(), Vec::new());
         let mut visit = |dim: Dim| {
-            if dim.known().is_none() && seen.insert(dim.to_i64()) {
+            if dim.known().is_none() && seen.insert(dim.key()) {
                 found.extend(dim.symbols());
             }
         };
@@ -76,8 +76,8 @@ impl List {
                 visit(*dim);
             }
         }
-        found.sort_unstable_by_key(|dim| dim.to_i64());
-        found.dedup_by_key(|dim| dim.to_i64());
+        found.sort_unstable_by_key(|dim| dim.key());
+        found.dedup_by_key(|dim| dim.key());
         found
     }
 }

@@ -232,7 +232,11 @@ impl<'e> Batched<'e> {
             return self.x;
         }
         let shape = self.x.shape();
-        let ones = std::iter::repeat_n(Dim::ONE, rank - self.rank());
+        let Some(missing) = rank.checked_sub(self.rank()) else {
+            let what = format!("an operand of shape {shape} in a batch of rank {rank}");
+            throw(error::internal(what))
+        };
+        let ones = std::iter::repeat_n(Dim::ONE, missing);
         let dims = shape.dims();
         self.x.reshape(
             std::iter::once(dims[0]).chain(ones).chain(dims[1..].iter().copied()).collect(),

@@ -26,7 +26,7 @@ impl PartialEq for Number {
         let bits = |x: Scalar| (x.class(), x.as_f64().to_bits());
         match (self, other) {
             (Number::Input, Number::Input) => true,
-            (Number::Size(a), Number::Size(b)) => a.to_i64() == b.to_i64(),
+            (Number::Size(a), Number::Size(b)) => a.key() == b.key(),
             (Number::Calculated(f, a), Number::Calculated(g, b)) => {
                 f == g && a.map(bits) == b.map(bits)
             }

@@ -17,6 +17,7 @@ use crate::engine::random;
 use crate::engine::tape::{Operand, Value};
 use crate::error;
 use crate::ops::declare::{Attr, Param, ParamKind, number};
+use crate::shape::Extent;
 
 /// A parsed operand.
 #[derive(Clone)]
@@ -44,6 +45,33 @@ pub struct Parsed {
     pub attributes: SmallVec<[Attr; 8]>,
     /// The operands that the attributes refer to, in order
     pub operands: SmallVec<[Held; 4]>,
+}
+
+/// Ints as they come: numbers, until the first size.
+#[derive(Default)]
+struct Ints {
+    numbers: SmallVec<[i64; 6]>,
+    /// All of them, where one is a size
+    sizes: Vec<Extent>,
+}
+
+impl Ints {
+    fn push(&mut self, n: Extent) {
+        match n {
+            Extent::Number(n) if self.sizes.is_empty() => self.numbers.push(n),
+            _ => {
+                self.sizes.extend(self.numbers.drain(..).map(Extent::Number));
+                self.sizes.push(n);
+            }
+        }
+    }
+
+    fn attr(self) -> Attr {
+        match self.sizes.is_empty() {
+            true => Attr::Ints(self.numbers),
+            false => Attr::Sizes(self.sizes.into()),
+        }
+    }
 }
 
 /// A declared signature, ready for matching.
@@ -248,11 +276,11 @@ fn parse_many(
         }
         return Ok(Attr::Operands(rest.len() as u32));
     }
-    let mut ints: SmallVec<[i64; 6]> = SmallVec::new();
+    let mut ints = Ints::default();
     for object in objects {
         ints.push(index(&object).ok_or_else(|| refuse(op, param, "ints", &object))?);
     }
-    Ok(Attr::Ints(ints))
+    Ok(ints.attr())
 }
 
 fn parse_one(
@@ -295,7 +323,7 @@ fn parse_one(
         },
         ParamKind::MaybeInt | ParamKind::Ints | ParamKind::MaybeFloat if none => Attr::None,
         ParamKind::Int | ParamKind::MaybeInt => match index(object) {
-            Some(n) => Attr::Int(n),
+            Some(n) => n.into(),
             None => return no("an int"),
         },
         ParamKind::Float | ParamKind::MaybeFloat => match float(object) {
@@ -306,13 +334,13 @@ fn parse_one(
             let nested = param.kind == ParamKind::Pairs;
             let want = if nested { "an int or pairs of ints" } else { "an int or a tuple of ints" };
             if let Some(n) = index(object) {
-                return Ok(Attr::Int(n));
+                return Ok(n.into());
             }
-            let mut ints = SmallVec::new();
+            let mut ints = Ints::default();
             if !collect(object, if nested { 3 } else { 1 }, &mut ints)? {
                 return no(want);
             }
-            Attr::Ints(ints)
+            ints.attr()
         }
         ParamKind::MaybeDType if none => Attr::None,
         ParamKind::DType | ParamKind::MaybeDType => Attr::DType(dtype::extract(op, object)?),
@@ -331,7 +359,7 @@ fn parse_one(
 fn collect(
     object: &Bound<'_, PyAny>,
     depth: usize,
-    ints: &mut SmallVec<[i64; 6]>,
+    ints: &mut Ints,
 ) -> PyResult<bool> {
     if depth == 0 || object.is_instance_of::<pyo3::types::PyString>() {
         return Ok(false);
@@ -397,11 +425,10 @@ pub fn scalar(object: *mut ffi::PyObject) -> Option<Scalar> {
     None
 }
 
-/// An int, or anything with `__index__` (bools are refused: `axis=True` is a mistake); the code of a
-/// size that is no number yet.
-pub fn index(object: &Bound<'_, PyAny>) -> Option<i64> {
+/// An int, or anything with `__index__` (bools are refused: `axis=True` is a mistake), or a size.
+pub fn index(object: &Bound<'_, PyAny>) -> Option<Extent> {
     if let Ok(size) = object.cast::<size::Size>() {
-        return Some(size.get().0.to_i64());
+        return Some(size.get().0.into());
     }
     // SAFETY: a live object; a failed conversion is cleared.
     unsafe {
@@ -413,7 +440,7 @@ pub fn index(object: &Bound<'_, PyAny>) -> Option<i64> {
             ffi::PyErr_Clear();
             return None;
         }
-        Some(n as i64)
+        Some(Extent::Number(n as i64))
     }
 }
 

@@ -278,7 +278,11 @@ fn _flow(
         let mut args = values(form, &operands)?;
         let (lists, captures) = joined(&bodies).or_raise(py)?;
         let given = args.get(carry as usize).filter(|_| xs > 0).map(|x| x.shape()[0]);
-        let length = given.or_else(|| length.as_ref().and_then(size::dim)).unwrap_or(Dim::ONE);
+        let length = match (given, &length) {
+            (Some(given), _) => given,
+            (None, Some(length)) => size::dim(form, length)?.unwrap_or(Dim::ONE),
+            (None, None) => Dim::ONE,
+        };
         args.extend(captures);
         let kind = match form {
             "cond" => FlowKind::Branch,

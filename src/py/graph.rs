@@ -84,7 +84,7 @@ impl Definition {
         if object.is_none() {
             return Ok(scope.symbol(None));
         }
-        let Some(dim) = size::dim(object) else {
+        let Some(dim) = size::dim(op, object)? else {
             let what = "a size is an int that is not negative, a wengert.Dim or None";
             let facts = format!("got {}", object.repr()?);
             return Err(to_python(object.py(), error::bad_value(op, what, facts)));

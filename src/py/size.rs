@@ -31,15 +31,31 @@ use crate::shape::{Dim, hint, is_name};
 #[pyclass(frozen, name = "Dim", module = "wengert")]
 pub struct Size(pub Dim);
 
-/// The size of a Python int or size.
-pub fn dim(object: &Bound<'_, PyAny>) -> Option<Dim> {
+/// The size of a Python int that is not negative, or of a size. An int that no size can be is refused.
+pub fn dim(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Option<Dim>> {
     if let Ok(size) = object.cast::<Size>() {
-        return Some(size.get().0);
+        return Ok(Some(size.get().0));
     }
     match scalar(object.as_ptr()) {
+        Some(Scalar::Int(n)) if n >= 0 => {
+            Dim::checked(n, op, "a size").map(Some).or_raise(object.py())
+        }
+        Some(Scalar::Uint(n)) => {
+            let facts = format!("got {n}");
+            let what = format!("a size must be at most {}", Dim::MOST);
+            Err(to_python(object.py(), error::bad_value(op, what, facts)))
+        }
+        Some(Scalar::Bool(b)) => Ok(Some(Dim::new(usize::from(b)))),
+        Some(Scalar::Int(_) | Scalar::Float(_)) | None => Ok(None),
+    }
+}
+
+/// The same, to compare with: no size is as large as an int that none can be.
+fn compared(object: &Bound<'_, PyAny>) -> Option<Dim> {
+    match scalar(object.as_ptr()) {
+        Some(Scalar::Uint(_)) => Some(Dim::new(Dim::MOST)),
         Some(Scalar::Int(n)) => usize::try_from(n).ok().map(Dim::new),
-        Some(Scalar::Bool(b)) => Some(Dim::new(usize::from(b))),
-        _ => None,
+        Some(Scalar::Bool(_) | Scalar::Float(_)) | None => dim("size", object).ok().flatten(),
     }
 }
 
@@ -78,7 +94,7 @@ impl Size {
         turned: bool,
     ) -> PyResult<Py<PyAny>> {
         let py = other.py();
-        if let Some(b) = dim(other) {
+        if let Some(b) = dim("size", other)? {
             let (a, b) = if turned { (b, self.0) } else { (self.0, b) };
             return object(py, catch(|| f(a, b)).or_raise(py)?);
         }
@@ -111,7 +127,7 @@ impl Size {
         turned: bool,
     ) -> PyResult<Py<PyAny>> {
         let py = other.py();
-        match dim(other) {
+        match dim("size", other)? {
             Some(b) if turned || b.known() != Some(0) => {
                 let (a, b) = if turned { (b, self.0) } else { (self.0, b) };
                 object(py, catch(|| f(a, b)).or_raise(py)?)
@@ -152,7 +168,7 @@ impl Size {
 
     fn __richcmp__(&self, other: &Bound<'_, PyAny>, op: CompareOp) -> PyResult<Py<PyAny>> {
         let py = other.py();
-        let Some(b) = dim(other) else { return Ok(py.NotImplemented()) };
+        let Some(b) = compared(other) else { return Ok(py.NotImplemented()) };
         let a = self.0;
         // What is equal suffices where nobody knows a size; which is larger is a question.
         let unknown = [a, b].into_iter().find(|&size| hint(size).is_none());
@@ -199,15 +215,15 @@ impl Size {
     }
 
     fn __sub__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        match (dim(other), below_zero(other)) {
+        match (dim("size", other)?, below_zero(other)) {
             (Some(b), _) => self.less(self.0, b, "sub", other, false),
-            (None, Some(b)) => object(other.py(), self.0 + b),
+            (None, Some(b)) => object(other.py(), catch(|| self.0 + b).or_raise(other.py())?),
             (None, None) => self.with(other, |a, b| a - b, Calculation::Sub, false),
         }
     }
 
     fn __rsub__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        match dim(other) {
+        match dim("size", other)? {
             Some(b) => self.less(b, self.0, "sub", other, true),
             None if below_zero(other).is_some() => self.as_int("sub", other, true),
             None => self.with(other, |a, b| a - b, Calculation::Sub, true),

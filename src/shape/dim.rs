@@ -4,8 +4,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::{Add, Div, Mul, Rem, Sub};
 
-use super::poly::{Poly, PolyId, Symbol, find, intern, poly};
-use super::scope::{Relation, Scope, asked, certainly_equal, decide, hint, pinned};
+use super::poly::{Poly, PolyId, Symbol, intern, poly};
+use super::scope::{Relation, asked, certainly_equal, decide, hint, pinned};
 use crate::error;
 
 /// One size. A number below 2^62; a code above stands for an expression over symbols.
@@ -26,6 +26,9 @@ const ROUNDS: &str = "rounds";
 const LARGEST: usize = 64;
 
 impl Dim {
+    /// The largest size. Nothing that large fits in memory, so sums of a few sizes cannot overflow.
+    pub const MOST: usize = SYMBOLS as usize - 1;
+
     /// The size 1.
     pub const ONE: Dim = Dim(1);
 
@@ -86,30 +89,10 @@ impl Dim {
         symbols.into_iter().map(|symbol| Dim::of(Poly::symbol(symbol))).collect()
     }
 
-    /// As an attribute: the number, or the code.
-    pub const fn to_i64(self) -> i64 {
-        self.0 as i64
-    }
-
-    /// From an attribute that is not negative: a number, or the code of an expression.
-    pub fn from_i64(n: i64) -> Dim {
-        match u64::try_from(n) {
-            Ok(code) if code < SYMBOLS => Dim(code),
-            Ok(code) => match PolyId::try_from(code - SYMBOLS).ok().and_then(find) {
-                Some(_) => Dim(code),
-                None => Dim(SYMBOLS - 1),
-            },
-            Err(_) => Dim(0),
-        }
-    }
-
-    /// From an int that a user gave, which is not negative. Without a scope it is a number: no int of
-    /// a user's is taken for a code there.
-    pub fn given(n: i64) -> Dim {
-        if n as u64 >= SYMBOLS && !Scope::is_inside() {
-            return Dim(SYMBOLS - 1);
-        }
-        Dim::from_i64(n)
+    /// What sorts sizes, the older expressions first, and finds them in tables: equal for sizes of the
+    /// same form only. Nothing leads back from it to a size.
+    pub const fn key(self) -> u64 {
+        self.0
     }
 
     /// The smaller size.
@@ -177,6 +160,17 @@ impl Dim {
     /// The number of the expression.
     pub(super) fn id(self) -> PolyId {
         (self.0 - SYMBOLS) as PolyId
+    }
+
+    /// A size worked out: what grows beyond all sizes is refused, since a number cut off would be
+    /// another size. It unwinds with an error, as formulas do.
+    fn made(poly: Poly) -> Dim {
+        let most = Dim::MOST as i64;
+        if poly.terms().iter().any(|(_, n)| !(-most..=most).contains(n)) {
+            let facts = format!("got {}", Dim::of(poly));
+            error::throw(error::bad_value("size", "its numbers are too large", facts))
+        }
+        Dim::of(poly)
     }
 
     /// A size from an expression: what is below zero is zero.
@@ -254,7 +248,7 @@ impl Add for Dim {
     fn add(self, b: Dim) -> Dim {
         match (self.known(), b.known()) {
             (Some(x), Some(y)) => Dim::new(x.saturating_add(y)),
-            _ => Dim::of(self.poly().plus(&b.poly())),
+            _ => Dim::made(self.poly().plus(&b.poly())),
         }
     }
 }
@@ -264,7 +258,7 @@ impl Sub for Dim {
     fn sub(self, b: Dim) -> Dim {
         match (self.known(), b.known()) {
             (Some(x), Some(y)) => Dim::new(x.saturating_sub(y)),
-            _ if b <= self => Dim::of(self.poly().minus(&b.poly())),
+            _ if b <= self => Dim::made(self.poly().minus(&b.poly())),
             _ => Dim::new(0),
         }
     }
@@ -274,7 +268,7 @@ impl Mul for Dim {
     fn mul(self, b: Dim) -> Dim {
         match (self.known(), b.known()) {
             (Some(x), Some(y)) => Dim::new(x.saturating_mul(y)),
-            _ => Dim::of(self.poly().times(&b.poly())),
+            _ => Dim::made(self.poly().times(&b.poly())),
         }
     }
 }

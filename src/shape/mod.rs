@@ -7,6 +7,7 @@
 
 mod bindings;
 mod dim;
+mod extent;
 mod poly;
 mod scope;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use crate::small::small;
 
 pub use bindings::Bindings;
 pub use dim::Dim;
+pub use extent::Extent;
 pub use scope::{Constraint, Entered, Relation, Scope, hint};
 pub use text::is_name;
 

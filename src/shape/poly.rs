@@ -154,6 +154,8 @@ impl Poly {
             }
         }
         out.retain(|(_, n)| *n != 0);
+        // A coefficient that was cut off has an opposite.
+        out.iter_mut().for_each(|(_, n)| *n = (*n).max(-i64::MAX));
         Poly { terms: out }
     }
 

@@ -123,9 +123,9 @@ struct State {
     constraints: Vec<Constraint>,
     /// How often an answer rested on sizes at hand, or on none
     asked: u64,
-    seen: FxHashSet<(Relation, i64, i64)>,
+    seen: FxHashSet<(Relation, u64, u64)>,
     /// What is equal by a constraint, as a tree whose roots stand for all
-    equal: FxHashMap<i64, Dim>,
+    equal: FxHashMap<u64, Dim>,
     /// Sizes at hand of parts of expressions
     values: FxHashMap<PolyId, i64>,
     site: Site,
@@ -261,7 +261,7 @@ impl Scope {
             (Dim::of(Poly::symbol(symbol.clone())), known.hint.map(|n| n.max(0) as usize))
         };
         let mut all: Vec<_> = state.symbols.iter().map(pair).collect();
-        all.sort_by_key(|(dim, _)| dim.to_i64());
+        all.sort_by_key(|(dim, _)| dim.key());
         all
     }
 
@@ -298,13 +298,13 @@ fn at_hand(scopes: &[Scope], poly: &Poly) -> Option<i64> {
 /// Whether two sizes are equal by their form or by a constraint that was found.
 pub(super) fn certainly_equal(a: Dim, b: Dim) -> bool {
     let scopes = around();
-    !scopes.is_empty() && root(&scopes, a).to_i64() == root(&scopes, b).to_i64()
+    !scopes.is_empty() && root(&scopes, a).key() == root(&scopes, b).key()
 }
 
 /// What stands for all that is equal to a size.
 fn root(scopes: &[Scope], mut dim: Dim) -> Dim {
     let parent =
-        |dim: Dim| scopes.iter().find_map(|scope| scope.0.lock().equal.get(&dim.to_i64()).copied());
+        |dim: Dim| scopes.iter().find_map(|scope| scope.0.lock().equal.get(&dim.key()).copied());
     while let Some(next) = parent(dim) {
         dim = next;
     }
@@ -390,10 +390,12 @@ fn settle(scopes: &[Scope], difference: &Poly, symbols: &[Symbol], least: i64) {
     };
     let (Some(at_zero), Some(at_one)) = (with(0), with(1)) else { return };
     let slope = at_one.saturating_sub(at_zero);
-    if slope == 0 || at_zero % slope != 0 || with(-at_zero / slope) != Some(0) {
+    let Some(n) = at_zero.checked_neg().and_then(|rest| {
+        let n = rest.checked_div(slope)?;
+        (rest == n.checked_mul(slope)? && with(n) == Some(0)).then_some(n)
+    }) else {
         return;
-    }
-    let n = -at_zero / slope;
+    };
     let mut state = scope.0.lock();
     if let (true, Some(known)) = (n >= least, state.symbols.get_mut(symbol)) {
         known.hint = Some(n);
@@ -412,16 +414,16 @@ impl Scope {
         let mut state = self.0.lock();
         state.asked += 1;
         let constraint = Constraint::new(relation, a, b, truth, state.site);
-        let key = (constraint.relation, constraint.left.to_i64(), constraint.right.to_i64());
+        let key = (constraint.relation, constraint.left.key(), constraint.right.key());
         if !state.seen.insert(key) {
             return;
         }
         state.constraints.push(constraint);
-        if constraint.relation == Relation::Equal && left.to_i64() != right.to_i64() {
+        if constraint.relation == Relation::Equal && left.key() != right.key() {
             // Numbers stand for expressions, older expressions for newer ones.
             let (old, new) =
-                if left.to_i64() < right.to_i64() { (left, right) } else { (right, left) };
-            state.equal.insert(new.to_i64(), old);
+                if left.key() < right.key() { (left, right) } else { (right, left) };
+            state.equal.insert(new.key(), old);
         }
         state.learn(&constraint);
     }
@@ -442,8 +444,8 @@ impl State {
             let Some(known) = self.symbols.get_mut(&symbol) else { continue };
             known.least = match (constraint.relation, sign) {
                 (Relation::Equal, _) => known.least.max(-c),
-                (Relation::NotEqual, _) if known.least == -c => 1 - c,
-                (Relation::Less, 1) => known.least.max(1 - c),
+                (Relation::NotEqual, _) if known.least == -c => 1_i64.saturating_sub(c),
+                (Relation::Less, 1) => known.least.max(1_i64.saturating_sub(c)),
                 (Relation::LessEqual, 1) => known.least.max(-c),
                 _ => known.least,
             };

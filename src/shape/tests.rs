@@ -68,7 +68,7 @@ fn expressions_have_the_value_of_what_they_were_made_from() {
     for _ in 0..3000 {
         let (dim, f) = expression(&mut choices, 4);
         let text = dim.to_string();
-        assert_eq!(Dim::parse(&text).map(Dim::to_i64), Some(dim.to_i64()), "{text}");
+        assert_eq!(Dim::parse(&text).map(Dim::key), Some(dim.key()), "{text}");
         for _ in 0..4 {
             let (a, b) = (choices.below(20), choices.below(20));
             let sizes =
@@ -82,7 +82,7 @@ fn expressions_have_the_value_of_what_they_were_made_from() {
 fn expressions_that_are_equal_have_one_code() {
     let equal = |a: &str, b: &str| {
         let (x, y) = (Dim::parse(a).unwrap(), Dim::parse(b).unwrap());
-        assert_eq!(x.to_i64(), y.to_i64(), "{a} is {x}, {b} is {y}");
+        assert_eq!(x.key(), y.key(), "{a} is {x}, {b} is {y}");
     };
     equal("(s0 + 1) - 1", "s0");
     equal("2*s0", "s0 + s0");
@@ -200,6 +200,4 @@ fn shapes_bind_the_symbols_that_stand_alone() {
     let half = Bindings::of([(a, Dim::new(2) * b)]);
     assert_eq!((a + b).to_string(), "s0 + time");
     assert_eq!(half.resolve(a + b).to_string(), "3*time");
-    assert_eq!(Dim::from_i64((a + b).to_i64()).to_i64(), (a + b).to_i64());
-    assert_eq!(Dim::from_i64(i64::MAX).known(), Dim::new(usize::MAX).known());
 }

@@ -14,7 +14,7 @@ use crate::engine::{apply, eager};
 use crate::error::{self, Result};
 use crate::ops::emit::Id;
 use crate::ops::op::{Op, Type};
-use crate::shape::{Bindings, Dim};
+use crate::shape::{Bindings, Dim, Extent};
 
 /// Runs something in a trace of its own, outside of all others, without recording.
 pub fn in_fresh_trace<T>(f: impl FnOnce(&Arc<Trace>) -> Result<T>) -> Result<T> {
@@ -56,10 +56,7 @@ impl Given {
 /// Items with their arrays replaced by operands, in order,
 /// and sizes by what they are.
 fn with_arrays(items: &[Item], mut arrays: &[Given], sizes: &Bindings) -> Result<Vec<Item>> {
-    let known = |i: i64| match i < 0 {
-        true => i,
-        false => sizes.resolve(Dim::from_i64(i)).to_i64(),
-    };
+    let known = |n: Extent| n.resolve(sizes);
     let mut out = Vec::with_capacity(items.len());
     for item in items {
         out.push(match item {

@@ -3,7 +3,6 @@
 use std::sync::{Arc, LazyLock};
 
 use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
 
 use super::super::literal::{
     digits, read_array, read_dim, read_float, read_int, read_operand, read_quoted,
@@ -12,7 +11,7 @@ use super::{Args, Effect, FlowKind, Kind, Parser, Statement, split, unit};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::attributes::*;
-use crate::ops::declare::{Attr, Composite, Param, ParamKind};
+use crate::ops::declare::{Attr, Composite, Extents, Param, ParamKind};
 use crate::ops::elementwise::Elementwise;
 use crate::ops::op::{Call, Op, SliceAxis, Type};
 use crate::ops::{composite, elementwise};
@@ -390,15 +389,19 @@ fn attribute(text: &str) -> Option<Attr> {
         return read_quoted(text).map(|text| Attr::Text(text.into()));
     }
     if text.starts_with('(') {
-        let list: SmallVec<[i64; 6]> = tuple(text, read_int)?;
-        return Some(Attr::Ints(list));
+        let list: Extents = tuple(text, read_int)?;
+        return Some(Attr::of_extents(&list));
     }
     if let Some(dtype) = DType::from_name(text) {
         return Some(Attr::DType(dtype));
     }
     let int = text.parse().ok().map(Attr::Int);
     let number = int.or_else(|| read_float(text).map(Attr::Float));
-    number.or_else(|| read_int(text).map(Attr::Int))
+    number.or_else(|| read_int(text).map(Attr::from))
+}
+
+fn is_ints(attr: &Attr) -> bool {
+    matches!(attr, Attr::Int(_) | Attr::Size(_) | Attr::Ints(_) | Attr::Sizes(_))
 }
 
 /// Whether the body of a composite can read an attribute as a parameter of this kind.
@@ -407,12 +410,12 @@ fn fits(kind: ParamKind, attr: &Attr) -> bool {
         ParamKind::Tensor(_) | ParamKind::Tensors | ParamKind::Number | ParamKind::Key => false,
         ParamKind::MaybeTensor(_) | ParamKind::MaybeNumber => matches!(attr, Attr::None),
         ParamKind::Bool => matches!(attr, Attr::Bool(_)),
-        ParamKind::Int => matches!(attr, Attr::Int(_)),
-        ParamKind::MaybeInt => matches!(attr, Attr::Int(_) | Attr::None),
+        ParamKind::Int => matches!(attr, Attr::Int(_) | Attr::Size(_)),
+        ParamKind::MaybeInt => matches!(attr, Attr::Int(_) | Attr::Size(_) | Attr::None),
         ParamKind::Float => matches!(attr, Attr::Float(_) | Attr::Int(_)),
         ParamKind::MaybeFloat => matches!(attr, Attr::Float(_) | Attr::Int(_) | Attr::None),
-        ParamKind::Ints => matches!(attr, Attr::Int(_) | Attr::Ints(_) | Attr::None),
-        ParamKind::Pairs | ParamKind::Shape => matches!(attr, Attr::Int(_) | Attr::Ints(_)),
+        ParamKind::Ints => is_ints(attr) || matches!(attr, Attr::None),
+        ParamKind::Pairs | ParamKind::Shape => is_ints(attr),
         ParamKind::DType => matches!(attr, Attr::DType(_)),
         ParamKind::MaybeDType => matches!(attr, Attr::DType(_) | Attr::None),
         ParamKind::Word(words) => matches!(attr, Attr::Text(text) if words.contains(&&**text)),

@@ -267,18 +267,21 @@ fn counted<'e>(
     }
     let floats = [start, stop, step].iter().any(|x| x.class() == Class::Float);
     let dtype = dtype.unwrap_or(if floats { DType::F32 } else { DType::I64 });
-    let n = if floats {
-        float_count(start.as_f64(), stop.as_f64(), step.as_f64())
+    let n: i128 = if floats {
+        float_count(start.as_f64(), stop.as_f64(), step.as_f64()).into()
     } else {
         let (a, b, s) = (whole(start), whole(stop), whole(step));
         let n = if s > 0 { (b - a + s - 1) / s } else { (a - b - s - 1) / -s }.max(0);
-        let last = Scalar::Int((a + (n - 1).max(0) * s) as i64);
+        let last = integer(a + (n - 1).max(0) * s);
         if let Some(value) = [start, last].into_iter().find(|x| n > 0 && !x.fits(dtype)) {
             throw(error::overflow("arange", value, dtype));
         }
-        n as i64
+        n
     };
-    let shape = shape_of(&[n], "arange");
+    let Some(n) = usize::try_from(n).ok().filter(|n| n >> 60 == 0) else {
+        throw(error::too_large("arange", format!("({n},)")));
+    };
+    let shape = Shape::of(&[n]);
     if whole_number(start) == Some(0) && whole_number(step) == Some(1) {
         return number(cx, 0).iota(dtype, shape, 0);
     }
@@ -293,6 +296,11 @@ fn whole(x: Scalar) -> i128 {
         Scalar::Int(n) => n.into(),
         other => other.as_f64() as i128,
     }
+}
+
+/// A whole number as a scalar; between a start and a stop every number fits.
+fn integer(n: i128) -> Scalar {
+    i64::try_from(n).map_or_else(|_| Scalar::Uint(n as u64), Scalar::Int)
 }
 
 fn whole_number(x: Scalar) -> Option<i128> {

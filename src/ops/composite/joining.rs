@@ -3,13 +3,13 @@
 use smallvec::SmallVec;
 
 use super::movement::flattened;
-use super::{count_of, promoted, shape_of, size_of};
+use super::{count_of, one_number, promoted, shape_of, size_of};
 use crate::dtype::{Class, Scalar};
 use crate::error;
-use crate::ops::declare::Whole;
+use crate::ops::declare::{Extents, Whole};
 use crate::ops::emit::{Expr, OrThrow, throw};
 use crate::ops::op::{Op, SliceAxis};
-use crate::shape::{Dim, Shape, normalize_axis};
+use crate::shape::{Dim, Extent, Shape, normalize_axis};
 
 composite! {
     /// Tensors behind each other along an axis.
@@ -150,6 +150,7 @@ composite! {
     /// [0, 1, 2, 0, 0]
     top function pad(x: Tensor, widths: Pairs; value: Number = 0) -> One {
         let x = x.tensor();
+        let value = one_number(value, "value", "pad");
         let is_float = x.dtype().is_float();
         let refused =
             |v: &Scalar| !v.fits(x.dtype()) || (v.class() == Class::Float && !is_float);
@@ -189,7 +190,7 @@ fn parts<'e>(x: Expr<'e>, sizes: &[Dim], axis: usize, op: &str) -> Vec<Expr<'e>>
 /// Widths before and after each axis.
 fn borders(x: Expr<'_>, widths: Whole) -> SmallVec<[(Dim, Dim); 6]> {
     let rank = x.rank();
-    let flat: SmallVec<[i64; 6]> = match widths {
+    let flat: Extents = match widths {
         Whole::One(n) => SmallVec::from_elem(n, 2 * rank),
         Whole::Many(pair) if pair.len() == 2 => pair.repeat(rank).into(),
         Whole::Many(pairs) => pairs,
@@ -198,7 +199,7 @@ fn borders(x: Expr<'_>, widths: Whole) -> SmallVec<[(Dim, Dim); 6]> {
         let facts = format!("got {} numbers for shape {}", flat.len(), x.shape());
         throw(error::bad_value("pad", "widths must be a pair for each axis", facts));
     }
-    let width = |n: i64| size_of(n, 0, "a width", "pad");
+    let width = |n: Extent| size_of(n, 0, "a width", "pad");
     flat.chunks_exact(2).map(|pair| (width(pair[0]), width(pair[1]))).collect()
 }
 

@@ -4,7 +4,7 @@ use super::declare::Composite;
 use super::emit::{Arg, Emit, Expr, OrThrow, throw};
 use crate::dtype::{DType, Scalar};
 use crate::error;
-use crate::shape::{Dim, Shape, Tuple};
+use crate::shape::{Dim, Extent, Shape, Tuple};
 
 pub mod arithmetic;
 pub mod creation;
@@ -59,26 +59,27 @@ fn number<'e>(cx: &'e dyn Emit, value: impl Into<Scalar>) -> Expr<'e> {
 }
 
 /// A shape that a user wrote.
-fn shape_of(sizes: &[i64], op: &str) -> Shape {
-    if let Some(size) = sizes.iter().find(|n| **n < 0) {
+fn shape_of(sizes: &[Extent], op: &str) -> Shape {
+    if let Some(size) = sizes.iter().find(|n| n.is_below(0)) {
         throw(error::negative_size(op, size, Tuple(sizes)));
     }
-    let shape: Shape = sizes.iter().map(|&n| Dim::given(n)).collect();
+    let size = |n: &Extent| n.size(op, "a size").map_err(|_| error::too_large(op, Tuple(sizes)));
+    let shape: Shape = sizes.iter().map(|n| size(n).or_throw()).collect();
     shape.check(op).or_throw();
     shape
 }
 
 /// A size that a user wrote, which must not be below `least`.
-fn size_of(n: i64, least: i64, name: &str, op: &str) -> Dim {
-    if n < least {
+fn size_of(n: Extent, least: i64, name: &str, op: &str) -> Dim {
+    if n.is_below(least) {
         throw(error::bad_value(op, format!("{name} must be at least {least}"), format!("got {n}")));
     }
-    Dim::given(n)
+    n.size(op, name).or_throw()
 }
 
 /// A count that a user wrote, which must not be below `least`.
-fn count_of(n: i64, least: i64, name: &str, op: &str) -> usize {
-    size_of(n, least, name, op).value()
+fn count_of(n: impl Into<Extent>, least: i64, name: &str, op: &str) -> usize {
+    size_of(n.into(), least, name, op).value()
 }
 
 /// Operands in their common dtype. Numbers become tensors and are weak.
@@ -111,4 +112,23 @@ fn promoted<'e>(parts: &[Expr<'e>], op: &str) -> Vec<Expr<'e>> {
 fn floating(x: Expr<'_>) -> Expr<'_> {
     let x = x.tensor();
     if x.dtype().is_float() { x } else { x.cast(DType::F32) }
+}
+
+/// Refuses what cannot be repeated to a shape.
+fn within(op: &str, from: &Shape, to: &Shape) {
+    if !from.broadcasts_to(to) {
+        throw(error::bad_shape(op, "shapes are not compatible", format!("{from} to {to}")));
+    }
+}
+
+/// A number, or a tensor of one element as one without axes.
+fn one_number<'e>(x: Expr<'e>, name: &str, op: &str) -> Expr<'e> {
+    if x.is_number() || x.rank() == 0 {
+        return x;
+    }
+    if !x.shape().elements().same(Dim::ONE) {
+        let what = format!("{name} must have one element");
+        throw(error::bad_shape(op, what, format!("got shape {}", x.shape())));
+    }
+    x.reshape(Shape::scalar())
 }

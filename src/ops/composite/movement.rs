@@ -6,7 +6,8 @@ use crate::error;
 use crate::ops::emit::{Expr, OrThrow, throw};
 use crate::ops::op::SliceAxis;
 use crate::ops::structural::whole;
-use crate::shape::{Axes, Dim, Shape, Tuple, normalize_axis};
+use crate::ops::declare::{Extents, numbers};
+use crate::shape::{Axes, Dim, Extent, Shape, Tuple, normalize_axis};
 
 composite! {
     /// The same elements, in C order, under another shape.
@@ -26,7 +27,7 @@ composite! {
     /// >>> wg.permute_dims(wg.zeros((2, 3, 4)), (2, 0, 1)).shape
     /// (4, 2, 3)
     top method permute_dims(x: Tensor, axes: Shape) -> One {
-        permuted(x, &axes, "permute_dims")
+        permuted(x, &numbers(&axes), "permute_dims")
     }
 
     /// Axes in another order; the reverse one where `axes` is None.
@@ -159,12 +160,12 @@ composite! {
 }
 
 /// A shape of a user's with its -1 filled in.
-fn completed(from: &Shape, sizes: &[i64]) -> Shape {
-    let Some(open) = sizes.iter().position(|&n| n == -1) else {
+fn completed(from: &Shape, sizes: &[Extent]) -> Shape {
+    let Some(open) = sizes.iter().position(|n| n.known() == Some(-1)) else {
         return shape_of(sizes, "reshape");
     };
-    let mut sizes: Vec<i64> = sizes.into();
-    sizes[open] = 1;
+    let mut sizes: Extents = sizes.into();
+    sizes[open] = Extent::Number(1);
     let mut shape = shape_of(&sizes, "reshape");
     let (count, known) = (elements(from), elements(&shape));
     if known == 0 || count % known != 0 {

@@ -3,6 +3,7 @@
 //! Hyperparameters are runtime operands. Their own arithmetic is done in float64 and then takes the
 //! dtype of the parameter.
 
+use super::within;
 use crate::dtype::{DType, Scalar};
 use crate::ops::emit::{Arg, Expr};
 use crate::ops::number::Calculation;
@@ -16,6 +17,7 @@ composite! {
         p: FloatTensor, g: FloatTensor, momentum_buffer: MaybeFloatTensor = None;
         lr: Number, momentum: Number = 0.0, weight_decay: Number = 0.0, nesterov: Bool = False,
     ) -> Many {
+        [lr, momentum, weight_decay].iter().for_each(|x| within("sgd", &x.shape(), &p.shape()));
         let g = if is_zero(weight_decay) { g } else { g + weight_decay.like(p) * p };
         let rate = lr.like(p);
         match momentum_buffer {
@@ -40,6 +42,9 @@ composite! {
         lr: Number, beta1: Number, beta2: Number, eps: Number, weight_decay: Number = 0.0,
         decoupled: Bool = False,
     ) -> Many {
+        for x in [step, lr, beta1, beta2, eps, weight_decay] {
+            within("adam", &x.shape(), &p.shape());
+        }
         let (p, g) = match (is_zero(weight_decay), decoupled) {
             (true, _) => (p, g),
             (_, true) => (p * lr.double().times(weight_decay.double()).rest().like(p), g),

@@ -5,9 +5,9 @@ use super::promoted;
 use super::reduction::summed;
 use crate::error;
 use crate::ops::attributes::{Contraction, Reduction};
-use crate::ops::declare::Whole;
+use crate::ops::declare::{Whole, numbers};
 use crate::ops::emit::{Expr, OrThrow, throw};
-use crate::shape::{Axes, Dim, Shape};
+use crate::shape::{Axes, Dim, Extent, Shape};
 
 composite! {
     /// Matrix product: what `@` does.
@@ -166,7 +166,9 @@ fn paired_axes(a: Expr<'_>, b: Expr<'_>, axes: Whole) -> (Axes, Axes) {
         }
         Whole::Many(both) if both.len() % 2 == 0 => {
             let (left, right) = both.split_at(both.len() / 2);
-            let of = |x: Expr<'_>, axes| x.shape().axes(Some(axes), "tensordot").or_throw();
+            let of = |x: Expr<'_>, axes: &[Extent]| {
+                x.shape().axes(Some(&numbers(axes)), "tensordot").or_throw()
+            };
             (of(a, left), of(b, right))
         }
         Whole::Many(both) => odd(format!("got {} axes in all", both.len())),

@@ -5,13 +5,13 @@
 
 use std::f64::consts::SQRT_2;
 
-use super::shape_of;
+use super::{shape_of, within};
 use crate::dtype::{DType, Scalar};
 use crate::error;
 use crate::ops::attributes::ArgReduction;
 use crate::ops::emit::{Expr, throw};
 use crate::ops::op::{Op, Type};
-use crate::shape::Shape;
+use crate::shape::{Extent, Shape};
 
 composite! {
     /// Random bits.
@@ -32,7 +32,9 @@ composite! {
         key: Key = None, device: MaybeDevice = None, requires_grad: Bool = False,
     ) -> One {
         let dtype = floating("uniform", dtype);
-        let u = unit(key, dtype, shape_of(&shape, "uniform"), "uniform");
+        let shape = shape_of(&shape, "uniform");
+        [low, high].iter().for_each(|x| within("uniform", &x.shape(), &shape));
+        let u = unit(key, dtype, shape, "uniform");
         let is = |x: Expr, value| x.as_scalar().is_some_and(|s| s.as_f64() == value);
         if is(low, 0.0) && is(high, 1.0) {
             u
@@ -57,7 +59,9 @@ composite! {
     ) -> One {
         let dtype = floating("normal", dtype);
         let full = if dtype == DType::F64 { dtype } else { DType::F32 };
-        let z = symmetric(key, full, shape_of(&shape, "normal")).erfinv();
+        let shape = shape_of(&shape, "normal");
+        [mean, std].iter().for_each(|x| within("normal", &x.shape(), &shape));
+        let z = symmetric(key, full, shape).erfinv();
         let y = z * (std.cast(full) * SQRT_2);
         (y + mean.cast(full)).cast(dtype)
     }
@@ -144,7 +148,7 @@ composite! {
     ///
     /// `key`: None draws one from the global generator. Use a key either to split or to draw numbers.
     random function split(key: Key = None, n: Int = 2) -> One {
-        bits_of("split", key, Type::new(DType::U32, shape_of(&[n, 2], "split")))
+        bits_of("split", key, Type::new(DType::U32, shape_of(&[n.into(), Extent::Number(2)], "split")))
     }
 }
 
@@ -201,11 +205,5 @@ fn ordered(op: &str, low: Expr<'_>, high: Expr<'_>) {
         && (a.as_f64() > b.as_f64() || a.as_f64().is_nan() || b.as_f64().is_nan())
     {
         throw(error::bad_value(op, "low must not be above high", format!("got {a} and {b}")));
-    }
-}
-
-fn within(op: &str, from: &Shape, to: &Shape) {
-    if !from.broadcasts_to(to) {
-        throw(error::bad_shape(op, "shapes are not compatible", format!("{from} to {to}")));
     }
 }

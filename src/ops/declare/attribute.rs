@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use smallvec::SmallVec;
 
 use crate::dtype::{DType, Scalar};
-use crate::shape::Dim;
+use crate::shape::{Dim, Extent};
 
 /// A parsed argument.
 #[derive(Clone, Debug)]
@@ -18,8 +18,12 @@ pub enum Attr {
     Int(i64),
     /// `float`
     Float(f64),
+    /// An int that is a size, of which only an expression is known
+    Size(Dim),
     /// Several ints
     Ints(SmallVec<[i64; 6]>),
+    /// Several ints, some of which are such sizes
+    Sizes(Box<[Extent]>),
     /// A dtype
     DType(DType),
     /// A word
@@ -40,19 +44,32 @@ impl Attr {
         }
     }
 
-    /// Visits every size that is an expression: ints hold its code.
+    /// Ints, some of which may be sizes.
+    pub fn of_extents(list: &[Extent]) -> Attr {
+        match list.iter().map(|n| n.known()).collect() {
+            Some(numbers) => Attr::Ints(numbers),
+            None => Attr::Sizes(list.into()),
+        }
+    }
+
+    /// Visits every size that is an expression.
     pub fn each_dim(&mut self, f: &mut impl FnMut(&mut Dim)) {
-        let mut visit = |n: &mut i64| {
-            let mut dim = Dim::from_i64(*n);
-            if dim.known().is_none() {
-                f(&mut dim);
-                *n = dim.to_i64();
-            }
+        let mut visit = |mut dim: Dim| {
+            f(&mut dim);
+            Extent::from(dim)
         };
         match self {
-            Attr::Int(n) => visit(n),
-            Attr::Ints(list) => list.iter_mut().for_each(visit),
+            Attr::Size(dim) => *self = visit(*dim).into(),
+            Attr::Sizes(list) => {
+                let visited = list.iter().map(|&item| match item {
+                    Extent::Number(_) => item,
+                    Extent::Size(dim) => visit(dim),
+                });
+                *self = Attr::of_extents(&visited.collect::<SmallVec<[Extent; 6]>>());
+            }
             Attr::None
+            | Attr::Int(_)
+            | Attr::Ints(_)
             | Attr::Bool(_)
             | Attr::Float(_)
             | Attr::DType(_)
@@ -62,11 +79,9 @@ impl Attr {
         }
     }
 
-    /// Whether an int in it is a size that is an expression.
+    /// Whether it has a size that is an expression.
     pub fn has_size(&self) -> bool {
-        let mut any = false;
-        self.clone().each_dim(&mut |_| any = true);
-        any
+        matches!(self, Attr::Size(_) | Attr::Sizes(_))
     }
 
     /// Floats compare and hash by their bits, so that attributes can key plans.
@@ -81,6 +96,8 @@ impl Attr {
             Attr::Text(_) => (6, 0),
             Attr::Operands(n) => (7, u64::from(*n)),
             Attr::Operand => (8, 0),
+            Attr::Size(dim) => (9, dim.key()),
+            Attr::Sizes(_) => (10, 0),
         }
     }
 }
@@ -89,6 +106,13 @@ impl PartialEq for Attr {
     fn eq(&self, other: &Attr) -> bool {
         match (self, other) {
             (Attr::Ints(a), Attr::Ints(b)) => a == b,
+            (Attr::Sizes(a), Attr::Sizes(b)) => {
+                let key = |n: &Extent| match *n {
+                    Extent::Number(n) => (false, n as u64),
+                    Extent::Size(dim) => (true, dim.key()),
+                };
+                a.iter().map(key).eq(b.iter().map(key))
+            }
             (Attr::Text(a), Attr::Text(b)) => a == b,
             _ => self.key() == other.key(),
         }
@@ -97,11 +121,21 @@ impl PartialEq for Attr {
 
 impl Eq for Attr {}
 
+impl From<Extent> for Attr {
+    fn from(n: Extent) -> Attr {
+        match n {
+            Extent::Number(n) => Attr::Int(n),
+            Extent::Size(dim) => Attr::Size(dim),
+        }
+    }
+}
+
 impl Hash for Attr {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.key().hash(state);
         match self {
             Attr::Ints(v) => v.hash(state),
+            Attr::Sizes(v) => v.hash(state),
             Attr::Text(s) => s.hash(state),
             _ => {}
         }

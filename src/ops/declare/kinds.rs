@@ -6,7 +6,7 @@ use super::{Arguments, Attr, Classes, ParamKind};
 use crate::dtype::{Class, DType};
 use crate::error;
 use crate::ops::emit::{Arg, Expr, throw};
-use crate::shape::Dim;
+use crate::shape::Extent;
 
 /// A parameter kind: how its argument reads inside the body.
 pub trait Kind {
@@ -93,51 +93,93 @@ impl Kind for Tensors {
     }
 }
 
+/// Ints of a call that may be sizes.
+pub type Extents = SmallVec<[Extent; 6]>;
+
 /// An int alone, or several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whole {
     /// `int`
-    One(i64),
+    One(Extent),
     /// `tuple[int, ...]`
-    Many(SmallVec<[i64; 6]>),
+    Many(Extents),
 }
 
 impl Whole {
     fn attr(self) -> Attr {
         match self {
-            Whole::One(n) => Attr::Int(n),
-            Whole::Many(v) => Attr::Ints(v),
+            Whole::One(n) => n.into(),
+            Whole::Many(v) => Attr::of_extents(&v),
         }
     }
 }
 
-/// An int of a user's as a number: a size that is an expression is asked for its value now, which the
-/// trace then relies on.
-fn plain(n: i64) -> i64 {
-    let dim = Dim::given(n);
-    match n < 0 || dim.known().is_some() {
-        true => n,
-        false => dim.value() as i64,
+/// An int as a number: a size that is an expression is asked for its value now, on which the trace
+/// then relies.
+fn int(attr: &Attr) -> Option<i64> {
+    extent(attr).map(Extent::now)
+}
+
+/// An int, which may be a size.
+fn extent(attr: &Attr) -> Option<Extent> {
+    match attr {
+        Attr::Int(n) => Some(Extent::Number(*n)),
+        Attr::Size(dim) => Some(Extent::Size(*dim)),
+        Attr::None
+        | Attr::Bool(_)
+        | Attr::Float(_)
+        | Attr::Ints(_)
+        | Attr::Sizes(_)
+        | Attr::DType(_)
+        | Attr::Text(_)
+        | Attr::Operands(_)
+        | Attr::Operand => None,
     }
 }
 
-fn all_plain(ints: &[i64]) -> SmallVec<[i64; 6]> {
-    ints.iter().map(|&n| plain(n)).collect()
+/// Ints as numbers.
+pub fn numbers(list: &[Extent]) -> SmallVec<[i64; 6]> {
+    list.iter().map(|n| n.now()).collect()
+}
+
+/// Ints as numbers; one int is a list of one.
+fn ints(attr: &Attr) -> Option<SmallVec<[i64; 6]>> {
+    match attr {
+        Attr::Ints(list) => Some(list.clone()),
+        Attr::Sizes(list) => Some(numbers(list)),
+        one => int(one).map(|n| smallvec![n]),
+    }
+}
+
+/// Ints that may be sizes; one int is a list of one.
+fn extents(attr: &Attr) -> Option<Extents> {
+    match whole(attr)? {
+        Whole::One(n) => Some(smallvec![n]),
+        Whole::Many(list) => Some(list),
+    }
+}
+
+fn whole(attr: &Attr) -> Option<Whole> {
+    match attr {
+        Attr::Ints(list) => Some(Whole::Many(list.iter().map(|&n| n.into()).collect())),
+        Attr::Sizes(list) => Some(Whole::Many(list.iter().copied().collect())),
+        one => extent(one).map(Whole::One),
+    }
 }
 
 macro_rules! plain_kinds {
     ($($(#[doc = $doc:literal])* $name:ident = $form:expr, $value:ty,
-       $($pattern:pat => $read:expr),+; $v:ident => $write:expr;)*) => {$(
+       $attr:ident => $read:expr; $v:ident => $write:expr;)*) => {$(
         $(#[doc = $doc])*
         pub struct $name;
         impl Kind for $name {
             const FORM: ParamKind = $form;
             type Value<'e> = $value;
             fn read<'e>(op: &str, call: &Arguments<'_, 'e>, i: usize) -> $value {
-                match &call.attributes[i] {
-                    $($pattern => $read,)+
-                    other => throw(error::bad_type(op, format!("argument {i}"), format!("{other:?}"))),
-                }
+                let $attr = &call.attributes[i];
+                $read.unwrap_or_else(|| {
+                    throw(error::bad_type(op, format!("argument {i}"), format!("{:?}", $attr)))
+                })
             }
             fn write($v: $value, _: &mut SmallVec<[Arg; 4]>) -> Attr {
                 $write
@@ -145,62 +187,75 @@ macro_rules! plain_kinds {
         }
     )*};
 }
+
+/// `None`, or something read.
+fn maybe<T>(attr: &Attr, read: fn(&Attr) -> Option<T>) -> Option<Option<T>> {
+    match attr {
+        Attr::None => Some(None),
+        given => read(given).map(Some),
+    }
+}
+
+fn truth(attr: &Attr) -> Option<bool> {
+    if let Attr::Bool(b) = attr { Some(*b) } else { None }
+}
+
+fn float(attr: &Attr) -> Option<f64> {
+    match attr {
+        Attr::Float(x) => Some(*x),
+        one => int(one).map(|n| n as f64),
+    }
+}
+
+fn dtype(attr: &Attr) -> Option<DType> {
+    if let Attr::DType(d) = attr { Some(*d) } else { None }
+}
+
+fn text(attr: &Attr) -> Option<String> {
+    if let Attr::Text(s) = attr { Some(s.to_string()) } else { None }
+}
+
 plain_kinds! {
     /// `bool`
-    Bool = ParamKind::Bool, bool, Attr::Bool(b) => *b; v => Attr::Bool(v);
+    Bool = ParamKind::Bool, bool, v => truth(v); v => Attr::Bool(v);
     /// `int`
-    Int = ParamKind::Int, i64, Attr::Int(n) => plain(*n); v => Attr::Int(v);
+    Int = ParamKind::Int, i64, v => int(v); v => Attr::Int(v);
     /// `int | None`
-    MaybeInt = ParamKind::MaybeInt, Option<i64>, Attr::Int(n) => Some(plain(*n)), Attr::None => None;
-        v => v.map_or(Attr::None, Attr::Int);
-    /// An int that is a size: it may be the code of an expression
-    Size = ParamKind::Int, i64, Attr::Int(n) => *n; v => Attr::Int(v);
+    MaybeInt = ParamKind::MaybeInt, Option<i64>, v => maybe(v, int); v => v.map_or(Attr::None, Attr::Int);
+    /// An int that is a size: it may be an expression
+    Size = ParamKind::Int, Extent, v => extent(v); v => v.into();
     /// The same, or `None`
-    MaybeSize = ParamKind::MaybeInt, Option<i64>, Attr::Int(n) => Some(*n), Attr::None => None;
-        v => v.map_or(Attr::None, Attr::Int);
+    MaybeSize = ParamKind::MaybeInt, Option<Extent>, v => maybe(v, extent); v => v.map_or(Attr::None, Attr::from);
     /// `float`
-    Float = ParamKind::Float, f64, Attr::Float(x) => *x, Attr::Int(n) => *n as f64; v => Attr::Float(v);
+    Float = ParamKind::Float, f64, v => float(v); v => Attr::Float(v);
     /// `float | None`
-    MaybeFloat = ParamKind::MaybeFloat, Option<f64>,
-        Attr::Float(x) => Some(*x), Attr::Int(n) => Some(*n as f64), Attr::None => None;
-        v => v.map_or(Attr::None, Attr::Float);
+    MaybeFloat = ParamKind::MaybeFloat, Option<f64>, v => maybe(v, float); v => v.map_or(Attr::None, Attr::Float);
     /// Axes: `int | tuple[int, ...] | None`
-    Axes = ParamKind::Ints, Option<SmallVec<[i64; 6]>>,
-        Attr::Ints(v) => Some(all_plain(v)), Attr::Int(n) => Some(smallvec![plain(*n)]),
-        Attr::None => None;
-        v => v.map_or(Attr::None, Attr::Ints);
-    /// `int | tuple[int, ...]`; a single int stays alone
-    Ints = ParamKind::Ints, SmallVec<[i64; 6]>,
-        Attr::Ints(v) => all_plain(v), Attr::Int(n) => smallvec![plain(*n)]; v => Attr::Ints(v);
+    Axes = ParamKind::Ints, Option<SmallVec<[i64; 6]>>, v => maybe(v, ints); v => v.map_or(Attr::None, Attr::Ints);
+    /// `int | tuple[int, ...]`
+    Ints = ParamKind::Ints, SmallVec<[i64; 6]>, v => ints(v); v => Attr::Ints(v);
     /// The same of sizes, or `None`
-    MaybeSizes = ParamKind::Ints, Option<SmallVec<[i64; 6]>>,
-        Attr::Ints(v) => Some(v.clone()), Attr::Int(n) => Some(smallvec![*n]), Attr::None => None;
-        v => v.map_or(Attr::None, Attr::Ints);
-    /// `int | tuple[int, ...]` that are sizes: they may be codes of expressions
-    Sizes = ParamKind::Ints, SmallVec<[i64; 6]>, Attr::Ints(v) => v.clone(), Attr::Int(n) => smallvec![*n];
-        v => Attr::Ints(v);
-    /// `int | tuple[int, ...]` where the two mean different things; codes as they are
-    Counts = ParamKind::Ints, Whole,
-        Attr::Ints(v) => Whole::Many(v.clone()), Attr::Int(n) => Whole::One(*n); v => v.attr();
-    /// An int, ints, or pairs, flattened; codes of sizes as they are
-    Pairs = ParamKind::Pairs, Whole,
-        Attr::Ints(v) => Whole::Many(v.clone()), Attr::Int(n) => Whole::One(*n); v => v.attr();
+    MaybeSizes = ParamKind::Ints, Option<Extents>, v => maybe(v, extents);
+        v => v.map_or(Attr::None, |v| Attr::of_extents(&v));
+    /// `int | tuple[int, ...]` that are sizes: they may be expressions
+    Sizes = ParamKind::Ints, Extents, v => extents(v); v => Attr::of_extents(&v);
+    /// `int | tuple[int, ...]` where the two mean different things
+    Counts = ParamKind::Ints, Whole, v => whole(v); v => v.attr();
+    /// An int, ints, or pairs, flattened
+    Pairs = ParamKind::Pairs, Whole, v => whole(v); v => v.attr();
     /// A shape, as given (−1 is the body's business)
-    Shape = ParamKind::Shape, SmallVec<[i64; 6]>, Attr::Ints(v) => v.clone(), Attr::Int(n) => smallvec![*n];
-        v => Attr::Ints(v);
+    Shape = ParamKind::Shape, Extents, v => extents(v); v => Attr::of_extents(&v);
     /// A dtype
-    Dtype = ParamKind::DType, DType, Attr::DType(d) => *d; v => Attr::DType(v);
+    Dtype = ParamKind::DType, DType, v => dtype(v); v => Attr::DType(v);
     /// A dtype or `None`
-    MaybeDtype = ParamKind::MaybeDType, Option<DType>, Attr::DType(d) => Some(*d), Attr::None => None;
+    MaybeDtype = ParamKind::MaybeDType, Option<DType>, v => maybe(v, dtype);
         v => v.map_or(Attr::None, Attr::DType);
     /// How a loss is reduced
-    LossReduction = ParamKind::Word(&["mean", "sum", "none"]), String, Attr::Text(s) => s.to_string();
-        v => Attr::Text(v.into());
+    LossReduction = ParamKind::Word(&["mean", "sum", "none"]), String, v => text(v); v => Attr::Text(v.into());
     /// Which form of GELU
-    GeluForm = ParamKind::Word(&["none", "tanh"]), String, Attr::Text(s) => s.to_string();
-        v => Attr::Text(v.into());
+    GeluForm = ParamKind::Word(&["none", "tanh"]), String, v => text(v); v => Attr::Text(v.into());
     /// Text
-    Text = ParamKind::Text, String, Attr::Text(s) => s.to_string(); v => Attr::Text(v.into());
+    Text = ParamKind::Text, String, v => text(v); v => Attr::Text(v.into());
 }
 
 /// A device or `None`. The border has checked it; this build computes on the CPU.

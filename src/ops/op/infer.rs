@@ -48,6 +48,7 @@ impl Op {
             Op::Slice(axes) => Type::new(first()?.0, axes.iter().map(|a| a.size).collect()),
             Op::Embed(shape, _) => {
                 shape.check(name)?;
+                one_value(name, args.get(1))?;
                 Type::new(first()?.0, shape.clone())
             }
             Op::Update(at) => {
@@ -141,7 +142,12 @@ impl Op {
                 let lead = shape.dims()[..lead].iter();
                 Type::new(dtype, lead.chain(sizes).copied().collect())
             }
-            Op::Fill(ty) | Op::Iota(ty, _) | Op::RandomBits(ty) => {
+            Op::Fill(ty) => {
+                ty.shape.check(name)?;
+                one_value(name, args.first())?;
+                ty.clone()
+            }
+            Op::Iota(ty, _) | Op::RandomBits(ty) => {
                 ty.shape.check(name)?;
                 ty.clone()
             }
@@ -151,6 +157,16 @@ impl Op {
     /// The result's type of an elementwise op, without making an `Op`.
     pub fn infer_map(def: &Elementwise, args: &[OperandType<'_>]) -> Result<Type> {
         def.infer(args)
+    }
+}
+
+/// Refuses a value with axes where one value fills many places.
+fn one_value(op: &str, value: Option<&OperandType<'_>>) -> Result<()> {
+    match value {
+        Some(OperandType::Tensor(_, shape)) if shape.rank() > 0 => {
+            Err(error::bad_shape(op, "the value must be one number", format!("got shape {shape}")))
+        }
+        Some(OperandType::Tensor(..) | OperandType::Scalar(_)) | None => Ok(()),
     }
 }
 

@@ -143,7 +143,7 @@ impl<'a> Finish<'a> {
             let shape = self.trace.read(|graph| graph.ty(capture.input)).shape;
             for (axis, &dim) in shape.dims().iter().enumerate() {
                 // Equal ones too: each has a size of its own to be checked.
-                let is_new = symbols.iter().all(|(known, ..)| known.to_i64() != dim.to_i64());
+                let is_new = symbols.iter().all(|(known, ..)| known.key() != dim.key());
                 if dim.is_symbol() && is_new {
                     symbols.push((dim, i, axis));
                 }
@@ -341,7 +341,7 @@ fn merged(list: List, constraints: &[Constraint]) -> error::Result<List> {
     let mut is_any = false;
     for constraint in constraints.iter().filter(equal) {
         let (a, b) = (sizes.resolve(constraint.left), sizes.resolve(constraint.right));
-        let (old, new) = if a.to_i64() < b.to_i64() { (a, b) } else { (b, a) };
+        let (old, new) = if a.key() < b.key() { (a, b) } else { (b, a) };
         sizes.bind(new, old);
         is_any = true;
     }

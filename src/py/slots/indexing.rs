@@ -14,12 +14,13 @@ use super::{Object, check_leaf_update, not_implemented, operand};
 use crate::engine::index::{self, Item};
 use crate::engine::tape::{History, Value};
 use crate::error;
-use crate::py::arguments::{Held, scalar};
+use crate::py::arguments::{self, Held, scalar};
 use crate::py::convert;
 use crate::py::errors::{OrRaise, to_python};
 use crate::py::functions::{detached, guard};
 use crate::py::size;
 use crate::py::tensor::{self, TensorObject};
+use crate::shape::Extent;
 use crate::small::small;
 
 /// An index as Python wrote it.
@@ -38,10 +39,10 @@ fn symbolic_slice(key: &Bound<'_, PyAny>) -> PyResult<Option<Item>> {
     if ![&start, &stop].into_iter().any(|x| x.cast::<size::Size>().is_ok()) {
         return Ok(None);
     }
-    let bound = |x: &Bound<'_, PyAny>| match (x.is_none(), size::dim(x)) {
+    let bound = |x: &Bound<'_, PyAny>| match (x.is_none(), arguments::index(x)) {
         (true, _) => Ok(None),
-        (false, Some(dim)) => Ok(Some(dim.to_i64())),
-        (false, None) => x.extract::<i64>().map(Some),
+        (false, Some(n)) => Ok(Some(n)),
+        (false, None) => x.extract::<i64>().map(|n| Some(Extent::Number(n))),
     };
     let step = if step.is_none() { None } else { Some(step.extract::<i64>()?) };
     Ok(Some(Item::Slice(bound(&start)?, bound(&stop)?, step)))
@@ -49,12 +50,12 @@ fn symbolic_slice(key: &Bound<'_, PyAny>) -> PyResult<Option<Item>> {
 
 fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
     if let Ok(size) = key.cast::<size::Size>() {
-        return Ok(Item::Int(size.get().0.to_i64()));
+        return Ok(Item::Int(size.get().0.into()));
     }
     // SAFETY: a live object.
     unsafe {
         if ffi::PyLong_CheckExact(key.as_ptr()) != 0 {
-            return crate::py::arguments::index(key).map(Item::Int).ok_or_else(|| {
+            return arguments::index(key).map(Item::Int).ok_or_else(|| {
                 to_python(py, error::index_out_of_bounds("getitem", key, "any", "at most 2^63"))
             });
         }
@@ -63,7 +64,7 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
             let is_known = !crate::engine::trace::is_traced(&value.array);
             if value.shape().rank() == 0 && value.dtype().is_int() && is_known {
                 let n = convert::item(py, "getitem", &value.array)?.extract::<i64>();
-                return n.map(Item::Int);
+                return n.map(|n| Item::Int(n.into()));
             }
             return Ok(Item::Array(value));
         }
@@ -84,11 +85,12 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
         if unsafe { ffi::PySlice_Unpack(key.as_ptr(), &mut start, &mut stop, &mut step) } < 0 {
             return Err(PyErr::fetch(py));
         }
-        // Bounds beyond all sizes are the ends.
-        let bound = |n: isize| (n != isize::MAX && n != isize::MIN).then_some(n as i64);
-        return Ok(Item::Slice(bound(start), bound(stop), Some(step as i64)));
+        let (first, last) = if step < 0 { (isize::MAX, isize::MIN) } else { (0, isize::MAX) };
+        let start = (start != first).then(|| Extent::Number(start as i64));
+        let stop = (stop != last).then(|| Extent::Number(stop as i64));
+        return Ok(Item::Slice(start, stop, Some(step as i64)));
     }
-    if let Some(n) = crate::py::arguments::index(key) {
+    if let Some(n) = arguments::index(key) {
         return Ok(Item::Int(n));
     }
     let scalar = scalar(key.as_ptr()).is_some_and(|s| !matches!(s, crate::dtype::Scalar::Bool(_)));
@@ -187,6 +189,6 @@ pub(super) unsafe extern "C" fn get_by_position(a: Object, i: ffi::Py_ssize_t) -
         let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(null_mut()) };
         let value = this.value();
         // `i` counts from the front here; past the end ends an iteration.
-        Ok(tensor::new_view(index::get(&value, &[Item::Int(i as i64)]).or_raise(py)?))
+        Ok(tensor::new_view(index::get(&value, &[Item::Int(Extent::Number(i as i64))]).or_raise(py)?))
     })
 }

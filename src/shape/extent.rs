@@ -1,0 +1,108 @@
+//! `Extent`: an int that somebody wrote where sizes may stand.
+
+use std::fmt;
+
+use super::bindings::Bindings;
+use super::dim::Dim;
+use crate::error::{self, Result};
+
+/// A number, of whatever sign and amount, or a size that is an expression.
+///
+/// The two are kept apart until a number has been checked, so no number can pass for an expression.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Extent {
+    /// A number as it was given
+    Number(i64),
+    /// An expression; a size that is known is a number
+    Size(Dim),
+}
+
+impl Extent {
+    /// The number. An expression is asked for its number at hand, on which the trace then relies.
+    pub fn now(self) -> i64 {
+        match self {
+            Extent::Number(n) => n,
+            Extent::Size(dim) => dim.value() as i64,
+        }
+    }
+
+    /// The number, unless this is an expression.
+    pub fn known(self) -> Option<i64> {
+        match self {
+            Extent::Number(n) => Some(n),
+            Extent::Size(_) => None,
+        }
+    }
+
+    /// Whether this is a number below another.
+    pub fn is_below(self, n: i64) -> bool {
+        self.known().is_some_and(|own| own < n)
+    }
+
+    /// As a size of what is named; a number that no size can be is refused.
+    pub fn size(self, op: &str, name: &str) -> Result<Dim> {
+        match self {
+            Extent::Number(n) => Dim::checked(n, op, name),
+            Extent::Size(dim) => Ok(dim),
+        }
+    }
+
+    /// How far a negative number is below zero. No axis is as long as the longest way.
+    pub fn below_zero(self) -> Option<Dim> {
+        self.known().filter(|n| *n < 0).map(|n| Dim::new(n.unsigned_abs() as usize))
+    }
+
+    /// With symbols replaced.
+    #[must_use]
+    pub fn resolve(self, sizes: &Bindings) -> Extent {
+        match self {
+            Extent::Number(_) => self,
+            Extent::Size(dim) => sizes.resolve(dim).into(),
+        }
+    }
+}
+
+impl From<i64> for Extent {
+    fn from(n: i64) -> Extent {
+        Extent::Number(n)
+    }
+}
+
+impl From<Dim> for Extent {
+    fn from(dim: Dim) -> Extent {
+        match dim.known() {
+            Some(n) => Extent::Number(n as i64),
+            None => Extent::Size(dim),
+        }
+    }
+}
+
+impl Dim {
+    /// A number from outside as a size of what is named, if a size can be that number.
+    pub fn checked(n: i64, op: &str, name: &str) -> Result<Dim> {
+        match usize::try_from(n) {
+            Ok(size) if size <= Dim::MOST => Ok(Dim::new(size)),
+            Ok(_) => {
+                let limit = Dim::MOST;
+                Err(error::bad_value(op, format!("{name} must be at most {limit}"), format!("got {n}")))
+            }
+            Err(_) => {
+                Err(error::bad_value(op, format!("{name} must be at least 0"), format!("got {n}")))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Extent::Number(n) => n.fmt(f),
+            Extent::Size(dim) => dim.fmt(f),
+        }
+    }
+}
+impl fmt::Debug for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
