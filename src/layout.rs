@@ -103,7 +103,7 @@ impl Layout {
         let lead = target.rank() - own.len();
         (0..target.rank())
             .map(|i| match i.checked_sub(lead) {
-                Some(j) if self.shape[j] == target[i] => own[j],
+                Some(j) if self.shape[j].same(target[i]) => own[j],
                 _ => 0,
             })
             .collect()

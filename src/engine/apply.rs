@@ -133,7 +133,7 @@ pub fn map_in_place(
     }
     let types: SmallVec<[_; 3]> = small(args.iter().map(|arg| arg.ty()));
     let ty = Op::infer_map(def, &types)?;
-    if ty.dtype != first.dtype() || ty.shape != *first.shape() {
+    if ty.dtype != first.dtype() || !ty.shape.equals(first.shape()) {
         return map(def, &args).map(Some);
     }
     let operands: SmallVec<[cpu::Operand<'_>; 3]> = small(args.iter().map(|arg| arg.cpu()));

@@ -157,7 +157,7 @@ fn along_first(x: &Value, item: &Item) -> Result<Option<Value>> {
             let at = slice_axis("getitem", size, *a, *b, *c)?;
             dims.dims_mut()[0] = at.size;
             strides[0] = stride * at.step;
-            if at.size == 0 { 0 } else { at.start.value() }
+            if at.size.equals(0) { 0 } else { at.start.value() }
         }
         _ => return Ok(None),
     };
@@ -197,7 +197,7 @@ fn put(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
     let mut v = v;
     if let Operand::Value(value) = v {
         let mut shape = value.shape().clone();
-        while shape.rank() > region.rank() && shape[0] == Dim::ONE {
+        while shape.rank() > region.rank() && shape[0].equals(1) {
             shape.dims_mut().remove(0);
         }
         if !shape.broadcasts_to(&region) {
@@ -250,7 +250,7 @@ fn masked(x: &Value, items: &[Item], v: Operand<'_>) -> Result<Option<Value>> {
     if !is_mask || !fits || !(is_traced || wants) {
         return Ok(None);
     }
-    let covers = mask.shape().dims().iter().zip(x.shape().dims()).all(|(a, b)| a == b);
+    let covers = mask.shape().dims().iter().zip(x.shape().dims()).all(|(a, b)| a.equals(*b));
     if !covers {
         return Ok(None);
     }
@@ -258,7 +258,7 @@ fn masked(x: &Value, items: &[Item], v: Operand<'_>) -> Result<Option<Value>> {
     if let Operand::Value(value) = v {
         let rest = Shape::from_dims(rest);
         shape = value.shape().clone();
-        while shape.rank() > rest.rank() && shape[0] == Dim::ONE {
+        while shape.rank() > rest.rank() && shape[0].equals(1) {
             shape.dims_mut().remove(0);
         }
         if !shape.broadcasts_to(&rest) {
@@ -487,7 +487,7 @@ fn expand_masks(op: &str, shape: &Shape, items: &[Item]) -> Result<SmallVec<[Ite
                     ));
                 }
                 for i in 0..rank {
-                    if mask.shape()[i] != shape[axis + i] {
+                    if !mask.shape()[i].equals(shape[axis + i]) {
                         let facts = format!("mask {} on {shape} at axis {axis}", mask.shape());
                         return Err(error::mask_shape(op, facts));
                     }
@@ -509,10 +509,10 @@ fn expand_masks(op: &str, shape: &Shape, items: &[Item]) -> Result<SmallVec<[Ite
 fn check_int(op: &str, i: Extent, axis: usize, size: Dim) -> Result<Dim> {
     let outside = || error::index_out_of_bounds(op, i, axis, size);
     if let Some(away) = i.below_zero() {
-        return if away <= size { Ok(size - away) } else { Err(outside()) };
+        return if away.is_at_most(size) { Ok(size - away) } else { Err(outside()) };
     }
     let place = i.size(op, "an index").map_err(|_| outside())?;
-    if place < size { Ok(place) } else { Err(outside()) }
+    if place.is_below(size) { Ok(place) } else { Err(outside()) }
 }
 
 /// Python's slice arithmetic. Places are counted from 1 where the step is negative, so that the one
@@ -531,7 +531,7 @@ fn slice_axis(
     let base = if step > 0 { Dim::new(0) } else { Dim::ONE };
     let clip = |i: Extent| match (i.below_zero(), i.size(op, "a bound")) {
         (Some(away), _) => n + base - away,
-        (None, Ok(i)) if i + base <= n => i + base,
+        (None, Ok(i)) if (i + base).is_at_most(n) => i + base,
         // Bounds beyond all sizes are the end.
         (None, Ok(_) | Err(_)) => n,
     };
@@ -540,7 +540,7 @@ fn slice_axis(
     let (low, high) = if step > 0 { (start, stop) } else { (stop, start) };
     // The start and step of an empty or single selection do not matter: keep them in range.
     // A size that nobody knows is taken to suffice: so it is asked in this form.
-    let is_empty = if high < low { true } else { high == low };
+    let is_empty = if high.is_below(low) { true } else { high.equals(low) };
     if is_empty {
         return Ok(SliceAxis { start: Dim::new(0), step: 1, size: Dim::new(0) });
     }

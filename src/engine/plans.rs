@@ -102,7 +102,7 @@ impl Place {
                 *present == matches!(given, Given::Array(_))
                     && given
                         .ty()
-                        .is_some_and(|(dtype, shape)| dtype == ty.dtype && *shape == ty.shape)
+                        .is_some_and(|(dtype, shape)| dtype == ty.dtype && shape.equals(&ty.shape))
             }
             (Place::Exactly(want), Given::Scalar(value)) => same_bits(*want, value),
             (Place::Float, Given::Scalar(value)) => is_float(value),

@@ -375,7 +375,7 @@ impl Maker<'_> {
             let ty = &self.list.node(*old).ty;
             let doubted = self.calls.unresolved.contains(old) || self.calls.likely.contains(old);
             let was_known = !doubted && self.fixed[old.0 as usize];
-            if was_known && (ty.shape != *value.shape() || ty.dtype != value.dtype()) {
+            if was_known && (!ty.shape.equals(value.shape()) || ty.dtype != value.dtype()) {
                 // Nodes were written that rely on it.
                 let facts = format!("got shape {}, wanted {}", value.shape(), ty.shape);
                 let error =

@@ -71,11 +71,15 @@ fn check(earlier: &[Node], node: &Node) -> Result<()> {
 }
 
 fn same_type(want: &Type, got: &Type) -> Result<()> {
-    if want == got {
+    if want.equals(got) {
         return Ok(());
     }
     let facts = format!("{} {} instead of {} {}", got.dtype, got.shape, want.dtype, want.shape);
     Err(law("wrong type", facts))
+}
+
+fn all_equal(a: &[Type], b: &[Type]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.equals(b))
 }
 
 /// A part names a flow, one of its results and that result's type.
@@ -138,14 +142,14 @@ fn check_flow(earlier: &[Node], flow: &Flow, args: &[Arg]) -> Result<()> {
     };
     for (i, body) in flow.bodies.iter().enumerate() {
         let inputs: Vec<Type> = body.inputs().map(|id| body.node(id).ty.clone()).collect();
-        if inputs != takes {
+        if !all_equal(&inputs, &takes) {
             return Err(law("a body takes other operands", format!("{inputs:?}, {takes:?}")));
         }
         let is_condition = i == 0 && matches!(flow.kind, FlowKind::While { .. });
         let truth = || vec![Type::new(DType::Bool, Shape::scalar())];
         let want = if is_condition { truth() } else { want.clone() };
         let got = gives(body);
-        if got != want {
+        if !all_equal(&got, &want) {
             return Err(law("a body gives other results", format!("{got:?}, {want:?}")));
         }
     }
@@ -223,7 +227,7 @@ fn check_axes(op: &Op, args: &[OperandType<'_>]) -> Result<()> {
         Op::Embed(to, at) => {
             at.len() == to.rank()
                 && shape(0)
-                    .is_some_and(|x| x.dims().iter().zip(at.iter()).all(|(d, a)| *d == a.size))
+                    .is_some_and(|x| x.dims().iter().zip(at.iter()).all(|(d, a)| d.equals(a.size)))
                 && rank(0) == at.len()
                 && at.iter().zip(to.dims()).all(|(a, &d)| a.fits(d))
         }

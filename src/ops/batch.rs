@@ -118,7 +118,7 @@ impl<'e> Batching<'e> {
         let (Some(&Arg::Node(x)), None) = (tensors.next(), tensors.next()) else { return None };
         let plain = self.below.keeps(call.composite)
             && call.composite.params.iter().all(names_no_axis)
-            && self.infer(op, args) == self.ty(x);
+            && self.infer(op, args).equals(&self.ty(x));
         if !plain {
             return None;
         }
@@ -167,7 +167,7 @@ impl Emit for Batching<'_> {
             let below: SmallVec<[Arg; 4]> = operands.iter().map(|x| x.x.arg()).collect();
             return self.push(Value { below: self.below.emit(op, &below), mapped: false, ty });
         }
-        let y = match self.size == 0 {
+        let y = match self.size.equals(0) {
             true => operands[0].x.scalar(0).full(ty.dtype, front(self.size, &ty.shape)),
             false => op.batch(&operands, self.size, &ty),
         };

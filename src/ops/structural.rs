@@ -40,7 +40,7 @@ impl<'e> Expr<'e> {
         let axes = shape.repeated_axes(&self.shape());
         let sum = self.reduce(Reduction::Sum, &axes);
         // What must be of one size may come as two expressions.
-        if sum.shape() == *shape { sum } else { sum.reshape(shape.clone()) }
+        if sum.shape().equals(shape) { sum } else { sum.reshape(shape.clone()) }
     }
 
     /// A running reduction.

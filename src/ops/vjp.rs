@@ -226,7 +226,7 @@ impl<'e> Expr<'e> {
         let mut one = self.shape();
         one.dims_mut()[axis] = Dim::ONE;
         let n = self.size(axis);
-        if n == 0 {
+        if n.equals(0) {
             return self;
         }
         let edge = self.scalar(1.0).full(self.dtype(), one);

@@ -71,7 +71,7 @@ impl Absent {
         if let (Kind::Op(Op::Map(def)), [Arg::Node(other)]) = (&node.kind, &present[..])
             && !is_whole
             && **def == arithmetic::add
-            && list.node(*other).ty == node.ty
+            && list.node(*other).ty.equals(&node.ty)
         {
             return self.names[other.0 as usize];
         }

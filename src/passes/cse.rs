@@ -149,7 +149,7 @@ fn same_kind(a: &Kind, b: &Kind) -> bool {
 }
 
 fn same_array(a: &Array, b: &Array) -> bool {
-    if a.dtype != b.dtype || a.shape() != b.shape() {
+    if a.dtype != b.dtype || !a.shape().same(b.shape()) {
         return false;
     }
     let shared = a.buffer.same(&b.buffer) && a.layout == b.layout;

@@ -108,7 +108,7 @@ impl Known<'_> {
 }
 
 fn fits(array: &Array, ty: &Type) -> bool {
-    array.dtype == ty.dtype && *array.shape() == ty.shape
+    array.dtype == ty.dtype && array.shape().same(&ty.shape)
 }
 
 /// Makes a node one number everywhere.

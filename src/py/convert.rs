@@ -151,7 +151,7 @@ fn from_parts(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyRe
             .promote(part.dtype)
             .ok_or_else(|| error::no_promotion(op, common, part.dtype))
             .or_raise(py)?;
-        if part.shape() != first.shape() {
+        if !part.shape().equals(first.shape()) {
             return Err(to_python(py, error::ragged(op, first.shape(), part.shape())));
         }
     }

@@ -112,7 +112,7 @@ impl Size {
         turned: bool,
     ) -> PyResult<Py<PyAny>> {
         let py = other.py();
-        match catch(|| b <= a).or_raise(py)? {
+        match catch(|| b.is_at_most(a)).or_raise(py)? {
             true => object(py, catch(|| a - b).or_raise(py)?),
             false => self.as_int(how, other, turned),
         }
@@ -177,12 +177,12 @@ impl Size {
             return Err(to_python(py, error::unknown_size("size", size)));
         }
         let truth = catch(|| match op {
-            CompareOp::Eq => a == b,
-            CompareOp::Ne => a != b,
-            CompareOp::Lt => a < b,
-            CompareOp::Le => a <= b,
-            CompareOp::Gt => b < a,
-            CompareOp::Ge => b <= a,
+            CompareOp::Eq => a.equals(b),
+            CompareOp::Ne => !a.equals(b),
+            CompareOp::Lt => a.is_below(b),
+            CompareOp::Le => a.is_at_most(b),
+            CompareOp::Gt => b.is_below(a),
+            CompareOp::Ge => b.is_at_most(a),
         });
         Ok(truth.or_raise(py)?.into_pyobject(py)?.to_owned().into_any().unbind())
     }
@@ -200,7 +200,7 @@ impl Size {
     }
 
     fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
-        catch(|| self.0 != Dim::new(0)).or_raise(py)
+        catch(|| !self.0.equals(0)).or_raise(py)
     }
 
     fn __add__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {

@@ -43,7 +43,7 @@ pub fn shader(graph: &Graph) -> Result<String> {
     }
     for (k, id) in outputs.iter().enumerate() {
         let node = &nodes[id.0 as usize];
-        if node.ty.shape != *shape {
+        if !node.ty.shape.same(shape) {
             return Err(refused("results differ in shape", &node.ty.shape));
         }
         text.output(k, id.0, wgsl_type(node.ty.dtype)?);
@@ -167,7 +167,7 @@ impl Text {
 
 /// Where element `i` of a group finds its element of an input that broadcasts to it.
 fn position(from: &Shape, to: &Shape) -> String {
-    if from == to {
+    if from.same(to) {
         return "i".into();
     }
     let own = crate::layout::row_major(&to.sizes());

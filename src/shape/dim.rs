@@ -10,10 +10,11 @@ use crate::error;
 
 /// One size. A number below 2^62; a code above stands for an expression over symbols.
 ///
-/// Equal expressions have equal codes. `==` and `<` between an expression and anything else ask the
-/// [`Scope`](super::Scope) around; without one, an expression is equal to itself only. A hash is that
-/// of the code: look sizes up in tables outside of scopes, or by [`Dim::same`].
-#[derive(Clone, Copy)]
+/// Equal expressions have equal codes, and `==` says no more than that two sizes have the same form, as
+/// tables need it. Whether an expression is another size is asked by [`Dim::equals`],
+/// [`Dim::is_below`] and [`Dim::is_at_most`]: the [`Scope`](super::Scope) around answers and remembers
+/// it; without one, an expression is equal to itself only. [`Dim::same`] asks nothing.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Dim(u64);
 
 /// First code that is not a number.
@@ -69,6 +70,26 @@ impl Dim {
     #[inline]
     pub fn value(self) -> usize {
         if self.0 < SYMBOLS { self.0 as usize } else { read(self) }
+    }
+
+    /// Whether this is another size, which is asked: of an expression the scope around answers, and
+    /// remembers that it did.
+    #[inline]
+    pub fn equals(self, b: impl Into<Dim>) -> bool {
+        let b = b.into();
+        self == b || ((self.0 | b.0) >= SYMBOLS && decide(Relation::Equal, self, b))
+    }
+
+    /// Whether this is less than another size, which is asked.
+    #[inline]
+    pub fn is_below(self, b: impl Into<Dim>) -> bool {
+        asked(Relation::Less, self, b.into())
+    }
+
+    /// Whether this is not more than another size, which is asked.
+    #[inline]
+    pub fn is_at_most(self, b: impl Into<Dim>) -> bool {
+        asked(Relation::LessEqual, self, b.into())
     }
 
     /// Whether this is certainly the same size, without asking: nothing is remembered.
@@ -130,9 +151,9 @@ impl Dim {
             (Some(1), _) => Some(b),
             (Some(_), Some(_)) => None,
             _ => match (hint(self), hint(b)) {
-                (Some(1), Some(n)) if n != 1 => (self == Dim::ONE).then_some(b),
-                (Some(n), Some(1)) if n != 1 => (b == Dim::ONE).then_some(self),
-                _ => (self == b).then_some(if b.known().is_some() { b } else { self }),
+                (Some(1), Some(n)) if n != 1 => self.equals(1).then_some(b),
+                (Some(n), Some(1)) if n != 1 => b.equals(1).then_some(self),
+                _ => self.equals(b).then_some(if b.known().is_some() { b } else { self }),
             },
         }
     }
@@ -144,8 +165,8 @@ impl Dim {
         }
         match (self.known(), b.known()) {
             (Some(_), Some(_)) => false,
-            _ if hint(self) == Some(1) && hint(b) != Some(1) => self == Dim::ONE,
-            _ => self == b,
+            _ if hint(self) == Some(1) && hint(b) != Some(1) => self.equals(1),
+            _ => self.equals(b),
         }
     }
 
@@ -201,46 +222,9 @@ impl From<usize> for Dim {
         Dim::new(n)
     }
 }
-impl PartialEq for Dim {
-    #[inline]
-    fn eq(&self, b: &Dim) -> bool {
-        self.0 == b.0 || ((self.0 | b.0) >= SYMBOLS && decide(Relation::Equal, *self, *b))
-    }
-}
-impl Eq for Dim {}
 impl Hash for Dim {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.hash(state);
-    }
-}
-impl PartialEq<usize> for Dim {
-    #[inline]
-    fn eq(&self, n: &usize) -> bool {
-        *self == Dim::new(*n)
-    }
-}
-impl PartialOrd for Dim {
-    fn partial_cmp(&self, b: &Dim) -> Option<std::cmp::Ordering> {
-        let order = if self == b {
-            std::cmp::Ordering::Equal
-        } else if self < b {
-            std::cmp::Ordering::Less
-        } else {
-            std::cmp::Ordering::Greater
-        };
-        Some(order)
-    }
-    fn lt(&self, b: &Dim) -> bool {
-        asked(Relation::Less, *self, *b)
-    }
-    fn le(&self, b: &Dim) -> bool {
-        asked(Relation::LessEqual, *self, *b)
-    }
-    fn gt(&self, b: &Dim) -> bool {
-        asked(Relation::Less, *b, *self)
-    }
-    fn ge(&self, b: &Dim) -> bool {
-        asked(Relation::LessEqual, *b, *self)
     }
 }
 impl Add for Dim {
@@ -258,7 +242,7 @@ impl Sub for Dim {
     fn sub(self, b: Dim) -> Dim {
         match (self.known(), b.known()) {
             (Some(x), Some(y)) => Dim::new(x.saturating_sub(y)),
-            _ if b <= self => Dim::made(self.poly().minus(&b.poly())),
+            _ if b.is_at_most(self) => Dim::made(self.poly().minus(&b.poly())),
             _ => Dim::new(0),
         }
     }
@@ -278,7 +262,7 @@ impl Div for Dim {
     fn div(self, b: Dim) -> Dim {
         match (self.known(), b.known()) {
             (Some(x), Some(y)) => Dim::new(x / y.max(1)),
-            (_, None) if b == 0 => self,
+            (_, None) if b.equals(0) => self,
             _ => Dim::of(self.poly().floor(&b.poly())),
         }
     }
@@ -289,7 +273,7 @@ impl Rem for Dim {
     fn rem(self, b: Dim) -> Dim {
         match (self.known(), b.known()) {
             (Some(x), Some(y)) => Dim::new(x % y.max(1)),
-            (_, None) if b == 0 => Dim::new(0),
+            (_, None) if b.equals(0) => Dim::new(0),
             _ => Dim::of(self.poly().rem(&b.poly())),
         }
     }

@@ -1,8 +1,8 @@
 //! Sizes and shapes: `Dim`, `Shape`, broadcasting, axes.
 //!
 //! A `Dim` is a number, or, while a graph is built for sizes that vary, an expression over symbols.
-//! Arithmetic works on both. A comparison, or [`Dim::value`], asks for more than an expression says:
-//! inside a [`Scope`] it is answered for the sizes at hand and remembered as a [`Constraint`], so a
+//! Arithmetic works on both. A question such as [`Dim::equals`], or [`Dim::value`], asks for more than an
+//! expression says: inside a [`Scope`] it is answered for the sizes at hand and remembered as a [`Constraint`], so a
 //! formula need not know what it works on. Whatever holds memory has known sizes.
 
 mod bindings;
@@ -88,6 +88,11 @@ impl Shape {
         self.0.iter().all(|d| d.known().is_some())
     }
 
+    /// Whether this is another shape, which is asked: see [`Dim::equals`]. (`==` compares forms.)
+    pub fn equals(&self, other: &Shape) -> bool {
+        self.rank() == other.rank() && self.0.iter().zip(&other.0).all(|(a, b)| a.equals(*b))
+    }
+
     /// Whether this is certainly the same as another, without asking anything about symbols.
     pub fn same(&self, other: &Shape) -> bool {
         self.rank() == other.rank() && self.0.iter().zip(&other.0).all(|(a, b)| a.same(*b))
@@ -111,7 +116,7 @@ impl Shape {
         match self.0.as_slice() {
             [] => 1,
             [n] => n.value(),
-            dims if dims.iter().any(|d| *d == 0) => 0,
+            dims if dims.iter().any(|d| d.equals(0)) => 0,
             dims => dims.iter().fold(1usize, |n, d| n.saturating_mul(d.value())),
         }
     }

@@ -263,7 +263,7 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
     if count == 0 {
         return;
     }
-    debug_assert!(outputs.iter().all(|y| y.is_contiguous() && y.shape() == first.shape()));
+    debug_assert!(outputs.iter().all(|y| y.is_contiguous() && y.shape().same(first.shape())));
     let nest = nest(first, count, inputs, outputs.len());
     let port = |k: usize, array: &Array, ptr: *mut u8, direct: bool| {
         let direct = direct && !is_narrow(array.dtype);

@@ -167,7 +167,7 @@ fn seeds(
             ));
         }
         let seed = match seed {
-            Some(g) if g.shape() != y.shape() => {
+            Some(g) if !g.shape().equals(y.shape()) => {
                 let facts = format!("got {} for an output of shape {}", g.shape(), y.shape());
                 return Err(error::bad_shape(
                     op,
@@ -179,7 +179,7 @@ fn seeds(
                 apply(Op::Cast(y.dtype()), &[Operand::Value(g)], options.create_graph)?
             }
             Some(g) => g.clone(),
-            None if y.shape().elements() != 1 => {
+            None if !y.shape().elements().equals(1) => {
                 let facts = format!("got shape {}; pass gradient=", y.shape());
                 return Err(error::gradient(
                     op,

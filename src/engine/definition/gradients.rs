@@ -110,7 +110,7 @@ pub(super) fn differentiate(
         pairs.push(match seed {
             Some(seed) => {
                 let got = trace.read(|graph| graph.list().node(*seed).ty.shape.clone());
-                if got != ty.shape {
+                if !got.equals(&ty.shape) {
                     let facts = format!("got {got} for an output of shape {}", ty.shape);
                     let what = "the gradient's shape differs from the output's";
                     return Err(error::bad_shape("gradients", what, facts));

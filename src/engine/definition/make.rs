@@ -140,7 +140,7 @@ pub fn check_assign(ty: &Type, x: &Value) -> Result<()> {
             x.dtype(),
         ));
     }
-    if is_sized(x.shape()) && *x.shape() != ty.shape {
+    if is_sized(x.shape()) && !x.shape().equals(&ty.shape) {
         let facts = format!("the value has shape {}, the variable {}", x.shape(), ty.shape);
         return Err(error::bad_shape("assign", "an update keeps the shape", facts));
     }

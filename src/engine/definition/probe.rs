@@ -131,7 +131,7 @@ fn agree(call: &Call, likely: &mut Option<Likely>, values: &[Value]) -> Result<(
         }
         Some(likely) => {
             for ((_, shape), value) in likely.iter_mut().zip(values) {
-                if shape.as_ref().is_some_and(|shape| shape != value.shape()) {
+                if shape.as_ref().is_some_and(|shape| !shape.equals(value.shape())) {
                     *shape = None;
                 }
             }

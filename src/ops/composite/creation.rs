@@ -142,7 +142,7 @@ composite! {
         let step = steps.scalar(last - first).calculate(Calculation::Div, steps);
         let i = number(cx, 0).iota(DType::F64, shape_of(&[num], "linspace"), 0);
         let y = i * step + first;
-        let ends = endpoint && n > Dim::ONE;
+        let ends = endpoint && Dim::ONE.is_below(n);
         let y = if ends { i.equal(steps).select(i.scalar(last), y) } else { y };
         y.cast(dtype.unwrap_or(DType::F32))
     }
@@ -244,8 +244,8 @@ fn counted_by_size<'e>(
         (None, Arg::Scalar(Scalar::Int(n))) => usize::try_from(n).ok().map(Dim::new),
         (found, _) => found,
     };
-    let (a, b, s) = (size(start)?, size(stop)?, size(step).filter(|s| *s != 0)?);
-    let n = if a <= b { (b - a).div_ceil(s) } else { Dim::new(0) };
+    let (a, b, s) = (size(start)?, size(stop)?, size(step).filter(|s| !s.equals(0))?);
+    let n = if a.is_at_most(b) { (b - a).div_ceil(s) } else { Dim::new(0) };
     let (shape, dtype) = (Shape::from_dims(&[n]), dtype.unwrap_or(DType::I64));
     if a.same(Dim::new(0)) && s.same(Dim::ONE) {
         return Some(start.iota(dtype, shape, 0));

@@ -64,9 +64,15 @@ composite! {
     /// [3, 5]
     top method diff(x: Tensor; axis: Int = -1, n: Int = 1) -> One {
         let axis = x.axis(axis, "diff");
-        (0..count_of(n, 0, "n", "diff")).fold(x.tensor(), |x, _| difference(x, axis))
+        let n = count_of(n, 0, "n", "diff");
+        // Nothing is left after as many rounds as there are elements.
+        let rounds = if n > FEW { n.min(x.size(axis).value().max(1)) } else { n };
+        (0..rounds).fold(x.tensor(), |x, _| difference(x, axis))
     }
 }
+
+/// Rounds of differences that are written without knowing the size.
+const FEW: usize = 64;
 
 /// The axis a user named; a vector has only one.
 fn axis_of(x: Expr<'_>, axis: Option<i64>, op: &str) -> usize {
@@ -87,6 +93,6 @@ fn with_initial<'e>(y: Expr<'e>, initial: bool, axis: usize) -> Expr<'e> {
 fn difference(x: Expr<'_>, axis: usize) -> Expr<'_> {
     let size = x.size(axis);
     let fewer = size - Dim::ONE;
-    let (left, right) = (x.narrow(axis, 0, fewer), x.narrow(axis, usize::from(size != 0), fewer));
+    let (left, right) = (x.narrow(axis, 0, fewer), x.narrow(axis, usize::from(!size.equals(0)), fewer));
     if x.dtype() == DType::Bool { right.not_equal(left) } else { right - left }
 }

@@ -173,7 +173,7 @@ fn check_sizes(text: &str, operands: &[Expr<'_>], all: &[Vec<Label>]) {
                 Some((_, known)) if spread && known.joint(size).is_some() => {
                     *known = known.joint(size).unwrap_or(size);
                 }
-                Some((_, known)) if !spread && *known == size => {}
+                Some((_, known)) if !spread && known.equals(size) => {}
                 Some((_, known)) => {
                     let shapes: Vec<String> =
                         operands.iter().map(|x| x.shape().to_string()).collect();

@@ -40,7 +40,7 @@ composite! {
     top function stack(arrays: Tensors, axis: Int = 0) -> One {
         let parts = promoted(&arrays, "stack");
         let shape = parts[0].shape();
-        if let Some(other) = parts.iter().find(|x| x.shape() != shape) {
+        if let Some(other) = parts.iter().find(|x| !x.shape().equals(&shape)) {
             let facts = format!("{shape} and {}", other.shape());
             throw(error::bad_shape("stack", "shapes differ", facts));
         }
@@ -75,8 +75,8 @@ composite! {
         let size = x.size(axis);
         let each = size.div_ceil(Dim::new(count_of(n, 1, "n", "chunk")));
         let (mut sizes, mut start) = (vec![each], each);
-        while start < size {
-            sizes.push(if start + each <= size { each } else { size - start });
+        while start.is_below(size) {
+            sizes.push(if (start + each).is_at_most(size) { each } else { size - start });
             start = start + each;
         }
         parts(x, &sizes, axis, "chunk")
@@ -163,7 +163,7 @@ composite! {
 
 fn equal_parts(x: Expr<'_>, n: usize, axis: usize) -> Vec<Dim> {
     let size = x.size(axis);
-    if size % n.into() != 0 {
+    if !(size % n.into()).equals(0) {
         let facts = format!("axis {axis} of {} has size {size}, for {n} parts", x.shape());
         throw(error::bad_shape("split", "there are no equal parts", facts));
     }
@@ -173,7 +173,7 @@ fn equal_parts(x: Expr<'_>, n: usize, axis: usize) -> Vec<Dim> {
 /// Parts of these sizes, which make up the whole axis.
 fn parts<'e>(x: Expr<'e>, sizes: &[Dim], axis: usize, op: &str) -> Vec<Expr<'e>> {
     let total = sizes.iter().fold(Dim::new(0), |sum, &n| sum + n);
-    if x.size(axis) != total {
+    if !x.size(axis).equals(total) {
         let facts =
             format!("they add up to {total}, axis {axis} of {} has {}", x.shape(), x.size(axis));
         throw(error::bad_shape(op, "the sizes of the parts do not fit", facts));

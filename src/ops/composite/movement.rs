@@ -79,9 +79,9 @@ composite! {
         let shape = x.shape();
         let axes = match axis {
             Some(axis) => shape.axes(Some(&axis), "squeeze").or_throw(),
-            None => (0..shape.rank()).filter(|&i| shape[i] == 1).collect(),
+            None => (0..shape.rank()).filter(|&i| shape[i].equals(1)).collect(),
         };
-        if let Some(&i) = axes.iter().find(|&&i| shape[i] != 1) {
+        if let Some(&i) = axes.iter().find(|&&i| !shape[i].equals(1)) {
             let facts = format!("axis {i} of {shape} has size {}", shape[i]);
             throw(error::bad_shape("squeeze", "only axes of size 1 can go", facts));
         }
@@ -123,7 +123,7 @@ composite! {
         let shape = x.shape();
         let mut at = whole(&shape);
         for i in shape.axes(axis.as_deref(), "flip").or_throw() {
-            if shape[i] != 0 {
+            if !shape[i].equals(0) {
                 let start = shape[i] - Dim::ONE;
                 at[i] = SliceAxis { start, step: -1, size: shape[i] };
             }
@@ -168,7 +168,7 @@ fn completed(from: &Shape, sizes: &[Extent]) -> Shape {
     sizes[open] = Extent::Number(1);
     let mut shape = shape_of(&sizes, "reshape");
     let (count, known) = (elements(from), elements(&shape));
-    if known == 0 || count % known != 0 {
+    if known.equals(0) || !(count % known).equals(0) {
         let mut to: Vec<String> = shape.dims().iter().map(Dim::to_string).collect();
         to[open] = "-1".into();
         let to = Tuple(&to);
@@ -213,7 +213,7 @@ fn rolled(x: Expr<'_>, axis: usize, shift: i64) -> Expr<'_> {
         Some(0) => Dim::new(0),
         Some(n) => Dim::new(shift.rem_euclid(n as i64) as usize),
         None if shift == 0 => Dim::new(0),
-        None if away >= n => Dim::new(shift.rem_euclid(n.value().max(1) as i64) as usize),
+        None if n.is_at_most(away) => Dim::new(shift.rem_euclid(n.value().max(1) as i64) as usize),
         None if shift > 0 => away,
         None => n - away,
     };
@@ -238,7 +238,7 @@ fn diagonal_slice(rows: Dim, columns: Dim, offset: i64) -> SliceAxis {
     let (away, none) = (Dim::new(offset.unsigned_abs() as usize), Dim::new(0));
     let (skip_rows, skip_columns) = if offset < 0 { (away, none) } else { (none, away) };
     let size = (rows - skip_rows).min(columns - skip_columns);
-    let start = if size == 0 { none } else { skip_rows * columns + skip_columns };
+    let start = if size.equals(0) { none } else { skip_rows * columns + skip_columns };
     SliceAxis { start, step: columns.value() as isize + 1, size }
 }
 

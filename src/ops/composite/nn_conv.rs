@@ -128,7 +128,7 @@ impl Conv {
     fn apply<'e>(self, x: Expr<'e>, weight: Expr<'e>, bias: Option<Expr<'e>>) -> Expr<'e> {
         let (x, weight, bias) = self.operands(x, weight, bias, weight.shape().dims().first());
         let (outputs, inputs, groups) = (weight.size(0), weight.size(1), Dim::new(self.groups));
-        if x.size(1) != inputs * groups {
+        if !x.size(1).equals(inputs * groups) {
             let facts = format!(
                 "input has {} channels, weight {} with groups={} takes {}",
                 x.size(1),
@@ -141,7 +141,7 @@ impl Conv {
         self.check_groups(outputs, weight);
         for i in 0..self.stride.len() {
             let padded = x.size(i + 2) + (2 * self.padding[i]).into();
-            if self.reach(weight, i) > padded {
+            if padded.is_below(self.reach(weight, i)) {
                 let facts = format!(
                     "window {} on axis {} of input {} with padding {}",
                     self.reach(weight, i),
@@ -167,7 +167,7 @@ impl Conv {
         let extra = per_axis(self.op, "output_padding", extra, rank, 0);
         let outputs = weight.shape().dims().get(1).map(|&n| n * self.groups.into());
         let (x, weight, bias) = self.operands(x, weight, bias, outputs.as_ref());
-        if x.size(1) != weight.size(0) {
+        if !x.size(1).equals(weight.size(0)) {
             let facts = format!(
                 "input has {} channels, weight {} takes {}",
                 x.size(1),
@@ -186,7 +186,7 @@ impl Conv {
             let steps = (x.size(i + 2) - Dim::ONE) * self.stride[i].into();
             let full = steps + self.reach(weight, i) + extra[i].into();
             let size = full - (2 * self.padding[i]).into();
-            if x.size(i + 2) == 0 || size == 0 {
+            if x.size(i + 2).equals(0) || size.equals(0) {
                 let facts = format!("input {} with padding {}", x.shape(), self.padding[i]);
                 throw(error::bad_shape(self.op, "nothing is left of an axis", facts));
             }
@@ -210,12 +210,12 @@ impl Conv {
                 throw(error::bad_rank(self.op, name, rank, operand.shape()));
             }
         }
-        if weight.shape().dims()[2..].iter().any(|&n| n == 0) {
+        if weight.shape().dims()[2..].iter().any(|&n| n.equals(0)) {
             let facts = format!("weight {}", weight.shape());
             throw(error::bad_shape(self.op, "the window is empty", facts));
         }
         if let (Some(b), Some(&n)) = (bias, outputs)
-            && b.shape() != Shape::from_dims(&[n])
+            && !b.shape().equals(&Shape::from_dims(&[n]))
         {
             let facts = format!("got {}, wanted ({n},)", b.shape());
             throw(error::bad_shape(self.op, "the shape of bias differs", facts));
@@ -226,7 +226,7 @@ impl Conv {
     }
 
     fn check_groups(&self, channels: Dim, weight: Expr<'_>) {
-        if channels % self.groups.into() != 0 {
+        if !(channels % self.groups.into()).equals(0) {
             let facts = format!("weight {} with groups={}", weight.shape(), self.groups);
             throw(error::bad_shape(self.op, "channels do not divide into groups", facts));
         }

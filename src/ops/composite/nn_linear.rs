@@ -112,11 +112,11 @@ fn check_linear(x: Expr<'_>, weight: Expr<'_>, bias: Option<Expr<'_>>) {
         throw(error::bad_rank("linear", "x", "1 or more", x.shape()));
     }
     let inputs = x.size(x.rank() - 1);
-    if inputs != weight.size(1) {
+    if !inputs.equals(weight.size(1)) {
         let facts = format!("x {} and weight {}", x.shape(), weight.shape());
         throw(error::size_mismatch("linear", "last sizes", inputs, weight.size(1), facts));
     }
-    if let Some(b) = bias.filter(|b| b.shape() != Shape::from_dims(&[weight.size(0)])) {
+    if let Some(b) = bias.filter(|b| !b.shape().equals(&Shape::from_dims(&[weight.size(0)]))) {
         let facts = format!("got {}, wanted ({},)", b.shape(), weight.size(0));
         throw(error::bad_shape("linear", "the shape of bias differs", facts));
     }
@@ -159,11 +159,11 @@ fn heads<'e>(q: Expr<'e>, k: Expr<'e>, v: Expr<'e>) -> [Expr<'e>; 3] {
         }
     }
     let end = |x: Expr<'e>, i: usize| x.size(x.rank() - i);
-    if end(q, 1) != end(k, 1) {
+    if !end(q, 1).equals(end(k, 1)) {
         let facts = format!("q {} and k {}", q.shape(), k.shape());
         throw(error::size_mismatch(op, "last sizes", end(q, 1), end(k, 1), facts));
     }
-    if end(k, 2) != end(v, 2) {
+    if !end(k, 2).equals(end(v, 2)) {
         let facts = format!("k {} and v {}", k.shape(), v.shape());
         throw(error::size_mismatch(op, "lengths", end(k, 2), end(v, 2), facts));
     }

@@ -114,7 +114,7 @@ composite! {
 }
 
 fn same_shape(op: &str, input: Expr<'_>, target: Expr<'_>) {
-    if input.shape() != target.shape() {
+    if !input.shape().equals(&target.shape()) {
         let facts = format!("input {} and target {}", input.shape(), target.shape());
         throw(error::bad_shape(op, "shapes differ", facts));
     }
@@ -181,7 +181,7 @@ impl<'e> Task<'e> {
         }
         let axis = usize::from(input.rank() > 1);
         let classes = input.size(axis);
-        if let Some(w) = weight.filter(|w| w.shape() != Shape::from_dims(&[classes])) {
+        if let Some(w) = weight.filter(|w| !w.shape().equals(&Shape::from_dims(&[classes]))) {
             let facts = format!("got {}, wanted ({classes},)", w.shape());
             throw(error::bad_shape(op, "the shape of weight differs", facts));
         }
@@ -193,7 +193,7 @@ impl<'e> Task<'e> {
                 throw(error::bad_dtype(op, "target", DType::Bool, "an integer or floating"))
             }
         };
-        if given.shape() != wanted {
+        if !given.shape().equals(&wanted) {
             let facts =
                 format!("got {}, wanted {wanted} for input {}", given.shape(), input.shape());
             throw(error::bad_shape(op, "the shape of target differs", facts));

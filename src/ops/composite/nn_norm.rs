@@ -162,7 +162,7 @@ fn grouped(x: Expr<'_>, groups: i64) -> Shape {
     }
     let count = usize::try_from(groups).unwrap_or(0);
     let channels = x.size(1);
-    if count == 0 || channels % count.into() != 0 {
+    if count == 0 || !(channels % count.into()).equals(0) {
         let facts = format!("{channels} channels of {} and groups={groups}", x.shape());
         throw(error::bad_shape("group_norm", "channels do not divide into groups", facts));
     }
@@ -173,7 +173,7 @@ fn grouped(x: Expr<'_>, groups: i64) -> Shape {
 /// A parameter with the sizes of some axes of `x`, laid along these axes.
 fn placed<'e>(op: &str, name: &str, p: Expr<'e>, x: Expr<'e>, axes: &[usize]) -> Expr<'e> {
     let own: Shape = axes.iter().map(|&axis| x.size(axis)).collect();
-    if p.shape() != own {
+    if !p.shape().equals(&own) {
         let facts = format!("got {}, wanted {own} for x {}", p.shape(), x.shape());
         throw(error::bad_shape(op, format!("the shape of {name} differs"), facts));
     }

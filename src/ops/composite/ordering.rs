@@ -144,7 +144,7 @@ fn places<'e>(sorted: Expr<'e>, values: Expr<'e>, left: bool) -> Expr<'e> {
 fn place(q: f64, end: Dim) -> (Dim, f64) {
     if end.known().is_none() && (2.0 * q).fract() == 0.0 {
         let twice = end * Dim::new((2.0 * q) as usize);
-        let is_even = twice % Dim::new(2) == 0;
+        let is_even = (twice % Dim::new(2)).equals(0);
         return (twice / Dim::new(2), if is_even { 0.0 } else { 0.5 });
     }
     let place = q * end.value() as f64;
@@ -166,7 +166,7 @@ fn at_fraction<'e>(
     let last = rows.rank();
     rows.dims_mut().push(axes.iter().fold(Dim::ONE, |n, &i| n * x.size(i)));
     let n = rows[last];
-    if n == 0 {
+    if n.equals(0) {
         throw(error::empty_reduction(op, x.shape()));
     }
     let sorted = moved.reshape(rows).emit(Op::Sort { axis: last, descending: false });

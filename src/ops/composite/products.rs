@@ -29,7 +29,7 @@ composite! {
         let pair = promoted(&[a, b], "vecdot");
         let (left, right) = (pair[0].axis(axis, "vecdot"), pair[1].axis(axis, "vecdot"));
         let (n, m) = (pair[0].size(left), pair[1].size(right));
-        if n != m {
+        if !n.equals(m) {
             let facts = format!("{} and {}", a.shape(), b.shape());
             throw(error::size_mismatch("vecdot", "sizes along the axis", n, m, facts));
         }
@@ -74,7 +74,7 @@ composite! {
         let axis = shape.axis(axis, "cross").or_throw();
         // Counted from the right, since broadcasting aligns there.
         let back = shape.rank() - axis;
-        let is_vector = |x: &Expr<'_>| x.rank() >= back && x.size(x.rank() - back) == 3;
+        let is_vector = |x: &Expr<'_>| x.rank() >= back && x.size(x.rank() - back).equals(3);
         if !both.iter().all(is_vector) {
             let facts = format!("{} and {}", a.shape(), b.shape());
             throw(error::bad_shape("cross", "the axis must have size 3", facts));
@@ -103,7 +103,7 @@ fn product<'e>(a: Expr<'e>, b: Expr<'e>) -> Expr<'e> {
     }
     let lead = |x: Expr<'_>| x.rank().saturating_sub(2);
     let (inner_a, inner_b) = (a.rank() - 1, lead(b));
-    if a.size(inner_a) != b.size(inner_b) {
+    if !a.size(inner_a).equals(b.size(inner_b)) {
         let (n, m, facts) =
             (a.size(inner_a), b.size(inner_b), format!("{} @ {}", a.shape(), b.shape()));
         throw(error::size_mismatch("matmul", "inner dimensions", n, m, facts));
@@ -178,7 +178,7 @@ fn paired_axes(a: Expr<'_>, b: Expr<'_>, axes: Whole) -> (Axes, Axes) {
 /// Sum of products over paired axes, without a batch.
 fn contracted<'e>(a: Expr<'e>, b: Expr<'e>, left: Axes, right: Axes, op: &str) -> Expr<'e> {
     for (&i, &j) in left.iter().zip(&right) {
-        if a.size(i) != b.size(j) {
+        if !a.size(i).equals(b.size(j)) {
             let facts = format!("axis {i} of {} and axis {j} of {}", a.shape(), b.shape());
             throw(error::size_mismatch(op, "sizes", a.size(i), b.size(j), facts));
         }

@@ -154,7 +154,7 @@ composite! {
 
 /// Random bits of a type under a key.
 pub fn bits_of<'e>(op: &str, key: Expr<'e>, ty: Type) -> Expr<'e> {
-    if key.dtype() != DType::U32 || key.shape() != Shape::of(&[2]) {
+    if key.dtype() != DType::U32 || !key.shape().equals(&Shape::of(&[2])) {
         let facts = format!("got {} of shape {}", key.dtype(), key.shape());
         throw(error::bad_shape(op, "a key is uint32 of shape (2,)", facts));
     }

@@ -24,7 +24,7 @@ impl Op {
                 let (dtype, from) = first()?;
                 shape.check(name)?;
                 let (count, want) = (from.elements(), shape.elements());
-                if count != want {
+                if !count.equals(want) {
                     return Err(error::reshape_count(name, from, count, shape, want));
                 }
                 Type::new(dtype, shape.clone())
@@ -86,8 +86,8 @@ impl Op {
                 let (dtype, shape) = first()?;
                 let needs_one = matches!(kind, Reduction::Max | Reduction::Min);
                 if needs_one
-                    && axes.iter().any(|&i| shape[i] == 0)
-                    && shape.reduce(axes, false).elements() != 0
+                    && axes.iter().any(|&i| shape[i].equals(0))
+                    && !shape.reduce(axes, false).elements().equals(0)
                 {
                     return Err(error::empty_reduction(name, shape));
                 }
@@ -96,7 +96,7 @@ impl Op {
             Op::ArgReduce(_, axis) => {
                 let (_, shape) = first()?;
                 let out = shape.reduce(&[*axis], false);
-                if shape[*axis] == 0 && out.elements() != 0 {
+                if shape[*axis].equals(0) && !out.elements().equals(0) {
                     return Err(error::empty_reduction(name, shape));
                 }
                 Type::new(DType::I64, out)
@@ -108,7 +108,7 @@ impl Op {
             Op::ArgSort { .. } => Type::new(DType::I64, first()?.1.clone()),
             Op::TopK { k, axis, .. } => {
                 let mut shape = first()?.1.clone();
-                if Dim::new(*k) > shape[*axis] {
+                if shape[*axis].is_below(Dim::new(*k)) {
                     let facts = format!("k = {k} for axis {axis} with size {}", shape[*axis]);
                     return Err(error::bad_shape(name, "not enough elements", facts));
                 }
@@ -123,7 +123,7 @@ impl Op {
                 let mut dims: SmallVec<[Dim; 8]> = SmallVec::from_slice(&shape.dims()[..lead]);
                 for i in 0..spec.size.len() {
                     let reach = (spec.size[i] - 1) * spec.dilation[i] + 1;
-                    if shape[lead + i] < Dim::new(reach) {
+                    if shape[lead + i].is_below(reach) {
                         let facts = format!("window {reach} on axis {} of {shape}", lead + i);
                         return Err(error::bad_shape(
                             name,
@@ -246,7 +246,7 @@ fn infer_concat(args: &[OperandType<'_>], axis: usize) -> Result<Type> {
             return Err(error::dtype_mismatch("concat", dtype, d));
         }
         let fits = shape.rank() == first.rank()
-            && (0..first.rank()).all(|i| i == axis || shape[i] == first[i]);
+            && (0..first.rank()).all(|i| i == axis || shape[i].equals(first[i]));
         if !fits {
             let facts = format!("{first} and {shape} along axis {axis}");
             return Err(error::bad_shape("concat", "sizes differ outside the axis", facts));
@@ -264,7 +264,7 @@ fn infer_contract(spec: &Contraction, a: (DType, &Shape), b: (DType, &Shape)) ->
     let pairs =
         spec.a_contract.iter().zip(&spec.b_contract).chain(spec.a_batch.iter().zip(&spec.b_batch));
     for (&i, &j) in pairs {
-        if a.1[i] != b.1[j] {
+        if !a.1[i].equals(b.1[j]) {
             let facts = format!("{} @ {}", a.1, b.1);
             return Err(error::size_mismatch("matmul", "inner dimensions", a.1[i], b.1[j], facts));
         }

@@ -31,6 +31,11 @@ impl Type {
         Type { dtype, shape }
     }
 
+    /// Whether this is another type, whose sizes are asked: see [`Shape::equals`].
+    pub fn equals(&self, other: &Type) -> bool {
+        self.dtype == other.dtype && self.shape.equals(&other.shape)
+    }
+
     /// Visits every size.
     pub fn each_dim(&mut self, f: impl FnMut(&mut Dim)) {
         self.shape.dims_mut().iter_mut().for_each(f);

@@ -163,7 +163,7 @@ unsafe extern "C" fn set_grad(a: Object, v: Object, _: *mut c_void) -> c_int {
             };
             let g = g.value();
             let (shape, dtype) = this.with(|value| (value.shape().clone(), value.dtype()));
-            if *g.shape() != shape || g.dtype() != dtype {
+            if !g.shape().equals(&shape) || g.dtype() != dtype {
                 let facts = format!("got {} {} for {dtype} {shape}", g.dtype(), g.shape());
                 return Err(to_python(
                     py,

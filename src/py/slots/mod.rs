@@ -93,7 +93,7 @@ pub fn check_leaf_update(py: Python<'_>, op: &str, this: &TensorObject) -> PyRes
 /// Gives a handle a new value of the same shape and dtype; a leaf stays that leaf.
 pub fn assign(py: Python<'_>, op: &str, this: &TensorObject, mut value: Value) -> PyResult<()> {
     let (shape, dtype) = this.with(|old| (old.shape().clone(), old.dtype()));
-    if *value.shape() != shape {
+    if !value.shape().equals(&shape) {
         let facts = format!("the result has shape {}, the tensor {shape}", value.shape());
         return Err(to_python(py, error::bad_shape(op, "an update keeps the shape", facts)));
     }
