@@ -295,3 +295,32 @@ def test_assert_close():
     ):
         with pytest.raises(AssertionError, match=words):
             testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_a_value_that_fills_may_differ_between_examples(shape):
+    x, values = wg.tensor([[1.0, 2.0], [3.0, 4.0]]), wg.tensor([5.0, 6.0])
+    got = wg.vmap(lambda v, w: wg.pad(v, ((1, 1),), value=w))(x, values.reshape(2, *shape))
+    assert got.tolist() == [[5.0, 1.0, 2.0, 5.0], [6.0, 3.0, 4.0, 6.0]]
+    got = wg.vmap(lambda w: wg.full_like(x[0], w.reshape(())))(values.reshape(2, *shape))
+    assert got.tolist() == [[5.0, 5.0], [6.0, 6.0]]
+
+
+@pytest.mark.parametrize("values", [wg.ones(2), wg.ones((1, 3)), wg.ones((2, 1, 1)), wg.ones(0)])
+def test_one_value_fills_and_not_several(values):
+    """In eager code, in a graph and in a batch; so where numbers may be tensors beside a shape."""
+    x = wg.ones((2, 4))
+    calls = [
+        lambda v: wg.pad(x, 1, value=v),
+        lambda v: wg.random.uniform(shape=(1,), low=v),
+        lambda v: wg.random.normal(shape=(1,), std=v),
+        lambda v: wg.optim.sgd(wg.ones(1), wg.ones(1), lr=v),
+    ]
+    many = wg.broadcast_to(values, (2, *values.shape))
+    for call in calls:
+        with pytest.raises(wg.ShapeError):
+            call(values)
+        with pytest.raises(wg.ShapeError):
+            wg.vmap(call)(many)
+        with pytest.raises(wg.ShapeError):
+            wg.compile(call)(values)

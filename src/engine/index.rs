@@ -237,7 +237,10 @@ fn put(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
 fn masked(x: &Value, items: &[Item], v: Operand<'_>) -> Result<Option<Value>> {
     let [Item::Array(mask), others @ ..] = items else { return Ok(None) };
     let takes_all = |item: &Item| {
-        matches!(item, Item::Ellipsis | Item::Slice(None | Some(Extent::Number(0)), None, None | Some(1)))
+        matches!(
+            item,
+            Item::Ellipsis | Item::Slice(None | Some(Extent::Number(0)), None, None | Some(1))
+        )
     };
     let is_ellipsis = |item: &&Item| matches!(item, Item::Ellipsis);
     let ellipses = others.iter().filter(is_ellipsis).count();

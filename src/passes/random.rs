@@ -268,7 +268,8 @@ fn turned(rank: usize, dice: &mut Dice) -> Axes {
 }
 
 fn wider(shape: &Shape, dice: &mut Dice) -> Shape {
-    let dims = shape.dims().iter().map(|&d| if d.equals(1) { Dim::new(dice.of(&[1, 2, 3])) } else { d });
+    let dims =
+        shape.dims().iter().map(|&d| if d.equals(1) { Dim::new(dice.of(&[1, 2, 3])) } else { d });
     let mut dims: Vec<Dim> = dims.collect();
     if dice.below(2) == 0 && dims.len() < 4 {
         dims.insert(0, Dim::new(dice.of(&[1, 2])));

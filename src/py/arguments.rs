@@ -356,11 +356,7 @@ fn parse_one(
 }
 
 /// Appends the ints of a sequence, nested up to `depth` times; false where it holds others.
-fn collect(
-    object: &Bound<'_, PyAny>,
-    depth: usize,
-    ints: &mut Ints,
-) -> PyResult<bool> {
+fn collect(object: &Bound<'_, PyAny>, depth: usize, ints: &mut Ints) -> PyResult<bool> {
     if depth == 0 || object.is_instance_of::<pyo3::types::PyString>() {
         return Ok(false);
     }

@@ -84,7 +84,11 @@ impl Dim {
             Ok(size) if size <= Dim::MOST => Ok(Dim::new(size)),
             Ok(_) => {
                 let limit = Dim::MOST;
-                Err(error::bad_value(op, format!("{name} must be at most {limit}"), format!("got {n}")))
+                Err(error::bad_value(
+                    op,
+                    format!("{name} must be at most {limit}"),
+                    format!("got {n}"),
+                ))
             }
             Err(_) => {
                 Err(error::bad_value(op, format!("{name} must be at least 0"), format!("got {n}")))

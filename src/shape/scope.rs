@@ -421,8 +421,7 @@ impl Scope {
         state.constraints.push(constraint);
         if constraint.relation == Relation::Equal && left.key() != right.key() {
             // Numbers stand for expressions, older expressions for newer ones.
-            let (old, new) =
-                if left.key() < right.key() { (left, right) } else { (right, left) };
+            let (old, new) = if left.key() < right.key() { (left, right) } else { (right, left) };
             state.equal.insert(new.key(), old);
         }
         state.learn(&constraint);

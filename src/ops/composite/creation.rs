@@ -161,7 +161,7 @@ composite! {
     ) -> One |cx| {
         let shape = shape_of(&[n, m.unwrap_or(n)], "eye");
         let (row, column) = places(number(cx, 0), &shape);
-        (row + row.scalar(k)).equal(column).cast(dtype.unwrap_or(DType::F32))
+        (row + row.scalar(offset(k))).equal(column).cast(dtype.unwrap_or(DType::F32))
     }
 
     /// The elements of each matrix on and below its `k`-th diagonal; zeros above.
@@ -169,7 +169,7 @@ composite! {
     /// `x`: shape (…, rows, columns).
     top method tril(x: Tensor; k: Int = 0) -> One {
         let (row, column) = places_of(x, "tril");
-        (row + row.scalar(k)).greater_equal(column).select(x, x.scalar(false))
+        (row + row.scalar(offset(k))).greater_equal(column).select(x, x.scalar(false))
     }
 
     /// The elements of each matrix on and above its `k`-th diagonal; zeros below.
@@ -177,7 +177,7 @@ composite! {
     /// `x`: shape (…, rows, columns).
     top method triu(x: Tensor; k: Int = 0) -> One {
         let (row, column) = places_of(x, "triu");
-        (row + row.scalar(k)).less_equal(column).select(x, x.scalar(false))
+        (row + row.scalar(offset(k))).less_equal(column).select(x, x.scalar(false))
     }
 
     /// Coordinate grids: the `i`-th result repeats the `i`-th vector along all other axes.
@@ -315,6 +315,12 @@ fn float_count(start: f64, stop: f64, step: f64) -> i64 {
         throw(error::bad_value("arange", "the count of elements is not finite", facts));
     }
     n as i64
+}
+
+/// The number of a diagonal, to add to that of a row: beyond all sizes every one means the same.
+fn offset(k: i64) -> i64 {
+    const FAR: i64 = Dim::MOST as i64;
+    k.clamp(-FAR, FAR)
 }
 
 /// Row and column numbers of a matrix shape, to broadcast.

@@ -93,6 +93,7 @@ fn with_initial<'e>(y: Expr<'e>, initial: bool, axis: usize) -> Expr<'e> {
 fn difference(x: Expr<'_>, axis: usize) -> Expr<'_> {
     let size = x.size(axis);
     let fewer = size - Dim::ONE;
-    let (left, right) = (x.narrow(axis, 0, fewer), x.narrow(axis, usize::from(!size.equals(0)), fewer));
+    let (left, right) =
+        (x.narrow(axis, 0, fewer), x.narrow(axis, usize::from(!size.equals(0)), fewer));
     if x.dtype() == DType::Bool { right.not_equal(left) } else { right - left }
 }

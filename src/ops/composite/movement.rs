@@ -3,10 +3,10 @@
 use super::ordering::elements;
 use super::shape_of;
 use crate::error;
+use crate::ops::declare::{Extents, numbers};
 use crate::ops::emit::{Expr, OrThrow, throw};
 use crate::ops::op::SliceAxis;
 use crate::ops::structural::whole;
-use crate::ops::declare::{Extents, numbers};
 use crate::shape::{Axes, Dim, Extent, Shape, Tuple, normalize_axis};
 
 composite! {

@@ -189,6 +189,8 @@ pub(super) unsafe extern "C" fn get_by_position(a: Object, i: ffi::Py_ssize_t) -
         let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(null_mut()) };
         let value = this.value();
         // `i` counts from the front here; past the end ends an iteration.
-        Ok(tensor::new_view(index::get(&value, &[Item::Int(Extent::Number(i as i64))]).or_raise(py)?))
+        Ok(tensor::new_view(
+            index::get(&value, &[Item::Int(Extent::Number(i as i64))]).or_raise(py)?,
+        ))
     })
 }
