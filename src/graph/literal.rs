@@ -190,7 +190,7 @@ pub fn read_number(text: &str, earlier: u32) -> Option<Number> {
     if name == "size" {
         return read_dim(inside).map(Number::Size);
     }
-    let how = Calculation::ALL.into_iter().find(|how| how.name() == name)?;
+    let how = Calculation::from_name(name)?;
     let (a, b) = inside.split_once(',')?;
     let scalar = |text: &str| match read_operand(text.trim(), earlier)? {
         Arg::Scalar(value) => Some(value),

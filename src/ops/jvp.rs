@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::attributes::*;
 use super::emit::{Arg, Expr};
 use super::op::Op;
-use super::rule::{ElementRule, Rule};
+use super::rule::Rule;
 
 /// What a tangent's formula reads.
 pub struct Forward<'a, 'e> {
@@ -63,12 +63,8 @@ impl Op {
         let first = || rule.full(0);
         Tangent::Is(match self {
             Op::Map(def) => {
-                let term = |i: usize| match def.vjp[i] {
-                    ElementRule::Zero => None,
-                    ElementRule::Formula(formula) => {
-                        let g = rule.tangents[i]?;
-                        Some(formula(&Rule { args: rule.args, y: rule.y, g }))
-                    }
+                let term = |i: usize| {
+                    def.vjp[i].cotangent(&Rule { args: rule.args, y: rule.y, g: rule.tangents[i]? })
                 };
                 match sum((0..rule.args.len()).map(term)) {
                     Some(tangent) => tangent,

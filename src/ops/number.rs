@@ -5,8 +5,9 @@
 //! known later is worked out before each run, by the same arithmetic. So a formula that divides by a
 //! count need not know whether it is known.
 
-use super::emit::{Arg, Expr};
-use crate::dtype::{DType, Scalar};
+use super::elementwise::{Elementwise, ResultRule, arithmetic, exponential, tables};
+use super::emit::{Arg, Emit, Expr};
+use crate::dtype::{Compute, DType, Scalar};
 use crate::shape::{Dim, Shape};
 
 /// How a number comes about.
@@ -56,11 +57,13 @@ pub enum Calculation {
     Sqrt,
     /// `a` rounded down
     Floor,
+    /// Any other elementwise op of one or two floats; what a comparison gives is 0 or 1
+    Map(&'static Elementwise),
 }
 
 impl Calculation {
-    /// Every one of them.
-    pub const ALL: [Calculation; 9] = [
+    /// Those with a name of their own; the others have the names of ops.
+    const NAMED: [Calculation; 9] = [
         Calculation::Add,
         Calculation::Sub,
         Calculation::Mul,
@@ -71,6 +74,28 @@ impl Calculation {
         Calculation::Sqrt,
         Calculation::Floor,
     ];
+
+    /// The arithmetic of an elementwise op without a condition.
+    pub fn of_op(def: &'static Elementwise) -> Calculation {
+        let named = [
+            (&arithmetic::add, Calculation::Add),
+            (&arithmetic::subtract, Calculation::Sub),
+            (&arithmetic::multiply, Calculation::Mul),
+            (&arithmetic::quotient, Calculation::Div),
+            (&arithmetic::pow, Calculation::Pow),
+            (&arithmetic::floor, Calculation::Floor),
+            (&exponential::sqrt, Calculation::Sqrt),
+        ];
+        let found = named.into_iter().find(|(op, _)| *op == def);
+        found.map_or(Calculation::Map(def), |(_, how)| how)
+    }
+
+    /// The arithmetic of a name.
+    pub fn from_name(name: &str) -> Option<Calculation> {
+        let named = Calculation::NAMED.into_iter().find(|how| how.name() == name);
+        let op = |def: &&Elementwise| def.name == name && !def.condition;
+        named.or_else(|| tables().find(op).map(Calculation::of_op))
+    }
 
     /// The result.
     pub fn of(self, a: f64, b: f64) -> f64 {
@@ -84,6 +109,7 @@ impl Calculation {
             Calculation::Min => a.min(b),
             Calculation::Sqrt => a.sqrt(),
             Calculation::Floor => a.floor(),
+            Calculation::Map(def) => computed(def, a, b),
         }
     }
 
@@ -99,7 +125,23 @@ impl Calculation {
             Calculation::Min => "min",
             Calculation::Sqrt => "sqrt",
             Calculation::Floor => "floor",
+            Calculation::Map(def) => def.name,
         }
+    }
+}
+
+/// An elementwise op of floats on one element of float64.
+fn computed(def: &'static Elementwise, a: f64, b: f64) -> f64 {
+    let Some(kernel) = def.kernel(Compute::F64) else {
+        unreachable!("{} takes floats", def.name)
+    };
+    let [a, b] = [&raw const a, &raw const b].map(<*const f64>::cast::<u8>);
+    let mut out = 0u64;
+    // SAFETY: one element of each operand; a result is a float64 or the byte of a bool.
+    unsafe { kernel((&raw mut out).cast(), &[a, b, b], 1) };
+    match def.result {
+        ResultRule::Same => f64::from_bits(out),
+        ResultRule::Bool => f64::from(u8::from(out != 0)),
     }
 }
 
@@ -129,6 +171,21 @@ impl<'e> Expr<'e> {
         match dim.known() {
             Some(n) => self.scalar(n as i64),
             None => self.count(dim).full(DType::I64, Shape::scalar()),
+        }
+    }
+
+    /// An elementwise op of numbers that are floats: a number, or where it asks a question the
+    /// answer as a tensor of bool without axes.
+    pub(super) fn calculated(
+        cx: &'e dyn Emit,
+        def: &'static Elementwise,
+        operands: [Scalar; 2],
+    ) -> Expr<'e> {
+        let how = Calculation::of_op(def);
+        let number = Expr::new(cx, Arg::Scalar(cx.number(Number::Calculated(how, operands))));
+        match def.result {
+            ResultRule::Same => number,
+            ResultRule::Bool => number.full(DType::Bool, Shape::scalar()),
         }
     }
 

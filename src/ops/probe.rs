@@ -207,14 +207,16 @@ pub fn probed_residuals(
 
 /// The residuals of an elementwise rule, which do not depend on the types.
 pub fn element_residuals(rule: ElementRule, arity: usize) -> Mask {
-    let ElementRule::Formula(formula) = rule else { return 0 };
+    if rule.is_zero() {
+        return 0;
+    }
     let probe = Probe::default();
     let ty = Type::new(crate::dtype::DType::F32, crate::shape::Shape::scalar());
     let args: Vec<Arg> = (0..arity + 2).map(|_| Arg::Node(probe.push(ty.clone()))).collect();
     let exprs: Vec<Expr<'_>> = args.iter().map(|&arg| Expr::new(&probe, arg)).collect();
     let found = catch(|| {
-        let rule = Rule { args: &exprs[..arity], y: exprs[arity], g: exprs[arity + 1] };
-        probe.mark(formula(&rule).arg());
+        let operands = Rule { args: &exprs[..arity], y: exprs[arity], g: exprs[arity + 1] };
+        rule.cotangent(&operands).iter().for_each(|x| probe.mark(x.arg()));
     });
     // A rule that does not run on plain floats keeps everything.
     let all = found.is_err();

@@ -3,7 +3,9 @@
 //! A rule gives the cotangent of one operand in the result's shape. It never accumulates and never
 //! undoes broadcasting: the sweep does both.
 
-use super::emit::Expr;
+use smallvec::SmallVec;
+
+use super::emit::{Arg, Expr};
 
 /// What a rule reads: the operands, the result, and the result's cotangent.
 ///
@@ -31,5 +33,17 @@ impl ElementRule {
     /// Whether no gradient flows.
     pub fn is_zero(self) -> bool {
         matches!(self, ElementRule::Zero)
+    }
+
+    /// The cotangent of the operand; `None` where no gradient flows. Numbers among the operands are
+    /// read as floats, since they stand beside floats: a formula over integers alone would wrap.
+    pub fn cotangent<'e>(self, rule: &Rule<'_, 'e>) -> Option<Expr<'e>> {
+        let ElementRule::Formula(formula) = self else { return None };
+        let float = |x: &Expr<'e>| match x.arg() {
+            Arg::Scalar(value) => x.scalar(value.as_f64()),
+            Arg::Node(_) => *x,
+        };
+        let args: SmallVec<[Expr<'e>; 3]> = rule.args.iter().map(float).collect();
+        Some(formula(&Rule { args: &args, ..*rule }))
     }
 }

@@ -6,7 +6,7 @@ use super::attributes::*;
 use super::declare::Arguments;
 use super::emit::{Arg, Expr};
 use super::op::Op;
-use super::rule::{ElementRule, Rule};
+use super::rule::Rule;
 use crate::dtype::DType;
 use crate::shape::{Axes, Dim, Shape};
 
@@ -17,10 +17,7 @@ impl Op {
         let (g, y) = (rule.g, rule.y);
         let x = rule.args.first().copied().unwrap_or(g);
         Some(match self {
-            Op::Map(def) => match def.vjp[wrt] {
-                ElementRule::Zero => return None,
-                ElementRule::Formula(formula) => formula(rule),
-            },
+            Op::Map(def) => return def.vjp[wrt].cotangent(rule),
             Op::Call(call) => {
                 let operands: SmallVec<[Arg; 6]> = rule.args.iter().map(|x| x.arg()).collect();
                 let arguments =

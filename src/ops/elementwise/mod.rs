@@ -212,7 +212,21 @@ impl Elementwise {
         args.iter().all(fits).then_some(out)
     }
 
-    /// Emits the op after promoting its operands; a call on numbers alone makes a tensor first.
+    /// The operands, where all are numbers and the op computes with floats.
+    fn numbers(&self, args: &[Expr<'_>], dtype: DType) -> Option<[Scalar; 2]> {
+        if self.condition || !dtype.is_float() {
+            return None;
+        }
+        let number = |x: &Expr<'_>| match x.arg() {
+            Arg::Scalar(value) => Some(value),
+            Arg::Node(_) => None,
+        };
+        let first = number(args.first()?)?;
+        Some([first, args.get(1).map_or(Some(first), number)?])
+    }
+
+    /// Emits the op after promoting its operands. Floats alone give a number, worked out in float64;
+    /// a call on other numbers alone makes a tensor first.
     pub fn call<'e>(&'static self, args: &[Expr<'e>]) -> Expr<'e> {
         if let Some(plain) = self.plain(args) {
             return args[0].emit_with(Op::Map(self), &plain[..args.len()]);
@@ -227,6 +241,9 @@ impl Elementwise {
         let dtype = self.promote(&operands).or_throw();
         if let Err(error) = self.check_dtype(dtype) {
             throw(error);
+        }
+        if let Some(numbers) = self.numbers(args, dtype) {
+            return Expr::calculated(args[0].cx(), self, numbers);
         }
         let operand = |i: usize, x: &Expr<'e>| match x.arg() {
             Arg::Node(_) if !self.is_condition(i) => x.cast(dtype).arg(),
