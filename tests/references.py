@@ -289,6 +289,14 @@ def chunk(x, n, axis=0):
     return np.split(x, range(size, x.shape[axis], size), axis)
 
 
+def floor_divide(a, b):
+    """The standard's table: the plain quotient where an operand is infinite."""
+    quotient = wrapped_divide(np.floor_divide)(a, b)
+    if np.asarray(quotient).dtype.kind != "f":
+        return quotient
+    return np.where(np.isinf(a) | np.isinf(b), np.divide(a, b), quotient)
+
+
 REFERENCES = {
     "pow": power,
     "put_along_axis": put_along_axis,
@@ -311,7 +319,7 @@ REFERENCES = {
     "full_like": lambda x, value: np.full_like(x, value),
     "positive": lambda x: x,
     "astype": lambda x, dtype: x.astype(dtype.name),
-    "floor_divide": wrapped_divide(np.floor_divide),
+    "floor_divide": floor_divide,
     "remainder": wrapped_divide(np.remainder),
     "reciprocal": lambda x: 1 / x,
     "rsqrt": lambda x: 1 / np.sqrt(x),

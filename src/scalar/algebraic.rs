@@ -86,8 +86,8 @@ pub fn remainder<S: Float>(x: S, divisor: S) -> S {
     S::select(rest.eq(zero), zero.copysign(divisor), moved)
 }
 
-/// `⌊x/divisor⌋` as in Python: the quotient that [`remainder`] leaves its rest of, rounded;
-/// `x/divisor` for a zero divisor.
+/// `⌊x/divisor⌋`: the quotient that [`remainder`] leaves its rest of, rounded. `x/divisor` for a zero
+/// divisor and where either is infinite, as in the Array API's table.
 #[inline(always)]
 pub fn floor_divide<S: Float>(x: S, divisor: S) -> S {
     let (zero, one) = (S::whole(0), S::whole(1));
@@ -97,5 +97,6 @@ pub fn floor_divide<S: Float>(x: S, divisor: S) -> S {
     // `whole` is a whole number but for rounding errors.
     let quotient = S::select(below, whole - one, whole).round();
     let signed = S::select(quotient.eq(zero), zero.copysign(x / divisor), quotient);
-    S::select(divisor.eq(zero), x / divisor, signed)
+    let is_plain = divisor.eq(zero) | x.is_infinite() | divisor.is_infinite();
+    S::select(is_plain, x / divisor, signed)
 }

@@ -5,7 +5,7 @@
 //! and with [`wgsl::Code`], which writes the formula down as WGSL. Promises:
 //!
 //! - Everything here is straight-line and inlined: no branch on data, no table, no call, except for
-//!   [`Float::fmod`] and integer division. So a loop over it vectorises, and every instruction set
+//!   [`Float::fmod`], integer division and angles [far out](Float::is_far). So a loop over it vectorises, and every instruction set
 //!   gives the same bits: nothing is contracted or re-associated.
 //! - Each mathematical function states its largest error in units in the last place (ULP);
 //!   [`BOUNDS`] holds the figures and the tests prove them.
@@ -13,6 +13,7 @@
 mod algebraic;
 mod bounds;
 mod exponential;
+mod far;
 pub mod half;
 mod hyperbolic;
 mod logarithm;
@@ -33,7 +34,7 @@ pub use hyperbolic::{acosh, asinh, atanh, cosh, sinh, tanh};
 pub use logarithm::{log, log1p, log2, log10};
 pub use register::Register;
 pub use special::{erf, erfc, erfinv};
-pub use trigonometric::{acos, asin, atan, atan2, cos, sin, tan};
+pub use trigonometric::{acos, asin, atan, atan2, cos, cos_far, sin, sin_far, tan, tan_far};
 
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Sub};
 
@@ -66,7 +67,7 @@ pub trait Scalar:
     fn minimum(self, other: Self) -> Self;
     /// Absolute value; the smallest signed integer stays itself.
     fn abs(self) -> Self;
-    /// −1, 0 or 1; a zero keeps its sign and NaN stays NaN.
+    /// −1, 0 or 1; 0 for zeros of both signs, and NaN stays NaN.
     fn sign(self) -> Self;
 
     /// `self > other`
@@ -125,8 +126,13 @@ pub trait Float: Scalar + Div<Output = Self> {
     /// 2^22 (2^51). Beyond that, and for NaN, both are arbitrary.
     fn round_small(self) -> (Self, Self::Bits);
     /// The quadrant `q` (in its two lowest bits) and `hi + lo = self − q·π/2` with
-    /// `|hi| ≤ π/4` (barely above). NaN for NaN and infinities.
+    /// `|hi| ≤ π/4` (barely above). NaN for NaN and infinities. Holds where not [`Float::is_far`].
     fn quarter_turns(self) -> (Self::Bits, Self, Self);
+    /// Whether this is an angle whose reduction needs more digits of π: beyond ±2^30 on the CPU.
+    /// Never in WGSL, whose text has the short reduction only.
+    fn is_far(self) -> bool;
+    /// The same as [`Float::quarter_turns`] for an angle far out; slow.
+    fn far_quarter_turns(self) -> (Self::Bits, Self, Self);
     /// Square root, correctly rounded.
     fn sqrt(self) -> Self;
     /// The largest whole number not above.

@@ -1,6 +1,6 @@
 //! The scalar traits of native numbers.
 
-use super::{Float, Int, Mask, Scalar};
+use super::{Float, Int, Mask, Scalar, far};
 use std::num::Wrapping;
 
 impl Mask for bool {}
@@ -60,7 +60,8 @@ macro_rules! float {
             #[inline(always)]
             fn sign(self) -> Self {
                 let one = if self > 0.0 { 1.0 } else { -1.0 };
-                if (self == 0.0) | self.is_nan() { self } else { one }
+                let rest = if self == 0.0 { 0.0 } else { one };
+                if self.is_nan() { self } else { rest }
             }
         }
 
@@ -102,6 +103,16 @@ macro_rules! float {
             #[inline(always)]
             fn quarter_turns(self) -> (Self::Bits, Self, Self) {
                 $bits::quarter_turns(self)
+            }
+
+            #[inline(always)]
+            fn is_far(self) -> bool {
+                $float::abs(self) > far::NEAR as $float
+            }
+
+            #[inline(always)]
+            fn far_quarter_turns(self) -> (Self::Bits, Self, Self) {
+                $bits::far_quarter_turns(self)
             }
 
             #[inline(always)]
@@ -148,6 +159,7 @@ float!(f64, i64, double: true);
 /// How a float of this width is reduced by multiples of π/2.
 trait Reduction<F>: Sized {
     fn quarter_turns(x: F) -> (Wrapping<Self>, F, F);
+    fn far_quarter_turns(x: F) -> (Wrapping<Self>, F, F);
 }
 
 /// The leading 23 bits of π/2, the next 23, and so on: a whole number of up to 30 bits times one of
@@ -167,6 +179,13 @@ impl Reduction<f32> for i32 {
         let hi = r as f32;
         (Wrapping(quadrant.0 as i32), hi, (r - hi as f64) as f32)
     }
+
+    #[inline(always)]
+    fn far_quarter_turns(x: f32) -> (Wrapping<i32>, f32, f32) {
+        let (quadrant, r, lo) = far::quarter_turns(x as f64);
+        let hi = r as f32;
+        (Wrapping(quadrant as i32), hi, ((r - hi as f64) + lo) as f32)
+    }
 }
 
 impl Reduction<f64> for i64 {
@@ -183,6 +202,12 @@ impl Reduction<f64> for i64 {
         let lo = (((r3 - r4) - step) + lo) - n * HALF_PI_REST;
         let hi = r4 + lo;
         (quadrant, hi, (r4 - hi) + lo)
+    }
+
+    #[inline(always)]
+    fn far_quarter_turns(x: f64) -> (Wrapping<i64>, f64, f64) {
+        let (quadrant, hi, lo) = far::quarter_turns(x);
+        (Wrapping(quadrant), hi, lo)
     }
 }
 

@@ -391,10 +391,10 @@ fn limits_of_other_functions() {
 }
 
 #[test]
-fn float_division_follows_python() {
+fn float_division_follows_the_standard() {
     let (inf, nan) = (f64::INFINITY, f64::NAN);
-    // x, divisor, ⌊x/divisor⌋, remainder: the values of Python's `//` and `%`, and of IEEE division
-    // where Python refuses.
+    // x, divisor, ⌊x/divisor⌋, remainder: the values of Python's `//` and `%`; those of IEEE division
+    // where Python refuses, and of `//` where an operand is infinite.
     let cases = [
         (7.0, 3.0, 2.0, 1.0),
         (-7.0, 3.0, -3.0, 2.0),
@@ -403,13 +403,16 @@ fn float_division_follows_python() {
         (6.0, -3.0, -2.0, -0.0),
         (-0.0, 3.0, -0.0, 0.0),
         (1.0, 0.1, 9.0, 0.09999999999999995),
-        (-1.0, inf, -1.0, inf),
+        (-1.0, inf, -0.0, inf),
+        (1.0, -inf, -0.0, -inf),
         (1.0, inf, 0.0, 1.0),
         (1e300, 7.0, 1.4285714285714286e299, 1e300 % 7.0),
         (1.0, 0.0, inf, nan),
         (-1.0, 0.0, -inf, nan),
         (0.0, 0.0, nan, nan),
-        (inf, 2.0, nan, nan),
+        (inf, 2.0, inf, nan),
+        (inf, -2.0, -inf, nan),
+        (inf, inf, nan, nan),
         (nan, 2.0, nan, nan),
     ];
     for (x, d, quotient, rest) in cases {
@@ -431,7 +434,7 @@ fn extremes_pass_nan_and_signs_are_kept() {
         });
     }
     for x in SPECIAL {
-        let sign = if x == 0.0 || x.is_nan() { x } else { x.signum() };
+        let sign = if x == 0.0 { 0.0 } else { x.signum() };
         assert!(agree(x.sign(), sign), "sign({x})");
     }
 }

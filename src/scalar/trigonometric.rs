@@ -107,7 +107,7 @@ fn sin_quadrant<S: Float>(quadrant: S::Bits, r: S, lo: S) -> S {
     S::select(has_bit(quadrant, 2), -value, value)
 }
 
-/// The quadrant and the rest of an angle. Far beyond the stated domain the rest is wrong; it is held
+/// The quadrant and the rest of an angle that is not far out. Beyond the rest is wrong; it is held
 /// in bounds so that sine and cosine stay in [−1, 1].
 #[inline(always)]
 fn reduce<S: Float>(x: S) -> (S::Bits, S, S) {
@@ -117,24 +117,54 @@ fn reduce<S: Float>(x: S) -> (S::Bits, S, S) {
     (quadrant, S::select(outside, one, r), S::select(outside, S::whole(0), lo))
 }
 
-/// Sine. Error ≤ 1 ULP for |x| ≤ 2^30 on the CPU; beyond that the accuracy decays.
+/// Sine of an angle that is not [far](Float::is_far) out. Error ≤ 1 ULP; [`sin_far`] has the same
+/// bound for the others.
 #[inline(always)]
 pub fn sin<S: Float>(x: S) -> S {
     let (quadrant, r, lo) = reduce(x);
     S::select(x.eq(S::whole(0)), x, sin_quadrant(quadrant, r, lo))
 }
 
-/// Cosine. Error ≤ 1 ULP for |x| ≤ 2^30 on the CPU; beyond that the accuracy decays.
+/// Sine of an angle far out.
+#[inline(always)]
+pub fn sin_far<S: Float>(x: S) -> S {
+    let (quadrant, r, lo) = x.far_quarter_turns();
+    sin_quadrant(quadrant, r, lo)
+}
+
+/// Cosine of an angle that is not [far](Float::is_far) out. Error ≤ 1 ULP; [`cos_far`] has the same
+/// bound for the others.
 #[inline(always)]
 pub fn cos<S: Float>(x: S) -> S {
     let (quadrant, r, lo) = reduce(x);
     sin_quadrant(quadrant + S::Bits::whole(1), r, lo)
 }
 
-/// Tangent. Error ≤ 1.5 ULP for |x| ≤ 2^30 on the CPU; beyond that the accuracy decays.
+/// Cosine of an angle far out.
+#[inline(always)]
+pub fn cos_far<S: Float>(x: S) -> S {
+    let (quadrant, r, lo) = x.far_quarter_turns();
+    sin_quadrant(quadrant + S::Bits::whole(1), r, lo)
+}
+
+/// Tangent of an angle that is not [far](Float::is_far) out. Error ≤ 1.5 ULP; [`tan_far`] has the
+/// same bound for the others.
 #[inline(always)]
 pub fn tan<S: Float>(x: S) -> S {
     let (quadrant, r, lo) = reduce(x);
+    S::select(x.eq(S::whole(0)), x, tan_quadrant(quadrant, r, lo))
+}
+
+/// Tangent of an angle far out.
+#[inline(always)]
+pub fn tan_far<S: Float>(x: S) -> S {
+    let (quadrant, r, lo) = x.far_quarter_turns();
+    tan_quadrant(quadrant, r, lo)
+}
+
+/// The tangent of `quadrant` right angles and `r + lo`.
+#[inline(always)]
+fn tan_quadrant<S: Float>(quadrant: S::Bits, r: S, lo: S) -> S {
     let (sin, cos) = (sin_reduced(r, lo), cos_reduced(r, lo));
     let (sin, cos) = (ordered_sum(sin.hi, sin.lo), ordered_sum(cos.hi, cos.lo));
     let odd = has_bit(quadrant, 1);
@@ -143,7 +173,7 @@ pub fn tan<S: Float>(x: S) -> S {
     let b = Pair { hi: choose(sin.hi, cos.hi), lo: choose(sin.lo, cos.lo) };
     let q = a.hi / b.hi;
     let q = q + (a.lo - q * b.lo) / b.hi;
-    S::select(x.eq(S::whole(0)), x, S::select(odd, -q, q))
+    S::select(odd, -q, q)
 }
 
 /// `asin √z − √z` over `√z`, for `0 ≤ z ≤ 1/4`.

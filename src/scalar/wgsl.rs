@@ -273,7 +273,7 @@ impl Scalar for Code<f32> {
     fn sign(self) -> Self {
         let zero = Self::whole(0);
         let one = Self::select(self.gt(zero), Self::whole(1), Self::whole(-1));
-        Self::select(self.eq(zero) | self.is_nan(), self, one)
+        Self::select(self.is_nan(), self, Self::select(self.eq(zero), zero, one))
     }
 }
 
@@ -321,6 +321,14 @@ impl Float for Code<f32> {
         let lo = (((r - next) - fourth) + lo) - part(4);
         let hi = next + lo;
         (quadrant, hi, (next - hi) + lo)
+    }
+
+    fn is_far(self) -> bool {
+        false
+    }
+
+    fn far_quarter_turns(self) -> (Code<i32>, Self, Self) {
+        self.quarter_turns()
     }
 
     fn sqrt(self) -> Self {

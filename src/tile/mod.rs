@@ -27,6 +27,16 @@ pub trait Map1<A> {
     type Out: Copy;
     /// The formula.
     fn map(a: A) -> Self::Out;
+    /// Whether the element is one of the rare ones that the formula does not hold for.
+    #[inline(always)]
+    fn is_rare(_: A) -> bool {
+        false
+    }
+    /// The formula of a rare element; may be slow.
+    #[inline(always)]
+    fn rare(a: A) -> Self::Out {
+        Self::map(a)
+    }
 }
 
 /// A formula of two elements.
@@ -72,6 +82,15 @@ trait Body {
         count: usize,
     ) -> Self::Loaded<N>;
     fn at<const N: usize>(loaded: &Self::Loaded<N>, k: usize) -> Self::Out;
+    /// Whether `at` does not hold for an element, and `rare` does.
+    #[inline(always)]
+    fn is_rare<const N: usize>(_: &Self::Loaded<N>, _: usize) -> bool {
+        false
+    }
+    #[inline(always)]
+    fn rare<const N: usize>(loaded: &Self::Loaded<N>, k: usize) -> Self::Out {
+        Self::at(loaded, k)
+    }
 }
 
 struct Unary<F, A>(PhantomData<(F, A)>);
@@ -115,6 +134,14 @@ impl<F: Map1<A>, A: Copy> Body for Unary<F, A> {
     #[inline(always)]
     fn at<const N: usize>(a: &[A; N], k: usize) -> F::Out {
         F::map(a[k])
+    }
+    #[inline(always)]
+    fn is_rare<const N: usize>(a: &[A; N], k: usize) -> bool {
+        F::is_rare(a[k])
+    }
+    #[inline(always)]
+    fn rare<const N: usize>(a: &[A; N], k: usize) -> F::Out {
+        F::rare(a[k])
     }
 }
 
@@ -164,6 +191,22 @@ impl<F: Map3<A, B, C>, A: Copy, B: Copy, C: Copy> Body for Ternary<F, A, B, C> {
     }
 }
 
+/// The results of the elements in registers. Whether any is rare is one comparison for each vector,
+/// so that a tile without one costs what it would if there were none.
+#[inline(always)]
+fn computed<B: Body, const N: usize>(loaded: &B::Loaded<N>) -> [MaybeUninit<B::Out>; N] {
+    let mut out = [MaybeUninit::<B::Out>::uninit(); N];
+    for (k, y) in out.iter_mut().enumerate() {
+        y.write(B::at(loaded, k));
+    }
+    if (0..N).fold(false, |any, k| any | B::is_rare(loaded, k)) {
+        for (k, y) in out.iter_mut().enumerate().filter(|(k, _)| B::is_rare(loaded, *k)) {
+            y.write(B::rare(loaded, k));
+        }
+    }
+    out
+}
+
 multiversion! {
     /// The loop of every kernel; only its versions are used.
     ///
@@ -177,10 +220,7 @@ multiversion! {
         unsafe {
             while i + BLOCK <= n {
                 let loaded = B::load::<BLOCK>(args, i);
-                let mut out = [MaybeUninit::<B::Out>::uninit(); BLOCK];
-                for (k, y) in out.iter_mut().enumerate() {
-                    y.write(B::at(&loaded, k));
-                }
+                let out = computed::<B, BLOCK>(&loaded);
                 dst.add(i).cast::<[MaybeUninit<B::Out>; BLOCK]>().write(out);
                 i += BLOCK;
             }
@@ -188,10 +228,7 @@ multiversion! {
                 // What is left, in vectors too: lanes past the end compute on zeros, unseen.
                 let count = (n - i).min(SHORT);
                 let loaded = B::load_part::<SHORT>(args, i, count);
-                let mut out = [MaybeUninit::<B::Out>::uninit(); SHORT];
-                for (k, y) in out.iter_mut().enumerate() {
-                    y.write(B::at(&loaded, k));
-                }
+                let out = computed::<B, SHORT>(&loaded);
                 dst.add(i).copy_from_nonoverlapping(out.as_ptr().cast(), count);
                 i += SHORT;
             }

@@ -11,14 +11,15 @@
 ///     vjp(g, y) { x: (g * (1.0 - y * y)) }
 /// }
 /// ```
-/// `x: zero` says that no gradient flows, on purpose; leaving an operand out does not compile.
+/// `=> except(test, formula)` after the formula of one operand gives another one for rare elements;
+/// it is no part of the WGSL text. `x: zero` says that no gradient flows, on purpose; leaving an operand out does not compile.
 /// `Hidden` instead of `Method` or `Function` keeps the op out of Python. The form with three
 /// operands takes a condition first.
 macro_rules! elementwise {
     ($(
         $(#[doc = $doc:literal])+
         $place:ident $name:ident $xs:tt $(as $python:literal)? -> $out:ident {
-            $($class:ident: $body:expr),+ $(,)?
+            $($class:ident: $body:expr $(=> except($test:expr, $rare:expr))?),+ $(,)?
         }
         domain $([$low:literal, $high:literal]),+;
         vjp $gy:tt { $($wrt:ident: $rule:tt),+ $(,)? }
@@ -33,7 +34,7 @@ macro_rules! elementwise {
                 fn instance(want: Want) -> Option<Instance> {
                     $({
                         struct F;
-                        elementwise!(@formula $class $out $xs $body);
+                        elementwise!(@formula $class $out $xs $body $(, $test, $rare)?);
                         let found: Option<Instance> = elementwise!(@instance $class $xs want);
                         if found.is_some() {
                             return found;
@@ -80,8 +81,10 @@ macro_rules! elementwise {
 
     // The formula of a clause, as an implementation on the clause's unit struct. Truth values are
     // masks, natively and in WGSL.
-    (@formula Float $out:ident $xs:tt $body:expr) => {
-        elementwise!(@impl [S: $crate::scalar::Float] [S] [S::Mask] $out $xs $body);
+    (@formula Float $out:ident $xs:tt $body:expr $(, $test:expr, $rare:expr)?) => {
+        elementwise!(
+            @impl [S: $crate::scalar::Float] [S] [S::Mask] $out $xs $body $(, $test, $rare)?
+        );
     };
     (@formula Int $out:ident $xs:tt $body:expr) => {
         elementwise!(@impl [S: $crate::scalar::Int] [S] [S::Mask] $out $xs $body);
@@ -94,11 +97,19 @@ macro_rules! elementwise {
     };
     (@out Same [$s:ty] [$m:ty]) => { $s };
     (@out Bool [$s:ty] [$m:ty]) => { $m };
-    (@impl [$($bound:tt)+] [$s:ty] [$m:ty] $out:ident ($a:ident) $body:expr) => {
+    (@impl [$($bound:tt)+] [$s:ty] [$m:ty] $out:ident ($a:ident) $body:expr
+        $(, $test:expr, $rare:expr)?
+    ) => {
         impl<$($bound)+> $crate::tile::Map1<$s> for F {
             type Out = elementwise!(@out $out [$s] [$m]);
             #[inline(always)]
             fn map($a: $s) -> Self::Out { $body }
+            $(
+                #[inline(always)]
+                fn is_rare($a: $s) -> bool { $test }
+                #[inline(always)]
+                fn rare($a: $s) -> Self::Out { $rare }
+            )?
         }
     };
     (@impl [$($bound:tt)+] [$s:ty] [$m:ty] $out:ident ($a:ident, $b:ident) $body:expr) => {

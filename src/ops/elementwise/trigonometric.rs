@@ -4,17 +4,17 @@ use crate::scalar;
 
 elementwise! {
     /// Sine of each element.
-    Method sin(x) -> Same { Float: scalar::sin(x) }
+    Method sin(x) -> Same { Float: scalar::sin(x) => except(x.is_far(), scalar::sin_far(x)) }
     domain [-4.0, 4.0];
     vjp(g) { x: (g * x.cos()) }
 
     /// Cosine of each element.
-    Method cos(x) -> Same { Float: scalar::cos(x) }
+    Method cos(x) -> Same { Float: scalar::cos(x) => except(x.is_far(), scalar::cos_far(x)) }
     domain [-4.0, 4.0];
     vjp(g) { x: (-(g * x.sin())) }
 
     /// Tangent of each element.
-    Method tan(x) -> Same { Float: scalar::tan(x) }
+    Method tan(x) -> Same { Float: scalar::tan(x) => except(x.is_far(), scalar::tan_far(x)) }
     domain [-1.2, 1.2];
     vjp(g, y) { x: (g * (1.0 + y * y)) }
 
