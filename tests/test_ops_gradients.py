@@ -130,3 +130,82 @@ def leaf_results(op, sample, leaves):
     args, kwargs = operands.evaluate(sample, wrap)
     result = function(op)(*args, **kwargs)
     return list(result) if isinstance(result, tuple | list) else [result]
+
+
+def zero_or_more(op, i):
+    """A program of operand `i` alone of an elementwise op, and its value."""
+    values = [wg.asarray(support.draw(support.generator(label(op), n), (5,), "float64", *bounds))
+              for n, bounds in enumerate(op["domain"])]
+    if op["condition"]:
+        values[0] = values[0] > 0.5
+    f = function(op)
+    return lambda x: f(*values[:i], x, *values[i + 1 :]), values[i]
+
+
+FLOATING = [
+    (op, i)
+    for op in TABLE
+    if op["kind"] == "elementwise" and op["function"]
+    for i in range(len(op["domain"]))
+    if "float" in op["classes"][i] and not (op["condition"] and i == 0)
+]
+
+
+@pytest.mark.parametrize("op, i", FLOATING, ids=lambda x: label(x) if isinstance(x, dict) else x)
+def test_floats_have_a_gradient_and_others_are_refused_in_every_form(op, i):
+    """A float result has a gradient by each float operand, zeros where it is piecewise constant;
+    `backward`, `gradients`, `grad` and compiled code agree. A result that is no float has none."""
+    f, x = zero_or_more(op, i)
+    leaf = wg.tensor(x, requires_grad=True)
+    y = f(leaf)
+    if not y.dtype.is_floating:
+        for refused in (lambda: y.backward(), lambda: y[0].backward(),
+                        lambda: wg.gradients(y, [leaf]), lambda: wg.grad(lambda v: f(v)[0])(x)):
+            with pytest.raises(wg.GradientError, match=y.dtype.name):
+                refused()
+        return
+    y.sum().backward()
+    want = wg.grad(lambda v: f(v).sum())(x)
+    by = wg.gradients(f(leaf).sum(), [leaf])[0]
+    compiled = wg.compile(wg.grad(lambda v: f(v).sum()))(x)
+    for g in (by, want, compiled):
+        assert leaf.grad.numpy().tobytes() == g.numpy().tobytes()
+
+
+def test_results_that_are_no_floats_are_refused_by_name():
+    x = wg.tensor([1.0, 2.0], requires_grad=True)
+    for f in (lambda v: v.argmax(), lambda v: v.argsort()[0], lambda v: (v > 1).any(),
+              lambda v: v.astype(wg.int32).sum(), lambda v: v.count_nonzero()):
+        name = f(x).dtype.name
+        with pytest.raises(wg.GradientError, match=name):
+            f(x).backward()
+        with pytest.raises(wg.GradientError, match=name):
+            wg.grad(f)(x)
+        with pytest.raises(wg.GradientError, match=name):
+            wg.compile(wg.grad(f))(x)
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), (None, 1.0), (0.0, None),
+                                    (wg.tensor(0.0), wg.tensor([1.0])), (1.0, 1.0)])
+def test_a_clip_at_its_bound_is_inside(bounds):
+    x = wg.tensor([-0.5, 0.0, 0.25, 1.0, 2.0])
+    low, high = bounds
+    inside = [
+        float((low is None or v >= float(low)) and (high is None or v <= float(high)))
+        for v in x.tolist()
+    ]
+    def f(v):
+        return v.clip(low, high).sum()
+    assert wg.grad(f)(x).tolist() == inside
+    assert wg.compile(wg.grad(f))(x).tolist() == inside
+    assert wg.jvp(lambda v: v.clip(low, high), [x], [wg.ones(5)])[1].tolist() == inside
+
+
+def test_what_is_clipped_belongs_to_the_bound():
+    x = wg.tensor([-1.0, 0.0, 0.5, 1.0, 2.0])
+    low, high = wg.tensor(0.0), wg.tensor(1.0)
+    by = wg.grad(lambda a, b: x.clip(a, b).sum(), argnums=(0, 1))(low, high)
+    assert [g.item() for g in by] == [1.0, 1.0]
+    nan = wg.tensor(float("nan"))
+    assert all(v != v for v in x.clip(nan, 1.0).tolist() + x.clip(0.0, nan).tolist())
+    assert (wg.tensor([float("nan"), 0.5]).clip(0.0, 1.0) != 0.5).tolist() == [True, False]

@@ -144,6 +144,8 @@ def value_and_grad(
         if not isinstance(y, Tensor) or y.ndim:
             what = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
             raise GradientError(f"grad: the function returned {what}, wanted a scalar tensor")
+        if not _floating(y):
+            raise GradientError(f"grad: the function returned {y.dtype}, wanted a floating tensor")
         outside = inputs.reach_outside([y])
         found = inputs.tree_of(inputs.gradients([y], [ones_like(y)], create_graph=outside))
         gradient = found[0] if isinstance(argnums, int) else found

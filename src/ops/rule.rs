@@ -23,7 +23,8 @@ pub struct Rule<'a, 'e> {
 /// The gradient of an elementwise op by one operand.
 #[derive(Clone, Copy)]
 pub enum ElementRule {
-    /// Zero, on purpose: the op is piecewise constant or its operand is not a number
+    /// None, on purpose: the result or the operand is no float, or nothing is to flow. An op of floats
+    /// that is piecewise constant has a formula, zeros
     Zero,
     /// A formula
     Formula(for<'e> fn(&Rule<'_, 'e>) -> Expr<'e>),

@@ -159,6 +159,10 @@ fn seeds(
 ) -> Result<Vec<(History, Value)>> {
     let mut seeds = Vec::with_capacity(outputs.len());
     for (y, seed) in outputs {
+        if !y.dtype().is_float() {
+            let facts = format!("got {}, wanted a floating tensor", y.dtype());
+            return Err(error::gradient(op, "the result is no float", facts));
+        }
         if !y.requires_grad() {
             return Err(error::gradient(
                 op,

@@ -40,7 +40,7 @@ composite! {
     /// Elements limited to the range from `min` to `max`; NaN stays.
     ///
     /// Either bound may be None. Bounds broadcast and take part in promotion. Gradient: to the
-    /// element inside the range, to the bound outside, half to each where they are equal.
+    /// element inside the range and at its ends, to the bound outside.
     ///
     /// >>> import wengert as wg
     /// >>> wg.clip(wg.tensor([-2.0, 0.5, 3.0]), 0.0, 1.0).tolist()
@@ -49,8 +49,9 @@ composite! {
         x: NumericTensor, min: MaybeNumericTensor = None, max: MaybeNumericTensor = None,
     ) -> One {
         let x = x.tensor();
-        let x = min.map_or(x, |min| x.maximum(min));
-        max.map_or(x, |max| x.minimum(max))
+        // What lies within a bound is taken as it is, so that a tie is the element's alone.
+        let x = min.map_or(x, |min| x.greater_equal(min).select(x, x.maximum(min)));
+        max.map_or(x, |max| x.less_equal(max).select(x, x.minimum(max)))
     }
 
     /// `a + (b - a) * weight`: linear interpolation from `a` to `b`.

@@ -55,10 +55,11 @@ elementwise! {
 
     /// Quotient rounded towards minus infinity.
     ///
-    /// Integers: `x // 0` is 0. The gradient is zero.
+    /// Integers: `x // 0` is 0. Floats: the plain quotient where either operand is infinite. The
+    /// gradient is zero.
     Method floor_divide(a, b) -> Same { Float: scalar::floor_divide(a, b), Int: a.floor_divide(b) }
     domain [-7.3, 7.1], [0.6, 2.9];
-    vjp(g) { a: zero, b: zero }
+    vjp(g) { a: (g.zeros_like()), b: (g.zeros_like()) }
 
     /// Remainder with the sign of the divisor, as Python's `%`.
     ///
@@ -79,10 +80,10 @@ elementwise! {
     domain [-3.0, 3.0];
     vjp(g) { x: (g * x.sign()) }
 
-    /// Sign of each element: -1, 0 or 1; NaN stays NaN.
+    /// Sign of each element: -1, 0 (for -0.0 too) or 1; NaN stays NaN.
     Method sign(x) -> Same { Numeric: x.sign() }
     domain [-3.0, 3.0];
-    vjp(g) { x: zero }
+    vjp(g) { x: (g.zeros_like()) }
 
     /// Square of each element. Integers wrap.
     Method square(x) -> Same { Numeric: x * x }
@@ -117,12 +118,12 @@ elementwise! {
     /// The magnitude of the first with the sign of the second.
     Function copysign(a, b) -> Same { Float: a.copysign(b) }
     domain [-3.0, 3.0], [-3.0, 3.0];
-    vjp(g) { a: (g * a.sign() * g.scalar(1.0).copysign(b)), b: zero }
+    vjp(g) { a: (g * a.sign() * g.scalar(1.0).copysign(b)), b: (g.zeros_like()) }
 
     /// The first power the second.
     ///
-    /// A negative base with a fractional exponent gives NaN; integers wrap, and a negative integer
-    /// exponent gives 0 (or ±1 for a base of ±1).
+    /// A negative base with a fractional exponent gives NaN. Integers wrap; a negative int as their
+    /// exponent is refused, negative elements of a tensor of exponents give 0 (or ±1 for a base of ±1).
     /// Gradient: by the base `b a^(b-1)` (0 where b is 0), by the exponent `a^b log a` (0 where the
     /// base is 0).
     Method pow(a, b) -> Same { Float: scalar::pow(a, b), Int: int_pow(a, b) }
@@ -135,22 +136,22 @@ elementwise! {
     /// The largest whole number not above each element. Integers stay.
     Method floor(x) -> Same { Float: x.floor(), Int: x }
     domain [-3.3, 3.4];
-    vjp(g) { x: zero }
+    vjp(g) { x: (g.zeros_like()) }
 
     /// The smallest whole number not below each element. Integers stay.
     Method ceil(x) -> Same { Float: x.ceil(), Int: x }
     domain [-3.3, 3.4];
-    vjp(g) { x: zero }
+    vjp(g) { x: (g.zeros_like()) }
 
     /// Each element without its fraction. Integers stay.
     Method trunc(x) -> Same { Float: x.trunc(), Int: x }
     domain [-3.3, 3.4];
-    vjp(g) { x: zero }
+    vjp(g) { x: (g.zeros_like()) }
 
     /// Each element rounded to the nearest whole number, halves to even. Integers stay.
     Method round(x) -> Same { Float: x.round(), Int: x }
     domain [-3.3, 3.4];
-    vjp(g) { x: zero }
+    vjp(g) { x: (g.zeros_like()) }
 
     /// Elements of the first where the condition holds, of the second elsewhere.
     Function select(condition, a, b) as "where" -> Same {
