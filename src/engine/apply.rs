@@ -108,9 +108,9 @@ fn plain_operands(def: &Elementwise, args: &[Operand<'_>]) -> bool {
     }
     let Some(dtype) = dtype else { return false };
     !def.condition
-        && args.iter().all(|arg| match arg {
+        && args.iter().enumerate().all(|(i, arg)| match arg {
             Operand::Value(_) => true,
-            Operand::Scalar(s) => s.class() <= dtype.class() && s.fits(dtype),
+            Operand::Scalar(s) => s.class() <= dtype.class() && def.fits(*s, i, dtype),
         })
 }
 

@@ -39,6 +39,8 @@ pub enum Item {
     Array(Value),
     /// An array that is an operand of its own, in an index that is kept for later
     Operand,
+    /// Positions along an axis of its own, which a mask without axes makes: one, or none
+    Flag(Array),
 }
 
 /// An index resolved against a shape.
@@ -79,9 +81,12 @@ fn kept<'a>(
                 operands.push(Operand::Value(value));
                 Item::Operand
             }
-            Item::Int(_) | Item::Slice(..) | Item::Ellipsis | Item::NewAxis | Item::Operand => {
-                item.clone()
-            }
+            Item::Int(_)
+            | Item::Slice(..)
+            | Item::Ellipsis
+            | Item::NewAxis
+            | Item::Operand
+            | Item::Flag(_) => item.clone(),
         });
     }
     operands.extend(v);
@@ -248,7 +253,7 @@ fn masked(x: &Value, items: &[Item], v: Operand<'_>) -> Result<Option<Value>> {
     let Some(rest) = x.shape().dims().get(lead..) else { return Ok(None) };
     let is_traced = trace::is_traced(&mask.array);
     let wants = matches!(v, Operand::Value(v) if v.requires_grad()) && recording();
-    let is_mask = mask.dtype() == DType::Bool && lead > 0 && others.iter().all(takes_all);
+    let is_mask = mask.dtype() == DType::Bool && others.iter().all(takes_all);
     let fits = ellipses <= 1 && others.len() - ellipses <= rest.len();
     if !is_mask || !fits || !(is_traced || wants) {
         return Ok(None);
@@ -383,7 +388,7 @@ fn to_front(rank: usize, place: usize, count: usize) -> Axes {
 /// Splits an index into its basic and array parts.
 fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
     let items = expand_masks(op, shape, items)?;
-    let takes = |item: &Item| !matches!(item, Item::NewAxis | Item::Ellipsis);
+    let takes = |item: &Item| !matches!(item, Item::NewAxis | Item::Ellipsis | Item::Flag(_));
     let consumed = items.iter().filter(|item| takes(item)).count();
     if consumed > shape.rank() {
         return Err(error::too_many_indices(op, consumed, shape.rank()));
@@ -391,7 +396,7 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
     if items.iter().filter(|item| matches!(item, Item::Ellipsis)).count() > 1 {
         return Err(error::bad_shape(op, "an index can have one ellipsis", "got several"));
     }
-    let advanced = items.iter().any(|item| matches!(item, Item::Array(_)));
+    let advanced = items.iter().any(|item| matches!(item, Item::Array(_) | Item::Flag(_)));
     let mut at = whole(shape);
     let mut basic: SmallVec<[Dim; 6]> = SmallVec::new();
     let mut arrays: SmallVec<[(usize, Array); 2]> = SmallVec::new();
@@ -451,6 +456,12 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
                 basic.push(shape[axis]);
                 axis += 1;
             }
+            Item::Flag(array) => {
+                before.get_or_insert(basic.len() - arrays.len());
+                positions.push(position);
+                arrays.push((basic.len(), array.clone()));
+                basic.push(Dim::ONE);
+            }
         }
     }
     let together = positions.windows(2).all(|w| w[1] == w[0] + 1);
@@ -482,13 +493,6 @@ fn expand_masks(op: &str, shape: &Shape, items: &[Item]) -> Result<SmallVec<[Ite
         match item {
             Item::Array(mask) if mask.dtype() == DType::Bool => {
                 let rank = mask.shape().rank();
-                if rank == 0 {
-                    return Err(error::bad_shape(
-                        op,
-                        "a mask needs at least one axis",
-                        "got a scalar bool",
-                    ));
-                }
                 for i in 0..rank {
                     if !mask.shape()[i].equals(shape[axis + i]) {
                         let facts = format!("mask {} on {shape} at axis {axis}", mask.shape());
@@ -496,6 +500,11 @@ fn expand_masks(op: &str, shape: &Shape, items: &[Item]) -> Result<SmallVec<[Ite
                     }
                 }
                 trace::check_data(op, &mask.array, MASK)?;
+                if rank == 0 {
+                    let line = Layout::contiguous_at(Shape::of(&[1]), mask.array.layout.offset());
+                    out.extend(cpu::nonzero(&mask.array.view(line))?.into_iter().map(Item::Flag));
+                    continue;
+                }
                 let arrays = cpu::nonzero(&mask.array)?;
                 out.extend(arrays.into_iter().map(|array| Item::Array(Value::plain(array))));
                 axis += rank;

@@ -132,9 +132,7 @@ impl Calculation {
 
 /// An elementwise op of floats on one element of float64.
 fn computed(def: &'static Elementwise, a: f64, b: f64) -> f64 {
-    let Some(kernel) = def.kernel(Compute::F64) else {
-        unreachable!("{} takes floats", def.name)
-    };
+    let Some(kernel) = def.kernel(Compute::F64) else { unreachable!("{} takes floats", def.name) };
     let [a, b] = [&raw const a, &raw const b].map(<*const f64>::cast::<u8>);
     let mut out = 0u64;
     // SAFETY: one element of each operand; a result is a float64 or the byte of a bool.

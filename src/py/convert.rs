@@ -52,7 +52,8 @@ pub fn from_object(
         return Ok(None);
     }
     if let Some(number) = scalar(object.as_ptr()) {
-        return from_numbers(py, op, Shape::scalar(), &[number], dtype).map(Some);
+        let numbers = Numbers { list: vec![number], double: is_double(object) };
+        return from_numbers(py, op, Shape::scalar(), &numbers, dtype).map(Some);
     }
     if let Some(value) = size::as_tensor(object, dtype)? {
         return Ok(Some(value));
@@ -75,10 +76,30 @@ pub fn from_object(
     Ok(None)
 }
 
+/// Numbers without a dtype, but for doubles of NumPy.
+#[derive(Default)]
+struct Numbers {
+    list: Vec<Scalar>,
+    /// Whether one of them is a `numpy.float64`
+    double: bool,
+}
+
+/// Whether a Python float is a `numpy.float64`: a subclass with a buffer. NumPy's other scalars are
+/// no Python numbers, and arrive as arrays.
+fn is_double(object: &Bound<'_, PyAny>) -> bool {
+    let p = object.as_ptr();
+    // SAFETY: a live object.
+    unsafe {
+        ffi::PyFloat_Check(p) != 0
+            && ffi::PyFloat_CheckExact(p) == 0
+            && ffi::PyObject_CheckBuffer(p) != 0
+    }
+}
+
 /// Numbers of nested lists and tuples, row by row.
 fn from_sequence(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyResult<Value> {
     let mut sizes: SmallVec<[usize; 6]> = SmallVec::new();
-    let mut numbers = Vec::new();
+    let mut numbers = Numbers::default();
     let mut others = false;
     walk(op, object, 0, &mut sizes, &mut numbers, &mut others)?;
     if others {
@@ -92,14 +113,17 @@ fn walk(
     object: &Bound<'_, PyAny>,
     depth: usize,
     sizes: &mut SmallVec<[usize; 6]>,
-    numbers: &mut Vec<Scalar>,
+    numbers: &mut Numbers,
     others: &mut bool,
 ) -> PyResult<()> {
     let py = object.py();
     let sequence = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
     if !sequence {
         match scalar(object.as_ptr()) {
-            Some(number) => numbers.push(number),
+            Some(number) => {
+                numbers.double |= is_double(object);
+                numbers.list.push(number);
+            }
             None => *others = true,
         }
         if depth < sizes.len() && !*others {
@@ -114,7 +138,9 @@ fn walk(
     match sizes.get(depth) {
         Some(&size) if size != n => return Err(to_python(py, error::ragged(op, size, n))),
         Some(_) => {}
-        None if !numbers.is_empty() => return Err(to_python(py, error::ragged(op, "a number", n))),
+        None if !numbers.list.is_empty() => {
+            return Err(to_python(py, error::ragged(op, "a number", n)));
+        }
         None => sizes.push(n),
     }
     for item in object.try_iter()? {
@@ -143,7 +169,7 @@ fn from_parts(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyRe
     }
     let parts: Vec<Array> = parts.into_iter().map(|part| part.array).collect();
     let Some(first) = parts.first() else {
-        return from_numbers(py, op, Shape::of(&[0]), &[], dtype);
+        return from_numbers(py, op, Shape::of(&[0]), &Numbers::default(), dtype);
     };
     let mut common = first.dtype;
     for part in &parts {
@@ -195,12 +221,14 @@ fn from_numbers(
     py: Python<'_>,
     op: &str,
     shape: Shape,
-    numbers: &[Scalar],
+    numbers: &Numbers,
     dtype: Option<DType>,
 ) -> PyResult<Value> {
+    let Numbers { list: numbers, double } = numbers;
     let class = numbers.iter().map(|n| n.class()).max();
     let natural = match class {
         None => DType::F32,
+        Some(Class::Float) if *double => DType::F64,
         Some(class) => DType::Bool.promote_weak(class),
     };
     let unsigned = numbers.iter().any(|n| matches!(n, Scalar::Uint(_)));

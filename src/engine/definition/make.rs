@@ -69,7 +69,7 @@ fn with_arrays(items: &[Item], mut arrays: &[Given], sizes: &Bindings) -> Result
             }
             Item::Int(i) => Item::Int(known(*i)),
             Item::Slice(start, stop, step) => Item::Slice(start.map(known), stop.map(known), *step),
-            Item::Ellipsis | Item::NewAxis | Item::Array(_) => item.clone(),
+            Item::Ellipsis | Item::NewAxis | Item::Array(_) | Item::Flag(_) => item.clone(),
         });
     }
     Ok(out)

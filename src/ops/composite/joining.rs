@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::movement::flattened;
 use super::{count_of, one_number, promoted, shape_of, size_of};
-use crate::dtype::{Class, Scalar};
+use crate::dtype::Scalar;
 use crate::error;
 use crate::ops::declare::{Extents, Whole};
 use crate::ops::emit::{Expr, OrThrow, throw};
@@ -143,7 +143,7 @@ composite! {
     /// A tensor with a border of one value.
     ///
     /// `widths`: an int for all sides, a pair (before, after) for all axes, or a pair for each
-    /// axis.
+    /// axis. `value` is cast to the tensor's dtype, as in `full_like`.
     ///
     /// >>> import wengert as wg
     /// >>> wg.pad(wg.tensor([1, 2]), (1, 2)).tolist()
@@ -151,10 +151,7 @@ composite! {
     top function pad(x: Tensor, widths: Pairs; value: Number = 0) -> One {
         let x = x.tensor();
         let value = one_number(value, "value", "pad");
-        let is_float = x.dtype().is_float();
-        let refused =
-            |v: &Scalar| !v.fits(x.dtype()) || (v.class() == Class::Float && !is_float);
-        if let Some(number) = value.as_scalar().filter(refused) {
+        if let Some(number) = value.as_scalar().filter(|v: &Scalar| !v.fits(x.dtype())) {
             throw(error::overflow("pad", number, x.dtype()));
         }
         padded(x, &borders(x, widths), value)

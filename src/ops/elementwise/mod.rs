@@ -150,6 +150,15 @@ impl Elementwise {
         })[i]
     }
 
+    /// Whether a number as operand `i` can stand beside tensors of a dtype. An integer has no negative
+    /// power among the integers.
+    #[inline]
+    pub fn fits(&self, value: Scalar, i: usize, dtype: DType) -> bool {
+        let is_power = i == 1 && std::ptr::eq(self, &arithmetic::pow);
+        let refused = is_power && dtype.is_int() && matches!(value, Scalar::Int(..0));
+        value.fits(dtype) && !refused
+    }
+
     /// The common dtype of operands (`None` for a scalar), by promotion and weak scalars.
     pub fn promote(&self, operands: &[(Option<DType>, Option<Scalar>)]) -> Result<DType> {
         let mut dtype: Option<DType> = None;
@@ -177,10 +186,18 @@ impl Elementwise {
             (None, Some(class)) => DType::Bool.promote_weak(class),
             (None, None) => return Err(error::internal("an op without operands")),
         };
-        for (_, scalar) in operands {
+        for (i, (_, scalar)) in operands.iter().enumerate() {
             if let Some(value) = scalar
-                && !value.fits(dtype)
+                && !self.fits(*value, i, dtype)
             {
+                if value.fits(dtype) {
+                    let facts = format!("got {value} beside {dtype}; cast to a float first");
+                    return Err(error::bad_value(
+                        self.name,
+                        "no negative powers of integers",
+                        facts,
+                    ));
+                }
                 return Err(error::overflow(self.name, value, dtype));
             }
         }
@@ -205,11 +222,11 @@ impl Elementwise {
             }
         }
         let dtype = dtype.filter(|d| self.classes.contains(d.class()))?;
-        let fits = |x: &Expr<'_>| match x.arg() {
-            Arg::Scalar(s) => s.class() <= dtype.class() && s.fits(dtype),
+        let fits = |(i, x): (usize, &Expr<'_>)| match x.arg() {
+            Arg::Scalar(s) => s.class() <= dtype.class() && self.fits(s, i, dtype),
             Arg::Node(_) => true,
         };
-        args.iter().all(fits).then_some(out)
+        args.iter().enumerate().all(fits).then_some(out)
     }
 
     /// The operands, where all are numbers and the op computes with floats.

@@ -41,7 +41,8 @@ fn from_data(
 
 /// A new tensor from numbers, nested sequences or arrays. The data is copied.
 ///
-/// Floats become float32, ints int64, bools bool, arrays keep their dtype; `dtype` overrides.
+/// Floats become float32, ints int64, bools bool; arrays and NumPy's scalars keep their dtype;
+/// `dtype` overrides.
 /// Raises `OverflowError` for numbers that the dtype cannot hold, `ShapeError` for ragged sequences.
 ///
 /// >>> import wengert as wg
@@ -96,10 +97,15 @@ fn asarray(
 }
 
 /// The positions of true (nonzero) elements: one int64 tensor per axis. The sizes depend on the data.
+///
+/// Rank 1 or more.
 #[pyfunction]
 #[pyo3(signature = (x, /))]
 fn nonzero(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyTuple>> {
     let value = from_data("nonzero", x, None, None, false)?;
+    if value.shape().rank() == 0 {
+        return Err(to_python(py, error::bad_rank("nonzero", "x", "1 or more", value.shape())));
+    }
     let remedy = "the size of the result would depend on it: use wg.where";
     trace::check_data("nonzero", &value.array, remedy).or_raise(py)?;
     let mask = cpu::cast(&value.array, DType::Bool).or_raise(py)?;
