@@ -55,7 +55,8 @@ def everything(program):
     def run(number, *leaves):
         results = program(number, *leaves)
         def total(*xs):
-            return sum(((y * y).sum() for y in program(number, *xs)), start=wg.tensor(0.0, dtype=wg.float64))
+            squares = ((y * y).sum() for y in program(number, *xs))
+            return sum(squares, start=wg.tensor(0.0, dtype=wg.float64))
         places = tuple(range(len(leaves)))
         gradients = wg.grad(total, argnums=places)(*leaves)
         _, tangents = wg.jvp(lambda *xs: program(number, *xs), leaves, leaves)
