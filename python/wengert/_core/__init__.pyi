@@ -585,7 +585,7 @@ class Tensor:
         """Elements limited to the range from `min` to `max`; NaN stays.
 
         Either bound may be None. Bounds broadcast and take part in promotion. Gradient: to the
-        element inside the range, to the bound outside, half to each where they are equal.
+        element inside the range and at its ends, to the bound outside.
 
         >>> import wengert as wg
         >>> wg.clip(wg.tensor([-2.0, 0.5, 3.0]), 0.0, 1.0).tolist()
@@ -714,7 +714,8 @@ class Tensor:
     def floor_divide(self, b: Tensor | ArrayLike) -> Tensor:
         """Quotient rounded towards minus infinity.
 
-        Integers: `x // 0` is 0. The gradient is zero.
+        Integers: `x // 0` is 0. Floats: the plain quotient where either operand is infinite. The
+        gradient is zero.
         """
 
     def greater(self, b: Tensor | ArrayLike) -> Tensor:
@@ -891,8 +892,8 @@ class Tensor:
     def pow(self, b: Tensor | ArrayLike) -> Tensor:
         """The first power the second.
 
-        A negative base with a fractional exponent gives NaN; integers wrap, and a negative integer
-        exponent gives 0 (or ±1 for a base of ±1).
+        A negative base with a fractional exponent gives NaN. Integers wrap; a negative int as their
+        exponent is refused, negative elements of a tensor of exponents give 0 (or ±1 for a base of ±1).
         Gradient: by the base `b a^(b-1)` (0 where b is 0), by the exponent `a^b log a` (0 where the
         base is 0).
         """
@@ -966,7 +967,7 @@ class Tensor:
         """Logistic function `1 / (1 + exp(-x))`."""
 
     def sign(self) -> Tensor:
-        """Sign of each element: -1, 0 or 1; NaN stays NaN."""
+        """Sign of each element: -1, 0 (for -0.0 too) or 1; NaN stays NaN."""
 
     def sin(self) -> Tensor:
         """Sine of each element."""
@@ -1507,7 +1508,7 @@ def clip(x: Tensor | ArrayLike, min: Tensor | ArrayLike | None = None, max: Tens
     """Elements limited to the range from `min` to `max`; NaN stays.
 
     Either bound may be None. Bounds broadcast and take part in promotion. Gradient: to the
-    element inside the range, to the bound outside, half to each where they are equal.
+    element inside the range and at its ends, to the bound outside.
 
     >>> import wengert as wg
     >>> wg.clip(wg.tensor([-2.0, 0.5, 3.0]), 0.0, 1.0).tolist()
@@ -1685,7 +1686,8 @@ def floor(x: Tensor | ArrayLike) -> Tensor:
 def floor_divide(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Quotient rounded towards minus infinity.
 
-    Integers: `x // 0` is 0. The gradient is zero.
+    Integers: `x // 0` is 0. Floats: the plain quotient where either operand is infinite. The
+    gradient is zero.
     """
 
 def full(shape: Axes, value: Scalar | Tensor, *, dtype: DType | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
@@ -1919,7 +1921,7 @@ def pad(x: Tensor | ArrayLike, widths: int | Sequence[int] | Sequence[Sequence[i
     """A tensor with a border of one value.
 
     `widths`: an int for all sides, a pair (before, after) for all axes, or a pair for each
-    axis.
+    axis. `value` is cast to the tensor's dtype, as in `full_like`.
 
     >>> import wengert as wg
     >>> wg.pad(wg.tensor([1, 2]), (1, 2)).tolist()
@@ -1940,8 +1942,8 @@ def positive(x: Tensor | ArrayLike) -> Tensor:
 def pow(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """The first power the second.
 
-    A negative base with a fractional exponent gives NaN; integers wrap, and a negative integer
-    exponent gives 0 (or ±1 for a base of ±1).
+    A negative base with a fractional exponent gives NaN. Integers wrap; a negative int as their
+    exponent is refused, negative elements of a tensor of exponents give 0 (or ±1 for a base of ±1).
     Gradient: by the base `b a^(b-1)` (0 where b is 0), by the exponent `a^b log a` (0 where the
     base is 0).
     """
@@ -2026,7 +2028,7 @@ def sigmoid(x: Tensor | ArrayLike) -> Tensor:
     """Logistic function `1 / (1 + exp(-x))`."""
 
 def sign(x: Tensor | ArrayLike) -> Tensor:
-    """Sign of each element: -1, 0 or 1; NaN stays NaN."""
+    """Sign of each element: -1, 0 (for -0.0 too) or 1; NaN stays NaN."""
 
 def signbit(x: Tensor | ArrayLike) -> Tensor:
     """Whether the sign bit of each element is set (of -0.0 too)."""
