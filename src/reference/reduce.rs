@@ -59,6 +59,39 @@ fn kept(index: &[usize], axes: &[usize]) -> Vec<usize> {
     (0..index.len()).filter(|axis| !axes.contains(axis)).map(|axis| index[axis]).collect()
 }
 
+/// A running sum or product of floats, in float64; a sum of float64 with what its additions lost.
+struct Carry {
+    kind: Reduction,
+    value: f64,
+    lost: f64,
+}
+
+impl Carry {
+    fn new(kind: Reduction) -> Carry {
+        let value = if kind == Reduction::Sum { -0.0 } else { 1.0 };
+        Carry { kind, value, lost: 0.0 }
+    }
+
+    /// The result with one more element, in memory form.
+    fn next(&mut self, dtype: DType, word: u64) -> u64 {
+        let is_double = dtype == DType::F64;
+        let x =
+            if is_double { f64::from_bits(word) } else { f32::of_word(widen(dtype, word)).into() };
+        let before = self.value;
+        self.value = if self.kind == Reduction::Sum { before + x } else { before * x };
+        if !is_double {
+            return narrow(dtype, (self.value as f32).word());
+        }
+        if self.kind == Reduction::Sum {
+            let part = self.value - before;
+            self.lost += (before - (self.value - part)) + (x - part);
+        }
+        // Beside an infinity what is lost is NaN.
+        let is_lost = self.lost.abs() > 0.0;
+        (if is_lost { self.value + self.lost } else { self.value }).to_bits()
+    }
+}
+
 /// The running reduction along an axis, from its end where `reverse`.
 pub fn cumulate(kind: Cumulation, x: Elements, axis: usize, reverse: bool) -> Elements {
     let kind = match kind {
@@ -69,6 +102,16 @@ pub fn cumulate(kind: Cumulation, x: Elements, axis: usize, reverse: bool) -> El
     };
     let (n, dtype) = (x.sizes[axis], x.dtype);
     let mut out = x;
+    if dtype.is_float() && matches!(kind, Reduction::Sum | Reduction::Prod) {
+        each_index(&without_axis(&out.sizes.clone(), axis), |line| {
+            let mut carry = Carry::new(kind);
+            for i in (0..n).map(|i| if reverse { n - 1 - i } else { i }) {
+                let at = position(&out.sizes, &with_axis(line, axis, i));
+                out.words[at] = carry.next(dtype, out.words[at]);
+            }
+        });
+        return out;
+    }
     each_index(&without_axis(&out.sizes.clone(), axis), |line| {
         let places = (0..n).map(|i| if reverse { n - 1 - i } else { i });
         with_register!(dtype, T => {

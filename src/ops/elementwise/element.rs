@@ -12,7 +12,10 @@ pub fn element1<F: Map1<A>, A: Register>() -> Element
 where
     F::Out: Register,
 {
-    |x| F::map(A::of_word(x[0])).word()
+    |x| {
+        let a = A::of_word(x[0]);
+        if F::is_rare(a) { F::rare(a).word() } else { F::map(a).word() }
+    }
 }
 
 /// A formula of two elements.
