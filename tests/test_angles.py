@@ -76,8 +76,9 @@ def angles(dtype):
     spread = np.ldexp(rng.uniform(1, 2, (4 if dtype == "float32" else 1, tops.size)), tops)
     edge = np.array([2.0**30], dtype)
     below, above = (np.nextafter(edge, np.array(v, dtype)) for v in (0, np.inf))
-    hard = [1e22, 6381956970095103.0 * 2.0**797, 5e300, float(np.finfo(dtype).max), 1e10, 2.0**120, 3e38]
-    hard = np.array([v for v in hard if v <= float(np.finfo(dtype).max)])
+    top = float(np.finfo(dtype).max)
+    hard = [1e22, 6381956970095103.0 * 2.0**797, 5e300, top, 1e10, 2.0**120, 3e38]
+    hard = np.array([v for v in hard if v <= top])
     values = np.concatenate([spread.ravel(), edge, below, above, hard]).astype(dtype)
     assert np.isfinite(values).all() and np.dtype(kind).itemsize == values.itemsize
     return np.concatenate([values, -values])
