@@ -6,13 +6,13 @@
 //! own.
 
 use std::any::Any;
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::hint::spin_loop;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -46,6 +46,36 @@ pub fn set_num_threads(threads: usize) {
     THREADS.store(threads.clamp(1, MOST), Relaxed);
 }
 
+/// What is asked between chunks of work that may be broken off; it unwinds where that is wanted.
+static WATCH: OnceLock<fn()> = OnceLock::new();
+
+thread_local! {
+    /// Whether what runs on this thread may be broken off.
+    static BREAKABLE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Sets what is asked, by the thread that asked for the work, between two chunks of it; once.
+pub fn set_watch(watch: fn()) {
+    let _ = WATCH.set(watch);
+}
+
+/// Runs work that may (or may not) be broken off between two chunks: what it writes is nobody's yet.
+pub fn breakable<T>(may: bool, work: impl FnOnce() -> T) -> T {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            BREAKABLE.set(self.0);
+        }
+    }
+    let _before = Before(BREAKABLE.replace(may));
+    work()
+}
+
+/// The watch, where there is one for the work of this thread.
+fn watch() -> Option<fn()> {
+    BREAKABLE.get().then(|| WATCH.get().copied()).flatten()
+}
+
 /// Runs `f(0)`, …, `f(chunks - 1)`, each once, in any order, on several threads.
 ///
 /// A panic in `f` is raised here again once no thread runs `f` any more; chunks not yet begun are
@@ -53,7 +83,13 @@ pub fn set_num_threads(threads: usize) {
 pub fn parallel_for(chunks: usize, f: &(dyn Fn(usize) + Sync)) {
     let helpers = num_threads().min(chunks).saturating_sub(1);
     if helpers == 0 || !Pool::current().run(chunks, helpers, f) {
-        (0..chunks).for_each(f);
+        let watch = watch();
+        for i in 0..chunks {
+            if let Some(watch) = watch {
+                watch();
+            }
+            f(i);
+        }
     }
 }
 
@@ -211,10 +247,14 @@ impl Pool {
         let result = catch_unwind(AssertUnwindSafe(|| {
             // SAFETY: `f` lives until the job is closed, and we are its caller or inside it.
             let f = unsafe { &*job.f };
+            let watch = watch();
             loop {
                 let i = self.next.0.fetch_add(1, Relaxed);
                 if i >= job.chunks {
                     return;
+                }
+                if let Some(watch) = watch {
+                    watch();
                 }
                 f(i);
             }

@@ -1,7 +1,12 @@
 """Files of tensors: what is written is read, what is broken is refused."""
 
 import gc
+import gzip
 import json
+import os
+import pickle
+import stat
+import threading
 
 import numpy as np
 import pytest
@@ -133,3 +138,120 @@ def test_a_load_beyond_the_memory_limit_says_so(tmp_path):
             wg.load(tmp_path / "f")
     finally:
         wg.set_memory_limit(None)
+
+
+def test_a_module_is_saved_by_its_state(tmp_path):
+    model = wg.nn.Linear(2, 3)
+    with pytest.raises(wg.ArgumentTypeError, match=r"got Linear; save its state: .*state_dict\(\)"):
+        wg.save(model, tmp_path / "f")
+    for wrong in ([wg.ones(1)], {1: wg.ones(1)}, {"a": [1.0]}):
+        with pytest.raises(wg.ArgumentTypeError, match="save: "):
+            wg.save(wrong, tmp_path / "f")
+    with pytest.raises(wg.ArgumentError, match="__metadata__"):
+        wg.save({"__metadata__": wg.ones(1)}, tmp_path / "f")
+    assert not list(tmp_path.iterdir())
+    wg.save(model.state_dict(), tmp_path / "f")
+    assert set(wg.load(tmp_path / "f")) == {"weight", "bias"}
+
+
+def zipped(path):
+    np.savez(path.with_suffix(".npz"), a=np.ones(2))
+    path.with_suffix(".npz").rename(path)
+
+
+def array_of_numpy(path):
+    with path.open("wb") as file:
+        np.save(file, np.ones(2))
+
+
+OTHERS = {
+    "zip": (zipped, "torch.load"),
+    "npy": (array_of_numpy, "numpy.load"),
+    "pickle": (lambda p: p.write_bytes(pickle.dumps({"weights": [1.0] * 9})), "pickle.load"),
+    "gzip": (lambda p: p.write_bytes(gzip.compress(b"weights" * 9)), "decompress"),
+    "hdf5": (lambda p: p.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(90)), "h5py"),
+    "gguf": (lambda p: p.write_bytes(b"GGUF\3\0\0\0" + bytes(90)), "gguf"),
+    "onnx": (lambda p: p.write_bytes(b"\x08\x07\x12\x07pytorch" + bytes(90)), "onnx"),
+    "tflite": (lambda p: p.write_bytes(b"\x1c\0\0\0TFL3" + bytes(9)), "TensorFlow"),
+    "lfs": (lambda p: p.write_bytes(b"version https://git-lfs.github.com/spec/v1\n"), "git lfs"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_files_of_other_formats_are_told(kind, tmp_path):
+    path = tmp_path / "model.pt"
+    OTHERS[kind][0](path)
+    with pytest.raises(wg.ArgumentError, match="not a safetensors file") as caught:
+        wg.load(path)
+    assert OTHERS[kind][1] in str(caught.value) and "header" not in str(caught.value)
+
+
+def test_a_link_stays_and_its_target_is_replaced(tmp_path):
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there" / "target", tmp_path / "link"
+    link.symlink_to(os.path.join("there", "target"))
+    for n in (1, 2):  # a target that is not there yet, and one that is
+        wg.save({"a": wg.full((2,), n)}, link)
+        assert link.is_symlink() and not target.is_symlink()
+        assert wg.load(target)["a"].tolist() == [n, n]
+        target.chmod(0o640)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["link", "target", "there"]
+
+
+def test_what_is_no_regular_file_is_refused_and_stays(tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    (tmp_path / "link").symlink_to(fifo)
+    for path in (fifo, tmp_path / "link", "/dev/null"):
+        with pytest.raises(wg.ArgumentError, match="not a regular file"):
+            wg.save({"a": wg.ones(1)}, path)
+        with pytest.raises(wg.ArgumentError, match="not a regular file"):
+            wg.load(path)
+    assert stat.S_ISFIFO(fifo.stat().st_mode) and stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    with pytest.raises(IsADirectoryError):
+        wg.save({"a": wg.ones(1)}, tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["fifo", "link"]
+
+
+def test_writers_of_one_path_do_not_meet(tmp_path):
+    path, count = tmp_path / "f", 20_000
+    wg.save({"a": wg.full((count,), 0)}, path)
+    failed = []
+
+    def write(n):
+        try:
+            for _ in range(20):
+                wg.save({"a": wg.full((count,), n)}, path)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        a = wg.load(path)["a"].numpy()
+        assert a.shape == (count,) and (a == a[0]).all()
+    for thread in threads:
+        thread.join()
+    assert not failed and [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_what_fails_leaves_the_old_file(tmp_path):
+    path = tmp_path / "f"
+    wg.save({"a": wg.ones(2)}, path)
+    with pytest.raises(TypeError):
+        wg.save({"a": wg.zeros(2)}, path, metadata={"n": 1})
+    assert wg.load(path)["a"].tolist() == [1, 1] and [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_timeline_is_whole_or_not_there(tmp_path):
+    """Profiles and pictures go the way of tensors; to what is no file they are just written."""
+    with wg.profile() as p:
+        wg.ones(3).sum()
+    p.save(tmp_path / "old")
+    (tmp_path / "link").symlink_to("old")
+    p.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and json.loads((tmp_path / "old").read_text())
+    p.save("/dev/null")
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["link", "old"]

@@ -96,6 +96,16 @@ fn is_double(object: &Bound<'_, PyAny>) -> bool {
     }
 }
 
+/// How many Python objects are read or made between two looks at what else is to be done.
+const PACE: usize = 1 << 16;
+
+/// Obeys signals, and lets other threads of Python run.
+fn give_way(py: Python<'_>) -> PyResult<()> {
+    py.check_signals()?;
+    py.detach(|| ());
+    Ok(())
+}
+
 /// Numbers of nested lists and tuples, row by row.
 fn from_sequence(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyResult<Value> {
     let mut sizes: SmallVec<[usize; 6]> = SmallVec::new();
@@ -145,6 +155,9 @@ fn walk(
     }
     for item in object.try_iter()? {
         walk(op, &item?, depth + 1, sizes, numbers, others)?;
+        if numbers.list.len() % PACE == PACE - 1 {
+            give_way(py)?;
+        }
     }
     Ok(())
 }
@@ -242,6 +255,10 @@ fn from_numbers(
         if let Some(number) = bad {
             return Err(to_python(py, error::overflow(op, number, dtype)));
         }
+    }
+    // A list may change while it is read, and a class may count otherwise than it lists.
+    if numbers.len() != shape.count() {
+        return Err(to_python(py, error::ragged(op, shape, format!("{} numbers", numbers.len()))));
     }
     let array = Array::uninit(dtype, shape).or_raise(py)?;
     let size = dtype.size();
@@ -405,7 +422,7 @@ pub fn to_list<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyAny
     trace::check_data("tolist", array, LATER).or_raise(py)?;
     let (sizes, strides) = (array.shape().sizes(), array.layout.strides());
     // SAFETY: positions computed from the layout address elements of the array.
-    unsafe { nested(py, array.dtype, array.ptr(), &sizes, &strides) }
+    unsafe { nested(py, array.dtype, array.ptr(), &sizes, &strides, &mut 0) }
 }
 
 unsafe fn nested<'py>(
@@ -414,6 +431,7 @@ unsafe fn nested<'py>(
     p: *const u8,
     sizes: &[usize],
     strides: &[isize],
+    made: &mut usize,
 ) -> PyResult<Bound<'py, PyAny>> {
     let Some((&n, sizes)) = sizes.split_first() else {
         // SAFETY: as the caller's.
@@ -424,8 +442,12 @@ unsafe fn nested<'py>(
         let offset = i as isize * strides[0] * dtype.size() as isize;
         // SAFETY: as the caller's, one axis further in.
         list.append(unsafe {
-            nested(py, dtype, p.wrapping_offset(offset), sizes, &strides[1..])?
+            nested(py, dtype, p.wrapping_offset(offset), sizes, &strides[1..], made)?
         })?;
+        *made += 1;
+        if *made % PACE == 0 {
+            give_way(py)?;
+        }
     }
     Ok(list.into_any())
 }

@@ -15,6 +15,7 @@ use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::errors::{OrRaise, to_python};
+use super::interrupt::interrupted;
 use super::{convert, dtype, tensor};
 use crate::array::Array;
 use crate::cpu;
@@ -169,7 +170,10 @@ fn write(
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(&header)?;
     for (_, array) in named {
-        file.write_all(bytes_of(&cpu::copy::contiguous(array)?))?;
+        for piece in bytes_of(&cpu::copy::contiguous(array)?).chunks(PIECE) {
+            interrupted(false)?;
+            file.write_all(piece)?;
+        }
     }
     Ok(())
 }
@@ -185,7 +189,41 @@ fn safetensors_load(py: Python<'_>, path: PathBuf) -> PyResult<Py<PyDict>> {
     Ok(tensors.unbind())
 }
 
+/// Files of other formats: their first bytes, and who reads them.
+const OTHERS: &[(&[u8], &str)] = &[
+    (b"PK\x03\x04", "a zip archive: torch.load reads .pt and .pth, numpy.load reads .npz"),
+    (b"\x93NUMPY", "an array of NumPy: numpy.load reads it"),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file: h5py reads it"),
+    (b"GGUF", "a GGUF file: the package gguf reads it"),
+    (b"\x1f\x8b", "compressed by gzip: decompress it first"),
+    (b"version ", "a pointer of Git LFS: `git lfs pull` fetches the file itself"),
+];
+
+/// What a file is whose first bytes these are, if it is of another format that we know.
+fn other_format(start: &[u8; PREFIX]) -> Option<&'static str> {
+    if let Some((_, what)) = OTHERS.iter().find(|(magic, _)| start.starts_with(magic)) {
+        return Some(what);
+    }
+    match start {
+        [0x80, 2..=5, ..] => Some("a pickle: pickle.load reads it, or torch.load"),
+        // Field 1 of an ONNX model is its version, field 2 who made it.
+        [0x08, 1..=0x7f, 0x12, ..] => Some("an ONNX model: the package onnx reads it"),
+        [_, _, _, _, b'T', b'F', b'L', b'3'] => Some("a TFLite model: TensorFlow reads it"),
+        _ => None,
+    }
+}
+
+/// Reads and writes go in pieces of this many bytes, between which signals are looked for.
+const PIECE: usize = 1 << 24;
+
 fn read(path: &Path) -> Result<Vec<(String, Array)>, Failure> {
+    // Opening a FIFO waits for a writer, whom nobody could be told to stop waiting for.
+    let kind = std::fs::metadata(path)?.file_type();
+    if !kind.is_file() && !kind.is_dir() {
+        return Err(
+            error::bad_value(LOAD, "not a regular file", "got a device, FIFO or socket").into()
+        );
+    }
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     let mut prefix = [0; PREFIX];
@@ -196,6 +234,9 @@ fn read(path: &Path) -> Result<Vec<(String, Array)>, Failure> {
     let header_length = u64::from_le_bytes(prefix);
     let rest = length.saturating_sub(PREFIX as u64);
     if header_length > rest.min(HEADER_LIMIT) {
+        if let Some(what) = other_format(&prefix) {
+            return Err(malformed(LOAD, what).into());
+        }
         let facts = format!("a header of {header_length} bytes in a file of {length}");
         return Err(malformed(LOAD, facts).into());
     }
@@ -227,7 +268,10 @@ fn read_array(file: &mut File, name: &str, info: &TensorInfo) -> Result<Array, F
     let mut array = Array::uninit(dtype, shape)?;
     // SAFETY: just made.
     let bytes = unsafe { bytes_to_fill(&mut array) };
-    file.read_exact(bytes)?;
+    for piece in bytes.chunks_mut(PIECE) {
+        interrupted(false)?;
+        file.read_exact(piece)?;
+    }
     normalise(dtype, bytes);
     Ok(array)
 }

@@ -27,6 +27,7 @@ use crate::ops::elementwise::Elementwise;
 use crate::ops::op::Type;
 use crate::ops::{Entry, table};
 use crate::small::small;
+use crate::threads;
 
 /// Calls over operands with more elements than this let other threads run.
 pub const DETACH_ABOVE: usize = 1 << 15;
@@ -124,22 +125,38 @@ pub fn map_held(
     held: &[Held],
 ) -> PyResult<*mut ffi::PyObject> {
     let operands: SmallVec<[Operand<'_>; 3]> = small(held.iter().map(Held::operand));
-    let value = detached(py, held, || apply::map(def, &operands)).or_raise(py)?;
+    let value = detached(py, size_of(held), || apply::map(def, &operands)).or_raise(py)?;
     Ok(tensor::new_object(value))
 }
 
-/// Runs engine work; large work with the interpreter released and the running line pinned.
-pub fn detached<T: Send>(py: Python<'_>, held: &[Held], work: impl FnOnce() -> T + Send) -> T {
+/// How many elements operands have.
+pub fn size_of(held: &[Held]) -> usize {
     let size = |held: &Held| match held {
         Held::Value(value) if !trace::is_traced(&value.array) => value.shape().count(),
         Held::Value(_) | Held::Scalar(_) => 0,
     };
-    if trace::active() || held.iter().map(size).sum::<usize>() <= DETACH_ABOVE {
+    held.iter().map(size).sum()
+}
+
+/// No fewer elements than a function makes that is given sizes, among other numbers.
+fn size_made(attributes: &[Attr]) -> usize {
+    let factors = attributes.iter().flat_map(|attribute| match attribute {
+        Attr::Int(n) => std::slice::from_ref(n),
+        Attr::Ints(sizes) => &sizes[..],
+        _ => &[],
+    });
+    factors.fold(1, |size, &n| size.saturating_mul(usize::try_from(n).unwrap_or(1).max(1)))
+}
+
+/// Runs engine work; large work, of so many elements, with the interpreter released and the running
+/// line pinned, and so that a signal breaks it off. It writes nothing that anybody sees before it ends.
+pub fn detached<T: Send>(py: Python<'_>, size: usize, work: impl FnOnce() -> T + Send) -> T {
+    if trace::active() || size <= DETACH_ABOVE {
         return work();
     }
     let here = site::current();
     let recording = tape::recording();
-    let result = py.detach(|| site::pinned(here, work));
+    let result = py.detach(|| site::pinned(here, || threads::breakable(true, work)));
     debug_assert_eq!(recording, tape::recording());
     result
 }
@@ -152,7 +169,8 @@ pub fn call(py: Python<'_>, entry: Entry, parsed: &Parsed) -> PyResult<*mut ffi:
     };
     let operands: SmallVec<[Operand<'_>; 4]> = small(parsed.operands.iter().map(Held::operand));
     let work = || eager::call(composite, &parsed.attributes, &operands, tape::recording());
-    let mut values = detached(py, &parsed.operands, work).or_raise(py)?;
+    let size = size_of(&parsed.operands).max(size_made(&parsed.attributes));
+    let mut values = detached(py, size, work).or_raise(py)?;
     let wants = composite.params.iter().position(|p| p.name == "requires_grad");
     if wants.is_some_and(|i| parsed.attributes[i] == Attr::Bool(true)) {
         values.iter_mut().try_for_each(|value| make_leaf(composite.name, value)).or_raise(py)?;

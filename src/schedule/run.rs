@@ -18,10 +18,12 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Result};
 use crate::graph::Effect;
 use crate::memory::Buffer;
+use crate::ops::emit::{OrThrow, catch};
 use crate::ops::op::{Op, OperandType, Type};
 use crate::passes::cost::{self, Cost};
 use crate::shape::Shape;
 use crate::site::Site;
+use crate::threads;
 use crate::watch::{self, Event};
 
 /// Results of a plan.
@@ -80,6 +82,10 @@ impl Drop for Giving {
 /// Installs the hooks, once.
 pub fn install(hooks: Hooks) {
     let _ = HOOKS.set(hooks);
+    threads::set_watch(|| {
+        let given = STEPS.get().1;
+        HOOKS.get().map_or(Ok(()), |hooks| (hooks.interrupted)(given)).or_throw();
+    });
 }
 
 /// An operand of a run.
@@ -251,11 +257,15 @@ impl<'a> Run<'a> {
             if i < sealed_at && !self.is_part {
                 interruption()?;
             }
-            let done = match watch::timing() && !self.is_part {
-                true => self.timed(i, step),
-                false => self.step(i, step),
-            };
-            done.map_err(|refusal| located(refusal, step.site))?;
+            // What such a step writes is dropped with the run.
+            let may_break = i < sealed_at && !self.is_part;
+            let done = catch(|| {
+                threads::breakable(may_break, || match watch::timing() && !self.is_part {
+                    true => self.timed(i, step),
+                    false => self.step(i, step),
+                })
+            });
+            done.and_then(|done| done).map_err(|refusal| located(refusal, step.site))?;
         }
         let mut results = SmallVec::new();
         for (k, &source) in self.plan.outputs.iter().enumerate() {

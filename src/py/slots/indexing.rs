@@ -17,7 +17,7 @@ use crate::error;
 use crate::py::arguments::{self, Held, scalar};
 use crate::py::convert;
 use crate::py::errors::{OrRaise, to_python};
-use crate::py::functions::{detached, guard};
+use crate::py::functions::{detached, guard, size_of};
 use crate::py::size;
 use crate::py::tensor::{self, TensorObject};
 use crate::shape::Extent;
@@ -118,7 +118,7 @@ pub(super) unsafe extern "C" fn get_item(a: Object, key: Object) -> Object {
         let advanced = items.iter().any(|item| matches!(item, Item::Array(_)));
         let Held::Value(value) = &held[0] else { return Ok(not_implemented()) };
         let result = match advanced {
-            true => detached(py, &held, || index::get(value, &items)),
+            true => detached(py, size_of(&held), || index::get(value, &items)),
             false => index::get(value, &items),
         };
         Ok(tensor::new_view(result.or_raise(py)?))
