@@ -202,3 +202,11 @@ def test_refusals(call, kind, words):
     with pytest.raises(kind) as error:
         call()
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("stride", [7, 10**6, 2**31 - 1])
+def test_a_stride_beyond_the_input_has_the_gradient_of_its_one_window(stride):
+    x = wg.tensor(wg.arange(30.0).reshape(1, 1, 5, 6), requires_grad=True)
+    w = wg.arange(6.0).reshape(1, 1, 2, 3)
+    wg.nn.conv2d(x, w, stride=stride).sum().backward()
+    assert (x.grad[0, 0, :2, :3] == w[0, 0]).all() and x.grad.sum() == w.sum()

@@ -191,24 +191,27 @@ fn gcd(a: usize, b: usize) -> usize {
 unsafe fn input(g: &Array, w: &Array, spec: &ConvSpec, out: &Array) -> Result<()> {
     let ws = sides(w);
     let phases = phases(&ws, spec);
+    if combinations(&phases) == 0 {
+        return Ok(());
+    }
     let (low, high) = border(&phases, &g.shape().sizes());
     let g = pad(g, &low, &high)?;
     let cx = Transposed { g: sides(&g), w: ws, size: g.dtype.size() as isize, low, spec };
     if spec.stride.iter().all(|&s| s == 1) {
-        let (rows, columns) = cx.operands(&chosen(&phases, 0, spec));
+        let (rows, columns) = cx.operands(&chosen(&phases, 0));
         // SAFETY: as the caller's.
         return unsafe { multiply(&rows, &columns, out) };
     }
     let strides = out.layout.strides();
-    for at in 0..spec.stride.iter().product() {
+    for at in 0..combinations(&phases) {
         let (mut rest, mut offset) = (at, 0);
         let mut to: Strides = strides.clone();
         for i in (0..spec.stride.len()).rev() {
-            offset += rest % spec.stride[i] * strides[2 + i] as usize;
-            rest /= spec.stride[i];
+            offset += rest % phases[i].len() * strides[2 + i] as usize;
+            rest /= phases[i].len();
             to[2 + i] *= spec.stride[i] as isize;
         }
-        let chosen = chosen(&phases, at, spec);
+        let chosen = chosen(&phases, at);
         let (rows, columns) = cx.operands(&chosen);
         let part = Array::uninit(out.dtype, cx.shape(&chosen))?;
         // SAFETY: the part is fresh; the caller holds `out`, each of whose elements belongs to one
@@ -223,21 +226,26 @@ unsafe fn input(g: &Array, w: &Array, spec: &ConvSpec, out: &Array) -> Result<()
     Ok(())
 }
 
-/// The phases of each axis.
+/// The phases of each axis that have positions: no more than the axis is long.
 fn phases(ws: &Sides, spec: &ConvSpec) -> Vec<Vec<Phase>> {
-    let axis = |i: usize| (0..spec.stride[i]).map(move |r| (r, i));
+    let count = |i: usize| spec.stride[i].min(spec.input[i].value());
     (0..spec.input.len())
-        .map(|i| axis(i).map(|(r, i)| phase(r, i, ws.spatial[i].0, spec)).collect())
+        .map(|i| (0..count(i)).map(|r| phase(r, i, ws.spatial[i].0, spec)).collect())
         .collect()
 }
 
+/// How many ways there are to choose a phase of each axis.
+fn combinations(phases: &[Vec<Phase>]) -> usize {
+    phases.iter().map(Vec::len).product()
+}
+
 /// One phase of each axis, by a number for all of them.
-fn chosen(phases: &[Vec<Phase>], at: usize, spec: &ConvSpec) -> SmallVec<[Phase; 3]> {
+fn chosen(phases: &[Vec<Phase>], at: usize) -> SmallVec<[Phase; 3]> {
     let mut rest = at;
     let mut chosen: SmallVec<[Phase; 3]> = SmallVec::new();
     for i in (0..phases.len()).rev() {
-        chosen.insert(0, phases[i][rest % spec.stride[i]]);
-        rest /= spec.stride[i];
+        chosen.insert(0, phases[i][rest % phases[i].len()]);
+        rest /= phases[i].len();
     }
     chosen
 }
@@ -345,12 +353,12 @@ pub fn scratch(
             let cx = Transposed { g: at(&g), w: at(&b), size, low, spec };
             let whole = spec.stride.iter().all(|&s| s == 1);
             let one = |at: usize| {
-                let chosen = chosen(&phases, at, spec);
+                let chosen = chosen(&phases, at);
                 let (rows, columns) = cx.operands(&chosen);
                 let part = block_bytes(cx.shape(&chosen).count() * to.size());
                 gemm::scratch(to, &rows, &columns) + if whole { 0 } else { part }
             };
-            let all = 0..spec.stride.iter().product();
+            let all = 0..combinations(&phases);
             bytes + all.map(one).max().unwrap_or(0)
         }
     };
@@ -486,6 +494,9 @@ mod tests {
             ),
             Case::new((2, 4, 2, 2), &[6, 6], &[4, 4], &[4, 6], &[2, 4], &[3, 3], &[2, 5]),
             Case::new((1, 1, 1, 1), &[2], &[5], &[1], &[1], &[0], &[0]),
+            // Strides beyond the input, of which only the phases within it exist, and no input.
+            Case::new((2, 2, 3, 1), &[5, 6], &[2, 3], &[1 << 40, 7], &[1, 1], &[1, 0], &[0, 1]),
+            Case::new((1, 2, 2, 1), &[0, 3], &[1, 2], &[1, 1], &[1, 1], &[1, 0], &[1, 0]),
         ]
     }
 
