@@ -362,3 +362,20 @@ def test_a_session_computes_what_eager_code_computes(steps, shape, seed):
                     assert got is None or not got.any()
                 else:
                     np.testing.assert_array_equal(got, x.grad.numpy())
+
+
+@pytest.mark.parametrize("op", [wg.less_equal, wg.equal, wg.isclose, wg.logical_and])
+@pytest.mark.parametrize("dtype", [wg.float32, wg.int64, wg.bool])
+@pytest.mark.parametrize("n", [0, 1, 7])
+def test_a_result_has_its_dtype_whatever_sizes_an_open_one_must_have(op, dtype, n):
+    with wg.Graph() as g:
+        x = wg.placeholder("x", (None, 3), dtype)
+        try:
+            want = op(wg.ones((n, 3), dtype=dtype), wg.ones((n, 3), dtype=dtype)).dtype
+        except wg.DTypeError:
+            return
+        y = op(x, wg.ones((n, 3), dtype=dtype))
+        chosen = wg.where(y, 1.0, 2.0)
+    assert y.dtype == want
+    fed = {x: wg.ones((n, 3), dtype=dtype)}
+    assert wg.Session(g).run([y, chosen], fed)[1].shape == (n, 3)

@@ -61,6 +61,10 @@ pub(super) fn unresolved(
 /// Sizes and ranks with which unknown shapes are tried, to learn what a call gives.
 const SIZES: [usize; 2] = [12, 20];
 
+/// Tried where none of [`SIZES`] fits: they broadcast, or are those of an empty operand. What they
+/// give tells the dtype alone.
+const SMALL: [usize; 2] = [1, 0];
+
 const RANKS: [usize; 6] = [1, 2, 3, 4, 0, 5];
 
 /// What a call gives, as far as it can be told: a dtype, and a shape if that is always the same.
@@ -71,7 +75,12 @@ pub(super) fn probe(trace: &Arc<Trace>, call: &Call, args: &[Arg]) -> Result<Lik
     let mut first: Option<Error> = None;
     let mut same = true;
     let mut likely: Option<Likely> = None;
-    for (rank, size) in RANKS.into_iter().flat_map(|rank| SIZES.map(|size| (rank, size))) {
+    let tries = |sizes: [usize; 2]| RANKS.into_iter().flat_map(move |r| sizes.map(|n| (r, n)));
+    for (rank, size) in tries(SIZES).chain(tries(SMALL)) {
+        let is_small = SMALL.contains(&size);
+        if is_small && likely.is_some() {
+            break;
+        }
         let types = args.iter().map(|arg| {
             let ty = trace.type_of(*arg)?;
             let Arg::Node(id) = arg else { return None };
@@ -94,6 +103,9 @@ pub(super) fn probe(trace: &Arc<Trace>, call: &Call, args: &[Arg]) -> Result<Lik
             make(fresh, call, &values, &Bindings::default())
         });
         match found {
+            Ok(values) if is_small => {
+                likely = Some(values.iter().map(|value| (value.dtype(), None)).collect());
+            }
             Ok(values) => agree(call, &mut likely, &values)?,
             Err(error) => {
                 same &= first.as_ref().is_none_or(|first| first.message() == error.message());
