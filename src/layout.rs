@@ -97,6 +97,25 @@ impl Layout {
         Some((low as usize, high as usize))
     }
 
+    /// One past the highest element position, 0 without elements; `None` where a position lies before
+    /// the buffer's start or beyond all memory.
+    pub fn end(&self) -> Option<usize> {
+        // One pass: views are made for every index. A saturated count is beyond all memory.
+        let dims = self.shape.dims();
+        let count = dims.iter().fold(1, |n: usize, d| n.saturating_mul(d.value()));
+        let (Some(strides), 1..) = (&self.strides, count) else {
+            return if count == 0 { Some(0) } else { self.offset.checked_add(count) };
+        };
+        let (mut low, mut high) = (0_isize, 0_isize);
+        for (d, &stride) in self.shape.dims().iter().zip(strides) {
+            let reach = isize::try_from(d.value() - 1).ok()?.checked_mul(stride)?;
+            low = low.checked_add(reach.min(0))?;
+            high = high.checked_add(reach.max(0))?;
+        }
+        self.offset.checked_add_signed(low)?;
+        self.offset.checked_add_signed(high)?.checked_add(1)
+    }
+
     /// The strides of this layout seen as `target`, to which its shape broadcasts.
     pub fn broadcast_strides(&self, target: &Shape) -> Strides {
         let own = self.strides();
@@ -179,6 +198,20 @@ mod tests {
         );
         assert!(transposed.reshape(&Shape::of(&[24])).is_none());
         assert!(transposed.reshape(&Shape::of(&[4, 1, 6, 1])).is_some());
+    }
+
+    #[test]
+    fn the_end_is_that_of_every_position() {
+        let end = |sizes: &[usize], strides: &[isize], offset| {
+            Layout::strided(Shape::of(sizes), strides, offset).end()
+        };
+        assert_eq!(end(&[2, 3], &[3, 1], 5), Some(11));
+        assert_eq!(end(&[3, 2], &[-2, 1], 4), Some(6));
+        assert_eq!(end(&[3, 2], &[-2, 1], 3), None);
+        assert_eq!(end(&[1 << 40], &[0], 7), Some(8));
+        assert_eq!(end(&[0, 3], &[7, 7], 9), Some(0));
+        assert_eq!(end(&[], &[], 9), Some(10));
+        assert_eq!(end(&[3], &[isize::MAX], 0), None);
     }
 
     #[test]
