@@ -49,6 +49,11 @@ def assert_as_predicted(f, args, what=None):
         bytes_ = (what, used, plan.peak_bytes, plan.naive_bytes)
         assert used <= plan.peak_bytes, bytes_
         assert used == plan.peak_bytes or " = sort(" in str(plan), bytes_
+    # Results alone never need more than each by itself, in blocks of the allocator's sizes.
+    rounding = plan.naive_bytes // 8 + 128 * (len(plan) + 4)
+    alone = plan.peak_bytes - plan.scratch_bytes
+    facts = (what, plan.peak_bytes, plan.scratch_bytes, plan.naive_bytes)
+    assert 0 <= alone <= plan.naive_bytes + rounding, facts
     return not plan.is_open
 
 

@@ -362,9 +362,10 @@ class Explanation:
 
 def _plan_lines(plan: Any) -> Iterator[str]:
     bound = "at least " if plan.is_open else ""
+    scratch = f", {plan.scratch_bytes:,} of them for kernels" if plan.scratch_bytes else ""
     yield (
-        f"plan: {len(plan)} steps; peak {bound}{plan.peak_bytes:,} bytes, "
-        f"{plan.naive_bytes:,} bytes if every result had memory of its own"
+        f"plan: {len(plan)} steps; peak {bound}{plan.peak_bytes:,} bytes{scratch}; "
+        f"results: {plan.naive_bytes:,} bytes if every result had memory of its own"
     )
     if plan.recomputed:
         nodes, flops, before, after = plan.recomputed

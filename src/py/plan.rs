@@ -73,7 +73,13 @@ impl Plan {
         self.0.is_open()
     }
 
-    /// The bytes of all results of steps, had each memory of its own.
+    /// The part of `peak_bytes` that is no result: what kernels take for themselves while they run.
+    #[getter]
+    fn scratch_bytes(&self) -> usize {
+        self.0.scratch_bytes()
+    }
+
+    /// The bytes of all results of steps, had each memory of its own, without what kernels take.
     #[getter]
     fn naive_bytes(&self) -> usize {
         self.0.naive_bytes()

@@ -193,11 +193,14 @@ impl Arrangement {
             guards: self.guards.clone(),
             alive: Vec::new(),
             naive: facts.naive(),
+            scratch: 0,
             peak: [0; 2],
             open: facts.open,
         };
         let scratch: Vec<usize> = order.iter().map(|&s| facts.scratch[s as usize]).collect();
-        memory.peak = [false, true].map(|told| memory.highest(&scratch, told));
+        memory.peak = [false, true].map(|told| memory.highest(&scratch, told).0);
+        let of_rows = facts.workspace().min(memory.arena);
+        memory.scratch = memory.highest(&scratch, false).1 + of_rows;
         memory.alive = self.alive(facts, order, self.fullest(&memory, &scratch));
         (memory, way)
     }

@@ -38,6 +38,12 @@ impl Plan {
         self.memory.open
     }
 
+    /// The part of the peak that is no result: what kernels take for themselves while they run.
+    /// Results alone need at most the rest, see [`Plan::naive_bytes`].
+    pub fn scratch_bytes(&self) -> usize {
+        self.memory.scratch
+    }
+
     /// The bytes of all results, had each memory of its own.
     pub fn naive_bytes(&self) -> usize {
         self.memory.naive

@@ -98,6 +98,11 @@ impl Facts {
         all + self.between - self.workspace
     }
 
+    /// Bytes of the arena that steps which work by rows take for themselves, all together.
+    pub(super) fn workspace(&self) -> usize {
+        self.workspace
+    }
+
     /// The layout of a value, with that of inputs taken for C order.
     fn layout(&self, plan: &Plan, source: Source) -> Option<Layout> {
         match source {

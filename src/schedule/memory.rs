@@ -71,6 +71,8 @@ pub struct Memory {
     pub(super) alive: Vec<Holder>,
     /// Bytes of all results by themselves
     pub(super) naive: usize,
+    /// The part of the peak that is no result: what kernels and rows take while they run
+    pub(super) scratch: usize,
     /// The most bytes of a run that allocates its results, and of one that is told where they go
     pub(super) peak: [usize; 2],
     /// Whether more may be needed: a loop or size is open
@@ -205,13 +207,16 @@ impl Memory {
         added
     }
 
-    /// The most bytes at once, as the counters of memory count them.
-    pub(super) fn highest(&self, scratch: &[usize], told: bool) -> usize {
+    /// The most bytes at once, as the counters of memory count them, and what kernels take of them.
+    pub(super) fn highest(&self, scratch: &[usize], told: bool) -> (usize, usize) {
         let mut now = if self.arena > 0 { block_bytes(self.arena) } else { 0 };
-        let mut most = now;
+        let mut most = (now, 0);
         for (at, added) in self.added(scratch.len(), told).into_iter().enumerate() {
             now += added;
-            most = most.max(now + scratch.get(at).unwrap_or(&0));
+            let taken = scratch.get(at).copied().unwrap_or(0);
+            if now + taken > most.0 {
+                most = (now + taken, taken);
+            }
         }
         most
     }
