@@ -131,7 +131,16 @@ class Session:
     def _compute(
         self, plan: _Plan, feeds: dict[int, Tensor], values: dict[int, Tensor]
     ) -> list[Tensor]:
-        return plan.runner(self._arguments(plan.sources, feeds, values))
+        values = self._ready(plan.sources, values)
+        attempt = _core._attempt if self._generator is None else self._generator.attempt
+        return attempt(lambda: plan.runner(self._arguments(plan.sources, feeds, values)))
+
+    def _ready(
+        self, sources: Sequence[tuple[str, int]], values: dict[int, Tensor]
+    ) -> dict[int, Tensor]:
+        """The values of variables, with those of all that are read."""
+        missing = [i for kind, i in sources if kind == "variable" and i not in values]
+        return self._initialized(missing) if missing else values
 
     def _arguments(
         self,
@@ -161,7 +170,9 @@ class Session:
             types = {i: (x.dtype, x.shape) for i, x in feeds.items()}
             self._check_fed(ids, types)
             core = self.graph._core.stepper(ids, _listed(types))
-            core.start(self._arguments(self._sources(core.inputs, types), feeds, self._values))
+            sources = self._sources(core.inputs, types)
+            values = self._ready(sources, self._values)
+            core.start(self._arguments(sources, feeds, values))
             return core
 
         return _core.outside_trace(made)
@@ -307,17 +318,36 @@ class _Generator:
     def __init__(self, seed: int) -> None:
         self._lock = threading.Lock()
         self._state = (*_core.random.key(seed).tolist(), 0)
+        self._mine = threading.local()
 
     def next(self) -> Tensor:
         """The next key."""
         with self._lock:
-            key, self._state = _core.random._next_of(self._state)
+            before = self._state
+            key, self._state = _core.random._next_of(before)
+            self._drawn().append((before, self._state))
             return key
 
+    def _drawn(self) -> list[tuple[Any, Any]]:
+        """The states before and behind each key that this thread drew in its attempt."""
+        if not hasattr(self._mine, "drawn"):
+            self._mine.drawn = []
+        return self._mine.drawn
 
-def _class(dtype: Any) -> int:
-    """Bools fit integers, integers fit floats."""
-    return 0 if dtype == _core.bool else 1 if isdtype(dtype, "integral") else 2
+    def attempt(self, f: Any) -> Any:
+        """What `f` returns. Where it raises, the keys that it drew are given back, but for those
+        that others follow."""
+        self._drawn().clear()
+        try:
+            return f()
+        except BaseException:
+            with self._lock:
+                for before, after in reversed(self._drawn()):
+                    if self._state == after:
+                        self._state = before
+            raise
+        finally:
+            self._drawn().clear()
 
 
 def _kind(node: Any) -> str:

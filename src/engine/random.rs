@@ -1,6 +1,6 @@
 //! The global generator: a seed and a count of keys drawn, state like any other.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -41,7 +41,75 @@ pub fn set_state(state: State) {
 
 /// The next key of the global generator.
 pub fn next_key() -> [u32; 2] {
-    next_of(&mut GLOBAL.lock())
+    let mut state = GLOBAL.lock();
+    let before = *state;
+    let key = next_of(&mut state);
+    let drawn = DRAWN.get();
+    let row = if drawn.after == Some(before) { drawn.row + 1 } else { 1 };
+    DRAWN.set(Drawn { total: drawn.total + 1, after: Some(*state), row });
+    key
+}
+
+/// What a thread drew from the global generator.
+#[derive(Clone, Copy)]
+struct Drawn {
+    /// Keys in all, without those given back
+    total: u64,
+    /// The state behind the last one
+    after: Option<State>,
+    /// How many of the last ones followed each other, with none of another thread between them
+    row: u64,
+}
+
+thread_local! {
+    static DRAWN: Cell<Drawn> = const { Cell::new(Drawn { total: 0, after: None, row: 0 }) };
+}
+
+/// A call that may draw keys. Unless it is [`done`](Attempt::done) it gives back those that this
+/// thread drew, so that a call that fails leaves the generator as it was. Keys that another thread drew
+/// meanwhile are in use: then nothing is given back, since no key may come twice.
+pub struct Attempt {
+    before: u64,
+    done: bool,
+}
+
+impl Attempt {
+    /// Begins a call.
+    #[must_use]
+    pub fn begin() -> Attempt {
+        Attempt { before: DRAWN.get().total, done: false }
+    }
+
+    /// Ends a call that succeeded.
+    pub fn done(mut self) {
+        self.done = true;
+    }
+
+    /// Makes a call.
+    pub fn make<T, E>(
+        call: impl FnOnce() -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        let attempt = Attempt::begin();
+        let result = call()?;
+        attempt.done();
+        Ok(result)
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        let drawn = DRAWN.get();
+        let mine = drawn.total - self.before;
+        if self.done || mine == 0 {
+            return;
+        }
+        let mut state = GLOBAL.lock();
+        if drawn.after == Some(*state) && drawn.row >= mine {
+            state.drawn = state.drawn.wrapping_sub(mine);
+            let (total, row) = (self.before, drawn.row - mine);
+            DRAWN.set(Drawn { total, after: Some(*state), row });
+        }
+    }
 }
 
 /// The next key of a generator: a block of the counter sequence under the seed's key.

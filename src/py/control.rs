@@ -12,7 +12,7 @@ use super::functions::caught;
 use super::size;
 use super::tensor::{self, handle, value_of};
 use crate::engine::apply::apply;
-use crate::engine::random;
+use crate::engine::random::{self, Attempt};
 use crate::engine::tape::{self, First, Operand, Value};
 use crate::engine::trace::{self, Capture, Source, Trace};
 use crate::engine::{control, site};
@@ -275,6 +275,7 @@ fn _flow(
     reverse: bool,
 ) -> PyResult<Vec<Py<PyAny>>> {
     caught(py, || {
+        let attempt = Attempt::begin();
         let mut args = values(form, &operands)?;
         let (lists, captures) = joined(&bodies).or_raise(py)?;
         let given = args.get(carry as usize).filter(|_| xs > 0).map(|x| x.shape()[0]);
@@ -304,7 +305,9 @@ fn _flow(
         };
         let results = last.outputs.iter().enumerate().map(result).collect();
         let flow = Flow { kind, bodies: lists, results };
-        wrapped(py, control::run(&flow, args, &[]).or_raise(py)?)
+        let found = control::run(&flow, args, &[]).or_raise(py)?;
+        attempt.done();
+        wrapped(py, found)
     })
 }
 
@@ -367,9 +370,12 @@ fn _inline(
     operands: Vec<Bound<'_, PyAny>>,
 ) -> PyResult<Vec<Py<PyAny>>> {
     caught(py, || {
+        let attempt = Attempt::begin();
         let mut args = values("call", &operands)?;
         args.extend(body.outside().or_raise(py)?);
-        wrapped(py, control::call(&body.list, args).or_raise(py)?)
+        let found = control::call(&body.list, args).or_raise(py)?;
+        attempt.done();
+        wrapped(py, found)
     })
 }
 

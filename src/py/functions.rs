@@ -18,6 +18,7 @@ use super::tensor;
 pub use super::unwind::{caught, guard};
 use crate::engine::apply;
 use crate::engine::eager;
+use crate::engine::random::Attempt;
 use crate::engine::site;
 use crate::engine::tape::{self, History, Leaf, Operand, Value};
 use crate::engine::trace;
@@ -85,9 +86,12 @@ unsafe fn enter(
             return Err(to_python(py, error::internal("the table is not ready")));
         };
         let mut parsed = Parsed::default();
-        // SAFETY: the list was just built in this form.
-        unsafe { signature.parse(py, &all, positional, keywords, &mut parsed)? };
-        call(py, entry, &parsed)
+        // Parsing draws the keys that are not given.
+        Attempt::make(|| {
+            // SAFETY: the list was just built in this form.
+            unsafe { signature.parse(py, &all, positional, keywords, &mut parsed)? };
+            call(py, entry, &parsed)
+        })
     })
 }
 

@@ -52,6 +52,7 @@ __all__ = [
     '_Unwinding',
     '__version__',
     '_add_hook',
+    '_attempt',
     '_batched',
     '_begin_checking',
     '_begin_timing',

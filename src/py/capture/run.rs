@@ -10,6 +10,7 @@ use super::{Executable, Hold, Output, Place};
 use crate::array::Array;
 use crate::engine::call::{self, Given};
 use crate::engine::observe;
+use crate::engine::random::Attempt;
 use crate::engine::tape::{self, History, Value};
 use crate::error;
 use crate::py::errors::{OrRaise, to_python};
@@ -29,8 +30,17 @@ struct Held<'py> {
 }
 
 impl Executable {
-    /// Runs it: the tensors it returns.
+    /// Runs it: the tensors it returns. A call that fails changes nothing, random keys included.
     pub fn call(
+        &self,
+        py: Python<'_>,
+        args: &[Bound<'_, PyAny>],
+        leaves: &[Bound<'_, PyAny>],
+    ) -> PyResult<SmallVec<[Py<PyAny>; 2]>> {
+        Attempt::make(|| self.attempt(py, args, leaves))
+    }
+
+    fn attempt(
         &self,
         py: Python<'_>,
         args: &[Bound<'_, PyAny>],

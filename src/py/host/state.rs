@@ -102,6 +102,12 @@ fn _next_of(py: Python<'_>, state: (u32, u32, u64)) -> PyResult<(Py<PyAny>, (u32
     Ok((wrap(py, key)?, (state.key[0], state.key[1], state.drawn)))
 }
 
+/// What `f` returns. Where it raises, the keys that it drew from the global generator are given back.
+#[pyfunction]
+fn _attempt(f: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    random::Attempt::make(|| f.call0().map(Bound::unbind))
+}
+
 /// The state of the global generator, as a tuple to keep.
 #[pyfunction]
 fn get_state() -> (u32, u32, u64) {
@@ -126,7 +132,7 @@ pub(super) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
         };
     }
     functions!(module; graph_stats, memory_stats, reset_peak_memory, set_memory_limit,
-        release_cached_memory, set_num_threads, get_num_threads);
+        release_cached_memory, set_num_threads, get_num_threads, _attempt);
     let random = match module.getattr("random") {
         Ok(random) => random.cast_into::<PyModule>()?,
         Err(_) => {
