@@ -203,6 +203,10 @@ catalogue! {
     /// An update of a leaf that is being recorded.
     leaf_update(op) => Gradient,
         "{op}: a leaf that requires a gradient cannot be updated while recording; put the update in `with wengert.no_grad():`";
+    /// A feed of another shape than its node has.
+    bad_feed(op, node, shape) => Shape, "{op}: {node} was fed shape {shape}";
+    /// A feed of another dtype than its node has.
+    bad_feed_dtype(op, node, dtype) => DType, "{op}: {node} was fed {dtype}; cast it first";
     /// A graph that breaks its law.
     bad_graph(op, what, facts) => Graph, "{op}: {what}: {facts}";
     /// A line of text that says no node.

@@ -54,6 +54,12 @@ def unknown_size():
         len(wg.placeholder("x", (None, 3)))
 
 
+def fed(value):
+    with wg.Graph() as g:
+        x = wg.placeholder("x", (4, 3))
+    g.function([x], x)(value)
+
+
 def out_of_memory():
     wg.set_memory_limit(wg.memory_stats()["live_bytes"] + 1000)
     try:
@@ -126,6 +132,8 @@ PROVOKED = {
     "overflow": lambda: wg.tensor(300, dtype=wg.int8),
     "out_of_memory": out_of_memory,
     "bad_graph": finalized,
+    "bad_feed": lambda: fed(wg.ones((2, 3))),
+    "bad_feed_dtype": lambda: fed(wg.ones((4, 3), dtype=wg.float64)),
     "unknown_size": unknown_size,
     "over_budget": over_budget,
     "bad_capture": state_from_outside,

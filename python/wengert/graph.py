@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from wengert import _core, pytree
-from wengert._core import GraphError, Node, Tensor, asarray, float32
+from wengert._core import GraphError, Node, Tensor, asarray, float32, isdtype
 from wengert.drawing import Pictured
 
 if TYPE_CHECKING:
@@ -174,7 +174,8 @@ class Graph(Pictured):
     def function(self, inputs: Any, outputs: Any) -> Callable[..., Any]:
         """A function of tensors in the place of `inputs` that gives `outputs`.
 
-        It runs as one plan, and can be differentiated and captured like any other.
+        It runs as one plan, and can be differentiated and captured like any other. What it is given
+        has the dtypes and sizes of `inputs`, as for `Session.run`.
 
         >>> with wg.Graph() as g:
         ...     x = wg.placeholder("x", (None,))
@@ -191,7 +192,7 @@ class Graph(Pictured):
         def function(*args: Any) -> Any:
             if len(args) != len(fed):
                 raise TypeError(f"graph.function: takes {len(fed)} tensors, got {len(args)}")
-            tensors = [asarray(x) for x in args]
+            tensors = [self._fed(i, x, adapts(x)) for i, x in zip(fed, args, strict=True)]
             return pytree.unflatten(structure, self._core.interpret(ids, fed, tensors))
 
         return compile(function)
@@ -254,6 +255,15 @@ class Graph(Pictured):
     def _ids(self, op: str, tree: Any) -> tuple[list[int], pytree.Structure]:
         leaves, structure = pytree.flatten(tree)
         return [self._id(op, x) for x in leaves], structure
+
+    def _fed(self, i: int, value: Any, adapts: bool) -> Tensor:
+        """A value for a node as a tensor. One that `adapts` takes the node's dtype where that holds
+        it; what does not fit then is refused by whoever makes the list that runs."""
+        x = asarray(value)
+        dtype = self._core.node(i).dtype
+        if x.dtype == dtype or not adapts:
+            return x
+        return asarray(value, dtype=dtype) if _class(x.dtype) <= _class(dtype) else x
 
     def _unique(self, name: str) -> str:
         """The name, with a number where it is taken."""
@@ -437,3 +447,13 @@ def line_of(node: Node) -> str:
         return "an unknown line"
     text = linecache.getline(site.filename, site.lineno).strip()
     return f"{site.filename}:{site.lineno}" + (f": {text}" if text else "")
+
+
+def adapts(value: Any) -> bool:
+    """Whether the dtype of a value says nothing: numbers and nested lists."""
+    return isinstance(value, (bool, int, float, list, tuple))
+
+
+def _class(dtype: Any) -> int:
+    """Bools fit integers, integers fit floats."""
+    return 0 if dtype == _core.bool else 1 if isdtype(dtype, "integral") else 2

@@ -8,16 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wengert import _core, pytree
-from wengert._core import (
-    CaptureError,
-    DTypeError,
-    GraphError,
-    ShapeError,
-    Tensor,
-    asarray,
-    isdtype,
-)
-from wengert.graph import Graph, Variable, default_graph, line_of
+from wengert._core import CaptureError, GraphError, Tensor
+from wengert.graph import Graph, Variable, adapts, default_graph, line_of
 
 __all__ = ["Session"]
 
@@ -148,9 +140,6 @@ class Session:
         feeds: dict[int, Tensor],
         values: dict[int, Tensor],
     ) -> list[Tensor]:
-        missing = [i for kind, i in sources if kind == "variable" and i not in values]
-        if missing:
-            values = self._initialized(missing)
         args = []
         for kind, i in sources:
             if kind == "fed":
@@ -267,37 +256,14 @@ class Session:
         return feeds
 
     def _fed(self, i: int, value: Any) -> Tensor:
-        node = self.graph._core.node(i)
-        x = self._converted(node, value)
-        shape = node.shape
-        if shape is None or (
-            len(shape) == len(x.shape)
-            and all(want in (None, got) for want, got in zip(shape, x.shape, strict=True))
-        ):
-            return x
-        raise ShapeError(
-            f"session.run: {_called(node)} {shape} was fed shape {x.shape}\n"
-            f"  {_kind(node)} made at {line_of(node)}"
-        )
-
-    def _converted(self, node: Any, value: Any) -> Tensor:
-        """The value as a tensor of the node's dtype. Numbers and lists adapt; data that has a dtype
-        must have the node's."""
         if isinstance(value, Tensor) and _core._traced_text(value) is not None:
-            raise GraphError(f"session.run: {_called(node)} was fed {value!r}, which has no data")
-        x = asarray(value)
-        if x.dtype == node.dtype:
-            return x
-        if self._adapts(value) and _class(x.dtype) <= _class(node.dtype):
-            return asarray(value, dtype=node.dtype)
-        raise DTypeError(
-            f"session.run: {_called(node)} {node.dtype} was fed {x.dtype}; cast it first\n"
-            f"  {_kind(node)} made at {line_of(node)}"
-        )
+            node = _called(self.graph._core.node(i))
+            raise GraphError(f"session.run: {node} was fed {value!r}, which has no data")
+        return self.graph._fed(i, value, self._adapts(value))
 
     def _adapts(self, value: Any) -> bool:
-        """Whether the dtype of a value says nothing: numbers and nested lists."""
-        return isinstance(value, (bool, int, float, list, tuple))
+        """Whether the dtype of a value says nothing."""
+        return adapts(value)
 
 
 def _refuse_captured(op: str) -> None:

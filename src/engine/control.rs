@@ -20,7 +20,8 @@ use crate::array::Array;
 use crate::cpu;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
-use crate::graph::{Effect, Flow, FlowKind, Graph, Kind, List, Node, number_of};
+use crate::graph::{Effect, Flow, FlowKind, Graph, Kind, List, Node, admit, number_of};
+use crate::memory::check_room;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, SliceAxis, Type};
 use crate::ops::structural::whole;
@@ -29,6 +30,13 @@ use crate::shape::{Dim, Scope, Shape};
 
 /// The results of a list. What it reads of numbers are these, by their places in its table.
 pub fn interpret(list: &List, inputs: Vec<Value>, numbers: &[Scalar]) -> Result<Vec<Value>> {
+    let takes: Vec<&Type> = list.inputs().map(|id| &list.node(id).ty).collect();
+    admit("call", takes.into_iter(), inputs.iter().map(|value| &value.array))?;
+    interpret_body(list, inputs, numbers)
+}
+
+/// The same for a body of control flow, which takes what the flow around it has.
+fn interpret_body(list: &List, inputs: Vec<Value>, numbers: &[Scalar]) -> Result<Vec<Value>> {
     let mut inputs = inputs.into_iter();
     let mut flows: FxHashMap<Id, Vec<Value>> = FxHashMap::default();
     let mut values: Vec<Value> = Vec::with_capacity(list.nodes.len());
@@ -89,13 +97,13 @@ pub fn run(flow: &Flow, args: Vec<Value>, numbers: &[Scalar]) -> Result<Vec<Valu
         FlowKind::Branch => {
             let last = flow.bodies.len() as i64 - 1;
             let body = integer(&args[0].array)?.clamp(0, last) as usize;
-            interpret(&flow.bodies[body], args[1..].to_vec(), numbers)
+            interpret_body(&flow.bodies[body], args[1..].to_vec(), numbers)
         }
         FlowKind::While { carry, history } => {
             let mut now = args;
             let mut pasts: Vec<Vec<Value>> = vec![Vec::new(); carry as usize];
-            while integer(&interpret(&flow.bodies[0], now.clone(), numbers)?[0].array)? != 0 {
-                let next = interpret(&flow.bodies[1], now.clone(), numbers)?;
+            while integer(&interpret_body(&flow.bodies[0], now.clone(), numbers)?[0].array)? != 0 {
+                let next = interpret_body(&flow.bodies[1], now.clone(), numbers)?;
                 for (k, next) in next.into_iter().enumerate() {
                     pasts[k].push(std::mem::replace(&mut now[k], next));
                 }
@@ -126,6 +134,12 @@ fn scan(
 ) -> Result<Vec<Value>> {
     let given = args[carry..carry + xs].first().map(|x| x.shape()[0]);
     let length = given.unwrap_or(length).value();
+    let stacked = &flow.results[carry..];
+    let bytes = |ty: &Type| {
+        let row = Shape::from_dims(&ty.shape.dims()[1..]);
+        length.saturating_mul(row.count().saturating_mul(ty.dtype.size()))
+    };
+    check_room(stacked.iter().map(bytes).fold(0, usize::saturating_add))?;
     let mut now = args[..carry].to_vec();
     let mut rows: Vec<Vec<Value>> = vec![Vec::new(); flow.results.len() - carry];
     for round in 0..length {
@@ -135,7 +149,7 @@ fn scan(
             operands.push(element(x, at)?);
         }
         operands.extend_from_slice(&args[carry + xs..]);
-        now = interpret(&flow.bodies[0], operands, numbers)?;
+        now = interpret_body(&flow.bodies[0], operands, numbers)?;
         rows.iter_mut().zip(now.drain(carry..)).for_each(|(row, y)| row.push(y));
     }
     for (row, ty) in rows.iter_mut().zip(&flow.results[carry..]) {

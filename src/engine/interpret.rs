@@ -17,7 +17,7 @@ use crate::array::Array;
 use crate::cpu;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
-use crate::graph::{Flow, FlowKind, Graph, Kind, List, number_of, resize};
+use crate::graph::{Flow, FlowKind, Graph, Kind, List, admit, number_of, resize};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, SliceAxis, Type};
 use crate::schedule::Plan;
@@ -56,6 +56,8 @@ impl Interpreter {
     ) -> Result<Interpreter> {
         let is_open = list.nodes.iter().any(|node| !node.ty.shape.is_known());
         let list = if is_open { resize(list, sizes)?.into() } else { list.clone() };
+        let takes: Vec<&Type> = list.inputs().map(|id| &list.node(id).ty).collect();
+        admit("call", takes.into_iter(), inputs.iter())?;
         let numbers = list.evaluate_numbers(given, sizes)?;
         Ok(Interpreter::new(list, inputs, numbers.into(), None))
     }

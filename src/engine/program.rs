@@ -15,7 +15,7 @@ use crate::array::Array;
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::graph::numbers::evaluate;
-use crate::graph::{Graph, Kind, List, Node, live};
+use crate::graph::{Graph, Kind, List, Node, admit, live};
 use crate::ops::emit::{Arg, Id};
 use crate::passes::expand::has_calls;
 use crate::passes::{Report, expand, pipeline, report, without_marks};
@@ -258,6 +258,7 @@ impl Program {
             return interpret::run(&self.list, inputs, &self.bind(sizes), given);
         }
         let plan = self.plan(sizes)?;
+        admit("call", plan.inputs().iter(), inputs.iter().copied())?;
         let found = plan.run(inputs, &self.numbers(sizes, given)?)?;
         if self.config.check.is_on() {
             let inputs: Vec<Array> = inputs.iter().map(|&x| x.clone()).collect();
@@ -278,6 +279,8 @@ impl Program {
             return interpret::run(&self.list, &lent, &self.bind(sizes), given);
         }
         let (plan, numbers) = (self.plan(sizes)?, self.numbers(sizes, given)?);
+        let lent = inputs.iter().map(Input::array).collect::<Result<SmallVec<[&Array; 8]>>>()?;
+        admit("call", plan.inputs().iter(), lent.into_iter())?;
         if !self.config.check.is_on() {
             return plan.run_with(inputs, &numbers);
         }

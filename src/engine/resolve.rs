@@ -9,11 +9,12 @@ use super::site;
 use super::trace::Trace;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Result};
-use crate::graph::{self, Flow, Kind, List, number_of};
+use crate::graph::{self, Flow, FlowKind, Kind, List, number_of};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::number::Number;
 use crate::ops::op::Type;
-use crate::shape::Bindings;
+use crate::shape::{Bindings, Dim, Shape, Tuple};
+use crate::site::Site;
 
 /// A list that runs, made from a graph for values of known types.
 pub struct Resolved {
@@ -119,13 +120,54 @@ pub fn ends(trace: &Trace) -> Vec<Id> {
     (0..list.nodes.len() as u32).map(Id).filter(|id| is_end[id.0 as usize]).collect()
 }
 
-/// The list that computes `fetches` from nodes of known types.
-pub fn resolve(trace: &Arc<Trace>, fetches: &[Id], feeds: &[(Id, Type)]) -> Result<Resolved> {
+/// Refuses a feed of another dtype, rank or size than its node has. What is open in the node takes
+/// any size, what the node says is asked of sizes that are open themselves.
+fn check_feed(op: &str, list: &List, calls: &Calls, id: Id, ty: &Type) -> Result<()> {
+    let node = list.node(id);
+    let pattern = &node.ty.shape;
+    let fits = |(want, got): (&Dim, &Dim)| want.known().is_none() || want == got;
+    let is_open = calls.unresolved.contains(&id);
+    let same_rank = pattern.rank() == ty.shape.rank();
+    let same_shape = same_rank && pattern.dims().iter().zip(ty.shape.dims()).all(fits);
+    if node.ty.dtype == ty.dtype && (is_open || same_shape) {
+        return Ok(());
+    }
+    let kind = match node.kind {
+        Kind::Input if calls.of(id).is_none() => "placeholder",
+        _ => calls.of(id).map_or(node.kind.name(), |kept| kept.call.name()),
+    };
+    let name = list.names.get(&id).map_or(format!("%{}", id.0), |name| format!("\"{name}\""));
+    let refusal = match node.ty.dtype == ty.dtype {
+        true => {
+            let shape = |shape: &Shape| {
+                let size = |dim: &Dim| dim.known().map_or("None".into(), |n| n.to_string());
+                Tuple(&shape.dims().iter().map(size).collect::<Vec<String>>()).to_string()
+            };
+            error::bad_feed(op, format!("{kind} {name} {}", shape(pattern)), &ty.shape)
+        }
+        false => error::bad_feed_dtype(op, format!("{kind} {name} {}", node.ty.dtype), ty.dtype),
+    };
+    Err(match site::describe(node.site) {
+        Some(line) => refusal.note(format!("{kind} made at {line}")),
+        None => refusal,
+    })
+}
+
+/// The list that computes `fetches` from nodes of known types, which are checked.
+pub fn resolve(
+    op: &str,
+    trace: &Arc<Trace>,
+    fetches: &[Id],
+    feeds: &[(Id, Type)],
+) -> Result<Resolved> {
     let (list, calls) = trace.snapshot();
+    for (id, ty) in feeds {
+        check_feed(op, &list, &calls, *id, ty)?;
+    }
     let fed: FxHashMap<Id, &Type> = feeds.iter().map(|(id, ty)| (*id, ty)).collect();
     let needs = needs(&list, &calls, fetches, &|id| fed.contains_key(&id));
     let fixed: Vec<bool> = list.nodes.iter().map(|node| is_sized(&node.ty.shape)).collect();
-    let (sizes, list, is_open) = sized(trace, list, &calls, feeds)?;
+    let (sizes, list, is_open) = sized(op, trace, list, &calls, feeds)?;
     let within = !feeds.iter().all(|(_, ty)| is_sized(&ty.shape));
     in_fresh_trace(|fresh| {
         let numbers = numbers(fresh, &list.numbers, &sizes, within);
@@ -150,7 +192,7 @@ pub fn resolve(trace: &Arc<Trace>, fetches: &[Id], feeds: &[(Id, Type)]) -> Resu
                 }
             }
         }
-        if maker.is_open {
+        if maker.is_open || !calls.unresolved.is_empty() {
             // Sizes were put into nodes: those that fit no longer are refused here.
             fresh.read(|graph| graph.verify())?;
         }
@@ -194,6 +236,7 @@ fn numbers(fresh: &Trace, table: &[Number], sizes: &Bindings, within: bool) -> V
 /// The sizes that feeds give to symbols, and the list with them. Where two feeds disagree the first
 /// one counts: a call on both says what is wrong with them, or that nothing is.
 fn sized(
+    op: &str,
     trace: &Trace,
     list: List,
     calls: &Calls,
@@ -203,15 +246,16 @@ fn sized(
     for (id, ty) in feeds {
         let pattern = &list.node(*id).ty.shape;
         if !calls.unresolved.contains(id) && pattern.rank() == ty.shape.rank() {
-            let fits = sizes.fit(pattern, &ty.shape);
-            if let Some(axis) = fits.err().filter(|&axis| trace.scope().is_declared(pattern[axis]))
-            {
-                let name =
-                    list.names.get(id).map_or(String::new(), |name| format!(" of \"{name}\""));
-                let (dim, n) = (pattern[axis], ty.shape[axis]);
+            // What does not fit is looked at below.
+            let _ = sizes.fit(pattern, &ty.shape);
+            for (axis, (&dim, &n)) in pattern.dims().iter().zip(ty.shape.dims()).enumerate() {
                 let other = sizes.resolve(dim);
-                let facts = format!("{dim} is {other}, axis {axis}{name} was fed {n}");
-                return Err(error::bad_shape("session.run", "feeds disagree on a size", facts));
+                if trace.scope().is_declared(dim) && other != n {
+                    let name =
+                        list.names.get(id).map_or(String::new(), |name| format!(" of \"{name}\""));
+                    let facts = format!("{dim} is {other}, axis {axis}{name} was fed {n}");
+                    return Err(error::bad_shape(op, "feeds disagree on a size", facts));
+                }
             }
         }
     }
@@ -290,6 +334,22 @@ impl Maker<'_> {
         Ok(Arc::new(Flow { kind: flow.kind, bodies, results }))
     }
 
+    /// That what a scan goes over is of one length was asked when it was made; here it is known.
+    fn check_lengths(&self, flow: &Flow, args: &[Arg], at: Site) -> Result<()> {
+        let FlowKind::Scan { carry, xs, .. } = flow.kind else { return Ok(()) };
+        let rows = args.iter().skip(carry as usize).take(xs as usize);
+        let length = |arg: &Arg| self.fresh.type_of(*arg)?.shape.dims().first().copied();
+        let lengths: Vec<Dim> = rows.filter_map(length).collect();
+        if lengths.windows(2).all(|pair| pair[0] == pair[1]) {
+            return Ok(());
+        }
+        let refusal = error::bad_shape("scan", "lengths differ", Tuple(&lengths));
+        Err(match site::describe(at) {
+            Some(line) => refusal.note(format!("scan made at {line}")),
+            None => refusal,
+        })
+    }
+
     fn input(&mut self, id: Id, ty: Type) -> Result<()> {
         let node = self.list.node(id);
         let value = site::pinned(node.site, || self.fresh.input(ty))?;
@@ -324,7 +384,10 @@ impl Maker<'_> {
             return Err(error::bad_graph("session.run", "a size is not known", facts));
         }
         let kind = match &node.kind {
-            Kind::Flow(flow) => Kind::Flow(self.flow(flow)?),
+            Kind::Flow(flow) => {
+                self.check_lengths(flow, &args, node.site)?;
+                Kind::Flow(self.flow(flow)?)
+            }
             Kind::Input
             | Kind::Constant(_)
             | Kind::Op(_)

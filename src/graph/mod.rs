@@ -10,6 +10,7 @@
 //! position ([`Graph::number`]). A look is noticed ([`Graph::looked`]): what a formula emits after one
 //! may hold for one value only.
 
+mod admit;
 #[cfg(test)]
 pub(crate) mod cases;
 pub mod dot;
@@ -32,6 +33,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+pub use admit::admit;
 pub use list::{Args, Effect, Flow, FlowKind, Kind, List, Node, live};
 pub use parse::parse;
 pub use resize::resize;

@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::error::{self, Error, Result};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, OperandType, Type};
-use crate::shape::Shape;
+use crate::shape::{Dim, Shape};
 
 impl Graph {
     /// Checks that every node names earlier nodes only, has the operands its op takes, attributes
@@ -111,6 +111,9 @@ fn check_flow(earlier: &[Node], flow: &Flow, args: &[Arg]) -> Result<()> {
             Arg::Scalar(_) => None,
         })
         .collect();
+    if let FlowKind::Scan { carry, xs, length, .. } = flow.kind {
+        check_lengths(flow, &types, carry as usize, xs as usize, length)?;
+    }
     let gives = |body: &List| -> Vec<Type> {
         body.outputs.iter().map(|id| body.node(*id).ty.clone()).collect()
     };
@@ -154,6 +157,18 @@ fn check_flow(earlier: &[Node], flow: &Flow, args: &[Arg]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What is scanned over, and what is stacked, is as long as the scan.
+fn check_lengths(flow: &Flow, types: &[&Type], carry: usize, xs: usize, length: Dim) -> Result<()> {
+    let (Some(rows), Some(stacked)) = (types.get(carry..carry + xs), flow.results.get(carry..))
+    else {
+        return Err(law("wrong count of operands", types.len()));
+    };
+    match rows.iter().copied().chain(stacked).find(|ty| ty.shape.dims().first() != Some(&length)) {
+        Some(ty) => Err(law("another length than that of the scan", format!("{ty:?}, {length}"))),
+        None => Ok(()),
+    }
 }
 
 /// The least and the largest count of operands.

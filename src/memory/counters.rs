@@ -176,6 +176,14 @@ pub(super) fn refusal(bytes: usize) -> Error {
     out_of_memory(bytes, live_bytes(), limit)
 }
 
+/// Refuses what would take more bytes, beside buffers that count, than may be live.
+pub fn check_room(bytes: usize) -> Result<(), Error> {
+    match live_bytes().saturating_add(bytes) > ceiling() {
+        true => Err(refusal(bytes)),
+        false => Ok(()),
+    }
+}
+
 /// The counters now.
 pub fn stats() -> Stats {
     let live_bytes = live_bytes();

@@ -20,6 +20,7 @@ use crate::engine::control::interpret;
 use crate::engine::definition::{self, Call, Calls};
 use crate::engine::picture;
 use crate::engine::program::Program;
+use crate::engine::random;
 use crate::engine::resolve::{self, Resolved};
 use crate::engine::site;
 use crate::engine::tape::{Operand, Value};
@@ -99,16 +100,17 @@ impl Definition {
     fn resolved(
         &self,
         py: Python<'_>,
+        op: &str,
         fetches: &[u32],
         feeds: Vec<FeedType<'_>>,
     ) -> PyResult<Resolved> {
         let fetches = self.ids(py, fetches)?;
         let mut types = Vec::with_capacity(feeds.len());
         for (id, dtype, sizes) in feeds {
-            let ty = Type::new(dtype::extract("session.run", &dtype)?, Shape::of(&sizes));
+            let ty = Type::new(dtype::extract(op, &dtype)?, Shape::of(&sizes));
             types.push((self.id(py, id)?, ty));
         }
-        resolve::resolve(&self.trace, &fetches, &types).or_raise(py)
+        resolve::resolve(op, &self.trace, &fetches, &types).or_raise(py)
     }
 
     fn tensor_of(&self, py: Python<'_>, id: Id) -> PyResult<Py<PyAny>> {
@@ -320,7 +322,7 @@ impl Definition {
         fetches: Vec<u32>,
         feeds: Vec<FeedType<'_>>,
     ) -> PyResult<Runner> {
-        let resolved = self.resolved(py, &fetches, feeds)?;
+        let resolved = self.resolved(py, "session.run", &fetches, feeds)?;
         Ok(Runner {
             inputs: resolved.inputs.iter().map(|id| id.0).collect(),
             program: Program::new(resolved.list, Vec::new(), Scope::new()),
@@ -334,7 +336,7 @@ impl Definition {
         fetches: Vec<u32>,
         feeds: Vec<FeedType<'_>>,
     ) -> PyResult<Stepper> {
-        let resolved = self.resolved(py, &fetches, feeds)?;
+        let resolved = self.resolved(py, "interpreter", &fetches, feeds)?;
         let inputs = resolved.inputs.iter().map(|id| id.0).collect();
         Ok(Stepper::new(resolved.list, inputs, &resolved.names))
     }
@@ -412,12 +414,14 @@ impl Definition {
             .zip(&values)
             .map(|(id, value)| (*id, Type::new(value.dtype(), value.shape().clone())))
             .collect();
-        let resolved = resolve::resolve(&self.trace, &fetches, &types).or_raise(py)?;
+        let resolved =
+            resolve::resolve("graph.function", &self.trace, &fetches, &types).or_raise(py)?;
+        let attempt = random::Attempt::begin();
         let mut inputs = Vec::with_capacity(resolved.inputs.len());
         for id in &resolved.inputs {
             inputs.push(match feeds.iter().position(|fed| fed == id) {
                 Some(i) => values[i].clone(),
-                None if self.trace.is_key(*id) => crate::engine::random::draw().or_raise(py)?,
+                None if self.trace.is_key(*id) => random::draw().or_raise(py)?,
                 None => {
                     let facts = format!("%{} is not among the inputs", id.0);
                     let what = "the outputs depend on a node that is not given";
@@ -426,6 +430,7 @@ impl Definition {
             });
         }
         let found = interpret(&resolved.list, inputs, &[]).or_raise(py)?;
+        attempt.done();
         found.into_iter().map(|value| wrap(py, value)).collect()
     }
 

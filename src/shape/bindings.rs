@@ -33,9 +33,11 @@ impl Bindings {
     }
 
     /// Binds the symbols that stand alone in a shape to the sizes of another of its rank. Gives the
-    /// first axis that does not fit: another number, or a symbol that is bound to another size.
+    /// first axis that does not fit: another number, or a symbol that is bound to another size; the
+    /// axes behind it are bound all the same.
     /// Expressions are not looked at: the sizes they must have are checked by [`Bindings::fits`].
     pub fn fit(&mut self, pattern: &Shape, sizes: &Shape) -> Result<(), usize> {
+        let mut misfit = Ok(());
         for (axis, (&want, &got)) in pattern.dims().iter().zip(sizes.dims()).enumerate() {
             let bound = match want.known() {
                 Some(_) => Some(want),
@@ -45,12 +47,12 @@ impl Bindings {
                 },
             };
             match bound {
-                Some(bound) if !bound.same(got) => return Err(axis),
+                Some(bound) if !bound.same(got) => misfit = misfit.and(Err(axis)),
                 Some(_) => {}
                 None => self.bind(want, got),
             }
         }
-        Ok(())
+        misfit
     }
 
     /// Whether a shape, its symbols bound, is another.
