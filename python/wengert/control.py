@@ -357,6 +357,8 @@ def scan(
     types, results, draws = _passed.find("scan", [f], [*carry, *rows], structure, check)
     if draws:
         return keyed(draws)
+    for dtype, shape in types:
+        _core._check_room(length, dtype, shape)
     now = init
     kept: list[list[Tensor]] = []
     for i in reversed(range(length)) if reverse else range(length):

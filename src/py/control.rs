@@ -11,6 +11,7 @@ use super::errors::{OrRaise, to_python};
 use super::functions::caught;
 use super::size;
 use super::tensor::{self, handle, value_of};
+use crate::dtype::DType;
 use crate::engine::apply::apply;
 use crate::engine::random::{self, Attempt};
 use crate::engine::tape::{self, First, Operand, Value};
@@ -18,6 +19,7 @@ use crate::engine::trace::{self, Capture, Source, Trace};
 use crate::engine::{control, site};
 use crate::error::{self, Result};
 use crate::graph::{Effect, Flow, FlowKind, Graph, List};
+use crate::memory::check_room;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
@@ -396,6 +398,14 @@ fn _effect(
     })
 }
 
+/// Refuses `count` arrays of a type where memory cannot hold them.
+#[pyfunction]
+fn _check_room(py: Python<'_>, count: usize, dtype: &str, shape: Vec<usize>) -> PyResult<()> {
+    let size = DType::from_name(dtype).map_or(1, |dtype| dtype.size());
+    let bytes = shape.iter().fold(size, |product, &n| product.saturating_mul(n));
+    check_room(count.saturating_mul(bytes)).or_raise(py)
+}
+
 /// Whether a tensor belongs to a trace or graph.
 #[pyfunction]
 fn _is_traced(x: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -436,6 +446,7 @@ pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(pyo3::wrap_pyfunction!(_with_tangents, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_inline, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_effect, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_check_room, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_is_traced, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_plain, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_ruled, module)?)?;

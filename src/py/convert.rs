@@ -25,6 +25,7 @@ use crate::engine::trace;
 use crate::error;
 use crate::layout::Layout;
 use crate::memory::Buffer;
+use crate::memory::check_room;
 use crate::ops::op::Op;
 use crate::scalar::half;
 use crate::shape::{MAX_RANK, Shape};
@@ -421,8 +422,23 @@ pub const LATER: &str = "return the tensor and look at it outside, or use wg.pri
 pub fn to_list<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyAny>> {
     trace::check_data("tolist", array, LATER).or_raise(py)?;
     let (sizes, strides) = (array.shape().sizes(), array.layout.strides());
+    check_room(list_bytes(&sizes)).or_raise(py)?;
     // SAFETY: positions computed from the layout address elements of the array.
     unsafe { nested(py, array.dtype, array.ptr(), &sizes, &strides, &mut 0) }
+}
+
+/// What nested lists take, at the least: each list, and a place in one for each number or list. Numbers
+/// may be shared.
+fn list_bytes(sizes: &[usize]) -> usize {
+    const LIST: usize = 56;
+    let (mut lists, mut bytes) = (1_usize, 0_usize);
+    for &n in sizes {
+        let items = lists.saturating_mul(n);
+        let places = items.saturating_mul(size_of::<usize>());
+        bytes = bytes.saturating_add(lists.saturating_mul(LIST)).saturating_add(places);
+        lists = items;
+    }
+    bytes
 }
 
 unsafe fn nested<'py>(

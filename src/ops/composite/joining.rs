@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::movement::flattened;
-use super::{count_of, one_number, promoted, shape_of, size_of};
+use super::{check_results, count_of, one_number, promoted, shape_of, size_of};
 use crate::dtype::Scalar;
 use crate::error;
 use crate::ops::declare::{Extents, Whole};
@@ -73,7 +73,9 @@ composite! {
     top method chunk(x: Tensor, n: Int, axis: Int = 0) -> Many {
         let axis = x.axis(axis, "chunk");
         let size = x.size(axis);
-        let each = size.div_ceil(Dim::new(count_of(n, 1, "n", "chunk")));
+        let n = count_of(n, 1, "n", "chunk");
+        check_results(size.known().map_or(n, |size| size.min(n)));
+        let each = size.div_ceil(Dim::new(n));
         let (mut sizes, mut start) = (vec![each], each);
         while start.is_below(size) {
             sizes.push(if (start + each).is_at_most(size) { each } else { size - start });
@@ -87,7 +89,9 @@ composite! {
         let axis = x.axis(axis, "unstack");
         let shape = x.shape().reduce(&[axis], false);
         let slice = |i| x.narrow(axis, i, Dim::ONE).reshape(shape.clone());
-        (0..x.size(axis).value()).map(slice).collect::<Vec<_>>()
+        let n = x.size(axis).value();
+        check_results(n);
+        (0..n).map(slice).collect::<Vec<_>>()
     }
 
     /// Tensors repeated to their common shape.
@@ -164,6 +168,7 @@ fn equal_parts(x: Expr<'_>, n: usize, axis: usize) -> Vec<Dim> {
         let facts = format!("axis {axis} of {} has size {size}, for {n} parts", x.shape());
         throw(error::bad_shape("split", "there are no equal parts", facts));
     }
+    check_results(n);
     vec![size / n.into(); n]
 }
 

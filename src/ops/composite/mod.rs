@@ -4,6 +4,7 @@ use super::declare::Composite;
 use super::emit::{Arg, Emit, Expr, OrThrow, throw};
 use crate::dtype::{DType, Scalar};
 use crate::error;
+use crate::memory::check_room;
 use crate::shape::{Dim, Extent, Shape, Tuple};
 
 pub mod arithmetic;
@@ -80,6 +81,14 @@ fn size_of(n: Extent, least: i64, name: &str, op: &str) -> Dim {
 /// A count that a user wrote, which must not be below `least`.
 fn count_of(n: impl Into<Extent>, least: i64, name: &str, op: &str) -> usize {
     size_of(n.into(), least, name, op).value()
+}
+
+/// What a result takes besides its elements, at the least: value, node or tensor.
+const RESULT_BYTES: usize = 256;
+
+/// Refuses more results than memory holds. Whoever gives as many as a user says asks before the first.
+fn check_results(n: usize) {
+    check_room(n.saturating_mul(RESULT_BYTES)).or_throw();
 }
 
 /// Operands in their common dtype. Numbers become tensors and are weak.
