@@ -395,3 +395,72 @@ def test_control_flow_in_graphs_defined_by_hand():
     with wg.Session(g) as session:
         found = [session.run([y, z, slope], {a: 2.0, n: k}) for k in (0, 1, 3)]
     assert [[x.item() for x in row] for row in found] == [[2, 4, 4], [4, 16, 32], [16, 16, 32]]
+
+
+# Control flow without results.
+
+
+def without_results():
+    no = wg.tensor(False)
+    return {
+        "cond": lambda x: wg.cond(x.sum() > 0, lambda: (), lambda: ()),
+        "switch": lambda x: wg.switch(x.sum().astype(wg.int64), [lambda: ()] * 3),
+        "scan": lambda x: wg.scan(lambda c, y: ((), ()), (), x),
+        "map": lambda x: wg.map(lambda y: (), x),
+        "while_loop": lambda x: wg.while_loop(lambda: no, lambda: (), ()),
+    }
+
+
+@pytest.mark.parametrize("name", without_results())
+def test_without_results_every_mode_gives_the_same_structure(name):
+    f = without_results()[name]
+    want = f(wg.ones(3))
+    assert wg.compile(f)(wg.ones(3)) == want
+    g = lambda x: (f(x), x * 2)
+    assert wg.compile(g)(wg.ones(3))[0] == want
+    assert wg.vmap(g)(wg.ones((2, 3)))[0] == want
+    assert wg.grad(lambda x: g(x)[1].sum())(wg.ones(3)).tolist() == [2.0] * 3
+    assert wg.compile(wg.grad(lambda x: g(x)[1].sum()))(wg.ones(3)).tolist() == [2.0] * 3
+
+
+def test_without_results_effects_are_done_in_every_mode(capsys):
+    def f(x):
+        wg.cond(x.sum() > 0, lambda: wg.print("more {}", x.sum()), lambda: wg.print("less"))
+        wg.map(lambda y: wg.print("row {}", y), x)
+        return x
+
+    with wg.Graph() as g:
+        x = wg.placeholder("x", (2,))
+        y = f(x)
+    modes = [f, wg.compile(f), g.function([x], y), lambda v: wg.Session(g).run(y, {x: v})]
+    for mode in modes:
+        mode(wg.tensor([1.0, 2.0]))
+        text = capsys.readouterr().out
+        # A run of a graph does effects whose operands it computes: the sum is none of them.
+        more = "" if modes.index(mode) > 1 else "more 3.0\n"
+        assert text == f"{more}row 1.0\nrow 2.0\n"
+
+
+def test_a_length_that_is_none_is_refused_in_every_mode():
+    def f(x, length):
+        return wg.scan(lambda c, y: (c + 1, c), x, length=length)
+
+    wrong = [(-1, ValueError), (2.5, TypeError), ("3", TypeError), (1 << 63, ValueError)]
+    for length, error in wrong:
+        for run in (f, wg.compile(lambda x, n=length: f(x, n)), wg.vmap(lambda x, n=length: f(x, n))):
+            with pytest.raises(error, match="scan: length"):
+                run(wg.ones(2)) if run is not f else f(wg.ones(2), length)
+    with pytest.raises(wg.GraphError, match="number of n is not known"):
+        wg.compile(lambda x: f(x, wg.Dim("n")))(wg.ones(2))
+
+
+def test_a_size_that_nobody_gives_is_refused_by_name():
+    for run in (
+        lambda x: x * wg.Dim("n"),
+        wg.compile(lambda x: x * wg.Dim("n")),
+        wg.compile(lambda x: wg.Dim("n") + x),
+        wg.vmap(lambda x: x - wg.Dim("n")),
+        wg.grad(lambda x: (x * wg.Dim("n")).sum()),
+    ):
+        with pytest.raises(wg.GraphError, match="number of n is not known"):
+            run(wg.ones(2))

@@ -379,3 +379,51 @@ def test_a_result_has_its_dtype_whatever_sizes_an_open_one_must_have(op, dtype, 
     assert y.dtype == want
     fed = {x: wg.ones((n, 3), dtype=dtype)}
     assert wg.Session(g).run([y, chosen], fed)[1].shape == (n, 3)
+
+
+def test_calls_with_several_results_rest_on_no_invented_size():
+    with wg.Graph() as g:
+        a, b, c = (
+            wg.placeholder(name, shape)
+            for name, shape in (("a", (None,)), ("b", (3,)), ("c", None))
+        )
+        joined = wg.broadcast_arrays([a, b])
+        parts = wg.split(a, (1, 2))
+        unranked = wg.split(c, (1, 2))
+        sevenths = wg.split(a, 7)
+        halves = a.chunk(2)
+    s, one, three = wg.Session(g), wg.tensor([2.0]), wg.tensor([1.0, 2.0, 3.0])
+    assert [y.tolist() for y in s.run(joined, {a: one, b: three})] == [[2.0] * 3, three.tolist()]
+    assert [y.tolist() for y in s.run(joined, {a: three, b: three})] == [three.tolist()] * 2
+    for x, ys in ((a, parts), (c, unranked)):
+        assert [y.tolist() for y in s.run(ys, {x: three})] == [[1.0], [2.0, 3.0]]
+        with pytest.raises(wg.ShapeError, match="add up to 3"):
+            s.run(ys, {x: wg.ones(4)})
+    assert [y.tolist() for y in s.run(sevenths, {a: wg.arange(7.0)})] == [[k] for k in range(7)]
+    assert [y.tolist() for y in s.run(halves, {a: three})] == [[1.0, 2.0], [3.0]]
+    with pytest.raises(wg.GraphError, match="how many results"):
+        s.run(halves, {a: one})
+    with pytest.raises(wg.ShapeError, match="no equal parts"):
+        s.run(sevenths, {a: three})
+    with pytest.raises(wg.ShapeError, match="do not broadcast"):
+        s.run(joined, {a: wg.ones(2), b: three})
+
+
+def test_refusals_name_no_invented_size():
+    with wg.Graph():
+        x = wg.placeholder("x", (None,))
+        for call in (x.unstack, lambda: x.chunk(5)):
+            with pytest.raises(wg.Error) as refusal:
+                call()
+            assert "12" not in str(refusal.value) and "20" not in str(refusal.value)
+
+
+def test_several_ellipses_are_refused_whatever_the_rank():
+    index = (..., ..., [True, False])
+    for shape in ((None,), (2,), None, (None, None), (2, 2)):
+        with wg.Graph():
+            x = wg.placeholder("x", shape)
+            with pytest.raises(wg.ShapeError, match="one ellipsis"):
+                x[index]
+            with pytest.raises(wg.ShapeError, match="one ellipsis"):
+                x[index] = 1.0

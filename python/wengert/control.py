@@ -9,6 +9,7 @@ either way. Functions may read tensors outside; they may not update them.
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -381,6 +382,14 @@ def _length(rows: list[Tensor], length: int | None) -> Any:
     found = [x.shape[0] for x in rows]
     if not found and length is None:
         raise ValueError("scan: length is needed: got xs without tensors")
+    if length is not None and not isinstance(length, _core.Dim):
+        try:
+            length = operator.index(length)
+        except TypeError:
+            kind = type(length).__name__
+            raise TypeError(f"scan: length must be an int: got {kind}") from None
+        if not 0 <= length < 1 << 62:
+            raise ValueError(f"scan: length must be in 0..2**62: got {length}")
     size = found[0] if found else length
     if any(n != size for n in found) or (length is not None and length != size):
         wanted = "" if length is None else f", and length={length}"

@@ -242,6 +242,16 @@ struct PartRule(Arc<Emitted>, usize);
 fn emit(flow: Flow, args: Vec<Value>, record: bool) -> Result<Vec<Value>> {
     let name = flow.kind.name();
     let (trace, nodes) = trace::nodes(name, &args)?;
+    if flow.results.is_empty() {
+        // Without results it is there for its effects.
+        if flow.has_effect() {
+            trace.add(|graph| {
+                graph.flow(flow, &nodes);
+                Ok(Id(graph.len() as u32 - 1))
+            })?;
+        }
+        return Ok(Vec::new());
+    }
     let mut ids: SmallVec<[Id; 2]> = smallvec![];
     trace.add(|graph| {
         ids = graph.flow(flow, &nodes);

@@ -387,14 +387,14 @@ fn to_front(rank: usize, place: usize, count: usize) -> Axes {
 
 /// Splits an index into its basic and array parts.
 fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
+    if items.iter().filter(|item| matches!(item, Item::Ellipsis)).count() > 1 {
+        return Err(error::bad_shape(op, "an index can have one ellipsis", "got several"));
+    }
     let items = expand_masks(op, shape, items)?;
     let takes = |item: &Item| !matches!(item, Item::NewAxis | Item::Ellipsis | Item::Flag(_));
     let consumed = items.iter().filter(|item| takes(item)).count();
     if consumed > shape.rank() {
         return Err(error::too_many_indices(op, consumed, shape.rank()));
-    }
-    if items.iter().filter(|item| matches!(item, Item::Ellipsis)).count() > 1 {
-        return Err(error::bad_shape(op, "an index can have one ellipsis", "got several"));
     }
     let advanced = items.iter().any(|item| matches!(item, Item::Array(_) | Item::Flag(_)));
     let mut at = whole(shape);

@@ -239,7 +239,7 @@ impl Interpreter {
             (given[..carry].into(), &given[carry..carry + xs]);
         let length = rows.first().map_or(length, |x| x.shape()[0]);
         let Some(n) = length.known() else {
-            return Err(error::internal("a scan of unknown length"));
+            return Err(error::unknown_size("scan", length));
         };
         let mut columns: Vec<Vec<Array>> = vec![Vec::new(); flow.results.len() - carry];
         for round in 0..n {

@@ -24,7 +24,7 @@ pub fn evaluate(table: &[Number], given: &[Scalar], sizes: &Bindings) -> Result<
             Number::Input => *given.next().ok_or_else(|| error::internal("a number is missing"))?,
             Number::Size(dim) => match sizes.size(dim) {
                 Some(n) => Scalar::Float(n as f64),
-                None => return Err(error::internal(format!("the size {dim} is not known"))),
+                None => return Err(error::unknown_size("call", dim)),
             },
             Number::Calculated(how, args) => {
                 let [a, b] = args.map(|x| valued(x, &values).as_f64());

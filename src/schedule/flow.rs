@@ -190,7 +190,7 @@ impl Bodies {
         let (carry, xs) = (carry as usize, xs as usize);
         let given = args[carry..carry + xs].first().map(|x| x.shape()[0]);
         let Some(n) = given.unwrap_or(length).known() else {
-            return Err(error::internal("a scan of unknown length"));
+            return Err(error::unknown_size("scan", length));
         };
         let types: SmallVec<[Type; 2]> =
             self.results.iter().enumerate().map(|(k, ty)| with_length(ty, k >= carry, n)).collect();

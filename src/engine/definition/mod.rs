@@ -20,7 +20,7 @@ use super::trace::{self, Role, Trace};
 use super::{site, tape};
 use crate::error::{self, Result};
 use crate::graph::{Kind, List};
-use crate::ops::declare::{Attr, Composite};
+use crate::ops::declare::{Attr, Composite, Returns};
 use crate::ops::elementwise::arithmetic;
 use crate::ops::emit::{Arg, Emit, Id, catch};
 use crate::ops::op::{Op, Type};
@@ -34,7 +34,7 @@ mod probe;
 pub use gradients::gradients;
 pub use make::{Given, check_assign, in_fresh_trace, make};
 
-use probe::{probe, unresolved};
+use probe::{Likely, probe, unresolved};
 
 /// A function that was called.
 #[derive(Clone)]
@@ -197,11 +197,24 @@ pub fn keep(
         // What unwinds inside, as formulas do, comes back as a value.
         match catch(|| inside(native)).and_then(|result| result) {
             Ok(values) => {
-                if values.len() != 1 && trace.scope().asked() > asked {
-                    // How many results there are must not rest on what is likely.
-                    probe(trace, &call, &args)?;
+                let is_one = match &call {
+                    Call::Composite(composite, _) => composite.returns == Returns::One,
+                    Call::Op(_) | Call::Get(_) | Call::Set(_) | Call::Assign(_) => true,
+                    Call::Gradients { .. } => values.len() == 1,
+                };
+                // How many results there are must not rest on what is likely.
+                let likely = match trace.scope().asked() > asked && !is_one {
+                    true => probe(trace, &call, &args),
+                    false => Ok(Likely::new()),
+                };
+                match likely {
+                    Ok(likely) if !likely.is_empty() && likely.len() != values.len() => {
+                        trace.forget_from(start);
+                    }
+                    Err(error) if error.code() == "unknown_size" => return Err(error),
+                    // Where no size that was tried fits, the count does not rest on them.
+                    Ok(_) | Err(_) => found = Some(own(trace, start, values)?),
                 }
-                found = Some(own(trace, start, values)?);
             }
             // What was refused because of a likely size may be right for the size that comes.
             Err(error) if error.code() == "unknown_size" || trace.scope().asked() > asked => {

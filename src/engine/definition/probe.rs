@@ -10,10 +10,10 @@ use crate::dtype::DType;
 use crate::engine::tape::Value;
 use crate::engine::trace::Trace;
 use crate::error::{self, Error, Result};
-use crate::ops::declare::Returns;
+use crate::ops::declare::{Attr, Returns};
 use crate::ops::emit::Arg;
 use crate::ops::op::{Op, Type};
-use crate::shape::{Bindings, Shape};
+use crate::shape::{Bindings, Dim, Shape};
 
 /// The results of a call whose shapes are not known.
 pub(super) fn unresolved(
@@ -61,24 +61,27 @@ pub(super) fn unresolved(
 /// Sizes and ranks with which unknown shapes are tried, to learn what a call gives.
 const SIZES: [usize; 2] = [12, 20];
 
-/// Tried where none of [`SIZES`] fits: they broadcast, or are those of an empty operand. What they
+/// Tried where neither [`SIZES`] nor a size that is [`mentioned`] fits: they broadcast, or are those of an empty operand. What they
 /// give tells the dtype alone.
 const SMALL: [usize; 2] = [1, 0];
 
 const RANKS: [usize; 6] = [1, 2, 3, 4, 0, 5];
 
 /// What a call gives, as far as it can be told: a dtype, and a shape if that is always the same.
-type Likely = SmallVec<[(DType, Option<Shape>); 1]>;
+pub(super) type Likely = SmallVec<[(DType, Option<Shape>); 1]>;
 
 /// The results of a call, found by making it on shapes that might be.
 pub(super) fn probe(trace: &Arc<Trace>, call: &Call, args: &[Arg]) -> Result<Likely> {
     let mut first: Option<Error> = None;
     let mut same = true;
     let mut likely: Option<Likely> = None;
-    let tries = |sizes: [usize; 2]| RANKS.into_iter().flat_map(move |r| sizes.map(|n| (r, n)));
-    for (rank, size) in tries(SIZES).chain(tries(SMALL)) {
-        let is_small = SMALL.contains(&size);
-        if is_small && likely.is_some() {
+    let mut sizes = mentioned(trace, call, args);
+    sizes.extend(SMALL);
+    let rest = sizes.iter().flat_map(|&n| RANKS.map(|rank| (rank, n)));
+    let usual = RANKS.into_iter().flat_map(|rank| SIZES.map(|n| (rank, n)));
+    for (rank, size) in usual.chain(rest) {
+        let is_usual = SIZES.contains(&size);
+        if !is_usual && likely.is_some() {
             break;
         }
         let types = args.iter().map(|arg| {
@@ -103,7 +106,8 @@ pub(super) fn probe(trace: &Arc<Trace>, call: &Call, args: &[Arg]) -> Result<Lik
             make(fresh, call, &values, &Bindings::default())
         });
         match found {
-            Ok(values) if is_small => {
+            Ok(values) if !is_usual => {
+                // One size says nothing about the shape that others give.
                 likely = Some(values.iter().map(|value| (value.dtype(), None)).collect());
             }
             Ok(values) => agree(call, &mut likely, &values)?,
@@ -122,13 +126,47 @@ pub(super) fn probe(trace: &Arc<Trace>, call: &Call, args: &[Arg]) -> Result<Lik
         _ => true,
     };
     // What is refused for every shape in the same words is wrong; else a shape may be found that fits.
-    if same || !is_one {
+    if same {
         return Err(error);
+    }
+    if !is_one {
+        // The error speaks of a size that was invented here.
+        return Err(error::unknown_size(call.name(), "a size that decides about the results"));
     }
     let types = args.iter().filter_map(|arg| trace.type_of(*arg)).map(|ty| ty.dtype);
     let common = types.reduce(|a, b| a.promote(b).unwrap_or(a));
     Ok(smallvec![(common.unwrap_or(DType::F32), None)])
 }
+
+/// Sizes that a call speaks of: those of other operands, counts, and sizes of parts taken together.
+fn mentioned(trace: &Trace, call: &Call, args: &[Arg]) -> Vec<usize> {
+    let types = args.iter().filter_map(|arg| trace.type_of(*arg));
+    let mut sizes: Vec<usize> =
+        types.flat_map(|ty| ty.shape.dims().to_vec()).filter_map(Dim::known).collect();
+    if let Call::Composite(_, attributes) = call {
+        let sum = |attr: &Attr| match attr {
+            Attr::Ints(parts) => parts.iter().try_fold(0_usize, |sum, &n| {
+                sum.checked_add(usize::try_from(n).ok()?).filter(|&sum| sum < LARGEST)
+            }),
+            Attr::Int(n) => usize::try_from(*n).ok().filter(|&n| (1..LARGEST).contains(&n)),
+            Attr::None
+            | Attr::Bool(_)
+            | Attr::Float(_)
+            | Attr::DType(_)
+            | Attr::Text(_)
+            | Attr::Operands(_)
+            | Attr::Operand => None,
+        };
+        sizes.extend(attributes.iter().filter_map(sum));
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes.retain(|size| !SIZES.contains(size) && !SMALL.contains(size));
+    sizes
+}
+
+/// Sizes above are not tried.
+const LARGEST: usize = 1 << 20;
 
 /// Forgets shapes that differ from those of another try.
 fn agree(call: &Call, likely: &mut Option<Likely>, values: &[Value]) -> Result<()> {
