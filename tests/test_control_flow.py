@@ -416,7 +416,8 @@ def test_without_results_every_mode_gives_the_same_structure(name):
     f = without_results()[name]
     want = f(wg.ones(3))
     assert wg.compile(f)(wg.ones(3)) == want
-    g = lambda x: (f(x), x * 2)
+    def g(x):
+        return (f(x), x * 2)
     assert wg.compile(g)(wg.ones(3))[0] == want
     assert wg.vmap(g)(wg.ones((2, 3)))[0] == want
     assert wg.grad(lambda x: g(x)[1].sum())(wg.ones(3)).tolist() == [2.0] * 3
@@ -447,7 +448,11 @@ def test_a_length_that_is_none_is_refused_in_every_mode():
 
     wrong = [(-1, ValueError), (2.5, TypeError), ("3", TypeError), (1 << 63, ValueError)]
     for length, error in wrong:
-        for run in (f, wg.compile(lambda x, n=length: f(x, n)), wg.vmap(lambda x, n=length: f(x, n))):
+        for run in (
+            f,
+            wg.compile(lambda x, n=length: f(x, n)),
+            wg.vmap(lambda x, n=length: f(x, n)),
+        ):
             with pytest.raises(error, match="scan: length"):
                 run(wg.ones(2)) if run is not f else f(wg.ones(2), length)
     with pytest.raises(wg.GraphError, match="number of n is not known"):

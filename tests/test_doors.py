@@ -67,7 +67,7 @@ def test_what_does_not_fit_is_refused_whoever_runs_the_list(runner, wrong):
 
 def test_the_refusal_names_the_line_of_the_node():
     g, x, (row, _) = graph()
-    with pytest.raises(wg.ShapeError, match="placeholder made at .*test_doors.py:12"):
+    with pytest.raises(wg.ShapeError, match=r"placeholder made at .*test_doors\.py:12"):
         g.function([x], row)(wg.ones((2, 3)))
 
 
@@ -95,7 +95,11 @@ def test_a_declared_size_is_one_size_in_functions_and_sessions():
         a, b = wg.placeholder("a", (n, 2)), wg.placeholder("b", (n,))
         y = a.sum(axis=1) + b
     f = g.function([a, b], y)
-    for run in (f, wg.compile(lambda p, q: f(p, q)), lambda p, q: wg.Session(g).run(y, {a: p, b: q})):
+    for run in (
+        f,
+        wg.compile(lambda p, q: f(p, q)),
+        lambda p, q: wg.Session(g).run(y, {a: p, b: q}),
+    ):
         assert run(wg.ones((3, 2)), wg.ones(3)).tolist() == [3.0] * 3
         with pytest.raises(wg.ShapeError, match='n is 3, axis 0 of "b" was fed'):
             run(wg.ones((3, 2)), wg.ones(1))
@@ -124,14 +128,22 @@ def test_a_plan_refuses_arguments_of_other_types():
 
 def scans():
     """Graphs of a scan over two open arrays, and what it is for arrays of one length."""
-    add = lambda p: p[0] + p[1]
+    def add(p):
+        return p[0] + p[1]
     n = wg.Dim("n")
-    for first, second in [((None,), (None,)), ((n,), (None,)), ((None,), (5,)), ((None, 2), (None, 2))]:
+    for first, second in [
+        ((None,), (None,)),
+        ((n,), (None,)),
+        ((None,), (5,)),
+        ((None, 2), (None, 2)),
+    ]:
         with wg.Graph() as g:
             a, b = wg.placeholder("a", first), wg.placeholder("b", second)
             ys = {
                 "map": wg.map(add, (a, b)),
-                "scan": wg.scan(lambda c, p: (c + (p[0] * p[1]).sum(), c), wg.tensor(0.0), (a, b))[0],
+                "scan": wg.scan(lambda c, p: (c + (p[0] * p[1]).sum(), c), wg.tensor(0.0), (a, b))[
+                    0
+                ],
                 "reversed": wg.scan(
                     lambda c, p: (c + 1, p[0] - p[1]), wg.tensor(0), (a, b), reverse=True
                 )[1],
@@ -150,7 +162,7 @@ def test_arrays_that_are_scanned_together_are_of_one_length():
             for run in runners:
                 run(wg.ones((5, *rest)), wg.ones((5, *rest)))
                 for p, q in [(5, 2), (2, 5), (6000, 5), (5, 6000), (0, 5), (5, 1)]:
-                    with pytest.raises(wg.ShapeError, match="lengths differ|was fed shape"):
+                    with pytest.raises(wg.ShapeError, match=r"lengths differ|was fed shape"):
                         run(wg.ones((p, *rest)), wg.ones((q, *rest)))
 
 
@@ -170,7 +182,7 @@ def test_a_text_with_lengths_that_differ_is_refused():
         a, b = wg.placeholder("a", (3,)), wg.placeholder("b", (3,))
         wg.map(lambda p: p[0] + p[1], (a, b))
     text = str(g)
-    for old in (" (3,) = input \"b\"",):
+    for old in (' (3,) = input "b"',):
         assert old in text
         with pytest.raises(wg.GraphError, match="another length than that of the scan"):
             wg.parse_graph(text.replace(old, old.replace("3", "2")))

@@ -1,5 +1,5 @@
-"""Calls that fail change nothing: no key of a generator is used up, and what would make a list longer
-than memory is refused before it starts."""
+"""Calls that fail change nothing: no key of a generator is used up, and what would make a list
+longer than memory is refused before it starts."""
 
 import sys
 
@@ -36,12 +36,13 @@ def runners(f):
     with wg.Graph() as g:
         v, i = wg.placeholder("v", (3,)), wg.placeholder("i", (), dtype=wg.int64)
         y = f(v, i)
+    shared, own = wg.Session(g), wg.Session(g, seed=5)
     return {
         "compiled": wg.compile(f),
         "differentiated": wg.compile(wg.value_and_grad(lambda v, i: f(v, i).sum())),
         "function": g.function([v, i], y),
-        "session": lambda a, b, s=wg.Session(g): s.run(y, {v: a, i: b}),
-        "own": lambda a, b, s=wg.Session(g, seed=5): s.run(y, {v: a, i: b}),
+        "session": lambda a, b: shared.run(y, {v: a, i: b}),
+        "own": lambda a, b: own.run(y, {v: a, i: b}),
     }
 
 
