@@ -125,7 +125,7 @@ pub fn ends(trace: &Trace) -> Vec<Id> {
 fn check_feed(op: &str, list: &List, calls: &Calls, id: Id, ty: &Type) -> Result<()> {
     let node = list.node(id);
     let pattern = &node.ty.shape;
-    let fits = |(want, got): (&Dim, &Dim)| want.known().is_none() || want == got;
+    let fits = |(want, got): (&Dim, &Dim)| want.known().is_none() || want.equals(*got);
     let is_open = calls.unresolved.contains(&id);
     let same_rank = pattern.rank() == ty.shape.rank();
     let same_shape = same_rank && pattern.dims().iter().zip(ty.shape.dims()).all(fits);
@@ -250,7 +250,7 @@ fn sized(
             let _ = sizes.fit(pattern, &ty.shape);
             for (axis, (&dim, &n)) in pattern.dims().iter().zip(ty.shape.dims()).enumerate() {
                 let other = sizes.resolve(dim);
-                if trace.scope().is_declared(dim) && other != n {
+                if trace.scope().is_declared(dim) && !other.equals(n) {
                     let name =
                         list.names.get(id).map_or(String::new(), |name| format!(" of \"{name}\""));
                     let facts = format!("{dim} is {other}, axis {axis}{name} was fed {n}");
@@ -340,7 +340,7 @@ impl Maker<'_> {
         let rows = args.iter().skip(carry as usize).take(xs as usize);
         let length = |arg: &Arg| self.fresh.type_of(*arg)?.shape.dims().first().copied();
         let lengths: Vec<Dim> = rows.filter_map(length).collect();
-        if lengths.windows(2).all(|pair| pair[0] == pair[1]) {
+        if lengths.windows(2).all(|pair| pair[0].equals(pair[1])) {
             return Ok(());
         }
         let refusal = error::bad_shape("scan", "lengths differ", Tuple(&lengths));

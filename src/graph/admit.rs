@@ -31,14 +31,14 @@ pub fn admit<'a>(
 fn fits(takes: &Shape, got: &Shape, rounds: &mut Bindings) -> bool {
     let mut one = |(&want, &got): (&Dim, &Dim)| {
         if want.known().is_some() || !want.is_counted() {
-            return want == got;
+            return want.equals(got);
         }
         let bound = rounds.resolve(want);
         if bound.known().is_none() {
             rounds.bind(want, got);
             return true;
         }
-        bound == got
+        bound.equals(got)
     };
     takes.rank() == got.rank() && takes.dims().iter().zip(got.dims()).all(&mut one)
 }

@@ -165,7 +165,8 @@ fn check_lengths(flow: &Flow, types: &[&Type], carry: usize, xs: usize, length: 
     else {
         return Err(law("wrong count of operands", types.len()));
     };
-    match rows.iter().copied().chain(stacked).find(|ty| ty.shape.dims().first() != Some(&length)) {
+    let differs = |ty: &&Type| !ty.shape.dims().first().is_some_and(|first| first.equals(length));
+    match rows.iter().copied().chain(stacked).find(differs) {
         Some(ty) => Err(law("another length than that of the scan", format!("{ty:?}, {length}"))),
         None => Ok(()),
     }

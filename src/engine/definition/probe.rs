@@ -150,6 +150,8 @@ fn mentioned(trace: &Trace, call: &Call, args: &[Arg]) -> Vec<usize> {
             }),
             Attr::Int(n) => usize::try_from(*n).ok().filter(|&n| (1..LARGEST).contains(&n)),
             Attr::None
+            | Attr::Size(_)
+            | Attr::Sizes(_)
             | Attr::Bool(_)
             | Attr::Float(_)
             | Attr::DType(_)
