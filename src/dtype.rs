@@ -249,6 +249,8 @@ pub enum Scalar {
     /// Integers above `i64::MAX` (uint64 only)
     Uint(u64),
     Float(f64),
+    /// A float that only a run tells, by its place among the numbers of a list
+    Number(u32),
 }
 
 impl Scalar {
@@ -257,17 +259,18 @@ impl Scalar {
         match self {
             Scalar::Bool(_) => Class::Bool,
             Scalar::Int(_) | Scalar::Uint(_) => Class::Int,
-            Scalar::Float(_) => Class::Float,
+            Scalar::Float(_) | Scalar::Number(_) => Class::Float,
         }
     }
 
-    /// The number as a double.
+    /// The number as a double; NaN where only a run tells it.
     pub fn as_f64(self) -> f64 {
         match self {
             Scalar::Bool(b) => f64::from(u8::from(b)),
             Scalar::Int(i) => i as f64,
             Scalar::Uint(u) => u as f64,
             Scalar::Float(x) => x,
+            Scalar::Number(_) => f64::NAN,
         }
     }
 
@@ -277,7 +280,7 @@ impl Scalar {
         let value = match self {
             Scalar::Int(i) => i128::from(i),
             Scalar::Uint(u) => i128::from(u),
-            _ => return true,
+            Scalar::Bool(_) | Scalar::Float(_) | Scalar::Number(_) => return true,
         };
         dtype.int_range().is_none_or(|(low, high)| (low..=high).contains(&value))
     }
@@ -290,6 +293,7 @@ impl Scalar {
             Scalar::Int(i) => i128::from(i),
             Scalar::Uint(u) => i128::from(u),
             Scalar::Float(x) => x as i128,
+            Scalar::Number(_) => 0,
         };
         match compute {
             Compute::Bool => match self {
@@ -317,6 +321,7 @@ impl fmt::Display for Scalar {
             Scalar::Int(i) => write!(f, "{i}"),
             Scalar::Uint(u) => write!(f, "{u}"),
             Scalar::Float(x) => write!(f, "{x:?}"),
+            Scalar::Number(i) => write!(f, "#{i}"),
         }
     }
 }

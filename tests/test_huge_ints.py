@@ -6,6 +6,8 @@ Sizes that are not known yet are expressions. The graphs here have some, so that
 one of them would show.
 """
 
+import struct
+
 import numpy as np
 import pytest
 from test_ops_values import outputs, samples
@@ -244,3 +246,13 @@ def test_numbers_in_the_text_of_a_graph_are_numbers(n):
     with pytest.raises(DOCUMENTED):
         back = wg.parse_graph(text.replace("axis=1", f"axis={n}"))
         wg.Session(back)
+
+
+def test_nan_is_a_number_whatever_its_payload():
+    """No pattern of bits stands for a number of a graph."""
+    f = wg.compile(lambda x, a: x * a + payload)
+    for low in range(3):
+        payload = struct.unpack("<d", struct.pack("<Q", 0x7FFA_0000_0000_0000 + low))[0]
+        assert np.isnan(f(wg.ones(2), 2.0).numpy()).all()
+        assert np.isnan(f(wg.ones(2), 3.0).numpy()).all()
+        assert np.isnan((wg.ones(2) * payload).numpy()).all()

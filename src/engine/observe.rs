@@ -114,7 +114,9 @@ fn check(
         let finite = match arg {
             Operand::Value(value) => is_finite(&value.array)?,
             Operand::Scalar(Scalar::Float(x)) => x.is_finite(),
-            Operand::Scalar(Scalar::Bool(_) | Scalar::Int(_) | Scalar::Uint(_)) => true,
+            Operand::Scalar(
+                Scalar::Bool(_) | Scalar::Int(_) | Scalar::Uint(_) | Scalar::Number(_),
+            ) => true,
         };
         if !finite {
             return Ok(());

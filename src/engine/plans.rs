@@ -259,7 +259,7 @@ impl Cache {
 }
 
 fn is_float(value: Scalar) -> bool {
-    matches!(value, Scalar::Float(_))
+    matches!(value, Scalar::Float(_) | Scalar::Number(_))
 }
 
 /// Runs a formula by its plan. `None` where it has none: the caller runs it op by op.

@@ -6,7 +6,6 @@
 
 use std::fmt::Write;
 
-use super::number_of;
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
@@ -28,10 +27,7 @@ const LONGEST_SIZE: usize = 1 << 12;
 pub fn operand(arg: Arg) -> String {
     match arg {
         Arg::Node(id) => format!("%{}", id.0),
-        Arg::Scalar(value) => match number_of(value) {
-            Some(i) => format!("#{i}"),
-            None => scalar(value),
-        },
+        Arg::Scalar(value) => scalar(value),
     }
 }
 
@@ -49,7 +45,7 @@ pub fn read_operand(text: &str, numbers: u32) -> Option<Arg> {
 /// A number.
 pub fn scalar(value: Scalar) -> String {
     match value {
-        Scalar::Bool(_) | Scalar::Int(_) => value.to_string(),
+        Scalar::Bool(_) | Scalar::Int(_) | Scalar::Number(_) => value.to_string(),
         Scalar::Uint(n) => format!("{n}u"),
         Scalar::Float(x) => float(x),
     }

@@ -6,8 +6,8 @@
 //! [`Graph::print`] writes the list down, [`parse()`] reads it back.
 //!
 //! An input is a node, or a number: a float that is known only when the graph runs. Formulas pass
-//! numbers on without looking at them, so a numeric input is handed to them as a NaN that carries its
-//! position ([`Graph::number`]). A look is noticed ([`Graph::looked`]): what a formula emits after one
+//! numbers on without looking at them, so a numeric input is handed to them as its place in the table
+//! ([`Graph::number`]). A look is noticed ([`Graph::looked`]): what a formula emits after one
 //! may hold for one value only.
 
 mod admit;
@@ -57,14 +57,12 @@ pub struct Graph {
     keeps_calls: bool,
 }
 
-/// The NaN of the numeric input 0; that of input `i` is `i` above.
-const NUMBER: u64 = 0x7ffa_0000_0000_0000;
-
 /// The numeric input that a scalar stands for, if it does.
 pub fn number_of(value: Scalar) -> Option<u32> {
-    let Scalar::Float(x) = value else { return None };
-    let above = x.to_bits().wrapping_sub(NUMBER);
-    (above <= u64::from(u32::MAX)).then_some(above as u32)
+    match value {
+        Scalar::Number(i) => Some(i),
+        Scalar::Bool(_) | Scalar::Int(_) | Scalar::Uint(_) | Scalar::Float(_) => None,
+    }
 }
 
 /// The operand that stands for a number of the table.
@@ -74,7 +72,7 @@ pub fn numeric_input(i: u32) -> Arg {
 
 /// The scalar that stands for a number of the table.
 fn numbered(i: u32) -> Scalar {
-    Scalar::Float(f64::from_bits(NUMBER + u64::from(i)))
+    Scalar::Number(i)
 }
 
 impl Graph {

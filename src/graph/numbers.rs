@@ -1,7 +1,6 @@
 //! The numbers of a list: which are given, and how the others come of them and of sizes.
 //!
-//! A number stands among operands as a NaN that carries its place in the table
-//! ([`number_of`](super::number_of)). Entries name earlier ones only, so one walk works them all out,
+//! A number stands among operands as its place in the table ([`Scalar::Number`]). Entries name earlier ones only, so one walk works them all out,
 //! by the same float64 arithmetic that eager code does.
 
 use std::sync::Arc;

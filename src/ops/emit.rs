@@ -135,7 +135,7 @@ impl<'e> Expr<'e> {
             Arg::Scalar(Scalar::Bool(_)) => DType::Bool,
             Arg::Scalar(Scalar::Int(_)) => DType::I64,
             Arg::Scalar(Scalar::Uint(_)) => DType::U64,
-            Arg::Scalar(Scalar::Float(_)) => DType::F32,
+            Arg::Scalar(Scalar::Float(_) | Scalar::Number(_)) => DType::F32,
         }
     }
 

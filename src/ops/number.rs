@@ -21,10 +21,13 @@ pub enum Number {
     Calculated(Calculation, [Scalar; 2]),
 }
 
-/// Floats are compared by their bits, since numbers of a table are NaNs.
+/// Floats are compared by their bits.
 impl PartialEq for Number {
     fn eq(&self, other: &Number) -> bool {
-        let bits = |x: Scalar| (x.class(), x.as_f64().to_bits());
+        let bits = |x: Scalar| match x {
+            Scalar::Number(i) => (None, u64::from(i)),
+            known => (Some(known.class()), known.as_f64().to_bits()),
+        };
         match (self, other) {
             (Number::Input, Number::Input) => true,
             (Number::Size(a), Number::Size(b)) => a.key() == b.key(),

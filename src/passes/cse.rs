@@ -119,6 +119,7 @@ pub fn key(value: Scalar) -> (u8, u64) {
         Scalar::Int(i) => (1, i as u64),
         Scalar::Uint(u) => (2, u),
         Scalar::Float(x) => (3, x.to_bits()),
+        Scalar::Number(i) => (4, i.into()),
     }
 }
 

@@ -46,7 +46,7 @@ pub fn dim(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Option<Dim>> {
             Err(to_python(object.py(), error::bad_value(op, what, facts)))
         }
         Some(Scalar::Bool(b)) => Ok(Some(Dim::new(usize::from(b)))),
-        Some(Scalar::Int(_) | Scalar::Float(_)) | None => Ok(None),
+        Some(Scalar::Int(_) | Scalar::Float(_) | Scalar::Number(_)) | None => Ok(None),
     }
 }
 
@@ -55,7 +55,9 @@ fn compared(object: &Bound<'_, PyAny>) -> Option<Dim> {
     match scalar(object.as_ptr()) {
         Some(Scalar::Uint(_)) => Some(Dim::new(Dim::MOST)),
         Some(Scalar::Int(n)) => usize::try_from(n).ok().map(Dim::new),
-        Some(Scalar::Bool(_) | Scalar::Float(_)) | None => dim("size", object).ok().flatten(),
+        Some(Scalar::Bool(_) | Scalar::Float(_) | Scalar::Number(_)) | None => {
+            dim("size", object).ok().flatten()
+        }
     }
 }
 
@@ -475,7 +477,10 @@ fn calculate(
 }
 
 fn float(value: Scalar) -> Scalar {
-    Scalar::Float(value.as_f64())
+    match value {
+        Scalar::Number(_) => value,
+        known => Scalar::Float(known.as_f64()),
+    }
 }
 
 impl Number {

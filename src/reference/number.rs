@@ -79,6 +79,8 @@ pub fn of_scalar(value: Weak) -> Number {
         Weak::Int(i) => Number::Int(i.into()),
         Weak::Uint(u) => Number::Int(u.into()),
         Weak::Float(x) => Number::Double(x),
+        // Lists are run with their numbers filled in.
+        Weak::Number(_) => Number::Double(f64::NAN),
     }
 }
 

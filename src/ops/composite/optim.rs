@@ -69,7 +69,7 @@ impl<'e> Expr<'e> {
     /// A number as a float64 one; a tensor in float64.
     fn double(self) -> Expr<'e> {
         match self.arg() {
-            Arg::Scalar(Scalar::Float(_)) => self,
+            Arg::Scalar(Scalar::Float(_) | Scalar::Number(_)) => self,
             Arg::Scalar(value) => self.scalar(value.as_f64()),
             Arg::Node(_) => self.cast(DType::F64),
         }
