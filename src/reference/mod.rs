@@ -21,6 +21,8 @@ mod number;
 mod reduce;
 mod sort;
 mod sums;
+#[cfg(test)]
+mod tests;
 
 use smallvec::SmallVec;
 
