@@ -263,6 +263,15 @@ impl Scalar {
         }
     }
 
+    /// The same number as a float; one that only a run tells is a float already.
+    #[must_use]
+    pub fn as_float(self) -> Scalar {
+        match self {
+            Scalar::Bool(_) | Scalar::Int(_) | Scalar::Uint(_) => Scalar::Float(self.as_f64()),
+            Scalar::Float(_) | Scalar::Number(_) => self,
+        }
+    }
+
     /// The number as a double; NaN where only a run tells it.
     pub fn as_f64(self) -> f64 {
         match self {

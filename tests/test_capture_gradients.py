@@ -423,3 +423,17 @@ def test_other_dtypes(dtype):
         h(x, w).backward()
         seen.append([x.grad.astype(wg.float64).tolist(), w.grad.astype(wg.float64).tolist()])
     assert seen[0] == seen[1]
+
+
+def test_a_number_that_the_run_tells_stands_in_gradients():
+    """Also where rules read the numbers beside a tensor: in powers, quotients and products."""
+    def f(x, a):
+        return wg.gradients(((x ** a) / a + a * x - a / x).sum(), [x])[0]
+
+    compiled = wg.compile(f)
+    x = wg.tensor([1.5, 2.5], requires_grad=True)
+    for a in (0.3, 2.0, -1.25):
+        np.testing.assert_array_equal(compiled(x, a).numpy(), f(x, a).numpy())
+        want = x.detach().numpy().astype("float64")
+        want = want ** (a - 1) + a + a / want**2
+        np.testing.assert_allclose(compiled(x, a).numpy(), want, rtol=1e-5)

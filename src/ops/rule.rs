@@ -41,7 +41,7 @@ impl ElementRule {
     pub fn cotangent<'e>(self, rule: &Rule<'_, 'e>) -> Option<Expr<'e>> {
         let ElementRule::Formula(formula) = self else { return None };
         let float = |x: &Expr<'e>| match x.arg() {
-            Arg::Scalar(value) => x.scalar(value.as_f64()),
+            Arg::Scalar(value) => x.scalar(value.as_float()),
             Arg::Node(_) => *x,
         };
         let args: SmallVec<[Expr<'e>; 3]> = rule.args.iter().map(float).collect();

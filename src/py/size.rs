@@ -468,18 +468,11 @@ fn calculate(
         return Err(PyTypeError::new_err("a size that is no number has no arithmetic here"));
     };
     let (a, b) = if turned { (other, number) } else { (number, other) };
-    let (a, b) = (float(a), float(b));
+    let (a, b) = (a.as_float(), b.as_float());
     let value = catch(|| trace::number(Definition::Calculated(how, [a, b]))).or_raise(py)?;
     match crate::graph::number_of(value) {
         Some(_) => Ok(Py::new(py, Number { value, trace })?.into_any()),
         None => Ok(value.as_f64().into_pyobject(py)?.into_any().unbind()),
-    }
-}
-
-fn float(value: Scalar) -> Scalar {
-    match value {
-        Scalar::Number(_) => value,
-        known => Scalar::Float(known.as_f64()),
     }
 }
 

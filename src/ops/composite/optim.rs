@@ -4,7 +4,7 @@
 //! dtype of the parameter.
 
 use super::within;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::DType;
 use crate::ops::emit::{Arg, Expr};
 use crate::ops::number::Calculation;
 
@@ -69,8 +69,7 @@ impl<'e> Expr<'e> {
     /// A number as a float64 one; a tensor in float64.
     fn double(self) -> Expr<'e> {
         match self.arg() {
-            Arg::Scalar(Scalar::Float(_) | Scalar::Number(_)) => self,
-            Arg::Scalar(value) => self.scalar(value.as_f64()),
+            Arg::Scalar(value) => self.scalar(value.as_float()),
             Arg::Node(_) => self.cast(DType::F64),
         }
     }
