@@ -1,6 +1,9 @@
 """Self-check: wrong passes and Python values that change unseen are found; right programs run."""
 
 import re
+import signal
+import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +99,30 @@ def test_what_is_right_passes_the_reference():
         batches = [(wg.ones((n, 2, 4, 4)), wg.zeros(n, dtype=wg.int64)) for n in (2, 2, 3)]
         losses = [step(x, y).item() for x, y in batches]
         assert losses[2] < losses[0]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such signal")
+def test_a_check_that_is_broken_off_changes_nothing():
+    state = wg.ones((200, 200))
+
+    @wg.compile
+    def update(x):
+        y = state
+        for _ in range(30):
+            y = x @ y * 0.01
+        state[...] = y
+
+    main = threading.get_ident()
+    press = threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        press.start()
+        with wg.config(check="reference"), pytest.raises(KeyboardInterrupt):
+            update(wg.ones((200, 200)))
+    finally:
+        press.join()
+        signal.signal(signal.SIGINT, before)
+    assert (state == 1.0).all()
 
 
 def test_checks_have_names():

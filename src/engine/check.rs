@@ -84,6 +84,8 @@ impl Held<'_> {
             }
             Ok((wanted, None)) => wanted,
             Err(error) if error.kind() == ErrorKind::Memory => return Ok(()),
+            // Ctrl-C.
+            Err(error) if error.code() == "foreign" => return Err(error),
             Err(error) => {
                 let what = format!("self-check: a plan computes what its list refuses: {error}");
                 return Err(error::internal(what));

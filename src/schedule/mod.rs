@@ -40,7 +40,7 @@ pub use flow::Bodies;
 pub use memory::Memory;
 pub use product::Product;
 pub use rows::Rows;
-pub use run::{Hooks, Input, install};
+pub use run::{Hooks, Input, install, interrupted};
 
 use crate::array::Array;
 use crate::cpu::program::Program;

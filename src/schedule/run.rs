@@ -62,6 +62,12 @@ fn interruption() -> Result<()> {
     HOOKS.get().map_or(Ok(()), |hooks| (hooks.interrupted)(given))
 }
 
+/// Fails where what is done beside a run is to be broken off. Tensors may be without their values
+/// meanwhile.
+pub fn interrupted() -> Result<()> {
+    HOOKS.get().map_or(Ok(()), |hooks| (hooks.interrupted)(true))
+}
+
 /// Says that arrays are given to a run, until it is dropped.
 struct Giving(bool);
 
