@@ -252,7 +252,7 @@ fn same_shape<'a>(args: &[Operand<'a>]) -> Option<&'a Array> {
     for arg in args {
         if let Operand::Array(x) = arg {
             let first = *first.get_or_insert(x);
-            if x.dtype != first.dtype || !x.shape().same(first.shape()) {
+            if x.dtype != first.dtype || x.shape() != first.shape() {
                 return None;
             }
         }
@@ -425,7 +425,7 @@ pub fn fill_i64(value: i64) -> Result<Array> {
 
 /// A random key: two uint32.
 fn key(x: &Array) -> Result<[u32; 2]> {
-    if x.dtype != DType::U32 || !x.shape().same(&Shape::of(&[2])) {
+    if x.dtype != DType::U32 || *x.shape() != Shape::of(&[2]) {
         let facts = format!("got {} {}", x.dtype, x.shape());
         return Err(error::bad_value("random", "a key is a uint32 tensor of shape (2,)", facts));
     }

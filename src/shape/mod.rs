@@ -90,12 +90,14 @@ impl Shape {
 
     /// Whether this is another shape, which is asked: see [`Dim::equals`]. (`==` compares forms.)
     pub fn equals(&self, other: &Shape) -> bool {
-        self.rank() == other.rank() && self.0.iter().zip(&other.0).all(|(a, b)| a.equals(*b))
+        let each = || self.0.iter().zip(&other.0).all(|(a, b)| a.equals(*b));
+        self == other || (self.rank() == other.rank() && each())
     }
 
     /// Whether this is certainly the same as another, without asking anything about symbols.
     pub fn same(&self, other: &Shape) -> bool {
-        self.rank() == other.rank() && self.0.iter().zip(&other.0).all(|(a, b)| a.same(*b))
+        let each = || self.0.iter().zip(&other.0).all(|(a, b)| a.same(*b));
+        self == other || (self.rank() == other.rank() && each())
     }
 
     /// The count of elements as a size.
