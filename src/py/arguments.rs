@@ -56,6 +56,7 @@ struct Ints {
 }
 
 impl Ints {
+    #[inline]
     fn push(&mut self, n: Extent) {
         match n {
             Extent::Number(n) if self.sizes.is_empty() => self.numbers.push(n),

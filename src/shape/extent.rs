@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::bindings::Bindings;
 use super::dim::Dim;
-use crate::error::{self, Result};
+use crate::error::{self, Error, Result};
 
 /// A number, of whatever sign and amount, or a size that is an expression.
 ///
@@ -40,6 +40,7 @@ impl Extent {
     }
 
     /// As a size of what is named; a number that no size can be is refused.
+    #[inline]
     pub fn size(self, op: &str, name: &str) -> Result<Dim> {
         match self {
             Extent::Number(n) => Dim::checked(n, op, name),
@@ -79,21 +80,21 @@ impl From<Dim> for Extent {
 
 impl Dim {
     /// A number from outside as a size of what is named, if a size can be that number.
+    #[inline]
     pub fn checked(n: i64, op: &str, name: &str) -> Result<Dim> {
         match usize::try_from(n) {
             Ok(size) if size <= Dim::MOST => Ok(Dim::new(size)),
-            Ok(_) => {
-                let limit = Dim::MOST;
-                Err(error::bad_value(
-                    op,
-                    format!("{name} must be at most {limit}"),
-                    format!("got {n}"),
-                ))
-            }
-            Err(_) => {
-                Err(error::bad_value(op, format!("{name} must be at least 0"), format!("got {n}")))
-            }
+            _ => Err(Dim::refused(n, op, name)),
         }
+    }
+
+    #[cold]
+    fn refused(n: i64, op: &str, name: &str) -> Error {
+        let what = match n < 0 {
+            true => format!("{name} must be at least 0"),
+            false => format!("{name} must be at most {}", Dim::MOST),
+        };
+        error::bad_value(op, what, format!("got {n}"))
     }
 }
 

@@ -7,6 +7,7 @@ use crate::dtype::{Class, DType};
 use crate::error;
 use crate::ops::emit::{Arg, Expr, throw};
 use crate::shape::Extent;
+use crate::small::small;
 
 /// A parameter kind: how its argument reads inside the body.
 pub trait Kind {
@@ -153,16 +154,16 @@ fn ints(attr: &Attr) -> Option<SmallVec<[i64; 6]>> {
 
 /// Ints that may be sizes; one int is a list of one.
 fn extents(attr: &Attr) -> Option<Extents> {
-    match whole(attr)? {
-        Whole::One(n) => Some(smallvec![n]),
-        Whole::Many(list) => Some(list),
+    match attr {
+        Attr::Ints(list) => Some(small(list.iter().map(|&n| n.into()))),
+        Attr::Sizes(list) => Some(small(list.iter().copied())),
+        one => extent(one).map(|n| smallvec![n]),
     }
 }
 
 fn whole(attr: &Attr) -> Option<Whole> {
     match attr {
-        Attr::Ints(list) => Some(Whole::Many(list.iter().map(|&n| n.into()).collect())),
-        Attr::Sizes(list) => Some(Whole::Many(list.iter().copied().collect())),
+        Attr::Ints(_) | Attr::Sizes(_) => extents(attr).map(Whole::Many),
         one => extent(one).map(Whole::One),
     }
 }
