@@ -10,9 +10,8 @@
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::attributes::{ConvRole, Reduction};
+use crate::ops::attributes::{Contraction, ConvRole, ConvSpec, Reduction};
 use crate::ops::op::Op;
-use crate::shape::Shape;
 
 use super::elements::{Elements, each_index};
 use super::number::{Number, of_element, of_register};
@@ -20,14 +19,27 @@ use super::sums::{Pairs, contract_pairs, conv_pairs};
 use super::{Operand, reduce, run};
 
 /// How near a result must come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bound {
+#[derive(Clone, Copy, Debug)]
+pub enum Bound<'a> {
     /// The same bits; NaN for NaN
     Bits,
     /// The same numbers; zeros of either sign are one number
     Values,
     /// As near as rounding in some order allows
-    Rounding,
+    Rounding(Terms<'a>),
+}
+
+/// Where the terms of a sum, or the factors of a product, come from.
+#[derive(Clone, Copy, Debug)]
+pub enum Terms<'a> {
+    /// A general product
+    Contract(&'a Contraction),
+    /// A convolution
+    Conv(ConvRole, &'a ConvSpec),
+    /// A sum along axes
+    Sum(&'a [usize]),
+    /// A product along axes
+    Prod(&'a [usize]),
 }
 
 /// The most roundings between a term and the sum of `n` terms that an op forms, that of the term itself
@@ -35,7 +47,7 @@ pub enum Bound {
 pub type Depth = fn(&Op, usize) -> usize;
 
 /// The bound of an op on a dtype, with its reason.
-pub fn bound(op: &Op, dtype: DType) -> Bound {
+pub fn bound(op: &Op, dtype: DType) -> Bound<'_> {
     match op {
         // Movement computes nothing.
         Op::Reshape(_)
@@ -60,9 +72,10 @@ pub fn bound(op: &Op, dtype: DType) -> Bound {
         Op::Reduce(..) | Op::Contract(_) | Op::Conv(..) if !dtype.is_float() => Bound::Bits,
         // Which of two equal zeros is met last depends on the order.
         Op::Reduce(Reduction::Max | Reduction::Min, _) => Bound::Values,
-        Op::Reduce(Reduction::Sum | Reduction::Prod, _) | Op::Contract(_) | Op::Conv(..) => {
-            Bound::Rounding
-        }
+        Op::Reduce(Reduction::Sum, axes) => Bound::Rounding(Terms::Sum(axes)),
+        Op::Reduce(Reduction::Prod, axes) => Bound::Rounding(Terms::Prod(axes)),
+        Op::Contract(spec) => Bound::Rounding(Terms::Contract(spec)),
+        Op::Conv(role, spec) => Bound::Rounding(Terms::Conv(*role, spec)),
         Op::Reduce(Reduction::Any | Reduction::All, _) => Bound::Bits,
         // Expanded before anything runs.
         Op::Call(_) => Bound::Bits,
@@ -76,10 +89,8 @@ pub fn difference(
     got: &Array,
     depth: Depth,
 ) -> Result<Option<String>> {
-    let bound = bound(op, got.dtype);
     let found = Elements::read(got);
-    if bound == Bound::Rounding {
-        let sums = exact(op, args, got.shape())?;
+    if let Some(sums) = exact(op, args, got)? {
         let range = |i: usize| sums[i].range(found.dtype, depth(op, sums[i].terms));
         return Ok(outside(&found, |i| range(i).map(|(low, high)| (sums[i].value, low, high))));
     }
@@ -88,7 +99,7 @@ pub fn difference(
         let (want, is) = (wanted.shape(), got.shape());
         return Ok(Some(format!("got {} {is}, wanted {} {want}", got.dtype, wanted.dtype)));
     }
-    let wanted = Elements::read(&wanted);
+    let (wanted, bound) = (Elements::read(&wanted), bound(op, got.dtype));
     let dtype = found.dtype;
     let mut at = 0;
     let mut first = None;
@@ -103,12 +114,13 @@ pub fn difference(
     Ok(first)
 }
 
-fn agrees(bound: Bound, dtype: DType, got: u64, want: u64) -> bool {
+fn agrees(bound: Bound<'_>, dtype: DType, got: u64, want: u64) -> bool {
     if got == want {
         return true;
     }
     let [got, want] = [got, want].map(|word| of_element(dtype, word).as_f64());
-    dtype.is_float() && (got.is_nan() && want.is_nan() || bound == Bound::Values && got == want)
+    dtype.is_float()
+        && (got.is_nan() && want.is_nan() || matches!(bound, Bound::Values) && got == want)
 }
 
 /// The first element outside its range, if it has one: the exact value and the two ends.
@@ -167,9 +179,10 @@ impl Exact {
     /// registers of a dtype, and the sum once more to the dtype. None where the order decides whether
     /// numbers on the way overflow.
     pub fn range(&self, dtype: DType, depth: usize) -> Option<(f64, f64)> {
-        let (unit, tiny, max) = match dtype {
-            DType::F64 => (2f64.powi(-53), 2f64.powi(-1074), f64::MAX),
-            _ => (2f64.powi(-24), 2f64.powi(-149), f32::MAX.into()),
+        let (unit, tiny, max) = if dtype == DType::F64 {
+            (2f64.powi(-53), 2f64.powi(-1074), f64::MAX)
+        } else {
+            (2f64.powi(-24), 2f64.powi(-149), f32::MAX.into())
         };
         if self.nan {
             return Some((f64::NAN, f64::NAN));
@@ -192,32 +205,25 @@ impl Exact {
     }
 }
 
-/// The exact value of each element of a result with [`Bound::Rounding`].
-pub fn exact(op: &Op, args: &[Operand<'_>], shape: &Shape) -> Result<Vec<Exact>> {
-    let sizes = shape.sizes();
+/// The exact value of each element of a result, where only rounding bounds it.
+pub fn exact(op: &Op, args: &[Operand<'_>], got: &Array) -> Result<Option<Vec<Exact>>> {
+    let Bound::Rounding(terms) = bound(op, got.dtype) else { return Ok(None) };
+    let sizes = got.shape().sizes();
     let a = args[0].elements(op)?;
     let b = || args[1].elements(op);
-    Ok(match op {
-        Op::Contract(spec) => sums(a.dtype, &sizes, &contract_pairs(spec, &a, &b()?)),
-        Op::Conv(role, spec) => {
-            let role: ConvRole = *role;
-            sums(a.dtype, &sizes, &conv_pairs(role, spec, &a, &b()?))
-        }
-        Op::Reduce(kind, axes) => {
-            let terms = reduce::terms(&a, axes, &sizes);
-            let number = |&word: &u64| of_register(a.dtype, word).as_f64();
-            let one = |terms: &Vec<u64>| match kind {
-                Reduction::Prod => product(terms.iter().map(number)),
-                _ => {
-                    let mut sum = Wide::default();
-                    terms.iter().for_each(|word| sum.add(number(word), 1.0));
-                    sum.finish(0.0)
-                }
-            };
-            terms.iter().map(one).collect()
-        }
-        _ => Vec::new(),
-    })
+    let number = |word: u64| of_register(a.dtype, word).as_f64();
+    let sum = |terms: &Vec<u64>| {
+        let mut sum = Wide::default();
+        terms.iter().for_each(|&word| sum.add(number(word), 1.0));
+        sum.finish(0.0)
+    };
+    let product = |factors: &Vec<u64>| product(factors.iter().map(|&word| number(word)));
+    Ok(Some(match terms {
+        Terms::Contract(spec) => sums(a.dtype, &sizes, &contract_pairs(spec, &a, &b()?)),
+        Terms::Conv(role, spec) => sums(a.dtype, &sizes, &conv_pairs(role, spec, &a, &b()?)),
+        Terms::Sum(axes) => reduce::terms(&a, axes, &sizes).iter().map(sum).collect(),
+        Terms::Prod(axes) => reduce::terms(&a, axes, &sizes).iter().map(product).collect(),
+    }))
 }
 
 /// The sums of products of registers of a dtype.

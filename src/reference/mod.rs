@@ -6,7 +6,8 @@
 //! is a fresh array in C order.
 //!
 //! Promises: elementwise ops evaluate the formula of the table, rounded to the dtype of the op. Sums are
-//! formed in the order of their indices, float16 and bfloat16 in float32 and rounded once at the end.
+//! formed in the order of their indices, float16 and bfloat16 in float32 and rounded once at the end;
+//! running sums in float64.
 //! [`bounds`] says how near the result of another executor must come.
 //!
 //! Words take up to eight times the memory of the elements, which no counter of bytes sees.

@@ -121,17 +121,16 @@ impl Number {
     }
 
     fn float_word(self, dtype: DType) -> u64 {
-        match (self, dtype.compute()) {
-            (Number::Int(i), Compute::F64) => (i as f64).word(),
-            (Number::Int(i), _) => narrow(dtype, (i as f32).word()),
-            (Number::Single(x), Compute::F64) => f64::from(x).word(),
-            (Number::Single(x), _) => narrow(dtype, x.word()),
-            (Number::Double(x), _) => match dtype {
-                DType::F16 => f64_to_f16(x).into(),
-                DType::BF16 => f64_to_bf16(x).into(),
-                DType::F32 => (x as f32).word(),
-                _ => x.word(),
-            },
+        let is_double = dtype == DType::F64;
+        match self {
+            Number::Int(i) if is_double => (i as f64).word(),
+            Number::Int(i) => narrow(dtype, (i as f32).word()),
+            Number::Single(x) if is_double => f64::from(x).word(),
+            Number::Single(x) => narrow(dtype, x.word()),
+            Number::Double(x) if is_double => x.word(),
+            Number::Double(x) if dtype == DType::F16 => f64_to_f16(x).into(),
+            Number::Double(x) if dtype == DType::BF16 => f64_to_bf16(x).into(),
+            Number::Double(x) => (x as f32).word(),
         }
     }
 }

@@ -11,14 +11,12 @@ use super::number::{Number, of_element};
 /// How two elements order: NaN behind every number in either direction, both zeros equal.
 fn order(a: Number, b: Number, descending: bool) -> Ordering {
     let by_size = |order: Ordering| if descending { order.reverse() } else { order };
-    match (a, b) {
-        (Number::Int(a), Number::Int(b)) => by_size(a.cmp(&b)),
-        _ => {
-            let (a, b) = (a.as_f64(), b.as_f64());
-            let numbers = a.partial_cmp(&b).map(by_size);
-            numbers.unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
-        }
+    if let (Number::Int(a), Number::Int(b)) = (a, b) {
+        return by_size(a.cmp(&b));
     }
+    let (a, b) = (a.as_f64(), b.as_f64());
+    let numbers = a.partial_cmp(&b).map(by_size);
+    numbers.unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
 
 /// The first `k` positions (int64) of the stable order along an axis.

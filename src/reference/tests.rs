@@ -232,7 +232,9 @@ fn orders_are_stable_with_nan_last() {
 fn range(kind: Reduction, dtype: DType, x: &[f64], depth: usize) -> Option<(f64, f64)> {
     let x = array(dtype, &[x.len()], x);
     let op = Op::Reduce(kind, smallvec![0]);
-    exact(&op, &[Operand::Array(&x)], &Shape::scalar()).unwrap()[0].range(dtype, depth)
+    let result = array(dtype, &[], &[0.0]);
+    let sums = exact(&op, &[Operand::Array(&x)], &result).unwrap().unwrap();
+    sums[0].range(dtype, depth)
 }
 
 #[test]
