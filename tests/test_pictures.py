@@ -183,3 +183,80 @@ def test_tensorboard_reads_graphs(tmp_path):
     read = {n.name: n for n in events.Graph().node}
     assert len(read) == len(g) and read["x"].op == "input"
     assert any(n.op == "softmax" and b"test_pictures.py" in n.attr["site"].s for n in read.values())
+
+
+FUSSY = """#!{python}
+import sys
+text = sys.stdin.read()
+if "subgraph \\"cluster_" in text:
+    sys.stderr.write("Error: trouble in init_rank\\n" + "\\t%0 1\\n" * 1000)
+    sys.exit(1)
+print("<svg>" + text + "</svg>")
+"""
+
+
+def test_a_graph_whose_boxes_graphviz_refuses_is_drawn_without_them(monkeypatch, tmp_path):
+    fake = tmp_path / "dot"
+    fake.write_text(FUSSY.format(python=sys.executable))
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def f(x):
+        return wg.cond(x.sum() > 0, lambda v: (v * 2).exp(), lambda v: v.tanh(), x)
+
+    graph = wg.compile(f).graph(wg.ones(3))
+    assert 'subgraph "cluster_' in graph.to_dot()
+    svg = graph.to_svg()
+    assert "boxes around nodes are left out" in svg and "exp" in svg and "cluster_" not in svg
+    plain = wg.draw(wg.ones(2, requires_grad=True).exp()).to_svg()
+    assert "left out" not in plain
+
+
+def test_an_error_of_dot_is_one_line(monkeypatch, tmp_path):
+    fake = tmp_path / "dot"
+    fake.write_text("#!/bin/sh\nfor i in 1 2 3; do echo trouble $i >&2; done\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(pictures.shutil, "which", lambda _: str(fake))
+    with pytest.raises(RuntimeError) as error:
+        pictures.svg_of("digraph {}")
+    assert str(error.value) == "to_svg: dot failed with status 1: trouble 1 (2 more lines)"
+
+
+def training_graph():
+    """The list of a training step of two transformer blocks: groups that depend on each other."""
+    nn = wg.nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            self.first, self.second = nn.LayerNorm(8), nn.LayerNorm(8)
+            self.attend = nn.MultiHeadAttention(8, 2)
+            self.mix = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+
+        def forward(self, x):
+            y = self.first(x)
+            x = x + self.attend(y, y, y)
+            return x + self.mix(self.second(x))
+
+    model = nn.Sequential(Block(), Block(), nn.Linear(8, 5))
+    opt = wg.optim.Adam(model.parameters())
+
+    @wg.compile
+    def step(x, y):
+        opt.zero_grad()
+        loss = nn.cross_entropy(model(x).reshape(-1, 5), y)
+        loss.backward()
+        opt.step()
+        return loss
+
+    return step.graph(wg.ones((2, 6, 8)), wg.zeros(12, dtype=wg.int64))
+
+
+def test_large_graphs_are_drawn_so_that_a_layout_ends():
+    graph = training_graph()
+    dot = graph.to_dot()
+    assert len(graph) > 800 and "cluster_group" in dot and "newrank=true" in dot
+    arrows = re.findall(r"n\d+ -> n\d+.*", dot)
+    assert arrows and not any("label" in arrow for arrow in arrows) and "nslimit" in dot
+    if GRAPHVIZ:
+        svg = graph.to_svg()
+        assert "left out" not in svg and svg.count('class="cluster"') > 10

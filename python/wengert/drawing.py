@@ -24,11 +24,29 @@ def svg_of(dot: str) -> str:
             "to_svg: the program 'dot' of Graphviz is not installed; install Graphviz"
             " (apt install graphviz, brew install graphviz), or use to_dot() and draw it elsewhere"
         )
-    done = subprocess.run([program, "-Tsvg"], input=dot.encode(), capture_output=True, check=False)
-    if done.returncode != 0:
-        message = done.stderr.decode(errors="replace").strip()
-        raise RuntimeError(f"to_svg: dot failed with status {done.returncode}: {message}")
-    return done.stdout.decode()
+    for source in (dot, _without_boxes(dot)):
+        done = subprocess.run(
+            [program, "-Tsvg"], input=source.encode(), capture_output=True, check=False
+        )
+        if done.returncode == 0:
+            return done.stdout.decode()
+    raise RuntimeError(f"to_svg: dot failed with status {done.returncode}: {_first(done.stderr)}")
+
+
+def _without_boxes(dot: str) -> str:
+    """The source without boxes around nodes, which not every layout can have; it says so."""
+    word = "boxes around nodes are left out: Graphviz cannot lay them out"
+    head, brace, rest = dot.partition("{")
+    return f'{head}{brace} label="{word}"; labelloc=t;{rest}'.replace(
+        'subgraph "cluster_', 'subgraph "part_'
+    )
+
+
+def _first(message: bytes) -> str:
+    """The first line of what a tool said, and how many follow."""
+    lines = message.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+    more = f" ({len(lines) - 1} more lines)" if len(lines) > 1 else ""
+    return lines[0][:200] + more
 
 
 def has_graphviz() -> bool:

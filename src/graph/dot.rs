@@ -2,7 +2,8 @@
 //!
 //! Control flow is a box around the boxes of its bodies, with dashed arrows where operands go in and
 //! results come out; groups of nodes (what a plan runs as one) are boxes with their labels. What does
-//! not fit a box (the whole node, its line, its cost) is its tooltip.
+//! not fit a box (the whole node, its line, its cost) is its tooltip. `newrank` lets Graphviz rank all
+//! nodes at once: ranking box by box, it gives up where boxes depend on each other in both directions.
 
 use std::fmt::Write;
 
@@ -15,6 +16,10 @@ use crate::site::Site;
 
 /// The most characters of a line in a box.
 const WIDTH: usize = 48;
+
+/// The nodes above which arrows carry no types: Graphviz lays out labels as nodes of their own, and
+/// takes minutes for a thousand of them.
+const LARGE: usize = 300;
 
 /// Nodes of the outer list that belong together.
 pub struct Group {
@@ -53,12 +58,16 @@ impl List {
     pub fn dot(&self, picture: &Picture<'_>) -> String {
         let mut text = String::from(
             "digraph graph_ {\n  \
-             graph [fontname=\"Helvetica\", fontsize=10, color=\"#888888\"];\n  \
+             graph [fontname=\"Helvetica\", fontsize=10, color=\"#888888\", newrank=true];\n  \
              node [fontname=\"Helvetica\", fontsize=10, shape=box, style=\"filled,rounded\", \
              color=\"#666666\", margin=\"0.1,0.05\", height=0.3];\n  \
              edge [fontname=\"Helvetica\", fontsize=8, color=\"#666666\", arrowsize=0.6];\n",
         );
-        let mut dot = Dot { text: &mut text, picture };
+        let is_large = size(self) > LARGE;
+        if is_large {
+            text.push_str("  graph [nslimit=1, nslimit1=1, mclimit=0.2];\n");
+        }
+        let mut dot = Dot { text: &mut text, picture, is_large };
         dot.list(self, "n", 2);
         dot.groups(self);
         text.push_str("}\n");
@@ -69,6 +78,16 @@ impl List {
 struct Dot<'a> {
     text: &'a mut String,
     picture: &'a Picture<'a>,
+    is_large: bool,
+}
+
+/// How many nodes a list has, with those of its bodies.
+fn size(list: &List) -> usize {
+    let inner = |node: &Node| match &node.kind {
+        Kind::Flow(flow) => flow.bodies.iter().map(|body| size(body)).sum(),
+        _ => 0,
+    };
+    list.nodes.len() + list.nodes.iter().map(inner).sum::<usize>()
 }
 
 impl Dot<'_> {
@@ -121,7 +140,7 @@ impl Dot<'_> {
     /// An arrow from a node to another, with the type of what goes along it.
     fn edge(&mut self, list: &List, from: Id, to: &str, prefix: &str, indent: usize) {
         let node = list.node(from);
-        let label = match has_value(node) {
+        let label = match has_value(node) && !self.is_large {
             true => format!(" [label=\"{}\"]", escaped(&literal::ty(&node.ty))),
             false => String::new(),
         };
