@@ -52,11 +52,12 @@ struct Inner {
     kind: Kind,
     message: String,
     notes: Vec<String>,
+    place: Option<(i64, usize)>,
 }
 
 impl Error {
     fn new(code: &'static str, kind: Kind, message: String) -> Error {
-        Error(Box::new(Inner { code, kind, message, notes: Vec::new() }))
+        Error(Box::new(Inner { code, kind, message, notes: Vec::new(), place: None }))
     }
 
     /// The name of the catalogue entry.
@@ -79,6 +80,18 @@ impl Error {
     pub fn note(mut self, note: impl Into<String>) -> Error {
         self.0.notes.push(note.into());
         self
+    }
+
+    /// Remembers the index that was out of bounds and the size of its axis.
+    #[must_use]
+    pub fn at(mut self, index: i64, size: usize) -> Error {
+        self.0.place = Some((index, size));
+        self
+    }
+
+    /// The index that was out of bounds and the size of its axis, where they are known.
+    pub fn place(&self) -> Option<(i64, usize)> {
+        self.0.place
     }
 
     /// Puts the name of the op the user called before the name of the part that refused:
@@ -145,6 +158,25 @@ macro_rules! catalogue {
     };
 }
 
+/// A dtype that an op does not take. A cast is advised where it keeps what the values mean, and where
+/// the operand has a name to write down.
+#[cold]
+pub fn wrong_dtype(op: impl Display, name: &str, dtype: impl Display, want: &str) -> Error {
+    let dtype = dtype.to_string();
+    let is_float = dtype.contains("float");
+    let cast = match want {
+        "bool" | "floating or bool" => Some("bool"),
+        "floating" | "numeric" => Some("float32"),
+        _ if dtype == "bool" => Some("int64"),
+        _ => None,
+    };
+    let cast = cast.filter(|_| !name.contains(' ') && !(is_float && want != "bool"));
+    match cast {
+        Some(cast) => bad_dtype(op, name, dtype, want, cast),
+        None => not_taken(op, dtype, name, want),
+    }
+}
+
 catalogue! {
     /// Operands whose shapes cannot be broadcast together.
     broadcast(op, a, b, axis, left, right) => Shape,
@@ -170,16 +202,20 @@ catalogue! {
     not_scalar(op, shape) => Shape, "{op}: only a tensor with one element converts to a Python scalar: got shape {shape}";
     /// Nested sequences of unequal length.
     ragged(op, left, right) => Shape, "{op}: nested sequences have unequal lengths: {left} and {right}";
-    /// An op that does not take this dtype.
-    bad_dtype(op, name, dtype, want) => DType, "{op}: dtype {dtype} of {name} is not {want}; cast first, e.g. {name}.astype(float32)";
-    /// An op that does not take floats.
+    /// An op that does not take this dtype, but takes what it can be cast to; made by [`wrong_dtype`].
+    bad_dtype(op, name, dtype, want, cast) => DType, "{op}: dtype {dtype} of {name} is not {want}; cast first, e.g. {name}.astype({cast})";
+    /// An op that does not take this dtype; made by [`wrong_dtype`].
     not_taken(op, dtype, name, want) => DType, "{op}: dtype {dtype} of {name} is not {want}";
     /// Two dtypes without a common one.
     no_promotion(op, a, b) => DType, "{op}: dtypes {a} and {b} have no common dtype; cast one of them with astype";
     /// Two dtypes that must agree.
     dtype_mismatch(op, a, b) => DType, "{op}: dtypes differ: got {a} and {b}";
+    /// Complex numbers, which no dtype holds.
+    no_complex(op, got) => DType, "{op}: no dtype holds complex numbers: got {got}; pass the real and the imaginary part apart";
     /// A dtype by a name that does not exist.
     unknown_dtype(op, got) => DType, "{op}: unknown dtype: got {got}";
+    /// A target that is not what a loss compares with.
+    bad_target(op, what, facts) => DType, "{op}: {what}: {facts}";
     /// A gradient asked of a dtype that has none.
     gradient_dtype(op, dtype) => DType, "{op}: only floating tensors can require gradients: got dtype {dtype}";
     /// An axis outside the rank.
@@ -233,6 +269,12 @@ catalogue! {
         "{op}: a function inside updates a tensor outside, or its gradient, read{line}; return the new value instead";
     /// An argument outside its range.
     bad_value(op, what, facts) => Value, "{op}: {what}: {facts}";
+    /// A class index that names no class.
+    bad_class(op, class, classes) => Index, "{op}: class {class} is out of range: there are {classes} classes";
+    /// A value of an environment variable that means nothing.
+    bad_setting(op, got, allowed) => Value, "{op}: unknown value of this environment variable: got \"{got}\", allowed are {allowed}";
+    /// An environment variable that nothing reads.
+    unknown_setting(op, known) => Value, "{op}: no such setting: known environment variables are {known}";
     /// An argument of the wrong Python type.
     bad_type(op, what, facts) => Type, "{op}: {what}: {facts}";
     /// A value that is not finite, made of finite ones.

@@ -3,6 +3,7 @@
 //! The modules stand bottom-up: each names only modules above it in this list (a test enforces it).
 
 pub mod error;
+pub mod settings;
 pub mod site;
 pub mod small;
 pub mod watch;

@@ -6,6 +6,8 @@
 
 use std::sync::OnceLock;
 
+use crate::settings;
+
 /// A level of the instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
@@ -32,7 +34,7 @@ impl Isa {
 #[inline]
 pub fn isa() -> Isa {
     static CHOSEN: OnceLock<Isa> = OnceLock::new();
-    *CHOSEN.get_or_init(|| choose(std::env::var("WENGERT_ISA").ok().as_deref()))
+    *CHOSEN.get_or_init(|| choose(settings::ISA.value().as_deref()))
 }
 
 fn choose(wish: Option<&str>) -> Isa {

@@ -16,6 +16,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::settings;
+
 /// The threads to use, the caller included; 0 until somebody asks.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
@@ -34,7 +36,7 @@ pub fn num_threads() -> usize {
 
 #[cold]
 fn default_threads() -> usize {
-    let wish = std::env::var("WENGERT_NUM_THREADS").ok().and_then(|text| text.trim().parse().ok());
+    let wish = settings::NUM_THREADS.value().and_then(|text| text.parse().ok());
     let threads = wish.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
     // Somebody may have set the number meanwhile: that stays.
     let _ = THREADS.compare_exchange(0, threads.clamp(1, MOST), Relaxed, Relaxed);

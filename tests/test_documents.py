@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import wengert as wg
+from wengert import _core
 
 from support import TABLE, function, label
 
@@ -72,6 +73,28 @@ def test_docstrings(name):
     shown = []
     runner.run(test, out=shown.append)
     assert not runner.failures, "".join(shown)
+
+
+def docstrings(thing, name, depth=2):
+    """The docstrings of an object and of what belongs to it."""
+    yield name, getattr(thing, "__doc__", None) or ""
+    if depth and (inspect.isclass(thing) or inspect.ismodule(thing)):
+        for word, part in list(vars(thing).items()):
+            home = getattr(part, "__module__", None) or ""
+            if callable(part) and (inspect.isclass(thing) or home.startswith("wengert")):
+                yield from docstrings(part, f"{name}.{word}", depth - 1)
+
+
+def test_docstrings_are_written_for_python():
+    """No markup of Rust's documentation: its links and paths mean nothing to a reader in Python."""
+    modules = [_core, wg, wg.nn, wg.optim, wg.data, wg.random, wg.testing, wg.io, wg.pytree,
+               wg.autodiff, wg.capture, wg.control, wg.graph, wg.session, wg.transforms]
+    seen = 0
+    for module in modules:
+        for name, text in docstrings(module, module.__name__):
+            seen += bool(text)
+            assert not re.search(r"\[`[^\]]*`\]|\w::\w", text), (name, text)
+    assert seen > 600
 
 
 @pytest.mark.parametrize("op", [op for op in TABLE if op["function"]], ids=label)

@@ -98,6 +98,13 @@ def body_updates():
     wg.cond(wg.tensor(True), lambda v: outside.__iadd__(v), lambda v: v, wg.tensor(1.0))
 
 
+def settings(**names):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in names.items():
+            patch.setenv(name, value)
+        wg._core._check_settings()
+
+
 PROVOKED = {
     "broadcast": lambda: wg.ones((2, 3)) + wg.ones((4,)),
     "bad_shape": lambda: wg.concat([wg.ones((2, 3)), wg.ones((2, 4))], axis=0),
@@ -115,6 +122,11 @@ PROVOKED = {
     "no_promotion": lambda: wg.ones(2, dtype=wg.uint64) + wg.ones(2, dtype=wg.int64),
     "unknown_dtype": lambda: wg.zeros(3, dtype="float33"),
     "dtype_mismatch": integer_quotient_in_place,
+    "no_complex": lambda: wg.asarray(0j),
+    "bad_class": lambda: wg.nn.cross_entropy(wg.ones((2, 3)), wg.tensor([0, 3])),
+    "bad_target": lambda: wg.nn.cross_entropy(wg.ones((2, 3)), wg.tensor([0.0, 1.0])),
+    "bad_setting": lambda: settings(WENGERT_ISA="nonsense"),
+    "unknown_setting": lambda: settings(WENGERT_NO_SUCH_THING="1"),
     "gradient_dtype": lambda: wg.tensor([1, 2], requires_grad=True),
     "bad_axis": lambda: wg.ones((2, 3)).sum(axis=2),
     "repeated_axis": lambda: wg.ones((2, 3)).sum(axis=(0, 0)),

@@ -30,10 +30,12 @@ CREATED = {
     "zeros": "zeros((2, 3)), zeros((3, 0), dtype=wg.bool)",
     "random.bits": "random.bits((5,)), random.bits((3,), key=random.key(4))",
     "random.integers": "random.integers(-3, 9, (40,)), random.integers(0, 2, (), dtype=wg.int8)",
-    "random.normal": "random.normal((33,), 1.0, 2.0), random.normal((4,), dtype=wg.float64)",
+    "random.normal": "random.normal((33,), mean=1.0, std=2.0),"
+                     "random.normal((4,), dtype=wg.float64)",
     "random.permutation": "random.permutation(20), random.permutation(3, key=random.key(1))",
     "random.split": "random.split(random.key(1), 3), random.split(random.key(2))",
-    "random.uniform": "random.uniform((17,), -2.0, 3.0), random.uniform((2, 2), dtype=wg.float16)",
+    "random.uniform": "random.uniform((17,), low=-2.0, high=3.0),"
+                      "random.uniform((2, 2), dtype=wg.float16)",
 }
 
 

@@ -73,14 +73,14 @@ def test_uniform(dtype):
 
 
 def test_uniform_bounds():
-    x = random.uniform((1000, 200), -3.0, 5.0, key=random.key(1)).numpy()
+    x = random.uniform((1000, 200), low=-3.0, high=5.0, key=random.key(1)).numpy()
     assert x.min() >= -3 and x.max() < 5
     fits((x + 3) / 8, np.array)
     # Here every sum rounds up to the bound, which does not belong to the interval.
     tight = np.nextafter(np.float32(1), np.float32(2))
-    assert set(random.uniform((100,), 1.0, float(tight)).tolist()) == {1.0}
+    assert set(random.uniform((100,), low=1.0, high=float(tight)).tolist()) == {1.0}
     with pytest.raises(ValueError, match="low"):
-        random.uniform((3,), 1.0, 0.0)
+        random.uniform((3,), low=1.0, high=0.0)
 
 
 @pytest.mark.parametrize("dtype", [wg.float16, wg.bfloat16, wg.float32, wg.float64])
@@ -92,7 +92,8 @@ def test_normal(dtype):
     if dtype in (wg.float32, wg.float64):
         fits(a, normal)
         assert abs((a**3).mean()) < 0.03 and abs((a**4).mean() - 3) < 0.1
-    y = random.normal((COUNT,), 2.0, 3.0, dtype=dtype, key=random.key(2)).astype(wg.float64)
+    y = random.normal((COUNT,), mean=2.0, std=3.0, dtype=dtype, key=random.key(2))
+    y = y.astype(wg.float64)
     np.testing.assert_allclose(y.numpy(), 3 * a + 2, rtol=2e-2, atol=3e-2)
 
 

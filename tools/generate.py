@@ -14,7 +14,8 @@ A row of the table is a dict:
     name, namespace     "softmax", "nn" (empty: the top)
     kind                "elementwise", "composite", "create", "host"
     doc                 the docstring
-    params              [{name, kind, default (Python source or None), keyword_only, annotation}]
+    params              [{name, kind, default (Python source or None), keyword_only, variadic,
+                        annotation}]; one that is variadic takes several positional arguments
     returns             the annotation of the result
     method, function    whether `Tensor` has it, whether the namespace has it
     differentiable      for each operand of an elementwise op whether a gradient flows; else None
@@ -56,16 +57,25 @@ def annotation(text, default=None):
 def parameters(op, method=False, typed=True):
     """The parameters of an op as Python source texts, markers included."""
     out = []
+    star = False
     for n, p in enumerate(op["params"]):
         if method and n == 0:
             out.append("self")
             continue
-        if p["keyword_only"] and "*" not in out:
+        if p["keyword_only"] and not star:
             out.append("*")
+            star = True
         equals = " = " if typed else "="
         kind = annotation(p["annotation"], p["default"])
+        if p["variadic"] and p["kind"] == "Tensors":
+            out.append(f"*{p['name']}{': Tensor | ArrayLike' if typed else ''}")
+            star = True
+            continue
         text = f"{p['name']}: {kind}" if typed else p["name"]
         out.append(text if p["default"] is None else f"{text}{equals}{p['default']}")
+        if p["variadic"]:
+            out.append("*sizes: int" if typed else "*sizes")
+            star = True
     return out
 
 

@@ -19,6 +19,7 @@ from wengert._core import *
 from wengert._core import __version__
 
 newaxis = None
+__array_api_version__ = "2024.12"
 
 _core._set_package(__file__.removesuffix("__init__.py"))
 
@@ -64,46 +65,74 @@ _SUBMODULES = (
     "profiling", "pytree", "random", "session", "testing", "transforms",
 )  # fmt: skip
 
-# The same for type checkers, which the stub test compares with what is found.
+# The same for type checkers, which the stub test compares with what is found; `as` exports a name.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    # isort: off
     from wengert import (
-        autodiff,
-        capture,
-        compat,
-        control,
-        data,
-        drawing,
-        graph,
-        io,
-        nn,
-        optim,
-        profiling,
-        pytree,
-        random,
-        session,
-        testing,
-        transforms,
+        autodiff as autodiff,
+        capture as capture,
+        compat as compat,
+        control as control,
+        data as data,
+        drawing as drawing,
+        graph as graph,
+        io as io,
+        nn as nn,
+        optim as optim,
+        profiling as profiling,
+        pytree as pytree,
+        random as random,
+        session as session,
+        testing as testing,
+        transforms as transforms,
     )
-    from wengert._info import __array_namespace_info__
-    from wengert.autodiff import Function, checkpoint, grad, value_and_grad, vjp
-    from wengert.capture import CompiledFunction, Spec, compile, config
+    from wengert._info import __array_namespace_info__ as __array_namespace_info__
+    from wengert.autodiff import (
+        Function as Function,
+        checkpoint as checkpoint,
+        grad as grad,
+        value_and_grad as value_and_grad,
+        vjp as vjp,
+    )
+    from wengert.capture import (
+        CompiledFunction as CompiledFunction,
+        Spec as Spec,
+        compile as compile,
+        config as config,
+    )
     from wengert.control import (
-        check,
-        cond,
-        fori_loop,
-        map,
-        print,
-        scan,
-        switch,
-        while_loop,
+        check as check,
+        cond as cond,
+        fori_loop as fori_loop,
+        map as map,
+        print as print,
+        scan as scan,
+        switch as switch,
+        while_loop as while_loop,
     )
-    from wengert.drawing import draw
-    from wengert.graph import Graph, Variable, default_graph, parse_graph, placeholder
-    from wengert.io import load, save
-    from wengert.profiling import Profile, check_finite, profile
-    from wengert.session import Session
-    from wengert.transforms import hessian, jacobian, jvp, vmap
+    from wengert.drawing import draw as draw
+    from wengert.graph import (
+        Graph as Graph,
+        Variable as Variable,
+        default_graph as default_graph,
+        parse_graph as parse_graph,
+        placeholder as placeholder,
+    )
+    from wengert.io import load as load, save as save
+    from wengert.profiling import (
+        Profile as Profile,
+        check_finite as check_finite,
+        profile as profile,
+    )
+    from wengert.session import Session as Session
+    from wengert.transforms import (
+        hessian as hessian,
+        jacobian as jacobian,
+        jvp as jvp,
+        vmap as vmap,
+    )
+    # isort: on
 
 # What the package itself needs of the core.
 _INTERNAL = (
@@ -118,6 +147,7 @@ __all__ = [
     *(name for name in _core.__all__ if name[0] != "_" and name not in _INTERNAL),
     *_LAZY,
     *_SUBMODULES,
+    "__array_api_version__",
     "__version__",
     "e",
     "inf",
@@ -127,17 +157,21 @@ __all__ = [
 ]
 
 
-def __getattr__(name):
-    home = _LAZY.get(name) or (name if name in _SUBMODULES else None)
-    if home is None:
-        raise AttributeError(f"module 'wengert' has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # to which it would say that there is every name
 
-    found = import_module(f"wengert.{home}")
-    if home != name:
-        found = getattr(found, name)
-    globals()[name] = found
-    return found
+    def __getattr__(name):
+        home = _LAZY.get(name) or (name if name in _SUBMODULES else None)
+        if home is None:
+            from wengert._words import unknown
+
+            raise AttributeError(unknown("", name))
+        from importlib import import_module
+
+        found = import_module(f"wengert.{home}")
+        if home != name:
+            found = getattr(found, name)
+        globals()[name] = found
+        return found
 
 
 def __dir__():

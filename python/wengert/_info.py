@@ -25,7 +25,7 @@ class NamespaceInfo:
         """Where new tensors lie."""
         return _core.device("cpu")
 
-    def devices(self) -> list[Device]:
+    def devices(self) -> tuple[Device, ...]:
         """Where tensors can lie."""
         return _core.devices()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from _weakref import ref  # what `weakref` re-exports, without its cost at import
 
-from wengert import _core, _text
+from wengert import _core, _text, _words
 from wengert._core import Device, DType, DTypeError, GradientError, Tensor
 
 # Importing `typing` would take a third of the time that importing the package takes.
@@ -80,9 +80,44 @@ def __round__(self: Tensor, ndigits: int | None = None) -> Any:
 
 # --- NumPy
 
-# Arrays leave arithmetic with tensors to the tensor.
-Tensor.__array_ufunc__ = None
 Tensor.__array_priority__ = 1000
+
+# NumPy's functions behind the operators, which an array beside a tensor leaves to the tensor.
+_REFLECTED = {
+    "add": "__radd__",
+    "subtract": "__rsub__",
+    "multiply": "__rmul__",
+    "divide": "__rtruediv__",
+    "true_divide": "__rtruediv__",
+    "floor_divide": "__rfloordiv__",
+    "remainder": "__rmod__",
+    "power": "__rpow__",
+    "matmul": "__rmatmul__",
+    "bitwise_and": "__rand__",
+    "bitwise_or": "__ror__",
+    "bitwise_xor": "__rxor__",
+    "left_shift": "__rlshift__",
+    "right_shift": "__rrshift__",
+    "equal": "__eq__",
+    "not_equal": "__ne__",
+    "less": "__gt__",
+    "less_equal": "__ge__",
+    "greater": "__lt__",
+    "greater_equal": "__le__",
+}
+
+
+@_method
+def __array_ufunc__(self: Tensor, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    """What NumPy calls: an operator between an array and a tensor is the tensor's."""
+    name = ufunc.__name__
+    reflected = _REFLECTED.get(name)
+    if method == "__call__" and not options and reflected and not isinstance(inputs[0], Tensor):
+        return getattr(self, reflected)(inputs[0])
+    package = sys.modules["wengert"]
+    ours = f"wg.{name}" if hasattr(package, name) else "a function of wengert"
+    called = f"numpy.{name}" if method == "__call__" else f"numpy.{name}.{method}"
+    raise TypeError(f"{called}: got a tensor, takes arrays: use {ours}, or hand it x.numpy()")
 
 
 @_method
@@ -277,6 +312,23 @@ def register_hook(self: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Hook
     [10.0, 10.0]
     """
     return HookHandle(self, _core._add_hook(self, hook))
+
+
+# --- words that mean nothing here
+
+
+def _is_foreign(kind: type, name: str) -> bool:
+    found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+    return isinstance(found, _words.Foreign)
+
+
+@_method
+def __dir__(self: Tensor) -> list[str]:
+    return [name for name in object.__dir__(self) if not _is_foreign(type(self), name)]
+
+
+for _word in _words.words_of("Tensor"):
+    setattr(Tensor, _word, _words.Foreign(_word))
 
 
 # --- what the core asks for

@@ -248,7 +248,7 @@ class Graph(Pictured):
         if found is not None:
             return found
         if isinstance(x, Node) or (isinstance(x, Tensor) and _core._graph_node(x)):
-            raise GraphError(f"{op}: {x!r} belongs to another graph")
+            raise GraphError(f"{op}: {x!r} belongs to another graph{_made_at(x)}")
         what = "a tensor with data" if isinstance(x, Tensor) else type(x).__name__
         raise GraphError(f"{op}: expected a tensor, a node or a name of this graph, got {what}")
 
@@ -457,3 +457,11 @@ def adapts(value: Any) -> bool:
 def _class(dtype: Any) -> int:
     """Bools fit integers, integers fit floats."""
     return 0 if dtype == _core.bool else 1 if isdtype(dtype, "integral") else 2
+
+
+def _made_at(x: Any) -> str:
+    """A line of a message: where a tensor or node of a graph was made."""
+    if isinstance(x, Node):
+        return f"\n  made at {line_of(x)}" if x.site is not None else ""
+    site = _core._traced_site(x)
+    return "" if site is None else f"\n  made at {site[0]}:{site[1]}"

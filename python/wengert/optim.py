@@ -515,3 +515,13 @@ def _tensors(name: str, params: Tensor | Iterable[Tensor]) -> list[Tensor]:
         if not isinstance(p, Tensor):
             raise TypeError(f"{name}: expected tensors, got {type(p).__name__}")
     return found
+
+
+TYPE_CHECKING = False
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        from wengert._words import unknown
+
+        raise AttributeError(unknown('optim', name))

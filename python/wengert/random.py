@@ -6,3 +6,12 @@ any other. `key(seed)` and `split(key, n)` make keys for those who want no state
 
 from wengert._core.random import *
 from wengert._core.random import __all__ as __all__
+
+TYPE_CHECKING = False
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        from wengert._words import unknown
+
+        raise AttributeError(unknown('random', name))

@@ -212,7 +212,7 @@ fn check(op: &str, index: &Array, axis: usize, size: usize, used: usize) -> Resu
             let bad = |i: i64| i < -limit || i >= limit;
             if (0..run.len).fold(false, |any, i| any | bad(at(i))) {
                 let first = (0..run.len).map(at).find(|&i| bad(i)).unwrap_or_default();
-                return Err(error::index_out_of_bounds(op, first, axis, size));
+                return Err(error::index_out_of_bounds(op, first, axis, size).at(first, size));
             }
         }
     }

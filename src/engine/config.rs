@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::sync::LazyLock;
 
 use crate::passes::Options;
+use crate::settings;
 
 /// How programs made from now on are compiled.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,8 +49,7 @@ impl Check {
 impl Default for Config {
     fn default() -> Config {
         static CHECK: LazyLock<Check> = LazyLock::new(|| {
-            let value = std::env::var("WENGERT_CHECK").unwrap_or_default();
-            Check::named(&value).unwrap_or_default()
+            settings::CHECK.value().and_then(|v| Check::named(&v)).unwrap_or_default()
         });
         Config { passes: Options::default(), budget: None, check: *CHECK }
     }

@@ -12,7 +12,8 @@ use super::plans::{self, Formula, Given, Part};
 use super::tape::{Operand, Value};
 use super::trace;
 use crate::dtype::{DType, Scalar};
-use crate::error::{self, Result};
+use crate::error::{self, Error, Result};
+use crate::ops::composite::nn_loss;
 use crate::ops::declare::{Arguments, Attr, Composite};
 use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch, throw};
 use crate::ops::number::Number;
@@ -206,12 +207,17 @@ fn emitted(
     let cx = Eager::new(record);
     let args: SmallVec<[Arg; 6]> = small(operands.iter().map(|&operand| cx.operand(operand)));
     let outputs = catch(|| composite.call(&Arguments { cx: &cx, attributes, operands: &args }));
-    let outputs = outputs.map_err(|error| error.within(composite.name))?;
+    let outputs = outputs.map_err(|error| named(composite, error))?;
     let mut values = SmallVec::new();
     for x in outputs {
         values.push(cx.take(x)?);
     }
     Ok(values)
+}
+
+/// An error inside a composite, as the caller of the composite should read it.
+fn named(composite: &Composite, error: Error) -> Error {
+    nn_loss::explained(composite.name, error).within(composite.name)
 }
 
 /// Calls a composite by its plan, if it has one.
@@ -228,6 +234,6 @@ fn planned(
         });
     }
     let formula = Formula { composite, attributes, part: Part::Body, operands: &given };
-    let arrays = plans::run(&formula).map_err(|error| error.within(composite.name))?;
+    let arrays = plans::run(&formula).map_err(|error| named(composite, error))?;
     Ok(arrays.map(|arrays| arrays.into_iter().map(Value::plain).collect()))
 }

@@ -442,7 +442,7 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
                         apply(Op::Cast(DType::I64), &[Operand::Value(value)], false)?.array
                     }
                     dtype => {
-                        return Err(error::bad_dtype(
+                        return Err(error::wrong_dtype(
                             op,
                             "an index array",
                             dtype,

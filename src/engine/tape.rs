@@ -17,7 +17,7 @@ use super::site::{self, Site};
 use super::trace;
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
-use crate::error::Result;
+use crate::error::{self, Result};
 use crate::ops::elementwise::Elementwise;
 use crate::ops::op::{Op, OperandType, Type};
 use crate::ops::probe::{Mask, RESULT};
@@ -151,11 +151,28 @@ impl Hooks {
             self.0.lock().iter().map(|(_, hook)| hook.clone()).collect();
         for hook in hooks {
             if let Some(replaced) = hook.call(&g)? {
-                g = replaced;
+                g = fitting(replaced, &g)?;
             }
         }
         Ok(g)
     }
+}
+
+/// What a hook gave in the place of a gradient, if it is of the gradient's type.
+fn fitting(replaced: Value, g: &Value) -> Result<Value> {
+    let op = "register_hook";
+    if !replaced.shape().same(g.shape()) {
+        let facts = format!("got {}, wanted {}", replaced.shape(), g.shape());
+        return Err(error::bad_shape(op, "the hook returned a gradient of another shape", facts));
+    }
+    if replaced.dtype() != g.dtype() {
+        return Err(error::dtype_mismatch(
+            "register_hook: the hook's gradient",
+            replaced.dtype(),
+            g.dtype(),
+        ));
+    }
+    Ok(replaced)
 }
 
 impl Drop for Hooks {

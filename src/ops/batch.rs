@@ -96,6 +96,7 @@ impl<'e> Batching<'e> {
         let names_no_axis = |param: &Param| match param.kind {
             ParamKind::Tensor(_)
             | ParamKind::Bool
+            | ParamKind::MaybeBool
             | ParamKind::Float
             | ParamKind::MaybeFloat
             | ParamKind::Number

@@ -17,6 +17,7 @@ use crate::engine::random;
 use crate::engine::tape::{Operand, Value};
 use crate::error;
 use crate::ops::declare::{Attr, Param, ParamKind, number};
+use crate::ops::table;
 use crate::shape::Extent;
 
 /// A parsed operand.
@@ -123,6 +124,8 @@ impl Signature {
         for (i, param) in self.params.iter().enumerate() {
             let attr = if let (Some(rest), true) = (&rest, Some(i) == variadic) {
                 parse_many(py, self.name, param, rest, &mut parsed.operands)?
+            } else if slots[i].is_null() && self.takes_none(i) {
+                Attr::Operands(0)
             } else if slots[i].is_null() {
                 self.default(py, i, &mut parsed.operands)?
             } else {
@@ -146,10 +149,35 @@ impl Signature {
     }
 
     /// The parameter that takes several positional arguments: the last positional one, where it is
-    /// a shape or a sequence of tensors.
-    fn find_variadic(params: &[Param]) -> Option<usize> {
+    /// a sequence of tensors, or the shape that a tensor is to have. (Functions that make tensors take
+    /// a shape as one argument: in `uniform(0, 1)` the numbers are no sizes.)
+    pub fn find_variadic(params: &[Param]) -> Option<usize> {
         let last = params.iter().rposition(|p| !p.keyword_only)?;
-        matches!(params[last].kind, ParamKind::Shape | ParamKind::Tensors).then_some(last)
+        match params[last].kind {
+            ParamKind::Shape => (last > 0).then_some(last),
+            ParamKind::Tensors => Some(last),
+            _ => None,
+        }
+    }
+
+    /// More positional arguments than there are places for them.
+    fn too_many(&self, count: usize) -> String {
+        let names = |keyword_only: bool| {
+            let chosen = self.params.iter().filter(move |p| p.keyword_only == keyword_only);
+            chosen.map(|p| p.name).collect::<Vec<_>>()
+        };
+        let (places, keywords) = (names(false), names(true));
+        let mut text = format!(
+            "{}: takes {} positional arguments ({}), got {count}",
+            self.name,
+            places.len(),
+            places.join(", ")
+        );
+        if !keywords.is_empty() {
+            let written: Vec<String> = keywords.iter().map(|name| format!("{name}=")).collect();
+            text += &format!("; by keyword only: {}", written.join(", "));
+        }
+        text
     }
 
     /// Matches arguments with parameters.
@@ -175,9 +203,7 @@ impl Signature {
             }
         }
         if direct > positional {
-            let message =
-                format!("{}: takes {positional} positional arguments, got {count}", self.name);
-            return Err(PyTypeError::new_err(message));
+            return Err(PyTypeError::new_err(self.too_many(count)));
         }
         slots[..direct].copy_from_slice(&args[..direct]);
         // SAFETY: a tuple of names, or null.
@@ -186,12 +212,12 @@ impl Signature {
             // SAFETY: `k` is inside the tuple.
             let name = unsafe { ffi::PyTuple_GetItem(keywords, k) };
             let Some(i) = self.find(name) else {
-                return Err(PyTypeError::new_err(format!(
-                    "{}: unexpected keyword argument '{}'; it takes {}",
-                    self.name,
-                    text(name),
-                    self.params.iter().map(|p| p.name).collect::<Vec<_>>().join(", "),
-                )));
+                let all: Vec<String> = (0..named)
+                    // SAFETY: `k` is inside the tuple.
+                    .map(|k| text(unsafe { ffi::PyTuple_GetItem(keywords, k) }))
+                    .collect();
+                let all: Vec<&str> = all.iter().map(String::as_str).collect();
+                return Err(PyTypeError::new_err(self.unexpected(&text(name), &all)));
             };
             if !slots[i].is_null() || (rest.is_some() && Some(i) == self.variadic) {
                 let message =
@@ -203,12 +229,38 @@ impl Signature {
         Ok((slots, rest))
     }
 
+    /// An argument by a name that no parameter has.
+    fn unexpected(&self, name: &str, keywords: &[&str]) -> String {
+        let takes: Vec<&str> = self.params.iter().map(|p| p.name).collect();
+        let mut text = format!(
+            "{}: unexpected keyword argument '{name}'; it takes {}",
+            self.name,
+            takes.join(", ")
+        );
+        // NumPy's reductions call the method of what is no array of theirs, with `out`.
+        if keywords.contains(&"out") {
+            let entry = table().iter().find(|entry| entry.name() == self.name);
+            let space = entry.map_or("", |entry| entry.namespace());
+            let dot = if space.is_empty() { "" } else { "." };
+            text += &format!(
+                "; NumPy's functions take arrays: use wg.{space}{dot}{}(x), or hand them x.numpy()",
+                self.name
+            );
+        }
+        text
+    }
+
     fn find(&self, name: *mut ffi::PyObject) -> Option<usize> {
         let same = |n: &Py<PyAny>| n.as_ptr() == name;
         self.names.iter().position(same).or_else(|| {
             let name = text(name);
             self.params.iter().position(|p| p.name == name)
         })
+    }
+
+    /// Whether leaving out a parameter means no tensors.
+    fn takes_none(&self, i: usize) -> bool {
+        self.variadic == Some(i) && self.params[i].kind == ParamKind::Tensors
     }
 
     fn default(
@@ -256,6 +308,9 @@ fn text(name: *mut ffi::PyObject) -> String {
 }
 
 fn refuse(op: &str, param: &Param, want: &str, object: &Bound<'_, PyAny>) -> PyErr {
+    if convert::is_complex(object) {
+        return super::errors::to_python(object.py(), error::no_complex(op, object));
+    }
     let kind = object.get_type().name().map(|n| n.to_string()).unwrap_or_default();
     let what = format!("argument '{}' must be {want}", param.name);
     super::errors::to_python(object.py(), error::bad_type(op, what, format!("got {kind}")))
@@ -318,7 +373,8 @@ fn parse_one(
             }
             Attr::Operands(count)
         }
-        ParamKind::Bool => match truth(object) {
+        ParamKind::MaybeBool if none => Attr::None,
+        ParamKind::Bool | ParamKind::MaybeBool => match truth(object) {
             Some(b) => Attr::Bool(b),
             None => return no("a bool"),
         },

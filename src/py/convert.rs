@@ -170,6 +170,9 @@ fn from_parts(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyRe
     for item in object.try_iter()? {
         let item = item?;
         let Some(value) = from_object(op, &item, dtype)? else {
+            if is_complex(&item) {
+                return Err(refuse(op, &item));
+            }
             let kind = item.get_type().name()?;
             return Err(to_python(
                 py,
@@ -329,6 +332,10 @@ unsafe fn copy_buffer(py: Python<'_>, op: &str, view: &ffi::Py_buffer) -> PyResu
     };
     let item = view.itemsize as usize;
     let Some(dtype) = format_dtype(format, item) else {
+        if format.contains('Z') {
+            let got = format!("an array of format '{format}'");
+            return Err(to_python(py, error::no_complex(op, got)));
+        }
         let known = "bool, integers and floats of native byte order";
         return Err(to_python(
             py,
@@ -568,8 +575,16 @@ pub unsafe extern "C" fn release_buffer(_: *mut ffi::PyObject, view: *mut ffi::P
     contained(|| unsafe { drop(Box::from_raw((*view).internal.cast::<Export>())) });
 }
 
+/// Whether an object is a complex number.
+pub fn is_complex(object: &Bound<'_, PyAny>) -> bool {
+    object.is_instance_of::<pyo3::types::PyComplex>()
+}
+
 /// Raises for objects that convert to nothing.
 pub fn refuse(op: &str, object: &Bound<'_, PyAny>) -> PyErr {
+    if is_complex(object) {
+        return to_python(object.py(), error::no_complex(op, object));
+    }
     if object.is_instance_of::<pyo3::types::PyInt>() {
         return to_python(object.py(), error::overflow(op, object, "64 bits"));
     }

@@ -104,5 +104,8 @@ pub fn extract(op: &str, object: &Bound<'_, PyAny>) -> PyResult<DType> {
             .find_map(|attribute| object.getattr(*attribute).ok()?.extract().ok()),
     };
     let found = name.as_deref().and_then(|name| DType::from_name(name.trim_end_matches('_')));
+    if let Some(name) = name.filter(|name| name.starts_with("complex")) {
+        return Err(to_python(py, error::no_complex(op, format!("dtype {name}"))));
+    }
     found.ok_or_else(|| to_python(py, error::unknown_dtype(op, object)))
 }

@@ -110,6 +110,12 @@ impl<T> OrRaise<T> for crate::error::Result<T> {
     }
 }
 
+/// Refuses environment variables of this package that mean nothing.
+#[pyfunction]
+pub fn _check_settings(py: Python<'_>) -> PyResult<()> {
+    crate::settings::check().or_raise(py)
+}
+
 /// The catalogue for tests: name, exception class, template.
 #[pyfunction]
 pub fn _error_catalogue(py: Python<'_>) -> Vec<(&'static str, &'static str, &'static str)> {

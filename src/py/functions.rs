@@ -220,10 +220,14 @@ static METHODS: [ffi::PyCFunctionFastWithKeywords; ROOM] = trampolines!(method:
     0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23
     24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47);
 
+/// What a signature calls the sizes of a shape after the first, where each is an argument.
+const MORE_SIZES: &str = "sizes";
+
 /// The signature as CPython reads it from a docstring.
 fn signature_text(entry: Entry, is_method: bool) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut star = false;
+    let variadic = Signature::find_variadic(entry.params());
     for (i, p) in entry.params().iter().enumerate() {
         if is_method && i == 0 {
             parts.push("$self".into());
@@ -233,10 +237,20 @@ fn signature_text(entry: Entry, is_method: bool) -> String {
             parts.push("*".into());
             star = true;
         }
+        let several = variadic == Some(i);
+        if several && p.kind == ParamKind::Tensors {
+            parts.push(format!("*{}", p.name));
+            star = true;
+            continue;
+        }
         parts.push(match p.default {
             Some(default) => format!("{}={default}", p.name),
             None => p.name.to_string(),
         });
+        if several {
+            parts.push(format!("*{MORE_SIZES}"));
+            star = true;
+        }
     }
     format!("{}({})", entry.name(), parts.join(", "))
 }
@@ -329,6 +343,7 @@ fn annotation(kind: ParamKind) -> &'static str {
         ParamKind::MaybeTensor(_) => "Tensor | ArrayLike | None",
         ParamKind::Tensors => "Sequence[Tensor | ArrayLike]",
         ParamKind::Bool => "bool",
+        ParamKind::MaybeBool => "bool | None",
         ParamKind::Int => "int",
         ParamKind::MaybeInt => "int | None",
         ParamKind::Float => "float",
@@ -377,8 +392,10 @@ fn row(py: Python<'_>, entry: Entry) -> PyResult<Bound<'_, PyDict>> {
     row.set_item("function", true)?;
     let params = PyList::empty(py);
     let classes = PyList::empty(py);
-    for p in entry.params() {
+    let variadic = Signature::find_variadic(entry.params());
+    for (i, p) in entry.params().iter().enumerate() {
         let param = PyDict::new(py);
+        param.set_item("variadic", variadic == Some(i))?;
         param.set_item("name", p.name)?;
         param.set_item("kind", format!("{:?}", p.kind).split('(').next().unwrap_or_default())?;
         param.set_item("default", p.default)?;

@@ -54,6 +54,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     slots::STACK_BORROWS.store(borrows, std::sync::atomic::Ordering::Relaxed);
     errors::install(module)?;
     unwind::install(module)?;
+    errors::_check_settings(py)?;
+    module.add_function(pyo3::wrap_pyfunction!(errors::_check_settings, module)?)?;
     dtype::install(module)?;
     let mut methods = functions::methods();
     methods.extend(host::methods());

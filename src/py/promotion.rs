@@ -152,7 +152,9 @@ fn finfo(py: Python<'_>, dtype: &Bound<'_, PyAny>) -> PyResult<FloatLimits> {
         DType::BF16 => (7, 127),
         DType::F32 => (23, 127),
         DType::F64 => (52, 1023),
-        _ => return Err(to_python(py, error::not_taken("finfo", ty, "the argument", "floating"))),
+        _ => {
+            return Err(to_python(py, error::wrong_dtype("finfo", "the argument", ty, "floating")));
+        }
     };
     let eps = 2f64.powi(-significand);
     let max = (2.0 - eps) * 2f64.powi(exponent);
@@ -191,7 +193,7 @@ impl IntLimits {
 fn iinfo(py: Python<'_>, dtype: &Bound<'_, PyAny>) -> PyResult<IntLimits> {
     let ty = dtype_of("iinfo", dtype)?;
     let Some((min, max)) = ty.int_range() else {
-        return Err(to_python(py, error::not_taken("iinfo", ty, "the argument", "an integer")));
+        return Err(to_python(py, error::wrong_dtype("iinfo", "the argument", ty, "an integer")));
     };
     Ok(IntLimits { bits: ty.size() * 8, max, min, dtype: object(py, ty)? })
 }

@@ -31,7 +31,7 @@ pub fn reduce(
     sizes: &[usize],
 ) -> Result<Elements> {
     if matches!(kind, Reduction::Any | Reduction::All) && x.dtype != DType::Bool {
-        return Err(error::bad_dtype(op.name(), "x", x.dtype, "bool"));
+        return Err(error::wrong_dtype(op.name(), "x", x.dtype, "bool"));
     }
     let terms = terms(x, axes, sizes);
     let words = with_register!(x.dtype, T => {

@@ -100,3 +100,43 @@ pub fn floor_divide<S: Float>(x: S, divisor: S) -> S {
     let is_plain = divisor.eq(zero) | x.is_infinite() | divisor.is_infinite();
     S::select(is_plain, x / divisor, signed)
 }
+
+/// Which dtype's numbers [`next_after`] counts, computed in a register that holds them all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Those of the register itself
+    Own,
+    /// float16's
+    Half,
+    /// bfloat16's
+    Brain,
+}
+
+/// The next number after `x` on the way to `to`; exact.
+///
+/// Numbers of one sign are in the order of their bits, so a step is one in the last bit that the
+/// dtype keeps. Below 2⁻¹⁴ float16 has no such bit: its steps there are 2⁻²⁴, and the largest
+/// number of float16 is not the one below infinity in bits.
+#[inline(always)]
+pub fn next_after<S: Float>(x: S, to: S, step: Step) -> S {
+    let zero = S::lit(0.0);
+    let dropped = match step {
+        Step::Own => 0,
+        Step::Half => S::SIGNIFICAND - 10,
+        Step::Brain => S::SIGNIFICAND - 7,
+    };
+    let one = S::Bits::whole(1).left(dropped);
+    let outwards = S::select(x.lt(zero), -to, to).gt(x.abs());
+    let bits = x.abs().bits();
+    let mut next = S::of_bits(S::Bits::select(outwards, bits + one, bits - one));
+    let mut least = S::of_bits(one);
+    if step == Step::Half {
+        least = S::lit(2.0_f64.powi(-24));
+        let small = x.abs() + S::select(outwards, least, -least);
+        next = S::select(x.abs().le(S::lit(2.0_f64.powi(-14))), small, next);
+        next = S::select(x.is_infinite(), S::lit(65504.0), next);
+    }
+    let moved = S::select(x.eq(zero), least.copysign(to), next.copysign(x));
+    let y = S::select(x.eq(to), to, moved);
+    S::select(x.is_nan() | to.is_nan(), S::nan(), y)
+}

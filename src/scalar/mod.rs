@@ -27,7 +27,7 @@ mod tests;
 mod trigonometric;
 pub mod wgsl;
 
-pub use algebraic::{cbrt, floor_divide, fmod, hypot, remainder, rsqrt};
+pub use algebraic::{Step, cbrt, floor_divide, fmod, hypot, next_after, remainder, rsqrt};
 pub use bounds::{BOUNDS, Bound};
 pub use exponential::{exp, exp2, expm1, log_sigmoid, logaddexp, pow, sigmoid, softplus};
 pub use hyperbolic::{acosh, asinh, atanh, cosh, sinh, tanh};

@@ -58,6 +58,7 @@ __all__ = [
     '_begin_timing',
     '_body',
     '_check_room',
+    '_check_settings',
     '_configure',
     '_dtype_named',
     '_effect',
@@ -120,6 +121,7 @@ __all__ = [
     'bitwise_xor',
     'bool',
     'broadcast_arrays',
+    'broadcast_shapes',
     'broadcast_to',
     'can_cast',
     'cbrt',
@@ -217,6 +219,7 @@ __all__ = [
     'multiply',
     'nan_to_num',
     'negative',
+    'nextafter',
     'no_grad',
     'nonzero',
     'not_equal',
@@ -529,7 +532,7 @@ class Tensor:
     def asinh(self) -> Tensor:
         """Inverse hyperbolic sine of each element."""
 
-    def astype(self, dtype: DType, *, copy: _bool = True) -> Tensor:
+    def astype(self, dtype: DType, *, copy: _bool = True, device: str | Device | None = None) -> Tensor:
         """The same values in another dtype.
 
         Floats become integers by truncation, saturating, NaN as 0; integers wrap; everything but
@@ -565,7 +568,7 @@ class Tensor:
     def bitwise_xor(self, b: Tensor | ArrayLike) -> Tensor:
         """Bits set in exactly one."""
 
-    def broadcast_to(self, shape: int | Sequence[int]) -> Tensor:
+    def broadcast_to(self, shape: int | Sequence[int], *sizes: int) -> Tensor:
         """Repeated to a shape: axes of size 1 grow, new ones come first.
 
         The gradient is the sum over what was repeated.
@@ -647,10 +650,12 @@ class Tensor:
     def diagonal(self, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
         """The `offset`-th diagonal of two axes, as a new last axis."""
 
-    def diff(self, *, axis: int = -1, n: int = 1) -> Tensor:
+    def diff(self, *, axis: int = -1, n: int = 1, prepend: Tensor | ArrayLike | None = None, append: Tensor | ArrayLike | None = None) -> Tensor:
         """Differences of neighbours along an axis, `n` times over.
 
         Each time the axis becomes shorter by one. Truth values differ where they are not equal.
+        `prepend`, `append`: what is joined to the axis before, of the shape of `x` but for that axis,
+        or one number for every row.
 
         >>> import wengert as wg
         >>> wg.diff(wg.tensor([1, 4, 9])).tolist()
@@ -880,7 +885,7 @@ class Tensor:
     def not_equal(self, b: Tensor | ArrayLike) -> Tensor:
         """Whether two elements differ; NaN differs from everything."""
 
-    def permute_dims(self, axes: int | Sequence[int]) -> Tensor:
+    def permute_dims(self, axes: int | Sequence[int], *sizes: int) -> Tensor:
         """Axes in another order: axis `i` of the result is axis `axes[i]` of the operand.
 
         >>> import wengert as wg
@@ -943,10 +948,11 @@ class Tensor:
         [1, 1, 2, 2]
         """
 
-    def reshape(self, shape: int | Sequence[int]) -> Tensor:
+    def reshape(self, shape: int | Sequence[int], *sizes: int, copy: _bool | None = None) -> Tensor:
         """The same elements, in C order, under another shape.
 
-        One size may be -1: it is worked out from the count of elements.
+        One size may be -1: it is worked out from the count of elements. Values never change, so `copy`
+        makes no difference.
 
         >>> import wengert as wg
         >>> wg.arange(6).reshape(2, -1).tolist()
@@ -1010,7 +1016,7 @@ class Tensor:
         """
 
     def std(self, axis: Axes | None = None, *, correction: float = 0.0, keepdims: _bool = False) -> Tensor:
-        """Standard deviation: the square root of [`var`].
+        """Standard deviation: the square root of `var`.
 
         The gradient is NaN where all elements are equal.
         """
@@ -1058,7 +1064,7 @@ class Tensor:
     def tanh(self) -> Tensor:
         """Hyperbolic tangent of each element."""
 
-    def tile(self, repetitions: int | Sequence[int]) -> Tensor:
+    def tile(self, repetitions: int | Sequence[int], *sizes: int) -> Tensor:
         """The whole tensor repeated along each axis.
 
         `repetitions`: counts for the last axes; where there are more, the tensor gets new first
@@ -1316,7 +1322,8 @@ def from_dlpack(
 ) -> Tensor: ...
 def nonzero(x: ArrayLike, /) -> tuple[Tensor, ...]: ...
 def device(name: str | Device) -> Device: ...
-def devices() -> list[Device]: ...
+def devices() -> tuple[Device, ...]: ...
+def broadcast_shapes(*shapes: Any) -> tuple[int, ...]: ...
 def no_grad() -> GradMode: ...
 def enable_grad() -> GradMode: ...
 def is_grad_enabled() -> _bool: ...
@@ -1376,6 +1383,7 @@ def _run_program(
 ) -> list[Tensor]: ...
 def _plan_text(inputs: Sequence[Tensor], steps: Sequence[tuple[str, Sequence[Any]]]) -> str: ...
 def _wgsl(op: str, dtype: DType) -> str: ...
+def _check_settings() -> None: ...
 def _error_catalogue() -> list[tuple[str, str, str]]: ...
 
 def abs(x: Tensor | ArrayLike) -> Tensor:
@@ -1446,7 +1454,7 @@ def asin(x: Tensor | ArrayLike) -> Tensor:
 def asinh(x: Tensor | ArrayLike) -> Tensor:
     """Inverse hyperbolic sine of each element."""
 
-def astype(x: Tensor | ArrayLike, dtype: DType, *, copy: _bool = True) -> Tensor:
+def astype(x: Tensor | ArrayLike, dtype: DType, *, copy: _bool = True, device: str | Device | None = None) -> Tensor:
     """The same values in another dtype.
 
     Floats become integers by truncation, saturating, NaN as 0; integers wrap; everything but
@@ -1485,10 +1493,10 @@ def bitwise_right_shift(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
 def bitwise_xor(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Bits set in exactly one."""
 
-def broadcast_arrays(arrays: Sequence[Tensor | ArrayLike]) -> tuple[Tensor, ...]:
+def broadcast_arrays(*arrays: Tensor | ArrayLike) -> tuple[Tensor, ...]:
     """Tensors repeated to their common shape."""
 
-def broadcast_to(x: Tensor | ArrayLike, shape: int | Sequence[int]) -> Tensor:
+def broadcast_to(x: Tensor | ArrayLike, shape: int | Sequence[int], *sizes: int) -> Tensor:
     """Repeated to a shape: axes of size 1 grow, new ones come first.
 
     The gradient is the sum over what was repeated.
@@ -1586,10 +1594,12 @@ def diag(x: Tensor | ArrayLike, *, k: int = 0) -> Tensor:
 def diagonal(x: Tensor | ArrayLike, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The `offset`-th diagonal of two axes, as a new last axis."""
 
-def diff(x: Tensor | ArrayLike, *, axis: int = -1, n: int = 1) -> Tensor:
+def diff(x: Tensor | ArrayLike, *, axis: int = -1, n: int = 1, prepend: Tensor | ArrayLike | None = None, append: Tensor | ArrayLike | None = None) -> Tensor:
     """Differences of neighbours along an axis, `n` times over.
 
     Each time the axis becomes shorter by one. Truth values differ where they are not equal.
+    `prepend`, `append`: what is joined to the axis before, of the shape of `x` but for that axis,
+    or one number for every row.
 
     >>> import wengert as wg
     >>> wg.diff(wg.tensor([1, 4, 9])).tolist()
@@ -1606,7 +1616,7 @@ def divide(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     [0.5, 1.5]
     """
 
-def einsum(subscripts: str, operands: Sequence[Tensor | ArrayLike]) -> Tensor:
+def einsum(subscripts: str, *operands: Tensor | ArrayLike) -> Tensor:
     """Sum of products over named axes (Einstein's convention).
 
     `subscripts`: a letter for each axis of each operand, separated by commas, and after `->`
@@ -1692,18 +1702,18 @@ def floor_divide(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     gradient is zero.
     """
 
-def full(shape: Axes, value: Scalar | Tensor, *, dtype: DType | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
+def full(shape: Axes, fill_value: Scalar | Tensor, *, dtype: DType | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
     """One value everywhere.
 
-    `shape`: an int or a tuple of ints. `value`: a number, or a tensor that broadcasts to the
-    shape. `dtype`: where None, that of a tensor, and for numbers float32, int64 or bool.
+    `shape`: an int or a tuple of ints. `fill_value`: a number, or a tensor that broadcasts to
+    the shape. `dtype`: where None, that of a tensor, and for numbers float32, int64 or bool.
 
     >>> import wengert as wg
     >>> wg.full((2,), 7).tolist()
     [7, 7]
     """
 
-def full_like(x: Tensor | ArrayLike, value: Scalar | Tensor, *, dtype: DType | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
+def full_like(x: Tensor | ArrayLike, fill_value: Scalar | Tensor, *, dtype: DType | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
     """One value everywhere, in the shape of a tensor, and in its dtype where `dtype` is None."""
 
 def greater(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
@@ -1848,7 +1858,7 @@ def median(x: Tensor | ArrayLike, axis: Axes | None = None, *, keepdims: _bool =
     float32. NaN anywhere gives NaN; of no elements it is an error.
     """
 
-def meshgrid(arrays: Sequence[Tensor | ArrayLike], *, indexing: str = "xy") -> tuple[Tensor, ...]:
+def meshgrid(*arrays: Tensor | ArrayLike, indexing: str = "xy") -> tuple[Tensor, ...]:
     """Coordinate grids: the `i`-th result repeats the `i`-th vector along all other axes.
 
     `indexing`: "xy" (the first two axes are exchanged) or "ij".
@@ -1888,6 +1898,17 @@ def nan_to_num(x: Tensor | ArrayLike, *, nan: float = 0.0, posinf: float | None 
 
 def negative(x: Tensor | ArrayLike) -> Tensor:
     """The negative of each element. Integers wrap."""
+
+def nextafter(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
+    """The next number after `a` on the way to `b`, in their common dtype.
+
+    Where both are equal it is `b`; after the largest finite number comes infinity. Gradient: that
+    of `a` alone, since the step does not depend on it.
+
+    >>> import wengert as wg
+    >>> wg.nextafter(wg.tensor(1.0), 2.0).item() - 1.0 == wg.finfo(wg.float32).eps
+    True
+    """
 
 def not_equal(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Whether two elements differ; NaN differs from everything."""
@@ -1930,7 +1951,7 @@ def pad(x: Tensor | ArrayLike, widths: int | Sequence[int] | Sequence[Sequence[i
     [0, 1, 2, 0, 0]
     """
 
-def permute_dims(x: Tensor | ArrayLike, axes: int | Sequence[int]) -> Tensor:
+def permute_dims(x: Tensor | ArrayLike, axes: int | Sequence[int], *sizes: int) -> Tensor:
     """Axes in another order: axis `i` of the result is axis `axes[i]` of the operand.
 
     >>> import wengert as wg
@@ -1993,10 +2014,11 @@ def repeat(x: Tensor | ArrayLike, repeats: int, axis: int | None = None) -> Tens
     [1, 1, 2, 2]
     """
 
-def reshape(x: Tensor | ArrayLike, shape: int | Sequence[int]) -> Tensor:
+def reshape(x: Tensor | ArrayLike, shape: int | Sequence[int], *sizes: int, copy: _bool | None = None) -> Tensor:
     """The same elements, in C order, under another shape.
 
-    One size may be -1: it is worked out from the count of elements.
+    One size may be -1: it is worked out from the count of elements. Values never change, so `copy`
+    makes no difference.
 
     >>> import wengert as wg
     >>> wg.arange(6).reshape(2, -1).tolist()
@@ -2015,11 +2037,12 @@ def round(x: Tensor | ArrayLike) -> Tensor:
 def rsqrt(x: Tensor | ArrayLike) -> Tensor:
     """`1 / sqrt(x)`."""
 
-def searchsorted(sorted: Tensor | ArrayLike, values: Tensor | ArrayLike, *, side: str = "left") -> Tensor:
+def searchsorted(sorted: Tensor | ArrayLike, values: Tensor | ArrayLike, *, side: str = "left", sorter: Tensor | ArrayLike | None = None) -> Tensor:
     """Where to insert values so that a sorted vector stays in order (int64).
 
-    `sorted`: ascending, rank 1. `side`: "left" inserts before equal elements, "right" after
-    them.
+    `sorted`: ascending, rank 1, or in any order with a `sorter`, the positions of its elements in
+    ascending order (as `argsort` gives). `side`: "left" inserts before equal elements, "right"
+    after them.
 
     >>> import wengert as wg
     >>> wg.searchsorted(wg.tensor([1.0, 2.0, 3.0]), wg.tensor([2.0, 5.0])).tolist()
@@ -2084,7 +2107,7 @@ def stack(arrays: Sequence[Tensor | ArrayLike], axis: int = 0) -> Tensor:
     """
 
 def std(x: Tensor | ArrayLike, axis: Axes | None = None, *, correction: float = 0.0, keepdims: _bool = False) -> Tensor:
-    """Standard deviation: the square root of [`var`].
+    """Standard deviation: the square root of `var`.
 
     The gradient is NaN where all elements are equal.
     """
@@ -2143,7 +2166,7 @@ def tensordot(a: Tensor | ArrayLike, b: Tensor | ArrayLike, *, axes: int | Seque
     (2, 5)
     """
 
-def tile(x: Tensor | ArrayLike, repetitions: int | Sequence[int]) -> Tensor:
+def tile(x: Tensor | ArrayLike, repetitions: int | Sequence[int], *sizes: int) -> Tensor:
     """The whole tensor repeated along each axis.
 
     `repetitions`: counts for the last axes; where there are more, the tensor gets new first

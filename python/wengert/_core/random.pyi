@@ -51,7 +51,7 @@ def categorical(logits: Tensor | ArrayLike, axis: int = -1, shape: Axes | None =
     multiples of 2⁻²⁴.
     """
 
-def integers(low: int, high: int | None = None, shape: int | Sequence[int] = (), *, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None) -> Tensor:
+def integers(low: int, high: int | None = None, shape: int | Sequence[int] = (), *sizes: int, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None) -> Tensor:
     """Random integers in [low, high), or [0, low) where `high` is None.
 
     Remainders of 64 random bits: no integer is more likely than another by more than the size of
@@ -64,7 +64,7 @@ def integers(low: int, high: int | None = None, shape: int | Sequence[int] = (),
     (-1, 1)
     """
 
-def normal(shape: int | Sequence[int] = (), mean: Scalar | Tensor = 0.0, std: Scalar | Tensor = 1.0, *, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
+def normal(shape: int | Sequence[int] = (), *, mean: Scalar | Tensor = 0.0, std: Scalar | Tensor = 1.0, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
     """Normal numbers.
 
     `√2 erfinv(u)` of uniform `u` in (-1, 1), times `std`, plus `mean`; in float32 at most 5.6
@@ -89,7 +89,7 @@ def split(key: Tensor | None = None, n: int = 2) -> Tensor:
     `key`: None draws one from the global generator. Use a key either to split or to draw numbers.
     """
 
-def uniform(shape: int | Sequence[int] = (), low: Scalar | Tensor = 0.0, high: Scalar | Tensor = 1.0, *, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
+def uniform(shape: int | Sequence[int] = (), *, low: Scalar | Tensor = 0.0, high: Scalar | Tensor = 1.0, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
     """Uniform numbers in [low, high).
 
     `dtype`: floating, float32 where None; elements are multiples of 2⁻²⁴ of the interval (2⁻⁵³ in float64, 2⁻¹¹ in

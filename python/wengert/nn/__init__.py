@@ -102,3 +102,12 @@ __all__ = [
     "init",
 ]
 __all__ += _core.nn.__all__
+
+TYPE_CHECKING = False
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        from wengert._words import unknown
+
+        raise AttributeError(unknown('nn', name))

@@ -68,7 +68,7 @@ def kaiming_uniform(
 ) -> Tensor:
     """Uniform with standard deviation gain / √fan (He et al., 2015)."""
     bound = math.sqrt(3.0) * _kaiming_std(shape, a, mode, nonlinearity)
-    return random.uniform(shape, -bound, bound, dtype=dtype, key=key)
+    return random.uniform(shape, low=-bound, high=bound, dtype=dtype, key=key)
 
 
 def kaiming_normal(
@@ -81,7 +81,7 @@ def kaiming_normal(
 ) -> Tensor:
     """Normal with standard deviation gain / √fan (He et al., 2015)."""
     std = _kaiming_std(shape, a, mode, nonlinearity)
-    return random.normal(shape, 0.0, std, dtype=dtype, key=key)
+    return random.normal(shape, std=std, dtype=dtype, key=key)
 
 
 def xavier_uniform(
@@ -89,7 +89,7 @@ def xavier_uniform(
 ) -> Tensor:
     """Uniform with standard deviation gain · √(2 / (fan-in + fan-out)) (Glorot & Bengio, 2010)."""
     bound = gain * math.sqrt(6.0 / max(sum(fan_in_and_out(shape)), 1))
-    return random.uniform(shape, -bound, bound, dtype=dtype, key=key)
+    return random.uniform(shape, low=-bound, high=bound, dtype=dtype, key=key)
 
 
 def xavier_normal(
@@ -97,7 +97,7 @@ def xavier_normal(
 ) -> Tensor:
     """Normal with standard deviation gain · √(2 / (fan-in + fan-out)) (Glorot & Bengio, 2010)."""
     std = gain * math.sqrt(2.0 / max(sum(fan_in_and_out(shape)), 1))
-    return random.normal(shape, 0.0, std, dtype=dtype, key=key)
+    return random.normal(shape, std=std, dtype=dtype, key=key)
 
 
 def trunc_normal(
@@ -125,7 +125,7 @@ def trunc_normal(
             key, now = random.split(key, 2)
         else:
             now = None
-        drawn = random.normal(shape, mean, std, dtype=dtype, key=now)
+        drawn = random.normal(shape, mean=mean, std=std, dtype=dtype, key=now)
         x = drawn if x is None else where((x < low) | (x > high), drawn, x)
         if not ((x < low) | (x > high)).any().item():
             return x

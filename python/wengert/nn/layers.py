@@ -18,7 +18,7 @@ Sizes = int | Sequence[int]
 
 def _uniform(shape: Sequence[int], fan_in: int) -> Parameter:
     bound = 1.0 / math.sqrt(max(fan_in, 1))
-    return Parameter(random.uniform(shape, -bound, bound))
+    return Parameter(random.uniform(shape, low=-bound, high=bound))
 
 
 class Linear(Module):

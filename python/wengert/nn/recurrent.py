@@ -56,7 +56,7 @@ class LSTM(Module):
                 }
                 for name, shape in shapes.items():
                     if bias or not name.startswith("bias"):
-                        value = random.uniform(shape, -bound, bound)
+                        value = random.uniform(shape, low=-bound, high=bound)
                         setattr(self, f"{name}{suffix}", Parameter(value))
 
     def _suffixes(self, layer: int) -> list[str]:

@@ -85,7 +85,7 @@ macro_rules! with_fold {
 pub unsafe fn reduce_into(kind: Reduction, x: &Array, axes: &[usize], out: &Array) -> Result<()> {
     if matches!(kind, Reduction::Any | Reduction::All) && x.dtype != DType::Bool {
         let op = if kind == Reduction::Any { "any" } else { "all" };
-        return Err(error::bad_dtype(op, "x", x.dtype, "bool"));
+        return Err(error::wrong_dtype(op, "x", x.dtype, "bool"));
     }
     with_fold!(kind, x.dtype, T, F => run::<T, F>(x, axes, out))
 }

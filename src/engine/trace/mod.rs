@@ -329,7 +329,10 @@ impl Trace {
         });
         let node = node.unwrap_or_else(|| "a traced value".into());
         match self.stands_open() {
-            true => error::bad_graph(op, "operands belong to different graphs", node),
+            true => {
+                let node = node.trim_end_matches(',');
+                error::bad_graph(op, "operands belong to different graphs", node)
+            }
             false => error::escaped(op, node),
         }
     }

@@ -410,6 +410,7 @@ fn fits(kind: ParamKind, attr: &Attr) -> bool {
         ParamKind::Tensor(_) | ParamKind::Tensors | ParamKind::Number | ParamKind::Key => false,
         ParamKind::MaybeTensor(_) | ParamKind::MaybeNumber => matches!(attr, Attr::None),
         ParamKind::Bool => matches!(attr, Attr::Bool(_)),
+        ParamKind::MaybeBool => matches!(attr, Attr::Bool(_) | Attr::None),
         ParamKind::Int => matches!(attr, Attr::Int(_) | Attr::Size(_)),
         ParamKind::MaybeInt => matches!(attr, Attr::Int(_) | Attr::Size(_) | Attr::None),
         ParamKind::Float => matches!(attr, Attr::Float(_) | Attr::Int(_)),

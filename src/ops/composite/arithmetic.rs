@@ -2,6 +2,8 @@
 
 use super::promoted;
 use crate::dtype::DType;
+use crate::error;
+use crate::ops::emit::throw;
 
 composite! {
     /// The same values in another dtype.
@@ -13,7 +15,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.tensor([1.7, -1.7]).astype(wg.int32).tolist()
     /// [1, -1]
-    top method astype(x: Tensor, dtype: Dtype; copy: Bool = True) -> One {
+    top method astype(x: Tensor, dtype: Dtype; copy: Bool = True, device: MaybeDevice = None) -> One {
         x.cast(dtype)
     }
 
@@ -29,6 +31,30 @@ composite! {
             a.quotient(b)
         } else {
             a.cast(DType::F32).quotient(b.cast(DType::F32))
+        }
+    }
+
+    /// The next number after `a` on the way to `b`, in their common dtype.
+    ///
+    /// Where both are equal it is `b`; after the largest finite number comes infinity. Gradient: that
+    /// of `a` alone, since the step does not depend on it.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.nextafter(wg.tensor(1.0), 2.0).item() - 1.0 == wg.finfo(wg.float32).eps
+    /// True
+    top function nextafter(a: FloatOrNumber, b: FloatOrNumber) -> One {
+        let pair = promoted(&[a, b], "nextafter");
+        let (a, b) = (pair[0], pair[1]);
+        let dtype = a.dtype();
+        if !dtype.is_float() {
+            throw(error::wrong_dtype("nextafter", "a", dtype, "floating"));
+        }
+        if dtype == DType::F16 {
+            a.next_float16(b)
+        } else if dtype == DType::BF16 {
+            a.next_bfloat16(b)
+        } else {
+            a.next_float(b)
         }
     }
 

@@ -49,19 +49,19 @@ composite! {
 
     /// One value everywhere.
     ///
-    /// `shape`: an int or a tuple of ints. `value`: a number, or a tensor that broadcasts to the
-    /// shape. `dtype`: where None, that of a tensor, and for numbers float32, int64 or bool.
+    /// `shape`: an int or a tuple of ints. `fill_value`: a number, or a tensor that broadcasts to
+    /// the shape. `dtype`: where None, that of a tensor, and for numbers float32, int64 or bool.
     ///
     /// >>> import wengert as wg
     /// >>> wg.full((2,), 7).tolist()
     /// [7, 7]
     top function full(
-        shape: Sizes, value: Number;
+        shape: Sizes, fill_value: Number;
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
     ) -> One {
-        let value = match size_behind(value) {
-            Some(size) if dtype.is_none_or(|dtype| !dtype.is_float()) => value.whole(size),
-            _ => value,
+        let value = match size_behind(fill_value) {
+            Some(size) if dtype.is_none_or(|dtype| !dtype.is_float()) => fill_value.whole(size),
+            _ => fill_value,
         };
         filled(value, dtype.unwrap_or(value.dtype()), shape_of(&shape, "full"), "full")
     }
@@ -92,10 +92,10 @@ composite! {
 
     /// One value everywhere, in the shape of a tensor, and in its dtype where `dtype` is None.
     top function full_like(
-        x: Tensor, value: Number;
+        x: Tensor, fill_value: Number;
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
     ) -> One {
-        filled(value, dtype.unwrap_or(x.dtype()), x.shape(), "full_like")
+        filled(fill_value, dtype.unwrap_or(x.dtype()), x.shape(), "full_like")
     }
 
     /// Numbers from `start` up to, but not including, `stop`, `step` apart.

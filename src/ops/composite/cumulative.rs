@@ -1,7 +1,7 @@
 //! Running sums, products and extremes, and their opposite: differences.
 
-use super::count_of;
 use super::reduction::summed;
+use super::{count_of, promoted};
 use crate::dtype::DType;
 use crate::error;
 use crate::ops::attributes::Cumulation;
@@ -58,16 +58,21 @@ composite! {
     /// Differences of neighbours along an axis, `n` times over.
     ///
     /// Each time the axis becomes shorter by one. Truth values differ where they are not equal.
+    /// `prepend`, `append`: what is joined to the axis before, of the shape of `x` but for that axis,
+    /// or one number for every row.
     ///
     /// >>> import wengert as wg
     /// >>> wg.diff(wg.tensor([1, 4, 9])).tolist()
     /// [3, 5]
-    top method diff(x: Tensor; axis: Int = -1, n: Int = 1) -> One {
+    top method diff(
+        x: Tensor; axis: Int = -1, n: Int = 1, prepend: MaybeTensor = None, append: MaybeTensor = None,
+    ) -> One {
         let axis = x.axis(axis, "diff");
+        let x = bordered(x.tensor(), prepend, append, axis);
         let n = count_of(n, 0, "n", "diff");
         // Nothing is left after as many rounds as there are elements.
         let rounds = if n > FEW { n.min(x.size(axis).value().max(1)) } else { n };
-        (0..rounds).fold(x.tensor(), |x, _| difference(x, axis))
+        (0..rounds).fold(x, |x, _| difference(x, axis))
     }
 }
 
@@ -88,6 +93,35 @@ fn with_initial<'e>(y: Expr<'e>, initial: bool, axis: usize) -> Expr<'e> {
     shape.dims_mut()[axis] = Dim::ONE;
     let first = y.scalar(initial).full(y.dtype(), shape);
     y.concat(&[first, y], axis)
+}
+
+/// `x` between two tensors along an axis, all in their common dtype; one without axes is repeated.
+fn bordered<'e>(
+    x: Expr<'e>,
+    before: Option<Expr<'e>>,
+    after: Option<Expr<'e>>,
+    axis: usize,
+) -> Expr<'e> {
+    let given: Vec<Expr<'e>> = before.into_iter().chain([x]).chain(after).collect();
+    if given.len() == 1 {
+        return x;
+    }
+    let mut line = x.shape();
+    line.dims_mut()[axis] = Dim::ONE;
+    let row = |part: Expr<'e>| if part.rank() == 0 { part.broadcast(line.clone()) } else { part };
+    let parts: Vec<Expr<'e>> = promoted(&given, "diff").into_iter().map(row).collect();
+    for part in &parts {
+        let mut shape = part.shape();
+        let fits = part.rank() == x.rank() && {
+            shape.dims_mut()[axis] = Dim::ONE;
+            shape.equals(&line)
+        };
+        if !fits {
+            let facts = format!("got {} for shape {} along axis {axis}", part.shape(), x.shape());
+            throw(error::bad_shape("diff", "prepend and append must fit the other axes", facts));
+        }
+    }
+    parts[0].concat(&parts, axis)
 }
 
 fn difference(x: Expr<'_>, axis: usize) -> Expr<'_> {

@@ -12,12 +12,13 @@ use crate::shape::{Axes, Dim, Extent, Shape, Tuple, normalize_axis};
 composite! {
     /// The same elements, in C order, under another shape.
     ///
-    /// One size may be -1: it is worked out from the count of elements.
+    /// One size may be -1: it is worked out from the count of elements. Values never change, so `copy`
+    /// makes no difference.
     ///
     /// >>> import wengert as wg
     /// >>> wg.arange(6).reshape(2, -1).tolist()
     /// [[0, 1, 2], [3, 4, 5]]
-    top method reshape(x: Tensor, shape: Shape) -> One {
+    top method reshape(x: Tensor, shape: Shape; copy: MaybeBool = None) -> One {
         x.reshape(completed(&x.shape(), &shape))
     }
 

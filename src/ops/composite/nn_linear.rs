@@ -187,7 +187,7 @@ fn masked<'e>(scores: Expr<'e>, mask: Expr<'e>) -> Expr<'e> {
     match mask.dtype() {
         DType::Bool => mask.select(scores, scores.scalar(f64::NEG_INFINITY)),
         dtype if dtype.is_float() => scores + mask.cast(scores.dtype()),
-        dtype => throw(error::bad_dtype(op, "mask", dtype, "floating or bool")),
+        dtype => throw(error::wrong_dtype(op, "mask", dtype, "floating or bool")),
     }
 }
 

@@ -6,7 +6,7 @@ use super::nn_activation::shifted;
 use super::nn_norm::wide;
 use super::reduction::joined;
 use crate::dtype::{Class, DType};
-use crate::error;
+use crate::error::{self, Error};
 use crate::ops::attributes::Reduction;
 use crate::ops::emit::{Expr, throw};
 use crate::ops::number::Calculation;
@@ -141,6 +141,13 @@ fn reduced<'e>(op: &str, values: Expr<'e>, reduction: &str) -> Expr<'e> {
     }
 }
 
+/// An error of a loss: an index that the gather of classes refused speaks of classes.
+pub fn explained(op: &str, error: Error) -> Error {
+    let place = error.place().filter(|_| ["cross_entropy", "nll_loss"].contains(&op));
+    // Negative labels were moved below every index.
+    place.map_or(error, |(i, n)| error::bad_class(op, if i < 0 { i + n as i64 } else { i }, n))
+}
+
 /// Logits against classes along one axis.
 struct Task<'e> {
     logits: Expr<'e>,
@@ -190,10 +197,21 @@ impl<'e> Task<'e> {
             Class::Float => input.shape(),
             Class::Int => input.shape().reduce(&[axis], false),
             Class::Bool => {
-                throw(error::bad_dtype(op, "target", DType::Bool, "an integer or floating"))
+                throw(error::wrong_dtype(op, "target", DType::Bool, "an integer or floating"))
             }
         };
         if !given.shape().equals(&wanted) {
+            // Classes that arrive as floats are the likeliest mistake.
+            let one_each = input.shape().reduce(&[axis], false);
+            if given.dtype().is_float() && given.shape().equals(&one_each) {
+                let what = "class indices are integers";
+                let facts = format!(
+                    "got a target of dtype {} and shape {one_each}; cast it, e.g. \
+                     target.astype(int64)",
+                    given.dtype()
+                );
+                throw(error::bad_target(op, what, facts));
+            }
             let facts =
                 format!("got {}, wanted {wanted} for input {}", given.shape(), input.shape());
             throw(error::bad_shape(op, "the shape of target differs", facts));

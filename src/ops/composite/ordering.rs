@@ -4,6 +4,7 @@
 
 use super::reduction::axes_of;
 use super::{count_of, floating};
+use crate::dtype::DType;
 use crate::error;
 use crate::ops::attributes::ArgReduction;
 use crate::ops::emit::{Expr, throw};
@@ -64,20 +65,28 @@ composite! {
 
     /// Where to insert values so that a sorted vector stays in order (int64).
     ///
-    /// `sorted`: ascending, rank 1. `side`: "left" inserts before equal elements, "right" after
-    /// them.
+    /// `sorted`: ascending, rank 1, or in any order with a `sorter`, the positions of its elements in
+    /// ascending order (as `argsort` gives). `side`: "left" inserts before equal elements, "right"
+    /// after them.
     ///
     /// >>> import wengert as wg
     /// >>> wg.searchsorted(wg.tensor([1.0, 2.0, 3.0]), wg.tensor([2.0, 5.0])).tolist()
     /// [1, 3]
-    top function searchsorted(sorted: Tensor, values: Tensor; side: Text = "left") -> One {
+    top function searchsorted(
+        sorted: Tensor, values: Tensor; side: Text = "left", sorter: MaybeIntTensor = None,
+    ) -> One {
         if sorted.rank() != 1 {
             throw(error::bad_rank("searchsorted", "sorted", 1, sorted.shape()));
         }
         if side != "left" && side != "right" {
             throw(error::bad_value("searchsorted", "side must be \"left\" or \"right\"", side));
         }
-        places(sorted, values, side == "left")
+        if let Some(order) = sorter.filter(|order| !order.shape().equals(&sorted.shape())) {
+            let facts = format!("got {} for shape {}", order.shape(), sorted.shape());
+            throw(error::bad_shape("searchsorted", "sorter must be of the shape of sorted", facts));
+        }
+        let ordered = sorter.map_or(sorted, |order| sorted.gather(&[order.cast(DType::I64)]));
+        places(ordered, values, side == "left")
     }
 
     /// Middle value: the mean of the two middle ones of an even count.

@@ -28,7 +28,7 @@ composite! {
     /// `dtype`: floating, float32 where None; elements are multiples of 2⁻²⁴ of the interval (2⁻⁵³ in float64, 2⁻¹¹ in
     /// float16, 2⁻⁸ in bfloat16). `key`: None draws one from the global generator.
     random function uniform(
-        shape: Shape = (), low: Number = 0.0, high: Number = 1.0; dtype: MaybeDtype = None,
+        shape: Shape = (); low: Number = 0.0, high: Number = 1.0, dtype: MaybeDtype = None,
         key: Key = None, device: MaybeDevice = None, requires_grad: Bool = False,
     ) -> One {
         let dtype = floating("uniform", dtype);
@@ -54,7 +54,7 @@ composite! {
     /// float32.
     /// `key`: None draws one from the global generator.
     random function normal(
-        shape: Shape = (), mean: Number = 0.0, std: Number = 1.0; dtype: MaybeDtype = None,
+        shape: Shape = (); mean: Number = 0.0, std: Number = 1.0, dtype: MaybeDtype = None,
         key: Key = None, device: MaybeDevice = None, requires_grad: Bool = False,
     ) -> One {
         let dtype = floating("normal", dtype);
@@ -82,7 +82,7 @@ composite! {
     ) -> One {
         let (op, dtype) = ("integers", dtype.unwrap_or(DType::I64));
         if !dtype.is_int() {
-            throw(error::bad_dtype(op, "the result", dtype, "an integer"));
+            throw(error::wrong_dtype(op, "the result", dtype, "an integer"));
         }
         let (low, high) = high.map_or((0, low), |high| (low, high));
         if low >= high {
@@ -159,7 +159,7 @@ pub fn bits_of<'e>(op: &str, key: Expr<'e>, ty: Type) -> Expr<'e> {
         throw(error::bad_shape(op, "a key is uint32 of shape (2,)", facts));
     }
     if !matches!(ty.dtype, DType::U32 | DType::U64) {
-        throw(error::bad_dtype(op, "the result", ty.dtype, "uint32 or uint64"));
+        throw(error::wrong_dtype(op, "the result", ty.dtype, "uint32 or uint64"));
     }
     key.emit(Op::RandomBits(ty))
 }
@@ -194,7 +194,7 @@ fn top<'e>(op: &str, key: Expr<'e>, dtype: DType, digits: i32, shape: Shape) -> 
 fn floating(op: &str, dtype: Option<DType>) -> DType {
     let dtype = dtype.unwrap_or(DType::F32);
     if !dtype.is_float() {
-        throw(error::bad_dtype(op, "the result", dtype, "floating"));
+        throw(error::wrong_dtype(op, "the result", dtype, "floating"));
     }
     dtype
 }

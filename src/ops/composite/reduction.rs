@@ -109,7 +109,7 @@ composite! {
         (g * scaled).cast(x.dtype())
     } }
 
-    /// Standard deviation: the square root of [`var`].
+    /// Standard deviation: the square root of `var`.
     ///
     /// The gradient is NaN where all elements are equal.
     top method std(

@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::{Arguments, Attr, Classes, ParamKind};
-use crate::dtype::{Class, DType};
+use crate::dtype::DType;
 use crate::error;
 use crate::ops::emit::{Arg, Expr, throw};
 use crate::shape::Extent;
@@ -24,11 +24,7 @@ pub trait Kind {
 fn check_class(op: &str, x: Expr<'_>, classes: Classes) {
     let dtype = x.dtype();
     if !classes.contains(dtype.class()) {
-        let want = classes.describe();
-        throw(match dtype.class() {
-            Class::Float => error::not_taken(op, dtype, "x", want),
-            _ => error::bad_dtype(op, "x", dtype, want),
-        });
+        throw(error::wrong_dtype(op, "x", dtype, classes.describe()));
     }
 }
 
@@ -78,6 +74,23 @@ tensor_kinds! {
     IntTensor MaybeIntTensor INT;
     /// A bool tensor
     BoolTensor MaybeBoolTensor BOOL;
+}
+
+/// A floating tensor, or a number of any kind, which takes the dtype of the other operands.
+pub struct FloatOrNumber;
+impl Kind for FloatOrNumber {
+    const FORM: ParamKind = ParamKind::Tensor(Classes::FLOAT);
+    type Value<'e> = Expr<'e>;
+    fn read<'e>(op: &str, call: &Arguments<'_, 'e>, i: usize) -> Expr<'e> {
+        let x = Expr::new(call.cx, call.operands_of(i)[0]);
+        if !x.is_number() {
+            check_class(op, x, Classes::FLOAT);
+        }
+        x
+    }
+    fn write(value: Expr<'_>, operands: &mut SmallVec<[Arg; 4]>) -> Attr {
+        FloatTensor::write(value, operands)
+    }
 }
 
 /// A sequence of tensors.
@@ -219,6 +232,8 @@ fn text(attr: &Attr) -> Option<String> {
 plain_kinds! {
     /// `bool`
     Bool = ParamKind::Bool, bool, v => truth(v); v => Attr::Bool(v);
+    /// `bool | None`
+    MaybeBool = ParamKind::MaybeBool, Option<bool>, v => maybe(v, truth); v => v.map_or(Attr::None, Attr::Bool);
     /// `int`
     Int = ParamKind::Int, i64, v => int(v); v => Attr::Int(v);
     /// `int | None`

@@ -80,6 +80,8 @@ pub enum ParamKind {
     Tensors,
     /// `bool`
     Bool,
+    /// `bool | None`
+    MaybeBool,
     /// `int`
     Int,
     /// `int | None`

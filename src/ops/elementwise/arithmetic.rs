@@ -2,7 +2,7 @@
 
 use crate::error;
 use crate::ops::emit::{Expr, throw};
-use crate::scalar::{self, Int};
+use crate::scalar::{self, Int, Step};
 
 /// 1 where the first wins, ½ at a tie, 0 elsewhere.
 fn share<'e>(wins: Expr<'e>, a: Expr<'e>, b: Expr<'e>) -> Expr<'e> {
@@ -119,6 +119,21 @@ elementwise! {
     Function copysign(a, b) -> Same { Float: a.copysign(b) }
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: (g * a.sign() * g.scalar(1.0).copysign(b)), b: (g.zeros_like()) }
+
+    /// The next number on the way to the second; the function `nextafter` chooses among dtypes.
+    Hidden next_float(a, b) as "nextafter" -> Same { Float: scalar::next_after(a, b, Step::Own) }
+    domain [-3.0, 3.0], [-3.0, 3.0];
+    vjp(g) { a: g, b: zero }
+
+    /// The next number of float16, for operands that are such.
+    Hidden next_float16(a, b) -> Same { Float: scalar::next_after(a, b, Step::Half) }
+    domain [-3.0, 3.0], [-3.0, 3.0];
+    vjp(g) { a: g, b: zero }
+
+    /// The next number of bfloat16, for operands that are such.
+    Hidden next_bfloat16(a, b) -> Same { Float: scalar::next_after(a, b, Step::Brain) }
+    domain [-3.0, 3.0], [-3.0, 3.0];
+    vjp(g) { a: g, b: zero }
 
     /// The first power the second.
     ///

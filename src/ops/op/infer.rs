@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{Op, OperandType, Type};
-use crate::dtype::{Class, DType};
+use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::ops::attributes::*;
 use crate::ops::elementwise::{Elementwise, ResultRule};
@@ -183,7 +183,7 @@ impl Elementwise {
             });
             if self.is_condition(i) {
                 if d != DType::Bool {
-                    return Err(error::bad_dtype(self.name, self.params[i].name, d, "bool"));
+                    return Err(error::wrong_dtype(self.name, self.params[i].name, d, "bool"));
                 }
                 continue;
             }
@@ -217,10 +217,7 @@ impl Elementwise {
         }
         let param = self.params.last().map_or("x", |p| p.name);
         let want = self.classes.describe();
-        if dtype.class() == Class::Float {
-            return Err(error::not_taken(self.name, dtype, param, want));
-        }
-        Err(error::bad_dtype(self.name, param, dtype, want))
+        Err(error::wrong_dtype(self.name, param, dtype, want))
     }
 }
 

@@ -14,7 +14,9 @@ use crate::py::convert;
 use crate::py::dtype;
 use crate::py::errors::{OrRaise, to_python};
 use crate::py::functions::make_leaf;
+use crate::py::size;
 use crate::py::tensor::{self, wrap};
+use crate::shape::Shape;
 
 fn from_data(
     op: &str,
@@ -115,9 +117,41 @@ fn nonzero(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyTuple>> {
     Ok(PyTuple::new(py, objects?)?.unbind())
 }
 
+/// The shape that shapes broadcast to, as a tuple.
+///
+/// >>> import wengert as wg
+/// >>> wg.broadcast_shapes((2, 1), (3,))
+/// (2, 3)
+#[pyfunction]
+#[pyo3(signature = (*shapes))]
+fn broadcast_shapes(py: Python<'_>, shapes: &Bound<'_, PyTuple>) -> PyResult<Py<PyTuple>> {
+    let op = "broadcast_shapes";
+    let mut common = Shape::scalar();
+    for given in shapes {
+        let shape = match size::dim(op, &given)? {
+            Some(dim) => Shape::from_dims(&[dim]),
+            None => sizes(op, &given)?,
+        };
+        common = common.broadcast(&shape, op).or_raise(py)?;
+    }
+    let objects: PyResult<Vec<_>> =
+        common.dims().iter().map(|&dim| size::object(py, dim)).collect();
+    Ok(PyTuple::new(py, objects?)?.unbind())
+}
+
+fn sizes(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Shape> {
+    let refused = |object: &Bound<'_, PyAny>| {
+        let facts = format!("got {}", object.repr().map_or_else(|_| "?".into(), |r| r.to_string()));
+        to_python(object.py(), error::bad_type(op, "a shape is a tuple of sizes from 0 up", facts))
+    };
+    let items = object.try_iter().map_err(|_| refused(object))?;
+    items.map(|item| item.and_then(|n| size::dim(op, &n)?.ok_or_else(|| refused(object)))).collect()
+}
+
 /// Adds what is here to the module.
 pub(super) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("tensor", pyo3::wrap_pyfunction!(tensor_, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(asarray, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(broadcast_shapes, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(nonzero, module)?)
 }

@@ -46,8 +46,8 @@ fn device(py: Python<'_>, name: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
 
 /// The devices this build can compute on.
 #[pyfunction]
-fn devices(py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
-    Ok(vec![cpu_device(py)?])
+fn devices(py: Python<'_>) -> PyResult<(Py<PyAny>,)> {
+    Ok((cpu_device(py)?,))
 }
 
 /// Adds what is here to the module.

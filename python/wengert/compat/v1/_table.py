@@ -37,7 +37,7 @@ OPS = {
     "exp": ("exp", "x=x"),
     "expand_dims": ("expand_dims", "input=x axis=axis"),
     "eye": ("eye", "num_rows=n num_columns=m"),
-    "fill": ("full", "dims=shape value=value"),
+    "fill": ("full", "dims=shape value=fill_value"),
     "floor": ("floor", "x=x"),
     "floordiv": ("floor_divide", "x=a y=b"),
     "gather": ("take", "params=x indices=indices axis=axis@0"),

@@ -1,0 +1,108 @@
+//! Settings from the environment: every variable whose name starts with `WENGERT_`, in one table.
+//!
+//! Promises: nothing else in the crate reads such a variable; [`check`], which the import of the
+//! package calls, refuses unknown names and values. An empty value stands for none.
+
+use std::env;
+
+use crate::error::{self, Result};
+
+/// What values a variable may have.
+#[derive(Clone, Copy, Debug)]
+enum Allowed {
+    /// One of these words
+    Words(&'static [&'static str]),
+    /// A whole number from 1 up to this one
+    Count(usize),
+}
+
+/// A variable of the environment.
+#[derive(Debug)]
+pub struct Setting {
+    name: &'static str,
+    allowed: Allowed,
+}
+
+const SWITCH: Allowed = Allowed::Words(&["0", "1"]);
+
+/// What compiled runs are held against.
+pub static CHECK: Setting =
+    Setting { name: "WENGERT_CHECK", allowed: Allowed::Words(&["0", "1", "reference"]) };
+/// The highest instruction set to use.
+pub static ISA: Setting =
+    Setting { name: "WENGERT_ISA", allowed: Allowed::Words(&["base", "v3", "v4"]) };
+/// How many threads work on a job.
+pub static NUM_THREADS: Setting =
+    Setting { name: "WENGERT_NUM_THREADS", allowed: Allowed::Count(1 << 12) };
+
+/// What the engine reads.
+static READ: [&Setting; 3] = [&CHECK, &ISA, &NUM_THREADS];
+
+/// What the build and the tests read, which may be set while the engine runs.
+static ELSEWHERE: [Setting; 5] = [
+    Setting { name: "WENGERT_ONE_ISA", allowed: SWITCH },
+    Setting { name: "WENGERT_SANITIZE", allowed: SWITCH },
+    Setting { name: "WENGERT_TEST_ALONE", allowed: SWITCH },
+    Setting { name: "WENGERT_TEST_FULL", allowed: SWITCH },
+    Setting { name: "WENGERT_UPDATE_SNAPSHOTS", allowed: SWITCH },
+];
+
+impl Setting {
+    /// The value, if it is set to one that is allowed.
+    pub fn value(&self) -> Option<String> {
+        let text = env::var(self.name).ok()?.trim().to_string();
+        self.allowed.contains(&text).then_some(text)
+    }
+}
+
+impl Allowed {
+    fn contains(self, text: &str) -> bool {
+        match self {
+            Allowed::Words(words) => words.contains(&text),
+            Allowed::Count(most) => text.parse().is_ok_and(|n: usize| (1..=most).contains(&n)),
+        }
+    }
+
+    fn describe(self) -> String {
+        match self {
+            Allowed::Words(words) => words.join(", "),
+            Allowed::Count(most) => format!("whole numbers from 1 to {most}"),
+        }
+    }
+}
+
+/// Refuses variables of this package that nothing reads, and values that they cannot have.
+pub fn check() -> Result<()> {
+    let mut given: Vec<(String, String)> = env::vars_os()
+        .map(|(name, value)| (name.to_string_lossy().into(), value.to_string_lossy().into()))
+        .filter(|(name, _): &(String, String)| name.starts_with("WENGERT_"))
+        .collect();
+    given.sort();
+    for (name, value) in given {
+        let known = READ.into_iter().chain(&ELSEWHERE).find(|setting| setting.name == name);
+        let Some(setting) = known else {
+            let names: Vec<&str> = READ.iter().map(|setting| setting.name).collect();
+            return Err(error::unknown_setting(name, names.join(", ")));
+        };
+        let value = value.trim();
+        if !value.is_empty() && !setting.allowed.contains(value) {
+            return Err(error::bad_setting(name, value, setting.allowed.describe()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_words_or_counts() {
+        assert!(ISA.allowed.contains("v3") && !ISA.allowed.contains("V3"));
+        let count = NUM_THREADS.allowed;
+        assert!(count.contains("1") && count.contains("4096"));
+        for text in ["0", "-1", "4097", "two", "1.0", ""] {
+            assert!(!count.contains(text), "{text}");
+        }
+    }
+}
