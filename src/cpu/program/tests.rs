@@ -102,7 +102,7 @@ fn difference(a: &Array, b: &Array, shape: &[usize]) -> Array {
 /// Arrays that broadcast to `(rows, cols)` in every kind of layout.
 fn layouts(rows: usize, cols: usize) -> Vec<Array> {
     let (r, c) = (rows as isize, cols as isize);
-    let x = array(DType::F32, &[4 * rows * cols + 8], numbers);
+    let x = array(DType::F32, &[4 * rows * cols + 3 * (rows + cols) + 8], numbers);
     vec![
         view(&x, &[rows, cols], &[c, 1], 0),
         view(&x, &[rows, cols], &[c, 1], 3),
