@@ -13,6 +13,7 @@ BIN := $(VENV)/bin
 DONE := $(VENV)/.done
 EXAMPLE := $(VENV)/example-op
 ASSERTING := $(VENV)/asserting
+SANITIZED := $(VENV)/sanitized
 
 export VIRTUAL_ENV := $(abspath $(VENV))
 export PIP_CONSTRAINT := $(abspath requirements/constraints.txt)
@@ -27,7 +28,7 @@ CHECKED := capture_training capture_updates control_flow laws_modes modes_laws s
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 .PHONY: help demo test check quick lint layers generate generated stubs smoke rust-test python-test
-.PHONY: snapshots example-op asserting fuzz bench peers figures clean
+.PHONY: snapshots instruction-sets example-op asserting fuzz sanitize bench peers figures clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,7 +40,7 @@ test: rust-test python-test ## Run every test, over a sample of the dtype and la
 
 check: lint layers $(DONE)/built-test generated stubs smoke ## All that a change must pass
 	$(MAKE) test WENGERT_TEST_FULL=1
-	$(MAKE) asserting example-op figures
+	$(MAKE) instruction-sets asserting example-op figures
 
 quick: $(DONE)/tools ## Build in seconds, for daily work (a slower library)
 	rm -f $(DONE)/built-*
@@ -88,6 +89,18 @@ example-op: $(EXAMPLE)/built ## Build with the op of docs/adding-an-op.md and se
 
 asserting: $(ASSERTING)/built ## Every test of what users see, with all assertions and overflow checks
 	PYTHONPATH=$(ASSERTING) $(PYTEST)
+
+# The best that the machine has is what `python-test` runs with.
+instruction-sets: $(DONE)/built-test ## Every test of what users see, at each lower instruction set of this machine
+	for isa in $$($(BIN)/python -c 'from wengert import _core; print(*_core._instruction_sets()[:-1])'); do \
+	  echo "instruction set $$isa"; WENGERT_ISA=$$isa $(PYTEST); done
+
+# The sanitizer watches the system allocator, from which this build takes every buffer. Some tests
+# measure the memory of the process, of which the sanitizer keeps a part.
+sanitize: $(SANITIZED)/built ## Every test of what users see, under the address sanitizer
+	PYTHONPATH=$(SANITIZED) PYTHONMALLOC=malloc LD_PRELOAD=$$(gcc -print-file-name=libasan.so) \
+	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	  $(BIN)/python -m pytest -q -p no:xdist --deselect tests/test_capture_limits.py
 
 fuzz: $(ASSERTING)/built ## Random calls and programs (SEED=, MINUTES= or CASES=, REPLAY=file)
 	PYTHONPATH=$(ASSERTING) $(BIN)/python tests/fuzz $(if $(SEED),--seed $(SEED)) \
@@ -139,4 +152,14 @@ $(ASSERTING)/built: $(SOURCES) $(DONE)/built-test $(wildcard python/wengert/*.py
 	rm -rf $(ASSERTING)
 	WENGERT_ONE_ISA=1 $(BIN)/maturin build --profile checked --out $(ASSERTING)/wheel
 	$(BIN)/python -m pip install -q --no-deps --target $(ASSERTING) $(ASSERTING)/wheel/*.whl
+	touch $@
+
+# The sanitizer is an unstable option of the compiler, which it takes with this variable set. Python
+# is not built with it, so its library is loaded first.
+$(SANITIZED)/built: $(SOURCES) $(DONE)/built-test $(wildcard python/wengert/*.py python/wengert/*/*.py)
+	rm -rf $(SANITIZED)
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address WENGERT_SANITIZE=1 WENGERT_ONE_ISA=1 \
+	  $(BIN)/maturin build --profile quick --target $$(rustc -vV | sed -n 's/host: //p') \
+	  --out $(SANITIZED)/wheel
+	$(BIN)/python -m pip install -q --no-deps --target $(SANITIZED) $(SANITIZED)/wheel/*.whl
 	touch $@

@@ -1,10 +1,16 @@
 //! `WENGERT_ONE_ISA=1` compiles kernels for the base instruction set alone: the same bits, slower,
 //! built in a fraction of the time. For daily work on what is not a kernel.
+//!
+//! `WENGERT_SANITIZE=1` makes a build for the address sanitizer (`make sanitize`): every buffer comes
+//! from the system allocator and goes back there, and the bytes behind what was asked for are
+//! poisoned.
 
 fn main() {
-    println!("cargo::rustc-check-cfg=cfg(one_isa)");
-    println!("cargo::rerun-if-env-changed=WENGERT_ONE_ISA");
-    if std::env::var("WENGERT_ONE_ISA").is_ok_and(|value| value == "1") {
-        println!("cargo::rustc-cfg=one_isa");
+    for (variable, cfg) in [("WENGERT_ONE_ISA", "one_isa"), ("WENGERT_SANITIZE", "sanitized")] {
+        println!("cargo::rustc-check-cfg=cfg({cfg})");
+        println!("cargo::rerun-if-env-changed={variable}");
+        if std::env::var(variable).is_ok_and(|value| value == "1") {
+            println!("cargo::rustc-cfg={cfg}");
+        }
     }
 }

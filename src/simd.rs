@@ -23,6 +23,15 @@ impl Isa {
     /// Every level, lowest first.
     pub const ALL: [Isa; 3] = [Isa::Base, Isa::V3, Isa::V4];
 
+    /// The name that `WENGERT_ISA` takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Base => "base",
+            Isa::V3 => "v3",
+            Isa::V4 => "v4",
+        }
+    }
+
     /// Whether this processor can run code of this level.
     pub fn is_available(self) -> bool {
         self <= detected()

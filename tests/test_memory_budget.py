@@ -1,6 +1,7 @@
 """Budgets that a plan keeps by computing again what it has no room for: same bits, known peaks."""
 
 import re
+from contextlib import suppress
 
 import pytest
 from test_capture_training import Attention, bits, lenet
@@ -98,11 +99,13 @@ def test_a_budget_is_kept_with_the_same_bits(name, share):
 def test_less_and_less_is_kept():
     """Down to what is left, each budget costs more; below, the call is refused before it runs."""
     peak, flops = free_peak("tanh"), []
-    for share in (0.9, 0.8, 0.75):
-        with wg.config(memory_budget=int(share * peak)):
-            step = Step("tanh")
-            flops.append(step.run.plan(step.batch()).recomputed[1])
-    assert flops == sorted(flops) and flops[0] > 0
+    # How far down it goes depends on the instruction set, whose kernels take more or less scratch.
+    with suppress(MemoryError):
+        for share in range(95, 0, -5):
+            with wg.config(memory_budget=peak * share // 100):
+                step = Step("tanh")
+                flops.append(step.run.plan(step.batch()).recomputed[1])
+    assert flops == sorted(flops) and flops[0] > 0 and len(set(flops)) >= 3
     with wg.config(memory_budget=peak // 20):
         step = Step("tanh")
         before = bits(list(step.model.parameters()))

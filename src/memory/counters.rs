@@ -62,6 +62,9 @@ const UNLIMITED: usize = usize::MAX;
 
 static LIMIT: AtomicUsize = AtomicUsize::new(UNLIMITED);
 
+/// Buffers that may still be made before one is refused, for tests; [`UNLIMITED`] where none is.
+static ALLOWED: AtomicUsize = AtomicUsize::new(UNLIMITED);
+
 /// Whether some thread is at home.
 static OCCUPIED: AtomicBool = AtomicBool::new(false);
 
@@ -83,7 +86,7 @@ impl Post {
     #[inline]
     pub(super) fn charge(&self, size: usize) -> bool {
         let live = total(self.add(|half| &half.bytes, size), self.other().bytes.load(Acquire));
-        if live > MARKS.ceiling.load(Relaxed) && live > ceiling() {
+        if live > MARKS.ceiling.load(Relaxed) && is_refused(live) {
             self.add(|half| &half.bytes, size.wrapping_neg());
             return false;
         }
@@ -147,8 +150,25 @@ fn live_bytes() -> usize {
 #[cold]
 pub(super) fn ceiling() -> usize {
     let ceiling = LIMIT.load(Relaxed).min(os::machine_bytes());
-    MARKS.ceiling.store(ceiling, Relaxed);
+    // While buffers are counted down, each one comes by `is_refused`.
+    let counts_down = ALLOWED.load(Relaxed) != UNLIMITED;
+    MARKS.ceiling.store(if counts_down { 0 } else { ceiling }, Relaxed);
     ceiling
+}
+
+/// Whether a buffer is refused with which this many bytes would be live.
+#[cold]
+fn is_refused(live: usize) -> bool {
+    let step = |left| (left != UNLIMITED).then(|| if left == 0 { UNLIMITED } else { left - 1 });
+    ALLOWED.fetch_update(Relaxed, Relaxed, step) == Ok(0) || live > ceiling()
+}
+
+/// Refuses one buffer after `allowed` further ones, as if there were no memory; `None` refuses none.
+/// Gives how many were still allowed under the last such call.
+pub fn refuse_after(allowed: Option<usize>) -> Option<usize> {
+    let left = ALLOWED.swap(allowed.unwrap_or(UNLIMITED), Relaxed);
+    ceiling();
+    (left != UNLIMITED).then_some(left)
 }
 
 /// Counts the bytes of a block that came from the system.

@@ -36,6 +36,23 @@ fn layout(bytes: usize) -> Layout {
     Layout::from_size_align(bytes, ALIGN).expect("blocks are far smaller than the address space")
 }
 
+/// Forbids reading and writing the last `size - used` bytes of a block, where a sanitizer watches.
+///
+/// # Safety
+/// The block is `size` bytes long and belongs to the caller.
+#[inline(always)]
+pub(super) unsafe fn forbid_behind(data: *mut u8, used: usize, size: usize) {
+    #[cfg(sanitized)]
+    {
+        unsafe extern "C" {
+            fn __asan_poison_memory_region(start: *const u8, bytes: usize);
+        }
+        // SAFETY: the sanitizer only marks the range, which lies in the caller's block.
+        unsafe { __asan_poison_memory_region(data.add(used), size - used) }
+    }
+    let _ = (data, used, size);
+}
+
 /// The bytes of memory and swap this process may use, read once; huge where the system does not
 /// say.
 pub(super) fn machine_bytes() -> usize {
@@ -94,7 +111,8 @@ mod pages {
     /// The size of a huge page, and the alignment of blocks that can use one.
     const HUGE: usize = 2 << 20;
 
-    pub(super) const AVAILABLE: bool = true;
+    /// A sanitizer watches the allocator alone.
+    pub(super) const AVAILABLE: bool = !cfg!(sanitized);
 
     /// Zero pages of their own; from 2 MiB up aligned to huge pages, and such asked for.
     pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {

@@ -1,4 +1,5 @@
 //! Where freed blocks wait: small ones per thread, without a lock, the others in one shared pool.
+//! In a sanitized build none waits, so that the sanitizer sees each use of freed memory.
 
 use std::cell::{OnceCell, UnsafeCell};
 use std::collections::VecDeque;
@@ -19,7 +20,13 @@ pub(super) fn obtain(bytes: usize, zeroed: bool) -> Result<NonNull<Header>> {
         return Err(counters::refusal(bytes));
     }
     let class = Class::of(bytes);
-    let taken = if class.is_small() { Cache::take(class) } else { take_shared(class) };
+    let taken = if cfg!(sanitized) {
+        Post::Away.charge(class.size()).then_some(None)
+    } else if class.is_small() {
+        Cache::take(class)
+    } else {
+        take_shared(class)
+    };
     let Some(cached) = taken else { return Err(counters::refusal(bytes)) };
     let Some(Block(header)) = cached else { return fresh(bytes, class, zeroed) };
     // SAFETY: a cached block belongs to nobody else, and holds at least `bytes` bytes.
@@ -36,7 +43,10 @@ pub(super) fn obtain(bytes: usize, zeroed: bool) -> Result<NonNull<Header>> {
 /// Takes back the block of a dropped buffer.
 #[inline]
 pub(super) fn give_back(header: NonNull<Header>, class: Class) {
-    if class.is_small() {
+    if cfg!(sanitized) {
+        Post::Away.discharge(class.size());
+        free_all(vec![(class, Block(header))]);
+    } else if class.is_small() {
         Cache::put(class, Block(header));
     } else {
         Post::Away.discharge(class.size());
@@ -71,6 +81,7 @@ fn fresh(bytes: usize, class: Class, zeroed: bool) -> Result<NonNull<Header>> {
     unsafe {
         let data = header.add(1).cast().as_ptr();
         header.write(Header { refs: AtomicUsize::new(1), data, bytes, class: Some(class) });
+        os::forbid_behind(data, bytes, class.size());
     }
     Ok(header)
 }

@@ -70,6 +70,7 @@ __all__ = [
     '_grad_name',
     '_graph_node',
     '_inline',
+    '_instruction_sets',
     '_is_captured',
     '_is_traced',
     '_kernel_count',
@@ -79,6 +80,7 @@ __all__ = [
     '_parse_graph',
     '_plain',
     '_plan_text',
+    '_refuse_buffer',
     '_remove_hook',
     '_ruled',
     '_run_program',
@@ -1357,6 +1359,8 @@ def safetensors_save(
     path: str | os.PathLike[str], tensors: dict[str, Tensor], metadata: dict[str, str]
 ) -> None: ...
 def safetensors_load(path: str | os.PathLike[str]) -> dict[str, Tensor]: ...
+def _instruction_sets() -> list[str]: ...
+def _refuse_buffer(allowed: int | None) -> int | None: ...
 def _begin_timing() -> int: ...
 def _end_timing(mark: int) -> tuple[list[dict[str, Any]], int]: ...
 def _begin_checking() -> None: ...

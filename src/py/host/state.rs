@@ -10,6 +10,7 @@ use crate::error;
 use crate::memory;
 use crate::py::errors::{OrRaise, to_python};
 use crate::py::tensor::wrap;
+use crate::simd::Isa;
 use crate::threads;
 
 /// What the tape holds: `nodes`, the live entries.
@@ -44,6 +45,20 @@ fn reset_peak_memory() {
 #[pyo3(signature = (limit))]
 fn set_memory_limit(limit: Option<usize>) {
     memory::set_limit(limit);
+}
+
+/// The instruction sets that kernels of this build have and the processor can run, best last.
+#[pyfunction]
+fn _instruction_sets() -> Vec<&'static str> {
+    Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(Isa::name).collect()
+}
+
+/// Refuses one buffer after `allowed` further ones, for tests of what a failure leaves behind; None
+/// refuses none. Gives how many were still allowed.
+#[pyfunction]
+#[pyo3(signature = (allowed))]
+fn _refuse_buffer(allowed: Option<usize>) -> Option<usize> {
+    memory::refuse_after(allowed)
 }
 
 /// Gives cached buffers back to the system.
@@ -132,7 +147,8 @@ pub(super) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
         };
     }
     functions!(module; graph_stats, memory_stats, reset_peak_memory, set_memory_limit,
-        release_cached_memory, set_num_threads, get_num_threads, _attempt);
+        release_cached_memory, _instruction_sets, _refuse_buffer, set_num_threads,
+        get_num_threads, _attempt);
     let random = match module.getattr("random") {
         Ok(random) => random.cast_into::<PyModule>()?,
         Err(_) => {
