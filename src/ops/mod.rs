@@ -7,6 +7,7 @@ pub mod batch;
 #[macro_use]
 pub mod declare;
 pub mod composite;
+pub mod element;
 #[macro_use]
 pub mod elementwise;
 pub mod emit;

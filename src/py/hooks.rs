@@ -166,7 +166,9 @@ fn _wgsl(py: Python<'_>, op: &str, dtype: &Bound<'_, PyAny>) -> PyResult<String>
         let types = (0..def.params.len()).map(|i| Type::new(own(i), Shape::of(&[1 << 16])));
         let places = (0..def.params.len()).map(Place::Value).collect();
         let (graph, _) = build(types.collect(), &[(def, places)], Some(1))?;
-        shader(&graph)
+        let plan = Plan::new(&graph)?;
+        let step = plan.steps().first().ok_or_else(|| error::internal("a plan without steps"))?;
+        shader(&plan, step)
     });
     text.or_raise(py)
 }

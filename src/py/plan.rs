@@ -15,7 +15,7 @@ pub struct Plan(pub Arc<schedule::Plan>);
 /// One step of a plan.
 #[pyclass(frozen, get_all, module = "wengert")]
 pub struct Step {
-    /// What it does, as `group of 3` or the name of an op.
+    /// What it does, the names of its ops in order, as `multiply, exp, add`.
     name: String,
     /// Why a group ends where it does, or None.
     reason: Option<String>,

@@ -70,8 +70,8 @@ fn reads_in_place(plan: &Plan, facts: &Facts, step: u32, input: u32) -> bool {
     let shows = |&source: &Source| facts.input(source) == Some(input);
     let (direct, sources) = (Source::Input(input), arrays(step));
     match &step.work {
-        Work::Group(_, shape, _) => {
-            shape.same(&plan.inputs[input as usize].shape)
+        Work::Group(group) => {
+            group.shape.same(&plan.inputs[input as usize].shape)
                 && sources.iter().all(|source| !shows(source) || *source == direct)
         }
         Work::Op(Op::Map(_)) => sources.iter().all(|source| !shows(source) || *source == direct),

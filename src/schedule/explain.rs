@@ -2,8 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Cut, Operand, Plan, Recomputed, Step, Work};
-use crate::cpu::program::Program;
+use super::{Cut, Group, Operand, Plan, Recomputed, Step, Work};
 use crate::error::{self, Result};
 use crate::ops::op::Type;
 use crate::passes::cost;
@@ -71,7 +70,7 @@ impl Plan {
         if !result.shape.is_known() {
             return 0;
         }
-        let each = |program: &Program| (program.instructions() * result.shape.count()) as u64;
+        let each = |group: &Group| (group.len() * result.shape.count()) as u64;
         let types = |count: usize| -> SmallVec<[Option<Type>; 4]> {
             let ty = |arg: &Operand| match *arg {
                 Operand::Array(source) => Some(self.ty(source)),
@@ -80,10 +79,10 @@ impl Plan {
             step.args.iter().take(count).map(ty).collect()
         };
         match &step.work {
-            Work::Group(program, ..) => each(program),
+            Work::Group(group) => each(group),
             Work::Op(op) => cost::of_call(op, &types(usize::MAX), result).flops,
             Work::Product(product) => {
-                cost::of_call(&product.op, &types(2), result).flops + each(&product.program)
+                cost::of_call(&product.op, &types(2), result).flops + each(&product.group)
             }
             Work::Rows(rows) => {
                 let body = rows.body();
@@ -120,9 +119,9 @@ impl Step {
     /// The name of what it does.
     pub fn name(&self) -> String {
         match &self.work {
-            Work::Group(program, ..) => format!("group of {}", program.instructions()),
+            Work::Group(group) => group.program.names(),
             Work::Product(product) => {
-                format!("{}, group of {}", product.op.name(), product.program.instructions())
+                format!("{}, {}", product.op.name(), product.group.program.names())
             }
             Work::Rows(rows) => {
                 let steps = rows.steps().iter().map(Step::name);

@@ -71,9 +71,10 @@ impl Facts {
                     facts.between += rows.inner_bytes();
                     facts.workspace += rows.workspace();
                 }
-                Work::Product(product) if product.shape.is_known() => {
-                    let size = product.dtypes[product.place].size();
-                    facts.between += product.shape.count() * size;
+                Work::Product(product) if product.group.shape.is_known() => {
+                    let slot = step.results[product.place];
+                    let size = plan.slots[slot as usize].dtype.size();
+                    facts.between += product.group.shape.count() * size;
                 }
                 Work::Group(..)
                 | Work::Product(_)

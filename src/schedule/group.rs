@@ -10,34 +10,30 @@
 //! nothing to do with each other gains nothing from one pass, and would have to wait in memory until
 //! all of it can run.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::assemble::{Assembled, Assembly, Read, number_dtype};
 use super::{
-    Bodies, Cut, INSTRUCTIONS, LARGE, Memory, Number, Operand, PORTS, Plan, Source, Step, Work,
+    Bodies, Cut, Group, INSTRUCTIONS, LARGE, Memory, Number, Operand, PORTS, Plan, Source, Step,
+    Work,
 };
 use crate::array::Array;
-use crate::cpu::program::{Builder, Value};
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::graph::{Kind, List, Node, number_of};
-use crate::ops::elementwise::Elementwise;
+use crate::ops::element::ElementOp;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
 use crate::shape::Shape;
 
 /// The elementwise op of a node that may stand in a group.
-pub(super) enum Element {
-    Map(&'static Elementwise),
-    Cast(DType),
-}
-
-pub(super) fn element(node: &Node) -> Option<Element> {
+fn element(node: &Node) -> Option<ElementOp> {
     match &node.kind {
-        Kind::Op(Op::Map(def)) => Some(Element::Map(def)),
-        Kind::Op(Op::Cast(dtype)) => Some(Element::Cast(*dtype)),
+        Kind::Op(Op::Map(def)) => Some(ElementOp::Map(def)),
+        Kind::Op(Op::Cast(_)) => Some(ElementOp::Cast),
         _ => None,
     }
 }
@@ -83,18 +79,6 @@ fn operand(nodes: &[Node], mut arg: Arg) -> (Arg, Option<DType>) {
             _ => return (arg, None),
         }
     }
-}
-
-/// The dtype in which an elementwise node takes its numbers.
-pub(super) fn number_dtype(nodes: &[Node], node: &Node, def: &Elementwise, i: usize) -> DType {
-    if def.is_condition(i) {
-        return DType::Bool;
-    }
-    let own = node.args[usize::from(def.condition)..].iter().find_map(|arg| match arg {
-        Arg::Node(id) => Some(nodes[id.0 as usize].ty.dtype),
-        Arg::Scalar(_) => None,
-    });
-    own.unwrap_or(node.ty.dtype)
 }
 
 /// The steps of a list, each node by itself if they are to be `apart`, in an order in which they can run. Where results lie is left open.
@@ -408,45 +392,23 @@ impl<'g> Scheduler<'g> {
     fn fuse(&mut self, unit: usize, read_outside: &[bool], cut: Cut) -> Result<Step> {
         let nodes = self.nodes;
         let ids = self.units[unit].clone();
-        let reads = self.reads(&ids);
-        let numbers: SmallVec<[DType; 4]> = reads.numbers.iter().map(|&(_, d)| d).collect();
-        let arrays: SmallVec<[DType; 4]> =
-            reads.arrays.iter().map(|id| nodes[id.0 as usize].ty.dtype).collect();
-        let mut builder = Builder::new(&arrays, &numbers);
-        let mut values: SmallVec<[(Id, Value); 8]> =
-            reads.arrays.iter().enumerate().map(|(k, &id)| (id, builder.input(k))).collect();
+        let mut assembly = Assembly::new();
         for &id in &ids {
             let node = &nodes[id.0 as usize];
-            let args: SmallVec<[Value; 3]> = (0..node.args.len())
-                .map(|i| match self.operand(node, i) {
-                    Read::Number(value, dtype) => builder.scalar(reads.number(value, dtype)),
-                    Read::Array(x) => find(&values, x),
-                })
-                .collect();
-            let value = match element(node) {
-                Some(Element::Map(def)) => {
-                    let dtype = number_dtype(nodes, node, def, def.params.len() - 1);
-                    let Some(kernel) = def.kernel(dtype.compute()) else {
-                        let what = format!("{} has no kernel for {dtype}", def.name);
-                        return Err(error::internal(what));
-                    };
-                    builder.push(kernel, &args, node.ty.dtype)
-                }
-                Some(Element::Cast(dtype)) => builder.cast(args[0], dtype),
-                None => return Err(error::internal("a group of other than elementwise nodes")),
+            let Some(op) = element(node) else {
+                return Err(error::internal("a group of other than elementwise nodes"));
             };
-            values.push((id, value));
+            let args = (0..node.args.len()).map(|i| self.operand(node, i)).collect();
+            assembly.push(id, op, args, node.ty.dtype, |x| nodes[x.0 as usize].ty.dtype);
         }
         let results: SmallVec<[Id; 4]> =
             ids.iter().copied().filter(|id| read_outside[id.0 as usize]).collect();
-        let outputs: SmallVec<[Value; 4]> = results.iter().map(|&id| find(&values, id)).collect();
-        let arrays = reads.arrays.iter().map(|&id| self.array(id));
-        let numbers = reads.numbers.iter().map(|&(value, _)| Operand::Number(number(value)));
-        let args = arrays.chain(numbers).collect();
-        let dtypes = results.iter().map(|id| nodes[id.0 as usize].ty.dtype).collect();
+        let Assembled { program, arrays, numbers } = assembly.finish(&results);
+        let arrays = arrays.into_iter().map(|id| self.array(id));
+        let args = arrays.chain(numbers.into_iter().map(Operand::Number)).collect();
         let last = &nodes[ids[ids.len() - 1].0 as usize];
         Ok(Step {
-            work: Work::Group(Arc::new(builder.finish(&outputs)), last.ty.shape.clone(), dtypes),
+            work: Work::Group(Group::new(program, last.ty.shape.clone())?),
             args,
             results: results.iter().flat_map(|&id| self.fill_slots(id)).collect(),
             last: SmallVec::new(),
@@ -457,37 +419,20 @@ impl<'g> Scheduler<'g> {
     }
 
     /// What operand `i` of an elementwise node is in a program.
-    fn operand(&self, node: &Node, i: usize) -> Read {
+    fn operand(&self, node: &Node, i: usize) -> Read<Id> {
         match (self.read(node, node.args[i]), element(node)) {
             ((Arg::Node(x), _), _) => Read::Array(x),
-            ((Arg::Scalar(value), Some(dtype)), _) => Read::Number(value, dtype),
-            ((Arg::Scalar(value), None), Some(Element::Map(def))) => {
-                Read::Number(value, number_dtype(self.nodes, node, def, i))
+            ((Arg::Scalar(value), Some(dtype)), _) => Read::Number(number(value), dtype),
+            ((Arg::Scalar(value), None), Some(ElementOp::Map(def))) => {
+                let dtype = |arg: &Arg| match *arg {
+                    Arg::Node(id) => Some(self.nodes[id.0 as usize].ty.dtype),
+                    Arg::Scalar(_) => None,
+                };
+                let own = number_dtype(def, i, node.args.iter().map(dtype), node.ty.dtype);
+                Read::Number(number(value), own)
             }
-            ((Arg::Scalar(value), None), _) => Read::Number(value, node.ty.dtype),
+            ((Arg::Scalar(value), None), _) => Read::Number(number(value), node.ty.dtype),
         }
-    }
-
-    /// The arrays and numbers that a group reads, each once.
-    fn reads(&self, ids: &[Id]) -> Reads {
-        let mut reads = Reads::default();
-        for id in ids {
-            let node = &self.nodes[id.0 as usize];
-            for i in 0..node.args.len() {
-                match self.operand(node, i) {
-                    Read::Array(x) if !ids.contains(&x) && !reads.arrays.contains(&x) => {
-                        reads.arrays.push(x);
-                    }
-                    Read::Array(_) => {}
-                    Read::Number(value, dtype) => {
-                        if reads.find(value, dtype).is_none() {
-                            reads.numbers.push((value, dtype));
-                        }
-                    }
-                }
-            }
-        }
-        reads
     }
 }
 
@@ -499,38 +444,6 @@ fn first(kin: &mut [u32], mut i: u32) -> u32 {
         i = next;
     }
     i
-}
-
-/// What an elementwise node reads in a program.
-enum Read {
-    Array(Id),
-    Number(Scalar, DType),
-}
-
-/// What a program reads.
-#[derive(Default)]
-struct Reads {
-    arrays: SmallVec<[Id; 8]>,
-    numbers: SmallVec<[(Scalar, DType); 4]>,
-}
-
-impl Reads {
-    fn find(&self, value: Scalar, dtype: DType) -> Option<usize> {
-        let same = |a: Scalar, b: Scalar| match (a, b) {
-            (Scalar::Float(a), Scalar::Float(b)) => a.to_bits() == b.to_bits(),
-            _ => a == b,
-        };
-        self.numbers.iter().position(|&(v, d)| d == dtype && same(v, value))
-    }
-
-    fn number(&self, value: Scalar, dtype: DType) -> usize {
-        self.find(value, dtype).unwrap_or_else(|| unreachable!("every number was collected"))
-    }
-}
-
-fn find(values: &[(Id, Value)], id: Id) -> Value {
-    let found = values.iter().find(|(x, _)| *x == id);
-    found.unwrap_or_else(|| unreachable!("%{} is read before it is computed", id.0)).1
 }
 
 fn number(value: Scalar) -> Number {

@@ -10,6 +10,7 @@
 //! a run holds at once are known before it starts ([`Plan::peak_bytes`]).
 
 mod arrangement;
+mod assemble;
 mod budget;
 mod choose;
 mod donate;
@@ -44,14 +45,14 @@ pub use run::{Hooks, Input, install, interrupted};
 
 use crate::array::Array;
 use crate::cpu::program::Program;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::graph::{Effect, Graph, List};
+use crate::ops::element::ElementProgram;
 use crate::ops::emit::Id;
 use crate::ops::op::{Op, Type};
 use crate::shape::Shape;
 use crate::site::Site;
-use group::{Element, element, number_dtype};
 
 /// The most instructions of a program.
 const INSTRUCTIONS: usize = 32;
@@ -122,10 +123,38 @@ impl Cut {
     }
 }
 
+/// Elementwise nodes at once.
+#[derive(Clone)]
+pub struct Group {
+    /// The ops
+    pub program: Arc<ElementProgram>,
+    /// The shape of the results, to which operands broadcast
+    pub shape: Shape,
+    /// The program as the CPU runs it
+    lowered: Arc<Program>,
+}
+
+impl Group {
+    fn new(program: ElementProgram, shape: Shape) -> Result<Group> {
+        let lowered = Arc::new(Program::lower(&program)?);
+        Ok(Group { program: Arc::new(program), shape, lowered })
+    }
+
+    /// The same ops on operands of another shape.
+    fn reshaped(&self, shape: Shape) -> Group {
+        Group { shape, ..self.clone() }
+    }
+
+    /// How many ops it does.
+    fn len(&self) -> usize {
+        self.program.instructions().len()
+    }
+}
+
 /// What a step does.
 pub enum Work {
-    /// Elementwise nodes at once: the program, the shape and the dtypes of its results
-    Group(Arc<Program>, Shape, SmallVec<[DType; 2]>),
+    /// Elementwise nodes at once
+    Group(Group),
     /// A product and the elementwise nodes that read it
     Product(Box<Product>),
     /// Steps that depend on each other row by row, done block by block
@@ -242,9 +271,9 @@ impl Plan {
     /// ones does.
     pub fn pays(&self) -> bool {
         let saved = |step: &Step| match &step.work {
-            Work::Group(program, shape, _) => {
-                let count = if shape.is_known() { shape.count() } else { 0 };
-                program.instructions().saturating_sub(1) * (1 + count / LARGE)
+            Work::Group(group) => {
+                let count = if group.shape.is_known() { group.shape.count() } else { 0 };
+                group.len().saturating_sub(1) * (1 + count / LARGE)
             }
             Work::Product(_) => 1,
             Work::Rows(rows) => rows.blocks() * rows.steps().len(),
@@ -256,7 +285,7 @@ impl Plan {
     /// Whether no shape could make it pay: nothing was grouped.
     pub fn groups_nothing(&self) -> bool {
         let grouped = |step: &Step| match &step.work {
-            Work::Group(program, ..) => program.instructions() > 1,
+            Work::Group(group) => group.len() > 1,
             Work::Product(_) | Work::Rows(_) => true,
             Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => false,
         };

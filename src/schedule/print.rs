@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Write};
 
-use super::{Cut, Number, Operand, Plan, Product, Source, Work};
+use super::{Cut, Number, Operand, Plan, Source, Work};
 use crate::shape::Tuple;
 
 impl Display for Source {
@@ -38,7 +38,7 @@ impl Display for Cut {
 }
 
 impl Display for Plan {
-    /// `s2 = group of 3 (4, 5) (in0, s1, 2.0)  free s1  # read by sum` a line.
+    /// `s2 = subtract, exp, multiply (4, 5) (in0, s1, 2.0)  free s1  # read by sum` a line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for step in &self.steps {
             let slots = |slots: &[u32]| {
@@ -50,13 +50,10 @@ impl Display for Plan {
                 false => format!("{} = ", slots(&step.results)),
             };
             match &step.work {
-                Work::Group(program, shape, _) => {
-                    write!(line, "group of {} {shape} ", program.instructions())?;
+                Work::Group(group) => {
+                    write!(line, "{} {} ", group.program.names(), group.shape)?;
                 }
-                Work::Product(product) => {
-                    let Product { op, program, .. } = &**product;
-                    write!(line, "{} and group of {} ", op.name(), program.instructions())?;
-                }
+                Work::Product(_) => write!(line, "{} ", step.name())?,
                 Work::Rows(rows) => {
                     let blocks = rows.blocks();
                     let names: Vec<&str> = rows.reductions().map(|kind| kind.name()).collect();

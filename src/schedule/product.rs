@@ -4,17 +4,14 @@
 //! as soon as that is there and still in the cache: bias, activation and residual cost no pass of
 //! their own. The product is computed where a result of the group will lie.
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 
+use super::assemble::Sequel;
 use super::facts::same;
-use super::{Operand, Plan, Source, Step, Work};
+use super::{Group, Operand, Plan, Source, Step, Work};
 use crate::cpu;
-use crate::cpu::program::{Builder, Program};
 use crate::dtype::DType;
 use crate::ops::op::Op;
-use crate::shape::Shape;
 
 /// A product and the group that reads it. Operands are those of the product, then those of the group
 /// without the product.
@@ -22,12 +19,8 @@ use crate::shape::Shape;
 pub struct Product {
     /// The product
     pub op: Op,
-    /// The group: its program, the shape and the dtypes of its results
-    pub program: Arc<Program>,
-    /// The shape of its results
-    pub shape: Shape,
-    /// Their dtypes
-    pub dtypes: SmallVec<[DType; 2]>,
+    /// The group
+    pub group: Group,
     /// Which array of the program is the product
     pub raw: usize,
     /// The result in whose memory the product is computed
@@ -84,7 +77,7 @@ impl Plan {
     }
 
     fn joined(&self, product: &Step, op: &Op, slot: u32, group: &Step) -> Option<Step> {
-        let Sequel { program, shape, dtypes, operands } = self.sequel(group)?;
+        let Sequel { group: what, operands } = self.elementwise(group)?;
         let ty = &self.slots[slot as usize];
         let place = group.results.iter().position(|&r| same(ty, &self.slots[r as usize]))?;
         let source = Operand::Array(Source::Slot(slot));
@@ -94,75 +87,7 @@ impl Plan {
         let mut nodes = product.nodes.clone();
         nodes.extend(group.nodes.iter().copied());
         let op = op.clone();
-        let work = Work::Product(Box::new(Product { op, program, shape, dtypes, raw, place }));
+        let work = Work::Product(Box::new(Product { op, group: what, raw, place }));
         Some(Step { work, args, nodes, ..group.again() })
     }
-
-    /// What a step does, as a program.
-    fn sequel(&self, step: &Step) -> Option<Sequel> {
-        match &step.work {
-            Work::Group(program, shape, dtypes) => Some(Sequel {
-                program: program.clone(),
-                shape: shape.clone(),
-                dtypes: dtypes.clone(),
-                operands: step.args.clone(),
-            }),
-            Work::Op(Op::Map(def)) => {
-                let result = &self.slots[step.results[0] as usize];
-                let dtype = |arg: &Operand| match *arg {
-                    Operand::Array(source) => Some(self.ty(source).dtype),
-                    Operand::Number(_) => None,
-                };
-                let own = step.args[usize::from(def.condition)..].iter().find_map(dtype);
-                let own = own.unwrap_or(result.dtype);
-                let (mut arrays, mut numbers) = (SmallVec::<[DType; 3]>::new(), SmallVec::new());
-                let mut operands: SmallVec<[Operand; 4]> = SmallVec::new();
-                for arg in &step.args {
-                    if let Some(dtype) = dtype(arg) {
-                        arrays.push(dtype);
-                        operands.push(*arg);
-                    }
-                }
-                for (i, arg) in step.args.iter().enumerate() {
-                    if let Operand::Number(_) = arg {
-                        numbers.push(if def.is_condition(i) { DType::Bool } else { own });
-                        operands.push(*arg);
-                    }
-                }
-                let numbers: SmallVec<[DType; 3]> = numbers;
-                let mut builder = Builder::new(&arrays, &numbers);
-                let (mut array, mut number) = (0, 0);
-                let args: SmallVec<[_; 3]> = step
-                    .args
-                    .iter()
-                    .map(|arg| match arg {
-                        Operand::Array(_) => {
-                            array += 1;
-                            builder.input(array - 1)
-                        }
-                        Operand::Number(_) => {
-                            number += 1;
-                            builder.scalar(number - 1)
-                        }
-                    })
-                    .collect();
-                let value = builder.push(def.kernel(own.compute())?, &args, result.dtype);
-                Some(Sequel {
-                    program: Arc::new(builder.finish(&[value])),
-                    shape: result.shape.clone(),
-                    dtypes: SmallVec::from_slice(&[result.dtype]),
-                    operands,
-                })
-            }
-            _ => None,
-        }
-    }
-}
-
-/// Elementwise work: operands are the arrays of the program, then its numbers.
-struct Sequel {
-    program: Arc<Program>,
-    shape: Shape,
-    dtypes: SmallVec<[DType; 2]>,
-    operands: SmallVec<[Operand; 4]>,
 }

@@ -3,7 +3,7 @@
 //! A plan of a list whose sizes are expressions has steps but no places. Which nodes are one step
 //! follows from such a list once; what depends on sizes is worked out for each set of them.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use super::memory::Memory;
 use super::{Bodies, Options, Plan, Product, Step, Work};
@@ -38,13 +38,11 @@ impl Plan {
 impl Work {
     fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Work {
         match self {
-            Work::Group(program, shape, dtypes) => {
-                Work::Group(Arc::clone(program), shape.map(size), dtypes.clone())
-            }
+            Work::Group(group) => Work::Group(group.reshaped(group.shape.map(size))),
             Work::Product(product) => {
-                let Product { op, shape, .. } = &**product;
-                let (op, shape) = (op.map_dims(size), shape.map(size));
-                Work::Product(Box::new(Product { op, shape, ..(**product).clone() }))
+                let Product { op, group, .. } = &**product;
+                let (op, group) = (op.map_dims(size), group.reshaped(group.shape.map(size)));
+                Work::Product(Box::new(Product { op, group, ..(**product).clone() }))
             }
             // Only plans without open sizes have them.
             Work::Rows(rows) => Work::Rows(rows.clone()),

@@ -10,10 +10,10 @@ use std::sync::OnceLock;
 use smallvec::SmallVec;
 
 use super::memory::Spot;
-use super::{Number, Operand, Plan, Product, Source, Step, Work};
+use super::{Group, Number, Operand, Plan, Product, Source, Step, Work};
 use crate::array::Array;
 use crate::cpu;
-use crate::cpu::program::{self, Program};
+use crate::cpu::program;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Result};
 use crate::graph::Effect;
@@ -336,7 +336,7 @@ impl<'a> Run<'a> {
                 let target = self.fixed(step.results[0])?;
                 smallvec::smallvec![self.op(step, op, target, self.plan.memory.views[i])?]
             }
-            Work::Group(program, shape, dtypes) => self.group(step, program, shape, dtypes)?,
+            Work::Group(group) => self.group(step, group)?,
             Work::Product(product) => self.product(step, product)?,
             Work::Rows(rows) => {
                 let mut targets = Results::new();
@@ -475,18 +475,12 @@ impl<'a> Run<'a> {
         Ok(out)
     }
 
-    fn group(
-        &mut self,
-        step: &Step,
-        program: &Program,
-        shape: &Shape,
-        dtypes: &[DType],
-    ) -> Result<Results> {
+    fn group(&mut self, step: &Step, group: &Group) -> Result<Results> {
         let mut results = Results::new();
-        for (&slot, &dtype) in step.results.iter().zip(dtypes) {
+        for (&slot, dtype) in step.results.iter().zip(group.program.dtypes()) {
             results.push(match self.fixed(slot)? {
                 Some(array) => array,
-                None => Array::uninit(dtype, self.open_shape(step, shape)?)?,
+                None => Array::uninit(dtype, self.open_shape(step, &group.shape)?)?,
             });
         }
         let arrays = self.arrays(step);
@@ -500,7 +494,7 @@ impl<'a> Run<'a> {
         results.iter().for_each(|result| outputs.push(result));
         // SAFETY: as for ops: an output lies apart from all live values, or it is the memory of one
         // operand of its type in C order that nobody reads again.
-        unsafe { program::run(program, &arrays, &numbers, &outputs) };
+        unsafe { program::run(&group.lowered, &arrays, &numbers, &outputs) };
         drop((arrays, outputs));
         Ok(results)
     }
@@ -516,7 +510,7 @@ impl<'a> Run<'a> {
 
     fn product(&mut self, step: &Step, product: &Product) -> Result<Results> {
         let mut results = Results::new();
-        for (&slot, &dtype) in step.results.iter().zip(&product.dtypes) {
+        for (&slot, dtype) in step.results.iter().zip(product.group.program.dtypes()) {
             results.push(match self.fixed(slot)? {
                 Some(array) => array,
                 None => Array::uninit(dtype, self.product_shape(step, product)?)?,
@@ -537,7 +531,7 @@ impl<'a> Run<'a> {
         let mut outputs: SmallVec<[&Array; 2]> = SmallVec::new();
         results.iter().for_each(|result| outputs.push(result));
         let sequel = cpu::Sequel {
-            program: &product.program,
+            program: &product.group.lowered,
             inputs: &inputs,
             numbers: &numbers,
             outputs: &outputs,

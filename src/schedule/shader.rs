@@ -1,7 +1,7 @@
-//! Compute shaders of groups: elementwise nodes of one shape as WGSL.
+//! Compute shaders of groups: elementwise steps of a plan as WGSL.
 //!
 //! A shader computes one element of every result an invocation. Each op is a function of its own, so
-//! that its text is the same in every shader. Inputs are read-only buffers that broadcast to the
+//! that its text is the same in every shader. Arrays are read-only buffers that broadcast to the
 //! group's shape, results are buffers in C order; truth values are stored as `u32` 0 and 1. What WGSL
 //! has no type for is refused.
 
@@ -9,46 +9,38 @@ use std::fmt::Write;
 
 use smallvec::SmallVec;
 
-use super::{Element, element, number_dtype};
+use super::assemble::Sequel;
+use super::{Number, Operand, Plan, Step};
 use crate::dtype::{Compute, DType, Scalar};
 use crate::error::{self, Result};
-use crate::graph::{Graph, Kind, Node, number_of};
 use crate::layout::Layout;
-
-use crate::ops::emit::Arg;
+use crate::ops::element::{ElementOp, ElementProgram, Instruction, Value};
 use crate::scalar::wgsl::WgslType;
 use crate::shape::Shape;
 
 /// Invocations of a workgroup.
 pub const WORKGROUP: usize = 64;
 
-/// The shader of a graph of elementwise nodes whose results have one shape.
-pub fn shader(graph: &Graph) -> Result<String> {
-    let nodes = graph.nodes();
-    let outputs = graph.outputs();
-    let Some(first) = outputs.first() else {
-        return Err(error::bad_graph("shader", "no results", graph.len()));
+/// The shader of an elementwise step.
+pub fn shader(plan: &Plan, step: &Step) -> Result<String> {
+    let Some(Sequel { group, operands }) = plan.elementwise(step) else {
+        return Err(refused("is not elementwise", step.name()));
     };
-    let shape = &nodes[first.0 as usize].ty.shape;
-    let mut text = Text::default();
-    for (i, node) in nodes.iter().enumerate() {
-        match &node.kind {
-            Kind::Input => text.input(i, node, shape)?,
-            Kind::Op(op) => match element(node) {
-                Some(element) => text.node(&nodes, i, element)?,
-                None => return Err(refused("is not elementwise", op.name())),
-            },
-            other => return Err(refused("is not elementwise", other.name())),
+    let program = &*group.program;
+    let mut text = Text::new(program);
+    for (i, operand) in operands.iter().enumerate() {
+        match *operand {
+            Operand::Array(source) => text.array(i, &plan.ty(source).shape, &group.shape)?,
+            Operand::Number(value) => text.number(i, value)?,
         }
     }
-    for (k, id) in outputs.iter().enumerate() {
-        let node = &nodes[id.0 as usize];
-        if !node.ty.shape.same(shape) {
-            return Err(refused("results differ in shape", &node.ty.shape));
-        }
-        text.output(k, id.0, wgsl_type(node.ty.dtype)?);
+    for (k, instruction) in program.instructions().iter().enumerate() {
+        text.instruction(program.first_result() + k, instruction)?;
     }
-    Ok(text.finish(shape.count(), graph.numbers()))
+    for (k, &value) in program.results().iter().enumerate() {
+        text.result(k, value)?;
+    }
+    Ok(text.finish(group.shape.count()))
 }
 
 fn refused(what: &str, facts: impl std::fmt::Display) -> error::Error {
@@ -72,15 +64,30 @@ fn stored(ty: WgslType) -> &'static str {
 }
 
 /// The parts of a shader.
-#[derive(Default)]
-struct Text {
+struct Text<'p> {
+    program: &'p ElementProgram,
     bindings: String,
     functions: String,
     main: String,
     bound: u32,
+    has_numbers: bool,
+    /// What each value is called
+    names: Vec<String>,
 }
 
-impl Text {
+impl<'p> Text<'p> {
+    fn new(program: &'p ElementProgram) -> Text<'p> {
+        Text {
+            program,
+            bindings: String::new(),
+            functions: String::new(),
+            main: String::new(),
+            bound: 0,
+            has_numbers: false,
+            names: Vec::new(),
+        }
+    }
+
     fn bind(&mut self, access: &str, name: &str, ty: &str) {
         let binding = self.bound;
         self.bound += 1;
@@ -90,70 +97,86 @@ impl Text {
         );
     }
 
-    fn input(&mut self, i: usize, node: &Node, shape: &Shape) -> Result<()> {
-        if !node.ty.shape.broadcasts_to(shape) {
-            return Err(refused("an input does not broadcast to the results", &node.ty.shape));
-        }
-        let ty = wgsl_type(node.ty.dtype)?;
+    fn ty(&self, value: Value) -> Result<WgslType> {
+        wgsl_type(self.program.dtype(value))
+    }
+
+    fn name(&self, value: Value) -> &str {
+        &self.names[value.0 as usize]
+    }
+
+    fn array(&mut self, i: usize, shape: &Shape, to: &Shape) -> Result<()> {
+        let ty = self.ty(self.program.array(i))?;
         self.bind("read", &format!("in{i}"), stored(ty));
-        let load = format!("in{i}[{}]", position(&node.ty.shape, shape));
+        let load = format!("in{i}[{}]", position(shape, to));
         let load = if ty == WgslType::Bool { format!("{load} != 0u") } else { load };
         let _ = writeln!(self.main, "    let x{i} = {load};");
+        self.names.push(format!("x{i}"));
         Ok(())
     }
 
-    fn node(&mut self, nodes: &[Node], i: usize, element: Element) -> Result<()> {
-        let node = &nodes[i];
-        match element {
-            Element::Cast(to) => {
-                let (Arg::Node(x), to) = (node.args[0], wgsl_type(to)?) else {
-                    return Err(refused("a number is cast", i));
-                };
-                let from = wgsl_type(nodes[x.0 as usize].ty.dtype)?;
-                let value = converted(&format!("x{}", x.0), from, to);
-                let _ = writeln!(self.main, "    let x{i} = {value};");
+    fn number(&mut self, i: usize, value: Number) -> Result<()> {
+        let dtype = self.program.dtype(Value(i as u16));
+        let ty = wgsl_type(dtype)?.name();
+        self.names.push(match (value, dtype.compute()) {
+            (Number::Input(k), compute) => {
+                self.has_numbers = true;
+                if compute == Compute::F32 {
+                    format!("numbers[{k}]")
+                } else {
+                    format!("{ty}(numbers[{k}])")
+                }
             }
-            Element::Map(def) => {
-                let dtype = number_dtype(nodes, node, def, def.params.len() - 1);
-                let ty = wgsl_type(dtype)?;
+            (Number::Constant(value), compute) => constant(value, compute, ty),
+        });
+        Ok(())
+    }
+
+    fn instruction(&mut self, i: usize, instruction: &Instruction) -> Result<()> {
+        let args: SmallVec<[String; 3]> =
+            instruction.args.iter().map(|&x| self.name(x).to_string()).collect();
+        let value = match instruction.op {
+            ElementOp::Cast => {
+                let from = self.ty(instruction.args[0])?;
+                converted(&args[0], from, wgsl_type(instruction.dtype)?)
+            }
+            ElementOp::Map(def) => {
+                let ty = wgsl_type(instruction.computes_in(self.program))?;
                 let Some(text) = def.text(ty) else {
                     return Err(refused("has no text for this dtype", def.name));
                 };
-                let types = (0..node.args.len())
-                    .map(|k| if def.is_condition(k) { WgslType::Bool } else { ty });
+                let types =
+                    (0..args.len()).map(|k| if def.is_condition(k) { WgslType::Bool } else { ty });
                 let params: SmallVec<[String; 3]> = types
                     .zip(["a", "b", "c"])
                     .map(|(ty, name)| format!("{name}: {}", ty.name()))
                     .collect();
                 let name = format!("{}_{}", def.name, ty.name());
+                let call = format!("{name}({})", args.join(", "));
                 let head = format!("fn {name}({}) -> {} {{\n", params.join(", "), text.ty.name());
                 if !self.functions.contains(&head) {
                     let _ =
                         write!(self.functions, "{head}{}return {};\n}}\n", text.body, text.result);
                 }
-                let args: SmallVec<[String; 3]> = (0..node.args.len())
-                    .map(|k| match node.args[k] {
-                        Arg::Node(x) => format!("x{}", x.0),
-                        Arg::Scalar(value) => {
-                            number(value, if def.is_condition(k) { DType::Bool } else { dtype })
-                        }
-                    })
-                    .collect();
-                let _ = writeln!(self.main, "    let x{i} = {name}({});", args.join(", "));
+                call
             }
-        }
+        };
+        let _ = writeln!(self.main, "    let x{i} = {value};");
+        self.names.push(format!("x{i}"));
         Ok(())
     }
 
-    fn output(&mut self, k: usize, id: u32, ty: WgslType) {
+    fn result(&mut self, k: usize, value: Value) -> Result<()> {
+        let ty = self.ty(value)?;
         self.bind("read_write", &format!("out{k}"), stored(ty));
-        let value = format!("x{id}");
-        let value = if ty == WgslType::Bool { format!("u32({value})") } else { value };
+        let value = self.name(value);
+        let value = if ty == WgslType::Bool { format!("u32({value})") } else { value.into() };
         let _ = writeln!(self.main, "    out{k}[i] = {value};");
+        Ok(())
     }
 
-    fn finish(mut self, count: usize, numbers: u32) -> String {
-        if numbers > 0 {
+    fn finish(mut self, count: usize) -> String {
+        if self.has_numbers {
             self.bind("read", "numbers", "f32");
         }
         format!(
@@ -179,20 +202,12 @@ fn position(from: &Shape, to: &Shape) -> String {
     if terms.is_empty() { "0u".into() } else { terms.join(" + ") }
 }
 
-/// A number of a dtype, by its bits: no infinity or NaN is written as a constant.
-fn number(value: Scalar, dtype: DType) -> String {
-    match (number_of(value), dtype.compute()) {
-        (Some(i), Compute::F32) => format!("numbers[{i}]"),
-        (Some(i), _) => format!("{}(numbers[{i}])", dtype_name(dtype)),
-        (None, Compute::Bool) => (value.register_bits(Compute::Bool) != 0).to_string(),
-        (None, compute) => {
-            format!("bitcast<{}>({}u)", dtype_name(dtype), value.register_bits(compute) as u32)
-        }
+/// A number by its bits: no infinity or NaN is written as a constant.
+fn constant(value: Scalar, compute: Compute, ty: &str) -> String {
+    match compute {
+        Compute::Bool => (value.register_bits(compute) != 0).to_string(),
+        _ => format!("bitcast<{ty}>({}u)", value.register_bits(compute) as u32),
     }
-}
-
-fn dtype_name(dtype: DType) -> &'static str {
-    wgsl_type(dtype).map_or("f32", WgslType::name)
 }
 
 /// A conversion; NaN becomes the integer 0.
@@ -212,8 +227,9 @@ mod tests {
     use smallvec::smallvec;
 
     use super::*;
+    use crate::graph::Graph;
     use crate::ops::elementwise;
-    use crate::ops::emit::Expr;
+    use crate::ops::emit::{Arg, Expr};
     use crate::ops::op::Type;
 
     fn validate(source: &str) {
@@ -223,6 +239,13 @@ mod tests {
         Validator::new(ValidationFlags::all(), Capabilities::empty())
             .validate(&module)
             .unwrap_or_else(|e| panic!("{}\n{source}", e.emit_to_string(source)));
+    }
+
+    /// The shader of a graph that is one step.
+    fn printed(graph: &Graph) -> Result<String> {
+        let plan = Plan::new(graph)?;
+        assert_eq!(plan.steps().len(), 1, "{plan}");
+        shader(&plan, &plan.steps()[0])
     }
 
     fn input<'g>(graph: &'g Graph, dtype: DType, sizes: &[usize]) -> Expr<'g> {
@@ -249,7 +272,7 @@ mod tests {
                     "{} {dtype}",
                     def.name
                 );
-                validate(&shader(&graph).unwrap());
+                validate(&printed(&graph).unwrap());
                 count += 1;
             }
         }
@@ -269,13 +292,13 @@ mod tests {
                 smallvec![kept, kept.cast(DType::I32), kept.less(x), kept.cast(DType::Bool)]
             })
             .unwrap();
-        let text = shader(&graph).unwrap();
+        let text = printed(&graph).unwrap();
         validate(&text);
         for part in [
             "let x1 = in1[i / 1u % 5u * 1u];",
             "let x2 = in2[0u];",
             "let x3 = in3[i / 5u % 4u * 1u] != 0u;",
-            "multiply_f32(x5, numbers[0])",
+            "numbers[0])",
             "bitcast<f32>(2139095040u)",
             "if i >= 20u { return; }",
         ] {
@@ -289,14 +312,13 @@ mod tests {
             let graph = Graph::new();
             let x = input(&graph, dtype, &[3]);
             graph.build(|| smallvec![x + x]).unwrap();
-            assert!(shader(&graph).unwrap_err().message().contains("WGSL has no such type"));
+            assert!(printed(&graph).unwrap_err().message().contains("WGSL has no such type"));
         }
         let graph = Graph::new();
         let x = input(&graph, DType::F32, &[3]);
         graph
             .build(|| smallvec![x.cumulate(crate::ops::attributes::Cumulation::Sum, 0, false)])
             .unwrap();
-        assert!(shader(&graph).unwrap_err().message().contains("not elementwise: cumulative_sum"));
-        assert!(shader(&Graph::new()).unwrap_err().message().contains("no results"));
+        assert!(printed(&graph).unwrap_err().message().contains("not elementwise: cumulative_sum"));
     }
 }

@@ -8,6 +8,7 @@ use super::*;
 use crate::array::Array;
 use crate::cpu;
 use crate::cpu::testing::{bytes, layouts, random};
+use crate::dtype::DType;
 use crate::graph::testing::one_by_one;
 use crate::ops::attributes::Reduction;
 use crate::ops::elementwise;
@@ -130,10 +131,10 @@ fn a_plan_prints_its_groups_and_why_they_end() {
     let want = "\
 s0 = max(in0)
 s1 = reshape(s0)  free s0
-s2 = group of 3 (4, 5) (in0, s1, #0)  free s1  # read by sum
+s2 = subtract, multiply, exp (4, 5) (in0, s1, #0)  free s1  # read by sum
 s3 = sum(s2)
 s4 = reshape(s3)  free s3
-s5 = group of 2 (4, 5) (s2, s4, 0.5)  free s2, s4  # result
+s5 = multiply, divide (4, 5) (s2, s4, 0.5)  free s2, s4  # result
 return (s5,)
 ";
     assert_eq!(text, want, "{}", graph.print(|_| None));

@@ -19,7 +19,9 @@ use crate::cpu::convert::{load_block, store_block};
 use crate::cpu::moves::{Place, is_dense};
 use crate::cpu::nest::{Block, Nest};
 use crate::dtype::{Compute, DType, Scalar};
+use crate::error::{self, Result};
 use crate::layout::Strides;
+use crate::ops::element::{ElementOp, ElementProgram};
 use crate::simd::{stream_copy, stream_fence};
 use crate::threads;
 use crate::tile::{self, TILE, TileKernel};
@@ -70,6 +72,31 @@ pub struct Builder {
     program: Program,
     /// The dtype of each value.
     dtypes: SmallVec<[DType; 8]>,
+}
+
+impl Program {
+    /// The register program that does what a group of elementwise ops says.
+    pub fn lower(program: &ElementProgram) -> Result<Program> {
+        let mut builder = Builder::new(program.arrays(), program.numbers());
+        for instruction in program.instructions() {
+            let args: SmallVec<[Value; 3]> = instruction.args.iter().map(|x| Value(x.0)).collect();
+            match instruction.op {
+                ElementOp::Map(def) => {
+                    let dtype = instruction.computes_in(program);
+                    let Some(kernel) = def.kernel(dtype.compute()) else {
+                        let what = format!("{} has no kernel for {dtype}", def.name);
+                        return Err(error::internal(what));
+                    };
+                    builder.push(kernel, &args, instruction.dtype);
+                }
+                ElementOp::Cast => {
+                    builder.cast(args[0], instruction.dtype);
+                }
+            }
+        }
+        let results: SmallVec<[Value; 2]> = program.results().iter().map(|x| Value(x.0)).collect();
+        Ok(builder.finish(&results))
+    }
 }
 
 impl Builder {

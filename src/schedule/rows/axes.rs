@@ -121,12 +121,10 @@ pub fn operand(plan: &Plan, step: &Step, i: usize) -> Shape {
 pub fn cut(work: &Work, block: &[usize]) -> Work {
     let lead = |shape: &Shape| leading(shape, block);
     match work {
-        Work::Group(program, shape, dtypes) => {
-            Work::Group(program.clone(), lead(shape), dtypes.clone())
-        }
+        Work::Group(group) => Work::Group(group.reshaped(lead(&group.shape))),
         Work::Product(product) => {
-            let shape = lead(&product.shape);
-            Work::Product(Box::new(Product { shape, ..(**product).clone() }))
+            let group = product.group.reshaped(lead(&product.group.shape));
+            Work::Product(Box::new(Product { group, ..(**product).clone() }))
         }
         Work::Op(Op::Broadcast(shape)) => Work::Op(Op::Broadcast(lead(shape))),
         Work::Op(Op::Reshape(shape)) => Work::Op(Op::Reshape(lead(shape))),
