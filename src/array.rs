@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use crate::dtype::DType;
+use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::memory::Buffer;
@@ -80,4 +80,13 @@ impl Array {
         assert!(inside, "a view reaches outside its buffer");
         Array { dtype: self.dtype, layout, buffer: self.buffer.clone() }
     }
+}
+
+/// An operand of an op.
+#[derive(Clone, Copy)]
+pub enum Operand<'a> {
+    /// An array
+    Array(&'a Array),
+    /// A number, which takes the dtype of the arrays beside it
+    Scalar(Scalar),
 }

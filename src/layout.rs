@@ -83,6 +83,11 @@ impl Layout {
         }
     }
 
+    /// The elements of memory that it needs from its first one on.
+    pub fn room(&self) -> usize {
+        self.extent().map_or(0, |(_, high)| high + 1)
+    }
+
     /// The lowest and highest element position, inclusive; `None` without elements.
     pub fn extent(&self) -> Option<(usize, usize)> {
         if self.shape.count() == 0 {

@@ -26,12 +26,17 @@ pub mod tile;
 #[macro_use]
 pub mod ops;
 
-pub mod cpu;
-pub mod reference;
-
 pub mod graph;
 pub mod passes;
+
+pub mod target;
+
 pub mod schedule;
+
+pub mod executor;
+
+pub mod cpu;
+pub mod reference;
 
 pub mod engine;
 

@@ -1,6 +1,7 @@
 """Layers of the Rust core point down: a module in `src/lib.rs` names only those above it there.
 
-The one list of layers is the order of the `mod` lines in `src/lib.rs`.
+The one list of layers is the order of the `mod` lines in `src/lib.rs`. Tests may name any layer: a
+plan is tested by running it.
 """
 
 import re
@@ -11,6 +12,9 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src"
 
 PATH = re.compile(r"\bcrate::(?:\{(?P<group>[^;]*?)\}\s*;|(?P<name>\w+))")
+TEST_MODULE = re.compile(r"#\[cfg\(test\)\]\s*(?:pub(?:\([^)]*\))? )?mod (\w+);")
+INNER_TESTS = re.compile(r"#\[cfg\(test\)\]\s*mod \w+ \{[\s\S]*\Z")
+TEST_ITEM = re.compile(r"#\[cfg\(test\)\]\s*(?:pub(?:\([^)]*\))? )?use [^;]*;")
 STRINGS = re.compile(r'r#"[\s\S]*?"#|"(?:\\.|[^"\\])*"')
 
 
@@ -38,8 +42,22 @@ def named(text: str) -> set[str]:
     return names
 
 
+def without_tests(text: str) -> str:
+    return TEST_ITEM.sub("", INNER_TESTS.sub("", text))
+
+
 def files() -> list[Path]:
     return [path for path in sorted(SOURCE.rglob("*.rs")) if path.name != "lib.rs"]
+
+
+def files_of_tests() -> set[Path]:
+    """The files of modules that are compiled for tests only."""
+    found = set()
+    for path in sorted(SOURCE.rglob("*.rs")):
+        own = path.parent if path.name in ("mod.rs", "lib.rs") else path.with_suffix("")
+        for name in TEST_MODULE.findall(path.read_text()):
+            found |= {own / f"{name}.rs", *(own / name).rglob("*.rs")}
+    return found & set(files())
 
 
 def layer_of(path: Path) -> str:
@@ -60,11 +78,23 @@ def test_every_source_file_belongs_to_a_layer():
     assert {layer_of(path) for path in files()} <= set(layers())
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_tests_are_told_apart():
+    names = {str(path.relative_to(SOURCE)) for path in files_of_tests()}
+    assert {"schedule/tests.rs", "schedule/tests/memory.rs", "graph/testing.rs"} <= names
+    assert not {"schedule/mod.rs", "passes/fold.rs", "cpu/execute.rs"} & names
+    text = "use crate::ops;\n#[cfg(test)]\nmod tests {\n    use crate::cpu;\n}\n"
+    assert named(without_tests(text)) == {"ops"}
+
+
+COMPILED = [path for path in files() if path not in files_of_tests()]
+
+
+@pytest.mark.parametrize("path", COMPILED, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_a_layer_names_only_layers_below_it(path):
     order = layers()
     own = order.index(layer_of(path))
-    upward = {name for name in named(path.read_text()) & set(order) if order.index(name) > own}
+    text = without_tests(path.read_text())
+    upward = {name for name in named(text) & set(order) if order.index(name) > own}
     assert not upward, f"{layer_of(path)} names {sorted(upward)}, which stand above it in lib.rs"
 
 
@@ -92,3 +122,12 @@ def test_no_layer_is_left_by_super(path):
     # One more for an inner module such as `tests`.
     climbs = [chain.count("super::") for chain in re.findall(r"(?:super::)+", path.read_text())]
     assert max(climbs, default=0) <= depth
+
+
+def test_the_engine_names_executors_in_one_table():
+    named_in = {
+        str(path.relative_to(SOURCE))
+        for path in COMPILED
+        if layer_of(path) in ("engine", "py") and "cpu" in named(without_tests(path.read_text()))
+    }
+    assert named_in == {"engine/executors.rs"}

@@ -15,14 +15,7 @@ use crate::ops::op::{Op, OperandType, SliceAxis, Type};
 use crate::shape::Shape;
 use crate::small::small;
 
-/// An operand of an op.
-#[derive(Clone, Copy)]
-pub enum Operand<'a> {
-    /// An array
-    Array(&'a Array),
-    /// A number, which takes the dtype of the arrays beside it
-    Scalar(Scalar),
-}
+pub use crate::array::Operand;
 
 impl<'a> Operand<'a> {
     fn ty(self) -> OperandType<'a> {
@@ -69,15 +62,10 @@ pub fn fresh_layout(op: &Op, shape: &Shape) -> Layout {
     }
 }
 
-/// The elements of memory that a layout needs from its first one on.
-pub fn room(layout: &Layout) -> usize {
-    layout.extent().map_or(0, |(_, high)| high + 1)
-}
-
 fn fresh(op: &Op, ty: Type) -> Result<Array> {
     let Op::Iota(..) = op else { return Array::uninit(ty.dtype, ty.shape) };
     let layout = fresh_layout(op, &ty.shape);
-    let line = Array::uninit(ty.dtype, Shape::of(&[room(&layout)]))?;
+    let line = Array::uninit(ty.dtype, Shape::of(&[layout.room()]))?;
     Ok(line.view(layout))
 }
 

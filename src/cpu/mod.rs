@@ -15,6 +15,7 @@ pub mod nest;
 mod product;
 pub mod program;
 pub mod reduce;
+mod run;
 #[cfg(test)]
 mod samples;
 pub mod scan;
@@ -28,4 +29,5 @@ pub use execute::*;
 pub use gemm::{Done, Extras};
 pub use product::{Sequel, is_product, product_into};
 pub use scratch::scratch;
+pub mod target;
 pub mod window;

@@ -4,11 +4,11 @@ use smallvec::SmallVec;
 
 use super::definition::{self, Call};
 use super::eager::{self, Eager};
+use super::executors;
 use super::observe;
 use super::tape::{self, Operand, Value};
 use super::trace;
 use crate::array::Array;
-use crate::cpu;
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::ops::elementwise::Elementwise;
@@ -38,11 +38,11 @@ fn compute_map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array>
 
 #[inline(always)]
 fn kernel(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array> {
-    let mut list = [cpu::Operand::Scalar(Scalar::Bool(false)); 3];
+    let mut list = [executors::Operand::Scalar(Scalar::Bool(false)); 3];
     for (place, arg) in list.iter_mut().zip(args) {
-        *place = arg.cpu();
+        *place = arg.operand();
     }
-    cpu::map(def, &list[..args.len()])
+    executors::map(def, &list[..args.len()])
 }
 
 fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
@@ -60,10 +60,11 @@ fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
             .map(|v| v.array)
             .unwrap_or_else(|| unreachable!("one result")));
     }
-    let operands: SmallVec<[cpu::Operand<'_>; 3]> = small(args.iter().map(|arg| arg.cpu()));
+    let operands: SmallVec<[executors::Operand<'_>; 3]> =
+        small(args.iter().map(|arg| arg.operand()));
     match watch::on() {
-        true => observe::op(op, args, || cpu::execute(op, &operands)),
-        false => cpu::execute(op, &operands),
+        true => observe::op(op, args, || executors::execute(op, &operands)),
+        false => executors::execute(op, &operands),
     }
 }
 
@@ -136,18 +137,19 @@ pub fn map_in_place(
     if ty.dtype != first.dtype() || !ty.shape.equals(first.shape()) {
         return map(def, &args).map(Some);
     }
-    let operands: SmallVec<[cpu::Operand<'_>; 3]> = small(args.iter().map(|arg| arg.cpu()));
+    let operands: SmallVec<[executors::Operand<'_>; 3]> =
+        small(args.iter().map(|arg| arg.operand()));
     // SAFETY: the result's type is the operand's, and the caller's value alone holds the buffer.
-    unsafe { cpu::map_into(def, &operands, &first.array)? };
+    unsafe { executors::map_into(def, &operands, &first.array)? };
     Ok(None)
 }
 
 impl<'a> Operand<'a> {
     /// What kernels see.
-    pub fn cpu(self) -> cpu::Operand<'a> {
+    pub fn operand(self) -> executors::Operand<'a> {
         match self {
-            Operand::Value(v) => cpu::Operand::Array(&v.array),
-            Operand::Scalar(s) => cpu::Operand::Scalar(s),
+            Operand::Value(v) => executors::Operand::Array(&v.array),
+            Operand::Scalar(s) => executors::Operand::Scalar(s),
         }
     }
 }

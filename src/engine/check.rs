@@ -16,17 +16,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustc_hash::FxHashMap;
 
+use super::executors::{self, Device, executor};
 use super::interpret::{self, Interpreter, Results};
 use super::oracle::Oracle;
 use super::site;
 use crate::array::Array;
-use crate::cpu;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Kind as ErrorKind, Result};
+use crate::executor::Input;
 use crate::graph::{Graph, Kind, List, resize};
 use crate::ops::emit::{Arg, Id};
 use crate::passes::{Options, alone, expand, stages, stripped};
-use crate::schedule::{Input, Plan};
 use crate::shape::{Bindings, Scope};
 use crate::watch;
 
@@ -58,7 +58,7 @@ pub fn copies(inputs: &[Input<'_>]) -> Result<Vec<Array>> {
         Input::Given(Some(array)) => {
             let copy = Array::uninit(array.dtype, array.shape().clone())?;
             // SAFETY: the copy is fresh.
-            unsafe { cpu::copy::copy_into(&copy, array) };
+            unsafe { executors::copy_into(&copy, array) };
             Ok(copy)
         }
         Input::Given(None) => Err(error::internal("an input is gone before the run")),
@@ -119,7 +119,7 @@ impl Held<'_> {
     /// The error for a difference: which pass, and where the program is that shows it.
     fn fault(&self, list: &List, wanted: &[Array], what: &str) -> Error {
         let (mut pass, mut before) = (None, list.clone());
-        let staged = self.scope.run(|| stages(list.clone(), self.options));
+        let staged = self.scope.run(|| stages(list.clone(), self.options, executor(Device::Cpu)));
         for (name, after) in staged.unwrap_or_default() {
             let found = self.interpret(&Arc::new(after.clone()), self.inputs);
             if !matches!(found.and_then(|found| difference(wanted, &found)), Ok(None)) {
@@ -146,7 +146,8 @@ impl Held<'_> {
             let wanted = self.interpret(&list, &program.inputs)?;
             let found = match pass {
                 Some(name) => {
-                    let work = || alone(name, program.list.clone(), self.options);
+                    let work =
+                        || alone(name, program.list.clone(), self.options, executor(Device::Cpu));
                     self.interpret(&self.scope.run(work)?.into(), &program.inputs)?
                 }
                 None => {
@@ -154,8 +155,7 @@ impl Held<'_> {
                     let graph = Graph::from_list(spoiled.unwrap_or_else(|| program.list.clone()));
                     let planned = self.scope.run(|| expand(&graph))?;
                     let numbers = planned.list().evaluate_numbers(self.given, &self.sizes)?;
-                    let plan = Plan::new(&planned)?;
-                    plan.run(&program.inputs.iter().collect::<Vec<_>>(), &numbers)?
+                    executors::run(&planned, &program.inputs.iter().collect::<Vec<_>>(), &numbers)?
                 }
             };
             Ok(difference(&wanted, &found)?.is_some())
@@ -282,7 +282,7 @@ fn difference(wanted: &[Array], found: &[Array]) -> Result<Option<String>> {
             let (was, is) = (a.shape(), b.shape());
             return Ok(Some(format!("result {i}: {} {was} became {} {is}", a.dtype, b.dtype)));
         }
-        let (a, b) = (cpu::copy::contiguous(a)?, cpu::copy::contiguous(b)?);
+        let (a, b) = (executors::contiguous(a)?, executors::contiguous(b)?);
         let differs =
             |(x, y): &(&[u8], &[u8])| x != y && !(is_nan(a.dtype, x) && is_nan(b.dtype, y));
         let size = a.dtype.size();

@@ -13,11 +13,11 @@ use smallvec::{SmallVec, smallvec};
 
 use super::apply::apply;
 
+use super::executors;
 use super::program::Program;
 use super::tape::{self, Entry, History, HostRule, Operand, Value, record_host};
 use super::trace::{self, Entered, Trace};
 use crate::array::Array;
-use crate::cpu;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::graph::{Effect, Flow, FlowKind, Graph, Kind, List, Node, admit, number_of};
@@ -114,7 +114,7 @@ pub fn run(flow: &Flow, args: Vec<Value>, numbers: &[Scalar]) -> Result<Vec<Valu
                 for (k, past) in pasts.iter().enumerate() {
                     now.push(stack(past, now[k].dtype(), now[k].shape())?);
                 }
-                now.push(Value::plain(cpu::fill_i64(count as i64)?));
+                now.push(Value::plain(executors::fill_i64(count as i64)?));
             }
             Ok(now)
         }
@@ -188,7 +188,7 @@ fn stack(rows: &[Value], dtype: DType, one: &Shape) -> Result<Value> {
 
 /// A scalar of any whole dtype.
 fn integer(x: &Array) -> Result<i64> {
-    let x = cpu::cast(x, DType::I64)?;
+    let x = executors::cast(x, DType::I64)?;
     // SAFETY: a scalar of int64.
     Ok(unsafe { x.ptr().cast::<i64>().read() })
 }

@@ -10,10 +10,10 @@ use smallvec::SmallVec;
 use super::apply::apply;
 use super::definition::{self, Call};
 use super::eager::Eager;
+use super::executors;
 use super::tape::{Operand, Value, recording};
 use super::trace;
 use crate::array::Array;
-use crate::cpu;
 use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::layout::Layout;
@@ -222,11 +222,15 @@ fn put(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
     if in_place && plan.arrays.is_empty() {
         return match v {
             // SAFETY: nobody else holds the buffer, and `x` is borrowed mutably.
-            Operand::Scalar(_) => unsafe { cpu::write_slice(&x.array, &plan.at, v.cpu()) },
+            Operand::Scalar(_) => unsafe {
+                executors::write_slice(&x.array, &plan.at, v.operand())
+            },
             Operand::Value(v) => {
                 let v = plan.to_slice(v.clone(), false)?;
                 // SAFETY: as above.
-                unsafe { cpu::write_slice(&x.array, &plan.at, cpu::Operand::Array(&v.array)) }
+                unsafe {
+                    executors::write_slice(&x.array, &plan.at, executors::Operand::Array(&v.array))
+                }
             }
         };
     }
@@ -425,7 +429,7 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
                 let i = check_int(op, *i, axis, shape[axis])?;
                 before.get_or_insert(basic.len() - arrays.len());
                 positions.push(position);
-                let array = cpu::fill_i64(i.value() as i64)?;
+                let array = executors::fill_i64(i.value() as i64)?;
                 arrays.push((basic.len(), array));
                 basic.push(shape[axis]);
                 axis += 1;
@@ -502,10 +506,12 @@ fn expand_masks(op: &str, shape: &Shape, items: &[Item]) -> Result<SmallVec<[Ite
                 trace::check_data(op, &mask.array, MASK)?;
                 if rank == 0 {
                     let line = Layout::contiguous_at(Shape::of(&[1]), mask.array.layout.offset());
-                    out.extend(cpu::nonzero(&mask.array.view(line))?.into_iter().map(Item::Flag));
+                    out.extend(
+                        executors::nonzero(&mask.array.view(line))?.into_iter().map(Item::Flag),
+                    );
                     continue;
                 }
-                let arrays = cpu::nonzero(&mask.array)?;
+                let arrays = executors::nonzero(&mask.array)?;
                 out.extend(arrays.into_iter().map(|array| Item::Array(Value::plain(array))));
                 axis += rank;
             }

@@ -10,17 +10,16 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::apply::apply;
+use super::executors;
 use super::oracle::Oracle;
 use super::site::{self, Site};
 use super::tape::{Operand, Value};
 use crate::array::Array;
-use crate::cpu;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::graph::{Flow, FlowKind, Graph, Kind, List, admit, number_of, resize};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, SliceAxis, Type};
-use crate::schedule::Plan;
 use crate::shape::{Bindings, Dim, Shape};
 
 /// What a node gives: one array, the results of control flow, or nothing.
@@ -145,7 +144,7 @@ impl Interpreter {
                 let ids: Vec<Arg> =
                     given.iter().map(|x| Arg::Node(graph.input(type_of(x)))).collect();
                 graph.effect((**effect).clone(), &ids);
-                Plan::new(&graph)?.run(&given.iter().collect::<Vec<_>>(), &[])?;
+                executors::run(&graph, &given.iter().collect::<Vec<_>>(), &[])?;
                 Ok(Results::new())
             }
         }
@@ -182,8 +181,8 @@ impl Interpreter {
         }
         let array = apply(op.clone(), &operands, false)?.array;
         if let (Some(oracle), false) = (&self.oracle, matches!(op, Op::Call(_))) {
-            let operands: SmallVec<[cpu::Operand<'_>; 4]> =
-                operands.iter().map(|arg| arg.cpu()).collect();
+            let operands: SmallVec<[executors::Operand<'_>; 4]> =
+                operands.iter().map(|arg| arg.operand()).collect();
             oracle.look(op, &operands, &array, site)?;
         }
         Ok(array)
@@ -228,7 +227,7 @@ impl Interpreter {
                 let column = rounds.iter().map(|round| round[k].clone()).collect();
                 now.push(stacked(&type_of(x), column)?);
             }
-            now.push(cpu::fill_i64(rounds.len() as i64)?);
+            now.push(executors::fill_i64(rounds.len() as i64)?);
         }
         Ok(now)
     }
@@ -280,7 +279,7 @@ fn type_of(array: &Array) -> Type {
 
 /// The number that a scalar holds.
 fn integer(array: &Array) -> Result<i64> {
-    let number = cpu::cast(array, DType::I64)?;
+    let number = executors::cast(array, DType::I64)?;
     // SAFETY: a scalar of int64, which is set.
     Ok(unsafe { number.ptr().cast::<i64>().read() })
 }
@@ -291,8 +290,8 @@ fn row(x: &Array, i: usize) -> Result<Array> {
     let whole = |&size: &Dim| SliceAxis { start: 0.into(), step: 1, size };
     let first = SliceAxis { start: i.into(), step: 1, size: Dim::ONE };
     let at = std::iter::once(first).chain(dims[1..].iter().map(whole)).collect();
-    let part = cpu::execute(&Op::Slice(at), &[cpu::Operand::Array(x)])?;
-    cpu::execute(&Op::Reshape(rest), &[cpu::Operand::Array(&part)])
+    let part = executors::execute(&Op::Slice(at), &[executors::Operand::Array(x)])?;
+    executors::execute(&Op::Reshape(rest), &[executors::Operand::Array(&part)])
 }
 
 /// Arrays of a type behind each other along a new leading axis.
@@ -305,7 +304,7 @@ fn stacked(one: &Type, parts: Vec<Array>) -> Result<Array> {
     }
     let mut rows = Vec::with_capacity(parts.len());
     for part in &parts {
-        rows.push(cpu::execute(&Op::Reshape(with(1)), &[cpu::Operand::Array(part)])?);
+        rows.push(executors::execute(&Op::Reshape(with(1)), &[executors::Operand::Array(part)])?);
     }
-    cpu::copy::concat(&rows.iter().collect::<Vec<_>>(), 0)
+    executors::concat(&rows.iter().collect::<Vec<_>>(), 0)
 }

@@ -8,6 +8,7 @@ pub mod config;
 pub mod control;
 pub mod definition;
 pub mod eager;
+pub mod executors;
 pub mod index;
 pub mod interpret;
 pub mod observe;

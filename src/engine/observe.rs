@@ -2,10 +2,10 @@
 
 use smallvec::SmallVec;
 
+use super::executors;
 use super::site;
 use super::tape::{Operand, Value};
 use crate::array::Array;
-use crate::cpu;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::graph::print::array_text;
@@ -156,13 +156,14 @@ fn is_finite(array: &Array) -> Result<bool> {
     if !array.dtype.is_float() || array.count() == 0 {
         return Ok(true);
     }
-    let finite = cpu::map(&comparison::isfinite, &[cpu::Operand::Array(array)])?;
+    let finite = executors::map(&comparison::isfinite, &[executors::Operand::Array(array)])?;
     Ok(truth(&reduced(Reduction::All, &finite)?))
 }
 
 /// Whether a comparison of an array with itself holds everywhere.
 fn every(def: &'static Elementwise, array: &Array) -> Result<bool> {
-    let equal = cpu::map(def, &[cpu::Operand::Array(array), cpu::Operand::Array(array)])?;
+    let equal =
+        executors::map(def, &[executors::Operand::Array(array), executors::Operand::Array(array)])?;
     Ok(truth(&reduced(Reduction::All, &equal)?))
 }
 
@@ -171,7 +172,7 @@ fn reduced(kind: Reduction, array: &Array) -> Result<Array> {
     let axes = (0..array.shape().rank()).collect();
     match array.shape().rank() {
         0 => Ok(array.clone()),
-        _ => cpu::execute(&Op::Reduce(kind, axes), &[cpu::Operand::Array(array)]),
+        _ => executors::execute(&Op::Reduce(kind, axes), &[executors::Operand::Array(array)]),
     }
 }
 

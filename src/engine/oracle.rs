@@ -9,14 +9,14 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
+use super::executors;
 use super::site::{self, Site};
 use crate::array::Array;
-use crate::cpu;
 use crate::error::Result;
+use crate::executor;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::op::Op;
 use crate::reference::{Operand, bounds};
-use crate::schedule;
 use crate::small::small;
 
 /// Looks at every op that is computed, inside bodies too, and keeps the first difference.
@@ -34,15 +34,22 @@ impl Oracle {
     }
 
     /// Looks at what an op gave at a line. This takes long, so it may be broken off before each op.
-    pub fn look(&self, op: &Op, args: &[cpu::Operand<'_>], got: &Array, at: Site) -> Result<()> {
-        schedule::interrupted()?;
+    pub fn look(
+        &self,
+        op: &Op,
+        args: &[executors::Operand<'_>],
+        got: &Array,
+        at: Site,
+    ) -> Result<()> {
+        executor::interrupted()?;
         if self.found.get().is_some() {
             return Ok(());
         }
         let difference = match self.spoiled && got.dtype.is_float() {
             true => {
-                let one = cpu::Operand::Scalar(1.into());
-                let wrong = cpu::map(&arithmetic::add, &[cpu::Operand::Array(got), one])?;
+                let one = executors::Operand::Scalar(1.into());
+                let wrong =
+                    executors::map(&arithmetic::add, &[executors::Operand::Array(got), one])?;
                 difference(op, args, &wrong)?
             }
             false => difference(op, args, got)?,
@@ -61,14 +68,14 @@ impl Oracle {
 }
 
 /// What is wrong with a result of the CPU, if it is further from the reference than the op's bound.
-pub fn difference(op: &Op, args: &[cpu::Operand<'_>], got: &Array) -> Result<Option<String>> {
+pub fn difference(op: &Op, args: &[executors::Operand<'_>], got: &Array) -> Result<Option<String>> {
     let operands: SmallVec<[Operand<'_>; 4]> = small(args.iter().map(|&arg| seen(arg)));
-    bounds::difference(op, &operands, got, cpu::depth)
+    bounds::difference(op, &operands, got, executors::depth)
 }
 
-fn seen(arg: cpu::Operand<'_>) -> Operand<'_> {
+fn seen(arg: executors::Operand<'_>) -> Operand<'_> {
     match arg {
-        cpu::Operand::Array(x) => Operand::Array(x),
-        cpu::Operand::Scalar(value) => Operand::Scalar(value),
+        executors::Operand::Array(x) => Operand::Array(x),
+        executors::Operand::Scalar(value) => Operand::Scalar(value),
     }
 }

@@ -1,6 +1,6 @@
 //! Lists for people: as Graphviz source, and line by line, with Python lines and costs.
 
-use super::site;
+use super::{executors, site};
 use crate::graph::dot::{Group, Picture};
 use crate::graph::{Graph, Kind, List, Node};
 use crate::ops::emit::Id;
@@ -21,7 +21,9 @@ pub fn groups(list: &List) -> Vec<Group> {
         return Vec::new();
     }
     // A list that cannot be planned as it stands, such as one of open sizes, is drawn without groups.
-    let Ok(plan) = Plan::new(&Graph::from_list(list.clone())) else { return Vec::new() };
+    let Ok(plan) = Plan::new(&Graph::from_list(list.clone()), executors::target()) else {
+        return Vec::new();
+    };
     let steps = plan.steps().iter().filter(|step| step.nodes.len() > 1);
     let label = |step: &Step| match step.reason() {
         Some(cut) => format!("{}, ends: {cut}", step.name()),

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 
+use super::executors::{self, Planned};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
@@ -79,7 +80,7 @@ pub struct Formula<'a> {
 
 /// A plan with the numbers it reads.
 struct Made {
-    plan: Plan,
+    planned: Planned,
     /// Of which the first are the floats among the operands
     numbers: Vec<Number>,
 }
@@ -307,9 +308,9 @@ fn run_plan(made: &Made, formula: &Formula<'_>) -> Result<SmallVec<[Array; 2]>> 
     }
     if made.numbers.len() > numbers.len() {
         let all = evaluate(&made.numbers, &numbers, &Bindings::default())?;
-        return made.plan.run(&arrays, &all);
+        return made.planned.run(&arrays, &all);
     }
-    made.plan.run(&arrays, &numbers)
+    made.planned.run(&arrays, &numbers)
 }
 
 /// The floats a formula looks at besides `exact`, and its plan, if that pays.
@@ -321,13 +322,14 @@ fn make(formula: &Formula<'_>, exact: &Floats) -> (Floats, Option<Made>) {
         let (floats, built) = trace(formula, &constants, &graph);
         let more: Floats = graph.looked().iter().map(|&i| floats[i as usize]).collect();
         if more.is_empty() {
-            let plan = built.then(|| Plan::new(&graph).ok()).flatten();
+            let plan = built.then(|| Plan::new(&graph, executors::target()).ok()).flatten();
             if formula.part == Part::Body && plan.as_ref().is_some_and(Plan::groups_nothing) {
                 formula.composite.plain.store(true, Ordering::Relaxed);
             }
             let plan = plan.filter(|plan| plan.pays() && !reads_absent(plan, formula));
             let numbers = graph.into_list().numbers;
-            return (looked, plan.map(|plan| Made { plan, numbers }));
+            let planned = plan.and_then(|plan| Planned::new(plan).ok());
+            return (looked, planned.map(|planned| Made { planned, numbers }));
         }
         looked.extend(more);
         looked.sort_unstable();

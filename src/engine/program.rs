@@ -10,16 +10,18 @@ use smallvec::SmallVec;
 
 use super::check::{self, Held};
 use super::config::{self, Check, Config};
+use super::executors::{self, Device, Planned};
 use super::{interpret, site};
 use crate::array::Array;
 use crate::dtype::Scalar;
 use crate::error::Result;
+use crate::executor::Input;
 use crate::graph::numbers::evaluate;
 use crate::graph::{Graph, Kind, List, Node, admit, live};
 use crate::ops::emit::{Arg, Id};
 use crate::passes::expand::has_calls;
 use crate::passes::{Report, expand, pipeline, report, without_marks};
-use crate::schedule::{Input, Options, Plan};
+use crate::schedule::{Options, Plan};
 use crate::shape::{Bindings, Dim, Scope};
 use crate::watch;
 
@@ -42,11 +44,11 @@ pub struct Program {
     donated: Vec<(u32, u32)>,
     /// By input: whether its memory may be taken
     donates: Vec<bool>,
-    template: OnceLock<Arc<Plan>>,
+    template: OnceLock<Arc<Planned>>,
     /// What is planned instead to keep within the budget, latest last
     tighter: Mutex<Vec<Tighter>>,
     /// Plans by the sizes of the symbols, latest last
-    plans: Mutex<Vec<(Sizes, Arc<Plan>)>>,
+    plans: Mutex<Vec<(Sizes, Arc<Planned>)>>,
 }
 
 type Sizes = SmallVec<[usize; 4]>;
@@ -56,7 +58,7 @@ type Sizes = SmallVec<[usize; 4]>;
 struct Tighter {
     sizes: Sizes,
     list: Arc<List>,
-    template: Arc<Plan>,
+    template: Arc<Planned>,
 }
 
 /// What the passes made of a list.
@@ -137,7 +139,8 @@ impl Program {
         let work = || {
             // All gradients have been taken: see `cut`.
             let list = without_marks((*self.list).clone())?;
-            let (list, reports) = pipeline(list, &self.config.passes)?;
+            let (list, reports) =
+                pipeline(list, &self.config.passes, executors::executor(Device::Cpu))?;
             let expanded = match has_calls(&list) {
                 true => Some(expand(&Graph::from_list(list.clone()))?.list().clone()),
                 false => None,
@@ -149,68 +152,80 @@ impl Program {
     }
 
     /// The plan for sizes of the symbols, if it was made.
-    fn known(&self, sizes: &[usize]) -> Option<Arc<Plan>> {
+    fn known(&self, sizes: &[usize]) -> Option<Arc<Planned>> {
         let plans = self.plans.lock();
         plans.iter().rev().find(|(known, _)| known.as_slice() == sizes).map(|(_, p)| p.clone())
     }
 
     /// Whether a run takes little time, see [`Plan::is_light`]; false before there is a plan.
     pub fn is_light(&self, sizes: &[usize], elements: usize) -> bool {
-        self.known(sizes).is_some_and(|plan| plan.is_light(elements))
+        self.known(sizes).is_some_and(|known| known.plan.is_light(elements))
     }
 
     /// The plan for sizes of the symbols, in order; made when it is first asked for.
     pub fn plan(&self, sizes: &[usize]) -> Result<Arc<Plan>> {
-        if let Some(plan) = self.known(sizes) {
-            return Ok(plan);
+        Ok(self.planned(sizes)?.plan.clone())
+    }
+
+    /// The same with what runs it.
+    fn planned(&self, sizes: &[usize]) -> Result<Arc<Planned>> {
+        if let Some(planned) = self.known(sizes) {
+            return Ok(planned);
         }
         let template = self.template()?;
-        let mut plan = self.resized(template, sizes);
+        let mut planned = self.resized(template, sizes);
         if let Some(budget) = self.config.budget
-            && plan.peak_bytes() > budget
+            && planned.plan.peak_bytes() > budget
         {
-            plan = self.within(template, sizes, budget)?;
-            plan.check_budget(budget, &site::describe)?;
+            planned = self.within(template, sizes, budget)?;
+            planned.plan.check_budget(budget, &site::describe)?;
         }
         let mut plans = self.plans.lock();
         if plans.len() >= PLANS {
             plans.remove(0);
         }
-        plans.push((SmallVec::from_slice(sizes), plan.clone()));
-        Ok(plan)
+        plans.push((SmallVec::from_slice(sizes), planned.clone()));
+        Ok(planned)
     }
 
-    fn resized(&self, template: &Arc<Plan>, sizes: &[usize]) -> Arc<Plan> {
+    fn resized(&self, template: &Arc<Planned>, sizes: &[usize]) -> Arc<Planned> {
         if self.symbols.is_empty() {
             return template.clone();
         }
         let bound = self.bind(sizes);
-        Arc::new(template.resized(&|dim| bound.resolve(dim)))
+        Arc::new(template.with_plan(template.plan.resized(&|dim| bound.resolve(dim))))
     }
 
     /// The plan for sizes that need more than the budget without computing anything again.
-    fn within(&self, template: &Arc<Plan>, sizes: &[usize], budget: usize) -> Result<Arc<Plan>> {
+    fn within(
+        &self,
+        template: &Arc<Planned>,
+        sizes: &[usize],
+        budget: usize,
+    ) -> Result<Arc<Planned>> {
         if !self.config.passes.is_on("remat") {
             return Ok(self.resized(template, sizes));
         }
         let tighter = self.tighter.lock().clone();
         for known in &tighter {
-            let plan = self.resized(&known.template, sizes);
+            let planned = self.resized(&known.template, sizes);
             // For its own sizes nothing better was found.
-            if plan.peak_bytes() <= budget || known.sizes.as_slice() == sizes {
-                return Ok(plan);
+            if planned.plan.peak_bytes() <= budget || known.sizes.as_slice() == sizes {
+                return Ok(planned);
             }
         }
         let (list, bound) = (self.optimized()?.planned(), self.bind(sizes));
         let options = self.options();
         let within = Plan::within(list, options, &|dim| bound.resolve(dim), budget)?;
         let (list, template, plan) = within.parts();
+        let template = Arc::new(Planned::new(template)?);
+        let planned = Arc::new(template.with_plan(plan));
         let mut tighter = self.tighter.lock();
         if tighter.len() >= TIGHTER {
             tighter.remove(0);
         }
         tighter.push(Tighter { sizes: sizes.into(), list: list.into(), template });
-        Ok(plan)
+        Ok(planned)
     }
 
     /// What each pass did; the last time that something was computed again counts.
@@ -224,7 +239,7 @@ impl Program {
     }
 
     /// The plan for all sizes: steps and groups, of which sizes only change the memory.
-    fn template(&self) -> Result<&Arc<Plan>> {
+    fn template(&self) -> Result<&Arc<Planned>> {
         if let Some(template) = self.template.get() {
             return Ok(template);
         }
@@ -233,12 +248,14 @@ impl Program {
         let list = spoiled.as_ref().unwrap_or(list);
         // Outside of the scope: groups are found in tables, where sizes are what they are written as.
         let plan = Plan::of(list, self.options())?;
-        Ok(self.template.get_or_init(|| Arc::new(plan)))
+        let planned = Arc::new(Planned::new(plan)?);
+        Ok(self.template.get_or_init(|| planned))
     }
 
     /// What plans may do.
     fn options(&self) -> Options<'_> {
-        Options { donated: &self.donated, apart: !self.config.passes.is_on("fuse") }
+        let apart = !self.config.passes.is_on("fuse");
+        Options { target: executors::target(), donated: &self.donated, apart }
     }
 
     /// The symbols bound to sizes.
@@ -257,9 +274,9 @@ impl Program {
         if watch::checking() {
             return interpret::run(&self.list, inputs, &self.bind(sizes), given);
         }
-        let plan = self.plan(sizes)?;
-        admit("call", plan.inputs().iter(), inputs.iter().copied())?;
-        let found = plan.run(inputs, &self.numbers(sizes, given)?)?;
+        let planned = self.planned(sizes)?;
+        admit("call", planned.plan.inputs().iter(), inputs.iter().copied())?;
+        let found = planned.run(inputs, &self.numbers(sizes, given)?)?;
         if self.config.check.is_on() {
             let inputs: Vec<Array> = inputs.iter().map(|&x| x.clone()).collect();
             self.held(&inputs, sizes, given).check(&found)?;
@@ -278,14 +295,14 @@ impl Program {
             let lent = inputs.iter().map(Input::array).collect::<Result<Vec<&Array>>>()?;
             return interpret::run(&self.list, &lent, &self.bind(sizes), given);
         }
-        let (plan, numbers) = (self.plan(sizes)?, self.numbers(sizes, given)?);
+        let (planned, numbers) = (self.planned(sizes)?, self.numbers(sizes, given)?);
         let lent = inputs.iter().map(Input::array).collect::<Result<SmallVec<[&Array; 8]>>>()?;
-        admit("call", plan.inputs().iter(), lent.into_iter())?;
+        admit("call", planned.plan.inputs().iter(), lent.into_iter())?;
         if !self.config.check.is_on() {
-            return plan.run_with(inputs, &numbers);
+            return planned.run_with(inputs, &numbers);
         }
         let copies = check::copies(inputs)?;
-        let found = plan.run_with(inputs, &numbers)?;
+        let found = planned.run_with(inputs, &numbers)?;
         if let Err(error) = self.held(&copies, sizes, given).check(&found) {
             for (input, copy) in inputs.iter_mut().zip(copies) {
                 if let Input::Given(place @ None) = input {

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use super::executors;
 use super::tape::Value;
 use super::trace;
 use crate::array::Array;
-use crate::cpu;
 use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::shape::Shape;
@@ -117,7 +117,7 @@ pub fn next_of(state: &mut State) -> [u32; 2] {
     let n = state.drawn;
     state.drawn = n.wrapping_add(1);
     // The high bit keeps drawn keys apart from keys split by hand.
-    cpu::threefry(state.key, [(n >> 32) as u32 | 1 << 31, n as u32])
+    executors::threefry(state.key, [(n >> 32) as u32 | 1 << 31, n as u32])
 }
 
 /// A key as a value: uint32 of shape (2,).

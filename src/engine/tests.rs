@@ -7,6 +7,7 @@ use super::plans::{Formula, Given, Part, run};
 use super::tape::{History, Leaf, Operand, Value};
 use super::trace::{Role, Trace};
 use crate::array::Array;
+use crate::cpu::target::Cpu;
 use crate::cpu::testing::{array, bytes};
 use crate::dtype::{DType, Scalar};
 use crate::error::Result as Fallible;
@@ -167,7 +168,7 @@ fn the_pass_and_the_sweep_give_the_same_gradient_bits() {
         graph.verify().unwrap();
         let expanded = expand(&graph).unwrap();
         let data: Vec<&Array> = held.values().map(|v| &v.array).collect();
-        let plan = Plan::new(&expanded).unwrap();
+        let plan = Plan::new(&expanded, &Cpu).unwrap();
         for got in [one_by_one(&expanded, &data, &[]), plan.run(&data, &[]).unwrap().to_vec()] {
             let mut got = got[before..].iter();
             for (want, found) in want.iter().zip(&found) {

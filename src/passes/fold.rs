@@ -1,5 +1,5 @@
-//! Constant folding: what depends on nothing but what is known is computed ahead, by the kernels that
-//! would compute it later.
+//! Constant folding: what depends on nothing but what is known is computed ahead, by whoever would
+//! compute it later.
 //!
 //! A result stays small ([`Options::fold_bytes`]), and so does what it is computed from, so a number
 //! repeated over a large shape is never written out: what is one number everywhere stays a fill, and a
@@ -8,27 +8,28 @@
 
 use smallvec::SmallVec;
 
+use super::Evaluator;
 use super::cost::{elements, of_node};
 use super::expand::expanded;
 use super::pipeline::Options;
 use super::rebuild::{in_bodies, push, rebuild};
-use crate::array::Array;
-use crate::cpu::{self, Operand};
-use crate::dtype::{Compute, DType, Scalar};
+use crate::array::{Array, Operand};
+use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::graph::{Args, Kind, List, Node, number_of};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
+use crate::scalar::half::{bf16_to_f32, f16_to_f32};
 use crate::shape::Shape;
 
 /// Arithmetic beyond this is left for the run.
 const WORK: u64 = 1 << 24;
 
 /// Computes what is known.
-pub fn fold(list: List, options: &Options) -> Result<List> {
-    let mut known = Known { is_known: Vec::with_capacity(list.nodes.len()), options };
+pub fn fold(list: List, options: &Options, evaluator: &dyn Evaluator) -> Result<List> {
+    let mut known = Known { is_known: Vec::with_capacity(list.nodes.len()), options, evaluator };
     rebuild(list, |nodes, mut node| {
-        in_bodies(&mut node, |body| fold(body, options))?;
+        in_bodies(&mut node, |body| fold(body, options, evaluator))?;
         let is_known = known.look(nodes, &mut node);
         known.is_known.push(is_known);
         Ok(push(nodes, node))
@@ -39,6 +40,7 @@ pub fn fold(list: List, options: &Options) -> Result<List> {
 struct Known<'o> {
     is_known: Vec<bool>,
     options: &'o Options,
+    evaluator: &'o dyn Evaluator,
 }
 
 impl Known<'_> {
@@ -75,7 +77,7 @@ impl Known<'_> {
             }
             _ => {}
         }
-        if let Some(value) = one_number(nodes, node) {
+        if let Some(value) = one_number(nodes, node, self.evaluator) {
             fill(node, value);
             return true;
         }
@@ -93,7 +95,9 @@ impl Known<'_> {
         if !small || bytes(&node.ty) > limit || of_node(nodes, node).flops > WORK {
             return false;
         }
-        let Some(array) = computed(nodes, node).filter(|array| fits(array, &node.ty)) else {
+        let Some(array) =
+            computed(nodes, node, self.evaluator).filter(|array| fits(array, &node.ty))
+        else {
             return false;
         };
         match repeated(&array, self.options.fold_bytes) {
@@ -136,7 +140,7 @@ fn filling(nodes: &[Node], arg: Arg) -> Option<Scalar> {
 }
 
 /// The number that a node is everywhere because all its operands are, whatever its size.
-fn one_number(nodes: &[Node], node: &Node) -> Option<Scalar> {
+fn one_number(nodes: &[Node], node: &Node, evaluator: &dyn Evaluator) -> Option<Scalar> {
     let Kind::Op(op) = &node.kind else { return None };
     let numbers: Option<SmallVec<[Scalar; 3]>> =
         node.args.iter().map(|&arg| filling(nodes, arg)).collect();
@@ -145,7 +149,9 @@ fn one_number(nodes: &[Node], node: &Node) -> Option<Scalar> {
         Op::Reshape(_) | Op::Permute(_) | Op::Slice(_) | Op::Windows(_) => numbers.first().copied(),
         Op::Map(_) | Op::Cast(_) => {
             let one = |(&arg, &value): (&Arg, &Scalar)| match arg {
-                Arg::Node(id) => single(value, nodes[id.0 as usize].ty.dtype).ok().map(Ok),
+                Arg::Node(id) => {
+                    single(value, nodes[id.0 as usize].ty.dtype, evaluator).ok().map(Ok)
+                }
                 Arg::Scalar(value) => Some(Err(value)),
             };
             let ones: Option<SmallVec<[std::result::Result<Array, Scalar>; 3]>> =
@@ -158,7 +164,7 @@ fn one_number(nodes: &[Node], node: &Node) -> Option<Scalar> {
                     Err(value) => Operand::Scalar(*value),
                 })
                 .collect();
-            first(&cpu::execute(op, &operands).ok()?)
+            first(&evaluator.evaluate(op, &operands).ok()?)
         }
         Op::Call(_)
         | Op::Broadcast(_)
@@ -183,35 +189,40 @@ fn one_number(nodes: &[Node], node: &Node) -> Option<Scalar> {
 }
 
 /// One number as an array without axes.
-fn single(value: Scalar, dtype: DType) -> Result<Array> {
+fn single(value: Scalar, dtype: DType, evaluator: &dyn Evaluator) -> Result<Array> {
     let ty = Type::new(dtype, Shape::scalar());
-    cpu::execute(&Op::Fill(ty), &[Operand::Scalar(value)])
+    evaluator.evaluate(&Op::Fill(ty), &[Operand::Scalar(value)])
 }
 
 /// The value of a node of known operands.
-fn computed(nodes: &[Node], node: &Node) -> Option<Array> {
+fn computed(nodes: &[Node], node: &Node, evaluator: &dyn Evaluator) -> Option<Array> {
     let Kind::Op(op) = &node.kind else { return None };
     let arrays: Option<SmallVec<[Option<Array>; 4]>> = node
         .args
         .iter()
         .map(|arg| match arg {
-            Arg::Node(id) => value(nodes, *id).map(Some),
+            Arg::Node(id) => value(nodes, *id, evaluator).map(Some),
             Arg::Scalar(_) => Some(None),
         })
         .collect();
     let arrays = arrays?;
     let array = match op {
-        Op::Call(_) => call(nodes, node, &arrays)?,
-        op => execute(op, &node.args, |i| arrays[i].as_ref())?,
+        Op::Call(_) => call(nodes, node, &arrays, evaluator)?,
+        op => execute(op, &node.args, evaluator, |i| arrays[i].as_ref())?,
     };
     // A view would keep the whole of what it shows.
     match array.is_contiguous() {
         true => Some(array),
-        false => cpu::copy::contiguous(&array).ok(),
+        false => evaluator.contiguous(&array).ok(),
     }
 }
 
-fn execute<'a>(op: &Op, args: &[Arg], array: impl Fn(usize) -> Option<&'a Array>) -> Option<Array> {
+fn execute<'a>(
+    op: &Op,
+    args: &[Arg],
+    evaluator: &dyn Evaluator,
+    array: impl Fn(usize) -> Option<&'a Array>,
+) -> Option<Array> {
     let operands: Option<SmallVec<[Operand<'_>; 4]>> = args
         .iter()
         .enumerate()
@@ -220,21 +231,21 @@ fn execute<'a>(op: &Op, args: &[Arg], array: impl Fn(usize) -> Option<&'a Array>
             Arg::Scalar(value) => Some(Operand::Scalar(*value)),
         })
         .collect();
-    cpu::execute(op, &operands?).ok()
+    evaluator.evaluate(op, &operands?).ok()
 }
 
 /// The value of a known node.
-fn value(nodes: &[Node], id: Id) -> Option<Array> {
+fn value(nodes: &[Node], id: Id, evaluator: &dyn Evaluator) -> Option<Array> {
     let node = &nodes[id.0 as usize];
     match &node.kind {
         Kind::Constant(array) => Some(array.clone()),
         Kind::Op(Op::Broadcast(shape)) => {
             let Arg::Node(inner) = node.args[0] else { return None };
             // Broadcasts of broadcasts were passed, so this goes no deeper.
-            let inner = value(nodes, inner)?;
-            cpu::execute(&Op::Broadcast(shape.clone()), &[Operand::Array(&inner)]).ok()
+            let inner = value(nodes, inner, evaluator)?;
+            evaluator.evaluate(&Op::Broadcast(shape.clone()), &[Operand::Array(&inner)]).ok()
         }
-        Kind::Op(op @ (Op::Fill(_) | Op::Iota(..))) => execute(op, &node.args, |_| None),
+        Kind::Op(op @ (Op::Fill(_) | Op::Iota(..))) => execute(op, &node.args, evaluator, |_| None),
         Kind::Op(_)
         | Kind::Input
         | Kind::Flow(_)
@@ -245,7 +256,12 @@ fn value(nodes: &[Node], id: Id) -> Option<Array> {
 }
 
 /// The value of a composite on known operands, by its formula.
-fn call(nodes: &[Node], node: &Node, arrays: &[Option<Array>]) -> Option<Array> {
+fn call(
+    nodes: &[Node],
+    node: &Node,
+    arrays: &[Option<Array>],
+    evaluator: &dyn Evaluator,
+) -> Option<Array> {
     let types: SmallVec<[&Type; 4]> = node
         .args
         .iter()
@@ -261,7 +277,7 @@ fn call(nodes: &[Node], node: &Node, arrays: &[Option<Array>]) -> Option<Array> 
         values.push(match &step.kind {
             Kind::Input => inputs.next()?.clone(),
             Kind::Constant(array) => array.clone(),
-            Kind::Op(op) => execute(op, &step.args, |i| match step.args[i] {
+            Kind::Op(op) => execute(op, &step.args, evaluator, |i| match step.args[i] {
                 Arg::Node(id) => values.get(id.0 as usize),
                 Arg::Scalar(_) => None,
             })?,
@@ -288,24 +304,34 @@ fn repeated(array: &Array, limit: usize) -> Option<Scalar> {
 
 /// The first element as a number that gives the same element again.
 fn first(array: &Array) -> Option<Scalar> {
-    let mut register = 0u64;
     if array.count() == 0 {
         return None;
     }
-    // SAFETY: there is an element, and a register takes at most eight bytes.
-    unsafe { cpu::convert::load(array.dtype, (&raw mut register).cast(), array.ptr(), 1, 1) };
     let float = |x: f64| match x.is_nan() {
         // The bits of a NaN could be those of a number known only at run time.
-        true => f64::NAN.copysign(x),
-        false => x,
+        true => Scalar::Float(f64::NAN.copysign(x)),
+        false => Scalar::Float(x),
     };
-    Some(match array.dtype.compute() {
-        Compute::Bool => Scalar::Bool(register & 1 == 1),
-        Compute::I32 => Scalar::Int(i64::from(register as u32 as i32)),
-        Compute::U32 => Scalar::Int(i64::from(register as u32)),
-        Compute::I64 => Scalar::Int(register as i64),
-        Compute::U64 => i64::try_from(register).map_or(Scalar::Uint(register), Scalar::Int),
-        Compute::F32 => Scalar::Float(float(f64::from(f32::from_bits(register as u32)))),
-        Compute::F64 => Scalar::Float(float(f64::from_bits(register))),
+    let at = array.ptr();
+    // SAFETY: there is an element, of this dtype.
+    Some(unsafe {
+        match array.dtype {
+            DType::Bool => Scalar::Bool(at.read() & 1 == 1),
+            DType::I8 => Scalar::Int(at.cast::<i8>().read().into()),
+            DType::I16 => Scalar::Int(at.cast::<i16>().read().into()),
+            DType::I32 => Scalar::Int(at.cast::<i32>().read().into()),
+            DType::I64 => Scalar::Int(at.cast::<i64>().read()),
+            DType::U8 => Scalar::Int(at.read().into()),
+            DType::U16 => Scalar::Int(at.cast::<u16>().read().into()),
+            DType::U32 => Scalar::Int(at.cast::<u32>().read().into()),
+            DType::U64 => {
+                let x = at.cast::<u64>().read();
+                i64::try_from(x).map_or(Scalar::Uint(x), Scalar::Int)
+            }
+            DType::F16 => float(f16_to_f32(at.cast::<u16>().read()).into()),
+            DType::BF16 => float(bf16_to_f32(at.cast::<u16>().read()).into()),
+            DType::F32 => float(at.cast::<f32>().read().into()),
+            DType::F64 => float(at.cast::<f64>().read()),
+        }
     })
 }

@@ -3,6 +3,7 @@ use smallvec::smallvec;
 use super::fold::fold;
 use super::pipeline::Options;
 use super::random::{Dice, check, count, special};
+use crate::cpu::target::Cpu;
 use crate::cpu::testing::{array, values};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -15,7 +16,7 @@ use crate::shape::Shape;
 
 fn folded(list: List) -> Result<List> {
     let options = Options::default();
-    dead(fold(list, &options)?, &options)
+    dead(fold(list, &options, &Cpu)?, &options)
 }
 
 /// What a formula without inputs becomes: one node.
@@ -57,7 +58,7 @@ fn large_values_stay_small() {
     let n = Expr::new(&graph, Arg::Scalar(0.into()));
     graph.build(|| smallvec![n.iota(DType::F32, Shape::of(&[64]), 0).exp()]).unwrap();
     let options = Options { fold_bytes: 100, ..Options::default() };
-    let list = fold(graph.into_list(), &options).unwrap();
+    let list = fold(graph.into_list(), &options, &Cpu).unwrap();
     assert_eq!(count(&list, "exp"), 1);
 }
 

@@ -53,11 +53,21 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use crate::array::{Array, Operand};
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::graph::{Flow, Graph, Kind, List, number_of};
 use crate::ops::emit::{Arg, Id};
-use crate::ops::op::Type;
+use crate::ops::op::{Op, Type};
+
+/// What computes ahead what is known: the executor of the list's device.
+pub trait Evaluator {
+    /// One op on values that are there.
+    fn evaluate(&self, op: &Op, args: &[Operand<'_>]) -> Result<Array>;
+
+    /// The elements in C order, in memory that holds nothing else.
+    fn contiguous(&self, x: &Array) -> Result<Array>;
+}
 
 /// The operands of a node, named in another graph.
 fn renamed(args: &[Arg], names: &[Id]) -> SmallVec<[Arg; 4]> {

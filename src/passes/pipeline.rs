@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use super::cost::{Cost, of_list};
-use super::{cse, dead, expand, fold, simplify, sink};
+use super::{Evaluator, cse, dead, expand, fold, simplify, sink};
 use crate::dtype::Scalar;
 use crate::error::{self, Result};
 use crate::graph::{Graph, Kind, List, Node, number_of};
@@ -101,18 +101,34 @@ pub struct Pass {
     pub name: &'static str,
     /// What it does, in a sentence
     pub doc: &'static str,
-    run: fn(List, &Options) -> Result<List>,
+    run: fn(List, &Options, &dyn Evaluator) -> Result<List>,
 }
 
 /// Every pass, in the order in which they run first. The last ones work on plans, not on lists, so that
 /// alone they have nothing to do ([`schedule`](crate::schedule)).
 pub const PASSES: [Pass; 9] = [
     Pass { name: "expand", doc: "Composites become their formulas.", run: expand_list },
-    Pass { name: "dead", doc: "What nobody needs is dropped.", run: dead::dead },
+    Pass {
+        name: "dead",
+        doc: "What nobody needs is dropped.",
+        run: |list, options, _| dead::dead(list, options),
+    },
     Pass { name: "fold", doc: "What is known is computed ahead.", run: fold::fold },
-    Pass { name: "simplify", doc: "Exact algebra; views cancel.", run: simplify::simplify },
-    Pass { name: "sink", doc: "Movement goes where it costs least.", run: sink::sink },
-    Pass { name: "cse", doc: "What is computed twice is computed once.", run: cse::cse },
+    Pass {
+        name: "simplify",
+        doc: "Exact algebra; views cancel.",
+        run: |list, options, _| simplify::simplify(list, options),
+    },
+    Pass {
+        name: "sink",
+        doc: "Movement goes where it costs least.",
+        run: |list, options, _| sink::sink(list, options),
+    },
+    Pass {
+        name: "cse",
+        doc: "What is computed twice is computed once.",
+        run: |list, options, _| cse::cse(list, options),
+    },
     Pass { name: "remat", doc: "What a budget does not let stay is computed again.", run: keep },
     Pass { name: "fuse", doc: "What goes together is one step.", run: keep },
     Pass { name: "donate", doc: "Updates are written over what they replace.", run: keep },
@@ -133,8 +149,8 @@ fn named(name: &str) -> Result<&'static Pass> {
 }
 
 impl Pass {
-    fn apply(&self, list: List, options: &Options) -> Result<List> {
-        let mut list = (self.run)(list, options)?;
+    fn apply(&self, list: List, options: &Options, evaluator: &dyn Evaluator) -> Result<List> {
+        let mut list = (self.run)(list, options, evaluator)?;
         if options.spoiled == Some(self.name) {
             spoil(&mut list);
         }
@@ -156,15 +172,19 @@ fn spoil(list: &mut List) {
 }
 
 /// A list after one pass.
-pub fn alone(name: &str, list: List, options: &Options) -> Result<List> {
-    named(name)?.apply(list, options)
+pub fn alone(name: &str, list: List, options: &Options, evaluator: &dyn Evaluator) -> Result<List> {
+    named(name)?.apply(list, options, evaluator)
 }
 
 /// A list after every pass that is on, with the pass.
-pub fn stages(mut list: List, options: &Options) -> Result<Vec<(&'static str, List)>> {
+pub fn stages(
+    mut list: List,
+    options: &Options,
+    evaluator: &dyn Evaluator,
+) -> Result<Vec<(&'static str, List)>> {
     let mut stages = Vec::new();
     for name in ORDER.into_iter().filter(|name| options.is_on(name)) {
-        list = alone(name, list, options)?;
+        list = alone(name, list, options, evaluator)?;
         stages.push((name, list.clone()));
     }
     Ok(stages)
@@ -178,7 +198,11 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// Runs the passes that are on, in order, with a report for each.
 ///
 /// In debug builds and tests the law of graphs is checked after every pass.
-pub fn pipeline(mut list: List, options: &Options) -> Result<(List, Vec<Report>)> {
+pub fn pipeline(
+    mut list: List,
+    options: &Options,
+    evaluator: &dyn Evaluator,
+) -> Result<(List, Vec<Report>)> {
     let mut reports = Vec::with_capacity(ORDER.len());
     let mut nodes = count(&list);
     let mut cost = None;
@@ -186,7 +210,7 @@ pub fn pipeline(mut list: List, options: &Options) -> Result<(List, Vec<Report>)
         let Some(pass) = PASSES.iter().find(|pass| pass.name == name) else { continue };
         // Calls cost what their formulas cost, so expansion changes nothing there.
         let before = if name == "expand" { None } else { Some(known(&mut cost, &list)) };
-        list = pass.apply(list, options)?;
+        list = pass.apply(list, options, evaluator)?;
         if cfg!(debug_assertions) || cfg!(test) {
             list = verified(list).map_err(|error| error.note(format!("after pass {name}")))?;
         }
@@ -221,7 +245,7 @@ pub fn report(name: &'static str, before: &List, after: &List) -> Report {
     }
 }
 
-fn keep(list: List, _: &Options) -> Result<List> {
+fn keep(list: List, _: &Options, _: &dyn Evaluator) -> Result<List> {
     Ok(list)
 }
 
@@ -250,7 +274,7 @@ fn verified(list: List) -> Result<List> {
     Ok(graph.into_list())
 }
 
-fn expand_list(list: List, _: &Options) -> Result<List> {
+fn expand_list(list: List, _: &Options, _: &dyn Evaluator) -> Result<List> {
     match expand::has_calls(&list) {
         true => Ok(expand(&Graph::from_list(list))?.into_list()),
         false => Ok(list),

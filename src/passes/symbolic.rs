@@ -3,6 +3,7 @@
 
 use super::random::bits;
 use super::{Options, batch, expand, gradients, pipeline};
+use crate::cpu::target::Cpu;
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::graph::cases::{self, Operand};
@@ -290,7 +291,7 @@ fn check_passes(case: &Case, form: Form) -> Option<()> {
     let symbols = symbolic(&types, &scope);
     let list = scope.run(|| case.build(&symbols, form, Dim::new(3))).ok()?;
     let before = scope.constraints();
-    let (after, _) = scope.run(|| pipeline(list.clone(), &Options::default())).unwrap();
+    let (after, _) = scope.run(|| pipeline(list.clone(), &Options::default(), &Cpu)).unwrap();
     let name = format!("{form:?} {}", case.name());
     assert_eq!(scope.constraints().len(), before.len(), "{name}: passes add no condition");
     // Alone, these take sizes that their front ends would refuse.

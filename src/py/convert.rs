@@ -17,9 +17,9 @@ use super::size;
 use super::tensor;
 use super::unwind::{contained, guard};
 use crate::array::Array;
-use crate::cpu;
 use crate::dtype::{Class, DType, Scalar};
 use crate::engine::apply::apply;
+use crate::engine::executors;
 use crate::engine::tape::{self, Operand, Value};
 use crate::engine::trace;
 use crate::error;
@@ -203,13 +203,13 @@ fn from_parts(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyRe
     let rows: error::Result<Vec<Array>> = parts
         .iter()
         .map(|part| {
-            let part = cpu::copy::contiguous(&cpu::cast(part, common)?)?;
+            let part = executors::contiguous(&executors::cast(part, common)?)?;
             Ok(part.view(part.layout.reshape(&row).unwrap_or_else(|| part.layout.clone())))
         })
         .collect();
     let rows = rows.or_raise(py)?;
     let refs: Vec<&Array> = rows.iter().collect();
-    Ok(Value::plain(cpu::copy::concat(&refs, 0).or_raise(py)?))
+    Ok(Value::plain(executors::concat(&refs, 0).or_raise(py)?))
 }
 
 /// Values behind each other along a new axis, as nodes.
@@ -269,7 +269,7 @@ fn from_numbers(
     // SAFETY: the array is fresh, C-order, and has exactly `numbers.len()` elements.
     let bytes = unsafe { std::slice::from_raw_parts_mut(array.ptr_mut(), numbers.len() * size) };
     for (place, number) in bytes.chunks_exact_mut(size).zip(numbers) {
-        let bits = cpu::copy::memory_bits(*number, dtype).to_le_bytes();
+        let bits = executors::memory_bits(*number, dtype).to_le_bytes();
         place.copy_from_slice(&bits[..size]);
     }
     Ok(Value::plain(array))
@@ -370,7 +370,7 @@ unsafe fn copy_buffer(py: Python<'_>, op: &str, view: &ffi::Py_buffer) -> PyResu
     };
     let source = Array { dtype, layout, buffer };
     // SAFETY: the output is fresh.
-    unsafe { cpu::copy::copy_into(&out, &source) };
+    unsafe { executors::copy_into(&out, &source) };
     if dtype == DType::Bool {
         // Foreign bools may be any byte; ours are 0 and 1.
         // SAFETY: the output is fresh, C-order, one byte an element.

@@ -17,8 +17,8 @@ use super::errors::{OrRaise, to_python};
 use super::unwind::contained;
 use super::{convert, tensor};
 use crate::array::Array;
-use crate::cpu;
 use crate::dtype::DType;
+use crate::engine::executors;
 use crate::engine::tape::Value;
 use crate::error::{self, Result};
 use crate::layout::{Layout, Strides};
@@ -264,7 +264,7 @@ fn fresh_copy(source: &Array) -> Result<Array> {
     let out = Array::uninit(source.dtype, source.shape().clone())?;
     if out.count() > 0 {
         // SAFETY: the output is fresh.
-        unsafe { cpu::copy::copy_into(&out, source) };
+        unsafe { executors::copy_into(&out, source) };
     }
     Ok(out)
 }

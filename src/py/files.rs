@@ -18,8 +18,8 @@ use super::errors::{OrRaise, to_python};
 use super::interrupt::interrupted;
 use super::{convert, dtype, tensor};
 use crate::array::Array;
-use crate::cpu;
 use crate::dtype::DType;
+use crate::engine::executors;
 use crate::engine::tape::Value;
 use crate::error::{self, Error};
 use crate::shape::Shape;
@@ -170,7 +170,7 @@ fn write(
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(&header)?;
     for (_, array) in named {
-        for piece in bytes_of(&cpu::copy::contiguous(array)?).chunks(PIECE) {
+        for piece in bytes_of(&executors::contiguous(array)?).chunks(PIECE) {
             interrupted(false)?;
             file.write_all(piece)?;
         }
@@ -283,7 +283,7 @@ fn _to_bytes<'py>(py: Python<'py>, tensor: &Bound<'py, PyAny>) -> PyResult<Bound
     let Some(handle) = (unsafe { tensor::downcast(tensor.as_ptr()) }) else {
         return Err(convert::refuse("to_bytes", tensor));
     };
-    let array = cpu::copy::contiguous(&tensor::data(py, "to_bytes", handle)?).or_raise(py)?;
+    let array = executors::contiguous(&tensor::data(py, "to_bytes", handle)?).or_raise(py)?;
     Ok(PyBytes::new(py, bytes_of(&array)))
 }
 

@@ -18,6 +18,7 @@ use super::tensor::{self, handle, wrap};
 use crate::array::Array;
 use crate::engine::control::interpret;
 use crate::engine::definition::{self, Call, Calls};
+use crate::engine::executors;
 use crate::engine::picture;
 use crate::engine::program::Program;
 use crate::engine::random;
@@ -386,7 +387,9 @@ impl Definition {
         let mut options = passes::Options { fast_math, ..passes::Options::default() };
         off.iter().try_for_each(|name| options.switch(name, false)).or_raise(py)?;
         let _entered = self.trace.scope().enter();
-        let (list, reports) = passes::pipeline(list, &options).or_raise(py)?;
+        let (list, reports) =
+            passes::pipeline(list, &options, executors::executor(executors::Device::Cpu))
+                .or_raise(py)?;
         let scope = self.trace.scope().clone();
         let small = Trace::define(list, Calls::default(), FxHashSet::default(), scope);
         Ok((Definition::of(small), reports.iter().map(PassReport::new).collect()))

@@ -9,8 +9,8 @@ use super::errors::{OrRaise, to_python};
 use super::tensor;
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
-use crate::engine::apply;
 use crate::engine::tape::{Operand, Value};
+use crate::engine::{apply, executors};
 use crate::error::{self, Result};
 use crate::graph::Graph;
 use crate::ops::elementwise::{self, Elementwise};
@@ -136,7 +136,7 @@ fn _run_program(
         let (graph, numbers) = build(inputs.iter().map(type_of).collect(), &steps, None)?;
         graph.verify()?;
         let arrays: Vec<&Array> = inputs.iter().map(|value| &value.array).collect();
-        Ok(Plan::new(&graph)?.run(&arrays, &numbers)?.into_vec())
+        Ok(executors::run(&graph, &arrays, &numbers)?.into_vec())
     };
     let arrays = run().or_raise(py)?;
     arrays.into_iter().map(|array| tensor::wrap(py, Value::plain(array))).collect()
@@ -152,7 +152,7 @@ fn _plan_text(
     let inputs = values(&inputs)?;
     let steps = parse(steps, inputs.len())?;
     let text = build(inputs.iter().map(type_of).collect(), &steps, Some(1))
-        .and_then(|(graph, _)| Plan::new(&graph))
+        .and_then(|(graph, _)| Plan::new(&graph, executors::target()))
         .map(|plan| plan.to_string());
     text.or_raise(py)
 }
@@ -166,7 +166,7 @@ fn _wgsl(py: Python<'_>, op: &str, dtype: &Bound<'_, PyAny>) -> PyResult<String>
         let types = (0..def.params.len()).map(|i| Type::new(own(i), Shape::of(&[1 << 16])));
         let places = (0..def.params.len()).map(Place::Value).collect();
         let (graph, _) = build(types.collect(), &[(def, places)], Some(1))?;
-        let plan = Plan::new(&graph)?;
+        let plan = Plan::new(&graph, executors::target())?;
         let step = plan.steps().first().ok_or_else(|| error::internal("a plan without steps"))?;
         shader(&plan, step)
     });

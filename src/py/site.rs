@@ -36,7 +36,7 @@ const LIMIT: usize = 1 << 16;
 /// Lets the engine ask for the running line, and plans print, spell lines and be broken off.
 pub fn start() {
     install(Provider { current, describe });
-    crate::schedule::install(crate::schedule::Hooks {
+    crate::executor::install(crate::executor::Hooks {
         print: super::print::print,
         describe,
         interrupted: super::interrupt::interrupted,

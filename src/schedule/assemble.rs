@@ -172,7 +172,7 @@ impl Plan {
         let Assembled { program, arrays, numbers } = assembly.finish(&[key]);
         let arrays = arrays.into_iter().map(Operand::Array);
         let operands = arrays.chain(numbers.into_iter().map(Operand::Number)).collect();
-        let group = Group::new(program, result.shape.clone()).ok()?;
+        let group = Group::new(program, result.shape.clone());
         Some(Sequel { group, operands })
     }
 }

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::facts::{Facts, arrays, makers, same};
 use super::{Options, Plan, Source, Work};
 use crate::layout::Layout;
-use crate::ops::op::Op;
+use crate::target::InPlace;
 
 /// The donated pairs that may share memory in an order of steps, by the output's storage, and the
 /// first step that may write donated memory.
@@ -65,7 +65,7 @@ pub(super) fn gifts(
 }
 
 /// Whether a step reads an input only where it writes the result, element by element.
-fn reads_in_place(plan: &Plan, facts: &Facts, step: u32, input: u32) -> bool {
+pub(super) fn reads_in_place(plan: &Plan, facts: &Facts, step: u32, input: u32) -> bool {
     let step = &plan.steps[step as usize];
     let shows = |&source: &Source| facts.input(source) == Some(input);
     let (direct, sources) = (Source::Input(input), arrays(step));
@@ -74,14 +74,15 @@ fn reads_in_place(plan: &Plan, facts: &Facts, step: u32, input: u32) -> bool {
             group.shape.same(&plan.inputs[input as usize].shape)
                 && sources.iter().all(|source| !shows(source) || *source == direct)
         }
-        Work::Op(Op::Map(_)) => sources.iter().all(|source| !shows(source) || *source == direct),
         Work::Rows(rows) => {
             let mut at = sources.iter().enumerate();
             at.all(|(i, source)| !shows(source) || (*source == direct && rows.spends(i)))
         }
-        Work::Op(Op::Update(_) | Op::Scatter(_)) => {
-            sources[0] == direct && !sources[1..].iter().any(shows)
-        }
-        Work::Product(_) | Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => false,
+        Work::Op(op) => match plan.target.in_place(op) {
+            InPlace::Any => sources.iter().all(|source| !shows(source) || *source == direct),
+            InPlace::First => sources[0] == direct && !sources[1..].iter().any(shows),
+            InPlace::Nowhere => false,
+        },
+        Work::Product(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => false,
     }
 }

@@ -63,7 +63,7 @@ impl Plan {
     }
 
     /// The operations of a step, as far as sizes are known; what control flow does is not counted.
-    pub(super) fn flops(&self, step: &Step) -> u64 {
+    pub fn flops(&self, step: &Step) -> u64 {
         let Some(result) = step.results.first().map(|&slot| &self.slots[slot as usize]) else {
             return 0;
         };

@@ -6,10 +6,10 @@ use smallvec::SmallVec;
 use super::load::Life;
 use super::order::Graph;
 use super::{Operand, Options, Plan, Source, Step, Work};
-use crate::cpu;
 use crate::layout::Layout;
 use crate::memory::block_bytes;
 use crate::ops::op::{Op, Type};
+use crate::target::InPlace;
 
 /// The memory of one result.
 pub(super) struct Storage {
@@ -194,7 +194,7 @@ impl Facts {
             Work::Alias => Some(self.layout(plan, *from)),
             Work::Op(op) => match self.layout(plan, *from) {
                 Some(layout) if plan.slots[step.results[0] as usize].shape.is_known() => {
-                    cpu::view(op, plan.ty(*from).dtype, &layout).map(Some)
+                    plan.target.view(op, plan.ty(*from).dtype, &layout).map(Some)
                 }
                 _ => is_movement(op).then_some(None),
             },
@@ -213,7 +213,7 @@ impl Facts {
             return false;
         }
         let layout = match &step.work {
-            Work::Op(op) => cpu::fresh_layout(op, &ty.shape),
+            Work::Op(op) => plan.target.fresh_layout(op, &ty.shape),
             Work::Group(..)
             | Work::Product(_)
             | Work::Rows(_)
@@ -221,7 +221,7 @@ impl Facts {
             | Work::Effect(_)
             | Work::Alias => Layout::contiguous(ty.shape.clone()),
         };
-        let bytes = cpu::room(&layout).saturating_mul(ty.dtype.size());
+        let bytes = layout.room().saturating_mul(plan.target.stored(ty.dtype));
         self.roots[slot as usize] = (Some(self.storages.len() as u32), Some(layout));
         self.storages.push(Storage { bytes, def: i, slot, escapes: false });
         self.readers.push(SmallVec::new());
@@ -334,7 +334,7 @@ fn scratch(plan: &Plan, step: &Step, layouts: &[Option<Layout>], is_view: bool) 
         match known {
             Some(args) => {
                 let result = &plan.slots[step.results[0] as usize].shape;
-                (cpu::scratch(op, &args, result) + number_bytes(op, step), false)
+                (plan.target.scratch(op, &args, result) + number_bytes(op, step), false)
             }
             None => (0, true),
         }
@@ -373,15 +373,17 @@ fn donors(plan: &Plan, facts: &Facts, step: &Step) -> SmallVec<[u32; 4]> {
         all.then_some(*s)
     };
     let candidates = match &step.work {
-        Work::Group(..) | Work::Op(Op::Map(_)) => arrays(step),
+        Work::Group(..) => arrays(step),
+        Work::Op(op) => match plan.target.in_place(op) {
+            InPlace::Any => arrays(step),
+            InPlace::First => arrays(step).into_iter().take(1).collect(),
+            InPlace::Nowhere => SmallVec::new(),
+        },
         Work::Rows(rows) => {
             let sources = arrays(step).into_iter().enumerate();
             sources.filter(|(i, _)| rows.spends(*i)).map(|(_, source)| source).collect()
         }
-        Work::Op(Op::Update(_) | Op::Scatter(_)) => arrays(step).into_iter().take(1).collect(),
-        Work::Product(_) | Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {
-            SmallVec::new()
-        }
+        Work::Product(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => SmallVec::new(),
     };
     let all = arrays(step);
     let mut donors: SmallVec<[u32; 4]> = SmallVec::new();

@@ -1,25 +1,16 @@
 //! Control flow: one step whose bodies are plans.
 //!
-//! Carries are double-buffered: a round reads one copy and writes the other, and the last one writes
-//! where the plan around it wants the result. Operands of a scan are read, and its stacked results
-//! written, element by element where they lie.
+//! Carries are double-buffered: a round reads one copy and writes the other.
 
 use smallvec::SmallVec;
 
-use super::run::Results;
 use super::{Options, Plan};
-use crate::array::Array;
-use crate::cpu;
-use crate::dtype::{DType, Scalar};
-use crate::error::{self, Result};
+use crate::error::Result;
 use crate::graph::{Flow, FlowKind, Node};
-use crate::layout::Layout;
 use crate::memory::block_bytes;
 use crate::ops::op::Type;
-use crate::shape::{Dim, Shape};
-
-/// Arrays to write to, where there are such.
-type Targets = SmallVec<[Option<Array>; 2]>;
+use crate::shape::Dim;
+use crate::target::Target;
 
 /// The plans of a flow's bodies.
 pub struct Bodies {
@@ -27,15 +18,23 @@ pub struct Bodies {
     plans: SmallVec<[Plan; 2]>,
     results: SmallVec<[Type; 2]>,
     has_effect: bool,
+    /// Its number among the control flow of the template
+    pub number: u32,
 }
 
 impl Bodies {
-    pub(super) fn new(flow: &Flow, apart: bool) -> Result<Bodies> {
-        let options = Options { apart, ..Options::default() };
+    pub(super) fn new(flow: &Flow, apart: bool, target: &'static dyn Target) -> Result<Bodies> {
+        let options = Options { apart, ..Options::new(target) };
         let plans: Result<SmallVec<[Plan; 2]>> =
             flow.bodies.iter().map(|body| Plan::of(body, options)).collect();
         let has_effect = flow.bodies.iter().any(|body| body.nodes.iter().any(Node::has_effect));
-        Ok(Bodies { kind: flow.kind, plans: plans?, results: flow.results.clone(), has_effect })
+        Ok(Bodies {
+            kind: flow.kind,
+            plans: plans?,
+            results: flow.results.clone(),
+            has_effect,
+            number: 0,
+        })
     }
 
     /// The same bodies with their sizes replaced.
@@ -51,6 +50,7 @@ impl Bodies {
             plans: self.plans.iter().map(|plan| plan.resized(size)).collect(),
             results: self.results.iter().map(|ty| ty.map_dims(size)).collect(),
             has_effect: self.has_effect,
+            number: self.number,
         }
     }
 
@@ -62,6 +62,11 @@ impl Bodies {
     /// The plans of the bodies.
     pub fn plans(&self) -> &[Plan] {
         &self.plans
+    }
+
+    /// The types of the results.
+    pub fn results(&self) -> &[Type] {
+        &self.results
     }
 
     /// Whether a body does something for its effect.
@@ -86,211 +91,4 @@ impl Bodies {
             FlowKind::Scan { carry, .. } => (inner + carried(carry), open),
         }
     }
-
-    /// Computes the results, in the targets where there are such.
-    pub(super) fn run(
-        &self,
-        args: &[&Array],
-        numbers: &[Scalar],
-        targets: Targets,
-    ) -> Result<Results> {
-        match self.kind {
-            FlowKind::Branch => {
-                let last = self.plans.len() as i64 - 1;
-                let body = integer(args[0])?.clamp(0, last) as usize;
-                self.plans[body].run_into(&args[1..], numbers, &targets)
-            }
-            FlowKind::While { carry, history: false } => {
-                self.repeat(args, numbers, carry as usize, targets)
-            }
-            FlowKind::While { carry, history: true } => {
-                self.repeat_and_keep(args, numbers, carry as usize, targets)
-            }
-            FlowKind::Scan { .. } => self.scan(args, numbers, targets),
-        }
-    }
-
-    /// Whether the condition of a loop holds.
-    fn holds(&self, operands: &[&Array], numbers: &[Scalar], into: &Array) -> Result<bool> {
-        let truth = self.plans[0].run_into(operands, numbers, &[Some(into.clone())])?;
-        Ok(first_byte(&truth[0]) != 0)
-    }
-
-    /// A loop that keeps only its last carry.
-    fn repeat(
-        &self,
-        args: &[&Array],
-        numbers: &[Scalar],
-        carry: usize,
-        targets: Targets,
-    ) -> Result<Results> {
-        let mut there = filled(targets.clone(), &self.results)?;
-        let mut spare = fresh(&self.results[..carry])?;
-        let truth = Array::uninit(DType::Bool, Shape::scalar())?;
-        let (captures, mut first) = (&args[carry..], true);
-        loop {
-            let mut operands: SmallVec<[&Array; 8]> = SmallVec::new();
-            match first {
-                true => operands.extend_from_slice(&args[..carry]),
-                false => operands.extend(there.iter()),
-            }
-            operands.extend_from_slice(captures);
-            if !self.holds(&operands, numbers, &truth)? {
-                break;
-            }
-            self.plans[1].run_into(&operands, numbers, &some(&spare))?;
-            drop(operands);
-            std::mem::swap(&mut there, &mut spare);
-            first = false;
-        }
-        if first {
-            there = args[..carry].iter().map(|&x| x.clone()).collect();
-        }
-        deliver(there, &targets)
-    }
-
-    /// A loop that also gives each carry stacked over the rounds, and their count.
-    fn repeat_and_keep(
-        &self,
-        args: &[&Array],
-        numbers: &[Scalar],
-        carry: usize,
-        targets: Targets,
-    ) -> Result<Results> {
-        let truth = Array::uninit(DType::Bool, Shape::scalar())?;
-        let mut now: Results = args[..carry].iter().map(|&x| x.clone()).collect();
-        let mut rounds: Vec<Results> = Vec::new();
-        loop {
-            let mut operands: SmallVec<[&Array; 8]> = now.iter().collect();
-            operands.extend_from_slice(&args[carry..]);
-            if !self.holds(&operands, numbers, &truth)? {
-                break;
-            }
-            let next = self.plans[1].run(&operands, numbers)?;
-            drop(operands);
-            rounds.push(std::mem::replace(&mut now, next));
-        }
-        for k in 0..carry {
-            let one = Type::new(args[k].dtype, args[k].shape().clone());
-            let all = Array::uninit(one.dtype, stacked(&one.shape, rounds.len()))?;
-            for (i, round) in rounds.iter().enumerate() {
-                // SAFETY: fresh.
-                unsafe { cpu::copy::copy_into(&element(&all, i), &round[k]) };
-            }
-            now.push(all);
-        }
-        now.push(cpu::fill_i64(rounds.len() as i64)?);
-        deliver(now, &targets)
-    }
-
-    fn scan(&self, args: &[&Array], numbers: &[Scalar], targets: Targets) -> Result<Results> {
-        let FlowKind::Scan { carry, xs, length, reverse } = self.kind else {
-            return Err(error::internal("a scan of another kind"));
-        };
-        let (carry, xs) = (carry as usize, xs as usize);
-        let given = args[carry..carry + xs].first().map(|x| x.shape()[0]);
-        let Some(n) = given.unwrap_or(length).known() else {
-            return Err(error::unknown_size("scan", length));
-        };
-        let types: SmallVec<[Type; 2]> =
-            self.results.iter().enumerate().map(|(k, ty)| with_length(ty, k >= carry, n)).collect();
-        let results = filled(targets, &types)?;
-        let spare = if n > 1 { fresh(&types[..carry])? } else { Results::new() };
-        for round in 0..n {
-            let at = if reverse { n - 1 - round } else { round };
-            // The last round writes the results.
-            let (to, from) = match (n - 1 - round) % 2 {
-                0 => (&results, &spare),
-                _ => (&spare, &results),
-            };
-            let mut into: Targets = to[..carry].iter().cloned().map(Some).collect();
-            into.extend(results[carry..].iter().map(|y| Some(element(y, at))));
-            let elements: SmallVec<[Array; 4]> =
-                args[carry..carry + xs].iter().map(|x| element(x, at)).collect();
-            let mut operands: SmallVec<[&Array; 8]> = SmallVec::new();
-            match round {
-                0 => operands.extend_from_slice(&args[..carry]),
-                _ => operands.extend(from[..carry].iter()),
-            }
-            operands.extend(elements.iter());
-            operands.extend_from_slice(&args[carry + xs..]);
-            self.plans[0].run_into(&operands, numbers, &into)?;
-        }
-        if n == 0 {
-            for (to, from) in results.iter().zip(&args[..carry]) {
-                // SAFETY: the targets are no operands.
-                unsafe { cpu::copy::copy_into(to, from) };
-            }
-        }
-        Ok(results)
-    }
-}
-
-/// Element `i` of the leading axis, as a view.
-fn element(x: &Array, i: usize) -> Array {
-    let rest: Shape = x.shape().dims()[1..].iter().copied().collect();
-    if x.is_contiguous() {
-        let offset = x.layout.offset() + i * rest.count();
-        return x.view(Layout::contiguous_at(rest, offset));
-    }
-    let strides = x.layout.strides();
-    let offset = x.layout.offset().wrapping_add_signed(i as isize * strides[0]);
-    x.view(Layout::strided(rest, &strides[1..], offset))
-}
-
-fn stacked(one: &Shape, n: usize) -> Shape {
-    std::iter::once(Dim::new(n)).chain(one.dims().iter().copied()).collect()
-}
-
-/// The type of a scan's result once the length is known.
-fn with_length(ty: &Type, is_stacked: bool, n: usize) -> Type {
-    let mut ty = ty.clone();
-    if is_stacked {
-        ty.shape.dims_mut()[0] = Dim::new(n);
-    }
-    ty
-}
-
-fn some(arrays: &[Array]) -> Targets {
-    arrays.iter().cloned().map(Some).collect()
-}
-
-fn fresh(types: &[Type]) -> Result<Results> {
-    types.iter().map(|ty| Array::uninit(ty.dtype, ty.shape.clone())).collect()
-}
-
-/// The targets, and fresh arrays where there is none.
-fn filled(targets: Targets, types: &[Type]) -> Result<Results> {
-    let one = |(target, ty): (Option<Array>, &Type)| match target {
-        Some(array) => Ok(array),
-        None => Array::uninit(ty.dtype, ty.shape.clone()),
-    };
-    targets.into_iter().zip(types).map(one).collect()
-}
-
-/// Results in the targets, where there are such.
-fn deliver(results: Results, targets: &[Option<Array>]) -> Result<Results> {
-    let put = |(result, target): (Array, &Option<Array>)| match target {
-        Some(target) => {
-            if target.ptr() != result.ptr() {
-                // SAFETY: the targets are no operands, and nobody reads them yet.
-                unsafe { cpu::copy::copy_into(target, &result) };
-            }
-            target.clone()
-        }
-        None => result,
-    };
-    Ok(results.into_iter().zip(targets).map(put).collect())
-}
-
-fn first_byte(x: &Array) -> u8 {
-    // SAFETY: the array is a scalar.
-    unsafe { *x.ptr() }
-}
-
-/// A scalar of int64.
-fn integer(x: &Array) -> Result<i64> {
-    let x = cpu::cast(x, DType::I64)?;
-    // SAFETY: the array is a scalar of int64.
-    Ok(unsafe { x.ptr().cast::<i64>().read() })
 }

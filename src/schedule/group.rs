@@ -10,16 +10,13 @@
 //! nothing to do with each other gains nothing from one pass, and would have to wait in memory until
 //! all of it can run.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::assemble::{Assembled, Assembly, Read, number_dtype};
-use super::{
-    Bodies, Cut, Group, INSTRUCTIONS, LARGE, Memory, Number, Operand, PORTS, Plan, Source, Step,
-    Work,
-};
+use super::{Bodies, Cut, Group, Memory, Number, Operand, Options, Plan, Source, Step, Work};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
@@ -28,6 +25,7 @@ use crate::ops::element::ElementOp;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
 use crate::shape::Shape;
+use crate::target::Target;
 
 /// The elementwise op of a node that may stand in a group.
 fn element(node: &Node) -> Option<ElementOp> {
@@ -82,12 +80,12 @@ fn operand(nodes: &[Node], mut arg: Arg) -> (Arg, Option<DType>) {
 }
 
 /// The steps of a list, each node by itself if they are to be `apart`, in an order in which they can run. Where results lie is left open.
-pub(super) fn plan(list: &List, apart: bool) -> Result<Plan> {
+pub(super) fn plan(list: &List, options: Options<'_>) -> Result<Plan> {
     let call = list.nodes.iter().find(|node| matches!(node.kind, Kind::Op(Op::Call(_))));
     if let Some(Node { kind: Kind::Op(op), .. }) = call {
         return Err(error::internal(format!("{} was not expanded", op.name())));
     }
-    Scheduler::new(&list.nodes, &list.outputs, apart).plan()
+    Scheduler::new(&list.nodes, &list.outputs, options).plan()
 }
 
 struct Scheduler<'g> {
@@ -95,6 +93,7 @@ struct Scheduler<'g> {
     outputs: &'g [Id],
     /// Whether every node is a step of its own
     apart: bool,
+    target: &'static dyn Target,
     /// Whether a result depends on the node
     live: Vec<bool>,
     stage: Vec<u32>,
@@ -111,11 +110,12 @@ struct Scheduler<'g> {
 }
 
 impl<'g> Scheduler<'g> {
-    fn new(nodes: &'g [Node], outputs: &'g [Id], apart: bool) -> Scheduler<'g> {
+    fn new(nodes: &'g [Node], outputs: &'g [Id], options: Options<'_>) -> Scheduler<'g> {
         let mut scheduler = Scheduler {
             nodes,
             outputs,
-            apart,
+            apart: options.apart,
+            target: options.target,
             live: vec![false; nodes.len()],
             stage: vec![u32::MAX; nodes.len()],
             unit: vec![u32::MAX; nodes.len()],
@@ -164,7 +164,7 @@ impl<'g> Scheduler<'g> {
 
     /// Puts nodes into units, and units into an order in which they can run.
     fn group(&mut self) {
-        let nodes = self.nodes;
+        let (nodes, limits) = (self.nodes, self.target.limits());
         let mut order: Vec<usize> = (0..nodes.len()).filter(|&i| self.live[i]).collect();
         order.sort_by_key(|&i| self.stage[i]);
         let kin = self.kin();
@@ -181,7 +181,8 @@ impl<'g> Scheduler<'g> {
             let mut unit = self.units.len();
             if element(node).is_some() && !self.apart {
                 let fits = |u: usize| {
-                    self.units[u].len() < INSTRUCTIONS && reads[u].len() + node.args.len() <= PORTS
+                    self.units[u].len() < limits.instructions
+                        && reads[u].len() + node.args.len() <= limits.buffers
                 };
                 match open.get(&key) {
                     Some(&u) if fits(u) => unit = u,
@@ -222,7 +223,7 @@ impl<'g> Scheduler<'g> {
                 continue;
             }
             let shape = &node.ty.shape;
-            if shape.is_known() && shape.count() < LARGE {
+            if shape.is_known() && shape.count() < self.target.limits().large {
                 kin[i] = u32::MAX;
                 continue;
             }
@@ -271,6 +272,8 @@ impl<'g> Scheduler<'g> {
             self.outputs.iter().filter_map(|&id| self.find(id)).collect();
         let places = (0..self.nodes.len() as u32).map(|i| self.find(Id(i))).collect();
         Ok(Plan {
+            target: self.target,
+            template: Arc::default(),
             steps,
             outputs,
             inputs,
@@ -365,7 +368,7 @@ impl<'g> Scheduler<'g> {
         let node = &self.nodes[id.0 as usize];
         let work = match &node.kind {
             Kind::Op(op) => Work::Op(op.clone()),
-            Kind::Flow(flow) => Work::Flow(Box::new(Bodies::new(flow, self.apart)?)),
+            Kind::Flow(flow) => Work::Flow(Box::new(Bodies::new(flow, self.apart, self.target)?)),
             Kind::Effect(effect) => Work::Effect(effect.clone()),
             Kind::Barrier => Work::Alias,
             Kind::Input | Kind::Constant(_) | Kind::Part(_) => {
@@ -408,7 +411,7 @@ impl<'g> Scheduler<'g> {
         let args = arrays.chain(numbers.into_iter().map(Operand::Number)).collect();
         let last = &nodes[ids[ids.len() - 1].0 as usize];
         Ok(Step {
-            work: Work::Group(Group::new(program, last.ty.shape.clone())?),
+            work: Work::Group(Group::new(program, last.ty.shape.clone())),
             args,
             results: results.iter().flat_map(|&id| self.fill_slots(id)).collect(),
             last: SmallVec::new(),

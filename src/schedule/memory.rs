@@ -23,7 +23,7 @@ use crate::memory::block_bytes;
 
 /// Where a slot lies.
 #[derive(Clone, Debug)]
-pub(super) enum Spot {
+pub enum Spot {
     /// In a memory of the run (0: the arena), with its offset there in elements
     Fixed(u32, Layout),
     /// Wherever the step that gives it finds or makes room
@@ -32,7 +32,7 @@ pub(super) enum Spot {
 
 /// Memory of its own for a result of the plan.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Apart {
+pub struct Apart {
     /// The bytes
     pub bytes: usize,
     /// The step that fills it first
@@ -58,15 +58,17 @@ pub struct Holder {
 #[derive(Default)]
 pub struct Memory {
     /// Bytes of the arena
-    pub(super) arena: usize,
-    pub(super) spots: Vec<Spot>,
-    pub(super) apart: Vec<Apart>,
+    pub arena: usize,
+    /// Where each slot lies
+    pub spots: Vec<Spot>,
+    /// Memory of results, which lies outside of the arena
+    pub apart: Vec<Apart>,
     /// Whether each step's result is its first operand seen otherwise
-    pub(super) views: Vec<bool>,
+    pub views: Vec<bool>,
     /// Donations that are made use of, `(input, output)`
-    pub(super) gifts: SmallVec<[(u32, u32); 2]>,
+    pub gifts: SmallVec<[(u32, u32); 2]>,
     /// Steps whose indices are looked at before the first donated memory is written, and when
-    pub(super) guards: (u32, SmallVec<[u32; 2]>),
+    pub guards: (u32, SmallVec<[u32; 2]>),
     /// What is there at the fullest step, largest first
     pub(super) alive: Vec<Holder>,
     /// Bytes of all results by themselves

@@ -25,8 +25,7 @@ mod pack;
 mod print;
 mod product;
 mod resize;
-mod rows;
-mod run;
+pub mod rows;
 pub mod shader;
 #[cfg(test)]
 mod tests;
@@ -38,13 +37,11 @@ use smallvec::SmallVec;
 pub use budget::{Recomputed, Within};
 pub use explain::Alive;
 pub use flow::Bodies;
-pub use memory::Memory;
+pub use memory::{Apart, Memory, Spot};
 pub use product::Product;
 pub use rows::Rows;
-pub use run::{Hooks, Input, install, interrupted};
 
 use crate::array::Array;
-use crate::cpu::program::Program;
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::graph::{Effect, Graph, List};
@@ -53,15 +50,7 @@ use crate::ops::emit::Id;
 use crate::ops::op::{Op, Type};
 use crate::shape::Shape;
 use crate::site::Site;
-
-/// The most instructions of a program.
-const INSTRUCTIONS: usize = 32;
-
-/// The most arrays that a program reads and writes.
-const PORTS: usize = 12;
-
-/// Elements from which on a pass over them costs as much as setting up a program.
-const LARGE: usize = 1 << 12;
+use crate::target::Target;
 
 /// The most steps of a plan that is light.
 const LIGHT: usize = 64;
@@ -130,14 +119,23 @@ pub struct Group {
     pub program: Arc<ElementProgram>,
     /// The shape of the results, to which operands broadcast
     pub shape: Shape,
-    /// The program as the CPU runs it
-    lowered: Arc<Program>,
+    /// The number of the program in the template
+    pub number: u32,
+}
+
+/// What plans for all sizes of a list have in common, which is what there is to compile: the
+/// elementwise programs of its steps, and the templates of the bodies of its control flow.
+#[derive(Default)]
+pub struct Template {
+    /// The programs, by their numbers
+    pub programs: Vec<Arc<ElementProgram>>,
+    /// The bodies of control flow, by its number
+    pub bodies: Vec<SmallVec<[Arc<Template>; 2]>>,
 }
 
 impl Group {
-    fn new(program: ElementProgram, shape: Shape) -> Result<Group> {
-        let lowered = Arc::new(Program::lower(&program)?);
-        Ok(Group { program: Arc::new(program), shape, lowered })
+    fn new(program: ElementProgram, shape: Shape) -> Group {
+        Group { program: Arc::new(program), shape, number: 0 }
     }
 
     /// The same ops on operands of another shape.
@@ -189,6 +187,8 @@ pub struct Step {
 
 /// What to do, in order.
 pub struct Plan {
+    target: &'static dyn Target,
+    template: Arc<Template>,
     steps: Vec<Step>,
     outputs: SmallVec<[Source; 2]>,
     inputs: SmallVec<[Type; 4]>,
@@ -208,9 +208,11 @@ pub struct Plan {
     elements: Option<usize>,
 }
 
-/// What a plan may do with its operands.
-#[derive(Clone, Copy, Default)]
+/// What a plan is made for, and what it may do with its operands.
+#[derive(Clone, Copy)]
 pub struct Options<'a> {
+    /// What it is made for
+    pub target: &'static dyn Target,
     /// `(input, output)`: pairs of one type; the output may take the memory of the input, which
     /// nobody reads after the run
     pub donated: &'a [(u32, u32)],
@@ -218,22 +220,66 @@ pub struct Options<'a> {
     pub apart: bool,
 }
 
+impl Options<'_> {
+    /// Plans for a target that write over nothing.
+    pub fn new(target: &'static dyn Target) -> Options<'static> {
+        Options { target, donated: &[], apart: false }
+    }
+}
+
 impl Plan {
     /// The plan that computes a graph's results. Call nodes must have been expanded.
-    pub fn new(graph: &Graph) -> Result<Plan> {
-        Plan::of(&graph.list(), Options::default())
+    pub fn new(graph: &Graph, target: &'static dyn Target) -> Result<Plan> {
+        Plan::of(&graph.list(), Options::new(target))
     }
 
     /// The plan that computes a list's results and does its effects.
     pub fn of(list: &List, options: Options<'_>) -> Result<Plan> {
-        let mut plan = group::plan(list, options.apart)?;
+        let mut plan = group::plan(list, options)?;
         plan.donated = options.donated.into();
         if !options.apart {
             plan.join_products(options.donated);
             plan.sets = rows::sets(&plan);
         }
+        plan.number();
         plan.arrange(options, None);
         Ok(plan)
+    }
+
+    /// Numbers what there is to compile.
+    fn number(&mut self) {
+        let mut template = Template::default();
+        for step in &mut self.steps {
+            let group = match &mut step.work {
+                Work::Group(group) => group,
+                Work::Product(product) => &mut product.group,
+                Work::Flow(bodies) => {
+                    bodies.number = template.bodies.len() as u32;
+                    let templates = bodies.plans().iter().map(|plan| plan.template.clone());
+                    template.bodies.push(templates.collect());
+                    continue;
+                }
+                Work::Rows(_) | Work::Op(_) | Work::Effect(_) | Work::Alias => continue,
+            };
+            group.number = template.programs.len() as u32;
+            template.programs.push(group.program.clone());
+        }
+        self.template = Arc::new(template);
+    }
+
+    /// What it is made for.
+    pub fn target(&self) -> &'static dyn Target {
+        self.target
+    }
+
+    /// What there is to compile.
+    pub fn template(&self) -> &Arc<Template> {
+        &self.template
+    }
+
+    /// The arrays that it holds.
+    pub fn constants(&self) -> &[Array] {
+        &self.constants
     }
 
     /// The steps in order.
@@ -270,10 +316,11 @@ impl Plan {
     /// small arrays a saved dispatch hardly repays the set-up of a program, a saved pass over large
     /// ones does.
     pub fn pays(&self) -> bool {
+        let large = self.target.limits().large;
         let saved = |step: &Step| match &step.work {
             Work::Group(group) => {
                 let count = if group.shape.is_known() { group.shape.count() } else { 0 };
-                group.len().saturating_sub(1) * (1 + count / LARGE)
+                group.len().saturating_sub(1) * (1 + count / large)
             }
             Work::Product(_) => 1,
             Work::Rows(rows) => rows.blocks() * rows.steps().len(),
@@ -321,7 +368,7 @@ impl Plan {
     }
 
     /// The type of a value.
-    fn ty(&self, source: Source) -> Type {
+    pub fn ty(&self, source: Source) -> Type {
         match source {
             Source::Input(i) => self.inputs[i as usize].clone(),
             Source::Slot(i) => self.slots[i as usize].clone(),

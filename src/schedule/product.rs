@@ -9,8 +9,6 @@ use smallvec::SmallVec;
 use super::assemble::Sequel;
 use super::facts::same;
 use super::{Group, Operand, Plan, Source, Step, Work};
-use crate::cpu;
-use crate::dtype::DType;
 use crate::ops::op::Op;
 
 /// A product and the group that reads it. Operands are those of the product, then those of the group
@@ -25,11 +23,6 @@ pub struct Product {
     pub raw: usize,
     /// The result in whose memory the product is computed
     pub place: usize,
-}
-
-/// Whether an op may have a group for its sequel.
-pub fn leads(op: &Op, dtype: DType) -> bool {
-    cpu::is_product(op) && cpu::contract::sums_in_place(dtype)
 }
 
 impl Plan {
@@ -61,7 +54,7 @@ impl Plan {
             let group = &self.steps[to as usize];
             // What is written over donated memory waits until nothing can fail any more.
             let is_given = group.results.iter().any(|&slot| given.contains(&Source::Slot(slot)));
-            if leads(op, self.slots[slot as usize].dtype)
+            if self.target.offers_epilogue(op, self.slots[slot as usize].dtype)
                 && !is_given
                 && let Some(joined) = self.joined(&self.steps[i], op, slot, group)
             {

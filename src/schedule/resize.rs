@@ -13,6 +13,8 @@ impl Plan {
     /// The same plan with its sizes replaced.
     pub fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Plan {
         let mut plan = Plan {
+            target: self.target,
+            template: self.template.clone(),
             steps: self.steps.iter().map(|step| step.resized(size)).collect(),
             outputs: self.outputs.clone(),
             inputs: self.inputs.iter().map(|ty| ty.map_dims(size)).collect(),
@@ -26,9 +28,10 @@ impl Plan {
             elements: None,
             sets: self.sets.clone(),
         };
-        if let Some(found) =
-            plan.arrange(Options { donated: &self.donated, ..Options::default() }, self.habit.get())
-        {
+        if let Some(found) = plan.arrange(
+            Options { donated: &self.donated, ..Options::new(self.target) },
+            self.habit.get(),
+        ) {
             self.habit.get_or_init(|| found);
         }
         plan

@@ -227,6 +227,7 @@ mod tests {
     use smallvec::smallvec;
 
     use super::*;
+    use crate::cpu::target::Cpu;
     use crate::graph::Graph;
     use crate::ops::elementwise;
     use crate::ops::emit::{Arg, Expr};
@@ -243,7 +244,7 @@ mod tests {
 
     /// The shader of a graph that is one step.
     fn printed(graph: &Graph) -> Result<String> {
-        let plan = Plan::new(graph)?;
+        let plan = Plan::new(graph, &Cpu)?;
         assert_eq!(plan.steps().len(), 1, "{plan}");
         shader(&plan, &plan.steps()[0])
     }

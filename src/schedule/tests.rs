@@ -7,8 +7,10 @@ use smallvec::smallvec;
 use super::*;
 use crate::array::Array;
 use crate::cpu;
+use crate::cpu::target::Cpu;
 use crate::cpu::testing::{bytes, layouts, random};
 use crate::dtype::DType;
+use crate::executor::{Executor, Input, Results};
 use crate::graph::testing::one_by_one;
 use crate::ops::attributes::Reduction;
 use crate::ops::elementwise;
@@ -16,6 +18,18 @@ use crate::ops::elementwise::Elementwise;
 use crate::ops::emit::{Arg, Emit, Expr, catch};
 use crate::ops::op::Type;
 use crate::threads;
+
+impl Plan {
+    /// Computes the results on the CPU.
+    pub(crate) fn run(&self, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results> {
+        Cpu.lower(self)?.run(self, inputs, numbers)
+    }
+
+    /// The same on inputs that may be given away.
+    pub(crate) fn run_with(&self, inputs: &mut [Input<'_>], numbers: &[Scalar]) -> Result<Results> {
+        Cpu.lower(self)?.run_with(self, inputs, numbers)
+    }
+}
 
 fn input<'g>(graph: &'g Graph, dtype: DType, sizes: &[usize]) -> Expr<'g> {
     Expr::new(graph, Arg::Node(graph.input(Type::new(dtype, Shape::of(sizes)))))
@@ -87,7 +101,7 @@ fn a_plan_gives_the_bits_of_its_nodes_one_by_one() {
         for seed in 0..60 {
             let graph = program(dtype, seed, 4 + seed as usize % 40);
             graph.verify().unwrap();
-            let plan = Plan::new(&graph).unwrap();
+            let plan = Plan::new(&graph, &Cpu).unwrap();
             fused += usize::from(plan.pays());
             let inputs =
                 [random(dtype, &[6, 70], seed), random(dtype, &[70], 1), random(dtype, &[6, 1], 2)];
@@ -127,7 +141,7 @@ fn a_plan_prints_its_groups_and_why_they_end() {
             smallvec![half / e.reduce_keep(Reduction::Sum, &[1])]
         })
         .unwrap();
-    let text = Plan::new(&graph).unwrap().to_string();
+    let text = Plan::new(&graph, &Cpu).unwrap().to_string();
     let want = "\
 s0 = max(in0)
 s1 = reshape(s0)  free s0
@@ -148,7 +162,7 @@ fn long_chains_are_cut_into_full_groups() {
         x = x + 1.0;
     }
     graph.build(|| smallvec![x]).unwrap();
-    let plan = Plan::new(&graph).unwrap();
+    let plan = Plan::new(&graph, &Cpu).unwrap();
     let cuts: Vec<Cut> = plan.steps().iter().map(|step| step.cut).collect();
     assert_eq!(cuts, [Cut::Size, Cut::Size, Cut::Size, Cut::Result]);
     let zero = random(DType::F32, &[3], 0);
@@ -167,7 +181,7 @@ fn what_a_path_leaves_and_reenters_is_not_one_group() {
             smallvec![a + a.reduce_keep(Reduction::Sum, &[0]) + (x * 3.0)]
         })
         .unwrap();
-    let plan = Plan::new(&graph).unwrap();
+    let plan = Plan::new(&graph, &Cpu).unwrap();
     let groups = plan.steps().iter().filter(|step| matches!(step.work, Work::Group(..))).count();
     assert_eq!((plan.steps().len(), groups), (4, 1), "{plan}");
 }
@@ -178,7 +192,7 @@ fn dead_nodes_and_plain_inputs_cost_nothing() {
     let x = input(&graph, DType::F32, &[3]);
     let _ = (x + 1.0).exp();
     graph.build(|| smallvec![x, x]).unwrap();
-    let plan = Plan::new(&graph).unwrap();
+    let plan = Plan::new(&graph, &Cpu).unwrap();
     assert!(plan.steps().is_empty());
     let a = random(DType::F32, &[3], 5);
     let got = plan.run(&[&a], &[]).unwrap();
@@ -203,7 +217,7 @@ fn a_dying_value_gives_its_memory() {
             smallvec![(z + 1.0).exp()]
         })
         .unwrap();
-    let plan = Plan::new(&graph).unwrap();
+    let plan = Plan::new(&graph, &Cpu).unwrap();
     let (a, b) = (random(DType::F32, &[64, 64], 1), random(DType::F32, &[64, 64], 2));
     let want = one_by_one(&graph, &[&a, &b], &[]);
     let before = (bytes(&a), bytes(&b));
@@ -219,7 +233,7 @@ fn failures_come_out_as_errors() {
     let x = input(&graph, DType::F32, &[3]);
     let i = input(&graph, DType::I64, &[2]);
     graph.build(|| smallvec![x.gather(&[i]) + 1.0]).unwrap();
-    let plan = Plan::new(&graph).unwrap();
+    let plan = Plan::new(&graph, &Cpu).unwrap();
     let index = cpu::testing::array(DType::I64, &[2], &[0.0, 7.0]);
     let error = plan.run(&[&random(DType::F32, &[3], 1), &index], &[]).err().unwrap();
     assert_eq!(error.code(), "index_out_of_bounds");

@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 use super::kept::{check_kept, free, planned_rule, restore};
 use super::{Options, Target};
 use crate::array::Array;
-use crate::cpu;
 use crate::engine::apply::apply;
 use crate::engine::eager::Eager;
+use crate::engine::executors;
 use crate::engine::site::{self};
 use crate::engine::tape::{Entry, History, Leaf, Link, Operand, Saved, Step, Value, host_calls};
 use crate::engine::trace;
@@ -190,10 +190,10 @@ impl Sweep {
         let add = |mut sum: Array| -> Result<Array> {
             match step {
                 // SAFETY: the sum is fresh or was found to be held by this sweep alone.
-                Op::Slice(at) => unsafe { cpu::add_into_slice(&sum, at, &g.array)? },
+                Op::Slice(at) => unsafe { executors::add_into_slice(&sum, at, &g.array)? },
                 _ => {
                     let refs: SmallVec<[&Array; 2]> = indices.iter().collect();
-                    sum = cpu::scatter(sum, &refs, &g.array, ScatterMode::Add)?;
+                    sum = executors::scatter(sum, &refs, &g.array, ScatterMode::Add)?;
                 }
             }
             Ok(sum)
@@ -357,9 +357,9 @@ fn accumulate(sum: &mut Value, g: Value, recorded: bool) -> Result<()> {
     let in_place =
         !recorded && !watch::on() && sum.array.buffer.is_unique() && sum.array.is_contiguous();
     if in_place && sum.shape().same(g.shape()) && sum.dtype() == g.dtype() {
-        let operands = [cpu::Operand::Array(&sum.array), cpu::Operand::Array(&g.array)];
+        let operands = [executors::Operand::Array(&sum.array), executors::Operand::Array(&g.array)];
         // SAFETY: the types agree and this sweep alone holds the sum.
-        return unsafe { cpu::map_into(&arithmetic::add, &operands, &sum.array) };
+        return unsafe { executors::map_into(&arithmetic::add, &operands, &sum.array) };
     }
     *sum = add(sum, &g, recorded)?;
     Ok(())

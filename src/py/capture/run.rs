@@ -13,10 +13,10 @@ use crate::engine::observe;
 use crate::engine::random::Attempt;
 use crate::engine::tape::{self, History, Value};
 use crate::error;
+use crate::executor as plan;
 use crate::py::errors::{OrRaise, to_python};
 use crate::py::functions::{DETACH_ABOVE, caught};
 use crate::py::tensor::{self, handle};
-use crate::schedule as plan;
 use crate::watch;
 
 /// A handle whose value is out while a call works on another.

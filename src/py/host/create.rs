@@ -3,9 +3,9 @@
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::cpu;
 use crate::dtype::DType;
 use crate::engine::apply::apply;
+use crate::engine::executors;
 use crate::engine::tape::{self, History, Operand, Value};
 use crate::engine::trace;
 use crate::error;
@@ -110,8 +110,8 @@ fn nonzero(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyTuple>> {
     }
     let remedy = "the size of the result would depend on it: use wg.where";
     trace::check_data("nonzero", &value.array, remedy).or_raise(py)?;
-    let mask = cpu::cast(&value.array, DType::Bool).or_raise(py)?;
-    let positions = cpu::nonzero(&mask).or_raise(py)?;
+    let mask = executors::cast(&value.array, DType::Bool).or_raise(py)?;
+    let positions = executors::nonzero(&mask).or_raise(py)?;
     let objects: PyResult<Vec<_>> =
         positions.into_iter().map(|array| wrap(py, Value::plain(array))).collect();
     Ok(PyTuple::new(py, objects?)?.unbind())

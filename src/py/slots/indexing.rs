@@ -98,7 +98,8 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
         // An empty list selects nothing, and its dtype says nothing.
         if value.shape().elements().same(0.into()) && value.dtype().is_float() {
             return Ok(Item::Array(Value::plain(
-                crate::cpu::cast(&value.array, crate::dtype::DType::I64).or_raise(py)?,
+                crate::engine::executors::cast(&value.array, crate::dtype::DType::I64)
+                    .or_raise(py)?,
             )));
         }
         return Ok(Item::Array(value));

@@ -7,7 +7,6 @@
 use smallvec::SmallVec;
 
 use super::super::{Operand, Plan, Product, Step, Work};
-use crate::cpu;
 use crate::layout::Layout;
 use crate::ops::op::Op;
 use crate::shape::{Dim, Shape};
@@ -33,7 +32,7 @@ pub fn reach(plan: &Plan, step: &Step) -> usize {
             Op::Reduce(_, axes) => axes.first().copied().unwrap_or(0),
             Op::Contract(spec) => {
                 let dtype = plan.slots[step.results[0] as usize].dtype;
-                if cpu::contract::sums_in_place(dtype) { spec.a_batch.len() } else { 0 }
+                if plan.target.splits_batch(dtype) { spec.a_batch.len() } else { 0 }
             }
             Op::Map(_) | Op::Cast(_) | Op::Broadcast(_) => rank,
             Op::Call(_)

@@ -9,12 +9,12 @@ use super::super::memory::{Memory, Spot};
 use super::super::{Cut, Operand, Options, Plan, Source, Step, Work};
 use super::axes::{self, Along};
 use super::grid::{Course, Sizes};
-use super::{Fold, Rows, Set, aligned, is_movement, limits, stronger};
-use crate::cpu;
+use super::{Fold, Rows, Set, is_movement, stronger};
 use crate::dtype::DType;
 use crate::layout::Layout;
 use crate::ops::op::{Op, Type};
 use crate::shape::Shape;
+use crate::target::BlockScratch;
 
 /// What is known of the slots of a plan.
 pub struct Readers {
@@ -153,7 +153,7 @@ fn fold_of(plan: &Plan, step: u32) -> Option<(u32, Fold)> {
     let (lines, width) = sizes.split_at(axes.len());
     let (lines, width) = (lines.iter().product(), width.iter().product());
     let (kind, dtype) = (*kind, ty.dtype);
-    cpu::reduce::group(lines, width)?;
+    plan.target.reduction_group(lines, width)?;
     Some((slot, Fold { output: 0, kind, dtype, lines, width, apart: None }))
 }
 
@@ -174,16 +174,16 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     let shape = axes::shape(plan, &plan.steps[*parts.inside.first()? as usize])?;
     let sizes: Sizes = shape.sizes()[..set.rows].iter().copied().collect();
     let (inner, bytes) = volume(plan, readers, &parts, set.rows);
-    if bytes < limits().large {
+    if bytes < plan.target.limits().blocks?.large {
         return None;
     }
     let mut folds = folds(plan, &parts, &steps)?;
-    let course = Course::new(sizes, bytes, &folds)?;
+    let course = Course::new(sizes, bytes, &folds, plan.target)?;
     let mut reads = Reads { sources: SmallVec::new(), along: SmallVec::new() };
     let (form, lower) = course.grid.forms();
     let mut block = |form: &Sizes| {
         let mut made = body(plan, &parts, form, &mut reads);
-        if let Some(found) = made.arrange(Options::default(), set.habit.get()) {
+        if let Some(found) = made.arrange(Options::new(plan.target), set.habit.get()) {
             set.habit.get_or_init(|| found);
         }
         made
@@ -257,7 +257,10 @@ fn rooms(bodies: &[&Plan], folds: &mut [Fold], results: usize) -> Option<(usize,
     for fold in folds {
         if fold.output >= results {
             fold.apart = Some(room);
-            room += aligned(bytes_of(&bodies[0].ty(bodies[0].outputs[fold.output])));
+            room += bodies[0]
+                .target
+                .limits()
+                .aligned(bytes_of(&bodies[0].ty(bodies[0].outputs[fold.output])));
         }
     }
     Some((room, products))
@@ -341,6 +344,8 @@ fn body(plan: &Plan, parts: &Parts, block: &Sizes, reads: &mut Reads) -> Plan {
     let outputs = parts.results.iter().chain(&parts.folded);
     let outputs = outputs.filter_map(own).map(|&(_, own)| Source::Slot(own)).collect();
     Plan {
+        target: plan.target,
+        template: plan.template.clone(),
         steps,
         outputs,
         inputs,
@@ -391,21 +396,17 @@ fn room(body: &Plan) -> Option<(usize, usize)> {
         if is_view {
             continue;
         }
-        match (op, args.as_slice()) {
-            (Op::Contract(spec), [(dtype, a), (_, b), ..]) => {
-                products = products.max(cpu::contract::serial_scratch(*dtype, a, b, spec)?);
-            }
-            _ => {
-                let args: SmallVec<[(DType, &Layout); 4]> =
-                    args.iter().map(|(dtype, layout)| (*dtype, layout)).collect();
-                let result = &body.slots[step.results[0] as usize].shape;
-                if cpu::scratch(op, &args, result) > 0 {
-                    return None;
-                }
-            }
+        let args: SmallVec<[(DType, &Layout); 4]> =
+            args.iter().map(|(dtype, layout)| (*dtype, layout)).collect();
+        let result = &body.slots[step.results[0] as usize].shape;
+        match body.target.block_scratch(op, &args, result) {
+            BlockScratch::Nothing => {}
+            BlockScratch::Lent(bytes) => products = products.max(bytes),
+            BlockScratch::Refused => return None,
         }
     }
-    Some((aligned(memory.arena), aligned(products)))
+    let limits = body.target.limits();
+    Some((limits.aligned(memory.arena), limits.aligned(products)))
 }
 
 /// Whether every result of its type may be written over an input: that is read for the last time

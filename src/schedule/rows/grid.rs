@@ -2,9 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::{Fold, limits};
-use crate::cpu;
-use crate::threads;
+use super::{Fold, block_bytes};
+use crate::target::Target;
 
 /// Sizes or positions along the row axes.
 pub type Sizes = SmallVec<[usize; 4]>;
@@ -57,6 +56,11 @@ impl Grid {
         self.sizes[self.axis].div_ceil(self.height)
     }
 
+    /// The sizes of the row axes.
+    pub fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
     /// How many rows there are.
     pub fn rows(&self) -> usize {
         self.sizes.iter().product()
@@ -97,6 +101,7 @@ impl Grid {
 /// How blocks follow each other.
 #[derive(Clone, Debug)]
 pub struct Course {
+    /// The blocks
     pub grid: Grid,
     /// How many blocks follow each other on one thread
     pub chunk: usize,
@@ -106,7 +111,13 @@ pub struct Course {
 
 impl Course {
     /// For rows of these sizes with so many bytes in all; none where there would be one block.
-    pub fn new(sizes: Sizes, bytes: usize, folds: &[Fold]) -> Option<Course> {
+    pub(super) fn new(
+        sizes: Sizes,
+        bytes: usize,
+        folds: &[Fold],
+        target: &dyn Target,
+    ) -> Option<Course> {
+        let limits = target.limits().blocks?;
         let rows: usize = sizes.iter().product();
         if rows < 2 {
             return None;
@@ -115,7 +126,7 @@ impl Course {
         let groups: SmallVec<[(usize, usize); 2]> = folds
             .iter()
             .filter_map(|fold| {
-                let group = cpu::reduce::group(fold.lines, fold.width)?;
+                let group = target.reduction_group(fold.lines, fold.width)?;
                 Some((group, fold.lines / rows))
             })
             .collect();
@@ -123,14 +134,15 @@ impl Course {
             let step = |&(group, lines): &(usize, usize)| group / gcd(group, inside * lines);
             groups.iter().map(step).max().unwrap_or(1)
         };
-        let grid = Grid::new(sizes, (limits().block(bytes) / (bytes / rows).max(1)).max(1), even);
+        let high = block_bytes(&limits, bytes, target.lanes()) / (bytes / rows).max(1);
+        let grid = Grid::new(sizes, high.max(1), even);
         if grid.blocks() < 2 {
             return None;
         }
         let begins =
             |row: usize| groups.iter().all(|&(group, lines)| (row * lines).is_multiple_of(group));
         let unit = grid.unit(begins);
-        let lanes = threads::num_threads().min(grid.blocks().div_ceil(unit));
+        let lanes = target.lanes().min(grid.blocks().div_ceil(unit));
         let chunk = match groups.is_empty() {
             true => 1,
             // Each chunk costs a little; a late one delays the end.

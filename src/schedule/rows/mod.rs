@@ -15,7 +15,6 @@
 mod axes;
 mod block;
 mod grid;
-mod run;
 #[cfg(test)]
 pub(super) mod tests;
 
@@ -28,48 +27,18 @@ use super::memory::Habit;
 use super::order::Graph;
 use super::{Cut, Operand, Plan, Source, Step, Work};
 use crate::dtype::DType;
-use crate::memory::ALIGN;
 use crate::ops::attributes::Reduction;
 use crate::ops::op::Op;
 use crate::shape::{Shape, hint};
-use crate::threads;
-use axes::Along;
+use crate::target::Blocks;
+pub use axes::{Along, leading, part};
 use block::Merged;
-use grid::Course;
+pub use grid::{Course, Grid};
 
-/// When working by rows pays.
-#[derive(Clone, Copy)]
-struct Limits {
-    /// Rows below which blocks would be too few
-    rows: usize,
-    /// Bytes of the values of a block: what lives of them at a time stays in the second cache, and
-    /// the work on them takes much longer than the set-up of steps
-    block: usize,
-    /// The same where blocks would be too few for all threads
-    least: usize,
-    /// Bytes of all values below which they stay in the cache anyway
-    large: usize,
+/// Bytes of the values of a block where there are so many in all.
+fn block_bytes(limits: &Blocks, bytes: usize, lanes: usize) -> usize {
+    (bytes / (limits.each * lanes)).clamp(limits.least, limits.bytes)
 }
-
-const LIMITS: Limits = Limits { rows: 8, block: 768 << 10, least: 192 << 10, large: 512 << 10 };
-
-impl Limits {
-    /// Bytes of the values of a block where there are so many in all.
-    fn block(self, bytes: usize) -> usize {
-        (bytes / (BLOCKS * threads::num_threads())).clamp(self.least, self.block)
-    }
-}
-
-/// Blocks for each thread, so that a late one does not delay the end.
-const BLOCKS: usize = 4;
-
-#[cfg(not(test))]
-fn limits() -> Limits {
-    LIMITS
-}
-
-#[cfg(test)]
-use tests::limits;
 
 /// Steps that go together.
 #[derive(Clone)]
@@ -98,35 +67,41 @@ impl Set {
 /// A set of steps, made into one that works block by block.
 #[derive(Clone)]
 pub struct Rows {
-    course: Course,
-    /// What is done to a block, and to one at the end of its axis that is lower
-    full: Arc<Plan>,
-    last: Option<Arc<Plan>>,
+    /// How rows are cut into blocks, and how these follow each other
+    pub course: Course,
+    /// What is done to a block
+    pub full: Arc<Plan>,
+    /// What is done to one at the end of its axis that is lower
+    pub last: Option<Arc<Plan>>,
     /// By operand: its axes along the rows
-    along: SmallVec<[Along; 4]>,
+    pub along: SmallVec<[Along; 4]>,
     /// By operand: whether a result of its type may be written over it
     spent: SmallVec<[bool; 4]>,
     /// Reductions over all rows
-    folds: SmallVec<[Fold; 1]>,
-    /// The bytes that a block takes between operands and results; of these, for products
-    room: usize,
-    products: usize,
+    pub folds: SmallVec<[Fold; 1]>,
+    /// The bytes that a block takes between operands and results
+    pub room: usize,
+    /// Of these, for products
+    pub products: usize,
     /// Bytes of the values in between, had each memory of its own
     inner: usize,
 }
 
 /// A reduction over all rows: blocks are joined into it as they come.
 #[derive(Clone, Debug)]
-struct Fold {
+pub struct Fold {
     /// Which result of a block
-    output: usize,
-    kind: Reduction,
-    dtype: DType,
-    /// The array as lines that are joined into one
-    lines: usize,
-    width: usize,
+    pub output: usize,
+    /// What is done
+    pub kind: Reduction,
+    /// The dtype of the array
+    pub dtype: DType,
+    /// The lines of the array, which are joined into one
+    pub lines: usize,
+    /// The elements of a line
+    pub width: usize,
     /// Where a block of it lies in the room of a lane, if it is no result of its own
-    apart: Option<usize>,
+    pub apart: Option<usize>,
 }
 
 impl Rows {
@@ -168,7 +143,7 @@ impl Rows {
 }
 
 /// The sets of steps that go row by row.
-pub fn sets(plan: &Plan) -> Vec<Set> {
+pub(super) fn sets(plan: &Plan) -> Vec<Set> {
     let steps = plan.steps();
     let reach: Vec<usize> = steps.iter().map(|step| axes::reach(plan, step)).collect();
     if reach.iter().all(|&rows| rows == 0) {
@@ -217,7 +192,7 @@ pub fn sets(plan: &Plan) -> Vec<Set> {
             continue;
         }
         let along = if axes.len() == shape.rank() { rows[to] } else { rows[to].min(axes.len()) };
-        if are_enough(shape, along) {
+        if are_enough(plan, shape, along) {
             folds[to].push(i as u32);
             rows[to] = along;
         }
@@ -246,14 +221,15 @@ fn rows_along(plan: &Plan, from: (&Step, usize), to: (&Step, usize), k: usize) -
         return 0;
     };
     let rows = axes::straight(&axes::along(plan, to.0, k, rows), before, after);
-    if are_enough(before, rows) { rows } else { 0 }
+    if are_enough(plan, before, rows) { rows } else { 0 }
 }
 
 /// Whether there are rows for several blocks along the first axes, as far as that is known.
-fn are_enough(shape: &Shape, rows: usize) -> bool {
+fn are_enough(plan: &Plan, shape: &Shape, rows: usize) -> bool {
+    let Some(limits) = plan.target.limits().blocks else { return false };
     let sizes = shape.dims()[..rows].iter().map(|&dim| hint(dim));
     let count: Option<usize> = sizes.product();
-    rows > 0 && count.is_none_or(|count| count >= limits().rows)
+    rows > 0 && count.is_none_or(|count| count >= limits.rows)
 }
 
 /// Whether a step only shows its operand otherwise.
@@ -296,11 +272,6 @@ impl Plan {
         }
         merged
     }
-}
-
-/// Bytes at which parts of a workspace may start.
-fn aligned(bytes: usize) -> usize {
-    bytes.next_multiple_of(ALIGN)
 }
 
 /// Of several reasons to end the one that nothing could mend.

@@ -1,39 +1,76 @@
-use std::cell::Cell;
-
 use smallvec::{SmallVec, smallvec};
 
-use super::super::{Options, Plan, Work};
-use super::{LIMITS, Limits};
+use super::super::{Plan, Work};
 use crate::array::Array;
+use crate::cpu;
+use crate::cpu::target::Cpu;
 use crate::cpu::testing::{bytes, layouts, noise, random};
 use crate::dtype::{DType, Scalar};
 use crate::graph::Graph;
 use crate::graph::testing::one_by_one;
+use crate::layout::Layout;
 use crate::memory;
 use crate::ops::attributes::{Contraction, Reduction};
+use crate::ops::declare::Composite;
 use crate::ops::emit::{Arg, Expr};
-use crate::ops::op::Type;
+use crate::ops::op::{Op, Type};
 use crate::shape::Shape;
+use crate::target::{BlockScratch, Blocks, InPlace, Limits, Target};
 use crate::threads;
 
-thread_local! {
-    static SMALL: Cell<bool> = const { Cell::new(false) };
-}
+/// A CPU whose plans work by rows wherever they can.
+struct Eager;
 
-/// What plans of this thread go by.
-pub(super) fn limits() -> Limits {
-    match SMALL.get() {
-        true => Limits { rows: 2, block: 256, least: 256, large: 0 },
-        false => LIMITS,
+const LIMITS: Limits = Limits {
+    blocks: Some(Blocks { rows: 2, bytes: 256, least: 256, large: 0, each: 4 }),
+    ..cpu::target::LIMITS
+};
+
+impl Target for Eager {
+    fn name(&self) -> &'static str {
+        "eager"
+    }
+    fn limits(&self) -> &Limits {
+        &LIMITS
+    }
+    fn lanes(&self) -> usize {
+        Cpu.lanes()
+    }
+    fn supports(&self, op: &Op, dtypes: &[DType]) -> bool {
+        Cpu.supports(op, dtypes)
+    }
+    fn has_kernel(&self, composite: &'static Composite) -> bool {
+        Cpu.has_kernel(composite)
+    }
+    fn view(&self, op: &Op, dtype: DType, x: &Layout) -> Option<Layout> {
+        Cpu.view(op, dtype, x)
+    }
+    fn fresh_layout(&self, op: &Op, shape: &Shape) -> Layout {
+        Cpu.fresh_layout(op, shape)
+    }
+    fn in_place(&self, op: &Op) -> InPlace {
+        Cpu.in_place(op)
+    }
+    fn scratch(&self, op: &Op, args: &[(DType, &Layout)], result: &Shape) -> usize {
+        Cpu.scratch(op, args, result)
+    }
+    fn block_scratch(&self, op: &Op, args: &[(DType, &Layout)], result: &Shape) -> BlockScratch {
+        Cpu.block_scratch(op, args, result)
+    }
+    fn offers_epilogue(&self, op: &Op, dtype: DType) -> bool {
+        Cpu.offers_epilogue(op, dtype)
+    }
+    fn splits_batch(&self, dtype: DType) -> bool {
+        Cpu.splits_batch(dtype)
+    }
+    fn reduction_group(&self, lines: usize, width: usize) -> Option<usize> {
+        Cpu.reduction_group(lines, width)
     }
 }
 
 /// A plan that works by rows wherever it can.
 pub(crate) fn eager(graph: &Graph) -> Plan {
-    SMALL.set(true);
-    let plan = Plan::of(&graph.list(), Options::default());
-    SMALL.set(false);
-    plan.unwrap()
+    Plan::new(graph, &Eager).unwrap()
 }
 
 fn input<'g>(graph: &'g Graph, dtype: DType, sizes: &[usize]) -> Expr<'g> {

@@ -1,6 +1,7 @@
 //! Control flow, effects, constants and barriers in plans, beside the interpreter of lists.
 
 use super::*;
+use crate::cpu::target::Cpu;
 use crate::graph::testing::{try_one_by_one, values_of};
 use crate::graph::{Effect, Flow, FlowKind, Kind};
 
@@ -39,7 +40,7 @@ fn graph_of(kind: FlowKind, bodies: &[Arc<List>], args: &[Type], results: &[Type
 
 /// Runs the plan and the interpreter on the same operands.
 fn same(graph: &Graph, inputs: &[&Array]) {
-    let plan = Plan::new(graph).unwrap();
+    let plan = Plan::new(graph, &Cpu).unwrap();
     let want = one_by_one(graph, inputs, &[]);
     let got = plan.run(inputs, &[]).unwrap();
     assert_eq!(got.len(), want.len());
@@ -141,7 +142,7 @@ fn a_check_that_fails_is_an_error_with_its_message() {
     let Arg::Node(positive) = positive.arg() else { panic!() };
     graph.effect(Effect::Check("x must be positive".into()), &[Arg::Node(positive)]);
     graph.build(|| smallvec![e.exp()]).unwrap();
-    let plan = Plan::new(&graph).unwrap();
+    let plan = Plan::new(&graph, &Cpu).unwrap();
     let good = crate::cpu::testing::array(DType::F32, &[4], &[1.0, 2.0, 0.5, 3.0]);
     let bad = crate::cpu::testing::array(DType::F32, &[4], &[1.0, 2.0, -0.5, 3.0]);
     assert!(plan.run(&[&good], &[]).is_ok());
@@ -163,7 +164,7 @@ fn effects_happen_in_the_order_in_which_they_are_written() {
         graph.effect(Effect::Print(format!("{i}: {{}}").into()), &[Arg::Node(of)]);
         made.push(y);
     }
-    let plan = Plan::new(&graph).unwrap();
+    let plan = Plan::new(&graph, &Cpu).unwrap();
     let nodes: Vec<u32> = plan
         .steps()
         .iter()
@@ -237,7 +238,7 @@ fn programs_with_flows_give_the_bits_of_their_nodes() {
         let graph = wild(seed);
         let inputs = values_of(&graph, seed);
         let inputs: Vec<&Array> = inputs.iter().collect();
-        let plan = Plan::new(&graph).unwrap();
+        let plan = Plan::new(&graph, &Cpu).unwrap();
         let numbers = [Scalar::Float(-1.25)];
         let want = try_one_by_one(&graph, &inputs, &numbers).unwrap();
         let got = plan.run(&inputs, &numbers).unwrap();

@@ -1,6 +1,8 @@
 //! Where results lie: predicted peaks against the counters, donation, budgets.
 
 use super::*;
+use crate::cpu::target::Cpu;
+use crate::executor::Input;
 use crate::graph::cases;
 use crate::graph::testing::values_of;
 use crate::memory::tests::alone;
@@ -11,7 +13,7 @@ use crate::shape::Dim;
 
 /// Runs a plan and compares what it held at most with what it said.
 fn peak(name: &str, graph: &Graph, inputs: &[&Array]) {
-    let plan = Plan::new(graph).unwrap();
+    let plan = Plan::new(graph, &Cpu).unwrap();
     let numbers = [Scalar::Float(-1.25)];
     // Threads and pools are there from the first run on.
     if plan.run(inputs, &numbers).is_err() {
@@ -128,7 +130,7 @@ fn products_take_the_memory_that_was_predicted() {
 
 #[test]
 fn dead_values_share_memory() {
-    let plan = Plan::new(&deep(DType::F32, 200, 6)).unwrap();
+    let plan = Plan::new(&deep(DType::F32, 200, 6), &Cpu).unwrap();
     let one = 4 * 200 * 200;
     assert!(plan.memory().arena_bytes() <= 3 * one, "{plan}");
     assert!(plan.naive_bytes() >= 12 * one);
@@ -138,7 +140,7 @@ fn dead_values_share_memory() {
 #[test]
 fn what_does_not_fit_a_budget_is_refused_with_its_largest_values() {
     let graph = deep(DType::F32, 200, 2);
-    let plan = Plan::new(&graph).unwrap();
+    let plan = Plan::new(&graph, &Cpu).unwrap();
     assert!(plan.check_budget(plan.peak_bytes(), &|_| None).is_ok());
     let spell = |site: Site| Some(format!("model.py:{}", site.offset));
     let refusal = plan.check_budget(1000, &spell).err().unwrap();
@@ -175,7 +177,7 @@ fn donated_memory_is_written_and_given_back() {
     let graph = update();
     let donated = [(0, 0), (1, 1)];
     let plan =
-        Plan::of(&graph.list(), Options { donated: &donated, ..Options::default() }).unwrap();
+        Plan::of(&graph.list(), Options { donated: &donated, ..Options::new(&Cpu) }).unwrap();
     assert_eq!(plan.memory().gifts(), donated);
     let (w, m, x) = (given(DType::F32, 1), given(DType::F32, 2), random(DType::F32, &[9, 70], 3));
     let good = crate::cpu::testing::array(DType::I64, &[6], &[0.0, 8.0, 3.0, 1.0, 2.0, 3.0]);
@@ -207,7 +209,7 @@ fn donated_memory_is_written_and_given_back() {
 fn donated_memory_that_someone_else_holds_is_left_alone() {
     let graph = update();
     let plan =
-        Plan::of(&graph.list(), Options { donated: &[(0, 0), (1, 1)], ..Options::default() })
+        Plan::of(&graph.list(), Options { donated: &[(0, 0), (1, 1)], ..Options::new(&Cpu) })
             .unwrap();
     let (w, m, x) = (given(DType::F32, 1), given(DType::F32, 2), random(DType::F32, &[9, 70], 3));
     let i = crate::cpu::testing::array(DType::I64, &[6], &[0.0; 6]);
@@ -236,7 +238,7 @@ fn what_is_still_read_or_may_still_fail_is_not_donated() {
         })
         .unwrap();
     let plan =
-        Plan::of(&graph.list(), Options { donated: &[(0, 0)], ..Options::default() }).unwrap();
+        Plan::of(&graph.list(), Options { donated: &[(0, 0)], ..Options::new(&Cpu) }).unwrap();
     assert!(plan.memory().gifts().is_empty(), "{plan}");
 
     let graph = Graph::new();
@@ -244,7 +246,7 @@ fn what_is_still_read_or_may_still_fail_is_not_donated() {
     graph.build(|| smallvec![w.permute(smallvec![1, 0]) * 0.5 + w, w]).unwrap();
     for output in [0, 1] {
         let plan =
-            Plan::of(&graph.list(), Options { donated: &[(0, output)], ..Options::default() })
+            Plan::of(&graph.list(), Options { donated: &[(0, output)], ..Options::new(&Cpu) })
                 .unwrap();
         assert!(plan.memory().gifts().is_empty(), "{plan}");
     }
@@ -253,7 +255,7 @@ fn what_is_still_read_or_may_still_fail_is_not_donated() {
 #[test]
 fn several_threads_run_one_plan() {
     let graph = deep(DType::F32, 40, 3);
-    let plan = Plan::new(&graph).unwrap();
+    let plan = Plan::new(&graph, &Cpu).unwrap();
     let inputs: Vec<Array> = (0..8).map(|seed| random(DType::F32, &[40, 40], seed)).collect();
     let want: Vec<Vec<u8>> =
         inputs.iter().map(|x| bytes(&one_by_one(&graph, &[x], &[])[0])).collect();
@@ -282,7 +284,7 @@ fn a_plan_with_open_sizes_is_resized() {
             smallvec![(y * y).reduce(Reduction::Sum, &[1]), y.permute(smallvec![1, 0])]
         })
         .unwrap();
-    let open = Plan::new(&graph).unwrap();
+    let open = Plan::new(&graph, &Cpu).unwrap();
     assert!(open.is_open());
     for size in [4, 1, 0, 9] {
         let plan = open.resized(&|d| if d == n { Dim::new(size) } else { d });
@@ -311,7 +313,7 @@ fn several_puts_into_donated_memory_are_looked_at_before_the_first() {
         .unwrap();
     let donated = [(0, 0), (1, 1)];
     let plan =
-        Plan::of(&graph.list(), Options { donated: &donated, ..Options::default() }).unwrap();
+        Plan::of(&graph.list(), Options { donated: &donated, ..Options::new(&Cpu) }).unwrap();
     assert_eq!(plan.memory().gifts(), donated, "{plan}");
     let v = random(DType::F32, &[70], 3);
     for (at, fits) in [(2, true), (-3, true), (3, false), (7, false)] {
@@ -354,14 +356,17 @@ fn few_steps_over_few_elements_are_light() {
                 smallvec![y]
             })
             .unwrap();
-        Plan::new(&graph).unwrap()
+        Plan::new(&graph, &Cpu).unwrap()
     };
     assert!(chain(4, 3).is_light(1000) && !chain(4, 3).is_light(10));
     assert!(!chain(4, 100).is_light(1 << 20), "too many steps");
     let graph = Graph::new();
     let x = input(&graph, DType::F32, &[4, 4]);
     graph.build(|| smallvec![matmul(x, x)]).unwrap();
-    assert!(!Plan::new(&graph).unwrap().is_light(1 << 20), "products are not linear in sizes");
+    assert!(
+        !Plan::new(&graph, &Cpu).unwrap().is_light(1 << 20),
+        "products are not linear in sizes"
+    );
 }
 
 /// `tanh(x · w)` some times over, and for each a sum, which is all that is asked for.
@@ -378,7 +383,7 @@ fn sums_do_not_wait_for_products() {
     graph.build(|| sums.iter().map(|&sum| sum + w).collect()).unwrap();
     // Products may be refused memory for themselves, so the sum written over `w` comes after all.
     let plan =
-        Plan::of(&graph.list(), Options { donated: &[(1, 0)], ..Options::default() }).unwrap();
+        Plan::of(&graph.list(), Options { donated: &[(1, 0)], ..Options::new(&Cpu) }).unwrap();
     assert_eq!(plan.memory().gifts(), [(1, 0)], "{plan}");
     assert!(plan.memory().arena_bytes() <= 2 * 4 * n * n + 9 * ALIGN.max(4 * n), "{plan}");
 }
@@ -387,7 +392,7 @@ fn sums_do_not_wait_for_products() {
 fn an_order_is_judged_by_what_it_needs() {
     for seed in 0..40 {
         let graph = program(DType::F32, seed, 30);
-        let plan = Plan::new(&graph).unwrap();
+        let plan = Plan::new(&graph, &Cpu).unwrap();
         let alive: usize = plan.alive_at_peak().iter().map(|alive| alive.bytes).sum();
         assert!(alive <= plan.peak_bytes(), "{plan}");
         assert!(plan.memory().arena_bytes() <= plan.naive_bytes() + ALIGN * plan.slots().len());
@@ -402,9 +407,9 @@ fn programs_within_a_budget_have_the_same_bits() {
         for seed in 0..60 {
             let graph = program(DType::F32, seed, 20 + seed as usize % 40);
             let list = graph.list();
-            let free = Plan::new(&graph).unwrap().peak_bytes();
+            let free = Plan::new(&graph, &Cpu).unwrap().peak_bytes();
             for budget in [0, free / 2, 3 * free / 4] {
-                let within = Plan::within(&list, Options::default(), &|dim| dim, budget).unwrap();
+                let within = Plan::within(&list, Options::new(&Cpu), &|dim| dim, budget).unwrap();
                 let (again, _, plan) = within.parts();
                 let again = Graph::from_list(again);
                 again.verify().unwrap();

@@ -4,6 +4,7 @@ use smallvec::smallvec;
 
 use super::input;
 use crate::array::Array;
+use crate::cpu::target::Cpu;
 use crate::cpu::testing::{bytes, layouts, noise};
 use crate::dtype::{DType, Scalar};
 use crate::graph::Graph;
@@ -20,7 +21,7 @@ fn products(plan: &Plan) -> usize {
 /// Bits of a plan are those of its nodes one by one, for every layout of its operands and any count of
 /// threads.
 fn holds(graph: &Graph, inputs: &[Array], numbers: &[Scalar]) -> Plan {
-    let plan = Plan::new(graph).unwrap();
+    let plan = Plan::new(graph, &Cpu).unwrap();
     let refs: Vec<&Array> = inputs.iter().collect();
     let want = one_by_one(graph, &refs, numbers);
     let before = threads::num_threads();

@@ -4,115 +4,30 @@
 //! can fail comes before the first write to donated memory, so an error gives every donated array back
 //! as it was.
 
-use std::cell::Cell;
-use std::sync::OnceLock;
+mod blocks;
+mod flow;
+mod lower;
+
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::memory::Spot;
-use super::{Group, Number, Operand, Plan, Product, Source, Step, Work};
+use super::program;
 use crate::array::Array;
 use crate::cpu;
-use crate::cpu::program;
 use crate::dtype::{DType, Scalar};
-use crate::error::{self, Error, Result};
+use crate::error::{self, Result};
+use crate::executor::{Executable, Giving, Input, Results, hooks, interruption, located};
 use crate::graph::Effect;
 use crate::memory::Buffer;
-use crate::ops::emit::{OrThrow, catch};
+use crate::ops::emit::catch;
 use crate::ops::op::{Op, OperandType, Type};
 use crate::passes::cost::{self, Cost};
+use crate::schedule::{Group, Number, Operand, Plan, Product, Source, Spot, Step, Template, Work};
 use crate::shape::Shape;
-use crate::site::Site;
 use crate::threads;
 use crate::watch::{self, Event};
-
-/// Results of a plan.
-pub type Results = SmallVec<[Array; 2]>;
-
-/// What plans need of the layers above.
-pub struct Hooks {
-    /// Prints operands in the place of each `{}` of a text
-    pub print: fn(&str, &[Array]) -> Result<()>,
-    /// Spells a site as `file.py:12`
-    pub describe: fn(Site) -> Option<String>,
-    /// An exception that came from outside, such as that of Ctrl-C. Told whether tensors are without
-    /// their values meanwhile, so that no code may run that looks at them
-    pub interrupted: fn(bool) -> Result<()>,
-}
-
-static HOOKS: OnceLock<Hooks> = OnceLock::new();
-
-/// How many steps are done between two looks for an interruption.
-const PACE: u32 = 16;
-
-thread_local! {
-    /// Steps since the last look, and whether a run on this thread was given arrays to write over.
-    static STEPS: Cell<(u32, bool)> = const { Cell::new((0, false)) };
-}
-
-/// Fails where the run is to be broken off. It is asked for before every step up to the first that
-/// writes donated memory, so nothing is half done then; every loop comes before that one.
-fn interruption() -> Result<()> {
-    let (steps, given) = STEPS.get();
-    if steps < PACE {
-        STEPS.set((steps + 1, given));
-        return Ok(());
-    }
-    STEPS.set((0, given));
-    HOOKS.get().map_or(Ok(()), |hooks| (hooks.interrupted)(given))
-}
-
-/// Fails where what is done beside a run is to be broken off. Tensors may be without their values
-/// meanwhile.
-pub fn interrupted() -> Result<()> {
-    HOOKS.get().map_or(Ok(()), |hooks| (hooks.interrupted)(true))
-}
-
-/// Says that arrays are given to a run, until it is dropped.
-struct Giving(bool);
-
-impl Giving {
-    fn new(given: bool) -> Giving {
-        let (steps, before) = STEPS.get();
-        STEPS.set((steps, before || given));
-        Giving(before)
-    }
-}
-
-impl Drop for Giving {
-    fn drop(&mut self) {
-        STEPS.set((STEPS.get().0, self.0));
-    }
-}
-
-/// Installs the hooks, once.
-pub fn install(hooks: Hooks) {
-    let _ = HOOKS.set(hooks);
-    threads::set_watch(|| {
-        let given = STEPS.get().1;
-        HOOKS.get().map_or(Ok(()), |hooks| (hooks.interrupted)(given)).or_throw();
-    });
-}
-
-/// An operand of a run.
-pub enum Input<'a> {
-    /// It is only read
-    Lent(&'a Array),
-    /// The run may write a result over it, if nobody else holds it, and takes it then; after an error
-    /// it is still here
-    Given(Option<Array>),
-}
-
-impl Input<'_> {
-    /// The array, if it is still there.
-    pub fn array(&self) -> Result<&Array> {
-        match self {
-            Input::Lent(array) => Ok(array),
-            Input::Given(Some(array)) => Ok(array),
-            Input::Given(None) => Err(error::internal("a plan was run on an array given before")),
-        }
-    }
-}
+pub use lower::Lowered;
 
 /// Memory of a run: a buffer and where in it the plan's memory starts, in bytes.
 type Place = (Buffer, usize);
@@ -122,24 +37,31 @@ fn place(array: &Array) -> Place {
     (array.buffer.clone(), array.layout.offset() * array.dtype.size())
 }
 
-impl Plan {
-    /// Computes the results. The inputs have the types the plan was made for.
-    pub fn run(&self, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results> {
-        self.check_count(inputs)?;
-        Run::new(self, inputs, numbers).finish(&[])
+impl Executable for Lowered {
+    fn template(&self) -> &Arc<Template> {
+        Lowered::template(self)
     }
 
-    /// Computes the results, some of them in the memory of inputs that were given for that.
-    pub fn run_with(&self, inputs: &mut [Input<'_>], numbers: &[Scalar]) -> Result<Results> {
+    fn run(&self, plan: &Plan, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results> {
+        self.check(plan, inputs)?;
+        Run::new(self, plan, inputs, numbers).finish(&[])
+    }
+
+    fn run_with(
+        &self,
+        plan: &Plan,
+        inputs: &mut [Input<'_>],
+        numbers: &[Scalar],
+    ) -> Result<Results> {
         let mut lent: SmallVec<[&Array; 8]> = SmallVec::new();
         for input in inputs.iter() {
             lent.push(input.array()?);
         }
-        self.check_count(&lent)?;
+        self.check(plan, &lent)?;
         let _giving = Giving::new(inputs.iter().any(|input| matches!(input, Input::Given(_))));
-        let mut run = Run::new(self, &lent, numbers);
+        let mut run = Run::new(self, plan, &lent, numbers);
         let mut taken: SmallVec<[u32; 4]> = SmallVec::new();
-        for (k, apart) in self.memory.apart.iter().enumerate() {
+        for (k, apart) in plan.memory().apart.iter().enumerate() {
             let Some(i) = apart.gift else { continue };
             if let Input::Given(Some(array)) = &inputs[i as usize]
                 && array.is_contiguous()
@@ -155,21 +77,29 @@ impl Plan {
         taken.iter().for_each(|&i| inputs[i as usize] = Input::Given(None));
         Ok(results)
     }
+}
 
+impl Lowered {
     /// Computes the results into arrays in C order, which nobody else reads or writes, where `into`
     /// has one.
-    pub(super) fn run_into(
+    fn run_into(
         &self,
+        plan: &Plan,
         inputs: &[&Array],
         numbers: &[Scalar],
         into: &[Option<Array>],
     ) -> Result<Results> {
-        self.check_count(inputs)?;
-        Run::new(self, inputs, numbers).finish_into(into)
+        self.check(plan, inputs)?;
+        Run::new(self, plan, inputs, numbers).finish_into(into)
     }
 
-    fn check_count(&self, inputs: &[&Array]) -> Result<()> {
-        match inputs.len() == self.inputs.len() {
+    /// Refuses plans of other templates, whose steps this has no programs for, and other counts of
+    /// inputs.
+    fn check(&self, plan: &Plan, inputs: &[&Array]) -> Result<()> {
+        if !Arc::ptr_eq(plan.template(), self.template()) {
+            return Err(error::internal("a plan was run by the executable of another"));
+        }
+        match inputs.len() == plan.inputs().len() {
             true => Ok(()),
             false => Err(error::internal("a plan was run on the wrong count of inputs")),
         }
@@ -177,7 +107,8 @@ impl Plan {
 }
 
 /// One run of a plan.
-pub(super) struct Run<'a> {
+struct Run<'a> {
+    lowered: &'a Lowered,
     plan: &'a Plan,
     inputs: &'a [&'a Array],
     numbers: &'a [Scalar],
@@ -192,15 +123,21 @@ pub(super) struct Run<'a> {
 
 /// A part of a buffer, in bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Room {
+struct Room {
     pub from: usize,
     pub bytes: usize,
 }
 
 impl<'a> Run<'a> {
     /// Built in place: with room for slots in it, moving one costs as much as a step.
-    fn new(plan: &'a Plan, inputs: &'a [&'a Array], numbers: &'a [Scalar]) -> Run<'a> {
+    fn new(
+        lowered: &'a Lowered,
+        plan: &'a Plan,
+        inputs: &'a [&'a Array],
+        numbers: &'a [Scalar],
+    ) -> Run<'a> {
         let mut run = Run {
+            lowered,
             plan,
             inputs,
             numbers,
@@ -209,27 +146,32 @@ impl<'a> Run<'a> {
             room: None,
             is_part: false,
         };
-        run.slots.resize_with(plan.slots.len(), || None);
-        run.memory.resize_with(plan.memory.apart.len() + 1, || None);
+        run.slots.resize_with(plan.slots().len(), || None);
+        run.memory.resize_with(plan.memory().apart.len() + 1, || None);
         run
     }
 
     /// A run that is part of a step.
-    pub(super) fn part(plan: &'a Plan, inputs: &'a [&'a Array], numbers: &'a [Scalar]) -> Run<'a> {
-        let mut run = Run::new(plan, inputs, numbers);
+    fn part(
+        lowered: &'a Lowered,
+        plan: &'a Plan,
+        inputs: &'a [&'a Array],
+        numbers: &'a [Scalar],
+    ) -> Run<'a> {
+        let mut run = Run::new(lowered, plan, inputs, numbers);
         run.is_part = true;
         run
     }
 
     /// Uses a part of a buffer, from this byte on, for the arena, and another for products.
-    pub(super) fn lend(&mut self, buffer: &Buffer, arena: usize, room: Room) {
+    fn lend(&mut self, buffer: &Buffer, arena: usize, room: Room) {
         self.memory[0] = Some((buffer.clone(), arena));
         self.room = Some((buffer.clone(), room));
     }
 
     /// Computes the results into arrays in C order, where there are such.
-    pub(super) fn finish_into(&mut self, into: &[Option<Array>]) -> Result<Results> {
-        for (k, apart) in self.plan.memory.apart.iter().enumerate() {
+    fn finish_into(&mut self, into: &[Option<Array>]) -> Result<Results> {
+        for (k, apart) in self.plan.memory().apart.iter().enumerate() {
             if let Some(Some(target)) = apart.whole.and_then(|output| into.get(output as usize)) {
                 self.memory[k + 1] = Some(place(target));
             }
@@ -239,23 +181,23 @@ impl<'a> Run<'a> {
 
     /// Does the steps and collects the results.
     fn finish(&mut self, into: &[Option<Array>]) -> Result<Results> {
-        if self.plan.memory.arena > 0 && self.memory[0].is_none() {
-            self.memory[0] = Some((Buffer::alloc(self.plan.memory.arena)?, 0));
+        if self.plan.memory().arena > 0 && self.memory[0].is_none() {
+            self.memory[0] = Some((Buffer::alloc(self.plan.memory().arena)?, 0));
         }
-        if !self.plan.memory.gifts.is_empty() {
+        if !self.plan.memory().gifts.is_empty() {
             // Nothing may be refused once donated memory is written.
             for k in 1..self.memory.len() {
                 self.obtain(k)?;
             }
         }
         let plan = self.plan;
-        let (guard_at, guards) = &plan.memory.guards;
+        let (guard_at, guards) = &plan.memory().guards;
         let sealed_at =
-            if plan.memory.gifts.is_empty() { plan.steps.len() } else { *guard_at as usize };
-        for (i, step) in plan.steps.iter().enumerate() {
+            if plan.memory().gifts.is_empty() { plan.steps().len() } else { *guard_at as usize };
+        for (i, step) in plan.steps().iter().enumerate() {
             if i == *guard_at as usize {
                 for &guarded in guards {
-                    let guarded = &self.plan.steps[guarded as usize];
+                    let guarded = &self.plan.steps()[guarded as usize];
                     self.guard(guarded).map_err(|refusal| located(refusal, guarded.site))?;
                 }
             }
@@ -274,7 +216,7 @@ impl<'a> Run<'a> {
             done.and_then(|done| done).map_err(|refusal| located(refusal, step.site))?;
         }
         let mut results = SmallVec::new();
-        for (k, &source) in self.plan.outputs.iter().enumerate() {
+        for (k, &source) in self.plan.outputs().iter().enumerate() {
             let result = self.array(source);
             results.push(match into.get(k) {
                 Some(Some(target)) => {
@@ -293,7 +235,7 @@ impl<'a> Run<'a> {
     fn array(&self, source: Source) -> &Array {
         match source {
             Source::Input(i) => self.inputs[i as usize],
-            Source::Constant(i) => &self.plan.constants[i as usize],
+            Source::Constant(i) => &self.plan.constants()[i as usize],
             Source::Slot(i) => self.slots[i as usize]
                 .as_ref()
                 .unwrap_or_else(|| unreachable!("slot {i} is read before it is filled")),
@@ -310,7 +252,7 @@ impl<'a> Run<'a> {
     /// The memory with a number, which is allocated now if it is not there yet.
     fn obtain(&mut self, k: usize) -> Result<&Place> {
         if self.memory[k].is_none() {
-            self.memory[k] = Some((Buffer::alloc(self.plan.memory.apart[k - 1].bytes)?, 0));
+            self.memory[k] = Some((Buffer::alloc(self.plan.memory().apart[k - 1].bytes)?, 0));
         }
         Ok(self.memory[k].as_ref().unwrap_or_else(|| unreachable!("memory {k} is there")))
     }
@@ -318,10 +260,10 @@ impl<'a> Run<'a> {
     /// The array of a slot that has a place; its elements are whatever lies there.
     fn fixed(&mut self, slot: u32) -> Result<Option<Array>> {
         let plan = self.plan;
-        let Spot::Fixed(memory, layout) = &plan.memory.spots[slot as usize] else {
+        let Spot::Fixed(memory, layout) = &plan.memory().spots[slot as usize] else {
             return Ok(None);
         };
-        let dtype = plan.slots[slot as usize].dtype;
+        let dtype = plan.slots()[slot as usize].dtype;
         let (buffer, start) = self.obtain(*memory as usize)?;
         let layout = match start {
             0 => layout.clone(),
@@ -334,20 +276,20 @@ impl<'a> Run<'a> {
         let results: Results = match &step.work {
             Work::Op(op) => {
                 let target = self.fixed(step.results[0])?;
-                smallvec::smallvec![self.op(step, op, target, self.plan.memory.views[i])?]
+                smallvec::smallvec![self.op(step, op, target, self.plan.memory().views[i])?]
             }
             Work::Group(group) => self.group(step, group)?,
             Work::Product(product) => self.product(step, product)?,
             Work::Rows(rows) => {
                 let mut targets = Results::new();
                 for &slot in &step.results {
-                    let ty = &self.plan.slots[slot as usize];
+                    let ty = &self.plan.slots()[slot as usize];
                     targets.push(match self.fixed(slot)? {
                         Some(array) => array,
                         None => Array::uninit(ty.dtype, ty.shape.clone())?,
                     });
                 }
-                rows.run(&self.arrays(step), self.numbers, &targets)?;
+                blocks::run(self.lowered, rows, &self.arrays(step), self.numbers, &targets)?;
                 targets
             }
             Work::Alias => match step.args[0] {
@@ -363,7 +305,13 @@ impl<'a> Run<'a> {
                 for &slot in &step.results {
                     targets.push(self.fixed(slot)?);
                 }
-                bodies.run(&self.arrays(step), self.numbers, targets)?
+                flow::run(
+                    self.lowered.bodies(bodies),
+                    bodies,
+                    &self.arrays(step),
+                    self.numbers,
+                    targets,
+                )?
             }
         };
         for &slot in &step.last {
@@ -494,7 +442,7 @@ impl<'a> Run<'a> {
         results.iter().for_each(|result| outputs.push(result));
         // SAFETY: as for ops: an output lies apart from all live values, or it is the memory of one
         // operand of its type in C order that nobody reads again.
-        unsafe { program::run(&group.lowered, &arrays, &numbers, &outputs) };
+        unsafe { program::run(self.lowered.program(group), &arrays, &numbers, &outputs) };
         drop((arrays, outputs));
         Ok(results)
     }
@@ -531,7 +479,7 @@ impl<'a> Run<'a> {
         let mut outputs: SmallVec<[&Array; 2]> = SmallVec::new();
         results.iter().for_each(|result| outputs.push(result));
         let sequel = cpu::Sequel {
-            program: &product.group.lowered,
+            program: self.lowered.program(&product.group),
             inputs: &inputs,
             numbers: &numbers,
             outputs: &outputs,
@@ -577,7 +525,7 @@ impl<'a> Run<'a> {
             },
             Effect::Print(text) => {
                 let arrays: Vec<Array> = arrays.iter().map(|&x| x.clone()).collect();
-                match HOOKS.get() {
+                match hooks() {
                     Some(hooks) => (hooks.print)(text, &arrays),
                     None => Err(error::internal("nobody installed what prints")),
                 }
@@ -592,13 +540,4 @@ fn first_false(x: &Array) -> Result<Option<usize>> {
     // SAFETY: a contiguous array of bools, one byte each.
     let bytes = unsafe { std::slice::from_raw_parts(x.ptr(), x.count()) };
     Ok(bytes.iter().position(|&byte| byte == 0))
-}
-
-/// A refusal with the line of the node that it concerns.
-#[cold]
-fn located(refusal: Error, site: Site) -> Error {
-    match HOOKS.get().and_then(|hooks| (hooks.describe)(site)) {
-        Some(line) => refusal.note(format!("made at {line}")),
-        None => refusal,
-    }
 }

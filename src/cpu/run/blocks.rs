@@ -1,0 +1,134 @@
+//! Block fusions, run on the CPU: a few rows at a time on each thread.
+
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
+use smallvec::SmallVec;
+
+use super::{Lowered, Room, Run};
+use crate::array::Array;
+use crate::cpu::reduce::{Chunk, Partial, partial};
+use crate::dtype::Scalar;
+use crate::error::{self, Error, Result};
+use crate::layout::Layout;
+use crate::ops::op::Type;
+use crate::schedule::rows::{Rows, leading, part};
+use crate::threads;
+
+/// What a run works on.
+struct Work<'a> {
+    lowered: &'a Lowered,
+    rows: &'a Rows,
+    args: &'a [&'a Array],
+    numbers: &'a [Scalar],
+    results: &'a [Array],
+    workspace: Option<&'a Array>,
+}
+
+/// Computes the results, in arrays in C order that nobody else reads or writes: those of blocks, then
+/// reductions over all rows, then room for what lies in between, if there is such.
+pub(super) fn run(
+    lowered: &Lowered,
+    rows: &Rows,
+    args: &[&Array],
+    numbers: &[Scalar],
+    results: &[Array],
+) -> Result<()> {
+    let (results, workspace) = match rows.workspace() {
+        0 => (results, None),
+        _ => results.split_last().map_or((results, None), |(last, rest)| (rest, Some(last))),
+    };
+    let (results, reduced) = results.split_at(results.len() - rows.folds.len());
+    let work = Work { lowered, rows, args, numbers, results, workspace };
+    let folds: SmallVec<[_; 1]> = (rows.folds.iter())
+        .filter_map(|fold| partial(fold.kind, fold.dtype, fold.lines, fold.width))
+        .collect();
+    let (next, failure) = (AtomicUsize::new(0), OnceLock::new());
+    threads::parallel_for(rows.course.lanes, &|lane| {
+        while failure.get().is_none() {
+            let first = next.fetch_add(rows.course.chunk, Relaxed);
+            if first >= rows.blocks() {
+                return;
+            }
+            if let Err(error) = work.chunk(first, lane, &folds) {
+                let _ = failure.set(error);
+            }
+        }
+    });
+    if let Some(error) = failure.into_inner() {
+        let error: Error = error;
+        return Err(error);
+    }
+    for (fold, out) in folds.iter().zip(reduced) {
+        // SAFETY: the result is the caller's, and all blocks have come.
+        unsafe { fold.finish(out) };
+    }
+    Ok(())
+}
+
+impl Work<'_> {
+    /// Blocks that follow each other.
+    fn chunk(&self, first: usize, lane: usize, folds: &[Box<dyn Partial>]) -> Result<()> {
+        let rows = self.rows;
+        let row = rows.course.grid.row(first);
+        let mut chunks: SmallVec<[Box<dyn Chunk + '_>; 1]> = (folds.iter().zip(&rows.folds))
+            .map(|(partial, fold)| partial.chunk(row * (fold.lines / rows.course.grid.rows())))
+            .collect();
+        for b in first..rows.blocks().min(first + rows.course.chunk) {
+            let made = self.block(b, lane)?;
+            for (chunk, fold) in chunks.iter_mut().zip(&rows.folds) {
+                let part = &made[fold.output];
+                // SAFETY: results of blocks are in C order.
+                unsafe { chunk.push(part.ptr(), part.count() / fold.width) };
+            }
+        }
+        chunks.iter_mut().for_each(|chunk| chunk.end());
+        Ok(())
+    }
+
+    fn block(&self, b: usize, lane: usize) -> Result<SmallVec<[Array; 2]>> {
+        let rows = self.rows;
+        let (start, size) = rows.course.grid.block(b);
+        let plan = match &rows.last {
+            Some(last) if !rows.course.grid.is_full(&size) => last,
+            _ => &rows.full,
+        };
+        let mut parts: SmallVec<[Array; 8]> = SmallVec::new();
+        for (&x, along) in self.args.iter().zip(&rows.along) {
+            parts.push(x.view(part(&x.layout, along, &start, &size)));
+        }
+        let mut inputs: SmallVec<[&Array; 8]> = SmallVec::new();
+        parts.iter().for_each(|part| inputs.push(part));
+        let mut into: SmallVec<[Option<Array>; 4]> = SmallVec::new();
+        for y in self.results {
+            let strides = y.layout.strides();
+            let before: usize = start.iter().zip(&strides).map(|(i, s)| i * *s as usize).sum();
+            let shape = leading(y.shape(), &size);
+            let at = y.layout.offset() + before;
+            into.push(Some(y.view(Layout::contiguous_at(shape, at))));
+        }
+        let mut run = Run::part(self.lowered, plan, &inputs, self.numbers);
+        if let Some(workspace) = self.workspace {
+            let at = workspace.layout.offset() + lane * rows.room;
+            into.resize(plan.outputs().len(), None);
+            for fold in &rows.folds {
+                if let Some(apart) = fold.apart {
+                    let Type { dtype, shape } = plan.ty(plan.outputs()[fold.output]);
+                    let layout = Layout::contiguous_at(shape, (at + apart) / dtype.size());
+                    let buffer = workspace.buffer.clone();
+                    into[fold.output] = Some(Array { dtype, layout, buffer });
+                }
+            }
+            let apart = rows.folds.iter().filter_map(|fold| fold.apart).min();
+            let products = apart.unwrap_or(rows.room) - rows.products;
+            let room = Room { from: at + products, bytes: rows.products };
+            run.lend(&workspace.buffer, at, room);
+        }
+        let made = run.finish_into(&into)?;
+        match made.iter().all(Array::is_contiguous) {
+            true => Ok(made),
+            false => Err(error::internal("a block of rows is not in C order")),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The CPU as a target and as an executor.
+
+use std::sync::Arc;
+
+use super::run::Lowered;
+use super::{contract, execute, fresh_layout, is_product, reduce, scratch, view};
+use crate::array::{Array, Operand};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::executor::{Executable, Executor};
+use crate::layout::Layout;
+use crate::memory::ALIGN;
+use crate::ops::declare::Composite;
+use crate::ops::op::{Op, Type};
+use crate::passes::Evaluator;
+use crate::schedule::Plan;
+use crate::shape::Shape;
+use crate::target::{BlockScratch, Blocks, InPlace, Limits, Ranges, Target};
+use crate::threads;
+
+/// The machine that we run on.
+pub struct Cpu;
+
+/// What fits the innermost cache, and from when on something is worth its set-up.
+pub const LIMITS: Limits = Limits {
+    instructions: 32,
+    buffers: 12,
+    alignment: ALIGN,
+    granularity: 1,
+    largest: usize::MAX,
+    ranges: Ranges::Free,
+    large: 1 << 12,
+    blocks: Some(Blocks { rows: 8, bytes: 768 << 10, least: 192 << 10, large: 512 << 10, each: 4 }),
+};
+
+impl Target for Cpu {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn limits(&self) -> &Limits {
+        &LIMITS
+    }
+
+    fn lanes(&self) -> usize {
+        threads::num_threads()
+    }
+
+    fn supports(&self, op: &Op, _: &[DType]) -> bool {
+        // What the rules of an op allow has a kernel here; a composite has its formula.
+        !matches!(op, Op::Call(_))
+    }
+
+    fn has_kernel(&self, _: &'static Composite) -> bool {
+        false
+    }
+
+    fn view(&self, op: &Op, dtype: DType, x: &Layout) -> Option<Layout> {
+        view(op, dtype, x)
+    }
+
+    fn fresh_layout(&self, op: &Op, shape: &Shape) -> Layout {
+        fresh_layout(op, shape)
+    }
+
+    fn in_place(&self, op: &Op) -> InPlace {
+        match op {
+            Op::Map(_) => InPlace::Any,
+            Op::Update(_) | Op::Scatter(_) => InPlace::First,
+            Op::Call(_)
+            | Op::Cast(_)
+            | Op::Reshape(_)
+            | Op::Permute(_)
+            | Op::Broadcast(_)
+            | Op::Slice(_)
+            | Op::Embed(..)
+            | Op::Concat(_)
+            | Op::Gather
+            | Op::Reduce(..)
+            | Op::ArgReduce(..)
+            | Op::Cumulate { .. }
+            | Op::Contract(_)
+            | Op::Conv(..)
+            | Op::Windows(_)
+            | Op::Fold(..)
+            | Op::Sort { .. }
+            | Op::ArgSort { .. }
+            | Op::TopK { .. }
+            | Op::Fill(_)
+            | Op::Iota(..)
+            | Op::RandomBits(_) => InPlace::Nowhere,
+        }
+    }
+
+    fn scratch(&self, op: &Op, args: &[(DType, &Layout)], result: &Shape) -> usize {
+        scratch(op, args, result)
+    }
+
+    fn block_scratch(&self, op: &Op, args: &[(DType, &Layout)], result: &Shape) -> BlockScratch {
+        if let (Op::Contract(spec), [(dtype, a), (_, b), ..]) = (op, args) {
+            return match contract::serial_scratch(*dtype, a, b, spec) {
+                Some(bytes) => BlockScratch::Lent(bytes),
+                None => BlockScratch::Refused,
+            };
+        }
+        match scratch(op, args, result) {
+            0 => BlockScratch::Nothing,
+            _ => BlockScratch::Refused,
+        }
+    }
+
+    fn offers_epilogue(&self, op: &Op, dtype: DType) -> bool {
+        is_product(op) && contract::sums_in_place(dtype)
+    }
+
+    fn splits_batch(&self, dtype: DType) -> bool {
+        contract::sums_in_place(dtype)
+    }
+
+    fn reduction_group(&self, lines: usize, width: usize) -> Option<usize> {
+        reduce::group(lines, width)
+    }
+}
+
+impl Evaluator for Cpu {
+    fn evaluate(&self, op: &Op, args: &[Operand<'_>]) -> Result<Array> {
+        execute(op, args)
+    }
+
+    fn contiguous(&self, x: &Array) -> Result<Array> {
+        super::copy::contiguous(x)
+    }
+}
+
+impl Executor for Cpu {
+    fn target(&self) -> &'static dyn Target {
+        &Cpu
+    }
+
+    fn allocate(&self, ty: &Type) -> Result<Array> {
+        Array::uninit(ty.dtype, ty.shape.clone())
+    }
+
+    fn upload(&self, x: &Array) -> Result<Array> {
+        Ok(x.clone())
+    }
+
+    fn download(&self, x: &Array) -> Result<Array> {
+        Ok(x.clone())
+    }
+
+    fn execute(&self, op: &Op, args: &[Operand<'_>]) -> Result<Array> {
+        execute(op, args)
+    }
+
+    fn lower(&self, plan: &Plan) -> Result<Arc<dyn Executable>> {
+        Ok(Arc::new(Lowered::new(plan.template())?))
+    }
+}

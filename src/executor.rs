@@ -1,0 +1,162 @@
+//! Executors: what runs ops and plans.
+//!
+//! An [`Executor`] runs single ops as they come and lowers plans; an [`Executable`] is a plan's template
+//! lowered, and runs every plan of that template, whatever its sizes.
+
+use std::cell::Cell;
+use std::sync::{Arc, OnceLock};
+
+use smallvec::SmallVec;
+
+use crate::array::{Array, Operand};
+use crate::dtype::Scalar;
+use crate::error::{self, Error, Result};
+use crate::ops::emit::OrThrow;
+use crate::ops::op::{Op, Type};
+use crate::passes::Evaluator;
+use crate::schedule::{Plan, Template};
+use crate::site::Site;
+use crate::target::Target;
+use crate::threads;
+
+/// Results of a plan.
+pub type Results = SmallVec<[Array; 2]>;
+
+/// What executors need of the layers above.
+pub struct Hooks {
+    /// Prints operands in the place of each `{}` of a text
+    pub print: fn(&str, &[Array]) -> Result<()>,
+    /// Spells a site as `file.py:12`
+    pub describe: fn(Site) -> Option<String>,
+    /// An exception that came from outside, such as that of Ctrl-C. Told whether tensors are without
+    /// their values meanwhile, so that no code may run that looks at them
+    pub interrupted: fn(bool) -> Result<()>,
+}
+
+static HOOKS: OnceLock<Hooks> = OnceLock::new();
+
+/// Installs the hooks, once.
+pub fn install(hooks: Hooks) {
+    let _ = HOOKS.set(hooks);
+    threads::set_watch(|| {
+        let given = STEPS.get().1;
+        HOOKS.get().map_or(Ok(()), |hooks| (hooks.interrupted)(given)).or_throw();
+    });
+}
+
+/// The hooks, if somebody installed them.
+pub fn hooks() -> Option<&'static Hooks> {
+    HOOKS.get()
+}
+
+/// A refusal with the line of the node that it concerns.
+#[cold]
+pub fn located(refusal: Error, site: Site) -> Error {
+    match hooks().and_then(|hooks| (hooks.describe)(site)) {
+        Some(line) => refusal.note(format!("made at {line}")),
+        None => refusal,
+    }
+}
+
+/// How many steps are done between two looks for an interruption.
+const PACE: u32 = 16;
+
+thread_local! {
+    /// Steps since the last look, and whether a run on this thread was given arrays to write over.
+    static STEPS: Cell<(u32, bool)> = const { Cell::new((0, false)) };
+}
+
+/// Fails where the run is to be broken off. It is asked for before every step up to the first that
+/// writes donated memory, so nothing is half done then; every loop comes before that one.
+pub fn interruption() -> Result<()> {
+    let (steps, given) = STEPS.get();
+    if steps < PACE {
+        STEPS.set((steps + 1, given));
+        return Ok(());
+    }
+    STEPS.set((0, given));
+    hooks().map_or(Ok(()), |hooks| (hooks.interrupted)(given))
+}
+
+/// Fails where what is done beside a run is to be broken off. Tensors may be without their values
+/// meanwhile.
+pub fn interrupted() -> Result<()> {
+    HOOKS.get().map_or(Ok(()), |hooks| (hooks.interrupted)(true))
+}
+
+/// Says that arrays are given to a run, until it is dropped.
+pub struct Giving(bool);
+
+impl Giving {
+    /// Until it is dropped.
+    pub fn new(given: bool) -> Giving {
+        let (steps, before) = STEPS.get();
+        STEPS.set((steps, before || given));
+        Giving(before)
+    }
+}
+
+impl Drop for Giving {
+    fn drop(&mut self) {
+        STEPS.set((STEPS.get().0, self.0));
+    }
+}
+
+/// An operand of a run.
+pub enum Input<'a> {
+    /// It is only read
+    Lent(&'a Array),
+    /// The run may write a result over it, if nobody else holds it, and takes it then; after an error
+    /// it is still here
+    Given(Option<Array>),
+}
+
+impl Input<'_> {
+    /// The array, if it is still there.
+    pub fn array(&self) -> Result<&Array> {
+        match self {
+            Input::Lent(array) => Ok(array),
+            Input::Given(Some(array)) => Ok(array),
+            Input::Given(None) => Err(error::internal("a plan was run on an array given before")),
+        }
+    }
+}
+
+/// A template lowered for a target.
+pub trait Executable: Send + Sync {
+    /// The template that was lowered.
+    fn template(&self) -> &Arc<Template>;
+
+    /// Computes the results of a plan of this template. The inputs have the types the plan was made
+    /// for.
+    fn run(&self, plan: &Plan, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results>;
+
+    /// The same, with some results in the memory of inputs that were given for that.
+    fn run_with(
+        &self,
+        plan: &Plan,
+        inputs: &mut [Input<'_>],
+        numbers: &[Scalar],
+    ) -> Result<Results>;
+}
+
+/// What computes on one kind of device.
+pub trait Executor: Evaluator + Send + Sync {
+    /// What plans for it may ask.
+    fn target(&self) -> &'static dyn Target;
+
+    /// Memory for a value, which is not initialised yet.
+    fn allocate(&self, ty: &Type) -> Result<Array>;
+
+    /// A value from host memory.
+    fn upload(&self, x: &Array) -> Result<Array>;
+
+    /// A value in host memory.
+    fn download(&self, x: &Array) -> Result<Array>;
+
+    /// One op on values that are there.
+    fn execute(&self, op: &Op, args: &[Operand<'_>]) -> Result<Array>;
+
+    /// Lowers the template of a plan.
+    fn lower(&self, plan: &Plan) -> Result<Arc<dyn Executable>>;
+}
