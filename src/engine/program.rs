@@ -180,6 +180,9 @@ impl Program {
             planned = self.within(template, sizes, budget)?;
             planned.plan.check_budget(budget, &site::describe)?;
         }
+        if self.config.check.is_on() {
+            planned.plan.verify()?;
+        }
         let mut plans = self.plans.lock();
         if plans.len() >= PLANS {
             plans.remove(0);

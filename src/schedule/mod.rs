@@ -29,6 +29,7 @@ pub mod rows;
 pub mod shader;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 use std::sync::{Arc, OnceLock};
 
@@ -243,6 +244,7 @@ impl Plan {
         }
         plan.number();
         plan.arrange(options, None);
+        plan.checked()?;
         Ok(plan)
     }
 
@@ -265,6 +267,14 @@ impl Plan {
             template.programs.push(group.program.clone());
         }
         self.template = Arc::new(template);
+    }
+
+    /// In tests and checked builds every plan has to keep the law.
+    fn checked(&self) -> Result<()> {
+        match cfg!(test) || cfg!(debug_assertions) {
+            true => self.verify().map_err(|error| error.note(self.to_string())),
+            false => Ok(()),
+        }
     }
 
     /// What it is made for.

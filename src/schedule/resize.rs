@@ -34,6 +34,9 @@ impl Plan {
         ) {
             self.habit.get_or_init(|| found);
         }
+        if let Err(error) = plan.checked() {
+            unreachable!("{error}");
+        }
         plan
     }
 }

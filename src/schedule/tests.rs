@@ -1,6 +1,7 @@
 mod flow;
 mod memory;
 mod product;
+mod verify;
 
 use smallvec::smallvec;
 

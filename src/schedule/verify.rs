@@ -1,0 +1,332 @@
+//! The law of plans, checked: what a run relies on and cannot look at itself.
+//!
+//! Every slot is written once and before it is read. Values that live at the same time lie apart, inside
+//! their memory and aligned, unless one is written over another in a way that the target allows.
+//! Donated memory is written after the last step that may fail and after the last reader of the input.
+//! Programs fit what they read and give, and block fusions cover their shapes exactly.
+
+use super::donate::reads_in_place;
+use super::facts::{Facts, arrays, same};
+use super::rows::Rows;
+use super::{Group, Operand, Plan, Source, Spot, Step, Work};
+use crate::error::{self, Result};
+use crate::target::InPlace;
+
+/// A value that never dies: a result of the plan.
+const END: u32 = u32::MAX;
+
+/// A value in memory, with the steps that write it and read it last.
+struct Live {
+    slot: u32,
+    memory: u32,
+    bytes: std::ops::Range<usize>,
+    def: u32,
+    end: u32,
+}
+
+fn broken(what: &str, facts: String) -> error::Error {
+    error::internal(format!("plan: {what}: {facts}"))
+}
+
+impl Plan {
+    /// Checks that the plan keeps the law.
+    pub fn verify(&self) -> Result<()> {
+        self.check_order()?;
+        for (i, step) in self.steps.iter().enumerate() {
+            let at = |error: error::Error| error.note(format!("step {i}: {}", step.name()));
+            match &step.work {
+                Work::Group(group) => self.check_program(step, group, 0).map_err(at)?,
+                Work::Product(product) => {
+                    self.check_program(step, &product.group, 1).map_err(at)?
+                }
+                Work::Rows(rows) => self.check_blocks(step, rows).map_err(at)?,
+                Work::Flow(bodies) => {
+                    bodies.plans().iter().try_for_each(Plan::verify).map_err(at)?;
+                }
+                Work::Op(_) | Work::Effect(_) | Work::Alias => {}
+            }
+        }
+        if self.memory.spots.len() != self.slots.len() {
+            return Err(broken("slots have no places", format!("{} slots", self.slots.len())));
+        }
+        self.check_memory()?;
+        self.check_gifts()
+    }
+
+    /// Every slot is written once and before it is read, and read no more once it is free.
+    fn check_order(&self) -> Result<()> {
+        let mut is_there = vec![false; self.slots.len()];
+        let mut was_there = vec![false; self.slots.len()];
+        let exists = |source: Source, is_there: &[bool]| match source {
+            Source::Input(i) => (i as usize) < self.inputs.len(),
+            Source::Constant(i) => (i as usize) < self.constants.len(),
+            Source::Slot(i) => is_there.get(i as usize).copied().unwrap_or(false),
+        };
+        for (i, step) in self.steps.iter().enumerate() {
+            for source in arrays(step) {
+                if !exists(source, &is_there) {
+                    let facts = format!("{source} by step {i}, {}", step.name());
+                    return Err(broken("a value is read that is not there", facts));
+                }
+            }
+            step.last.iter().for_each(|&slot| is_there[slot as usize] = false);
+            for &slot in &step.results {
+                match was_there.get(slot as usize) {
+                    Some(false) => {}
+                    _ => return Err(broken("a slot is written twice", format!("s{slot}"))),
+                }
+                (is_there[slot as usize], was_there[slot as usize]) = (true, true);
+            }
+        }
+        match self.outputs.iter().find(|&&source| !exists(source, &is_there)) {
+            Some(source) => Err(broken("a result is not there at the end", source.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    /// A program has the operands and gives the results that its step says; of a product, `raw` arrays
+    /// are read by the program that are no operands of the step.
+    fn check_program(&self, step: &Step, group: &Group, raw: usize) -> Result<()> {
+        let program = &group.program;
+        let given = arrays(step);
+        let numbers = step.args.len() - given.len();
+        // Two operands of a product are no arrays of the program.
+        let arrays = given.len() + raw - 2 * raw;
+        if (arrays, numbers) != (program.arrays().len(), program.numbers().len()) {
+            let facts = format!("{arrays} arrays and {numbers} numbers");
+            return Err(broken("a program has other operands", facts));
+        }
+        if raw == 0 {
+            for (&source, &dtype) in given.iter().zip(program.arrays()) {
+                let ty = self.ty(source);
+                let fits = !ty.shape.is_known()
+                    || !group.shape.is_known()
+                    || ty.shape.broadcasts_to(&group.shape);
+                if ty.dtype != dtype || !fits {
+                    let facts = format!("{source} is {} {}", ty.dtype, ty.shape);
+                    return Err(broken("a program has another operand", facts));
+                }
+            }
+        }
+        let fits = |(&slot, dtype): (&u32, _)| {
+            let ty = &self.slots[slot as usize];
+            ty.dtype == dtype && ty.shape.same(&group.shape)
+        };
+        let count = program.results().len();
+        match count == step.results.len() && step.results.iter().zip(program.dtypes()).all(fits) {
+            true => Ok(()),
+            false => Err(broken("a program gives other results", format!("{count} of them"))),
+        }
+    }
+
+    /// The blocks of a fusion cover its shape, each row once, and its bodies keep the law.
+    fn check_blocks(&self, step: &Step, rows: &Rows) -> Result<()> {
+        let grid = &rows.course.grid;
+        let mut next = 0;
+        for b in 0..grid.blocks() {
+            let (start, size) = grid.block(b);
+            let body = match &rows.last {
+                Some(last) if !grid.is_full(&size) => last,
+                _ => &rows.full,
+            };
+            let fits = |source: &Source| {
+                let shape = body.ty(*source).shape;
+                shape.rank() >= size.len()
+                    && shape.dims().iter().zip(&size).all(|(dim, n)| dim.known() == Some(*n))
+            };
+            let reduced = |k: usize| rows.folds.iter().any(|fold| fold.output == k);
+            let mut outputs = body.outputs.iter().enumerate();
+            let all_fit = outputs.all(|(k, source)| reduced(k) || fits(source));
+            if grid.row(b) != next || !all_fit {
+                let facts = format!("block {b} of {size:?} at {start:?}");
+                return Err(broken("blocks do not cover their shape", facts));
+            }
+            next += size.iter().product::<usize>();
+        }
+        if next != grid.rows() {
+            let facts = format!("{next} rows of {}", grid.rows());
+            return Err(broken("blocks do not cover their shape", facts));
+        }
+        let own = usize::from(rows.workspace() > 0) + rows.folds.len();
+        let sizes = grid.sizes();
+        for &slot in &step.results[..step.results.len() - own] {
+            let shape = &self.slots[slot as usize].shape;
+            let leads = shape.dims().iter().zip(sizes).all(|(dim, n)| dim.known() == Some(*n));
+            if shape.rank() < sizes.len() || !leads {
+                let facts = format!("s{slot} of {shape} by rows of {sizes:?}");
+                return Err(broken("blocks do not cover their shape", facts));
+            }
+        }
+        if let (true, Some(&slot)) = (rows.workspace() > 0, step.results.last()) {
+            let bytes = self.slots[slot as usize].shape.count();
+            if bytes < rows.workspace() {
+                let facts = format!("{bytes} bytes of {}", rows.workspace());
+                return Err(broken("blocks have too little room", facts));
+            }
+        }
+        rows.full.verify()?;
+        rows.last.as_ref().map_or(Ok(()), |last| last.verify())
+    }
+
+    /// Values that live at the same time lie apart, in bounds and aligned.
+    fn check_memory(&self) -> Result<()> {
+        let mut live = self.live()?;
+        live.sort_by_key(|value| (value.memory, value.def));
+        let mut active: Vec<&Live> = Vec::new();
+        for value in &live {
+            active.retain(|other| other.memory == value.memory && other.end >= value.def);
+            for other in &active {
+                let overlaps =
+                    other.bytes.start < value.bytes.end && value.bytes.start < other.bytes.end;
+                if overlaps && !self.takes_over(other, value) {
+                    let facts = format!("s{} and s{}", other.slot, value.slot);
+                    return Err(broken("values that live at the same time overlap", facts));
+                }
+            }
+            active.push(value);
+        }
+        Ok(())
+    }
+
+    /// The values in memory that are computed there, each with the views of it.
+    fn live(&self) -> Result<Vec<Live>> {
+        let limits = self.target.limits();
+        // By slot: the place in `live` of the value that it is or shows.
+        let mut place: Vec<Option<usize>> = vec![None; self.slots.len()];
+        let mut live: Vec<Live> = Vec::new();
+        for (i, step) in self.steps.iter().enumerate() {
+            for source in arrays(step) {
+                if let Source::Slot(slot) = source
+                    && let Some(at) = place[slot as usize]
+                {
+                    live[at].end = live[at].end.max(i as u32);
+                }
+            }
+            for &slot in &step.results {
+                let Spot::Fixed(memory, layout) = &self.memory.spots[slot as usize] else {
+                    continue;
+                };
+                let Some((low, high)) = layout.extent() else { continue };
+                let size = self.target.stored(self.slots[slot as usize].dtype);
+                let bytes = low * size..(high + 1) * size;
+                let room = match memory.checked_sub(1) {
+                    None => self.memory.arena,
+                    Some(k) => self.memory.apart.get(k as usize).map_or(0, |apart| apart.bytes),
+                };
+                if bytes.end > room {
+                    let facts = format!("s{slot} at {bytes:?} of {room} bytes");
+                    return Err(broken("a value lies outside of its memory", facts));
+                }
+                let shown = match (self.memory.views[i], step.args.first()) {
+                    (true, Some(Operand::Array(Source::Slot(from)))) => place[*from as usize],
+                    _ => None,
+                };
+                if let Some(at) = shown {
+                    let of = &live[at];
+                    if *memory != of.memory
+                        || bytes.start < of.bytes.start
+                        || bytes.end > of.bytes.end
+                    {
+                        let facts = format!("s{slot} of s{}", of.slot);
+                        return Err(broken("a view lies outside of what it shows", facts));
+                    }
+                    place[slot as usize] = Some(at);
+                    continue;
+                }
+                if !bytes.start.is_multiple_of(limits.alignment) {
+                    let facts = format!("s{slot} at byte {}", bytes.start);
+                    return Err(broken("a value is not aligned", facts));
+                }
+                place[slot as usize] = Some(live.len());
+                let (def, memory) = (i as u32, *memory);
+                live.push(Live { slot, memory, bytes, def, end: def });
+            }
+        }
+        for source in &self.outputs {
+            if let Source::Slot(slot) = *source
+                && let Some(at) = place[slot as usize]
+            {
+                live[at].end = END;
+            }
+        }
+        Ok(live)
+    }
+
+    /// Whether a step may write a value over an operand that dies there.
+    fn takes_over(&self, old: &Live, new: &Live) -> bool {
+        let step = &self.steps[new.def as usize];
+        let (was, is) = (&self.slots[old.slot as usize], &self.slots[new.slot as usize]);
+        let reads = |source: &Source| match (*source, &self.memory.spots[old.slot as usize]) {
+            (Source::Slot(slot), Spot::Fixed(memory, _)) => {
+                matches!(&self.memory.spots[slot as usize], Spot::Fixed(m, layout)
+                if m == memory && layout.extent().is_some_and(|(low, _)| {
+                    low * self.target.stored(was.dtype) == old.bytes.start
+                }))
+            }
+            _ => false,
+        };
+        let sources = arrays(step);
+        let allowed = match &step.work {
+            Work::Group(_) => true,
+            Work::Op(op) => match self.target.in_place(op) {
+                InPlace::Any => true,
+                InPlace::First => sources.first().is_some_and(reads),
+                InPlace::Nowhere => false,
+            },
+            Work::Rows(rows) => {
+                sources.iter().enumerate().any(|(i, source)| reads(source) && rows.spends(i))
+            }
+            Work::Product(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => false,
+        };
+        allowed && old.end == new.def && old.bytes == new.bytes && was.dtype == is.dtype
+    }
+
+    /// Donated memory is written after all that may fail, and nobody reads the input any more.
+    fn check_gifts(&self) -> Result<()> {
+        if self.memory.gifts.is_empty() {
+            return Ok(());
+        }
+        let facts = Facts::new(self);
+        let (guarded_at, guarded) = &self.memory.guards;
+        let gifts = self.memory.apart.iter().filter_map(|apart| Some((apart.gift?, apart)));
+        for (input, apart) in gifts {
+            let Some(first) = self.first_write(apart) else { continue };
+            let fails = |&step: &u32| {
+                let is_guarded = guarded.contains(&step) && *guarded_at <= first;
+                facts.fallible[step as usize] && !is_guarded
+            };
+            if let Some(step) = (first..self.steps.len() as u32).find(fails) {
+                let name = self.steps[step as usize].name();
+                let what = "a step may fail after donated memory is written";
+                return Err(broken(what, format!("step {step}, {name}, after step {first}")));
+            }
+            let late = |&&step: &&u32| {
+                step > first || (step == first && !reads_in_place(self, &facts, step, input))
+            };
+            if let Some(step) = facts.input_readers[input as usize].iter().find(late) {
+                let facts = format!("in{input} by step {step}, written by step {first}");
+                return Err(broken("a donated input is read after it is written", facts));
+            }
+            let shows = |&source: &Source| facts.input(source) == Some(input);
+            let output = self.memory.gifts.iter().find(|gift| gift.0 == input).map(|gift| gift.1);
+            let fits = output.is_some_and(|output| {
+                same(&self.inputs[input as usize], &self.ty(self.outputs[output as usize]))
+            });
+            if self.outputs.iter().any(shows) || !fits {
+                return Err(broken("an input cannot be given away", format!("in{input}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The first step that writes a memory.
+    fn first_write(&self, apart: &super::Apart) -> Option<u32> {
+        let at = self.memory.apart.iter().position(|other| std::ptr::eq(other, apart))? as u32 + 1;
+        let writes = |step: &Step| {
+            step.results.iter().any(|&slot| {
+                matches!(&self.memory.spots[slot as usize], Spot::Fixed(memory, _) if *memory == at)
+            })
+        };
+        self.steps.iter().position(writes).map(|step| step as u32)
+    }
+}
