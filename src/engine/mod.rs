@@ -4,6 +4,7 @@ pub mod apply;
 pub mod backward;
 pub mod call;
 pub mod check;
+pub mod compile;
 pub mod config;
 pub mod control;
 pub mod definition;

@@ -16,8 +16,9 @@ use super::size::{Number, Size};
 use super::tensor::{self, handle};
 use crate::array::Array;
 use crate::engine::call;
+use crate::engine::compile::GradientUse;
 use crate::engine::program::Program;
-use crate::engine::tape::{self, First, Value};
+use crate::engine::tape::{self, Value};
 use crate::engine::trace::{self, Role};
 use crate::ops::op::Type;
 use crate::shape::{Constraint, Dim, Shape};
@@ -124,7 +125,7 @@ impl Trace {
         args: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<Executable> {
         let numbers = std::mem::take(&mut *self.numbers.lock());
-        caught(py, || Finish::new(&self.inner, name, &args)?.run(py, &outputs, numbers))
+        caught(py, || Finish::new(&self.inner, &name, &args).run(py, &outputs, numbers))
     }
 }
 
@@ -147,15 +148,6 @@ impl Place {
             Place::Argument(_) | Place::Gradient(_) | Place::Key => Ok(()),
         }
     }
-
-    /// Whether both are one handle.
-    fn is(&self, other: &Place) -> bool {
-        match (self, other) {
-            (Place::Argument(i), Place::Argument(j)) => i == j,
-            (Place::Handle(a), Place::Handle(b)) => a.is(b),
-            _ => false,
-        }
-    }
 }
 
 struct Input {
@@ -176,18 +168,6 @@ enum Hold {
     Gradient,
     /// It gets a new value itself
     Value,
-}
-
-/// What the function did to the gradient of an input.
-struct GradientUse {
-    input: usize,
-    first: First,
-    /// Whether there was one, where that was read first
-    present: bool,
-    /// Whether there is one afterwards, and if so the result that holds it (none: as it was)
-    after: Option<Option<usize>>,
-    /// Whether it stays in the cell it was in
-    same_cell: bool,
 }
 
 /// Symbols, with the argument and the axis that tell their sizes.
