@@ -18,6 +18,7 @@ use crate::ops::elementwise;
 use crate::ops::elementwise::Elementwise;
 use crate::ops::emit::{Arg, Emit, Expr, catch};
 use crate::ops::op::Type;
+use crate::shape::Bindings;
 use crate::threads;
 
 impl Plan {
@@ -34,6 +35,11 @@ impl Plan {
 
 fn input<'g>(graph: &'g Graph, dtype: DType, sizes: &[usize]) -> Expr<'g> {
     Expr::new(graph, Arg::Node(graph.input(Type::new(dtype, Shape::of(sizes)))))
+}
+
+/// The numbers of a graph, of which only the first is given.
+fn numbers_of(graph: &Graph) -> Vec<Scalar> {
+    graph.list().evaluate_numbers(&[Scalar::Float(-1.25)], &Bindings::default()).unwrap()
 }
 
 /// Small deterministic choices.
@@ -106,7 +112,7 @@ fn a_plan_gives_the_bits_of_its_nodes_one_by_one() {
             fused += usize::from(plan.pays());
             let inputs =
                 [random(dtype, &[6, 70], seed), random(dtype, &[70], 1), random(dtype, &[6, 1], 2)];
-            let numbers = [Scalar::Float(-1.25)];
+            let numbers = numbers_of(&graph);
             let want = one_by_one(&graph, &inputs.each_ref(), &numbers);
             let rows = rows::tests::eager(&graph);
             by_rows += usize::from(rows.steps().iter().any(|s| matches!(s.work, Work::Rows(_))));

@@ -239,7 +239,7 @@ fn programs_with_flows_give_the_bits_of_their_nodes() {
         let inputs = values_of(&graph, seed);
         let inputs: Vec<&Array> = inputs.iter().collect();
         let plan = Plan::new(&graph, &Cpu).unwrap();
-        let numbers = [Scalar::Float(-1.25)];
+        let numbers = numbers_of(&graph);
         let want = try_one_by_one(&graph, &inputs, &numbers).unwrap();
         let got = plan.run(&inputs, &numbers).unwrap();
         for (got, want) in got.iter().zip(&want) {

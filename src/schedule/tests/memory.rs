@@ -14,7 +14,7 @@ use crate::shape::Dim;
 /// Runs a plan and compares what it held at most with what it said.
 fn peak(name: &str, graph: &Graph, inputs: &[&Array]) {
     let plan = Plan::new(graph, &Cpu).unwrap();
-    let numbers = [Scalar::Float(-1.25)];
+    let numbers = numbers_of(graph);
     // Threads and pools are there from the first run on.
     if plan.run(inputs, &numbers).is_err() {
         return;
@@ -417,7 +417,7 @@ fn programs_within_a_budget_have_the_same_bits() {
                 fewer += usize::from(plan.peak_bytes() < free);
                 let inputs = values_of(&graph, seed);
                 let inputs: Vec<&Array> = inputs.iter().collect();
-                let numbers = [Scalar::Float(-1.25)];
+                let numbers = numbers_of(&graph);
                 let want = one_by_one(&graph, &inputs, &numbers);
                 let got = plan.run(&inputs, &numbers).unwrap();
                 for (got, want) in got.iter().zip(&want) {
