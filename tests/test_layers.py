@@ -110,7 +110,7 @@ def test_executors_share_no_kernel():
         own = layer_of(path)
         if own in SIBLINGS:
             others = SIBLINGS - {own} | (KERNELS if own == "reference" else set())
-            used = named(path.read_text()) & others
+            used = named(without_tests(path.read_text())) & others
             assert not used, f"{path.relative_to(SOURCE)} names {sorted(used)}"
 
 

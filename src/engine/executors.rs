@@ -10,11 +10,12 @@ use crate::array::Array;
 use crate::cpu;
 use crate::cpu::target::Cpu;
 use crate::dtype::Scalar;
-use crate::error::Result;
+use crate::error::{self, Result};
 use crate::executor::{Executable, Executor, Input, Results};
 use crate::graph::Graph;
 use crate::ops::elementwise::Elementwise;
 use crate::ops::op::Op;
+use crate::reference::plan::Reference;
 use crate::schedule::Plan;
 use crate::target::Target;
 
@@ -29,6 +30,8 @@ pub use crate::cpu::{
 pub enum Device {
     /// This machine's processor
     Cpu,
+    /// Plain loops on the same memory, for comparison: no value lies there
+    Reference,
 }
 
 impl Device {
@@ -43,6 +46,7 @@ impl Device {
 pub fn executor(device: Device) -> &'static dyn Executor {
     match device {
         Device::Cpu => &Cpu,
+        Device::Reference => &Reference,
     }
 }
 
@@ -53,9 +57,10 @@ pub fn target() -> &'static dyn Target {
 
 /// One elementwise op on promoted operands.
 #[inline(always)]
-pub fn map(def: &Elementwise, args: &[Operand<'_>]) -> Result<Array> {
+pub fn map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array> {
     match Device::of(args) {
         Device::Cpu => cpu::map(def, args),
+        Device::Reference => Reference.execute(&Op::Map(def), args),
     }
 }
 
@@ -68,6 +73,7 @@ pub unsafe fn map_into(def: &Elementwise, args: &[Operand<'_>], out: &Array) -> 
     match Device::of(args) {
         // SAFETY: as the caller's.
         Device::Cpu => unsafe { cpu::map_into(def, args, out) },
+        Device::Reference => Err(error::internal("the reference writes over nothing")),
     }
 }
 
@@ -75,6 +81,7 @@ pub unsafe fn map_into(def: &Elementwise, args: &[Operand<'_>], out: &Array) -> 
 pub fn execute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
     match Device::of(args) {
         Device::Cpu => cpu::execute(op, args),
+        Device::Reference => Reference.execute(op, args),
     }
 }
 

@@ -19,6 +19,7 @@ mod elementwise;
 mod indexing;
 mod movement;
 mod number;
+pub mod plan;
 mod reduce;
 mod sort;
 mod sums;
