@@ -1,6 +1,7 @@
 """Words of other libraries: errors for unknown names say ours, from one table."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,7 +60,7 @@ def test_numpy_functions_of_tensors_say_what_to_call():
     for call, want in [
         (lambda: np.exp(x), r"numpy\.exp: .*use wg\.exp.*x\.numpy\(\)"),
         (lambda: np.add.reduce(x), r"numpy\.add\.reduce: .*x\.numpy\(\)"),
-        (lambda: np.add(ARRAY, x, out=ARRAY), r"numpy\.add: .*x\.numpy\(\)"),
+        (lambda: np.add(ARRAY, x, out=ARRAY.copy()), r"numpy\.add: .*x\.numpy\(\)"),
         (lambda: np.heaviside(x, 1.0), r"a function of wengert, or hand it x\.numpy\(\)"),
     ]:
         with pytest.raises(TypeError, match=want):
@@ -87,6 +88,31 @@ def test_integer_operators_beside_an_array_are_the_tensors():
         got = eval(f"left {operator} x", {"left": left, "x": x})
         assert isinstance(got, wg.Tensor)
         assert got.tolist() == eval(f"left {operator} x", {"left": left, "x": x.numpy()}).tolist()
+
+
+@pytest.mark.parametrize("operator", ["+=", "-=", "*=", "/=", "//=", "%=", "**=", "@="])
+def test_an_operator_in_place_updates_the_array(operator):
+    x = wg.tensor([[2.0, 0.5], [3.0, 1.0]])
+    array, want = (np.asarray([[1.0, 4.0], [2.0, 3.0]], np.float32) for _ in range(2))
+    names = {"array": array, "want": want, "x": x}
+    exec(f"array {operator} x\nwant {operator} x.numpy()", names)
+    assert names["array"] is array
+    np.testing.assert_array_equal(array, want)
+
+
+def test_an_operator_in_place_refuses_what_the_array_cannot_hold():
+    array = np.asarray([1, 2])
+    for x in (wg.tensor([0.5, 0.5]), wg.ones(3), wg.ones(2, dtype=wg.bfloat16)):
+        with pytest.raises((TypeError, ValueError)):
+            array += x
+    with pytest.raises(wg.CaptureError):
+        wg.compile(lambda x: array.__iadd__(x))(wg.ones(2, dtype=wg.int64))
+    assert array.tolist() == [1, 2]
+
+
+def test_the_type_checkers_allow_list_has_the_words_of_tensors():
+    text = (Path(__file__).parent.parent / "tools" / "stubtest-allowlist.txt").read_text()
+    assert f"Tensor\\.({'|'.join(sorted(_words.words_of('Tensor')))})\n" in text
 
 
 def test_a_tensor_of_another_graph_is_named_with_its_line():
@@ -174,6 +200,13 @@ COMPLEX = [
     lambda x: x.astype(np.complex128),
     lambda x: x.__setitem__(0, 1j),
     lambda x: wg.full_like(x, 1j),
+    lambda x: x == 1j,
+    lambda x: 1j != x,
+    lambda x: x < 1j,
+    lambda x: 1j * x,
+    lambda x: x**1j,
+    lambda x: x @ 1j,
+    lambda x: x.__iadd__(1j),
 ]
 
 

@@ -109,11 +109,18 @@ _REFLECTED = {
 
 @_method
 def __array_ufunc__(self: Tensor, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-    """What NumPy calls: an operator between an array and a tensor is the tensor's."""
+    """What NumPy calls. An operator between an array and a tensor is the tensor's; one in place
+    (`array += x`) updates the array, as `array[...] = x` does.
+    """
     name = ufunc.__name__
     reflected = _REFLECTED.get(name)
-    if method == "__call__" and not options and reflected and not isinstance(inputs[0], Tensor):
-        return getattr(self, reflected)(inputs[0])
+    if method == "__call__" and reflected and not isinstance(inputs[0], Tensor):
+        if not options:
+            return getattr(self, reflected)(inputs[0])
+        # NumPy hands `@=` its axes besides.
+        out = options.get("out", ())
+        if options.keys() <= {"out", "axes"} and len(out) == 1 and out[0] is inputs[0]:
+            return ufunc(inputs[0], self.numpy(), **options)
     package = sys.modules["wengert"]
     ours = f"wg.{name}" if hasattr(package, name) else "a function of wengert"
     called = f"numpy.{name}" if method == "__call__" else f"numpy.{name}.{method}"
@@ -322,10 +329,13 @@ def _is_foreign(kind: type, name: str) -> bool:
     return isinstance(found, _words.Foreign)
 
 
-@_method
-def __dir__(self: Tensor) -> list[str]:
+def _dir(self: Tensor) -> list[str]:
     return [name for name in object.__dir__(self) if not _is_foreign(type(self), name)]
 
+
+# A `__dir__` of this module would be asked for the module's own names.
+_dir.__name__ = "__dir__"
+_method(_dir)
 
 for _word in _words.words_of("Tensor"):
     setattr(Tensor, _word, _words.Foreign(_word))

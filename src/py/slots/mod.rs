@@ -45,7 +45,11 @@ fn operand(py: Python<'_>, object: Object) -> PyResult<Option<Held>> {
     let array =
         any.hasattr("__array__").unwrap_or(false) || any.hasattr("__dlpack__").unwrap_or(false);
     if !array {
-        return Ok(None);
+        return if convert::is_complex(&any) {
+            Err(convert::refuse("asarray", &any))
+        } else {
+            Ok(None)
+        };
     }
     Ok(convert::from_object("asarray", &any, None)?.map(Held::Value))
 }
