@@ -201,7 +201,7 @@ COMPLEX = [
     lambda x: x.__setitem__(0, 1j),
     lambda x: wg.full_like(x, 1j),
     lambda x: x == 1j,
-    lambda x: 1j != x,
+    lambda x: 1j != x,  # noqa: SIM300
     lambda x: x < 1j,
     lambda x: 1j * x,
     lambda x: x**1j,
