@@ -22,6 +22,8 @@ REFUSALS = [
     "v0 = wg.ones(3).sum(axis=7)\nv1 = v0 + 1",
     "v0 = wg.zeros((10**12,))",
     "while True:\n    pass",
+    "v0 = wide(2**28, 2**31).sum()",
+    "v0 = wide(10**12).max()",
     "run(in_session, wg.sin, x(3), feeds=[(x(4),), (i(3),), ()])",
 ]
 

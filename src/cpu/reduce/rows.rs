@@ -14,6 +14,9 @@ use super::{CHUNK, Plan, SERIAL, split};
 
 /// Blocks of a long row that one thread takes at a time: a power of two, so a subtree.
 const SEGMENT: usize = 64;
+/// Segments that are reduced before they join the tree: what is kept of a row is bounded, however
+/// long it is.
+const PARTIAL: usize = 1 << 16;
 /// With fewer rows than this, long ones are shared between threads.
 const MANY: usize = 16;
 /// Rows that are reduced together where they, not their elements, lie side by side.
@@ -36,19 +39,27 @@ pub fn run<T: Element, F: Fold<T::Number>>(plan: &Plan, x: *const T, out: *mut T
         return;
     }
     let segments = plan.n.div_ceil(SEGMENT * BLOCK);
-    let mut partial = vec![T::Number::ZERO; plan.outputs * segments];
-    let to = Shared::new(partial.as_mut_ptr());
-    threads::parallel_for(partial.len(), &|i| {
-        let (row, start) = (i / segments, i % segments * SEGMENT * BLOCK);
-        let n = (SEGMENT * BLOCK).min(plan.n - start);
-        // SAFETY: as above; segment `i` belongs to this call.
-        unsafe { stretch::<T, T::Number, F>(plan, x.at(0), row, 1, start, n, to.at(i as isize)) };
-    });
-    for (row, partial) in partial.chunks_exact(segments).enumerate() {
-        let mut tree = Pairwise::new();
-        partial.iter().for_each(|&item| tree.push::<F>(item));
-        // SAFETY: `row` is one of the outputs.
-        unsafe { *out.at(row as isize) = T::narrow(tree.finish::<F>()) };
+    let total = plan.outputs * segments;
+    let mut partial = vec![T::Number::ZERO; total.min(PARTIAL)];
+    let mut tree = Pairwise::new();
+    for first in (0..total).step_by(PARTIAL) {
+        let count = PARTIAL.min(total - first);
+        let to = Shared::new(partial.as_mut_ptr());
+        threads::parallel_for(count, &|i| {
+            let (row, start) = ((first + i) / segments, (first + i) % segments * SEGMENT * BLOCK);
+            let n = (SEGMENT * BLOCK).min(plan.n - start);
+            let to = to.at(i as isize);
+            // SAFETY: as above; segment `i` belongs to this call.
+            unsafe { stretch::<T, T::Number, F>(plan, x.at(0), row, 1, start, n, to) };
+        });
+        for (at, &item) in (first..).zip(&partial[..count]) {
+            tree.push::<F>(item);
+            if at % segments == segments - 1 {
+                // SAFETY: the row is one of the outputs.
+                unsafe { *out.at((at / segments) as isize) = T::narrow(tree.finish::<F>()) };
+                tree = Pairwise::new();
+            }
+        }
     }
 }
 
