@@ -147,7 +147,7 @@ fn check_feed(op: &str, list: &List, calls: &Calls, id: Id, ty: &Type) -> Result
         }
         false => error::bad_feed_dtype(op, format!("{kind} {name} {}", node.ty.dtype), ty.dtype),
     };
-    Err(match site::describe(node.site) {
+    Err(match site::quote(node.site) {
         Some(line) => refusal.note(format!("{kind} made at {line}")),
         None => refusal,
     })
@@ -269,7 +269,7 @@ fn sized(
 
 /// An error with the line of the call that met it.
 fn made_at(error: Error, kept: &Kept) -> Error {
-    match site::describe(kept.site) {
+    match site::quote(kept.site) {
         Some(line) => error.note(format!("{} made at {line}", kept.call.name())),
         None => error,
     }
@@ -344,7 +344,7 @@ impl Maker<'_> {
             return Ok(());
         }
         let refusal = error::bad_shape("scan", "lengths differ", Tuple(&lengths));
-        Err(match site::describe(at) {
+        Err(match site::quote(at) {
             Some(line) => refusal.note(format!("scan made at {line}")),
             None => refusal,
         })

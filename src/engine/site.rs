@@ -13,6 +13,8 @@ pub struct Provider {
     pub current: fn() -> Site,
     /// The spelling of a site
     pub describe: fn(Site) -> Option<String>,
+    /// The same with the text of the line: `file.py:12: y = f(x)`
+    pub quote: fn(Site) -> Option<String>,
 }
 
 static PROVIDER: OnceLock<Provider> = OnceLock::new();
@@ -51,4 +53,9 @@ pub fn pinned<T>(site: Site, f: impl FnOnce() -> T) -> T {
 /// The spelling of a site, if it is known.
 pub fn describe(site: Site) -> Option<String> {
     PROVIDER.get().and_then(|provider| (provider.describe)(site))
+}
+
+/// The spelling of a site with the text of its line, if it is known.
+pub fn quote(site: Site) -> Option<String> {
+    PROVIDER.get().and_then(|provider| (provider.quote)(site))
 }

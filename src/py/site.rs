@@ -35,7 +35,7 @@ const LIMIT: usize = 1 << 16;
 
 /// Lets the engine ask for the running line, and plans print, spell lines and be broken off.
 pub fn start() {
-    install(Provider { current, describe });
+    install(Provider { current, describe, quote });
     crate::executor::install(crate::executor::Hooks {
         print: super::print::print,
         describe,
@@ -127,6 +127,17 @@ fn current() -> Site {
 fn describe(site: Site) -> Option<String> {
     let (file, line) = location(site)?;
     Some(format!("{file}:{line}"))
+}
+
+fn quote(site: Site) -> Option<String> {
+    let (file, line) = location(site)?;
+    let text: Option<String> = Python::attach(|py| {
+        let lines = py.import("linecache").ok()?;
+        lines.call_method1("getline", (&file, line)).ok()?.extract().ok()
+    });
+    let text = text.unwrap_or_default();
+    let text = text.trim();
+    Some(if text.is_empty() { format!("{file}:{line}") } else { format!("{file}:{line}: {text}") })
 }
 
 /// File and line of a site.
