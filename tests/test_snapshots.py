@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ from wengert import nn, optim
 from support import generator
 
 FOLDER = Path(__file__).parent / "snapshots"
+# The shape of a group among the steps of a block.
+INNER = r"^(    .* = [a-z_, ]+) \(\d+(?:, \d+)*\)"
 UPDATE = os.environ.get("WENGERT_UPDATE_SNAPSHOTS") == "1"
 
 
@@ -139,7 +142,59 @@ def checkpointed():
     return step, (array(32, 8),)
 
 
+def rows_of_softmax():
+    return wg.compile(lambda x: nn.softmax(x, axis=-1)), (array(512, 1024),)
+
+
+def rows_of_attention():
+    def f(q, k, v):
+        return nn.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    return wg.compile(f), [array(4, 8, 128, 64, seed=i) for i in range(3)]
+
+
+def rows_of_norm():
+    """The gradients of a layer norm, whose sums over all rows take up the blocks."""
+
+    def loss(x, w, b):
+        return (nn.layer_norm(x, weight=w, bias=b) ** 2).sum()
+
+    return wg.compile(wg.grad(loss, argnums=(0, 1, 2))), (array(1024, 768), array(768), array(768))
+
+
+def wide_layer():
+    """A product with its epilogue, and a sum over all rows."""
+    f = wg.compile(lambda x, w: nn.gelu(x @ w).sum(axis=0))
+    return f, (array(1024, 256), array(256, 1024))
+
+
+def wide_transformer():
+    """The gradients of a transformer block at a size where blocks pay."""
+    wg.random.seed(0)
+    norm, attention = nn.LayerNorm(256), nn.MultiHeadAttention(256, 4)
+    wide = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256))
+
+    @wg.compile
+    def step(x):
+        y = x + attention(norm(x), is_causal=True)
+        loss = ((y + wide(y)) ** 2).mean()
+        loss.backward()
+        return loss
+
+    return step, (array(4, 128, 256),)
+
+
+# Plans with block fusions: how many blocks there are and how high follows from caches and threads.
+BLOCKS = {
+    "rows_softmax": rows_of_softmax,
+    "rows_attention": rows_of_attention,
+    "rows_norm_gradient": rows_of_norm,
+    "rows_wide_layer": wide_layer,
+    "rows_transformer_step": wide_transformer,
+}
+
 MODELS = {
+    **BLOCKS,
     **{f"{name} step".replace(" ", "_"): lambda name=name: training(name) for name in RUNS},
     "lenet_inference": inference,
     "norm_and_gelu": normalised,
@@ -159,6 +214,10 @@ def text_of(name):
     f, args = MODELS[name]()
     with wg.enable_grad() if "step" in name else wg.no_grad():
         plan = f.plan(*args)
+    if name in BLOCKS:
+        text = re.sub(r"rows in \d+ blocks", "rows in blocks", str(plan))
+        text = re.sub(INNER, r"\1 (block)", text, flags=re.MULTILINE)
+        return f"{len(plan)} steps\n{text}"
     return f"{len(plan)} steps, {plan.naive_bytes} bytes of results\n{plan}"
 
 
