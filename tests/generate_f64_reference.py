@@ -60,6 +60,31 @@ def softplus(x: mpf) -> mpf:
     return mpmath.log1p(mpmath.exp(x))
 
 
+def gelu(x: mpf) -> mpf:
+    return x * mpmath.erfc(-x / mpmath.sqrt(mpf(2))) / 2
+
+
+def gelu_slope(x: mpf) -> mpf:
+    density = mpmath.exp(-x * x / 2) / mpmath.sqrt(2 * mp.pi)
+    return mpmath.erfc(-x / mpmath.sqrt(mpf(2))) / 2 + x * density
+
+
+def gelu_tanh(x: mpf) -> mpf:
+    u = mpmath.sqrt(2 / mp.pi) * (x + mpf(44715) / 1000000 * x**3)
+    return x / (1 + mpmath.exp(-2 * u))
+
+
+def gelu_tanh_slope(x: mpf) -> mpf:
+    c = 2 * mpmath.sqrt(2 / mp.pi)
+    s = 1 / (1 + mpmath.exp(-c * (x + mpf(44715) / 1000000 * x**3)))
+    return s + x * s * (1 - s) * c * (1 + 3 * mpf(44715) / 1000000 * x**2)
+
+
+def silu_slope(x: mpf) -> mpf:
+    s = 1 / (1 + mpmath.exp(-x))
+    return s + x * s * (1 - s)
+
+
 def uniform(low: float, high: float):
     return lambda r: r.uniform(low, high)
 
@@ -92,6 +117,7 @@ ANGLES = [
     lambda r: float(r.randint(1, 1000) * mp.pi / 2),
     TINY,
 ]
+ACTIVATION = [uniform(-40, 40), branches, uniform(-3, 3), TINY]
 POSITIVE = [lambda r: abs(any_bits(r)), lambda r: abs(branches(r)), uniform(0, 10)]
 
 
@@ -125,6 +151,10 @@ FUNCTIONS = {
     "exp": (mpmath.exp, LARGE),
     "exp2": (lambda x: mpf(2) ** x, [uniform(-1080, 1030), *UNIT]),
     "expm1": (mpmath.expm1, LARGE),
+    "gelu": (gelu, [uniform(-39, 39), *ACTIVATION]),
+    "gelu_slope": (gelu_slope, [uniform(-39, 39), *ACTIVATION]),
+    "gelu_tanh": (gelu_tanh, [uniform(-22, 22), *ACTIVATION]),
+    "gelu_tanh_slope": (gelu_tanh_slope, [uniform(-22, 22), *ACTIVATION]),
     "hypot": (mpmath.hypot, [pair(any_bits, any_bits), pair(branches, branches)]),
     "log": (mpmath.log, POSITIVE),
     "log10": (mpmath.log10, POSITIVE),
@@ -146,6 +176,8 @@ FUNCTIONS = {
     ),
     "rsqrt": (lambda x: 1 / mpmath.sqrt(x), POSITIVE),
     "sigmoid": (lambda x: 1 / (1 + mpmath.exp(-x)), [uniform(-40, 40), uniform(-750, 750), *UNIT]),
+    "silu": (lambda x: x / (1 + mpmath.exp(-x)), [uniform(-755, 755), *ACTIVATION]),
+    "silu_slope": (silu_slope, [uniform(-755, 755), *ACTIVATION]),
     "sin": (mpmath.sin, ANGLES),
     "sinh": (mpmath.sinh, LARGE),
     "softplus": (softplus, [uniform(-40, 40), uniform(-750, 750), *UNIT]),

@@ -29,11 +29,13 @@ pub mod wgsl;
 
 pub use algebraic::{Step, cbrt, floor_divide, fmod, hypot, next_after, remainder, rsqrt};
 pub use bounds::{BOUNDS, Bound};
-pub use exponential::{exp, exp2, expm1, log_sigmoid, logaddexp, pow, sigmoid, softplus};
+pub use exponential::{
+    exp, exp2, expm1, log_sigmoid, logaddexp, pow, sigmoid, silu, silu_slope, softplus,
+};
 pub use hyperbolic::{acosh, asinh, atanh, cosh, sinh, tanh};
 pub use logarithm::{log, log1p, log2, log10};
 pub use register::Register;
-pub use special::{erf, erfc, erfinv};
+pub use special::{erf, erfc, erfinv, gelu, gelu_slope, gelu_tanh, gelu_tanh_slope};
 pub use trigonometric::{acos, asin, atan, atan2, cos, cos_far, sin, sin_far, tan, tan_far};
 
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Sub};

@@ -1,9 +1,9 @@
 //! The error function and its relatives.
 
 use super::Float;
-use super::exponential::exp_times;
+use super::exponential::{exp_times, gated, gated_slope};
 use super::logarithm::log1p_pair;
-use super::pair::{Pair, ordered_sum, product, sum};
+use super::pair::{Pair, ordered_sum, product, split, sum};
 use super::polynomial::Polynomial;
 
 /// `erf x / x − 1` in `x²`, for `|x| ≤ 1`.
@@ -175,20 +175,27 @@ const ERFINV_FARTHEST: Polynomial<1, 19> = Polynomial(
     ],
 );
 
+/// `e^(a²)·erfc a` for `a` from 0.39 to where `erfc` vanishes.
+#[inline(always)]
+fn erfc_scaled<S: Float>(a: Pair<S>) -> Pair<S> {
+    let center = S::pick(2.0, 3.0);
+    let top = ordered_sum(S::lit(1.25), ERFC.at((a.hi - center) / (a.hi + center)));
+    let bottom = sum(S::whole(1), a.hi + a.hi);
+    // The quotient and what it leaves, so that only the last sum rounds.
+    let q = top.hi / bottom.hi;
+    let p = product(q, bottom.hi);
+    let rest = ((top.hi - p.hi) - p.lo) + (top.lo - q * (bottom.lo + (a.lo + a.lo)));
+    Pair { hi: q, lo: rest / bottom.hi }
+}
+
 /// `erfc a` for `a ≥ 0.39`.
 #[inline(always)]
 fn erfc_tail<S: Float>(a: S) -> S {
     let limit = S::pick(10.1, 27.3);
     let a = S::select(a.gt(limit), limit, a);
-    let center = S::pick(2.0, 3.0);
-    let top = ordered_sum(S::lit(1.25), ERFC.at((a - center) / (a + center)));
-    let bottom = sum(S::whole(1), a + a);
-    // The quotient and what it leaves, so that only the last sum rounds.
-    let q = top.hi / bottom.hi;
-    let p = product(q, bottom.hi);
-    let rest = ((top.hi - p.hi) - p.lo) + (top.lo - q * bottom.lo);
     let square = product(a, a);
-    exp_times(Pair { hi: q, lo: rest / bottom.hi }, Pair { hi: -square.hi, lo: -square.lo })
+    let factor = erfc_scaled(Pair { hi: a, lo: S::whole(0) });
+    exp_times(factor, Pair { hi: -square.hi, lo: -square.lo })
 }
 
 /// The error function. Error ≤ 1.5 ULP.
@@ -210,6 +217,118 @@ pub fn erfc<S: Float>(x: S) -> S {
     let large = S::select(x.lt(S::whole(0)), S::whole(2) - tail, tail);
     let value = S::select(a.lt(S::lit(0.4)), small, large);
     S::select(x.is_nan(), x, value)
+}
+
+/// `|x|` held where Φ(−|x|) is surely 0, and `|x|/√2`.
+#[inline(always)]
+fn normal_tail<S: Float>(x: S) -> (S, Pair<S>) {
+    let limit = S::pick(14.6, 39.0);
+    let a = x.abs();
+    let a = S::select(a.gt(limit), limit, a);
+    let c = Pair::constant(
+        (0.7071067690849304, 1.21016175e-08),
+        (0.7071067811865476, -4.833646656726457e-17),
+    );
+    let t = product(a, c.hi);
+    (a, Pair { hi: t.hi, lo: t.lo + a * c.lo })
+}
+
+/// `−a²/2`
+#[inline(always)]
+fn normal_exponent<S: Float>(a: S) -> Pair<S> {
+    let (half, square) = (S::lit(-0.5), product(a, a));
+    Pair { hi: half * square.hi, lo: half * square.lo }
+}
+
+/// `x Φ(x)` with the normal distribution function Φ; its limits at ±∞ are −0 and ∞. Error ≤ 2 ULP.
+#[inline(always)]
+pub fn gelu<S: Float>(x: S) -> S {
+    let (a, t) = normal_tail(x);
+    let h = S::lit(0.5) * x;
+    let e = t.hi + t.hi * ERF.at(t.hi * t.hi);
+    let small = h + h * e.copysign(x);
+    // a·Φ(−a) = (a/2·e^(t²)·erfc t)·e^(−a²/2)
+    let q = erfc_scaled(t);
+    let b = S::lit(0.5) * a;
+    let p = product(b, q.hi);
+    let tail = exp_times(Pair { hi: p.hi, lo: p.lo + b * q.lo }, normal_exponent(a));
+    let large = S::select(x.lt(S::whole(0)), -tail, x - tail);
+    let value = S::select(t.hi.lt(S::lit(0.4)), small, large);
+    // A copied sign makes the result for −0 right.
+    S::select(x.is_nan(), x, value.copysign(x))
+}
+
+/// The derivative of [`gelu`], `Φ(x) + x φ(x)` with the density `φ = exp(−x²/2) / √(2π)`. Error ≤ 2 ULP
+/// of the result, or for `x ≥ −1.5` (near its zero at −0.75) of the larger of the result and ½.
+#[inline(always)]
+pub fn gelu_slope<S: Float>(x: S) -> S {
+    let (a, t) = normal_tail(x);
+    let is_small = t.hi.lt(S::lit(0.4));
+    let c = Pair::constant(
+        (0.3989422917366028, -1.133517e-08),
+        (0.3989422804014327, -2.49232720227773e-17),
+    );
+    let m = product(a, c.hi);
+    let m = Pair { hi: m.hi, lo: m.lo + a * c.lo };
+    // Far out a φ(a) − Φ(−a), near 0 the first term alone.
+    let q = erfc_scaled(t);
+    let half = S::lit(0.5);
+    let rest = sum(m.hi, -(half * q.hi));
+    let hi = S::select(is_small, m.hi, rest.hi);
+    let lo = S::select(is_small, m.lo, rest.lo + (m.lo - half * q.lo));
+    let g = exp_times(Pair { hi, lo }, normal_exponent(a));
+    let e = t.hi + t.hi * ERF.at(t.hi * t.hi);
+    let small = half + (half * e + g).copysign(x);
+    let large = S::select(x.lt(S::whole(0)), -g, S::whole(1) + g);
+    S::select(x.is_nan(), x, S::select(is_small, small, large))
+}
+
+/// `2√(2/π)` and that times 0.044715, each as a number of half the digits and the rest.
+#[inline(always)]
+fn tanh_form<S: Float>() -> [Pair<S>; 2] {
+    let linear =
+        Pair::constant((1.595703125, 6.59966e-05), (1.5957691073417664, 1.426396435433791e-08));
+    let cubic = Pair::constant(
+        (0.07135009765625, 4.7186163e-06),
+        (0.071354815736413, 5.361872467621785e-10),
+    );
+    [linear, cubic]
+}
+
+/// `−|x|` held where `x σ(v)` is surely 0 for negative numbers, its square, and `−|v|`, with
+/// `v = 2√(2/π) (x + 0.044715 x³)`.
+#[inline(always)]
+fn tanh_exponent<S: Float>(x: S) -> (S, S, Pair<S>) {
+    let [linear, cubic] = tanh_form::<S>();
+    let (minus, limit) = (-x.abs(), S::pick(-12.5, -23.0));
+    let a = S::select(minus.lt(limit), limit, minus);
+    let (a1, a0) = split(a);
+    // a² = s1 + s0, where products by numbers of half the digits are exact.
+    let square = a * a;
+    let (s1, _) = split(square);
+    let s0 = (a1 * a1 - s1) + a0 * (a + a1);
+    let w = sum(cubic.hi * s1, linear.hi);
+    let lo = w.lo + ((linear.lo + cubic.lo * s1) + (cubic.hi + cubic.lo) * s0);
+    let (w1, w0) = split(w.hi);
+    (a, square, ordered_sum(a1 * w1, a1 * (w0 + lo) + a0 * (w.hi + lo)))
+}
+
+/// `x σ(v)` with `v = 2√(2/π) (x + 0.044715 x³)`: the approximation of [`gelu`] by tanh, `½x (1 + tanh v/2)`.
+/// Its limits at ±∞ are −0 and ∞. Error ≤ 3 ULP.
+#[inline(always)]
+pub fn gelu_tanh<S: Float>(x: S) -> S {
+    let (held, _, minus) = tanh_exponent(x);
+    gated(x, held, minus)
+}
+
+/// The derivative of [`gelu_tanh`]. Error ≤ 8 ULP of the result, or for `x ≥ −1.5` (near its zero at
+/// −0.75) of the larger of the result and ½.
+#[inline(always)]
+pub fn gelu_tanh_slope<S: Float>(x: S) -> S {
+    let [linear, cubic] = tanh_form::<S>();
+    let (held, square, minus) = tanh_exponent(x);
+    let three = S::whole(3) * (cubic.hi + cubic.lo);
+    gated_slope(x, held * ((linear.hi + linear.lo) + three * square), minus)
 }
 
 /// The inverse of [`erf`]; NaN outside [−1, 1], infinite at its ends. Error ≤ 2.5 ULP.

@@ -35,7 +35,7 @@ fn samples32() -> Vec<f32> {
         xs.extend((0..80_000).map(|i| ((i as f64 / 40_000.0 - 1.0) * scale) as f32));
     }
     use std::f32::consts::{FRAC_1_SQRT_2, PI, SQRT_2};
-    for center in [0.25f32, 0.4, 0.41421356, 0.5, FRAC_1_SQRT_2, 1.0, SQRT_2, 2.0, PI, 10.1] {
+    for center in [0.25f32, 0.4, 0.41421356, 0.5, FRAC_1_SQRT_2, 1.0, SQRT_2, 2.0, PI, 10.1, 87.0] {
         let bits = center.to_bits();
         let around = (bits - 2000..bits + 2000).map(f32::from_bits);
         xs.extend(around.flat_map(|x| [x, -x]));
@@ -166,6 +166,27 @@ fn other_functions_hold_their_bounds() {
     check32("erfinv", erfinv, erfinv::<f64>, anywhere);
 }
 
+#[test]
+fn activations_hold_their_bounds_in_far_tails() {
+    check32("silu", silu, silu::<f64>, anywhere);
+    check32("gelu", gelu, gelu::<f64>, anywhere);
+    check32("gelu_tanh", gelu_tanh, gelu_tanh::<f64>, anywhere);
+    // Slopes are 0 somewhere in [−1.5, 0]: there they are counted in places of ½.
+    type Slope = (&'static str, Unary<f32>, Unary<f64>);
+    let slopes: [Slope; 3] = [
+        ("silu_slope", silu_slope, silu_slope),
+        ("gelu_slope", gelu_slope, gelu_slope),
+        ("gelu_tanh_slope", gelu_tanh_slope, gelu_tanh_slope),
+    ];
+    for (name, single, double) in slopes {
+        check32(name, single, double, |x| x < -1.5 || x > 0.0 || x.is_nan());
+        for x in samples32().into_iter().filter(|x| (-1.5..=0.0).contains(x)) {
+            let error = (single(x) as f64 - double(x as f64)).abs() * 2f64.powi(24);
+            assert!(error <= bound(name).single, "{name}({x:e}): {error} ULP of one half");
+        }
+    }
+}
+
 /// The error of `got` in ULP of binary64 at a value whose nearest number is `nearest` and which
 /// lies `rest` ULP above it.
 fn error64(got: f64, nearest: f64, rest: f64) -> f64 {
@@ -196,6 +217,10 @@ fn call64(name: &str, x: &[f64]) -> f64 {
         "exp" => exp,
         "exp2" => exp2,
         "expm1" => expm1,
+        "gelu" => gelu,
+        "gelu_slope" => gelu_slope,
+        "gelu_tanh" => gelu_tanh,
+        "gelu_tanh_slope" => gelu_tanh_slope,
         "hypot" => return hypot(x[0], x[1]),
         "log" => log,
         "log10" => log10,
@@ -206,6 +231,8 @@ fn call64(name: &str, x: &[f64]) -> f64 {
         "pow" => return pow(x[0], x[1]),
         "rsqrt" => rsqrt,
         "sigmoid" => sigmoid,
+        "silu" => silu,
+        "silu_slope" => silu_slope,
         "sin" => sin,
         "sinh" => sinh,
         "softplus" => softplus,
@@ -231,6 +258,10 @@ fn double_precision_holds_its_bounds() {
             let largest = arguments[0].abs().max(arguments[1].abs()).max(nearest.abs());
             let ulp = |x: f64| 2f64.powi(x.abs().log2().floor() as i32 - 52);
             error *= ulp(nearest) / ulp(largest);
+        }
+        if name.ends_with("_slope") && arguments[0] >= -1.5 {
+            // Counted in places of ½ near its zero.
+            error *= 2f64.powi((nearest.abs().log2().floor() as i32 + 1).min(0));
         }
         let at = BOUNDS.iter().position(|b| b.name == name).expect(name);
         if error > worst[at].0 {
@@ -375,6 +406,12 @@ fn limits_of_other_functions() {
         ("erfc", erfc, &[(0.0, 1.0), (inf, 0.0), (-inf, 2.0), (30.0, 0.0), (nan, nan)]),
         ("erfinv", erfinv, &[(-0.0, -0.0), (1.0, inf), (-1.0, -inf), (1.5, nan), (nan, nan)]),
         ("rsqrt", rsqrt, &[(0.0, inf), (inf, 0.0), (-1.0, nan), (4.0, 0.5), (nan, nan)]),
+        ("silu", silu, &[(-0.0, -0.0), (inf, inf), (-inf, -0.0), (1e300, 1e300), (nan, nan)]),
+        ("gelu", gelu, &[(-0.0, -0.0), (inf, inf), (-inf, -0.0), (1e300, 1e300), (nan, nan)]),
+        ("gelu_slope", gelu_slope, &[(-0.0, 0.5), (inf, 1.0), (-inf, -0.0), (nan, nan)]),
+        ("silu_slope", silu_slope, &[(-0.0, 0.5), (inf, 1.0), (-inf, -0.0), (nan, nan)]),
+        ("gelu_tanh_slope", gelu_tanh_slope, &[(0.0, 0.5), (inf, 1.0), (-inf, -0.0), (nan, nan)]),
+        ("gelu_tanh", gelu_tanh, &[(-0.0, -0.0), (inf, inf), (-inf, -0.0), (nan, nan)]),
         ("sigmoid", sigmoid, &[(0.0, 0.5), (inf, 1.0), (-inf, 0.0), (nan, nan)]),
         ("softplus", softplus, &[(inf, inf), (-inf, 0.0), (800.0, 800.0), (nan, nan)]),
         ("log_sigmoid", log_sigmoid, &[(inf, -0.0), (-inf, -inf), (-800.0, -800.0), (nan, nan)]),

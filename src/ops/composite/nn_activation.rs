@@ -1,7 +1,5 @@
 //! Activations of `nn`: pointwise functions with one-node gradients, and softmax.
 
-use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
-
 use crate::error;
 use crate::ops::attributes::Reduction;
 use crate::ops::emit::{Expr, throw};
@@ -32,22 +30,22 @@ composite! {
     /// Floating, any shape. `approximate="tanh"` takes `½ (1 + tanh u)` for Φ, with
     /// `u = √(2/π) (x + 0.044715 x³)`. Source: Hendrycks, Gimpel: Gaussian error linear units, 2016.
     nn function gelu(x: FloatTensor; approximate: GeluForm = "none") -> One {
-        x * gelu_gate(x, &approximate)
+        if is_tanh_form(&approximate) { x.gelu_tanh() } else { x.gelu_normal() }
     }
-    vjp(g, y) { x: g * gelu_slope(x, &approximate) }
+    vjp(g, y) {
+        x: {
+            let is_tanh = is_tanh_form(&approximate);
+            g * if is_tanh { x.gelu_tanh_slope() } else { x.gelu_normal_slope() }
+        }
+    }
 
     /// Sigmoid linear unit `x σ(x)`.
     ///
     /// Floating, any shape.
     nn function silu(x: FloatTensor) -> One {
-        x * x.sigmoid()
+        x.swish()
     }
-    vjp(g, y) {
-        x: {
-            let s = x.sigmoid();
-            g * (s * (1.0 + x * (1.0 - s)))
-        }
-    }
+    vjp(g, y) { x: g * x.swish_slope() }
 
     /// `log(1 + exp(beta x)) / beta` without overflow: a smooth `relu`.
     ///
@@ -120,30 +118,14 @@ pub fn shifted<'e>(x: Expr<'e>, axis: &[usize]) -> Expr<'e> {
     x - x.reduce_keep(Reduction::Max, axis)
 }
 
-/// √(2/π)
-const SQRT_2_PI: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
-/// The cubic term of the approximation, as published.
-const CUBIC: f64 = 0.044715;
-
-/// Φ(x), or its approximation: `½ (1 + tanh u) = σ(2u)`.
-fn gelu_gate<'e>(x: Expr<'e>, approximate: &str) -> Expr<'e> {
+/// Whether GELU is to be approximated by tanh.
+fn is_tanh_form(approximate: &str) -> bool {
     match approximate {
-        "none" => 0.5 * (x * -FRAC_1_SQRT_2).erfc(),
-        "tanh" => (x * (2.0 * SQRT_2_PI + 2.0 * SQRT_2_PI * CUBIC * (x * x))).sigmoid(),
+        "none" => false,
+        "tanh" => true,
         other => {
             let facts = format!("got {other:?}, wanted \"none\" or \"tanh\"");
             throw(error::bad_value("gelu", "unknown approximation", facts))
         }
     }
-}
-
-/// The derivative of `x` times its gate: `Φ + x φ` with the density `φ = exp(−x²/2) / √(2π)`, or
-/// `s + x s (1 − s) 2u'`.
-fn gelu_slope<'e>(x: Expr<'e>, approximate: &str) -> Expr<'e> {
-    let gate = gelu_gate(x, approximate);
-    if approximate == "none" {
-        return gate + x * ((x * x * -0.5).exp() * (0.5 * SQRT_2_PI));
-    }
-    let inner = 2.0 * SQRT_2_PI + 6.0 * SQRT_2_PI * CUBIC * (x * x);
-    gate + x * gate * (1.0 - gate) * inner
 }

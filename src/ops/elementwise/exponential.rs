@@ -1,8 +1,13 @@
 //! Powers, exponentials, logarithms and functions built on them.
 
-use std::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10};
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, LN_2, LN_10};
 
 use crate::scalar;
+
+/// √(2/π)
+const SQRT_2_PI: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
+/// The cubic term of GELU's approximation, as published.
+const CUBIC: f64 = 0.044715;
 
 elementwise! {
     /// e to the power of each element.
@@ -74,6 +79,49 @@ elementwise! {
     Method log_sigmoid(x) -> Same { Float: scalar::log_sigmoid(x) }
     domain [-4.0, 4.0];
     vjp(g) { x: (g * (-x).sigmoid()) }
+
+    /// `x sigmoid(x)`, with its relative accuracy where the sigmoid underflows.
+    Hidden swish(x) -> Same { Float: scalar::silu(x) }
+    domain [-4.0, 4.0];
+    vjp(g) { x: (g * x.swish_slope()) }
+
+    /// The derivative of `x sigmoid(x)`.
+    Hidden swish_slope(x) -> Same { Float: scalar::silu_slope(x) }
+    domain [-4.0, 4.0];
+    vjp(g) {
+        x: {
+            let s = x.sigmoid();
+            g * (s * (1.0 - s) * (2.0 + x * (1.0 - 2.0 * s)))
+        }
+    }
+
+    /// `x Φ(x)` with Φ the distribution function of the standard normal.
+    Hidden gelu_normal(x) -> Same { Float: scalar::gelu(x) }
+    domain [-4.0, 4.0];
+    vjp(g) { x: (g * x.gelu_normal_slope()) }
+
+    /// The derivative of `x Φ(x)`: `Φ(x) + x φ(x)` with the density `φ = exp(−x²/2) / √(2π)`.
+    Hidden gelu_normal_slope(x) -> Same { Float: scalar::gelu_slope(x) }
+    domain [-4.0, 4.0];
+    vjp(g) { x: (g * (2.0 - x * x) * (x * x * -0.5).exp() * (0.5 * SQRT_2_PI)) }
+
+    /// `½ x (1 + tanh u)` with `u = √(2/π) (x + 0.044715 x³)`.
+    Hidden gelu_tanh(x) -> Same { Float: scalar::gelu_tanh(x) }
+    domain [-4.0, 4.0];
+    vjp(g) { x: (g * x.gelu_tanh_slope()) }
+
+    /// The derivative of `½ x (1 + tanh u)`.
+    Hidden gelu_tanh_slope(x) -> Same { Float: scalar::gelu_tanh_slope(x) }
+    domain [-4.0, 4.0];
+    vjp(g) {
+        x: {
+            // With s = ½ (1 + tanh u) = σ(v): (s + x s (1 − s) v')'.
+            let cube = 2.0 * SQRT_2_PI * CUBIC * (x * x);
+            let s = (x * (2.0 * SQRT_2_PI + cube)).sigmoid();
+            let d = 2.0 * SQRT_2_PI + 3.0 * cube;
+            g * (s * (1.0 - s) * (2.0 * d + 6.0 * cube + x * d * d * (1.0 - 2.0 * s)))
+        }
+    }
 
     /// Error function `2/√π ∫₀ˣ exp(-t²) dt`.
     Method erf(x) -> Same { Float: scalar::erf(x) }
