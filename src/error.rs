@@ -170,7 +170,7 @@ pub fn wrong_dtype(op: impl Display, name: &str, dtype: impl Display, want: &str
         _ if dtype == "bool" => Some("int64"),
         _ => None,
     };
-    let cast = cast.filter(|_| !name.contains(' ') && !(is_float && want != "bool"));
+    let cast = cast.filter(|_| !(name.contains(' ') || is_float && want != "bool"));
     match cast {
         Some(cast) => bad_dtype(op, name, dtype, want, cast),
         None => not_taken(op, dtype, name, want),

@@ -468,7 +468,7 @@ unsafe fn nested<'py>(
             nested(py, dtype, p.wrapping_offset(offset), sizes, &strides[1..], made)?
         })?;
         *made += 1;
-        if *made % PACE == 0 {
+        if made.is_multiple_of(PACE) {
             give_way(py)?;
         }
     }

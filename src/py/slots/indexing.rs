@@ -86,8 +86,8 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
             return Err(PyErr::fetch(py));
         }
         let (first, last) = if step < 0 { (isize::MAX, isize::MIN) } else { (0, isize::MAX) };
-        let start = (start != first).then(|| Extent::Number(start as i64));
-        let stop = (stop != last).then(|| Extent::Number(stop as i64));
+        let start = (start != first).then_some(Extent::Number(start as i64));
+        let stop = (stop != last).then_some(Extent::Number(stop as i64));
         return Ok(Item::Slice(start, stop, Some(step as i64)));
     }
     if let Some(n) = arguments::index(key) {
