@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn long_sums_keep_their_digits() {
         let unit = 2f64.powi(-30);
-        let scaled = |i: usize, x: f64| if i % 3 == 0 { x * 2f64.powi(20) } else { x };
+        let scaled = |i: usize, x: f64| if i.is_multiple_of(3) { x * 2f64.powi(20) } else { x };
         let terms: Vec<f64> =
             noise(1 << 20, 1.0, unit).into_iter().enumerate().map(|(i, x)| scaled(i, x)).collect();
         let exact = |x: &[f64]| -> Vec<f64> {

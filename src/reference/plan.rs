@@ -460,8 +460,10 @@ mod tests {
         let loops = Flow {
             kind: FlowKind::While { carry: 1, history: true },
             bodies: smallvec![
-                body(&[three.clone()], |x| smallvec![grow(&x[0])]),
-                body(&[three.clone()], |x| smallvec![x[0] * x[0].scalar(3) + x[0].scalar(1)]),
+                body(std::slice::from_ref(&three), |x| smallvec![grow(&x[0])]),
+                body(std::slice::from_ref(&three), |x| smallvec![
+                    x[0] * x[0].scalar(3) + x[0].scalar(1)
+                ]),
             ],
             results: smallvec![three.clone(), ty(&[4, 3]), Type::new(DType::I64, Shape::scalar())],
         };
@@ -475,8 +477,8 @@ mod tests {
         let branch = Flow {
             kind: FlowKind::Branch,
             bodies: smallvec![
-                body(&[three.clone()], |x| smallvec![x[0] + x[0].scalar(1)]),
-                body(&[three.clone()], |x| smallvec![x[0] * x[0].scalar(2)]),
+                body(std::slice::from_ref(&three), |x| smallvec![x[0] + x[0].scalar(1)]),
+                body(std::slice::from_ref(&three), |x| smallvec![x[0] * x[0].scalar(2)]),
             ],
             results: smallvec![three.clone()],
         };

@@ -227,7 +227,7 @@ fn normal_tail<S: Float>(x: S) -> (S, Pair<S>) {
     let a = S::select(a.gt(limit), limit, a);
     let c = Pair::constant(
         (0.7071067690849304, 1.21016175e-08),
-        (0.7071067811865476, -4.833646656726457e-17),
+        (std::f64::consts::FRAC_1_SQRT_2, -4.833646656726457e-17),
     );
     let t = product(a, c.hi);
     (a, Pair { hi: t.hi, lo: t.lo + a * c.lo })

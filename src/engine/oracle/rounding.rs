@@ -169,7 +169,7 @@ fn exact_sums_keep_what_float64_loses() {
     let op = product();
     let row = array(DType::F64, &[1, 2], &[1.0 + 2f64.powi(-30), 1.0]);
     let column = array(DType::F64, &[2, 1], &[1.0 + 2f64.powi(-30), -1.0]);
-    let operands = [&row, &column].map(|x| crate::reference::Operand::Array(x));
+    let operands = [&row, &column].map(crate::reference::Operand::Array);
     let result = array(DType::F64, &[1, 1], &[0.0]);
     let sums = bounds::exact(&op, &operands, &result).unwrap().unwrap();
     assert_eq!(sums[0].value, 2f64.powi(-29) + 2f64.powi(-60));

@@ -362,12 +362,14 @@ fn a_wrong_element_is_found_in_every_op() {
     for (op, args) in cases::ops() {
         let data: Vec<Option<Array>> =
             args.iter().enumerate().map(|(i, arg)| arg.data(i as u64)).collect();
-        let operand = |(arg, data)| match (arg, data) {
-            (_, &Some(ref x)) => Operand::Array(x),
-            (&Case::Number(value), None) => Operand::Scalar(value),
-            (Case::Tensor(..), None) => unreachable!("tensors have data"),
-        };
-        let operands: Vec<Operand<'_>> = args.iter().zip(&data).map(operand).collect();
+        let mut operands: Vec<Operand<'_>> = Vec::new();
+        for (arg, data) in args.iter().zip(&data) {
+            operands.push(match (arg, data) {
+                (_, Some(x)) => Operand::Array(x),
+                (Case::Number(value), None) => Operand::Scalar(*value),
+                (Case::Tensor(..), None) => unreachable!("tensors have data"),
+            });
+        }
         let got = cpu::execute(&op, &operands).unwrap();
         // The lowest bit, but for sums, where it may be right: there a bit of the exponent's.
         let bound = reference::bounds::bound(&op, got.dtype);
