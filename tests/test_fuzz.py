@@ -24,6 +24,7 @@ REFUSALS = [
     "while True:\n    pass",
     "v0 = wide(2**28, 2**31).sum()",
     "v0 = wide(10**12).max()",
+    "v0 = x(3).cat",
     "run(in_session, wg.sin, x(3), feeds=[(x(4),), (i(3),), ()])",
 ]
 

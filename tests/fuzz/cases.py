@@ -144,7 +144,7 @@ def of_tensor(random):
     if random.random() < 0.5:
         name = f"__{random.choice(DUNDERS)}__"
     else:
-        name = random.choice([n for n in dir(wg.Tensor) if n[0] != "_"])
+        name = random.choice([n for n in dir(wg.ones(())) if n[0] != "_"])
     args = [odd.of_kind(random, "") for _ in range(random.choice((0, 1, 1, 1, 2, 2, 3)))]
     value = getattr(wg.Tensor, name, None)
     return f"({owner}).{name}" + (f"({', '.join(args)})" if callable(value) else "")

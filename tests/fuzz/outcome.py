@@ -20,7 +20,7 @@ def refuses(error):
     if isinstance(error, NameError) and CONSEQUENCE.search(str(error)):
         return True
     if isinstance(error, AttributeError):
-        return not ours(error) or last(error).name == "__getattr__"
+        return not ours(error) or last(error).name in ("__getattr__", "__get__")
     if getattr(error, "code", "") == "internal" or isinstance(error, wg.InternalError):
         return False
     if isinstance(error, ELSEWHERE):
