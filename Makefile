@@ -41,6 +41,7 @@ test: rust-test python-test ## Run every test, over a sample of the dtype and la
 check: lint layers $(DONE)/built-test generated stubs smoke ## All that a change must pass
 	$(MAKE) test WENGERT_TEST_FULL=1
 	$(MAKE) instruction-sets asserting example-op figures
+	$(MAKE) fuzz SEED=1 CASES=600
 
 quick: $(DONE)/tools ## Build in seconds, for daily work (a slower library)
 	rm -f $(DONE)/built-*
