@@ -28,6 +28,63 @@ pub enum DType {
 
 use DType::*;
 
+/// How wide an element is in memory. Code that moves elements without looking at them matches this,
+/// so that a width to come is missed nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Width {
+    B1,
+    B2,
+    B4,
+    B8,
+}
+
+impl Width {
+    /// The width in bytes.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Width::B1 => 1,
+            Width::B2 => 2,
+            Width::B4 => 4,
+            Width::B8 => 8,
+        }
+    }
+
+    /// The bits of an element, in the low end.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of this many bytes; it need not be aligned.
+    #[inline]
+    pub unsafe fn read(self, from: *const u8) -> u64 {
+        // SAFETY: as the caller's.
+        unsafe {
+            match self {
+                Width::B1 => from.read().into(),
+                Width::B2 => from.cast::<u16>().read_unaligned().into(),
+                Width::B4 => from.cast::<u32>().read_unaligned().into(),
+                Width::B8 => from.cast::<u64>().read_unaligned(),
+            }
+        }
+    }
+
+    /// Writes an element by its bits, which stand in the low end.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of this many bytes; it need not be aligned.
+    #[inline]
+    pub unsafe fn write(self, to: *mut u8, bits: u64) {
+        // SAFETY: as the caller's.
+        unsafe {
+            match self {
+                Width::B1 => to.write(bits as u8),
+                Width::B2 => to.cast::<u16>().write_unaligned(bits as u16),
+                Width::B4 => to.cast::<u32>().write_unaligned(bits as u32),
+                Width::B8 => to.cast::<u64>().write_unaligned(bits),
+            }
+        }
+    }
+}
+
 /// What arithmetic a dtype has. The order is that of weak promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
@@ -79,9 +136,14 @@ impl Compute {
         }
     }
 
+    /// How wide one element is in a register.
+    pub fn width(self) -> Width {
+        self.dtype().width()
+    }
+
     /// Bytes of one element in a register.
     pub fn size(self) -> usize {
-        self.dtype().size()
+        self.width().bytes()
     }
 }
 
@@ -89,14 +151,19 @@ impl DType {
     /// Every dtype, in index order.
     pub const ALL: [DType; 13] = [Bool, I8, I16, I32, I64, U8, U16, U32, U64, F16, BF16, F32, F64];
 
+    /// How wide one element is in memory.
+    pub const fn width(self) -> Width {
+        match self {
+            Bool | I8 | U8 => Width::B1,
+            I16 | U16 | F16 | BF16 => Width::B2,
+            I32 | U32 | F32 => Width::B4,
+            I64 | U64 | F64 => Width::B8,
+        }
+    }
+
     /// Bytes of one element.
     pub const fn size(self) -> usize {
-        match self {
-            Bool | I8 | U8 => 1,
-            I16 | U16 | F16 | BF16 => 2,
-            I32 | U32 | F32 => 4,
-            I64 | U64 | F64 => 8,
-        }
+        self.width().bytes()
     }
 
     /// The name in Python and in messages.
@@ -372,6 +439,27 @@ mod tests {
         assert_eq!(U64.promote(I64), None);
         assert_eq!(BF16.promote(F16), Some(F32));
         assert_eq!(I64.promote(F16), Some(F16));
+    }
+
+    #[test]
+    fn an_element_is_read_and_written_at_its_width_alone() {
+        for dtype in DType::ALL {
+            let (width, size) = (dtype.width(), dtype.size());
+            // One byte off, so that nothing is aligned.
+            let from: Vec<u8> = (1..=10).map(|i| i * 25).collect();
+            let mut to = [0u8; 10];
+            // SAFETY: both hold more than an element behind their first byte.
+            let bits = unsafe { width.read(from[1..].as_ptr()) };
+            let mut want = [0u8; 8];
+            want[..size].copy_from_slice(&from[1..=size]);
+            assert_eq!(bits, u64::from_le_bytes(want), "{dtype}");
+            // SAFETY: as above.
+            unsafe { width.write(to[1..].as_mut_ptr(), bits | u64::MAX << (8 * size - 1)) };
+            let mut want = [0u8; 10];
+            want[1..=size].copy_from_slice(&from[1..=size]);
+            want[size] |= 0x80;
+            assert_eq!(to, want, "{dtype}");
+        }
     }
 
     #[test]

@@ -21,18 +21,18 @@ pub unsafe fn load_block(
     cols: usize,
 ) {
     debug_assert!(rows * cols <= TILE);
-    let size = dtype.size();
+    let width = dtype.width();
     // SAFETY: as the caller's; `spare` holds a tile of any narrow dtype.
     unsafe {
         let Some(widen) = tile::widen(dtype) else {
-            return move_block(size, Place::new(dst, cols as isize, 1), src, rows, cols);
+            return move_block(width, Place::new(dst, cols as isize, 1), src, rows, cols);
         };
         if is_dense(rows, cols, src.row, src.col) {
             return widen(dst, &[src.ptr; 3], rows * cols);
         }
         let mut spare = Narrow::uninit();
         let spare = spare.as_mut_ptr().cast::<u8>();
-        move_block(size, Place::new(spare, cols as isize, 1), src, rows, cols);
+        move_block(width, Place::new(spare, cols as isize, 1), src, rows, cols);
         widen(dst, &[spare.cast_const(); 3], rows * cols);
     }
 }
@@ -50,11 +50,11 @@ pub unsafe fn store_block(
     cols: usize,
 ) {
     debug_assert!(rows * cols <= TILE);
-    let size = dtype.size();
+    let width = dtype.width();
     // SAFETY: as the caller's; `spare` holds a tile of any narrow dtype.
     unsafe {
         let Some(narrow) = tile::narrow(dtype) else {
-            return move_block(size, dst, Place::new(src, cols as isize, 1), rows, cols);
+            return move_block(width, dst, Place::new(src, cols as isize, 1), rows, cols);
         };
         if is_dense(rows, cols, dst.row, dst.col) {
             return narrow(dst.ptr, &[src; 3], rows * cols);
@@ -62,7 +62,7 @@ pub unsafe fn store_block(
         let mut spare = Narrow::uninit();
         let spare = spare.as_mut_ptr().cast::<u8>();
         narrow(spare, &[src; 3], rows * cols);
-        move_block(size, dst, Place::new(spare.cast_const(), cols as isize, 1), rows, cols);
+        move_block(width, dst, Place::new(spare.cast_const(), cols as isize, 1), rows, cols);
     }
 }
 

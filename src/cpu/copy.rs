@@ -48,7 +48,7 @@ unsafe fn spread(dst: &Array, src: *const u8, strides: &[isize]) {
     // SAFETY: threads write different elements.
     unsafe impl Sync for Ends {}
 
-    let size = dst.dtype.size();
+    let (width, size) = (dst.dtype.width(), dst.dtype.size());
     let to = dst.layout.strides();
     // The loop follows the memory of `dst`: its smallest stride innermost.
     let mut order: SmallVec<[usize; 6]> = (0..to.len()).collect();
@@ -68,7 +68,7 @@ unsafe fn spread(dst: &Array, src: *const u8, strides: &[isize]) {
             let to = Place::new(to, nest.row_stride(0), nest.col_stride(0));
             let from = Place::new(from, nest.row_stride(1), nest.col_stride(1));
             // SAFETY: blocks lie inside both operands.
-            unsafe { move_block(size, to, from, block.rows, block.cols) }
+            unsafe { move_block(width, to, from, block.rows, block.cols) }
         });
     });
 }

@@ -10,7 +10,7 @@ use crate::array::Array;
 use crate::cpu::convert;
 use crate::cpu::copy::copy_into;
 use crate::cpu::gemm::Axis;
-use crate::dtype::DType;
+use crate::dtype::{DType, Width};
 use crate::error::{self, Result};
 use crate::ops::attributes::ScatterMode;
 use crate::shape::Shape;
@@ -35,11 +35,11 @@ pub unsafe fn gather_into(
 ) -> Result<()> {
     let picks = Picks::new(op, x, indices, index_shape)?;
     let slice = slice(x, indices.len());
-    match x.dtype.size() {
-        1 => gather_typed::<u8>(x, &picks, &slice, out),
-        2 => gather_typed::<u16>(x, &picks, &slice, out),
-        4 => gather_typed::<u32>(x, &picks, &slice, out),
-        _ => gather_typed::<u64>(x, &picks, &slice, out),
+    match x.dtype.width() {
+        Width::B1 => gather_typed::<u8>(x, &picks, &slice, out),
+        Width::B2 => gather_typed::<u16>(x, &picks, &slice, out),
+        Width::B4 => gather_typed::<u32>(x, &picks, &slice, out),
+        Width::B8 => gather_typed::<u64>(x, &picks, &slice, out),
     }
     Ok(())
 }
@@ -89,22 +89,20 @@ pub unsafe fn scatter_at(
     };
     use DType::*;
     match (mode, out.dtype) {
-        (ScatterMode::Set, dtype) => match dtype.size() {
-            1 => job.run(|_: u8, v| v),
-            2 => job.run(|_: u16, v| v),
-            4 => job.run(|_: u32, v| v),
-            _ => job.run(|_: u64, v| v),
+        (ScatterMode::Set, dtype) => match dtype.width() {
+            Width::B1 => job.run(|_: u8, v| v),
+            Width::B2 => job.run(|_: u16, v| v),
+            Width::B4 => job.run(|_: u32, v| v),
+            Width::B8 => job.run(|_: u64, v| v),
         },
         (ScatterMode::Add, F32) => job.run(|a: f32, v| a + v),
         (ScatterMode::Add, F64) => job.run(|a: f64, v| a + v),
         (ScatterMode::Add, F16 | BF16) => job.run(|a: u16, v| add_half(out.dtype, a, v)),
         (ScatterMode::Add, Bool) => job.run(|a: u8, v| a | v),
-        (ScatterMode::Add, dtype) => match dtype.size() {
-            1 => job.run(u8::wrapping_add),
-            2 => job.run(u16::wrapping_add),
-            4 => job.run(u32::wrapping_add),
-            _ => job.run(u64::wrapping_add),
-        },
+        (ScatterMode::Add, I8 | U8) => job.run(u8::wrapping_add),
+        (ScatterMode::Add, I16 | U16) => job.run(u16::wrapping_add),
+        (ScatterMode::Add, I32 | U32) => job.run(u32::wrapping_add),
+        (ScatterMode::Add, I64 | U64) => job.run(u64::wrapping_add),
     }
     Ok(())
 }

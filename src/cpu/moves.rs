@@ -5,6 +5,8 @@
 
 use std::mem::MaybeUninit;
 
+use crate::dtype::Width;
+
 /// Rows at least this long are worth a call of the library's copy.
 const LONG: usize = 32;
 
@@ -44,12 +46,12 @@ pub fn is_dense(rows: usize, cols: usize, row: isize, col: isize) -> bool {
     (cols == 1 || col == 1) && (rows == 1 || row == cols as isize)
 }
 
-/// Moves `rows × cols` elements of `size` bytes (1, 2, 4 or 8).
+/// Moves `rows × cols` elements of a width.
 ///
 /// # Safety
 /// Both places are valid for the block and aligned to its elements, and they do not overlap.
 pub unsafe fn move_block(
-    size: usize,
+    width: Width,
     dst: Place<*mut u8>,
     src: Place<*const u8>,
     rows: usize,
@@ -63,13 +65,13 @@ pub unsafe fn move_block(
         // SAFETY: as the caller's.
         unsafe { move_typed(to, from, rows, cols) }
     }
-    // SAFETY: the element type has the size asked for.
+    // SAFETY: the element type has the width asked for.
     unsafe {
-        match size {
-            1 => typed::<u8>(dst, src, rows, cols),
-            2 => typed::<u16>(dst, src, rows, cols),
-            4 => typed::<u32>(dst, src, rows, cols),
-            _ => typed::<u64>(dst, src, rows, cols),
+        match width {
+            Width::B1 => typed::<u8>(dst, src, rows, cols),
+            Width::B2 => typed::<u16>(dst, src, rows, cols),
+            Width::B4 => typed::<u32>(dst, src, rows, cols),
+            Width::B8 => typed::<u64>(dst, src, rows, cols),
         }
     }
 }
@@ -267,6 +269,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_width_moves_whole_elements() {
+        for width in [Width::B1, Width::B2, Width::B4, Width::B8] {
+            const SIDE: usize = 9;
+            let n = width.bytes();
+            let source: Vec<u8> = (0..SIDE * SIDE * n).map(|i| i as u8).collect();
+            let mut got = vec![0u64; SIDE * SIDE * n / 8 + 1];
+            let mut aligned = got.clone();
+            // SAFETY: numbers may be seen as bytes.
+            let bytes = unsafe { aligned.align_to_mut::<u8>().1 };
+            bytes[..source.len()].copy_from_slice(&source);
+            let src = Place::new(aligned.as_ptr().cast(), 1, SIDE as isize);
+            // SAFETY: both hold the square; `u64` is aligned for every width.
+            unsafe {
+                let dst = Place::new(got.as_mut_ptr().cast(), SIDE as isize, 1);
+                move_block(width, dst, src, SIDE, SIDE);
+            }
+            let got: Vec<u8> = got.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            for r in 0..SIDE {
+                for c in 0..SIDE {
+                    let (to, from) = ((r * SIDE + c) * n, (c * SIDE + r) * n);
+                    assert_eq!(got[to..to + n], source[from..from + n], "{width:?} {r} {c}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn every_combination_of_strides_moves_every_element() {
         const ROOM: usize = 60 * 60;
         let source: Vec<u32> = (0..ROOM as u32).map(|i| i.wrapping_mul(2654435761)).collect();
@@ -304,7 +333,7 @@ mod tests {
                     let dst = Place::new(got[start(to)..].as_mut_ptr().cast(), to.0, to.1);
                     let src = Place::new(source[start(from)..].as_ptr().cast(), from.0, from.1);
                     // SAFETY: the strides keep inside both vectors (the indexing above would panic).
-                    unsafe { move_block(4, dst, src, rows, cols) };
+                    unsafe { move_block(Width::B4, dst, src, rows, cols) };
                     assert_eq!(got, want, "{rows}x{cols} {from:?} to {to:?}");
                 }
             }

@@ -21,18 +21,14 @@ pub struct Elements {
 impl Elements {
     /// The elements of an array of any layout.
     pub fn read(x: &Array) -> Elements {
-        let (size, strides) = (x.dtype.size(), x.layout.strides());
+        let (width, strides) = (x.dtype.width(), x.layout.strides());
         Elements::make(x.dtype, &x.shape().sizes(), |index| {
             let at: isize =
                 index.iter().zip(&strides).map(|(&i, stride)| i as isize * stride).sum();
-            let mut word = [0u8; 8];
+            let from = x.ptr().wrapping_offset(at * width.bytes() as isize);
             // SAFETY: an index of the shape names an element inside the buffer, which is set and not
-            // written meanwhile; elements have at most eight bytes.
-            unsafe {
-                let from = x.ptr().wrapping_offset(at * size as isize);
-                std::ptr::copy_nonoverlapping(from, word.as_mut_ptr(), size);
-            }
-            u64::from_le_bytes(word)
+            // written meanwhile.
+            unsafe { width.read(from) }
         })
     }
 
@@ -75,13 +71,10 @@ impl Elements {
     pub fn into_array(self, ty: Type) -> Result<Array> {
         debug_assert_eq!((self.dtype, self.words.len()), (ty.dtype, ty.shape.count()));
         let out = Array::uninit(ty.dtype, ty.shape)?;
-        let size = self.dtype.size();
-        for (i, word) in self.words.iter().enumerate() {
+        let width = self.dtype.width();
+        for (i, &word) in self.words.iter().enumerate() {
             // SAFETY: the array is fresh, in C order, and has one element for each word.
-            unsafe {
-                let to = out.ptr_mut().add(i * size);
-                std::ptr::copy_nonoverlapping(word.to_le_bytes().as_ptr(), to, size);
-            }
+            unsafe { width.write(out.ptr_mut().add(i * width.bytes()), word) };
         }
         Ok(out)
     }

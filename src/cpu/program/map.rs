@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::{Instr, Program, STREAM, is_narrow, register_bits, run, splat, split, with_scratch};
 use crate::array::Array;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::{DType, Scalar, Width};
 use crate::simd::{stream_copy, stream_fence};
 use crate::tile::{TILE, TileKernel};
 
@@ -49,17 +49,20 @@ pub unsafe fn map(kernel: TileKernel, args: &[Operand], out: &Array) {
         bytes: n * out.dtype.size(),
         args: [std::ptr::null(); 3],
         sizes: [0; 3],
-        scalars: [(0, 0); 3],
+        scalars: [None; 3],
     };
     for (k, arg) in args.iter().enumerate() {
         match *arg {
             Operand::Array(x) if x.count() == n => {
                 (flat.args[k], flat.sizes[k]) = (x.ptr(), x.dtype.size())
             }
-            // SAFETY: the array has an element.
-            Operand::Array(x) => flat.scalars[k] = unsafe { (element_bits(x), x.dtype.size()) },
+            Operand::Array(x) => {
+                let width = x.dtype.width();
+                // SAFETY: the array has an element.
+                flat.scalars[k] = Some((unsafe { width.read(x.ptr()) }, width));
+            }
             Operand::Scalar(x, dtype) => {
-                flat.scalars[k] = (register_bits(x, dtype), dtype.compute().size())
+                flat.scalars[k] = Some((register_bits(x, dtype), dtype.compute().width()))
             }
         }
     }
@@ -89,7 +92,7 @@ unsafe fn map_small(kernel: TileKernel, args: &[Operand], out: &Array, n: usize)
             Operand::Scalar(x, dtype) => {
                 let place = room.as_mut_ptr().cast::<u64>().wrapping_add(k * SMALL).cast::<u8>();
                 // SAFETY: a row of the room holds `SMALL` elements of eight bytes.
-                unsafe { splat(place, register_bits(x, dtype), dtype.compute().size(), n) };
+                unsafe { splat(place, register_bits(x, dtype), dtype.compute().width(), n) };
                 place.cast_const()
             }
         };
@@ -116,20 +119,9 @@ pub(in crate::cpu) unsafe fn map_memory(kernel: TileKernel, x: &Array, out: &Arr
         bytes: n * out.dtype.size(),
         args: [x.ptr(); 3],
         sizes: [x.dtype.size(); 3],
-        scalars: [(0, 0); 3],
+        scalars: [None; 3],
     };
     split(n, n, TILE, |range| flat.range(range));
-}
-
-/// The bits of an array's first element.
-///
-/// # Safety
-/// The array has an element.
-unsafe fn element_bits(x: &Array) -> u64 {
-    let mut bits = 0u64;
-    // SAFETY: an element has at most eight bytes.
-    unsafe { (&raw mut bits).cast::<u8>().copy_from_nonoverlapping(x.ptr(), x.dtype.size()) };
-    bits
 }
 
 /// One op on memory that is in register form and C order throughout.
@@ -142,8 +134,8 @@ struct Flat {
     args: [*const u8; 3],
     /// Bytes of an element of each argument; 0 for a scalar.
     sizes: [usize; 3],
-    /// Bits and bytes of each scalar; no bytes for an array.
-    scalars: [(u64, usize); 3],
+    /// Bits and width of each argument that is a scalar.
+    scalars: [Option<(u64, Width)>; 3],
 }
 
 // SAFETY: threads work on different elements.
@@ -153,7 +145,7 @@ impl Flat {
     /// Works on a range of elements.
     #[inline]
     fn range(&self, range: Range<usize>) {
-        let has_scalars = self.scalars.iter().any(|&(_, size)| size != 0);
+        let has_scalars = self.scalars.iter().any(Option::is_some);
         if self.streams() {
             with_scratch(4 * 8 * TILE, |scratch| {
                 let args = self.spread(scratch, TILE);
@@ -183,11 +175,12 @@ impl Flat {
     #[inline]
     fn spread(&self, mut room: *mut u8, n: usize) -> [*const u8; 3] {
         let mut args = self.args;
-        for (arg, &(bits, size)) in args.iter_mut().zip(&self.scalars).filter(|(_, x)| x.1 != 0) {
+        for (arg, scalar) in args.iter_mut().zip(&self.scalars) {
+            let &Some((bits, width)) = scalar else { continue };
             *arg = room;
             // SAFETY: the room holds three times `n` eight-byte elements.
-            unsafe { splat(room, bits, size, n) };
-            room = room.wrapping_add(n.next_multiple_of(8) * size);
+            unsafe { splat(room, bits, width, n) };
+            room = room.wrapping_add(n.next_multiple_of(8) * width.bytes());
         }
         args
     }

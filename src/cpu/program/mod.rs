@@ -18,7 +18,7 @@ use crate::array::Array;
 use crate::cpu::convert::{load_block, store_block};
 use crate::cpu::moves::{Place, is_dense};
 use crate::cpu::nest::{Block, Nest};
-use crate::dtype::{Compute, DType, Scalar};
+use crate::dtype::{Compute, DType, Scalar, Width};
 use crate::error::{self, Result};
 use crate::layout::Strides;
 use crate::ops::element::{ElementOp, ElementProgram};
@@ -363,7 +363,7 @@ impl Run<'_> {
             }
             let count = self.nest.count().min(TILE);
             for (k, &bits) in self.scalars.iter().enumerate() {
-                let width = self.program.scalars[k].compute().size();
+                let width = self.program.scalars[k].compute().width();
                 // SAFETY: a register holds a tile.
                 unsafe { splat(home(self.inputs.len() + k), bits, width, count) };
             }
@@ -462,18 +462,19 @@ fn converted_bits(x: Scalar, dtype: DType) -> u64 {
     out
 }
 
-/// Fills `n` elements of `size` bytes with the same bits.
+/// Fills `n` elements of a width with the same bits.
 ///
 /// # Safety
 /// `dst` is valid for `n` elements and aligned to them.
 #[inline]
-unsafe fn splat(dst: *mut u8, bits: u64, size: usize, n: usize) {
+unsafe fn splat(dst: *mut u8, bits: u64, width: Width, n: usize) {
     // SAFETY: as the caller's.
     unsafe {
-        match size {
-            1 => dst.write_bytes(bits as u8, n),
-            4 => std::slice::from_raw_parts_mut(dst.cast::<u32>(), n).fill(bits as u32),
-            _ => std::slice::from_raw_parts_mut(dst.cast::<u64>(), n).fill(bits),
+        match width {
+            Width::B1 => dst.write_bytes(bits as u8, n),
+            Width::B2 => std::slice::from_raw_parts_mut(dst.cast::<u16>(), n).fill(bits as u16),
+            Width::B4 => std::slice::from_raw_parts_mut(dst.cast::<u32>(), n).fill(bits as u32),
+            Width::B8 => std::slice::from_raw_parts_mut(dst.cast::<u64>(), n).fill(bits),
         }
     }
 }

@@ -134,7 +134,7 @@ unsafe fn scattered<T: Element, F: Fold<T::Number>>(
             }
             let (to, from) = (Place::new(filled.cast(), 0, 1), Place::new(x.cast(), 0, stride));
             // SAFETY: the runs together fill `width` places.
-            unsafe { move_block(size_of::<T>(), to, from, 1, run) };
+            unsafe { move_block(T::DTYPE.width(), to, from, 1, run) };
             filled = filled.wrapping_add(run);
         });
         let mut item = T::Number::ZERO;

@@ -11,7 +11,7 @@ mod tests;
 use crate::array::Array;
 use crate::cpu::copy;
 use crate::cpu::element::{Shared, with_element};
-use crate::dtype::DType;
+use crate::dtype::{DType, Width};
 use crate::error::{self, Result};
 use crate::layout::{Layout, Strides};
 use crate::memory::{Buffer, block_bytes};
@@ -72,7 +72,10 @@ pub fn scratch(dtype: DType, x: &Layout, axis: usize, result: (DType, &Shape)) -
     let copied = block_bytes(x.shape().count() * dtype.size());
     let apart = block_bytes(result.1.count() * result.0.size());
     // Places are wider than keys, where it comes to them.
-    let place = if dtype.size() == 8 { size_of::<key::Wide>() } else { 8 };
+    let place = match dtype.width() {
+        Width::B1 | Width::B2 | Width::B4 => 8,
+        Width::B8 => size_of::<key::Wide>(),
+    };
     let item = if result.0 == dtype && !dtype.is_float() { dtype.size() } else { place };
     let long = if n >= LONG { block_bytes(2 * n * item) } else { 0 };
     let copies = !moved_layout(x, axis, rank - 1).is_contiguous();
