@@ -76,16 +76,19 @@ pub struct Attempt {
 impl Attempt {
     /// Begins a call.
     #[must_use]
+    #[inline]
     pub fn begin() -> Attempt {
         Attempt { before: DRAWN.get().total, done: false }
     }
 
     /// Ends a call that succeeded.
+    #[inline]
     pub fn done(mut self) {
         self.done = true;
     }
 
     /// Makes a call.
+    #[inline]
     pub fn make<T, E>(
         call: impl FnOnce() -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
@@ -97,10 +100,20 @@ impl Attempt {
 }
 
 impl Drop for Attempt {
+    #[inline]
     fn drop(&mut self) {
+        if !self.done {
+            self.give_back();
+        }
+    }
+}
+
+impl Attempt {
+    #[cold]
+    fn give_back(&self) {
         let drawn = DRAWN.get();
         let mine = drawn.total - self.before;
-        if self.done || mine == 0 {
+        if mine == 0 {
             return;
         }
         let mut state = GLOBAL.lock();

@@ -19,7 +19,7 @@ pub fn admit<'a>(
         let facts = format!("got {} for {}", given.len(), takes.len());
         return Err(error::bad_value(op, "every input needs one value", facts));
     }
-    let mut rounds = Bindings::default();
+    let mut rounds = None;
     for (i, (ty, array)) in takes.zip(given).enumerate() {
         if ty.dtype != array.dtype || !fits(&ty.shape, array.shape(), &mut rounds) {
             return Err(refusal(op, i, ty, array));
@@ -28,11 +28,12 @@ pub fn admit<'a>(
     Ok(())
 }
 
-fn fits(takes: &Shape, got: &Shape, rounds: &mut Bindings) -> bool {
-    let mut one = |(&want, &got): (&Dim, &Dim)| {
+fn fits(takes: &Shape, got: &Shape, rounds: &mut Option<Bindings>) -> bool {
+    let mut one = |want: Dim, got: Dim| {
         if want.known().is_some() || !want.is_counted() {
             return want.equals(got);
         }
+        let rounds = rounds.get_or_insert_default();
         let bound = rounds.resolve(want);
         if bound.known().is_none() {
             rounds.bind(want, got);
@@ -40,7 +41,8 @@ fn fits(takes: &Shape, got: &Shape, rounds: &mut Bindings) -> bool {
         }
         bound.equals(got)
     };
-    takes.rank() == got.rank() && takes.dims().iter().zip(got.dims()).all(&mut one)
+    let (takes, got) = (takes.dims(), got.dims());
+    takes.len() == got.len() && (0..takes.len()).all(|i| one(takes[i], got[i]))
 }
 
 #[cold]

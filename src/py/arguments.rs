@@ -87,6 +87,8 @@ pub struct Signature {
     defaults: Vec<Option<Attr>>,
     variadic: Option<usize>,
     positional: usize,
+    /// Whether parsing draws the keys that are not given
+    pub draws: bool,
 }
 
 type Slots = SmallVec<[*mut ffi::PyObject; 12]>;
@@ -103,6 +105,7 @@ impl Signature {
             defaults: params.iter().map(default).collect(),
             variadic: Signature::find_variadic(params),
             positional: params.iter().filter(|p| !p.keyword_only).count(),
+            draws: params.iter().any(|p| p.kind == ParamKind::Key),
         }
     }
 
@@ -121,17 +124,17 @@ impl Signature {
         // SAFETY: as the caller's.
         let (slots, rest) = unsafe { self.place(args, count, keywords)? };
         let variadic = self.variadic.filter(|_| rest.is_some());
-        for (i, param) in self.params.iter().enumerate() {
+        for (i, (param, &slot)) in self.params.iter().zip(slots.as_slice()).enumerate() {
             let attr = if let (Some(rest), true) = (&rest, Some(i) == variadic) {
                 parse_many(py, self.name, param, rest, &mut parsed.operands)?
-            } else if slots[i].is_null() && self.takes_none(i) {
-                Attr::Operands(0)
-            } else if slots[i].is_null() {
-                self.default(py, i, &mut parsed.operands)?
-            } else {
+            } else if !slot.is_null() {
                 // SAFETY: a borrowed argument, alive during the call.
-                let object = unsafe { Bound::from_borrowed_ptr(py, slots[i]) };
+                let object = unsafe { Bound::from_borrowed_ptr(py, slot) };
                 parse_one(self.name, param, &object, &mut parsed.operands)?
+            } else if self.takes_none(i) {
+                Attr::Operands(0)
+            } else {
+                self.default(py, i, &mut parsed.operands)?
             };
             parsed.attributes.push(attr);
         }
@@ -479,7 +482,23 @@ pub fn scalar(object: *mut ffi::PyObject) -> Option<Scalar> {
 }
 
 /// An int, or anything with `__index__` (bools are refused: `axis=True` is a mistake), or a size.
+#[inline]
 pub fn index(object: &Bound<'_, PyAny>) -> Option<Extent> {
+    // SAFETY: a live object, whose type is checked first.
+    unsafe {
+        if ffi::PyLong_CheckExact(object.as_ptr()) != 0 {
+            let mut overflow = 0;
+            let n = ffi::PyLong_AsLongLongAndOverflow(object.as_ptr(), &mut overflow);
+            if overflow == 0 {
+                return Some(Extent::Number(n));
+            }
+        }
+    }
+    index_of_any(object)
+}
+
+/// The same of what is no plain int of 64 bits.
+fn index_of_any(object: &Bound<'_, PyAny>) -> Option<Extent> {
     if let Ok(size) = object.cast::<size::Size>() {
         return Some(size.get().0.into());
     }

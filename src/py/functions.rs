@@ -86,12 +86,15 @@ unsafe fn enter(
             return Err(to_python(py, error::internal("the table is not ready")));
         };
         let mut parsed = Parsed::default();
-        // Parsing draws the keys that are not given.
-        Attempt::make(|| {
-            // SAFETY: the list was just built in this form.
-            unsafe { signature.parse(py, &all, positional, keywords, &mut parsed)? };
-            call(py, entry, &parsed)
-        })
+        // Nothing but parsing draws keys.
+        let attempt = signature.draws.then(Attempt::begin);
+        // SAFETY: the list was just built in this form.
+        unsafe { signature.parse(py, &all, positional, keywords, &mut parsed)? };
+        let result = call(py, entry, &parsed)?;
+        if let Some(attempt) = attempt {
+            attempt.done();
+        }
+        Ok(result)
     })
 }
 
@@ -144,12 +147,16 @@ pub fn size_of(held: &[Held]) -> usize {
 
 /// No fewer elements than a function makes that is given sizes, among other numbers.
 fn size_made(attributes: &[Attr]) -> usize {
-    let factors = attributes.iter().flat_map(|attribute| match attribute {
-        Attr::Int(n) => std::slice::from_ref(n),
-        Attr::Ints(sizes) => &sizes[..],
-        _ => &[],
-    });
-    factors.fold(1, |size, &n| size.saturating_mul(usize::try_from(n).unwrap_or(1).max(1)))
+    let mut size = 1_usize;
+    let mut grow = |n: i64| size = size.saturating_mul(n.max(1) as usize);
+    for attribute in attributes {
+        match attribute {
+            Attr::Int(n) => grow(*n),
+            Attr::Ints(sizes) => sizes.iter().for_each(|&n| grow(n)),
+            _ => {}
+        }
+    }
+    size
 }
 
 /// Runs engine work; large work, of so many elements, with the interpreter released and the running

@@ -27,6 +27,7 @@ impl Extent {
     }
 
     /// The number, unless this is an expression.
+    #[inline]
     pub fn known(self) -> Option<i64> {
         match self {
             Extent::Number(n) => Some(n),
@@ -35,6 +36,7 @@ impl Extent {
     }
 
     /// Whether this is a number below another.
+    #[inline]
     pub fn is_below(self, n: i64) -> bool {
         self.known().is_some_and(|own| own < n)
     }
@@ -49,6 +51,7 @@ impl Extent {
     }
 
     /// How far a negative number is below zero. No axis is as long as the longest way.
+    #[inline]
     pub fn below_zero(self) -> Option<Dim> {
         self.known().filter(|n| *n < 0).map(|n| Dim::new(n.unsigned_abs() as usize))
     }
@@ -64,12 +67,14 @@ impl Extent {
 }
 
 impl From<i64> for Extent {
+    #[inline]
     fn from(n: i64) -> Extent {
         Extent::Number(n)
     }
 }
 
 impl From<Dim> for Extent {
+    #[inline]
     fn from(dim: Dim) -> Extent {
         match dim.known() {
             Some(n) => Extent::Number(n as i64),

@@ -61,13 +61,18 @@ fn number<'e>(cx: &'e dyn Emit, value: impl Into<Scalar>) -> Expr<'e> {
 
 /// A shape that a user wrote.
 fn shape_of(sizes: &[Extent], op: &str) -> Shape {
-    if let Some(size) = sizes.iter().find(|n| n.is_below(0)) {
-        throw(error::negative_size(op, size, Tuple(sizes)));
-    }
-    let size = |n: &Extent| n.size(op, "a size").map_err(|_| error::too_large(op, Tuple(sizes)));
-    let shape: Shape = sizes.iter().map(|n| size(n).or_throw()).collect();
+    let size = |n: &Extent| n.size(op, "a size").unwrap_or_else(|_| refused_sizes(sizes, op));
+    let shape: Shape = sizes.iter().map(size).collect();
     shape.check(op).or_throw();
     shape
+}
+
+#[cold]
+fn refused_sizes(sizes: &[Extent], op: &str) -> ! {
+    match sizes.iter().find(|n| n.is_below(0)) {
+        Some(size) => throw(error::negative_size(op, size, Tuple(sizes))),
+        None => throw(error::too_large(op, Tuple(sizes))),
+    }
 }
 
 /// A size that a user wrote, which must not be below `least`.

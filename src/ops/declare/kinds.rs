@@ -165,10 +165,20 @@ fn ints(attr: &Attr) -> Option<SmallVec<[i64; 6]>> {
     }
 }
 
+/// Numbers as ints that may be sizes. A short list is written as a whole, not pushed.
+fn of_numbers(list: &[i64]) -> Extents {
+    let mut items = [Extent::Number(0); 6];
+    if list.len() > items.len() {
+        return list.iter().map(|&n| n.into()).collect();
+    }
+    items.iter_mut().zip(list).for_each(|(item, &n)| *item = n.into());
+    SmallVec::from_buf_and_len(items, list.len())
+}
+
 /// Ints that may be sizes; one int is a list of one.
 fn extents(attr: &Attr) -> Option<Extents> {
     match attr {
-        Attr::Ints(list) => Some(small(list.iter().map(|&n| n.into()))),
+        Attr::Ints(list) => Some(of_numbers(list)),
         Attr::Sizes(list) => Some(small(list.iter().copied())),
         one => extent(one).map(|n| smallvec![n]),
     }

@@ -32,11 +32,16 @@ fn items(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<SmallVec<[Item; 4]>
 }
 
 /// A slice with sizes among its bounds.
-fn symbolic_slice(key: &Bound<'_, PyAny>) -> PyResult<Option<Item>> {
-    let parts = ["start", "stop", "step"].map(|name| key.getattr(name));
-    let [start, stop, step] = parts;
-    let (start, stop, step) = (start?, stop?, step?);
-    if ![&start, &stop].into_iter().any(|x| x.cast::<size::Size>().is_ok()) {
+fn symbolic_slice(key: &Bound<'_, PySlice>) -> PyResult<Option<Item>> {
+    let slice = key.as_ptr().cast::<ffi::PySliceObject>();
+    // SAFETY: a slice object, which holds its three parts while it lives.
+    let parts = unsafe { [(*slice).start, (*slice).stop, (*slice).step] };
+    // SAFETY: live objects, held by the slice.
+    let [start, stop, step] = parts.map(|x| unsafe { Bound::from_borrowed_ptr(key.py(), x) });
+    // SAFETY: as above.
+    let is_int = |x: &Bound<'_, PyAny>| unsafe { ffi::PyLong_CheckExact(x.as_ptr()) != 0 };
+    let is_size = |x| !is_int(x) && !x.is_none() && x.cast::<size::Size>().is_ok();
+    if !is_size(&start) && !is_size(&stop) {
         return Ok(None);
     }
     let bound = |x: &Bound<'_, PyAny>| match (x.is_none(), arguments::index(x)) {
@@ -49,9 +54,6 @@ fn symbolic_slice(key: &Bound<'_, PyAny>) -> PyResult<Option<Item>> {
 }
 
 fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
-    if let Ok(size) = key.cast::<size::Size>() {
-        return Ok(Item::Int(size.get().0.into()));
-    }
     // SAFETY: a live object.
     unsafe {
         if ffi::PyLong_CheckExact(key.as_ptr()) != 0 {
@@ -75,8 +77,8 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
     if key.is_instance_of::<PyEllipsis>() {
         return Ok(Item::Ellipsis);
     }
-    if key.is_instance_of::<PySlice>() {
-        if let Some(item) = symbolic_slice(key)? {
+    if let Ok(slice) = key.cast::<PySlice>() {
+        if let Some(item) = symbolic_slice(slice)? {
             return Ok(item);
         }
         let (mut start, mut stop, mut step) = (0, 0, 0);
