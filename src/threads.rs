@@ -9,7 +9,7 @@ use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
 use std::hint::spin_loop;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -54,6 +54,8 @@ static WATCH: OnceLock<fn()> = OnceLock::new();
 thread_local! {
     /// Whether what runs on this thread may be broken off.
     static BREAKABLE: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread is a worker.
+    static SERVING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Sets what is asked, by the thread that asked for the work, between two chunks of it; once.
@@ -73,9 +75,18 @@ pub fn breakable<T>(may: bool, work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// The watch, where there is one for the work of this thread.
-fn watch() -> Option<fn()> {
-    BREAKABLE.get().then(|| WATCH.get().copied()).flatten()
+/// Asks the watch, where this thread's work may be broken off, and ends a worker's part of a job that
+/// was broken off. Long loops inside a chunk call it now and then; it may unwind.
+#[inline]
+pub fn pause() {
+    if BREAKABLE.get()
+        && let Some(watch) = WATCH.get()
+    {
+        watch();
+    }
+    if SERVING.get() && Pool::current().broken.load(Relaxed) {
+        resume_unwind(Box::new("the job was broken off"));
+    }
 }
 
 /// Runs `f(0)`, …, `f(chunks - 1)`, each once, in any order, on several threads.
@@ -85,11 +96,8 @@ fn watch() -> Option<fn()> {
 pub fn parallel_for(chunks: usize, f: &(dyn Fn(usize) + Sync)) {
     let helpers = num_threads().min(chunks).saturating_sub(1);
     if helpers == 0 || !Pool::current().run(chunks, helpers, f) {
-        let watch = watch();
         for i in 0..chunks {
-            if let Some(watch) = watch {
-                watch();
-            }
+            pause();
             f(i);
         }
     }
@@ -135,6 +143,8 @@ struct Pool {
     bed: Mutex<()>,
     alarm: Condvar,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
+    /// Whether a chunk of the running job panicked.
+    broken: AtomicBool,
 }
 
 // SAFETY: `job` is written and read as it says there; everything else synchronises itself.
@@ -177,6 +187,7 @@ impl Pool {
             bed: Mutex::new(()),
             alarm: Condvar::new(),
             panic: Mutex::new(None),
+            broken: AtomicBool::new(false),
         }));
         match POOL.compare_exchange(std::ptr::null_mut(), pool, AcqRel, Acquire) {
             Ok(_) => pool,
@@ -203,6 +214,7 @@ impl Pool {
         // SAFETY: `busy` is ours and the last job is closed: nobody reads.
         unsafe { *self.job.get() = job };
         self.next.0.store(0, Relaxed);
+        self.broken.store(false, Relaxed);
         self.helpers.store(helpers, Relaxed);
         let closed = self.watched.0.load(Relaxed);
         // SeqCst: either a worker going to sleep sees the job, or we see the sleeper.
@@ -249,21 +261,20 @@ impl Pool {
         let result = catch_unwind(AssertUnwindSafe(|| {
             // SAFETY: `f` lives until the job is closed, and we are its caller or inside it.
             let f = unsafe { &*job.f };
-            let watch = watch();
             loop {
                 let i = self.next.0.fetch_add(1, Relaxed);
                 if i >= job.chunks {
                     return;
                 }
-                if let Some(watch) = watch {
-                    watch();
-                }
+                pause();
                 f(i);
             }
         }));
         if let Err(payload) = result {
             self.next.0.fetch_max(job.chunks, Relaxed);
-            *lock(&self.panic) = Some(payload);
+            // The first is the reason; others only end because of it.
+            lock(&self.panic).get_or_insert(payload);
+            self.broken.store(true, Relaxed);
         }
     }
 
@@ -285,6 +296,7 @@ impl Pool {
 
     /// The life of a worker.
     fn serve(&self) {
+        SERVING.set(true);
         let mut seen = 0;
         let mut spin = SPIN_BRIEFLY;
         loop {
@@ -456,6 +468,36 @@ mod tests {
             assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"chunk 17"));
             assert_eq!(hits(20), [1; 20]);
         }
+    }
+
+    #[test]
+    fn workers_leave_a_job_that_was_broken_off() {
+        let _turn = with_threads(2);
+        let (caller, met) = (thread::current().id(), AtomicBool::new(false));
+        // Another test's job may hold the pool, in which case no worker comes and we try again.
+        for _ in 0..1000 {
+            let caught = catch_unwind(|| {
+                parallel_for(2, &|_| {
+                    if thread::current().id() != caller {
+                        met.store(true, SeqCst);
+                        loop {
+                            pause();
+                            thread::yield_now();
+                        }
+                    }
+                    let start = Instant::now();
+                    while !met.load(SeqCst) && start.elapsed() < Duration::from_millis(20) {
+                        thread::yield_now();
+                    }
+                    resume_unwind(Box::new("broken off"));
+                });
+            });
+            assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"broken off"));
+            if met.load(SeqCst) {
+                return;
+            }
+        }
+        panic!("no worker came");
     }
 
     #[cfg(all(unix, not(miri)))]

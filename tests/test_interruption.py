@@ -39,11 +39,20 @@ with g:
 session = wg.Session(g)
 """
 
+WIDE = """
+def wide(*shape):
+    return wg.ones(()).broadcast_to(shape)
+"""
+
 CALLS = {
     "while_loop, eager": (ENDLESS, "loop(x)"),
     "while_loop, compiled": (ENDLESS + "f = wg.compile(loop)", "f(x)"),
     "while_loop, session": (SESSION, "session.run(y, {p: x})"),
     "one kernel": ("x = wg.ones(1).broadcast_to((2 * 10**12,))", "x.sum()"),
+    "one kernel, compiled": (WIDE + "f = wg.compile(lambda x: x.max())", "f(wide(2 * 10**12))"),
+    "product": (WIDE, "wide(4, 10**12) @ wide(10**12)"),
+    "many long rows": (WIDE, "wide(32, 10**12).sum(axis=1)"),
+    "many long columns": (WIDE, "wide(10**12, 10**5).sum(axis=0)"),
     "numbers of a list": ("data = [1.0] * 1000\nclass Endless(list):\n"
                           "    def __iter__(self):\n"
                           "        while True: yield 1.0", "wg.asarray(Endless([1.0]))"),

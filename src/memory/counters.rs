@@ -188,7 +188,7 @@ pub(super) fn held() -> usize {
 
 /// The error for a request of `bytes` bytes.
 #[cold]
-pub(super) fn refusal(bytes: usize) -> Error {
+pub fn refusal(bytes: usize) -> Error {
     let limit = match LIMIT.load(Relaxed) {
         UNLIMITED => format!(", the machine has {}", os::machine_bytes()),
         limit => format!(", limit {limit}"),

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use crate::error::{self, Result};
 use class::Class;
 
-pub use counters::{Stats, check_room, refuse_after, reset_peak, set_limit, stats};
+pub use counters::{Stats, check_room, refusal, refuse_after, reset_peak, set_limit, stats};
 pub use pool::release_cached;
 
 /// The alignment of every buffer of ours: a cache line, and the widest vector.

@@ -310,9 +310,15 @@ impl<'a, T: Element> Job<'a, T> {
                 let _ = failure.set(error);
             }
         };
+        // How many items are between two looks for an interruption.
+        let work = self.rows * self.columns * self.a.depth.len().min(SPAN);
+        let pace = (CHUNK / work.max(1)).max(1);
         match cut {
             Cut::Items(chunks) => threads::parallel_for(chunks, &|chunk| {
                 for item in items * chunk / chunks..items * (chunk + 1) / chunks {
+                    if item % pace == 0 {
+                        threads::pause();
+                    }
                     // SAFETY: every item is one chunk's.
                     keep(unsafe { self.tile(item, 0..self.rows, 0..self.columns, &scratch) });
                 }

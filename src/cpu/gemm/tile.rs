@@ -8,6 +8,7 @@ use super::kernel::{BLOCK, Element, Row, SQUARE, STREAM_ROWS, TILE, TILE_WIDTH};
 use super::scratch::Scratch;
 use super::{Job, Operand, pack};
 use crate::error::Result;
+use crate::threads;
 
 /// Products so few that packing would take longer.
 const TINY: usize = 4096;
@@ -204,6 +205,9 @@ impl<T: Element> Tile<'_, T> {
     unsafe fn stream(&self, depth: Range<usize>, (row, step): (isize, isize)) {
         let mut offsets = [0; BLOCK];
         for k in depth.clone().step_by(BLOCK) {
+            if k > depth.start {
+                threads::pause();
+            }
             let offsets = &mut offsets[..BLOCK.min(depth.end - k)];
             self.job.b.depth.offsets(k, offsets);
             for run in self.job.b.own.runs(self.columns.start, self.columns.len()) {
@@ -245,6 +249,9 @@ impl<T: Element> Tile<'_, T> {
         for j in self.columns.clone().step_by(columns) {
             let wide = columns.min(self.columns.end - j);
             for k in depth.clone().step_by(BLOCK) {
+                if k > depth.start {
+                    threads::pause();
+                }
                 let kc = BLOCK.min(depth.end - k);
                 // SAFETY: blocks stay inside the rectangle and the scratch buffer.
                 unsafe {

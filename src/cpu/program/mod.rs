@@ -36,6 +36,9 @@ const PARALLEL: usize = 1 << 16;
 /// Chunks of work per thread, so that a late thread does not delay the end.
 const CHUNKS: usize = 4;
 
+/// The most element-instructions of a chunk: between two chunks a run can be broken off.
+const LONG: usize = 1 << 26;
+
 /// Bytes of an output above which it is written past the caches: more than they hold, so that reading
 /// its old contents first would only cost time.
 const STREAM: usize = 1 << 24;
@@ -489,10 +492,11 @@ pub(in crate::cpu) fn split(
     f: impl Fn(Range<usize>) + Sync,
 ) {
     let threads = if work < PARALLEL { 1 } else { threads::num_threads() };
-    if threads <= 1 || count <= unit {
+    if (threads <= 1 && work <= LONG) || count <= unit {
         return f(0..count);
     }
-    let chunk = count.div_ceil(threads * CHUNKS).next_multiple_of(unit);
+    let most = (LONG / (work / count).max(1)).max(1);
+    let chunk = count.div_ceil(threads * CHUNKS).min(most).next_multiple_of(unit);
     threads::parallel_for(count.div_ceil(chunk), &|i| f(i * chunk..count.min((i + 1) * chunk)));
 }
 

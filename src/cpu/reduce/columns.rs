@@ -7,7 +7,7 @@ use crate::threads;
 
 use super::fold::{Fold, Tree};
 use super::kernels::{fold_apart, fold_columns, narrow};
-use super::{CHUNK, Plan, SERIAL, is_native, split};
+use super::{CHUNK, Plan, SERIAL, is_native, room, split};
 
 /// Elements of a column that are joined one after the other.
 pub const BLOCK: usize = 64;
@@ -37,7 +37,7 @@ pub fn run<T: Element, F: Fold<T::Number>>(plan: &Plan, x: *const T, out: *mut T
     }
     let length = BLOCK * (CHUNK / (BLOCK * columns.tile)).max(1).next_power_of_two();
     let segments = plan.n.div_ceil(length);
-    let mut partial: Vec<T::Number> = Vec::with_capacity(plan.outputs * segments);
+    let mut partial: Vec<T::Number> = room(plan.outputs.saturating_mul(segments));
     let to = Shared::new(partial.as_mut_ptr());
     let stretches = plan.outputs.div_ceil(columns.tile);
     threads::parallel_for(segments * stretches, &|i| {
@@ -112,6 +112,7 @@ impl<'a> Columns<'a> {
                     } else {
                         for from in (0..n).step_by(BLOCK) {
                             if !is_block {
+                                threads::pause();
                                 self.locate(start + from, BLOCK.min(n - from), &mut offsets);
                             }
                             self.block::<T, F>(x, width, &offsets, tree.slot());

@@ -35,8 +35,9 @@ use crate::cpu::element::{Element, with_element};
 use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::layout::{Layout, Strides};
-use crate::memory::block_bytes;
+use crate::memory::{self, block_bytes};
 use crate::ops::attributes::Reduction;
+use crate::ops::emit::OrThrow;
 use crate::shape::{Axes, Shape};
 use crate::threads;
 
@@ -225,6 +226,14 @@ fn last_layout(x: &Layout, axes: &[usize]) -> Layout {
 /// Whether elements lie in memory as the numbers that kernels work on.
 fn is_native<T: Element>() -> bool {
     TypeId::of::<T>() == TypeId::of::<T::Number>()
+}
+
+/// Room for numbers that are kept meanwhile; it unwinds where the system has none.
+fn room<A>(count: usize) -> Vec<A> {
+    let mut numbers = Vec::new();
+    let found = numbers.try_reserve_exact(count);
+    found.map_err(|_| memory::refusal(count.saturating_mul(size_of::<A>()))).or_throw();
+    numbers
 }
 
 /// Runs `body(start, count)` over the stretches of `0..n`, `step` long, on several threads where

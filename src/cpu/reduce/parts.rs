@@ -167,7 +167,7 @@ struct Columns<T: Element, F> {
 
 impl<T: Element, F: Fold<T::Number>> Columns<T, F> {
     fn new(lines: usize, width: usize) -> Self {
-        let items = Items::new(lines.div_ceil(COLUMN_BLOCK) * width);
+        let items = Items::new(lines.div_ceil(COLUMN_BLOCK).saturating_mul(width));
         Columns { items, width, fold: PhantomData }
     }
 }

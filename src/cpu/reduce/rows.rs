@@ -17,6 +17,8 @@ const SEGMENT: usize = 64;
 /// Segments that are reduced before they join the tree: what is kept of a row is bounded, however
 /// long it is.
 const PARTIAL: usize = 1 << 16;
+/// Longer rows are always shared, so that a reduction can be broken off within one.
+const LONG: usize = 1 << 26;
 /// With fewer rows than this, long ones are shared between threads.
 const MANY: usize = 16;
 /// Rows that are reduced together where they, not their elements, lie side by side.
@@ -28,7 +30,8 @@ const TOO_FEW: usize = 16;
 pub fn run<T: Element, F: Fold<T::Number>>(plan: &Plan, x: *const T, out: *mut T) {
     let (x, out) = (Shared::reading(x), Shared::new(out));
     let is_serial = plan.total() < SERIAL;
-    if plan.outputs >= MANY || plan.n <= 2 * SEGMENT * BLOCK {
+    let is_short = plan.n <= 2 * SEGMENT * BLOCK;
+    if is_short || (plan.outputs >= MANY && plan.n <= LONG) {
         let step = (CHUNK / plan.n).max(if plan.rows_are_neighbours() { TOGETHER } else { 1 });
         split(plan.outputs, step, is_serial, |first, count| {
             // SAFETY: the rows of the plan are readable; every output belongs to one call.

@@ -76,6 +76,7 @@ impl Work<'_> {
             .map(|(partial, fold)| partial.chunk(row * (fold.lines / rows.course.grid.rows())))
             .collect();
         for b in first..rows.blocks().min(first + rows.course.chunk) {
+            threads::pause();
             let made = self.block(b, lane)?;
             for (chunk, fold) in chunks.iter_mut().zip(&rows.folds) {
                 let part = &made[fold.output];

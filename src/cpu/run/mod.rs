@@ -205,13 +205,14 @@ impl<'a> Run<'a> {
             if i < sealed_at && !self.is_part {
                 interruption()?;
             }
-            // What such a step writes is dropped with the run.
-            let may_break = i < sealed_at && !self.is_part;
-            let done = catch(|| {
-                threads::breakable(may_break, || match watch::timing() && !self.is_part {
+            // What a step before the seal writes is dropped with the run. A part is broken off with
+            // its step.
+            let done = catch(|| match self.is_part {
+                true => self.step(i, step),
+                false => threads::breakable(i < sealed_at, || match watch::timing() {
                     true => self.timed(i, step),
                     false => self.step(i, step),
-                })
+                }),
             });
             done.and_then(|done| done).map_err(|refusal| located(refusal, step.site))?;
         }
