@@ -257,7 +257,7 @@ impl DType {
             U16 => (0, u16::MAX as i128),
             U32 => (0, u32::MAX as i128),
             U64 => (0, u64::MAX as i128),
-            _ => return None,
+            Bool | F16 | BF16 | F32 | F64 => return None,
         })
     }
 
@@ -296,7 +296,7 @@ impl DType {
         match scalar {
             _ if scalar <= self.class() => self,
             Class::Float => F32,
-            _ => I64,
+            Class::Bool | Class::Int => I64,
         }
     }
 }
@@ -374,7 +374,9 @@ impl Scalar {
         match compute {
             Compute::Bool => match self {
                 Scalar::Float(x) => u64::from(x != 0.0),
-                _ => u64::from(int != 0),
+                Scalar::Bool(_) | Scalar::Int(_) | Scalar::Uint(_) | Scalar::Number(_) => {
+                    u64::from(int != 0)
+                }
             },
             Compute::I32 => u64::from(int as i32 as u32),
             Compute::U32 => u64::from(int as u32),
@@ -383,7 +385,9 @@ impl Scalar {
             Compute::F32 => u64::from(match self {
                 Scalar::Int(i) => (i as f32).to_bits(),
                 Scalar::Uint(u) => (u as f32).to_bits(),
-                _ => (self.as_f64() as f32).to_bits(),
+                Scalar::Bool(_) | Scalar::Float(_) | Scalar::Number(_) => {
+                    (self.as_f64() as f32).to_bits()
+                }
             }),
             Compute::F64 => self.as_f64().to_bits(),
         }

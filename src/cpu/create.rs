@@ -53,9 +53,9 @@ unsafe fn linear_into(n: usize, start: Scalar, step: Scalar, out: &Array) {
             // SAFETY: the register holds a tile of 8-byte elements, so that casts may run in place;
             // the elements of this range belong to this call.
             unsafe {
-                match compute {
-                    Compute::F64 => count_floats(start, step, first, &mut register[..count]),
-                    _ => count_integers(start, step, first, &mut register[..count]),
+                match dtype.is_float() {
+                    true => count_floats(start, step, first, &mut register[..count]),
+                    false => count_integers(start, step, first, &mut register[..count]),
                 }
                 cast(p, &[p; 3], count);
                 convert::store(dtype, to.at((first * dtype.size()) as isize), 1, p, count);

@@ -56,6 +56,10 @@ pub fn execute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
 
 /// How a fresh result of an op lies in memory: in C order, unless the op repeats elements.
 pub fn fresh_layout(op: &Op, shape: &Shape) -> Layout {
+    #[allow(
+        clippy::wildcard_enum_match_arm,
+        reason = "results lie in C order unless an op says otherwise"
+    )]
     match op {
         Op::Iota(ty, axis) => create::iota_layout(&ty.shape, *axis),
         _ => Layout::contiguous(shape.clone()),

@@ -56,6 +56,7 @@ pub unsafe fn product_into(
     let extras = Extras { lent, done: parts.is_some().then_some(&done) };
     // SAFETY: as the caller's.
     unsafe {
+        #[allow(clippy::wildcard_enum_match_arm, reason = "what is no product is refused by name")]
         match op {
             Op::Contract(spec) => contract::contract_with(a, b, spec, raw, extras)?,
             Op::Conv(ConvRole::Output, spec) => conv::output(a, b, spec, raw, extras)?,
@@ -89,12 +90,17 @@ unsafe impl Sync for Parts<'_> {}
 impl<'a> Parts<'a> {
     /// None where some operand does not walk evenly along rows and along columns.
     fn new(op: &Op, a: &Array, sequel: &Sequel<'a>) -> Option<Parts<'a>> {
+        #[allow(
+            clippy::wildcard_enum_match_arm,
+            reason = "what is no product has no parts, and is refused where it is run"
+        )]
         let (batch, rows) = match op {
             Op::Contract(spec) => {
                 let batch = spec.a_batch.len();
                 (batch, a.shape().rank() - batch - spec.a_contract.len())
             }
-            _ => (1, 1),
+            Op::Conv(..) => (1, 1),
+            _ => return None,
         };
         let result = sequel.outputs.first()?.shape();
         let sizes = result.sizes();

@@ -51,7 +51,7 @@ pub unsafe fn cumulate_into(
     }
     let kind = match kind {
         Cumulation::Sum if x.dtype == DType::Bool => Cumulation::Max,
-        kind => kind,
+        kind @ (Cumulation::Sum | Cumulation::Prod | Cumulation::Max | Cumulation::Min) => kind,
     };
     // SAFETY: the caller's, and filled below.
     let to = unsafe { out.ptr_mut() };

@@ -83,6 +83,10 @@ pub fn random(dtype: DType, sizes: &[usize], seed: u64) -> Array {
         state =
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let n = (state >> 33) as i64 % 17 - 8;
+        #[allow(
+            clippy::wildcard_enum_match_arm,
+            reason = "any other dtype holds small whole numbers"
+        )]
         match dtype {
             DType::Bool => (n > 4) as i64 as f64,
             d if d.is_unsigned() => n.abs() as f64,

@@ -7,7 +7,7 @@ use crate::array::Array;
 use crate::cpu::contract::{narrow_into, wide_result, widen};
 use crate::cpu::gemm::{self, Axis};
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{self, Result};
 use crate::layout::{Layout, Strides, row_major};
 use crate::ops::attributes::WindowSpec;
 use crate::shape::{Dim, Shape};
@@ -58,7 +58,15 @@ pub unsafe fn fold_into(g: &Array, spec: &WindowSpec, sizes: &[usize], out: &Arr
         DType::F64 => job.run(|a: f64, b| a + b),
         DType::I32 => job.run(i32::wrapping_add),
         DType::I64 => job.run(i64::wrapping_add),
-        _ => job.run(|a: u8, b| a | b),
+        DType::Bool => job.run(|a: u8, b| a | b),
+        DType::I8
+        | DType::I16
+        | DType::U8
+        | DType::U16
+        | DType::U32
+        | DType::U64
+        | DType::F16
+        | DType::BF16 => return Err(error::internal(format!("fold: no sums are in {dtype}"))),
     }
     // SAFETY: as the caller's.
     unsafe { narrow_into(&sum, out) };

@@ -130,7 +130,7 @@ impl<'a> Ending<'a> {
                     Source::Gradient(real) if leaf.real().is_some_and(|l| Arc::ptr_eq(l, real)) => {
                         Some(other.clone())
                     }
-                    _ => None,
+                    Source::Handle | Source::Gradient(_) | Source::Outer(_) | Source::Key => None,
                 }
             });
             let same_cell = match (&initial, &cell) {

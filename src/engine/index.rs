@@ -142,7 +142,9 @@ fn along_first(x: &Value, item: &Item) -> Result<Option<Value>> {
                 dims.dims_mut()[0] = at.size;
                 (at.step == 1).then_some(at.start.value())
             }
-            _ => return Ok(None),
+            Item::Ellipsis | Item::NewAxis | Item::Array(_) | Item::Operand | Item::Flag(_) => {
+                return Ok(None);
+            }
         };
         if let Some(start) = start {
             let layout = Layout::contiguous_at(dims, layout.offset() + start * inner);
@@ -164,7 +166,9 @@ fn along_first(x: &Value, item: &Item) -> Result<Option<Value>> {
             strides[0] = stride * at.step;
             if at.size.equals(0) { 0 } else { at.start.value() }
         }
-        _ => return Ok(None),
+        Item::Ellipsis | Item::NewAxis | Item::Array(_) | Item::Operand | Item::Flag(_) => {
+            return Ok(None);
+        }
     };
     let offset = layout.offset().wrapping_add_signed(offset as isize * stride);
     Ok(Some(Value::plain(x.array.view(Layout::strided(dims, &strides, offset)))))
@@ -440,6 +444,10 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
                 axis += 1;
             }
             Item::Array(value) => {
+                #[allow(
+                    clippy::wildcard_enum_match_arm,
+                    reason = "any other dtype is refused by name"
+                )]
                 let array = match value.dtype() {
                     DType::I64 => value.array.clone(),
                     dtype if dtype.is_int() => {
@@ -486,7 +494,7 @@ fn expand_masks(op: &str, shape: &Shape, items: &[Item]) -> Result<SmallVec<[Ite
     let width = |item: &Item| match item {
         Item::Array(v) if v.dtype() == DType::Bool => v.shape().rank(),
         Item::NewAxis | Item::Ellipsis => 0,
-        _ => 1,
+        Item::Int(_) | Item::Slice(..) | Item::Array(_) | Item::Operand | Item::Flag(_) => 1,
     };
     let consumed: usize = items.iter().map(width).sum();
     let Some(fill) = shape.rank().checked_sub(consumed) else {
@@ -515,7 +523,13 @@ fn expand_masks(op: &str, shape: &Shape, items: &[Item]) -> Result<SmallVec<[Ite
                 out.extend(arrays.into_iter().map(|array| Item::Array(Value::plain(array))));
                 axis += rank;
             }
-            other => {
+            other @ (Item::Int(_)
+            | Item::Slice(..)
+            | Item::Ellipsis
+            | Item::NewAxis
+            | Item::Array(_)
+            | Item::Operand
+            | Item::Flag(_)) => {
                 axis += if matches!(other, Item::Ellipsis) { fill } else { width(other) };
                 out.push(other.clone());
             }

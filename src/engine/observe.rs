@@ -38,6 +38,10 @@ pub fn op(op: &Op, args: &[Operand<'_>], run: impl FnOnce() -> Result<Array>) ->
         });
     }
     if watch::checking() {
+        #[allow(
+            clippy::wildcard_enum_match_arm,
+            reason = "only elementwise ops name their operands"
+        )]
         let names = |i: usize| match op {
             Op::Map(def) => def.params.get(i).map(|param| param.name),
             _ => None,

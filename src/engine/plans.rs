@@ -220,7 +220,7 @@ impl Cache {
         let (plain, pays) = self.verdicts.entry(address(formula.composite)).or_default();
         match state {
             State::Planned(_) => *pays = true,
-            _ => *plain += 1,
+            State::Seen | State::Plain | State::ByValue(_) => *plain += 1,
         }
         let bucket = self.known.entry(key).or_default();
         let is_mark = |known: &Known| matches!(known.state, State::Seen) && known.is(formula);
@@ -293,7 +293,7 @@ pub fn run(formula: &Formula<'_>) -> Result<Option<SmallVec<[Array; 2]>>> {
 fn run_plan(made: &Made, formula: &Formula<'_>) -> Result<SmallVec<[Array; 2]>> {
     let present = formula.operands.iter().find_map(|given| match given {
         Given::Array(array) => Some(*array),
-        _ => None,
+        Given::Type(_) | Given::Scalar(_) => None,
     });
     let mut arrays: SmallVec<[&Array; 6]> = SmallVec::new();
     let mut numbers: SmallVec<[Scalar; 4]> = SmallVec::new();

@@ -134,7 +134,13 @@ fn check_feed(op: &str, list: &List, calls: &Calls, id: Id, ty: &Type) -> Result
     }
     let kind = match node.kind {
         Kind::Input if calls.of(id).is_none() => "placeholder",
-        _ => calls.of(id).map_or(node.kind.name(), |kept| kept.call.name()),
+        Kind::Input
+        | Kind::Constant(_)
+        | Kind::Op(_)
+        | Kind::Flow(_)
+        | Kind::Part(_)
+        | Kind::Effect(_)
+        | Kind::Barrier => calls.of(id).map_or(node.kind.name(), |kept| kept.call.name()),
     };
     let name = list.names.get(&id).map_or(format!("%{}", id.0), |name| format!("\"{name}\""));
     let refusal = match node.ty.dtype == ty.dtype {

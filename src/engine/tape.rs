@@ -271,7 +271,7 @@ impl History {
                 }
                 objects
             }
-            _ => SmallVec::new(),
+            History::None | History::Leaf(_) | History::Entry(_) => SmallVec::new(),
         }
     }
 }
@@ -471,10 +471,12 @@ pub fn record(op: Op, args: &[Operand<'_>], array: Array) -> Result<Value> {
     for (i, arg) in args.iter().enumerate() {
         if wants(arg) && op.differentiable(i) {
             flows |= 1 << i.min(63);
-            mask |= match &op {
+            #[allow(clippy::wildcard_enum_match_arm, reason = "the rule of any other op is asked")]
+            let residuals = match &op {
                 Op::Map(def) => def.residuals(i),
                 _ => probe_residuals(&op, args, &array, i)?,
             };
+            mask |= residuals;
         }
     }
     if flows == 0 {

@@ -152,7 +152,7 @@ fn the_pass_and_the_sweep_give_the_same_gradient_bits() {
             .iter()
             .filter_map(|arg| match arg {
                 Arg::Node(id) if graph.ty(*id).dtype.is_float() => Some(*id),
-                _ => None,
+                Arg::Node(_) | Arg::Scalar(_) => None,
             })
             .collect();
         let seeds: Vec<(Id, Arg)> = graph

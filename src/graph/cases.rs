@@ -286,7 +286,20 @@ fn attempt_call(
                 Attr::Operand
             }
             ParamKind::Word(words) => Attr::Text(words[attempt % words.len()].into()),
-            _ => match (param.default, param.kind) {
+            ParamKind::MaybeTensor(_)
+            | ParamKind::Bool
+            | ParamKind::MaybeBool
+            | ParamKind::Int
+            | ParamKind::MaybeInt
+            | ParamKind::Float
+            | ParamKind::MaybeFloat
+            | ParamKind::Ints
+            | ParamKind::Pairs
+            | ParamKind::Shape
+            | ParamKind::DType
+            | ParamKind::MaybeDType
+            | ParamKind::Text
+            | ParamKind::MaybeDevice => match (param.default, param.kind) {
                 (Some(default), _) if attempt != 2 => parse_default(default),
                 (_, ParamKind::Bool) => Attr::Bool(attempt == 2),
                 (_, ParamKind::Int | ParamKind::MaybeInt) => Attr::Int([1, 0, 2][attempt]),

@@ -85,7 +85,12 @@ struct Dot<'a> {
 fn size(list: &List) -> usize {
     let inner = |node: &Node| match &node.kind {
         Kind::Flow(flow) => flow.bodies.iter().map(|body| size(body)).sum(),
-        _ => 0,
+        Kind::Input
+        | Kind::Constant(_)
+        | Kind::Op(_)
+        | Kind::Part(_)
+        | Kind::Effect(_)
+        | Kind::Barrier => 0,
     };
     list.nodes.len() + list.nodes.iter().map(inner).sum::<usize>()
 }
@@ -97,7 +102,12 @@ impl Dot<'_> {
             let id = Id(i as u32);
             match &node.kind {
                 Kind::Flow(flow) => self.flow(list, id, flow, prefix, indent),
-                _ => self.node(list, id, prefix, indent),
+                Kind::Input
+                | Kind::Constant(_)
+                | Kind::Op(_)
+                | Kind::Part(_)
+                | Kind::Effect(_)
+                | Kind::Barrier => self.node(list, id, prefix, indent),
             }
             for arg in &node.args {
                 if let Arg::Node(from) = arg {

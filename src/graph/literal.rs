@@ -298,7 +298,16 @@ fn quiet_nan(dtype: DType) -> u64 {
         DType::F16 => 0x7e00,
         DType::BF16 => 0x7fc0,
         DType::F32 => u64::from(f32::NAN.to_bits()),
-        _ => f64::NAN.to_bits(),
+        DType::Bool
+        | DType::I8
+        | DType::I16
+        | DType::I32
+        | DType::I64
+        | DType::U8
+        | DType::U16
+        | DType::U32
+        | DType::U64
+        | DType::F64 => f64::NAN.to_bits(),
     }
 }
 
@@ -328,7 +337,14 @@ fn read_element(dtype: DType, text: &str) -> Option<u64> {
         DType::BF16 => single().map(|x| u64::from(f32_to_bf16(x))),
         DType::F32 => single().map(|x| u64::from(x.to_bits())),
         DType::F64 => read_float(text).map(f64::to_bits),
-        _ => int(text),
+        DType::I8
+        | DType::I16
+        | DType::I32
+        | DType::I64
+        | DType::U8
+        | DType::U16
+        | DType::U32
+        | DType::U64 => int(text),
     }
 }
 

@@ -151,7 +151,12 @@ impl Graph {
             let found = later.enumerate().find(|(_, node)| is_it(node));
             let ty = match &nodes[flow.0 as usize].kind {
                 Kind::Flow(flow) => flow.results[i].clone(),
-                _ => unit(),
+                Kind::Input
+                | Kind::Constant(_)
+                | Kind::Op(_)
+                | Kind::Part(_)
+                | Kind::Effect(_)
+                | Kind::Barrier => unit(),
             };
             (found.map(|(after, _)| Id(flow.0 + after as u32)), ty)
         };

@@ -70,7 +70,12 @@ impl Printer<'_> {
             let _ = write!(self.text, "{:indent$}%{i}{}{name}", "", self.node(node));
             match &node.kind {
                 Kind::Flow(flow) => self.bodies(flow, node.site, indent),
-                _ => self.end(node.site),
+                Kind::Input
+                | Kind::Constant(_)
+                | Kind::Op(_)
+                | Kind::Part(_)
+                | Kind::Effect(_)
+                | Kind::Barrier => self.end(node.site),
             }
         }
         let outputs: Vec<String> = list.outputs.iter().map(|id| format!("%{}", id.0)).collect();
@@ -120,7 +125,12 @@ impl Printer<'_> {
 pub fn summary(node: &Node) -> String {
     match &node.kind {
         Kind::Input => node.kind.name().into(),
-        _ => format!("{}({})", node.kind.name(), parts(node, true).join(", ")),
+        Kind::Constant(_)
+        | Kind::Op(_)
+        | Kind::Flow(_)
+        | Kind::Part(_)
+        | Kind::Effect(_)
+        | Kind::Barrier => format!("{}({})", node.kind.name(), parts(node, true).join(", ")),
     }
 }
 

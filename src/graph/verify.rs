@@ -87,7 +87,12 @@ fn check_part(earlier: &[Node], i: usize, node: &Node) -> Result<()> {
     let flow = match node.args.as_slice() {
         [Arg::Node(id)] => match &earlier[id.0 as usize].kind {
             Kind::Flow(flow) => flow,
-            other => return Err(law("a part of what has none", other.name())),
+            other @ (Kind::Input
+            | Kind::Constant(_)
+            | Kind::Op(_)
+            | Kind::Part(_)
+            | Kind::Effect(_)
+            | Kind::Barrier) => return Err(law("a part of what has none", other.name())),
         },
         args => return Err(law("wrong count of operands", args.len())),
     };

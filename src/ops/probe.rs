@@ -82,7 +82,7 @@ impl Emit for Probe {
         // Types do not depend on it, so nothing is asked.
         match number {
             Number::Size(dim) => Scalar::Float(hint(dim).unwrap_or(1) as f64),
-            other => other.now(),
+            other @ (Number::Input | Number::Calculated(..)) => other.now(),
         }
     }
 }

@@ -47,7 +47,12 @@ fn pruned(types: &[Type], flow: Flow, read: &[usize]) -> (usize, Arc<Flow>) {
     let list = check("dead", &graph.into_list(), &inputs, |list| dead(list, &Options::default()));
     let found = list.nodes.iter().find_map(|node| match &node.kind {
         Kind::Flow(flow) => Some((node.args.len(), flow.clone())),
-        _ => None,
+        Kind::Input
+        | Kind::Constant(_)
+        | Kind::Op(_)
+        | Kind::Part(_)
+        | Kind::Effect(_)
+        | Kind::Barrier => None,
     });
     found.expect("the flow is read")
 }

@@ -366,7 +366,12 @@ fn a_flow_swept_twice_keeps_its_residuals_once() {
         gradients(&graph, &[(list.outputs[0], seed)], &wrt).unwrap();
         let width = graph.nodes().iter().find_map(|node| match &node.kind {
             Kind::Flow(flow) => Some(flow.results.len()),
-            _ => None,
+            Kind::Input
+            | Kind::Constant(_)
+            | Kind::Op(_)
+            | Kind::Part(_)
+            | Kind::Effect(_)
+            | Kind::Barrier => None,
         });
         widths.push(width);
     }
@@ -450,7 +455,7 @@ fn precise(operands: &[Operand]) -> (Vec<Operand>, Vec<Array>) {
                 inputs.push(noise(DType::F64, &ty.shape.sizes(), 3 + i as u64));
                 Operand::Tensor(ty, *below)
             }
-            operand => {
+            operand @ (Operand::Tensor(..) | Operand::Number(_)) => {
                 inputs.extend(operand.data(i as u64));
                 operand.clone()
             }
@@ -498,6 +503,10 @@ fn every_elementwise_op_has_the_tangent_that_its_gradient_transposes() {
             let unit = values(&noise(DType::F64, &[5], 9 + i as u64));
             let inside = unit.iter().map(|u| low + (u + 1.0) / 2.0 * (high - low));
             let dtype = if def.is_condition(i) { DType::Bool } else { DType::F64 };
+            #[allow(
+                clippy::wildcard_enum_match_arm,
+                reason = "any dtype but bool holds the numbers"
+            )]
             let inside: Vec<f64> = match dtype {
                 DType::Bool => unit.iter().map(|&u| f64::from(u > 0.0)).collect(),
                 _ => inside.collect(),

@@ -65,6 +65,10 @@ impl Known<'_> {
         if !from_known || node.ty.shape.dims().iter().any(|d| d.known().is_none()) {
             return false;
         }
+        #[allow(
+            clippy::wildcard_enum_match_arm,
+            reason = "what has no rule of its own is executed"
+        )]
         match op {
             Op::Fill(_) if matches!(node.args[0], Arg::Scalar(_)) => return true,
             Op::Iota(..) => return true,
@@ -206,6 +210,7 @@ fn computed(nodes: &[Node], node: &Node, evaluator: &dyn Evaluator) -> Option<Ar
         })
         .collect();
     let arrays = arrays?;
+    #[allow(clippy::wildcard_enum_match_arm, reason = "every op but a call is executed alike")]
     let array = match op {
         Op::Call(_) => call(nodes, node, &arrays, evaluator)?,
         op => execute(op, &node.args, evaluator, |i| arrays[i].as_ref())?,

@@ -241,6 +241,10 @@ impl<'g> Sweep<'g> {
                 rule.g.scalar(Scalar::Float(0.0)).full(dtype, shape)
             }
         };
+        #[allow(
+            clippy::wildcard_enum_match_arm,
+            reason = "what has no shorter sum takes its general rule"
+        )]
         let added = match op {
             Op::Slice(at) => {
                 let sum = sum(self);

@@ -98,12 +98,16 @@ impl Joint {
         for (i, node) in list.nodes[..self.length].iter().enumerate() {
             let Kind::Op(op) = &node.kind else { continue };
             constant[i] = fixed.contains(&true) && node.reads().all(|id| constant[id.0 as usize]);
-            again[i] = constant[i]
-                || match op {
-                    Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) => true,
-                    Op::Fill(_) | Op::Iota(..) => node.reads().next().is_none(),
-                    _ => false,
-                };
+            #[allow(
+                clippy::wildcard_enum_match_arm,
+                reason = "no op is taken for free unless it is known to be"
+            )]
+            let is_free = match op {
+                Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) => true,
+                Op::Fill(_) | Op::Iota(..) => node.reads().next().is_none(),
+                _ => false,
+            };
+            again[i] = constant[i] || is_free;
         }
         again
     }

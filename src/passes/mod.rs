@@ -164,7 +164,13 @@ fn without_effects(kind: &Kind) -> Kind {
             let bodies = flow.bodies.iter().map(strip).collect();
             Kind::Flow(Arc::new(Flow { kind: flow.kind, bodies, results: flow.results.clone() }))
         }
-        kind => kind.clone(),
+        kind @ (Kind::Input
+        | Kind::Constant(_)
+        | Kind::Op(_)
+        | Kind::Flow(_)
+        | Kind::Part(_)
+        | Kind::Effect(_)
+        | Kind::Barrier) => kind.clone(),
     }
 }
 

@@ -69,6 +69,7 @@ pub const SPECIAL: [f64; 16] = [
 pub fn special(ty: &Type, dice: &mut Dice) -> Array {
     let sizes = ty.shape.sizes();
     let n: usize = sizes.iter().product();
+    #[allow(clippy::wildcard_enum_match_arm, reason = "any other dtype holds small whole numbers")]
     let values: Vec<f64> = (0..n)
         .map(|_| match ty.dtype {
             d if d.is_float() => dice.of(&SPECIAL),
@@ -114,6 +115,7 @@ fn pick(graph: &Graph, dice: &mut Dice) -> Id {
 }
 
 fn number(dice: &mut Dice, dtype: DType) -> Scalar {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "any other dtype holds small whole numbers")]
     match dtype {
         d if d.is_float() => match dice.below(3) {
             0 => Scalar::Int(dice.below(3) as i64),
@@ -164,6 +166,7 @@ fn grow(graph: &Graph, dice: &mut Dice) {
             let _ = joined.emit(Op::Slice(at));
         }
         13 if rank > 0 => {
+            #[allow(clippy::wildcard_enum_match_arm, reason = "any dtype but bool has these")]
             let kind = match ty.dtype {
                 DType::Bool => dice.of(&[Reduction::Any, Reduction::All]),
                 _ => dice.of(&[Reduction::Sum, Reduction::Prod, Reduction::Max, Reduction::Min]),

@@ -171,7 +171,12 @@ fn difference(a: &List, b: &List) -> Option<String> {
         let args: Vec<String> = node.args.iter().map(arg).collect();
         let kind = match &node.kind {
             Kind::Op(op) => format!("{op:?}"),
-            other => other.name().to_string(),
+            other @ (Kind::Input
+            | Kind::Constant(_)
+            | Kind::Flow(_)
+            | Kind::Part(_)
+            | Kind::Effect(_)
+            | Kind::Barrier) => other.name().to_string(),
         };
         format!("{kind} {args:?} {:?}", node.ty)
     };

@@ -61,7 +61,7 @@ impl Ints {
     fn push(&mut self, n: Extent) {
         match n {
             Extent::Number(n) if self.sizes.is_empty() => self.numbers.push(n),
-            _ => {
+            Extent::Number(_) | Extent::Size(_) => {
                 self.sizes.extend(self.numbers.drain(..).map(Extent::Number));
                 self.sizes.push(n);
             }
@@ -159,7 +159,24 @@ impl Signature {
         match params[last].kind {
             ParamKind::Shape => (last > 0).then_some(last),
             ParamKind::Tensors => Some(last),
-            _ => None,
+            ParamKind::Tensor(_)
+            | ParamKind::MaybeTensor(_)
+            | ParamKind::Bool
+            | ParamKind::MaybeBool
+            | ParamKind::Int
+            | ParamKind::MaybeInt
+            | ParamKind::Float
+            | ParamKind::MaybeFloat
+            | ParamKind::Number
+            | ParamKind::MaybeNumber
+            | ParamKind::Ints
+            | ParamKind::Pairs
+            | ParamKind::DType
+            | ParamKind::MaybeDType
+            | ParamKind::Word(_)
+            | ParamKind::Text
+            | ParamKind::MaybeDevice
+            | ParamKind::Key => None,
         }
     }
 

@@ -302,7 +302,7 @@ fn _flow(
                     let dims = std::iter::once(length).chain(ty.shape.dims().iter().copied());
                     Type::new(ty.dtype, dims.collect::<Shape>())
                 }
-                _ => ty,
+                FlowKind::Branch | FlowKind::While { .. } | FlowKind::Scan { .. } => ty,
             }
         };
         let results = last.outputs.iter().enumerate().map(result).collect();

@@ -153,7 +153,15 @@ fn size_made(attributes: &[Attr]) -> usize {
         match attribute {
             Attr::Int(n) => grow(*n),
             Attr::Ints(sizes) => sizes.iter().for_each(|&n| grow(n)),
-            _ => {}
+            Attr::None
+            | Attr::Bool(_)
+            | Attr::Float(_)
+            | Attr::Size(_)
+            | Attr::Sizes(_)
+            | Attr::DType(_)
+            | Attr::Text(_)
+            | Attr::Operands(_)
+            | Attr::Operand => {}
         }
     }
     size

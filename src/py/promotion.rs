@@ -152,7 +152,15 @@ fn finfo(py: Python<'_>, dtype: &Bound<'_, PyAny>) -> PyResult<FloatLimits> {
         DType::BF16 => (7, 127),
         DType::F32 => (23, 127),
         DType::F64 => (52, 1023),
-        _ => {
+        DType::Bool
+        | DType::I8
+        | DType::I16
+        | DType::I32
+        | DType::I64
+        | DType::U8
+        | DType::U16
+        | DType::U32
+        | DType::U64 => {
             return Err(to_python(py, error::wrong_dtype("finfo", "the argument", ty, "floating")));
         }
     };

@@ -427,9 +427,16 @@ pub fn settle(
     for x in held.iter() {
         let Held::Value(value) = x else { continue };
         match value.dtype() {
-            other if other.is_float() => return Ok(()),
+            DType::F16 | DType::BF16 | DType::F32 | DType::F64 => return Ok(()),
             DType::Bool => {}
-            other => dtype = dtype.map_or(Some(other), |so_far| so_far.promote(other)),
+            other @ (DType::I8
+            | DType::I16
+            | DType::I32
+            | DType::I64
+            | DType::U8
+            | DType::U16
+            | DType::U32
+            | DType::U64) => dtype = dtype.map_or(Some(other), |so_far| so_far.promote(other)),
         }
     }
     let beside_tensors = held.iter().any(|x| matches!(x, Held::Value(_)));

@@ -141,33 +141,35 @@ pub(super) struct Sequel {
 impl Plan {
     /// What an elementwise step does, as a program; none for other steps.
     pub(super) fn elementwise(&self, step: &Step) -> Option<Sequel> {
-        let op = match &step.work {
+        let what = match &step.work {
             Work::Group(group) => {
                 return Some(Sequel { group: group.clone(), operands: step.args.clone() });
             }
-            Work::Op(op @ (Op::Map(_) | Op::Cast(_))) => op,
-            _ => return None,
+            Work::Op(Op::Map(def)) => ElementOp::Map(def),
+            Work::Op(Op::Cast(_)) => ElementOp::Cast,
+            Work::Product(_)
+            | Work::Rows(_)
+            | Work::Op(_)
+            | Work::Flow(_)
+            | Work::Effect(_)
+            | Work::Alias => return None,
         };
         let result = &self.slots[step.results[0] as usize];
         let own = |arg: &Operand| match *arg {
             Operand::Array(source) => Some(self.ty(source).dtype),
             Operand::Number(_) => None,
         };
-        let read = |(i, arg): (usize, &Operand)| match (*arg, op) {
+        let read = |(i, arg): (usize, &Operand)| match (*arg, &what) {
             (Operand::Array(source), _) => Read::Array(source),
-            (Operand::Number(value), Op::Map(def)) => {
+            (Operand::Number(value), ElementOp::Map(def)) => {
                 let arrays = step.args.iter().map(own);
                 Read::Number(value, number_dtype(def, i, arrays, result.dtype))
             }
-            (Operand::Number(value), _) => Read::Number(value, result.dtype),
+            (Operand::Number(value), ElementOp::Cast) => Read::Number(value, result.dtype),
         };
         let args = step.args.iter().enumerate().map(read).collect();
         let key = Source::Slot(step.results[0]);
         let mut assembly = Assembly::new();
-        let what = match op {
-            Op::Map(def) => ElementOp::Map(def),
-            _ => ElementOp::Cast,
-        };
         assembly.push(key, what, args, result.dtype, |source| self.ty(source).dtype);
         let Assembled { program, arrays, numbers } = assembly.finish(&[key]);
         let arrays = arrays.into_iter().map(Operand::Array);

@@ -32,7 +32,13 @@ fn element(node: &Node) -> Option<ElementOp> {
     match &node.kind {
         Kind::Op(Op::Map(def)) => Some(ElementOp::Map(def)),
         Kind::Op(Op::Cast(_)) => Some(ElementOp::Cast),
-        _ => None,
+        Kind::Input
+        | Kind::Constant(_)
+        | Kind::Op(_)
+        | Kind::Flow(_)
+        | Kind::Part(_)
+        | Kind::Effect(_)
+        | Kind::Barrier => None,
     }
 }
 
@@ -74,7 +80,13 @@ fn operand(nodes: &[Node], mut arg: Arg) -> (Arg, Option<DType>) {
             Kind::Op(Op::Fill(ty)) if matches!(node.args[0], Arg::Scalar(_)) => {
                 return (node.args[0], Some(ty.dtype));
             }
-            _ => return (arg, None),
+            Kind::Input
+            | Kind::Constant(_)
+            | Kind::Op(_)
+            | Kind::Flow(_)
+            | Kind::Part(_)
+            | Kind::Effect(_)
+            | Kind::Barrier => return (arg, None),
         }
     }
 }

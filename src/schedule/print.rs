@@ -76,7 +76,9 @@ impl Display for Plan {
             let inner = match &step.work {
                 Work::Flow(bodies) => bodies.plans().iter().flat_map(lines).collect(),
                 Work::Rows(rows) => lines(rows.body()),
-                _ => Vec::new(),
+                Work::Group(_) | Work::Product(_) | Work::Op(_) | Work::Effect(_) | Work::Alias => {
+                    Vec::new()
+                }
             };
             for line in inner {
                 writeln!(f, "    {line}")?;

@@ -49,6 +49,7 @@ fn refused(what: &str, facts: impl std::fmt::Display) -> error::Error {
 
 /// The type of WGSL for a dtype.
 fn wgsl_type(dtype: DType) -> Result<WgslType> {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "any other dtype is refused by name")]
     match dtype {
         DType::Bool => Ok(WgslType::Bool),
         DType::F32 => Ok(WgslType::F32),
@@ -206,7 +207,9 @@ fn position(from: &Shape, to: &Shape) -> String {
 fn constant(value: Scalar, compute: Compute, ty: &str) -> String {
     match compute {
         Compute::Bool => (value.register_bits(compute) != 0).to_string(),
-        _ => format!("bitcast<{ty}>({}u)", value.register_bits(compute) as u32),
+        Compute::I32 | Compute::I64 | Compute::U32 | Compute::U64 | Compute::F32 | Compute::F64 => {
+            format!("bitcast<{ty}>({}u)", value.register_bits(compute) as u32)
+        }
     }
 }
 

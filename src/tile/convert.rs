@@ -218,7 +218,7 @@ mod tests {
                 let large = [9.3e18, 1.9e19, 3e38, f64::INFINITY, f64::NAN, 1e-40, 16777217.0];
                 magnitudes.iter().chain(&large).flat_map(|&x| [float(x), float(-x)]).collect()
             }
-            _ => {
+            Compute::I32 | Compute::I64 | Compute::U32 | Compute::U64 => {
                 let mask = u64::MAX >> (64 - 8 * compute.size());
                 (0..64)
                     .flat_map(|k| [1u64 << k, (1 << k) - 1, !(1 << k), 0x9e37_79b9 << k])

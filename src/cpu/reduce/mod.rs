@@ -98,7 +98,15 @@ fn unsigned(dtype: DType) -> DType {
         DType::I16 => DType::U16,
         DType::I32 => DType::U32,
         DType::I64 => DType::U64,
-        other => other,
+        other @ (DType::Bool
+        | DType::U8
+        | DType::U16
+        | DType::U32
+        | DType::U64
+        | DType::F16
+        | DType::BF16
+        | DType::F32
+        | DType::F64) => other,
     }
 }
 

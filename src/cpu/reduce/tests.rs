@@ -63,7 +63,11 @@ fn check_values<T: Sample>() {
                     .into_iter()
                     .map(|x| if x > 0.0 { 2.0 } else { 1.0 })
                     .collect(),
-                _ => noise(n, 9.0, 1.0),
+                Reduction::Sum
+                | Reduction::Max
+                | Reduction::Min
+                | Reduction::Any
+                | Reduction::All => noise(n, 9.0, 1.0),
             };
             let elements: Vec<T> = numbers.into_iter().map(T::of).collect();
             let got: Vec<T> = values(&reduce(kind, &array(sizes, &elements), axes).unwrap());
@@ -87,7 +91,7 @@ fn naive<T: Sample>(kind: Reduction, group: &[T]) -> T {
         Reduction::Max => {
             group.iter().copied().reduce(|a, b| if b.widen() > a.widen() { b } else { a }).unwrap()
         }
-        _ => {
+        Reduction::Min | Reduction::Any | Reduction::All => {
             group.iter().copied().reduce(|a, b| if b.widen() < a.widen() { b } else { a }).unwrap()
         }
     }

@@ -372,7 +372,12 @@ impl<'a> Run<'a> {
             // A product is what takes the time of its step.
             name: match &step.work {
                 Work::Product(product) => product.op.name().into(),
-                _ => step.name(),
+                Work::Group(_)
+                | Work::Rows(_)
+                | Work::Op(_)
+                | Work::Flow(_)
+                | Work::Effect(_)
+                | Work::Alias => step.name(),
             },
             site: step.site,
             start,

@@ -21,7 +21,7 @@ impl Saved {
     pub(super) fn array(&self) -> Option<&Array> {
         match self {
             Saved::Array(array) => Some(array),
-            _ => None,
+            Saved::Type(_) | Saved::Scalar(_) => None,
         }
     }
 

@@ -188,6 +188,10 @@ impl Sweep {
         let slot = self.slot(&entry.links[0]);
         let usable = |v: &Value| v.array.buffer.is_unique() && v.array.is_contiguous();
         let add = |mut sum: Array| -> Result<Array> {
+            #[allow(
+                clippy::wildcard_enum_match_arm,
+                reason = "`add_in_place` lets slices and gathers through"
+            )]
             match step {
                 // SAFETY: the sum is fresh or was found to be held by this sweep alone.
                 Op::Slice(at) => unsafe { executors::add_into_slice(&sum, at, &g.array)? },
@@ -224,7 +228,7 @@ impl Sweep {
         };
         let slot = match &entry.links[0] {
             Link::None => return Ok(true),
-            link => self.slot(link),
+            link @ (Link::Leaf(_) | Link::Entry(_)) => self.slot(link),
         };
         let cx = Eager::new(false);
         let so_far = slot.as_ref().map(|slot| cx.value((*slot).clone()));
@@ -237,6 +241,10 @@ impl Sweep {
                 Some(sum) => Expr::new(&cx, sum),
                 None => g.scalar(0.0).full(ty.dtype, ty.shape.clone()),
             };
+            #[allow(
+                clippy::wildcard_enum_match_arm,
+                reason = "`add_in_place` lets slices and gathers through"
+            )]
             match step {
                 Op::Slice(at) => {
                     let part = sum.emit(Op::Slice(at.clone())) + g;

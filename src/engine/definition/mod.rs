@@ -114,7 +114,12 @@ impl Calls {
     pub(super) fn making(&self, list: &List, id: Id) -> Option<&Kept> {
         match list.node(id).kind {
             Kind::Constant(_) => None,
-            _ => self.of(id),
+            Kind::Input
+            | Kind::Op(_)
+            | Kind::Flow(_)
+            | Kind::Part(_)
+            | Kind::Effect(_)
+            | Kind::Barrier => self.of(id),
         }
     }
 

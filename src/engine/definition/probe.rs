@@ -123,7 +123,9 @@ pub(super) fn probe(trace: &Arc<Trace>, call: &Call, args: &[Arg]) -> Result<Lik
     let error = first.unwrap_or_else(|| error::internal("nothing was tried"));
     let is_one = match call {
         Call::Composite(composite, _) => composite.returns == Returns::One,
-        _ => true,
+        Call::Op(_) | Call::Get(_) | Call::Set(_) | Call::Gradients { .. } | Call::Assign(_) => {
+            true
+        }
     };
     // What is refused for every shape in the same words is wrong; else a shape may be found that fits.
     if same {

@@ -172,7 +172,7 @@ pub fn size_of(value: Scalar) -> Option<Dim> {
     let i = number_of(value)?;
     match top()?.read(|graph| graph.list().numbers.get(i as usize).cloned())? {
         Number::Size(dim) => Some(dim),
-        _ => None,
+        Number::Input | Number::Calculated(..) => None,
     }
 }
 
@@ -308,7 +308,12 @@ impl Trace {
         let graph = self.graph.lock();
         let same = |id: &&Id| match &graph.nodes()[id.0 as usize].kind {
             Kind::Constant(other) => other.dtype == array.dtype && other.layout == array.layout,
-            _ => false,
+            Kind::Input
+            | Kind::Op(_)
+            | Kind::Flow(_)
+            | Kind::Part(_)
+            | Kind::Effect(_)
+            | Kind::Barrier => false,
         };
         if let Some(id) = known.iter().find(same) {
             return *id;

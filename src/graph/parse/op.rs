@@ -373,7 +373,20 @@ fn argument(given: &mut Given<'_, '_>, param: &Param) -> Result<Attr> {
             items.iter().try_for_each(|item| given.operand(item))?;
             Ok(Attr::Operands(items.len() as u32))
         }
-        kind => {
+        kind @ (ParamKind::Bool
+        | ParamKind::MaybeBool
+        | ParamKind::Int
+        | ParamKind::MaybeInt
+        | ParamKind::Float
+        | ParamKind::MaybeFloat
+        | ParamKind::Ints
+        | ParamKind::Pairs
+        | ParamKind::Shape
+        | ParamKind::DType
+        | ParamKind::MaybeDType
+        | ParamKind::Word(_)
+        | ParamKind::Text
+        | ParamKind::MaybeDevice) => {
             let attr = attribute(text).filter(|attr| fits(kind, attr));
             attr.ok_or_else(|| given.wants(wanted, text))
         }

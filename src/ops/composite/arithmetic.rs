@@ -139,6 +139,15 @@ fn largest(dtype: DType) -> f64 {
         DType::F16 => 65504.0,
         DType::BF16 => (2.0 - 1.0 / 128.0) * f64::from(2.0_f32.powi(127)),
         DType::F64 => f64::MAX,
-        _ => f32::MAX.into(),
+        DType::Bool
+        | DType::I8
+        | DType::I16
+        | DType::I32
+        | DType::I64
+        | DType::U8
+        | DType::U16
+        | DType::U32
+        | DType::U64
+        | DType::F32 => f32::MAX.into(),
     }
 }

@@ -294,7 +294,7 @@ fn whole(x: Scalar) -> i128 {
     match x {
         Scalar::Uint(n) => n.into(),
         Scalar::Int(n) => n.into(),
-        other => other.as_f64() as i128,
+        other @ (Scalar::Bool(_) | Scalar::Float(_) | Scalar::Number(_)) => other.as_f64() as i128,
     }
 }
 

@@ -184,6 +184,7 @@ fn masked<'e>(scores: Expr<'e>, mask: Expr<'e>) -> Expr<'e> {
         let facts = format!("{} to {}", mask.shape(), scores.shape());
         throw(error::bad_shape(op, "mask does not broadcast to the scores", facts));
     }
+    #[allow(clippy::wildcard_enum_match_arm, reason = "any other dtype is refused by name")]
     match mask.dtype() {
         DType::Bool => mask.select(scores, scores.scalar(f64::NEG_INFINITY)),
         dtype if dtype.is_float() => scores + mask.cast(scores.dtype()),

@@ -218,7 +218,7 @@ impl<'e> Task<'e> {
         }
         let target = match given.dtype().class() {
             Class::Float => Target::Probabilities(given),
-            _ => {
+            Class::Bool | Class::Int => {
                 let label = given.cast(DType::I64);
                 let counted = label.not_equal(label.scalar(ignore));
                 // Negative labels are moved below every index, so that none counts from the end.

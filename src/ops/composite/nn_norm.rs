@@ -121,7 +121,17 @@ composite! {
 pub fn wide(x: Expr<'_>) -> Expr<'_> {
     match x.dtype() {
         DType::F16 | DType::BF16 => x.cast(DType::F32),
-        _ => x.tensor(),
+        DType::Bool
+        | DType::I8
+        | DType::I16
+        | DType::I32
+        | DType::I64
+        | DType::U8
+        | DType::U16
+        | DType::U32
+        | DType::U64
+        | DType::F32
+        | DType::F64 => x.tensor(),
     }
 }
 

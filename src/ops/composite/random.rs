@@ -170,7 +170,16 @@ fn unit<'e>(key: Expr<'e>, dtype: DType, shape: Shape, op: &str) -> Expr<'e> {
         DType::F64 => (DType::U64, 53),
         DType::F16 => (DType::U32, 11),
         DType::BF16 => (DType::U32, 8),
-        _ => (DType::U32, 24),
+        DType::Bool
+        | DType::I8
+        | DType::I16
+        | DType::I32
+        | DType::I64
+        | DType::U8
+        | DType::U16
+        | DType::U32
+        | DType::U64
+        | DType::F32 => (DType::U32, 24),
     };
     top(op, key, source, digits, shape).cast(dtype) * 2f64.powi(-digits)
 }

@@ -158,7 +158,9 @@ pub fn summed(dtype: DType) -> DType {
     match dtype {
         DType::Bool | DType::I8 | DType::I16 | DType::I32 => DType::I64,
         DType::U8 | DType::U16 | DType::U32 => DType::U64,
-        other => other,
+        other @ (DType::I64 | DType::U64 | DType::F16 | DType::BF16 | DType::F32 | DType::F64) => {
+            other
+        }
     }
 }
 

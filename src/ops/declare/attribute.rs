@@ -40,7 +40,15 @@ impl Attr {
         match self {
             Attr::Operand => 1,
             Attr::Operands(n) => *n as usize,
-            _ => 0,
+            Attr::None
+            | Attr::Bool(_)
+            | Attr::Int(_)
+            | Attr::Float(_)
+            | Attr::Size(_)
+            | Attr::Ints(_)
+            | Attr::Sizes(_)
+            | Attr::DType(_)
+            | Attr::Text(_) => 0,
         }
     }
 
@@ -137,7 +145,14 @@ impl Hash for Attr {
             Attr::Ints(v) => v.hash(state),
             Attr::Sizes(v) => v.hash(state),
             Attr::Text(s) => s.hash(state),
-            _ => {}
+            Attr::None
+            | Attr::Bool(_)
+            | Attr::Int(_)
+            | Attr::Float(_)
+            | Attr::Size(_)
+            | Attr::DType(_)
+            | Attr::Operands(_)
+            | Attr::Operand => {}
         }
     }
 }
@@ -170,6 +185,13 @@ pub fn number(attr: &Attr) -> Option<Scalar> {
         Attr::Bool(b) => Some(Scalar::Bool(*b)),
         Attr::Int(n) => Some(Scalar::Int(*n)),
         Attr::Float(x) => Some(Scalar::Float(*x)),
-        _ => None,
+        Attr::None
+        | Attr::Size(_)
+        | Attr::Ints(_)
+        | Attr::Sizes(_)
+        | Attr::DType(_)
+        | Attr::Text(_)
+        | Attr::Operands(_)
+        | Attr::Operand => None,
     }
 }

@@ -158,6 +158,7 @@ pub fn numbers(list: &[Extent]) -> SmallVec<[i64; 6]> {
 
 /// Ints as numbers; one int is a list of one.
 fn ints(attr: &Attr) -> Option<SmallVec<[i64; 6]>> {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "`int` and `extent` list the others")]
     match attr {
         Attr::Ints(list) => Some(list.clone()),
         Attr::Sizes(list) => Some(numbers(list)),
@@ -177,6 +178,7 @@ fn of_numbers(list: &[i64]) -> Extents {
 
 /// Ints that may be sizes; one int is a list of one.
 fn extents(attr: &Attr) -> Option<Extents> {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "`int` and `extent` list the others")]
     match attr {
         Attr::Ints(list) => Some(of_numbers(list)),
         Attr::Sizes(list) => Some(small(list.iter().copied())),
@@ -185,6 +187,7 @@ fn extents(attr: &Attr) -> Option<Extents> {
 }
 
 fn whole(attr: &Attr) -> Option<Whole> {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "`int` and `extent` list the others")]
     match attr {
         Attr::Ints(_) | Attr::Sizes(_) => extents(attr).map(Whole::Many),
         one => extent(one).map(Whole::One),
@@ -214,6 +217,7 @@ macro_rules! plain_kinds {
 
 /// `None`, or something read.
 fn maybe<T>(attr: &Attr, read: fn(&Attr) -> Option<T>) -> Option<Option<T>> {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "whatever is given is for `read` to judge")]
     match attr {
         Attr::None => Some(None),
         given => read(given).map(Some),
@@ -225,6 +229,7 @@ fn truth(attr: &Attr) -> Option<bool> {
 }
 
 fn float(attr: &Attr) -> Option<f64> {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "`int` lists the others")]
     match attr {
         Attr::Float(x) => Some(*x),
         one => int(one).map(|n| n as f64),

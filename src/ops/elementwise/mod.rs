@@ -264,7 +264,7 @@ impl Elementwise {
         }
         let operand = |i: usize, x: &Expr<'e>| match x.arg() {
             Arg::Node(_) if !self.is_condition(i) => x.cast(dtype).arg(),
-            plain => plain,
+            plain @ (Arg::Node(_) | Arg::Scalar(_)) => plain,
         };
         let mut operands: SmallVec<[Arg; 3]> =
             small(args.iter().enumerate().map(|(i, x)| operand(i, x)));

@@ -65,6 +65,10 @@ pub fn repeated(nodes: &[Node], node: &Node) -> Option<Id> {
 
 /// What a node repeats, adds leading axes to, or is filled with.
 fn pass_through(nodes: &[Node], node: &Node) -> Option<Arg> {
+    #[allow(
+        clippy::wildcard_enum_match_arm,
+        reason = "no op is passed over unless it is known to repeat its operand"
+    )]
     match op_of(node)? {
         Op::Broadcast(_) => Some(node.args[0]),
         Op::Fill(ty) => match node.args[0] {
@@ -72,7 +76,7 @@ fn pass_through(nodes: &[Node], node: &Node) -> Option<Arg> {
             Arg::Scalar(value) if number_of(value).is_none() || ty.dtype.is_float() => {
                 Some(node.args[0])
             }
-            _ => None,
+            Arg::Node(_) | Arg::Scalar(_) => None,
         },
         Op::Reshape(to) => {
             let from = &operand(nodes, node, 0)?.ty.shape;
@@ -179,7 +183,7 @@ fn binary(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> St
             let keeps = [&arithmetic::maximum, &arithmetic::minimum].contains(&def);
             if keeps { give(nodes, node, pair.a) } else { Step::Keep }
         }
-        step => step,
+        step @ (Step::Keep | Step::Is(_) | Step::Again) => step,
     }
 }
 

@@ -71,7 +71,12 @@ fn sources(nodes: &[Node], node: &Node) -> Option<(Op, Sources)> {
     }
     match &nodes[found?.0 as usize].kind {
         Kind::Op(op) => Some((op.clone(), sources)),
-        _ => None,
+        Kind::Input
+        | Kind::Constant(_)
+        | Kind::Flow(_)
+        | Kind::Part(_)
+        | Kind::Effect(_)
+        | Kind::Barrier => None,
     }
 }
 
@@ -90,7 +95,13 @@ fn class(node: &Node) -> Option<Class> {
     match node.kind {
         Kind::Op(Op::Permute(_)) => Some(Class::Permute),
         Kind::Op(Op::Reshape(_)) => Some(Class::Reshape),
-        _ => None,
+        Kind::Input
+        | Kind::Constant(_)
+        | Kind::Op(_)
+        | Kind::Flow(_)
+        | Kind::Part(_)
+        | Kind::Effect(_)
+        | Kind::Barrier => None,
     }
 }
 

@@ -72,7 +72,13 @@ fn parts(list: &List) -> Vec<Option<Part>> {
             Kind::Op(Op::Map(_) | Op::Cast(_)) if reader_node.ty.shape.same(&node.ty.shape) => {
                 parts[reader.0 as usize].clone()
             }
-            _ => None,
+            Kind::Input
+            | Kind::Constant(_)
+            | Kind::Op(_)
+            | Kind::Flow(_)
+            | Kind::Part(_)
+            | Kind::Effect(_)
+            | Kind::Barrier => None,
         };
     }
     parts

@@ -122,7 +122,7 @@ fn tape_leaves(
             History::Leaf(leaf) if seen_leaves.insert(Arc::as_ptr(&leaf) as usize) => {
                 found.push(leaf)
             }
-            _ => {}
+            History::None | History::Leaf(_) => {}
         }
     }
     while let Some(entry) = stack.pop() {
@@ -208,7 +208,7 @@ fn _remove_hook(x: &Bound<'_, PyAny>, id: u64) -> PyResult<()> {
 fn _grad_name(x: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     Ok(match value_of("grad_name", x)?.history {
         History::Entry(entry) => Some(entry.name().to_string()),
-        _ => None,
+        History::None | History::Leaf(_) => None,
     })
 }
 
@@ -217,7 +217,7 @@ fn _grad_name(x: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
 fn _site(x: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     Ok(match value_of("site", x)?.history {
         History::Entry(entry) => site::describe(entry.site),
-        _ => None,
+        History::None | History::Leaf(_) => None,
     })
 }
 

@@ -90,7 +90,7 @@ getter!(get_is_leaf, |_py, this| {
 getter!(get_grad, |py, this| {
     let cell = this.with(|value| match &value.history {
         History::Leaf(leaf) => leaf.gradient(),
-        _ => Ok(None),
+        History::None | History::Entry(_) => Ok(None),
     });
     match cell.or_raise(py)? {
         Some(cell) => Ok(tensor::wrap_shared(py, cell)?.into_ptr()),
@@ -152,7 +152,7 @@ unsafe extern "C" fn set_grad(a: Object, v: Object, _: *mut c_void) -> c_int {
     setter(a, v, "grad", |py, this, v| {
         let leaf = this.with(|value| match &value.history {
             History::Leaf(leaf) => Some(leaf.clone()),
-            _ => None,
+            History::None | History::Entry(_) => None,
         });
         let new = if v.is_none() {
             None

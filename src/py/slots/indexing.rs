@@ -160,7 +160,7 @@ pub(super) unsafe extern "C" fn set_item(a: Object, key: Object, v: Object) -> c
         this.update(|slot| {
             let leaf = match &slot.history {
                 History::Leaf(leaf) => Some(leaf.clone()),
-                _ => None,
+                History::None | History::Entry(_) => None,
             };
             index::set(slot, &items, held.operand())?;
             if let Some(leaf) = leaf {
@@ -182,7 +182,7 @@ fn check_fits(py: Python<'_>, held: &Held, this: &TensorObject) -> PyResult<()> 
         Held::Scalar(s) if !s.fits(dtype) => {
             Err(to_python(py, error::overflow("setitem", s, dtype)))
         }
-        _ => Ok(()),
+        Held::Value(_) | Held::Scalar(_) => Ok(()),
     }
 }
 

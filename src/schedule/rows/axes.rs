@@ -73,6 +73,7 @@ pub fn along(plan: &Plan, step: &Step, i: usize, rows: usize) -> Along {
         };
         (0..rows).map(axis).collect()
     };
+    #[allow(clippy::wildcard_enum_match_arm, reason = "an op without axes of a batch shares none")]
     let batch = |op: &Op| match op {
         Op::Contract(spec) => {
             let batch = if i == 0 { &spec.a_batch } else { &spec.b_batch };
@@ -132,7 +133,9 @@ pub fn cut(work: &Work, block: &[usize]) -> Work {
             at.iter_mut().zip(block).for_each(|(axis, &n)| axis.size = Dim::new(n));
             Work::Op(Op::Slice(at))
         }
-        other => other.again(),
+        other @ (Work::Rows(_) | Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias) => {
+            other.again()
+        }
     }
 }
 

@@ -383,7 +383,9 @@ fn room(body: &Plan) -> Option<(usize, usize)> {
         let op = match &step.work {
             Work::Op(op) => op,
             Work::Product(product) => &product.op,
-            _ => continue,
+            Work::Group(_) | Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {
+                continue;
+            }
         };
         let args: SmallVec<[(DType, Layout); 4]> = step
             .args

@@ -101,7 +101,7 @@ fn values_lie_apart_inside_their_memory_and_aligned() {
         let step = step.unwrap();
         let (from, to) = match step.args[0] {
             Operand::Array(Source::Slot(from)) => (from as usize, step.results[0] as usize),
-            _ => panic!("a sum of an input"),
+            Operand::Array(_) | Operand::Number(_) => panic!("a sum of an input"),
         };
         assert!(slots.contains(&from) && slots.contains(&to));
         let at = layout(&mut plan.memory.spots[from]).offset();
