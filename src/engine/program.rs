@@ -172,6 +172,8 @@ impl Program {
         if let Some(planned) = self.known(sizes) {
             return Ok(planned);
         }
+        // Plans have sizes of their own, such as counts of elements.
+        let _keeping = self.scope.keeper().enter();
         let template = self.template()?;
         let mut planned = self.resized(template, sizes);
         if let Some(budget) = self.config.budget

@@ -13,7 +13,7 @@ use crate::graph::{self, Flow, FlowKind, Kind, List, number_of};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::number::Number;
 use crate::ops::op::Type;
-use crate::shape::{Bindings, Dim, Shape, Tuple};
+use crate::shape::{Bindings, Dim, Scope, Shape, Tuple};
 use crate::site::Site;
 
 /// A list that runs, made from a graph for values of known types.
@@ -24,6 +24,8 @@ pub struct Resolved {
     pub inputs: Vec<Id>,
     /// For each node of the graph the one of the list that has its value, if it was made
     pub names: Vec<Option<Id>>,
+    /// What keeps its sizes
+    pub scope: Scope,
 }
 
 /// What a run needs: the nodes to compute, in the graph's numbering.
@@ -211,7 +213,8 @@ pub fn resolve(
                 made.names.insert(new, name.clone());
             }
         }
-        Ok(Resolved { list: made, inputs: maker.inputs, names: maker.names })
+        let scope = fresh.scope().clone();
+        Ok(Resolved { list: made, inputs: maker.inputs, names: maker.names, scope })
     })
 }
 

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::number::Number;
 use crate::ops::op::Op;
-use crate::shape::{Bindings, Dim};
+use crate::shape::{Bindings, Dim, Scope};
 
 /// The same list with sizes for its symbols: in types, attributes and numbers, in bodies too. Sizes
 /// that become known become constants, so that with all symbols bound this is the list that the same
@@ -79,6 +79,18 @@ impl List {
         found.sort_unstable_by_key(|dim| dim.key());
         found.dedup_by_key(|dim| dim.key());
         found
+    }
+
+    /// A scope for this list alone: nothing is known of its symbols, and its expressions are kept.
+    pub fn scope(&self) -> Scope {
+        let (scope, mut list) = (Scope::owner(), self.clone());
+        list.each_dim(&mut |dim| scope.keeper().keep(*dim));
+        for number in &self.numbers {
+            if let Number::Size(dim) = number {
+                scope.keeper().keep(*dim);
+            }
+        }
+        scope
     }
 }
 

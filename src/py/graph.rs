@@ -31,7 +31,7 @@ use crate::graph::{self, Kind, List};
 use crate::ops::emit::Id;
 use crate::ops::op::Type;
 use crate::passes;
-use crate::shape::{Dim, Scope, Shape};
+use crate::shape::{Dim, Keeper, Scope, Shape};
 
 /// A graph defined by hand: what `wengert.Graph` is made of.
 #[pyclass(frozen, module = "wengert")]
@@ -323,10 +323,12 @@ impl Definition {
         fetches: Vec<u32>,
         feeds: Vec<FeedType<'_>>,
     ) -> PyResult<Runner> {
+        // A session outlives many plans: each keeps its own sizes, also where the graph is open.
+        let _keeping = Keeper::new().enter();
         let resolved = self.resolved(py, "session.run", &fetches, feeds)?;
         Ok(Runner {
             inputs: resolved.inputs.iter().map(|id| id.0).collect(),
-            program: Program::new(resolved.list, Vec::new(), Scope::new()),
+            program: Program::new(resolved.list, Vec::new(), resolved.scope),
         })
     }
 
@@ -337,9 +339,10 @@ impl Definition {
         fetches: Vec<u32>,
         feeds: Vec<FeedType<'_>>,
     ) -> PyResult<Stepper> {
+        let _keeping = Keeper::new().enter();
         let resolved = self.resolved(py, "interpreter", &fetches, feeds)?;
         let inputs = resolved.inputs.iter().map(|id| id.0).collect();
-        Ok(Stepper::new(resolved.list, inputs, &resolved.names))
+        Ok(Stepper::new(resolved, inputs))
     }
 
     /// The nodes that are computed and that no other reads.
@@ -565,8 +568,9 @@ impl Runner {
 /// The graph that a text says.
 #[pyfunction]
 fn _parse_graph(py: Python<'_>, text: &str) -> PyResult<Definition> {
+    let scope = Scope::owner();
+    let _keeping = scope.keeper().enter();
     let list = graph::parse(text).or_raise(py)?;
-    let scope = Scope::new();
     for symbol in list.symbols() {
         scope.declare(&symbol.to_string(), None);
     }

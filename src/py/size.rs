@@ -21,7 +21,7 @@ use crate::error;
 use crate::graph;
 use crate::ops::emit::catch;
 use crate::ops::number::{Calculation, Number as Definition};
-use crate::shape::{Dim, hint, is_name};
+use crate::shape::{Dim, Keeper, Kept, hint, interned, is_name};
 
 /// A size with a name, or an expression over such sizes.
 ///
@@ -29,7 +29,7 @@ use crate::shape::{Dim, hint, is_name};
 /// is captured, `x.shape` has such sizes where they may differ from call to call: compute with them as
 /// with ints. Where Python needs the number (`range(n)`), the size is pinned to it.
 #[pyclass(frozen, name = "Dim", module = "wengert")]
-pub struct Size(pub Dim);
+pub struct Size(pub Dim, #[expect(dead_code, reason = "it is there to be dropped")] Kept);
 
 /// The size of a Python int that is not negative, or of a size. An int that no size can be is refused.
 pub fn dim(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Option<Dim>> {
@@ -73,8 +73,19 @@ fn below_zero(object: &Bound<'_, PyAny>) -> Option<Dim> {
 pub fn object(py: Python<'_>, dim: Dim) -> PyResult<Py<PyAny>> {
     match dim.known() {
         Some(n) => Ok(n.into_pyobject(py)?.into_any().unbind()),
-        None => Ok(Py::new(py, Size(dim))?.into_any()),
+        None => Ok(Py::new(py, Size::of(dim))?.into_any()),
     }
+}
+
+/// Makes objects that alone keep their sizes, unless a graph or a trace is open.
+fn alone<T>(f: impl FnOnce() -> T) -> T {
+    let _keeping = Keeper::entered().unwrap_or_else(Keeper::new).enter();
+    f()
+}
+
+/// The Python object of a size that is worked out.
+fn made(py: Python<'_>, f: impl FnOnce() -> Dim) -> PyResult<Py<PyAny>> {
+    alone(|| object(py, catch(f).or_raise(py)?))
 }
 
 /// What stands for a size in calculations with floats.
@@ -88,6 +99,11 @@ fn pinned(py: Python<'_>, dim: Dim) -> PyResult<usize> {
 }
 
 impl Size {
+    /// The object, which keeps its expression.
+    fn of(dim: Dim) -> Size {
+        Size(dim, Kept::new(dim))
+    }
+
     fn with(
         &self,
         other: &Bound<'_, PyAny>,
@@ -98,7 +114,7 @@ impl Size {
         let py = other.py();
         if let Some(b) = dim("size", other)? {
             let (a, b) = if turned { (b, self.0) } else { (self.0, b) };
-            return object(py, catch(|| f(a, b)).or_raise(py)?);
+            return made(py, || f(a, b));
         }
         let number = numbered(other.py(), self.0)?;
         calculate(py, how, number, other, turned)
@@ -115,7 +131,7 @@ impl Size {
     ) -> PyResult<Py<PyAny>> {
         let py = other.py();
         match catch(|| b.is_at_most(a)).or_raise(py)? {
-            true => object(py, catch(|| a - b).or_raise(py)?),
+            true => made(py, || a - b),
             false => self.as_int(how, other, turned),
         }
     }
@@ -132,7 +148,7 @@ impl Size {
         match dim("size", other)? {
             Some(b) if turned || b.known() != Some(0) => {
                 let (a, b) = if turned { (b, self.0) } else { (self.0, b) };
-                object(py, catch(|| f(a, b)).or_raise(py)?)
+                made(py, || f(a, b))
             }
             _ => self.as_int(how, other, turned),
         }
@@ -155,7 +171,7 @@ impl Size {
             let facts = format!("got {name:?}");
             return Err(to_python(py, error::bad_value("Dim", "a name is an identifier", facts)));
         }
-        Ok(Size(Dim::named(name)))
+        Ok(alone(|| Size::of(Dim::named(name))))
     }
 
     fn __repr__(&self) -> String {
@@ -219,7 +235,7 @@ impl Size {
     fn __sub__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         match (dim("size", other)?, below_zero(other)) {
             (Some(b), _) => self.less(self.0, b, "sub", other, false),
-            (None, Some(b)) => object(other.py(), catch(|| self.0 + b).or_raise(other.py())?),
+            (None, Some(b)) => made(other.py(), || self.0 + b),
             (None, None) => self.with(other, |a, b| a - b, Calculation::Sub, false),
         }
     }
@@ -276,8 +292,7 @@ impl Size {
         let py = other.py();
         match scalar(other.as_ptr()) {
             Some(Scalar::Int(n @ 1..=8)) => {
-                let power = catch(|| (1..n).fold(self.0, |power, _| power * self.0));
-                object(py, power.or_raise(py)?)
+                made(py, || (1..n).fold(self.0, |power, _| power * self.0))
             }
             Some(Scalar::Float(_)) => {
                 let number = numbered(other.py(), self.0)?;
@@ -449,7 +464,7 @@ pub fn settle(
         }
         *x = match takes_number(i) {
             true => Held::Scalar(Scalar::Int(pinned(py, dim)? as i64)),
-            false => match as_tensor(Bound::new(py, Size(dim))?.as_any(), dtype)? {
+            false => match as_tensor(Bound::new(py, Size::of(dim))?.as_any(), dtype)? {
                 Some(value) => Held::Value(value),
                 None => continue,
             },
@@ -684,8 +699,15 @@ impl Number {
     }
 }
 
+/// How many expressions of sizes there are.
+#[pyfunction]
+fn _interned_sizes() -> usize {
+    interned()
+}
+
 /// Adds the classes to the module.
 pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Size>()?;
-    module.add_class::<Number>()
+    module.add_class::<Number>()?;
+    module.add_function(wrap_pyfunction!(_interned_sizes, module)?)
 }

@@ -10,12 +10,13 @@ use super::tensor::{self, wrap};
 use crate::array::Array;
 use crate::dtype::Scalar;
 use crate::engine::interpret::{Interpreter, Results};
+use crate::engine::resolve::Resolved;
 use crate::engine::tape::Value;
 use crate::engine::trace;
 use crate::error;
 use crate::graph::List;
 use crate::ops::emit::{Id, catch};
-use crate::shape::Bindings;
+use crate::shape::{Bindings, Scope};
 
 /// A run of a graph that stops after each node. Every value stays.
 #[pyclass(frozen, module = "wengert")]
@@ -24,6 +25,9 @@ pub struct Stepper {
     #[pyo3(get)]
     inputs: Vec<u32>,
     list: Arc<List>,
+    /// What keeps its sizes
+    #[expect(dead_code, reason = "it is there to be dropped")]
+    scope: Scope,
     /// The nodes of the graph in order, each with the node of the list that has its value
     steps: Vec<(u32, Id)>,
     run: Mutex<Run>,
@@ -43,22 +47,22 @@ enum Run {
 }
 
 impl Stepper {
-    /// Stands before the first node of a list. `names` says which node of the list stands for each of
-    /// the graph, if one does.
-    pub fn new(list: List, inputs: Vec<u32>, names: &[Option<Id>]) -> Stepper {
+    /// Stands before the first node of a list.
+    pub fn new(resolved: Resolved, inputs: Vec<u32>) -> Stepper {
+        let Resolved { list, names, scope, .. } = resolved;
         let name = |(i, name): (usize, &Option<Id>)| name.map(|at| (i as u32, at));
         let steps = names.iter().enumerate().filter_map(name).collect();
         let (run, done) = (Mutex::new(Run::Waiting), Mutex::default());
-        Stepper { inputs, list: Arc::new(list), steps, run, done }
+        Stepper { inputs, list: Arc::new(list), scope, steps, run, done }
     }
 
     /// A run of a list that is the graph itself.
     pub fn of(run: Interpreter) -> Stepper {
-        let list = run.list().clone();
+        let (list, scope) = (run.list().clone(), run.list().scope());
         let steps = (0..list.nodes.len() as u32).map(|i| (i, Id(i))).collect();
         let inputs = list.inputs().map(|id| id.0).collect();
         let (run, done) = (Mutex::new(Run::Standing(run)), Mutex::default());
-        Stepper { inputs, list, steps, run, done }
+        Stepper { inputs, list, scope, steps, run, done }
     }
 
     /// Takes the run, which whoever takes it puts back.

@@ -6,8 +6,9 @@ use rustc_hash::FxHashMap;
 
 use super::Shape;
 use super::dim::Dim;
-use super::poly::{PolyId, Symbol};
+use super::poly::Symbol;
 use super::scope::Constraint;
+use super::table::PolyId;
 
 /// Sizes for symbols: numbers, or expressions over other symbols.
 #[derive(Debug, Default)]

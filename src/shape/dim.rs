@@ -4,8 +4,9 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::{Add, Div, Mul, Rem, Sub};
 
-use super::poly::{Poly, PolyId, Symbol, intern, poly};
+use super::poly::{Poly, Symbol};
 use super::scope::{Relation, asked, certainly_equal, decide, hint, pinned};
+use super::table::{PolyId, intern, poly};
 use crate::error;
 
 /// One size. A number below 2^62; a code above stands for an expression over symbols.
@@ -21,7 +22,7 @@ pub struct Dim(u64);
 const SYMBOLS: u64 = 1 << 62;
 
 /// How the names of counts of rounds begin.
-const ROUNDS: &str = "rounds";
+pub(super) const ROUNDS: &str = "rounds";
 
 /// Expressions that grow beyond this many terms or levels are pinned where a scope can.
 const LARGEST: usize = 64;
@@ -180,7 +181,7 @@ impl Dim {
 
     /// The number of the expression.
     pub(super) fn id(self) -> PolyId {
-        (self.0 - SYMBOLS) as PolyId
+        self.0 - SYMBOLS
     }
 
     /// A size worked out: what grows beyond all sizes is refused, since a number cut off would be
@@ -200,7 +201,7 @@ impl Dim {
             return Dim::new(n.max(0) as usize);
         }
         let is_large = poly.terms().len() > LARGEST || poly.depth() as usize > LARGEST;
-        let dim = Dim(SYMBOLS + u64::from(intern(poly)));
+        let dim = Dim(SYMBOLS + intern(poly));
         // A loop over an axis may build without end: such a size is fixed instead.
         match is_large.then(|| pinned(dim)).flatten() {
             Some(n) => Dim::new(n),

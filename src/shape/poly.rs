@@ -1,21 +1,16 @@
 //! Polynomials with integer coefficients, in one form for all that are equal.
 //!
 //! An atom is a symbol, or an operation that is no polynomial (floor division, remainder, minimum,
-//! maximum) of two polynomials. Polynomials and atoms are interned for the life of the process, so a
-//! small integer stands for each; symbols are numbered anew in every scope, which keeps the table
-//! small.
+//! maximum) of two polynomials. Polynomials and atoms are interned, see [`super::table`], so an integer
+//! stands for each; symbols are numbered anew in every scope, which keeps the table small.
 
 use std::cmp::Ordering;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// An interned polynomial.
-pub type PolyId = u32;
-/// An interned atom.
-pub type AtomId = u32;
+use super::table::{self, AtomId, PolyId, atom, intern, intern_atom, poly};
 
 /// The name of an unknown size.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,64 +43,6 @@ pub type Monomial = SmallVec<[AtomId; 2]>;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Poly {
     terms: SmallVec<[(Monomial, i64); 2]>,
-}
-
-#[derive(Default)]
-struct Table {
-    polys: Vec<Arc<Poly>>,
-    ids: FxHashMap<Arc<Poly>, PolyId>,
-    atoms: Vec<Atom>,
-    atom_ids: FxHashMap<Atom, AtomId>,
-    /// How deeply operations that are no polynomials lie in each other, by atom
-    depths: Vec<u32>,
-}
-
-static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Default::default);
-
-/// The number of a polynomial.
-pub fn intern(poly: Poly) -> PolyId {
-    let mut table = TABLE.lock();
-    if let Some(&id) = table.ids.get(&poly) {
-        return id;
-    }
-    let (poly, id) = (Arc::new(poly), table.polys.len() as PolyId);
-    table.polys.push(poly.clone());
-    table.ids.insert(poly, id);
-    id
-}
-
-/// A polynomial by its number, if there is one.
-pub fn find(id: PolyId) -> Option<Arc<Poly>> {
-    TABLE.lock().polys.get(id as usize).cloned()
-}
-
-/// A polynomial by its number.
-pub fn poly(id: PolyId) -> Arc<Poly> {
-    find(id).unwrap_or_default()
-}
-
-/// An atom by its number.
-pub fn atom(id: AtomId) -> Atom {
-    TABLE.lock().atoms[id as usize].clone()
-}
-
-/// The number of an atom.
-fn intern_atom(atom: Atom) -> AtomId {
-    let inner = match atom {
-        Atom::Symbol(_) => 0,
-        Atom::Floor(a, b) | Atom::Rem(a, b) | Atom::Min(a, b) | Atom::Max(a, b) => {
-            1 + poly(a).depth().max(poly(b).depth())
-        }
-    };
-    let mut table = TABLE.lock();
-    if let Some(&id) = table.atom_ids.get(&atom) {
-        return id;
-    }
-    let id = table.atoms.len() as AtomId;
-    table.atoms.push(atom.clone());
-    table.depths.push(inner);
-    table.atom_ids.insert(atom, id);
-    id
 }
 
 /// Larger degrees first, then as in a dictionary: an order that products keep.
@@ -196,9 +133,17 @@ impl Poly {
 
     /// How deeply operations that are no polynomials lie in each other.
     pub fn depth(&self) -> u32 {
-        let table = TABLE.lock();
-        let atoms = self.terms.iter().flat_map(|(monomial, _)| monomial);
-        atoms.map(|&id| table.depths[id as usize]).max().unwrap_or(0)
+        table::depth(self)
+    }
+
+    /// The atoms that occur, as often as they do.
+    pub fn atoms(&self) -> impl Iterator<Item = AtomId> + '_ {
+        self.terms.iter().flat_map(|(monomial, _)| monomial.iter().copied())
+    }
+
+    /// Whether it is an atom alone.
+    pub fn is_single(&self) -> bool {
+        matches!(self.terms.as_slice(), [(monomial, 1)] if monomial.len() == 1)
     }
 
     /// `self + b`.

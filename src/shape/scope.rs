@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::dim::Dim;
-use super::poly::{Poly, PolyId, Symbol};
+use super::poly::{Poly, Symbol};
+use super::table::{Keeper, Keeping, PolyId};
 use crate::site::Site;
 
 /// How two sizes compare.
@@ -136,15 +137,21 @@ struct State {
 /// Scopes nest: symbols of outer ones keep their meaning, and a constraint goes to the innermost
 /// scope that owns one of its symbols. A scope may be entered again, also on another thread: passes
 /// over a graph run in the scope of its trace.
+///
+/// A scope keeps the expressions that are made while it is entered. One that is made inside of
+/// another shares what that one keeps: its expressions may be those of the graph around.
 #[derive(Clone)]
-pub struct Scope(Arc<Mutex<State>>);
+pub struct Scope(Arc<Mutex<State>>, Arc<Keeper>);
 
 thread_local! {
     static ENTERED: RefCell<Vec<Scope>> = const { RefCell::new(Vec::new()) };
 }
 
 /// While this lives, the thread is in a scope.
-pub struct Entered(PhantomData<*const ()>);
+pub struct Entered {
+    _keeping: Keeping,
+    stays: PhantomData<*const ()>,
+}
 
 impl Drop for Entered {
     fn drop(&mut self) {
@@ -167,7 +174,17 @@ impl Scope {
     /// A scope without symbols; its numbers go on from those of the scope around.
     pub fn new() -> Scope {
         let next = around().first().map_or(0, |scope| scope.0.lock().next);
-        Scope(Arc::new(Mutex::new(State { next, ..State::default() })))
+        let keeper = Keeper::entered().unwrap_or_else(Keeper::forever);
+        Scope(Arc::new(Mutex::new(State { next, ..State::default() })), keeper)
+    }
+
+    /// The same for something whose list and results stay with it: expressions go with the scope.
+    pub fn owner() -> Scope {
+        let scope = Scope::new();
+        match Keeper::entered() {
+            Some(_) => scope,
+            None => Scope(scope.0, Keeper::new()),
+        }
     }
 
     /// Whether there is a scope around.
@@ -178,7 +195,13 @@ impl Scope {
     /// Enters it, until the guard is dropped. Guards are dropped in reverse order.
     pub fn enter(&self) -> Entered {
         ENTERED.with(|scopes| scopes.borrow_mut().push(self.clone()));
-        Entered(PhantomData)
+        Entered { _keeping: self.1.enter(), stays: PhantomData }
+    }
+
+    /// What keeps its expressions. Entered alone, it keeps what is made, and no question is asked of
+    /// the scope.
+    pub fn keeper(&self) -> &Arc<Keeper> {
+        &self.1
     }
 
     /// Runs something inside.

@@ -1,5 +1,7 @@
 //! Sizes as expressions: one form for what is equal, questions and what they leave behind.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::*;
 
 #[test]
@@ -202,4 +204,68 @@ fn shapes_bind_the_symbols_that_stand_alone() {
     let half = Bindings::of([(a, Dim::new(2) * b)]);
     assert_eq!((a + b).to_string(), "s0 + time");
     assert_eq!(half.resolve(a + b).to_string(), "3*time");
+}
+
+/// What a formula gives, or the error it unwinds with.
+fn catch<T>(f: impl FnOnce() -> T) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|_| error::thrown().unwrap())
+}
+
+/// An expression of its own for each number, over a symbol that only this test has.
+fn own(n: usize) -> Dim {
+    let half = Dim::named("of_a_test_alone") / Dim::new(n + 2);
+    half * half + Dim::new(n)
+}
+
+#[test]
+fn expressions_go_with_the_last_that_keeps_them() {
+    let (keeper, other, keeper_of_test) = (Keeper::new(), Keeper::new(), Keeper::new());
+    let made = {
+        let _keeping = keeper.enter();
+        own(1)
+    };
+    other.keep(made);
+    drop(keeper);
+    assert_eq!(made.to_string(), "(of_a_test_alone//3)*(of_a_test_alone//3) + 1");
+    {
+        let _keeping = other.enter();
+        assert_eq!(
+            own(1).key(),
+            made.key(),
+            "equal expressions have one code as long as they are there"
+        );
+    }
+    let object = Kept::new(made);
+    drop(other);
+    assert_eq!(made.symbols().len(), 1);
+    drop(object);
+    let stale = catch(|| made + Dim::ONE).unwrap_err();
+    assert_eq!(stale.code(), "internal");
+    assert_eq!(made.to_string(), "?", "a message does not fail");
+    let _keeping = keeper_of_test.enter();
+    assert_ne!(own(1).key(), made.key(), "a code is given once");
+    let uses: [fn(Dim) -> bool; 6] = [
+        |dim| dim.equals(3),
+        |dim| dim.same(Dim::new(3)),
+        |dim| dim.is_symbol(),
+        |dim| Bindings::default().resolve(dim) == dim,
+        |dim| dim.is_below(Dim::named("of_a_test_alone")),
+        |dim| Dim::new(2).min(dim) == dim,
+    ];
+    for (i, f) in uses.into_iter().enumerate() {
+        let found = Scope::new().run(|| catch(|| f(made)));
+        assert!(!matches!(found, Ok(true)), "use {i} reads what is not there");
+    }
+}
+
+#[test]
+fn scopes_inside_of_one_share_what_it_keeps() {
+    let outer = Scope::owner();
+    let made = outer.run(|| Scope::new().run(|| own(7)));
+    assert_eq!(made.symbols().len(), 1, "it left the inner scope for the outer");
+    let inner = outer.run(Scope::new);
+    drop(outer);
+    assert_eq!(made.symbols().len(), 1);
+    drop(inner);
+    assert!(catch(|| made.symbols()).is_err());
 }

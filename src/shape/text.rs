@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::dim::Dim;
-use super::poly::{Atom, Poly, PolyId, Symbol, atom, poly};
+use super::poly::{Atom, Poly, Symbol};
+use super::table::{PolyId, atom, find, poly};
 
 /// How deeply parentheses may lie in each other in a text.
 const DEEPEST: usize = 300;
@@ -30,7 +31,8 @@ impl fmt::Display for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.known() {
             Some(n) => write!(f, "{n}"),
-            None => f.write_str(&sum(&self.poly())),
+            // A message does not fail over a size that is gone.
+            None => f.write_str(&find(self.id()).map_or("?".into(), |poly| sum(&poly))),
         }
     }
 }

@@ -71,6 +71,7 @@ __all__ = [
     '_graph_node',
     '_inline',
     '_instruction_sets',
+    '_interned_sizes',
     '_is_captured',
     '_is_traced',
     '_kernel_count',

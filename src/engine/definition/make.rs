@@ -9,7 +9,7 @@ use super::{Call, is_sized};
 use crate::dtype::Scalar;
 use crate::engine::index::{self, Item};
 use crate::engine::tape::{self, Operand, Value};
-use crate::engine::trace::{self, Role, Trace};
+use crate::engine::trace::{self, Trace};
 use crate::engine::{apply, eager};
 use crate::error::{self, Result};
 use crate::ops::emit::Id;
@@ -18,7 +18,7 @@ use crate::shape::{Bindings, Dim, Extent};
 
 /// Runs something in a trace of its own, outside of all others, without recording.
 pub fn in_fresh_trace<T>(f: impl FnOnce(&Arc<Trace>) -> Result<T>) -> Result<T> {
-    let fresh = Trace::new(Role::Function);
+    let fresh = Trace::passing();
     let was = tape::set_recording(false);
     let result = trace::suspended(|| {
         let _entered = fresh.enter();

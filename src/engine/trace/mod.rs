@@ -185,12 +185,17 @@ pub fn look(value: Scalar) -> Scalar {
 }
 
 impl Trace {
-    /// A new trace, not yet on a stack.
+    /// A new trace, not yet on a stack. Its sizes go with it.
     pub fn new(role: Role) -> Arc<Trace> {
-        Trace::make(role, false)
+        Trace::make(role, false, Scope::owner())
     }
 
-    fn make(role: Role, is_body: bool) -> Arc<Trace> {
+    /// A new trace whose list goes elsewhere: what is around keeps its sizes.
+    pub fn passing() -> Arc<Trace> {
+        Trace::make(Role::Function, false, Scope::new())
+    }
+
+    fn make(role: Role, is_body: bool, scope: Scope) -> Arc<Trace> {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         Arc::new(Trace {
             role,
@@ -199,13 +204,13 @@ impl Trace {
             state: Mutex::default(),
             open: AtomicBool::new(true),
             is_body,
-            scope: Scope::new(),
+            scope,
         })
     }
 
     /// A new trace of a body inside the one on top, whose numbers it speaks of.
     pub fn within() -> Arc<Trace> {
-        let trace = Trace::make(Role::Function, true);
+        let trace = Trace::make(Role::Function, true, Scope::new());
         if let Some(outer) = top() {
             let numbers = outer.graph.lock().list().numbers.clone();
             trace.graph.lock().list_mut().numbers = numbers;

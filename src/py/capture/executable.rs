@@ -19,7 +19,7 @@ use crate::py::graph::Definition;
 use crate::py::plan::{PassReport, Plan};
 use crate::py::stepper::Stepper;
 use crate::py::tensor::handle;
-use crate::shape::{Constraint, Dim, Scope, Shape};
+use crate::shape::{Constraint, Dim, Shape};
 
 #[pymethods]
 impl Executable {
@@ -71,7 +71,7 @@ impl Executable {
         }
         let (list, bound) = (Arc::new(self.program.list().clone()), self.program.bind(&sizes));
         let run = Interpreter::start(&list, inputs, &bound, &numbers).or_raise(py)?;
-        let graph = Definition::from_list((**run.list()).clone(), Scope::new());
+        let graph = Definition::from_list((**run.list()).clone(), run.list().scope());
         Ok((Stepper::of(run), graph))
     }
 
