@@ -4,6 +4,7 @@ import gc
 
 import numpy as np
 import pytest
+
 import wengert as wg
 from wengert import _core
 
