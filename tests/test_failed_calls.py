@@ -149,3 +149,12 @@ def test_a_limit_on_memory_holds_for_lists_as_well():
 
 def test_more_parts_than_there_are_elements_make_no_list():
     assert [part.tolist() for part in wg.arange(3).chunk(sys.maxsize >> 8)] == [[0], [1], [2]]
+
+
+def test_sums_in_parts_that_memory_cannot_hold_are_refused():
+    """What a compiled sum keeps of each block of rows is asked for before the first is summed."""
+    f = wg.compile(lambda x: (x * 2).sum(axis=0))
+    live = wg.memory_stats()["live_bytes"]
+    with pytest.raises(MemoryError):
+        f(wg.zeros((1, 4)).broadcast_to((MANY, 4)))
+    assert wg.memory_stats()["live_bytes"] == live

@@ -9,7 +9,9 @@ use std::marker::PhantomData;
 use crate::array::Array;
 use crate::cpu::element::{Element, Number, Shared, with_element};
 use crate::dtype::DType;
+use crate::memory::check_room;
 use crate::ops::attributes::Reduction;
+use crate::ops::emit::OrThrow;
 
 use super::columns::BLOCK as COLUMN_BLOCK;
 use super::fold::{Fold, Max, Min, Pairwise, Prod, Sum, Tree};
@@ -73,7 +75,9 @@ struct Items<A> {
 }
 
 impl<A: Number> Items<A> {
+    /// Unwinds where memory cannot hold so many.
     fn new(count: usize) -> Items<A> {
+        check_room(count.saturating_mul(size_of::<A>())).or_throw();
         let mut all = vec![A::ZERO; count];
         let start = Shared::new(all.as_mut_ptr());
         Items { all, start }
