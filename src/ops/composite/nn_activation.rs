@@ -30,12 +30,12 @@ composite! {
     /// Floating, any shape. `approximate="tanh"` takes `½ (1 + tanh u)` for Φ, with
     /// `u = √(2/π) (x + 0.044715 x³)`. Source: Hendrycks, Gimpel: Gaussian error linear units, 2016.
     nn function gelu(x: FloatTensor; approximate: GeluForm = "none") -> One {
-        if is_tanh_form(&approximate) { x.gelu_tanh() } else { x.gelu_normal() }
+        if is_tanh_form(&approximate) { x.gelu_tanh() } else { x.gelu_erf() }
     }
     vjp(g, y) {
         x: {
             let is_tanh = is_tanh_form(&approximate);
-            g * if is_tanh { x.gelu_tanh_slope() } else { x.gelu_normal_slope() }
+            g * if is_tanh { x.gelu_tanh_slope() } else { x.gelu_erf_slope() }
         }
     }
 

@@ -96,12 +96,12 @@ elementwise! {
     }
 
     /// `x Φ(x)` with Φ the distribution function of the standard normal.
-    Hidden gelu_normal(x) -> Same { Float: scalar::gelu(x) }
+    Hidden gelu_erf(x) -> Same { Float: scalar::gelu(x) }
     domain [-4.0, 4.0];
-    vjp(g) { x: (g * x.gelu_normal_slope()) }
+    vjp(g) { x: (g * x.gelu_erf_slope()) }
 
     /// The derivative of `x Φ(x)`: `Φ(x) + x φ(x)` with the density `φ = exp(−x²/2) / √(2π)`.
-    Hidden gelu_normal_slope(x) -> Same { Float: scalar::gelu_slope(x) }
+    Hidden gelu_erf_slope(x) -> Same { Float: scalar::gelu_slope(x) }
     domain [-4.0, 4.0];
     vjp(g) { x: (g * (2.0 - x * x) * (x * x * -0.5).exp() * (0.5 * SQRT_2_PI)) }
 
