@@ -137,6 +137,19 @@ pub fn throw_on(payload: Box<dyn Any + Send>) -> ! {
     resume_unwind(payload)
 }
 
+/// What a caught unwind carries: an error on its way, or a defect.
+#[cold]
+pub fn unwound(payload: Box<dyn Any + Send>) -> Error {
+    payload.downcast::<Error>().map_or_else(
+        |other| {
+            let text = other.downcast_ref::<&str>().map(|text| (*text).to_string());
+            let text = text.or_else(|| other.downcast_ref::<String>().cloned());
+            internal(text.unwrap_or_else(|| "unknown panic".into()))
+        },
+        |error| *error,
+    )
+}
+
 /// The error that this thread unwound with last; once.
 pub fn thrown() -> Option<Error> {
     THROWN.take()

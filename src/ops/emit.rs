@@ -3,11 +3,10 @@
 //! A rule is a formula over [`Expr`]s. Whoever runs it decides what happens: the eager engine
 //! computes (and records), a graph appends nodes, a probe only looks at which operands are used.
 //!
-//! An emission that fails unwinds with its [`Error`] (by `resume_unwind`: no message, no hook) to
-//! the nearest [`catch`], which returns it. So formulas read as mathematics and still report every
+//! An emission that fails unwinds with its [`error::Error`] (by `resume_unwind`: no message, no
+//! hook) to the nearest [`catch`], which returns it. So formulas read as mathematics and still report every
 //! error as a value.
 
-use std::any::Any;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -15,7 +14,7 @@ use super::declare::Composite;
 use super::number::Number;
 use super::op::{Op, Type};
 use crate::dtype::{DType, Scalar};
-use crate::error::{self, Error, Result};
+use crate::error::{self, Result};
 use crate::shape::{Axes, Dim, Shape};
 
 /// A value made during one emission.
@@ -63,16 +62,7 @@ pub use crate::error::throw;
 
 /// Runs a formula: an error thrown inside comes back as a value, and so does a defect.
 pub fn catch<T>(f: impl FnOnce() -> T) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(f)).map_err(|payload| match payload.downcast::<Error>() {
-        Ok(error) => *error,
-        Err(other) => error::internal(panic_text(&*other)),
-    })
-}
-
-fn panic_text(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().map(|s| (*s).to_string());
-    text.or_else(|| payload.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "unknown panic".into())
+    catch_unwind(AssertUnwindSafe(f)).map_err(error::unwound)
 }
 
 /// Unwraps inside a formula.

@@ -32,7 +32,7 @@ pub fn guard(body: impl FnOnce(Python<'_>) -> PyResult<*mut ffi::PyObject>) -> *
             null_mut()
         }
         Err(payload) => {
-            to_python(py, unwound(payload)).restore(py);
+            to_python(py, error::unwound(payload)).restore(py);
             null_mut()
         }
     }
@@ -42,25 +42,13 @@ pub fn guard(body: impl FnOnce(Python<'_>) -> PyResult<*mut ffi::PyObject>) -> *
 pub fn caught<T>(py: Python<'_>, body: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(result) => result,
-        Err(payload) => Err(to_python(py, unwound(payload))),
+        Err(payload) => Err(to_python(py, error::unwound(payload))),
     }
 }
 
 /// Runs what nobody can be told of: a panic ends here, having left its message on stderr.
 pub fn contained<T>(body: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(body)).ok()
-}
-
-/// What a thread unwound with: an error on its way, or a defect.
-fn unwound(payload: Box<dyn std::any::Any + Send>) -> error::Error {
-    payload.downcast::<error::Error>().map_or_else(
-        |other| {
-            let text = other.downcast_ref::<&str>().map(|s| (*s).to_string());
-            let text = text.or_else(|| other.downcast_ref::<String>().cloned());
-            error::internal(text.unwrap_or_else(|| "unknown panic".into()))
-        },
-        |error| *error,
-    )
 }
 
 /// `PanicException.__new__`: the exception that an unwind becomes, which is of another class. (So the
