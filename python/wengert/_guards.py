@@ -42,6 +42,16 @@ class Traced(Protocol):
     executable: Any
 
 
+@functools.cache
+def _stateful_classes() -> tuple[type, type]:
+    """The classes whose objects say themselves what is assigned to them: `nn.Module` and
+    `Optimizer`, imported when first needed, since both are built on this module's callers."""
+    from wengert.nn.module import Module
+    from wengert.optim import Optimizer
+
+    return Module, Optimizer
+
+
 def describe(x: Any) -> str:
     if isinstance(x, Tensor):
         return f"{x.dtype} {tuple(x.shape)}"
@@ -66,8 +76,9 @@ def names_of(function: Any) -> Iterator[tuple[Any, str | None, Any]]:
 
 def _plain_function(function: Any) -> FunctionType | None:
     """The function with code that a callable stands for."""
-    from wengert.nn.module import Module
-
+    if type(function) is FunctionType and not hasattr(function, "__wrapped__"):
+        return function
+    Module, _ = _stateful_classes()
     while isinstance(function, functools.partial) or hasattr(function, "__wrapped__"):
         function = getattr(function, "__wrapped__", None) or function.func
     if isinstance(function, Module):
@@ -128,9 +139,7 @@ def _entries(name: str, x: Any) -> Iterator[Variable]:
     """The plain values among the attributes and items of an object, but for private attributes,
     which are the business of its class (an event's flag, which another thread sets). Modules and
     optimizers say themselves what is assigned to them."""
-    from wengert.nn.module import Module
-    from wengert.optim import Optimizer
-
+    Module, Optimizer = _stateful_classes()
     code = (type, FunctionType, BuiltinFunctionType, MethodType, functools.partial)
     if isinstance(x, (Module, Optimizer, Tensor, _core.Dispatcher, *code)):
         return
@@ -221,9 +230,7 @@ def globals_of(code: CodeType, kinds: frozenset[str] = _LOADS) -> tuple[str, ...
 
 def stateful(values: Iterable[Any]) -> list[Any]:
     """The modules and optimizers among values, with all modules below; each once."""
-    from wengert.nn.module import Module
-    from wengert.optim import Optimizer
-
+    Module, Optimizer = _stateful_classes()
     found: dict[int, Any] = {}
     seen: set[int] = set()  # a container may contain itself
     stack = list(values)

@@ -7,6 +7,8 @@ that every name in a remedy exists and that no word is a name of ours.
 
 from __future__ import annotations
 
+import functools
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -178,6 +180,7 @@ def _spread(rows: dict[str, str]) -> dict[str, str]:
     return {word: remedy for words, remedy in rows.items() for word in words.split()}
 
 
+@functools.cache
 def words_of(home: str) -> dict[str, str]:
     """The foreign words of "Tensor", "" (the package) or a submodule, with our words for them."""
     if home == "Tensor":
@@ -206,6 +209,8 @@ def unknown(home: str, word: str) -> str:
     """The message for a name that is not there."""
     what = "'wengert.Tensor' object" if home == "Tensor" else f"module {_module(home)!r}"
     text = f"{what} has no attribute {word!r}"
+    if word.startswith("__"):  # the import system asks for such
+        return text
     remedy = words_of(home).get(word)
     return text if remedy is None else f"{text}: use {remedy}"
 

@@ -3,7 +3,7 @@
 use crate::array::Array;
 use crate::error::{self, Result};
 use crate::ops::op::Type;
-use crate::shape::{Bindings, Dim, Shape};
+use crate::shape::{Bindings, Dim};
 
 /// Refuses values that are not those a list takes, given the types of its inputs in order: another
 /// count, dtype, rank or size. Kernels take all of this for granted and would read other memory.
@@ -21,14 +21,15 @@ pub fn admit<'a>(
     }
     let mut rounds = None;
     for (i, (ty, array)) in takes.zip(given).enumerate() {
-        if ty.dtype != array.dtype || !fits(&ty.shape, array.shape(), &mut rounds) {
+        let (takes, got) = (ty.shape.dims(), array.shape().dims());
+        if ty.dtype != array.dtype || !(takes == got || fits(takes, got, &mut rounds)) {
             return Err(refusal(op, i, ty, array));
         }
     }
     Ok(())
 }
 
-fn fits(takes: &Shape, got: &Shape, rounds: &mut Option<Bindings>) -> bool {
+fn fits(takes: &[Dim], got: &[Dim], rounds: &mut Option<Bindings>) -> bool {
     let mut one = |want: Dim, got: Dim| {
         if want.known().is_some() || !want.is_counted() {
             return want.equals(got);
@@ -41,7 +42,6 @@ fn fits(takes: &Shape, got: &Shape, rounds: &mut Option<Bindings>) -> bool {
         }
         bound.equals(got)
     };
-    let (takes, got) = (takes.dims(), got.dims());
     takes.len() == got.len() && (0..takes.len()).all(|i| one(takes[i], got[i]))
 }
 
@@ -58,6 +58,7 @@ fn refusal(op: &str, i: usize, ty: &Type, array: &Array) -> error::Error {
 mod tests {
     use super::*;
     use crate::dtype::DType;
+    use crate::shape::Shape;
 
     #[test]
     fn only_values_of_the_right_count_dtype_rank_and_sizes_enter() {
