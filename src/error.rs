@@ -52,12 +52,33 @@ struct Inner {
     kind: Kind,
     message: String,
     notes: Vec<String>,
-    place: Option<(i64, usize)>,
+    place: Option<Place>,
+    explained: bool,
+}
+
+/// An index that data gave and that leaves its axis.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The index
+    pub index: i64,
+    /// The axis of the array that is read or written
+    pub axis: usize,
+    /// The size of that axis
+    pub size: usize,
+    /// How many index arrays come behind the one that holds it
+    pub behind: usize,
 }
 
 impl Error {
     fn new(code: &'static str, kind: Kind, message: String) -> Error {
-        Error(Box::new(Inner { code, kind, message, notes: Vec::new(), place: None }))
+        Error(Box::new(Inner {
+            code,
+            kind,
+            message,
+            notes: Vec::new(),
+            place: None,
+            explained: false,
+        }))
     }
 
     /// The name of the catalogue entry.
@@ -82,16 +103,28 @@ impl Error {
         self
     }
 
-    /// Remembers the index that was out of bounds and the size of its axis.
+    /// The index that an array of `count` index arrays holds and that leaves its axis.
+    pub fn outside(op: &str, index: i64, axis: usize, size: usize, count: usize) -> Error {
+        let mut error = index_out_of_bounds(op, index, axis, size);
+        error.0.place = Some(Place { index, axis, size, behind: count - 1 - axis });
+        error
+    }
+
+    /// The index that was out of bounds, where that is what it says.
+    pub fn place(&self) -> Option<Place> {
+        self.0.place
+    }
+
+    /// Says that it speaks of the call that the user wrote.
     #[must_use]
-    pub fn at(mut self, index: i64, size: usize) -> Error {
-        self.0.place = Some((index, size));
+    pub fn explained(mut self) -> Error {
+        self.0.explained = true;
         self
     }
 
-    /// The index that was out of bounds and the size of its axis, where they are known.
-    pub fn place(&self) -> Option<(i64, usize)> {
-        self.0.place
+    /// Whether it speaks of the call that the user wrote.
+    pub fn is_explained(&self) -> bool {
+        self.0.explained
     }
 
     /// Puts the name of the op the user called before the name of the part that refused:

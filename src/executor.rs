@@ -13,6 +13,7 @@ use crate::dtype::Scalar;
 use crate::error::{self, Error, Result};
 use crate::ops::emit::OrThrow;
 use crate::ops::op::{Op, Type};
+use crate::ops::origin;
 use crate::passes::Evaluator;
 use crate::schedule::{Plan, Template};
 use crate::site::Site;
@@ -49,9 +50,10 @@ pub fn hooks() -> Option<&'static Hooks> {
     HOOKS.get()
 }
 
-/// A refusal with the line of the node that it concerns.
+/// A refusal of a node, in the words of the call that made it, and with its line.
 #[cold]
 pub fn located(refusal: Error, site: Site) -> Error {
+    let refusal = origin::explain(refusal, site.origin).explained();
     match hooks().and_then(|hooks| (hooks.describe)(site)) {
         Some(line) => refusal.note(format!("made at {line}")),
         None => refusal,

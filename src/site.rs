@@ -1,13 +1,79 @@
-//! Provenance: the Python line that made a node, as two small integers.
+//! Provenance: the Python line that made a node, as two small integers, and the call of a formula that
+//! it is part of.
 //!
 //! Everything below the engine only carries sites; who can find and spell them is the engine's
-//! business.
+//! business. What an [`Origin`] says is read in `ops::origin`.
 
-/// A code object (by its number in the border's table) and an instruction offset.
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+/// A code object (by its number in the bindings' table), an instruction offset, and an origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Site {
     /// Number of the code object; 0 is unknown
     pub code: u32,
     /// Offset of the instruction
     pub offset: u32,
+    /// The call of a formula that the node is part of
+    pub origin: Origin,
+}
+
+/// A call whose formula makes nodes: a composite, or an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Origin {
+    /// Number of its name; 0 is none
+    pub name: u32,
+    /// The axes that it addresses by indices, one bit each; 0 is unknown
+    pub axes: u32,
+}
+
+thread_local! {
+    /// The call whose formula runs on this thread.
+    static RUNNING: Cell<Origin> = const { Cell::new(Origin::NONE) };
+}
+
+/// While this lives, nodes made on the thread have one origin.
+pub struct Within(Origin, PhantomData<*const ()>);
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        RUNNING.set(self.0);
+    }
+}
+
+impl Origin {
+    /// No call.
+    pub const NONE: Origin = Origin { name: 0, axes: 0 };
+
+    /// The call whose formula runs on this thread.
+    #[inline]
+    pub fn running() -> Origin {
+        RUNNING.get()
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub fn is_none(self) -> bool {
+        self.name == 0
+    }
+
+    /// This one, or else another.
+    #[inline]
+    #[must_use]
+    pub fn or(self, other: Origin) -> Origin {
+        if self.is_none() { other } else { self }
+    }
+
+    /// Says that its formula runs, until the guard is dropped. What a formula calls belongs to the
+    /// outermost call, which is the one that somebody wrote.
+    pub fn enter(self) -> Within {
+        let before = RUNNING.get();
+        RUNNING.set(before.or(self));
+        Within(before, PhantomData)
+    }
+
+    /// Says that no formula runs: what is made now is kept for any caller.
+    pub fn leave() -> Within {
+        Within(RUNNING.replace(Origin::NONE), PhantomData)
+    }
 }

@@ -11,7 +11,7 @@ use crate::cpu::convert;
 use crate::cpu::copy::copy_into;
 use crate::cpu::gemm::Axis;
 use crate::dtype::{DType, Width};
-use crate::error::{self, Result};
+use crate::error::{Error, Result};
 use crate::ops::attributes::ScatterMode;
 use crate::shape::Shape;
 use crate::threads;
@@ -155,7 +155,7 @@ impl Picks {
         let mut axes = Vec::with_capacity(indices.len());
         for (axis, index) in indices.iter().enumerate() {
             let size = sizes[axis];
-            check(op, index, axis, size, shape.count())?;
+            check(op, index, axis, size, shape.count(), indices.len())?;
             let walk = shape.sizes().into_iter().zip(index.layout.broadcast_strides(shape));
             axes.push(Pick {
                 ptr: index.ptr().cast(),
@@ -186,7 +186,14 @@ impl Picks {
 }
 
 /// Refuses an index array that leaves `-size..size`, naming its first such index.
-fn check(op: &str, index: &Array, axis: usize, size: usize, used: usize) -> Result<()> {
+fn check(
+    op: &str,
+    index: &Array,
+    axis: usize,
+    size: usize,
+    used: usize,
+    count: usize,
+) -> Result<()> {
     if used == 0 {
         return Ok(());
     }
@@ -210,7 +217,7 @@ fn check(op: &str, index: &Array, axis: usize, size: usize, used: usize) -> Resu
             let bad = |i: i64| i < -limit || i >= limit;
             if (0..run.len).fold(false, |any, i| any | bad(at(i))) {
                 let first = (0..run.len).map(at).find(|&i| bad(i)).unwrap_or_default();
-                return Err(error::index_out_of_bounds(op, first, axis, size).at(first, size));
+                return Err(Error::outside(op, first, axis, size, count));
             }
         }
     }

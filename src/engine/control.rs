@@ -24,6 +24,7 @@ use crate::graph::{Effect, Flow, FlowKind, Graph, Kind, List, Node, admit, numbe
 use crate::memory::check_room;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, SliceAxis, Type};
+use crate::ops::origin;
 use crate::ops::structural::whole;
 use crate::passes::{Feed, flow_gradient};
 use crate::shape::{Dim, Scope, Shape};
@@ -48,7 +49,11 @@ fn interpret_body(list: &List, inputs: Vec<Value>, numbers: &[Scalar]) -> Result
                 inputs.next().ok_or_else(|| error::internal("a list got too few inputs"))?
             }
             Kind::Constant(array) => Value::plain(array.clone()),
-            Kind::Op(op) => compute(op, node, &values, numbers)?,
+            Kind::Op(op) => {
+                let _within = node.site.origin.enter();
+                let value = compute(op, node, &values, numbers);
+                value.map_err(|error| origin::explain(error, node.site.origin))?
+            }
             Kind::Barrier => {
                 let x = &args()[0];
                 let op = Op::Reshape(x.shape().clone());

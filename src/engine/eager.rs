@@ -12,13 +12,14 @@ use super::plans::{self, Formula, Given, Part};
 use super::tape::{Operand, Value};
 use super::trace;
 use crate::dtype::{DType, Scalar};
-use crate::error::{self, Error, Result};
-use crate::ops::composite::nn_loss;
+use crate::error::{self, Result};
 use crate::ops::declare::{Arguments, Attr, Composite};
 use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch, throw};
 use crate::ops::number::Number;
 use crate::ops::op::{Op, Type};
+use crate::ops::origin;
 use crate::shape::Dim;
+use crate::site::Origin;
 use crate::small::small;
 use crate::watch;
 
@@ -121,7 +122,8 @@ impl Emit for Eager {
                     },
                 });
             }
-            apply(op, &operands, self.record).or_throw()
+            let value = apply(op, &operands, self.record);
+            value.map_err(|error| origin::explain(error, Origin::running())).or_throw()
         };
         match self.push(Slot::Value(value)) {
             Arg::Node(id) => id,
@@ -175,7 +177,7 @@ pub fn call(
         let native = || emitted(composite, attributes, operands, record);
         return definition::keep(&trace, call, operands, native);
     }
-    if watch::on() && !trace::active() && !(record && composite.vjp.is_some()) {
+    if watch::on() && !trace::active() && !(record && composite.has_vjp()) {
         let run = || call_now(composite, attributes, operands, record);
         return observe::composite(composite, operands, run);
     }
@@ -207,17 +209,12 @@ fn emitted(
     let cx = Eager::new(record);
     let args: SmallVec<[Arg; 6]> = small(operands.iter().map(|&operand| cx.operand(operand)));
     let outputs = catch(|| composite.call(&Arguments { cx: &cx, attributes, operands: &args }));
-    let outputs = outputs.map_err(|error| named(composite, error))?;
+    let outputs = outputs.map_err(|error| error.within(composite.name))?;
     let mut values = SmallVec::new();
     for x in outputs {
         values.push(cx.take(x)?);
     }
     Ok(values)
-}
-
-/// An error inside a composite, as the caller of the composite should read it.
-fn named(composite: &Composite, error: Error) -> Error {
-    nn_loss::explained(composite.name, error).within(composite.name)
 }
 
 /// Calls a composite by its plan, if it has one.
@@ -234,6 +231,6 @@ fn planned(
         });
     }
     let formula = Formula { composite, attributes, part: Part::Body, operands: &given };
-    let arrays = plans::run(&formula).map_err(|error| named(composite, error))?;
+    let arrays = plans::run(&formula).map_err(|error| error.within(composite.name))?;
     Ok(arrays.map(|arrays| arrays.into_iter().map(Value::plain).collect()))
 }

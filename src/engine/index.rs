@@ -20,9 +20,11 @@ use crate::layout::Layout;
 use crate::ops::attributes::ScatterMode;
 use crate::ops::emit::{Arg, Expr, catch};
 use crate::ops::op::{Op, SliceAxis};
+use crate::ops::origin;
 use crate::ops::structural::whole;
 use crate::ops::vjp::inverse;
 use crate::shape::{Axes, Dim, Extent, Shape};
+use crate::site::Origin;
 
 /// One item of an index.
 #[derive(Clone)]
@@ -53,6 +55,8 @@ struct Plan {
     arrays: SmallVec<[(usize, Array); 2]>,
     /// Where the gathered axes go
     place: usize,
+    /// What its nodes are part of
+    origin: Origin,
 }
 
 /// `x[items]`.
@@ -112,6 +116,7 @@ fn take(x: &Value, items: &[Item]) -> Result<Value> {
     if plan.arrays.is_empty() {
         return Ok(y);
     }
+    let _within = plan.origin.enter();
     let cx = Eager::new(record);
     let y = cx.value(y);
     let indices: SmallVec<[Arg; 2]> =
@@ -345,6 +350,7 @@ impl Plan {
             };
             return apply(Op::Update(self.at.clone()), &[Operand::Value(x), v], record);
         }
+        let _within = self.origin.enter();
         let cx = Eager::new(record);
         let (base, v) = (cx.value(x.clone()), cx.operand(v));
         let indices: SmallVec<[Arg; 2]> =
@@ -411,6 +417,8 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
     // Positions, in the list of items, of the array items: NumPy asks whether they stand together.
     let mut positions: SmallVec<[usize; 4]> = SmallVec::new();
     let mut before: Option<usize> = None;
+    let mut addressed: SmallVec<[usize; 4]> = SmallVec::new();
+    let flags = items.iter().any(|item| matches!(item, Item::Flag(_)));
     let mut axis = 0;
     let fill = shape.rank() - consumed;
     let has_ellipsis = items.iter().any(|item| matches!(item, Item::Ellipsis));
@@ -436,6 +444,7 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
                 let array = executors::fill_i64(i.value() as i64)?;
                 arrays.push((basic.len(), array));
                 basic.push(shape[axis]);
+                addressed.push(axis);
                 axis += 1;
             }
             Item::Int(i) => {
@@ -466,6 +475,7 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
                 positions.push(position);
                 arrays.push((basic.len(), array));
                 basic.push(shape[axis]);
+                addressed.push(axis);
                 axis += 1;
             }
             Item::Flag(array) => {
@@ -478,7 +488,10 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
     }
     let together = positions.windows(2).all(|w| w[1] == w[0] + 1);
     let place = if together { before.unwrap_or(0) } else { 0 };
-    Ok(Plan { at, basic: Shape::from_dims(&basic), arrays, place })
+    // Where a mask without axes adds one the arrays are not counted by axes of `x`.
+    let axes = if flags { &[][..] } else { &addressed };
+    let origin = origin::index(op, axes.iter().copied());
+    Ok(Plan { at, basic: Shape::from_dims(&basic), arrays, place, origin })
 }
 
 /// What to do about a mask whose count of true elements is not known.

@@ -20,6 +20,7 @@ use crate::error::{self, Result};
 use crate::graph::{Flow, FlowKind, Graph, Kind, List, admit, number_of, resize};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, SliceAxis, Type};
+use crate::ops::origin;
 use crate::shape::{Bindings, Dim, Shape};
 
 /// What a node gives: one array, the results of control flow, or nothing.
@@ -97,7 +98,12 @@ impl Interpreter {
     pub fn step(&mut self) -> Result<Option<Id>> {
         let Some(id) = self.next() else { return Ok(None) };
         let list = self.list.clone();
-        let results = site::pinned(list.node(id).site, || self.compute(&list, id))?;
+        let site = list.node(id).site;
+        let results = {
+            let _within = site.origin.enter();
+            site::pinned(site, || self.compute(&list, id))
+        };
+        let results = results.map_err(|error| origin::explain(error, site.origin))?;
         self.values.push(results);
         Ok(Some(id))
     }

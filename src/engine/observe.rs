@@ -59,7 +59,7 @@ pub fn composite(
     args: &[Operand<'_>],
     run: impl FnOnce() -> Result<SmallVec<[Value; 1]>>,
 ) -> Result<SmallVec<[Value; 1]>> {
-    let is_node = composite.vjp.is_some();
+    let is_node = composite.has_vjp();
     let results = timed(Work::Composite, composite.name, || match is_node {
         true => watch::unchecked(run),
         false => run(),

@@ -28,6 +28,7 @@ use crate::ops::op::Type;
 use crate::ops::rule::Rule;
 use crate::schedule::Plan;
 use crate::shape::{Bindings, Shape};
+use crate::site::Origin;
 
 /// Formulas known at a time.
 const CAPACITY: usize = 4096;
@@ -363,8 +364,10 @@ fn trace(formula: &Formula<'_>, constants: &Floats, graph: &Graph) -> (Floats, b
             Given::Scalar(value) => Arg::Scalar(value),
         });
     }
+    // The plan is for any caller, so nothing in it belongs to a call around this one.
+    let _alone = Origin::leave();
     let built = graph.build(|| match formula.part {
-        Part::Body => (formula.composite.body)(&Arguments {
+        Part::Body => formula.composite.formula(&Arguments {
             cx: graph,
             attributes: formula.attributes,
             operands: &args,
@@ -377,10 +380,9 @@ fn trace(formula: &Formula<'_>, constants: &Floats, graph: &Graph) -> (Floats, b
 
 /// Runs the gradient rule of a composite.
 fn rule<'g>(formula: &Formula<'_>, args: &[Arg], wrt: usize, graph: &'g Graph) -> Outputs<'g> {
-    let Some(vjp) = formula.composite.vjp else { return Outputs::new() };
     let exprs: SmallVec<[Expr<'g>; 6]> = args.iter().map(|&arg| Expr::new(graph, arg)).collect();
     let n = args.len() - 2;
     let call = Arguments { cx: graph, attributes: formula.attributes, operands: &args[..n] };
     let rule = Rule { args: &exprs[..n], y: exprs[n], g: exprs[n + 1] };
-    vjp(&rule, &call, wrt).into_iter().collect()
+    formula.composite.cotangent(&rule, &call, wrt).into_iter().collect()
 }

@@ -5,6 +5,7 @@
 use std::cell::Cell;
 use std::sync::OnceLock;
 
+use crate::site::Origin;
 pub use crate::site::Site;
 
 /// Finds the running line, and spells a site as `file.py:12`.
@@ -29,13 +30,15 @@ pub fn install(provider: Provider) {
     let _ = PROVIDER.set(provider);
 }
 
-/// The line running now; unknown without a provider.
+/// The line running now (unknown without a provider), and the call whose formula runs.
 pub fn current() -> Site {
-    match (PINNED.get(), PROVIDER.get()) {
+    let mut site = match (PINNED.get(), PROVIDER.get()) {
         (Some(site), _) => site,
         (None, Some(provider)) => (provider.current)(),
         (None, None) => Site::default(),
-    }
+    };
+    site.origin = site.origin.or(Origin::running());
+    site
 }
 
 /// Runs `f` with every node attributed to `site`.

@@ -65,7 +65,7 @@ fn op_by_op(call: &Call, held: &Held) -> Result<Vec<Array>, String> {
     let args: SmallVec<[Arg; 6]> = held.operands().into_iter().map(|x| cx.operand(x)).collect();
     let outputs = catch(|| {
         let arguments = Arguments { cx: &cx, attributes: &call.attributes, operands: &args };
-        (call.composite.body)(&arguments)
+        call.composite.formula(&arguments)
     });
     let outputs = outputs.map_err(|error| error.to_string())?;
     outputs.into_iter().map(|x| cx.take(x).map(|v| v.array).map_err(|e| e.to_string())).collect()

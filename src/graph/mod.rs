@@ -46,7 +46,7 @@ use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch};
 use crate::ops::number::Number;
 use crate::ops::op::{Op, OperandType, Type};
 use crate::shape::{Dim, Shape};
-use crate::site::Site;
+use crate::site::{Origin, Site};
 
 /// A list that grows.
 #[derive(Default)]
@@ -184,8 +184,10 @@ impl Graph {
     /// Adds a node of a kind, which takes these operands and has this type.
     pub fn push(&self, kind: Kind, args: Args, ty: Type) -> Id {
         let kind = self.with_own_numbers(kind);
+        let mut site = self.site.get();
+        site.origin = site.origin.or(Origin::running());
         let mut list = self.list.borrow_mut();
-        list.nodes.push(Node { kind, args, ty, site: self.site.get() });
+        list.nodes.push(Node { kind, args, ty, site });
         Id(list.nodes.len() as u32 - 1)
     }
 

@@ -114,7 +114,7 @@ fn compute_call(call: &Call, operands: &[cpu::Operand<'_>]) -> Result<Array> {
         });
     }
     let arguments = Arguments { cx: &graph, attributes: &call.attributes, operands: &args };
-    graph.build(|| (call.composite.body)(&arguments))?;
+    graph.build(|| call.composite.formula(&arguments))?;
     Ok(run(&graph.list(), &inputs, &[])?.swap_remove(0))
 }
 

@@ -11,7 +11,7 @@ fn ty(sizes: &[usize]) -> Type {
 /// `sum(x * 2 * s + x, axis 1)` over float32 (2, 3).
 fn sample() -> Graph {
     let graph = Graph::new();
-    graph.at(Site { code: 1, offset: 12 });
+    graph.at(Site { code: 1, offset: 12, ..Site::default() });
     let x = graph.input(ty(&[2, 3]));
     let number = graph.number();
     let s = Expr::new(&graph, number);

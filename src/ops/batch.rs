@@ -156,7 +156,7 @@ impl Emit for Batching<'_> {
                 return id;
             }
             let arguments = Arguments { cx: self, attributes: &call.attributes, operands: args };
-            match (call.composite.body)(&arguments)[0].tensor().arg() {
+            match call.composite.formula(&arguments)[0].tensor().arg() {
                 Arg::Node(id) => return id,
                 Arg::Scalar(_) => unreachable!("a tensor is a node"),
             }

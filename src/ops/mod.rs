@@ -16,6 +16,7 @@ pub mod example;
 pub mod jvp;
 pub mod number;
 pub mod op;
+pub mod origin;
 pub mod probe;
 pub mod rule;
 pub mod structural;

@@ -102,7 +102,7 @@ pub fn call_type(call: &Call, args: &[OperandType<'_>]) -> Result<Type> {
     let operands: Vec<Arg> = args.iter().map(|&ty| probe.operand(ty)).collect();
     let y = catch(|| {
         let arguments = Arguments { cx: &probe, attributes: &call.attributes, operands: &operands };
-        (call.composite.body)(&arguments)[0].tensor().arg()
+        call.composite.formula(&arguments)[0].tensor().arg()
     })?;
     match y {
         Arg::Node(id) => Ok(probe.ty(id)),

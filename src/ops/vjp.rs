@@ -22,7 +22,7 @@ impl Op {
                 let operands: SmallVec<[Arg; 6]> = rule.args.iter().map(|x| x.arg()).collect();
                 let arguments =
                     Arguments { cx: g.cx(), attributes: &call.attributes, operands: &operands };
-                return call.composite.vjp.and_then(|f| f(rule, &arguments, call.position(wrt)));
+                return call.composite.cotangent(rule, &arguments, call.position(wrt));
             }
             Op::Cast(_) if !x.dtype().is_float() => return None,
             Op::Cast(_) => g.cast(x.dtype()),

@@ -81,7 +81,7 @@ fn formula(out: &Graph, call: &Call, args: &[Arg], ty: &Type) -> Result<Id> {
 
 fn emit(out: &Graph, call: &Call, args: &[Arg], ty: &Type) -> Result<Id> {
     let arguments = Arguments { cx: out, attributes: &call.attributes, operands: args };
-    match catch(|| (call.composite.body)(&arguments)[0].tensor().arg())? {
+    match catch(|| call.composite.formula(&arguments)[0].tensor().arg())? {
         Arg::Node(id) if out.ty(id).equals(ty) => Ok(id),
         Arg::Node(_) => Err(error::internal(format!("{} changes its type", call.composite.name))),
         Arg::Scalar(_) => Err(error::internal("a tensor is a node")),

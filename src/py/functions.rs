@@ -447,7 +447,7 @@ fn row(py: Python<'_>, entry: Entry) -> PyResult<Bound<'_, PyDict>> {
             row.set_item("returns", returns)?;
             row.set_item("domain", py.None())?;
             row.set_item("differentiable", py.None())?;
-            row.set_item("own_gradient", composite.vjp.is_some())?;
+            row.set_item("own_gradient", composite.has_vjp())?;
         }
     }
     Ok(row)

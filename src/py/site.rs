@@ -14,6 +14,7 @@ use pyo3::types::PyString;
 use rustc_hash::FxHashMap;
 
 use crate::engine::site::{Provider, Site, install};
+use crate::site::Origin;
 
 unsafe extern "C" {
     fn PyFrame_GetLasti(frame: *mut ffi::PyFrameObject) -> c_int;
@@ -116,7 +117,11 @@ fn current() -> Site {
             let back = if internal { ffi::PyFrame_GetBack(frame) } else { std::ptr::null_mut() };
             ffi::Py_DECREF(frame.cast());
             if !internal || back.is_null() {
-                return Site { code: code_number, offset: offset.max(0) as u32 };
+                return Site {
+                    code: code_number,
+                    offset: offset.max(0) as u32,
+                    origin: Origin::NONE,
+                };
             }
             frame = back;
         }

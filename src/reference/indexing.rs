@@ -1,6 +1,6 @@
 //! Advanced indexing: int64 arrays on the leading axes pick (gather) or receive (scatter) slices.
 
-use crate::error::{self, Result};
+use crate::error::{Error, Result};
 use crate::ops::attributes::ScatterMode;
 use crate::ops::op::Op;
 
@@ -81,7 +81,7 @@ fn check(op: &Op, x: &Elements, indices: &[Elements], shape: &[usize]) -> Result
         let size = x.sizes[axis];
         let bad = |i: &i64| *i < -(size as i64) || *i >= size as i64;
         if let Some(i) = index.words.iter().map(|&word| word as i64).find(bad) {
-            return Err(error::index_out_of_bounds(op.name(), i, axis, size));
+            return Err(Error::outside(op.name(), i, axis, size, indices.len()));
         }
     }
     Ok(())

@@ -107,6 +107,8 @@ impl Sweep {
                 return Ok(());
             }
         };
+        // What a rule makes in a trace is part of the call that made the entry.
+        let _within = entry.site.origin.enter();
         for i in 0..entry.links.len() {
             if !self.wants(&entry.links[i]) {
                 continue;

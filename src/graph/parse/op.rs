@@ -244,7 +244,7 @@ fn op(given: &mut Given<'_, '_>) -> Result<Op> {
     static MAPS: LazyLock<FxHashMap<&str, &Elementwise>> =
         LazyLock::new(|| elementwise::tables().map(|def| (def.name, def)).collect());
     static CALLS: LazyLock<FxHashMap<&str, &Composite>> = LazyLock::new(|| {
-        let own = composite::tables().filter(|composite| composite.vjp.is_some());
+        let own = composite::tables().filter(|composite| composite.has_vjp());
         own.map(|composite| (composite.name, composite)).collect()
     });
     if let Some(def) = MAPS.get(given.name) {

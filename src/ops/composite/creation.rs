@@ -208,6 +208,7 @@ composite! {
         let one = x.scalar(true).full(dtype, Shape::scalar());
         x.scalar(false).full(dtype, shape).scatter(ScatterMode::Set, one, &index.along(last))
     }
+    indexes(Classes)
 }
 
 /// A value in a dtype and shape.

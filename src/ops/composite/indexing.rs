@@ -31,6 +31,7 @@ composite! {
         let order = (n..n + axis).chain(0..n).chain(n + axis..taken.rank());
         taken.permute(order.collect())
     }
+    indexes(Axis "axis")
 
     /// Elements of `x` along `axis`: `out[…, i, …] = x[…, indices[…, i, …], …]`.
     ///
@@ -41,6 +42,7 @@ composite! {
         let index = indices.cast(DType::I64).broadcast(with_size(&outer, indices, axis));
         x.broadcast(with_size(&outer, x, axis)).take_along(index, axis)
     }
+    indexes(Axis "axis")
 
     /// `x` with elements along `axis` replaced: `out[…, indices[…, i, …], …] = values[…, i, …]`.
     ///
@@ -55,6 +57,7 @@ composite! {
         let index = indices.cast(DType::I64).broadcast(with_size(&outer, indices, axis));
         base.scatter(ScatterMode::Set, values, &index.along(axis))
     }
+    indexes(Axis "axis")
 
     /// `x` with `values` added to its slices at the indices along `axis`.
     ///
@@ -75,6 +78,7 @@ composite! {
         let sum = x.permute(order.clone()).scatter(ScatterMode::Add, aligned, &[index]);
         sum.permute(inverse(&order))
     }
+    indexes(Axis "axis")
 }
 
 /// The order that puts one axis first.

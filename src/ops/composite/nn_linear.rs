@@ -54,6 +54,7 @@ composite! {
         }
         weight.gather(&[indices.cast(DType::I64)])
     }
+    indexes(First)
 
     /// Zeroes each element with probability `p` and divides the others by `1 - p`.
     ///

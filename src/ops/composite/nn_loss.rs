@@ -6,7 +6,7 @@ use super::nn_activation::shifted;
 use super::nn_norm::wide;
 use super::reduction::joined;
 use crate::dtype::{Class, DType};
-use crate::error::{self, Error};
+use crate::error;
 use crate::ops::attributes::Reduction;
 use crate::ops::emit::{Expr, throw};
 use crate::ops::number::Calculation;
@@ -34,6 +34,7 @@ composite! {
         let task = Task::new("cross_entropy", input, target, weight, ignore_index, label_smoothing);
         task.reduced(task.losses(), &reduction).cast(input.dtype())
     }
+    indexes(Labels)
     vjp(g, y) {
         input: {
             let task =
@@ -65,6 +66,7 @@ composite! {
         let values = task.masked(task.by_class(-task.picked(task.logits)));
         task.reduced(values, &reduction).cast(input.dtype())
     }
+    indexes(Labels)
 
     /// Squared difference.
     ///
@@ -139,13 +141,6 @@ fn reduced<'e>(op: &str, values: Expr<'e>, reduction: &str) -> Expr<'e> {
         "mean" => (total() / joined(values, &all(values))).cast(dtype),
         other => unknown(op, other),
     }
-}
-
-/// An error of a loss: an index that the gather of classes refused speaks of classes.
-pub fn explained(op: &str, error: Error) -> Error {
-    let place = error.place().filter(|_| ["cross_entropy", "nll_loss"].contains(&op));
-    // Negative labels were moved below every index.
-    place.map_or(error, |(i, n)| error::bad_class(op, if i < 0 { i + n as i64 } else { i }, n))
 }
 
 /// Logits against classes along one axis.

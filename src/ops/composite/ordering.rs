@@ -88,6 +88,7 @@ composite! {
         let ordered = sorter.map_or(sorted, |order| sorted.gather(&[order.cast(DType::I64)]));
         places(ordered, values, side == "left")
     }
+    indexes(First)
 
     /// Middle value: the mean of the two middle ones of an even count.
     ///

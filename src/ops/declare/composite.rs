@@ -13,7 +13,8 @@
 /// ```
 /// The namespace is `top`, `nn`, …; `method` or `function` says whether `Tensor` has it too; `|cx|`
 /// names the emission for bodies without a tensor to start from. Tensor parameters that `vjp` leaves
-/// out have no gradient.
+/// out have no gradient. `indexes(Axis "axis")` behind the body says what indices among the operands
+/// address ([`Indexes`](crate::ops::declare::Indexes)).
 #[macro_export]
 macro_rules! composite {
     (@method method) => { true };
@@ -22,6 +23,10 @@ macro_rules! composite {
     (@space $space:ident) => { stringify!($space) };
     (@default) => { None };
     (@default $default:expr) => { Some(stringify!($default)) };
+    (@indexes) => { $crate::ops::declare::Indexes::Nothing };
+    (@indexes $indexes:ident $($parameter:literal)?) => {
+        $crate::ops::declare::Indexes::$indexes$(($parameter))?
+    };
     (@vjp [$($param:ident: $kind:ident,)*]) => { None };
     (@vjp [$($param:ident: $kind:ident,)*] ($g:ident, $y:ident) $($wrt:ident: $rule:expr),*) => {
         Some({
@@ -49,6 +54,7 @@ macro_rules! composite {
             $($param:ident: $kind:ident $(= $default:expr)?),* $(,)?
             $(; $($kw:ident: $kw_kind:ident $(= $kw_default:expr)?),* $(,)?)?
         ) -> $returns:ident $(|$cx:ident|)? $body:block
+        $(indexes($indexes:ident $($parameter:literal)?))?
         $(vjp($g:ident, $y:ident) { $($wrt:ident: $rule:expr),* $(,)? })?
     )*) => {
         $(
@@ -113,6 +119,7 @@ macro_rules! composite {
                 vjp: $crate::composite!(@vjp
                     [$($param: $kind,)* $($($kw: $kw_kind,)*)?]
                     $(($g, $y) $($wrt: $rule),*)?),
+                indexes: $crate::composite!(@indexes $($indexes $($parameter)?)?),
                 covered: &[$($(stringify!($wrt)),*)?],
                 plain: {
                     use std::sync::atomic::AtomicBool;

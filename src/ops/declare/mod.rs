@@ -10,9 +10,11 @@ use smallvec::{SmallVec, smallvec};
 
 use super::emit::{Arg, Emit, Expr};
 use super::op::{self, Op};
+use super::origin;
 use super::rule::Rule;
 use crate::dtype::Class;
 use crate::shape::Axes as AxisList;
+use crate::site::{Origin, Within};
 
 mod attribute;
 #[macro_use]
@@ -186,6 +188,21 @@ pub enum Returns {
 /// A gradient rule of a composite: rule operands, the call's arguments, the parameter asked for.
 pub type VjpRule = for<'e> fn(&Rule<'_, 'e>, &Arguments<'_, 'e>, usize) -> Option<Expr<'e>>;
 
+/// What the values of an index operand address, for refusals to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Indexes {
+    /// Nothing that data could miss
+    Nothing,
+    /// The axis that a parameter names
+    Axis(&'static str),
+    /// The first axis
+    First,
+    /// Classes
+    Classes,
+    /// Classes, of which negative ones are moved below every index
+    Labels,
+}
+
 /// A composite of the table: a formula over other ops.
 pub struct Composite {
     /// The name in Python
@@ -201,11 +218,13 @@ pub struct Composite {
     /// How many results it has
     pub returns: Returns,
     /// The formula
-    pub body: for<'e> fn(&Arguments<'_, 'e>) -> Outputs<'e>,
+    pub(in crate::ops) body: for<'e> fn(&Arguments<'_, 'e>) -> Outputs<'e>,
     /// A gradient of its own, for the operands of a parameter; `None` says zero, on purpose
-    pub vjp: Option<VjpRule>,
+    pub(in crate::ops) vjp: Option<VjpRule>,
     /// The parameters that `vjp` covers
     pub covered: &'static [&'static str],
+    /// What its indices address
+    pub indexes: Indexes,
     /// Found out at run time: no two elementwise nodes of the body can run as one, so that a plan of
     /// it never pays
     pub plain: &'static AtomicBool,
@@ -219,7 +238,34 @@ impl Composite {
             let id = call.cx.emit(op, call.operands);
             return smallvec![Expr::new(call.cx, Arg::Node(id))];
         }
+        self.formula(call)
+    }
+
+    /// Runs the formula. Its nodes are part of this call, or of the one around.
+    pub fn formula<'e>(&'static self, call: &Arguments<'_, 'e>) -> Outputs<'e> {
+        let _within = self.enter(call);
         (self.body)(call)
+    }
+
+    /// Whether it has a gradient of its own.
+    pub fn has_vjp(&self) -> bool {
+        self.vjp.is_some()
+    }
+
+    /// Runs the gradient of its own. Nodes are part of this call, or of the one around.
+    pub fn cotangent<'e>(
+        &'static self,
+        rule: &Rule<'_, 'e>,
+        call: &Arguments<'_, 'e>,
+        wrt: usize,
+    ) -> Option<Expr<'e>> {
+        let vjp = self.vjp?;
+        let _within = self.enter(call);
+        vjp(rule, call, wrt)
+    }
+
+    fn enter(&'static self, call: &Arguments<'_, '_>) -> Within {
+        if Origin::running().is_none() { origin::of(self, call) } else { Origin::NONE }.enter()
     }
 }
 

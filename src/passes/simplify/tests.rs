@@ -9,6 +9,7 @@ use crate::ops::emit::{Emit, Expr};
 use crate::ops::op::SliceAxis;
 use crate::passes::random::{Dice, SPECIAL, check, count, special};
 use crate::shape::{Dim, Shape};
+use crate::site::Site;
 
 /// The list of a formula over inputs of one type, simplified and checked on special values; with the
 /// names of the ops that are left.
@@ -240,7 +241,7 @@ fn what_follows_a_rewrite_keeps_names_and_lines() {
     let ty = Type::new(DType::F32, Shape::of(&[4]));
     let x = graph.input(ty);
     let one = Arg::Scalar(1.0.into());
-    graph.at(crate::site::Site { code: 3, offset: 4 });
+    graph.at(Site { code: 3, offset: 4, ..Site::default() });
     let y = graph.emit(Op::Map(&arithmetic::multiply), &[Arg::Node(x), one]);
     let z = graph.emit(Op::Map(&arithmetic::quotient), &[Arg::Node(y), Arg::Scalar(4.0.into())]);
     graph.name(y, "same");
