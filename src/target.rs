@@ -10,6 +10,8 @@ use crate::ops::declare::Composite;
 use crate::ops::op::Op;
 use crate::shape::Shape;
 
+pub use crate::ops::structural::InPlace;
+
 /// How a step may read and write ranges of one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ranges {
@@ -17,17 +19,6 @@ pub enum Ranges {
     Free,
     /// All as writable, none overlapping, equal ranges as one
     Apart,
-}
-
-/// Which operands' memory a result of their type may be written over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InPlace {
-    /// None
-    Nowhere,
-    /// The first operand's
-    First,
-    /// That of any: an element is read only where it is written
-    Any,
 }
 
 /// When steps are worked off block by block, and how large blocks are.

@@ -2,34 +2,21 @@
 
 use super::{gemm, reduce};
 use crate::ops::op::Op;
+use crate::ops::structural::{Class, OpKind};
 
 /// The most roundings between a term and the sum (or product) of `n` terms that an op forms, which
 /// bounds its error. None where an op forms no sum in an order of its own.
 pub fn depth(op: &Op, n: usize) -> usize {
-    match op {
-        Op::Contract(_) | Op::Conv(..) => gemm::depth(n),
-        Op::Reduce(..) => reduce::depth(n),
-        Op::Map(_)
-        | Op::Call(_)
-        | Op::Cast(_)
-        | Op::Reshape(_)
-        | Op::Permute(_)
-        | Op::Broadcast(_)
-        | Op::Slice(_)
-        | Op::Embed(..)
-        | Op::Update(_)
-        | Op::Concat(_)
-        | Op::Gather
-        | Op::Scatter(_)
-        | Op::ArgReduce(..)
-        | Op::Cumulate { .. }
-        | Op::Windows(_)
-        | Op::Fold(..)
-        | Op::Sort { .. }
-        | Op::ArgSort { .. }
-        | Op::TopK { .. }
-        | Op::Fill(_)
-        | Op::Iota(..)
-        | Op::RandomBits(_) => 0,
+    match op.kind() {
+        OpKind::Map(_) | OpKind::Call(_) => 0,
+        OpKind::Structural(def) => match def.class {
+            Class::Product => gemm::depth(n),
+            Class::Reduction => reduce::depth(n),
+            Class::Elementwise
+            | Class::View
+            | Class::Movement
+            | Class::Selection
+            | Class::Creation => 0,
+        },
     }
 }

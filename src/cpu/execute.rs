@@ -1,17 +1,20 @@
 //! Ops to kernels: every op of the closed set, on arrays.
 //!
-//! Movement ops give views and compute nothing; everything else fills a fresh C-order array.
+//! Movement ops give views and compute nothing; everything else fills a fresh C-order array. What a
+//! kernel takes for itself stands beside it, so that plans know their peak.
 
 use smallvec::SmallVec;
 
-use super::{contract, conv, copy, create, gather, program, reduce, scan, sort, window};
+use super::{contract, conv, copy, create, gather, gemm, program, reduce, scan, sort, window};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
-use crate::layout::{Layout, Strides};
+use crate::layout::Layout;
+use crate::memory::block_bytes;
 use crate::ops::attributes::ScatterMode;
 use crate::ops::elementwise::{Elementwise, arithmetic};
 use crate::ops::op::{Op, OperandType, SliceAxis, Type};
+use crate::ops::structural::sliced;
 use crate::shape::Shape;
 use crate::small::small;
 
@@ -41,7 +44,7 @@ pub fn execute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
     let types: SmallVec<[OperandType<'_>; 4]> = small(args.iter().map(|arg| arg.ty()));
     let ty = op.infer(&types)?;
     if let Some(Operand::Array(x)) = args.first()
-        && let Some(layout) = view(op, x.dtype, &x.layout)
+        && let Some(layout) = op.view(x.dtype, &x.layout)
     {
         return Ok(x.view(layout));
     }
@@ -71,45 +74,6 @@ fn fresh(op: &Op, ty: Type) -> Result<Array> {
     let layout = fresh_layout(op, &ty.shape);
     let line = Array::uninit(ty.dtype, Shape::of(&[layout.room()]))?;
     Ok(line.view(layout))
-}
-
-/// The layout of the result where that is the first operand seen otherwise; `None` where the op
-/// computes something.
-pub fn view(op: &Op, dtype: DType, x: &Layout) -> Option<Layout> {
-    match op {
-        Op::Cast(to) => (*to == dtype).then(|| x.clone()),
-        Op::Reshape(shape) => x.reshape(shape),
-        Op::Permute(axes) => {
-            let from = x.strides();
-            let strides: Strides = small(axes.iter().map(|&i| from[i]));
-            let shape: Shape = axes.iter().map(|&i| x.shape()[i]).collect();
-            Some(Layout::strided(shape, &strides, x.offset()))
-        }
-        Op::Broadcast(shape) => {
-            Some(Layout::strided(shape.clone(), &x.broadcast_strides(shape), x.offset()))
-        }
-        Op::Slice(at) => Some(slice(x, at)),
-        Op::Windows(spec) => Some(window::windows(x, spec)),
-        Op::Map(_)
-        | Op::Call(_)
-        | Op::Embed(..)
-        | Op::Update(_)
-        | Op::Concat(_)
-        | Op::Gather
-        | Op::Scatter(_)
-        | Op::Reduce(..)
-        | Op::ArgReduce(..)
-        | Op::Cumulate { .. }
-        | Op::Contract(_)
-        | Op::Conv(..)
-        | Op::Fold(..)
-        | Op::Sort { .. }
-        | Op::ArgSort { .. }
-        | Op::TopK { .. }
-        | Op::Fill(_)
-        | Op::Iota(..)
-        | Op::RandomBits(_) => None,
-    }
 }
 
 /// Computes an op into memory that is there.
@@ -191,12 +155,59 @@ pub unsafe fn execute_into(op: &Op, args: &[Operand<'_>], out: &Array) -> Result
     }
 }
 
+/// The most bytes that [`execute_into`] takes for operands of these dtypes and
+/// layouts and a result of this shape, as the counters of memory count them. (Sorting floats takes
+/// more if there are NaNs or negative zeros among them; that is counted.)
+pub fn scratch(op: &Op, args: &[(DType, &Layout)], result: &Shape) -> usize {
+    let dense = |dtype: DType, x: &Layout| block_bytes(x.shape().count() * dtype.size());
+    let copied = |dtype: DType, x: &Layout| if x.is_contiguous() { 0 } else { dense(dtype, x) };
+    let Some(&(dtype, x)) = args.first() else { return 0 };
+    match op {
+        Op::Contract(spec) => {
+            args.get(1).map_or(0, |&(_, b)| contract::scratch(dtype, x, b, spec, result.count()))
+        }
+        Op::Conv(role, spec) => {
+            args.get(1).map_or(0, |&(_, b)| conv::scratch(*role, dtype, x, b, spec, result.count()))
+        }
+        Op::Fold(..) => {
+            let to = gemm::accumulator(dtype);
+            contract::widened(dtype, x, to).1 + contract::wide_bytes(dtype, to, result.count())
+        }
+        Op::Reduce(_, axes) => reduce::scratch(dtype, x, axes),
+        Op::ArgReduce(_, axis) => reduce::arg_scratch(dtype, x, *axis),
+        Op::Cumulate { .. } | Op::RandomBits(_) => copied(dtype, x),
+        Op::Sort { axis, .. } => {
+            let positions = if dtype.is_float() { dense(DType::I64, x) } else { 0 };
+            positions + sort::scratch(dtype, x, *axis, (dtype, result))
+        }
+        Op::ArgSort { axis, .. } | Op::TopK { axis, .. } => {
+            sort::scratch(dtype, x, *axis, (DType::I64, result))
+        }
+        // These write what they read, element by element.
+        Op::Map(_)
+        | Op::Call(_)
+        | Op::Cast(_)
+        | Op::Reshape(_)
+        | Op::Permute(_)
+        | Op::Broadcast(_)
+        | Op::Slice(_)
+        | Op::Windows(_)
+        | Op::Embed(..)
+        | Op::Update(_)
+        | Op::Concat(_)
+        | Op::Gather
+        | Op::Scatter(_)
+        | Op::Fill(_)
+        | Op::Iota(..) => 0,
+    }
+}
+
 /// A copy of what a movement shows.
 ///
 /// # Safety
 /// As for [`execute_into`].
 unsafe fn move_into(op: &Op, x: &Array, out: &Array) -> Result<()> {
-    let (from, to) = match view(op, x.dtype, &x.layout) {
+    let (from, to) = match op.view(x.dtype, &x.layout) {
         Some(layout) => (x.view(layout), out.clone()),
         None => {
             let layout = Layout::contiguous_at(x.shape().clone(), out.layout.offset());
@@ -304,20 +315,6 @@ fn product_for_power<'a>(
     Some(if exponent == 2.0 { base } else { Operand::Scalar(Scalar::Int(1)) })
 }
 
-/// The layout of a slice.
-fn slice(layout: &Layout, at: &[SliceAxis]) -> Layout {
-    let from = layout.strides();
-    let mut offset = layout.offset();
-    let mut strides = Strides::new();
-    for (axis, &stride) in at.iter().zip(&from) {
-        if axis.size.known() != Some(0) {
-            offset = offset.wrapping_add_signed(axis.start.value() as isize * stride);
-        }
-        strides.push(stride * axis.step);
-    }
-    Layout::strided(at.iter().map(|a| a.size).collect(), &strides, offset)
-}
-
 /// Writes a number, or an array that broadcasts, everywhere.
 ///
 /// # Safety
@@ -348,7 +345,7 @@ fn number_as_array(value: Operand<'_>, dtype: DType) -> Result<Array> {
 /// The array's buffer is fresh or uniquely held, and nobody reads or writes it meanwhile.
 pub unsafe fn write_slice(out: &Array, at: &[SliceAxis], value: Operand<'_>) -> Result<()> {
     // SAFETY: the caller holds the array alone; a slice stays inside it.
-    unsafe { fill_from(value, &out.view(slice(&out.layout, at))) }
+    unsafe { fill_from(value, &out.view(sliced(&out.layout, at))) }
 }
 
 /// Adds to a slice of an array.
@@ -356,7 +353,7 @@ pub unsafe fn write_slice(out: &Array, at: &[SliceAxis], value: Operand<'_>) -> 
 /// # Safety
 /// The array's buffer is fresh or uniquely held, and nobody reads or writes it meanwhile.
 pub unsafe fn add_into_slice(sum: &Array, at: &[SliceAxis], g: &Array) -> Result<()> {
-    let part = sum.view(slice(&sum.layout, at));
+    let part = sum.view(sliced(&sum.layout, at));
     let total = map(&arithmetic::add, &[Operand::Array(&part), Operand::Array(g)])?;
     // SAFETY: the caller holds the array alone; the sum lies elsewhere.
     unsafe { copy::copy_into(&part, &total) };

@@ -19,7 +19,6 @@ mod run;
 #[cfg(test)]
 mod samples;
 pub mod scan;
-mod scratch;
 pub mod sort;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -28,6 +27,5 @@ pub use depth::depth;
 pub use execute::*;
 pub use gemm::{Done, Extras};
 pub use product::{Sequel, is_product, product_into};
-pub use scratch::scratch;
 pub mod target;
 pub mod window;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::run::Lowered;
-use super::{contract, execute, fresh_layout, is_product, reduce, scratch, view};
+use super::{contract, execute, fresh_layout, is_product, reduce, scratch};
 use crate::array::{Array, Operand};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -56,7 +56,7 @@ impl Target for Cpu {
     }
 
     fn view(&self, op: &Op, dtype: DType, x: &Layout) -> Option<Layout> {
-        view(op, dtype, x)
+        op.view(dtype, x)
     }
 
     fn fresh_layout(&self, op: &Op, shape: &Shape) -> Layout {
@@ -64,32 +64,7 @@ impl Target for Cpu {
     }
 
     fn in_place(&self, op: &Op) -> InPlace {
-        match op {
-            Op::Map(_) => InPlace::Any,
-            Op::Update(_) | Op::Scatter(_) => InPlace::First,
-            Op::Call(_)
-            | Op::Cast(_)
-            | Op::Reshape(_)
-            | Op::Permute(_)
-            | Op::Broadcast(_)
-            | Op::Slice(_)
-            | Op::Embed(..)
-            | Op::Concat(_)
-            | Op::Gather
-            | Op::Reduce(..)
-            | Op::ArgReduce(..)
-            | Op::Cumulate { .. }
-            | Op::Contract(_)
-            | Op::Conv(..)
-            | Op::Windows(_)
-            | Op::Fold(..)
-            | Op::Sort { .. }
-            | Op::ArgSort { .. }
-            | Op::TopK { .. }
-            | Op::Fill(_)
-            | Op::Iota(..)
-            | Op::RandomBits(_) => InPlace::Nowhere,
-        }
+        op.in_place()
     }
 
     fn scratch(&self, op: &Op, args: &[(DType, &Layout)], result: &Shape) -> usize {

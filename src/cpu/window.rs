@@ -1,16 +1,15 @@
-//! Sliding windows, and the sum that undoes them.
+//! The sum that undoes sliding windows.
 //!
-//! Promises: [`windows`] copies nothing; in [`fold`] an element is the sum of its windows' terms in
-//! order of their place in the window, so layouts and threads do not show.
+//! Promises: an element is the sum of its windows' terms in order of their place in the window, so
+//! layouts and threads do not show.
 
 use crate::array::Array;
 use crate::cpu::contract::{narrow_into, wide_result, widen};
 use crate::cpu::gemm::{self, Axis};
 use crate::dtype::DType;
 use crate::error::{self, Result};
-use crate::layout::{Layout, Strides, row_major};
+use crate::layout::row_major;
 use crate::ops::attributes::WindowSpec;
-use crate::shape::{Dim, Shape};
 use crate::threads;
 
 /// Additions worth handing to another thread.
@@ -22,26 +21,7 @@ pub fn positions(n: usize, size: usize, stride: usize, dilation: usize) -> usize
     if n < reach { 0 } else { (n - reach) / stride + 1 }
 }
 
-/// A layout seen through windows over its trailing axes: leading axes, positions, window.
-pub fn windows(x: &Layout, spec: &WindowSpec) -> Layout {
-    let (sizes, strides) = (x.shape().sizes(), x.strides());
-    let spatial = spec.size.len();
-    let lead = sizes.len() - spatial;
-    let mut shape: Shape = x.shape().dims()[..lead].iter().copied().collect();
-    let mut steps: Strides = strides[..lead].into();
-    for i in 0..spatial {
-        let n = positions(sizes[lead + i], spec.size[i], spec.stride[i], spec.dilation[i]);
-        shape.dims_mut().push(Dim::new(n));
-        steps.push(strides[lead + i] * spec.stride[i] as isize);
-    }
-    for i in 0..spatial {
-        shape.dims_mut().push(Dim::new(spec.size[i]));
-        steps.push(strides[lead + i] * spec.dilation[i] as isize);
-    }
-    Layout::strided(shape, &steps, x.offset())
-}
-
-/// The transpose of [`windows`]: adds every window of `g` back to where it was taken from, in an
+/// Adds every window of `g` back to where it was taken from, in an
 /// array whose trailing sizes are `sizes`. Half floats are summed in float32 and rounded once.
 ///
 /// # Safety
@@ -177,6 +157,8 @@ mod tests {
     use super::*;
     use crate::cpu::copy::cast;
     use crate::cpu::testing::{bytes, fold, layouts, noise, random, values};
+    use crate::ops::structural::windowed;
+    use crate::shape::Shape;
 
     fn spec(size: &[usize], stride: &[usize], dilation: &[usize]) -> WindowSpec {
         WindowSpec { size: size.into(), stride: stride.into(), dilation: dilation.into() }
@@ -188,7 +170,7 @@ mod tests {
         let spec = spec(&[2, 3], &[2, 1], &[3, 2]);
         let all = values(&x);
         for x in layouts(&x) {
-            let y = x.view(windows(&x.layout, &spec));
+            let y = x.view(windowed(&x.layout, &spec));
             assert_eq!(y.shape(), &Shape::of(&[2, 2, 4, 2, 3]));
             for (i, got) in values(&y).into_iter().enumerate() {
                 let (c, p, q, k, l) = (i / 48, i / 24 % 2, i / 6 % 4, i / 3 % 2, i % 3);
@@ -209,7 +191,7 @@ mod tests {
         for (sizes, spec) in cases {
             for dtype in [DType::F32, DType::F64, DType::I64] {
                 let x = random(dtype, sizes, 2);
-                let y = x.view(windows(&x.layout, &spec));
+                let y = x.view(windowed(&x.layout, &spec));
                 let g = random(dtype, &y.shape().sizes(), 3);
                 let back = fold(&g, &spec, &sizes[sizes.len() - spec.size.len()..]).unwrap();
                 assert_eq!((back.shape(), back.dtype), (x.shape(), dtype));

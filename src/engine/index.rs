@@ -21,8 +21,8 @@ use crate::ops::attributes::ScatterMode;
 use crate::ops::emit::{Arg, Expr, catch};
 use crate::ops::op::{Op, SliceAxis};
 use crate::ops::origin;
+use crate::ops::structural::inverse;
 use crate::ops::structural::whole;
-use crate::ops::vjp::inverse;
 use crate::shape::{Axes, Dim, Extent, Shape};
 use crate::site::Origin;
 

@@ -11,7 +11,7 @@ use super::literal;
 use super::print::{parts, summary};
 use super::{Flow, FlowKind, Kind, List, Node};
 use crate::ops::emit::{Arg, Id};
-use crate::ops::op::Op;
+use crate::ops::structural::{Class, OpKind};
 use crate::site::Site;
 
 /// The most characters of a line in a box.
@@ -265,26 +265,17 @@ pub fn colour(node: &Node) -> &'static str {
         Kind::Flow(_) | Kind::Part(_) => "#e6d5f0",
         Kind::Effect(_) => "#f7cfcf",
         Kind::Barrier => "#ffffff",
-        Kind::Op(op) => match op {
-            Op::Map(_) | Op::Cast(_) => "#fdf3cd",
-            Op::Call(_) => "#fbe0c8",
-            Op::Reshape(_)
-            | Op::Permute(_)
-            | Op::Broadcast(_)
-            | Op::Slice(_)
-            | Op::Embed(..)
-            | Op::Update(_)
-            | Op::Concat(_)
-            | Op::Windows(_)
-            | Op::Fold(..) => "#f5f5f5",
-            Op::Reduce(..) | Op::ArgReduce(..) | Op::Cumulate { .. } => "#d5ebd5",
-            Op::Contract(_) | Op::Conv(..) => "#bfe0c8",
-            Op::Gather
-            | Op::Scatter(_)
-            | Op::Sort { .. }
-            | Op::ArgSort { .. }
-            | Op::TopK { .. } => "#d8eef0",
-            Op::Fill(_) | Op::Iota(..) | Op::RandomBits(_) => "#e0e0e0",
+        Kind::Op(op) => match op.kind() {
+            OpKind::Map(_) => "#fdf3cd",
+            OpKind::Call(_) => "#fbe0c8",
+            OpKind::Structural(def) => match def.class {
+                Class::Elementwise => "#fdf3cd",
+                Class::View | Class::Movement => "#f5f5f5",
+                Class::Reduction => "#d5ebd5",
+                Class::Product => "#bfe0c8",
+                Class::Selection => "#d8eef0",
+                Class::Creation => "#e0e0e0",
+            },
         },
     }
 }

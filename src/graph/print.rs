@@ -19,10 +19,10 @@ use std::fmt::Write;
 use super::literal::{self, quoted};
 use super::{Effect, Flow, FlowKind, Graph, Kind, List, Node};
 use crate::array::Array;
-use crate::ops::attributes::{Contraction, ConvSpec, ScatterMode, WindowSpec};
 use crate::ops::declare::Attr;
 use crate::ops::emit::Id;
 use crate::ops::op::{Call, Op, SliceAxis};
+use crate::ops::structural::Field;
 use crate::shape::Tuple;
 use crate::site::Site;
 
@@ -217,33 +217,28 @@ fn call_parts(call: &Call, node: &Node) -> Vec<String> {
 
 /// What the types do not say already.
 fn attributes(op: &Op) -> Vec<String> {
-    match op {
-        Op::Map(_)
-        | Op::Call(_)
-        | Op::Cast(_)
-        | Op::Reshape(_)
-        | Op::Broadcast(_)
-        | Op::Gather
-        | Op::Fill(_)
-        | Op::RandomBits(_) => vec![],
-        Op::Permute(axes) => vec![named("axes", Tuple(axes))],
-        Op::Slice(at) | Op::Embed(_, at) | Op::Update(at) => slices(at),
-        Op::Concat(axis) | Op::Iota(_, axis) | Op::ArgReduce(_, axis) => vec![named("axis", axis)],
-        Op::Scatter(ScatterMode::Set) => vec![named("mode", "set")],
-        Op::Scatter(ScatterMode::Add) => vec![named("mode", "add")],
-        Op::Reduce(_, axes) => vec![named("axis", Tuple(axes))],
-        Op::Cumulate { axis, reverse, .. } => {
-            vec![named("axis", axis), truth("reverse", *reverse)]
+    let mut op = op.clone();
+    op.fields().into_iter().flat_map(attribute).collect()
+}
+
+/// The text of an attribute of a structural op.
+fn attribute(field: Field<'_>) -> Vec<String> {
+    match field {
+        Field::Count(name, n) => vec![named(name, n)],
+        Field::Truth(name, value) => vec![truth(name, *value)],
+        Field::Choice(name, choice) => vec![named(name, choice.word())],
+        Field::Axes(name, axes) => vec![named(name, Tuple(axes))],
+        Field::MaybePairs(_, a, b) if a.is_empty() && b.is_empty() => vec![],
+        Field::Pairs(name, a, b) | Field::MaybePairs(name, a, b) => {
+            vec![named(name, format!("({}, {})", Tuple(a), Tuple(b)))]
         }
-        Op::Sort { axis, descending } | Op::ArgSort { axis, descending } => {
-            vec![named("axis", axis), truth("descending", *descending)]
-        }
-        Op::TopK { k, axis, largest } => {
-            vec![named("k", k), named("axis", axis), truth("largest", *largest)]
-        }
-        Op::Contract(spec) => contraction(spec),
-        Op::Conv(_, spec) => convolution(spec),
-        Op::Windows(spec) | Op::Fold(spec, _) => windows(spec),
+        Field::PerAxis(name, list) => vec![named(name, Tuple(list))],
+        Field::Sizes(name, sizes) => vec![named(name, Tuple(sizes))],
+        Field::Slices(at) => slices(at),
+        Field::ResultDType(_)
+        | Field::ResultShape(_)
+        | Field::ResultType(_)
+        | Field::ResultSizes(_) => vec![],
     }
 }
 
@@ -260,35 +255,4 @@ fn slices(at: &[SliceAxis]) -> Vec<String> {
         parts.push(named("step", list(&|axis| axis.step.to_string())));
     }
     parts
-}
-
-/// Pairs of axes, those of the first operand before those of the second.
-fn contraction(spec: &Contraction) -> Vec<String> {
-    let pair =
-        |name, a: &[usize], b: &[usize]| named(name, format!("({}, {})", Tuple(a), Tuple(b)));
-    let mut parts = vec![pair("contract", &spec.a_contract, &spec.b_contract)];
-    if !spec.a_batch.is_empty() || !spec.b_batch.is_empty() {
-        parts.push(pair("batch", &spec.a_batch, &spec.b_batch));
-    }
-    parts
-}
-
-fn convolution(spec: &ConvSpec) -> Vec<String> {
-    vec![
-        named("stride", Tuple(&spec.stride)),
-        named("pad_low", Tuple(&spec.pad_low)),
-        named("pad_high", Tuple(&spec.pad_high)),
-        named("dilation", Tuple(&spec.dilation)),
-        named("groups", spec.groups),
-        named("input", Tuple(&spec.input)),
-        named("kernel", Tuple(&spec.kernel)),
-    ]
-}
-
-fn windows(spec: &WindowSpec) -> Vec<String> {
-    vec![
-        named("size", Tuple(&spec.size)),
-        named("stride", Tuple(&spec.stride)),
-        named("dilation", Tuple(&spec.dilation)),
-    ]
 }

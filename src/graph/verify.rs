@@ -7,6 +7,7 @@ use crate::dtype::DType;
 use crate::error::{self, Error, Result};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, OperandType, Type};
+use crate::ops::structural::OpKind;
 use crate::shape::{Dim, Shape};
 
 impl Graph {
@@ -59,7 +60,7 @@ fn check(earlier: &[Node], node: &Node) -> Result<()> {
             return same_type(&earlier[x.0 as usize].ty, &node.ty);
         }
     };
-    let (least, most) = arity(op);
+    let (least, most) = op.arity();
     if node.args.len() < least || most.is_some_and(|most| node.args.len() > most) {
         return Err(law("wrong count of operands", node.args.len()));
     }
@@ -177,88 +178,11 @@ fn check_lengths(flow: &Flow, types: &[&Type], carry: usize, xs: usize, length: 
     }
 }
 
-/// The least and the largest count of operands.
-fn arity(op: &Op) -> (usize, Option<usize>) {
-    let exactly = |n| (n, Some(n));
-    match op {
-        Op::Map(def) => exactly(def.params.len()),
-        Op::Call(call) => exactly(call.attributes.iter().map(|attr| attr.width()).sum()),
-        Op::Iota(..) => exactly(0),
-        Op::Cast(_)
-        | Op::Reshape(_)
-        | Op::Permute(_)
-        | Op::Broadcast(_)
-        | Op::Slice(_)
-        | Op::Reduce(..)
-        | Op::ArgReduce(..)
-        | Op::Cumulate { .. }
-        | Op::Windows(_)
-        | Op::Fold(..)
-        | Op::Sort { .. }
-        | Op::ArgSort { .. }
-        | Op::TopK { .. }
-        | Op::Fill(_)
-        | Op::RandomBits(_) => exactly(1),
-        Op::Embed(..) | Op::Update(_) | Op::Contract(_) | Op::Conv(..) => exactly(2),
-        Op::Concat(_) => (1, None),
-        Op::Gather => (2, None),
-        Op::Scatter(_) => (3, None),
-    }
-}
-
 /// Refuses axes and slices outside the operands, which type rules take for granted.
 fn check_axes(op: &Op, args: &[OperandType<'_>]) -> Result<()> {
-    let shape = |i: usize| match args.get(i) {
-        Some(OperandType::Tensor(_, shape)) => Some(*shape),
-        _ => None,
-    };
-    let rank = |i: usize| shape(i).map_or(0, |shape| shape.rank());
-    let inside = |axes: &[usize], rank: usize| {
-        let mut seen = axes.to_vec();
-        seen.sort_unstable();
-        seen.dedup();
-        seen.len() == axes.len() && axes.iter().all(|&axis| axis < rank)
-    };
-    let fits = match op {
-        Op::Permute(axes) => axes.len() == rank(0) && inside(axes, rank(0)),
-        Op::Reduce(_, axes) => inside(axes, rank(0)),
-        Op::Concat(axis) | Op::ArgReduce(_, axis) => *axis < rank(0),
-        Op::Cumulate { axis, .. }
-        | Op::Sort { axis, .. }
-        | Op::ArgSort { axis, .. }
-        | Op::TopK { axis, .. } => *axis < rank(0),
-        Op::Iota(ty, axis) => *axis < ty.shape.rank(),
-        Op::Gather => args.len() <= rank(0) + 1,
-        Op::Scatter(_) => args.len() <= rank(0) + 2,
-        Op::Contract(spec) => {
-            spec.a_batch.len() == spec.b_batch.len()
-                && spec.a_contract.len() == spec.b_contract.len()
-                && inside(&[&spec.a_batch[..], &spec.a_contract].concat(), rank(0))
-                && inside(&[&spec.b_batch[..], &spec.b_contract].concat(), rank(1))
-        }
-        Op::Conv(_, spec) => {
-            let axes = spec.stride.len() + 2;
-            spec.dilation.len() + 2 == axes && rank(0) == axes && rank(1) == axes
-        }
-        Op::Windows(spec) => spec.size.len() <= rank(0),
-        Op::Fold(spec, sizes) => spec.size.len() == sizes.len() && 2 * sizes.len() <= rank(0),
-        Op::Slice(at) | Op::Update(at) => shape(0).is_some_and(|shape| {
-            at.len() == shape.rank() && at.iter().zip(shape.dims()).all(|(a, &d)| a.fits(d))
-        }),
-        Op::Embed(to, at) => {
-            at.len() == to.rank()
-                && shape(0)
-                    .is_some_and(|x| x.dims().iter().zip(at.iter()).all(|(d, a)| d.equals(a.size)))
-                && rank(0) == at.len()
-                && at.iter().zip(to.dims()).all(|(a, &d)| a.fits(d))
-        }
-        Op::Map(_)
-        | Op::Call(_)
-        | Op::Cast(_)
-        | Op::Reshape(_)
-        | Op::Broadcast(_)
-        | Op::Fill(_)
-        | Op::RandomBits(_) => true,
+    let fits = match op.kind() {
+        OpKind::Map(_) | OpKind::Call(_) => true,
+        OpKind::Structural(def) => (def.fits)(op, args),
     };
     if fits { Ok(()) } else { Err(law("attributes do not fit the operands", format!("{op:?}"))) }
 }

@@ -9,11 +9,11 @@ use std::cell::RefCell;
 
 use smallvec::SmallVec;
 
-use super::attributes::*;
 use super::declare::{Arguments, Composite, Param, ParamKind};
 use super::emit::{Arg, Emit, Expr, Id, OrThrow, throw};
 use super::number::Number;
 use super::op::{Call, Op, OperandType, SliceAxis, Type};
+use super::structural::OpKind;
 use crate::dtype::{DType, Scalar};
 use crate::error;
 use crate::shape::{Axes, Dim, Shape};
@@ -200,35 +200,35 @@ impl Emit for Batching<'_> {
 }
 
 /// A shape with one more axis in front.
-fn front(size: Dim, shape: &Shape) -> Shape {
+pub fn front(size: Dim, shape: &Shape) -> Shape {
     std::iter::once(size).chain(shape.dims().iter().copied()).collect()
 }
 
 /// Axes behind one more.
-fn shift(axes: &[usize]) -> Axes {
+pub fn shift(axes: &[usize]) -> Axes {
     axes.iter().map(|axis| axis + 1).collect()
 }
 
 /// A slice that takes all examples.
-fn shift_slice(size: Dim, at: &[SliceAxis]) -> Box<[SliceAxis]> {
+pub fn shift_slice(size: Dim, at: &[SliceAxis]) -> Box<[SliceAxis]> {
     std::iter::once(SliceAxis::all(size)).chain(at.iter().copied()).collect()
 }
 
 impl<'e> Batched<'e> {
     /// The rank of one example.
-    fn rank(self) -> usize {
+    pub fn rank(self) -> usize {
         self.x.rank() - usize::from(self.mapped)
     }
 
     /// With an axis of examples in any case.
-    fn spread(self, size: Dim) -> Expr<'e> {
+    pub fn spread(self, size: Dim) -> Expr<'e> {
         let shape = self.x.shape();
         if self.mapped { self.x } else { self.x.broadcast(front(size, &shape)) }
     }
 
     /// Of an example's rank `rank`: axes of size 1 behind that of the examples. What is shared
     /// broadcasts as it is.
-    fn padded(self, rank: usize) -> Expr<'e> {
+    pub fn padded(self, rank: usize) -> Expr<'e> {
         if !self.mapped || self.rank() == rank {
             return self.x;
         }
@@ -247,14 +247,14 @@ impl<'e> Batched<'e> {
 
 impl<'e> Expr<'e> {
     /// Axis `from` moved to `to`, the others in order.
-    fn move_axis(self, from: usize, to: usize) -> Expr<'e> {
+    pub fn move_axis(self, from: usize, to: usize) -> Expr<'e> {
         let mut axes: Axes = (0..self.rank()).filter(|&axis| axis != from).collect();
         axes.insert(to, from);
         self.permute(axes)
     }
 
     /// Axes `axis` and `axis + 1` as one.
-    fn merge(self, axis: usize) -> Expr<'e> {
+    pub fn merge(self, axis: usize) -> Expr<'e> {
         let mut shape = self.shape();
         let inner = shape.dims_mut().remove(axis + 1);
         shape.dims_mut()[axis] = shape[axis] * inner;
@@ -262,7 +262,7 @@ impl<'e> Expr<'e> {
     }
 
     /// Axis `axis` as two, the outer one of size `outer`.
-    fn split(self, axis: usize, outer: Dim) -> Expr<'e> {
+    pub fn split(self, axis: usize, outer: Dim) -> Expr<'e> {
         let mut shape = self.shape();
         shape.dims_mut()[axis] = shape[axis] / outer;
         shape.dims_mut().insert(axis, outer);
@@ -274,173 +274,27 @@ impl Op {
     /// The op on `size` examples at once, not all of whose operands are shared; the examples of the
     /// result stand along axis 0. `ty` is the type of one example's result.
     fn batch<'e>(&self, args: &[Batched<'e>], size: Dim, ty: &Type) -> Expr<'e> {
-        let x = args[0];
-        // Structural ops of one operand: it is the one that is mapped.
-        let same = |op: Op| x.x.emit(op);
-        match self {
-            Op::Map(_) => {
+        match self.kind() {
+            OpKind::Map(_) => {
                 let rank = args.iter().map(|x| x.rank()).max().unwrap_or(0);
-                let args: SmallVec<[Arg; 3]> = args.iter().map(|x| x.padded(rank).arg()).collect();
-                x.x.emit_with(self.clone(), &args)
+                let operands: SmallVec<[Arg; 3]> =
+                    args.iter().map(|x| x.padded(rank).arg()).collect();
+                args[0].x.emit_with(self.clone(), &operands)
             }
-            Op::Call(call) => {
+            OpKind::Call(call) => {
                 let what = format!("{} reached a batching rule", call.composite.name);
                 throw(error::internal(what))
             }
-            Op::Cast(_) | Op::Windows(_) | Op::Fold(..) => same(self.clone()),
-            Op::Reshape(shape) => x.x.reshape(front(size, shape)),
-            Op::Permute(axes) => x.x.permute(std::iter::once(0).chain(shift(axes)).collect()),
-            Op::Broadcast(shape) => x.padded(shape.rank()).broadcast(front(size, shape)),
-            Op::Slice(at) => same(Op::Slice(shift_slice(size, at))),
-            Op::Embed(shape, at) => batch_embed(args, size, shape, at),
-            Op::Update(at) => {
-                let x = x.spread(size);
-                let value = args[1].padded(at.len());
-                x.emit_with(Op::Update(shift_slice(size, at)), &[x.arg(), value.arg()])
-            }
-            Op::Concat(axis) => {
-                let parts: SmallVec<[Expr<'e>; 4]> = args.iter().map(|x| x.spread(size)).collect();
-                parts[0].concat(&parts, axis + 1)
-            }
-            Op::Gather => batch_gather(x, &args[1..], size),
-            Op::Scatter(mode) => batch_scatter(*mode, x, args[1], &args[2..], size),
-            Op::Reduce(kind, axes) => same(Op::Reduce(*kind, shift(axes))),
-            Op::ArgReduce(kind, axis) => same(Op::ArgReduce(*kind, axis + 1)),
-            Op::Cumulate { kind, axis, reverse } => {
-                same(Op::Cumulate { kind: *kind, axis: axis + 1, reverse: *reverse })
-            }
-            Op::Contract(spec) => batch_contract(spec, x, args[1]),
-            Op::Conv(role, spec) => batch_conv(*role, spec, x, args[1], size),
-            Op::Sort { axis, descending } => {
-                same(Op::Sort { axis: axis + 1, descending: *descending })
-            }
-            Op::ArgSort { axis, descending } => {
-                same(Op::ArgSort { axis: axis + 1, descending: *descending })
-            }
-            Op::TopK { k, axis, largest } => {
-                same(Op::TopK { k: *k, axis: axis + 1, largest: *largest })
-            }
-            Op::Fill(ty) => {
-                let value = x.x.cast(ty.dtype);
-                Batched { x: value, mapped: true }
-                    .padded(ty.shape.rank())
-                    .broadcast(front(size, &ty.shape))
-            }
-            // Without operands nothing is mapped.
-            Op::Iota(..) => x.x,
-            Op::RandomBits(_) => batch_random(x.x, size, ty),
+            OpKind::Structural(def) => (def.batch)(self, args, size, ty),
         }
     }
-}
-
-fn batch_embed<'e>(args: &[Batched<'e>], size: Dim, shape: &Shape, at: &[SliceAxis]) -> Expr<'e> {
-    let (x, value) = (args[0], args[1]);
-    let (shape, at) = (front(size, shape), shift_slice(size, at));
-    if !value.mapped {
-        let x = x.spread(size);
-        return x.emit_with(Op::Embed(shape, at), &[x.arg(), value.x.arg()]);
-    }
-    // Each example has a border of its own.
-    let base = value.padded(shape.rank() - 1).broadcast(shape);
-    base.emit_with(Op::Update(at), &[base.arg(), x.padded(base.rank() - 1).arg()])
 }
 
 /// The index arrays of all examples together with one that counts examples, and the rank of their
 /// common shape for one example.
-fn batch_indices<'e>(indices: &[Batched<'e>], size: Dim) -> (SmallVec<[Expr<'e>; 4]>, usize) {
+pub fn batch_indices<'e>(indices: &[Batched<'e>], size: Dim) -> (SmallVec<[Expr<'e>; 4]>, usize) {
     let rank = indices.iter().map(|i| i.rank()).max().unwrap_or(0);
     let line = std::iter::once(size).chain(std::iter::repeat_n(Dim::ONE, rank)).collect();
     let examples = indices[0].x.iota(DType::I64, line, 0);
     (std::iter::once(examples).chain(indices.iter().map(|i| i.padded(rank))).collect(), rank)
-}
-
-fn batch_gather<'e>(x: Batched<'e>, indices: &[Batched<'e>], size: Dim) -> Expr<'e> {
-    let plain: SmallVec<[Expr<'e>; 4]> = indices.iter().map(|i| i.x).collect();
-    let any = indices.iter().any(|i| i.mapped);
-    match (x.mapped, any) {
-        (true, true) => x.x.gather(&batch_indices(indices, size).0),
-        (true, false) => {
-            // Examples behind the indexed axes, then back in front of the index's.
-            let rank = plain.iter().map(|i| i.rank()).max().unwrap_or(0);
-            x.x.move_axis(0, plain.len()).gather(&plain).move_axis(rank, 0)
-        }
-        (false, _) => x.x.gather(&batch_indices(indices, size).0[1..]),
-    }
-}
-
-fn batch_scatter<'e>(
-    mode: ScatterMode,
-    base: Batched<'e>,
-    values: Batched<'e>,
-    indices: &[Batched<'e>],
-    size: Dim,
-) -> Expr<'e> {
-    let base = base.spread(size);
-    let inner = base.rank() - 1 - indices.len();
-    if indices.iter().any(|i| i.mapped) {
-        let (indices, rank) = batch_indices(indices, size);
-        return base.scatter(mode, values.padded(rank + inner), &indices);
-    }
-    let plain: SmallVec<[Expr<'e>; 4]> = indices.iter().map(|i| i.x).collect();
-    let rank = plain.iter().map(|i| i.rank()).max().unwrap_or(0);
-    let values = match values.mapped {
-        true => values.padded(rank + inner).move_axis(0, rank),
-        false if values.rank() > inner => values.x.unsqueeze(values.rank() - inner),
-        false => values.x,
-    };
-    base.move_axis(0, plain.len()).scatter(mode, values, &plain).move_axis(plain.len(), 0)
-}
-
-fn batch_contract<'e>(spec: &Contraction, a: Batched<'e>, b: Batched<'e>) -> Expr<'e> {
-    let moved = |axes: &Axes, mapped: bool| if mapped { shift(axes) } else { axes.clone() };
-    let mut all = Contraction {
-        a_batch: moved(&spec.a_batch, a.mapped),
-        b_batch: moved(&spec.b_batch, b.mapped),
-        a_contract: moved(&spec.a_contract, a.mapped),
-        b_contract: moved(&spec.b_contract, b.mapped),
-    };
-    if a.mapped && b.mapped {
-        all.a_batch.insert(0, 0);
-        all.b_batch.insert(0, 0);
-        return a.x.contract(b.x, all);
-    }
-    // The examples are the first free axis of the one operand that has them.
-    let batches = spec.a_batch.len();
-    let before = if a.mapped { batches } else { a.rank() - spec.a_contract.len() };
-    a.x.contract(b.x, all).move_axis(before, 0)
-}
-
-/// Examples become more images where only the first operand differs, and more groups otherwise.
-fn batch_conv<'e>(
-    role: ConvRole,
-    spec: &ConvSpec,
-    a: Batched<'e>,
-    b: Batched<'e>,
-    size: Dim,
-) -> Expr<'e> {
-    if role != ConvRole::Weight && !b.mapped {
-        return a.x.merge(0).conv(role, b.x, Box::new(spec.clone())).split(0, size);
-    }
-    let (a, b) = (a.spread(size), b.spread(size));
-    // Images first, channels of all examples behind each other; weights of all examples likewise.
-    let images = |x: Expr<'e>| x.move_axis(0, 1).merge(1);
-    let groups = spec.groups * size.value();
-    let spec = Box::new(ConvSpec { groups, ..spec.clone() });
-    match role {
-        ConvRole::Output | ConvRole::Input => {
-            images(a).conv(role, b.merge(0), spec).split(1, size).move_axis(1, 0)
-        }
-        ConvRole::Weight => images(a).conv(role, images(b), spec).split(0, size),
-    }
-}
-
-/// Each example has its own key, so the numbers of one example are those it would draw alone.
-fn batch_random<'e>(keys: Expr<'e>, size: Dim, ty: &Type) -> Expr<'e> {
-    let parts: SmallVec<[Expr<'e>; 4]> = (0..size.value())
-        .map(|i| {
-            let key = keys.narrow(0, i, Dim::ONE).reshape(Shape::of(&[2]));
-            key.emit(Op::RandomBits(ty.clone())).unsqueeze(0)
-        })
-        .collect();
-    parts[0].concat(&parts, 0)
 }

@@ -7,10 +7,10 @@
 
 use smallvec::SmallVec;
 
-use super::attributes::*;
 use super::emit::{Arg, Expr};
 use super::op::Op;
 use super::rule::Rule;
+use super::structural::{OpKind, Rate};
 
 /// What a tangent's formula reads.
 pub struct Forward<'a, 'e> {
@@ -34,7 +34,7 @@ pub enum Tangent<'e> {
 
 impl<'e> Forward<'_, 'e> {
     /// The tangent of operand `i`, zeros where it has none.
-    fn full(&self, i: usize) -> Expr<'e> {
+    pub fn full(&self, i: usize) -> Expr<'e> {
         self.tangents[i].unwrap_or_else(|| self.args[i].zeros_like())
     }
 
@@ -59,83 +59,40 @@ impl Op {
         if !(0..rule.args.len()).any(through) || !rule.y.dtype().is_float() {
             return Tangent::Zero;
         }
-        let x = rule.args[0];
-        let first = || rule.full(0);
-        Tangent::Is(match self {
-            Op::Map(def) => {
+        match self.kind() {
+            OpKind::Map(def) => {
                 let term = |i: usize| {
                     def.vjp[i].cotangent(&Rule { args: rule.args, y: rule.y, g: rule.tangents[i]? })
                 };
-                match sum((0..rule.args.len()).map(term)) {
-                    Some(tangent) => tangent,
-                    None => return Tangent::Zero,
-                }
+                sum((0..rule.args.len()).map(term)).map_or(Tangent::Zero, Tangent::Is)
             }
-            Op::Call(_) => return Tangent::Transposed,
-            Op::Cast(_) if !x.dtype().is_float() => return Tangent::Zero,
-            Op::Cast(_)
-            | Op::Reshape(_)
-            | Op::Permute(_)
-            | Op::Broadcast(_)
-            | Op::Slice(_)
-            | Op::Windows(_)
-            | Op::Fold(..) => first().emit(self.clone()),
-            Op::Embed(..) => {
-                let t = first();
-                t.emit_with(self.clone(), &[t.arg(), t.scalar(0.0).arg()])
+            OpKind::Call(_) => Tangent::Transposed,
+            OpKind::Structural(def) => self.structural_jvp(def.tangent, rule),
+        }
+    }
+
+    fn structural_jvp<'e>(&self, rate: Rate, rule: &Forward<'_, 'e>) -> Tangent<'e> {
+        let on = |tangents: &[Expr<'e>]| {
+            let others = rule.args[tangents.len()..].iter();
+            let args: SmallVec<[Arg; 6]> = tangents.iter().chain(others).map(|x| x.arg()).collect();
+            Tangent::Is(tangents[0].emit_with(self.clone(), &args))
+        };
+        match rate {
+            Rate::Zero => Tangent::Zero,
+            Rate::First if !rule.args[0].dtype().is_float() => Tangent::Zero,
+            Rate::First => on(&[rule.full(0)]),
+            Rate::FirstTwo => {
+                let first = rule.full(0);
+                on(&[first, rule.tangents[1].unwrap_or_else(|| first.scalar(0.0))])
             }
-            Op::Update(_) => {
-                let t = first();
-                let value = rule.tangents[1].map_or(t.scalar(0.0), |value| value);
-                t.emit_with(self.clone(), &[t.arg(), value.arg()])
-            }
-            Op::Concat(axis) => {
+            Rate::All => {
                 let parts: SmallVec<[Expr<'e>; 4]> =
-                    (0..rule.args.len()).map(|i| rule.full(i)).collect();
-                parts[0].concat(&parts, *axis)
+                    (0..rule.args.len()).map(|i| rule.full(i).tensor()).collect();
+                on(&parts)
             }
-            Op::Gather => first().gather(&rule.args[1..]),
-            Op::Scatter(mode) => {
-                let base = first();
-                let values = rule.tangents[1].map_or(base.scalar(0.0), |values| values);
-                let args: SmallVec<[Arg; 6]> = [base, values]
-                    .into_iter()
-                    .chain(rule.args[2..].iter().copied())
-                    .map(Expr::arg)
-                    .collect();
-                base.emit_with(Op::Scatter(*mode), &args)
-            }
-            Op::Reduce(kind, axes) => match kind {
-                Reduction::Sum => first().reduce(Reduction::Sum, axes),
-                Reduction::Prod => return Tangent::Transposed,
-                Reduction::Max | Reduction::Min => {
-                    // Ties share equally.
-                    let hit = x.equal(rule.y.restore(axes)).cast(x.dtype());
-                    let total = (hit * first()).reduce(Reduction::Sum, axes);
-                    total / hit.reduce(Reduction::Sum, axes)
-                }
-                Reduction::Any | Reduction::All => return Tangent::Zero,
-            },
-            Op::Cumulate { kind, .. } => match kind {
-                Cumulation::Sum => first().emit(self.clone()),
-                Cumulation::Prod | Cumulation::Max | Cumulation::Min => {
-                    return Tangent::Transposed;
-                }
-            },
-            Op::Contract(_) | Op::Conv(..) => match rule.product(self) {
-                Some(tangent) => tangent,
-                None => return Tangent::Zero,
-            },
-            Op::Sort { axis, descending } => {
-                let order = x.emit(Op::ArgSort { axis: *axis, descending: *descending });
-                first().take_along(order, *axis)
-            }
-            Op::ArgReduce(..)
-            | Op::ArgSort { .. }
-            | Op::TopK { .. }
-            | Op::Fill(_)
-            | Op::Iota(..)
-            | Op::RandomBits(_) => return Tangent::Zero,
-        })
+            Rate::Each => rule.product(self).map_or(Tangent::Zero, Tangent::Is),
+            Rate::Transposed => Tangent::Transposed,
+            Rate::Formula(formula) => formula(self, rule),
+        }
     }
 }

@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::attributes::{Cumulation, Reduction, ScatterMode};
 use super::declare::{Arguments, Composite};
 use super::emit::{Arg, Emit, Expr, Id, OrThrow, catch};
 use super::number::Number;
 use super::op::{Call, Op, OperandType, Type};
 use super::rule::{ElementRule, Rule};
+use super::structural::OpKind;
 use crate::dtype::Scalar;
 use crate::error::{self, Result};
 use crate::shape::hint;
@@ -113,44 +113,13 @@ pub fn call_type(call: &Call, args: &[OperandType<'_>]) -> Result<Type> {
 impl Op {
     /// The values that the rule of operand `wrt` reads: what a tape must keep.
     ///
-    /// Structural ops say it here (a test holds it against [`probed_residuals`]); elementwise rules
-    /// are probed once, a composite's rule once per attributes and ranks.
+    /// Structural ops say it in their definitions (a test holds it against [`probed_residuals`]);
+    /// elementwise rules are probed once, a composite's rule once per attributes and ranks.
     pub fn residuals(&self, args: &[OperandType<'_>], result: &Type, wrt: usize) -> Result<Mask> {
-        let operands = |from: usize| (from..args.len()).fold(0, |mask, i| mask | 1 << i);
-        Ok(match self {
-            Op::Map(def) => def.residuals(wrt),
-            Op::Call(call) => return call_residuals(self, call, args, result, wrt),
-            Op::Cast(_)
-            | Op::Reshape(_)
-            | Op::Permute(_)
-            | Op::Broadcast(_)
-            | Op::Slice(_)
-            | Op::Embed(..)
-            | Op::Update(_)
-            | Op::Concat(_)
-            | Op::Windows(_)
-            | Op::Fold(..)
-            | Op::ArgReduce(..)
-            | Op::ArgSort { .. }
-            | Op::TopK { .. }
-            | Op::Fill(_)
-            | Op::Iota(..)
-            | Op::RandomBits(_) => 0,
-            Op::Gather => operands(1),
-            Op::Scatter(ScatterMode::Add) if wrt == 0 => 0,
-            Op::Scatter(_) => operands(2),
-            Op::Reduce(kind, _) => match kind {
-                Reduction::Sum | Reduction::Any | Reduction::All => 0,
-                Reduction::Prod => 1,
-                Reduction::Max | Reduction::Min => 1 | RESULT,
-            },
-            Op::Cumulate { kind, .. } => match kind {
-                Cumulation::Sum => 0,
-                Cumulation::Prod => 1,
-                Cumulation::Max | Cumulation::Min => 1 | RESULT,
-            },
-            Op::Contract(_) | Op::Conv(..) => 1 << (1 - wrt),
-            Op::Sort { .. } => 1,
+        Ok(match self.kind() {
+            OpKind::Map(def) => def.residuals(wrt),
+            OpKind::Call(call) => return call_residuals(self, call, args, result, wrt),
+            OpKind::Structural(def) => (def.residuals)(self, args.len(), wrt),
         })
     }
 }

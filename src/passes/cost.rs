@@ -9,38 +9,14 @@
 use smallvec::SmallVec;
 
 use super::expand::expanded;
-use crate::dtype::DType;
 use crate::graph::{Args, Flow, FlowKind, Kind, List, Node};
-use crate::ops::attributes::ConvRole;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
-use crate::shape::{Dim, Shape, hint};
+use crate::ops::structural::OpKind;
+use crate::ops::structural::cost::{Work, bytes, size};
 use crate::site::Site;
 
-/// Bytes read and written, operations done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Cost {
-    pub bytes: u64,
-    pub flops: u64,
-}
-
-impl Cost {
-    fn plus(self, other: Cost) -> Cost {
-        Cost {
-            bytes: self.bytes.saturating_add(other.bytes),
-            flops: self.flops.saturating_add(other.flops),
-        }
-    }
-
-    fn times(self, n: u64) -> Cost {
-        Cost { bytes: self.bytes.saturating_mul(n), flops: self.flops.saturating_mul(n) }
-    }
-
-    fn max(self, other: Cost) -> Cost {
-        Cost { bytes: self.bytes.max(other.bytes), flops: self.flops.max(other.flops) }
-    }
-}
+pub use crate::ops::structural::cost::{Cost, elements};
 
 /// The cost of all nodes of a list.
 pub fn of_list(list: &List) -> Cost {
@@ -52,7 +28,7 @@ pub fn of_list(list: &List) -> Cost {
 pub fn of_node(nodes: &[Node], node: &Node) -> Cost {
     match &node.kind {
         Kind::Input | Kind::Constant(_) | Kind::Part(_) | Kind::Barrier => Cost::default(),
-        Kind::Effect(_) => Cost { bytes: read(nodes, node, 0), flops: 0 },
+        Kind::Effect(_) => Cost { bytes: read(nodes, node), flops: 0 },
         Kind::Flow(flow) => of_flow(flow),
         Kind::Op(op) => of_op(nodes, node, op),
     }
@@ -85,68 +61,25 @@ fn of_flow(flow: &Flow) -> Cost {
 }
 
 fn of_op(nodes: &[Node], node: &Node, op: &Op) -> Cost {
-    let out = elements(&node.ty.shape);
-    let write = out.saturating_mul(node.ty.dtype.size() as u64);
-    let both = |from: usize| read(nodes, node, from).saturating_add(write);
-    let ty = |i: usize| operand(nodes, node, i);
-    let first = || ty(0).map_or(1, |ty| elements(&ty.shape));
-    let (bytes, flops) = match op {
-        Op::Call(_) => {
-            let types: SmallVec<[&Type; 4]> = (0..node.args.len()).filter_map(ty).collect();
-            return match expanded(node, &types) {
+    let operands: SmallVec<[Option<&Type>; 4]> =
+        (0..node.args.len()).map(|i| operand(nodes, node, i)).collect();
+    let work = Work { operands: &operands, result: &node.ty };
+    match op.kind() {
+        OpKind::Map(_) => work.with(work.results()),
+        OpKind::Call(_) => {
+            let types: SmallVec<[&Type; 4]> = operands.iter().copied().flatten().collect();
+            match expanded(node, &types) {
                 Ok(list) => of_list(&list),
-                Err(_) => Cost { bytes: both(0), flops: 0 },
-            };
+                Err(_) => work.with(0),
+            }
         }
-        Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) | Op::Slice(_) | Op::Windows(_) => {
-            (0, 0)
-        }
-        Op::Map(_) => (both(0), out),
-        Op::Cast(_) | Op::Concat(_) => (both(0), 0),
-        Op::Embed(..) | Op::Update(_) | Op::Fill(_) | Op::Iota(..) | Op::RandomBits(_) => {
-            (both(0), 0)
-        }
-        // Of the array read, only what is taken.
-        Op::Gather => (read(nodes, node, 1).saturating_add(write.saturating_mul(2)), 0),
-        Op::Scatter(_) => {
-            let values = ty(1).map_or(0, |ty| elements(&ty.shape));
-            (both(0).saturating_add(bytes(node.ty.dtype, values)), values)
-        }
-        Op::Reduce(..) | Op::ArgReduce(..) => (both(0), first().saturating_sub(out)),
-        Op::Cumulate { .. } | Op::Fold(..) => (both(0), first()),
-        Op::Sort { axis, .. } | Op::ArgSort { axis, .. } | Op::TopK { axis, .. } => {
-            let n = ty(0).map_or(1, |ty| size(ty.shape[*axis]));
-            let depth = u64::from(n.max(1).next_power_of_two().trailing_zeros());
-            (both(0), first().saturating_mul(depth))
-        }
-        Op::Contract(spec) => {
-            let along = spec.a_contract.iter().map(|&i| ty(0).map_or(1, |ty| size(ty.shape[i])));
-            (both(0), along.fold(out.saturating_mul(2), u64::saturating_mul))
-        }
-        Op::Conv(role, _) => {
-            let terms = match role {
-                // Each element of the convolution's result is a sum over a filter.
-                ConvRole::Output => out.saturating_mul(filter(ty(1))),
-                ConvRole::Input => first().saturating_mul(filter(ty(1))),
-                ConvRole::Weight => {
-                    let filter: u64 = node.ty.shape.dims()[1..].iter().map(|&d| size(d)).product();
-                    ty(1).map_or(1, |g| elements(&g.shape)).saturating_mul(filter)
-                }
-            };
-            (both(0), terms.saturating_mul(2))
-        }
-    };
-    Cost { bytes, flops }
+        OpKind::Structural(def) => (def.cost)(op, &work),
+    }
 }
 
-/// The elements of one filter of a weight.
-fn filter(weight: Option<&Type>) -> u64 {
-    weight.map_or(1, |ty| ty.shape.dims()[1..].iter().map(|&d| size(d)).product())
-}
-
-/// The bytes of the operands from `from` on, as often as they are read: each once.
-fn read(nodes: &[Node], node: &Node, from: usize) -> u64 {
-    let types = (from..node.args.len()).filter_map(|i| operand(nodes, node, i));
+/// The bytes of the operands, as often as they are read: each once.
+fn read(nodes: &[Node], node: &Node) -> u64 {
+    let types = (0..node.args.len()).filter_map(|i| operand(nodes, node, i));
     types.map(|ty| bytes(ty.dtype, elements(&ty.shape))).fold(0, u64::saturating_add)
 }
 
@@ -155,18 +88,4 @@ fn operand<'n>(nodes: &'n [Node], node: &Node, i: usize) -> Option<&'n Type> {
         Some(Arg::Node(id)) => Some(&nodes[id.0 as usize].ty),
         Some(Arg::Scalar(_)) | None => None,
     }
-}
-
-fn bytes(dtype: DType, elements: u64) -> u64 {
-    elements.saturating_mul(dtype.size() as u64)
-}
-
-/// The count of elements.
-pub fn elements(shape: &Shape) -> u64 {
-    shape.dims().iter().map(|&d| size(d)).fold(1, u64::saturating_mul)
-}
-
-/// A size; of a symbol the one at hand, or 1 where there is none.
-fn size(dim: Dim) -> u64 {
-    dim.known().or_else(|| hint(dim)).map_or(1, |n| n as u64)
 }

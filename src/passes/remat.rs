@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 
 use crate::graph::{Args, Kind, List, Node};
 use crate::ops::emit::{Arg, Id};
-use crate::ops::op::Op;
+use crate::ops::structural::OpKind;
 
 /// A node that never runs.
 pub const NEVER: u32 = u32::MAX;
@@ -41,32 +41,11 @@ pub enum Price {
 /// flow and effects may not.
 pub fn price(kind: &Kind) -> Price {
     match kind {
-        Kind::Op(op) => match op {
-            Op::Contract(_)
-            | Op::Conv(..)
-            | Op::Sort { .. }
-            | Op::ArgSort { .. }
-            | Op::TopK { .. } => Price::Dear,
-            Op::Call(_) => Price::Never,
-            Op::Map(_)
-            | Op::Cast(_)
-            | Op::Reshape(_)
-            | Op::Permute(_)
-            | Op::Broadcast(_)
-            | Op::Slice(_)
-            | Op::Windows(_)
-            | Op::Concat(_)
-            | Op::Embed(..)
-            | Op::Update(_)
-            | Op::Fill(_)
-            | Op::Iota(..)
-            | Op::RandomBits(_)
-            | Op::Gather
-            | Op::Scatter(_)
-            | Op::Reduce(..)
-            | Op::ArgReduce(..)
-            | Op::Cumulate { .. }
-            | Op::Fold(..) => Price::Cheap,
+        Kind::Op(op) => match op.kind() {
+            OpKind::Map(_) => Price::Cheap,
+            OpKind::Call(_) => Price::Never,
+            OpKind::Structural(def) if def.is_expensive => Price::Dear,
+            OpKind::Structural(_) => Price::Cheap,
         },
         Kind::Barrier => Price::Cheap,
         Kind::Input | Kind::Constant(_) | Kind::Flow(_) | Kind::Part(_) | Kind::Effect(_) => {

@@ -12,6 +12,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::attributes::{Contraction, ConvRole, ConvSpec, Reduction};
 use crate::ops::op::Op;
+use crate::ops::structural::{Agreement, OpKind};
 
 use super::elements::{Elements, each_index};
 use super::number::{Number, of_element, of_register};
@@ -48,37 +49,34 @@ pub type Depth = fn(&Op, usize) -> usize;
 
 /// The bound of an op on a dtype, with its reason.
 pub fn bound(op: &Op, dtype: DType) -> Bound<'_> {
-    match op {
-        // Movement computes nothing.
-        Op::Reshape(_)
-        | Op::Permute(_)
-        | Op::Broadcast(_)
-        | Op::Slice(_)
-        | Op::Embed(..)
-        | Op::Update(_)
-        | Op::Concat(_)
-        | Op::Gather
-        | Op::Windows(_)
-        | Op::Fill(_) => Bound::Bits,
+    let agreement = match op.kind() {
         // One formula without contraction, rounded once to the dtype.
-        Op::Map(_) | Op::Cast(_) | Op::Iota(..) => Bound::Bits,
-        // Integer arithmetic on counters.
-        Op::RandomBits(_) => Bound::Bits,
-        // The order of joining is part of what the op means.
-        Op::Scatter(_) | Op::Cumulate { .. } | Op::Fold(..) => Bound::Bits,
-        // Sorts are stable, so which of equals comes first is settled, their bits too.
-        Op::ArgReduce(..) | Op::Sort { .. } | Op::ArgSort { .. } | Op::TopK { .. } => Bound::Bits,
-        // Wrapping arithmetic and logic do not see the order.
-        Op::Reduce(..) | Op::Contract(_) | Op::Conv(..) if !dtype.is_float() => Bound::Bits,
-        // Which of two equal zeros is met last depends on the order.
-        Op::Reduce(Reduction::Max | Reduction::Min, _) => Bound::Values,
-        Op::Reduce(Reduction::Sum, axes) => Bound::Rounding(Terms::Sum(axes)),
-        Op::Reduce(Reduction::Prod, axes) => Bound::Rounding(Terms::Prod(axes)),
-        Op::Contract(spec) => Bound::Rounding(Terms::Contract(spec)),
-        Op::Conv(role, spec) => Bound::Rounding(Terms::Conv(*role, spec)),
-        Op::Reduce(Reduction::Any | Reduction::All, _) => Bound::Bits,
+        OpKind::Map(_) => Agreement::Bits,
         // Expanded before anything runs.
-        Op::Call(_) => Bound::Bits,
+        OpKind::Call(_) => Agreement::Bits,
+        OpKind::Structural(def) => def.agreement,
+    };
+    match agreement {
+        // Wrapping arithmetic and logic do not see the order.
+        _ if !dtype.is_float() => Bound::Bits,
+        Agreement::Bits => Bound::Bits,
+        Agreement::Values => Bound::Values,
+        Agreement::Order => terms(op).map_or(Bound::Bits, Bound::Rounding),
+    }
+}
+
+/// The terms of an op whose order is the executor's.
+fn terms(op: &Op) -> Option<Terms<'_>> {
+    #[allow(
+        clippy::wildcard_enum_match_arm,
+        reason = "without terms the bound is the strictest, which a test of every op would show"
+    )]
+    match op {
+        Op::Reduce(Reduction::Sum, axes) => Some(Terms::Sum(axes)),
+        Op::Reduce(Reduction::Prod, axes) => Some(Terms::Prod(axes)),
+        Op::Contract(spec) => Some(Terms::Contract(spec)),
+        Op::Conv(role, spec) => Some(Terms::Conv(*role, spec)),
+        _ => None,
     }
 }
 

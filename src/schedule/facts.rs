@@ -196,7 +196,7 @@ impl Facts {
                 Some(layout) if plan.slots[step.results[0] as usize].shape.is_known() => {
                     plan.target.view(op, plan.ty(*from).dtype, &layout).map(Some)
                 }
-                _ => is_movement(op).then_some(None),
+                _ => op.is_movement().then_some(None),
             },
             Work::Group(..)
             | Work::Product(_)
@@ -309,15 +309,10 @@ pub(super) fn arrays(step: &Step) -> SmallVec<[Source; 4]> {
     step.args.iter().filter_map(array).collect()
 }
 
-/// Whether an op shows its operand otherwise, at least where its layout allows.
-pub(super) fn is_movement(op: &Op) -> bool {
-    matches!(op, Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) | Op::Slice(_) | Op::Windows(_))
-}
-
 /// Whether data can make a step fail.
 fn refuses(step: &Step) -> bool {
     match &step.work {
-        Work::Op(op) => matches!(op, Op::Gather | Op::Scatter(_)),
+        Work::Op(op) => op.refuses(),
         Work::Flow(_) | Work::Effect(_) => true,
         Work::Group(..) | Work::Product(_) | Work::Rows(_) | Work::Alias => false,
     }

@@ -10,10 +10,10 @@ use super::super::literal::{
 use super::{Args, Effect, FlowKind, Kind, Parser, Statement, split, unit};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::ops::attributes::*;
 use crate::ops::declare::{Attr, Composite, Extents, Param, ParamKind};
 use crate::ops::elementwise::Elementwise;
 use crate::ops::op::{Call, Op, SliceAxis, Type};
+use crate::ops::structural::{self, Field, StructuralDef};
 use crate::ops::{composite, elementwise};
 use crate::shape::{Dim, Dims, Shape};
 
@@ -147,12 +147,38 @@ impl<'p, 't> Given<'p, 't> {
         Ok(axes.map(|((start, size), step)| SliceAxis { start, step, size }).collect())
     }
 
-    fn windows(&mut self) -> Result<Box<WindowSpec>> {
-        Ok(Box::new(WindowSpec {
-            size: self.counts("size")?,
-            stride: self.counts("stride")?,
-            dilation: self.counts("dilation")?,
-        }))
+    /// Reads an attribute of a structural op. `axes` is how many numbers the first tuple with one for
+    /// each axis has.
+    fn field(&mut self, field: Field<'_>, axes: &mut Option<usize>) -> Result<()> {
+        match field {
+            Field::Count(name, n) => *n = self.number(name)?,
+            Field::Truth(name, value) => *value = self.truth(name)?,
+            Field::Choice(name, choice) => {
+                let text = self.read(name, |text| Some(text.to_string()))?;
+                if !choice.choose(&text) {
+                    return Err(self.wants(format!("a value of {name}"), &text));
+                }
+            }
+            Field::Axes(name, axes) => *axes = self.counts(name)?,
+            Field::MaybePairs(name, ..) if self.named.iter().all(|(n, _)| *n != name) => {}
+            Field::Pairs(name, a, b) | Field::MaybePairs(name, a, b) => {
+                [*a, *b] = self.pair(name)?;
+            }
+            Field::PerAxis(name, list) => {
+                *list = self.counts(name)?;
+                axes.get_or_insert(list.len());
+            }
+            Field::Sizes(name, sizes) => *sizes = self.read(name, |text| tuple(text, read_dim))?,
+            Field::Slices(at) => *at = self.slices()?,
+            Field::ResultDType(dtype) => *dtype = self.ty()?.dtype,
+            Field::ResultShape(shape) => *shape = self.ty()?.shape,
+            Field::ResultType(ty) => *ty = self.ty()?,
+            Field::ResultSizes(sizes) => {
+                let found = trailing(&self.ty()?.shape, axes.unwrap_or(0));
+                *sizes = found.ok_or_else(|| self.wants("a size for each axis", self.text))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -247,6 +273,8 @@ fn op(given: &mut Given<'_, '_>) -> Result<Op> {
         let own = composite::tables().filter(|composite| composite.has_vjp());
         own.map(|composite| (composite.name, composite)).collect()
     });
+    static DEFS: LazyLock<FxHashMap<&str, &StructuralDef>> =
+        LazyLock::new(|| structural::defs().iter().map(|&def| (def.name, def)).collect());
     if let Some(def) = MAPS.get(given.name) {
         given.operands()?;
         return Ok(Op::Map(def));
@@ -258,94 +286,26 @@ fn op(given: &mut Given<'_, '_>) -> Result<Op> {
         }
         return Ok(Op::Call(Call { composite, attributes: attributes.into() }));
     }
+    let Some(def) = DEFS.get(given.name) else {
+        return Err(given.wants("the name of an op", given.name));
+    };
     given.operands()?;
-    structural(given)
+    structural(given, def)
 }
 
-fn structural(given: &mut Given<'_, '_>) -> Result<Op> {
-    use Cumulation as C;
-    use Reduction as R;
-    let name = given.name;
-    if let Some(kind) =
-        [R::Sum, R::Prod, R::Max, R::Min, R::Any, R::All].into_iter().find(|k| k.name() == name)
-    {
-        return Ok(Op::Reduce(kind, given.counts("axis")?));
+fn structural(given: &mut Given<'_, '_>, def: &StructuralDef) -> Result<Op> {
+    let mut op = (def.blank)();
+    let mut axes = None;
+    for field in (def.fields)(&mut op) {
+        given.field(field, &mut axes)?;
     }
-    if let Some(kind) = [C::Sum, C::Prod, C::Max, C::Min].into_iter().find(|k| k.name() == name) {
-        let (axis, reverse) = (given.number("axis")?, given.truth("reverse")?);
-        return Ok(Op::Cumulate { kind, axis, reverse });
-    }
-    Ok(match name {
-        "astype" => Op::Cast(given.ty()?.dtype),
-        "reshape" => Op::Reshape(given.ty()?.shape),
-        "permute_dims" => Op::Permute(given.counts("axes")?),
-        "broadcast_to" => Op::Broadcast(given.ty()?.shape),
-        "slice" => Op::Slice(given.slices()?),
-        "pad" => Op::Embed(given.ty()?.shape, given.slices()?),
-        "setitem" => Op::Update(given.slices()?),
-        "concat" => Op::Concat(given.number("axis")?),
-        "gather" => Op::Gather,
-        "scatter" => Op::Scatter(given.read("mode", |mode| match mode {
-            "set" => Some(ScatterMode::Set),
-            "add" => Some(ScatterMode::Add),
-            _ => None,
-        })?),
-        "argmax" => Op::ArgReduce(ArgReduction::Max, given.number("axis")?),
-        "argmin" => Op::ArgReduce(ArgReduction::Min, given.number("axis")?),
-        "matmul" => Op::Contract(contraction(given)?),
-        "conv" => Op::Conv(ConvRole::Output, convolution(given)?),
-        "conv_input" => Op::Conv(ConvRole::Input, convolution(given)?),
-        "conv_weight" => Op::Conv(ConvRole::Weight, convolution(given)?),
-        "windows" => Op::Windows(given.windows()?),
-        "fold" => {
-            let (spec, ty) = (given.windows()?, given.ty()?);
-            let sizes = trailing(&ty.shape, spec.size.len());
-            Op::Fold(spec, sizes.ok_or_else(|| given.wants("a size for each axis", given.text))?)
-        }
-        "sort" => {
-            let (axis, descending) = (given.number("axis")?, given.truth("descending")?);
-            Op::Sort { axis, descending }
-        }
-        "argsort" => {
-            let (axis, descending) = (given.number("axis")?, given.truth("descending")?);
-            Op::ArgSort { axis, descending }
-        }
-        "topk" => {
-            let (k, axis) = (given.number("k")?, given.number("axis")?);
-            Op::TopK { k, axis, largest: given.truth("largest")? }
-        }
-        "full" => Op::Fill(given.ty()?),
-        "iota" => Op::Iota(given.ty()?, given.number("axis")?),
-        "random_bits" => Op::RandomBits(given.ty()?),
-        _ => return Err(given.wants("the name of an op", name)),
-    })
+    Ok(op)
 }
 
 /// The last sizes of a shape.
 fn trailing(shape: &Shape, count: usize) -> Option<Dims> {
     let first = shape.rank().checked_sub(count)?;
     Some(shape.dims()[first..].iter().copied().collect())
-}
-
-fn contraction(given: &mut Given<'_, '_>) -> Result<Box<Contraction>> {
-    let [a_contract, b_contract] = given.pair("contract")?;
-    let [a_batch, b_batch] = match given.named.is_empty() {
-        true => Default::default(),
-        false => given.pair("batch")?,
-    };
-    Ok(Box::new(Contraction { a_batch, b_batch, a_contract, b_contract }))
-}
-
-fn convolution(given: &mut Given<'_, '_>) -> Result<Box<ConvSpec>> {
-    Ok(Box::new(ConvSpec {
-        stride: given.counts("stride")?,
-        pad_low: given.counts("pad_low")?,
-        pad_high: given.counts("pad_high")?,
-        dilation: given.counts("dilation")?,
-        groups: given.number("groups")?,
-        input: given.read("input", |text| tuple(text, read_dim))?,
-        kernel: given.read("kernel", |text| tuple(text, read_dim))?,
-    }))
 }
 
 /// The argument of a parameter: an operand, or an attribute of the parameter's kind.

@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::error;
 use crate::ops::attributes::ScatterMode;
 use crate::ops::emit::{Expr, throw};
-use crate::ops::vjp::inverse;
+use crate::ops::structural::inverse;
 use crate::shape::{Axes, Shape};
 
 composite! {

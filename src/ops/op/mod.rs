@@ -1,8 +1,9 @@
 //! `Op`: what a node computes, and the types it accepts and gives.
 //!
 //! A node has one result. Elementwise ops come from the table and broadcast their operands, which
-//! have one dtype already; structural ops are the closed set below, and every match on them is
-//! exhaustive, so that the compiler lists the places a new one touches.
+//! have one dtype already; structural ops are the closed set below. What one is, its definition says
+//! ([`structural`](super::structural)), which everybody asks; matches on the variants are exhaustive
+//! where each needs something of its own, the kernels of an executor.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -10,8 +11,10 @@ use std::sync::Arc;
 use super::attributes::*;
 use super::declare::{Attr, Composite, Param};
 use super::elementwise::Elementwise;
+use super::structural::{Class, Fields, InPlace, OpKind};
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
+use crate::layout::Layout;
 use crate::shape::{Axes, Dim, Dims, Shape, hint};
 
 mod infer;
@@ -80,7 +83,8 @@ impl SliceAxis {
         self.start.same(Dim::new(0)) && self.step == 1 && self.size.same(size)
     }
 
-    fn each_dim(&mut self, f: &mut impl FnMut(&mut Dim)) {
+    /// Visits its sizes.
+    pub fn each_dim(&mut self, f: &mut (impl FnMut(&mut Dim) + ?Sized)) {
         f(&mut self.start);
         f(&mut self.size);
     }
@@ -201,7 +205,7 @@ pub enum OperandType<'a> {
 
 impl<'a> OperandType<'a> {
     /// The type of an operand that the op takes as a tensor only.
-    fn tensor(self, op: &str) -> Result<(DType, &'a Shape)> {
+    pub fn tensor(self, op: &str) -> Result<(DType, &'a Shape)> {
         match self {
             OperandType::Tensor(dtype, shape) => Ok((dtype, shape)),
             OperandType::Scalar(value) => Err(error::bad_type(op, "expected a tensor", value)),
@@ -212,71 +216,68 @@ impl<'a> OperandType<'a> {
 impl Op {
     /// The name in messages, prints and pictures.
     pub fn name(&self) -> &'static str {
-        match self {
-            Op::Map(def) => def.name,
-            Op::Call(call) => call.composite.name,
-            Op::Cast(_) => "astype",
-            Op::Reshape(_) => "reshape",
-            Op::Permute(_) => "permute_dims",
-            Op::Broadcast(_) => "broadcast_to",
-            Op::Slice(_) => "slice",
-            Op::Embed(..) => "pad",
-            Op::Update(_) => "setitem",
-            Op::Concat(_) => "concat",
-            Op::Gather => "gather",
-            Op::Scatter(_) => "scatter",
-            Op::Reduce(kind, _) => kind.name(),
-            Op::ArgReduce(ArgReduction::Max, _) => "argmax",
-            Op::ArgReduce(ArgReduction::Min, _) => "argmin",
-            Op::Cumulate { kind, .. } => kind.name(),
-            Op::Contract(_) => "matmul",
-            Op::Conv(ConvRole::Output, _) => "conv",
-            Op::Conv(ConvRole::Input, _) => "conv_input",
-            Op::Conv(ConvRole::Weight, _) => "conv_weight",
-            Op::Windows(_) => "windows",
-            Op::Fold(..) => "fold",
-            Op::Sort { .. } => "sort",
-            Op::ArgSort { .. } => "argsort",
-            Op::TopK { .. } => "topk",
-            Op::Fill(_) => "full",
-            Op::Iota(..) => "iota",
-            Op::RandomBits(_) => "random_bits",
+        match self.kind() {
+            OpKind::Map(def) => def.name,
+            OpKind::Call(call) => call.composite.name,
+            OpKind::Structural(def) => def.name,
         }
+    }
+
+    /// The least and the largest count of operands.
+    pub fn arity(&self) -> (usize, Option<usize>) {
+        let count = match self.kind() {
+            OpKind::Map(def) => def.params.len(),
+            OpKind::Call(call) => call.attributes.iter().map(|attr| attr.width()).sum(),
+            OpKind::Structural(def) => return def.operands,
+        };
+        (count, Some(count))
+    }
+
+    /// Whether the result is the operand seen otherwise, at least where its layout allows.
+    pub fn is_movement(&self) -> bool {
+        matches!(self.kind(), OpKind::Structural(def) if def.class == Class::View)
+    }
+
+    /// The layout of the result where that is the first operand seen otherwise; `None` where the op
+    /// computes something.
+    pub fn view(&self, dtype: DType, x: &Layout) -> Option<Layout> {
+        match self.kind() {
+            OpKind::Structural(def) => (def.view)(self, dtype, x),
+            OpKind::Map(_) | OpKind::Call(_) => None,
+        }
+    }
+
+    /// Over which operands' memory the result may be written.
+    pub fn in_place(&self) -> InPlace {
+        match self.kind() {
+            OpKind::Map(_) => InPlace::Any,
+            OpKind::Call(_) => InPlace::Nowhere,
+            OpKind::Structural(def) => def.in_place,
+        }
+    }
+
+    /// Whether values of the operands can make it fail.
+    pub fn refuses(&self) -> bool {
+        matches!(self.kind(), OpKind::Structural(def) if def.refuses)
     }
 
     /// Visits every size, those in attributes of calls included.
     pub fn each_dim(&mut self, mut f: impl FnMut(&mut Dim)) {
-        let f = &mut f;
-        match self {
-            Op::Call(call) if call.attributes.iter().any(Attr::has_size) => {
-                let mut attributes = call.attributes.to_vec();
-                attributes.iter_mut().for_each(|attr| attr.each_dim(f));
-                call.attributes = attributes.into();
-            }
-            Op::Reshape(shape) | Op::Broadcast(shape) => shape.dims_mut().iter_mut().for_each(f),
-            Op::Slice(at) | Op::Update(at) => at.iter_mut().for_each(|axis| axis.each_dim(f)),
-            Op::Embed(shape, at) => {
-                shape.dims_mut().iter_mut().for_each(&mut *f);
-                at.iter_mut().for_each(|axis| axis.each_dim(f));
-            }
-            Op::Conv(_, spec) => spec.input.iter_mut().chain(&mut spec.kernel).for_each(f),
-            Op::Fold(_, sizes) => sizes.iter_mut().for_each(f),
-            Op::Fill(ty) | Op::Iota(ty, _) | Op::RandomBits(ty) => ty.each_dim(f),
-            Op::Map(_)
-            | Op::Call(_)
-            | Op::Cast(_)
-            | Op::Permute(_)
-            | Op::Concat(_)
-            | Op::Gather
-            | Op::Scatter(_)
-            | Op::Reduce(..)
-            | Op::ArgReduce(..)
-            | Op::Cumulate { .. }
-            | Op::Contract(_)
-            | Op::Windows(_)
-            | Op::Sort { .. }
-            | Op::ArgSort { .. }
-            | Op::TopK { .. } => {}
+        if let Op::Call(call) = self
+            && call.attributes.iter().any(Attr::has_size)
+        {
+            let mut attributes = call.attributes.to_vec();
+            attributes.iter_mut().for_each(|attr| attr.each_dim(&mut f));
+            call.attributes = attributes.into();
+        }
+        self.fields().iter_mut().for_each(|field| field.each_dim(&mut f));
+    }
+
+    /// The attributes, of a structural op.
+    pub fn fields(&mut self) -> Fields<'_> {
+        match self.kind() {
+            OpKind::Map(_) | OpKind::Call(_) => Fields::new(),
+            OpKind::Structural(def) => (def.fields)(self),
         }
     }
 
@@ -289,39 +290,17 @@ impl Op {
 
     /// Whether a gradient can flow from the result to operand `i`.
     pub fn differentiable(&self, i: usize) -> bool {
-        match self {
-            Op::Map(def) => !def.vjp[i].is_zero(),
-            Op::Call(call) => call.composite.covered.contains(&call.parameter(i).name),
-            Op::Cast(dtype) => dtype.is_float(),
-            Op::ArgReduce(..)
-            | Op::ArgSort { .. }
-            | Op::TopK { .. }
-            | Op::Iota(..)
-            | Op::RandomBits(_) => false,
-            Op::Gather => i == 0,
-            Op::Scatter(_) => i < 2,
-            Op::Reduce(kind, _) => !matches!(kind, Reduction::Any | Reduction::All),
-            Op::Reshape(_)
-            | Op::Permute(_)
-            | Op::Broadcast(_)
-            | Op::Slice(_)
-            | Op::Update(_)
-            | Op::Concat(_)
-            | Op::Cumulate { .. }
-            | Op::Contract(_)
-            | Op::Conv(..)
-            | Op::Windows(_)
-            | Op::Fold(..)
-            | Op::Sort { .. } => true,
-            Op::Embed(..) => i == 0,
-            Op::Fill(_) => false,
+        match self.kind() {
+            OpKind::Map(def) => !def.vjp[i].is_zero(),
+            OpKind::Call(call) => call.composite.covered.contains(&call.parameter(i).name),
+            OpKind::Structural(def) => (def.differentiable)(self, i),
         }
     }
 }
 
 impl Reduction {
     /// The name in messages and prints.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Reduction::Sum => "sum",
             Reduction::Prod => "prod",
@@ -335,7 +314,7 @@ impl Reduction {
 
 impl Cumulation {
     /// The name in messages and prints.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Cumulation::Sum => "cumulative_sum",
             Cumulation::Prod => "cumulative_prod",

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::super::{Operand, Plan, Product, Step, Work};
 use crate::layout::Layout;
 use crate::ops::op::Op;
+use crate::ops::structural::{Blocks, OpKind};
 use crate::shape::{Dim, Shape};
 
 /// By row axis: the axis of an operand that goes with it; none where all of the operand is read.
@@ -19,46 +20,48 @@ pub fn reach(plan: &Plan, step: &Step) -> usize {
     let Some(result) = shape(plan, step) else { return 0 };
     let operand = |i: usize| operand(plan, step, i);
     let rank = result.rank();
+    let spread = |from: usize| {
+        let arrays = step.args.iter().filter(|arg| matches!(arg, Operand::Array(_))).count();
+        (from..arrays).all(|i| spreads(&operand(i), result))
+    };
+    let split = |batch: &[usize]| {
+        let dtype = plan.slots[step.results[0] as usize].dtype;
+        if plan.target.splits_batch(dtype) { batch.len() } else { 0 }
+    };
     match &step.work {
-        Work::Group(..) | Work::Op(Op::Map(_) | Op::Cast(_) | Op::Broadcast(_)) => {
-            let arrays = step.args.iter().filter(|arg| matches!(arg, Operand::Array(_))).count();
-            if (0..arrays).all(|i| spreads(&operand(i), result)) { rank } else { 0 }
-        }
-        Work::Op(op) => match op {
-            Op::Reshape(_) => common(&operand(0), result),
-            Op::Permute(axes) => prefix(rank, |a| axes[a] == a),
-            Op::Slice(at) => prefix(rank, |a| at[a].is_whole(operand(0).dims()[a])),
-            Op::Concat(axis) => *axis,
-            Op::Reduce(_, axes) => axes.first().copied().unwrap_or(0),
-            Op::Contract(spec) => {
-                let dtype = plan.slots[step.results[0] as usize].dtype;
-                if plan.target.splits_batch(dtype) { spec.a_batch.len() } else { 0 }
+        Work::Group(..) => {
+            if spread(0) {
+                rank
+            } else {
+                0
             }
-            Op::Map(_) | Op::Cast(_) | Op::Broadcast(_) => rank,
-            Op::Call(_)
-            | Op::Embed(..)
-            | Op::Update(_)
-            | Op::Gather
-            | Op::Scatter(_)
-            | Op::ArgReduce(..)
-            | Op::Cumulate { .. }
-            | Op::Conv(..)
-            | Op::Windows(_)
-            | Op::Fold(..)
-            | Op::Sort { .. }
-            | Op::ArgSort { .. }
-            | Op::TopK { .. }
-            | Op::Fill(_)
-            | Op::Iota(..)
-            | Op::RandomBits(_) => 0,
-        },
-        Work::Product(product) => {
-            let Op::Contract(spec) = &product.op else { return 0 };
-            let arrays = step.args.iter().filter(|arg| matches!(arg, Operand::Array(_))).count();
-            let fits = (2..arrays).all(|i| spreads(&operand(i), result));
-            if fits { spec.a_batch.len() } else { 0 }
         }
+        Work::Op(op) => match blocks(op) {
+            Blocks::Never => 0,
+            Blocks::Spread => {
+                if spread(0) {
+                    rank
+                } else {
+                    0
+                }
+            }
+            Blocks::Leading(axes) => axes(op, &operand(0), result),
+            Blocks::Batch(axes) => split(axes(op, 0)),
+        },
+        Work::Product(product) => match blocks(&product.op) {
+            Blocks::Batch(axes) if spread(2) => axes(&product.op, 0).len(),
+            Blocks::Batch(_) | Blocks::Never | Blocks::Spread | Blocks::Leading(_) => 0,
+        },
         Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => 0,
+    }
+}
+
+/// Along which axes an op can be cut.
+fn blocks(op: &Op) -> Blocks {
+    match op.kind() {
+        OpKind::Map(_) => Blocks::Spread,
+        OpKind::Call(_) => Blocks::Never,
+        OpKind::Structural(def) => def.blocks,
     }
 }
 
@@ -73,22 +76,18 @@ pub fn along(plan: &Plan, step: &Step, i: usize, rows: usize) -> Along {
         };
         (0..rows).map(axis).collect()
     };
-    #[allow(clippy::wildcard_enum_match_arm, reason = "an op without axes of a batch shares none")]
-    let batch = |op: &Op| match op {
-        Op::Contract(spec) => {
-            let batch = if i == 0 { &spec.a_batch } else { &spec.b_batch };
-            batch[..rows].iter().map(|&axis| Some(axis as u8)).collect()
-        }
-        _ => Along::new(),
+    let leading = || (0..rows).map(|a| Some(a as u8)).collect();
+    let of_op = |op: &Op| match blocks(op) {
+        Blocks::Spread => spread(),
+        Blocks::Batch(axes) => axes(op, i)[..rows].iter().map(|&axis| Some(axis as u8)).collect(),
+        Blocks::Leading(_) | Blocks::Never => leading(),
     };
     match &step.work {
-        Work::Group(..) | Work::Op(Op::Map(_) | Op::Cast(_) | Op::Broadcast(_)) => spread(),
-        Work::Product(product) if i < 2 => batch(&product.op),
+        Work::Group(..) => spread(),
+        Work::Product(product) if i < 2 => of_op(&product.op),
         Work::Product(_) => spread(),
-        Work::Op(op @ Op::Contract(_)) => batch(op),
-        Work::Op(_) | Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {
-            (0..rows).map(|a| Some(a as u8)).collect()
-        }
+        Work::Op(op) => of_op(op),
+        Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => leading(),
     }
 }
 
@@ -126,16 +125,12 @@ pub fn cut(work: &Work, block: &[usize]) -> Work {
             let group = product.group.reshaped(lead(&product.group.shape));
             Work::Product(Box::new(Product { group, ..(**product).clone() }))
         }
-        Work::Op(Op::Broadcast(shape)) => Work::Op(Op::Broadcast(lead(shape))),
-        Work::Op(Op::Reshape(shape)) => Work::Op(Op::Reshape(lead(shape))),
-        Work::Op(Op::Slice(at)) => {
-            let mut at = at.clone();
-            at.iter_mut().zip(block).for_each(|(axis, &n)| axis.size = Dim::new(n));
-            Work::Op(Op::Slice(at))
+        Work::Op(op) => {
+            let mut op = op.clone();
+            op.fields().iter_mut().for_each(|field| field.cut(block));
+            Work::Op(op)
         }
-        other @ (Work::Rows(_) | Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias) => {
-            other.again()
-        }
+        other @ (Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias) => other.again(),
     }
 }
 
@@ -166,13 +161,4 @@ fn spreads(own: &Shape, result: &Shape) -> bool {
         pairs.into_iter().all(|(own, to)| own.same(*to) || own.known() == Some(1))
     };
     skipped.is_some_and(fits)
-}
-
-/// How many leading axes two shapes have in common.
-fn common(a: &Shape, b: &Shape) -> usize {
-    a.dims().iter().zip(b.dims()).take_while(|(a, b)| a.same(**b)).count()
-}
-
-fn prefix(rank: usize, holds: impl Fn(usize) -> bool) -> usize {
-    (0..rank).take_while(|&a| holds(a)).count()
 }

@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
-use super::facts::{self, makers};
+use super::facts::makers;
 use super::memory::Habit;
 use super::order::Graph;
 use super::{Cut, Operand, Plan, Source, Step, Work};
@@ -234,7 +234,7 @@ fn are_enough(plan: &Plan, shape: &Shape, rows: usize) -> bool {
 
 /// Whether a step only shows its operand otherwise.
 fn is_movement(step: &Step) -> bool {
-    matches!(&step.work, Work::Op(op) if facts::is_movement(op))
+    matches!(&step.work, Work::Op(op) if op.is_movement())
 }
 
 /// By set: whether it became one step, and with which reductions over all rows. Plans of the same steps

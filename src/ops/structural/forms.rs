@@ -2,11 +2,11 @@
 
 use smallvec::SmallVec;
 
-use super::attributes::*;
-use super::declare::sorted;
-use super::emit::{Arg, Expr};
-use super::op::{Op, SliceAxis, Type};
 use crate::dtype::DType;
+use crate::ops::attributes::*;
+use crate::ops::declare::sorted;
+use crate::ops::emit::{Arg, Expr};
+use crate::ops::op::{Op, SliceAxis, Type};
 use crate::shape::{Dim, Shape};
 
 impl<'e> Expr<'e> {
