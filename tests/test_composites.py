@@ -242,3 +242,15 @@ def test_results_of_a_function_of_numbers():
     assert wg.sum(3.0).item() == 3.0 and wg.mean(True).item() == 1.0
     assert wg.reshape(2.0, (1, 1)).tolist() == [[2.0]]
     assert wg.stack([1, wg.tensor(2.5)]).tolist() == [1.0, 2.5]
+
+
+def test_a_gradient_computes_what_its_formulas_share_once_and_nothing_for_the_others():
+    shapes, count = {"x": (4, 6), "w": (6,), "b": (6,)}, {}
+    for wanted in ("x", "w", "b", "xw", "xwb"):
+        with wg.Graph() as g:
+            inputs = {name: wg.placeholder(name, shape) for name, shape in shapes.items()}
+            y = wg.nn.layer_norm(inputs["x"], weight=inputs["w"], bias=inputs["b"])
+            wg.gradients(y.sum(), [inputs[n] for n in wanted])
+        count[wanted] = [str(g).count(f" = {op}(") for op in ("rsqrt", "subtract")]
+    # One over the deviation is computed once for all, and not for the bias alone.
+    assert count == {"x": [1, 3], "w": [1, 1], "b": [0, 0], "xw": [1, 3], "xwb": [1, 3]}

@@ -41,8 +41,9 @@ const DULL: u32 = 16;
 pub enum Part {
     /// The body
     Body,
-    /// The gradient by an operand; its operands are the call's, the result and its cotangent
-    Rule(u32),
+    /// The gradient by these operands, as bits; its operands are the call's, the result and its
+    /// cotangent
+    Rules(u64),
 }
 
 /// An operand of a formula.
@@ -372,17 +373,18 @@ fn trace(formula: &Formula<'_>, constants: &Floats, graph: &Graph) -> (Floats, b
             attributes: formula.attributes,
             operands: &args,
         }),
-        Part::Rule(wrt) => rule(formula, &args, wrt as usize, graph),
+        Part::Rules(wanted) => rules(formula, &args, wanted, graph),
     });
     let is_whole = built.is_ok() && !graph.outputs().is_empty();
     (floats, is_whole)
 }
 
-/// Runs the gradient rule of a composite.
-fn rule<'g>(formula: &Formula<'_>, args: &[Arg], wrt: usize, graph: &'g Graph) -> Outputs<'g> {
+/// Runs the gradient rules of a composite.
+fn rules<'g>(formula: &Formula<'_>, args: &[Arg], wanted: u64, graph: &'g Graph) -> Outputs<'g> {
     let exprs: SmallVec<[Expr<'g>; 6]> = args.iter().map(|&arg| Expr::new(graph, arg)).collect();
     let n = args.len() - 2;
     let call = Arguments { cx: graph, attributes: formula.attributes, operands: &args[..n] };
     let rule = Rule { args: &exprs[..n], y: exprs[n], g: exprs[n + 1] };
-    formula.composite.cotangent(&rule, &call, wrt).into_iter().collect()
+    let wanted: SmallVec<[bool; 4]> = (0..n).map(|i| wanted & 1 << i != 0).collect();
+    formula.composite.cotangents(&rule, &call, &wanted).into_iter().flatten().collect()
 }

@@ -165,9 +165,8 @@ pub fn probed_residuals(
     catch(|| {
         let exprs: Vec<Expr<'_>> = operands.iter().map(|&arg| Expr::new(&probe, arg)).collect();
         let rule = Rule { args: &exprs, y: Expr::new(&probe, y), g: Expr::new(&probe, g) };
-        if let Some(cotangent) = op.vjp(&rule, wrt) {
-            probe.mark(cotangent.arg());
-        }
+        let wanted: SmallVec<[bool; 8]> = (0..args.len()).map(|i| i == wrt).collect();
+        op.vjp(&rule, &wanted, |_, cotangent| probe.mark(cotangent.arg()));
     })?;
     let read = operands.iter().enumerate().filter(|(_, arg)| probe.was_read(**arg));
     let mask = read.fold(0, |mask, (i, _)| mask | 1 << i);

@@ -1,7 +1,8 @@
-//! Gradient rules: one formula per operand, in the language of [`Expr`].
+//! Gradient rules: formulas in the language of [`Expr`].
 //!
-//! A rule gives the cotangent of one operand in the result's shape. It never accumulates and never
-//! undoes broadcasting: the sweep does both.
+//! A rule gives the cotangents of the operands that are wanted, so that what they share is computed
+//! once, and nothing for the others. It never accumulates and never undoes broadcasting: the sweep
+//! does both.
 
 use smallvec::SmallVec;
 
@@ -18,6 +19,34 @@ pub struct Rule<'a, 'e> {
     pub y: Expr<'e>,
     /// The cotangent of the result
     pub g: Expr<'e>,
+}
+
+/// The cotangents by operand; none of an operand that is not wanted, or where no gradient flows.
+pub type Cotangents<'e> = SmallVec<[Option<Expr<'e>>; 4]>;
+
+/// No cotangent, for as many operands.
+pub fn none_of<'e>(wanted: &[bool]) -> Cotangents<'e> {
+    SmallVec::from_elem(None, wanted.len())
+}
+
+/// In the place of a formula: no gradient flows, on purpose.
+#[derive(Clone, Copy)]
+pub struct NoGradient;
+
+/// A formula, or the word that there is none.
+pub trait IntoCotangent<'e> {
+    /// The cotangent, if there is one.
+    fn into_cotangent(self) -> Option<Expr<'e>>;
+}
+impl<'e> IntoCotangent<'e> for Expr<'e> {
+    fn into_cotangent(self) -> Option<Expr<'e>> {
+        Some(self)
+    }
+}
+impl<'e> IntoCotangent<'e> for NoGradient {
+    fn into_cotangent(self) -> Option<Expr<'e>> {
+        None
+    }
 }
 
 /// The gradient of an elementwise op by one operand.

@@ -9,17 +9,31 @@ use super::rule::Rule;
 use super::structural::OpKind;
 
 impl Op {
-    /// The cotangent of operand `wrt`; `None` where no gradient flows. In elementwise ops it has the
-    /// result's shape (the sweep undoes broadcasting), in the others the operand's.
-    pub fn vjp<'e>(&self, rule: &Rule<'_, 'e>, wrt: usize) -> Option<Expr<'e>> {
+    /// Gives the cotangents of the operands wanted, in order, where a gradient flows. In elementwise
+    /// ops they have the result's shape (the sweep undoes broadcasting), in the others the operand's.
+    pub fn vjp<'e>(
+        &self,
+        rule: &Rule<'_, 'e>,
+        wanted: &[bool],
+        mut give: impl FnMut(usize, Expr<'e>),
+    ) {
+        if let Op::Call(call) = self {
+            let operands: SmallVec<[Arg; 6]> = rule.args.iter().map(|x| x.arg()).collect();
+            let (cx, attributes) = (rule.g.cx(), &call.attributes);
+            let arguments = Arguments { cx, attributes, operands: &operands };
+            let found = call.composite.cotangents(rule, &arguments, wanted).into_iter().enumerate();
+            return found.for_each(|(i, x)| x.into_iter().for_each(|x| give(i, x)));
+        }
+        for (i, _) in wanted.iter().enumerate().filter(|(_, wanted)| **wanted) {
+            self.vjp_of(rule, i).into_iter().for_each(|x| give(i, x));
+        }
+    }
+
+    /// The cotangent of one operand of an op that is no call: their formulas share nothing.
+    pub fn vjp_of<'e>(&self, rule: &Rule<'_, 'e>, wrt: usize) -> Option<Expr<'e>> {
         match self.kind() {
             OpKind::Map(def) => def.vjp[wrt].cotangent(rule),
-            OpKind::Call(call) => {
-                let operands: SmallVec<[Arg; 6]> = rule.args.iter().map(|x| x.arg()).collect();
-                let (cx, attributes) = (rule.g.cx(), &call.attributes);
-                let arguments = Arguments { cx, attributes, operands: &operands };
-                call.composite.cotangent(rule, &arguments, call.position(wrt))
-            }
+            OpKind::Call(_) => None,
             OpKind::Structural(def) => (def.vjp)(self, rule, wrt),
         }
     }

@@ -204,18 +204,19 @@ impl<'g> Sweep<'g> {
             args.iter().map(|&arg| Expr::new(self.graph, arg)).collect();
         let y = Expr::new(self.graph, Arg::Node(id));
         let rule = Rule { args: &exprs, y, g: Expr::new(self.graph, g) };
-        for (i, arg) in args.iter().enumerate() {
-            let Arg::Node(operand) = *arg else { continue };
-            if !self.reaches[operand.0 as usize] || !op.differentiable(i) {
-                continue;
-            }
-            if i == 0 && self.add_part(operand, op, &rule) {
-                continue;
-            }
-            if let Some(cotangent) = op.vjp(&rule, i) {
+        let wants = |(i, arg): (usize, &Arg)| match *arg {
+            Arg::Node(operand) => self.reaches[operand.0 as usize] && op.differentiable(i),
+            Arg::Scalar(_) => false,
+        };
+        let mut wanted: SmallVec<[bool; 4]> = args.iter().enumerate().map(wants).collect();
+        if let (Some(Arg::Node(first)), Some(true)) = (args.first(), wanted.first()) {
+            wanted[0] = !self.add_part(*first, op, &rule);
+        }
+        op.vjp(&rule, &wanted, |i, cotangent| {
+            if let Arg::Node(operand) = args[i] {
                 self.add(operand, cotangent);
             }
-        }
+        });
     }
 
     /// Adds a cotangent, in the value's shape and dtype.

@@ -239,13 +239,16 @@ impl<'g> Pass<'g> {
         let rule =
             Rule { args: &exprs, y: Expr::new(&rules, y), g: Expr::new(&rules, Arg::Node(g)) };
         let mut seeds: Vec<(Id, Arg)> = Vec::new();
-        for (i, t) in moved.iter().enumerate() {
-            let (Some(t), true) = (*t, op.differentiable(i)) else { continue };
-            let fitted = |x: Expr<'_>| x.sum_to(&exprs[i].shape()).cast(exprs[i].dtype()).arg();
-            if let Some(Arg::Node(id)) = catch(|| op.vjp(&rule, i).map(fitted))? {
-                seeds.push((id, t));
-            }
-        }
+        let moves = |(i, t): (usize, &Option<Arg>)| t.is_some() && op.differentiable(i);
+        let wanted: SmallVec<[bool; 4]> = moved.iter().enumerate().map(moves).collect();
+        catch(|| {
+            op.vjp(&rule, &wanted, |i, x| {
+                let fitted = x.sum_to(&exprs[i].shape()).cast(exprs[i].dtype()).arg();
+                if let (Some(t), Arg::Node(id)) = (moved[i], fitted) {
+                    seeds.push((id, t));
+                }
+            });
+        })?;
         let found = gradients(&rules, &seeds, &[g])?;
         self.out.looks_at_all(&rules.looked());
         let Some(t) = found[0] else { return Ok(None) };

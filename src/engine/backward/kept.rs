@@ -34,17 +34,19 @@ impl Saved {
     }
 }
 
-/// The cotangent of operand `i` of a composite by the plan of its rule, if there is one.
-pub(super) fn planned_rule(
+/// The cotangents of the operands of a composite that are wanted, by the plan of its rules, if there is one.
+pub(super) fn planned_rules(
     op: &str,
     entry: &Arc<Entry>,
     call: &Call,
-    i: usize,
+    wanted: &[bool],
     g: &Value,
-) -> Result<Option<Value>> {
+) -> Result<Option<SmallVec<[Array; 2]>>> {
     if trace::active() || trace::is_traced(&g.array) || watch::checking() {
         return Ok(None);
     }
+    let bits =
+        wanted.iter().enumerate().fold(0, |bits, (i, &wanted)| bits | u64::from(wanted) << i);
     let kept = entry.kept.lock();
     check_kept(op, entry, &kept)?;
     let mut operands: SmallVec<[Given<'_>; 6]> = SmallVec::new();
@@ -59,11 +61,10 @@ pub(super) fn planned_rule(
     let formula = Formula {
         composite: call.composite,
         attributes: &call.attributes,
-        part: Part::Rule(call.position(i) as u32),
+        part: Part::Rules(bits),
         operands: &operands,
     };
-    let arrays = plans::run(&formula)?;
-    Ok(arrays.and_then(|arrays| arrays.into_iter().next()).map(Value::plain))
+    plans::run(&formula)
 }
 
 pub(super) fn restore(cx: &Eager, saved: &Saved, history: impl Fn() -> History) -> Arg {

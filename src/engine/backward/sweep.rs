@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use super::kept::{check_kept, free, planned_rule, restore};
+use super::kept::{check_kept, free, planned_rules, restore};
 use super::{Options, Target};
 use crate::array::Array;
 use crate::engine::apply::apply;
@@ -19,7 +19,7 @@ use crate::error::{self, Error, Result};
 use crate::ops::attributes::ScatterMode;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::emit::{Arg, Expr, catch};
-use crate::ops::op::{Op, Type};
+use crate::ops::op::{Call, Op, Type};
 use crate::ops::rule::Rule;
 use crate::shape::Shape;
 use crate::watch;
@@ -109,16 +109,17 @@ impl Sweep {
         };
         // What a rule makes in a trace is part of the call that made the entry.
         let _within = entry.site.origin.enter();
+        if let Op::Call(call) = step {
+            return self.call(op, entry, step, call, &g);
+        }
         for i in 0..entry.links.len() {
-            if !self.wants(&entry.links[i]) {
+            if !self.wants(&entry.links[i]) || (i == 0 && self.add_in_place(entry, step, &g)?) {
                 continue;
             }
-            if self.add_in_place(entry, step, i, &g)? {
-                continue;
-            }
-            let cotangent = self.rule(op, entry, step, i, &g)?;
+            let cx = Eager::new(self.options.create_graph);
+            let cotangent = self.restored(&cx, op, entry, &g, |rule| step.vjp_of(rule, i))?;
             if let Some(cotangent) = cotangent {
-                self.deliver(entry, i, cotangent)?;
+                self.deliver(entry, i, cx.take(cotangent)?)?;
             }
         }
         Ok(())
@@ -133,45 +134,71 @@ impl Sweep {
         }
     }
 
-    /// The cotangent of operand `i`, by the op's rule.
-    fn rule(
-        &self,
+    /// Delivers the cotangents of a composite's operands, all from one run of its rules.
+    fn call(
+        &mut self,
         op: &str,
         entry: &Arc<Entry>,
         step: &Op,
-        i: usize,
+        call: &Call,
         g: &Value,
-    ) -> Result<Option<Value>> {
-        let record = self.options.create_graph;
-        if let (Op::Call(call), false) = (step, record)
-            && let Some(cotangent) = planned_rule(op, entry, call, i, g)?
-        {
-            return Ok(Some(cotangent));
+    ) -> Result<()> {
+        let wanted: SmallVec<[bool; 8]> = entry.links.iter().map(|link| self.wants(link)).collect();
+        if !wanted.contains(&true) {
+            return Ok(());
         }
-        let cx = Eager::new(record);
+        if !self.options.create_graph
+            && let Some(cotangents) = planned_rules(op, entry, call, &wanted, g)?
+        {
+            let operands = wanted.iter().enumerate().filter(|(_, wanted)| **wanted);
+            for ((i, _), cotangent) in operands.zip(cotangents) {
+                self.deliver(entry, i, Value::plain(cotangent))?;
+            }
+            return Ok(());
+        }
+        let cx = Eager::new(self.options.create_graph);
+        let mut found: SmallVec<[(usize, Expr<'_>); 4]> = SmallVec::new();
+        self.restored(&cx, op, entry, g, |rule| {
+            step.vjp(rule, &wanted, |i, cotangent| found.push((i, cotangent)));
+        })?;
+        for (i, cotangent) in found {
+            self.deliver(entry, i, cx.take(cotangent)?)?;
+        }
+        Ok(())
+    }
+
+    /// Runs formulas on what an entry kept and the cotangent of its result.
+    fn restored<'c, T>(
+        &self,
+        cx: &'c Eager,
+        op: &str,
+        entry: &Arc<Entry>,
+        g: &Value,
+        formulas: impl FnOnce(&Rule<'_, 'c>) -> T,
+    ) -> Result<T> {
+        let record = self.options.create_graph;
         let (args, y) = {
             let kept = entry.kept.lock();
             check_kept(op, entry, &kept)?;
             let mut args: SmallVec<[Arg; 4]> = SmallVec::new();
             for (saved, link) in kept.args.iter().zip(&entry.links) {
                 let own = || if record { link.history() } else { History::None };
-                args.push(restore(&cx, saved, own));
+                args.push(restore(cx, saved, own));
             }
             let own = || if record { History::Entry(entry.clone()) } else { History::None };
-            (args, restore(&cx, &kept.result, own))
+            (args, restore(cx, &kept.result, own))
         };
         let g = cx.value(g.clone());
-        let cotangent = catch(|| {
+        catch(|| {
             let mut exprs: SmallVec<[Expr<'_>; 4]> = SmallVec::new();
-            args.iter().for_each(|&arg| exprs.push(Expr::new(&cx, arg)));
-            step.vjp(&Rule { args: &exprs, y: Expr::new(&cx, y), g: Expr::new(&cx, g) }, i)
-        })?;
-        cotangent.map(|x| cx.take(x)).transpose()
+            args.iter().for_each(|&arg| exprs.push(Expr::new(cx, arg)));
+            formulas(&Rule { args: &exprs, y: Expr::new(cx, y), g: Expr::new(cx, g) })
+        })
     }
 
     /// Parts of one value are added into one buffer, so that a loop over `x[t]` stays linear.
-    fn add_in_place(&mut self, entry: &Arc<Entry>, step: &Op, i: usize, g: &Value) -> Result<bool> {
-        if self.options.create_graph || i != 0 || !matches!(step, Op::Slice(_) | Op::Gather) {
+    fn add_in_place(&mut self, entry: &Arc<Entry>, step: &Op, g: &Value) -> Result<bool> {
+        if self.options.create_graph || !matches!(step, Op::Slice(_) | Op::Gather) {
             return Ok(false);
         }
         if trace::active() {

@@ -66,7 +66,7 @@ composite! {
     ) -> One {
         drop_out(x, p, training, key)
     }
-    vjp(g, y) { x: drop_out(g, p, training, key) }
+    vjp(g, y) { x: drop_out(g, p, training, key), key: zero }
 
     /// Softmax of `q kᵀ · scale` over the last axis, times `v`.
     ///

@@ -35,24 +35,17 @@ composite! {
         task.reduced(task.losses(), &reduction).cast(input.dtype())
     }
     indexes(Labels)
-    vjp(g, y) {
-        input: {
-            let task =
-                Task::new("cross_entropy", input, target, weight, ignore_index, label_smoothing);
-            task.input_gradient(task.scaled(wide(g), &reduction))
-        },
+    vjp(
+        g, y;
+        task = Task::new("cross_entropy", input, target, weight, ignore_index, label_smoothing),
+        scaled = task.scaled(wide(g), &reduction),
+    ) {
+        input: task.input_gradient(*scaled),
         target: {
-            let task =
-                Task::new("cross_entropy", input, target, weight, ignore_index, label_smoothing);
-            let g = task.along(task.scaled(wide(g), &reduction));
             let (z, total) = task.logs();
-            task.weighted(task.along(total) - z) * g * (1.0 - label_smoothing)
+            task.weighted(task.along(total) - z) * task.along(*scaled) * (1.0 - label_smoothing)
         },
-        weight: {
-            let task =
-                Task::new("cross_entropy", input, target, weight, ignore_index, label_smoothing);
-            task.weight_gradient(wide(g), wide(y), &reduction)
-        },
+        weight: task.weight_gradient(wide(g), wide(y), &reduction),
     }
 
     /// Negative log likelihood: `-input` at the target.

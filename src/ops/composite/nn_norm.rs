@@ -28,19 +28,17 @@ composite! {
         let (centred, scale) = moments(wide(x), &axes, eps);
         affine("layer_norm", x, centred * scale, &axes, weight, bias)
     }
-    vjp(g, y) {
+    vjp(
+        g, y;
+        axes = axes_of(g, axis.as_deref(), "layer_norm"),
+        scaled = Scaled::new(moments(wide(x), &axes, eps)),
+    ) {
         x: {
-            let axes = axes_of(x, axis.as_deref(), "layer_norm");
-            let (centred, scale) = moments(wide(x), &axes, eps);
-            let (normal, g) = (centred * scale, weighted(wide(g), weight, &axes));
-            scale * (g - mean(g, &axes) - normal * mean(g * normal, &axes))
+            let (normal, g) = (scaled.normal, weighted(wide(g), weight, &axes));
+            scaled.scale * (g - mean(g, &axes) - normal * mean(g * normal, &axes))
         },
-        weight: {
-            let axes = axes_of(x, axis.as_deref(), "layer_norm");
-            let (centred, scale) = moments(wide(x), &axes, eps);
-            onto(wide(g) * (centred * scale), &axes)
-        },
-        bias: onto(wide(g), &axes_of(g, axis.as_deref(), "layer_norm")),
+        weight: onto(wide(g) * scaled.normal, &axes),
+        bias: onto(wide(g), &axes),
     }
 
     /// Divides by the root of the mean square over some axes, then scales.
@@ -55,19 +53,16 @@ composite! {
         let full = wide(x);
         affine("rms_norm", x, full * root(full, &axes, eps), &axes, weight, None)
     }
-    vjp(g, y) {
+    vjp(
+        g, y;
+        axes = axes_of(x, axis.as_deref(), "rms_norm"),
+        scaled = Scaled::new((wide(x), root(wide(x), &axes, eps))),
+    ) {
         x: {
-            let axes = axes_of(x, axis.as_deref(), "rms_norm");
-            let (x, g) = (wide(x), weighted(wide(g), weight, &axes));
-            let scale = root(x, &axes, eps);
-            let normal = x * scale;
-            scale * (g - normal * mean(g * normal, &axes))
+            let (normal, g) = (scaled.normal, weighted(wide(g), weight, &axes));
+            scaled.scale * (g - normal * mean(g * normal, &axes))
         },
-        weight: {
-            let axes = axes_of(x, axis.as_deref(), "rms_norm");
-            let x = wide(x);
-            onto(wide(g) * (x * root(x, &axes, eps)), &axes)
-        },
+        weight: onto(wide(g) * scaled.normal, &axes),
     }
 
     /// Normalises each channel (axis 1) by a given mean and variance, then scales and shifts.
@@ -81,26 +76,19 @@ composite! {
         let (centred, scale) = channels(x, mean, var, eps);
         affine("batch_norm", x, centred * scale, &channel(), weight, bias)
     }
-    vjp(g, y) {
-        x: {
-            let scale = (placed("batch_norm", "var", wide(var), g, &channel()) + eps).rsqrt();
-            weighted(wide(g), weight, &channel()) * scale
-        },
-        mean: {
-            let scale = (wide(var) + eps).rsqrt();
-            let g = onto(wide(g), &channel());
-            -(weight.map_or(g, |w| g * w) * scale)
-        },
-        var: {
-            let (centred, scale) = channels(x, mean, var, eps);
-            let g = weighted(wide(g), weight, &channel());
-            onto(g * centred, &channel()) * (scale * scale * scale * -0.5).reshape(var.shape())
-        },
-        weight: {
-            let (centred, scale) = channels(x, mean, var, eps);
-            onto(wide(g) * (centred * scale), &channel())
-        },
-        bias: onto(wide(g), &channel()),
+    vjp(
+        g, y;
+        scale = (wide(var) + eps).rsqrt(),
+        along_channel = |p| placed("batch_norm", "a parameter", p, g, &channel()),
+        centred = wide(x) - along_channel(wide(mean)),
+        behind = weighted(wide(g), weight, &channel()),
+        sum = onto(wide(g), &channel()),
+    ) {
+        x: *behind * along_channel(*scale),
+        mean: -(weight.map_or(*sum, |w| *sum * w) * *scale),
+        var: onto(*behind * *centred, &channel()) * (*scale * *scale * *scale * -0.5),
+        weight: onto(wide(g) * (*centred * along_channel(*scale)), &channel()),
+        bias: *sum,
     }
 
     /// Normalises to mean 0 and variance 1 over groups of channels (axis 1) and all later axes.
@@ -138,6 +126,18 @@ pub fn wide(x: Expr<'_>) -> Expr<'_> {
 /// The mean over axes, which stay with size 1.
 fn mean<'e>(x: Expr<'e>, axes: &[usize]) -> Expr<'e> {
     x.reduce_keep(Reduction::Sum, axes) / joined(x, axes)
+}
+
+/// A value brought to the scale 1, and the factor that did it.
+struct Scaled<'e> {
+    normal: Expr<'e>,
+    scale: Expr<'e>,
+}
+
+impl<'e> Scaled<'e> {
+    fn new((x, scale): (Expr<'e>, Expr<'e>)) -> Scaled<'e> {
+        Scaled { normal: x * scale, scale }
+    }
 }
 
 /// `x` less its mean, and one over its standard deviation.

@@ -8,13 +8,15 @@
 ///     nn method softmax(x: FloatTensor, axis: Int = -1; keyword: Bool = False) -> One |cx| {
 ///         formula
 ///     }
-///     vjp(g, y) { x: formula }
+///     vjp(g, y; shared = formula) { x: formula, indices: zero }
 /// }
 /// ```
 /// The namespace is `top`, `nn`, …; `method` or `function` says whether `Tensor` has it too; `|cx|`
-/// names the emission for bodies without a tensor to start from. Tensor parameters that `vjp` leaves
-/// out have no gradient. `indexes(Axis "axis")` behind the body says what indices among the operands
-/// address ([`Indexes`](crate::ops::declare::Indexes)).
+/// names the emission for bodies without a tensor to start from. `vjp` has a formula for each
+/// parameter that is a tensor, or `zero` where no gradient flows: one that is left out does not
+/// compile. What stands after the semicolon is computed when a formula first reads it, once for all.
+/// `indexes(Axis "axis")` behind the body says what indices among the operands address
+/// ([`Indexes`](crate::ops::declare::Indexes)).
 #[macro_export]
 macro_rules! composite {
     (@method method) => { true };
@@ -27,25 +29,38 @@ macro_rules! composite {
     (@indexes $indexes:ident $($parameter:literal)?) => {
         $crate::ops::declare::Indexes::$indexes$(($parameter))?
     };
-    (@vjp [$($param:ident: $kind:ident,)*]) => { None };
-    (@vjp [$($param:ident: $kind:ident,)*] ($g:ident, $y:ident) $($wrt:ident: $rule:expr),*) => {
+    (@vjp $params:expr, [$($param:ident: $kind:ident,)*]) => { None };
+    (@vjp $params:expr, [$($param:ident: $kind:ident,)*]
+        ($g:ident, $y:ident $(; $($shared:ident = $value:expr),+)?) $($wrt:ident: $rule:expr),*
+    ) => {
         Some({
             #[allow(unused_variables, unused_assignments)]
-            fn vjp<'e>(
+            fn cotangents<'e>(
                 rule: &$crate::ops::rule::Rule<'_, 'e>,
                 call: &$crate::ops::declare::Arguments<'_, 'e>,
-                wrt: usize,
-            ) -> Option<$crate::ops::emit::Expr<'e>> {
+                wanted: &[bool],
+            ) -> $crate::ops::rule::Cotangents<'e> {
                 use $crate::ops::declare::Kind as _;
+                #[allow(unused_imports)]
+                use $crate::ops::rule::NoGradient as zero;
                 let mut i = 0;
                 let mut next = || { i += 1; i - 1 };
                 $( let $param = $crate::ops::declare::$kind::read(stringify!($param), call, next()); )*
                 let ($g, $y) = (rule.g, rule.y);
-                let names: &[&str] = &[$(stringify!($param)),*];
-                $( if names[wrt] == stringify!($wrt) { return Some($rule); } )*
-                None
+                $($(let $shared = std::cell::LazyCell::new(|| $value);)+)?
+                let mut found = $crate::ops::rule::none_of(wanted);
+                $(
+                    let at = const { $crate::ops::declare::position($params, stringify!($wrt)) };
+                    if let Some(operand) = call.operand_of(at) && wanted[operand] {
+                        found[operand] = $crate::ops::rule::IntoCotangent::into_cotangent($rule);
+                    }
+                )*
+                found
             }
-            vjp as $crate::ops::declare::VjpRule
+            const {
+                let rules = &[$((stringify!($wrt), stringify!($rule))),*];
+                $crate::ops::declare::Vjp::new($params, rules, cotangents)
+            }
         })
     };
     ($(
@@ -55,7 +70,9 @@ macro_rules! composite {
             $(; $($kw:ident: $kw_kind:ident $(= $kw_default:expr)?),* $(,)?)?
         ) -> $returns:ident $(|$cx:ident|)? $body:block
         $(indexes($indexes:ident $($parameter:literal)?))?
-        $(vjp($g:ident, $y:ident) { $($wrt:ident: $rule:expr),* $(,)? })?
+        $(vjp($g:ident, $y:ident $(; $($shared:ident = $value:expr),+ $(,)?)?) {
+            $($wrt:ident: $rule:expr),* $(,)?
+        })?
     )*) => {
         $(
             $(#[doc = $doc])+
@@ -95,32 +112,32 @@ macro_rules! composite {
                 )*)?
                 $crate::ops::declare::IntoOutputs::into_outputs($body)
             }
+            const PARAMS: &[$crate::ops::declare::Param] = &[
+                $($crate::ops::declare::Param {
+                    name: stringify!($param),
+                    kind: <$crate::ops::declare::$kind as $crate::ops::declare::Kind>::FORM,
+                    default: $crate::composite!(@default $($default)?),
+                    keyword_only: false,
+                },)*
+                $($($crate::ops::declare::Param {
+                    name: stringify!($kw),
+                    kind: <$crate::ops::declare::$kw_kind as $crate::ops::declare::Kind>::FORM,
+                    default: $crate::composite!(@default $($kw_default)?),
+                    keyword_only: true,
+                },)*)?
+            ];
             $crate::ops::declare::Composite {
                 name: stringify!($name),
                 namespace: $crate::composite!(@space $space),
                 doc: concat!($($doc, "\n"),+),
-                params: &[
-                    $($crate::ops::declare::Param {
-                        name: stringify!($param),
-                        kind: <$crate::ops::declare::$kind as $crate::ops::declare::Kind>::FORM,
-                        default: $crate::composite!(@default $($default)?),
-                        keyword_only: false,
-                    },)*
-                    $($($crate::ops::declare::Param {
-                        name: stringify!($kw),
-                        kind: <$crate::ops::declare::$kw_kind as $crate::ops::declare::Kind>::FORM,
-                        default: $crate::composite!(@default $($kw_default)?),
-                        keyword_only: true,
-                    },)*)?
-                ],
+                params: PARAMS,
                 method: $crate::composite!(@method $place),
                 returns: $crate::ops::declare::Returns::$returns,
                 body,
-                vjp: $crate::composite!(@vjp
+                vjp: $crate::composite!(@vjp PARAMS,
                     [$($param: $kind,)* $($($kw: $kw_kind,)*)?]
-                    $(($g, $y) $($wrt: $rule),*)?),
+                    $(($g, $y $(; $($shared = $value),+)?) $($wrt: $rule),*)?),
                 indexes: $crate::composite!(@indexes $($indexes $($parameter)?)?),
-                covered: &[$($(stringify!($wrt)),*)?],
                 plain: {
                     use std::sync::atomic::AtomicBool;
                     static PLAIN: AtomicBool = AtomicBool::new(false);

@@ -11,7 +11,7 @@ use smallvec::{SmallVec, smallvec};
 use super::emit::{Arg, Emit, Expr};
 use super::op::{self, Op};
 use super::origin;
-use super::rule::Rule;
+use super::rule::{Cotangents, Rule, none_of};
 use crate::dtype::Class;
 use crate::shape::Axes as AxisList;
 use crate::site::{Origin, Within};
@@ -145,6 +145,12 @@ impl<'a> Arguments<'a, '_> {
         let start: usize = self.attributes[..i].iter().map(Attr::width).sum();
         &self.operands[start..start + self.attributes[i].width()]
     }
+
+    /// Which operand a parameter is, if it is one.
+    pub fn operand_of(&self, param: usize) -> Option<usize> {
+        let before = self.attributes[..param].iter().map(Attr::width).sum();
+        (self.attributes[param].width() > 0).then_some(before)
+    }
 }
 
 /// What a body gives back.
@@ -185,8 +191,68 @@ pub enum Returns {
     Many,
 }
 
-/// A gradient rule of a composite: rule operands, the call's arguments, the parameter asked for.
-pub type VjpRule = for<'e> fn(&Rule<'_, 'e>, &Arguments<'_, 'e>, usize) -> Option<Expr<'e>>;
+/// The formulas of a composite's gradient: rule operands, the call's arguments, the operands wanted.
+pub type Rules = for<'e> fn(&Rule<'_, 'e>, &Arguments<'_, 'e>, &[bool]) -> Cotangents<'e>;
+
+/// A composite's gradient.
+#[derive(Clone, Copy)]
+pub struct Vjp {
+    /// The cotangents of the operands wanted
+    pub rules: Rules,
+    /// Bit `i`: a gradient flows to parameter `i`
+    flows: u64,
+}
+
+impl Vjp {
+    /// The gradient with these formulas: of `zero` none flows. Every tensor among the parameters has
+    /// one.
+    pub const fn new(params: &[Param], texts: &[(&str, &str)], rules: Rules) -> Vjp {
+        let (mut flows, mut i) = (0, 0);
+        while i < params.len() {
+            let kind = params[i].kind;
+            assert!(!matches!(kind, ParamKind::Tensors), "a formula is of one operand");
+            let is_tensor =
+                matches!(kind, ParamKind::Tensor(_) | ParamKind::MaybeTensor(_) | ParamKind::Key);
+            let (mut rule, mut k) = (None, 0);
+            while k < texts.len() {
+                if same(texts[k].0, params[i].name) {
+                    rule = Some(texts[k].1);
+                }
+                k += 1;
+            }
+            match rule {
+                Some(text) if !same(text, "zero") => flows |= 1 << i,
+                Some(_) => {}
+                None => assert!(!is_tensor, "vjp has a formula, or zero, for every tensor"),
+            }
+            i += 1;
+        }
+        Vjp { rules, flows }
+    }
+
+    /// Whether a gradient flows to a parameter.
+    pub fn reaches(&self, param: usize) -> bool {
+        self.flows & 1 << param != 0
+    }
+}
+
+const fn same(a: &str, b: &str) -> bool {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let mut i = 0;
+    while i < a.len() && i < b.len() && a[i] == b[i] {
+        i += 1;
+    }
+    i == a.len() && i == b.len()
+}
+
+/// The position of a parameter.
+pub const fn position(params: &[Param], name: &str) -> usize {
+    let mut i = 0;
+    while !same(params[i].name, name) {
+        i += 1;
+    }
+    i
+}
 
 /// What the values of an index operand address, for refusals to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,10 +285,8 @@ pub struct Composite {
     pub returns: Returns,
     /// The formula
     pub(in crate::ops) body: for<'e> fn(&Arguments<'_, 'e>) -> Outputs<'e>,
-    /// A gradient of its own, for the operands of a parameter; `None` says zero, on purpose
-    pub(in crate::ops) vjp: Option<VjpRule>,
-    /// The parameters that `vjp` covers
-    pub covered: &'static [&'static str],
+    /// A gradient of its own
+    pub(in crate::ops) vjp: Option<Vjp>,
     /// What its indices address
     pub indexes: Indexes,
     /// Found out at run time: no two elementwise nodes of the body can run as one, so that a plan of
@@ -252,16 +316,17 @@ impl Composite {
         self.vjp.is_some()
     }
 
-    /// Runs the gradient of its own. Nodes are part of this call, or of the one around.
-    pub fn cotangent<'e>(
+    /// The cotangents of the operands wanted, by the gradient of its own. Nodes are part of this call,
+    /// or of the one around.
+    pub fn cotangents<'e>(
         &'static self,
         rule: &Rule<'_, 'e>,
         call: &Arguments<'_, 'e>,
-        wrt: usize,
-    ) -> Option<Expr<'e>> {
-        let vjp = self.vjp?;
+        wanted: &[bool],
+    ) -> Cotangents<'e> {
+        let Some(vjp) = self.vjp else { return none_of(wanted) };
         let _within = self.enter(call);
-        vjp(rule, call, wrt)
+        (vjp.rules)(rule, call, wanted)
     }
 
     fn enter(&'static self, call: &Arguments<'_, '_>) -> Within {

@@ -292,7 +292,9 @@ impl Op {
     pub fn differentiable(&self, i: usize) -> bool {
         match self.kind() {
             OpKind::Map(def) => !def.vjp[i].is_zero(),
-            OpKind::Call(call) => call.composite.covered.contains(&call.parameter(i).name),
+            OpKind::Call(call) => {
+                call.composite.vjp.is_some_and(|vjp| vjp.reaches(call.position(i)))
+            }
             OpKind::Structural(def) => (def.differentiable)(self, i),
         }
     }
