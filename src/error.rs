@@ -277,6 +277,10 @@ catalogue! {
         "{op}: index {index} is out of bounds for axis {axis} with size {size}";
     /// A device that does not exist here.
     unknown_device(op, got, known) => Device, "{op}: unknown device {got}: this build has {known}";
+    /// An op that a device cannot compute for these dtypes.
+    no_kernel(op, device, facts) => Device, "{op}: {device} has no kernel for these dtypes: {facts}";
+    /// A step that a device cannot bind the memory of.
+    beyond_limits(op, device, facts) => Device, "{op}: a step is beyond the limits of {device}: {facts}";
     /// A request that needs a gradient and has none.
     gradient(op, what, facts) => Gradient, "{op}: {what}: {facts}";
     /// A history whose saved values were freed.

@@ -9,10 +9,10 @@ use std::sync::{Arc, OnceLock};
 use smallvec::SmallVec;
 
 use crate::array::{Array, Operand};
-use crate::dtype::Scalar;
+use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Result};
 use crate::ops::emit::OrThrow;
-use crate::ops::op::{Op, Type};
+use crate::ops::op::{Op, OperandType, Type};
 use crate::ops::origin;
 use crate::passes::Evaluator;
 use crate::schedule::{Plan, Template};
@@ -27,8 +27,6 @@ pub type Results = SmallVec<[Array; 2]>;
 pub struct Hooks {
     /// Prints operands in the place of each `{}` of a text
     pub print: fn(&str, &[Array]) -> Result<()>,
-    /// Spells a site as `file.py:12`
-    pub describe: fn(Site) -> Option<String>,
     /// An exception that came from outside, such as that of Ctrl-C. Told whether tensors are without
     /// their values meanwhile, so that no code may run that looks at them
     pub interrupted: fn(bool) -> Result<()>,
@@ -54,7 +52,7 @@ pub fn hooks() -> Option<&'static Hooks> {
 #[cold]
 pub fn located(refusal: Error, site: Site) -> Error {
     let refusal = origin::explain(refusal, site.origin).explained();
-    match hooks().and_then(|hooks| (hooks.describe)(site)) {
+    match site.line() {
         Some(line) => refusal.note(format!("made at {line}")),
         None => refusal,
     }
@@ -122,6 +120,23 @@ impl Input<'_> {
             Input::Given(None) => Err(error::internal("a plan was run on an array given before")),
         }
     }
+}
+
+/// Refuses an op for which a target has no kernel.
+pub fn admit(target: &dyn Target, op: &Op, args: &[Operand<'_>]) -> Result<()> {
+    let mut types: SmallVec<[OperandType<'_>; 4]> = SmallVec::new();
+    let mut dtypes: SmallVec<[DType; 4]> = SmallVec::new();
+    for arg in args {
+        types.push(match arg {
+            Operand::Array(x) => {
+                dtypes.push(x.dtype);
+                OperandType::Tensor(x.dtype, x.shape())
+            }
+            Operand::Scalar(value) => OperandType::Scalar(*value),
+        });
+    }
+    let result = op.infer(&types)?;
+    target.refusal(op, &dtypes, result.dtype).map_or(Ok(()), Err)
 }
 
 /// A template lowered for a target.

@@ -2,10 +2,11 @@
 //! it is part of.
 //!
 //! Everything below the engine only carries sites; who can find and spell them is the engine's
-//! business. What an [`Origin`] says is read in `ops::origin`.
+//! business, which installs what spells them for refusals. What an [`Origin`] says is read in `ops::origin`.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::sync::OnceLock;
 
 /// A code object (by its number in the bindings' table), an instruction offset, and an origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -75,5 +76,20 @@ impl Origin {
     /// Says that no formula runs: what is made now is kept for any caller.
     pub fn leave() -> Within {
         Within(RUNNING.replace(Origin::NONE), PhantomData)
+    }
+}
+
+/// What spells a site as `file.py:12`.
+static SPELLING: OnceLock<fn(Site) -> Option<String>> = OnceLock::new();
+
+/// Installs what spells sites, once.
+pub fn spell_with(spelling: fn(Site) -> Option<String>) {
+    let _ = SPELLING.set(spelling);
+}
+
+impl Site {
+    /// The line as `file.py:12`, if somebody can tell.
+    pub fn line(self) -> Option<String> {
+        SPELLING.get().and_then(|spell| spell(self))
     }
 }

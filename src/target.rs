@@ -4,8 +4,12 @@
 //! can be fused and how large, what a step takes for itself, which views cost nothing, which memory a
 //! result may be written over. Only the executor of the target knows how any of that is done.
 
+use smallvec::SmallVec;
+
 use crate::dtype::DType;
+use crate::error::{self, Error};
 use crate::layout::Layout;
+use crate::memory::block_bytes;
 use crate::ops::declare::Composite;
 use crate::ops::op::Op;
 use crate::shape::Shape;
@@ -37,12 +41,14 @@ pub struct Blocks {
     pub each: usize,
 }
 
-/// What a target can hold and fuse.
+/// What a target can hold and fuse, and what that costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The most ops of a group
     pub instructions: usize,
-    /// The most buffers that a step reads and writes
+    /// The most arrays that a group reads
+    pub operands: usize,
+    /// The most ranges of buffers that a step reads and writes: four at least, which one op takes
     pub buffers: usize,
     /// Bytes of which an offset in a buffer is a multiple
     pub alignment: usize,
@@ -52,16 +58,23 @@ pub struct Limits {
     pub largest: usize,
     /// Ranges of one buffer in a step
     pub ranges: Ranges,
-    /// Elements from which on a pass over them costs as much as setting up a group
+    /// What setting up a group costs: as much as a pass over so many elements
     pub large: usize,
+    /// What setting up a plan costs: as much as running so many ops by themselves
+    pub setup: usize,
     /// Block fusions, if it has such
     pub blocks: Option<Blocks>,
 }
 
 impl Limits {
-    /// The next multiple of the alignment.
+    /// The length of a range that holds so many bytes and behind which another may start.
     pub fn aligned(&self, bytes: usize) -> usize {
-        bytes.next_multiple_of(self.alignment)
+        self.granular(bytes).next_multiple_of(self.alignment)
+    }
+
+    /// The length of a range that holds so many bytes.
+    pub fn granular(&self, bytes: usize) -> usize {
+        bytes.checked_next_multiple_of(self.granularity).unwrap_or(bytes)
     }
 }
 
@@ -87,16 +100,43 @@ pub trait Target: Send + Sync {
     /// How many blocks are worked on at a time.
     fn lanes(&self) -> usize;
 
-    /// Whether it has an op for operands of these dtypes.
-    fn supports(&self, op: &Op, dtypes: &[DType]) -> bool;
+    /// Whether it has a kernel of an op, other than a call, for operands of these dtypes (numbers
+    /// left out) and a result of that dtype.
+    fn supports(&self, op: &Op, operands: &[DType], result: DType) -> bool;
 
     /// The bytes of a stored element.
     fn stored(&self, dtype: DType) -> usize {
         dtype.size()
     }
 
+    /// The length of the range that so many elements take.
+    fn bytes(&self, dtype: DType, elements: usize) -> usize {
+        self.limits().granular(elements.saturating_mul(self.stored(dtype)))
+    }
+
+    /// What a buffer of so many bytes counts for, where memory is counted.
+    fn allocated(&self, bytes: usize) -> usize {
+        block_bytes(bytes)
+    }
+
     /// Whether it has a kernel for a composite, which is then not expanded.
     fn has_kernel(&self, composite: &'static Composite) -> bool;
+
+    /// Whether it can compute an op: a call by a kernel for it alone.
+    fn runs(&self, op: &Op, operands: &[DType], result: DType) -> bool {
+        if let Op::Call(call) = op {
+            return self.has_kernel(call.composite);
+        }
+        self.supports(op, operands, result)
+    }
+
+    /// Why it cannot compute an op, if it cannot.
+    fn refusal(&self, op: &Op, operands: &[DType], result: DType) -> Option<Error> {
+        if self.runs(op, operands, result) {
+            return None;
+        }
+        Some(error::no_kernel(op.name(), self.name(), signature(operands, result)))
+    }
 
     /// The layout of a result that is the first operand seen otherwise, where that costs nothing.
     fn view(&self, op: &Op, dtype: DType, x: &Layout) -> Option<Layout>;
@@ -123,4 +163,13 @@ pub trait Target: Send + Sync {
     /// How many lines become one item of the tree that reduces `lines` lines of `width` elements into
     /// one; none where lines cannot come in parts.
     fn reduction_group(&self, lines: usize, width: usize) -> Option<usize>;
+}
+
+/// `float64, float64 to bool`.
+pub fn signature(operands: &[DType], result: DType) -> String {
+    let operands: SmallVec<[String; 4]> = operands.iter().map(DType::to_string).collect();
+    match operands.is_empty() {
+        true => result.to_string(),
+        false => format!("{} to {result}", operands.join(", ")),
+    }
 }

@@ -12,6 +12,8 @@ from wengert import _core
 CATALOGUE = {code: (kind, template) for code, kind, template in _core._error_catalogue()}
 # What only a Rust test provokes: no Python call makes a graph as a value yet.
 IN_RUST = {
+    "beyond_limits": "src/schedule/tests/target.rs",
+    "no_kernel": "src/schedule/tests/target.rs",
     "bad_text": "src/graph/parse/tests.rs",
     "no_data": "src/memory/tests.rs",
 }

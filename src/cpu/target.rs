@@ -24,12 +24,14 @@ pub struct Cpu;
 /// What fits the innermost cache, and from when on something is worth its set-up.
 pub const LIMITS: Limits = Limits {
     instructions: 32,
-    buffers: 12,
+    operands: 12,
+    buffers: usize::MAX,
     alignment: ALIGN,
     granularity: 1,
     largest: usize::MAX,
     ranges: Ranges::Free,
     large: 1 << 12,
+    setup: 2,
     blocks: Some(Blocks { rows: 8, bytes: 768 << 10, least: 192 << 10, large: 512 << 10, each: 4 }),
 };
 
@@ -46,9 +48,9 @@ impl Target for Cpu {
         threads::num_threads()
     }
 
-    fn supports(&self, op: &Op, _: &[DType]) -> bool {
-        // What the rules of an op allow has a kernel here; a composite has its formula.
-        !matches!(op, Op::Call(_))
+    fn supports(&self, _: &Op, _: &[DType], _: DType) -> bool {
+        // What the rules of an op allow has a kernel here.
+        true
     }
 
     fn has_kernel(&self, _: &'static Composite) -> bool {
@@ -100,6 +102,10 @@ impl Target for Cpu {
 impl Evaluator for Cpu {
     fn evaluate(&self, op: &Op, args: &[Operand<'_>]) -> Result<Array> {
         execute(op, args)
+    }
+
+    fn has_kernel(&self, composite: &'static Composite) -> bool {
+        Target::has_kernel(self, composite)
     }
 
     fn contiguous(&self, x: &Array) -> Result<Array> {

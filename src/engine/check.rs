@@ -26,7 +26,7 @@ use crate::error::{self, Error, Kind as ErrorKind, Result};
 use crate::executor::Input;
 use crate::graph::{Graph, Kind, List, resize};
 use crate::ops::emit::{Arg, Id};
-use crate::passes::{Options, alone, expand, stages, stripped};
+use crate::passes::{Options, alone, expand, expand_for, stages, stripped};
 use crate::shape::{Bindings, Scope};
 use crate::watch;
 
@@ -153,7 +153,8 @@ impl Held<'_> {
                 None => {
                     let spoiled = self.options.spoiled_for_schedule(&program.list);
                     let graph = Graph::from_list(spoiled.unwrap_or_else(|| program.list.clone()));
-                    let planned = self.scope.run(|| expand(&graph))?;
+                    let kernels = |composite| executor(Device::Cpu).has_kernel(composite);
+                    let planned = self.scope.run(|| expand_for(&graph, &kernels))?;
                     let numbers = planned.list().evaluate_numbers(self.given, &self.sizes)?;
                     executors::run(&planned, &program.inputs.iter().collect::<Vec<_>>(), &numbers)?
                 }

@@ -6,12 +6,15 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
+use super::tape;
 use crate::array::Array;
 use crate::cpu;
 use crate::cpu::target::Cpu;
 use crate::dtype::Scalar;
 use crate::error::{self, Result};
-use crate::executor::{Executable, Executor, Input, Results};
+use crate::executor::{Executable, Executor, Input, Results, admit as admit_on};
 use crate::graph::Graph;
 use crate::ops::elementwise::Elementwise;
 use crate::ops::op::Op;
@@ -37,7 +40,7 @@ pub enum Device {
 impl Device {
     /// The device of an op's operands.
     #[inline(always)]
-    fn of(_: &[Operand<'_>]) -> Device {
+    fn of<T>(_: &[T]) -> Device {
         Device::Cpu
     }
 }
@@ -53,6 +56,20 @@ pub fn executor(device: Device) -> &'static dyn Executor {
 /// What plans are made for.
 pub fn target() -> &'static dyn Target {
     executor(Device::Cpu).target()
+}
+
+/// Refuses an op that is recorded, if the device of its operands has no kernel for it. Executors ask
+/// themselves when they run an op at once; the CPU need not, since it has all that rules allow.
+#[inline(always)]
+pub fn admit(op: &Op, args: &[tape::Operand<'_>]) -> Result<()> {
+    match Device::of(args) {
+        Device::Cpu => Ok(()),
+        device @ Device::Reference => {
+            let operands: SmallVec<[Operand<'_>; 4]> =
+                args.iter().map(|arg| arg.operand()).collect();
+            admit_on(executor(device).target(), op, &operands)
+        }
+    }
 }
 
 /// One elementwise op on promoted operands.

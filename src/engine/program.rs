@@ -20,7 +20,7 @@ use crate::graph::numbers::evaluate;
 use crate::graph::{Graph, Kind, List, Node, admit, live};
 use crate::ops::emit::{Arg, Id};
 use crate::passes::expand::has_calls;
-use crate::passes::{Report, expand, pipeline, report, without_marks};
+use crate::passes::{Report, expand_for, pipeline, report, without_marks};
 use crate::schedule::{Options, Plan};
 use crate::shape::{Bindings, Dim, Scope};
 use crate::watch;
@@ -139,10 +139,11 @@ impl Program {
         let work = || {
             // All gradients have been taken: see `cut`.
             let list = without_marks((*self.list).clone())?;
-            let (list, reports) =
-                pipeline(list, &self.config.passes, executors::executor(Device::Cpu))?;
-            let expanded = match has_calls(&list) {
-                true => Some(expand(&Graph::from_list(list.clone()))?.list().clone()),
+            let executor = executors::executor(Device::Cpu);
+            let (list, reports) = pipeline(list, &self.config.passes, executor)?;
+            let kernels = |composite| executor.has_kernel(composite);
+            let expanded = match has_calls(&list, &kernels) {
+                true => Some(expand_for(&Graph::from_list(list.clone()), &kernels)?.list().clone()),
                 false => None,
             };
             Ok(Optimized { list, reports, expanded })
@@ -175,7 +176,7 @@ impl Program {
         // Plans have sizes of their own, such as counts of elements.
         let _keeping = self.scope.keeper().enter();
         let template = self.template()?;
-        let mut planned = self.resized(template, sizes);
+        let mut planned = self.resized(template, sizes)?;
         if let Some(budget) = self.config.budget
             && planned.plan.peak_bytes() > budget
         {
@@ -193,12 +194,13 @@ impl Program {
         Ok(planned)
     }
 
-    fn resized(&self, template: &Arc<Planned>, sizes: &[usize]) -> Arc<Planned> {
+    fn resized(&self, template: &Arc<Planned>, sizes: &[usize]) -> Result<Arc<Planned>> {
         if self.symbols.is_empty() {
-            return template.clone();
+            return Ok(template.clone());
         }
         let bound = self.bind(sizes);
-        Arc::new(template.with_plan(template.plan.resized(&|dim| bound.resolve(dim))))
+        let plan = template.plan.resized(&|dim| bound.resolve(dim))?;
+        Ok(Arc::new(template.with_plan(plan)))
     }
 
     /// The plan for sizes that need more than the budget without computing anything again.
@@ -209,11 +211,11 @@ impl Program {
         budget: usize,
     ) -> Result<Arc<Planned>> {
         if !self.config.passes.is_on("remat") {
-            return Ok(self.resized(template, sizes));
+            return self.resized(template, sizes);
         }
         let tighter = self.tighter.lock().clone();
         for known in &tighter {
-            let planned = self.resized(&known.template, sizes);
+            let planned = self.resized(&known.template, sizes)?;
             // For its own sizes nothing better was found.
             if planned.plan.peak_bytes() <= budget || known.sizes.as_slice() == sizes {
                 return Ok(planned);

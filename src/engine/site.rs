@@ -27,6 +27,7 @@ thread_local! {
 
 /// Installs the provider, once.
 pub fn install(provider: Provider) {
+    crate::site::spell_with(provider.describe);
     let _ = PROVIDER.set(provider);
 }
 

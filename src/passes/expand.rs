@@ -6,13 +6,21 @@ use super::{carry_over, map_bodies, renamed};
 use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::graph::{Graph, Kind, List, Node, number_of};
-use crate::ops::declare::Arguments;
+use crate::ops::declare::{Arguments, Composite};
 use crate::ops::emit::{Arg, Emit, Expr, Id, catch};
 use crate::ops::op::{Call, Op, Type};
 use crate::shape::Shape;
 
+/// Which composites keep their calls: the device has kernels for them.
+pub type Kernels<'a> = &'a dyn Fn(&'static Composite) -> bool;
+
 /// The same values without call nodes.
 pub fn expand(graph: &Graph) -> Result<Graph> {
+    expand_for(graph, &|_| false)
+}
+
+/// The same values without calls of composites that have no kernel.
+pub fn expand_for(graph: &Graph, kernels: Kernels<'_>) -> Result<Graph> {
     let out = Graph::with_numbers_of(graph);
     let mut names: Vec<Id> = Vec::with_capacity(graph.len());
     for node in graph.nodes().iter() {
@@ -20,9 +28,11 @@ pub fn expand(graph: &Graph) -> Result<Graph> {
         let args = renamed(&node.args, &names);
         names.push(match &node.kind {
             Kind::Input => out.input(node.ty.clone()),
-            Kind::Op(Op::Call(call)) => formula(&out, call, &args, &node.ty)?,
+            Kind::Op(Op::Call(call)) if !kernels(call.composite) => {
+                formula(&out, call, &args, &node.ty)?
+            }
             Kind::Flow(flow) => {
-                let flow = Arc::new(map_bodies(flow, expand)?);
+                let flow = Arc::new(map_bodies(flow, |body| expand_for(body, kernels))?);
                 out.push(Kind::Flow(flow), args.into_iter().collect(), node.ty.clone())
             }
             Kind::Op(_) | Kind::Constant(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => {
@@ -34,11 +44,11 @@ pub fn expand(graph: &Graph) -> Result<Graph> {
     Ok(out)
 }
 
-/// Whether a list, or a body in it, has call nodes.
-pub fn has_calls(list: &List) -> bool {
+/// Whether a list, or a body in it, has calls that are to be expanded.
+pub fn has_calls(list: &List, kernels: Kernels<'_>) -> bool {
     list.nodes.iter().any(|node| match &node.kind {
-        Kind::Op(op) => matches!(op, Op::Call(_)),
-        Kind::Flow(flow) => flow.bodies.iter().any(|body| has_calls(body)),
+        Kind::Op(op) => matches!(op, Op::Call(call) if !kernels(call.composite)),
+        Kind::Flow(flow) => flow.bodies.iter().any(|body| has_calls(body, kernels)),
         Kind::Input | Kind::Constant(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => false,
     })
 }

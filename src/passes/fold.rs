@@ -196,9 +196,14 @@ fn computed(nodes: &[Node], node: &Node, evaluator: &dyn Evaluator) -> Option<Ar
         })
         .collect();
     let arrays = arrays?;
-    #[allow(clippy::wildcard_enum_match_arm, reason = "every op but a call is executed alike")]
+    #[allow(
+        clippy::wildcard_enum_match_arm,
+        reason = "every op but a call without a kernel is executed alike"
+    )]
     let array = match op {
-        Op::Call(_) => call(nodes, node, &arrays, evaluator)?,
+        Op::Call(it) if !evaluator.has_kernel(it.composite) => {
+            call(nodes, node, &arrays, evaluator)?
+        }
         op => execute(op, &node.args, evaluator, |i| arrays[i].as_ref())?,
     };
     // A view would keep the whole of what it shows.

@@ -41,7 +41,7 @@ mod tests;
 
 pub use absent::without_seeds;
 pub use batch::batch;
-pub use expand::expand;
+pub use expand::{expand, expand_for};
 pub use flow_vjp::{Feed, FlowGradient, flow_gradient, flow_vjp};
 pub use grad::gradients;
 pub use jvp::{Tangents, jvp};
@@ -57,11 +57,15 @@ use crate::array::{Array, Operand};
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::graph::{Flow, Graph, Kind, List, number_of};
+use crate::ops::declare::Composite;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
 
 /// What computes ahead what is known: the executor of the list's device.
 pub trait Evaluator {
+    /// Whether calls of a composite run as they are, by a kernel, and so are not expanded.
+    fn has_kernel(&self, composite: &'static Composite) -> bool;
+
     /// One op on values that are there.
     fn evaluate(&self, op: &Op, args: &[Operand<'_>]) -> Result<Array>;
 

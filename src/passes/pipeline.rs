@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use super::cost::{Cost, of_list};
-use super::{Evaluator, cse, dead, expand, fold, simplify, sink};
+use super::{Evaluator, cse, dead, expand, expand_for, fold, simplify, sink};
 use crate::dtype::Scalar;
 use crate::error::{self, Result};
 use crate::graph::{Graph, Kind, List, Node, number_of};
@@ -107,7 +107,11 @@ pub struct Pass {
 /// Every pass, in the order in which they run first. The last ones work on plans, not on lists, so that
 /// alone they have nothing to do ([`schedule`](crate::schedule)).
 pub const PASSES: [Pass; 9] = [
-    Pass { name: "expand", doc: "Composites become their formulas.", run: expand_list },
+    Pass {
+        name: "expand",
+        doc: "Composites without a kernel become their formulas.",
+        run: expand_list,
+    },
     Pass {
         name: "dead",
         doc: "What nobody needs is dropped.",
@@ -274,9 +278,10 @@ fn verified(list: List) -> Result<List> {
     Ok(graph.into_list())
 }
 
-fn expand_list(list: List, _: &Options, _: &dyn Evaluator) -> Result<List> {
-    match expand::has_calls(&list) {
-        true => Ok(expand(&Graph::from_list(list))?.into_list()),
+fn expand_list(list: List, _: &Options, evaluator: &dyn Evaluator) -> Result<List> {
+    let kernels = |composite| evaluator.has_kernel(composite);
+    match expand::has_calls(&list, &kernels) {
+        true => Ok(expand_for(&Graph::from_list(list), &kernels)?.into_list()),
         false => Ok(list),
     }
 }

@@ -43,7 +43,8 @@ pub fn price(kind: &Kind) -> Price {
     match kind {
         Kind::Op(op) => match op.kind() {
             OpKind::Map(_) => Price::Cheap,
-            OpKind::Call(_) => Price::Never,
+            // A call that is planned has a kernel, which is there for what takes long.
+            OpKind::Call(_) => Price::Dear,
             OpKind::Structural(def) if def.is_expensive => Price::Dear,
             OpKind::Structural(_) => Price::Cheap,
         },

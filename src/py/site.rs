@@ -39,7 +39,6 @@ pub fn start() {
     install(Provider { current, describe, quote });
     crate::executor::install(crate::executor::Hooks {
         print: super::print::print,
-        describe,
         interrupted: super::interrupt::interrupted,
     });
 }

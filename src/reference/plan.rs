@@ -12,7 +12,7 @@ use super::{Operand as Given, run};
 use crate::array::{Array, Operand};
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
-use crate::executor::{Executable, Executor, Input, Results, hooks, located};
+use crate::executor::{Executable, Executor, Input, Results, admit, hooks, located};
 use crate::graph::{Effect, FlowKind};
 use crate::layout::Layout;
 use crate::memory::ALIGN;
@@ -30,12 +30,14 @@ pub struct Reference;
 /// One op a step.
 const LIMITS: Limits = Limits {
     instructions: 1,
+    operands: usize::MAX,
     buffers: usize::MAX,
     alignment: ALIGN,
     granularity: 1,
     largest: usize::MAX,
     ranges: Ranges::Free,
     large: usize::MAX,
+    setup: 2,
     blocks: None,
 };
 
@@ -52,8 +54,9 @@ impl Target for Reference {
         1
     }
 
-    fn supports(&self, op: &Op, _: &[DType]) -> bool {
-        !matches!(op, Op::Call(_))
+    fn supports(&self, _: &Op, _: &[DType], _: DType) -> bool {
+        // What the rules of an op allow has a kernel here.
+        true
     }
 
     fn has_kernel(&self, _: &'static Composite) -> bool {
@@ -105,6 +108,10 @@ impl Evaluator for Reference {
         run(op, &given)
     }
 
+    fn has_kernel(&self, composite: &'static Composite) -> bool {
+        Target::has_kernel(self, composite)
+    }
+
     fn contiguous(&self, x: &Array) -> Result<Array> {
         run(&Op::Reshape(x.shape().clone()), &[Given::Array(x)])
     }
@@ -128,6 +135,7 @@ impl Executor for Reference {
     }
 
     fn execute(&self, op: &Op, args: &[Operand<'_>]) -> Result<Array> {
+        admit(self, op, args)?;
         self.evaluate(op, args)
     }
 
@@ -164,18 +172,19 @@ impl Executable for Interpreted {
 }
 
 /// One run of a plan.
-struct Run<'a> {
+pub struct Run<'a> {
     plan: &'a Plan,
     inputs: &'a [&'a Array],
     numbers: &'a [Scalar],
-    slots: Vec<Option<Array>>,
+    /// What steps have given so far
+    pub slots: Vec<Option<Array>>,
 }
 
 fn interpret(plan: &Plan, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results> {
     if inputs.len() != plan.inputs().len() {
         return Err(error::internal("a plan was run on the wrong count of inputs"));
     }
-    let mut run = Run { plan, inputs, numbers, slots: vec![None; plan.slots().len()] };
+    let mut run = Run::new(plan, inputs, numbers);
     for step in plan.steps() {
         let results = run.step(step).map_err(|refusal| located(refusal, step.site))?;
         for (&slot, result) in step.results.iter().zip(results) {
@@ -185,7 +194,12 @@ fn interpret(plan: &Plan, inputs: &[&Array], numbers: &[Scalar]) -> Result<Resul
     plan.outputs().iter().map(|&source| run.array(source).cloned()).collect()
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    /// A run that stands before the first step.
+    pub fn new(plan: &'a Plan, inputs: &'a [&'a Array], numbers: &'a [Scalar]) -> Run<'a> {
+        Run { plan, inputs, numbers, slots: vec![None; plan.slots().len()] }
+    }
+
     fn array(&self, source: Source) -> Result<&Array> {
         let found = match source {
             Source::Input(i) => self.inputs.get(i as usize).copied(),
@@ -210,7 +224,8 @@ impl Run<'_> {
         step.args.iter().filter_map(array).collect()
     }
 
-    fn step(&self, step: &Step) -> Result<Results> {
+    /// The results of a step.
+    pub fn step(&self, step: &Step) -> Result<Results> {
         match &step.work {
             Work::Op(op) => {
                 let operand = |arg: &schedule::Operand| match *arg {

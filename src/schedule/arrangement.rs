@@ -9,7 +9,7 @@ use super::memory::{Apart, Holder, Memory, Spot};
 use super::pack::{Packing, Span, Way, pack};
 use super::{Options, Plan, Source};
 use crate::layout::Layout;
-use crate::memory::ALIGN;
+use crate::target::Limits;
 
 /// A place in memory that never ends.
 const END: u32 = u32::MAX;
@@ -103,7 +103,7 @@ impl Arrangement {
             }
         }
         made.name_results(plan, facts);
-        made.measure();
+        made.measure(plan.target.limits());
         made
     }
 
@@ -120,10 +120,10 @@ impl Arrangement {
         }
     }
 
-    fn measure(&mut self) {
+    fn measure(&mut self, limits: &Limits) {
         let mut change = vec![0isize; self.live.len() + 1];
         for region in self.regions.iter().filter(|region| !region.apart) {
-            let bytes = region.bytes.next_multiple_of(ALIGN) as isize;
+            let bytes = limits.aligned(region.bytes) as isize;
             change[region.first as usize] += bytes;
             change[region.last as usize + 1] -= bytes;
         }
@@ -149,11 +149,12 @@ impl Arrangement {
         order: &[u32],
         way: Option<Way>,
     ) -> (Memory, Way) {
+        let (target, limits) = (plan.target, plan.target.limits());
         let spans: Vec<Span> = self
             .regions
             .iter()
             .map(|region| Span {
-                bytes: if region.apart { 0 } else { region.bytes.next_multiple_of(ALIGN) },
+                bytes: if region.apart { 0 } else { limits.aligned(region.bytes) },
                 first: region.first,
                 last: region.last,
             })
@@ -162,7 +163,7 @@ impl Arrangement {
         let (Packing { offsets, bytes: arena }, way) = pack(&spans, least, way);
         // Results without elements lie somewhere too.
         let arena = match self.regions.iter().any(|region| !region.apart) {
-            true => arena.max(ALIGN),
+            true => arena.max(limits.aligned(1)),
             false => 0,
         };
         let mut apart: Vec<Apart> = Vec::new();
@@ -181,7 +182,7 @@ impl Arrangement {
         let spot = |(slot, (storage, layout)): (usize, &(Option<u32>, Option<Layout>))| {
             let (Some(s), Some(layout)) = (storage, layout) else { return Spot::Loose };
             let region = self.region[*s as usize] as usize;
-            let elements = offsets[region] / plan.slots[slot].dtype.size();
+            let elements = offsets[region] / target.stored(plan.slots[slot].dtype);
             Spot::Fixed(memories[region], layout.moved(elements))
         };
         let mut memory = Memory {
@@ -198,17 +199,20 @@ impl Arrangement {
             open: facts.open,
         };
         let scratch: Vec<usize> = order.iter().map(|&s| facts.scratch[s as usize]).collect();
-        memory.peak = [false, true].map(|told| memory.highest(&scratch, told).0);
+        memory.peak = [false, true].map(|told| memory.highest(target, &scratch, told).0);
         let of_rows = facts.workspace().min(memory.arena);
-        memory.scratch = memory.highest(&scratch, false).1 + of_rows;
-        memory.alive = self.alive(facts, order, self.fullest(&memory, &scratch));
+        memory.scratch = memory.highest(target, &scratch, false).1 + of_rows;
+        memory.alive = self.alive(
+            facts,
+            order,
+            self.fullest(&memory.added(target, scratch.len(), false), &scratch),
+        );
         (memory, way)
     }
 
     /// The step that most memory is in use at: the arena is as large all the time, but not as full.
-    fn fullest(&self, memory: &Memory, scratch: &[usize]) -> u32 {
+    fn fullest(&self, added: &[usize], scratch: &[usize]) -> u32 {
         let (mut fullest, mut most, mut apart) = (0, 0, 0);
-        let added = memory.added(scratch.len(), false);
         for (at, (live, scratch)) in self.live.iter().zip(scratch).enumerate() {
             apart += added[at];
             if live + apart + scratch > most {

@@ -83,7 +83,10 @@ impl Within {
     fn new(list: List, options: Options<'_>, size: &dyn Fn(Dim) -> Dim) -> Result<Within> {
         let template = Plan::of(&list, options)?;
         let is_known = template.slots.iter().chain(&template.inputs).all(|ty| ty.shape.is_known());
-        let sized = (!is_known).then(|| template.resized(size));
+        let sized = match is_known {
+            true => None,
+            false => Some(template.resized(size)?),
+        };
         Ok(Within { list, template, sized })
     }
 

@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 use super::load::Life;
 use super::order::Graph;
 use super::{Operand, Options, Plan, Source, Step, Work};
+use crate::dtype::DType;
 use crate::layout::Layout;
-use crate::memory::block_bytes;
 use crate::ops::op::{Op, Type};
 use crate::target::InPlace;
 
@@ -73,8 +73,8 @@ impl Facts {
                 }
                 Work::Product(product) if product.group.shape.is_known() => {
                     let slot = step.results[product.place];
-                    let size = plan.slots[slot as usize].dtype.size();
-                    facts.between += product.group.shape.count() * size;
+                    let dtype = plan.slots[slot as usize].dtype;
+                    facts.between += plan.target.bytes(dtype, product.group.shape.count());
                 }
                 Work::Group(..)
                 | Work::Product(_)
@@ -221,7 +221,7 @@ impl Facts {
             | Work::Effect(_)
             | Work::Alias => Layout::contiguous(ty.shape.clone()),
         };
-        let bytes = layout.room().saturating_mul(plan.target.stored(ty.dtype));
+        let bytes = plan.target.bytes(ty.dtype, layout.room());
         self.roots[slot as usize] = (Some(self.storages.len() as u32), Some(layout));
         self.storages.push(Storage { bytes, def: i, slot, escapes: false });
         self.readers.push(SmallVec::new());
@@ -309,6 +309,19 @@ pub(super) fn arrays(step: &Step) -> SmallVec<[Source; 4]> {
     step.args.iter().filter_map(array).collect()
 }
 
+/// The arrays among operands, each once.
+pub(super) fn bound(args: &[Operand]) -> SmallVec<[Source; 8]> {
+    let mut bound: SmallVec<[Source; 8]> = SmallVec::new();
+    for arg in args {
+        if let Operand::Array(source) = *arg
+            && !bound.contains(&source)
+        {
+            bound.push(source);
+        }
+    }
+    bound
+}
+
 /// Whether data can make a step fail.
 fn refuses(step: &Step) -> bool {
     match &step.work {
@@ -329,7 +342,7 @@ fn scratch(plan: &Plan, step: &Step, layouts: &[Option<Layout>], is_view: bool) 
         match known {
             Some(args) => {
                 let result = &plan.slots[step.results[0] as usize].shape;
-                (plan.target.scratch(op, &args, result) + number_bytes(op, step), false)
+                (plan.target.scratch(op, &args, result) + number_bytes(plan, op, step), false)
             }
             None => (0, true),
         }
@@ -337,11 +350,12 @@ fn scratch(plan: &Plan, step: &Step, layouts: &[Option<Layout>], is_view: bool) 
     match &step.work {
         Work::Op(op) if !is_view => of_op(op, layouts),
         Work::Product(product) => of_op(&product.op, &layouts[..2]),
-        Work::Flow(bodies) => bodies.scratch(),
+        Work::Flow(bodies) => bodies.scratch(plan.target),
         // Truth is looked at in C order.
         Work::Effect(_) => match layouts.first() {
             Some(Some(layout)) if !layout.is_contiguous() => {
-                (block_bytes(layout.shape().count()), false)
+                let bytes = plan.target.bytes(DType::Bool, layout.shape().count());
+                (plan.target.allocated(bytes), false)
             }
             Some(_) | None => (0, false),
         },
@@ -350,9 +364,9 @@ fn scratch(plan: &Plan, step: &Step, layouts: &[Option<Layout>], is_view: bool) 
 }
 
 /// The bytes of a number that has to become an array.
-fn number_bytes(op: &Op, step: &Step) -> usize {
+fn number_bytes(plan: &Plan, op: &Op, step: &Step) -> usize {
     match (op, step.args.get(1)) {
-        (Op::Scatter(_), Some(Operand::Number(_))) => block_bytes(1),
+        (Op::Scatter(_), Some(Operand::Number(_))) => plan.target.allocated(1),
         _ => 0,
     }
 }
@@ -363,7 +377,7 @@ fn donors(plan: &Plan, facts: &Facts, step: &Step) -> SmallVec<[u32; 4]> {
     // All of a storage, seen in C order: in the shape it was made in or another.
     let whole = |slot: u32| {
         let (Some(s), Some(layout)) = &facts.roots[slot as usize] else { return None };
-        let bytes = layout.shape().count() * plan.slots[slot as usize].dtype.size();
+        let bytes = plan.target.bytes(plan.slots[slot as usize].dtype, layout.shape().count());
         let all = layout.is_contiguous() && bytes == facts.storages[*s as usize].bytes;
         all.then_some(*s)
     };

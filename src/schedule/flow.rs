@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 use super::{Options, Plan};
 use crate::error::Result;
 use crate::graph::{Flow, FlowKind, Node};
-use crate::memory::block_bytes;
 use crate::ops::op::Type;
 use crate::shape::Dim;
 use crate::target::Target;
@@ -38,20 +37,21 @@ impl Bodies {
     }
 
     /// The same bodies with their sizes replaced.
-    pub(super) fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Bodies {
+    pub(super) fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Result<Bodies> {
         let kind = match self.kind {
             FlowKind::Scan { carry, xs, length, reverse } => {
                 FlowKind::Scan { carry, xs, length: size(length), reverse }
             }
             FlowKind::Branch | FlowKind::While { .. } => self.kind,
         };
-        Bodies {
+        let plans: Result<_> = self.plans.iter().map(|plan| plan.resized(size)).collect();
+        Ok(Bodies {
             kind,
-            plans: self.plans.iter().map(|plan| plan.resized(size)).collect(),
+            plans: plans?,
             results: self.results.iter().map(|ty| ty.map_dims(size)).collect(),
             has_effect: self.has_effect,
             number: self.number,
-        }
+        })
     }
 
     /// Which form it has.
@@ -75,18 +75,18 @@ impl Bodies {
     }
 
     /// The bytes that a run takes besides operands and results, and whether that may not be all.
-    pub(super) fn scratch(&self) -> (usize, bool) {
+    pub(super) fn scratch(&self, target: &dyn Target) -> (usize, bool) {
         let open = self.plans.iter().any(|plan| plan.memory.open);
         let inner = self.plans.iter().map(|plan| plan.memory.peak[1]).max().unwrap_or(0);
         let carried = |carry: u32| -> usize {
             let carried = self.results.iter().take(carry as usize);
             let known = carried.filter(|ty| ty.shape.is_known());
-            known.map(|ty| block_bytes(ty.shape.count() * ty.dtype.size())).sum()
+            known.map(|ty| target.allocated(target.bytes(ty.dtype, ty.shape.count()))).sum()
         };
         match self.kind {
             FlowKind::Branch => (inner, open),
             FlowKind::While { history: true, .. } => (inner, true),
-            FlowKind::While { carry, .. } => (inner + carried(carry) + block_bytes(1), open),
+            FlowKind::While { carry, .. } => (inner + carried(carry) + target.allocated(1), open),
             FlowKind::Scan { length, .. } if length.known().is_some_and(|n| n < 2) => (inner, open),
             FlowKind::Scan { carry, .. } => (inner + carried(carry), open),
         }

@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::admit::admit;
 use super::assemble::{Assembled, Assembly, Read, number_dtype};
 use super::{Bodies, Cut, Group, Memory, Number, Operand, Options, Plan, Source, Step, Work};
 use crate::array::Array;
@@ -91,12 +92,10 @@ fn operand(nodes: &[Node], mut arg: Arg) -> (Arg, Option<DType>) {
     }
 }
 
-/// The steps of a list, each node by itself if they are to be `apart`, in an order in which they can run. Where results lie is left open.
+/// The steps of a list, each node by itself if they are to be `apart`, in an order in which they can
+/// run. Where results lie is left open.
 pub(super) fn plan(list: &List, options: Options<'_>) -> Result<Plan> {
-    let call = list.nodes.iter().find(|node| matches!(node.kind, Kind::Op(Op::Call(_))));
-    if let Some(Node { kind: Kind::Op(op), .. }) = call {
-        return Err(error::internal(format!("{} was not expanded", op.name())));
-    }
+    admit(list, options.target)?;
     Scheduler::new(&list.nodes, &list.outputs, options).plan()
 }
 
@@ -139,6 +138,7 @@ impl<'g> Scheduler<'g> {
         };
         scheduler.stages();
         scheduler.group();
+        scheduler.split();
         scheduler
     }
 
@@ -194,7 +194,7 @@ impl<'g> Scheduler<'g> {
             if element(node).is_some() && !self.apart {
                 let fits = |u: usize| {
                     self.units[u].len() < limits.instructions
-                        && reads[u].len() + node.args.len() <= limits.buffers
+                        && reads[u].len() + node.args.len() <= limits.operands
                 };
                 match open.get(&key) {
                     Some(&u) if fits(u) => unit = u,
@@ -221,6 +221,62 @@ impl<'g> Scheduler<'g> {
                 }
             }
         }
+    }
+
+    /// Cuts units that read and write more ranges than a step may. The first part of a unit depends on
+    /// nothing in the rest of it, so that both stay where the unit was.
+    fn split(&mut self) {
+        let most = self.target.limits().buffers;
+        if most == usize::MAX {
+            return;
+        }
+        let mut readers: Vec<SmallVec<[u32; 4]>> = vec![SmallVec::new(); self.nodes.len()];
+        for (i, node) in self.nodes.iter().enumerate().filter(|(i, _)| self.live[*i]) {
+            for &arg in &node.args {
+                if let (Arg::Node(x), _) = self.read(node, arg) {
+                    readers[x.0 as usize].push(i as u32);
+                }
+            }
+        }
+        let units = std::mem::take(&mut self.units);
+        let full = std::mem::take(&mut self.full);
+        for (unit, full) in units.into_iter().zip(full) {
+            let mut rest = unit.as_slice();
+            while !rest.is_empty() {
+                let fits = |&count: &usize| self.ranges(&rest[..count], &readers) <= most;
+                let count = match element(&self.nodes[rest[0].0 as usize]) {
+                    Some(_) => (1..=rest.len()).rev().find(fits).unwrap_or(1),
+                    None => rest.len(),
+                };
+                let (part, after) = rest.split_at(count);
+                for id in part {
+                    self.unit[id.0 as usize] = self.units.len() as u32;
+                }
+                self.units.push(SmallVec::from_slice(part));
+                self.full.push(full || !after.is_empty());
+                rest = after;
+            }
+        }
+    }
+
+    /// How many arrays a step of these nodes reads and writes.
+    fn ranges(&self, part: &[Id], readers: &[SmallVec<[u32; 4]>]) -> usize {
+        let mut read: SmallVec<[Id; 8]> = SmallVec::new();
+        let mut written = 0;
+        for id in part {
+            let node = &self.nodes[id.0 as usize];
+            for &arg in &node.args {
+                if let (Arg::Node(x), _) = self.read(node, arg)
+                    && !part.contains(&x)
+                    && !read.contains(&x)
+                {
+                    read.push(x);
+                }
+            }
+            let is_read = readers[id.0 as usize].iter().any(|&reader| !part.contains(&Id(reader)));
+            written += usize::from(is_read || self.outputs.contains(id));
+        }
+        read.len() + written
     }
 
     /// For each elementwise node the first of those that it belongs with: of one stage and shape, they
@@ -380,7 +436,7 @@ impl<'g> Scheduler<'g> {
         let node = &self.nodes[id.0 as usize];
         let work = match &node.kind {
             Kind::Op(op) => Work::Op(op.clone()),
-            Kind::Flow(flow) => Work::Flow(Box::new(Bodies::new(flow, self.apart, self.target)?)),
+            Kind::Flow(flow) => Work::Flow(Arc::new(Bodies::new(flow, self.apart, self.target)?)),
             Kind::Effect(effect) => Work::Effect(effect.clone()),
             Kind::Barrier => Work::Alias,
             Kind::Input | Kind::Constant(_) | Kind::Part(_) => {

@@ -19,7 +19,7 @@ use super::pack::Way;
 use super::rows::Choice;
 use super::{Operand, Options, Plan, Source, Step};
 use crate::layout::Layout;
-use crate::memory::block_bytes;
+use crate::target::Target;
 
 /// Where a slot lies.
 #[derive(Clone, Debug)]
@@ -196,24 +196,29 @@ impl Plan {
 impl Memory {
     /// The bytes that each of some steps adds to the arena: those of results that are first written
     /// there. Of a run that is `told` where results go, these are not counted.
-    pub(super) fn added(&self, steps: usize, told: bool) -> Vec<usize> {
+    pub(super) fn added(&self, target: &dyn Target, steps: usize, told: bool) -> Vec<usize> {
         let mut added = vec![0; steps.max(1)];
         for apart in &self.apart {
             let elsewhere = apart.gift.is_some() || (told && apart.whole.is_some());
             // Donated memory is written only when all other memory is there.
             let first = if self.gifts.is_empty() { apart.first } else { 0 };
             if !elsewhere {
-                added[first as usize] += block_bytes(apart.bytes);
+                added[first as usize] += target.allocated(apart.bytes);
             }
         }
         added
     }
 
     /// The most bytes at once, as the counters of memory count them, and what kernels take of them.
-    pub(super) fn highest(&self, scratch: &[usize], told: bool) -> (usize, usize) {
-        let mut now = if self.arena > 0 { block_bytes(self.arena) } else { 0 };
+    pub(super) fn highest(
+        &self,
+        target: &dyn Target,
+        scratch: &[usize],
+        told: bool,
+    ) -> (usize, usize) {
+        let mut now = if self.arena > 0 { target.allocated(self.arena) } else { 0 };
         let mut most = (now, 0);
-        for (at, added) in self.added(scratch.len(), told).into_iter().enumerate() {
+        for (at, added) in self.added(target, scratch.len(), told).into_iter().enumerate() {
             now += added;
             let taken = scratch.get(at).copied().unwrap_or(0);
             if now + taken > most.0 {

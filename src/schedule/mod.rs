@@ -9,6 +9,7 @@
 //! results of the plan have memory of their own, views lie in what they show. So the most bytes that
 //! a run holds at once are known before it starts ([`Plan::peak_bytes`]).
 
+mod admit;
 mod arrangement;
 mod assemble;
 mod budget;
@@ -44,14 +45,14 @@ pub use rows::Rows;
 
 use crate::array::Array;
 use crate::dtype::Scalar;
-use crate::error::Result;
+use crate::error::{self, Result};
 use crate::graph::{Effect, Graph, List};
 use crate::ops::element::ElementProgram;
 use crate::ops::emit::Id;
 use crate::ops::op::{Op, Type};
 use crate::shape::Shape;
 use crate::site::Site;
-use crate::target::Target;
+use crate::target::{Limits, Target};
 
 /// The most steps of a plan that is light.
 const LIGHT: usize = 64;
@@ -151,6 +152,7 @@ impl Group {
 }
 
 /// What a step does.
+#[derive(Clone)]
 pub enum Work {
     /// Elementwise nodes at once
     Group(Group),
@@ -161,7 +163,7 @@ pub enum Work {
     /// One op
     Op(Op),
     /// Control flow, whose bodies are plans
-    Flow(Box<Bodies>),
+    Flow(Arc<Bodies>),
     /// Something done for its effect
     Effect(Arc<Effect>),
     /// The first operand as it is
@@ -169,6 +171,7 @@ pub enum Work {
 }
 
 /// One step of a plan.
+#[derive(Clone)]
 pub struct Step {
     /// What it does
     pub work: Work,
@@ -229,12 +232,12 @@ impl Options<'_> {
 }
 
 impl Plan {
-    /// The plan that computes a graph's results. Call nodes must have been expanded.
+    /// The plan that computes a graph's results. Calls without a kernel must have been expanded.
     pub fn new(graph: &Graph, target: &'static dyn Target) -> Result<Plan> {
         Plan::of(&graph.list(), Options::new(target))
     }
 
-    /// The plan that computes a list's results and does its effects.
+    /// The plan that computes a list's results and does its effects. Refuses what is beyond the target.
     pub fn of(list: &List, options: Options<'_>) -> Result<Plan> {
         let mut plan = group::plan(list, options)?;
         plan.donated = options.donated.into();
@@ -242,23 +245,28 @@ impl Plan {
             plan.join_products(options.donated);
             plan.sets = rows::sets(&plan);
         }
-        plan.number();
+        plan.number()?;
         plan.arrange(options, None);
+        plan.admit()?;
         plan.checked()?;
         Ok(plan)
     }
 
     /// Numbers what there is to compile.
-    fn number(&mut self) {
+    fn number(&mut self) -> Result<()> {
         let mut template = Template::default();
         for step in &mut self.steps {
             let group = match &mut step.work {
                 Work::Group(group) => group,
                 Work::Product(product) => &mut product.group,
                 Work::Flow(bodies) => {
-                    bodies.number = template.bodies.len() as u32;
+                    let number = template.bodies.len() as u32;
                     let templates = bodies.plans().iter().map(|plan| plan.template.clone());
                     template.bodies.push(templates.collect());
+                    match Arc::get_mut(bodies) {
+                        Some(bodies) => bodies.number = number,
+                        None => return Err(error::internal("a body of two plans")),
+                    }
                     continue;
                 }
                 Work::Rows(_) | Work::Op(_) | Work::Effect(_) | Work::Alias => continue,
@@ -267,6 +275,7 @@ impl Plan {
             template.programs.push(group.program.clone());
         }
         self.template = Arc::new(template);
+        Ok(())
     }
 
     /// In tests and checked builds every plan has to keep the law.
@@ -326,7 +335,7 @@ impl Plan {
     /// small arrays a saved dispatch hardly repays the set-up of a program, a saved pass over large
     /// ones does.
     pub fn pays(&self) -> bool {
-        let large = self.target.limits().large;
+        let Limits { large, setup, .. } = *self.target.limits();
         let saved = |step: &Step| match &step.work {
             Work::Group(group) => {
                 let count = if group.shape.is_known() { group.shape.count() } else { 0 };
@@ -336,7 +345,7 @@ impl Plan {
             Work::Rows(rows) => rows.blocks() * rows.steps().len(),
             Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => 0,
         };
-        self.steps.iter().map(saved).sum::<usize>() >= 2
+        self.steps.iter().map(saved).sum::<usize>() >= setup
     }
 
     /// Whether no shape could make it pay: nothing was grouped.

@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use super::assemble::Sequel;
-use super::facts::same;
+use super::facts::{bound, same};
 use super::{Group, Operand, Plan, Source, Step, Work};
 use crate::ops::op::Op;
 
@@ -77,10 +77,13 @@ impl Plan {
         let raw = operands.iter().position(|arg| *arg == source)?;
         let mut args = product.args.clone();
         args.extend(operands.iter().enumerate().filter(|(k, _)| *k != raw).map(|(_, &arg)| arg));
+        if bound(&args).len() + group.results.len() > self.target.limits().buffers {
+            return None;
+        }
         let mut nodes = product.nodes.clone();
         nodes.extend(group.nodes.iter().copied());
         let op = op.clone();
         let work = Work::Product(Box::new(Product { op, group: what, raw, place }));
-        Some(Step { work, args, nodes, ..group.again() })
+        Some(Step { work, args, nodes, ..group.clone() })
     }
 }

@@ -3,19 +3,21 @@
 //! A plan of a list whose sizes are expressions has steps but no places. Which nodes are one step
 //! follows from such a list once; what depends on sizes is worked out for each set of them.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use super::memory::Memory;
-use super::{Bodies, Options, Plan, Product, Step, Work};
+use super::{Options, Plan, Product, Step, Work};
+use crate::error::Result;
 use crate::shape::Dim;
 
 impl Plan {
-    /// The same plan with its sizes replaced.
-    pub fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Plan {
+    /// The same plan with its sizes replaced. Refuses sizes that are beyond the limits of its target.
+    pub fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Result<Plan> {
+        let steps: Result<_> = self.steps.iter().map(|step| step.resized(size)).collect();
         let mut plan = Plan {
             target: self.target,
             template: self.template.clone(),
-            steps: self.steps.iter().map(|step| step.resized(size)).collect(),
+            steps: steps?,
             outputs: self.outputs.clone(),
             inputs: self.inputs.iter().map(|ty| ty.map_dims(size)).collect(),
             constants: self.constants.clone(),
@@ -34,54 +36,39 @@ impl Plan {
         ) {
             self.habit.get_or_init(|| found);
         }
-        if let Err(error) = plan.checked() {
-            unreachable!("{error}");
-        }
-        plan
+        plan.admit()?;
+        plan.checked()?;
+        Ok(plan)
     }
 }
 
 impl Work {
-    fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Work {
-        match self {
+    fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Result<Work> {
+        Ok(match self {
             Work::Group(group) => Work::Group(group.reshaped(group.shape.map(size))),
             Work::Product(product) => {
                 let Product { op, group, .. } = &**product;
                 let (op, group) = (op.map_dims(size), group.reshaped(group.shape.map(size)));
                 Work::Product(Box::new(Product { op, group, ..(**product).clone() }))
             }
-            // Only plans without open sizes have them.
-            Work::Rows(rows) => Work::Rows(rows.clone()),
             Work::Op(op) => Work::Op(op.map_dims(size)),
-            Work::Flow(bodies) => Work::Flow(Box::new(Bodies::resized(bodies, size))),
-            Work::Effect(effect) => Work::Effect(effect.clone()),
-            Work::Alias => Work::Alias,
-        }
-    }
-}
-
-impl Work {
-    /// The same work once more.
-    pub(super) fn again(&self) -> Work {
-        self.resized(&|size| size)
+            Work::Flow(bodies) => Work::Flow(Arc::new(bodies.resized(size)?)),
+            // Only plans without open sizes have block fusions.
+            Work::Rows(_) | Work::Effect(_) | Work::Alias => self.clone(),
+        })
     }
 }
 
 impl Step {
-    fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Step {
-        Step {
-            work: self.work.resized(size),
+    fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Result<Step> {
+        Ok(Step {
+            work: self.work.resized(size)?,
             args: self.args.clone(),
             results: self.results.clone(),
             last: self.last.clone(),
             cut: self.cut,
             nodes: self.nodes.clone(),
             site: self.site,
-        }
-    }
-
-    /// The same step once more.
-    pub(super) fn again(&self) -> Step {
-        self.resized(&|size| size)
+        })
     }
 }

@@ -1,6 +1,7 @@
 mod flow;
 mod memory;
 mod product;
+mod target;
 mod verify;
 
 use smallvec::smallvec;

@@ -3,14 +3,16 @@
 //! Every slot is written once and before it is read. Values that live at the same time lie apart, inside
 //! their memory and aligned, unless one is written over another in a way that the target allows.
 //! Donated memory is written after the last step that may fail and after the last reader of the input.
-//! Programs fit what they read and give, and block fusions cover their shapes exactly.
+//! Programs fit what they read and give, and block fusions cover their shapes exactly. No step binds more
+//! or larger ranges of buffers than its target allows, or ranges that overlap where they must not.
 
 use super::donate::reads_in_place;
 use super::facts::{Facts, arrays, same};
 use super::rows::Rows;
 use super::{Group, Operand, Plan, Source, Spot, Step, Work};
+use crate::dtype::DType;
 use crate::error::{self, Result};
-use crate::target::InPlace;
+use crate::target::{InPlace, Ranges};
 
 /// A value that never dies: a result of the plan.
 const END: u32 = u32::MAX;
@@ -22,6 +24,22 @@ struct Live {
     bytes: std::ops::Range<usize>,
     def: u32,
     end: u32,
+}
+
+/// A buffer that a step reads or writes.
+#[derive(PartialEq)]
+enum Memory {
+    /// A memory of the run (0: the arena)
+    Run(u32),
+    /// What is given, or found when the plan runs
+    Other(Source),
+}
+
+/// A range of a buffer, in bytes.
+#[derive(PartialEq)]
+struct Bound {
+    buffer: Memory,
+    bytes: std::ops::Range<usize>,
 }
 
 fn broken(what: &str, facts: String) -> error::Error {
@@ -49,7 +67,9 @@ impl Plan {
         if self.memory.spots.len() != self.slots.len() {
             return Err(broken("slots have no places", format!("{} slots", self.slots.len())));
         }
-        self.check_memory()?;
+        let (live, place) = self.live()?;
+        self.check_memory(&live)?;
+        self.check_ranges(&live, &place)?;
         self.check_gifts()
     }
 
@@ -158,7 +178,7 @@ impl Plan {
             }
         }
         if let (true, Some(&slot)) = (rows.workspace() > 0, step.results.last()) {
-            let bytes = self.slots[slot as usize].shape.count();
+            let bytes = self.target.bytes(DType::U8, self.slots[slot as usize].shape.count());
             if bytes < rows.workspace() {
                 let facts = format!("{bytes} bytes of {}", rows.workspace());
                 return Err(broken("blocks have too little room", facts));
@@ -169,11 +189,11 @@ impl Plan {
     }
 
     /// Values that live at the same time lie apart, in bounds and aligned.
-    fn check_memory(&self) -> Result<()> {
-        let mut live = self.live()?;
+    fn check_memory(&self, live: &[Live]) -> Result<()> {
+        let mut live: Vec<&Live> = live.iter().collect();
         live.sort_by_key(|value| (value.memory, value.def));
         let mut active: Vec<&Live> = Vec::new();
-        for value in &live {
+        for value in live {
             active.retain(|other| other.memory == value.memory && other.end >= value.def);
             for other in &active {
                 let overlaps =
@@ -188,8 +208,83 @@ impl Plan {
         Ok(())
     }
 
-    /// The values in memory that are computed there, each with the views of it.
-    fn live(&self) -> Result<Vec<Live>> {
+    /// What a step binds is not too much, too large or overlapping for the target.
+    fn check_ranges(&self, live: &[Live], place: &[Option<usize>]) -> Result<()> {
+        let limits = self.target.limits();
+        // By slot: what it shows, where that has no place in the plan.
+        let mut shown: Vec<Option<Source>> = vec![None; self.slots.len()];
+        for (i, (step, &is_view)) in self.steps.iter().zip(&self.memory.views).enumerate() {
+            let root = |source: Source| match source {
+                Source::Slot(slot) => shown[slot as usize].unwrap_or(source),
+                Source::Input(_) | Source::Constant(_) => source,
+            };
+            let sources = arrays(step);
+            if is_view {
+                shown[step.results[0] as usize] = sources.first().map(|&source| root(source));
+                continue;
+            }
+            match &step.work {
+                Work::Group(_) | Work::Product(_) | Work::Rows(_) | Work::Op(_) => {}
+                Work::Flow(_) | Work::Effect(_) | Work::Alias => continue,
+            }
+            let results = step.results.iter().map(|&slot| Source::Slot(slot));
+            let mut ranges: Vec<Bound> = Vec::new();
+            for source in sources.iter().map(|&source| root(source)).chain(results) {
+                let range = self.bound(source, live, place);
+                if !ranges.contains(&range) {
+                    ranges.push(range);
+                }
+            }
+            if ranges.len() > limits.buffers {
+                let facts = format!("{} by step {i} of {}", ranges.len(), limits.buffers);
+                return Err(broken("a step binds too many ranges", facts));
+            }
+            if let Some(range) = ranges.iter().find(|range| range.bytes.len() > limits.largest) {
+                let facts = format!("{:?} by step {i}", range.bytes);
+                return Err(broken("a step binds too large a range", facts));
+            }
+            let overlap = |a: &Bound, b: &Bound| {
+                a.buffer == b.buffer
+                    && a.bytes.start < b.bytes.end
+                    && b.bytes.start < a.bytes.end
+                    && limits.ranges == Ranges::Apart
+            };
+            for (k, a) in ranges.iter().enumerate() {
+                if let Some(b) = ranges[..k].iter().find(|b| overlap(a, b)) {
+                    let facts = format!("{:?} and {:?} by step {i}", a.bytes, b.bytes);
+                    return Err(broken("a step binds ranges that overlap", facts));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The range of a buffer that a value lies in, which is that of all of what it shows.
+    fn bound(&self, source: Source, live: &[Live], place: &[Option<usize>]) -> Bound {
+        let given = |input: u32| {
+            let taken = |apart: &super::Apart| apart.gift == Some(input);
+            self.memory.apart.iter().position(taken).map(|k| k as u32 + 1)
+        };
+        let value = match source {
+            Source::Slot(slot) => place[slot as usize].map(|at| &live[at]),
+            Source::Input(_) | Source::Constant(_) => None,
+        };
+        if let Some(value) = value {
+            let end = self.target.limits().granular(value.bytes.end);
+            return Bound { buffer: Memory::Run(value.memory), bytes: value.bytes.start..end };
+        }
+        let ty = self.ty(source);
+        let count = if ty.shape.is_known() { ty.shape.count() } else { 0 };
+        let buffer = match source {
+            Source::Input(i) => given(i).map_or(Memory::Other(source), Memory::Run),
+            Source::Slot(_) | Source::Constant(_) => Memory::Other(source),
+        };
+        Bound { buffer, bytes: 0..self.target.bytes(ty.dtype, count) }
+    }
+
+    /// The values in memory that are computed there, each with the views of it; and by slot the one that
+    /// it is or shows.
+    fn live(&self) -> Result<(Vec<Live>, Vec<Option<usize>>)> {
         let limits = self.target.limits();
         // By slot: the place in `live` of the value that it is or shows.
         let mut place: Vec<Option<usize>> = vec![None; self.slots.len()];
@@ -213,7 +308,7 @@ impl Plan {
                     None => self.memory.arena,
                     Some(k) => self.memory.apart.get(k as usize).map_or(0, |apart| apart.bytes),
                 };
-                if bytes.end > room {
+                if limits.granular(bytes.end) > room {
                     let facts = format!("s{slot} at {bytes:?} of {room} bytes");
                     return Err(broken("a value lies outside of its memory", facts));
                 }
@@ -249,7 +344,7 @@ impl Plan {
                 live[at].end = END;
             }
         }
-        Ok(live)
+        Ok((live, place))
     }
 
     /// Whether a step may write a value over an operand that dies there.

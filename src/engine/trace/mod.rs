@@ -19,8 +19,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::definition::{self, Call, Calls};
-use super::site;
 use super::tape::{self, Operand, Value};
+use super::{executors, site};
 use crate::array::Array;
 use crate::dtype::Scalar;
 use crate::error::{self, Error, Result};
@@ -141,6 +141,7 @@ pub fn emit(op: Op, args: &[Operand<'_>]) -> Result<Array> {
         let value = definition::keep_one(&trace, Call::Op(op.clone()), args, native)?;
         return Ok(value.array);
     }
+    executors::admit(&op, args)?;
     let Some(trace) = top() else { return Err(error::internal("no trace is open")) };
     let mut operands: SmallVec<[Arg; 4]> = SmallVec::new();
     for arg in args {

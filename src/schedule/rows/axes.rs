@@ -130,7 +130,7 @@ pub fn cut(work: &Work, block: &[usize]) -> Work {
             op.fields().iter_mut().for_each(|field| field.cut(block));
             Work::Op(op)
         }
-        other @ (Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias) => other.again(),
+        other @ (Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias) => other.clone(),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::dtype::DType;
 use crate::layout::Layout;
 use crate::ops::op::{Op, Type};
 use crate::shape::Shape;
-use crate::target::BlockScratch;
+use crate::target::{BlockScratch, Target};
 
 /// What is known of the slots of a plan.
 pub struct Readers {
@@ -157,8 +157,8 @@ fn fold_of(plan: &Plan, step: u32) -> Option<(u32, Fold)> {
     Some((slot, Fold { output: 0, kind, dtype, lines, width, apart: None }))
 }
 
-fn bytes_of(ty: &Type) -> usize {
-    ty.shape.count() * ty.dtype.size()
+fn bytes_of(plan: &Plan, ty: &Type) -> usize {
+    plan.target.bytes(ty.dtype, ty.shape.count())
 }
 
 /// The steps that do what a set does, block by block; none where that would not be faster, or cannot
@@ -194,19 +194,29 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
         std::iter::once(&full).chain(&last).map(|body| &**body).collect();
     let (room, products) = rooms(&bodies, &mut folds, parts.results.len())?;
     let spent = spent(plan, shape, &reads, &bodies);
-    let results = parts.results.iter().map(|&slot| bytes_of(&plan.slots[slot as usize]));
+    let results = parts.results.iter().map(|&slot| bytes_of(plan, &plan.slots[slot as usize]));
     let inner = inner - results.sum::<usize>();
     let Reads { sources, along } = reads;
     drop(bodies);
     let made = Rows { course, full, last, along, spent, folds, room, products, inner };
-    let workspace = made.workspace();
-    let workspace = (workspace > 0).then(|| Type::new(DType::U8, Shape::of(&[workspace])));
+    if !fits(plan.target, &made, parts.results.len() + steps.len()) {
+        return None;
+    }
+    let bytes = made.workspace().div_ceil(plan.target.stored(DType::U8));
+    let workspace = (bytes > 0).then(|| Type::new(DType::U8, Shape::of(&[bytes])));
     let mut all = vec![step(plan, &parts, &steps, made, sources)];
     if workspace.is_some() {
         all[0].results.push(plan.slots.len() as u32);
     }
-    all.extend(parts.outside.iter().map(|&i| plan.steps[i as usize].again()));
+    all.extend(parts.outside.iter().map(|&i| plan.steps[i as usize].clone()));
     Some(Merged { steps: all, workspace, folds: steps })
+}
+
+/// Whether a target can bind at once what a step reads and writes, and the room of its blocks.
+fn fits(target: &dyn Target, rows: &Rows, results: usize) -> bool {
+    let limits = target.limits();
+    let own = usize::from(rows.workspace() > 0);
+    rows.along.len() + results + own <= limits.buffers && rows.workspace() <= limits.largest
 }
 
 /// The bytes of what is computed, and of that with what is read by rows.
@@ -216,7 +226,8 @@ fn volume(plan: &Plan, readers: &Readers, parts: &Parts, rows: usize) -> (usize,
     for &i in &parts.inside {
         let step = &plan.steps[i as usize];
         if !is_movement(step) {
-            let results = step.results.iter().map(|&slot| bytes_of(&plan.slots[slot as usize]));
+            let results =
+                step.results.iter().map(|&slot| bytes_of(plan, &plan.slots[slot as usize]));
             inner += results.sum::<usize>();
         }
         for (k, arg) in step.args.iter().enumerate() {
@@ -228,7 +239,7 @@ fn volume(plan: &Plan, readers: &Readers, parts: &Parts, rows: usize) -> (usize,
                 continue;
             }
             read.push(source);
-            outer += bytes_of(&plan.ty(source));
+            outer += bytes_of(plan, &plan.ty(source));
         }
     }
     (inner, inner + outer)
@@ -260,7 +271,7 @@ fn rooms(bodies: &[&Plan], folds: &mut [Fold], results: usize) -> Option<(usize,
             room += bodies[0]
                 .target
                 .limits()
-                .aligned(bytes_of(&bodies[0].ty(bodies[0].outputs[fold.output])));
+                .aligned(bytes_of(bodies[0], &bodies[0].ty(bodies[0].outputs[fold.output])));
         }
     }
     Some((room, products))
@@ -309,7 +320,7 @@ fn body(plan: &Plan, parts: &Parts, block: &Sizes, reads: &mut Reads) -> Plan {
     let mut inputs: SmallVec<[Type; 4]> = SmallVec::new();
     for &i in &parts.inside {
         let step = &plan.steps[i as usize];
-        let mut made = step.again();
+        let mut made = step.clone();
         made.work = axes::cut(&step.work, block);
         for (k, arg) in made.args.iter_mut().enumerate() {
             let Operand::Array(source) = *arg else { continue };

@@ -36,11 +36,11 @@ impl Target for Eager {
     fn lanes(&self) -> usize {
         Cpu.lanes()
     }
-    fn supports(&self, op: &Op, dtypes: &[DType]) -> bool {
-        Cpu.supports(op, dtypes)
+    fn supports(&self, op: &Op, operands: &[DType], result: DType) -> bool {
+        Cpu.supports(op, operands, result)
     }
     fn has_kernel(&self, composite: &'static Composite) -> bool {
-        Cpu.has_kernel(composite)
+        Target::has_kernel(&Cpu, composite)
     }
     fn view(&self, op: &Op, dtype: DType, x: &Layout) -> Option<Layout> {
         Cpu.view(op, dtype, x)
