@@ -1,5 +1,6 @@
 mod flow;
 mod memory;
+mod order;
 mod product;
 mod target;
 mod verify;

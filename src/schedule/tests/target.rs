@@ -283,7 +283,7 @@ fn ops_without_a_kernel_are_refused_with_every_place() {
     crate::site::spell_with(|site| Some(format!("model.py:{}", site.offset)));
     let graph = Graph::new();
     let x = input(&graph, DType::F32, &[3]);
-    let line = |offset: u32| graph.at(Site { code: 1, offset });
+    let line = |offset: u32| graph.at(Site { code: 1, offset, ..Site::default() });
     line(3);
     let y = x.exp();
     line(4);
@@ -292,13 +292,13 @@ fn ops_without_a_kernel_are_refused_with_every_place() {
     y.exp();
     graph.output(Id(graph.len() as u32 - 1));
     assert!(Plan::new(&graph, &Cpu).is_ok());
-    let refusal = Plan::new(&graph, &PLAIN).err().unwrap();
-    assert_eq!(refusal.code(), "no_kernel");
+    let error = Plan::new(&graph, &PLAIN).err().unwrap();
+    assert_eq!(error.code(), "no_kernel");
     let want = "\
 astype: narrow has no kernel for these dtypes: float32 to float64
   astype of float32 to float64 made at model.py:4
   exp of float64 to float64 made at model.py:5";
-    assert_eq!(refusal.to_string(), want);
+    assert_eq!(error.to_string(), want);
     // The same question is asked where an op runs at once, or is recorded.
     let double = array(DType::F64, &[1], &[0.5]);
     let cast = Op::Cast(DType::F32);
@@ -325,9 +325,9 @@ fn values_beyond_a_range_are_refused_when_sizes_are_known() {
     let open = Plan::new(&graph, &PLAIN).unwrap();
     let sized = |count: usize| open.resized(&|d| if d == n { Dim::new(count) } else { d });
     assert!(sized(32 << 20).is_ok());
-    let refusal = sized((32 << 20) + 1).err().unwrap();
-    assert_eq!(refusal.code(), "beyond_limits");
-    assert!(refusal.to_string().contains("takes 134217744 bytes, 134217728 fit"), "{refusal}");
+    let error = sized((32 << 20) + 1).err().unwrap();
+    assert_eq!(error.code(), "beyond_limits");
+    assert!(error.to_string().contains("takes 134217744 bytes, 134217728 fit"), "{error}");
     // Narrow elements are stored as words.
     let graph = Graph::new();
     let x = input(&graph, DType::I8, &[40 << 20]);
