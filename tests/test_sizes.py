@@ -120,3 +120,126 @@ def test_copies_keep_what_their_graph_made() -> None:
     for k in range(20, 200):
         concatenated(k, "length")
     assert str(copy) == text
+
+
+def doubled(x: wg.Tensor) -> wg.Tensor:
+    i = wg.tensor(0)
+    return wg.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2.0), (i, x))[1]
+
+
+def joined(k: int):
+    return lambda x: (wg.concat([x, wg.ones(k)]).cumulative_sum() * k)[: x.shape[0]]
+
+
+def session(f, size, k):
+    with wg.Graph() as g:
+        x = wg.placeholder("x", (size,))
+        y = f(x)
+        dx = wg.gradients(y.sum(), x)
+    return wg.Session(g).run((y, dx), {x: wg.ones(k)})
+
+
+def later(k: int):
+    """A loop that is a later node of its list for each `k`."""
+
+    def f(x: wg.Tensor) -> wg.Tensor:
+        for _ in range(k):
+            x = x + 1.0
+        return doubled(x)
+
+    return f
+
+
+GROWING = {
+    "vmap": lambda k: wg.vmap(joined(k))(wg.ones((2, k))),
+    "vmap of one function": lambda k: wg.vmap(doubled)(wg.ones((2, k))),
+    "jacobian": lambda k: wg.jacobian(joined(k))(wg.ones(k % 20 + 1)),
+    "jvp": lambda k: wg.jvp(joined(k), (wg.ones(k),), (wg.ones(k),)),
+    "while_loop": lambda k: doubled(wg.ones(k)),
+    "gradient of while_loop": lambda k: wg.grad(lambda x: doubled(joined(k)(x)).sum())(wg.ones(k)),
+    "scan": lambda k: wg.scan(lambda c, x: (c + x, joined(k)(c)), wg.ones(k), wg.ones((2, k))),
+    "cond": lambda k: wg.cond(wg.tensor(True), joined(k), doubled, wg.ones(k)),
+    "session": lambda k: session(lambda x: doubled(joined(k)(x)), None, k),
+    "session, named": lambda k: session(lambda x: doubled(joined(k)(x)), wg.Dim(f"rows{k}"), k),
+    "compiled": lambda k: wg.compile(wg.grad(lambda x: doubled(joined(k)(x)).sum()))(wg.ones(k)),
+    "compiled, named": lambda k: wg.grad(wg.compile(
+        lambda x: doubled(joined(k)(x)).sum(), signature=[wg.Spec((wg.Dim(f"cols{k}"),))],
+    ))(wg.ones(k)),
+    "a later loop": lambda k: wg.compile(wg.grad(lambda x: later(k)(x).sum()))(wg.ones(2)),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_no_call_of_another_size_leaves_expressions_behind(name: str) -> None:
+    for k in range(1, 8):
+        GROWING[name](k)
+    before = kept()
+    for k in range(8, 88):
+        GROWING[name](k)
+    assert kept() == before
+
+
+@pytest.mark.parametrize("name", ["vmap", "while_loop", "gradient of while_loop", "cond"])
+def test_ten_thousand_eager_calls_leave_no_expressions_behind(name: str) -> None:
+    GROWING[name](3)
+    before = kept()
+    for i in range(10_000):
+        GROWING[name](1 + i % 50)
+    assert kept() == before
+
+
+def test_loops_inside_loops_count_their_rounds_apart() -> None:
+    def loop(x: wg.Tensor, n: int) -> wg.Tensor:
+        step = lambda i, x: (i + 1, x * x * 0.9)  # noqa: E731
+        return wg.while_loop(lambda i, x: i < n, step, (wg.tensor(0), x))[1]
+
+    def f(x: wg.Tensor) -> wg.Tensor:
+        a = loop(x, 2)
+        body = lambda i, y: (i + 1, loop(y, 4) + x)  # noqa: E731
+        b = wg.while_loop(lambda i, y: i < 3, body, (wg.tensor(0), a))[1]
+        both = lambda y: loop(y, 3).sum() + loop(x, 5).sum()  # noqa: E731
+        c = wg.cond(b.sum() > -100.0, both, lambda y: y.sum(), b)
+        d = wg.scan(lambda c, v: (loop(c, 2) + v, loop(v, 3).sum()), b, wg.stack([a, x]))
+        return c + d[0].sum() + d[1].sum() + loop(b, 6).sum()
+
+    x, step = wg.tensor([0.3, 0.5, 0.7], dtype=wg.float64), 1e-6
+    each = step * wg.eye(3, dtype=wg.float64)
+    want = [((f(x + e) - f(x - e)) / (2 * step)).item() for e in each]
+    with wg.Graph() as g:
+        p = wg.placeholder("p", (None,), wg.float64)
+        dp = wg.gradients(f(p), p)
+    for got in (
+        wg.grad(f)(x), wg.compile(wg.grad(f))(x), wg.grad(wg.compile(f))(x),
+        wg.vmap(wg.grad(f))(x[None])[0], wg.Session(g).run(dp, {p: x}),
+    ):
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-8)
+
+
+NO_SIZES = [-1, -(2**63), 2**62, 2**63, 2**64, 1.5, "3"]
+
+
+@pytest.mark.parametrize("size", NO_SIZES)
+def test_a_declared_size_is_one(size: object) -> None:
+    for declare in (
+        lambda: wg.Spec((size,)),
+        lambda: wg.Spec((0, size), wg.int8),
+        lambda: wg.placeholder("x", (0, size)),
+    ):
+        with wg.Graph(), pytest.raises((wg.ArgumentError, TypeError)):
+            declare()
+
+
+def test_specs_are_tuples_of_shape_and_dtype() -> None:
+    n = wg.Dim("n")
+    spec = wg.Spec([2, None, n + 1], wg.int8)
+    assert spec == ((2, None, n + 1), wg.int8)
+    assert wg.Spec((2**62 - 1, 0)).shape == (2**62 - 1, 0)
+
+
+def test_differences_of_sizes_are_exact_or_refused() -> None:
+    n = wg.Dim("n")
+    assert str(n + -(2**62 - 1)) == f"n - {2**62 - 1}"
+    for beyond in (-(2**62), -(2**63)):
+        for make in (lambda b: n + b, lambda b: b + n, lambda b: n - b):
+            with pytest.raises(wg.ArgumentError, match="at most 4611686018427387903"):
+                make(beyond)

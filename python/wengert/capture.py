@@ -14,8 +14,8 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from wengert import _core, _touched, pytree
 from wengert._changes import Changes, Values
@@ -394,12 +394,25 @@ def _times() -> dict[tuple[str, str | None], float]:
     return {} if latest is None else latest.step_times()
 
 
-class Spec(NamedTuple):
-    """The shape and dtype of an argument, declared: sizes are ints, or `wengert.Dim`s and
-    expressions over them; None is any size."""
+class _Declared(NamedTuple):
+    """The fields of a `Spec`."""
 
     shape: tuple[Any, ...]
     dtype: DType = float32
+
+
+class Spec(_Declared):
+    """The shape and dtype of an argument, declared: sizes are ints, or `wengert.Dim`s and
+    expressions over them; None is any size."""
+
+    __slots__ = ()
+
+    def __new__(cls, shape: Iterable[Any], dtype: DType = float32) -> Self:
+        shape = tuple(shape)
+        for size in shape:
+            if size is not None:
+                _core._check_size("Spec", size)
+        return super().__new__(cls, shape, dtype)
 
     def __str__(self) -> str:
         sizes = ", ".join("any" if n is None else str(n) for n in self.shape)

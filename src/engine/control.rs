@@ -26,7 +26,7 @@ use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, SliceAxis, Type};
 use crate::ops::origin;
 use crate::ops::structural::whole;
-use crate::passes::{Feed, flow_gradient};
+use crate::passes::{Feed, flow_gradient, unused_count};
 use crate::shape::{Dim, Scope, Shape};
 
 /// The results of a list. What it reads of numbers are these, by their places in its table.
@@ -345,7 +345,8 @@ impl HostRule for FlowRule {
         given.resize(flow.results.len(), None);
         let has: Vec<bool> = given.iter().map(Option::is_some).collect();
         let wanted: Vec<bool> = emitted.args.iter().map(Value::requires_grad).collect();
-        let Some(gradient) = flow_gradient(&flow, &has, &wanted, emitted.id.0)? else {
+        let count = || emitted.trace.read(unused_count);
+        let Some(gradient) = flow_gradient(&flow, &has, &wanted, &count)? else {
             return Ok(vec![None; wanted.len()]);
         };
         emitted.trace.read(|graph| {

@@ -34,7 +34,7 @@ pub fn flow_vjp(
         return Err(error::internal("the gradient of a flow, of something else"));
     };
     let given: Vec<bool> = cotangents.iter().map(Option::is_some).collect();
-    let Some(gradient) = flow_gradient(flow, &given, wanted, id.0)? else {
+    let Some(gradient) = flow_gradient(flow, &given, wanted, &|| unused_count(graph))? else {
         return Ok(vec![None; node.args.len()]);
     };
     graph.at(node.site);
@@ -83,15 +83,15 @@ pub enum Feed {
 }
 
 /// The gradient of a flow by the operands in `wanted`, where the results in `given` have a cotangent;
-/// `None` where none of the operands has one. `label` tells the count of rounds of this loop from that
-/// of others.
+/// `None` where none of the operands has one. `count` gives a size for the rounds of this loop that is
+/// none of the others in its list ([`unused_count`]).
 pub fn flow_gradient(
     flow: &Flow,
     given: &[bool],
     wanted: &[bool],
-    label: u32,
+    count: &dyn Fn() -> Dim,
 ) -> Result<Option<FlowGradient>> {
-    let cx = Sweep { flow, given, wanted, label };
+    let cx = Sweep { flow, given, wanted, count };
     match flow.kind {
         FlowKind::Branch => cx.branch(),
         FlowKind::Scan { .. } => cx.scan(),
@@ -99,12 +99,31 @@ pub fn flow_gradient(
     }
 }
 
+/// A count of rounds that no type in a list speaks of.
+pub fn unused_count(graph: &Graph) -> Dim {
+    let mut sizes = Vec::new();
+    for node in graph.nodes().iter() {
+        let results = match &node.kind {
+            Kind::Flow(flow) => flow.results.as_slice(),
+            Kind::Input
+            | Kind::Constant(_)
+            | Kind::Op(_)
+            | Kind::Part(_)
+            | Kind::Effect(_)
+            | Kind::Barrier => std::slice::from_ref(&node.ty),
+        };
+        let dims = results.iter().flat_map(|ty| ty.shape.dims());
+        sizes.extend(dims.filter(|dim| dim.known().is_none()));
+    }
+    Dim::uncounted(sizes)
+}
+
 /// A flow whose gradient is taken.
 struct Sweep<'a> {
     flow: &'a Flow,
     given: &'a [bool],
     wanted: &'a [bool],
-    label: u32,
+    count: &'a dyn Fn() -> Dim,
 }
 
 impl Sweep<'_> {
@@ -290,7 +309,7 @@ impl Sweep<'_> {
             let kept = self.widened(self.flow.kind, self.flow.bodies.clone(), []);
             return (kept, self.flow.results[carry].shape[0]);
         }
-        let length = Dim::counted(self.label);
+        let length = (self.count)();
         let pasts = self.flow.results[..carry].iter().map(|ty| stacked(ty, length));
         let count = Type::new(DType::I64, Shape::scalar());
         let kind = FlowKind::While { carry: carry as u32, history: true };

@@ -42,7 +42,7 @@ mod tests;
 pub use absent::without_seeds;
 pub use batch::batch;
 pub use expand::{expand, expand_for};
-pub use flow_vjp::{Feed, FlowGradient, flow_gradient, flow_vjp};
+pub use flow_vjp::{Feed, FlowGradient, flow_gradient, flow_vjp, unused_count};
 pub use grad::gradients;
 pub use jvp::{Tangents, jvp};
 pub use marks::{with_stops, without_marks};

@@ -86,11 +86,7 @@ impl Definition {
         if object.is_none() {
             return Ok(scope.symbol(None));
         }
-        let Some(dim) = size::dim(op, object)? else {
-            let what = "a size is an int that is not negative, a wengert.Dim or None";
-            let facts = format!("got {}", object.repr()?);
-            return Err(to_python(object.py(), error::bad_value(op, what, facts)));
-        };
+        let dim = size::declared(op, object)?;
         for symbol in dim.symbols() {
             scope.declare(&symbol.to_string(), None);
         }

@@ -61,12 +61,31 @@ fn compared(object: &Bound<'_, PyAny>) -> Option<Dim> {
     }
 }
 
-/// The amount of a Python int below zero.
-fn below_zero(object: &Bound<'_, PyAny>) -> Option<Dim> {
+/// The amount of a Python int below zero; refused where no size is that large.
+fn below_zero(object: &Bound<'_, PyAny>) -> PyResult<Option<Dim>> {
     match scalar(object.as_ptr()) {
-        Some(Scalar::Int(n)) if n < 0 => usize::try_from(n.unsigned_abs()).ok().map(Dim::new),
-        _ => None,
+        Some(Scalar::Int(n)) if n < 0 => {
+            let amount = i64::try_from(n.unsigned_abs()).unwrap_or(i64::MAX);
+            Dim::checked(amount, "size", "a difference").or_raise(object.py()).map(Some)
+        }
+        _ => Ok(None),
     }
+}
+
+/// A size as it is declared: a number, or a named size.
+pub fn declared(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Dim> {
+    if let Some(dim) = dim(op, object)? {
+        return Ok(dim);
+    }
+    let what = "a size is an int that is not negative, a wengert.Dim or None";
+    let facts = format!("got {}", object.repr()?);
+    Err(to_python(object.py(), error::bad_value(op, what, facts)))
+}
+
+/// Refuses what is no size.
+#[pyfunction]
+fn _check_size(op: &str, size: &Bound<'_, PyAny>) -> PyResult<()> {
+    declared(op, size).map(drop)
 }
 
 /// The Python object of a size.
@@ -222,7 +241,7 @@ impl Size {
     }
 
     fn __add__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        match below_zero(other) {
+        match below_zero(other)? {
             Some(b) => self.less(self.0, b, "add", other, false),
             None => self.with(other, |a, b| a + b, Calculation::Add, false),
         }
@@ -233,7 +252,7 @@ impl Size {
     }
 
     fn __sub__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        match (dim("size", other)?, below_zero(other)) {
+        match (dim("size", other)?, below_zero(other)?) {
             (Some(b), _) => self.less(self.0, b, "sub", other, false),
             (None, Some(b)) => made(other.py(), || self.0 + b),
             (None, None) => self.with(other, |a, b| a - b, Calculation::Sub, false),
@@ -243,13 +262,13 @@ impl Size {
     fn __rsub__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         match dim("size", other)? {
             Some(b) => self.less(b, self.0, "sub", other, true),
-            None if below_zero(other).is_some() => self.as_int("sub", other, true),
+            None if below_zero(other)?.is_some() => self.as_int("sub", other, true),
             None => self.with(other, |a, b| a - b, Calculation::Sub, true),
         }
     }
 
     fn __mul__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        match below_zero(other) {
+        match below_zero(other)? {
             Some(_) => self.as_int("mul", other, false),
             None => self.with(other, |a, b| a * b, Calculation::Mul, false),
         }
@@ -709,5 +728,6 @@ fn _interned_sizes() -> usize {
 pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Size>()?;
     module.add_class::<Number>()?;
+    module.add_function(wrap_pyfunction!(_check_size, module)?)?;
     module.add_function(wrap_pyfunction!(_interned_sizes, module)?)
 }

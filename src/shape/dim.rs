@@ -56,9 +56,25 @@ impl Dim {
         Dim::named(&format!("{ROUNDS}{label}"))
     }
 
+    /// A count of rounds that none of these sizes speaks of: the first, so that there are as many as
+    /// one list has loops.
+    pub fn uncounted(sizes: impl IntoIterator<Item = Dim>) -> Dim {
+        let mut taken = Vec::new();
+        sizes.into_iter().for_each(|size| size.poly().symbols(&mut taken));
+        let is_free = |label: &u32| {
+            let name = format!("{ROUNDS}{label}");
+            !taken.iter().any(|symbol| matches!(symbol, Symbol::Named(other) if **other == *name))
+        };
+        Dim::counted((0..).find(is_free).unwrap_or(u32::MAX))
+    }
+
     /// Whether this is a number but for counts of rounds.
     pub fn is_counted(self) -> bool {
-        self.symbols().iter().all(|symbol| symbol.to_string().starts_with(ROUNDS))
+        let mut symbols = Vec::new();
+        self.poly().symbols(&mut symbols);
+        let counts =
+            |symbol: &Symbol| matches!(symbol, Symbol::Named(name) if name.starts_with(ROUNDS));
+        symbols.iter().all(counts)
     }
 
     /// The number, unless this is an expression.

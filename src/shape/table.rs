@@ -8,7 +8,8 @@
 //!
 //! What is made where no keeper is entered stays for ever, and so does what speaks of counts of
 //! rounds: bodies of control flow go from list to list and onto the tape, and nothing there says who
-//! keeps their sizes.
+//! keeps their sizes. These are few: counts are numbered anew in every list (`Dim::uncounted`), and
+//! sizes of eager code are numbers.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
