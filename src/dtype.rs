@@ -339,6 +339,11 @@ impl Scalar {
         }
     }
 
+    /// Whether it is a float, as numbers are that only a run tells.
+    pub fn is_float(self) -> bool {
+        matches!(self, Scalar::Float(_) | Scalar::Number(_))
+    }
+
     /// The number as a double; NaN where only a run tells it.
     pub fn as_f64(self) -> f64 {
         match self {

@@ -108,7 +108,7 @@ impl Place {
                         .is_some_and(|(dtype, shape)| dtype == ty.dtype && shape.equals(&ty.shape))
             }
             (Place::Exactly(want), Given::Scalar(value)) => same_bits(*want, value),
-            (Place::Float, Given::Scalar(value)) => is_float(value),
+            (Place::Float, Given::Scalar(value)) => value.is_float(),
             _ => false,
         }
     }
@@ -248,7 +248,9 @@ impl Cache {
                 Place::Tensor(Type::new(array.dtype, array.shape().clone()), true)
             }
             Given::Type(ty) => Place::Tensor(ty.clone(), false),
-            Given::Scalar(value) if is_float(value) && !exact.contains(&(i as u32)) => Place::Float,
+            Given::Scalar(value) if value.is_float() && !exact.contains(&(i as u32)) => {
+                Place::Float
+            }
             Given::Scalar(value) => Place::Exactly(value),
         };
         self.known.entry(key).or_default().push(Known {
@@ -259,10 +261,6 @@ impl Cache {
             state,
         });
     }
-}
-
-fn is_float(value: Scalar) -> bool {
-    matches!(value, Scalar::Float(_) | Scalar::Number(_))
 }
 
 /// Runs a formula by its plan. `None` where it has none: the caller runs it op by op.
@@ -304,7 +302,7 @@ fn run_plan(made: &Made, formula: &Formula<'_>) -> Result<SmallVec<[Array; 2]>> 
             Given::Array(array) => arrays.push(array),
             // No step reads it, so any array may stand there.
             Given::Type(_) => arrays.extend(present),
-            Given::Scalar(value) if is_float(value) => numbers.push(value),
+            Given::Scalar(value) if value.is_float() => numbers.push(value),
             Given::Scalar(_) => {}
         }
     }
@@ -357,7 +355,7 @@ fn trace(formula: &Formula<'_>, constants: &Floats, graph: &Graph) -> (Floats, b
                 Arg::Node(graph.input(Type::new(array.dtype, array.shape().clone())))
             }
             Given::Type(ty) => Arg::Node(graph.input(ty.clone())),
-            Given::Scalar(value) if is_float(value) => {
+            Given::Scalar(value) if value.is_float() => {
                 floats.push(i as u32);
                 let number = graph.number();
                 if constants.contains(&(i as u32)) { Arg::Scalar(value) } else { number }

@@ -20,7 +20,7 @@ use crate::graph::numbers::evaluate;
 use crate::graph::{Graph, Kind, List, Node, admit, live};
 use crate::ops::emit::{Arg, Id};
 use crate::passes::expand::has_calls;
-use crate::passes::{Report, expand_for, pipeline, report, without_marks};
+use crate::passes::{Report, expand_for, pipeline, report, reported, without_marks};
 use crate::schedule::{Options, Plan};
 use crate::shape::{Bindings, Dim, Scope};
 use crate::watch;
@@ -66,8 +66,6 @@ struct Tighter {
 pub struct Optimized {
     /// The list after the passes
     pub list: List,
-    /// What each pass did
-    pub reports: Vec<Report>,
     /// The list with its composites expanded, where no pass did that: what is planned instead
     expanded: Option<List>,
 }
@@ -131,22 +129,25 @@ impl Program {
         &self.list
     }
 
+    /// The list as it was traced, without marks: all gradients have been taken, see `cut`.
+    fn unmarked(&self) -> Result<List> {
+        without_marks((*self.list).clone())
+    }
+
     /// The list after the passes.
     pub fn optimized(&self) -> Result<&Optimized> {
         if let Some(optimized) = self.optimized.get() {
             return Ok(optimized);
         }
         let work = || {
-            // All gradients have been taken: see `cut`.
-            let list = without_marks((*self.list).clone())?;
             let executor = executors::executor(Device::Cpu);
-            let (list, reports) = pipeline(list, &self.config.passes, executor)?;
+            let list = pipeline(self.unmarked()?, &self.config.passes, executor)?;
             let kernels = |composite| executor.has_kernel(composite);
             let expanded = match has_calls(&list, &kernels) {
                 true => Some(expand_for(&Graph::from_list(list.clone()), &kernels)?.list().clone()),
                 false => None,
             };
-            Ok(Optimized { list, reports, expanded })
+            Ok(Optimized { list, expanded })
         };
         let optimized = self.scope.run(work)?;
         Ok(self.optimized.get_or_init(|| optimized))
@@ -235,10 +236,13 @@ impl Program {
         Ok(planned)
     }
 
-    /// What each pass did; the last time that something was computed again counts.
+    /// What each pass did, for which the passes run once more; the last time that something was
+    /// computed again counts.
     pub fn reports(&self) -> Result<Vec<Report>> {
         let optimized = self.optimized()?;
-        let mut reports = optimized.reports.clone();
+        let executor = executors::executor(Device::Cpu);
+        let work = || reported(self.unmarked()?, &self.config.passes, executor);
+        let (_, mut reports) = self.scope.run(work)?;
         if let Some(tighter) = self.tighter.lock().last() {
             reports.push(report("remat", optimized.planned(), &tighter.list));
         }

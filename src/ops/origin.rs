@@ -6,8 +6,7 @@
 //! same for a formula that runs at once, in a plan, in a session or node by node.
 
 use std::sync::LazyLock;
-
-use rustc_hash::FxHashMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::composite;
 use super::declare::{Arguments, Attr, Composite, Indexes};
@@ -19,26 +18,24 @@ use crate::site::Origin;
 /// The names of calls that are no composites.
 const OTHERS: [&str; 2] = ["getitem", "setitem"];
 
-/// The composites by number, and the numbers by address.
-struct Table {
-    composites: Vec<&'static Composite>,
-    numbers: FxHashMap<usize, u32>,
-}
+/// The composites by number, less those of the others.
+static TABLE: LazyLock<Vec<&'static Composite>> = LazyLock::new(|| composite::tables().collect());
 
-static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    let composites: Vec<&'static Composite> = composite::tables().collect();
-    let first = OTHERS.len() as u32 + 1;
-    let numbers = composites.iter().zip(first..).map(|(&c, i)| (address(c), i)).collect();
-    Table { composites, numbers }
-});
-
-fn address(composite: &'static Composite) -> usize {
-    std::ptr::from_ref(composite) as usize
+/// Gives every composite its number.
+#[cold]
+fn numbered(composite: &'static Composite) -> u32 {
+    for (&composite, number) in TABLE.iter().zip(OTHERS.len() as u32 + 1..) {
+        composite.number.store(number, Relaxed);
+    }
+    composite.number.load(Relaxed)
 }
 
 /// The origin of what a call of a composite makes.
 pub fn of(composite: &'static Composite, call: &Arguments<'_, '_>) -> Origin {
-    let name = TABLE.numbers.get(&address(composite)).copied().unwrap_or(0);
+    let name = match composite.number.load(Relaxed) {
+        0 => numbered(composite),
+        name => name,
+    };
     let axis = match composite.indexes {
         Indexes::Axis(parameter) => axis(composite, call, parameter),
         Indexes::First => Some(0),
@@ -81,7 +78,7 @@ pub fn explain(error: Error, origin: Origin) -> Error {
     let (name, indexes) = match OTHERS.get(i) {
         Some(name) => (*name, Indexes::Nothing),
         None => {
-            let composite = TABLE.composites[i - OTHERS.len()];
+            let composite = TABLE[i - OTHERS.len()];
             (composite.name, composite.indexes)
         }
     };

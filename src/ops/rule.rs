@@ -67,13 +67,25 @@ impl ElementRule {
 
     /// The cotangent of the operand; `None` where no gradient flows. Numbers among the operands are
     /// read as floats, since they stand beside floats: a formula over integers alone would wrap.
+    #[inline]
     pub fn cotangent<'e>(self, rule: &Rule<'_, 'e>) -> Option<Expr<'e>> {
         let ElementRule::Formula(formula) = self else { return None };
+        let is_whole = |x: &Expr<'e>| matches!(x.arg(), Arg::Scalar(value) if !value.is_float());
+        match rule.args.iter().any(is_whole) {
+            true => Some(ElementRule::with_floats(formula, rule)),
+            false => Some(formula(rule)),
+        }
+    }
+
+    fn with_floats<'e>(
+        formula: for<'f> fn(&Rule<'_, 'f>) -> Expr<'f>,
+        rule: &Rule<'_, 'e>,
+    ) -> Expr<'e> {
         let float = |x: &Expr<'e>| match x.arg() {
             Arg::Scalar(value) => x.scalar(value.as_float()),
             Arg::Node(_) => *x,
         };
         let args: SmallVec<[Expr<'e>; 3]> = rule.args.iter().map(float).collect();
-        Some(formula(&Rule { args: &args, ..*rule }))
+        formula(&Rule { args: &args, ..*rule })
     }
 }

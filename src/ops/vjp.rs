@@ -30,6 +30,7 @@ impl Op {
     }
 
     /// The cotangent of one operand of an op that is no call: their formulas share nothing.
+    #[inline]
     pub fn vjp_of<'e>(&self, rule: &Rule<'_, 'e>, wrt: usize) -> Option<Expr<'e>> {
         match self.kind() {
             OpKind::Map(def) => def.vjp[wrt].cotangent(rule),

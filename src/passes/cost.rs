@@ -61,19 +61,26 @@ fn of_flow(flow: &Flow) -> Cost {
 }
 
 fn of_op(nodes: &[Node], node: &Node, op: &Op) -> Cost {
-    let operands: SmallVec<[Option<&Type>; 4]> =
-        (0..node.args.len()).map(|i| operand(nodes, node, i)).collect();
-    let work = Work { operands: &operands, result: &node.ty };
+    let operands = || -> SmallVec<[Option<&Type>; 4]> {
+        (0..node.args.len()).map(|i| operand(nodes, node, i)).collect()
+    };
     match op.kind() {
-        OpKind::Map(_) => work.with(work.results()),
+        OpKind::Map(_) => {
+            let results = elements(&node.ty.shape);
+            let written = bytes(node.ty.dtype, results);
+            Cost { bytes: read(nodes, node).saturating_add(written), flops: results }
+        }
         OpKind::Call(_) => {
+            let operands = operands();
             let types: SmallVec<[&Type; 4]> = operands.iter().copied().flatten().collect();
             match expanded(node, &types) {
                 Ok(list) => of_list(&list),
-                Err(_) => work.with(0),
+                Err(_) => Work { operands: &operands, result: &node.ty }.with(0),
             }
         }
-        OpKind::Structural(def) => (def.cost)(op, &work),
+        OpKind::Structural(def) => {
+            (def.cost)(op, &Work { operands: &operands(), result: &node.ty })
+        }
     }
 }
 

@@ -46,7 +46,9 @@ pub use flow_vjp::{Feed, FlowGradient, flow_gradient, flow_vjp, unused_count};
 pub use grad::gradients;
 pub use jvp::{Tangents, jvp};
 pub use marks::{with_stops, without_marks};
-pub use pipeline::{Options, PASSES, Pass, Report, alone, names, pipeline, report, stages};
+pub use pipeline::{
+    Options, PASSES, Pass, Report, alone, names, pipeline, report, reported, stages,
+};
 
 use std::sync::Arc;
 

@@ -199,62 +199,71 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     PASSES.iter().map(|pass| pass.name)
 }
 
-/// Runs the passes that are on, in order, with a report for each.
+/// Runs the passes that are on, in order.
 ///
 /// In debug builds and tests the law of graphs is checked after every pass.
-pub fn pipeline(
-    mut list: List,
+pub fn pipeline(list: List, options: &Options, evaluator: &dyn Evaluator) -> Result<List> {
+    each(list, options, evaluator, |_, _| {})
+}
+
+/// The same with a report for each. Costs are counted for it, so it takes longer.
+pub fn reported(
+    list: List,
     options: &Options,
     evaluator: &dyn Evaluator,
 ) -> Result<(List, Vec<Report>)> {
     let mut reports = Vec::with_capacity(ORDER.len());
-    let mut nodes = count(&list);
-    let mut cost = None;
+    let (mut nodes, mut cost) = (count(&list), of_list(&list));
+    let list = each(list, options, evaluator, |name, list| {
+        let (before, after) = (cost, of_list(list));
+        // Calls cost what their formulas cost, so expansion changes nothing there.
+        let before = if name == "expand" { after } else { before };
+        reports.push(Report::of(name, (nodes, before), (count(list), after)));
+        (nodes, cost) = (count(list), after);
+    })?;
+    Ok((list, reports))
+}
+
+fn each(
+    mut list: List,
+    options: &Options,
+    evaluator: &dyn Evaluator,
+    mut done: impl FnMut(&'static str, &List),
+) -> Result<List> {
     for name in ORDER.into_iter().filter(|name| options.is_on(name)) {
         let Some(pass) = PASSES.iter().find(|pass| pass.name == name) else { continue };
-        // Calls cost what their formulas cost, so expansion changes nothing there.
-        let before = if name == "expand" { None } else { Some(known(&mut cost, &list)) };
         list = pass.apply(list, options, evaluator)?;
         if cfg!(debug_assertions) || cfg!(test) {
             list = verified(list).map_err(|error| error.note(format!("after pass {name}")))?;
         }
-        let after = of_list(&list);
-        let before = before.unwrap_or(after);
-        let nodes_after = count(&list);
-        reports.push(Report {
-            name: pass.name,
-            nodes_before: nodes,
-            nodes_after,
-            bytes_before: before.bytes,
-            bytes_after: after.bytes,
-            flops_before: before.flops,
-            flops_after: after.flops,
-        });
-        (nodes, cost) = (nodes_after, Some(after));
+        done(pass.name, &list);
     }
-    Ok((list, reports))
+    Ok(list)
 }
 
 /// What the pass of this name did, which was not run here.
 pub fn report(name: &'static str, before: &List, after: &List) -> Report {
-    let (old, new) = (of_list(before), of_list(after));
-    Report {
-        name,
-        nodes_before: count(before),
-        nodes_after: count(after),
-        bytes_before: old.bytes,
-        bytes_after: new.bytes,
-        flops_before: old.flops,
-        flops_after: new.flops,
+    let counted = |list| (count(list), of_list(list));
+    Report::of(name, counted(before), counted(after))
+}
+
+impl Report {
+    /// From nodes and cost before and after.
+    fn of(name: &'static str, before: (usize, Cost), after: (usize, Cost)) -> Report {
+        Report {
+            name,
+            nodes_before: before.0,
+            nodes_after: after.0,
+            bytes_before: before.1.bytes,
+            bytes_after: after.1.bytes,
+            flops_before: before.1.flops,
+            flops_after: after.1.flops,
+        }
     }
 }
 
 fn keep(list: List, _: &Options, _: &dyn Evaluator) -> Result<List> {
     Ok(list)
-}
-
-fn known(cost: &mut Option<Cost>, list: &List) -> Cost {
-    *cost.get_or_insert_with(|| of_list(list))
 }
 
 /// Nodes, those of bodies included.

@@ -1,6 +1,6 @@
 use smallvec::smallvec;
 
-use super::pipeline::{Options, PASSES, pipeline};
+use super::pipeline::{Options, PASSES, pipeline, reported};
 use super::random::{check, count, plain, program};
 use super::{cse, dead, expand, fold, gradients, simplify, sink};
 use crate::array::Array;
@@ -20,7 +20,7 @@ const RUNS: [(&str, Run); 6] = [
     ("fold", |list, options| fold::fold(list, options, &Cpu)),
     ("simplify", simplify::simplify),
     ("sink", sink::sink),
-    ("pipeline", |list, options| Ok(pipeline(list, options, &Cpu)?.0)),
+    ("pipeline", |list, options| Ok(pipeline(list, options, &Cpu)?)),
 ];
 
 fn check_all(name: &str, list: &List, inputs: &[Array]) {
@@ -99,11 +99,11 @@ fn switches_switch_and_unknown_names_are_refused() {
         assert!(!options.is_on(pass.name) && !pass.doc.is_empty());
     }
     let (list, _) = program(7, 30);
-    let (same, reports) = pipeline(list.clone(), &options, &Cpu).unwrap();
+    let (same, reports) = reported(list.clone(), &options, &Cpu).unwrap();
     assert!(reports.is_empty() && same.nodes.len() == list.nodes.len());
     options.switch("cse", true).unwrap();
     let names: Vec<&str> =
-        pipeline(list, &options, &Cpu).unwrap().1.iter().map(|r| r.name).collect();
+        reported(list, &options, &Cpu).unwrap().1.iter().map(|r| r.name).collect();
     assert_eq!(names, ["cse"]);
     let error = options.switch("magic", false).unwrap_err();
     assert_eq!(error.code(), "bad_value");
@@ -134,7 +134,7 @@ fn wasteful() -> List {
 #[test]
 fn what_is_wasted_goes_and_each_switch_shows() {
     let names = |options: &Options| -> Vec<&'static str> {
-        let (list, _) = pipeline(wasteful(), options, &Cpu).unwrap();
+        let list = pipeline(wasteful(), options, &Cpu).unwrap();
         list.nodes.iter().map(|node| node.kind.name()).collect()
     };
     let all = names(&plain());
@@ -157,7 +157,7 @@ fn reports_count_nodes_bytes_and_operations() {
     let x = Expr::new(&graph, Arg::Node(graph.input(ty(&[10, 10]))));
     let y = Expr::new(&graph, Arg::Node(graph.input(ty(&[10, 10]))));
     graph.build(|| smallvec![(x * y).exp() + (x * y).exp()]).unwrap();
-    let (list, reports) = pipeline(graph.into_list(), &plain(), &Cpu).unwrap();
+    let (list, reports) = reported(graph.into_list(), &plain(), &Cpu).unwrap();
     let cse = reports.iter().find(|report| report.name == "cse").unwrap();
     assert_eq!((cse.nodes_before, cse.nodes_after), (7, 5));
     // Of 400 bytes each: two products of 3, two exponentials of 2, one sum of 3; then one of each.
@@ -180,6 +180,6 @@ fn a_million_nodes_pass_without_recursion() {
         };
     }
     graph.build(|| smallvec![x]).unwrap();
-    let (list, reports) = pipeline(graph.into_list(), &plain(), &Cpu).unwrap();
+    let (list, reports) = reported(graph.into_list(), &plain(), &Cpu).unwrap();
     assert!(list.nodes.len() > 500_000 && reports.len() == 7);
 }

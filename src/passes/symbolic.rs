@@ -296,7 +296,7 @@ fn check_passes(case: &Case, form: Form) -> Option<()> {
     let symbols = symbolic(&types, &scope);
     let list = scope.run(|| case.build(&symbols, form, Dim::new(3))).ok()?;
     let before = scope.constraints();
-    let (after, _) = scope.run(|| pipeline(list.clone(), &Options::default(), &Cpu)).unwrap();
+    let after = scope.run(|| pipeline(list.clone(), &Options::default(), &Cpu)).unwrap();
     let name = format!("{form:?} {}", case.name());
     assert_eq!(scope.constraints().len(), before.len(), "{name}: passes add no condition");
     // Alone, these take sizes that their front ends would refuse.

@@ -387,7 +387,7 @@ impl Definition {
         off.iter().try_for_each(|name| options.switch(name, false)).or_raise(py)?;
         let _entered = self.trace.scope().enter();
         let (list, reports) =
-            passes::pipeline(list, &options, executors::executor(executors::Device::Cpu))
+            passes::reported(list, &options, executors::executor(executors::Device::Cpu))
                 .or_raise(py)?;
         let scope = self.trace.scope().clone();
         let small = Trace::define(list, Calls::default(), FxHashSet::default(), scope);

@@ -143,6 +143,11 @@ macro_rules! composite {
                     static PLAIN: AtomicBool = AtomicBool::new(false);
                     &PLAIN
                 },
+                number: {
+                    use std::sync::atomic::AtomicU32;
+                    static NUMBER: AtomicU32 = AtomicU32::new(0);
+                    &NUMBER
+                },
             }
         }),*];
     };

@@ -4,7 +4,7 @@
 //! method, signature, stub, docstring, argument checks) is derived from the parameters; a parameter
 //! kind is a type that knows its Python form, so a declaration cannot disagree with its body.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use smallvec::{SmallVec, smallvec};
 
@@ -292,6 +292,8 @@ pub struct Composite {
     /// Found out at run time: no two elementwise nodes of the body can run as one, so that a plan of
     /// it never pays
     pub plain: &'static AtomicBool,
+    /// Its number among all composites, from 1 on; 0 before somebody asked
+    pub(in crate::ops) number: &'static AtomicU32,
 }
 
 impl Composite {
