@@ -2,8 +2,11 @@
 //!
 //! Promises: which thread runs a chunk changes no result; a job started inside another, or while
 //! another thread's job runs, runs on its caller alone, so nothing waits for anything but the
-//! chunks being run; a panic in a chunk reaches the caller; a forked child starts workers of its
-//! own.
+//! chunks being run; a chunk that unwinds, with an error or a panic, breaks the job off on every
+//! thread, and the caller unwinds with the same; a forked child starts workers of its own.
+//!
+//! A job is broken off at calls of [`pause`]: every loop that may be long calls it now and then, on
+//! whichever thread it runs.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
@@ -51,11 +54,29 @@ pub fn set_num_threads(threads: usize) {
 /// What is asked between chunks of work that may be broken off; it unwinds where that is wanted.
 static WATCH: OnceLock<fn()> = OnceLock::new();
 
+/// What a pause looks for on a thread.
+#[derive(Clone, Copy)]
+struct Looks {
+    /// Whether the work may be broken off by the watch
+    watch: bool,
+    /// Whether the work is part of a job, which another thread may break off
+    job: bool,
+}
+
 thread_local! {
-    /// Whether what runs on this thread may be broken off.
-    static BREAKABLE: Cell<bool> = const { Cell::new(false) };
-    /// Whether this thread is a worker.
-    static SERVING: Cell<bool> = const { Cell::new(false) };
+    static LOOKS: Cell<Looks> = const { Cell::new(Looks { watch: false, job: false }) };
+}
+
+/// Runs work with other looks.
+fn looking<T>(looks: Looks, work: impl FnOnce() -> T) -> T {
+    struct Before(Looks);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            LOOKS.set(self.0);
+        }
+    }
+    let _before = Before(LOOKS.replace(looks));
+    work()
 }
 
 /// Sets what is asked, by the thread that asked for the work, between two chunks of it; once.
@@ -63,29 +84,65 @@ pub fn set_watch(watch: fn()) {
     let _ = WATCH.set(watch);
 }
 
-/// Runs work that may (or may not) be broken off between two chunks: what it writes is nobody's yet.
+/// Runs work that may (or may not) be broken off by the watch: what it writes is nobody's yet.
+#[inline]
 pub fn breakable<T>(may: bool, work: impl FnOnce() -> T) -> T {
-    struct Before(bool);
-    impl Drop for Before {
-        fn drop(&mut self) {
-            BREAKABLE.set(self.0);
-        }
-    }
-    let _before = Before(BREAKABLE.replace(may));
-    work()
+    looking(Looks { watch: may, ..LOOKS.get() }, work)
 }
 
-/// Asks the watch, where this thread's work may be broken off, and ends a worker's part of a job that
-/// was broken off. Long loops inside a chunk call it now and then; it may unwind.
+/// Runs code of somebody else's in the middle of work, such as a handler of signals: what breaks off
+/// the work does not break off this code.
+pub fn apart<T>(code: impl FnOnce() -> T) -> T {
+    looking(Looks { watch: false, job: false }, code)
+}
+
+/// Ends the work by unwinding, where it may be broken off and the watch wants that, or where another
+/// part of its job unwound. Loops that may be long call it now and then, inside chunks too.
 #[inline]
 pub fn pause() {
-    if BREAKABLE.get()
+    let looks = LOOKS.get();
+    if looks.watch
         && let Some(watch) = WATCH.get()
     {
         watch();
     }
-    if SERVING.get() && Pool::current().broken.load(Relaxed) {
-        resume_unwind(Box::new("the job was broken off"));
+    if looks.job && Pool::current().broken.load(Relaxed) {
+        broken_off();
+    }
+}
+
+#[cold]
+fn broken_off() -> ! {
+    resume_unwind(Box::new("the job was broken off"))
+}
+
+/// Counts the work of a loop, and calls [`pause`] now and then.
+#[derive(Default)]
+pub struct Pace(usize);
+
+impl Pace {
+    /// Units of work, of about a nanosecond each, between two pauses.
+    const UNITS: usize = 1 << 16;
+
+    /// So much has been done.
+    #[inline(always)]
+    pub fn work(&mut self, units: usize) {
+        self.0 = self.0.saturating_add(units);
+        if self.0 >= Pace::UNITS {
+            self.0 = 0;
+            pause();
+        }
+    }
+}
+
+/// Runs `f` on the stretches of a range, with a [`pause`] before each.
+pub fn in_stretches(range: Range<usize>, stretch: usize, mut f: impl FnMut(Range<usize>)) {
+    let mut start = range.start;
+    while start < range.end {
+        let end = range.end.min(start.saturating_add(stretch.max(1)));
+        pause();
+        f(start..end);
+        start = end;
     }
 }
 
@@ -143,7 +200,7 @@ struct Pool {
     bed: Mutex<()>,
     alarm: Condvar,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
-    /// Whether a chunk of the running job panicked.
+    /// Whether a chunk of the running job unwound.
     broken: AtomicBool,
 }
 
@@ -256,9 +313,10 @@ impl Pool {
         }
     }
 
-    /// Claims chunks until none is left. A panic is kept for the caller and ends the job.
+    /// Claims chunks until none is left. What a chunk unwinds with is kept for the caller and ends the
+    /// job.
     fn work(&self, job: Job) {
-        let result = catch_unwind(AssertUnwindSafe(|| {
+        let chunks = || {
             // SAFETY: `f` lives until the job is closed, and we are its caller or inside it.
             let f = unsafe { &*job.f };
             loop {
@@ -269,7 +327,9 @@ impl Pool {
                 pause();
                 f(i);
             }
-        }));
+        };
+        let looks = Looks { job: true, ..LOOKS.get() };
+        let result = catch_unwind(AssertUnwindSafe(|| looking(looks, chunks)));
         if let Err(payload) = result {
             self.next.0.fetch_max(job.chunks, Relaxed);
             // The first is the reason; others only end because of it.
@@ -296,7 +356,6 @@ impl Pool {
 
     /// The life of a worker.
     fn serve(&self) {
-        SERVING.set(true);
         let mut seen = 0;
         let mut spin = SPIN_BRIEFLY;
         loop {
@@ -473,31 +532,46 @@ mod tests {
     #[test]
     fn workers_leave_a_job_that_was_broken_off() {
         let _turn = with_threads(2);
-        let (caller, met) = (thread::current().id(), AtomicBool::new(false));
-        // Another test's job may hold the pool, in which case no worker comes and we try again.
-        for _ in 0..1000 {
-            let caught = catch_unwind(|| {
-                parallel_for(2, &|_| {
-                    if thread::current().id() != caller {
-                        met.store(true, SeqCst);
-                        loop {
-                            pause();
-                            thread::yield_now();
-                        }
-                    }
-                    let start = Instant::now();
-                    while !met.load(SeqCst) && start.elapsed() < Duration::from_millis(20) {
-                        thread::yield_now();
-                    }
-                    resume_unwind(Box::new("broken off"));
-                });
+        let caller = thread::current().id();
+        // Either side breaks off; the other side's chunk, a job inside it, ends only at a pause.
+        for breaks in [true, false] {
+            let met = AtomicBool::new(false);
+            let chunk = |_: usize| {
+                let is_caller = thread::current().id() == caller;
+                if !is_caller {
+                    met.store(true, SeqCst);
+                }
+                let start = Instant::now();
+                while !met.load(SeqCst) && start.elapsed() < Duration::from_millis(20) {
+                    thread::yield_now();
+                }
+                if is_caller == breaks || !met.load(SeqCst) {
+                    resume_unwind(Box::new("the reason"));
+                }
+                // What is caught inside does not hide that the job is broken off.
+                let endless = || in_stretches(0..usize::MAX, 1, |_| thread::yield_now());
+                let inner = catch_unwind(|| parallel_for(2, &|_| endless()));
+                assert_eq!(inner.unwrap_err().downcast_ref(), Some(&"the job was broken off"));
+            };
+            // Another test's job may hold the pool, in which case no worker comes and we try again.
+            let came = (0..1000).any(|_| {
+                let caught = catch_unwind(AssertUnwindSafe(|| parallel_for(2, &chunk)));
+                assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"the reason"));
+                met.load(SeqCst)
             });
-            assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"broken off"));
-            if met.load(SeqCst) {
-                return;
-            }
+            assert!(came, "no worker came");
         }
-        panic!("no worker came");
+    }
+
+    #[test]
+    fn code_of_others_is_not_broken_off_with_the_job() {
+        let _turn = with_threads(1);
+        let looks = Looks { watch: true, job: true };
+        looking(looks, || {
+            let seen = apart(|| LOOKS.get());
+            assert!(!seen.watch && !seen.job);
+            assert!(LOOKS.get().watch && LOOKS.get().job);
+        });
     }
 
     #[cfg(all(unix, not(miri)))]

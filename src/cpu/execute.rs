@@ -17,6 +17,7 @@ use crate::ops::op::{Op, OperandType, SliceAxis, Type};
 use crate::ops::structural::sliced;
 use crate::shape::Shape;
 use crate::small::small;
+use crate::threads;
 
 pub use crate::array::Operand;
 
@@ -381,13 +382,17 @@ fn index_shape(indices: &[&Array]) -> Result<Shape> {
     indices.iter().try_fold(first, |shape, index| shape.broadcast(index.shape(), "scatter"))
 }
 
+/// Elements that [`nonzero`] looks at between two looks whether it is to be broken off.
+const STRETCH: usize = 1 << 16;
+
 /// The positions of the true elements of a mask: one int64 array per axis.
 pub fn nonzero(mask: &Array) -> Result<SmallVec<[Array; 4]>> {
     let mask = copy::contiguous(mask)?;
     let n = mask.count();
     // SAFETY: a contiguous bool array has `n` initialised bytes from its start.
     let bytes = unsafe { std::slice::from_raw_parts(mask.ptr(), n) };
-    let hits: Vec<usize> = (0..n).filter(|&i| bytes[i] != 0).collect();
+    let mut hits: Vec<usize> = Vec::new();
+    threads::in_stretches(0..n, STRETCH, |range| hits.extend(range.filter(|&i| bytes[i] != 0)));
     let sizes = mask.shape().sizes();
     let mut inner = 1;
     let mut out: SmallVec<[Array; 4]> = SmallVec::new();
@@ -396,7 +401,10 @@ pub fn nonzero(mask: &Array) -> Result<SmallVec<[Array; 4]>> {
         // SAFETY: the array is fresh and holds `hits.len()` int64 elements.
         let to =
             unsafe { std::slice::from_raw_parts_mut(array.ptr_mut().cast::<i64>(), hits.len()) };
-        to.iter_mut().zip(&hits).for_each(|(to, &hit)| *to = (hit / inner % size.max(1)) as i64);
+        threads::in_stretches(0..hits.len(), STRETCH, |range| {
+            let pairs = to[range.clone()].iter_mut().zip(&hits[range]);
+            pairs.for_each(|(to, &hit)| *to = (hit / inner % size.max(1)) as i64);
+        });
         inner *= size;
         out.push(array);
     }

@@ -14,7 +14,7 @@ use crate::dtype::{DType, Width};
 use crate::error::{Error, Result};
 use crate::ops::attributes::ScatterMode;
 use crate::shape::Shape;
-use crate::threads;
+use crate::threads::{self, Pace};
 
 /// Indices worked on at a time.
 const BATCH: usize = 1024;
@@ -207,8 +207,9 @@ fn check(
             .filter(|(_, stride)| *stride != 0),
     );
     let step = walk.inner().1;
-    let limit = size as i64;
+    let (limit, mut pace) = (size as i64, Pace::default());
     for start in (0..walk.len()).step_by(BATCH) {
+        pace.work(BATCH);
         for run in walk.runs(start, BATCH.min(walk.len() - start)) {
             // SAFETY: the walk stays inside the index array.
             let at = |i: usize| unsafe {
@@ -246,21 +247,28 @@ fn gather_typed<T: Copy>(x: &Array, picks: &Picks, slice: &Axis, out: &Array) {
     let (src, dst) = (Source(x.ptr().cast::<T>()), Target(unsafe { out.ptr_mut() }.cast::<T>()));
     let chunk = (CHUNK / (n * size_of::<T>())).max(1);
     threads::for_each_chunk(picks.count, chunk, |range| {
-        let (src, dst) = (&src, &dst);
+        let (src, dst, mut pace) = (&src, &dst, Pace::default());
         for start in range.clone().step_by(BATCH) {
             let mut offsets = [0; BATCH];
             let offsets = &mut offsets[..BATCH.min(range.end - start)];
             picks.positions(start, offsets);
             for (i, &offset) in offsets.iter().enumerate() {
                 // SAFETY: indices are checked; row `start + i` of the result is ours.
-                unsafe {
-                    let (from, to) = (src.0.offset(offset), dst.0.add((start + i) * n));
-                    if n == 1 {
-                        *to = *from;
-                        continue;
-                    }
-                    for run in &runs {
-                        copy(to.add(run.at), from.offset(run.offset), run.len, step);
+                let (from, to) = unsafe { (src.0.offset(offset), dst.0.add((start + i) * n)) };
+                if n == 1 {
+                    // SAFETY: as above.
+                    unsafe { *to = *from };
+                    continue;
+                }
+                for run in &runs {
+                    for at in (0..run.len).step_by(CHUNK) {
+                        let len = CHUNK.min(run.len - at);
+                        pace.work(len);
+                        // SAFETY: as above.
+                        unsafe {
+                            let from = from.offset(run.offset + at as isize * step);
+                            copy(to.add(run.at + at), from, len, step);
+                        }
                     }
                 }
             }
@@ -338,15 +346,17 @@ impl Scatter {
         let (low, high) = (slices.start as isize * n, slices.end as isize * n);
         let runs = self.inner.runs(columns.start, columns.len());
         let step = self.inner.inner().1;
-        let (mut places, mut sources) = ([0; BATCH], [0; BATCH]);
+        let (mut places, mut sources, mut pace) = ([0; BATCH], [0; BATCH], Pace::default());
         for start in (0..self.picks.count).step_by(BATCH) {
             let count = BATCH.min(self.picks.count - start);
             self.picks.positions(start, &mut places[..count]);
             self.outer.offsets(start, &mut sources[..count]);
+            pace.work(count);
             for (&place, &source) in places[..count].iter().zip(&sources[..count]) {
                 if place < low || place >= high {
                     continue;
                 }
+                pace.work(columns.len());
                 // SAFETY: indices are checked, and the place is in our part.
                 unsafe {
                     let to = self.out.cast::<T>().offset(place).add(columns.start);

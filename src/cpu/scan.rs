@@ -25,6 +25,8 @@ const CHUNK: usize = 1 << 15;
 const TOGETHER: usize = 8;
 /// Columns that advance together.
 const TILE: usize = 256;
+/// Elements of a line between two looks whether the scan is to be broken off.
+const STRETCH: usize = 1 << 12;
 
 /// The running sum, product, maximum or minimum of `x` along `axis`, from its end where `reverse`.
 /// The result has the dtype of `x`; on bool, sum and maximum are any, product and minimum all.
@@ -265,13 +267,18 @@ unsafe fn scan_some<T: Element, C: Carry<T>, const W: usize>(
     step: isize,
 ) {
     let mut carry = [C::START; W];
-    for i in 0..n as isize {
-        for (line, carry) in carry.iter_mut().enumerate() {
-            let at = (line * pitch) as isize + i * step;
-            // SAFETY: position `i` of one of the caller's lines.
-            unsafe {
-                *carry = carry.join(*x.wrapping_offset(at));
-                *out.wrapping_offset(at) = carry.value();
+    for start in (0..n).step_by(STRETCH) {
+        if start > 0 {
+            threads::pause();
+        }
+        for i in start as isize..n.min(start + STRETCH) as isize {
+            for (line, carry) in carry.iter_mut().enumerate() {
+                let at = (line * pitch) as isize + i * step;
+                // SAFETY: position `i` of one of the caller's lines.
+                unsafe {
+                    *carry = carry.join(*x.wrapping_offset(at));
+                    *out.wrapping_offset(at) = carry.value();
+                }
             }
         }
     }

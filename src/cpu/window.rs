@@ -10,7 +10,7 @@ use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::layout::row_major;
 use crate::ops::attributes::WindowSpec;
-use crate::threads;
+use crate::threads::{self, Pace};
 
 /// Additions worth handing to another thread.
 const CHUNK: usize = 1 << 16;
@@ -126,8 +126,10 @@ impl Fold {
         add: impl Fn(T, T) -> T,
     ) {
         let (n, from, to) = self.row;
+        let mut pace = Pace::default();
         for &(window, place) in &self.places {
             for i in 0..count {
+                pace.work(n);
                 let (mut at, mut put, mut rest) = (window, place, i);
                 for &(size, from, to) in self.rows.iter().rev() {
                     at += (rest % size) as isize * from;

@@ -25,6 +25,7 @@ use crate::ops::structural::inverse;
 use crate::ops::structural::whole;
 use crate::shape::{Axes, Dim, Extent, Shape};
 use crate::site::Origin;
+use crate::threads;
 
 /// One item of an index.
 #[derive(Clone)]
@@ -229,19 +230,18 @@ fn put(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
     let in_place =
         !records && !trace::active() && x.array.buffer.is_unique() && x.array.is_contiguous();
     if in_place && plan.arrays.is_empty() {
-        return match v {
-            // SAFETY: nobody else holds the buffer, and `x` is borrowed mutably.
-            Operand::Scalar(_) => unsafe {
-                executors::write_slice(&x.array, &plan.at, v.operand())
-            },
+        let slice;
+        let v = match v {
+            Operand::Scalar(_) => v.operand(),
             Operand::Value(v) => {
-                let v = plan.to_slice(v.clone(), false)?;
-                // SAFETY: as above.
-                unsafe {
-                    executors::write_slice(&x.array, &plan.at, executors::Operand::Array(&v.array))
-                }
+                slice = plan.to_slice(v.clone(), false)?;
+                executors::Operand::Array(&slice.array)
             }
         };
+        // SAFETY: nobody else holds the buffer, and `x` is borrowed mutably.
+        let write = || unsafe { executors::write_slice(&x.array, &plan.at, v) };
+        // A value that is half written cannot be given back.
+        return threads::breakable(false, write);
     }
     *x = plan.updated(x, v, &region).map_err(|error| error.within(op))?;
     Ok(())

@@ -8,7 +8,7 @@ use pyo3::types::{PyList, PyTuple};
 use smallvec::SmallVec;
 
 use super::errors::{OrRaise, to_python};
-use super::functions::caught;
+use super::functions::{ENDLESS, caught, detached};
 use super::size;
 use super::tensor::{self, handle, value_of};
 use crate::dtype::DType;
@@ -307,7 +307,7 @@ fn _flow(
         };
         let results = last.outputs.iter().enumerate().map(result).collect();
         let flow = Flow { kind, bodies: lists, results };
-        let found = control::run(&flow, args, &[]).or_raise(py)?;
+        let found = detached(py, ENDLESS, || control::run(&flow, args, &[])).or_raise(py)?;
         attempt.done();
         wrapped(py, found)
     })
@@ -375,7 +375,8 @@ fn _inline(
         let attempt = Attempt::begin();
         let mut args = values("call", &operands)?;
         args.extend(body.outside().or_raise(py)?);
-        let found = control::call(&body.list, args).or_raise(py)?;
+        let list = body.list.clone();
+        let found = detached(py, ENDLESS, || control::call(&list, args)).or_raise(py)?;
         attempt.done();
         wrapped(py, found)
     })

@@ -25,6 +25,7 @@ use crate::engine::trace;
 use crate::error;
 use crate::ops::declare::{Attr, Classes, ParamKind, Returns};
 use crate::ops::elementwise::Elementwise;
+use crate::ops::emit::catch;
 use crate::ops::op::Type;
 use crate::ops::{Entry, table};
 use crate::small::small;
@@ -167,17 +168,33 @@ fn size_made(attributes: &[Attr]) -> usize {
     size
 }
 
+/// The size of work that may take long, however few elements it is given.
+pub const ENDLESS: usize = usize::MAX;
+
 /// Runs engine work; large work, of so many elements, with the interpreter released and the running
 /// line pinned, and so that a signal breaks it off. It writes nothing that anybody sees before it ends.
-pub fn detached<T: Send>(py: Python<'_>, size: usize, work: impl FnOnce() -> T + Send) -> T {
+pub fn detached<T: Send>(
+    py: Python<'_>,
+    size: usize,
+    work: impl FnOnce() -> error::Result<T> + Send,
+) -> error::Result<T> {
     if trace::active() || size <= DETACH_ABOVE {
         return work();
     }
-    let here = site::current();
     let recording = tape::recording();
-    let result = py.detach(|| site::pinned(here, || threads::breakable(true, work)));
+    let result = py.detach(long(work));
     debug_assert_eq!(recording, tape::recording());
     result
+}
+
+/// Engine work that may take long, to be run with the interpreter released: its line is pinned, and a
+/// signal breaks it off. It writes nothing that anybody sees before it ends.
+pub fn long<T>(work: impl FnOnce() -> error::Result<T>) -> impl FnOnce() -> error::Result<T> {
+    let here = site::current();
+    move || {
+        let caught = || catch(work).and_then(|found| found);
+        site::pinned(here, || threads::breakable(true, caught))
+    }
 }
 
 /// Calls an entry with parsed arguments.

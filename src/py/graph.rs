@@ -10,6 +10,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::dtype;
 use super::errors::{OrRaise, to_python};
+use super::functions::{ENDLESS, detached, long};
 use super::node::{Node, call_text};
 use super::plan::PassReport;
 use super::size;
@@ -431,7 +432,8 @@ impl Definition {
                 }
             });
         }
-        let found = interpret(&resolved.list, inputs, &[]).or_raise(py)?;
+        let work = || interpret(&resolved.list, inputs, &[]);
+        let found = detached(py, ENDLESS, work).or_raise(py)?;
         attempt.done();
         found.into_iter().map(|value| wrap(py, value)).collect()
     }
@@ -539,12 +541,11 @@ impl Runner {
             };
             inputs.push(tensor.with_own(|value| value.array.clone()));
         }
-        let here = site::current();
         let work = || {
             let arrays: SmallVec<[&Array; 8]> = inputs.iter().collect();
             self.program.run(&arrays, &[], &[])
         };
-        let found = py.detach(|| site::pinned(here, work)).or_raise(py)?;
+        let found = py.detach(long(work)).or_raise(py)?;
         let objects: PyResult<Vec<Py<PyAny>>> =
             found.into_iter().map(|array| wrap(py, Value::plain(array))).collect();
         Ok(PyList::new(py, objects?)?.unbind())

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 
 use super::errors::foreign;
 use crate::error::Result;
+use crate::threads;
 
 unsafe extern "C" {
     // Says whether SIGINT arrived, and forgets that it did; never on another thread than Python's main
@@ -37,16 +38,25 @@ pub fn interrupted(given: bool) -> Result<()> {
         return Ok(());
     }
     LAST.set(Some(now));
-    Python::attach(|py| {
-        if IS_MAIN.get().is_none() {
-            IS_MAIN.set(Some(is_main(py).unwrap_or(false)));
-            if IS_MAIN.get() == Some(false) {
-                return Ok(());
+    attached(|py| {
+        let look = || match given {
+            true => pressed(py),
+            false => {
+                // A handler may run in this Python code already: what it raises is what was asked for.
+                if IS_MAIN.get().is_none() {
+                    IS_MAIN.set(Some(is_main(py)?));
+                }
+                py.check_signals()
             }
-        }
-        let found = if given { pressed(py) } else { py.check_signals() };
-        found.map_err(|exception| foreign(py, exception))
+        };
+        look().map_err(|exception| foreign(py, exception))
     })
+}
+
+/// Runs code of the user's in the middle of engine work, such as a hook: what may break off the work
+/// does not break off this code.
+pub fn attached<T>(code: impl FnOnce(Python<'_>) -> T) -> T {
+    threads::apart(|| Python::attach(code))
 }
 
 fn is_main(py: Python<'_>) -> PyResult<bool> {

@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 
 use super::errors::foreign;
+use super::interrupt::attached;
 use super::tensor::wrap;
 use crate::array::Array;
 use crate::engine::tape::Value;
@@ -10,7 +11,7 @@ use crate::error::Result;
 
 /// Prints a text in Python, each `{}` in it replaced by an operand.
 pub fn print(text: &str, operands: &[Array]) -> Result<()> {
-    Python::attach(|py| write(py, text, operands).map_err(|exception| foreign(py, exception)))
+    attached(|py| write(py, text, operands).map_err(|exception| foreign(py, exception)))
 }
 
 fn write(py: Python<'_>, text: &str, operands: &[Array]) -> PyResult<()> {

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 
 use super::errors::OrRaise;
+use super::functions::long;
 use super::tensor::{self, wrap};
 use crate::array::Array;
 use crate::dtype::Scalar;
@@ -141,7 +142,7 @@ impl Stepper {
     /// Computes the next node: which one it was, or None after the last. After an error it stands
     /// where it stood.
     fn step(&self, py: Python<'_>) -> PyResult<Option<u32>> {
-        py.detach(|| self.advance()).or_raise(py)
+        py.detach(long(|| self.advance())).or_raise(py)
     }
 
     /// What a node gave, if its turn has come: one tensor, the results of control flow, or nothing.

@@ -77,6 +77,8 @@ pub const STREAM_ROWS: usize = 4;
 const TERMS: usize = 16;
 /// Columns that [`Kernels::stream`] keeps in the L1 cache.
 const STRIP: usize = 512;
+/// The most columns that are taken between two looks whether the product is to be broken off.
+pub const STREAM_COLUMNS: usize = 64 * STRIP;
 /// The largest tile, in elements.
 pub const TILE: usize = 12 * TILE_WIDTH;
 /// The most columns of a tile.

@@ -14,12 +14,12 @@ mod square;
 mod tile;
 
 use std::ops::Range;
-use std::sync::OnceLock;
 
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::{Buffer, block_bytes};
-use crate::threads;
+use crate::ops::emit::OrThrow;
+use crate::threads::{self, Pace};
 
 pub use axis::Axis;
 use kernel::{BLOCK, Element, Kernels};
@@ -304,23 +304,14 @@ impl<'a, T: Element> Job<'a, T> {
             Some((ptr, bytes)) if room > 0 && bytes >= room => Scratch::lent(ptr, bytes, room),
             Some(_) | None => Scratch::new(room, parts)?,
         };
-        let failure = OnceLock::new();
-        let keep = |result: Result<()>| {
-            if let Err(error) = result {
-                let _ = failure.set(error);
-            }
-        };
-        // How many items are between two looks for an interruption.
         let work = self.rows * self.columns * self.a.depth.len().min(SPAN);
-        let pace = (CHUNK / work.max(1)).max(1);
         match cut {
             Cut::Items(chunks) => threads::parallel_for(chunks, &|chunk| {
+                let mut pace = Pace::default();
                 for item in items * chunk / chunks..items * (chunk + 1) / chunks {
-                    if item % pace == 0 {
-                        threads::pause();
-                    }
+                    pace.work(work);
                     // SAFETY: every item is one chunk's.
-                    keep(unsafe { self.tile(item, 0..self.rows, 0..self.columns, &scratch) });
+                    unsafe { self.tile(item, 0..self.rows, 0..self.columns, &scratch) }.or_throw();
                 }
             }),
             Cut::Cells(high, wide) => threads::parallel_for(items * high * wide, &|chunk| {
@@ -328,10 +319,10 @@ impl<'a, T: Element> Job<'a, T> {
                 let rows = part(self.rows, self.kernels.tiles[0].0, high, cell / wide);
                 let columns = part(self.columns, self.kernels.width, wide, cell % wide);
                 // SAFETY: every cell is one chunk's.
-                keep(unsafe { self.tile(item, rows, columns, &scratch) });
+                unsafe { self.tile(item, rows, columns, &scratch) }.or_throw();
             }),
         }
-        failure.into_inner().map_or(Ok(()), |error: Error| Err(error))
+        Ok(())
     }
 
     /// Into how many parts rows and columns are cut for about `cells` cells of nearly square form.

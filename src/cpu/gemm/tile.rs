@@ -4,11 +4,11 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::axis::{Axis, Runs};
-use super::kernel::{BLOCK, Element, Row, SQUARE, STREAM_ROWS, TILE, TILE_WIDTH};
+use super::kernel::{BLOCK, Element, Row, SQUARE, STREAM_COLUMNS, STREAM_ROWS, TILE, TILE_WIDTH};
 use super::scratch::Scratch;
 use super::{Job, Operand, pack};
 use crate::error::Result;
-use crate::threads;
+use crate::threads::Pace;
 
 /// Products so few that packing would take longer.
 const TINY: usize = 4096;
@@ -184,9 +184,10 @@ impl<T: Element> Tile<'_, T> {
 
     /// One row, and columns that lie along `k`: sixteen at a time, to the end of `k`.
     unsafe fn row(&self, depth: Range<usize>, step: isize, kernel: Row<T>) {
-        let (i, b) = (self.rows.start, &self.job.b.own);
+        let (i, b, mut pace) = (self.rows.start, &self.job.b.own, Pace::default());
         for j in self.columns.clone().step_by(SQUARE) {
             let n = SQUARE.min(self.columns.end - j);
+            pace.work(n * depth.len());
             for k in depth.clone().step_by(BLOCK) {
                 let kc = BLOCK.min(depth.end - k);
                 // SAFETY: columns that stick out repeat the last one.
@@ -203,32 +204,33 @@ impl<T: Element> Tile<'_, T> {
 
     /// Columns are read where they are, run by run.
     unsafe fn stream(&self, depth: Range<usize>, (row, step): (isize, isize)) {
-        let mut offsets = [0; BLOCK];
+        let (mut offsets, mut pace) = ([0; BLOCK], Pace::default());
         for k in depth.clone().step_by(BLOCK) {
-            if k > depth.start {
-                threads::pause();
-            }
             let offsets = &mut offsets[..BLOCK.min(depth.end - k)];
             self.job.b.depth.offsets(k, offsets);
             for run in self.job.b.own.runs(self.columns.start, self.columns.len()) {
-                for i in self.rows.clone().step_by(STREAM_ROWS) {
-                    let size = (STREAM_ROWS.min(self.rows.end - i), run.len);
-                    // SAFETY: `a` has these two strides, the run unit columns.
-                    unsafe {
-                        let a = self.a.offset(i as isize * row + k as isize * step);
-                        let b = self.b.offset(run.offset);
-                        let c = self.at(i, self.columns.start + run.at);
-                        let (c_row, fresh) = (self.job.row as isize, k == depth.start);
-                        (self.job.kernels.stream)(
-                            size,
-                            a,
-                            (row, step),
-                            b,
-                            offsets,
-                            c,
-                            c_row,
-                            fresh,
-                        );
+                for j in (0..run.len).step_by(STREAM_COLUMNS) {
+                    let wide = STREAM_COLUMNS.min(run.len - j);
+                    for i in self.rows.clone().step_by(STREAM_ROWS) {
+                        let tall = STREAM_ROWS.min(self.rows.end - i);
+                        pace.work(tall * wide * offsets.len());
+                        // SAFETY: `a` has these two strides, the run unit columns.
+                        unsafe {
+                            let a = self.a.offset(i as isize * row + k as isize * step);
+                            let b = self.b.offset(run.offset + j as isize);
+                            let c = self.at(i, self.columns.start + run.at + j);
+                            let (c_row, fresh) = (self.job.row as isize, k == depth.start);
+                            (self.job.kernels.stream)(
+                                (tall, wide),
+                                a,
+                                (row, step),
+                                b,
+                                offsets,
+                                c,
+                                c_row,
+                                fresh,
+                            );
+                        }
                     }
                 }
             }
@@ -246,18 +248,17 @@ impl<T: Element> Tile<'_, T> {
         let a_pack = room.ptr().cast::<T>();
         // The buffer is as long as both blocks.
         let b_pack = a_pack.wrapping_add(rows * kc);
+        let mut pace = Pace::default();
         for j in self.columns.clone().step_by(columns) {
             let wide = columns.min(self.columns.end - j);
             for k in depth.clone().step_by(BLOCK) {
-                if k > depth.start {
-                    threads::pause();
-                }
                 let kc = BLOCK.min(depth.end - k);
                 // SAFETY: blocks stay inside the rectangle and the scratch buffer.
                 unsafe {
                     let b = self.columns(&(j..j + wide), &(k..k + kc), b, b_pack);
                     for i in self.rows.clone().step_by(rows) {
                         let tall = rows.min(self.rows.end - i);
+                        pace.work(tall * wide * kc);
                         let a = self.rows(&(i..i + tall), &(k..k + kc), a, a_pack);
                         self.block((i, tall), (j, wide), kc, &a, &b, k == depth.start);
                         if k + kc == depth.end {

@@ -37,7 +37,7 @@ const PARALLEL: usize = 1 << 16;
 const CHUNKS: usize = 4;
 
 /// The most element-instructions of a chunk: between two chunks a run can be broken off.
-const LONG: usize = 1 << 26;
+const LONG: usize = 1 << 23;
 
 /// Bytes of an output above which it is written past the caches: more than they hold, so that reading
 /// its old contents first would only cost time.

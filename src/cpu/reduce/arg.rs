@@ -18,6 +18,7 @@ use super::kernels::{BLOCK, STRETCH, fold_block, gather};
 use super::{CHUNK, Plan, SERIAL, moved_bytes, reduced_last, split};
 use crate::layout::Layout;
 use crate::memory::block_bytes;
+use crate::threads::Pace;
 
 /// With fewer columns than this side by side, rows are made of them.
 const FEW_COLUMNS: usize = 16;
@@ -101,12 +102,13 @@ fn by_columns<A: Number, F: Choice<A>>(plan: &Plan, x: *const A, out: *mut i64) 
     let strides = [plan.kept.inner().1, plan.reduced.inner().1];
     let tile = plan.outputs.min(TILE);
     split(plan.outputs, (CHUNK / plan.n).max(tile), plan.total() < SERIAL, |first, count| {
-        let mut best = vec![A::ZERO; tile];
+        let (mut best, mut pace) = (vec![A::ZERO; tile], Pace::default());
         let mut to = out.at(first as isize);
         plan.kept.runs(first, count, |offset, run| {
             for at in (0..run).step_by(tile) {
                 let width = tile.min(run - at);
                 for row in (0..plan.n).step_by(PASS) {
+                    pace.work(PASS * width);
                     let x = x.at(offset + at as isize * strides[0] + row as isize * strides[1]);
                     let rows = PASS.min(plan.n - row);
                     // SAFETY: the rows are readable; the outputs belong to this call.
@@ -196,8 +198,9 @@ unsafe fn first_in_row<A: Number, F: Choice<A>>(x: *const A, n: usize) -> usize 
     const STEP: usize = 32;
     // SAFETY: the caller vouches for `n` numbers, at least one.
     let row = unsafe { std::slice::from_raw_parts(x, n) };
-    let (mut best, mut start) = (row[0], 0);
+    let (mut best, mut start, mut pace) = (row[0], 0, Pace::default());
     for (i, block) in row.chunks(BLOCK).enumerate() {
+        pace.work(BLOCK);
         // SAFETY: the block is not empty.
         let value = unsafe { fold_block::<A, F>(block.as_ptr(), block.len()) };
         if i == 0 || F::beats(value, best) {

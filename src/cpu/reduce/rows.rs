@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::cpu::element::{Element, Number, Shared};
 use crate::cpu::moves::{Place, move_block};
-use crate::threads;
+use crate::threads::{self, Pace};
 
 use super::fold::{Fold, Pairwise, Tree};
 use super::kernels::{BLOCK, LANES, fold_columns, fold_rows, narrow};
@@ -124,8 +124,9 @@ unsafe fn scattered<T: Element, F: Fold<T::Number>>(
 ) -> T::Number {
     let stride = plan.reduced.inner().1;
     let mut gathered: [MaybeUninit<T>; BLOCK] = [const { MaybeUninit::uninit() }; BLOCK];
-    let mut tree = Pairwise::new();
+    let (mut tree, mut pace) = (Pairwise::new(), Pace::default());
     for at in (0..n).step_by(BLOCK) {
+        pace.work(BLOCK);
         let width = BLOCK.min(n - at);
         let mut block = gathered.as_ptr().cast::<T>();
         let mut filled = gathered.as_mut_ptr();
@@ -162,7 +163,9 @@ unsafe fn neighbours<T: Element, U: Element<Number = T::Number>, F: Fold<T::Numb
     let mut lanes: Vec<T::Number> = Vec::with_capacity(LANES * count);
     let lanes = lanes.as_mut_ptr();
     let mut offsets: Vec<isize> = Vec::with_capacity(BLOCK);
+    let mut pace = Pace::default();
     for at in (0..n).step_by(BLOCK) {
+        pace.work(BLOCK * count);
         offsets.clear();
         plan.reduced.runs(start + at, BLOCK.min(n - at), |offset, run| {
             offsets.extend((0..run as isize).map(|i| offset + i * stride));

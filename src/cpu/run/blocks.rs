@@ -1,6 +1,5 @@
 //! Block fusions, run on the CPU: a few rows at a time on each thread.
 
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,8 +9,9 @@ use super::{Lowered, Room, Run};
 use crate::array::Array;
 use crate::cpu::reduce::{Chunk, Partial, partial};
 use crate::dtype::Scalar;
-use crate::error::{self, Error, Result};
+use crate::error::{self, Result};
 use crate::layout::Layout;
+use crate::ops::emit::OrThrow;
 use crate::ops::op::Type;
 use crate::schedule::rows::{Rows, leading, part};
 use crate::threads;
@@ -27,7 +27,8 @@ struct Work<'a> {
 }
 
 /// Computes the results, in arrays in C order that nobody else reads or writes: those of blocks, then
-/// reductions over all rows, then room for what lies in between, if there is such.
+/// reductions over all rows, then room for what lies in between, if there is such. Unwinds with the
+/// error of a block.
 pub(super) fn run(
     lowered: &Lowered,
     rows: &Rows,
@@ -44,22 +45,17 @@ pub(super) fn run(
     let folds: SmallVec<[_; 1]> = (rows.folds.iter())
         .filter_map(|fold| partial(fold.kind, fold.dtype, fold.lines, fold.width))
         .collect();
-    let (next, failure) = (AtomicUsize::new(0), OnceLock::new());
+    let next = AtomicUsize::new(0);
     threads::parallel_for(rows.course.lanes, &|lane| {
-        while failure.get().is_none() {
+        loop {
             let first = next.fetch_add(rows.course.chunk, Relaxed);
             if first >= rows.blocks() {
                 return;
             }
-            if let Err(error) = work.chunk(first, lane, &folds) {
-                let _ = failure.set(error);
-            }
+            // Thrown, so that the other lanes end too, in the middle of their chunks.
+            work.chunk(first, lane, &folds).or_throw();
         }
     });
-    if let Some(error) = failure.into_inner() {
-        let error: Error = error;
-        return Err(error);
-    }
     for (fold, out) in folds.iter().zip(reduced) {
         // SAFETY: the result is the caller's, and all blocks have come.
         unsafe { fold.finish(out) };

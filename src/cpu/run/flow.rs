@@ -11,7 +11,7 @@ use crate::array::Array;
 use crate::cpu;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
-use crate::executor::Results;
+use crate::executor::{Results, interruption};
 use crate::graph::FlowKind;
 use crate::layout::Layout;
 use crate::ops::op::Type;
@@ -86,6 +86,8 @@ impl Run<'_> {
         let truth = Array::uninit(DType::Bool, Shape::scalar())?;
         let (captures, mut first) = (&args[carry..], true);
         loop {
+            // A body may have no steps, which look for themselves.
+            interruption()?;
             let mut operands: SmallVec<[&Array; 8]> = SmallVec::new();
             match first {
                 true => operands.extend_from_slice(&args[..carry]),
@@ -118,6 +120,7 @@ impl Run<'_> {
         let mut now: Results = args[..carry].iter().map(|&x| x.clone()).collect();
         let mut rounds: Vec<Results> = Vec::new();
         loop {
+            interruption()?;
             let mut operands: SmallVec<[&Array; 8]> = now.iter().collect();
             operands.extend_from_slice(&args[carry..]);
             if !self.holds(&operands, numbers, &truth)? {
@@ -159,6 +162,7 @@ impl Run<'_> {
         let results = filled(targets, &types)?;
         let spare = if n > 1 { fresh(&types[..carry])? } else { Results::new() };
         for round in 0..n {
+            interruption()?;
             let at = if reverse { n - 1 - round } else { round };
             // The last round writes the results.
             let (to, from) = match (n - 1 - round) % 2 {

@@ -205,14 +205,17 @@ impl<'a> Run<'a> {
             if i < sealed_at && !self.is_part {
                 interruption()?;
             }
-            // What a step before the seal writes is dropped with the run. A part is broken off with
-            // its step.
-            let done = catch(|| match self.is_part {
-                true => self.step(i, step),
-                false => threads::breakable(i < sealed_at, || match watch::timing() {
+            // What a step before the seal writes is dropped with the run. A part is broken off, and
+            // fails, with its step: a worker must not wait for Python, which the caller may hold.
+            if self.is_part {
+                self.step(i, step)?;
+                continue;
+            }
+            let done = catch(|| {
+                threads::breakable(i < sealed_at, || match watch::timing() {
                     true => self.timed(i, step),
                     false => self.step(i, step),
-                }),
+                })
             });
             done.and_then(|done| done).map_err(|refusal| located(refusal, step.site))?;
         }

@@ -16,7 +16,7 @@ use crate::error::{self, Result};
 use crate::layout::{Layout, Strides};
 use crate::memory::{Buffer, block_bytes};
 use crate::shape::Shape;
-use crate::threads;
+use crate::threads::{self, Pace};
 
 use key::{Key, Place, Sortable};
 
@@ -24,6 +24,8 @@ use key::{Key, Place, Sortable};
 const CHUNK: usize = 1 << 14;
 /// Rows at least this long are sorted by all threads, one row after the other.
 const LONG: usize = 1 << 16;
+/// The first few are selected from stretches of so many.
+const STRETCH: usize = 1 << 20;
 /// The first few are selected, not sorted, where a row is this many times as long.
 const SELECT: usize = 8;
 
@@ -182,7 +184,11 @@ fn sort_rows_by_position<T: Sortable>(rows: &Rows, descending: bool, out: &Array
 fn has_special<T: Sortable>(x: &Array) -> bool {
     // SAFETY: in C order.
     let x = unsafe { std::slice::from_raw_parts(x.ptr().cast::<T>(), x.count()) };
-    x.chunks(1024).any(|part| part.iter().fold(false, |any, x| any | x.is_special()))
+    let mut pace = Pace::default();
+    x.chunks(1024).any(|part| {
+        pace.work(part.len());
+        part.iter().fold(false, |any, x| any | x.is_special())
+    })
 }
 
 /// The first `k` positions of every row's order.
@@ -214,17 +220,33 @@ fn position_rows<T: Sortable>(
             });
             let [items, spare] =
                 [places.at(0), places.at(n as isize)].map(|p| std::slice::from_raw_parts_mut(p, n));
-            if 0 < k && k < n / SELECT {
-                items.select_nth_unstable(k - 1);
+            if 0 < k && k < n / SELECT && k <= STRETCH {
+                select(items, k);
                 items[..k].sort_unstable();
             } else if k > 0 {
                 radix::sort(items, spare);
             }
-            for (i, place) in items[..k].iter().enumerate() {
-                *to.at((row * k + i) as isize) = place.position() as i64;
-            }
+            threads::for_each_chunk(k, LONG, |range| {
+                for i in range.start as isize..range.end as isize {
+                    *to.at((row * k) as isize + i) = (*places.at(i)).position() as i64;
+                }
+            });
         }
     })
+}
+
+/// Brings the `k` least items to the front, in any order: those of each stretch meet the least of all
+/// stretches before, so that nothing that cannot be broken off is long.
+fn select<I: Ord + Copy>(items: &mut [I], k: usize) {
+    let mut end = items.len().min(2 * STRETCH);
+    items[..end].select_nth_unstable(k - 1);
+    while end < items.len() {
+        threads::pause();
+        let n = STRETCH.min(items.len() - end);
+        items.copy_within(end..end + n, k);
+        items[..k + n].select_nth_unstable(k - 1);
+        end += n;
+    }
 }
 
 /// A view with one axis moved to another place, the others in order.

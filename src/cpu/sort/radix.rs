@@ -19,6 +19,8 @@ const WIDE_DIGITS: usize = 1 << 12;
 const PARTS: usize = 8;
 /// Buckets that one thread sorts at a time.
 const GROUP: usize = 8;
+/// Items that are moved or counted between two looks whether the sort is to be broken off.
+const STRETCH: usize = 1 << 16;
 
 type Counts = [usize; 1 << DIGIT];
 
@@ -32,14 +34,26 @@ pub fn sort<I: Item>(items: &mut [I], spare: &mut [I]) {
     if items.len() >= MANY && bits > DIGIT {
         deal(items, spare, bits - DIGIT);
     } else if in_turns(items, spare, bits) {
-        items.copy_from_slice(spare);
+        copy(items, spare);
+    }
+}
+
+fn copy<I: Item>(to: &mut [I], from: &[I]) {
+    for (to, from) in to.chunks_mut(STRETCH).zip(from.chunks(STRETCH)) {
+        threads::pause();
+        to.copy_from_slice(from);
     }
 }
 
 /// The bits in which not all keys agree.
 fn varying<I: Item>(items: &[I]) -> u64 {
     let first = items.first().map_or(0, |item| item.bits());
-    items.iter().fold(0, |all, item| all | (item.bits() ^ first))
+    let mut all = 0;
+    for part in items.chunks(STRETCH) {
+        threads::pause();
+        all |= part.iter().fold(0, |all, item| all | (item.bits() ^ first));
+    }
+    all
 }
 
 /// Sorts by the lowest `bits` bits, digit by digit from the lowest; says whether the result lies in
@@ -105,7 +119,7 @@ fn deal<I: Item>(items: &mut [I], spare: &mut [I], shift: u32) {
                 own.copy_from_slice(dealt);
                 own.sort_unstable();
             } else if !in_turns(dealt, own, shift) {
-                own.copy_from_slice(dealt);
+                copy(own, dealt);
             }
         }
     });
@@ -127,7 +141,10 @@ impl Digit {
 
     fn counts<I: Item>(self, items: &[I]) -> Counts {
         let mut counts = [0; 1 << DIGIT];
-        items.iter().for_each(|&item| counts[self.of(item)] += 1);
+        for part in items.chunks(STRETCH) {
+            threads::pause();
+            part.iter().for_each(|&item| counts[self.of(item)] += 1);
+        }
         counts
     }
 
@@ -136,11 +153,14 @@ impl Digit {
     /// # Safety
     /// For each digit, as many places from its start on as there are items can be written.
     unsafe fn scatter<I: Item>(self, items: &[I], starts: &mut Counts, to: Shared<I>) {
-        for &item in items {
-            let place = &mut starts[self.of(item)];
-            // SAFETY: by contract.
-            unsafe { *to.at(*place as isize) = item };
-            *place += 1;
+        for part in items.chunks(STRETCH) {
+            threads::pause();
+            for &item in part {
+                let place = &mut starts[self.of(item)];
+                // SAFETY: by contract.
+                unsafe { *to.at(*place as isize) = item };
+                *place += 1;
+            }
         }
     }
 }

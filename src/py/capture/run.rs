@@ -11,11 +11,12 @@ use crate::array::Array;
 use crate::engine::call::{self, Given};
 use crate::engine::observe;
 use crate::engine::random::Attempt;
+use crate::engine::site;
 use crate::engine::tape::{self, History, Value};
 use crate::error;
 use crate::executor as plan;
 use crate::py::errors::{OrRaise, to_python};
-use crate::py::functions::{DETACH_ABOVE, caught};
+use crate::py::functions::{DETACH_ABOVE, caught, long};
 use crate::py::tensor::{self, handle};
 use crate::watch;
 
@@ -150,7 +151,7 @@ impl Executable {
 
     /// Runs the program; the inputs in `gone` may be written over, and are as they were after an error.
     fn compute(&self, py: Python<'_>, given: &mut Given, gone: &[usize]) -> PyResult<Vec<Value>> {
-        let site = crate::engine::site::current();
+        let here = site::current();
         let record = tape::recording();
         let is_light = !(record && self.differentiable.is_some())
             && self.program.is_light(&given.sizes, DETACH_ABOVE);
@@ -172,7 +173,11 @@ impl Executable {
         if is_light {
             return timed().or_raise(py);
         }
-        py.detach(|| crate::engine::site::pinned(site, timed)).or_raise(py)
+        match gone {
+            [] => py.detach(long(timed)).or_raise(py),
+            // Which steps may be broken off, the plan knows.
+            _ => py.detach(|| site::pinned(here, timed)).or_raise(py),
+        }
     }
 
     /// Runs the program over some of its inputs.

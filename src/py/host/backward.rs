@@ -11,14 +11,13 @@ use pyo3::types::{PyCFunction, PyDict, PyTuple};
 
 use crate::engine::backward::{self, Options};
 use crate::engine::definition;
-use crate::engine::site;
 use crate::engine::tape::{self, Value};
 use crate::engine::trace;
 use crate::error;
 use crate::ops::declare::{Attr, Param, ParamKind};
 use crate::py::arguments::{Parsed, Signature};
 use crate::py::errors::{OrRaise, to_python};
-use crate::py::functions::guard;
+use crate::py::functions::{guard, long};
 use crate::py::tensor::{self, value_of, wrap};
 
 type Object = *mut ffi::PyObject;
@@ -92,12 +91,11 @@ fn sweep<T: Send>(
     options: Options,
     work: impl FnOnce() -> error::Result<T> + Send,
 ) -> PyResult<T> {
-    let here = site::current();
     let was = tape::set_recording(options.create_graph);
     // A trace counts handles and reads the running line, so it keeps the interpreter.
     let result = match trace::active() {
         true => work(),
-        false => tensor::detach_sweep(py, || site::pinned(here, work)),
+        false => tensor::detach_sweep(py, long(work)),
     };
     tape::set_recording(was);
     result.or_raise(py)

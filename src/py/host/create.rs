@@ -13,7 +13,7 @@ use crate::ops::op::Op;
 use crate::py::convert;
 use crate::py::dtype;
 use crate::py::errors::{OrRaise, to_python};
-use crate::py::functions::make_leaf;
+use crate::py::functions::{detached, make_leaf};
 use crate::py::size;
 use crate::py::tensor::{self, wrap};
 use crate::shape::Shape;
@@ -110,8 +110,8 @@ fn nonzero(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyTuple>> {
     }
     let remedy = "the size of the result would depend on it: use wg.where";
     trace::check_data("nonzero", &value.array, remedy).or_raise(py)?;
-    let mask = executors::cast(&value.array, DType::Bool).or_raise(py)?;
-    let positions = executors::nonzero(&mask).or_raise(py)?;
+    let work = || executors::nonzero(&executors::cast(&value.array, DType::Bool)?);
+    let positions = detached(py, value.shape().count(), work).or_raise(py)?;
     let objects: PyResult<Vec<_>> =
         positions.into_iter().map(|array| wrap(py, Value::plain(array))).collect();
     Ok(PyTuple::new(py, objects?)?.unbind())

@@ -15,6 +15,7 @@ use crate::engine::trace;
 use crate::error;
 use crate::ops::op::Op;
 use crate::py::errors::{OrRaise, foreign, to_python};
+use crate::py::interrupt::attached;
 use crate::py::tensor::{self, value_of, wrap};
 use crate::shape::Shape;
 
@@ -36,7 +37,7 @@ impl HostRule for PythonRule {
     }
 
     fn backward(&self, g: &Value, record: bool) -> error::Result<Vec<Option<Value>>> {
-        Python::attach(|py| {
+        attached(|py| {
             let was = tape::set_recording(record);
             let result = wrap(py, g.clone()).and_then(|g| self.backward.call1(py, (g,)));
             tape::set_recording(was);
@@ -163,7 +164,7 @@ impl tape::HookRule for PythonHook {
     }
 
     fn call(&self, g: &Value) -> error::Result<Option<Value>> {
-        Python::attach(|py| {
+        attached(|py| {
             let call = || -> PyResult<Option<Value>> {
                 let replaced = self.0.call1(py, (wrap(py, g.clone())?,))?.into_bound(py);
                 if replaced.is_none() {

@@ -13,11 +13,13 @@ use super::operators::STACK_BORROWS;
 use super::{Object, check_leaf_update, not_implemented, operand};
 use crate::engine::index::{self, Item};
 use crate::engine::tape::{History, Value};
+use crate::engine::trace;
 use crate::error;
+use crate::executor::Giving;
 use crate::py::arguments::{self, Held, scalar};
 use crate::py::convert;
 use crate::py::errors::{OrRaise, to_python};
-use crate::py::functions::{detached, guard, size_of};
+use crate::py::functions::{DETACH_ABOVE, detached, guard, size_of};
 use crate::py::size;
 use crate::py::tensor::{self, TensorObject};
 use crate::shape::Extent;
@@ -111,6 +113,21 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
     Err(to_python(py, error::bad_type("getitem", what, format!("got {kind}"))))
 }
 
+/// How many elements the arrays of an index have.
+fn size_of_arrays(items: &[Item]) -> usize {
+    let size = |item: &Item| match item {
+        Item::Array(value) if !trace::is_traced(&value.array) => value.shape().count(),
+        Item::Array(_)
+        | Item::Int(_)
+        | Item::Slice(..)
+        | Item::Ellipsis
+        | Item::NewAxis
+        | Item::Flag(_)
+        | Item::Operand => 0,
+    };
+    items.iter().map(size).fold(0, usize::saturating_add)
+}
+
 pub(super) unsafe extern "C" fn get_item(a: Object, key: Object) -> Object {
     guard(|py| {
         // SAFETY: live objects; the slot is called with a tensor.
@@ -121,7 +138,9 @@ pub(super) unsafe extern "C" fn get_item(a: Object, key: Object) -> Object {
         let advanced = items.iter().any(|item| matches!(item, Item::Array(_)));
         let Held::Value(value) = &held[0] else { return Ok(not_implemented()) };
         let result = match advanced {
-            true => detached(py, size_of(&held), || index::get(value, &items)),
+            true => {
+                detached(py, size_of(&held) + size_of_arrays(&items), || index::get(value, &items))
+            }
             false => index::get(value, &items),
         };
         Ok(tensor::new_view(result.or_raise(py)?))
@@ -157,18 +176,30 @@ pub(super) unsafe extern "C" fn set_item(a: Object, key: Object, v: Object) -> c
             },
         };
         check_fits(py, &held, this)?;
-        this.update(|slot| {
-            let leaf = match &slot.history {
+        let write = |value: &mut Value| -> error::Result<()> {
+            let leaf = match &value.history {
                 History::Leaf(leaf) => Some(leaf.clone()),
                 History::None | History::Entry(_) => None,
             };
-            index::set(slot, &items, held.operand())?;
+            index::set(value, &items, held.operand())?;
             if let Some(leaf) = leaf {
-                slot.history = History::Leaf(leaf);
+                value.history = History::Leaf(leaf);
             }
             Ok(())
-        })
-        .or_raise(py)?;
+        };
+        let size = size_of_arrays(&items);
+        let is_long = size > DETACH_ABOVE && !trace::active();
+        let written = match is_long.then(|| this.hold()).flatten() {
+            // Others wait for the value, as for one that a compiled function updates.
+            Some((mut value, _update)) => {
+                let _given = Giving::new(true);
+                let written = detached(py, size, || write(&mut value));
+                drop(this.replace(value));
+                written
+            }
+            None => this.update(write),
+        };
+        written.or_raise(py)?;
         done = true;
         Ok(null_mut())
     });
