@@ -136,6 +136,11 @@ def wide_eager(engine):
     return steady(lambda: engine.done(f(x)), 2)
 
 
+def eight_bits(rows, compiled=True):
+    """A layer whose weights are made while they are packed; eager code makes them as arrays."""
+    return lambda engine: steady(engine.eight_bits(rows, compiled), 1)
+
+
 def node_python(engine):
     """Seconds a node while Python runs the function."""
     return engine.per_node(chain(engine, 5000))[0]
@@ -161,6 +166,8 @@ FIGURES = {
     "12 ops on 64 elements, eager": dozen_eager,
     "12 ops on 10 million elements, compiled": wide_steady,
     "12 ops on 10 million elements, eager": wide_eager,
+    "int8 weights of 4 million, 64 rows, compiled": eight_bits(64),
+    "int8 weights of 4 million, 64 rows, eager": eight_bits(64, compiled=False),
 }
 
 

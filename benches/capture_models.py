@@ -52,6 +52,9 @@ class Adapter:
     def per_node(self, f):
         raise Missing
 
+    def eight_bits(self, rows, compiled=True):
+        raise Missing
+
 
 def build(nn, reshape_heads, attention, width, length):
     """The model over a `torch.nn`-like module of layers."""
@@ -116,6 +119,21 @@ class Wengert(Adapter):
         run = wg.compile(step) if compiled else step
         self.compiled = run
         return lambda *data: run(*data).item(), batches(wg.asarray, length)
+
+    def eight_bits(self, rows, compiled=True):
+        """A layer whose weights are kept as int8, with a scale for each column."""
+        wg, random = self.wg, np.random.default_rng(2)
+        w = wg.asarray(random.integers(-127, 128, (1024, 4096)).astype(np.int8))
+        x, s, b = (
+            wg.asarray(random.standard_normal(shape).astype(np.float32))
+            for shape in ((rows, 1024), (4096,), (4096,))
+        )
+
+        def layer(x, w, s, b):
+            return wg.nn.gelu(x @ (w.astype(wg.float32) * s) + b)
+
+        run = wg.compile(layer) if compiled else layer
+        return lambda: run(x, w, s, b)
 
     def new_size(self):
         """The plan alone: the step itself takes a hundred times as long, and less evenly."""

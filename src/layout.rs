@@ -60,6 +60,14 @@ impl Layout {
         Layout { offset: self.offset + by, ..self.clone() }
     }
 
+    /// The same elements with the axes in another order.
+    pub fn permuted(&self, axes: &[usize]) -> Layout {
+        let strides = self.strides();
+        let shape = axes.iter().map(|&axis| self.shape[axis]).collect();
+        let strides: Strides = axes.iter().map(|&axis| strides[axis]).collect();
+        Layout::strided(shape, &strides, self.offset)
+    }
+
     /// The shape.
     pub fn shape(&self) -> &Shape {
         &self.shape

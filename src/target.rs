@@ -89,6 +89,15 @@ pub enum BlockScratch {
     Refused,
 }
 
+/// What a product whose operands are packed takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packed {
+    /// The bytes that it takes for itself while it runs
+    pub scratch: usize,
+    /// How often each element of an operand is packed; none where it would be read where it lies
+    pub times: [Option<usize>; 2],
+}
+
 /// What a plan is made for.
 pub trait Target: Send + Sync {
     /// The name.
@@ -155,6 +164,19 @@ pub trait Target: Send + Sync {
 
     /// Whether a group can run on each part of the op's result as soon as that is there.
     fn offers_epilogue(&self, op: &Op, dtype: DType) -> bool;
+
+    /// Whether a group can make operand `operand` of the op, which has this dtype, while it is packed.
+    fn offers_prologue(&self, op: &Op, dtype: DType, operand: usize) -> bool;
+
+    /// What a product takes whose operands are made by so many ops an element, where there is a number,
+    /// while they are packed. Their layouts are those that they would have.
+    fn packed(
+        &self,
+        op: &Op,
+        args: [(DType, &Layout); 2],
+        made: [Option<usize>; 2],
+        result: &Shape,
+    ) -> Packed;
 
     /// Whether a product of this dtype can be done for a part of its batch at a time, with the same
     /// bits.

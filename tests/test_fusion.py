@@ -52,7 +52,52 @@ def several(x, w):
     return y * scale, scale[:, 0], (y - w).sum(), y.max()
 
 
+def dequantised(x, w, s):
+    """Weights that are kept in fewer bits."""
+    return wg.maximum(x @ (w.astype(wg.float16).astype(wg.float32) * s), 0)
+
+
+def dequantised_lines(x, w, s):
+    """The same, with a line of weights for each output."""
+    return x @ (w.astype(wg.bfloat16).astype(wg.float32) * s).T
+
+
+def normalised(x, r, c, w, b):
+    """A load along rows that walk as two axes, and one along columns."""
+    return wg.nn.gelu((x - r) * c @ w + b)
+
+
+def turned(x, y):
+    return (x.sin() * 2).T @ y
+
+
+def narrow(x, w):
+    """Sums wider than their operands."""
+    return ((x * 3).astype(wg.bfloat16) @ w.astype(wg.bfloat16)).astype(wg.float32)
+
+
+def whole(x, w):
+    return (wg.clip(wg.nan_to_num(x), -9, 9) * 10).astype(wg.int64) @ (w > 0).astype(wg.int64)
+
+
+def tall(x, s, w):
+    """Few columns, which are the rows of the product that is computed."""
+    return (x / s) @ w
+
+
 CASES = {
+    "dequantised": (dequantised, [(33, 300), (300, 260), (260,)], "matmul (b: astype, astype, "),
+    "deep": (dequantised_lines, [(3, 9000), (30, 9000), (30, 1)], "matmul (b: astype, "),
+    "dequantised lines": (dequantised_lines, [(33, 300), (131, 300), (131, 1)], "matmul (b: "),
+    "normalised": (
+        normalised,
+        [(7, 43, 90), (43, 1), (90,), (90, 300), (300,)],
+        "matmul (a: subtract, multiply), add, ",
+    ),
+    "turned": (turned, [(3000, 90), (3000, 600)], "matmul (a: sin, multiply)"),
+    "narrow": (narrow, [(130, 90), (90, 70)], "matmul (a: "),
+    "whole": (whole, [(130, 90), (90, 70)], "matmul (a: "),
+    "tall": (tall, [(900, 130), (130,), (130, 2)], "matmul (a: divide)"),
     "softmax": (softmax, [(700, 300)], "rows (max"),
     "softmax of a batch": (softmax, [(6, 50, 400)], "rows (max"),
     "layer norm": (layer_norm, [(900, 257), (257,), (257,)], "rows (sum"),
@@ -114,8 +159,10 @@ def test_fused_steps_take_the_memory_that_was_predicted(name):
     del kept
 
 
-SIZED = ["softmax", "layer norm", "loss of a matrix", "bias gradient", "linear"]
-DIFFERENTIABLE = ["softmax", "layer norm", "attention", "loss", "linear", "several"]
+MADE = ["dequantised", "normalised"]
+SIZED = [*MADE, "tall", "softmax", "layer norm", "loss of a matrix", "bias gradient", "linear"]
+DIFFERENTIABLE = [*MADE, "turned", "softmax", "layer norm", "attention", "loss", "linear"]
+DIFFERENTIABLE += ["several"]
 
 
 @pytest.mark.parametrize("name", SIZED)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_capture_training import RUNS, Bench, batches, images, lenet
 
@@ -168,6 +169,13 @@ def wide_layer():
     return f, (array(1024, 256), array(256, 1024))
 
 
+def eight_bits():
+    """A product with a prologue, its weights, and an epilogue."""
+    f = wg.compile(lambda x, w, s, b: nn.gelu(x @ (w.astype(wg.float32) * s) + b))
+    w = wg.asarray(np.arange(256 * 512).reshape(256, 512).astype(np.int8))
+    return f, (array(64, 256), w, array(512), array(512))
+
+
 def wide_transformer():
     """The gradients of a transformer block at a size where blocks pay."""
     wg.random.seed(0)
@@ -197,6 +205,7 @@ MODELS = {
     **BLOCKS,
     **{f"{name} step".replace(" ", "_"): lambda name=name: training(name) for name in RUNS},
     "lenet_inference": inference,
+    "eight_bit_weights": eight_bits,
     "norm_and_gelu": normalised,
     "elementwise_chain": chain,
     "optimised": optimised,

@@ -8,13 +8,14 @@ use std::borrow::Cow;
 
 use crate::array::Array;
 use crate::cpu::copy::{cast, cast_into};
-use crate::cpu::gemm::{self, Axis, Extras, Operand};
+use crate::cpu::gemm::{self, Axis, Extras, Fill, Operand};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::{Layout, row_major};
 use crate::memory::block_bytes;
 use crate::ops::attributes::Contraction;
 use crate::shape::{Axes, Dim, Shape};
+use crate::target::Packed;
 
 /// `out[batch, free of a, free of b] = Σ a[..] b[..]`, of operands of one dtype, which is also the
 /// result's.
@@ -23,7 +24,54 @@ use crate::shape::{Axes, Dim, Shape};
 /// `out` is in C order, of the result's type, and nobody else reads or writes it.
 pub unsafe fn contract_into(a: &Array, b: &Array, spec: &Contraction, out: &Array) -> Result<()> {
     // SAFETY: as the caller's.
-    unsafe { contract_with(a, b, spec, out, Extras::default()) }
+    unsafe { contract_with(Factor::There(a), Factor::There(b), spec, out, Extras::default()) }
+}
+
+/// One operand of a product.
+#[derive(Clone, Copy)]
+pub enum Factor<'a> {
+    /// An array
+    There(&'a Array),
+    /// What is made while it is packed; it has no axes of a batch
+    Made(&'a Made<'a>),
+}
+
+/// An operand whose elements are made while it is packed.
+pub struct Made<'a> {
+    /// The layout that it would have
+    pub layout: Layout,
+    /// Ops for an element
+    pub ops: usize,
+    /// What makes them, in the accumulator's dtype
+    pub fill: Fill<'a>,
+}
+
+impl<'a> Factor<'a> {
+    /// The operand as a product reads it, and the array that it lies in.
+    fn operand(
+        &self,
+        dtype: DType,
+        batch: &Axes,
+        depth: &Axes,
+    ) -> Result<(Operand, Option<Cow<'a, Array>>)> {
+        match *self {
+            Factor::There(x) => {
+                let x = widen(x, dtype)?;
+                Ok((operand(x.ptr(), &x.layout, batch, depth), Some(x)))
+            }
+            Factor::Made(made) => {
+                let x = operand(std::ptr::null(), &made.layout, batch, depth);
+                Ok((Operand { made: Some(made.ops), ..x }, None))
+            }
+        }
+    }
+
+    fn fill(&self) -> Option<Fill<'a>> {
+        match *self {
+            Factor::There(_) => None,
+            Factor::Made(made) => Some(made.fill),
+        }
+    }
 }
 
 /// The same. What is to be done to the result must be one of a dtype that [`sums_in_place`].
@@ -31,17 +79,17 @@ pub unsafe fn contract_into(a: &Array, b: &Array, spec: &Contraction, out: &Arra
 /// # Safety
 /// As for [`contract_into`] and [`Extras`].
 pub unsafe fn contract_with(
-    a: &Array,
-    b: &Array,
+    a: Factor<'_>,
+    b: Factor<'_>,
     spec: &Contraction,
     out: &Array,
     extras: Extras<'_>,
 ) -> Result<()> {
-    let dtype = gemm::accumulator(a.dtype);
-    let (a, b) = (widen(a, dtype)?, widen(b, dtype)?);
-    let left = operand(a.ptr(), &a.layout, &spec.a_batch, &spec.a_contract);
-    let right = operand(b.ptr(), &b.layout, &spec.b_batch, &spec.b_contract);
-    // SAFETY: the axes are those of the arrays; the caller holds `out`.
+    let dtype = gemm::accumulator(out.dtype);
+    let (left, _a) = a.operand(dtype, &spec.a_batch, &spec.a_contract)?;
+    let (right, _b) = b.operand(dtype, &spec.b_batch, &spec.b_contract)?;
+    let extras = Extras { fill: [a.fill(), b.fill()], ..extras };
+    // SAFETY: the axes are those of the arrays, which stay until the end; the caller holds `out`.
     unsafe {
         let wide = wide_result(out, dtype)?;
         gemm::product(dtype, &left, &right, wide.ptr_mut(), extras)?;
@@ -57,6 +105,55 @@ pub fn scratch(dtype: DType, a: &Layout, b: &Layout, spec: &Contraction, result:
     let left = operand(std::ptr::null(), &a, &spec.a_batch, &spec.a_contract);
     let right = operand(std::ptr::null(), &b, &spec.b_batch, &spec.b_contract);
     a_bytes + b_bytes + wide_bytes(dtype, to, result) + gemm::scratch(to, &left, &right)
+}
+
+/// What a product takes whose operands are made while they are packed: by how many ops an element.
+pub fn packed(
+    dtype: DType,
+    layouts: [&Layout; 2],
+    made: [Option<usize>; 2],
+    spec: &Contraction,
+    result: usize,
+) -> Packed {
+    let to = gemm::accumulator(dtype);
+    let bytes = |k: usize| match made[k] {
+        Some(_) => 0,
+        None => widened(dtype, layouts[k], to).1,
+    };
+    let [left, right] = made_operands(dtype, layouts, made, spec);
+    let own = bytes(0) + bytes(1) + wide_bytes(dtype, to, result);
+    // What would be widened is copied anyway.
+    let plain = gemm::packings(
+        to,
+        &Operand { made: None, ..left.clone() },
+        &Operand { made: None, ..right.clone() },
+    );
+    let times = gemm::packings(to, &left, &right);
+    let is_copied = |k: usize| plain[k].is_some() || dtype.size() != to.size();
+    Packed {
+        scratch: own + gemm::scratch(to, &left, &right),
+        times: std::array::from_fn(|k| times[k].filter(|_| is_copied(k))),
+    }
+}
+
+fn made_operands(
+    dtype: DType,
+    layouts: [&Layout; 2],
+    made: [Option<usize>; 2],
+    spec: &Contraction,
+) -> [Operand; 2] {
+    let to = gemm::accumulator(dtype);
+    let axes = [(&spec.a_batch, &spec.a_contract), (&spec.b_batch, &spec.b_contract)];
+    std::array::from_fn(|k| {
+        let (batch, depth) = axes[k];
+        match made[k] {
+            Some(_) => {
+                let x = operand(std::ptr::null(), layouts[k], batch, depth);
+                Operand { made: made[k], ..x }
+            }
+            None => operand(std::ptr::null(), &widened(dtype, layouts[k], to).0, batch, depth),
+        }
+    })
 }
 
 /// Whether products of a dtype are summed where the result lies.
@@ -77,7 +174,7 @@ fn operand(ptr: *const u8, x: &Layout, batch: &Axes, depth: &Axes) -> Operand {
     let axis = |axes: &Axes| Axis::new(axes.iter().map(|&i| (x.shape()[i].value(), strides[i])));
     let rank = x.shape().rank();
     let own = (0..rank).filter(|i| !batch.contains(i) && !depth.contains(i)).collect();
-    Operand { ptr, batch: axis(batch), own: axis(&own), depth: axis(depth) }
+    Operand { ptr, batch: axis(batch), own: axis(&own), depth: axis(depth), made: None }
 }
 
 /// `x` in the dtype it is summed in. Axes that only repeat elements keep doing so.

@@ -107,6 +107,7 @@ fn output_operands(xs: &Sides, ws: &Sides, spec: &ConvSpec) -> (Operand, Operand
         batch: Axis::new([(n, 0), (spec.groups, o as isize * ws.strides[0])]),
         own: Axis::new([(o, ws.strides[0])]),
         depth: Axis::new([(c, ws.strides[1])].into_iter().chain(ws.spatial.iter().copied())),
+        made: None,
     };
     let columns = Operand {
         ptr: xs.ptr,
@@ -117,6 +118,7 @@ fn output_operands(xs: &Sides, ws: &Sides, spec: &ConvSpec) -> (Operand, Operand
             xs,
             &spec.dilation,
         ))),
+        made: None,
     };
     (rows, columns)
 }
@@ -137,6 +139,7 @@ fn weight_operands(xs: &Sides, gs: &Sides, spec: &ConvSpec) -> (Operand, Operand
         depth: Axis::new(
             [(gs.sizes[0], gs.strides[0])].into_iter().chain(gs.spatial.iter().copied()),
         ),
+        made: None,
     };
     let places = gs.spatial.iter().map(|s| s.0);
     let taps = spec.kernel.iter().map(|n| n.value());
@@ -149,6 +152,7 @@ fn weight_operands(xs: &Sides, gs: &Sides, spec: &ConvSpec) -> (Operand, Operand
             xs,
             &spec.stride,
         ))),
+        made: None,
     };
     (rows, columns)
 }
@@ -300,6 +304,7 @@ impl Transposed<'_> {
             depth: Axis::new(
                 [(o, ws.strides[0])].into_iter().chain(axes(ws, &|p| (p.taps, p.step as isize))),
             ),
+            made: None,
         };
         let columns = Operand {
             ptr: gs.ptr.wrapping_offset(from * self.size),
@@ -308,6 +313,7 @@ impl Transposed<'_> {
             depth: Axis::new(
                 [(o, gs.strides[1])].into_iter().chain(axes(gs, &|p| (p.taps, -p.down))),
             ),
+            made: None,
         };
         (rows, columns)
     }

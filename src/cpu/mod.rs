@@ -22,10 +22,11 @@ pub mod scan;
 pub mod sort;
 #[cfg(test)]
 pub(crate) mod testing;
+pub use contract::Factor;
 pub use create::threefry;
 pub use depth::depth;
 pub use execute::*;
 pub use gemm::{Done, Extras};
-pub use product::{Sequel, is_product, product_into};
+pub use product::{Feed, Prelude, Sequel, is_product, product_into};
 pub mod target;
 pub mod window;

@@ -1,21 +1,53 @@
-//! Products with what becomes of them: elementwise work on each part of a result while it is in the
-//! cache.
+//! Products with what is done to their operands and to their result: elementwise work on parts that
+//! are in the cache.
+//!
+//! What is done to an operand runs while the operand is packed, block by block, so that it is never
+//! written as an array. What is done to the result runs on each part as soon as that is there.
+
+use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::gemm::{Axis, Extras};
+use super::contract::{self, Factor, Made};
+use super::conv;
+use super::gemm::{self, Axis, Extras};
 use super::program::{Matrix, Program, register_bits, run, run_part};
-use super::{contract, conv};
 use crate::array::Array;
-use crate::dtype::Scalar;
+use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
-use crate::ops::attributes::ConvRole;
+use crate::layout::Layout;
+use crate::ops::attributes::{Contraction, ConvRole};
 use crate::ops::op::Op;
+use crate::shape::{Axes, Shape};
 
 /// Whether an op is a product that can be followed by a program at once.
 pub fn is_product(op: &Op) -> bool {
     matches!(op, Op::Contract(_))
         || matches!(op, Op::Conv(ConvRole::Output, spec) if spec.groups == 1)
+}
+
+/// An operand of a product.
+#[derive(Clone, Copy)]
+pub enum Feed<'a> {
+    /// An array
+    There(&'a Array),
+    /// What a program gives
+    Made(Prelude<'a>),
+}
+
+/// What makes an operand of a product.
+#[derive(Clone, Copy)]
+pub struct Prelude<'a> {
+    /// The program, which has one result
+    pub program: &'a Program,
+    /// Its arrays
+    pub inputs: &'a [&'a Array],
+    /// Its numbers
+    pub numbers: &'a [Scalar],
+    /// The shape of its result, to which the arrays broadcast
+    pub shape: &'a Shape,
+    /// By axis of the operand: that of the result; none where they are the same
+    pub axes: Option<&'a Axes>,
 }
 
 /// What follows a product.
@@ -33,41 +65,179 @@ pub struct Sequel<'a> {
     pub raw: usize,
 }
 
-/// The product of `a` and `b`, in the memory of the program's array that stands for it, and then the
-/// program. Memory to pack operands in may be lent.
+/// The product of `a` and `b`, and then what follows it: `out` is then the program's array that stands
+/// for the product. Memory to pack operands in may be lent.
 ///
 /// # Safety
 /// Results are in C order, of their types, nobody else reads or writes them, and they overlap no
 /// operand, except that one of them may be the memory of the product.
 pub unsafe fn product_into(
     op: &Op,
-    (a, b): (&Array, &Array),
-    sequel: Sequel<'_>,
+    [a, b]: [Feed<'_>; 2],
+    out: &Array,
+    sequel: Option<Sequel<'_>>,
     lent: Option<(*mut u8, usize)>,
 ) -> Result<()> {
-    let raw = sequel.inputs[sequel.raw];
-    let parts = Parts::new(op, a, &sequel);
-    let done = |batch, rows: std::ops::Range<usize>, cols: std::ops::Range<usize>| {
+    let parts = sequel.as_ref().and_then(|sequel| Parts::new(op, a, sequel));
+    let done = |batch, rows: Range<usize>, cols: Range<usize>| {
         if let Some(parts) = &parts {
             // SAFETY: parts of the result are told once, when they are there.
             unsafe { parts.run(batch, rows.start, cols.start, (rows.len(), cols.len())) };
         }
     };
-    let extras = Extras { lent, done: parts.is_some().then_some(&done) };
+    let extras = Extras { lent, done: parts.is_some().then_some(&done), ..Extras::default() };
     // SAFETY: as the caller's.
     unsafe {
         #[allow(clippy::wildcard_enum_match_arm, reason = "what is no product is refused by name")]
-        match op {
-            Op::Contract(spec) => contract::contract_with(a, b, spec, raw, extras)?,
-            Op::Conv(ConvRole::Output, spec) => conv::output(a, b, spec, raw, extras)?,
-            other => return Err(error::internal(format!("{} is no product", other.name()))),
+        match (op, a, b) {
+            (Op::Contract(spec), a, b) => contract(spec, [a, b], out, extras)?,
+            (Op::Conv(ConvRole::Output, spec), Feed::There(a), Feed::There(b)) => {
+                conv::output(a, b, spec, out, extras)?
+            }
+            (other, ..) => {
+                let what = format!("{} is no product of such operands", other.name());
+                return Err(error::internal(what));
+            }
         }
-        if parts.is_none() {
+        if let (Some(sequel), None) = (sequel, &parts) {
             let Sequel { program, inputs, numbers, outputs, .. } = sequel;
             run(program, inputs, numbers, outputs);
         }
     }
     Ok(())
+}
+
+/// # Safety
+/// As for [`product_into`].
+unsafe fn contract(
+    spec: &Contraction,
+    [a, b]: [Feed<'_>; 2],
+    out: &Array,
+    extras: Extras<'_>,
+) -> Result<()> {
+    let dtype = gemm::accumulator(out.dtype);
+    let left = Filling::of(a, &spec.a_contract, dtype);
+    let right = Filling::of(b, &spec.b_contract, dtype);
+    // SAFETY: the product asks for what lies inside the operands, and gives memory for it.
+    let fill_left = |own: Range<usize>, depth: Range<usize>, to: *mut u8, by: [isize; 2]| unsafe {
+        left.as_ref().into_iter().for_each(|x| x.fill(own.clone(), depth.clone(), to, by));
+    };
+    // SAFETY: as above.
+    let fill_right = |own: Range<usize>, depth: Range<usize>, to: *mut u8, by: [isize; 2]| unsafe {
+        right.as_ref().into_iter().for_each(|x| x.fill(own.clone(), depth.clone(), to, by));
+    };
+    let made = [
+        left.as_ref().map(|x| Made { layout: x.layout.clone(), ops: x.ops(), fill: &fill_left }),
+        right.as_ref().map(|x| Made { layout: x.layout.clone(), ops: x.ops(), fill: &fill_right }),
+    ];
+    let factor = |feed, made| match (feed, made) {
+        (_, Some(made)) => Ok(Factor::Made(made)),
+        (Feed::There(x), None) => Ok(Factor::There(x)),
+        (Feed::Made(_), None) => Err(error::internal("an operand that nothing makes")),
+    };
+    let (a, b) = (factor(a, made[0].as_ref())?, factor(b, made[1].as_ref())?);
+    // SAFETY: as the caller's.
+    unsafe { contract::contract_with(a, b, spec, out, extras) }
+}
+
+/// A program that fills blocks of an operand.
+struct Filling<'a> {
+    program: &'a Program,
+    numbers: SmallVec<[u64; 4]>,
+    /// The dtype of what it gives: its result's, or a wider one of the same register form
+    dtype: DType,
+    layout: Layout,
+    loads: SmallVec<[Load; 4]>,
+}
+
+/// An array that a program reads, by the axes of the operand.
+struct Load {
+    ptr: *const u8,
+    dtype: DType,
+    own: Axis,
+    depth: Axis,
+}
+
+// SAFETY: what is read is only read, and threads fill different blocks.
+unsafe impl Sync for Filling<'_> {}
+
+impl<'a> Filling<'a> {
+    /// What makes an operand, if something does.
+    fn of(feed: Feed<'a>, depth: &Axes, dtype: DType) -> Option<Filling<'a>> {
+        match feed {
+            Feed::There(_) => None,
+            Feed::Made(prelude) => Some(Filling::new(prelude, depth, dtype)),
+        }
+    }
+
+    fn new(prelude: Prelude<'a>, depth: &Axes, dtype: DType) -> Filling<'a> {
+        let Prelude { program, inputs, numbers, shape, axes } = prelude;
+        let dense = Layout::contiguous(shape.clone());
+        let layout = axes.map_or_else(|| dense.clone(), |axes| dense.permuted(axes));
+        let sizes = layout.shape().sizes();
+        let place = |axis: usize| axes.map_or(axis, |axes| axes[axis]);
+        let strides: SmallVec<[_; 4]> =
+            inputs.iter().map(|x| x.layout.broadcast_strides(shape)).collect();
+        let axes_of = |chosen: &[usize]| {
+            let sizes: SmallVec<[usize; 6]> = chosen.iter().map(|&i| sizes[i]).collect();
+            let strides: SmallVec<[SmallVec<[isize; 6]>; 4]> = (strides.iter())
+                .map(|strides| chosen.iter().map(|&i| strides[place(i)]).collect())
+                .collect();
+            Axis::together(&sizes, &strides)
+        };
+        let own: Axes = (0..sizes.len()).filter(|i| !depth.contains(i)).collect();
+        let (own, depth) = (axes_of(&own), axes_of(depth));
+        let loads = inputs.iter().zip(own).zip(depth);
+        let numbers = numbers.iter().zip(program.scalars());
+        Filling {
+            program,
+            numbers: numbers.map(|(&x, &dtype)| register_bits(x, dtype)).collect(),
+            dtype,
+            loads: loads
+                .map(|((x, own), depth)| Load { ptr: x.ptr(), dtype: x.dtype, own, depth })
+                .collect(),
+            layout,
+        }
+    }
+
+    fn ops(&self) -> usize {
+        self.program.instructions()
+    }
+
+    /// Makes a block of the operand.
+    ///
+    /// # Safety
+    /// The block is inside the operand, and `to` is memory for it that nobody else reads or writes.
+    unsafe fn fill(&self, own: Range<usize>, depth: Range<usize>, to: *mut u8, by: [isize; 2]) {
+        let runs = |load: &Load| {
+            (load.own.runs(own.start, own.len()), load.depth.runs(depth.start, depth.len()))
+        };
+        let all: SmallVec<[_; 4]> = self.loads.iter().map(runs).collect();
+        let Some((rows, steps)) = all.first() else { return };
+        // Columns of the block are what follows each other where it is written.
+        let along = by[1] == 1;
+        let matrix = |ptr, dtype, [own, depth]: [isize; 2]| {
+            let (row, col) = if along { (own, depth) } else { (depth, own) };
+            Matrix { ptr, dtype, row, col }
+        };
+        for (r, row) in rows.iter().enumerate() {
+            for (s, step) in steps.iter().enumerate() {
+                let at = row.at as isize * by[0] + step.at as isize * by[1];
+                let to = to.wrapping_offset(at * self.dtype.size() as isize);
+                let input = |(load, (rows, steps)): (&Load, &(gemm::Runs, gemm::Runs))| {
+                    let offset = (rows[r].offset + steps[s].offset) * load.dtype.size() as isize;
+                    let ptr = load.ptr.wrapping_offset(offset).cast_mut();
+                    matrix(ptr, load.dtype, [load.own.inner().1, load.depth.inner().1])
+                };
+                let inputs: SmallVec<[Matrix; 4]> =
+                    self.loads.iter().zip(&all).map(input).collect();
+                let size = if along { (row.len, step.len) } else { (step.len, row.len) };
+                let output = [matrix(to, self.dtype, by)];
+                // SAFETY: as the caller's; the result's register form is that of the dtype.
+                unsafe { run_part(self.program, &inputs, &self.numbers, &output, size) };
+            }
+        }
+    }
 }
 
 /// An operand of the program by the axes of a product: batch, rows and columns.
@@ -89,7 +259,7 @@ unsafe impl Sync for Parts<'_> {}
 
 impl<'a> Parts<'a> {
     /// None where some operand does not walk evenly along rows and along columns.
-    fn new(op: &Op, a: &Array, sequel: &Sequel<'a>) -> Option<Parts<'a>> {
+    fn new(op: &Op, a: Feed<'_>, sequel: &Sequel<'a>) -> Option<Parts<'a>> {
         #[allow(
             clippy::wildcard_enum_match_arm,
             reason = "what is no product has no parts, and is refused where it is run"
@@ -97,7 +267,11 @@ impl<'a> Parts<'a> {
         let (batch, rows) = match op {
             Op::Contract(spec) => {
                 let batch = spec.a_batch.len();
-                (batch, a.shape().rank() - batch - spec.a_contract.len())
+                let rank = match a {
+                    Feed::There(a) => a.shape().rank(),
+                    Feed::Made(prelude) => prelude.shape.rank(),
+                };
+                (batch, rank - batch - spec.a_contract.len())
             }
             Op::Conv(..) => (1, 1),
             _ => return None,

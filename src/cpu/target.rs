@@ -15,7 +15,7 @@ use crate::ops::op::{Op, Type};
 use crate::passes::Evaluator;
 use crate::schedule::Plan;
 use crate::shape::Shape;
-use crate::target::{BlockScratch, Blocks, InPlace, Limits, Ranges, Target};
+use crate::target::{BlockScratch, Blocks, InPlace, Limits, Packed, Ranges, Target};
 use crate::threads;
 
 /// The machine that we run on.
@@ -88,6 +88,27 @@ impl Target for Cpu {
 
     fn offers_epilogue(&self, op: &Op, dtype: DType) -> bool {
         is_product(op) && contract::sums_in_place(dtype)
+    }
+
+    fn offers_prologue(&self, op: &Op, _: DType, _: usize) -> bool {
+        // Operands of a batch would be other ones for each of its matrices; windows of a convolution
+        // show an element many times.
+        matches!(op, Op::Contract(spec) if spec.a_batch.is_empty())
+    }
+
+    fn packed(
+        &self,
+        op: &Op,
+        args: [(DType, &Layout); 2],
+        made: [Option<usize>; 2],
+        result: &Shape,
+    ) -> Packed {
+        match op {
+            Op::Contract(spec) if made.iter().any(Option::is_some) => {
+                contract::packed(args[0].0, [args[0].1, args[1].1], made, spec, result.count())
+            }
+            _ => Packed { scratch: scratch(op, &args, result), times: [None, None] },
+        }
     }
 
     fn splits_batch(&self, dtype: DType) -> bool {

@@ -20,9 +20,11 @@ use crate::ops::declare::Composite;
 use crate::ops::element::ElementOp;
 use crate::ops::op::{Op, SliceAxis, Type};
 use crate::passes::Evaluator;
-use crate::schedule::{self, Bodies, Group, Number, Plan, Source, Step, Template, Work};
+use crate::schedule::{
+    self, Bodies, Epilogue, Group, Number, Plan, Product, Prologue, Source, Step, Template, Work,
+};
 use crate::shape::{Dim, Shape};
-use crate::target::{BlockScratch, InPlace, Limits, Ranges, Target};
+use crate::target::{BlockScratch, InPlace, Limits, Packed, Ranges, Target};
 
 /// Plain loops, for clarity.
 pub struct Reference;
@@ -85,6 +87,14 @@ impl Target for Reference {
 
     fn offers_epilogue(&self, _: &Op, _: DType) -> bool {
         false
+    }
+
+    fn offers_prologue(&self, _: &Op, _: DType, _: usize) -> bool {
+        false
+    }
+
+    fn packed(&self, _: &Op, _: [(DType, &Layout); 2], _: [Option<usize>; 2], _: &Shape) -> Packed {
+        Packed { scratch: 0, times: [None, None] }
     }
 
     fn splits_batch(&self, _: DType) -> bool {
@@ -239,42 +249,59 @@ impl<'a> Run<'a> {
             Work::Alias => self.arrays(step)?.into_iter().map(|x| Ok(x.clone())).collect(),
             Work::Effect(effect) => self.effect(&self.arrays(step)?, effect),
             Work::Flow(bodies) => self.flow(&self.arrays(step)?, bodies),
-            Work::Product(_) | Work::Rows(_) => {
+            Work::Product(product) => self.product(step, product),
+            Work::Rows(_) => {
                 Err(error::internal(format!("the reference offers no {}", step.name())))
             }
         }
     }
 
-    /// Each instruction by itself, on all elements.
+    /// The groups and the product, one after the other.
+    fn product(&self, step: &Step, product: &Product) -> Result<Results> {
+        let given = |(arrays, numbers): schedule::Given<'_>| -> Result<(Vec<Array>, Vec<Scalar>)> {
+            let array = |arg: &schedule::Operand| match *arg {
+                schedule::Operand::Array(source) => Some(self.array(source).cloned()),
+                schedule::Operand::Number(_) => None,
+            };
+            let number = |arg: &schedule::Operand| match *arg {
+                schedule::Operand::Number(number) => Some(self.number(number)),
+                schedule::Operand::Array(_) => None,
+            };
+            let arrays = arrays.iter().filter_map(array).collect::<Result<_>>()?;
+            Ok((arrays, numbers.iter().filter_map(number).collect()))
+        };
+        let (before, after) = product.parts(&step.args);
+        let mut factors = Vec::new();
+        for (prologue, part) in product.before.iter().zip(before) {
+            let (mut arrays, numbers) = given(part)?;
+            if let Some(Prologue { group, axes }) = prologue {
+                arrays = elementwise(group, arrays, &numbers)?.into_vec();
+                if let Some(axes) = axes {
+                    let order = Op::Permute(axes.clone());
+                    arrays = vec![run(&order, &[Given::Array(&arrays[0])])?];
+                }
+            }
+            factors.append(&mut arrays);
+        }
+        let factors: Vec<Given<'_>> = factors.iter().map(Given::Array).collect();
+        let result = run(&product.op, &factors)?;
+        match &product.after {
+            None => Ok(Results::from_iter([result])),
+            Some(Epilogue { group, raw, .. }) => {
+                let (mut arrays, numbers) = given(after)?;
+                arrays.insert(*raw, result);
+                elementwise(group, arrays, &numbers)
+            }
+        }
+    }
+
     fn group(&self, step: &Step, group: &Group) -> Result<Results> {
-        let program = &group.program;
-        let mut values: Vec<Array> = self.arrays(step)?.into_iter().cloned().collect();
+        let arrays: Vec<Array> = self.arrays(step)?.into_iter().cloned().collect();
         let numbers = step.args.iter().filter_map(|arg| match *arg {
             schedule::Operand::Number(number) => Some(self.number(number)),
             schedule::Operand::Array(_) => None,
         });
-        for (value, &dtype) in numbers.zip(program.numbers()) {
-            let one = Op::Fill(Type::new(dtype, Shape::scalar()));
-            values.push(run(&one, &[Given::Scalar(value)])?);
-        }
-        for instruction in program.instructions() {
-            let args: Vec<Given<'_>> =
-                instruction.args.iter().map(|x| Given::Array(&values[x.0 as usize])).collect();
-            let op = match instruction.op {
-                ElementOp::Map(def) => Op::Map(def),
-                ElementOp::Cast => Op::Cast(instruction.dtype),
-            };
-            let value = run(&op, &args)?;
-            values.push(value);
-        }
-        let full = values
-            .iter()
-            .try_fold(Shape::scalar(), |shape, x| shape.broadcast(x.shape(), "group"))?;
-        let full = if group.shape.is_known() { group.shape.clone() } else { full };
-        let result = |x: &crate::ops::element::Value| {
-            run(&Op::Broadcast(full.clone()), &[Given::Array(&values[x.0 as usize])])
-        };
-        program.results().iter().map(result).collect()
+        elementwise(group, arrays, &numbers.collect::<Vec<Scalar>>())
     }
 
     fn effect(&self, arrays: &[&Array], effect: &Effect) -> Result<Results> {
@@ -372,6 +399,32 @@ impl<'a> Run<'a> {
             }
         }
     }
+}
+
+/// Each instruction of a group by itself, on all elements.
+fn elementwise(group: &Group, mut values: Vec<Array>, numbers: &[Scalar]) -> Result<Results> {
+    let program = &group.program;
+    for (&value, &dtype) in numbers.iter().zip(program.numbers()) {
+        let one = Op::Fill(Type::new(dtype, Shape::scalar()));
+        values.push(run(&one, &[Given::Scalar(value)])?);
+    }
+    for instruction in program.instructions() {
+        let args: Vec<Given<'_>> =
+            instruction.args.iter().map(|x| Given::Array(&values[x.0 as usize])).collect();
+        let op = match instruction.op {
+            ElementOp::Map(def) => Op::Map(def),
+            ElementOp::Cast => Op::Cast(instruction.dtype),
+        };
+        let value = run(&op, &args)?;
+        values.push(value);
+    }
+    let full =
+        values.iter().try_fold(Shape::scalar(), |shape, x| shape.broadcast(x.shape(), "group"))?;
+    let full = if group.shape.is_known() { group.shape.clone() } else { full };
+    let result = |x: &crate::ops::element::Value| {
+        run(&Op::Broadcast(full.clone()), &[Given::Array(&values[x.0 as usize])])
+    };
+    program.results().iter().map(result).collect()
 }
 
 /// A scalar as int64.

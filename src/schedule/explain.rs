@@ -70,7 +70,7 @@ impl Plan {
         if !result.shape.is_known() {
             return 0;
         }
-        let each = |group: &Group| (group.len() * result.shape.count()) as u64;
+        let each = |group: &Group| (group.len() * group.shape.count()) as u64;
         let types = |count: usize| -> SmallVec<[Option<Type>; 4]> {
             let ty = |arg: &Operand| match *arg {
                 Operand::Array(source) => Some(self.ty(source)),
@@ -82,7 +82,10 @@ impl Plan {
             Work::Group(group) => each(group),
             Work::Op(op) => cost::of_call(op, &types(usize::MAX), result).flops,
             Work::Product(product) => {
-                cost::of_call(&product.op, &types(2), result).flops + each(&product.group)
+                let types: [Option<Type>; 2] =
+                    std::array::from_fn(|k| self.factor(product, step, k));
+                let own = cost::of_call(&product.op, &types, result).flops;
+                own + product.groups().map(each).sum::<u64>()
             }
             Work::Rows(rows) => {
                 let body = rows.body();
@@ -120,9 +123,7 @@ impl Step {
     pub fn name(&self) -> String {
         match &self.work {
             Work::Group(group) => group.program.names(),
-            Work::Product(product) => {
-                format!("{}, {}", product.op.name(), product.group.program.names())
-            }
+            Work::Product(product) => product.name(),
             Work::Rows(rows) => {
                 let steps = rows.steps().iter().map(Step::name);
                 let folds = rows.reductions().map(|kind| kind.name().to_string());
@@ -151,7 +152,8 @@ impl Step {
     /// Why it ends where it does, if that was a choice.
     pub fn reason(&self) -> Option<Cut> {
         match &self.work {
-            Work::Group(..) | Work::Product(_) | Work::Rows(_) => Some(self.cut),
+            Work::Group(..) | Work::Rows(_) => Some(self.cut),
+            Work::Product(product) => product.after.is_some().then_some(self.cut),
             Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => None,
         }
     }

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use super::load::Life;
 use super::order::Graph;
-use super::{Operand, Options, Plan, Source, Step, Work};
+use super::{Operand, Options, Plan, Product, Prologue, Source, Step, Work};
 use crate::dtype::DType;
 use crate::layout::Layout;
 use crate::ops::op::{Op, Type};
@@ -71,17 +71,8 @@ impl Facts {
                     facts.between += rows.inner_bytes();
                     facts.workspace += rows.workspace();
                 }
-                Work::Product(product) if product.group.shape.is_known() => {
-                    let slot = step.results[product.place];
-                    let dtype = plan.slots[slot as usize].dtype;
-                    facts.between += plan.target.bytes(dtype, product.group.shape.count());
-                }
-                Work::Group(..)
-                | Work::Product(_)
-                | Work::Op(_)
-                | Work::Flow(_)
-                | Work::Effect(_)
-                | Work::Alias => {}
+                Work::Product(product) => facts.between += between(plan, product, step),
+                Work::Group(..) | Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {}
             }
         }
         facts.donors = plan.steps.iter().map(|step| donors(plan, &facts, step)).collect();
@@ -176,7 +167,8 @@ impl Facts {
         self.open |= loose && view.is_none();
         let (scratch, open) = match &step.work {
             Work::Group(..) | Work::Rows(_) | Work::Alias => (0, false),
-            Work::Op(_) | Work::Product(_) | Work::Flow(_) | Work::Effect(_) => {
+            Work::Product(product) => self.product_scratch(plan, product, step),
+            Work::Op(_) | Work::Flow(_) | Work::Effect(_) => {
                 let layouts: SmallVec<[Option<Layout>; 4]> =
                     sources.iter().map(|&source| self.layout(plan, source)).collect();
                 scratch(plan, step, &layouts, view.is_some())
@@ -185,6 +177,14 @@ impl Facts {
         self.open |= open;
         self.scratch.push(scratch);
         self.fallible.push(loose || scratch > 0 || refuses(step));
+    }
+
+    /// The bytes that a product takes for itself, and whether that may not be all.
+    fn product_scratch(&self, plan: &Plan, product: &Product, step: &Step) -> (usize, bool) {
+        match plan.packed(product, step, &|source| self.layout(plan, source)) {
+            Some(packed) => (packed.scratch, false),
+            None => (0, true),
+        }
     }
 
     /// The layout of a step's result where that is a view, `Some(None)` where sizes are open.
@@ -349,7 +349,6 @@ fn scratch(plan: &Plan, step: &Step, layouts: &[Option<Layout>], is_view: bool) 
     };
     match &step.work {
         Work::Op(op) if !is_view => of_op(op, layouts),
-        Work::Product(product) => of_op(&product.op, &layouts[..2]),
         Work::Flow(bodies) => bodies.scratch(plan.target),
         // Truth is looked at in C order.
         Work::Effect(_) => match layouts.first() {
@@ -359,8 +358,19 @@ fn scratch(plan: &Plan, step: &Step, layouts: &[Option<Layout>], is_view: bool) 
             }
             Some(_) | None => (0, false),
         },
-        Work::Op(_) | Work::Group(..) | Work::Rows(_) | Work::Alias => (0, false),
+        Work::Op(_) | Work::Group(..) | Work::Product(_) | Work::Rows(_) | Work::Alias => {
+            (0, false)
+        }
     }
+}
+
+/// Bytes of what a product does not write: itself, and operands that are made.
+fn between(plan: &Plan, product: &Product, step: &Step) -> usize {
+    let made = product.before.iter().flatten().filter_map(Prologue::ty);
+    let after = product.after.as_ref();
+    let raw = after.map(|after| plan.slots[step.results[after.place] as usize].clone());
+    let known = made.chain(raw).filter(|ty| ty.shape.is_known());
+    known.map(|ty| plan.target.bytes(ty.dtype, ty.shape.count())).sum()
 }
 
 /// The bytes of a number that has to become an array.

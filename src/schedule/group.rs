@@ -354,6 +354,7 @@ impl<'g> Scheduler<'g> {
             recomputed: None,
             elements: None,
             sets: Vec::new(),
+            fed: Vec::new(),
         })
     }
 

@@ -101,8 +101,8 @@ pub(super) struct Habit {
     /// Bytes that the order needs, and those of all results by themselves
     cost: usize,
     naive: usize,
-    /// The sets of steps that became one
-    merged: Choice,
+    /// The sets of steps that became one, and the operands that are made while they are packed
+    merged: (Choice, SmallVec<[u32; 2]>),
 }
 
 impl Habit {
@@ -117,7 +117,7 @@ impl Plan {
     /// Puts the steps into a good order and decides where results lie. What turned out best for
     /// other sizes is taken over where it is as good for these; otherwise gives what is best now.
     pub(super) fn arrange(&mut self, options: Options<'_>, habit: Option<&Habit>) -> Option<Habit> {
-        let merged = self.merge_rows();
+        let merged = (self.merge_rows(), self.join_prologues());
         let mut facts = Facts::new(self);
         facts.guard(self, options);
         let naive = facts.naive();

@@ -25,6 +25,7 @@ mod order;
 mod pack;
 mod print;
 mod product;
+mod prologue;
 mod resize;
 pub mod rows;
 pub mod shader;
@@ -40,7 +41,8 @@ pub use budget::{Recomputed, Within};
 pub use explain::Alive;
 pub use flow::Bodies;
 pub use memory::{Apart, Memory, Spot};
-pub use product::Product;
+pub use product::{Epilogue, Given, Product};
+pub use prologue::Prologue;
 pub use rows::Rows;
 
 use crate::array::Array;
@@ -204,6 +206,8 @@ pub struct Plan {
     habit: OnceLock<memory::Habit>,
     /// Steps that may be done row by row together
     sets: Vec<rows::Set>,
+    /// Operands of products that may be made while they are packed
+    fed: Vec<prologue::Fed>,
     /// By node of the list: where its value is, if a step gives it
     places: Arc<[Option<Source>]>,
     /// What is computed again to keep within a budget
@@ -242,7 +246,9 @@ impl Plan {
         let mut plan = group::plan(list, options)?;
         plan.donated = options.donated.into();
         if !options.apart {
-            plan.join_products(options.donated);
+            let readers = product::Readers::new(&plan);
+            plan.fed = plan.fed(&readers);
+            plan.join_products(&readers, options.donated);
             plan.sets = rows::sets(&plan);
         }
         plan.number()?;
@@ -255,10 +261,16 @@ impl Plan {
     /// Numbers what there is to compile.
     fn number(&mut self) -> Result<()> {
         let mut template = Template::default();
+        let number = |group: &mut Group, programs: &mut Vec<Arc<ElementProgram>>| {
+            group.number = programs.len() as u32;
+            programs.push(group.program.clone());
+        };
         for step in &mut self.steps {
-            let group = match &mut step.work {
-                Work::Group(group) => group,
-                Work::Product(product) => &mut product.group,
+            match &mut step.work {
+                Work::Group(group) => number(group, &mut template.programs),
+                Work::Product(product) => {
+                    product.groups_mut().for_each(|group| number(group, &mut template.programs));
+                }
                 Work::Flow(bodies) => {
                     let number = template.bodies.len() as u32;
                     let templates = bodies.plans().iter().map(|plan| plan.template.clone());
@@ -267,12 +279,12 @@ impl Plan {
                         Some(bodies) => bodies.number = number,
                         None => return Err(error::internal("a body of two plans")),
                     }
-                    continue;
                 }
-                Work::Rows(_) | Work::Op(_) | Work::Effect(_) | Work::Alias => continue,
-            };
-            group.number = template.programs.len() as u32;
-            template.programs.push(group.program.clone());
+                Work::Rows(_) | Work::Op(_) | Work::Effect(_) | Work::Alias => {}
+            }
+        }
+        for fed in &mut self.fed {
+            fed.single.iter_mut().for_each(|group| number(group, &mut template.programs));
         }
         self.template = Arc::new(template);
         Ok(())
@@ -341,7 +353,7 @@ impl Plan {
                 let count = if group.shape.is_known() { group.shape.count() } else { 0 };
                 group.len().saturating_sub(1) * (1 + count / large)
             }
-            Work::Product(_) => 1,
+            Work::Product(product) => product.groups().count(),
             Work::Rows(rows) => rows.blocks() * rows.steps().len(),
             Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => 0,
         };

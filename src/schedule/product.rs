@@ -1,22 +1,34 @@
-//! Products with what becomes of them.
+//! Products with what is done to their operands and to their result.
 //!
 //! Where nobody but one elementwise group reads a product, the group runs on each part of the product
 //! as soon as that is there and still in the cache: bias, activation and residual cost no pass of
-//! their own. The product is computed where a result of the group will lie.
+//! their own. The product is computed where a result of the group will lie. A group that nobody but a
+//! product reads may run while the product packs that operand ([`prologue`](super::prologue)).
 
 use smallvec::SmallVec;
 
 use super::assemble::Sequel;
 use super::facts::{bound, same};
+use super::prologue::Prologue;
 use super::{Group, Operand, Plan, Source, Step, Work};
-use crate::ops::op::Op;
+use crate::ops::op::{Op, Type};
 
-/// A product and the group that reads it. Operands are those of the product, then those of the group
-/// without the product.
+/// A product with groups before and after. Its arguments are those of the first operand (the operand,
+/// or what its prologue reads), of the second, and of the epilogue without the product: all arrays,
+/// then all numbers.
 #[derive(Clone)]
 pub struct Product {
     /// The product
     pub op: Op,
+    /// What makes an operand while it is packed
+    pub before: [Option<Prologue>; 2],
+    /// What is done to the result
+    pub after: Option<Epilogue>,
+}
+
+/// A group that runs on the result of a product.
+#[derive(Clone)]
+pub struct Epilogue {
     /// The group
     pub group: Group,
     /// Which array of the program is the product
@@ -25,32 +37,108 @@ pub struct Product {
     pub place: usize,
 }
 
-impl Plan {
-    /// Makes one step of each product and the group that alone reads it.
-    pub(super) fn join_products(&mut self, donated: &[(u32, u32)]) {
-        // By slot: the step that reads it, if that is only one.
-        let mut reader: Vec<Option<u32>> = vec![None; self.slots.len()];
-        let mut readings: Vec<u32> = vec![0; self.slots.len()];
-        for (i, step) in self.steps.iter().enumerate() {
+/// The arguments of a group: arrays and numbers.
+pub type Given<'s> = (&'s [Operand], &'s [Operand]);
+
+impl Product {
+    /// The arguments of a step by what they are for: the operands, and the epilogue.
+    pub fn parts<'s>(&self, args: &'s [Operand]) -> ([Given<'s>; 2], Given<'s>) {
+        let is_array = |arg: &&Operand| matches!(arg, Operand::Array(_));
+        let (mut arrays, mut numbers) = args.split_at(args.iter().filter(is_array).count());
+        let before = self.before.each_ref().map(|prologue| {
+            let (many, few) = match prologue {
+                Some(Prologue { group, .. }) => {
+                    (group.program.arrays().len(), group.program.numbers().len())
+                }
+                None => (1, 0),
+            };
+            let given = (&arrays[..many], &numbers[..few]);
+            (arrays, numbers) = (&arrays[many..], &numbers[few..]);
+            given
+        });
+        (before, (arrays, numbers))
+    }
+
+    /// The groups, in the order in which they run.
+    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+        let before = self.before.iter().flatten().map(|prologue| &prologue.group);
+        before.chain(self.after.iter().map(|epilogue| &epilogue.group))
+    }
+
+    /// The same.
+    pub(super) fn groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+        let before = self.before.iter_mut().flatten().map(|prologue| &mut prologue.group);
+        before.chain(self.after.iter_mut().map(|epilogue| &mut epilogue.group))
+    }
+
+    /// The name of what it does: operands that are made are named by their letter.
+    pub fn name(&self) -> String {
+        let made = self.before.iter().zip(["a", "b"]).filter_map(|(prologue, letter)| {
+            Some(format!("{letter}: {}", prologue.as_ref()?.group.program.names()))
+        });
+        let made: Vec<String> = made.collect();
+        let mut name = self.op.name().to_string();
+        if !made.is_empty() {
+            name += &format!(" ({})", made.join("; "));
+        }
+        if let Some(epilogue) = &self.after {
+            name += &format!(", {}", epilogue.group.program.names());
+        }
+        name
+    }
+}
+
+/// By slot: the step that reads it, and how often it is read, results included.
+pub(super) struct Readers {
+    pub step: Vec<Option<u32>>,
+    pub times: Vec<u32>,
+}
+
+impl Readers {
+    pub(super) fn new(plan: &Plan) -> Readers {
+        let slots = plan.slots.len();
+        let mut readers = Readers { step: vec![None; slots], times: vec![0; slots] };
+        for (i, step) in plan.steps.iter().enumerate() {
             for arg in &step.args {
                 if let Operand::Array(Source::Slot(slot)) = *arg {
-                    readings[slot as usize] += 1;
-                    reader[slot as usize] = Some(i as u32);
+                    readers.times[slot as usize] += 1;
+                    readers.step[slot as usize] = Some(i as u32);
                 }
             }
         }
-        for source in &self.outputs {
+        for source in &plan.outputs {
             if let Source::Slot(slot) = *source {
-                readings[slot as usize] += 1;
+                readers.times[slot as usize] += 1;
             }
         }
+        readers
+    }
+
+    /// The one step that reads a slot, if it reads it once and the slot is no result of the plan.
+    pub(super) fn only(&self, slot: u32) -> Option<u32> {
+        self.step[slot as usize].filter(|_| self.times[slot as usize] == 1)
+    }
+}
+
+impl Plan {
+    /// The type of the `k`-th operand of a product.
+    pub(super) fn factor(&self, product: &Product, step: &Step, k: usize) -> Option<Type> {
+        match (&product.before[k], product.parts(&step.args).0[k].0) {
+            (Some(prologue), _) => prologue.ty(),
+            (None, [Operand::Array(source)]) => Some(self.ty(*source)),
+            (None, _) => None,
+        }
+    }
+
+    /// Makes one step of each product and the group that alone reads it.
+    pub(super) fn join_products(&mut self, readers: &Readers, donated: &[(u32, u32)]) {
         let given: SmallVec<[Source; 8]> =
             donated.iter().map(|&(_, output)| self.outputs[output as usize]).collect();
         let mut gone = vec![false; self.steps.len()];
         for i in (0..self.steps.len()).rev() {
             let Work::Op(op) = &self.steps[i].work else { continue };
             let slot = self.steps[i].results[0];
-            let (Some(to), 1) = (reader[slot as usize], readings[slot as usize]) else { continue };
+            let Some(to) = readers.only(slot) else { continue };
             let group = &self.steps[to as usize];
             // What is written over donated memory waits until nothing can fail any more.
             let is_given = group.results.iter().any(|&slot| given.contains(&Source::Slot(slot)));
@@ -62,6 +150,11 @@ impl Plan {
                 gone[i] = true;
             }
         }
+        self.drop_steps(&gone);
+    }
+
+    /// Drops the steps that are part of others now.
+    pub(super) fn drop_steps(&mut self, gone: &[bool]) {
         let mut at = 0;
         self.steps.retain(|_| {
             at += 1;
@@ -82,8 +175,8 @@ impl Plan {
         }
         let mut nodes = product.nodes.clone();
         nodes.extend(group.nodes.iter().copied());
-        let op = op.clone();
-        let work = Work::Product(Box::new(Product { op, group: what, raw, place }));
+        let after = Some(Epilogue { group: what, raw, place });
+        let work = Work::Product(Box::new(Product { op: op.clone(), before: [None, None], after }));
         Some(Step { work, args, nodes, ..group.clone() })
     }
 }

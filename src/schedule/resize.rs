@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::memory::Memory;
-use super::{Options, Plan, Product, Step, Work};
+use super::{Options, Plan, Step, Work};
 use crate::error::Result;
 use crate::shape::Dim;
 
@@ -29,6 +29,7 @@ impl Plan {
             recomputed: self.recomputed,
             elements: None,
             sets: self.sets.clone(),
+            fed: self.fed.clone(),
         };
         if let Some(found) = plan.arrange(
             Options { donated: &self.donated, ..Options::new(self.target) },
@@ -47,9 +48,10 @@ impl Work {
         Ok(match self {
             Work::Group(group) => Work::Group(group.reshaped(group.shape.map(size))),
             Work::Product(product) => {
-                let Product { op, group, .. } = &**product;
-                let (op, group) = (op.map_dims(size), group.reshaped(group.shape.map(size)));
-                Work::Product(Box::new(Product { op, group, ..(**product).clone() }))
+                let mut product = (**product).clone();
+                product.op = product.op.map_dims(size);
+                product.groups_mut().for_each(|group| group.shape = group.shape.map(size));
+                Work::Product(Box::new(product))
             }
             Work::Op(op) => Work::Op(op.map_dims(size)),
             Work::Flow(bodies) => Work::Flow(Arc::new(bodies.resized(size)?)),

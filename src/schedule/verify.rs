@@ -6,12 +6,17 @@
 //! Programs fit what they read and give, and block fusions cover their shapes exactly. No step binds more
 //! or larger ranges of buffers than its target allows, or ranges that overlap where they must not.
 
+use smallvec::SmallVec;
+
 use super::donate::reads_in_place;
 use super::facts::{Facts, arrays, same};
+use super::product::Given;
 use super::rows::Rows;
-use super::{Group, Operand, Plan, Source, Spot, Step, Work};
+use super::{Epilogue, Group, Operand, Plan, Product, Prologue, Source, Spot, Step, Work};
 use crate::dtype::DType;
 use crate::error::{self, Result};
+use crate::ops::op::{OperandType, Type};
+use crate::shape::Axes;
 use crate::target::{InPlace, Ranges};
 
 /// A value that never dies: a result of the plan.
@@ -53,10 +58,12 @@ impl Plan {
         for (i, step) in self.steps.iter().enumerate() {
             let at = |error: error::Error| error.note(format!("step {i}: {}", step.name()));
             match &step.work {
-                Work::Group(group) => self.check_program(step, group, 0).map_err(at)?,
-                Work::Product(product) => {
-                    self.check_program(step, &product.group, 1).map_err(at)?
+                Work::Group(group) => {
+                    let (arrays, numbers) = step.args.split_at(group.program.arrays().len());
+                    self.check_program((arrays, numbers), group, None).map_err(at)?;
+                    self.check_results(&step.results, group).map_err(at)?;
                 }
+                Work::Product(product) => self.check_product(step, product).map_err(at)?,
                 Work::Rows(rows) => self.check_blocks(step, rows).map_err(at)?,
                 Work::Flow(bodies) => {
                     bodies.plans().iter().try_for_each(Plan::verify).map_err(at)?;
@@ -104,38 +111,87 @@ impl Plan {
         }
     }
 
-    /// A program has the operands and gives the results that its step says; of a product, `raw` arrays
-    /// are read by the program that are no operands of the step.
-    fn check_program(&self, step: &Step, group: &Group, raw: usize) -> Result<()> {
-        let program = &group.program;
-        let given = arrays(step);
-        let numbers = step.args.len() - given.len();
-        // Two operands of a product are no arrays of the program.
-        let arrays = given.len() + raw - 2 * raw;
-        if (arrays, numbers) != (program.arrays().len(), program.numbers().len()) {
-            let facts = format!("{arrays} arrays and {numbers} numbers");
+    /// A program has the operands that its step says; one of a product's epilogue reads the product too,
+    /// as its array `raw`.
+    fn check_program(&self, given: Given<'_>, group: &Group, raw: Option<usize>) -> Result<()> {
+        let (program, (arrays, numbers)) = (&group.program, given);
+        let count = arrays.len() + usize::from(raw.is_some());
+        let are_arrays = arrays.iter().all(|arg| matches!(arg, Operand::Array(_)));
+        let are_numbers = numbers.iter().all(|arg| matches!(arg, Operand::Number(_)));
+        let counts = (count, numbers.len()) == (program.arrays().len(), program.numbers().len());
+        if !counts || !are_arrays || !are_numbers {
+            let facts = format!("{count} arrays and {} numbers", numbers.len());
             return Err(broken("a program has other operands", facts));
         }
-        if raw == 0 {
-            for (&source, &dtype) in given.iter().zip(program.arrays()) {
-                let ty = self.ty(source);
-                let fits = !ty.shape.is_known()
-                    || !group.shape.is_known()
-                    || ty.shape.broadcasts_to(&group.shape);
-                if ty.dtype != dtype || !fits {
-                    let facts = format!("{source} is {} {}", ty.dtype, ty.shape);
-                    return Err(broken("a program has another operand", facts));
-                }
+        let own = program.arrays().iter().enumerate().filter(|(k, _)| Some(*k) != raw);
+        for (arg, (_, &dtype)) in arrays.iter().zip(own) {
+            let Operand::Array(source) = *arg else { continue };
+            let ty = self.ty(source);
+            let fits = !ty.shape.is_known()
+                || !group.shape.is_known()
+                || ty.shape.broadcasts_to(&group.shape);
+            if ty.dtype != dtype || !fits {
+                let facts = format!("{source} is {} {}", ty.dtype, ty.shape);
+                return Err(broken("a program has another operand", facts));
             }
         }
+        Ok(())
+    }
+
+    /// A program gives the results that its step says.
+    fn check_results(&self, results: &[u32], group: &Group) -> Result<()> {
+        let program = &group.program;
         let fits = |(&slot, dtype): (&u32, _)| {
             let ty = &self.slots[slot as usize];
             ty.dtype == dtype && ty.shape.same(&group.shape)
         };
         let count = program.results().len();
-        match count == step.results.len() && step.results.iter().zip(program.dtypes()).all(fits) {
+        match count == results.len() && results.iter().zip(program.dtypes()).all(fits) {
             true => Ok(()),
             false => Err(broken("a program gives other results", format!("{count} of them"))),
+        }
+    }
+
+    /// The groups around a product fit it: they make operands that it can have, and read what it gives.
+    fn check_product(&self, step: &Step, product: &Product) -> Result<()> {
+        let (before, after) = product.parts(&step.args);
+        for (prologue, given) in product.before.iter().zip(before) {
+            let Some(Prologue { group, axes }) = prologue else { continue };
+            self.check_program(given, group, None)?;
+            let rank = group.shape.rank();
+            let is_order = |axes: &Axes| (0..rank).all(|axis| axes.contains(&axis));
+            let fits = axes.as_ref().is_none_or(|axes| axes.len() == rank && is_order(axes));
+            if group.program.results().len() != 1 || !fits {
+                let facts = format!("{} of rank {rank}", group.program.names());
+                return Err(broken("a program makes no operand", facts));
+            }
+        }
+        let factors: Option<SmallVec<[Type; 2]>> =
+            (0..2).map(|k| self.factor(product, step, k)).collect();
+        let Some(factors) = factors else {
+            return Err(broken("a product lacks an operand", product.name()));
+        };
+        let raw = match &product.after {
+            Some(Epilogue { group, raw, place }) => {
+                self.check_program(after, group, Some(*raw))?;
+                self.check_results(&step.results, group)?;
+                let dtype = group.program.arrays().get(*raw);
+                step.results
+                    .get(*place)
+                    .filter(|&&slot| dtype == Some(&self.slots[slot as usize].dtype))
+            }
+            None => step.results.first().filter(|_| step.results.len() == 1 && after.0.is_empty()),
+        };
+        let known = factors.iter().all(|ty| ty.shape.is_known());
+        let types: SmallVec<[OperandType<'_>; 2]> =
+            factors.iter().map(|ty| OperandType::Tensor(ty.dtype, &ty.shape)).collect();
+        let gives = |&slot: &u32| {
+            let made = product.op.infer(&types);
+            !known || made.is_ok_and(|made| same(&made, &self.slots[slot as usize]))
+        };
+        match raw.is_some_and(gives) {
+            true => Ok(()),
+            false => Err(broken("a product gives another result", product.name())),
         }
     }
 

@@ -36,6 +36,24 @@ impl Axis {
         Axis { parts: merged }
     }
 
+    /// The axes of several arrays that walk together: they have the same parts, so that their runs
+    /// are the same but for offsets. `strides` has those of an array for each size.
+    pub fn together(sizes: &[usize], strides: &[SmallVec<[isize; 6]>]) -> SmallVec<[Axis; 4]> {
+        let mut all: SmallVec<[Axis; 4]> = strides.iter().map(|_| Axis::default()).collect();
+        for (i, &size) in sizes.iter().enumerate().filter(|(_, size)| **size != 1) {
+            let goes_on = all.iter().zip(strides).all(|(axis, strides)| {
+                axis.parts.last().is_some_and(|last| last.1 == strides[i] * size as isize)
+            });
+            for (axis, strides) in all.iter_mut().zip(strides) {
+                match axis.parts.last_mut() {
+                    Some(last) if goes_on => *last = (last.0 * size, strides[i]),
+                    Some(_) | None => axis.parts.push((size, strides[i])),
+                }
+            }
+        }
+        all
+    }
+
     /// The count of indices.
     pub fn len(&self) -> usize {
         self.parts.iter().map(|p| p.0).product()
@@ -98,6 +116,32 @@ mod tests {
         assert_eq!(Axis::new([(3, -4), (4, -1)]).stride(), Some(-1));
         assert_eq!(Axis::new([]).len(), 1);
         assert_eq!(Axis::new([(0, 3), (2, 9)]).len(), 0);
+    }
+
+    #[test]
+    fn axes_that_walk_together_have_the_same_runs() {
+        let strides: [SmallVec<[isize; 6]>; 3] = [
+            SmallVec::from_slice(&[12, 4, 77, 1]),
+            SmallVec::from_slice(&[0, 4, 5, 1]),
+            SmallVec::from_slice(&[0, 0, 0, 0]),
+        ];
+        let axes = Axis::together(&[2, 3, 1, 4], &strides);
+        for (start, len) in [(0, 24), (5, 9), (13, 1), (3, 0)] {
+            let all: Vec<Runs> = axes.iter().map(|axis| axis.runs(start, len)).collect();
+            let at = |runs: &Runs| runs.iter().map(|run| (run.at, run.len)).collect::<Vec<_>>();
+            assert!(all.iter().all(|runs| at(runs) == at(&all[0])));
+            for ((runs, strides), axis) in all.iter().zip(&strides).zip(&axes) {
+                for run in runs {
+                    for i in 0..run.len {
+                        let k = (start + run.at + i) as isize;
+                        let want =
+                            k / 12 * strides[0] + k / 4 % 3 * strides[1] + k % 4 * strides[3];
+                        assert_eq!(run.offset + i as isize * axis.inner().1, want);
+                    }
+                }
+            }
+        }
+        assert!(Axis::together(&[1, 1], &[SmallVec::from_slice(&[3, 4])])[0].stride() == Some(1));
     }
 
     #[test]

@@ -17,8 +17,13 @@ pub trait Element: Copy + Default + Send + Sync + 'static {
     fn fma<const F: bool>(self, a: Self, b: Self) -> Self;
     /// `self + other`
     fn plus(self, other: Self) -> Self;
-    /// The kernels for this machine.
-    fn kernels() -> Kernels<Self>;
+    /// The kernels for an instruction set of this machine.
+    fn kernels_of(isa: Isa) -> Kernels<Self>;
+
+    /// The kernels for the instruction set that was chosen.
+    fn kernels() -> Kernels<Self> {
+        Self::kernels_of(isa())
+    }
 }
 
 /// `c[i][j] = (c[i][j] +) Σ_k a[i][k] b[k][j]` over one tile: `depth`, `a` with its two strides, `b`
@@ -325,9 +330,10 @@ macro_rules! element {
                 let $s = self;
                 $plus
             }
-            fn kernels() -> Kernels<$t> {
+            #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
+            fn kernels_of(isa: Isa) -> Kernels<$t> {
                 #[cfg(target_arch = "x86_64")]
-                match isa() {
+                match isa {
                     Isa::V4 => {
                         return Kernels {
                             width: 2 * 64 / $size,

@@ -21,7 +21,7 @@ use crate::memory::{Buffer, block_bytes};
 use crate::ops::emit::OrThrow;
 use crate::threads::{self, Pace};
 
-pub use axis::Axis;
+pub use axis::{Axis, Runs};
 use kernel::{BLOCK, Element, Kernels};
 use scratch::Scratch;
 use tile::{Path, Tile};
@@ -30,6 +30,8 @@ use tile::{Path, Tile};
 const SPAN: usize = 32 * BLOCK;
 /// Products worth handing to another thread.
 const CHUNK: usize = 1 << 19;
+/// Products that take as long as one op on an element.
+const OP: usize = 8;
 /// Bytes of partial sums kept at a time when `k` has several spans.
 const PARTIALS: usize = 8 << 20;
 
@@ -44,6 +46,9 @@ pub struct Operand {
     pub own: Axis,
     /// What is summed over
     pub depth: Axis,
+    /// Ops that make an element while it is packed, if it is nowhere yet; the axes are then those of
+    /// an array in C order that is never written
+    pub made: Option<usize>,
 }
 
 // SAFETY: operands are only read.
@@ -83,9 +88,15 @@ macro_rules! with_accumulator {
 /// columns. Parts of several threads come at the same time; together they are the whole.
 pub type Done<'a> = &'a (dyn Fn(usize, Range<usize>, Range<usize>) + Sync);
 
+/// Makes elements of an operand: those at a range of its own axis and a range of `k`, of the
+/// accumulator's dtype, from an address on, with the strides given (own axis, `k`) in elements.
+pub type Fill<'a> = &'a (dyn Fn(Range<usize>, Range<usize>, *mut u8, [isize; 2]) + Sync);
+
 /// What a product may make use of.
 #[derive(Clone, Copy, Default)]
 pub struct Extras<'a> {
+    /// What makes the elements of operands that are made while they are packed
+    pub fill: [Option<Fill<'a>>; 2],
     /// Memory to pack operands in, which nobody else uses and is aligned as buffers are: where it
     /// starts, and its bytes
     pub lent: Option<(*mut u8, usize)>,
@@ -99,7 +110,8 @@ pub struct Extras<'a> {
 /// # Safety
 /// `dtype` is one of [`accumulator`]'s; the operands can be read wherever their axes point, their
 /// batches and depths have the same lengths, and `out` is as large as the result and written by
-/// nobody else. What is lent is as [`Extras`] says.
+/// nobody else. What is lent is as [`Extras`] says, and an operand that is made has what fills it and
+/// a batch of one.
 pub unsafe fn product(
     dtype: DType,
     a: &Operand,
@@ -133,6 +145,17 @@ pub fn depth(n: usize) -> usize {
 /// The bytes that [`product`] takes for itself, as the counters of memory count them.
 pub fn scratch(dtype: DType, a: &Operand, b: &Operand) -> usize {
     with_accumulator!(dtype, T => scratch_of::<T>(a, b))
+}
+
+/// How often each element of `a` and of `b` is packed; none where it is read where it lies.
+pub fn packings(dtype: DType, a: &Operand, b: &Operand) -> [Option<usize>; 2] {
+    with_accumulator!(dtype, T => {
+        let job = Job::<T>::new(a, b, std::ptr::null_mut());
+        match job.count() == 0 || a.depth.len() == 0 {
+            true => [None, None],
+            false => job.packings(),
+        }
+    })
 }
 
 /// The bytes that [`product`] packs operands in on one thread; none where it takes more than that.
@@ -177,6 +200,8 @@ unsafe fn typed<T: Element>(
         extras.done.into_iter().for_each(all_done);
         return Ok(());
     }
+    let [left, right] = extras.fill;
+    job.fill = if job.turned { [right, left] } else { [left, right] };
     if depth <= SPAN {
         job.done = extras.done;
         return job.run(extras.lent);
@@ -223,6 +248,8 @@ struct Job<'a, T: Element> {
     /// Whether rows are columns of the result
     turned: bool,
     done: Option<Done<'a>>,
+    /// What makes the elements of `a` and of `b`
+    fill: [Option<Fill<'a>>; 2],
 }
 
 // SAFETY: threads write disjoint tiles of `out`.
@@ -238,14 +265,17 @@ enum Cut {
 
 impl<'a, T: Element> Job<'a, T> {
     fn new(a: &'a Operand, b: &'a Operand, out: *mut T) -> Job<'a, T> {
+        Job::with(T::kernels(), a, b, out)
+    }
+
+    fn with(kernels: Kernels<T>, a: &'a Operand, b: &'a Operand, out: *mut T) -> Job<'a, T> {
         let (batch, m, n) = (a.batch.len(), a.own.len(), b.own.len());
         // A tile is wide rather than high: few columns are better as rows.
-        let kernels = T::kernels();
         let turned = n < m && n <= kernels.width / 4;
         let (a, b) = if turned { (b, a) } else { (a, b) };
         let (rows, columns, row, column) = if turned { (n, m, 1, n) } else { (m, n, n, 1) };
-        let (spans, done) = (0..1, None);
-        Job { a, b, rows, columns, row, column, out, kernels, batch, spans, turned, done }
+        let (spans, done, fill) = (0..1, None, [None; 2]);
+        Job { a, b, rows, columns, row, column, out, kernels, batch, spans, turned, done, fill }
     }
 
     /// Elements of the result.
@@ -259,10 +289,15 @@ impl<'a, T: Element> Job<'a, T> {
         (PARTIALS / (self.count() * size_of::<T>())).clamp(1, spans)
     }
 
+    /// What an item takes, in products.
+    fn work(&self) -> usize {
+        let made = |x: &Operand| x.own.len() * OP * x.made.unwrap_or(0);
+        (self.rows * self.columns + made(self.a) + made(self.b)) * self.a.depth.len().min(SPAN)
+    }
+
     fn cut(&self) -> Cut {
         let items = self.batch * self.spans.len();
-        let work = self.rows * self.columns * self.a.depth.len().min(SPAN);
-        let chunks = (items * work / CHUNK).clamp(1, 4 * threads::num_threads());
+        let chunks = (items * self.work() / CHUNK).clamp(1, 4 * threads::num_threads());
         if chunks <= items {
             return Cut::Items(chunks);
         }
@@ -270,17 +305,45 @@ impl<'a, T: Element> Job<'a, T> {
         Cut::Cells(high, wide)
     }
 
-    /// Bytes for the packed blocks of one thread, and how many threads there may be.
-    fn room(&self, cut: &Cut) -> (usize, usize) {
+    /// Rows and columns of the largest rectangle of a cut.
+    fn largest(&self, cut: &Cut) -> (usize, usize) {
         let largest =
             |n: usize, step: usize, parts: usize| (n.div_ceil(step).div_ceil(parts) * step).min(n);
-        let (tasks, m, n) = match *cut {
-            Cut::Items(chunks) => (chunks, self.rows, self.columns),
+        match *cut {
+            Cut::Items(_) => (self.rows, self.columns),
             Cut::Cells(high, wide) => (
-                self.batch * self.spans.len() * high * wide,
                 largest(self.rows, self.kernels.tiles[0].0, high),
                 largest(self.columns, self.kernels.width, wide),
             ),
+        }
+    }
+
+    /// How often each element of the operands is packed, in the order in which they were given; none
+    /// where it is read where it lies.
+    fn packings(&self) -> [Option<usize>; 2] {
+        let cut = self.cut();
+        let (m, n) = self.largest(&cut);
+        let (high, wide) = match cut {
+            Cut::Items(_) => (1, 1),
+            Cut::Cells(high, wide) => (high, wide),
+        };
+        let (a, b) = match self.path(m, n, self.a.depth.len().min(SPAN)) {
+            Path::Blocks(blocks) => {
+                let [packs_a, packs_b] = blocks.packs();
+                let strips = n.div_ceil(blocks.columns());
+                (packs_a.then_some(wide * strips), packs_b.then_some(high))
+            }
+            Path::Dot | Path::Row(..) | Path::Stream(_) => (None, None),
+        };
+        if self.turned { [b, a] } else { [a, b] }
+    }
+
+    /// Bytes for the packed blocks of one thread, and how many threads there may be.
+    fn room(&self, cut: &Cut) -> (usize, usize) {
+        let (m, n) = self.largest(cut);
+        let tasks = match *cut {
+            Cut::Items(chunks) => chunks,
+            Cut::Cells(high, wide) => self.batch * self.spans.len() * high * wide,
         };
         let depth = self.a.depth.len().min(SPAN);
         let room = match self.path(m, n, depth) {
@@ -304,7 +367,7 @@ impl<'a, T: Element> Job<'a, T> {
             Some((ptr, bytes)) if room > 0 && bytes >= room => Scratch::lent(ptr, bytes, room),
             Some(_) | None => Scratch::new(room, parts)?,
         };
-        let work = self.rows * self.columns * self.a.depth.len().min(SPAN);
+        let work = self.work();
         match cut {
             Cut::Items(chunks) => threads::parallel_for(chunks, &|chunk| {
                 let mut pace = Pace::default();
@@ -325,14 +388,18 @@ impl<'a, T: Element> Job<'a, T> {
         Ok(())
     }
 
-    /// Into how many parts rows and columns are cut for about `cells` cells of nearly square form.
+    /// Into how many parts rows and columns are cut for about `cells` cells of nearly square form; of
+    /// such a form that no element has to be made twice, where one operand is made.
     fn grid(&self, cells: usize) -> (usize, usize) {
         let (mut high, mut wide) = (1, 1);
+        let (a, b) = (self.a.made.is_some(), self.b.made.is_some());
         while high * wide < cells {
             let (h, w) = (self.rows / high, self.columns / wide);
-            if w >= h && w >= 2 * self.kernels.width {
+            let widens = if a == b { w >= h } else { b };
+            let heightens = a == b || a;
+            if widens && w >= 2 * self.kernels.width {
                 wide *= 2;
-            } else if h >= 2 * self.kernels.tiles[0].0 {
+            } else if heightens && h >= 2 * self.kernels.tiles[0].0 {
                 high *= 2;
             } else {
                 break;

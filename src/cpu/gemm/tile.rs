@@ -1,5 +1,7 @@
 //! One rectangle of a product: which kernel computes it, and the blocks it is fed.
 
+mod made;
+
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -68,6 +70,8 @@ pub struct Blocks {
     rows: usize,
     columns: usize,
     kc: usize,
+    /// Elements in which columns are made before they are packed
+    spare: usize,
     /// Whether nothing is packed
     bare: bool,
 }
@@ -75,7 +79,18 @@ pub struct Blocks {
 impl Blocks {
     /// Bytes for the packed blocks.
     pub fn room<T>(&self) -> usize {
-        if self.bare { 0 } else { (self.rows + self.columns) * self.kc * size_of::<T>() }
+        let packed = (self.rows + self.columns) * self.kc + self.spare;
+        if self.bare { 0 } else { packed * size_of::<T>() }
+    }
+
+    /// Whether each operand is packed.
+    pub fn packs(&self) -> [bool; 2] {
+        [self.a.is_none(), self.b.is_none()]
+    }
+
+    /// Columns that are packed at a time.
+    pub fn columns(&self) -> usize {
+        self.columns
     }
 }
 
@@ -83,6 +98,9 @@ impl<T: Element> Job<'_, T> {
     /// How a rectangle of `m` rows and `n` columns is computed over `depth` steps of `k`.
     pub fn path(&self, m: usize, n: usize, depth: usize) -> Path<T> {
         let (a, b) = (direct(self.a), direct(self.b));
+        if self.a.made.is_some() || self.b.made.is_some() {
+            return Path::Blocks(self.blocks(a, b, (m, n, depth)));
+        }
         if let (1, 1, Some((_, 1)), Some((_, 1))) = (m, n, a, b) {
             return Path::Dot;
         }
@@ -119,18 +137,23 @@ impl<T: Element> Job<'_, T> {
         // Few rows: pack few columns at a time and use them while they are in the cache, one panel of
         // columns that lie along `k`, and more of those that lie across it.
         let turned = along(&self.b.depth) > along(&self.b.own);
+        // Rows that are made are made once for each of these.
         let columns = match m {
+            _ if self.a.made.is_some() => COLUMNS,
+            _ if self.b.made.is_some() && m <= 4 * high => 256,
             _ if turned && m <= 4 * high => width,
             _ if m <= ROWS => 512,
             _ => COLUMNS,
         };
+        // Whole panels: a part of one takes as much room.
+        let columns = (columns / width * width).min(n.next_multiple_of(width));
         Blocks {
             a,
             b,
             rows: ROWS.min(m.next_multiple_of(high)),
-            // Whole panels: a part of one takes as much room.
-            columns: (columns / width * width).min(n.next_multiple_of(width)),
+            columns,
             kc: BLOCK.min(depth),
+            spare: self.spare(columns, BLOCK.min(depth)),
             bare: a.is_some() && b.is_some() && n.is_multiple_of(width) && self.fits(m % high),
         }
     }
@@ -246,20 +269,30 @@ impl<T: Element> Tile<'_, T> {
         let &Blocks { a, b, rows, columns, kc, .. } = blocks;
         let room = scratch.lend(blocks.room::<T>())?;
         let a_pack = room.ptr().cast::<T>();
-        // The buffer is as long as both blocks.
+        // The buffer is as long as both blocks and what columns are made in.
         let b_pack = a_pack.wrapping_add(rows * kc);
         let mut pace = Pace::default();
+        let spare = b_pack.wrapping_add(columns * kc);
+        let [fill_a, fill_b] = self.job.fill;
         for j in self.columns.clone().step_by(columns) {
             let wide = columns.min(self.columns.end - j);
             for k in depth.clone().step_by(BLOCK) {
                 let kc = BLOCK.min(depth.end - k);
                 // SAFETY: blocks stay inside the rectangle and the scratch buffer.
                 unsafe {
-                    let b = self.columns(&(j..j + wide), &(k..k + kc), b, b_pack);
+                    let (columns, steps) = (j..j + wide, k..k + kc);
+                    let b = match fill_b {
+                        Some(fill) => self.made_columns(&columns, &steps, fill, (b_pack, spare)),
+                        None => self.columns(&columns, &steps, b, b_pack),
+                    };
                     for i in self.rows.clone().step_by(rows) {
                         let tall = rows.min(self.rows.end - i);
                         pace.work(tall * wide * kc);
-                        let a = self.rows(&(i..i + tall), &(k..k + kc), a, a_pack);
+                        let rows = i..i + tall;
+                        let a = match fill_a {
+                            Some(fill) => self.made_rows(&rows, &steps, fill, a_pack),
+                            None => self.rows(&rows, &steps, a, a_pack),
+                        };
                         self.block((i, tall), (j, wide), kc, &a, &b, k == depth.start);
                         if k + kc == depth.end {
                             self.done(i..i + tall, j..j + wide);
@@ -471,7 +504,10 @@ fn along(axis: &Axis) -> usize {
     if stride == 1 { n } else { 0 }
 }
 
-/// The strides of an operand that has just two.
+/// The strides of an operand that has just two and lies somewhere.
 fn direct(x: &Operand) -> Option<(isize, isize)> {
+    if x.made.is_some() {
+        return None;
+    }
     Some((x.own.stride()?, x.depth.stride()?))
 }

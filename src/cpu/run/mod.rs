@@ -23,11 +23,16 @@ use crate::memory::Buffer;
 use crate::ops::emit::catch;
 use crate::ops::op::{Op, OperandType, Type};
 use crate::passes::cost::{self, Cost};
-use crate::schedule::{Group, Number, Operand, Plan, Product, Source, Spot, Step, Template, Work};
+use crate::schedule::{
+    Given, Group, Number, Operand, Plan, Product, Source, Spot, Step, Template, Work,
+};
 use crate::shape::Shape;
 use crate::threads;
 use crate::watch::{self, Event};
 pub use lower::Lowered;
+
+/// Arrays that a step reads.
+type Arrays<'a> = SmallVec<[&'a Array; 8]>;
 
 /// Memory of a run: a buffer and where in it the plan's memory starts, in bytes.
 type Place = (Buffer, usize);
@@ -421,7 +426,8 @@ impl<'a> Run<'a> {
         if let (Op::Contract(spec), Some(lent)) = (op, self.lent())
             && let [cpu::Operand::Array(a), cpu::Operand::Array(b)] = args.as_slice()
         {
-            let extras = cpu::Extras { lent: Some(lent), done: None };
+            let extras = cpu::Extras { lent: Some(lent), ..cpu::Extras::default() };
+            let (a, b) = (cpu::Factor::There(a), cpu::Factor::There(b));
             // SAFETY: the room is this run's alone; for the result see below.
             unsafe { cpu::contract::contract_with(a, b, spec, &out, extras)? };
             return Ok(out);
@@ -467,37 +473,55 @@ impl<'a> Run<'a> {
 
     fn product(&mut self, step: &Step, product: &Product) -> Result<Results> {
         let mut results = Results::new();
-        for (&slot, dtype) in step.results.iter().zip(product.group.program.dtypes()) {
+        for &slot in &step.results {
+            let dtype = self.plan.slots()[slot as usize].dtype;
             results.push(match self.fixed(slot)? {
                 Some(array) => array,
                 None => Array::uninit(dtype, self.product_shape(step, product)?)?,
             });
         }
-        let mut inputs: SmallVec<[&Array; 8]> = SmallVec::new();
-        let mut numbers: SmallVec<[Scalar; 4]> = SmallVec::new();
-        for arg in &step.args {
+        let (before, after) = product.parts(&step.args);
+        let given = [self.given(before[0]), self.given(before[1])];
+        let feed = |k: usize| match &product.before[k] {
+            None => cpu::Feed::There(given[k].0[0]),
+            Some(prologue) => cpu::Feed::Made(cpu::Prelude {
+                program: self.lowered.program(&prologue.group),
+                inputs: &given[k].0,
+                numbers: &given[k].1,
+                shape: &prologue.group.shape,
+                axes: prologue.axes.as_ref(),
+            }),
+        };
+        let (mut inputs, numbers) = self.given(after);
+        let place = product.after.as_ref().map_or(0, |after| after.place);
+        let outputs: SmallVec<[&Array; 2]> = results.iter().collect();
+        let sequel = product.after.as_ref().map(|after| {
+            inputs.insert(after.raw, &results[place]);
+            cpu::Sequel {
+                program: self.lowered.program(&after.group),
+                inputs: &inputs,
+                numbers: &numbers,
+                outputs: &outputs,
+                raw: after.raw,
+            }
+        });
+        let (feeds, out) = ([feed(0), feed(1)], &results[place]);
+        // SAFETY: as for ops; no operand shares memory with a result.
+        unsafe { cpu::product_into(&product.op, feeds, out, sequel, self.lent())? };
+        drop((inputs, outputs, given));
+        Ok(results)
+    }
+
+    /// The arrays and numbers that are arguments.
+    fn given(&self, (arrays, numbers): Given<'_>) -> (Arrays<'_>, SmallVec<[Scalar; 4]>) {
+        let (mut given, mut values) = (Arrays::new(), SmallVec::new());
+        for arg in arrays.iter().chain(numbers) {
             match *arg {
-                Operand::Array(source) => inputs.push(self.array(source)),
-                Operand::Number(number) => numbers.push(self.number(number)),
+                Operand::Array(source) => given.push(self.array(source)),
+                Operand::Number(number) => values.push(self.number(number)),
             }
         }
-        let (a, b) = (inputs[0], inputs[1]);
-        inputs.drain(..2);
-        let raw = product.raw;
-        inputs.insert(raw, &results[product.place]);
-        let mut outputs: SmallVec<[&Array; 2]> = SmallVec::new();
-        results.iter().for_each(|result| outputs.push(result));
-        let sequel = cpu::Sequel {
-            program: self.lowered.program(&product.group),
-            inputs: &inputs,
-            numbers: &numbers,
-            outputs: &outputs,
-            raw,
-        };
-        // SAFETY: as for ops; no operand shares memory with a result.
-        unsafe { cpu::product_into(&product.op, (a, b), sequel, self.lent())? };
-        drop((inputs, outputs));
-        Ok(results)
+        (given, values)
     }
 
     /// The shape of a product whose sizes only its operands tell.

@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use super::super::{Operand, Plan, Product, Step, Work};
+use super::super::{Operand, Plan, Step, Work};
 use crate::layout::Layout;
 use crate::ops::op::Op;
 use crate::ops::structural::{Blocks, OpKind};
@@ -48,6 +48,8 @@ pub fn reach(plan: &Plan, step: &Step) -> usize {
             Blocks::Leading(axes) => axes(op, &operand(0), result),
             Blocks::Batch(axes) => split(axes(op, 0)),
         },
+        // What makes an operand needs all of it.
+        Work::Product(product) if product.before.iter().any(Option::is_some) => 0,
         Work::Product(product) => match blocks(&product.op) {
             Blocks::Batch(axes) if spread(2) => axes(&product.op, 0).len(),
             Blocks::Batch(_) | Blocks::Never | Blocks::Spread | Blocks::Leading(_) => 0,
@@ -122,8 +124,9 @@ pub fn cut(work: &Work, block: &[usize]) -> Work {
     match work {
         Work::Group(group) => Work::Group(group.reshaped(lead(&group.shape))),
         Work::Product(product) => {
-            let group = product.group.reshaped(lead(&product.group.shape));
-            Work::Product(Box::new(Product { group, ..(**product).clone() }))
+            let mut product = (**product).clone();
+            product.groups_mut().for_each(|group| group.shape = lead(&group.shape));
+            Work::Product(Box::new(product))
         }
         Work::Op(op) => {
             let mut op = op.clone();

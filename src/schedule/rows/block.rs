@@ -369,6 +369,7 @@ fn body(plan: &Plan, parts: &Parts, block: &Sizes, reads: &mut Reads) -> Plan {
         recomputed: None,
         elements: None,
         sets: Vec::new(),
+        fed: Vec::new(),
     }
 }
 

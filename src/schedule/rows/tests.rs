@@ -15,7 +15,7 @@ use crate::ops::declare::Composite;
 use crate::ops::emit::{Arg, Expr};
 use crate::ops::op::{Op, Type};
 use crate::shape::Shape;
-use crate::target::{BlockScratch, Blocks, InPlace, Limits, Target};
+use crate::target::{BlockScratch, Blocks, InPlace, Limits, Packed, Target};
 use crate::threads;
 
 /// A CPU whose plans work by rows wherever they can.
@@ -59,6 +59,18 @@ impl Target for Eager {
     }
     fn offers_epilogue(&self, op: &Op, dtype: DType) -> bool {
         Cpu.offers_epilogue(op, dtype)
+    }
+    fn offers_prologue(&self, op: &Op, dtype: DType, operand: usize) -> bool {
+        Cpu.offers_prologue(op, dtype, operand)
+    }
+    fn packed(
+        &self,
+        op: &Op,
+        args: [(DType, &Layout); 2],
+        made: [Option<usize>; 2],
+        result: &Shape,
+    ) -> Packed {
+        Cpu.packed(op, args, made, result)
     }
     fn splits_batch(&self, dtype: DType) -> bool {
         Cpu.splits_batch(dtype)

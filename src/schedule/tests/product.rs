@@ -1,17 +1,19 @@
-//! Products with what becomes of them.
+//! Products with what is done to their operands and to their result.
 
 use smallvec::smallvec;
 
-use super::input;
+use super::{Choices, input};
 use crate::array::Array;
 use crate::cpu::target::Cpu;
-use crate::cpu::testing::{bytes, layouts, noise};
+use crate::cpu::testing::{bytes, layouts, noise, random};
 use crate::dtype::{DType, Scalar};
+use crate::executor::Executor;
 use crate::graph::Graph;
 use crate::graph::testing::one_by_one;
-use crate::ops::attributes::{Contraction, ConvRole, ConvSpec, Reduction};
+use crate::ops::attributes::{Contraction, ConvRole, ConvSpec, Cumulation, Reduction};
 use crate::ops::emit::Expr;
-use crate::schedule::{Plan, Work};
+use crate::reference::plan::Reference;
+use crate::schedule::{Plan, Step, Work};
 use crate::threads;
 
 fn products(plan: &Plan) -> usize {
@@ -164,4 +166,202 @@ fn a_product_that_others_read_stays_alone() {
         .unwrap();
     let inputs = [noise(DType::F32, &[5, 8], 1), noise(DType::F32, &[8, 8], 2)];
     assert_eq!(products(&holds(&graph, &inputs, &[])), 0);
+}
+
+/// How many operands are made while they are packed.
+fn prologues(plan: &Plan) -> usize {
+    let made = |step: &Step| match &step.work {
+        Work::Product(product) => product.before.iter().flatten().count(),
+        Work::Group(_)
+        | Work::Rows(_)
+        | Work::Op(_)
+        | Work::Flow(_)
+        | Work::Effect(_)
+        | Work::Alias => 0,
+    };
+    plan.steps().iter().map(made).sum()
+}
+
+/// What a plan for the CPU says, run step by step by the reference.
+fn by_reference(plan: &Plan, inputs: &[Array], numbers: &[Scalar]) -> Vec<Array> {
+    let inputs: Vec<&Array> = inputs.iter().collect();
+    let steps = Reference.lower(plan).unwrap();
+    steps.run(plan, &inputs, numbers).unwrap().into_vec()
+}
+
+#[test]
+fn operands_are_made_while_they_are_packed() {
+    for (m, k, n) in [(70, 300, 60), (300, 40, 130), (33, 265, 130)] {
+        for (dtype, narrow) in [
+            (DType::F32, DType::F16),
+            (DType::F64, DType::I8),
+            (DType::BF16, DType::U8),
+            (DType::I64, DType::I16),
+            (DType::U8, DType::I32),
+            (DType::I32, DType::Bool),
+        ] {
+            let graph = Graph::new();
+            let (x, w) = (input(&graph, dtype, &[m, k]), input(&graph, narrow, &[k, n]));
+            let (s, b) = (input(&graph, dtype, &[n]), input(&graph, dtype, &[k, 1]));
+            graph.build(|| smallvec![matmul(x, w.cast(dtype) * s + b)]).unwrap();
+            let inputs = [
+                random(dtype, &[m, k], 1),
+                random(narrow, &[k, n], 2),
+                random(dtype, &[n], 3),
+                random(dtype, &[k, 1], 4),
+            ];
+            let plan = holds(&graph, &inputs, &[]);
+            assert_eq!(prologues(&plan), 1, "{m} {k} {n} {dtype}\n{plan}");
+            assert_eq!(plan.steps().len(), 1);
+            if !dtype.is_float() {
+                let by_reference = by_reference(&plan, &inputs, &[]);
+                let plan = plan.run(&inputs.each_ref(), &[]).unwrap();
+                assert_eq!(bytes(&by_reference[0]), bytes(&plan[0]));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_operand_may_be_made_with_its_axes_in_another_order() {
+    for (m, k, n) in [(2, 160, 70), (65, 90, 50), (200, 300, 40)] {
+        let graph = Graph::new();
+        let (x, w) = (input(&graph, DType::F32, &[m, k]), input(&graph, DType::F32, &[n, k]));
+        let (s, b) = (input(&graph, DType::F32, &[n, 1]), input(&graph, DType::F32, &[n]));
+        graph
+            .build(|| {
+                let y = matmul(x, (w * s).permute(smallvec![1, 0])) + b;
+                smallvec![y.maximum(y.scalar(0))]
+            })
+            .unwrap();
+        let inputs = [
+            noise(DType::F32, &[m, k], 1),
+            noise(DType::F32, &[n, k], 2),
+            noise(DType::F32, &[n, 1], 3),
+            noise(DType::F32, &[n], 4),
+        ];
+        let plan = holds(&graph, &inputs, &[]);
+        if n * k >= 4096 {
+            assert_eq!((prologues(&plan), plan.steps().len()), (1, 1), "{plan}");
+            assert_eq!(plan.steps()[0].name(), "matmul (b: multiply), add, maximum");
+        }
+    }
+}
+
+#[test]
+fn operands_that_are_long_are_made_span_by_span() {
+    let (m, k, n) = (90, 8300, 20);
+    let graph = Graph::new();
+    let (x, w) = (input(&graph, DType::F32, &[m, k]), input(&graph, DType::I8, &[k, n]));
+    graph.build(|| smallvec![matmul(x, w.cast(DType::F32) * w.cast(DType::F32))]).unwrap();
+    let inputs = [noise(DType::F32, &[m, k], 1), random(DType::I8, &[k, n], 2)];
+    let inputs = inputs.each_ref();
+    let plan = Plan::new(&graph, &Cpu).unwrap();
+    assert_eq!(prologues(&plan), 1, "{plan}");
+    let want = one_by_one(&graph, &inputs, &[]);
+    assert!(bytes(&plan.run(&inputs, &[]).unwrap()[0]) == bytes(&want[0]));
+}
+
+#[test]
+fn what_is_read_where_it_lies_is_no_prologue() {
+    let graph = Graph::new();
+    let (x, w) = (input(&graph, DType::F32, &[2, 90]), input(&graph, DType::F32, &[90, 80]));
+    graph.build(|| smallvec![matmul(x, w * w)]).unwrap();
+    let inputs = [noise(DType::F32, &[2, 90], 1), noise(DType::F32, &[90, 80], 2)];
+    assert_eq!(prologues(&holds(&graph, &inputs, &[])), 0);
+}
+
+#[test]
+fn what_others_read_too_or_is_small_is_no_prologue() {
+    let small = (DType::F32, [5, 8], [8, 9], 1);
+    let large = (DType::F32, [90, 80], [80, 90], 2);
+    for (dtype, a, b, results) in [small, large] {
+        let graph = Graph::new();
+        let (x, w) = (input(&graph, dtype, &a), input(&graph, dtype, &b));
+        graph
+            .build(|| {
+                let y = w * w;
+                let product = matmul(x, y);
+                if results == 1 { smallvec![product] } else { smallvec![product, y] }
+            })
+            .unwrap();
+        let inputs = [noise(dtype, &a, 1), noise(dtype, &b, 2)];
+        assert_eq!(prologues(&holds(&graph, &inputs, &[])), 0);
+    }
+}
+
+#[test]
+fn a_prologue_keeps_no_more_memory_than_its_result() {
+    // Two arrays that only the group reads would have to stay until the product.
+    let graph = Graph::new();
+    let (x, w) = (input(&graph, DType::F32, &[80, 90]), input(&graph, DType::F32, &[90, 100]));
+    graph
+        .build(|| {
+            let (u, v) =
+                (w.cumulate(Cumulation::Sum, 0, false), w.cumulate(Cumulation::Max, 1, false));
+            smallvec![matmul(x, u * v)]
+        })
+        .unwrap();
+    let inputs = [noise(DType::F32, &[80, 90], 1), noise(DType::F32, &[90, 100], 2)];
+    assert_eq!(prologues(&holds(&graph, &inputs, &[])), 0);
+}
+
+/// Up to three elementwise ops, on what is given and one of two others.
+fn chain<'g>(choices: &mut Choices, x: Expr<'g>, loads: [Expr<'g>; 2]) -> Expr<'g> {
+    (0..choices.below(4)).fold(x, |x, _| {
+        let load = loads[choices.below(2)];
+        match choices.below(4) {
+            0 => x * load,
+            1 => x - load,
+            2 => x.maximum(load),
+            _ => x + x.scalar(2),
+        }
+    })
+}
+
+#[test]
+fn random_groups_before_and_after_products_keep_their_bits() {
+    let mut made = 0;
+    for seed in 0..40 {
+        let mut choices = Choices(seed * 31 + 5);
+        let (m, k, n) = (choices.below(90) + 1, choices.below(400) + 1, choices.below(150) + 1);
+        let (p, q) = if m % 2 == 0 { (2, m / 2) } else { (1, m) };
+        let dtype = [DType::F32, DType::F64, DType::I32, DType::BF16][seed as usize % 4];
+        let graph = Graph::new();
+        let (x, w) = (input(&graph, dtype, &[p, q, k]), input(&graph, dtype, &[k, n]));
+        let loads = [
+            input(&graph, dtype, &[q, 1]),
+            input(&graph, dtype, &[p, 1, k]),
+            input(&graph, dtype, &[k, 1]),
+            input(&graph, dtype, &[n]),
+        ];
+        graph
+            .build(|| {
+                let (a, b) = (
+                    chain(&mut choices, x, [loads[0], loads[1]]),
+                    chain(&mut choices, w, [loads[2], loads[3]]),
+                );
+                let y = a.contract(
+                    b,
+                    Contraction {
+                        a_batch: smallvec![],
+                        b_batch: smallvec![],
+                        a_contract: smallvec![2],
+                        b_contract: smallvec![0],
+                    },
+                );
+                smallvec![chain(&mut choices, y, [loads[0], loads[3]])]
+            })
+            .unwrap();
+        let inputs = [
+            random(dtype, &[p, q, k], 1),
+            random(dtype, &[k, n], 2),
+            random(dtype, &[q, 1], 3),
+            random(dtype, &[p, 1, k], 4),
+            random(dtype, &[k, 1], 5),
+            random(dtype, &[n], 6),
+        ];
+        made += prologues(&holds(&graph, &inputs, &[]));
+    }
+    assert!(made > 8, "{made}");
 }

@@ -9,7 +9,7 @@ use crate::ops::declare::Composite;
 use crate::passes::{expand, expand_for};
 use crate::reference::plan::{Reference, Run};
 use crate::shape::Dim;
-use crate::target::{BlockScratch, Blocks, InPlace, Limits, Ranges};
+use crate::target::{BlockScratch, Blocks, InPlace, Limits, Packed, Ranges};
 
 /// Eight bindings of at most 128 MiB at multiples of 256 bytes, all writable, none overlapping; narrow
 /// elements take four bytes and there is no float64.
@@ -93,6 +93,12 @@ impl Target for Narrow {
     }
     fn offers_epilogue(&self, op: &Op, dtype: DType) -> bool {
         self.fuses() && matches!(op, Op::Contract(_)) && dtype == DType::F32
+    }
+    fn offers_prologue(&self, op: &Op, dtype: DType, _: usize) -> bool {
+        self.offers_epilogue(op, dtype)
+    }
+    fn packed(&self, _: &Op, _: [(DType, &Layout); 2], _: [Option<usize>; 2], _: &Shape) -> Packed {
+        Packed { scratch: 0, times: [Some(1), Some(2)] }
     }
     fn splits_batch(&self, _: DType) -> bool {
         self.fuses()

@@ -1,0 +1,102 @@
+//! Panels of operands that are made while they are packed.
+
+use std::ops::Range;
+
+use super::super::axis::{Run, Runs};
+use super::super::kernel::{BLOCK, Element, TILE_WIDTH};
+use super::super::{Fill, Job, pack};
+use super::{Block, Panels, Tile, along, twice};
+
+/// Elements of `b` made at a time, if they are made: they stay in the L1 cache.
+const MADE: usize = 4096;
+
+impl<T: Element> Job<'_, T> {
+    /// Whether columns that are made are made along `k`.
+    pub(super) fn turns(&self) -> bool {
+        along(&self.b.depth) > along(&self.b.own)
+    }
+
+    /// Elements in which so many columns are made that lie over so many steps of `k`.
+    pub(super) fn spare(&self, columns: usize, kc: usize) -> usize {
+        match self.b.made {
+            None => 0,
+            Some(_) if self.turns() => self.kernels.width * kc,
+            // A strip may be narrower, and then takes more steps.
+            Some(_) => MADE.max(columns),
+        }
+    }
+}
+
+impl<T: Element> Tile<'_, T> {
+    /// Packs panels of rows `i`, steps `k` of `a` that are made now, where they will be read.
+    ///
+    /// # Safety
+    /// `pack` holds whole panels of these rows.
+    pub(super) unsafe fn made_rows(
+        &self,
+        i: &Range<usize>,
+        k: &Range<usize>,
+        fill: Fill<'_>,
+        pack: *mut T,
+    ) -> Block<T> {
+        let (high, steps) = (self.job.kernels.tiles[0].0, k.len());
+        fill(i.clone(), k.clone(), pack.cast(), [steps as isize, 1]);
+        let done = i.len() * steps;
+        // SAFETY: by contract.
+        unsafe {
+            pack.add(done).write_bytes(0, i.len().next_multiple_of(high) * steps - done);
+        }
+        twice(Panels { ptr: pack, step: steps as isize, strides: (steps as isize, 1) })
+    }
+
+    /// Packs panels of columns `j`, steps `k` of `b` that are made now, by way of `spare`: columns that
+    /// lie along `k` a panel at a time, others a few steps at a time. So what makes them works on
+    /// lines that are long.
+    ///
+    /// # Safety
+    /// `pack` holds whole panels of these columns, `spare` as much as [`Job::spare`] says.
+    pub(super) unsafe fn made_columns(
+        &self,
+        j: &Range<usize>,
+        k: &Range<usize>,
+        fill: Fill<'_>,
+        (pack, spare): (*mut T, *mut T),
+    ) -> Block<T> {
+        let (width, wide) = (self.job.kernels.width, self.job.kernels.wide);
+        let panel = |first: usize| pack.wrapping_add((first - j.start) * k.len());
+        let run =
+            |offset: usize, len| Runs::from_elem(Run { at: 0, len, offset: offset as isize }, 1);
+        if self.job.turns() {
+            for first in j.clone().step_by(width) {
+                let columns = first..j.end.min(first + width);
+                let lines: [isize; TILE_WIDTH] = std::array::from_fn(|i| (i * k.len()) as isize);
+                let lines = &lines[..columns.len()];
+                fill(columns, k.clone(), spare.cast(), [k.len() as isize, 1]);
+                // SAFETY: by contract.
+                unsafe {
+                    pack::transposed(panel(first), width, spare, lines, &run(0, k.len()), wide);
+                }
+            }
+        } else {
+            let most = steps(j.len());
+            for at in k.clone().step_by(most) {
+                let some = at..k.end.min(at + most);
+                let lines: [isize; BLOCK] = std::array::from_fn(|i| (i * j.len()) as isize);
+                let lines = &lines[..some.len()];
+                fill(j.clone(), some, spare.cast(), [1, j.len() as isize]);
+                for first in j.clone().step_by(width) {
+                    let n = width.min(j.end - first);
+                    let to = panel(first).wrapping_add((at - k.start) * width);
+                    // SAFETY: by contract.
+                    unsafe { pack::lines(to, width, spare, lines, &run(first - j.start, n), 1) };
+                }
+            }
+        }
+        twice(Panels { ptr: pack, step: k.len() as isize, strides: (1, width as isize) })
+    }
+}
+
+/// Steps of `k` that are made at a time of so many columns.
+fn steps(columns: usize) -> usize {
+    (MADE / columns.max(1)).clamp(1, BLOCK)
+}

@@ -1,0 +1,284 @@
+//! Prologues: groups that make an operand of a product while it is packed.
+//!
+//! A group that nobody but a product reads (what dequantises weights, or normalises inputs) need not
+//! write its result: the product asks for it block by block, where it would copy the operand into its
+//! panels. So an array is neither written nor read. Which groups may go there is found once for all
+//! sizes; whether it pays is worked out for each set of them, since a product that is cut into cells
+//! packs an operand more than once.
+
+use smallvec::SmallVec;
+
+use super::assemble::Sequel;
+use super::facts::{arrays, bound, makers};
+use super::product::{Product, Readers};
+use super::{Group, Operand, Plan, Source, Step, Work};
+use crate::dtype::DType;
+use crate::layout::Layout;
+use crate::ops::op::{Op, Type};
+use crate::shape::Axes;
+use crate::target::Packed;
+
+/// Bytes that can be moved in the time of one op on one element, as far as all ops are alike.
+const OP: usize = 16;
+
+/// A group with one result that is an operand of a product.
+#[derive(Clone)]
+pub struct Prologue {
+    /// The group
+    pub group: Group,
+    /// By axis of the operand: that of the group's result; none where they are the same
+    pub axes: Option<Axes>,
+}
+
+impl Prologue {
+    /// The layout that the operand would have, were it written; none where sizes are open.
+    pub fn layout(&self) -> Option<Layout> {
+        let shape = &self.group.shape;
+        let dense = shape.is_known().then(|| Layout::contiguous(shape.clone()))?;
+        Some(match &self.axes {
+            None => dense,
+            Some(axes) => dense.permuted(axes),
+        })
+    }
+
+    /// The type of the operand.
+    pub(super) fn ty(&self) -> Option<Type> {
+        let shape = match &self.axes {
+            None => self.group.shape.clone(),
+            Some(axes) => axes.iter().map(|&axis| self.group.shape[axis]).collect(),
+        };
+        Some(Type::new(self.group.program.dtypes().next()?, shape))
+    }
+
+    /// Ops for an element.
+    pub fn ops(&self) -> usize {
+        self.group.len()
+    }
+}
+
+/// An operand of a product that may be made while it is packed.
+#[derive(Clone)]
+pub(super) struct Fed {
+    /// What the product reads
+    slot: u32,
+    /// What makes it, where that is no group by itself
+    pub(super) single: Option<Group>,
+}
+
+impl Plan {
+    /// The operands of products that some elementwise step makes for the product alone.
+    pub(super) fn fed(&self, readers: &Readers) -> Vec<Fed> {
+        let mut fed = Vec::new();
+        let mut made = Vec::new();
+        for step in &self.steps {
+            let Work::Op(op) = &step.work else { continue };
+            for (k, arg) in step.args.iter().enumerate().take(2) {
+                let Operand::Array(Source::Slot(slot)) = *arg else { continue };
+                let dtype = self.slots[slot as usize].dtype;
+                if !self.target.offers_prologue(op, dtype, k) {
+                    continue;
+                }
+                if made.is_empty() {
+                    made = makers(&self.steps, self.slots.len());
+                }
+                let Some((maker, ..)) = self.feeding(readers, &made, slot) else { continue };
+                let maker = &self.steps[maker as usize];
+                let single = match (&maker.work, self.elementwise(maker)) {
+                    (Work::Group(_), _) => None,
+                    (_, Some(Sequel { group, .. })) => Some(group),
+                    (_, None) => continue,
+                };
+                fed.push(Fed { slot, single });
+            }
+        }
+        fed
+    }
+
+    /// The elementwise step whose only result a product reads, as the array or with its axes in
+    /// another order: then also the step that shows it so.
+    fn feeding(
+        &self,
+        readers: &Readers,
+        made: &[u32],
+        slot: u32,
+    ) -> Option<(u32, Option<(u32, Axes)>)> {
+        readers.only(slot)?;
+        let maker = made[slot as usize];
+        let step = &self.steps[maker as usize];
+        if let (Work::Op(Op::Permute(axes)), [Operand::Array(Source::Slot(from))]) =
+            (&step.work, step.args.as_slice())
+        {
+            let (first, shown) = self.feeding(readers, made, *from)?;
+            return shown.is_none().then(|| (first, Some((maker, axes.iter().copied().collect()))));
+        }
+        let is_elementwise =
+            matches!(&step.work, Work::Group(_) | Work::Op(Op::Map(_) | Op::Cast(_)));
+        let fits = is_elementwise && step.results.len() == 1 && !arrays(step).is_empty();
+        fits.then_some((maker, None))
+    }
+
+    /// Gives products the groups that make an operand, where that pays at the sizes of this plan;
+    /// tells which operands.
+    pub(super) fn join_prologues(&mut self) -> SmallVec<[u32; 2]> {
+        let mut joined = SmallVec::new();
+        if self.fed.is_empty() || !self.is_known() {
+            return joined;
+        }
+        let mut fed = std::mem::take(&mut self.fed);
+        // Where only one operand can be made once, that is the larger one.
+        fed.sort_by_key(|fed| std::cmp::Reverse(self.slots[fed.slot as usize].shape.count()));
+        let (readers, made) = (Readers::new(self), makers(&self.steps, self.slots.len()));
+        let mut gone = vec![false; self.steps.len()];
+        for Fed { slot, single } in fed {
+            let Some((maker, shown)) = self.feeding(&readers, &made, slot) else { continue };
+            let Some(to) = readers.only(slot) else { continue };
+            let Some(Sequel { mut group, operands }) =
+                self.elementwise(&self.steps[maker as usize])
+            else {
+                continue;
+            };
+            if let Some(single) = single {
+                (group.number, group.program) = (single.number, single.program);
+            }
+            let (view, axes) = shown.unzip();
+            let prologue = Prologue { group, axes };
+            let Some(step) = self.with_prologue(to, slot, prologue, &operands, maker) else {
+                continue;
+            };
+            if !self.prologues_pay(&step, &readers) {
+                continue;
+            }
+            self.steps[to as usize] = step;
+            gone[maker as usize] = true;
+            view.into_iter().for_each(|view| gone[view as usize] = true);
+            joined.push(slot);
+        }
+        self.drop_steps(&gone);
+        joined
+    }
+
+    /// Whether all sizes are numbers.
+    fn is_known(&self) -> bool {
+        self.slots.iter().chain(&self.inputs).all(|ty| ty.shape.is_known())
+    }
+
+    /// The step of a product with a prologue for the operand in a slot; none where it is no product
+    /// that has such.
+    fn with_prologue(
+        &self,
+        to: u32,
+        slot: u32,
+        prologue: Prologue,
+        given: &[Operand],
+        maker: u32,
+    ) -> Option<Step> {
+        let step = &self.steps[to as usize];
+        let mut product = match &step.work {
+            Work::Op(op) => Product { op: op.clone(), before: [None, None], after: None },
+            Work::Product(product) => (**product).clone(),
+            Work::Group(_) | Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {
+                return None;
+            }
+        };
+        let (before, after) = product.parts(&step.args);
+        let wanted = Operand::Array(Source::Slot(slot));
+        let k = (0..2).find(|&k| product.before[k].is_none() && before[k].0 == [wanted])?;
+        let many = prologue.group.program.arrays().len();
+        let mut parts = [before[0], before[1], after];
+        parts[k] = given.split_at(many);
+        let arrays = parts.iter().flat_map(|part| part.0);
+        let numbers = parts.iter().flat_map(|part| part.1);
+        let args: SmallVec<[Operand; 4]> = arrays.chain(numbers).copied().collect();
+        if bound(&args).len() + step.results.len() > self.target.limits().buffers {
+            return None;
+        }
+        product.before[k] = Some(prologue);
+        let mut nodes = self.steps[maker as usize].nodes.clone();
+        nodes.extend(step.nodes.iter().copied());
+        let work = Work::Product(Box::new(product));
+        Some(Step { work, args, nodes, ..step.clone() })
+    }
+
+    /// Whether a product is better off with its prologues than the groups by themselves. Where it would
+    /// read an operand where it lies, packing it costs more than the array: otherwise each writes one
+    /// array less, which is read as often less as the operand is packed, but reads what the group
+    /// reads, and does what it does, as often. What a group reads may not keep more memory than its
+    /// result, and the product not take more for itself than the arrays that are saved.
+    fn prologues_pay(&self, step: &Step, readers: &Readers) -> bool {
+        let Work::Product(product) = &step.work else { return false };
+        let contiguous = |source| Some(Layout::contiguous(self.ty(source).shape));
+        let Some(packed) = self.packed(product, step, &contiguous) else { return false };
+        let Some(plain) = self.asked(product, step, &contiguous, [None, None]) else {
+            return false;
+        };
+        let saved: usize = (product.before.iter().flatten().filter_map(Prologue::ty))
+            .map(|ty| self.target.bytes(ty.dtype, ty.shape.count()))
+            .sum();
+        let (given, _) = product.parts(&step.args);
+        packed.scratch <= plain.scratch + saved
+            && (0..2).all(|k| match &product.before[k] {
+                None => true,
+                Some(prologue) => packed.times[k]
+                    .is_some_and(|times| self.prologue_pays(prologue, given[k].0, times, readers)),
+            })
+    }
+
+    fn prologue_pays(
+        &self,
+        prologue: &Prologue,
+        given: &[Operand],
+        times: usize,
+        readers: &Readers,
+    ) -> bool {
+        let bytes = |ty: &Type| self.target.bytes(ty.dtype, ty.shape.count());
+        let (mut read, mut kept) = (0, 0);
+        for arg in given {
+            let Operand::Array(source) = *arg else { continue };
+            let bytes = bytes(&self.ty(source));
+            read += bytes;
+            if let Source::Slot(slot) = source
+                && readers.only(slot).is_some()
+            {
+                kept += bytes;
+            }
+        }
+        let Some(made) = prologue.ty() else { return false };
+        let (count, written) = (made.shape.count(), bytes(&made));
+        let again = (times - 1) * (read + count * prologue.ops() * OP);
+        count >= self.target.limits().large && kept <= written && again < written * (1 + times)
+    }
+
+    /// What the target says of a product whose operands are made, and otherwise lie as `layout` says;
+    /// none where sizes are open.
+    pub(super) fn packed(
+        &self,
+        product: &Product,
+        step: &Step,
+        layout: &dyn Fn(Source) -> Option<Layout>,
+    ) -> Option<Packed> {
+        let made = product.before.each_ref().map(|made| made.as_ref().map(Prologue::ops));
+        self.asked(product, step, layout, made)
+    }
+
+    /// The same, with the operands that `made` has a number for.
+    fn asked(
+        &self,
+        product: &Product,
+        step: &Step,
+        layout: &dyn Fn(Source) -> Option<Layout>,
+        made: [Option<usize>; 2],
+    ) -> Option<Packed> {
+        let (given, _) = product.parts(&step.args);
+        let mut types: SmallVec<[(DType, Layout); 2]> = SmallVec::new();
+        for (prologue, (arrays, _)) in product.before.iter().zip(given) {
+            types.push(match (prologue, arrays) {
+                (Some(prologue), _) => (prologue.ty()?.dtype, prologue.layout()?),
+                (None, &[Operand::Array(source)]) => (self.ty(source).dtype, layout(source)?),
+                (None, _) => return None,
+            });
+        }
+        let args = [(types[0].0, &types[0].1), (types[1].0, &types[1].1)];
+        let result = &self.slots[step.results[0] as usize].shape;
+        Some(self.target.packed(&product.op, args, made, result))
+    }
+}
