@@ -1,6 +1,8 @@
 //! One rectangle of a product: which kernel computes it, and the blocks it is fed.
 
 mod made;
+#[cfg(test)]
+mod tests;
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
