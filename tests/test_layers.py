@@ -124,6 +124,24 @@ def test_no_layer_is_left_by_super(path):
     assert max(climbs, default=0) <= depth
 
 
+def test_a_structural_op_is_declared_in_few_files():
+    """The example stands where any structural op has to; matches on all ops would ask for more."""
+    names = re.compile(r"\b(?:Increments|increments|INCREMENTS)\b")
+    named_in = {
+        str(path.relative_to(SOURCE)) for path in files() if names.search(path.read_text())
+    }
+    assert named_in == {
+        "ops/op/mod.rs",
+        "ops/structural/mod.rs",
+        "ops/structural/example.rs",
+        "ops/example.rs",
+        "cpu/execute.rs",
+        "reference/mod.rs",
+        "graph/cases.rs",
+    }
+    assert len(named_in) < 10
+
+
 def test_the_engine_names_executors_in_one_table():
     named_in = {
         str(path.relative_to(SOURCE))

@@ -152,6 +152,14 @@ pub unsafe fn execute_into(op: &Op, args: &[Operand<'_>], out: &Array) -> Result
                 Ok(())
             }
             Op::RandomBits(_) => create::random_bits_into(key(x()?)?, out),
+            #[cfg(feature = "example-op")]
+            Op::Increments(axis) => {
+                let x = x()?;
+                let both = crate::ops::structural::example::neighbours(*axis, x.shape());
+                let [first, second] = both.map(|at| x.view(sliced(&x.layout, &at)));
+                let operands = [Operand::Array(&second), Operand::Array(&first)];
+                map_into(&arithmetic::subtract, &operands, out)
+            }
         }
     }
 }
@@ -200,6 +208,8 @@ pub fn scratch(op: &Op, args: &[(DType, &Layout)], result: &Shape) -> usize {
         | Op::Scatter(_)
         | Op::Fill(_)
         | Op::Iota(..) => 0,
+        #[cfg(feature = "example-op")]
+        Op::Increments(_) => 0,
     }
 }
 

@@ -98,6 +98,8 @@ pub fn ops() -> Vec<(Op, Vec<Operand>)> {
         (Op::Fill(ty(&[2, 3])), vec![float(&[])]),
         (Op::Iota(ty(&[2, 3]), 1), vec![]),
         (Op::RandomBits(Type::new(DType::U32, Shape::of(&[5]))), vec![key()]),
+        #[cfg(feature = "example-op")]
+        (Op::Increments(0), x()),
     ];
     for mode in [ScatterMode::Set, ScatterMode::Add] {
         for values in [float(&[5, 3, 2]), float(&[2]), float(&[]), zero()] {

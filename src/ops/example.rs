@@ -10,8 +10,10 @@ pub mod elementwise {
     }
 }
 
-/// The composite.
+/// The composite, and the function that the structural one is called by.
 pub mod composite {
+    use crate::ops::op::Op;
+
     composite! {
         /// Clips smoothly: bound · tanh(x / bound).
         ///
@@ -20,6 +22,15 @@ pub mod composite {
         /// [0.0, 5.0]
         top function soft_clip(x: FloatTensor, bound: Float = 1.0) -> One {
             (x / bound).tanh() * bound
+        }
+
+        /// The steps between neighbours along an axis: x[i + 1] − x[i].
+        ///
+        /// >>> import wengert as wg
+        /// >>> wg.increments(wg.tensor([1, 4, 9])).tolist()
+        /// [3, 5]
+        top function increments(x: NumericTensor, axis: Int = -1) -> One {
+            x.emit(Op::Increments(x.axis(axis, "increments")))
         }
     }
 }

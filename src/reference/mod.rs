@@ -32,6 +32,8 @@ use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::ops::op::{Op, OperandType};
+#[cfg(feature = "example-op")]
+use crate::shape::Shape;
 use crate::small::small;
 use elements::Elements;
 
@@ -117,6 +119,15 @@ pub fn run(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
         Op::Fill(_) => movement::broadcast(&args[0].elements_as(op, ty.dtype)?, &sizes),
         Op::Iota(_, axis) => create::iota(ty.dtype, &sizes, *axis),
         Op::RandomBits(_) => create::random_bits(op, &x()?, ty.dtype, &sizes)?,
+        #[cfg(feature = "example-op")]
+        Op::Increments(axis) => {
+            let (x, subtract) = (x()?, &crate::ops::elementwise::arithmetic::subtract);
+            let both = crate::ops::structural::example::neighbours(*axis, &Shape::of(&x.sizes));
+            let part = |at| movement::slice(&x, at).into_array(ty.clone());
+            let [first, second] = [part(&both[0])?, part(&both[1])?];
+            let operands = [Operand::Array(&second), Operand::Array(&first)];
+            elementwise::map(subtract, &operands, ty.dtype, &sizes)?
+        }
     };
     out.into_array(ty)
 }

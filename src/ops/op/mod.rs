@@ -148,6 +148,9 @@ pub enum Op {
     Iota(Type, usize),
     /// `(key)`: random bits by counter (uint32, uint64)
     RandomBits(Type),
+    /// The steps between neighbours along an axis
+    #[cfg(feature = "example-op")]
+    Increments(usize),
 }
 
 /// A call of a composite with its static attributes.

@@ -28,6 +28,8 @@ macro_rules! of {
 
 pub mod cost;
 mod creation;
+#[cfg(feature = "example-op")]
+pub mod example;
 pub mod fields;
 mod forms;
 mod indexing;
@@ -328,4 +330,6 @@ table! {
     Op::Fill(_) => creation::FULL,
     Op::Iota(..) => creation::IOTA,
     Op::RandomBits(_) => creation::RANDOM_BITS,
+    #[cfg(feature = "example-op")]
+    Op::Increments(_) => example::INCREMENTS,
 }
