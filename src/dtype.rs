@@ -316,8 +316,73 @@ pub enum Scalar {
     /// Integers above `i64::MAX` (uint64 only)
     Uint(u64),
     Float(f64),
-    /// A float that only a run tells, by its place among the numbers of a list
-    Number(u32),
+}
+
+/// A number beside tensors, weak as a [`Scalar`] is. What looks at its value has to say what it does where only a run tells
+/// it; kernels take a [`Scalar`], so they never meet such a one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Numeric {
+    /// It is this
+    Known(Scalar),
+    /// A float that a run tells: the entry of the list's table of numbers
+    Told(u32),
+}
+
+impl Numeric {
+    /// The number, if it is known.
+    pub fn known(self) -> Option<Scalar> {
+        match self {
+            Numeric::Known(value) => Some(value),
+            Numeric::Told(_) => None,
+        }
+    }
+
+    /// The entry of the list's table, if a run tells it.
+    pub fn told(self) -> Option<u32> {
+        match self {
+            Numeric::Known(_) => None,
+            Numeric::Told(i) => Some(i),
+        }
+    }
+
+    /// The class that weak promotion sees.
+    pub fn class(self) -> Class {
+        self.known().map_or(Class::Float, Scalar::class)
+    }
+
+    /// Whether it is a float, as numbers are that a run tells.
+    pub fn is_float(self) -> bool {
+        self.known().is_none_or(Scalar::is_float)
+    }
+
+    /// The same number as a float; one that a run tells is a float already.
+    #[must_use]
+    pub fn as_float(self) -> Numeric {
+        match self {
+            Numeric::Known(value) => Numeric::Known(value.as_float()),
+            Numeric::Told(_) => self,
+        }
+    }
+
+    /// Whether a dtype can hold it exactly: see [`Scalar::fits`].
+    pub fn fits(self, dtype: DType) -> bool {
+        self.known().is_none_or(|value| value.fits(dtype))
+    }
+}
+
+impl fmt::Display for Numeric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Numeric::Known(value) => value.fmt(f),
+            Numeric::Told(i) => write!(f, "#{i}"),
+        }
+    }
+}
+
+impl<T: Into<Scalar>> From<T> for Numeric {
+    fn from(x: T) -> Numeric {
+        Numeric::Known(x.into())
+    }
 }
 
 impl Scalar {
@@ -326,32 +391,31 @@ impl Scalar {
         match self {
             Scalar::Bool(_) => Class::Bool,
             Scalar::Int(_) | Scalar::Uint(_) => Class::Int,
-            Scalar::Float(_) | Scalar::Number(_) => Class::Float,
+            Scalar::Float(_) => Class::Float,
         }
     }
 
-    /// The same number as a float; one that only a run tells is a float already.
+    /// The same number as a float.
     #[must_use]
     pub fn as_float(self) -> Scalar {
         match self {
             Scalar::Bool(_) | Scalar::Int(_) | Scalar::Uint(_) => Scalar::Float(self.as_f64()),
-            Scalar::Float(_) | Scalar::Number(_) => self,
+            Scalar::Float(_) => self,
         }
     }
 
-    /// Whether it is a float, as numbers are that only a run tells.
+    /// Whether it is a float.
     pub fn is_float(self) -> bool {
-        matches!(self, Scalar::Float(_) | Scalar::Number(_))
+        matches!(self, Scalar::Float(_))
     }
 
-    /// The number as a double; NaN where only a run tells it.
+    /// The number as a double.
     pub fn as_f64(self) -> f64 {
         match self {
             Scalar::Bool(b) => f64::from(u8::from(b)),
             Scalar::Int(i) => i as f64,
             Scalar::Uint(u) => u as f64,
             Scalar::Float(x) => x,
-            Scalar::Number(_) => f64::NAN,
         }
     }
 
@@ -361,7 +425,7 @@ impl Scalar {
         let value = match self {
             Scalar::Int(i) => i128::from(i),
             Scalar::Uint(u) => i128::from(u),
-            Scalar::Bool(_) | Scalar::Float(_) | Scalar::Number(_) => return true,
+            Scalar::Bool(_) | Scalar::Float(_) => return true,
         };
         dtype.int_range().is_none_or(|(low, high)| (low..=high).contains(&value))
     }
@@ -374,14 +438,11 @@ impl Scalar {
             Scalar::Int(i) => i128::from(i),
             Scalar::Uint(u) => i128::from(u),
             Scalar::Float(x) => x as i128,
-            Scalar::Number(_) => 0,
         };
         match compute {
             Compute::Bool => match self {
                 Scalar::Float(x) => u64::from(x != 0.0),
-                Scalar::Bool(_) | Scalar::Int(_) | Scalar::Uint(_) | Scalar::Number(_) => {
-                    u64::from(int != 0)
-                }
+                Scalar::Bool(_) | Scalar::Int(_) | Scalar::Uint(_) => u64::from(int != 0),
             },
             Compute::I32 => u64::from(int as i32 as u32),
             Compute::U32 => u64::from(int as u32),
@@ -390,9 +451,7 @@ impl Scalar {
             Compute::F32 => u64::from(match self {
                 Scalar::Int(i) => (i as f32).to_bits(),
                 Scalar::Uint(u) => (u as f32).to_bits(),
-                Scalar::Bool(_) | Scalar::Float(_) | Scalar::Number(_) => {
-                    (self.as_f64() as f32).to_bits()
-                }
+                Scalar::Bool(_) | Scalar::Float(_) => (self.as_f64() as f32).to_bits(),
             }),
             Compute::F64 => self.as_f64().to_bits(),
         }
@@ -406,7 +465,6 @@ impl fmt::Display for Scalar {
             Scalar::Int(i) => write!(f, "{i}"),
             Scalar::Uint(u) => write!(f, "{u}"),
             Scalar::Float(x) => write!(f, "{x:?}"),
-            Scalar::Number(i) => write!(f, "#{i}"),
         }
     }
 }

@@ -123,19 +123,15 @@ impl Input<'_> {
 }
 
 /// Refuses an op for which a target has no kernel.
-pub fn admit(target: &dyn Target, op: &Op, args: &[Operand<'_>]) -> Result<()> {
-    let mut types: SmallVec<[OperandType<'_>; 4]> = SmallVec::new();
+pub fn admit(target: &dyn Target, op: &Op, args: &[OperandType<'_>]) -> Result<()> {
     let mut dtypes: SmallVec<[DType; 4]> = SmallVec::new();
     for arg in args {
-        types.push(match arg {
-            Operand::Array(x) => {
-                dtypes.push(x.dtype);
-                OperandType::Tensor(x.dtype, x.shape())
-            }
-            Operand::Scalar(value) => OperandType::Scalar(*value),
-        });
+        match arg {
+            OperandType::Tensor(dtype, _) => dtypes.push(*dtype),
+            OperandType::Scalar(_) => {}
+        }
     }
-    let result = op.infer(&types)?;
+    let result = op.infer(args)?;
     target.refusal(op, &dtypes, result.dtype).map_or(Ok(()), Err)
 }
 

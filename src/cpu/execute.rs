@@ -25,7 +25,7 @@ impl<'a> Operand<'a> {
     fn ty(self) -> OperandType<'a> {
         match self {
             Operand::Array(x) => OperandType::Tensor(x.dtype, x.shape()),
-            Operand::Scalar(value) => OperandType::Scalar(value),
+            Operand::Scalar(value) => OperandType::Scalar(value.into()),
         }
     }
 

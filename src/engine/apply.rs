@@ -9,8 +9,8 @@ use super::observe;
 use super::tape::{self, Operand, Value};
 use super::trace;
 use crate::array::Array;
-use crate::dtype::Scalar;
-use crate::error::Result;
+use crate::dtype::{Numeric, Scalar};
+use crate::error::{self, Result};
 use crate::ops::elementwise::Elementwise;
 use crate::ops::emit::{Arg, Expr, catch};
 use crate::ops::op::Op;
@@ -40,7 +40,7 @@ fn compute_map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array>
 fn kernel(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array> {
     let mut list = [executors::Operand::Scalar(Scalar::Bool(false)); 3];
     for (place, arg) in list.iter_mut().zip(args) {
-        *place = arg.operand();
+        *place = arg.operand()?;
     }
     executors::map(def, &list[..args.len()])
 }
@@ -61,7 +61,7 @@ fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
             .unwrap_or_else(|| unreachable!("one result")));
     }
     let operands: SmallVec<[executors::Operand<'_>; 3]> =
-        small(args.iter().map(|arg| arg.operand()));
+        args.iter().map(|arg| arg.operand()).collect::<Result<_>>()?;
     match watch::on() {
         true => observe::op(op, args, || executors::execute(op, &operands)),
         false => executors::execute(op, &operands),
@@ -138,7 +138,7 @@ pub fn map_in_place(
         return map(def, &args).map(Some);
     }
     let operands: SmallVec<[executors::Operand<'_>; 3]> =
-        small(args.iter().map(|arg| arg.operand()));
+        args.iter().map(|arg| arg.operand()).collect::<Result<_>>()?;
     // SAFETY: the result's type is the operand's, and the caller's value alone holds the buffer.
     unsafe { executors::map_into(def, &operands, &first.array)? };
     Ok(None)
@@ -146,10 +146,13 @@ pub fn map_in_place(
 
 impl<'a> Operand<'a> {
     /// What kernels see.
-    pub fn operand(self) -> executors::Operand<'a> {
+    pub fn operand(self) -> Result<executors::Operand<'a>> {
         match self {
-            Operand::Value(v) => executors::Operand::Array(&v.array),
-            Operand::Scalar(s) => executors::Operand::Scalar(s),
+            Operand::Value(v) => Ok(executors::Operand::Array(&v.array)),
+            Operand::Scalar(Numeric::Known(value)) => Ok(executors::Operand::Scalar(value)),
+            Operand::Scalar(Numeric::Told(_)) => {
+                Err(error::internal("a number of a trace outside of it"))
+            }
         }
     }
 }

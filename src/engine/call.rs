@@ -15,7 +15,7 @@ use super::program::{Differentiable, Program};
 use super::site::{self, Site};
 use super::tape::{HostRule, Value, record_host};
 use crate::array::Array;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::{self, Result};
 use crate::graph::{List, resize};
 use crate::ops::emit::Id;
@@ -191,6 +191,7 @@ impl CallRule {
             false => resize(whole, &bound)?,
         };
         let numbers = list.evaluate_numbers(&call.given.numbers, &bound)?;
+        let numbers: Vec<Numeric> = numbers.into_iter().map(Numeric::from).collect();
         control::interpret(&list, inputs, &numbers)
     }
 }

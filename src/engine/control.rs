@@ -18,9 +18,10 @@ use super::program::Program;
 use super::tape::{self, Entry, History, HostRule, Operand, Value, record_host};
 use super::trace::{self, Entered, Trace};
 use crate::array::Array;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::{self, Result};
-use crate::graph::{Effect, Flow, FlowKind, Graph, Kind, List, Node, admit, number_of};
+use crate::graph::numbers::renamed;
+use crate::graph::{Effect, Flow, FlowKind, Graph, Kind, List, Node, admit};
 use crate::memory::check_room;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, SliceAxis, Type};
@@ -30,14 +31,14 @@ use crate::passes::{Feed, flow_gradient, unused_count};
 use crate::shape::{Dim, Scope, Shape};
 
 /// The results of a list. What it reads of numbers are these, by their places in its table.
-pub fn interpret(list: &List, inputs: Vec<Value>, numbers: &[Scalar]) -> Result<Vec<Value>> {
+pub fn interpret(list: &List, inputs: Vec<Value>, numbers: &[Numeric]) -> Result<Vec<Value>> {
     let takes: Vec<&Type> = list.inputs().map(|id| &list.node(id).ty).collect();
     admit("call", takes.into_iter(), inputs.iter().map(|value| &value.array))?;
     interpret_body(list, inputs, numbers)
 }
 
 /// The same for a body of control flow, which takes what the flow around it has.
-fn interpret_body(list: &List, inputs: Vec<Value>, numbers: &[Scalar]) -> Result<Vec<Value>> {
+fn interpret_body(list: &List, inputs: Vec<Value>, numbers: &[Numeric]) -> Result<Vec<Value>> {
     let mut inputs = inputs.into_iter();
     let mut flows: FxHashMap<Id, Vec<Value>> = FxHashMap::default();
     let mut values: Vec<Value> = Vec::with_capacity(list.nodes.len());
@@ -77,24 +78,19 @@ fn interpret_body(list: &List, inputs: Vec<Value>, numbers: &[Scalar]) -> Result
     Ok(list.outputs.iter().map(|id| values[id.0 as usize].clone()).collect())
 }
 
-fn compute(op: &Op, node: &Node, values: &[Value], numbers: &[Scalar]) -> Result<Value> {
-    let number = |value| {
-        let known = number_of(value).and_then(|i| numbers.get(i as usize).copied());
-        known.unwrap_or(value)
-    };
-    let args: SmallVec<[Operand<'_>; 4]> = node
-        .args
-        .iter()
-        .map(|arg| match *arg {
+fn compute(op: &Op, node: &Node, values: &[Value], numbers: &[Numeric]) -> Result<Value> {
+    let mut args: SmallVec<[Operand<'_>; 4]> = SmallVec::new();
+    for arg in &node.args {
+        args.push(match *arg {
             Arg::Node(id) => Operand::Value(&values[id.0 as usize]),
-            Arg::Scalar(value) => Operand::Scalar(number(value)),
-        })
-        .collect();
+            Arg::Number(value) => Operand::Scalar(renamed(value, numbers)),
+        });
+    }
     apply(op.clone(), &args, tape::recording())
 }
 
 /// Control flow: a node of the open trace, or taken at once.
-pub fn run(flow: &Flow, args: Vec<Value>, numbers: &[Scalar]) -> Result<Vec<Value>> {
+pub fn run(flow: &Flow, args: Vec<Value>, numbers: &[Numeric]) -> Result<Vec<Value>> {
     if let Some(_entered) = entered(flow.kind.name(), &args)? {
         return emit(flow.clone(), args, tape::recording());
     }
@@ -132,7 +128,7 @@ pub fn run(flow: &Flow, args: Vec<Value>, numbers: &[Scalar]) -> Result<Vec<Valu
 fn scan(
     flow: &Flow,
     args: &[Value],
-    numbers: &[Scalar],
+    numbers: &[Numeric],
     (carry, xs): (usize, usize),
     length: Dim,
     reverse: bool,
@@ -361,7 +357,9 @@ impl HostRule for FlowRule {
                 Feed::Cotangent(i) => {
                     given[i].clone().ok_or_else(|| error::internal("a cotangent is missing"))?
                 }
-                Feed::Zeros(ty) => apply(Op::Fill(ty), &[Operand::Scalar(Scalar::Int(0))], false)?,
+                Feed::Zeros(ty) => {
+                    apply(Op::Fill(ty), &[Operand::Scalar(Scalar::Int(0).into())], false)?
+                }
             });
         }
         let found = emit(gradient.flow, operands, record)?;

@@ -11,7 +11,7 @@ use super::observe;
 use super::plans::{self, Formula, Given, Part};
 use super::tape::{Operand, Value};
 use super::trace;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::{self, Result};
 use crate::ops::declare::{Arguments, Attr, Composite};
 use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch, throw};
@@ -83,7 +83,7 @@ impl Eager {
     pub fn operand(&self, operand: Operand<'_>) -> Arg {
         match operand {
             Operand::Value(value) => self.value(value.clone()),
-            Operand::Scalar(scalar) => Arg::Scalar(scalar),
+            Operand::Scalar(scalar) => Arg::Number(scalar),
         }
     }
 
@@ -112,7 +112,7 @@ impl Emit for Eager {
             let mut operands: SmallVec<[Operand<'_>; 4]> = SmallVec::new();
             for arg in args {
                 operands.push(match *arg {
-                    Arg::Scalar(scalar) => Operand::Scalar(scalar),
+                    Arg::Number(scalar) => Operand::Scalar(scalar),
                     Arg::Node(id) => match &slots[id.0 as usize] {
                         Slot::Value(value) => Operand::Value(value),
                         Slot::Type(_) => throw(error::internal(format!(
@@ -127,7 +127,7 @@ impl Emit for Eager {
         };
         match self.push(Slot::Value(value)) {
             Arg::Node(id) => id,
-            Arg::Scalar(_) => unreachable!("a pushed value is a node"),
+            Arg::Number(_) => unreachable!("a pushed value is a node"),
         }
     }
 
@@ -149,15 +149,15 @@ impl Emit for Eager {
         self.record || trace::active()
     }
 
-    fn number(&self, number: Number) -> Scalar {
+    fn number(&self, number: Number) -> Numeric {
         trace::number(number)
     }
 
-    fn looks_at(&self, value: Scalar) -> Scalar {
-        trace::look(value)
+    fn looks_at(&self, told: u32) -> Option<Scalar> {
+        trace::look(told)
     }
 
-    fn size_behind(&self, value: Scalar) -> Option<Dim> {
+    fn size_behind(&self, value: Numeric) -> Option<Dim> {
         trace::top().and_then(|trace| trace.read(|graph| graph.size_behind(value)))
     }
 }
@@ -227,7 +227,8 @@ fn planned(
     for operand in operands {
         given.push(match operand {
             Operand::Value(value) => Given::Array(&value.array),
-            Operand::Scalar(scalar) => Given::Scalar(*scalar),
+            Operand::Scalar(Numeric::Known(scalar)) => Given::Scalar(*scalar),
+            Operand::Scalar(Numeric::Told(_)) => return Ok(None),
         });
     }
     let formula = Formula { composite, attributes, part: Part::Body, operands: &given };

@@ -17,7 +17,7 @@ use crate::error::{self, Result};
 use crate::executor::{Executable, Executor, Input, Results, admit as admit_on};
 use crate::graph::Graph;
 use crate::ops::elementwise::Elementwise;
-use crate::ops::op::Op;
+use crate::ops::op::{Op, OperandType};
 use crate::reference::plan::Reference;
 use crate::schedule::Plan;
 use crate::target::Target;
@@ -65,8 +65,8 @@ pub fn admit(op: &Op, args: &[tape::Operand<'_>]) -> Result<()> {
     match Device::of(args) {
         Device::Cpu => Ok(()),
         device @ Device::Reference => {
-            let operands: SmallVec<[Operand<'_>; 4]> =
-                args.iter().map(|arg| arg.operand()).collect();
+            let operands: SmallVec<[OperandType<'_>; 4]> =
+                args.iter().map(|arg| arg.ty()).collect();
             admit_on(executor(device).target(), op, &operands)
         }
     }

@@ -232,7 +232,7 @@ fn put(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
     if in_place && plan.arrays.is_empty() {
         let slice;
         let v = match v {
-            Operand::Scalar(_) => v.operand(),
+            Operand::Scalar(_) => v.operand()?,
             Operand::Value(v) => {
                 slice = plan.to_slice(v.clone(), false)?;
                 executors::Operand::Array(&slice.array)

@@ -17,7 +17,8 @@ use super::tape::{Operand, Value};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
-use crate::graph::{Flow, FlowKind, Graph, Kind, List, admit, number_of, resize};
+use crate::graph::numbers::valued;
+use crate::graph::{Flow, FlowKind, Graph, Kind, List, admit, resize};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, SliceAxis, Type};
 use crate::ops::origin;
@@ -131,14 +132,14 @@ impl Interpreter {
             Kind::Op(op) => one(self.op(op, &node.args, node.site)?),
             Kind::Barrier => match node.args[0] {
                 Arg::Node(id) => one(self.array(id)?.clone()),
-                Arg::Scalar(_) => Err(error::internal("a barrier keeps a value")),
+                Arg::Number(_) => Err(error::internal("a barrier keeps a value")),
             },
             Kind::Part(i) => match node.args[0] {
                 Arg::Node(id) => match self.values[id.0 as usize].get(*i as usize) {
                     Some(part) => one(part.clone()),
                     None => Err(error::internal("control flow gave too few results")),
                 },
-                Arg::Scalar(_) => Err(error::internal("a part of a number")),
+                Arg::Number(_) => Err(error::internal("a part of a number")),
             },
             Kind::Flow(flow) => {
                 let given = self.arrays(&node.args)?;
@@ -160,7 +161,7 @@ impl Interpreter {
     fn arrays(&self, args: &[Arg]) -> Result<Vec<Array>> {
         let arrays = args.iter().filter_map(|arg| match arg {
             Arg::Node(id) => Some(self.array(*id).cloned()),
-            Arg::Scalar(_) => None,
+            Arg::Number(_) => None,
         });
         arrays.collect()
     }
@@ -170,17 +171,13 @@ impl Interpreter {
         for arg in args {
             values.push(match arg {
                 Arg::Node(id) => Some(Value::plain(self.array(*id)?.clone())),
-                Arg::Scalar(_) => None,
+                Arg::Number(_) => None,
             });
         }
-        let number = |value: Scalar| match number_of(value) {
-            Some(i) => self.numbers.get(i as usize).copied().unwrap_or(value),
-            None => value,
-        };
         let mut operands: SmallVec<[Operand<'_>; 4]> = SmallVec::new();
         for (arg, value) in args.iter().zip(&values) {
             operands.push(match (*arg, value) {
-                (Arg::Scalar(value), _) => Operand::Scalar(number(value)),
+                (Arg::Number(value), _) => Operand::Scalar(valued(value, &self.numbers)?.into()),
                 (Arg::Node(_), Some(value)) => Operand::Value(value),
                 (Arg::Node(_), None) => return Err(error::internal("an operand is gone")),
             });
@@ -188,7 +185,7 @@ impl Interpreter {
         let array = apply(op.clone(), &operands, false)?.array;
         if let (Some(oracle), false) = (&self.oracle, matches!(op, Op::Call(_))) {
             let operands: SmallVec<[executors::Operand<'_>; 4]> =
-                operands.iter().map(|arg| arg.operand()).collect();
+                operands.iter().map(|arg| arg.operand()).collect::<Result<_>>()?;
             oracle.look(op, &operands, &array, site)?;
         }
         Ok(array)

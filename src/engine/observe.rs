@@ -6,7 +6,7 @@ use super::executors;
 use super::site;
 use super::tape::{Operand, Value};
 use crate::array::Array;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::graph::print::array_text;
 use crate::ops::attributes::Reduction;
@@ -117,10 +117,7 @@ fn check(
     for arg in args {
         let finite = match arg {
             Operand::Value(value) => is_finite(&value.array)?,
-            Operand::Scalar(Scalar::Float(x)) => x.is_finite(),
-            Operand::Scalar(
-                Scalar::Bool(_) | Scalar::Int(_) | Scalar::Uint(_) | Scalar::Number(_),
-            ) => true,
+            Operand::Scalar(value) => value.known().is_none_or(|x| x.as_f64().is_finite()),
         };
         if !finite {
             return Ok(());

@@ -358,9 +358,9 @@ fn trace(formula: &Formula<'_>, constants: &Floats, graph: &Graph) -> (Floats, b
             Given::Scalar(value) if value.is_float() => {
                 floats.push(i as u32);
                 let number = graph.number();
-                if constants.contains(&(i as u32)) { Arg::Scalar(value) } else { number }
+                if constants.contains(&(i as u32)) { Arg::Number(value.into()) } else { number }
             }
-            Given::Scalar(value) => Arg::Scalar(value),
+            Given::Scalar(value) => Arg::Number(value.into()),
         });
     }
     // The plan is for any caller, so nothing in it belongs to a call around this one.

@@ -7,9 +7,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::definition::{Calls, Given, Kept, in_fresh_trace, is_sized, make};
 use super::site;
 use super::trace::Trace;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::{DType, Numeric};
 use crate::error::{self, Error, Result};
-use crate::graph::{self, Flow, FlowKind, Kind, List, number_of};
+use crate::graph::{self, Flow, FlowKind, Kind, List};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::number::Number;
 use crate::ops::op::Type;
@@ -53,7 +53,7 @@ pub fn needs(list: &List, calls: &Calls, fetches: &[Id], is_fed: &dyn Fn(Id) -> 
         let all = |ready: &[bool]| {
             args.iter().all(|arg| match arg {
                 Arg::Node(id) => ready[id.0 as usize],
-                Arg::Scalar(_) => true,
+                Arg::Number(_) => true,
             })
         };
         if node.has_effect() && !live[i] && all(&ready) {
@@ -220,10 +220,15 @@ pub fn resolve(
 
 /// The numbers that stand among operands of nodes, as far as they are known; a call works out its own
 /// again. Where sizes may stay open those of the fresh trace stand for them.
-fn numbers(fresh: &Trace, table: &[Number], sizes: &Bindings, within: bool) -> Vec<Option<Scalar>> {
-    let mut found: Vec<Option<Scalar>> = Vec::with_capacity(table.len());
+fn numbers(
+    fresh: &Trace,
+    table: &[Number],
+    sizes: &Bindings,
+    within: bool,
+) -> Vec<Option<Numeric>> {
+    let mut found: Vec<Option<Numeric>> = Vec::with_capacity(table.len());
     for number in table {
-        let named = |x: Scalar| match number_of(x) {
+        let named = |x: Numeric| match x.told() {
             Some(i) => found.get(i as usize).copied().flatten(),
             None => Some(x),
         };
@@ -292,7 +297,7 @@ struct Maker<'a> {
     fixed: &'a [bool],
     /// The sizes of symbols, and the numbers that come of them
     sizes: &'a Bindings,
-    numbers: &'a [Option<Scalar>],
+    numbers: &'a [Option<Numeric>],
     /// The nodes made so far, by those they stand for
     names: Vec<Option<Id>>,
     inputs: Vec<Id>,
@@ -312,8 +317,8 @@ impl Maker<'_> {
     }
 
     /// A number, or what it stands for.
-    fn number(&self, value: Scalar) -> Result<Scalar> {
-        let Some(i) = number_of(value) else { return Ok(value) };
+    fn number(&self, value: Numeric) -> Result<Numeric> {
+        let Some(i) = value.told() else { return Ok(value) };
         self.numbers.get(i as usize).copied().flatten().ok_or_else(|| {
             let facts = "feed the placeholders it comes from";
             error::bad_graph("session.run", "a size is not known", facts)
@@ -325,7 +330,7 @@ impl Maker<'_> {
         let mut body = body.clone();
         for node in &mut body.nodes {
             for arg in &mut node.args {
-                if let Arg::Scalar(value) = arg {
+                if let Arg::Number(value) = arg {
                     *value = self.number(*value)?;
                 }
             }
@@ -379,7 +384,7 @@ impl Maker<'_> {
         for arg in &node.args {
             args.push(match arg {
                 Arg::Node(id) => Arg::Node(self.name(*id)?),
-                Arg::Scalar(value) => Arg::Scalar(self.number(*value)?),
+                Arg::Number(value) => Arg::Number(self.number(*value)?),
             });
         }
         if let (Kind::Barrier, Some(Arg::Node(of))) = (&node.kind, args.first()) {
@@ -418,7 +423,7 @@ impl Maker<'_> {
         let mut given = Vec::with_capacity(kept.args.len());
         for arg in &kept.args {
             given.push(match arg {
-                Arg::Scalar(value) => Given::Scalar(self.number(*value)?),
+                Arg::Number(value) => Given::Scalar(self.number(*value)?),
                 Arg::Node(id) => Given::Value(self.fresh.value(self.name(*id)?)),
             });
         }

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use super::site::{self, Site};
 use super::trace;
 use crate::array::Array;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::{DType, Numeric};
 use crate::error::{self, Result};
 use crate::ops::elementwise::Elementwise;
 use crate::ops::op::{Op, OperandType, Type};
@@ -49,8 +49,8 @@ pub enum History {
 pub enum Operand<'a> {
     /// A tensor
     Value(&'a Value),
-    /// A Python number
-    Scalar(Scalar),
+    /// A Python number, or one of a trace
+    Scalar(Numeric),
 }
 
 impl<'a> Operand<'a> {
@@ -315,7 +315,7 @@ pub enum Saved {
     /// Only the type
     Type(Type),
     /// A number
-    Scalar(Scalar),
+    Scalar(Numeric),
 }
 
 /// A rule written by the user.

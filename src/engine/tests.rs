@@ -48,7 +48,7 @@ impl Held {
         self.0
             .iter()
             .map(|x| match operand(x) {
-                Some(value) => Operand::Scalar(value),
+                Some(value) => Operand::Scalar(value.into()),
                 None => Operand::Value(x.as_ref().unwrap_or_else(|_| unreachable!("no number"))),
             })
             .collect()
@@ -152,7 +152,7 @@ fn the_pass_and_the_sweep_give_the_same_gradient_bits() {
             .iter()
             .filter_map(|arg| match arg {
                 Arg::Node(id) if graph.ty(*id).dtype.is_float() => Some(*id),
-                Arg::Node(_) | Arg::Scalar(_) => None,
+                Arg::Node(_) | Arg::Number(_) => None,
             })
             .collect();
         let seeds: Vec<(Id, Arg)> = graph
@@ -160,7 +160,7 @@ fn the_pass_and_the_sweep_give_the_same_gradient_bits() {
             .iter()
             .zip(&ys)
             .filter(|(_, y)| y.requires_grad())
-            .map(|(id, _)| (*id, Arg::Scalar(Scalar::Float(1.0))))
+            .map(|(id, _)| (*id, Arg::Number(1.0.into())))
             .collect();
         let before = graph.outputs().len();
         let found = gradients(&graph, &seeds, &inputs).unwrap();
@@ -204,7 +204,7 @@ fn floats_are_operands_of_a_plan_unless_the_formula_looks_at_them() {
             crate::ops::declare::Attr::Operand,
             crate::ops::declare::Attr::Bool(false),
         ];
-        let numbers = [lr, 0.0, decay].map(|v| Operand::Scalar(Scalar::Float(v)));
+        let numbers = [lr, 0.0, decay].map(|v| Operand::Scalar(v.into()));
         let operands = [Operand::Value(&p), Operand::Value(&g), numbers[0], numbers[1], numbers[2]];
         let ys = eager::call(sgd, &attributes, &operands, false).unwrap();
         crate::cpu::testing::values(&ys[0].array)

@@ -232,7 +232,7 @@ impl Call {
     fn args(&self, graph: &Graph) -> Vec<Arg> {
         let operand = |operand: &Operand| match operand {
             Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
-            Operand::Number(value) => Arg::Scalar(*value),
+            Operand::Number(value) => Arg::Number((*value).into()),
         };
         self.operands.iter().map(operand).collect()
     }

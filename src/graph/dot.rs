@@ -190,7 +190,7 @@ impl Dot<'_> {
         let first = usize::from(flow.kind == FlowKind::Branch);
         let tensors = list.node(id).args.iter().filter_map(|arg| match arg {
             Arg::Node(id) => Some(*id),
-            Arg::Scalar(_) => None,
+            Arg::Number(_) => None,
         });
         let given: Vec<Id> = tensors.skip(first).collect();
         for (i, body) in flow.bodies.iter().enumerate() {

@@ -192,7 +192,7 @@ impl Node {
     pub fn reads(&self) -> impl Iterator<Item = Id> + '_ {
         self.args.iter().filter_map(|arg| match *arg {
             Arg::Node(id) => Some(id),
-            Arg::Scalar(_) => None,
+            Arg::Number(_) => None,
         })
     }
 

@@ -7,7 +7,7 @@
 use std::fmt::Write;
 
 use crate::array::Array;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::memory::Buffer;
@@ -27,7 +27,8 @@ const LONGEST_SIZE: usize = 1 << 12;
 pub fn operand(arg: Arg) -> String {
     match arg {
         Arg::Node(id) => format!("%{}", id.0),
-        Arg::Scalar(value) => scalar(value),
+        Arg::Number(Numeric::Known(value)) => scalar(value),
+        Arg::Number(number @ Numeric::Told(_)) => number.to_string(),
     }
 }
 
@@ -39,13 +40,13 @@ pub fn read_operand(text: &str, numbers: u32) -> Option<Arg> {
     if let Some(i) = text.strip_prefix('#') {
         return digits(i).filter(|i| *i < numbers).map(super::numeric_input);
     }
-    read_scalar(text).map(Arg::Scalar)
+    read_scalar(text).map(|value| Arg::Number(value.into()))
 }
 
 /// A number.
 pub fn scalar(value: Scalar) -> String {
     match value {
-        Scalar::Bool(_) | Scalar::Int(_) | Scalar::Number(_) => value.to_string(),
+        Scalar::Bool(_) | Scalar::Int(_) => value.to_string(),
         Scalar::Uint(n) => format!("{n}u"),
         Scalar::Float(x) => float(x),
     }
@@ -171,7 +172,7 @@ pub fn numbers(table: &[Number]) -> String {
         Number::Input => "input".into(),
         Number::Size(dim) => format!("size({dim})"),
         Number::Calculated(how, [a, b]) => {
-            format!("{}({}, {})", how.name(), operand(Arg::Scalar(a)), operand(Arg::Scalar(b)))
+            format!("{}({}, {})", how.name(), operand(Arg::Number(a)), operand(Arg::Number(b)))
         }
     };
     table.iter().map(entry).collect::<Vec<String>>().join(", ")
@@ -189,7 +190,7 @@ pub fn read_number(text: &str, earlier: u32) -> Option<Number> {
     let how = Calculation::from_name(name)?;
     let (a, b) = inside.split_once(',')?;
     let scalar = |text: &str| match read_operand(text.trim(), earlier)? {
-        Arg::Scalar(value) => Some(value),
+        Arg::Number(value) => Some(value),
         Arg::Node(_) => None,
     };
     Some(Number::Calculated(how, [scalar(a)?, scalar(b)?]))

@@ -39,7 +39,7 @@ pub use parse::parse;
 pub use resize::resize;
 
 use crate::array::Array;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::Result;
 use crate::ops::declare::Composite;
 use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch};
@@ -57,22 +57,9 @@ pub struct Graph {
     keeps_calls: bool,
 }
 
-/// The numeric input that a scalar stands for, if it does.
-pub fn number_of(value: Scalar) -> Option<u32> {
-    match value {
-        Scalar::Number(i) => Some(i),
-        Scalar::Bool(_) | Scalar::Int(_) | Scalar::Uint(_) | Scalar::Float(_) => None,
-    }
-}
-
 /// The operand that stands for a number of the table.
 pub fn numeric_input(i: u32) -> Arg {
-    Arg::Scalar(numbered(i))
-}
-
-/// The scalar that stands for a number of the table.
-fn numbered(i: u32) -> Scalar {
-    Scalar::Number(i)
+    Arg::Number(Numeric::Told(i))
 }
 
 impl Graph {
@@ -193,7 +180,7 @@ impl Graph {
 
     /// Adds a numeric input.
     pub fn number(&self) -> Arg {
-        Arg::Scalar(self.define(Number::Input))
+        numeric_input(self.given())
     }
 
     /// Names a value as the next result.
@@ -265,7 +252,7 @@ fn operand_type(nodes: &[Node], arg: Arg) -> OperandType<'_> {
             let ty = &nodes[id.0 as usize].ty;
             OperandType::Tensor(ty.dtype, &ty.shape)
         }
-        Arg::Scalar(value) => OperandType::Scalar(value),
+        Arg::Number(value) => OperandType::Scalar(value),
     }
 }
 
@@ -288,21 +275,18 @@ impl Emit for Graph {
         self.keeps_calls
     }
 
-    fn number(&self, number: Number) -> Scalar {
+    fn number(&self, number: Number) -> Numeric {
         self.define(number)
     }
 
-    fn size_behind(&self, value: Scalar) -> Option<Dim> {
-        match self.list.borrow().numbers.get(number_of(value)? as usize) {
+    fn size_behind(&self, value: Numeric) -> Option<Dim> {
+        match self.list.borrow().numbers.get(value.told()? as usize) {
             Some(Number::Size(dim)) => Some(*dim),
             _ => None,
         }
     }
 
-    fn looks_at(&self, value: Scalar) -> Scalar {
-        match number_of(value) {
-            Some(i) => self.look(i),
-            None => value,
-        }
+    fn looks_at(&self, told: u32) -> Option<Scalar> {
+        self.look(told)
     }
 }

@@ -1,14 +1,14 @@
 //! The numbers of a list: which are given, and how the others come of them and of sizes.
 //!
-//! A number stands among operands as its place in the table ([`Scalar::Number`]). Entries name earlier ones only, so one walk works them all out,
-//! by the same float64 arithmetic that eager code does.
+//! A number stands among operands as its place in the table ([`Numeric::Told`]). Entries name earlier
+//! ones only, so one walk works them all out, by the same float64 arithmetic that eager code does.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Flow, Graph, Kind, List, number_of, numbered};
-use crate::dtype::Scalar;
+use super::{Flow, Graph, Kind, List};
+use crate::dtype::{Numeric, Scalar};
 use crate::error::{self, Result};
 use crate::ops::emit::Arg;
 use crate::ops::number::Number;
@@ -26,8 +26,8 @@ pub fn evaluate(table: &[Number], given: &[Scalar], sizes: &Bindings) -> Result<
                 None => return Err(error::unknown_size("call", dim)),
             },
             Number::Calculated(how, args) => {
-                let [a, b] = args.map(|x| valued(x, &values).as_f64());
-                Scalar::Float(how.of(a, b))
+                let [a, b] = args.map(|x| valued(x, &values));
+                Scalar::Float(how.of(a?.as_f64(), b?.as_f64()))
             }
         };
         values.push(value);
@@ -35,22 +35,40 @@ pub fn evaluate(table: &[Number], given: &[Scalar], sizes: &Bindings) -> Result<
     Ok(values)
 }
 
-/// A scalar, or what it stands for.
-fn valued(x: Scalar, values: &[Scalar]) -> Scalar {
-    number_of(x).and_then(|i| values.get(i as usize).copied()).unwrap_or(x)
+/// A number, given those of a table.
+pub fn valued(x: Numeric, values: &[Scalar]) -> Result<Scalar> {
+    match x {
+        Numeric::Known(value) => Ok(value),
+        Numeric::Told(i) => {
+            values.get(i as usize).copied().ok_or_else(|| error::internal("a number is missing"))
+        }
+    }
+}
+
+/// A number under the name it has in another list.
+pub fn renamed(x: Numeric, names: &[Numeric]) -> Numeric {
+    x.told().and_then(|i| names.get(i as usize).copied()).unwrap_or(x)
 }
 
 impl Graph {
+    /// Adds a number that a run tells: its place in the table.
+    pub fn given(&self) -> u32 {
+        let numbers = &mut self.list.borrow_mut().numbers;
+        numbers.push(Number::Input);
+        numbers.len() as u32 - 1
+    }
+
     /// The number of an entry; one that is there already is not made twice, and what is known is no
     /// entry.
-    pub fn define(&self, number: Number) -> Scalar {
+    pub fn define(&self, number: Number) -> Numeric {
         let is_open = match number {
             Number::Input => true,
             Number::Size(dim) => dim.known().is_none(),
-            Number::Calculated(_, args) => args.iter().any(|&x| number_of(x).is_some()),
+            Number::Calculated(_, args) => args.iter().any(|x| x.told().is_some()),
         };
-        if !is_open {
-            return number.now();
+        // A size that is open is asked nothing.
+        if !is_open && let Some(now) = number.now() {
+            return Numeric::Known(now);
         }
         let mut list = self.list.borrow_mut();
         let same = |other: &Number| number != Number::Input && *other == number;
@@ -59,27 +77,26 @@ impl Graph {
         if known.is_none() {
             list.numbers.push(number);
         }
-        numbered(i as u32)
+        Numeric::Told(i as u32)
     }
 
     /// A look at an entry: notes the inputs that it comes of. What comes of sizes alone is known, and
     /// its sizes are pinned.
-    pub(super) fn look(&self, i: u32) -> Scalar {
-        let Some(number) = self.list.borrow().numbers.get(i as usize).copied() else {
-            return numbered(i);
-        };
+    pub(super) fn look(&self, i: u32) -> Option<Scalar> {
+        let number = self.list.borrow().numbers.get(i as usize).copied()?;
         match number {
             Number::Input => {
                 self.looked.borrow_mut().push(i);
-                numbered(i)
+                None
             }
             Number::Size(_) => number.now(),
             Number::Calculated(how, args) => {
-                let args = args.map(|x| number_of(x).map_or(x, |i| self.look(i)));
-                match args.iter().any(|&x| number_of(x).is_some()) {
-                    true => numbered(i),
-                    false => Number::Calculated(how, args).now(),
-                }
+                // Both are looked at, whether or not the first is known.
+                let [a, b] = args.map(|x| match x {
+                    Numeric::Known(value) => Some(value),
+                    Numeric::Told(i) => self.look(i),
+                });
+                Number::Calculated(how, [a?.into(), b?.into()]).now()
             }
         }
     }
@@ -89,18 +106,18 @@ impl Graph {
     pub fn import_numbers(
         &self,
         table: &[Number],
-        inputs: &[Scalar],
+        inputs: &[Numeric],
         sizes: &Bindings,
-    ) -> Result<Vec<Scalar>> {
+    ) -> Result<Vec<Numeric>> {
         let mut inputs = inputs.iter();
-        let mut names: Vec<Scalar> = Vec::with_capacity(table.len());
+        let mut names: Vec<Numeric> = Vec::with_capacity(table.len());
         for number in table {
             let missing = || error::internal("a number is missing");
             names.push(match *number {
                 Number::Input => *inputs.next().ok_or_else(missing)?,
                 Number::Size(dim) => self.define(Number::Size(sizes.resolve(dim))),
                 Number::Calculated(how, args) => {
-                    self.define(Number::Calculated(how, args.map(|x| valued(x, &names))))
+                    self.define(Number::Calculated(how, args.map(|x| renamed(x, &names))))
                 }
             });
         }
@@ -110,11 +127,11 @@ impl Graph {
 
 impl Graph {
     /// What stands here for the numbers of a list that began with those of this graph.
-    pub fn numbers_of(&self, list: &List) -> Vec<Scalar> {
+    pub fn numbers_of(&self, list: &List) -> Vec<Numeric> {
         let mine = self.list().numbers.clone();
         let same = list.numbers.len() <= mine.len() && list.numbers == mine[..list.numbers.len()];
         let inputs = (0..).zip(&mine).filter(|(_, number)| matches!(number, Number::Input));
-        let inputs: Vec<Scalar> = inputs.map(|(i, _)| numbered(i)).collect();
+        let inputs: Vec<Numeric> = inputs.map(|(i, _)| Numeric::Told(i)).collect();
         match same {
             true => Vec::new(),
             false => self
@@ -126,7 +143,7 @@ impl Graph {
     /// A node whose bodies speak of numbers as this graph does.
     pub(super) fn with_own_numbers(&self, kind: Kind) -> Kind {
         let Kind::Flow(flow) = &kind else { return kind };
-        let names: Vec<Vec<Scalar>> =
+        let names: Vec<Vec<Numeric>> =
             flow.bodies.iter().map(|body| self.numbers_of(body)).collect();
         if names.iter().all(Vec::is_empty) {
             return kind;
@@ -149,11 +166,11 @@ impl List {
     }
 
     /// Replaces every number by what stands for it, in bodies too. The table is the caller's.
-    pub fn rename_numbers(&mut self, names: &[Scalar]) {
+    pub fn rename_numbers(&mut self, names: &[Numeric]) {
         for node in &mut self.nodes {
             for arg in &mut node.args {
-                if let Arg::Scalar(value) = arg {
-                    *value = valued(*value, names);
+                if let Arg::Number(value) = arg {
+                    *value = renamed(*value, names);
                 }
             }
             if let Kind::Flow(flow) = &node.kind {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-use super::{Flow, FlowKind, Graph, Kind, List, Node, number_of};
-use crate::dtype::{DType, Scalar};
+use super::{Flow, FlowKind, Graph, Kind, List, Node};
+use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::Result;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::number::Number;
@@ -18,7 +18,7 @@ use crate::shape::{Bindings, Dim, Scope};
 /// program makes for these sizes. Whether it may have them, its constraints say.
 pub fn resize(list: &List, sizes: &Bindings) -> Result<List> {
     let graph = Graph::new();
-    let inputs: Vec<Scalar> = (list.numbers.iter())
+    let inputs: Vec<Numeric> = (list.numbers.iter())
         .filter(|number| matches!(number, Number::Input))
         .map(|_| graph.define(Number::Input))
         .collect();
@@ -117,7 +117,7 @@ fn whole_counts(list: &List) -> Vec<bool> {
         let fills = matches!(&node.kind, Kind::Op(Op::Fill(ty)) if ty.dtype == DType::I64);
         fills
             && node.ty.shape.rank() == 0
-            && matches!(node.args[0], Arg::Scalar(value) if number_of(value).is_some())
+            && matches!(node.args[0], Arg::Number(value) if value.told().is_some())
     };
     let mut counts: Vec<bool> = list.nodes.iter().map(is_count).collect();
     for node in list.nodes.iter().filter(|node| !matches!(node.kind, Kind::Op(Op::Map(_)))) {
@@ -136,11 +136,11 @@ fn inlined(list: List, counts: &[bool]) -> List {
     let mut out = List { numbers: list.numbers, ..List::default() };
     let mut names: Vec<Arg> = Vec::with_capacity(list.nodes.len());
     for (i, mut node) in list.nodes.into_iter().enumerate() {
-        if let (true, Arg::Scalar(Scalar::Float(n))) =
+        if let (true, Arg::Number(Numeric::Known(Scalar::Float(n)))) =
             (counts[i], *node.args.first().unwrap_or(&NONE))
             && n.is_finite()
         {
-            names.push(Arg::Scalar(Scalar::Int(n as i64)));
+            names.push(Arg::Number(Scalar::Int(n as i64).into()));
             continue;
         }
         for arg in &mut node.args {
@@ -153,7 +153,7 @@ fn inlined(list: List, counts: &[bool]) -> List {
     }
     let named = |id: &Id| match names[id.0 as usize] {
         Arg::Node(id) => Some(id),
-        Arg::Scalar(_) => None,
+        Arg::Number(_) => None,
     };
     out.outputs = list.outputs.iter().filter_map(named).collect();
     for (id, name) in &list.names {
@@ -164,4 +164,4 @@ fn inlined(list: List, counts: &[bool]) -> List {
     out
 }
 
-const NONE: Arg = Arg::Scalar(Scalar::Bool(false));
+const NONE: Arg = Arg::Number(Numeric::Known(Scalar::Bool(false)));

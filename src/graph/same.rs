@@ -1,7 +1,7 @@
 //! Equality of lists: nodes, types, operands, attributes, constants to the bit, names and results.
 //! Sites do not count.
 
-use super::literal::{Elements, elements, numbers, operand, scalar};
+use super::literal::{Elements, elements, numbers, operand};
 use super::print::summary;
 use super::{Flow, Kind, List, Node};
 use crate::array::Array;
@@ -76,8 +76,8 @@ fn node(a: &Node, b: &Node) -> Result<(), String> {
 fn args(a: &Node, b: &Node) -> Result<(), String> {
     let equal = |(x, y): (&Arg, &Arg)| match (*x, *y) {
         (Arg::Node(x), Arg::Node(y)) => x == y,
-        (Arg::Scalar(x), Arg::Scalar(y)) => scalar(x) == scalar(y),
-        (Arg::Node(_) | Arg::Scalar(_), _) => false,
+        (Arg::Number(x), Arg::Number(y)) => operand(Arg::Number(x)) == operand(Arg::Number(y)),
+        (Arg::Node(_) | Arg::Number(_), _) => false,
     };
     if a.args.len() == b.args.len() && a.args.iter().zip(&b.args).all(equal) {
         return Ok(());

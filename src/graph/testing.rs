@@ -6,7 +6,8 @@ use std::cell::RefCell;
 
 use smallvec::SmallVec;
 
-use super::{Effect, Flow, FlowKind, Graph, Kind, List, Node, number_of};
+use super::numbers::valued;
+use super::{Effect, Flow, FlowKind, Graph, Kind, List, Node};
 use crate::array::Array;
 use crate::cpu;
 use crate::cpu::testing::{array, random, values};
@@ -57,7 +58,7 @@ pub fn run(list: &List, inputs: &[Array], numbers: &[Scalar]) -> Result<Vec<Arra
         let args: Vec<Arg> = node.args.to_vec();
         let of = |arg: &Arg| match *arg {
             Arg::Node(id) => values[id.0 as usize][0].clone(),
-            Arg::Scalar(_) => unreachable!("{} takes values", node.kind.name()),
+            Arg::Number(_) => unreachable!("{} takes values", node.kind.name()),
         };
         let value = match &node.kind {
             Kind::Input => vec![inputs.next().expect("an input for each").clone()],
@@ -66,7 +67,7 @@ pub fn run(list: &List, inputs: &[Array], numbers: &[Scalar]) -> Result<Vec<Arra
             Kind::Barrier => vec![of(&args[0])],
             Kind::Part(i) => match args[0] {
                 Arg::Node(id) => vec![values[id.0 as usize][*i as usize].clone()],
-                Arg::Scalar(_) => unreachable!("a part of a flow"),
+                Arg::Number(_) => unreachable!("a part of a flow"),
             },
             Kind::Flow(flow) => {
                 let args: Vec<Array> = args.iter().map(of).collect();
@@ -83,13 +84,13 @@ pub fn run(list: &List, inputs: &[Array], numbers: &[Scalar]) -> Result<Vec<Arra
 }
 
 fn compute(op: &Op, node: &Node, values: &[Vec<Array>], numbers: &[Scalar]) -> Result<Array> {
-    let number = |value| number_of(value).map_or(value, |i| numbers[i as usize]);
+    let number = |value| valued(value, numbers).unwrap();
     let operands: SmallVec<[cpu::Operand<'_>; 4]> = node
         .args
         .iter()
         .map(|arg| match *arg {
             Arg::Node(id) => cpu::Operand::Array(&values[id.0 as usize][0]),
-            Arg::Scalar(value) => cpu::Operand::Scalar(number(value)),
+            Arg::Number(value) => cpu::Operand::Scalar(number(value)),
         })
         .collect();
     #[allow(clippy::wildcard_enum_match_arm, reason = "every op but a call is executed alike")]
@@ -110,7 +111,7 @@ fn compute_call(call: &Call, operands: &[cpu::Operand<'_>]) -> Result<Array> {
                 inputs.push(x.clone());
                 Arg::Node(graph.input(Type::new(x.dtype, x.shape().clone())))
             }
-            cpu::Operand::Scalar(value) => Arg::Scalar(value),
+            cpu::Operand::Scalar(value) => Arg::Number(value.into()),
         });
     }
     let arguments = Arguments { cx: &graph, attributes: &call.attributes, operands: &args };

@@ -1,8 +1,10 @@
+use super::numbers::{evaluate, valued};
 use super::*;
-use crate::dtype::DType;
+use crate::dtype::{DType, Numeric};
 use crate::ops::attributes::Reduction;
 use crate::ops::elementwise::arithmetic::{add, multiply};
-use crate::shape::{Dim, Shape};
+use crate::ops::number::Calculation;
+use crate::shape::{Bindings, Dim, Shape};
 
 fn ty(sizes: &[usize]) -> Type {
     Type::new(DType::F32, Shape::of(sizes))
@@ -44,15 +46,25 @@ fn looking_at_a_number_is_noticed_and_passing_it_on_is_not() {
 }
 
 #[test]
-fn numbers_are_told_from_every_other_float() {
+fn numbers_that_a_run_tells_are_no_scalars() {
     let graph = Graph::new();
     for i in 0..3 {
-        let Arg::Scalar(value) = graph.number() else { panic!("a number is a scalar") };
-        assert_eq!(number_of(value), Some(i));
+        assert_eq!(graph.number(), Arg::Number(Numeric::Told(i)));
     }
-    for x in [0.0, -1.5, f64::INFINITY, f64::NAN, -f64::NAN, f64::MAX] {
-        assert_eq!(number_of(Scalar::Float(x)), None);
-    }
+    // Whatever a formula is told at a look, it stays an entry of the table.
+    let x = Expr::new(&graph, graph.number());
+    assert!(x.as_scalar().is_some_and(|value| value.as_f64().is_nan()));
+    assert_eq!(x.arg(), Arg::Number(Numeric::Told(3)));
+    // What is known is no entry.
+    let half = Number::Calculated(Calculation::Div, [1.0.into(), 2.0.into()]);
+    assert_eq!(graph.define(half), Numeric::Known(Scalar::Float(0.5)));
+    let open = Number::Calculated(Calculation::Div, [1.0.into(), Numeric::Told(0)]);
+    assert_eq!(graph.define(open), Numeric::Told(4));
+    assert_eq!((half.now(), open.now()), (Some(Scalar::Float(0.5)), None));
+    let values = evaluate(&graph.list().numbers, &[4.0.into(); 4], &Bindings::default()).unwrap();
+    assert_eq!(values[4], Scalar::Float(0.25));
+    let missing = valued(Numeric::Told(9), &values).unwrap_err();
+    assert!(missing.message().contains("a number is missing"), "{missing:?}");
 }
 
 #[test]
@@ -86,11 +98,11 @@ fn verify_catches_broken_graphs() {
         nodes[4].kind = Kind::Op(Op::Reduce(Reduction::Sum, SmallVec::from_slice(&[2])));
     });
     assert!(axis.contains("attributes do not fit"), "{axis}");
-    let input = broken(|nodes| nodes[0].args.push(Arg::Scalar(Scalar::Int(1))));
+    let input = broken(|nodes| nodes[0].args.push(Arg::Number(Scalar::Int(1).into())));
     assert!(input.contains("it has operands"), "{input}");
     let numbers = broken(|nodes| {
         nodes[1].kind = Kind::Op(Op::Map(&multiply));
-        nodes[1].args = SmallVec::from_slice(&[Arg::Scalar(Scalar::Int(1)); 2]);
+        nodes[1].args = SmallVec::from_slice(&[Arg::Number(Scalar::Int(1).into()); 2]);
     });
     assert!(numbers.contains("only numbers"), "{numbers}");
     let graph = sample();

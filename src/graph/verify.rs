@@ -114,7 +114,7 @@ fn check_flow(earlier: &[Node], flow: &Flow, args: &[Arg]) -> Result<()> {
         .iter()
         .filter_map(|arg| match arg {
             Arg::Node(id) => Some(&earlier[id.0 as usize].ty),
-            Arg::Scalar(_) => None,
+            Arg::Number(_) => None,
         })
         .collect();
     if let FlowKind::Scan { carry, xs, length, .. } = flow.kind {

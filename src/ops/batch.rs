@@ -14,7 +14,7 @@ use super::emit::{Arg, Emit, Expr, Id, OrThrow, throw};
 use super::number::Number;
 use super::op::{Call, Op, OperandType, SliceAxis, Type};
 use super::structural::OpKind;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::{DType, Numeric, Scalar};
 use crate::error;
 use crate::shape::{Axes, Dim, Shape};
 
@@ -70,7 +70,7 @@ impl<'e> Batching<'e> {
         let x = Batched { x: Expr::new(self.below, Arg::Node(below)), mapped };
         match x.spread(self.size).arg() {
             Arg::Node(id) => id,
-            Arg::Scalar(_) => unreachable!("a value is a node"),
+            Arg::Number(_) => unreachable!("a value is a node"),
         }
     }
 
@@ -82,7 +82,7 @@ impl<'e> Batching<'e> {
 
     fn operand(&self, arg: Arg) -> Batched<'e> {
         match arg {
-            Arg::Scalar(_) => Batched { x: Expr::new(self.below, arg), mapped: false },
+            Arg::Number(_) => Batched { x: Expr::new(self.below, arg), mapped: false },
             Arg::Node(id) => {
                 let (below, mapped) = self.below(id);
                 Batched { x: Expr::new(self.below, Arg::Node(below)), mapped }
@@ -138,7 +138,7 @@ impl<'e> Batching<'e> {
         let types: SmallVec<[OperandType<'_>; 4]> = args
             .iter()
             .map(|arg| match *arg {
-                Arg::Scalar(value) => OperandType::Scalar(value),
+                Arg::Number(value) => OperandType::Scalar(value),
                 Arg::Node(id) => {
                     let ty = &values[id.0 as usize].ty;
                     OperandType::Tensor(ty.dtype, &ty.shape)
@@ -158,7 +158,7 @@ impl Emit for Batching<'_> {
             let arguments = Arguments { cx: self, attributes: &call.attributes, operands: args };
             match call.composite.formula(&arguments)[0].tensor().arg() {
                 Arg::Node(id) => return id,
-                Arg::Scalar(_) => unreachable!("a tensor is a node"),
+                Arg::Number(_) => unreachable!("a tensor is a node"),
             }
         }
         let ty = self.infer(&op, args);
@@ -174,7 +174,7 @@ impl Emit for Batching<'_> {
         };
         match y.arg() {
             Arg::Node(below) => self.push(Value { below, mapped: true, ty }),
-            Arg::Scalar(_) => unreachable!("an op's result is a node"),
+            Arg::Number(_) => unreachable!("an op's result is a node"),
         }
     }
 
@@ -186,16 +186,16 @@ impl Emit for Batching<'_> {
         false
     }
 
-    fn number(&self, number: Number) -> Scalar {
+    fn number(&self, number: Number) -> Numeric {
         self.below.number(number)
     }
 
-    fn size_behind(&self, value: Scalar) -> Option<Dim> {
+    fn size_behind(&self, value: Numeric) -> Option<Dim> {
         self.below.size_behind(value)
     }
 
-    fn looks_at(&self, value: Scalar) -> Scalar {
-        self.below.looks_at(value)
+    fn looks_at(&self, told: u32) -> Option<Scalar> {
+        self.below.looks_at(told)
     }
 }
 

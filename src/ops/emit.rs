@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::declare::Composite;
 use super::number::Number;
 use super::op::{Op, Type};
-use crate::dtype::{DType, Scalar};
+use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::{self, Result};
 use crate::shape::{Axes, Dim, Shape};
 
@@ -26,8 +26,8 @@ pub struct Id(pub u32);
 pub enum Arg {
     /// A value
     Node(Id),
-    /// A number, a runtime operand like any other
-    Scalar(Scalar),
+    /// A number, known or told by a run
+    Number(Numeric),
 }
 
 /// Where a formula's nodes go.
@@ -43,17 +43,15 @@ pub trait Emit {
     /// Whether a composite with a gradient or kernel of its own stays one node here.
     fn keeps(&self, composite: &'static Composite) -> bool;
     /// A number, as soon as it is known.
-    fn number(&self, number: Number) -> Scalar {
-        number.now()
-    }
+    fn number(&self, number: Number) -> Numeric;
     /// The size that a number of this emission is.
-    fn size_behind(&self, _: Scalar) -> Option<Dim> {
+    fn size_behind(&self, _: Numeric) -> Option<Dim> {
         None
     }
-    /// A formula looks at a number instead of passing it on: what it emits may depend on it.
-    /// Gives the number to go on with.
-    fn looks_at(&self, value: Scalar) -> Scalar {
-        value
+    /// A formula looks at a number that a run tells, instead of passing it on: what it emits may depend
+    /// on it. Gives the number if it is known at hand; if not, what the formula emits is not used.
+    fn looks_at(&self, _: u32) -> Option<Scalar> {
+        None
     }
 }
 
@@ -91,8 +89,8 @@ impl<'e> Expr<'e> {
     }
 
     /// A number in this formula.
-    pub fn scalar(self, value: impl Into<Scalar>) -> Expr<'e> {
-        Expr { cx: self.cx, arg: Arg::Scalar(value.into()) }
+    pub fn scalar(self, value: impl Into<Numeric>) -> Expr<'e> {
+        Expr { cx: self.cx, arg: Arg::Number(value.into()) }
     }
 
     /// The emission this belongs to.
@@ -107,13 +105,17 @@ impl<'e> Expr<'e> {
 
     /// Whether this is a number.
     pub fn is_number(self) -> bool {
-        matches!(self.arg, Arg::Scalar(_))
+        matches!(self.arg, Arg::Number(_))
     }
 
     /// The number, if this is one, for formulas that depend on its value.
     pub fn as_scalar(self) -> Option<Scalar> {
         match self.arg {
-            Arg::Scalar(value) => Some(self.cx.looks_at(value)),
+            Arg::Number(Numeric::Known(value)) => Some(value),
+            // Any float does for what is not used.
+            Arg::Number(Numeric::Told(i)) => {
+                Some(self.cx.looks_at(i).unwrap_or(Scalar::Float(f64::NAN)))
+            }
             Arg::Node(_) => None,
         }
     }
@@ -122,10 +124,10 @@ impl<'e> Expr<'e> {
     pub fn dtype(self) -> DType {
         match self.arg {
             Arg::Node(id) => self.cx.dtype(id),
-            Arg::Scalar(Scalar::Bool(_)) => DType::Bool,
-            Arg::Scalar(Scalar::Int(_)) => DType::I64,
-            Arg::Scalar(Scalar::Uint(_)) => DType::U64,
-            Arg::Scalar(Scalar::Float(_) | Scalar::Number(_)) => DType::F32,
+            Arg::Number(Numeric::Known(Scalar::Bool(_))) => DType::Bool,
+            Arg::Number(Numeric::Known(Scalar::Int(_))) => DType::I64,
+            Arg::Number(Numeric::Known(Scalar::Uint(_))) => DType::U64,
+            Arg::Number(Numeric::Known(Scalar::Float(_)) | Numeric::Told(_)) => DType::F32,
         }
     }
 
@@ -133,7 +135,7 @@ impl<'e> Expr<'e> {
     pub fn shape(self) -> Shape {
         match self.arg {
             Arg::Node(id) => self.cx.ty(id).shape,
-            Arg::Scalar(_) => Shape::scalar(),
+            Arg::Number(_) => Shape::scalar(),
         }
     }
 
@@ -151,7 +153,7 @@ impl<'e> Expr<'e> {
     pub fn tensor(self) -> Expr<'e> {
         match self.arg {
             Arg::Node(_) => self,
-            Arg::Scalar(_) => self.full(self.dtype(), Shape::scalar()),
+            Arg::Number(_) => self.full(self.dtype(), Shape::scalar()),
         }
     }
 
@@ -171,7 +173,7 @@ impl<'e> Expr<'e> {
         match self.arg {
             Arg::Node(_) if self.dtype() == dtype => self,
             Arg::Node(_) => self.emit(Op::Cast(dtype)),
-            Arg::Scalar(_) => self.full(dtype, Shape::scalar()),
+            Arg::Number(_) => self.full(dtype, Shape::scalar()),
         }
     }
 

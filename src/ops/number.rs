@@ -7,7 +7,7 @@
 
 use super::elementwise::{Elementwise, ResultRule, arithmetic, exponential, tables};
 use super::emit::{Arg, Emit, Expr};
-use crate::dtype::{Compute, DType, Scalar};
+use crate::dtype::{Compute, DType, Numeric, Scalar};
 use crate::shape::{Dim, Shape};
 
 /// How a number comes about.
@@ -18,17 +18,15 @@ pub enum Number {
     /// It is a size
     Size(Dim),
     /// It is worked out of others (or of one of them, twice the same)
-    Calculated(Calculation, [Scalar; 2]),
+    Calculated(Calculation, [Numeric; 2]),
 }
 
 /// Floats are compared by their bits.
 impl PartialEq for Number {
     fn eq(&self, other: &Number) -> bool {
-        let bits = |x: Scalar| match x {
-            Scalar::Number(i) => (None, u64::from(i)),
-            known @ (Scalar::Bool(_) | Scalar::Int(_) | Scalar::Uint(_) | Scalar::Float(_)) => {
-                (Some(known.class()), known.as_f64().to_bits())
-            }
+        let bits = |x: Numeric| match x {
+            Numeric::Told(i) => (None, u64::from(i)),
+            Numeric::Known(value) => (Some(value.class()), value.as_f64().to_bits()),
         };
         match (self, other) {
             (Number::Input, Number::Input) => true,
@@ -151,12 +149,12 @@ fn computed(def: &'static Elementwise, a: f64, b: f64) -> f64 {
 impl Number {
     /// The number, where what it is made from is known. A size that is a symbol is asked for its
     /// number at hand.
-    pub fn now(self) -> Scalar {
-        match self {
-            Number::Input => Scalar::Float(f64::NAN),
-            Number::Size(dim) => Scalar::Float(dim.value() as f64),
-            Number::Calculated(how, [a, b]) => Scalar::Float(how.of(a.as_f64(), b.as_f64())),
-        }
+    pub fn now(self) -> Option<Scalar> {
+        Some(Scalar::Float(match self {
+            Number::Input => return None,
+            Number::Size(dim) => dim.value() as f64,
+            Number::Calculated(how, [a, b]) => how.of(a.known()?.as_f64(), b.known()?.as_f64()),
+        }))
     }
 }
 
@@ -182,10 +180,10 @@ impl<'e> Expr<'e> {
     pub(super) fn calculated(
         cx: &'e dyn Emit,
         def: &'static Elementwise,
-        operands: [Scalar; 2],
+        operands: [Numeric; 2],
     ) -> Expr<'e> {
         let how = Calculation::of_op(def);
-        let number = Expr::new(cx, Arg::Scalar(cx.number(Number::Calculated(how, operands))));
+        let number = Expr::new(cx, Arg::Number(cx.number(Number::Calculated(how, operands))));
         match def.result {
             ResultRule::Same => number,
             ResultRule::Bool => number.full(DType::Bool, Shape::scalar()),
@@ -195,7 +193,7 @@ impl<'e> Expr<'e> {
     /// Arithmetic of two numbers, which is one; on a tensor it is none of this.
     pub fn calculate(self, how: Calculation, b: Expr<'e>) -> Expr<'e> {
         match (self.arg(), b.arg()) {
-            (Arg::Scalar(x), Arg::Scalar(y)) => {
+            (Arg::Number(x), Arg::Number(y)) => {
                 self.scalar(self.cx().number(Number::Calculated(how, [x, y])))
             }
             _ => unreachable!("{} is arithmetic of numbers", how.name()),

@@ -53,7 +53,7 @@ fn axis(composite: &Composite, call: &Arguments<'_, '_>, parameter: &str) -> Opt
     }
     let rank = match *call.operands.first()? {
         x @ Arg::Node(_) => Expr::new(call.cx, x).rank(),
-        Arg::Scalar(_) => return None,
+        Arg::Number(_) => return None,
     };
     rank.checked_add_signed(isize::try_from(*axis).ok()?)
 }

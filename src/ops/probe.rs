@@ -13,7 +13,7 @@ use super::number::Number;
 use super::op::{Call, Op, OperandType, Type};
 use super::rule::{ElementRule, Rule};
 use super::structural::OpKind;
-use crate::dtype::Scalar;
+use crate::dtype::{Numeric, Scalar};
 use crate::error::{self, Result};
 use crate::shape::hint;
 
@@ -43,7 +43,7 @@ impl Probe {
             OperandType::Tensor(dtype, shape) => {
                 Arg::Node(self.push(Type::new(dtype, shape.clone())))
             }
-            OperandType::Scalar(value) => Arg::Scalar(value),
+            OperandType::Scalar(value) => Arg::Number(value),
         }
     }
 
@@ -78,12 +78,14 @@ impl Emit for Probe {
         false
     }
 
-    fn number(&self, number: Number) -> Scalar {
-        // Types do not depend on it, so nothing is asked.
-        match number {
+    fn number(&self, number: Number) -> Numeric {
+        // Types do not depend on it, so nothing is asked, and any float does.
+        Numeric::from(match number {
             Number::Size(dim) => Scalar::Float(hint(dim).unwrap_or(1) as f64),
-            other @ (Number::Input | Number::Calculated(..)) => other.now(),
-        }
+            other @ (Number::Input | Number::Calculated(..)) => {
+                other.now().unwrap_or(Scalar::Float(f64::NAN))
+            }
+        })
     }
 }
 
@@ -92,7 +94,7 @@ fn operand_type(types: &[Type], arg: Arg) -> OperandType<'_> {
         Arg::Node(id) => {
             OperandType::Tensor(types[id.0 as usize].dtype, &types[id.0 as usize].shape)
         }
-        Arg::Scalar(value) => OperandType::Scalar(value),
+        Arg::Number(value) => OperandType::Scalar(value),
     }
 }
 
@@ -106,7 +108,7 @@ pub fn call_type(call: &Call, args: &[OperandType<'_>]) -> Result<Type> {
     })?;
     match y {
         Arg::Node(id) => Ok(probe.ty(id)),
-        Arg::Scalar(_) => Err(error::internal("a composite without a tensor result")),
+        Arg::Number(_) => Err(error::internal("a composite without a tensor result")),
     }
 }
 

@@ -70,7 +70,7 @@ impl ElementRule {
     #[inline]
     pub fn cotangent<'e>(self, rule: &Rule<'_, 'e>) -> Option<Expr<'e>> {
         let ElementRule::Formula(formula) = self else { return None };
-        let is_whole = |x: &Expr<'e>| matches!(x.arg(), Arg::Scalar(value) if !value.is_float());
+        let is_whole = |x: &Expr<'e>| matches!(x.arg(), Arg::Number(value) if !value.is_float());
         match rule.args.iter().any(is_whole) {
             true => Some(ElementRule::with_floats(formula, rule)),
             false => Some(formula(rule)),
@@ -82,7 +82,7 @@ impl ElementRule {
         rule: &Rule<'_, 'e>,
     ) -> Expr<'e> {
         let float = |x: &Expr<'e>| match x.arg() {
-            Arg::Scalar(value) => x.scalar(value.as_float()),
+            Arg::Number(value) => x.scalar(value.as_float()),
             Arg::Node(_) => *x,
         };
         let args: SmallVec<[Expr<'e>; 3]> = rule.args.iter().map(float).collect();

@@ -45,7 +45,7 @@ pub fn of_call(op: &Op, operands: &[Option<Type>], ty: &Type) -> Cost {
                 nodes.push(node(Kind::Input, Args::new(), ty));
                 Arg::Node(Id(nodes.len() as u32 - 1))
             }
-            None => Arg::Scalar(0.0.into()),
+            None => Arg::Number(0.0.into()),
         });
     }
     of_node(&nodes, &node(Kind::Op(op.clone()), args, ty))
@@ -93,6 +93,6 @@ fn read(nodes: &[Node], node: &Node) -> u64 {
 fn operand<'n>(nodes: &'n [Node], node: &Node, i: usize) -> Option<&'n Type> {
     match node.args.get(i) {
         Some(Arg::Node(id)) => Some(&nodes[id.0 as usize].ty),
-        Some(Arg::Scalar(_)) | None => None,
+        Some(Arg::Number(_)) | None => None,
     }
 }

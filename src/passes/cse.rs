@@ -11,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 use super::pipeline::Options;
 use super::rebuild::{in_bodies, push, rebuild};
 use crate::array::Array;
-use crate::dtype::Scalar;
+use crate::dtype::{Numeric, Scalar};
 use crate::error::Result;
 use crate::graph::{Flow, Kind, List, Node};
 use crate::ops::elementwise::{Elementwise, arithmetic, bits, comparison};
@@ -106,20 +106,20 @@ fn hash(node: &Node) -> u64 {
     for arg in &node.args {
         match arg {
             Arg::Node(id) => id.0.hash(&mut state),
-            Arg::Scalar(value) => key(*value).hash(&mut state),
+            Arg::Number(value) => key(*value).hash(&mut state),
         }
     }
     state.finish()
 }
 
 /// A number by its class and bits.
-pub fn key(value: Scalar) -> (u8, u64) {
+pub fn key(value: Numeric) -> (u8, u64) {
     match value {
-        Scalar::Bool(b) => (0, b.into()),
-        Scalar::Int(i) => (1, i as u64),
-        Scalar::Uint(u) => (2, u),
-        Scalar::Float(x) => (3, x.to_bits()),
-        Scalar::Number(i) => (4, i.into()),
+        Numeric::Known(Scalar::Bool(b)) => (0, b.into()),
+        Numeric::Known(Scalar::Int(i)) => (1, i as u64),
+        Numeric::Known(Scalar::Uint(u)) => (2, u),
+        Numeric::Known(Scalar::Float(x)) => (3, x.to_bits()),
+        Numeric::Told(i) => (4, i.into()),
     }
 }
 
@@ -127,8 +127,8 @@ pub fn key(value: Scalar) -> (u8, u64) {
 pub fn same_arg(a: &Arg, b: &Arg) -> bool {
     match (a, b) {
         (Arg::Node(a), Arg::Node(b)) => a == b,
-        (Arg::Scalar(a), Arg::Scalar(b)) => key(*a) == key(*b),
-        (Arg::Node(_), Arg::Scalar(_)) | (Arg::Scalar(_), Arg::Node(_)) => false,
+        (Arg::Number(a), Arg::Number(b)) => key(*a) == key(*b),
+        (Arg::Node(_), Arg::Number(_)) | (Arg::Number(_), Arg::Node(_)) => false,
     }
 }
 

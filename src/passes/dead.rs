@@ -106,7 +106,7 @@ fn prune(node: &mut Node, mut read: Vec<bool>) -> Vec<usize> {
     let Kind::Flow(flow) = &node.kind else { return Vec::new() };
     read.resize(flow.results.len(), false);
     // Bodies take their inputs by position, so operands can only go where each is a value.
-    if node.args.iter().any(|arg| matches!(arg, Arg::Scalar(_))) {
+    if node.args.iter().any(|arg| matches!(arg, Arg::Number(_))) {
         return (0..flow.results.len()).collect();
     }
     let (pruned, results, operands) = match flow.kind {

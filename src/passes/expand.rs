@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{carry_over, map_bodies, renamed};
 use crate::dtype::DType;
 use crate::error::{self, Result};
-use crate::graph::{Graph, Kind, List, Node, number_of};
+use crate::graph::{Graph, Kind, List, Node};
 use crate::ops::declare::{Arguments, Composite};
 use crate::ops::emit::{Arg, Emit, Expr, Id, catch};
 use crate::ops::op::{Call, Op, Type};
@@ -75,7 +75,7 @@ pub fn expanded(node: &Node, types: &[&Type]) -> Result<List> {
 
 /// Emits the formula of a call.
 fn formula(out: &Graph, call: &Call, args: &[Arg], ty: &Type) -> Result<Id> {
-    let is_open = |arg: &Arg| matches!(arg, Arg::Scalar(value) if number_of(*value).is_some());
+    let is_open = |arg: &Arg| matches!(arg, Arg::Number(value) if value.told().is_some());
     if args.iter().any(is_open) && looks(out, call, args, ty)? {
         // The formula would decide by a number that is not known yet: as a tensor it cannot.
         let dtype = if ty.dtype.is_float() { ty.dtype } else { DType::F32 };
@@ -94,7 +94,7 @@ fn emit(out: &Graph, call: &Call, args: &[Arg], ty: &Type) -> Result<Id> {
     match catch(|| call.composite.formula(&arguments)[0].tensor().arg())? {
         Arg::Node(id) if out.ty(id).equals(ty) => Ok(id),
         Arg::Node(_) => Err(error::internal(format!("{} changes its type", call.composite.name))),
-        Arg::Scalar(_) => Err(error::internal("a tensor is a node")),
+        Arg::Number(_) => Err(error::internal("a tensor is a node")),
     }
 }
 

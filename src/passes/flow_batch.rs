@@ -246,7 +246,7 @@ impl Pass<'_> {
 fn value(arg: Arg) -> Result<Id> {
     match arg {
         Arg::Node(id) => Ok(id),
-        Arg::Scalar(_) => Err(error::internal("a value is a node")),
+        Arg::Number(_) => Err(error::internal("a value is a node")),
     }
 }
 

@@ -359,7 +359,7 @@ fn gradients_of_control_flow_over_a_batch_are_those_of_examples() {
 fn a_flow_swept_twice_keeps_its_residuals_once() {
     let (_, list, _) = flows().remove(3);
     let graph = Graph::from_list(list.clone());
-    let seed = Arg::Scalar(1.0.into());
+    let seed = Arg::Number(1.0.into());
     let wrt: Vec<Id> = list.inputs().collect();
     let mut widths = Vec::new();
     for _ in 0..2 {
@@ -474,7 +474,7 @@ fn every_op_has_the_tangent_that_its_gradient_transposes() {
             .iter()
             .map(|operand| match operand {
                 Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
-                Operand::Number(value) => Arg::Scalar(*value),
+                Operand::Number(value) => Arg::Number((*value).into()),
             })
             .collect();
         let Ok(y) = catch(|| graph.emit(op.clone(), &args)) else { continue };

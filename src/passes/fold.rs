@@ -16,7 +16,7 @@ use super::rebuild::{in_bodies, push, rebuild};
 use crate::array::{Array, Operand};
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
-use crate::graph::{Args, Kind, List, Node, number_of};
+use crate::graph::{Args, Kind, List, Node};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
 use crate::scalar::half::{bf16_to_f32, f16_to_f32};
@@ -60,7 +60,7 @@ impl Known<'_> {
         };
         let from_known = node.args.iter().all(|arg| match arg {
             Arg::Node(id) => self.is_known[id.0 as usize],
-            Arg::Scalar(value) => number_of(*value).is_none(),
+            Arg::Number(value) => value.told().is_none(),
         });
         if !from_known || node.ty.shape.dims().iter().any(|d| d.known().is_none()) {
             return false;
@@ -70,7 +70,7 @@ impl Known<'_> {
             reason = "what has no rule of its own is executed"
         )]
         match op {
-            Op::Fill(_) if matches!(node.args[0], Arg::Scalar(_)) => return true,
+            Op::Fill(_) if matches!(node.args[0], Arg::Number(_)) => return true,
             Op::Iota(..) => return true,
             Op::Broadcast(_) => {
                 past_broadcast(nodes, node);
@@ -94,7 +94,7 @@ impl Known<'_> {
         let limit = self.options.fold_bytes as u64;
         let small = node.args.iter().all(|arg| match arg {
             Arg::Node(id) => bytes(&nodes[id.0 as usize].ty) <= limit.saturating_mul(4),
-            Arg::Scalar(_) => true,
+            Arg::Number(_) => true,
         });
         if !small || bytes(&node.ty) > limit || of_node(nodes, node).flops > WORK {
             return false;
@@ -122,7 +122,7 @@ fn fits(array: &Array, ty: &Type) -> bool {
 /// Makes a node one number everywhere.
 fn fill(node: &mut Node, value: Scalar) {
     node.kind = Kind::Op(Op::Fill(node.ty.clone()));
-    node.args = Args::from_slice(&[Arg::Scalar(value)]);
+    node.args = Args::from_slice(&[Arg::Number(value.into())]);
 }
 
 /// Reads what a broadcast operand repeats, so that a chain of them is one step.
@@ -138,8 +138,8 @@ fn past_broadcast(nodes: &[Node], node: &mut Node) {
 /// The number that an operand is everywhere.
 fn filling(nodes: &[Node], arg: Arg) -> Option<Scalar> {
     match arg {
-        Arg::Scalar(value) => Some(value),
-        Arg::Node(id) => super::simplify::filling(&nodes[id.0 as usize]),
+        Arg::Number(value) => value.known(),
+        Arg::Node(id) => super::simplify::filling(&nodes[id.0 as usize])?.known(),
     }
 }
 
@@ -160,7 +160,7 @@ fn one_number(nodes: &[Node], node: &Node, evaluator: &dyn Evaluator) -> Option<
                 Arg::Node(id) => {
                     single(value, nodes[id.0 as usize].ty.dtype, evaluator).ok().map(Ok)
                 }
-                Arg::Scalar(value) => Some(Err(value)),
+                Arg::Number(value) => value.known().map(Err),
             };
             let ones: Option<SmallVec<[std::result::Result<Array, Scalar>; 3]>> =
                 node.args.iter().zip(&numbers).map(one).collect();
@@ -192,7 +192,7 @@ fn computed(nodes: &[Node], node: &Node, evaluator: &dyn Evaluator) -> Option<Ar
         .iter()
         .map(|arg| match arg {
             Arg::Node(id) => value(nodes, *id, evaluator).map(Some),
-            Arg::Scalar(_) => Some(None),
+            Arg::Number(_) => Some(None),
         })
         .collect();
     let arrays = arrays?;
@@ -224,7 +224,7 @@ fn execute<'a>(
         .enumerate()
         .map(|(i, arg)| match arg {
             Arg::Node(_) => array(i).map(Operand::Array),
-            Arg::Scalar(value) => Some(Operand::Scalar(*value)),
+            Arg::Number(value) => value.known().map(Operand::Scalar),
         })
         .collect();
     evaluator.evaluate(op, &operands?).ok()
@@ -263,7 +263,7 @@ fn call(
         .iter()
         .filter_map(|arg| match arg {
             Arg::Node(id) => Some(&nodes[id.0 as usize].ty),
-            Arg::Scalar(_) => None,
+            Arg::Number(_) => None,
         })
         .collect();
     let formula = expanded(node, &types).ok()?;
@@ -275,7 +275,7 @@ fn call(
             Kind::Constant(array) => array.clone(),
             Kind::Op(op) => execute(op, &step.args, evaluator, |i| match step.args[i] {
                 Arg::Node(id) => values.get(id.0 as usize),
-                Arg::Scalar(_) => None,
+                Arg::Number(_) => None,
             })?,
             Kind::Flow(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => return None,
         });

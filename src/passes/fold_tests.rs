@@ -22,7 +22,7 @@ fn folded(list: List) -> Result<List> {
 /// What a formula without inputs becomes: one node.
 fn result(formula: impl for<'e> Fn(Expr<'e>) -> Expr<'e>) -> List {
     let graph = Graph::with_calls();
-    let none = Expr::new(&graph, Arg::Scalar(0.into()));
+    let none = Expr::new(&graph, Arg::Number(0.into()));
     graph.build(|| smallvec![formula(none)]).unwrap();
     check("fold", &graph.into_list(), &[], folded)
 }
@@ -34,7 +34,7 @@ fn what_is_known_becomes_a_constant_or_a_number() {
         table.reduce(Reduction::Sum, &[0, 1])
     });
     assert_eq!(list.nodes.len(), 1);
-    assert_eq!(list.nodes[0].args[0], Arg::Scalar(240.0.into()));
+    assert_eq!(list.nodes[0].args[0], Arg::Number(240.0.into()));
     let list = result(|n| n.iota(DType::I64, Shape::of(&[2, 3]), 1).multiply(n.scalar(3)));
     let [node] = list.nodes.as_slice() else { panic!("{list:?}") };
     let Kind::Constant(array) = &node.kind else { panic!("{node:?}") };
@@ -55,7 +55,7 @@ fn large_values_stay_small() {
     assert_eq!(names, ["constant", "broadcast_to", "exp"]);
     // The limit is the option's.
     let graph = Graph::new();
-    let n = Expr::new(&graph, Arg::Scalar(0.into()));
+    let n = Expr::new(&graph, Arg::Number(0.into()));
     graph.build(|| smallvec![n.iota(DType::F32, Shape::of(&[64]), 0).exp()]).unwrap();
     let options = Options { fold_bytes: 100, ..Options::default() };
     let list = fold(graph.into_list(), &options, &Cpu).unwrap();

@@ -28,7 +28,7 @@ pub fn gradients(graph: &Graph, outputs: &[(Id, Arg)], inputs: &[Id]) -> Result<
         catch(|| {
             let seed = Expr::new(graph, seed);
             let seed = match seed.arg() {
-                Arg::Scalar(_) => seed.full(ty.dtype, ty.shape.clone()),
+                Arg::Number(_) => seed.full(ty.dtype, ty.shape.clone()),
                 Arg::Node(_) => seed.cast(ty.dtype),
             };
             sweep.add(id, seed);
@@ -48,7 +48,7 @@ pub fn gradients(graph: &Graph, outputs: &[(Id, Arg)], inputs: &[Id]) -> Result<
 fn node(arg: Arg) -> Result<Id> {
     match arg {
         Arg::Node(id) => Ok(id),
-        Arg::Scalar(_) => Err(error::internal("a cotangent is a node")),
+        Arg::Number(_) => Err(error::internal("a cotangent is a node")),
     }
 }
 
@@ -61,7 +61,7 @@ fn reaches(nodes: &[Node], inputs: &[Id]) -> Vec<bool> {
         let through = match &node.kind {
             Kind::Op(op) => node.args.iter().enumerate().any(|(k, arg)| match arg {
                 Arg::Node(id) => reaches[id.0 as usize] && op.differentiable(k),
-                Arg::Scalar(_) => false,
+                Arg::Number(_) => false,
             }),
             Kind::Barrier => node.reads().next().is_some_and(|id| reaches[id.0 as usize]),
             Kind::Flow(flow) => {
@@ -206,7 +206,7 @@ impl<'g> Sweep<'g> {
         let rule = Rule { args: &exprs, y, g: Expr::new(self.graph, g) };
         let wants = |(i, arg): (usize, &Arg)| match *arg {
             Arg::Node(operand) => self.reaches[operand.0 as usize] && op.differentiable(i),
-            Arg::Scalar(_) => false,
+            Arg::Number(_) => false,
         };
         let mut wanted: SmallVec<[bool; 4]> = args.iter().enumerate().map(wants).collect();
         if let (Some(Arg::Node(first)), Some(true)) = (args.first(), wanted.first()) {

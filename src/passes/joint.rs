@@ -190,13 +190,13 @@ impl Backward {
 pub(super) fn node(expr: impl FnOnce() -> Arg) -> Result<Id> {
     match catch(expr)? {
         Arg::Node(id) => Ok(id),
-        Arg::Scalar(_) => Err(error::internal("a value is a node")),
+        Arg::Number(_) => Err(error::internal("a value is a node")),
     }
 }
 
 /// Zeros of a type.
 pub(super) fn zeros(graph: &Graph, ty: &Type) -> Result<Id> {
-    let zero = Expr::new(graph, Arg::Scalar(0.into()));
+    let zero = Expr::new(graph, Arg::Number(0.into()));
     node(|| zero.full(ty.dtype, ty.shape.clone()).arg())
 }
 

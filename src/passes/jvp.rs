@@ -167,7 +167,7 @@ impl<'g> Pass<'g> {
         let args: Args = node.args.iter().map(primal).collect();
         let tangent = |arg: &Arg| match *arg {
             Arg::Node(id) => duals[id.0 as usize].t,
-            Arg::Scalar(_) => None,
+            Arg::Number(_) => None,
         };
         let tangents: SmallVec<[Option<Id>; 4]> = node.args.iter().map(tangent).collect();
         let x = self.out.push(node.kind.clone(), args.clone(), node.ty.clone());
@@ -203,7 +203,7 @@ impl<'g> Pass<'g> {
         match found {
             Ok(None) => Ok(None),
             Ok(Some(Arg::Node(t))) => Ok(Some(t)),
-            Ok(Some(Arg::Scalar(_))) => Err(error::internal("a tangent is a node")),
+            Ok(Some(Arg::Number(_))) => Err(error::internal("a tangent is a node")),
             Err(()) => self.transposed(op, args, y.arg(), tangents),
         }
     }
@@ -220,7 +220,7 @@ impl<'g> Pass<'g> {
         let rules = Graph::with_numbers_of(self.out);
         let mut given: Vec<Id> = Vec::new();
         let mut stand_in = |arg: Arg| match arg {
-            Arg::Scalar(_) => arg,
+            Arg::Number(_) => arg,
             Arg::Node(id) => {
                 given.push(id);
                 Arg::Node(rules.input(self.out.ty(id)))
@@ -232,7 +232,7 @@ impl<'g> Pass<'g> {
         let y = stand_in(y);
         let g = rules.input(match y {
             Arg::Node(id) => rules.ty(id),
-            Arg::Scalar(_) => return Err(error::internal("a result is a node")),
+            Arg::Number(_) => return Err(error::internal("a result is a node")),
         });
         let exprs: SmallVec<[Expr<'_>; 4]> =
             operands.iter().map(|&arg| Expr::new(&rules, arg)).collect();
@@ -264,7 +264,7 @@ impl<'g> Pass<'g> {
         }
         match catch(|| Expr::new(self.out, Arg::Node(dual.x)).zeros_like().arg())? {
             Arg::Node(id) => Ok(id),
-            Arg::Scalar(_) => Err(error::internal("zeros are a node")),
+            Arg::Number(_) => Err(error::internal("zeros are a node")),
         }
     }
 }

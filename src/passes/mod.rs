@@ -56,9 +56,8 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::array::{Array, Operand};
-use crate::dtype::Scalar;
 use crate::error::Result;
-use crate::graph::{Flow, Graph, Kind, List, number_of};
+use crate::graph::{Flow, Graph, Kind, List, numbers};
 use crate::ops::declare::Composite;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
@@ -125,7 +124,7 @@ fn graft(to: &Graph, list: &List, mut names: FxHashMap<Id, Id>, wanted: &[Id]) -
         }
         let name = |arg: &Arg| match *arg {
             Arg::Node(id) => Arg::Node(names[&id]),
-            Arg::Scalar(value) => Arg::Scalar(to_number(value, &numbers)),
+            Arg::Number(value) => Arg::Number(numbers::renamed(value, &numbers)),
         };
         let args = node.args.iter().map(name).collect();
         to.at(node.site);
@@ -155,11 +154,6 @@ pub fn reordered(list: &List, inputs: &[(Type, Option<Id>)]) -> List {
     }
     list.outputs.iter().for_each(|id| out.output(names[id.0 as usize]));
     out.into_list()
-}
-
-/// A scalar, or the number that stands for it.
-fn to_number(value: Scalar, numbers: &[Scalar]) -> Scalar {
-    number_of(value).and_then(|i| numbers.get(i as usize).copied()).unwrap_or(value)
 }
 
 /// The same node without the effects of control flow.

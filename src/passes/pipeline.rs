@@ -8,9 +8,9 @@ use smallvec::SmallVec;
 
 use super::cost::{Cost, of_list};
 use super::{Evaluator, cse, dead, expand, expand_for, fold, simplify, sink};
-use crate::dtype::Scalar;
+use crate::dtype::{Numeric, Scalar};
 use crate::error::{self, Result};
-use crate::graph::{Graph, Kind, List, Node, number_of};
+use crate::graph::{Graph, Kind, List, Node};
 use crate::ops::emit::Arg;
 use crate::shape::Tuple;
 
@@ -166,11 +166,11 @@ fn spoil(list: &mut List) {
     let operands = list.nodes.iter_mut().flat_map(|node| &mut node.args);
     for arg in operands {
         match arg {
-            Arg::Scalar(value) if number_of(*value).is_none() => {
+            Arg::Number(Numeric::Known(value)) => {
                 *value = Scalar::Float(value.as_f64() + 1.0);
                 return;
             }
-            Arg::Scalar(_) | Arg::Node(_) => {}
+            Arg::Number(_) | Arg::Node(_) => {}
         }
     }
 }

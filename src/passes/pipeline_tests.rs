@@ -49,7 +49,7 @@ fn every_pass_keeps_the_bits_of_every_op() {
             operands.iter().enumerate().filter_map(|(i, x)| x.data(i as u64 * 7)).collect();
         let arg = |operand: &cases::Operand| match operand {
             cases::Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
-            cases::Operand::Number(value) => Arg::Scalar(*value),
+            cases::Operand::Number(value) => Arg::Number((*value).into()),
         };
         let args: Vec<Arg> = operands.iter().map(arg).collect();
         let y = catch(|| graph.emit(op.clone(), &args)).unwrap();
@@ -72,7 +72,7 @@ fn graphs() -> Vec<(String, List, Vec<Array>)> {
             .outputs()
             .iter()
             .filter(|id| graph.ty(**id).dtype.is_float())
-            .map(|&id| (id, Arg::Scalar(1.0.into())))
+            .map(|&id| (id, Arg::Number(1.0.into())))
             .collect();
         if let Ok(grads) = gradients(&graph, &seeds, &ids) {
             grads.into_iter().flatten().for_each(|id| graph.output(id));

@@ -145,12 +145,13 @@ fn grow(graph: &Graph, dice: &mut Dice) {
             match dice.below(4) {
                 0 => drop(piece.emit_with(
                     Op::Embed(ty.shape.clone(), at),
-                    &[piece.arg(), Arg::Scalar(number(dice, ty.dtype))],
+                    &[piece.arg(), Arg::Number(number(dice, ty.dtype).into())],
                 )),
                 1 => drop(x.emit_with(Op::Update(at), &[x.arg(), piece.arg()])),
-                2 => drop(
-                    x.emit_with(Op::Update(at), &[x.arg(), Arg::Scalar(number(dice, ty.dtype))]),
-                ),
+                2 => drop(x.emit_with(
+                    Op::Update(at),
+                    &[x.arg(), Arg::Number(number(dice, ty.dtype).into())],
+                )),
                 _ => drop(piece.emit_with(
                     Op::Embed(ty.shape.clone(), at),
                     &[piece.arg(), {
@@ -234,7 +235,7 @@ fn map(graph: &Graph, x: Expr<'_>, ty: &Type, dice: &mut Dice) {
             other.dtype == ty.dtype && other.shape.broadcast(&ty.shape, "test").is_ok()
         });
         args.push(match (dice.below(4), other) {
-            (0, _) => Arg::Scalar(number(dice, ty.dtype)),
+            (0, _) => Arg::Number(number(dice, ty.dtype).into()),
             (1 | 2, Some(id)) => Arg::Node(id),
             _ => x.arg(),
         });

@@ -22,7 +22,7 @@ fn graphs() -> Vec<Graph> {
             .iter()
             .map(|operand| match operand {
                 Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
-                Operand::Number(value) => Arg::Scalar(*value),
+                Operand::Number(value) => Arg::Number((*value).into()),
             })
             .collect();
         graph.output(catch(|| graph.emit(op.clone(), &args)).unwrap());
@@ -42,7 +42,7 @@ fn derived(graph: Graph, out: &mut Vec<Graph>) {
     for plain in [Graph::from_list(graph.list().clone()), expand(&graph).unwrap()] {
         let results = plain.outputs().to_vec().into_iter();
         let floating = results.filter(|id| plain.ty(*id).dtype.is_float());
-        let ys: Vec<(Id, Arg)> = floating.map(|id| (id, Arg::Scalar(1.0.into()))).collect();
+        let ys: Vec<(Id, Arg)> = floating.map(|id| (id, Arg::Number(1.0.into()))).collect();
         if let Ok(found) = gradients(&plain, &ys, &inputs) {
             found.iter().flatten().for_each(|id| plain.output(*id));
         }

@@ -4,11 +4,11 @@
 use super::random::bits;
 use super::{Options, batch, expand, gradients, pipeline};
 use crate::cpu::target::Cpu;
-use crate::dtype::Scalar;
+use crate::dtype::{Numeric, Scalar};
 use crate::error::Result;
 use crate::graph::cases::{self, Operand};
 use crate::graph::testing::run;
-use crate::graph::{Graph, Kind, List, Node, number_of, resize};
+use crate::graph::{Graph, Kind, List, Node, resize};
 use crate::ops::emit::{Arg, Emit, Id, catch};
 use crate::ops::op::{Op, Type};
 use crate::shape::{Bindings, Constraint, Dim, Relation, Scope, Shape, hint};
@@ -75,7 +75,7 @@ impl Case {
                 let args: Vec<Arg> = (operands.iter())
                     .map(|operand| match operand {
                         Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
-                        Operand::Number(value) => Arg::Scalar(*value),
+                        Operand::Number(value) => Arg::Number((*value).into()),
                     })
                     .collect();
                 let y = catch(|| graph.emit(op.clone(), &args))?;
@@ -92,7 +92,7 @@ impl Case {
             Form::Gradient => {
                 let float = |id: &Id| graph.ty(*id).dtype.is_float();
                 let outputs: Vec<(Id, Arg)> = (graph.outputs().iter().filter(|id| float(id)))
-                    .map(|&id| (id, Arg::Scalar(Scalar::Float(1.0))))
+                    .map(|&id| (id, Arg::Number(1.0.into())))
                     .collect();
                 let inputs: Vec<Id> = graph.list().inputs().filter(float).collect();
                 let found = gradients(&graph, &outputs, &inputs)?;
@@ -159,13 +159,13 @@ fn reads_back(list: &List) -> std::result::Result<(), String> {
 
 /// Where two lists differ.
 fn difference(a: &List, b: &List) -> Option<String> {
-    let scalar = |x: Scalar| match number_of(x) {
-        Some(i) => format!("#{i}"),
-        None => format!("{x:?}"),
+    let scalar = |x: Numeric| match x {
+        Numeric::Told(i) => format!("#{i}"),
+        Numeric::Known(x) => format!("{x:?}"),
     };
     let arg = |arg: &Arg| match *arg {
         Arg::Node(id) => format!("%{}", id.0),
-        Arg::Scalar(x) => scalar(x),
+        Arg::Number(x) => scalar(x),
     };
     let text = |node: &Node| {
         let args: Vec<String> = node.args.iter().map(arg).collect();

@@ -26,7 +26,7 @@ fn graph_of(op: &Op, operands: &[Operand]) -> Graph {
         .iter()
         .map(|operand| match operand {
             Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
-            Operand::Number(value) => Arg::Scalar(*value),
+            Operand::Number(value) => Arg::Number((*value).into()),
         })
         .collect();
     let y = catch(|| graph.emit(op.clone(), &args)).unwrap();
@@ -181,7 +181,7 @@ fn declared_residuals_are_what_the_rules_read() {
             .iter()
             .map(|operand| match operand {
                 Operand::Tensor(ty, _) => OperandType::Tensor(ty.dtype, &ty.shape),
-                Operand::Number(value) => OperandType::Scalar(*value),
+                Operand::Number(value) => OperandType::Scalar((*value).into()),
             })
             .collect();
         let result = op.infer(&types).unwrap();
@@ -202,7 +202,7 @@ fn slope(graph: &Graph, inputs: &[Array]) -> Result<Option<(f64, f64)>> {
         .outputs()
         .iter()
         .filter(|id| out.ty(**id).dtype.is_float())
-        .map(|id| (*id, Arg::Scalar(1.0.into())))
+        .map(|id| (*id, Arg::Number(1.0.into())))
         .collect();
     let plain = expand(graph)?;
     let grads = gradients(&out, &ys, &ids)?;

@@ -12,7 +12,7 @@ use super::dtype;
 use super::errors::OrRaise;
 use super::size;
 use super::tensor;
-use crate::dtype::Scalar;
+use crate::dtype::{Numeric, Scalar};
 use crate::engine::random;
 use crate::engine::tape::{Operand, Value};
 use crate::error;
@@ -25,8 +25,8 @@ use crate::shape::Extent;
 pub enum Held {
     /// A tensor's value, sharing its memory
     Value(Value),
-    /// A Python number
-    Scalar(Scalar),
+    /// A Python number, or one of a trace
+    Scalar(Numeric),
 }
 
 impl Held {
@@ -302,7 +302,7 @@ impl Signature {
             (Some(attr), ParamKind::Number | ParamKind::MaybeNumber | ParamKind::Tensor(_)) => {
                 match number(attr) {
                     Some(scalar) => {
-                        operands.push(Held::Scalar(scalar));
+                        operands.push(Held::Scalar(scalar.into()));
                         Ok(Attr::Operand)
                     }
                     None => Ok(attr.clone()),
@@ -456,7 +456,7 @@ fn operand(op: &str, param: &Param, object: &Bound<'_, PyAny>) -> PyResult<Held>
         return Ok(Held::Value(tensor.value()));
     }
     if let Some(scalar) = scalar(object.as_ptr()) {
-        return Ok(Held::Scalar(scalar));
+        return Ok(Held::Scalar(scalar.into()));
     }
     if let Some(number) = size::operand(object)? {
         return Ok(Held::Scalar(number));

@@ -121,7 +121,7 @@ fn _body(
             .into_iter()
             .filter_map(|arg| match arg {
                 Arg::Node(id) => Some(id),
-                Arg::Scalar(_) => None,
+                Arg::Number(_) => None,
             })
             .collect();
         let outside = |x: &Capture| match x.source {

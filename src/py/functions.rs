@@ -117,7 +117,7 @@ unsafe fn map(
         let operand = match unsafe { tensor::downcast(arg) } {
             Some(tensor) => Held::Value(tensor.value()),
             None => match scalar(arg) {
-                Some(scalar) => Held::Scalar(scalar),
+                Some(scalar) => Held::Scalar(scalar.into()),
                 None => return Ok(None),
             },
         };

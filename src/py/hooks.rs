@@ -76,7 +76,7 @@ fn op_by_op(inputs: Vec<Value>, steps: &[Step]) -> Result<Vec<Array>> {
             for place in places {
                 operands.push(match *place {
                     Place::Value(i) => Operand::Value(&values[i]),
-                    Place::Number(value) => Operand::Scalar(value),
+                    Place::Number(value) => Operand::Scalar(value.into()),
                 });
             }
             apply::map(def, &operands)?
@@ -102,7 +102,7 @@ fn build(types: Vec<Type>, steps: &[Step], results: Option<usize>) -> Result<(Gr
                         numbers.push(value);
                         Expr::new(&graph, graph.number())
                     }
-                    Place::Number(value) => Expr::new(&graph, Arg::Scalar(value)),
+                    Place::Number(value) => Expr::new(&graph, Arg::Number(value.into())),
                 })
                 .collect();
             values.push(def.call(&args));

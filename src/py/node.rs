@@ -131,7 +131,7 @@ impl Node {
         };
         let nodes = args.iter().filter_map(|arg| match arg {
             Arg::Node(id) => Some(Node { trace: self.trace.clone(), at: *id }),
-            Arg::Scalar(_) => None,
+            Arg::Number(_) => None,
         });
         nodes.collect()
     }

@@ -14,11 +14,10 @@ use pyo3::types::{IntoPyDict, PyFloat, PyString, PyTuple};
 use super::arguments::{Held, scalar};
 use super::errors::{OrRaise, to_python};
 use super::tensor;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::{DType, Numeric, Scalar};
 use crate::engine::tape::Value;
 use crate::engine::trace;
 use crate::error;
-use crate::graph;
 use crate::ops::emit::catch;
 use crate::ops::number::{Calculation, Number as Definition};
 use crate::shape::{Dim, Keeper, Kept, hint, interned, is_name};
@@ -46,7 +45,7 @@ pub fn dim(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Option<Dim>> {
             Err(to_python(object.py(), error::bad_value(op, what, facts)))
         }
         Some(Scalar::Bool(b)) => Ok(Some(Dim::new(usize::from(b)))),
-        Some(Scalar::Int(_) | Scalar::Float(_) | Scalar::Number(_)) | None => Ok(None),
+        Some(Scalar::Int(_) | Scalar::Float(_)) | None => Ok(None),
     }
 }
 
@@ -55,9 +54,7 @@ fn compared(object: &Bound<'_, PyAny>) -> Option<Dim> {
     match scalar(object.as_ptr()) {
         Some(Scalar::Uint(_)) => Some(Dim::new(Dim::MOST)),
         Some(Scalar::Int(n)) => usize::try_from(n).ok().map(Dim::new),
-        Some(Scalar::Bool(_) | Scalar::Float(_) | Scalar::Number(_)) | None => {
-            dim("size", object).ok().flatten()
-        }
+        Some(Scalar::Bool(_) | Scalar::Float(_)) | None => dim("size", object).ok().flatten(),
     }
 }
 
@@ -108,7 +105,7 @@ fn made(py: Python<'_>, f: impl FnOnce() -> Dim) -> PyResult<Py<PyAny>> {
 }
 
 /// What stands for a size in calculations with floats.
-fn numbered(py: Python<'_>, dim: Dim) -> PyResult<Scalar> {
+fn numbered(py: Python<'_>, dim: Dim) -> PyResult<Numeric> {
     catch(|| trace::number(Definition::Size(dim))).or_raise(py)
 }
 
@@ -406,27 +403,27 @@ impl Size {
 /// needs its value, the trace holds for that value only.
 #[pyclass(frozen, module = "wengert")]
 pub struct Number {
-    value: Scalar,
+    told: u32,
     trace: Arc<trace::Trace>,
 }
 
 impl Number {
     /// A number of a trace.
-    pub fn new(value: Scalar, trace: Arc<trace::Trace>) -> Number {
-        Number { value, trace }
+    pub fn new(told: u32, trace: Arc<trace::Trace>) -> Number {
+        Number { told, trace }
     }
 }
 
 /// A number as an operand: what stands for it, if the object is one.
-pub fn operand(object: &Bound<'_, PyAny>) -> PyResult<Option<Scalar>> {
+pub fn operand(object: &Bound<'_, PyAny>) -> PyResult<Option<Numeric>> {
     if let Ok(size) = object.cast::<Size>() {
         return numbered(object.py(), size.get().0).map(Some);
     }
     let Ok(number) = object.cast::<Number>() else { return Ok(None) };
     let number = number.get();
     match trace::speaks_of(&number.trace) {
-        true => Ok(Some(number.value)),
-        false => number.look(object.py()).map(|now| Some(Scalar::Float(now))),
+        true => Ok(Some(Numeric::Told(number.told))),
+        false => number.look(object.py()).map(|now| Some(now.into())),
     }
 }
 
@@ -453,7 +450,7 @@ pub fn settle(
     held: &mut [Held],
     takes_number: impl Fn(usize) -> bool,
 ) -> PyResult<()> {
-    let is_open = |x: &Held| matches!(x, Held::Scalar(s) if graph::number_of(*s).is_some());
+    let is_open = |x: &Held| matches!(x, Held::Scalar(s) if s.told().is_some());
     if !held.iter().any(is_open) {
         return Ok(());
     }
@@ -482,7 +479,7 @@ pub fn settle(
             continue;
         }
         *x = match takes_number(i) {
-            true => Held::Scalar(Scalar::Int(pinned(py, dim)? as i64)),
+            true => Held::Scalar(Scalar::Int(pinned(py, dim)? as i64).into()),
             false => match as_tensor(Bound::new(py, Size::of(dim))?.as_any(), dtype)? {
                 Some(value) => Held::Value(value),
                 None => continue,
@@ -496,13 +493,13 @@ pub fn settle(
 fn calculate(
     py: Python<'_>,
     how: Calculation,
-    number: Scalar,
+    number: Numeric,
     other: &Bound<'_, PyAny>,
     turned: bool,
 ) -> PyResult<Py<PyAny>> {
     let other = match operand(other)? {
         Some(other) => Some(other),
-        None => scalar(other.as_ptr()),
+        None => scalar(other.as_ptr()).map(Numeric::from),
     };
     let Some(other) = other else { return Ok(py.NotImplemented()) };
     let Some(trace) = trace::top() else {
@@ -511,9 +508,9 @@ fn calculate(
     let (a, b) = if turned { (other, number) } else { (number, other) };
     let (a, b) = (a.as_float(), b.as_float());
     let value = catch(|| trace::number(Definition::Calculated(how, [a, b]))).or_raise(py)?;
-    match crate::graph::number_of(value) {
-        Some(_) => Ok(Py::new(py, Number { value, trace })?.into_any()),
-        None => Ok(value.as_f64().into_pyobject(py)?.into_any().unbind()),
+    match value {
+        Numeric::Told(told) => Ok(Py::new(py, Number { told, trace })?.into_any()),
+        Numeric::Known(value) => Ok(value.as_f64().into_pyobject(py)?.into_any().unbind()),
     }
 }
 
@@ -527,7 +524,7 @@ impl Number {
 
     fn look(&self, py: Python<'_>) -> PyResult<f64> {
         self.check(py)?;
-        let now = catch(|| self.trace.look(self.value)).and_then(|now| now).or_raise(py)?;
+        let now = catch(|| self.trace.look(self.told)).and_then(|now| now).or_raise(py)?;
         Ok(now.as_f64())
     }
 
@@ -537,7 +534,7 @@ impl Number {
         other: &Bound<'_, PyAny>,
         turned: bool,
     ) -> PyResult<Py<PyAny>> {
-        let own = Bound::new(other.py(), Number { value: self.value, trace: self.trace.clone() })?;
+        let own = Bound::new(other.py(), Number { told: self.told, trace: self.trace.clone() })?;
         let Some(value) = operand(own.as_any())? else { return Ok(other.py().NotImplemented()) };
         calculate(other.py(), how, value, other, turned)
     }

@@ -80,7 +80,6 @@ pub fn of_scalar(value: Weak) -> Number {
         Weak::Uint(u) => Number::Int(u.into()),
         Weak::Float(x) => Number::Double(x),
         // Lists are run with their numbers filled in.
-        Weak::Number(_) => Number::Double(f64::NAN),
     }
 }
 

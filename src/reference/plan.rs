@@ -18,7 +18,7 @@ use crate::layout::Layout;
 use crate::memory::ALIGN;
 use crate::ops::declare::Composite;
 use crate::ops::element::ElementOp;
-use crate::ops::op::{Op, SliceAxis, Type};
+use crate::ops::op::{Op, OperandType, SliceAxis, Type};
 use crate::passes::Evaluator;
 use crate::schedule::{
     self, Bodies, Epilogue, Group, Number, Plan, Product, Prologue, Source, Step, Template, Work,
@@ -145,7 +145,14 @@ impl Executor for Reference {
     }
 
     fn execute(&self, op: &Op, args: &[Operand<'_>]) -> Result<Array> {
-        admit(self, op, args)?;
+        let types: SmallVec<[OperandType<'_>; 4]> = args
+            .iter()
+            .map(|arg| match *arg {
+                Operand::Array(x) => OperandType::Tensor(x.dtype, x.shape()),
+                Operand::Scalar(value) => OperandType::Scalar(value.into()),
+            })
+            .collect();
+        admit(self, op, &types)?;
         self.evaluate(op, args)
     }
 

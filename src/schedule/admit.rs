@@ -59,7 +59,7 @@ fn collect(
 fn dtypes(list: &List, node: &Node) -> SmallVec<[DType; 4]> {
     let dtype = |arg: &Arg| match *arg {
         Arg::Node(id) => Some(list.node(id).ty.dtype),
-        Arg::Scalar(_) => None,
+        Arg::Number(_) => None,
     };
     node.args.iter().filter_map(dtype).collect()
 }

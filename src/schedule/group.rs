@@ -19,9 +19,9 @@ use super::admit::admit;
 use super::assemble::{Assembled, Assembly, Read, number_dtype};
 use super::{Bodies, Cut, Group, Memory, Number, Operand, Options, Plan, Source, Step, Work};
 use crate::array::Array;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::{DType, Numeric};
 use crate::error::{self, Result};
-use crate::graph::{Kind, List, Node, number_of};
+use crate::graph::{Kind, List, Node};
 use crate::ops::element::ElementOp;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
@@ -78,7 +78,7 @@ fn operand(nodes: &[Node], mut arg: Arg) -> (Arg, Option<DType>) {
         let node = &nodes[id.0 as usize];
         match &node.kind {
             Kind::Op(Op::Broadcast(_)) => arg = node.args[0],
-            Kind::Op(Op::Fill(ty)) if matches!(node.args[0], Arg::Scalar(_)) => {
+            Kind::Op(Op::Fill(ty)) if matches!(node.args[0], Arg::Number(_)) => {
                 return (node.args[0], Some(ty.dtype));
             }
             Kind::Input
@@ -373,7 +373,7 @@ impl<'g> Scheduler<'g> {
     /// Whether a node reads its operands as they stand, not past broadcasts and fills.
     fn reads_plainly(&self, id: Id) -> bool {
         let node = &self.nodes[id.0 as usize];
-        node.args.iter().all(|&arg| matches!(arg, Arg::Scalar(_)) || self.read(node, arg).0 == arg)
+        node.args.iter().all(|&arg| matches!(arg, Arg::Number(_)) || self.read(node, arg).0 == arg)
     }
 
     /// Which nodes are read outside their unit, and why each unit ends.
@@ -445,7 +445,7 @@ impl<'g> Scheduler<'g> {
             }
         };
         let args = node.args.iter().map(|&arg| match arg {
-            Arg::Scalar(value) => Operand::Number(number(value)),
+            Arg::Number(value) => Operand::Number(number(value)),
             Arg::Node(x) => self.array(x),
         });
         let args = args.collect();
@@ -494,16 +494,16 @@ impl<'g> Scheduler<'g> {
     fn operand(&self, node: &Node, i: usize) -> Read<Id> {
         match (self.read(node, node.args[i]), element(node)) {
             ((Arg::Node(x), _), _) => Read::Array(x),
-            ((Arg::Scalar(value), Some(dtype)), _) => Read::Number(number(value), dtype),
-            ((Arg::Scalar(value), None), Some(ElementOp::Map(def))) => {
+            ((Arg::Number(value), Some(dtype)), _) => Read::Number(number(value), dtype),
+            ((Arg::Number(value), None), Some(ElementOp::Map(def))) => {
                 let dtype = |arg: &Arg| match *arg {
                     Arg::Node(id) => Some(self.nodes[id.0 as usize].ty.dtype),
-                    Arg::Scalar(_) => None,
+                    Arg::Number(_) => None,
                 };
                 let own = number_dtype(def, i, node.args.iter().map(dtype), node.ty.dtype);
                 Read::Number(number(value), own)
             }
-            ((Arg::Scalar(value), None), _) => Read::Number(number(value), node.ty.dtype),
+            ((Arg::Number(value), None), _) => Read::Number(number(value), node.ty.dtype),
         }
     }
 }
@@ -518,6 +518,9 @@ fn first(kin: &mut [u32], mut i: u32) -> u32 {
     i
 }
 
-fn number(value: Scalar) -> Number {
-    number_of(value).map_or(Number::Constant(value), Number::Input)
+fn number(value: Numeric) -> Number {
+    match value {
+        Numeric::Known(value) => Number::Constant(value),
+        Numeric::Told(i) => Number::Input(i),
+    }
 }

@@ -65,7 +65,7 @@ fn program(dtype: DType, seed: u64, steps: usize) -> Graph {
         input(&graph, dtype, &[70]),
         input(&graph, dtype, &[6, 1]),
     ];
-    let numbers = [graph.number(), Arg::Scalar(Scalar::Float(0.75)), Arg::Scalar(Scalar::Int(3))];
+    let numbers = [graph.number(), Arg::Number(0.75.into()), Arg::Number(Scalar::Int(3).into())];
     let ops: Vec<&'static Elementwise> = elementwise::tables().collect();
     while values.len() < steps + 3 {
         let x = values[choices.below(values.len())];

@@ -456,7 +456,7 @@ fn converted_bits(x: Scalar, dtype: DType) -> u64 {
     let from = match x {
         Scalar::Bool(_) | Scalar::Int(_) => Compute::I64,
         Scalar::Uint(_) => Compute::U64,
-        Scalar::Float(_) | Scalar::Number(_) => Compute::F64,
+        Scalar::Float(_) => Compute::F64,
     };
     let (bits, mut out) = (x.register_bits(from), 0u64);
     let arg = (&raw const bits).cast::<u8>();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::array::Array;
-use crate::dtype::DType;
+use crate::dtype::{DType, Numeric};
 use crate::engine::eager::Eager;
 use crate::engine::plans::{self, Formula, Given, Part};
 use crate::engine::site::{self, Site};
@@ -54,7 +54,8 @@ pub(super) fn planned_rules(
         operands.push(match saved {
             Saved::Array(array) => Given::Array(array),
             Saved::Type(ty) => Given::Type(ty),
-            Saved::Scalar(scalar) => Given::Scalar(*scalar),
+            Saved::Scalar(Numeric::Known(scalar)) => Given::Scalar(*scalar),
+            Saved::Scalar(Numeric::Told(_)) => return Ok(None),
         });
     }
     operands.push(Given::Array(&g.array));
@@ -71,7 +72,7 @@ pub(super) fn restore(cx: &Eager, saved: &Saved, history: impl Fn() -> History) 
     match saved {
         Saved::Array(array) => cx.value(Value { array: array.clone(), history: history() }),
         Saved::Type(ty) => cx.absent(ty.clone()),
-        Saved::Scalar(scalar) => Arg::Scalar(*scalar),
+        Saved::Scalar(scalar) => Arg::Number(*scalar),
     }
 }
 

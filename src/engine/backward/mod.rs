@@ -11,7 +11,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::apply::apply;
 use super::tape::{Entry, History, Leaf, Link, Operand, Value};
-use crate::dtype::Scalar;
 use crate::error::{self, Result};
 use crate::ops::op::{Op, Type};
 
@@ -193,7 +192,7 @@ fn seeds(
             }
             None => {
                 let ty = Type::new(y.dtype(), y.shape().clone());
-                apply(Op::Fill(ty), &[Operand::Scalar(Scalar::Float(1.0))], false)?
+                apply(Op::Fill(ty), &[Operand::Scalar(1.0.into())], false)?
             }
         };
         seeds.push((y.history.clone(), seed));

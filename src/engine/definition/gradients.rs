@@ -5,7 +5,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{Call, is_sized, keep};
-use crate::dtype::Scalar;
 use crate::engine::resolve;
 use crate::engine::tape::{Operand, Value};
 use crate::engine::trace::Trace;
@@ -123,7 +122,7 @@ pub(super) fn differentiate(
                     let what = "only a scalar output has an implicit gradient";
                     return Err(error::gradient("gradients", what, facts));
                 }
-                (*y, Arg::Scalar(Scalar::Float(1.0)))
+                (*y, Arg::Number(1.0.into()))
             }
         });
     }
@@ -135,10 +134,10 @@ pub(super) fn zeros(trace: &Arc<Trace>, id: Id) -> Result<Value> {
     let ty = trace.read(|graph| graph.list().node(id).ty.clone());
     Ok(Value::plain(trace.add(|graph| {
         catch(|| {
-            let zero = crate::ops::emit::Expr::new(graph, Arg::Scalar(Scalar::Float(0.0)));
+            let zero = crate::ops::emit::Expr::new(graph, Arg::Number(0.0.into()));
             match zero.full(ty.dtype, ty.shape).arg() {
                 Arg::Node(id) => Ok(id),
-                Arg::Scalar(_) => Err(error::internal("a tensor is a node")),
+                Arg::Number(_) => Err(error::internal("a tensor is a node")),
             }
         })?
     })?))

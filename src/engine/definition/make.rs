@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::gradients::{differentiate, zeros};
 use super::{Call, is_sized};
-use crate::dtype::Scalar;
+use crate::dtype::Numeric;
 use crate::engine::index::{self, Item};
 use crate::engine::tape::{self, Operand, Value};
 use crate::engine::trace::{self, Trace};
@@ -34,7 +34,7 @@ pub enum Given {
     /// A value of known type
     Value(Value),
     /// A number
-    Scalar(Scalar),
+    Scalar(Numeric),
 }
 
 impl Given {

@@ -190,7 +190,7 @@ pub fn keep(
     let mut args = Vec::with_capacity(operands.len());
     for operand in operands {
         args.push(match operand {
-            Operand::Scalar(value) => Arg::Scalar(*value),
+            Operand::Scalar(value) => Arg::Number(*value),
             Operand::Value(value) => Arg::Node(operand_of(trace, &call, value)?),
         });
     }

@@ -99,7 +99,7 @@ pub(super) fn probe(trace: &Arc<Trace>, call: &Call, args: &[Arg]) -> Result<Lik
             for (ty, arg) in types.iter().zip(args) {
                 values.push(match (ty, arg) {
                     (Some(ty), _) => Given::Value(fresh.input(ty.clone())?),
-                    (None, Arg::Scalar(value)) => Given::Scalar(*value),
+                    (None, Arg::Number(value)) => Given::Scalar(*value),
                     (None, Arg::Node(_)) => return Err(error::internal("a node has a type")),
                 });
             }

@@ -54,7 +54,7 @@ impl Trace {
     pub fn type_of(&self, arg: Arg) -> Option<Type> {
         match arg {
             Arg::Node(id) => Some(self.read(|graph| graph.list().node(id).ty.clone())),
-            Arg::Scalar(_) => None,
+            Arg::Number(_) => None,
         }
     }
 

@@ -22,9 +22,9 @@ use super::definition::{self, Call, Calls};
 use super::tape::{self, Operand, Value};
 use super::{executors, site};
 use crate::array::Array;
-use crate::dtype::Scalar;
+use crate::dtype::{Numeric, Scalar};
 use crate::error::{self, Error, Result};
-use crate::graph::{Graph, Kind, List, number_of};
+use crate::graph::{Graph, Kind, List};
 use crate::ops::emit::{Arg, Emit, Id, OrThrow, catch};
 use crate::ops::number::Number;
 use crate::ops::op::{Op, Type};
@@ -146,7 +146,7 @@ pub fn emit(op: Op, args: &[Operand<'_>]) -> Result<Array> {
     let mut operands: SmallVec<[Arg; 4]> = SmallVec::new();
     for arg in args {
         operands.push(match arg {
-            Operand::Scalar(value) => Arg::Scalar(*value),
+            Operand::Scalar(value) => Arg::Number(*value),
             Operand::Value(value) => Arg::Node(trace.node(op.name(), value)?),
         });
     }
@@ -161,16 +161,19 @@ pub fn emit(op: Op, args: &[Operand<'_>]) -> Result<Array> {
 }
 
 /// A number of a formula: one of the top trace's, if one is open.
-pub fn number(number: Number) -> Scalar {
-    match top() {
-        Some(trace) => trace.read(|graph| graph.define(number)),
-        None => number.now(),
+pub fn number(number: Number) -> Numeric {
+    match (top(), number) {
+        (Some(trace), number) => trace.read(|graph| graph.define(number)),
+        (None, number) => match number.now() {
+            Some(value) => value.into(),
+            None => crate::error::throw(error::internal("a number that no run tells")),
+        },
     }
 }
 
 /// The size that a number of the top trace is.
-pub fn size_of(value: Scalar) -> Option<Dim> {
-    let i = number_of(value)?;
+pub fn size_of(value: Numeric) -> Option<Dim> {
+    let i = value.told()?;
     match top()?.read(|graph| graph.list().numbers.get(i as usize).cloned())? {
         Number::Size(dim) => Some(dim),
         Number::Input | Number::Calculated(..) => None,
@@ -178,11 +181,8 @@ pub fn size_of(value: Scalar) -> Option<Dim> {
 }
 
 /// A look at a number of the top trace.
-pub fn look(value: Scalar) -> Scalar {
-    match (number_of(value), top()) {
-        (Some(_), Some(trace)) => trace.look(value).or_throw(),
-        _ => value,
-    }
+pub fn look(told: u32) -> Option<Scalar> {
+    top().map(|trace| trace.look(told).or_throw())
 }
 
 impl Trace {
@@ -361,12 +361,10 @@ impl Trace {
     }
 
     /// Adds a number that is given at each run; it is this now.
-    pub fn given(&self, now: f64) -> Scalar {
-        let Arg::Scalar(number) = self.graph.lock().number() else { return Scalar::Float(now) };
-        if let Some(i) = number_of(number) {
-            self.state.lock().numbers.insert(i, now);
-        }
-        number
+    pub fn given(&self, now: f64) -> u32 {
+        let i = self.graph.lock().given();
+        self.state.lock().numbers.insert(i, now);
+        i
     }
 
     /// The value at hand of a number that is given.
@@ -375,10 +373,11 @@ impl Trace {
     }
 
     /// A look at a number: what it is now. What it comes of is noted, and sizes are pinned.
-    pub fn look(&self, value: Scalar) -> Result<Scalar> {
+    pub fn look(&self, told: u32) -> Result<Scalar> {
         let graph = self.graph.lock();
-        let seen = graph.looks_at(value);
-        let Some(i) = number_of(seen) else { return Ok(seen) };
+        if let Some(seen) = graph.looks_at(told) {
+            return Ok(seen);
+        }
         let (list, state) = (graph.list(), self.state.lock());
         let is_given = |i: &u32| matches!(list.numbers.get(*i as usize), Some(Number::Input));
         let given: Vec<Scalar> = (0..list.numbers.len() as u32)
@@ -389,7 +388,7 @@ impl Trace {
         let sizes = hints.filter_map(|(dim, hint)| Some((dim, Dim::new(hint?))));
         let values = list.evaluate_numbers(&given, &Bindings::of(sizes))?;
         // A number of another trace, such as that of a graph around this one, has no value here.
-        values.get(i as usize).copied().ok_or_else(|| error::unknown_size("number", "a size"))
+        values.get(told as usize).copied().ok_or_else(|| error::unknown_size("number", "a size"))
     }
 
     /// What tells it from others.

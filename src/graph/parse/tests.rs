@@ -178,7 +178,7 @@ fn numbers_read_back_to_the_bit() {
         Scalar::Uint(u64::MAX),
         Scalar::Uint(3),
     ] {
-        let args = [Arg::Node(x), Arg::Scalar(value)].into_iter().collect();
+        let args = [Arg::Node(x), Arg::Number(value.into())].into_iter().collect();
         graph.push(Kind::Op(crate::ops::op::Op::Map(add)), args, f32s(&[]));
     }
     let args = [numeric_input(0), Arg::Node(x)].into_iter().collect();

@@ -1,7 +1,7 @@
 //! Tensors made from sizes and numbers.
 
 use super::{number, shape_of, size_of};
-use crate::dtype::{Class, DType, Scalar};
+use crate::dtype::{Class, DType, Numeric, Scalar};
 use crate::error;
 use crate::ops::attributes::ScatterMode;
 use crate::ops::emit::{Arg, Emit, Expr, throw};
@@ -229,7 +229,7 @@ fn static_number(x: Expr<'_>, op: &str) -> Scalar {
 /// The size that a number is.
 fn size_behind(x: Expr<'_>) -> Option<Dim> {
     match x.arg() {
-        Arg::Scalar(value) => x.cx().size_behind(value),
+        Arg::Number(value) => x.cx().size_behind(value),
         Arg::Node(_) => None,
     }
 }
@@ -242,7 +242,9 @@ fn counted_by_size<'e>(
 ) -> Option<Expr<'e>> {
     size_behind(start).or_else(|| size_behind(stop))?;
     let size = |x: Expr<'e>| match (size_behind(x), x.arg()) {
-        (None, Arg::Scalar(Scalar::Int(n))) => usize::try_from(n).ok().map(Dim::new),
+        (None, Arg::Number(Numeric::Known(Scalar::Int(n)))) => {
+            usize::try_from(n).ok().map(Dim::new)
+        }
         (found, _) => found,
     };
     let (a, b, s) = (size(start)?, size(stop)?, size(step).filter(|s| !s.equals(0))?);
@@ -295,7 +297,7 @@ fn whole(x: Scalar) -> i128 {
     match x {
         Scalar::Uint(n) => n.into(),
         Scalar::Int(n) => n.into(),
-        other @ (Scalar::Bool(_) | Scalar::Float(_) | Scalar::Number(_)) => other.as_f64() as i128,
+        other @ (Scalar::Bool(_) | Scalar::Float(_)) => other.as_f64() as i128,
     }
 }
 

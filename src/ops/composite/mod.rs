@@ -2,7 +2,7 @@
 
 use super::declare::Composite;
 use super::emit::{Arg, Emit, Expr, OrThrow, throw};
-use crate::dtype::{DType, Scalar};
+use crate::dtype::{DType, Numeric, Scalar};
 use crate::error;
 use crate::memory::check_room;
 use crate::shape::{Dim, Extent, Shape, Tuple};
@@ -56,7 +56,7 @@ pub fn tables() -> impl Iterator<Item = &'static Composite> {
 
 /// A number to start a formula from that has no operand.
 fn number<'e>(cx: &'e dyn Emit, value: impl Into<Scalar>) -> Expr<'e> {
-    Expr::new(cx, Arg::Scalar(value.into()))
+    Expr::new(cx, Arg::Number(Numeric::from(value)))
 }
 
 /// A shape that a user wrote.

@@ -69,7 +69,7 @@ impl<'e> Expr<'e> {
     /// A number as a float64 one; a tensor in float64.
     fn double(self) -> Expr<'e> {
         match self.arg() {
-            Arg::Scalar(value) => self.scalar(value.as_float()),
+            Arg::Number(value) => self.scalar(value.as_float()),
             Arg::Node(_) => self.cast(DType::F64),
         }
     }

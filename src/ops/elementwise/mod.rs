@@ -11,7 +11,7 @@ use super::emit::{Arg, Expr, OrThrow, throw};
 use super::op::Op;
 use super::probe::{self, Mask};
 use super::rule::ElementRule;
-use crate::dtype::{Class, Compute, DType, Scalar};
+use crate::dtype::{Class, Compute, DType, Numeric, Scalar};
 use crate::error::{self, Result};
 
 use crate::scalar::wgsl::WgslType;
@@ -153,14 +153,15 @@ impl Elementwise {
     /// Whether a number as operand `i` can stand beside tensors of a dtype. An integer has no negative
     /// power among the integers.
     #[inline]
-    pub fn fits(&self, value: Scalar, i: usize, dtype: DType) -> bool {
+    pub fn fits(&self, value: Numeric, i: usize, dtype: DType) -> bool {
         let is_power = i == 1 && std::ptr::eq(self, &arithmetic::pow);
-        let refused = is_power && dtype.is_int() && matches!(value, Scalar::Int(..0));
+        let refused =
+            is_power && dtype.is_int() && matches!(value, Numeric::Known(Scalar::Int(..0)));
         value.fits(dtype) && !refused
     }
 
     /// The common dtype of operands (`None` for a scalar), by promotion and weak scalars.
-    pub fn promote(&self, operands: &[(Option<DType>, Option<Scalar>)]) -> Result<DType> {
+    pub fn promote(&self, operands: &[(Option<DType>, Option<Numeric>)]) -> Result<DType> {
         let mut dtype: Option<DType> = None;
         for (i, (tensor, _)) in operands.iter().enumerate() {
             let Some(d) = *tensor else { continue };
@@ -211,7 +212,7 @@ impl Elementwise {
             return None;
         }
         let mut dtype: Option<DType> = None;
-        let mut out = [Arg::Scalar(Scalar::Bool(false)); 3];
+        let mut out = [Arg::Number(Numeric::Known(Scalar::Bool(false))); 3];
         for (place, x) in out.iter_mut().zip(args) {
             *place = x.arg();
             if let Arg::Node(_) = x.arg() {
@@ -223,19 +224,19 @@ impl Elementwise {
         }
         let dtype = dtype.filter(|d| self.classes.contains(d.class()))?;
         let fits = |(i, x): (usize, &Expr<'_>)| match x.arg() {
-            Arg::Scalar(s) => s.class() <= dtype.class() && self.fits(s, i, dtype),
+            Arg::Number(s) => s.class() <= dtype.class() && self.fits(s, i, dtype),
             Arg::Node(_) => true,
         };
         args.iter().enumerate().all(fits).then_some(out)
     }
 
     /// The operands, where all are numbers and the op computes with floats.
-    fn numbers(&self, args: &[Expr<'_>], dtype: DType) -> Option<[Scalar; 2]> {
+    fn numbers(&self, args: &[Expr<'_>], dtype: DType) -> Option<[Numeric; 2]> {
         if self.condition || !dtype.is_float() {
             return None;
         }
         let number = |x: &Expr<'_>| match x.arg() {
-            Arg::Scalar(value) => Some(value),
+            Arg::Number(value) => Some(value),
             Arg::Node(_) => None,
         };
         let first = number(args.first()?)?;
@@ -251,7 +252,7 @@ impl Elementwise {
         let operands: SmallVec<[_; 3]> = args
             .iter()
             .map(|x| match x.arg() {
-                Arg::Scalar(value) => (None, Some(value)),
+                Arg::Number(value) => (None, Some(value)),
                 Arg::Node(_) => (Some(x.dtype()), None),
             })
             .collect();
@@ -264,12 +265,12 @@ impl Elementwise {
         }
         let operand = |i: usize, x: &Expr<'e>| match x.arg() {
             Arg::Node(_) if !self.is_condition(i) => x.cast(dtype).arg(),
-            plain @ (Arg::Node(_) | Arg::Scalar(_)) => plain,
+            plain @ (Arg::Node(_) | Arg::Number(_)) => plain,
         };
         let mut operands: SmallVec<[Arg; 3]> =
             small(args.iter().enumerate().map(|(i, x)| operand(i, x)));
         // A node reads a tensor as its condition, and one more whose dtype is the result's.
-        let scalar = |i: usize| matches!(operands[i], Arg::Scalar(_));
+        let scalar = |i: usize| matches!(operands[i], Arg::Number(_));
         let lone = (usize::from(self.condition)..operands.len()).all(scalar);
         let unconditional = self.condition && scalar(0);
         let tensor = |i: usize, dtype: DType| args[i].full(dtype, Shape::scalar()).arg();

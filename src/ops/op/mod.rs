@@ -12,7 +12,7 @@ use super::attributes::*;
 use super::declare::{Attr, Composite, Param};
 use super::elementwise::Elementwise;
 use super::structural::{Class, Fields, InPlace, OpKind};
-use crate::dtype::{DType, Scalar};
+use crate::dtype::{DType, Numeric};
 use crate::error::{self, Result};
 use crate::layout::Layout;
 use crate::shape::{Axes, Dim, Dims, Shape, hint};
@@ -203,7 +203,7 @@ pub enum OperandType<'a> {
     /// A tensor
     Tensor(DType, &'a Shape),
     /// A Python number
-    Scalar(Scalar),
+    Scalar(Numeric),
 }
 
 impl<'a> OperandType<'a> {

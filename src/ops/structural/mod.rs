@@ -7,6 +7,7 @@
 //! [`Op`] to their definitions: a variant without one does not compile, and neither does a definition
 //! that leaves something open.
 
+use super::attributes::{ArgReduction, ConvRole, Cumulation, Reduction};
 use super::batch::Batched;
 use super::elementwise::Elementwise;
 use super::emit::Expr;
@@ -292,8 +293,6 @@ macro_rules! table {
         static DEFS: &[&StructuralDef] = &[$($(#[$when])* &$def,)*];
     };
 }
-
-use super::attributes::{ArgReduction, ConvRole, Cumulation, Reduction};
 
 table! {
     Op::Cast(_) => view::CAST,

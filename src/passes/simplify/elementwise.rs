@@ -2,7 +2,7 @@
 
 use super::{Step, becomes, give, is_one, known, number, on, op_of, operand};
 use crate::dtype::{Class, DType, Scalar};
-use crate::graph::{Args, Kind, Node, number_of};
+use crate::graph::{Args, Kind, Node};
 use crate::ops::elementwise::{Elementwise, arithmetic, bits, comparison};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::Op;
@@ -27,7 +27,7 @@ pub fn map(nodes: &[Node], node: &mut Node, def: &'static Elementwise, fast: boo
 fn taken(nodes: &[Node], node: &Node, def: &Elementwise) -> DType {
     let own = node.args[usize::from(def.condition)..].iter().find_map(|arg| match arg {
         Arg::Node(id) => Some(nodes[id.0 as usize].ty.dtype),
-        Arg::Scalar(_) => None,
+        Arg::Number(_) => None,
     });
     own.unwrap_or(node.ty.dtype)
 }
@@ -39,7 +39,7 @@ fn strip(nodes: &[Node], node: &mut Node, def: &Elementwise) -> bool {
     for i in 0..node.args.len() {
         let Arg::Node(id) = node.args[i] else { continue };
         let Some(inner) = pass_through(nodes, &nodes[id.0 as usize]) else { continue };
-        if def.is_condition(i) && matches!(inner, Arg::Scalar(_)) {
+        if def.is_condition(i) && matches!(inner, Arg::Number(_)) {
             continue;
         }
         let before = std::mem::replace(&mut node.args[i], inner);
@@ -59,7 +59,7 @@ fn strip(nodes: &[Node], node: &mut Node, def: &Elementwise) -> bool {
 pub fn repeated(nodes: &[Node], node: &Node) -> Option<Id> {
     match pass_through(nodes, node)? {
         Arg::Node(id) => Some(id),
-        Arg::Scalar(_) => None,
+        Arg::Number(_) => None,
     }
 }
 
@@ -73,10 +73,10 @@ fn pass_through(nodes: &[Node], node: &Node) -> Option<Arg> {
         Op::Broadcast(_) => Some(node.args[0]),
         Op::Fill(ty) => match node.args[0] {
             // A number known only at run time is a float.
-            Arg::Scalar(value) if number_of(value).is_none() || ty.dtype.is_float() => {
+            Arg::Number(value) if value.told().is_none() || ty.dtype.is_float() => {
                 Some(node.args[0])
             }
-            Arg::Node(_) | Arg::Scalar(_) => None,
+            Arg::Node(_) | Arg::Number(_) => None,
         },
         Op::Reshape(to) => {
             let from = &operand(nodes, node, 0)?.ty.shape;
@@ -103,7 +103,7 @@ fn has_shape(nodes: &[Node], args: &[Arg], shape: &Shape) -> bool {
 pub fn joint(nodes: &[Node], args: &[Arg]) -> Option<Shape> {
     let mut shapes = args.iter().filter_map(|arg| match arg {
         Arg::Node(id) => Some(&nodes[id.0 as usize].ty.shape),
-        Arg::Scalar(_) => None,
+        Arg::Number(_) => None,
     });
     let first = shapes.next()?.clone();
     shapes.try_fold(first, |so_far, shape| so_far.broadcast(shape, "simplify").ok())
@@ -277,7 +277,7 @@ fn float(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Ste
         && keeps_shape(nodes, node, pair.a)
         && let Some(inverse) = b.and_then(|b| inverse(b.as_f64(), pair.dtype))
     {
-        node.args[1] = Arg::Scalar(Scalar::Float(inverse));
+        node.args[1] = Arg::Number(inverse.into());
         return becomes(node, Op::Map(&arithmetic::multiply));
     }
     if pair.fast { loose(nodes, node, def, pair, (a, b)) } else { Step::Keep }
@@ -324,7 +324,7 @@ fn loose(
     {
         let inverse = 1.0 / b.as_f64();
         if inverse.is_normal() {
-            node.args[1] = Arg::Scalar(Scalar::Float(inverse));
+            node.args[1] = Arg::Number(inverse.into());
             return becomes(node, Op::Map(&arithmetic::multiply));
         }
     }
@@ -336,7 +336,7 @@ fn loose(
     {
         // (x + c) + b, (x · c) · b
         let (c, b) = (c.as_f64(), b.as_f64());
-        let joined = Arg::Scalar(Scalar::Float(if adds { c + b } else { c * b }));
+        let joined = Arg::Number(if adds { c + b } else { c * b }.into());
         node.args = Args::from_slice(&[inner.args[0], joined]);
         return Step::Again;
     }

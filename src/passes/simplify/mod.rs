@@ -12,9 +12,9 @@ mod tests;
 
 use super::pipeline::Options;
 use super::rebuild::{in_bodies, push, rebuild};
-use crate::dtype::Scalar;
+use crate::dtype::{Numeric, Scalar};
 use crate::error::Result;
-use crate::graph::{Args, Kind, List, Node, number_of};
+use crate::graph::{Args, Kind, List, Node};
 use crate::ops::attributes::Reduction;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
@@ -92,7 +92,9 @@ fn step(nodes: &[Node], node: &mut Node, fast: bool) -> Step {
             _ => Step::Keep,
         },
         Op::ArgSort { axis, .. } | Op::ArgReduce(_, axis) => match operand(nodes, node, 0) {
-            Some(x) if is_one(x.ty.shape[*axis]) => give(nodes, node, Arg::Scalar(Scalar::Int(0))),
+            Some(x) if is_one(x.ty.shape[*axis]) => {
+                give(nodes, node, Arg::Number(Scalar::Int(0).into()))
+            }
             _ => Step::Keep,
         },
         _ => Step::Keep,
@@ -112,7 +114,7 @@ fn same_type(a: &Type, b: &Type) -> bool {
 fn operand<'n>(nodes: &'n [Node], node: &Node, i: usize) -> Option<&'n Node> {
     match node.args.get(i) {
         Some(Arg::Node(id)) => Some(&nodes[id.0 as usize]),
-        Some(Arg::Scalar(_)) | None => None,
+        Some(Arg::Number(_)) | None => None,
     }
 }
 
@@ -130,20 +132,19 @@ fn op_of(node: &Node) -> Option<&Op> {
 }
 
 /// The number that fills a node, if one does.
-pub fn filling(node: &Node) -> Option<Scalar> {
+pub fn filling(node: &Node) -> Option<Numeric> {
     match (&node.kind, node.args.first()) {
-        (Kind::Op(Op::Fill(_)), Some(Arg::Scalar(value))) => Some(*value),
+        (Kind::Op(Op::Fill(_)), Some(Arg::Number(value))) => Some(*value),
         _ => None,
     }
 }
 
 /// The number that an operand is everywhere, if that is known now.
 fn known(nodes: &[Node], arg: Arg) -> Option<Scalar> {
-    let value = match arg {
-        Arg::Scalar(value) => value,
-        Arg::Node(id) => filling(&nodes[id.0 as usize])?,
-    };
-    number_of(value).is_none().then_some(value)
+    match arg {
+        Arg::Number(value) => value.known(),
+        Arg::Node(id) => filling(&nodes[id.0 as usize])?.known(),
+    }
 }
 
 /// The same operands under another op.
@@ -163,12 +164,12 @@ fn give(nodes: &[Node], node: &mut Node, arg: Arg) -> Step {
     match arg {
         Arg::Node(id) if same_type(&nodes[id.0 as usize].ty, &node.ty) => Step::Is(id),
         Arg::Node(_) => on(node, Op::Broadcast(node.ty.shape.clone()), arg),
-        Arg::Scalar(_) => on(node, Op::Fill(node.ty.clone()), arg),
+        Arg::Number(_) => on(node, Op::Fill(node.ty.clone()), arg),
     }
 }
 
 /// The node is one number.
 fn number(node: &mut Node, value: Scalar) -> Step {
     let ty: Type = node.ty.clone();
-    on(node, Op::Fill(ty), Arg::Scalar(value))
+    on(node, Op::Fill(ty), Arg::Number(value.into()))
 }

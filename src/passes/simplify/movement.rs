@@ -11,7 +11,7 @@ use crate::shape::{Axes, Shape};
 fn filled(nodes: &[Node], node: &mut Node) -> Option<Step> {
     let value = filling(operand(nodes, node, 0)?)?;
     let ty: Type = node.ty.clone();
-    Some(on(node, Op::Fill(ty), Arg::Scalar(value)))
+    Some(on(node, Op::Fill(ty), Arg::Number(value)))
 }
 
 /// Simplifies a reshape.

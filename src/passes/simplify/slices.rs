@@ -67,7 +67,7 @@ pub fn slice(nodes: &[Node], node: &mut Node) -> Step {
     }
     if let Some(value) = filling(x) {
         let ty = node.ty.clone();
-        return on(node, Op::Fill(ty), Arg::Scalar(value));
+        return on(node, Op::Fill(ty), Arg::Number(value));
     }
     let found = match op_of(x) {
         Some(Op::Slice(inner)) => of_slice(at, inner).map(|at| (Op::Slice(at), x.args[0])),
@@ -132,7 +132,7 @@ fn of_embed(x: &Node, at: &[SliceAxis], put: &[SliceAxis], node: &Node) -> Optio
     }
     if apart(at, put) {
         return Some(match x.args[1] {
-            Arg::Scalar(_) => (Op::Fill(node.ty.clone()), x.args[1]),
+            Arg::Number(_) => (Op::Fill(node.ty.clone()), x.args[1]),
             Arg::Node(_) => (Op::Broadcast(node.ty.shape.clone()), x.args[1]),
         });
     }
@@ -162,13 +162,13 @@ pub fn embed(nodes: &[Node], node: &mut Node) -> Step {
         return give(nodes, node, node.args[0]);
     }
     let outside = match node.args[1] {
-        Arg::Scalar(value) => Some(value),
+        Arg::Number(value) => Some(value),
         Arg::Node(id) => filling(&nodes[id.0 as usize]),
     };
     match (filling(x), outside) {
         (Some(a), Some(b)) if key(a) == key(b) => {
             let ty = node.ty.clone();
-            on(node, Op::Fill(ty), Arg::Scalar(a))
+            on(node, Op::Fill(ty), Arg::Number(a))
         }
         _ => Step::Keep,
     }
@@ -204,7 +204,7 @@ pub fn update(nodes: &[Node], node: &mut Node) -> Step {
 pub fn concat(nodes: &[Node], node: &mut Node, axis: usize) -> Step {
     let part = |arg: &Arg| match *arg {
         Arg::Node(id) => Some(&nodes[id.0 as usize]),
-        Arg::Scalar(_) => None,
+        Arg::Number(_) => None,
     };
     if node.args.len() > 1 {
         let is_empty = |arg: &Arg| part(arg).is_some_and(|x| is_none(x.ty.shape[axis]));
@@ -221,7 +221,7 @@ pub fn concat(nodes: &[Node], node: &mut Node, axis: usize) -> Step {
         && let Some(value) = part(&node.args[0]).and_then(filling)
     {
         let ty = node.ty.clone();
-        return on(node, Op::Fill(ty), Arg::Scalar(value));
+        return on(node, Op::Fill(ty), Arg::Number(value));
     }
     match neighbours(nodes, node, axis) {
         Some((x, at)) => on(node, Op::Slice(at), Arg::Node(x)),

@@ -174,12 +174,12 @@ fn slices_of_what_was_put_together_find_their_part() {
         F32 |x| x.concat(&[x.narrow(1, 0, Dim::new(2)), x.narrow(1, 3, Dim::ONE)], 1)
             => ["slice", "slice", "concat"];
         F32 |x| x.concat(&[x, x.narrow(0, 0, Dim::new(0))], 0) => [];
-        F32 |x| x.emit_with(embedded(x), &[x.arg(), Arg::Scalar(0.into())]).slice(middle()) => [];
-        F32 |x| x.emit_with(embedded(x), &[x.arg(), Arg::Scalar(0.into())]).narrow(0, 2, Dim::new(2))
+        F32 |x| x.emit_with(embedded(x), &[x.arg(), Arg::Number(0.into())]).slice(middle()) => [];
+        F32 |x| x.emit_with(embedded(x), &[x.arg(), Arg::Number(0.into())]).narrow(0, 2, Dim::new(2))
             => ["slice"];
-        F32 |x| x.emit_with(embedded(x), &[x.arg(), Arg::Scalar(0.into())]).narrow(0, 0, Dim::ONE)
+        F32 |x| x.emit_with(embedded(x), &[x.arg(), Arg::Number(0.into())]).narrow(0, 0, Dim::ONE)
             => ["full"];
-        F32 |x| x.emit_with(embedded(x), &[x.arg(), Arg::Scalar(0.into())]).narrow(0, 0, Dim::new(2))
+        F32 |x| x.emit_with(embedded(x), &[x.arg(), Arg::Number(0.into())]).narrow(0, 0, Dim::new(2))
             => ["pad", "slice"];
         F32 |x| {
             let at: Box<[SliceAxis]> = [at(0, 1, 2), at(0, 1, 4)].into();
@@ -188,9 +188,9 @@ fn slices_of_what_was_put_together_find_their_part() {
         } => [];
         F32 |x| {
             let at: Box<[SliceAxis]> = [at(0, 1, 2), at(0, 1, 4)].into();
-            let zero = Arg::Scalar(0.into());
+            let zero = Arg::Number(0.into());
             let once = x.emit_with(Op::Update(at.clone()), &[x.arg(), zero]);
-            let twice = once.emit_with(Op::Update(at), &[once.arg(), Arg::Scalar(1.into())]);
+            let twice = once.emit_with(Op::Update(at), &[once.arg(), Arg::Number(1.into())]);
             twice.narrow(0, 0, Dim::new(3))
         } => ["setitem", "slice"];
         F32 |x| {
@@ -232,7 +232,7 @@ fn numbers_known_only_at_run_time_are_not_looked_at() {
     let list = simplify(graph.into_list(), &Options::default()).unwrap();
     assert_eq!(count(&list, "multiply") + count(&list, "add") + count(&list, "maximum"), 3);
     let add = list.nodes.iter().find(|node| node.kind.name() == "add").unwrap();
-    assert!(matches!(add.args[1], Arg::Scalar(value) if number_of(value) == Some(0)));
+    assert!(matches!(add.args[1], Arg::Number(value) if value.told() == Some(0)));
 }
 
 #[test]
@@ -240,10 +240,10 @@ fn what_follows_a_rewrite_keeps_names_and_lines() {
     let graph = Graph::new();
     let ty = Type::new(DType::F32, Shape::of(&[4]));
     let x = graph.input(ty);
-    let one = Arg::Scalar(1.0.into());
+    let one = Arg::Number(1.0.into());
     graph.at(Site { code: 3, offset: 4, ..Site::default() });
     let y = graph.emit(Op::Map(&arithmetic::multiply), &[Arg::Node(x), one]);
-    let z = graph.emit(Op::Map(&arithmetic::quotient), &[Arg::Node(y), Arg::Scalar(4.0.into())]);
+    let z = graph.emit(Op::Map(&arithmetic::quotient), &[Arg::Node(y), Arg::Number(4.0.into())]);
     graph.name(y, "same");
     graph.name(z, "quarter");
     graph.output(z);

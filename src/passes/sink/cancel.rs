@@ -55,7 +55,7 @@ fn sources(nodes: &[Node], node: &Node) -> Option<(Op, Sources)> {
     for arg in &node.args {
         let operand = match *arg {
             Arg::Node(id) if nodes[id.0 as usize].ty.shape.same(&node.ty.shape) => id,
-            Arg::Node(_) | Arg::Scalar(_) => {
+            Arg::Node(_) | Arg::Number(_) => {
                 sources.push(None);
                 continue;
             }
@@ -65,7 +65,7 @@ fn sources(nodes: &[Node], node: &Node) -> Option<(Op, Sources)> {
         match (found, first(view)) {
             (Some(other), _) if !alike(nodes, other, operand) => return None,
             (_, Arg::Node(x)) => sources.push(Some(x)),
-            (_, Arg::Scalar(_)) => return None,
+            (_, Arg::Number(_)) => return None,
         }
         found = Some(operand);
     }
@@ -197,7 +197,7 @@ fn operands_sink(list: &List, views: &[Option<View>], sinks: &mut [bool]) {
             Arg::Node(id) if list.node(id).ty.shape.same(&node.ty.shape) => {
                 sinks[id.0 as usize] || views[id.0 as usize].is_some_and(|view| !view.is_work)
             }
-            Arg::Node(_) | Arg::Scalar(_) => true,
+            Arg::Node(_) | Arg::Number(_) => true,
         });
     }
 }

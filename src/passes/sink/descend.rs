@@ -35,7 +35,7 @@ pub fn descend(list: List) -> Result<List> {
 fn smaller(nodes: &[Node], node: &Node) -> Option<Node> {
     let is_repeated = |arg: &Arg| match *arg {
         Arg::Node(id) => repeated(nodes, &nodes[id.0 as usize]),
-        Arg::Scalar(_) => None,
+        Arg::Number(_) => None,
     };
     if !node.args.iter().any(|arg| is_repeated(arg).is_some()) {
         return None;

@@ -34,7 +34,7 @@ fn operand(py: Python<'_>, object: Object) -> PyResult<Option<Held>> {
         return Ok(Some(Held::Value(tensor.value())));
     }
     if let Some(scalar) = scalar(object) {
-        return Ok(Some(Held::Scalar(scalar)));
+        return Ok(Some(Held::Scalar(scalar.into())));
     }
     // Arrays join in; lists, strings and strangers do not.
     // SAFETY: as above.

@@ -9,7 +9,6 @@ use super::{Object, assign, call_named, check_leaf_update, not_implemented, oper
 use crate::engine::apply;
 use crate::engine::tape::Operand;
 use crate::error;
-use crate::graph::number_of;
 use crate::ops::elementwise::{Elementwise, arithmetic, bits, comparison};
 use crate::py::arguments::{Held, scalar};
 use crate::py::errors::{OrRaise, to_python};
@@ -47,7 +46,7 @@ unsafe fn direct<'a>(object: Object) -> Option<Operand<'a>> {
             return (*object.cast::<TensorObject>()).own().map(Operand::Value);
         }
     }
-    scalar(object).map(Operand::Scalar)
+    scalar(object).map(|value| Operand::Scalar(value.into()))
 }
 
 fn is_small(operand: Operand<'_>) -> bool {
@@ -85,7 +84,7 @@ pub(super) unsafe extern "C" fn binary<const I: usize>(a: Object, b: Object) -> 
 /// An operand as it is beside a tensor that is updated. The tensor's value is held only where the
 /// operand is a number of a trace: its memory is to be used again.
 fn beside(py: Python<'_>, this: &TensorObject, other: Held) -> PyResult<Held> {
-    if !matches!(&other, Held::Scalar(x) if number_of(*x).is_some()) {
+    if !matches!(&other, Held::Scalar(x) if x.told().is_some()) {
         return Ok(other);
     }
     let mut held = [Held::Value(this.value()), other];

@@ -41,7 +41,7 @@ fn every_op_takes_the_memory_that_was_predicted() {
                 .iter()
                 .map(|operand| match operand {
                     cases::Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
-                    cases::Operand::Number(value) => Arg::Scalar(*value),
+                    cases::Operand::Number(value) => Arg::Number((*value).into()),
                 })
                 .collect();
             let name = format!("{op:?}");
