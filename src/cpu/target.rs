@@ -103,12 +103,12 @@ impl Target for Cpu {
         made: [Option<usize>; 2],
         result: &Shape,
     ) -> Packed {
-        match op {
-            Op::Contract(spec) if made.iter().any(Option::is_some) => {
-                contract::packed(args[0].0, [args[0].1, args[1].1], made, spec, result.count())
-            }
-            _ => Packed { scratch: scratch(op, &args, result), times: [None, None] },
+        if let Op::Contract(spec) = op
+            && made.iter().any(Option::is_some)
+        {
+            return contract::packed(args[0].0, [args[0].1, args[1].1], made, spec, result.count());
         }
+        Packed { scratch: scratch(op, &args, result), times: [None, None] }
     }
 
     fn splits_batch(&self, dtype: DType) -> bool {
