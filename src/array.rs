@@ -2,6 +2,7 @@
 
 use std::any::Any;
 
+use crate::device::Device;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::layout::Layout;
@@ -38,9 +39,21 @@ impl Array {
         Ok(Array { dtype, layout: Layout::contiguous(shape), buffer })
     }
 
-    /// An array without memory: `name` says what will be there.
-    pub fn named(dtype: DType, shape: Shape, name: Box<dyn Any + Send + Sync>) -> Array {
-        Array { dtype, layout: Layout::contiguous(shape), buffer: Buffer::named(name) }
+    /// An array without memory here: `name` says what will be there, or is the memory of another
+    /// device, whose executor alone looks into it.
+    pub fn named(
+        dtype: DType,
+        shape: Shape,
+        device: Device,
+        name: Box<dyn Any + Send + Sync>,
+    ) -> Array {
+        Array { dtype, layout: Layout::contiguous(shape), buffer: Buffer::named(device, name) }
+    }
+
+    /// Where the elements lie, or will lie.
+    #[inline]
+    pub fn device(&self) -> Device {
+        self.buffer.device()
     }
 
     /// The shape.

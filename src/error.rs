@@ -281,6 +281,15 @@ catalogue! {
     no_kernel(op, device, facts) => Device, "{op}: {device} has no kernel for these dtypes: {facts}";
     /// A step that a device cannot bind the memory of.
     beyond_limits(op, device, facts) => Device, "{op}: a step is beyond the limits of {device}: {facts}";
+    /// Operands on different devices.
+    devices_differ(op, a, b, to) => Device,
+        "{op}: operands lie on different devices: {a} and {b}; move one, e.g. x.to(\"{to}\")";
+    /// A value of another device than its graph's.
+    one_device(op, want, got) => Device,
+        "{op}: a graph computes on one device: this one on {want}, got {got}; move the tensor before the call";
+    /// The bytes of a value that lies on a device, asked for without a copy.
+    not_on_host(op, device) => Device,
+        "{op}: the tensor lies on {device}; copy it first, e.g. x.to(\"cpu\")";
     /// A request that needs a gradient and has none.
     gradient(op, what, facts) => Gradient, "{op}: {what}: {facts}";
     /// A history whose saved values were freed.

@@ -13,6 +13,8 @@ pub mod shape;
 
 pub mod layout;
 
+pub mod device;
+
 pub mod memory;
 pub mod simd;
 pub mod threads;

@@ -102,7 +102,7 @@ def test_what_the_namespace_says_of_itself_is_true():
     x = wg.ones((2, 3))
     assert x.__array_namespace__(api_version=wg.__array_api_version__) is wg
     info = wg.__array_namespace_info__()
-    assert info.devices() == wg.devices() == (info.default_device(),) == (x.device,)
+    assert info.devices() == wg.devices() and x.device == info.default_device() in wg.devices()
     can = info.capabilities()
     assert can["boolean indexing"] and x[x > 0].shape == (6,)
     assert can["data-dependent shapes"] and len(wg.nonzero(x)) == 2

@@ -54,6 +54,7 @@ _LAZY = {
     "check_finite": "profiling",
     "draw": "drawing",
     "profile": "profiling",
+    "default_device": "_devices",
     "default_graph": "graph",
     "load": "io",
     "parse_graph": "graph",
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
         testing as testing,
         transforms as transforms,
     )
+    from wengert._devices import default_device as default_device
     from wengert._info import __array_namespace_info__ as __array_namespace_info__
     from wengert.autodiff import (
         Function as Function,

@@ -23,7 +23,7 @@ class NamespaceInfo:
 
     def default_device(self) -> Device:
         """Where new tensors lie."""
-        return _core.device("cpu")
+        return _core._current_device()
 
     def devices(self) -> tuple[Device, ...]:
         """Where tensors can lie."""

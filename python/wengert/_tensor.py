@@ -131,10 +131,12 @@ def __array_ufunc__(self: Tensor, ufunc: Any, method: str, *inputs: Any, **optio
 def numpy(self: Tensor) -> np.ndarray:
     """The value as a read-only NumPy array, without a copy.
 
-    NumPy has no bfloat16: `DTypeError` (a `TypeError`); cast first.
+    NumPy has no bfloat16: `DTypeError` (a `TypeError`); cast first. A tensor on another device than
+    the CPU is copied first, `x.to("cpu").numpy()`, else `DeviceError`.
     """
     import numpy as np
 
+    _core._on_host(self, "numpy")
     if self.dtype == _core.bfloat16:
         raise DTypeError("numpy: NumPy has no bfloat16; cast first, e.g. x.astype(float32)")
     return np.asarray(memoryview(self))
@@ -168,7 +170,8 @@ def __array_namespace__(self: Tensor, *, api_version: str | None = None) -> Any:
 
 @_method
 def __dlpack_device__(self: Tensor) -> tuple[int, int]:
-    """DLPack's numbers of the device."""
+    """DLPack's numbers of the device. Only tensors on the CPU have any."""
+    _core._on_host(self, "__dlpack__")
     return _CPU
 
 
@@ -203,12 +206,20 @@ def to(
 ) -> Tensor:
     """The value on a device and in a dtype, each the tensor's own if not given.
 
-    The only argument may also be a dtype: `x.to(wengert.float64)`.
+    The only argument may also be a dtype: `x.to(wengert.float64)`. On another device it is a copy,
+    whose gradient is copied back. A captured function computes on one device: there only the
+    tensor's own is possible (`DeviceError`).
+
+    >>> x = wg.ones(2, requires_grad=True)
+    >>> (x.to("reference") * 3.0).sum().backward()
+    >>> x.grad.device, x.grad.tolist()
+    (device("cpu"), [3.0, 3.0])
     """
+    place: Any = device
     if isinstance(device, DType):
-        device, dtype = None, device
-    if device is not None:
-        _core.device(device)
+        place, dtype = dtype, device
+    if place is not None:
+        self = _core._transfer(self, place)
     return self if dtype is None else self.astype(dtype)
 
 
@@ -216,25 +227,29 @@ def to(
 def to_device(self: Tensor, device: str | Device, /, *, stream: Any = None) -> Tensor:
     """The value on a device."""
     if stream is not None:
-        raise ValueError(f"to_device: the CPU has no streams, got stream={stream!r}")
-    _core.device(device)
-    return self
+        raise ValueError(f"to_device: no device here has streams, got stream={stream!r}")
+    return _core._transfer(self, device)
 
 
 @_method
 def cpu(self: Tensor) -> Tensor:
     """The value on the CPU."""
-    return self
+    return _core._transfer(self, "cpu")
 
 
 # --- pickle and copies
 
 
 def _rebuild(
-    kind: type, dtype: DType, shape: tuple[int, ...], data: bytes, requires_grad: bool
+    kind: type,
+    dtype: DType,
+    shape: tuple[int, ...],
+    data: bytes,
+    requires_grad: bool,
+    device: str = "cpu",
 ) -> Tensor:
     """What pickle calls."""
-    tensor = _core._from_bytes(dtype, shape, data)
+    tensor = _core._transfer(_core._from_bytes(dtype, shape, data), device)
     if kind is not Tensor:
         tensor = Tensor.__new__(kind, tensor)
     if requires_grad:
@@ -244,8 +259,9 @@ def _rebuild(
 
 @_method
 def __reduce_ex__(self: Tensor, protocol: Any) -> tuple[Any, ...]:
-    """Value, dtype and `requires_grad` are kept; history and `.grad` are not."""
-    parts = (type(self), self.dtype, self.shape, _core._to_bytes(self), self.requires_grad)
+    """Value, dtype, device and `requires_grad` are kept; history and `.grad` are not."""
+    data, device = _core._to_bytes(self), str(self.device)
+    parts = (type(self), self.dtype, self.shape, data, self.requires_grad, device)
     return _rebuild, parts, getattr(self, "__dict__", None) or None
 
 

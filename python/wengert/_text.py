@@ -30,6 +30,8 @@ def describe(x: Tensor, name: str) -> str:
         body = _lines(_texts(elements, x.dtype), x.ndim, len(name) + 1)
     if x.dtype not in _EVIDENT[: 1 if x.size == 0 else None]:
         notes.append(f"dtype={x.dtype}")
+    if str(x.device) != "cpu":
+        notes.append(f'device="{x.device}"')
     made_by = _core._grad_name(x)
     if made_by is not None:
         notes.append(f"grad_fn=<{made_by}>")

@@ -31,12 +31,12 @@ from wengert._repeated import Checks
 __all__ = ["check", "cond", "fori_loop", "map", "print", "scan", "switch", "while_loop"]
 
 
-def tensor(name: str, x: Any) -> Tensor:
-    """A leaf as a tensor."""
+def tensor(name: str, x: Any, device: Any = None) -> Tensor:
+    """A leaf as a tensor: numbers on a device."""
     if isinstance(x, Tensor):
         return x
     if isinstance(x, (bool, int, float, _core.Dim, _core.Number)):
-        return asarray(x)
+        return asarray(x, device=device)
     raise TypeError(f"{name}: expected tensors and numbers, got {type(x).__name__}")
 
 
@@ -98,7 +98,19 @@ class _Operands:
 def _as_tensors(name: str, tree: Any) -> Any:
     if isinstance(tree, Tensor):
         return tree
-    return pytree.map(lambda x: tensor(name, x), tree)
+    device = _device(tree)
+    return pytree.map(lambda x: tensor(name, x, device), tree)
+
+
+def _device(tree: Any) -> Any:
+    """Where numbers beside the tensors of a tree go."""
+    leaves = pytree.flatten(tree)[0]
+    return next((x.device for x in leaves if isinstance(x, Tensor)), None)
+
+
+def _key(leaves: Sequence[Tensor]) -> Tensor:
+    """A fresh key beside tensors."""
+    return next_key().to(_device(leaves))
 
 
 Type = tuple[str, str, str]
@@ -176,9 +188,10 @@ def cond(
     10.0
     """
     if not isinstance(pred, Tensor):
-        pred = asarray(bool(pred))
+        pred = asarray(bool(pred), device=_device(operands))
     _scalar("cond", "pred", pred)
-    index = where(pred.astype(_core.bool), asarray(0), asarray(1))
+    zero, one = asarray(0, device=pred.device), asarray(1, device=pred.device)
+    index = where(pred.astype(_core.bool), zero, one)
     return _choose("cond", index, [true_fn, false_fn], operands)
 
 
@@ -192,7 +205,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     """
     if not branches:
         raise ValueError("switch: no branches: got an empty sequence")
-    index = tensor("switch", index)
+    index = tensor("switch", index, _device(operands))
     _scalar("switch", "index", index)
     return _choose("switch", index.astype(_core.int64), list(branches), operands)
 
@@ -255,7 +268,7 @@ def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], init: A
         def test(carry: Any, key: Tensor) -> Any:
             return call(cond_fn, carry)
 
-        return while_loop(test, step, (init, next_key()))[0]
+        return while_loop(test, step, (init, _key(leaves)))[0]
 
     if is_traced(*leaves):
         found, draws = bodies()
@@ -280,10 +293,10 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Tensor, Any], Any], init: 
     6
     """
     if isinstance(lower, (int, _core.Dim)) and isinstance(upper, (int, _core.Dim)):
-        indices = arange(lower, upper)  # type: ignore[arg-type]
+        indices = arange(lower, upper, device=_device(init))  # type: ignore[arg-type]
         return scan(lambda carry, i: (body(i, carry), None), init, indices)[0]
-    limit = tensor("fori_loop", upper).astype(_core.int64)
-    start = tensor("fori_loop", lower).astype(_core.int64)
+    limit = tensor("fori_loop", upper, _device(init)).astype(_core.int64)
+    start = tensor("fori_loop", lower, _device(init)).astype(_core.int64)
 
     def test(i: Tensor, carry: Any) -> Tensor:
         return i < limit
@@ -338,7 +351,7 @@ def scan(
                 c, y = f(state[0], x)
             return (c, keys[0]), y
 
-        (last, _), ys = scan(step, (init, next_key()), xs, length, reverse)
+        (last, _), ys = scan(step, (init, _key([*carry, *rows])), xs, length, reverse)
         return last, ys
 
     if is_traced(*carry, *rows):

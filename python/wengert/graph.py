@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from wengert import _core, pytree
-from wengert._core import GraphError, Node, Tensor, asarray, float32, isdtype
+from wengert._core import Device, GraphError, Node, Tensor, asarray, float32, isdtype
+from wengert._devices import default_device
 from wengert.drawing import Pictured
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Graph(Pictured):
     `with graph:` makes functions of tensors write nodes. `graph.nodes`, `inputs` and `outputs` are
     `Node`s, which have `op`, `shape`, `dtype`, `name`, `inputs` and `site` (with `filename` and
     `lineno`), and can be fed and fetched like tensors. Two graphs are equal if their nodes are;
-    where they were written does not count.
+    where they were written does not count. A graph computes on one device, the default device if
+    none is given.
 
     >>> with wg.Graph() as g:
     ...     x = wg.placeholder("x", (None, 3))
@@ -56,8 +58,9 @@ class Graph(Pictured):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self) -> None:
-        self._adopt(_core.Definition())
+    def __init__(self, *, device: str | Device | None = None) -> None:
+        with default_device(_core._current_device() if device is None else device):
+            self._adopt(_core.Definition())
 
     def _adopt(self, core: Any) -> None:
         self._core = core
@@ -102,6 +105,11 @@ class Graph(Pictured):
     def variables(self) -> list[Variable]:
         """The variables in order."""
         return list(self._variables.values())
+
+    @property
+    def device(self) -> Device:
+        """The device that it computes on."""
+        return self._core.device
 
     @property
     def finalized(self) -> bool:
@@ -259,11 +267,18 @@ class Graph(Pictured):
     def _fed(self, i: int, value: Any, adapts: bool) -> Tensor:
         """A value for a node as a tensor. One that `adapts` takes the node's dtype where that holds
         it; what does not fit then is refused by whoever makes the list that runs."""
-        x = asarray(value)
+        device = self.device
+        if isinstance(value, Tensor) and value.device != device:
+            name = self._core.node(i).name
+            raise _core.DeviceError(
+                f'session.run: placeholder "{name}" lies on {device}, was fed a tensor on '
+                f'{value.device}; move it, e.g. x.to("{device}")'
+            )
+        x = asarray(value, device=device)
         dtype = self._core.node(i).dtype
         if x.dtype == dtype or not adapts:
             return x
-        return asarray(value, dtype=dtype) if _class(x.dtype) <= _class(dtype) else x
+        return asarray(value, dtype=dtype, device=device) if _class(x.dtype) <= _class(dtype) else x
 
     def _unique(self, name: str) -> str:
         """The name, with a number where it is taken."""
@@ -384,7 +399,13 @@ class Variable(Tensor):
     ) -> Variable:
         """A variable of the default graph."""
         graph = default_graph()
-        initial = initial if isinstance(initial, Tensor) else _core.tensor(initial, dtype=dtype)
+        if not isinstance(initial, Tensor):
+            initial = _core.tensor(initial, dtype=dtype, device=graph.device)
+        elif initial.device != graph.device:
+            raise _core.DeviceError(
+                f"Variable: the graph computes on {graph.device}, the initial value lies on "
+                f"{initial.device}"
+            )
         if dtype is not None and initial.dtype != dtype:
             initial = initial.astype(dtype)
         shape = initial.shape
@@ -420,7 +441,7 @@ class Variable(Tensor):
         """Numbers and lists as tensors of the variable's dtype."""
         if isinstance(value, Tensor):
             return value
-        return _core.outside_trace(lambda: asarray(value, dtype=self.dtype))
+        return _core.outside_trace(lambda: asarray(value, dtype=self.dtype, device=self.device))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Refused: a variable changes when an assignment is fetched."""

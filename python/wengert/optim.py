@@ -200,7 +200,9 @@ class Optimizer:
         for own, group in zip(self.param_groups, groups, strict=True):
             own.update({k: v for k, v in group.items() if k != "params"})
         self.state = {
-            params[i]: {k: asarray(t).detach() for k, t in entries.items()}
+            params[i]: {
+                k: asarray(t, device=params[i].device).detach() for k, t in entries.items()
+            }
             for i, entries in state.items()
         }
 
@@ -336,7 +338,7 @@ class Adam(Optimizer):
     def initial_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:
         """The moments, and the number of steps (a tensor, so that it is state like any other)."""
         return {
-            "step": zeros((), dtype=float64),
+            "step": zeros((), dtype=float64, device=p.device),
             "exp_avg": zeros_like(p),
             "exp_avg_sq": zeros_like(p),
         }

@@ -62,7 +62,7 @@ def _assert_close(
     import numpy as np
 
     both_typed = hasattr(actual, "dtype") and hasattr(expected, "dtype")
-    a, b = asarray(actual), asarray(expected)
+    a, b = asarray(actual, device="cpu"), asarray(expected, device="cpu")
     at = f" at {path}" if path else ""
     if a.shape != b.shape:
         raise AssertionError(f"shapes differ{at}: {tuple(a.shape)} and {tuple(b.shape)}")

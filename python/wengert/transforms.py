@@ -185,10 +185,10 @@ def jacobian(
     return repeated(f, whole)
 
 
-def _basis(shape: tuple[Any, ...], dtype: Any) -> Tensor:
+def _basis(shape: tuple[Any, ...], dtype: Any, device: Any) -> Tensor:
     """Every tensor of a shape that is one in one element and zero elsewhere."""
     count = functools.reduce(lambda a, b: a * b, shape, 1)
-    return eye(count, dtype=dtype).reshape((count, *shape))
+    return eye(count, dtype=dtype, device=device).reshape((count, *shape))
 
 
 def _inputs(chosen: tuple[Any, ...]) -> tuple[list[Tensor], Any]:
@@ -216,7 +216,7 @@ def _reverse(f: Callable[..., Any], chosen: tuple[Any, ...]) -> tuple[list[list[
             seeds[k] = seed
             return list(pullback(pytree.unflatten(structure, seeds)))
 
-        found = vmap(pull)(_basis(shape, dtype))
+        found = vmap(pull)(_basis(shape, dtype, xs[0].device))
         rows.append([g.reshape((*shape, *x.shape)) for g, x in zip(found, xs, strict=True)])
     return rows, inputs, traced.structure
 
@@ -235,7 +235,7 @@ def _forward(f: Callable[..., Any], chosen: tuple[Any, ...]) -> tuple[list[list[
             leaves, structure = pytree.flatten(moved)
             return leaves
 
-        found = vmap(push)(_basis(tuple(x.shape), x.dtype))
+        found = vmap(push)(_basis(tuple(x.shape), x.dtype, x.device))
         columns.append([_moved(t, 0, -1).reshape((*t.shape[1:], *x.shape)) for t in found])
     return [list(row) for row in zip(*columns, strict=True)], inputs, structure
 

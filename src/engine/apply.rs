@@ -1,10 +1,10 @@
-//! One op on values: computed by the CPU, recorded on the tape.
+//! One op on values: computed on their device, recorded on the tape.
 
 use smallvec::SmallVec;
 
 use super::definition::{self, Call};
 use super::eager::{self, Eager};
-use super::executors;
+use super::executors::{self, Device, device};
 use super::observe;
 use super::tape::{self, Operand, Value};
 use super::trace;
@@ -27,13 +27,28 @@ pub fn apply(op: Op, args: &[Operand<'_>], record: bool) -> Result<Value> {
 /// of eager code.
 #[inline]
 fn compute_map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array> {
-    if trace::wants(args) {
-        return trace::emit(Op::Map(def), args);
+    if !trace::at_hand(args) {
+        return elsewhere(&Op::Map(def), args);
     }
     if watch::on() {
         return observe::op(&Op::Map(def), args, || kernel(def, args));
     }
     kernel(def, args)
+}
+
+/// An op some of whose operands do not lie in host memory: a node of a trace, or work of a device.
+#[cold]
+fn elsewhere(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
+    if trace::wants(args) {
+        return trace::emit(op.clone(), args);
+    }
+    let device = tape::device_of(op.name(), args)?;
+    let operands: SmallVec<[executors::Operand<'_>; 3]> =
+        args.iter().map(|arg| arg.operand()).collect::<Result<_>>()?;
+    match watch::on() {
+        true => observe::op(op, args, || executors::execute_on(device, op, &operands)),
+        false => executors::execute_on(device, op, &operands),
+    }
 }
 
 #[inline(always)]
@@ -49,7 +64,8 @@ fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
     if let Op::Map(def) = op {
         return compute_map(def, args);
     }
-    if trace::wants(args) {
+    let at_hand = trace::at_hand(args);
+    if !at_hand && trace::wants(args) {
         return trace::emit(op.clone(), args);
     }
     if let Op::Call(call) = op {
@@ -59,6 +75,11 @@ fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
             .next()
             .map(|v| v.array)
             .unwrap_or_else(|| unreachable!("one result")));
+    }
+    // What is made of numbers alone is made on the device of new values.
+    let is_source = matches!(op, Op::Fill(_) | Op::Iota(..));
+    if !at_hand || is_source && device::current() != Device::Cpu {
+        return elsewhere(op, args);
     }
     let operands: SmallVec<[executors::Operand<'_>; 3]> =
         args.iter().map(|arg| arg.operand()).collect::<Result<_>>()?;
@@ -129,7 +150,7 @@ pub fn map_in_place(
     let records = tape::recording() && args.iter().any(wants);
     let free = !records && first.array.buffer.is_unique() && first.array.is_contiguous();
     // What is watched goes one way only.
-    if !free || watch::on() || !plain_operands(def, &args) {
+    if !free || watch::on() || !trace::at_hand(&args) || !plain_operands(def, &args) {
         return map(def, &args).map(Some);
     }
     let types: SmallVec<[_; 3]> = small(args.iter().map(|arg| arg.ty()));

@@ -41,6 +41,8 @@ pub struct Held<'a> {
     pub options: &'a Options,
     /// The scope of its symbols
     pub scope: &'a Scope,
+    /// The device that it runs on
+    pub device: Device,
     /// The inputs as they were before the run
     pub inputs: &'a [Array],
     /// The sizes of the symbols
@@ -119,7 +121,7 @@ impl Held<'_> {
     /// The error for a difference: which pass, and where the program is that shows it.
     fn fault(&self, list: &List, wanted: &[Array], what: &str) -> Error {
         let (mut pass, mut before) = (None, list.clone());
-        let staged = self.scope.run(|| stages(list.clone(), self.options, executor(Device::Cpu)));
+        let staged = self.scope.run(|| stages(list.clone(), self.options, executor(self.device)));
         for (name, after) in staged.unwrap_or_default() {
             let found = self.interpret(&Arc::new(after.clone()), self.inputs);
             if !matches!(found.and_then(|found| difference(wanted, &found)), Ok(None)) {
@@ -147,13 +149,13 @@ impl Held<'_> {
             let found = match pass {
                 Some(name) => {
                     let work =
-                        || alone(name, program.list.clone(), self.options, executor(Device::Cpu));
+                        || alone(name, program.list.clone(), self.options, executor(self.device));
                     self.interpret(&self.scope.run(work)?.into(), &program.inputs)?
                 }
                 None => {
                     let spoiled = self.options.spoiled_for_schedule(&program.list);
                     let graph = Graph::from_list(spoiled.unwrap_or_else(|| program.list.clone()));
-                    let kernels = |composite| executor(Device::Cpu).has_kernel(composite);
+                    let kernels = |composite| executor(self.device).has_kernel(composite);
                     let planned = self.scope.run(|| expand_for(&graph, &kernels))?;
                     let numbers = planned.list().evaluate_numbers(self.given, &self.sizes)?;
                     executors::run(&planned, &program.inputs.iter().collect::<Vec<_>>(), &numbers)?
@@ -283,7 +285,8 @@ fn difference(wanted: &[Array], found: &[Array]) -> Result<Option<String>> {
             let (was, is) = (a.shape(), b.shape());
             return Ok(Some(format!("result {i}: {} {was} became {} {is}", a.dtype, b.dtype)));
         }
-        let (a, b) = (executors::contiguous(a)?, executors::contiguous(b)?);
+        let (a, b) = (executors::download(a)?, executors::download(b)?);
+        let (a, b) = (executors::contiguous(&a)?, executors::contiguous(&b)?);
         let differs =
             |(x, y): &(&[u8], &[u8])| x != y && !(is_nan(a.dtype, x) && is_nan(b.dtype, y));
         let size = a.dtype.size();

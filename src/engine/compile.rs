@@ -12,9 +12,11 @@ use rustc_hash::FxHashSet;
 
 use super::backward::{self, Options};
 use super::call;
+use super::executors::Device;
 use super::program::{Program, cut};
 use super::tape::{self, First, History, Leaf, Value};
 use super::trace::{self, Capture, Source, Trace};
+use crate::error;
 use crate::error::Result;
 use crate::graph::{List, resize};
 use crate::ops::emit::Id;
@@ -160,25 +162,38 @@ impl<'a> Ending<'a> {
 
     /// Compiles the function, whose sizes have these symbols; what is updated may be written over.
     pub fn finish(self, symbols: &[Dim], updates: &[(usize, usize)]) -> Result<Compiled> {
+        self.check_devices()?;
         // What differentiation appends is not part of the function itself.
         let count = self.trace.read(|graph| graph.len());
         let differentiable = self.differentiate()?;
-        let pinned = self.pinned();
+        let (pinned, device) = (self.pinned(), self.trace.device());
         let (list, _) = self.trace.close();
         let list = merged(list, &self.trace.scope().constraints())?;
         let mut plain = list.until(count);
         plain.outputs = self.results.clone();
         let (scope, silent) = (self.trace.scope(), self.trace.silent());
         let differentiable = differentiable
-            .map(|cut| cut.flowing(&list, symbols, scope, &self.results, &silent))
+            .map(|cut| cut.flowing(device, &list, symbols, scope, &self.results, &silent))
             .transpose()?;
         let donated = updates.iter().map(|&(input, result)| (input as u32, result as u32));
-        let program = Program::new(plain, symbols.to_vec(), scope.clone());
+        let program = Program::new(device, plain, symbols.to_vec(), scope.clone());
         let program = program.donating(donated.collect());
         // What passes ask about sizes is relied on as well.
         program.optimized()?;
         let constraints = scope.constraints();
         Ok(Compiled { program, differentiable, constraints, pinned })
+    }
+
+    /// Refuses tensors of other devices among the inputs: ops refused them already, so they are
+    /// returned or written as they are.
+    fn check_devices(&self) -> Result<()> {
+        for capture in &self.captures {
+            let device = capture.cell.lock().device();
+            if !matches!(capture.source, Source::Key) && device != self.trace.device() {
+                return Err(error::one_device(self.name, self.trace.device(), device));
+            }
+        }
+        Ok(())
     }
 
     /// The numbers that the trace looked at, with their values.
@@ -285,6 +300,7 @@ struct Cut {
 impl Cut {
     fn flowing(
         self,
+        device: Device,
         list: &List,
         symbols: &[Dim],
         scope: &Scope,
@@ -293,7 +309,8 @@ impl Cut {
     ) -> Result<Arc<call::Flow>> {
         let mut forward = list.clone();
         forward.outputs = results.to_vec();
-        let program = cut(&forward, symbols, scope, self.count, &self.seeds, &self.gradients);
+        let program =
+            cut(device, &forward, symbols, scope, self.count, &self.seeds, &self.gradients);
         let mut whole = list.clone();
         whole.outputs = self.gradients;
         let inputs: Vec<Id> = list.inputs().collect();

@@ -13,7 +13,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::apply::apply;
 
-use super::executors;
+use super::executors::{self, device};
 use super::program::Program;
 use super::tape::{self, Entry, History, HostRule, Operand, Value, record_host};
 use super::trace::{self, Entered, Trace};
@@ -34,6 +34,8 @@ use crate::shape::{Dim, Scope, Shape};
 pub fn interpret(list: &List, inputs: Vec<Value>, numbers: &[Numeric]) -> Result<Vec<Value>> {
     let takes: Vec<&Type> = list.inputs().map(|id| &list.node(id).ty).collect();
     admit("call", takes.into_iter(), inputs.iter().map(|value| &value.array))?;
+    let device = executors::common("call", inputs.iter().map(|value| &value.array))?;
+    let _on = device.enter();
     interpret_body(list, inputs, numbers)
 }
 
@@ -49,7 +51,7 @@ fn interpret_body(list: &List, inputs: Vec<Value>, numbers: &[Numeric]) -> Resul
             Kind::Input => {
                 inputs.next().ok_or_else(|| error::internal("a list got too few inputs"))?
             }
-            Kind::Constant(array) => Value::plain(array.clone()),
+            Kind::Constant(array) => Value::plain(executors::transfer(array, device::current())?),
             Kind::Op(op) => {
                 let _within = node.site.origin.enter();
                 let value = compute(op, node, &values, numbers);
@@ -94,6 +96,8 @@ pub fn run(flow: &Flow, args: Vec<Value>, numbers: &[Numeric]) -> Result<Vec<Val
     if let Some(_entered) = entered(flow.kind.name(), &args)? {
         return emit(flow.clone(), args, tape::recording());
     }
+    let device = executors::common(flow.kind.name(), args.iter().map(|value| &value.array))?;
+    let _on = device.enter();
     match flow.kind {
         FlowKind::Branch => {
             let last = flow.bodies.len() as i64 - 1;
@@ -115,7 +119,8 @@ pub fn run(flow: &Flow, args: Vec<Value>, numbers: &[Numeric]) -> Result<Vec<Val
                 for (k, past) in pasts.iter().enumerate() {
                     now.push(stack(past, now[k].dtype(), now[k].shape())?);
                 }
-                now.push(Value::plain(executors::fill_i64(count as i64)?));
+                let count = executors::fill_i64(count as i64)?;
+                now.push(Value::plain(executors::transfer(&count, device)?));
             }
             Ok(now)
         }
@@ -178,7 +183,8 @@ fn stack(rows: &[Value], dtype: DType, one: &Shape) -> Result<Value> {
         std::iter::once(Dim::new(n)).chain(one.dims().iter().copied()).collect()
     };
     if rows.is_empty() {
-        return Ok(Value::plain(Array::zeros(dtype, long(0))?));
+        let none = Array::zeros(dtype, long(0))?;
+        return Ok(Value::plain(executors::transfer(&none, device::current())?));
     }
     let record = tape::recording();
     let wide = |x: &Value| apply(Op::Reshape(long(1)), &[Operand::Value(x)], record);
@@ -189,7 +195,7 @@ fn stack(rows: &[Value], dtype: DType, one: &Shape) -> Result<Value> {
 
 /// A scalar of any whole dtype.
 fn integer(x: &Array) -> Result<i64> {
-    let x = executors::cast(x, DType::I64)?;
+    let x = executors::cast(&executors::download(x)?, DType::I64)?;
     // SAFETY: a scalar of int64.
     Ok(unsafe { x.ptr().cast::<i64>().read() })
 }
@@ -205,7 +211,8 @@ pub fn perform(effect: &Effect, args: &[Value]) -> Result<()> {
     let ids: Vec<Arg> = args.iter().map(|x| Arg::Node(input(x))).collect();
     graph.effect(effect.clone(), &ids);
     let arrays: SmallVec<[&Array; 4]> = args.iter().map(|x| &x.array).collect();
-    let program = Program::new(graph.into_list(), Vec::new(), Scope::new());
+    let device = executors::common(effect.name(), arrays.iter().copied())?;
+    let program = Program::new(device, graph.into_list(), Vec::new(), Scope::new());
     program.run(&arrays, &[], &[]).map(drop)
 }
 
@@ -333,6 +340,7 @@ impl HostRule for FlowRule {
 
     fn backward(&self, _: &Value, record: bool) -> Result<Vec<Option<Value>>> {
         let emitted = &self.0;
+        let _on = emitted.trace.device().enter();
         let mut given = std::mem::take(&mut *emitted.cotangents.lock());
         let kind = emitted.trace.read(|graph| graph.nodes()[emitted.id.0 as usize].kind.clone());
         let Kind::Flow(flow) = kind else {
@@ -382,7 +390,8 @@ pub fn call(list: &Arc<List>, inputs: Vec<Value>) -> Result<Vec<Value>> {
         return interpret(list, inputs, &[]);
     }
     let arrays: SmallVec<[&Array; 8]> = inputs.iter().map(|value| &value.array).collect();
-    let program = Program::new((**list).clone(), Vec::new(), Scope::new());
+    let device = executors::common("call", arrays.iter().copied())?;
+    let program = Program::new(device, (**list).clone(), Vec::new(), Scope::new());
     let found = program.run(&arrays, &[], &[])?;
     Ok(found.into_iter().map(Value::plain).collect())
 }

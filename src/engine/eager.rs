@@ -7,9 +7,10 @@ use smallvec::SmallVec;
 
 use super::apply::apply;
 use super::definition::{self, Call};
+use super::executors::{Device, device};
 use super::observe;
 use super::plans::{self, Formula, Given, Part};
-use super::tape::{Operand, Value};
+use super::tape::{Operand, Value, device_of};
 use super::trace;
 use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::{self, Result};
@@ -171,6 +172,9 @@ pub fn call(
 ) -> Result<SmallVec<[Value; 1]>> {
     let wants = |operand: &Operand<'_>| matches!(operand, Operand::Value(v) if v.requires_grad());
     let record = record && operands.iter().any(wants);
+    // What the formula makes of numbers lies where its operands do.
+    let device = device_of(composite.name, operands)?;
+    let _on = (device != device::current()).then(|| device.enter());
     let _entered = trace::enter_for(composite.name, operands)?;
     if let Some(trace) = definition::keeper(operands) {
         let call = Call::Composite(composite, attributes.into());
@@ -192,7 +196,9 @@ fn call_now(
     record: bool,
 ) -> Result<SmallVec<[Value; 1]>> {
     let dull = || composite.plain.load(Ordering::Relaxed);
-    let plain = record || trace::active() || watch::checking() || dull();
+    // Only the CPU runs eager calls by plans.
+    let away = device::current() != Device::Cpu;
+    let plain = record || trace::active() || watch::checking() || away || dull();
     if !plain && let Some(values) = planned(composite, attributes, operands)? {
         return Ok(values);
     }

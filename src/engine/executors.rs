@@ -1,8 +1,8 @@
 //! The one table of executors, and eager ops on the device of their operands.
 //!
-//! Ops reach their device by a match, so that an eager op on the CPU is a call of its kernel. Values lie
-//! in host memory, so all are the CPU's; what works on host memory whatever the device is named here
-//! too.
+//! Ops on host memory are calls of the CPU's kernels. What else an operand may be (a node of a trace, a
+//! value of another device) is found by one look at each operand, which these ops need anyway; ops on
+//! other devices go to the executor of the device ([`execute_on`]).
 
 use std::sync::Arc;
 
@@ -27,23 +27,8 @@ pub use crate::cpu::copy::{concat, contiguous, copy_into, memory_bits};
 pub use crate::cpu::{
     add_into_slice, cast, depth, fill_i64, nonzero, scatter, threefry, write_slice,
 };
-
-/// Where values lie and ops run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Device {
-    /// This machine's processor
-    Cpu,
-    /// Plain loops on the same memory, for comparison: no value lies there
-    Reference,
-}
-
-impl Device {
-    /// The device of an op's operands.
-    #[inline(always)]
-    fn of<T>(_: &[T]) -> Device {
-        Device::Cpu
-    }
-}
+pub use crate::device::{self, Device};
+pub use crate::reference::defer;
 
 /// The executor of a device.
 pub fn executor(device: Device) -> &'static dyn Executor {
@@ -53,18 +38,20 @@ pub fn executor(device: Device) -> &'static dyn Executor {
     }
 }
 
-/// What plans are made for.
-pub fn target() -> &'static dyn Target {
-    executor(Device::Cpu).target()
+/// What plans for a device are made for.
+pub fn target(device: Device) -> &'static dyn Target {
+    executor(device).target()
 }
 
 /// Refuses an op that is recorded, if the device of its operands has no kernel for it. Executors ask
 /// themselves when they run an op at once; the CPU need not, since it has all that rules allow.
 #[inline(always)]
-pub fn admit(op: &Op, args: &[tape::Operand<'_>]) -> Result<()> {
-    match Device::of(args) {
+pub fn admit(device: Device, op: &Op, args: &[tape::Operand<'_>]) -> Result<()> {
+    match device {
         Device::Cpu => Ok(()),
-        device @ Device::Reference => {
+        // A composite without a kernel is the ops of its body, which whoever plans them asks for.
+        Device::Reference if matches!(op, Op::Call(_)) => Ok(()),
+        Device::Reference => {
             let operands: SmallVec<[OperandType<'_>; 4]> =
                 args.iter().map(|arg| arg.ty()).collect();
             admit_on(executor(device).target(), op, &operands)
@@ -72,13 +59,10 @@ pub fn admit(op: &Op, args: &[tape::Operand<'_>]) -> Result<()> {
     }
 }
 
-/// One elementwise op on promoted operands.
+/// One elementwise op on promoted operands in host memory.
 #[inline(always)]
 pub fn map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array> {
-    match Device::of(args) {
-        Device::Cpu => cpu::map(def, args),
-        Device::Reference => Reference.execute(&Op::Map(def), args),
-    }
+    cpu::map(def, args)
 }
 
 /// The same into an array of the result's type.
@@ -87,19 +71,50 @@ pub fn map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array> {
 /// `out` has the type that the op gives for `args`, its buffer is fresh or held by one operand's value
 /// alone, and nobody reads or writes it meanwhile.
 pub unsafe fn map_into(def: &Elementwise, args: &[Operand<'_>], out: &Array) -> Result<()> {
-    match Device::of(args) {
-        // SAFETY: as the caller's.
-        Device::Cpu => unsafe { cpu::map_into(def, args, out) },
-        Device::Reference => Err(error::internal("the reference writes over nothing")),
-    }
+    // SAFETY: as the caller's.
+    unsafe { cpu::map_into(def, args, out) }
 }
 
-/// One op.
+/// One op on operands in host memory.
 pub fn execute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
-    match Device::of(args) {
-        Device::Cpu => cpu::execute(op, args),
-        Device::Reference => Reference.execute(op, args),
+    cpu::execute(op, args)
+}
+
+/// One op on operands that lie on a device, or on none.
+pub fn execute_on(device: Device, op: &Op, args: &[Operand<'_>]) -> Result<Array> {
+    executor(device).execute(op, args)
+}
+
+/// The device of operands; that of new values, where none is a tensor. Refused where they differ.
+pub fn common<'a>(op: &str, arrays: impl IntoIterator<Item = &'a Array>) -> Result<Device> {
+    let mut found = None;
+    for array in arrays {
+        let device = array.device();
+        if *found.get_or_insert(device) != device {
+            let first = found.unwrap_or(device);
+            return Err(error::devices_differ(op, first, device, device));
+        }
     }
+    Ok(found.unwrap_or_else(device::current))
+}
+
+/// The array on a device: itself, or a copy.
+pub fn transfer(x: &Array, to: Device) -> Result<Array> {
+    if x.device() == to {
+        return Ok(x.clone());
+    }
+    let host = executor(x.device()).download(x)?;
+    executor(to).upload(&host)
+}
+
+/// The array in host memory: itself, or a copy, for which the device is waited for.
+pub fn download(x: &Array) -> Result<Array> {
+    transfer(x, Device::Cpu)
+}
+
+/// The arrays on a device, for a run there: keys and constants come from host memory.
+fn inputs(device: Device, inputs: &[&Array]) -> Result<SmallVec<[Array; 8]>> {
+    inputs.iter().map(|x| transfer(x, device)).collect()
 }
 
 /// A plan with what runs it, which plans of other sizes share.
@@ -107,33 +122,44 @@ pub struct Planned {
     /// The plan
     pub plan: Arc<Plan>,
     executable: Arc<dyn Executable>,
+    device: Device,
 }
 
 impl Planned {
     /// A plan, lowered for its device.
-    pub fn new(plan: impl Into<Arc<Plan>>) -> Result<Planned> {
+    pub fn new(device: Device, plan: impl Into<Arc<Plan>>) -> Result<Planned> {
         let plan = plan.into();
-        let executable = executor(Device::Cpu).lower(&plan)?;
-        Ok(Planned { plan, executable })
+        let executable = executor(device).lower(&plan)?;
+        Ok(Planned { plan, executable, device })
     }
 
     /// A plan of the same template, for other sizes.
     pub fn with_plan(&self, plan: impl Into<Arc<Plan>>) -> Planned {
-        Planned { plan: plan.into(), executable: self.executable.clone() }
+        Planned { plan: plan.into(), executable: self.executable.clone(), device: self.device }
     }
 
     /// Computes the results.
     pub fn run(&self, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results> {
-        self.executable.run(&self.plan, inputs, numbers)
+        if self.device == Device::Cpu {
+            return self.executable.run(&self.plan, inputs, numbers);
+        }
+        let inputs = self::inputs(self.device, inputs)?;
+        let inputs: SmallVec<[&Array; 8]> = inputs.iter().collect();
+        self.executable.run(&self.plan, &inputs, numbers)
     }
 
     /// The same, with some results in the memory of inputs that were given for that.
     pub fn run_with(&self, inputs: &mut [Input<'_>], numbers: &[Scalar]) -> Result<Results> {
-        self.executable.run_with(&self.plan, inputs, numbers)
+        if self.device == Device::Cpu {
+            return self.executable.run_with(&self.plan, inputs, numbers);
+        }
+        let lent = inputs.iter().map(Input::array).collect::<Result<SmallVec<[&Array; 8]>>>()?;
+        self.run(&lent, numbers)
     }
 }
 
-/// Computes the results of a graph by a plan that is made for this run.
+/// Computes the results of a graph by a plan that is made for this run, on the device of the inputs.
 pub fn run(graph: &Graph, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results> {
-    Planned::new(Plan::new(graph, target())?)?.run(inputs, numbers)
+    let device = common("call", inputs.iter().copied())?;
+    Planned::new(device, Plan::new(graph, target(device))?)?.run(inputs, numbers)
 }

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::apply::apply;
 use super::definition::{self, Call};
 use super::eager::Eager;
-use super::executors;
+use super::executors::{self, Device, device};
 use super::tape::{Operand, Value, recording};
 use super::trace;
 use crate::array::Array;
@@ -60,8 +60,39 @@ struct Plan {
     origin: Origin,
 }
 
+/// Refuses operands of several devices, and enters that of `x` where it is not the processor.
+fn check_devices(
+    op: &str,
+    x: &Value,
+    items: &[Item],
+    v: Option<Operand<'_>>,
+) -> Result<Option<device::Entered>> {
+    let value = v.and_then(|v| match v {
+        Operand::Value(v) => Some(&v.array),
+        Operand::Scalar(_) => None,
+    });
+    // Indexing is a hot path: mostly all of it is plain numbers and host memory.
+    let here = !x.array.buffer.is_named() && value.is_none_or(|v| !v.buffer.is_named());
+    let plain = here && !items.iter().any(|item| matches!(item, Item::Array(_)));
+    if plain && device::current() == Device::Cpu {
+        return Ok(None);
+    }
+    let index = items.iter().filter_map(|item| match item {
+        Item::Array(value) => Some(&value.array),
+        Item::Int(_)
+        | Item::Slice(..)
+        | Item::Ellipsis
+        | Item::NewAxis
+        | Item::Operand
+        | Item::Flag(_) => None,
+    });
+    let device = executors::common(op, std::iter::once(&x.array).chain(index).chain(value))?;
+    Ok((device != Device::Cpu || device::current() != device).then(|| device.enter()))
+}
+
 /// `x[items]`.
 pub fn get(x: &Value, items: &[Item]) -> Result<Value> {
+    let _on = check_devices("getitem", x, items, None)?;
     let _entered = trace::enter_for("getitem", &[Operand::Value(x)])?;
     if let Some(trace) = definition::keeper(&[Operand::Value(x)]) {
         let (items_kept, operands) = kept(x, items, None);
@@ -100,7 +131,8 @@ fn kept<'a>(
 
 /// [`get`], computed or written as nodes.
 fn take(x: &Value, items: &[Item]) -> Result<Value> {
-    if let ([item], false) = (items, trace::active() || recording() && x.requires_grad())
+    let by_nodes = trace::active() || recording() && x.requires_grad() || x.array.buffer.is_named();
+    if let ([item], false) = (items, by_nodes)
         && let Some(view) = along_first(x, item)?
     {
         return Ok(view);
@@ -184,6 +216,7 @@ fn along_first(x: &Value, item: &Item) -> Result<Option<Value>> {
 /// A refused write changes nothing.
 pub fn set(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
     let op = "setitem";
+    let _on = check_devices(op, x, items, Some(v))?;
     let _entered = trace::enter_for(op, &[Operand::Value(x), v])?;
     if let Some(trace) = definition::keeper(&[Operand::Value(x), v]) {
         let before = x.clone();
@@ -442,6 +475,7 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
                 before.get_or_insert(basic.len() - arrays.len());
                 positions.push(position);
                 let array = executors::fill_i64(i.value() as i64)?;
+                let array = executors::transfer(&array, device::current())?;
                 arrays.push((basic.len(), array));
                 basic.push(shape[axis]);
                 addressed.push(axis);
@@ -525,15 +559,16 @@ fn expand_masks(op: &str, shape: &Shape, items: &[Item]) -> Result<SmallVec<[Ite
                     }
                 }
                 trace::check_data(op, &mask.array, MASK)?;
-                if rank == 0 {
-                    let line = Layout::contiguous_at(Shape::of(&[1]), mask.array.layout.offset());
-                    out.extend(
-                        executors::nonzero(&mask.array.view(line))?.into_iter().map(Item::Flag),
-                    );
-                    continue;
+                let (to, mask) = (mask.device(), executors::download(&mask.array)?);
+                let line = Layout::contiguous_at(Shape::of(&[1]), mask.layout.offset());
+                let mask = if rank == 0 { mask.view(line) } else { mask };
+                for array in executors::nonzero(&mask)? {
+                    let array = executors::transfer(&array, to)?;
+                    out.push(match rank {
+                        0 => Item::Flag(array),
+                        _ => Item::Array(Value::plain(array)),
+                    });
                 }
-                let arrays = executors::nonzero(&mask.array)?;
-                out.extend(arrays.into_iter().map(|array| Item::Array(Value::plain(array))));
                 axis += rank;
             }
             other @ (Item::Int(_)

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::apply::apply;
-use super::executors;
+use super::executors::{self, Device, device};
 use super::oracle::Oracle;
 use super::site::{self, Site};
 use super::tape::{Operand, Value};
@@ -34,6 +34,7 @@ pub struct Interpreter {
     numbers: Arc<[Scalar]>,
     values: Vec<Results>,
     oracle: Option<Oracle>,
+    device: Device,
 }
 
 /// The results of a list, given its inputs, the sizes of its symbols and the inputs of its numbers.
@@ -60,17 +61,19 @@ impl Interpreter {
         let takes: Vec<&Type> = list.inputs().map(|id| &list.node(id).ty).collect();
         admit("call", takes.into_iter(), inputs.iter())?;
         let numbers = list.evaluate_numbers(given, sizes)?;
-        Ok(Interpreter::new(list, inputs, numbers.into(), None))
+        let device = executors::common("call", inputs.iter())?;
+        Ok(Interpreter::new(device, list, inputs, numbers.into(), None))
     }
 
     fn new(
+        device: Device,
         list: Arc<List>,
         inputs: Vec<Array>,
         numbers: Arc<[Scalar]>,
         oracle: Option<Oracle>,
     ) -> Interpreter {
         let values = Vec::with_capacity(list.nodes.len());
-        Interpreter { list, inputs: inputs.into_iter(), numbers, values, oracle }
+        Interpreter { list, inputs: inputs.into_iter(), numbers, values, oracle, device }
     }
 
     /// The same, with somebody who looks at the results of ops. Calls of composites are not looked at:
@@ -101,6 +104,7 @@ impl Interpreter {
         let list = self.list.clone();
         let site = list.node(id).site;
         let results = {
+            let _on = self.device.enter();
             let _within = site.origin.enter();
             site::pinned(site, || self.compute(&list, id))
         };
@@ -128,7 +132,7 @@ impl Interpreter {
                 let input = self.inputs.next();
                 one(input.ok_or_else(|| error::internal("a list got too few inputs"))?)
             }
-            Kind::Constant(array) => one(array.clone()),
+            Kind::Constant(array) => one(executors::transfer(array, self.device)?),
             Kind::Op(op) => one(self.op(op, &node.args, node.site)?),
             Kind::Barrier => match node.args[0] {
                 Arg::Node(id) => one(self.array(id)?.clone()),
@@ -194,7 +198,7 @@ impl Interpreter {
     /// The results of a body, or of what is inside it.
     fn body(&self, body: &Arc<List>, given: Vec<Array>) -> Result<Results> {
         let (body, numbers) = (body.clone(), self.numbers.clone());
-        Interpreter::new(body, given, numbers, self.oracle.clone()).finish()
+        Interpreter::new(self.device, body, given, numbers, self.oracle.clone()).finish()
     }
 
     fn flow(&self, flow: &Flow, given: &[Array]) -> Result<Results> {
@@ -230,7 +234,8 @@ impl Interpreter {
                 let column = rounds.iter().map(|round| round[k].clone()).collect();
                 now.push(stacked(&type_of(x), column)?);
             }
-            now.push(executors::fill_i64(rounds.len() as i64)?);
+            let count = executors::fill_i64(rounds.len() as i64)?;
+            now.push(executors::transfer(&count, self.device)?);
         }
         Ok(now)
     }
@@ -282,7 +287,7 @@ fn type_of(array: &Array) -> Type {
 
 /// The number that a scalar holds.
 fn integer(array: &Array) -> Result<i64> {
-    let number = executors::cast(array, DType::I64)?;
+    let number = executors::cast(&executors::download(array)?, DType::I64)?;
     // SAFETY: a scalar of int64, which is set.
     Ok(unsafe { number.ptr().cast::<i64>().read() })
 }
@@ -293,8 +298,9 @@ fn row(x: &Array, i: usize) -> Result<Array> {
     let whole = |&size: &Dim| SliceAxis { start: 0.into(), step: 1, size };
     let first = SliceAxis { start: i.into(), step: 1, size: Dim::ONE };
     let at = std::iter::once(first).chain(dims[1..].iter().map(whole)).collect();
-    let part = executors::execute(&Op::Slice(at), &[executors::Operand::Array(x)])?;
-    executors::execute(&Op::Reshape(rest), &[executors::Operand::Array(&part)])
+    let device = x.device();
+    let part = executors::execute_on(device, &Op::Slice(at), &[executors::Operand::Array(x)])?;
+    executors::execute_on(device, &Op::Reshape(rest), &[executors::Operand::Array(&part)])
 }
 
 /// Arrays of a type behind each other along a new leading axis.
@@ -303,11 +309,18 @@ fn stacked(one: &Type, parts: Vec<Array>) -> Result<Array> {
         std::iter::once(Dim::new(n)).chain(one.shape.dims().iter().copied()).collect()
     };
     if parts.is_empty() {
-        return Array::zeros(one.dtype, with(0));
+        return executors::transfer(&Array::zeros(one.dtype, with(0))?, device::current());
     }
     let mut rows = Vec::with_capacity(parts.len());
+    let device = parts[0].device();
     for part in &parts {
-        rows.push(executors::execute(&Op::Reshape(with(1)), &[executors::Operand::Array(part)])?);
+        let row = [executors::Operand::Array(part)];
+        rows.push(executors::execute_on(device, &Op::Reshape(with(1)), &row)?);
+    }
+    if device != Device::Cpu {
+        let rows: Vec<executors::Operand<'_>> =
+            rows.iter().map(executors::Operand::Array).collect();
+        return executors::execute_on(device, &Op::Concat(0), &rows);
     }
     executors::concat(&rows.iter().collect::<Vec<_>>(), 0)
 }

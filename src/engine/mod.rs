@@ -22,6 +22,7 @@ pub mod resolve;
 pub mod site;
 pub mod tape;
 pub mod trace;
+pub mod transfer;
 
 #[cfg(test)]
 mod tests;

@@ -141,7 +141,7 @@ fn check(
 fn described(arg: Operand<'_>) -> Result<String> {
     let array = match arg {
         Operand::Scalar(value) => return Ok(value.to_string()),
-        Operand::Value(value) => &value.array,
+        Operand::Value(value) => &executors::download(&value.array)?,
     };
     let ty = format!("{} {}", array.dtype, array.shape());
     if array.dtype == DType::Bool || array.count() == 0 {
@@ -157,12 +157,14 @@ fn is_finite(array: &Array) -> Result<bool> {
     if !array.dtype.is_float() || array.count() == 0 {
         return Ok(true);
     }
+    let array = &executors::download(array)?;
     let finite = executors::map(&comparison::isfinite, &[executors::Operand::Array(array)])?;
     Ok(truth(&reduced(Reduction::All, &finite)?))
 }
 
 /// Whether a comparison of an array with itself holds everywhere.
 fn every(def: &'static Elementwise, array: &Array) -> Result<bool> {
+    let array = &executors::download(array)?;
     let equal =
         executors::map(def, &[executors::Operand::Array(array), executors::Operand::Array(array)])?;
     Ok(truth(&reduced(Reduction::All, &equal)?))

@@ -1,6 +1,7 @@
 //! Lists for people: as Graphviz source, and line by line, with Python lines and costs.
 
-use super::{executors, site};
+use super::executors::{self, Device};
+use super::site;
 use crate::graph::dot::{Group, Picture};
 use crate::graph::{Graph, Kind, List, Node};
 use crate::ops::emit::Id;
@@ -15,13 +16,13 @@ pub fn dot(list: &List, groups: &[Group]) -> String {
 
 /// What a plan of the list runs as one, where that is more than one node. A composite that is still
 /// one node has no place in a plan, so a list with such has no groups: expand it first.
-pub fn groups(list: &List) -> Vec<Group> {
+pub fn groups(device: Device, list: &List) -> Vec<Group> {
     let is_call = |node: &Node| matches!(node.kind, Kind::Op(Op::Call(_)));
     if list.nodes.iter().any(is_call) {
         return Vec::new();
     }
     // A list that cannot be planned as it stands, such as one of open sizes, is drawn without groups.
-    let Ok(plan) = Plan::new(&Graph::from_list(list.clone()), executors::target()) else {
+    let Ok(plan) = Plan::new(&Graph::from_list(list.clone()), executors::target(device)) else {
         return Vec::new();
     };
     let steps = plan.steps().iter().filter(|step| step.nodes.len() > 1);

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 
-use super::executors::{self, Planned};
+use super::executors::{self, Device, Planned};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
@@ -322,13 +322,14 @@ fn make(formula: &Formula<'_>, exact: &Floats) -> (Floats, Option<Made>) {
         let (floats, built) = trace(formula, &constants, &graph);
         let more: Floats = graph.looked().iter().map(|&i| floats[i as usize]).collect();
         if more.is_empty() {
-            let plan = built.then(|| Plan::new(&graph, executors::target()).ok()).flatten();
+            let plan =
+                built.then(|| Plan::new(&graph, executors::target(Device::Cpu)).ok()).flatten();
             if formula.part == Part::Body && plan.as_ref().is_some_and(Plan::groups_nothing) {
                 formula.composite.plain.store(true, Ordering::Relaxed);
             }
             let plan = plan.filter(|plan| plan.pays() && !reads_absent(plan, formula));
             let numbers = graph.into_list().numbers;
-            let planned = plan.and_then(|plan| Planned::new(plan).ok());
+            let planned = plan.and_then(|plan| Planned::new(Device::Cpu, plan).ok());
             return (looked, planned.map(|planned| Made { planned, numbers }));
         }
         looked.extend(more);

@@ -35,6 +35,8 @@ const TIGHTER: usize = 8;
 pub struct Program {
     list: Arc<List>,
     config: Config,
+    /// What it runs on
+    device: Device,
     optimized: OnceLock<Optimized>,
     /// The symbols among its sizes
     symbols: Vec<Dim>,
@@ -78,8 +80,9 @@ impl Optimized {
 }
 
 impl Program {
-    /// The program of a list with these symbols, compiled as the settings of this thread say.
-    pub fn new(list: List, symbols: Vec<Dim>, scope: Scope) -> Program {
+    /// The program of a list with these symbols for a device, compiled as the settings of this thread
+    /// say.
+    pub fn new(device: Device, list: List, symbols: Vec<Dim>, scope: Scope) -> Program {
         let (optimized, template) = (OnceLock::new(), OnceLock::new());
         let (config, plans, tighter) = (config::current(), Mutex::default(), Mutex::default());
         let list = list.into();
@@ -87,6 +90,7 @@ impl Program {
         Program {
             list,
             config,
+            device,
             optimized,
             symbols,
             scope,
@@ -101,7 +105,8 @@ impl Program {
     /// The program of another list over the same sizes.
     pub fn with_list(&self, list: List) -> Program {
         let config = self.config.clone();
-        Program { config, ..Program::new(list, self.symbols.clone(), self.scope.clone()) }
+        let (symbols, scope) = (self.symbols.clone(), self.scope.clone());
+        Program { config, ..Program::new(self.device, list, symbols, scope) }
     }
 
     /// The same, where results may take the memory of inputs: `(input, result)` by position.
@@ -117,6 +122,11 @@ impl Program {
     /// Whether a result may take the memory of an input.
     pub fn donates(&self, input: u32) -> bool {
         self.donates.get(input as usize).copied().unwrap_or(false)
+    }
+
+    /// The device that it runs on.
+    pub fn device(&self) -> Device {
+        self.device
     }
 
     /// The scope of its symbols.
@@ -140,7 +150,7 @@ impl Program {
             return Ok(optimized);
         }
         let work = || {
-            let executor = executors::executor(Device::Cpu);
+            let executor = executors::executor(self.device);
             let list = pipeline(self.unmarked()?, &self.config.passes, executor)?;
             let kernels = |composite| executor.has_kernel(composite);
             let expanded = match has_calls(&list, &kernels) {
@@ -226,7 +236,7 @@ impl Program {
         let options = self.options();
         let within = Plan::within(list, options, &|dim| bound.resolve(dim), budget)?;
         let (list, template, plan) = within.parts();
-        let template = Arc::new(Planned::new(template)?);
+        let template = Arc::new(Planned::new(self.device, template)?);
         let planned = Arc::new(template.with_plan(plan));
         let mut tighter = self.tighter.lock();
         if tighter.len() >= TIGHTER {
@@ -240,7 +250,7 @@ impl Program {
     /// computed again counts.
     pub fn reports(&self) -> Result<Vec<Report>> {
         let optimized = self.optimized()?;
-        let executor = executors::executor(Device::Cpu);
+        let executor = executors::executor(self.device);
         let work = || reported(self.unmarked()?, &self.config.passes, executor);
         let (_, mut reports) = self.scope.run(work)?;
         if let Some(tighter) = self.tighter.lock().last() {
@@ -259,14 +269,14 @@ impl Program {
         let list = spoiled.as_ref().unwrap_or(list);
         // Outside of the scope: groups are found in tables, where sizes are what they are written as.
         let plan = Plan::of(list, self.options())?;
-        let planned = Arc::new(Planned::new(plan)?);
+        let planned = Arc::new(Planned::new(self.device, plan)?);
         Ok(self.template.get_or_init(|| planned))
     }
 
     /// What plans may do.
     fn options(&self) -> Options<'_> {
         let apart = !self.config.passes.is_on("fuse");
-        Options { target: executors::target(), donated: &self.donated, apart }
+        Options { target: executors::target(self.device), donated: &self.donated, apart }
     }
 
     /// The symbols bound to sizes.
@@ -334,7 +344,8 @@ impl Program {
         let options = &self.config.passes;
         let (list, scope, sizes) = (&*self.list, &self.scope, self.bind(sizes));
         let by_reference = self.config.check == Check::Reference;
-        Held { list, options, scope, inputs, sizes, given, by_reference }
+        let device = self.device;
+        Held { list, options, scope, device, inputs, sizes, given, by_reference }
     }
 
     fn numbers(&self, sizes: &[usize], given: &[Scalar]) -> Result<Vec<Scalar>> {
@@ -384,6 +395,7 @@ fn with_early_parts(list: &List, count: usize) -> (List, usize, Vec<Id>) {
 /// Cuts a list in two: the first `count` nodes, and those after them, which compute `gradients` with
 /// `seeds` (inputs that came after the cut) given.
 pub fn cut(
+    device: Device,
     list: &List,
     symbols: &[Dim],
     scope: &Scope,
@@ -445,8 +457,8 @@ pub fn cut(
     let kept = residuals.len();
     forward.outputs.extend(residuals);
     Differentiable {
-        forward: Program::new(forward, symbols.to_vec(), scope.clone()),
-        backward: Program::new(backward, symbols.to_vec(), scope.clone()),
+        forward: Program::new(device, forward, symbols.to_vec(), scope.clone()),
+        backward: Program::new(device, backward, symbols.to_vec(), scope.clone()),
         residuals: kept,
     }
 }

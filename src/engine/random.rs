@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::executors;
+use super::executors::device;
 use super::tape::Value;
 use super::trace;
+use super::transfer::placed;
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{self, Result};
@@ -149,7 +151,7 @@ pub fn draw() -> Result<Value> {
     }
     match trace::active() {
         true => trace::draw_key(),
-        false => key_value(next_key()),
+        false => placed(key_value(next_key())?, device::current()),
     }
 }
 
@@ -194,7 +196,7 @@ fn supplied() -> Option<Result<Value>> {
         let supply = all.last_mut().filter(|supply| supply.serves())?;
         let key = match &supply.keys {
             Some(keys) => keys.get(supply.next).cloned().map(Ok),
-            None => Some(key_value([0, 0]).and_then(trace::lift)),
+            None => Some(key_value([0, 0]).and_then(beside).and_then(trace::lift)),
         };
         let is_again = supply.next < supply.drawn;
         supply.next += 1;
@@ -208,6 +210,11 @@ fn supplied() -> Option<Result<Value>> {
     };
     // Apart from what was computed of it the first time.
     Some(key.and_then(|key| if is_again { trace::barrier(&key, &[]) } else { Ok(key) }))
+}
+
+/// A key on the device of the open trace.
+fn beside(key: Value) -> Result<Value> {
+    placed(key, trace::top().map_or_else(device::current, |trace| trace.device()))
 }
 
 /// Set in the count of a state that belongs to a supply.

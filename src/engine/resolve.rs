@@ -177,7 +177,7 @@ pub fn resolve(
     let fixed: Vec<bool> = list.nodes.iter().map(|node| is_sized(&node.ty.shape)).collect();
     let (sizes, list, is_open) = sized(op, trace, list, &calls, feeds)?;
     let within = !feeds.iter().all(|(_, ty)| is_sized(&ty.shape));
-    in_fresh_trace(|fresh| {
+    in_fresh_trace(trace.device(), |fresh| {
         let numbers = numbers(fresh, &list.numbers, &sizes, within);
         let mut maker = Maker {
             list: &list,
@@ -519,5 +519,5 @@ pub fn part(trace: &Trace, outputs: &[Id], inputs: &[Id]) -> (Arc<Trace>, Vec<Id
         likely: ids(&calls.likely),
     };
     let keys = ids(&trace.keys());
-    (Trace::define(part, calls, keys, trace.scope().clone()), kept)
+    (Trace::define(trace.device(), part, calls, keys, trace.scope().clone()), kept)
 }

@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::executors::{self, Device};
 use super::site::{self, Site};
 use super::trace;
 use crate::array::Array;
@@ -63,7 +64,23 @@ impl<'a> Operand<'a> {
     }
 }
 
+/// The device of operands; that of new values, where none is a tensor. Refused where they differ.
+pub fn device_of(op: &str, args: &[Operand<'_>]) -> Result<Device> {
+    executors::common(
+        op,
+        args.iter().filter_map(|arg| match arg {
+            Operand::Value(v) => Some(&v.array),
+            Operand::Scalar(_) => None,
+        }),
+    )
+}
+
 impl Value {
+    /// Where it lies.
+    pub fn device(&self) -> Device {
+        self.array.device()
+    }
+
     /// A value without history.
     pub fn plain(array: Array) -> Value {
         Value { array, history: History::None }
@@ -165,6 +182,7 @@ fn fitting(replaced: Value, g: &Value) -> Result<Value> {
         let facts = format!("got {}, wanted {}", replaced.shape(), g.shape());
         return Err(error::bad_shape(op, "the hook returned a gradient of another shape", facts));
     }
+    executors::common(op, [&replaced.array, &g.array])?;
     if replaced.dtype() != g.dtype() {
         return Err(error::dtype_mismatch(
             "register_hook: the hook's gradient",

@@ -19,6 +19,7 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
+use crate::device::Device;
 use crate::error::{self, Result};
 use class::Class;
 
@@ -44,6 +45,8 @@ struct Header {
     bytes: usize,
     /// The size class; `None` for foreign memory.
     class: Option<Class>,
+    /// Where the data lies: on another device than the processor there is none here.
+    device: Device,
 }
 
 /// The header of foreign memory, with what keeps that memory alive.
@@ -85,18 +88,29 @@ impl Buffer {
     ) -> Buffer {
         // Without bytes a foreign pointer may be null, which has a meaning of its own here.
         let data = NonNull::new(ptr.cast_mut()).unwrap_or(NonNull::<Header>::dangling().cast());
-        Buffer::owned_by(data.as_ptr(), bytes, owner)
+        Buffer::owned_by(data.as_ptr(), bytes, Device::Cpu, owner)
     }
 
-    fn owned_by(data: *mut u8, bytes: usize, owner: Box<dyn Any + Send + Sync>) -> Buffer {
-        let header = Header { refs: AtomicUsize::new(1), data, bytes, class: None };
+    fn owned_by(
+        data: *mut u8,
+        bytes: usize,
+        device: Device,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Buffer {
+        let header = Header { refs: AtomicUsize::new(1), data, bytes, class: None, device };
         Buffer(NonNull::from(Box::leak(Box::new(External { header, owner }))).cast())
     }
 
-    /// No memory, but a name for what will be there. Whoever asks for the data unwinds with
-    /// [`error::no_data`].
-    pub fn named(name: Box<dyn Any + Send + Sync>) -> Buffer {
-        Buffer::owned_by(std::ptr::null_mut(), 0, name)
+    /// No memory here, but a name for what will be there, or the memory of another device. Whoever
+    /// asks for the data unwinds with [`error::no_data`].
+    pub fn named(device: Device, name: Box<dyn Any + Send + Sync>) -> Buffer {
+        Buffer::owned_by(std::ptr::null_mut(), 0, device, name)
+    }
+
+    /// Where the data lies, or will lie.
+    #[inline]
+    pub fn device(&self) -> Device {
+        self.header().device
     }
 
     /// The first byte.
@@ -104,7 +118,7 @@ impl Buffer {
     pub fn ptr(&self) -> *const u8 {
         let data = self.header().data;
         if data.is_null() {
-            no_data();
+            no_data(self.device());
         }
         data
     }
@@ -165,8 +179,11 @@ impl Buffer {
 
 /// Leaves the running work: there is no memory to read.
 #[cold]
-fn no_data() -> ! {
-    error::throw(error::no_data("read"))
+fn no_data(device: Device) -> ! {
+    error::throw(match device {
+        Device::Cpu => error::no_data("read"),
+        Device::Reference => error::not_on_host("read", device),
+    })
 }
 
 impl Clone for Buffer {

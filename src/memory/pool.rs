@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::class::{self, Class};
 use super::counters::Post;
 use super::{Header, counters, os};
+use crate::device::Device;
 use crate::error::Result;
 
 /// A live block with one handle: from the thread's cache, the shared pool or the system.
@@ -80,7 +81,13 @@ fn fresh(bytes: usize, class: Class, zeroed: bool) -> Result<NonNull<Header>> {
     // SAFETY: the block is ours alone, aligned, and long enough for the header and the data.
     unsafe {
         let data = header.add(1).cast().as_ptr();
-        header.write(Header { refs: AtomicUsize::new(1), data, bytes, class: Some(class) });
+        header.write(Header {
+            refs: AtomicUsize::new(1),
+            data,
+            bytes,
+            class: Some(class),
+            device: Device::Cpu,
+        });
         os::forbid_behind(data, bytes, class.size());
     }
     Ok(header)

@@ -13,8 +13,10 @@ use super::errors::OrRaise;
 use super::size;
 use super::tensor;
 use crate::dtype::{Numeric, Scalar};
+use crate::engine::executors::{Device, device};
 use crate::engine::random;
 use crate::engine::tape::{Operand, Value};
+use crate::engine::transfer;
 use crate::error;
 use crate::ops::declare::{Attr, Param, ParamKind, number};
 use crate::ops::table;
@@ -25,6 +27,8 @@ use crate::shape::Extent;
 pub enum Held {
     /// A tensor's value, sharing its memory
     Value(Value),
+    /// What a tensor is made of for this call: it lies where the tensors beside it do
+    Data(Value),
     /// A Python number, or one of a trace
     Scalar(Numeric),
 }
@@ -33,7 +37,7 @@ impl Held {
     /// As the engine takes it.
     pub fn operand(&self) -> Operand<'_> {
         match self {
-            Held::Value(value) => Operand::Value(value),
+            Held::Value(value) | Held::Data(value) => Operand::Value(value),
             Held::Scalar(scalar) => Operand::Scalar(*scalar),
         }
     }
@@ -46,6 +50,35 @@ pub struct Parsed {
     pub attributes: SmallVec<[Attr; 8]>,
     /// The operands that the attributes refer to, in order
     pub operands: SmallVec<[Held; 4]>,
+    /// The device that was asked for
+    pub device: Option<Device>,
+}
+
+/// Takes operands to where the call runs: data to the tensors beside it, or, where a device was asked
+/// for, everything there.
+#[inline]
+pub fn place(py: Python<'_>, device: Option<Device>, held: &mut [Held]) -> PyResult<()> {
+    match device.is_some() || held.iter().any(|x| matches!(x, Held::Data(_))) {
+        true => placed(device, held).or_raise(py),
+        false => Ok(()),
+    }
+}
+
+#[cold]
+fn placed(device: Option<Device>, held: &mut [Held]) -> error::Result<()> {
+    let beside = held.iter().find_map(|x| match x {
+        Held::Value(value) => Some(value.device()),
+        Held::Data(_) | Held::Scalar(_) => None,
+    });
+    let to = device.or(beside).unwrap_or_else(device::current);
+    for x in held {
+        match x {
+            Held::Data(value) => *value = transfer::placed(value.clone(), to)?,
+            Held::Value(value) if device.is_some() => *value = transfer::transfer(value, to)?,
+            Held::Value(_) | Held::Scalar(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Ints as they come: numbers, until the first size.
@@ -130,6 +163,9 @@ impl Signature {
             } else if !slot.is_null() {
                 // SAFETY: a borrowed argument, alive during the call.
                 let object = unsafe { Bound::from_borrowed_ptr(py, slot) };
+                if param.kind == ParamKind::MaybeDevice {
+                    parsed.device = convert::device(self.name, &object)?;
+                }
                 parse_one(self.name, param, &object, &mut parsed.operands)?
             } else if self.takes_none(i) {
                 Attr::Operands(0)
@@ -138,6 +174,7 @@ impl Signature {
             };
             parsed.attributes.push(attr);
         }
+        place(py, parsed.device, &mut parsed.operands)?;
         let takes_number = |operand: usize| {
             let mut start = 0;
             let of = parsed.attributes.iter().position(|attr| {
@@ -292,7 +329,7 @@ impl Signature {
         let param = &self.params[i];
         match (&self.defaults[i], param.kind) {
             (_, ParamKind::Key) => {
-                operands.push(Held::Value(random::draw().or_raise(py)?));
+                operands.push(Held::Data(random::draw().or_raise(py)?));
                 Ok(Attr::Operand)
             }
             (None, _) => Err(PyTypeError::new_err(format!(
@@ -377,7 +414,7 @@ fn parse_one(
             Attr::Operand
         }
         ParamKind::Key if none => {
-            operands.push(Held::Value(random::draw().or_raise(object.py())?));
+            operands.push(Held::Data(random::draw().or_raise(object.py())?));
             Attr::Operand
         }
         ParamKind::Key => {
@@ -425,10 +462,8 @@ fn parse_one(
             Ok(text) => Attr::Text(text.into()),
             Err(_) => return no("a string"),
         },
-        ParamKind::MaybeDevice => {
-            convert::check_device(op, object)?;
-            Attr::None
-        }
+        // A graph computes on one device: its nodes do not say which.
+        ParamKind::MaybeDevice => Attr::None,
     })
 }
 
@@ -462,7 +497,7 @@ fn operand(op: &str, param: &Param, object: &Bound<'_, PyAny>) -> PyResult<Held>
         return Ok(Held::Scalar(number));
     }
     match convert::from_object(op, object, None)? {
-        Some(value) => Ok(Held::Value(value)),
+        Some(value) => Ok(Held::Data(value)),
         None => Err(refuse(op, param, "a tensor, an array or a number", object)),
     }
 }

@@ -16,7 +16,7 @@ use crate::engine::apply::apply;
 use crate::engine::random::{self, Attempt};
 use crate::engine::tape::{self, First, Operand, Value};
 use crate::engine::trace::{self, Capture, Source, Trace};
-use crate::engine::{control, site};
+use crate::engine::{control, executors, site};
 use crate::error::{self, Result};
 use crate::graph::{Effect, Flow, FlowKind, Graph, List};
 use crate::memory::check_room;
@@ -84,8 +84,10 @@ fn _body(
 ) -> PyResult<Body> {
     caught(py, || {
         let mut types = Vec::new();
+        let mut on = Vec::new();
         for (x, axis) in like.iter().zip(axes) {
             let value = value_of(&name, x)?;
+            on.push(value.array.clone());
             let mut ty = Type::new(value.dtype(), value.shape().clone());
             if let Some(axis) = axis {
                 ty.shape.dims_mut().remove(axis);
@@ -93,6 +95,10 @@ fn _body(
             types.push(ty);
         }
         let trace = Trace::within();
+        if !on.is_empty() {
+            let device = executors::common(&name, &on).or_raise(py)?;
+            trace.settle_device(&name, device).or_raise(py)?;
+        }
         let entered = trace.enter();
         let operands = types.len();
         let mut inputs = Vec::new();

@@ -19,7 +19,7 @@ use super::unwind::{contained, guard};
 use crate::array::Array;
 use crate::dtype::{Class, DType, Scalar};
 use crate::engine::apply::apply;
-use crate::engine::executors;
+use crate::engine::executors::{self, Device};
 use crate::engine::tape::{self, Operand, Value};
 use crate::engine::trace;
 use crate::error;
@@ -30,12 +30,19 @@ use crate::ops::op::Op;
 use crate::scalar::half;
 use crate::shape::{MAX_RANK, Shape};
 
-/// Refuses devices this build does not have.
-pub fn check_device(op: &str, object: &Bound<'_, PyAny>) -> PyResult<()> {
-    if object.is_none() || object.str()?.to_cow()? == "cpu" {
-        return Ok(());
+/// The device of a name, `None` for `None`. Refuses devices this build does not have.
+pub fn device(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Option<Device>> {
+    if object.is_none() {
+        return Ok(None);
     }
-    Err(to_python(object.py(), error::unknown_device(op, object.str()?, "cpu")))
+    let name = object.str()?;
+    match Device::named(&name.to_cow()?) {
+        Some(device) => Ok(Some(device)),
+        None => {
+            let known = Device::ALL.map(Device::name).join(" and ");
+            Err(to_python(object.py(), error::unknown_device(op, name, known)))
+        }
+    }
 }
 
 /// A value from anything array-like; `None` if the object is nothing of the kind.
@@ -181,7 +188,7 @@ fn from_parts(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyRe
         };
         parts.push(value);
     }
-    if trace::active() || parts.iter().any(|part| trace::is_traced(&part.array)) {
+    if trace::active() || parts.iter().any(|part| part.array.buffer.is_named()) {
         return stack_traced(op, &parts).or_raise(py);
     }
     let parts: Vec<Array> = parts.into_iter().map(|part| part.array).collect();
@@ -418,6 +425,7 @@ pub fn item<'py>(py: Python<'py>, op: &str, array: &Array) -> PyResult<Bound<'py
     if array.count() != 1 {
         return Err(to_python(py, error::not_scalar(op, array.shape())));
     }
+    let array = executors::download(array).or_raise(py)?;
     // SAFETY: the element at index zero exists.
     unsafe { Bound::from_owned_ptr_or_err(py, element(array.dtype, array.ptr())) }
 }
@@ -428,6 +436,7 @@ pub const LATER: &str = "return the tensor and look at it outside, or use wg.pri
 /// Nested lists of Python numbers; a number for a scalar.
 pub fn to_list<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyAny>> {
     trace::check_data("tolist", array, LATER).or_raise(py)?;
+    let array = executors::download(array).or_raise(py)?;
     let (sizes, strides) = (array.shape().sizes(), array.layout.strides());
     check_room(list_bytes(&sizes)).or_raise(py)?;
     // SAFETY: positions computed from the layout address elements of the array.
@@ -502,6 +511,14 @@ struct Export {
     strides: Vec<isize>,
 }
 
+/// Refuses the bytes of a value of another device, where they are to be shared and not copied.
+pub fn on_host(op: &str, array: &Array) -> error::Result<()> {
+    match array.device() {
+        Device::Cpu => Ok(()),
+        device => Err(error::not_on_host(op, device)),
+    }
+}
+
 /// The buffer protocol: a read-only view without a copy.
 pub unsafe extern "C" fn get_buffer(
     object: *mut ffi::PyObject,
@@ -515,6 +532,7 @@ pub unsafe extern "C" fn get_buffer(
         let Some(tensor) = tensor::downcast(object) else { return Ok(null_mut()) };
         let array = tensor.try_value().or_raise(py)?.array;
         trace::check_data("numpy", &array, LATER).or_raise(py)?;
+        on_host("numpy", &array).or_raise(py)?;
         fill_view(array, object, view, flags).map_err(PyBufferError::new_err)?;
         filled = true;
         Ok(null_mut())

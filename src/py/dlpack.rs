@@ -20,6 +20,7 @@ use crate::array::Array;
 use crate::dtype::DType;
 use crate::engine::executors;
 use crate::engine::tape::Value;
+use crate::engine::transfer::transfer;
 use crate::error::{self, Result};
 use crate::layout::{Layout, Strides};
 use crate::memory::Buffer;
@@ -193,7 +194,11 @@ pub fn read(op: &str, object: &Bound<'_, PyAny>, copy: Option<bool>) -> PyResult
     // SAFETY: a live object.
     if let Some(handle) = unsafe { tensor::downcast(object.as_ptr()) } {
         let array = tensor::data(py, "__dlpack__", handle)?;
-        let array = if copy == Some(true) { fresh_copy(&array).or_raise(py)? } else { array };
+        let is_here = !array.buffer.is_named();
+        let array = match copy == Some(true) && is_here {
+            true => fresh_copy(&array).or_raise(py)?,
+            false => array,
+        };
         return Ok(Value::plain(array));
     }
     let method = object.getattr("__dlpack__")?;
@@ -344,9 +349,7 @@ fn from_dlpack(
     copy: Option<bool>,
 ) -> PyResult<Py<PyAny>> {
     let op = "from_dlpack";
-    if let Some(device) = device {
-        convert::check_device(op, device)?;
-    }
+    let device = device.map(|device| convert::device(op, device)).transpose()?.flatten();
     if !x.hasattr("__dlpack__")? {
         let facts = format!("got {}", x.get_type().name()?);
         return Err(to_python(
@@ -354,7 +357,9 @@ fn from_dlpack(
             error::bad_type(op, "expected an object with __dlpack__", facts),
         ));
     }
-    tensor::wrap(py, read(op, x, copy)?)
+    let value = read(op, x, copy)?;
+    let to = device.unwrap_or_else(|| value.device());
+    tensor::wrap(py, transfer(&value, to).or_raise(py)?)
 }
 
 // --- out
@@ -433,6 +438,7 @@ fn _to_dlpack(
         return Err(convert::refuse("__dlpack__", tensor));
     };
     let array = tensor::data(py, "__dlpack__", handle)?;
+    convert::on_host("__dlpack__", &array).or_raise(py)?;
     let versioned = max_version.is_some_and(|(major, _)| major >= MAJOR);
     if copy == Some(false) && !versioned {
         let text = "__dlpack__: copy=False needs a consumer of DLPack 1: older ones cannot be told \

@@ -140,7 +140,8 @@ fn safetensors_save(
         let Some(handle) = (unsafe { tensor::downcast(object.as_ptr()) }) else {
             return Err(convert::refuse(SAVE, &object));
         };
-        named.push((name.extract::<String>()?, tensor::data(py, SAVE, handle)?));
+        let array = executors::download(&tensor::data(py, SAVE, handle)?).or_raise(py)?;
+        named.push((name.extract::<String>()?, array));
     }
     named.sort_by_key(|(_, array)| std::cmp::Reverse(array.dtype.size()));
     py.detach(|| write(&path, &named, metadata)).map_err(|failure| failure.raise(py, SAVE, &path))
@@ -283,7 +284,8 @@ fn _to_bytes<'py>(py: Python<'py>, tensor: &Bound<'py, PyAny>) -> PyResult<Bound
     let Some(handle) = (unsafe { tensor::downcast(tensor.as_ptr()) }) else {
         return Err(convert::refuse("to_bytes", tensor));
     };
-    let array = executors::contiguous(&tensor::data(py, "to_bytes", handle)?).or_raise(py)?;
+    let array = executors::download(&tensor::data(py, "to_bytes", handle)?).or_raise(py)?;
+    let array = executors::contiguous(&array).or_raise(py)?;
     Ok(PyBytes::new(py, bytes_of(&array)))
 }
 

@@ -18,6 +18,7 @@ use super::tensor;
 pub use super::unwind::{caught, guard};
 use crate::engine::apply;
 use crate::engine::eager;
+use crate::engine::executors::Device;
 use crate::engine::random::Attempt;
 use crate::engine::site;
 use crate::engine::tape::{self, History, Leaf, Operand, Value};
@@ -140,8 +141,10 @@ pub fn map_held(
 /// How many elements operands have.
 pub fn size_of(held: &[Held]) -> usize {
     let size = |held: &Held| match held {
-        Held::Value(value) if !trace::is_traced(&value.array) => value.shape().count(),
-        Held::Value(_) | Held::Scalar(_) => 0,
+        Held::Value(value) | Held::Data(value) if !trace::is_traced(&value.array) => {
+            value.shape().count()
+        }
+        Held::Value(_) | Held::Data(_) | Held::Scalar(_) => 0,
     };
     held.iter().map(size).sum()
 }
@@ -203,6 +206,7 @@ pub fn call(py: Python<'_>, entry: Entry, parsed: &Parsed) -> PyResult<*mut ffi:
         Entry::Map(def) => return map_held(py, def, &parsed.operands),
         Entry::Composite(composite) => composite,
     };
+    let _on = parsed.device.map(Device::enter);
     let operands: SmallVec<[Operand<'_>; 4]> = small(parsed.operands.iter().map(Held::operand));
     let work = || eager::call(composite, &parsed.attributes, &operands, tape::recording());
     let size = size_of(&parsed.operands).max(size_made(&parsed.attributes));

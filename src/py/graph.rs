@@ -19,7 +19,7 @@ use super::tensor::{self, handle, wrap};
 use crate::array::Array;
 use crate::engine::control::interpret;
 use crate::engine::definition::{self, Call, Calls};
-use crate::engine::executors;
+use crate::engine::executors::{self, Device, device};
 use crate::engine::picture;
 use crate::engine::program::Program;
 use crate::engine::random;
@@ -49,8 +49,8 @@ impl Definition {
     }
 
     /// The graph of a list, with the scope of its symbols.
-    pub fn from_list(list: List, scope: Scope) -> Definition {
-        Definition::of(Trace::define(list, Calls::default(), FxHashSet::default(), scope))
+    pub fn from_list(device: Device, list: List, scope: Scope) -> Definition {
+        Definition::of(Trace::define(device, list, Calls::default(), FxHashSet::default(), scope))
     }
 
     fn id(&self, py: Python<'_>, id: u32) -> PyResult<Id> {
@@ -184,6 +184,12 @@ impl Definition {
     fn find(&self, name: &str) -> Option<u32> {
         let found = |(id, of): (&Id, &Arc<str>)| (&**of == name).then_some(id.0);
         self.trace.read(|graph| graph.list().names.iter().filter_map(found).min())
+    }
+
+    /// The device that it computes on.
+    #[getter]
+    fn device(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        super::host::device_object(py, self.trace.device())
     }
 
     /// Forbids new nodes.
@@ -325,7 +331,7 @@ impl Definition {
         let resolved = self.resolved(py, "session.run", &fetches, feeds)?;
         Ok(Runner {
             inputs: resolved.inputs.iter().map(|id| id.0).collect(),
-            program: Program::new(resolved.list, Vec::new(), resolved.scope),
+            program: Program::new(self.trace.device(), resolved.list, Vec::new(), resolved.scope),
         })
     }
 
@@ -351,7 +357,7 @@ impl Definition {
     fn copy(&self) -> Definition {
         let (list, calls) = self.trace.snapshot();
         let scope = self.trace.scope().clone();
-        let trace = Trace::define(list, calls, self.trace.keys(), scope);
+        let trace = Trace::define(self.trace.device(), list, calls, self.trace.keys(), scope);
         Definition { trace, outputs: Mutex::new(self.outputs.lock().clone()) }
     }
 
@@ -388,10 +394,11 @@ impl Definition {
         off.iter().try_for_each(|name| options.switch(name, false)).or_raise(py)?;
         let _entered = self.trace.scope().enter();
         let (list, reports) =
-            passes::reported(list, &options, executors::executor(executors::Device::Cpu))
+            passes::reported(list, &options, executors::executor(self.trace.device()))
                 .or_raise(py)?;
         let scope = self.trace.scope().clone();
-        let small = Trace::define(list, Calls::default(), FxHashSet::default(), scope);
+        let small =
+            Trace::define(self.trace.device(), list, Calls::default(), FxHashSet::default(), scope);
         Ok((Definition::of(small), reports.iter().map(PassReport::new).collect()))
     }
 
@@ -461,7 +468,7 @@ impl Definition {
     /// The graph as Graphviz source, with boxes around what a plan runs as one where `groups`.
     fn dot(&self, groups: bool) -> String {
         let list = self.shown();
-        let groups = if groups { picture::groups(&list) } else { Vec::new() };
+        let groups = if groups { picture::groups(self.trace.device(), &list) } else { Vec::new() };
         picture::dot(&list, &groups)
     }
 
@@ -571,7 +578,7 @@ fn _parse_graph(py: Python<'_>, text: &str) -> PyResult<Definition> {
     for symbol in list.symbols() {
         scope.declare(&symbol.to_string(), None);
     }
-    Ok(Definition::from_list(list, scope))
+    Ok(Definition::from_list(device::current(), list, scope))
 }
 
 /// Adds classes and functions to the module.

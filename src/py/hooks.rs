@@ -152,7 +152,7 @@ fn _plan_text(
     let inputs = values(&inputs)?;
     let steps = parse(steps, inputs.len())?;
     let text = build(inputs.iter().map(type_of).collect(), &steps, Some(1))
-        .and_then(|(graph, _)| Plan::new(&graph, executors::target()))
+        .and_then(|(graph, _)| Plan::new(&graph, executors::target(executors::Device::Cpu)))
         .map(|plan| plan.to_string());
     text.or_raise(py)
 }
@@ -166,7 +166,7 @@ fn _wgsl(py: Python<'_>, op: &str, dtype: &Bound<'_, PyAny>) -> PyResult<String>
         let types = (0..def.params.len()).map(|i| Type::new(own(i), Shape::of(&[1 << 16])));
         let places = (0..def.params.len()).map(Place::Value).collect();
         let (graph, _) = build(types.collect(), &[(def, places)], Some(1))?;
-        let plan = Plan::new(&graph, executors::target())?;
+        let plan = Plan::new(&graph, executors::target(executors::Device::Cpu))?;
         let step = plan.steps().first().ok_or_else(|| error::internal("a plan without steps"))?;
         shader(&plan, step)
     });

@@ -11,7 +11,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyFloat, PyString, PyTuple};
 
-use super::arguments::{Held, scalar};
+use super::arguments::{Held, place, scalar};
 use super::errors::{OrRaise, to_python};
 use super::tensor;
 use crate::dtype::{DType, Numeric, Scalar};
@@ -450,13 +450,14 @@ pub fn settle(
     held: &mut [Held],
     takes_number: impl Fn(usize) -> bool,
 ) -> PyResult<()> {
+    place(py, None, held)?;
     let is_open = |x: &Held| matches!(x, Held::Scalar(s) if s.told().is_some());
     if !held.iter().any(is_open) {
         return Ok(());
     }
     let mut dtype: Option<DType> = None;
     for x in held.iter() {
-        let Held::Value(value) = x else { continue };
+        let (Held::Value(value) | Held::Data(value)) = x else { continue };
         match value.dtype() {
             DType::F16 | DType::BF16 | DType::F32 | DType::F64 => return Ok(()),
             DType::Bool => {}
@@ -470,7 +471,7 @@ pub fn settle(
             | DType::U64) => dtype = dtype.map_or(Some(other), |so_far| so_far.promote(other)),
         }
     }
-    let beside_tensors = held.iter().any(|x| matches!(x, Held::Value(_)));
+    let beside_tensors = held.iter().any(|x| matches!(x, Held::Value(_) | Held::Data(_)));
     for (i, x) in held.iter_mut().enumerate() {
         let Held::Scalar(number) = x else { continue };
         let Some(dim) = trace::size_of(*number) else { continue };
@@ -481,7 +482,7 @@ pub fn settle(
         *x = match takes_number(i) {
             true => Held::Scalar(Scalar::Int(pinned(py, dim)? as i64).into()),
             false => match as_tensor(Bound::new(py, Size::of(dim))?.as_any(), dtype)? {
-                Some(value) => Held::Value(value),
+                Some(value) => Held::Data(value),
                 None => continue,
             },
         };

@@ -179,7 +179,7 @@ impl TensorObject {
         });
         let (dtype, shape) = (value.dtype(), value.shape().clone());
         let mark = Value {
-            array: Array::named(dtype, shape, Box::new(busy.clone())),
+            array: Array::named(dtype, shape, value.device(), Box::new(busy.clone())),
             history: value.history.clone(),
         };
         Some((std::mem::replace(value, mark), Update(busy)))

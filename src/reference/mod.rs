@@ -17,6 +17,7 @@ mod create;
 mod elements;
 mod elementwise;
 mod indexing;
+mod memory;
 mod movement;
 mod number;
 pub mod plan;
@@ -25,6 +26,8 @@ mod sort;
 mod sums;
 #[cfg(test)]
 mod tests;
+
+pub use memory::defer;
 
 use smallvec::SmallVec;
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::memory::{inside, ready, submit};
 use super::{Operand as Given, run};
 use crate::array::{Array, Operand};
 use crate::dtype::{DType, Scalar};
@@ -24,6 +25,7 @@ use crate::schedule::{
     self, Bodies, Epilogue, Group, Number, Plan, Product, Prologue, Source, Step, Template, Work,
 };
 use crate::shape::{Dim, Shape};
+use crate::small::small;
 use crate::target::{BlockScratch, InPlace, Limits, Packed, Ranges, Target};
 
 /// Plain loops, for clarity.
@@ -133,31 +135,74 @@ impl Executor for Reference {
     }
 
     fn allocate(&self, ty: &Type) -> Result<Array> {
-        Array::uninit(ty.dtype, ty.shape.clone())
+        let own = ty.clone();
+        one(submit(std::slice::from_ref(ty), move || {
+            Ok(vec![Array::uninit(own.dtype, own.shape)?])
+        }))
     }
 
     fn upload(&self, x: &Array) -> Result<Array> {
-        Ok(x.clone())
+        // A copy at once: the host may write its memory afterwards.
+        let own = self.contiguous(x)?;
+        Ok(ready(own))
     }
 
     fn download(&self, x: &Array) -> Result<Array> {
-        Ok(x.clone())
+        self.contiguous(&inside(x)?)
     }
 
     fn execute(&self, op: &Op, args: &[Operand<'_>]) -> Result<Array> {
-        let types: SmallVec<[OperandType<'_>; 4]> = args
-            .iter()
-            .map(|arg| match *arg {
-                Operand::Array(x) => OperandType::Tensor(x.dtype, x.shape()),
-                Operand::Scalar(value) => OperandType::Scalar(value.into()),
-            })
-            .collect();
+        let types: SmallVec<[OperandType<'_>; 4]> = small(args.iter().map(|arg| match *arg {
+            Operand::Array(x) => OperandType::Tensor(x.dtype, x.shape()),
+            Operand::Scalar(value) => OperandType::Scalar(value.into()),
+        }));
         admit(self, op, &types)?;
-        self.evaluate(op, args)
+        let ty = op.infer(&types)?;
+        let (op, args): (Op, Vec<Owned>) = (op.clone(), args.iter().map(Owned::of).collect());
+        let work = move || {
+            let args = args.iter().map(Owned::inside).collect::<Result<Vec<Owned>>>()?;
+            let given: Vec<Given<'_>> = args.iter().map(Owned::given).collect();
+            Ok(vec![run(&op, &given)?])
+        };
+        one(submit(&[ty], work))
     }
 
     fn lower(&self, plan: &Plan) -> Result<Arc<dyn Executable>> {
         Ok(Arc::new(Interpreted(plan.template().clone())))
+    }
+}
+
+/// The only array of a piece of work.
+fn one(arrays: Result<Vec<Array>>) -> Result<Array> {
+    arrays?.pop().ok_or_else(|| error::internal("work without a result"))
+}
+
+/// An operand that outlives the call.
+enum Owned {
+    Array(Array),
+    Scalar(Scalar),
+}
+
+impl Owned {
+    fn of(arg: &Operand<'_>) -> Owned {
+        match *arg {
+            Operand::Array(x) => Owned::Array(x.clone()),
+            Operand::Scalar(value) => Owned::Scalar(value),
+        }
+    }
+
+    fn inside(&self) -> Result<Owned> {
+        Ok(match self {
+            Owned::Array(x) => Owned::Array(inside(x)?),
+            Owned::Scalar(value) => Owned::Scalar(*value),
+        })
+    }
+
+    fn given(&self) -> Given<'_> {
+        match self {
+            Owned::Array(x) => Given::Array(x),
+            Owned::Scalar(value) => Given::Scalar(*value),
+        }
     }
 }
 
@@ -173,7 +218,11 @@ impl Executable for Interpreted {
         if !Arc::ptr_eq(plan.template(), &self.0) {
             return Err(error::internal("a plan was run by the executable of another"));
         }
-        interpret(plan, inputs, numbers)
+        // A plan is driven from here, as control flow must be: it waits for its inputs.
+        let own = inputs.iter().map(|x| inside(x)).collect::<Result<Vec<Array>>>()?;
+        let own: Vec<&Array> = own.iter().collect();
+        let results = interpret(plan, &own, numbers)?;
+        Ok(results.into_iter().map(ready).collect())
     }
 
     fn run_with(
@@ -484,6 +533,7 @@ mod tests {
     fn planned(graph: &Graph, inputs: &[&Array]) -> (Plan, Results) {
         let plan = Plan::new(graph, &Reference).unwrap();
         let results = Reference.lower(&plan).unwrap().run(&plan, inputs, &[]).unwrap();
+        let results = results.iter().map(|x| Reference.download(x).unwrap()).collect();
         (plan, results)
     }
 

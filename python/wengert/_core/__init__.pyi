@@ -61,6 +61,8 @@ __all__ = [
     '_check_settings',
     '_check_size',
     '_configure',
+    '_current_device',
+    '_defer',
     '_dtype_named',
     '_effect',
     '_end_checking',
@@ -78,6 +80,7 @@ __all__ = [
     '_kernel_count',
     '_leaf_address',
     '_node',
+    '_on_host',
     '_op_table',
     '_parse_graph',
     '_plain',
@@ -86,6 +89,7 @@ __all__ = [
     '_remove_hook',
     '_ruled',
     '_run_program',
+    '_set_current_device',
     '_set_package',
     '_site',
     '_stand_in',
@@ -94,6 +98,7 @@ __all__ = [
     '_to_dlpack',
     '_traced_site',
     '_traced_text',
+    '_transfer',
     '_unwind',
     '_wgsl',
     '_with_tangents',
@@ -1301,6 +1306,11 @@ def _graph_node(x: Any) -> tuple[int, int] | None: ...
 def _traced_text(x: Any) -> str | None: ...
 def _traced_site(x: Any) -> tuple[str, int] | None: ...
 def _is_captured() -> _bool: ...
+def _current_device() -> Device: ...
+def _set_current_device(name: str | Device) -> Device: ...
+def _transfer(x: Tensor, device: str | Device | None) -> Tensor: ...
+def _on_host(x: Tensor, op: str) -> None: ...
+def _defer(on: _bool) -> _bool: ...
 def _parse_graph(text: str) -> Definition: ...
 
 __version__: str

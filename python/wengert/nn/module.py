@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, SupportsIndex
 
 from wengert import _touched
-from wengert._core import Dispatcher, DType, Tensor, asarray, isdtype, no_grad, tick
+from wengert._core import Device, Dispatcher, DType, Tensor, asarray, isdtype, no_grad, tick
 from wengert.pytree import register_pytree
 
 __all__ = ["Buffer", "HookHandle", "Module", "Parameter"]
@@ -222,7 +222,7 @@ class Module:
     def load_state_dict(
         self, state: Mapping[str, Any], strict: bool = True
     ) -> tuple[list[str], list[str]]:
-        """Give parameters and buffers the values in `state` (tensors or arrays).
+        """Give parameters and buffers the values in `state` (tensors or arrays), on their devices.
 
         All problems (names missing, names unexpected, shapes, dtypes) are listed in one
         `ValueError`, and then nothing is changed. With `strict=False` names may be missing or
@@ -231,7 +231,7 @@ class Module:
         own = dict(self._persistent())
         missing = [n for n in own if n not in state]
         unexpected = [n for n in state if n not in own]
-        values = {n: asarray(state[n]) for n in own if n in state}
+        values = {n: asarray(state[n], device=own[n].device) for n in own if n in state}
         problems = [f"  {n}: {w}" for n, v in values.items() if (w := _mismatch(v, own[n]))]
         if strict:
             problems += [f"  {n}: missing" for n in missing]
@@ -273,12 +273,22 @@ class Module:
             f(m)
         return self
 
-    def to(self, dtype: DType | None = None, device: str | None = None) -> Self:
+    def to(
+        self,
+        device: str | Device | DType | None = None,
+        dtype: DType | None = None,
+    ) -> Self:
         """Convert floating parameters and buffers to `dtype`, and everything to `device`.
+
+        The only argument may be either: `model.to("reference")`, `model.to(wengert.float64)`.
 
         A tensor's dtype and device are fixed for life, so the module gets new `Parameter`s:
         make the optimizer afterwards.
         """
+
+        place: Any = device
+        if isinstance(device, DType):
+            place, dtype = dtype, device
 
         def convert(t: Any) -> Any:
             if not isinstance(t, _State):
@@ -286,8 +296,8 @@ class Module:
             value: Tensor = t.detach()
             if dtype is not None and isdtype(value.dtype, "real floating"):
                 value = value.astype(dtype)
-            if device is not None:
-                value = value.to_device(device)
+            if place is not None:
+                value = value.to_device(place)
             unchanged = value.dtype == t.dtype and value.device == t.device
             return t if unchanged else t._like(value)
 

@@ -85,7 +85,8 @@ class LSTM(Module):
         """All layers over `x` (T, N, inputs)."""
         directions = 1 + self.bidirectional
         if state is None:
-            zero = zeros((x.shape[1], self.hidden_size), dtype=x.dtype)
+            size = (x.shape[1], self.hidden_size)
+            zero = zeros(size, dtype=x.dtype, device=x.device)
         last: list[State] = []
         for k in range(self.num_layers):
             outputs = []

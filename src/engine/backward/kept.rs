@@ -42,7 +42,7 @@ pub(super) fn planned_rules(
     wanted: &[bool],
     g: &Value,
 ) -> Result<Option<SmallVec<[Array; 2]>>> {
-    if trace::active() || trace::is_traced(&g.array) || watch::checking() {
+    if trace::active() || g.array.buffer.is_named() || watch::checking() {
         return Ok(None);
     }
     let bits =

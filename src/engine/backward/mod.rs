@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::apply::apply;
+use super::executors;
 use super::tape::{Entry, History, Leaf, Link, Operand, Value};
 use crate::error::{self, Result};
 use crate::ops::op::{Op, Type};
@@ -169,6 +170,9 @@ fn seeds(
                 "no requires_grad=True tensor was used while recording was on",
             ));
         }
+        if let Some(g) = seed {
+            executors::common(op, [&y.array, &g.array])?;
+        }
         let seed = match seed {
             Some(g) if !g.shape().equals(y.shape()) => {
                 let facts = format!("got {} for an output of shape {}", g.shape(), y.shape());
@@ -192,6 +196,7 @@ fn seeds(
             }
             None => {
                 let ty = Type::new(y.dtype(), y.shape().clone());
+                let _on = y.device().enter();
                 apply(Op::Fill(ty), &[Operand::Scalar(1.0.into())], false)?
             }
         };

@@ -11,7 +11,7 @@ use super::{Options, Target};
 use crate::array::Array;
 use crate::engine::apply::apply;
 use crate::engine::eager::Eager;
-use crate::engine::executors;
+use crate::engine::executors::{self, device};
 use crate::engine::site::{self};
 use crate::engine::tape::{Entry, History, Leaf, Link, Operand, Saved, Step, Value, host_calls};
 use crate::engine::trace;
@@ -95,6 +95,8 @@ impl Sweep {
 
     /// Runs the rules of one entry.
     fn step(&mut self, op: &str, entry: &Arc<Entry>, g: Value) -> Result<()> {
+        let device = g.device();
+        let _on = (device != device::current()).then(|| device.enter());
         let step = match &entry.step {
             Step::Op(step) => step,
             Step::Host(rule) => {
@@ -201,7 +203,7 @@ impl Sweep {
         if self.options.create_graph || !matches!(step, Op::Slice(_) | Op::Gather) {
             return Ok(false);
         }
-        if trace::active() {
+        if trace::active() || g.array.buffer.is_named() {
             return self.add_part(entry, step, g);
         }
         let (shape, indices) = {
@@ -393,7 +395,8 @@ impl Sweep {
 fn accumulate(sum: &mut Value, g: Value, recorded: bool) -> Result<()> {
     let in_place =
         !recorded && !watch::on() && sum.array.buffer.is_unique() && sum.array.is_contiguous();
-    if in_place && sum.shape().same(g.shape()) && sum.dtype() == g.dtype() {
+    let at_hand = !g.array.buffer.is_named();
+    if in_place && at_hand && sum.shape().same(g.shape()) && sum.dtype() == g.dtype() {
         let operands = [executors::Operand::Array(&sum.array), executors::Operand::Array(&g.array)];
         // SAFETY: the types agree and this sweep alone holds the sum.
         return unsafe { executors::map_into(&arithmetic::add, &operands, &sum.array) };

@@ -7,6 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::gradients::{differentiate, zeros};
 use super::{Call, is_sized};
 use crate::dtype::Numeric;
+use crate::engine::executors::Device;
 use crate::engine::index::{self, Item};
 use crate::engine::tape::{self, Operand, Value};
 use crate::engine::trace::{self, Trace};
@@ -17,8 +18,10 @@ use crate::ops::op::{Op, Type};
 use crate::shape::{Bindings, Dim, Extent};
 
 /// Runs something in a trace of its own, outside of all others, without recording.
-pub fn in_fresh_trace<T>(f: impl FnOnce(&Arc<Trace>) -> Result<T>) -> Result<T> {
+pub fn in_fresh_trace<T>(device: Device, f: impl FnOnce(&Arc<Trace>) -> Result<T>) -> Result<T> {
+    let _on = device.enter();
     let fresh = Trace::passing();
+    fresh.settle_device("graph", device)?;
     let was = tape::set_recording(false);
     let result = trace::suspended(|| {
         let _entered = fresh.enter();

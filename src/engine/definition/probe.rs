@@ -94,7 +94,7 @@ pub(super) fn probe(trace: &Arc<Trace>, call: &Call, args: &[Arg]) -> Result<Lik
             Some(Type::new(ty.dtype, shape))
         });
         let types: Vec<Option<Type>> = types.collect();
-        let found = in_fresh_trace(|fresh| {
+        let found = in_fresh_trace(trace.device(), |fresh| {
             let mut values = Vec::new();
             for (ty, arg) in types.iter().zip(args) {
                 values.push(match (ty, arg) {

@@ -108,7 +108,12 @@ impl Trace {
             let what = "a tensor of unknown rank cannot enter control flow or a transform";
             return Err(error::bad_graph("capture", what, "give its placeholder a shape"));
         }
-        let mut value = self.input(ty.clone())?;
+        let mut value = match source {
+            Source::Key => self.input(ty.clone())?,
+            Source::Handle | Source::Gradient(_) | Source::Outer(_) => {
+                self.input_on(seen.array.device(), ty.clone())?
+            }
+        };
         let input = self.node("capture", &value)?;
         if let (Source::Key, Role::Definition) = (&source, self.role) {
             // A capture would hold its own trace: the number of the node is enough.

@@ -7,6 +7,7 @@ use rustc_hash::FxHashSet;
 use super::Trace;
 use crate::dtype::DType;
 use crate::engine::definition::{Calls, Kept};
+use crate::engine::executors::Device;
 use crate::engine::tape::Value;
 use crate::error::Result;
 use crate::graph::List;
@@ -16,8 +17,14 @@ use crate::shape::{Scope, Shape};
 
 impl Trace {
     /// A graph defined by hand that goes on from a list, with its calls and random keys.
-    pub fn define(list: List, calls: Calls, keys: FxHashSet<Id>, scope: Scope) -> Arc<Trace> {
-        let mut trace = Trace::from_list(list);
+    pub fn define(
+        device: Device,
+        list: List,
+        calls: Calls,
+        keys: FxHashSet<Id>,
+        scope: Scope,
+    ) -> Arc<Trace> {
+        let mut trace = Trace::from_list(device, list);
         if let Some(trace) = Arc::get_mut(&mut trace) {
             let state = trace.state.get_mut();
             (state.calls, state.keys) = (calls, keys);

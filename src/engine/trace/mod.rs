@@ -11,16 +11,17 @@
 //! it gives them to itself, and whoever ends the trace commits them. A trace that fails is dropped,
 //! and nothing has happened.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, ReentrantMutex};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::definition::{self, Call, Calls};
+use super::executors::{self, Device, device};
+use super::site;
 use super::tape::{self, Operand, Value};
-use super::{executors, site};
 use crate::array::Array;
 use crate::dtype::{Numeric, Scalar};
 use crate::error::{self, Error, Result};
@@ -55,7 +56,7 @@ pub enum Role {
     Definition,
 }
 
-/// The name in the buffer of a traced value.
+/// The name in the buffer of a traced value; the buffer says the device that it will lie on.
 struct Named {
     trace: Arc<Trace>,
     id: Id,
@@ -70,6 +71,8 @@ pub struct Trace {
     state: Mutex<State>,
     open: AtomicBool,
     is_body: bool,
+    /// The device that its nodes are computed on, once something says it
+    device: OnceLock<Device>,
     /// The symbols among its sizes, and what it relies on about them
     scope: Scope,
 }
@@ -100,7 +103,7 @@ fn named(array: &Array) -> Option<&Named> {
 /// Whether a value is traced.
 #[inline]
 pub fn is_traced(array: &Array) -> bool {
-    array.buffer.is_named()
+    array.buffer.is_named() && named(array).is_some()
 }
 
 /// The trace and the node of a traced value.
@@ -109,9 +112,16 @@ pub fn node_of(array: &Array) -> Option<(&Arc<Trace>, Id)> {
 }
 
 /// Whether an op on these operands becomes a node.
-#[inline]
 pub fn wants(args: &[Operand<'_>]) -> bool {
     active() || args.iter().any(|arg| matches!(arg, Operand::Value(v) if is_traced(&v.array)))
+}
+
+/// Whether operands lie in host memory and no trace is open: the kernels of the CPU run at once.
+#[inline]
+pub fn at_hand(args: &[Operand<'_>]) -> bool {
+    let elsewhere =
+        |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if v.array.buffer.is_named());
+    !active() && !args.iter().any(elsewhere)
 }
 
 /// Opens the graph that operands belong to, where no trace is open: so that what a formula makes
@@ -141,8 +151,10 @@ pub fn emit(op: Op, args: &[Operand<'_>]) -> Result<Array> {
         let value = definition::keep_one(&trace, Call::Op(op.clone()), args, native)?;
         return Ok(value.array);
     }
-    executors::admit(&op, args)?;
+    let device = tape::device_of(op.name(), args)?;
+    executors::admit(device, &op, args)?;
     let Some(trace) = top() else { return Err(error::internal("no trace is open")) };
+    trace.settle_device(op.name(), device)?;
     let mut operands: SmallVec<[Arg; 4]> = SmallVec::new();
     for arg in args {
         operands.push(match arg {
@@ -188,7 +200,11 @@ pub fn look(told: u32) -> Option<Scalar> {
 impl Trace {
     /// A new trace, not yet on a stack. Its sizes go with it.
     pub fn new(role: Role) -> Arc<Trace> {
-        Trace::make(role, false, Scope::owner())
+        let trace = Trace::make(role, false, Scope::owner());
+        if role == Role::Definition {
+            let _ = trace.device.set(device::current());
+        }
+        trace
     }
 
     /// A new trace whose list goes elsewhere: what is around keeps its sizes.
@@ -205,8 +221,23 @@ impl Trace {
             state: Mutex::default(),
             open: AtomicBool::new(true),
             is_body,
+            device: OnceLock::new(),
             scope,
         })
+    }
+
+    /// The device that its nodes are computed on: that of what it read first; before, that of new
+    /// values.
+    pub fn device(&self) -> Device {
+        self.device.get().copied().unwrap_or_else(device::current)
+    }
+
+    /// Says that its nodes are computed on a device. A graph computes on one device alone.
+    pub fn settle_device(&self, op: &str, device: Device) -> Result<()> {
+        match *self.device.get_or_init(|| device) {
+            known if known == device => Ok(()),
+            known => Err(error::one_device(op, known, device)),
+        }
     }
 
     /// A new trace of a body inside the one on top, whose numbers it speaks of.
@@ -216,13 +247,17 @@ impl Trace {
             let numbers = outer.graph.lock().list().numbers.clone();
             trace.graph.lock().list_mut().numbers = numbers;
             trace.state.lock().numbers = outer.state.lock().numbers.clone();
+            if let Some(device) = outer.device.get() {
+                let _ = trace.device.set(*device);
+            }
         }
         trace
     }
 
     /// A graph defined by hand that goes on from a list.
-    pub fn from_list(list: List) -> Arc<Trace> {
-        let trace = Trace::new(Role::Definition);
+    pub fn from_list(device: Device, list: List) -> Arc<Trace> {
+        let trace = Trace::make(Role::Definition, false, Scope::owner());
+        let _ = trace.device.set(device);
         *trace.graph.lock().list_mut() = list;
         trace
     }
@@ -289,7 +324,20 @@ impl Trace {
     }
 
     fn array(self: &Arc<Trace>, id: Id, ty: Type) -> Array {
-        Array::named(ty.dtype, ty.shape, Box::new(Named { trace: self.clone(), id }))
+        self.array_on(self.device(), id, ty)
+    }
+
+    fn array_on(self: &Arc<Trace>, device: Device, id: Id, ty: Type) -> Array {
+        Array::named(ty.dtype, ty.shape, device, Box::new(Named { trace: self.clone(), id }))
+    }
+
+    /// Adds an input that lies on a device; a trace computes where its first input lies.
+    pub fn input_on(self: &Arc<Trace>, device: Device, ty: Type) -> Result<Value> {
+        let _ = self.device.set(device);
+        let value = self.input(ty)?;
+        let Some((_, id)) = node_of(&value.array) else { return Ok(value) };
+        let ty = Type::new(value.dtype(), value.shape().clone());
+        Ok(Value::plain(self.array_on(device, id, ty)))
     }
 
     /// Adds an input.
@@ -302,12 +350,12 @@ impl Trace {
         match named(&value.array) {
             Some(name) if Arc::ptr_eq(&name.trace, self) => Ok(name.id),
             Some(name) => self.capture_node(op, name, value),
-            None => Ok(self.constant(&value.array)),
+            None => self.constant(&value.array),
         }
     }
 
-    /// A value that is known, once for each view of a buffer.
-    fn constant(self: &Arc<Trace>, array: &Array) -> Id {
+    /// A value that is known, once for each view of a buffer. Constants are data of the host.
+    fn constant(self: &Arc<Trace>, array: &Array) -> Result<Id> {
         let key = (array.buffer.address(), array.layout.offset());
         let mut state = self.state.lock();
         let known = state.constants.entry(key).or_default();
@@ -322,12 +370,12 @@ impl Trace {
             | Kind::Barrier => false,
         };
         if let Some(id) = known.iter().find(same) {
-            return *id;
+            return Ok(*id);
         }
         graph.at(site::current());
-        let id = graph.constant(array.clone());
+        let id = graph.constant(executors::download(array)?);
         known.push(id);
-        id
+        Ok(id)
     }
 
     /// The error for a value used outside its trace.
@@ -434,8 +482,9 @@ fn barrier_of(trace: &Arc<Trace>, id: Id, after: &[Id]) -> Result<Array> {
 pub fn lift(value: Value) -> Result<Value> {
     match top() {
         Some(trace) if !is_traced(&value.array) => {
-            let id = trace.constant(&value.array);
-            Ok(trace.value(id))
+            let id = trace.constant(&value.array)?;
+            let ty = Type::new(value.dtype(), value.shape().clone());
+            Ok(Value::plain(trace.array_on(value.array.device(), id, ty)))
         }
         _ => Ok(value),
     }
@@ -444,6 +493,7 @@ pub fn lift(value: Value) -> Result<Value> {
 /// The operands of a recorded op as nodes and types, for whoever builds nodes by hand.
 pub fn nodes(op: &str, values: &[Value]) -> Result<(Arc<Trace>, SmallVec<[Arg; 4]>)> {
     let Some(trace) = top() else { return Err(error::internal("no trace is open")) };
+    trace.settle_device(op, executors::common(op, values.iter().map(|v| &v.array))?)?;
     let ids: Result<SmallVec<[Id; 4]>> = values.iter().map(|v| trace.node(op, v)).collect();
     let mut args: SmallVec<[Arg; 4]> = small(ids?.into_iter().map(Arg::Node));
     if trace.cuts() && tape::recording() {

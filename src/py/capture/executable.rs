@@ -71,7 +71,11 @@ impl Executable {
         }
         let (list, bound) = (Arc::new(self.program.list().clone()), self.program.bind(&sizes));
         let run = Interpreter::start(&list, inputs, &bound, &numbers).or_raise(py)?;
-        let graph = Definition::from_list((**run.list()).clone(), run.list().scope());
+        let graph = Definition::from_list(
+            self.program.device(),
+            (**run.list()).clone(),
+            run.list().scope(),
+        );
         Ok((Stepper::of(run), graph))
     }
 
@@ -84,7 +88,7 @@ impl Executable {
     /// The list after the passes, as a graph.
     fn definition(&self, py: Python<'_>) -> PyResult<Definition> {
         let list = self.program.optimized().or_raise(py)?.list.clone();
-        Ok(Definition::from_list(list, self.program.scope().clone()))
+        Ok(Definition::from_list(self.program.device(), list, self.program.scope().clone()))
     }
 
     /// Flops, and bytes that the nodes read and write if each is computed alone.

@@ -17,9 +17,11 @@ use super::tensor::{self, handle};
 use crate::array::Array;
 use crate::engine::call;
 use crate::engine::compile::GradientUse;
+use crate::engine::executors::device;
 use crate::engine::program::Program;
 use crate::engine::tape::{self, Value};
 use crate::engine::trace::{self, Role};
+use crate::engine::transfer::placed;
 use crate::ops::op::Type;
 use crate::shape::{Constraint, Dim, Shape};
 
@@ -221,6 +223,7 @@ fn outside_trace(f: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
 fn _stand_in(py: Python<'_>, shape: Vec<usize>, dtype: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     let dtype = super::dtype::extract("Spec", dtype)?;
     let zero = Value::plain(Array::zeros(dtype, Shape::scalar()).or_raise(py)?);
+    let zero = placed(zero, device::current()).or_raise(py)?;
     let wide = crate::ops::op::Op::Broadcast(Shape::of(&shape));
     let operand = [tape::Operand::Value(&zero)];
     tensor::wrap(py, crate::engine::apply::apply(wide, &operand, false).or_raise(py)?)

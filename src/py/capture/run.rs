@@ -185,8 +185,9 @@ impl Executable {
         let mut arrays: SmallVec<[Array; 8]> = SmallVec::new();
         for &i in gone {
             let array = &mut given.inputs[i].array;
-            let (dtype, shape) = (array.dtype, array.shape().clone());
-            arrays.push(std::mem::replace(array, Array::named(dtype, shape, Box::new(()))));
+            let (dtype, shape, device) = (array.dtype, array.shape().clone(), array.device());
+            let gone = Array::named(dtype, shape, device, Box::new(()));
+            arrays.push(std::mem::replace(array, gone));
         }
         let mut inputs: SmallVec<[plan::Input<'_>; 8]> =
             given.inputs.iter().map(|value| plan::Input::Lent(&value.array)).collect();

@@ -12,7 +12,8 @@ use smallvec::SmallVec;
 use super::flat::{Flat, Token, equal, is_number};
 use super::{CLOCK, Call, Names, Object};
 use crate::dtype::DType;
-use crate::engine::tape;
+use crate::engine::executors::{Device, device};
+use crate::engine::tape::{self, Value};
 use crate::py::capture::Executable;
 use crate::py::tensor;
 use crate::shape::{Dim, Shape};
@@ -21,7 +22,7 @@ use crate::shape::{Dim, Shape};
 enum Leaf {
     /// A tensor of a dtype and shape, in which symbols stand for sizes that may differ; `same` is the
     /// first leaf that is the same handle
-    Tensor { dtype: DType, shape: Shape, same: usize, parameter: Option<Py<PyAny>> },
+    Tensor { dtype: DType, device: Device, shape: Shape, same: usize, parameter: Option<Py<PyAny>> },
     /// A value, compared
     Value(Py<PyAny>),
     /// Any float: a number that is given at each call
@@ -57,7 +58,7 @@ impl Leaf {
             Leaf::Value(value) if equal(value.bind(py), leaf)? => Fit::Exact,
             Leaf::Value(value) if is_float(leaf) && is_float(value.bind(py)) => Fit::Loose,
             Leaf::Value(_) => Fit::Other,
-            Leaf::Tensor { dtype, shape, same, parameter } => {
+            Leaf::Tensor { dtype, device, shape, same, parameter } => {
                 // SAFETY: a live object.
                 let Some(tensor) = (unsafe { tensor::downcast(leaf.as_ptr()) }) else {
                     return Ok(Fit::Other);
@@ -66,6 +67,7 @@ impl Leaf {
                     *same == first_same(leaves, i) && parameter.as_ref().is_none_or(|p| p.is(leaf));
                 tensor.with_own(|value| {
                     let dims = value.shape().dims();
+                    let is_same = is_same && value.device() == *device;
                     if !is_same || value.dtype() != *dtype || dims.len() != shape.rank() {
                         return Fit::Other;
                     }
@@ -86,6 +88,8 @@ pub(super) struct Variant {
     keys: Vec<Py<PyAny>>,
     leaves: Vec<Leaf>,
     recording: bool,
+    /// The device of new values
+    device: Device,
     /// Calls it with what changed: whether plain Python values are as they were
     guard: Option<Py<PyAny>>,
     /// Cells and globals with the values they had
@@ -132,6 +136,7 @@ impl Variant {
                     let (dtype, shape) = tensor.with_own(|v| (v.dtype(), v.shape().clone()));
                     Leaf::Tensor {
                         dtype,
+                        device: tensor.with_own(Value::device),
                         shape: made.pattern(tensors - 1).cloned().unwrap_or(shape),
                         same: first_same(&flat.leaves, i),
                         parameter: (leaf.is_instance(&state)? || is_held(leaf))
@@ -147,6 +152,7 @@ impl Variant {
             keys: flat.keys.iter().map(|key| key.clone().unbind()).collect(),
             leaves,
             recording: tape::recording(),
+            device: device::current(),
             guard,
             names: names.into_iter().map(|(home, key, value)| Name { home, key, value }).collect(),
             clock: AtomicU64::new(CLOCK.load(Ordering::Relaxed)),
@@ -182,6 +188,7 @@ impl Variant {
         if self.tokens != flat.tokens
             || self.leaves.len() != flat.leaves.len()
             || self.recording != tape::recording()
+            || self.device != device::current()
         {
             return Ok(false);
         }

@@ -241,7 +241,9 @@ pub(super) unsafe extern "C" fn run_backward(
         // SAFETY: as above.
         unsafe { signature.parse(py, &all, count as usize + 1, keywords, &mut parsed)? };
         let mut operands = parsed.operands.into_iter().filter_map(|held| match held {
-            crate::py::arguments::Held::Value(value) => Some(value),
+            crate::py::arguments::Held::Value(value) | crate::py::arguments::Held::Data(value) => {
+                Some(value)
+            }
             crate::py::arguments::Held::Scalar(_) => None,
         });
         let Some(y) = operands.next() else {

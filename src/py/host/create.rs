@@ -5,9 +5,10 @@ use pyo3::types::PyTuple;
 
 use crate::dtype::DType;
 use crate::engine::apply::apply;
-use crate::engine::executors;
+use crate::engine::executors::{self, device};
 use crate::engine::tape::{self, History, Operand, Value};
 use crate::engine::trace;
+use crate::engine::transfer::{placed, transfer};
 use crate::error;
 use crate::ops::op::Op;
 use crate::py::convert;
@@ -26,18 +27,28 @@ fn from_data(
     record: bool,
 ) -> PyResult<Value> {
     let py = data.py();
-    if let Some(device) = device {
-        convert::check_device(op, device)?;
-    }
+    let device = device.map(|device| convert::device(op, device)).transpose()?.flatten();
     let dtype = dtype.map(|d| dtype::extract(op, d)).transpose()?;
     let Some(value) = convert::from_object(op, data, dtype)? else {
         return Err(convert::refuse(op, data));
     };
-    match dtype {
+    let value = match dtype {
         Some(dtype) if dtype != value.dtype() => {
-            apply(Op::Cast(dtype), &[Operand::Value(&value)], record).or_raise(py)
+            apply(Op::Cast(dtype), &[Operand::Value(&value)], record).or_raise(py)?
         }
-        _ => Ok(value),
+        _ => value,
+    };
+    // SAFETY: a live object.
+    let is_tensor = unsafe { tensor::downcast(data.as_ptr()) }.is_some();
+    match device {
+        Some(to) if is_tensor => {
+            let was = tape::set_recording(record);
+            let taken = transfer(&value, to);
+            tape::set_recording(was);
+            taken.or_raise(py)
+        }
+        None if is_tensor => Ok(value),
+        _ => placed(value, device.unwrap_or_else(device::current)).or_raise(py),
     }
 }
 
@@ -110,10 +121,14 @@ fn nonzero(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyTuple>> {
     }
     let remedy = "the size of the result would depend on it: use wg.where";
     trace::check_data("nonzero", &value.array, remedy).or_raise(py)?;
-    let work = || executors::nonzero(&executors::cast(&value.array, DType::Bool)?);
+    let on = value.device();
+    let work = || -> error::Result<Vec<Value>> {
+        let mask = executors::cast(&executors::download(&value.array)?, DType::Bool)?;
+        let positions = executors::nonzero(&mask)?;
+        positions.into_iter().map(|array| placed(Value::plain(array), on)).collect()
+    };
     let positions = detached(py, value.shape().count(), work).or_raise(py)?;
-    let objects: PyResult<Vec<_>> =
-        positions.into_iter().map(|array| wrap(py, Value::plain(array))).collect();
+    let objects: PyResult<Vec<_>> = positions.into_iter().map(|value| wrap(py, value)).collect();
     Ok(PyTuple::new(py, objects?)?.unbind())
 }
 

@@ -1,58 +1,118 @@
-//! Devices, of which there is one.
+//! Devices: their names, and the one that new tensors lie on.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyTuple;
 
+use crate::engine::executors::{self, Device as Kind, device};
+use crate::engine::transfer::transfer;
 use crate::py::convert;
+use crate::py::errors::OrRaise;
+use crate::py::tensor::{value_of, wrap};
 
 /// A place where values lie, such as `wengert.device("cpu")`.
 #[pyclass(frozen, eq, hash, name = "Device", module = "wengert")]
 #[derive(PartialEq, Hash)]
 pub struct Device {
-    /// The kind: "cpu".
-    #[pyo3(get, name = "type")]
-    kind: &'static str,
+    kind: Kind,
 }
 
 #[pymethods]
 impl Device {
+    /// The kind: "cpu" or "reference".
+    #[getter]
+    fn r#type(&self) -> &'static str {
+        self.kind.name()
+    }
+
     fn __repr__(&self) -> String {
         format!("device(\"{}\")", self.kind)
     }
 
     fn __str__(&self) -> &'static str {
-        self.kind
+        self.kind.name()
     }
 
     fn __reduce__(&self, py: Python<'_>) -> PyResult<(Py<PyAny>, (&'static str,))> {
-        Ok((py.import("wengert._core")?.getattr("device")?.unbind(), (self.kind,)))
+        Ok((py.import("wengert._core")?.getattr("device")?.unbind(), (self.kind.name(),)))
     }
 }
 
-static CPU: PyOnceLock<Py<Device>> = PyOnceLock::new();
+static DEVICES: PyOnceLock<[Py<Device>; Kind::ALL.len()]> = PyOnceLock::new();
 
-/// The device object of the CPU.
-pub fn cpu_device(py: Python<'_>) -> PyResult<Py<PyAny>> {
-    let device = CPU.get_or_try_init(py, || Py::new(py, Device { kind: "cpu" }))?;
-    Ok(device.clone_ref(py).into_any())
+/// The object of a device.
+pub fn device_object(py: Python<'_>, kind: Kind) -> PyResult<Py<PyAny>> {
+    let make = || -> PyResult<[Py<Device>; Kind::ALL.len()]> {
+        let [first, second] = Kind::ALL.map(|kind| Py::new(py, Device { kind }));
+        Ok([first?, second?])
+    };
+    let objects = DEVICES.get_or_try_init(py, make)?;
+    let object = objects.iter().find(|object| object.get().kind == kind).unwrap_or(&objects[0]);
+    Ok(object.clone_ref(py).into_any())
 }
 
 /// The device of a name.
-#[pyfunction]
-fn device(py: Python<'_>, name: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-    convert::check_device("device", name)?;
-    cpu_device(py)
+#[pyfunction(name = "device")]
+fn device_(py: Python<'_>, name: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    let kind = convert::device("device", name)?.unwrap_or(Kind::Cpu);
+    device_object(py, kind)
 }
 
 /// The devices this build can compute on.
 #[pyfunction]
-fn devices(py: Python<'_>) -> PyResult<(Py<PyAny>,)> {
-    Ok((cpu_device(py)?,))
+fn devices(py: Python<'_>) -> PyResult<Py<PyTuple>> {
+    let objects: PyResult<Vec<_>> =
+        Kind::ALL.into_iter().map(|kind| device_object(py, kind)).collect();
+    Ok(PyTuple::new(py, objects?)?.unbind())
+}
+
+/// The device of new tensors on this thread.
+#[pyfunction]
+fn _current_device(py: Python<'_>) -> PyResult<Py<PyAny>> {
+    device_object(py, device::current())
+}
+
+/// Sets the device of new tensors on this thread; gives what it was.
+#[pyfunction]
+fn _set_current_device(py: Python<'_>, name: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    let kind = convert::device("default_device", name)?.unwrap_or(Kind::Cpu);
+    device_object(py, device::set_current(kind))
+}
+
+/// The value on a device, recorded.
+#[pyfunction]
+fn _transfer(
+    py: Python<'_>,
+    x: &Bound<'_, PyAny>,
+    device: &Bound<'_, PyAny>,
+) -> PyResult<Py<PyAny>> {
+    let (value, to) = (value_of("to", x)?, convert::device("to", device)?);
+    match to {
+        Some(to) if to != value.device() => wrap(py, transfer(&value, to).or_raise(py)?),
+        _ => Ok(x.clone().unbind()),
+    }
+}
+
+/// Refuses a tensor of another device than the CPU, whose bytes nobody may share.
+#[pyfunction]
+fn _on_host(py: Python<'_>, x: &Bound<'_, PyAny>, op: &str) -> PyResult<()> {
+    convert::on_host(op, &value_of(op, x)?.array).or_raise(py)
+}
+
+/// Whether work on the reference waits until somebody waits for it; gives what it was. For tests.
+#[pyfunction]
+fn _defer(on: bool) -> bool {
+    executors::defer(on)
 }
 
 /// Adds what is here to the module.
 pub(super) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Device>()?;
-    module.add_function(pyo3::wrap_pyfunction!(device, module)?)?;
-    module.add_function(pyo3::wrap_pyfunction!(devices, module)?)
+    module.add_function(pyo3::wrap_pyfunction!(device_, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(devices, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_current_device, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_set_current_device, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_transfer, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_on_host, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_defer, module)?)
 }

@@ -10,6 +10,7 @@ use super::backward::{BACKWARD_DOC, run_backward};
 use crate::engine::apply::apply;
 use crate::engine::tape::{self, History, Operand, Value};
 use crate::engine::trace;
+use crate::engine::transfer::placed;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::op::Op;
 use crate::py::arguments::leak;
@@ -69,6 +70,10 @@ unsafe extern "C" fn assign_value(a: Object, v: Object) -> Object {
         let Some(mut value) = convert::from_object("assign", &v, None)? else {
             return Err(convert::refuse("assign", &v));
         };
+        // SAFETY: a live object.
+        if unsafe { tensor::downcast(v.as_ptr()) }.is_none() {
+            value = placed(value, this.with(Value::device)).or_raise(py)?;
+        }
         if !tape::recording() {
             value.history = History::None;
         }

@@ -9,7 +9,7 @@ mod methods;
 mod rules;
 mod state;
 
-pub use device::cpu_device;
+pub use device::device_object;
 pub use methods::methods;
 
 /// Adds the classes and functions to the module.

@@ -3,9 +3,11 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::engine::executors::device;
 use crate::engine::random;
 use crate::engine::tape::{self};
 use crate::engine::trace;
+use crate::engine::transfer::placed;
 use crate::error;
 use crate::memory;
 use crate::py::errors::{OrRaise, to_python};
@@ -100,6 +102,7 @@ fn seed(py: Python<'_>, seed: i128) -> PyResult<()> {
 #[pyfunction]
 fn key(py: Python<'_>, seed: i128) -> PyResult<Py<PyAny>> {
     let key = random::key_value(random::seed_key(seed as u64)).or_raise(py)?;
+    let key = placed(key, device::current()).or_raise(py)?;
     wrap(py, trace::lift(key).or_raise(py)?)
 }
 

@@ -10,6 +10,7 @@ use pyo3::types::PyTuple;
 
 use super::{Object, call_named};
 use crate::engine::apply;
+use crate::engine::executors;
 use crate::engine::tape::{self, History, Operand, Value};
 use crate::error;
 use crate::ops::op::Op;
@@ -77,7 +78,9 @@ getter!(get_nbytes, |py, this| {
         ffi::PyLong_FromSize_t(this.with(|value| value.shape().count() * value.dtype().size()))
     })
 });
-getter!(get_device, |py, _this| Ok(crate::py::host::cpu_device(py)?.into_ptr()));
+getter!(get_device, |py, this| {
+    Ok(crate::py::host::device_object(py, this.with(Value::device))?.into_ptr())
+});
 getter!(get_requires_grad, |_py, this| {
     // SAFETY: a new reference to a bool.
     Ok(unsafe { ffi::PyBool_FromLong(this.with(|value| value.requires_grad()).into()) })
@@ -170,6 +173,8 @@ unsafe extern "C" fn set_grad(a: Object, v: Object, _: *mut c_void) -> c_int {
                     error::bad_shape("grad", "a gradient has its tensor's type", facts),
                 ));
             }
+            let own = this.with(|value| value.array.clone());
+            executors::common("grad", [&own, &g.array]).or_raise(py)?;
             Some(g)
         };
         match (leaf, new) {

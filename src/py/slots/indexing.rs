@@ -11,9 +11,11 @@ use smallvec::SmallVec;
 
 use super::operators::STACK_BORROWS;
 use super::{Object, check_leaf_update, not_implemented, operand};
+use crate::engine::executors::Device;
 use crate::engine::index::{self, Item};
 use crate::engine::tape::{History, Value};
 use crate::engine::trace;
+use crate::engine::transfer::placed;
 use crate::error;
 use crate::executor::Giving;
 use crate::py::arguments::{self, Held, scalar};
@@ -26,10 +28,10 @@ use crate::shape::Extent;
 use crate::small::small;
 
 /// An index as Python wrote it.
-fn items(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<SmallVec<[Item; 4]>> {
+fn items(py: Python<'_>, key: &Bound<'_, PyAny>, on: Device) -> PyResult<SmallVec<[Item; 4]>> {
     match key.cast::<PyTuple>() {
-        Ok(tuple) => tuple.iter().map(|key| item(py, &key)).collect(),
-        Err(_) => Ok(small([item(py, key)?].into_iter())),
+        Ok(tuple) => tuple.iter().map(|key| item(py, &key, on)).collect(),
+        Err(_) => Ok(small([item(py, key, on)?].into_iter())),
     }
 }
 
@@ -55,7 +57,7 @@ fn symbolic_slice(key: &Bound<'_, PySlice>) -> PyResult<Option<Item>> {
     Ok(Some(Item::Slice(bound(&start)?, bound(&stop)?, step)))
 }
 
-fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
+fn item(py: Python<'_>, key: &Bound<'_, PyAny>, on: Device) -> PyResult<Item> {
     // SAFETY: a live object.
     unsafe {
         if ffi::PyLong_CheckExact(key.as_ptr()) != 0 {
@@ -101,12 +103,11 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Item> {
     if !scalar && let Some(value) = convert::from_object("getitem", key, None)? {
         // An empty list selects nothing, and its dtype says nothing.
         if value.shape().elements().same(0.into()) && value.dtype().is_float() {
-            return Ok(Item::Array(Value::plain(
-                crate::engine::executors::cast(&value.array, crate::dtype::DType::I64)
-                    .or_raise(py)?,
-            )));
+            let none = crate::engine::executors::cast(&value.array, crate::dtype::DType::I64);
+            let none = Value::plain(none.or_raise(py)?);
+            return Ok(Item::Array(placed(none, on).or_raise(py)?));
         }
-        return Ok(Item::Array(value));
+        return Ok(Item::Array(placed(value, on).or_raise(py)?));
     }
     let kind = key.get_type().name()?;
     let what = "an index is an int, a slice, None, ..., or an integer or bool array";
@@ -133,8 +134,8 @@ pub(super) unsafe extern "C" fn get_item(a: Object, key: Object) -> Object {
         // SAFETY: live objects; the slot is called with a tensor.
         let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(not_implemented()) };
         let key = unsafe { Bound::from_borrowed_ptr(py, key) };
-        let items = items(py, &key)?;
         let held = [Held::Value(this.value())];
+        let items = items(py, &key, this.with(Value::device))?;
         let advanced = items.iter().any(|item| matches!(item, Item::Array(_)));
         let Held::Value(value) = &held[0] else { return Ok(not_implemented()) };
         let result = match advanced {
@@ -166,14 +167,19 @@ pub(super) unsafe extern "C" fn set_item(a: Object, key: Object, v: Object) -> c
         }
         check_leaf_update(py, "setitem", this)?;
         let key = unsafe { Bound::from_borrowed_ptr(py, key) };
-        let items = items(py, &key)?;
+        let on = this.with(Value::device);
+        let items = items(py, &key, on)?;
         let any = unsafe { Bound::from_borrowed_ptr(py, v) };
         let held = match operand(py, v)? {
             Some(held) => held,
             None => match convert::from_object("setitem", &any, None)? {
-                Some(value) => Held::Value(value),
+                Some(value) => Held::Data(value),
                 None => return Err(convert::refuse("setitem", &any)),
             },
+        };
+        let held = match held {
+            Held::Data(value) => Held::Data(placed(value, on).or_raise(py)?),
+            Held::Value(_) | Held::Scalar(_) => held,
         };
         check_fits(py, &held, this)?;
         let write = |value: &mut Value| -> error::Result<()> {
@@ -213,7 +219,7 @@ fn check_fits(py: Python<'_>, held: &Held, this: &TensorObject) -> PyResult<()> 
         Held::Scalar(s) if !s.fits(dtype) => {
             Err(to_python(py, error::overflow("setitem", s, dtype)))
         }
-        Held::Value(_) | Held::Scalar(_) => Ok(()),
+        Held::Value(_) | Held::Data(_) | Held::Scalar(_) => Ok(()),
     }
 }
 

@@ -7,9 +7,10 @@ use pyo3::prelude::*;
 
 use super::arguments::{Held, scalar};
 use super::convert;
-use super::errors::to_python;
+use super::errors::{OrRaise, to_python};
 use super::size;
 use super::tensor::{self, TensorObject};
+use crate::engine::executors;
 use crate::engine::tape::{self, History, Value};
 use crate::error;
 use crate::ops::table;
@@ -51,7 +52,7 @@ fn operand(py: Python<'_>, object: Object) -> PyResult<Option<Held>> {
             Ok(None)
         };
     }
-    Ok(convert::from_object("asarray", &any, None)?.map(Held::Value))
+    Ok(convert::from_object("asarray", &any, None)?.map(Held::Data))
 }
 
 fn not_implemented() -> Object {
@@ -81,6 +82,7 @@ fn call_named(py: Python<'_>, name: &str, held: &[Held]) -> PyResult<Object> {
             })
             .collect(),
         operands: held.iter().cloned().collect(),
+        device: None,
     };
     super::functions::call(py, entry, &parsed)
 }
@@ -107,6 +109,9 @@ pub fn assign(py: Python<'_>, op: &str, this: &TensorObject, mut value: Value) -
             error::dtype_mismatch(op, format!("{dtype} of the tensor"), value.dtype()),
         ));
     }
+    let own = this.with(|old| old.array.clone());
+    executors::common(op, [&own, &value.array]).or_raise(py)?;
+    drop(own);
     let old = this.update(|slot| {
         if let History::Leaf(leaf) = &slot.history {
             value.history = History::Leaf(leaf.clone());

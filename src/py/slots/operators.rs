@@ -10,7 +10,7 @@ use crate::engine::apply;
 use crate::engine::tape::Operand;
 use crate::error;
 use crate::ops::elementwise::{Elementwise, arithmetic, bits, comparison};
-use crate::py::arguments::{Held, scalar};
+use crate::py::arguments::{Held, place, scalar};
 use crate::py::errors::{OrRaise, to_python};
 use crate::py::functions::{guard, map_held};
 use crate::py::size;
@@ -74,6 +74,7 @@ pub(super) unsafe extern "C" fn binary<const I: usize>(a: Object, b: Object) -> 
         };
         let mut held = [x, y];
         if I == QUOTIENT {
+            place(py, None, &mut held)?;
             return call_named(py, "divide", &held);
         }
         size::settle(py, &mut held, |_| false)?;
@@ -84,7 +85,8 @@ pub(super) unsafe extern "C" fn binary<const I: usize>(a: Object, b: Object) -> 
 /// An operand as it is beside a tensor that is updated. The tensor's value is held only where the
 /// operand is a number of a trace: its memory is to be used again.
 fn beside(py: Python<'_>, this: &TensorObject, other: Held) -> PyResult<Held> {
-    if !matches!(&other, Held::Scalar(x) if x.told().is_some()) {
+    let is_number = matches!(&other, Held::Scalar(x) if x.told().is_some());
+    if !is_number && !matches!(&other, Held::Data(_)) {
         return Ok(other);
     }
     let mut held = [Held::Value(this.value()), other];
@@ -135,7 +137,9 @@ pub(super) unsafe extern "C" fn matmul(a: Object, b: Object) -> Object {
         let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else {
             return Ok(not_implemented());
         };
-        call_named(py, "matmul", &[x, y])
+        let mut held = [x, y];
+        place(py, None, &mut held)?;
+        call_named(py, "matmul", &held)
     })
 }
 
