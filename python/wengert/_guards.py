@@ -43,7 +43,7 @@ class Traced(Protocol):
 
 
 @functools.cache
-def _stateful_classes() -> tuple[type, type]:
+def _stateful_classes() -> tuple[Any, Any]:
     """The classes whose objects say themselves what is assigned to them: `nn.Module` and
     `Optimizer`, imported when first needed, since both are built on this module's callers."""
     from wengert.nn.module import Module

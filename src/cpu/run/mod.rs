@@ -8,6 +8,8 @@ mod blocks;
 mod flow;
 mod lower;
 
+use std::cell::Cell;
+use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -195,34 +197,17 @@ impl<'a> Run<'a> {
                 self.obtain(k)?;
             }
         }
-        let plan = self.plan;
-        let (guard_at, guards) = &plan.memory().guards;
-        let sealed_at =
-            if plan.memory().gifts.is_empty() { plan.steps().len() } else { *guard_at as usize };
-        for (i, step) in plan.steps().iter().enumerate() {
-            if i == *guard_at as usize {
-                for &guarded in guards {
-                    let guarded = &self.plan.steps()[guarded as usize];
-                    self.guard(guarded).map_err(|refusal| located(refusal, guarded.site))?;
-                }
+        let steps = self.plan.steps().len();
+        let (guard_at, guards) = &self.plan.memory().guards;
+        // Before the seal nothing is written that outlives the run.
+        let seal = steps.min(*guard_at as usize);
+        self.stretch(0..seal, true)?;
+        if seal < steps {
+            for &guarded in guards {
+                let guarded = &self.plan.steps()[guarded as usize];
+                self.guard(guarded).map_err(|refusal| located(refusal, guarded.site))?;
             }
-            // Blocks of rows are part of a step that is timed, and done, as one.
-            if i < sealed_at && !self.is_part {
-                interruption()?;
-            }
-            // What a step before the seal writes is dropped with the run. A part is broken off, and
-            // fails, with its step: a worker must not wait for Python, which the caller may hold.
-            if self.is_part {
-                self.step(i, step)?;
-                continue;
-            }
-            let done = catch(|| {
-                threads::breakable(i < sealed_at, || match watch::timing() {
-                    true => self.timed(i, step),
-                    false => self.step(i, step),
-                })
-            });
-            done.and_then(|done| done).map_err(|refusal| located(refusal, step.site))?;
+            self.stretch(seal..steps, self.plan.memory().gifts.is_empty())?;
         }
         let mut results = SmallVec::new();
         for (k, &source) in self.plan.outputs().iter().enumerate() {
@@ -239,6 +224,36 @@ impl<'a> Run<'a> {
             });
         }
         Ok(results)
+    }
+
+    /// Does some of the steps, which may (or may not) be broken off.
+    fn stretch(&mut self, steps: Range<usize>, may: bool) -> Result<()> {
+        let plan = self.plan;
+        if self.is_part {
+            // A part is timed, broken off and located with its step: a worker must not wait for Python,
+            // which the caller may hold.
+            return steps.into_iter().try_for_each(|i| self.step(i, &plan.steps()[i]));
+        }
+        let at = Cell::new(None);
+        let work = || {
+            for i in steps {
+                at.set(None);
+                if may {
+                    interruption()?;
+                }
+                at.set(Some(i));
+                match watch::timing() {
+                    true => self.timed(i, &plan.steps()[i])?,
+                    false => self.step(i, &plan.steps()[i])?,
+                }
+            }
+            Ok(())
+        };
+        let done = catch(|| threads::breakable(may, work)).and_then(|done| done);
+        done.map_err(|refusal| match at.get() {
+            Some(i) => located(refusal, plan.steps()[i].site),
+            None => refusal,
+        })
     }
 
     fn array(&self, source: Source) -> &Array {
