@@ -23,8 +23,8 @@ wg.set_num_threads({threads})
 {setup}
 before = {{name: np.array(value) for name, value in globals().items()
           if name[0] != "_" and isinstance(value, wg.Tensor) and value.nbytes < 2**20}}
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     {call}
 except KeyboardInterrupt:
     print("obeyed")
