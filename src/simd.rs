@@ -32,7 +32,7 @@ impl Isa {
         }
     }
 
-    /// Whether this processor can run code of this level.
+    /// Whether this build has code of this level and the processor can run it.
     pub fn is_available(self) -> bool {
         self <= detected()
     }
@@ -55,8 +55,14 @@ fn choose(wish: Option<&str>) -> Isa {
     wish.min(detected())
 }
 
-#[cfg(all(target_arch = "x86_64", not(one_isa)))]
+/// The highest level that this build has all kernels for and the processor has.
 fn detected() -> Isa {
+    if cfg!(one_isa) { Isa::Base } else { processor() }
+}
+
+/// The highest level that the processor has.
+#[cfg(target_arch = "x86_64")]
+pub fn processor() -> Isa {
     macro_rules! all {
         ($($feature:tt)*) => { $(is_x86_feature_detected!($feature))&&* };
     }
@@ -69,8 +75,9 @@ fn detected() -> Isa {
     }
 }
 
-#[cfg(any(not(target_arch = "x86_64"), one_isa))]
-fn detected() -> Isa {
+/// The highest level that the processor has.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn processor() -> Isa {
     Isa::Base
 }
 

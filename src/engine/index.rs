@@ -4,6 +4,8 @@
 //! one reshape; array items (integer arrays, and masks as the positions of their true elements) make
 //! one gather over the axes they address. NumPy's rule places the gathered axes: where the arrays
 //! stand if they stand together, else first.
+//!
+//! Long, because reading, writing and the plan that both follow are one idea.
 
 use smallvec::SmallVec;
 

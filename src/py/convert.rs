@@ -1,4 +1,6 @@
 //! Python data to values and back: numbers, nested sequences, buffers.
+//!
+//! Long, because of each of these three both directions stand together.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;

@@ -3,6 +3,8 @@
 //! It fuses nothing and offers nothing, so that a plan for it is the list in some order. What such a
 //! plan gives shows what the planner itself does: what two targets disagree about is not the plan's
 //! meaning.
+//!
+//! Long, because its tests, which hold it against the CPU, stand in it: they are no part of its layer.
 
 use std::sync::Arc;
 

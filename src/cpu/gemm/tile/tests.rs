@@ -1,29 +1,12 @@
 use super::super::kernel::Kernels;
 use super::super::{Cut, Done, Fill, part};
 use super::*;
-use crate::simd::Isa;
+use crate::simd::{Isa, processor};
 
-/// The instruction sets of this machine, whichever the kernels of other modules are compiled for.
-fn instruction_sets() -> Vec<Isa> {
-    #[allow(unused_mut)]
-    let mut all = vec![Isa::Base];
-    #[cfg(target_arch = "x86_64")]
-    {
-        if is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("bmi2")
-        {
-            all.push(Isa::V3);
-            if is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512vl")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512dq")
-            {
-                all.push(Isa::V4);
-            }
-        }
-    }
-    all
+/// The instruction sets of this machine: kernels of products are compiled for all of them in every
+/// build.
+fn instruction_sets() -> impl Iterator<Item = Isa> {
+    Isa::ALL.into_iter().filter(|&isa| isa <= processor())
 }
 
 /// Elements that tests can count with.
