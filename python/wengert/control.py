@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wengert import _core, pytree
+from wengert._checks import Checks
 from wengert._core import (
     CaptureError,
     DTypeError,
@@ -26,7 +27,6 @@ from wengert._core import (
     zeros,
 )
 from wengert._core.random import next_key, split
-from wengert._repeated import Checks
 
 __all__ = ["check", "cond", "fori_loop", "map", "print", "scan", "switch", "while_loop"]
 

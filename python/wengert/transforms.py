@@ -13,7 +13,6 @@ from typing import Any
 
 from wengert import _core, pytree
 from wengert._core import CaptureError, ShapeError, Tensor, eye, isdtype, permute_dims, zeros_like
-from wengert._repeated import repeated
 from wengert.autodiff import vjp
 from wengert.control import Traced, fresh_keys, tensor
 
@@ -57,6 +56,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
     [2.0, 2.0, 2.0]
     """
 
+    @functools.wraps(f)
     def whole(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = pytree.flatten((args, kwargs))
         axes = _axes_of("in_axes", in_axes, args) + [0] * len(pytree.flatten(kwargs)[0])
@@ -86,7 +86,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
         moved = [_moved(y, 0, target or 0) for y, target in zip(found, targets, strict=True)]
         return pytree.unflatten(traced.structure, moved)
 
-    return repeated(f, whole)
+    return whole
 
 
 def _examples(mapped: list[tuple[Any, Any]]) -> list[tuple[Tensor, int]]:
@@ -165,6 +165,7 @@ def jacobian(
         raise ValueError(f'jacobian: mode must be "reverse" or "forward": got {mode!r}')
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
+    @functools.wraps(f)
     def whole(*args: Any, **kwargs: Any) -> Any:
         if not all(-len(args) <= i < len(args) for i in numbers):
             raise TypeError(f"jacobian: argnums {argnums}, but {len(args)} positional arguments")
@@ -182,7 +183,7 @@ def jacobian(
             rows = [row[0] for row in rows]
         return pytree.unflatten(outputs, rows)
 
-    return repeated(f, whole)
+    return whole
 
 
 def _basis(shape: tuple[Any, ...], dtype: Any, device: Any) -> Tensor:

@@ -1,6 +1,5 @@
-"""What eager control flow and transforms keep between calls, and that nothing is missed by it."""
-
-import sys
+"""Eager control flow and transforms see what changes between calls: checks are made again where
+something else may be found, and transforms call their function each time."""
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import wengert as wg
 
 
 def transformed(f):
-    """`f` under transforms that are kept, and the same made anew at each call."""
+    """`f` under transforms that are made once, and the same made anew at each call."""
     vmapped, slopes = wg.vmap(f), wg.jacobian(f)
     gradients = wg.vmap(wg.grad(lambda r: f(r).sum()))
     return {
@@ -56,41 +55,39 @@ def test_transforms_see_what_changes_between_calls(name):
                     layer.weight *= 2.0
 
 
-def test_transforms_of_what_is_in_sight_do_not_call_python_again():
-    calls = 0
+TRANSFORMS = {
+    "vmap": wg.vmap,
+    "jacobian": wg.jacobian,
+    "forward": lambda f: wg.jacobian(f, mode="forward"),
+    "hessian": lambda f: wg.hessian(lambda x: f(x).sum()),
+    "grad": lambda f: wg.grad(lambda x: f(x).sum()),
+    "jvp": lambda f: lambda x: wg.jvp(f, (x,), (x,)),
+}
 
-    def f(r):
-        return r * 2.0
 
-    def count(frame, event, _):
-        nonlocal calls
-        calls += event == "call" and frame.f_code is f.__code__
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_call_their_function_each_time_unless_compiled(name):
+    calls = []
 
-    vmapped = wg.vmap(f)
-    x = wg.ones((4, 3))
-    # A check traces again.
+    def f(x):
+        calls.append(1)
+        return x * 2.0
+
+    x = wg.ones(3)
+    transformed = TRANSFORMS[name](f)
+    transformed(x)
+    each = len(calls)
+    for _ in range(4):
+        transformed(x)
+    assert len(calls) == 5 * each
+
+    # A check of a compiled function traces again.
     with wg.config(check=False):
-        for _ in range(3):
-            vmapped(x)
-    sys.setprofile(count)
-    try:
-        assert vmapped(x).tolist() == (x * 2).tolist()
-    finally:
-        sys.setprofile(None)
-    assert calls == 0
-
-
-def test_transforms_of_what_has_effects_call_python_each_time():
-    seen = []
-
-    def f(r):
-        seen.append(r.shape)
-        return r * 2.0
-
-    vmapped = wg.vmap(f)
-    for _ in range(5):
-        vmapped(wg.ones((4, 3)))
-    assert seen == [(3,)] * 5
+        compiled = wg.compile(TRANSFORMS[name](lambda x: calls.append(1) or x * 2.0))
+        compiled(x)
+        calls.clear()
+        compiled(x)
+    assert not calls
 
 
 def test_transforms_record_where_a_gradient_is_wanted():
