@@ -1,8 +1,6 @@
 //! A program called where gradients are wanted: one step of the tape.
 //!
-//! An entry has one result, a program several. So each result has an entry of its own, whose rule
-//! only leaves the cotangent with the call; behind them stands one entry for the whole call, whose
-//! turn comes when all of them have had theirs, and which runs the backward program.
+//! The entry has the results through which gradients flow; its rule runs the backward program.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -15,12 +13,11 @@ use super::program::{Differentiable, Program};
 use super::site::{self, Site};
 use super::tape::{HostRule, Value, record_host};
 use crate::array::Array;
-use crate::dtype::{DType, Numeric, Scalar};
+use crate::dtype::{Numeric, Scalar};
 use crate::error::{self, Result};
 use crate::graph::{List, resize};
 use crate::ops::emit::Id;
 use crate::passes::without_seeds;
-use crate::shape::Shape;
 
 /// What a program is called with.
 #[derive(Clone)]
@@ -91,7 +88,6 @@ struct Call {
     flow: Arc<Flow>,
     given: Given,
     residuals: Mutex<Residuals>,
-    cotangents: Mutex<Vec<Option<Value>>>,
 }
 
 /// What backward reads, until a backward has used it up.
@@ -100,66 +96,36 @@ enum Residuals {
     Freed(Site),
 }
 
-struct CallRule(Arc<Call>);
-
-struct ResultRule(Arc<Call>, usize);
-
-impl HostRule for ResultRule {
+impl HostRule for Call {
     fn name(&self) -> &str {
-        &self.0.name
+        &self.name
     }
 
     fn object(&self) -> Option<*mut c_void> {
         None
     }
 
-    fn backward(&self, g: &Value, _: bool) -> Result<Vec<Option<Value>>> {
-        self.0.cotangents.lock()[self.1] = Some(g.clone());
-        Ok(vec![Some(token()?)])
-    }
-}
-
-/// What travels from the results' entries to that of the call.
-fn token() -> Result<Value> {
-    Ok(Value::plain(Array::zeros(DType::F32, Shape::scalar())?))
-}
-
-impl HostRule for CallRule {
-    fn name(&self) -> &str {
-        &self.0.name
-    }
-
-    fn object(&self) -> Option<*mut c_void> {
-        None
-    }
-
-    fn backward(&self, _: &Value, record: bool) -> Result<Vec<Option<Value>>> {
-        let call = &self.0;
-        let given = {
-            let mut slots = call.cotangents.lock();
-            let empty = vec![None; slots.len()];
-            std::mem::replace(&mut *slots, empty)
-        };
+    fn backward(&self, given: &[Option<Value>], record: bool) -> Result<Vec<Option<Value>>> {
         let is_given: Vec<bool> = given.iter().map(Option::is_some).collect();
-        let seeds: Vec<Value> = given.into_iter().flatten().collect();
-        let partial = call.flow.partial(&is_given);
-        let residuals = match &*call.residuals.lock() {
+        let seeds: Vec<Value> = given.iter().flatten().cloned().collect();
+        let partial = self.flow.partial(&is_given);
+        let residuals = match &*self.residuals.lock() {
             Residuals::Kept(residuals) => residuals.clone(),
             Residuals::Freed(by) => {
                 let first = site::describe(*by).map_or(String::new(), |line| format!(" at {line}"));
-                return Err(error::freed("backward", &call.name, first));
+                return Err(error::freed("backward", &self.name, first));
             }
         };
-        let backward = partial.as_ref().map_or(&call.flow.program.backward, |p| &p.backward);
+        let backward = partial.as_ref().map_or(&self.flow.program.backward, |p| &p.backward);
         let found = match record {
             true => {
-                let whole = partial.as_ref().map_or(&call.flow.whole, |p| &p.whole);
+                let whole = partial.as_ref().map_or(&self.flow.whole, |p| &p.whole);
                 self.recorded(whole, seeds)?
             }
             false => {
                 let arrays: SmallVec<[&Array; 8]> =
                     residuals.iter().chain(seeds.iter().map(|seed| &seed.array)).collect();
-                let found = backward.run(&arrays, &call.given.sizes, &call.given.numbers)?;
+                let found = backward.run(&arrays, &self.given.sizes, &self.given.numbers)?;
                 found.into_iter().map(Value::plain).collect()
             }
         };
@@ -175,22 +141,21 @@ impl HostRule for CallRule {
     }
 
     fn release(&self, by: Site) {
-        *self.0.residuals.lock() = Residuals::Freed(by);
+        *self.residuals.lock() = Residuals::Freed(by);
     }
 }
 
-impl CallRule {
+impl Call {
     /// The cotangents with a history: the whole list op by op, on the tape.
     fn recorded(&self, whole: &Arc<List>, seeds: Vec<Value>) -> Result<Vec<Value>> {
-        let call = &self.0;
-        let mut inputs: Vec<Value> = call.given.inputs.clone();
+        let mut inputs: Vec<Value> = self.given.inputs.clone();
         inputs.extend(seeds);
-        let bound = call.flow.program.backward.bind(&call.given.sizes);
-        let list = match call.given.sizes.is_empty() {
+        let bound = self.flow.program.backward.bind(&self.given.sizes);
+        let list = match self.given.sizes.is_empty() {
             true => List::clone(whole),
             false => resize(whole, &bound)?,
         };
-        let numbers = list.evaluate_numbers(&call.given.numbers, &bound)?;
+        let numbers = list.evaluate_numbers(&self.given.numbers, &bound)?;
         let numbers: Vec<Numeric> = numbers.into_iter().map(Numeric::from).collect();
         control::interpret(&list, inputs, &numbers)
     }
@@ -205,18 +170,17 @@ pub fn record(name: &str, flow: &Arc<Flow>, given: Given) -> Result<Vec<Value>> 
     drop(arrays);
     let residuals = found.split_off(found.len() - program.residuals);
     let reached: Vec<Value> = flow.wrt.iter().map(|&i| given.inputs[i].clone()).collect();
-    let call = Arc::new(Call {
+    let call = Call {
         name: name.into(),
         flow: flow.clone(),
         given,
         residuals: Mutex::new(Residuals::Kept(residuals)),
-        cotangents: Mutex::new(vec![None; flow.results.len()]),
-    });
-    let hub = record_host(Arc::new(CallRule(call.clone())), &reached, token()?.array);
+    };
     let mut values: Vec<Value> = found.into_iter().map(Value::plain).collect();
-    for (k, &i) in flow.results.iter().enumerate() {
-        let rule = Arc::new(ResultRule(call.clone(), k));
-        values[i] = record_host(rule, std::slice::from_ref(&hub), values[i].array.clone());
+    let flowing = flow.results.iter().map(|&i| values[i].array.clone()).collect();
+    let recorded = record_host(Arc::new(call), &reached, flowing);
+    for (&i, value) in flow.results.iter().zip(recorded) {
+        values[i] = value;
     }
     Ok(values)
 }

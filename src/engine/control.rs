@@ -2,12 +2,11 @@
 //!
 //! What runs this way is recorded on the tape, or traced, as eager code is. Outside of traces control
 //! flow is taken at once, by the data. Inside, it becomes a node of the trace; on the tape it is one
-//! entry for the flow, and one for each of its results, which leaves its cotangent with the flow's.
+//! entry with the flow's results.
 
 use std::ffi::c_void;
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
@@ -237,14 +236,11 @@ struct Emitted {
     trace: Arc<Trace>,
     id: Id,
     args: Vec<Value>,
-    cotangents: Mutex<Vec<Option<Value>>>,
     /// The entry of the flow
     entry: OnceLock<Weak<Entry>>,
 }
 
 struct FlowRule(Arc<Emitted>);
-
-struct PartRule(Arc<Emitted>, usize);
 
 /// Adds a flow to the open trace: its results.
 fn emit(flow: Flow, args: Vec<Value>, record: bool) -> Result<Vec<Value>> {
@@ -273,59 +269,33 @@ fn emit(flow: Flow, args: Vec<Value>, record: bool) -> Result<Vec<Value>> {
     let Some(&first) = ids.first().filter(|_| wants) else { return Ok(plain) };
     let id = trace.read(|graph| graph.nodes()[first.0 as usize].reads().next());
     let id = id.ok_or_else(|| error::internal("a part of nothing"))?;
-    let cotangents = Mutex::new(vec![None; ids.len()]);
     let inputs = args.clone();
-    let emitted = Arc::new(Emitted { trace, id, args, cotangents, entry: OnceLock::new() });
-    let hub = record_host(Arc::new(FlowRule(emitted.clone())), &inputs, token()?.array);
-    if let History::Entry(entry) = &hub.history {
-        let _ = emitted.entry.set(Arc::downgrade(entry));
+    let emitted = Arc::new(Emitted { trace, id, args, entry: OnceLock::new() });
+    let arrays = plain.into_iter().map(|value| value.array).collect();
+    let values = record_host(Arc::new(FlowRule(emitted.clone())), &inputs, arrays);
+    let entry = values.iter().find_map(|value| match &value.history {
+        History::Entry(entry, _) => Some(Arc::downgrade(entry)),
+        History::None | History::Leaf(_) => None,
+    });
+    if let Some(entry) = entry {
+        let _ = emitted.entry.set(entry);
     }
-    let with_history = |(k, value): (usize, Value)| match value.dtype().is_float() {
-        true => emitted.part(k, &hub, value),
-        false => value,
-    };
-    Ok(plain.into_iter().enumerate().map(with_history).collect())
+    Ok(values.into_vec())
 }
 
 impl Emitted {
-    /// Result `k` with its history.
-    fn part(self: &Arc<Self>, k: usize, hub: &Value, value: Value) -> Value {
-        let rule = Arc::new(PartRule(self.clone(), k));
-        record_host(rule, std::slice::from_ref(hub), value.array)
-    }
-
     /// A result that the gradient reads.
-    fn residual(self: &Arc<Self>, k: usize, record: bool) -> Result<Value> {
+    fn residual(&self, k: usize, record: bool) -> Value {
         let id = self.trace.read(|graph| graph.part(self.id, k));
         let value = self.trace.value(id);
         let entry = self.entry.get().and_then(Weak::upgrade);
         match entry {
             Some(entry) if record && value.dtype().is_float() => {
-                let hub = Value { history: History::Entry(entry), ..token()? };
-                Ok(self.part(k, &hub, value))
+                entry.widen(k, &value.array);
+                Value { history: History::Entry(entry, k as u32), ..value }
             }
-            _ => Ok(value),
+            _ => value,
         }
-    }
-}
-
-impl HostRule for PartRule {
-    fn name(&self) -> &str {
-        "control flow"
-    }
-
-    fn object(&self) -> Option<*mut c_void> {
-        None
-    }
-
-    fn backward(&self, g: &Value, _: bool) -> Result<Vec<Option<Value>>> {
-        let mut cotangents = self.0.cotangents.lock();
-        if cotangents.len() <= self.1 {
-            cotangents.resize(self.1 + 1, None);
-        }
-        cotangents[self.1] = Some(g.clone());
-        drop(cotangents);
-        Ok(vec![Some(token()?)])
     }
 }
 
@@ -338,10 +308,10 @@ impl HostRule for FlowRule {
         None
     }
 
-    fn backward(&self, _: &Value, record: bool) -> Result<Vec<Option<Value>>> {
+    fn backward(&self, given: &[Option<Value>], record: bool) -> Result<Vec<Option<Value>>> {
         let emitted = &self.0;
         let _on = emitted.trace.device().enter();
-        let mut given = std::mem::take(&mut *emitted.cotangents.lock());
+        let mut given = given.to_vec();
         let kind = emitted.trace.read(|graph| graph.nodes()[emitted.id.0 as usize].kind.clone());
         let Kind::Flow(flow) = kind else {
             return Err(error::internal("the gradient of a flow, of something else"));
@@ -361,7 +331,7 @@ impl HostRule for FlowRule {
         for feed in gradient.feeds {
             operands.push(match feed {
                 Feed::Operand(i) => emitted.args[i].clone(),
-                Feed::Result(i) => emitted.residual(i, record)?,
+                Feed::Result(i) => emitted.residual(i, record),
                 Feed::Cotangent(i) => {
                     given[i].clone().ok_or_else(|| error::internal("a cotangent is missing"))?
                 }

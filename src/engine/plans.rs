@@ -41,9 +41,10 @@ const DULL: u32 = 16;
 pub enum Part {
     /// The body
     Body,
-    /// The gradient by these operands, as bits; its operands are the call's, the result and its
-    /// cotangent
-    Rules(u64),
+    /// The gradient by these operands, as bits; its operands are the call's, its results, and their
+    /// cotangents
+    #[allow(missing_docs)]
+    Rules { wanted: u64, results: u32, given: u64 },
 }
 
 /// An operand of a formula.
@@ -372,18 +373,30 @@ fn trace(formula: &Formula<'_>, constants: &Floats, graph: &Graph) -> (Floats, b
             attributes: formula.attributes,
             operands: &args,
         }),
-        Part::Rules(wanted) => rules(formula, &args, wanted, graph),
+        Part::Rules { wanted, results, given } => {
+            rules(formula, &args, wanted, (results, given), graph)
+        }
     });
     let is_whole = built.is_ok() && !graph.outputs().is_empty();
     (floats, is_whole)
 }
 
-/// Runs the gradient rules of a composite.
-fn rules<'g>(formula: &Formula<'_>, args: &[Arg], wanted: u64, graph: &'g Graph) -> Outputs<'g> {
+/// Runs the gradient rules of a composite with so many results, of which some have a cotangent.
+fn rules<'g>(
+    formula: &Formula<'_>,
+    args: &[Arg],
+    wanted: u64,
+    (results, given): (u32, u64),
+    graph: &'g Graph,
+) -> Outputs<'g> {
     let exprs: SmallVec<[Expr<'g>; 6]> = args.iter().map(|&arg| Expr::new(graph, arg)).collect();
-    let n = args.len() - 2;
+    let (results, count) = (results as usize, given.count_ones() as usize);
+    let n = args.len() - results - count;
     let call = Arguments { cx: graph, attributes: formula.attributes, operands: &args[..n] };
-    let rule = Rule { args: &exprs[..n], y: exprs[n], g: exprs[n + 1] };
+    let (values, mut cotangents) = (&exprs[n..n + results], exprs[n + results..].iter().copied());
+    let next = |k: usize| if given & 1 << k != 0 { cotangents.next() } else { None };
+    let cotangents: SmallVec<[Option<Expr<'g>>; 2]> = (0..results).map(next).collect();
+    let rule = Rule::new(&exprs[..n], values, &cotangents);
     let wanted: SmallVec<[bool; 4]> = (0..n).map(|i| wanted & 1 << i != 0).collect();
     formula.composite.cotangents(&rule, &call, &wanted).into_iter().flatten().collect()
 }

@@ -41,8 +41,8 @@ pub enum History {
     None,
     /// To a leaf's `.grad`
     Leaf(Arc<Leaf>),
-    /// Through the op that made it
-    Entry(Arc<Entry>),
+    /// Through the op that made it, as one of its results
+    Entry(Arc<Entry>, u32),
 }
 
 /// An operand of an eager call.
@@ -281,15 +281,16 @@ impl History {
     pub fn foreign_objects(&self) -> SmallVec<[*mut c_void; 2]> {
         match self {
             History::Leaf(leaf) if Arc::strong_count(leaf) == 1 => leaf.hooks.objects(),
-            History::Entry(entry) if Arc::strong_count(entry) == 1 => {
-                let mut objects =
-                    entry.hooks.get().map(|hooks| hooks.objects()).unwrap_or_default();
+            History::Entry(entry, _) if Arc::strong_count(entry) == 1 => {
+                let hooks = entry.hooks.get().map_or(&[][..], |hooks| hooks);
+                let mut objects: SmallVec<[*mut c_void; 2]> =
+                    hooks.iter().flat_map(|hooks| hooks.objects()).collect();
                 if let Step::Host(rule) = &entry.step {
                     objects.extend(rule.object());
                 }
                 objects
             }
-            History::None | History::Leaf(_) | History::Entry(_) => SmallVec::new(),
+            History::None | History::Leaf(_) | History::Entry(..) => SmallVec::new(),
         }
     }
 }
@@ -302,8 +303,8 @@ pub enum Link {
     None,
     /// To a leaf, if it still lives
     Leaf(Weak<Leaf>),
-    /// To the entry that made the operand
-    Entry(Arc<Entry>),
+    /// To the entry that made the operand, as one of its results
+    Entry(Arc<Entry>, u32),
 }
 
 impl Link {
@@ -311,7 +312,7 @@ impl Link {
         match history {
             History::None => Link::None,
             History::Leaf(leaf) => Link::Leaf(Arc::downgrade(leaf)),
-            History::Entry(entry) => Link::Entry(entry.clone()),
+            History::Entry(entry, k) => Link::Entry(entry.clone(), *k),
         }
     }
 
@@ -320,7 +321,7 @@ impl Link {
         match self {
             Link::None => History::None,
             Link::Leaf(leaf) => leaf.upgrade().map_or(History::None, History::Leaf),
-            Link::Entry(entry) => History::Entry(entry.clone()),
+            Link::Entry(entry, k) => History::Entry(entry.clone(), *k),
         }
     }
 }
@@ -342,8 +343,9 @@ pub trait HostRule: Send + Sync {
     fn name(&self) -> &str;
     /// The address of the Python object that holds the rule, for whoever collects cycles.
     fn object(&self) -> Option<*mut c_void>;
-    /// The cotangents of the operands; recorded where `record`.
-    fn backward(&self, g: &Value, record: bool) -> Result<Vec<Option<Value>>>;
+    /// The cotangents of the operands from those of the results, of which at least one is given;
+    /// recorded where `record`.
+    fn backward(&self, given: &[Option<Value>], record: bool) -> Result<Vec<Option<Value>>>;
     /// The backward at a line has used it up.
     fn release(&self, _by: Site) {}
 }
@@ -360,8 +362,8 @@ pub enum Step {
 pub struct Kept {
     /// Operands
     pub args: SmallVec<[Saved; 2]>,
-    /// The result
-    pub result: Saved,
+    /// Results
+    pub results: SmallVec<[Saved; 1]>,
     /// The line whose backward freed them
     pub freed: Option<Site>,
 }
@@ -378,7 +380,8 @@ pub struct Entry {
     pub links: SmallVec<[Link; 2]>,
     /// What the rules read
     pub kept: Mutex<Kept>,
-    hooks: OnceLock<Box<Hooks>>,
+    /// By result
+    hooks: OnceLock<Box<[Hooks]>>,
 }
 
 static SEQUENCE: AtomicU64 = AtomicU64::new(1);
@@ -395,7 +398,11 @@ impl Entry {
     /// A new entry, written where it stays: it is large, and moving it would cost more than all else
     /// in recording a small op.
     #[inline(always)]
-    fn build(step: Step, args: impl Iterator<Item = (Link, Saved)>, result: Saved) -> Arc<Entry> {
+    fn build(
+        step: Step,
+        args: impl Iterator<Item = (Link, Saved)>,
+        results: impl Iterator<Item = Saved>,
+    ) -> Arc<Entry> {
         let entry = Arc::<Entry>::new_uninit();
         let place = Arc::as_ptr(&entry).cast_mut().cast::<Entry>();
         // SAFETY: the memory is ours alone until it is returned; every field is written before the
@@ -405,13 +412,16 @@ impl Entry {
             (&raw mut (*place).site).write(site::current());
             (&raw mut (*place).step).write(step);
             (&raw mut (*place).links).write(SmallVec::new());
-            let kept = Kept { args: SmallVec::new(), result, freed: None };
+            let kept = Kept { args: SmallVec::new(), results: SmallVec::new(), freed: None };
             (&raw mut (*place).kept).write(Mutex::new(kept));
             (&raw mut (*place).hooks).write(OnceLock::new());
             let (links, kept) = (&mut (*place).links, (*place).kept.get_mut());
             for (link, saved) in args {
                 links.push(link);
                 kept.args.push(saved);
+            }
+            for saved in results {
+                kept.results.push(saved);
             }
             entry.assume_init()
         }
@@ -425,14 +435,29 @@ impl Entry {
         }
     }
 
-    /// The hooks on its result's cotangent.
-    pub fn hooks(&self) -> &Hooks {
-        self.hooks.get_or_init(Default::default)
+    /// Makes room for a result behind those it has: control flow gives more when its gradient asks.
+    pub fn widen(&self, result: usize, array: &Array) {
+        let results = &mut self.kept.lock().results;
+        while results.len() <= result {
+            results.push(save(array, false));
+        }
     }
 
-    /// Runs the hooks, if there are any.
-    pub fn run_hooks(&self, g: Value) -> Result<Value> {
-        match self.hooks.get() {
+    /// The hooks on the cotangent of a result.
+    pub fn hooks(&self, result: u32) -> &Hooks {
+        let none = || self.kept.lock().results.iter().map(|_| Hooks::default()).collect();
+        &self.hooks.get_or_init(none)[result as usize]
+    }
+
+    /// Whether there may be hooks.
+    pub fn has_hooks(&self) -> bool {
+        self.hooks.get().is_some()
+    }
+
+    /// Runs the hooks of a result, if there are any.
+    pub fn run_hooks(&self, result: u32, g: Value) -> Result<Value> {
+        // Results that came later than the first hook have none.
+        match self.hooks.get().and_then(|hooks| hooks.get(result as usize)) {
             Some(hooks) => hooks.run(g),
             None => Ok(g),
         }
@@ -449,7 +474,7 @@ impl Drop for Entry {
         let mut rest: SmallVec<[Arc<Entry>; 4]> = SmallVec::new();
         let unlink = |links: &mut SmallVec<[Link; 2]>, rest: &mut SmallVec<[Arc<Entry>; 4]>| {
             while let Some(link) = links.pop() {
-                if let Link::Entry(entry) = link {
+                if let Link::Entry(entry, _) = link {
                     rest.push(entry);
                 }
             }
@@ -509,8 +534,8 @@ pub fn record(op: Op, args: &[Operand<'_>], array: Array) -> Result<Value> {
             (link, save(&v.array, i < 63 && mask & (1 << i) != 0))
         }
     });
-    let entry = Entry::build(Step::Op(op), parts, result);
-    Ok(Value { array, history: History::Entry(entry) })
+    let entry = Entry::build(Step::Op(op), parts, std::iter::once(result));
+    Ok(Value { array, history: History::Entry(entry, 0) })
 }
 
 /// [`record`] for an elementwise op.
@@ -535,10 +560,19 @@ fn save(array: &Array, data: bool) -> Saved {
     }
 }
 
-/// Records a step whose rule the user wrote.
-pub fn record_host(rule: Arc<dyn HostRule>, inputs: &[Value], array: Array) -> Value {
+/// Records a step with a rule of its own: its results, those of floats with a history.
+pub fn record_host(
+    rule: Arc<dyn HostRule>,
+    inputs: &[Value],
+    results: SmallVec<[Array; 1]>,
+) -> SmallVec<[Value; 1]> {
     HOST_CALLS.fetch_add(1, Ordering::Relaxed);
     let parts = inputs.iter().map(|v| (Link::to(&v.history), save(&v.array, false)));
-    let entry = Entry::build(Step::Host(rule), parts, save(&array, false));
-    Value { array, history: History::Entry(entry) }
+    let saved = results.iter().map(|array| save(array, false));
+    let entry = Entry::build(Step::Host(rule), parts, saved);
+    let value = |(k, array): (usize, Array)| match array.dtype.is_float() {
+        true => Value { array, history: History::Entry(entry.clone(), k as u32) },
+        false => Value::plain(array),
+    };
+    results.into_iter().enumerate().map(value).collect()
 }

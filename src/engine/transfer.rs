@@ -3,6 +3,8 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use smallvec::smallvec;
+
 use super::executors::{self, Device};
 use super::tape::{self, HostRule, Operand, Value, record_host};
 use super::trace;
@@ -20,8 +22,8 @@ impl HostRule for Back {
         None
     }
 
-    fn backward(&self, g: &Value, record: bool) -> Result<Vec<Option<Value>>> {
-        Ok(vec![Some(taken(g, self.0, record)?)])
+    fn backward(&self, given: &[Option<Value>], record: bool) -> Result<Vec<Option<Value>>> {
+        given.iter().map(|g| g.as_ref().map(|g| taken(g, self.0, record)).transpose()).collect()
     }
 }
 
@@ -40,7 +42,10 @@ fn taken(x: &Value, to: Device, record: bool) -> Result<Value> {
     }
     let array = executors::transfer(&x.array, to)?;
     match record && x.requires_grad() {
-        true => Ok(record_host(Arc::new(Back(x.device())), std::slice::from_ref(x), array)),
+        true => {
+            let rule = Arc::new(Back(x.device()));
+            Ok(record_host(rule, std::slice::from_ref(x), smallvec![array]).swap_remove(0))
+        }
         false => Ok(Value::plain(array)),
     }
 }

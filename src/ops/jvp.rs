@@ -62,7 +62,11 @@ impl Op {
         match self.kind() {
             OpKind::Map(def) => {
                 let term = |i: usize| {
-                    def.vjp[i].cotangent(&Rule { args: rule.args, y: rule.y, g: rule.tangents[i]? })
+                    def.vjp[i].cotangent(&Rule::of_one(
+                        rule.args,
+                        &rule.y,
+                        &Some(rule.tangents[i]?),
+                    ))
                 };
                 sum((0..rule.args.len()).map(term)).map_or(Tangent::Zero, Tangent::Is)
             }

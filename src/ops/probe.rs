@@ -166,7 +166,8 @@ pub fn probed_residuals(
     let g = Arg::Node(probe.push(result.clone()));
     catch(|| {
         let exprs: Vec<Expr<'_>> = operands.iter().map(|&arg| Expr::new(&probe, arg)).collect();
-        let rule = Rule { args: &exprs, y: Expr::new(&probe, y), g: Expr::new(&probe, g) };
+        let (y, g) = (Expr::new(&probe, y), Some(Expr::new(&probe, g)));
+        let rule = Rule::of_one(&exprs, &y, &g);
         let wanted: SmallVec<[bool; 8]> = (0..args.len()).map(|i| i == wrt).collect();
         op.vjp(&rule, &wanted, |_, cotangent| probe.mark(cotangent.arg()));
     })?;
@@ -185,7 +186,8 @@ pub fn element_residuals(rule: ElementRule, arity: usize) -> Mask {
     let args: Vec<Arg> = (0..arity + 2).map(|_| Arg::Node(probe.push(ty.clone()))).collect();
     let exprs: Vec<Expr<'_>> = args.iter().map(|&arg| Expr::new(&probe, arg)).collect();
     let found = catch(|| {
-        let operands = Rule { args: &exprs[..arity], y: exprs[arity], g: exprs[arity + 1] };
+        let g = Some(exprs[arity + 1]);
+        let operands = Rule::of_one(&exprs[..arity], &exprs[arity], &g);
         rule.cotangent(&operands).iter().for_each(|x| probe.mark(x.arg()));
     });
     // A rule that does not run on plain floats keeps everything.

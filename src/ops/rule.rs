@@ -8,17 +8,40 @@ use smallvec::SmallVec;
 
 use super::emit::{Arg, Expr};
 
-/// What a rule reads: the operands, the result, and the result's cotangent.
+/// What a rule reads: the operands, the results, and the results' cotangents.
 ///
-/// Operands and the result may be absent (their types are known, their values were not saved): which
+/// Operands and results may be absent (their types are known, their values were not saved): which
 /// ones a rule reads is found by probing it, see [`super::probe`].
+#[derive(Clone, Copy)]
 pub struct Rule<'a, 'e> {
     /// The operands
     pub args: &'a [Expr<'e>],
-    /// The result
+    /// The first result, which most ops have alone
     pub y: Expr<'e>,
-    /// The cotangent of the result
+    /// Its cotangent; the number 0 where only other results have one
     pub g: Expr<'e>,
+    /// All results
+    pub results: &'a [Expr<'e>],
+    /// Their cotangents; of a result on which nothing depends there is none
+    pub given: &'a [Option<Expr<'e>>],
+}
+
+impl<'a, 'e> Rule<'a, 'e> {
+    /// Of an op with these operands and results.
+    pub fn new(
+        args: &'a [Expr<'e>],
+        results: &'a [Expr<'e>],
+        given: &'a [Option<Expr<'e>>],
+    ) -> Rule<'a, 'e> {
+        let y = results[0];
+        let g = given[0].unwrap_or_else(|| y.scalar(0.0));
+        Rule { args, y, g, results, given }
+    }
+
+    /// Of an op with one result.
+    pub fn of_one(args: &'a [Expr<'e>], y: &'a Expr<'e>, g: &'a Option<Expr<'e>>) -> Rule<'a, 'e> {
+        Rule::new(args, std::slice::from_ref(y), std::slice::from_ref(g))
+    }
 }
 
 /// The cotangents by operand; none of an operand that is not wanted, or where no gradient flows.

@@ -203,7 +203,8 @@ impl<'g> Sweep<'g> {
         let exprs: SmallVec<[Expr<'g>; 4]> =
             args.iter().map(|&arg| Expr::new(self.graph, arg)).collect();
         let y = Expr::new(self.graph, Arg::Node(id));
-        let rule = Rule { args: &exprs, y, g: Expr::new(self.graph, g) };
+        let g = Some(Expr::new(self.graph, g));
+        let rule = Rule::of_one(&exprs, &y, &g);
         let wants = |(i, arg): (usize, &Arg)| match *arg {
             Arg::Node(operand) => self.reaches[operand.0 as usize] && op.differentiable(i),
             Arg::Number(_) => false,

@@ -236,8 +236,8 @@ impl<'g> Pass<'g> {
         });
         let exprs: SmallVec<[Expr<'_>; 4]> =
             operands.iter().map(|&arg| Expr::new(&rules, arg)).collect();
-        let rule =
-            Rule { args: &exprs, y: Expr::new(&rules, y), g: Expr::new(&rules, Arg::Node(g)) };
+        let (y, cotangent) = (Expr::new(&rules, y), Some(Expr::new(&rules, Arg::Node(g))));
+        let rule = Rule::of_one(&exprs, &y, &cotangent);
         let mut seeds: Vec<(Id, Arg)> = Vec::new();
         let moves = |(i, t): (usize, &Option<Arg>)| t.is_some() && op.differentiable(i);
         let wanted: SmallVec<[bool; 4]> = moved.iter().enumerate().map(moves).collect();

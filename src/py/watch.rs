@@ -93,7 +93,7 @@ fn _tape(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyDict>> {
     let root = match &value_of("draw", x)?.history {
         History::None => None,
         History::Leaf(leaf) => Some(("leaf", tape.leaf(leaf))),
-        History::Entry(entry) => Some(("entry", tape.entry(entry))),
+        History::Entry(entry, _) => Some(("entry", tape.entry(entry))),
     };
     let entries = PyList::empty(py);
     let mut next = 0;
@@ -104,7 +104,7 @@ fn _tape(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyDict>> {
             links.push(match link {
                 Link::None => None,
                 Link::Leaf(leaf) => leaf.upgrade().map(|leaf| ("leaf", tape.leaf(&leaf))),
-                Link::Entry(entry) => Some(("entry", tape.entry(entry))),
+                Link::Entry(entry, _) => Some(("entry", tape.entry(entry))),
             });
         }
         let row = PyDict::new(py);
@@ -115,8 +115,10 @@ fn _tape(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyDict>> {
             let kept = entry.kept.lock();
             let operands: Vec<String> = kept.args.iter().map(saved_text).collect();
             let saved: Vec<Option<String>> = kept.args.iter().map(saved_type).collect();
-            let (result, saves_result) = (saved_text(&kept.result), saved_type(&kept.result));
-            (operands, saved, result, saves_result, kept.freed.is_some())
+            let result: Vec<String> = kept.results.iter().map(saved_text).collect();
+            let saves_result: Vec<String> = kept.results.iter().filter_map(saved_type).collect();
+            let joined = (!saves_result.is_empty()).then(|| saves_result.join(", "));
+            (operands, saved, result.join(", "), joined, kept.freed.is_some())
         };
         row.set_item("operands", operands)?;
         row.set_item("saved", saved)?;
@@ -139,7 +141,7 @@ fn _tape(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyDict>> {
 fn _leaf_address(x: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     Ok(match value_of("draw", x)?.history {
         History::Leaf(leaf) => Some(Arc::as_ptr(&leaf) as usize),
-        History::None | History::Entry(_) => None,
+        History::None | History::Entry(..) => None,
     })
 }
 

@@ -40,17 +40,18 @@ pub(super) fn planned_rules(
     entry: &Arc<Entry>,
     call: &Call,
     wanted: &[bool],
-    g: &Value,
+    given: &[(u32, Value)],
 ) -> Result<Option<SmallVec<[Array; 2]>>> {
-    if trace::active() || g.array.buffer.is_named() || watch::checking() {
+    if trace::active() || watch::checking() || given.iter().any(|(_, g)| g.array.buffer.is_named())
+    {
         return Ok(None);
     }
-    let bits =
+    let wanted =
         wanted.iter().enumerate().fold(0, |bits, (i, &wanted)| bits | u64::from(wanted) << i);
     let kept = entry.kept.lock();
     check_kept(op, entry, &kept)?;
     let mut operands: SmallVec<[Given<'_>; 6]> = SmallVec::new();
-    for saved in kept.args.iter().chain([&kept.result]) {
+    for saved in kept.args.iter().chain(&kept.results) {
         operands.push(match saved {
             Saved::Array(array) => Given::Array(array),
             Saved::Type(ty) => Given::Type(ty),
@@ -58,11 +59,18 @@ pub(super) fn planned_rules(
             Saved::Scalar(Numeric::Told(_)) => return Ok(None),
         });
     }
-    operands.push(Given::Array(&g.array));
+    let results = kept.results.len() as u32;
+    let mut bits = 0;
+    for k in 0..results {
+        if let Some((_, g)) = given.iter().find(|(of, _)| *of == k) {
+            operands.push(Given::Array(&g.array));
+            bits |= 1 << k;
+        }
+    }
     let formula = Formula {
         composite: call.composite,
         attributes: &call.attributes,
-        part: Part::Rules(bits),
+        part: Part::Rules { wanted, results, given: bits },
         operands: &operands,
     };
     plans::run(&formula)
@@ -92,7 +100,7 @@ pub(super) fn free(entry: &Entry, by: Site) {
     if let Step::Op(op) = &entry.step {
         // An entry that kept nothing can be swept again.
         let keeps =
-            kept.args.iter().chain([&kept.result]).any(|saved| matches!(saved, Saved::Array(_)));
+            kept.args.iter().chain(&kept.results).any(|saved| matches!(saved, Saved::Array(_)));
         if keeps || matches!(op, Op::Call(_)) {
             kept.freed = Some(by);
         }
@@ -103,5 +111,5 @@ pub(super) fn free(entry: &Entry, by: Site) {
         }
     };
     kept.args.iter_mut().for_each(drop_data);
-    drop_data(&mut kept.result);
+    kept.results.iter_mut().for_each(drop_data);
 }

@@ -33,14 +33,24 @@ pub struct Options {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Target {
     Leaf(usize),
-    Entry(u64),
+    Entry(u64, u32),
+}
+
+impl Target {
+    /// The entry, by its sequence number.
+    fn entry(&self) -> Option<u64> {
+        match *self {
+            Target::Entry(sequence, _) => Some(sequence),
+            Target::Leaf(_) => None,
+        }
+    }
 }
 
 fn target(history: &History) -> Option<Target> {
     match history {
         History::None => None,
         History::Leaf(leaf) => Some(Target::Leaf(Arc::as_ptr(leaf) as usize)),
-        History::Entry(entry) => Some(Target::Entry(entry.sequence)),
+        History::Entry(entry, k) => Some(Target::Entry(entry.sequence, *k)),
     }
 }
 
@@ -210,7 +220,7 @@ fn needed(seeds: &[(History, Value)], wanted: &FxHashSet<Target>) -> FxHashSet<u
     let mut seen: FxHashMap<u64, Arc<Entry>> = FxHashMap::default();
     let mut stack: Vec<Arc<Entry>> = Vec::new();
     for (history, _) in seeds {
-        if let History::Entry(entry) = history {
+        if let History::Entry(entry, _) = history {
             stack.push(entry.clone());
         }
     }
@@ -219,7 +229,7 @@ fn needed(seeds: &[(History, Value)], wanted: &FxHashSet<Target>) -> FxHashSet<u
             continue;
         }
         for link in &entry.links {
-            if let Link::Entry(next) = link {
+            if let Link::Entry(next, _) = link {
                 stack.push(next.clone());
             }
         }
@@ -227,14 +237,15 @@ fn needed(seeds: &[(History, Value)], wanted: &FxHashSet<Target>) -> FxHashSet<u
     }
     let mut order: Vec<u64> = seen.keys().copied().collect();
     order.sort_unstable();
+    let ends: FxHashSet<u64> = wanted.iter().filter_map(|target| target.entry()).collect();
     let mut needed = FxHashSet::default();
     for sequence in order {
         let reaches = |link: &Link| match link {
             Link::None => false,
             Link::Leaf(leaf) => wanted.contains(&Target::Leaf(leaf.as_ptr() as usize)),
-            Link::Entry(entry) => needed.contains(&entry.sequence),
+            Link::Entry(entry, _) => needed.contains(&entry.sequence),
         };
-        if wanted.contains(&Target::Entry(sequence)) || seen[&sequence].links.iter().any(reaches) {
+        if ends.contains(&sequence) || seen[&sequence].links.iter().any(reaches) {
             needed.insert(sequence);
         }
     }

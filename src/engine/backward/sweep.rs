@@ -30,15 +30,48 @@ pub(super) struct Selection {
     pub(super) needed: FxHashSet<u64>,
 }
 
+/// An entry with the cotangents that reached it so far, by result.
+struct Waiting {
+    entry: Arc<Entry>,
+    given: Given,
+}
+
+/// Cotangents of results, in the order in which they came.
+type Given = SmallVec<[(u32, Value); 1]>;
+
+impl Waiting {
+    fn new(entry: Arc<Entry>, k: u32, g: Value) -> Waiting {
+        let mut given = Given::new();
+        given.push((k, g));
+        Waiting { entry, given }
+    }
+
+    /// The cotangent of a result so far.
+    fn slot(&mut self, k: u32) -> Option<&mut Value> {
+        self.given.iter_mut().find(|(other, _)| *other == k).map(|(_, g)| g)
+    }
+
+    /// Adds to the cotangent of a result.
+    fn add(&mut self, k: u32, g: Value, recorded: bool) -> Result<()> {
+        match self.slot(k) {
+            Some(sum) => accumulate(sum, g, recorded),
+            None => {
+                self.given.push((k, g));
+                Ok(())
+            }
+        }
+    }
+}
+
 pub(super) struct Sweep {
     options: Options,
     selection: Option<Selection>,
     /// Sequence numbers of entries with a cotangent, latest first
     order: BinaryHeap<u64>,
-    pending: FxHashMap<u64, (Arc<Entry>, Value)>,
+    pending: FxHashMap<u64, Waiting>,
     /// A pending entry that came while no other was: in a chain of ops always, and then neither heap
     /// nor map is touched
-    alone: Option<(Arc<Entry>, Value)>,
+    alone: Option<Waiting>,
     pub(super) leaves: FxHashMap<usize, (Arc<Leaf>, Value)>,
     pub(super) leaf_order: Vec<usize>,
     pub(super) found: FxHashMap<Target, Value>,
@@ -66,19 +99,24 @@ impl Sweep {
             match history {
                 History::None => {}
                 History::Leaf(leaf) => self.reach_leaf(leaf, g)?,
-                History::Entry(entry) => self.reach_entry(&entry, g)?,
+                History::Entry(entry, k) => self.reach_entry(&entry, k, g)?,
             }
         }
         let here = site::current();
-        while let Some((entry, g)) = self.take_latest() {
-            let sequence = entry.sequence;
-            let g = entry.run_hooks(g)?;
-            if let Some(selection) = &self.selection
-                && selection.wanted.contains(&Target::Entry(sequence))
-            {
-                self.found.insert(Target::Entry(sequence), g.clone());
+        while let Some(Waiting { entry, mut given }) = self.take_latest() {
+            for (k, g) in &mut given {
+                if entry.has_hooks() {
+                    *g = entry.run_hooks(*k, g.clone())?;
+                }
+                let target = Target::Entry(entry.sequence, *k);
+                if let Some(selection) = &self.selection
+                    && selection.wanted.contains(&target)
+                {
+                    self.found.insert(target, g.clone());
+                }
             }
-            trace::sweeping(|| self.step(op, &entry, g)).map_err(|error| located(error, &entry))?;
+            let step = || self.step(op, &entry, given);
+            trace::sweeping(step).map_err(|error| located(error, &entry))?;
             if self.options.retain_graph {
                 continue;
             }
@@ -94,13 +132,16 @@ impl Sweep {
     }
 
     /// Runs the rules of one entry.
-    fn step(&mut self, op: &str, entry: &Arc<Entry>, g: Value) -> Result<()> {
-        let device = g.device();
+    fn step(&mut self, op: &str, entry: &Arc<Entry>, given: Given) -> Result<()> {
+        let device = given[0].1.device();
         let _on = (device != device::current()).then(|| device.enter());
         let step = match &entry.step {
             Step::Op(step) => step,
             Step::Host(rule) => {
-                let cotangents = rule.backward(&g, self.options.create_graph)?;
+                let count = entry.kept.lock().results.len();
+                let mut cotangents: Vec<Option<Value>> = vec![None; count];
+                given.into_iter().for_each(|(k, g)| cotangents[k as usize] = Some(g));
+                let cotangents = rule.backward(&cotangents, self.options.create_graph)?;
                 for (i, cotangent) in cotangents.into_iter().enumerate().take(entry.links.len()) {
                     if let Some(cotangent) = cotangent {
                         self.deliver(entry, i, cotangent)?;
@@ -112,14 +153,15 @@ impl Sweep {
         // What a rule makes in a trace is part of the call that made the entry.
         let _within = entry.site.origin.enter();
         if let Op::Call(call) = step {
-            return self.call(op, entry, step, call, &g);
+            return self.call(op, entry, step, call, &given);
         }
+        let g = &given[0].1;
         for i in 0..entry.links.len() {
-            if !self.wants(&entry.links[i]) || (i == 0 && self.add_in_place(entry, step, &g)?) {
+            if !self.wants(&entry.links[i]) || (i == 0 && self.add_in_place(entry, step, g)?) {
                 continue;
             }
             let cx = Eager::new(self.options.create_graph);
-            let cotangent = self.restored(&cx, op, entry, &g, |rule| step.vjp_of(rule, i))?;
+            let cotangent = self.restored(&cx, op, entry, &given, |rule| step.vjp_of(rule, i))?;
             if let Some(cotangent) = cotangent {
                 self.deliver(entry, i, cx.take(cotangent)?)?;
             }
@@ -132,7 +174,7 @@ impl Sweep {
             (Link::None, _) => false,
             (_, None) => true,
             (Link::Leaf(leaf), Some(s)) => s.wanted.contains(&Target::Leaf(leaf.as_ptr() as usize)),
-            (Link::Entry(entry), Some(s)) => s.needed.contains(&entry.sequence),
+            (Link::Entry(entry, _), Some(s)) => s.needed.contains(&entry.sequence),
         }
     }
 
@@ -143,14 +185,14 @@ impl Sweep {
         entry: &Arc<Entry>,
         step: &Op,
         call: &Call,
-        g: &Value,
+        given: &Given,
     ) -> Result<()> {
         let wanted: SmallVec<[bool; 8]> = entry.links.iter().map(|link| self.wants(link)).collect();
         if !wanted.contains(&true) {
             return Ok(());
         }
         if !self.options.create_graph
-            && let Some(cotangents) = planned_rules(op, entry, call, &wanted, g)?
+            && let Some(cotangents) = planned_rules(op, entry, call, &wanted, given)?
         {
             let operands = wanted.iter().enumerate().filter(|(_, wanted)| **wanted);
             for ((i, _), cotangent) in operands.zip(cotangents) {
@@ -160,7 +202,7 @@ impl Sweep {
         }
         let cx = Eager::new(self.options.create_graph);
         let mut found: SmallVec<[(usize, Expr<'_>); 4]> = SmallVec::new();
-        self.restored(&cx, op, entry, g, |rule| {
+        self.restored(&cx, op, entry, given, |rule| {
             step.vjp(rule, &wanted, |i, cotangent| found.push((i, cotangent)));
         })?;
         for (i, cotangent) in found {
@@ -175,11 +217,11 @@ impl Sweep {
         cx: &'c Eager,
         op: &str,
         entry: &Arc<Entry>,
-        g: &Value,
+        given: &Given,
         formulas: impl FnOnce(&Rule<'_, 'c>) -> T,
     ) -> Result<T> {
         let record = self.options.create_graph;
-        let (args, y) = {
+        let (args, results) = {
             let kept = entry.kept.lock();
             check_kept(op, entry, &kept)?;
             let mut args: SmallVec<[Arg; 4]> = SmallVec::new();
@@ -187,14 +229,27 @@ impl Sweep {
                 let own = || if record { link.history() } else { History::None };
                 args.push(restore(cx, saved, own));
             }
-            let own = || if record { History::Entry(entry.clone()) } else { History::None };
-            (args, restore(cx, &kept.result, own))
+            let mut results: SmallVec<[Arg; 2]> = SmallVec::new();
+            for (k, saved) in kept.results.iter().enumerate() {
+                let own = || match record {
+                    true => History::Entry(entry.clone(), k as u32),
+                    false => History::None,
+                };
+                results.push(restore(cx, saved, own));
+            }
+            (args, results)
         };
-        let g = cx.value(g.clone());
+        let mut cotangents: SmallVec<[Option<Expr<'_>>; 2]> = SmallVec::new();
+        cotangents.resize(results.len(), None);
+        for (k, g) in given {
+            cotangents[*k as usize] = Some(Expr::new(cx, cx.value(g.clone())));
+        }
         catch(|| {
             let mut exprs: SmallVec<[Expr<'_>; 4]> = SmallVec::new();
             args.iter().for_each(|&arg| exprs.push(Expr::new(cx, arg)));
-            formulas(&Rule { args: &exprs, y: Expr::new(cx, y), g: Expr::new(cx, g) })
+            let mut values: SmallVec<[Expr<'_>; 2]> = SmallVec::new();
+            results.iter().for_each(|&arg| values.push(Expr::new(cx, arg)));
+            formulas(&Rule::new(&exprs, &values, &cotangents))
         })
     }
 
@@ -259,7 +314,7 @@ impl Sweep {
         };
         let slot = match &entry.links[0] {
             Link::None => return Ok(true),
-            link @ (Link::Leaf(_) | Link::Entry(_)) => self.slot(link),
+            link @ (Link::Leaf(_) | Link::Entry(..)) => self.slot(link),
         };
         let cx = Eager::new(false);
         let so_far = slot.as_ref().map(|slot| cx.value((*slot).clone()));
@@ -301,9 +356,9 @@ impl Sweep {
         match link {
             Link::None => None,
             Link::Leaf(leaf) => self.leaves.get_mut(&(leaf.as_ptr() as usize)).map(|(_, g)| g),
-            Link::Entry(entry) => match &mut self.alone {
-                Some((waiting, g)) if waiting.sequence == entry.sequence => Some(g),
-                _ => self.pending.get_mut(&entry.sequence).map(|(_, g)| g),
+            Link::Entry(entry, k) => match &mut self.alone {
+                Some(alone) if alone.entry.sequence == entry.sequence => alone.slot(*k),
+                _ => self.pending.get_mut(&entry.sequence).and_then(|waiting| waiting.slot(*k)),
             },
         }
     }
@@ -334,7 +389,7 @@ impl Sweep {
             Link::Leaf(leaf) => {
                 leaf.upgrade().map_or(Ok(()), |leaf| self.reach_leaf(leaf, cotangent))
             }
-            Link::Entry(entry) => self.reach_entry(entry, cotangent),
+            Link::Entry(entry, k) => self.reach_entry(entry, *k, cotangent),
         }
     }
 
@@ -354,8 +409,8 @@ impl Sweep {
     }
 
     /// The pending entry with the largest sequence number.
-    fn take_latest(&mut self) -> Option<(Arc<Entry>, Value)> {
-        let alone = self.alone.as_ref().map(|(entry, _)| entry.sequence);
+    fn take_latest(&mut self) -> Option<Waiting> {
+        let alone = self.alone.as_ref().map(|alone| alone.entry.sequence);
         if alone.is_some() && alone > self.order.peek().copied() {
             return self.alone.take();
         }
@@ -363,20 +418,21 @@ impl Sweep {
         self.pending.remove(&sequence)
     }
 
-    fn reach_entry(&mut self, entry: &Arc<Entry>, g: Value) -> Result<()> {
-        if let Some((waiting, sum)) = &mut self.alone {
-            if waiting.sequence == entry.sequence {
-                return accumulate(sum, g, self.options.create_graph);
+    fn reach_entry(&mut self, entry: &Arc<Entry>, k: u32, g: Value) -> Result<()> {
+        let recorded = self.options.create_graph;
+        if let Some(alone) = &mut self.alone {
+            if alone.entry.sequence == entry.sequence {
+                return alone.add(k, g, recorded);
             }
         } else if self.pending.is_empty() {
-            self.alone = Some((entry.clone(), g));
+            self.alone = Some(Waiting::new(entry.clone(), k, g));
             return Ok(());
         }
-        if let Some((_, sum)) = self.pending.get_mut(&entry.sequence) {
-            return accumulate(sum, g, self.options.create_graph);
+        if let Some(waiting) = self.pending.get_mut(&entry.sequence) {
+            return waiting.add(k, g, recorded);
         }
         self.order.push(entry.sequence);
-        self.pending.insert(entry.sequence, (entry.clone(), g));
+        self.pending.insert(entry.sequence, Waiting::new(entry.clone(), k, g));
         Ok(())
     }
 

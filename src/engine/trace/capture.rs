@@ -123,7 +123,7 @@ impl Trace {
         let leaf = seen.requires_grad().then(|| {
             let real = match &seen.history {
                 History::Leaf(real) if !matches!(source, Source::Outer(_)) => Some(real.clone()),
-                History::None | History::Leaf(_) | History::Entry(_) => None,
+                History::None | History::Leaf(_) | History::Entry(..) => None,
             };
             Arc::new(Leaf::inside(ty, self, real))
         });

@@ -269,7 +269,7 @@ impl Executable {
         };
         Ok(handle(&self.name, &object)?.with_own(|value| match &value.history {
             History::Leaf(leaf) => Some(leaf.clone()),
-            History::None | History::Entry(_) => None,
+            History::None | History::Entry(..) => None,
         }))
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use rustc_hash::FxHashSet;
+use smallvec::smallvec;
 
 use crate::array::Array;
 use crate::engine::apply::apply;
@@ -36,7 +37,8 @@ impl HostRule for PythonRule {
         Some(self.backward.as_ptr().cast())
     }
 
-    fn backward(&self, g: &Value, record: bool) -> error::Result<Vec<Option<Value>>> {
+    fn backward(&self, given: &[Option<Value>], record: bool) -> error::Result<Vec<Option<Value>>> {
+        let Some(g) = &given[0] else { return Ok(Vec::new()) };
         attached(|py| {
             let was = tape::set_recording(record);
             let result = wrap(py, g.clone()).and_then(|g| self.backward.call1(py, (g,)));
@@ -74,7 +76,7 @@ fn host_node(
         return Err(to_python(py, error::gradient_dtype(name, array.dtype)));
     }
     let rule = Arc::new(PythonRule { name, backward });
-    let result = wrap(py, tape::record_host(rule, &inputs, array))?;
+    let result = wrap(py, tape::record_host(rule, &inputs, smallvec![array]).swap_remove(0))?;
     tensor::track(result.as_ptr());
     Ok(result)
 }
@@ -110,7 +112,7 @@ fn tape_leaves(
     let mut seen_leaves: FxHashSet<usize> = FxHashSet::default();
     for object in &stop {
         match value_of("tape_leaves", object)?.history {
-            History::Entry(entry) => drop(seen.insert(entry.sequence)),
+            History::Entry(entry, _) => drop(seen.insert(entry.sequence)),
             History::Leaf(leaf) => drop(seen_leaves.insert(Arc::as_ptr(&leaf) as usize)),
             History::None => {}
         }
@@ -119,7 +121,7 @@ fn tape_leaves(
     let mut stack: Vec<Arc<Entry>> = Vec::new();
     for object in &outputs {
         match value_of("tape_leaves", object)?.history {
-            History::Entry(entry) => stack.push(entry),
+            History::Entry(entry, _) => stack.push(entry),
             History::Leaf(leaf) if seen_leaves.insert(Arc::as_ptr(&leaf) as usize) => {
                 found.push(leaf)
             }
@@ -132,7 +134,7 @@ fn tape_leaves(
         }
         for link in &entry.links {
             match link {
-                Link::Entry(next) => stack.push(next.clone()),
+                Link::Entry(next, _) => stack.push(next.clone()),
                 Link::Leaf(leaf) => {
                     let Some(leaf) = leaf.upgrade() else { continue };
                     if seen_leaves.insert(Arc::as_ptr(&leaf) as usize) {
@@ -185,7 +187,7 @@ fn _add_hook(py: Python<'_>, x: &Bound<'_, PyAny>, function: Py<PyAny>) -> PyRes
     tensor::track(x.as_ptr());
     match &value.history {
         History::Leaf(leaf) => Ok(leaf.hooks.add(hook)),
-        History::Entry(entry) => Ok(entry.hooks().add(hook)),
+        History::Entry(entry, k) => Ok(entry.hooks(*k).add(hook)),
         History::None => {
             let what = "a tensor without requires_grad has no gradient to hook";
             Err(to_python(py, error::gradient("register_hook", what, "set requires_grad=True")))
@@ -198,7 +200,7 @@ fn _add_hook(py: Python<'_>, x: &Bound<'_, PyAny>, function: Py<PyAny>) -> PyRes
 fn _remove_hook(x: &Bound<'_, PyAny>, id: u64) -> PyResult<()> {
     match value_of("register_hook", x)?.history {
         History::Leaf(leaf) => leaf.hooks.remove(id),
-        History::Entry(entry) => entry.hooks().remove(id),
+        History::Entry(entry, k) => entry.hooks(k).remove(id),
         History::None => {}
     }
     Ok(())
@@ -208,7 +210,7 @@ fn _remove_hook(x: &Bound<'_, PyAny>, id: u64) -> PyResult<()> {
 #[pyfunction]
 fn _grad_name(x: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     Ok(match value_of("grad_name", x)?.history {
-        History::Entry(entry) => Some(entry.name().to_string()),
+        History::Entry(entry, _) => Some(entry.name().to_string()),
         History::None | History::Leaf(_) => None,
     })
 }
@@ -217,7 +219,7 @@ fn _grad_name(x: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
 #[pyfunction]
 fn _site(x: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     Ok(match value_of("site", x)?.history {
-        History::Entry(entry) => site::describe(entry.site),
+        History::Entry(entry, _) => site::describe(entry.site),
         History::None | History::Leaf(_) => None,
     })
 }

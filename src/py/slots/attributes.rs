@@ -86,14 +86,14 @@ getter!(get_requires_grad, |_py, this| {
     Ok(unsafe { ffi::PyBool_FromLong(this.with(|value| value.requires_grad()).into()) })
 });
 getter!(get_is_leaf, |_py, this| {
-    let is_leaf = this.with(|value| !matches!(value.history, History::Entry(_)));
+    let is_leaf = this.with(|value| !matches!(value.history, History::Entry(..)));
     // SAFETY: a new reference to a bool.
     Ok(unsafe { ffi::PyBool_FromLong(is_leaf.into()) })
 });
 getter!(get_grad, |py, this| {
     let cell = this.with(|value| match &value.history {
         History::Leaf(leaf) => leaf.gradient(),
-        History::None | History::Entry(_) => Ok(None),
+        History::None | History::Entry(..) => Ok(None),
     });
     match cell.or_raise(py)? {
         Some(cell) => Ok(tensor::wrap_shared(py, cell)?.into_ptr()),
@@ -133,7 +133,7 @@ unsafe extern "C" fn set_requires_grad(a: Object, v: Object, _: *mut c_void) -> 
     setter(a, v, "requires_grad", |py, this, v| {
         let wanted = v.extract::<bool>()?;
         let (has, is_entry) =
-            this.with(|x| (x.requires_grad(), matches!(x.history, History::Entry(_))));
+            this.with(|x| (x.requires_grad(), matches!(x.history, History::Entry(..))));
         if is_entry && !wanted {
             let what = "only a leaf can stop requiring a gradient";
             return Err(to_python(
@@ -155,7 +155,7 @@ unsafe extern "C" fn set_grad(a: Object, v: Object, _: *mut c_void) -> c_int {
     setter(a, v, "grad", |py, this, v| {
         let leaf = this.with(|value| match &value.history {
             History::Leaf(leaf) => Some(leaf.clone()),
-            History::None | History::Entry(_) => None,
+            History::None | History::Entry(..) => None,
         });
         let new = if v.is_none() {
             None

@@ -185,7 +185,7 @@ pub(super) unsafe extern "C" fn set_item(a: Object, key: Object, v: Object) -> c
         let write = |value: &mut Value| -> error::Result<()> {
             let leaf = match &value.history {
                 History::Leaf(leaf) => Some(leaf.clone()),
-                History::None | History::Entry(_) => None,
+                History::None | History::Entry(..) => None,
             };
             index::set(value, &items, held.operand())?;
             if let Some(leaf) = leaf {
