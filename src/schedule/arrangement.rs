@@ -109,7 +109,7 @@ impl Arrangement {
 
     /// Notes the results that are all of a region.
     fn name_results(&mut self, plan: &Plan, facts: &Facts) {
-        for (k, &source) in plan.outputs.iter().enumerate() {
+        for (k, &source) in plan.template.outputs.iter().enumerate() {
             let Source::Slot(slot) = source else { continue };
             let Some(s) = facts.owned(slot) else { continue };
             let is_plain = facts.roots[slot as usize].1.as_ref().is_some_and(Layout::is_contiguous);

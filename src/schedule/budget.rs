@@ -82,8 +82,7 @@ impl Plan {
 impl Within {
     fn new(list: List, options: Options<'_>, size: &dyn Fn(Dim) -> Dim) -> Result<Within> {
         let template = Plan::of(&list, options)?;
-        let is_known = template.slots.iter().chain(&template.inputs).all(|ty| ty.shape.is_known());
-        let sized = match is_known {
+        let sized = match template.is_known() {
             true => None,
             false => Some(template.resized(size)?),
         };

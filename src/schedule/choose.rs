@@ -144,7 +144,7 @@ impl<'a> Model<'a> {
             sized: sized.collect(),
             when: vec![NEVER; list.nodes.len()],
             read: vec![0; list.nodes.len()],
-            places: plan.places.iter().map(is_there).collect(),
+            places: plan.template.places.iter().map(is_there).collect(),
             storage: vec![None; list.nodes.len()],
             lives: facts.storages.iter().map(|_| Life::default()).collect(),
             live: Vec::new(),

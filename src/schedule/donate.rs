@@ -24,11 +24,11 @@ pub(super) fn gifts(
     }
     // Inputs that a result shows, and those that were given already.
     let mut taken = vec![false; plan.inputs.len()];
-    plan.outputs.iter().filter_map(|&source| facts.input(source)).for_each(|i| {
+    plan.template.outputs.iter().filter_map(|&source| facts.input(source)).for_each(|i| {
         taken[i as usize] = true;
     });
     let written = |&(_, output): &(u32, u32)| {
-        let s = facts.storage(plan.outputs[output as usize])?;
+        let s = facts.storage(plan.template.outputs[output as usize])?;
         Some(position[facts.storages[s as usize].def as usize])
     };
     let first = options.donated.iter().filter_map(written).min().unwrap_or(0);
@@ -42,7 +42,7 @@ pub(super) fn gifts(
     let fallible = (0..plan.steps.len()).filter(|&step| facts.fallible[step]);
     let last_failure = fallible.chain(late).map(|step| position[step]).max();
     for &(input, output) in options.donated {
-        let Source::Slot(slot) = plan.outputs[output as usize] else { continue };
+        let Source::Slot(slot) = plan.template.outputs[output as usize] else { continue };
         let Some(s) = facts.owned(slot) else { continue };
         let storage = &facts.storages[s as usize];
         let at = position[storage.def as usize];

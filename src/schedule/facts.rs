@@ -76,7 +76,7 @@ impl Facts {
             }
         }
         facts.donors = plan.steps.iter().map(|step| donors(plan, &facts, step)).collect();
-        for source in &plan.outputs {
+        for source in &plan.template.outputs {
             if let Some(s) = facts.storage(*source) {
                 facts.storages[s as usize].escapes = true;
             }
@@ -103,7 +103,7 @@ impl Facts {
                 let shape = &plan.inputs[i as usize].shape;
                 shape.is_known().then(|| Layout::contiguous(shape.clone()))
             }
-            Source::Constant(i) => Some(plan.constants[i as usize].layout.clone()),
+            Source::Constant(i) => Some(plan.template.constants[i as usize].layout.clone()),
         }
     }
 
@@ -231,7 +231,7 @@ impl Facts {
     /// Finds the steps whose only failure can be found out beforehand.
     pub(super) fn guard(&mut self, plan: &Plan, options: Options<'_>) {
         for &(input, output) in options.donated {
-            let Some(s) = self.storage(plan.outputs[output as usize]) else { continue };
+            let Some(s) = self.storage(plan.template.outputs[output as usize]) else { continue };
             let def = self.storages[s as usize].def;
             let step = &plan.steps[def as usize];
             let base = Some(&Operand::Array(Source::Input(input)));
@@ -272,7 +272,7 @@ impl Facts {
             early[step] |= graph.after(step).iter().any(|&next| early[next as usize]);
         }
         for &(_, output) in options.donated {
-            if let Some(s) = self.storage(plan.outputs[output as usize]) {
+            if let Some(s) = self.storage(plan.template.outputs[output as usize]) {
                 let def = self.storages[s as usize].def as usize;
                 late[def] = !early[def];
             }

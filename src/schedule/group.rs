@@ -10,14 +10,16 @@
 //! nothing to do with each other gains nothing from one pass, and would have to wait in memory until
 //! all of it can run.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::admit::admit;
 use super::assemble::{Assembled, Assembly, Read, number_dtype};
-use super::{Bodies, Cut, Group, Memory, Number, Operand, Options, Plan, Source, Step, Work};
+use super::{
+    Bodies, Cut, Group, Memory, Number, Operand, Options, Part, Plan, Source, Step, Template, Work,
+};
 use crate::array::Array;
 use crate::dtype::{DType, Numeric};
 use crate::error::{self, Result};
@@ -339,22 +341,17 @@ impl<'g> Scheduler<'g> {
         let outputs: SmallVec<[Source; 2]> =
             self.outputs.iter().filter_map(|&id| self.find(id)).collect();
         let places = (0..self.nodes.len() as u32).map(|i| self.find(Id(i))).collect();
+        let constants = self.constants;
+        let template = Template { outputs, constants, places, ..Template::default() };
         Ok(Plan {
             target: self.target,
-            template: Arc::default(),
+            template: Arc::new(template),
             steps,
-            outputs,
             inputs,
-            constants: self.constants,
             slots: self.slots,
             memory: Memory::default(),
-            donated: SmallVec::new(),
-            habit: OnceLock::new(),
-            places,
             recomputed: None,
             elements: None,
-            sets: Vec::new(),
-            fed: Vec::new(),
         })
     }
 
@@ -449,15 +446,8 @@ impl<'g> Scheduler<'g> {
             Arg::Node(x) => self.array(x),
         });
         let args = args.collect();
-        Ok(Step {
-            work,
-            args,
-            results: self.fill_slots(id),
-            last: SmallVec::new(),
-            cut,
-            nodes: SmallVec::from_slice(&[id]),
-            site: node.site,
-        })
+        let (results, nodes, site) = (self.fill_slots(id), smallvec::smallvec![id], node.site);
+        Ok(Step::new(work, Part { args, results, cut, nodes, site }))
     }
 
     /// The step of a group: one program.
@@ -479,15 +469,9 @@ impl<'g> Scheduler<'g> {
         let arrays = arrays.into_iter().map(|id| self.array(id));
         let args = arrays.chain(numbers.into_iter().map(Operand::Number)).collect();
         let last = &nodes[ids[ids.len() - 1].0 as usize];
-        Ok(Step {
-            work: Work::Group(Group::new(program, last.ty.shape.clone())),
-            args,
-            results: results.iter().flat_map(|&id| self.fill_slots(id)).collect(),
-            last: SmallVec::new(),
-            cut,
-            site: last.site,
-            nodes: ids,
-        })
+        let results = results.iter().flat_map(|&id| self.fill_slots(id)).collect();
+        let work = Work::Group(Group::new(program, last.ty.shape.clone()));
+        Ok(Step::new(work, Part { args, results, cut, site: last.site, nodes: ids }))
     }
 
     /// What operand `i` of an elementwise node is in a program.

@@ -96,7 +96,7 @@ impl Memory {
 /// What was found best for some sizes of a plan: resizing it for others costs a fraction of a search.
 pub(super) struct Habit {
     /// The steps, by their places in the plan that is resized
-    order: Vec<u32>,
+    pub(super) order: Vec<u32>,
     way: Way,
     /// Bytes that the order needs, and those of all results by themselves
     cost: usize,
@@ -165,28 +165,24 @@ impl Plan {
     pub(super) fn reorder(&mut self, order: &[u32]) {
         let mut steps: Vec<Option<Step>> = self.steps.drain(..).map(Some).collect();
         self.steps = order.iter().filter_map(|&step| steps[step as usize].take()).collect();
-        if !self.sets.is_empty() {
-            let mut place = vec![0; order.len()];
-            order.iter().zip(0..).for_each(|(&step, at)| place[step as usize] = at);
-            self.sets.iter_mut().for_each(|set| set.follow(&place));
-        }
     }
 
     /// Notes with each step the slots that no later step and no result reads.
     fn mark_last(&mut self) {
         let mut wanted = vec![false; self.slots.len()];
-        for source in &self.outputs {
+        for source in &self.template.outputs {
             if let Source::Slot(slot) = source {
                 wanted[*slot as usize] = true;
             }
         }
         for step in self.steps.iter_mut().rev() {
-            step.last.clear();
-            for arg in &step.args {
+            let Step { part, last, .. } = step;
+            last.clear();
+            for arg in &part.args {
                 if let Operand::Array(Source::Slot(slot)) = *arg
                     && !std::mem::replace(&mut wanted[slot as usize], true)
                 {
-                    step.last.push(slot);
+                    last.push(slot);
                 }
             }
         }

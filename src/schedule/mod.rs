@@ -33,6 +33,7 @@ pub mod shader;
 mod tests;
 mod verify;
 
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
@@ -127,14 +128,40 @@ pub struct Group {
     pub number: u32,
 }
 
-/// What plans for all sizes of a list have in common, which is what there is to compile: the
-/// elementwise programs of its steps, and the templates of the bodies of its control flow.
+/// What plans for all sizes of a list have in common: what there is to compile (the elementwise programs
+/// of its steps, and the templates of the bodies of its control flow), and all else that no size decides.
+/// What steps read and write is shared by steps themselves ([`Part`]).
 #[derive(Default)]
 pub struct Template {
     /// The programs, by their numbers
     pub programs: Vec<Arc<ElementProgram>>,
     /// The bodies of control flow, by its number
     pub bodies: Vec<SmallVec<[Arc<Template>; 2]>>,
+    outputs: SmallVec<[Source; 2]>,
+    constants: Vec<Array>,
+    /// Pairs `(input, output)` of which the output may take the memory of the input
+    donated: SmallVec<[(u32, u32); 2]>,
+    /// By node of the list: where its value is, if a step gives it
+    places: Vec<Option<Source>>,
+    /// Steps that may be done row by row together, by their places in the plan for open sizes
+    sets: Vec<rows::Set>,
+    /// Operands of products that may be made while they are packed
+    fed: Vec<prologue::Fed>,
+    /// What the first resizing found best
+    habit: OnceLock<memory::Habit>,
+}
+
+impl Template {
+    /// Puts the steps in another order, or forgets what only plans of other sizes ask: there are none.
+    fn follow(&mut self, order: Option<&[u32]>) {
+        let Some(order) = order else {
+            self.fed.clear();
+            return self.sets.clear();
+        };
+        let mut place = vec![0; order.len()];
+        order.iter().zip(0..).for_each(|(&step, at)| place[step as usize] = at);
+        self.sets.iter_mut().for_each(|set| set.follow(&place));
+    }
 }
 
 impl Group {
@@ -172,17 +199,13 @@ pub enum Work {
     Alias,
 }
 
-/// One step of a plan.
+/// What of a step is the same for all sizes.
 #[derive(Clone)]
-pub struct Step {
-    /// What it does
-    pub work: Work,
+pub struct Part {
     /// What it reads: for a program the arrays, then the numbers
     pub args: SmallVec<[Operand; 4]>,
     /// The slots it fills
     pub results: SmallVec<[u32; 2]>,
-    /// The slots it reads last
-    pub last: SmallVec<[u32; 2]>,
     /// Why it ends here
     pub cut: Cut,
     /// The nodes it computes
@@ -191,25 +214,40 @@ pub struct Step {
     pub site: Site,
 }
 
-/// What to do, in order.
+/// One step of a plan.
+#[derive(Clone)]
+pub struct Step {
+    /// What it reads and gives, which plans for other sizes share
+    pub part: Arc<Part>,
+    /// What it does, over sizes of the plan
+    pub work: Work,
+    /// The slots it reads last
+    pub last: SmallVec<[u32; 2]>,
+}
+
+impl Step {
+    fn new(work: Work, part: Part) -> Step {
+        Step { part: Arc::new(part), work, last: SmallVec::new() }
+    }
+}
+
+impl Deref for Step {
+    type Target = Part;
+
+    fn deref(&self) -> &Part {
+        &self.part
+    }
+}
+
+/// What to do, in order: a template arranged for some sizes, which may be open. All but the template is
+/// worked out anew for other sizes.
 pub struct Plan {
     target: &'static dyn Target,
     template: Arc<Template>,
     steps: Vec<Step>,
-    outputs: SmallVec<[Source; 2]>,
     inputs: SmallVec<[Type; 4]>,
-    constants: Vec<Array>,
     slots: Vec<Type>,
     memory: Memory,
-    donated: SmallVec<[(u32, u32); 2]>,
-    /// What the first resizing found best
-    habit: OnceLock<memory::Habit>,
-    /// Steps that may be done row by row together
-    sets: Vec<rows::Set>,
-    /// Operands of products that may be made while they are packed
-    fed: Vec<prologue::Fed>,
-    /// By node of the list: where its value is, if a step gives it
-    places: Arc<[Option<Source>]>,
     /// What is computed again to keep within a budget
     recomputed: Option<Recomputed>,
     /// Elements that a run reads and writes; none where steps may take longer than that says
@@ -244,15 +282,18 @@ impl Plan {
     /// The plan that computes a list's results and does its effects. Refuses what is beyond the target.
     pub fn of(list: &List, options: Options<'_>) -> Result<Plan> {
         let mut plan = group::plan(list, options)?;
-        plan.donated = options.donated.into();
+        plan.building()?.donated = options.donated.into();
         if !options.apart {
             let readers = product::Readers::new(&plan);
-            plan.fed = plan.fed(&readers);
+            plan.building()?.fed = plan.fed(&readers);
             plan.join_products(&readers, options.donated);
-            plan.sets = rows::sets(&plan);
+            plan.building()?.sets = rows::sets(&plan);
         }
         plan.number()?;
-        plan.arrange(options, None);
+        let found = plan.arrange(options, None);
+        // Plans for other sizes start from the order of this one; one of known sizes has no others.
+        let order = found.filter(|_| !plan.is_known()).map(|found| found.order);
+        plan.building()?.follow(order.as_deref());
         plan.admit()?;
         plan.checked()?;
         Ok(plan)
@@ -283,11 +324,24 @@ impl Plan {
                 Work::Rows(_) | Work::Op(_) | Work::Effect(_) | Work::Alias => {}
             }
         }
-        for fed in &mut self.fed {
+        let own = self.building()?;
+        for fed in &mut own.fed {
             fed.single.iter_mut().for_each(|group| number(group, &mut template.programs));
         }
-        self.template = Arc::new(template);
+        let Template { programs, bodies, .. } = template;
+        (own.programs, own.bodies) = (programs, bodies);
         Ok(())
+    }
+
+    /// The template, which no other plan has yet.
+    fn building(&mut self) -> Result<&mut Template> {
+        let shared = || error::internal("a template is built that other plans share");
+        Arc::get_mut(&mut self.template).ok_or_else(shared)
+    }
+
+    /// Whether all sizes are numbers.
+    fn is_known(&self) -> bool {
+        self.slots.iter().chain(&self.inputs).all(|ty| ty.shape.is_known())
     }
 
     /// In tests and checked builds every plan has to keep the law.
@@ -310,7 +364,7 @@ impl Plan {
 
     /// The arrays that it holds.
     pub fn constants(&self) -> &[Array] {
-        &self.constants
+        &self.template.constants
     }
 
     /// The steps in order.
@@ -325,7 +379,7 @@ impl Plan {
 
     /// Where the results are.
     pub fn outputs(&self) -> &[Source] {
-        &self.outputs
+        &self.template.outputs
     }
 
     /// The types of the slots.
@@ -383,9 +437,7 @@ impl Plan {
             Work::Group(..) | Work::Alias => true,
             Work::Product(_) | Work::Rows(_) | Work::Flow(_) | Work::Effect(_) => false,
         };
-        let mut types = self.slots.iter().chain(&self.inputs);
-        let is_known = types.all(|ty| ty.shape.is_known());
-        if self.steps.len() > LIGHT || !is_known || !self.steps.iter().all(is_plain) {
+        if self.steps.len() > LIGHT || !self.is_known() || !self.steps.iter().all(is_plain) {
             return None;
         }
         Some(self.slots.iter().chain(&self.inputs).map(|ty| ty.shape.count()).sum())
@@ -395,7 +447,7 @@ impl Plan {
     pub fn reads_input(&self, i: u32) -> bool {
         let input = Source::Input(i);
         let reads = |step: &Step| step.args.contains(&Operand::Array(input));
-        self.steps.iter().any(reads) || self.outputs.contains(&input)
+        self.steps.iter().any(reads) || self.outputs().contains(&input)
     }
 
     /// The type of a value.
@@ -404,7 +456,7 @@ impl Plan {
             Source::Input(i) => self.inputs[i as usize].clone(),
             Source::Slot(i) => self.slots[i as usize].clone(),
             Source::Constant(i) => {
-                let array = &self.constants[i as usize];
+                let array = &self.constants()[i as usize];
                 Type::new(array.dtype, array.shape().clone())
             }
         }

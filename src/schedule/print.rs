@@ -84,7 +84,7 @@ impl Display for Plan {
                 writeln!(f, "    {line}")?;
             }
         }
-        writeln!(f, "return {}", Tuple(&self.outputs))
+        writeln!(f, "return {}", Tuple(&self.template.outputs))
     }
 }
 

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::assemble::Sequel;
 use super::facts::{bound, same};
 use super::prologue::Prologue;
-use super::{Group, Operand, Plan, Source, Step, Work};
+use super::{Group, Operand, Part, Plan, Source, Step, Work};
 use crate::ops::op::{Op, Type};
 
 /// A product with groups before and after. Its arguments are those of the first operand (the operand,
@@ -106,7 +106,7 @@ impl Readers {
                 }
             }
         }
-        for source in &plan.outputs {
+        for source in &plan.template.outputs {
             if let Source::Slot(slot) = *source {
                 readers.times[slot as usize] += 1;
             }
@@ -133,7 +133,7 @@ impl Plan {
     /// Makes one step of each product and the group that alone reads it.
     pub(super) fn join_products(&mut self, readers: &Readers, donated: &[(u32, u32)]) {
         let given: SmallVec<[Source; 8]> =
-            donated.iter().map(|&(_, output)| self.outputs[output as usize]).collect();
+            donated.iter().map(|&(_, output)| self.template.outputs[output as usize]).collect();
         let mut gone = vec![false; self.steps.len()];
         for i in (0..self.steps.len()).rev() {
             let Work::Op(op) = &self.steps[i].work else { continue };
@@ -177,6 +177,6 @@ impl Plan {
         nodes.extend(group.nodes.iter().copied());
         let after = Some(Epilogue { group: what, raw, place });
         let work = Work::Product(Box::new(Product { op: op.clone(), before: [None, None], after }));
-        Some(Step { work, args, nodes, ..group.clone() })
+        Some(Step::new(work, Part { args, nodes, ..(*group.part).clone() }))
     }
 }

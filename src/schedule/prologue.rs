@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::assemble::Sequel;
 use super::facts::{arrays, bound, makers};
 use super::product::{Product, Readers};
-use super::{Group, Operand, Plan, Source, Step, Work};
+use super::{Group, Operand, Part, Plan, Source, Step, Work};
 use crate::dtype::DType;
 use crate::layout::Layout;
 use crate::ops::op::{Op, Type};
@@ -121,15 +121,16 @@ impl Plan {
     /// tells which operands.
     pub(super) fn join_prologues(&mut self) -> SmallVec<[u32; 2]> {
         let mut joined = SmallVec::new();
-        if self.fed.is_empty() || !self.is_known() {
+        if self.template.fed.is_empty() || !self.is_known() {
             return joined;
         }
-        let mut fed = std::mem::take(&mut self.fed);
+        let template = self.template.clone();
+        let mut fed: SmallVec<[&Fed; 4]> = template.fed.iter().collect();
         // Where only one operand can be made once, that is the larger one.
         fed.sort_by_key(|fed| std::cmp::Reverse(self.slots[fed.slot as usize].shape.count()));
         let (readers, made) = (Readers::new(self), makers(&self.steps, self.slots.len()));
         let mut gone = vec![false; self.steps.len()];
-        for Fed { slot, single } in fed {
+        for &Fed { slot, ref single } in fed {
             let Some((maker, shown)) = self.feeding(&readers, &made, slot) else { continue };
             let Some(to) = readers.only(slot) else { continue };
             let Some(Sequel { mut group, operands }) =
@@ -138,7 +139,7 @@ impl Plan {
                 continue;
             };
             if let Some(single) = single {
-                (group.number, group.program) = (single.number, single.program);
+                (group.number, group.program) = (single.number, single.program.clone());
             }
             let (view, axes) = shown.unzip();
             let prologue = Prologue { group, axes };
@@ -155,11 +156,6 @@ impl Plan {
         }
         self.drop_steps(&gone);
         joined
-    }
-
-    /// Whether all sizes are numbers.
-    fn is_known(&self) -> bool {
-        self.slots.iter().chain(&self.inputs).all(|ty| ty.shape.is_known())
     }
 
     /// The step of a product with a prologue for the operand in a slot; none where it is no product
@@ -196,7 +192,7 @@ impl Plan {
         let mut nodes = self.steps[maker as usize].nodes.clone();
         nodes.extend(step.nodes.iter().copied());
         let work = Work::Product(Box::new(product));
-        Some(Step { work, args, nodes, ..step.clone() })
+        Some(Step::new(work, Part { args, nodes, ..(*step.part).clone() }))
     }
 
     /// Whether a product is better off with its prologues than the groups by themselves. Where it would

@@ -1,41 +1,36 @@
-//! Plans for other sizes: the same grouping, other offsets, chunks and kernels.
+//! Plans for other sizes: the same template, arranged anew.
 //!
 //! A plan of a list whose sizes are expressions has steps but no places. Which nodes are one step
-//! follows from such a list once; what depends on sizes is worked out for each set of them.
+//! follows from such a list once and is the template; sizes, shapes, the order, offsets and blocks are
+//! worked out for each set of sizes.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::memory::Memory;
 use super::{Options, Plan, Step, Work};
 use crate::error::Result;
+use crate::ops::op::Type;
 use crate::shape::Dim;
 
 impl Plan {
-    /// The same plan with its sizes replaced. Refuses sizes that are beyond the limits of its target.
+    /// The same template for other sizes. Refuses sizes that are beyond the limits of its target.
     pub fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Result<Plan> {
+        let ty = |ty: &Type| ty.map_dims(size);
         let steps: Result<_> = self.steps.iter().map(|step| step.resized(size)).collect();
         let mut plan = Plan {
             target: self.target,
             template: self.template.clone(),
             steps: steps?,
-            outputs: self.outputs.clone(),
-            inputs: self.inputs.iter().map(|ty| ty.map_dims(size)).collect(),
-            constants: self.constants.clone(),
-            slots: self.slots.iter().map(|ty| ty.map_dims(size)).collect(),
+            inputs: self.inputs.iter().map(ty).collect(),
+            slots: self.slots.iter().map(ty).collect(),
             memory: Memory::default(),
-            donated: self.donated.clone(),
-            habit: OnceLock::new(),
-            places: self.places.clone(),
             recomputed: self.recomputed,
             elements: None,
-            sets: self.sets.clone(),
-            fed: self.fed.clone(),
         };
-        if let Some(found) = plan.arrange(
-            Options { donated: &self.donated, ..Options::new(self.target) },
-            self.habit.get(),
-        ) {
-            self.habit.get_or_init(|| found);
+        let template = &self.template;
+        let options = Options { donated: &template.donated, ..Options::new(self.target) };
+        if let Some(found) = plan.arrange(options, template.habit.get()) {
+            template.habit.get_or_init(|| found);
         }
         plan.admit()?;
         plan.checked()?;
@@ -63,14 +58,7 @@ impl Work {
 
 impl Step {
     fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Result<Step> {
-        Ok(Step {
-            work: self.work.resized(size)?,
-            args: self.args.clone(),
-            results: self.results.clone(),
-            last: self.last.clone(),
-            cut: self.cut,
-            nodes: self.nodes.clone(),
-            site: self.site,
-        })
+        let (part, work) = (self.part.clone(), self.work.resized(size)?);
+        Ok(Step { part, work, last: Default::default() })
     }
 }

@@ -86,7 +86,7 @@ impl Plan {
         let mut was_there = vec![false; self.slots.len()];
         let exists = |source: Source, is_there: &[bool]| match source {
             Source::Input(i) => (i as usize) < self.inputs.len(),
-            Source::Constant(i) => (i as usize) < self.constants.len(),
+            Source::Constant(i) => (i as usize) < self.template.constants.len(),
             Source::Slot(i) => is_there.get(i as usize).copied().unwrap_or(false),
         };
         for (i, step) in self.steps.iter().enumerate() {
@@ -105,7 +105,7 @@ impl Plan {
                 (is_there[slot as usize], was_there[slot as usize]) = (true, true);
             }
         }
-        match self.outputs.iter().find(|&&source| !exists(source, &is_there)) {
+        match self.template.outputs.iter().find(|&&source| !exists(source, &is_there)) {
             Some(source) => Err(broken("a result is not there at the end", source.to_string())),
             None => Ok(()),
         }
@@ -211,7 +211,7 @@ impl Plan {
                     && shape.dims().iter().zip(&size).all(|(dim, n)| dim.known() == Some(*n))
             };
             let reduced = |k: usize| rows.folds.iter().any(|fold| fold.output == k);
-            let mut outputs = body.outputs.iter().enumerate();
+            let mut outputs = body.template.outputs.iter().enumerate();
             let all_fit = outputs.all(|(k, source)| reduced(k) || fits(source));
             if grid.row(b) != next || !all_fit {
                 let facts = format!("block {b} of {size:?} at {start:?}");
@@ -393,7 +393,7 @@ impl Plan {
                 live.push(Live { slot, memory, bytes, def, end: def });
             }
         }
-        for source in &self.outputs {
+        for source in &self.template.outputs {
             if let Source::Slot(slot) = *source
                 && let Some(at) = place[slot as usize]
             {
@@ -461,9 +461,9 @@ impl Plan {
             let shows = |&source: &Source| facts.input(source) == Some(input);
             let output = self.memory.gifts.iter().find(|gift| gift.0 == input).map(|gift| gift.1);
             let fits = output.is_some_and(|output| {
-                same(&self.inputs[input as usize], &self.ty(self.outputs[output as usize]))
+                same(&self.inputs[input as usize], &self.ty(self.template.outputs[output as usize]))
             });
-            if self.outputs.iter().any(shows) || !fits {
+            if self.template.outputs.iter().any(shows) || !fits {
                 return Err(broken("an input cannot be given away", format!("in{input}")));
             }
         }

@@ -1,12 +1,12 @@
 //! One step of several: what is done to a block, and what that takes.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::super::facts::makers;
 use super::super::memory::{Memory, Spot};
-use super::super::{Cut, Operand, Options, Plan, Source, Step, Work};
+use super::super::{Cut, Operand, Options, Part, Plan, Source, Step, Template, Work};
 use super::axes::{self, Along};
 use super::grid::{Course, Sizes};
 use super::{Fold, Rows, Set, is_movement, stronger};
@@ -38,7 +38,7 @@ impl Readers {
                 }
             }
         }
-        for source in &plan.outputs {
+        for source in &plan.template.outputs {
             if let Source::Slot(slot) = *source {
                 readers.is_result[slot as usize] = true;
             }
@@ -206,7 +206,7 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     let workspace = (bytes > 0).then(|| Type::new(DType::U8, Shape::of(&[bytes])));
     let mut all = vec![step(plan, &parts, &steps, made, sources)];
     if workspace.is_some() {
-        all[0].results.push(plan.slots.len() as u32);
+        Arc::make_mut(&mut all[0].part).results.push(plan.slots.len() as u32);
     }
     all.extend(parts.outside.iter().map(|&i| plan.steps[i as usize].clone()));
     Some(Merged { steps: all, workspace, folds: steps })
@@ -268,10 +268,10 @@ fn rooms(bodies: &[&Plan], folds: &mut [Fold], results: usize) -> Option<(usize,
     for fold in folds {
         if fold.output >= results {
             fold.apart = Some(room);
-            room += bodies[0]
-                .target
-                .limits()
-                .aligned(bytes_of(bodies[0], &bodies[0].ty(bodies[0].outputs[fold.output])));
+            room += bodies[0].target.limits().aligned(bytes_of(
+                bodies[0],
+                &bodies[0].ty(bodies[0].template.outputs[fold.output]),
+            ));
         }
     }
     Some((room, products))
@@ -299,17 +299,16 @@ fn step(
     let mut nodes: SmallVec<[_; 4]> = members().flat_map(|step| step.nodes.clone()).collect();
     nodes.sort_unstable_by_key(|id| id.0);
     let site = members().last().map_or_else(Default::default, |step| step.site);
-    Step {
-        work: Work::Rows(Box::new(rows)),
+    let part = Part {
         args: sources.into_iter().map(Operand::Array).collect(),
         results: (parts.results.iter().copied())
             .chain(folds.iter().map(|&step| plan.steps[step as usize].results[0]))
             .collect(),
-        last: SmallVec::new(),
         cut: parts.cut,
         nodes,
         site,
-    }
+    };
+    Step::new(Work::Rows(Box::new(rows)), part)
 }
 
 /// What is done to a block whose row axes have these sizes.
@@ -320,8 +319,7 @@ fn body(plan: &Plan, parts: &Parts, block: &Sizes, reads: &mut Reads) -> Plan {
     let mut inputs: SmallVec<[Type; 4]> = SmallVec::new();
     for &i in &parts.inside {
         let step = &plan.steps[i as usize];
-        let mut made = step.clone();
-        made.work = axes::cut(&step.work, block);
+        let mut made = (*step.part).clone();
         for (k, arg) in made.args.iter_mut().enumerate() {
             let Operand::Array(source) = *arg else { continue };
             let inner = match source {
@@ -349,27 +347,20 @@ fn body(plan: &Plan, parts: &Parts, block: &Sizes, reads: &mut Reads) -> Plan {
             *slot = slots.len() as u32;
             slots.push(Type::new(ty.dtype, axes::leading(&ty.shape, block)));
         }
-        steps.push(made);
+        steps.push(Step::new(axes::cut(&step.work, block), made));
     }
     let own = |slot: &u32| place.iter().find(|(outer, _)| outer == slot);
     let outputs = parts.results.iter().chain(&parts.folded);
     let outputs = outputs.filter_map(own).map(|&(_, own)| Source::Slot(own)).collect();
     Plan {
         target: plan.target,
-        template: plan.template.clone(),
+        template: Arc::new(Template { outputs, ..Template::default() }),
         steps,
-        outputs,
         inputs,
-        constants: Vec::new(),
         slots,
         memory: Memory::default(),
-        donated: SmallVec::new(),
-        habit: OnceLock::new(),
-        places: [].into(),
         recomputed: None,
         elements: None,
-        sets: Vec::new(),
-        fed: Vec::new(),
     }
 }
 
@@ -441,7 +432,7 @@ fn is_spent(body: &Plan, input: usize) -> bool {
     let ty = &body.inputs[input];
     body.memory.apart.iter().all(|apart| {
         let Some(output) = apart.whole else { return false };
-        let other = body.ty(body.outputs[output as usize]);
+        let other = body.ty(body.template.outputs[output as usize]);
         let first = apart.first as usize;
         other != *ty || last < first || (last == first && goes_along)
     })

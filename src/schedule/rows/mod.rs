@@ -244,15 +244,15 @@ pub type Choice = Vec<Option<SmallVec<[u32; 2]>>>;
 impl Plan {
     /// Makes steps of the sets that are worth it at the sizes of this plan; which those are.
     pub(super) fn merge_rows(&mut self) -> Choice {
-        let sets = std::mem::take(&mut self.sets);
-        if !self.slots.iter().chain(&self.inputs).all(|ty| ty.shape.is_known()) {
-            self.sets = sets;
+        if !self.is_known() {
             return Vec::new();
         }
+        let template = self.template.clone();
+        let sets = &template.sets;
         let readers = block::Readers::new(self);
         let mut merged = Vec::with_capacity(sets.len());
         let mut taken: Vec<Option<Vec<Step>>> = (0..self.steps.len()).map(|_| None).collect();
-        for set in &sets {
+        for set in sets {
             let made = block::merge(self, &readers, set);
             merged.push(made.as_ref().map(|made| made.folds.clone()));
             if let Some(Merged { steps, workspace, folds }) = made {

@@ -12,7 +12,7 @@ use crate::layout::Layout;
 use crate::ops::attributes::Reduction;
 use crate::ops::element::ElementProgram;
 use crate::schedule::rows::tests::eager;
-use crate::schedule::{Operand, Options, Plan, Source, Spot, Work};
+use crate::schedule::{Operand, Options, Part, Plan, Source, Spot, Work};
 use crate::shape::Shape;
 
 const SIZES: [usize; 2] = [64, 70];
@@ -58,6 +58,11 @@ fn in_arena(plan: &Plan) -> Vec<usize> {
     slots
 }
 
+/// What of a step plans of other sizes share.
+fn part(plan: &mut Plan, i: usize) -> &mut Part {
+    Arc::make_mut(&mut plan.steps[i].part)
+}
+
 fn layout(spot: &mut Spot) -> &mut Layout {
     match spot {
         Spot::Fixed(_, layout) => layout,
@@ -74,7 +79,7 @@ fn values_are_read_after_they_are_written() {
     });
     refuses(plan(), what, |plan| {
         let (i, k) = reader(plan);
-        plan.steps[i].args[k] = Operand::Array(Source::Input(9));
+        part(plan, i).args[k] = Operand::Array(Source::Input(9));
     });
     refuses(plan(), what, |plan| {
         // Free before its last reader.
@@ -84,10 +89,11 @@ fn values_are_read_after_they_are_written() {
     refuses(plan(), "a slot is written twice", |plan| {
         let slot = plan.steps[0].results[0];
         let last = plan.steps.len() - 1;
-        plan.steps[last].results[0] = slot;
+        part(plan, last).results[0] = slot;
     });
     refuses(plan(), "a result is not there at the end", |plan| {
-        plan.outputs[0] = Source::Slot(plan.steps[0].results[0]);
+        let first = Source::Slot(plan.steps[0].results[0]);
+        Arc::get_mut(&mut plan.template).unwrap().outputs[0] = first;
     });
 }
 
@@ -184,7 +190,7 @@ fn donated_memory_is_written_last() {
         plan.memory.views.insert(0, is_view);
     });
     refuses(made(), "an input cannot be given away", |plan| {
-        plan.outputs.push(Source::Input(0));
+        Arc::get_mut(&mut plan.template).unwrap().outputs.push(Source::Input(0));
     });
 }
 
