@@ -77,9 +77,17 @@ pub struct Builder {
     dtypes: SmallVec<[DType; 8]>,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How many programs were lowered on this thread.
+    pub static LOWERED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 impl Program {
     /// The register program that does what a group of elementwise ops says.
     pub fn lower(program: &ElementProgram) -> Result<Program> {
+        #[cfg(test)]
+        LOWERED.set(LOWERED.get() + 1);
         let mut builder = Builder::new(program.arrays(), program.numbers());
         for instruction in program.instructions() {
             let args: SmallVec<[Value; 3]> = instruction.args.iter().map(|x| Value(x.0)).collect();

@@ -300,6 +300,55 @@ fn a_plan_with_open_sizes_is_resized() {
 }
 
 #[test]
+fn plans_of_other_sizes_share_all_but_their_arrangement() {
+    use crate::cpu::program::LOWERED;
+    let n = Dim::named("n");
+    let ty = |dims: &[Dim]| Type::new(DType::F32, Shape::from_dims(dims));
+    let graph = Graph::new();
+    let x = Expr::new(&graph, Arg::Node(graph.input(ty(&[n, Dim::new(70)]))));
+    let w = input(&graph, DType::F32, &[70, 70]);
+    graph
+        .build(|| {
+            let y = (matmul(x, w) + 1.0).exp() - x;
+            let e = (y - y.reduce_keep(Reduction::Max, &[1])).exp();
+            let z = e / e.reduce_keep(Reduction::Sum, &[1]);
+            let flat = z.reshape(Shape::from_dims(&[n * Dim::new(70)]));
+            smallvec![flat * 2.0, z.reduce(Reduction::Sum, &[0])]
+        })
+        .unwrap();
+    let open = Plan::new(&graph, &Cpu).unwrap();
+    let before = LOWERED.get();
+    let lowered = Cpu.lower(&open).unwrap();
+    let programs = LOWERED.get() - before;
+    assert_eq!(programs, open.template().programs.len());
+    assert_eq!(programs, 2, "{open}");
+    let parts: Vec<*const Part> = open.steps().iter().map(|step| Arc::as_ptr(&step.part)).collect();
+    let (mut peaks, mut blocks) = (Vec::new(), Vec::new());
+    for size in [3, 5, 2000, 4000] {
+        let sizes = Bindings::of([(n, Dim::new(size))]);
+        let plan = open.resized(&|dim| sizes.resolve(dim)).unwrap();
+        assert!(Arc::ptr_eq(plan.template(), open.template()));
+        for step in plan.steps() {
+            // Which steps become one block by block is worth it or not, as sizes say.
+            let is_block = matches!(step.work, Work::Rows(_));
+            assert!(is_block || parts.contains(&Arc::as_ptr(&step.part)), "{plan}");
+        }
+        blocks.push(plan.steps().iter().any(|step| matches!(step.work, Work::Rows(_))));
+        peaks.push(plan.peak_bytes());
+        let inputs = [random(DType::F32, &[size, 70], 1), random(DType::F32, &[70, 70], 2)];
+        let sized = Graph::from_list(crate::graph::resize(&graph.list(), &sizes).unwrap());
+        let want = one_by_one(&sized, &inputs.each_ref(), &[]);
+        let got = lowered.run(&plan, &inputs.each_ref(), &[]).unwrap();
+        for (got, want) in got.iter().zip(&want) {
+            assert_eq!(bytes(got), bytes(want), "{plan}");
+        }
+    }
+    assert_eq!(LOWERED.get() - before, programs);
+    assert!(peaks.is_sorted() && peaks[0] < peaks[3], "{peaks:?}");
+    assert!(!blocks[0] && blocks[3], "{blocks:?}");
+}
+
+#[test]
 fn several_puts_into_donated_memory_are_looked_at_before_the_first() {
     use crate::ops::attributes::ScatterMode;
     let graph = Graph::new();
