@@ -298,7 +298,7 @@ fn step(
     let members = || parts.inside.iter().chain(folds).map(|&i| &plan.steps[i as usize]);
     let mut nodes: SmallVec<[_; 4]> = members().flat_map(|step| step.nodes.clone()).collect();
     nodes.sort_unstable_by_key(|id| id.0);
-    let site = members().last().map_or_else(Default::default, |step| step.site);
+    let site = members().next_back().map_or_else(Default::default, |step| step.site);
     let part = Part {
         args: sources.into_iter().map(Operand::Array).collect(),
         results: (parts.results.iter().copied())

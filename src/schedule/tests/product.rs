@@ -1,5 +1,7 @@
 //! Products with what is done to their operands and to their result.
 
+use std::sync::Arc;
+
 use smallvec::smallvec;
 
 use super::{Choices, input};
@@ -11,9 +13,11 @@ use crate::executor::Executor;
 use crate::graph::Graph;
 use crate::graph::testing::one_by_one;
 use crate::ops::attributes::{Contraction, ConvRole, ConvSpec, Cumulation, Reduction};
-use crate::ops::emit::Expr;
+use crate::ops::emit::{Arg, Expr};
+use crate::ops::op::Type;
 use crate::reference::plan::Reference;
 use crate::schedule::{Plan, Step, Work};
+use crate::shape::{Bindings, Dim, Shape};
 use crate::threads;
 
 fn products(plan: &Plan) -> usize {
@@ -311,6 +315,47 @@ fn a_prologue_keeps_no_more_memory_than_its_result() {
         .unwrap();
     let inputs = [noise(DType::F32, &[80, 90], 1), noise(DType::F32, &[90, 100], 2)];
     assert_eq!(prologues(&holds(&graph, &inputs, &[])), 0);
+}
+
+#[test]
+fn other_sizes_lower_nothing_for_their_prologues() {
+    use crate::cpu::program::LOWERED;
+    let (n, k, m) = (Dim::named("n"), 265, 130);
+    let graph = Graph::new();
+    let ty = Type::new(DType::F32, Shape::from_dims(&[n, Dim::new(k)]));
+    let x = Expr::new(&graph, Arg::Node(graph.input(ty)));
+    let (w, v) = (input(&graph, DType::I8, &[k, m]), input(&graph, DType::I16, &[m, k]));
+    graph
+        .build(|| {
+            // A cast alone is no group of its own, a product and a sum are.
+            let y = matmul(x, w.cast(DType::F32));
+            smallvec![matmul(y, v.cast(DType::F32) * 0.5 + 1.0)]
+        })
+        .unwrap();
+    let open = Plan::new(&graph, &Cpu).unwrap();
+    assert_eq!(prologues(&open), 0, "{open}");
+    let before = LOWERED.get();
+    let lowered = Cpu.lower(&open).unwrap();
+    let programs = LOWERED.get() - before;
+    let mut made = Vec::new();
+    for size in [2, 300, 3, 33] {
+        let sizes = Bindings::of([(n, Dim::new(size))]);
+        let plan = open.resized(&|dim| sizes.resolve(dim)).unwrap();
+        assert!(Arc::ptr_eq(plan.template(), open.template()));
+        let inputs = [
+            random(DType::F32, &[size, k], 1),
+            random(DType::I8, &[k, m], 2),
+            random(DType::I16, &[m, k], 3),
+        ];
+        let sized = Graph::from_list(crate::graph::resize(&graph.list(), &sizes).unwrap());
+        let want = one_by_one(&sized, &inputs.each_ref(), &[]);
+        let got = lowered.run(&plan, &inputs.each_ref(), &[]).unwrap();
+        assert_eq!(bytes(&got[0]), bytes(&want[0]), "{plan}");
+        made.push(prologues(&plan));
+    }
+    assert_eq!(LOWERED.get() - before, programs);
+    // Which sizes pay is the machine's; few rows read their weights where they lie.
+    assert!(made[0] == 0 && made[2] == 0 && made[1] + made[3] > 1, "{made:?}");
 }
 
 /// Up to three elementwise ops, on what is given and one of two others.
