@@ -1,5 +1,6 @@
 //! CPU kernels.
 
+pub mod attention;
 pub mod contract;
 pub mod conv;
 pub mod convert;

@@ -6,9 +6,9 @@
 //! which kernel walks that order. (NaNs keep no particular payload.)
 
 mod axis;
-mod kernel;
-mod pack;
-mod scratch;
+pub(super) mod kernel;
+pub(super) mod pack;
+pub(super) mod scratch;
 #[cfg(target_arch = "x86_64")]
 mod square;
 mod tile;

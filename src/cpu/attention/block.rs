@@ -1,0 +1,345 @@
+//! One block of scores: its products, and what is done to its rows.
+
+use crate::cpu::gemm::kernel::{BLOCK, Kernels};
+use crate::multiversion;
+use crate::scalar::{exp, log};
+
+use super::load::Real;
+
+/// Elements that rows are worked on at a time: rows of a block are padded to a multiple of it.
+pub const LANES: usize = 16;
+
+/// A matrix with any two strides: from row to row, and along what is summed over.
+#[derive(Clone, Copy)]
+pub struct Strided<T> {
+    /// The first element
+    pub ptr: *const T,
+    /// The strides
+    pub strides: (isize, isize),
+}
+
+/// A matrix whose columns lie in panels, as wide as a tile of the product kernels.
+#[derive(Clone, Copy)]
+pub struct Panels<T> {
+    /// The first element
+    pub ptr: *const T,
+    /// Elements from panel to panel
+    pub panel: usize,
+    /// Elements from row to row in a panel
+    pub row: usize,
+}
+
+/// `c (+)= a b`: `rows × depth` times `depth × columns`. A sum is a chain over each block of the depth,
+/// and the blocks are added in order. Rows are rounded up to the next tile, columns to whole panels.
+///
+/// # Safety
+/// All that is named can be read or written, rounded up.
+pub unsafe fn product<T: Real>(
+    kernels: &Kernels<T>,
+    [rows, columns, depth]: [usize; 3],
+    a: Strided<T>,
+    b: Panels<T>,
+    (c, c_row): (*mut T, usize),
+    fresh: bool,
+) {
+    let high = kernels.tiles[0].0;
+    let mut k = 0;
+    loop {
+        let steps = BLOCK.min(depth - k);
+        for (panel, j) in (0..columns).step_by(kernels.width).enumerate() {
+            let b_ptr = b.ptr.wrapping_add(panel * b.panel + k * b.row);
+            for i in (0..rows).step_by(high) {
+                let h = high.min(rows - i);
+                let fit = kernels.tiles.iter().rev().find(|t| t.0 >= h);
+                let micro = fit.unwrap_or(&kernels.tiles[0]).1;
+                let a_at = i as isize * a.strides.0 + k as isize * a.strides.1;
+                let a_ptr = a.ptr.wrapping_offset(a_at);
+                let c = c.wrapping_add(i * c_row + j);
+                let (b_row, c_row) = (b.row as isize, c_row as isize);
+                // SAFETY: by contract.
+                unsafe { micro(steps, a_ptr, a.strides, b_ptr, b_row, c, c_row, fresh && k == 0) };
+            }
+        }
+        k += steps;
+        if k >= depth {
+            return;
+        }
+    }
+}
+
+/// Joins lanes by halves.
+#[inline(always)]
+fn join<T: Real>(mut lanes: [T; LANES], f: impl Fn(T, T) -> T) -> T {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] = f(lanes[i], lanes[i + width]);
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+/// The larger one; which of them where either is NaN does not matter, see [`soften`].
+#[inline(always)]
+fn larger<T: Real>(a: T, b: T) -> T {
+    if a > b { a } else { b }
+}
+
+multiversion! {
+    /// One step of a softmax over blocks of keys. Of each row, `maxima` holds the largest score so far
+    /// and `sums` the sum of the exponentials of scores less that; `factors` gets what everything
+    /// summed before is to be multiplied by. The scores become their exponentials.
+    ///
+    /// A score that is NaN makes the sum NaN, whatever the largest one is.
+    ///
+    /// # Safety
+    /// `s` has `rows` rows of `wide` elements, a multiple of [`LANES`], `step` apart; the others have
+    /// `rows` elements, rounded up to [`LANES`].
+    pub unsafe fn soften[T](
+        s: *mut T,
+        step: usize,
+        size: [usize; 2],
+        state: [*mut T; 3],
+    )
+    where [T: Real]
+    {
+        let ([rows, wide], [maxima, sums, factors]) = (size, state);
+        let lowest = -T::infinity();
+        // SAFETY: by contract.
+        unsafe {
+            for r in 0..rows {
+                let mut lanes = [lowest; LANES];
+                for at in (0..wide).step_by(LANES) {
+                    let x = s.add(r * step + at).cast::<[T; LANES]>().read_unaligned();
+                    for (lane, x) in lanes.iter_mut().zip(x) {
+                        *lane = larger(x, *lane);
+                    }
+                }
+                *factors.add(r) = join(lanes, larger);
+            }
+            for at in (0..rows).step_by(LANES) {
+                let old = maxima.add(at).cast::<[T; LANES]>().read_unaligned();
+                let mut new = factors.add(at).cast::<[T; LANES]>().read_unaligned();
+                let mut sum = sums.add(at).cast::<[T; LANES]>().read_unaligned();
+                let mut factor = new;
+                for i in 0..LANES {
+                    new[i] = larger(new[i], old[i]);
+                    // Where nothing was attended to, there is nothing to scale either.
+                    let base = if new[i] == lowest { T::ZERO } else { new[i] };
+                    factor[i] = exp(old[i] - base);
+                    sum[i] = sum[i] * factor[i];
+                }
+                maxima.add(at).cast::<[T; LANES]>().write_unaligned(new);
+                sums.add(at).cast::<[T; LANES]>().write_unaligned(sum);
+                factors.add(at).cast::<[T; LANES]>().write_unaligned(factor);
+            }
+            for r in 0..rows {
+                let top = *maxima.add(r);
+                let base = if top == lowest { T::ZERO } else { top };
+                let mut lanes = [T::ZERO; LANES];
+                for at in (0..wide).step_by(LANES) {
+                    let place = s.add(r * step + at).cast::<[T; LANES]>();
+                    let mut x = place.read_unaligned();
+                    for (lane, x) in lanes.iter_mut().zip(&mut x) {
+                        *x = exp(*x - base);
+                        *lane = *lane + *x;
+                    }
+                    place.write_unaligned(x);
+                }
+                *sums.add(r) = *sums.add(r) + join(lanes, |a, b| a + b);
+            }
+        }
+    }
+
+    /// Multiplies each row by its factor.
+    ///
+    /// # Safety
+    /// As for [`soften`].
+    pub unsafe fn rescale[T](x: *mut T, step: usize, size: [usize; 2], factors: *const T)
+    where [T: Real]
+    {
+        let [rows, wide] = size;
+        for r in 0..rows {
+            // SAFETY: by contract.
+            let (factor, row) = unsafe {
+                (*factors.add(r), std::slice::from_raw_parts_mut(x.add(r * step), wide))
+            };
+            if factor != T::ONE {
+                row.iter_mut().for_each(|x| *x = *x * factor);
+            }
+        }
+    }
+
+    /// Divides each row by its sum, which becomes the logarithm of the sum of exponentials.
+    ///
+    /// # Safety
+    /// As for [`soften`].
+    pub unsafe fn finish[T](
+        x: *mut T,
+        step: usize,
+        size: [usize; 2],
+        state: [*mut T; 2],
+    )
+    where [T: Real]
+    {
+        let ([rows, wide], [maxima, sums]) = (size, state);
+        for r in 0..rows {
+            // SAFETY: by contract.
+            unsafe {
+                let sum = *sums.add(r);
+                let row = std::slice::from_raw_parts_mut(x.add(r * step), wide);
+                row.iter_mut().for_each(|x| *x = *x / sum);
+            }
+        }
+        for r in 0..rows {
+            // SAFETY: by contract.
+            unsafe { *sums.add(r) = *maxima.add(r) + log(*sums.add(r)) };
+        }
+    }
+
+    /// Scores and cotangents of weights become weights, `P = exp(s − logsum)`, and cotangents of
+    /// scores, `P (dP − D)`. A row that attends to nothing has weights that are NaN; its scores have no
+    /// cotangent where all of them were taken away (`closed`), since none then reached the weights.
+    ///
+    /// # Safety
+    /// As for [`soften`].
+    pub unsafe fn slopes[T](
+        scores: [*mut T; 2],
+        step: usize,
+        size: [usize; 2],
+        rest: [*mut T; 2],
+        closed: bool,
+    )
+    where [T: Real]
+    {
+        let ([rows, wide], [s, dp], [logsums, offsets]) = (size, scores, rest);
+        for r in 0..rows {
+            // SAFETY: by contract.
+            unsafe {
+                let (logsum, offset) = (*logsums.add(r), *offsets.add(r));
+                for at in (0..wide).step_by(LANES) {
+                    let (p, d) = (s.add(r * step + at), dp.add(r * step + at));
+                    let (p, d) = (p.cast::<[T; LANES]>(), d.cast::<[T; LANES]>());
+                    let (mut x, mut y) = (p.read_unaligned(), d.read_unaligned());
+                    for (x, y) in x.iter_mut().zip(&mut y) {
+                        *x = exp(*x - logsum);
+                        *y = *x * (*y - offset);
+                    }
+                    p.write_unaligned(x);
+                    d.write_unaligned(y);
+                }
+                if closed && logsum == -T::infinity() {
+                    std::slice::from_raw_parts_mut(dp.add(r * step), wide).fill(T::ZERO);
+                }
+            }
+        }
+    }
+
+    /// `exp(s − logsum)` alone.
+    ///
+    /// # Safety
+    /// As for [`soften`].
+    pub unsafe fn weights[T](s: *mut T, step: usize, size: [usize; 2], logsums: *const T)
+    where [T: Real]
+    {
+        let [rows, wide] = size;
+        for r in 0..rows {
+            // SAFETY: by contract.
+            unsafe {
+                let logsum = *logsums.add(r);
+                for at in (0..wide).step_by(LANES) {
+                    let p = s.add(r * step + at).cast::<[T; LANES]>();
+                    let mut x = p.read_unaligned();
+                    x.iter_mut().for_each(|x| *x = exp(*x - logsum));
+                    p.write_unaligned(x);
+                }
+            }
+        }
+    }
+
+    /// Takes the products of rows, `Σ a[r] b[r]`, less what `out` holds.
+    ///
+    /// # Safety
+    /// `a` and `b` have `rows` rows of `wide` elements, a multiple of [`LANES`].
+    pub unsafe fn offsets[T](
+        a: *const T,
+        b: *const T,
+        wide: usize,
+        rows: usize,
+        out: *mut T,
+    )
+    where [T: Real]
+    {
+        for r in 0..rows {
+            // SAFETY: by contract.
+            unsafe {
+                let mut lanes = [T::ZERO; LANES];
+                for at in (0..wide).step_by(LANES) {
+                    let a = a.add(r * wide + at).cast::<[T; LANES]>().read_unaligned();
+                    let b = b.add(r * wide + at).cast::<[T; LANES]>().read_unaligned();
+                    for (lane, (a, b)) in lanes.iter_mut().zip(a.into_iter().zip(b)) {
+                        *lane = *lane + a * b;
+                    }
+                }
+                *out.add(r) = join(lanes, |a, b| a + b) - *out.add(r);
+            }
+        }
+    }
+
+    /// Takes away the scores that a bool mask does not let through.
+    ///
+    /// # Safety
+    /// The mask has `size` rows and columns with these strides.
+    pub unsafe fn hide[T](
+        s: *mut T,
+        step: usize,
+        mask: *const u8,
+        strides: [isize; 2],
+        size: [usize; 2],
+    )
+    where [T: Real]
+    {
+        let lowest = -T::infinity();
+        for r in 0..size[0] {
+            let from = mask.wrapping_offset(r as isize * strides[0]);
+            // SAFETY: by contract.
+            unsafe {
+                let to = std::slice::from_raw_parts_mut(s.add(r * step), size[1]);
+                if strides[1] == 1 {
+                    let from = std::slice::from_raw_parts(from, size[1]);
+                    for (to, from) in to.iter_mut().zip(from) {
+                        *to = if *from != 0 { *to } else { lowest };
+                    }
+                } else {
+                    for (c, to) in to.iter_mut().enumerate() {
+                        let open = *from.wrapping_offset(c as isize * strides[1]) != 0;
+                        *to = if open { *to } else { lowest };
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a bool mask lets anything through.
+    ///
+    /// # Safety
+    /// As for [`hide`].
+    pub unsafe fn is_open(mask: *const u8, strides: [isize; 2], size: [usize; 2]) -> bool {
+        // What is repeated is looked at once.
+        let once = |n: usize, stride: isize| if stride == 0 { n.min(1) } else { n };
+        let (rows, columns) = (once(size[0], strides[0]), once(size[1], strides[1]));
+        for r in 0..rows {
+            let from = mask.wrapping_offset(r as isize * strides[0]);
+            let mut any = 0;
+            for c in 0..columns {
+                // SAFETY: by contract.
+                any |= unsafe { *from.wrapping_offset(c as isize * strides[1]) };
+            }
+            if any != 0 {
+                return true;
+            }
+        }
+        false
+    }
+}

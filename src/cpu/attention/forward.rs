@@ -1,0 +1,228 @@
+//! The forward pass.
+
+use crate::array::Array;
+use crate::cpu::element::Shared;
+use crate::cpu::gemm::scratch::Scratch;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::memory::Buffer;
+use crate::ops::emit::OrThrow;
+use crate::shape::Shape;
+use crate::threads::{self, Pace};
+
+use super::block::{self, LANES, Strided};
+use super::load::{Real, Store};
+use super::{PACKED, Problem, in_order, panels, wide_dtype};
+
+/// `softmax(scale · q kᵀ + mask) v` and the logarithms of the sums of exponentials.
+///
+/// `q` (…, L, E), `k` (…, S, E) and `v` (…, S, F) are of one floating dtype and have the same leading
+/// axes. `mask` broadcasts to (…, L, S): bool, or floating. Gives (…, L, F) of that dtype, and (…, L)
+/// of the accumulator's.
+pub fn forward(
+    q: &Array,
+    k: &Array,
+    v: &Array,
+    mask: Option<&Array>,
+    causal: bool,
+    scale: f64,
+) -> Result<(Array, Array)> {
+    let mut sizes = q.shape().sizes();
+    let rank = sizes.len();
+    sizes[rank - 1] = v.shape()[rank - 1].value();
+    let y = Array::uninit(q.dtype, Shape::of(&sizes))?;
+    let logsums = Array::uninit(wide_dtype(q.dtype), Shape::of(&sizes[..rank - 1]))?;
+    // SAFETY: fresh.
+    unsafe { forward_into(q, k, v, mask, causal, scale, [&y, &logsums])? };
+    Ok((y, logsums))
+}
+
+/// The same into results that are there.
+///
+/// # Safety
+/// They are in C order, of the results' types, and nobody else reads or writes them.
+pub unsafe fn forward_into(
+    q: &Array,
+    k: &Array,
+    v: &Array,
+    mask: Option<&Array>,
+    causal: bool,
+    scale: f64,
+    to: [&Array; 2],
+) -> Result<()> {
+    // SAFETY: by contract.
+    unsafe {
+        if q.dtype == DType::F64 {
+            typed::<f64>([q, k, v], mask, causal, scale, to)
+        } else {
+            typed::<f32>([q, k, v], mask, causal, scale, to)
+        }
+    }
+}
+
+/// Where the results are written.
+struct Results<T: Real> {
+    y: Shared<u8>,
+    size: usize,
+    store: Store<T>,
+    logsums: Shared<T>,
+}
+
+unsafe fn typed<T: Real>(
+    operands: [&Array; 3],
+    mask: Option<&Array>,
+    causal: bool,
+    scale: f64,
+    [y, logsums]: [&Array; 2],
+) -> Result<()> {
+    let problem = Problem::<T>::new(operands, mask, causal, scale)?;
+    // SAFETY: by contract.
+    let results = unsafe {
+        Results {
+            y: Shared::new(y.ptr_mut()),
+            size: y.dtype.size(),
+            store: T::storer(y.dtype, "q")?,
+            logsums: Shared::new(logsums.ptr_mut().cast()),
+        }
+    };
+    problem.forward(&results)
+}
+
+impl<T: Real> Problem<T> {
+    fn forward(&self, results: &Results<T>) -> Result<()> {
+        if self.items * self.l == 0 {
+            return Ok(());
+        }
+        let (keys, rows) = (self.s.div_ceil(self.keys), self.l.div_ceil(self.queries));
+        // Of each example: transposed keys, and values.
+        let (k_size, v_size) = (self.wide(self.s) * self.e, self.wide(self.s) * self.wide(self.f));
+        let item = (k_size + v_size) * size_of::<T>();
+        let group = (PACKED / item.max(1)).clamp(1, self.items);
+        let packed = Buffer::alloc(group * item)?;
+        // SAFETY: fresh.
+        let packed = Shared::new(unsafe { packed.ptr_mut() }.cast::<T>());
+        let place = |i: usize| packed.at((i * (k_size + v_size)) as isize);
+        let parts = threads::num_threads().min(group * rows.max(keys));
+        let scratch = Scratch::new(self.forward_room() * size_of::<T>(), parts)?;
+        for first in (0..self.items).step_by(group) {
+            let items = group.min(self.items - first);
+            in_order(items * keys, 4 * self.keys * (self.e + self.f), |task| {
+                let (i, j) = (task / keys, task % keys * self.keys);
+                let room = scratch.lend(self.forward_room() * size_of::<T>()).or_throw();
+                let k = place(i);
+                // SAFETY: this block of this example is this task's.
+                unsafe {
+                    self.pack(first + i, j, [k, k.add(k_size)], room.ptr().cast());
+                }
+            });
+            let work = self.queries * self.s * (self.e + self.f);
+            in_order(items * rows, work, |task| {
+                // Later queries reach more keys: they come first.
+                let (i, row) = (task / rows, rows - 1 - task % rows);
+                let room = scratch.lend(self.forward_room() * size_of::<T>()).or_throw();
+                let k = place(i);
+                // SAFETY: these rows of this example are this task's.
+                unsafe {
+                    let k_and_v = [k.cast_const(), k.add(k_size).cast_const()];
+                    self.rows(first + i, row * self.queries, k_and_v, room.ptr().cast(), results);
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Elements that a thread works in.
+    fn forward_room(&self) -> usize {
+        let rows = self.queries.next_multiple_of(LANES);
+        rows * (self.step + self.e + self.wide(self.f) + 3) + self.step * self.e
+    }
+
+    /// Packs keys and values of a block.
+    unsafe fn pack(&self, item: usize, j: usize, [k, v]: [*mut T; 2], temp: *mut T) {
+        let n = self.keys.min(self.s - j);
+        // SAFETY: by contract.
+        unsafe {
+            self.k.read((temp, self.e), [item, j, 0], [n, self.e], T::ONE);
+            self.transpose(k.add(j * self.e), (temp, self.e), n, self.e);
+            self.pack_panels(&self.v, [item, j], [n, self.f], (v, self.wide(self.s)));
+        }
+    }
+
+    /// Writes `n` rows from row `j` on into panels that have `all` rows each.
+    pub(super) unsafe fn pack_panels(
+        &self,
+        x: &super::Matrix<T>,
+        [item, j]: [usize; 2],
+        [n, columns]: [usize; 2],
+        (dst, all): (*mut T, usize),
+    ) {
+        let width = self.kernels.width;
+        for (panel, column) in (0..columns).step_by(width).enumerate() {
+            let wide = width.min(columns - column);
+            let dst = dst.wrapping_add((panel * all + j) * width);
+            // SAFETY: by contract.
+            unsafe {
+                x.read((dst, width), [item, j, column], [n, wide], T::ONE);
+                if wide < width {
+                    for r in 0..n {
+                        let rest = dst.add(r * width + wide);
+                        std::slice::from_raw_parts_mut(rest, width - wide).fill(T::ZERO);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Computes the rows of the results from query `i` on.
+    unsafe fn rows(
+        &self,
+        item: usize,
+        i: usize,
+        [k, v]: [*const T; 2],
+        room: *mut T,
+        results: &Results<T>,
+    ) {
+        let (rows, width) = (self.queries.min(self.l - i), self.kernels.width);
+        let (tall, wide) = (self.queries.next_multiple_of(LANES), self.wide(self.f));
+        // SAFETY: the room is as large as `forward_room` says.
+        unsafe {
+            let scores = room;
+            let q = scores.add(tall * self.step);
+            let sums_of_values = q.add(tall * self.e);
+            let maxima = sums_of_values.add(tall * wide);
+            let (sums, factors) = (maxima.add(tall), maxima.add(2 * tall));
+            self.q.read((q, self.e), [item, i, 0], [rows, self.e], self.scale);
+            let rest = (tall - rows) * self.e;
+            std::slice::from_raw_parts_mut(q.add(rows * self.e), rest).fill(T::ZERO);
+            std::slice::from_raw_parts_mut(sums_of_values, tall * wide).fill(T::ZERO);
+            std::slice::from_raw_parts_mut(maxima, tall).fill(-T::infinity());
+            std::slice::from_raw_parts_mut(sums, 2 * tall).fill(T::ZERO);
+            let q = Strided { ptr: q.cast_const(), strides: (self.e as isize, 1) };
+            let p = Strided { ptr: scores.cast_const(), strides: (self.step as isize, 1) };
+            let reach = self.reach(i + rows);
+            let mut pace = Pace::default();
+            for j in (0..reach).step_by(self.keys) {
+                let n = self.keys.min(reach - j);
+                pace.work(rows * n * (self.e + self.f) / 16);
+                if self.is_closed(item, [i, j], [rows, n]) {
+                    continue;
+                }
+                let keys = panels(k.add(j * self.e), self.e * width, width);
+                let values = panels(v.add(j * width), self.wide(self.s) * width, width);
+                let to = (scores, self.step);
+                block::product(&self.kernels, [rows, n, self.e], q, keys, to, true);
+                self.mask(scores, item, [i, j], [rows, n]);
+                let filled = n.next_multiple_of(LANES);
+                block::soften::<T>(scores, self.step, [rows, filled], [maxima, sums, factors]);
+                block::rescale::<T>(sums_of_values, wide, [rows, wide], factors);
+                let to = (sums_of_values, wide);
+                block::product(&self.kernels, [rows, self.f, n], p, values, to, false);
+            }
+            block::finish::<T>(sums_of_values, wide, [rows, wide], [maxima, sums]);
+            let at = item * self.l + i;
+            let y = results.y.at((at * self.f * results.size) as isize);
+            (results.store)(y, self.f, sums_of_values, wide, [rows, self.f], T::ONE);
+            results.logsums.at(at as isize).copy_from_nonoverlapping(sums, rows);
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Scaled dot product attention, and its gradient, without the square of its scores.
+//!
+//! Queries are taken in blocks, and for each of them keys in blocks: the scores of two blocks are the
+//! only ones there are at a time. The softmax runs along (Milakov, Gimelshein: Online normalizer
+//! calculation for softmax, 2018; Dao et al.: FlashAttention, 2022), and the log-sums of the exponentials
+//! are what backward needs to make the weights again.
+//!
+//! Promises:
+//!
+//! - The bits depend on the dtypes, the attributes and the logical shapes: not on strides, threads, or
+//!   on how many examples stand beside one. An element of the result is a sum over blocks of keys in
+//!   their order (of queries, for the cotangents of keys and values); sizes of blocks depend on the
+//!   machine and the dtype.
+//! - All is calculated in the accumulator's dtype: half floats are widened when they are read and
+//!   rounded once, at the end.
+//! - Blocks above the diagonal of causal attention, and blocks that a bool mask takes away as a whole,
+//!   are skipped: the values there are not looked at, so that what is not finite among them reaches
+//!   nobody. (In other blocks, a weight of zero times infinity is NaN.)
+//! - A row that attends to nothing is NaN, and its log-sum −∞. Its weights are NaN in backward too.
+
+mod backward;
+mod block;
+mod forward;
+mod load;
+#[cfg(test)]
+mod tests;
+
+use smallvec::SmallVec;
+
+use crate::array::Array;
+use crate::cpu::gemm::{self, Axis, kernel::Kernels};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::shape::Shape;
+use crate::threads;
+
+use block::{LANES, Panels};
+use load::{Load, Real, Shift};
+
+pub use backward::{Saved, backward, backward_into};
+pub use forward::{forward, forward_into};
+
+/// The op in whose name is refused.
+const OP: &str = "scaled_dot_product_attention";
+/// Queries in a block, before they are rounded to whole tiles.
+const QUERIES: usize = 48;
+/// Keys in a block, before they are rounded to whole panels.
+const KEYS: usize = 128;
+/// Products worth handing to another thread.
+const CHUNK: usize = 1 << 19;
+/// Bytes of packed operands that are kept at a time, where one example takes no more.
+const PACKED: usize = 8 << 20;
+
+/// An operand as it lies: where, and its axes in elements.
+struct Matrix<T> {
+    ptr: *const u8,
+    size: usize,
+    batch: Axis,
+    strides: [isize; 2],
+    load: Load<T>,
+}
+
+// SAFETY: operands are only read.
+unsafe impl<T> Sync for Matrix<T> {}
+
+impl<T: Real> Matrix<T> {
+    /// `x` with its last axes as rows and columns.
+    fn new(x: &Array, name: &str) -> Result<Matrix<T>> {
+        let strides = x.layout.strides();
+        let rank = strides.len();
+        Ok(Matrix {
+            ptr: x.ptr(),
+            size: x.dtype.size(),
+            batch: leading(&x.shape().sizes(), &strides, 2),
+            strides: [strides[rank - 2], strides[rank - 1]],
+            load: T::loader(x.dtype, name)?,
+        })
+    }
+
+    /// `x` with its last axis as rows of one column.
+    fn column(x: &Array, name: &str) -> Result<Matrix<T>> {
+        let strides = x.layout.strides();
+        Ok(Matrix {
+            ptr: x.ptr(),
+            size: x.dtype.size(),
+            batch: leading(&x.shape().sizes(), &strides, 1),
+            strides: [strides[strides.len() - 1], 1],
+            load: T::loader(x.dtype, name)?,
+        })
+    }
+
+    /// The element of an example at a row and a column.
+    fn at(&self, item: usize, row: usize, column: usize) -> *const u8 {
+        at(self.ptr, self.size, &self.batch, self.strides, [item, row, column])
+    }
+
+    /// Reads rows and columns from there on into dense rows.
+    ///
+    /// # Safety
+    /// They are inside the operand, and `dst` has room for them.
+    unsafe fn read(
+        &self,
+        (dst, step): (*mut T, usize),
+        [item, row, column]: [usize; 3],
+        size: [usize; 2],
+        factor: T,
+    ) {
+        // SAFETY: by contract.
+        unsafe { (self.load)(dst, step, self.at(item, row, column), self.strides, size, factor) };
+    }
+}
+
+fn leading(sizes: &[usize], strides: &[isize], last: usize) -> Axis {
+    let n = sizes.len() - last;
+    Axis::new(sizes[..n].iter().copied().zip(strides[..n].iter().copied()))
+}
+
+fn at(
+    ptr: *const u8,
+    size: usize,
+    batch: &Axis,
+    strides: [isize; 2],
+    [item, row, column]: [usize; 3],
+) -> *const u8 {
+    let offset = batch.at(item) + row as isize * strides[0] + column as isize * strides[1];
+    ptr.wrapping_offset(offset * size as isize)
+}
+
+/// A mask as it lies.
+struct Mask<T> {
+    ptr: *const u8,
+    size: usize,
+    batch: Axis,
+    strides: [isize; 2],
+    /// How a floating mask is added; a bool mask has none
+    shift: Option<Shift<T>>,
+}
+
+/// Queries, keys and values, what is done to their scores, and how they are cut.
+struct Problem<T: Real> {
+    q: Matrix<T>,
+    k: Matrix<T>,
+    v: Matrix<T>,
+    mask: Option<Mask<T>>,
+    causal: bool,
+    scale: T,
+    /// Examples
+    items: usize,
+    /// Counts of queries and of keys, sizes of a key and of a value
+    l: usize,
+    s: usize,
+    e: usize,
+    f: usize,
+    kernels: Kernels<T>,
+    /// Queries and keys in a block, and elements from row to row of one
+    queries: usize,
+    keys: usize,
+    step: usize,
+}
+
+// SAFETY: operands are only read.
+unsafe impl<T: Real> Sync for Problem<T> {}
+
+impl<T: Real> Problem<T> {
+    fn new(
+        [q, k, v]: [&Array; 3],
+        mask: Option<&Array>,
+        causal: bool,
+        scale: f64,
+    ) -> Result<Problem<T>> {
+        let (sizes, values) = (q.shape().sizes(), v.shape().sizes());
+        let rank = sizes.len();
+        let (l, e, s, f) = (sizes[rank - 2], sizes[rank - 1], values[rank - 2], values[rank - 1]);
+        let kernels = T::kernels();
+        let (high, width) = (kernels.tiles[0].0, kernels.width);
+        let queries = QUERIES / high * high;
+        let keys = KEYS / width * width;
+        let mask = mask.map(|mask| Mask::new(mask, q, s)).transpose()?;
+        Ok(Problem {
+            q: Matrix::new(q, "q")?,
+            k: Matrix::new(k, "k")?,
+            v: Matrix::new(v, "v")?,
+            mask,
+            causal,
+            scale: T::lit(scale),
+            items: sizes[..rank - 2].iter().product(),
+            l,
+            s,
+            e,
+            f,
+            kernels,
+            queries,
+            keys,
+            step: keys.next_multiple_of(LANES),
+        })
+    }
+
+    /// A size rounded up to whole panels.
+    fn wide(&self, n: usize) -> usize {
+        n.next_multiple_of(self.kernels.width)
+    }
+
+    /// Keys that some of the queries before `end` may attend to.
+    fn reach(&self, end: usize) -> usize {
+        if self.causal { self.s.min(end) } else { self.s }
+    }
+
+    /// Whether a mask takes away a block as a whole.
+    fn is_closed(&self, item: usize, [i, j]: [usize; 2], size: [usize; 2]) -> bool {
+        let Some(Mask { shift: None, ptr, size: bytes, batch, strides }) = &self.mask else {
+            return false;
+        };
+        let from = at(*ptr, *bytes, batch, *strides, [item, i, j]);
+        // SAFETY: the block is inside the scores, to which the mask was broadcast.
+        unsafe { !block::is_open(from, *strides, size) }
+    }
+
+    /// Applies the mask to a block of scores from query `i` and key `j` on, and takes away what rows
+    /// have behind their keys.
+    ///
+    /// # Safety
+    /// `s` is a block of this size.
+    unsafe fn mask(&self, s: *mut T, item: usize, [i, j]: [usize; 2], size: [usize; 2]) {
+        if let Some(mask) = &self.mask {
+            let from = at(mask.ptr, mask.size, &mask.batch, mask.strides, [item, i, j]);
+            // SAFETY: by contract; the mask was broadcast to the scores.
+            unsafe {
+                match mask.shift {
+                    Some(shift) => shift(s, self.step, from, mask.strides, size),
+                    None => block::hide::<T>(s, self.step, from, mask.strides, size),
+                }
+            }
+        }
+        let wide = size[1].next_multiple_of(LANES);
+        for r in 0..size[0] {
+            let open = if self.causal { (i + r + 1).saturating_sub(j) } else { size[1] };
+            let open = open.min(size[1]);
+            // SAFETY: by contract.
+            let row = unsafe { std::slice::from_raw_parts_mut(s.add(r * self.step), wide) };
+            row[open..].fill(-T::infinity());
+        }
+    }
+
+    /// Keys or values of a block, transposed: panels of keys, rows of elements. `temp` has room for
+    /// the block.
+    ///
+    /// # Safety
+    /// The keys from `j` on are inside; `dst` has room for whole panels.
+    unsafe fn transpose(&self, dst: *mut T, rows: (*const T, usize), n: usize, columns: usize) {
+        let width = self.kernels.width;
+        let runs = Axis::new([(columns, 1)]).runs(0, columns);
+        let offsets: SmallVec<[isize; 128]> = (0..n).map(|i| (i * rows.1) as isize).collect();
+        for (panel, offsets) in offsets.chunks(width).enumerate() {
+            let dst = dst.wrapping_add(panel * columns * width);
+            // SAFETY: by contract.
+            unsafe {
+                gemm::pack::transposed(dst, width, rows.0, offsets, &runs, self.kernels.wide)
+            };
+        }
+    }
+}
+
+impl<T: Real> Mask<T> {
+    fn new(mask: &Array, q: &Array, s: usize) -> Result<Mask<T>> {
+        let mut sizes = q.shape().sizes();
+        let rank = sizes.len();
+        sizes[rank - 1] = s;
+        let strides = mask.layout.broadcast_strides(&Shape::of(&sizes));
+        Ok(Mask {
+            ptr: mask.ptr(),
+            size: mask.dtype.size(),
+            batch: leading(&sizes, &strides, 2),
+            strides: [strides[rank - 2], strides[rank - 1]],
+            shift: (mask.dtype != DType::Bool)
+                .then(|| T::shifter(mask.dtype, "mask"))
+                .transpose()?,
+        })
+    }
+}
+
+/// The dtype of log-sums.
+fn wide_dtype(dtype: DType) -> DType {
+    gemm::accumulator(dtype)
+}
+
+/// Runs tasks, each of so much work, in order; on several threads where that pays.
+fn in_order(tasks: usize, work: usize, run: impl Fn(usize) + Sync) {
+    if tasks == 0 {
+        return;
+    }
+    let each = (CHUNK / work.max(1)).clamp(1, tasks);
+    threads::for_each_chunk(tasks, each, |range| range.for_each(&run));
+}
+
+/// Rows of a matrix of the packed form.
+fn panels<T>(ptr: *const T, panel: usize, row: usize) -> Panels<T> {
+    Panels { ptr, panel, row }
+}
