@@ -262,13 +262,15 @@ class CompiledFunction(_core.Dispatcher):
 
     # What was captured.
 
-    def graph(self, *args: Any, **kwargs: Any) -> Any:
-        """The graph that runs for these arguments, after the passes; traced if need be, not run."""
+    def graph(self, *args: Any, optimized: bool = True, **kwargs: Any) -> Any:
+        """The graph that runs for these arguments, after the passes; traced if need be, not run.
+        `optimized=False`: as it was traced, where a call of `layer_norm` is one node."""
         from wengert.graph import Graph
 
         executable = self._prepared(*args, **kwargs)[0]
-        graph = Graph._of(executable.definition())
-        graph.passes = tuple(executable.passes())
+        graph = Graph._of(executable.definition(optimized))
+        if optimized:
+            graph.passes = tuple(executable.passes())
         return graph
 
     def plan(self, *args: Any, **kwargs: Any) -> Any:

@@ -181,7 +181,7 @@ pub fn call(
         let native = || emitted(composite, attributes, operands, record);
         return definition::keep(&trace, call, operands, native);
     }
-    if watch::on() && !trace::active() && !(record && composite.has_vjp()) {
+    if watch::on() && !trace::active() && !(record && composite.stays()) {
         let run = || call_now(composite, attributes, operands, record);
         return observe::composite(composite, operands, run);
     }

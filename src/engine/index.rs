@@ -13,7 +13,7 @@ use super::apply::apply;
 use super::definition::{self, Call};
 use super::eager::Eager;
 use super::executors::{self, Device, device};
-use super::tape::{Operand, Value, recording};
+use super::tape::{self, Operand, Value, recording};
 use super::trace;
 use crate::array::Array;
 use crate::dtype::DType;
@@ -141,13 +141,19 @@ fn take(x: &Value, items: &[Item]) -> Result<Value> {
     }
     let plan = resolve("getitem", x.shape(), items)?;
     let record = recording();
-    let mut y = match plan.is_whole(x.shape()) {
-        true => x.clone(),
-        false => apply(Op::Slice(plan.at), &[Operand::Value(x)], record)?,
+    let y = match plan.is_whole(x.shape()) {
+        true => reshaped(x, &plan.basic, record)?,
+        false => {
+            // Slice and shape are one step of the tape.
+            let step = Op::Slice(plan.at);
+            let part = apply(step.clone(), &[Operand::Value(x)], false)?;
+            let array = reshaped(&part, &plan.basic, false)?.array;
+            match record {
+                true => tape::record(step, &[Operand::Value(x)], array)?,
+                false => Value::plain(array),
+            }
+        }
     };
-    if !y.shape().same(&plan.basic) {
-        y = apply(Op::Reshape(plan.basic.clone()), &[Operand::Value(&y)], record)?;
-    }
     if plan.arrays.is_empty() {
         return Ok(y);
     }
@@ -162,6 +168,13 @@ fn take(x: &Value, items: &[Item]) -> Result<Value> {
         gather(Expr::new(&cx, y), &plan.arrays, &exprs, plan.place)
     });
     cx.take(result.map_err(|error| error.within("getitem"))?)
+}
+
+fn reshaped(x: &Value, shape: &Shape, record: bool) -> Result<Value> {
+    match x.shape().same(shape) {
+        true => Ok(x.clone()),
+        false => apply(Op::Reshape(shape.clone()), &[Operand::Value(x)], record),
+    }
 }
 
 /// `x[i]` and `x[a:b:c]` without a history: one view, made directly.

@@ -51,15 +51,15 @@ pub fn op(op: &Op, args: &[Operand<'_>], run: impl FnOnce() -> Result<Array>) ->
     Ok(result)
 }
 
-/// Runs a composite. One with a gradient of its own is a node, whose formula is nobody's business: of
-/// it only the results are checked.
+/// Runs a composite. One that is a node has a formula that is nobody's business: of it only the results
+/// are checked.
 #[cold]
 pub fn composite(
     composite: &'static Composite,
     args: &[Operand<'_>],
     run: impl FnOnce() -> Result<SmallVec<[Value; 1]>>,
 ) -> Result<SmallVec<[Value; 1]>> {
-    let is_node = composite.has_vjp();
+    let is_node = composite.stays();
     let results = timed(Work::Composite, composite.name, || match is_node {
         true => watch::unchecked(run),
         false => run(),

@@ -24,8 +24,9 @@ use crate::graph::numbers::evaluate;
 use crate::ops::declare::{Arguments, Attr, Composite, Outputs};
 use crate::ops::emit::{Arg, Expr};
 use crate::ops::number::Number;
-use crate::ops::op::Type;
+use crate::ops::op::{self, Type};
 use crate::ops::rule::Rule;
+use crate::passes::derived::derived;
 use crate::schedule::Plan;
 use crate::shape::{Bindings, Shape};
 use crate::site::Origin;
@@ -79,6 +80,13 @@ pub struct Formula<'a> {
     pub part: Part,
     /// The operands
     pub operands: &'a [Given<'a>],
+}
+
+impl Formula<'_> {
+    /// Whether it is a gradient that is worked out first: any plan pays.
+    fn is_derived(&self) -> bool {
+        matches!(self.part, Part::Rules { .. }) && !self.composite.has_vjp()
+    }
 }
 
 /// A plan with the numbers it reads.
@@ -269,7 +277,8 @@ pub fn run(formula: &Formula<'_>) -> Result<Option<SmallVec<[Array; 2]>>> {
     let (key, answer) = {
         let mut cache = CACHE.lock();
         let dull = cache.verdicts.get(&address(formula.composite));
-        if dull.is_some_and(|&(plain, pays)| plain >= DULL && !pays) {
+        let is_dull = dull.is_some_and(|&(plain, pays)| plain >= DULL && !pays);
+        if is_dull && !formula.is_derived() {
             return Ok(None);
         }
         let key = hash(formula);
@@ -328,7 +337,8 @@ fn make(formula: &Formula<'_>, exact: &Floats) -> (Floats, Option<Made>) {
             if formula.part == Part::Body && plan.as_ref().is_some_and(Plan::groups_nothing) {
                 formula.composite.plain.store(true, Ordering::Relaxed);
             }
-            let plan = plan.filter(|plan| plan.pays() && !reads_absent(plan, formula));
+            let pays = |plan: &Plan| plan.pays() || formula.is_derived();
+            let plan = plan.filter(|plan| pays(plan) && !reads_absent(plan, formula));
             let numbers = graph.into_list().numbers;
             let planned = plan.and_then(|plan| Planned::new(Device::Cpu, plan).ok());
             return (looked, planned.map(|planned| Made { planned, numbers }));
@@ -398,5 +408,14 @@ fn rules<'g>(
     let cotangents: SmallVec<[Option<Expr<'g>>; 2]> = (0..results).map(next).collect();
     let rule = Rule::new(&exprs[..n], values, &cotangents);
     let wanted: SmallVec<[bool; 4]> = (0..n).map(|i| wanted & 1 << i != 0).collect();
-    formula.composite.cotangents(&rule, &call, &wanted).into_iter().flatten().collect()
+    match formula.is_derived() {
+        false => {
+            formula.composite.cotangents(&rule, &call, &wanted).into_iter().flatten().collect()
+        }
+        true => {
+            let attributes = formula.attributes.into();
+            let call = op::Call { composite: formula.composite, attributes };
+            derived(&call, &rule, &wanted).into_iter().flatten().collect()
+        }
+    }
 }

@@ -40,7 +40,7 @@ pub trait Emit {
     fn dtype(&self, id: Id) -> DType {
         self.ty(id).dtype
     }
-    /// Whether a composite with a gradient or kernel of its own stays one node here.
+    /// Whether a call of a composite that is not declared `inline` stays one node here.
     fn keeps(&self, composite: &'static Composite) -> bool;
     /// A number, as soon as it is known.
     fn number(&self, number: Number) -> Numeric;

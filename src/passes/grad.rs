@@ -6,6 +6,7 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::derived::vjp;
 use super::flow_vjp;
 use crate::dtype::Scalar;
 use crate::error::{self, Result};
@@ -213,7 +214,7 @@ impl<'g> Sweep<'g> {
         if let (Some(Arg::Node(first)), Some(true)) = (args.first(), wanted.first()) {
             wanted[0] = !self.add_part(*first, op, &rule);
         }
-        op.vjp(&rule, &wanted, |i, cotangent| {
+        vjp(op, &rule, &wanted, |i, cotangent| {
             if let Arg::Node(operand) = args[i] {
                 self.add(operand, cotangent);
             }

@@ -5,9 +5,12 @@ use std::ops::Range;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::derived::vjp;
+use super::expand::{expand_for, has_calls};
 use super::{gradients, graft};
 use crate::error::{self, Result};
 use crate::graph::{Args, Graph, Kind, List, Node};
+use crate::ops::declare::Composite;
 use crate::ops::emit::{Arg, Emit, Expr, Id, catch};
 use crate::ops::jvp::{Forward, Tangent};
 use crate::ops::op::{Op, Type};
@@ -94,6 +97,13 @@ pub(super) fn dual_list(
     outputs: &[Range<usize>],
     force: &[bool],
 ) -> Result<(List, Vec<bool>)> {
+    // A composite without a gradient of its own has the tangent of its formula.
+    let own = |composite: &'static Composite| composite.has_vjp();
+    let expanded = match has_calls(list, &own) {
+        true => Some(expand_for(&Graph::from_list(list.clone()), &own)?.into_list()),
+        false => None,
+    };
+    let list = expanded.as_ref().unwrap_or(list);
     let out = Graph::from_list(List { numbers: list.numbers.clone(), ..List::default() });
     let types: Vec<&Type> = list.inputs().map(|id| &list.node(id).ty).collect();
     let places = Places::new(inputs, has);
@@ -242,7 +252,7 @@ impl<'g> Pass<'g> {
         let moves = |(i, t): (usize, &Option<Arg>)| t.is_some() && op.differentiable(i);
         let wanted: SmallVec<[bool; 4]> = moved.iter().enumerate().map(moves).collect();
         catch(|| {
-            op.vjp(&rule, &wanted, |i, x| {
+            vjp(op, &rule, &wanted, |i, x| {
                 let fitted = x.sum_to(&exprs[i].shape()).cast(exprs[i].dtype()).arg();
                 if let (Some(t), Arg::Node(id)) = (moved[i], fitted) {
                     seeds.push((id, t));

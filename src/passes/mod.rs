@@ -10,6 +10,7 @@ mod cse;
 mod dead;
 #[cfg(test)]
 mod dead_tests;
+pub mod derived;
 pub mod expand;
 mod flow_batch;
 mod flow_jvp;

@@ -109,7 +109,7 @@ pub struct Pass {
 pub const PASSES: [Pass; 9] = [
     Pass {
         name: "expand",
-        doc: "Composites without a kernel become their formulas.",
+        doc: "Composites without a kernel become their formulas; what these share is computed once.",
         run: expand_list,
     },
     Pass {
@@ -287,10 +287,15 @@ fn verified(list: List) -> Result<List> {
     Ok(graph.into_list())
 }
 
-fn expand_list(list: List, _: &Options, evaluator: &dyn Evaluator) -> Result<List> {
+fn expand_list(list: List, options: &Options, evaluator: &dyn Evaluator) -> Result<List> {
     let kernels = |composite| evaluator.has_kernel(composite);
     match expand::has_calls(&list, &kernels) {
-        true => Ok(expand_for(&Graph::from_list(list), &kernels)?.into_list()),
+        // A gradient that was derived begins with what its formula computes: it is one with the call
+        // before constants are computed ahead, each for itself.
+        true => {
+            let list = expand_for(&Graph::from_list(list), &kernels)?.into_list();
+            if options.is_on("cse") { cse::cse(list, options) } else { Ok(list) }
+        }
         false => Ok(list),
     }
 }

@@ -211,10 +211,13 @@ fn check(form: Form, most_pinned: usize) {
                 continue;
             }
         };
-        let is_one = |c: &Constraint| c.relation == Relation::Equal && c.right.known() == Some(1);
+        let is_number = |c: &Constraint| {
+            c.relation == Relation::Equal && c.right.known().is_some_and(|n| n < 2)
+        };
         let mut read = scope.run(|| reads_back(&list));
-        // Where nothing is known of the symbols: a size that is 1 by chance is not guessed there.
-        if !scope.constraints().iter().any(is_one) {
+        // Where nothing is known of the symbols: a size that is 1 by chance is not guessed there, nor
+        // that one is a multiple of another.
+        if !scope.constraints().iter().any(is_number) {
             read = read.and_then(|()| reads_back(&list));
         }
         if let Err(what) = read {

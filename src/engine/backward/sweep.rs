@@ -21,6 +21,7 @@ use crate::ops::elementwise::arithmetic;
 use crate::ops::emit::{Arg, Expr, catch};
 use crate::ops::op::{Call, Op, Type};
 use crate::ops::rule::Rule;
+use crate::passes::derived::vjp;
 use crate::shape::Shape;
 use crate::watch;
 
@@ -132,7 +133,7 @@ impl Sweep {
     }
 
     /// Runs the rules of one entry.
-    fn step(&mut self, op: &str, entry: &Arc<Entry>, given: Given) -> Result<()> {
+    fn step(&mut self, op: &str, entry: &Arc<Entry>, mut given: Given) -> Result<()> {
         let device = given[0].1.device();
         let _on = (device != device::current()).then(|| device.enter());
         let step = match &entry.step {
@@ -152,6 +153,14 @@ impl Sweep {
         };
         // What a rule makes in a trace is part of the call that made the entry.
         let _within = entry.site.origin.enter();
+        // `x[i]` is a slice without the axis, whose cotangent is one of a slice.
+        if let Op::Slice(at) = step
+            && given[0].1.shape().rank() != at.len()
+        {
+            let shape = at.iter().map(|axis| axis.size).collect();
+            let operand = [Operand::Value(&given[0].1)];
+            given[0].1 = apply(Op::Reshape(shape), &operand, self.options.create_graph)?;
+        }
         if let Op::Call(call) = step {
             return self.call(op, entry, step, call, &given);
         }
@@ -203,7 +212,7 @@ impl Sweep {
         let cx = Eager::new(self.options.create_graph);
         let mut found: SmallVec<[(usize, Expr<'_>); 4]> = SmallVec::new();
         self.restored(&cx, op, entry, given, |rule| {
-            step.vjp(rule, &wanted, |i, cotangent| found.push((i, cotangent)));
+            vjp(step, rule, &wanted, |i, cotangent| found.push((i, cotangent)));
         })?;
         for (i, cotangent) in found {
             self.deliver(entry, i, cx.take(cotangent)?)?;

@@ -270,7 +270,7 @@ fn op(given: &mut Given<'_, '_>) -> Result<Op> {
     static MAPS: LazyLock<FxHashMap<&str, &Elementwise>> =
         LazyLock::new(|| elementwise::tables().map(|def| (def.name, def)).collect());
     static CALLS: LazyLock<FxHashMap<&str, &Composite>> = LazyLock::new(|| {
-        let own = composite::tables().filter(|composite| composite.has_vjp());
+        let own = composite::tables().filter(|composite| composite.stays());
         own.map(|composite| (composite.name, composite)).collect()
     });
     static DEFS: LazyLock<FxHashMap<&str, &StructuralDef>> =

@@ -15,7 +15,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.tensor([1.7, -1.7]).astype(wg.int32).tolist()
     /// [1, -1]
-    top method astype(x: Tensor, dtype: Dtype; copy: Bool = True, device: MaybeDevice = None) -> One {
+    top method astype(x: Tensor, dtype: Dtype; copy: Bool = True, device: MaybeDevice = None) -> One inline {
         x.cast(dtype)
     }
 
@@ -26,7 +26,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.divide(wg.tensor([1, 3]), 2).tolist()
     /// [0.5, 1.5]
-    top method divide(a: Tensor, b: Tensor) -> One {
+    top method divide(a: Tensor, b: Tensor) -> One inline {
         if [a, b].iter().any(|x| !x.is_number() && x.dtype().is_float()) {
             a.quotient(b)
         } else {
@@ -42,7 +42,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.nextafter(wg.tensor(1.0), 2.0).item() - 1.0 == wg.finfo(wg.float32).eps
     /// True
-    top function nextafter(a: FloatOrNumber, b: FloatOrNumber) -> One {
+    top function nextafter(a: FloatOrNumber, b: FloatOrNumber) -> One inline {
         let pair = promoted(&[a, b], "nextafter");
         let (a, b) = (pair[0], pair[1]);
         let dtype = a.dtype();
@@ -59,7 +59,7 @@ composite! {
     }
 
     /// Each element, unchanged: what unary `+` does.
-    top method positive(x: NumericTensor) -> One {
+    top method positive(x: NumericTensor) -> One inline {
         x.tensor()
     }
 
@@ -123,12 +123,12 @@ composite! {
     }
 
     /// Degrees as radians.
-    top method deg2rad(x: FloatTensor) -> One {
+    top method deg2rad(x: FloatTensor) -> One inline {
         x * (std::f64::consts::PI / 180.0)
     }
 
     /// Radians as degrees.
-    top method rad2deg(x: FloatTensor) -> One {
+    top method rad2deg(x: FloatTensor) -> One inline {
         x * (180.0 / std::f64::consts::PI)
     }
 }

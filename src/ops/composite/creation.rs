@@ -19,7 +19,7 @@ composite! {
     top function zeros(
         shape: Shape;
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
-    ) -> One |cx| {
+    ) -> One inline |cx| {
         number(cx, false).full(dtype.unwrap_or(DType::F32), shape_of(&shape, "zeros"))
     }
 
@@ -33,7 +33,7 @@ composite! {
     top function ones(
         shape: Shape;
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
-    ) -> One |cx| {
+    ) -> One inline |cx| {
         number(cx, true).full(dtype.unwrap_or(DType::F32), shape_of(&shape, "ones"))
     }
 
@@ -43,7 +43,7 @@ composite! {
     top function empty(
         shape: Shape;
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
-    ) -> One |cx| {
+    ) -> One inline |cx| {
         number(cx, false).full(dtype.unwrap_or(DType::F32), shape_of(&shape, "empty"))
     }
 
@@ -58,7 +58,7 @@ composite! {
     top function full(
         shape: Sizes, fill_value: Number;
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
-    ) -> One {
+    ) -> One inline {
         let value = match size_behind(fill_value) {
             Some(size) if dtype.is_none_or(|dtype| !dtype.is_float()) => fill_value.whole(size),
             _ => fill_value,
@@ -70,7 +70,7 @@ composite! {
     top function zeros_like(
         x: Tensor;
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
-    ) -> One {
+    ) -> One inline {
         x.scalar(false).full(dtype.unwrap_or(x.dtype()), x.shape())
     }
 
@@ -78,7 +78,7 @@ composite! {
     top function ones_like(
         x: Tensor;
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
-    ) -> One {
+    ) -> One inline {
         x.scalar(true).full(dtype.unwrap_or(x.dtype()), x.shape())
     }
 
@@ -86,7 +86,7 @@ composite! {
     top function empty_like(
         x: Tensor;
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
-    ) -> One {
+    ) -> One inline {
         x.scalar(false).full(dtype.unwrap_or(x.dtype()), x.shape())
     }
 
@@ -94,7 +94,7 @@ composite! {
     top function full_like(
         x: Tensor, fill_value: Number;
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
-    ) -> One {
+    ) -> One inline {
         filled(fill_value, dtype.unwrap_or(x.dtype()), x.shape(), "full_like")
     }
 
@@ -110,7 +110,7 @@ composite! {
     top function arange(
         start: Number, stop: MaybeNumber = None, step: Number = 1;
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
-    ) -> One |cx| {
+    ) -> One inline |cx| {
         let bounds = stop.map_or((number(cx, 0), start), |stop| (start, stop));
         counted_by_size(bounds, step, dtype).unwrap_or_else(|| {
             let (start, stop) = match stop {
@@ -133,7 +133,7 @@ composite! {
         start: Number, stop: Number, num: Size;
         endpoint: Bool = True,
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
-    ) -> One |cx| {
+    ) -> One inline |cx| {
         let n = size_of(num, 0, "num", "linspace");
         let first = static_number(start, "linspace").as_f64();
         let last = static_number(stop, "linspace").as_f64();
@@ -158,7 +158,7 @@ composite! {
         n: Size, m: MaybeSize = None;
         k: Int = 0,
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
-    ) -> One |cx| {
+    ) -> One inline |cx| {
         let shape = shape_of(&[n, m.unwrap_or(n)], "eye");
         let (row, column) = places(number(cx, 0), &shape);
         (row + row.scalar(offset(k))).equal(column).cast(dtype.unwrap_or(DType::F32))
@@ -167,7 +167,7 @@ composite! {
     /// The elements of each matrix on and below its `k`-th diagonal; zeros above.
     ///
     /// `x`: shape (…, rows, columns).
-    top method tril(x: Tensor; k: Int = 0) -> One {
+    top method tril(x: Tensor; k: Int = 0) -> One inline {
         let (row, column) = places_of(x, "tril");
         (row + row.scalar(offset(k))).greater_equal(column).select(x, x.scalar(false))
     }
@@ -175,7 +175,7 @@ composite! {
     /// The elements of each matrix on and above its `k`-th diagonal; zeros below.
     ///
     /// `x`: shape (…, rows, columns).
-    top method triu(x: Tensor; k: Int = 0) -> One {
+    top method triu(x: Tensor; k: Int = 0) -> One inline {
         let (row, column) = places_of(x, "triu");
         (row + row.scalar(offset(k))).less_equal(column).select(x, x.scalar(false))
     }
@@ -183,7 +183,7 @@ composite! {
     /// Coordinate grids: the `i`-th result repeats the `i`-th vector along all other axes.
     ///
     /// `indexing`: "xy" (the first two axes are exchanged) or "ij".
-    top function meshgrid(arrays: Tensors; indexing: Text = "xy") -> Many {
+    top function meshgrid(arrays: Tensors; indexing: Text = "xy") -> Many inline {
         if indexing != "xy" && indexing != "ij" {
             throw(error::bad_value("meshgrid", "indexing must be \"xy\" or \"ij\"", indexing));
         }
@@ -198,7 +198,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.one_hot(wg.tensor([0, 2]), 3).tolist()
     /// [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
-    top function one_hot(x: IntTensor, classes: Size; dtype: MaybeDtype = None) -> One {
+    top function one_hot(x: IntTensor, classes: Size; dtype: MaybeDtype = None) -> One inline {
         let n = size_of(classes, 0, "classes", "one_hot");
         let last = x.rank();
         let index = x.cast(DType::I64).unsqueeze(last);

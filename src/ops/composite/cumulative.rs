@@ -20,7 +20,7 @@ composite! {
     /// [1, 3, 6]
     top method cumulative_sum(
         x: Tensor, axis: MaybeInt = None; dtype: MaybeDtype = None, include_initial: Bool = False,
-    ) -> One {
+    ) -> One inline {
         let axis = axis_of(x, axis, "cumulative_sum");
         let x = x.cast(dtype.unwrap_or(summed(x.dtype())));
         let y = x.cumulate(Cumulation::Sum, axis, false);
@@ -34,7 +34,7 @@ composite! {
     /// where `dtype` is None.
     top method cumulative_prod(
         x: Tensor, axis: MaybeInt = None; dtype: MaybeDtype = None, include_initial: Bool = False,
-    ) -> One {
+    ) -> One inline {
         let axis = axis_of(x, axis, "cumulative_prod");
         let x = x.cast(dtype.unwrap_or(summed(x.dtype())));
         let y = x.cumulate(Cumulation::Prod, axis, false);
@@ -44,14 +44,14 @@ composite! {
     /// Running maximum along an axis; NaN stays.
     ///
     /// `axis`: may be None for a tensor of rank 1.
-    top method cumulative_max(x: Tensor, axis: MaybeInt = None) -> One {
+    top method cumulative_max(x: Tensor, axis: MaybeInt = None) -> One inline {
         x.cumulate(Cumulation::Max, axis_of(x, axis, "cumulative_max"), false)
     }
 
     /// Running minimum along an axis; NaN stays.
     ///
     /// `axis`: may be None for a tensor of rank 1.
-    top method cumulative_min(x: Tensor, axis: MaybeInt = None) -> One {
+    top method cumulative_min(x: Tensor, axis: MaybeInt = None) -> One inline {
         x.cumulate(Cumulation::Min, axis_of(x, axis, "cumulative_min"), false)
     }
 
@@ -66,7 +66,7 @@ composite! {
     /// [3, 5]
     top method diff(
         x: Tensor; axis: Int = -1, n: Int = 1, prepend: MaybeTensor = None, append: MaybeTensor = None,
-    ) -> One {
+    ) -> One inline {
         let axis = x.axis(axis, "diff");
         let x = bordered(x.tensor(), prepend, append, axis);
         let n = count_of(n, 0, "n", "diff");

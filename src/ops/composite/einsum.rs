@@ -23,7 +23,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.einsum("ij,j->i", wg.tensor([[1, 2], [3, 4]]), wg.tensor([1, 1])).tolist()
     /// [3, 7]
-    top function einsum(subscripts: Text, operands: Tensors) -> One {
+    top function einsum(subscripts: Text, operands: Tensors) -> One inline {
         let operands = promoted(&operands, "einsum");
         evaluate(&subscripts, &operands)
     }

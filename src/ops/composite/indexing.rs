@@ -19,7 +19,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.take(wg.tensor([10, 20, 30]), wg.tensor([2, 0])).tolist()
     /// [30, 10]
-    top method take(x: Tensor, indices: IntTensor, axis: MaybeInt = None) -> One {
+    top method take(x: Tensor, indices: IntTensor, axis: MaybeInt = None) -> One inline {
         let (x, axis) = match axis {
             Some(axis) => (x.tensor(), x.axis(axis, "take")),
             None => (flattened(x, 0, -1), 0),
@@ -36,7 +36,7 @@ composite! {
     /// Elements of `x` along `axis`: `out[…, i, …] = x[…, indices[…, i, …], …]`.
     ///
     /// `x` and `indices` have one rank and broadcast outside `axis`.
-    top method take_along_axis(x: Tensor, indices: IntTensor, axis: Int = -1) -> One {
+    top method take_along_axis(x: Tensor, indices: IntTensor, axis: Int = -1) -> One inline {
         let axis = x.axis(axis, "take_along_axis");
         let outer = outside(x, indices, axis, "take_along_axis");
         let index = indices.cast(DType::I64).broadcast(with_size(&outer, indices, axis));
@@ -50,7 +50,7 @@ composite! {
     /// Of several values for one place the last stays, and it alone has a gradient.
     top method put_along_axis(
         x: Tensor, indices: IntTensor, values: Tensor, axis: Int = -1,
-    ) -> One {
+    ) -> One inline {
         let axis = x.axis(axis, "put_along_axis");
         let outer = outside(x, indices, axis, "put_along_axis");
         let base = x.broadcast(with_size(&outer, x, axis));
@@ -67,7 +67,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.index_add(wg.zeros(3), wg.tensor([0, 0, 2]), wg.ones(3)).tolist()
     /// [2.0, 0.0, 1.0]
-    top method index_add(x: Tensor, index: IntTensor, values: Tensor, axis: Int = 0) -> One {
+    top method index_add(x: Tensor, index: IntTensor, values: Tensor, axis: Int = 0) -> One inline {
         if index.rank() != 1 {
             throw(error::bad_rank("index_add", "index", 1, index.shape()));
         }

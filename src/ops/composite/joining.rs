@@ -19,7 +19,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.concat([wg.tensor([1, 2]), wg.tensor([3])]).tolist()
     /// [1, 2, 3]
-    top function concat(arrays: Tensors, axis: MaybeInt = 0) -> One {
+    top function concat(arrays: Tensors, axis: MaybeInt = 0) -> One inline {
         let parts = promoted(&arrays, "concat");
         match axis {
             Some(axis) => parts[0].concat(&parts, parts[0].axis(axis, "concat")),
@@ -37,7 +37,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.stack([wg.zeros(3), wg.ones(3)], axis=1).shape
     /// (3, 2)
-    top function stack(arrays: Tensors, axis: Int = 0) -> One {
+    top function stack(arrays: Tensors, axis: Int = 0) -> One inline {
         let parts = promoted(&arrays, "stack");
         let shape = parts[0].shape();
         if let Some(other) = parts.iter().find(|x| !x.shape().equals(&shape)) {
@@ -56,7 +56,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> [part.tolist() for part in wg.split(wg.arange(5), (2, 3))]
     /// [[0, 1], [2, 3, 4]]
-    top method split(x: Tensor, sections: Counts, axis: Int = 0) -> Many {
+    top method split(x: Tensor, sections: Counts, axis: Int = 0) -> Many inline {
         let axis = x.axis(axis, "split");
         let sizes = match sections {
             Whole::One(n) => equal_parts(x, count_of(n, 1, "sections", "split"), axis),
@@ -70,7 +70,7 @@ composite! {
     /// At most `n` parts of a tensor along an axis.
     ///
     /// They are of equal sizes but for the last, which may be smaller.
-    top method chunk(x: Tensor, n: Int, axis: Int = 0) -> Many {
+    top method chunk(x: Tensor, n: Int, axis: Int = 0) -> Many inline {
         let axis = x.axis(axis, "chunk");
         let size = x.size(axis);
         let n = count_of(n, 1, "n", "chunk");
@@ -85,7 +85,7 @@ composite! {
     }
 
     /// The slices of a tensor along an axis, which disappears.
-    top method unstack(x: Tensor, axis: Int = 0) -> Many {
+    top method unstack(x: Tensor, axis: Int = 0) -> Many inline {
         let axis = x.axis(axis, "unstack");
         let shape = x.shape().reduce(&[axis], false);
         let slice = |i| x.narrow(axis, i, Dim::ONE).reshape(shape.clone());
@@ -95,7 +95,7 @@ composite! {
     }
 
     /// Tensors repeated to their common shape.
-    top function broadcast_arrays(arrays: Tensors) -> Many {
+    top function broadcast_arrays(arrays: Tensors) -> Many inline {
         let common = arrays.iter().fold(Shape::scalar(), |so_far, x| {
             so_far.broadcast(&x.shape(), "broadcast_arrays").or_throw()
         });
@@ -109,7 +109,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.repeat(wg.tensor([1, 2]), 2).tolist()
     /// [1, 1, 2, 2]
-    top method repeat(x: Tensor, repeats: Size, axis: MaybeInt = None) -> One {
+    top method repeat(x: Tensor, repeats: Size, axis: MaybeInt = None) -> One inline {
         let n = size_of(repeats, 0, "repeats", "repeat");
         let (x, axis) = match axis {
             Some(axis) => (x, x.axis(axis, "repeat")),
@@ -129,7 +129,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.tile(wg.tensor([1, 2]), 2).tolist()
     /// [1, 2, 1, 2]
-    top method tile(x: Tensor, repetitions: Shape) -> One {
+    top method tile(x: Tensor, repetitions: Shape) -> One inline {
         let counts = shape_of(&repetitions, "tile");
         let rank = counts.rank().max(x.rank());
         let padded = |shape: &Shape| -> Shape {
@@ -152,7 +152,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.pad(wg.tensor([1, 2]), (1, 2)).tolist()
     /// [0, 1, 2, 0, 0]
-    top function pad(x: Tensor, widths: Pairs; value: Number = 0) -> One {
+    top function pad(x: Tensor, widths: Pairs; value: Number = 0) -> One inline {
         let x = x.tensor();
         let value = one_number(value, "value", "pad");
         if let Some(number) = value.as_scalar().filter(|v: &Scalar| !v.fits(x.dtype())) {

@@ -18,7 +18,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.arange(6).reshape(2, -1).tolist()
     /// [[0, 1, 2], [3, 4, 5]]
-    top method reshape(x: Tensor, shape: Shape; copy: MaybeBool = None) -> One {
+    top method reshape(x: Tensor, shape: Shape; copy: MaybeBool = None) -> One inline {
         x.reshape(completed(&x.shape(), &shape))
     }
 
@@ -27,12 +27,12 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.permute_dims(wg.zeros((2, 3, 4)), (2, 0, 1)).shape
     /// (4, 2, 3)
-    top method permute_dims(x: Tensor, axes: Shape) -> One {
+    top method permute_dims(x: Tensor, axes: Shape) -> One inline {
         permuted(x, &numbers(&axes), "permute_dims")
     }
 
     /// Axes in another order; the reverse one where `axes` is None.
-    top method transpose(x: Tensor, axes: Axes = None) -> One {
+    top method transpose(x: Tensor, axes: Axes = None) -> One inline {
         match axes {
             Some(axes) => permuted(x, &axes, "transpose"),
             None => x.permute((0..x.rank()).rev().collect()),
@@ -40,7 +40,7 @@ composite! {
     }
 
     /// The last two axes exchanged.
-    top function matrix_transpose(x: Tensor) -> One {
+    top function matrix_transpose(x: Tensor) -> One inline {
         if x.rank() < 2 {
             throw(error::bad_rank("matrix_transpose", "x", "at least 2", x.shape()));
         }
@@ -48,7 +48,7 @@ composite! {
     }
 
     /// Two axes exchanged.
-    top method swapaxes(x: Tensor, axis1: Int, axis2: Int) -> One {
+    top method swapaxes(x: Tensor, axis1: Int, axis2: Int) -> One inline {
         let mut order: Axes = (0..x.rank()).collect();
         order.swap(x.axis(axis1, "swapaxes"), x.axis(axis2, "swapaxes"));
         x.permute(order)
@@ -57,7 +57,7 @@ composite! {
     /// Axes moved to other places; the others keep their order.
     ///
     /// `source`, `destination`: an axis or equally many axes.
-    top method moveaxis(x: Tensor, source: Ints, destination: Ints) -> One {
+    top method moveaxis(x: Tensor, source: Ints, destination: Ints) -> One inline {
         let from = x.shape().axes(Some(&source), "moveaxis").or_throw();
         let to = x.shape().axes(Some(&destination), "moveaxis").or_throw();
         if from.len() != to.len() {
@@ -76,7 +76,7 @@ composite! {
     /// Axes of size 1 taken away.
     ///
     /// `axis`: an axis or a tuple of axes, which must have size 1; None takes all of that size.
-    top method squeeze(x: Tensor, axis: Axes = None) -> One {
+    top method squeeze(x: Tensor, axis: Axes = None) -> One inline {
         let shape = x.shape();
         let axes = match axis {
             Some(axis) => shape.axes(Some(&axis), "squeeze").or_throw(),
@@ -94,7 +94,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.expand_dims(wg.zeros((2, 3)), axis=1).shape
     /// (2, 1, 3)
-    top method expand_dims(x: Tensor, axis: Ints = 0) -> One {
+    top method expand_dims(x: Tensor, axis: Ints = 0) -> One inline {
         let rank = x.rank() + axis.len();
         let mut places = Shape::of(&vec![1; rank]).axes(Some(&axis), "expand_dims").or_throw();
         places.sort_unstable();
@@ -104,7 +104,7 @@ composite! {
     /// Repeated to a shape: axes of size 1 grow, new ones come first.
     ///
     /// The gradient is the sum over what was repeated.
-    top method broadcast_to(x: Tensor, shape: Shape) -> One {
+    top method broadcast_to(x: Tensor, shape: Shape) -> One inline {
         x.broadcast(shape_of(&shape, "broadcast_to"))
     }
 
@@ -113,14 +113,14 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.zeros((2, 3, 4)).flatten(1).shape
     /// (2, 12)
-    top method flatten(x: Tensor, start: Int = 0, end: Int = -1) -> One {
+    top method flatten(x: Tensor, start: Int = 0, end: Int = -1) -> One inline {
         flattened(x, start, end)
     }
 
     /// Elements in reverse order along axes.
     ///
     /// `axis`: an axis, a tuple of axes, or None for all.
-    top method flip(x: Tensor, axis: Axes = None) -> One {
+    top method flip(x: Tensor, axis: Axes = None) -> One inline {
         let shape = x.shape();
         let mut at = whole(&shape);
         for i in shape.axes(axis.as_deref(), "flip").or_throw() {
@@ -135,7 +135,7 @@ composite! {
     /// Elements moved on by `shift` along axes; those that leave at one end come in at the other.
     ///
     /// `shift`: an int, or one for each axis. `axis`: where None, the flattened elements move.
-    top method roll(x: Tensor, shift: Ints, axis: Axes = None) -> One {
+    top method roll(x: Tensor, shift: Ints, axis: Axes = None) -> One inline {
         match axis {
             Some(axis) => rolled_axes(x, &shift, &axis),
             None => {
@@ -146,12 +146,12 @@ composite! {
     }
 
     /// The `offset`-th diagonal of two axes, as a new last axis.
-    top method diagonal(x: Tensor; offset: Int = 0, axis1: Int = 0, axis2: Int = 1) -> One {
+    top method diagonal(x: Tensor; offset: Int = 0, axis1: Int = 0, axis2: Int = 1) -> One inline {
         diagonal_of(x, offset, axis1, axis2, "diagonal")
     }
 
     /// The `k`-th diagonal of a matrix, or a square matrix with a vector on that diagonal.
-    top method diag(x: Tensor; k: Int = 0) -> One {
+    top method diag(x: Tensor; k: Int = 0) -> One inline {
         match x.rank() {
             1 => with_diagonal(x, k),
             2 => diagonal_of(x, k, 0, 1, "diag"),

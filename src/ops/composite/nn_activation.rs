@@ -58,21 +58,21 @@ composite! {
     /// Logistic function `1 / (1 + exp(-x))`.
     ///
     /// Floating, any shape.
-    nn function sigmoid(x: FloatTensor) -> One {
+    nn function sigmoid(x: FloatTensor) -> One inline {
         x.sigmoid()
     }
 
     /// Hyperbolic tangent of each element.
     ///
     /// Floating, any shape.
-    nn function tanh(x: FloatTensor) -> One {
+    nn function tanh(x: FloatTensor) -> One inline {
         x.tanh()
     }
 
     /// `log(sigmoid(x))` without underflow.
     ///
     /// Floating, any shape.
-    nn function log_sigmoid(x: FloatTensor) -> One {
+    nn function log_sigmoid(x: FloatTensor) -> One inline {
         x.log_sigmoid()
     }
 

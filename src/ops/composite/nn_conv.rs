@@ -15,7 +15,7 @@ composite! {
     nn function conv1d(
         x: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None, stride: Ints = 1,
         padding: Ints = 0, dilation: Ints = 1, groups: Int = 1,
-    ) -> One {
+    ) -> One inline {
         Conv::new("conv1d", 1, &stride, &padding, &dilation, groups).apply(x, weight, bias)
     }
 
@@ -31,7 +31,7 @@ composite! {
     nn function conv2d(
         x: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None, stride: Ints = 1,
         padding: Ints = 0, dilation: Ints = 1, groups: Int = 1,
-    ) -> One {
+    ) -> One inline {
         Conv::new("conv2d", 2, &stride, &padding, &dilation, groups).apply(x, weight, bias)
     }
 
@@ -43,7 +43,7 @@ composite! {
     nn function conv3d(
         x: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None, stride: Ints = 1,
         padding: Ints = 0, dilation: Ints = 1, groups: Int = 1,
-    ) -> One {
+    ) -> One inline {
         Conv::new("conv3d", 3, &stride, &padding, &dilation, groups).apply(x, weight, bias)
     }
 
@@ -55,7 +55,7 @@ composite! {
     nn function conv_transpose1d(
         x: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None, stride: Ints = 1,
         padding: Ints = 0, output_padding: Ints = 0, groups: Int = 1, dilation: Ints = 1,
-    ) -> One {
+    ) -> One inline {
         Conv::new("conv_transpose1d", 1, &stride, &padding, &dilation, groups)
             .transpose(x, weight, bias, &output_padding)
     }
@@ -67,7 +67,7 @@ composite! {
     nn function conv_transpose2d(
         x: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None, stride: Ints = 1,
         padding: Ints = 0, output_padding: Ints = 0, groups: Int = 1, dilation: Ints = 1,
-    ) -> One {
+    ) -> One inline {
         Conv::new("conv_transpose2d", 2, &stride, &padding, &dilation, groups)
             .transpose(x, weight, bias, &output_padding)
     }
@@ -79,7 +79,7 @@ composite! {
     nn function conv_transpose3d(
         x: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None, stride: Ints = 1,
         padding: Ints = 0, output_padding: Ints = 0, groups: Int = 1, dilation: Ints = 1,
-    ) -> One {
+    ) -> One inline {
         Conv::new("conv_transpose3d", 3, &stride, &padding, &dilation, groups)
             .transpose(x, weight, bias, &output_padding)
     }

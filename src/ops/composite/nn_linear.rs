@@ -47,7 +47,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.nn.embedding(wg.tensor([2, 0]), wg.tensor([[1, 2], [3, 4], [5, 6]])).tolist()
     /// [[5, 6], [1, 2]]
-    nn function embedding(indices: IntTensor, weight: Tensor) -> One {
+    nn function embedding(indices: IntTensor, weight: Tensor) -> One inline {
         let weight = weight.tensor();
         if weight.rank() == 0 {
             throw(error::bad_rank("embedding", "weight", "1 or more", weight.shape()));

@@ -16,7 +16,7 @@ composite! {
     optim function sgd(
         p: FloatTensor, g: FloatTensor, momentum_buffer: MaybeFloatTensor = None;
         lr: Number, momentum: Number = 0.0, weight_decay: Number = 0.0, nesterov: Bool = False,
-    ) -> Many {
+    ) -> Many inline {
         [lr, momentum, weight_decay].iter().for_each(|x| within("sgd", &x.shape(), &p.shape()));
         let g = if is_zero(weight_decay) { g } else { g + weight_decay.like(p) * p };
         let rate = lr.like(p);
@@ -41,7 +41,7 @@ composite! {
         p: FloatTensor, g: FloatTensor, m: FloatTensor, v: FloatTensor, step: FloatTensor;
         lr: Number, beta1: Number, beta2: Number, eps: Number, weight_decay: Number = 0.0,
         decoupled: Bool = False,
-    ) -> Many {
+    ) -> Many inline {
         for x in [step, lr, beta1, beta2, eps, weight_decay] {
             within("adam", &x.shape(), &p.shape());
         }

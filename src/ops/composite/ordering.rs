@@ -16,7 +16,7 @@ composite! {
     ///
     /// `axis`: where None, the position among all elements in C order. Of no elements it is an
     /// error.
-    top method argmax(x: Tensor, axis: MaybeInt = None; keepdims: Bool = False) -> One {
+    top method argmax(x: Tensor, axis: MaybeInt = None; keepdims: Bool = False) -> One inline {
         position(x, ArgReduction::Max, axis, keepdims, "argmax")
     }
 
@@ -24,7 +24,7 @@ composite! {
     ///
     /// `axis`: where None, the position among all elements in C order. Of no elements it is an
     /// error.
-    top method argmin(x: Tensor, axis: MaybeInt = None; keepdims: Bool = False) -> One {
+    top method argmin(x: Tensor, axis: MaybeInt = None; keepdims: Bool = False) -> One inline {
         position(x, ArgReduction::Min, axis, keepdims, "argmin")
     }
 
@@ -37,7 +37,7 @@ composite! {
     /// [1, 2, 3]
     top method sort(
         x: Tensor, axis: Int = -1; descending: Bool = False, stable: Bool = True,
-    ) -> One {
+    ) -> One inline {
         x.emit(Op::Sort { axis: x.axis(axis, "sort"), descending })
     }
 
@@ -46,7 +46,7 @@ composite! {
     /// Sorts are always stable.
     top method argsort(
         x: Tensor, axis: Int = -1; descending: Bool = False, stable: Bool = True,
-    ) -> One {
+    ) -> One inline {
         x.emit(Op::ArgSort { axis: x.axis(axis, "argsort"), descending })
     }
 
@@ -57,7 +57,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> [t.tolist() for t in wg.topk(wg.tensor([3.0, 1.0, 2.0]), 2)]
     /// [[3.0, 2.0], [0, 2]]
-    top method topk(x: Tensor, k: Int; axis: Int = -1, largest: Bool = True) -> Many {
+    top method topk(x: Tensor, k: Int; axis: Int = -1, largest: Bool = True) -> Many inline {
         let axis = x.axis(axis, "topk");
         let order = x.emit(Op::TopK { k: count_of(k, 0, "k", "topk"), axis, largest });
         (x.take_along(order, axis), order)

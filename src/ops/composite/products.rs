@@ -19,13 +19,13 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.matmul(wg.tensor([[1, 2], [3, 4]]), wg.tensor([1, 1])).tolist()
     /// [3, 7]
-    top method matmul(a: NumericTensor, b: NumericTensor) -> One {
+    top method matmul(a: NumericTensor, b: NumericTensor) -> One inline {
         let pair = promoted(&[a, b], "matmul");
         product(pair[0], pair[1])
     }
 
     /// Sum of products of elements along an axis; the other axes broadcast.
-    top method vecdot(a: NumericTensor, b: NumericTensor; axis: Int = -1) -> One {
+    top method vecdot(a: NumericTensor, b: NumericTensor; axis: Int = -1) -> One inline {
         let pair = promoted(&[a, b], "vecdot");
         let (left, right) = (pair[0].axis(axis, "vecdot"), pair[1].axis(axis, "vecdot"));
         let (n, m) = (pair[0].size(left), pair[1].size(right));
@@ -46,14 +46,14 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.tensordot(wg.ones((2, 3, 4)), wg.ones((4, 3, 5)), axes=((1, 2), (1, 0))).shape
     /// (2, 5)
-    top function tensordot(a: NumericTensor, b: NumericTensor; axes: Pairs = 2) -> One {
+    top function tensordot(a: NumericTensor, b: NumericTensor; axes: Pairs = 2) -> One inline {
         let pair = promoted(&[a, b], "tensordot");
         let (left, right) = paired_axes(pair[0], pair[1], axes);
         contracted(pair[0], pair[1], left, right, "tensordot")
     }
 
     /// Products of all pairs of elements of two vectors.
-    top function outer(a: NumericTensor, b: NumericTensor) -> One {
+    top function outer(a: NumericTensor, b: NumericTensor) -> One inline {
         if let Some(x) = [a, b].iter().find(|x| x.rank() != 1) {
             throw(error::bad_rank("outer", "each operand", 1, x.shape()));
         }
@@ -61,14 +61,14 @@ composite! {
     }
 
     /// Sums of products over the last axes of both operands.
-    top function inner(a: NumericTensor, b: NumericTensor) -> One {
+    top function inner(a: NumericTensor, b: NumericTensor) -> One inline {
         let pair = promoted(&[a, b], "inner");
         let last = |x: Expr<'_>| -> Axes { [x.axis(-1, "inner")].as_slice().into() };
         contracted(pair[0], pair[1], last(pair[0]), last(pair[1]), "inner")
     }
 
     /// Cross product of vectors of three elements along an axis; the other axes broadcast.
-    top function cross(a: NumericTensor, b: NumericTensor; axis: Int = -1) -> One {
+    top function cross(a: NumericTensor, b: NumericTensor; axis: Int = -1) -> One inline {
         let both = promoted(&[a, b], "cross");
         let shape = both[0].shape().broadcast(&both[1].shape(), "cross").or_throw();
         let axis = shape.axis(axis, "cross").or_throw();
@@ -90,7 +90,7 @@ composite! {
     /// Sum of the elements on the `offset`-th diagonal of the first two axes.
     ///
     /// Integers and bools are summed in int64 (uint64 for unsigned).
-    top method trace(x: Tensor; offset: Int = 0) -> One {
+    top method trace(x: Tensor; offset: Int = 0) -> One inline {
         let diagonal = diagonal_of(x.cast(summed(x.dtype())), offset, 0, 1, "trace");
         diagonal.reduce(Reduction::Sum, &[diagonal.rank() - 1])
     }

@@ -19,7 +19,7 @@ composite! {
     /// `dtype`: uint32, which None stands for, or uint64. `key`: None draws one from the global generator.
     random function bits(
         shape: Shape = (); dtype: MaybeDtype = None, key: Key = None, device: MaybeDevice = None,
-    ) -> One {
+    ) -> One inline {
         bits_of("bits", key, Type::new(dtype.unwrap_or(DType::U32), shape_of(&shape, "bits")))
     }
 
@@ -30,7 +30,7 @@ composite! {
     random function uniform(
         shape: Shape = (); low: Number = 0.0, high: Number = 1.0, dtype: MaybeDtype = None,
         key: Key = None, device: MaybeDevice = None, requires_grad: Bool = False,
-    ) -> One {
+    ) -> One inline {
         let dtype = floating("uniform", dtype);
         let shape = shape_of(&shape, "uniform");
         [low, high].iter().for_each(|x| within("uniform", &x.shape(), &shape));
@@ -56,7 +56,7 @@ composite! {
     random function normal(
         shape: Shape = (); mean: Number = 0.0, std: Number = 1.0, dtype: MaybeDtype = None,
         key: Key = None, device: MaybeDevice = None, requires_grad: Bool = False,
-    ) -> One {
+    ) -> One inline {
         let dtype = floating("normal", dtype);
         let full = if dtype == DType::F64 { dtype } else { DType::F32 };
         let shape = shape_of(&shape, "normal");
@@ -79,7 +79,7 @@ composite! {
     random function integers(
         low: Int, high: MaybeInt = None, shape: Shape = (); dtype: MaybeDtype = None, key: Key = None,
         device: MaybeDevice = None,
-    ) -> One {
+    ) -> One inline {
         let (op, dtype) = ("integers", dtype.unwrap_or(DType::I64));
         if !dtype.is_int() {
             throw(error::wrong_dtype(op, "the result", dtype, "an integer"));
@@ -105,7 +105,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.random.permutation(5).sort().tolist()
     /// [0, 1, 2, 3, 4]
-    random function permutation(n: Size; key: Key = None) -> One {
+    random function permutation(n: Size; key: Key = None) -> One inline {
         let bits = bits_of("permutation", key, Type::new(DType::U64, shape_of(&[n], "permutation")));
         bits.emit(Op::ArgSort { axis: 0, descending: false })
     }
@@ -114,7 +114,7 @@ composite! {
     ///
     /// `p` is floating and broadcasts to `shape`, which is its own where None. `key`: None draws one
     /// from the global generator.
-    random function bernoulli(p: FloatTensor = 0.5, shape: MaybeSizes = None; key: Key = None) -> One {
+    random function bernoulli(p: FloatTensor = 0.5, shape: MaybeSizes = None; key: Key = None) -> One inline {
         let sizes = shape.map_or(p.shape(), |shape| shape_of(&shape, "bernoulli"));
         within("bernoulli", &p.shape(), &sizes);
         unit(key, p.dtype(), sizes, "bernoulli").less(p)
@@ -129,7 +129,7 @@ composite! {
     /// multiples of 2⁻²⁴.
     random function categorical(
         logits: FloatTensor, axis: Int = -1, shape: MaybeSizes = None; key: Key = None,
-    ) -> One {
+    ) -> One inline {
         let op = "categorical";
         let axis = logits.axis(axis, op);
         let batch = logits.shape().reduce(&[axis], false);
@@ -147,7 +147,7 @@ composite! {
     /// `n` keys (n, 2) derived from one (uint32): independent streams.
     ///
     /// `key`: None draws one from the global generator. Use a key either to split or to draw numbers.
-    random function split(key: Key = None, n: Int = 2) -> One {
+    random function split(key: Key = None, n: Int = 2) -> One inline {
         bits_of("split", key, Type::new(DType::U32, shape_of(&[n.into(), Extent::Number(2)], "split")))
     }
 }

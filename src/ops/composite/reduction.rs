@@ -21,7 +21,7 @@ composite! {
     /// [4.0, 6.0]
     top method sum(
         x: Tensor, axis: Axes = None; keepdims: Bool = False, dtype: MaybeDtype = None,
-    ) -> One {
+    ) -> One inline {
         let x = x.cast(dtype.unwrap_or(summed(x.dtype())));
         reduce(x, Reduction::Sum, axis.as_deref(), keepdims, "sum")
     }
@@ -32,7 +32,7 @@ composite! {
     /// int64 (uint64 for unsigned) where `dtype` is None. An empty product is 1.
     top method prod(
         x: Tensor, axis: Axes = None; keepdims: Bool = False, dtype: MaybeDtype = None,
-    ) -> One {
+    ) -> One inline {
         let x = x.cast(dtype.unwrap_or(summed(x.dtype())));
         reduce(x, Reduction::Prod, axis.as_deref(), keepdims, "prod")
     }
@@ -41,7 +41,7 @@ composite! {
     ///
     /// `axis`: an axis, a tuple of axes, or None for all. Of no elements it is an error. The
     /// gradient is shared equally among equal largest elements.
-    top method max(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One {
+    top method max(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One inline {
         reduce(x, Reduction::Max, axis.as_deref(), keepdims, "max")
     }
 
@@ -49,28 +49,28 @@ composite! {
     ///
     /// `axis`: an axis, a tuple of axes, or None for all. Of no elements it is an error. The
     /// gradient is shared equally among equal smallest elements.
-    top method min(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One {
+    top method min(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One inline {
         reduce(x, Reduction::Min, axis.as_deref(), keepdims, "min")
     }
 
     /// Whether any element is not zero; of no elements it is False.
     ///
     /// `axis`: an axis, a tuple of axes, or None for all.
-    top method any(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One {
+    top method any(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One inline {
         reduce(nonzero(x), Reduction::Any, axis.as_deref(), keepdims, "any")
     }
 
     /// Whether no element is zero; of no elements it is True.
     ///
     /// `axis`: an axis, a tuple of axes, or None for all.
-    top method all(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One {
+    top method all(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One inline {
         reduce(nonzero(x), Reduction::All, axis.as_deref(), keepdims, "all")
     }
 
     /// How many elements are not zero (int64).
     ///
     /// `axis`: an axis, a tuple of axes, or None for all.
-    top method count_nonzero(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One {
+    top method count_nonzero(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One inline {
         let x = nonzero(x).cast(DType::I64);
         reduce(x, Reduction::Sum, axis.as_deref(), keepdims, "count_nonzero")
     }
@@ -83,7 +83,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.mean(wg.tensor([1, 2])).item()
     /// 1.5
-    top method mean(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One {
+    top method mean(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One inline {
         let x = floating(x);
         let axes = axes_of(x, axis.as_deref(), "mean");
         kept(average(wide(x), &axes).cast(x.dtype()), &axes, keepdims)

@@ -12,7 +12,9 @@
 /// }
 /// ```
 /// The namespace is `top`, `nn`, …; `method` or `function` says whether `Tensor` has it too; `|cx|`
-/// names the emission for bodies without a tensor to start from. `vjp` has a formula for each
+/// names the emission for bodies without a tensor to start from. `-> One inline` says that a call of it
+/// is the ops that it emits (movement, creation, plain reductions, products, promotion); all others
+/// stay calls until they are planned. `vjp` has a formula for each
 /// parameter that is a tensor, or `zero` where no gradient flows: one that is left out does not
 /// compile. What stands after the semicolon is computed when a formula first reads it, once for all.
 /// `indexes(Axis "axis")` behind the body says what indices among the operands address
@@ -23,6 +25,8 @@ macro_rules! composite {
     (@method function) => { false };
     (@space top) => { "" };
     (@space $space:ident) => { stringify!($space) };
+    (@inline) => { false };
+    (@inline inline) => { true };
     (@default) => { None };
     (@default $default:expr) => { Some(stringify!($default)) };
     (@indexes) => { $crate::ops::declare::Indexes::Nothing };
@@ -68,7 +72,7 @@ macro_rules! composite {
         $space:ident $place:ident $name:ident(
             $($param:ident: $kind:ident $(= $default:expr)?),* $(,)?
             $(; $($kw:ident: $kw_kind:ident $(= $kw_default:expr)?),* $(,)?)?
-        ) -> $returns:ident $(|$cx:ident|)? $body:block
+        ) -> $returns:ident $($inline:ident)? $(|$cx:ident|)? $body:block
         $(indexes($indexes:ident $($parameter:literal)?))?
         $(vjp($g:ident, $y:ident $(; $($shared:ident = $value:expr),+ $(,)?)?) {
             $($wrt:ident: $rule:expr),* $(,)?
@@ -133,6 +137,7 @@ macro_rules! composite {
                 params: PARAMS,
                 method: $crate::composite!(@method $place),
                 returns: $crate::ops::declare::Returns::$returns,
+                inline: $crate::composite!(@inline $($inline)?),
                 body,
                 vjp: $crate::composite!(@vjp PARAMS,
                     [$($param: $kind,)* $($($kw: $kw_kind,)*)?]

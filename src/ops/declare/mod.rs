@@ -283,6 +283,8 @@ pub struct Composite {
     pub method: bool,
     /// How many results it has
     pub returns: Returns,
+    /// Whether a call is the ops that it emits, instead of one node
+    pub inline: bool,
     /// The formula
     pub(in crate::ops) body: for<'e> fn(&Arguments<'_, 'e>) -> Outputs<'e>,
     /// A gradient of its own
@@ -299,7 +301,7 @@ pub struct Composite {
 impl Composite {
     /// Runs the formula, or emits one node where the emission keeps this composite whole.
     pub fn call<'e>(&'static self, call: &Arguments<'_, 'e>) -> Outputs<'e> {
-        if self.vjp.is_some() && call.cx.keeps(self) {
+        if self.stays() && call.cx.keeps(self) {
             let op = Op::Call(op::Call { composite: self, attributes: call.attributes.into() });
             let id = call.cx.emit(op, call.operands);
             return smallvec![Expr::new(call.cx, Arg::Node(id))];
@@ -313,7 +315,12 @@ impl Composite {
         (self.body)(call)
     }
 
-    /// Whether it has a gradient of its own.
+    /// Whether a call of it is one node, of the tape and in a trace, until it is planned.
+    pub fn stays(&self) -> bool {
+        !self.inline && self.returns == Returns::One
+    }
+
+    /// Whether it has a gradient of its own; that of others is derived from the formula.
     pub fn has_vjp(&self) -> bool {
         self.vjp.is_some()
     }
@@ -331,7 +338,8 @@ impl Composite {
         (vjp.rules)(rule, call, wanted)
     }
 
-    fn enter(&'static self, call: &Arguments<'_, '_>) -> Within {
+    /// Makes what is emitted part of this call, or of the one around, while the guard lives.
+    pub fn enter(&'static self, call: &Arguments<'_, '_>) -> Within {
         if Origin::running().is_none() { origin::of(self, call) } else { Origin::NONE }.enter()
     }
 }

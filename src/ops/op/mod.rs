@@ -295,8 +295,9 @@ impl Op {
     pub fn differentiable(&self, i: usize) -> bool {
         match self.kind() {
             OpKind::Map(def) => !def.vjp[i].is_zero(),
+            // A derived gradient may turn out to be none.
             OpKind::Call(call) => {
-                call.composite.vjp.is_some_and(|vjp| vjp.reaches(call.position(i)))
+                call.composite.vjp.is_none_or(|vjp| vjp.reaches(call.position(i)))
             }
             OpKind::Structural(def) => (def.differentiable)(self, i),
         }

@@ -85,9 +85,12 @@ impl Executable {
         Ok(reports.iter().map(PassReport::new).collect())
     }
 
-    /// The list after the passes, as a graph.
-    fn definition(&self, py: Python<'_>) -> PyResult<Definition> {
-        let list = self.program.optimized().or_raise(py)?.list.clone();
+    /// The list as a graph: after the passes, or as it was traced.
+    fn definition(&self, py: Python<'_>, optimized: bool) -> PyResult<Definition> {
+        let list = match optimized {
+            true => self.program.optimized().or_raise(py)?.list.clone(),
+            false => self.program.list().clone(),
+        };
         Ok(Definition::from_list(self.program.device(), list, self.program.scope().clone()))
     }
 
