@@ -292,6 +292,15 @@ catalogue! {
         "{op}: the tensor lies on {device}; copy it first, e.g. x.to(\"cpu\")";
     /// A request that needs a gradient and has none.
     gradient(op, what, facts) => Gradient, "{op}: {what}: {facts}";
+    /// A gradient through an op of the user's that has no rule.
+    no_rule(op) => Gradient,
+        "{op}: an operand requires a gradient, and the op has no gradient rule: declare one with @{op}.vjp, or call it on x.detach()";
+    /// A rule of the user's that reads a tensor besides what it is given, where it is written into a list.
+    open_rule(op, rule) => Gradient,
+        "{op}: its {rule} rule reads a tensor outside, which it cannot inside control flow, vmap, jvp and graphs: make the tensor an operand";
+    /// A result of the user's code of another dtype than its type rule says.
+    host_dtype(op, got, want) => DType,
+        "{op}: the function gave another dtype than its type rule: {got}, wanted {want}";
     /// A history whose saved values were freed.
     freed(op, node, first) => Gradient,
         "{op}: the saved values of {node} were freed by an earlier backward{first}; pass retain_graph=True to that call to keep them";
@@ -315,6 +324,9 @@ catalogue! {
     /// The data of a traced value, asked for while there is none.
     no_data(op) => Capture,
         "{op}: a traced tensor has no data while its function is captured; return it and look at the result";
+    /// The value of a tensor that the call running on this thread gives a new one.
+    in_use(op) => Capture,
+        "{op}: the compiled call that runs now gives this tensor a new value: pass the tensor to host_call as an operand";
     /// Python code that depends on the data of a traced value.
     untraceable(op, node, line, remedy) => Capture,
         "{op}: the value of {node} is not known while the function is captured{line}; {remedy}";

@@ -107,6 +107,23 @@ def settings(**names):
         wg._core._check_settings()
 
 
+def open_rule():
+    scale = wg.ones(2)
+    op = wg.custom_op(infer=lambda x: x, vjp=lambda g, x, y: (g * scale,))(lambda x: x)
+    wg.jvp(op, (wg.ones(2),), (wg.ones(2),))
+
+
+def in_use():
+    w = wg.zeros(2)
+
+    @wg.compile
+    def step(x):
+        wg.host_call(lambda _: w.tolist(), x)
+        w[...] = w + x
+
+    step(wg.ones(2))
+
+
 PROVOKED = {
     "broadcast": lambda: wg.ones((2, 3)) + wg.ones((4,)),
     "bad_shape": lambda: wg.concat([wg.ones((2, 3)), wg.ones((2, 4))], axis=0),
@@ -140,9 +157,13 @@ PROVOKED = {
     "one_device": lambda: wg.compile(lambda x: x.to("reference"))(wg.ones(2)),
     "not_on_host": lambda: wg.ones(2, device="reference").numpy(),
     "gradient": lambda: wg.tensor([1.0, 2.0], requires_grad=True).backward(),
+    "no_rule": lambda: wg.grad(wg.custom_op(infer=lambda x: x)(lambda x: x))(wg.tensor(1.0)),
+    "open_rule": open_rule,
     "freed": freed,
     "leaf_update": leaf_update,
     "unseen_write": unseen_write,
+    "host_dtype": lambda: wg.custom_op(infer=lambda x: x)(lambda x: x.astype("d"))(wg.ones(2)),
+    "in_use": in_use,
     "bad_value": lambda: wg.arange(0, 5, 0),
     "bad_type": lambda: wg.tensor([object()]),
     "not_finite": not_finite,

@@ -28,6 +28,7 @@ _LAZY = {
     "__array_namespace_info__": "_info",
     "Function": "autodiff",
     "CompiledFunction": "capture",
+    "CustomOp": "host",
     "Graph": "graph",
     "Session": "session",
     "Variable": "graph",
@@ -37,9 +38,11 @@ _LAZY = {
     "compile": "capture",
     "cond": "control",
     "config": "capture",
+    "custom_op": "host",
     "fori_loop": "control",
     "grad": "autodiff",
     "hessian": "transforms",
+    "host_call": "host",
     "jacobian": "transforms",
     "jvp": "transforms",
     "map": "control",
@@ -62,8 +65,8 @@ _LAZY = {
     "save": "io",
 }
 _SUBMODULES = (
-    "autodiff", "capture", "compat", "control", "data", "drawing", "graph", "io", "nn", "optim",
-    "profiling", "pytree", "random", "session", "testing", "transforms",
+    "autodiff", "capture", "compat", "control", "data", "drawing", "graph", "host", "io", "nn",
+    "optim", "profiling", "pytree", "random", "session", "testing", "transforms",
 )  # fmt: skip
 
 # The same for type checkers, which the stub test compares with what is found; `as` exports a name.
@@ -78,6 +81,7 @@ if TYPE_CHECKING:
         data as data,
         drawing as drawing,
         graph as graph,
+        host as host,
         io as io,
         nn as nn,
         optim as optim,
@@ -121,6 +125,7 @@ if TYPE_CHECKING:
         parse_graph as parse_graph,
         placeholder as placeholder,
     )
+    from wengert.host import CustomOp as CustomOp, custom_op as custom_op, host_call as host_call
     from wengert.io import load as load, save as save
     from wengert.profiling import (
         Profile as Profile,

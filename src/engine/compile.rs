@@ -18,7 +18,7 @@ use super::tape::{self, First, History, Leaf, Value};
 use super::trace::{self, Capture, Source, Trace};
 use crate::error;
 use crate::error::Result;
-use crate::graph::{List, resize};
+use crate::graph::{Host, List, resize};
 use crate::ops::emit::Id;
 use crate::ops::number::Number;
 use crate::ops::op::Type;
@@ -47,6 +47,8 @@ pub struct Compiled {
     pub differentiable: Option<Arc<call::Flow>>,
     /// What the trace relies on about sizes
     pub constraints: Vec<Constraint>,
+    /// The ops of the host in it, which are the caller's to keep
+    pub hosts: Vec<Host>,
     /// Numbers whose values the trace depends on, by their places among those given
     pub pinned: Vec<(usize, f64)>,
 }
@@ -168,6 +170,12 @@ impl<'a> Ending<'a> {
         let differentiable = self.differentiate()?;
         let (pinned, device) = (self.pinned(), self.trace.device());
         let (list, _) = self.trace.close();
+        let mut hosts = Vec::new();
+        // Who holds the function shows the collector of cycles what it keeps; a list cannot.
+        let list = list.with_hosts(&mut |op| {
+            hosts.push(op.clone());
+            op.0.lent()
+        });
         let list = merged(list, &self.trace.scope().constraints())?;
         let mut plain = list.until(count);
         plain.outputs = self.results.clone();
@@ -181,7 +189,7 @@ impl<'a> Ending<'a> {
         // What passes ask about sizes is relied on as well.
         program.optimized()?;
         let constraints = scope.constraints();
-        Ok(Compiled { program, differentiable, constraints, pinned })
+        Ok(Compiled { program, differentiable, constraints, hosts, pinned })
     }
 
     /// Refuses tensors of other devices among the inputs: ops refused them already, so they are

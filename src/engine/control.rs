@@ -13,6 +13,7 @@ use smallvec::{SmallVec, smallvec};
 use super::apply::apply;
 
 use super::executors::{self, device};
+use super::host;
 use super::program::Program;
 use super::tape::{self, Entry, History, HostRule, Operand, Value, record_host};
 use super::trace::{self, Entered, Trace};
@@ -98,6 +99,7 @@ pub fn run(flow: &Flow, args: Vec<Value>, numbers: &[Numeric]) -> Result<Vec<Val
     let device = executors::common(flow.kind.name(), args.iter().map(|value| &value.array))?;
     let _on = device.enter();
     match flow.kind {
+        FlowKind::Host(ref op) => host::call(op, flow, args),
         FlowKind::Branch => {
             let last = flow.bodies.len() as i64 - 1;
             let body = integer(&args[0].array)?.clamp(0, last) as usize;
@@ -245,7 +247,15 @@ struct FlowRule(Arc<Emitted>);
 /// Adds a flow to the open trace: its results.
 fn emit(flow: Flow, args: Vec<Value>, record: bool) -> Result<Vec<Value>> {
     let name = flow.kind.name();
+    if let (true, FlowKind::Host(op)) = (record, &flow.kind) {
+        host::check_rule(op, &flow, &args)?;
+    }
     let (trace, nodes) = trace::nodes(name, &args)?;
+    let is_unresolved = |arg: &Arg| matches!(arg, Arg::Node(id) if trace.is_unresolved(*id));
+    if nodes.iter().any(is_unresolved) {
+        let what = "a tensor of unknown rank is no operand of control flow or of the host";
+        return Err(error::bad_graph(name, what, "give its placeholder a shape"));
+    }
     if flow.results.is_empty() {
         // Without results it is there for its effects.
         if flow.has_effect() {
@@ -257,6 +267,7 @@ fn emit(flow: Flow, args: Vec<Value>, record: bool) -> Result<Vec<Value>> {
         return Ok(Vec::new());
     }
     let mut ids: SmallVec<[Id; 2]> = smallvec![];
+    let host = flow.clone();
     trace.add(|graph| {
         ids = graph.flow(flow, &nodes);
         ids.first().copied().ok_or_else(|| error::internal("control flow without results"))
@@ -265,6 +276,9 @@ fn emit(flow: Flow, args: Vec<Value>, record: bool) -> Result<Vec<Value>> {
         trace.silence(&ids);
     }
     let plain: Vec<Value> = ids.iter().map(|&id| trace.value(id)).collect();
+    if let (true, FlowKind::Host(op)) = (record, &host.kind) {
+        return host::recorded(op, &host, &args, plain);
+    }
     let wants = record && args.iter().any(Value::requires_grad);
     let Some(&first) = ids.first().filter(|_| wants) else { return Ok(plain) };
     let id = trace.read(|graph| graph.nodes()[first.0 as usize].reads().next());

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::apply::apply;
 use super::executors::{self, Device, device};
+use super::host;
 use super::oracle::Oracle;
 use super::site::{self, Site};
 use super::tape::{Operand, Value};
@@ -203,6 +204,9 @@ impl Interpreter {
 
     fn flow(&self, flow: &Flow, given: &[Array]) -> Result<Results> {
         match flow.kind {
+            FlowKind::Host(ref op) => {
+                Ok(host::execute(op, given, &flow.results, self.device)?.into())
+            }
             FlowKind::Branch => {
                 let last = flow.bodies.len() as i64 - 1;
                 let index = integer(&given[0])?.clamp(0, last) as usize;

@@ -10,6 +10,7 @@ pub mod control;
 pub mod definition;
 pub mod eager;
 pub mod executors;
+pub mod host;
 pub mod index;
 pub mod interpret;
 pub mod observe;

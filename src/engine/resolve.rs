@@ -344,8 +344,7 @@ impl Maker<'_> {
 
     fn flow(&self, flow: &Flow) -> Result<Arc<Flow>> {
         let bodies = flow.bodies.iter().map(|body| self.body(body).map(Arc::new));
-        let (bodies, results) = (bodies.collect::<Result<_>>()?, flow.results.clone());
-        Ok(Arc::new(Flow { kind: flow.kind, bodies, results }))
+        Ok(Arc::new(flow.with_bodies(bodies.collect::<Result<_>>()?)))
     }
 
     /// That what a scan goes over is of one length was asked when it was made; here it is known.

@@ -101,10 +101,14 @@ impl Dot<'_> {
         for (i, node) in list.nodes.iter().enumerate() {
             let id = Id(i as u32);
             match &node.kind {
-                Kind::Flow(flow) => self.flow(list, id, flow, prefix, indent),
+                // A call of the host has no bodies: a box like another op.
+                Kind::Flow(flow) if !flow.bodies.is_empty() => {
+                    self.flow(list, id, flow, prefix, indent);
+                }
                 Kind::Input
                 | Kind::Constant(_)
                 | Kind::Op(_)
+                | Kind::Flow(_)
                 | Kind::Part(_)
                 | Kind::Effect(_)
                 | Kind::Barrier => self.node(list, id, prefix, indent),
@@ -169,7 +173,7 @@ impl Dot<'_> {
         self.node(list, id, prefix, indent + 2);
         for (i, body) in flow.bodies.iter().enumerate() {
             let inner = format!("{name}_{i}_");
-            let label = body_label(flow.kind, i);
+            let label = body_label(&flow.kind, i);
             let _ = writeln!(
                 self.text,
                 "{:indent$}  subgraph \"cluster_{inner}\" {{ label=\"{label}\"; style=\"dashed\";",
@@ -225,12 +229,13 @@ fn has_value(node: &Node) -> bool {
     !matches!(node.kind, Kind::Flow(_) | Kind::Effect(_))
 }
 
-fn body_label(kind: FlowKind, i: usize) -> String {
+fn body_label(kind: &FlowKind, i: usize) -> String {
     match (kind, i) {
         (FlowKind::Branch, _) => format!("branch {i}"),
         (FlowKind::While { .. }, 0) => "condition".into(),
         (FlowKind::While { .. }, _) => "body".into(),
         (FlowKind::Scan { .. }, _) => "step".into(),
+        (FlowKind::Host(op), _) => op.name().into(),
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::Host;
 use crate::array::Array;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::number::Number;
@@ -36,7 +37,8 @@ pub enum Kind {
     Barrier,
 }
 
-/// Control flow: operands go to the inputs of bodies, by position.
+/// Control flow: operands go to the inputs of bodies, by position; or a call of the host, which has no
+/// bodies.
 ///
 /// A body sees nothing else of the list around it: what it reads there is an operand ("capture").
 /// Numbers are shared: numeric input `i` of a body is that of the list around it.
@@ -51,7 +53,7 @@ pub struct Flow {
 }
 
 /// The forms of control flow, with the order of their operands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum FlowKind {
     /// `(index, x…)`: the body at the index (a scalar of int64, clamped) on `x…`; all bodies have the
     /// results' types
@@ -66,22 +68,34 @@ pub enum FlowKind {
     /// the next carry, then what is stacked into the other results. From the end where `reverse`
     #[allow(missing_docs)]
     Scan { carry: u32, xs: u32, length: crate::shape::Dim, reverse: bool },
+    /// `(x…)`: code of the user's on data of the host
+    Host(Host),
 }
 
 impl Flow {
-    /// Whether a body does something for its effect.
+    /// The same over other bodies.
+    pub fn with_bodies(&self, bodies: SmallVec<[Arc<List>; 2]>) -> Flow {
+        Flow { kind: self.kind.clone(), bodies, results: self.results.clone() }
+    }
+
+    /// Whether it, or a body, does something for its effect.
     pub fn has_effect(&self) -> bool {
-        self.bodies.iter().any(|body| body.nodes.iter().any(Node::has_effect))
+        let own = match &self.kind {
+            FlowKind::Host(op) => op.class().has_effect(),
+            FlowKind::Branch | FlowKind::While { .. } | FlowKind::Scan { .. } => false,
+        };
+        own || self.bodies.iter().any(|body| body.nodes.iter().any(Node::has_effect))
     }
 }
 
 impl FlowKind {
     /// The name in messages and prints.
-    pub fn name(self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
             FlowKind::Branch => "cond",
             FlowKind::While { .. } => "while_loop",
             FlowKind::Scan { .. } => "scan",
+            FlowKind::Host(op) => op.name(),
         }
     }
 }

@@ -14,6 +14,7 @@ mod admit;
 #[cfg(test)]
 pub(crate) mod cases;
 pub mod dot;
+mod host;
 mod list;
 mod literal;
 pub mod numbers;
@@ -34,6 +35,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 pub use admit::admit;
+pub use host::{EffectClass, Formula, Host, HostOp, Signature, Types};
 pub use list::{Args, Effect, Flow, FlowKind, Kind, List, Node, live};
 pub use parse::parse;
 pub use resize::resize;

@@ -155,7 +155,7 @@ impl Graph {
             body.numbers = self.list().numbers.clone();
             bodies.push(Arc::new(body));
         }
-        Kind::Flow(Arc::new(Flow { kind: flow.kind, bodies, results: flow.results.clone() }))
+        Kind::Flow(Arc::new(flow.with_bodies(bodies)))
     }
 }
 
@@ -181,7 +181,7 @@ impl List {
                     bodies.push(Arc::new(body));
                 }
                 let results = flow.results.clone();
-                node.kind = Kind::Flow(Arc::new(Flow { kind: flow.kind, bodies, results }));
+                node.kind = Kind::Flow(Arc::new(Flow { kind: flow.kind.clone(), bodies, results }));
             }
         }
     }

@@ -69,10 +69,13 @@ impl Printer<'_> {
             let name = name.unwrap_or_default();
             let _ = write!(self.text, "{:indent$}%{i}{}{name}", "", self.node(node));
             match &node.kind {
-                Kind::Flow(flow) => self.bodies(flow, node.site, indent),
+                Kind::Flow(flow) if !flow.bodies.is_empty() => {
+                    self.bodies(flow, node.site, indent);
+                }
                 Kind::Input
                 | Kind::Constant(_)
                 | Kind::Op(_)
+                | Kind::Flow(_)
                 | Kind::Part(_)
                 | Kind::Effect(_)
                 | Kind::Barrier => self.end(node.site),
@@ -92,7 +95,19 @@ impl Printer<'_> {
             Kind::Effect(_) => format!(" = {kind}({parts})"),
             Kind::Flow(flow) => {
                 let results: Vec<String> = flow.results.iter().map(literal::ty).collect();
-                format!(" = {kind}({parts}) -> ({})", results.join(", "))
+                let results = results.join(", ");
+                match &flow.kind {
+                    // A word of its own: the user's name may be that of another op.
+                    FlowKind::Host(op) => {
+                        let name = quoted(op.name());
+                        let parts =
+                            if parts.is_empty() { name } else { format!("{name}, {parts}") };
+                        format!(" = host({parts}) -> ({results})")
+                    }
+                    FlowKind::Branch | FlowKind::While { .. } | FlowKind::Scan { .. } => {
+                        format!(" = {kind}({parts}) -> ({results})")
+                    }
+                }
             }
             Kind::Constant(_) | Kind::Op(_) | Kind::Part(_) | Kind::Barrier => {
                 format!(": {} = {kind}({parts})", literal::ty(&node.ty))
@@ -152,7 +167,7 @@ pub(super) fn parts(node: &Node, short: bool) -> Vec<String> {
             Effect::Check(text) | Effect::Print(text) => parts.push(quoted(text)),
         },
         Kind::Constant(array) => parts.push(literal::array(array, short)),
-        Kind::Flow(flow) => parts.extend(flow_attributes(flow.kind)),
+        Kind::Flow(flow) => parts.extend(flow_attributes(&flow.kind)),
         Kind::Input | Kind::Barrier => {}
     }
     parts
@@ -168,18 +183,19 @@ fn truth(name: &str, value: bool) -> String {
     named(name, if value { "True" } else { "False" })
 }
 
-fn flow_attributes(kind: FlowKind) -> Vec<String> {
+fn flow_attributes(kind: &FlowKind) -> Vec<String> {
     match kind {
         FlowKind::Branch => vec![],
         FlowKind::While { carry, history } => {
-            vec![named("carry", carry), truth("history", history)]
+            vec![named("carry", carry), truth("history", *history)]
         }
         FlowKind::Scan { carry, xs, length, reverse } => vec![
             named("carry", carry),
             named("xs", xs),
             named("length", length),
-            truth("reverse", reverse),
+            truth("reverse", *reverse),
         ],
+        FlowKind::Host(op) => vec![named("effect", quoted(op.class().name()))],
     }
 }
 

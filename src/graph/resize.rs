@@ -41,8 +41,7 @@ fn in_bodies(node: &mut Node, numbers: &[Number]) {
         body.nodes.iter_mut().for_each(|node| in_bodies(node, numbers));
         bodies.push(Arc::new(body));
     }
-    node.kind =
-        Kind::Flow(Arc::new(Flow { kind: flow.kind, bodies, results: flow.results.clone() }));
+    node.kind = Kind::Flow(Arc::new(flow.with_bodies(bodies)));
 }
 
 impl List {
@@ -95,7 +94,7 @@ impl List {
 }
 
 fn with_each_dim(flow: &Flow, f: &mut dyn FnMut(&mut Dim)) -> Flow {
-    let mut kind = flow.kind;
+    let mut kind = flow.kind.clone();
     if let FlowKind::Scan { length, .. } = &mut kind {
         f(length);
     }

@@ -139,6 +139,7 @@ fn run_effect(effect: &Effect, args: &[Array]) -> Result<()> {
 
 fn run_flow(flow: &Flow, args: &[Array], numbers: &[Scalar]) -> Result<Vec<Array>> {
     match flow.kind {
+        FlowKind::Host(ref op) => op.run(&args.iter().collect::<Vec<_>>(), &flow.results),
         FlowKind::Branch => {
             let last = flow.bodies.len() - 1;
             let index = values(&args[0])[0].clamp(0.0, last as f64) as usize;

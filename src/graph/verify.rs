@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Flow, FlowKind, Graph, Kind, List, Node, operand_type, operands};
+use super::{Flow, FlowKind, Graph, Host, Kind, List, Node, operand_type, operands};
 use crate::dtype::DType;
 use crate::error::{self, Error, Result};
 use crate::ops::emit::{Arg, Id};
@@ -123,16 +123,17 @@ fn check_flow(earlier: &[Node], flow: &Flow, args: &[Arg]) -> Result<()> {
     let gives = |body: &List| -> Vec<Type> {
         body.outputs.iter().map(|id| body.node(*id).ty.clone()).collect()
     };
-    let (takes, want): (Vec<Type>, Vec<Type>) = match flow.kind {
+    let (takes, want): (Vec<Type>, Vec<Type>) = match &flow.kind {
+        FlowKind::Host(op) => return check_host(op, flow, &types),
         FlowKind::Branch => {
             (types.iter().skip(1).map(|&ty| ty.clone()).collect(), flow.results.to_vec())
         }
         FlowKind::While { carry, .. } => {
             let all: Vec<Type> = types.iter().map(|&ty| ty.clone()).collect();
-            (all.clone(), all.into_iter().take(carry as usize).collect())
+            (all.clone(), all.into_iter().take(*carry as usize).collect())
         }
         FlowKind::Scan { carry, xs, .. } => {
-            let (carry, xs) = (carry as usize, xs as usize);
+            let (carry, xs) = (*carry as usize, *xs as usize);
             let one = |(i, ty): (usize, &&Type)| {
                 let stacked = (carry..carry + xs).contains(&i);
                 let dims = ty.shape.dims();
@@ -163,6 +164,26 @@ fn check_flow(earlier: &[Node], flow: &Flow, args: &[Arg]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A call of the host has no bodies, and gives what its type rule says. Sizes that are open were asked
+/// where the call was made.
+fn check_host(op: &Host, flow: &Flow, types: &[&Type]) -> Result<()> {
+    if !flow.bodies.is_empty() {
+        return Err(law("a call of the host has bodies", flow.bodies.len()));
+    }
+    if types.iter().any(|ty| !ty.shape.is_known()) {
+        return Ok(());
+    }
+    let types: Vec<Type> = types.iter().map(|&ty| ty.clone()).collect();
+    let want = op.0.infer(&types)?;
+    match all_equal(&want, &flow.results) {
+        true => Ok(()),
+        false => Err(law(
+            "other results than its type rule says",
+            format!("{want:?}, {:?}", flow.results),
+        )),
+    }
 }
 
 /// What is scanned over, and what is stacked, is as long as the scan.

@@ -110,6 +110,8 @@ fn prune(node: &mut Node, mut read: Vec<bool>) -> Vec<usize> {
         return (0..flow.results.len()).collect();
     }
     let (pruned, results, operands) = match flow.kind {
+        // The code takes and gives what it was written for.
+        FlowKind::Host(_) => return (0..flow.results.len()).collect(),
         FlowKind::Branch => prune_branch(flow, &read, node.args.len()),
         FlowKind::While { carry, history } => {
             prune_while(flow, &read, node.args.len(), carry as usize, history)
@@ -144,7 +146,7 @@ fn prune_branch(flow: &Flow, read: &[bool], operands: usize) -> Pruned {
         or(&mut taken[1..], &inputs_read(body));
     }
     let bodies = bodies.into_iter().map(|body| with_inputs(body, &taken[1..])).collect();
-    (rebuilt(flow, flow.kind, bodies, read), positions(read), taken)
+    (rebuilt(flow, flow.kind.clone(), bodies, read), positions(read), taken)
 }
 
 fn prune_while(flow: &Flow, read: &[bool], operands: usize, carry: usize, history: bool) -> Pruned {

@@ -145,11 +145,11 @@ fn scans_lose_carries_stacked_results_and_operands() {
     let kind = |carry, xs| FlowKind::Scan { carry, xs, length: Dim::new(3), reverse: false };
     // The first carry needs the second, which reads the first of what is scanned.
     let (operands, flow) = pruned(&types, rows(), &[0]);
-    assert_eq!((operands, flow.kind, flow.results.len()), (3, kind(2, 1), 2));
+    assert_eq!((operands, &flow.kind, flow.results.len()), (3, &kind(2, 1), 2));
     let (operands, flow) = pruned(&types, rows(), &[4]);
-    assert_eq!((operands, flow.kind, flow.results.len()), (1, kind(0, 1), 1));
+    assert_eq!((operands, &flow.kind, flow.results.len()), (1, &kind(0, 1), 1));
     let (operands, flow) = pruned(&types, rows(), &[2, 3]);
-    assert_eq!((operands, flow.kind, flow.results.len()), (6, kind(3, 2), 4));
+    assert_eq!((operands, &flow.kind, flow.results.len()), (6, &kind(3, 2), 4));
 }
 
 #[test]

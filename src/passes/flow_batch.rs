@@ -20,6 +20,7 @@ impl Pass<'_> {
     /// Appends a flow: its results.
     pub(super) fn flow(&self, flow: &Flow, args: &[Id]) -> Result<Vec<Id>> {
         match flow.kind {
+            FlowKind::Host(ref op) => self.host(op, flow, args),
             FlowKind::Branch if self.is_mapped(args[0]) => self.choose(flow, args),
             FlowKind::Branch => self.branch(flow, args),
             FlowKind::Scan { carry, xs, .. } => {
@@ -29,16 +30,16 @@ impl Pass<'_> {
         }
     }
 
-    fn is_mapped(&self, id: Id) -> bool {
+    pub(super) fn is_mapped(&self, id: Id) -> bool {
         self.batching.below(id).1
     }
 
-    fn mapped(&self, ids: &[Id]) -> Vec<bool> {
+    pub(super) fn mapped(&self, ids: &[Id]) -> Vec<bool> {
         ids.iter().map(|&id| self.is_mapped(id)).collect()
     }
 
     /// What stands below for values, with an axis of examples where `mapped`.
-    fn operands(&self, ids: &[Id], mapped: &[bool]) -> Result<Vec<Id>> {
+    pub(super) fn operands(&self, ids: &[Id], mapped: &[bool]) -> Result<Vec<Id>> {
         let below = |(&id, &mapped): (&Id, &bool)| match mapped {
             true => self.spread(id),
             false => Ok(self.batching.below(id).0),
@@ -47,7 +48,7 @@ impl Pass<'_> {
     }
 
     /// The same types, of all examples where `mapped`.
-    fn types(&self, types: &[Type], mapped: &[bool]) -> Vec<Type> {
+    pub(super) fn types(&self, types: &[Type], mapped: &[bool]) -> Vec<Type> {
         let all = |(ty, &mapped): (&Type, &bool)| match mapped {
             true => stacked(ty, self.size),
             false => ty.clone(),
@@ -117,8 +118,11 @@ impl Pass<'_> {
         for i in (carry..gives).filter(|&i| has[i]) {
             results[i].shape.dims_mut().swap(0, 1);
         }
-        let flow =
-            Flow { kind: flow.kind, bodies: smallvec![Arc::new(list)], results: results.into() };
+        let flow = Flow {
+            kind: flow.kind.clone(),
+            bodies: smallvec![Arc::new(list)],
+            results: results.into(),
+        };
         let ids = self.out.flow(flow, &below);
         let outside = |(i, &id): (usize, &Id)| match has[i] && i >= carry {
             true => self.exchange(id),

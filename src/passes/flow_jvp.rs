@@ -17,6 +17,7 @@ impl Pass<'_> {
     /// Appends a flow with tangents: its results.
     pub(super) fn flow(&self, flow: &Flow, args: &[Dual]) -> Result<Vec<Dual>> {
         match flow.kind {
+            FlowKind::Host(ref op) => self.host(op, flow, args),
             FlowKind::Branch => self.branch(flow, args),
             FlowKind::While { carry, history } => self.repeat(flow, args, carry as usize, history),
             FlowKind::Scan { carry, xs, .. } => {

@@ -432,8 +432,9 @@ fn gradients_of_loops_do_not_repeat_effects() {
         (FlowKind::Scan { carry: 1, xs: 0, length: Dim::new(4), reverse: false }, vec![body()]),
     ];
     for (kind, bodies) in loops {
-        let program =
-            list(&types, |graph, x| [flow(graph, kind, bodies.clone(), &[floats(&[])], x)[0]]);
+        let program = list(&types, |graph, x| {
+            [flow(graph, kind.clone(), bodies.clone(), &[floats(&[])], x)[0]]
+        });
         let (_, seeded) = with_gradients(&program, &[0]);
         let one = |x: f64| array(DType::F64, &[], &[x]);
         printed();

@@ -11,6 +11,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::grad::carried;
 use super::graft;
+use super::host::host_vjp;
 use super::joint::{Backward, Joint, node, read_inputs, stacked, zeros};
 use crate::dtype::DType;
 use crate::error::{self, Result};
@@ -34,6 +35,9 @@ pub fn flow_vjp(
         return Err(error::internal("the gradient of a flow, of something else"));
     };
     let given: Vec<bool> = cotangents.iter().map(Option::is_some).collect();
+    if let FlowKind::Host(op) = &flow.kind {
+        return host_vjp(graph, (id, op), cotangents, wanted);
+    }
     let Some(gradient) = flow_gradient(flow, &given, wanted, &|| unused_count(graph))? else {
         return Ok(vec![None; node.args.len()]);
     };
@@ -93,6 +97,7 @@ pub fn flow_gradient(
 ) -> Result<Option<FlowGradient>> {
     let cx = Sweep { flow, given, wanted, count };
     match flow.kind {
+        FlowKind::Host(_) => Err(error::internal("a call of the host has a rule of its own")),
         FlowKind::Branch => cx.branch(),
         FlowKind::Scan { .. } => cx.scan(),
         FlowKind::While { .. } => cx.repeat(),
@@ -198,7 +203,7 @@ impl Sweep<'_> {
             for &seed in joint.seeds.iter().flatten() {
                 body.stand_in(&joint.graph, seed);
             }
-            let grads = body.grads(joint);
+            let grads = body.grads(joint)?;
             for &i in &gives {
                 let ty = joint.graph.ty(joint.inputs[i]);
                 body.graph.output(grads[i].map_or_else(|| zeros(&body.graph, &ty), Ok)?);
@@ -241,7 +246,7 @@ impl Sweep<'_> {
         }
         let types = more.iter().map(|&id| stacked(&joint.graph.ty(id), length));
         let forward = smallvec![Arc::new(joint.forward(body, &more))];
-        let widened = self.widened(self.flow.kind, forward, types);
+        let widened = self.widened(self.flow.kind.clone(), forward, types);
 
         let mut back = Reverse::new(self, &joint, carry..captures);
         back.carries(&live);
@@ -257,7 +262,7 @@ impl Sweep<'_> {
             }
         }
         back.captures((captures..takes).filter(|&i| used[i]));
-        let grads = back.body.grads(&joint);
+        let grads = back.body.grads(&joint)?;
         back.finish(widened, &grads, None, (length, !reverse)).map(Some)
     }
 
@@ -293,7 +298,7 @@ impl Sweep<'_> {
             back.rows += 1;
         }
         back.captures((n..takes).filter(|&i| used[i]));
-        let grads = back.body.grads(&joint);
+        let grads = back.body.grads(&joint)?;
         let inputs = condition
             .inputs()
             .enumerate()
@@ -306,7 +311,7 @@ impl Sweep<'_> {
     /// are: a symbol that nobody binds, since only the run tells.
     fn remembering(&self, carry: usize, history: bool) -> (Flow, Dim) {
         if history {
-            let kept = self.widened(self.flow.kind, self.flow.bodies.clone(), []);
+            let kept = self.widened(self.flow.kind.clone(), self.flow.bodies.clone(), []);
             return (kept, self.flow.results[carry].shape[0]);
         }
         let length = (self.count)();

@@ -100,6 +100,10 @@ fn flow_reaches(flow: &Flow, args: &[bool]) -> Vec<bool> {
             }
             any
         }
+        FlowKind::Host(_) => {
+            let is_float = |ty: &Type| ty.dtype.is_float() && args.contains(&true);
+            flow.results.iter().map(is_float).collect()
+        }
         FlowKind::Scan { carry, .. } => carried(&flow.bodies[0], args, carry as usize),
         FlowKind::While { carry, history } => {
             let mut results = carried(&flow.bodies[1], args, carry as usize);

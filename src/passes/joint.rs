@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::grad::gradients;
-use super::{graft, needed};
+use super::{graft, needed, stripped};
 use crate::error::{self, Result};
 use crate::graph::{FlowKind, Graph, Kind, List, Node};
 use crate::ops::emit::{Arg, Emit, Expr, Id, catch};
@@ -148,7 +148,7 @@ fn ragged(list: &List) -> Vec<bool> {
             Kind::Op(_) | Kind::Flow(_) | Kind::Barrier => reads,
             Kind::Part(part) => match node.reads().next().map(|id| &list.node(id).kind) {
                 Some(Kind::Flow(flow)) => match flow.kind {
-                    FlowKind::Branch => reads,
+                    FlowKind::Branch | FlowKind::Host(_) => reads,
                     FlowKind::While { carry, .. } => *part >= carry,
                     FlowKind::Scan { carry, .. } => reads && *part >= carry,
                 },
@@ -179,10 +179,34 @@ impl Backward {
     }
 
     /// The gradients of a joint, in the order of [`Joint::wanted`].
-    pub(super) fn grads(&self, joint: &Joint) -> Vec<Option<Id>> {
-        let found = graft(&self.graph, &joint.graph.list(), self.names.clone(), &joint.wanted());
-        let mut found = found.into_iter();
-        joint.grads.iter().map(|g| g.and_then(|_| found.next())).collect()
+    ///
+    /// What the body computed and is not at hand is computed again, which no ordered call of the host
+    /// may be.
+    pub(super) fn grads(&self, joint: &Joint) -> Result<Vec<Option<Id>>> {
+        let list = joint.graph.list();
+        let needed = needed(&list, &joint.wanted(), |id| self.names.contains_key(&id));
+        let again =
+            (0..joint.length).filter(|&i| needed[i] && !self.names.contains_key(&Id(i as u32)));
+        for i in again {
+            if let Some(name) = calls_in_order(&list.nodes[i]) {
+                let facts = "let a scan do the rounds, which keeps what they gave";
+                let what = "the gradient of the loop around would call it again, and it is ordered";
+                return Err(error::gradient(name, what, facts));
+            }
+        }
+        let mut found = graft(&self.graph, &list, self.names.clone(), &joint.wanted()).into_iter();
+        Ok(joint.grads.iter().map(|g| g.and_then(|_| found.next())).collect())
+    }
+}
+
+/// The ordered call of the host that a node is, or that its bodies need for their results.
+fn calls_in_order(node: &Node) -> Option<&'static str> {
+    let Kind::Flow(flow) = &node.kind else { return None };
+    match &flow.kind {
+        FlowKind::Host(op) => op.class().has_effect().then(|| op.name()),
+        FlowKind::Branch | FlowKind::While { .. } | FlowKind::Scan { .. } => {
+            flow.bodies.iter().find_map(|body| stripped(body).nodes.iter().find_map(calls_in_order))
+        }
     }
 }
 

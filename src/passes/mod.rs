@@ -21,6 +21,7 @@ mod fold;
 #[cfg(test)]
 mod fold_tests;
 pub mod grad;
+mod host;
 mod joint;
 pub mod jvp;
 mod marks;
@@ -98,7 +99,7 @@ fn map_bodies(flow: &Flow, pass: impl Fn(&Graph) -> Result<Graph>) -> Result<Flo
     for body in &flow.bodies {
         bodies.push(Arc::new(pass(&Graph::from_list((**body).clone()))?.into_list()));
     }
-    Ok(Flow { kind: flow.kind, bodies, results: flow.results.clone() })
+    Ok(flow.with_bodies(bodies))
 }
 
 /// Which nodes of a list these values depend on, themselves included, where `known` ends the search.
@@ -134,6 +135,31 @@ fn graft(to: &Graph, list: &List, mut names: FxHashMap<Id, Id>, wanted: &[Id]) -
     wanted.iter().map(|id| names[id]).collect()
 }
 
+/// Appends a list whose inputs are these, effects included: its results.
+fn append(to: &Graph, list: &List, inputs: &[Id]) -> Vec<Id> {
+    let live = list.live();
+    let numbers = to.numbers_of(list);
+    let mut inputs = inputs.iter();
+    let mut names: Vec<Id> = vec![Id(0); list.nodes.len()];
+    for (i, node) in list.nodes.iter().enumerate() {
+        if matches!(node.kind, Kind::Input) {
+            names[i] = inputs.next().copied().unwrap_or(Id(0));
+            continue;
+        }
+        if !live[i] {
+            continue;
+        }
+        let name = |arg: &Arg| match *arg {
+            Arg::Node(id) => Arg::Node(names[id.0 as usize]),
+            Arg::Number(value) => Arg::Number(numbers::renamed(value, &numbers)),
+        };
+        let args = node.args.iter().map(name).collect();
+        to.at(node.site);
+        names[i] = to.push(node.kind.clone(), args, node.ty.clone());
+    }
+    list.outputs.iter().map(|id| names[id.0 as usize]).collect()
+}
+
 /// The list with its inputs in another order, and some it does not read: each has a type, and the
 /// input that it is.
 pub fn reordered(list: &List, inputs: &[(Type, Option<Id>)]) -> List {
@@ -163,7 +189,7 @@ fn without_effects(kind: &Kind) -> Kind {
         Kind::Flow(flow) if flow.has_effect() => {
             let strip = |body: &Arc<List>| Arc::new(stripped(body));
             let bodies = flow.bodies.iter().map(strip).collect();
-            Kind::Flow(Arc::new(Flow { kind: flow.kind, bodies, results: flow.results.clone() }))
+            Kind::Flow(Arc::new(flow.with_bodies(bodies)))
         }
         kind @ (Kind::Input
         | Kind::Constant(_)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::error::Result;
-use crate::graph::{Flow, Kind, List, Node};
+use crate::graph::{Kind, List, Node};
 use crate::ops::emit::{Arg, Id};
 
 /// Gives every node, its operands renamed already, to `place`, which puts it behind the nodes made so
@@ -52,8 +52,7 @@ pub fn in_bodies(node: &mut Node, pass: impl Fn(List) -> Result<List>) -> Result
         for body in &flow.bodies {
             bodies.push(Arc::new(pass((**body).clone())?));
         }
-        node.kind =
-            Kind::Flow(Arc::new(Flow { kind: flow.kind, bodies, results: flow.results.clone() }));
+        node.kind = Kind::Flow(Arc::new(flow.with_bodies(bodies)));
     }
     Ok(())
 }

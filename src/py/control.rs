@@ -140,7 +140,7 @@ fn _body(
 }
 
 /// Refuses a body that gives a tensor outside a new value: it may run any number of times.
-fn refuse_updates(name: &str, trace: &Arc<Trace>, captures: &[Capture]) -> Result<()> {
+pub(super) fn refuse_updates(name: &str, trace: &Arc<Trace>, captures: &[Capture]) -> Result<()> {
     for capture in captures {
         let graded = capture.leaf.as_ref().is_some_and(|leaf| leaf.touched().0 != First::Nothing);
         if graded || trace.written(capture)?.is_some() {
@@ -153,7 +153,7 @@ fn refuse_updates(name: &str, trace: &Arc<Trace>, captures: &[Capture]) -> Resul
 }
 
 /// The value of a capture where the body is used.
-fn outside(py: Python<'_>, capture: &Capture) -> PyResult<Value> {
+pub(super) fn outside(py: Python<'_>, capture: &Capture) -> PyResult<Value> {
     match &capture.source {
         Source::Outer(value) => Ok(value.clone()),
         Source::Key => random::draw().or_raise(py),
@@ -308,7 +308,10 @@ fn _flow(
                     let dims = std::iter::once(length).chain(ty.shape.dims().iter().copied());
                     Type::new(ty.dtype, dims.collect::<Shape>())
                 }
-                FlowKind::Branch | FlowKind::While { .. } | FlowKind::Scan { .. } => ty,
+                FlowKind::Branch
+                | FlowKind::While { .. }
+                | FlowKind::Scan { .. }
+                | FlowKind::Host(_) => ty,
             }
         };
         let results = last.outputs.iter().enumerate().map(result).collect();

@@ -187,12 +187,19 @@ impl TensorObject {
 
     /// A copy of the value, sharing its memory.
     pub fn value(&self) -> Value {
-        self.with(Value::clone)
+        let value = self.with(Value::clone);
+        if value.array.buffer.is_named() && busy(&value).is_some() {
+            throw(error::in_use("read"));
+        }
+        value
     }
 
     /// The same, or why the handle has no value here.
     pub fn try_value(&self) -> Result<Value> {
         let own = self.with_own(Value::clone);
+        if own.array.buffer.is_named() && busy(&own).is_some() {
+            return Err(error::in_use("read"));
+        }
         match trace::active() {
             true => trace::read_handle(self.address(), &own, &mut || self.keep()),
             false => Ok(own),

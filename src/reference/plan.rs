@@ -393,7 +393,11 @@ impl<'a> Run<'a> {
 
     fn flow(&self, args: &[&Array], flow: &Bodies) -> Result<Results> {
         let args: Vec<Array> = args.iter().map(|&x| x.clone()).collect();
-        match flow.kind() {
+        match *flow.kind() {
+            FlowKind::Host(ref op) => {
+                let given: Vec<&Array> = args.iter().collect();
+                Ok(op.run(&given, flow.results())?.into())
+            }
             FlowKind::Branch => {
                 let last = flow.plans().len() as i64 - 1;
                 let i = integer(&args[0])?.clamp(0, last) as usize;

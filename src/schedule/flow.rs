@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{Options, Plan};
 use crate::error::Result;
-use crate::graph::{Flow, FlowKind, Node};
+use crate::graph::{Flow, FlowKind};
 use crate::ops::op::Type;
 use crate::shape::Dim;
 use crate::target::Target;
@@ -26,9 +26,9 @@ impl Bodies {
         let options = Options { apart, ..Options::new(target) };
         let plans: Result<SmallVec<[Plan; 2]>> =
             flow.bodies.iter().map(|body| Plan::of(body, options)).collect();
-        let has_effect = flow.bodies.iter().any(|body| body.nodes.iter().any(Node::has_effect));
+        let has_effect = flow.has_effect();
         Ok(Bodies {
-            kind: flow.kind,
+            kind: flow.kind.clone(),
             plans: plans?,
             results: flow.results.clone(),
             has_effect,
@@ -42,7 +42,7 @@ impl Bodies {
             FlowKind::Scan { carry, xs, length, reverse } => {
                 FlowKind::Scan { carry, xs, length: size(length), reverse }
             }
-            FlowKind::Branch | FlowKind::While { .. } => self.kind,
+            FlowKind::Branch | FlowKind::While { .. } | FlowKind::Host(_) => self.kind.clone(),
         };
         let plans: Result<_> = self.plans.iter().map(|plan| plan.resized(size)).collect();
         Ok(Bodies {
@@ -55,8 +55,8 @@ impl Bodies {
     }
 
     /// Which form it has.
-    pub fn kind(&self) -> FlowKind {
-        self.kind
+    pub fn kind(&self) -> &FlowKind {
+        &self.kind
     }
 
     /// The plans of the bodies.
@@ -84,6 +84,8 @@ impl Bodies {
             known.map(|ty| target.allocated(target.bytes(ty.dtype, ty.shape.count()))).sum()
         };
         match self.kind {
+            // What the code allocates, nobody knows.
+            FlowKind::Host(_) => (0, true),
             FlowKind::Branch => (inner, open),
             FlowKind::While { history: true, .. } => (inner, true),
             FlowKind::While { carry, .. } => (inner + carried(carry) + target.allocated(1), open),

@@ -32,6 +32,7 @@ __all__ = [
     'GradMode',
     'GradientError',
     'GraphError',
+    'HostRules',
     'InternalError',
     'Keys',
     'Node',
@@ -72,6 +73,7 @@ __all__ = [
     '_from_bytes',
     '_grad_name',
     '_graph_node',
+    '_host_call',
     '_inline',
     '_instruction_sets',
     '_interned_sizes',
@@ -2522,6 +2524,13 @@ def _batched(body: Body, mapped: Sequence[_bool], x: Tensor, axis: int) -> Body:
 def _with_tangents(body: Body, has: Sequence[_bool]) -> tuple[Body, list[_bool]]: ...
 def _inline(body: Body, operands: Sequence[Tensor]) -> list[Tensor]: ...
 def _effect(form: str, text: str, operands: Sequence[Tensor]) -> None: ...
+
+class HostRules:
+    def __new__(cls) -> HostRules: ...
+
+def _host_call(
+    object: Any, rules: HostRules, name: str, effect: str, operands: Sequence[Tensor]
+) -> list[Tensor]: ...
 def _attempt(f: Callable[[], _R]) -> _R: ...
 def _check_room(count: int, dtype: str, shape: Sequence[int]) -> None: ...
 def _is_traced(x: Tensor) -> _bool: ...

@@ -1,4 +1,4 @@
-//! Control flow, run on the CPU.
+//! Control flow and calls of the host, run on the CPU.
 //!
 //! A round reads one copy of the carries and writes the other, and the last one writes where the plan
 //! around it wants the result. Operands of a scan are read, and its stacked results written, element by
@@ -51,7 +51,11 @@ impl Run<'_> {
     }
 
     fn run(&self, args: &[&Array], numbers: &[Scalar], targets: Targets) -> Result<Results> {
-        match self.flow.kind() {
+        match *self.flow.kind() {
+            FlowKind::Host(ref op) => {
+                let found = op.run(args, self.flow.results())?;
+                deliver(found.into(), &targets)
+            }
             FlowKind::Branch => {
                 let last = self.lowered.len() as i64 - 1;
                 let body = integer(args[0])?.clamp(0, last) as usize;
@@ -144,7 +148,7 @@ impl Run<'_> {
     }
 
     fn scan(&self, args: &[&Array], numbers: &[Scalar], targets: Targets) -> Result<Results> {
-        let FlowKind::Scan { carry, xs, length, reverse } = self.flow.kind() else {
+        let FlowKind::Scan { carry, xs, length, reverse } = *self.flow.kind() else {
             return Err(error::internal("a scan of another kind"));
         };
         let (carry, xs) = (carry as usize, xs as usize);

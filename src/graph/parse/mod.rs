@@ -268,6 +268,7 @@ impl Parser {
             FlowKind::Branch => bodies.len(),
             FlowKind::While { .. } => 2,
             FlowKind::Scan { .. } => 1,
+            FlowKind::Host(_) => 0,
         };
         if bodies.len() != wanted {
             let got = format!("{} of {}", bodies.len(), kind.name());

@@ -246,6 +246,15 @@ pub fn kind(given: &mut Given<'_, '_>) -> Result<Read> {
             let reverse = given.truth("reverse")?;
             return Ok(Read::Flow(FlowKind::Scan { carry, xs, length, reverse }));
         }
+        "host" => {
+            let name = given.plain.last().and_then(|name| read_quoted(name)).unwrap_or_default();
+            let name = if name.is_empty() { "an op of the host".into() } else { name };
+            return Err(crate::error::bad_graph(
+                "parse",
+                "text holds no code of an op of the host",
+                name,
+            ));
+        }
         _ => (Kind::Op(op(given)?), given.ty()?),
     };
     Ok(Read::Kind(read.0, read.1))

@@ -35,6 +35,9 @@ impl Executable {
         for place in inputs.chain(outputs).chain(updates) {
             place.traverse(&visit)?;
         }
+        for object in &self.hosts {
+            visit.call(object)?;
+        }
         for source in &self.numbers {
             if let NumberSource::Item(dict, key) = source {
                 visit.call(dict)?;
@@ -73,7 +76,7 @@ impl Executable {
         let run = Interpreter::start(&list, inputs, &bound, &numbers).or_raise(py)?;
         let graph = Definition::from_list(
             self.program.device(),
-            (**run.list()).clone(),
+            (**run.list()).clone().with_hosts(&mut |op| op.0.kept()),
             run.list().scope(),
         );
         Ok((Stepper::of(run), graph))
@@ -91,6 +94,7 @@ impl Executable {
             true => self.program.optimized().or_raise(py)?.list.clone(),
             false => self.program.list().clone(),
         };
+        let list = list.with_hosts(&mut |op| op.0.kept());
         Ok(Definition::from_list(self.program.device(), list, self.program.scope().clone()))
     }
 

@@ -9,6 +9,7 @@ use super::{Executable, Hold, Input, NumberSource, Output, Place, Symbols};
 use crate::engine::compile::{Compiled, Ending, GradientUse};
 use crate::engine::trace::{self, Capture, Source};
 use crate::error;
+use crate::graph::Host;
 use crate::ops::emit::Emit;
 use crate::py::errors::{OrRaise, to_python};
 use crate::py::tensor::handle;
@@ -67,7 +68,8 @@ impl<'a> Finish<'a> {
         let dims: Vec<Dim> = symbols.iter().map(|(dim, ..)| *dim).collect();
         hold(&mut inputs, &changed, &gradients);
         let made = self.ending.finish(&dims, &changed).or_raise(py)?;
-        let Compiled { program, differentiable, constraints, pinned } = made;
+        let Compiled { program, differentiable, constraints, hosts, pinned } = made;
+        let hosts = hosts.iter().filter_map(|op| kept(py, op)).collect();
         Ok(Executable {
             name: self.name.into(),
             inputs,
@@ -78,6 +80,7 @@ impl<'a> Finish<'a> {
             symbols,
             constraints,
             numbers,
+            hosts,
             pinned,
             program: Arc::new(program),
             differentiable,
@@ -134,6 +137,12 @@ impl<'a> Finish<'a> {
         }
         Ok(inputs)
     }
+}
+
+/// The object that holds the code of an op.
+fn kept(py: Python<'_>, op: &Host) -> Option<Py<PyAny>> {
+    // SAFETY: the op keeps the object alive.
+    op.0.object().map(|object| unsafe { Bound::from_borrowed_ptr(py, object.cast()) }.unbind())
 }
 
 /// Says of the inputs which are held: those that are updated, and those whose gradients are.

@@ -198,6 +198,8 @@ pub struct Executable {
     symbols: Symbols,
     constraints: Vec<Constraint>,
     numbers: Vec<NumberSource>,
+    /// What holds the code of ops of the host
+    hosts: Vec<Py<PyAny>>,
     /// Numbers whose values the trace depends on
     pinned: Vec<(usize, f64)>,
     /// Where gradients flow: the two programs, the inputs that get one, the results that have one

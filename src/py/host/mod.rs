@@ -6,6 +6,7 @@ mod backward;
 mod create;
 mod device;
 mod methods;
+mod ops;
 mod rules;
 mod state;
 
@@ -17,6 +18,7 @@ pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     device::install(module)?;
     create::install(module)?;
     backward::install(module)?;
+    ops::install(module)?;
     rules::install(module)?;
     state::install(module)
 }
