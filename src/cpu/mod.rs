@@ -6,6 +6,7 @@ pub mod conv;
 pub mod convert;
 pub mod copy;
 pub mod create;
+mod dense;
 mod depth;
 pub mod element;
 mod execute;

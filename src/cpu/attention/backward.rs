@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread;
 
 use crate::array::Array;
+use crate::cpu::dense::{Real, Store};
 use crate::cpu::element::Shared;
 use crate::cpu::gemm::scratch::Scratch;
 use crate::dtype::DType;
@@ -21,8 +22,7 @@ use crate::shape::Shape;
 use crate::threads::{self, Pace};
 
 use super::block::{self, LANES, Panels, Strided};
-use super::load::{Real, Store};
-use super::{Matrix, PACKED, Problem, in_order, panels};
+use super::{Matrix, OP, PACKED, Problem, in_order, panels};
 
 /// What backward reads besides the operands.
 #[derive(Clone, Copy)]
@@ -142,7 +142,7 @@ unsafe fn typed<T: Real>(
         let row = x.shape()[x.shape().rank() - 1].value();
         // SAFETY: by contract.
         let ptr = Shared::new(unsafe { x.ptr_mut() });
-        Ok(Target { ptr, size: x.dtype.size(), store: T::storer(x.dtype, "g")?, row })
+        Ok(Target { ptr, size: x.dtype.size(), store: T::storer(x.dtype, OP, "g")?, row })
     };
     let [q, k, v, scores] = to.map(|x| x.map(target).transpose());
     let gradient = Gradient {
@@ -324,14 +324,13 @@ impl<T: Real> Gradient<T> {
         let n = p.keys.min(p.s - j);
         // SAFETY: by contract.
         unsafe {
-            p.k.read((temp, p.e), [item, j, 0], [n, p.e], T::ONE);
-            p.transpose(to.k_across.add(j * p.e), (temp, p.e), n, p.e);
+            p.transpose(&p.k, [item, j], [n, p.e], to.k_across.add(j * p.e), temp);
             if !self.wants_slopes() {
                 return;
             }
-            p.pack_panels(&p.k, [item, j], [n, p.e], (to.k, p.wide(p.s)));
-            p.v.read((temp, p.f), [item, j, 0], [n, p.f], T::ONE);
-            p.transpose(to.v_across.add(j * p.f), (temp, p.f), n, p.f);
+            let width = p.kernels.width;
+            p.pack_panels(&p.k, [item, j], [n, p.e], (to.k.add(j * width), p.wide(p.s)));
+            p.transpose(&p.v, [item, j], [n, p.f], to.v_across.add(j * p.f), temp);
         }
     }
 

@@ -1,10 +1,9 @@
 //! One block of scores: its products, and what is done to its rows.
 
+use crate::cpu::dense::Real;
 use crate::cpu::gemm::kernel::{BLOCK, Kernels};
 use crate::multiversion;
 use crate::scalar::{exp, log};
-
-use super::load::Real;
 
 /// Elements that rows are worked on at a time: rows of a block are padded to a multiple of it.
 pub const LANES: usize = 16;
@@ -86,6 +85,16 @@ fn larger<T: Real>(a: T, b: T) -> T {
     if a > b { a } else { b }
 }
 
+/// `eˣ`, but 0 where that is below the smallest normal number: numbers below take many times as long, and
+/// beside a weight of 1 they are nothing.
+#[inline(always)]
+fn weight<T: Real>(x: T) -> T {
+    let low = T::pick(-87.0, -708.0);
+    // In this order what is NaN stays.
+    let e = exp(if x < low { low } else { x });
+    if x < low { T::ZERO } else { e }
+}
+
 multiversion! {
     /// One step of a softmax over blocks of keys. Of each row, `maxima` holds the largest score so far
     /// and `sums` the sum of the exponentials of scores less that; `factors` gets what everything
@@ -127,7 +136,7 @@ multiversion! {
                     new[i] = larger(new[i], old[i]);
                     // Where nothing was attended to, there is nothing to scale either.
                     let base = if new[i] == lowest { T::ZERO } else { new[i] };
-                    factor[i] = exp(old[i] - base);
+                    factor[i] = weight(old[i] - base);
                     sum[i] = sum[i] * factor[i];
                 }
                 maxima.add(at).cast::<[T; LANES]>().write_unaligned(new);
@@ -142,7 +151,7 @@ multiversion! {
                     let place = s.add(r * step + at).cast::<[T; LANES]>();
                     let mut x = place.read_unaligned();
                     for (lane, x) in lanes.iter_mut().zip(&mut x) {
-                        *x = exp(*x - base);
+                        *x = weight(*x - base);
                         *lane = *lane + *x;
                     }
                     place.write_unaligned(x);
@@ -223,7 +232,7 @@ multiversion! {
                     let (p, d) = (p.cast::<[T; LANES]>(), d.cast::<[T; LANES]>());
                     let (mut x, mut y) = (p.read_unaligned(), d.read_unaligned());
                     for (x, y) in x.iter_mut().zip(&mut y) {
-                        *x = exp(*x - logsum);
+                        *x = weight(*x - logsum);
                         *y = *x * (*y - offset);
                     }
                     p.write_unaligned(x);
@@ -251,7 +260,7 @@ multiversion! {
                 for at in (0..wide).step_by(LANES) {
                     let p = s.add(r * step + at).cast::<[T; LANES]>();
                     let mut x = p.read_unaligned();
-                    x.iter_mut().for_each(|x| *x = exp(*x - logsum));
+                    x.iter_mut().for_each(|x| *x = weight(*x - logsum));
                     p.write_unaligned(x);
                 }
             }
@@ -283,6 +292,32 @@ multiversion! {
                     }
                 }
                 *out.add(r) = join(lanes, |a, b| a + b) - *out.add(r);
+            }
+        }
+    }
+
+    /// Takes away the scores of each row from its reach on, which is `reach` keys for the first row and
+    /// one more for each row behind it, and what rows have behind their keys.
+    ///
+    /// # Safety
+    /// As for [`soften`], of `size` rows and columns.
+    pub unsafe fn close[T](s: *mut T, step: usize, size: [usize; 2], reach: isize)
+    where [T: Real]
+    {
+        let lowest = -T::infinity();
+        let wide = size[1].next_multiple_of(LANES);
+        for r in 0..size[0] {
+            let open = reach.saturating_add(r as isize).clamp(0, size[1] as isize) as usize;
+            for at in (open / LANES * LANES..wide).step_by(LANES) {
+                // SAFETY: by contract.
+                unsafe {
+                    let place = s.add(r * step + at).cast::<[T; LANES]>();
+                    let mut x = place.read_unaligned();
+                    for (i, x) in x.iter_mut().enumerate() {
+                        *x = if at + i < open { *x } else { lowest };
+                    }
+                    place.write_unaligned(x);
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The forward pass.
 
 use crate::array::Array;
+use crate::cpu::dense::{Real, Store};
 use crate::cpu::element::Shared;
 use crate::cpu::gemm::scratch::Scratch;
 use crate::dtype::DType;
@@ -10,9 +11,8 @@ use crate::ops::emit::OrThrow;
 use crate::shape::Shape;
 use crate::threads::{self, Pace};
 
-use super::block::{self, LANES, Strided};
-use super::load::{Real, Store};
-use super::{PACKED, Problem, in_order, panels, wide_dtype};
+use super::block::{self, LANES, Panels, Strided};
+use super::{OP, PACKED, Problem, in_order, panels, wide_dtype};
 
 /// `softmax(scale · q kᵀ + mask) v` and the logarithms of the sums of exponentials.
 ///
@@ -81,11 +81,20 @@ unsafe fn typed<T: Real>(
         Results {
             y: Shared::new(y.ptr_mut()),
             size: y.dtype.size(),
-            store: T::storer(y.dtype, "q")?,
+            store: T::storer(y.dtype, OP, "q")?,
             logsums: Shared::new(logsums.ptr_mut().cast()),
         }
     };
     problem.forward(&results)
+}
+
+/// Where a block of keys, transposed, and one of values are found.
+#[derive(Clone, Copy)]
+enum Source<T> {
+    /// Packed with all others of their example
+    Packed(*const T, *const T),
+    /// To be packed here
+    Here(*mut T),
 }
 
 impl<T: Real> Problem<T> {
@@ -94,6 +103,20 @@ impl<T: Real> Problem<T> {
             return Ok(());
         }
         let (keys, rows) = (self.s.div_ceil(self.keys), self.l.div_ceil(self.queries));
+        let room = self.forward_room() * size_of::<T>();
+        let work = self.queries.min(self.l) * self.s * (self.e + self.f);
+        // What is read once is packed where it is read, if that leaves nobody without work.
+        if rows == 1 && self.items >= threads::num_threads() {
+            let scratch = Scratch::new(room, threads::num_threads())?;
+            in_order(self.items, work, |item| {
+                let room = scratch.lend(room).or_throw();
+                let room = room.ptr().cast::<T>();
+                let here = Source::Here(room.wrapping_add(self.rows_room()));
+                // SAFETY: this example is this task's.
+                unsafe { self.rows(item, 0, here, room, results) };
+            });
+            return Ok(());
+        }
         // Of each example: transposed keys, and values.
         let (k_size, v_size) = (self.wide(self.s) * self.e, self.wide(self.s) * self.wide(self.f));
         let item = (k_size + v_size) * size_of::<T>();
@@ -103,52 +126,70 @@ impl<T: Real> Problem<T> {
         let packed = Shared::new(unsafe { packed.ptr_mut() }.cast::<T>());
         let place = |i: usize| packed.at((i * (k_size + v_size)) as isize);
         let parts = threads::num_threads().min(group * rows.max(keys));
-        let scratch = Scratch::new(self.forward_room() * size_of::<T>(), parts)?;
+        let scratch = Scratch::new(room, parts)?;
         for first in (0..self.items).step_by(group) {
             let items = group.min(self.items - first);
             in_order(items * keys, 4 * self.keys * (self.e + self.f), |task| {
                 let (i, j) = (task / keys, task % keys * self.keys);
-                let room = scratch.lend(self.forward_room() * size_of::<T>()).or_throw();
-                let k = place(i);
+                let room = scratch.lend(room).or_throw();
+                let (k, v) = (place(i), place(i).wrapping_add(k_size));
+                let k = k.wrapping_add(j * self.e);
+                let v = (v.wrapping_add(j * self.kernels.width), self.wide(self.s));
                 // SAFETY: this block of this example is this task's.
-                unsafe {
-                    self.pack(first + i, j, [k, k.add(k_size)], room.ptr().cast());
-                }
+                unsafe { self.pack(first + i, j, k, v, room.ptr().cast()) };
             });
-            let work = self.queries * self.s * (self.e + self.f);
             in_order(items * rows, work, |task| {
                 // Later queries reach more keys: they come first.
-                let (i, row) = (task / rows, rows - 1 - task % rows);
-                let room = scratch.lend(self.forward_room() * size_of::<T>()).or_throw();
-                let k = place(i);
+                let (i, row) = (task / rows, (rows - 1 - task % rows) * self.queries);
+                let room = scratch.lend(room).or_throw();
+                let source = Source::Packed(place(i), place(i).wrapping_add(k_size));
                 // SAFETY: these rows of this example are this task's.
-                unsafe {
-                    let k_and_v = [k.cast_const(), k.add(k_size).cast_const()];
-                    self.rows(first + i, row * self.queries, k_and_v, room.ptr().cast(), results);
-                }
+                unsafe { self.rows(first + i, row, source, room.ptr().cast(), results) };
             });
         }
         Ok(())
     }
 
-    /// Elements that a thread works in.
+    /// Elements that a thread works in: those of [`Problem::rows`], and a block of keys and values.
     fn forward_room(&self) -> usize {
-        let rows = self.queries.next_multiple_of(LANES);
-        rows * (self.step + self.e + self.wide(self.f) + 3) + self.step * self.e
+        self.rows_room() + self.step * (2 * self.e + self.wide(self.f))
     }
 
-    /// Packs keys and values of a block.
-    unsafe fn pack(&self, item: usize, j: usize, [k, v]: [*mut T; 2], temp: *mut T) {
+    fn rows_room(&self) -> usize {
+        let rows = self.queries.next_multiple_of(LANES);
+        rows * (self.step + self.e + self.wide(self.f) + 3)
+    }
+
+    /// Packs keys and values of the block from `j` on: the values into panels of `v.1` rows.
+    unsafe fn pack(&self, item: usize, j: usize, k: *mut T, v: (*mut T, usize), temp: *mut T) {
         let n = self.keys.min(self.s - j);
         // SAFETY: by contract.
         unsafe {
-            self.k.read((temp, self.e), [item, j, 0], [n, self.e], T::ONE);
-            self.transpose(k.add(j * self.e), (temp, self.e), n, self.e);
-            self.pack_panels(&self.v, [item, j], [n, self.f], (v, self.wide(self.s)));
+            self.transpose(&self.k, [item, j], [n, self.e], k, temp);
+            self.pack_panels(&self.v, [item, j], [n, self.f], v);
         }
     }
 
-    /// Writes `n` rows from row `j` on into panels that have `all` rows each.
+    /// The keys and values of the block from `j` on.
+    unsafe fn block(&self, source: Source<T>, item: usize, j: usize) -> [Panels<T>; 2] {
+        let (width, across) = (self.kernels.width, self.e * self.kernels.width);
+        match source {
+            Source::Packed(k, v) => {
+                let v = v.wrapping_add(j * width);
+                let panel = self.wide(self.s) * width;
+                [panels(k.wrapping_add(j * self.e), across, width), panels(v, panel, width)]
+            }
+            Source::Here(room) => {
+                let (k, temp) = (room, room.wrapping_add(self.step * self.e));
+                let v = temp.wrapping_add(self.step * self.e);
+                // SAFETY: the room is as large as `forward_room` says.
+                unsafe { self.pack(item, j, k, (v, self.keys), temp) };
+                [panels(k, across, width), panels(v, self.keys * width, width)]
+            }
+        }
+    }
+
+    /// Writes `n` rows from row `j` on into panels of `all` rows.
     pub(super) unsafe fn pack_panels(
         &self,
         x: &super::Matrix<T>,
@@ -159,7 +200,7 @@ impl<T: Real> Problem<T> {
         let width = self.kernels.width;
         for (panel, column) in (0..columns).step_by(width).enumerate() {
             let wide = width.min(columns - column);
-            let dst = dst.wrapping_add((panel * all + j) * width);
+            let dst = dst.wrapping_add(panel * all * width);
             // SAFETY: by contract.
             unsafe {
                 x.read((dst, width), [item, j, column], [n, wide], T::ONE);
@@ -178,11 +219,11 @@ impl<T: Real> Problem<T> {
         &self,
         item: usize,
         i: usize,
-        [k, v]: [*const T; 2],
+        source: Source<T>,
         room: *mut T,
         results: &Results<T>,
     ) {
-        let (rows, width) = (self.queries.min(self.l - i), self.kernels.width);
+        let rows = self.queries.min(self.l - i);
         let (tall, wide) = (self.queries.next_multiple_of(LANES), self.wide(self.f));
         // SAFETY: the room is as large as `forward_room` says.
         unsafe {
@@ -207,8 +248,7 @@ impl<T: Real> Problem<T> {
                 if self.is_closed(item, [i, j], [rows, n]) {
                     continue;
                 }
-                let keys = panels(k.add(j * self.e), self.e * width, width);
-                let values = panels(v.add(j * width), self.wide(self.s) * width, width);
+                let [keys, values] = self.block(source, item, j);
                 let to = (scores, self.step);
                 block::product(&self.kernels, [rows, n, self.e], q, keys, to, true);
                 self.mask(scores, item, [i, j], [rows, n]);

@@ -21,29 +21,30 @@
 mod backward;
 mod block;
 mod forward;
-mod load;
 #[cfg(test)]
 mod tests;
 
 use smallvec::SmallVec;
 
 use crate::array::Array;
-use crate::cpu::gemm::{self, Axis, kernel::Kernels};
+use crate::cpu::dense::{Load, Real, Shift};
+use crate::cpu::gemm::{self, Axis, kernel::Kernels, pack};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::shape::Shape;
 use crate::threads;
 
 use block::{LANES, Panels};
-use load::{Load, Real, Shift};
 
 pub use backward::{Saved, backward, backward_into};
 pub use forward::{forward, forward_into};
 
 /// The op in whose name is refused.
 const OP: &str = "scaled_dot_product_attention";
-/// Queries in a block, before they are rounded to whole tiles.
+/// Queries in a block, before they are rounded to whole tiles; fewer where those near the diagonal
+/// would be calculated for nothing.
 const QUERIES: usize = 48;
+const CAUSAL_QUERIES: usize = 24;
 /// Keys in a block, before they are rounded to whole panels.
 const KEYS: usize = 128;
 /// Products worth handing to another thread.
@@ -57,6 +58,8 @@ struct Matrix<T> {
     size: usize,
     batch: Axis,
     strides: [isize; 2],
+    /// Whether elements lie in memory as the numbers that are calculated in
+    is_native: bool,
     load: Load<T>,
 }
 
@@ -73,7 +76,8 @@ impl<T: Real> Matrix<T> {
             size: x.dtype.size(),
             batch: leading(&x.shape().sizes(), &strides, 2),
             strides: [strides[rank - 2], strides[rank - 1]],
-            load: T::loader(x.dtype, name)?,
+            is_native: x.dtype == T::DTYPE,
+            load: T::loader(x.dtype, OP, name)?,
         })
     }
 
@@ -85,8 +89,14 @@ impl<T: Real> Matrix<T> {
             size: x.dtype.size(),
             batch: leading(&x.shape().sizes(), &strides, 1),
             strides: [strides[strides.len() - 1], 1],
-            load: T::loader(x.dtype, name)?,
+            is_native: x.dtype == T::DTYPE,
+            load: T::loader(x.dtype, OP, name)?,
         })
+    }
+
+    /// Whether rows are dense rows of numbers already.
+    fn dense(&self) -> bool {
+        self.is_native && (self.strides[1] == 1)
     }
 
     /// The element of an example at a row and a column.
@@ -173,7 +183,7 @@ impl<T: Real> Problem<T> {
         let (l, e, s, f) = (sizes[rank - 2], sizes[rank - 1], values[rank - 2], values[rank - 1]);
         let kernels = T::kernels();
         let (high, width) = (kernels.tiles[0].0, kernels.width);
-        let queries = QUERIES / high * high;
+        let queries = if causal { CAUSAL_QUERIES } else { QUERIES };
         let keys = KEYS / width * width;
         let mask = mask.map(|mask| Mask::new(mask, q, s)).transpose()?;
         Ok(Problem {
@@ -189,7 +199,7 @@ impl<T: Real> Problem<T> {
             e,
             f,
             kernels,
-            queries,
+            queries: queries / high * high,
             keys,
             step: keys.next_multiple_of(LANES),
         })
@@ -231,31 +241,39 @@ impl<T: Real> Problem<T> {
                 }
             }
         }
-        let wide = size[1].next_multiple_of(LANES);
-        for r in 0..size[0] {
-            let open = if self.causal { (i + r + 1).saturating_sub(j) } else { size[1] };
-            let open = open.min(size[1]);
-            // SAFETY: by contract.
-            let row = unsafe { std::slice::from_raw_parts_mut(s.add(r * self.step), wide) };
-            row[open..].fill(-T::infinity());
-        }
+        let reach = if self.causal { (i + 1) as isize - j as isize } else { isize::MAX };
+        // SAFETY: by contract.
+        unsafe { block::close::<T>(s, self.step, size, reach) };
     }
 
-    /// Keys or values of a block, transposed: panels of keys, rows of elements. `temp` has room for
-    /// the block.
+    /// Writes `n` rows of `columns` elements from row `j` on transposed: panels of rows, of which each has
+    /// lines of elements. `temp` has room for the rows.
     ///
     /// # Safety
-    /// The keys from `j` on are inside; `dst` has room for whole panels.
-    unsafe fn transpose(&self, dst: *mut T, rows: (*const T, usize), n: usize, columns: usize) {
+    /// They are inside; `dst` has room for whole panels.
+    unsafe fn transpose(
+        &self,
+        x: &Matrix<T>,
+        [item, j]: [usize; 2],
+        [n, columns]: [usize; 2],
+        dst: *mut T,
+        temp: *mut T,
+    ) {
         let width = self.kernels.width;
+        let (from, row) = match x.dense() {
+            true => (x.at(item, j, 0).cast::<T>(), x.strides[0]),
+            false => {
+                // SAFETY: by contract.
+                unsafe { x.read((temp, columns), [item, j, 0], [n, columns], T::ONE) };
+                (temp.cast_const(), columns as isize)
+            }
+        };
         let runs = Axis::new([(columns, 1)]).runs(0, columns);
-        let offsets: SmallVec<[isize; 128]> = (0..n).map(|i| (i * rows.1) as isize).collect();
+        let offsets: SmallVec<[isize; KEYS]> = (0..n).map(|i| i as isize * row).collect();
         for (panel, offsets) in offsets.chunks(width).enumerate() {
             let dst = dst.wrapping_add(panel * columns * width);
             // SAFETY: by contract.
-            unsafe {
-                gemm::pack::transposed(dst, width, rows.0, offsets, &runs, self.kernels.wide)
-            };
+            unsafe { pack::transposed(dst, width, from, offsets, &runs, self.kernels.wide) };
         }
     }
 }
@@ -272,7 +290,7 @@ impl<T: Real> Mask<T> {
             batch: leading(&sizes, &strides, 2),
             strides: [strides[rank - 2], strides[rank - 1]],
             shift: (mask.dtype != DType::Bool)
-                .then(|| T::shifter(mask.dtype, "mask"))
+                .then(|| T::shifter(mask.dtype, OP, "mask"))
                 .transpose()?,
         })
     }

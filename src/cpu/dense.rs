@@ -1,4 +1,5 @@
-//! Rows between arrays of any dtype and layout, and the dense rows of numbers that kernels work on.
+//! Between floating arrays of any dtype and layout, and the dense rows of numbers that kernels of
+//! composites work on.
 
 use crate::cpu::element::{BF16, Element, F16, Number};
 use crate::cpu::gemm::kernel;
@@ -7,16 +8,14 @@ use crate::error::{self, Result};
 use crate::multiversion;
 use crate::scalar::Float;
 
-use super::OP;
-
-/// What scores are calculated in.
+/// What such kernels calculate in. What is refused is refused in the name of an op and an operand.
 pub trait Real: kernel::Element + Number + Float + Of<f32> + Of<f64> {
     /// How elements of a floating dtype are read.
-    fn loader(dtype: DType, name: &str) -> Result<Load<Self>>;
-    /// How a floating mask is added to scores.
-    fn shifter(dtype: DType, name: &str) -> Result<Shift<Self>>;
+    fn loader(dtype: DType, op: &str, name: &str) -> Result<Load<Self>>;
+    /// How elements of a floating dtype are added.
+    fn shifter(dtype: DType, op: &str, name: &str) -> Result<Shift<Self>>;
     /// How elements of a floating dtype are written.
-    fn storer(dtype: DType, name: &str) -> Result<Store<Self>>;
+    fn storer(dtype: DType, op: &str, name: &str) -> Result<Store<Self>>;
 }
 
 /// A number made of one of another width.
@@ -46,7 +45,7 @@ pub type Store<T> = unsafe fn(*mut u8, usize, *const T, usize, [usize; 2], T);
 
 /// Evaluates an expression with the element type of a floating dtype.
 macro_rules! with_float {
-    ($dtype:expr, $name:expr, $I:ident => $body:expr) => {{
+    ($dtype:expr, $op:expr, $name:expr, $I:ident => $body:expr) => {{
         macro_rules! arm {
             ($ty:ty) => {{
                 type $I = $ty;
@@ -66,7 +65,7 @@ macro_rules! with_float {
             | DType::U8
             | DType::U16
             | DType::U32
-            | DType::U64) => Err(error::wrong_dtype(OP, $name, dtype, "floating")),
+            | DType::U64) => Err(error::wrong_dtype($op, $name, dtype, "floating")),
         }
     }};
 }
@@ -74,14 +73,14 @@ macro_rules! with_float {
 macro_rules! real {
     ($($T:ident),*) => {$(
         impl Real for $T {
-            fn loader(dtype: DType, name: &str) -> Result<Load<$T>> {
-                with_float!(dtype, name, I => load::select::<I, $T>())
+            fn loader(dtype: DType, op: &str, name: &str) -> Result<Load<$T>> {
+                with_float!(dtype, op, name, I => load::select::<I, $T>())
             }
-            fn shifter(dtype: DType, name: &str) -> Result<Shift<$T>> {
-                with_float!(dtype, name, I => shift::select::<I, $T>())
+            fn shifter(dtype: DType, op: &str, name: &str) -> Result<Shift<$T>> {
+                with_float!(dtype, op, name, I => shift::select::<I, $T>())
             }
-            fn storer(dtype: DType, name: &str) -> Result<Store<$T>> {
-                with_float!(dtype, name, I => store::select::<I, $T>())
+            fn storer(dtype: DType, op: &str, name: &str) -> Result<Store<$T>> {
+                with_float!(dtype, op, name, I => store::select::<I, $T>())
             }
         }
     )*};
