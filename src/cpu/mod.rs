@@ -14,6 +14,7 @@ pub mod gather;
 mod gemm;
 pub mod moves;
 pub mod nest;
+pub mod norm;
 mod product;
 pub mod program;
 pub mod reduce;

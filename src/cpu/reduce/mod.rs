@@ -27,11 +27,11 @@ use std::any::TypeId;
 
 pub use arg::{arg_reduce_into, arg_scratch};
 pub(crate) use fold::{Fold, Max, Min, Prod, Sum};
-pub use parts::{Chunk, Partial, group, partial};
+pub use parts::{Chunk, Partial, group, partial, sum_of_lines};
 
 use crate::array::Array;
 use crate::cpu::copy;
-use crate::cpu::element::{Element, with_element};
+use crate::cpu::element::{Element, Number, with_element};
 use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::layout::{Layout, Strides};
@@ -231,13 +231,32 @@ fn last_layout(x: &Layout, axes: &[usize]) -> Layout {
     Layout::strided(shape, &strides, x.offset())
 }
 
+/// The sum of a row of `n` numbers that lie side by side, as [`reduce_into`] takes that of the last axes.
+///
+/// # Safety
+/// They can be read.
+pub unsafe fn sum_of_row<T: Number>(x: *const T, n: usize) -> T {
+    if n == 0 {
+        return <Sum as Fold<T>>::EMPTY;
+    }
+    // SAFETY: by contract.
+    unsafe {
+        if n <= FEW {
+            return (1..n).fold(*x, |sum, i| <Sum as Fold<T>>::join(sum, *x.add(i)));
+        }
+        let mut sum = T::ZERO;
+        kernels::fold_rows::<T, T, Sum>(x, 0, 1, n, &mut sum);
+        sum
+    }
+}
+
 /// Whether elements lie in memory as the numbers that kernels work on.
 fn is_native<T: Element>() -> bool {
     TypeId::of::<T>() == TypeId::of::<T::Number>()
 }
 
 /// Room for numbers that are kept meanwhile; it unwinds where the system has none.
-fn room<A>(count: usize) -> Vec<A> {
+pub fn room<A>(count: usize) -> Vec<A> {
     let mut numbers = Vec::new();
     let found = numbers.try_reserve_exact(count);
     found.map_err(|_| memory::refusal(count.saturating_mul(size_of::<A>()))).or_throw();

@@ -62,10 +62,22 @@ pub fn partial(
     width: usize,
 ) -> Option<Box<dyn Partial>> {
     group(lines, width)?;
-    Some(with_fold!(kind, dtype, T, F => match width {
-        1 => Box::new(Line::<T, F>::new(lines)) as Box<dyn Partial>,
-        _ => Box::new(Columns::<T, F>::new(lines, width)),
-    }))
+    Some(joined(kind, dtype, lines, width))
+}
+
+/// The sum of `lines` lines of `width` elements, neither none, and how many lines become one item of its
+/// tree: chunks start at multiples of that.
+pub fn sum_of_lines(dtype: DType, lines: usize, width: usize) -> (Box<dyn Partial>, usize) {
+    // Few lines are joined one after the other, whatever their width.
+    (joined(Reduction::Sum, dtype, lines, width), group(lines, width).unwrap_or(lines))
+}
+
+fn joined(kind: Reduction, dtype: DType, lines: usize, width: usize) -> Box<dyn Partial> {
+    let is_row = width == 1 && lines > FEW;
+    with_fold!(kind, dtype, T, F => match is_row {
+        true => Box::new(Line::<T, F>::new(lines)) as Box<dyn Partial>,
+        false => Box::new(Columns::<T, F>::new(lines, width)),
+    })
 }
 
 /// Numbers that different threads write.

@@ -1,0 +1,545 @@
+//! Layer normalisation over trailing axes, in one pass over memory.
+//!
+//! Promises: exactly the bits of the body, `nn.layer_norm`, and of its gradient. Sums are those of
+//! [`reduce`](super::reduce), every other step is one rounding in the accumulator's dtype, and results
+//! are rounded to their dtype once. So which of the two computes does not show.
+//!
+//! A row is one thread's. Few rows that are very long are better left to the body.
+
+#[cfg(test)]
+mod tests;
+
+use crate::array::Array;
+use crate::cpu::dense::{Load, Real, Store};
+use crate::cpu::element::Shared;
+use crate::cpu::gemm::scratch::Scratch;
+use crate::cpu::gemm::{self, Axis, Runs};
+use crate::cpu::reduce::{self, Chunk, Partial};
+use crate::dtype::DType;
+use crate::error::{self, Result};
+use crate::multiversion;
+use crate::ops::emit::OrThrow;
+use crate::scalar::rsqrt;
+use crate::shape::Shape;
+use crate::threads::{self, Pace};
+
+/// The op in whose name is refused.
+const OP: &str = "layer_norm";
+/// Elements that one thread takes at a time.
+const CHUNK: usize = 1 << 15;
+/// Bytes of lines that are handed to a sum over rows at a time, where one takes no more.
+const LINES: usize = 1 << 14;
+/// The most of these lines.
+const MOST_LINES: usize = 16;
+
+/// The mean and one over the standard deviation of each row, of the accumulator's dtype.
+pub struct Moments {
+    /// The mean
+    pub mean: Array,
+    /// One over the root of the variance and `eps`
+    pub scale: Array,
+}
+
+/// The dtype of the result, where there is a kernel for these dtypes: all but a parameter of float64
+/// beside narrower elements.
+pub fn result(x: DType, parameters: [Option<DType>; 2]) -> Option<DType> {
+    let all = [Some(x), parameters[0], parameters[1]].into_iter().flatten();
+    let dtype = all.reduce(|a, b| a.promote(b).unwrap_or(a)).filter(|dtype| dtype.is_float())?;
+    (gemm::accumulator(dtype) == gemm::accumulator(x)).then_some(dtype)
+}
+
+/// `(x − mean) · scale · weight + bias` over the last `trailing` axes of `x`; the parameters have their
+/// sizes. Gives the moments too, where they are wanted; these have the other axes.
+pub fn forward(
+    x: &Array,
+    trailing: usize,
+    parameters: [Option<&Array>; 2],
+    eps: f64,
+    wants_moments: bool,
+) -> Result<(Array, Option<Moments>)> {
+    let dtypes = parameters.map(|p| p.map(|p| p.dtype));
+    let dtype = result(x.dtype, dtypes).ok_or_else(|| refused(x.dtype, dtypes))?;
+    let y = Array::uninit(dtype, x.shape().clone())?;
+    let moments = wants_moments.then(|| moments(x, trailing)).transpose()?;
+    // SAFETY: fresh.
+    unsafe { forward_into(x, trailing, parameters, eps, &y, moments.as_ref())? };
+    Ok((y, moments))
+}
+
+fn refused(x: DType, parameters: [Option<DType>; 2]) -> error::Error {
+    let other = parameters.into_iter().flatten().find(|&p| result(x, [Some(p), None]).is_none());
+    error::wrong_dtype(OP, "weight", other.unwrap_or(x), "floating")
+}
+
+/// Room for moments.
+fn moments(x: &Array, trailing: usize) -> Result<Moments> {
+    let dims = x.shape().dims();
+    let shape = Shape::from_dims(&dims[..dims.len() - trailing]);
+    let room = || Array::uninit(gemm::accumulator(x.dtype), shape.clone());
+    Ok(Moments { mean: room()?, scale: room()? })
+}
+
+/// The same into results that are there.
+///
+/// # Safety
+/// They are in C order, of the results' types, and nobody else reads or writes them.
+pub unsafe fn forward_into(
+    x: &Array,
+    trailing: usize,
+    parameters: [Option<&Array>; 2],
+    eps: f64,
+    y: &Array,
+    moments: Option<&Moments>,
+) -> Result<()> {
+    // SAFETY: by contract.
+    unsafe {
+        if x.dtype == DType::F64 {
+            Forward::<f64>::new(x, trailing, parameters, eps, y, moments)?.run()
+        } else {
+            Forward::<f32>::new(x, trailing, parameters, eps, y, moments)?.run()
+        }
+    }
+}
+
+/// The cotangents of `x`, the weight and the bias, as far as they are wanted, each of the dtype of what
+/// it belongs to (that of the bias in `bias`). `g` is the cotangent of the result.
+pub fn backward(
+    g: &Array,
+    x: &Array,
+    trailing: usize,
+    weight: Option<&Array>,
+    bias: DType,
+    moments: &Moments,
+    wanted: [bool; 3],
+) -> Result<[Option<Array>; 3]> {
+    let dims = x.shape().dims();
+    let own = Shape::from_dims(&dims[dims.len() - trailing..]);
+    let types = [
+        (x.dtype, x.shape().clone()),
+        (weight.map_or(x.dtype, |weight| weight.dtype), own.clone()),
+        (bias, own),
+    ];
+    let mut to = [None, None, None];
+    for ((to, (dtype, shape)), wanted) in to.iter_mut().zip(types).zip(wanted) {
+        *to = wanted.then(|| Array::uninit(dtype, shape)).transpose()?;
+    }
+    // SAFETY: fresh.
+    unsafe {
+        backward_into(g, x, trailing, weight, moments, to.each_ref().map(Option::as_ref))?;
+    }
+    Ok(to)
+}
+
+/// The same into results that are there.
+///
+/// # Safety
+/// They are in C order, of the results' types, and nobody else reads or writes them.
+pub unsafe fn backward_into(
+    g: &Array,
+    x: &Array,
+    trailing: usize,
+    weight: Option<&Array>,
+    moments: &Moments,
+    to: [Option<&Array>; 3],
+) -> Result<()> {
+    // SAFETY: by contract.
+    unsafe {
+        if x.dtype == DType::F64 {
+            Backward::<f64>::new(g, x, trailing, weight, moments, to)?.run(to)
+        } else {
+            Backward::<f32>::new(g, x, trailing, weight, moments, to)?.run(to)
+        }
+    }
+}
+
+/// An operand as rows of an array that has others before them.
+struct Rows<T> {
+    ptr: Shared<u8>,
+    size: usize,
+    rows: Axis,
+    runs: Runs,
+    stride: isize,
+    n: usize,
+    load: Load<T>,
+}
+
+impl<T: Real> Rows<T> {
+    /// `x` with the last `trailing` axes as rows.
+    fn new(x: &Array, trailing: usize) -> Result<Rows<T>> {
+        let (sizes, strides) = (x.shape().sizes(), x.layout.strides());
+        let axis = |from: usize, to: usize| {
+            Axis::new(sizes[from..to].iter().copied().zip(strides[from..to].iter().copied()))
+        };
+        let lead = sizes.len() - trailing;
+        let (rows, row) = (axis(0, lead), axis(lead, sizes.len()));
+        Ok(Rows {
+            ptr: Shared::reading(x.ptr()),
+            size: x.dtype.size(),
+            rows,
+            runs: row.runs(0, row.len()),
+            stride: row.inner().1,
+            n: row.len(),
+            load: T::loader(x.dtype, OP, "x")?,
+        })
+    }
+
+    /// Reads a row.
+    ///
+    /// # Safety
+    /// There is this row, and room for it.
+    unsafe fn read(&self, row: usize, to: *mut T) {
+        let start = self.rows.at(row);
+        for run in &self.runs {
+            let from = self.ptr.at((start + run.offset) * self.size as isize);
+            // SAFETY: by contract.
+            unsafe {
+                (self.load)(to.add(run.at), 0, from, [0, self.stride], [1, run.len], T::ONE);
+            }
+        }
+    }
+
+    /// All of an array of one row.
+    fn all(x: &Array) -> Result<Vec<T>> {
+        let rows = Rows::<T>::new(x, x.shape().rank())?;
+        let mut all = reduce::room(rows.n);
+        // SAFETY: there is room for the row, which fills it.
+        unsafe {
+            rows.read(0, all.as_mut_ptr());
+            all.set_len(rows.n);
+        }
+        Ok(all)
+    }
+}
+
+/// A result, by rows.
+struct To<T: Real> {
+    ptr: Shared<u8>,
+    size: usize,
+    store: Store<T>,
+}
+
+impl<T: Real> To<T> {
+    /// # Safety
+    /// As for [`forward_into`].
+    unsafe fn new(x: &Array) -> Result<To<T>> {
+        // SAFETY: by contract.
+        let ptr = Shared::new(unsafe { x.ptr_mut() });
+        Ok(To { ptr, size: x.dtype.size(), store: T::storer(x.dtype, OP, "x")? })
+    }
+
+    /// Writes a row of `n` elements.
+    ///
+    /// # Safety
+    /// It is in the result, and this call's.
+    unsafe fn write(&self, row: usize, from: *const T, n: usize) {
+        let to = self.ptr.at((row * n * self.size) as isize);
+        // SAFETY: by contract.
+        unsafe { (self.store)(to, n, from, n, [1, n], T::ONE) };
+    }
+}
+
+struct Forward<T: Real> {
+    x: Rows<T>,
+    count: usize,
+    weight: Option<Vec<T>>,
+    bias: Option<Vec<T>>,
+    eps: T,
+    y: To<T>,
+    moments: Option<[Shared<T>; 2]>,
+}
+
+impl<T: Real> Forward<T> {
+    unsafe fn new(
+        x: &Array,
+        trailing: usize,
+        [weight, bias]: [Option<&Array>; 2],
+        eps: f64,
+        y: &Array,
+        moments: Option<&Moments>,
+    ) -> Result<Forward<T>> {
+        // SAFETY: by contract.
+        let place = |x: &Array| Shared::new(unsafe { x.ptr_mut() }.cast::<T>());
+        let rows = Rows::new(x, trailing)?;
+        Ok(Forward {
+            count: rows.rows.len(),
+            x: rows,
+            weight: weight.map(Rows::all).transpose()?,
+            bias: bias.map(Rows::all).transpose()?,
+            eps: T::lit(eps),
+            // SAFETY: by contract.
+            y: unsafe { To::new(y)? },
+            moments: moments.map(|m| [place(&m.mean), place(&m.scale)]),
+        })
+    }
+
+    fn run(&self) -> Result<()> {
+        let n = self.x.n;
+        let room = 2 * n.max(1) * size_of::<T>();
+        let each = (CHUNK / n.max(1)).max(1);
+        let parts = threads::num_threads().min(self.count.div_ceil(each));
+        let scratch = Scratch::new(room, parts)?;
+        threads::for_each_chunk(self.count, each, |rows| {
+            let part = scratch.lend(room).or_throw();
+            let (x, squares) = (part.ptr().cast::<T>(), part.ptr().cast::<T>().wrapping_add(n));
+            let mut pace = Pace::default();
+            for row in rows {
+                pace.work(n);
+                // SAFETY: the room is two rows; the row is this chunk's.
+                unsafe { self.row(row, x, squares) };
+            }
+        });
+        Ok(())
+    }
+
+    unsafe fn row(&self, row: usize, x: *mut T, squares: *mut T) {
+        let n = self.x.n;
+        // SAFETY: by contract.
+        unsafe {
+            self.x.read(row, x);
+            let mean = average(x, n);
+            centre::<T>(x, squares, n, mean);
+            let scale = rsqrt(average(squares, n) + self.eps);
+            affine::<T>(x, n, scale, self.weight.as_deref(), self.bias.as_deref());
+            self.y.write(row, x, n);
+            if let Some([to_mean, to_scale]) = self.moments {
+                *to_mean.at(row as isize) = mean;
+                *to_scale.at(row as isize) = scale;
+            }
+        }
+    }
+}
+
+/// The mean of a row, as a sum and a quotient.
+///
+/// # Safety
+/// It can be read.
+unsafe fn average<T: Real>(x: *const T, n: usize) -> T {
+    // SAFETY: by contract.
+    unsafe { reduce::sum_of_row(x, n) / T::lit(n as f64) }
+}
+
+struct Backward<T: Real> {
+    x: Rows<T>,
+    g: Rows<T>,
+    count: usize,
+    weight: Option<Vec<T>>,
+    moments: [Rows<T>; 2],
+    dx: Option<To<T>>,
+}
+
+/// What a thread works in: six rows, and lines for the sums over rows.
+struct Room<T> {
+    normal: *mut T,
+    g: *mut T,
+    weighted: *mut T,
+    products: *mut T,
+    /// Lines of `g · normal`, and of `g`
+    lines: [*mut T; 2],
+}
+
+impl<T: Real> Backward<T> {
+    unsafe fn new(
+        g: &Array,
+        x: &Array,
+        trailing: usize,
+        weight: Option<&Array>,
+        moments: &Moments,
+        to: [Option<&Array>; 3],
+    ) -> Result<Backward<T>> {
+        let rows = Rows::new(x, trailing)?;
+        Ok(Backward {
+            count: rows.rows.len(),
+            x: rows,
+            g: Rows::new(g, trailing)?,
+            weight: weight.map(Rows::all).transpose()?,
+            moments: [Rows::new(&moments.mean, 0)?, Rows::new(&moments.scale, 0)?],
+            // SAFETY: by contract.
+            dx: to[0].map(|x| unsafe { To::new(x) }).transpose()?,
+        })
+    }
+
+    unsafe fn run(&self, to: [Option<&Array>; 3]) -> Result<()> {
+        let (n, count) = (self.x.n, self.count);
+        let lines = (LINES / (n.max(1) * size_of::<T>())).clamp(1, MOST_LINES);
+        let room = (4 + 2 * lines) * n.max(1) * size_of::<T>();
+        // A sum over rows is one of groups, each of which is one chunk's.
+        let mut group = 1;
+        let mut sums: [Option<Box<dyn Partial>>; 2] = [None, None];
+        for (sum, out) in sums.iter_mut().zip(&to[1..]) {
+            let Some(out) = out else { continue };
+            if count == 0 || n == 0 {
+                // SAFETY: by contract; zero bytes are zeros.
+                unsafe { out.ptr_mut().write_bytes(0, out.count() * out.dtype.size()) };
+                continue;
+            }
+            let (lines, together) = reduce::sum_of_lines(T::DTYPE, count, n);
+            (*sum, group) = (Some(lines), together);
+        }
+        let each = (CHUNK / n.max(1)).next_multiple_of(group).max(group);
+        let parts = threads::num_threads().min(count.div_ceil(each));
+        let scratch = Scratch::new(room, parts)?;
+        threads::for_each_chunk(count, each, |rows| {
+            let part = scratch.lend(room).or_throw();
+            let row = |i: usize| part.ptr().cast::<T>().wrapping_add(i * n);
+            let room = Room {
+                normal: row(0),
+                g: row(1),
+                weighted: row(2),
+                products: row(3),
+                lines: [row(4), row(4 + lines)],
+            };
+            let mut chunks: [Option<Box<dyn Chunk + '_>>; 2] =
+                sums.each_ref().map(|sum| sum.as_ref().map(|sum| sum.chunk(rows.start)));
+            let mut pace = Pace::default();
+            for first in rows.clone().step_by(lines) {
+                let some = lines.min(rows.end - first);
+                pace.work(some * n);
+                // SAFETY: the room is as large as these rows take, which are this chunk's.
+                unsafe {
+                    for i in 0..some {
+                        self.row(first + i, &room, i * n);
+                    }
+                    for (chunk, lines) in chunks.iter_mut().zip(room.lines) {
+                        if let Some(chunk) = chunk {
+                            chunk.push(lines.cast_const().cast(), some);
+                        }
+                    }
+                }
+            }
+            chunks.iter_mut().flatten().for_each(|chunk| chunk.end());
+        });
+        for (sum, out) in sums.iter().zip(&to[1..]) {
+            let (Some(sum), Some(out)) = (sum, out) else { continue };
+            // SAFETY: by contract; all lines have come.
+            unsafe { finish::<T>(sum.as_ref(), out)? };
+        }
+        Ok(())
+    }
+
+    /// The cotangent of a row, and its lines in the sums over rows.
+    unsafe fn row(&self, row: usize, room: &Room<T>, line: usize) {
+        let n = self.x.n;
+        let mut moments = [T::ZERO; 2];
+        // SAFETY: by contract.
+        unsafe {
+            for (moment, from) in moments.iter_mut().zip(&self.moments) {
+                from.read(row, moment);
+            }
+            self.x.read(row, room.normal);
+            self.g.read(row, room.g);
+            let own = [room.normal, room.g, room.weighted, room.products];
+            let lines = room.lines.map(|to| to.add(line));
+            products::<T>(own, lines, n, moments, self.weight.as_deref());
+            let Some(dx) = &self.dx else { return };
+            let means = [average(room.weighted, n), average(room.products, n)];
+            slopes::<T>([room.normal, room.weighted], n, moments[1], means);
+            dx.write(row, room.weighted, n);
+        }
+    }
+}
+
+/// Writes a sum over rows in the dtype of what it belongs to.
+///
+/// # Safety
+/// As for [`forward_into`].
+unsafe fn finish<T: Real>(sum: &dyn Partial, out: &Array) -> Result<()> {
+    // SAFETY: by contract.
+    unsafe {
+        if out.dtype == T::DTYPE {
+            sum.finish(out);
+            return Ok(());
+        }
+        let wide = Array::uninit(T::DTYPE, out.shape().clone())?;
+        sum.finish(&wide);
+        let n = out.count();
+        To::<T>::new(out)?.write(0, wide.ptr().cast(), n);
+    }
+    Ok(())
+}
+
+multiversion! {
+    /// `x − mean`, in place, and its squares.
+    ///
+    /// # Safety
+    /// Both have `n` elements.
+    unsafe fn centre[T](x: *mut T, squares: *mut T, n: usize, mean: T)
+    where [T: Real]
+    {
+        // SAFETY: by contract.
+        let (x, squares) = unsafe {
+            (std::slice::from_raw_parts_mut(x, n), std::slice::from_raw_parts_mut(squares, n))
+        };
+        for (x, square) in x.iter_mut().zip(squares) {
+            *x = *x - mean;
+            *square = *x * *x;
+        }
+    }
+
+    /// `x · scale · weight + bias`, in place.
+    ///
+    /// # Safety
+    /// All have `n` elements.
+    unsafe fn affine[T](x: *mut T, n: usize, scale: T, weight: Option<&[T]>, bias: Option<&[T]>)
+    where [T: Real]
+    {
+        // SAFETY: by contract.
+        let x = unsafe { std::slice::from_raw_parts_mut(x, n) };
+        match (weight, bias) {
+            (None, None) => x.iter_mut().for_each(|x| *x = *x * scale),
+            (Some(w), None) => x.iter_mut().zip(w).for_each(|(x, w)| *x = *x * scale * *w),
+            (None, Some(b)) => x.iter_mut().zip(b).for_each(|(x, b)| *x = *x * scale + *b),
+            (Some(w), Some(b)) => {
+                let parameters = w.iter().zip(b);
+                x.iter_mut().zip(parameters).for_each(|(x, (w, b))| *x = *x * scale * *w + *b);
+            }
+        }
+    }
+
+    /// Of `[x, g, …]` makes the normalised row, `g`, the weighted `g`, and the products of the first
+    /// and the third; and of the first and `g`, and `g`, as lines.
+    ///
+    /// # Safety
+    /// All have `n` elements.
+    unsafe fn products[T](
+        own: [*mut T; 4],
+        lines: [*mut T; 2],
+        n: usize,
+        moments: [T; 2],
+        weight: Option<&[T]>,
+    )
+    where [T: Real]
+    {
+        let [mean, scale] = moments;
+        // SAFETY: by contract.
+        unsafe {
+            let row = |x: *mut T| std::slice::from_raw_parts_mut(x, n);
+            let ([normal, g, weighted, products], [product, line]) = (own.map(row), lines.map(row));
+            for i in 0..n {
+                normal[i] = (normal[i] - mean) * scale;
+                product[i] = g[i] * normal[i];
+                line[i] = g[i];
+            }
+            match weight {
+                Some(w) => (0..n).for_each(|i| weighted[i] = g[i] * w[i]),
+                None => weighted.copy_from_slice(g),
+            }
+            for i in 0..n {
+                products[i] = weighted[i] * normal[i];
+            }
+        }
+    }
+
+    /// `scale · (g − means₀ − normal · means₁)`, in place of `g`.
+    ///
+    /// # Safety
+    /// Both have `n` elements.
+    unsafe fn slopes[T](own: [*mut T; 2], n: usize, scale: T, means: [T; 2])
+    where [T: Real]
+    {
+        // SAFETY: by contract.
+        let [normal, g] = own.map(|x| unsafe { std::slice::from_raw_parts_mut(x, n) });
+        for (g, normal) in g.iter_mut().zip(normal) {
+            *g = scale * (*g - means[0] - *normal * means[1]);
+        }
+    }
+}
