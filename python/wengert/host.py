@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CustomOp", "custom_op", "host_call"]
 
-Effect = Literal["pure", "ordered", "collective"]
 Rule = Callable[..., Any]
 
 REMEMBERED = 64
@@ -30,7 +29,7 @@ def custom_op(
     vjp: Rule | None = None,
     jvp: Rule | None = None,
     batch: Rule | None = None,
-    effect: Effect = "pure",
+    effect: Literal["pure", "ordered", "collective"] = "pure",
     name: str | None = None,
 ) -> Callable[[Callable[..., Any]], CustomOp]:
     """A decorator that makes an op of a function over NumPy arrays.
@@ -91,11 +90,11 @@ class CustomOp:
     """An op of one's own; `wengert.custom_op` makes one."""
 
     def __init__(
-        self, function: Callable[..., Any], infer: Rule, effect: Effect, name: str | None = None
+        self, function: Callable[..., Any], infer: Rule, effect: str, name: str | None = None
     ) -> None:
         functools.update_wrapper(self, function)
         self.name = str(name or getattr(function, "__name__", type(function).__name__))
-        self.effect: Effect = effect
+        self.effect = effect
         self._function = function
         self._infer, self._inferring = infer, _keywords(infer)
         self._taking = _keywords(function)
