@@ -13,16 +13,16 @@ use std::thread;
 use crate::array::Array;
 use crate::cpu::dense::{Real, Store};
 use crate::cpu::element::Shared;
-use crate::cpu::gemm::scratch::Scratch;
+use crate::cpu::gemm::scratch::{self, Scratch};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, block_bytes};
 use crate::ops::emit::OrThrow;
 use crate::shape::Shape;
 use crate::threads::{self, Pace};
 
 use super::block::{self, LANES, Panels, Strided};
-use super::{Matrix, OP, PACKED, Problem, in_order, panels};
+use super::{Matrix, OP, Problem, Sizes, in_order, panels};
 
 /// What backward reads besides the operands.
 #[derive(Clone, Copy)]
@@ -181,24 +181,84 @@ struct Room<T> {
     dv: *mut T,
 }
 
+/// The bytes that [`backward`] takes for itself, as the counters of memory count them.
+pub fn backward_scratch(dtype: DType, q: &Shape, v: &Shape, causal: bool) -> usize {
+    fn bytes<T: Real>(sizes: &Sizes<T>) -> usize {
+        let (item, group) = (sizes.backward_item(), sizes.group(sizes.backward_item()));
+        let room = sizes.backward_room() * size_of::<T>();
+        let packed = block_bytes(group * item * size_of::<T>());
+        packed + scratch::counted(room, sizes.backward_parts(group))
+    }
+    if dtype == DType::F64 {
+        bytes::<f64>(&Sizes::new(q, v, causal))
+    } else {
+        bytes::<f32>(&Sizes::new(q, v, causal))
+    }
+}
+
+impl<T: Real> Sizes<T> {
+    /// Elements that the parts of one example take.
+    fn backward_item(&self) -> usize {
+        let places = self.places(std::ptr::null_mut());
+        places.dq as usize / size_of::<T>() + self.tall() * self.wide(self.e)
+    }
+
+    /// Queries, rounded up to whole blocks.
+    fn tall(&self) -> usize {
+        self.l.next_multiple_of(self.queries)
+    }
+
+    fn places(&self, start: *mut T) -> Places<T> {
+        let (l, s, e, f) = (self.tall(), self.wide(self.s), self.wide(self.e), self.wide(self.f));
+        let mut at = start;
+        let mut take = |n: usize| {
+            let place = at;
+            at = at.wrapping_add(n);
+            place
+        };
+        Places {
+            q: take(l * e),
+            g: take(l * f),
+            k_across: take(s * self.e),
+            v_across: take(s * self.f),
+            k: take(s * e),
+            logsums: take(l),
+            offsets: take(l),
+            dq: take(l * e),
+        }
+    }
+
+    /// Elements that a thread works in.
+    fn backward_room(&self) -> usize {
+        let (e, f) = (self.wide(self.e), self.wide(self.f));
+        let rows = 2 * self.queries * self.f.next_multiple_of(LANES);
+        let packing = (self.step * self.e.max(self.f)).max(rows);
+        (2 * self.queries * self.step + self.step * (e + f)).max(packing)
+    }
+
+    /// Threads that have work.
+    fn backward_parts(&self, group: usize) -> usize {
+        let [rows, columns] = self.blocks();
+        threads::num_threads().min(group * rows.max(columns)).max(1)
+    }
+}
+
 impl<T: Real> Gradient<T> {
     fn run(&self) -> Result<()> {
         let p = &self.problem;
-        let (columns, rows) = (p.s.div_ceil(p.keys), p.l.div_ceil(p.queries));
-        let item = self.item();
-        let group = (PACKED / (item * size_of::<T>()).max(1)).clamp(1, p.items.max(1));
+        let [rows, columns] = p.blocks();
+        let (item, group) = (p.backward_item(), p.group(p.backward_item()));
         let packed = Buffer::alloc(group * item * size_of::<T>())?;
         // SAFETY: fresh.
         let packed = Shared::new(unsafe { packed.ptr_mut() }.cast::<T>());
-        let room = self.room() * size_of::<T>();
-        let scratch =
-            Scratch::new(room, threads::num_threads().min(group * rows.max(columns)).max(1))?;
+        let room = p.backward_room() * size_of::<T>();
+        let scratch = Scratch::new(room, p.backward_parts(group))?;
         let mut done: Vec<AtomicUsize> = Vec::new();
         let found = done.try_reserve_exact(group * columns);
         found.map_err(|_| crate::memory::refusal(group * columns * size_of::<AtomicUsize>()))?;
         for first in (0..p.items).step_by(group) {
             let items = group.min(p.items - first);
-            let place = |i: usize| self.places(packed.at((i * item) as isize));
+            let place = |i: usize| p.places(packed.at((i * item) as isize));
             in_order(items * rows, 4 * p.queries * (p.e + p.f), |task| {
                 let (i, row) = (task / rows, task % rows * p.queries);
                 let room = scratch.lend(room).or_throw();
@@ -247,53 +307,12 @@ impl<T: Real> Gradient<T> {
         self.targets[0].is_some() || self.targets[1].is_some() || self.targets[3].is_some()
     }
 
-    /// Elements that the parts of one example take.
-    fn item(&self) -> usize {
-        let places = self.places(std::ptr::null_mut());
-        places.dq as usize / size_of::<T>() + self.tall() * self.problem.wide(self.problem.e)
-    }
-
-    /// Queries, rounded up to whole blocks.
-    fn tall(&self) -> usize {
-        self.problem.l.next_multiple_of(self.problem.queries.next_multiple_of(LANES))
-    }
-
-    fn places(&self, start: *mut T) -> Places<T> {
-        let p = &self.problem;
-        let (l, s, e, f) = (self.tall(), p.wide(p.s), p.wide(p.e), p.wide(p.f));
-        let mut at = start;
-        let mut take = |n: usize| {
-            let place = at;
-            at = at.wrapping_add(n);
-            place
-        };
-        Places {
-            q: take(l * e),
-            g: take(l * f),
-            k_across: take(s * p.e),
-            v_across: take(s * p.f),
-            k: take(s * e),
-            logsums: take(l),
-            offsets: take(l),
-            dq: take(l * e),
-        }
-    }
-
-    /// Elements that a thread works in.
-    fn room(&self) -> usize {
-        let p = &self.problem;
-        let tall = p.queries.next_multiple_of(LANES);
-        let (e, f) = (p.wide(p.e), p.wide(p.f));
-        let packing = p.step * p.e.max(p.f).max(1) + tall * f.next_multiple_of(LANES);
-        (2 * tall * p.step + p.step * (e + f)).max(packing)
-    }
-
     /// Packs what belongs to the queries of a block.
     unsafe fn pack_rows(&self, item: usize, i: usize, to: Places<T>, temp: *mut T) {
         let p = &self.problem;
         let n = p.queries.min(p.l - i);
         let (e, f) = (p.wide(p.e), p.wide(p.f));
-        let tall = if i + n == p.l { self.tall() - i } else { n };
+        let tall = if i + n == p.l { p.tall() - i } else { n };
         // SAFETY: by contract.
         unsafe {
             let zeros = |x: *mut T, n: usize| std::slice::from_raw_parts_mut(x, n).fill(T::ZERO);
@@ -347,8 +366,8 @@ impl<T: Real> Gradient<T> {
         let p = &self.problem;
         let keys = p.keys.min(p.s - j);
         let (e, f) = (p.wide(p.e), p.wide(p.f));
-        let tall = p.queries.next_multiple_of(LANES);
-        // SAFETY: the room is as large as `room` says.
+        let tall = p.queries;
+        // SAFETY: the room is as large as `backward_room` says.
         unsafe {
             let weights = room;
             let slopes = weights.add(tall * p.step);

@@ -3,16 +3,16 @@
 use crate::array::Array;
 use crate::cpu::dense::{Real, Store};
 use crate::cpu::element::Shared;
-use crate::cpu::gemm::scratch::Scratch;
+use crate::cpu::gemm::scratch::{self, Scratch};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, block_bytes};
 use crate::ops::emit::OrThrow;
 use crate::shape::Shape;
 use crate::threads::{self, Pace};
 
 use super::block::{self, LANES, Panels, Strided};
-use super::{OP, PACKED, Problem, in_order, panels, wide_dtype};
+use super::{OP, Problem, Sizes, in_order, panels, wide_dtype};
 
 /// `softmax(scale · q kᵀ + mask) v` and the logarithms of the sums of exponentials.
 ///
@@ -97,16 +97,65 @@ enum Source<T> {
     Here(*mut T),
 }
 
+/// The bytes that [`forward`] takes for itself, as the counters of memory count them.
+pub fn forward_scratch(dtype: DType, q: &Shape, v: &Shape, causal: bool) -> usize {
+    fn bytes<T: Real>(sizes: &Sizes<T>) -> usize {
+        if sizes.items * sizes.l == 0 {
+            return 0;
+        }
+        let room = sizes.forward_room() * size_of::<T>();
+        if sizes.packs_here() {
+            return scratch::counted(room, threads::num_threads());
+        }
+        let (item, group) = (sizes.forward_item(), sizes.group(sizes.forward_item()));
+        let packed = block_bytes(group * item * size_of::<T>());
+        packed + scratch::counted(room, sizes.forward_parts(group))
+    }
+    if dtype == DType::F64 {
+        bytes::<f64>(&Sizes::new(q, v, causal))
+    } else {
+        bytes::<f32>(&Sizes::new(q, v, causal))
+    }
+}
+
+impl<T: Real> Sizes<T> {
+    /// Whether keys and values are packed where they are read: what is read once is, if that leaves
+    /// nobody without work.
+    fn packs_here(&self) -> bool {
+        self.l <= self.queries && self.items >= threads::num_threads()
+    }
+
+    /// Elements that the transposed keys and the values of one example take.
+    fn forward_item(&self) -> usize {
+        self.wide(self.s) * (self.e + self.wide(self.f))
+    }
+
+    /// Elements that a thread works in: those of [`Problem::rows`], and a block of keys and values.
+    fn forward_room(&self) -> usize {
+        self.rows_room() + self.step * (2 * self.e + self.wide(self.f))
+    }
+
+    fn rows_room(&self) -> usize {
+        let rows = self.queries.next_multiple_of(LANES);
+        rows * (self.step + self.e + self.wide(self.f) + 3)
+    }
+
+    /// Threads that have work.
+    fn forward_parts(&self, group: usize) -> usize {
+        let [rows, keys] = self.blocks();
+        threads::num_threads().min(group * rows.max(keys))
+    }
+}
+
 impl<T: Real> Problem<T> {
     fn forward(&self, results: &Results<T>) -> Result<()> {
         if self.items * self.l == 0 {
             return Ok(());
         }
-        let (keys, rows) = (self.s.div_ceil(self.keys), self.l.div_ceil(self.queries));
+        let [rows, keys] = self.blocks();
         let room = self.forward_room() * size_of::<T>();
         let work = self.queries.min(self.l) * self.s * (self.e + self.f);
-        // What is read once is packed where it is read, if that leaves nobody without work.
-        if rows == 1 && self.items >= threads::num_threads() {
+        if self.packs_here() {
             let scratch = Scratch::new(room, threads::num_threads())?;
             in_order(self.items, work, |item| {
                 let room = scratch.lend(room).or_throw();
@@ -117,16 +166,13 @@ impl<T: Real> Problem<T> {
             });
             return Ok(());
         }
-        // Of each example: transposed keys, and values.
-        let (k_size, v_size) = (self.wide(self.s) * self.e, self.wide(self.s) * self.wide(self.f));
-        let item = (k_size + v_size) * size_of::<T>();
-        let group = (PACKED / item.max(1)).clamp(1, self.items);
-        let packed = Buffer::alloc(group * item)?;
+        let k_size = self.wide(self.s) * self.e;
+        let (item, group) = (self.forward_item(), self.group(self.forward_item()));
+        let packed = Buffer::alloc(group * item * size_of::<T>())?;
         // SAFETY: fresh.
         let packed = Shared::new(unsafe { packed.ptr_mut() }.cast::<T>());
-        let place = |i: usize| packed.at((i * (k_size + v_size)) as isize);
-        let parts = threads::num_threads().min(group * rows.max(keys));
-        let scratch = Scratch::new(room, parts)?;
+        let place = |i: usize| packed.at((i * item) as isize);
+        let scratch = Scratch::new(room, self.forward_parts(group))?;
         for first in (0..self.items).step_by(group) {
             let items = group.min(self.items - first);
             in_order(items * keys, 4 * self.keys * (self.e + self.f), |task| {
@@ -148,16 +194,6 @@ impl<T: Real> Problem<T> {
             });
         }
         Ok(())
-    }
-
-    /// Elements that a thread works in: those of [`Problem::rows`], and a block of keys and values.
-    fn forward_room(&self) -> usize {
-        self.rows_room() + self.step * (2 * self.e + self.wide(self.f))
-    }
-
-    fn rows_room(&self) -> usize {
-        let rows = self.queries.next_multiple_of(LANES);
-        rows * (self.step + self.e + self.wide(self.f) + 3)
     }
 
     /// Packs keys and values of the block from `j` on: the values into panels of `v.1` rows.

@@ -24,6 +24,8 @@ mod forward;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Deref;
+
 use smallvec::SmallVec;
 
 use crate::array::Array;
@@ -36,8 +38,8 @@ use crate::threads;
 
 use block::{LANES, Panels};
 
-pub use backward::{Saved, backward, backward_into};
-pub use forward::{forward, forward_into};
+pub use backward::{Saved, backward, backward_into, backward_scratch};
+pub use forward::{forward, forward_into, forward_scratch};
 
 /// The op in whose name is refused.
 const OP: &str = "scaled_dot_product_attention";
@@ -146,14 +148,9 @@ struct Mask<T> {
     shift: Option<Shift<T>>,
 }
 
-/// Queries, keys and values, what is done to their scores, and how they are cut.
-struct Problem<T: Real> {
-    q: Matrix<T>,
-    k: Matrix<T>,
-    v: Matrix<T>,
-    mask: Option<Mask<T>>,
+/// The sizes of a problem, and how it is cut.
+struct Sizes<T: Real> {
     causal: bool,
-    scale: T,
     /// Examples
     items: usize,
     /// Counts of queries and of keys, sizes of a key and of a value
@@ -168,41 +165,26 @@ struct Problem<T: Real> {
     step: usize,
 }
 
-// SAFETY: operands are only read.
-unsafe impl<T: Real> Sync for Problem<T> {}
-
-impl<T: Real> Problem<T> {
-    fn new(
-        [q, k, v]: [&Array; 3],
-        mask: Option<&Array>,
-        causal: bool,
-        scale: f64,
-    ) -> Result<Problem<T>> {
-        let (sizes, values) = (q.shape().sizes(), v.shape().sizes());
+impl<T: Real> Sizes<T> {
+    fn new(q: &Shape, v: &Shape, causal: bool) -> Sizes<T> {
+        let (sizes, values) = (q.sizes(), v.sizes());
         let rank = sizes.len();
-        let (l, e, s, f) = (sizes[rank - 2], sizes[rank - 1], values[rank - 2], values[rank - 1]);
         let kernels = T::kernels();
         let (high, width) = (kernels.tiles[0].0, kernels.width);
         let queries = if causal { CAUSAL_QUERIES } else { QUERIES };
         let keys = KEYS / width * width;
-        let mask = mask.map(|mask| Mask::new(mask, q, s)).transpose()?;
-        Ok(Problem {
-            q: Matrix::new(q, "q")?,
-            k: Matrix::new(k, "k")?,
-            v: Matrix::new(v, "v")?,
-            mask,
+        Sizes {
             causal,
-            scale: T::lit(scale),
             items: sizes[..rank - 2].iter().product(),
-            l,
-            s,
-            e,
-            f,
+            l: sizes[rank - 2],
+            s: values[rank - 2],
+            e: sizes[rank - 1],
+            f: values[rank - 1],
             kernels,
             queries: queries / high * high,
             keys,
             step: keys.next_multiple_of(LANES),
-        })
+        }
     }
 
     /// A size rounded up to whole panels.
@@ -213,6 +195,55 @@ impl<T: Real> Problem<T> {
     /// Keys that some of the queries before `end` may attend to.
     fn reach(&self, end: usize) -> usize {
         if self.causal { self.s.min(end) } else { self.s }
+    }
+
+    /// Blocks of queries, and of keys.
+    fn blocks(&self) -> [usize; 2] {
+        [self.l.div_ceil(self.queries), self.s.div_ceil(self.keys)]
+    }
+
+    /// How many examples of so many elements are packed at a time.
+    fn group(&self, item: usize) -> usize {
+        (PACKED / (item * size_of::<T>()).max(1)).clamp(1, self.items.max(1))
+    }
+}
+
+/// Queries, keys and values, and what is done to their scores.
+struct Problem<T: Real> {
+    q: Matrix<T>,
+    k: Matrix<T>,
+    v: Matrix<T>,
+    mask: Option<Mask<T>>,
+    scale: T,
+    sizes: Sizes<T>,
+}
+
+// SAFETY: operands are only read.
+unsafe impl<T: Real> Sync for Problem<T> {}
+
+impl<T: Real> Deref for Problem<T> {
+    type Target = Sizes<T>;
+    fn deref(&self) -> &Sizes<T> {
+        &self.sizes
+    }
+}
+
+impl<T: Real> Problem<T> {
+    fn new(
+        [q, k, v]: [&Array; 3],
+        mask: Option<&Array>,
+        causal: bool,
+        scale: f64,
+    ) -> Result<Problem<T>> {
+        let sizes = Sizes::new(q.shape(), v.shape(), causal);
+        Ok(Problem {
+            q: Matrix::new(q, "q")?,
+            k: Matrix::new(k, "k")?,
+            v: Matrix::new(v, "v")?,
+            mask: mask.map(|mask| Mask::new(mask, q, sizes.s)).transpose()?,
+            scale: T::lit(scale),
+            sizes,
+        })
     }
 
     /// Whether a mask takes away a block as a whole.

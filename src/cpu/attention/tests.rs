@@ -448,17 +448,30 @@ fn sizes_may_be_zero() {
     }
 }
 
+/// The most bytes that were live at once while something was made, beyond those before and after.
+fn taken<T>(make: impl Fn() -> T) -> usize {
+    drop(make());
+    let before = memory::stats().live_bytes;
+    memory::reset_peak();
+    let made = make();
+    let (after, peak) = (memory::stats().live_bytes, memory::stats().peak_bytes);
+    drop(made);
+    peak - before.max(after)
+}
+
 #[test]
-fn memory_does_not_grow_with_the_square_of_the_length() {
-    let peak = |n: usize| {
-        let p = problem(DType::F32, [1, n, n, 4, 4], Masks::None, true);
-        let before = memory::stats().live_bytes;
-        memory::reset_peak();
-        let results = p.backward();
-        let peak = memory::stats().peak_bytes - before;
-        drop(results);
-        peak
-    };
-    let (short, long) = (peak(600), peak(2400));
-    assert!(long < 6 * short && long < 2400 * 2400, "{short} {long}");
+fn memory_is_as_predicted_and_does_not_grow_with_the_square_of_the_length() {
+    let cases = [[1, 600, 600, 4, 4], [1, 2400, 2400, 4, 4], [9, 40, 300, 8, 5], [3, 100, 0, 4, 4]];
+    for sizes in cases {
+        for causal in [false, true] {
+            let p = problem(DType::F32, sizes, Masks::None, causal);
+            let (y, logsums) = p.forward();
+            let (q, v) = (p.q.shape(), p.v.shape());
+            let forward = super::forward_scratch(DType::F32, q, v, causal);
+            assert_eq!(taken(|| p.forward()), forward, "{sizes:?}");
+            let backward = super::backward_scratch(DType::F32, q, v, causal);
+            assert_eq!(taken(|| p.wanted(&y, &logsums, [true; 4])), backward, "{sizes:?}");
+            assert!(forward.max(backward) < 3 << 20, "{sizes:?}");
+        }
+    }
 }

@@ -12,11 +12,12 @@ mod tests;
 use crate::array::Array;
 use crate::cpu::dense::{Load, Real, Store};
 use crate::cpu::element::Shared;
-use crate::cpu::gemm::scratch::Scratch;
+use crate::cpu::gemm::scratch::{self, Scratch};
 use crate::cpu::gemm::{self, Axis, Runs};
 use crate::cpu::reduce::{self, Chunk, Partial};
 use crate::dtype::DType;
 use crate::error::{self, Result};
+use crate::memory::block_bytes;
 use crate::multiversion;
 use crate::ops::emit::OrThrow;
 use crate::scalar::rsqrt;
@@ -152,6 +153,61 @@ pub unsafe fn backward_into(
     }
 }
 
+/// How rows are shared between threads.
+struct Cut {
+    /// Bytes that a thread works in
+    room: usize,
+    /// Lines that are summed at a time
+    lines: usize,
+    /// Rows that one thread takes at a time
+    each: usize,
+    /// Threads that have work
+    parts: usize,
+}
+
+impl Cut {
+    fn forward<T>(count: usize, n: usize) -> Cut {
+        let each = (CHUNK / n.max(1)).max(1);
+        Cut::new(2 * n.max(1) * size_of::<T>(), 0, each, count)
+    }
+
+    fn backward<T>(count: usize, n: usize, sums_up: bool) -> Cut {
+        let line = n.max(1) * size_of::<T>();
+        let lines = (LINES / line).clamp(1, MOST_LINES);
+        let group = if sums_up { reduce::lines_together(count, n) } else { 1 };
+        let each = (CHUNK / n.max(1)).next_multiple_of(group).max(group);
+        Cut::new((4 + 2 * lines) * line, lines, each, count)
+    }
+
+    fn new(room: usize, lines: usize, each: usize, count: usize) -> Cut {
+        let parts = threads::num_threads().min(count.div_ceil(each));
+        Cut { room, lines, each, parts }
+    }
+}
+
+/// The bytes that [`forward`] takes for itself for rows of `n` elements, as the counters of memory count
+/// them.
+pub fn forward_scratch(x: DType, rows: usize, n: usize) -> usize {
+    let cut = match gemm::accumulator(x).size() {
+        8 => Cut::forward::<f64>(rows, n),
+        _ => Cut::forward::<f32>(rows, n),
+    };
+    scratch::counted(cut.room, cut.parts)
+}
+
+/// The bytes that [`backward`] takes for itself, likewise; `to` has the dtypes of the cotangents of the
+/// parameters that are wanted.
+pub fn backward_scratch(x: DType, rows: usize, n: usize, to: [Option<DType>; 2]) -> usize {
+    let size = gemm::accumulator(x).size();
+    let sums_up = to.iter().any(Option::is_some) && rows * n > 0;
+    let cut = match size {
+        8 => Cut::backward::<f64>(rows, n, sums_up),
+        _ => Cut::backward::<f32>(rows, n, sums_up),
+    };
+    let is_apart = sums_up && to.into_iter().flatten().any(|to| to != gemm::accumulator(x));
+    scratch::counted(cut.room, cut.parts) + if is_apart { block_bytes(n * size) } else { 0 }
+}
+
 /// An operand as rows of an array that has others before them.
 struct Rows<T> {
     ptr: Shared<u8>,
@@ -274,9 +330,7 @@ impl<T: Real> Forward<T> {
 
     fn run(&self) -> Result<()> {
         let n = self.x.n;
-        let room = 2 * n.max(1) * size_of::<T>();
-        let each = (CHUNK / n.max(1)).max(1);
-        let parts = threads::num_threads().min(self.count.div_ceil(each));
+        let Cut { room, each, parts, .. } = Cut::forward::<T>(self.count, n);
         let scratch = Scratch::new(room, parts)?;
         threads::for_each_chunk(self.count, each, |rows| {
             let part = scratch.lend(room).or_throw();
@@ -360,10 +414,7 @@ impl<T: Real> Backward<T> {
 
     unsafe fn run(&self, to: [Option<&Array>; 3]) -> Result<()> {
         let (n, count) = (self.x.n, self.count);
-        let lines = (LINES / (n.max(1) * size_of::<T>())).clamp(1, MOST_LINES);
-        let room = (4 + 2 * lines) * n.max(1) * size_of::<T>();
         // A sum over rows is one of groups, each of which is one chunk's.
-        let mut group = 1;
         let mut sums: [Option<Box<dyn Partial>>; 2] = [None, None];
         for (sum, out) in sums.iter_mut().zip(&to[1..]) {
             let Some(out) = out else { continue };
@@ -372,11 +423,10 @@ impl<T: Real> Backward<T> {
                 unsafe { out.ptr_mut().write_bytes(0, out.count() * out.dtype.size()) };
                 continue;
             }
-            let (lines, together) = reduce::sum_of_lines(T::DTYPE, count, n);
-            (*sum, group) = (Some(lines), together);
+            *sum = Some(reduce::sum_of_lines(T::DTYPE, count, n));
         }
-        let each = (CHUNK / n.max(1)).next_multiple_of(group).max(group);
-        let parts = threads::num_threads().min(count.div_ceil(each));
+        let sums_up = sums.iter().any(Option::is_some);
+        let Cut { room, lines, each, parts } = Cut::backward::<T>(count, n, sums_up);
         let scratch = Scratch::new(room, parts)?;
         threads::for_each_chunk(count, each, |rows| {
             let part = scratch.lend(room).or_throw();

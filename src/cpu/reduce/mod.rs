@@ -27,7 +27,7 @@ use std::any::TypeId;
 
 pub use arg::{arg_reduce_into, arg_scratch};
 pub(crate) use fold::{Fold, Max, Min, Prod, Sum};
-pub use parts::{Chunk, Partial, group, partial, sum_of_lines};
+pub use parts::{Chunk, Partial, group, lines_together, partial, sum_of_lines};
 
 use crate::array::Array;
 use crate::cpu::copy;
@@ -239,14 +239,18 @@ pub unsafe fn sum_of_row<T: Number>(x: *const T, n: usize) -> T {
     if n == 0 {
         return <Sum as Fold<T>>::EMPTY;
     }
-    // SAFETY: by contract.
+    // SAFETY: by contract. A chunk is a power of two of blocks, so a subtree.
     unsafe {
         if n <= FEW {
             return (1..n).fold(*x, |sum, i| <Sum as Fold<T>>::join(sum, *x.add(i)));
         }
-        let mut sum = T::ZERO;
-        kernels::fold_rows::<T, T, Sum>(x, 0, 1, n, &mut sum);
-        sum
+        let mut tree = fold::Pairwise::new();
+        threads::in_stretches(0..n, CHUNK, |part| {
+            let mut sum = T::ZERO;
+            kernels::fold_rows::<T, T, Sum>(x.add(part.start), 0, 1, part.len(), &mut sum);
+            tree.push::<Sum>(sum);
+        });
+        tree.finish::<Sum>()
     }
 }
 

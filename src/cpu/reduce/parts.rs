@@ -65,11 +65,16 @@ pub fn partial(
     Some(joined(kind, dtype, lines, width))
 }
 
-/// The sum of `lines` lines of `width` elements, neither none, and how many lines become one item of its
-/// tree: chunks start at multiples of that.
-pub fn sum_of_lines(dtype: DType, lines: usize, width: usize) -> (Box<dyn Partial>, usize) {
+/// The sum of `lines` lines of `width` elements, neither none. Its chunks start at multiples of
+/// [`lines_together`].
+pub fn sum_of_lines(dtype: DType, lines: usize, width: usize) -> Box<dyn Partial> {
     // Few lines are joined one after the other, whatever their width.
-    (joined(Reduction::Sum, dtype, lines, width), group(lines, width).unwrap_or(lines))
+    joined(Reduction::Sum, dtype, lines, width)
+}
+
+/// How many lines of a sum one chunk has at least.
+pub fn lines_together(lines: usize, width: usize) -> usize {
+    group(lines, width).unwrap_or(lines.max(1))
 }
 
 fn joined(kind: Reduction, dtype: DType, lines: usize, width: usize) -> Box<dyn Partial> {
