@@ -1,6 +1,4 @@
-//! An array: dtype, layout and the buffer they describe. What kernels read and write.
-
-use std::any::Any;
+//! An array: dtype, layout and the data they describe. What kernels read and write.
 
 use crate::device::Device;
 use crate::dtype::{DType, Scalar};
@@ -9,15 +7,17 @@ use crate::layout::Layout;
 use crate::memory::Buffer;
 use crate::shape::Shape;
 
-/// An immutable array of known sizes. Cloning shares the buffer.
+pub use crate::memory::{Busy, Data, Where};
+
+/// An immutable array of known sizes. Cloning shares the data.
 #[derive(Clone)]
 pub struct Array {
     /// The element type.
     pub dtype: DType,
-    /// Where the elements lie in the buffer.
+    /// Where the elements lie in their memory.
     pub layout: Layout,
-    /// The memory.
-    pub buffer: Buffer,
+    /// Where that memory is.
+    pub data: Data,
 }
 
 impl std::fmt::Debug for Array {
@@ -30,30 +30,24 @@ impl Array {
     /// A fresh C-order array whose elements are not initialised yet: the caller fills every one.
     pub fn uninit(dtype: DType, shape: Shape) -> Result<Array> {
         let buffer = Buffer::alloc(shape.count().saturating_mul(dtype.size()))?;
-        Ok(Array { dtype, layout: Layout::contiguous(shape), buffer })
+        Ok(Array { dtype, layout: Layout::contiguous(shape), data: buffer.into() })
     }
 
     /// A fresh C-order array of zero bytes (0, 0.0, false).
     pub fn zeros(dtype: DType, shape: Shape) -> Result<Array> {
         let buffer = Buffer::zeroed(shape.count().saturating_mul(dtype.size()))?;
-        Ok(Array { dtype, layout: Layout::contiguous(shape), buffer })
+        Ok(Array { dtype, layout: Layout::contiguous(shape), data: buffer.into() })
     }
 
-    /// An array without memory here: `name` says what will be there, or is the memory of another
-    /// device, whose executor alone looks into it.
-    pub fn named(
-        dtype: DType,
-        shape: Shape,
-        device: Device,
-        name: Box<dyn Any + Send + Sync>,
-    ) -> Array {
-        Array { dtype, layout: Layout::contiguous(shape), buffer: Buffer::named(device, name) }
+    /// An array in C order.
+    pub fn new(dtype: DType, shape: Shape, data: Data) -> Array {
+        Array { dtype, layout: Layout::contiguous(shape), data }
     }
 
     /// Where the elements lie, or will lie.
     #[inline]
     pub fn device(&self) -> Device {
-        self.buffer.device()
+        self.data.device()
     }
 
     /// The shape.
@@ -71,9 +65,27 @@ impl Array {
         self.layout.is_contiguous()
     }
 
+    /// Whether the elements are in host memory.
+    #[inline]
+    pub fn is_on_host(&self) -> bool {
+        self.data.is_on_host()
+    }
+
+    /// The host memory. Whoever asks for what is not there unwinds with an error.
+    #[inline]
+    pub fn buffer(&self) -> &Buffer {
+        self.data.buffer()
+    }
+
+    /// Whether the elements are in host memory that nobody else holds.
+    #[inline]
+    pub fn is_unique(&self) -> bool {
+        self.data.is_unique()
+    }
+
     /// The address of the element at index zero.
     pub fn ptr(&self) -> *const u8 {
-        self.buffer.ptr().wrapping_add(self.layout.offset() * self.dtype.size())
+        self.buffer().ptr().wrapping_add(self.layout.offset() * self.dtype.size())
     }
 
     /// The address of the element at index zero, to write.
@@ -82,16 +94,16 @@ impl Array {
     /// The buffer is fresh or uniquely held, and nobody reads what is written while it is written.
     pub unsafe fn ptr_mut(&self) -> *mut u8 {
         // SAFETY: the caller holds the buffer alone.
-        unsafe { self.buffer.ptr_mut() }.wrapping_add(self.layout.offset() * self.dtype.size())
+        unsafe { self.buffer().ptr_mut() }.wrapping_add(self.layout.offset() * self.dtype.size())
     }
 
     /// The same elements under another layout, which stays inside the buffer: anything else is a
     /// defect of the caller, and panics rather than reads what lies beside.
     pub fn view(&self, layout: Layout) -> Array {
         let end = layout.end().and_then(|end| end.checked_mul(self.dtype.size()));
-        let inside = end.is_some_and(|end| end <= self.buffer.bytes());
+        let inside = end.is_some_and(|end| end <= self.buffer().bytes());
         assert!(inside, "a view reaches outside its buffer");
-        Array { dtype: self.dtype, layout, buffer: self.buffer.clone() }
+        Array { dtype: self.dtype, layout, data: self.data.clone() }
     }
 }
 

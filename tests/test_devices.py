@@ -447,3 +447,19 @@ def test_work_in_flight(deferred):
     for _ in range(20000):
         x = x + 1.0  # a long queue is no deep recursion
     assert x[0, 0].item() == 20000.0
+
+
+@pytest.mark.parametrize("device", [CPU, REF], ids=str)
+def test_constants_of_a_graph_keep_their_values_when_their_tensors_are_gone(device):
+    """A tensor made later may lie at the address of one that is gone."""
+    with wg.Graph(device=device) as graph:
+        x = wg.placeholder("x", (2,))
+    results = []
+    for i in range(100):
+        value = wg.tensor([float(i), 1.0], device=device)
+        with graph:
+            results.append(x + value)
+        del value
+    with wg.Session(graph) as session:
+        got = session.run(results, {x: wg.zeros(2, device=device)})
+    assert [y.tolist() for y in got] == [[float(i), 1.0] for i in range(100)]

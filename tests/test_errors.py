@@ -15,7 +15,7 @@ IN_RUST = {
     "beyond_limits": "src/schedule/tests/target.rs",
     "no_kernel": "src/schedule/tests/target.rs",
     "bad_text": "src/graph/parse/tests.rs",
-    "no_data": "src/memory/tests.rs",
+    "no_data": "src/memory/data.rs",
 }
 # No call provokes these: a defect of the engine, and the carrier of an exception that the user's
 # own code raised, which arrives as itself (`test_a_failed_backward_leaves_every_gradient`).

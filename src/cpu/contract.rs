@@ -230,7 +230,7 @@ pub(super) fn wide_result(out: &Array, dtype: DType) -> Result<Array> {
 /// # Safety
 /// As for [`contract_into`].
 pub(super) unsafe fn narrow_into(wide: &Array, out: &Array) {
-    if !wide.buffer.same(&out.buffer) {
+    if !wide.data.same(&out.data) {
         // SAFETY: the caller holds `out`.
         unsafe { cast_into(wide, out) };
     }

@@ -238,7 +238,7 @@ mod tests {
     fn iota_is_one_line_seen_from_everywhere() {
         let x = iota(DType::I32, &Shape::of(&[2, 3, 4]), 1).unwrap();
         assert_eq!(x.layout.strides().as_slice(), [0, 1, 0]);
-        assert_eq!(x.buffer.bytes(), 12);
+        assert_eq!(x.buffer().bytes(), 12);
         assert_eq!(iota(DType::I32, &Shape::of(&[2, 0]), 0).unwrap().count(), 0);
     }
 }

@@ -55,7 +55,7 @@ pub fn scatter(
     values: &Array,
     mode: ScatterMode,
 ) -> Result<Array> {
-    let keep = base.is_contiguous() && base.buffer.is_unique();
+    let keep = base.is_contiguous() && base.is_unique();
     let out = if keep { base } else { copied(&base)? };
     // SAFETY: held alone.
     unsafe { scatter_at(op, &out, indices, index_shape, values, mode)? };

@@ -148,7 +148,7 @@ pub fn map_in_place(
     args.extend_from_slice(rest);
     let wants = |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if v.requires_grad());
     let records = tape::recording() && args.iter().any(wants);
-    let free = !records && first.array.buffer.is_unique() && first.array.is_contiguous();
+    let free = !records && first.array.is_unique() && first.array.is_contiguous();
     // What is watched goes one way only.
     if !free || watch::on() || !trace::at_hand(&args) || !plain_operands(def, &args) {
         return map(def, &args).map(Some);

@@ -74,7 +74,7 @@ fn check_devices(
         Operand::Scalar(_) => None,
     });
     // Indexing is a hot path: mostly all of it is plain numbers and host memory.
-    let here = !x.array.buffer.is_named() && value.is_none_or(|v| !v.buffer.is_named());
+    let here = x.array.is_on_host() && value.is_none_or(Array::is_on_host);
     let plain = here && !items.iter().any(|item| matches!(item, Item::Array(_)));
     if plain && device::current() == Device::Cpu {
         return Ok(None);
@@ -133,7 +133,7 @@ fn kept<'a>(
 
 /// [`get`], computed or written as nodes.
 fn take(x: &Value, items: &[Item]) -> Result<Value> {
-    let by_nodes = trace::active() || recording() && x.requires_grad() || x.array.buffer.is_named();
+    let by_nodes = trace::active() || recording() && x.requires_grad() || !x.array.is_on_host();
     if let ([item], false) = (items, by_nodes)
         && let Some(view) = along_first(x, item)?
     {
@@ -275,8 +275,7 @@ fn put(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
     }
     let wants = |v: Operand<'_>| matches!(v, Operand::Value(v) if v.requires_grad());
     let records = recording() && (x.requires_grad() || wants(v));
-    let in_place =
-        !records && !trace::active() && x.array.buffer.is_unique() && x.array.is_contiguous();
+    let in_place = !records && !trace::active() && x.array.is_unique() && x.array.is_contiguous();
     if in_place && plan.arrays.is_empty() {
         let slice;
         let v = match v {

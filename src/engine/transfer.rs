@@ -8,6 +8,7 @@ use smallvec::smallvec;
 use super::executors::{self, Device};
 use super::tape::{self, HostRule, Operand, Value, record_host};
 use super::trace;
+use crate::array::Where;
 use crate::error::{self, Result};
 
 /// The rule of a transfer: the cotangent goes back to where the operand lies.
@@ -52,8 +53,8 @@ fn taken(x: &Value, to: Device, record: bool) -> Result<Value> {
 
 /// Data that no tensor holds yet, on a device: constants of a formula, arrays of other libraries.
 pub fn placed(x: Value, on: Device) -> Result<Value> {
-    match x.array.buffer.is_named() {
-        true => Ok(x),
-        false => Ok(Value { array: executors::transfer(&x.array, on)?, ..x }),
+    match x.array.data.place() {
+        Where::Host(_) => Ok(Value { array: executors::transfer(&x.array, on)?, ..x }),
+        Where::Device(_) | Where::Traced(_) | Where::Busy(_) => Ok(x),
     }
 }

@@ -379,7 +379,7 @@ fn from_bytes(dtype: DType, shape: &Shape, bytes: &[u8]) -> Result<Array> {
     let array = Array {
         dtype,
         layout: Layout::contiguous(shape.clone()),
-        buffer: Buffer::alloc(bytes.len())?,
+        data: Buffer::alloc(bytes.len())?.into(),
     };
     // SAFETY: the buffer is fresh and as long as the bytes.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), array.ptr_mut(), bytes.len()) };

@@ -10,6 +10,7 @@
 
 mod class;
 mod counters;
+mod data;
 mod os;
 mod pool;
 #[cfg(test)]
@@ -19,11 +20,12 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
-use crate::device::Device;
-use crate::error::{self, Result};
+use crate::error::Result;
 use class::Class;
+use data::Away;
 
 pub use counters::{Stats, check_room, refusal, refuse_after, reset_peak, set_limit, stats};
+pub use data::{Busy, Data, DeviceBuffer, TracedNode, Where};
 pub use pool::release_cached;
 
 /// The alignment of every buffer of ours: a cache line, and the widest vector.
@@ -45,8 +47,8 @@ struct Header {
     bytes: usize,
     /// The size class; `None` for foreign memory.
     class: Option<Class>,
-    /// Where the data lies: on another device than the processor there is none here.
-    device: Device,
+    /// Whether the elements are not in host memory: [`Data`] knows more.
+    is_away: bool,
 }
 
 /// The header of foreign memory, with what keeps that memory alive.
@@ -56,7 +58,7 @@ struct External {
     owner: Box<dyn Any + Send + Sync>,
 }
 
-/// A stretch of memory. Cloning shares it.
+/// A stretch of host memory. Cloning shares it.
 pub struct Buffer(NonNull<Header>);
 
 // SAFETY: the reference count is atomic, the other fields are only written while one handle exists,
@@ -86,53 +88,22 @@ impl Buffer {
         bytes: usize,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Buffer {
-        // Without bytes a foreign pointer may be null, which has a meaning of its own here.
+        // Without bytes a foreign pointer may be null, which slices must not be.
         let data = NonNull::new(ptr.cast_mut()).unwrap_or(NonNull::<Header>::dangling().cast());
-        Buffer::owned_by(data.as_ptr(), bytes, Device::Cpu, owner)
-    }
-
-    fn owned_by(
-        data: *mut u8,
-        bytes: usize,
-        device: Device,
-        owner: Box<dyn Any + Send + Sync>,
-    ) -> Buffer {
-        let header = Header { refs: AtomicUsize::new(1), data, bytes, class: None, device };
+        let header = Header {
+            refs: AtomicUsize::new(1),
+            data: data.as_ptr(),
+            bytes,
+            class: None,
+            is_away: false,
+        };
         Buffer(NonNull::from(Box::leak(Box::new(External { header, owner }))).cast())
-    }
-
-    /// No memory here, but a name for what will be there, or the memory of another device. Whoever
-    /// asks for the data unwinds with [`error::no_data`].
-    pub fn named(device: Device, name: Box<dyn Any + Send + Sync>) -> Buffer {
-        Buffer::owned_by(std::ptr::null_mut(), 0, device, name)
-    }
-
-    /// Where the data lies, or will lie.
-    #[inline]
-    pub fn device(&self) -> Device {
-        self.header().device
     }
 
     /// The first byte.
     #[inline]
     pub fn ptr(&self) -> *const u8 {
-        let data = self.header().data;
-        if data.is_null() {
-            no_data(self.device());
-        }
-        data
-    }
-
-    /// Whether there is no memory, only a name.
-    #[inline]
-    pub fn is_named(&self) -> bool {
-        self.header().data.is_null()
-    }
-
-    /// The name of a buffer without memory.
-    pub fn name(&self) -> Option<&(dyn Any + Send + Sync)> {
-        // SAFETY: only `owned_by` makes headers without data, as part of such a box.
-        self.is_named().then(|| unsafe { &*self.0.cast::<External>().as_ref().owner })
+        self.header().data
     }
 
     /// The first byte, to write.
@@ -177,15 +148,6 @@ impl Buffer {
     }
 }
 
-/// Leaves the running work: there is no memory to read.
-#[cold]
-fn no_data(device: Device) -> ! {
-    error::throw(match device {
-        Device::Cpu => error::no_data("read"),
-        Device::Reference => error::not_on_host("read", device),
-    })
-}
-
 impl Clone for Buffer {
     #[inline]
     fn clone(&self) -> Buffer {
@@ -209,6 +171,10 @@ impl Drop for Buffer {
         }
         match header.class {
             Some(class) => pool::give_back(self.0, class),
+            // SAFETY: `Data` makes headers that are away from such a box, and we hold the last handle.
+            None if header.is_away => {
+                drop(unsafe { Box::from_raw(self.0.cast::<Away>().as_ptr()) })
+            }
             // SAFETY: foreign headers are made by `external` from such a box, and we hold the last
             // handle.
             None => drop(unsafe { Box::from_raw(self.0.cast::<External>().as_ptr()) }),

@@ -11,7 +11,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::class::{self, Class};
 use super::counters::Post;
 use super::{Header, counters, os};
-use crate::device::Device;
 use crate::error::Result;
 
 /// A live block with one handle: from the thread's cache, the shared pool or the system.
@@ -86,7 +85,7 @@ fn fresh(bytes: usize, class: Class, zeroed: bool) -> Result<NonNull<Header>> {
             data,
             bytes,
             class: Some(class),
-            device: Device::Cpu,
+            is_away: false,
         });
         os::forbid_behind(data, bytes, class.size());
     }

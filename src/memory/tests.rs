@@ -301,13 +301,3 @@ mod in_a_process_of_their_own {
         });
     }
 }
-
-#[test]
-fn a_buffer_that_is_only_named_has_no_data() {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-    let buffer = Buffer::named(Device::Cpu, Box::new(7u8));
-    assert_eq!(buffer.name().and_then(|name| name.downcast_ref::<u8>()), Some(&7));
-    let payload = catch_unwind(AssertUnwindSafe(|| buffer.ptr())).unwrap_err();
-    let error = payload.downcast::<crate::error::Error>().unwrap();
-    assert_eq!(error.code(), "no_data");
-}

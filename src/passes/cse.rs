@@ -97,7 +97,7 @@ fn hash(node: &Node) -> u64 {
         Kind::Op(op) => op.hash(&mut state),
         Kind::Constant(array) => match contents(array) {
             Some(bytes) => bytes.hash(&mut state),
-            None => (array.buffer.ptr(), array.layout.offset()).hash(&mut state),
+            None => (array.data.address(), array.layout.offset()).hash(&mut state),
         },
         Kind::Part(i) => i.hash(&mut state),
         Kind::Flow(flow) => flow.kind.hash(&mut state),
@@ -153,7 +153,7 @@ fn same_array(a: &Array, b: &Array) -> bool {
     if a.dtype != b.dtype || !a.shape().same(b.shape()) {
         return false;
     }
-    let shared = a.buffer.same(&b.buffer) && a.layout == b.layout;
+    let shared = a.data.same(&b.data) && a.layout == b.layout;
     shared || matches!((contents(a), contents(b)), (Some(a), Some(b)) if a == b)
 }
 

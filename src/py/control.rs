@@ -185,7 +185,7 @@ fn same(a: &Value, b: &Value) -> bool {
     match (trace::node_of(&a.array), trace::node_of(&b.array)) {
         (Some((t, i)), Some((u, j))) => Arc::ptr_eq(t, u) && i == j,
         (None, None) => {
-            a.array.buffer.address() == b.array.buffer.address()
+            a.array.data.same(&b.array.data)
                 && a.array.layout == b.array.layout
                 && a.array.dtype == b.array.dtype
         }

@@ -190,7 +190,7 @@ fn from_parts(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyRe
         };
         parts.push(value);
     }
-    if trace::active() || parts.iter().any(|part| part.array.buffer.is_named()) {
+    if trace::active() || parts.iter().any(|part| !part.array.is_on_host()) {
         return stack_traced(op, &parts).or_raise(py);
     }
     let parts: Vec<Array> = parts.into_iter().map(|part| part.array).collect();
@@ -377,7 +377,7 @@ unsafe fn copy_buffer(py: Python<'_>, op: &str, view: &ffi::Py_buffer) -> PyResu
         let start = view.buf.cast::<u8>().offset(low);
         Buffer::external(start, (high - low) as usize + item, Box::new(()))
     };
-    let source = Array { dtype, layout, buffer };
+    let source = Array { dtype, layout, data: buffer.into() };
     // SAFETY: the output is fresh.
     unsafe { executors::copy_into(&out, &source) };
     if dtype == DType::Bool {

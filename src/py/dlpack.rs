@@ -194,7 +194,7 @@ pub fn read(op: &str, object: &Bound<'_, PyAny>, copy: Option<bool>) -> PyResult
     // SAFETY: a live object.
     if let Some(handle) = unsafe { tensor::downcast(object.as_ptr()) } {
         let array = tensor::data(py, "__dlpack__", handle)?;
-        let is_here = !array.buffer.is_named();
+        let is_here = array.is_on_host();
         let array = match copy == Some(true) && is_here {
             true => fresh_copy(&array).or_raise(py)?,
             false => array,
@@ -251,11 +251,11 @@ fn adopt<M: Managed>(op: &str, taken: Taken<M>, shared: bool) -> Result<Array> {
     if shared {
         // SAFETY: the exporter keeps this stretch alive until it is released, and nobody writes there.
         let buffer = unsafe { Buffer::external(start, bytes, Box::new(taken)) };
-        return Ok(Array { dtype, layout, buffer });
+        return Ok(Array { dtype, layout, data: buffer.into() });
     }
     // SAFETY: as above, and `taken` outlives the copy.
     let buffer = unsafe { Buffer::external(start, bytes, Box::new(())) };
-    let source = Array { dtype, layout, buffer };
+    let source = Array { dtype, layout, data: buffer.into() };
     let out = fresh_copy(&source)?;
     if dtype == DType::Bool {
         // SAFETY: the output is fresh, C-order, one byte an element.

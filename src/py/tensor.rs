@@ -9,16 +9,14 @@ use std::os::raw::{c_int, c_void};
 use std::ptr::{self, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::thread::ThreadId;
 
-use parking_lot::{Condvar, Mutex};
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::errors::{OrRaise, to_python};
 use super::unwind::{contained, guard};
-use crate::array::Array;
+use crate::array::{Array, Busy, Data, Where};
 use crate::engine::tape::{History, Shared, Value};
 use crate::engine::trace;
 use crate::error::{self, Result};
@@ -32,15 +30,13 @@ pub enum Slot {
     Shared(Shared),
 }
 
-/// What stands in a handle while its value is updated in its own memory.
-struct Busy {
-    thread: ThreadId,
-    done: Mutex<bool>,
-    changed: Condvar,
-}
-
+/// The call that has a value's memory.
+#[inline]
 fn busy(value: &Value) -> Option<&Arc<Busy>> {
-    value.array.buffer.name().and_then(|name| name.downcast_ref())
+    match value.array.data.place() {
+        Where::Busy(call) => Some(call),
+        Where::Host(_) | Where::Device(_) | Where::Traced(_) => None,
+    }
 }
 
 /// An update under way. Dropped when the handle has its value again, it lets waiting threads go on.
@@ -48,8 +44,7 @@ pub struct Update(Arc<Busy>);
 
 impl Drop for Update {
     fn drop(&mut self) {
-        *self.0.done.lock() = true;
-        self.0.changed.notify_all();
+        self.0.end();
     }
 }
 
@@ -123,8 +118,7 @@ impl TensorObject {
         }
         // SAFETY: as the caller's.
         match unsafe { &*self.slot.get() } {
-            // A value without memory may be one that is being updated.
-            Slot::Own(value) if !value.array.buffer.is_named() => Some(value),
+            Slot::Own(value) if value.array.is_on_host() => Some(value),
             Slot::Own(_) | Slot::Shared(_) => None,
         }
     }
@@ -134,7 +128,7 @@ impl TensorObject {
     fn settle(&self) {
         // SAFETY: as for `with`.
         if let Slot::Own(value) = unsafe { &*self.slot.get() }
-            && value.array.buffer.is_named()
+            && busy(value).is_some()
         {
             self.wait();
         }
@@ -148,17 +142,12 @@ impl TensorObject {
                 Slot::Own(value) => busy(value).cloned(),
                 Slot::Shared(_) => None,
             };
-            let Some(busy) = busy.filter(|busy| busy.thread != std::thread::current().id()) else {
+            let Some(busy) = busy.filter(|busy| !busy.is_mine()) else {
                 return;
             };
             // SAFETY: only attached threads get here.
             let py = unsafe { Python::assume_attached() };
-            py.detach(|| {
-                let mut done = busy.done.lock();
-                while !*done {
-                    busy.changed.wait(&mut done);
-                }
-            });
+            py.detach(|| busy.wait());
         }
     }
 
@@ -172,14 +161,10 @@ impl TensorObject {
         if busy(value).is_some() {
             return None;
         }
-        let busy = Arc::new(Busy {
-            thread: std::thread::current().id(),
-            done: Mutex::new(false),
-            changed: Condvar::new(),
-        });
+        let busy = Busy::new(value.device());
         let (dtype, shape) = (value.dtype(), value.shape().clone());
         let mark = Value {
-            array: Array::named(dtype, shape, value.device(), Box::new(busy.clone())),
+            array: Array::new(dtype, shape, Data::busy(busy.clone())),
             history: value.history.clone(),
         };
         Some((std::mem::replace(value, mark), Update(busy)))
@@ -188,7 +173,7 @@ impl TensorObject {
     /// A copy of the value, sharing its memory.
     pub fn value(&self) -> Value {
         let value = self.with(Value::clone);
-        if value.array.buffer.is_named() && busy(&value).is_some() {
+        if busy(&value).is_some() {
             throw(error::in_use("read"));
         }
         value
@@ -197,7 +182,7 @@ impl TensorObject {
     /// The same, or why the handle has no value here.
     pub fn try_value(&self) -> Result<Value> {
         let own = self.with_own(Value::clone);
-        if own.array.buffer.is_named() && busy(&own).is_some() {
+        if busy(&own).is_some() {
             return Err(error::in_use("read"));
         }
         match trace::active() {

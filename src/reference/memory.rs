@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use crate::array::Array;
+use crate::array::{Array, Data, Where};
 use crate::device::Device;
 use crate::error::{self, Result};
 use crate::ops::op::Type;
@@ -39,7 +39,7 @@ impl Job {
 
 /// The memory of one value: result `place` of a job.
 #[derive(Clone)]
-struct DeviceBuffer {
+struct Memory {
     job: Arc<Job>,
     place: usize,
 }
@@ -67,8 +67,8 @@ pub(super) fn submit(
         false => Job::done(work()?),
     };
     let value = |(place, ty): (usize, &Type)| {
-        let memory = DeviceBuffer { job: job.clone(), place };
-        Array::named(ty.dtype, ty.shape.clone(), Device::Reference, Box::new(memory))
+        let memory = Memory { job: job.clone(), place };
+        Array::new(ty.dtype, ty.shape.clone(), Data::on(Device::Reference, memory))
     };
     Ok(types.iter().enumerate().map(value).collect())
 }
@@ -76,15 +76,20 @@ pub(super) fn submit(
 /// An array that nobody else holds, as a value of the reference.
 pub(super) fn ready(x: Array) -> Array {
     let (dtype, shape) = (x.dtype, x.shape().clone());
-    let memory = DeviceBuffer { job: Job::done(vec![x]), place: 0 };
-    Array::named(dtype, shape, Device::Reference, Box::new(memory))
+    let memory = Memory { job: Job::done(vec![x]), place: 0 };
+    Array::new(dtype, shape, Data::on(Device::Reference, memory))
 }
 
 /// The array inside a value of the reference, once it is there; another array as it is, which is
 /// how constants of plans are uploaded.
 pub(super) fn inside(x: &Array) -> Result<Array> {
-    let Some(memory) = x.buffer.name().and_then(|name| name.downcast_ref::<DeviceBuffer>()) else {
-        return Ok(x.clone());
+    let memory = match x.data.place() {
+        Where::Host(_) => return Ok(x.clone()),
+        Where::Device(memory) => memory.memory::<Memory>(),
+        Where::Traced(_) | Where::Busy(_) => return Err(error::no_data("read")),
+    };
+    let Some(memory) = memory else {
+        return Err(error::not_on_host("read", x.device()));
     };
     // What was asked for before was asked for in order: so no job waits for one behind it.
     while memory.job.done.get().is_none() {

@@ -113,14 +113,14 @@ impl Work<'_> {
                 if let Some(apart) = fold.apart {
                     let Type { dtype, shape } = plan.ty(plan.outputs()[fold.output]);
                     let layout = Layout::contiguous_at(shape, (at + apart) / dtype.size());
-                    let buffer = workspace.buffer.clone();
-                    into[fold.output] = Some(Array { dtype, layout, buffer });
+                    let data = workspace.data.clone();
+                    into[fold.output] = Some(Array { dtype, layout, data });
                 }
             }
             let apart = rows.folds.iter().filter_map(|fold| fold.apart).min();
             let products = apart.unwrap_or(rows.room) - rows.products;
             let room = Room { from: at + products, bytes: rows.products };
-            run.lend(&workspace.buffer, at, room);
+            run.lend(workspace.buffer(), at, room);
         }
         let made = run.finish_into(&into)?;
         match made.iter().all(Array::is_contiguous) {

@@ -41,7 +41,7 @@ type Place = (Buffer, usize);
 
 /// The elements of a contiguous array as memory.
 fn place(array: &Array) -> Place {
-    (array.buffer.clone(), array.layout.offset() * array.dtype.size())
+    (array.buffer().clone(), array.layout.offset() * array.dtype.size())
 }
 
 impl Executable for Lowered {
@@ -72,7 +72,7 @@ impl Executable for Lowered {
             let Some(i) = apart.gift else { continue };
             if let Input::Given(Some(array)) = &inputs[i as usize]
                 && array.is_contiguous()
-                && array.buffer.is_unique()
+                && array.is_unique()
             {
                 run.memory[k + 1] = Some(place(array));
                 taken.push(i);
@@ -293,7 +293,7 @@ impl<'a> Run<'a> {
             0 => layout.clone(),
             start => layout.moved(start / dtype.size()),
         };
-        Ok(Some(Array { dtype, layout, buffer: buffer.clone() }))
+        Ok(Some(Array { dtype, layout, data: buffer.clone().into() }))
     }
 
     fn step(&mut self, i: usize, step: &Step) -> Result<()> {

@@ -111,7 +111,7 @@ impl Rows {
 
     /// Puts the axis of a result made apart back in its place.
     unsafe fn restore(&self, rows: &Array, out: &Array) {
-        if !rows.buffer.same(&out.buffer) {
+        if !rows.data.same(&out.data) {
             // SAFETY: the caller holds the output.
             unsafe { copy::copy_into(out, &moved(rows, rows.shape().rank() - 1, self.axis)) };
         }

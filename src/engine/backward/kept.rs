@@ -42,8 +42,7 @@ pub(super) fn planned_rules(
     wanted: &[bool],
     given: &[(u32, Value)],
 ) -> Result<Option<SmallVec<[Array; 2]>>> {
-    if trace::active() || watch::checking() || given.iter().any(|(_, g)| g.array.buffer.is_named())
-    {
+    if trace::active() || watch::checking() || given.iter().any(|(_, g)| !g.array.is_on_host()) {
         return Ok(None);
     }
     let wanted =

@@ -94,7 +94,7 @@ impl Addition {
         Ok(match (self.leaf.gradient()?, &self.old) {
             (Some(now), Some(old)) => {
                 let now = &now.lock().array;
-                now.buffer.same(&old.array.buffer) && now.layout == old.array.layout
+                now.data.same(&old.array.data) && now.layout == old.array.layout
             }
             (None, None) => true,
             _ => false,

@@ -267,7 +267,7 @@ impl Sweep {
         if self.options.create_graph || !matches!(step, Op::Slice(_) | Op::Gather) {
             return Ok(false);
         }
-        if trace::active() || g.array.buffer.is_named() {
+        if trace::active() || !g.array.is_on_host() {
             return self.add_part(entry, step, g);
         }
         let (shape, indices) = {
@@ -281,7 +281,7 @@ impl Sweep {
             return Ok(true);
         }
         let slot = self.slot(&entry.links[0]);
-        let usable = |v: &Value| v.array.buffer.is_unique() && v.array.is_contiguous();
+        let usable = |v: &Value| v.array.is_unique() && v.array.is_contiguous();
         let add = |mut sum: Array| -> Result<Array> {
             #[allow(
                 clippy::wildcard_enum_match_arm,
@@ -458,9 +458,8 @@ impl Sweep {
 
 /// `sum += g`, in the sum's own memory where nobody else holds it.
 fn accumulate(sum: &mut Value, g: Value, recorded: bool) -> Result<()> {
-    let in_place =
-        !recorded && !watch::on() && sum.array.buffer.is_unique() && sum.array.is_contiguous();
-    let at_hand = !g.array.buffer.is_named();
+    let in_place = !recorded && !watch::on() && sum.array.is_unique() && sum.array.is_contiguous();
+    let at_hand = g.array.is_on_host();
     if in_place && at_hand && sum.shape().same(g.shape()) && sum.dtype() == g.dtype() {
         let operands = [executors::Operand::Array(&sum.array), executors::Operand::Array(&g.array)];
         // SAFETY: the types agree and this sweep alone holds the sum.

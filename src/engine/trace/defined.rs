@@ -99,7 +99,7 @@ impl Trace {
     pub fn forget_from(&self, start: u32) {
         let mut state = self.state.lock();
         for known in state.constants.values_mut() {
-            known.retain(|id| id.0 < start);
+            known.retain(|known| known.id.0 < start);
         }
         state.calls.unresolved.retain(|id| id.0 < start);
         state.calls.likely.retain(|id| id.0 < start);

@@ -1,7 +1,7 @@
 //! Traces: lists that grow while Python code runs.
 //!
-//! A traced value is an ordinary [`Value`] whose array has no memory but a name: the trace, and the
-//! node there. Ops on it go the same ways as eager ops (promotion, composites, tape, sweep) and end
+//! A traced value is an ordinary [`Value`] whose data is [traced](Where::Traced): the trace, and the node
+//! there. Ops on it go the same ways as eager ops (promotion, composites, tape, sweep) and end
 //! here, as nodes. So what a trace holds is what eager code would have computed, op by op.
 //!
 //! Traces nest: the body of a loop is traced while the function around it is. Each thread has a stack
@@ -22,7 +22,7 @@ use super::definition::{self, Call, Calls};
 use super::executors::{self, Device, device};
 use super::site;
 use super::tape::{self, Operand, Value};
-use crate::array::Array;
+use crate::array::{Array, Data, Where};
 use crate::dtype::{Numeric, Scalar};
 use crate::error::{self, Error, Result};
 use crate::graph::{Graph, Kind, List};
@@ -56,7 +56,7 @@ pub enum Role {
     Definition,
 }
 
-/// The name in the buffer of a traced value; the buffer says the device that it will lie on.
+/// The node behind a traced value, whose data says the device that it will lie on.
 struct Named {
     trace: Arc<Trace>,
     id: Id,
@@ -81,7 +81,8 @@ pub struct Trace {
 struct State {
     captures: Vec<Capture>,
     found: FxHashMap<Key, usize>,
-    constants: FxHashMap<(usize, usize), SmallVec<[Id; 1]>>,
+    /// The constants, by the address of the data that they were made of, and its offset
+    constants: FxHashMap<(usize, usize), SmallVec<[Known; 1]>>,
     /// The values at hand of the numbers that are given, by their places in the table
     numbers: FxHashMap<u32, f64>,
     /// The inputs that are random keys, fresh at every run, of a graph defined by hand
@@ -96,14 +97,23 @@ struct State {
     silent: FxHashMap<Id, Option<Id>>,
 }
 
+/// A constant, with the data it was made of: kept, since an address that is free is used again.
+struct Known {
+    id: Id,
+    _data: Data,
+}
+
 fn named(array: &Array) -> Option<&Named> {
-    array.buffer.name().and_then(|name| name.downcast_ref())
+    match array.data.place() {
+        Where::Traced(node) => node.node(),
+        Where::Host(_) | Where::Device(_) | Where::Busy(_) => None,
+    }
 }
 
 /// Whether a value is traced.
 #[inline]
 pub fn is_traced(array: &Array) -> bool {
-    array.buffer.is_named() && named(array).is_some()
+    matches!(array.data.place(), Where::Traced(_))
 }
 
 /// The trace and the node of a traced value.
@@ -119,8 +129,7 @@ pub fn wants(args: &[Operand<'_>]) -> bool {
 /// Whether operands lie in host memory and no trace is open: the kernels of the CPU run at once.
 #[inline]
 pub fn at_hand(args: &[Operand<'_>]) -> bool {
-    let elsewhere =
-        |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if v.array.buffer.is_named());
+    let elsewhere = |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if !v.array.is_on_host());
     !active() && !args.iter().any(elsewhere)
 }
 
@@ -328,7 +337,8 @@ impl Trace {
     }
 
     fn array_on(self: &Arc<Trace>, device: Device, id: Id, ty: Type) -> Array {
-        Array::named(ty.dtype, ty.shape, device, Box::new(Named { trace: self.clone(), id }))
+        let data = Data::traced(device, Named { trace: self.clone(), id });
+        Array::new(ty.dtype, ty.shape, data)
     }
 
     /// Adds an input that lies on a device; a trace computes where its first input lies.
@@ -354,13 +364,13 @@ impl Trace {
         }
     }
 
-    /// A value that is known, once for each view of a buffer. Constants are data of the host.
+    /// A value that is known, once for each view of its data. Constants are data of the host.
     fn constant(self: &Arc<Trace>, array: &Array) -> Result<Id> {
-        let key = (array.buffer.address(), array.layout.offset());
+        let key = (array.data.address(), array.layout.offset());
         let mut state = self.state.lock();
         let known = state.constants.entry(key).or_default();
         let graph = self.graph.lock();
-        let same = |id: &&Id| match &graph.nodes()[id.0 as usize].kind {
+        let same = |known: &&Known| match &graph.nodes()[known.id.0 as usize].kind {
             Kind::Constant(other) => other.dtype == array.dtype && other.layout == array.layout,
             Kind::Input
             | Kind::Op(_)
@@ -369,12 +379,12 @@ impl Trace {
             | Kind::Effect(_)
             | Kind::Barrier => false,
         };
-        if let Some(id) = known.iter().find(same) {
-            return Ok(*id);
+        if let Some(known) = known.iter().find(same) {
+            return Ok(known.id);
         }
         graph.at(site::current());
         let id = graph.constant(executors::download(array)?);
-        known.push(id);
+        known.push(Known { id, _data: array.data.clone() });
         Ok(id)
     }
 

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use smallvec::SmallVec;
 
 use super::{Executable, Hold, Output, Place};
-use crate::array::Array;
+use crate::array::{Array, Busy, Data};
 use crate::engine::call::{self, Given};
 use crate::engine::observe;
 use crate::engine::random::Attempt;
@@ -130,7 +130,7 @@ impl Executable {
         }
         let is_gone = |&i: &usize| {
             let array = &inputs[i].array;
-            self.program.donates(i as u32) && array.buffer.is_unique() && array.is_contiguous()
+            self.program.donates(i as u32) && array.is_unique() && array.is_contiguous()
         };
         held.iter().map(|held| held.input).filter(is_gone).collect()
     }
@@ -185,8 +185,8 @@ impl Executable {
         let mut arrays: SmallVec<[Array; 8]> = SmallVec::new();
         for &i in gone {
             let array = &mut given.inputs[i].array;
-            let (dtype, shape, device) = (array.dtype, array.shape().clone(), array.device());
-            let gone = Array::named(dtype, shape, device, Box::new(()));
+            let call = Data::busy(Busy::new(array.device()));
+            let gone = Array::new(array.dtype, array.shape().clone(), call);
             arrays.push(std::mem::replace(array, gone));
         }
         let mut inputs: SmallVec<[plan::Input<'_>; 8]> =

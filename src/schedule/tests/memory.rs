@@ -191,7 +191,7 @@ fn donated_memory_is_written_and_given_back() {
     assert_eq!(refusal.code(), "index_out_of_bounds");
     for (input, before) in inputs.iter().zip(&before) {
         let Input::Given(Some(array)) = input else { panic!("an array was kept") };
-        assert!(array.buffer.is_unique());
+        assert!(array.is_unique());
         assert_eq!(&bytes(array), before);
     }
 
@@ -202,7 +202,7 @@ fn donated_memory_is_written_and_given_back() {
         assert_eq!(bytes(got), bytes(want), "{plan}");
     }
     assert_eq!([got[0].ptr(), got[1].ptr()], addresses);
-    assert!(got[0].buffer.is_unique() && got[1].buffer.is_unique());
+    assert!(got[0].is_unique() && got[1].is_unique());
 }
 
 #[test]

@@ -149,7 +149,7 @@ impl<'a> Device<'a> {
             let element = &self.memories[memory][at..at + size];
             // SAFETY: the array is fresh and has this element.
             unsafe {
-                let to = y.buffer.ptr_mut().add(i * size);
+                let to = y.buffer().ptr_mut().add(i * size);
                 std::ptr::copy_nonoverlapping(element.as_ptr(), to, size);
             }
         }
