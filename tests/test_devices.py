@@ -341,6 +341,47 @@ def test_a_captured_function_is_traced_for_each_device():
     assert wg.compile(lambda x: nn.dropout(x, 0.5))(w).device == REF
 
 
+@pytest.mark.parametrize("make", [wg.tensor, wg.asarray, lambda x, **kw: wg.stack(x)])
+def test_tensors_in_lists_stay_where_they_are(make):
+    """Numbers and arrays go to them; tensors of two devices are refused; `device=` moves all."""
+    x, y = wg.ones(2), wg.ones(2, device=REF)
+    for default in (CPU, REF):
+        with wg.default_device(default):
+            assert make([x, x]).device == make([x, np.zeros(2)]).device == CPU
+            assert make([y, y]).device == make([np.zeros(2), y]).device == REF
+            with pytest.raises(wg.DeviceError, match=MIXED):
+                make([x, y])
+    if make is wg.stack:
+        return
+    assert make([y[0], 2.0]).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("make", [wg.tensor, wg.asarray])
+def test_a_device_that_is_asked_for_takes_the_tensors_of_a_list(make):
+    x, y = wg.ones(2), wg.ones(2, device=REF)
+    for device in (CPU, REF):
+        for parts in ([x, x], [y, y], [x, y], [[x[0], 2.0], y], [y, [1.0, 2.0]]):
+            got = make(parts, device=device)
+            assert got.device == device and got.shape == (2, 2)
+    nested = make([[y[0], 2.0], [3.0, 4.0]])
+    assert nested.device == REF and nested.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_lists_of_tensors_as_operands_are_not_moved():
+    x, y = wg.ones(2), wg.ones(2, device=REF)
+    assert wg.add(y, [1.0, 2.0]).device == REF
+    calls = {
+        "op": lambda: wg.add(y, [x[0], 1.0]),
+        "setitem": lambda: copy.copy(y).__setitem__(slice(None), [x[0], 1.0]),
+        "assign": lambda: copy.copy(y).assign([x[0], 1.0]),
+        "index": lambda: y[[wg.tensor(0), 1]],
+    }
+    for name, call in calls.items():
+        with pytest.raises(wg.DeviceError, match=MIXED):
+            call()
+            pytest.fail(name)
+
+
 def test_a_graph_computes_on_one_device():
     x, y = wg.ones(3, device=REF), wg.ones(3)
     with pytest.raises(wg.DeviceError, match=MIXED):

@@ -12,6 +12,7 @@ use super::dtype;
 use super::errors::OrRaise;
 use super::size;
 use super::tensor;
+use crate::array::Array;
 use crate::dtype::{Numeric, Scalar};
 use crate::engine::executors::{Device, device};
 use crate::engine::random;
@@ -39,6 +40,31 @@ impl Held {
         match self {
             Held::Value(value) | Held::Data(value) => Operand::Value(value),
             Held::Scalar(scalar) => Operand::Scalar(*scalar),
+        }
+    }
+
+    /// The value, unless it is a number.
+    pub fn into_value(self) -> Option<Value> {
+        match self {
+            Held::Value(value) | Held::Data(value) => Some(value),
+            Held::Scalar(_) => None,
+        }
+    }
+
+    /// The array of a tensor.
+    pub fn tensor(&self) -> Option<&Array> {
+        match self {
+            Held::Value(value) => Some(&value.array),
+            Held::Data(_) | Held::Scalar(_) => None,
+        }
+    }
+
+    /// The value; data on a device.
+    pub fn placed(self, on: Device) -> error::Result<Option<Value>> {
+        match self {
+            Held::Value(value) => Ok(Some(value)),
+            Held::Data(value) => transfer::placed(value, on).map(Some),
+            Held::Scalar(_) => Ok(None),
         }
     }
 }
@@ -497,7 +523,7 @@ fn operand(op: &str, param: &Param, object: &Bound<'_, PyAny>) -> PyResult<Held>
         return Ok(Held::Scalar(number));
     }
     match convert::from_object(op, object, None)? {
-        Some(value) => Ok(Held::Data(value)),
+        Some(held) => Ok(held),
         None => Err(refuse(op, param, "a tensor, an array or a number", object)),
     }
 }

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use smallvec::SmallVec;
 
-use super::arguments::scalar;
+use super::arguments::{Held, scalar};
 use super::errors::{OrRaise, to_python};
 use super::size;
 use super::tensor;
@@ -24,6 +24,7 @@ use crate::engine::apply::apply;
 use crate::engine::executors::{self, Device};
 use crate::engine::tape::{self, Operand, Value};
 use crate::engine::trace;
+use crate::engine::transfer::{placed, transfer};
 use crate::error;
 use crate::layout::Layout;
 use crate::memory::Buffer;
@@ -47,17 +48,38 @@ pub fn device(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Option<Device>> {
     }
 }
 
-/// A value from anything array-like; `None` if the object is nothing of the kind.
+/// A value from anything array-like: one with a device of its own where tensors are in it, else data.
+/// `None` if the object is nothing of the kind.
 pub fn from_object(
     op: &str,
     object: &Bound<'_, PyAny>,
     dtype: Option<DType>,
-) -> PyResult<Option<Value>> {
-    let py = object.py();
+) -> PyResult<Option<Held>> {
+    from_object_on(op, object, dtype, None)
+}
+
+/// The same, with the tensors in it taken to a device, where one was asked for.
+pub fn from_object_on(
+    op: &str,
+    object: &Bound<'_, PyAny>,
+    dtype: Option<DType>,
+    to: Option<Device>,
+) -> PyResult<Option<Held>> {
     // SAFETY: a live object.
     if let Some(tensor) = unsafe { tensor::downcast(object.as_ptr()) } {
-        return Ok(Some(tensor.value()));
+        let value = tensor.value();
+        let moved = to.map_or_else(|| Ok(value.clone()), |to| transfer(&value, to));
+        return moved.or_raise(object.py()).map(Held::Value).map(Some);
     }
+    if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
+        return from_sequence(op, object, dtype, to).map(Some);
+    }
+    Ok(from_data(op, object, dtype)?.map(Held::Data))
+}
+
+/// A value from what is neither a tensor nor a sequence of Python's.
+fn from_data(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyResult<Option<Value>> {
+    let py = object.py();
     if object.is_instance_of::<PyString>() || object.is_instance_of::<PyDict>() {
         return Ok(None);
     }
@@ -74,11 +96,9 @@ pub fn from_object(
     {
         return from_buffer(op, object).map(Some);
     }
-    if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
-        return from_sequence(op, object, dtype).map(Some);
-    }
     if let Ok(method) = object.getattr("__array__") {
-        return from_object(op, &method.call0()?, dtype);
+        let held = from_object(op, &method.call0()?, dtype)?;
+        return Ok(held.and_then(Held::into_value));
     }
     if object.hasattr("__dlpack__")? {
         return super::dlpack::import(op, object).map(Some);
@@ -117,15 +137,20 @@ fn give_way(py: Python<'_>) -> PyResult<()> {
 }
 
 /// Numbers of nested lists and tuples, row by row.
-fn from_sequence(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyResult<Value> {
+fn from_sequence(
+    op: &str,
+    object: &Bound<'_, PyAny>,
+    dtype: Option<DType>,
+    to: Option<Device>,
+) -> PyResult<Held> {
     let mut sizes: SmallVec<[usize; 6]> = SmallVec::new();
     let mut numbers = Numbers::default();
     let mut others = false;
     walk(op, object, 0, &mut sizes, &mut numbers, &mut others)?;
     if others {
-        return from_parts(op, object, dtype);
+        return from_parts(op, object, dtype, to);
     }
-    from_numbers(object.py(), op, Shape::of(&sizes), &numbers, dtype)
+    from_numbers(object.py(), op, Shape::of(&sizes), &numbers, dtype).map(Held::Data)
 }
 
 fn walk(
@@ -172,13 +197,18 @@ fn walk(
     Ok(())
 }
 
-/// A sequence with arrays or tensors in it: stacked.
-fn from_parts(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyResult<Value> {
+/// A sequence with arrays or tensors in it: stacked. Numbers and arrays go to where the tensors are.
+fn from_parts(
+    op: &str,
+    object: &Bound<'_, PyAny>,
+    dtype: Option<DType>,
+    to: Option<Device>,
+) -> PyResult<Held> {
     let py = object.py();
     let mut parts = Vec::new();
     for item in object.try_iter()? {
         let item = item?;
-        let Some(value) = from_object(op, &item, dtype)? else {
+        let Some(held) = from_object_on(op, &item, dtype, to)? else {
             if is_complex(&item) {
                 return Err(refuse(op, &item));
             }
@@ -188,8 +218,25 @@ fn from_parts(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyRe
                 error::bad_type(op, "expected numbers or arrays", format!("got {kind}")),
             ));
         };
-        parts.push(value);
+        parts.push(held);
     }
+    let tensors: Vec<Array> = parts.iter().filter_map(Held::tensor).cloned().collect();
+    let Some(first) = tensors.first() else {
+        let parts = parts.into_iter().filter_map(Held::into_value).collect();
+        return stacked(py, op, parts, dtype).map(Held::Data);
+    };
+    executors::common(op, &tensors).or_raise(py)?;
+    let on = first.device();
+    let beside = |held: Held| match held {
+        Held::Data(value) => Some(placed(value, on)),
+        Held::Value(_) | Held::Scalar(_) => held.into_value().map(Ok),
+    };
+    let parts: error::Result<Vec<Value>> = parts.into_iter().filter_map(beside).collect();
+    stacked(py, op, parts.or_raise(py)?, dtype).map(Held::Value)
+}
+
+/// Values of one device behind each other along a new axis.
+fn stacked(py: Python<'_>, op: &str, parts: Vec<Value>, dtype: Option<DType>) -> PyResult<Value> {
     if trace::active() || parts.iter().any(|part| !part.array.is_on_host()) {
         return stack_traced(op, &parts).or_raise(py);
     }

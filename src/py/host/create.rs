@@ -8,7 +8,7 @@ use crate::engine::apply::apply;
 use crate::engine::executors::{self, device};
 use crate::engine::tape::{self, History, Operand, Value};
 use crate::engine::trace;
-use crate::engine::transfer::{placed, transfer};
+use crate::engine::transfer::placed;
 use crate::error;
 use crate::ops::op::Op;
 use crate::py::convert;
@@ -29,26 +29,18 @@ fn from_data(
     let py = data.py();
     let device = device.map(|device| convert::device(op, device)).transpose()?.flatten();
     let dtype = dtype.map(|d| dtype::extract(op, d)).transpose()?;
-    let Some(value) = convert::from_object(op, data, dtype)? else {
+    let was = tape::set_recording(record);
+    let held = convert::from_object_on(op, data, dtype, device);
+    tape::set_recording(was);
+    let held = held?.map(|held| held.placed(device.unwrap_or_else(device::current)));
+    let Some(value) = held.transpose().or_raise(py)?.flatten() else {
         return Err(convert::refuse(op, data));
     };
-    let value = match dtype {
+    match dtype {
         Some(dtype) if dtype != value.dtype() => {
-            apply(Op::Cast(dtype), &[Operand::Value(&value)], record).or_raise(py)?
+            apply(Op::Cast(dtype), &[Operand::Value(&value)], record).or_raise(py)
         }
-        _ => value,
-    };
-    // SAFETY: a live object.
-    let is_tensor = unsafe { tensor::downcast(data.as_ptr()) }.is_some();
-    match device {
-        Some(to) if is_tensor => {
-            let was = tape::set_recording(record);
-            let taken = transfer(&value, to);
-            tape::set_recording(was);
-            taken.or_raise(py)
-        }
-        None if is_tensor => Ok(value),
-        _ => placed(value, device.unwrap_or_else(device::current)).or_raise(py),
+        _ => Ok(value),
     }
 }
 

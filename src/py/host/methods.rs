@@ -10,7 +10,6 @@ use super::backward::{BACKWARD_DOC, run_backward};
 use crate::engine::apply::apply;
 use crate::engine::tape::{self, History, Operand, Value};
 use crate::engine::trace;
-use crate::engine::transfer::placed;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::op::Op;
 use crate::py::arguments::leak;
@@ -67,13 +66,10 @@ unsafe extern "C" fn assign_value(a: Object, v: Object) -> Object {
         check_leaf_update(py, "assign", this)?;
         // SAFETY: a live object.
         let v = unsafe { Bound::from_borrowed_ptr(py, v) };
-        let Some(mut value) = convert::from_object("assign", &v, None)? else {
-            return Err(convert::refuse("assign", &v));
-        };
-        // SAFETY: a live object.
-        if unsafe { tensor::downcast(v.as_ptr()) }.is_none() {
-            value = placed(value, this.with(Value::device)).or_raise(py)?;
-        }
+        let held = convert::from_object("assign", &v, None)?;
+        let on = this.with(Value::device);
+        let value = held.map(|held| held.placed(on)).transpose().or_raise(py)?.flatten();
+        let Some(mut value) = value else { return Err(convert::refuse("assign", &v)) };
         if !tape::recording() {
             value.history = History::None;
         }

@@ -100,14 +100,19 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>, on: Device) -> PyResult<Item> {
         return Ok(Item::Int(n));
     }
     let scalar = scalar(key.as_ptr()).is_some_and(|s| !matches!(s, crate::dtype::Scalar::Bool(_)));
-    if !scalar && let Some(value) = convert::from_object("getitem", key, None)? {
+    let held = if scalar { None } else { convert::from_object("getitem", key, None)? };
+    if let Some(mut held) = held {
         // An empty list selects nothing, and its dtype says nothing.
-        if value.shape().elements().same(0.into()) && value.dtype().is_float() {
+        if let Held::Data(value) = &mut held
+            && value.shape().elements().same(0.into())
+            && value.dtype().is_float()
+        {
             let none = crate::engine::executors::cast(&value.array, crate::dtype::DType::I64);
-            let none = Value::plain(none.or_raise(py)?);
-            return Ok(Item::Array(placed(none, on).or_raise(py)?));
+            *value = Value::plain(none.or_raise(py)?);
         }
-        return Ok(Item::Array(placed(value, on).or_raise(py)?));
+        if let Some(value) = held.placed(on).or_raise(py)? {
+            return Ok(Item::Array(value));
+        }
     }
     let kind = key.get_type().name()?;
     let what = "an index is an int, a slice, None, ..., or an integer or bool array";
@@ -173,7 +178,7 @@ pub(super) unsafe extern "C" fn set_item(a: Object, key: Object, v: Object) -> c
         let held = match operand(py, v)? {
             Some(held) => held,
             None => match convert::from_object("setitem", &any, None)? {
-                Some(value) => Held::Data(value),
+                Some(held) => held,
                 None => return Err(convert::refuse("setitem", &any)),
             },
         };

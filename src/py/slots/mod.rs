@@ -52,7 +52,7 @@ fn operand(py: Python<'_>, object: Object) -> PyResult<Option<Held>> {
             Ok(None)
         };
     }
-    Ok(convert::from_object("asarray", &any, None)?.map(Held::Data))
+    convert::from_object("asarray", &any, None)
 }
 
 fn not_implemented() -> Object {
