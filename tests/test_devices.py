@@ -341,6 +341,93 @@ def test_a_captured_function_is_traced_for_each_device():
     assert wg.compile(lambda x: nn.dropout(x, 0.5))(w).device == REF
 
 
+def test_a_compiled_function_moves_what_it_returns():
+    """Its results lie where the function moved them, with the gradients of eager code."""
+
+    def f(x, w):
+        y = (x * w).exp()
+        return y.to(REF), y, x.to(REF), (y + 1.0).to(REF).to("cpu") * 2.0
+
+    x = wg.random.normal((3,))
+    for wants in (False, True):
+        w = wg.tensor([0.5, -1.0, 2.0], requires_grad=wants)
+        found = {}
+        for name, run in (("eager", f), ("compiled", wg.compile(f))):
+            for _ in range(2):
+                w.grad = None
+                results = run(x, w)
+                if wants:
+                    seed = wg.tensor([1.0, 2.0, 3.0], device=REF)
+                    results[0].backward(seed, retain_graph=True)
+                    results[3].sum().backward()
+            grad = home(w.grad).tolist() if wants else None
+            devices = [y.device for y in results]
+            found[name] = devices, [home(y).tolist() for y in results], grad
+        assert found["eager"] == found["compiled"]
+        assert found["eager"][0] == [REF, CPU, REF, CPU]
+
+
+def test_a_compiled_function_that_moves_results_still_updates():
+    total = wg.zeros(2)
+
+    @wg.compile
+    def add(x):
+        nonlocal total
+        total += x
+        return total.to(REF)
+
+    for i in range(3):
+        assert add(wg.ones(2)).tolist() == [i + 1.0] * 2
+    assert total.tolist() == [3.0] * 2 and total.device == CPU
+
+
+WITHIN = {
+    "an op": lambda x: x.to(REF) + 1.0,
+    "an op of both": lambda x: x + x.to(REF),
+    "a source": lambda x: wg.zeros_like(x.to(REF)),
+    "a body": lambda x: wg.scan(lambda c, a: (c + a, a.to(REF)), wg.tensor(0.0), x)[1],
+    "an operand of a body": lambda x: wg.scan(lambda c, a: (c, a), wg.tensor(0.0), x.to(REF))[1],
+    "a batch": lambda x: wg.vmap(lambda a: a.to(REF))(x),
+    "a tangent": lambda x: wg.jvp(lambda a: a.to(REF), (x,), (x,)),
+}
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_what_is_moved_inside_a_compiled_function_is_no_operand_there(name):
+    with pytest.raises(wg.DeviceError, match=MIXED):
+        wg.compile(WITHIN[name])(wg.ones(3))
+
+
+def test_transfers_are_refused_in_graphs_and_transforms():
+    with wg.Graph():
+        x = wg.placeholder("x", (2,))
+        with pytest.raises(wg.DeviceError, match="to: a graph computes on one device"):
+            x.to(REF)
+    with pytest.raises(wg.DeviceError, match="to: a graph computes on one device"):
+        wg.vmap(lambda a: a.to(REF))(wg.ones(3))
+
+
+def test_the_text_of_a_graph_says_its_device():
+    graphs = {}
+    for device in (CPU, REF):
+        with wg.Graph(device=device) as graph:
+            wg.placeholder("x", (2,)) + 1.0
+        graphs[device] = graph
+        for other in (CPU, REF):
+            with wg.default_device(other):
+                read = wg.parse_graph(str(graph))
+                again = pickle.loads(pickle.dumps(graph))
+            assert read == graph == again and read.device == again.device == device
+    assert graphs[CPU] != graphs[REF]
+    assert str(graphs[REF]) == "device reference\n" + str(graphs[CPU])
+    for text in ("device gpu\nreturn", "device\nreturn", "device cpu\ndevice cpu\nreturn"):
+        with pytest.raises(wg.GraphError, match="parse_graph"):
+            wg.parse_graph(text)
+    captured = wg.compile(lambda x: x * 2.0)
+    captured(wg.ones(2, device=REF))
+    assert captured.graph(wg.ones(2, device=REF)).device == REF
+
+
 @pytest.mark.parametrize("make", [wg.tensor, wg.asarray, lambda x, **kw: wg.stack(x)])
 def test_tensors_in_lists_stay_where_they_are(make):
     """Numbers and arrays go to them; tensors of two devices are refused; `device=` moves all."""

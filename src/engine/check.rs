@@ -270,7 +270,8 @@ fn write(program: &Small, what: &str) -> std::io::Result<PathBuf> {
     for line in inputs.list_mut().print_short(site::describe).lines() {
         let _ = writeln!(text, "# given: {line}");
     }
-    text.push_str(&program.list.print(site::describe));
+    let device = program.inputs.first().map_or(Device::Cpu, Array::device);
+    text.push_str(&program.list.print_on(device, site::describe));
     std::fs::write(&path, text)?;
     Ok(path)
 }

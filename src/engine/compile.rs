@@ -51,6 +51,8 @@ pub struct Compiled {
     pub hosts: Vec<Host>,
     /// Numbers whose values the trace depends on, by their places among those given
     pub pinned: Vec<(usize, f64)>,
+    /// The results that are moved to another device
+    pub moved: Vec<(usize, Device)>,
 }
 
 /// The end of a trace: results are named one after another, then it is compiled.
@@ -168,7 +170,7 @@ impl<'a> Ending<'a> {
         // What differentiation appends is not part of the function itself.
         let count = self.trace.read(|graph| graph.len());
         let differentiable = self.differentiate()?;
-        let (pinned, device) = (self.pinned(), self.trace.device());
+        let (pinned, moved, device) = (self.pinned(), self.moved()?, self.trace.device());
         let (list, _) = self.trace.close();
         let mut hosts = Vec::new();
         // Who holds the function shows the collector of cycles what it keeps; a list cannot.
@@ -189,7 +191,7 @@ impl<'a> Ending<'a> {
         // What passes ask about sizes is relied on as well.
         program.optimized()?;
         let constraints = scope.constraints();
-        Ok(Compiled { program, differentiable, constraints, hosts, pinned })
+        Ok(Compiled { program, differentiable, constraints, hosts, pinned, moved })
     }
 
     /// Refuses tensors of other devices among the inputs: ops refused them already, so they are
@@ -202,6 +204,17 @@ impl<'a> Ending<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The results that lie on another device than the trace. Only those that are returned may.
+    fn moved(&self) -> Result<Vec<(usize, Device)>> {
+        let own = self.trace.device();
+        let devices = self.values.iter().map(Value::device).enumerate();
+        let moved: Vec<(usize, Device)> = devices.filter(|(_, device)| *device != own).collect();
+        match moved.iter().find(|(i, _)| *i >= self.returned) {
+            Some((_, device)) => Err(error::one_device(self.name, own, *device)),
+            None => Ok(moved),
+        }
     }
 
     /// The numbers that the trace looked at, with their values.
@@ -246,6 +259,8 @@ impl<'a> Ending<'a> {
             for &i in results {
                 let y = &self.values[i];
                 let seed = self.trace.input(Type::new(y.dtype(), y.shape().clone()))?;
+                // The seed of a result that is moved is moved back before it is given.
+                let seed = self.trace.value_on(y.device(), &seed)?;
                 seeds.push(self.trace.node(self.name, &seed)?);
                 pairs.push((y.clone(), Some(seed)));
             }

@@ -9,7 +9,7 @@ use super::executors::{self, Device};
 use super::tape::{self, HostRule, Operand, Value, record_host};
 use super::trace;
 use crate::array::Where;
-use crate::error::{self, Result};
+use crate::error::Result;
 
 /// The rule of a transfer: the cotangent goes back to where the operand lies.
 struct Back(Device);
@@ -28,8 +28,8 @@ impl HostRule for Back {
     }
 }
 
-/// The value on a device: itself, or a copy. A graph computes on one device, so there are no nodes of
-/// this kind: inside a trace it is refused.
+/// The value on a device: itself, or a copy. In a captured function, a result that is moved at the end of
+/// each run.
 pub fn transfer(x: &Value, to: Device) -> Result<Value> {
     taken(x, to, tape::recording())
 }
@@ -38,10 +38,10 @@ fn taken(x: &Value, to: Device, record: bool) -> Result<Value> {
     if x.device() == to {
         return Ok(x.clone());
     }
-    if trace::wants(&[Operand::Value(x)]) {
-        return Err(error::one_device("to", x.device(), to));
-    }
-    let array = executors::transfer(&x.array, to)?;
+    let array = match trace::wants(&[Operand::Value(x)]) {
+        true => trace::moved("to", x, to)?,
+        false => executors::transfer(&x.array, to)?,
+    };
     match record && x.requires_grad() {
         true => {
             let rule = Arc::new(Back(x.device()));

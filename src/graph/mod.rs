@@ -37,7 +37,7 @@ use smallvec::SmallVec;
 pub use admit::admit;
 pub use host::{EffectClass, Formula, Host, HostOp, Signature, Types};
 pub use list::{Args, Effect, Flow, FlowKind, Kind, List, Node, live};
-pub use parse::parse;
+pub use parse::{parse, parse_on};
 pub use resize::resize;
 
 use crate::array::Array;

@@ -10,7 +10,7 @@
 //! return %4
 //! ```
 //!
-//! A line is `%id: type = kind(operands, attributes) "name"  # site`. What the types say already
+//! A list of another device than the CPU starts with a line `device name`. A line of a node is `%id: type = kind(operands, attributes) "name"  # site`. What the types say already
 //! (the dtype of `astype`, the shape of `reshape`) is not said again. Control flow has no type, but
 //! `-> (types of results) {`, and its bodies follow, indented, between braces.
 
@@ -19,6 +19,7 @@ use std::fmt::Write;
 use super::literal::{self, quoted};
 use super::{Effect, Flow, FlowKind, Graph, Kind, List, Node};
 use crate::array::Array;
+use crate::device::Device;
 use crate::ops::declare::Attr;
 use crate::ops::emit::Id;
 use crate::ops::op::{Call, Op, SliceAxis};
@@ -42,6 +43,15 @@ impl List {
         let mut printer = Printer { text: String::new(), describe: &describe, short: false };
         printer.list(self, 0);
         printer.text
+    }
+
+    /// The whole list as text, of a device: the CPU is not said.
+    pub fn print_on(&self, device: Device, describe: impl Fn(Site) -> Option<String>) -> String {
+        let first = match device {
+            Device::Cpu => String::new(),
+            Device::Reference => format!("device {device}\n"),
+        };
+        first + &self.print(describe)
     }
 
     /// The text for reading only: the bytes of large constants are left out.

@@ -19,7 +19,7 @@ use super::tensor::{self, handle, wrap};
 use crate::array::Array;
 use crate::engine::control::interpret;
 use crate::engine::definition::{self, Call, Calls};
-use crate::engine::executors::{self, Device, device};
+use crate::engine::executors::{self, Device};
 use crate::engine::picture;
 use crate::engine::program::Program;
 use crate::engine::random;
@@ -449,7 +449,7 @@ impl Definition {
     fn text(&self) -> String {
         let (mut list, calls) = self.trace.snapshot();
         list.outputs = self.outputs.lock().clone();
-        let text = list.print(site::describe);
+        let text = list.print_on(self.trace.device(), site::describe);
         if calls.unresolved.is_empty() && calls.kept.is_empty() {
             return text;
         }
@@ -488,6 +488,7 @@ impl Definition {
             open.map(call_text).collect()
         };
         a == b
+            && self.trace.device() == other.trace.device()
             && ours.unresolved == theirs.unresolved
             && text(&a, &ours) == text(&b, &theirs)
             && *self.outputs.lock() == *other.outputs.lock()
@@ -574,11 +575,11 @@ impl Runner {
 fn _parse_graph(py: Python<'_>, text: &str) -> PyResult<Definition> {
     let scope = Scope::owner();
     let _keeping = scope.keeper().enter();
-    let list = graph::parse(text).or_raise(py)?;
+    let (list, device) = graph::parse_on(text).or_raise(py)?;
     for symbol in list.symbols() {
         scope.declare(&symbol.to_string(), None);
     }
-    Ok(Definition::from_list(device::current(), list, scope))
+    Ok(Definition::from_list(device, list, scope))
 }
 
 /// Adds classes and functions to the module.

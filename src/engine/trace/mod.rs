@@ -71,6 +71,8 @@ pub struct Trace {
     state: Mutex<State>,
     open: AtomicBool,
     is_body: bool,
+    /// Whether its results may be moved to other devices, at the end of each run
+    moves_results: bool,
     /// The device that its nodes are computed on, once something says it
     device: OnceLock<Device>,
     /// The symbols among its sizes, and what it relies on about them
@@ -92,6 +94,8 @@ struct State {
     /// The calls that a graph defined by hand keeps
     calls: Calls,
     finalized: bool,
+    /// The inputs that lie on another device than its own
+    away: FxHashSet<Id>,
     /// The nodes that were made without recording, and what stands for them where their gradient must
     /// not be followed
     silent: FxHashMap<Id, Option<Id>>,
@@ -209,9 +213,16 @@ pub fn look(told: u32) -> Option<Scalar> {
 impl Trace {
     /// A new trace, not yet on a stack. Its sizes go with it.
     pub fn new(role: Role) -> Arc<Trace> {
-        let trace = Trace::make(role, false, Scope::owner());
-        if role == Role::Definition {
-            let _ = trace.device.set(device::current());
+        let mut trace = Trace::make(role, false, Scope::owner());
+        match role {
+            Role::Function => {
+                if let Some(trace) = Arc::get_mut(&mut trace) {
+                    trace.moves_results = true;
+                }
+            }
+            Role::Definition => {
+                let _ = trace.device.set(device::current());
+            }
         }
         trace
     }
@@ -230,6 +241,7 @@ impl Trace {
             state: Mutex::default(),
             open: AtomicBool::new(true),
             is_body,
+            moves_results: false,
             device: OnceLock::new(),
             scope,
         })
@@ -332,6 +344,12 @@ impl Trace {
         Value::plain(self.array(id, ty))
     }
 
+    /// The value of a node, as it is once it was moved to a device.
+    pub fn value_on(self: &Arc<Trace>, device: Device, x: &Value) -> Result<Value> {
+        let ty = Type::new(x.dtype(), x.shape().clone());
+        Ok(Value::plain(self.array_on(device, self.node("to", x)?, ty)))
+    }
+
     fn array(self: &Arc<Trace>, id: Id, ty: Type) -> Array {
         self.array_on(self.device(), id, ty)
     }
@@ -343,9 +361,12 @@ impl Trace {
 
     /// Adds an input that lies on a device; a trace computes where its first input lies.
     pub fn input_on(self: &Arc<Trace>, device: Device, ty: Type) -> Result<Value> {
-        let _ = self.device.set(device);
+        let own = *self.device.get_or_init(|| device);
         let value = self.input(ty)?;
         let Some((_, id)) = node_of(&value.array) else { return Ok(value) };
+        if own != device {
+            self.state.lock().away.insert(id);
+        }
         let ty = Type::new(value.dtype(), value.shape().clone());
         Ok(Value::plain(self.array_on(device, id, ty)))
     }
@@ -482,6 +503,19 @@ pub fn barrier(x: &Value, after: &[Value]) -> Result<Value> {
         after.iter().map(|value| trace.node("barrier", value)).collect();
     let array = barrier_of(&trace, id, &after?)?;
     Ok(Value { array, ..x.clone() })
+}
+
+/// A traced value on another device. A list computes on one device, so there is no node: what a captured
+/// function returns is moved at the end of each run. Refused for other traces, and for inputs that lie on
+/// another device than the trace.
+pub fn moved(op: &str, x: &Value, to: Device) -> Result<Array> {
+    let refused = || error::one_device(op, x.device(), to);
+    let trace = top().filter(|trace| trace.moves_results).ok_or_else(refused)?;
+    let id = trace.node(op, x)?;
+    if trace.state.lock().away.contains(&id) {
+        return Err(refused());
+    }
+    Ok(trace.value_on(to, x)?.array)
 }
 
 fn barrier_of(trace: &Arc<Trace>, id: Id, after: &[Id]) -> Result<Array> {

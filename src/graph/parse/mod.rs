@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use super::literal::{self, digits, extent, read_quoted, split};
 use super::operands::check_list;
 use super::{Args, Effect, Flow, FlowKind, Graph, Kind, List, Node, unit};
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{self, Error, Result};
 use crate::ops::emit::{Id, catch};
@@ -27,10 +28,15 @@ use op::Given;
 /// How deep control flow may be nested.
 const DEPTH: usize = 64;
 
-/// The list that a text says. Where it has symbols, of which a text gives no sizes, sizes that may be
-/// equal are taken to be.
+/// The list that a text says.
 pub fn parse(text: &str) -> Result<List> {
-    let mut parser = Parser { open: vec![Open::default()], line: 0 };
+    parse_on(text).map(|(list, _)| list)
+}
+
+/// The list that a text says, and the device: the CPU, where no other is said. Where it has symbols, of which a text gives no sizes, sizes that may be
+/// equal are taken to be.
+pub fn parse_on(text: &str) -> Result<(List, Device)> {
+    let mut parser = Parser { open: vec![Open::default()], device: None, line: 0 };
     for line in text.lines() {
         parser.line += 1;
         let line = line.trim();
@@ -54,7 +60,7 @@ pub fn parse(text: &str) -> Result<List> {
     }
     let list = graph.into_list();
     check_list(&list)?;
-    Ok(list)
+    Ok((list, parser.device.unwrap_or(Device::Cpu)))
 }
 
 /// A list being read.
@@ -91,6 +97,7 @@ struct Statement<'t> {
 
 struct Parser {
     open: Vec<Open>,
+    device: Option<Device>,
     line: usize,
 }
 
@@ -122,12 +129,24 @@ impl Parser {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
             "return" => self.results(without_comment(rest)),
+            "device" if self.is_start() => {
+                let name = without_comment(rest);
+                let wanted = || self.wants("the name of a device", name);
+                self.device = Some(Device::named(name).ok_or_else(wanted)?);
+                Ok(())
+            }
             "numbers" if self.top().list.nodes.is_empty() => {
                 self.top().list.numbers = self.numbers(without_comment(rest))?;
                 Ok(())
             }
             _ => Err(self.wants("a node, return or a closing brace", line)),
         }
+    }
+
+    /// Whether nothing was read.
+    fn is_start(&self) -> bool {
+        let [first] = &self.open[..] else { return false };
+        self.device.is_none() && first.list.nodes.is_empty() && first.list.numbers.is_empty()
     }
 
     /// How many numbers are given, or what each number is.

@@ -49,8 +49,7 @@ impl Executable {
 
     /// The list as it was traced, as text.
     fn text(&self) -> String {
-        crate::graph::Graph::from_list(self.program.list().clone())
-            .print(crate::engine::site::describe)
+        self.program.list().print_on(self.program.device(), crate::engine::site::describe)
     }
 
     /// The plan for arguments.

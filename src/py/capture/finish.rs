@@ -68,7 +68,7 @@ impl<'a> Finish<'a> {
         let dims: Vec<Dim> = symbols.iter().map(|(dim, ..)| *dim).collect();
         hold(&mut inputs, &changed, &gradients);
         let made = self.ending.finish(&dims, &changed).or_raise(py)?;
-        let Compiled { program, differentiable, constraints, hosts, pinned } = made;
+        let Compiled { program, differentiable, constraints, hosts, pinned, moved } = made;
         let hosts = hosts.iter().filter_map(|op| kept(py, op)).collect();
         Ok(Executable {
             name: self.name.into(),
@@ -82,6 +82,7 @@ impl<'a> Finish<'a> {
             numbers,
             hosts,
             pinned,
+            moved,
             program: Arc::new(program),
             differentiable,
             calls: AtomicU64::new(0),

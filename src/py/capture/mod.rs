@@ -17,7 +17,7 @@ use super::tensor::{self, handle};
 use crate::array::Array;
 use crate::engine::call;
 use crate::engine::compile::GradientUse;
-use crate::engine::executors::device;
+use crate::engine::executors::{Device, device};
 use crate::engine::program::Program;
 use crate::engine::tape::{self, Value};
 use crate::engine::trace::{self, Role};
@@ -202,6 +202,8 @@ pub struct Executable {
     hosts: Vec<Py<PyAny>>,
     /// Numbers whose values the trace depends on
     pinned: Vec<(usize, f64)>,
+    /// The results that are moved to another device
+    moved: Vec<(usize, Device)>,
     /// Where gradients flow: the two programs, the inputs that get one, the results that have one
     differentiable: Option<Arc<call::Flow>>,
     /// The calls so far, where calls are checked

@@ -13,6 +13,7 @@ use crate::engine::observe;
 use crate::engine::random::Attempt;
 use crate::engine::site;
 use crate::engine::tape::{self, History, Value};
+use crate::engine::transfer::transfer;
 use crate::error;
 use crate::executor as plan;
 use crate::py::errors::{OrRaise, to_python};
@@ -125,7 +126,8 @@ impl Executable {
     /// The held inputs that may be updated in their own memory: nobody else holds it.
     fn gone(&self, inputs: &[Value], held: &[Held<'_>]) -> SmallVec<[usize; 8]> {
         let flows = self.differentiable.is_some() && tape::recording();
-        if flows || watch::checking() {
+        // What a failed call was given stays as it was: moving a result may fail after the run.
+        if flows || watch::checking() || !self.moved.is_empty() {
             return SmallVec::new();
         }
         let is_gone = |&i: &usize| {
@@ -156,18 +158,14 @@ impl Executable {
         let is_light = !(record && self.differentiable.is_some())
             && self.program.is_light(&given.sizes, DETACH_ABOVE);
         let work = || -> error::Result<Vec<Value>> {
-            if let (Some(flow), true) = (&self.differentiable, record) {
-                return call::record(&self.name, flow, given.clone());
-            }
-            let found = match gone {
-                [] => {
-                    let arrays: SmallVec<[&Array; 8]> =
-                        given.inputs.iter().map(|v| &v.array).collect();
-                    self.program.run(&arrays, &given.sizes, &given.numbers)?
-                }
-                gone => self.run_over(given, gone)?,
+            let mut values = match (&self.differentiable, record) {
+                (Some(flow), true) => call::record(&self.name, flow, given.clone())?,
+                (Some(_) | None, _) => self.run(given, gone)?,
             };
-            Ok(found.into_iter().map(Value::plain).collect())
+            for &(i, device) in &self.moved {
+                values[i] = transfer(&values[i], device)?;
+            }
+            Ok(values)
         };
         let timed = || observe::timed(watch::Work::Call, &self.name, work);
         if is_light {
@@ -178,6 +176,18 @@ impl Executable {
             // Which steps may be broken off, the plan knows.
             _ => py.detach(|| site::pinned(here, timed)).or_raise(py),
         }
+    }
+
+    /// Runs the program, over the inputs that are given away.
+    fn run(&self, given: &mut Given, gone: &[usize]) -> error::Result<Vec<Value>> {
+        let found = match gone {
+            [] => {
+                let arrays: SmallVec<[&Array; 8]> = given.inputs.iter().map(|v| &v.array).collect();
+                self.program.run(&arrays, &given.sizes, &given.numbers)?
+            }
+            gone => self.run_over(given, gone)?,
+        };
+        Ok(found.into_iter().map(Value::plain).collect())
     }
 
     /// Runs the program over some of its inputs.
