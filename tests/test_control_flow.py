@@ -378,10 +378,8 @@ def test_what_is_cut_from_the_history_is_cut_in_bodies_too():
 
     assert wg.grad(ruled)(wg.tensor(1.0)).item() == 3.0
     assert wg.compile(ruled)(wg.tensor(1.0)).item() == 2.0
-    with pytest.raises(wg.GradientError, match="Function: its gradient rule is not seen"):
-        wg.compile(wg.grad(ruled))(wg.tensor(1.0))
-    with pytest.raises(wg.GradientError, match="Function: its gradient rule is not seen"):
-        wg.jvp(Double.apply, (wg.tensor(1.0),), (wg.tensor(1.0),))
+    assert wg.compile(wg.grad(ruled))(wg.tensor(1.0)).item() == 3.0
+    assert wg.jvp(Double.apply, (wg.tensor(1.0),), (wg.tensor(1.0),))[1].item() == 3.0
     assert wg.vmap(wg.grad(Double.apply))(wg.ones(2)).tolist() == [3.0, 3.0]
 
 

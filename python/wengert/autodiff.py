@@ -13,6 +13,7 @@ from typing import Any
 
 from wengert import _core, pytree, random
 from wengert._core import (
+    CaptureError,
     GradientError,
     ShapeError,
     Tensor,
@@ -313,6 +314,15 @@ class Function:
     @classmethod
     def apply(cls, *args: Any) -> Any:
         """Compute, and record the rule where a gradient is wanted."""
+        if any(isinstance(a, Tensor) for a in args) and (
+            _core.is_tracing() or any(isinstance(a, Tensor) and _core._is_traced(a) for a in args)
+        ):
+            try:
+                return _TracedCall(cls, args).call()
+            except CaptureError as error:
+                # A function that updates what is outside is no call of its own.
+                if error.code != "body_updates":
+                    raise
         cx, name = Context(args), cls.__name__
         with no_grad():
             result = cls.forward(cx, *args)
@@ -346,6 +356,149 @@ class Function:
 
         new = _record(name, outputs, [a for _, a in wanted], pull)
         return tuple(new) if isinstance(result, tuple) else new[0]
+
+
+class _Forward(Context):
+    """The context of a forward that is traced: what is saved is looked at when it has ended."""
+
+    def save(self, *tensors: Tensor) -> None:
+        self._saved = tensors
+
+
+class _TracedCall:
+    """A call of a function in a graph: what it computes as nodes, and its rule.
+
+    The rule is traced when a derivative is taken.
+
+    What forward leaves in its context are further results of the call. The context of the rule has
+    operands and results of the call in their place.
+    """
+
+    def __init__(self, function: type[Function], args: tuple[Any, ...]) -> None:
+        self.function, self.args = function, args
+        self.name = function.__name__
+        self.places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
+        self.rules = _core.HostRules()
+        self.saved: tuple[Any, ...] = ()
+        self.attributes: dict[str, Any] = {}
+        self.floating: list[bool] = []
+        self.needs = tuple(isinstance(a, Tensor) and _floating(a) for a in args)
+
+    def call(self) -> Any:
+        tensors = [self.args[i] for i in self.places]
+        self.args = tuple(None if isinstance(a, Tensor) else a for a in self.args)
+        one = [False]
+
+        def run(inputs: list[Tensor]) -> list[Tensor]:
+            given = list(self.args)
+            for i, x in zip(self.places, inputs, strict=True):
+                given[i] = x
+            cx = _Forward(tuple(given))
+            cx.needs_grad = self.needs
+            with no_grad():
+                result = self.function.forward(cx, *given)
+            one[0] = not isinstance(result, tuple)
+            outputs = [result] if one[0] else list(result)
+            wrong = [type(y).__name__ for y in outputs if not isinstance(y, Tensor)]
+            if wrong:
+                raise TypeError(f"{self.name}: forward returned {', '.join(wrong)}, wanted tensors")
+            self.floating = [_floating(y) for y in outputs]
+            return outputs + self._leave(cx, inputs, len(outputs))
+
+        body = _core._body(self.name, tensors, [None] * len(tensors), run)
+        found = _core._ruled_call(self, self.rules, self.name, body, tensors)
+        return found[0] if one[0] else tuple(found[: len(self.floating)])
+
+    def _leave(self, cx: Context, inputs: list[Tensor], count: int) -> list[Tensor]:
+        """What the context holds, as places; the values behind the results."""
+        more: list[Tensor] = []
+
+        def place(x: Any, constant: bool) -> Any:
+            if isinstance(x, _core.Dim):
+                return _size_of(x, inputs)
+            if isinstance(x, _core.Number):
+                return float(x)
+            if not isinstance(x, Tensor):
+                return x
+            for k, own in enumerate(inputs):
+                if x is own:
+                    return _Place(True, k)
+            if not constant or _core._is_traced(x):
+                more.append(x)
+                return _Place(False, count + len(more) - 1)
+            return x
+
+        self.saved = tuple(place(x, False) for x in cx._saved)
+        own = {k: v for k, v in vars(cx).items() if not k.startswith("_") and k != "needs_grad"}
+        self.attributes = {k: pytree.map(lambda x: place(x, True), v) for k, v in own.items()}
+        return more
+
+    # What follows is called by the engine.
+
+    def has(self, rule: str) -> bool:
+        """Whether there is a rule."""
+        return rule == "vjp"
+
+    def pull(
+        self, g: list[Tensor | None], xs: list[Tensor], ys: list[Tensor]
+    ) -> list[Tensor | None]:
+        """Cotangents of operands, from those of results."""
+
+        def found(place: Any, mark: Callable[[Tensor], Tensor]) -> Any:
+            if isinstance(place, _Size):
+                return xs[place.operand].shape[place.axis]
+            if isinstance(place, _Place):
+                return xs[place.index] if place.is_operand else mark(ys[place.index])
+            return place
+
+        cx = Context(self.args)
+        cx._args, cx.needs_grad = (), self.needs
+        for name, value in self.attributes.items():
+            setattr(cx, name, pytree.map(lambda x: found(x, Tensor.detach), value))
+        # Nobody knows the derivative of what was saved and is no argument.
+        cx._saved = tuple(found(x, _core._ruled) for x in self.saved)
+        seeds = [
+            zeros_like(y) if c is None else c
+            for c, y, floating in zip(g, ys, self.floating, strict=False)
+            if floating
+        ]
+        result = self.function.backward(cx, *seeds)
+        grads = result if isinstance(result, tuple) else (result,)
+        if len(grads) != len(self.args):
+            raise GradientError(
+                f"{self.name}: backward returned {len(grads)} gradients for "
+                f"{len(self.args)} arguments"
+            )
+        for i, x in zip(self.places, xs, strict=False):
+            if self.needs[i] and grads[i] is not None and tuple(grads[i].shape) != tuple(x.shape):
+                raise ShapeError(
+                    f"{self.name}: backward returned shape {tuple(grads[i].shape)} for argument "
+                    f"{i}, wanted {tuple(x.shape)}"
+                )
+        return [grads[i] for i in self.places] + [None] * (len(xs) - len(self.places))
+
+
+class _Place:
+    """An operand or a result of a call."""
+
+    def __init__(self, is_operand: bool, index: int) -> None:
+        self.is_operand, self.index = is_operand, index
+
+
+class _Size:
+    """A size of an operand."""
+
+    def __init__(self, operand: int, axis: int) -> None:
+        self.operand, self.axis = operand, axis
+
+
+def _size_of(size: Any, operands: list[Tensor]) -> _Size | int:
+    """The axis that has an open size; the number it is now, where none has."""
+    for k, x in enumerate(operands):
+        for axis, n in enumerate(x.shape):
+            if isinstance(n, _core.Dim) and str(n) == str(size):
+                return _Size(k, axis)
+    return int(size)
 
 
 def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:

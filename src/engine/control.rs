@@ -99,7 +99,15 @@ pub fn run(flow: &Flow, args: Vec<Value>, numbers: &[Numeric]) -> Result<Vec<Val
     let device = executors::common(flow.kind.name(), args.iter().map(|value| &value.array))?;
     let _on = device.enter();
     match flow.kind {
-        FlowKind::Host(ref op) => host::call(op, flow, args),
+        FlowKind::Host(ref op) => match flow.bodies.first() {
+            None => host::call(op, flow, args),
+            Some(body) => {
+                let was = tape::set_recording(false);
+                let found = interpret_body(body, args.clone(), numbers);
+                tape::set_recording(was);
+                if was { host::recorded(op, flow, &args, found?) } else { found }
+            }
+        },
         FlowKind::Branch => {
             let last = flow.bodies.len() as i64 - 1;
             let body = integer(&args[0].array)?.clamp(0, last) as usize;

@@ -204,6 +204,9 @@ impl Interpreter {
 
     fn flow(&self, flow: &Flow, given: &[Array]) -> Result<Results> {
         match flow.kind {
+            FlowKind::Host(_) if !flow.bodies.is_empty() => {
+                self.body(&flow.bodies[0], given.to_vec())
+            }
             FlowKind::Host(ref op) => {
                 Ok(host::execute(op, given, &flow.results, self.device)?.into())
             }

@@ -20,7 +20,7 @@ use crate::graph::numbers::evaluate;
 use crate::graph::{Graph, Kind, List, Node, admit, live};
 use crate::ops::emit::{Arg, Id};
 use crate::passes::expand::has_calls;
-use crate::passes::{Report, expand_for, pipeline, report, reported, without_marks};
+use crate::passes::{Report, expand_for, inlined, pipeline, report, reported, without_marks};
 use crate::schedule::{Options, Plan};
 use crate::shape::{Bindings, Dim, Scope};
 use crate::watch;
@@ -139,9 +139,10 @@ impl Program {
         &self.list
     }
 
-    /// The list as it was traced, without marks: all gradients have been taken, see `cut`.
+    /// The list as it was traced, without marks and calls that are there for their rules: all gradients
+    /// have been taken, see `cut`.
     fn unmarked(&self) -> Result<List> {
-        without_marks((*self.list).clone())
+        without_marks(inlined((*self.list).clone()))
     }
 
     /// The list after the passes.

@@ -101,7 +101,7 @@ impl Dot<'_> {
         for (i, node) in list.nodes.iter().enumerate() {
             let id = Id(i as u32);
             match &node.kind {
-                // A call of the host has no bodies: a box like another op.
+                // Code of the host has no bodies: a box like another op.
                 Kind::Flow(flow) if !flow.bodies.is_empty() => {
                     self.flow(list, id, flow, prefix, indent);
                 }
@@ -235,7 +235,7 @@ fn body_label(kind: &FlowKind, i: usize) -> String {
         (FlowKind::While { .. }, 0) => "condition".into(),
         (FlowKind::While { .. }, _) => "body".into(),
         (FlowKind::Scan { .. }, _) => "step".into(),
-        (FlowKind::Host(op), _) => op.name().into(),
+        (FlowKind::Host(_), _) => "forward".into(),
     }
 }
 

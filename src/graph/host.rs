@@ -1,5 +1,7 @@
 //! Ops of the host: code of the user's that takes arrays and gives arrays.
 //!
+//! Or only its rules are the user's, and what it computes is a list of nodes: `wengert.Function`.
+//!
 //! A graph holds such an op as it holds control flow ([`FlowKind::Host`](super::FlowKind::Host)): the
 //! engine drives it, and it has any number of results. Its code runs outside of wengert, on data of the
 //! host; its rules are lists of ordinary nodes, which passes write beside the call.

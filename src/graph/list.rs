@@ -37,8 +37,7 @@ pub enum Kind {
     Barrier,
 }
 
-/// Control flow: operands go to the inputs of bodies, by position; or a call of the host, which has no
-/// bodies.
+/// Control flow: operands go to the inputs of bodies, by position; or a call of the host.
 ///
 /// A body sees nothing else of the list around it: what it reads there is an operand ("capture").
 /// Numbers are shared: numeric input `i` of a body is that of the list around it.
@@ -68,7 +67,8 @@ pub enum FlowKind {
     /// the next carry, then what is stacked into the other results. From the end where `reverse`
     #[allow(missing_docs)]
     Scan { carry: u32, xs: u32, length: crate::shape::Dim, reverse: bool },
-    /// `(x…)`: code of the user's on data of the host
+    /// `(x…)`: code of the user's on data of the host; where there is a body, that on `x…`, and only
+    /// the rules are the user's
     Host(Host),
 }
 

@@ -139,6 +139,7 @@ fn run_effect(effect: &Effect, args: &[Array]) -> Result<()> {
 
 fn run_flow(flow: &Flow, args: &[Array], numbers: &[Scalar]) -> Result<Vec<Array>> {
     match flow.kind {
+        FlowKind::Host(_) if !flow.bodies.is_empty() => run(&flow.bodies[0], args, numbers),
         FlowKind::Host(ref op) => op.run(&args.iter().collect::<Vec<_>>(), &flow.results),
         FlowKind::Branch => {
             let last = flow.bodies.len() - 1;

@@ -56,7 +56,7 @@ fn of_flow(flow: &Flow) -> Cost {
     match flow.kind {
         FlowKind::Branch => bodies.fold(Cost::default(), Cost::max),
         FlowKind::While { .. } => bodies.fold(Cost::default(), Cost::plus),
-        FlowKind::Host(_) => Cost::default(),
+        FlowKind::Host(_) => bodies.next().unwrap_or_default(),
         FlowKind::Scan { length, .. } => bodies.next().unwrap_or_default().times(size(length)),
     }
 }

@@ -1,15 +1,23 @@
 //! Calls of the host under transforms: an op's rules, written beside the call.
 
+use std::ffi::c_void;
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
-use super::batch::{self, stacked};
+use super::batch::{self, batch_list, stacked};
 use super::jvp::{self, Dual};
-use super::{append, gradients, graft};
+use super::{append, gradients, graft, renamed};
+use crate::array::Array;
 use crate::error::{self, Result};
-use crate::graph::{Flow, FlowKind, Graph, Host, Signature};
-use crate::ops::emit::{Arg, Emit, Id};
+use crate::graph::{
+    EffectClass, Flow, FlowKind, Formula, Graph, Host, HostOp, Kind, List, Signature, Types,
+};
+use crate::ops::attributes::Reduction;
+use crate::ops::emit::{Arg, Emit, Expr, Id, catch};
+use crate::ops::op::Type;
+use crate::shape::Dim;
 
 /// Appends the gradient of a call: from the cotangents of its results those of the operands that are
 /// wanted, as the op's rule says.
@@ -132,6 +140,16 @@ impl batch::Pass<'_> {
         }
         let operands = args.iter().map(|&id| self.batching.ty(id)).collect();
         let call = Signature { operands, results: flow.results.clone() };
+        if let Some(body) = flow.bodies.first() {
+            let all = vec![true; flow.results.len()];
+            let (body, _) = batch_list(body, &mapped, self.size, &all)?;
+            let rule = Batched { op: op.clone(), call, mapped, size: self.size };
+            let kind = FlowKind::Host(Host(Arc::new(rule)));
+            let results = flow.results.iter().map(|ty| stacked(ty, self.size)).collect();
+            let flow = Flow { kind, bodies: smallvec![Arc::new(body)], results };
+            let ids = self.out.flow(flow, &as_args(&below));
+            return Ok(ids.iter().map(|&id| self.batching.value(id, true)).collect());
+        }
         let found = match op.0.batch(&call, &mapped, self.size)? {
             Some(formula) => {
                 let formula = op.closed(formula, "batch")?;
@@ -149,12 +167,7 @@ impl batch::Pass<'_> {
 
 /// A scan that makes a call for each example, and its operands by their places among the call's: first
 /// those that examples differ in.
-fn one_by_one(
-    flow: &Flow,
-    call: &Signature,
-    mapped: &[bool],
-    size: crate::shape::Dim,
-) -> (Flow, Vec<usize>) {
+fn one_by_one(flow: &Flow, call: &Signature, mapped: &[bool], size: Dim) -> (Flow, Vec<usize>) {
     let (own, shared): (Vec<usize>, Vec<usize>) = (0..mapped.len()).partition(|&i| mapped[i]);
     let order: Vec<usize> = own.iter().chain(&shared).copied().collect();
     let body = Graph::with_calls();
@@ -168,4 +181,150 @@ fn one_by_one(
     let kind = FlowKind::Scan { carry: 0, xs: own.len() as u32, length: size, reverse: false };
     let results = flow.results.iter().map(|ty| stacked(ty, size)).collect();
     (Flow { kind, bodies: smallvec![Arc::new(body.into_list())], results }, order)
+}
+
+/// The rules of an op for a batch: those for one example, batched.
+struct Batched {
+    op: Host,
+    call: Signature,
+    mapped: Vec<bool>,
+    size: Dim,
+}
+
+impl Batched {
+    fn of(&self, op: Host) -> Host {
+        let (call, mapped) = (self.call.clone(), self.mapped.clone());
+        Host(Arc::new(Batched { op, call, mapped, size: self.size }))
+    }
+}
+
+impl HostOp for Batched {
+    fn name(&self) -> &'static str {
+        self.op.name()
+    }
+
+    fn class(&self) -> EffectClass {
+        self.op.class()
+    }
+
+    fn key(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    fn kept(&self) -> Host {
+        self.of(self.op.0.kept())
+    }
+
+    fn lent(&self) -> Host {
+        self.of(self.op.0.lent())
+    }
+
+    fn object(&self) -> Option<*mut c_void> {
+        self.op.0.object()
+    }
+
+    fn infer(&self, _: &[Type]) -> Result<Types> {
+        Err(error::internal("what a batch computes is a list"))
+    }
+
+    fn run(&self, _: &[&Array], _: &[Type]) -> Result<Vec<Array>> {
+        Err(error::internal("what a batch computes is a list"))
+    }
+
+    fn has_vjp(&self) -> bool {
+        self.op.0.has_vjp()
+    }
+
+    fn vjp(&self, _: &Signature, given: &[bool], wanted: &[bool]) -> Result<Option<Formula>> {
+        let Some(formula) = self.op.0.vjp(&self.call, given, wanted)? else { return Ok(None) };
+        let rest = formula.list.inputs().count() - self.mapped.len() - formula.outside.len();
+        let mut flags = self.mapped.clone();
+        flags.resize(self.mapped.len() + rest, true);
+        flags.resize(flags.len() + formula.outside.len(), false);
+        let all = vec![true; formula.list.outputs.len()];
+        let (list, _) = batch_list(&formula.list, &flags, self.size, &all)?;
+        let graph = Graph::from_list(list);
+        let mut outputs = graph.outputs().to_vec();
+        // What all examples share has the sum of their cotangents.
+        for (place, _) in formula.places.iter().zip(&self.mapped).filter(|(_, mapped)| !**mapped) {
+            if let Some(i) = *place {
+                let g = Expr::new(&graph, Arg::Node(outputs[i]));
+                outputs[i] = node_of(catch(|| g.reduce(Reduction::Sum, &[0]).arg())?)?;
+            }
+        }
+        graph.list_mut().outputs = outputs;
+        Ok(Some(Formula { list: Arc::new(graph.into_list()), ..formula }))
+    }
+
+    fn jvp(&self, _: &Signature, _: &[bool]) -> Result<Option<Formula>> {
+        Ok(None)
+    }
+
+    fn batch(&self, _: &Signature, _: &[bool], _: Dim) -> Result<Option<Formula>> {
+        Ok(None)
+    }
+}
+
+/// The list with what calls compute in their place, where only their rules are the host's: for a list
+/// whose gradients have been taken.
+pub fn inlined(list: List) -> List {
+    if !has_bodies(&list) {
+        return list;
+    }
+    let out = Graph::from_list(List { numbers: list.numbers.clone(), ..List::default() });
+    let mut names: Vec<Id> = Vec::with_capacity(list.nodes.len());
+    let mut results: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
+    for (i, node) in list.nodes.iter().enumerate() {
+        let args = renamed(&node.args, &names);
+        out.at(node.site);
+        let kind = match &node.kind {
+            Kind::Flow(flow) => match (&flow.kind, flow.bodies.first()) {
+                (FlowKind::Host(_), Some(body)) => {
+                    let inputs: Vec<Id> = node.reads().map(|id| names[id.0 as usize]).collect();
+                    let found = append(&out, &inlined((**body).clone()), &inputs);
+                    results.insert(Id(i as u32), found);
+                    // Whoever names it is a result.
+                    names.push(Id(0));
+                    continue;
+                }
+                _ => {
+                    let body = |body: &Arc<List>| Arc::new(inlined((**body).clone()));
+                    let bodies = flow.bodies.iter().map(body).collect();
+                    Kind::Flow(Arc::new(flow.with_bodies(bodies)))
+                }
+            },
+            Kind::Part(k) => {
+                let own = node.reads().next().and_then(|id| results.get(&id));
+                if let Some(found) = own {
+                    names.push(found[*k as usize]);
+                    continue;
+                }
+                node.kind.clone()
+            }
+            Kind::Input | Kind::Constant(_) | Kind::Op(_) | Kind::Effect(_) | Kind::Barrier => {
+                node.kind.clone()
+            }
+        };
+        names.push(out.push(kind, args.into_iter().collect(), node.ty.clone()));
+    }
+    list.outputs.iter().for_each(|id| out.output(names[id.0 as usize]));
+    for (id, name) in &list.names {
+        out.name(names[id.0 as usize], name.clone());
+    }
+    out.into_list()
+}
+
+fn has_bodies(list: &List) -> bool {
+    list.nodes.iter().any(|node| match &node.kind {
+        Kind::Flow(flow) => {
+            let own = matches!(flow.kind, FlowKind::Host(_)) && !flow.bodies.is_empty();
+            own || flow.bodies.iter().any(|body| has_bodies(body))
+        }
+        Kind::Input
+        | Kind::Constant(_)
+        | Kind::Op(_)
+        | Kind::Part(_)
+        | Kind::Effect(_)
+        | Kind::Barrier => false,
+    })
 }

@@ -203,8 +203,8 @@ impl Backward {
 fn calls_in_order(node: &Node) -> Option<&'static str> {
     let Kind::Flow(flow) = &node.kind else { return None };
     match &flow.kind {
-        FlowKind::Host(op) => op.class().has_effect().then(|| op.name()),
-        FlowKind::Branch | FlowKind::While { .. } | FlowKind::Scan { .. } => {
+        FlowKind::Host(op) if op.class().has_effect() => Some(op.name()),
+        FlowKind::Host(_) | FlowKind::Branch | FlowKind::While { .. } | FlowKind::Scan { .. } => {
             flow.bodies.iter().find_map(|body| stripped(body).nodes.iter().find_map(calls_in_order))
         }
     }

@@ -46,6 +46,7 @@ pub use batch::batch;
 pub use expand::{expand, expand_for};
 pub use flow_vjp::{Feed, FlowGradient, flow_gradient, flow_vjp, unused_count};
 pub use grad::gradients;
+pub use host::inlined;
 pub use jvp::{Tangents, jvp};
 pub use marks::{with_stops, without_marks};
 pub use pipeline::{

@@ -30,7 +30,7 @@ use crate::shape::{Dim, Shape};
 /// reads outside.
 #[pyclass(frozen, module = "wengert")]
 pub struct Body {
-    list: Arc<List>,
+    pub(super) list: Arc<List>,
     operands: usize,
     /// What it reads outside; a random key is drawn when it runs
     captures: Vec<Option<Value>>,
@@ -195,7 +195,7 @@ fn same(a: &Value, b: &Value) -> bool {
 
 impl Body {
     /// What it reads outside, with fresh random keys.
-    fn outside(&self) -> Result<Vec<Value>> {
+    pub(super) fn outside(&self) -> Result<Vec<Value>> {
         let value = |x: &Option<Value>| x.clone().map_or_else(random::draw, Ok);
         self.captures.iter().map(value).collect()
     }

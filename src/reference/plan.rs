@@ -394,6 +394,7 @@ impl<'a> Run<'a> {
     fn flow(&self, args: &[&Array], flow: &Bodies) -> Result<Results> {
         let args: Vec<Array> = args.iter().map(|&x| x.clone()).collect();
         match *flow.kind() {
+            FlowKind::Host(_) if !flow.plans().is_empty() => Ok(self.body(flow, 0, &args)?.into()),
             FlowKind::Host(ref op) => {
                 let given: Vec<&Array> = args.iter().collect();
                 Ok(op.run(&given, flow.results())?.into())

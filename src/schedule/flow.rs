@@ -85,8 +85,8 @@ impl Bodies {
         };
         match self.kind {
             // What the code allocates, nobody knows.
-            FlowKind::Host(_) => (0, true),
-            FlowKind::Branch => (inner, open),
+            FlowKind::Host(_) if self.plans.is_empty() => (0, true),
+            FlowKind::Branch | FlowKind::Host(_) => (inner, open),
             FlowKind::While { history: true, .. } => (inner, true),
             FlowKind::While { carry, .. } => (inner + carried(carry) + target.allocated(1), open),
             FlowKind::Scan { length, .. } if length.known().is_some_and(|n| n < 2) => (inner, open),

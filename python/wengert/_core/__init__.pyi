@@ -90,6 +90,7 @@ __all__ = [
     '_refuse_buffer',
     '_remove_hook',
     '_ruled',
+    '_ruled_call',
     '_run_program',
     '_set_current_device',
     '_set_package',
@@ -2529,6 +2530,9 @@ def _effect(form: str, text: str, operands: Sequence[Tensor]) -> None: ...
 class HostRules:
     def __new__(cls) -> HostRules: ...
 
+def _ruled_call(
+    object: Any, rules: HostRules, name: str, body: Body, operands: Sequence[Tensor]
+) -> list[Tensor]: ...
 def _host_call(
     object: Any, rules: HostRules, name: str, effect: str, operands: Sequence[Tensor]
 ) -> list[Tensor]: ...

@@ -52,6 +52,7 @@ impl Run<'_> {
 
     fn run(&self, args: &[&Array], numbers: &[Scalar], targets: Targets) -> Result<Results> {
         match *self.flow.kind() {
+            FlowKind::Host(_) if !self.lowered.is_empty() => self.body(0, args, numbers, &targets),
             FlowKind::Host(ref op) => {
                 let found = op.run(args, self.flow.results())?;
                 deliver(found.into(), &targets)

@@ -185,15 +185,15 @@ elementwise! {
     domain [-3.0, 3.0];
     vjp(g) { x: zero }
 
-    /// Each element as it is: the result of a function whose gradient rule is written in Python, where
-    /// only its graph is looked at. Asking for the gradient is an error.
+    /// Each element as it is: a value of a function whose gradient rule is written in Python, through
+    /// which the rule says no gradient. Asking for one is an error.
     Hidden custom_rule(x) -> Same { Float: x }
     domain [-3.0, 3.0];
     vjp(g) { x: (unseen_rule(g)) }
 }
 
 fn unseen_rule(_: Expr<'_>) -> Expr<'_> {
-    let what = "its gradient rule is not seen by transforms of graphs and inside control flow";
-    let facts = "take the gradient inside, or write the function without a rule";
+    let what = "its gradient rule is not seen here";
+    let facts = "it saves what is no argument, or updates a tensor outside";
     throw(error::gradient("Function", what, facts))
 }

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple, PyWeakref, PyWeakrefReference};
 use rustc_hash::FxHashSet;
+use smallvec::smallvec;
 
 use crate::array::Array;
 use crate::device::{self, Device};
@@ -23,7 +24,7 @@ use crate::error::{self, Result};
 use crate::graph::{EffectClass, Flow, FlowKind, Formula, Host, HostOp, Signature, Types};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
-use crate::py::control::{outside, refuse_updates};
+use crate::py::control::{Body, outside, refuse_updates};
 use crate::py::errors::{OrRaise, foreign, to_python};
 use crate::py::functions::{ENDLESS, caught, detached};
 use crate::py::interrupt::attached;
@@ -451,8 +452,35 @@ fn _host_call(
     })
 }
 
+/// Calls a function that was traced, whose rules are those of `object`: its results.
+#[pyfunction]
+fn _ruled_call(
+    py: Python<'_>,
+    object: Py<PyAny>,
+    rules: PyRef<'_, HostRules>,
+    name: &str,
+    body: PyRef<'_, Body>,
+    operands: Vec<Bound<'_, PyAny>>,
+) -> PyResult<Vec<Py<PyAny>>> {
+    let key = object.as_ptr().addr();
+    let (class, code) = (EffectClass::Pure, Code::Kept(object));
+    let op = PythonOp { name: interned(name), class, code, key, rules: rules.0.clone() };
+    caught(py, || {
+        let attempt = Attempt::begin();
+        let args = operands.iter().map(|x| value_of(name, x)).collect::<PyResult<Vec<Value>>>()?;
+        let args = args.into_iter().chain(body.outside().or_raise(py)?).collect();
+        let results = body.list.outputs.iter().map(|id| body.list.node(*id).ty.clone()).collect();
+        let kind = FlowKind::Host(Host(Arc::new(op)));
+        let flow = Flow { kind, bodies: smallvec![body.list.clone()], results };
+        let found = control::run(&flow, args, &[]).or_raise(py)?;
+        attempt.done();
+        found.into_iter().map(|value| wrap(py, value)).collect()
+    })
+}
+
 /// Adds what is here to the module.
 pub(super) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<HostRules>()?;
+    module.add_function(pyo3::wrap_pyfunction!(_ruled_call, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_host_call, module)?)
 }
