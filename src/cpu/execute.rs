@@ -5,7 +5,9 @@
 
 use smallvec::SmallVec;
 
-use super::{contract, conv, copy, create, gather, gemm, program, reduce, scan, sort, window};
+use super::{
+    calls, contract, conv, copy, create, gather, gemm, program, reduce, scan, sort, window,
+};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
@@ -93,9 +95,7 @@ pub unsafe fn execute_into(op: &Op, args: &[Operand<'_>], out: &Array) -> Result
     unsafe {
         match op {
             Op::Map(def) => map_into(def, args, out),
-            Op::Call(call) => {
-                Err(error::internal(format!("{} has no kernel", call.composite.name)))
-            }
+            Op::Call(call) => calls::run_into(call, args, std::slice::from_ref(out)),
             Op::Cast(_) => {
                 copy::cast_into(x()?, out);
                 Ok(())
@@ -192,9 +192,9 @@ pub fn scratch(op: &Op, args: &[(DType, &Layout)], result: &Shape) -> usize {
         Op::ArgSort { axis, .. } | Op::TopK { axis, .. } => {
             sort::scratch(dtype, x, *axis, (DType::I64, result))
         }
+        Op::Call(call) => calls::scratch(call, args),
         // These write what they read, element by element.
         Op::Map(_)
-        | Op::Call(_)
         | Op::Cast(_)
         | Op::Reshape(_)
         | Op::Permute(_)

@@ -1,6 +1,7 @@
 //! CPU kernels.
 
 pub mod attention;
+pub mod calls;
 pub mod contract;
 pub mod conv;
 pub mod convert;

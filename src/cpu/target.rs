@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::run::Lowered;
-use super::{contract, execute, fresh_layout, is_product, reduce, scratch};
+use super::{calls, contract, execute, fresh_layout, is_product, reduce, scratch};
 use crate::array::{Array, Operand};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -53,8 +53,8 @@ impl Target for Cpu {
         true
     }
 
-    fn has_kernel(&self, _: &'static Composite) -> bool {
-        false
+    fn has_kernel(&self, composite: &'static Composite) -> bool {
+        calls::has_kernel(composite)
     }
 
     fn view(&self, op: &Op, dtype: DType, x: &Layout) -> Option<Layout> {

@@ -1,6 +1,6 @@
 //! One op on values: computed on their device, recorded on the tape.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::definition::{self, Call};
 use super::eager::{self, Eager};
@@ -13,7 +13,7 @@ use crate::dtype::{Numeric, Scalar};
 use crate::error::{self, Result};
 use crate::ops::elementwise::Elementwise;
 use crate::ops::emit::{Arg, Expr, catch};
-use crate::ops::op::Op;
+use crate::ops::op::{self, Op};
 use crate::small::small;
 use crate::watch;
 
@@ -21,6 +21,28 @@ use crate::watch;
 pub fn apply(op: Op, args: &[Operand<'_>], record: bool) -> Result<Value> {
     let array = compute(&op, args)?;
     if record { tape::record(op, args, array) } else { Ok(Value::plain(array)) }
+}
+
+/// The same for an op with any count of results.
+pub fn apply_all(op: Op, args: &[Operand<'_>], record: bool) -> Result<SmallVec<[Value; 1]>> {
+    if op.results() == 1 {
+        return Ok(smallvec![apply(op, args, record)?]);
+    }
+    let arrays = match (trace::wants(args), &op) {
+        (true, _) => trace::emit_all(op.clone(), args)?,
+        (false, Op::Call(call)) => called(call, args)?,
+        (false, op) => return Err(error::internal(format!("{} has one result", op.name()))),
+    };
+    match record {
+        true => tape::record_all(op, args, arrays),
+        false => Ok(arrays.into_iter().map(Value::plain).collect()),
+    }
+}
+
+/// All results of a composite.
+fn called(call: &op::Call, args: &[Operand<'_>]) -> Result<tape::Results> {
+    let found = eager::call_all(call.composite, &call.attributes, args, false)?;
+    Ok(found.into_iter().map(|value| value.array).collect())
 }
 
 /// An elementwise op on promoted operands. Arrays of fixed size instead of lists: this is the hot path
@@ -69,12 +91,7 @@ fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
         return trace::emit(op.clone(), args);
     }
     if let Op::Call(call) = op {
-        let outputs = eager::call(call.composite, &call.attributes, args, false)?;
-        return Ok(outputs
-            .into_iter()
-            .next()
-            .map(|v| v.array)
-            .unwrap_or_else(|| unreachable!("one result")));
+        return Ok(called(call, args)?.swap_remove(0));
     }
     // What is made of numbers alone is made on the device of new values.
     let is_source = matches!(op, Op::Fill(_) | Op::Iota(..));

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
-use super::apply::apply;
+use super::apply::{apply, apply_all};
 
 use super::executors::{self, device};
 use super::host;
@@ -54,8 +54,12 @@ fn interpret_body(list: &List, inputs: Vec<Value>, numbers: &[Numeric]) -> Resul
             Kind::Constant(array) => Value::plain(executors::transfer(array, device::current())?),
             Kind::Op(op) => {
                 let _within = node.site.origin.enter();
-                let value = compute(op, node, &values, numbers);
-                value.map_err(|error| origin::explain(error, node.site.origin))?
+                let found = compute(op, node, &values, numbers);
+                let mut found = found.map_err(|error| origin::explain(error, node.site.origin))?;
+                if found.len() > 1 {
+                    flows.insert(Id(i as u32), found.to_vec());
+                }
+                found.swap_remove(0)
             }
             Kind::Barrier => {
                 let x = &args()[0];
@@ -80,7 +84,12 @@ fn interpret_body(list: &List, inputs: Vec<Value>, numbers: &[Numeric]) -> Resul
     Ok(list.outputs.iter().map(|id| values[id.0 as usize].clone()).collect())
 }
 
-fn compute(op: &Op, node: &Node, values: &[Value], numbers: &[Numeric]) -> Result<Value> {
+fn compute(
+    op: &Op,
+    node: &Node,
+    values: &[Value],
+    numbers: &[Numeric],
+) -> Result<SmallVec<[Value; 1]>> {
     let mut args: SmallVec<[Operand<'_>; 4]> = SmallVec::new();
     for arg in &node.args {
         args.push(match *arg {
@@ -88,7 +97,7 @@ fn compute(op: &Op, node: &Node, values: &[Value], numbers: &[Numeric]) -> Resul
             Arg::Number(value) => Operand::Scalar(renamed(value, numbers)),
         });
     }
-    apply(op.clone(), &args, tape::recording())
+    apply_all(op.clone(), &args, tape::recording())
 }
 
 /// Control flow: a node of the open trace, or taken at once.

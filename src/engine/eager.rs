@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
-use super::apply::apply;
+use super::apply::{apply, apply_all};
 use super::definition::{self, Call};
-use super::executors::{Device, device};
+use super::executors::{self, Device, device};
 use super::observe;
 use super::plans::{self, Formula, Given, Part};
 use super::tape::{Operand, Value, device_of};
@@ -17,7 +17,7 @@ use crate::error::{self, Result};
 use crate::ops::declare::{Arguments, Attr, Composite};
 use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch, throw};
 use crate::ops::number::Number;
-use crate::ops::op::{Op, Type};
+use crate::ops::op::{self, Op, Type};
 use crate::ops::origin;
 use crate::shape::Dim;
 use crate::site::Origin;
@@ -108,7 +108,7 @@ impl Eager {
 
 impl Emit for Eager {
     fn emit(&self, op: Op, args: &[Arg]) -> Id {
-        let value = {
+        let mut values = {
             let slots = self.slots.borrow();
             let mut operands: SmallVec<[Operand<'_>; 4]> = SmallVec::new();
             for arg in args {
@@ -123,13 +123,21 @@ impl Emit for Eager {
                     },
                 });
             }
-            let value = apply(op, &operands, self.record);
-            value.map_err(|error| origin::explain(error, Origin::running())).or_throw()
+            let found = match op.results() {
+                1 => apply(op, &operands, self.record).map(|value| smallvec![value]),
+                _ => apply_all(op, &operands, self.record),
+            };
+            let found: Result<SmallVec<[Value; 1]>> = found;
+            found.map_err(|error| origin::explain(error, Origin::running())).or_throw()
         };
-        match self.push(Slot::Value(value)) {
-            Arg::Node(id) => id,
-            Arg::Number(_) => unreachable!("a pushed value is a node"),
-        }
+        let mut slots = self.slots.borrow_mut();
+        let first = Id(slots.len() as u32);
+        slots.extend(values.drain(..).map(Slot::Value));
+        first
+    }
+
+    fn result(&self, id: Id, k: usize) -> Id {
+        Id(id.0 + k as u32)
     }
 
     fn ty(&self, id: Id) -> Type {
@@ -146,8 +154,8 @@ impl Emit for Eager {
         }
     }
 
-    fn keeps(&self, _: &'static Composite) -> bool {
-        self.record || trace::active()
+    fn keeps(&self, composite: &'static Composite) -> bool {
+        self.record || trace::active() || executors::has_kernel(device::current(), composite)
     }
 
     fn number(&self, number: Number) -> Numeric {
@@ -163,8 +171,20 @@ impl Emit for Eager {
     }
 }
 
-/// Calls a composite: all its results.
+/// Calls a composite: the results that a user is given.
 pub fn call(
+    composite: &'static Composite,
+    attributes: &[Attr],
+    operands: &[Operand<'_>],
+    record: bool,
+) -> Result<SmallVec<[Value; 1]>> {
+    let mut found = call_all(composite, attributes, operands, record)?;
+    found.truncate(found.len().min(composite.given()));
+    Ok(found)
+}
+
+/// The same with what is saved for the gradient.
+pub fn call_all(
     composite: &'static Composite,
     attributes: &[Attr],
     operands: &[Operand<'_>],
@@ -178,7 +198,11 @@ pub fn call(
     let _entered = trace::enter_for(composite.name, operands)?;
     if let Some(trace) = definition::keeper(operands) {
         let call = Call::Composite(composite, attributes.into());
-        let native = || emitted(composite, attributes, operands, record);
+        let native = || {
+            let mut found = emitted(composite, attributes, operands, record)?;
+            found.truncate(found.len().min(composite.given()));
+            Ok(found)
+        };
         return definition::keep(&trace, call, operands, native);
     }
     if watch::on() && !trace::active() && !(record && composite.stays()) {
@@ -196,8 +220,15 @@ fn call_now(
     record: bool,
 ) -> Result<SmallVec<[Value; 1]>> {
     let dull = || composite.plain.load(Ordering::Relaxed);
-    // Only the CPU runs eager calls by plans.
+    // Only the CPU runs eager calls by plans, or kernels.
     let away = device::current() != Device::Cpu;
+    if !(record || trace::active() || away) && executors::has_kernel(Device::Cpu, composite) {
+        let args: SmallVec<[executors::Operand<'_>; 8]> =
+            operands.iter().map(|operand| operand.operand()).collect::<Result<_>>()?;
+        let call = op::Call { composite, attributes: attributes.into() };
+        let arrays = executors::call(&call, &args).map_err(|error| error.within(composite.name))?;
+        return Ok(arrays.into_iter().map(Value::plain).collect());
+    }
     let plain = record || trace::active() || watch::checking() || away || dull();
     if !plain && let Some(values) = planned(composite, attributes, operands)? {
         return Ok(values);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::apply::apply;
+use super::apply::apply_all;
 use super::executors::{self, Device, device};
 use super::host;
 use super::oracle::Oracle;
@@ -134,7 +134,7 @@ impl Interpreter {
                 one(input.ok_or_else(|| error::internal("a list got too few inputs"))?)
             }
             Kind::Constant(array) => one(executors::transfer(array, self.device)?),
-            Kind::Op(op) => one(self.op(op, &node.args, node.site)?),
+            Kind::Op(op) => self.op(op, &node.args, node.site),
             Kind::Barrier => match node.args[0] {
                 Arg::Node(id) => one(self.array(id)?.clone()),
                 Arg::Number(_) => Err(error::internal("a barrier keeps a value")),
@@ -171,7 +171,7 @@ impl Interpreter {
         arrays.collect()
     }
 
-    fn op(&self, op: &Op, args: &[Arg], site: Site) -> Result<Array> {
+    fn op(&self, op: &Op, args: &[Arg], site: Site) -> Result<Results> {
         let mut values: SmallVec<[Option<Value>; 4]> = SmallVec::new();
         for arg in args {
             values.push(match arg {
@@ -187,13 +187,14 @@ impl Interpreter {
                 (Arg::Node(_), None) => return Err(error::internal("an operand is gone")),
             });
         }
-        let array = apply(op.clone(), &operands, false)?.array;
+        let found = apply_all(op.clone(), &operands, false)?;
+        let arrays: Results = found.into_iter().map(|value| value.array).collect();
         if let (Some(oracle), false) = (&self.oracle, matches!(op, Op::Call(_))) {
             let operands: SmallVec<[executors::Operand<'_>; 4]> =
                 operands.iter().map(|arg| arg.operand()).collect::<Result<_>>()?;
-            oracle.look(op, &operands, &array, site)?;
+            oracle.look(op, &operands, &arrays[0], site)?;
         }
-        Ok(array)
+        Ok(arrays)
     }
 
     /// The results of a body, or of what is inside it.

@@ -3,10 +3,10 @@
 use super::executors::{self, Device};
 use super::site;
 use crate::graph::dot::{Group, Picture};
-use crate::graph::{Graph, Kind, List, Node};
+use crate::graph::{Graph, List, Node};
 use crate::ops::emit::Id;
-use crate::ops::op::Op;
 use crate::passes::cost;
+use crate::passes::expand::has_calls;
 use crate::schedule::{Plan, Step};
 
 /// The list as Graphviz source, with boxes around groups of nodes.
@@ -14,11 +14,10 @@ pub fn dot(list: &List, groups: &[Group]) -> String {
     list.dot(&picture(groups))
 }
 
-/// What a plan of the list runs as one, where that is more than one node. A composite that is still
-/// one node has no place in a plan, so a list with such has no groups: expand it first.
+/// What a plan of the list runs as one, where that is more than one node. A composite without a kernel
+/// has no place in a plan, so a list with such has no groups: expand it first.
 pub fn groups(device: Device, list: &List) -> Vec<Group> {
-    let is_call = |node: &Node| matches!(node.kind, Kind::Op(Op::Call(_)));
-    if list.nodes.iter().any(is_call) {
+    if has_calls(list, &|composite| executors::has_kernel(device, composite)) {
         return Vec::new();
     }
     // A list that cannot be planned as it stands, such as one of open sizes, is drawn without groups.

@@ -21,7 +21,7 @@ use crate::dtype::{DType, Numeric};
 use crate::error::{self, Result};
 use crate::ops::elementwise::Elementwise;
 use crate::ops::op::{Op, OperandType, Type};
-use crate::ops::probe::{Mask, RESULT};
+use crate::ops::probe::{Mask, OPERANDS, RESULT};
 use crate::shape::Shape;
 
 /// An immutable value: an array and how it came to be.
@@ -32,6 +32,9 @@ pub struct Value {
     /// What backward follows
     pub history: History,
 }
+
+/// What a step gave.
+pub type Results = SmallVec<[Array; 1]>;
 
 /// Where a value's gradient goes.
 #[derive(Clone, Default)]
@@ -79,6 +82,14 @@ impl Value {
     /// Where it lies.
     pub fn device(&self) -> Device {
         self.array.device()
+    }
+
+    /// A result of a step; no gradient flows through one that is no float.
+    fn of(entry: &Arc<Entry>, k: usize, array: Array) -> Value {
+        match array.dtype.is_float() {
+            true => Value { array, history: History::Entry(entry.clone(), k as u32) },
+            false => Value::plain(array),
+        }
     }
 
     /// A value without history.
@@ -504,11 +515,33 @@ pub fn set_recording(on: bool) -> bool {
 
 /// Wraps a result, recording the op if a gradient can flow through it.
 pub fn record(op: Op, args: &[Operand<'_>], array: Array) -> Result<Value> {
-    let wants = |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if v.requires_grad());
-    if !args.iter().any(wants) || !array.dtype.is_float() {
+    let Some((flows, mask)) = recorded(&op, args, std::slice::from_ref(&array))? else {
         return Ok(Value::plain(array));
+    };
+    let result = save(&array, mask & RESULT != 0);
+    let parts = parts(args, flows, mask);
+    let entry = Entry::build(Step::Op(op), parts, std::iter::once(result));
+    Ok(Value { array, history: History::Entry(entry, 0) })
+}
+
+/// The same for an op with several results.
+pub fn record_all(op: Op, args: &[Operand<'_>], arrays: Results) -> Result<SmallVec<[Value; 1]>> {
+    let Some((flows, mask)) = recorded(&op, args, &arrays)? else {
+        return Ok(arrays.into_iter().map(Value::plain).collect());
+    };
+    let saved = arrays.iter().enumerate().map(|(k, array)| save(array, mask & RESULT >> k != 0));
+    let entry = Entry::build(Step::Op(op), parts(args, flows, mask), saved);
+    Ok(arrays.into_iter().enumerate().map(|(k, array)| Value::of(&entry, k, array)).collect())
+}
+
+/// To which operands a gradient flows, as bits (if there are more operands than bits, to all that want
+/// one), and what the rules read; none where no gradient flows.
+#[inline]
+fn recorded(op: &Op, args: &[Operand<'_>], results: &[Array]) -> Result<Option<(u64, Mask)>> {
+    let wants = |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if v.requires_grad());
+    if !args.iter().any(wants) || !results.iter().any(|array| array.dtype.is_float()) {
+        return Ok(None);
     }
-    // Bit `i`: a gradient flows to operand `i`. (More operands than bits: to all that want one.)
     let mut flows: u64 = 0;
     let mut mask: Mask = 0;
     for (i, arg) in args.iter().enumerate() {
@@ -517,25 +550,28 @@ pub fn record(op: Op, args: &[Operand<'_>], array: Array) -> Result<Value> {
             #[allow(clippy::wildcard_enum_match_arm, reason = "the rule of any other op is asked")]
             let residuals = match &op {
                 Op::Map(def) => def.residuals(i),
-                _ => probe_residuals(&op, args, &array, i)?,
+                _ => probe_residuals(op, args, results, i)?,
             };
             mask |= residuals;
         }
     }
-    if flows == 0 {
-        return Ok(Value::plain(array));
-    }
-    let result = save(&array, mask & RESULT != 0);
-    let parts = args.iter().enumerate().map(|(i, arg)| match arg {
+    Ok((flows != 0).then_some((flows, mask)))
+}
+
+/// Links and what is kept of operands.
+fn parts<'a>(
+    args: &'a [Operand<'_>],
+    flows: u64,
+    mask: Mask,
+) -> impl Iterator<Item = (Link, Saved)> + 'a {
+    args.iter().enumerate().map(move |(i, arg)| match arg {
         Operand::Scalar(s) => (Link::None, Saved::Scalar(*s)),
         Operand::Value(v) => {
             let flows = flows & 1 << i.min(63) != 0;
             let link = if flows { Link::to(&v.history) } else { Link::None };
-            (link, save(&v.array, i < 63 && mask & (1 << i) != 0))
+            (link, save(&v.array, mask & OPERANDS & (1 << i.min(63)) != 0))
         }
-    });
-    let entry = Entry::build(Step::Op(op), parts, std::iter::once(result));
-    Ok(Value { array, history: History::Entry(entry, 0) })
+    })
 }
 
 /// [`record`] for an elementwise op.
@@ -548,9 +584,11 @@ pub fn record_map(def: &'static Elementwise, args: &[Operand<'_>], array: Array)
     }
 }
 
-fn probe_residuals(op: &Op, args: &[Operand<'_>], array: &Array, i: usize) -> Result<Mask> {
+fn probe_residuals(op: &Op, args: &[Operand<'_>], results: &[Array], i: usize) -> Result<Mask> {
     let types: SmallVec<[OperandType<'_>; 4]> = args.iter().map(|arg| arg.ty()).collect();
-    op.residuals(&types, &Type::new(array.dtype, array.shape().clone()), i)
+    let ty = |array: &Array| Type::new(array.dtype, array.shape().clone());
+    let results: SmallVec<[Type; 1]> = results.iter().map(ty).collect();
+    op.residuals(&types, &results, i)
 }
 
 fn save(array: &Array, data: bool) -> Saved {
@@ -564,15 +602,11 @@ fn save(array: &Array, data: bool) -> Saved {
 pub fn record_host(
     rule: Arc<dyn HostRule>,
     inputs: &[Value],
-    results: SmallVec<[Array; 1]>,
+    results: Results,
 ) -> SmallVec<[Value; 1]> {
     HOST_CALLS.fetch_add(1, Ordering::Relaxed);
     let parts = inputs.iter().map(|v| (Link::to(&v.history), save(&v.array, false)));
     let saved = results.iter().map(|array| save(array, false));
     let entry = Entry::build(Step::Host(rule), parts, saved);
-    let value = |(k, array): (usize, Array)| match array.dtype.is_float() {
-        true => Value { array, history: History::Entry(entry.clone(), k as u32) },
-        false => Value::plain(array),
-    };
-    results.into_iter().enumerate().map(value).collect()
+    results.into_iter().enumerate().map(|(k, array)| Value::of(&entry, k, array)).collect()
 }

@@ -20,8 +20,7 @@ use crate::error::{self, Error, Result};
 use crate::ops::op::Type;
 use crate::shape::Dim;
 
-/// Types of operands or results.
-pub type Types = SmallVec<[Type; 2]>;
+pub use crate::ops::op::Types;
 
 /// What a call does besides giving its results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -28,7 +28,7 @@ pub enum Kind {
     /// Control flow over lists of its own; its results are the [`Kind::Part`]s that name it, and its
     /// own type says nothing
     Flow(Arc<Flow>),
-    /// A result of the flow that is its only operand
+    /// A result of the node that is its only operand: of control flow, or behind the first of an op
     Part(u32),
     /// It is done when the list runs, for its effect; its own value says nothing
     Effect(Arc<Effect>),

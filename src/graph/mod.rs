@@ -56,7 +56,7 @@ pub struct Graph {
     list: RefCell<List>,
     looked: RefCell<Vec<u32>>,
     site: Cell<Site>,
-    keeps_calls: bool,
+    keeps: Option<fn(&'static Composite) -> bool>,
 }
 
 /// The operand that stands for a number of the table.
@@ -70,9 +70,14 @@ impl Graph {
         Graph::default()
     }
 
-    /// An empty graph in which composites with a gradient of their own stay one node.
+    /// An empty graph in which calls of these composites stay one node, unless they are inline.
+    pub fn keeping(keeps: fn(&'static Composite) -> bool) -> Graph {
+        Graph { keeps: Some(keeps), ..Graph::default() }
+    }
+
+    /// An empty graph in which all calls stay one node, but inline ones.
     pub fn with_calls() -> Graph {
-        Graph { keeps_calls: true, ..Graph::default() }
+        Graph::keeping(|_| true)
     }
 
     /// An empty graph with the numeric inputs of another.
@@ -128,28 +133,29 @@ impl Graph {
         self.list.borrow_mut().nodes[id.0 as usize].kind = kind;
     }
 
-    /// Result `i` of a flow.
-    pub fn part(&self, flow: Id, i: usize) -> Id {
+    /// Result `i` of a node.
+    pub fn part(&self, of: Id, i: usize) -> Id {
         let (found, ty) = {
             let nodes = self.nodes();
             let is_it = |node: &Node| {
                 matches!(node.kind, Kind::Part(part) if part as usize == i)
-                    && node.args.first() == Some(&Arg::Node(flow))
+                    && node.args.first() == Some(&Arg::Node(of))
             };
-            let later = nodes[flow.0 as usize..].iter();
+            let later = nodes[of.0 as usize..].iter();
             let found = later.enumerate().find(|(_, node)| is_it(node));
-            let ty = match &nodes[flow.0 as usize].kind {
+            let node = &nodes[of.0 as usize];
+            let ty = match &node.kind {
                 Kind::Flow(flow) => flow.results[i].clone(),
+                Kind::Op(op) => result_types(&nodes, op, &node.args).or_throw().swap_remove(i),
                 Kind::Input
                 | Kind::Constant(_)
-                | Kind::Op(_)
                 | Kind::Part(_)
                 | Kind::Effect(_)
                 | Kind::Barrier => unit(),
             };
-            (found.map(|(after, _)| Id(flow.0 + after as u32)), ty)
+            (found.map(|(after, _)| Id(of.0 + after as u32)), ty)
         };
-        let args = || SmallVec::from_slice(&[Arg::Node(flow)]);
+        let args = || SmallVec::from_slice(&[Arg::Node(of)]);
         found.unwrap_or_else(|| self.push(Kind::Part(i as u32), args(), ty))
     }
 
@@ -247,6 +253,13 @@ fn unit() -> Type {
     Type::new(DType::Bool, Shape::scalar())
 }
 
+/// The types of all results of a node.
+pub fn result_types(nodes: &[Node], op: &Op, args: &[Arg]) -> Result<Types> {
+    let types: SmallVec<[OperandType<'_>; 4]> =
+        args.iter().map(|&arg| operand_type(nodes, arg)).collect();
+    op.infer_all(&types)
+}
+
 /// What type rules see of an operand.
 fn operand_type(nodes: &[Node], arg: Arg) -> OperandType<'_> {
     match arg {
@@ -269,12 +282,16 @@ impl Emit for Graph {
         self.push(Kind::Op(op), args.into(), ty)
     }
 
+    fn result(&self, id: Id, k: usize) -> Id {
+        if k == 0 { id } else { self.part(id, k) }
+    }
+
     fn ty(&self, id: Id) -> Type {
         self.list.borrow().nodes[id.0 as usize].ty.clone()
     }
 
-    fn keeps(&self, _: &'static Composite) -> bool {
-        self.keeps_calls
+    fn keeps(&self, composite: &'static Composite) -> bool {
+        self.keeps.is_some_and(|keeps| keeps(composite))
     }
 
     fn number(&self, number: Number) -> Numeric {

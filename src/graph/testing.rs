@@ -63,7 +63,7 @@ pub fn run(list: &List, inputs: &[Array], numbers: &[Scalar]) -> Result<Vec<Arra
         let value = match &node.kind {
             Kind::Input => vec![inputs.next().expect("an input for each").clone()],
             Kind::Constant(array) => vec![array.clone()],
-            Kind::Op(op) => vec![compute(op, node, &values, numbers)?],
+            Kind::Op(op) => compute(op, node, &values, numbers)?,
             Kind::Barrier => vec![of(&args[0])],
             Kind::Part(i) => match args[0] {
                 Arg::Node(id) => vec![values[id.0 as usize][*i as usize].clone()],
@@ -83,7 +83,7 @@ pub fn run(list: &List, inputs: &[Array], numbers: &[Scalar]) -> Result<Vec<Arra
     Ok(list.outputs.iter().map(|id| values[id.0 as usize][0].clone()).collect())
 }
 
-fn compute(op: &Op, node: &Node, values: &[Vec<Array>], numbers: &[Scalar]) -> Result<Array> {
+fn compute(op: &Op, node: &Node, values: &[Vec<Array>], numbers: &[Scalar]) -> Result<Vec<Array>> {
     let number = |value| valued(value, numbers).unwrap();
     let operands: SmallVec<[cpu::Operand<'_>; 4]> = node
         .args
@@ -96,12 +96,12 @@ fn compute(op: &Op, node: &Node, values: &[Vec<Array>], numbers: &[Scalar]) -> R
     #[allow(clippy::wildcard_enum_match_arm, reason = "every op but a call is executed alike")]
     match op {
         Op::Call(call) => compute_call(call, &operands),
-        op => cpu::execute(op, &operands),
+        op => Ok(vec![cpu::execute(op, &operands)?]),
     }
 }
 
 /// A composite, by its formula.
-fn compute_call(call: &Call, operands: &[cpu::Operand<'_>]) -> Result<Array> {
+fn compute_call(call: &Call, operands: &[cpu::Operand<'_>]) -> Result<Vec<Array>> {
     let graph = Graph::new();
     let mut inputs = Vec::new();
     let mut args: Vec<Arg> = Vec::new();
@@ -116,7 +116,7 @@ fn compute_call(call: &Call, operands: &[cpu::Operand<'_>]) -> Result<Array> {
     }
     let arguments = Arguments { cx: &graph, attributes: &call.attributes, operands: &args };
     graph.build(|| call.composite.formula(&arguments))?;
-    Ok(run(&graph.list(), &inputs, &[])?.swap_remove(0))
+    run(&graph.list(), &inputs, &[])
 }
 
 fn run_effect(effect: &Effect, args: &[Array]) -> Result<()> {

@@ -2,11 +2,11 @@
 
 use smallvec::SmallVec;
 
-use super::{Flow, FlowKind, Graph, Host, Kind, List, Node, operand_type, operands};
+use super::{Flow, FlowKind, Graph, Host, Kind, List, Node, operand_type, operands, result_types};
 use crate::dtype::DType;
 use crate::error::{self, Error, Result};
 use crate::ops::emit::{Arg, Id};
-use crate::ops::op::{Op, OperandType, Type};
+use crate::ops::op::{Op, OperandType, Type, Types};
 use crate::ops::structural::OpKind;
 use crate::shape::{Dim, Shape};
 
@@ -83,11 +83,15 @@ fn all_equal(a: &[Type], b: &[Type]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.equals(b))
 }
 
-/// A part names a flow, one of its results and that result's type.
+/// A part names control flow or an op, one of its results (of an op not the first, which is the op's
+/// own value) and that result's type.
 fn check_part(earlier: &[Node], i: usize, node: &Node) -> Result<()> {
-    let flow = match node.args.as_slice() {
+    let types: Types = match node.args.as_slice() {
         [Arg::Node(id)] => match &earlier[id.0 as usize].kind {
-            Kind::Flow(flow) => flow,
+            Kind::Flow(flow) => flow.results.iter().cloned().collect(),
+            Kind::Op(op) if op.results() > 1 && i > 0 => {
+                result_types(earlier, op, &earlier[id.0 as usize].args)?
+            }
             other @ (Kind::Input
             | Kind::Constant(_)
             | Kind::Op(_)
@@ -97,9 +101,9 @@ fn check_part(earlier: &[Node], i: usize, node: &Node) -> Result<()> {
         },
         args => return Err(law("wrong count of operands", args.len())),
     };
-    match flow.results.get(i) {
+    match types.get(i) {
         Some(ty) => same_type(ty, &node.ty),
-        None => Err(law("a flow has fewer results", format!("{i} of {}", flow.results.len()))),
+        None => Err(law("there are fewer results", format!("{i} of {}", types.len()))),
     }
 }
 

@@ -118,6 +118,7 @@ impl<'e> Batching<'e> {
         let mut tensors = args.iter().filter(|arg| matches!(arg, Arg::Node(_)));
         let (Some(&Arg::Node(x)), None) = (tensors.next(), tensors.next()) else { return None };
         let plain = self.below.keeps(call.composite)
+            && op.results() == 1
             && call.composite.params.iter().all(names_no_axis)
             && self.infer(op, args).equals(&self.ty(x));
         if !plain {
@@ -156,10 +157,19 @@ impl Emit for Batching<'_> {
                 return id;
             }
             let arguments = Arguments { cx: self, attributes: &call.attributes, operands: args };
-            match call.composite.formula(&arguments)[0].tensor().arg() {
-                Arg::Node(id) => return id,
-                Arg::Number(_) => unreachable!("a tensor is a node"),
+            let found: SmallVec<[Id; 2]> =
+                call.composite.formula(&arguments).iter().map(|x| x.node()).collect();
+            if let [one] = found.as_slice() {
+                return *one;
             }
+            // Side by side, so that each is found behind the first.
+            let first = Id(self.values.borrow().len() as u32);
+            for id in found {
+                let (below, mapped) = self.below(id);
+                let ty = self.ty(id);
+                self.push(Value { below, mapped, ty });
+            }
+            return first;
         }
         let ty = self.infer(&op, args);
         let operands: SmallVec<[Batched<'_>; 4]> =
@@ -176,6 +186,10 @@ impl Emit for Batching<'_> {
             Arg::Node(below) => self.push(Value { below, mapped: true, ty }),
             Arg::Number(_) => unreachable!("an op's result is a node"),
         }
+    }
+
+    fn result(&self, id: Id, k: usize) -> Id {
+        Id(id.0 + k as u32)
     }
 
     fn ty(&self, id: Id) -> Type {

@@ -34,6 +34,8 @@ pub enum Arg {
 pub trait Emit {
     /// Adds a node. Unwinds with the error where the operands are refused.
     fn emit(&self, op: Op, args: &[Arg]) -> Id;
+    /// A further result of the op that gave a value: 0 is the value itself.
+    fn result(&self, id: Id, k: usize) -> Id;
     /// The type of a value.
     fn ty(&self, id: Id) -> Type;
     /// The dtype of a value.
@@ -154,6 +156,14 @@ impl<'e> Expr<'e> {
         match self.arg {
             Arg::Node(_) => self,
             Arg::Number(_) => self.full(self.dtype(), Shape::scalar()),
+        }
+    }
+
+    /// The node; a number becomes one.
+    pub fn node(self) -> Id {
+        match self.tensor().arg {
+            Arg::Node(id) => id,
+            Arg::Number(_) => unreachable!("a tensor is a node"),
         }
     }
 

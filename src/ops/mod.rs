@@ -43,6 +43,14 @@ impl Entry {
         }
     }
 
+    /// Whether users call it.
+    pub fn is_public(self) -> bool {
+        match self {
+            Entry::Map(_) => true,
+            Entry::Composite(composite) => composite.is_public(),
+        }
+    }
+
     /// The Python module below the top one; empty is the top.
     pub fn namespace(self) -> &'static str {
         match self {

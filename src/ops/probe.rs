@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::declare::{Arguments, Composite};
 use super::emit::{Arg, Emit, Expr, Id, OrThrow, catch};
 use super::number::Number;
-use super::op::{Call, Op, OperandType, Type};
+use super::op::{Call, Op, OperandType, Type, Types};
 use super::rule::{ElementRule, Rule};
 use super::structural::OpKind;
 use crate::dtype::{Numeric, Scalar};
@@ -20,8 +20,11 @@ use crate::shape::hint;
 /// Which values a rule reads: bit `i` for operand `i`, [`RESULT`] for the result.
 pub type Mask = u64;
 
-/// The result's bit in a [`Mask`].
+/// The first result's bit in a [`Mask`]; those of further results stand below.
 pub const RESULT: Mask = 1 << 63;
+
+/// The bits of operands in a [`Mask`].
+pub const OPERANDS: Mask = (1 << 48) - 1;
 
 /// An emission that keeps types only.
 #[derive(Default)]
@@ -61,13 +64,21 @@ impl Probe {
 impl Emit for Probe {
     fn emit(&self, op: Op, args: &[Arg]) -> Id {
         args.iter().for_each(|&arg| self.mark(arg));
-        let ty = {
+        let found = {
             let types = self.types.borrow();
             let operands: Vec<OperandType<'_>> =
                 args.iter().map(|&arg| operand_type(&types, arg)).collect();
-            op.infer(&operands).or_throw()
+            op.infer_all(&operands).or_throw()
         };
-        self.push(ty)
+        let first = Id(self.types.borrow().len() as u32);
+        for ty in found {
+            self.push(ty);
+        }
+        first
+    }
+
+    fn result(&self, id: Id, k: usize) -> Id {
+        Id(id.0 + k as u32)
     }
 
     fn ty(&self, id: Id) -> Type {
@@ -98,17 +109,23 @@ fn operand_type(types: &[Type], arg: Arg) -> OperandType<'_> {
     }
 }
 
-/// The result type of a composite's call node.
-pub fn call_type(call: &Call, args: &[OperandType<'_>]) -> Result<Type> {
+/// The types of the results of a composite's call node.
+pub fn call_types(call: &Call, args: &[OperandType<'_>]) -> Result<Types> {
     let probe = Probe::default();
     let operands: Vec<Arg> = args.iter().map(|&ty| probe.operand(ty)).collect();
-    let y = catch(|| {
-        let arguments = Arguments { cx: &probe, attributes: &call.attributes, operands: &operands };
-        call.composite.formula(&arguments)[0].tensor().arg()
+    let arguments = Arguments { cx: &probe, attributes: &call.attributes, operands: &operands };
+    let found = catch(|| {
+        let found = call.composite.formula(&arguments);
+        found.iter().map(|x| x.tensor().arg()).collect::<SmallVec<[Arg; 2]>>()
     })?;
-    match y {
+    let ty = |arg: Arg| match arg {
         Arg::Node(id) => Ok(probe.ty(id)),
         Arg::Number(_) => Err(error::internal("a composite without a tensor result")),
+    };
+    let types: Types = found.into_iter().map(ty).collect::<Result<_>>()?;
+    match types.len() == call.composite.results() {
+        true => Ok(types),
+        false => Err(error::internal(format!("{} has other results", call.composite.name))),
     }
 }
 
@@ -117,10 +134,15 @@ impl Op {
     ///
     /// Structural ops say it in their definitions (a test holds it against [`probed_residuals`]);
     /// elementwise rules are probed once, a composite's rule once per attributes and ranks.
-    pub fn residuals(&self, args: &[OperandType<'_>], result: &Type, wrt: usize) -> Result<Mask> {
+    pub fn residuals(
+        &self,
+        args: &[OperandType<'_>],
+        results: &[Type],
+        wrt: usize,
+    ) -> Result<Mask> {
         Ok(match self.kind() {
             OpKind::Map(def) => def.residuals(wrt),
-            OpKind::Call(call) => return call_residuals(self, call, args, result, wrt),
+            OpKind::Call(call) => return call_residuals(self, call, args, results, wrt),
             OpKind::Structural(def) => (def.residuals)(self, args.len(), wrt),
         })
     }
@@ -131,12 +153,12 @@ fn call_residuals(
     op: &Op,
     call: &Call,
     args: &[OperandType<'_>],
-    result: &Type,
+    results: &[Type],
     wrt: usize,
 ) -> Result<Mask> {
     // What a derived gradient reads is not known before it is derived, at the first backward.
     if !call.composite.has_vjp() {
-        return Ok(RESULT - 1);
+        return Ok(OPERANDS);
     }
     type Key = (Call, SmallVec<[u8; 6]>, usize);
     static KNOWN: LazyLock<Mutex<FxHashMap<Key, Mask>>> = LazyLock::new(Default::default);
@@ -148,7 +170,7 @@ fn call_residuals(
     if let Some(mask) = KNOWN.lock().get(&key) {
         return Ok(*mask);
     }
-    let mask = probed_residuals(op, args, result, wrt)?;
+    let mask = probed_residuals(op, args, results, wrt)?;
     let mut known = KNOWN.lock();
     if known.len() >= 4096 {
         known.clear();
@@ -161,23 +183,27 @@ fn call_residuals(
 pub fn probed_residuals(
     op: &Op,
     args: &[OperandType<'_>],
-    result: &Type,
+    results: &[Type],
     wrt: usize,
 ) -> Result<Mask> {
     let probe = Probe::default();
     let operands: Vec<Arg> = args.iter().map(|&ty| probe.operand(ty)).collect();
-    let y = Arg::Node(probe.push(result.clone()));
-    let g = Arg::Node(probe.push(result.clone()));
+    let node = |ty: &Type| Arg::Node(probe.push(ty.clone()));
+    let values: SmallVec<[Arg; 2]> = results.iter().map(node).collect();
+    let given: SmallVec<[Arg; 2]> = results.iter().map(node).collect();
     catch(|| {
         let exprs: Vec<Expr<'_>> = operands.iter().map(|&arg| Expr::new(&probe, arg)).collect();
-        let (y, g) = (Expr::new(&probe, y), Some(Expr::new(&probe, g)));
-        let rule = Rule::of_one(&exprs, &y, &g);
+        let ys: Vec<Expr<'_>> = values.iter().map(|&arg| Expr::new(&probe, arg)).collect();
+        let gs: Vec<Option<Expr<'_>>> =
+            given.iter().map(|&arg| Some(Expr::new(&probe, arg))).collect();
+        let rule = Rule::new(&exprs, &ys, &gs);
         let wanted: SmallVec<[bool; 8]> = (0..args.len()).map(|i| i == wrt).collect();
         op.vjp(&rule, &wanted, |_, cotangent| probe.mark(cotangent.arg()));
     })?;
     let read = operands.iter().enumerate().filter(|(_, arg)| probe.was_read(**arg));
     let mask = read.fold(0, |mask, (i, _)| mask | 1 << i);
-    Ok(if probe.was_read(y) { mask | RESULT } else { mask })
+    let read = values.iter().enumerate().filter(|(_, y)| probe.was_read(**y));
+    Ok(read.fold(mask, |mask, (k, _)| mask | RESULT >> k))
 }
 
 /// The residuals of an elementwise rule, which do not depend on the types.

@@ -38,6 +38,11 @@ impl<'a, 'e> Rule<'a, 'e> {
         Rule { args, y, g, results, given }
     }
 
+    /// The cotangent of the first result; zeros where only other results have one.
+    pub fn cotangent(&self) -> Expr<'e> {
+        self.given[0].unwrap_or_else(|| self.y.zeros_like())
+    }
+
     /// Of an op with one result.
     pub fn of_one(args: &'a [Expr<'e>], y: &'a Expr<'e>, g: &'a Option<Expr<'e>>) -> Rule<'a, 'e> {
         Rule::new(args, std::slice::from_ref(y), std::slice::from_ref(g))

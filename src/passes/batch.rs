@@ -90,6 +90,12 @@ impl Pass<'_> {
                     Some(flow) => flows[&flow][*part as usize],
                     None => return Err(error::internal("a part of nothing")),
                 },
+                Kind::Op(op) if op.results() > 1 => {
+                    let first = self.node(node, &names)?;
+                    let results = (0..op.results()).map(|k| self.batching.result(first, k));
+                    flows.insert(Id(i as u32), results.collect());
+                    first
+                }
                 Kind::Constant(_) | Kind::Op(_) | Kind::Effect(_) | Kind::Barrier => {
                     self.node(node, &names)?
                 }

@@ -149,16 +149,34 @@ impl Derivation {
         }
         let mut names: FxHashMap<Id, Arg> =
             list.inputs().zip(self.inputs.iter().copied()).collect();
+        let mut results: FxHashMap<Id, Results> = FxHashMap::default();
         let ends: Vec<Id> = self.found.iter().flatten().copied().collect();
         let needed = needed(list, &ends, |_| false);
         for (i, node) in list.nodes.iter().enumerate().filter(|(i, _)| needed[*i]) {
-            let Kind::Op(op) = &node.kind else { continue };
+            let op = match &node.kind {
+                Kind::Op(op) => op,
+                Kind::Part(k) => {
+                    let of = node.reads().next().and_then(|of| results.get(&of));
+                    let found = of.map(|found: &Results| found[*k as usize]);
+                    names.extend(found.map(|arg| (Id(i as u32), arg)));
+                    continue;
+                }
+                Kind::Input
+                | Kind::Constant(_)
+                | Kind::Flow(_)
+                | Kind::Effect(_)
+                | Kind::Barrier => continue,
+            };
             let name = |arg: &Arg| match *arg {
                 Arg::Node(id) => names[&id],
                 Arg::Number(value) => Arg::Number(renamed(value, &numbers)),
             };
             let args: SmallVec<[Arg; 6]> = node.args.iter().map(name).collect();
-            names.insert(Id(i as u32), emit(cx, op, &args));
+            let found = emit(cx, op, &args);
+            names.insert(Id(i as u32), found[0]);
+            if found.len() > 1 {
+                results.insert(Id(i as u32), found);
+            }
         }
         let mut cotangents = none_of(wanted);
         for (i, _) in wanted.iter().enumerate().filter(|(_, wanted)| **wanted) {
@@ -169,15 +187,20 @@ impl Derivation {
     }
 }
 
+/// What an op gave.
+type Results = SmallVec<[Arg; 2]>;
+
 /// Emits an op; a call becomes its formula where it does not stay.
-fn emit(cx: &dyn Emit, op: &Op, args: &[Arg]) -> Arg {
+fn emit(cx: &dyn Emit, op: &Op, args: &[Arg]) -> Results {
     if let Op::Call(call) = op
         && !cx.keeps(call.composite)
     {
         let (attributes, operands) = (&call.attributes, args);
-        return call.composite.formula(&Arguments { cx, attributes, operands })[0].tensor().arg();
+        let found = call.composite.formula(&Arguments { cx, attributes, operands });
+        return found.iter().map(|x| Arg::Node(x.node())).collect();
     }
-    Arg::Node(cx.emit(op.clone(), args))
+    let first = cx.emit(op.clone(), args);
+    (0..op.results()).map(|k| Arg::Node(cx.result(first, k))).collect()
 }
 
 /// The results of a composite's formula.

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
 use super::{carry_over, map_bodies, renamed};
 use crate::dtype::DType;
 use crate::error::{self, Result};
@@ -23,13 +26,25 @@ pub fn expand(graph: &Graph) -> Result<Graph> {
 pub fn expand_for(graph: &Graph, kernels: Kernels<'_>) -> Result<Graph> {
     let out = Graph::with_numbers_of(graph);
     let mut names: Vec<Id> = Vec::with_capacity(graph.len());
-    for node in graph.nodes().iter() {
+    // The results of expanded calls that have several.
+    let mut results: FxHashMap<Id, Results> = FxHashMap::default();
+    for (i, node) in graph.nodes().iter().enumerate() {
         out.at(node.site);
         let args = renamed(&node.args, &names);
         names.push(match &node.kind {
             Kind::Input => out.input(node.ty.clone()),
             Kind::Op(Op::Call(call)) if !kernels(call.composite) => {
-                formula(&out, call, &args, &node.ty)?
+                let found = formula(&out, call, &args, &node.ty)?;
+                let first = found[0];
+                if found.len() > 1 {
+                    results.insert(Id(i as u32), found);
+                }
+                first
+            }
+            Kind::Part(k) if node.reads().any(|of| results.contains_key(&of)) => {
+                let of = node.reads().next();
+                let found = of.and_then(|of| results[&of].get(*k as usize).copied());
+                found.ok_or_else(|| error::internal("a part of nothing"))?
             }
             Kind::Flow(flow) => {
                 let flow = Arc::new(map_bodies(flow, |body| expand_for(body, kernels))?);
@@ -68,13 +83,15 @@ pub fn expanded(node: &Node, types: &[&Type]) -> Result<List> {
             &number => Some(number),
         })
         .collect();
-    let y = formula(&graph, call, &args, &node.ty)?;
-    graph.output(y);
+    formula(&graph, call, &args, &node.ty)?.into_iter().for_each(|y| graph.output(y));
     Ok(graph.into_list())
 }
 
-/// Emits the formula of a call.
-fn formula(out: &Graph, call: &Call, args: &[Arg], ty: &Type) -> Result<Id> {
+/// What a formula gives.
+type Results = SmallVec<[Id; 2]>;
+
+/// Emits the formula of a call, whose first result has this type.
+fn formula(out: &Graph, call: &Call, args: &[Arg], ty: &Type) -> Result<Results> {
     let is_open = |arg: &Arg| matches!(arg, Arg::Number(value) if value.told().is_some());
     if args.iter().any(is_open) && looks(out, call, args, ty)? {
         // The formula would decide by a number that is not known yet: as a tensor it cannot.
@@ -89,12 +106,13 @@ fn formula(out: &Graph, call: &Call, args: &[Arg], ty: &Type) -> Result<Id> {
     emit(out, call, args, ty)
 }
 
-fn emit(out: &Graph, call: &Call, args: &[Arg], ty: &Type) -> Result<Id> {
+fn emit(out: &Graph, call: &Call, args: &[Arg], ty: &Type) -> Result<Results> {
     let arguments = Arguments { cx: out, attributes: &call.attributes, operands: args };
-    match catch(|| call.composite.formula(&arguments)[0].tensor().arg())? {
-        Arg::Node(id) if out.ty(id).equals(ty) => Ok(id),
-        Arg::Node(_) => Err(error::internal(format!("{} changes its type", call.composite.name))),
-        Arg::Number(_) => Err(error::internal("a tensor is a node")),
+    let found: Results =
+        catch(|| call.composite.formula(&arguments).iter().map(|x| x.node()).collect::<Results>())?;
+    match out.ty(found[0]).equals(ty) {
+        true => Ok(found),
+        false => Err(error::internal(format!("{} changes its type", call.composite.name))),
     }
 }
 

@@ -196,6 +196,9 @@ fn computed(nodes: &[Node], node: &Node, evaluator: &dyn Evaluator) -> Option<Ar
         })
         .collect();
     let arrays = arrays?;
+    if op.results() > 1 {
+        return None;
+    }
     #[allow(
         clippy::wildcard_enum_match_arm,
         reason = "every op but a call without a kernel is executed alike"

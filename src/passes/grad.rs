@@ -73,7 +73,10 @@ fn reaches(nodes: &[Node], inputs: &[Id]) -> Vec<bool> {
                 flows.insert(Id(i as u32), results);
                 false
             }
-            Kind::Part(k) => node.reads().next().is_some_and(|id| flows[&id][*k as usize]),
+            Kind::Part(k) => node.reads().next().is_some_and(|id| match flows.get(&id) {
+                Some(results) => results[*k as usize],
+                None => reaches[id.0 as usize],
+            }),
             Kind::Input | Kind::Constant(_) | Kind::Effect(_) => false,
         };
         reaches[i] |= through && node.ty.dtype.is_float();
@@ -132,7 +135,7 @@ pub(super) fn carried(body: &List, args: &[bool], carry: usize) -> Vec<bool> {
     }
 }
 
-/// The parts of each flow.
+/// The parts of each node that has some.
 fn parts(nodes: &[Node]) -> FxHashMap<Id, Vec<(usize, Id)>> {
     let mut parts: FxHashMap<Id, Vec<(usize, Id)>> = FxHashMap::default();
     for (i, node) in nodes.iter().enumerate() {
@@ -146,7 +149,7 @@ fn parts(nodes: &[Node]) -> FxHashMap<Id, Vec<(usize, Id)>> {
 struct Sweep<'g> {
     graph: &'g Graph,
     reaches: Vec<bool>,
-    /// The results of each flow that nodes name
+    /// The further results of each node that nodes name
     parts: FxHashMap<Id, Vec<(usize, Id)>>,
     /// The cotangent of each node so far
     sums: Vec<Option<Arg>>,
@@ -204,12 +207,25 @@ impl<'g> Sweep<'g> {
 
     /// Runs the rules of one op.
     fn op(&mut self, id: Id, op: &Op, args: &[Arg]) {
-        let Some(g) = self.sums[id.0 as usize] else { return };
+        let count = op.results();
+        let mut given: SmallVec<[Option<Expr<'g>>; 2]> = SmallVec::new();
+        given.push(self.sums[id.0 as usize].map(|g| Expr::new(self.graph, g)));
+        given.resize(count, None);
+        for &(k, part) in self.parts.get(&id).map_or(&[][..], Vec::as_slice) {
+            let g = self.sums[part.0 as usize].map(|g| Expr::new(self.graph, g));
+            given[k] = match (given[k], g) {
+                (Some(sum), Some(g)) => Some(sum + g),
+                (sum, g) => sum.or(g),
+            };
+        }
+        if given.iter().all(Option::is_none) {
+            return;
+        }
         let exprs: SmallVec<[Expr<'g>; 4]> =
             args.iter().map(|&arg| Expr::new(self.graph, arg)).collect();
-        let y = Expr::new(self.graph, Arg::Node(id));
-        let g = Some(Expr::new(self.graph, g));
-        let rule = Rule::of_one(&exprs, &y, &g);
+        let result = |k| Expr::new(self.graph, Arg::Node(self.graph.result(id, k)));
+        let results: SmallVec<[Expr<'g>; 2]> = (0..count).map(result).collect();
+        let rule = Rule::new(&exprs, &results, &given);
         let wants = |(i, arg): (usize, &Arg)| match *arg {
             Arg::Node(operand) => self.reaches[operand.0 as usize] && op.differentiable(i),
             Arg::Number(_) => false,

@@ -152,7 +152,7 @@ fn ragged(list: &List) -> Vec<bool> {
                     FlowKind::While { carry, .. } => *part >= carry,
                     FlowKind::Scan { carry, .. } => reads && *part >= carry,
                 },
-                _ => false,
+                _ => reads,
             },
         };
     }

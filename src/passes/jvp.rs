@@ -97,8 +97,8 @@ pub(super) fn dual_list(
     outputs: &[Range<usize>],
     force: &[bool],
 ) -> Result<(List, Vec<bool>)> {
-    // A composite without a gradient of its own has the tangent of its formula.
-    let own = |composite: &'static Composite| composite.has_vjp();
+    // A composite without a gradient of its own, or with several results, has the tangent of its formula.
+    let own = |composite: &'static Composite| composite.has_vjp() && composite.results() == 1;
     let expanded = match has_calls(list, &own) {
         true => Some(expand_for(&Graph::from_list(list.clone()), &own)?.into_list()),
         false => None,

@@ -44,6 +44,7 @@ pub fn price(kind: &Kind) -> Price {
         Kind::Op(op) => match op.kind() {
             OpKind::Map(_) => Price::Cheap,
             // A call that is planned has a kernel, which is there for what takes long.
+            OpKind::Call(call) if call.composite.results() > 1 => Price::Never,
             OpKind::Call(_) => Price::Dear,
             OpKind::Structural(def) if def.is_expensive => Price::Dear,
             OpKind::Structural(_) => Price::Cheap,

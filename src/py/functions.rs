@@ -327,7 +327,7 @@ pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let signatures = entries.iter().map(|e| Signature::new(py, e.name(), e.params())).collect();
     let _ = SIGNATURES.set(py, signatures);
     let spaces = PyDict::new(py);
-    for (i, entry) in entries.iter().enumerate() {
+    for (i, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.is_public()) {
         let home = match entry.namespace() {
             "" => module.clone(),
             space => match spaces.get_item(space)? {
@@ -408,7 +408,8 @@ fn class_text(classes: Classes) -> String {
 /// The table as data: what stubs, docs and tests are derived from.
 #[pyfunction]
 pub fn _op_table(py: Python<'_>) -> PyResult<Vec<Py<PyDict>>> {
-    table().iter().map(|entry| row(py, *entry).map(Bound::unbind)).collect()
+    let public = table().iter().filter(|entry| entry.is_public());
+    public.map(|entry| row(py, *entry).map(Bound::unbind)).collect()
 }
 
 fn row(py: Python<'_>, entry: Entry) -> PyResult<Bound<'_, PyDict>> {

@@ -23,7 +23,7 @@ use super::{
 use crate::array::Array;
 use crate::dtype::{DType, Numeric};
 use crate::error::{self, Result};
-use crate::graph::{Kind, List, Node};
+use crate::graph::{Kind, List, Node, result_types};
 use crate::ops::element::ElementOp;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
@@ -355,7 +355,7 @@ impl<'g> Scheduler<'g> {
         })
     }
 
-    /// Where a value is: that of a part is in one of its flow's slots.
+    /// Where a value is: that of a part is in one of the slots of what it is a part of.
     fn find(&self, id: Id) -> Option<Source> {
         let node = &self.nodes[id.0 as usize];
         let (Kind::Part(i), Some(&Arg::Node(flow))) = (&node.kind, node.args.first()) else {
@@ -408,18 +408,21 @@ impl<'g> Scheduler<'g> {
     }
 
     /// A slot for each result of a node.
-    fn fill_slots(&mut self, id: Id) -> SmallVec<[u32; 2]> {
+    fn fill_slots(&mut self, id: Id) -> Result<SmallVec<[u32; 2]>> {
         let node = &self.nodes[id.0 as usize];
         let first = self.slots.len();
         match &node.kind {
             Kind::Flow(flow) => self.slots.extend(flow.results.iter().cloned()),
             Kind::Effect(_) => {}
+            Kind::Op(op) if op.results() > 1 => {
+                self.slots.extend(result_types(self.nodes, op, &node.args)?);
+            }
             Kind::Op(_) | Kind::Barrier | Kind::Input | Kind::Constant(_) | Kind::Part(_) => {
                 self.slots.push(node.ty.clone());
             }
         }
         self.place[id.0 as usize] = Some(Source::Slot(first as u32));
-        (first as u32..self.slots.len() as u32).collect()
+        Ok((first as u32..self.slots.len() as u32).collect())
     }
 
     fn array(&self, id: Id) -> Operand {
@@ -446,7 +449,7 @@ impl<'g> Scheduler<'g> {
             Arg::Node(x) => self.array(x),
         });
         let args = args.collect();
-        let (results, nodes, site) = (self.fill_slots(id), smallvec::smallvec![id], node.site);
+        let (results, nodes, site) = (self.fill_slots(id)?, smallvec::smallvec![id], node.site);
         Ok(Step::new(work, Part { args, results, cut, nodes, site }))
     }
 
@@ -469,9 +472,12 @@ impl<'g> Scheduler<'g> {
         let arrays = arrays.into_iter().map(|id| self.array(id));
         let args = arrays.chain(numbers.into_iter().map(Operand::Number)).collect();
         let last = &nodes[ids[ids.len() - 1].0 as usize];
-        let results = results.iter().flat_map(|&id| self.fill_slots(id)).collect();
+        let mut slots: SmallVec<[u32; 2]> = SmallVec::new();
+        for &id in &results {
+            slots.extend(self.fill_slots(id)?);
+        }
         let work = Work::Group(Group::new(program, last.ty.shape.clone()));
-        Ok(Step::new(work, Part { args, results, cut, site: last.site, nodes: ids }))
+        Ok(Step::new(work, Part { args, results: slots, cut, site: last.site, nodes: ids }))
     }
 
     /// What operand `i` of an elementwise node is in a program.

@@ -51,8 +51,8 @@ const CAUSAL_QUERIES: usize = 24;
 const KEYS: usize = 128;
 /// Products worth handing to another thread.
 const CHUNK: usize = 1 << 19;
-/// Bytes of packed operands that are kept at a time, where one example takes no more.
-const PACKED: usize = 8 << 20;
+/// Bytes of packed operands that are kept at a time for each thread, where one example takes no more.
+const PACKED: usize = 128 << 10;
 
 /// An operand as it lies: where, and its axes in elements.
 struct Matrix<T> {
@@ -204,7 +204,8 @@ impl<T: Real> Sizes<T> {
 
     /// How many examples of so many elements are packed at a time.
     fn group(&self, item: usize) -> usize {
-        (PACKED / (item * size_of::<T>()).max(1)).clamp(1, self.items.max(1))
+        let room = PACKED * threads::num_threads();
+        (room / (item * size_of::<T>()).max(1)).clamp(1, self.items.max(1))
     }
 }
 

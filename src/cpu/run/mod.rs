@@ -298,6 +298,19 @@ impl<'a> Run<'a> {
 
     fn step(&mut self, i: usize, step: &Step) -> Result<()> {
         let results: Results = match &step.work {
+            Work::Op(Op::Call(call)) => {
+                let mut targets = Results::new();
+                for &slot in &step.results {
+                    let ty = &self.plan.slots()[slot as usize];
+                    targets.push(match self.fixed(slot)? {
+                        Some(array) => array,
+                        None => Array::uninit(ty.dtype, ty.shape.clone())?,
+                    });
+                }
+                // SAFETY: they are fresh, or memory that no other live value has.
+                unsafe { cpu::calls::run_into(call, &self.operands(step), &targets)? };
+                targets
+            }
             Work::Op(op) => {
                 let target = self.fixed(step.results[0])?;
                 smallvec::smallvec![self.op(step, op, target, self.plan.memory().views[i])?]
@@ -424,12 +437,7 @@ impl<'a> Run<'a> {
         arrays
     }
 
-    fn op(&self, step: &Step, op: &Op, target: Option<Array>, is_view: bool) -> Result<Array> {
-        match target {
-            // What it shows lies there already.
-            Some(target) if is_view => return Ok(target),
-            _ => {}
-        }
+    fn operands(&self, step: &Step) -> SmallVec<[cpu::Operand<'_>; 4]> {
         let mut args: SmallVec<[cpu::Operand<'_>; 4]> = SmallVec::new();
         for arg in &step.args {
             args.push(match *arg {
@@ -437,6 +445,16 @@ impl<'a> Run<'a> {
                 Operand::Number(number) => cpu::Operand::Scalar(self.number(number)),
             });
         }
+        args
+    }
+
+    fn op(&self, step: &Step, op: &Op, target: Option<Array>, is_view: bool) -> Result<Array> {
+        match target {
+            // What it shows lies there already.
+            Some(target) if is_view => return Ok(target),
+            _ => {}
+        }
+        let args = self.operands(step);
         let Some(out) = target else { return cpu::execute(op, &args) };
         if let (Op::Contract(spec), Some(lent)) = (op, self.lent())
             && let [cpu::Operand::Array(a), cpu::Operand::Array(b)] = args.as_slice()

@@ -90,7 +90,7 @@ pub fn make(
         Call::Op(Op::Map(def)) => Ok(smallvec![apply::map(def, &operands)?]),
         Call::Op(op) => {
             let op = op.map_dims(|dim| sizes.resolve(dim));
-            Ok(smallvec![apply::apply(op, &operands, false)?])
+            apply::apply_all(op, &operands, false)
         }
         Call::Composite(composite, attributes) => {
             let mut attributes = attributes.clone();

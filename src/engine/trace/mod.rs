@@ -158,11 +158,16 @@ pub fn enter_for(op: &str, args: &[Operand<'_>]) -> Result<Option<Entered>> {
 /// Adds an op as a node: its value.
 #[cold]
 pub fn emit(op: Op, args: &[Operand<'_>]) -> Result<Array> {
+    Ok(emit_all(op, args)?.swap_remove(0))
+}
+
+/// The same: all results.
+pub fn emit_all(op: Op, args: &[Operand<'_>]) -> Result<tape::Results> {
     let _entered = enter_for(op.name(), args)?;
     if let Some(trace) = definition::keeper(args) {
-        let native = || Ok(Value::plain(emit(op.clone(), args)?));
-        let value = definition::keep_one(&trace, Call::Op(op.clone()), args, native)?;
-        return Ok(value.array);
+        let native = || Ok(emit_all(op.clone(), args)?.into_iter().map(Value::plain).collect());
+        let values = definition::keep(&trace, Call::Op(op.clone()), args, native)?;
+        return Ok(values.into_iter().map(|value| value.array).collect());
     }
     let device = tape::device_of(op.name(), args)?;
     executors::admit(device, &op, args)?;
@@ -178,11 +183,22 @@ pub fn emit(op: Op, args: &[Operand<'_>]) -> Result<Array> {
     if trace.cuts() && tape::recording() {
         trace.settle(&mut operands)?;
     }
-    let array = trace.add(|graph| catch(|| graph.emit(op, &operands)))?;
-    if let (true, Some((_, id))) = (trace.is_silent(), node_of(&array)) {
-        trace.silence(&[id]);
+    let mut more: SmallVec<[Id; 2]> = SmallVec::new();
+    let first = trace.add(|graph| {
+        let count = op.results();
+        let id = catch(|| graph.emit(op, &operands))?;
+        more.extend((1..count).map(|k| graph.part(id, k)));
+        Ok(id)
+    })?;
+    let mut arrays = tape::Results::new();
+    arrays.push(first);
+    arrays.extend(more.into_iter().map(|id| trace.value(id).array));
+    if trace.is_silent() {
+        let ids: SmallVec<[Id; 2]> =
+            arrays.iter().filter_map(|array| node_of(array).map(|(_, id)| id)).collect();
+        trace.silence(&ids);
     }
-    Ok(array)
+    Ok(arrays)
 }
 
 /// A number of a formula: one of the top trace's, if one is open.

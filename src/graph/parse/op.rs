@@ -219,8 +219,7 @@ pub fn kind(given: &mut Given<'_, '_>) -> Result<Read> {
                 [index, _] => digits(index),
                 _ => None,
             };
-            let index =
-                index.ok_or_else(|| given.wants("control flow and a number", given.text))?;
+            let index = index.ok_or_else(|| given.wants("a node and a number", given.text))?;
             given.plain.remove(0);
             given.operands()?;
             (Kind::Part(index), given.ty()?)

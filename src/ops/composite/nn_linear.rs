@@ -3,10 +3,12 @@
 use smallvec::SmallVec;
 
 use super::nn_activation::softmax;
+use super::nn_norm::wide;
 use super::promoted;
+use super::reduction::logsumexp;
 use crate::dtype::DType;
 use crate::error;
-use crate::ops::attributes::Contraction;
+use crate::ops::attributes::{Contraction, Reduction};
 use crate::ops::emit::{Expr, OrThrow, throw};
 use crate::ops::number::Calculation;
 use crate::ops::op::Type;
@@ -80,22 +82,108 @@ composite! {
         q: FloatTensor, k: FloatTensor, v: FloatTensor; mask: MaybeTensor = None,
         is_causal: Bool = False, scale: MaybeFloat = None,
     ) -> One {
+        let heads = Heads::new([q, k, v], mask, is_causal, scale);
+        let (scores, last) = (heads.scores(), heads.last);
+        let y = batched(softmax(scores.cx(), scores, -1)[0], heads.v, last, last - 1);
+        let axis = Some(SmallVec::from_slice(&[-1]));
+        (y, logsumexp(scores.cx(), wide(scores), axis, false)[0])
+    }
+    vjp(
+        g, y, logsums: g_logsums;
+        found = attention_gradients(
+            y.cx(), g, q, k, v, y, logsums, mask, g_logsums, is_causal, scale,
+        ),
+    ) {
+        q: found[0],
+        k: found[1],
+        v: found[2],
+        mask: {
+            let heads = Heads::new([q, k, v], mask, is_causal, scale).wide();
+            heads.gradient(g, y, logsums, g_logsums).1
+        },
+    }
+
+    /// The cotangents of `q`, `k` and `v` of `scaled_dot_product_attention`, from its result, the
+    /// logarithms of the sums of exponentials, and their cotangents.
+    hidden function attention_gradients(
+        g: FloatTensor, q: FloatTensor, k: FloatTensor, v: FloatTensor, y: FloatTensor,
+        logsums: FloatTensor, mask: MaybeTensor = None, g_logsums: MaybeFloatTensor = None;
+        is_causal: Bool = False, scale: MaybeFloat = None,
+    ) -> Exactly(3) {
+        let heads = Heads::new([q, k, v], mask, is_causal, scale);
+        let (dtype, heads, last) = (heads.q.dtype(), heads.wide(), heads.last);
+        let (weights, slope) = heads.gradient(g, y, logsums, g_logsums);
+        let found = (
+            batched(slope, heads.k, last, last - 1) * heads.scale,
+            batched(slope, heads.q * heads.scale, last - 1, last - 1),
+            batched(weights, wide(g), last - 1, last - 1),
+        );
+        (found.0.cast(dtype), found.1.cast(dtype), found.2.cast(dtype))
+    }
+}
+
+/// Queries, keys and values, and what is done to their scores.
+#[derive(Clone, Copy)]
+struct Heads<'e> {
+    q: Expr<'e>,
+    k: Expr<'e>,
+    v: Expr<'e>,
+    mask: Option<Expr<'e>>,
+    causal: bool,
+    scale: Expr<'e>,
+    /// Their last axis
+    last: usize,
+}
+
+impl<'e> Heads<'e> {
+    fn new(
+        [q, k, v]: [Expr<'e>; 3],
+        mask: Option<Expr<'e>>,
+        causal: bool,
+        scale: Option<f64>,
+    ) -> Heads<'e> {
         let [q, k, v] = heads(q, k, v);
         let last = q.rank() - 1;
         let scale = scale.map_or_else(|| over_root(q, q.size(last)), |scale| q.scalar(scale));
-        let mut scores = batched(q * scale, k, last, last);
-        if let Some(mask) = mask {
+        Heads { q, k, v, mask, causal, scale, last }
+    }
+
+    /// In the dtype that sums are taken in.
+    fn wide(self) -> Heads<'e> {
+        Heads { q: wide(self.q), k: wide(self.k), v: wide(self.v), ..self }
+    }
+
+    fn scores(&self) -> Expr<'e> {
+        let mut scores = batched(self.q * self.scale, self.k, self.last, self.last);
+        if let Some(mask) = self.mask {
             scores = masked(scores, mask);
         }
-        if is_causal {
+        if self.causal {
             let line = |axis: usize| {
                 let mut shape = Shape::of(&[1, 1]);
-                shape.dims_mut()[axis] = scores.size(last - 1 + axis);
+                shape.dims_mut()[axis] = scores.size(self.last - 1 + axis);
                 scores.iota(DType::I64, shape, axis)
             };
-            scores = line(0).greater_equal(line(1)).select(scores, scores.scalar(f64::NEG_INFINITY));
+            scores =
+                line(0).greater_equal(line(1)).select(scores, scores.scalar(f64::NEG_INFINITY));
         }
-        batched(softmax(scores.cx(), scores, -1)[0], v, last, last - 1)
+        scores
+    }
+
+    /// The weights, and the cotangent of the scores.
+    fn gradient(
+        &self,
+        g: Expr<'e>,
+        y: Expr<'e>,
+        logsums: Expr<'e>,
+        g_logsums: Option<Expr<'e>>,
+    ) -> (Expr<'e>, Expr<'e>) {
+        let (last, axes) = (self.last, [self.last]);
+        let (g, y) = (wide(g), wide(y));
+        let weights = (self.scores() - logsums.unsqueeze(last)).exp();
+        let mean = (g * y).reduce_keep(Reduction::Sum, &axes);
+        let mean = g_logsums.map_or(mean, |h| mean - h.unsqueeze(last));
+        (weights, weights * (batched(g, self.v, last, last) - mean))
     }
 }
 

@@ -16,7 +16,8 @@
 /// is the ops that it emits (movement, creation, plain reductions, products, promotion); all others
 /// stay calls until they are planned. `vjp` has a formula for each
 /// parameter that is a tensor, or `zero` where no gradient flows: one that is left out does not
-/// compile. What stands after the semicolon is computed when a formula first reads it, once for all.
+/// compile. `vjp(g, y, s: g_s)` names a value that is saved, which the formula gives behind its result,
+/// and its cotangent, if it has one. What stands after the semicolon is computed when a formula first reads it, once for all.
 /// `indexes(Axis "axis")` behind the body says what indices among the operands address
 /// ([`Indexes`](crate::ops::declare::Indexes)).
 #[macro_export]
@@ -25,6 +26,8 @@ macro_rules! composite {
     (@method function) => { false };
     (@space top) => { "" };
     (@space $space:ident) => { stringify!($space) };
+    (@count) => { 0 };
+    (@count $first:ident $($rest:ident)*) => { 1 + $crate::composite!(@count $($rest)*) };
     (@inline) => { false };
     (@inline inline) => { true };
     (@default) => { None };
@@ -35,10 +38,11 @@ macro_rules! composite {
     };
     (@vjp $params:expr, [$($param:ident: $kind:ident,)*]) => { None };
     (@vjp $params:expr, [$($param:ident: $kind:ident,)*]
-        ($g:ident, $y:ident $(; $($shared:ident = $value:expr),+)?) $($wrt:ident: $rule:expr),*
+        ($g:ident, $y:ident $(, $saved:ident: $g_saved:ident)* $(; $($shared:ident = $value:expr),+)?)
+        $($wrt:ident: $rule:expr),*
     ) => {
         Some({
-            #[allow(unused_variables, unused_assignments)]
+            #[allow(unused_variables, unused_assignments, unused_mut)]
             fn cotangents<'e>(
                 rule: &$crate::ops::rule::Rule<'_, 'e>,
                 call: &$crate::ops::declare::Arguments<'_, 'e>,
@@ -50,7 +54,9 @@ macro_rules! composite {
                 let mut i = 0;
                 let mut next = || { i += 1; i - 1 };
                 $( let $param = $crate::ops::declare::$kind::read(stringify!($param), call, next()); )*
-                let ($g, $y) = (rule.g, rule.y);
+                let ($g, $y) = (rule.cotangent(), rule.y);
+                let mut saved = rule.results.iter().zip(rule.given).skip(1);
+                $( let Some((&$saved, &$g_saved)) = saved.next() else { unreachable!("it is saved") }; )*
                 $($(let $shared = std::cell::LazyCell::new(|| $value);)+)?
                 let mut found = $crate::ops::rule::none_of(wanted);
                 $(
@@ -72,9 +78,10 @@ macro_rules! composite {
         $space:ident $place:ident $name:ident(
             $($param:ident: $kind:ident $(= $default:expr)?),* $(,)?
             $(; $($kw:ident: $kw_kind:ident $(= $kw_default:expr)?),* $(,)?)?
-        ) -> $returns:ident $($inline:ident)? $(|$cx:ident|)? $body:block
+        ) -> $returns:ident $(($count:literal))? $($inline:ident)? $(|$cx:ident|)? $body:block
         $(indexes($indexes:ident $($parameter:literal)?))?
-        $(vjp($g:ident, $y:ident $(; $($shared:ident = $value:expr),+ $(,)?)?) {
+        $(vjp($g:ident, $y:ident $(, $saved:ident: $g_saved:ident)*
+            $(; $($shared:ident = $value:expr),+ $(,)?)?) {
             $($wrt:ident: $rule:expr),* $(,)?
         })?
     )*) => {
@@ -136,12 +143,13 @@ macro_rules! composite {
                 doc: concat!($($doc, "\n"),+),
                 params: PARAMS,
                 method: $crate::composite!(@method $place),
-                returns: $crate::ops::declare::Returns::$returns,
+                returns: $crate::ops::declare::Returns::$returns$(($count))?,
+                saved: $crate::composite!(@count $($($saved)*)?),
                 inline: $crate::composite!(@inline $($inline)?),
                 body,
                 vjp: $crate::composite!(@vjp PARAMS,
                     [$($param: $kind,)* $($($kw: $kw_kind,)*)?]
-                    $(($g, $y $(; $($shared = $value),+)?) $($wrt: $rule),*)?),
+                    $(($g, $y $(, $saved: $g_saved)* $(; $($shared = $value),+)?) $($wrt: $rule),*)?),
                 indexes: $crate::composite!(@indexes $($indexes $($parameter)?)?),
                 plain: {
                     use std::sync::atomic::AtomicBool;

@@ -187,6 +187,8 @@ impl<'e> IntoOutputs<'e> for Vec<Expr<'e>> {
 pub enum Returns {
     /// One tensor
     One,
+    /// So many
+    Exactly(usize),
     /// A fixed or data-independent number of tensors, as a list
     Many,
 }
@@ -273,7 +275,7 @@ pub enum Indexes {
 pub struct Composite {
     /// The name in Python
     pub name: &'static str,
-    /// The Python module below `wengert`; empty is the top
+    /// The Python module below `wengert`; empty is the top; what gradients alone call is `hidden`
     pub namespace: &'static str,
     /// The docstring
     pub doc: &'static str,
@@ -283,6 +285,8 @@ pub struct Composite {
     pub method: bool,
     /// How many results it has
     pub returns: Returns,
+    /// How many values it saves for its gradient: results behind those that a user is given
+    pub saved: usize,
     /// Whether a call is the ops that it emits, instead of one node
     pub inline: bool,
     /// The formula
@@ -299,12 +303,15 @@ pub struct Composite {
 }
 
 impl Composite {
-    /// Runs the formula, or emits one node where the emission keeps this composite whole.
+    /// Runs the formula, or emits one node where the emission keeps this composite whole. Behind what a
+    /// user is given stand the values that are saved for the gradient.
     pub fn call<'e>(&'static self, call: &Arguments<'_, 'e>) -> Outputs<'e> {
         if self.stays() && call.cx.keeps(self) {
             let op = Op::Call(op::Call { composite: self, attributes: call.attributes.into() });
+            let count = op.results();
             let id = call.cx.emit(op, call.operands);
-            return smallvec![Expr::new(call.cx, Arg::Node(id))];
+            let result = |k| Expr::new(call.cx, Arg::Node(call.cx.result(id, k)));
+            return (0..count).map(result).collect();
         }
         self.formula(call)
     }
@@ -317,7 +324,30 @@ impl Composite {
 
     /// Whether a call of it is one node, of the tape and in a trace, until it is planned.
     pub fn stays(&self) -> bool {
-        !self.inline && self.returns == Returns::One
+        !self.inline
+    }
+
+    /// Whether users call it, and not only gradients of others.
+    pub fn is_public(&self) -> bool {
+        self.namespace != "hidden"
+    }
+
+    /// The most results that a user is given.
+    pub fn given(&self) -> usize {
+        match self.returns {
+            Returns::One => 1,
+            Returns::Exactly(n) => n,
+            Returns::Many => usize::MAX,
+        }
+    }
+
+    /// How many results a call has: those that a user is given, and the saved ones.
+    pub fn results(&self) -> usize {
+        match self.returns {
+            Returns::One => 1 + self.saved,
+            Returns::Exactly(n) => n,
+            Returns::Many => unreachable!("{} is inline", self.name),
+        }
     }
 
     /// Whether it has a gradient of its own; that of others is derived from the formula.

@@ -1,6 +1,8 @@
 //! The types of results, or why operands are refused.
 
-use super::{Op, OperandType, Type};
+use smallvec::smallvec;
+
+use super::{Op, OperandType, Type, Types};
 use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::ops::elementwise::{Elementwise, ResultRule};
@@ -9,13 +11,21 @@ use crate::ops::structural::OpKind;
 use crate::shape::Shape;
 
 impl Op {
-    /// The result's type, or why the operands are refused. The front ends have checked what they
+    /// The first result's type, or why the operands are refused. The front ends have checked what they
     /// lower (axes, slices), so most structural rules only compute.
     pub fn infer(&self, args: &[OperandType<'_>]) -> Result<Type> {
         match self.kind() {
             OpKind::Map(def) => def.infer(args),
-            OpKind::Call(call) => probe::call_type(call, args),
+            OpKind::Call(call) => Ok(probe::call_types(call, args)?.swap_remove(0)),
             OpKind::Structural(def) => (def.infer)(self, args),
+        }
+    }
+
+    /// The types of all results.
+    pub fn infer_all(&self, args: &[OperandType<'_>]) -> Result<Types> {
+        match self.kind() {
+            OpKind::Map(_) | OpKind::Structural(_) => Ok(smallvec![self.infer(args)?]),
+            OpKind::Call(call) => probe::call_types(call, args),
         }
     }
 

@@ -1,12 +1,14 @@
 //! `Op`: what a node computes, and the types it accepts and gives.
 //!
-//! A node has one result. Elementwise ops come from the table and broadcast their operands, which
+//! A node is its first result, and most ops have no other. Elementwise ops come from the table and broadcast their operands, which
 //! have one dtype already; structural ops are the closed set below. What one is, its definition says
 //! ([`structural`](super::structural)), which everybody asks; matches on the variants are exhaustive
 //! where each needs something of its own, the kernels of an executor.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use super::attributes::*;
 use super::declare::{Attr, Composite, Param};
@@ -49,6 +51,9 @@ impl Type {
         Type::new(self.dtype, self.shape.map(f))
     }
 }
+
+/// The types of operands or results.
+pub type Types = SmallVec<[Type; 2]>;
 
 /// The elements of one axis that a slice takes: `size` of them, from `start`, `step` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -173,6 +178,19 @@ impl Call {
         self.attributes.iter().position(holds).unwrap_or(self.attributes.len() - 1)
     }
 
+    /// The attribute of a parameter.
+    pub fn attribute(&self, name: &str) -> Option<&Attr> {
+        let at = self.composite.params.iter().position(|param| param.name == name)?;
+        self.attributes.get(at)
+    }
+
+    /// Which operand a parameter is, if it is one.
+    pub fn operand(&self, name: &str) -> Option<usize> {
+        let at = self.composite.params.iter().position(|param| param.name == name)?;
+        let before = self.attributes[..at].iter().map(Attr::width).sum();
+        (self.attributes[at].width() > 0).then_some(before)
+    }
+
     /// The parameter that operand `i` belongs to.
     pub fn parameter(&self, i: usize) -> &'static Param {
         &self.composite.params[self.position(i)]
@@ -234,6 +252,14 @@ impl Op {
             OpKind::Structural(def) => return def.operands,
         };
         (count, Some(count))
+    }
+
+    /// How many results it has.
+    pub fn results(&self) -> usize {
+        match self.kind() {
+            OpKind::Map(_) | OpKind::Structural(_) => 1,
+            OpKind::Call(call) => call.composite.results(),
+        }
     }
 
     /// Whether the result is the operand seen otherwise, at least where its layout allows.
