@@ -6,7 +6,9 @@ The same text is evaluated with tensors and with NumPy arrays, so one sample ser
 the gradient test and the layouts.
 """
 
+import gc
 import re
+import time
 import zlib
 
 import numpy as np
@@ -191,3 +193,13 @@ def assert_near(got, want, dtype, ulps, floor=0.0, largest=0.0):
     allowed = np.maximum(ulps * ulp(want, dtype), scale)
     worst = np.abs(got - want) / allowed
     assert worst.max() <= 1, f"{worst.max() * ulps:.2f} ulp at {want.flat[worst.argmax()]!r}"
+
+
+def live_bytes():
+    """Bytes of live buffers, once threads have let go of what they worked on."""
+    gc.collect()
+    seen = None
+    while (now := wg.memory_stats()["live_bytes"]) != seen:
+        seen = now
+        time.sleep(0.005)
+    return now

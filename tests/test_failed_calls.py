@@ -7,6 +7,8 @@ import pytest
 
 import wengert as wg
 
+from support import live_bytes
+
 # Random generators.
 
 
@@ -129,10 +131,10 @@ LONG = {
 
 @pytest.mark.parametrize("name", LONG)
 def test_lists_longer_than_memory_are_refused(name):
-    live = wg.memory_stats()["live_bytes"]
+    live = live_bytes()
     with pytest.raises(MemoryError):
         LONG[name]()
-    assert wg.memory_stats()["live_bytes"] == live
+    assert live_bytes() == live
 
 
 def test_a_limit_on_memory_holds_for_lists_as_well():
@@ -154,7 +156,7 @@ def test_more_parts_than_there_are_elements_make_no_list():
 def test_sums_in_parts_that_memory_cannot_hold_are_refused():
     """What a compiled sum keeps of each block of rows is asked for before the first is summed."""
     f = wg.compile(lambda x: (x * 2).sum(axis=0))
-    live = wg.memory_stats()["live_bytes"]
+    live = live_bytes()
     with pytest.raises(MemoryError):
         f(wg.zeros((1, 4)).broadcast_to((MANY, 4)))
-    assert wg.memory_stats()["live_bytes"] == live
+    assert live_bytes() == live

@@ -1,6 +1,5 @@
 """Files of tensors: what is written is read, what is broken is refused."""
 
-import gc
 import gzip
 import json
 import os
@@ -13,12 +12,7 @@ import pytest
 
 import wengert as wg
 
-from support import DTYPES
-
-
-def live_bytes():
-    gc.collect()
-    return wg.memory_stats()["live_bytes"]
+from support import DTYPES, live_bytes
 
 
 def sample(dtype, shape=(3, 4)):
