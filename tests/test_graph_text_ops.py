@@ -79,7 +79,8 @@ def test_ops_over_open_sizes(op):
             return
     kept = op["name"] in KEPT
     if kept or any(node.shape is None for node in graph.nodes):
-        words = r"the name of an op|argument q of quantile" if kept else r"a type such as .*: got \w+ \?"
+        call = r"the name of an op|argument q of quantile"
+        words = call if kept else r"a type such as .*: got \w+ \?"
         with pytest.raises(wg.GraphError, match=rf"line \d: expected ({words})"):
             wg.parse_graph(str(graph))
     else:
