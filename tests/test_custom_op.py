@@ -1,6 +1,8 @@
 """Ops of one's own and calls of the host: every op in every mode, rules, effects, refusals."""
 
+import copy
 import gc
+import pickle
 import threading
 import traceback
 import weakref
@@ -395,6 +397,9 @@ OPERANDS = {
         lambda: powers(wg.ones(2), power=wg.ones(2)), TypeError, "powers: .*position"),
     "an unknown attribute": (
         lambda: cube(wg.ones(2), power=2), TypeError, "cube: .*no attribute power"),
+    "what cannot be called": (lambda: wg.host_call(3, wg.ones(2)), TypeError, "host_call: .*int"),
+    "a type rule that cannot be called": (
+        lambda: wg.custom_op(infer=3)(lambda x: x), TypeError, "type rule, got int"),
     "an unknown effect": (
         lambda: wg.custom_op(infer=lambda x: x, effect="none"), ValueError, '"ordered".*none'),
 }
@@ -959,6 +964,23 @@ def test_prints_and_pictures_name_the_op_and_text_refuses_it():
         cube(tensor())
     assert "cube" in str(profile) and "several" in str(profile)
     assert repr(cube) == "<custom op cube, pure>"
+
+
+def test_files_refuse_code_and_keep_names():
+    graph = wg.compile(cube).graph(tensor())
+    with pytest.raises(wg.GraphError, match="pickle: .* op of the host: cube"):
+        pickle.dumps(graph)
+    np.testing.assert_array_equal(run_graph(copy.deepcopy, graph), X**3)
+    assert pickle.loads(pickle.dumps(cube)) is cube
+    model = wg.nn.Sequential(wg.nn.Linear(3, 3))
+    model.op = cube
+    assert copy.deepcopy(model).op is cube
+
+
+def run_graph(copied, graph):
+    graph = copied(graph)
+    with wg.Session(graph) as session:
+        return session.run(graph.outputs[0], {graph.inputs[0]: X}).numpy()
 
 
 def test_a_graph_of_a_compiled_function_outlives_it():

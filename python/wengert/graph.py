@@ -8,6 +8,7 @@ from outside enter as constants, by value.
 from __future__ import annotations
 
 import linecache
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -154,7 +155,10 @@ class Graph(Pictured):
         """A graph is pickled as its text, where that says all."""
         if self._variables:
             raise TypeError("pickle: a graph with variables has no text that says all of it")
-        return parse_graph, (str(self),)
+        text = str(self)
+        if host := re.search(r"^ *%\d+ = host\(\"([^\"]*)\"", text, re.M):
+            raise GraphError(f"pickle: text holds no code of an op of the host: {host[1]}")
+        return parse_graph, (text,)
 
     def extract(self, outputs: Any, inputs: Any = None) -> Graph:
         """The part that computes `outputs`, from `inputs` on where those are given."""

@@ -92,6 +92,9 @@ class CustomOp:
     def __init__(
         self, function: Callable[..., Any], infer: Rule, effect: str, name: str | None = None
     ) -> None:
+        for what, f in (("a function", function), ("a type rule", infer)):
+            if not callable(f):
+                raise TypeError(f"{name or 'custom_op'}: expected {what}, got {type(f).__name__}")
         functools.update_wrapper(self, function)
         self.name = str(name or getattr(function, "__name__", type(function).__name__))
         self.effect = effect
@@ -103,6 +106,10 @@ class CustomOp:
 
     def __repr__(self) -> str:
         return f"<custom op {self.name}, {self.effect}>"
+
+    def __reduce__(self) -> str:
+        # As functions are: copies are the op itself, and files have its name.
+        return str(getattr(self, "__qualname__", self.name))
 
     def vjp(self, rule: Rule) -> Rule:
         """Declare the gradient rule. A decorator."""
