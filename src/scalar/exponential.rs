@@ -96,6 +96,14 @@ pub fn exp<S: Float>(x: S) -> S {
     exp_scaled(x, 0)
 }
 
+/// [`exp`], with the same bits, where the result is a normal number or NaN; arbitrary elsewhere.
+#[inline(always)]
+pub fn exp_normal<S: Float>(x: S) -> S {
+    let (k, r, rest) = reduce(x, S::whole(0));
+    let p = S::whole(1) + (r + (r * r * EXP.at(r) + rest));
+    p * S::power_of_two(k)
+}
+
 /// `2^(hi + lo)`; NaN in `hi` stays.
 #[inline(always)]
 fn exp2_pair<S: Float>(x: Pair<S>) -> S {

@@ -30,7 +30,7 @@ pub mod wgsl;
 pub use algebraic::{Step, cbrt, floor_divide, fmod, hypot, next_after, remainder, rsqrt};
 pub use bounds::{BOUNDS, Bound};
 pub use exponential::{
-    exp, exp2, expm1, log_sigmoid, logaddexp, pow, sigmoid, silu, silu_slope, softplus,
+    exp, exp_normal, exp2, expm1, log_sigmoid, logaddexp, pow, sigmoid, silu, silu_slope, softplus,
 };
 pub use hyperbolic::{acosh, asinh, atanh, cosh, sinh, tanh};
 pub use logarithm::{log, log1p, log2, log10};

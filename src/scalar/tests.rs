@@ -128,6 +128,16 @@ fn exponentials_hold_their_bounds() {
 }
 
 #[test]
+fn the_short_exponential_has_the_same_bits_where_results_are_normal() {
+    for i in 0..20_000 {
+        let x = f64::from(i) * 0.00871 - 87.0;
+        assert_eq!(exp_normal(x as f32).to_bits(), exp(x as f32).to_bits());
+        assert_eq!(exp_normal(8.0 * x).to_bits(), exp(8.0 * x).to_bits());
+    }
+    assert!(exp_normal(f32::NAN).is_nan() && exp_normal(f64::NAN).is_nan());
+}
+
+#[test]
 fn logarithms_hold_their_bounds() {
     check32("log", log, f64::ln, anywhere);
     check32("log1p", log1p, f64::ln_1p, anywhere);

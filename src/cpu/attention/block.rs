@@ -3,7 +3,7 @@
 use crate::cpu::dense::Real;
 use crate::cpu::gemm::kernel::{BLOCK, Kernels};
 use crate::multiversion;
-use crate::scalar::{exp, log};
+use crate::scalar::{exp_normal, log};
 
 /// Elements that rows are worked on at a time: rows of a block are padded to a multiple of it.
 pub const LANES: usize = 16;
@@ -85,13 +85,13 @@ fn larger<T: Real>(a: T, b: T) -> T {
     if a > b { a } else { b }
 }
 
-/// `eˣ`, but 0 where that is below the smallest normal number: numbers below take many times as long, and
-/// beside a weight of 1 they are nothing.
+/// `eˣ` of what is not far above 0, but 0 where that is about the smallest normal number: numbers below
+/// take many times as long, and beside a weight of 1 they are nothing.
 #[inline(always)]
 fn weight<T: Real>(x: T) -> T {
     let low = T::pick(-87.0, -708.0);
     // In this order what is NaN stays.
-    let e = exp(if x < low { low } else { x });
+    let e = exp_normal(if x < low { low } else { x });
     if x < low { T::ZERO } else { e }
 }
 

@@ -43,10 +43,15 @@ pub use forward::{forward, forward_into, forward_scratch};
 
 /// The op in whose name is refused.
 const OP: &str = "scaled_dot_product_attention";
-/// Queries in a block, before they are rounded to whole tiles; fewer where those near the diagonal
-/// would be calculated for nothing.
-const QUERIES: usize = 48;
+/// The most queries in a block, and the fewest where threads would be left without a block.
+const QUERIES: usize = 132;
+const FEW_QUERIES: usize = 60;
+/// Queries in a block of causal attention: those near the diagonal are calculated for nothing.
 const CAUSAL_QUERIES: usize = 24;
+/// Up to this many queries are not worth more blocks.
+const SHORT: usize = 512;
+/// Blocks that as many threads find work in, in a single example of more queries.
+const BLOCKS: usize = 16;
 /// Keys in a block, before they are rounded to whole panels.
 const KEYS: usize = 128;
 /// Products worth handing to another thread.
@@ -171,12 +176,17 @@ impl<T: Real> Sizes<T> {
         let rank = sizes.len();
         let kernels = T::kernels();
         let (high, width) = (kernels.tiles[0].0, kernels.width);
-        let queries = if causal { CAUSAL_QUERIES } else { QUERIES };
+        let l = sizes[rank - 2];
+        let queries = match l {
+            _ if causal => CAUSAL_QUERIES,
+            0..=SHORT => QUERIES.min(l.next_multiple_of(high)).max(high),
+            _ => (l / BLOCKS).clamp(FEW_QUERIES, QUERIES),
+        };
         let keys = KEYS / width * width;
         Sizes {
             causal,
             items: sizes[..rank - 2].iter().product(),
-            l: sizes[rank - 2],
+            l,
             s: values[rank - 2],
             e: sizes[rank - 1],
             f: values[rank - 1],
