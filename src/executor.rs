@@ -38,7 +38,7 @@ static HOOKS: OnceLock<Hooks> = OnceLock::new();
 pub fn install(hooks: Hooks) {
     let _ = HOOKS.set(hooks);
     threads::set_watch(|| {
-        let given = STEPS.get().1;
+        let given = STEPS.with(|steps| steps.0.get().1);
         HOOKS.get().map_or(Ok(()), |hooks| (hooks.interrupted)(given)).or_throw();
     });
 }
@@ -62,20 +62,37 @@ pub fn located(refusal: Error, site: Site) -> Error {
 const PACE: u32 = 16;
 
 thread_local! {
-    /// Steps since the last look, and whether a run on this thread was given arrays to write over.
-    static STEPS: Cell<(u32, bool)> = const { Cell::new((0, false)) };
+    static STEPS: Steps = const { Steps(Cell::new((0, false))) };
 }
 
-/// Fails where the run is to be broken off. It is asked for before every step up to the first that
-/// writes donated memory, so nothing is half done then; every loop comes before that one.
-pub fn interruption() -> Result<()> {
-    let (steps, given) = STEPS.get();
-    if steps < PACE {
-        STEPS.set((steps + 1, given));
-        return Ok(());
+/// What a thread knows of its runs: steps since the last look for an interruption, and whether a run
+/// was given arrays to write over.
+pub struct Steps(Cell<(u32, bool)>);
+
+impl Steps {
+    /// Those of this thread, for a row of steps: finding them costs as much as the look.
+    #[inline]
+    pub fn with<T>(work: impl FnOnce(&Steps) -> T) -> T {
+        STEPS.with(work)
     }
-    STEPS.set((0, given));
-    hooks().map_or(Ok(()), |hooks| (hooks.interrupted)(given))
+
+    /// Fails where the run is to be broken off. It is asked for before every step up to the first that
+    /// writes donated memory, so nothing is half done then; every loop comes before that one.
+    #[inline]
+    pub fn interruption(&self) -> Result<()> {
+        let (steps, given) = self.0.get();
+        if steps < PACE {
+            self.0.set((steps + 1, given));
+            return Ok(());
+        }
+        self.0.set((0, given));
+        hooks().map_or(Ok(()), |hooks| (hooks.interrupted)(given))
+    }
+}
+
+/// The same, asked once.
+pub fn interruption() -> Result<()> {
+    Steps::with(Steps::interruption)
 }
 
 /// Fails where what is done beside a run is to be broken off. Tensors may be without their values
@@ -90,15 +107,17 @@ pub struct Giving(bool);
 impl Giving {
     /// Until it is dropped.
     pub fn new(given: bool) -> Giving {
-        let (steps, before) = STEPS.get();
-        STEPS.set((steps, before || given));
-        Giving(before)
+        Steps::with(|Steps(cell)| {
+            let (steps, before) = cell.get();
+            cell.set((steps, before || given));
+            Giving(before)
+        })
     }
 }
 
 impl Drop for Giving {
     fn drop(&mut self) {
-        STEPS.set((STEPS.get().0, self.0));
+        Steps::with(|Steps(cell)| cell.set((cell.get().0, self.0)));
     }
 }
 

@@ -67,16 +67,21 @@ thread_local! {
     static LOOKS: Cell<Looks> = const { Cell::new(Looks { watch: false, job: false }) };
 }
 
-/// Runs work with other looks.
-fn looking<T>(looks: Looks, work: impl FnOnce() -> T) -> T {
-    struct Before(Looks);
-    impl Drop for Before {
+/// Runs work with other looks, which are made of those so far. (A thread's own values are found by a
+/// call, so there is one.)
+#[inline(always)]
+fn looking<T>(change: impl FnOnce(Looks) -> Looks, work: impl FnOnce() -> T) -> T {
+    struct Before<'a>(&'a Cell<Looks>, Looks);
+    impl Drop for Before<'_> {
         fn drop(&mut self) {
-            LOOKS.set(self.0);
+            self.0.set(self.1);
         }
     }
-    let _before = Before(LOOKS.replace(looks));
-    work()
+    LOOKS.with(|looks| {
+        let before = Before(looks, looks.get());
+        looks.set(change(before.1));
+        work()
+    })
 }
 
 /// Sets what is asked, by the thread that asked for the work, between two chunks of it; once.
@@ -87,13 +92,13 @@ pub fn set_watch(watch: fn()) {
 /// Runs work that may (or may not) be broken off by the watch: what it writes is nobody's yet.
 #[inline]
 pub fn breakable<T>(may: bool, work: impl FnOnce() -> T) -> T {
-    looking(Looks { watch: may, ..LOOKS.get() }, work)
+    looking(|looks| Looks { watch: may, ..looks }, work)
 }
 
 /// Runs code of somebody else's in the middle of work, such as a handler of signals: what breaks off
 /// the work does not break off this code.
 pub fn apart<T>(code: impl FnOnce() -> T) -> T {
-    looking(Looks { watch: false, job: false }, code)
+    looking(|_| Looks { watch: false, job: false }, code)
 }
 
 /// Ends the work by unwinding, where it may be broken off and the watch wants that, or where another
@@ -127,11 +132,20 @@ impl Pace {
     /// So much has been done.
     #[inline(always)]
     pub fn work(&mut self, units: usize) {
-        self.0 = self.0.saturating_add(units);
-        if self.0 >= Pace::UNITS {
-            self.0 = 0;
+        if self.is_up(units) {
             pause();
         }
+    }
+
+    /// The same for a loop that makes the pause itself: whether it is time.
+    #[inline(always)]
+    pub fn is_up(&mut self, units: usize) -> bool {
+        self.0 = self.0.saturating_add(units);
+        let is_up = self.0 >= Pace::UNITS;
+        if is_up {
+            self.0 = 0;
+        }
+        is_up
     }
 }
 
@@ -149,8 +163,11 @@ pub fn in_stretches(range: Range<usize>, stretch: usize, mut f: impl FnMut(Range
 /// Runs `f(0)`, …, `f(chunks - 1)`, each once, in any order, on several threads.
 ///
 /// A panic in `f` is raised here again once no thread runs `f` any more; chunks not yet begun are
-/// then left out.
+/// then left out. One chunk alone is no longer than what may be done between two pauses.
 pub fn parallel_for(chunks: usize, f: &(dyn Fn(usize) + Sync)) {
+    if chunks == 1 {
+        return f(0);
+    }
     let helpers = num_threads().min(chunks).saturating_sub(1);
     if helpers == 0 || !Pool::current().run(chunks, helpers, f) {
         for i in 0..chunks {
@@ -328,8 +345,8 @@ impl Pool {
                 f(i);
             }
         };
-        let looks = Looks { job: true, ..LOOKS.get() };
-        let result = catch_unwind(AssertUnwindSafe(|| looking(looks, chunks)));
+        let in_job = |looks| Looks { job: true, ..looks };
+        let result = catch_unwind(AssertUnwindSafe(|| looking(in_job, chunks)));
         if let Err(payload) = result {
             self.next.0.fetch_max(job.chunks, Relaxed);
             // The first is the reason; others only end because of it.
@@ -566,12 +583,14 @@ mod tests {
     #[test]
     fn code_of_others_is_not_broken_off_with_the_job() {
         let _turn = with_threads(1);
-        let looks = Looks { watch: true, job: true };
-        looking(looks, || {
-            let seen = apart(|| LOOKS.get());
-            assert!(!seen.watch && !seen.job);
-            assert!(LOOKS.get().watch && LOOKS.get().job);
-        });
+        looking(
+            |_| Looks { watch: true, job: true },
+            || {
+                let seen = apart(|| LOOKS.get());
+                assert!(!seen.watch && !seen.job);
+                assert!(LOOKS.get().watch && LOOKS.get().job);
+            },
+        );
     }
 
     #[cfg(all(unix, not(miri)))]

@@ -1,6 +1,10 @@
+use std::cell::Cell;
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
-use super::backward::{Options, gradients as sweep};
+use super::apply;
+use super::backward::{Options, backward, gradients as sweep};
 use super::eager::{self, Eager};
 use super::index::{self, Item};
 use super::plans::{Formula, Given, Part, run};
@@ -10,16 +14,18 @@ use crate::array::Array;
 use crate::cpu::target::Cpu;
 use crate::cpu::testing::{array, bytes};
 use crate::dtype::{DType, Scalar};
-use crate::error::Result as Fallible;
+use crate::error::{self, Result as Fallible};
 use crate::graph::Graph;
 use crate::graph::cases::{self, Call};
 use crate::graph::testing::one_by_one;
 use crate::ops::declare::{Arguments, Attr};
+use crate::ops::elementwise::arithmetic;
 use crate::ops::emit::{Arg, Emit, Id, catch};
 use crate::ops::op::Type;
 use crate::passes::{expand, gradients};
 use crate::schedule::Plan;
 use crate::shape::{Dim, Extent, Scope, Shape};
+use crate::threads;
 
 /// The operands of a call with data.
 struct Held(Vec<Result<Value, Scalar>>);
@@ -32,7 +38,7 @@ impl Held {
                 let mut value = Value::plain(tensor.data(i as u64 * 13).unwrap());
                 if leaves && value.dtype().is_float() {
                     let ty = Type::new(value.dtype(), value.shape().clone());
-                    value.history = History::Leaf(std::sync::Arc::new(Leaf::new(ty)));
+                    value.history = History::Leaf(Arc::new(Leaf::new(ty)));
                 }
                 Ok(value)
             }
@@ -274,7 +280,7 @@ fn a_step_over_an_axis_that_is_a_symbol_asks_nothing() {
     let leaf = |sizes: &[usize]| {
         let x = Value::plain(array(DType::F32, sizes, &vec![0.5; sizes.iter().product()]));
         let ty = Type::new(DType::F32, x.shape().clone());
-        Value { history: History::Leaf(std::sync::Arc::new(Leaf::new(ty))), ..x }
+        Value { history: History::Leaf(Arc::new(Leaf::new(ty))), ..x }
     };
     let (w, b) = (leaf(&[3, 6]), leaf(&[3]));
     let (shape, asked) = traced_rows(|x| {
@@ -293,4 +299,31 @@ fn a_step_over_an_axis_that_is_a_symbol_asks_nothing() {
         Ok(y)
     });
     assert_eq!((shape.as_str(), asked.len()), ("(s0, 3)", 0), "{asked:?}");
+}
+
+#[test]
+fn a_sweep_of_many_small_steps_can_be_broken_off() {
+    thread_local! {
+        static STOP: Cell<bool> = const { Cell::new(false) };
+    }
+    threads::set_watch(|| {
+        if STOP.get() {
+            error::throw(error::internal("broken off"));
+        }
+    });
+    let x = Value::plain(array(DType::F32, &[1], &[2.0]));
+    let leaf = Arc::new(Leaf::new(Type::new(DType::F32, x.shape().clone())));
+    let mut y = Value { history: History::Leaf(leaf.clone()), ..x };
+    for _ in 0..500 {
+        let args = [Operand::Value(&y), Operand::Scalar(Scalar::Float(0.99).into())];
+        y = apply::map(&arithmetic::multiply, &args).unwrap();
+    }
+    let options = Options { retain_graph: true, create_graph: false };
+    STOP.set(true);
+    let failed = threads::breakable(true, || backward(&[(y.clone(), None)], options)).unwrap_err();
+    assert!(failed.to_string().contains("broken off"), "{failed}");
+    assert!(leaf.gradient().unwrap().is_none());
+    // What may not be broken off goes on.
+    threads::breakable(false, || backward(&[(y, None)], options)).unwrap();
+    assert!(leaf.gradient().unwrap().is_some());
 }

@@ -19,7 +19,7 @@ use crate::array::Array;
 use crate::cpu;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
-use crate::executor::{Executable, Giving, Input, Results, hooks, interruption, located};
+use crate::executor::{Executable, Giving, Input, Results, Steps, hooks, located};
 use crate::graph::Effect;
 use crate::memory::Buffer;
 use crate::ops::emit::catch;
@@ -43,6 +43,9 @@ type Place = (Buffer, usize);
 fn place(array: &Array) -> Place {
     (array.buffer().clone(), array.layout.offset() * array.dtype.size())
 }
+
+/// A plan over at most so many elements that is light ends before anybody would break it off.
+const SHORT: usize = 1 << 15;
 
 impl Executable for Lowered {
     fn template(&self) -> &Arc<Template> {
@@ -227,6 +230,7 @@ impl<'a> Run<'a> {
     }
 
     /// Does some of the steps, which may (or may not) be broken off.
+    #[inline]
     fn stretch(&mut self, steps: Range<usize>, may: bool) -> Result<()> {
         let plan = self.plan;
         if self.is_part {
@@ -235,25 +239,40 @@ impl<'a> Run<'a> {
             return steps.into_iter().try_for_each(|i| self.step(i, &plan.steps()[i]));
         }
         let at = Cell::new(None);
-        let work = || {
-            for i in steps {
-                at.set(None);
-                if may {
-                    interruption()?;
-                }
-                at.set(Some(i));
-                match watch::timing() {
-                    true => self.timed(i, &plan.steps()[i])?,
-                    false => self.step(i, &plan.steps()[i])?,
-                }
-            }
-            Ok(())
+        let done = match may && plan.is_light(SHORT) {
+            true => catch(|| self.steps(steps, None, &at)),
+            false => catch(|| {
+                Steps::with(|looks| {
+                    threads::breakable(may, || self.steps(steps, may.then_some(looks), &at))
+                })
+            }),
         };
-        let done = catch(|| threads::breakable(may, work)).and_then(|done| done);
-        done.map_err(|refusal| match at.get() {
+        done.and_then(|done| done).map_err(|refusal| match at.get() {
             Some(i) => located(refusal, plan.steps()[i].site),
             None => refusal,
         })
+    }
+
+    /// Does some of the steps, before each of which `looks` is asked; notes at which it is.
+    fn steps(
+        &mut self,
+        steps: Range<usize>,
+        looks: Option<&Steps>,
+        at: &Cell<Option<usize>>,
+    ) -> Result<()> {
+        let plan = self.plan;
+        for i in steps {
+            if let Some(looks) = looks {
+                at.set(None);
+                looks.interruption()?;
+            }
+            at.set(Some(i));
+            match watch::timing() {
+                true => self.timed(i, &plan.steps()[i])?,
+                false => self.step(i, &plan.steps()[i])?,
+            }
+        }
+        Ok(())
     }
 
     fn array(&self, source: Source) -> &Array {

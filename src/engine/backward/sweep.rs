@@ -23,7 +23,11 @@ use crate::ops::op::{Call, Op, Type};
 use crate::ops::rule::Rule;
 use crate::passes::derived::vjp;
 use crate::shape::Shape;
+use crate::threads::{Pace, pause};
 use crate::watch;
+
+/// Nanoseconds that a step takes at least, about.
+const STEP: usize = 1 << 10;
 
 /// What a sweep for chosen inputs looks at.
 pub(super) struct Selection {
@@ -103,7 +107,7 @@ impl Sweep {
                 History::Entry(entry, k) => self.reach_entry(&entry, k, g)?,
             }
         }
-        let here = site::current();
+        let (here, mut pace) = (site::current(), Pace::default());
         while let Some(Waiting { entry, mut given }) = self.take_latest() {
             for (k, g) in &mut given {
                 if entry.has_hooks() {
@@ -116,7 +120,13 @@ impl Sweep {
                     self.found.insert(target, g.clone());
                 }
             }
-            let step = || self.step(op, &entry, given);
+            let step = || {
+                // Kernels over few elements do not look whether they are to be broken off.
+                if pace.is_up(STEP) {
+                    catch(pause)?;
+                }
+                self.step(op, &entry, given)
+            };
             trace::sweeping(step).map_err(|error| located(error, &entry))?;
             if self.options.retain_graph {
                 continue;
