@@ -1,6 +1,8 @@
 //! Devices: where values lie, and the one that a thread makes new values on.
 
 use std::cell::Cell;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Where values lie and ops run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +32,7 @@ impl Device {
 
     /// Makes this the device of new values on this thread, as long as the result lives.
     pub fn enter(self) -> Entered {
-        Entered(CURRENT.replace(self))
+        Entered(set_current(self))
     }
 }
 
@@ -44,14 +46,21 @@ thread_local! {
     static CURRENT: Cell<Device> = const { Cell::new(Device::Cpu) };
 }
 
+/// Whether some thread ever made new values elsewhere than on the processor. Until then nobody has to
+/// find his thread's device, which is asked for several times in every call.
+static IS_CHOSEN: AtomicBool = AtomicBool::new(false);
+
 /// The device of values that this thread makes of no other value.
 #[inline]
 pub fn current() -> Device {
-    CURRENT.get()
+    if IS_CHOSEN.load(Relaxed) { CURRENT.get() } else { Device::Cpu }
 }
 
 /// Sets the device of new values on this thread; gives what it was.
 pub fn set_current(device: Device) -> Device {
+    if device != Device::Cpu {
+        IS_CHOSEN.store(true, Relaxed);
+    }
     CURRENT.replace(device)
 }
 

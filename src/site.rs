@@ -68,9 +68,19 @@ impl Origin {
     /// Says that its formula runs, until the guard is dropped. What a formula calls belongs to the
     /// outermost call, which is the one that somebody wrote.
     pub fn enter(self) -> Within {
-        let before = RUNNING.get();
-        RUNNING.set(before.or(self));
-        Within(before, PhantomData)
+        Origin::enter_with(|| self)
+    }
+
+    /// The same of a call that is asked for where it is the outermost.
+    #[inline]
+    pub fn enter_with(origin: impl FnOnce() -> Origin) -> Within {
+        RUNNING.with(|running| {
+            let before = running.get();
+            if before.is_none() {
+                running.set(origin());
+            }
+            Within(before, PhantomData)
+        })
     }
 
     /// Says that no formula runs: what is made now is kept for any caller.

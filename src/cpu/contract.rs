@@ -47,23 +47,24 @@ pub struct Made<'a> {
 }
 
 impl<'a> Factor<'a> {
-    /// The operand as a product reads it, and the array that it lies in.
-    fn operand(
-        &self,
-        dtype: DType,
-        batch: &Axes,
-        depth: &Axes,
-    ) -> Result<(Operand, Option<Cow<'a, Array>>)> {
+    /// The array that it lies in, in the dtype that is summed.
+    fn array(&self, dtype: DType) -> Result<Option<Cow<'a, Array>>> {
         match *self {
-            Factor::There(x) => {
-                let x = widen(x, dtype)?;
-                Ok((operand(x.ptr(), &x.layout, batch, depth), Some(x)))
-            }
-            Factor::Made(made) => {
-                let x = operand(std::ptr::null(), &made.layout, batch, depth);
-                Ok((Operand { made: Some(made.ops), ..x }, None))
-            }
+            Factor::There(x) => widen(x, dtype).map(Some),
+            Factor::Made(_) => Ok(None),
         }
+    }
+
+    /// The operand as a product reads it, given that array.
+    fn operand(&self, array: Option<&Array>, batch: &Axes, depth: &Axes) -> Operand {
+        let made = match *self {
+            Factor::There(x) => {
+                let x = array.unwrap_or(x);
+                return operand(x.ptr(), &x.layout, batch, depth, None);
+            }
+            Factor::Made(made) => made,
+        };
+        operand(std::ptr::null(), &made.layout, batch, depth, Some(made.ops))
     }
 
     fn fill(&self) -> Option<Fill<'a>> {
@@ -86,8 +87,9 @@ pub unsafe fn contract_with(
     extras: Extras<'_>,
 ) -> Result<()> {
     let dtype = gemm::accumulator(out.dtype);
-    let (left, _a) = a.operand(dtype, &spec.a_batch, &spec.a_contract)?;
-    let (right, _b) = b.operand(dtype, &spec.b_batch, &spec.b_contract)?;
+    let arrays = [a.array(dtype)?, b.array(dtype)?];
+    let left = a.operand(arrays[0].as_deref(), &spec.a_batch, &spec.a_contract);
+    let right = b.operand(arrays[1].as_deref(), &spec.b_batch, &spec.b_contract);
     let extras = Extras { fill: [a.fill(), b.fill()], ..extras };
     // SAFETY: the axes are those of the arrays, which stay until the end; the caller holds `out`.
     unsafe {
@@ -102,8 +104,8 @@ pub unsafe fn contract_with(
 pub fn scratch(dtype: DType, a: &Layout, b: &Layout, spec: &Contraction, result: usize) -> usize {
     let to = gemm::accumulator(dtype);
     let ((a, a_bytes), (b, b_bytes)) = (widened(dtype, a, to), widened(dtype, b, to));
-    let left = operand(std::ptr::null(), &a, &spec.a_batch, &spec.a_contract);
-    let right = operand(std::ptr::null(), &b, &spec.b_batch, &spec.b_contract);
+    let left = operand(std::ptr::null(), &a, &spec.a_batch, &spec.a_contract, None);
+    let right = operand(std::ptr::null(), &b, &spec.b_batch, &spec.b_contract, None);
     a_bytes + b_bytes + wide_bytes(dtype, to, result) + gemm::scratch(to, &left, &right)
 }
 
@@ -146,12 +148,12 @@ fn made_operands(
     let axes = [(&spec.a_batch, &spec.a_contract), (&spec.b_batch, &spec.b_contract)];
     std::array::from_fn(|k| {
         let (batch, depth) = axes[k];
-        match made[k] {
-            Some(_) => {
-                let x = operand(std::ptr::null(), layouts[k], batch, depth);
-                Operand { made: made[k], ..x }
+        let made = made[k];
+        match made {
+            Some(_) => operand(std::ptr::null(), layouts[k], batch, depth, made),
+            None => {
+                operand(std::ptr::null(), &widened(dtype, layouts[k], to).0, batch, depth, made)
             }
-            None => operand(std::ptr::null(), &widened(dtype, layouts[k], to).0, batch, depth),
         }
     })
 }
@@ -164,17 +166,17 @@ pub fn sums_in_place(dtype: DType) -> bool {
 /// The bytes that a product on one thread packs its operands in; none where it takes more memory than
 /// that. Its dtype is one that [`sums_in_place`].
 pub fn serial_scratch(dtype: DType, a: &Layout, b: &Layout, spec: &Contraction) -> Option<usize> {
-    let left = operand(std::ptr::null(), a, &spec.a_batch, &spec.a_contract);
-    let right = operand(std::ptr::null(), b, &spec.b_batch, &spec.b_contract);
+    let left = operand(std::ptr::null(), a, &spec.a_batch, &spec.a_contract, None);
+    let right = operand(std::ptr::null(), b, &spec.b_batch, &spec.b_contract, None);
     gemm::serial_scratch(gemm::accumulator(dtype), &left, &right)
 }
 
-fn operand(ptr: *const u8, x: &Layout, batch: &Axes, depth: &Axes) -> Operand {
+fn operand(ptr: *const u8, x: &Layout, batch: &Axes, depth: &Axes, made: Option<usize>) -> Operand {
     let strides = x.strides();
     let axis = |axes: &Axes| Axis::new(axes.iter().map(|&i| (x.shape()[i].value(), strides[i])));
     let rank = x.shape().rank();
     let own = (0..rank).filter(|i| !batch.contains(i) && !depth.contains(i)).collect();
-    Operand { ptr, batch: axis(batch), own: axis(&own), depth: axis(depth), made: None }
+    Operand { ptr, batch: axis(batch), own: axis(&own), depth: axis(depth), made }
 }
 
 /// `x` in the dtype it is summed in. Axes that only repeat elements keep doing so.

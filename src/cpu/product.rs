@@ -111,6 +111,26 @@ pub unsafe fn product_into(
 /// As for [`product_into`].
 unsafe fn contract(
     spec: &Contraction,
+    feeds: [Feed<'_>; 2],
+    out: &Array,
+    extras: Extras<'_>,
+) -> Result<()> {
+    match feeds {
+        // SAFETY: as the caller's.
+        [Feed::There(a), Feed::There(b)] => unsafe {
+            contract::contract_with(Factor::There(a), Factor::There(b), spec, out, extras)
+        },
+        // SAFETY: as the caller's.
+        _ => unsafe { contract_made(spec, feeds, out, extras) },
+    }
+}
+
+/// The same where some operand is made.
+///
+/// # Safety
+/// As for [`product_into`].
+unsafe fn contract_made(
+    spec: &Contraction,
     [a, b]: [Feed<'_>; 2],
     out: &Array,
     extras: Extras<'_>,

@@ -65,8 +65,7 @@ fn elsewhere(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
         return trace::emit(op.clone(), args);
     }
     let device = tape::device_of(op.name(), args)?;
-    let operands: SmallVec<[executors::Operand<'_>; 3]> =
-        args.iter().map(|arg| arg.operand()).collect::<Result<_>>()?;
+    let operands = operands(args)?;
     match watch::on() {
         true => observe::op(op, args, || executors::execute_on(device, op, &operands)),
         false => executors::execute_on(device, op, &operands),
@@ -98,8 +97,7 @@ fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
     if !at_hand || is_source && device::current() != Device::Cpu {
         return elsewhere(op, args);
     }
-    let operands: SmallVec<[executors::Operand<'_>; 3]> =
-        args.iter().map(|arg| arg.operand()).collect::<Result<_>>()?;
+    let operands = operands(args)?;
     match watch::on() {
         true => observe::op(op, args, || executors::execute(op, &operands)),
         false => executors::execute(op, &operands),
@@ -175,11 +173,19 @@ pub fn map_in_place(
     if ty.dtype != first.dtype() || !ty.shape.equals(first.shape()) {
         return map(def, &args).map(Some);
     }
-    let operands: SmallVec<[executors::Operand<'_>; 3]> =
-        args.iter().map(|arg| arg.operand()).collect::<Result<_>>()?;
+    let operands = operands(&args)?;
     // SAFETY: the result's type is the operand's, and the caller's value alone holds the buffer.
     unsafe { executors::map_into(def, &operands, &first.array)? };
     Ok(None)
+}
+
+/// What kernels see of operands.
+fn operands<'a>(args: &[Operand<'a>]) -> Result<SmallVec<[executors::Operand<'a>; 3]>> {
+    let mut operands = SmallVec::new();
+    for arg in args {
+        operands.push(arg.operand()?);
+    }
+    Ok(operands)
 }
 
 impl<'a> Operand<'a> {

@@ -90,8 +90,12 @@ impl Eager {
 
     /// The value of an expression; a number becomes a tensor.
     pub fn take(&self, x: Expr<'_>) -> Result<Value> {
-        let Arg::Node(id) = catch(|| x.tensor().arg())? else {
-            return Err(error::internal("a number is no value"));
+        let id = match x.arg() {
+            Arg::Node(id) => id,
+            Arg::Number(_) => match catch(|| x.tensor().arg())? {
+                Arg::Node(id) => id,
+                Arg::Number(_) => return Err(error::internal("a number is no value")),
+            },
         };
         match &self.slots.borrow()[id.0 as usize] {
             Slot::Value(value) => Ok(value.clone()),
@@ -195,21 +199,32 @@ pub fn call_all(
     // What the formula makes of numbers lies where its operands do.
     let device = device_of(composite.name, operands)?;
     let _on = (device != device::current()).then(|| device.enter());
-    let _entered = trace::enter_for(composite.name, operands)?;
-    if let Some(trace) = definition::keeper(operands) {
-        let call = Call::Composite(composite, attributes.into());
-        let native = || {
-            let mut found = emitted(composite, attributes, operands, record)?;
-            found.truncate(found.len().min(composite.given()));
-            Ok(found)
-        };
-        return definition::keep(&trace, call, operands, native);
-    }
-    if watch::on() && !trace::active() && !(record && composite.stays()) {
-        let run = || call_now(composite, attributes, operands, record);
+    // Only the CPU runs eager calls by plans or kernels, and only what no trace sees.
+    let may_plan = !record && device == Device::Cpu;
+    let _entered = match trace::at_hand(operands) {
+        true => None,
+        false => {
+            let entered = trace::enter_for(composite.name, operands)?;
+            if let Some(trace) = definition::keeper(operands) {
+                let call = Call::Composite(composite, attributes.into());
+                let native = || {
+                    let mut found = emitted(composite, attributes, operands, record)?;
+                    found.truncate(found.len().min(composite.given()));
+                    Ok(found)
+                };
+                return definition::keep(&trace, call, operands, native);
+            }
+            if trace::active() {
+                return emitted(composite, attributes, operands, record);
+            }
+            entered
+        }
+    };
+    if watch::on() && !(record && composite.stays()) {
+        let run = || call_now(composite, attributes, operands, record, may_plan);
         return observe::composite(composite, operands, run);
     }
-    call_now(composite, attributes, operands, record)
+    call_now(composite, attributes, operands, record, may_plan)
 }
 
 /// The same, unwatched.
@@ -218,18 +233,17 @@ fn call_now(
     attributes: &[Attr],
     operands: &[Operand<'_>],
     record: bool,
+    may_plan: bool,
 ) -> Result<SmallVec<[Value; 1]>> {
-    let dull = || composite.plain.load(Ordering::Relaxed);
-    // Only the CPU runs eager calls by plans, or kernels.
-    let away = device::current() != Device::Cpu;
-    if !(record || trace::active() || away) && executors::has_kernel(Device::Cpu, composite) {
+    if may_plan && executors::has_kernel(Device::Cpu, composite) {
         let args: SmallVec<[executors::Operand<'_>; 8]> =
             operands.iter().map(|operand| operand.operand()).collect::<Result<_>>()?;
         let call = op::Call { composite, attributes: attributes.into() };
         let arrays = executors::call(&call, &args).map_err(|error| error.within(composite.name))?;
         return Ok(arrays.into_iter().map(Value::plain).collect());
     }
-    let plain = record || trace::active() || watch::checking() || away || dull();
+    let checking = || watch::on() && watch::checking();
+    let plain = !may_plan || composite.plain.load(Ordering::Relaxed) || checking();
     if !plain && let Some(values) = planned(composite, attributes, operands)? {
         return Ok(values);
     }

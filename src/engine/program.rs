@@ -17,7 +17,7 @@ use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::executor::Input;
 use crate::graph::numbers::evaluate;
-use crate::graph::{Graph, Kind, List, Node, admit, live};
+use crate::graph::{Graph, Kind, List, Node, admit, admit_found, live};
 use crate::ops::emit::{Arg, Id};
 use crate::passes::expand::has_calls;
 use crate::passes::{Report, expand_for, inlined, pipeline, report, reported, without_marks};
@@ -318,8 +318,7 @@ impl Program {
             return interpret::run(&self.list, &lent, &self.bind(sizes), given);
         }
         let (planned, numbers) = (self.planned(sizes)?, self.numbers(sizes, given)?);
-        let lent = inputs.iter().map(Input::array).collect::<Result<SmallVec<[&Array; 8]>>>()?;
-        admit("call", planned.plan.inputs().iter(), lent.into_iter())?;
+        admit_found("call", planned.plan.inputs().iter(), inputs.iter().map(Input::array))?;
         if !self.config.check.is_on() {
             return planned.run_with(inputs, &numbers);
         }

@@ -15,12 +15,22 @@ pub fn admit<'a>(
     takes: impl ExactSizeIterator<Item = &'a Type>,
     given: impl ExactSizeIterator<Item = &'a Array>,
 ) -> Result<()> {
+    admit_found(op, takes, given.map(Ok))
+}
+
+/// The same of values that may not be there.
+pub fn admit_found<'a>(
+    op: &str,
+    takes: impl ExactSizeIterator<Item = &'a Type>,
+    given: impl ExactSizeIterator<Item = Result<&'a Array>>,
+) -> Result<()> {
     if takes.len() != given.len() {
         let facts = format!("got {} for {}", given.len(), takes.len());
         return Err(error::bad_value(op, "every input needs one value", facts));
     }
     let mut rounds = None;
     for (i, (ty, array)) in takes.zip(given).enumerate() {
+        let array = array?;
         let (takes, got) = (ty.shape.dims(), array.shape().dims());
         if ty.dtype != array.dtype || !(takes == got || fits(takes, got, &mut rounds)) {
             return Err(refusal(op, i, ty, array));

@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-pub use admit::admit;
+pub use admit::{admit, admit_found};
 pub use host::{EffectClass, Formula, Host, HostOp, Signature, Types};
 pub use list::{Args, Effect, Flow, FlowKind, Kind, List, Node, live};
 pub use parse::{parse, parse_on};

@@ -317,9 +317,9 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
     for (j, y) in outputs.iter().enumerate() {
         // SAFETY: the caller holds the outputs.
         let ptr = unsafe { y.ptr_mut() };
-        let is_fresh = inputs.iter().all(|x| x.ptr() != ptr.cast_const());
+        let is_fresh = sources.iter().all(|x| x.ptr != ptr);
         let streams = is_fresh && count * y.dtype.size() >= STREAM;
-        let binds = !streams && program.may_bind(j, ptr, inputs.iter().map(|x| x.ptr()));
+        let binds = !streams && program.may_bind(j, ptr, &sources);
         targets.push(Port { streams, ..port(inputs.len() + j, y, ptr, binds) });
     }
     let mut numbers: SmallVec<[u64; 4]> = SmallVec::new();
@@ -348,16 +348,16 @@ impl Program {
     /// Whether blocks of output `j` may serve as the register of their value. Not if the value is
     /// no result or is an earlier output too; nor if an input in the same memory is still wanted once
     /// the value is written.
-    fn may_bind(&self, j: usize, ptr: *mut u8, inputs: impl Iterator<Item = *const u8>) -> bool {
+    #[inline]
+    fn may_bind(&self, j: usize, ptr: *mut u8, inputs: &[Port]) -> bool {
         let is_output =
             |value: u16, outputs: &[(u16, DType)]| outputs.iter().any(|&(x, _)| x == value);
         let value = self.outputs[j].0;
         let is_last = value as usize == self.registers.len() - 1;
+        let is_done = |k: usize| is_last && !is_output(k as u16, &self.outputs);
         value as usize >= self.inputs.len() + self.scalars.len()
             && !is_output(value, &self.outputs[..j])
-            && (inputs.enumerate())
-                .filter(|&(_, input)| input == ptr.cast_const())
-                .all(|(k, _)| is_last && !is_output(k as u16, &self.outputs))
+            && (0..inputs.len()).all(|k| inputs[k].ptr != ptr || is_done(k))
     }
 }
 

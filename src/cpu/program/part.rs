@@ -51,8 +51,7 @@ pub unsafe fn run_part(
     }
     let mut targets: SmallVec<[Port; 2]> = SmallVec::new();
     for (j, y) in outputs.iter().enumerate() {
-        let pointers = inputs.iter().map(|x| x.ptr.cast_const());
-        targets.push(port(inputs.len() + j, y, program.may_bind(j, y.ptr, pointers)));
+        targets.push(port(inputs.len() + j, y, program.may_bind(j, y.ptr, &sources)));
     }
     let run = Run { program, nest: &nest, inputs: &sources, outputs: &targets, scalars };
     run.blocks(0..nest.blocks());

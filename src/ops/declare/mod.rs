@@ -370,7 +370,7 @@ impl Composite {
 
     /// Makes what is emitted part of this call, or of the one around, while the guard lives.
     pub fn enter(&'static self, call: &Arguments<'_, '_>) -> Within {
-        if Origin::running().is_none() { origin::of(self, call) } else { Origin::NONE }.enter()
+        Origin::enter_with(|| origin::of(self, call))
     }
 }
 

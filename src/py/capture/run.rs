@@ -153,7 +153,6 @@ impl Executable {
 
     /// Runs the program; the inputs in `gone` may be written over, and are as they were after an error.
     fn compute(&self, py: Python<'_>, given: &mut Given, gone: &[usize]) -> PyResult<Vec<Value>> {
-        let here = site::current();
         let record = tape::recording();
         let is_light = !(record && self.differentiable.is_some())
             && self.program.is_light(&given.sizes, DETACH_ABOVE);
@@ -174,7 +173,10 @@ impl Executable {
         match gone {
             [] => py.detach(long(timed)).or_raise(py),
             // Which steps may be broken off, the plan knows.
-            _ => py.detach(|| site::pinned(here, timed)).or_raise(py),
+            _ => {
+                let here = site::current();
+                py.detach(|| site::pinned(here, timed)).or_raise(py)
+            }
         }
     }
 
