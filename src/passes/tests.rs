@@ -186,8 +186,8 @@ fn declared_residuals_are_what_the_rules_read() {
             .collect();
         let result = op.infer(&types).unwrap();
         for i in (0..types.len()).filter(|&i| op.differentiable(i)) {
-            let declared = op.residuals(&types, &result, i).unwrap();
-            let probed = probed_residuals(&op, &types, &result, i).unwrap();
+            let declared = op.residuals(&types, std::slice::from_ref(&result), i).unwrap();
+            let probed = probed_residuals(&op, &types, std::slice::from_ref(&result), i).unwrap();
             assert_eq!(declared, probed, "{op:?} by operand {i}");
         }
     }
