@@ -29,7 +29,7 @@ pub mod composite {
         /// >>> import wengert as wg
         /// >>> wg.increments(wg.tensor([1, 4, 9])).tolist()
         /// [3, 5]
-        top function increments(x: NumericTensor, axis: Int = -1) -> One {
+        top function increments(x: NumericTensor, axis: Int = -1) -> One inline {
             x.emit(Op::Increments(x.axis(axis, "increments")))
         }
     }
