@@ -968,7 +968,7 @@ def test_prints_and_pictures_name_the_op_and_text_refuses_it():
 
 def test_files_refuse_code_and_keep_names():
     graph = wg.compile(cube).graph(tensor())
-    with pytest.raises(wg.GraphError, match="pickle: .* op of the host: cube"):
+    with pytest.raises(wg.GraphError, match=r"pickle: .* op of the host: cube"):
         pickle.dumps(graph)
     np.testing.assert_array_equal(run_graph(copy.deepcopy, graph), X**3)
     assert pickle.loads(pickle.dumps(cube)) is cube
