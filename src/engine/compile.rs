@@ -266,9 +266,10 @@ impl<'a> Ending<'a> {
             }
             let wanted: Vec<Value> = reached.iter().map(|(_, value)| value.clone()).collect();
             let options = Options { retain_graph: true, create_graph: false };
-            let was = tape::set_recording(false);
-            let found = backward::gradients(self.name, &pairs, &wanted, options);
-            tape::set_recording(was);
+            let found = {
+                let _recording = tape::recording_as(false);
+                backward::gradients(self.name, &pairs, &wanted, options)
+            };
             let (mut wrt, mut gradients) = (Vec::new(), Vec::new());
             for ((i, _), g) in reached.iter().zip(found?) {
                 if let Some(g) = g {

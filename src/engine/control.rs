@@ -111,9 +111,10 @@ pub fn run(flow: &Flow, args: Vec<Value>, numbers: &[Numeric]) -> Result<Vec<Val
         FlowKind::Host(ref op) => match flow.bodies.first() {
             None => host::call(op, flow, args),
             Some(body) => {
-                let was = tape::set_recording(false);
+                let was = tape::recording();
+                let recording = tape::recording_as(false);
                 let found = interpret_body(body, args.clone(), numbers);
-                tape::set_recording(was);
+                drop(recording);
                 if was { host::recorded(op, flow, &args, found?) } else { found }
             }
         },

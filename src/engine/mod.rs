@@ -6,6 +6,7 @@ pub mod call;
 pub mod check;
 pub mod compile;
 pub mod config;
+pub mod context;
 pub mod control;
 pub mod definition;
 pub mod eager;

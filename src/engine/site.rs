@@ -2,9 +2,9 @@
 //!
 //! The engine only stores sites. Who knows about frames (the Python border) installs a provider.
 
-use std::cell::Cell;
 use std::sync::OnceLock;
 
+use super::context;
 use crate::site::Origin;
 pub use crate::site::Site;
 
@@ -20,11 +20,6 @@ pub struct Provider {
 
 static PROVIDER: OnceLock<Provider> = OnceLock::new();
 
-thread_local! {
-    /// Set while the interpreter lock is released: the line that started the work.
-    static PINNED: Cell<Option<Site>> = const { Cell::new(None) };
-}
-
 /// Installs the provider, once.
 pub fn install(provider: Provider) {
     crate::site::spell_with(provider.describe);
@@ -33,7 +28,7 @@ pub fn install(provider: Provider) {
 
 /// The line running now (unknown without a provider), and the call whose formula runs.
 pub fn current() -> Site {
-    let mut site = match (PINNED.get(), PROVIDER.get()) {
+    let mut site = match (context::HERE.with(|context| context.line.get()), PROVIDER.get()) {
         (Some(site), _) => site,
         (None, Some(provider)) => (provider.current)(),
         (None, None) => Site::default(),
@@ -44,13 +39,7 @@ pub fn current() -> Site {
 
 /// Runs `f` with every node attributed to `site`.
 pub fn pinned<T>(site: Site, f: impl FnOnce() -> T) -> T {
-    struct Restore(Option<Site>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            PINNED.set(self.0);
-        }
-    }
-    let _restore = Restore(PINNED.replace(Some(site)));
+    let _line = context::replace(|context| &context.line, Some(site));
     f()
 }
 

@@ -5,7 +5,6 @@
 //! numbers fall along every link), so there are no cycles; leaves are held weakly, because a leaf's
 //! gradient may itself have a history. Nothing here recurses over links.
 
-use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -23,6 +22,8 @@ use crate::ops::elementwise::Elementwise;
 use crate::ops::op::{Op, OperandType, Type};
 use crate::ops::probe::{Mask, OPERANDS, RESULT};
 use crate::shape::Shape;
+
+pub use super::context::{recording, recording_as, set_recording};
 
 /// An immutable value: an array and how it came to be.
 #[derive(Clone)]
@@ -497,20 +498,6 @@ impl Drop for Entry {
             }
         }
     }
-}
-
-thread_local! {
-    static RECORDING: Cell<bool> = const { Cell::new(true) };
-}
-
-/// Whether this thread records.
-pub fn recording() -> bool {
-    RECORDING.get()
-}
-
-/// Switches recording on this thread; gives what it was.
-pub fn set_recording(on: bool) -> bool {
-    RECORDING.replace(on)
 }
 
 /// Wraps a result, recording the op if a gradient can flow through it.

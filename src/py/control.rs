@@ -440,9 +440,9 @@ fn _ruled(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     // The mark hangs on what the function computed, which was done without recording. It is not done
     // so itself: gradients end in it with an error, not in silence.
     let op = Op::Map(&arithmetic::custom_rule);
-    let was = tape::set_recording(!trace::cuts(&value.array));
+    let recording = tape::recording_as(!trace::cuts(&value.array));
     let marked = trace::sweeping(|| apply(op, &[Operand::Value(&value)], false));
-    tape::set_recording(was);
+    drop(recording);
     tensor::wrap(py, marked.or_raise(py)?)
 }
 

@@ -22,13 +22,11 @@ pub fn in_fresh_trace<T>(device: Device, f: impl FnOnce(&Arc<Trace>) -> Result<T
     let _on = device.enter();
     let fresh = Trace::passing();
     fresh.settle_device("graph", device)?;
-    let was = tape::set_recording(false);
-    let result = trace::suspended(|| {
+    let _recording = tape::recording_as(false);
+    trace::suspended(|| {
         let _entered = fresh.enter();
         f(&fresh)
-    });
-    tape::set_recording(was);
-    result
+    })
 }
 
 /// An operand of a call that is made again.

@@ -7,13 +7,13 @@
 //! are made again on values of known types in a fresh trace, op by op as eager code would, and give
 //! the list that runs. So nothing that is computed depends on what was guessed before.
 
-use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 use smallvec::{SmallVec, smallvec};
 
+use super::context;
 use super::index::Item;
 use super::tape::{Operand, Value};
 use super::trace::{self, Role, Trace};
@@ -134,20 +134,9 @@ impl Calls {
     }
 }
 
-thread_local! {
-    /// Set while a call writes its nodes: what it calls itself is part of it.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Runs something as part of a call.
 fn inside<T>(f: impl FnOnce() -> T) -> T {
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            INSIDE.set(self.0);
-        }
-    }
-    let _restore = Restore(INSIDE.replace(true));
+    let _within = context::replace(|context| &context.within_call, true);
     f()
 }
 
@@ -172,7 +161,9 @@ pub fn keeper(args: &[Operand<'_>]) -> Option<Arc<Trace>> {
 
 #[cold]
 fn find_keeper(args: &[Operand<'_>]) -> Option<Arc<Trace>> {
-    let trace = trace::top().filter(|trace| trace.role == Role::Definition && !INSIDE.get())?;
+    let trace = trace::top().filter(|trace| {
+        trace.role == Role::Definition && !context::HERE.with(|context| context.within_call.get())
+    })?;
     let open = args.iter().any(|arg| match arg {
         Operand::Value(value) => is_open(&trace, value),
         Operand::Scalar(_) => false,

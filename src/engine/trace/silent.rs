@@ -1,31 +1,20 @@
 //! What is computed without recording, in traces whose gradients are those of their graph.
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
 use super::{Role, Trace, named, node_of, top};
 use crate::array::Array;
-use crate::engine::tape;
+use crate::engine::{context, tape};
 use crate::error::Result;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::emit::{Arg, Emit, Id, catch};
 use crate::ops::op::Op;
 
-thread_local! {
-    static SWEEPING: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Runs a sweep.
 pub fn sweeping<T>(sweep: impl FnOnce() -> T) -> T {
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            SWEEPING.set(self.0);
-        }
-    }
-    let _restore = Restore(SWEEPING.replace(true));
+    let _sweeping = context::replace(|context| &context.sweeping, true);
     sweep()
 }
 
@@ -48,7 +37,7 @@ impl Trace {
     /// Whether what is computed now is to have no gradient. Where gradients are those of the graph,
     /// what a sweep gives is part of it like anything else, though it does not record.
     pub fn is_silent(&self) -> bool {
-        !(tape::recording() || self.cuts() && SWEEPING.get())
+        !(tape::recording() || self.cuts() && context::HERE.with(|context| context.sweeping.get()))
     }
 
     /// For a node that was made without recording what stands for it where it is recorded, if that is

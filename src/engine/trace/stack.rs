@@ -1,10 +1,11 @@
 //! The open traces of a thread: the top one gets its nodes.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::{Role, Trace, named};
 use crate::array::Array;
+use crate::engine::context::HERE;
 use crate::error::{self, Result};
 use crate::shape;
 
@@ -13,13 +14,16 @@ struct Level(Arc<Trace>, #[allow(dead_code)] shape::Entered);
 
 thread_local! {
     static STACK: RefCell<Vec<Level>> = const { RefCell::new(Vec::new()) };
-    static ACTIVE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether a trace is open on this thread.
 #[inline]
 pub fn active() -> bool {
-    ACTIVE.get()
+    HERE.with(|context| context.tracing.get())
+}
+
+fn set_active(on: bool) {
+    HERE.with(|context| context.tracing.set(on));
 }
 
 /// The trace that gets the nodes of this thread.
@@ -63,7 +67,7 @@ pub fn leave(trace: &Arc<Trace>) {
     while at.is_some_and(|at| STACK.with(|stack| stack.borrow().len()) > at) {
         drop(STACK.with(|stack| stack.borrow_mut().pop()));
     }
-    ACTIVE.set(STACK.with(|stack| !stack.borrow().is_empty()));
+    set_active(STACK.with(|stack| !stack.borrow().is_empty()));
 }
 
 /// Runs `f` outside all traces: what it computes are ordinary values.
@@ -72,12 +76,12 @@ pub fn suspended<T>(f: impl FnOnce() -> T) -> T {
     impl Drop for Restore {
         fn drop(&mut self) {
             let kept = std::mem::take(&mut self.0);
-            ACTIVE.set(!kept.is_empty());
+            set_active(!kept.is_empty());
             STACK.with(|stack| *stack.borrow_mut() = kept);
         }
     }
     let _restore = Restore(STACK.with(|stack| std::mem::take(&mut *stack.borrow_mut())));
-    ACTIVE.set(false);
+    set_active(false);
     f()
 }
 
@@ -102,7 +106,7 @@ impl Trace {
     pub fn push(self: &Arc<Trace>) {
         let level = Level(self.clone(), self.scope.enter());
         STACK.with(|stack| stack.borrow_mut().push(level));
-        ACTIVE.set(true);
+        set_active(true);
     }
 }
 

@@ -54,10 +54,8 @@ impl GradMode {
             move |args: &Bound<'_, PyTuple>,
                   kwargs: Option<&Bound<'_, PyDict>>|
                   -> PyResult<Py<PyAny>> {
-                let was = tape::set_recording(on);
-                let result = inner.call(args.py(), args, kwargs);
-                tape::set_recording(was);
-                result
+                let _recording = tape::recording_as(on);
+                inner.call(args.py(), args, kwargs)
             },
         )?;
         // A plain function, so that it binds as a method and keeps its name and docstring.
@@ -91,13 +89,12 @@ fn sweep<T: Send>(
     options: Options,
     work: impl FnOnce() -> error::Result<T> + Send,
 ) -> PyResult<T> {
-    let was = tape::set_recording(options.create_graph);
+    let _recording = tape::recording_as(options.create_graph);
     // A trace counts handles and reads the running line, so it keeps the interpreter.
     let result = match trace::active() {
         true => work(),
         false => tensor::detach_sweep(py, long(work)),
     };
-    tape::set_recording(was);
     result.or_raise(py)
 }
 

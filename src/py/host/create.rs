@@ -29,10 +29,11 @@ fn from_data(
     let py = data.py();
     let device = device.map(|device| convert::device(op, device)).transpose()?.flatten();
     let dtype = dtype.map(|d| dtype::extract(op, d)).transpose()?;
-    let was = tape::set_recording(record);
-    let held = convert::from_object_on(op, data, dtype, device);
-    tape::set_recording(was);
-    let held = held?.map(|held| held.placed(device.unwrap_or_else(device::current)));
+    let held = {
+        let _recording = tape::recording_as(record);
+        convert::from_object_on(op, data, dtype, device)?
+    };
+    let held = held.map(|held| held.placed(device.unwrap_or_else(device::current)));
     let Some(value) = held.transpose().or_raise(py)?.flatten() else {
         return Err(convert::refuse(op, data));
     };

@@ -199,9 +199,9 @@ impl PythonOp {
             given.push(wrap(py, trace.input(ty.clone()).or_raise(py)?)?);
         }
         // What the rule computes without recording is cut off for derivatives of it, too.
-        let was = tape::set_recording(true);
+        let recording = tape::recording_as(true);
         let traced = self.outputs(py, &name, &trace, wanted, || call(py, given));
-        tape::set_recording(was);
+        drop(recording);
         let (outputs, places) = traced?;
         let captures = trace.captures();
         refuse_updates(&name, &trace, &captures).or_raise(py)?;
@@ -340,9 +340,8 @@ impl HostOp for PythonOp {
 
     fn run(&self, operands: &[&Array], results: &[Type]) -> Result<Vec<Array>> {
         attached(|py| {
-            let was = tape::set_recording(true);
+            let _recording = tape::recording_as(true);
             let found = trace::suspended(|| self.ran(py, operands, results));
-            tape::set_recording(was);
             refused(found, py)
         })
     }

@@ -40,9 +40,9 @@ impl HostRule for PythonRule {
     fn backward(&self, given: &[Option<Value>], record: bool) -> error::Result<Vec<Option<Value>>> {
         let Some(g) = &given[0] else { return Ok(Vec::new()) };
         attached(|py| {
-            let was = tape::set_recording(record);
+            let recording = tape::recording_as(record);
             let result = wrap(py, g.clone()).and_then(|g| self.backward.call1(py, (g,)));
-            tape::set_recording(was);
+            drop(recording);
             let cotangents = result.and_then(|result| {
                 let result = result.into_bound(py);
                 // SAFETY: a live object.
