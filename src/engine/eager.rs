@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::apply::{apply, apply_all};
 use super::definition::{self, Call};
@@ -112,6 +112,7 @@ impl Eager {
 
 impl Emit for Eager {
     fn emit(&self, op: Op, args: &[Arg]) -> Id {
+        let explained = |error| origin::explain(error, Origin::running());
         let mut values = {
             let slots = self.slots.borrow();
             let mut operands: SmallVec<[Operand<'_>; 4]> = SmallVec::new();
@@ -127,12 +128,16 @@ impl Emit for Eager {
                     },
                 });
             }
-            let found = match op.results() {
-                1 => apply(op, &operands, self.record).map(|value| smallvec![value]),
-                _ => apply_all(op, &operands, self.record),
-            };
-            let found: Result<SmallVec<[Value; 1]>> = found;
-            found.map_err(|error| origin::explain(error, Origin::running())).or_throw()
+            // Nearly all ops have one result, which goes to its place without a list.
+            if op.results() == 1 {
+                let value = apply(op, &operands, self.record).map_err(explained).or_throw();
+                drop(operands);
+                drop(slots);
+                let mut slots = self.slots.borrow_mut();
+                slots.push(Slot::Value(value));
+                return Id(slots.len() as u32 - 1);
+            }
+            apply_all(op, &operands, self.record).map_err(explained).or_throw()
         };
         let mut slots = self.slots.borrow_mut();
         let first = Id(slots.len() as u32);

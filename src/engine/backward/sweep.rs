@@ -120,13 +120,11 @@ impl Sweep {
                     self.found.insert(target, g.clone());
                 }
             }
-            let step = || {
-                // Kernels over few elements do not look whether they are to be broken off.
-                if pace.is_up(STEP) {
-                    catch(pause)?;
-                }
-                self.step(op, &entry, given)
-            };
+            // Kernels over few elements do not look whether they are to be broken off.
+            if pace.is_up(STEP) {
+                catch(pause)?;
+            }
+            let step = || self.step(op, &entry, given);
             trace::sweeping(step).map_err(|error| located(error, &entry))?;
             if self.options.retain_graph {
                 continue;
