@@ -3,10 +3,11 @@
 //! A kernel computes what the formula of a composite does, within the error that it states. It is
 //! chosen by the composite alone, so that every mode runs it.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::attention::{self, Saved};
 use super::copy::fill;
+use super::norm;
 use super::{Operand, cast};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
@@ -35,6 +36,55 @@ fn kernel(composite: &Composite) -> Option<Kernel> {
 pub fn has_kernel(composite: &'static Composite) -> bool {
     kernel(composite).is_some()
 }
+
+/// Computes the results of a call by a kernel that has the bits of the formula, if there is one for
+/// these operands. Plans rather fuse the formula.
+pub fn run_alike(call: &Call, args: &[Operand<'_>]) -> Result<Option<SmallVec<[Array; 2]>>> {
+    if call.composite.name != "layer_norm" {
+        return Ok(None);
+    }
+    let operand = |name| match call.operand(name).map(|i| args[i]) {
+        Some(Operand::Array(x)) => Some(Some(x)),
+        Some(Operand::Scalar(_)) => None,
+        None => Some(None),
+    };
+    let (Some(Some(x)), Some(weight), Some(bias)) =
+        (operand("x"), operand("weight"), operand("bias"))
+    else {
+        return Ok(None);
+    };
+    let (rank, mut axes) = (x.shape().rank(), SmallVec::<[usize; 6]>::new());
+    match call.attribute("axis") {
+        Some(Attr::Ints(given)) => {
+            for &axis in given {
+                axes.push(x.shape().axis(axis, call.composite.name)?);
+            }
+        }
+        Some(_) | None => return Ok(None),
+    }
+    axes.sort_unstable();
+    let trailing = axes.len();
+    let is_last = axes.iter().copied().eq(rank - trailing..rank) && trailing > 0;
+    let own = &x.shape().dims()[rank.saturating_sub(trailing)..];
+    let fits = |p: &Option<&Array>| p.is_none_or(|p| p.shape().dims() == own);
+    let rows = x.shape().count() / own.iter().map(|n| n.value()).product::<usize>().max(1);
+    let dtypes = [weight, bias].map(|p| p.map(|p| p.dtype));
+    let Some(Attr::Float(eps)) = call.attribute("eps") else { return Ok(None) };
+    // Few rows leave threads without work.
+    let is_wide = rows < ROWS && x.shape().count() > LARGE;
+    if !is_last || is_wide || x.shape().count() == 0 || ![weight, bias].iter().all(fits) {
+        return Ok(None);
+    }
+    if norm::result(x.dtype, dtypes).is_none() {
+        return Ok(None);
+    }
+    let (y, moments) = norm::forward(x, trailing, [weight, bias], *eps, true)?;
+    Ok(moments.map(|moments| smallvec![y, moments.mean, moments.scale]))
+}
+
+/// Rows below which a large array is better normalised by its formula.
+const ROWS: usize = 16;
+const LARGE: usize = 1 << 16;
 
 /// Computes the results of a call.
 pub fn run(call: &Call, args: &[Operand<'_>]) -> Result<SmallVec<[Array; 2]>> {

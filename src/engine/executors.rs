@@ -107,6 +107,11 @@ pub fn has_kernel(device: Device, composite: &'static Composite) -> bool {
     }
 }
 
+/// The results of a call by a kernel of the CPU that has the bits of its formula, if there is one.
+pub fn call_alike(call: &op::Call, args: &[Operand<'_>]) -> Result<Option<Results>> {
+    cpu::calls::run_alike(call, args)
+}
+
 /// The results of a call for which the CPU has a kernel, on operands in host memory.
 pub fn call(call: &op::Call, args: &[Operand<'_>]) -> Result<Results> {
     cpu::calls::run(call, args)

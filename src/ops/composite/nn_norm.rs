@@ -25,19 +25,34 @@ composite! {
         bias: MaybeFloatTensor = None; eps: Float = 1e-5,
     ) -> One {
         let axes = axes_of(x, axis.as_deref(), "layer_norm");
-        let (centred, scale) = moments(wide(x), &axes, eps);
-        affine("layer_norm", x, centred * scale, &axes, weight, bias)
+        let full = wide(x);
+        let middle = mean(full, &axes);
+        let centred = full - middle;
+        let scale = root(centred, &axes, eps);
+        let y = affine("layer_norm", x, centred * scale, &axes, weight, bias);
+        let rest = x.shape().reduce(&axes, false);
+        (y, middle.reshape(rest.clone()), scale.reshape(rest))
     }
     vjp(
-        g, y;
+        g, y, middle: g_middle, deviation: g_deviation;
         axes = axes_of(g, axis.as_deref(), "layer_norm"),
-        scaled = Scaled::new(moments(wide(x), &axes, eps)),
+        kept = x.shape().reduce(&axes, true),
+        scale = deviation.reshape(kept.clone()),
+        centred = wide(x) - middle.reshape(kept.clone()),
+        normal = *centred * *scale,
     ) {
         x: {
-            let (normal, g) = (scaled.normal, weighted(wide(g), weight, &axes));
-            scaled.scale * (g - mean(g, &axes) - normal * mean(g * normal, &axes))
+            let (scale, normal, g) = (*scale, *normal, weighted(wide(g), weight, &axes));
+            let own = scale * (g - mean(g, &axes) - normal * mean(g * normal, &axes));
+            let count = joined(wide(x), &axes);
+            // Derivatives of derivatives reach the saved values too.
+            let own = g_middle.map_or(own, |h| own + h.reshape(kept.clone()) / count);
+            g_deviation.map_or(own, |h| {
+                let cube = scale * scale * scale * h.reshape(kept.clone());
+                own - *centred * (cube / count)
+            })
         },
-        weight: onto(wide(g) * scaled.normal, &axes),
+        weight: onto(wide(g) * *normal, &axes),
         bias: onto(wide(g), &axes),
     }
 
@@ -138,12 +153,6 @@ impl<'e> Scaled<'e> {
     fn new((x, scale): (Expr<'e>, Expr<'e>)) -> Scaled<'e> {
         Scaled { normal: x * scale, scale }
     }
-}
-
-/// `x` less its mean, and one over its standard deviation.
-fn moments<'e>(x: Expr<'e>, axes: &[usize], eps: f64) -> (Expr<'e>, Expr<'e>) {
-    let centred = x - mean(x, axes);
-    (centred, root(centred, axes, eps))
 }
 
 /// One over the root of the mean square.
