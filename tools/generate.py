@@ -20,6 +20,7 @@ A row of the table is a dict:
     method, function    whether `Tensor` has it, whether the namespace has it
     differentiable      for each operand of an elementwise op whether a gradient flows; else None
     own_gradient        whether a composite has a gradient formula of its own
+    inline              whether a call of a composite is the ops that it emits, not one node
     classes             for each tensor parameter the dtype classes it takes, as "int|float"
     domain              for each tensor parameter the bounds of sample values, or None
 """

@@ -470,6 +470,7 @@ fn row(py: Python<'_>, entry: Entry) -> PyResult<Bound<'_, PyDict>> {
             row.set_item("domain", py.None())?;
             row.set_item("differentiable", py.None())?;
             row.set_item("own_gradient", composite.has_vjp())?;
+            row.set_item("inline", composite.inline)?;
         }
     }
     Ok(row)

@@ -1,0 +1,143 @@
+"""Calls of composites are one node each; those with kernels stay near their formulas."""
+
+import numpy as np
+import pytest
+from test_modes import program_of
+from test_ops_values import OPS, samples
+
+import wengert as wg
+from wengert import nn
+
+from support import dtypes_of, label, live_bytes
+
+#: What an inline composite may emit: the ops that it is, promotion included. (Most that `adam` does,
+#: which decides by hyperparameters.)
+MOST_NODES = 21
+
+LEADING = [((), ()), ((2,), (2,)), ((2, 3), (3,)), ((1, 3), (2, 1))]
+LENGTHS = [(1, 1), (5, 7), (70, 130), (130, 70)]
+
+
+def drawn(rng, *shape, dtype="float32"):
+    return wg.tensor(rng.standard_normal(shape)).astype(getattr(wg, dtype))
+
+
+def nodes():
+    return wg.graph_stats()["nodes"]
+
+
+@pytest.mark.parametrize("op", OPS, ids=label)
+def test_a_call_is_one_node_unless_it_is_inline(op):
+    for sample in samples(op)[:2]:
+        program, values = program_of(op, sample, dtypes_of(op, sample)[-1])
+        graph = wg.compile(program).graph(*values, optimized=False)
+        kinds = [node.op for node in graph.nodes if node.op not in ("input", "constant", "part")]
+        if op.get("inline", True):
+            assert len(kinds) <= MOST_NODES, kinds
+        else:
+            # The sample of `searchsorted` sorts first.
+            assert [kind for kind in kinds if kind != "sort"] == [op["name"]], kinds
+
+
+def attention(q, k, v, mask=None, is_causal=False, scale=None):
+    """The definition, in float64."""
+    q, k, v = (x.numpy().astype("float64") for x in (q, k, v))
+    scores = q @ np.swapaxes(k, -1, -2) * (1 / np.sqrt(q.shape[-1]) if scale is None else scale)
+    if mask is not None:
+        m = mask.numpy()
+        scores = np.where(m, scores, -np.inf) if m.dtype == bool else scores + m
+    if is_causal:
+        scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
+    with np.errstate(invalid="ignore"):
+        e = np.exp(scores - scores.max(-1, keepdims=True))
+        return (e / e.sum(-1, keepdims=True)) @ v
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("masked", [None, "bool", "float32"])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("leading", LEADING, ids=str)
+def test_attention_is_near_its_definition_in_every_mode(leading, lengths, masked, is_causal):
+    rng = np.random.default_rng(3)
+    (a, b), (n, s) = leading, lengths
+    q, k, v = drawn(rng, *a, n, 8), drawn(rng, *b, s, 8), drawn(rng, *b, s, 5)
+    mask = None
+    if masked:
+        values = rng.standard_normal((n, s))
+        values[:, 0] = 1.0
+        mask = wg.tensor(values > 0 if masked == "bool" else values.astype("f"))
+
+    def call(q, k, v):
+        return nn.scaled_dot_product_attention(q, k, v, mask=mask, is_causal=is_causal)
+
+    y = call(q, k, v)
+    np.testing.assert_allclose(y.numpy(), attention(q, k, v, mask, is_causal), rtol=2e-5, atol=2e-6)
+    assert np.array_equal(wg.compile(call)(q, k, v).numpy(), y.numpy())
+    grad = wg.grad(lambda *xs: (call(*xs) * call(*xs)).sum(), argnums=(0, 1, 2))
+    eager, compiled = grad(q, k, v), wg.compile(grad)(q, k, v)
+    exact = grad(*(x.astype(wg.float64) for x in (q, k, v)))
+    for one, two, want in zip(eager, compiled, exact, strict=True):
+        assert np.array_equal(one.numpy(), two.numpy())
+        np.testing.assert_allclose(one.numpy(), want.numpy(), rtol=1e-4, atol=3e-5)
+
+
+def test_gradients_of_attention_are_those_of_its_formula():
+    """Kernels on the CPU, formulas on the reference device, whose rules follow from the definition."""
+    rng, gradients = np.random.default_rng(5), []
+    arrays = [rng.standard_normal(s) for s in ((2, 6, 4), (2, 9, 4), (2, 9, 3), (6, 9))]
+    for device in ("cpu", "reference"):
+        xs = [wg.tensor(a, device=device, requires_grad=True) for a in arrays]
+        y = nn.scaled_dot_product_attention(*xs[:3], mask=xs[3])
+        first = wg.gradients((y * y * y).sum(), xs, create_graph=True)
+        second = wg.gradients(sum((g * g).sum() for g in first), xs)
+        gradients.append([g.detach().to("cpu").numpy() for g in (*first, *second)])
+    for one, two in zip(*gradients, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-8, atol=1e-10)
+
+
+def test_an_example_of_attention_is_the_same_alone_and_beside_others():
+    rng = np.random.default_rng(7)
+    q, k, v = (drawn(rng, 3, 2, 50, 16) for _ in range(3))
+    all_of_them = nn.scaled_dot_product_attention(q, k, v, is_causal=True)
+    one = nn.scaled_dot_product_attention(q[1, :1], k[1, :1], v[1, :1], is_causal=True)
+    assert np.array_equal(all_of_them[1, :1].numpy(), one.numpy())
+    mapped = wg.vmap(lambda *xs: nn.scaled_dot_product_attention(*xs, is_causal=True))(q, k, v)
+    np.testing.assert_allclose(mapped.numpy(), all_of_them.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_attention_takes_no_square_of_its_length(compiled):
+    rng, n = np.random.default_rng(1), 1500
+    xs = [drawn(rng, 1, n, 16) for _ in range(3)]
+    for x in xs:
+        x.requires_grad = True
+
+    def step():
+        y = nn.scaled_dot_product_attention(*xs, is_causal=True)
+        return wg.gradients(y.sum(), xs)
+
+    run = wg.compile(step) if compiled else step
+    run(), run()
+    base = live_bytes()
+    wg.reset_peak_memory()
+    run()
+    assert wg.memory_stats()["peak_bytes"] - base < n * n
+
+
+def test_saved_values_of_a_norm_are_not_computed_again():
+    """Backward reads the mean and the inverse deviation."""
+    x = drawn(np.random.default_rng(2), 8, 16)
+    graph = wg.compile(wg.grad(lambda x: (nn.layer_norm(x) * x).sum())).graph(x, optimized=False)
+    parts = [node for node in graph.nodes if node.op == "part"]
+    assert [node.inputs[0].op for node in parts] == ["layer_norm", "layer_norm"]
+
+
+def test_an_index_is_one_entry():
+    x = wg.ones((4, 3), requires_grad=True)
+    before = nodes()
+    y = x[1]
+    assert nodes() - before == 1
+    (g,) = wg.gradients((y * y).sum(), [x], create_graph=True)
+    assert g.tolist() == [[0, 0, 0], [2, 2, 2], [0, 0, 0], [0, 0, 0]]
+    (g,) = wg.gradients((g * g).sum(), [x])
+    assert g[1].tolist() == [8, 8, 8]
