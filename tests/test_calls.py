@@ -10,8 +10,8 @@ from wengert import nn
 
 from support import dtypes_of, label, live_bytes
 
-#: What an inline composite may emit: the ops that it is, promotion included. (Most that `adam` does,
-#: which decides by hyperparameters.)
+#: What an inline composite may emit: the ops that it is, promotion included. (Most that `adam`
+#: does, which decides by hyperparameters.)
 MOST_NODES = 23
 
 LEADING = [((), ()), ((2,), (2,)), ((2, 3), (3,)), ((1, 3), (2, 1))]

@@ -153,12 +153,12 @@ fn plain(p: &Problem) -> Plain {
         for (j, w) in weights.iter().enumerate() {
             let slope = w * (dot(cotangent, value(j)).0 - offset);
             out.gradients[3][row * s + j] = slope;
-            for c in 0..e {
-                out.gradients[0][row * e + c] += slope * p.scale * key(j)[c];
-                out.gradients[1][(item * s + j) * e + c] += slope * p.scale * query[c];
+            for (c, (q, k)) in query.iter().zip(key(j)).enumerate() {
+                out.gradients[0][row * e + c] += slope * p.scale * k;
+                out.gradients[1][(item * s + j) * e + c] += slope * p.scale * q;
             }
-            for c in 0..f {
-                out.gradients[2][(item * s + j) * f + c] += w * cotangent[c];
+            for (c, g) in cotangent.iter().enumerate() {
+                out.gradients[2][(item * s + j) * f + c] += w * g;
             }
         }
     }
@@ -306,13 +306,11 @@ fn a_mask_may_repeat_along_any_axis() {
             let once: Vec<usize> =
                 [b, l, s].iter().zip(repeats).map(|(n, r)| if r { 1 } else { *n }).collect();
             let mask = noise(DType::F32, &once, 3);
-            let mask = match dtype {
-                DType::Bool => {
-                    let bits: Vec<f64> =
-                        values(&mask).iter().map(|x| f64::from(*x > -0.7)).collect();
-                    array(DType::Bool, &once, &bits)
-                }
-                _ => mask,
+            let mask = if dtype == DType::Bool {
+                let bits: Vec<f64> = values(&mask).iter().map(|x| f64::from(*x > -0.7)).collect();
+                array(DType::Bool, &once, &bits)
+            } else {
+                mask
             };
             let repeated = mask.layout.broadcast_strides(&Shape::of(&[b, l, s]));
             let view = mask.view(Layout::strided(Shape::of(&[b, l, s]), &repeated, 0));
