@@ -407,14 +407,10 @@ pub fn live_nodes() -> i64 {
 }
 
 impl Entry {
-    /// A new entry, written where it stays: it is large, and moving it would cost more than all else
+    /// A new entry, written where it stays, and then filled: it is large, and moving it would cost more than all else
     /// in recording a small op.
     #[inline(always)]
-    fn build(
-        step: Step,
-        args: impl Iterator<Item = (Link, Saved)>,
-        results: impl Iterator<Item = Saved>,
-    ) -> Arc<Entry> {
+    fn build(step: Step, fill: impl FnOnce(&mut SmallVec<[Link; 2]>, &mut Kept)) -> Arc<Entry> {
         let entry = Arc::<Entry>::new_uninit();
         let place = Arc::as_ptr(&entry).cast_mut().cast::<Entry>();
         // SAFETY: the memory is ours alone until it is returned; every field is written before the
@@ -428,13 +424,7 @@ impl Entry {
             (&raw mut (*place).kept).write(Mutex::new(kept));
             (&raw mut (*place).hooks).write(OnceLock::new());
             let (links, kept) = (&mut (*place).links, (*place).kept.get_mut());
-            for (link, saved) in args {
-                links.push(link);
-                kept.args.push(saved);
-            }
-            for saved in results {
-                kept.results.push(saved);
-            }
+            fill(links, kept);
             entry.assume_init()
         }
     }
@@ -505,25 +495,30 @@ pub fn record(op: Op, args: &[Operand<'_>], array: Array) -> Result<Value> {
     let Some((flows, mask)) = recorded(&op, args, std::slice::from_ref(&array))? else {
         return Ok(Value::plain(array));
     };
-    let result = save(&array, mask & RESULT != 0);
-    let parts = parts(args, flows, mask);
-    let entry = Entry::build(Step::Op(op), parts, std::iter::once(result));
+    let entry = Entry::build(Step::Op(op), |links, kept| {
+        parts(args, flows, mask, links, kept);
+        kept.results.push(save(&array, mask & RESULT != 0));
+    });
     Ok(Value { array, history: History::Entry(entry, 0) })
 }
 
 /// The same for an op with several results.
+#[inline(never)]
 pub fn record_all(op: Op, args: &[Operand<'_>], arrays: Results) -> Result<SmallVec<[Value; 1]>> {
     let Some((flows, mask)) = recorded(&op, args, &arrays)? else {
         return Ok(arrays.into_iter().map(Value::plain).collect());
     };
-    let saved = arrays.iter().enumerate().map(|(k, array)| save(array, mask & RESULT >> k != 0));
-    let entry = Entry::build(Step::Op(op), parts(args, flows, mask), saved);
+    let entry = Entry::build(Step::Op(op), |links, kept| {
+        parts(args, flows, mask, links, kept);
+        let saved = arrays.iter().enumerate();
+        kept.results.extend(saved.map(|(k, array)| save(array, mask & RESULT >> k != 0)));
+    });
     Ok(arrays.into_iter().enumerate().map(|(k, array)| Value::of(&entry, k, array)).collect())
 }
 
 /// To which operands a gradient flows, as bits (if there are more operands than bits, to all that want
 /// one), and what the rules read; none where no gradient flows.
-#[inline]
+#[inline(always)]
 fn recorded(op: &Op, args: &[Operand<'_>], results: &[Array]) -> Result<Option<(u64, Mask)>> {
     let wants = |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if v.requires_grad());
     if !args.iter().any(wants) || !results.iter().any(|array| array.dtype.is_float()) {
@@ -546,19 +541,26 @@ fn recorded(op: &Op, args: &[Operand<'_>], results: &[Array]) -> Result<Option<(
 }
 
 /// Links and what is kept of operands.
-fn parts<'a>(
-    args: &'a [Operand<'_>],
+#[inline(always)]
+fn parts(
+    args: &[Operand<'_>],
     flows: u64,
     mask: Mask,
-) -> impl Iterator<Item = (Link, Saved)> + 'a {
-    args.iter().enumerate().map(move |(i, arg)| match arg {
-        Operand::Scalar(s) => (Link::None, Saved::Scalar(*s)),
-        Operand::Value(v) => {
-            let flows = flows & 1 << i.min(63) != 0;
-            let link = if flows { Link::to(&v.history) } else { Link::None };
-            (link, save(&v.array, mask & OPERANDS & (1 << i.min(63)) != 0))
-        }
-    })
+    links: &mut SmallVec<[Link; 2]>,
+    kept: &mut Kept,
+) {
+    for (i, arg) in args.iter().enumerate() {
+        let (link, saved) = match arg {
+            Operand::Scalar(s) => (Link::None, Saved::Scalar(*s)),
+            Operand::Value(v) => {
+                let flows = flows & 1 << i.min(63) != 0;
+                let link = if flows { Link::to(&v.history) } else { Link::None };
+                (link, save(&v.array, mask & OPERANDS & (1 << i.min(63)) != 0))
+            }
+        };
+        links.push(link);
+        kept.args.push(saved);
+    }
 }
 
 /// [`record`] for an elementwise op.
@@ -592,8 +594,10 @@ pub fn record_host(
     results: Results,
 ) -> SmallVec<[Value; 1]> {
     HOST_CALLS.fetch_add(1, Ordering::Relaxed);
-    let parts = inputs.iter().map(|v| (Link::to(&v.history), save(&v.array, false)));
-    let saved = results.iter().map(|array| save(array, false));
-    let entry = Entry::build(Step::Host(rule), parts, saved);
+    let entry = Entry::build(Step::Host(rule), |links, kept| {
+        links.extend(inputs.iter().map(|v| Link::to(&v.history)));
+        kept.args.extend(inputs.iter().map(|v| save(&v.array, false)));
+        kept.results.extend(results.iter().map(|array| save(array, false)));
+    });
     results.into_iter().enumerate().map(|(k, array)| Value::of(&entry, k, array)).collect()
 }

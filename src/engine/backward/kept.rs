@@ -75,6 +75,7 @@ pub(super) fn planned_rules(
     plans::run(&formula)
 }
 
+#[inline]
 pub(super) fn restore(cx: &Eager, saved: &Saved, history: impl Fn() -> History) -> Arg {
     match saved {
         Saved::Array(array) => cx.value(Value { array: array.clone(), history: history() }),

@@ -238,7 +238,11 @@ impl Sweep {
         formulas: impl FnOnce(&Rule<'_, 'c>) -> T,
     ) -> Result<T> {
         let record = self.options.create_graph;
-        let (args, results) = {
+        let own = |k: usize| match record {
+            true => History::Entry(entry.clone(), k as u32),
+            false => History::None,
+        };
+        let (args, y, more) = {
             let kept = entry.kept.lock();
             check_kept(op, entry, &kept)?;
             let mut args: SmallVec<[Arg; 4]> = SmallVec::new();
@@ -246,28 +250,31 @@ impl Sweep {
                 let own = || if record { link.history() } else { History::None };
                 args.push(restore(cx, saved, own));
             }
-            let mut results: SmallVec<[Arg; 2]> = SmallVec::new();
-            for (k, saved) in kept.results.iter().enumerate() {
-                let own = || match record {
-                    true => History::Entry(entry.clone(), k as u32),
-                    false => History::None,
-                };
-                results.push(restore(cx, saved, own));
+            let y = restore(cx, &kept.results[0], || own(0));
+            let mut more: SmallVec<[Arg; 2]> = SmallVec::new();
+            for (k, saved) in kept.results.iter().enumerate().skip(1) {
+                more.push(restore(cx, saved, || own(k)));
             }
-            (args, results)
+            (args, y, more)
         };
+        if more.is_empty() {
+            let g = cx.value(given[0].1.clone());
+            return catch(|| {
+                let mut exprs: SmallVec<[Expr<'_>; 4]> = SmallVec::new();
+                args.iter().for_each(|&arg| exprs.push(Expr::new(cx, arg)));
+                let (y, g) = (Expr::new(cx, y), Some(Expr::new(cx, g)));
+                formulas(&Rule::of_one(&exprs, &y, &g))
+            });
+        }
+        let results: SmallVec<[Expr<'_>; 2]> =
+            std::iter::once(y).chain(more).map(|arg| Expr::new(cx, arg)).collect();
         let mut cotangents: SmallVec<[Option<Expr<'_>>; 2]> = SmallVec::new();
         cotangents.resize(results.len(), None);
         for (k, g) in given {
             cotangents[*k as usize] = Some(Expr::new(cx, cx.value(g.clone())));
         }
-        catch(|| {
-            let mut exprs: SmallVec<[Expr<'_>; 4]> = SmallVec::new();
-            args.iter().for_each(|&arg| exprs.push(Expr::new(cx, arg)));
-            let mut values: SmallVec<[Expr<'_>; 2]> = SmallVec::new();
-            results.iter().for_each(|&arg| values.push(Expr::new(cx, arg)));
-            formulas(&Rule::new(&exprs, &values, &cotangents))
-        })
+        let exprs: SmallVec<[Expr<'_>; 4]> = args.iter().map(|&arg| Expr::new(cx, arg)).collect();
+        catch(|| formulas(&Rule::new(&exprs, &results, &cotangents)))
     }
 
     /// Parts of one value are added into one buffer, so that a loop over `x[t]` stays linear.
