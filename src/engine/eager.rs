@@ -187,6 +187,10 @@ pub fn call(
     operands: &[Operand<'_>],
     record: bool,
 ) -> Result<SmallVec<[Value; 1]>> {
+    // Results are large, and go to their place at once where nothing is saved.
+    if composite.saved == 0 {
+        return call_all(composite, attributes, operands, record);
+    }
     let mut found = call_all(composite, attributes, operands, record)?;
     found.truncate(found.len().min(composite.given()));
     Ok(found)
