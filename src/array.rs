@@ -84,6 +84,7 @@ impl Array {
     }
 
     /// The address of the element at index zero.
+    #[inline]
     pub fn ptr(&self) -> *const u8 {
         self.buffer().ptr().wrapping_add(self.layout.offset() * self.dtype.size())
     }

@@ -252,5 +252,5 @@ def test_a_gradient_computes_what_its_formulas_share_once_and_nothing_for_the_ot
             y = wg.nn.layer_norm(inputs["x"], weight=inputs["w"], bias=inputs["b"])
             wg.gradients(y.sum(), [inputs[n] for n in wanted])
         count[wanted] = [str(g).count(f" = {op}(") for op in ("rsqrt", "subtract")]
-    # One over the deviation is saved, and the rest computed once for all; nothing for the bias alone.
+    # One over the deviation is saved, the rest computed once for all; nothing for the bias alone.
     assert count == {"x": [0, 3], "w": [0, 1], "b": [0, 0], "xw": [0, 3], "xwb": [0, 3]}

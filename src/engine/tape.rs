@@ -466,6 +466,15 @@ impl Entry {
     }
 }
 
+#[inline(always)]
+fn unlink(links: &mut SmallVec<[Link; 2]>, rest: &mut SmallVec<[Arc<Entry>; 4]>) {
+    while let Some(link) = links.pop() {
+        if let Link::Entry(entry, _) = link {
+            rest.push(entry);
+        }
+    }
+}
+
 impl Drop for Entry {
     /// Frees a whole chain without recursion: whoever drops the last entry unlinks the rest in a loop.
     fn drop(&mut self) {
@@ -474,13 +483,6 @@ impl Drop for Entry {
             HOST_CALLS.fetch_sub(1, Ordering::Relaxed);
         }
         let mut rest: SmallVec<[Arc<Entry>; 4]> = SmallVec::new();
-        let unlink = |links: &mut SmallVec<[Link; 2]>, rest: &mut SmallVec<[Arc<Entry>; 4]>| {
-            while let Some(link) = links.pop() {
-                if let Link::Entry(entry, _) = link {
-                    rest.push(entry);
-                }
-            }
-        };
         unlink(&mut self.links, &mut rest);
         while let Some(entry) = rest.pop() {
             if let Some(mut entry) = Arc::into_inner(entry) {
