@@ -95,6 +95,14 @@ def test_gradients_of_attention_are_those_of_its_formula():
         np.testing.assert_allclose(one, two, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("check", [True, "reference"])
+def test_a_run_with_attention_is_checked(check):
+    x = drawn(np.random.default_rng(8), 2, 9, 4)
+    grad = wg.grad(lambda x: (nn.scaled_dot_product_attention(x, x, x) ** 2).sum())
+    with wg.config(check=check):
+        assert np.array_equal(wg.compile(grad)(x).numpy(), grad(x).numpy())
+
+
 def test_an_example_of_attention_is_the_same_alone_and_beside_others():
     rng = np.random.default_rng(7)
     q, k, v = (drawn(rng, 3, 2, 50, 16) for _ in range(3))
