@@ -32,7 +32,7 @@ def test_python_blocks_run(page, code, tmp_path, monkeypatch):
     try:
         exec(compile(code, str(page), "exec"), names)
     finally:
-        # The tape may hold an op of one's own whose code holds these names: nobody would collect them.
+        # The tape may hold an op whose code holds these names: nobody would collect them.
         names.clear()
 
 
