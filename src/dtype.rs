@@ -318,8 +318,8 @@ pub enum Scalar {
     Float(f64),
 }
 
-/// A number beside tensors, weak as a [`Scalar`] is. What looks at its value has to say what it does where only a run tells
-/// it; kernels take a [`Scalar`], so they never meet such a one.
+/// A number beside tensors, weak as a [`Scalar`] is. What looks at its value has to say what it does
+/// where only a run tells it; kernels take a [`Scalar`], so they never meet such a one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Numeric {
     /// It is this
@@ -348,6 +348,11 @@ impl Numeric {
     /// The class that weak promotion sees.
     pub fn class(self) -> Class {
         self.known().map_or(Class::Float, Scalar::class)
+    }
+
+    /// The dtype of a tensor that is made of it alone.
+    pub fn default_dtype(self) -> DType {
+        self.known().map_or(DType::F32, Scalar::default_dtype)
     }
 
     /// Whether it is a float, as numbers are that a run tells.
@@ -392,6 +397,16 @@ impl Scalar {
             Scalar::Bool(_) => Class::Bool,
             Scalar::Int(_) | Scalar::Uint(_) => Class::Int,
             Scalar::Float(_) => Class::Float,
+        }
+    }
+
+    /// The dtype of a tensor that is made of it alone.
+    pub fn default_dtype(self) -> DType {
+        match self {
+            Scalar::Bool(_) => DType::Bool,
+            Scalar::Int(_) => DType::I64,
+            Scalar::Uint(_) => DType::U64,
+            Scalar::Float(_) => DType::F32,
         }
     }
 

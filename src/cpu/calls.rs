@@ -10,39 +10,37 @@ use super::copy::fill;
 use super::norm;
 use super::{Operand, cast};
 use crate::array::Array;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::layout::Layout;
-use crate::ops::declare::{Attr, Composite};
+use crate::ops::composite::nn_linear::with_common_lead;
+use crate::ops::declare::{Attr, Composite, Kernel};
 use crate::ops::op::{Call, Op, OperandType};
 use crate::shape::Shape;
 
-/// A composite that has a kernel.
-#[derive(Clone, Copy)]
-enum Kernel {
-    Attention,
-    AttentionGradients,
-}
-
-fn kernel(composite: &Composite) -> Option<Kernel> {
-    match composite.name {
-        "scaled_dot_product_attention" => Some(Kernel::Attention),
-        "attention_gradients" => Some(Kernel::AttentionGradients),
-        _ => None,
-    }
-}
-
-/// Whether calls of a composite run by a kernel.
+/// Whether calls of a composite run by a kernel in every mode.
 pub fn has_kernel(composite: &'static Composite) -> bool {
-    kernel(composite).is_some()
+    composite.kernel.is_some_and(|kernel| match kernel {
+        Kernel::Attention | Kernel::AttentionGradients => true,
+        // Plans rather fuse the formula, which has the same bits.
+        Kernel::LayerNorm => false,
+    })
 }
 
-/// Computes the results of a call by a kernel that has the bits of the formula, if there is one for
-/// these operands. Plans rather fuse the formula.
-pub fn run_alike(call: &Call, args: &[Operand<'_>]) -> Result<Option<SmallVec<[Array; 2]>>> {
-    if call.composite.name != "layer_norm" {
-        return Ok(None);
+/// Computes the results of a call by its kernel; `None` where the kernel, which has the bits of the
+/// formula, does not take these operands.
+pub fn run(
+    kernel: Kernel,
+    call: &Call,
+    args: &[Operand<'_>],
+) -> Result<Option<SmallVec<[Array; 2]>>> {
+    match kernel {
+        Kernel::Attention | Kernel::AttentionGradients => attend(call, args).map(Some),
+        Kernel::LayerNorm => layer_norm(call, args),
     }
+}
+
+fn layer_norm(call: &Call, args: &[Operand<'_>]) -> Result<Option<SmallVec<[Array; 2]>>> {
     let operand = |name| match call.operand(name).map(|i| args[i]) {
         Some(Operand::Array(x)) => Some(Some(x)),
         Some(Operand::Scalar(_)) => None,
@@ -86,8 +84,8 @@ pub fn run_alike(call: &Call, args: &[Operand<'_>]) -> Result<Option<SmallVec<[A
 const ROWS: usize = 16;
 const LARGE: usize = 1 << 16;
 
-/// Computes the results of a call.
-pub fn run(call: &Call, args: &[Operand<'_>]) -> Result<SmallVec<[Array; 2]>> {
+/// Computes the results of a call into memory of their own.
+fn attend(call: &Call, args: &[Operand<'_>]) -> Result<SmallVec<[Array; 2]>> {
     let mut types: SmallVec<[OperandType<'_>; 8]> = SmallVec::new();
     for arg in args {
         types.push(match *arg {
@@ -110,93 +108,70 @@ pub fn run(call: &Call, args: &[Operand<'_>]) -> Result<SmallVec<[Array; 2]>> {
 /// `to` are the results' types, in C order; nobody else reads or writes them, and they overlap no
 /// operand.
 pub unsafe fn run_into(call: &Call, args: &[Operand<'_>], to: &[Array]) -> Result<()> {
-    let Some(kernel) = kernel(call.composite) else {
-        return Err(error::internal(format!("{} has no kernel", call.composite.name)));
-    };
     // Numbers stand for tensors of their class's default dtype, as they do in the formula.
     let mut arrays: SmallVec<[Array; 8]> = SmallVec::new();
     for arg in args {
         arrays.push(match *arg {
             Operand::Array(x) => x.clone(),
-            Operand::Scalar(value) => fill(value, default_dtype(value), &Shape::scalar())?,
+            Operand::Scalar(value) => fill(value, value.default_dtype(), &Shape::scalar())?,
         });
     }
     let args: SmallVec<[&Array; 8]> = arrays.iter().collect();
     let args = args.as_slice();
     let heads = Heads::new(call, args)?;
-    let operands = heads.operands.each_ref();
+    let (operands, causal, scale) = (heads.operands.each_ref(), heads.causal, heads.scale);
     // SAFETY: as the caller's.
     unsafe {
-        match (kernel, to) {
-            (Kernel::Attention, [y, logsums]) => attention::forward_into(
-                operands[0],
-                operands[1],
-                operands[2],
-                heads.mask,
-                heads.causal,
-                heads.scale,
-                [y, logsums],
-            ),
-            (Kernel::AttentionGradients, [q, k, v]) => {
-                let g_logsums = call.operand("g_logsums").map(|i| args[i]);
-                let wanted = |name| heads.saved(call, args, name);
-                let (g, y, logsums) = (wanted("g")?, wanted("y")?, wanted("logsums")?);
-                let saved = Saved { y: &y, logsums: &logsums, g: &g, g_logsums };
-                attention::backward_into(
-                    operands,
-                    heads.mask,
-                    heads.causal,
-                    heads.scale,
-                    saved,
-                    [Some(q), Some(k), Some(v), None],
-                )
+        match (call.composite.kernel, to) {
+            (Some(Kernel::Attention), [y, logsums]) => {
+                let [q, k, v] = operands;
+                attention::forward_into(q, k, v, heads.mask, causal, scale, [y, logsums])
             }
-            (Kernel::Attention | Kernel::AttentionGradients, _) => {
-                Err(error::internal(format!("{} has other results", call.composite.name)))
+            (Some(Kernel::AttentionGradients), [q, k, v]) => {
+                let operand = |name| operand(call, args, name);
+                // In the dtype of the operands, but for log-sums, which have that of the accumulator.
+                let like = |name| cast(operand(name)?, operands[0].dtype);
+                let (g, y, logsums) = (like("g")?, like("y")?, operand("logsums")?);
+                let g_logsums = call.operand("g_logsums").map(|i| args[i]);
+                let saved = Saved { y: &y, logsums, g: &g, g_logsums };
+                let to = [Some(q), Some(k), Some(v), None];
+                attention::backward_into(operands, heads.mask, causal, scale, saved, to)
+            }
+            (
+                Some(Kernel::Attention | Kernel::AttentionGradients | Kernel::LayerNorm) | None,
+                _,
+            ) => {
+                let what = format!("{} has no kernel for such results", call.composite.name);
+                Err(error::internal(what))
             }
         }
     }
 }
 
+fn operand<'a>(call: &Call, args: &[&'a Array], name: &str) -> Result<&'a Array> {
+    let i = call.operand(name).ok_or_else(|| error::internal("an operand is missing"))?;
+    Ok(args[i])
+}
+
 /// The most bytes that a kernel takes for itself, as the counters of memory count them.
 pub fn scratch(call: &Call, args: &[(DType, &Layout)]) -> usize {
-    let shape = |name: &str| call.operand(name).map(|i| args[i]);
-    let (Some((dtype, q)), Some((_, k)), Some((_, v))) = (shape("q"), shape("k"), shape("v"))
+    let operand = |name: &str| call.operand(name).map(|i| args[i]);
+    let (Some((dtype, q)), Some((_, k)), Some((_, v))) = (operand("q"), operand("k"), operand("v"))
     else {
         return 0;
     };
-    let lead = |x: &Layout| {
-        let dims = x.shape().dims();
-        Shape::from_dims(&dims[..dims.len() - 2])
-    };
-    let common = lead(q).broadcast(&lead(k), "").and_then(|both| both.broadcast(&lead(v), ""));
-    let Ok(common) = common else { return 0 };
-    let spread = |x: &Layout| {
-        let dims = x.shape().dims();
-        let mut shape = common.clone();
-        shape.dims_mut().extend(dims[dims.len() - 2..].iter().copied());
-        shape
-    };
-    let (q, v, causal) = (spread(q), spread(v), is_causal(call));
-    match kernel(call.composite) {
+    let shapes = [q.shape(), k.shape(), v.shape()];
+    let Ok([q, _, v]) = with_common_lead(call.composite.name, shapes) else { return 0 };
+    let causal = is_causal(call);
+    match call.composite.kernel {
         Some(Kernel::Attention) => attention::forward_scratch(dtype, &q, &v, causal),
         Some(Kernel::AttentionGradients) => attention::backward_scratch(dtype, &q, &v, causal),
-        None => 0,
+        Some(Kernel::LayerNorm) | None => 0,
     }
 }
 
 fn is_causal(call: &Call) -> bool {
     matches!(call.attribute("is_causal"), Some(Attr::Bool(true)))
-}
-
-/// The dtype of a number that stands where a tensor may.
-fn default_dtype(value: Scalar) -> DType {
-    match value {
-        Scalar::Bool(_) => DType::Bool,
-        Scalar::Int(_) => DType::I64,
-        Scalar::Uint(_) => DType::U64,
-        Scalar::Float(_) => DType::F32,
-    }
 }
 
 /// Queries, keys and values in one dtype with the same leading axes.
@@ -209,27 +184,17 @@ struct Heads<'a> {
 
 impl<'a> Heads<'a> {
     fn new(call: &Call, args: &[&'a Array]) -> Result<Heads<'a>> {
-        let named = |name| match call.operand(name) {
-            Some(i) => Ok(args[i]),
-            None => Err(error::internal("an operand is missing")),
-        };
+        let named = |name| operand(call, args, name);
         let (op, [q, k, v]) = (call.composite.name, [named("q")?, named("k")?, named("v")?]);
-        let lead = |x: &Array| {
-            let dims = x.shape().dims();
-            Shape::from_dims(&dims[..dims.len() - 2])
-        };
-        let common = lead(q).broadcast(&lead(k), op)?.broadcast(&lead(v), op)?;
+        let [q_shape, k_shape, v_shape] = with_common_lead(op, [q, k, v].map(Array::shape))?;
         let dtype = [k, v].iter().try_fold(q.dtype, |dtype, x| dtype.promote(x.dtype));
         let Some(dtype) = dtype else { return Err(error::internal("dtypes without a common one")) };
-        let spread = |x: &Array| -> Result<Array> {
+        let spread = |x: &Array, shape| -> Result<Array> {
             let x = cast(x, dtype)?;
-            let dims = x.shape().dims();
-            let mut shape = common.clone();
-            shape.dims_mut().extend(dims[dims.len() - 2..].iter().copied());
             let layout = Op::Broadcast(shape).view(dtype, &x.layout);
             layout.map(|layout| x.view(layout)).ok_or_else(|| error::internal("a view is one"))
         };
-        let operands = [spread(q)?, spread(k)?, spread(v)?];
+        let operands = [spread(q, q_shape)?, spread(k, k_shape)?, spread(v, v_shape)?];
         let mask = call.operand("mask").map(|i| args[i]);
         let causal = is_causal(call);
         let scale = match call.attribute("scale") {
@@ -241,14 +206,20 @@ impl<'a> Heads<'a> {
         };
         Ok(Heads { operands, mask, causal, scale })
     }
+}
 
-    /// What was saved, as gradients take it: of the dtype of the operands, log-sums of their own.
-    fn saved(&self, call: &Call, args: &[&Array], name: &str) -> Result<Array> {
-        let i = call.operand(name).ok_or_else(|| error::internal("an operand is missing"))?;
-        let x = args[i];
-        match name {
-            "logsums" => Ok(x.clone()),
-            _ => cast(x, self.operands[0].dtype),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::composite;
+
+    #[test]
+    fn a_kernel_is_of_one_composite_and_one_that_is_not_exact_runs_in_every_mode() {
+        let found: Vec<_> = composite::tables().filter_map(|c| Some((c, c.kernel?))).collect();
+        assert!(found.len() > 2);
+        for (i, (composite, kernel)) in found.iter().enumerate() {
+            assert_eq!(has_kernel(composite), !kernel.is_exact(), "{}", composite.name);
+            assert!(found[..i].iter().all(|(_, other)| other != kernel), "{}", composite.name);
         }
     }
 }

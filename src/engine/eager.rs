@@ -164,7 +164,8 @@ impl Emit for Eager {
     }
 
     fn keeps(&self, composite: &'static Composite) -> bool {
-        self.record || trace::active() || executors::has_kernel(device::current(), composite)
+        let runs = || executors::executor(device::current()).has_kernel(composite);
+        self.record || trace::active() || composite.kernel.is_some() && runs()
     }
 
     fn number(&self, number: Number) -> Numeric {
@@ -191,9 +192,13 @@ pub fn call(
     if composite.saved == 0 {
         return call_all(composite, attributes, operands, record);
     }
-    let mut found = call_all(composite, attributes, operands, record)?;
-    found.truncate(found.len().min(composite.given()));
-    Ok(found)
+    call_all(composite, attributes, operands, record).map(|all| given(composite, all))
+}
+
+/// The results that a user is given, of all.
+fn given(composite: &Composite, mut all: SmallVec<[Value; 1]>) -> SmallVec<[Value; 1]> {
+    all.truncate(composite.given());
+    all
 }
 
 /// The same with what is saved for the gradient.
@@ -217,9 +222,8 @@ pub fn call_all(
             if let Some(trace) = definition::keeper(operands) {
                 let call = Call::Composite(composite, attributes.into());
                 let native = || {
-                    let mut found = emitted(composite, attributes, operands, record)?;
-                    found.truncate(found.len().min(composite.given()));
-                    Ok(found)
+                    let all = emitted(composite, attributes, operands, record)?;
+                    Ok(given(composite, all))
                 };
                 return definition::keep(&trace, call, operands, native);
             }
@@ -244,20 +248,17 @@ fn call_now(
     record: bool,
     may_plan: bool,
 ) -> Result<SmallVec<[Value; 1]>> {
-    if may_plan && executors::has_kernel(Device::Cpu, composite) {
+    let checking = || watch::on() && watch::checking();
+    // Checks look at every step of a formula, where nothing tells it from its kernel.
+    if let Some(kernel) = composite.kernel
+        && may_plan
+        && !(kernel.is_exact() && checking())
+    {
         let args: SmallVec<[executors::Operand<'_>; 8]> =
             operands.iter().map(|operand| operand.operand()).collect::<Result<_>>()?;
         let call = op::Call { composite, attributes: attributes.into() };
-        let arrays = executors::call(&call, &args).map_err(|error| error.within(composite.name))?;
-        return Ok(arrays.into_iter().map(Value::plain).collect());
-    }
-    let checking = || watch::on() && watch::checking();
-    if may_plan && composite.saved > 0 && !checking() {
-        let known: Option<SmallVec<[executors::Operand<'_>; 8]>> =
-            operands.iter().map(|operand| operand.operand().ok()).collect();
-        let call = op::Call { composite, attributes: attributes.into() };
-        let alike = known.map_or(Ok(None), |args| executors::call_alike(&call, &args))?;
-        if let Some(arrays) = alike {
+        let found = executors::call(kernel, &call, &args);
+        if let Some(arrays) = found.map_err(|error| error.within(composite.name))? {
             return Ok(arrays.into_iter().map(Value::plain).collect());
         }
     }

@@ -16,7 +16,7 @@ use crate::dtype::Scalar;
 use crate::error::{self, Result};
 use crate::executor::{Executable, Executor, Input, Results, admit as admit_on};
 use crate::graph::Graph;
-use crate::ops::declare::Composite;
+use crate::ops::declare::Kernel;
 use crate::ops::elementwise::Elementwise;
 use crate::ops::op::{self, Op, OperandType};
 use crate::reference::plan::Reference;
@@ -99,22 +99,10 @@ pub fn common<'a>(op: &str, arrays: impl IntoIterator<Item = &'a Array>) -> Resu
     Ok(found.unwrap_or_else(device::current))
 }
 
-/// Whether a device runs calls of a composite by a kernel.
-pub fn has_kernel(device: Device, composite: &'static Composite) -> bool {
-    match device {
-        Device::Cpu => cpu::calls::has_kernel(composite),
-        Device::Reference => false,
-    }
-}
-
-/// The results of a call by a kernel of the CPU that has the bits of its formula, if there is one.
-pub fn call_alike(call: &op::Call, args: &[Operand<'_>]) -> Result<Option<Results>> {
-    cpu::calls::run_alike(call, args)
-}
-
-/// The results of a call for which the CPU has a kernel, on operands in host memory.
-pub fn call(call: &op::Call, args: &[Operand<'_>]) -> Result<Results> {
-    cpu::calls::run(call, args)
+/// The results of a call by a kernel, on operands in host memory; `None` where the kernel declines these
+/// operands, which one with the bits of its formula may.
+pub fn call(kernel: Kernel, call: &op::Call, args: &[Operand<'_>]) -> Result<Option<Results>> {
+    cpu::calls::run(kernel, call, args)
 }
 
 /// The array on a device: itself, or a copy.

@@ -328,7 +328,7 @@ fn make(formula: &Formula<'_>, exact: &Floats) -> (Floats, Option<Made>) {
     let mut looked = Floats::new();
     loop {
         let constants: Floats = exact.iter().chain(&looked).copied().collect();
-        let graph = Graph::keeping(|composite| executors::has_kernel(Device::Cpu, composite));
+        let graph = Graph::keeping(|x| executors::executor(Device::Cpu).has_kernel(x));
         let (floats, built) = trace(formula, &constants, &graph);
         let more: Floats = graph.looked().iter().map(|&i| floats[i as usize]).collect();
         if more.is_empty() {

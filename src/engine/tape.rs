@@ -407,8 +407,8 @@ pub fn live_nodes() -> i64 {
 }
 
 impl Entry {
-    /// A new entry, written where it stays, and then filled: it is large, and moving it would cost more than all else
-    /// in recording a small op.
+    /// A new entry, written where it stays, and then filled: it is large, and moving it would cost more
+    /// than all else in recording a small op.
     #[inline(always)]
     fn build(step: Step, fill: impl FnOnce(&mut SmallVec<[Link; 2]>, &mut Kept)) -> Arc<Entry> {
         let entry = Arc::<Entry>::new_uninit();

@@ -4,8 +4,8 @@
 //! computes (and records), a graph appends nodes, a probe only looks at which operands are used.
 //!
 //! An emission that fails unwinds with its [`error::Error`] (by `resume_unwind`: no message, no
-//! hook) to the nearest [`catch`], which returns it. So formulas read as mathematics and still report every
-//! error as a value.
+//! hook) to the nearest [`catch`], which returns it. So formulas read as mathematics and still report
+//! every error as a value.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -126,10 +126,7 @@ impl<'e> Expr<'e> {
     pub fn dtype(self) -> DType {
         match self.arg {
             Arg::Node(id) => self.cx.dtype(id),
-            Arg::Number(Numeric::Known(Scalar::Bool(_))) => DType::Bool,
-            Arg::Number(Numeric::Known(Scalar::Int(_))) => DType::I64,
-            Arg::Number(Numeric::Known(Scalar::Uint(_))) => DType::U64,
-            Arg::Number(Numeric::Known(Scalar::Float(_)) | Numeric::Told(_)) => DType::F32,
+            Arg::Number(value) => value.default_dtype(),
         }
     }
 

@@ -19,7 +19,7 @@ use crate::engine::random;
 use crate::engine::tape::{Operand, Value};
 use crate::engine::transfer;
 use crate::error;
-use crate::ops::declare::{Attr, Param, ParamKind, number};
+use crate::ops::declare::{Attr, Param, ParamKind, attribute_of, number};
 use crate::ops::table;
 use crate::shape::Extent;
 
@@ -202,12 +202,7 @@ impl Signature {
         }
         place(py, parsed.device, &mut parsed.operands)?;
         let takes_number = |operand: usize| {
-            let mut start = 0;
-            let of = parsed.attributes.iter().position(|attr| {
-                start += attr.width();
-                start > operand
-            });
-            of.is_some_and(|i| {
+            attribute_of(&parsed.attributes, operand).is_some_and(|i| {
                 matches!(self.params[i].kind, ParamKind::Number | ParamKind::MaybeNumber)
             })
         };

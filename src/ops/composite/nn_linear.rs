@@ -7,7 +7,7 @@ use super::nn_norm::wide;
 use super::promoted;
 use super::reduction::logsumexp;
 use crate::dtype::DType;
-use crate::error;
+use crate::error::{self, Result};
 use crate::ops::attributes::{Contraction, Reduction};
 use crate::ops::emit::{Expr, OrThrow, throw};
 use crate::ops::number::Calculation;
@@ -88,6 +88,7 @@ composite! {
         let axis = Some(SmallVec::from_slice(&[-1]));
         (y, logsumexp(scores.cx(), wide(scores), axis, false)[0])
     }
+    kernel(Attention)
     vjp(
         g, y, logsums: g_logsums;
         found = attention_gradients(
@@ -120,6 +121,7 @@ composite! {
         );
         (found.0.cast(dtype), found.1.cast(dtype), found.2.cast(dtype))
     }
+    kernel(AttentionGradients)
 }
 
 /// Queries, keys and values, and what is done to their scores.
@@ -256,14 +258,17 @@ fn heads<'e>(q: Expr<'e>, k: Expr<'e>, v: Expr<'e>) -> [Expr<'e>; 3] {
         let facts = format!("k {} and v {}", k.shape(), v.shape());
         throw(error::size_mismatch(op, "lengths", end(k, 2), end(v, 2), facts));
     }
-    let lead = |x: Expr<'e>| -> Shape { Shape::from_dims(&x.shape().dims()[..x.rank() - 2]) };
-    let common = lead(q).broadcast(&lead(k), op).or_throw().broadcast(&lead(v), op).or_throw();
+    let shapes = with_common_lead(op, [&q.shape(), &k.shape(), &v.shape()]).or_throw();
     let parts = promoted(&[q, k, v], op);
-    [0, 1, 2].map(|i| {
-        let (x, mut shape) = (parts[i], common.clone());
-        shape.dims_mut().extend([end(x, 2), end(x, 1)]);
-        x.broadcast(shape)
-    })
+    std::array::from_fn(|i| parts[i].broadcast(shapes[i].clone()))
+}
+
+/// Shapes whose axes before the last two are broadcast to each other.
+pub fn with_common_lead(op: &str, shapes: [&Shape; 3]) -> Result<[Shape; 3]> {
+    let parts = shapes.map(|shape| shape.dims().split_at(shape.rank() - 2));
+    let [q, k, v] = parts.map(|(lead, _)| Shape::from_dims(lead));
+    let common = q.broadcast(&k, op)?.broadcast(&v, op)?;
+    Ok(parts.map(|(_, own)| common.dims().iter().chain(own).copied().collect()))
 }
 
 /// Scores with a mask applied.

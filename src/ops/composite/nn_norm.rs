@@ -33,6 +33,7 @@ composite! {
         let rest = x.shape().reduce(&axes, false);
         (y, middle.reshape(rest.clone()), scale.reshape(rest))
     }
+    kernel(LayerNorm)
     vjp(
         g, y, middle: g_middle, deviation: g_deviation;
         axes = axes_of(g, axis.as_deref(), "layer_norm"),

@@ -1,11 +1,27 @@
 //! Attributes: parsed arguments.
 
 use std::hash::{Hash, Hasher};
+use std::ops::Range;
 
 use smallvec::SmallVec;
 
 use crate::dtype::{DType, Scalar};
 use crate::shape::{Dim, Extent};
+
+/// The places of the operands that attribute `i` stands for, among those of its call.
+pub fn operands_of(attributes: &[Attr], i: usize) -> Range<usize> {
+    let start = attributes[..i].iter().map(Attr::width).sum();
+    start..start + attributes[i].width()
+}
+
+/// Which attribute stands for an operand.
+pub fn attribute_of(attributes: &[Attr], operand: usize) -> Option<usize> {
+    let mut seen = 0;
+    attributes.iter().position(|attr| {
+        seen += attr.width();
+        operand < seen
+    })
+}
 
 /// A parsed argument.
 #[derive(Clone, Debug)]

@@ -8,18 +8,23 @@
 ///     nn method softmax(x: FloatTensor, axis: Int = -1; keyword: Bool = False) -> One |cx| {
 ///         formula
 ///     }
+///     kernel(Softmax)
 ///     vjp(g, y; shared = formula) { x: formula, indices: zero }
 /// }
 /// ```
 /// The namespace is `top`, `nn`, …; `method` or `function` says whether `Tensor` has it too; `|cx|`
 /// names the emission for bodies without a tensor to start from. `-> One inline` says that a call of it
 /// is the ops that it emits (movement, creation, plain reductions, products, promotion); all others
-/// stay calls until they are planned. `vjp` has a formula for each
-/// parameter that is a tensor, or `zero` where no gradient flows: one that is left out does not
-/// compile. `vjp(g, y, s: g_s)` names a value that is saved, which the formula gives behind its result,
-/// and its cotangent, if it has one. What stands after the semicolon is computed when a formula first reads it, once for all.
-/// `indexes(Axis "axis")` behind the body says what indices among the operands address
-/// ([`Indexes`](crate::ops::declare::Indexes)).
+/// stay calls until they are planned.
+///
+/// Behind the body, in this order:
+/// - `kernel(Softmax)` names the [`Kernel`](crate::ops::declare::Kernel) that executors may have for it.
+/// - `indexes(Axis "axis")` says what indices among the operands address
+///   ([`Indexes`](crate::ops::declare::Indexes)).
+/// - `vjp` has a formula for each parameter that is a tensor, or `zero` where no gradient flows: one
+///   that is left out does not compile. `vjp(g, y, s: g_s)` names a value that is saved, which the
+///   body gives behind its result, and its cotangent, if it has one. What stands after the semicolon
+///   is computed when a formula first reads it, once for all.
 #[macro_export]
 macro_rules! composite {
     (@method method) => { true };
@@ -32,6 +37,8 @@ macro_rules! composite {
     (@inline inline) => { true };
     (@default) => { None };
     (@default $default:expr) => { Some(stringify!($default)) };
+    (@kernel) => { None };
+    (@kernel $kernel:ident) => { Some($crate::ops::declare::Kernel::$kernel) };
     (@indexes) => { $crate::ops::declare::Indexes::Nothing };
     (@indexes $indexes:ident $($parameter:literal)?) => {
         $crate::ops::declare::Indexes::$indexes$(($parameter))?
@@ -79,6 +86,7 @@ macro_rules! composite {
             $($param:ident: $kind:ident $(= $default:expr)?),* $(,)?
             $(; $($kw:ident: $kw_kind:ident $(= $kw_default:expr)?),* $(,)?)?
         ) -> $returns:ident $(($count:literal))? $($inline:ident)? $(|$cx:ident|)? $body:block
+        $(kernel($kernel:ident))?
         $(indexes($indexes:ident $($parameter:literal)?))?
         $(vjp($g:ident, $y:ident $(, $saved:ident: $g_saved:ident)*
             $(; $($shared:ident = $value:expr),+ $(,)?)?) {
@@ -137,19 +145,24 @@ macro_rules! composite {
                     keyword_only: true,
                 },)*)?
             ];
+            const RETURNS: $crate::ops::declare::Returns =
+                $crate::ops::declare::Returns::$returns$(($count))?;
             $crate::ops::declare::Composite {
                 name: stringify!($name),
                 namespace: $crate::composite!(@space $space),
                 doc: concat!($($doc, "\n"),+),
                 params: PARAMS,
                 method: $crate::composite!(@method $place),
-                returns: $crate::ops::declare::Returns::$returns$(($count))?,
+                returns: RETURNS,
                 saved: $crate::composite!(@count $($($saved)*)?),
-                inline: $crate::composite!(@inline $($inline)?),
+                inline: $crate::ops::declare::inlined(
+                    $crate::composite!(@inline $($inline)?), RETURNS,
+                ),
                 body,
                 vjp: $crate::composite!(@vjp PARAMS,
                     [$($param: $kind,)* $($($kw: $kw_kind,)*)?]
                     $(($g, $y $(, $saved: $g_saved)* $(; $($shared = $value),+)?) $($wrt: $rule),*)?),
+                kernel: $crate::composite!(@kernel $($kernel)?),
                 indexes: $crate::composite!(@indexes $($indexes $($parameter)?)?),
                 plain: {
                     use std::sync::atomic::AtomicBool;

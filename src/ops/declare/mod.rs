@@ -21,7 +21,7 @@ mod attribute;
 mod composite;
 mod kinds;
 
-pub use attribute::{Attr, number, parse_default};
+pub use attribute::{Attr, attribute_of, number, operands_of, parse_default};
 pub use kinds::*;
 
 /// Which classes of dtypes an operand may have.
@@ -142,14 +142,12 @@ pub struct Arguments<'a, 'e> {
 impl<'a> Arguments<'a, '_> {
     /// The operands of parameter `i`.
     fn operands_of(&self, i: usize) -> &'a [Arg] {
-        let start: usize = self.attributes[..i].iter().map(Attr::width).sum();
-        &self.operands[start..start + self.attributes[i].width()]
+        &self.operands[operands_of(self.attributes, i)]
     }
 
     /// Which operand a parameter is, if it is one.
     pub fn operand_of(&self, param: usize) -> Option<usize> {
-        let before = self.attributes[..param].iter().map(Attr::width).sum();
-        (self.attributes[param].width() > 0).then_some(before)
+        operands_of(self.attributes, param).next()
     }
 }
 
@@ -182,6 +180,28 @@ impl<'e> IntoOutputs<'e> for Vec<Expr<'e>> {
     }
 }
 
+/// What an executor may compute by a kernel of its own, instead of running the formula.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// `scaled_dot_product_attention`
+    Attention,
+    /// Its gradient
+    AttentionGradients,
+    /// `layer_norm`
+    LayerNorm,
+}
+
+impl Kernel {
+    /// Whether it gives the bits of the formula: then it may be declined, as planners do for the sake of
+    /// fusions. Any other runs in every mode, and states how far it is from the formula.
+    pub const fn is_exact(self) -> bool {
+        match self {
+            Kernel::Attention | Kernel::AttentionGradients => false,
+            Kernel::LayerNorm => true,
+        }
+    }
+}
+
 /// How many results a function has, for signatures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Returns {
@@ -191,6 +211,12 @@ pub enum Returns {
     Exactly(usize),
     /// A fixed or data-independent number of tensors, as a list
     Many,
+}
+
+/// Whether a composite is inline. One with any count of results has to be: a node says how many it has.
+pub const fn inlined(inline: bool, returns: Returns) -> bool {
+    assert!(inline || !matches!(returns, Returns::Many), "what returns Many is inline");
+    inline
 }
 
 /// The formulas of a composite's gradient: rule operands, the call's arguments, the operands wanted.
@@ -293,6 +319,8 @@ pub struct Composite {
     pub(in crate::ops) body: for<'e> fn(&Arguments<'_, 'e>) -> Outputs<'e>,
     /// A gradient of its own
     pub(in crate::ops) vjp: Option<Vjp>,
+    /// The kernel that computes it, in executors that have this
+    pub kernel: Option<Kernel>,
     /// What its indices address
     pub indexes: Indexes,
     /// Found out at run time: no two elementwise nodes of the body can run as one, so that a plan of
@@ -345,8 +373,8 @@ impl Composite {
     pub fn results(&self) -> usize {
         match self.returns {
             Returns::One => 1 + self.saved,
-            Returns::Exactly(n) => n,
-            Returns::Many => unreachable!("{} is inline", self.name),
+            Returns::Exactly(n) => n + self.saved,
+            Returns::Many => unreachable!("`inlined` holds for every declaration"),
         }
     }
 

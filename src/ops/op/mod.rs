@@ -1,9 +1,9 @@
 //! `Op`: what a node computes, and the types it accepts and gives.
 //!
-//! A node is its first result, and most ops have no other. Elementwise ops come from the table and broadcast their operands, which
-//! have one dtype already; structural ops are the closed set below. What one is, its definition says
-//! ([`structural`](super::structural)), which everybody asks; matches on the variants are exhaustive
-//! where each needs something of its own, the kernels of an executor.
+//! A node is its first result, and most ops have no other. Elementwise ops come from the table and
+//! broadcast their operands, which have one dtype already; structural ops are the closed set below.
+//! What one is, its definition says ([`structural`](super::structural)), which everybody asks; matches
+//! on the variants are exhaustive where each needs something of its own, the kernels of an executor.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::attributes::*;
-use super::declare::{Attr, Composite, Param};
+use super::declare::{Attr, Composite, Param, attribute_of, operands_of};
 use super::elementwise::Elementwise;
 use super::structural::{Class, Fields, InPlace, OpKind};
 use crate::dtype::{DType, Numeric};
@@ -170,12 +170,7 @@ pub struct Call {
 impl Call {
     /// The parameter that operand `i` belongs to, by position.
     pub fn position(&self, i: usize) -> usize {
-        let mut seen = 0;
-        let holds = |attr: &Attr| {
-            seen += attr.width();
-            i < seen
-        };
-        self.attributes.iter().position(holds).unwrap_or(self.attributes.len() - 1)
+        attribute_of(&self.attributes, i).unwrap_or(self.attributes.len() - 1)
     }
 
     /// The attribute of a parameter.
@@ -187,8 +182,7 @@ impl Call {
     /// Which operand a parameter is, if it is one.
     pub fn operand(&self, name: &str) -> Option<usize> {
         let at = self.composite.params.iter().position(|param| param.name == name)?;
-        let before = self.attributes[..at].iter().map(Attr::width).sum();
-        (self.attributes[at].width() > 0).then_some(before)
+        operands_of(&self.attributes, at).next()
     }
 
     /// The parameter that operand `i` belongs to.
@@ -248,7 +242,7 @@ impl Op {
     pub fn arity(&self) -> (usize, Option<usize>) {
         let count = match self.kind() {
             OpKind::Map(def) => def.params.len(),
-            OpKind::Call(call) => call.attributes.iter().map(|attr| attr.width()).sum(),
+            OpKind::Call(call) => call.attributes.iter().map(Attr::width).sum(),
             OpKind::Structural(def) => return def.operands,
         };
         (count, Some(count))
