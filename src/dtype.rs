@@ -218,6 +218,14 @@ impl DType {
         }
     }
 
+    /// Whether the bits of an element are a NaN.
+    pub fn is_nan(self, bits: u64) -> bool {
+        let Some((exponent, fraction)) = self.float_bits() else { return false };
+        let infinity = ((1 << exponent) - 1) << fraction;
+        let without_sign = (1 << (exponent + fraction)) - 1;
+        bits & without_sign > infinity
+    }
+
     /// Whether this is a floating dtype.
     pub const fn is_float(self) -> bool {
         matches!(self.class(), Class::Float)

@@ -298,6 +298,9 @@ catalogue! {
     /// A rule of the user's that reads a tensor besides what it is given, where it is written into a list.
     open_rule(op, rule) => Gradient,
         "{op}: its {rule} rule reads a tensor outside, which it cannot inside control flow, vmap, jvp and graphs: make the tensor an operand";
+    /// Code of the user's that is declared pure and gave two results for the same operands.
+    impure(op, what) => Capture,
+        "{op}: the op is declared pure and gave other results for the same operands: {what}; declare effect=\"ordered\"";
     /// A result of the user's code of another dtype than its type rule says.
     host_dtype(op, got, want) => DType,
         "{op}: the function gave another dtype than its type rule: {got}, wanted {want}";

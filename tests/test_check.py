@@ -208,6 +208,89 @@ def test_a_training_step_of_random_numbers_and_updates_passes():
     assert [compiled(x).item() for _ in range(5)] == wanted
 
 
+@pytest.mark.parametrize("check", [True, "reference"])
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_ordered_calls_happen_once(check, device):
+    """The repetition of a checked run gets the results of its calls; here each gives another."""
+    calls = []
+
+    @wg.custom_op(infer=lambda x: x, effect="ordered", vjp=lambda g, x, y: (g * y,))
+    def numbered(x):
+        calls.append(x.tolist())
+        return x * 0 + len(calls)
+
+    def f(x):
+        wg.host_call(lambda x: calls.append(x.tolist()), x)
+        y = numbered(x) + numbered(x)
+        rows = wg.scan(lambda c, v: (c, numbered(v)), x[0], x)[1]
+        numbered(y)
+        return wg.cond(y.sum() > 0, numbered, lambda y: y, y + rows)
+
+    want = [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], 1.0, 1.0, [5.0, 5.0], [9.0, 10.0]]
+    state = wg.zeros(2, device=device)
+
+    def update(x):
+        state[...] = f(x)
+
+    with wg.config(check=check):
+        for run in (wg.compile(f), wg.compile(update), wg.compile(wg.grad(lambda x: f(x).sum()))):
+            for _ in range(5):
+                calls.clear()
+                run(wg.ones(2, device=device))
+                assert calls == want
+        with wg.Graph(device=device) as graph:
+            p = wg.placeholder("p", (2,))
+            y = f(p)
+        with wg.Session(graph) as session:
+            calls.clear()
+            assert session.run(y, {p: wg.ones(2, device=device)}).tolist() == [7.0, 7.0]
+            assert calls == want
+    assert state.tolist() == [7.0, 7.0]
+
+
+def test_an_op_that_is_not_pure_is_named():
+    calls = []
+
+    @wg.custom_op(infer=lambda x: x)
+    def counts(x):
+        calls.append(x)
+        return x + len(calls)
+
+    state = wg.zeros(2)
+
+    @wg.compile
+    def update(x):
+        state[...] = state + counts(x)
+
+    with pytest.raises(wg.CaptureError, match=r"counts: .*declared pure.*result 0, element 0"):
+        update(wg.ones(2))
+    assert state.tolist() == [0.0, 0.0]
+
+
+def test_a_call_in_code_of_the_host_is_checked_by_itself():
+    seen = []
+    inner = wg.compile(lambda x: (wg.host_call(lambda v: seen.append(v.item()), x), x * 2.0)[1])
+
+    @wg.custom_op(infer=lambda x: x, effect="ordered")
+    def outer(x):
+        return inner(wg.tensor(x)).numpy()
+
+    f = wg.compile(lambda x: outer(x) + outer(x * 3.0))
+    assert f(wg.tensor(1.0)).item() == 8.0 and seen == [1.0, 3.0]
+
+
+def test_random_programs_of_another_device_are_checked():
+    """Random keys lie on the host, and travel for the list as for its plan."""
+    for check in (True, "reference"):
+        with wg.config(check=check), wg.default_device("reference"):
+            f = wg.compile(lambda x: nn.dropout(x, 0.5) * wg.random.uniform(x.shape))
+            assert f(wg.ones(8)).device.type == "reference"
+            stepper = f.interpreter(wg.ones(8))
+            assert [y.device.type for y in stepper.finish()] == ["reference"]
+    with wg.check_finite():
+        assert f(wg.ones(8, device="reference")).device.type == "reference"
+
+
 def test_prints_happen_once(capfd):
     def f(x):
         wg.print("x is {}", x)

@@ -183,6 +183,32 @@ def test_a_classifier_with_layers_and_dropout():
         assert accuracy.eval({x: xs, y: labels, keep: 1.0}) > 0.9
 
 
+@pytest.mark.parametrize("check", [False, True, "reference"])
+def test_programs_compute_on_the_device_they_are_made_on(check):
+    """Feeds and results are NumPy's wherever the graph computes."""
+    xs = np.random.default_rng(0).standard_normal((8, 3)).astype("f")
+    found = {}
+    for device in ("cpu", "reference"):
+        with wg.default_device(device), wg.config(check=check):
+            tf.reset_default_graph()
+            x = tf.placeholder(tf.float32, [None, 3])
+            w = tf.Variable(tf.constant([[1.0], [0.5], [-1.0]]))
+            keep = tf.placeholder(tf.float32)
+            loss = tf.reduce_mean(tf.square(tf.matmul(tf.nn.dropout(x, keep), w) - 1.0))
+            train = tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+            with tf.Session() as s:
+                s.run(tf.global_variables_initializer())
+                first = s.run(loss, {x: xs, keep: 1.0})
+                for _ in range(20):
+                    s.run(train, {x: xs, keep: 1.0})
+                last, weights = s.run([loss, w], {x: xs, keep: 1.0})
+                dropped = s.run(tf.nn.dropout(x, keep), {x: xs, keep: 0.5})
+            assert isinstance(weights, np.ndarray) and last < 0.5 * first
+            assert 0 < np.count_nonzero(dropped) < xs.size
+        found[device] = weights
+    np.testing.assert_allclose(found["reference"], found["cpu"], rtol=1e-4)
+
+
 def test_losses_agree_with_numpy():
     z = np.array([[1.0, 2.0, -1.0], [0.5, 0.0, 3.0]], "f")
     p = np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]], "f")

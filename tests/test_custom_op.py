@@ -6,6 +6,7 @@ import pickle
 import threading
 import traceback
 import weakref
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -17,6 +18,9 @@ from support import DTYPES
 
 rng = np.random.default_rng(0)
 
+
+# For tests that count pure calls and traces of rules, which a checked run makes again.
+uncounted = wg.config(check=False)
 
 # --- Ops, each with its formula over tensors, to which every mode is held.
 
@@ -241,6 +245,7 @@ def test_runs_are_checked_against_their_list():
             np.testing.assert_array_equal(f(tensor()).numpy(), f(tensor()).numpy())
 
 
+@uncounted
 def test_sizes_may_stay_open():
     sizes = []
 
@@ -318,6 +323,7 @@ def test_numbers_and_arrays_are_operands():
     assert cube([1.0, 2.0]).tolist() == [1.0, 8.0]
 
 
+@uncounted
 def test_attributes_are_told_apart_exactly():
     seen = []
 
@@ -403,6 +409,12 @@ OPERANDS = {
     "an unknown effect": (
         lambda: wg.custom_op(infer=lambda x: x, effect="none"), ValueError, '"ordered".*none'),
 }
+
+
+def test_the_classes_of_effects_are_those_of_the_engine():
+    words = get_args(get_type_hints(wg.custom_op)["effect"])
+    with pytest.raises(ValueError, match=" or ".join(f'"{word}"' for word in words) + ": got"):
+        wg.custom_op(infer=lambda x: x, effect="none")
 
 
 @pytest.mark.parametrize("what", OPERANDS)
@@ -524,6 +536,7 @@ def test_a_rule_may_not_write_outside():
     assert state.tolist() == [0.0, 0.0]
 
 
+@uncounted
 def test_examples_are_called_one_by_one_without_a_rule_and_at_once_with_one():
     shapes = []
 
@@ -571,6 +584,7 @@ def twice_and_unused(op):
     return f
 
 
+@uncounted
 def test_pure_calls_are_merged_and_dropped():
     op, calls = counted("pure")
     wg.compile(twice_and_unused(op))(wg.ones(2))

@@ -113,6 +113,13 @@ def open_rule():
     wg.jvp(op, (wg.ones(2),), (wg.ones(2),))
 
 
+def impure():
+    calls = []
+    op = wg.custom_op(infer=lambda x: x)(lambda x: (calls.append(x), x + len(calls))[1])
+    with wg.config(check=True):
+        wg.compile(lambda x: op(x))(wg.ones(2))
+
+
 def in_use():
     w = wg.zeros(2)
 
@@ -159,6 +166,7 @@ PROVOKED = {
     "gradient": lambda: wg.tensor([1.0, 2.0], requires_grad=True).backward(),
     "no_rule": lambda: wg.grad(wg.custom_op(infer=lambda x: x)(lambda x: x))(wg.tensor(1.0)),
     "open_rule": open_rule,
+    "impure": impure,
     "freed": freed,
     "leaf_update": leaf_update,
     "unseen_write": unseen_write,

@@ -73,10 +73,7 @@ def custom_op(
     >>> wg.grad(lambda x: cube(x).sum())(wg.tensor([1.0, 2.0])).tolist()
     [3.0, 12.0]
     """
-    if effect not in ("pure", "ordered", "collective"):
-        raise ValueError(
-            f'custom_op: an effect is "pure", "ordered" or "collective": got {effect!r}'
-        )
+    _core._check_effect("custom_op", effect)
 
     def decorate(function: Callable[..., Any]) -> CustomOp:
         op = CustomOp(function, infer, effect, name)

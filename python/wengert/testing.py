@@ -72,10 +72,10 @@ def _assert_close(
     rtol = default[0] if rtol is None else rtol
     atol = default[1] if atol is None else atol
     if rtol == atol == 0.0:  # integers, which float64 need not hold
-        x, y = (t.detach().numpy() for t in (a, b))
+        x, y = (t.detach().to("cpu").numpy() for t in (a, b))
         good = x == y
     else:
-        x, y = (t.detach().astype(float64).numpy() for t in (a, b))
+        x, y = (t.detach().astype(float64).to("cpu").numpy() for t in (a, b))
         good = np.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
     if good.all():
         return
@@ -129,7 +129,7 @@ def gradcheck(
     for i, g in zip(places, found, strict=True):
         numeric = _differences(lambda: weights.project(f(*args)), args, i, eps)
         analytic = 0.0 * args[i].detach() if g is None else g.detach()
-        _compare(i, analytic.numpy(), numeric, rtol, atol)
+        _compare(i, analytic.to("cpu").numpy(), numeric, rtol, atol)
     return True
 
 
@@ -214,7 +214,7 @@ def _differences(f: Callable[[], Tensor], args: list[Any], i: int, eps: float) -
     import numpy as np
 
     original = args[i]
-    base = original.detach().numpy()
+    base = original.detach().to("cpu").numpy()
     result = np.zeros(base.shape)
     with no_grad():
         for at in np.ndindex(base.shape):
@@ -222,7 +222,7 @@ def _differences(f: Callable[[], Tensor], args: list[Any], i: int, eps: float) -
             for step in (eps, -eps):
                 moved = base.copy()
                 moved[at] += step
-                args[i] = asarray(moved)
+                args[i] = asarray(moved, device=original.device)
                 ends.append(f().item())
             result[at] = (ends[0] - ends[1]) / (2.0 * eps)
     args[i] = original

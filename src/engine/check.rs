@@ -21,10 +21,11 @@ use super::interpret::{self, Interpreter, Results};
 use super::oracle::Oracle;
 use super::site;
 use crate::array::Array;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::Scalar;
 use crate::error::{self, Error, Kind as ErrorKind, Result};
 use crate::executor::Input;
-use crate::graph::{Graph, Kind, List, resize};
+use crate::graph::replay::Calls;
+use crate::graph::{self, Graph, Kind, List, resize};
 use crate::ops::emit::{Arg, Id};
 use crate::passes::{Options, alone, expand_for, stages, stripped};
 use crate::shape::{Bindings, Scope};
@@ -49,6 +50,8 @@ pub struct Held<'a> {
     pub sizes: Bindings,
     /// The numbers that were given
     pub given: &'a [Scalar],
+    /// The calls of the host that the run made
+    pub calls: Calls,
     /// Whether each op is held against the reference too
     pub by_reference: bool,
 }
@@ -86,8 +89,8 @@ impl Held<'_> {
             }
             Ok((wanted, None)) => wanted,
             Err(error) if error.kind() == ErrorKind::Memory => return Ok(()),
-            // Ctrl-C.
-            Err(error) if error.code() == "foreign" => return Err(error),
+            // Ctrl-C, or code of the user's.
+            Err(error) if matches!(error.code(), "foreign" | "impure") => return Err(error),
             Err(error) => {
                 let what = format!("self-check: a plan computes what its list refuses: {error}");
                 return Err(error::internal(what));
@@ -104,7 +107,8 @@ impl Held<'_> {
 
     fn interpret(&self, list: &Arc<List>, inputs: &[Array]) -> Result<Results> {
         let inputs: Vec<&Array> = inputs.iter().collect();
-        watch::unchecked(|| interpret::run(list, &inputs, &self.sizes, self.given))
+        let run = || interpret::run(self.device, list, &inputs, &self.sizes, self.given);
+        watch::unchecked(|| self.calls.replay(run))
     }
 
     /// The results of a list, and the first op whose result is not that of the reference.
@@ -116,8 +120,9 @@ impl Held<'_> {
         let ops: Arc<List> = expanded.into_list().into();
         let oracle = Oracle::new(self.options.spoils_kernels());
         let inputs = self.inputs.to_vec();
-        let run = Interpreter::start(&ops, inputs, &self.sizes, self.given)?;
-        let results = watch::unchecked(|| run.watched(oracle.clone()).finish())?;
+        let run = Interpreter::start(self.device, &ops, inputs, &self.sizes, self.given)?;
+        let run = || run.watched(oracle.clone()).finish();
+        let results = watch::unchecked(|| self.calls.replay(run))?;
         Ok((results, oracle.found().map(str::to_string)))
     }
 
@@ -161,7 +166,8 @@ impl Held<'_> {
                     let kernels = |composite| executor(self.device).has_kernel(composite);
                     let planned = self.scope.run(|| expand_for(&graph, &kernels))?;
                     let numbers = planned.list().evaluate_numbers(self.given, &self.sizes)?;
-                    executors::run(&planned, &program.inputs.iter().collect::<Vec<_>>(), &numbers)?
+                    let inputs: Vec<&Array> = program.inputs.iter().collect();
+                    self.calls.replay(|| executors::run(&planned, &inputs, &numbers))?
                 }
             };
             Ok(difference(&wanted, &found)?.is_some())
@@ -207,8 +213,13 @@ impl Held<'_> {
     /// The values of ops, latest first.
     fn values(&self, program: &Small) -> Result<Vec<(Id, Array)>> {
         let list = Arc::new(program.list.clone());
-        let mut run = Interpreter::start(&list, program.inputs.clone(), &self.sizes, self.given)?;
-        while watch::unchecked(|| run.step())?.is_some() {}
+        let inputs = program.inputs.clone();
+        let mut run = Interpreter::start(self.device, &list, inputs, &self.sizes, self.given)?;
+        let mut all = || -> Result<()> {
+            while run.step()?.is_some() {}
+            Ok(())
+        };
+        watch::unchecked(|| self.calls.replay(&mut all))?;
         let ids = (0..list.nodes.len() as u32).rev().map(Id);
         let ops = ids.filter(|id| matches!(list.node(*id).kind, Kind::Op(_) | Kind::Part(_)));
         let value = |id| Some((id, run.value(id)?.first()?.clone()));
@@ -285,40 +296,9 @@ fn difference(wanted: &[Array], found: &[Array]) -> Result<Option<String>> {
         return Ok(Some(format!("{} results became {}", wanted.len(), found.len())));
     }
     for (i, (a, b)) in wanted.iter().zip(found).enumerate() {
-        if a.dtype != b.dtype || !a.shape().same(b.shape()) {
-            let (was, is) = (a.shape(), b.shape());
-            return Ok(Some(format!("result {i}: {} {was} became {} {is}", a.dtype, b.dtype)));
-        }
-        let (a, b) = (executors::download(a)?, executors::download(b)?);
-        let (a, b) = (executors::contiguous(&a)?, executors::contiguous(&b)?);
-        let differs =
-            |(x, y): &(&[u8], &[u8])| x != y && !(is_nan(a.dtype, x) && is_nan(b.dtype, y));
-        let size = a.dtype.size();
-        let pairs = bytes(&a).chunks_exact(size).zip(bytes(&b).chunks_exact(size));
-        if let Some((k, (x, y))) = pairs.enumerate().find(|(_, pair)| differs(pair)) {
-            let (x, y) = (bits(x), bits(y));
-            let what = format!("result {i}, element {k}: bits {x:#x} became {y:#x}");
-            return Ok(Some(what));
+        if let Some(what) = graph::difference(&executors::download(a)?, &executors::download(b)?) {
+            return Ok(Some(format!("result {i}: {what}")));
         }
     }
     Ok(None)
-}
-
-/// The bytes of an array in C order.
-fn bytes(array: &Array) -> &[u8] {
-    // SAFETY: the elements are set and lie without gaps, and nobody writes them meanwhile.
-    unsafe { std::slice::from_raw_parts(array.ptr(), array.count() * array.dtype.size()) }
-}
-
-fn bits(element: &[u8]) -> u64 {
-    let mut wide = [0; 8];
-    wide[..element.len()].copy_from_slice(element);
-    u64::from_le_bytes(wide)
-}
-
-fn is_nan(dtype: DType, element: &[u8]) -> bool {
-    let Some((exponent, fraction)) = dtype.float_bits() else { return false };
-    let infinity = ((1 << exponent) - 1) << fraction;
-    let without_sign = (1 << (exponent + fraction)) - 1;
-    bits(element) & without_sign > infinity
 }

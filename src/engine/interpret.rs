@@ -38,20 +38,24 @@ pub struct Interpreter {
     device: Device,
 }
 
-/// The results of a list, given its inputs, the sizes of its symbols and the inputs of its numbers.
+/// The results of a list on a device, given its inputs, the sizes of its symbols and the inputs of its
+/// numbers.
 pub fn run(
+    device: Device,
     list: &Arc<List>,
     inputs: &[&Array],
     sizes: &Bindings,
     given: &[Scalar],
 ) -> Result<Results> {
     let inputs = inputs.iter().map(|&x| x.clone()).collect();
-    Interpreter::start(list, inputs, sizes, given)?.finish()
+    Interpreter::start(device, list, inputs, sizes, given)?.finish()
 }
 
 impl Interpreter {
-    /// Stands before the first node.
+    /// Stands before the first node. Inputs that lie elsewhere, such as random keys, travel to the
+    /// device.
     pub fn start(
+        device: Device,
         list: &Arc<List>,
         inputs: Vec<Array>,
         sizes: &Bindings,
@@ -62,7 +66,6 @@ impl Interpreter {
         let takes: Vec<&Type> = list.inputs().map(|id| &list.node(id).ty).collect();
         admit("call", takes.into_iter(), inputs.iter())?;
         let numbers = list.evaluate_numbers(given, sizes)?;
-        let device = executors::common("call", inputs.iter())?;
         Ok(Interpreter::new(device, list, inputs, numbers.into(), None))
     }
 
@@ -81,6 +84,11 @@ impl Interpreter {
     /// the list is expanded before.
     pub fn watched(self, oracle: Oracle) -> Interpreter {
         Interpreter { oracle: Some(oracle), ..self }
+    }
+
+    /// What it runs on.
+    pub fn device(&self) -> Device {
+        self.device
     }
 
     /// The list, whose sizes are numbers.
@@ -131,7 +139,8 @@ impl Interpreter {
         match &node.kind {
             Kind::Input => {
                 let input = self.inputs.next();
-                one(input.ok_or_else(|| error::internal("a list got too few inputs"))?)
+                let input = input.ok_or_else(|| error::internal("a list got too few inputs"))?;
+                one(executors::transfer(&input, self.device)?)
             }
             Kind::Constant(array) => one(executors::transfer(array, self.device)?),
             Kind::Op(op) => self.op(op, &node.args, node.site),

@@ -17,6 +17,7 @@ use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::executor::Input;
 use crate::graph::numbers::evaluate;
+use crate::graph::replay::{Calls, logged};
 use crate::graph::{Graph, Kind, List, Node, admit, admit_found, live};
 use crate::ops::emit::{Arg, Id};
 use crate::passes::expand::has_calls;
@@ -294,15 +295,17 @@ impl Program {
         given: &[Scalar],
     ) -> Result<SmallVec<[Array; 2]>> {
         if watch::checking() {
-            return interpret::run(&self.list, inputs, &self.bind(sizes), given);
+            return interpret::run(self.device, &self.list, inputs, &self.bind(sizes), given);
         }
         let planned = self.planned(sizes)?;
         admit("call", planned.plan.inputs().iter(), inputs.iter().copied())?;
-        let found = planned.run(inputs, &self.numbers(sizes, given)?)?;
-        if self.config.check.is_on() {
-            let inputs: Vec<Array> = inputs.iter().map(|&x| x.clone()).collect();
-            self.held(&inputs, sizes, given).check(&found)?;
+        let numbers = self.numbers(sizes, given)?;
+        if !self.config.check.is_on() {
+            return planned.run(inputs, &numbers);
         }
+        let (found, calls) = logged(|| planned.run(inputs, &numbers))?;
+        let inputs: Vec<Array> = inputs.iter().map(|&x| x.clone()).collect();
+        self.held(&inputs, sizes, given, calls).check(&found)?;
         Ok(found)
     }
 
@@ -315,7 +318,7 @@ impl Program {
     ) -> Result<SmallVec<[Array; 2]>> {
         if watch::checking() {
             let lent = inputs.iter().map(Input::array).collect::<Result<Vec<&Array>>>()?;
-            return interpret::run(&self.list, &lent, &self.bind(sizes), given);
+            return interpret::run(self.device, &self.list, &lent, &self.bind(sizes), given);
         }
         let (planned, numbers) = (self.planned(sizes)?, self.numbers(sizes, given)?);
         admit_found("call", planned.plan.inputs().iter(), inputs.iter().map(Input::array))?;
@@ -323,8 +326,8 @@ impl Program {
             return planned.run_with(inputs, &numbers);
         }
         let copies = check::copies(inputs)?;
-        let found = planned.run_with(inputs, &numbers)?;
-        if let Err(error) = self.held(&copies, sizes, given).check(&found) {
+        let (found, calls) = logged(|| planned.run_with(inputs, &numbers))?;
+        if let Err(error) = self.held(&copies, sizes, given, calls).check(&found) {
             for (input, copy) in inputs.iter_mut().zip(copies) {
                 if let Input::Given(place @ None) = input {
                     *place = Some(copy);
@@ -340,12 +343,18 @@ impl Program {
         self.config.check.is_on()
     }
 
-    fn held<'a>(&'a self, inputs: &'a [Array], sizes: &[usize], given: &'a [Scalar]) -> Held<'a> {
+    fn held<'a>(
+        &'a self,
+        inputs: &'a [Array],
+        sizes: &[usize],
+        given: &'a [Scalar],
+        calls: Calls,
+    ) -> Held<'a> {
         let options = &self.config.passes;
         let (list, scope, sizes) = (&*self.list, &self.scope, self.bind(sizes));
         let by_reference = self.config.check == Check::Reference;
         let device = self.device;
-        Held { list, options, scope, device, inputs, sizes, given, by_reference }
+        Held { list, options, scope, device, inputs, sizes, given, calls, by_reference }
     }
 
     fn numbers(&self, sizes: &[usize], given: &[Scalar]) -> Result<Vec<Scalar>> {

@@ -34,12 +34,19 @@ pub enum EffectClass {
 }
 
 impl EffectClass {
-    /// The classes with their names.
-    pub const ALL: [(EffectClass, &'static str); 3] = [
-        (EffectClass::Pure, "pure"),
-        (EffectClass::Ordered, "ordered"),
-        (EffectClass::Collective, "collective"),
-    ];
+    /// The classes.
+    pub const ALL: [EffectClass; 3] =
+        [EffectClass::Pure, EffectClass::Ordered, EffectClass::Collective];
+
+    /// The class of a name, for an op.
+    pub fn named(op: &str, name: &str) -> Result<EffectClass> {
+        let found = EffectClass::ALL.into_iter().find(|class| class.name() == name);
+        found.ok_or_else(|| {
+            let names = EffectClass::ALL.map(|class| format!("\"{}\"", class.name()));
+            let what = format!("an effect is {}", names.join(" or "));
+            error::bad_value(op, what, format!("got \"{name}\""))
+        })
+    }
 
     /// The name in programs, prints and messages.
     pub fn name(self) -> &'static str {
@@ -159,7 +166,7 @@ impl Host {
 
     /// Runs the code on data of the host: results of these types, each in memory of its own.
     pub fn run(&self, operands: &[&Array], results: &[Type]) -> Result<Vec<Array>> {
-        let found = self.0.run(operands, results)?;
+        let found = self.called(operands, results)?;
         if found.len() != results.len() {
             let facts = format!("got {}, wanted {}", found.len(), results.len());
             let what = "the function gave another count of results than its type rule";

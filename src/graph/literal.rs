@@ -197,7 +197,7 @@ pub fn read_number(text: &str, earlier: u32) -> Option<Number> {
 }
 
 /// The elements in C order, little end first.
-fn bytes_of(array: &Array) -> Vec<u8> {
+pub fn bytes_of(array: &Array) -> Vec<u8> {
     let (sizes, strides) = (array.shape().sizes(), array.layout.strides());
     let (count, size) = (array.count(), array.dtype.size());
     // The longest run of elements that lie behind each other.
@@ -375,7 +375,8 @@ pub fn read_array(ty: &Type, text: &str) -> Option<Result<Array>> {
     (fits && truths).then(|| from_bytes(ty.dtype, &ty.shape, &bytes))
 }
 
-fn from_bytes(dtype: DType, shape: &Shape, bytes: &[u8]) -> Result<Array> {
+/// The array of these bytes.
+pub fn from_bytes(dtype: DType, shape: &Shape, bytes: &[u8]) -> Result<Array> {
     let array = Array {
         dtype,
         layout: Layout::contiguous(shape.clone()),

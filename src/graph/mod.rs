@@ -21,6 +21,7 @@ pub mod numbers;
 mod operands;
 pub mod parse;
 pub mod print;
+pub mod replay;
 mod resize;
 mod same;
 #[cfg(test)]
@@ -39,6 +40,7 @@ pub use host::{EffectClass, Formula, Host, HostOp, Signature, Types};
 pub use list::{Args, Effect, Flow, FlowKind, Kind, List, Node, live};
 pub use parse::{parse, parse_on};
 pub use resize::resize;
+pub use same::difference;
 
 use crate::array::Array;
 use crate::dtype::{DType, Numeric, Scalar};

@@ -1,7 +1,7 @@
 //! Equality of lists: nodes, types, operands, attributes, constants to the bit, names and results.
 //! Sites do not count.
 
-use super::literal::{Elements, elements, numbers, operand};
+use super::literal::{Elements, bytes_of, elements, numbers, operand};
 use super::print::summary;
 use super::{Flow, FlowKind, Kind, List, Node};
 use crate::array::Array;
@@ -95,6 +95,29 @@ fn same_array(a: &Array, b: &Array) -> bool {
         (Elements::All(x), Elements::All(y)) | (Elements::Each(x), Elements::Each(y)) => x == y,
         (Elements::All(_), Elements::Each(_)) | (Elements::Each(_), Elements::All(_)) => false,
     }
+}
+
+/// The first difference between the bits of two arrays in host memory; the payload of a NaN says
+/// nothing.
+pub fn difference(wanted: &Array, found: &Array) -> Option<String> {
+    let (dtype, shape) = (wanted.dtype, wanted.shape());
+    if dtype != found.dtype || !shape.same(found.shape()) {
+        return Some(format!("{dtype} {shape} became {} {}", found.dtype, found.shape()));
+    }
+    let bits = |element: &[u8]| {
+        let mut wide = [0; 8];
+        wide[..element.len()].copy_from_slice(element);
+        u64::from_le_bytes(wide)
+    };
+    let differ = |x: u64, y: u64| x != y && !(dtype.is_nan(x) && dtype.is_nan(y));
+    let (a, b) = (bytes_of(wanted), bytes_of(found));
+    if a == b {
+        return None;
+    }
+    let pairs = a.chunks_exact(dtype.size()).zip(b.chunks_exact(dtype.size()));
+    let mut pairs = pairs.map(|(x, y)| (bits(x), bits(y))).enumerate();
+    let (k, (x, y)) = pairs.find(|&(_, (x, y))| differ(x, y))?;
+    Some(format!("element {k}: bits {x:#x} became {y:#x}"))
 }
 
 fn flow(a: &Flow, b: &Flow) -> Result<(), String> {

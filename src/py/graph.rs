@@ -345,7 +345,7 @@ impl Definition {
         let _keeping = Keeper::new().enter();
         let resolved = self.resolved(py, "interpreter", &fetches, feeds)?;
         let inputs = resolved.inputs.iter().map(|id| id.0).collect();
-        Ok(Stepper::new(resolved, inputs))
+        Ok(Stepper::new(self.trace.device(), resolved, inputs))
     }
 
     /// The nodes that are computed and that no other reads.

@@ -9,6 +9,7 @@ use super::errors::OrRaise;
 use super::functions::long;
 use super::tensor::{self, wrap};
 use crate::array::Array;
+use crate::device::Device;
 use crate::dtype::Scalar;
 use crate::engine::interpret::{Interpreter, Results};
 use crate::engine::resolve::Resolved;
@@ -25,6 +26,7 @@ pub struct Stepper {
     /// The nodes of the graph that the arguments stand for.
     #[pyo3(get)]
     inputs: Vec<u32>,
+    device: Device,
     list: Arc<List>,
     /// What keeps its sizes
     #[expect(dead_code, reason = "it is there to be dropped")]
@@ -49,21 +51,21 @@ enum Run {
 
 impl Stepper {
     /// Stands before the first node of a list.
-    pub fn new(resolved: Resolved, inputs: Vec<u32>) -> Stepper {
+    pub fn new(device: Device, resolved: Resolved, inputs: Vec<u32>) -> Stepper {
         let Resolved { list, names, scope, .. } = resolved;
         let name = |(i, name): (usize, &Option<Id>)| name.map(|at| (i as u32, at));
         let steps = names.iter().enumerate().filter_map(name).collect();
         let (run, done) = (Mutex::new(Run::Waiting), Mutex::default());
-        Stepper { inputs, list: Arc::new(list), scope, steps, run, done }
+        Stepper { inputs, device, list: Arc::new(list), scope, steps, run, done }
     }
 
     /// A run of a list that is the graph itself.
     pub fn of(run: Interpreter) -> Stepper {
-        let (list, scope) = (run.list().clone(), run.list().scope());
+        let (device, list, scope) = (run.device(), run.list().clone(), run.list().scope());
         let steps = (0..list.nodes.len() as u32).map(|i| (i, Id(i))).collect();
         let inputs = list.inputs().map(|id| id.0).collect();
         let (run, done) = (Mutex::new(Run::Standing(run)), Mutex::default());
-        Stepper { inputs, list, scope, steps, run, done }
+        Stepper { inputs, device, list, scope, steps, run, done }
     }
 
     /// Takes the run, which whoever takes it puts back.
@@ -117,7 +119,8 @@ impl Stepper {
             arrays.push(tensor.with_own(|value| value.array.clone()));
         }
         let numbers: &[Scalar] = &[];
-        let run = Interpreter::start(&self.list, arrays, &Bindings::default(), numbers);
+        let sizes = Bindings::default();
+        let run = Interpreter::start(self.device, &self.list, arrays, &sizes, numbers);
         let run = Run::Standing(run.or_raise(py)?);
         self.done.lock().clear();
         *self.run.lock() = run;

@@ -58,6 +58,7 @@ __all__ = [
     '_begin_checking',
     '_begin_timing',
     '_body',
+    '_check_effect',
     '_check_room',
     '_check_settings',
     '_check_size',

@@ -72,9 +72,10 @@ impl Executable {
             inputs.push(self.value(py, &input.place, &args)?.array);
         }
         let (list, bound) = (Arc::new(self.program.list().clone()), self.program.bind(&sizes));
-        let run = Interpreter::start(&list, inputs, &bound, &numbers).or_raise(py)?;
+        let device = self.program.device();
+        let run = Interpreter::start(device, &list, inputs, &bound, &numbers).or_raise(py)?;
         let graph = Definition::from_list(
-            self.program.device(),
+            device,
             (**run.list()).clone().with_hosts(&mut |op| op.0.kept()),
             run.list().scope(),
         );

@@ -413,6 +413,12 @@ impl PythonOp {
     }
 }
 
+/// Refuses what names no class of effects.
+#[pyfunction]
+fn _check_effect(py: Python<'_>, op: &str, effect: &str) -> PyResult<()> {
+    EffectClass::named(op, effect).or_raise(py).map(drop)
+}
+
 /// Calls an op of the host: its results.
 #[pyfunction]
 fn _host_call(
@@ -423,11 +429,7 @@ fn _host_call(
     effect: &str,
     operands: Vec<Bound<'_, PyAny>>,
 ) -> PyResult<Vec<Py<PyAny>>> {
-    let found = EffectClass::ALL.into_iter().find(|(_, word)| *word == effect);
-    let Some((class, _)) = found else {
-        let what = "an effect is \"pure\", \"ordered\" or \"collective\"";
-        return Err(to_python(py, error::bad_value(name, what, format!("got \"{effect}\""))));
-    };
+    let class = EffectClass::named(name, effect).or_raise(py)?;
     let key = object.as_ptr().addr();
     let code = Code::Kept(object);
     let op = PythonOp { name: interned(name), class, code, key, rules: rules.0.clone() };
@@ -481,5 +483,6 @@ fn _ruled_call(
 pub(super) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<HostRules>()?;
     module.add_function(pyo3::wrap_pyfunction!(_ruled_call, module)?)?;
-    module.add_function(pyo3::wrap_pyfunction!(_host_call, module)?)
+    module.add_function(pyo3::wrap_pyfunction!(_host_call, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_check_effect, module)?)
 }

@@ -135,7 +135,7 @@ class Session(_Session):
         if isinstance(fetch, Operation):
             return None
         x = results[0]
-        array = (x.astype(wg.float32) if x.dtype == wg.bfloat16 else x).numpy()
+        array = (x.astype(wg.float32) if x.dtype == wg.bfloat16 else x).to("cpu").numpy()
         return array if array.ndim else array[()]
 
     def _adapts(self, value: Any) -> Any:
