@@ -149,3 +149,107 @@ def test_an_index_is_one_entry():
     assert g.tolist() == [[0, 0, 0], [2, 2, 2], [0, 0, 0], [0, 0, 0]]
     (g,) = wg.gradients((g * g).sum(), [x])
     assert g[1].tolist() == [8, 8, 8]
+
+
+def calls_of(f, *values):
+    """How often a function calls attention and its gradient as one node, and its products."""
+    graph = wg.compile(f).graph(*values, optimized=False)
+    ops = [node.op for node in graph.nodes]
+    names = "scaled_dot_product_attention", "attention_gradients", "contract"
+    return tuple(ops.count(name) for name in names)
+
+
+#: Shapes of one example's q, k, v and mask, and which of them have examples.
+EXAMPLES = [
+    (((5, 4), (7, 4), (7, 3)), None, (0, 0, 0, None)),
+    (((5, 4), (2, 7, 4), (7, 3)), None, (0, 1, None, None)),
+    (((5, 4), (2, 7, 4), (7, 3)), None, (0, None, None, None)),
+    (((3, 1, 5, 4), (2, 7, 4), (7, 3)), (5, 7), (None, 0, 0, None)),
+    (((2, 5, 4), (7, 4), (2, 7, 3)), (5, 7), (0, 0, 0, 0)),
+    (((5, 4), (7, 4), (7, 3)), (7,), (0, None, 0, 0)),
+    (((5, 4), (2, 7, 4), (7, 3)), (2, 5, 7), (None, None, None, 0)),
+    (((5, 4), (2, 7, 4), (7, 3)), (1, 7), (None, 0, None, 0)),
+]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "float32"])
+@pytest.mark.parametrize("shapes, mask, axes", EXAMPLES, ids=str)
+def test_attention_on_examples_is_one_call_and_a_loop_over_them(shapes, mask, axes, dtype):
+    rng, n = np.random.default_rng(11), 3
+
+    def examples(shape, axis, values):
+        if axis is None:
+            return values(shape)
+        return wg.stack([values(shape) for _ in range(n)], axis=axis)
+
+    def masks(shape):
+        values = rng.standard_normal(shape)
+        return wg.tensor((values > -0.5) if dtype == "bool" else values.astype("f"))
+
+    xs = [examples(s, a, lambda s: drawn(rng, *s)) for s, a in zip(shapes, axes, strict=False)]
+    if mask is not None:
+        xs.append(examples(mask, axes[3], masks))
+    axes = axes[: len(xs)]
+
+    def attend(q, k, v, mask=None):
+        return nn.scaled_dot_product_attention(q, k, v, mask=mask, scale=0.5)
+
+    def gradients(*xs):
+        loss = lambda *heads: (attend(*heads, *xs[3:]) ** 2).sum()  # noqa: E731
+        return wg.grad(loss, argnums=(0, 1, 2))(*xs[:3])
+
+    def one(x, axis, i):
+        return x if axis is None else x[(slice(None),) * axis + (i,)]
+
+    for f, calls in (attend, (1, 0, 0)), (gradients, (1, 1, 0)):
+        mapped = wg.vmap(f, in_axes=axes)
+        assert calls_of(mapped, *xs) == calls
+        found, compiled = mapped(*xs), wg.compile(mapped)(*xs)
+        loop = [f(*(one(x, axis, i) for x, axis in zip(xs, axes, strict=True))) for i in range(n)]
+        if f is attend:
+            found, compiled, loop = [found], [compiled], [[y] for y in loop]
+        for k, (x, y) in enumerate(zip(found, compiled, strict=True)):
+            assert np.array_equal(x.numpy(), y.numpy(), equal_nan=True)
+            want = np.stack([parts[k].numpy() for parts in loop])
+            np.testing.assert_array_equal(x.numpy(), want)
+    loss = lambda *heads: (wg.vmap(attend, in_axes=axes)(*heads, *xs[3:]) ** 2).sum()  # noqa: E731
+    outer = wg.grad(loss, argnums=(0, 1, 2))
+    assert calls_of(outer, *xs[:3]) == (1, 1, 0)
+    exact = [x.astype(wg.float64) for x in xs[:3]]
+    for x, y, want in zip(outer(*xs[:3]), wg.compile(outer)(*xs[:3]), outer(*exact), strict=True):
+        np.testing.assert_array_equal(x.numpy(), y.numpy())
+        np.testing.assert_allclose(x.numpy(), want.numpy(), rtol=1e-4, atol=3e-5)
+
+
+def test_attention_on_examples_of_examples_and_on_none():
+    rng = np.random.default_rng(12)
+    q, k, v = (drawn(rng, 2, 3, 6, 4) for _ in range(3))
+    once = wg.vmap(nn.scaled_dot_product_attention, in_axes=(0, 0, None))
+    twice = wg.vmap(once)
+    assert calls_of(twice, q, k, v[:, 0]) == (1, 0, 0)
+    want = nn.scaled_dot_product_attention(q, k, v[:, :1])
+    assert np.array_equal(twice(q, k, v[:, 0]).numpy(), want.numpy())
+    none = wg.vmap(nn.scaled_dot_product_attention)(*(x[:0, 0] for x in (q, k, v)))
+    assert none.shape == (0, 6, 4)
+    # What no example decides is computed once.
+    shared = wg.vmap(lambda x: x + nn.scaled_dot_product_attention(k, k, v).sum())
+    graph = wg.compile(shared).graph(q, optimized=False)
+    (call,) = (x for x in graph.nodes if x.op == "scaled_dot_product_attention")
+    assert tuple(call.shape) == (2, 3, 6, 4)
+
+
+def test_a_jacobian_of_attention_maps_the_call_of_its_gradient():
+    """The cotangent alone has examples there."""
+    rng = np.random.default_rng(13)
+    q, k, v = drawn(rng, 4, 3), drawn(rng, 2, 5, 3), drawn(rng, 5, 2)
+    jacobian = wg.jacobian(nn.scaled_dot_product_attention, argnums=0)
+    assert calls_of(jacobian, q, k, v) == (1, 1, 0)
+    exact = (x.astype(wg.float64) for x in (q, k, v))
+    np.testing.assert_allclose(jacobian(q, k, v).numpy(), jacobian(*exact).numpy(), atol=1e-5)
+
+
+def test_attention_on_examples_is_refused_in_the_sizes_of_one():
+    with pytest.raises(wg.ShapeError, match=r"q \(5, 4\) and k \(7, 3\)"):
+        wg.vmap(nn.scaled_dot_product_attention)(
+            wg.ones((2, 5, 4)), wg.ones((2, 7, 3)), wg.ones((2, 7, 3))
+        )

@@ -2,17 +2,18 @@
 //!
 //! [`Batching`] is an emission between a formula and another emission. The formula sees single
 //! examples; what goes below has an axis of all examples in front wherever a value depends on one.
-//! So a formula is batched by running it, composites by running their bodies, and a batch of batches
-//! by nesting.
+//! So a formula is batched by running it, and a batch of batches by nesting. A call of a composite is
+//! batched by the rule of its declaration, if it has one, and stays a call; of others by running the
+//! body.
 
 use std::cell::RefCell;
 
 use smallvec::SmallVec;
 
-use super::declare::{Arguments, Composite, Param, ParamKind};
+use super::declare::{Arguments, Composite, Outputs, Param, ParamKind};
 use super::emit::{Arg, Emit, Expr, Id, OrThrow, throw};
 use super::number::Number;
-use super::op::{Call, Op, OperandType, SliceAxis, Type};
+use super::op::{Call, Op, OperandType, SliceAxis, Type, Types};
 use super::structural::OpKind;
 use crate::dtype::{DType, Numeric, Scalar};
 use crate::error;
@@ -26,6 +27,36 @@ pub struct Batched<'e> {
     /// Whether axis 0 counts examples; if not, all examples share the value
     pub mapped: bool,
 }
+
+/// A call on examples, of which its composite's batching rule makes one on all of them.
+pub struct BatchedCall<'a, 'e> {
+    below: &'e dyn Emit,
+    /// What one example calls
+    pub call: &'a Call,
+    /// The operands, at least one of which is mapped
+    pub args: &'a [Batched<'e>],
+    /// How many examples there are
+    pub size: Dim,
+}
+
+impl<'e> BatchedCall<'_, 'e> {
+    /// Which operands some parameters are.
+    pub fn places<const N: usize>(&self, names: [&str; N]) -> [Option<usize>; N] {
+        names.map(|name| self.call.operand(name))
+    }
+
+    /// The same call on operands of the emission below.
+    pub fn on(&self, operands: &[Arg]) -> Outputs<'e> {
+        let op = Op::Call(self.call.clone());
+        let count = op.results();
+        let id = self.below.emit(op, operands);
+        let result = |k| Expr::new(self.below, Arg::Node(self.below.result(id, k)));
+        (0..count).map(result).collect()
+    }
+}
+
+/// A composite on many examples: its results for all of them, which stand along axis 0.
+pub type BatchRule = for<'e> fn(&BatchedCall<'_, 'e>) -> Outputs<'e>;
 
 /// A value the formula sees.
 struct Value {
@@ -133,8 +164,40 @@ impl<'e> Batching<'e> {
         Some(self.push(Value { below, mapped, ty: self.ty(x) }))
     }
 
+    /// A call that stays one: what no example decides, and by the rule of its composite. Gives the first
+    /// of its results, which follow each other.
+    fn call_by_rule(&self, call: &Call, op: &Op, args: &[Arg]) -> Option<Id> {
+        if !self.below.keeps(call.composite) {
+            return None;
+        }
+        let operands: SmallVec<[Batched<'_>; 8]> =
+            args.iter().map(|&arg| self.operand(arg)).collect();
+        // What does not fit is refused in the sizes of one example.
+        let types = self.infer_all(op, args);
+        let mapped = operands.iter().any(|x| x.mapped);
+        let batched = BatchedCall { below: self.below, call, args: &operands, size: self.size };
+        let found = match (mapped, call.composite.batch) {
+            (false, _) => {
+                let shared: SmallVec<[Arg; 8]> = operands.iter().map(|x| x.x.arg()).collect();
+                batched.on(&shared)
+            }
+            (true, Some(rule)) if !self.size.equals(0) => rule(&batched),
+            (true, Some(_) | None) => return None,
+        };
+        let first = Id(self.values.borrow().len() as u32);
+        for (x, ty) in found.iter().zip(types) {
+            self.push(Value { below: x.node(), mapped, ty });
+        }
+        Some(first)
+    }
+
     /// The type of one example's result.
     fn infer(&self, op: &Op, args: &[Arg]) -> Type {
+        self.infer_all(op, args).swap_remove(0)
+    }
+
+    /// The types of one example's results.
+    fn infer_all(&self, op: &Op, args: &[Arg]) -> Types {
         let values = self.values.borrow();
         let types: SmallVec<[OperandType<'_>; 4]> = args
             .iter()
@@ -146,7 +209,7 @@ impl<'e> Batching<'e> {
                 }
             })
             .collect();
-        op.infer(&types).or_throw()
+        op.infer_all(&types).or_throw()
     }
 }
 
@@ -155,6 +218,9 @@ impl Emit for Batching<'_> {
         if let Op::Call(call) = &op {
             if let Some(id) = self.call_as_it_is(call, &op, args) {
                 return id;
+            }
+            if let Some(first) = self.call_by_rule(call, &op, args) {
+                return first;
             }
             let arguments = Arguments { cx: self, attributes: &call.attributes, operands: args };
             let found: SmallVec<[Id; 2]> =
@@ -196,8 +262,8 @@ impl Emit for Batching<'_> {
         self.values.borrow()[id.0 as usize].ty.clone()
     }
 
-    fn keeps(&self, _: &'static Composite) -> bool {
-        false
+    fn keeps(&self, composite: &'static Composite) -> bool {
+        composite.batch.is_some() && self.below.keeps(composite)
     }
 
     fn number(&self, number: Number) -> Numeric {

@@ -9,7 +9,9 @@ use super::reduction::logsumexp;
 use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::ops::attributes::{Contraction, Reduction};
-use crate::ops::emit::{Expr, OrThrow, throw};
+use crate::ops::batch::{Batched, BatchedCall};
+use crate::ops::declare::Outputs;
+use crate::ops::emit::{Arg, Expr, OrThrow, throw};
 use crate::ops::number::Calculation;
 use crate::ops::op::Type;
 use crate::shape::{Axes, Dim, Shape};
@@ -89,6 +91,7 @@ composite! {
         (y, logsumexp(scores.cx(), wide(scores), axis, false)[0])
     }
     kernel(Attention)
+    batch(as_leading_axis)
     vjp(
         g, y, logsums: g_logsums;
         found = attention_gradients(
@@ -122,6 +125,24 @@ composite! {
         (found.0.cast(dtype), found.1.cast(dtype), found.2.cast(dtype))
     }
     kernel(AttentionGradients)
+    batch(as_leading_axis)
+}
+
+/// Attention on many examples, which are one more leading axis: queries, keys, values and mask are
+/// broadcast to each other, and all else has the common leading axes.
+fn as_leading_axis<'e>(batch: &BatchedCall<'_, 'e>) -> Outputs<'e> {
+    let broadcast = batch.places(["q", "k", "v", "mask"]);
+    let heads: SmallVec<[usize; 3]> = broadcast[..3].iter().copied().flatten().collect();
+    let rank = heads.iter().map(|&i| batch.args[i].rank()).max().unwrap_or(0);
+    // What the gradient or the mask alone has examples of is computed for each.
+    let some = heads.iter().any(|&i| batch.args[i].mapped);
+    let operands = batch.args.iter().enumerate().map(|(i, &x)| {
+        let is_broadcast = broadcast.contains(&Some(i));
+        let stays = is_broadcast && (some || Some(i) != broadcast[0]);
+        let x = if stays { x } else { Batched { x: x.spread(batch.size), mapped: true } };
+        if is_broadcast { x.padded(rank).arg() } else { x.x.arg() }
+    });
+    batch.on(&operands.collect::<SmallVec<[Arg; 8]>>())
 }
 
 /// Queries, keys and values, and what is done to their scores.

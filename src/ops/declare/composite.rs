@@ -8,7 +8,7 @@
 ///     nn method softmax(x: FloatTensor, axis: Int = -1; keyword: Bool = False) -> One |cx| {
 ///         formula
 ///     }
-///     kernel(Softmax)
+///     kernel(Softmax) batch(rule)
 ///     vjp(g, y; shared = formula) { x: formula, indices: zero }
 /// }
 /// ```
@@ -19,6 +19,8 @@
 ///
 /// Behind the body, in this order:
 /// - `kernel(Softmax)` names the [`Kernel`](crate::ops::declare::Kernel) that executors may have for it.
+/// - `batch(rule)` names the function by which a call on many examples stays a call
+///   ([`BatchRule`](crate::ops::batch::BatchRule)).
 /// - `indexes(Axis "axis")` says what indices among the operands address
 ///   ([`Indexes`](crate::ops::declare::Indexes)).
 /// - `vjp` has a formula for each parameter that is a tensor, or `zero` where no gradient flows: one
@@ -39,6 +41,8 @@ macro_rules! composite {
     (@default $default:expr) => { Some(stringify!($default)) };
     (@kernel) => { None };
     (@kernel $kernel:ident) => { Some($crate::ops::declare::Kernel::$kernel) };
+    (@batch) => { None };
+    (@batch $rule:ident) => { Some($rule) };
     (@indexes) => { $crate::ops::declare::Indexes::Nothing };
     (@indexes $indexes:ident $($parameter:literal)?) => {
         $crate::ops::declare::Indexes::$indexes$(($parameter))?
@@ -87,6 +91,7 @@ macro_rules! composite {
             $(; $($kw:ident: $kw_kind:ident $(= $kw_default:expr)?),* $(,)?)?
         ) -> $returns:ident $(($count:literal))? $($inline:ident)? $(|$cx:ident|)? $body:block
         $(kernel($kernel:ident))?
+        $(batch($batch:ident))?
         $(indexes($indexes:ident $($parameter:literal)?))?
         $(vjp($g:ident, $y:ident $(, $saved:ident: $g_saved:ident)*
             $(; $($shared:ident = $value:expr),+ $(,)?)?) {
@@ -163,6 +168,7 @@ macro_rules! composite {
                     [$($param: $kind,)* $($($kw: $kw_kind,)*)?]
                     $(($g, $y $(, $saved: $g_saved)* $(; $($shared = $value),+)?) $($wrt: $rule),*)?),
                 kernel: $crate::composite!(@kernel $($kernel)?),
+                batch: $crate::composite!(@batch $($batch)?),
                 indexes: $crate::composite!(@indexes $($indexes $($parameter)?)?),
                 plain: {
                     use std::sync::atomic::AtomicBool;

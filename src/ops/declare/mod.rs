@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use smallvec::{SmallVec, smallvec};
 
+use super::batch::BatchRule;
 use super::emit::{Arg, Emit, Expr};
 use super::op::{self, Op};
 use super::origin;
@@ -321,6 +322,8 @@ pub struct Composite {
     pub(in crate::ops) vjp: Option<Vjp>,
     /// The kernel that computes it, in executors that have this
     pub kernel: Option<Kernel>,
+    /// How a call on many examples stays a call; without it, their formulas run side by side
+    pub(in crate::ops) batch: Option<BatchRule>,
     /// What its indices address
     pub indexes: Indexes,
     /// Found out at run time: no two elementwise nodes of the body can run as one, so that a plan of
