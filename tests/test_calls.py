@@ -31,7 +31,7 @@ def test_a_call_is_one_node_unless_it_is_inline(op):
     for sample in samples(op)[:2]:
         program, values = program_of(op, sample, dtypes_of(op, sample)[-1])
         graph = wg.compile(program).graph(*values, optimized=False)
-        kinds = [node.op for node in graph.nodes if node.op not in ("input", "constant", "part")]
+        kinds = [node.op for node in graph.nodes if node.op not in ("input", "constant", "result")]
         if op.get("inline", True):
             assert len(kinds) <= MOST_NODES, kinds
         else:
@@ -136,7 +136,7 @@ def test_saved_values_of_a_norm_are_not_computed_again():
     """Backward reads the mean and the inverse deviation."""
     x = drawn(np.random.default_rng(2), 8, 16)
     graph = wg.compile(wg.grad(lambda x: (nn.layer_norm(x) * x).sum())).graph(x, optimized=False)
-    parts = [node for node in graph.nodes if node.op == "part"]
+    parts = [node for node in graph.nodes if node.op == "result"]
     assert [node.inputs[0].op for node in parts] == ["layer_norm", "layer_norm"]
 
 

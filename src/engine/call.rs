@@ -31,7 +31,7 @@ pub struct Given {
 }
 
 /// A program through which gradients flow.
-pub struct Flow {
+pub struct Differentiated {
     /// It and its backward
     pub program: Arc<Differentiable>,
     /// The whole list, forward and backward, for derivatives of derivatives
@@ -48,14 +48,14 @@ pub struct Flow {
 pub struct Partial {
     backward: Program,
     whole: Arc<List>,
-    /// The inputs among [`Flow::wrt`] that get a cotangent
+    /// The inputs among [`Differentiated::wrt`] that get a cotangent
     left: Vec<bool>,
 }
 
 /// Backwards from some of the results that a program keeps.
 const PARTIAL: usize = 16;
 
-impl Flow {
+impl Differentiated {
     /// The backward from the results that are `given`, if these are not all.
     fn partial(&self, given: &[bool]) -> Option<Arc<Partial>> {
         if !given.contains(&false) {
@@ -85,7 +85,7 @@ impl Flow {
 /// A call whose gradient may be wanted.
 struct Call {
     name: String,
-    flow: Arc<Flow>,
+    flow: Arc<Differentiated>,
     given: Given,
     residuals: Mutex<Residuals>,
 }
@@ -163,7 +163,7 @@ impl Call {
 
 /// Runs a program and records the call: its results, those through which gradients flow with a
 /// history.
-pub fn record(name: &str, flow: &Arc<Flow>, given: Given) -> Result<Vec<Value>> {
+pub fn record(name: &str, flow: &Arc<Differentiated>, given: Given) -> Result<Vec<Value>> {
     let arrays: SmallVec<[&Array; 8]> = given.inputs.iter().map(|value| &value.array).collect();
     let program = &flow.program;
     let mut found = program.forward.run(&arrays, &given.sizes, &given.numbers)?.into_vec();

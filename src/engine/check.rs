@@ -188,7 +188,8 @@ impl Held<'_> {
         let live = small.list.live();
         let values = (0..small.list.nodes.len() as u32).map(Id).filter(|id| {
             let node = small.list.node(*id);
-            live[id.0 as usize] && matches!(node.kind, Kind::Op(_) | Kind::Part(_) | Kind::Barrier)
+            live[id.0 as usize]
+                && matches!(node.kind, Kind::Op(_) | Kind::Result(_) | Kind::Barrier)
         });
         let found = values.map(|id| small.cut(&[id], &none)).find(|cut| self.fails(pass, cut));
         if let Some(found) = found {
@@ -221,7 +222,7 @@ impl Held<'_> {
         };
         watch::unchecked(|| self.calls.replay(&mut all))?;
         let ids = (0..list.nodes.len() as u32).rev().map(Id);
-        let ops = ids.filter(|id| matches!(list.node(*id).kind, Kind::Op(_) | Kind::Part(_)));
+        let ops = ids.filter(|id| matches!(list.node(*id).kind, Kind::Op(_) | Kind::Result(_)));
         let value = |id| Some((id, run.value(id)?.first()?.clone()));
         Ok(ops.filter_map(value).collect())
     }

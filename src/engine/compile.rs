@@ -44,7 +44,7 @@ pub struct Compiled {
     /// What computes the results
     pub program: Program,
     /// The same with its gradient, where one may be wanted
-    pub differentiable: Option<Arc<call::Flow>>,
+    pub differentiable: Option<Arc<call::Differentiated>>,
     /// What the trace relies on about sizes
     pub constraints: Vec<Constraint>,
     /// The ops of the host in it, which are the caller's to keep
@@ -330,7 +330,7 @@ impl Cut {
         scope: &Scope,
         results: &[Id],
         silent: &FxHashSet<Id>,
-    ) -> Result<Arc<call::Flow>> {
+    ) -> Result<Arc<call::Differentiated>> {
         let mut forward = list.clone();
         forward.outputs = results.to_vec();
         let program =
@@ -339,7 +339,7 @@ impl Cut {
         whole.outputs = self.gradients;
         let inputs: Vec<Id> = list.inputs().collect();
         let wrt: Vec<Id> = self.wrt.iter().map(|&i| inputs[i]).collect();
-        Ok(Arc::new(call::Flow {
+        Ok(Arc::new(call::Differentiated {
             program: Arc::new(program),
             partial: Mutex::default(),
             whole: Arc::new(with_stops(whole, silent, self.count, &wrt)?),

@@ -21,13 +21,13 @@ use crate::array::Array;
 use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::{self, Result};
 use crate::graph::numbers::renamed;
-use crate::graph::{Effect, Flow, FlowKind, Graph, Kind, List, Node, admit};
+use crate::graph::{ControlFlow, ControlFlowKind, Effect, Graph, Kind, List, Node, admit};
 use crate::memory::check_room;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, SliceAxis, Type};
 use crate::ops::origin;
 use crate::ops::structural::whole;
-use crate::passes::{Feed, flow_gradient, unused_count};
+use crate::passes::{Feed, control_flow_gradient, unused_count};
 use crate::shape::{Dim, Scope, Shape};
 
 /// The results of a list. What it reads of numbers are these, by their places in its table.
@@ -66,11 +66,11 @@ fn interpret_body(list: &List, inputs: Vec<Value>, numbers: &[Numeric]) -> Resul
                 let op = Op::Reshape(x.shape().clone());
                 apply(op, &[Operand::Value(x)], tape::recording())?
             }
-            Kind::Flow(flow) => {
+            Kind::ControlFlow(flow) => {
                 flows.insert(Id(i as u32), run(flow, args(), numbers)?);
                 token()?
             }
-            Kind::Part(part) => match node.reads().next() {
+            Kind::Result(part) => match node.reads().next() {
                 Some(flow) => flows[&flow][*part as usize].clone(),
                 None => return Err(error::internal("a part of nothing")),
             },
@@ -101,14 +101,14 @@ fn compute(
 }
 
 /// Control flow: a node of the open trace, or taken at once.
-pub fn run(flow: &Flow, args: Vec<Value>, numbers: &[Numeric]) -> Result<Vec<Value>> {
+pub fn run(flow: &ControlFlow, args: Vec<Value>, numbers: &[Numeric]) -> Result<Vec<Value>> {
     if let Some(_entered) = entered(flow.kind.name(), &args)? {
         return emit(flow.clone(), args, tape::recording());
     }
     let device = executors::common(flow.kind.name(), args.iter().map(|value| &value.array))?;
     let _on = device.enter();
     match flow.kind {
-        FlowKind::Host(ref op) => match flow.bodies.first() {
+        ControlFlowKind::Host(ref op) => match flow.bodies.first() {
             None => host::call(op, flow, args),
             Some(body) => {
                 let was = tape::recording();
@@ -118,12 +118,12 @@ pub fn run(flow: &Flow, args: Vec<Value>, numbers: &[Numeric]) -> Result<Vec<Val
                 if was { host::recorded(op, flow, &args, found?) } else { found }
             }
         },
-        FlowKind::Branch => {
+        ControlFlowKind::Branch => {
             let last = flow.bodies.len() as i64 - 1;
             let body = integer(&args[0].array)?.clamp(0, last) as usize;
             interpret_body(&flow.bodies[body], args[1..].to_vec(), numbers)
         }
-        FlowKind::While { carry, history } => {
+        ControlFlowKind::While { carry, history } => {
             let mut now = args;
             let mut pasts: Vec<Vec<Value>> = vec![Vec::new(); carry as usize];
             while integer(&interpret_body(&flow.bodies[0], now.clone(), numbers)?[0].array)? != 0 {
@@ -143,14 +143,14 @@ pub fn run(flow: &Flow, args: Vec<Value>, numbers: &[Numeric]) -> Result<Vec<Val
             }
             Ok(now)
         }
-        FlowKind::Scan { carry, xs, length, reverse } => {
+        ControlFlowKind::Scan { carry, xs, length, reverse } => {
             scan(flow, &args, numbers, (carry as usize, xs as usize), length, reverse)
         }
     }
 }
 
 fn scan(
-    flow: &Flow,
+    flow: &ControlFlow,
     args: &[Value],
     numbers: &[Numeric],
     (carry, xs): (usize, usize),
@@ -260,12 +260,12 @@ struct Emitted {
     entry: OnceLock<Weak<Entry>>,
 }
 
-struct FlowRule(Arc<Emitted>);
+struct ControlFlowRule(Arc<Emitted>);
 
 /// Adds a flow to the open trace: its results.
-fn emit(flow: Flow, args: Vec<Value>, record: bool) -> Result<Vec<Value>> {
+fn emit(flow: ControlFlow, args: Vec<Value>, record: bool) -> Result<Vec<Value>> {
     let name = flow.kind.name();
-    if let (true, FlowKind::Host(op)) = (record, &flow.kind) {
+    if let (true, ControlFlowKind::Host(op)) = (record, &flow.kind) {
         host::check_rule(op, &flow, &args)?;
     }
     let (trace, nodes) = trace::nodes(name, &args)?;
@@ -294,7 +294,7 @@ fn emit(flow: Flow, args: Vec<Value>, record: bool) -> Result<Vec<Value>> {
         trace.silence(&ids);
     }
     let plain: Vec<Value> = ids.iter().map(|&id| trace.value(id)).collect();
-    if let (true, FlowKind::Host(op)) = (record, &host.kind) {
+    if let (true, ControlFlowKind::Host(op)) = (record, &host.kind) {
         return host::recorded(op, &host, &args, plain);
     }
     let wants = record && args.iter().any(Value::requires_grad);
@@ -304,7 +304,7 @@ fn emit(flow: Flow, args: Vec<Value>, record: bool) -> Result<Vec<Value>> {
     let inputs = args.clone();
     let emitted = Arc::new(Emitted { trace, id, args, entry: OnceLock::new() });
     let arrays = plain.into_iter().map(|value| value.array).collect();
-    let values = record_host(Arc::new(FlowRule(emitted.clone())), &inputs, arrays);
+    let values = record_host(Arc::new(ControlFlowRule(emitted.clone())), &inputs, arrays);
     let entry = values.iter().find_map(|value| match &value.history {
         History::Entry(entry, _) => Some(Arc::downgrade(entry)),
         History::None | History::Leaf(_) => None,
@@ -331,7 +331,7 @@ impl Emitted {
     }
 }
 
-impl HostRule for FlowRule {
+impl HostRule for ControlFlowRule {
     fn name(&self) -> &str {
         "control flow"
     }
@@ -345,14 +345,14 @@ impl HostRule for FlowRule {
         let _on = emitted.trace.device().enter();
         let mut given = given.to_vec();
         let kind = emitted.trace.read(|graph| graph.nodes()[emitted.id.0 as usize].kind.clone());
-        let Kind::Flow(flow) = kind else {
+        let Kind::ControlFlow(flow) = kind else {
             return Err(error::internal("the gradient of a flow, of something else"));
         };
         given.resize(flow.results.len(), None);
         let has: Vec<bool> = given.iter().map(Option::is_some).collect();
         let wanted: Vec<bool> = emitted.args.iter().map(Value::requires_grad).collect();
         let count = || emitted.trace.read(unused_count);
-        let Some(gradient) = flow_gradient(&flow, &has, &wanted, &count)? else {
+        let Some(gradient) = control_flow_gradient(&flow, &has, &wanted, &count)? else {
             return Ok(vec![None; wanted.len()]);
         };
         emitted.trace.read(|graph| {

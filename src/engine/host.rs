@@ -14,7 +14,7 @@ use super::tape::{self, Entry, History, HostRule, Value, record_host};
 use super::trace;
 use crate::array::Array;
 use crate::error::{self, Result};
-use crate::graph::{Flow, Formula, Host, Signature};
+use crate::graph::{ControlFlow, Formula, Host, Signature};
 use crate::ops::op::Type;
 
 /// Runs the code on values of a device: they travel to the host, the results back.
@@ -30,7 +30,7 @@ pub fn execute(
 }
 
 /// A call outside of traces: its results, with a history where a gradient is wanted.
-pub fn call(op: &Host, flow: &Flow, args: Vec<Value>) -> Result<Vec<Value>> {
+pub fn call(op: &Host, flow: &ControlFlow, args: Vec<Value>) -> Result<Vec<Value>> {
     let record = tape::recording();
     if record {
         check_rule(op, flow, &args)?;
@@ -47,12 +47,12 @@ fn arrays(values: &[Value]) -> Vec<Array> {
 }
 
 /// Whether a gradient can flow from a result to an operand.
-fn flows(flow: &Flow, args: &[Value]) -> bool {
+fn flows(flow: &ControlFlow, args: &[Value]) -> bool {
     args.iter().any(Value::requires_grad) && flow.results.iter().any(|ty| ty.dtype.is_float())
 }
 
 /// Refuses a call through which a gradient is wanted and cannot flow.
-pub fn check_rule(op: &Host, flow: &Flow, args: &[Value]) -> Result<()> {
+pub fn check_rule(op: &Host, flow: &ControlFlow, args: &[Value]) -> Result<()> {
     match flows(flow, args) && !op.0.has_vjp() {
         true => Err(op.without_gradient()),
         false => Ok(()),
@@ -60,7 +60,12 @@ pub fn check_rule(op: &Host, flow: &Flow, args: &[Value]) -> Result<()> {
 }
 
 /// The results of a call, with a history where a gradient is wanted.
-pub fn recorded(op: &Host, flow: &Flow, args: &[Value], found: Vec<Value>) -> Result<Vec<Value>> {
+pub fn recorded(
+    op: &Host,
+    flow: &ControlFlow,
+    args: &[Value],
+    found: Vec<Value>,
+) -> Result<Vec<Value>> {
     if !flows(flow, args) {
         return Ok(found);
     }

@@ -19,7 +19,7 @@ use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::graph::numbers::valued;
-use crate::graph::{Flow, FlowKind, Graph, Kind, List, admit, resize};
+use crate::graph::{ControlFlow, ControlFlowKind, Graph, Kind, List, admit, resize};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, SliceAxis, Type};
 use crate::ops::origin;
@@ -148,14 +148,14 @@ impl Interpreter {
                 Arg::Node(id) => one(self.array(id)?.clone()),
                 Arg::Number(_) => Err(error::internal("a barrier keeps a value")),
             },
-            Kind::Part(i) => match node.args[0] {
+            Kind::Result(i) => match node.args[0] {
                 Arg::Node(id) => match self.values[id.0 as usize].get(*i as usize) {
                     Some(part) => one(part.clone()),
                     None => Err(error::internal("control flow gave too few results")),
                 },
                 Arg::Number(_) => Err(error::internal("a part of a number")),
             },
-            Kind::Flow(flow) => {
+            Kind::ControlFlow(flow) => {
                 let given = self.arrays(&node.args)?;
                 self.flow(flow, &given)
             }
@@ -212,28 +212,36 @@ impl Interpreter {
         Interpreter::new(self.device, body, given, numbers, self.oracle.clone()).finish()
     }
 
-    fn flow(&self, flow: &Flow, given: &[Array]) -> Result<Results> {
+    fn flow(&self, flow: &ControlFlow, given: &[Array]) -> Result<Results> {
         match flow.kind {
-            FlowKind::Host(_) if !flow.bodies.is_empty() => {
+            ControlFlowKind::Host(_) if !flow.bodies.is_empty() => {
                 self.body(&flow.bodies[0], given.to_vec())
             }
-            FlowKind::Host(ref op) => {
+            ControlFlowKind::Host(ref op) => {
                 Ok(host::execute(op, given, &flow.results, self.device)?.into())
             }
-            FlowKind::Branch => {
+            ControlFlowKind::Branch => {
                 let last = flow.bodies.len() as i64 - 1;
                 let index = integer(&given[0])?.clamp(0, last) as usize;
                 self.body(&flow.bodies[index], given[1..].to_vec())
             }
-            FlowKind::While { carry, history } => self.repeat(flow, given, carry as usize, history),
-            FlowKind::Scan { carry, xs, length, reverse } => {
+            ControlFlowKind::While { carry, history } => {
+                self.repeat(flow, given, carry as usize, history)
+            }
+            ControlFlowKind::Scan { carry, xs, length, reverse } => {
                 let steps = Steps { carry: carry as usize, xs: xs as usize, length, reverse };
                 self.scan(flow, given, &steps)
             }
         }
     }
 
-    fn repeat(&self, flow: &Flow, given: &[Array], carry: usize, history: bool) -> Result<Results> {
+    fn repeat(
+        &self,
+        flow: &ControlFlow,
+        given: &[Array],
+        carry: usize,
+        history: bool,
+    ) -> Result<Results> {
         let (first, captures) = given.split_at(carry);
         let mut now: Results = first.into();
         let mut rounds: Vec<Results> = Vec::new();
@@ -257,7 +265,7 @@ impl Interpreter {
         Ok(now)
     }
 
-    fn scan(&self, flow: &Flow, given: &[Array], steps: &Steps) -> Result<Results> {
+    fn scan(&self, flow: &ControlFlow, given: &[Array], steps: &Steps) -> Result<Results> {
         let Steps { carry, xs, length, reverse } = *steps;
         let (mut now, rows): (Results, &[Array]) =
             (given[..carry].into(), &given[carry..carry + xs]);

@@ -380,7 +380,7 @@ pub struct Differentiable {
 /// how many those are now, and the new names.
 fn with_early_parts(list: &List, count: usize) -> (List, usize, Vec<Id>) {
     let is_early = |node: &Node| {
-        matches!(node.kind, Kind::Part(_)) && node.reads().all(|id| (id.0 as usize) < count)
+        matches!(node.kind, Kind::Result(_)) && node.reads().all(|id| (id.0 as usize) < count)
     };
     let (parts, rest): (Vec<usize>, Vec<usize>) =
         (count..list.nodes.len()).partition(|&i| is_early(&list.nodes[i]));

@@ -9,7 +9,7 @@ use super::site;
 use super::trace::Trace;
 use crate::dtype::{DType, Numeric};
 use crate::error::{self, Error, Result};
-use crate::graph::{self, Flow, FlowKind, Kind, List};
+use crate::graph::{self, ControlFlow, ControlFlowKind, Kind, List};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::number::Number;
 use crate::ops::op::Type;
@@ -139,8 +139,8 @@ fn check_feed(op: &str, list: &List, calls: &Calls, id: Id, ty: &Type) -> Result
         Kind::Input
         | Kind::Constant(_)
         | Kind::Op(_)
-        | Kind::Flow(_)
-        | Kind::Part(_)
+        | Kind::ControlFlow(_)
+        | Kind::Result(_)
         | Kind::Effect(_)
         | Kind::Barrier => calls.of(id).map_or(node.kind.name(), |kept| kept.call.name()),
     };
@@ -334,22 +334,22 @@ impl Maker<'_> {
                     *value = self.number(*value)?;
                 }
             }
-            if let Kind::Flow(flow) = &node.kind {
-                node.kind = Kind::Flow(self.flow(flow)?);
+            if let Kind::ControlFlow(flow) = &node.kind {
+                node.kind = Kind::ControlFlow(self.flow(flow)?);
             }
         }
         body.numbers = self.fresh.read(|graph| graph.list().numbers.clone());
         Ok(body)
     }
 
-    fn flow(&self, flow: &Flow) -> Result<Arc<Flow>> {
+    fn flow(&self, flow: &ControlFlow) -> Result<Arc<ControlFlow>> {
         let bodies = flow.bodies.iter().map(|body| self.body(body).map(Arc::new));
         Ok(Arc::new(flow.with_bodies(bodies.collect::<Result<_>>()?)))
     }
 
     /// That what a scan goes over is of one length was asked when it was made; here it is known.
-    fn check_lengths(&self, flow: &Flow, args: &[Arg], at: Site) -> Result<()> {
-        let FlowKind::Scan { carry, xs, .. } = flow.kind else { return Ok(()) };
+    fn check_lengths(&self, flow: &ControlFlow, args: &[Arg], at: Site) -> Result<()> {
+        let ControlFlowKind::Scan { carry, xs, .. } = flow.kind else { return Ok(()) };
         let rows = args.iter().skip(carry as usize).take(xs as usize);
         let length = |arg: &Arg| self.fresh.type_of(*arg)?.shape.dims().first().copied();
         let lengths: Vec<Dim> = rows.filter_map(length).collect();
@@ -397,14 +397,14 @@ impl Maker<'_> {
             return Err(error::bad_graph("session.run", "a size is not known", facts));
         }
         let kind = match &node.kind {
-            Kind::Flow(flow) => {
+            Kind::ControlFlow(flow) => {
                 self.check_lengths(flow, &args, node.site)?;
-                Kind::Flow(self.flow(flow)?)
+                Kind::ControlFlow(self.flow(flow)?)
             }
             Kind::Input
             | Kind::Constant(_)
             | Kind::Op(_)
-            | Kind::Part(_)
+            | Kind::Result(_)
             | Kind::Effect(_)
             | Kind::Barrier => node.kind.clone(),
         };

@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use super::literal;
 use super::print::{parts, summary};
-use super::{Flow, FlowKind, Kind, List, Node};
+use super::{ControlFlow, ControlFlowKind, Kind, List, Node};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::structural::{Class, OpKind};
 use crate::site::Site;
@@ -84,11 +84,11 @@ struct Dot<'a> {
 /// How many nodes a list has, with those of its bodies.
 fn size(list: &List) -> usize {
     let inner = |node: &Node| match &node.kind {
-        Kind::Flow(flow) => flow.bodies.iter().map(|body| size(body)).sum(),
+        Kind::ControlFlow(flow) => flow.bodies.iter().map(|body| size(body)).sum(),
         Kind::Input
         | Kind::Constant(_)
         | Kind::Op(_)
-        | Kind::Part(_)
+        | Kind::Result(_)
         | Kind::Effect(_)
         | Kind::Barrier => 0,
     };
@@ -102,14 +102,14 @@ impl Dot<'_> {
             let id = Id(i as u32);
             match &node.kind {
                 // Code of the host has no bodies: a box like another op.
-                Kind::Flow(flow) if !flow.bodies.is_empty() => {
+                Kind::ControlFlow(flow) if !flow.bodies.is_empty() => {
                     self.flow(list, id, flow, prefix, indent);
                 }
                 Kind::Input
                 | Kind::Constant(_)
                 | Kind::Op(_)
-                | Kind::Flow(_)
-                | Kind::Part(_)
+                | Kind::ControlFlow(_)
+                | Kind::Result(_)
                 | Kind::Effect(_)
                 | Kind::Barrier => self.node(list, id, prefix, indent),
             }
@@ -162,7 +162,7 @@ impl Dot<'_> {
     }
 
     /// A box with the control flow's own node and a box for each body.
-    fn flow(&mut self, list: &List, id: Id, flow: &Flow, prefix: &str, indent: usize) {
+    fn flow(&mut self, list: &List, id: Id, flow: &ControlFlow, prefix: &str, indent: usize) {
         let name = format!("{prefix}{}", id.0);
         let label = escaped(flow.kind.name());
         let _ = writeln!(
@@ -191,7 +191,7 @@ impl Dot<'_> {
         }
         let _ = writeln!(self.text, "{:indent$}}}", "");
         // The index of a branch goes to no body.
-        let first = usize::from(flow.kind == FlowKind::Branch);
+        let first = usize::from(flow.kind == ControlFlowKind::Branch);
         let tensors = list.node(id).args.iter().filter_map(|arg| match arg {
             Arg::Node(id) => Some(*id),
             Arg::Number(_) => None,
@@ -226,16 +226,16 @@ impl Dot<'_> {
 
 /// Whether the type of a node says anything.
 fn has_value(node: &Node) -> bool {
-    !matches!(node.kind, Kind::Flow(_) | Kind::Effect(_))
+    !matches!(node.kind, Kind::ControlFlow(_) | Kind::Effect(_))
 }
 
-fn body_label(kind: &FlowKind, i: usize) -> String {
+fn body_label(kind: &ControlFlowKind, i: usize) -> String {
     match (kind, i) {
-        (FlowKind::Branch, _) => format!("branch {i}"),
-        (FlowKind::While { .. }, 0) => "condition".into(),
-        (FlowKind::While { .. }, _) => "body".into(),
-        (FlowKind::Scan { .. }, _) => "step".into(),
-        (FlowKind::Host(_), _) => "forward".into(),
+        (ControlFlowKind::Branch, _) => format!("branch {i}"),
+        (ControlFlowKind::While { .. }, 0) => "condition".into(),
+        (ControlFlowKind::While { .. }, _) => "body".into(),
+        (ControlFlowKind::Scan { .. }, _) => "step".into(),
+        (ControlFlowKind::Host(_), _) => "forward".into(),
     }
 }
 
@@ -267,7 +267,7 @@ pub fn colour(node: &Node) -> &'static str {
     match &node.kind {
         Kind::Input => "#cfe3f7",
         Kind::Constant(_) => "#e0e0e0",
-        Kind::Flow(_) | Kind::Part(_) => "#e6d5f0",
+        Kind::ControlFlow(_) | Kind::Result(_) => "#e6d5f0",
         Kind::Effect(_) => "#f7cfcf",
         Kind::Barrier => "#ffffff",
         Kind::Op(op) => match op.kind() {
@@ -332,7 +332,7 @@ return %2
   %1: float32 (2,) = exp(%0)
   return %1
 }
-%3: float32 (2,) = part(%2, 0)
+%3: float32 (2,) = result(%2, 0)
 return %3
 ";
         let dot = dot(text, &[]);

@@ -2,7 +2,7 @@
 //!
 //! Or only its rules are the user's, and what it computes is a list of nodes: `wengert.Function`.
 //!
-//! A graph holds such an op as it holds control flow ([`FlowKind::Host`](super::FlowKind::Host)): the
+//! A graph holds such an op as it holds control flow ([`ControlFlowKind::Host`](super::ControlFlowKind::Host)): the
 //! engine drives it, and it has any number of results. Its code runs outside of wengert, on data of the
 //! host; its rules are lists of ordinary nodes, which passes write beside the call.
 
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Flow, FlowKind, Kind, List};
+use super::{ControlFlow, ControlFlowKind, Kind, List};
 use crate::array::Array;
 use crate::error::{self, Error, Result};
 use crate::ops::op::Type;
@@ -208,32 +208,39 @@ impl Host {
 impl List {
     /// Whether a node calls the host, in bodies too.
     pub fn calls_host(&self) -> bool {
-        self.nodes.iter().any(|node| matches!(&node.kind, Kind::Flow(flow) if calls_host(flow)))
+        self.nodes
+            .iter()
+            .any(|node| matches!(&node.kind, Kind::ControlFlow(flow) if calls_host(flow)))
     }
 
     /// The list with other ops of the host in the place of its own, in bodies too.
     pub fn with_hosts(mut self, f: &mut dyn FnMut(&Host) -> Host) -> List {
         for node in &mut self.nodes {
-            let Kind::Flow(flow) = &node.kind else { continue };
+            let Kind::ControlFlow(flow) = &node.kind else { continue };
             if !calls_host(flow) {
                 continue;
             }
             let kind = match &flow.kind {
-                FlowKind::Host(op) => FlowKind::Host(f(op)),
-                kind @ (FlowKind::Branch | FlowKind::While { .. } | FlowKind::Scan { .. }) => {
-                    kind.clone()
-                }
+                ControlFlowKind::Host(op) => ControlFlowKind::Host(f(op)),
+                kind @ (ControlFlowKind::Branch
+                | ControlFlowKind::While { .. }
+                | ControlFlowKind::Scan { .. }) => kind.clone(),
             };
             let mut bodies = SmallVec::new();
             for body in &flow.bodies {
                 bodies.push(Arc::new((**body).clone().with_hosts(f)));
             }
-            node.kind = Kind::Flow(Arc::new(Flow { kind, bodies, results: flow.results.clone() }));
+            node.kind = Kind::ControlFlow(Arc::new(ControlFlow {
+                kind,
+                bodies,
+                results: flow.results.clone(),
+            }));
         }
         self
     }
 }
 
-fn calls_host(flow: &Flow) -> bool {
-    matches!(flow.kind, FlowKind::Host(_)) || flow.bodies.iter().any(|body| body.calls_host())
+fn calls_host(flow: &ControlFlow) -> bool {
+    matches!(flow.kind, ControlFlowKind::Host(_))
+        || flow.bodies.iter().any(|body| body.calls_host())
 }

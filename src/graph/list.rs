@@ -25,11 +25,11 @@ pub enum Kind {
     Constant(Array),
     /// It is computed
     Op(Op),
-    /// Control flow over lists of its own; its results are the [`Kind::Part`]s that name it, and its
+    /// Control flow over lists of its own; its results are the [`Kind::Result`]s that name it, and its
     /// own type says nothing
-    Flow(Arc<Flow>),
+    ControlFlow(Arc<ControlFlow>),
     /// A result of the node that is its only operand: of control flow, or behind the first of an op
-    Part(u32),
+    Result(u32),
     /// It is done when the list runs, for its effect; its own value says nothing
     Effect(Arc<Effect>),
     /// The first operand as it is, once the others are there: passes neither merge it nor look
@@ -42,9 +42,9 @@ pub enum Kind {
 /// A body sees nothing else of the list around it: what it reads there is an operand ("capture").
 /// Numbers are shared: numeric input `i` of a body is that of the list around it.
 #[derive(Clone, Debug)]
-pub struct Flow {
+pub struct ControlFlow {
     /// Which
-    pub kind: FlowKind,
+    pub kind: ControlFlowKind,
     /// What runs
     pub bodies: SmallVec<[Arc<List>; 2]>,
     /// The types of the results
@@ -53,7 +53,7 @@ pub struct Flow {
 
 /// The forms of control flow, with the order of their operands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum FlowKind {
+pub enum ControlFlowKind {
     /// `(index, x…)`: the body at the index (a scalar of int64, clamped) on `x…`; all bodies have the
     /// results' types
     Branch,
@@ -72,30 +72,32 @@ pub enum FlowKind {
     Host(Host),
 }
 
-impl Flow {
+impl ControlFlow {
     /// The same over other bodies.
-    pub fn with_bodies(&self, bodies: SmallVec<[Arc<List>; 2]>) -> Flow {
-        Flow { kind: self.kind.clone(), bodies, results: self.results.clone() }
+    pub fn with_bodies(&self, bodies: SmallVec<[Arc<List>; 2]>) -> ControlFlow {
+        ControlFlow { kind: self.kind.clone(), bodies, results: self.results.clone() }
     }
 
     /// Whether it, or a body, does something for its effect.
     pub fn has_effect(&self) -> bool {
         let own = match &self.kind {
-            FlowKind::Host(op) => op.class().has_effect(),
-            FlowKind::Branch | FlowKind::While { .. } | FlowKind::Scan { .. } => false,
+            ControlFlowKind::Host(op) => op.class().has_effect(),
+            ControlFlowKind::Branch
+            | ControlFlowKind::While { .. }
+            | ControlFlowKind::Scan { .. } => false,
         };
         own || self.bodies.iter().any(|body| body.nodes.iter().any(Node::has_effect))
     }
 }
 
-impl FlowKind {
+impl ControlFlowKind {
     /// The name in messages and prints.
     pub fn name(&self) -> &'static str {
         match self {
-            FlowKind::Branch => "cond",
-            FlowKind::While { .. } => "while_loop",
-            FlowKind::Scan { .. } => "scan",
-            FlowKind::Host(op) => op.name(),
+            ControlFlowKind::Branch => "cond",
+            ControlFlowKind::While { .. } => "while_loop",
+            ControlFlowKind::Scan { .. } => "scan",
+            ControlFlowKind::Host(op) => op.name(),
         }
     }
 }
@@ -126,8 +128,8 @@ impl Kind {
             Kind::Input => "input",
             Kind::Constant(_) => "constant",
             Kind::Op(op) => op.name(),
-            Kind::Flow(flow) => flow.kind.name(),
-            Kind::Part(_) => "part",
+            Kind::ControlFlow(flow) => flow.kind.name(),
+            Kind::Result(_) => "result",
             Kind::Effect(effect) => effect.name(),
             Kind::Barrier => "barrier",
         }
@@ -214,8 +216,10 @@ impl Node {
     pub fn has_effect(&self) -> bool {
         match &self.kind {
             Kind::Effect(_) => true,
-            Kind::Flow(flow) => flow.has_effect(),
-            Kind::Input | Kind::Constant(_) | Kind::Op(_) | Kind::Part(_) | Kind::Barrier => false,
+            Kind::ControlFlow(flow) => flow.has_effect(),
+            Kind::Input | Kind::Constant(_) | Kind::Op(_) | Kind::Result(_) | Kind::Barrier => {
+                false
+            }
         }
     }
 }

@@ -37,7 +37,7 @@ use smallvec::SmallVec;
 
 pub use admit::{admit, admit_found};
 pub use host::{EffectClass, Formula, Host, HostOp, Signature, Types};
-pub use list::{Args, Effect, Flow, FlowKind, Kind, List, Node, live};
+pub use list::{Args, ControlFlow, ControlFlowKind, Effect, Kind, List, Node, live};
 pub use parse::{parse, parse_on};
 pub use resize::resize;
 pub use same::difference;
@@ -121,17 +121,17 @@ impl Graph {
     }
 
     /// Adds control flow: its results.
-    pub fn flow(&self, flow: Flow, args: &[Arg]) -> SmallVec<[Id; 2]> {
+    pub fn flow(&self, flow: ControlFlow, args: &[Arg]) -> SmallVec<[Id; 2]> {
         let results = flow.results.clone();
-        let id = self.push(Kind::Flow(Arc::new(flow)), args.into(), unit());
+        let id = self.push(Kind::ControlFlow(Arc::new(flow)), args.into(), unit());
         let part =
-            |(i, ty)| self.push(Kind::Part(i as u32), SmallVec::from_slice(&[Arg::Node(id)]), ty);
+            |(i, ty)| self.push(Kind::Result(i as u32), SmallVec::from_slice(&[Arg::Node(id)]), ty);
         results.into_iter().enumerate().map(part).collect()
     }
 
     /// Gives a flow more results behind those it has: what names it keeps its meaning.
-    pub fn widen(&self, id: Id, flow: Flow) {
-        let kind = self.with_own_numbers(Kind::Flow(Arc::new(flow)));
+    pub fn widen(&self, id: Id, flow: ControlFlow) {
+        let kind = self.with_own_numbers(Kind::ControlFlow(Arc::new(flow)));
         self.list.borrow_mut().nodes[id.0 as usize].kind = kind;
     }
 
@@ -140,25 +140,25 @@ impl Graph {
         let (found, ty) = {
             let nodes = self.nodes();
             let is_it = |node: &Node| {
-                matches!(node.kind, Kind::Part(part) if part as usize == i)
+                matches!(node.kind, Kind::Result(part) if part as usize == i)
                     && node.args.first() == Some(&Arg::Node(of))
             };
             let later = nodes[of.0 as usize..].iter();
             let found = later.enumerate().find(|(_, node)| is_it(node));
             let node = &nodes[of.0 as usize];
             let ty = match &node.kind {
-                Kind::Flow(flow) => flow.results[i].clone(),
+                Kind::ControlFlow(flow) => flow.results[i].clone(),
                 Kind::Op(op) => result_types(&nodes, op, &node.args).or_throw().swap_remove(i),
                 Kind::Input
                 | Kind::Constant(_)
-                | Kind::Part(_)
+                | Kind::Result(_)
                 | Kind::Effect(_)
                 | Kind::Barrier => unit(),
             };
             (found.map(|(after, _)| Id(of.0 + after as u32)), ty)
         };
         let args = || SmallVec::from_slice(&[Arg::Node(of)]);
-        found.unwrap_or_else(|| self.push(Kind::Part(i as u32), args(), ty))
+        found.unwrap_or_else(|| self.push(Kind::Result(i as u32), args(), ty))
     }
 
     /// Notices that formulas looked at numeric inputs somewhere else.

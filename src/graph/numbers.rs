@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Flow, Graph, Kind, List};
+use super::{ControlFlow, Graph, Kind, List};
 use crate::dtype::{Numeric, Scalar};
 use crate::error::{self, Result};
 use crate::ops::emit::Arg;
@@ -142,7 +142,7 @@ impl Graph {
 
     /// A node whose bodies speak of numbers as this graph does.
     pub(super) fn with_own_numbers(&self, kind: Kind) -> Kind {
-        let Kind::Flow(flow) = &kind else { return kind };
+        let Kind::ControlFlow(flow) = &kind else { return kind };
         let names: Vec<Vec<Numeric>> =
             flow.bodies.iter().map(|body| self.numbers_of(body)).collect();
         if names.iter().all(Vec::is_empty) {
@@ -155,7 +155,7 @@ impl Graph {
             body.numbers = self.list().numbers.clone();
             bodies.push(Arc::new(body));
         }
-        Kind::Flow(Arc::new(flow.with_bodies(bodies)))
+        Kind::ControlFlow(Arc::new(flow.with_bodies(bodies)))
     }
 }
 
@@ -173,7 +173,7 @@ impl List {
                     *value = renamed(*value, names);
                 }
             }
-            if let Kind::Flow(flow) = &node.kind {
+            if let Kind::ControlFlow(flow) = &node.kind {
                 let mut bodies = SmallVec::new();
                 for body in &flow.bodies {
                     let mut body = (**body).clone();
@@ -181,7 +181,11 @@ impl List {
                     bodies.push(Arc::new(body));
                 }
                 let results = flow.results.clone();
-                node.kind = Kind::Flow(Arc::new(Flow { kind: flow.kind.clone(), bodies, results }));
+                node.kind = Kind::ControlFlow(Arc::new(ControlFlow {
+                    kind: flow.kind.clone(),
+                    bodies,
+                    results,
+                }));
             }
         }
     }

@@ -22,10 +22,10 @@ pub fn check_list(list: &List) -> Result<()> {
                         node.args.iter().map(|&arg| operand_type(&list.nodes, arg)).collect();
                     check(op, &types, &node.ty)?;
                 }
-                Kind::Flow(flow) => lists.extend(flow.bodies.iter().map(|body| &**body)),
+                Kind::ControlFlow(flow) => lists.extend(flow.bodies.iter().map(|body| &**body)),
                 Kind::Input
                 | Kind::Constant(_)
-                | Kind::Part(_)
+                | Kind::Result(_)
                 | Kind::Effect(_)
                 | Kind::Barrier => {}
             }

@@ -17,7 +17,7 @@
 use std::fmt::Write;
 
 use super::literal::{self, quoted};
-use super::{Effect, Flow, FlowKind, Graph, Kind, List, Node};
+use super::{ControlFlow, ControlFlowKind, Effect, Graph, Kind, List, Node};
 use crate::array::Array;
 use crate::device::Device;
 use crate::ops::declare::Attr;
@@ -79,14 +79,14 @@ impl Printer<'_> {
             let name = name.unwrap_or_default();
             let _ = write!(self.text, "{:indent$}%{i}{}{name}", "", self.node(node));
             match &node.kind {
-                Kind::Flow(flow) if !flow.bodies.is_empty() => {
+                Kind::ControlFlow(flow) if !flow.bodies.is_empty() => {
                     self.bodies(flow, node.site, indent);
                 }
                 Kind::Input
                 | Kind::Constant(_)
                 | Kind::Op(_)
-                | Kind::Flow(_)
-                | Kind::Part(_)
+                | Kind::ControlFlow(_)
+                | Kind::Result(_)
                 | Kind::Effect(_)
                 | Kind::Barrier => self.end(node.site),
             }
@@ -103,29 +103,31 @@ impl Printer<'_> {
         match &node.kind {
             Kind::Input => format!(": {} = {kind}", literal::ty(&node.ty)),
             Kind::Effect(_) => format!(" = {kind}({parts})"),
-            Kind::Flow(flow) => {
+            Kind::ControlFlow(flow) => {
                 let results: Vec<String> = flow.results.iter().map(literal::ty).collect();
                 let results = results.join(", ");
                 match &flow.kind {
                     // A word of its own: the user's name may be that of another op.
-                    FlowKind::Host(op) => {
+                    ControlFlowKind::Host(op) => {
                         let name = quoted(op.name());
                         let parts =
                             if parts.is_empty() { name } else { format!("{name}, {parts}") };
                         format!(" = host({parts}) -> ({results})")
                     }
-                    FlowKind::Branch | FlowKind::While { .. } | FlowKind::Scan { .. } => {
+                    ControlFlowKind::Branch
+                    | ControlFlowKind::While { .. }
+                    | ControlFlowKind::Scan { .. } => {
                         format!(" = {kind}({parts}) -> ({results})")
                     }
                 }
             }
-            Kind::Constant(_) | Kind::Op(_) | Kind::Part(_) | Kind::Barrier => {
+            Kind::Constant(_) | Kind::Op(_) | Kind::Result(_) | Kind::Barrier => {
                 format!(": {} = {kind}({parts})", literal::ty(&node.ty))
             }
         }
     }
 
-    fn bodies(&mut self, flow: &Flow, site: Site, indent: usize) {
+    fn bodies(&mut self, flow: &ControlFlow, site: Site, indent: usize) {
         self.text += " {";
         self.end(site);
         for (i, body) in flow.bodies.iter().enumerate() {
@@ -152,8 +154,8 @@ pub fn summary(node: &Node) -> String {
         Kind::Input => node.kind.name().into(),
         Kind::Constant(_)
         | Kind::Op(_)
-        | Kind::Flow(_)
-        | Kind::Part(_)
+        | Kind::ControlFlow(_)
+        | Kind::Result(_)
         | Kind::Effect(_)
         | Kind::Barrier => format!("{}({})", node.kind.name(), parts(node, true).join(", ")),
     }
@@ -172,12 +174,12 @@ pub(super) fn parts(node: &Node, short: bool) -> Vec<String> {
     let mut parts: Vec<String> = node.args.iter().map(|&arg| operand(arg)).collect();
     match &node.kind {
         Kind::Op(op) => parts.extend(attributes(op)),
-        Kind::Part(i) => parts.push(i.to_string()),
+        Kind::Result(i) => parts.push(i.to_string()),
         Kind::Effect(effect) => match &**effect {
             Effect::Check(text) | Effect::Print(text) => parts.push(quoted(text)),
         },
         Kind::Constant(array) => parts.push(literal::array(array, short)),
-        Kind::Flow(flow) => parts.extend(flow_attributes(&flow.kind)),
+        Kind::ControlFlow(flow) => parts.extend(flow_attributes(&flow.kind)),
         Kind::Input | Kind::Barrier => {}
     }
     parts
@@ -193,19 +195,19 @@ fn truth(name: &str, value: bool) -> String {
     named(name, if value { "True" } else { "False" })
 }
 
-fn flow_attributes(kind: &FlowKind) -> Vec<String> {
+fn flow_attributes(kind: &ControlFlowKind) -> Vec<String> {
     match kind {
-        FlowKind::Branch => vec![],
-        FlowKind::While { carry, history } => {
+        ControlFlowKind::Branch => vec![],
+        ControlFlowKind::While { carry, history } => {
             vec![named("carry", carry), truth("history", *history)]
         }
-        FlowKind::Scan { carry, xs, length, reverse } => vec![
+        ControlFlowKind::Scan { carry, xs, length, reverse } => vec![
             named("carry", carry),
             named("xs", xs),
             named("length", length),
             truth("reverse", *reverse),
         ],
-        FlowKind::Host(op) => vec![named("effect", quoted(op.class().name()))],
+        ControlFlowKind::Host(op) => vec![named("effect", quoted(op.class().name()))],
     }
 }
 

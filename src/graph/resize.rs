@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-use super::{Flow, FlowKind, Graph, Kind, List, Node};
+use super::{ControlFlow, ControlFlowKind, Graph, Kind, List, Node};
 use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::Result;
 use crate::ops::emit::{Arg, Id};
@@ -34,14 +34,14 @@ pub fn resize(list: &List, sizes: &Bindings) -> Result<List> {
 
 /// Bodies share the table of the list around them.
 fn in_bodies(node: &mut Node, numbers: &[Number]) {
-    let Kind::Flow(flow) = &node.kind else { return };
+    let Kind::ControlFlow(flow) = &node.kind else { return };
     let mut bodies = SmallVec::new();
     for body in &flow.bodies {
         let mut body = List { numbers: numbers.to_vec(), ..(**body).clone() };
         body.nodes.iter_mut().for_each(|node| in_bodies(node, numbers));
         bodies.push(Arc::new(body));
     }
-    node.kind = Kind::Flow(Arc::new(flow.with_bodies(bodies)));
+    node.kind = Kind::ControlFlow(Arc::new(flow.with_bodies(bodies)));
 }
 
 impl List {
@@ -51,10 +51,10 @@ impl List {
             node.ty.each_dim(&mut *f);
             match &mut node.kind {
                 Kind::Op(op) => op.each_dim(&mut *f),
-                Kind::Flow(flow) => *flow = Arc::new(with_each_dim(flow, f)),
+                Kind::ControlFlow(flow) => *flow = Arc::new(with_each_dim(flow, f)),
                 Kind::Input
                 | Kind::Constant(_)
-                | Kind::Part(_)
+                | Kind::Result(_)
                 | Kind::Effect(_)
                 | Kind::Barrier => {}
             }
@@ -93,9 +93,9 @@ impl List {
     }
 }
 
-fn with_each_dim(flow: &Flow, f: &mut dyn FnMut(&mut Dim)) -> Flow {
+fn with_each_dim(flow: &ControlFlow, f: &mut dyn FnMut(&mut Dim)) -> ControlFlow {
     let mut kind = flow.kind.clone();
-    if let FlowKind::Scan { length, .. } = &mut kind {
+    if let ControlFlowKind::Scan { length, .. } = &mut kind {
         f(length);
     }
     let mut results = flow.results.clone();
@@ -106,7 +106,7 @@ fn with_each_dim(flow: &Flow, f: &mut dyn FnMut(&mut Dim)) -> Flow {
         body.each_dim(f);
         bodies.push(Arc::new(body));
     }
-    Flow { kind, bodies, results }
+    ControlFlow { kind, bodies, results }
 }
 
 /// The nodes that are counts beside integers (`Expr::whole`): an int64 without axes filled with a

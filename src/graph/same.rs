@@ -3,7 +3,7 @@
 
 use super::literal::{Elements, bytes_of, elements, numbers, operand};
 use super::print::summary;
-use super::{Flow, FlowKind, Kind, List, Node};
+use super::{ControlFlow, ControlFlowKind, Kind, List, Node};
 use crate::array::Array;
 use crate::ops::emit::{Arg, Id};
 
@@ -48,15 +48,17 @@ fn node(a: &Node, b: &Node) -> Result<(), String> {
         (Kind::Input, Kind::Input) | (Kind::Barrier, Kind::Barrier) => true,
         (Kind::Constant(x), Kind::Constant(y)) => same_array(x, y),
         (Kind::Op(x), Kind::Op(y)) => x == y,
-        (Kind::Part(x), Kind::Part(y)) => x == y,
+        (Kind::Result(x), Kind::Result(y)) => x == y,
         (Kind::Effect(x), Kind::Effect(y)) => x == y,
-        (Kind::Flow(x), Kind::Flow(y)) => return flow(x, y).and_then(|()| args(a, b)),
+        (Kind::ControlFlow(x), Kind::ControlFlow(y)) => {
+            return flow(x, y).and_then(|()| args(a, b));
+        }
         (
             Kind::Input
             | Kind::Constant(_)
             | Kind::Op(_)
-            | Kind::Flow(_)
-            | Kind::Part(_)
+            | Kind::ControlFlow(_)
+            | Kind::Result(_)
             | Kind::Effect(_)
             | Kind::Barrier,
             _,
@@ -120,14 +122,17 @@ pub fn difference(wanted: &Array, found: &Array) -> Option<String> {
     Some(format!("element {k}: bits {x:#x} became {y:#x}"))
 }
 
-fn flow(a: &Flow, b: &Flow) -> Result<(), String> {
+fn flow(a: &ControlFlow, b: &ControlFlow) -> Result<(), String> {
     match (&a.kind, &b.kind) {
         // Code that was written again is the same code here.
-        (FlowKind::Host(x), FlowKind::Host(y)) => {
+        (ControlFlowKind::Host(x), ControlFlowKind::Host(y)) => {
             differ("ops of the host", &(x.name(), x.class()), &(y.name(), y.class()))?;
         }
         (
-            FlowKind::Branch | FlowKind::While { .. } | FlowKind::Scan { .. } | FlowKind::Host(_),
+            ControlFlowKind::Branch
+            | ControlFlowKind::While { .. }
+            | ControlFlowKind::Scan { .. }
+            | ControlFlowKind::Host(_),
             _,
         ) => differ("kinds", &a.kind, &b.kind)?,
     }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use smallvec::SmallVec;
 
 use super::numbers::valued;
-use super::{Effect, Flow, FlowKind, Graph, Kind, List, Node};
+use super::{ControlFlow, ControlFlowKind, Effect, Graph, Kind, List, Node};
 use crate::array::Array;
 use crate::cpu;
 use crate::cpu::testing::{array, random, values};
@@ -65,11 +65,11 @@ pub fn run(list: &List, inputs: &[Array], numbers: &[Scalar]) -> Result<Vec<Arra
             Kind::Constant(array) => vec![array.clone()],
             Kind::Op(op) => compute(op, node, &values, numbers)?,
             Kind::Barrier => vec![of(&args[0])],
-            Kind::Part(i) => match args[0] {
+            Kind::Result(i) => match args[0] {
                 Arg::Node(id) => vec![values[id.0 as usize][*i as usize].clone()],
                 Arg::Number(_) => unreachable!("a part of a flow"),
             },
-            Kind::Flow(flow) => {
+            Kind::ControlFlow(flow) => {
                 let args: Vec<Array> = args.iter().map(of).collect();
                 run_flow(flow, &args, numbers)?
             }
@@ -143,26 +143,26 @@ fn run_effect(effect: &Effect, args: &[Array]) -> Result<()> {
     }
 }
 
-fn run_flow(flow: &Flow, args: &[Array], numbers: &[Scalar]) -> Result<Vec<Array>> {
+fn run_flow(flow: &ControlFlow, args: &[Array], numbers: &[Scalar]) -> Result<Vec<Array>> {
     match flow.kind {
-        FlowKind::Host(_) if !flow.bodies.is_empty() => run(&flow.bodies[0], args, numbers),
-        FlowKind::Host(ref op) => op.run(&args.iter().collect::<Vec<_>>(), &flow.results),
-        FlowKind::Branch => {
+        ControlFlowKind::Host(_) if !flow.bodies.is_empty() => run(&flow.bodies[0], args, numbers),
+        ControlFlowKind::Host(ref op) => op.run(&args.iter().collect::<Vec<_>>(), &flow.results),
+        ControlFlowKind::Branch => {
             let last = flow.bodies.len() - 1;
             let index = values(&args[0])[0].clamp(0.0, last as f64) as usize;
             run(&flow.bodies[index], &args[1..], numbers)
         }
-        FlowKind::While { carry, history } => {
+        ControlFlowKind::While { carry, history } => {
             run_while(flow, args, numbers, carry as usize, history)
         }
-        FlowKind::Scan { carry, xs, reverse, .. } => {
+        ControlFlowKind::Scan { carry, xs, reverse, .. } => {
             run_scan(flow, args, numbers, (carry as usize, xs as usize), reverse)
         }
     }
 }
 
 fn run_while(
-    flow: &Flow,
+    flow: &ControlFlow,
     args: &[Array],
     numbers: &[Scalar],
     carry: usize,
@@ -191,13 +191,13 @@ fn run_while(
 }
 
 fn run_scan(
-    flow: &Flow,
+    flow: &ControlFlow,
     args: &[Array],
     numbers: &[Scalar],
     (carry, xs): (usize, usize),
     reverse: bool,
 ) -> Result<Vec<Array>> {
-    let FlowKind::Scan { length, .. } = flow.kind else { unreachable!("a scan") };
+    let ControlFlowKind::Scan { length, .. } = flow.kind else { unreachable!("a scan") };
     let given = args[carry..carry + xs].first().map(|x| x.shape()[0].value());
     let length = given.unwrap_or_else(|| length.value());
     let mut carries = args[..carry].to_vec();

@@ -167,8 +167,8 @@ fn the_interpreter_runs_control_flow() {
     let n = Arg::Node(graph.input(i.clone()));
     let doubled = body(std::slice::from_ref(&f), |x| [(x[0] + x[0]).arg()]);
     let square = body(std::slice::from_ref(&f), |x| [(x[0] * x[0]).arg()]);
-    let branch = Flow {
-        kind: FlowKind::Branch,
+    let branch = ControlFlow {
+        kind: ControlFlowKind::Branch,
         bodies: [doubled, square].into_iter().collect(),
         results: [f.clone()].into_iter().collect(),
     };
@@ -178,8 +178,8 @@ fn the_interpreter_runs_control_flow() {
     let condition = body(&types, |x| [x[0].greater(x[0].scalar(0)).arg()]);
     let step = body(&types, |x| [x[0].subtract(x[0].scalar(1)).arg(), (x[1] * x[2]).arg()]);
     let stacked = |ty: &Type| Type::new(ty.dtype, Shape::of(&[0]));
-    let power = Flow {
-        kind: FlowKind::While { carry: 2, history: true },
+    let power = ControlFlow {
+        kind: ControlFlowKind::While { carry: 2, history: true },
         bodies: [condition, step].into_iter().collect(),
         results: [i.clone(), f.clone(), stacked(&i), stacked(&f), i.clone()].into_iter().collect(),
     };
@@ -189,8 +189,8 @@ fn the_interpreter_runs_control_flow() {
         let next = x[0] * x[2] + x[1];
         [next.arg(), x[0].arg()]
     });
-    let scan = Flow {
-        kind: FlowKind::Scan { carry: 1, xs: 1, length: Dim::new(3), reverse: true },
+    let scan = ControlFlow {
+        kind: ControlFlowKind::Scan { carry: 1, xs: 1, length: Dim::new(3), reverse: true },
         bodies: [sum].into_iter().collect(),
         results: [f.clone(), Type::new(DType::F32, Shape::of(&[3]))].into_iter().collect(),
     };

@@ -2,7 +2,10 @@
 
 use smallvec::SmallVec;
 
-use super::{Flow, FlowKind, Graph, Host, Kind, List, Node, operand_type, operands, result_types};
+use super::{
+    ControlFlow, ControlFlowKind, Graph, Host, Kind, List, Node, operand_type, operands,
+    result_types,
+};
 use crate::dtype::DType;
 use crate::error::{self, Error, Result};
 use crate::ops::emit::{Arg, Id};
@@ -50,8 +53,8 @@ fn check(earlier: &[Node], node: &Node) -> Result<()> {
         Kind::Input | Kind::Constant(_) => {
             return Err(law("it has operands", node.args.len()));
         }
-        Kind::Flow(flow) => return check_flow(earlier, flow, &node.args),
-        Kind::Part(i) => return check_part(earlier, *i as usize, node),
+        Kind::ControlFlow(flow) => return check_flow(earlier, flow, &node.args),
+        Kind::Result(i) => return check_part(earlier, *i as usize, node),
         Kind::Effect(_) => return Ok(()),
         Kind::Barrier => {
             let Some(Arg::Node(x)) = node.args.first() else {
@@ -88,14 +91,14 @@ fn all_equal(a: &[Type], b: &[Type]) -> bool {
 fn check_part(earlier: &[Node], i: usize, node: &Node) -> Result<()> {
     let types: Types = match node.args.as_slice() {
         [Arg::Node(id)] => match &earlier[id.0 as usize].kind {
-            Kind::Flow(flow) => flow.results.iter().cloned().collect(),
+            Kind::ControlFlow(flow) => flow.results.iter().cloned().collect(),
             Kind::Op(op) if op.results() > 1 && i > 0 => {
                 result_types(earlier, op, &earlier[id.0 as usize].args)?
             }
             other @ (Kind::Input
             | Kind::Constant(_)
             | Kind::Op(_)
-            | Kind::Part(_)
+            | Kind::Result(_)
             | Kind::Effect(_)
             | Kind::Barrier) => return Err(law("a part of what has none", other.name())),
         },
@@ -108,7 +111,7 @@ fn check_part(earlier: &[Node], i: usize, node: &Node) -> Result<()> {
 }
 
 /// The bodies keep the law themselves, take the operands and give the results.
-fn check_flow(earlier: &[Node], flow: &Flow, args: &[Arg]) -> Result<()> {
+fn check_flow(earlier: &[Node], flow: &ControlFlow, args: &[Arg]) -> Result<()> {
     for body in &flow.bodies {
         for (i, node) in body.nodes.iter().enumerate() {
             check(&body.nodes[..i], node).map_err(|what| broken(i, node, what))?;
@@ -121,23 +124,25 @@ fn check_flow(earlier: &[Node], flow: &Flow, args: &[Arg]) -> Result<()> {
             Arg::Number(_) => None,
         })
         .collect();
-    if let FlowKind::Scan { carry, xs, length, .. } = flow.kind {
+    if let ControlFlowKind::Scan { carry, xs, length, .. } = flow.kind {
         check_lengths(flow, &types, carry as usize, xs as usize, length)?;
     }
     let gives = |body: &List| -> Vec<Type> {
         body.outputs.iter().map(|id| body.node(*id).ty.clone()).collect()
     };
     let (takes, want): (Vec<Type>, Vec<Type>) = match &flow.kind {
-        FlowKind::Host(op) if flow.bodies.is_empty() => return check_host(op, flow, &types),
-        FlowKind::Host(_) => (types.iter().map(|&ty| ty.clone()).collect(), flow.results.to_vec()),
-        FlowKind::Branch => {
+        ControlFlowKind::Host(op) if flow.bodies.is_empty() => return check_host(op, flow, &types),
+        ControlFlowKind::Host(_) => {
+            (types.iter().map(|&ty| ty.clone()).collect(), flow.results.to_vec())
+        }
+        ControlFlowKind::Branch => {
             (types.iter().skip(1).map(|&ty| ty.clone()).collect(), flow.results.to_vec())
         }
-        FlowKind::While { carry, .. } => {
+        ControlFlowKind::While { carry, .. } => {
             let all: Vec<Type> = types.iter().map(|&ty| ty.clone()).collect();
             (all.clone(), all.into_iter().take(*carry as usize).collect())
         }
-        FlowKind::Scan { carry, xs, .. } => {
+        ControlFlowKind::Scan { carry, xs, .. } => {
             let (carry, xs) = (*carry as usize, *xs as usize);
             let one = |(i, ty): (usize, &&Type)| {
                 let stacked = (carry..carry + xs).contains(&i);
@@ -160,7 +165,7 @@ fn check_flow(earlier: &[Node], flow: &Flow, args: &[Arg]) -> Result<()> {
         if !all_equal(&inputs, &takes) {
             return Err(law("a body takes other operands", format!("{inputs:?}, {takes:?}")));
         }
-        let is_condition = i == 0 && matches!(flow.kind, FlowKind::While { .. });
+        let is_condition = i == 0 && matches!(flow.kind, ControlFlowKind::While { .. });
         let truth = || vec![Type::new(DType::Bool, Shape::scalar())];
         let want = if is_condition { truth() } else { want.clone() };
         let got = gives(body);
@@ -173,7 +178,7 @@ fn check_flow(earlier: &[Node], flow: &Flow, args: &[Arg]) -> Result<()> {
 
 /// A call of the host gives what its type rule says. Sizes that are open were asked
 /// where the call was made.
-fn check_host(op: &Host, flow: &Flow, types: &[&Type]) -> Result<()> {
+fn check_host(op: &Host, flow: &ControlFlow, types: &[&Type]) -> Result<()> {
     if types.iter().any(|ty| !ty.shape.is_known()) {
         return Ok(());
     }
@@ -189,7 +194,13 @@ fn check_host(op: &Host, flow: &Flow, types: &[&Type]) -> Result<()> {
 }
 
 /// What is scanned over, and what is stacked, is as long as the scan.
-fn check_lengths(flow: &Flow, types: &[&Type], carry: usize, xs: usize, length: Dim) -> Result<()> {
+fn check_lengths(
+    flow: &ControlFlow,
+    types: &[&Type],
+    carry: usize,
+    xs: usize,
+    length: Dim,
+) -> Result<()> {
     let (Some(rows), Some(stacked)) = (types.get(carry..carry + xs), flow.results.get(carry..))
     else {
         return Err(law("wrong count of operands", types.len()));

@@ -52,8 +52,8 @@ impl Absent {
             Kind::Input
             | Kind::Constant(_)
             | Kind::Op(_)
-            | Kind::Flow(_)
-            | Kind::Part(_)
+            | Kind::ControlFlow(_)
+            | Kind::Result(_)
             | Kind::Effect(_) => &node.args[..],
         };
         let is_seeded = operands.iter().any(seeded);

@@ -80,13 +80,13 @@ impl Pass<'_> {
                     Some(&id) => id,
                     None => return Err(error::internal("an input is missing")),
                 },
-                Kind::Flow(flow) => {
+                Kind::ControlFlow(flow) => {
                     let args: Vec<Id> = node.reads().map(|id| names[id.0 as usize]).collect();
                     flows.insert(Id(i as u32), self.flow(flow, &args)?);
                     // Whoever names a flow is a part.
                     Id(0)
                 }
-                Kind::Part(part) => match node.reads().next() {
+                Kind::Result(part) => match node.reads().next() {
                     Some(flow) => flows[&flow][*part as usize],
                     None => return Err(error::internal("a part of nothing")),
                 },

@@ -9,7 +9,7 @@
 use smallvec::SmallVec;
 
 use super::expand::expanded;
-use crate::graph::{Args, Flow, FlowKind, Kind, List, Node};
+use crate::graph::{Args, ControlFlow, ControlFlowKind, Kind, List, Node};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
 use crate::ops::structural::OpKind;
@@ -27,9 +27,9 @@ pub fn of_list(list: &List) -> Cost {
 /// The cost of a node of a list.
 pub fn of_node(nodes: &[Node], node: &Node) -> Cost {
     match &node.kind {
-        Kind::Input | Kind::Constant(_) | Kind::Part(_) | Kind::Barrier => Cost::default(),
+        Kind::Input | Kind::Constant(_) | Kind::Result(_) | Kind::Barrier => Cost::default(),
         Kind::Effect(_) => Cost { bytes: read(nodes, node), flops: 0 },
-        Kind::Flow(flow) => of_flow(flow),
+        Kind::ControlFlow(flow) => of_flow(flow),
         Kind::Op(op) => of_op(nodes, node, op),
     }
 }
@@ -51,13 +51,15 @@ pub fn of_call(op: &Op, operands: &[Option<Type>], ty: &Type) -> Cost {
     of_node(&nodes, &node(Kind::Op(op.clone()), args, ty))
 }
 
-fn of_flow(flow: &Flow) -> Cost {
+fn of_flow(flow: &ControlFlow) -> Cost {
     let mut bodies = flow.bodies.iter().map(|body| of_list(body));
     match flow.kind {
-        FlowKind::Branch => bodies.fold(Cost::default(), Cost::max),
-        FlowKind::While { .. } => bodies.fold(Cost::default(), Cost::plus),
-        FlowKind::Host(_) => bodies.next().unwrap_or_default(),
-        FlowKind::Scan { length, .. } => bodies.next().unwrap_or_default().times(size(length)),
+        ControlFlowKind::Branch => bodies.fold(Cost::default(), Cost::max),
+        ControlFlowKind::While { .. } => bodies.fold(Cost::default(), Cost::plus),
+        ControlFlowKind::Host(_) => bodies.next().unwrap_or_default(),
+        ControlFlowKind::Scan { length, .. } => {
+            bodies.next().unwrap_or_default().times(size(length))
+        }
     }
 }
 

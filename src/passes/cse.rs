@@ -13,7 +13,7 @@ use super::rebuild::{in_bodies, push, rebuild};
 use crate::array::Array;
 use crate::dtype::{Numeric, Scalar};
 use crate::error::Result;
-use crate::graph::{Flow, Kind, List, Node};
+use crate::graph::{ControlFlow, Kind, List, Node};
 use crate::ops::elementwise::{Elementwise, arithmetic, bits, comparison};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::Op;
@@ -55,8 +55,8 @@ fn merged(list: List) -> Result<List> {
 fn merges(node: &Node) -> bool {
     match node.kind {
         Kind::Input | Kind::Effect(_) | Kind::Barrier => false,
-        Kind::Constant(_) | Kind::Op(_) | Kind::Part(_) => true,
-        Kind::Flow(_) => !node.has_effect(),
+        Kind::Constant(_) | Kind::Op(_) | Kind::Result(_) => true,
+        Kind::ControlFlow(_) => !node.has_effect(),
     }
 }
 
@@ -99,8 +99,8 @@ fn hash(node: &Node) -> u64 {
             Some(bytes) => bytes.hash(&mut state),
             None => (array.data.address(), array.layout.offset()).hash(&mut state),
         },
-        Kind::Part(i) => i.hash(&mut state),
-        Kind::Flow(flow) => flow.kind.hash(&mut state),
+        Kind::Result(i) => i.hash(&mut state),
+        Kind::ControlFlow(flow) => flow.kind.hash(&mut state),
         Kind::Input | Kind::Effect(_) | Kind::Barrier => {}
     }
     for arg in &node.args {
@@ -143,8 +143,8 @@ fn same_kind(a: &Kind, b: &Kind) -> bool {
     match (a, b) {
         (Kind::Op(a), Kind::Op(b)) => a == b,
         (Kind::Constant(a), Kind::Constant(b)) => same_array(a, b),
-        (Kind::Part(a), Kind::Part(b)) => a == b,
-        (Kind::Flow(a), Kind::Flow(b)) => Arc::ptr_eq(a, b) || same_flow(a, b),
+        (Kind::Result(a), Kind::Result(b)) => a == b,
+        (Kind::ControlFlow(a), Kind::ControlFlow(b)) => Arc::ptr_eq(a, b) || same_flow(a, b),
         _ => false,
     }
 }
@@ -166,7 +166,7 @@ fn contents(array: &Array) -> Option<&[u8]> {
     (bytes <= SMALL && array.is_contiguous()).then(contents)
 }
 
-fn same_flow(a: &Flow, b: &Flow) -> bool {
+fn same_flow(a: &ControlFlow, b: &ControlFlow) -> bool {
     a.kind == b.kind
         && a.results == b.results
         && a.bodies.len() == b.bodies.len()

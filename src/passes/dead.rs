@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::pipeline::Options;
 use super::rebuild::rename;
 use crate::error::Result;
-use crate::graph::{Flow, FlowKind, Kind, List, Node};
+use crate::graph::{ControlFlow, ControlFlowKind, Kind, List, Node};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::Type;
 
@@ -37,7 +37,7 @@ fn sweep(list: &mut List) {
             continue;
         }
         match &node.kind {
-            Kind::Part(result) => {
+            Kind::Result(result) => {
                 if let Some(Arg::Node(flow)) = node.args.first() {
                     let read = read.entry(flow.0).or_default();
                     let at = *result as usize;
@@ -45,7 +45,7 @@ fn sweep(list: &mut List) {
                     read[at] = true;
                 }
             }
-            Kind::Flow(_) => {
+            Kind::ControlFlow(_) => {
                 let kept = prune(node, read.remove(&(i as u32)).unwrap_or_default());
                 places.insert(i as u32, kept);
             }
@@ -54,7 +54,7 @@ fn sweep(list: &mut List) {
         mark(&mut live, &node.args);
     }
     for (i, node) in list.nodes.iter_mut().enumerate() {
-        if let (true, Kind::Part(result), Some(Arg::Node(flow))) =
+        if let (true, Kind::Result(result), Some(Arg::Node(flow))) =
             (live[i], &mut node.kind, node.args.first())
             && let Some(place) = places.get(&flow.0).and_then(|kept| position(kept, *result))
         {
@@ -103,7 +103,7 @@ fn keep(list: &mut List, live: &[bool]) {
 /// Drops what a flow computes and takes for nothing, given which results are read. Gives the results
 /// that are left, by their old positions.
 fn prune(node: &mut Node, mut read: Vec<bool>) -> Vec<usize> {
-    let Kind::Flow(flow) = &node.kind else { return Vec::new() };
+    let Kind::ControlFlow(flow) = &node.kind else { return Vec::new() };
     read.resize(flow.results.len(), false);
     // Bodies take their inputs by position, so operands can only go where each is a value.
     if node.args.iter().any(|arg| matches!(arg, Arg::Number(_))) {
@@ -111,17 +111,17 @@ fn prune(node: &mut Node, mut read: Vec<bool>) -> Vec<usize> {
     }
     let (pruned, results, operands) = match flow.kind {
         // The code takes and gives what it was written for.
-        FlowKind::Host(_) => return (0..flow.results.len()).collect(),
-        FlowKind::Branch => prune_branch(flow, &read, node.args.len()),
-        FlowKind::While { carry, history } => {
+        ControlFlowKind::Host(_) => return (0..flow.results.len()).collect(),
+        ControlFlowKind::Branch => prune_branch(flow, &read, node.args.len()),
+        ControlFlowKind::While { carry, history } => {
             prune_while(flow, &read, node.args.len(), carry as usize, history)
         }
-        FlowKind::Scan { carry, xs, .. } => {
+        ControlFlowKind::Scan { carry, xs, .. } => {
             prune_scan(flow, &read, node.args.len(), carry as usize, xs as usize)
         }
     };
     node.args = chosen(&node.args, &operands).collect();
-    node.kind = Kind::Flow(Arc::new(pruned));
+    node.kind = Kind::ControlFlow(Arc::new(pruned));
     results
 }
 
@@ -136,9 +136,9 @@ fn positions(mask: &[bool]) -> Vec<usize> {
 }
 
 /// What is left of a flow, its results by their old positions, and which operands are left.
-type Pruned = (Flow, Vec<usize>, Vec<bool>);
+type Pruned = (ControlFlow, Vec<usize>, Vec<bool>);
 
-fn prune_branch(flow: &Flow, read: &[bool], operands: usize) -> Pruned {
+fn prune_branch(flow: &ControlFlow, read: &[bool], operands: usize) -> Pruned {
     let bodies: Vec<List> = flow.bodies.iter().map(|body| with_outputs(body, read)).collect();
     let mut taken = vec![false; operands];
     taken[0] = true;
@@ -149,7 +149,13 @@ fn prune_branch(flow: &Flow, read: &[bool], operands: usize) -> Pruned {
     (rebuilt(flow, flow.kind.clone(), bodies, read), positions(read), taken)
 }
 
-fn prune_while(flow: &Flow, read: &[bool], operands: usize, carry: usize, history: bool) -> Pruned {
+fn prune_while(
+    flow: &ControlFlow,
+    read: &[bool],
+    operands: usize,
+    carry: usize,
+    history: bool,
+) -> Pruned {
     // With a history, result `carry + i` is carry `i` stacked, and the last is the count of rounds.
     let stacked = history && read[carry..].iter().any(|&read| read);
     let mut kept: Vec<bool> = (0..carry).map(|i| read[i] || (stacked && read[carry + i])).collect();
@@ -167,17 +173,23 @@ fn prune_while(flow: &Flow, read: &[bool], operands: usize, carry: usize, histor
         false => results.resize(read.len(), false),
     }
     let left = kept.iter().filter(|&&kept| kept).count() as u32;
-    let kind = FlowKind::While { carry: left, history: stacked };
+    let kind = ControlFlowKind::While { carry: left, history: stacked };
     (rebuilt(flow, kind, bodies, &results), positions(&results), taken)
 }
 
-fn prune_scan(flow: &Flow, read: &[bool], operands: usize, carry: usize, xs: usize) -> Pruned {
+fn prune_scan(
+    flow: &ControlFlow,
+    read: &[bool],
+    operands: usize,
+    carry: usize,
+    xs: usize,
+) -> Pruned {
     let mut kept = read.to_vec();
     let body = grow(&flow.bodies[0], &mut kept, carry, &[]);
     let mut taken = kept[..carry].to_vec();
     taken.resize(operands, false);
     or(&mut taken[carry..], &inputs_read(&body)[carry..]);
-    let FlowKind::Scan { length, reverse, .. } = flow.kind else {
+    let ControlFlowKind::Scan { length, reverse, .. } = flow.kind else {
         unreachable!("the caller has a scan")
     };
     // A count of rounds that only the run tells is told by the rows.
@@ -186,7 +198,7 @@ fn prune_scan(flow: &Flow, read: &[bool], operands: usize, carry: usize, xs: usi
     }
     let body = with_inputs(body, &taken);
     let count = |mask: &[bool]| mask.iter().filter(|&&kept| kept).count() as u32;
-    let kind = FlowKind::Scan {
+    let kind = ControlFlowKind::Scan {
         carry: count(&taken[..carry]),
         xs: count(&taken[carry..carry + xs]),
         length,
@@ -214,13 +226,13 @@ fn or(mask: &mut [bool], other: &[bool]) {
 }
 
 fn rebuilt(
-    flow: &Flow,
-    kind: FlowKind,
+    flow: &ControlFlow,
+    kind: ControlFlowKind,
     bodies: SmallVec<[Arc<List>; 2]>,
     results: &[bool],
-) -> Flow {
+) -> ControlFlow {
     let results: SmallVec<[Type; 2]> = chosen(&flow.results, results).collect();
-    Flow { kind, bodies, results }
+    ControlFlow { kind, bodies, results }
 }
 
 /// The body with some of its results, and all its inputs.

@@ -5,7 +5,7 @@ use super::pipeline::Options;
 use super::random::{check, count};
 use crate::cpu::testing::array;
 use crate::dtype::DType;
-use crate::graph::{Effect, Flow, FlowKind, Graph, Kind, List};
+use crate::graph::{ControlFlow, ControlFlowKind, Effect, Graph, Kind, List};
 use crate::ops::emit::{Arg, Expr, Id};
 use crate::ops::op::Type;
 use crate::shape::{Dim, Shape};
@@ -31,7 +31,7 @@ fn body(types: &[Type], formula: impl Fn(&[Expr<'_>]) -> Vec<Arg>) -> Arc<List> 
 }
 
 /// A flow over inputs of these types, of which some results are read; what is left of it.
-fn pruned(types: &[Type], flow: Flow, read: &[usize]) -> (usize, Arc<Flow>) {
+fn pruned(types: &[Type], flow: ControlFlow, read: &[usize]) -> (usize, Arc<ControlFlow>) {
     let graph = Graph::new();
     let args: Vec<Arg> = types.iter().map(|ty| Arg::Node(graph.input(ty.clone()))).collect();
     let parts = graph.flow(flow, &args);
@@ -46,24 +46,24 @@ fn pruned(types: &[Type], flow: Flow, read: &[usize]) -> (usize, Arc<Flow>) {
         .collect();
     let list = check("dead", &graph.into_list(), &inputs, |list| dead(list, &Options::default()));
     let found = list.nodes.iter().find_map(|node| match &node.kind {
-        Kind::Flow(flow) => Some((node.args.len(), flow.clone())),
+        Kind::ControlFlow(flow) => Some((node.args.len(), flow.clone())),
         Kind::Input
         | Kind::Constant(_)
         | Kind::Op(_)
-        | Kind::Part(_)
+        | Kind::Result(_)
         | Kind::Effect(_)
         | Kind::Barrier => None,
     });
     found.expect("the flow is read")
 }
 
-fn branch() -> Flow {
+fn branch() -> ControlFlow {
     let f = scalar(DType::F32);
     let types = [f.clone(), f.clone(), f.clone()];
     let one = body(&types, |x| vec![x[0].exp().arg(), (x[0] * x[1]).arg(), x[2].arg()]);
     let two = body(&types, |x| vec![x[0].arg(), x[1].sin().arg(), (-x[2]).arg()]);
-    Flow {
-        kind: FlowKind::Branch,
+    ControlFlow {
+        kind: ControlFlowKind::Branch,
         bodies: [one, two].into_iter().collect(),
         results: types.into_iter().collect(),
     }
@@ -84,7 +84,7 @@ fn branches_lose_results_that_nobody_reads_and_what_they_took() {
 }
 
 /// Carries: a count, a sum over a capture, a product that only itself needs; and a capture for it.
-fn turns(history: bool) -> Flow {
+fn turns(history: bool) -> ControlFlow {
     let (i, f) = (scalar(DType::I64), scalar(DType::F32));
     let types = [i.clone(), f.clone(), f.clone(), f.clone(), f.clone()];
     let condition = body(&types, |x| vec![x[0].less(x[0].scalar(4)).arg()]);
@@ -96,8 +96,8 @@ fn turns(history: bool) -> Flow {
     if history {
         results.extend([stacked(&i), stacked(&f), stacked(&f), i]);
     }
-    Flow {
-        kind: FlowKind::While { carry: 3, history },
+    ControlFlow {
+        kind: ControlFlowKind::While { carry: 3, history },
         bodies: [condition, step].into_iter().collect(),
         results: results.into_iter().collect(),
     }
@@ -109,21 +109,21 @@ fn loops_lose_carries_that_nobody_needs() {
     let types = [i(), f(), f(), f(), f()];
     // The count stays: the condition reads it.
     let (operands, flow) = pruned(&types, turns(false), &[1]);
-    assert_eq!(flow.kind, FlowKind::While { carry: 2, history: false });
+    assert_eq!(flow.kind, ControlFlowKind::While { carry: 2, history: false });
     assert_eq!((operands, flow.results.len()), (3, 2));
     let (operands, flow) = pruned(&types, turns(true), &[2]);
-    assert_eq!(flow.kind, FlowKind::While { carry: 2, history: false });
+    assert_eq!(flow.kind, ControlFlowKind::While { carry: 2, history: false });
     assert_eq!((operands, flow.results.len()), (3, 2));
     // A history of one carry, and the count of rounds.
     let (operands, flow) = pruned(&types, turns(true), &[4, 6]);
-    assert_eq!(flow.kind, FlowKind::While { carry: 2, history: true });
+    assert_eq!(flow.kind, ControlFlowKind::While { carry: 2, history: true });
     assert_eq!((operands, flow.results.len()), (3, 5));
     let (operands, flow) = pruned(&types, turns(true), &[0, 3, 4, 5]);
     assert_eq!((operands, flow.results.len()), (5, 7));
 }
 
 /// Carries: one that needs another, and one alone; results stacked from either operand.
-fn rows() -> Flow {
+fn rows() -> ControlFlow {
     let f = scalar(DType::F32);
     let types = [f.clone(), f.clone(), f.clone(), f.clone(), f.clone(), f.clone()];
     let step = body(&types, |x| {
@@ -131,8 +131,8 @@ fn rows() -> Flow {
         vec![(a + b).arg(), (b * y).arg(), (c + z * w).arg(), (a * 2.0).arg(), z.exp().arg()]
     });
     let r = || row(DType::F32);
-    Flow {
-        kind: FlowKind::Scan { carry: 3, xs: 2, length: Dim::new(3), reverse: false },
+    ControlFlow {
+        kind: ControlFlowKind::Scan { carry: 3, xs: 2, length: Dim::new(3), reverse: false },
         bodies: [step].into_iter().collect(),
         results: [f.clone(), f.clone(), f, r(), r()].into_iter().collect(),
     }
@@ -142,7 +142,7 @@ fn rows() -> Flow {
 fn scans_lose_carries_stacked_results_and_operands() {
     let (f, r) = (|| scalar(DType::F32), || row(DType::F32));
     let types = [f(), f(), f(), r(), r(), f()];
-    let kind = |carry, xs| FlowKind::Scan { carry, xs, length: Dim::new(3), reverse: false };
+    let kind = |carry, xs| ControlFlowKind::Scan { carry, xs, length: Dim::new(3), reverse: false };
     // The first carry needs the second, which reads the first of what is scanned.
     let (operands, flow) = pruned(&types, rows(), &[0]);
     assert_eq!((operands, &flow.kind, flow.results.len()), (3, &kind(2, 1), 2));

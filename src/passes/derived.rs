@@ -155,7 +155,7 @@ impl Derivation {
         for (i, node) in list.nodes.iter().enumerate().filter(|(i, _)| needed[*i]) {
             let op = match &node.kind {
                 Kind::Op(op) => op,
-                Kind::Part(k) => {
+                Kind::Result(k) => {
                     let of = node.reads().next().and_then(|of| results.get(&of));
                     let found = of.map(|found: &Results| found[*k as usize]);
                     names.extend(found.map(|arg| (Id(i as u32), arg)));
@@ -163,7 +163,7 @@ impl Derivation {
                 }
                 Kind::Input
                 | Kind::Constant(_)
-                | Kind::Flow(_)
+                | Kind::ControlFlow(_)
                 | Kind::Effect(_)
                 | Kind::Barrier => continue,
             };

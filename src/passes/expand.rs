@@ -41,16 +41,16 @@ pub fn expand_for(graph: &Graph, kernels: Kernels<'_>) -> Result<Graph> {
                 }
                 first
             }
-            Kind::Part(k) if node.reads().any(|of| results.contains_key(&of)) => {
+            Kind::Result(k) if node.reads().any(|of| results.contains_key(&of)) => {
                 let of = node.reads().next();
                 let found = of.and_then(|of| results[&of].get(*k as usize).copied());
                 found.ok_or_else(|| error::internal("a part of nothing"))?
             }
-            Kind::Flow(flow) => {
+            Kind::ControlFlow(flow) => {
                 let flow = Arc::new(map_bodies(flow, |body| expand_for(body, kernels))?);
-                out.push(Kind::Flow(flow), args.into_iter().collect(), node.ty.clone())
+                out.push(Kind::ControlFlow(flow), args.into_iter().collect(), node.ty.clone())
             }
-            Kind::Op(_) | Kind::Constant(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => {
+            Kind::Op(_) | Kind::Constant(_) | Kind::Result(_) | Kind::Effect(_) | Kind::Barrier => {
                 out.push(node.kind.clone(), args.into_iter().collect(), node.ty.clone())
             }
         });
@@ -63,8 +63,10 @@ pub fn expand_for(graph: &Graph, kernels: Kernels<'_>) -> Result<Graph> {
 pub fn has_calls(list: &List, kernels: Kernels<'_>) -> bool {
     list.nodes.iter().any(|node| match &node.kind {
         Kind::Op(op) => matches!(op, Op::Call(call) if !kernels(call.composite)),
-        Kind::Flow(flow) => flow.bodies.iter().any(|body| has_calls(body, kernels)),
-        Kind::Input | Kind::Constant(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => false,
+        Kind::ControlFlow(flow) => flow.bodies.iter().any(|body| has_calls(body, kernels)),
+        Kind::Input | Kind::Constant(_) | Kind::Result(_) | Kind::Effect(_) | Kind::Barrier => {
+            false
+        }
     })
 }
 

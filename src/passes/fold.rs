@@ -54,7 +54,11 @@ impl Known<'_> {
                 }
                 return true;
             }
-            Kind::Input | Kind::Flow(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => {
+            Kind::Input
+            | Kind::ControlFlow(_)
+            | Kind::Result(_)
+            | Kind::Effect(_)
+            | Kind::Barrier => {
                 return false;
             }
         };
@@ -247,8 +251,8 @@ fn value(nodes: &[Node], id: Id, evaluator: &dyn Evaluator) -> Option<Array> {
         Kind::Op(op @ (Op::Fill(_) | Op::Iota(..))) => execute(op, &node.args, evaluator, |_| None),
         Kind::Op(_)
         | Kind::Input
-        | Kind::Flow(_)
-        | Kind::Part(_)
+        | Kind::ControlFlow(_)
+        | Kind::Result(_)
         | Kind::Effect(_)
         | Kind::Barrier => None,
     }
@@ -280,7 +284,9 @@ fn call(
                 Arg::Node(id) => values.get(id.0 as usize),
                 Arg::Number(_) => None,
             })?,
-            Kind::Flow(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => return None,
+            Kind::ControlFlow(_) | Kind::Result(_) | Kind::Effect(_) | Kind::Barrier => {
+                return None;
+            }
         });
     }
     let result = formula.outputs.first()?;

@@ -6,11 +6,11 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::control_flow_vjp;
 use super::derived::vjp;
-use super::flow_vjp;
 use crate::dtype::Scalar;
 use crate::error::{self, Result};
-use crate::graph::{Flow, FlowKind, Graph, Kind, List, Node};
+use crate::graph::{ControlFlow, ControlFlowKind, Graph, Kind, List, Node};
 use crate::ops::attributes::ScatterMode;
 use crate::ops::emit::{Arg, Emit, Expr, Id, catch};
 use crate::ops::op::{Op, Type};
@@ -65,7 +65,7 @@ fn reaches(nodes: &[Node], inputs: &[Id]) -> Vec<bool> {
                 Arg::Number(_) => false,
             }),
             Kind::Barrier => node.reads().next().is_some_and(|id| reaches[id.0 as usize]),
-            Kind::Flow(flow) => {
+            Kind::ControlFlow(flow) => {
                 let args: Vec<bool> = node.reads().map(|id| reaches[id.0 as usize]).collect();
                 let results = flow_reaches(flow, &args);
                 // The value of a flow says nothing, so its type does not matter either.
@@ -73,7 +73,7 @@ fn reaches(nodes: &[Node], inputs: &[Id]) -> Vec<bool> {
                 flows.insert(Id(i as u32), results);
                 false
             }
-            Kind::Part(k) => node.reads().next().is_some_and(|id| match flows.get(&id) {
+            Kind::Result(k) => node.reads().next().is_some_and(|id| match flows.get(&id) {
                 Some(results) => results[*k as usize],
                 None => reaches[id.0 as usize],
             }),
@@ -93,9 +93,9 @@ pub(super) fn list_reaches(list: &List, inputs: &[bool]) -> Vec<bool> {
 }
 
 /// The same for control flow: which results, from which operands.
-fn flow_reaches(flow: &Flow, args: &[bool]) -> Vec<bool> {
+fn flow_reaches(flow: &ControlFlow, args: &[bool]) -> Vec<bool> {
     match flow.kind {
-        FlowKind::Branch => {
+        ControlFlowKind::Branch => {
             let mut any = vec![false; flow.results.len()];
             for body in &flow.bodies {
                 let found = list_reaches(body, &args[1..]);
@@ -103,12 +103,12 @@ fn flow_reaches(flow: &Flow, args: &[bool]) -> Vec<bool> {
             }
             any
         }
-        FlowKind::Host(_) => {
+        ControlFlowKind::Host(_) => {
             let is_float = |ty: &Type| ty.dtype.is_float() && args.contains(&true);
             flow.results.iter().map(is_float).collect()
         }
-        FlowKind::Scan { carry, .. } => carried(&flow.bodies[0], args, carry as usize),
-        FlowKind::While { carry, history } => {
+        ControlFlowKind::Scan { carry, .. } => carried(&flow.bodies[0], args, carry as usize),
+        ControlFlowKind::While { carry, history } => {
             let mut results = carried(&flow.bodies[1], args, carry as usize);
             if history {
                 results.extend_from_within(..);
@@ -139,7 +139,7 @@ pub(super) fn carried(body: &List, args: &[bool], carry: usize) -> Vec<bool> {
 fn parts(nodes: &[Node]) -> FxHashMap<Id, Vec<(usize, Id)>> {
     let mut parts: FxHashMap<Id, Vec<(usize, Id)>> = FxHashMap::default();
     for (i, node) in nodes.iter().enumerate() {
-        if let (Kind::Part(k), Some(flow)) = (&node.kind, node.reads().next()) {
+        if let (Kind::Result(k), Some(flow)) = (&node.kind, node.reads().next()) {
             parts.entry(flow).or_default().push((*k as usize, Id(i as u32)));
         }
     }
@@ -169,18 +169,18 @@ impl<'g> Sweep<'g> {
                     self.add(x, Expr::new(self.graph, g));
                 }
             }
-            Kind::Flow(flow) => {
+            Kind::ControlFlow(flow) => {
                 self.graph.at(node.site);
                 self.flow(id, flow, &node.args)?;
             }
             // The cotangent of a part waits for its flow.
-            Kind::Part(_) | Kind::Input | Kind::Constant(_) | Kind::Effect(_) => {}
+            Kind::Result(_) | Kind::Input | Kind::Constant(_) | Kind::Effect(_) => {}
         }
         Ok(())
     }
 
     /// Hands the cotangents of a flow's results to its operands.
-    fn flow(&mut self, id: Id, flow: &Flow, args: &[Arg]) -> Result<()> {
+    fn flow(&mut self, id: Id, flow: &ControlFlow, args: &[Arg]) -> Result<()> {
         let mut given: Vec<Option<Arg>> = vec![None; flow.results.len()];
         for &(i, part) in self.parts.get(&id).map_or(&[][..], Vec::as_slice) {
             let Some(g) = self.sums[part.0 as usize] else { continue };
@@ -196,7 +196,7 @@ impl<'g> Sweep<'g> {
             .iter()
             .map(|arg| matches!(arg, Arg::Node(id) if self.reaches[id.0 as usize]))
             .collect();
-        let found = flow_vjp(self.graph, id, &given, &wanted)?;
+        let found = control_flow_vjp(self.graph, id, &given, &wanted)?;
         for (arg, g) in args.iter().zip(found) {
             if let (Arg::Node(operand), Some(g)) = (*arg, g) {
                 self.add(operand, Expr::new(self.graph, Arg::Node(g)));

@@ -12,7 +12,8 @@ use super::{append, gradients, graft, renamed};
 use crate::array::Array;
 use crate::error::{self, Result};
 use crate::graph::{
-    EffectClass, Flow, FlowKind, Formula, Graph, Host, HostOp, Kind, List, Signature, Types,
+    ControlFlow, ControlFlowKind, EffectClass, Formula, Graph, Host, HostOp, Kind, List, Signature,
+    Types,
 };
 use crate::ops::attributes::Reduction;
 use crate::ops::emit::{Arg, Emit, Expr, Id, catch};
@@ -59,7 +60,7 @@ fn signature(graph: &Graph, operands: &[Id], results: &[Id]) -> Signature {
 
 impl jvp::Pass<'_> {
     /// Appends a call with tangents: its results.
-    pub(super) fn host(&self, op: &Host, flow: &Flow, args: &[Dual]) -> Result<Vec<Dual>> {
+    pub(super) fn host(&self, op: &Host, flow: &ControlFlow, args: &[Dual]) -> Result<Vec<Dual>> {
         let operands: Vec<Id> = args.iter().map(|dual| dual.x).collect();
         let given: Vec<Arg> = operands.iter().map(|&id| Arg::Node(id)).collect();
         let results = self.out.flow(flow.clone(), &given);
@@ -130,7 +131,7 @@ impl jvp::Pass<'_> {
 
 impl batch::Pass<'_> {
     /// Appends a call for all examples: by the op's rule, or one call for each example.
-    pub(super) fn host(&self, op: &Host, flow: &Flow, args: &[Id]) -> Result<Vec<Id>> {
+    pub(super) fn host(&self, op: &Host, flow: &ControlFlow, args: &[Id]) -> Result<Vec<Id>> {
         let mapped = self.mapped(args);
         let below = self.operands(args, &mapped)?;
         let as_args = |ids: &[Id]| -> Vec<Arg> { ids.iter().map(|&id| Arg::Node(id)).collect() };
@@ -144,9 +145,9 @@ impl batch::Pass<'_> {
             let all = vec![true; flow.results.len()];
             let (body, _) = batch_list(body, &mapped, self.size, &all)?;
             let rule = Batched { op: op.clone(), call, mapped, size: self.size };
-            let kind = FlowKind::Host(Host(Arc::new(rule)));
+            let kind = ControlFlowKind::Host(Host(Arc::new(rule)));
             let results = flow.results.iter().map(|ty| stacked(ty, self.size)).collect();
-            let flow = Flow { kind, bodies: smallvec![Arc::new(body)], results };
+            let flow = ControlFlow { kind, bodies: smallvec![Arc::new(body)], results };
             let ids = self.out.flow(flow, &as_args(&below));
             return Ok(ids.iter().map(|&id| self.batching.value(id, true)).collect());
         }
@@ -167,7 +168,12 @@ impl batch::Pass<'_> {
 
 /// A scan that makes a call for each example, and its operands by their places among the call's: first
 /// those that examples differ in.
-fn one_by_one(flow: &Flow, call: &Signature, mapped: &[bool], size: Dim) -> (Flow, Vec<usize>) {
+fn one_by_one(
+    flow: &ControlFlow,
+    call: &Signature,
+    mapped: &[bool],
+    size: Dim,
+) -> (ControlFlow, Vec<usize>) {
     let (own, shared): (Vec<usize>, Vec<usize>) = (0..mapped.len()).partition(|&i| mapped[i]);
     let order: Vec<usize> = own.iter().chain(&shared).copied().collect();
     let body = Graph::with_calls();
@@ -178,9 +184,10 @@ fn one_by_one(flow: &Flow, call: &Signature, mapped: &[bool], size: Dim) -> (Flo
     for id in body.flow(flow.clone(), &args) {
         body.output(id);
     }
-    let kind = FlowKind::Scan { carry: 0, xs: own.len() as u32, length: size, reverse: false };
+    let kind =
+        ControlFlowKind::Scan { carry: 0, xs: own.len() as u32, length: size, reverse: false };
     let results = flow.results.iter().map(|ty| stacked(ty, size)).collect();
-    (Flow { kind, bodies: smallvec![Arc::new(body.into_list())], results }, order)
+    (ControlFlow { kind, bodies: smallvec![Arc::new(body.into_list())], results }, order)
 }
 
 /// The rules of an op for a batch: those for one example, batched.
@@ -278,8 +285,8 @@ pub fn inlined(list: List) -> List {
         let args = renamed(&node.args, &names);
         out.at(node.site);
         let kind = match &node.kind {
-            Kind::Flow(flow) => match (&flow.kind, flow.bodies.first()) {
-                (FlowKind::Host(_), Some(body)) => {
+            Kind::ControlFlow(flow) => match (&flow.kind, flow.bodies.first()) {
+                (ControlFlowKind::Host(_), Some(body)) => {
                     let inputs: Vec<Id> = node.reads().map(|id| names[id.0 as usize]).collect();
                     let found = append(&out, &inlined((**body).clone()), &inputs);
                     results.insert(Id(i as u32), found);
@@ -290,10 +297,10 @@ pub fn inlined(list: List) -> List {
                 _ => {
                     let body = |body: &Arc<List>| Arc::new(inlined((**body).clone()));
                     let bodies = flow.bodies.iter().map(body).collect();
-                    Kind::Flow(Arc::new(flow.with_bodies(bodies)))
+                    Kind::ControlFlow(Arc::new(flow.with_bodies(bodies)))
                 }
             },
-            Kind::Part(k) => {
+            Kind::Result(k) => {
                 let own = node.reads().next().and_then(|id| results.get(&id));
                 if let Some(found) = own {
                     names.push(found[*k as usize]);
@@ -316,14 +323,14 @@ pub fn inlined(list: List) -> List {
 
 fn has_bodies(list: &List) -> bool {
     list.nodes.iter().any(|node| match &node.kind {
-        Kind::Flow(flow) => {
-            let own = matches!(flow.kind, FlowKind::Host(_)) && !flow.bodies.is_empty();
+        Kind::ControlFlow(flow) => {
+            let own = matches!(flow.kind, ControlFlowKind::Host(_)) && !flow.bodies.is_empty();
             own || flow.bodies.iter().any(|body| has_bodies(body))
         }
         Kind::Input
         | Kind::Constant(_)
         | Kind::Op(_)
-        | Kind::Part(_)
+        | Kind::Result(_)
         | Kind::Effect(_)
         | Kind::Barrier => false,
     })

@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use super::grad::gradients;
 use super::{graft, needed, stripped};
 use crate::error::{self, Result};
-use crate::graph::{FlowKind, Graph, Kind, List, Node};
+use crate::graph::{ControlFlowKind, Graph, Kind, List, Node};
 use crate::ops::emit::{Arg, Emit, Expr, Id, catch};
 use crate::ops::number::Number;
 use crate::ops::op::{Op, Type};
@@ -55,7 +55,7 @@ impl Joint {
     /// asked for.
     fn is_forward(&self, id: Id, node: &Node) -> bool {
         let of_body = |id: Id| (id.0 as usize) < self.length;
-        of_body(id) || (matches!(node.kind, Kind::Part(_)) && node.reads().all(of_body))
+        of_body(id) || (matches!(node.kind, Kind::Result(_)) && node.reads().all(of_body))
     }
 
     /// What the gradient reads of the body: the inputs for which `at_hand` holds stay, what is made
@@ -67,7 +67,7 @@ impl Joint {
             self.inputs.iter().enumerate().map(|(i, &id)| (id, i)).collect();
         let stays = |id: Id| {
             let node = list.node(id);
-            let made_again = matches!(node.kind, Kind::Constant(_) | Kind::Flow(_))
+            let made_again = matches!(node.kind, Kind::Constant(_) | Kind::ControlFlow(_))
                 || ragged[id.0 as usize]
                 || again.get(id.0 as usize).is_some_and(|again| *again);
             self.is_forward(id, node) && !made_again
@@ -120,7 +120,7 @@ impl Joint {
         // Flows whose further results nobody asks for stay as they were.
         let asked = |id: Id| more.iter().any(|&part| list.node(part).reads().any(|of| of == id));
         for (i, node) in body.nodes.iter().enumerate() {
-            if matches!(node.kind, Kind::Flow(_)) && !asked(Id(i as u32)) {
+            if matches!(node.kind, Kind::ControlFlow(_)) && !asked(Id(i as u32)) {
                 nodes[i].kind = node.kind.clone();
             }
         }
@@ -145,12 +145,12 @@ fn ragged(list: &List) -> Vec<bool> {
         let reads = node.reads().any(|id| ragged[id.0 as usize]);
         ragged[i] = match &node.kind {
             Kind::Input | Kind::Constant(_) | Kind::Effect(_) => false,
-            Kind::Op(_) | Kind::Flow(_) | Kind::Barrier => reads,
-            Kind::Part(part) => match node.reads().next().map(|id| &list.node(id).kind) {
-                Some(Kind::Flow(flow)) => match flow.kind {
-                    FlowKind::Branch | FlowKind::Host(_) => reads,
-                    FlowKind::While { carry, .. } => *part >= carry,
-                    FlowKind::Scan { carry, .. } => reads && *part >= carry,
+            Kind::Op(_) | Kind::ControlFlow(_) | Kind::Barrier => reads,
+            Kind::Result(part) => match node.reads().next().map(|id| &list.node(id).kind) {
+                Some(Kind::ControlFlow(flow)) => match flow.kind {
+                    ControlFlowKind::Branch | ControlFlowKind::Host(_) => reads,
+                    ControlFlowKind::While { carry, .. } => *part >= carry,
+                    ControlFlowKind::Scan { carry, .. } => reads && *part >= carry,
                 },
                 _ => reads,
             },
@@ -201,10 +201,13 @@ impl Backward {
 
 /// The ordered call of the host that a node is, or that its bodies need for their results.
 fn calls_in_order(node: &Node) -> Option<&'static str> {
-    let Kind::Flow(flow) = &node.kind else { return None };
+    let Kind::ControlFlow(flow) = &node.kind else { return None };
     match &flow.kind {
-        FlowKind::Host(op) if op.class().has_effect() => Some(op.name()),
-        FlowKind::Host(_) | FlowKind::Branch | FlowKind::While { .. } | FlowKind::Scan { .. } => {
+        ControlFlowKind::Host(op) if op.class().has_effect() => Some(op.name()),
+        ControlFlowKind::Host(_)
+        | ControlFlowKind::Branch
+        | ControlFlowKind::While { .. }
+        | ControlFlowKind::Scan { .. } => {
             flow.bodies.iter().find_map(|body| stripped(body).nodes.iter().find_map(calls_in_order))
         }
     }

@@ -145,13 +145,13 @@ impl<'g> Pass<'g> {
             let dual = match (&node.kind, inputs.len()) {
                 (Kind::Input, 0) => return Err(error::internal("an input is missing")),
                 (Kind::Input, _) => inputs.as_slice()[0],
-                (Kind::Flow(flow), _) => {
+                (Kind::ControlFlow(flow), _) => {
                     let args: Vec<Dual> = node.reads().map(|id| duals[id.0 as usize]).collect();
                     flows.insert(id, self.flow(flow, &args)?);
                     // Whoever names a flow is a part.
                     Dual { x: Id(0), t: None }
                 }
-                (Kind::Part(part), _) => match node.reads().next() {
+                (Kind::Result(part), _) => match node.reads().next() {
                     Some(flow) => flows[&flow][*part as usize],
                     None => return Err(error::internal("a part of nothing")),
                 },
@@ -188,9 +188,11 @@ impl<'g> Pass<'g> {
                 args[0] = Arg::Node(t);
                 self.out.push(Kind::Barrier, args, node.ty.clone())
             }),
-            Kind::Input | Kind::Constant(_) | Kind::Flow(_) | Kind::Part(_) | Kind::Effect(_) => {
-                None
-            }
+            Kind::Input
+            | Kind::Constant(_)
+            | Kind::ControlFlow(_)
+            | Kind::Result(_)
+            | Kind::Effect(_) => None,
         };
         Ok(Dual { x, t })
     }

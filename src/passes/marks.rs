@@ -8,7 +8,7 @@ use smallvec::smallvec;
 
 use super::rebuild::{in_bodies, push, rebuild};
 use crate::error::Result;
-use crate::graph::{Flow, Kind, List, Node};
+use crate::graph::{ControlFlow, Kind, List, Node};
 use crate::ops::elementwise::arithmetic;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::Op;
@@ -26,11 +26,13 @@ fn marked(node: &Node) -> Option<Id> {
 }
 
 fn has_marks(list: &List) -> bool {
-    let inside = |flow: &Flow| flow.bodies.iter().any(|body| has_marks(body));
+    let inside = |flow: &ControlFlow| flow.bodies.iter().any(|body| has_marks(body));
     list.nodes.iter().any(|node| match &node.kind {
-        Kind::Flow(flow) => inside(flow),
+        Kind::ControlFlow(flow) => inside(flow),
         Kind::Op(_) => marked(node).is_some(),
-        Kind::Input | Kind::Constant(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => false,
+        Kind::Input | Kind::Constant(_) | Kind::Result(_) | Kind::Effect(_) | Kind::Barrier => {
+            false
+        }
     })
 }
 

@@ -5,6 +5,11 @@
 
 mod absent;
 pub mod batch;
+mod control_flow_batch;
+mod control_flow_jvp;
+#[cfg(test)]
+mod control_flow_tests;
+mod control_flow_vjp;
 pub mod cost;
 mod cse;
 mod dead;
@@ -12,11 +17,6 @@ mod dead;
 mod dead_tests;
 pub mod derived;
 pub mod expand;
-mod flow_batch;
-mod flow_jvp;
-#[cfg(test)]
-mod flow_tests;
-mod flow_vjp;
 mod fold;
 #[cfg(test)]
 mod fold_tests;
@@ -43,8 +43,10 @@ mod tests;
 
 pub use absent::without_seeds;
 pub use batch::batch;
+pub use control_flow_vjp::{
+    ControlFlowGradient, Feed, control_flow_gradient, control_flow_vjp, unused_count,
+};
 pub use expand::{expand, expand_for};
-pub use flow_vjp::{Feed, FlowGradient, flow_gradient, flow_vjp, unused_count};
 pub use grad::gradients;
 pub use host::inlined;
 pub use jvp::{Tangents, jvp};
@@ -60,7 +62,7 @@ use smallvec::SmallVec;
 
 use crate::array::{Array, Operand};
 use crate::error::Result;
-use crate::graph::{Flow, Graph, Kind, List, numbers};
+use crate::graph::{ControlFlow, Graph, Kind, List, numbers};
 use crate::ops::declare::Composite;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
@@ -95,7 +97,7 @@ fn carry_over(from: &Graph, to: &Graph, names: &[Id]) {
 }
 
 /// The same control flow over other bodies.
-fn map_bodies(flow: &Flow, pass: impl Fn(&Graph) -> Result<Graph>) -> Result<Flow> {
+fn map_bodies(flow: &ControlFlow, pass: impl Fn(&Graph) -> Result<Graph>) -> Result<ControlFlow> {
     let mut bodies = SmallVec::new();
     for body in &flow.bodies {
         bodies.push(Arc::new(pass(&Graph::from_list((**body).clone()))?.into_list()));
@@ -187,16 +189,16 @@ pub fn reordered(list: &List, inputs: &[(Type, Option<Id>)]) -> List {
 /// The same node without the effects of control flow.
 fn without_effects(kind: &Kind) -> Kind {
     match kind {
-        Kind::Flow(flow) if flow.has_effect() => {
+        Kind::ControlFlow(flow) if flow.has_effect() => {
             let strip = |body: &Arc<List>| Arc::new(stripped(body));
             let bodies = flow.bodies.iter().map(strip).collect();
-            Kind::Flow(Arc::new(flow.with_bodies(bodies)))
+            Kind::ControlFlow(Arc::new(flow.with_bodies(bodies)))
         }
         kind @ (Kind::Input
         | Kind::Constant(_)
         | Kind::Op(_)
-        | Kind::Flow(_)
-        | Kind::Part(_)
+        | Kind::ControlFlow(_)
+        | Kind::Result(_)
         | Kind::Effect(_)
         | Kind::Barrier) => kind.clone(),
     }

@@ -269,11 +269,11 @@ fn keep(list: List, _: &Options, _: &dyn Evaluator) -> Result<List> {
 /// Nodes, those of bodies included.
 fn count(list: &List) -> usize {
     let inner = |node: &Node| match &node.kind {
-        Kind::Flow(flow) => flow.bodies.iter().map(|body| count(body)).sum(),
+        Kind::ControlFlow(flow) => flow.bodies.iter().map(|body| count(body)).sum(),
         Kind::Input
         | Kind::Constant(_)
         | Kind::Op(_)
-        | Kind::Part(_)
+        | Kind::Result(_)
         | Kind::Effect(_)
         | Kind::Barrier => 0,
     };

@@ -47,12 +47,12 @@ pub fn push(nodes: &mut Vec<Node>, node: Node) -> Id {
 
 /// Runs a pass over the bodies of a node, if it has any.
 pub fn in_bodies(node: &mut Node, pass: impl Fn(List) -> Result<List>) -> Result<()> {
-    if let Kind::Flow(flow) = &node.kind {
+    if let Kind::ControlFlow(flow) = &node.kind {
         let mut bodies = SmallVec::new();
         for body in &flow.bodies {
             bodies.push(Arc::new(pass((**body).clone())?));
         }
-        node.kind = Kind::Flow(Arc::new(flow.with_bodies(bodies)));
+        node.kind = Kind::ControlFlow(Arc::new(flow.with_bodies(bodies)));
     }
     Ok(())
 }

@@ -50,9 +50,11 @@ pub fn price(kind: &Kind) -> Price {
             OpKind::Structural(_) => Price::Cheap,
         },
         Kind::Barrier => Price::Cheap,
-        Kind::Input | Kind::Constant(_) | Kind::Flow(_) | Kind::Part(_) | Kind::Effect(_) => {
-            Price::Never
-        }
+        Kind::Input
+        | Kind::Constant(_)
+        | Kind::ControlFlow(_)
+        | Kind::Result(_)
+        | Kind::Effect(_) => Price::Never,
     }
 }
 

@@ -173,8 +173,8 @@ fn difference(a: &List, b: &List) -> Option<String> {
             Kind::Op(op) => format!("{op:?}"),
             other @ (Kind::Input
             | Kind::Constant(_)
-            | Kind::Flow(_)
-            | Kind::Part(_)
+            | Kind::ControlFlow(_)
+            | Kind::Result(_)
             | Kind::Effect(_)
             | Kind::Barrier) => other.name().to_string(),
         };

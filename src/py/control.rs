@@ -18,7 +18,7 @@ use crate::engine::tape::{self, First, Operand, Value};
 use crate::engine::trace::{self, Capture, Source, Trace};
 use crate::engine::{control, executors, site};
 use crate::error::{self, Result};
-use crate::graph::{Effect, Flow, FlowKind, Graph, List};
+use crate::graph::{ControlFlow, ControlFlowKind, Effect, Graph, List};
 use crate::memory::check_room;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::emit::{Arg, Id};
@@ -294,9 +294,9 @@ fn _flow(
         };
         args.extend(captures);
         let kind = match form {
-            "cond" => FlowKind::Branch,
-            "while_loop" => FlowKind::While { carry, history: false },
-            _ => FlowKind::Scan { carry, xs, length, reverse },
+            "cond" => ControlFlowKind::Branch,
+            "while_loop" => ControlFlowKind::While { carry, history: false },
+            _ => ControlFlowKind::Scan { carry, xs, length, reverse },
         };
         let Some(last) = lists.last() else {
             return Err(to_python(py, error::internal("control flow without bodies")));
@@ -304,18 +304,18 @@ fn _flow(
         let result = |(i, id): (usize, &Id)| {
             let ty = last.node(*id).ty.clone();
             match kind {
-                FlowKind::Scan { .. } if i >= carry as usize => {
+                ControlFlowKind::Scan { .. } if i >= carry as usize => {
                     let dims = std::iter::once(length).chain(ty.shape.dims().iter().copied());
                     Type::new(ty.dtype, dims.collect::<Shape>())
                 }
-                FlowKind::Branch
-                | FlowKind::While { .. }
-                | FlowKind::Scan { .. }
-                | FlowKind::Host(_) => ty,
+                ControlFlowKind::Branch
+                | ControlFlowKind::While { .. }
+                | ControlFlowKind::Scan { .. }
+                | ControlFlowKind::Host(_) => ty,
             }
         };
         let results = last.outputs.iter().enumerate().map(result).collect();
-        let flow = Flow { kind, bodies: lists, results };
+        let flow = ControlFlow { kind, bodies: lists, results };
         let found = detached(py, ENDLESS, || control::run(&flow, args, &[])).or_raise(py)?;
         attempt.done();
         wrapped(py, found)

@@ -16,7 +16,7 @@ use crate::array::{Array, Operand};
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::executor::{Executable, Executor, Input, Results, admit, hooks, located};
-use crate::graph::{Effect, FlowKind};
+use crate::graph::{ControlFlowKind, Effect};
 use crate::layout::Layout;
 use crate::memory::ALIGN;
 use crate::ops::declare::Composite;
@@ -306,7 +306,7 @@ impl<'a> Run<'a> {
             Work::Group(group) => self.group(step, group),
             Work::Alias => self.arrays(step)?.into_iter().map(|x| Ok(x.clone())).collect(),
             Work::Effect(effect) => self.effect(&self.arrays(step)?, effect),
-            Work::Flow(bodies) => self.flow(&self.arrays(step)?, bodies),
+            Work::ControlFlow(bodies) => self.flow(&self.arrays(step)?, bodies),
             Work::Product(product) => self.product(step, product),
             Work::Rows(_) => {
                 Err(error::internal(format!("the reference offers no {}", step.name())))
@@ -394,17 +394,19 @@ impl<'a> Run<'a> {
     fn flow(&self, args: &[&Array], flow: &Bodies) -> Result<Results> {
         let args: Vec<Array> = args.iter().map(|&x| x.clone()).collect();
         match *flow.kind() {
-            FlowKind::Host(_) if !flow.plans().is_empty() => Ok(self.body(flow, 0, &args)?.into()),
-            FlowKind::Host(ref op) => {
+            ControlFlowKind::Host(_) if !flow.plans().is_empty() => {
+                Ok(self.body(flow, 0, &args)?.into())
+            }
+            ControlFlowKind::Host(ref op) => {
                 let given: Vec<&Array> = args.iter().collect();
                 Ok(op.run(&given, flow.results())?.into())
             }
-            FlowKind::Branch => {
+            ControlFlowKind::Branch => {
                 let last = flow.plans().len() as i64 - 1;
                 let i = integer(&args[0])?.clamp(0, last) as usize;
                 Ok(self.body(flow, i, &args[1..])?.into())
             }
-            FlowKind::While { carry, history } => {
+            ControlFlowKind::While { carry, history } => {
                 let (mut now, captures) =
                     (args[..carry as usize].to_vec(), &args[carry as usize..]);
                 let mut rounds: Vec<Vec<Array>> = Vec::new();
@@ -428,7 +430,7 @@ impl<'a> Run<'a> {
                 }
                 Ok(now.into())
             }
-            FlowKind::Scan { carry, xs, length, reverse } => {
+            ControlFlowKind::Scan { carry, xs, length, reverse } => {
                 let (carry, xs) = (carry as usize, xs as usize);
                 let given = args[carry..carry + xs].first().map(|x| x.shape()[0]);
                 let Some(n) = given.unwrap_or(length).known() else {
@@ -529,7 +531,7 @@ mod tests {
     use super::*;
     use crate::cpu::testing::{bytes, noise, values};
     use crate::graph::testing::one_by_one;
-    use crate::graph::{Flow, Graph, List};
+    use crate::graph::{ControlFlow, Graph, List};
     use crate::ops::attributes::Reduction;
     use crate::ops::emit::{Arg, Expr};
 
@@ -589,8 +591,8 @@ mod tests {
         fn grow<'g>(x: &Expr<'g>) -> Expr<'g> {
             x.less(x.scalar(100)).reduce(Reduction::All, &[0])
         }
-        let loops = Flow {
-            kind: FlowKind::While { carry: 1, history: true },
+        let loops = ControlFlow {
+            kind: ControlFlowKind::While { carry: 1, history: true },
             bodies: smallvec![
                 body(std::slice::from_ref(&three), |x| smallvec![grow(&x[0])]),
                 body(std::slice::from_ref(&three), |x| smallvec![
@@ -599,15 +601,15 @@ mod tests {
             ],
             results: smallvec![three.clone(), ty(&[4, 3]), Type::new(DType::I64, Shape::scalar())],
         };
-        let scan = Flow {
-            kind: FlowKind::Scan { carry: 1, xs: 1, length: Dim::new(5), reverse: true },
+        let scan = ControlFlow {
+            kind: ControlFlowKind::Scan { carry: 1, xs: 1, length: Dim::new(5), reverse: true },
             bodies: smallvec![body(&[three.clone(), three.clone()], |x| {
                 smallvec![x[0] + x[1], x[0] * x[1]]
             })],
             results: smallvec![three.clone(), rows.clone()],
         };
-        let branch = Flow {
-            kind: FlowKind::Branch,
+        let branch = ControlFlow {
+            kind: ControlFlowKind::Branch,
             bodies: smallvec![
                 body(std::slice::from_ref(&three), |x| smallvec![x[0] + x[0].scalar(1)]),
                 body(std::slice::from_ref(&three), |x| smallvec![x[0] * x[0].scalar(2)]),
@@ -615,7 +617,7 @@ mod tests {
             results: smallvec![three.clone()],
         };
         let index = Type::new(DType::I64, Shape::scalar());
-        let cases: [(Flow, &[Type]); 3] = [
+        let cases: [(ControlFlow, &[Type]); 3] = [
             (loops, std::slice::from_ref(&three)),
             (scan, &[three.clone(), rows]),
             (branch, &[index, three.clone()]),

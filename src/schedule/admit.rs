@@ -31,11 +31,11 @@ fn collect(
     for node in &list.nodes {
         let op = match &node.kind {
             Kind::Op(op) => op,
-            Kind::Flow(flow) => {
+            Kind::ControlFlow(flow) => {
                 flow.bodies.iter().try_for_each(|body| collect(body, target, first, places))?;
                 continue;
             }
-            Kind::Input | Kind::Constant(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => {
+            Kind::Input | Kind::Constant(_) | Kind::Result(_) | Kind::Effect(_) | Kind::Barrier => {
                 continue;
             }
         };
@@ -93,7 +93,7 @@ impl Plan {
             bound.extend(step.results.iter().map(|&slot| Source::Slot(slot)));
             let is_kernel = match &step.work {
                 Work::Group(_) | Work::Product(_) | Work::Rows(_) | Work::Op(_) => true,
-                Work::Flow(_) | Work::Effect(_) | Work::Alias => false,
+                Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => false,
             };
             if is_kernel && bound.len() > buffers {
                 let facts = format!("it binds {} ranges, {buffers} are allowed", bound.len());

@@ -150,7 +150,7 @@ impl Plan {
             Work::Product(_)
             | Work::Rows(_)
             | Work::Op(_)
-            | Work::Flow(_)
+            | Work::ControlFlow(_)
             | Work::Effect(_)
             | Work::Alias => return None,
         };

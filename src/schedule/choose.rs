@@ -177,13 +177,13 @@ impl<'a> Model<'a> {
             for x in node.reads().filter(|_| when != NEVER) {
                 let x = x.0 as usize;
                 self.read[x] = self.read[x].max(when);
-                if self.places[x].is_none() || matches!(self.list.nodes[x].kind, Kind::Part(_)) {
+                if self.places[x].is_none() || matches!(self.list.nodes[x].kind, Kind::Result(_)) {
                     self.when[x] = self.when[x].min(when);
                 }
             }
         }
         for (i, node) in self.list.nodes.iter().enumerate() {
-            if let (Kind::Part(_), Some(flow)) = (&node.kind, node.reads().next()) {
+            if let (Kind::Result(_), Some(flow)) = (&node.kind, node.reads().next()) {
                 self.when[i] = self.when[flow.0 as usize];
             }
             self.storage[i] = match self.places[i] {
@@ -439,6 +439,10 @@ fn is_computed(node: &Node) -> bool {
             Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) | Op::Slice(_) | Op::Windows(_)
         ),
         Kind::Barrier => false,
-        Kind::Input | Kind::Constant(_) | Kind::Flow(_) | Kind::Part(_) | Kind::Effect(_) => true,
+        Kind::Input
+        | Kind::Constant(_)
+        | Kind::ControlFlow(_)
+        | Kind::Result(_)
+        | Kind::Effect(_) => true,
     }
 }

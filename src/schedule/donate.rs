@@ -83,6 +83,6 @@ pub(super) fn reads_in_place(plan: &Plan, facts: &Facts, step: u32, input: u32) 
             InPlace::First => sources[0] == direct && !sources[1..].iter().any(shows),
             InPlace::Nowhere => false,
         },
-        Work::Product(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => false,
+        Work::Product(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => false,
     }
 }

@@ -92,7 +92,7 @@ impl Plan {
                 let block: u64 = body.steps().iter().map(|step| body.flops(step)).sum();
                 block * rows.blocks() as u64
             }
-            Work::Flow(_) | Work::Effect(_) | Work::Alias => 0,
+            Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => 0,
         }
     }
 
@@ -130,7 +130,7 @@ impl Step {
                 let names: Vec<String> = steps.chain(folds).collect();
                 format!("rows ({})", names.join(", "))
             }
-            Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {
+            Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => {
                 self.name_of_work().into()
             }
         }
@@ -143,7 +143,7 @@ impl Step {
             Work::Product(product) => product.op.name(),
             Work::Rows(_) => "rows",
             Work::Op(op) => op.name(),
-            Work::Flow(bodies) => bodies.kind().name(),
+            Work::ControlFlow(bodies) => bodies.kind().name(),
             Work::Effect(effect) => effect.name(),
             Work::Alias => "barrier",
         }
@@ -154,7 +154,7 @@ impl Step {
         match &self.work {
             Work::Group(..) | Work::Rows(_) => Some(self.cut),
             Work::Product(product) => product.after.is_some().then_some(self.cut),
-            Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => None,
+            Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => None,
         }
     }
 }

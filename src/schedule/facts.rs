@@ -72,7 +72,11 @@ impl Facts {
                     facts.workspace += rows.workspace();
                 }
                 Work::Product(product) => facts.between += between(plan, product, step),
-                Work::Group(..) | Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {}
+                Work::Group(..)
+                | Work::Op(_)
+                | Work::ControlFlow(_)
+                | Work::Effect(_)
+                | Work::Alias => {}
             }
         }
         facts.donors = plan.steps.iter().map(|step| donors(plan, &facts, step)).collect();
@@ -168,7 +172,7 @@ impl Facts {
         let (scratch, open) = match &step.work {
             Work::Group(..) | Work::Rows(_) | Work::Alias => (0, false),
             Work::Product(product) => self.product_scratch(plan, product, step),
-            Work::Op(_) | Work::Flow(_) | Work::Effect(_) => {
+            Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) => {
                 let layouts: SmallVec<[Option<Layout>; 4]> =
                     sources.iter().map(|&source| self.layout(plan, source)).collect();
                 scratch(plan, step, &layouts, view.is_some())
@@ -201,7 +205,7 @@ impl Facts {
             Work::Group(..)
             | Work::Product(_)
             | Work::Rows(_)
-            | Work::Flow(_)
+            | Work::ControlFlow(_)
             | Work::Effect(_) => None,
         }
     }
@@ -217,7 +221,7 @@ impl Facts {
             Work::Group(..)
             | Work::Product(_)
             | Work::Rows(_)
-            | Work::Flow(_)
+            | Work::ControlFlow(_)
             | Work::Effect(_)
             | Work::Alias => Layout::contiguous(ty.shape.clone()),
         };
@@ -326,7 +330,7 @@ pub(super) fn bound(args: &[Operand]) -> SmallVec<[Source; 8]> {
 fn refuses(step: &Step) -> bool {
     match &step.work {
         Work::Op(op) => op.refuses(),
-        Work::Flow(_) | Work::Effect(_) => true,
+        Work::ControlFlow(_) | Work::Effect(_) => true,
         Work::Group(..) | Work::Product(_) | Work::Rows(_) | Work::Alias => false,
     }
 }
@@ -349,7 +353,7 @@ fn scratch(plan: &Plan, step: &Step, layouts: &[Option<Layout>], is_view: bool) 
     };
     match &step.work {
         Work::Op(op) if !is_view => of_op(op, layouts),
-        Work::Flow(bodies) => bodies.scratch(plan.target),
+        Work::ControlFlow(bodies) => bodies.scratch(plan.target),
         // Truth is looked at in C order.
         Work::Effect(_) => match layouts.first() {
             Some(Some(layout)) if !layout.is_contiguous() => {
@@ -402,7 +406,7 @@ fn donors(plan: &Plan, facts: &Facts, step: &Step) -> SmallVec<[u32; 4]> {
             let sources = arrays(step).into_iter().enumerate();
             sources.filter(|(i, _)| rows.spends(*i)).map(|(_, source)| source).collect()
         }
-        Work::Product(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => SmallVec::new(),
+        Work::Product(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => SmallVec::new(),
     };
     let all = arrays(step);
     let mut donors: SmallVec<[u32; 4]> = SmallVec::new();

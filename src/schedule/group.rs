@@ -38,8 +38,8 @@ fn element(node: &Node) -> Option<ElementOp> {
         Kind::Input
         | Kind::Constant(_)
         | Kind::Op(_)
-        | Kind::Flow(_)
-        | Kind::Part(_)
+        | Kind::ControlFlow(_)
+        | Kind::Result(_)
         | Kind::Effect(_)
         | Kind::Barrier => None,
     }
@@ -61,8 +61,8 @@ impl Eq for Certain<'_> {}
 /// Whether a node is no step of its own.
 fn is_given(kind: &Kind) -> bool {
     match kind {
-        Kind::Input | Kind::Constant(_) | Kind::Part(_) => true,
-        Kind::Op(_) | Kind::Flow(_) | Kind::Effect(_) | Kind::Barrier => false,
+        Kind::Input | Kind::Constant(_) | Kind::Result(_) => true,
+        Kind::Op(_) | Kind::ControlFlow(_) | Kind::Effect(_) | Kind::Barrier => false,
     }
 }
 
@@ -86,8 +86,8 @@ fn operand(nodes: &[Node], mut arg: Arg) -> (Arg, Option<DType>) {
             Kind::Input
             | Kind::Constant(_)
             | Kind::Op(_)
-            | Kind::Flow(_)
-            | Kind::Part(_)
+            | Kind::ControlFlow(_)
+            | Kind::Result(_)
             | Kind::Effect(_)
             | Kind::Barrier => return (arg, None),
         }
@@ -326,7 +326,11 @@ impl<'g> Scheduler<'g> {
                     *place = Some(Source::Constant(self.constants.len() as u32));
                     self.constants.push(array.clone());
                 }
-                Kind::Op(_) | Kind::Flow(_) | Kind::Part(_) | Kind::Effect(_) | Kind::Barrier => {}
+                Kind::Op(_)
+                | Kind::ControlFlow(_)
+                | Kind::Result(_)
+                | Kind::Effect(_)
+                | Kind::Barrier => {}
             }
         }
         let (read_outside, cuts) = self.readers();
@@ -358,7 +362,7 @@ impl<'g> Scheduler<'g> {
     /// Where a value is: that of a part is in one of the slots of what it is a part of.
     fn find(&self, id: Id) -> Option<Source> {
         let node = &self.nodes[id.0 as usize];
-        let (Kind::Part(i), Some(&Arg::Node(flow))) = (&node.kind, node.args.first()) else {
+        let (Kind::Result(i), Some(&Arg::Node(flow))) = (&node.kind, node.args.first()) else {
             return self.place[id.0 as usize];
         };
         match self.place[flow.0 as usize] {
@@ -412,12 +416,12 @@ impl<'g> Scheduler<'g> {
         let node = &self.nodes[id.0 as usize];
         let first = self.slots.len();
         match &node.kind {
-            Kind::Flow(flow) => self.slots.extend(flow.results.iter().cloned()),
+            Kind::ControlFlow(flow) => self.slots.extend(flow.results.iter().cloned()),
             Kind::Effect(_) => {}
             Kind::Op(op) if op.results() > 1 => {
                 self.slots.extend(result_types(self.nodes, op, &node.args)?);
             }
-            Kind::Op(_) | Kind::Barrier | Kind::Input | Kind::Constant(_) | Kind::Part(_) => {
+            Kind::Op(_) | Kind::Barrier | Kind::Input | Kind::Constant(_) | Kind::Result(_) => {
                 self.slots.push(node.ty.clone());
             }
         }
@@ -437,10 +441,12 @@ impl<'g> Scheduler<'g> {
         let node = &self.nodes[id.0 as usize];
         let work = match &node.kind {
             Kind::Op(op) => Work::Op(op.clone()),
-            Kind::Flow(flow) => Work::Flow(Arc::new(Bodies::new(flow, self.apart, self.target)?)),
+            Kind::ControlFlow(flow) => {
+                Work::ControlFlow(Arc::new(Bodies::new(flow, self.apart, self.target)?))
+            }
             Kind::Effect(effect) => Work::Effect(effect.clone()),
             Kind::Barrier => Work::Alias,
-            Kind::Input | Kind::Constant(_) | Kind::Part(_) => {
+            Kind::Input | Kind::Constant(_) | Kind::Result(_) => {
                 return Err(error::internal(format!("{} is no step", node.kind.name())));
             }
         };

@@ -14,10 +14,10 @@ mod arrangement;
 mod assemble;
 mod budget;
 mod choose;
+mod control_flow;
 mod donate;
 mod explain;
 mod facts;
-mod flow;
 mod group;
 mod load;
 mod memory;
@@ -39,8 +39,8 @@ use std::sync::{Arc, OnceLock};
 use smallvec::SmallVec;
 
 pub use budget::{Recomputed, Within};
+pub use control_flow::Bodies;
 pub use explain::Alive;
-pub use flow::Bodies;
 pub use memory::{Apart, Memory, Spot};
 pub use product::{Epilogue, Given, Product};
 pub use prologue::Prologue;
@@ -192,7 +192,7 @@ pub enum Work {
     /// One op
     Op(Op),
     /// Control flow, whose bodies are plans
-    Flow(Arc<Bodies>),
+    ControlFlow(Arc<Bodies>),
     /// Something done for its effect
     Effect(Arc<Effect>),
     /// The first operand as it is
@@ -312,7 +312,7 @@ impl Plan {
                 Work::Product(product) => {
                     product.groups_mut().for_each(|group| number(group, &mut template.programs));
                 }
-                Work::Flow(bodies) => {
+                Work::ControlFlow(bodies) => {
                     let number = template.bodies.len() as u32;
                     let templates = bodies.plans().iter().map(|plan| plan.template.clone());
                     template.bodies.push(templates.collect());
@@ -409,7 +409,7 @@ impl Plan {
             }
             Work::Product(product) => product.groups().count(),
             Work::Rows(rows) => rows.blocks() * rows.steps().len(),
-            Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => 0,
+            Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => 0,
         };
         self.steps.iter().map(saved).sum::<usize>() >= setup
     }
@@ -419,7 +419,7 @@ impl Plan {
         let grouped = |step: &Step| match &step.work {
             Work::Group(group) => group.len() > 1,
             Work::Product(_) | Work::Rows(_) => true,
-            Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => false,
+            Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => false,
         };
         !self.steps.iter().any(grouped)
     }
@@ -435,7 +435,7 @@ impl Plan {
         let is_plain = |step: &Step| match &step.work {
             Work::Op(op) => !matches!(op, Op::Contract(_) | Op::Conv(..)),
             Work::Group(..) | Work::Alias => true,
-            Work::Product(_) | Work::Rows(_) | Work::Flow(_) | Work::Effect(_) => false,
+            Work::Product(_) | Work::Rows(_) | Work::ControlFlow(_) | Work::Effect(_) => false,
         };
         if self.steps.len() > LIGHT || !self.is_known() || !self.steps.iter().all(is_plain) {
             return None;

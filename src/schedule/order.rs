@@ -150,7 +150,7 @@ fn written(step: &Step) -> u32 {
 fn has_effect(step: &Step) -> bool {
     match &step.work {
         Work::Effect(_) => true,
-        Work::Flow(bodies) => bodies.has_effect(),
+        Work::ControlFlow(bodies) => bodies.has_effect(),
         Work::Group(..) | Work::Product(_) | Work::Rows(_) | Work::Op(_) | Work::Alias => false,
     }
 }

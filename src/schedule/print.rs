@@ -60,7 +60,7 @@ impl Display for Plan {
                     let folds = if names.is_empty() { "" } else { " to " };
                     write!(line, "rows in {blocks} blocks{folds}{} ", names.join(", "))?;
                 }
-                Work::Op(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {
+                Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => {
                     line += step.name_of_work();
                 }
             }
@@ -74,7 +74,7 @@ impl Display for Plan {
             }
             writeln!(f, "{line}")?;
             let inner = match &step.work {
-                Work::Flow(bodies) => bodies.plans().iter().flat_map(lines).collect(),
+                Work::ControlFlow(bodies) => bodies.plans().iter().flat_map(lines).collect(),
                 Work::Rows(rows) => lines(rows.body()),
                 Work::Group(_) | Work::Product(_) | Work::Op(_) | Work::Effect(_) | Work::Alias => {
                     Vec::new()

@@ -172,7 +172,11 @@ impl Plan {
         let mut product = match &step.work {
             Work::Op(op) => Product { op: op.clone(), before: [None, None], after: None },
             Work::Product(product) => (**product).clone(),
-            Work::Group(_) | Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {
+            Work::Group(_)
+            | Work::Rows(_)
+            | Work::ControlFlow(_)
+            | Work::Effect(_)
+            | Work::Alias => {
                 return None;
             }
         };

@@ -49,7 +49,7 @@ impl Work {
                 Work::Product(Box::new(product))
             }
             Work::Op(op) => Work::Op(op.map_dims(size)),
-            Work::Flow(bodies) => Work::Flow(Arc::new(bodies.resized(size)?)),
+            Work::ControlFlow(bodies) => Work::ControlFlow(Arc::new(bodies.resized(size)?)),
             // Only plans without open sizes have block fusions.
             Work::Rows(_) | Work::Effect(_) | Work::Alias => self.clone(),
         })

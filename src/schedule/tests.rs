@@ -1,4 +1,4 @@
-mod flow;
+mod control_flow;
 mod memory;
 mod order;
 mod product;

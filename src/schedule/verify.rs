@@ -65,7 +65,7 @@ impl Plan {
                 }
                 Work::Product(product) => self.check_product(step, product).map_err(at)?,
                 Work::Rows(rows) => self.check_blocks(step, rows).map_err(at)?,
-                Work::Flow(bodies) => {
+                Work::ControlFlow(bodies) => {
                     bodies.plans().iter().try_for_each(Plan::verify).map_err(at)?;
                 }
                 Work::Op(_) | Work::Effect(_) | Work::Alias => {}
@@ -281,7 +281,7 @@ impl Plan {
             }
             match &step.work {
                 Work::Group(_) | Work::Product(_) | Work::Rows(_) | Work::Op(_) => {}
-                Work::Flow(_) | Work::Effect(_) | Work::Alias => continue,
+                Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => continue,
             }
             let results = step.results.iter().map(|&slot| Source::Slot(slot));
             let mut ranges: Vec<Bound> = Vec::new();
@@ -427,7 +427,7 @@ impl Plan {
             Work::Rows(rows) => {
                 sources.iter().enumerate().any(|(i, source)| reads(source) && rows.spends(i))
             }
-            Work::Product(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => false,
+            Work::Product(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => false,
         };
         allowed && old.end == new.def && old.bytes == new.bytes && was.dtype == is.dtype
     }

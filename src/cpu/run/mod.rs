@@ -5,7 +5,7 @@
 //! as it was.
 
 mod blocks;
-mod flow;
+mod control_flow;
 mod lower;
 
 use std::cell::Cell;
@@ -356,12 +356,12 @@ impl<'a> Run<'a> {
                 self.effect(step, effect)?;
                 Results::new()
             }
-            Work::Flow(bodies) => {
+            Work::ControlFlow(bodies) => {
                 let mut targets: SmallVec<[Option<Array>; 2]> = SmallVec::new();
                 for &slot in &step.results {
                     targets.push(self.fixed(slot)?);
                 }
-                flow::run(
+                control_flow::run(
                     self.lowered.bodies(bodies),
                     bodies,
                     &self.arrays(step),
@@ -420,7 +420,9 @@ impl<'a> Run<'a> {
             (Work::Group(..) | Work::Product(_) | Work::Rows(_), _) => {
                 Cost { bytes: read + written, flops: self.plan.flops(step) }
             }
-            (Work::Op(_) | Work::Alias | Work::Effect(_) | Work::Flow(_), _) => Cost::default(),
+            (Work::Op(_) | Work::Alias | Work::Effect(_) | Work::ControlFlow(_), _) => {
+                Cost::default()
+            }
         };
         watch::record(Event {
             work: watch::Work::Step,
@@ -430,7 +432,7 @@ impl<'a> Run<'a> {
                 Work::Group(_)
                 | Work::Rows(_)
                 | Work::Op(_)
-                | Work::Flow(_)
+                | Work::ControlFlow(_)
                 | Work::Effect(_)
                 | Work::Alias => step.name(),
             },

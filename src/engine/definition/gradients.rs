@@ -80,7 +80,7 @@ fn depends(trace: &Arc<Trace>, ys: &[Id], xs: &[Id]) -> Vec<bool> {
                 (Kind::Op(op), _) | (Kind::Input, Some(Call::Op(op))) => op.differentiable(k),
                 _ => true,
             };
-            reached[i] = (node.ty.dtype.is_float() || matches!(node.kind, Kind::Flow(_)))
+            reached[i] = (node.ty.dtype.is_float() || matches!(node.kind, Kind::ControlFlow(_)))
                 && calls.args(list, id).iter().enumerate().any(|(k, arg)| {
                     matches!(arg, Arg::Node(id) if reached[id.0 as usize]) && passes(k)
                 });

@@ -116,8 +116,8 @@ impl Calls {
             Kind::Constant(_) => None,
             Kind::Input
             | Kind::Op(_)
-            | Kind::Flow(_)
-            | Kind::Part(_)
+            | Kind::ControlFlow(_)
+            | Kind::Result(_)
             | Kind::Effect(_)
             | Kind::Barrier => self.of(id),
         }

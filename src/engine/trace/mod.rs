@@ -411,8 +411,8 @@ impl Trace {
             Kind::Constant(other) => other.dtype == array.dtype && other.layout == array.layout,
             Kind::Input
             | Kind::Op(_)
-            | Kind::Flow(_)
-            | Kind::Part(_)
+            | Kind::ControlFlow(_)
+            | Kind::Result(_)
             | Kind::Effect(_)
             | Kind::Barrier => false,
         };

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::literal::{self, digits, extent, read_quoted, split};
 use super::operands::check_list;
-use super::{Args, Effect, Flow, FlowKind, Graph, Kind, List, Node, unit};
+use super::{Args, ControlFlow, ControlFlowKind, Effect, Graph, Kind, List, Node, unit};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{self, Error, Result};
@@ -75,7 +75,7 @@ struct Open {
 
 /// Control flow some of whose bodies are read.
 struct OpenFlow {
-    kind: FlowKind,
+    kind: ControlFlowKind,
     args: Args,
     results: SmallVec<[Type; 2]>,
     bodies: SmallVec<[Arc<List>; 2]>,
@@ -231,7 +231,7 @@ impl Parser {
         let mut given = Given::new(self, &statement, numbers)?;
         let kind = op::kind(&mut given)?;
         let args = given.finish()?;
-        let is_flow = matches!(kind, op::Read::Flow(_));
+        let is_flow = matches!(kind, op::Read::ControlFlow(_));
         if is_flow != statement.opens || is_flow != statement.results.is_some() {
             let want = if is_flow { "-> (types) {" } else { "no braces" };
             return Err(self.wants(want, statement.kind));
@@ -240,7 +240,7 @@ impl Parser {
             op::Read::Kind(kind, ty) => {
                 self.top().list.nodes.push(Node { kind, args, ty, site: Site::default() });
             }
-            op::Read::Flow(kind) => {
+            op::Read::ControlFlow(kind) => {
                 let results = self.types(statement.results.unwrap_or(""))?;
                 if self.open.len() >= DEPTH {
                     return Err(self.wants(format!("at most {DEPTH} levels"), statement.kind));
@@ -284,16 +284,16 @@ impl Parser {
         }
         let OpenFlow { kind, args, results, bodies } = flow;
         let wanted = match kind {
-            FlowKind::Branch => bodies.len(),
-            FlowKind::While { .. } => 2,
-            FlowKind::Scan { .. } => 1,
-            FlowKind::Host(_) => 0,
+            ControlFlowKind::Branch => bodies.len(),
+            ControlFlowKind::While { .. } => 2,
+            ControlFlowKind::Scan { .. } => 1,
+            ControlFlowKind::Host(_) => 0,
         };
         if bodies.len() != wanted {
             let got = format!("{} of {}", bodies.len(), kind.name());
             return Err(self.wants(format!("{wanted} bodies"), &got));
         }
-        let kind = Kind::Flow(Arc::new(Flow { kind, bodies, results }));
+        let kind = Kind::ControlFlow(Arc::new(ControlFlow { kind, bodies, results }));
         open.list.nodes.push(Node { kind, args, ty: unit(), site: Site::default() });
         Ok(())
     }

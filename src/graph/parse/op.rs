@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::super::literal::{
     digits, read_array, read_dim, read_float, read_int, read_operand, read_quoted,
 };
-use super::{Args, Effect, FlowKind, Kind, Parser, Statement, split, unit};
+use super::{Args, ControlFlowKind, Effect, Kind, Parser, Statement, split, unit};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::declare::{Attr, Composite, Extents, Param, ParamKind};
@@ -22,7 +22,7 @@ pub enum Read {
     /// A node with its type
     Kind(Kind, Type),
     /// Control flow, whose bodies follow
-    Flow(FlowKind),
+    ControlFlow(ControlFlowKind),
 }
 
 /// The arguments of a line, taken one by one.
@@ -214,7 +214,7 @@ pub fn kind(given: &mut Given<'_, '_>) -> Result<Read> {
                 || given.wants(format!("the elements of {} {}", ty.dtype, ty.shape), given.text);
             (Kind::Constant(array.ok_or_else(want)??), ty)
         }
-        "part" => {
+        "result" => {
             let index = match given.plain.as_slice() {
                 [index, _] => digits(index),
                 _ => None,
@@ -222,7 +222,7 @@ pub fn kind(given: &mut Given<'_, '_>) -> Result<Read> {
             let index = index.ok_or_else(|| given.wants("a node and a number", given.text))?;
             given.plain.remove(0);
             given.operands()?;
-            (Kind::Part(index), given.ty()?)
+            (Kind::Result(index), given.ty()?)
         }
         "barrier" => {
             given.operands()?;
@@ -231,19 +231,19 @@ pub fn kind(given: &mut Given<'_, '_>) -> Result<Read> {
         "check" | "print" => (effect(given)?, unit()),
         "cond" => {
             given.operands()?;
-            return Ok(Read::Flow(FlowKind::Branch));
+            return Ok(Read::ControlFlow(ControlFlowKind::Branch));
         }
         "while_loop" => {
             given.operands()?;
             let (carry, history) = (given.number("carry")?, given.truth("history")?);
-            return Ok(Read::Flow(FlowKind::While { carry, history }));
+            return Ok(Read::ControlFlow(ControlFlowKind::While { carry, history }));
         }
         "scan" => {
             given.operands()?;
             let (carry, xs) = (given.number("carry")?, given.number("xs")?);
             let length = given.read("length", read_dim)?;
             let reverse = given.truth("reverse")?;
-            return Ok(Read::Flow(FlowKind::Scan { carry, xs, length, reverse }));
+            return Ok(Read::ControlFlow(ControlFlowKind::Scan { carry, xs, length, reverse }));
         }
         "host" => {
             let name = given.plain.last().and_then(|name| read_quoted(name)).unwrap_or_default();

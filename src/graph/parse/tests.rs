@@ -51,31 +51,35 @@ fn flows() -> Graph {
         let args: Vec<Arg> = args.iter().map(|&i| Arg::Node(Id(i))).collect();
         let (bodies, results) =
             (bodies.iter().cloned().collect(), results.iter().cloned().collect());
-        graph.flow(Flow { kind, bodies, results }, &args)
+        graph.flow(ControlFlow { kind, bodies, results }, &args)
     };
     let branch = identity(&[f32s(&[2])], &[0, 0]);
     let pair = [f32s(&[2]), f32s(&[2])];
-    let ys =
-        flow(FlowKind::Branch, &[branch.clone(), branch.clone(), branch], &pair, &[i.0, carry.0]);
+    let ys = flow(
+        ControlFlowKind::Branch,
+        &[branch.clone(), branch.clone(), branch],
+        &pair,
+        &[i.0, carry.0],
+    );
     let truth = Arc::new(truth.into_list());
     let same = identity(&[f32s(&[2])], &[0]);
-    let kind = FlowKind::While { carry: 1, history: false };
+    let kind = ControlFlowKind::While { carry: 1, history: false };
     let zs = flow(kind, &[truth, same], &[f32s(&[2])], &[ys[1].0]);
     graph.name(Id(zs[0].0 - 1), "loop");
     // A loop in the body of a scan.
     let inner = Graph::new();
     let (c, x_i) = (inner.input(f32s(&[2])), inner.input(f32s(&[2])));
-    let fixed = FlowKind::While { carry: 0, history: true };
+    let fixed = ControlFlowKind::While { carry: 0, history: true };
     let always = identity(&[f32s(&[2])], &[]);
     let never = Graph::new();
     never.input(f32s(&[2]));
     let no = never.constant(array(DType::Bool, &[], &[0.0]));
     never.output(no);
     let bodies = [Arc::new(never.into_list()), always].into_iter().collect();
-    inner.flow(Flow { kind: fixed, bodies, results: SmallVec::new() }, &[Arg::Node(c)]);
+    inner.flow(ControlFlow { kind: fixed, bodies, results: SmallVec::new() }, &[Arg::Node(c)]);
     inner.output(c);
     inner.output(x_i);
-    let kind = FlowKind::Scan { carry: 1, xs: 1, length: Dim::new(5), reverse: true };
+    let kind = ControlFlowKind::Scan { carry: 1, xs: 1, length: Dim::new(5), reverse: true };
     let rows =
         flow(kind, &[Arc::new(inner.into_list())], &[f32s(&[2]), f32s(&[5, 2])], &[zs[0].0, x.0]);
     graph.effect(Effect::Print("{} and\n{}".into()), &[Arg::Node(rows[0]), number]);
@@ -296,7 +300,7 @@ fn no_two_kinds_of_nodes_share_a_name() {
     structural.dedup();
     structural.into_iter().for_each(|name| add(name, "structural"));
     for name in
-        ["input", "constant", "part", "barrier", "check", "print", "cond", "while_loop", "scan"]
+        ["input", "constant", "result", "barrier", "check", "print", "cond", "while_loop", "scan"]
     {
         add(name, "a kind of node");
     }

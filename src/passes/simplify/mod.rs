@@ -124,8 +124,8 @@ fn op_of(node: &Node) -> Option<&Op> {
         Kind::Op(op) => Some(op),
         Kind::Input
         | Kind::Constant(_)
-        | Kind::Flow(_)
-        | Kind::Part(_)
+        | Kind::ControlFlow(_)
+        | Kind::Result(_)
         | Kind::Effect(_)
         | Kind::Barrier => None,
     }

@@ -73,8 +73,8 @@ fn sources(nodes: &[Node], node: &Node) -> Option<(Op, Sources)> {
         Kind::Op(op) => Some((op.clone(), sources)),
         Kind::Input
         | Kind::Constant(_)
-        | Kind::Flow(_)
-        | Kind::Part(_)
+        | Kind::ControlFlow(_)
+        | Kind::Result(_)
         | Kind::Effect(_)
         | Kind::Barrier => None,
     }
@@ -98,8 +98,8 @@ fn class(node: &Node) -> Option<Class> {
         Kind::Input
         | Kind::Constant(_)
         | Kind::Op(_)
-        | Kind::Flow(_)
-        | Kind::Part(_)
+        | Kind::ControlFlow(_)
+        | Kind::Result(_)
         | Kind::Effect(_)
         | Kind::Barrier => None,
     }

@@ -75,8 +75,8 @@ fn parts(list: &List) -> Vec<Option<Part>> {
             Kind::Input
             | Kind::Constant(_)
             | Kind::Op(_)
-            | Kind::Flow(_)
-            | Kind::Part(_)
+            | Kind::ControlFlow(_)
+            | Kind::Result(_)
             | Kind::Effect(_)
             | Kind::Barrier => None,
         };

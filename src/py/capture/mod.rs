@@ -205,7 +205,7 @@ pub struct Executable {
     /// The results that are moved to another device
     moved: Vec<(usize, Device)>,
     /// Where gradients flow: the two programs, the inputs that get one, the results that have one
-    differentiable: Option<Arc<call::Flow>>,
+    differentiable: Option<Arc<call::Differentiated>>,
     /// The calls so far, where calls are checked
     calls: AtomicU64,
 }

@@ -21,7 +21,9 @@ use crate::engine::random::Attempt;
 use crate::engine::tape::{self, Operand, Value};
 use crate::engine::trace::{self, Trace};
 use crate::error::{self, Result};
-use crate::graph::{EffectClass, Flow, FlowKind, Formula, Host, HostOp, Signature, Types};
+use crate::graph::{
+    ControlFlow, ControlFlowKind, EffectClass, Formula, Host, HostOp, Signature, Types,
+};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
 use crate::py::control::{Body, outside, refuse_updates};
@@ -445,8 +447,8 @@ fn _host_call(
         let types: Vec<Type> =
             args.iter().map(|x| Type::new(x.dtype(), x.shape().clone())).collect();
         let results = op.inferred(py, &types)?;
-        let kind = FlowKind::Host(Host(Arc::new(op)));
-        let flow = Flow { kind, bodies: Default::default(), results };
+        let kind = ControlFlowKind::Host(Host(Arc::new(op)));
+        let flow = ControlFlow { kind, bodies: Default::default(), results };
         let found = detached(py, ENDLESS, || control::run(&flow, args, &[])).or_raise(py)?;
         attempt.done();
         found.into_iter().map(|value| wrap(py, value)).collect()
@@ -471,8 +473,8 @@ fn _ruled_call(
         let args = operands.iter().map(|x| value_of(name, x)).collect::<PyResult<Vec<Value>>>()?;
         let args = args.into_iter().chain(body.outside().or_raise(py)?).collect();
         let results = body.list.outputs.iter().map(|id| body.list.node(*id).ty.clone()).collect();
-        let kind = FlowKind::Host(Host(Arc::new(op)));
-        let flow = Flow { kind, bodies: smallvec![body.list.clone()], results };
+        let kind = ControlFlowKind::Host(Host(Arc::new(op)));
+        let flow = ControlFlow { kind, bodies: smallvec![body.list.clone()], results };
         let found = control::run(&flow, args, &[]).or_raise(py)?;
         attempt.done();
         found.into_iter().map(|value| wrap(py, value)).collect()

@@ -54,7 +54,7 @@ pub fn reach(plan: &Plan, step: &Step) -> usize {
             Blocks::Batch(axes) if spread(2) => axes(&product.op, 0).len(),
             Blocks::Batch(_) | Blocks::Never | Blocks::Spread | Blocks::Leading(_) => 0,
         },
-        Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => 0,
+        Work::Rows(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => 0,
     }
 }
 
@@ -89,7 +89,7 @@ pub fn along(plan: &Plan, step: &Step, i: usize, rows: usize) -> Along {
         Work::Product(product) if i < 2 => of_op(&product.op),
         Work::Product(_) => spread(),
         Work::Op(op) => of_op(op),
-        Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => leading(),
+        Work::Rows(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => leading(),
     }
 }
 
@@ -133,7 +133,9 @@ pub fn cut(work: &Work, block: &[usize]) -> Work {
             op.fields().iter_mut().for_each(|field| field.cut(block));
             Work::Op(op)
         }
-        other @ (Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias) => other.clone(),
+        other @ (Work::Rows(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias) => {
+            other.clone()
+        }
     }
 }
 

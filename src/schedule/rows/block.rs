@@ -386,7 +386,11 @@ fn room(body: &Plan) -> Option<(usize, usize)> {
         let op = match &step.work {
             Work::Op(op) => op,
             Work::Product(product) => &product.op,
-            Work::Group(_) | Work::Rows(_) | Work::Flow(_) | Work::Effect(_) | Work::Alias => {
+            Work::Group(_)
+            | Work::Rows(_)
+            | Work::ControlFlow(_)
+            | Work::Effect(_)
+            | Work::Alias => {
                 continue;
             }
         };

@@ -76,7 +76,7 @@ fn programs_take_the_memory_that_was_predicted() {
                 peak("program", &graph, &inputs.iter().collect::<Vec<_>>());
             }
         }
-        for graph in super::flow::wild_ones() {
+        for graph in super::control_flow::wild_ones() {
             let inputs = values_of(&graph, 5);
             peak("flows", &graph, &inputs.iter().collect::<Vec<_>>());
         }

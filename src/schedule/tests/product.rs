@@ -179,7 +179,7 @@ fn prologues(plan: &Plan) -> usize {
         Work::Group(_)
         | Work::Rows(_)
         | Work::Op(_)
-        | Work::Flow(_)
+        | Work::ControlFlow(_)
         | Work::Effect(_)
         | Work::Alias => 0,
     };

@@ -201,7 +201,7 @@ fn graphs() -> Vec<(Graph, Vec<Array>)> {
             graphs.push(program(dtype, seed, 4 + seed as usize % 40));
         }
     }
-    graphs.extend(super::flow::wild_ones());
+    graphs.extend(super::control_flow::wild_ones());
     let mut all: Vec<(Graph, Vec<Array>)> = graphs
         .into_iter()
         .map(|graph| {

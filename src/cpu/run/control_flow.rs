@@ -12,7 +12,7 @@ use crate::cpu;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::executor::{Results, interruption};
-use crate::graph::FlowKind;
+use crate::graph::ControlFlowKind;
 use crate::layout::Layout;
 use crate::ops::op::Type;
 use crate::schedule::Bodies;
@@ -52,23 +52,25 @@ impl Run<'_> {
 
     fn run(&self, args: &[&Array], numbers: &[Scalar], targets: Targets) -> Result<Results> {
         match *self.flow.kind() {
-            FlowKind::Host(_) if !self.lowered.is_empty() => self.body(0, args, numbers, &targets),
-            FlowKind::Host(ref op) => {
+            ControlFlowKind::Host(_) if !self.lowered.is_empty() => {
+                self.body(0, args, numbers, &targets)
+            }
+            ControlFlowKind::Host(ref op) => {
                 let found = op.run(args, self.flow.results())?;
                 deliver(found.into(), &targets)
             }
-            FlowKind::Branch => {
+            ControlFlowKind::Branch => {
                 let last = self.lowered.len() as i64 - 1;
                 let body = integer(args[0])?.clamp(0, last) as usize;
                 self.body(body, &args[1..], numbers, &targets)
             }
-            FlowKind::While { carry, history: false } => {
+            ControlFlowKind::While { carry, history: false } => {
                 self.repeat(args, numbers, carry as usize, targets)
             }
-            FlowKind::While { carry, history: true } => {
+            ControlFlowKind::While { carry, history: true } => {
                 self.repeat_and_keep(args, numbers, carry as usize, targets)
             }
-            FlowKind::Scan { .. } => self.scan(args, numbers, targets),
+            ControlFlowKind::Scan { .. } => self.scan(args, numbers, targets),
         }
     }
 
@@ -149,7 +151,7 @@ impl Run<'_> {
     }
 
     fn scan(&self, args: &[&Array], numbers: &[Scalar], targets: Targets) -> Result<Results> {
-        let FlowKind::Scan { carry, xs, length, reverse } = *self.flow.kind() else {
+        let ControlFlowKind::Scan { carry, xs, length, reverse } = *self.flow.kind() else {
             return Err(error::internal("a scan of another kind"));
         };
         let (carry, xs) = (carry as usize, xs as usize);

@@ -10,7 +10,7 @@ use super::batch::{Pass, batch_list, stacked};
 use super::graft;
 use crate::dtype::DType;
 use crate::error::{self, Result};
-use crate::graph::{Flow, FlowKind, Graph, List};
+use crate::graph::{ControlFlow, ControlFlowKind, Graph, List};
 use crate::ops::attributes::Reduction;
 use crate::ops::emit::{Arg, Expr, Id, catch};
 use crate::ops::op::Type;
@@ -18,15 +18,17 @@ use crate::shape::Axes;
 
 impl Pass<'_> {
     /// Appends a flow: its results.
-    pub(super) fn flow(&self, flow: &Flow, args: &[Id]) -> Result<Vec<Id>> {
+    pub(super) fn flow(&self, flow: &ControlFlow, args: &[Id]) -> Result<Vec<Id>> {
         match flow.kind {
-            FlowKind::Host(ref op) => self.host(op, flow, args),
-            FlowKind::Branch if self.is_mapped(args[0]) => self.choose(flow, args),
-            FlowKind::Branch => self.branch(flow, args),
-            FlowKind::Scan { carry, xs, .. } => {
+            ControlFlowKind::Host(ref op) => self.host(op, flow, args),
+            ControlFlowKind::Branch if self.is_mapped(args[0]) => self.choose(flow, args),
+            ControlFlowKind::Branch => self.branch(flow, args),
+            ControlFlowKind::Scan { carry, xs, .. } => {
                 self.scan(flow, args, carry as usize, (carry + xs) as usize)
             }
-            FlowKind::While { carry, history } => self.repeat(flow, args, carry as usize, history),
+            ControlFlowKind::While { carry, history } => {
+                self.repeat(flow, args, carry as usize, history)
+            }
         }
     }
 
@@ -57,7 +59,7 @@ impl Pass<'_> {
     }
 
     /// All examples go the same way.
-    fn branch(&self, flow: &Flow, args: &[Id]) -> Result<Vec<Id>> {
+    fn branch(&self, flow: &ControlFlow, args: &[Id]) -> Result<Vec<Id>> {
         let mapped = self.mapped(&args[1..]);
         let mut force = vec![false; flow.results.len()];
         for body in &flow.bodies {
@@ -69,12 +71,13 @@ impl Pass<'_> {
         let results = self.types(&flow.results, &force).into();
         let mut below = vec![Arg::Node(self.batching.below(args[0]).0)];
         below.extend(self.operands(&args[1..], &mapped)?.into_iter().map(Arg::Node));
-        let ids = self.out.flow(Flow { kind: FlowKind::Branch, bodies, results }, &below);
+        let ids =
+            self.out.flow(ControlFlow { kind: ControlFlowKind::Branch, bodies, results }, &below);
         Ok(ids.iter().zip(force).map(|(&id, mapped)| self.batching.value(id, mapped)).collect())
     }
 
     /// Every body runs on all examples; each example takes the results of its own way.
-    fn choose(&self, flow: &Flow, args: &[Id]) -> Result<Vec<Id>> {
+    fn choose(&self, flow: &ControlFlow, args: &[Id]) -> Result<Vec<Id>> {
         refuse_effects(flow, "the predicate of a branch")?;
         let expr = |id: Id| Expr::new(&self.batching, Arg::Node(id));
         let mut ways = Vec::new();
@@ -96,7 +99,13 @@ impl Pass<'_> {
     }
 
     /// A carry is of all examples if it starts so or becomes so.
-    fn scan(&self, flow: &Flow, args: &[Id], carry: usize, stacked_end: usize) -> Result<Vec<Id>> {
+    fn scan(
+        &self,
+        flow: &ControlFlow,
+        args: &[Id],
+        carry: usize,
+        stacked_end: usize,
+    ) -> Result<Vec<Id>> {
         let mut mapped = self.mapped(args);
         let gives = flow.results.len();
         let (list, has) = loop {
@@ -118,7 +127,7 @@ impl Pass<'_> {
         for i in (carry..gives).filter(|&i| has[i]) {
             results[i].shape.dims_mut().swap(0, 1);
         }
-        let flow = Flow {
+        let flow = ControlFlow {
             kind: flow.kind.clone(),
             bodies: smallvec![Arc::new(list)],
             results: results.into(),
@@ -142,7 +151,13 @@ impl Pass<'_> {
 
     /// Where examples agree on the count of rounds, a loop of all; else one that lasts until all are
     /// done, in which an example that is done keeps its carries.
-    fn repeat(&self, flow: &Flow, args: &[Id], carry: usize, history: bool) -> Result<Vec<Id>> {
+    fn repeat(
+        &self,
+        flow: &ControlFlow,
+        args: &[Id],
+        carry: usize,
+        history: bool,
+    ) -> Result<Vec<Id>> {
         let mut mapped = self.mapped(args);
         let (list, differs) = loop {
             let (_, differs) = batch_list(&flow.bodies[0], &mapped, self.size, &[false])?;
@@ -174,9 +189,9 @@ impl Pass<'_> {
             results.extend(kinds.iter().map(|ty| stacked(ty, length)));
             results.push(Type::new(DType::I64, Default::default()));
         }
-        let kind = FlowKind::While { carry: own as u32, history };
+        let kind = ControlFlowKind::While { carry: own as u32, history };
         let below: Vec<Arg> = below.into_iter().map(Arg::Node).collect();
-        let ids = self.out.flow(Flow { kind, bodies, results: results.into() }, &below);
+        let ids = self.out.flow(ControlFlow { kind, bodies, results: results.into() }, &below);
         let mut found: Vec<Id> =
             (0..carry).map(|i| self.batching.value(ids[i], mapped[i])).collect();
         if history {
@@ -255,7 +270,7 @@ fn value(arg: Arg) -> Result<Id> {
 }
 
 /// Refuses what cannot be done for some examples only.
-fn refuse_effects(flow: &Flow, what: &str) -> Result<()> {
+fn refuse_effects(flow: &ControlFlow, what: &str) -> Result<()> {
     let nodes = flow.bodies.iter().flat_map(|body| &body.nodes);
     match nodes.into_iter().find(|node| node.has_effect()) {
         None => Ok(()),

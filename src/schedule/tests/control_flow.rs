@@ -3,7 +3,7 @@
 use super::*;
 use crate::cpu::target::Cpu;
 use crate::graph::testing::{try_one_by_one, values_of};
-use crate::graph::{Effect, Flow, FlowKind, Kind};
+use crate::graph::{ControlFlow, ControlFlowKind, Effect, Kind};
 
 /// A body: its inputs by type, and the formula of its results.
 fn body(
@@ -27,10 +27,11 @@ fn float(sizes: &[usize]) -> Type {
 }
 
 /// A graph of one flow, all of whose results are results.
-fn graph_of(kind: FlowKind, bodies: &[Arc<List>], args: &[Type], results: &[Type]) -> Graph {
+fn graph_of(kind: ControlFlowKind, bodies: &[Arc<List>], args: &[Type], results: &[Type]) -> Graph {
     let graph = Graph::new();
     let inputs: Vec<Arg> = args.iter().map(|ty| Arg::Node(graph.input(ty.clone()))).collect();
-    let flow = Flow { kind, bodies: bodies.iter().cloned().collect(), results: results.into() };
+    let flow =
+        ControlFlow { kind, bodies: bodies.iter().cloned().collect(), results: results.into() };
     for id in graph.flow(flow, &inputs) {
         graph.output(id);
     }
@@ -61,7 +62,7 @@ fn a_branch_runs_the_body_at_its_index() {
     let second = body(&types, |x| smallvec![x[0] * 2.0, x[1] - 1.0]);
     let third = body(&types, |x| smallvec![x[0], x[1]]);
     let args = [ty(DType::I64, &[]), types[0].clone(), types[1].clone()];
-    let graph = graph_of(FlowKind::Branch, &[first, second, third], &args, &types);
+    let graph = graph_of(ControlFlowKind::Branch, &[first, second, third], &args, &types);
     let (x, y) = (random(DType::F32, &[3, 4], 1), random(DType::F32, &[4], 2));
     for i in -2..5 {
         same(&graph, &[&index(i), &x, &y]);
@@ -79,7 +80,7 @@ fn scan(length: usize, reverse: bool) -> Graph {
     });
     let args = [float(&[2, 3]), float(&[2, 3]), float(&[length, 3]), float(&[1])];
     let results = [float(&[2, 3]), float(&[2, 3]), float(&[length, 2]), float(&[length, 3])];
-    let kind = FlowKind::Scan { carry: 2, xs: 1, length: length.into(), reverse };
+    let kind = ControlFlowKind::Scan { carry: 2, xs: 1, length: length.into(), reverse };
     graph_of(kind, &[step], &args, &results)
 }
 
@@ -109,7 +110,7 @@ fn repeat(history: bool, rounds: usize) -> Graph {
     if history {
         results.extend([float(&[rounds, 3]), ty(DType::I64, &[rounds]), ty(DType::I64, &[])]);
     }
-    graph_of(FlowKind::While { carry: 2, history }, &[holds, next], &types, &results)
+    graph_of(ControlFlowKind::While { carry: 2, history }, &[holds, next], &types, &results)
 }
 
 #[test]
@@ -181,8 +182,9 @@ fn wild(seed: u64) -> Graph {
     let mut choices = Choices(seed * 31 + 7);
     let usable = |graph: &Graph| -> Vec<Id> {
         let nodes = graph.nodes();
-        let fits =
-            |i: &usize| nodes[*i].ty == float(&[6, 70]) && !matches!(nodes[*i].kind, Kind::Flow(_));
+        let fits = |i: &usize| {
+            nodes[*i].ty == float(&[6, 70]) && !matches!(nodes[*i].kind, Kind::ControlFlow(_))
+        };
         (0..nodes.len()).filter(fits).map(|i| Id(i as u32)).collect()
     };
     for _ in 0..4 {
@@ -196,19 +198,24 @@ fn wild(seed: u64) -> Graph {
                 let second = body(&two, |x| smallvec![x[1]]);
                 let at = graph.constant(index(choices.below(2) as i64));
                 let bodies = smallvec![first, second];
-                let flow = Flow { kind: FlowKind::Branch, bodies, results: one.to_vec().into() };
+                let flow = ControlFlow {
+                    kind: ControlFlowKind::Branch,
+                    bodies,
+                    results: one.to_vec().into(),
+                };
                 graph.flow(flow, &[Arg::Node(at), a, b])
             }
             1 => {
                 let row = [float(&[6, 70]), float(&[70])];
                 let step = body(&row, |x| smallvec![x[0] * 0.5 + x[1], x[1].exp()]);
-                let kind = FlowKind::Scan {
+                let kind = ControlFlowKind::Scan {
                     carry: 1,
                     xs: 1,
                     length: 6.into(),
                     reverse: choices.below(2) == 0,
                 };
-                let flow = Flow { kind, bodies: smallvec![step], results: two.to_vec().into() };
+                let flow =
+                    ControlFlow { kind, bodies: smallvec![step], results: two.to_vec().into() };
                 graph.flow(flow, &[a, b])
             }
             _ => {
@@ -219,8 +226,8 @@ fn wild(seed: u64) -> Graph {
                 let next = body(&types, |x| smallvec![x[0] * 0.5 + x[2], x[1] + x[1].scalar(1)]);
                 let zero = graph.constant(index(0));
                 let results = types[..2].to_vec().into();
-                let kind = FlowKind::While { carry: 1 + 1, history: false };
-                let flow = Flow { kind, bodies: smallvec![holds, next], results };
+                let kind = ControlFlowKind::While { carry: 1 + 1, history: false };
+                let flow = ControlFlow { kind, bodies: smallvec![holds, next], results };
                 graph.flow(flow, &[a, Arg::Node(zero), b])
             }
         };

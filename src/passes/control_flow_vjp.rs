@@ -15,7 +15,7 @@ use super::host::host_vjp;
 use super::joint::{Backward, Joint, node, read_inputs, stacked, zeros};
 use crate::dtype::DType;
 use crate::error::{self, Result};
-use crate::graph::{Flow, FlowKind, Graph, Kind, List};
+use crate::graph::{ControlFlow, ControlFlowKind, Graph, Kind, List};
 use crate::ops::emit::{Arg, Emit, Expr, Id};
 use crate::ops::number::Number;
 use crate::ops::op::Type;
@@ -24,21 +24,22 @@ use crate::shape::{Dim, Shape};
 /// Appends the gradient of a flow: from the cotangents of its results those of the operands that are
 /// wanted, `None` where nothing depends on one. The flow is given further results on the way, behind
 /// those it has.
-pub fn flow_vjp(
+pub fn control_flow_vjp(
     graph: &Graph,
     id: Id,
     cotangents: &[Option<Arg>],
     wanted: &[bool],
 ) -> Result<Vec<Option<Id>>> {
     let node = graph.nodes()[id.0 as usize].clone();
-    let Kind::Flow(flow) = &node.kind else {
+    let Kind::ControlFlow(flow) = &node.kind else {
         return Err(error::internal("the gradient of a flow, of something else"));
     };
     let given: Vec<bool> = cotangents.iter().map(Option::is_some).collect();
-    if let FlowKind::Host(op) = &flow.kind {
+    if let ControlFlowKind::Host(op) = &flow.kind {
         return host_vjp(graph, (id, op), cotangents, wanted);
     }
-    let Some(gradient) = flow_gradient(flow, &given, wanted, &|| unused_count(graph))? else {
+    let Some(gradient) = control_flow_gradient(flow, &given, wanted, &|| unused_count(graph))?
+    else {
         return Ok(vec![None; node.args.len()]);
     };
     graph.at(node.site);
@@ -60,11 +61,11 @@ pub fn flow_vjp(
 }
 
 /// The gradient of a flow, to be written beside it.
-pub struct FlowGradient {
+pub struct ControlFlowGradient {
     /// The flow itself with the results that its gradient reads, behind those it has
-    pub widened: Flow,
+    pub widened: ControlFlow,
     /// Its gradient
-    pub flow: Flow,
+    pub flow: ControlFlow,
     /// The operands of the gradient
     pub feeds: Vec<Feed>,
     /// For each operand of the flow the result of the gradient that is its cotangent
@@ -89,18 +90,20 @@ pub enum Feed {
 /// The gradient of a flow by the operands in `wanted`, where the results in `given` have a cotangent;
 /// `None` where none of the operands has one. `count` gives a size for the rounds of this loop that is
 /// none of the others in its list ([`unused_count`]).
-pub fn flow_gradient(
-    flow: &Flow,
+pub fn control_flow_gradient(
+    flow: &ControlFlow,
     given: &[bool],
     wanted: &[bool],
     count: &dyn Fn() -> Dim,
-) -> Result<Option<FlowGradient>> {
+) -> Result<Option<ControlFlowGradient>> {
     let cx = Sweep { flow, given, wanted, count };
     match flow.kind {
-        FlowKind::Host(_) => Err(error::internal("a call of the host has a rule of its own")),
-        FlowKind::Branch => cx.branch(),
-        FlowKind::Scan { .. } => cx.scan(),
-        FlowKind::While { .. } => cx.repeat(),
+        ControlFlowKind::Host(_) => {
+            Err(error::internal("a call of the host has a rule of its own"))
+        }
+        ControlFlowKind::Branch => cx.branch(),
+        ControlFlowKind::Scan { .. } => cx.scan(),
+        ControlFlowKind::While { .. } => cx.repeat(),
     }
 }
 
@@ -109,11 +112,11 @@ pub fn unused_count(graph: &Graph) -> Dim {
     let mut sizes = Vec::new();
     for node in graph.nodes().iter() {
         let results = match &node.kind {
-            Kind::Flow(flow) => flow.results.as_slice(),
+            Kind::ControlFlow(flow) => flow.results.as_slice(),
             Kind::Input
             | Kind::Constant(_)
             | Kind::Op(_)
-            | Kind::Part(_)
+            | Kind::Result(_)
             | Kind::Effect(_)
             | Kind::Barrier => std::slice::from_ref(&node.ty),
         };
@@ -125,7 +128,7 @@ pub fn unused_count(graph: &Graph) -> Dim {
 
 /// A flow whose gradient is taken.
 struct Sweep<'a> {
-    flow: &'a Flow,
+    flow: &'a ControlFlow,
     given: &'a [bool],
     wanted: &'a [bool],
     count: &'a dyn Fn() -> Dim,
@@ -139,12 +142,12 @@ impl Sweep<'_> {
     /// The flow with new bodies and more results.
     fn widened(
         &self,
-        kind: FlowKind,
+        kind: ControlFlowKind,
         bodies: SmallVec<[Arc<List>; 2]>,
         more: impl IntoIterator<Item = Type>,
-    ) -> Flow {
+    ) -> ControlFlow {
         let results = self.flow.results.iter().cloned().chain(more).collect();
-        Flow { kind, bodies, results }
+        ControlFlow { kind, bodies, results }
     }
 
     /// The cotangents that are given, among those of some results.
@@ -154,7 +157,7 @@ impl Sweep<'_> {
 
     /// A branch on the same index over the gradients of the bodies. A residual of one body is a
     /// result of all, which others fill with zeros; bodies share such results where types allow.
-    fn branch(&self) -> Result<Option<FlowGradient>> {
+    fn branch(&self) -> Result<Option<ControlFlowGradient>> {
         let takes = self.wanted.len() - 1;
         let mut joints = Vec::new();
         let mut slots = Slots::new(self.flow.results.len());
@@ -175,7 +178,7 @@ impl Sweep<'_> {
             let forward = joint.forward(body, residuals);
             bodies.push(Arc::new(slots.fill(forward, places)?));
         }
-        let widened = self.widened(FlowKind::Branch, bodies, slots.types.iter().cloned());
+        let widened = self.widened(ControlFlowKind::Branch, bodies, slots.types.iter().cloned());
         let gives: Vec<usize> = (0..takes)
             .filter(|&i| joints.iter().any(|(joint, ..)| joint.grads[i].is_some()))
             .collect();
@@ -215,14 +218,14 @@ impl Sweep<'_> {
         let results = gives.iter().map(ty).collect();
         let mut places = vec![None; takes + 1];
         gives.iter().enumerate().for_each(|(k, &i)| places[i + 1] = Some(k));
-        let flow = Flow { kind: FlowKind::Branch, bodies, results };
-        Ok(Some(FlowGradient { widened, flow, feeds, places, looked }))
+        let flow = ControlFlow { kind: ControlFlowKind::Branch, bodies, results };
+        Ok(Some(ControlFlowGradient { widened, flow, feeds, places, looked }))
     }
 
     /// A scan in the other direction, which carries the cotangents of the carries and the sums of
     /// those of the captures.
-    fn scan(&self) -> Result<Option<FlowGradient>> {
-        let FlowKind::Scan { carry, xs, length, reverse } = self.flow.kind else {
+    fn scan(&self) -> Result<Option<ControlFlowGradient>> {
+        let ControlFlowKind::Scan { carry, xs, length, reverse } = self.flow.kind else {
             return Err(error::internal("a scan's gradient"));
         };
         let (carry, captures, takes) = (carry as usize, (carry + xs) as usize, self.wanted.len());
@@ -269,8 +272,8 @@ impl Sweep<'_> {
     /// A scan over the carries as they entered each round, from the last to the first. A round whose
     /// condition does not hold changes nothing: in a batch, whose rounds last until all examples are
     /// done, there are such.
-    fn repeat(&self) -> Result<Option<FlowGradient>> {
-        let FlowKind::While { carry, history } = self.flow.kind else {
+    fn repeat(&self) -> Result<Option<ControlFlowGradient>> {
+        let ControlFlowKind::While { carry, history } = self.flow.kind else {
             return Err(error::internal("a while_loop's gradient"));
         };
         let (n, takes) = (carry as usize, self.wanted.len());
@@ -309,7 +312,7 @@ impl Sweep<'_> {
 
     /// The `while_loop` that also gives the carries of all rounds and their count, and how many those
     /// are: a symbol that nobody binds, since only the run tells.
-    fn remembering(&self, carry: usize, history: bool) -> (Flow, Dim) {
+    fn remembering(&self, carry: usize, history: bool) -> (ControlFlow, Dim) {
         if history {
             let kept = self.widened(self.flow.kind.clone(), self.flow.bodies.clone(), []);
             return (kept, self.flow.results[carry].shape[0]);
@@ -317,7 +320,7 @@ impl Sweep<'_> {
         let length = (self.count)();
         let pasts = self.flow.results[..carry].iter().map(|ty| stacked(ty, length));
         let count = Type::new(DType::I64, Shape::scalar());
-        let kind = FlowKind::While { carry: carry as u32, history: true };
+        let kind = ControlFlowKind::While { carry: carry as u32, history: true };
         (self.widened(kind, self.flow.bodies.clone(), pasts.chain([count])), length)
     }
 
@@ -380,7 +383,7 @@ impl Slots {
     }
 
     /// The type of a result.
-    fn ty(&self, flow: &Flow, place: usize) -> Type {
+    fn ty(&self, flow: &ControlFlow, place: usize) -> Type {
         match place.checked_sub(self.first) {
             Some(slot) => self.types[slot].clone(),
             None => flow.results[place].clone(),
@@ -475,11 +478,11 @@ impl<'s> Reverse<'s> {
     /// The scan, with the cotangents of the flow's operands among its results.
     fn finish(
         self,
-        widened: Flow,
+        widened: ControlFlow,
         grads: &[Option<Id>],
         rounds: Option<Rounds>,
         (length, reverse): (Dim, bool),
-    ) -> Result<FlowGradient> {
+    ) -> Result<ControlFlowGradient> {
         for &i in &self.live {
             let g = self.carried(i, grads[i], rounds.as_ref())?;
             self.body.graph.output(g);
@@ -494,15 +497,16 @@ impl<'s> Reverse<'s> {
             self.live.iter().copied().chain(self.sums.iter().map(|&(i, _)| i)).collect();
         let results = carried.iter().map(|&i| self.ty(i));
         let results = results.chain(each.iter().map(|&i| stacked(&self.ty(i), length))).collect();
-        let kind = FlowKind::Scan { carry: carried.len() as u32, xs: self.rows, length, reverse };
+        let kind =
+            ControlFlowKind::Scan { carry: carried.len() as u32, xs: self.rows, length, reverse };
         let mut places = vec![None; self.sweep.wanted.len()];
         for (k, i) in carried.into_iter().chain(each).enumerate() {
             places[i] = self.sweep.wanted[i].then_some(k);
         }
         let looked = self.joint.graph.looked().to_vec();
         let bodies = smallvec![Arc::new(self.body.graph.into_list())];
-        let flow = Flow { kind, bodies, results };
-        Ok(FlowGradient { widened, flow, feeds: self.feeds, places, looked })
+        let flow = ControlFlow { kind, bodies, results };
+        Ok(ControlFlowGradient { widened, flow, feeds: self.feeds, places, looked })
     }
 
     /// The cotangent of a carry as it entered the round.

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::jvp::{Dual, Pass, Places, all, dual_list};
 use crate::error::Result;
-use crate::graph::{Flow, FlowKind, List};
+use crate::graph::{ControlFlow, ControlFlowKind, List};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::Type;
 
@@ -15,19 +15,21 @@ type Bodies = SmallVec<[Arc<List>; 2]>;
 
 impl Pass<'_> {
     /// Appends a flow with tangents: its results.
-    pub(super) fn flow(&self, flow: &Flow, args: &[Dual]) -> Result<Vec<Dual>> {
+    pub(super) fn flow(&self, flow: &ControlFlow, args: &[Dual]) -> Result<Vec<Dual>> {
         match flow.kind {
-            FlowKind::Host(ref op) => self.host(op, flow, args),
-            FlowKind::Branch => self.branch(flow, args),
-            FlowKind::While { carry, history } => self.repeat(flow, args, carry as usize, history),
-            FlowKind::Scan { carry, xs, .. } => {
+            ControlFlowKind::Host(ref op) => self.host(op, flow, args),
+            ControlFlowKind::Branch => self.branch(flow, args),
+            ControlFlowKind::While { carry, history } => {
+                self.repeat(flow, args, carry as usize, history)
+            }
+            ControlFlowKind::Scan { carry, xs, .. } => {
                 self.scan(flow, args, carry as usize, (carry + xs) as usize)
             }
         }
     }
 
     /// A result has a tangent if it has one in some branch.
-    fn branch(&self, flow: &Flow, args: &[Dual]) -> Result<Vec<Dual>> {
+    fn branch(&self, flow: &ControlFlow, args: &[Dual]) -> Result<Vec<Dual>> {
         let has: Vec<bool> = args.iter().map(|dual| dual.t.is_some()).collect();
         let (takes, gives) = (args.len() - 1, flow.results.len());
         let bodies = |force: &[bool]| -> Result<(Bodies, Vec<bool>)> {
@@ -43,11 +45,23 @@ impl Pass<'_> {
         let (bodies, has_results) = bodies(&force)?;
         let inner = self.operands(&[0..1, 1..args.len()], args, &has)?;
         let results = &all(gives);
-        Ok(self.finish(FlowKind::Branch, bodies, &inner, results, (&flow.results, &has_results)))
+        Ok(self.finish(
+            ControlFlowKind::Branch,
+            bodies,
+            &inner,
+            results,
+            (&flow.results, &has_results),
+        ))
     }
 
     /// A carry has a tangent if it starts with one or gets one from the body.
-    fn scan(&self, flow: &Flow, args: &[Dual], carry: usize, stacked: usize) -> Result<Vec<Dual>> {
+    fn scan(
+        &self,
+        flow: &ControlFlow,
+        args: &[Dual],
+        carry: usize,
+        stacked: usize,
+    ) -> Result<Vec<Dual>> {
         let mut has: Vec<bool> = args.iter().map(|dual| dual.t.is_some()).collect();
         let gives = flow.results.len();
         let groups = [0..carry, carry..stacked, stacked..args.len()];
@@ -62,17 +76,27 @@ impl Pass<'_> {
             has[..carry].copy_from_slice(&found[..carry]);
         };
         let count = |range: Range<usize>| (range.len() + range.filter(|&i| has[i]).count()) as u32;
-        let FlowKind::Scan { length, reverse, .. } = flow.kind else {
+        let ControlFlowKind::Scan { length, reverse, .. } = flow.kind else {
             unreachable!("a scan");
         };
-        let kind =
-            FlowKind::Scan { carry: count(0..carry), xs: count(carry..stacked), length, reverse };
+        let kind = ControlFlowKind::Scan {
+            carry: count(0..carry),
+            xs: count(carry..stacked),
+            length,
+            reverse,
+        };
         let inner = self.operands(&groups, args, &has)?;
         let bodies = smallvec![Arc::new(list)];
         Ok(self.finish(kind, bodies, &inner, &results, (&flow.results, &has_results)))
     }
 
-    fn repeat(&self, flow: &Flow, args: &[Dual], carry: usize, history: bool) -> Result<Vec<Dual>> {
+    fn repeat(
+        &self,
+        flow: &ControlFlow,
+        args: &[Dual],
+        carry: usize,
+        history: bool,
+    ) -> Result<Vec<Dual>> {
         let mut has: Vec<bool> = args.iter().map(|dual| dual.t.is_some()).collect();
         let groups = [0..carry, carry..args.len()];
         let body = loop {
@@ -85,7 +109,7 @@ impl Pass<'_> {
         };
         let (condition, _) = dual_list(&flow.bodies[0], &has, &groups, &all(1), &[false])?;
         let moving = has[..carry].iter().filter(|has| **has).count();
-        let kind = FlowKind::While { carry: (carry + moving) as u32, history };
+        let kind = ControlFlowKind::While { carry: (carry + moving) as u32, history };
         let gives = flow.results.len();
         let (results, has_results) = match history {
             false => (all(carry), has[..carry].to_vec()),
@@ -113,7 +137,7 @@ impl Pass<'_> {
     /// Appends the flow of values and tangents; its results are in `groups`.
     fn finish(
         &self,
-        kind: FlowKind,
+        kind: ControlFlowKind,
         bodies: Bodies,
         args: &[Arg],
         groups: &[Range<usize>],
@@ -121,7 +145,7 @@ impl Pass<'_> {
     ) -> Vec<Dual> {
         let places = Places::new(groups, has);
         let results = places.arrange(|i| types[i].clone(), |i| types[i].clone()).into();
-        let ids = self.out.flow(Flow { kind, bodies, results }, args);
+        let ids = self.out.flow(ControlFlow { kind, bodies, results }, args);
         let t = |at: &Option<usize>| at.map(|at| ids[at]);
         let duals = places.values.iter().zip(&places.tangents);
         duals.map(|(&at, tangent)| Dual { x: ids[at], t: t(tangent) }).collect()

@@ -9,7 +9,7 @@ use crate::cpu::testing::{array, noise, values};
 use crate::dtype::DType;
 use crate::graph::cases::{self, Operand};
 use crate::graph::testing::{element, printed, run};
-use crate::graph::{Effect, FlowKind, Node};
+use crate::graph::{ControlFlowKind, Effect, Node};
 use crate::ops::elementwise;
 use crate::ops::emit::{Emit, Expr, catch};
 use crate::ops::op::{Op, Type};
@@ -193,14 +193,14 @@ fn list<const N: usize>(
 /// Control flow in a formula: its results.
 fn flow<'e>(
     graph: &'e Graph,
-    kind: FlowKind,
+    kind: ControlFlowKind,
     bodies: Vec<List>,
     results: &[Type],
     args: &[Expr<'e>],
 ) -> Vec<Expr<'e>> {
     let bodies = bodies.into_iter().map(Arc::new).collect();
     let args: Vec<Arg> = args.iter().map(|x| x.arg()).collect();
-    let ids = graph.flow(Flow { kind, bodies, results: results.into() }, &args);
+    let ids = graph.flow(ControlFlow { kind, bodies, results: results.into() }, &args);
     ids.into_iter().map(|id| Expr::new(graph, Arg::Node(id))).collect()
 }
 
@@ -213,7 +213,7 @@ fn branch() -> List {
             list(&types, |_, x| [x[0] * x[0] * x[0], (x[0] * 2.0).exp()]),
             list(&types, |_, x| [x[1], x[1].sin().cos() * x[1].sin()]),
         ];
-        let y = flow(graph, FlowKind::Branch, bodies, &types, x);
+        let y = flow(graph, ControlFlowKind::Branch, bodies, &types, x);
         [y[0] + y[1] * x[1], y[1]]
     })
 }
@@ -229,7 +229,7 @@ fn scan(reverse: bool) -> List {
             [next, i.add(i.scalar(1)), next * i.cast(DType::F64) + row * c]
         });
         let zero = x[0].scalar(0).full(DType::I64, Shape::scalar());
-        let kind = FlowKind::Scan { carry: 2, xs: 1, length: Dim::new(4), reverse };
+        let kind = ControlFlowKind::Scan { carry: 2, xs: 1, length: Dim::new(4), reverse };
         let results = [floats(&[2]), count(), floats(&[4, 2])];
         let y = flow(graph, kind, vec![body], &results, &[x[0], zero, x[1], x[2]]);
         [y[0], y[1], y[2]]
@@ -245,7 +245,7 @@ fn repeat() -> List {
             let next = x[1] * x[3].sin() + x[0].cast(DType::F64);
             [x[0].add(x[0].scalar(1)), next]
         });
-        let kind = FlowKind::While { carry: 2, history: false };
+        let kind = ControlFlowKind::While { carry: 2, history: false };
         let zero = x[0].scalar(0).full(DType::I64, Shape::scalar());
         let args = [zero, x[1], x[0], x[2]];
         let y = flow(graph, kind, vec![condition, body], &[count(), floats(&[2])], &args);
@@ -261,17 +261,17 @@ fn nested() -> List {
             let ways =
                 vec![list(&way, |_, x| [x[0] * x[1]]), list(&way, |_, x| [x[0].sin() + x[1]])];
             let args = [x[1], x[0], x[2]];
-            let y = flow(graph, FlowKind::Branch, ways, &[floats(&[2])], &args)[0];
+            let y = flow(graph, ControlFlowKind::Branch, ways, &[floats(&[2])], &args)[0];
             let types = [count(), floats(&[2]), floats(&[2])];
             let test = list(&types, |_, x| [x[0].greater(x[0].scalar(0))]);
             let step = list(&types, |_, x| [x[0].subtract(x[0].scalar(1)), x[1].cos() * x[2]]);
-            let kind = FlowKind::While { carry: 2, history: false };
+            let kind = ControlFlowKind::While { carry: 2, history: false };
             let results = [count(), floats(&[2])];
             let z = flow(graph, kind, vec![test, step], &results, &[x[1], y, x[2]])[1];
             [z, x[1].add(x[1].scalar(1)), z * x[0]]
         });
         let zero = x[0].scalar(0).full(DType::I64, Shape::scalar());
-        let kind = FlowKind::Scan { carry: 2, xs: 0, length: Dim::new(3), reverse: false };
+        let kind = ControlFlowKind::Scan { carry: 2, xs: 0, length: Dim::new(3), reverse: false };
         let results = [floats(&[2]), count(), floats(&[3, 2])];
         let y = flow(graph, kind, vec![body], &results, &[x[0], zero, x[1]]);
         [y[0], y[2]]
@@ -365,11 +365,11 @@ fn a_flow_swept_twice_keeps_its_residuals_once() {
     for _ in 0..2 {
         gradients(&graph, &[(list.outputs[0], seed)], &wrt).unwrap();
         let width = graph.nodes().iter().find_map(|node| match &node.kind {
-            Kind::Flow(flow) => Some(flow.results.len()),
+            Kind::ControlFlow(flow) => Some(flow.results.len()),
             Kind::Input
             | Kind::Constant(_)
             | Kind::Op(_)
-            | Kind::Part(_)
+            | Kind::Result(_)
             | Kind::Effect(_)
             | Kind::Barrier => None,
         });
@@ -409,7 +409,7 @@ fn effects_that_some_examples_only_have_are_refused_by_name() {
             }),
             list(&[floats(&[])], |_, x| [x[0] * 2.0]),
         ];
-        [flow(graph, FlowKind::Branch, ways, &[floats(&[])], x)[0]]
+        [flow(graph, ControlFlowKind::Branch, ways, &[floats(&[])], x)[0]]
     });
     let graph = Graph::from_list(program);
     batch(&graph, &[false, true], Dim::new(2)).unwrap();
@@ -427,9 +427,12 @@ fn gradients_of_loops_do_not_repeat_effects() {
         })
     };
     let small = || list(&types, |_, x| [x[0].less(x[0].scalar(10.0))]);
-    let loops: [(FlowKind, Vec<List>); 2] = [
-        (FlowKind::While { carry: 1, history: false }, vec![small(), body()]),
-        (FlowKind::Scan { carry: 1, xs: 0, length: Dim::new(4), reverse: false }, vec![body()]),
+    let loops: [(ControlFlowKind, Vec<List>); 2] = [
+        (ControlFlowKind::While { carry: 1, history: false }, vec![small(), body()]),
+        (
+            ControlFlowKind::Scan { carry: 1, xs: 0, length: Dim::new(4), reverse: false },
+            vec![body()],
+        ),
     ];
     for (kind, bodies) in loops {
         let program = list(&types, |graph, x| {

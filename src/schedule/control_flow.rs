@@ -6,14 +6,14 @@ use smallvec::SmallVec;
 
 use super::{Options, Plan};
 use crate::error::Result;
-use crate::graph::{Flow, FlowKind};
+use crate::graph::{ControlFlow, ControlFlowKind};
 use crate::ops::op::Type;
 use crate::shape::Dim;
 use crate::target::Target;
 
 /// The plans of a flow's bodies.
 pub struct Bodies {
-    kind: FlowKind,
+    kind: ControlFlowKind,
     plans: SmallVec<[Plan; 2]>,
     results: SmallVec<[Type; 2]>,
     has_effect: bool,
@@ -22,7 +22,11 @@ pub struct Bodies {
 }
 
 impl Bodies {
-    pub(super) fn new(flow: &Flow, apart: bool, target: &'static dyn Target) -> Result<Bodies> {
+    pub(super) fn new(
+        flow: &ControlFlow,
+        apart: bool,
+        target: &'static dyn Target,
+    ) -> Result<Bodies> {
         let options = Options { apart, ..Options::new(target) };
         let plans: Result<SmallVec<[Plan; 2]>> =
             flow.bodies.iter().map(|body| Plan::of(body, options)).collect();
@@ -39,10 +43,12 @@ impl Bodies {
     /// The same bodies with their sizes replaced.
     pub(super) fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Result<Bodies> {
         let kind = match self.kind {
-            FlowKind::Scan { carry, xs, length, reverse } => {
-                FlowKind::Scan { carry, xs, length: size(length), reverse }
+            ControlFlowKind::Scan { carry, xs, length, reverse } => {
+                ControlFlowKind::Scan { carry, xs, length: size(length), reverse }
             }
-            FlowKind::Branch | FlowKind::While { .. } | FlowKind::Host(_) => self.kind.clone(),
+            ControlFlowKind::Branch | ControlFlowKind::While { .. } | ControlFlowKind::Host(_) => {
+                self.kind.clone()
+            }
         };
         let plans: Result<_> = self.plans.iter().map(|plan| plan.resized(size)).collect();
         Ok(Bodies {
@@ -55,7 +61,7 @@ impl Bodies {
     }
 
     /// Which form it has.
-    pub fn kind(&self) -> &FlowKind {
+    pub fn kind(&self) -> &ControlFlowKind {
         &self.kind
     }
 
@@ -85,12 +91,16 @@ impl Bodies {
         };
         match self.kind {
             // What the code allocates, nobody knows.
-            FlowKind::Host(_) if self.plans.is_empty() => (0, true),
-            FlowKind::Branch | FlowKind::Host(_) => (inner, open),
-            FlowKind::While { history: true, .. } => (inner, true),
-            FlowKind::While { carry, .. } => (inner + carried(carry) + target.allocated(1), open),
-            FlowKind::Scan { length, .. } if length.known().is_some_and(|n| n < 2) => (inner, open),
-            FlowKind::Scan { carry, .. } => (inner + carried(carry), open),
+            ControlFlowKind::Host(_) if self.plans.is_empty() => (0, true),
+            ControlFlowKind::Branch | ControlFlowKind::Host(_) => (inner, open),
+            ControlFlowKind::While { history: true, .. } => (inner, true),
+            ControlFlowKind::While { carry, .. } => {
+                (inner + carried(carry) + target.allocated(1), open)
+            }
+            ControlFlowKind::Scan { length, .. } if length.known().is_some_and(|n| n < 2) => {
+                (inner, open)
+            }
+            ControlFlowKind::Scan { carry, .. } => (inner + carried(carry), open),
         }
     }
 }
