@@ -51,7 +51,7 @@ pub fn execute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
     {
         return Ok(x.view(layout));
     }
-    if let (Op::Fill(ty), [Operand::Scalar(value)]) = (op, args) {
+    if let (Op::Full(ty), [Operand::Scalar(value)]) = (op, args) {
         return copy::fill(*value, ty.dtype, &ty.shape);
     }
     let out = fresh(op, ty)?;
@@ -103,11 +103,11 @@ pub unsafe fn execute_into(op: &Op, args: &[Operand<'_>], out: &Array) -> Result
             Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) | Op::Slice(_) | Op::Windows(_) => {
                 move_into(op, x()?, out)
             }
-            Op::Embed(_, at) => {
+            Op::Pad(_, at) => {
                 fill_from(args[1], out)?;
                 write_slice(out, at, args[0])
             }
-            Op::Update(at) => {
+            Op::SetItem(at) => {
                 copy_base(x()?, out);
                 write_slice(out, at, args[1])
             }
@@ -146,7 +146,7 @@ pub unsafe fn execute_into(op: &Op, args: &[Operand<'_>], out: &Array) -> Result
             Op::TopK { k, axis, largest } => {
                 sort::positions_into(op.name(), x()?, *k, *axis, *largest, out)
             }
-            Op::Fill(_) => fill_from(args[0], out),
+            Op::Full(_) => fill_from(args[0], out),
             Op::Iota(ty, axis) => {
                 create::iota_into(ty.shape[*axis].value(), out);
                 Ok(())
@@ -201,12 +201,12 @@ pub fn scratch(op: &Op, args: &[(DType, &Layout)], result: &Shape) -> usize {
         | Op::Broadcast(_)
         | Op::Slice(_)
         | Op::Windows(_)
-        | Op::Embed(..)
-        | Op::Update(_)
+        | Op::Pad(..)
+        | Op::SetItem(_)
         | Op::Concat(_)
         | Op::Gather
         | Op::Scatter(_)
-        | Op::Fill(_)
+        | Op::Full(_)
         | Op::Iota(..) => 0,
         #[cfg(feature = "example-op")]
         Op::Increments(_) => 0,

@@ -93,7 +93,7 @@ fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
         return Ok(called(call, args)?.swap_remove(0));
     }
     // What is made of numbers alone is made on the device of new values.
-    let is_source = matches!(op, Op::Fill(_) | Op::Iota(..));
+    let is_source = matches!(op, Op::Full(_) | Op::Iota(..));
     if !at_hand || is_source && device::current() != Device::Cpu {
         return elsewhere(op, args);
     }

@@ -368,7 +368,7 @@ impl HostRule for ControlFlowRule {
                     given[i].clone().ok_or_else(|| error::internal("a cotangent is missing"))?
                 }
                 Feed::Zeros(ty) => {
-                    apply(Op::Fill(ty), &[Operand::Scalar(Scalar::Int(0).into())], false)?
+                    apply(Op::Full(ty), &[Operand::Scalar(Scalar::Int(0).into())], false)?
                 }
             });
         }

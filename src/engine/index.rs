@@ -395,7 +395,7 @@ impl Plan {
                 }
                 scalar => scalar,
             };
-            return apply(Op::Update(self.at.clone()), &[Operand::Value(x), v], record);
+            return apply(Op::SetItem(self.at.clone()), &[Operand::Value(x), v], record);
         }
         let _within = self.origin.enter();
         let cx = Eager::new(record);
@@ -424,7 +424,7 @@ impl Plan {
                 return put;
             }
             let slice: Shape = self.at.iter().map(|a| a.size).collect();
-            x.emit_with(Op::Update(self.at.clone()), &[x.arg(), put.reshape(slice).arg()])
+            x.emit_with(Op::SetItem(self.at.clone()), &[x.arg(), put.reshape(slice).arg()])
         })?;
         cx.take(result)
     }

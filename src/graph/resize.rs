@@ -113,7 +113,7 @@ fn with_each_dim(flow: &ControlFlow, f: &mut dyn FnMut(&mut Dim)) -> ControlFlow
 /// number, which only elementwise ops read.
 fn whole_counts(list: &List) -> Vec<bool> {
     let is_count = |node: &Node| {
-        let fills = matches!(&node.kind, Kind::Op(Op::Fill(ty)) if ty.dtype == DType::I64);
+        let fills = matches!(&node.kind, Kind::Op(Op::Full(ty)) if ty.dtype == DType::I64);
         fills
             && node.ty.shape.rank() == 0
             && matches!(node.args[0], Arg::Number(value) if value.told().is_some())

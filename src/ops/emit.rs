@@ -186,7 +186,7 @@ impl<'e> Expr<'e> {
 
     /// One number everywhere: this scalar in a dtype and shape.
     pub fn full(self, dtype: DType, shape: Shape) -> Expr<'e> {
-        self.emit_with(Op::Fill(Type::new(dtype, shape)), &[self.arg])
+        self.emit_with(Op::Full(Type::new(dtype, shape)), &[self.arg])
     }
 
     /// Zeros of this operand's type.

@@ -85,7 +85,7 @@ impl Absent {
             if let Arg::Node(id) = arg {
                 *id = self.names[id.0 as usize].unwrap_or_else(|| {
                     let ty = list.node(*id).ty.clone();
-                    let kind = Kind::Op(Op::Fill(ty.clone()));
+                    let kind = Kind::Op(Op::Full(ty.clone()));
                     let zero = smallvec![Arg::Number(Scalar::Float(0.0).into())];
                     push(&mut self.nodes, Node { kind, args: zero, ty, site: node.site })
                 });

@@ -74,7 +74,7 @@ impl Known<'_> {
             reason = "what has no rule of its own is executed"
         )]
         match op {
-            Op::Fill(_) if matches!(node.args[0], Arg::Number(_)) => return true,
+            Op::Full(_) if matches!(node.args[0], Arg::Number(_)) => return true,
             Op::Iota(..) => return true,
             Op::Broadcast(_) => {
                 past_broadcast(nodes, node);
@@ -125,7 +125,7 @@ fn fits(array: &Array, ty: &Type) -> bool {
 
 /// Makes a node one number everywhere.
 fn fill(node: &mut Node, value: Scalar) {
-    node.kind = Kind::Op(Op::Fill(node.ty.clone()));
+    node.kind = Kind::Op(Op::Full(node.ty.clone()));
     node.args = Args::from_slice(&[Arg::Number(value.into())]);
 }
 
@@ -185,7 +185,7 @@ fn one_number(nodes: &[Node], node: &Node, evaluator: &dyn Evaluator) -> Option<
 /// One number as an array without axes.
 fn single(value: Scalar, dtype: DType, evaluator: &dyn Evaluator) -> Result<Array> {
     let ty = Type::new(dtype, Shape::scalar());
-    evaluator.evaluate(&Op::Fill(ty), &[Operand::Scalar(value)])
+    evaluator.evaluate(&Op::Full(ty), &[Operand::Scalar(value)])
 }
 
 /// The value of a node of known operands.
@@ -248,7 +248,7 @@ fn value(nodes: &[Node], id: Id, evaluator: &dyn Evaluator) -> Option<Array> {
             let inner = value(nodes, inner, evaluator)?;
             evaluator.evaluate(&Op::Broadcast(shape.clone()), &[Operand::Array(&inner)]).ok()
         }
-        Kind::Op(op @ (Op::Fill(_) | Op::Iota(..))) => execute(op, &node.args, evaluator, |_| None),
+        Kind::Op(op @ (Op::Full(_) | Op::Iota(..))) => execute(op, &node.args, evaluator, |_| None),
         Kind::Op(_)
         | Kind::Input
         | Kind::ControlFlow(_)

@@ -272,7 +272,7 @@ impl<'g> Sweep<'g> {
             Op::Slice(at) => {
                 let sum = sum(self);
                 let part = sum.emit(Op::Slice(at.clone())) + rule.g;
-                sum.emit_with(Op::Update(at.clone()), &[sum.arg(), part.arg()])
+                sum.emit_with(Op::SetItem(at.clone()), &[sum.arg(), part.arg()])
             }
             Op::Gather => sum(self).scatter(ScatterMode::Add, rule.g, &rule.args[1..]),
             _ => return false,

@@ -104,7 +104,7 @@ impl Joint {
             )]
             let is_free = match op {
                 Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) => true,
-                Op::Fill(_) | Op::Iota(..) => node.reads().next().is_none(),
+                Op::Full(_) | Op::Iota(..) => node.reads().next().is_none(),
                 _ => false,
             };
             again[i] = constant[i] || is_free;

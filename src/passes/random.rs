@@ -144,16 +144,16 @@ fn grow(graph: &Graph, dice: &mut Dice) {
             let piece = x.emit(Op::Slice(at.clone()));
             match dice.below(4) {
                 0 => drop(piece.emit_with(
-                    Op::Embed(ty.shape.clone(), at),
+                    Op::Pad(ty.shape.clone(), at),
                     &[piece.arg(), Arg::Number(number(dice, ty.dtype).into())],
                 )),
-                1 => drop(x.emit_with(Op::Update(at), &[x.arg(), piece.arg()])),
+                1 => drop(x.emit_with(Op::SetItem(at), &[x.arg(), piece.arg()])),
                 2 => drop(x.emit_with(
-                    Op::Update(at),
+                    Op::SetItem(at),
                     &[x.arg(), Arg::Number(number(dice, ty.dtype).into())],
                 )),
                 _ => drop(piece.emit_with(
-                    Op::Embed(ty.shape.clone(), at),
+                    Op::Pad(ty.shape.clone(), at),
                     &[piece.arg(), {
                         x.scalar(number(dice, ty.dtype)).full(ty.dtype, Shape::scalar()).arg()
                     }],

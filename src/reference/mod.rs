@@ -98,11 +98,11 @@ pub fn run(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
         Op::Permute(axes) => movement::permute(&x()?, axes),
         Op::Broadcast(_) => movement::broadcast(&x()?, &sizes),
         Op::Slice(at) => movement::slice(&x()?, at),
-        Op::Embed(_, at) => {
+        Op::Pad(_, at) => {
             let base = movement::broadcast(&second(ty.dtype)?, &sizes);
             movement::replace(base, at, &x()?)
         }
-        Op::Update(at) => movement::replace(x()?, at, &second(ty.dtype)?),
+        Op::SetItem(at) => movement::replace(x()?, at, &second(ty.dtype)?),
         Op::Concat(axis) => movement::concat(&arrays(0)?, *axis, &sizes),
         Op::Windows(spec) => movement::windows(&x()?, spec, &sizes),
         Op::Gather => indexing::gather(op, &x()?, &arrays(1)?, &sizes)?,
@@ -119,7 +119,7 @@ pub fn run(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
             sort::positions(&x, x.sizes[*axis], *axis, *descending)
         }
         Op::TopK { k, axis, largest } => sort::positions(&x()?, *k, *axis, *largest),
-        Op::Fill(_) => movement::broadcast(&args[0].elements_as(op, ty.dtype)?, &sizes),
+        Op::Full(_) => movement::broadcast(&args[0].elements_as(op, ty.dtype)?, &sizes),
         Op::Iota(_, axis) => create::iota(ty.dtype, &sizes, *axis),
         Op::RandomBits(_) => create::random_bits(op, &x()?, ty.dtype, &sizes)?,
         #[cfg(feature = "example-op")]

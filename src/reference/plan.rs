@@ -425,7 +425,7 @@ impl<'a> Run<'a> {
                         now.push(stack(&all, &one)?);
                     }
                     let count = Scalar::Int(rounds.len() as i64);
-                    let one = Op::Fill(Type::new(DType::I64, Shape::scalar()));
+                    let one = Op::Full(Type::new(DType::I64, Shape::scalar()));
                     now.push(run(&one, &[Given::Scalar(count)])?);
                 }
                 Ok(now.into())
@@ -470,7 +470,7 @@ impl<'a> Run<'a> {
 fn elementwise(group: &Group, mut values: Vec<Array>, numbers: &[Scalar]) -> Result<Results> {
     let program = &group.program;
     for (&value, &dtype) in numbers.iter().zip(program.numbers()) {
-        let one = Op::Fill(Type::new(dtype, Shape::scalar()));
+        let one = Op::Full(Type::new(dtype, Shape::scalar()));
         values.push(run(&one, &[Given::Scalar(value)])?);
     }
     for instruction in program.instructions() {

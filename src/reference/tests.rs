@@ -67,11 +67,11 @@ fn movement_follows_the_index() {
     assert_eq!(values(&tall), [values(&x), values(&x)].concat());
 
     let line = count(DType::I16, &[2]);
-    let padded = Op::Embed(Shape::of(&[5]), [at(3, -2, 2)].into());
+    let padded = Op::Pad(Shape::of(&[5]), [at(3, -2, 2)].into());
     let operands = [Operand::Array(&line), Operand::Scalar(Scalar::Int(9))];
     assert_eq!(values(&run(&padded, &operands).unwrap()), [9.0, 1.0, 9.0, 0.0, 9.0]);
     let set = compute(
-        Op::Update([at(0, 1, 2), at(1, 1, 1)].into()),
+        Op::SetItem([at(0, 1, 2), at(1, 1, 1)].into()),
         &[&x, &line.view(line.layout.reshape(&Shape::of(&[2, 1])).unwrap())],
     );
     assert_eq!(values(&set), [0.0, 0.0, 2.0, 3.0, 1.0, 5.0]);

@@ -80,7 +80,7 @@ fn operand(nodes: &[Node], mut arg: Arg) -> (Arg, Option<DType>) {
         let node = &nodes[id.0 as usize];
         match &node.kind {
             Kind::Op(Op::Broadcast(_)) => arg = node.args[0],
-            Kind::Op(Op::Fill(ty)) if matches!(node.args[0], Arg::Number(_)) => {
+            Kind::Op(Op::Full(ty)) if matches!(node.args[0], Arg::Number(_)) => {
                 return (node.args[0], Some(ty.dtype));
             }
             Kind::Input

@@ -207,7 +207,7 @@ fn seeds(
             None => {
                 let ty = Type::new(y.dtype(), y.shape().clone());
                 let _on = y.device().enter();
-                apply(Op::Fill(ty), &[Operand::Scalar(1.0.into())], false)?
+                apply(Op::Full(ty), &[Operand::Scalar(1.0.into())], false)?
             }
         };
         seeds.push((y.history.clone(), seed));

@@ -358,7 +358,7 @@ impl Sweep {
             match step {
                 Op::Slice(at) => {
                     let part = sum.emit(Op::Slice(at.clone())) + g;
-                    sum.emit_with(Op::Update(at.clone()), &[sum.arg(), part.arg()])
+                    sum.emit_with(Op::SetItem(at.clone()), &[sum.arg(), part.arg()])
                 }
                 _ => {
                     let indices: SmallVec<[Expr<'_>; 2]> =

@@ -164,7 +164,7 @@ fn casts_have_the_bits_of_exact_arithmetic() {
             check_views(&Op::Cast(to), &[Operand::Array(&x)]);
             for value in [Scalar::Int(-3), Scalar::Uint(u64::MAX), Scalar::Float(0.1)] {
                 let ty = Type::new(to, Shape::of(&[2, 3]));
-                check(&Op::Fill(ty), &[Operand::Scalar(value)]);
+                check(&Op::Full(ty), &[Operand::Scalar(value)]);
             }
         }
     }
@@ -218,8 +218,8 @@ fn borders() -> Vec<(Op, Vec<Case>)> {
         (Op::Broadcast(Shape::of(&[2, 3])), vec![x(&[])]),
         (Op::Slice([at(2, -1, 0)].into()), vec![x(&[3])]),
         (Op::Slice([].into()), vec![x(&[])]),
-        (Op::Embed(Shape::of(&[3]), [at(1, 1, 0)].into()), vec![x(&[0]), x(&[])]),
-        (Op::Update([at(1, 1, 0)].into()), vec![x(&[3]), x(&[])]),
+        (Op::Pad(Shape::of(&[3]), [at(1, 1, 0)].into()), vec![x(&[0]), x(&[])]),
+        (Op::SetItem([at(1, 1, 0)].into()), vec![x(&[3]), x(&[])]),
         (Op::Concat(0), vec![x(&[0, 2]), x(&[3, 2]), x(&[0, 2])]),
         (Op::Gather, vec![x(&[4, 0]), index(&[2], 4)]),
         (Op::Gather, vec![x(&[4, 3]), index(&[0], 4)]),
@@ -232,7 +232,7 @@ fn borders() -> Vec<(Op, Vec<Case>)> {
         (Op::ArgReduce(ArgReduction::Max, 0), vec![x(&[100, 20])]),
         (Op::ArgReduce(ArgReduction::Min, 1), vec![x(&[3, 100])]),
         (Op::ArgReduce(ArgReduction::Min, 1), vec![x(&[3, 0])]),
-        (Op::Fill(Type::new(DType::F32, Shape::of(&[0]))), vec![Case::Number(Scalar::Int(1))]),
+        (Op::Full(Type::new(DType::F32, Shape::of(&[0]))), vec![Case::Number(Scalar::Int(1))]),
         (Op::Iota(Type::new(DType::F32, Shape::of(&[2, 300])), 1), vec![]),
         (Op::Iota(Type::new(DType::F32, Shape::of(&[0, 3])), 0), vec![]),
     ];

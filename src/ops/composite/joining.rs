@@ -211,5 +211,5 @@ fn padded<'e>(x: Expr<'e>, widths: &[(Dim, Dim)], value: Expr<'e>) -> Expr<'e> {
     let wide = sizes.clone().map(|(n, &(low, high))| n + low + high).collect();
     let at = sizes.map(|(size, &(low, _))| SliceAxis { start: low, step: 1, size });
     let value = if value.is_number() { value } else { value.cast(x.dtype()) };
-    x.emit_with(Op::Embed(wide, at.collect()), &[x.arg(), value.arg()])
+    x.emit_with(Op::Pad(wide, at.collect()), &[x.arg(), value.arg()])
 }

@@ -177,7 +177,7 @@ impl Pool {
         let shape = axes.clone().map(|axis| x.size(axis) + (2 * start(axis)).into()).collect();
         let at =
             axes.map(|axis| SliceAxis { start: start(axis).into(), step: 1, size: x.size(axis) });
-        x.emit_with(Op::Embed(shape, at.collect()), &[x.arg(), x.scalar(fill).arg()])
+        x.emit_with(Op::Pad(shape, at.collect()), &[x.arg(), x.scalar(fill).arg()])
     }
 }
 

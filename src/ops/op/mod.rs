@@ -114,9 +114,9 @@ pub enum Op {
     Slice(Box<[SliceAxis]>),
     /// `(x, value)`: the transpose of a slice: `x` where that slice of this shape would read, the
     /// value elsewhere
-    Embed(Shape, Box<[SliceAxis]>),
+    Pad(Shape, Box<[SliceAxis]>),
     /// `(x, v)`: `x` with the slice replaced by `v`, which broadcasts to it
-    Update(Box<[SliceAxis]>),
+    SetItem(Box<[SliceAxis]>),
     /// Operands behind each other along an axis
     Concat(usize),
     /// `(x, i…)`: NumPy's advanced indexing on the leading axes, one index array each
@@ -148,7 +148,7 @@ pub enum Op {
     #[allow(missing_docs)]
     TopK { k: usize, axis: usize, largest: bool },
     /// `(value)`: one number everywhere
-    Fill(Type),
+    Full(Type),
     /// The index along an axis
     Iota(Type, usize),
     /// `(key)`: random bits by counter (uint32, uint64)

@@ -15,16 +15,16 @@ pub static FULL: StructuralDef = StructuralDef {
     name: "full",
     class: Class::Creation,
     operands: exactly(1),
-    blank: || Op::Fill(blank()),
+    blank: || Op::Full(blank()),
     fields: |op| {
-        of!(op, Op::Fill(ty));
+        of!(op, Op::Full(ty));
         smallvec![Field::ResultType(ty)]
     },
     in_range: any,
     fits: fits_all,
     expects: |_, args, ty| one_number(args, 0, ty),
     infer: |op, args| {
-        of!(op, Op::Fill(ty));
+        of!(op, Op::Full(ty));
         ty.shape.check(op.name())?;
         one_value(op.name(), args.first())?;
         Ok(ty.clone())
@@ -41,7 +41,7 @@ pub static FULL: StructuralDef = StructuralDef {
     vjp: no_gradient,
     tangent: Rate::Zero,
     batch: |op, args, size, _| {
-        of!(op, Op::Fill(ty));
+        of!(op, Op::Full(ty));
         let value = Batched { x: args[0].x.cast(ty.dtype), mapped: true };
         value.padded(ty.shape.rank()).broadcast(front(size, &ty.shape))
     },

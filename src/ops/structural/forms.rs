@@ -68,7 +68,7 @@ impl<'e> Expr<'e> {
     /// This value where a slice of `shape` would read, zero elsewhere.
     pub fn embed(self, shape: Shape, at: Box<[SliceAxis]>) -> Expr<'e> {
         let x = self.tensor();
-        x.emit_with(Op::Embed(shape, at), &[x.arg(), x.scalar(0).arg()])
+        x.emit_with(Op::Pad(shape, at), &[x.arg(), x.scalar(0).arg()])
     }
 
     /// Operands behind each other.

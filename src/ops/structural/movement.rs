@@ -9,18 +9,18 @@ use crate::ops::batch::{front, shift_slice};
 use crate::shape::Axes;
 
 /// `(x, value)`: `x` where a slice of the result would read, the value elsewhere.
-pub static EMBED: StructuralDef = StructuralDef {
+pub static PAD: StructuralDef = StructuralDef {
     name: "pad",
     class: Class::Movement,
     operands: exactly(2),
-    blank: || Op::Embed(Shape::scalar(), [].into()),
+    blank: || Op::Pad(Shape::scalar(), [].into()),
     fields: |op| {
-        of!(op, Op::Embed(shape, at));
+        of!(op, Op::Pad(shape, at));
         smallvec![Field::ResultShape(shape), Field::Slices(at)]
     },
     in_range: any,
     fits: |op, args| {
-        of!(op, Op::Embed(to, at));
+        of!(op, Op::Pad(to, at));
         let sizes = |x: &Shape| x.dims().iter().zip(at.iter()).all(|(d, a)| d.equals(a.size));
         at.len() == to.rank()
             && shape(args, 0).is_some_and(sizes)
@@ -29,7 +29,7 @@ pub static EMBED: StructuralDef = StructuralDef {
     },
     expects: |_, args, ty| one_number(args, 1, ty),
     infer: |op, args| {
-        of!(op, Op::Embed(shape, _));
+        of!(op, Op::Pad(shape, _));
         shape.check(op.name())?;
         one_value(op.name(), args.get(1))?;
         Ok(Type::new(tensor(op, args, 0)?.0, shape.clone()))
@@ -44,42 +44,42 @@ pub static EMBED: StructuralDef = StructuralDef {
     differentiable: first_only,
     residuals: reads_nothing,
     vjp: |op, rule, _| {
-        of!(op, Op::Embed(_, at));
+        of!(op, Op::Pad(_, at));
         Some(rule.g.emit(Op::Slice(at.clone())))
     },
     tangent: Rate::FirstTwo,
     batch: |op, args, size, _| {
-        of!(op, Op::Embed(shape, at));
+        of!(op, Op::Pad(shape, at));
         let (x, value) = (args[0], args[1]);
         let (shape, at) = (front(size, shape), shift_slice(size, at));
         if !value.mapped {
             let x = x.spread(size);
-            return x.emit_with(Op::Embed(shape, at), &[x.arg(), value.x.arg()]);
+            return x.emit_with(Op::Pad(shape, at), &[x.arg(), value.x.arg()]);
         }
         // Each example has a border of its own.
         let base = value.padded(shape.rank() - 1).broadcast(shape);
-        base.emit_with(Op::Update(at), &[base.arg(), x.padded(base.rank() - 1).arg()])
+        base.emit_with(Op::SetItem(at), &[base.arg(), x.padded(base.rank() - 1).arg()])
     },
 };
 
 /// `(x, v)`: `x` with a slice replaced by `v`, which broadcasts to it.
-pub static UPDATE: StructuralDef = StructuralDef {
+pub static SETITEM: StructuralDef = StructuralDef {
     name: "setitem",
     class: Class::Movement,
     operands: exactly(2),
-    blank: || Op::Update([].into()),
+    blank: || Op::SetItem([].into()),
     fields: |op| {
-        of!(op, Op::Update(at));
+        of!(op, Op::SetItem(at));
         smallvec![Field::Slices(at)]
     },
     in_range: any,
     fits: |op, args| {
-        of!(op, Op::Update(at));
+        of!(op, Op::SetItem(at));
         shape(args, 0).is_some_and(|shape| lies_in(at, shape))
     },
     expects: second_of_result,
     infer: |op, args| {
-        of!(op, Op::Update(at));
+        of!(op, Op::SetItem(at));
         let region: Shape = at.iter().map(|axis| axis.size).collect();
         replaced(op, args, &region)
     },
@@ -93,19 +93,19 @@ pub static UPDATE: StructuralDef = StructuralDef {
     differentiable: always,
     residuals: reads_nothing,
     vjp: |op, rule, wrt| {
-        of!(op, Op::Update(at));
+        of!(op, Op::SetItem(at));
         if wrt > 0 {
             return Some(rule.g.slice(at.clone()).sum_to(&rule.args[1].shape()));
         }
         let g = rule.g.tensor();
-        Some(g.emit_with(Op::Update(at.clone()), &[g.arg(), g.scalar(0).arg()]))
+        Some(g.emit_with(Op::SetItem(at.clone()), &[g.arg(), g.scalar(0).arg()]))
     },
     tangent: Rate::FirstTwo,
     batch: |op, args, size, _| {
-        of!(op, Op::Update(at));
+        of!(op, Op::SetItem(at));
         let x = args[0].spread(size);
         let value = args[1].padded(at.len());
-        x.emit_with(Op::Update(shift_slice(size, at)), &[x.arg(), value.arg()])
+        x.emit_with(Op::SetItem(shift_slice(size, at)), &[x.arg(), value.arg()])
     },
 };
 

@@ -71,7 +71,7 @@ fn pass_through(nodes: &[Node], node: &Node) -> Option<Arg> {
     )]
     match op_of(node)? {
         Op::Broadcast(_) => Some(node.args[0]),
-        Op::Fill(ty) => match node.args[0] {
+        Op::Full(ty) => match node.args[0] {
             // A number known only at run time is a float.
             Arg::Number(value) if value.told().is_none() || ty.dtype.is_float() => {
                 Some(node.args[0])

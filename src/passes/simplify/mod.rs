@@ -72,11 +72,11 @@ fn step(nodes: &[Node], node: &mut Node, fast: bool) -> Step {
         Op::Reshape(_) => movement::reshape(nodes, node),
         Op::Permute(_) => movement::permute(nodes, node),
         Op::Broadcast(_) => movement::broadcast(nodes, node),
-        Op::Fill(_) => movement::fill(nodes, node),
+        Op::Full(_) => movement::full(nodes, node),
         Op::Concat(axis) => slices::concat(nodes, node, *axis),
         Op::Slice(_) => slices::slice(nodes, node),
-        Op::Embed(..) => slices::embed(nodes, node),
-        Op::Update(_) => slices::update(nodes, node),
+        Op::Pad(..) => slices::pad(nodes, node),
+        Op::SetItem(_) => slices::setitem(nodes, node),
         Op::Reduce(kind, axes) => {
             let Some(x) = operand(nodes, node, 0) else { return Step::Keep };
             // One number is what it is; truth values are asked for as such.
@@ -134,7 +134,7 @@ fn op_of(node: &Node) -> Option<&Op> {
 /// The number that fills a node, if one does.
 pub fn filling(node: &Node) -> Option<Numeric> {
     match (&node.kind, node.args.first()) {
-        (Kind::Op(Op::Fill(_)), Some(Arg::Number(value))) => Some(*value),
+        (Kind::Op(Op::Full(_)), Some(Arg::Number(value))) => Some(*value),
         _ => None,
     }
 }
@@ -164,12 +164,12 @@ fn give(nodes: &[Node], node: &mut Node, arg: Arg) -> Step {
     match arg {
         Arg::Node(id) if same_type(&nodes[id.0 as usize].ty, &node.ty) => Step::Is(id),
         Arg::Node(_) => on(node, Op::Broadcast(node.ty.shape.clone()), arg),
-        Arg::Number(_) => on(node, Op::Fill(node.ty.clone()), arg),
+        Arg::Number(_) => on(node, Op::Full(node.ty.clone()), arg),
     }
 }
 
 /// The node is one number.
 fn number(node: &mut Node, value: Scalar) -> Step {
     let ty: Type = node.ty.clone();
-    on(node, Op::Fill(ty), Arg::Number(value.into()))
+    on(node, Op::Full(ty), Arg::Number(value.into()))
 }

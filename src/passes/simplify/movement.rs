@@ -11,7 +11,7 @@ use crate::shape::{Axes, Shape};
 fn filled(nodes: &[Node], node: &mut Node) -> Option<Step> {
     let value = filling(operand(nodes, node, 0)?)?;
     let ty: Type = node.ty.clone();
-    Some(on(node, Op::Fill(ty), Arg::Number(value)))
+    Some(on(node, Op::Full(ty), Arg::Number(value)))
 }
 
 /// Simplifies a reshape.
@@ -85,7 +85,7 @@ pub fn broadcast(nodes: &[Node], node: &mut Node) -> Step {
 }
 
 /// Simplifies a fill with a tensor: that is a view.
-pub fn fill(nodes: &[Node], node: &mut Node) -> Step {
+pub fn full(nodes: &[Node], node: &mut Node) -> Step {
     let Some(x) = operand(nodes, node, 0) else { return Step::Keep };
     match x.ty.dtype == node.ty.dtype && x.ty.shape.broadcasts_to(&node.ty.shape) {
         true => give(nodes, node, node.args[0]),

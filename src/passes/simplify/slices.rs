@@ -67,14 +67,14 @@ pub fn slice(nodes: &[Node], node: &mut Node) -> Step {
     }
     if let Some(value) = filling(x) {
         let ty = node.ty.clone();
-        return on(node, Op::Fill(ty), Arg::Number(value));
+        return on(node, Op::Full(ty), Arg::Number(value));
     }
     let found = match op_of(x) {
         Some(Op::Slice(inner)) => of_slice(at, inner).map(|at| (Op::Slice(at), x.args[0])),
         Some(Op::Broadcast(_)) => of_broadcast(nodes, x, at, &node.ty.shape),
         Some(Op::Concat(axis)) => of_concat(nodes, x, at, *axis),
-        Some(Op::Embed(_, put)) => of_embed(x, at, put, node),
-        Some(Op::Update(put)) => match same(at, put) {
+        Some(Op::Pad(_, put)) => of_pad(x, at, put, node),
+        Some(Op::SetItem(put)) => match same(at, put) {
             true => return give(nodes, node, x.args[1]),
             false => apart(at, put).then(|| (Op::Slice(at.clone()), x.args[0])),
         },
@@ -125,14 +125,14 @@ fn of_concat(nodes: &[Node], x: &Node, at: &[SliceAxis], axis: usize) -> Option<
 }
 
 /// A slice of what lies inside a border, or of the border alone.
-fn of_embed(x: &Node, at: &[SliceAxis], put: &[SliceAxis], node: &Node) -> Option<(Op, Arg)> {
+fn of_pad(x: &Node, at: &[SliceAxis], put: &[SliceAxis], node: &Node) -> Option<(Op, Arg)> {
     if same(at, put) {
         let same = Op::Reshape(node.ty.shape.clone());
         return Some((same, x.args[0]));
     }
     if apart(at, put) {
         return Some(match x.args[1] {
-            Arg::Number(_) => (Op::Fill(node.ty.clone()), x.args[1]),
+            Arg::Number(_) => (Op::Full(node.ty.clone()), x.args[1]),
             Arg::Node(_) => (Op::Broadcast(node.ty.shape.clone()), x.args[1]),
         });
     }
@@ -154,8 +154,8 @@ fn apart(a: &[SliceAxis], b: &[SliceAxis]) -> bool {
 }
 
 /// Simplifies a border.
-pub fn embed(nodes: &[Node], node: &mut Node) -> Step {
-    let (Some(x), Some(Op::Embed(shape, at))) = (operand(nodes, node, 0), op_of(node)) else {
+pub fn pad(nodes: &[Node], node: &mut Node) -> Step {
+    let (Some(x), Some(Op::Pad(shape, at))) = (operand(nodes, node, 0), op_of(node)) else {
         return Step::Keep;
     };
     if shape.same(&x.ty.shape) && is_whole(at, shape) {
@@ -168,15 +168,15 @@ pub fn embed(nodes: &[Node], node: &mut Node) -> Step {
     match (filling(x), outside) {
         (Some(a), Some(b)) if key(a) == key(b) => {
             let ty = node.ty.clone();
-            on(node, Op::Fill(ty), Arg::Number(a))
+            on(node, Op::Full(ty), Arg::Number(a))
         }
         _ => Step::Keep,
     }
 }
 
 /// Simplifies a write.
-pub fn update(nodes: &[Node], node: &mut Node) -> Step {
-    let (Some(x), Some(Op::Update(at))) = (operand(nodes, node, 0), op_of(node)) else {
+pub fn setitem(nodes: &[Node], node: &mut Node) -> Step {
+    let (Some(x), Some(Op::SetItem(at))) = (operand(nodes, node, 0), op_of(node)) else {
         return Step::Keep;
     };
     if is_whole(at, &x.ty.shape) {
@@ -193,7 +193,7 @@ pub fn update(nodes: &[Node], node: &mut Node) -> Step {
         return give(nodes, node, node.args[0]);
     }
     // What is written is written over.
-    if matches!(op_of(x), Some(Op::Update(before)) if same(before, at)) {
+    if matches!(op_of(x), Some(Op::SetItem(before)) if same(before, at)) {
         node.args[0] = x.args[0];
         return Step::Again;
     }
@@ -221,7 +221,7 @@ pub fn concat(nodes: &[Node], node: &mut Node, axis: usize) -> Step {
         && let Some(value) = part(&node.args[0]).and_then(filling)
     {
         let ty = node.ty.clone();
-        return on(node, Op::Fill(ty), Arg::Number(value));
+        return on(node, Op::Full(ty), Arg::Number(value));
     }
     match neighbours(nodes, node, axis) {
         Some((x, at)) => on(node, Op::Slice(at), Arg::Node(x)),

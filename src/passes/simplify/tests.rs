@@ -165,7 +165,7 @@ fn views_of_views_are_one_view() {
 #[test]
 fn slices_of_what_was_put_together_find_their_part() {
     let middle = || -> Box<[SliceAxis]> { [at(1, 1, 4), at(0, 1, 4)].into() };
-    let embedded = |x: Expr<'_>| Op::Embed(Shape::of(&[6, x.size(1).value()]), middle());
+    let embedded = |x: Expr<'_>| Op::Pad(Shape::of(&[6, x.size(1).value()]), middle());
     becomes! {
         F32 |x| x.concat(&[x, -x], 0).narrow(0, 5, Dim::new(2)) => ["negative", "slice"];
         F32 |x| x.concat(&[x, -x], 0).narrow(0, 3, Dim::new(2)) => ["negative", "concat", "slice"];
@@ -184,19 +184,19 @@ fn slices_of_what_was_put_together_find_their_part() {
         F32 |x| {
             let at: Box<[SliceAxis]> = [at(0, 1, 2), at(0, 1, 4)].into();
             let part = x.slice(at.clone());
-            x.emit_with(Op::Update(at), &[x.arg(), part.arg()])
+            x.emit_with(Op::SetItem(at), &[x.arg(), part.arg()])
         } => [];
         F32 |x| {
             let at: Box<[SliceAxis]> = [at(0, 1, 2), at(0, 1, 4)].into();
             let zero = Arg::Number(0.into());
-            let once = x.emit_with(Op::Update(at.clone()), &[x.arg(), zero]);
-            let twice = once.emit_with(Op::Update(at), &[once.arg(), Arg::Number(1.into())]);
+            let once = x.emit_with(Op::SetItem(at.clone()), &[x.arg(), zero]);
+            let twice = once.emit_with(Op::SetItem(at), &[once.arg(), Arg::Number(1.into())]);
             twice.narrow(0, 0, Dim::new(3))
         } => ["setitem", "slice"];
         F32 |x| {
             let at: Box<[SliceAxis]> = [at(0, 1, 2), at(0, 1, 4)].into();
             let v = (-x).slice(at.clone());
-            let y = x.emit_with(Op::Update(at.clone()), &[x.arg(), v.arg()]);
+            let y = x.emit_with(Op::SetItem(at.clone()), &[x.arg(), v.arg()]);
             y.slice(at) + y.narrow(0, 2, Dim::new(2))
         } => ["negative", "slice", "slice", "add"];
     }
