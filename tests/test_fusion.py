@@ -98,17 +98,17 @@ CASES = {
     "narrow": (narrow, [(130, 90), (90, 70)], "matmul (a: "),
     "whole": (whole, [(130, 90), (90, 70)], "matmul (a: "),
     "tall": (tall, [(900, 130), (130,), (130, 2)], "matmul (a: divide)"),
-    "softmax": (softmax, [(700, 300)], "rows (max"),
-    "softmax of a batch": (softmax, [(6, 50, 400)], "rows (max"),
-    "layer norm": (layer_norm, [(900, 257), (257,), (257,)], "rows (sum"),
-    "attention": (attention, [(4, 3, 100, 16), (4, 3, 100, 16), (4, 3, 100, 24)], "rows ("),
-    "loss": (loss, [(333_333,), (333_333,)], "rows (sin, subtract, square, sum)"),
-    "loss of a matrix": (loss, [(1001, 333), (1001, 333)], "rows (sin, subtract, square, sum)"),
-    "bias gradient": (bias_gradient, [(1000, 130), (1000, 130)], "rows ("),
+    "softmax": (softmax, [(700, 300)], "block fusion (max"),
+    "softmax of a batch": (softmax, [(6, 50, 400)], "block fusion (max"),
+    "layer norm": (layer_norm, [(900, 257), (257,), (257,)], "block fusion (sum"),
+    "attention": (attention, [(4, 3, 100, 16), (4, 3, 100, 16), (4, 3, 100, 24)], "block fusion ("),
+    "loss": (loss, [(333_333,), (333_333,)], "block fusion (sin, subtract, square, sum)"),
+    "loss of a matrix": (loss, [(1001, 333)] * 2, "block fusion (sin, subtract, square, sum)"),
+    "bias gradient": (bias_gradient, [(1000, 130), (1000, 130)], "block fusion ("),
     "linear": (linear, [(150, 90), (90, 200), (200,)], "matmul, add, maximum"),
     "residual": (residual, [(600, 120), (120, 120), (120,)], "matmul, add, tanh, add"),
     "convolution": (convolution, [(3, 4, 40, 40), (8, 4, 3, 3), (8, 1, 1)], "conv"),
-    "several": (several, [(800, 120), (120,)], "rows ("),
+    "several": (several, [(800, 120), (120,)], "block fusion ("),
 }
 
 
@@ -206,9 +206,9 @@ def test_what_is_fused_is_explained():
     f, x = wg.compile(softmax), wg.ones((2000, 500))
     f(x)
     text = str(f.explain(x))
-    assert "rows (max" in text and "ends: result" in text
+    assert "block fusion (max" in text and "ends: result" in text
     plan = str(f.plan(x))
-    assert "rows in" in plan and "\n    s0 = max(in0)" in plan
+    assert "block fusion in" in plan and "\n    s0 = max(in0)" in plan
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -224,7 +224,7 @@ def text_of(name):
     with wg.enable_grad() if "step" in name else wg.no_grad():
         plan = f.plan(*args)
     if name in BLOCKS:
-        text = re.sub(r"rows in \d+ blocks", "rows in blocks", str(plan))
+        text = re.sub(r"block fusion in \d+ blocks", "block fusion in blocks", str(plan))
         text = re.sub(INNER, r"\1 (block)", text, flags=re.MULTILINE)
         return f"{len(plan)} steps\n{text}"
     return f"{len(plan)} steps, {plan.naive_bytes} bytes of results\n{plan}"

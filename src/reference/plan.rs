@@ -308,7 +308,7 @@ impl<'a> Run<'a> {
             Work::Effect(effect) => self.effect(&self.arrays(step)?, effect),
             Work::ControlFlow(bodies) => self.flow(&self.arrays(step)?, bodies),
             Work::Product(product) => self.product(step, product),
-            Work::Rows(_) => {
+            Work::BlockFusion(_) => {
                 Err(error::internal(format!("the reference offers no {}", step.name())))
             }
         }

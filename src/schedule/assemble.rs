@@ -148,7 +148,7 @@ impl Plan {
             Work::Op(Op::Map(def)) => ElementOp::Map(def),
             Work::Op(Op::Cast(_)) => ElementOp::Cast,
             Work::Product(_)
-            | Work::Rows(_)
+            | Work::BlockFusion(_)
             | Work::Op(_)
             | Work::ControlFlow(_)
             | Work::Effect(_)

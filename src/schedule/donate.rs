@@ -74,9 +74,9 @@ pub(super) fn reads_in_place(plan: &Plan, facts: &Facts, step: u32, input: u32) 
             group.shape.same(&plan.inputs[input as usize].shape)
                 && sources.iter().all(|source| !shows(source) || *source == direct)
         }
-        Work::Rows(rows) => {
+        Work::BlockFusion(fusion) => {
             let mut at = sources.iter().enumerate();
-            at.all(|(i, source)| !shows(source) || (*source == direct && rows.spends(i)))
+            at.all(|(i, source)| !shows(source) || (*source == direct && fusion.spends(i)))
         }
         Work::Op(op) => match plan.target.in_place(op) {
             InPlace::Any => sources.iter().all(|source| !shows(source) || *source == direct),

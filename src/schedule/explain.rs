@@ -87,10 +87,10 @@ impl Plan {
                 let own = cost::of_call(&product.op, &types, result).flops;
                 own + product.groups().map(each).sum::<u64>()
             }
-            Work::Rows(rows) => {
-                let body = rows.body();
+            Work::BlockFusion(fusion) => {
+                let body = fusion.body();
                 let block: u64 = body.steps().iter().map(|step| body.flops(step)).sum();
-                block * rows.blocks() as u64
+                block * fusion.blocks() as u64
             }
             Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => 0,
         }
@@ -124,11 +124,11 @@ impl Step {
         match &self.work {
             Work::Group(group) => group.program.names(),
             Work::Product(product) => product.name(),
-            Work::Rows(rows) => {
-                let steps = rows.steps().iter().map(Step::name);
-                let folds = rows.reductions().map(|kind| kind.name().to_string());
+            Work::BlockFusion(fusion) => {
+                let steps = fusion.steps().iter().map(Step::name);
+                let folds = fusion.reductions().map(|kind| kind.name().to_string());
                 let names: Vec<String> = steps.chain(folds).collect();
-                format!("rows ({})", names.join(", "))
+                format!("block fusion ({})", names.join(", "))
             }
             Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => {
                 self.name_of_work().into()
@@ -141,7 +141,7 @@ impl Step {
         match &self.work {
             Work::Group(..) => "group",
             Work::Product(product) => product.op.name(),
-            Work::Rows(_) => "rows",
+            Work::BlockFusion(_) => "block fusion",
             Work::Op(op) => op.name(),
             Work::ControlFlow(bodies) => bodies.kind().name(),
             Work::Effect(effect) => effect.name(),
@@ -152,7 +152,7 @@ impl Step {
     /// Why it ends where it does, if that was a choice.
     pub fn reason(&self) -> Option<Cut> {
         match &self.work {
-            Work::Group(..) | Work::Rows(_) => Some(self.cut),
+            Work::Group(..) | Work::BlockFusion(_) => Some(self.cut),
             Work::Product(product) => product.after.is_some().then_some(self.cut),
             Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => None,
         }

@@ -41,7 +41,7 @@ pub(super) struct Facts {
     pub(super) open: bool,
     /// By step: the storages that a result may take over
     pub(super) donors: Vec<SmallVec<[u32; 4]>>,
-    /// Bytes of what steps that work by rows do not keep, and of what they take instead
+    /// Bytes of what steps that are fused by blocks do not keep, and of what they take instead
     between: usize,
     workspace: usize,
 }
@@ -67,9 +67,9 @@ impl Facts {
         for (i, step) in plan.steps.iter().enumerate() {
             facts.step(plan, i as u32, step);
             match &step.work {
-                Work::Rows(rows) => {
-                    facts.between += rows.inner_bytes();
-                    facts.workspace += rows.workspace();
+                Work::BlockFusion(fusion) => {
+                    facts.between += fusion.inner_bytes();
+                    facts.workspace += fusion.workspace();
                 }
                 Work::Product(product) => facts.between += between(plan, product, step),
                 Work::Group(..)
@@ -94,7 +94,7 @@ impl Facts {
         all + self.between - self.workspace
     }
 
-    /// Bytes of the arena that steps which work by rows take for themselves, all together.
+    /// Bytes of the arena that steps which are fused by blocks take for themselves, all together.
     pub(super) fn workspace(&self) -> usize {
         self.workspace
     }
@@ -170,7 +170,7 @@ impl Facts {
         }
         self.open |= loose && view.is_none();
         let (scratch, open) = match &step.work {
-            Work::Group(..) | Work::Rows(_) | Work::Alias => (0, false),
+            Work::Group(..) | Work::BlockFusion(_) | Work::Alias => (0, false),
             Work::Product(product) => self.product_scratch(plan, product, step),
             Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) => {
                 let layouts: SmallVec<[Option<Layout>; 4]> =
@@ -204,7 +204,7 @@ impl Facts {
             },
             Work::Group(..)
             | Work::Product(_)
-            | Work::Rows(_)
+            | Work::BlockFusion(_)
             | Work::ControlFlow(_)
             | Work::Effect(_) => None,
         }
@@ -220,7 +220,7 @@ impl Facts {
             Work::Op(op) => plan.target.fresh_layout(op, &ty.shape),
             Work::Group(..)
             | Work::Product(_)
-            | Work::Rows(_)
+            | Work::BlockFusion(_)
             | Work::ControlFlow(_)
             | Work::Effect(_)
             | Work::Alias => Layout::contiguous(ty.shape.clone()),
@@ -331,7 +331,7 @@ fn refuses(step: &Step) -> bool {
     match &step.work {
         Work::Op(op) => op.refuses(),
         Work::ControlFlow(_) | Work::Effect(_) => true,
-        Work::Group(..) | Work::Product(_) | Work::Rows(_) | Work::Alias => false,
+        Work::Group(..) | Work::Product(_) | Work::BlockFusion(_) | Work::Alias => false,
     }
 }
 
@@ -362,7 +362,7 @@ fn scratch(plan: &Plan, step: &Step, layouts: &[Option<Layout>], is_view: bool) 
             }
             Some(_) | None => (0, false),
         },
-        Work::Op(_) | Work::Group(..) | Work::Product(_) | Work::Rows(_) | Work::Alias => {
+        Work::Op(_) | Work::Group(..) | Work::Product(_) | Work::BlockFusion(_) | Work::Alias => {
             (0, false)
         }
     }
@@ -402,9 +402,9 @@ fn donors(plan: &Plan, facts: &Facts, step: &Step) -> SmallVec<[u32; 4]> {
             InPlace::First => arrays(step).into_iter().take(1).collect(),
             InPlace::Nowhere => SmallVec::new(),
         },
-        Work::Rows(rows) => {
+        Work::BlockFusion(fusion) => {
             let sources = arrays(step).into_iter().enumerate();
-            sources.filter(|(i, _)| rows.spends(*i)).map(|(_, source)| source).collect()
+            sources.filter(|(i, _)| fusion.spends(*i)).map(|(_, source)| source).collect()
         }
         Work::Product(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => SmallVec::new(),
     };

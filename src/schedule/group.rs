@@ -1,6 +1,6 @@
 //! Grouping: which nodes become one step.
 //!
-//! Which nodes go together follows from their *stage*. Along an edge between two elementwise nodes of
+//! Which nodes go together follows from their *stage*. AxisMap an edge between two elementwise nodes of
 //! one shape the stage may stay the same, along any other edge it rises by one; every node has the
 //! latest stage that its readers allow. Elementwise nodes of one stage and shape are a group. No path
 //! leaves a group and comes back, for it would rise on the way; and steps in order of stage compute

@@ -13,10 +13,10 @@
 use smallvec::SmallVec;
 
 use super::arrangement::Arrangement;
+use super::block_fusion::Choice;
 use super::facts::Facts;
 use super::order::{self, Graph};
 use super::pack::Way;
-use super::rows::Choice;
 use super::{Operand, Options, Plan, Source, Step};
 use crate::layout::Layout;
 use crate::target::Target;
@@ -117,7 +117,7 @@ impl Plan {
     /// Puts the steps into a good order and decides where results lie. What turned out best for
     /// other sizes is taken over where it is as good for these; otherwise gives what is best now.
     pub(super) fn arrange(&mut self, options: Options<'_>, habit: Option<&Habit>) -> Option<Habit> {
-        let merged = (self.merge_rows(), self.join_prologues());
+        let merged = (self.fuse_blocks(), self.join_prologues());
         let mut facts = Facts::new(self);
         facts.guard(self, options);
         let naive = facts.naive();

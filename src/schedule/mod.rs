@@ -12,6 +12,7 @@
 mod admit;
 mod arrangement;
 mod assemble;
+pub mod block_fusion;
 mod budget;
 mod choose;
 mod control_flow;
@@ -27,7 +28,6 @@ mod print;
 mod product;
 mod prologue;
 mod resize;
-pub mod rows;
 pub mod shader;
 #[cfg(test)]
 mod tests;
@@ -38,13 +38,13 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
+pub use block_fusion::BlockFusion;
 pub use budget::{Recomputed, Within};
 pub use control_flow::Bodies;
 pub use explain::Alive;
 pub use memory::{Apart, Memory, Spot};
 pub use product::{Epilogue, Given, Product};
 pub use prologue::Prologue;
-pub use rows::Rows;
 
 use crate::array::Array;
 use crate::dtype::Scalar;
@@ -144,7 +144,7 @@ pub struct Template {
     /// By node of the list: where its value is, if a step gives it
     places: Vec<Option<Source>>,
     /// Steps that may be done row by row together, by their places in the plan for open sizes
-    sets: Vec<rows::Set>,
+    sets: Vec<block_fusion::Set>,
     /// Operands of products that may be made while they are packed
     fed: Vec<prologue::Fed>,
     /// What the first resizing found best
@@ -188,7 +188,7 @@ pub enum Work {
     /// A product and the elementwise nodes that read it
     Product(Box<Product>),
     /// Steps that depend on each other row by row, done block by block
-    Rows(Box<Rows>),
+    BlockFusion(Box<BlockFusion>),
     /// One op
     Op(Op),
     /// Control flow, whose bodies are plans
@@ -287,7 +287,7 @@ impl Plan {
             let readers = product::Readers::new(&plan);
             plan.building()?.fed = plan.fed(&readers);
             plan.join_products(&readers, options.donated);
-            plan.building()?.sets = rows::sets(&plan);
+            plan.building()?.sets = block_fusion::sets(&plan);
         }
         plan.number()?;
         let found = plan.arrange(options, None);
@@ -321,7 +321,7 @@ impl Plan {
                         None => return Err(error::internal("a body of two plans")),
                     }
                 }
-                Work::Rows(_) | Work::Op(_) | Work::Effect(_) | Work::Alias => {}
+                Work::BlockFusion(_) | Work::Op(_) | Work::Effect(_) | Work::Alias => {}
             }
         }
         let own = self.building()?;
@@ -408,7 +408,7 @@ impl Plan {
                 group.len().saturating_sub(1) * (1 + count / large)
             }
             Work::Product(product) => product.groups().count(),
-            Work::Rows(rows) => rows.blocks() * rows.steps().len(),
+            Work::BlockFusion(fusion) => fusion.blocks() * fusion.steps().len(),
             Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => 0,
         };
         self.steps.iter().map(saved).sum::<usize>() >= setup
@@ -418,7 +418,7 @@ impl Plan {
     pub fn groups_nothing(&self) -> bool {
         let grouped = |step: &Step| match &step.work {
             Work::Group(group) => group.len() > 1,
-            Work::Product(_) | Work::Rows(_) => true,
+            Work::Product(_) | Work::BlockFusion(_) => true,
             Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => false,
         };
         !self.steps.iter().any(grouped)
@@ -435,7 +435,9 @@ impl Plan {
         let is_plain = |step: &Step| match &step.work {
             Work::Op(op) => !matches!(op, Op::Contract(_) | Op::Conv(..)),
             Work::Group(..) | Work::Alias => true,
-            Work::Product(_) | Work::Rows(_) | Work::ControlFlow(_) | Work::Effect(_) => false,
+            Work::Product(_) | Work::BlockFusion(_) | Work::ControlFlow(_) | Work::Effect(_) => {
+                false
+            }
         };
         if self.steps.len() > LIGHT || !self.is_known() || !self.steps.iter().all(is_plain) {
             return None;

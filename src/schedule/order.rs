@@ -151,6 +151,8 @@ fn has_effect(step: &Step) -> bool {
     match &step.work {
         Work::Effect(_) => true,
         Work::ControlFlow(bodies) => bodies.has_effect(),
-        Work::Group(..) | Work::Product(_) | Work::Rows(_) | Work::Op(_) | Work::Alias => false,
+        Work::Group(..) | Work::Product(_) | Work::BlockFusion(_) | Work::Op(_) | Work::Alias => {
+            false
+        }
     }
 }

@@ -54,11 +54,11 @@ impl Display for Plan {
                     write!(line, "{} {} ", group.program.names(), group.shape)?;
                 }
                 Work::Product(_) => write!(line, "{} ", step.name())?,
-                Work::Rows(rows) => {
-                    let blocks = rows.blocks();
-                    let names: Vec<&str> = rows.reductions().map(|kind| kind.name()).collect();
+                Work::BlockFusion(fusion) => {
+                    let blocks = fusion.blocks();
+                    let names: Vec<&str> = fusion.reductions().map(|kind| kind.name()).collect();
                     let folds = if names.is_empty() { "" } else { " to " };
-                    write!(line, "rows in {blocks} blocks{folds}{} ", names.join(", "))?;
+                    write!(line, "block fusion in {blocks} blocks{folds}{} ", names.join(", "))?;
                 }
                 Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => {
                     line += step.name_of_work();
@@ -75,7 +75,7 @@ impl Display for Plan {
             writeln!(f, "{line}")?;
             let inner = match &step.work {
                 Work::ControlFlow(bodies) => bodies.plans().iter().flat_map(lines).collect(),
-                Work::Rows(rows) => lines(rows.body()),
+                Work::BlockFusion(fusion) => lines(fusion.body()),
                 Work::Group(_) | Work::Product(_) | Work::Op(_) | Work::Effect(_) | Work::Alias => {
                     Vec::new()
                 }

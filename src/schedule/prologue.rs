@@ -173,7 +173,7 @@ impl Plan {
             Work::Op(op) => Product { op: op.clone(), before: [None, None], after: None },
             Work::Product(product) => (**product).clone(),
             Work::Group(_)
-            | Work::Rows(_)
+            | Work::BlockFusion(_)
             | Work::ControlFlow(_)
             | Work::Effect(_)
             | Work::Alias => {

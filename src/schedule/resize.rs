@@ -51,7 +51,7 @@ impl Work {
             Work::Op(op) => Work::Op(op.map_dims(size)),
             Work::ControlFlow(bodies) => Work::ControlFlow(Arc::new(bodies.resized(size)?)),
             // Only plans without open sizes have block fusions.
-            Work::Rows(_) | Work::Effect(_) | Work::Alias => self.clone(),
+            Work::BlockFusion(_) | Work::Effect(_) | Work::Alias => self.clone(),
         })
     }
 }

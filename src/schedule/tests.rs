@@ -116,8 +116,9 @@ fn a_plan_gives_the_bits_of_its_nodes_one_by_one() {
                 [random(dtype, &[6, 70], seed), random(dtype, &[70], 1), random(dtype, &[6, 1], 2)];
             let numbers = numbers_of(&graph);
             let want = one_by_one(&graph, &inputs.each_ref(), &numbers);
-            let rows = rows::tests::eager(&graph);
-            by_rows += usize::from(rows.steps().iter().any(|s| matches!(s.work, Work::Rows(_))));
+            let rows = block_fusion::tests::eager(&graph);
+            by_rows +=
+                usize::from(rows.steps().iter().any(|s| matches!(s.work, Work::BlockFusion(_))));
             for (threads, x) in layouts(&inputs[0]).iter().enumerate() {
                 threads::set_num_threads(threads % 2 + 1);
                 for plan in [&plan, &rows] {
@@ -134,7 +135,7 @@ fn a_plan_gives_the_bits_of_its_nodes_one_by_one() {
             }
         }
         assert!(fused > 20, "{dtype}: only {fused} plans have groups");
-        assert!(by_rows > 5, "{dtype}: only {by_rows} plans work by rows");
+        assert!(by_rows > 5, "{dtype}: only {by_rows} plans are fused by blocks");
     }
     threads::set_num_threads(before);
 }

@@ -8,10 +8,10 @@
 
 use smallvec::SmallVec;
 
+use super::block_fusion::BlockFusion;
 use super::donate::reads_in_place;
 use super::facts::{Facts, arrays, same};
 use super::product::Given;
-use super::rows::Rows;
 use super::{Epilogue, Group, Operand, Plan, Product, Prologue, Source, Spot, Step, Work};
 use crate::dtype::DType;
 use crate::error::{self, Result};
@@ -64,7 +64,7 @@ impl Plan {
                     self.check_results(&step.results, group).map_err(at)?;
                 }
                 Work::Product(product) => self.check_product(step, product).map_err(at)?,
-                Work::Rows(rows) => self.check_blocks(step, rows).map_err(at)?,
+                Work::BlockFusion(fusion) => self.check_blocks(step, fusion).map_err(at)?,
                 Work::ControlFlow(bodies) => {
                     bodies.plans().iter().try_for_each(Plan::verify).map_err(at)?;
                 }
@@ -196,21 +196,21 @@ impl Plan {
     }
 
     /// The blocks of a fusion cover its shape, each row once, and its bodies keep the law.
-    fn check_blocks(&self, step: &Step, rows: &Rows) -> Result<()> {
-        let grid = &rows.course.grid;
+    fn check_blocks(&self, step: &Step, fusion: &BlockFusion) -> Result<()> {
+        let grid = &fusion.schedule.grid;
         let mut next = 0;
         for b in 0..grid.blocks() {
             let (start, size) = grid.block(b);
-            let body = match &rows.last {
+            let body = match &fusion.last {
                 Some(last) if !grid.is_full(&size) => last,
-                _ => &rows.full,
+                _ => &fusion.full,
             };
             let fits = |source: &Source| {
                 let shape = body.ty(*source).shape;
                 shape.rank() >= size.len()
                     && shape.dims().iter().zip(&size).all(|(dim, n)| dim.known() == Some(*n))
             };
-            let reduced = |k: usize| rows.folds.iter().any(|fold| fold.output == k);
+            let reduced = |k: usize| fusion.folds.iter().any(|fold| fold.output == k);
             let mut outputs = body.template.outputs.iter().enumerate();
             let all_fit = outputs.all(|(k, source)| reduced(k) || fits(source));
             if grid.row(b) != next || !all_fit {
@@ -223,7 +223,7 @@ impl Plan {
             let facts = format!("{next} rows of {}", grid.rows());
             return Err(broken("blocks do not cover their shape", facts));
         }
-        let own = usize::from(rows.workspace() > 0) + rows.folds.len();
+        let own = usize::from(fusion.workspace() > 0) + fusion.folds.len();
         let sizes = grid.sizes();
         for &slot in &step.results[..step.results.len() - own] {
             let shape = &self.slots[slot as usize].shape;
@@ -233,15 +233,15 @@ impl Plan {
                 return Err(broken("blocks do not cover their shape", facts));
             }
         }
-        if let (true, Some(&slot)) = (rows.workspace() > 0, step.results.last()) {
+        if let (true, Some(&slot)) = (fusion.workspace() > 0, step.results.last()) {
             let bytes = self.target.bytes(DType::U8, self.slots[slot as usize].shape.count());
-            if bytes < rows.workspace() {
-                let facts = format!("{bytes} bytes of {}", rows.workspace());
+            if bytes < fusion.workspace() {
+                let facts = format!("{bytes} bytes of {}", fusion.workspace());
                 return Err(broken("blocks have too little room", facts));
             }
         }
-        rows.full.verify()?;
-        rows.last.as_ref().map_or(Ok(()), |last| last.verify())
+        fusion.full.verify()?;
+        fusion.last.as_ref().map_or(Ok(()), |last| last.verify())
     }
 
     /// Values that live at the same time lie apart, in bounds and aligned.
@@ -280,7 +280,7 @@ impl Plan {
                 continue;
             }
             match &step.work {
-                Work::Group(_) | Work::Product(_) | Work::Rows(_) | Work::Op(_) => {}
+                Work::Group(_) | Work::Product(_) | Work::BlockFusion(_) | Work::Op(_) => {}
                 Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => continue,
             }
             let results = step.results.iter().map(|&slot| Source::Slot(slot));
@@ -424,8 +424,8 @@ impl Plan {
                 InPlace::First => sources.first().is_some_and(reads),
                 InPlace::Nowhere => false,
             },
-            Work::Rows(rows) => {
-                sources.iter().enumerate().any(|(i, source)| reads(source) && rows.spends(i))
+            Work::BlockFusion(fusion) => {
+                sources.iter().enumerate().any(|(i, source)| reads(source) && fusion.spends(i))
             }
             Work::Product(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => false,
         };

@@ -13,13 +13,13 @@ use crate::error::{self, Result};
 use crate::layout::Layout;
 use crate::ops::emit::OrThrow;
 use crate::ops::op::Type;
-use crate::schedule::rows::{Rows, leading, part};
+use crate::schedule::block_fusion::{BlockFusion, leading, part};
 use crate::threads;
 
 /// What a run works on.
 struct Work<'a> {
     lowered: &'a Lowered,
-    rows: &'a Rows,
+    fusion: &'a BlockFusion,
     args: &'a [&'a Array],
     numbers: &'a [Scalar],
     results: &'a [Array],
@@ -31,25 +31,25 @@ struct Work<'a> {
 /// error of a block.
 pub(super) fn run(
     lowered: &Lowered,
-    rows: &Rows,
+    fusion: &BlockFusion,
     args: &[&Array],
     numbers: &[Scalar],
     results: &[Array],
 ) -> Result<()> {
-    let (results, workspace) = match rows.workspace() {
+    let (results, workspace) = match fusion.workspace() {
         0 => (results, None),
         _ => results.split_last().map_or((results, None), |(last, rest)| (rest, Some(last))),
     };
-    let (results, reduced) = results.split_at(results.len() - rows.folds.len());
-    let work = Work { lowered, rows, args, numbers, results, workspace };
-    let folds: SmallVec<[_; 1]> = (rows.folds.iter())
+    let (results, reduced) = results.split_at(results.len() - fusion.folds.len());
+    let work = Work { lowered, fusion, args, numbers, results, workspace };
+    let folds: SmallVec<[_; 1]> = (fusion.folds.iter())
         .filter_map(|fold| partial(fold.kind, fold.dtype, fold.lines, fold.width))
         .collect();
     let next = AtomicUsize::new(0);
-    threads::parallel_for(rows.course.lanes, &|lane| {
+    threads::parallel_for(fusion.schedule.lanes, &|lane| {
         loop {
-            let first = next.fetch_add(rows.course.chunk, Relaxed);
-            if first >= rows.blocks() {
+            let first = next.fetch_add(fusion.schedule.chunk, Relaxed);
+            if first >= fusion.blocks() {
                 return;
             }
             // Thrown, so that the other lanes end too, in the middle of their chunks.
@@ -66,15 +66,15 @@ pub(super) fn run(
 impl Work<'_> {
     /// Blocks that follow each other.
     fn chunk(&self, first: usize, lane: usize, folds: &[Box<dyn Partial>]) -> Result<()> {
-        let rows = self.rows;
-        let row = rows.course.grid.row(first);
-        let mut chunks: SmallVec<[Box<dyn Chunk + '_>; 1]> = (folds.iter().zip(&rows.folds))
-            .map(|(partial, fold)| partial.chunk(row * (fold.lines / rows.course.grid.rows())))
+        let fusion = self.fusion;
+        let row = fusion.schedule.grid.row(first);
+        let mut chunks: SmallVec<[Box<dyn Chunk + '_>; 1]> = (folds.iter().zip(&fusion.folds))
+            .map(|(partial, fold)| partial.chunk(row * (fold.lines / fusion.schedule.grid.rows())))
             .collect();
-        for b in first..rows.blocks().min(first + rows.course.chunk) {
+        for b in first..fusion.blocks().min(first + fusion.schedule.chunk) {
             threads::pause();
             let made = self.block(b, lane)?;
-            for (chunk, fold) in chunks.iter_mut().zip(&rows.folds) {
+            for (chunk, fold) in chunks.iter_mut().zip(&fusion.folds) {
                 let part = &made[fold.output];
                 // SAFETY: results of blocks are in C order.
                 unsafe { chunk.push(part.ptr(), part.count() / fold.width) };
@@ -85,14 +85,14 @@ impl Work<'_> {
     }
 
     fn block(&self, b: usize, lane: usize) -> Result<SmallVec<[Array; 2]>> {
-        let rows = self.rows;
-        let (start, size) = rows.course.grid.block(b);
-        let plan = match &rows.last {
-            Some(last) if !rows.course.grid.is_full(&size) => last,
-            _ => &rows.full,
+        let fusion = self.fusion;
+        let (start, size) = fusion.schedule.grid.block(b);
+        let plan = match &fusion.last {
+            Some(last) if !fusion.schedule.grid.is_full(&size) => last,
+            _ => &fusion.full,
         };
         let mut parts: SmallVec<[Array; 8]> = SmallVec::new();
-        for (&x, along) in self.args.iter().zip(&rows.along) {
+        for (&x, along) in self.args.iter().zip(&fusion.axis_maps) {
             parts.push(x.view(part(&x.layout, along, &start, &size)));
         }
         let mut inputs: SmallVec<[&Array; 8]> = SmallVec::new();
@@ -107,9 +107,9 @@ impl Work<'_> {
         }
         let mut run = Run::part(self.lowered, plan, &inputs, self.numbers);
         if let Some(workspace) = self.workspace {
-            let at = workspace.layout.offset() + lane * rows.room;
+            let at = workspace.layout.offset() + lane * fusion.room;
             into.resize(plan.outputs().len(), None);
-            for fold in &rows.folds {
+            for fold in &fusion.folds {
                 if let Some(apart) = fold.apart {
                     let Type { dtype, shape } = plan.ty(plan.outputs()[fold.output]);
                     let layout = Layout::contiguous_at(shape, (at + apart) / dtype.size());
@@ -117,9 +117,9 @@ impl Work<'_> {
                     into[fold.output] = Some(Array { dtype, layout, data });
                 }
             }
-            let apart = rows.folds.iter().filter_map(|fold| fold.apart).min();
-            let products = apart.unwrap_or(rows.room) - rows.products;
-            let room = Room { from: at + products, bytes: rows.products };
+            let apart = fusion.folds.iter().filter_map(|fold| fold.apart).min();
+            let products = apart.unwrap_or(fusion.room) - fusion.products;
+            let room = Room { from: at + products, bytes: fusion.products };
             run.lend(workspace.buffer(), at, room);
         }
         let made = run.finish_into(&into)?;

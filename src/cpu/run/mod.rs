@@ -336,7 +336,7 @@ impl<'a> Run<'a> {
             }
             Work::Group(group) => self.group(step, group)?,
             Work::Product(product) => self.product(step, product)?,
-            Work::Rows(rows) => {
+            Work::BlockFusion(fusion) => {
                 let mut targets = Results::new();
                 for &slot in &step.results {
                     let ty = &self.plan.slots()[slot as usize];
@@ -345,7 +345,7 @@ impl<'a> Run<'a> {
                         None => Array::uninit(ty.dtype, ty.shape.clone())?,
                     });
                 }
-                blocks::run(self.lowered, rows, &self.arrays(step), self.numbers, &targets)?;
+                blocks::run(self.lowered, fusion, &self.arrays(step), self.numbers, &targets)?;
                 targets
             }
             Work::Alias => match step.args[0] {
@@ -417,7 +417,7 @@ impl<'a> Run<'a> {
         }
         let cost = match (&step.work, ty) {
             (Work::Op(op), Some(ty)) => cost::of_call(op, &types, &ty),
-            (Work::Group(..) | Work::Product(_) | Work::Rows(_), _) => {
+            (Work::Group(..) | Work::Product(_) | Work::BlockFusion(_), _) => {
                 Cost { bytes: read + written, flops: self.plan.flops(step) }
             }
             (Work::Op(_) | Work::Alias | Work::Effect(_) | Work::ControlFlow(_), _) => {
@@ -430,7 +430,7 @@ impl<'a> Run<'a> {
             name: match &step.work {
                 Work::Product(product) => product.op.name().into(),
                 Work::Group(_)
-                | Work::Rows(_)
+                | Work::BlockFusion(_)
                 | Work::Op(_)
                 | Work::ControlFlow(_)
                 | Work::Effect(_)

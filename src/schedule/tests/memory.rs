@@ -330,10 +330,10 @@ fn plans_of_other_sizes_share_all_but_their_arrangement() {
         assert!(Arc::ptr_eq(plan.template(), open.template()));
         for step in plan.steps() {
             // Which steps become one block by block is worth it or not, as sizes say.
-            let is_block = matches!(step.work, Work::Rows(_));
+            let is_block = matches!(step.work, Work::BlockFusion(_));
             assert!(is_block || parts.contains(&Arc::as_ptr(&step.part)), "{plan}");
         }
-        blocks.push(plan.steps().iter().any(|step| matches!(step.work, Work::Rows(_))));
+        blocks.push(plan.steps().iter().any(|step| matches!(step.work, Work::BlockFusion(_))));
         peaks.push(plan.peak_bytes());
         let inputs = [random(DType::F32, &[size, 70], 1), random(DType::F32, &[70, 70], 2)];
         let sized = Graph::from_list(crate::graph::resize(&graph.list(), &sizes).unwrap());

@@ -114,7 +114,7 @@ fn operands_of_a_batch_go_along() {
 
 #[test]
 fn operands_that_walk_unevenly_are_read_afterwards() {
-    // Rows of the product are two axes of the result, and the operand has only the inner one.
+    // BlockFusion of the product are two axes of the result, and the operand has only the inner one.
     let graph = Graph::new();
     let (x, w) = (input(&graph, DType::F32, &[3, 5, 8]), input(&graph, DType::F32, &[8, 6]));
     let place = input(&graph, DType::F32, &[5, 6]);
@@ -177,7 +177,7 @@ fn prologues(plan: &Plan) -> usize {
     let made = |step: &Step| match &step.work {
         Work::Product(product) => product.before.iter().flatten().count(),
         Work::Group(_)
-        | Work::Rows(_)
+        | Work::BlockFusion(_)
         | Work::Op(_)
         | Work::ControlFlow(_)
         | Work::Effect(_)

@@ -244,7 +244,7 @@ fn plans_keep_to_what_a_narrow_target_says() {
             };
             plan.verify().unwrap();
             planned += 1;
-            let is_block = |step: &Step| matches!(step.work, Work::Rows(_));
+            let is_block = |step: &Step| matches!(step.work, Work::BlockFusion(_));
             blocks += usize::from(plan.steps().iter().any(is_block));
             for apart in &plan.memory().apart {
                 assert!(apart.bytes.is_multiple_of(16) && apart.bytes <= 128 << 20);

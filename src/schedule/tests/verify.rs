@@ -11,7 +11,7 @@ use crate::graph::Graph;
 use crate::layout::Layout;
 use crate::ops::attributes::Reduction;
 use crate::ops::element::ElementProgram;
-use crate::schedule::rows::tests::eager;
+use crate::schedule::block_fusion::tests::eager;
 use crate::schedule::{Operand, Options, Part, Plan, Source, Spot, Work};
 use crate::shape::Shape;
 
@@ -207,10 +207,10 @@ fn blocks_cover_their_shape() {
             .unwrap();
         eager(&graph)
     };
-    let rows = |plan: &mut Plan, spoil: &dyn Fn(&mut crate::schedule::Rows)| {
+    let rows = |plan: &mut Plan, spoil: &dyn Fn(&mut crate::schedule::BlockFusion)| {
         for step in &mut plan.steps {
-            if let Work::Rows(rows) = &mut step.work {
-                spoil(rows);
+            if let Work::BlockFusion(fusion) = &mut step.work {
+                spoil(fusion);
             }
         }
     };
@@ -220,17 +220,17 @@ fn blocks_cover_their_shape() {
     });
     refuses(made(), "blocks do not cover their shape", |plan| {
         // Bodies for blocks of another height.
-        rows(plan, &|rows| {
-            let other = match &rows.last {
+        rows(plan, &|fusion| {
+            let other = match &fusion.last {
                 Some(last) => last.clone(),
                 None => Arc::new(super::verify::plan()),
             };
-            rows.full = other;
-            rows.last = None;
+            fusion.full = other;
+            fusion.last = None;
         });
     });
     refuses(made(), "blocks have too little room", |plan| {
-        rows(plan, &|rows| rows.room *= 2);
+        rows(plan, &|fusion| fusion.room *= 2);
     });
 }
 

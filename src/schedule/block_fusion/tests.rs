@@ -18,7 +18,7 @@ use crate::shape::Shape;
 use crate::target::{BlockScratch, Blocks, InPlace, Limits, Packed, Target};
 use crate::threads;
 
-/// A CPU whose plans work by rows wherever they can.
+/// A CPU whose plans are fused by blocks wherever they can.
 struct Eager;
 
 const LIMITS: Limits = Limits {
@@ -80,7 +80,7 @@ impl Target for Eager {
     }
 }
 
-/// A plan that works by rows wherever it can.
+/// A plan that fuses blocks wherever it can.
 pub(crate) fn eager(graph: &Graph) -> Plan {
     Plan::new(graph, &Eager).unwrap()
 }
@@ -90,7 +90,7 @@ fn input<'g>(graph: &'g Graph, dtype: DType, sizes: &[usize]) -> Expr<'g> {
 }
 
 fn rows(plan: &Plan) -> Vec<String> {
-    let by_rows = plan.steps().iter().filter(|step| matches!(step.work, Work::Rows(_)));
+    let by_rows = plan.steps().iter().filter(|step| matches!(step.work, Work::BlockFusion(_)));
     by_rows.map(|step| step.name()).collect()
 }
 

@@ -100,7 +100,7 @@ impl Grid {
 
 /// How blocks follow each other.
 #[derive(Clone, Debug)]
-pub struct Course {
+pub struct BlockSchedule {
     /// The blocks
     pub grid: Grid,
     /// How many blocks follow each other on one thread
@@ -109,14 +109,14 @@ pub struct Course {
     pub lanes: usize,
 }
 
-impl Course {
+impl BlockSchedule {
     /// For rows of these sizes with so many bytes in all; none where there would be one block.
     pub(super) fn new(
         sizes: Sizes,
         bytes: usize,
         folds: &[Fold],
         target: &dyn Target,
-    ) -> Option<Course> {
+    ) -> Option<BlockSchedule> {
         let limits = target.limits().blocks?;
         let rows: usize = sizes.iter().product();
         if rows < 2 {
@@ -148,7 +148,7 @@ impl Course {
             // Each chunk costs a little; a late one delays the end.
             false => unit * grid.blocks().div_ceil(unit * 8 * lanes),
         };
-        Some(Course { grid, chunk, lanes })
+        Some(BlockSchedule { grid, chunk, lanes })
     }
 }
 

@@ -13,7 +13,7 @@ use crate::ops::structural::{Blocks, OpKind};
 use crate::shape::{Dim, Shape};
 
 /// By row axis: the axis of an operand that goes with it; none where all of the operand is read.
-pub type Along = SmallVec<[Option<u8>; 4]>;
+pub type AxisMap = SmallVec<[Option<u8>; 4]>;
 
 /// How many leading axes of its results a step can be cut along; 0 where it cannot be cut.
 pub fn reach(plan: &Plan, step: &Step) -> usize {
@@ -54,7 +54,7 @@ pub fn reach(plan: &Plan, step: &Step) -> usize {
             Blocks::Batch(axes) if spread(2) => axes(&product.op, 0).len(),
             Blocks::Batch(_) | Blocks::Never | Blocks::Spread | Blocks::Leading(_) => 0,
         },
-        Work::Rows(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => 0,
+        Work::BlockFusion(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => 0,
     }
 }
 
@@ -68,7 +68,7 @@ fn blocks(op: &Op) -> Blocks {
 }
 
 /// Which axes of operand `i` go with the first `rows` axes of the result.
-pub fn along(plan: &Plan, step: &Step, i: usize, rows: usize) -> Along {
+pub fn along(plan: &Plan, step: &Step, i: usize, rows: usize) -> AxisMap {
     let own = operand(plan, step, i);
     let spread = || {
         let rank = shape(plan, step).map_or(0, Shape::rank);
@@ -89,12 +89,12 @@ pub fn along(plan: &Plan, step: &Step, i: usize, rows: usize) -> Along {
         Work::Product(product) if i < 2 => of_op(&product.op),
         Work::Product(_) => spread(),
         Work::Op(op) => of_op(op),
-        Work::Rows(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => leading(),
+        Work::BlockFusion(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => leading(),
     }
 }
 
 /// How many row axes are the operand's own first axes.
-pub fn straight(along: &Along, operand: &Shape, result: &Shape) -> usize {
+pub fn straight(along: &AxisMap, operand: &Shape, result: &Shape) -> usize {
     let goes = |&(a, &axis): &(usize, &Option<u8>)| {
         let own = operand.dims().get(a).is_some_and(|dim| dim.same(result.dims()[a]));
         // An axis of one element stands for itself.
@@ -133,7 +133,7 @@ pub fn cut(work: &Work, block: &[usize]) -> Work {
             op.fields().iter_mut().for_each(|field| field.cut(block));
             Work::Op(op)
         }
-        other @ (Work::Rows(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias) => {
+        other @ (Work::BlockFusion(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias) => {
             other.clone()
         }
     }
@@ -147,7 +147,7 @@ pub fn leading(shape: &Shape, block: &[usize]) -> Shape {
 }
 
 /// The part of an operand that goes with a block: it starts at `start` along the row axes.
-pub fn part(x: &Layout, along: &Along, start: &[usize], block: &[usize]) -> Layout {
+pub fn part(x: &Layout, along: &AxisMap, start: &[usize], block: &[usize]) -> Layout {
     let (mut shape, strides, mut offset) = (x.shape().clone(), x.strides(), x.offset());
     for (a, axis) in along.iter().enumerate() {
         if let Some(axis) = axis.map(usize::from) {

@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 use super::super::facts::makers;
 use super::super::memory::{Memory, Spot};
 use super::super::{Cut, Operand, Options, Part, Plan, Source, Step, Template, Work};
-use super::axes::{self, Along};
-use super::grid::{Course, Sizes};
-use super::{Fold, Rows, Set, is_movement, stronger};
+use super::axes::{self, AxisMap};
+use super::grid::{BlockSchedule, Sizes};
+use super::{BlockFusion, Fold, Set, is_movement, stronger};
 use crate::dtype::DType;
 use crate::layout::Layout;
 use crate::ops::op::{Op, Type};
@@ -114,11 +114,11 @@ fn parts(plan: &Plan, readers: &Readers, set: &Set, folds: &[u32]) -> Parts {
 /// What is read from outside: by which operand, cut along which axes.
 struct Reads {
     sources: SmallVec<[Source; 4]>,
-    along: SmallVec<[Along; 4]>,
+    along: SmallVec<[AxisMap; 4]>,
 }
 
 impl Reads {
-    fn find(&mut self, source: Source, along: Along) -> u32 {
+    fn find(&mut self, source: Source, along: AxisMap) -> u32 {
         let known = self.sources.iter().zip(&self.along);
         let place = known.into_iter().position(|(s, a)| *s == source && *a == along);
         let place = place.unwrap_or_else(|| {
@@ -178,9 +178,9 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
         return None;
     }
     let mut folds = folds(plan, &parts, &steps)?;
-    let course = Course::new(sizes, bytes, &folds, plan.target)?;
+    let schedule = BlockSchedule::new(sizes, bytes, &folds, plan.target)?;
     let mut reads = Reads { sources: SmallVec::new(), along: SmallVec::new() };
-    let (form, lower) = course.grid.forms();
+    let (form, lower) = schedule.grid.forms();
     let mut block = |form: &Sizes| {
         let mut made = body(plan, &parts, form, &mut reads);
         if let Some(found) = made.arrange(Options::new(plan.target), set.habit.get()) {
@@ -198,7 +198,8 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     let inner = inner - results.sum::<usize>();
     let Reads { sources, along } = reads;
     drop(bodies);
-    let made = Rows { course, full, last, along, spent, folds, room, products, inner };
+    let made =
+        BlockFusion { schedule, full, last, axis_maps: along, spent, folds, room, products, inner };
     if !fits(plan.target, &made, parts.results.len() + steps.len()) {
         return None;
     }
@@ -213,10 +214,10 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
 }
 
 /// Whether a target can bind at once what a step reads and writes, and the room of its blocks.
-fn fits(target: &dyn Target, rows: &Rows, results: usize) -> bool {
+fn fits(target: &dyn Target, fusion: &BlockFusion, results: usize) -> bool {
     let limits = target.limits();
-    let own = usize::from(rows.workspace() > 0);
-    rows.along.len() + results + own <= limits.buffers && rows.workspace() <= limits.largest
+    let own = usize::from(fusion.workspace() > 0);
+    fusion.axis_maps.len() + results + own <= limits.buffers && fusion.workspace() <= limits.largest
 }
 
 /// The bytes of what is computed, and of that with what is read by rows.
@@ -292,7 +293,7 @@ fn step(
     plan: &Plan,
     parts: &Parts,
     folds: &[u32],
-    rows: Rows,
+    fusion: BlockFusion,
     sources: SmallVec<[Source; 4]>,
 ) -> Step {
     let members = || parts.inside.iter().chain(folds).map(|&i| &plan.steps[i as usize]);
@@ -308,7 +309,7 @@ fn step(
         nodes,
         site,
     };
-    Step::new(Work::Rows(Box::new(rows)), part)
+    Step::new(Work::BlockFusion(Box::new(fusion)), part)
 }
 
 /// What is done to a block whose row axes have these sizes.
@@ -387,7 +388,7 @@ fn room(body: &Plan) -> Option<(usize, usize)> {
             Work::Op(op) => op,
             Work::Product(product) => &product.op,
             Work::Group(_)
-            | Work::Rows(_)
+            | Work::BlockFusion(_)
             | Work::ControlFlow(_)
             | Work::Effect(_)
             | Work::Alias => {

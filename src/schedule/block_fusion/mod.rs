@@ -1,4 +1,4 @@
-//! Rows: steps worked off block by block.
+//! Block fusions: steps worked off block by block.
 //!
 //! A softmax reads its operand three times and keeps two arrays of its size in between; but each row
 //! of it depends on one row only. So steps that depend on each other *row by row*, along the same
@@ -31,9 +31,9 @@ use crate::ops::attributes::Reduction;
 use crate::ops::op::Op;
 use crate::shape::{Shape, hint};
 use crate::target::Blocks;
-pub use axes::{Along, leading, part};
+pub use axes::{AxisMap, leading, part};
 use block::Merged;
-pub use grid::{Course, Grid};
+pub use grid::{BlockSchedule, Grid};
 
 /// Bytes of the values of a block where there are so many in all.
 fn block_bytes(limits: &Blocks, bytes: usize, lanes: usize) -> usize {
@@ -66,15 +66,15 @@ impl Set {
 
 /// A set of steps, made into one that works block by block.
 #[derive(Clone)]
-pub struct Rows {
+pub struct BlockFusion {
     /// How rows are cut into blocks, and how these follow each other
-    pub course: Course,
+    pub schedule: BlockSchedule,
     /// What is done to a block
     pub full: Arc<Plan>,
     /// What is done to one at the end of its axis that is lower
     pub last: Option<Arc<Plan>>,
     /// By operand: its axes along the rows
-    pub along: SmallVec<[Along; 4]>,
+    pub axis_maps: SmallVec<[AxisMap; 4]>,
     /// By operand: whether a result of its type may be written over it
     spent: SmallVec<[bool; 4]>,
     /// Reductions over all rows
@@ -104,7 +104,7 @@ pub struct Fold {
     pub apart: Option<usize>,
 }
 
-impl Rows {
+impl BlockFusion {
     /// What is done to a block.
     pub fn body(&self) -> &Plan {
         &self.full
@@ -122,12 +122,12 @@ impl Rows {
 
     /// How many blocks there are.
     pub fn blocks(&self) -> usize {
-        self.course.grid.blocks()
+        self.schedule.grid.blocks()
     }
 
     /// Bytes that blocks take between operands and results.
     pub fn workspace(&self) -> usize {
-        self.course.lanes * self.room
+        self.schedule.lanes * self.room
     }
 
     /// Bytes of the values in between, had each memory of its own.
@@ -243,7 +243,7 @@ pub type Choice = Vec<Option<SmallVec<[u32; 2]>>>;
 
 impl Plan {
     /// Makes steps of the sets that are worth it at the sizes of this plan; which those are.
-    pub(super) fn merge_rows(&mut self) -> Choice {
+    pub(super) fn fuse_blocks(&mut self) -> Choice {
         if !self.is_known() {
             return Vec::new();
         }
