@@ -277,8 +277,8 @@ impl Program {
 
     /// What plans may do.
     fn options(&self) -> Options<'_> {
-        let apart = !self.config.passes.is_on("fuse");
-        Options { target: executors::target(self.device), donated: &self.donated, apart }
+        let unfused = !self.config.passes.is_on("fuse");
+        Options { target: executors::target(self.device), donated: &self.donated, unfused }
     }
 
     /// The symbols bound to sizes.

@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 
-use super::facts::arrays;
+use super::liveness::arrays;
 use super::{Plan, Source, Step, Work};
 use crate::dtype::DType;
 use crate::error::{self, Error, Result};

@@ -3,9 +3,9 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::donate::gifts;
-use super::facts::Facts;
-use super::memory::{Apart, Holder, Memory, Spot};
+use super::donate::aliases;
+use super::liveness::Liveness;
+use super::memory::{DedicatedBuffer, Holder, Memory, Placement};
 use super::pack::{Packing, Span, Way, pack};
 use super::{Options, Plan, Source};
 use crate::layout::Layout;
@@ -19,9 +19,9 @@ pub(super) struct Region {
     bytes: usize,
     first: u32,
     last: u32,
-    apart: bool,
+    dedicated: bool,
     whole: Option<u32>,
-    gift: Option<u32>,
+    alias: Option<u32>,
 }
 
 /// Regions for one order of steps.
@@ -29,7 +29,7 @@ pub(super) struct Arrangement {
     regions: Vec<Region>,
     /// By storage
     region: Vec<u32>,
-    gifts: SmallVec<[(u32, u32); 2]>,
+    aliases: SmallVec<[(u32, u32); 2]>,
     guards: (u32, SmallVec<[u32; 2]>),
     /// Bytes of the arena that live at each step
     live: Vec<usize>,
@@ -38,7 +38,7 @@ pub(super) struct Arrangement {
 impl Arrangement {
     pub(super) fn new(
         plan: &Plan,
-        facts: &Facts,
+        liveness: &Liveness,
         order: &[u32],
         options: Options<'_>,
     ) -> Arrangement {
@@ -46,73 +46,74 @@ impl Arrangement {
         for (at, &step) in order.iter().enumerate() {
             position[step as usize] = at as u32;
         }
-        let (gifts, guard_at) = gifts(plan, facts, &position, options);
-        let guarded = if gifts.is_empty() { &[][..] } else { facts.guarded.as_slice() };
+        let (aliases, guard_at) = aliases(plan, liveness, &position, options);
+        let guarded = if aliases.is_empty() { &[][..] } else { liveness.guarded.as_slice() };
         let guards = guarded.iter().map(|&step| position[step as usize]).collect();
-        let last = |s: usize| match facts.storages[s].escapes {
+        let last = |s: usize| match liveness.storages[s].escapes {
             true => END,
             false => {
-                let reads = facts.readers[s].iter().map(|&step| position[step as usize]);
-                reads.max().unwrap_or(0).max(position[facts.storages[s].def as usize])
+                let reads = liveness.readers[s].iter().map(|&step| position[step as usize]);
+                reads.max().unwrap_or(0).max(position[liveness.storages[s].def as usize])
             }
         };
         let mut made = Arrangement {
-            regions: Vec::with_capacity(facts.storages.len()),
-            region: vec![END; facts.storages.len()],
-            gifts: gifts.values().copied().collect(),
+            regions: Vec::with_capacity(liveness.storages.len()),
+            region: vec![END; liveness.storages.len()],
+            aliases: aliases.values().copied().collect(),
             guards: (guard_at, guards),
             live: vec![0; order.len()],
         };
-        made.gifts.sort_unstable();
+        made.aliases.sort_unstable();
         for (at, &step) in order.iter().enumerate() {
-            let mut donors = facts.donors[step as usize].clone();
+            let mut donors = liveness.donors[step as usize].clone();
             for &slot in &plan.steps[step as usize].results {
-                let Some(s) = facts.owned(slot) else { continue };
+                let Some(s) = liveness.owned(slot) else { continue };
                 let ends = last(s as usize);
-                let gift = gifts.get(&s).map(|pair| pair.0);
+                let alias = aliases.get(&s).map(|pair| pair.0);
                 let taken = donors.iter().position(|&donor| {
                     let region = &made.regions[made.region[donor as usize] as usize];
-                    let donor = &facts.storages[donor as usize];
+                    let donor = &liveness.storages[donor as usize];
                     let dtype = |slot: u32| plan.slots[slot as usize].dtype;
-                    gift.is_none()
+                    alias.is_none()
                         && region.last == at as u32
                         && dtype(donor.slot) == dtype(slot)
-                        && donor.bytes == facts.storages[s as usize].bytes
+                        && donor.bytes == liveness.storages[s as usize].bytes
                 });
                 match taken {
                     Some(k) => {
                         let region = made.region[donors.swap_remove(k) as usize];
                         made.region[s as usize] = region;
                         made.regions[region as usize].last = ends;
-                        made.regions[region as usize].apart |= ends == END;
+                        made.regions[region as usize].dedicated |= ends == END;
                     }
                     None => {
                         made.region[s as usize] = made.regions.len() as u32;
-                        let bytes = facts.storages[s as usize].bytes;
-                        let (first, apart) = (at as u32, ends == END);
+                        let bytes = liveness.storages[s as usize].bytes;
+                        let (first, dedicated) = (at as u32, ends == END);
                         made.regions.push(Region {
                             bytes,
                             first,
                             last: ends,
-                            apart,
+                            dedicated,
                             whole: None,
-                            gift,
+                            alias,
                         });
                     }
                 }
             }
         }
-        made.name_results(plan, facts);
+        made.name_results(plan, liveness);
         made.measure(plan.target.limits());
         made
     }
 
     /// Notes the results that are all of a region.
-    fn name_results(&mut self, plan: &Plan, facts: &Facts) {
+    fn name_results(&mut self, plan: &Plan, liveness: &Liveness) {
         for (k, &source) in plan.template.outputs.iter().enumerate() {
             let Source::Slot(slot) = source else { continue };
-            let Some(s) = facts.owned(slot) else { continue };
-            let is_plain = facts.roots[slot as usize].1.as_ref().is_some_and(Layout::is_contiguous);
+            let Some(s) = liveness.owned(slot) else { continue };
+            let is_plain =
+                liveness.roots[slot as usize].1.as_ref().is_some_and(Layout::is_contiguous);
             let region = &mut self.regions[self.region[s as usize] as usize];
             if is_plain && region.whole.is_none() {
                 region.whole = Some(k as u32);
@@ -122,7 +123,7 @@ impl Arrangement {
 
     fn measure(&mut self, limits: &Limits) {
         let mut change = vec![0isize; self.live.len() + 1];
-        for region in self.regions.iter().filter(|region| !region.apart) {
+        for region in self.regions.iter().filter(|region| !region.dedicated) {
             let bytes = limits.aligned(region.bytes) as isize;
             change[region.first as usize] += bytes;
             change[region.last as usize + 1] -= bytes;
@@ -136,16 +137,17 @@ impl Arrangement {
 
     /// What an order is judged by: the bytes it needs at least.
     pub(super) fn cost(&self) -> usize {
-        let apart = self.regions.iter().filter(|region| region.apart && region.gift.is_none());
-        let apart: usize = apart.map(|region| region.bytes).sum();
-        self.live.iter().max().unwrap_or(&0) + apart
+        let dedicated =
+            self.regions.iter().filter(|region| region.dedicated && region.alias.is_none());
+        let dedicated: usize = dedicated.map(|region| region.bytes).sum();
+        self.live.iter().max().unwrap_or(&0) + dedicated
     }
 
     /// Offsets for the regions of the arena, and how they were found; `way` is tried first.
     pub(super) fn memory(
         self,
         plan: &Plan,
-        facts: &Facts,
+        liveness: &Liveness,
         order: &[u32],
         way: Option<Way>,
     ) -> (Memory, Way) {
@@ -154,7 +156,7 @@ impl Arrangement {
             .regions
             .iter()
             .map(|region| Span {
-                bytes: if region.apart { 0 } else { limits.aligned(region.bytes) },
+                bytes: if region.dedicated { 0 } else { limits.aligned(region.bytes) },
                 first: region.first,
                 last: region.last,
             })
@@ -162,48 +164,48 @@ impl Arrangement {
         let least = *self.live.iter().max().unwrap_or(&0);
         let (Packing { offsets, bytes: arena }, way) = pack(&spans, least, way);
         // Results without elements lie somewhere too.
-        let arena = match self.regions.iter().any(|region| !region.apart) {
+        let arena = match self.regions.iter().any(|region| !region.dedicated) {
             true => arena.max(limits.aligned(1)),
             false => 0,
         };
-        let mut apart: Vec<Apart> = Vec::new();
+        let mut dedicated: Vec<DedicatedBuffer> = Vec::new();
         let memories: Vec<u32> = self
             .regions
             .iter()
             .map(|region| {
-                if !region.apart {
+                if !region.dedicated {
                     return 0;
                 }
-                let &Region { bytes, first, whole, gift, .. } = region;
-                apart.push(Apart { bytes, first, whole, gift });
-                apart.len() as u32
+                let &Region { bytes, first, whole, alias, .. } = region;
+                dedicated.push(DedicatedBuffer { bytes, first, whole, alias });
+                dedicated.len() as u32
             })
             .collect();
-        let spot = |(slot, (storage, layout)): (usize, &(Option<u32>, Option<Layout>))| {
-            let (Some(s), Some(layout)) = (storage, layout) else { return Spot::Loose };
+        let placement = |(slot, (storage, layout)): (usize, &(Option<u32>, Option<Layout>))| {
+            let (Some(s), Some(layout)) = (storage, layout) else { return Placement::Loose };
             let region = self.region[*s as usize] as usize;
             let elements = offsets[region] / target.stored(plan.slots[slot].dtype);
-            Spot::Fixed(memories[region], layout.moved(elements))
+            Placement::Fixed(memories[region], layout.moved(elements))
         };
         let mut memory = Memory {
             arena,
-            spots: facts.roots.iter().enumerate().map(spot).collect(),
-            views: order.iter().map(|&step| facts.views[step as usize]).collect(),
-            apart,
-            gifts: self.gifts.clone(),
+            placements: liveness.roots.iter().enumerate().map(placement).collect(),
+            views: order.iter().map(|&step| liveness.views[step as usize]).collect(),
+            dedicated,
+            aliases: self.aliases.clone(),
             guards: self.guards.clone(),
             alive: Vec::new(),
-            naive: facts.naive(),
+            naive: liveness.naive(),
             scratch: 0,
             peak: [0; 2],
-            open: facts.open,
+            open: liveness.open,
         };
-        let scratch: Vec<usize> = order.iter().map(|&s| facts.scratch[s as usize]).collect();
+        let scratch: Vec<usize> = order.iter().map(|&s| liveness.scratch[s as usize]).collect();
         memory.peak = [false, true].map(|told| memory.highest(target, &scratch, told).0);
-        let of_rows = facts.workspace().min(memory.arena);
+        let of_rows = liveness.workspace().min(memory.arena);
         memory.scratch = memory.highest(target, &scratch, false).1 + of_rows;
         memory.alive = self.alive(
-            facts,
+            liveness,
             order,
             self.fullest(&memory.added(target, scratch.len(), false), &scratch),
         );
@@ -212,27 +214,27 @@ impl Arrangement {
 
     /// The step that most memory is in use at: the arena is as large all the time, but not as full.
     fn fullest(&self, added: &[usize], scratch: &[usize]) -> u32 {
-        let (mut fullest, mut most, mut apart) = (0, 0, 0);
+        let (mut fullest, mut most, mut dedicated) = (0, 0, 0);
         for (at, (live, scratch)) in self.live.iter().zip(scratch).enumerate() {
-            apart += added[at];
-            if live + apart + scratch > most {
-                (fullest, most) = (at as u32, live + apart + scratch);
+            dedicated += added[at];
+            if live + dedicated + scratch > most {
+                (fullest, most) = (at as u32, live + dedicated + scratch);
             }
         }
         fullest
     }
 
     /// The values that are there at a step, largest first.
-    fn alive(&self, facts: &Facts, order: &[u32], at: u32) -> Vec<Holder> {
+    fn alive(&self, liveness: &Liveness, order: &[u32], at: u32) -> Vec<Holder> {
         let mut position = vec![0u32; order.len()];
         order.iter().enumerate().for_each(|(at, &step)| position[step as usize] = at as u32);
         let mut latest: FxHashMap<u32, Holder> = FxHashMap::default();
-        for (s, storage) in facts.storages.iter().enumerate() {
+        for (s, storage) in liveness.storages.iter().enumerate() {
             let region = &self.regions[self.region[s] as usize];
             let step = position[storage.def as usize];
             // With donations the memory of all results is there from the start.
-            let is_there = step <= at || (region.apart && !self.gifts.is_empty());
-            if is_there && at <= region.last && region.gift.is_none() {
+            let is_there = step <= at || (region.dedicated && !self.aliases.is_empty());
+            if is_there && at <= region.last && region.alias.is_none() {
                 let bytes = storage.bytes;
                 let holder = Holder { step, slot: storage.slot, bytes };
                 let known = latest.entry(self.region[s]).or_insert(holder);

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-use super::facts::{Facts, arrays};
+use super::liveness::{Liveness, arrays};
 use super::{Plan, Source};
 use crate::graph::{Kind, List, Node};
 use crate::ops::emit::Id;
@@ -37,7 +37,7 @@ const NODE: f64 = 2000.0;
 pub(super) struct Model<'a> {
     list: &'a List,
     plan: &'a Plan,
-    facts: Facts,
+    liveness: Liveness,
     /// The nodes with the sizes of the plan
     sized: Vec<Node>,
     /// By node: the time of its step, from 1 on; 0 for what is given
@@ -49,14 +49,14 @@ pub(super) struct Model<'a> {
     /// By node: the storage that it lies in
     storage: Vec<Option<u32>>,
     /// By storage
-    lives: Vec<Life>,
+    live_ranges: Vec<LiveRange>,
     /// By time: the bytes that are there
     live: Vec<isize>,
 }
 
 /// What happens to a storage.
 #[derive(Default)]
-struct Life {
+struct LiveRange {
     bytes: isize,
     /// The node that fills it, if that is one by itself
     node: Option<Id>,
@@ -70,7 +70,7 @@ struct Life {
     hole: Option<(u32, u32)>,
 }
 
-impl Life {
+impl LiveRange {
     fn end(&self) -> u32 {
         self.uses.last().copied().unwrap_or(self.def).max(self.def)
     }
@@ -126,7 +126,7 @@ fn hot_inside(hot: &Hot, (from, to): (u32, u32)) -> u32 {
 impl<'a> Model<'a> {
     /// The model of a plan of this list, for its sizes.
     pub(super) fn new(list: &'a List, plan: &'a Plan, size: &dyn Fn(Dim) -> Dim) -> Model<'a> {
-        let facts = Facts::new(plan);
+        let liveness = Liveness::new(plan);
         let mut filled = vec![false; plan.slots.len()];
         plan.steps.iter().flat_map(|step| &step.results).for_each(|&slot| {
             filled[slot as usize] = true;
@@ -146,9 +146,9 @@ impl<'a> Model<'a> {
             read: vec![0; list.nodes.len()],
             places: plan.template.places.iter().map(is_there).collect(),
             storage: vec![None; list.nodes.len()],
-            lives: facts.storages.iter().map(|_| Life::default()).collect(),
+            live_ranges: liveness.storages.iter().map(|_| LiveRange::default()).collect(),
             live: Vec::new(),
-            facts,
+            liveness,
         };
         model.place();
         model.follow();
@@ -187,7 +187,7 @@ impl<'a> Model<'a> {
                 self.when[i] = self.when[flow.0 as usize];
             }
             self.storage[i] = match self.places[i] {
-                Some(source) => self.facts.storage(source),
+                Some(source) => self.liveness.storage(source),
                 None if price(&node.kind) == Price::Cheap && !is_computed(node) => {
                     node.reads().next().and_then(|x| self.storage[x.0 as usize])
                 }
@@ -198,24 +198,25 @@ impl<'a> Model<'a> {
 
     /// Finds out when storages are filled and read.
     fn follow(&mut self) {
-        for (s, storage) in self.facts.storages.iter().enumerate() {
-            let life = &mut self.lives[s];
-            life.bytes = storage.bytes as isize;
-            life.def = storage.def + 1;
-            life.escapes = storage.escapes;
-            let uses = self.facts.readers[s].iter().filter(|&&i| !self.facts.views[i as usize]);
-            life.uses = uses.map(|&i| i + 1).collect();
-            life.uses.sort_unstable();
-            life.uses.dedup();
+        for (s, storage) in self.liveness.storages.iter().enumerate() {
+            let range = &mut self.live_ranges[s];
+            range.bytes = storage.bytes as isize;
+            range.def = storage.def + 1;
+            range.escapes = storage.escapes;
+            let uses =
+                self.liveness.readers[s].iter().filter(|&&i| !self.liveness.views[i as usize]);
+            range.uses = uses.map(|&i| i + 1).collect();
+            range.uses.sort_unstable();
+            range.uses.dedup();
         }
         for (i, storage) in self.storage.iter().enumerate() {
             let (Some(s), id) = (storage, Id(i as u32)) else { continue };
-            let life = &mut self.lives[*s as usize];
+            let range = &mut self.live_ranges[*s as usize];
             match self.places[i] {
-                Some(Source::Slot(slot)) if self.facts.owned(slot) == Some(*s) => {
-                    life.node = Some(id);
+                Some(Source::Slot(slot)) if self.liveness.owned(slot) == Some(*s) => {
+                    range.node = Some(id);
                 }
-                _ => life.views.push(id),
+                _ => range.views.push(id),
             }
         }
     }
@@ -225,10 +226,10 @@ impl<'a> Model<'a> {
         let steps = self.plan.steps.len();
         let mut change = vec![0isize; steps + 3];
         let mut made = vec![0isize; steps + 1];
-        for life in self.lives.iter().filter(|life| !life.escapes) {
-            change[life.def as usize] += life.bytes;
-            change[life.end() as usize + 1] -= life.bytes;
-            made[life.def as usize] += life.bytes;
+        for range in self.live_ranges.iter().filter(|range| !range.escapes) {
+            change[range.def as usize] += range.bytes;
+            change[range.end() as usize + 1] -= range.bytes;
+            made[range.def as usize] += range.bytes;
         }
         let mut now = 0;
         let added = |change: &isize| {
@@ -236,11 +237,11 @@ impl<'a> Model<'a> {
             now
         };
         self.live = change.iter().map(added).collect();
-        for (step, donors) in self.facts.donors.iter().enumerate() {
+        for (step, donors) in self.liveness.donors.iter().enumerate() {
             let at = step + 1;
-            let dying = donors.iter().map(|&s| &self.lives[s as usize]);
+            let dying = donors.iter().map(|&s| &self.live_ranges[s as usize]);
             let taken: isize =
-                dying.filter(|life| life.end() as usize == at).map(|life| life.bytes).sum();
+                dying.filter(|range| range.end() as usize == at).map(|range| range.bytes).sum();
             self.live[at] -= taken.min(made[at]);
         }
     }
@@ -260,8 +261,8 @@ impl<'a> Model<'a> {
     ) -> BTreeMap<u32, Again> {
         let mut chosen: BTreeMap<u32, Again> = BTreeMap::new();
         let mut hot = self.hot(target);
-        let first = (0..self.lives.len() as u32)
-            .filter(|&s| self.lives[s as usize].node.is_some_and(|id| !banned.contains(&id)));
+        let first = (0..self.live_ranges.len() as u32)
+            .filter(|&s| self.live_ranges[s as usize].node.is_some_and(|id| !banned.contains(&id)));
         let mut heap: BinaryHeap<Choice> =
             first.filter_map(|s| self.choice(s, &hot, dear)).collect();
         while let Some(known) = heap.pop() {
@@ -294,12 +295,12 @@ impl<'a> Model<'a> {
 
     /// The gap of a value that is worth most, if any is.
     fn choice(&self, storage: u32, hot: &Hot, dear: bool) -> Option<Choice> {
-        let life = &self.lives[storage as usize];
-        if life.escapes || life.hole.is_some() || life.bytes == 0 {
+        let range = &self.live_ranges[storage as usize];
+        if range.escapes || range.hole.is_some() || range.bytes == 0 {
             return None;
         }
-        let before = std::iter::once(life.def).chain(life.uses.iter().copied());
-        let gap = before.zip(life.uses.iter().copied()).max_by_key(|&gap| hot_inside(hot, gap))?;
+        let before = std::iter::once(range.def).chain(range.uses.iter().copied());
+        let gap = before.zip(range.uses.iter().copied()).max_by_key(|&gap| hot_inside(hot, gap))?;
         let times = hot_inside(hot, gap);
         if times == 0 {
             return None;
@@ -315,19 +316,19 @@ impl<'a> Model<'a> {
         let mut work = 0.0;
         self.chain(&mut choice, &mut work, dear)?;
         let longer = |&s: &u32| {
-            let life = &self.lives[s as usize];
-            life.bytes as f64 * f64::from(hot_inside(hot, (life.end(), gap.1 + 1)))
+            let range = &self.live_ranges[s as usize];
+            range.bytes as f64 * f64::from(hot_inside(hot, (range.end(), gap.1 + 1)))
         };
         let lost: f64 = choice.kept.iter().map(longer).sum();
-        let saved = life.bytes as f64 * f64::from(times) - lost;
+        let saved = range.bytes as f64 * f64::from(times) - lost;
         choice.score = saved / work;
         (saved > 0.0).then_some(choice)
     }
 
     /// Collects what has to run again for a value, if that may be and is not too much.
     fn chain(&self, choice: &mut Choice, work: &mut f64, dear: bool) -> Option<()> {
-        let (life, at) = (&self.lives[choice.storage as usize], choice.gap.1);
-        let mut open: SmallVec<[Id; 8]> = SmallVec::from_slice(&[life.node?]);
+        let (range, at) = (&self.live_ranges[choice.storage as usize], choice.gap.1);
+        let mut open: SmallVec<[Id; 8]> = SmallVec::from_slice(&[range.node?]);
         while let Some(id) = open.pop() {
             if choice.chain.contains(&id) {
                 continue;
@@ -350,7 +351,7 @@ impl<'a> Model<'a> {
             }
         }
         // Views of it that are read later show what is computed again.
-        let views = life.views.iter().copied();
+        let views = range.views.iter().copied();
         let late = |id: &Id| self.when[id.0 as usize] < at && self.read[id.0 as usize] >= at;
         for id in views.filter(late) {
             if !choice.chain.contains(&id) {
@@ -366,24 +367,24 @@ impl<'a> Model<'a> {
         if matches!(node.kind, Kind::Input | Kind::Constant(_)) {
             return Some(());
         }
-        let (bytes, at) = (self.lives[choice.storage as usize].bytes, choice.gap.1);
+        let (bytes, at) = (self.live_ranges[choice.storage as usize].bytes, choice.gap.1);
         let Some(Source::Slot(_)) = self.places[x.0 as usize] else {
             // It was never in memory by itself.
             open.push(x);
             return Some(());
         };
         let Some(s) = self.storage[x.0 as usize] else { return Some(()) };
-        let life = &self.lives[s as usize];
-        if s != choice.storage && life.is_there(at) {
-            match life.hole {
+        let range = &self.live_ranges[s as usize];
+        if s != choice.storage && range.is_there(at) {
+            match range.hole {
                 // A view shows what was there before.
-                Some(_) if life.node != Some(x) => open.push(x),
+                Some(_) if range.node != Some(x) => open.push(x),
                 Some(_) | None => choice.reads.push((s, x)),
             }
             return Some(());
         }
-        let is_small = |part: isize| life.bytes * part <= bytes;
-        let may_stay = s != choice.storage && life.hole.is_none();
+        let is_small = |part: isize| range.bytes * part <= bytes;
+        let may_stay = s != choice.storage && range.hole.is_none();
         let again = price(&node.kind) == Price::Cheap;
         if may_stay && (is_small(KEPT as isize) || (!again && is_small(2))) {
             choice.kept.push(s);
@@ -400,10 +401,10 @@ impl<'a> Model<'a> {
         let (from, to) = choice.gap;
         let operands = arrays(&self.plan.steps[to as usize - 1]);
         let late = operands.into_iter().filter_map(|source| {
-            let s = self.facts.storage(source)?;
-            let life = &self.lives[s as usize];
-            let is_late = s != choice.storage && from < life.def && life.def < to;
-            is_late.then_some((life.def, life.node?))
+            let s = self.liveness.storage(source)?;
+            let range = &self.live_ranges[s as usize];
+            let is_late = s != choice.storage && from < range.def && range.def < to;
+            is_late.then_some((range.def, range.node?))
         });
         late.max_by_key(|(def, _)| *def).map(|(_, id)| id)
     }
@@ -411,21 +412,21 @@ impl<'a> Model<'a> {
     /// Notes that a value is computed again.
     fn take(&mut self, choice: Choice) {
         let (from, to) = choice.gap;
-        let life = &mut self.lives[choice.storage as usize];
-        life.hole = Some(choice.gap);
-        let bytes = life.bytes;
+        let range = &mut self.live_ranges[choice.storage as usize];
+        range.hole = Some(choice.gap);
+        let bytes = range.bytes;
         for live in &mut self.live[from as usize + 1..to as usize] {
             *live -= bytes;
         }
         for (s, x) in choice.reads {
             self.read[x.0 as usize] = self.read[x.0 as usize].max(to);
-            let life = &mut self.lives[s as usize];
-            let end = life.end() as usize;
-            if let Err(place) = life.uses.binary_search(&to) {
-                life.uses.insert(place, to);
+            let range = &mut self.live_ranges[s as usize];
+            let end = range.end() as usize;
+            if let Err(place) = range.uses.binary_search(&to) {
+                range.uses.insert(place, to);
             }
-            if !life.escapes && end < to as usize {
-                self.live[end + 1..=to as usize].iter_mut().for_each(|live| *live += life.bytes);
+            if !range.escapes && end < to as usize {
+                self.live[end + 1..=to as usize].iter_mut().for_each(|live| *live += range.bytes);
             }
         }
     }

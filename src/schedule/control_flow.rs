@@ -24,10 +24,10 @@ pub struct Bodies {
 impl Bodies {
     pub(super) fn new(
         flow: &ControlFlow,
-        apart: bool,
+        unfused: bool,
         target: &'static dyn Target,
     ) -> Result<Bodies> {
-        let options = Options { apart, ..Options::new(target) };
+        let options = Options { unfused, ..Options::new(target) };
         let plans: Result<SmallVec<[Plan; 2]>> =
             flow.bodies.iter().map(|body| Plan::of(body, options)).collect();
         let has_effect = flow.has_effect();

@@ -5,16 +5,16 @@
 
 use rustc_hash::FxHashMap;
 
-use super::facts::{Facts, arrays, makers, same};
+use super::liveness::{Liveness, arrays, makers, same};
 use super::{Options, Plan, Source, Work};
 use crate::layout::Layout;
 use crate::target::InPlace;
 
 /// The donated pairs that may share memory in an order of steps, by the output's storage, and the
 /// first step that may write donated memory.
-pub(super) fn gifts(
+pub(super) fn aliases(
     plan: &Plan,
-    facts: &Facts,
+    liveness: &Liveness,
     position: &[u32],
     options: Options<'_>,
 ) -> (FxHashMap<u32, (u32, u32)>, u32) {
@@ -24,35 +24,38 @@ pub(super) fn gifts(
     }
     // Inputs that a result shows, and those that were given already.
     let mut taken = vec![false; plan.inputs.len()];
-    plan.template.outputs.iter().filter_map(|&source| facts.input(source)).for_each(|i| {
+    plan.template.outputs.iter().filter_map(|&source| liveness.input(source)).for_each(|i| {
         taken[i as usize] = true;
     });
     let written = |&(_, output): &(u32, u32)| {
-        let s = facts.storage(plan.template.outputs[output as usize])?;
-        Some(position[facts.storages[s as usize].def as usize])
+        let s = liveness.storage(plan.template.outputs[output as usize])?;
+        Some(position[liveness.storages[s as usize].def as usize])
     };
     let first = options.donated.iter().filter_map(written).min().unwrap_or(0);
     // A step whose indices are not there by then is not guarded after all.
-    let makers =
-        if facts.guarded.is_empty() { Vec::new() } else { makers(&plan.steps, plan.slots.len()) };
-    let is_late = |&&step: &&u32| {
-        facts.indices(plan, step).any(|slot| position[makers[slot as usize] as usize] >= first)
+    let makers = if liveness.guarded.is_empty() {
+        Vec::new()
+    } else {
+        makers(&plan.steps, plan.slots.len())
     };
-    let late = facts.guarded.iter().filter(is_late).map(|&step| step as usize);
-    let fallible = (0..plan.steps.len()).filter(|&step| facts.fallible[step]);
+    let is_late = |&&step: &&u32| {
+        liveness.indices(plan, step).any(|slot| position[makers[slot as usize] as usize] >= first)
+    };
+    let late = liveness.guarded.iter().filter(is_late).map(|&step| step as usize);
+    let fallible = (0..plan.steps.len()).filter(|&step| liveness.fallible[step]);
     let last_failure = fallible.chain(late).map(|step| position[step]).max();
     for &(input, output) in options.donated {
         let Source::Slot(slot) = plan.template.outputs[output as usize] else { continue };
-        let Some(s) = facts.owned(slot) else { continue };
-        let storage = &facts.storages[s as usize];
+        let Some(s) = liveness.owned(slot) else { continue };
+        let storage = &liveness.storages[s as usize];
         let at = position[storage.def as usize];
-        let reads_before = facts.input_readers[input as usize].iter().all(|&step| {
+        let reads_before = liveness.input_readers[input as usize].iter().all(|&step| {
             position[step as usize] < at
-                || (step == storage.def && reads_in_place(plan, facts, step, input))
+                || (step == storage.def && reads_in_place(plan, liveness, step, input))
         });
         if last_failure.is_none_or(|last| at > last)
             && same(&plan.inputs[input as usize], &plan.slots[slot as usize])
-            && facts.roots[slot as usize].1.as_ref().is_some_and(Layout::is_contiguous)
+            && liveness.roots[slot as usize].1.as_ref().is_some_and(Layout::is_contiguous)
             && !taken[input as usize]
             && reads_before
             && !found.contains_key(&s)
@@ -65,9 +68,9 @@ pub(super) fn gifts(
 }
 
 /// Whether a step reads an input only where it writes the result, element by element.
-pub(super) fn reads_in_place(plan: &Plan, facts: &Facts, step: u32, input: u32) -> bool {
+pub(super) fn reads_in_place(plan: &Plan, liveness: &Liveness, step: u32, input: u32) -> bool {
     let step = &plan.steps[step as usize];
-    let shows = |&source: &Source| facts.input(source) == Some(input);
+    let shows = |&source: &Source| liveness.input(source) == Some(input);
     let (direct, sources) = (Source::Input(input), arrays(step));
     match &step.work {
         Work::Group(group) => {

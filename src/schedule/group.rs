@@ -94,7 +94,7 @@ fn operand(nodes: &[Node], mut arg: Arg) -> (Arg, Option<DType>) {
     }
 }
 
-/// The steps of a list, each node by itself if they are to be `apart`, in an order in which they can
+/// The steps of a list, each node by itself if they are to be `unfused`, in an order in which they can
 /// run. Where results lie is left open.
 pub(super) fn plan(list: &List, options: Options<'_>) -> Result<Plan> {
     admit(list, options.target)?;
@@ -105,7 +105,7 @@ struct Scheduler<'g> {
     nodes: &'g [Node],
     outputs: &'g [Id],
     /// Whether every node is a step of its own
-    apart: bool,
+    unfused: bool,
     target: &'static dyn Target,
     /// Whether a result depends on the node
     live: Vec<bool>,
@@ -127,7 +127,7 @@ impl<'g> Scheduler<'g> {
         let mut scheduler = Scheduler {
             nodes,
             outputs,
-            apart: options.apart,
+            unfused: options.unfused,
             target: options.target,
             live: vec![false; nodes.len()],
             stage: vec![u32::MAX; nodes.len()],
@@ -193,7 +193,7 @@ impl<'g> Scheduler<'g> {
             }
             let key = (self.stage[i], kin[i], Certain(&node.ty.shape));
             let mut unit = self.units.len();
-            if element(node).is_some() && !self.apart {
+            if element(node).is_some() && !self.unfused {
                 let fits = |u: usize| {
                     self.units[u].len() < limits.instructions
                         && reads[u].len() + node.args.len() <= limits.operands
@@ -442,7 +442,7 @@ impl<'g> Scheduler<'g> {
         let work = match &node.kind {
             Kind::Op(op) => Work::Op(op.clone()),
             Kind::ControlFlow(flow) => {
-                Work::ControlFlow(Arc::new(Bodies::new(flow, self.apart, self.target)?))
+                Work::ControlFlow(Arc::new(Bodies::new(flow, self.unfused, self.target)?))
             }
             Kind::Effect(effect) => Work::Effect(effect.clone()),
             Kind::Barrier => Work::Alias,

@@ -19,8 +19,8 @@ const ROUNDS: usize = 4;
 /// is the last to read that: as long as others wait too, none of them would be.
 const SHARE: usize = 4;
 
-/// The life of a result in memory.
-pub(super) struct Life<'a> {
+/// The live range of a result in memory.
+pub(super) struct LiveRange<'a> {
     /// The step that fills it
     pub def: u32,
     /// Its bytes
@@ -54,31 +54,31 @@ impl<'a> Load<'a> {
     pub(super) fn new(
         graph: &'a Graph,
         late: &'a [bool],
-        lives: &[Life<'_>],
+        live_ranges: &[LiveRange<'_>],
         donors: &'a [SmallVec<[u32; 4]>],
     ) -> Load<'a> {
         let steps = late.len();
         let mut load = Load {
             graph,
             late,
-            bytes: lives.iter().map(|life| life.bytes).collect(),
-            readers: vec![0; lives.len()],
+            bytes: live_ranges.iter().map(|range| range.bytes).collect(),
+            readers: vec![0; live_ranges.len()],
             makes: vec![0; steps],
             reads: vec![SmallVec::new(); steps],
             donors,
             waste: vec![0; steps],
         };
-        for (s, life) in lives.iter().enumerate().filter(|(_, life)| !life.escapes) {
-            load.makes[life.def as usize] += life.bytes;
-            for &step in life.readers {
+        for (s, range) in live_ranges.iter().enumerate().filter(|(_, range)| !range.escapes) {
+            load.makes[range.def as usize] += range.bytes;
+            for &step in range.readers {
                 let reads = &mut load.reads[step as usize];
                 if !reads.contains(&(s as u32)) {
                     reads.push(s as u32);
                     load.readers[s] += 1;
                 }
             }
-            if life.readers.is_empty() {
-                load.waste[life.def as usize] += life.bytes;
+            if range.readers.is_empty() {
+                load.waste[range.def as usize] += range.bytes;
             }
         }
         load

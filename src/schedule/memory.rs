@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::arrangement::Arrangement;
 use super::block_fusion::Choice;
-use super::facts::Facts;
+use super::liveness::Liveness;
 use super::order::{self, Graph};
 use super::pack::Way;
 use super::{Operand, Options, Plan, Source, Step};
@@ -23,7 +23,7 @@ use crate::target::Target;
 
 /// Where a slot lies.
 #[derive(Clone, Debug)]
-pub enum Spot {
+pub enum Placement {
     /// In a memory of the run (0: the arena), with its offset there in elements
     Fixed(u32, Layout),
     /// Wherever the step that gives it finds or makes room
@@ -32,7 +32,7 @@ pub enum Spot {
 
 /// Memory of its own for a result of the plan.
 #[derive(Clone, Copy, Debug)]
-pub struct Apart {
+pub struct DedicatedBuffer {
     /// The bytes
     pub bytes: usize,
     /// The step that fills it first
@@ -40,7 +40,7 @@ pub struct Apart {
     /// The result that is all of it, if one is: a caller may say where it goes
     pub whole: Option<u32>,
     /// The input whose memory it takes
-    pub gift: Option<u32>,
+    pub alias: Option<u32>,
 }
 
 /// A value that is there at the fullest step.
@@ -60,13 +60,13 @@ pub struct Memory {
     /// Bytes of the arena
     pub arena: usize,
     /// Where each slot lies
-    pub spots: Vec<Spot>,
+    pub placements: Vec<Placement>,
     /// Memory of results, which lies outside of the arena
-    pub apart: Vec<Apart>,
+    pub dedicated: Vec<DedicatedBuffer>,
     /// Whether each step's result is its first operand seen otherwise
     pub views: Vec<bool>,
     /// Donations that are made use of, `(input, output)`
-    pub gifts: SmallVec<[(u32, u32); 2]>,
+    pub aliases: SmallVec<[(u32, u32); 2]>,
     /// Steps whose indices are looked at before the first donated memory is written, and when
     pub guards: (u32, SmallVec<[u32; 2]>),
     /// What is there at the fullest step, largest first
@@ -88,13 +88,13 @@ impl Memory {
     }
 
     /// The pairs `(input, output)` that share memory.
-    pub fn gifts(&self) -> &[(u32, u32)] {
-        &self.gifts
+    pub fn aliases(&self) -> &[(u32, u32)] {
+        &self.aliases
     }
 }
 
 /// What was found best for some sizes of a plan: resizing it for others costs a fraction of a search.
-pub(super) struct Habit {
+pub(super) struct LayoutHint {
     /// The steps, by their places in the plan that is resized
     pub(super) order: Vec<u32>,
     way: Way,
@@ -105,7 +105,7 @@ pub(super) struct Habit {
     merged: (Choice, SmallVec<[u32; 2]>),
 }
 
-impl Habit {
+impl LayoutHint {
     /// Whether its order saves about as much as it did.
     fn holds(&self, cost: usize, naive: usize) -> bool {
         let share = self.cost as f64 / self.naive.max(1) as f64;
@@ -116,29 +116,35 @@ impl Habit {
 impl Plan {
     /// Puts the steps into a good order and decides where results lie. What turned out best for
     /// other sizes is taken over where it is as good for these; otherwise gives what is best now.
-    pub(super) fn arrange(&mut self, options: Options<'_>, habit: Option<&Habit>) -> Option<Habit> {
+    pub(super) fn arrange(
+        &mut self,
+        options: Options<'_>,
+        layout_hint: Option<&LayoutHint>,
+    ) -> Option<LayoutHint> {
         let merged = (self.fuse_blocks(), self.join_prologues());
-        let mut facts = Facts::new(self);
-        facts.guard(self, options);
-        let naive = facts.naive();
-        let same = |habit: &&Habit| habit.merged == merged && habit.order.len() == self.steps.len();
-        let habit = habit.filter(same);
-        let known = habit.and_then(|habit| {
-            let made = Arrangement::new(self, &facts, &habit.order, options);
-            habit.holds(made.cost(), naive).then_some((made, habit.way))
+        let mut liveness = Liveness::new(self);
+        liveness.guard(self, options);
+        let naive = liveness.naive();
+        let same = |layout_hint: &&LayoutHint| {
+            layout_hint.merged == merged && layout_hint.order.len() == self.steps.len()
+        };
+        let layout_hint = layout_hint.filter(same);
+        let known = layout_hint.and_then(|layout_hint| {
+            let made = Arrangement::new(self, &liveness, &layout_hint.order, options);
+            layout_hint.holds(made.cost(), naive).then_some((made, layout_hint.way))
         });
-        let found = match (known, habit) {
-            (Some((made, way)), Some(habit)) => {
-                self.memory = made.memory(self, &facts, &habit.order, Some(way)).0;
-                self.reorder(&habit.order);
+        let found = match (known, layout_hint) {
+            (Some((made, way)), Some(layout_hint)) => {
+                self.memory = made.memory(self, &liveness, &layout_hint.order, Some(way)).0;
+                self.reorder(&layout_hint.order);
                 None
             }
-            _ => self.search(&facts, options).map(|(made, order)| {
+            _ => self.search(&liveness, options).map(|(made, order)| {
                 let cost = made.cost();
-                let (memory, way) = made.memory(self, &facts, &order, None);
+                let (memory, way) = made.memory(self, &liveness, &order, None);
                 self.memory = memory;
                 self.reorder(&order);
-                Habit { order, way, cost, naive, merged }
+                LayoutHint { order, way, cost, naive, merged }
             }),
         };
         self.mark_last();
@@ -147,13 +153,13 @@ impl Plan {
     }
 
     /// The best of several orders.
-    fn search(&self, facts: &Facts, options: Options<'_>) -> Option<(Arrangement, Vec<u32>)> {
+    fn search(&self, liveness: &Liveness, options: Options<'_>) -> Option<(Arrangement, Vec<u32>)> {
         let graph = Graph::new(&self.steps, self.slots.len());
-        let late = facts.late(self, &graph, options);
-        let lives = facts.lives();
+        let late = liveness.late(self, &graph, options);
+        let live_ranges = liveness.live_ranges();
         let mut best: Option<(usize, Arrangement, Vec<u32>)> = None;
-        for order in order::candidates(&self.steps, &graph, &late, &lives, &facts.donors) {
-            let made = Arrangement::new(self, facts, &order, options);
+        for order in order::candidates(&self.steps, &graph, &late, &live_ranges, &liveness.donors) {
+            let made = Arrangement::new(self, liveness, &order, options);
             let cost = made.cost();
             if best.as_ref().is_none_or(|(known, ..)| cost < *known) {
                 best = Some((cost, made, order));
@@ -194,12 +200,12 @@ impl Memory {
     /// there. Of a run that is `told` where results go, these are not counted.
     pub(super) fn added(&self, target: &dyn Target, steps: usize, told: bool) -> Vec<usize> {
         let mut added = vec![0; steps.max(1)];
-        for apart in &self.apart {
-            let elsewhere = apart.gift.is_some() || (told && apart.whole.is_some());
+        for dedicated in &self.dedicated {
+            let elsewhere = dedicated.alias.is_some() || (told && dedicated.whole.is_some());
             // Donated memory is written only when all other memory is there.
-            let first = if self.gifts.is_empty() { apart.first } else { 0 };
+            let first = if self.aliases.is_empty() { dedicated.first } else { 0 };
             if !elsewhere {
-                added[first as usize] += target.allocated(apart.bytes);
+                added[first as usize] += target.allocated(dedicated.bytes);
             }
         }
         added

@@ -18,8 +18,8 @@ mod choose;
 mod control_flow;
 mod donate;
 mod explain;
-mod facts;
 mod group;
+mod liveness;
 mod load;
 mod memory;
 mod order;
@@ -42,7 +42,7 @@ pub use block_fusion::BlockFusion;
 pub use budget::{Recomputed, Within};
 pub use control_flow::Bodies;
 pub use explain::Alive;
-pub use memory::{Apart, Memory, Spot};
+pub use memory::{DedicatedBuffer, Memory, Placement};
 pub use product::{Epilogue, Given, Product};
 pub use prologue::Prologue;
 
@@ -148,7 +148,7 @@ pub struct Template {
     /// Operands of products that may be made while they are packed
     fed: Vec<prologue::Fed>,
     /// What the first resizing found best
-    habit: OnceLock<memory::Habit>,
+    layout_hint: OnceLock<memory::LayoutHint>,
 }
 
 impl Template {
@@ -263,13 +263,13 @@ pub struct Options<'a> {
     /// nobody reads after the run
     pub donated: &'a [(u32, u32)],
     /// Every node is a step of its own
-    pub apart: bool,
+    pub unfused: bool,
 }
 
 impl Options<'_> {
     /// Plans for a target that write over nothing.
     pub fn new(target: &'static dyn Target) -> Options<'static> {
-        Options { target, donated: &[], apart: false }
+        Options { target, donated: &[], unfused: false }
     }
 }
 
@@ -283,7 +283,7 @@ impl Plan {
     pub fn of(list: &List, options: Options<'_>) -> Result<Plan> {
         let mut plan = group::plan(list, options)?;
         plan.building()?.donated = options.donated.into();
-        if !options.apart {
+        if !options.unfused {
             let readers = product::Readers::new(&plan);
             plan.building()?.fed = plan.fed(&readers);
             plan.join_products(&readers, options.donated);

@@ -9,8 +9,8 @@ use std::collections::BinaryHeap;
 
 use smallvec::SmallVec;
 
-use super::facts::makers;
-use super::load::{Life, Load};
+use super::liveness::makers;
+use super::load::{LiveRange, Load};
 use super::{Operand, Source, Step, Work};
 
 /// With fewer bytes than this no order is worth a search.
@@ -112,16 +112,16 @@ pub(super) fn candidates(
     steps: &[Step],
     graph: &Graph,
     late: &[bool],
-    lives: &[Life<'_>],
+    live_ranges: &[LiveRange<'_>],
     donors: &[SmallVec<[u32; 4]>],
 ) -> Vec<Vec<u32>> {
     let is_late = |step: u32| late[step as usize];
     let plain = graph.by_key(|step| (is_late(step), step));
-    let bytes: usize = lives.iter().map(|life| life.bytes).sum();
+    let bytes: usize = live_ranges.iter().map(|range| range.bytes).sum();
     if steps.len() <= 2 || bytes <= SMALL {
         return vec![plain];
     }
-    let load = Load::new(graph, late, lives, donors);
+    let load = Load::new(graph, late, live_ranges, donors);
     let mut deep = graph.depth_first(0..steps.len() as u32);
     deep.sort_by_key(|&step| is_late(step));
     let first = [

@@ -24,7 +24,7 @@ pub(super) enum Way {
     /// The largest first
     Size,
     /// Those that live longest first
-    Life,
+    LiveRange,
 }
 
 /// Offsets of spans, and the bytes of the whole.
@@ -45,7 +45,7 @@ pub(super) fn pack(spans: &[Span], least: usize, before: Option<Way>) -> (Packin
         }
     }
     let mut best = (Way::Time.pack(spans, &placed), Way::Time);
-    for way in [Way::Size, Way::Life] {
+    for way in [Way::Size, Way::LiveRange] {
         if best.0.bytes > least {
             let next = way.pack(spans, &placed);
             if next.bytes < best.0.bytes {
@@ -60,7 +60,7 @@ impl Way {
     fn pack(self, spans: &[Span], placed: &[u32]) -> Packing {
         let span = |i: &u32| &spans[*i as usize];
         let size = |i: &u32| Reverse(span(i).bytes);
-        let life = |i: &u32| Reverse(span(i).last - span(i).first);
+        let range = |i: &u32| Reverse(span(i).last - span(i).first);
         let mut order = placed.to_vec();
         if self == Way::Time {
             let (offsets, bytes) = first_come(spans, placed);
@@ -68,8 +68,8 @@ impl Way {
         }
         order.sort_by_key(|i| (size(i), span(i).first));
         let small = order.split_off(order.len().min(PAIRS));
-        if self == Way::Life {
-            order.sort_by_key(|i| (life(i), size(i)));
+        if self == Way::LiveRange {
+            order.sort_by_key(|i| (range(i), size(i)));
         }
         let (mut offsets, bytes) = best_gap(spans, &order);
         let (behind, more) = first_come(spans, &small);

@@ -8,7 +8,7 @@
 use smallvec::SmallVec;
 
 use super::assemble::Sequel;
-use super::facts::{bound, same};
+use super::liveness::{bound, same};
 use super::prologue::Prologue;
 use super::{Group, Operand, Part, Plan, Source, Step, Work};
 use crate::ops::op::{Op, Type};

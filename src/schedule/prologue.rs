@@ -9,7 +9,7 @@
 use smallvec::SmallVec;
 
 use super::assemble::Sequel;
-use super::facts::{arrays, bound, makers};
+use super::liveness::{arrays, bound, makers};
 use super::product::{Product, Readers};
 use super::{Group, Operand, Part, Plan, Source, Step, Work};
 use crate::dtype::DType;

@@ -29,8 +29,8 @@ impl Plan {
         };
         let template = &self.template;
         let options = Options { donated: &template.donated, ..Options::new(self.target) };
-        if let Some(found) = plan.arrange(options, template.habit.get()) {
-            template.habit.get_or_init(|| found);
+        if let Some(found) = plan.arrange(options, template.layout_hint.get()) {
+            template.layout_hint.get_or_init(|| found);
         }
         plan.admit()?;
         plan.checked()?;

@@ -10,9 +10,9 @@ use smallvec::SmallVec;
 
 use super::block_fusion::BlockFusion;
 use super::donate::reads_in_place;
-use super::facts::{Facts, arrays, same};
+use super::liveness::{Liveness, arrays, same};
 use super::product::Given;
-use super::{Epilogue, Group, Operand, Plan, Product, Prologue, Source, Spot, Step, Work};
+use super::{Epilogue, Group, Operand, Placement, Plan, Product, Prologue, Source, Step, Work};
 use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::ops::op::{OperandType, Type};
@@ -71,7 +71,7 @@ impl Plan {
                 Work::Op(_) | Work::Effect(_) | Work::Alias => {}
             }
         }
-        if self.memory.spots.len() != self.slots.len() {
+        if self.memory.placements.len() != self.slots.len() {
             return Err(broken("slots have no places", format!("{} slots", self.slots.len())));
         }
         let (live, place) = self.live()?;
@@ -318,8 +318,8 @@ impl Plan {
     /// The range of a buffer that a value lies in, which is that of all of what it shows.
     fn bound(&self, source: Source, live: &[Live], place: &[Option<usize>]) -> Bound {
         let given = |input: u32| {
-            let taken = |apart: &super::Apart| apart.gift == Some(input);
-            self.memory.apart.iter().position(taken).map(|k| k as u32 + 1)
+            let taken = |dedicated: &super::DedicatedBuffer| dedicated.alias == Some(input);
+            self.memory.dedicated.iter().position(taken).map(|k| k as u32 + 1)
         };
         let value = match source {
             Source::Slot(slot) => place[slot as usize].map(|at| &live[at]),
@@ -354,7 +354,8 @@ impl Plan {
                 }
             }
             for &slot in &step.results {
-                let Spot::Fixed(memory, layout) = &self.memory.spots[slot as usize] else {
+                let Placement::Fixed(memory, layout) = &self.memory.placements[slot as usize]
+                else {
                     continue;
                 };
                 let Some((low, high)) = layout.extent() else { continue };
@@ -362,7 +363,9 @@ impl Plan {
                 let bytes = low * size..(high + 1) * size;
                 let room = match memory.checked_sub(1) {
                     None => self.memory.arena,
-                    Some(k) => self.memory.apart.get(k as usize).map_or(0, |apart| apart.bytes),
+                    Some(k) => {
+                        self.memory.dedicated.get(k as usize).map_or(0, |dedicated| dedicated.bytes)
+                    }
                 };
                 if limits.granular(bytes.end) > room {
                     let facts = format!("s{slot} at {bytes:?} of {room} bytes");
@@ -407,9 +410,9 @@ impl Plan {
     fn takes_over(&self, old: &Live, new: &Live) -> bool {
         let step = &self.steps[new.def as usize];
         let (was, is) = (&self.slots[old.slot as usize], &self.slots[new.slot as usize]);
-        let reads = |source: &Source| match (*source, &self.memory.spots[old.slot as usize]) {
-            (Source::Slot(slot), Spot::Fixed(memory, _)) => {
-                matches!(&self.memory.spots[slot as usize], Spot::Fixed(m, layout)
+        let reads = |source: &Source| match (*source, &self.memory.placements[old.slot as usize]) {
+            (Source::Slot(slot), Placement::Fixed(memory, _)) => {
+                matches!(&self.memory.placements[slot as usize], Placement::Fixed(m, layout)
                 if m == memory && layout.extent().is_some_and(|(low, _)| {
                     low * self.target.stored(was.dtype) == old.bytes.start
                 }))
@@ -434,17 +437,21 @@ impl Plan {
 
     /// Donated memory is written after all that may fail, and nobody reads the input any more.
     fn check_gifts(&self) -> Result<()> {
-        if self.memory.gifts.is_empty() {
+        if self.memory.aliases.is_empty() {
             return Ok(());
         }
-        let facts = Facts::new(self);
+        let liveness = Liveness::new(self);
         let (guarded_at, guarded) = &self.memory.guards;
-        let gifts = self.memory.apart.iter().filter_map(|apart| Some((apart.gift?, apart)));
-        for (input, apart) in gifts {
-            let Some(first) = self.first_write(apart) else { continue };
+        let aliases = self
+            .memory
+            .dedicated
+            .iter()
+            .filter_map(|dedicated| Some((dedicated.alias?, dedicated)));
+        for (input, dedicated) in aliases {
+            let Some(first) = self.first_write(dedicated) else { continue };
             let fails = |&step: &u32| {
                 let is_guarded = guarded.contains(&step) && *guarded_at <= first;
-                facts.fallible[step as usize] && !is_guarded
+                liveness.fallible[step as usize] && !is_guarded
             };
             if let Some(step) = (first..self.steps.len() as u32).find(fails) {
                 let name = self.steps[step as usize].name();
@@ -452,14 +459,15 @@ impl Plan {
                 return Err(broken(what, format!("step {step}, {name}, after step {first}")));
             }
             let late = |&&step: &&u32| {
-                step > first || (step == first && !reads_in_place(self, &facts, step, input))
+                step > first || (step == first && !reads_in_place(self, &liveness, step, input))
             };
-            if let Some(step) = facts.input_readers[input as usize].iter().find(late) {
+            if let Some(step) = liveness.input_readers[input as usize].iter().find(late) {
                 let facts = format!("in{input} by step {step}, written by step {first}");
                 return Err(broken("a donated input is read after it is written", facts));
             }
-            let shows = |&source: &Source| facts.input(source) == Some(input);
-            let output = self.memory.gifts.iter().find(|gift| gift.0 == input).map(|gift| gift.1);
+            let shows = |&source: &Source| liveness.input(source) == Some(input);
+            let output =
+                self.memory.aliases.iter().find(|alias| alias.0 == input).map(|alias| alias.1);
             let fits = output.is_some_and(|output| {
                 same(&self.inputs[input as usize], &self.ty(self.template.outputs[output as usize]))
             });
@@ -471,11 +479,13 @@ impl Plan {
     }
 
     /// The first step that writes a memory.
-    fn first_write(&self, apart: &super::Apart) -> Option<u32> {
-        let at = self.memory.apart.iter().position(|other| std::ptr::eq(other, apart))? as u32 + 1;
+    fn first_write(&self, dedicated: &super::DedicatedBuffer) -> Option<u32> {
+        let at = self.memory.dedicated.iter().position(|other| std::ptr::eq(other, dedicated))?
+            as u32
+            + 1;
         let writes = |step: &Step| {
             step.results.iter().any(|&slot| {
-                matches!(&self.memory.spots[slot as usize], Spot::Fixed(memory, _) if *memory == at)
+                matches!(&self.memory.placements[slot as usize], Placement::Fixed(memory, _) if *memory == at)
             })
         };
         self.steps.iter().position(writes).map(|step| step as u32)

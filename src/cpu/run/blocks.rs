@@ -110,15 +110,15 @@ impl Work<'_> {
             let at = workspace.layout.offset() + lane * fusion.room;
             into.resize(plan.outputs().len(), None);
             for fold in &fusion.folds {
-                if let Some(apart) = fold.apart {
+                if let Some(dedicated) = fold.dedicated {
                     let Type { dtype, shape } = plan.ty(plan.outputs()[fold.output]);
-                    let layout = Layout::contiguous_at(shape, (at + apart) / dtype.size());
+                    let layout = Layout::contiguous_at(shape, (at + dedicated) / dtype.size());
                     let data = workspace.data.clone();
                     into[fold.output] = Some(Array { dtype, layout, data });
                 }
             }
-            let apart = fusion.folds.iter().filter_map(|fold| fold.apart).min();
-            let products = apart.unwrap_or(fusion.room) - fusion.products;
+            let dedicated = fusion.folds.iter().filter_map(|fold| fold.dedicated).min();
+            let products = dedicated.unwrap_or(fusion.room) - fusion.products;
             let room = Room { from: at + products, bytes: fusion.products };
             run.lend(workspace.buffer(), at, room);
         }

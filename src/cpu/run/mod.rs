@@ -26,7 +26,7 @@ use crate::ops::emit::catch;
 use crate::ops::op::{Op, OperandType, Type};
 use crate::passes::cost::{self, Cost};
 use crate::schedule::{
-    Given, Group, Number, Operand, Plan, Product, Source, Spot, Step, Template, Work,
+    Given, Group, Number, Operand, Placement, Plan, Product, Source, Step, Template, Work,
 };
 use crate::shape::Shape;
 use crate::threads;
@@ -71,8 +71,8 @@ impl Executable for Lowered {
         let _giving = Giving::new(inputs.iter().any(|input| matches!(input, Input::Given(_))));
         let mut run = Run::new(self, plan, &lent, numbers);
         let mut taken: SmallVec<[u32; 4]> = SmallVec::new();
-        for (k, apart) in plan.memory().apart.iter().enumerate() {
-            let Some(i) = apart.gift else { continue };
+        for (k, dedicated) in plan.memory().dedicated.iter().enumerate() {
+            let Some(i) = dedicated.alias else { continue };
             if let Input::Given(Some(array)) = &inputs[i as usize]
                 && array.is_contiguous()
                 && array.is_unique()
@@ -123,7 +123,7 @@ struct Run<'a> {
     inputs: &'a [&'a Array],
     numbers: &'a [Scalar],
     slots: SmallVec<[Option<Array>; 8]>,
-    /// The arena, then the memories apart, as far as they are there
+    /// The arena, then the dedicated buffers, as far as they are there
     memory: SmallVec<[Option<Place>; 4]>,
     /// Where products pack their operands, if somebody gave room for that
     room: Option<(Buffer, Room)>,
@@ -157,7 +157,7 @@ impl<'a> Run<'a> {
             is_part: false,
         };
         run.slots.resize_with(plan.slots().len(), || None);
-        run.memory.resize_with(plan.memory().apart.len() + 1, || None);
+        run.memory.resize_with(plan.memory().dedicated.len() + 1, || None);
         run
     }
 
@@ -181,8 +181,9 @@ impl<'a> Run<'a> {
 
     /// Computes the results into arrays in C order, where there are such.
     fn finish_into(&mut self, into: &[Option<Array>]) -> Result<Results> {
-        for (k, apart) in self.plan.memory().apart.iter().enumerate() {
-            if let Some(Some(target)) = apart.whole.and_then(|output| into.get(output as usize)) {
+        for (k, dedicated) in self.plan.memory().dedicated.iter().enumerate() {
+            if let Some(Some(target)) = dedicated.whole.and_then(|output| into.get(output as usize))
+            {
                 self.memory[k + 1] = Some(place(target));
             }
         }
@@ -194,7 +195,7 @@ impl<'a> Run<'a> {
         if self.plan.memory().arena > 0 && self.memory[0].is_none() {
             self.memory[0] = Some((Buffer::alloc(self.plan.memory().arena)?, 0));
         }
-        if !self.plan.memory().gifts.is_empty() {
+        if !self.plan.memory().aliases.is_empty() {
             // Nothing may be refused once donated memory is written.
             for k in 1..self.memory.len() {
                 self.obtain(k)?;
@@ -210,7 +211,7 @@ impl<'a> Run<'a> {
                 let guarded = &self.plan.steps()[guarded as usize];
                 self.guard(guarded).map_err(|refusal| located(refusal, guarded.site))?;
             }
-            self.stretch(seal..steps, self.plan.memory().gifts.is_empty())?;
+            self.stretch(seal..steps, self.plan.memory().aliases.is_empty())?;
         }
         let mut results = SmallVec::new();
         for (k, &source) in self.plan.outputs().iter().enumerate() {
@@ -295,7 +296,7 @@ impl<'a> Run<'a> {
     /// The memory with a number, which is allocated now if it is not there yet.
     fn obtain(&mut self, k: usize) -> Result<&Place> {
         if self.memory[k].is_none() {
-            self.memory[k] = Some((Buffer::alloc(self.plan.memory().apart[k - 1].bytes)?, 0));
+            self.memory[k] = Some((Buffer::alloc(self.plan.memory().dedicated[k - 1].bytes)?, 0));
         }
         Ok(self.memory[k].as_ref().unwrap_or_else(|| unreachable!("memory {k} is there")))
     }
@@ -303,7 +304,7 @@ impl<'a> Run<'a> {
     /// The array of a slot that has a place; its elements are whatever lies there.
     fn fixed(&mut self, slot: u32) -> Result<Option<Array>> {
         let plan = self.plan;
-        let Spot::Fixed(memory, layout) = &plan.memory().spots[slot as usize] else {
+        let Placement::Fixed(memory, layout) = &plan.memory().placements[slot as usize] else {
             return Ok(None);
         };
         let dtype = plan.slots()[slot as usize].dtype;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::super::facts::makers;
-use super::super::memory::{Memory, Spot};
+use super::super::liveness::makers;
+use super::super::memory::{Memory, Placement};
 use super::super::{Cut, Operand, Options, Part, Plan, Source, Step, Template, Work};
 use super::axes::{self, AxisMap};
 use super::grid::{BlockSchedule, Sizes};
@@ -154,7 +154,7 @@ fn fold_of(plan: &Plan, step: u32) -> Option<(u32, Fold)> {
     let (lines, width) = (lines.iter().product(), width.iter().product());
     let (kind, dtype) = (*kind, ty.dtype);
     plan.target.reduction_group(lines, width)?;
-    Some((slot, Fold { output: 0, kind, dtype, lines, width, apart: None }))
+    Some((slot, Fold { output: 0, kind, dtype, lines, width, dedicated: None }))
 }
 
 fn bytes_of(plan: &Plan, ty: &Type) -> usize {
@@ -183,8 +183,8 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     let (form, lower) = schedule.grid.forms();
     let mut block = |form: &Sizes| {
         let mut made = body(plan, &parts, form, &mut reads);
-        if let Some(found) = made.arrange(Options::new(plan.target), set.habit.get()) {
-            set.habit.get_or_init(|| found);
+        if let Some(found) = made.arrange(Options::new(plan.target), set.layout_hint.get()) {
+            set.layout_hint.get_or_init(|| found);
         }
         made
     };
@@ -268,7 +268,7 @@ fn rooms(bodies: &[&Plan], folds: &mut [Fold], results: usize) -> Option<(usize,
     let mut room = arena + products;
     for fold in folds {
         if fold.output >= results {
-            fold.apart = Some(room);
+            fold.dedicated = Some(room);
             room += bodies[0].target.limits().aligned(bytes_of(
                 bodies[0],
                 &bodies[0].ty(bodies[0].template.outputs[fold.output]),
@@ -369,14 +369,14 @@ fn body(plan: &Plan, parts: &Parts, block: &Sizes, reads: &mut Reads) -> Plan {
 /// where more than that may be allocated.
 fn room(body: &Plan) -> Option<(usize, usize)> {
     let memory = &body.memory;
-    if memory.open || memory.apart.iter().any(|apart| apart.whole.is_none()) {
+    if memory.open || memory.dedicated.iter().any(|dedicated| dedicated.whole.is_none()) {
         return None;
     }
     let layout = |source: Source| {
         let known = match source {
-            Source::Slot(slot) => match &memory.spots[slot as usize] {
-                Spot::Fixed(_, layout) => Some(layout.clone()),
-                Spot::Loose => None,
+            Source::Slot(slot) => match &memory.placements[slot as usize] {
+                Placement::Fixed(_, layout) => Some(layout.clone()),
+                Placement::Loose => None,
             },
             Source::Input(_) | Source::Constant(_) => None,
         };
@@ -435,10 +435,10 @@ fn is_spent(body: &Plan, input: usize) -> bool {
     let Some(last) = last else { return false };
     let goes_along = matches!(&body.steps[last].work, Work::Group(..) | Work::Op(Op::Map(_)));
     let ty = &body.inputs[input];
-    body.memory.apart.iter().all(|apart| {
-        let Some(output) = apart.whole else { return false };
+    body.memory.dedicated.iter().all(|dedicated| {
+        let Some(output) = dedicated.whole else { return false };
         let other = body.ty(body.template.outputs[output as usize]);
-        let first = apart.first as usize;
+        let first = dedicated.first as usize;
         other != *ty || last < first || (last == first && goes_along)
     })
 }

@@ -22,8 +22,8 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
-use super::facts::makers;
-use super::memory::Habit;
+use super::liveness::makers;
+use super::memory::LayoutHint;
 use super::order::Graph;
 use super::{Cut, Operand, Plan, Source, Step, Work};
 use crate::dtype::DType;
@@ -50,7 +50,7 @@ pub struct Set {
     /// Reductions over all rows of what they compute
     folds: SmallVec<[u32; 2]>,
     /// What was found best for the first blocks
-    habit: Arc<OnceLock<Habit>>,
+    layout_hint: Arc<OnceLock<LayoutHint>>,
 }
 
 impl Set {
@@ -60,7 +60,7 @@ impl Set {
             steps.iter_mut().for_each(|step| *step = place[*step as usize]);
             steps.sort_unstable();
         }
-        self.habit = Arc::default();
+        self.layout_hint = Arc::default();
     }
 }
 
@@ -101,7 +101,7 @@ pub struct Fold {
     /// The elements of a line
     pub width: usize,
     /// Where a block of it lies in the room of a lane, if it is no result of its own
-    pub apart: Option<usize>,
+    pub dedicated: Option<usize>,
 }
 
 impl BlockFusion {
@@ -199,7 +199,8 @@ pub(super) fn sets(plan: &Plan) -> Vec<Set> {
     }
     let computes = |&&i: &&u32| !is_movement(&steps[i as usize]);
     let sets = members.into_iter().zip(rows).zip(folds);
-    let sets = sets.map(|((steps, rows), folds)| Set { steps, rows, folds, habit: Arc::default() });
+    let sets =
+        sets.map(|((steps, rows), folds)| Set { steps, rows, folds, layout_hint: Arc::default() });
     let pays = |set: &Set| set.steps.iter().filter(computes).count() + set.folds.len() > 1;
     sets.filter(|set| set.rows > 0 && pays(set)).collect()
 }

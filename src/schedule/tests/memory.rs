@@ -178,7 +178,7 @@ fn donated_memory_is_written_and_given_back() {
     let donated = [(0, 0), (1, 1)];
     let plan =
         Plan::of(&graph.list(), Options { donated: &donated, ..Options::new(&Cpu) }).unwrap();
-    assert_eq!(plan.memory().gifts(), donated);
+    assert_eq!(plan.memory().aliases(), donated);
     let (w, m, x) = (given(DType::F32, 1), given(DType::F32, 2), random(DType::F32, &[9, 70], 3));
     let good = crate::cpu::testing::array(DType::I64, &[6], &[0.0, 8.0, 3.0, 1.0, 2.0, 3.0]);
     let bad = crate::cpu::testing::array(DType::I64, &[6], &[0.0, 9.0, 3.0, 1.0, 2.0, 3.0]);
@@ -239,7 +239,7 @@ fn what_is_still_read_or_may_still_fail_is_not_donated() {
         .unwrap();
     let plan =
         Plan::of(&graph.list(), Options { donated: &[(0, 0)], ..Options::new(&Cpu) }).unwrap();
-    assert!(plan.memory().gifts().is_empty(), "{plan}");
+    assert!(plan.memory().aliases().is_empty(), "{plan}");
 
     let graph = Graph::new();
     let w = input(&graph, DType::F32, &[70, 70]);
@@ -248,7 +248,7 @@ fn what_is_still_read_or_may_still_fail_is_not_donated() {
         let plan =
             Plan::of(&graph.list(), Options { donated: &[(0, output)], ..Options::new(&Cpu) })
                 .unwrap();
-        assert!(plan.memory().gifts().is_empty(), "{plan}");
+        assert!(plan.memory().aliases().is_empty(), "{plan}");
     }
 }
 
@@ -363,7 +363,7 @@ fn several_puts_into_donated_memory_are_looked_at_before_the_first() {
     let donated = [(0, 0), (1, 1)];
     let plan =
         Plan::of(&graph.list(), Options { donated: &donated, ..Options::new(&Cpu) }).unwrap();
-    assert_eq!(plan.memory().gifts(), donated, "{plan}");
+    assert_eq!(plan.memory().aliases(), donated, "{plan}");
     let v = random(DType::F32, &[70], 3);
     for (at, fits) in [(2, true), (-3, true), (3, false), (7, false)] {
         let (a, b) = (given(DType::F32, 1), given(DType::F32, 2));
@@ -433,7 +433,7 @@ fn sums_do_not_wait_for_products() {
     // Products may be refused memory for themselves, so the sum written over `w` comes after all.
     let plan =
         Plan::of(&graph.list(), Options { donated: &[(1, 0)], ..Options::new(&Cpu) }).unwrap();
-    assert_eq!(plan.memory().gifts(), [(1, 0)], "{plan}");
+    assert_eq!(plan.memory().aliases(), [(1, 0)], "{plan}");
     assert!(plan.memory().arena_bytes() <= 2 * 4 * n * n + 9 * ALIGN.max(4 * n), "{plan}");
 }
 

@@ -2,7 +2,7 @@
 //! again against what that saves.
 
 use super::super::choose::Model;
-use super::super::facts::Facts;
+use super::super::liveness::Liveness;
 use super::super::order::Graph as Steps;
 use super::super::pack::{Span, pack};
 use super::*;
@@ -24,8 +24,8 @@ fn running<'g>(x: Expr<'g>) -> Expr<'g> {
 }
 
 /// The plan of a list whose nodes are steps of their own.
-fn apart(graph: &Graph) -> Plan {
-    Plan::of(&graph.list(), Options { apart: true, ..Options::new(&Cpu) }).unwrap()
+fn unfused(graph: &Graph) -> Plan {
+    Plan::of(&graph.list(), Options { unfused: true, ..Options::new(&Cpu) }).unwrap()
 }
 
 /// The memory of steps, worked out from what they read and write alone.
@@ -38,17 +38,21 @@ struct Loads {
 
 impl Loads {
     fn new(plan: &Plan) -> Loads {
-        let (facts, steps) = (Facts::new(plan), Steps::new(&plan.steps, plan.slots.len()));
+        let (liveness, steps) = (Liveness::new(plan), Steps::new(&plan.steps, plan.slots.len()));
         let bits = |steps: &[u32]| steps.iter().fold(0u32, |bits, &step| bits | 1 << step);
         let count = plan.steps.len() as u32;
         let kept = |escapes: bool| if escapes { 0 } else { usize::MAX };
-        let storage = |(s, readers): (&super::super::facts::Storage, &SmallVec<[u32; 4]>)| {
+        let storage = |(s, readers): (&super::super::liveness::Storage, &SmallVec<[u32; 4]>)| {
             (s.bytes & kept(s.escapes), s.def as usize, bits(readers))
         };
         Loads {
             before: (0..count).map(|step| bits(steps.before(step))).collect(),
-            storages: facts.storages.iter().zip(&facts.readers).map(storage).collect(),
-            donors: facts.donors.iter().map(|d| d.iter().map(|&s| s as usize).collect()).collect(),
+            storages: liveness.storages.iter().zip(&liveness.readers).map(storage).collect(),
+            donors: liveness
+                .donors
+                .iter()
+                .map(|d| d.iter().map(|&s| s as usize).collect())
+                .collect(),
         }
     }
 
@@ -101,7 +105,7 @@ fn branches_run_one_after_another() {
     let sums: Vec<Expr<'_>> =
         branches.iter().map(|&b| running(b).reduce(Reduction::Sum, &[0])).collect();
     graph.build(|| smallvec![sums[0] + sums[1] + sums[2] + sums[3]]).unwrap();
-    let loads = Loads::new(&apart(&graph));
+    let loads = Loads::new(&unfused(&graph));
     assert_eq!(loads.in_order(), loads.least());
     // Two large values at a time, and the sums.
     assert!(loads.least() <= 2 * LARGE + 5 * 4 * N, "{}", loads.least());
@@ -128,7 +132,7 @@ fn orders_need_little_more_than_the_best_of_all() {
         let last = values.len() - 1;
         let ends = [last, last - 1, last - 2].map(|i| values[i].reduce(Reduction::Sum, &[0, 1]));
         graph.build(|| smallvec![ends[0] + ends[1] + ends[2]]).unwrap();
-        let plan = apart(&graph);
+        let plan = unfused(&graph);
         if plan.steps().len() > 17 {
             continue;
         }

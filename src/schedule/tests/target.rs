@@ -118,14 +118,14 @@ struct Device<'a> {
 impl<'a> Device<'a> {
     fn new(plan: &'a Plan, inputs: &'a [&'a Array], numbers: &'a [Scalar]) -> Device<'a> {
         let memory = plan.memory();
-        let sizes = std::iter::once(memory.arena).chain(memory.apart.iter().map(|a| a.bytes));
+        let sizes = std::iter::once(memory.arena).chain(memory.dedicated.iter().map(|a| a.bytes));
         let memories = sizes.map(|bytes| vec![0xa5; bytes]).collect();
         Device { plan, memories, run: Run::new(plan, inputs, numbers) }
     }
 
     /// Where the elements of a slot lie, if it has a place.
     fn places(&self, slot: u32) -> Option<(usize, Vec<usize>)> {
-        let Spot::Fixed(memory, layout) = &self.plan.memory().spots[slot as usize] else {
+        let Placement::Fixed(memory, layout) = &self.plan.memory().placements[slot as usize] else {
             return None;
         };
         let stored = self.plan.target().stored(self.plan.slots()[slot as usize].dtype);
@@ -168,7 +168,7 @@ impl<'a> Device<'a> {
     fn finish(mut self) -> Vec<Array> {
         let plan = self.plan;
         for (step, &is_view) in plan.steps().iter().zip(&plan.memory().views) {
-            for source in super::super::facts::arrays(step) {
+            for source in super::super::liveness::arrays(step) {
                 if let Source::Slot(slot) = source
                     && let Some(x) = self.load(slot)
                 {
@@ -246,8 +246,8 @@ fn plans_keep_to_what_a_narrow_target_says() {
             planned += 1;
             let is_block = |step: &Step| matches!(step.work, Work::BlockFusion(_));
             blocks += usize::from(plan.steps().iter().any(is_block));
-            for apart in &plan.memory().apart {
-                assert!(apart.bytes.is_multiple_of(16) && apart.bytes <= 128 << 20);
+            for dedicated in &plan.memory().dedicated {
+                assert!(dedicated.bytes.is_multiple_of(16) && dedicated.bytes <= 128 << 20);
             }
             let wide = Plan::new(&graph, &Cpu).unwrap();
             split += usize::from(!target.fuses() && plan.steps().len() > wide.steps().len());
@@ -412,7 +412,7 @@ fn spoiled(what: &str, limits: Limits, room: usize) {
     plan.verify().unwrap();
     plan.target = Box::leak(Box::new(Narrow { limits, kernel: None }));
     plan.memory.arena *= room;
-    plan.memory.apart.iter_mut().for_each(|apart| apart.bytes *= room);
+    plan.memory.dedicated.iter_mut().for_each(|dedicated| dedicated.bytes *= room);
     let refusal = plan.verify().err().unwrap_or_else(|| panic!("{what}: allowed\n{plan}"));
     assert!(refusal.to_string().contains(what), "{what}: {refusal}\n{plan}");
 }

@@ -12,7 +12,7 @@ use crate::layout::Layout;
 use crate::ops::attributes::Reduction;
 use crate::ops::element::ElementProgram;
 use crate::schedule::block_fusion::tests::eager;
-use crate::schedule::{Operand, Options, Part, Plan, Source, Spot, Work};
+use crate::schedule::{Operand, Options, Part, Placement, Plan, Source, Work};
 use crate::shape::Shape;
 
 const SIZES: [usize; 2] = [64, 70];
@@ -52,7 +52,7 @@ fn reader(plan: &Plan) -> (usize, usize) {
 
 /// The slots of the arena whose values lie apart at one time, largest first.
 fn in_arena(plan: &Plan) -> Vec<usize> {
-    let is_there = |k: &usize| matches!(&plan.memory.spots[*k], Spot::Fixed(0, _));
+    let is_there = |k: &usize| matches!(&plan.memory.placements[*k], Placement::Fixed(0, _));
     let mut slots: Vec<usize> = (0..plan.slots.len()).filter(is_there).collect();
     slots.sort_by_key(|&k| std::cmp::Reverse(plan.slots[k].shape.count()));
     slots
@@ -63,10 +63,10 @@ fn part(plan: &mut Plan, i: usize) -> &mut Part {
     Arc::make_mut(&mut plan.steps[i].part)
 }
 
-fn layout(spot: &mut Spot) -> &mut Layout {
-    match spot {
-        Spot::Fixed(_, layout) => layout,
-        Spot::Loose => panic!("no place"),
+fn layout(placement: &mut Placement) -> &mut Layout {
+    match placement {
+        Placement::Fixed(_, layout) => layout,
+        Placement::Loose => panic!("no place"),
     }
 }
 
@@ -110,15 +110,15 @@ fn values_lie_apart_inside_their_memory_and_aligned() {
             Operand::Array(_) | Operand::Number(_) => panic!("a sum of an input"),
         };
         assert!(slots.contains(&from) && slots.contains(&to));
-        let at = layout(&mut plan.memory.spots[from]).offset();
-        let own = layout(&mut plan.memory.spots[to]);
+        let at = layout(&mut plan.memory.placements[from]).offset();
+        let own = layout(&mut plan.memory.placements[to]);
         *own = Layout::contiguous_at(own.shape().clone(), at);
         // What shows the sum lies there too.
         let shows = Operand::Array(Source::Slot(to as u32));
         for i in 0..plan.steps.len() {
             if plan.memory.views[i] && plan.steps[i].args[0] == shows {
                 let slot = plan.steps[i].results[0] as usize;
-                let own = layout(&mut plan.memory.spots[slot]);
+                let own = layout(&mut plan.memory.placements[slot]);
                 *own = Layout::contiguous_at(own.shape().clone(), at);
             }
         }
@@ -131,7 +131,7 @@ fn values_lie_apart_inside_their_memory_and_aligned() {
         let slot = in_arena(plan)[0];
         plan.memory.arena *= 2;
         let end = plan.memory.arena / 8 + 1;
-        let own = layout(&mut plan.memory.spots[slot]);
+        let own = layout(&mut plan.memory.placements[slot]);
         *own = Layout::contiguous_at(own.shape().clone(), end);
     });
 }
@@ -144,7 +144,7 @@ fn views_lie_in_what_they_show() {
         let slot = plan.steps[at].results[0] as usize;
         plan.memory.arena *= 2;
         let end = plan.memory.arena / 8;
-        let own = layout(&mut plan.memory.spots[slot]);
+        let own = layout(&mut plan.memory.placements[slot]);
         *own = Layout::contiguous_at(own.shape().clone(), end);
     });
 }
@@ -179,7 +179,7 @@ fn donated_memory_is_written_last() {
     let donated = [(0, 0)];
     let made =
         || Plan::of(&graph.list(), Options { donated: &donated, ..Options::new(&Cpu) }).unwrap();
-    assert_eq!(made().memory.gifts.as_slice(), donated);
+    assert_eq!(made().memory.aliases.as_slice(), donated);
     refuses(made(), "a step may fail after donated memory is written", |plan| {
         let writes =
             |step: &crate::schedule::Step| step.args.contains(&Operand::Array(Source::Input(0)));

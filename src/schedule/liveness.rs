@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 
-use super::load::Life;
+use super::load::LiveRange;
 use super::order::Graph;
 use super::{Operand, Options, Plan, Product, Prologue, Source, Step, Work};
 use crate::dtype::DType;
@@ -21,7 +21,7 @@ pub(super) struct Storage {
 }
 
 /// What does not depend on the order of steps.
-pub(super) struct Facts {
+pub(super) struct Liveness {
     pub(super) storages: Vec<Storage>,
     /// By slot: its storage, and its layout in there
     pub(super) roots: Vec<(Option<u32>, Option<Layout>)>,
@@ -46,10 +46,10 @@ pub(super) struct Facts {
     workspace: usize,
 }
 
-impl Facts {
-    pub(super) fn new(plan: &Plan) -> Facts {
+impl Liveness {
+    pub(super) fn new(plan: &Plan) -> Liveness {
         let slots = plan.slots.len();
-        let mut facts = Facts {
+        let mut liveness = Liveness {
             storages: Vec::with_capacity(slots),
             roots: vec![(None, None); slots],
             shows: vec![None; slots],
@@ -65,13 +65,13 @@ impl Facts {
             workspace: 0,
         };
         for (i, step) in plan.steps.iter().enumerate() {
-            facts.step(plan, i as u32, step);
+            liveness.step(plan, i as u32, step);
             match &step.work {
                 Work::BlockFusion(fusion) => {
-                    facts.between += fusion.inner_bytes();
-                    facts.workspace += fusion.workspace();
+                    liveness.between += fusion.inner_bytes();
+                    liveness.workspace += fusion.workspace();
                 }
-                Work::Product(product) => facts.between += between(plan, product, step),
+                Work::Product(product) => liveness.between += between(plan, product, step),
                 Work::Group(..)
                 | Work::Op(_)
                 | Work::ControlFlow(_)
@@ -79,13 +79,13 @@ impl Facts {
                 | Work::Alias => {}
             }
         }
-        facts.donors = plan.steps.iter().map(|step| donors(plan, &facts, step)).collect();
+        liveness.donors = plan.steps.iter().map(|step| donors(plan, &liveness, step)).collect();
         for source in &plan.template.outputs {
-            if let Some(s) = facts.storage(*source) {
-                facts.storages[s as usize].escapes = true;
+            if let Some(s) = liveness.storage(*source) {
+                liveness.storages[s as usize].escapes = true;
             }
         }
-        facts
+        liveness
     }
 
     /// Bytes of all results by themselves.
@@ -133,13 +133,13 @@ impl Facts {
     }
 
     /// What the search for an order needs to know of each storage.
-    pub(super) fn lives(&self) -> Vec<Life<'_>> {
-        let life = |(storage, readers)| {
+    pub(super) fn live_ranges(&self) -> Vec<LiveRange<'_>> {
+        let range = |(storage, readers)| {
             let &Storage { def, bytes, escapes, .. } = storage;
             let readers: &SmallVec<[u32; 4]> = readers;
-            Life { def, bytes, readers: readers.as_slice(), escapes }
+            LiveRange { def, bytes, readers: readers.as_slice(), escapes }
         };
-        self.storages.iter().zip(&self.readers).map(life).collect()
+        self.storages.iter().zip(&self.readers).map(range).collect()
     }
 
     fn step(&mut self, plan: &Plan, i: u32, step: &Step) {
@@ -387,12 +387,12 @@ fn number_bytes(plan: &Plan, op: &Op, step: &Step) -> usize {
 
 /// The storages that a result of a step may take over: those of operands that it reads only where
 /// it writes.
-fn donors(plan: &Plan, facts: &Facts, step: &Step) -> SmallVec<[u32; 4]> {
+fn donors(plan: &Plan, liveness: &Liveness, step: &Step) -> SmallVec<[u32; 4]> {
     // All of a storage, seen in C order: in the shape it was made in or another.
     let whole = |slot: u32| {
-        let (Some(s), Some(layout)) = &facts.roots[slot as usize] else { return None };
+        let (Some(s), Some(layout)) = &liveness.roots[slot as usize] else { return None };
         let bytes = plan.target.bytes(plan.slots[slot as usize].dtype, layout.shape().count());
-        let all = layout.is_contiguous() && bytes == facts.storages[*s as usize].bytes;
+        let all = layout.is_contiguous() && bytes == liveness.storages[*s as usize].bytes;
         all.then_some(*s)
     };
     let candidates = match &step.work {
@@ -413,7 +413,7 @@ fn donors(plan: &Plan, facts: &Facts, step: &Step) -> SmallVec<[u32; 4]> {
     for &source in &candidates {
         let Source::Slot(slot) = source else { continue };
         let Some(s) = whole(slot) else { continue };
-        let once = all.iter().filter(|&&other| facts.storage(other) == Some(s)).count() == 1;
+        let once = all.iter().filter(|&&other| liveness.storage(other) == Some(s)).count() == 1;
         let result =
             step.results.iter().any(|&r| same(&plan.slots[r as usize], &plan.slots[slot as usize]));
         if once && result && !donors.contains(&s) {
