@@ -225,7 +225,7 @@ pub fn call_all(
                     let all = emitted(composite, attributes, operands, record)?;
                     Ok(given(composite, all))
                 };
-                return definition::keep(&trace, call, operands, native);
+                return definition::defer(&trace, call, operands, native);
             }
             if trace::active() {
                 return emitted(composite, attributes, operands, record);

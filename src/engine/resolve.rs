@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::definition::{Calls, Given, Kept, in_fresh_trace, is_sized, make};
+use super::definition::{Calls, DeferredCall, Given, in_fresh_trace, is_sized, make};
 use super::site;
 use super::trace::Trace;
 use crate::dtype::{DType, Numeric};
@@ -85,7 +85,7 @@ fn mark(list: &List, calls: &Calls, live: &mut [bool], is_fed: &dyn Fn(Id) -> bo
             continue;
         }
         let args = match calls.making(list, id) {
-            Some(kept) => kept.args.as_slice(),
+            Some(deferred) => deferred.args.as_slice(),
             None => list.nodes[i].args.as_slice(),
         };
         for arg in args {
@@ -101,9 +101,9 @@ fn mark(list: &List, calls: &Calls, live: &mut [bool], is_fed: &dyn Fn(Id) -> bo
 pub fn ends(trace: &Trace) -> Vec<Id> {
     let (list, calls) = trace.snapshot();
     let mut is_end = vec![true; list.nodes.len()];
-    for kept in &calls.kept {
-        kept.nodes.clone().for_each(|i| is_end[i as usize] = false);
-        kept.results.iter().for_each(|id| is_end[id.0 as usize] = true);
+    for deferred in &calls.deferred {
+        deferred.nodes.clone().for_each(|i| is_end[i as usize] = false);
+        deferred.results.iter().for_each(|id| is_end[id.0 as usize] = true);
     }
     for i in 0..list.nodes.len() {
         let id = Id(i as u32);
@@ -142,7 +142,7 @@ fn check_feed(op: &str, list: &List, calls: &Calls, id: Id, ty: &Type) -> Result
         | Kind::ControlFlow(_)
         | Kind::Result(_)
         | Kind::Effect(_)
-        | Kind::Barrier => calls.of(id).map_or(node.kind.name(), |kept| kept.call.name()),
+        | Kind::Barrier => calls.of(id).map_or(node.kind.name(), |deferred| deferred.call.name()),
     };
     let name = list.names.get(&id).map_or(format!("%{}", id.0), |name| format!("\"{name}\""));
     let refusal = match node.ty.dtype == ty.dtype {
@@ -282,9 +282,9 @@ fn sized(
 }
 
 /// An error with the line of the call that met it.
-fn made_at(error: Error, kept: &Kept) -> Error {
-    match site::quote(kept.site) {
-        Some(line) => error.note(format!("{} made at {line}", kept.call.name())),
+fn made_at(error: Error, deferred: &DeferredCall) -> Error {
+    match site::quote(deferred.site) {
+        Some(line) => error.note(format!("{} made at {line}", deferred.call.name())),
         None => error,
     }
 }
@@ -372,8 +372,8 @@ impl Maker<'_> {
     }
 
     fn node(&mut self, id: Id) -> Result<()> {
-        if let Some(kept) = self.calls.making(self.list, id) {
-            return self.call(kept);
+        if let Some(deferred) = self.calls.making(self.list, id) {
+            return self.call(deferred);
         }
         let node = self.list.node(id);
         if let Kind::Input = node.kind {
@@ -418,24 +418,25 @@ impl Maker<'_> {
     }
 
     /// Makes a call again: its results, and its other nodes where they came out the same way.
-    fn call(&mut self, kept: &Kept) -> Result<()> {
-        let mut given = Vec::with_capacity(kept.args.len());
-        for arg in &kept.args {
+    fn call(&mut self, deferred: &DeferredCall) -> Result<()> {
+        let mut given = Vec::with_capacity(deferred.args.len());
+        for arg in &deferred.args {
             given.push(match arg {
                 Arg::Number(value) => Given::Scalar(self.number(*value)?),
                 Arg::Node(id) => Given::Value(self.fresh.value(self.name(*id)?)),
             });
         }
         let start = self.fresh.read(|graph| graph.len());
-        let values = site::pinned(kept.site, || make(self.fresh, &kept.call, &given, self.sizes));
-        let values = values.map_err(|error| made_at(error, kept))?;
-        if values.len() != kept.results.len() {
+        let values =
+            site::pinned(deferred.site, || make(self.fresh, &deferred.call, &given, self.sizes));
+        let values = values.map_err(|error| made_at(error, deferred))?;
+        if values.len() != deferred.results.len() {
             let what = "the size that says how many results there are";
-            return Err(made_at(error::unknown_size(kept.call.name(), what), kept));
+            return Err(made_at(error::unknown_size(deferred.call.name(), what), deferred));
         }
         let end = self.fresh.read(|graph| graph.len());
-        if end - start == kept.nodes.len() {
-            for (new, old) in (start..end).zip(kept.nodes.clone()) {
+        if end - start == deferred.nodes.len() {
+            for (new, old) in (start..end).zip(deferred.nodes.clone()) {
                 let same = self.fresh.read(|graph| {
                     let name = graph.nodes()[new].kind.name();
                     name == self.list.nodes[old as usize].kind.name()
@@ -446,8 +447,8 @@ impl Maker<'_> {
                 }
             }
         }
-        for (value, old) in values.iter().zip(&kept.results) {
-            let new = self.fresh.node(kept.call.name(), value)?;
+        for (value, old) in values.iter().zip(&deferred.results) {
+            let new = self.fresh.node(deferred.call.name(), value)?;
             let ty = &self.list.node(*old).ty;
             let doubted = self.calls.unresolved.contains(old) || self.calls.likely.contains(old);
             let was_known = !doubted && self.fixed[old.0 as usize];
@@ -455,8 +456,8 @@ impl Maker<'_> {
                 // Nodes were written that rely on it.
                 let facts = format!("got shape {}, wanted {}", value.shape(), ty.shape);
                 let error =
-                    error::bad_shape(kept.call.name(), "another result was expected", facts);
-                return Err(made_at(error, kept));
+                    error::bad_shape(deferred.call.name(), "another result was expected", facts);
+                return Err(made_at(error, deferred));
             }
             // A fed result keeps what it was fed.
             if !self.inputs.contains(old) {
@@ -475,10 +476,12 @@ pub fn part(trace: &Trace, outputs: &[Id], inputs: &[Id]) -> (Arc<Trace>, Vec<Id
     let mut live = needs.live;
     inputs.iter().for_each(|id| live[id.0 as usize] = true);
     // A call's nodes stay together.
-    let used = |kept: &&Kept| kept.nodes.clone().any(|i| live[i as usize] && !cut.contains(&Id(i)));
-    let kept_calls: Vec<Kept> = calls.kept.iter().filter(used).cloned().collect();
-    for kept in &kept_calls {
-        kept.nodes.clone().for_each(|i| live[i as usize] = true);
+    let used = |deferred: &&DeferredCall| {
+        deferred.nodes.clone().any(|i| live[i as usize] && !cut.contains(&Id(i)))
+    };
+    let deferred_calls: Vec<DeferredCall> = calls.deferred.iter().filter(used).cloned().collect();
+    for deferred in &deferred_calls {
+        deferred.nodes.clone().for_each(|i| live[i as usize] = true);
     }
     let kept: Vec<Id> =
         (0..list.nodes.len() as u32).map(Id).filter(|id| live[id.0 as usize]).collect();
@@ -502,18 +505,18 @@ pub fn part(trace: &Trace, outputs: &[Id], inputs: &[Id]) -> (Arc<Trace>, Vec<Id
     let names = list.names.iter().filter(|(id, _)| is_kept(id));
     part.names = names.map(|(id, name)| (place[id.0 as usize], name.clone())).collect();
     part.outputs = outputs.iter().map(|id| place[id.0 as usize]).collect();
-    let moved_call = |kept: &Kept| Kept {
-        args: kept.args.iter().map(&moved).collect(),
-        nodes: place[kept.nodes.start as usize].0
-            ..place[kept.nodes.start as usize].0 + kept.nodes.len() as u32,
-        results: kept.results.iter().map(|id| place[id.0 as usize]).collect(),
-        ..kept.clone()
+    let moved_call = |deferred: &DeferredCall| DeferredCall {
+        args: deferred.args.iter().map(&moved).collect(),
+        nodes: place[deferred.nodes.start as usize].0
+            ..place[deferred.nodes.start as usize].0 + deferred.nodes.len() as u32,
+        results: deferred.results.iter().map(|id| place[id.0 as usize]).collect(),
+        ..deferred.clone()
     };
     let ids = |of: &FxHashSet<Id>| -> FxHashSet<Id> {
         of.iter().filter(|id| is_kept(id)).map(|id| place[id.0 as usize]).collect()
     };
     let calls = Calls {
-        kept: kept_calls.iter().map(moved_call).collect(),
+        deferred: deferred_calls.iter().map(moved_call).collect(),
         unresolved: ids(&calls.unresolved),
         likely: ids(&calls.likely),
     };

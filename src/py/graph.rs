@@ -450,7 +450,7 @@ impl Definition {
         let (mut list, calls) = self.trace.snapshot();
         list.outputs = self.outputs.lock().clone();
         let text = list.print_on(self.trace.device(), site::describe);
-        if calls.unresolved.is_empty() && calls.kept.is_empty() {
+        if calls.unresolved.is_empty() && calls.deferred.is_empty() {
             return text;
         }
         // Nodes without an op of their own print as inputs: in their place stands the call.
@@ -484,7 +484,7 @@ impl Definition {
         // A call whose results are nodes of their own is told by these.
         let text = |list: &List, calls: &Calls| -> Vec<String> {
             let is_open = |id: &Id| matches!(list.node(*id).kind, Kind::Input);
-            let open = calls.kept.iter().filter(|kept| kept.results.iter().any(is_open));
+            let open = calls.deferred.iter().filter(|call| call.results.iter().any(is_open));
             open.map(call_text).collect()
         };
         a == b
@@ -518,10 +518,10 @@ impl Definition {
     fn shown(&self) -> List {
         let (mut list, calls) = self.trace.snapshot();
         list.outputs = self.outputs.lock().clone();
-        for kept in &calls.kept {
-            for id in &kept.results {
+        for call in &calls.deferred {
+            for id in &call.results {
                 if matches!(list.node(*id).kind, Kind::Input) {
-                    list.names.insert(*id, call_text(kept).into());
+                    list.names.insert(*id, call_text(call).into());
                 }
             }
         }

@@ -10,7 +10,7 @@ use super::dtype;
 use super::errors::to_python;
 use super::site::location;
 use super::tensor::{self, TensorObject};
-use crate::engine::definition::Kept;
+use crate::engine::definition::DeferredCall;
 use crate::engine::tape::Value;
 use crate::engine::trace::{self, Role, Trace};
 use crate::error;
@@ -63,10 +63,10 @@ impl Node {
     }
 
     /// The call behind a node that has no op of its own.
-    fn call(&self) -> Option<Kept> {
+    fn call(&self) -> Option<DeferredCall> {
         let node = self.node();
-        let kept = || self.trace.calls().of(self.at).cloned();
-        matches!(node.kind, Kind::Input).then(kept).flatten()
+        let deferred = || self.trace.calls().of(self.at).cloned();
+        matches!(node.kind, Kind::Input).then(deferred).flatten()
     }
 }
 
@@ -96,7 +96,7 @@ impl Node {
     #[getter]
     fn op(&self) -> String {
         match self.call() {
-            Some(kept) => kept.call.name().into(),
+            Some(deferred) => deferred.call.name().into(),
             None => self.node().kind.name().into(),
         }
     }
@@ -126,7 +126,7 @@ impl Node {
     #[getter]
     fn inputs(&self) -> Vec<Node> {
         let args = match self.call() {
-            Some(kept) => kept.args.into_iter().collect(),
+            Some(deferred) => deferred.args.into_iter().collect(),
             None => self.node().args,
         };
         let nodes = args.iter().filter_map(|arg| match arg {
@@ -146,7 +146,7 @@ impl Node {
     #[getter]
     fn attributes(&self) -> String {
         match self.call() {
-            Some(kept) => call_text(&kept),
+            Some(deferred) => call_text(&deferred),
             None => graph::print::summary(&self.node()),
         }
     }
@@ -163,9 +163,9 @@ impl Node {
 }
 
 /// A call that has no node of its own, as text.
-pub fn call_text(kept: &Kept) -> String {
-    let args: Vec<String> = kept.args.iter().map(|&arg| graph::print::operand(arg)).collect();
-    format!("{}({})", kept.call.name(), args.join(", "))
+pub fn call_text(deferred: &DeferredCall) -> String {
+    let args: Vec<String> = deferred.args.iter().map(|&arg| graph::print::operand(arg)).collect();
+    format!("{}({})", deferred.call.name(), args.join(", "))
 }
 
 /// What a traced tensor is, for its text and its properties.

@@ -20,7 +20,7 @@ use crate::engine::trace;
 use crate::error;
 use crate::ops::emit::catch;
 use crate::ops::number::{Calculation, Number as Definition};
-use crate::shape::{Dim, Keeper, Kept, hint, interned, is_name};
+use crate::shape::{Dim, Keeper, Retained, hint, interned, is_name};
 
 /// A size with a name, or an expression over such sizes.
 ///
@@ -28,7 +28,7 @@ use crate::shape::{Dim, Keeper, Kept, hint, interned, is_name};
 /// is captured, `x.shape` has such sizes where they may differ from call to call: compute with them as
 /// with ints. Where Python needs the number (`range(n)`), the size is pinned to it.
 #[pyclass(frozen, name = "Dim", module = "wengert")]
-pub struct Size(pub Dim, #[expect(dead_code, reason = "it is there to be dropped")] Kept);
+pub struct Size(pub Dim, #[expect(dead_code, reason = "it is there to be dropped")] Retained);
 
 /// The size of a Python int that is not negative, or of a size. An int that no size can be is refused.
 pub fn dim(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Option<Dim>> {
@@ -117,7 +117,7 @@ fn pinned(py: Python<'_>, dim: Dim) -> PyResult<usize> {
 impl Size {
     /// The object, which keeps its expression.
     fn of(dim: Dim) -> Size {
-        Size(dim, Kept::new(dim))
+        Size(dim, Retained::new(dim))
     }
 
     fn with(

@@ -27,7 +27,7 @@ pub use bindings::Bindings;
 pub use dim::Dim;
 pub use extent::Extent;
 pub use scope::{Constraint, Entered, Relation, Scope, hint};
-pub use table::{Keeper, Keeping, Kept, interned};
+pub use table::{Keeper, Keeping, Retained, interned};
 pub use text::is_name;
 
 /// The most axes a tensor may have.

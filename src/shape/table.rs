@@ -132,23 +132,23 @@ impl Drop for Keeping {
 
 /// A size that lives by itself, with its expression.
 #[derive(Debug)]
-pub struct Kept(Option<PolyId>);
+pub struct Retained(Option<PolyId>);
 
-impl Kept {
+impl Retained {
     /// Keeps the expression that a size is.
-    pub fn new(dim: Dim) -> Kept {
+    pub fn new(dim: Dim) -> Retained {
         if dim.known().is_some() {
-            return Kept(None);
+            return Retained(None);
         }
         match TABLE.lock().polys.get_mut(&dim.id()) {
             Some(entry) => entry.needs += 1,
             None => gone(),
         }
-        Kept(Some(dim.id()))
+        Retained(Some(dim.id()))
     }
 }
 
-impl Drop for Kept {
+impl Drop for Retained {
     fn drop(&mut self) {
         if let Some(id) = self.0 {
             TABLE.lock().release(vec![Item::Poly(id)]);

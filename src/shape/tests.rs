@@ -235,7 +235,7 @@ fn expressions_go_with_the_last_that_keeps_them() {
             "equal expressions have one code as long as they are there"
         );
     }
-    let object = Kept::new(made);
+    let object = Retained::new(made);
     drop(other);
     assert_eq!(made.symbols().len(), 1);
     drop(object);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Call, is_sized, keep};
+use super::{Call, defer, is_sized};
 use crate::engine::resolve;
 use crate::engine::tape::{Operand, Value};
 use crate::engine::trace::Trace;
@@ -60,7 +60,7 @@ pub fn gradients(
         Call::Gradients { ys: ys.len(), xs: xs.len(), seeded: seeded.clone(), kept: kept.clone() };
     trace.check_open()?;
     let mut values = match open {
-        true => keep(trace, call, &operands, native)?,
+        true => defer(trace, call, &operands, native)?,
         false => native()?,
     }
     .into_iter();
@@ -76,7 +76,8 @@ fn depends(trace: &Arc<Trace>, ys: &[Id], xs: &[Id]) -> Vec<bool> {
         for i in x.0 as usize + 1..list.nodes.len() {
             let id = Id(i as u32);
             let node = &list.nodes[i];
-            let passes = |k: usize| match (&node.kind, calls.of(id).map(|kept| &kept.call)) {
+            let passes = |k: usize| match (&node.kind, calls.of(id).map(|deferred| &deferred.call))
+            {
                 (Kind::Op(op), _) | (Kind::Input, Some(Call::Op(op))) => op.differentiable(k),
                 _ => true,
             };

@@ -1,6 +1,6 @@
 //! Graphs defined by hand: calls on sizes that are not known yet, and the lists that run once they are.
 //!
-//! A placeholder may leave sizes open, or its rank. A call on such a value is *kept*: which function,
+//! A placeholder may leave sizes open, or its rank. A call on such a value is *deferred*: which function,
 //! which attributes, which operands. Where the sizes are symbols its nodes are written as well, so
 //! that shapes are checked and shown; where even the rank is open, or a formula needs a number that
 //! nobody knows, the result is *unresolved*: a node without a shape. A run says all sizes: the calls
@@ -76,9 +76,9 @@ impl Call {
     }
 }
 
-/// A call that is kept.
+/// A call of a graph defined by hand, which each run makes.
 #[derive(Clone)]
-pub struct Kept {
+pub struct DeferredCall {
     /// The function
     pub call: Call,
     /// The operands
@@ -95,7 +95,7 @@ pub struct Kept {
 #[derive(Clone, Default)]
 pub struct Calls {
     /// In order
-    pub kept: Vec<Kept>,
+    pub deferred: Vec<DeferredCall>,
     /// The nodes of unknown shape
     pub unresolved: FxHashSet<Id>,
     /// The nodes whose shape holds if sizes are what was taken for likely, as in `x[:3]`
@@ -104,14 +104,14 @@ pub struct Calls {
 
 impl Calls {
     /// The call that wrote a node.
-    pub fn of(&self, id: Id) -> Option<&Kept> {
-        let after = self.kept.partition_point(|kept| kept.nodes.start <= id.0);
-        let kept = &self.kept[after.checked_sub(1)?];
-        kept.nodes.contains(&id.0).then_some(kept)
+    pub fn of(&self, id: Id) -> Option<&DeferredCall> {
+        let after = self.deferred.partition_point(|call| call.nodes.start <= id.0);
+        let call = &self.deferred[after.checked_sub(1)?];
+        call.nodes.contains(&id.0).then_some(call)
     }
 
     /// The call that must be made for a node. A constant needs none, whoever wrote it.
-    pub(super) fn making(&self, list: &List, id: Id) -> Option<&Kept> {
+    pub(super) fn making(&self, list: &List, id: Id) -> Option<&DeferredCall> {
         match list.node(id).kind {
             Kind::Constant(_) => None,
             Kind::Input
@@ -126,8 +126,8 @@ impl Calls {
     /// The operands of a node: those of its call, where the node itself does not say them.
     pub fn args(&self, list: &List, id: Id) -> SmallVec<[Arg; 4]> {
         match self.of(id) {
-            Some(kept) if matches!(list.node(id).kind, Kind::Input) => {
-                kept.args.iter().copied().collect()
+            Some(call) if matches!(list.node(id).kind, Kind::Input) => {
+                call.args.iter().copied().collect()
             }
             _ => list.node(id).args.iter().copied().collect(),
         }
@@ -172,7 +172,7 @@ fn find_keeper(args: &[Operand<'_>]) -> Option<Arc<Trace>> {
 }
 
 /// Keeps a call; `native` writes its nodes where ranks are known.
-pub fn keep(
+pub fn defer(
     trace: &Arc<Trace>,
     call: Call,
     operands: &[Operand<'_>],
@@ -251,7 +251,7 @@ pub fn keep(
             }
         }
     }
-    trace.keep(Kept { call, args, nodes, results, site: site::current() });
+    trace.defer(DeferredCall { call, args, nodes, results, site: site::current() });
     Ok(values)
 }
 
@@ -292,13 +292,13 @@ fn own(
     Ok(out)
 }
 
-/// One result of [`keep`].
+/// One result of [`defer`].
 pub fn keep_one(
     trace: &Arc<Trace>,
     call: Call,
     operands: &[Operand<'_>],
     native: impl FnOnce() -> Result<Value>,
 ) -> Result<Value> {
-    let mut values = keep(trace, call, operands, || Ok(smallvec![native()?]))?;
+    let mut values = defer(trace, call, operands, || Ok(smallvec![native()?]))?;
     values.pop().ok_or_else(|| error::internal("a call without a result"))
 }

@@ -6,7 +6,7 @@ use rustc_hash::FxHashSet;
 
 use super::Trace;
 use crate::dtype::DType;
-use crate::engine::definition::{Calls, Kept};
+use crate::engine::definition::{Calls, DeferredCall};
 use crate::engine::executors::Device;
 use crate::engine::tape::Value;
 use crate::error::Result;
@@ -74,8 +74,8 @@ impl Trace {
     }
 
     /// Keeps a call.
-    pub fn keep(&self, kept: Kept) {
-        self.state.lock().calls.kept.push(kept);
+    pub fn defer(&self, call: DeferredCall) {
+        self.state.lock().calls.deferred.push(call);
     }
 
     /// The calls it keeps.

@@ -166,7 +166,7 @@ pub fn emit_all(op: Op, args: &[Operand<'_>]) -> Result<tape::Results> {
     let _entered = enter_for(op.name(), args)?;
     if let Some(trace) = definition::keeper(args) {
         let native = || Ok(emit_all(op.clone(), args)?.into_iter().map(Value::plain).collect());
-        let values = definition::keep(&trace, Call::Op(op.clone()), args, native)?;
+        let values = definition::defer(&trace, Call::Op(op.clone()), args, native)?;
         return Ok(values.into_iter().map(|value| value.array).collect());
     }
     let device = tape::device_of(op.name(), args)?;

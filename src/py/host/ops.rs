@@ -62,7 +62,7 @@ impl HostRules {
 
 /// The object that holds an op's code.
 enum Code {
-    Kept(Py<PyAny>),
+    Owned(Py<PyAny>),
     /// Somebody else keeps it
     Lent(Py<PyWeakref>),
 }
@@ -100,7 +100,7 @@ impl PythonOp {
     /// The object that holds the code.
     fn object<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let found = match &self.code {
-            Code::Kept(object) => Some(object.bind(py).clone()),
+            Code::Owned(object) => Some(object.bind(py).clone()),
             Code::Lent(object) => object.bind(py).upgrade(),
         };
         found.ok_or_else(|| {
@@ -314,8 +314,8 @@ impl HostOp for PythonOp {
 
     fn kept(&self) -> Host {
         Python::attach(|py| match (&self.code, self.object(py)) {
-            (Code::Lent(_), Ok(object)) => self.with(Code::Kept(object.unbind())),
-            (Code::Kept(object), _) => self.with(Code::Kept(object.clone_ref(py))),
+            (Code::Lent(_), Ok(object)) => self.with(Code::Owned(object.unbind())),
+            (Code::Owned(object), _) => self.with(Code::Owned(object.clone_ref(py))),
             (Code::Lent(object), Err(_)) => self.with(Code::Lent(object.clone_ref(py))),
         })
     }
@@ -325,8 +325,8 @@ impl HostOp for PythonOp {
             let weak = self.object(py).and_then(|object| PyWeakrefReference::new(&object));
             let weak = weak.ok().and_then(|weak| weak.into_any().cast_into::<PyWeakref>().ok());
             match (&self.code, weak) {
-                (Code::Kept(_), Some(weak)) => self.with(Code::Lent(weak.unbind())),
-                (Code::Kept(object), None) => self.with(Code::Kept(object.clone_ref(py))),
+                (Code::Owned(_), Some(weak)) => self.with(Code::Lent(weak.unbind())),
+                (Code::Owned(object), None) => self.with(Code::Owned(object.clone_ref(py))),
                 (Code::Lent(object), _) => self.with(Code::Lent(object.clone_ref(py))),
             }
         })
@@ -433,7 +433,7 @@ fn _host_call(
 ) -> PyResult<Vec<Py<PyAny>>> {
     let class = EffectClass::named(name, effect).or_raise(py)?;
     let key = object.as_ptr().addr();
-    let code = Code::Kept(object);
+    let code = Code::Owned(object);
     let op = PythonOp { name: interned(name), class, code, key, rules: rules.0.clone() };
     caught(py, || {
         let attempt = Attempt::begin();
@@ -466,7 +466,7 @@ fn _ruled_call(
     operands: Vec<Bound<'_, PyAny>>,
 ) -> PyResult<Vec<Py<PyAny>>> {
     let key = object.as_ptr().addr();
-    let (class, code) = (EffectClass::Pure, Code::Kept(object));
+    let (class, code) = (EffectClass::Pure, Code::Owned(object));
     let op = PythonOp { name: interned(name), class, code, key, rules: rules.0.clone() };
     caught(py, || {
         let attempt = Attempt::begin();
