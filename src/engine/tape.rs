@@ -338,7 +338,7 @@ impl Link {
     }
 }
 
-/// What an entry kept of an operand or its result.
+/// What an entry saved of an operand or its result.
 #[derive(Clone)]
 pub enum Saved {
     /// The data, which a rule reads
@@ -371,7 +371,7 @@ pub enum Step {
 }
 
 /// The values an entry keeps for its rules.
-pub struct Kept {
+pub struct SavedValues {
     /// Operands
     pub args: SmallVec<[Saved; 2]>,
     /// Results
@@ -391,7 +391,7 @@ pub struct Entry {
     /// Where cotangents go
     pub links: SmallVec<[Link; 2]>,
     /// What the rules read
-    pub kept: Mutex<Kept>,
+    pub saved: Mutex<SavedValues>,
     /// By result
     hooks: OnceLock<Box<[Hooks]>>,
 }
@@ -410,7 +410,10 @@ impl Entry {
     /// A new entry, written where it stays, and then filled: it is large, and moving it would cost more
     /// than all else in recording a small op.
     #[inline(always)]
-    fn build(step: Step, fill: impl FnOnce(&mut SmallVec<[Link; 2]>, &mut Kept)) -> Arc<Entry> {
+    fn build(
+        step: Step,
+        fill: impl FnOnce(&mut SmallVec<[Link; 2]>, &mut SavedValues),
+    ) -> Arc<Entry> {
         let entry = Arc::<Entry>::new_uninit();
         let place = Arc::as_ptr(&entry).cast_mut().cast::<Entry>();
         // SAFETY: the memory is ours alone until it is returned; every field is written before the
@@ -420,11 +423,12 @@ impl Entry {
             (&raw mut (*place).site).write(site::current());
             (&raw mut (*place).step).write(step);
             (&raw mut (*place).links).write(SmallVec::new());
-            let kept = Kept { args: SmallVec::new(), results: SmallVec::new(), freed: None };
-            (&raw mut (*place).kept).write(Mutex::new(kept));
+            let values =
+                SavedValues { args: SmallVec::new(), results: SmallVec::new(), freed: None };
+            (&raw mut (*place).saved).write(Mutex::new(values));
             (&raw mut (*place).hooks).write(OnceLock::new());
-            let (links, kept) = (&mut (*place).links, (*place).kept.get_mut());
-            fill(links, kept);
+            let (links, values) = (&mut (*place).links, (*place).saved.get_mut());
+            fill(links, values);
             entry.assume_init()
         }
     }
@@ -439,7 +443,7 @@ impl Entry {
 
     /// Makes room for a result behind those it has: control flow gives more when its gradient asks.
     pub fn widen(&self, result: usize, array: &Array) {
-        let results = &mut self.kept.lock().results;
+        let results = &mut self.saved.lock().results;
         while results.len() <= result {
             results.push(save(array, false));
         }
@@ -447,7 +451,7 @@ impl Entry {
 
     /// The hooks on the cotangent of a result.
     pub fn hooks(&self, result: u32) -> &Hooks {
-        let none = || self.kept.lock().results.iter().map(|_| Hooks::default()).collect();
+        let none = || self.saved.lock().results.iter().map(|_| Hooks::default()).collect();
         &self.hooks.get_or_init(none)[result as usize]
     }
 
@@ -497,9 +501,9 @@ pub fn record(op: Op, args: &[Operand<'_>], array: Array) -> Result<Value> {
     let Some((flows, mask)) = recorded(&op, args, std::slice::from_ref(&array))? else {
         return Ok(Value::plain(array));
     };
-    let entry = Entry::build(Step::Op(op), |links, kept| {
-        parts(args, flows, mask, links, kept);
-        kept.results.push(save(&array, mask & RESULT != 0));
+    let entry = Entry::build(Step::Op(op), |links, values| {
+        parts(args, flows, mask, links, values);
+        values.results.push(save(&array, mask & RESULT != 0));
     });
     Ok(Value { array, history: History::Entry(entry, 0) })
 }
@@ -510,10 +514,10 @@ pub fn record_all(op: Op, args: &[Operand<'_>], arrays: Results) -> Result<Small
     let Some((flows, mask)) = recorded(&op, args, &arrays)? else {
         return Ok(arrays.into_iter().map(Value::plain).collect());
     };
-    let entry = Entry::build(Step::Op(op), |links, kept| {
-        parts(args, flows, mask, links, kept);
+    let entry = Entry::build(Step::Op(op), |links, values| {
+        parts(args, flows, mask, links, values);
         let saved = arrays.iter().enumerate();
-        kept.results.extend(saved.map(|(k, array)| save(array, mask & RESULT >> k != 0)));
+        values.results.extend(saved.map(|(k, array)| save(array, mask & RESULT >> k != 0)));
     });
     Ok(arrays.into_iter().enumerate().map(|(k, array)| Value::of(&entry, k, array)).collect())
 }
@@ -549,7 +553,7 @@ fn parts(
     flows: u64,
     mask: Mask,
     links: &mut SmallVec<[Link; 2]>,
-    kept: &mut Kept,
+    values: &mut SavedValues,
 ) {
     for (i, arg) in args.iter().enumerate() {
         let (link, saved) = match arg {
@@ -561,7 +565,7 @@ fn parts(
             }
         };
         links.push(link);
-        kept.args.push(saved);
+        values.args.push(saved);
     }
 }
 
@@ -596,10 +600,10 @@ pub fn record_host(
     results: Results,
 ) -> SmallVec<[Value; 1]> {
     HOST_CALLS.fetch_add(1, Ordering::Relaxed);
-    let entry = Entry::build(Step::Host(rule), |links, kept| {
+    let entry = Entry::build(Step::Host(rule), |links, values| {
         links.extend(inputs.iter().map(|v| Link::to(&v.history)));
-        kept.args.extend(inputs.iter().map(|v| save(&v.array, false)));
-        kept.results.extend(results.iter().map(|array| save(array, false)));
+        values.args.extend(inputs.iter().map(|v| save(&v.array, false)));
+        values.results.extend(results.iter().map(|array| save(array, false)));
     });
     results.into_iter().enumerate().map(|(k, array)| Value::of(&entry, k, array)).collect()
 }

@@ -112,13 +112,13 @@ fn _tape(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyDict>> {
         row.set_item("line", site::describe(entry.site))?;
         row.set_item("links", links)?;
         let (operands, saved, result, saves_result, freed) = {
-            let kept = entry.kept.lock();
-            let operands: Vec<String> = kept.args.iter().map(saved_text).collect();
-            let saved: Vec<Option<String>> = kept.args.iter().map(saved_type).collect();
-            let result: Vec<String> = kept.results.iter().map(saved_text).collect();
-            let saves_result: Vec<String> = kept.results.iter().filter_map(saved_type).collect();
+            let values = entry.saved.lock();
+            let operands: Vec<String> = values.args.iter().map(saved_text).collect();
+            let saved: Vec<Option<String>> = values.args.iter().map(saved_type).collect();
+            let result: Vec<String> = values.results.iter().map(saved_text).collect();
+            let saves_result: Vec<String> = values.results.iter().filter_map(saved_type).collect();
             let joined = (!saves_result.is_empty()).then(|| saves_result.join(", "));
-            (operands, saved, result.join(", "), joined, kept.freed.is_some())
+            (operands, saved, result.join(", "), joined, values.freed.is_some())
         };
         row.set_item("operands", operands)?;
         row.set_item("saved", saved)?;

@@ -15,7 +15,7 @@ use super::tape::{Entry, History, Leaf, Link, Operand, Value};
 use crate::error::{self, Result};
 use crate::ops::op::{Op, Type};
 
-mod kept;
+mod saved;
 mod sweep;
 
 use sweep::{Selection, Sweep, add};

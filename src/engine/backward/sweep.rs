@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use super::kept::{check_kept, free, planned_rules, restore};
+use super::saved::{check_saved, free, planned_rules, restore};
 use super::{Options, Target};
 use crate::array::Array;
 use crate::engine::apply::apply;
@@ -147,7 +147,7 @@ impl Sweep {
         let step = match &entry.step {
             Step::Op(step) => step,
             Step::Host(rule) => {
-                let count = entry.kept.lock().results.len();
+                let count = entry.saved.lock().results.len();
                 let mut cotangents: Vec<Option<Value>> = vec![None; count];
                 given.into_iter().for_each(|(k, g)| cotangents[k as usize] = Some(g));
                 let cotangents = rule.backward(&cotangents, self.options.create_graph)?;
@@ -228,7 +228,7 @@ impl Sweep {
         Ok(())
     }
 
-    /// Runs formulas on what an entry kept and the cotangent of its result.
+    /// Runs formulas on what an entry saved and the cotangent of its result.
     fn restored<'c, T>(
         &self,
         cx: &'c Eager,
@@ -243,16 +243,16 @@ impl Sweep {
             false => History::None,
         };
         let (args, y, more) = {
-            let kept = entry.kept.lock();
-            check_kept(op, entry, &kept)?;
+            let values = entry.saved.lock();
+            check_saved(op, entry, &values)?;
             let mut args: SmallVec<[Arg; 4]> = SmallVec::new();
-            for (saved, link) in kept.args.iter().zip(&entry.links) {
+            for (saved, link) in values.args.iter().zip(&entry.links) {
                 let own = || if record { link.history() } else { History::None };
                 args.push(restore(cx, saved, own));
             }
-            let y = restore(cx, &kept.results[0], || own(0));
+            let y = restore(cx, &values.results[0], || own(0));
             let mut more: SmallVec<[Arg; 2]> = SmallVec::new();
-            for (k, saved) in kept.results.iter().enumerate().skip(1) {
+            for (k, saved) in values.results.iter().enumerate().skip(1) {
                 more.push(restore(cx, saved, || own(k)));
             }
             (args, y, more)
@@ -286,11 +286,11 @@ impl Sweep {
             return self.add_part(entry, step, g);
         }
         let (shape, indices) = {
-            let kept = entry.kept.lock();
-            check_kept("backward", entry, &kept)?;
+            let values = entry.saved.lock();
+            check_saved("backward", entry, &values)?;
             let indices: SmallVec<[Array; 2]> =
-                kept.args[1..].iter().filter_map(Saved::array).cloned().collect();
-            (kept.args[0].ty().shape, indices)
+                values.args[1..].iter().filter_map(Saved::array).cloned().collect();
+            (values.args[0].ty().shape, indices)
         };
         if let Link::None = entry.links[0] {
             return Ok(true);
@@ -330,11 +330,11 @@ impl Sweep {
     /// The same additions as nodes.
     fn add_part(&mut self, entry: &Arc<Entry>, step: &Op, g: &Value) -> Result<bool> {
         let (ty, indices) = {
-            let kept = entry.kept.lock();
-            check_kept("backward", entry, &kept)?;
+            let values = entry.saved.lock();
+            check_saved("backward", entry, &values)?;
             let indices: SmallVec<[Array; 2]> =
-                kept.args[1..].iter().filter_map(Saved::array).cloned().collect();
-            (kept.args[0].ty(), indices)
+                values.args[1..].iter().filter_map(Saved::array).cloned().collect();
+            (values.args[0].ty(), indices)
         };
         let slot = match &entry.links[0] {
             Link::None => return Ok(true),
@@ -389,7 +389,7 @@ impl Sweep {
 
     /// Hands a cotangent to operand `i`, in that operand's shape and dtype.
     fn deliver(&mut self, entry: &Entry, i: usize, cotangent: Value) -> Result<()> {
-        let unfit = match &entry.kept.lock().args[i] {
+        let unfit = match &entry.saved.lock().args[i] {
             Saved::Array(x)
                 if x.shape().same(cotangent.shape()) && x.dtype == cotangent.dtype() =>
             {

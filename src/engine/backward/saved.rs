@@ -1,4 +1,4 @@
-//! What entries kept for their rules, and its end.
+//! What entries saved for their rules, and its end.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::dtype::{DType, Numeric};
 use crate::engine::eager::Eager;
 use crate::engine::plans::{self, Formula, Given, Part};
 use crate::engine::site::{self, Site};
-use crate::engine::tape::{Entry, History, Kept, Saved, Step, Value};
+use crate::engine::tape::{Entry, History, Saved, SavedValues, Step, Value};
 use crate::engine::trace;
 use crate::error::{self, Result};
 use crate::ops::emit::Arg;
@@ -47,10 +47,10 @@ pub(super) fn planned_rules(
     }
     let wanted =
         wanted.iter().enumerate().fold(0, |bits, (i, &wanted)| bits | u64::from(wanted) << i);
-    let kept = entry.kept.lock();
-    check_kept(op, entry, &kept)?;
+    let values = entry.saved.lock();
+    check_saved(op, entry, &values)?;
     let mut operands: SmallVec<[Given<'_>; 6]> = SmallVec::new();
-    for saved in kept.args.iter().chain(&kept.results) {
+    for saved in values.args.iter().chain(&values.results) {
         operands.push(match saved {
             Saved::Array(array) => Given::Array(array),
             Saved::Type(ty) => Given::Type(ty),
@@ -58,7 +58,7 @@ pub(super) fn planned_rules(
             Saved::Scalar(Numeric::Told(_)) => return Ok(None),
         });
     }
-    let results = kept.results.len() as u32;
+    let results = values.results.len() as u32;
     let mut bits = 0;
     for k in 0..results {
         if let Some((_, g)) = given.iter().find(|(of, _)| *of == k) {
@@ -84,8 +84,8 @@ pub(super) fn restore(cx: &Eager, saved: &Saved, history: impl Fn() -> History) 
     }
 }
 
-pub(super) fn check_kept(op: &str, entry: &Entry, kept: &Kept) -> Result<()> {
-    let Some(first) = kept.freed else { return Ok(()) };
+pub(super) fn check_saved(op: &str, entry: &Entry, values: &SavedValues) -> Result<()> {
+    let Some(first) = values.freed else { return Ok(()) };
     let first = site::describe(first).map_or(String::new(), |line| format!(" at {line}"));
     let node = site::describe(entry.site)
         .map_or(entry.name().to_string(), |line| format!("{} at {line}", entry.name()));
@@ -93,16 +93,16 @@ pub(super) fn check_kept(op: &str, entry: &Entry, kept: &Kept) -> Result<()> {
 }
 
 pub(super) fn free(entry: &Entry, by: Site) {
-    let mut kept = entry.kept.lock();
+    let mut values = entry.saved.lock();
     if let Step::Host(rule) = &entry.step {
         rule.release(by);
     }
     if let Step::Op(op) = &entry.step {
         // An entry that kept nothing can be swept again.
         let keeps =
-            kept.args.iter().chain(&kept.results).any(|saved| matches!(saved, Saved::Array(_)));
+            values.args.iter().chain(&values.results).any(|saved| matches!(saved, Saved::Array(_)));
         if keeps || matches!(op, Op::Call(_)) {
-            kept.freed = Some(by);
+            values.freed = Some(by);
         }
     }
     let drop_data = |saved: &mut Saved| {
@@ -110,6 +110,6 @@ pub(super) fn free(entry: &Entry, by: Site) {
             *saved = Saved::Type(Type::new(array.dtype, array.shape().clone()));
         }
     };
-    kept.args.iter_mut().for_each(drop_data);
-    kept.results.iter_mut().for_each(drop_data);
+    values.args.iter_mut().for_each(drop_data);
+    values.results.iter_mut().for_each(drop_data);
 }
