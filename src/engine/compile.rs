@@ -127,7 +127,7 @@ impl<'a> Ending<'a> {
             let Some(leaf) = capture.leaf.as_ref().filter(|leaf| leaf.real().is_some()) else {
                 continue;
             };
-            let (first, cell) = leaf.touched();
+            let (first, cell) = leaf.first_use();
             if first == First::Nothing {
                 continue;
             }
@@ -181,9 +181,9 @@ impl<'a> Ending<'a> {
         let list = merged(list, &self.trace.scope().constraints())?;
         let mut plain = list.until(count);
         plain.outputs = self.results.clone();
-        let (scope, silent) = (self.trace.scope(), self.trace.silent());
+        let (scope, no_grad) = (self.trace.scope(), self.trace.no_grad_nodes());
         let differentiable = differentiable
-            .map(|cut| cut.flowing(device, &list, symbols, scope, &self.results, &silent))
+            .map(|cut| cut.flowing(device, &list, symbols, scope, &self.results, &no_grad))
             .transpose()?;
         let donated = updates.iter().map(|&(input, result)| (input as u32, result as u32));
         let program = Program::new(device, plain, symbols.to_vec(), scope.clone());
@@ -329,7 +329,7 @@ impl Cut {
         symbols: &[Dim],
         scope: &Scope,
         results: &[Id],
-        silent: &FxHashSet<Id>,
+        no_grad: &FxHashSet<Id>,
     ) -> Result<Arc<call::Differentiated>> {
         let mut forward = list.clone();
         forward.outputs = results.to_vec();
@@ -342,7 +342,7 @@ impl Cut {
         Ok(Arc::new(call::Differentiated {
             program: Arc::new(program),
             partial: Mutex::default(),
-            whole: Arc::new(with_stops(whole, silent, self.count, &wrt)?),
+            whole: Arc::new(with_stops(whole, no_grad, self.count, &wrt)?),
             wrt: self.wrt,
             results: self.results,
         }))

@@ -290,8 +290,8 @@ fn emit(flow: ControlFlow, args: Vec<Value>, record: bool) -> Result<Vec<Value>>
         ids = graph.flow(flow, &nodes);
         ids.first().copied().ok_or_else(|| error::internal("control flow without results"))
     })?;
-    if trace.is_silent() {
-        trace.silence(&ids);
+    if trace.is_no_grad() {
+        trace.mark_no_grad(&ids);
     }
     let plain: Vec<Value> = ids.iter().map(|&id| trace.value(id)).collect();
     if let (true, ControlFlowKind::Host(op)) = (record, &host.kind) {

@@ -21,7 +21,7 @@ use crate::graph::replay::{Calls, logged};
 use crate::graph::{Graph, Kind, List, Node, admit, admit_found, live};
 use crate::ops::emit::{Arg, Id};
 use crate::passes::expand::has_calls;
-use crate::passes::{Report, expand_for, inlined, pipeline, report, reported, without_marks};
+use crate::passes::{Report, expand_for, inlined, pipeline, report, reported, without_stops};
 use crate::schedule::{Options, Plan};
 use crate::shape::{Bindings, Dim, Scope};
 use crate::watch;
@@ -143,7 +143,7 @@ impl Program {
     /// The list as it was traced, without marks and calls that are there for their rules: all gradients
     /// have been taken, see `cut`.
     fn unmarked(&self) -> Result<List> {
-        without_marks(inlined((*self.list).clone()))
+        without_stops(inlined((*self.list).clone()))
     }
 
     /// The list after the passes.

@@ -269,7 +269,7 @@ impl Leaf {
     }
 
     /// The gradient as a trace left it, and what it did with it first.
-    pub fn touched(&self) -> (First, Option<Shared>) {
+    pub fn first_use(&self) -> (First, Option<Shared>) {
         let first = match self.first.load(Ordering::Relaxed) {
             0 => First::Nothing,
             1 => First::Read,

@@ -47,13 +47,14 @@ static HOME: Half = Half::new();
 
 /// What is read with every allocation and seldom written.
 #[repr(align(128))]
-struct Marks {
+struct Watermarks {
     peak: AtomicUsize,
     /// The most bytes that may be live; 0 until the machine was asked.
     ceiling: AtomicUsize,
 }
 
-static MARKS: Marks = Marks { peak: AtomicUsize::new(0), ceiling: AtomicUsize::new(0) };
+static WATERMARKS: Watermarks =
+    Watermarks { peak: AtomicUsize::new(0), ceiling: AtomicUsize::new(0) };
 
 /// The bytes of all blocks, live or cached.
 static HELD: AtomicUsize = AtomicUsize::new(0);
@@ -86,12 +87,12 @@ impl Post {
     #[inline]
     pub(super) fn charge(&self, size: usize) -> bool {
         let live = total(self.add(|half| &half.bytes, size), self.other().bytes.load(Acquire));
-        if live > MARKS.ceiling.load(Relaxed) && is_refused(live) {
+        if live > WATERMARKS.ceiling.load(Relaxed) && is_refused(live) {
             self.add(|half| &half.bytes, size.wrapping_neg());
             return false;
         }
-        if live > MARKS.peak.load(Relaxed) {
-            MARKS.peak.fetch_max(live, Relaxed);
+        if live > WATERMARKS.peak.load(Relaxed) {
+            WATERMARKS.peak.fetch_max(live, Relaxed);
         }
         self.add(|half| &half.buffers, 1);
         true
@@ -152,7 +153,7 @@ pub(super) fn ceiling() -> usize {
     let ceiling = LIMIT.load(Relaxed).min(os::machine_bytes());
     // While buffers are counted down, each one comes by `is_refused`.
     let counts_down = ALLOWED.load(Relaxed) != UNLIMITED;
-    MARKS.ceiling.store(if counts_down { 0 } else { ceiling }, Relaxed);
+    WATERMARKS.ceiling.store(if counts_down { 0 } else { ceiling }, Relaxed);
     ceiling
 }
 
@@ -211,7 +212,7 @@ pub fn stats() -> Stats {
     Stats {
         live_bytes,
         cached_bytes: held().saturating_sub(live_bytes),
-        peak_bytes: MARKS.peak.load(Relaxed).max(live_bytes),
+        peak_bytes: WATERMARKS.peak.load(Relaxed).max(live_bytes),
         limit: (limit != UNLIMITED).then_some(limit),
         live_buffers: total(COMMON.buffers.load(Acquire), HOME.buffers.load(Acquire)),
     }
@@ -219,7 +220,7 @@ pub fn stats() -> Stats {
 
 /// Starts the peak again from what is live now.
 pub fn reset_peak() {
-    MARKS.peak.store(live_bytes(), Relaxed);
+    WATERMARKS.peak.store(live_bytes(), Relaxed);
 }
 
 /// Sets how many bytes may be live, or lifts the limit. What is live already stays.

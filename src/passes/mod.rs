@@ -21,10 +21,10 @@ mod fold;
 #[cfg(test)]
 mod fold_tests;
 pub mod grad;
+mod gradient_stops;
 mod host;
 mod joint;
 pub mod jvp;
-mod marks;
 mod pipeline;
 #[cfg(test)]
 mod pipeline_tests;
@@ -48,9 +48,9 @@ pub use control_flow_vjp::{
 };
 pub use expand::{expand, expand_for};
 pub use grad::gradients;
+pub use gradient_stops::{with_stops, without_stops};
 pub use host::inlined;
 pub use jvp::{Tangents, jvp};
-pub use marks::{with_stops, without_marks};
 pub use pipeline::{
     Options, PASSES, Pass, Report, alone, names, pipeline, report, reported, stages,
 };

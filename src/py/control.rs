@@ -142,7 +142,7 @@ fn _body(
 /// Refuses a body that gives a tensor outside a new value: it may run any number of times.
 pub(super) fn refuse_updates(name: &str, trace: &Arc<Trace>, captures: &[Capture]) -> Result<()> {
     for capture in captures {
-        let graded = capture.leaf.as_ref().is_some_and(|leaf| leaf.touched().0 != First::Nothing);
+        let graded = capture.leaf.as_ref().is_some_and(|leaf| leaf.first_use().0 != First::Nothing);
         if graded || trace.written(capture)?.is_some() {
             let node = trace.read(|graph| graph.nodes()[capture.input.0 as usize].site);
             let line = site::describe(node).map_or(String::new(), |line| format!(" at {line}"));

@@ -246,8 +246,8 @@ pub fn defer(
         Call::Assign(_) => {}
         Call::Op(_) | Call::Composite(..) | Call::Get(_) | Call::Set(_) => {
             results.iter().for_each(|id| trace.doubt(*id));
-            if trace.is_silent() {
-                trace.silence(&results);
+            if trace.is_no_grad() {
+                trace.mark_no_grad(&results);
             }
         }
     }

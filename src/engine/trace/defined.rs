@@ -103,8 +103,8 @@ impl Trace {
         }
         state.calls.unresolved.retain(|id| id.0 < start);
         state.calls.likely.retain(|id| id.0 < start);
-        state.silent.retain(|id, _| id.0 < start);
-        state.silent.values_mut().for_each(|stop| *stop = stop.filter(|id| id.0 < start));
+        state.no_grad.retain(|id, _| id.0 < start);
+        state.no_grad.values_mut().for_each(|stop| *stop = stop.filter(|id| id.0 < start));
         let (keys, past) = &mut state.draws;
         keys.retain(|id| id.0 < start);
         *past = (*past).min(keys.len());

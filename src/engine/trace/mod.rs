@@ -35,12 +35,12 @@ use crate::small::small;
 mod capture;
 mod defined;
 mod keys;
-mod silent;
+mod no_grad;
 mod stack;
 
 pub use capture::{Capture, Handle, Link, Source, read_gradient, read_handle, write_handle};
 pub use keys::{check_seeding, draw_key, random_state, set_random_state};
-pub use silent::{cuts, sweeping};
+pub use no_grad::{cuts, sweeping};
 pub use stack::{
     Entered, active, depth, is_on_stack, leave, only_bodies_since, speaks_of, suspended, top,
 };
@@ -98,7 +98,7 @@ struct State {
     away: FxHashSet<Id>,
     /// The nodes that were made without recording, and what stands for them where their gradient must
     /// not be followed
-    silent: FxHashMap<Id, Option<Id>>,
+    no_grad: FxHashMap<Id, Option<Id>>,
 }
 
 /// A constant, with the data it was made of: kept, since an address that is free is used again.
@@ -193,10 +193,10 @@ pub fn emit_all(op: Op, args: &[Operand<'_>]) -> Result<tape::Results> {
     let mut arrays = tape::Results::new();
     arrays.push(first);
     arrays.extend(more.into_iter().map(|id| trace.value(id).array));
-    if trace.is_silent() {
+    if trace.is_no_grad() {
         let ids: SmallVec<[Id; 2]> =
             arrays.iter().filter_map(|array| node_of(array).map(|(_, id)| id)).collect();
-        trace.silence(&ids);
+        trace.mark_no_grad(&ids);
     }
     Ok(arrays)
 }

@@ -1,4 +1,4 @@
-//! Marks: nodes that say where gradients end, and nothing else about values.
+//! Gradient stops: nodes that say where gradients end, and nothing else about values.
 //!
 //! `stop_gradient` and `custom_rule` are what they are given. Once all gradients of a list have been
 //! taken they only stand in the way of other passes.
@@ -13,8 +13,8 @@ use crate::ops::elementwise::arithmetic;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::Op;
 
-/// What a mark marks.
-fn marked(node: &Node) -> Option<Id> {
+/// The operand of a gradient stop.
+fn stopped(node: &Node) -> Option<Id> {
     match (&node.kind, node.args.first()) {
         (Kind::Op(Op::Map(def)), Some(Arg::Node(id)))
             if **def == arithmetic::stop_gradient || **def == arithmetic::custom_rule =>
@@ -25,35 +25,35 @@ fn marked(node: &Node) -> Option<Id> {
     }
 }
 
-fn has_marks(list: &List) -> bool {
-    let inside = |flow: &ControlFlow| flow.bodies.iter().any(|body| has_marks(body));
+fn has_stops(list: &List) -> bool {
+    let inside = |flow: &ControlFlow| flow.bodies.iter().any(|body| has_stops(body));
     list.nodes.iter().any(|node| match &node.kind {
         Kind::ControlFlow(flow) => inside(flow),
-        Kind::Op(_) => marked(node).is_some(),
+        Kind::Op(_) => stopped(node).is_some(),
         Kind::Input | Kind::Constant(_) | Kind::Result(_) | Kind::Effect(_) | Kind::Barrier => {
             false
         }
     })
 }
 
-/// The list without marks, for one whose gradients have been taken.
-pub fn without_marks(list: List) -> Result<List> {
-    if !has_marks(&list) {
+/// The list without gradient stops, for one whose gradients have been taken.
+pub fn without_stops(list: List) -> Result<List> {
+    if !has_stops(&list) {
         return Ok(list);
     }
     rebuild(list, |nodes, mut node| {
-        if let Some(id) = marked(&node) {
+        if let Some(id) = stopped(&node) {
             return Ok(id);
         }
-        in_bodies(&mut node, without_marks)?;
+        in_bodies(&mut node, without_stops)?;
         Ok(push(nodes, node))
     })
 }
 
-/// The list with gradients stopped where a node in `silent`, which depends on one of the inputs
-/// `wrt`, is read by one that is not. The nodes from `count` on are not silent. A `custom_rule` reads
+/// The list with gradients stopped where a node in `no_grad`, which depends on one of the inputs
+/// `wrt`, is read by one that is not. The nodes from `count` on are not of these. A `custom_rule` reads
 /// such nodes: the error it stands for says more.
-pub fn with_stops(list: List, silent: &FxHashSet<Id>, count: usize, wrt: &[Id]) -> Result<List> {
+pub fn with_stops(list: List, no_grad: &FxHashSet<Id>, count: usize, wrt: &[Id]) -> Result<List> {
     let mut reached = vec![false; list.nodes.len()];
     wrt.iter().for_each(|id| reached[id.0 as usize] = true);
     for i in 0..count.min(reached.len()) {
@@ -61,7 +61,7 @@ pub fn with_stops(list: List, silent: &FxHashSet<Id>, count: usize, wrt: &[Id]) 
     }
     let is_end = |id: Id| {
         let is_float = list.node(id).ty.dtype.is_float();
-        (id.0 as usize) < count && is_float && silent.contains(&id) && reached[id.0 as usize]
+        (id.0 as usize) < count && is_float && no_grad.contains(&id) && reached[id.0 as usize]
     };
     let ends: FxHashSet<Id> =
         list.nodes.iter().flat_map(Node::reads).filter(|&id| is_end(id)).collect();
@@ -77,7 +77,7 @@ pub fn with_stops(list: List, silent: &FxHashSet<Id>, count: usize, wrt: &[Id]) 
         at += 1;
         let is_rule =
             matches!(node.kind, Kind::Op(Op::Map(def)) if *def == arithmetic::custom_rule);
-        if !is_rule && (old >= count || !silent.contains(&Id(old as u32))) {
+        if !is_rule && (old >= count || !no_grad.contains(&Id(old as u32))) {
             for (arg, was) in node.args.iter_mut().zip(&reads[old]) {
                 let (Arg::Node(id), Arg::Node(was)) = (arg, *was) else { continue };
                 if ends.contains(&was) {

@@ -1,4 +1,4 @@
-//! What is computed without recording, in traces whose gradients are those of their graph.
+//! Nodes made under `no_grad` in a trace that is differentiated as a graph.
 
 use std::sync::Arc;
 
@@ -36,32 +36,32 @@ impl Trace {
 
     /// Whether what is computed now is to have no gradient. Where gradients are those of the graph,
     /// what a sweep gives is part of it like anything else, though it does not record.
-    pub fn is_silent(&self) -> bool {
+    pub fn is_no_grad(&self) -> bool {
         !(tape::recording() || self.cuts() && context::HERE.with(|context| context.sweeping.get()))
     }
 
     /// For a node that was made without recording what stands for it where it is recorded, if that is
     /// known.
     pub fn stop_of(&self, id: Id) -> Option<Option<Id>> {
-        let known = self.state.lock().silent.get(&id).copied()?;
+        let known = self.state.lock().no_grad.get(&id).copied()?;
         let is_float = self.read(|graph| graph.ty(id)).dtype.is_float();
         Some(if is_float { known } else { Some(id) })
     }
 
     /// Takes note of what stands for a node that was made without recording.
     pub fn stopped(&self, id: Id, stop: Id) -> Result<Id> {
-        self.state.lock().silent.insert(id, Some(stop));
+        self.state.lock().no_grad.insert(id, Some(stop));
         Ok(stop)
     }
 
     /// The nodes that were made without recording.
-    pub fn silent(&self) -> FxHashSet<Id> {
-        self.state.lock().silent.keys().copied().collect()
+    pub fn no_grad_nodes(&self) -> FxHashSet<Id> {
+        self.state.lock().no_grad.keys().copied().collect()
     }
 
     /// Takes note of nodes that were made without recording.
-    pub fn silence(&self, ids: &[Id]) {
-        self.state.lock().silent.extend(ids.iter().map(|&id| (id, None)));
+    pub fn mark_no_grad(&self, ids: &[Id]) {
+        self.state.lock().no_grad.extend(ids.iter().map(|&id| (id, None)));
     }
 
     /// Operands of what is recorded: those that were made without recording pass no gradient on.
