@@ -143,10 +143,10 @@ pub fn key_value(key: [u32; 2]) -> Result<Value> {
     Ok(Value::plain(array))
 }
 
-/// The next key as a value: one of those supplied; else, while a function is captured, an input that
+/// The next key as a value: one of those next_of_stream; else, while a function is captured, an input that
 /// is fresh at every run.
 pub fn draw() -> Result<Value> {
-    if let Some(key) = supplied() {
+    if let Some(key) = next_of_stream() {
         return key;
     }
     match trace::active() {
@@ -156,7 +156,7 @@ pub fn draw() -> Result<Value> {
 }
 
 /// Keys that stand in for those of the generator on this thread.
-struct Supply {
+struct KeyStream {
     serial: u64,
     /// How many traces were open: of those opened since then it serves bodies alone
     depth: usize,
@@ -168,39 +168,39 @@ struct Supply {
 }
 
 thread_local! {
-    static SUPPLIES: RefCell<Vec<Supply>> = const { RefCell::new(Vec::new()) };
+    static KEY_STREAMS: RefCell<Vec<KeyStream>> = const { RefCell::new(Vec::new()) };
 }
 
 /// From now on keys are drawn from these; without any, draws are counted, and all keys are zeros.
-pub fn supply(keys: Option<Vec<Value>>) {
+pub fn open_key_stream(keys: Option<Vec<Value>>) {
     static SERIAL: AtomicU64 = AtomicU64::new(1);
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-    let supply = Supply { serial, depth: trace::depth(), keys, next: 0, drawn: 0 };
-    SUPPLIES.with(|all| all.borrow_mut().push(supply));
+    let stream = KeyStream { serial, depth: trace::depth(), keys, next: 0, drawn: 0 };
+    KEY_STREAMS.with(|all| all.borrow_mut().push(stream));
 }
 
-/// Ends the last supply: how many keys were drawn.
-pub fn end_supply() -> usize {
-    SUPPLIES.with(|all| all.borrow_mut().pop()).map_or(0, |supply| supply.drawn)
+/// Closes the last key stream: how many keys were drawn.
+pub fn close_key_stream() -> usize {
+    KEY_STREAMS.with(|all| all.borrow_mut().pop()).map_or(0, |stream| stream.drawn)
 }
 
-impl Supply {
+impl KeyStream {
     fn serves(&self) -> bool {
         trace::only_bodies_since(self.depth)
     }
 }
 
-fn supplied() -> Option<Result<Value>> {
-    let (key, is_again) = SUPPLIES.with(|all| {
+fn next_of_stream() -> Option<Result<Value>> {
+    let (key, is_again) = KEY_STREAMS.with(|all| {
         let mut all = all.borrow_mut();
-        let supply = all.last_mut().filter(|supply| supply.serves())?;
-        let key = match &supply.keys {
-            Some(keys) => keys.get(supply.next).cloned().map(Ok),
+        let stream = all.last_mut().filter(|stream| stream.serves())?;
+        let key = match &stream.keys {
+            Some(keys) => keys.get(stream.next).cloned().map(Ok),
             None => Some(key_value([0, 0]).and_then(beside).and_then(trace::lift)),
         };
-        let is_again = supply.next < supply.drawn;
-        supply.next += 1;
-        supply.drawn = supply.drawn.max(supply.next);
+        let is_again = stream.next < stream.drawn;
+        stream.next += 1;
+        stream.drawn = stream.drawn.max(stream.next);
         Some((key, is_again))
     })?;
     let Some(key) = key else {
@@ -217,38 +217,38 @@ fn beside(key: Value) -> Result<Value> {
     placed(key, trace::top().map_or_else(device::current, |trace| trace.device()))
 }
 
-/// Set in the count of a state that belongs to a supply.
-const OF_SUPPLY: u64 = 1 << 62;
+/// Set in the count of a state that belongs to a key stream.
+const OF_STREAM: u64 = 1 << 62;
 
 /// The state of the generator as this thread sees it.
 pub fn seen_state() -> State {
-    let of_supply = SUPPLIES.with(|all| {
+    let of_stream = KEY_STREAMS.with(|all| {
         let all = all.borrow();
-        let supply = all.last().filter(|supply| supply.serves())?;
-        let key = [supply.serial as u32, (supply.serial >> 32) as u32];
-        Some(State { key, drawn: supply.next as u64 | OF_SUPPLY })
+        let stream = all.last().filter(|stream| stream.serves())?;
+        let key = [stream.serial as u32, (stream.serial >> 32) as u32];
+        Some(State { key, drawn: stream.next as u64 | OF_STREAM })
     });
-    of_supply.or_else(trace::random_state).unwrap_or_else(state)
+    of_stream.or_else(trace::random_state).unwrap_or_else(state)
 }
 
 /// Puts back a state that [`seen_state`] gave.
 pub fn set_seen_state(new: State) -> Result<()> {
     let now = seen_state();
-    if (now.drawn | new.drawn) & OF_SUPPLY == 0 {
+    if (now.drawn | new.drawn) & OF_STREAM == 0 {
         if trace::set_random_state(new)?.is_none() {
             set_state(new);
         }
         return Ok(());
     }
-    if now.drawn & new.drawn & OF_SUPPLY == 0 || now.key != new.key {
+    if now.drawn & new.drawn & OF_STREAM == 0 || now.key != new.key {
         let what = "a state of the generator outside of control flow cannot be set inside, nor one \
                     of the inside elsewhere";
         let facts = "draw with keys: wengert.random.key(seed)";
         return Err(error::bad_capture("set_state", what, facts));
     }
-    SUPPLIES.with(|all| {
-        if let Some(supply) = all.borrow_mut().last_mut() {
-            supply.next = (new.drawn & !OF_SUPPLY) as usize;
+    KEY_STREAMS.with(|all| {
+        if let Some(stream) = all.borrow_mut().last_mut() {
+            stream.next = (new.drawn & !OF_STREAM) as usize;
         }
     });
     Ok(())

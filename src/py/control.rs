@@ -217,13 +217,13 @@ impl Keys {
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        random::supply(slf.keys.clone());
+        random::open_key_stream(slf.keys.clone());
         slf
     }
 
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
-        self.drawn.store(random::end_supply(), Ordering::Relaxed);
+        self.drawn.store(random::close_key_stream(), Ordering::Relaxed);
     }
 
     /// How many keys were drawn in the block.
