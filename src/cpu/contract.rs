@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use crate::array::Array;
 use crate::cpu::copy::{cast, cast_into};
-use crate::cpu::gemm::{self, Axis, Extras, Fill, Operand};
+use crate::cpu::gemm::{self, Axis, Extras, Operand, PackPrologue};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::{Layout, row_major};
@@ -43,7 +43,7 @@ pub struct Made<'a> {
     /// Ops for an element
     pub ops: usize,
     /// What makes them, in the accumulator's dtype
-    pub fill: Fill<'a>,
+    pub fill: PackPrologue<'a>,
 }
 
 impl<'a> Factor<'a> {
@@ -67,7 +67,7 @@ impl<'a> Factor<'a> {
         operand(std::ptr::null(), &made.layout, batch, depth, Some(made.ops))
     }
 
-    fn fill(&self) -> Option<Fill<'a>> {
+    fn fill(&self) -> Option<PackPrologue<'a>> {
         match *self {
             Factor::There(_) => None,
             Factor::Made(made) => Some(made.fill),

@@ -30,7 +30,7 @@ pub use contract::Factor;
 pub use create::threefry;
 pub use depth::depth;
 pub use execute::*;
-pub use gemm::{Done, Extras};
+pub use gemm::{Epilogue, Extras};
 pub use product::{Feed, Prelude, Sequel, is_product, product_into};
 pub mod target;
 pub mod window;

@@ -85,7 +85,7 @@ pub unsafe fn product_into(
             unsafe { parts.run(batch, rows.start, cols.start, (rows.len(), cols.len())) };
         }
     };
-    let extras = Extras { lent, done: parts.is_some().then_some(&done), ..Extras::default() };
+    let extras = Extras { lent, epilogue: parts.is_some().then_some(&done), ..Extras::default() };
     // SAFETY: as the caller's.
     unsafe {
         #[allow(clippy::wildcard_enum_match_arm, reason = "what is no product is refused by name")]

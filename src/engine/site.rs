@@ -1,6 +1,6 @@
 //! Where sites come from, and how they are spelled.
 //!
-//! The engine only stores sites. Who knows about frames (the Python border) installs a provider.
+//! The engine only stores sites. Who knows about frames (the bindings) installs a provider.
 
 use std::sync::OnceLock;
 

@@ -136,7 +136,7 @@ fn grow(graph: &Graph, dice: &mut Dice) {
         0..=5 => map(graph, x, &ty, dice),
         6 => drop(x.emit(Op::Cast(dice.of(&DTYPES)))),
         7 => drop(x.emit(Op::Reshape(reshaped(&ty.shape, dice)))),
-        8 => drop(x.emit(Op::Permute(turned(rank, dice)))),
+        8 => drop(x.emit(Op::Permute(permutation(rank, dice)))),
         9 => drop(x.emit(Op::Broadcast(wider(&ty.shape, dice)))),
         10 => drop(x.emit(Op::Slice(part(&ty.shape, dice)))),
         11 => {
@@ -263,7 +263,7 @@ fn reshaped(shape: &Shape, dice: &mut Dice) -> Shape {
     Shape::from_dims(&dims)
 }
 
-fn turned(rank: usize, dice: &mut Dice) -> Axes {
+fn permutation(rank: usize, dice: &mut Dice) -> Axes {
     let mut axes: Axes = (0..rank).collect();
     for i in 1..rank {
         axes.swap(i, dice.below(i + 1));

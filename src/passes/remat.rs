@@ -32,7 +32,7 @@ pub enum Price {
     /// A pass over memory
     Cheap,
     /// Much arithmetic for each element
-    Dear,
+    Expensive,
     /// It is not done twice
     Never,
 }
@@ -45,8 +45,8 @@ pub fn price(kind: &Kind) -> Price {
             OpKind::Map(_) => Price::Cheap,
             // A call that is planned has a kernel, which is there for what takes long.
             OpKind::Call(call) if call.composite.results() > 1 => Price::Never,
-            OpKind::Call(_) => Price::Dear,
-            OpKind::Structural(def) if def.is_expensive => Price::Dear,
+            OpKind::Call(_) => Price::Expensive,
+            OpKind::Structural(def) if def.is_expensive => Price::Expensive,
             OpKind::Structural(_) => Price::Cheap,
         },
         Kind::Barrier => Price::Cheap,

@@ -1,4 +1,4 @@
-//! Graphs defined by hand, at the border: nodes, and the lists that run.
+//! The bindings of graphs defined by hand: nodes, and the lists that run.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The Python border: conversions, the interpreter lock, errors. No logic of the engine's.
+//! The Python bindings: conversions, the interpreter lock, errors. No logic of the engine's.
 
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;

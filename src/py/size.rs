@@ -125,15 +125,15 @@ impl Size {
         other: &Bound<'_, PyAny>,
         f: impl FnOnce(Dim, Dim) -> Dim,
         how: Calculation,
-        turned: bool,
+        reflected: bool,
     ) -> PyResult<Py<PyAny>> {
         let py = other.py();
         if let Some(b) = dim("size", other)? {
-            let (a, b) = if turned { (b, self.0) } else { (self.0, b) };
+            let (a, b) = if reflected { (b, self.0) } else { (self.0, b) };
             return made(py, || f(a, b));
         }
         let number = numbered(other.py(), self.0)?;
-        calculate(py, how, number, other, turned)
+        calculate(py, how, number, other, reflected)
     }
 
     /// `a - b`, which is a size if it is not below zero; else it is Python's, and pins the size.
@@ -143,12 +143,12 @@ impl Size {
         b: Dim,
         how: &str,
         other: &Bound<'_, PyAny>,
-        turned: bool,
+        reflected: bool,
     ) -> PyResult<Py<PyAny>> {
         let py = other.py();
         match catch(|| b.is_at_most(a)).or_raise(py)? {
             true => made(py, || a - b),
-            false => self.as_int(how, other, turned),
+            false => self.as_int(how, other, reflected),
         }
     }
 
@@ -158,23 +158,23 @@ impl Size {
         other: &Bound<'_, PyAny>,
         f: impl FnOnce(Dim, Dim) -> Dim,
         how: &str,
-        turned: bool,
+        reflected: bool,
     ) -> PyResult<Py<PyAny>> {
         let py = other.py();
         match dim("size", other)? {
-            Some(b) if turned || b.known() != Some(0) => {
-                let (a, b) = if turned { (b, self.0) } else { (self.0, b) };
+            Some(b) if reflected || b.known() != Some(0) => {
+                let (a, b) = if reflected { (b, self.0) } else { (self.0, b) };
                 made(py, || f(a, b))
             }
-            _ => self.as_int(how, other, turned),
+            _ => self.as_int(how, other, reflected),
         }
     }
 
     /// What Python's operator of this name gives for the number, to which the size is pinned.
-    fn as_int(&self, name: &str, other: &Bound<'_, PyAny>, turned: bool) -> PyResult<Py<PyAny>> {
+    fn as_int(&self, name: &str, other: &Bound<'_, PyAny>, reflected: bool) -> PyResult<Py<PyAny>> {
         let py = other.py();
         let own = pinned(py, self.0)?.into_pyobject(py)?.into_any();
-        let (a, b) = if turned { (other, &own) } else { (&own, other) };
+        let (a, b) = if reflected { (other, &own) } else { (&own, other) };
         py.import("operator")?.call_method1(name, (a, b)).map(Bound::unbind)
     }
 }
@@ -496,7 +496,7 @@ fn calculate(
     how: Calculation,
     number: Numeric,
     other: &Bound<'_, PyAny>,
-    turned: bool,
+    reflected: bool,
 ) -> PyResult<Py<PyAny>> {
     let other = match operand(other)? {
         Some(other) => Some(other),
@@ -506,7 +506,7 @@ fn calculate(
     let Some(trace) = trace::top() else {
         return Err(PyTypeError::new_err("a size that is no number has no arithmetic here"));
     };
-    let (a, b) = if turned { (other, number) } else { (number, other) };
+    let (a, b) = if reflected { (other, number) } else { (number, other) };
     let (a, b) = (a.as_float(), b.as_float());
     let value = catch(|| trace::number(Definition::Calculated(how, [a, b]))).or_raise(py)?;
     match value {
@@ -533,11 +533,11 @@ impl Number {
         &self,
         how: Calculation,
         other: &Bound<'_, PyAny>,
-        turned: bool,
+        reflected: bool,
     ) -> PyResult<Py<PyAny>> {
         let own = Bound::new(other.py(), Number { told: self.told, trace: self.trace.clone() })?;
         let Some(value) = operand(own.as_any())? else { return Ok(other.py().NotImplemented()) };
-        calculate(other.py(), how, value, other, turned)
+        calculate(other.py(), how, value, other, reflected)
     }
 
     /// A method of the float, which makes the trace depend on its value.
@@ -546,10 +546,15 @@ impl Number {
     }
 
     /// What Python's operator of this name gives for the float; tensors say what they do with it.
-    fn as_float(&self, name: &str, other: &Bound<'_, PyAny>, turned: bool) -> PyResult<Py<PyAny>> {
+    fn as_float(
+        &self,
+        name: &str,
+        other: &Bound<'_, PyAny>,
+        reflected: bool,
+    ) -> PyResult<Py<PyAny>> {
         let py = other.py();
         let own = self.look(py)?.into_pyobject(py)?.into_any();
-        let (a, b) = if turned { (other, &own) } else { (&own, other) };
+        let (a, b) = if reflected { (other, &own) } else { (&own, other) };
         py.import("operator")?.call_method1(name, (a, b)).map(Bound::unbind)
     }
 }

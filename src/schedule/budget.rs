@@ -130,7 +130,7 @@ struct Search {
     /// Values that are not computed again, since that did not help
     banned: FxHashSet<Id>,
     /// Whether products and sorts may be
-    dear: bool,
+    expensive: bool,
     halved: u32,
 }
 
@@ -142,11 +142,11 @@ impl Search {
             let mut model = Model::new(&now.list, now.plan(), size);
             let (most, part) = (model.most(), excess.div_ceil(1 << self.halved) as isize);
             let target = (most - part).max(0);
-            let again = model.choose(target, self.dear, &self.banned);
+            let again = model.choose(target, self.expensive, &self.banned);
             if !again.is_empty() {
                 return Some(Chosen { when: model.when, again, most });
             }
-            if std::mem::replace(&mut self.dear, true) {
+            if std::mem::replace(&mut self.expensive, true) {
                 return None;
             }
         }

@@ -27,10 +27,10 @@ const CHAIN: usize = 24;
 /// An operand of at most this part of the value's bytes is kept rather than computed again.
 const KEPT: usize = 8;
 
-/// The operations that are as dear as a byte moved.
+/// The operations that are as expensive as a byte moved.
 const BYTE: f64 = 0.25;
 
-/// The operations that running any node at all is as dear as.
+/// The operations that running any node at all is as expensive as.
 const NODE: f64 = 2000.0;
 
 /// When what is there, and what is there too much.
@@ -251,12 +251,12 @@ impl<'a> Model<'a> {
         self.live.iter().copied().max().unwrap_or(0)
     }
 
-    /// What to compute again, by time, so that at most `target` bytes are there; dear nodes only where
-    /// `dear`. Values of banned nodes stay as they are.
+    /// What to compute again, by time, so that at most `target` bytes are there; expensive nodes only where
+    /// `expensive`. Values of banned nodes stay as they are.
     pub(super) fn choose(
         &mut self,
         target: isize,
-        dear: bool,
+        expensive: bool,
         banned: &FxHashSet<Id>,
     ) -> BTreeMap<u32, Again> {
         let mut chosen: BTreeMap<u32, Again> = BTreeMap::new();
@@ -264,13 +264,13 @@ impl<'a> Model<'a> {
         let first = (0..self.live_ranges.len() as u32)
             .filter(|&s| self.live_ranges[s as usize].node.is_some_and(|id| !banned.contains(&id)));
         let mut heap: BinaryHeap<Choice> =
-            first.filter_map(|s| self.choice(s, &hot, dear)).collect();
+            first.filter_map(|s| self.choice(s, &hot, expensive)).collect();
         while let Some(known) = heap.pop() {
             if hot.last() == Some(&0) {
                 break;
             }
             // What was chosen since may have made it worth less.
-            let Some(choice) = self.choice(known.storage, &hot, dear) else { continue };
+            let Some(choice) = self.choice(known.storage, &hot, expensive) else { continue };
             if heap.peek().is_some_and(|next| choice.score < next.score) {
                 heap.push(choice);
                 continue;
@@ -294,7 +294,7 @@ impl<'a> Model<'a> {
     }
 
     /// The gap of a value that is worth most, if any is.
-    fn choice(&self, storage: u32, hot: &Hot, dear: bool) -> Option<Choice> {
+    fn choice(&self, storage: u32, hot: &Hot, expensive: bool) -> Option<Choice> {
         let range = &self.live_ranges[storage as usize];
         if range.escapes || range.hole.is_some() || range.bytes == 0 {
             return None;
@@ -314,7 +314,7 @@ impl<'a> Model<'a> {
             score: 0.0,
         };
         let mut work = 0.0;
-        self.chain(&mut choice, &mut work, dear)?;
+        self.chain(&mut choice, &mut work, expensive)?;
         let longer = |&s: &u32| {
             let range = &self.live_ranges[s as usize];
             range.bytes as f64 * f64::from(hot_inside(hot, (range.end(), gap.1 + 1)))
@@ -326,7 +326,7 @@ impl<'a> Model<'a> {
     }
 
     /// Collects what has to run again for a value, if that may be and is not too much.
-    fn chain(&self, choice: &mut Choice, work: &mut f64, dear: bool) -> Option<()> {
+    fn chain(&self, choice: &mut Choice, work: &mut f64, expensive: bool) -> Option<()> {
         let (range, at) = (&self.live_ranges[choice.storage as usize], choice.gap.1);
         let mut open: SmallVec<[Id; 8]> = SmallVec::from_slice(&[range.node?]);
         while let Some(id) = open.pop() {
@@ -336,8 +336,8 @@ impl<'a> Model<'a> {
             let node = self.list.node(id);
             match price(&node.kind) {
                 Price::Cheap => {}
-                Price::Dear if dear => {}
-                Price::Dear | Price::Never => return None,
+                Price::Expensive if expensive => {}
+                Price::Expensive | Price::Never => return None,
             }
             if choice.chain.len() == CHAIN {
                 return None;

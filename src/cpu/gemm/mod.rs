@@ -86,22 +86,22 @@ macro_rules! with_accumulator {
 
 /// What is done to each part of a result as soon as it is there: in which matrix of the batch, rows and
 /// columns. Parts of several threads come at the same time; together they are the whole.
-pub type Done<'a> = &'a (dyn Fn(usize, Range<usize>, Range<usize>) + Sync);
+pub type Epilogue<'a> = &'a (dyn Fn(usize, Range<usize>, Range<usize>) + Sync);
 
 /// Makes elements of an operand: those at a range of its own axis and a range of `k`, of the
 /// accumulator's dtype, from an address on, with the strides given (own axis, `k`) in elements.
-pub type Fill<'a> = &'a (dyn Fn(Range<usize>, Range<usize>, *mut u8, [isize; 2]) + Sync);
+pub type PackPrologue<'a> = &'a (dyn Fn(Range<usize>, Range<usize>, *mut u8, [isize; 2]) + Sync);
 
 /// What a product may make use of.
 #[derive(Clone, Copy, Default)]
 pub struct Extras<'a> {
     /// What makes the elements of operands that are made while they are packed
-    pub fill: [Option<Fill<'a>>; 2],
+    pub fill: [Option<PackPrologue<'a>>; 2],
     /// Memory to pack operands in, which nobody else uses and is aligned as buffers are: where it
     /// starts, and its bytes
     pub lent: Option<(*mut u8, usize)>,
     /// What is done to the result
-    pub done: Option<Done<'a>>,
+    pub epilogue: Option<Epilogue<'a>>,
 }
 
 /// `out[batch, rows, columns] = Σ a[batch, rows, k] b[batch, columns, k]`, with `out` in C order.
@@ -191,19 +191,19 @@ unsafe fn typed<T: Element>(
 ) -> Result<()> {
     let mut job = Job::new(a, b, out);
     let (count, depth) = (job.count(), a.depth.len());
-    let all_done = |done: Done<'_>| {
+    let all_done = |done: Epilogue<'_>| {
         (0..a.batch.len()).for_each(|batch| done(batch, 0..a.own.len(), 0..b.own.len()));
     };
     if count == 0 || depth == 0 {
         // SAFETY: zero bytes are zero in every element type.
         unsafe { out.write_bytes(0, count) };
-        extras.done.into_iter().for_each(all_done);
+        extras.epilogue.into_iter().for_each(all_done);
         return Ok(());
     }
     let [left, right] = extras.fill;
-    job.fill = if job.turned { [right, left] } else { [left, right] };
+    job.fill = if job.transposed { [right, left] } else { [left, right] };
     if depth <= SPAN {
-        job.done = extras.done;
+        job.epilogue = extras.epilogue;
         return job.run(extras.lent);
     }
     let (spans, group) = (depth.div_ceil(SPAN), job.group());
@@ -218,7 +218,7 @@ unsafe fn typed<T: Element>(
             unsafe { add(out, job.out.add(i * count), count, span == 0) };
         }
     }
-    extras.done.into_iter().for_each(all_done);
+    extras.epilogue.into_iter().for_each(all_done);
     Ok(())
 }
 
@@ -246,10 +246,10 @@ struct Job<'a, T: Element> {
     batch: usize,
     spans: Range<usize>,
     /// Whether rows are columns of the result
-    turned: bool,
-    done: Option<Done<'a>>,
+    transposed: bool,
+    epilogue: Option<Epilogue<'a>>,
     /// What makes the elements of `a` and of `b`
-    fill: [Option<Fill<'a>>; 2],
+    fill: [Option<PackPrologue<'a>>; 2],
 }
 
 // SAFETY: threads write disjoint tiles of `out`.
@@ -271,11 +271,25 @@ impl<'a, T: Element> Job<'a, T> {
     fn with(kernels: Kernels<T>, a: &'a Operand, b: &'a Operand, out: *mut T) -> Job<'a, T> {
         let (batch, m, n) = (a.batch.len(), a.own.len(), b.own.len());
         // A tile is wide rather than high: few columns are better as rows.
-        let turned = n < m && n <= kernels.width / 4;
-        let (a, b) = if turned { (b, a) } else { (a, b) };
-        let (rows, columns, row, column) = if turned { (n, m, 1, n) } else { (m, n, n, 1) };
-        let (spans, done, fill) = (0..1, None, [None; 2]);
-        Job { a, b, rows, columns, row, column, out, kernels, batch, spans, turned, done, fill }
+        let transposed = n < m && n <= kernels.width / 4;
+        let (a, b) = if transposed { (b, a) } else { (a, b) };
+        let (rows, columns, row, column) = if transposed { (n, m, 1, n) } else { (m, n, n, 1) };
+        let (spans, epilogue, fill) = (0..1, None, [None; 2]);
+        Job {
+            a,
+            b,
+            rows,
+            columns,
+            row,
+            column,
+            out,
+            kernels,
+            batch,
+            spans,
+            transposed,
+            epilogue,
+            fill,
+        }
     }
 
     /// Elements of the result.
@@ -335,7 +349,7 @@ impl<'a, T: Element> Job<'a, T> {
             }
             Path::Dot | Path::Row(..) | Path::Stream(_) => (None, None),
         };
-        if self.turned { [b, a] } else { [a, b] }
+        if self.transposed { [b, a] } else { [a, b] }
     }
 
     /// Bytes for the packed blocks of one thread, and how many threads there may be.

@@ -138,12 +138,12 @@ impl<T: Element> Job<'_, T> {
         let b = b.filter(|s| s.0 == 1 && (m <= 2 * high || n * depth * size <= small));
         // Few rows: pack few columns at a time and use them while they are in the cache, one panel of
         // columns that lie along `k`, and more of those that lie across it.
-        let turned = along(&self.b.depth) > along(&self.b.own);
+        let transposed = along(&self.b.depth) > along(&self.b.own);
         // Rows that are made are made once for each of these.
         let columns = match m {
             _ if self.a.made.is_some() => COLUMNS,
             _ if self.b.made.is_some() && m <= 4 * high => 256,
-            _ if turned && m <= 4 * high => width,
+            _ if transposed && m <= 4 * high => width,
             _ if m <= ROWS => 512,
             _ => COLUMNS,
         };
@@ -191,8 +191,8 @@ impl<T: Element> Tile<'_, T> {
 
     /// Tells whoever wants to know that a part of the result is there.
     fn done(&self, rows: Range<usize>, columns: Range<usize>) {
-        let Some(done) = self.job.done else { return };
-        let (rows, columns) = if self.job.turned { (columns, rows) } else { (rows, columns) };
+        let Some(done) = self.job.epilogue else { return };
+        let (rows, columns) = if self.job.transposed { (columns, rows) } else { (rows, columns) };
         done(self.batch, rows, columns);
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use smallvec::SmallVec;
 
-use super::{Lowered, Room, Run};
+use super::{Lowered, Run, ScratchRange};
 use crate::array::Array;
 use crate::cpu::reduce::{Chunk, Partial, partial};
 use crate::dtype::Scalar;
@@ -107,7 +107,7 @@ impl Work<'_> {
         }
         let mut run = Run::part(self.lowered, plan, &inputs, self.numbers);
         if let Some(workspace) = self.workspace {
-            let at = workspace.layout.offset() + lane * fusion.room;
+            let at = workspace.layout.offset() + lane * fusion.capacity;
             into.resize(plan.outputs().len(), None);
             for fold in &fusion.folds {
                 if let Some(dedicated) = fold.dedicated {
@@ -118,8 +118,8 @@ impl Work<'_> {
                 }
             }
             let dedicated = fusion.folds.iter().filter_map(|fold| fold.dedicated).min();
-            let products = dedicated.unwrap_or(fusion.room) - fusion.products;
-            let room = Room { from: at + products, bytes: fusion.products };
+            let products = dedicated.unwrap_or(fusion.capacity) - fusion.products;
+            let room = ScratchRange { from: at + products, bytes: fusion.products };
             run.lend(workspace.buffer(), at, room);
         }
         let made = run.finish_into(&into)?;

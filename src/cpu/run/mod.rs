@@ -126,14 +126,14 @@ struct Run<'a> {
     /// The arena, then the dedicated buffers, as far as they are there
     memory: SmallVec<[Option<Place>; 4]>,
     /// Where products pack their operands, if somebody gave room for that
-    room: Option<(Buffer, Room)>,
+    room: Option<(Buffer, ScratchRange)>,
     /// Whether it is part of a step, which is timed as one
     is_part: bool,
 }
 
 /// A part of a buffer, in bytes.
 #[derive(Clone, Copy)]
-struct Room {
+struct ScratchRange {
     pub from: usize,
     pub bytes: usize,
 }
@@ -174,7 +174,7 @@ impl<'a> Run<'a> {
     }
 
     /// Uses a part of a buffer, from this byte on, for the arena, and another for products.
-    fn lend(&mut self, buffer: &Buffer, arena: usize, room: Room) {
+    fn lend(&mut self, buffer: &Buffer, arena: usize, room: ScratchRange) {
         self.memory[0] = Some((buffer.clone(), arena));
         self.room = Some((buffer.clone(), room));
     }
@@ -520,7 +520,7 @@ impl<'a> Run<'a> {
     /// Where products pack their operands, if somebody gave room for that.
     fn lent(&self) -> Option<(*mut u8, usize)> {
         // SAFETY: the room is part of the buffer, and this run's alone.
-        let at = |(buffer, room): &(Buffer, Room)| unsafe {
+        let at = |(buffer, room): &(Buffer, ScratchRange)| unsafe {
             (buffer.ptr_mut().add(room.from), room.bytes)
         };
         self.room.as_ref().map(at)

@@ -27,7 +27,7 @@ pub struct Capture {
     pub leaf: Option<Arc<Leaf>>,
 }
 
-/// A handle of Python's, of which only the border knows more.
+/// A handle of Python's, of which only the bindings know more.
 pub type Handle = Arc<dyn Any + Send + Sync>;
 
 /// Where the value of a capture comes from.

@@ -289,7 +289,7 @@ plain_kinds! {
     Text = ParamKind::Text, String, v => text(v); v => Attr::Text(v.into());
 }
 
-/// A device or `None`. The border has checked it; this build computes on the CPU.
+/// A device or `None`. The bindings have checked it; this build computes on the CPU.
 pub struct MaybeDevice;
 impl Kind for MaybeDevice {
     const FORM: ParamKind = ParamKind::MaybeDevice;
@@ -300,7 +300,7 @@ impl Kind for MaybeDevice {
     }
 }
 
-/// A random key: a uint32 tensor of shape (2,). Where a user passes none, the border draws one.
+/// A random key: a uint32 tensor of shape (2,). Where a user passes none, the bindings draw one.
 pub struct Key;
 impl Kind for Key {
     const FORM: ParamKind = ParamKind::Key;

@@ -1,4 +1,4 @@
-//! Traces at the border: opening them, feeding them, and what runs afterwards.
+//! The bindings of traces: opening them, feeding them, and what runs afterwards.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

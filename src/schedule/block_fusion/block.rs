@@ -198,8 +198,17 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     let inner = inner - results.sum::<usize>();
     let Reads { sources, along } = reads;
     drop(bodies);
-    let made =
-        BlockFusion { schedule, full, last, axis_maps: along, spent, folds, room, products, inner };
+    let made = BlockFusion {
+        schedule,
+        full,
+        last,
+        axis_maps: along,
+        spent,
+        folds,
+        capacity: room,
+        products,
+        inner,
+    };
     if !fits(plan.target, &made, parts.results.len() + steps.len()) {
         return None;
     }

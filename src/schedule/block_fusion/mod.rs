@@ -80,7 +80,7 @@ pub struct BlockFusion {
     /// Reductions over all rows
     pub folds: SmallVec<[Fold; 1]>,
     /// The bytes that a block takes between operands and results
-    pub room: usize,
+    pub capacity: usize,
     /// Of these, for products
     pub products: usize,
     /// Bytes of the values in between, had each memory of its own
@@ -127,7 +127,7 @@ impl BlockFusion {
 
     /// Bytes that blocks take between operands and results.
     pub fn workspace(&self) -> usize {
-        self.schedule.lanes * self.room
+        self.schedule.lanes * self.capacity
     }
 
     /// Bytes of the values in between, had each memory of its own.

@@ -115,10 +115,10 @@ fn softmax(x: Expr<'_>) -> Expr<'_> {
     e / e.reduce_keep(Reduction::Sum, &last)
 }
 
-fn product<'g>(a: Expr<'g>, b: Expr<'g>, turned: bool) -> Expr<'g> {
+fn product<'g>(a: Expr<'g>, b: Expr<'g>, transposed: bool) -> Expr<'g> {
     let last = a.rank() - 1;
     let batch: SmallVec<[usize; 6]> = (0..last - 1).collect();
-    let depth = if turned { last } else { last - 1 };
+    let depth = if transposed { last } else { last - 1 };
     a.contract(
         b,
         Contraction {

@@ -230,7 +230,7 @@ fn blocks_cover_their_shape() {
         });
     });
     refuses(made(), "blocks have too little room", |plan| {
-        rows(plan, &|fusion| fusion.room *= 2);
+        rows(plan, &|fusion| fusion.capacity *= 2);
     });
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::super::axis::{Run, Runs};
 use super::super::kernel::{BLOCK, Element, TILE_WIDTH};
-use super::super::{Fill, Job, pack};
+use super::super::{Job, PackPrologue, pack};
 use super::{Block, Panels, Tile, along, twice};
 
 /// Elements of `b` made at a time, if they are made: they stay in the L1 cache.
@@ -36,7 +36,7 @@ impl<T: Element> Tile<'_, T> {
         &self,
         i: &Range<usize>,
         k: &Range<usize>,
-        fill: Fill<'_>,
+        fill: PackPrologue<'_>,
         pack: *mut T,
     ) -> Block<T> {
         let (high, steps) = (self.job.kernels.tiles[0].0, k.len());
@@ -59,7 +59,7 @@ impl<T: Element> Tile<'_, T> {
         &self,
         j: &Range<usize>,
         k: &Range<usize>,
-        fill: Fill<'_>,
+        fill: PackPrologue<'_>,
         (pack, spare): (*mut T, *mut T),
     ) -> Block<T> {
         let (width, wide) = (self.job.kernels.width, self.job.kernels.wide);

@@ -1,5 +1,5 @@
 use super::super::kernel::Kernels;
-use super::super::{Cut, Done, Fill, part};
+use super::super::{Cut, Epilogue, PackPrologue, part};
 use super::*;
 use crate::simd::{Isa, processor};
 
@@ -103,7 +103,7 @@ fn panels_hold<T: Counted>(kernels: Kernels<T>, n: usize, depth: usize) {
             let fill = |own: Range<usize>, depth: Range<usize>, to: *mut u8, by: [isize; 2]| {
                 sample.fill(own, depth, to, by);
             };
-            let fill: Option<Fill<'_>> = made.map(|_| &fill as Fill<'_>);
+            let fill: Option<PackPrologue<'_>> = made.map(|_| &fill as PackPrologue<'_>);
             let mut job = Job::with(kernels, &operand, &operand, std::ptr::null_mut());
             job.fill = [fill, fill];
             let whole = 0..n;
@@ -233,15 +233,17 @@ fn tiles_cover<T: Counted>(
     let fill_right = |own: Range<usize>, depth: Range<usize>, to: *mut u8, by: [isize; 2]| {
         right.fill(own, depth, to, by);
     };
-    let mut fill: [Option<Fill<'_>>; 2] =
-        [made[0].map(|_| &fill_left as Fill<'_>), made[1].map(|_| &fill_right as Fill<'_>)];
+    let mut fill: [Option<PackPrologue<'_>>; 2] = [
+        made[0].map(|_| &fill_left as PackPrologue<'_>),
+        made[1].map(|_| &fill_right as PackPrologue<'_>),
+    ];
     // SAFETY: behind what comes first.
     let mut job = Job::with(kernels, &a, &b, unsafe { out.as_mut_ptr().add(64) });
-    if job.turned {
+    if job.transposed {
         fill.swap(0, 1);
     }
-    (job.fill, job.done) = (fill, Some(&done as Done<'_>));
-    let what = format!("{m} {n} {k}, made {made:?}, turned {}", job.turned);
+    (job.fill, job.epilogue) = (fill, Some(&done as Epilogue<'_>));
+    let what = format!("{m} {n} {k}, made {made:?}, transposed {}", job.transposed);
     // The cells of a cut are all of it, each once, and none is larger than is reckoned with.
     let cut = job.cut();
     if let Cut::Cells(high, wide) = cut {
