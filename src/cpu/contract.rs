@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use crate::array::Array;
 use crate::cpu::copy::{cast, cast_into};
-use crate::cpu::gemm::{self, Axis, Extras, Operand, PackPrologue};
+use crate::cpu::gemm::{self, Axis, Extras, Matrix, PackPrologue};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::{Layout, row_major};
@@ -56,7 +56,7 @@ impl<'a> Factor<'a> {
     }
 
     /// The operand as a product reads it, given that array.
-    fn operand(&self, array: Option<&Array>, batch: &Axes, depth: &Axes) -> Operand {
+    fn operand(&self, array: Option<&Array>, batch: &Axes, depth: &Axes) -> Matrix {
         let made = match *self {
             Factor::There(x) => {
                 let x = array.unwrap_or(x);
@@ -127,8 +127,8 @@ pub fn packed(
     // What would be widened is copied anyway.
     let plain = gemm::packings(
         to,
-        &Operand { made: None, ..left.clone() },
-        &Operand { made: None, ..right.clone() },
+        &Matrix { made: None, ..left.clone() },
+        &Matrix { made: None, ..right.clone() },
     );
     let times = gemm::packings(to, &left, &right);
     let is_copied = |k: usize| plain[k].is_some() || dtype.size() != to.size();
@@ -143,7 +143,7 @@ fn made_operands(
     layouts: [&Layout; 2],
     made: [Option<usize>; 2],
     spec: &Contraction,
-) -> [Operand; 2] {
+) -> [Matrix; 2] {
     let to = gemm::accumulator(dtype);
     let axes = [(&spec.a_batch, &spec.a_contract), (&spec.b_batch, &spec.b_contract)];
     std::array::from_fn(|k| {
@@ -171,12 +171,12 @@ pub fn serial_scratch(dtype: DType, a: &Layout, b: &Layout, spec: &Contraction) 
     gemm::serial_scratch(gemm::accumulator(dtype), &left, &right)
 }
 
-fn operand(ptr: *const u8, x: &Layout, batch: &Axes, depth: &Axes, made: Option<usize>) -> Operand {
+fn operand(ptr: *const u8, x: &Layout, batch: &Axes, depth: &Axes, made: Option<usize>) -> Matrix {
     let strides = x.strides();
     let axis = |axes: &Axes| Axis::new(axes.iter().map(|&i| (x.shape()[i].value(), strides[i])));
     let rank = x.shape().rank();
     let own = (0..rank).filter(|i| !batch.contains(i) && !depth.contains(i)).collect();
-    Operand { ptr, batch: axis(batch), own: axis(&own), depth: axis(depth), made }
+    Matrix { ptr, batch: axis(batch), own: axis(&own), depth: axis(depth), made }
 }
 
 /// `x` in the dtype it is summed in. Axes that only repeat elements keep doing so.

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::array::Array;
 use crate::cpu::contract::{narrow_into, wide_bytes, wide_result, widen, widened};
 use crate::cpu::copy;
-use crate::cpu::gemm::{self, Axis, Extras, Operand};
+use crate::cpu::gemm::{self, Axis, Extras, Matrix};
 use crate::cpu::window::positions;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
@@ -96,20 +96,20 @@ pub unsafe fn output(
     unsafe { gemm::product(out.dtype, &rows, &columns, out.ptr_mut(), extras) }
 }
 
-fn output_operands(xs: &Sides, ws: &Sides, spec: &ConvSpec) -> (Operand, Operand) {
+fn output_operands(xs: &Sides, ws: &Sides, spec: &ConvSpec) -> (Matrix, Matrix) {
     let (n, o, c) = (xs.sizes[0], ws.sizes[0] / spec.groups, ws.sizes[1]);
     let taps: PerAxis = ws.spatial.iter().map(|s| s.0).collect();
     let places: PerAxis = (0..taps.len())
         .map(|i| positions(xs.spatial[i].0, taps[i], spec.stride[i], spec.dilation[i]))
         .collect();
-    let rows = Operand {
+    let rows = Matrix {
         ptr: ws.ptr,
         batch: Axis::new([(n, 0), (spec.groups, o as isize * ws.strides[0])]),
         own: Axis::new([(o, ws.strides[0])]),
         depth: Axis::new([(c, ws.strides[1])].into_iter().chain(ws.spatial.iter().copied())),
         made: None,
     };
-    let columns = Operand {
+    let columns = Matrix {
         ptr: xs.ptr,
         batch: Axis::new([(n, xs.strides[0]), (spec.groups, c as isize * xs.strides[1])]),
         own: Axis::new(steps(places.iter().copied(), xs, &spec.stride)),
@@ -130,9 +130,9 @@ unsafe fn weight(x: &Array, g: &Array, spec: &ConvSpec, out: &Array) -> Result<(
     unsafe { multiply(&rows, &columns, out) }
 }
 
-fn weight_operands(xs: &Sides, gs: &Sides, spec: &ConvSpec) -> (Operand, Operand) {
+fn weight_operands(xs: &Sides, gs: &Sides, spec: &ConvSpec) -> (Matrix, Matrix) {
     let (o, c) = (gs.sizes[1] / spec.groups, xs.sizes[1] / spec.groups);
-    let rows = Operand {
+    let rows = Matrix {
         ptr: gs.ptr,
         batch: Axis::new([(spec.groups, o as isize * gs.strides[1])]),
         own: Axis::new([(o, gs.strides[1])]),
@@ -143,7 +143,7 @@ fn weight_operands(xs: &Sides, gs: &Sides, spec: &ConvSpec) -> (Operand, Operand
     };
     let places = gs.spatial.iter().map(|s| s.0);
     let taps = spec.kernel.iter().map(|n| n.value());
-    let columns = Operand {
+    let columns = Matrix {
         ptr: xs.ptr,
         batch: Axis::new([(spec.groups, c as isize * xs.strides[1])]),
         own: Axis::new([(c, xs.strides[1])].into_iter().chain(steps(taps, xs, &spec.dilation))),
@@ -285,7 +285,7 @@ impl Transposed<'_> {
     }
 
     /// The product that gives a phase.
-    fn operands(&self, phases: &[Phase]) -> (Operand, Operand) {
+    fn operands(&self, phases: &[Phase]) -> (Matrix, Matrix) {
         let (gs, ws, groups) = (&self.g, &self.w, self.spec.groups);
         let (n, c, o) = (gs.sizes[0], ws.sizes[1], ws.sizes[0] / groups);
         let (mut from, mut tap) = (0, 0);
@@ -297,7 +297,7 @@ impl Transposed<'_> {
             |x: &Sides, f: &dyn Fn(&Phase) -> (usize, isize)| -> SmallVec<[(usize, isize); 3]> {
                 phases.iter().zip(&x.spatial).map(|(p, s)| (f(p).0, f(p).1 * s.1)).collect()
             };
-        let rows = Operand {
+        let rows = Matrix {
             ptr: ws.ptr.wrapping_offset(tap * self.size),
             batch: Axis::new([(n, 0), (groups, o as isize * ws.strides[0])]),
             own: Axis::new([(c, ws.strides[1])]),
@@ -306,7 +306,7 @@ impl Transposed<'_> {
             ),
             made: None,
         };
-        let columns = Operand {
+        let columns = Matrix {
             ptr: gs.ptr.wrapping_offset(from * self.size),
             batch: Axis::new([(n, gs.strides[0]), (groups, o as isize * gs.strides[1])]),
             own: Axis::new(axes(gs, &|p| (p.count, 1))),
@@ -371,7 +371,7 @@ pub fn scratch(
     fixed + inner
 }
 
-unsafe fn multiply(rows: &Operand, columns: &Operand, out: &Array) -> Result<()> {
+unsafe fn multiply(rows: &Matrix, columns: &Matrix, out: &Array) -> Result<()> {
     // SAFETY: the axes are those of the arrays; `out` is the caller's and as large as the result.
     unsafe { gemm::product(out.dtype, rows, columns, out.ptr_mut(), Extras::default()) }
 }

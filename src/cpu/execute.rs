@@ -296,14 +296,14 @@ pub unsafe fn map_into(def: &Elementwise, args: &[Operand<'_>], out: &Array) -> 
     let Some(kernel) = def.kernel(dtype.compute()) else {
         return Err(error::internal(format!("{} has no kernel for {dtype}", def.name)));
     };
-    let mut operands = [program::Operand::Scalar(Scalar::Bool(false), DType::Bool); 3];
+    let mut operands = [program::MapOperand::Scalar(Scalar::Bool(false), DType::Bool); 3];
     for (i, (place, arg)) in operands.iter_mut().zip(args).enumerate() {
         *place = match *arg {
-            Operand::Array(x) => program::Operand::Array(x),
+            Operand::Array(x) => program::MapOperand::Array(x),
             Operand::Scalar(value) if def.is_condition(i) => {
-                program::Operand::Scalar(value, DType::Bool)
+                program::MapOperand::Scalar(value, DType::Bool)
             }
-            Operand::Scalar(value) => program::Operand::Scalar(value, dtype),
+            Operand::Scalar(value) => program::MapOperand::Scalar(value, dtype),
         };
     }
     // SAFETY: the operands' register types are the ones the kernel was asked for, they broadcast to

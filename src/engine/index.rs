@@ -49,7 +49,7 @@ pub enum Item {
 }
 
 /// An index resolved against a shape.
-struct Plan {
+struct IndexPlan {
     /// The slice of every axis of the operand
     at: Box<[SliceAxis]>,
     /// The shape after dropping integer axes and adding new ones
@@ -355,7 +355,7 @@ fn masked(x: &Value, items: &[Item], v: Operand<'_>) -> Result<Option<Value>> {
     cx.take(written).map(Some)
 }
 
-impl Plan {
+impl IndexPlan {
     /// The shape that assigned values broadcast to.
     fn region(&self) -> Result<Shape> {
         if self.arrays.is_empty() {
@@ -447,7 +447,7 @@ fn to_front(rank: usize, place: usize, count: usize) -> Axes {
 }
 
 /// Splits an index into its basic and array parts.
-fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
+fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<IndexPlan> {
     if items.iter().filter(|item| matches!(item, Item::Ellipsis)).count() > 1 {
         return Err(error::bad_shape(op, "an index can have one ellipsis", "got several"));
     }
@@ -539,7 +539,7 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<Plan> {
     // Where a mask without axes adds one the arrays are not counted by axes of `x`.
     let axes = if flags { &[][..] } else { &addressed };
     let origin = origin::index(op, axes.iter().copied());
-    Ok(Plan { at, basic: Shape::from_dims(&basic), arrays, place, origin })
+    Ok(IndexPlan { at, basic: Shape::from_dims(&basic), arrays, place, origin })
 }
 
 /// What to do about a mask whose count of true elements is not known.

@@ -18,7 +18,8 @@ use smallvec::SmallVec;
 use super::admit::admit;
 use super::assemble::{Assembled, Assembly, Read, number_dtype};
 use super::{
-    Bodies, Cut, Group, Memory, Number, Operand, Options, Part, Plan, Source, Step, Template, Work,
+    Bodies, Cut, Group, Memory, Number, Operand, Options, Plan, Source, Step, StepTemplate,
+    Template, Work,
 };
 use crate::array::Array;
 use crate::dtype::{DType, Numeric};
@@ -456,7 +457,7 @@ impl<'g> Scheduler<'g> {
         });
         let args = args.collect();
         let (results, nodes, site) = (self.fill_slots(id)?, smallvec::smallvec![id], node.site);
-        Ok(Step::new(work, Part { args, results, cut, nodes, site }))
+        Ok(Step::new(work, StepTemplate { args, results, cut, nodes, site }))
     }
 
     /// The step of a group: one program.
@@ -483,7 +484,7 @@ impl<'g> Scheduler<'g> {
             slots.extend(self.fill_slots(id)?);
         }
         let work = Work::Group(Group::new(program, last.ty.shape.clone()));
-        Ok(Step::new(work, Part { args, results: slots, cut, site: last.site, nodes: ids }))
+        Ok(Step::new(work, StepTemplate { args, results: slots, cut, site: last.site, nodes: ids }))
     }
 
     /// What operand `i` of an elementwise node is in a program.

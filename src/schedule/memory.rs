@@ -182,9 +182,9 @@ impl Plan {
             }
         }
         for step in self.steps.iter_mut().rev() {
-            let Step { part, last, .. } = step;
+            let Step { template, last, .. } = step;
             last.clear();
-            for arg in &part.args {
+            for arg in &template.args {
                 if let Operand::Array(Source::Slot(slot)) = *arg
                     && !std::mem::replace(&mut wanted[slot as usize], true)
                 {

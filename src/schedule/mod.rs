@@ -130,7 +130,7 @@ pub struct Group {
 
 /// What plans for all sizes of a list have in common: what there is to compile (the elementwise programs
 /// of its steps, and the templates of the bodies of its control flow), and all else that no size decides.
-/// What steps read and write is shared by steps themselves ([`Part`]).
+/// What steps read and write is shared by steps themselves ([`StepTemplate`]).
 #[derive(Default)]
 pub struct Template {
     /// The programs, by their numbers
@@ -201,7 +201,7 @@ pub enum Work {
 
 /// What of a step is the same for all sizes.
 #[derive(Clone)]
-pub struct Part {
+pub struct StepTemplate {
     /// What it reads: for a program the arrays, then the numbers
     pub args: SmallVec<[Operand; 4]>,
     /// The slots it fills
@@ -218,7 +218,7 @@ pub struct Part {
 #[derive(Clone)]
 pub struct Step {
     /// What it reads and gives, which plans for other sizes share
-    pub part: Arc<Part>,
+    pub template: Arc<StepTemplate>,
     /// What it does, over sizes of the plan
     pub work: Work,
     /// The slots it reads last
@@ -226,16 +226,16 @@ pub struct Step {
 }
 
 impl Step {
-    fn new(work: Work, part: Part) -> Step {
-        Step { part: Arc::new(part), work, last: SmallVec::new() }
+    fn new(work: Work, template: StepTemplate) -> Step {
+        Step { template: Arc::new(template), work, last: SmallVec::new() }
     }
 }
 
 impl Deref for Step {
-    type Target = Part;
+    type Target = StepTemplate;
 
-    fn deref(&self) -> &Part {
-        &self.part
+    fn deref(&self) -> &StepTemplate {
+        &self.template
     }
 }
 

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::assemble::Sequel;
 use super::liveness::{bound, same};
 use super::prologue::Prologue;
-use super::{Group, Operand, Part, Plan, Source, Step, Work};
+use super::{Group, Operand, Plan, Source, Step, StepTemplate, Work};
 use crate::ops::op::{Op, Type};
 
 /// A product with groups before and after. Its arguments are those of the first operand (the operand,
@@ -177,6 +177,6 @@ impl Plan {
         nodes.extend(group.nodes.iter().copied());
         let after = Some(Epilogue { group: what, raw, place });
         let work = Work::Product(Box::new(Product { op: op.clone(), before: [None, None], after }));
-        Some(Step::new(work, Part { args, nodes, ..(*group.part).clone() }))
+        Some(Step::new(work, StepTemplate { args, nodes, ..(*group.template).clone() }))
     }
 }

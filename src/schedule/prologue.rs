@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::assemble::Sequel;
 use super::liveness::{arrays, bound, makers};
 use super::product::{Product, Readers};
-use super::{Group, Operand, Part, Plan, Source, Step, Work};
+use super::{Group, Operand, Plan, Source, Step, StepTemplate, Work};
 use crate::dtype::DType;
 use crate::layout::Layout;
 use crate::ops::op::{Op, Type};
@@ -196,7 +196,7 @@ impl Plan {
         let mut nodes = self.steps[maker as usize].nodes.clone();
         nodes.extend(step.nodes.iter().copied());
         let work = Work::Product(Box::new(product));
-        Some(Step::new(work, Part { args, nodes, ..(*step.part).clone() }))
+        Some(Step::new(work, StepTemplate { args, nodes, ..(*step.template).clone() }))
     }
 
     /// Whether a product is better off with its prologues than the groups by themselves. Where it would

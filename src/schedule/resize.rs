@@ -58,7 +58,7 @@ impl Work {
 
 impl Step {
     fn resized(&self, size: &dyn Fn(Dim) -> Dim) -> Result<Step> {
-        let (part, work) = (self.part.clone(), self.work.resized(size)?);
-        Ok(Step { part, work, last: Default::default() })
+        let (template, work) = (self.template.clone(), self.work.resized(size)?);
+        Ok(Step { template, work, last: Default::default() })
     }
 }

@@ -37,7 +37,7 @@ const PARTIALS: usize = 8 << 20;
 
 /// One operand: positions along the batch, along its own axis of the result, and along `k`.
 #[derive(Clone, Debug)]
-pub struct Operand {
+pub struct Matrix {
     /// The element at index zero of all three
     pub ptr: *const u8,
     /// The batch
@@ -52,9 +52,9 @@ pub struct Operand {
 }
 
 // SAFETY: operands are only read.
-unsafe impl Send for Operand {}
+unsafe impl Send for Matrix {}
 // SAFETY: as above.
-unsafe impl Sync for Operand {}
+unsafe impl Sync for Matrix {}
 
 /// Calls a generic function for the element type of one of [`accumulator`]'s dtypes.
 macro_rules! with_accumulator {
@@ -114,8 +114,8 @@ pub struct Extras<'a> {
 /// a batch of one.
 pub unsafe fn product(
     dtype: DType,
-    a: &Operand,
-    b: &Operand,
+    a: &Matrix,
+    b: &Matrix,
     out: *mut u8,
     extras: Extras<'_>,
 ) -> Result<()> {
@@ -143,12 +143,12 @@ pub fn depth(n: usize) -> usize {
 }
 
 /// The bytes that [`product`] takes for itself, as the counters of memory count them.
-pub fn scratch(dtype: DType, a: &Operand, b: &Operand) -> usize {
+pub fn scratch(dtype: DType, a: &Matrix, b: &Matrix) -> usize {
     with_accumulator!(dtype, T => scratch_of::<T>(a, b))
 }
 
 /// How often each element of `a` and of `b` is packed; none where it is read where it lies.
-pub fn packings(dtype: DType, a: &Operand, b: &Operand) -> [Option<usize>; 2] {
+pub fn packings(dtype: DType, a: &Matrix, b: &Matrix) -> [Option<usize>; 2] {
     with_accumulator!(dtype, T => {
         let job = Job::<T>::new(a, b, std::ptr::null_mut());
         match job.count() == 0 || a.depth.len() == 0 {
@@ -159,7 +159,7 @@ pub fn packings(dtype: DType, a: &Operand, b: &Operand) -> [Option<usize>; 2] {
 }
 
 /// The bytes that [`product`] packs operands in on one thread; none where it takes more than that.
-pub fn serial_scratch(dtype: DType, a: &Operand, b: &Operand) -> Option<usize> {
+pub fn serial_scratch(dtype: DType, a: &Matrix, b: &Matrix) -> Option<usize> {
     with_accumulator!(dtype, T => {
         let job = Job::<T>::new(a, b, std::ptr::null_mut());
         match job.count() == 0 || a.depth.len() == 0 {
@@ -169,7 +169,7 @@ pub fn serial_scratch(dtype: DType, a: &Operand, b: &Operand) -> Option<usize> {
     })
 }
 
-fn scratch_of<T: Element>(a: &Operand, b: &Operand) -> usize {
+fn scratch_of<T: Element>(a: &Matrix, b: &Matrix) -> usize {
     let mut job = Job::<T>::new(a, b, std::ptr::null_mut());
     let (count, depth) = (job.count(), a.depth.len());
     if count == 0 || depth == 0 {
@@ -183,12 +183,7 @@ fn scratch_of<T: Element>(a: &Operand, b: &Operand) -> usize {
     block_bytes(group * count * size_of::<T>()) + job.scratch()
 }
 
-unsafe fn typed<T: Element>(
-    a: &Operand,
-    b: &Operand,
-    out: *mut T,
-    extras: Extras<'_>,
-) -> Result<()> {
+unsafe fn typed<T: Element>(a: &Matrix, b: &Matrix, out: *mut T, extras: Extras<'_>) -> Result<()> {
     let mut job = Job::new(a, b, out);
     let (count, depth) = (job.count(), a.depth.len());
     let all_done = |done: Epilogue<'_>| {
@@ -234,8 +229,8 @@ unsafe fn add<T: Element>(out: *mut T, part: *const T, count: usize, fresh: bool
 
 /// A product to be cut into tiles. Its items are the pairs of span and batch index.
 struct Job<'a, T: Element> {
-    a: &'a Operand,
-    b: &'a Operand,
+    a: &'a Matrix,
+    b: &'a Matrix,
     rows: usize,
     columns: usize,
     /// Strides of `out`, one of them 1
@@ -264,11 +259,11 @@ enum Cut {
 }
 
 impl<'a, T: Element> Job<'a, T> {
-    fn new(a: &'a Operand, b: &'a Operand, out: *mut T) -> Job<'a, T> {
+    fn new(a: &'a Matrix, b: &'a Matrix, out: *mut T) -> Job<'a, T> {
         Job::with(T::kernels(), a, b, out)
     }
 
-    fn with(kernels: Kernels<T>, a: &'a Operand, b: &'a Operand, out: *mut T) -> Job<'a, T> {
+    fn with(kernels: Kernels<T>, a: &'a Matrix, b: &'a Matrix, out: *mut T) -> Job<'a, T> {
         let (batch, m, n) = (a.batch.len(), a.own.len(), b.own.len());
         // A tile is wide rather than high: few columns are better as rows.
         let transposed = n < m && n <= kernels.width / 4;
@@ -305,7 +300,7 @@ impl<'a, T: Element> Job<'a, T> {
 
     /// What an item takes, in products.
     fn work(&self) -> usize {
-        let made = |x: &Operand| x.own.len() * OP * x.made.unwrap_or(0);
+        let made = |x: &Matrix| x.own.len() * OP * x.made.unwrap_or(0);
         (self.rows * self.columns + made(self.a) + made(self.b)) * self.a.depth.len().min(SPAN)
     }
 

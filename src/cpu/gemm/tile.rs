@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::axis::{Axis, Runs};
 use super::kernel::{BLOCK, Element, Row, SQUARE, STREAM_COLUMNS, STREAM_ROWS, TILE, TILE_WIDTH};
 use super::scratch::Scratch;
-use super::{Job, Operand, pack};
+use super::{Job, Matrix, pack};
 use crate::error::Result;
 use crate::threads::Pace;
 
@@ -507,7 +507,7 @@ fn along(axis: &Axis) -> usize {
 }
 
 /// The strides of an operand that has just two and lies somewhere.
-fn direct(x: &Operand) -> Option<(isize, isize)> {
+fn direct(x: &Matrix) -> Option<(isize, isize)> {
     if x.made.is_some() {
         return None;
     }

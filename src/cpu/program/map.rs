@@ -14,7 +14,7 @@ use crate::tile::{TILE, TileKernel};
 
 /// An operand of one op.
 #[derive(Clone, Copy)]
-pub enum Operand<'a> {
+pub enum MapOperand<'a> {
     /// A tensor
     Array(&'a Array),
     /// A number, rounded to its dtype before use
@@ -25,7 +25,7 @@ pub enum Operand<'a> {
 ///
 /// # Safety
 /// As for [`run`].
-pub unsafe fn map(kernel: TileKernel, args: &[Operand], out: &Array) {
+pub unsafe fn map(kernel: TileKernel, args: &[MapOperand], out: &Array) {
     let n = out.count();
     // SAFETY: as the caller's.
     if n <= SMALL && unsafe { map_small(kernel, args, out, n) } {
@@ -34,8 +34,8 @@ pub unsafe fn map(kernel: TileKernel, args: &[Operand], out: &Array) {
     let is_flat =
         |x: &Array| x.is_contiguous() && (x.count() == n || x.count() == 1) && !is_narrow(x.dtype);
     let all_flat = args.iter().all(|arg| match arg {
-        Operand::Array(x) => is_flat(x),
-        Operand::Scalar(..) => true,
+        MapOperand::Array(x) => is_flat(x),
+        MapOperand::Scalar(..) => true,
     });
     if !all_flat || !is_flat(out) {
         // SAFETY: as the caller's.
@@ -53,15 +53,15 @@ pub unsafe fn map(kernel: TileKernel, args: &[Operand], out: &Array) {
     };
     for (k, arg) in args.iter().enumerate() {
         match *arg {
-            Operand::Array(x) if x.count() == n => {
+            MapOperand::Array(x) if x.count() == n => {
                 (flat.args[k], flat.sizes[k]) = (x.ptr(), x.dtype.size())
             }
-            Operand::Array(x) => {
+            MapOperand::Array(x) => {
                 let width = x.dtype.width();
                 // SAFETY: the array has an element.
                 flat.scalars[k] = Some((unsafe { width.read(x.ptr()) }, width));
             }
-            Operand::Scalar(x, dtype) => {
+            MapOperand::Scalar(x, dtype) => {
                 flat.scalars[k] = Some((register_bits(x, dtype), dtype.compute().width()))
             }
         }
@@ -81,15 +81,15 @@ struct Spread([[u64; SMALL]; 3]);
 /// # Safety
 /// As for [`run`]; `out` has `n` elements, at most [`SMALL`].
 #[inline]
-unsafe fn map_small(kernel: TileKernel, args: &[Operand], out: &Array, n: usize) -> bool {
+unsafe fn map_small(kernel: TileKernel, args: &[MapOperand], out: &Array, n: usize) -> bool {
     let fits = |x: &Array| x.is_contiguous() && x.count() == n && !is_narrow(x.dtype);
     let mut room = MaybeUninit::<Spread>::uninit();
     let mut pointers = [std::ptr::null(); 3];
     for (k, arg) in args.iter().enumerate() {
         pointers[k] = match *arg {
-            Operand::Array(x) if fits(x) => x.ptr(),
-            Operand::Array(_) => return false,
-            Operand::Scalar(x, dtype) => {
+            MapOperand::Array(x) if fits(x) => x.ptr(),
+            MapOperand::Array(_) => return false,
+            MapOperand::Scalar(x, dtype) => {
                 let place = room.as_mut_ptr().cast::<u64>().wrapping_add(k * SMALL).cast::<u8>();
                 // SAFETY: a row of the room holds `SMALL` elements of eight bytes.
                 unsafe { splat(place, register_bits(x, dtype), dtype.compute().width(), n) };
@@ -220,7 +220,7 @@ impl Flat {
 ///
 /// # Safety
 /// As for [`run`].
-unsafe fn map_blocks(kernel: TileKernel, args: &[Operand], out: &Array) {
+unsafe fn map_blocks(kernel: TileKernel, args: &[MapOperand], out: &Array) {
     let mut arrays: SmallVec<[&Array; 3]> = SmallVec::new();
     let mut numbers: SmallVec<[Scalar; 3]> = SmallVec::new();
     let mut program = Program {
@@ -234,12 +234,12 @@ unsafe fn map_blocks(kernel: TileKernel, args: &[Operand], out: &Array) {
     };
     for arg in args {
         let dtype = match *arg {
-            Operand::Array(x) => {
+            MapOperand::Array(x) => {
                 arrays.push(x);
                 program.inputs.push(x.dtype);
                 x.dtype
             }
-            Operand::Scalar(x, dtype) => {
+            MapOperand::Scalar(x, dtype) => {
                 numbers.push(x);
                 program.scalars.push(dtype);
                 dtype
@@ -250,7 +250,7 @@ unsafe fn map_blocks(kernel: TileKernel, args: &[Operand], out: &Array) {
     let (mut array, mut number) = (0, arrays.len() as u16);
     let mut instr = Instr { kernel, args: [0; 3], arity: args.len() as u8, round: None };
     for (place, arg) in instr.args.iter_mut().zip(args) {
-        let next = if matches!(arg, Operand::Array(_)) { &mut array } else { &mut number };
+        let next = if matches!(arg, MapOperand::Array(_)) { &mut array } else { &mut number };
         *place = *next;
         *next += 1;
     }

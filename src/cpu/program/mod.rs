@@ -27,7 +27,7 @@ use crate::threads;
 use crate::tile::{self, TILE, TileKernel};
 
 pub(super) use map::map_memory;
-pub use map::{Operand, map};
+pub use map::{MapOperand, map};
 pub use part::{Matrix, run_part};
 
 /// Element-instructions above which a second thread pays for its hand-off.

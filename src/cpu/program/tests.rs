@@ -95,7 +95,7 @@ fn view(x: &Array, sizes: &[usize], strides: &[isize], offset: usize) -> Array {
 fn difference(a: &Array, b: &Array, shape: &[usize]) -> Array {
     let out = Array::uninit(a.dtype, Shape::of(shape)).unwrap();
     // SAFETY: the output is fresh.
-    unsafe { map(sub(), &[Operand::Array(a), Operand::Array(b)], &out) };
+    unsafe { map(sub(), &[MapOperand::Array(a), MapOperand::Array(b)], &out) };
     out
 }
 
@@ -158,11 +158,11 @@ fn scalars_and_mixed_registers() {
         let a = array(DType::F32, &[n], numbers);
         let mask = Array::uninit(DType::Bool, Shape::of(&[n])).unwrap();
         let out = Array::uninit(DType::F32, Shape::of(&[n])).unwrap();
-        let three = Operand::Scalar(Scalar::Int(3), DType::F32);
+        let three = MapOperand::Scalar(Scalar::Int(3), DType::F32);
         // SAFETY: the outputs are fresh.
         unsafe {
-            map(less(), &[Operand::Array(&a), three], &mask);
-            map(select(), &[Operand::Array(&mask), three, Operand::Array(&a)], &out);
+            map(less(), &[MapOperand::Array(&a), three], &mask);
+            map(select(), &[MapOperand::Array(&mask), three, MapOperand::Array(&a)], &out);
         }
         let want: Vec<f32> = floats(&a).iter().map(|&x| if x < 3.0 { 3.0 } else { x }).collect();
         assert_eq!(floats(&out), want);
@@ -176,7 +176,7 @@ fn an_output_may_be_the_memory_of_an_input() {
         let b = array(dtype, &[3000], |i| numbers(i + 77));
         let want = difference(&a, &b, &[3000]);
         // SAFETY: nobody else reads `a`.
-        unsafe { map(sub(), &[Operand::Array(&a), Operand::Array(&b)], &a) };
+        unsafe { map(sub(), &[MapOperand::Array(&a), MapOperand::Array(&b)], &a) };
         assert_eq!(bytes(&a), bytes(&want), "{dtype}");
     }
 }
@@ -186,7 +186,7 @@ fn both_ways(dtype: DType, a: &Array, b: &Array, s: Scalar, shape: &[usize]) -> 
     let fresh = |dtype| Array::uninit(dtype, Shape::of(shape)).unwrap();
     let [d, m, w, y] = [dtype; 4].map(fresh);
     let c = fresh(DType::Bool);
-    let x = Operand::Array;
+    let x = MapOperand::Array;
     let mut builder = Builder::new(&[dtype, dtype], &[dtype]);
     let (va, vb, vs) = (builder.input(0), builder.input(1), builder.scalar(0));
     let vd = builder.push(sub(), &[va, vb], dtype);
@@ -203,7 +203,7 @@ fn both_ways(dtype: DType, a: &Array, b: &Array, s: Scalar, shape: &[usize]) -> 
         map(mul(), &[x(&d), x(a)], &m);
         map(less(), &[x(&m), x(b)], &c);
         map(select(), &[x(&c), x(a), x(&d)], &w);
-        map(mul(), &[x(&w), Operand::Scalar(s, dtype)], &y);
+        map(mul(), &[x(&w), MapOperand::Scalar(s, dtype)], &y);
         run(&program, &[a, b], &[s], &[&fused[0], &fused[1]]);
     }
     let [fused_y, fused_d] = fused;

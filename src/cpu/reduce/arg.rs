@@ -15,7 +15,7 @@ use crate::ops::attributes::ArgReduction;
 
 use super::fold::{Choice, Max, Min};
 use super::kernels::{BLOCK, STRETCH, fold_block, gather};
-use super::{CHUNK, Plan, SERIAL, moved_bytes, reduced_last, split};
+use super::{CHUNK, ReducePlan, SERIAL, moved_bytes, reduced_last, split};
 use crate::layout::Layout;
 use crate::memory::block_bytes;
 use crate::threads::Pace;
@@ -59,7 +59,7 @@ pub fn arg_scratch(dtype: DType, x: &Layout, axis: usize) -> usize {
         let bytes = block_bytes(x.shape().count() * DType::F32.size());
         return bytes + arg_scratch(DType::F32, &wide, axis);
     }
-    let plan = Plan::new(x, &[axis]);
+    let plan = ReducePlan::new(x, &[axis]);
     let (columns, column_stride) = plan.kept.inner();
     let by_columns = columns >= FEW_COLUMNS && (column_stride == 1 || plan.n <= SHORT);
     let by_rows = plan.reduced.inner().1 == 1 || plan.n == 1;
@@ -67,7 +67,7 @@ pub fn arg_scratch(dtype: DType, x: &Layout, axis: usize) -> usize {
 }
 
 fn run<A: Number, F: Choice<A>>(x: &Array, axis: usize, out: *mut i64) -> Result<()> {
-    let plan = Plan::new(&x.layout, &[axis]);
+    let plan = ReducePlan::new(&x.layout, &[axis]);
     let (columns, column_stride) = plan.kept.inner();
     let (n, stride) = (plan.n, plan.reduced.inner().1);
     if plan.outputs == 0 {
@@ -79,12 +79,12 @@ fn run<A: Number, F: Choice<A>>(x: &Array, axis: usize, out: *mut i64) -> Result
         by_rows::<A, F>(&plan, x.ptr().cast(), out);
     } else {
         let (x, axes) = reduced_last(x, &[axis])?;
-        by_rows::<A, F>(&Plan::new(&x.layout, &axes), x.ptr().cast(), out);
+        by_rows::<A, F>(&ReducePlan::new(&x.layout, &axes), x.ptr().cast(), out);
     }
     Ok(())
 }
 
-fn by_rows<A: Number, F: Choice<A>>(plan: &Plan, x: *const A, out: *mut i64) {
+fn by_rows<A: Number, F: Choice<A>>(plan: &ReducePlan, x: *const A, out: *mut i64) {
     let (x, out) = (Shared::reading(x), Shared::new(out));
     let row_stride = plan.kept.inner().1;
     split(plan.outputs, (CHUNK / plan.n).max(1), plan.total() < SERIAL, |first, count| {
@@ -97,7 +97,7 @@ fn by_rows<A: Number, F: Choice<A>>(plan: &Plan, x: *const A, out: *mut i64) {
     });
 }
 
-fn by_columns<A: Number, F: Choice<A>>(plan: &Plan, x: *const A, out: *mut i64) {
+fn by_columns<A: Number, F: Choice<A>>(plan: &ReducePlan, x: *const A, out: *mut i64) {
     let (x, out) = (Shared::reading(x), Shared::new(out));
     let strides = [plan.kept.inner().1, plan.reduced.inner().1];
     let tile = plan.outputs.min(TILE);

@@ -7,7 +7,7 @@ use crate::threads;
 
 use super::fold::{Fold, Tree};
 use super::kernels::{fold_apart, fold_columns, narrow};
-use super::{CHUNK, Plan, SERIAL, is_native, room, split};
+use super::{CHUNK, ReducePlan, SERIAL, is_native, room, split};
 
 /// Elements of a column that are joined one after the other.
 pub const BLOCK: usize = 64;
@@ -21,7 +21,7 @@ const TILE: usize = 1 << 14;
 const MANY: usize = 16;
 
 /// Reduces each column of the plan to one element of `out`.
-pub fn run<T: Element, F: Fold<T::Number>>(plan: &Plan, x: *const T, out: *mut T) {
+pub fn run<T: Element, F: Fold<T::Number>>(plan: &ReducePlan, x: *const T, out: *mut T) {
     let (x, out) = (Shared::reading(x), Shared::new(out));
     let columns = Columns::new::<T>(plan);
     let is_serial = plan.total() < SERIAL;
@@ -65,7 +65,7 @@ pub fn run<T: Element, F: Fold<T::Number>>(plan: &Plan, x: *const T, out: *mut T
 
 /// How the columns of a plan are walked.
 struct Columns<'a> {
-    plan: &'a Plan,
+    plan: &'a ReducePlan,
     /// Columns worked on together.
     tile: usize,
     /// Elements from a column to the next.
@@ -76,7 +76,7 @@ struct Columns<'a> {
 type Offsets = SmallVec<[isize; BLOCK]>;
 
 impl<'a> Columns<'a> {
-    fn new<T: Element>(plan: &'a Plan) -> Self {
+    fn new<T: Element>(plan: &'a ReducePlan) -> Self {
         let (_, stride) = plan.kept.inner();
         let widest = if stride == 1 { TILE / size_of::<T>() } else { NARROW };
         Columns { plan, tile: plan.outputs.min(widest), stride }

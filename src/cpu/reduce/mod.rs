@@ -113,7 +113,7 @@ fn unsigned(dtype: DType) -> DType {
 use with_fold;
 
 /// The loops of one reduction.
-struct Plan {
+struct ReducePlan {
     /// Axes of the result.
     kept: Walk,
     /// Axes that disappear.
@@ -126,9 +126,9 @@ struct Plan {
     last_reduced: bool,
 }
 
-impl Plan {
-    fn new(x: &Layout, axes: &[usize]) -> Plan {
-        let mut plan = Plan {
+impl ReducePlan {
+    fn new(x: &Layout, axes: &[usize]) -> ReducePlan {
+        let mut plan = ReducePlan {
             kept: Walk::default(),
             reduced: Walk::default(),
             outputs: 1,
@@ -170,7 +170,7 @@ impl Plan {
 }
 
 fn run<T: Element, F: Fold<T::Number>>(x: &Array, axes: &[usize], out: &Array) -> Result<()> {
-    let plan = Plan::new(&x.layout, axes);
+    let plan = ReducePlan::new(&x.layout, axes);
     // SAFETY: the caller of `reduce_into` holds the result; it is filled below.
     let to = unsafe { out.ptr_mut() }.cast::<T>();
     if plan.n == 0 || plan.outputs == 0 {
@@ -180,7 +180,7 @@ fn run<T: Element, F: Fold<T::Number>>(x: &Array, axes: &[usize], out: &Array) -
         columns::run::<T, F>(&plan, x.ptr().cast(), to);
     } else if plan.jumps() {
         let (x, axes) = reduced_last(x, axes)?;
-        rows::run::<T, F>(&Plan::new(&x.layout, &axes), x.ptr().cast(), to);
+        rows::run::<T, F>(&ReducePlan::new(&x.layout, &axes), x.ptr().cast(), to);
     } else {
         rows::run::<T, F>(&plan, x.ptr().cast(), to);
     }
@@ -200,7 +200,7 @@ pub fn depth(n: usize) -> usize {
 
 /// The bytes that [`reduce_into`] takes for itself, as the counters of memory count them.
 pub fn scratch(dtype: DType, x: &Layout, axes: &[usize]) -> usize {
-    let plan = Plan::new(x, axes);
+    let plan = ReducePlan::new(x, axes);
     let by_rows = plan.last_reduced && plan.n > FEW && plan.outputs > 0;
     if by_rows && plan.jumps() { moved_bytes(dtype, x, axes) } else { 0 }
 }

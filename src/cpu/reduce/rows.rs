@@ -10,7 +10,7 @@ use crate::threads::{self, Pace};
 
 use super::fold::{Fold, Pairwise, Tree};
 use super::kernels::{BLOCK, LANES, fold_columns, fold_rows, narrow};
-use super::{CHUNK, Plan, SERIAL, split};
+use super::{CHUNK, ReducePlan, SERIAL, split};
 
 /// Blocks of a long row that one thread takes at a time: a power of two, so a subtree.
 const SEGMENT: usize = 64;
@@ -27,7 +27,7 @@ const TOGETHER: usize = 128;
 const TOO_FEW: usize = 16;
 
 /// Reduces each row of the plan to one element of `out`.
-pub fn run<T: Element, F: Fold<T::Number>>(plan: &Plan, x: *const T, out: *mut T) {
+pub fn run<T: Element, F: Fold<T::Number>>(plan: &ReducePlan, x: *const T, out: *mut T) {
     let (x, out) = (Shared::reading(x), Shared::new(out));
     let is_serial = plan.total() < SERIAL;
     let is_short = plan.n <= 2 * SEGMENT * BLOCK;
@@ -66,7 +66,7 @@ pub fn run<T: Element, F: Fold<T::Number>>(plan: &Plan, x: *const T, out: *mut T
     }
 }
 
-impl Plan {
+impl ReducePlan {
     /// Whether rows, but not the elements of a row, lie side by side.
     fn rows_are_neighbours(&self) -> bool {
         let (rows, row_stride) = self.kept.inner();
@@ -76,7 +76,7 @@ impl Plan {
 
 /// Reduces the elements `start..start + n` of rows `first..first + rows` to `out`.
 unsafe fn stretch<T: Element, U: Element<Number = T::Number>, F: Fold<T::Number>>(
-    plan: &Plan,
+    plan: &ReducePlan,
     x: *const T,
     first: usize,
     rows: usize,
@@ -117,7 +117,7 @@ unsafe fn stretch<T: Element, U: Element<Number = T::Number>, F: Fold<T::Number>
 
 /// Reduces a row whose elements do not all lie side by side, block by block.
 unsafe fn scattered<T: Element, F: Fold<T::Number>>(
-    plan: &Plan,
+    plan: &ReducePlan,
     x: *const T,
     start: usize,
     n: usize,
@@ -151,7 +151,7 @@ unsafe fn scattered<T: Element, F: Fold<T::Number>>(
 
 /// Reduces `count` rows that lie side by side: lane by lane, each lane of all rows at once.
 unsafe fn neighbours<T: Element, U: Element<Number = T::Number>, F: Fold<T::Number>>(
-    plan: &Plan,
+    plan: &ReducePlan,
     x: *const T,
     count: usize,
     start: usize,

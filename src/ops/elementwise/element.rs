@@ -5,10 +5,10 @@ use crate::scalar::Register;
 use crate::tile::{Map1, Map2, Map3};
 
 /// A formula on one element of each operand, in words of the register type it was asked for.
-pub type Element = fn(&[u64; 3]) -> u64;
+pub type ElementFn = fn(&[u64; 3]) -> u64;
 
 /// A formula of one element.
-pub fn element1<F: Map1<A>, A: Register>() -> Element
+pub fn element1<F: Map1<A>, A: Register>() -> ElementFn
 where
     F::Out: Register,
 {
@@ -19,7 +19,7 @@ where
 }
 
 /// A formula of two elements.
-pub fn element2<F: Map2<A, B>, A: Register, B: Register>() -> Element
+pub fn element2<F: Map2<A, B>, A: Register, B: Register>() -> ElementFn
 where
     F::Out: Register,
 {
@@ -27,7 +27,7 @@ where
 }
 
 /// A formula of three elements.
-pub fn element3<F: Map3<A, B, C>, A: Register, B: Register, C: Register>() -> Element
+pub fn element3<F: Map3<A, B, C>, A: Register, B: Register, C: Register>() -> ElementFn
 where
     F::Out: Register,
 {

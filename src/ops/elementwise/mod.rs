@@ -18,7 +18,7 @@ use crate::scalar::wgsl::WgslType;
 use crate::shape::Shape;
 use crate::small::small;
 use crate::tile::TileKernel;
-use element::Element;
+use element::ElementFn;
 use text::Text;
 
 #[macro_use]
@@ -124,7 +124,7 @@ impl Elementwise {
     }
 
     /// The formula on one element at a time, for a register type.
-    pub fn element(&self, compute: Compute) -> Option<Element> {
+    pub fn element(&self, compute: Compute) -> Option<ElementFn> {
         match (self.instance)(Want::Element(compute)) {
             Some(Instance::Element(element)) => Some(element),
             _ => None,
@@ -301,7 +301,7 @@ pub enum Instance {
     /// Compiled
     Kernel(TileKernel),
     /// One element at a time
-    Element(Element),
+    Element(ElementFn),
     /// Printed
     Text(Text),
 }

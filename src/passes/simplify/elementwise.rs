@@ -1,6 +1,6 @@
 //! Algebra of elementwise ops and casts.
 
-use super::{Step, becomes, give, is_one, known, number, on, op_of, operand};
+use super::{Rewrite, becomes, give, is_one, known, number, on, op_of, operand};
 use crate::dtype::{Class, DType, Scalar};
 use crate::graph::{Args, Kind, Node};
 use crate::ops::elementwise::{Elementwise, arithmetic, bits, comparison};
@@ -10,16 +10,16 @@ use crate::passes::cse::same_arg;
 use crate::shape::Shape;
 
 /// Simplifies an elementwise node.
-pub fn map(nodes: &[Node], node: &mut Node, def: &'static Elementwise, fast: bool) -> Step {
+pub fn map(nodes: &[Node], node: &mut Node, def: &'static Elementwise, fast: bool) -> Rewrite {
     if strip(nodes, node, def) {
-        return Step::Again;
+        return Rewrite::Again;
     }
     let dtype = taken(nodes, node, def);
     match *node.args.as_slice() {
         [x] => unary(nodes, node, def, x),
         [a, b] => binary(nodes, node, def, &Pair { a, b, dtype, fast }),
         [condition, a, b] => select(nodes, node, condition, a, b),
-        _ => Step::Keep,
+        _ => Rewrite::Keep,
     }
 }
 
@@ -122,8 +122,8 @@ fn is_op(node: &Node, def: &Elementwise) -> bool {
     matches!(op_of(node), Some(Op::Map(own)) if **own == *def)
 }
 
-fn unary(nodes: &[Node], node: &mut Node, def: &Elementwise, x: Arg) -> Step {
-    let Some(inner) = operand(nodes, node, 0) else { return Step::Keep };
+fn unary(nodes: &[Node], node: &mut Node, def: &Elementwise, x: Arg) -> Rewrite {
+    let Some(inner) = operand(nodes, node, 0) else { return Rewrite::Keep };
     let again = |def: &Elementwise| is_op(inner, def);
     let undone =
         [&arithmetic::negative, &comparison::logical_not, &bits::bitwise_invert].contains(&def);
@@ -140,7 +140,7 @@ fn unary(nodes: &[Node], node: &mut Node, def: &Elementwise, x: Arg) -> Step {
         }
         if *def == arithmetic::abs && again(&arithmetic::negative) {
             node.args[0] = inner.args[0];
-            return Step::Again;
+            return Rewrite::Again;
         }
     }
     if *def == comparison::logical_not {
@@ -155,7 +155,7 @@ fn unary(nodes: &[Node], node: &mut Node, def: &Elementwise, x: Arg) -> Step {
             }
         }
     }
-    Step::Keep
+    Rewrite::Keep
 }
 
 /// The operands of a binary op.
@@ -172,27 +172,27 @@ impl Pair {
     }
 }
 
-fn binary(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Step {
+fn binary(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Rewrite {
     let step = match pair.dtype.class() {
         Class::Bool => truth(nodes, node, def, pair),
         Class::Int => whole(nodes, node, def, pair),
         Class::Float => float(nodes, node, def, pair),
     };
     match step {
-        Step::Keep if pair.same() => {
+        Rewrite::Keep if pair.same() => {
             let keeps = [&arithmetic::maximum, &arithmetic::minimum].contains(&def);
-            if keeps { give(nodes, node, pair.a) } else { Step::Keep }
+            if keeps { give(nodes, node, pair.a) } else { Rewrite::Keep }
         }
-        step @ (Step::Keep | Step::Is(_) | Step::Again) => step,
+        step @ (Rewrite::Keep | Rewrite::Is(_) | Rewrite::Again) => step,
     }
 }
 
-fn truth(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Step {
+fn truth(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Rewrite {
     let (a, b) = (known(nodes, pair.a), known(nodes, pair.b));
     let is_and = *def == comparison::logical_and || *def == bits::bitwise_and;
     let is_or = *def == comparison::logical_or || *def == bits::bitwise_or;
     if !is_and && !is_or {
-        return Step::Keep;
+        return Rewrite::Keep;
     }
     if pair.same() {
         return give(nodes, node, pair.a);
@@ -205,10 +205,10 @@ fn truth(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Ste
             false => number(node, Scalar::Bool(value)),
         };
     }
-    Step::Keep
+    Rewrite::Keep
 }
 
-fn whole(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Step {
+fn whole(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Rewrite {
     let (a, b) = (known(nodes, pair.a), known(nodes, pair.b));
     let a_is = |want| is(a, pair.dtype, want);
     let b_is = |want| is(b, pair.dtype, want);
@@ -240,10 +240,10 @@ fn whole(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Ste
     if pair.same() && (and || *def == bits::bitwise_or) {
         return give(nodes, node, pair.a);
     }
-    Step::Keep
+    Rewrite::Keep
 }
 
-fn float(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Step {
+fn float(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Rewrite {
     let (a, b) = (known(nodes, pair.a), known(nodes, pair.b));
     let a_is = |want| is(a, pair.dtype, want);
     let b_is = |want| is(b, pair.dtype, want);
@@ -280,7 +280,7 @@ fn float(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Ste
         node.args[1] = Arg::Number(inverse.into());
         return becomes(node, Op::Map(&arithmetic::multiply));
     }
-    if pair.fast { loose(nodes, node, def, pair, (a, b)) } else { Step::Keep }
+    if pair.fast { loose(nodes, node, def, pair, (a, b)) } else { Rewrite::Keep }
 }
 
 /// Whether an operand alone has the shape of the node.
@@ -305,7 +305,7 @@ fn loose(
     def: &Elementwise,
     pair: &Pair,
     (a, b): (Option<Scalar>, Option<Scalar>),
-) -> Step {
+) -> Rewrite {
     let a_is = |want| is(a, pair.dtype, want);
     let b_is = |want| is(b, pair.dtype, want);
     let (adds, times) = (*def == arithmetic::add, *def == arithmetic::multiply);
@@ -338,22 +338,22 @@ fn loose(
         let (c, b) = (c.as_f64(), b.as_f64());
         let joined = Arg::Number(if adds { c + b } else { c * b }.into());
         node.args = Args::from_slice(&[inner.args[0], joined]);
-        return Step::Again;
+        return Rewrite::Again;
     }
     negated(nodes, node, pair, (adds, takes))
 }
 
 /// `a + (−b)` and `a − (−b)`: a NaN would keep the other sign.
-fn negated(nodes: &[Node], node: &mut Node, pair: &Pair, (adds, takes): (bool, bool)) -> Step {
-    let Some(inner) = operand(nodes, node, 1) else { return Step::Keep };
+fn negated(nodes: &[Node], node: &mut Node, pair: &Pair, (adds, takes): (bool, bool)) -> Rewrite {
+    let Some(inner) = operand(nodes, node, 1) else { return Rewrite::Keep };
     if !(adds || takes) || !is_op(inner, &arithmetic::negative) {
-        return Step::Keep;
+        return Rewrite::Keep;
     }
     node.args = Args::from_slice(&[pair.a, inner.args[0]]);
     becomes(node, Op::Map(if adds { &arithmetic::subtract } else { &arithmetic::add }))
 }
 
-fn select(nodes: &[Node], node: &mut Node, condition: Arg, a: Arg, b: Arg) -> Step {
+fn select(nodes: &[Node], node: &mut Node, condition: Arg, a: Arg, b: Arg) -> Rewrite {
     if same_arg(&a, &b) {
         return give(nodes, node, a);
     }
@@ -363,15 +363,15 @@ fn select(nodes: &[Node], node: &mut Node, condition: Arg, a: Arg, b: Arg) -> St
     match operand(nodes, node, 0) {
         Some(inner) if is_op(inner, &comparison::logical_not) => {
             node.args = Args::from_slice(&[inner.args[0], b, a]);
-            Step::Again
+            Rewrite::Again
         }
-        _ => Step::Keep,
+        _ => Rewrite::Keep,
     }
 }
 
 /// Simplifies a cast.
-pub fn cast(nodes: &[Node], node: &mut Node) -> Step {
-    let Some(x) = operand(nodes, node, 0) else { return Step::Keep };
+pub fn cast(nodes: &[Node], node: &mut Node) -> Rewrite {
+    let Some(x) = operand(nodes, node, 0) else { return Rewrite::Keep };
     if x.ty.dtype == node.ty.dtype {
         return give(nodes, node, node.args[0]);
     }
@@ -382,9 +382,9 @@ pub fn cast(nodes: &[Node], node: &mut Node) -> Step {
                 && goes_straight(from.ty.dtype, x.ty.dtype, node.ty.dtype) =>
         {
             node.args[0] = x.args[0];
-            Step::Again
+            Rewrite::Again
         }
-        _ => Step::Keep,
+        _ => Rewrite::Keep,
     }
 }
 

@@ -27,7 +27,7 @@ pub use elementwise::{joint, repeated};
 const STEPS: usize = 64;
 
 /// What becomes of a node.
-pub enum Step {
+pub enum Rewrite {
     /// It stays as it is
     Keep,
     /// Its value is there already
@@ -48,9 +48,9 @@ pub fn simplify(list: List, options: &Options) -> Result<List> {
 pub fn place(nodes: &mut Vec<Node>, mut node: Node, fast: bool) -> Id {
     for _ in 0..STEPS {
         match step(nodes, &mut node, fast) {
-            Step::Keep => break,
-            Step::Again => {}
-            Step::Is(id) => {
+            Rewrite::Keep => break,
+            Rewrite::Again => {}
+            Rewrite::Is(id) => {
                 debug_assert!(
                     same_type(&nodes[id.0 as usize].ty, &node.ty),
                     "{}",
@@ -63,8 +63,8 @@ pub fn place(nodes: &mut Vec<Node>, mut node: Node, fast: bool) -> Id {
     push(nodes, node)
 }
 
-fn step(nodes: &[Node], node: &mut Node, fast: bool) -> Step {
-    let Kind::Op(op) = &node.kind else { return Step::Keep };
+fn step(nodes: &[Node], node: &mut Node, fast: bool) -> Rewrite {
+    let Kind::Op(op) = &node.kind else { return Rewrite::Keep };
     #[allow(clippy::wildcard_enum_match_arm, reason = "an op without a rule stays as it is")]
     match op {
         Op::Map(def) => elementwise::map(nodes, node, def, fast),
@@ -78,26 +78,26 @@ fn step(nodes: &[Node], node: &mut Node, fast: bool) -> Step {
         Op::Pad(..) => slices::pad(nodes, node),
         Op::SetItem(_) => slices::setitem(nodes, node),
         Op::Reduce(kind, axes) => {
-            let Some(x) = operand(nodes, node, 0) else { return Step::Keep };
+            let Some(x) = operand(nodes, node, 0) else { return Rewrite::Keep };
             // One number is what it is; truth values are asked for as such.
             let truth = matches!(kind, Reduction::Any | Reduction::All);
             let alone = axes.iter().all(|&axis| is_one(x.ty.shape[axis]));
             match alone && x.ty.dtype == node.ty.dtype && !truth {
                 true => becomes(node, Op::Reshape(node.ty.shape.clone())),
-                false => Step::Keep,
+                false => Rewrite::Keep,
             }
         }
         Op::Cumulate { axis, .. } | Op::Sort { axis, .. } => match operand(nodes, node, 0) {
             Some(x) if is_one(x.ty.shape[*axis]) => give(nodes, node, node.args[0]),
-            _ => Step::Keep,
+            _ => Rewrite::Keep,
         },
         Op::ArgSort { axis, .. } | Op::ArgReduce(_, axis) => match operand(nodes, node, 0) {
             Some(x) if is_one(x.ty.shape[*axis]) => {
                 give(nodes, node, Arg::Number(Scalar::Int(0).into()))
             }
-            _ => Step::Keep,
+            _ => Rewrite::Keep,
         },
-        _ => Step::Keep,
+        _ => Rewrite::Keep,
     }
 }
 
@@ -148,28 +148,28 @@ fn known(nodes: &[Node], arg: Arg) -> Option<Scalar> {
 }
 
 /// The same operands under another op.
-fn becomes(node: &mut Node, op: Op) -> Step {
+fn becomes(node: &mut Node, op: Op) -> Rewrite {
     node.kind = Kind::Op(op);
-    Step::Again
+    Rewrite::Again
 }
 
 /// Another op on one operand.
-fn on(node: &mut Node, op: Op, arg: Arg) -> Step {
+fn on(node: &mut Node, op: Op, arg: Arg) -> Rewrite {
     node.args = Args::from_slice(&[arg]);
     becomes(node, op)
 }
 
 /// The node is an operand, repeated to the shape of the node where it is smaller.
-fn give(nodes: &[Node], node: &mut Node, arg: Arg) -> Step {
+fn give(nodes: &[Node], node: &mut Node, arg: Arg) -> Rewrite {
     match arg {
-        Arg::Node(id) if same_type(&nodes[id.0 as usize].ty, &node.ty) => Step::Is(id),
+        Arg::Node(id) if same_type(&nodes[id.0 as usize].ty, &node.ty) => Rewrite::Is(id),
         Arg::Node(_) => on(node, Op::Broadcast(node.ty.shape.clone()), arg),
         Arg::Number(_) => on(node, Op::Full(node.ty.clone()), arg),
     }
 }
 
 /// The node is one number.
-fn number(node: &mut Node, value: Scalar) -> Step {
+fn number(node: &mut Node, value: Scalar) -> Rewrite {
     let ty: Type = node.ty.clone();
     on(node, Op::Full(ty), Arg::Number(value.into()))
 }

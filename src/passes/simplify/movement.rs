@@ -1,22 +1,22 @@
 //! Chains of views become one view; views of one number are that number.
 
 use super::elementwise::leads;
-use super::{Step, becomes, filling, give, is_one, on, op_of, operand};
+use super::{Rewrite, becomes, filling, give, is_one, on, op_of, operand};
 use crate::graph::Node;
 use crate::ops::emit::Arg;
 use crate::ops::op::{Op, Type};
 use crate::shape::{Axes, Shape};
 
 /// The number that fills the operand of a view fills the view.
-fn filled(nodes: &[Node], node: &mut Node) -> Option<Step> {
+fn filled(nodes: &[Node], node: &mut Node) -> Option<Rewrite> {
     let value = filling(operand(nodes, node, 0)?)?;
     let ty: Type = node.ty.clone();
     Some(on(node, Op::Full(ty), Arg::Number(value)))
 }
 
 /// Simplifies a reshape.
-pub fn reshape(nodes: &[Node], node: &mut Node) -> Step {
-    let Some(x) = operand(nodes, node, 0) else { return Step::Keep };
+pub fn reshape(nodes: &[Node], node: &mut Node) -> Rewrite {
+    let Some(x) = operand(nodes, node, 0) else { return Rewrite::Keep };
     if x.ty.shape.same(&node.ty.shape) {
         return give(nodes, node, node.args[0]);
     }
@@ -26,16 +26,16 @@ pub fn reshape(nodes: &[Node], node: &mut Node) -> Step {
     match op_of(x) {
         Some(Op::Reshape(_)) => {
             node.args[0] = x.args[0];
-            Step::Again
+            Rewrite::Again
         }
-        _ => Step::Keep,
+        _ => Rewrite::Keep,
     }
 }
 
 /// Simplifies a permutation.
-pub fn permute(nodes: &[Node], node: &mut Node) -> Step {
+pub fn permute(nodes: &[Node], node: &mut Node) -> Rewrite {
     let (Some(x), Some(Op::Permute(axes))) = (operand(nodes, node, 0), op_of(node)) else {
-        return Step::Keep;
+        return Rewrite::Keep;
     };
     if axes.iter().enumerate().all(|(i, &axis)| i == axis) {
         return give(nodes, node, node.args[0]);
@@ -47,7 +47,7 @@ pub fn permute(nodes: &[Node], node: &mut Node) -> Step {
         let axes = composed(axes, inner);
         return on(node, Op::Permute(axes), x.args[0]);
     }
-    filled(nodes, node).unwrap_or(Step::Keep)
+    filled(nodes, node).unwrap_or(Rewrite::Keep)
 }
 
 /// One permutation after another.
@@ -63,8 +63,8 @@ fn keeps_order(shape: &Shape, axes: &Axes) -> bool {
 }
 
 /// Simplifies a broadcast.
-pub fn broadcast(nodes: &[Node], node: &mut Node) -> Step {
-    let Some(x) = operand(nodes, node, 0) else { return Step::Keep };
+pub fn broadcast(nodes: &[Node], node: &mut Node) -> Rewrite {
+    let Some(x) = operand(nodes, node, 0) else { return Rewrite::Keep };
     if x.ty.shape.same(&node.ty.shape) {
         return give(nodes, node, node.args[0]);
     }
@@ -79,16 +79,16 @@ pub fn broadcast(nodes: &[Node], node: &mut Node) -> Step {
     };
     if passes {
         node.args[0] = x.args[0];
-        return Step::Again;
+        return Rewrite::Again;
     }
-    Step::Keep
+    Rewrite::Keep
 }
 
 /// Simplifies a fill with a tensor: that is a view.
-pub fn full(nodes: &[Node], node: &mut Node) -> Step {
-    let Some(x) = operand(nodes, node, 0) else { return Step::Keep };
+pub fn full(nodes: &[Node], node: &mut Node) -> Rewrite {
+    let Some(x) = operand(nodes, node, 0) else { return Rewrite::Keep };
     match x.ty.dtype == node.ty.dtype && x.ty.shape.broadcasts_to(&node.ty.shape) {
         true => give(nodes, node, node.args[0]),
-        false => Step::Keep,
+        false => Rewrite::Keep,
     }
 }

@@ -1,6 +1,6 @@
 //! Slices of what was put together, and what was put together from slices.
 
-use super::{Step, filling, give, is_one, on, op_of, operand};
+use super::{Rewrite, filling, give, is_one, on, op_of, operand};
 use crate::graph::{Kind, Node};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, SliceAxis};
@@ -58,9 +58,9 @@ fn of_slice(outer: &[SliceAxis], inner: &[SliceAxis]) -> Option<Box<[SliceAxis]>
 }
 
 /// Simplifies a slice.
-pub fn slice(nodes: &[Node], node: &mut Node) -> Step {
+pub fn slice(nodes: &[Node], node: &mut Node) -> Rewrite {
     let (Some(x), Some(Op::Slice(at))) = (operand(nodes, node, 0), op_of(node)) else {
-        return Step::Keep;
+        return Rewrite::Keep;
     };
     if is_whole(at, &x.ty.shape) {
         return give(nodes, node, node.args[0]);
@@ -86,13 +86,13 @@ pub fn slice(nodes: &[Node], node: &mut Node) -> Step {
                 node.args.clear();
                 node.kind = Kind::Op(Op::Iota(ty, axis));
             }
-            return Step::Keep;
+            return Rewrite::Keep;
         }
         _ => None,
     };
     match found {
         Some((op, arg)) => on(node, op, arg),
-        None => Step::Keep,
+        None => Rewrite::Keep,
     }
 }
 
@@ -154,9 +154,9 @@ fn apart(a: &[SliceAxis], b: &[SliceAxis]) -> bool {
 }
 
 /// Simplifies a border.
-pub fn pad(nodes: &[Node], node: &mut Node) -> Step {
+pub fn pad(nodes: &[Node], node: &mut Node) -> Rewrite {
     let (Some(x), Some(Op::Pad(shape, at))) = (operand(nodes, node, 0), op_of(node)) else {
-        return Step::Keep;
+        return Rewrite::Keep;
     };
     if shape.same(&x.ty.shape) && is_whole(at, shape) {
         return give(nodes, node, node.args[0]);
@@ -170,14 +170,14 @@ pub fn pad(nodes: &[Node], node: &mut Node) -> Step {
             let ty = node.ty.clone();
             on(node, Op::Full(ty), Arg::Number(a))
         }
-        _ => Step::Keep,
+        _ => Rewrite::Keep,
     }
 }
 
 /// Simplifies a write.
-pub fn setitem(nodes: &[Node], node: &mut Node) -> Step {
+pub fn setitem(nodes: &[Node], node: &mut Node) -> Rewrite {
     let (Some(x), Some(Op::SetItem(at))) = (operand(nodes, node, 0), op_of(node)) else {
-        return Step::Keep;
+        return Rewrite::Keep;
     };
     if is_whole(at, &x.ty.shape) {
         return give(nodes, node, node.args[1]);
@@ -195,13 +195,13 @@ pub fn setitem(nodes: &[Node], node: &mut Node) -> Step {
     // What is written is written over.
     if matches!(op_of(x), Some(Op::SetItem(before)) if same(before, at)) {
         node.args[0] = x.args[0];
-        return Step::Again;
+        return Rewrite::Again;
     }
-    Step::Keep
+    Rewrite::Keep
 }
 
 /// Simplifies a join.
-pub fn concat(nodes: &[Node], node: &mut Node, axis: usize) -> Step {
+pub fn concat(nodes: &[Node], node: &mut Node, axis: usize) -> Rewrite {
     let part = |arg: &Arg| match *arg {
         Arg::Node(id) => Some(&nodes[id.0 as usize]),
         Arg::Number(_) => None,
@@ -210,7 +210,7 @@ pub fn concat(nodes: &[Node], node: &mut Node, axis: usize) -> Step {
         let is_empty = |arg: &Arg| part(arg).is_some_and(|x| is_none(x.ty.shape[axis]));
         if node.args.iter().any(is_empty) && !node.args.iter().all(is_empty) {
             node.args.retain(|arg| !is_empty(arg));
-            return Step::Again;
+            return Rewrite::Again;
         }
     } else {
         return give(nodes, node, node.args[0]);
@@ -225,7 +225,7 @@ pub fn concat(nodes: &[Node], node: &mut Node, axis: usize) -> Step {
     }
     match neighbours(nodes, node, axis) {
         Some((x, at)) => on(node, Op::Slice(at), Arg::Node(x)),
-        None => Step::Keep,
+        None => Rewrite::Keep,
     }
 }
 

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::super::liveness::makers;
 use super::super::memory::{Memory, Placement};
-use super::super::{Cut, Operand, Options, Part, Plan, Source, Step, Template, Work};
+use super::super::{Cut, Operand, Options, Plan, Source, Step, StepTemplate, Template, Work};
 use super::axes::{self, AxisMap};
 use super::grid::{BlockSchedule, Sizes};
 use super::{BlockFusion, Fold, Set, is_movement, stronger};
@@ -216,7 +216,7 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     let workspace = (bytes > 0).then(|| Type::new(DType::U8, Shape::of(&[bytes])));
     let mut all = vec![step(plan, &parts, &steps, made, sources)];
     if workspace.is_some() {
-        Arc::make_mut(&mut all[0].part).results.push(plan.slots.len() as u32);
+        Arc::make_mut(&mut all[0].template).results.push(plan.slots.len() as u32);
     }
     all.extend(parts.outside.iter().map(|&i| plan.steps[i as usize].clone()));
     Some(Merged { steps: all, workspace, folds: steps })
@@ -309,7 +309,7 @@ fn step(
     let mut nodes: SmallVec<[_; 4]> = members().flat_map(|step| step.nodes.clone()).collect();
     nodes.sort_unstable_by_key(|id| id.0);
     let site = members().next_back().map_or_else(Default::default, |step| step.site);
-    let part = Part {
+    let template = StepTemplate {
         args: sources.into_iter().map(Operand::Array).collect(),
         results: (parts.results.iter().copied())
             .chain(folds.iter().map(|&step| plan.steps[step as usize].results[0]))
@@ -318,7 +318,7 @@ fn step(
         nodes,
         site,
     };
-    Step::new(Work::BlockFusion(Box::new(fusion)), part)
+    Step::new(Work::BlockFusion(Box::new(fusion)), template)
 }
 
 /// What is done to a block whose row axes have these sizes.
@@ -329,7 +329,7 @@ fn body(plan: &Plan, parts: &Parts, block: &Sizes, reads: &mut Reads) -> Plan {
     let mut inputs: SmallVec<[Type; 4]> = SmallVec::new();
     for &i in &parts.inside {
         let step = &plan.steps[i as usize];
-        let mut made = (*step.part).clone();
+        let mut made = (*step.template).clone();
         for (k, arg) in made.args.iter_mut().enumerate() {
             let Operand::Array(source) = *arg else { continue };
             let inner = match source {

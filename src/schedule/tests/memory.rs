@@ -322,7 +322,8 @@ fn plans_of_other_sizes_share_all_but_their_arrangement() {
     let programs = LOWERED.get() - before;
     assert_eq!(programs, open.template().programs.len());
     assert_eq!(programs, 2, "{open}");
-    let parts: Vec<*const Part> = open.steps().iter().map(|step| Arc::as_ptr(&step.part)).collect();
+    let parts: Vec<*const StepTemplate> =
+        open.steps().iter().map(|step| Arc::as_ptr(&step.template)).collect();
     let (mut peaks, mut blocks) = (Vec::new(), Vec::new());
     for size in [3, 5, 2000, 4000] {
         let sizes = Bindings::of([(n, Dim::new(size))]);
@@ -331,7 +332,7 @@ fn plans_of_other_sizes_share_all_but_their_arrangement() {
         for step in plan.steps() {
             // Which steps become one block by block is worth it or not, as sizes say.
             let is_block = matches!(step.work, Work::BlockFusion(_));
-            assert!(is_block || parts.contains(&Arc::as_ptr(&step.part)), "{plan}");
+            assert!(is_block || parts.contains(&Arc::as_ptr(&step.template)), "{plan}");
         }
         blocks.push(plan.steps().iter().any(|step| matches!(step.work, Work::BlockFusion(_))));
         peaks.push(plan.peak_bytes());

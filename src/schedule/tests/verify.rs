@@ -12,7 +12,7 @@ use crate::layout::Layout;
 use crate::ops::attributes::Reduction;
 use crate::ops::element::ElementProgram;
 use crate::schedule::block_fusion::tests::eager;
-use crate::schedule::{Operand, Options, Part, Placement, Plan, Source, Work};
+use crate::schedule::{Operand, Options, Placement, Plan, Source, StepTemplate, Work};
 use crate::shape::Shape;
 
 const SIZES: [usize; 2] = [64, 70];
@@ -59,8 +59,8 @@ fn in_arena(plan: &Plan) -> Vec<usize> {
 }
 
 /// What of a step plans of other sizes share.
-fn part(plan: &mut Plan, i: usize) -> &mut Part {
-    Arc::make_mut(&mut plan.steps[i].part)
+fn part(plan: &mut Plan, i: usize) -> &mut StepTemplate {
+    Arc::make_mut(&mut plan.steps[i].template)
 }
 
 fn layout(placement: &mut Placement) -> &mut Layout {

@@ -28,7 +28,7 @@ counted!(f32, f64, i32, i64, u8);
 /// An operand over memory of its own: element `[i, k]` is the number of its place there.
 struct Sample<T> {
     memory: Vec<T>,
-    operand: Operand,
+    operand: Matrix,
 }
 
 impl<T: Counted> Sample<T> {
@@ -39,7 +39,7 @@ impl<T: Counted> Sample<T> {
             (low, high) = (low + reach.min(0), high + reach.max(0));
         }
         let memory: Vec<T> = (0..(high - low + 1) as usize).map(T::number).collect();
-        let operand = Operand {
+        let operand = Matrix {
             ptr: memory.as_ptr().wrapping_offset(-low).cast(),
             batch: Axis::new([]),
             own: Axis::new(own.iter().copied()),
@@ -98,7 +98,7 @@ fn samples<T: Counted>(n: usize, depth: usize) -> Vec<Sample<T>> {
 fn panels_hold<T: Counted>(kernels: Kernels<T>, n: usize, depth: usize) {
     for (which, sample) in samples::<T>(n, depth).iter().enumerate() {
         for made in [None, Some(1)] {
-            let operand = Operand { made, ..sample.operand.clone() };
+            let operand = Matrix { made, ..sample.operand.clone() };
             let (high, width) = (kernels.tiles[0].0, kernels.width);
             let fill = |own: Range<usize>, depth: Range<usize>, to: *mut u8, by: [isize; 2]| {
                 sample.fill(own, depth, to, by);
@@ -214,8 +214,8 @@ fn tiles_cover<T: Counted>(
     let (left, right) = (samples::<T>(m, k), samples::<T>(n, k));
     let (left, right) = (&left[choices.below(left.len())], &right[choices.below(right.len())]);
     let made = [choices.below(3) == 0, choices.below(3) == 0].map(|made| made.then_some(2));
-    let a = Operand { made: made[0], ..left.operand.clone() };
-    let b = Operand { made: made[1], ..right.operand.clone() };
+    let a = Matrix { made: made[0], ..left.operand.clone() };
+    let b = Matrix { made: made[1], ..right.operand.clone() };
     let mut out = vec![T::number(250); m * n + 128];
     let told: Vec<std::sync::atomic::AtomicUsize> =
         (0..m * n).map(|_| Default::default()).collect();
