@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use crate::array::Array;
 use crate::cpu::copy;
 use crate::cpu::element::{BF16, Element, F16, Shared, with_element};
-use crate::cpu::reduce::{Fold, Max, Min, Prod, Sum};
+use crate::cpu::reduce::{Combine, Max, Min, Prod, Sum};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::multiversion;
@@ -95,7 +95,7 @@ impl<T: Element, F> Clone for Plain<T, F> {
 }
 impl<T: Element, F> Copy for Plain<T, F> {}
 
-impl<T: Element, F: Fold<T::Number>> Carry<T> for Plain<T, F> {
+impl<T: Element, F: Combine<T::Number>> Carry<T> for Plain<T, F> {
     const START: Self = Plain(F::NEUTRAL, PhantomData);
     #[inline(always)]
     fn join(self, x: T) -> Self {
@@ -117,7 +117,7 @@ impl<F> Clone for Wide<F> {
 }
 impl<F> Copy for Wide<F> {}
 
-impl<T: Element<Number = f32>, F: Fold<f64>> Carry<T> for Wide<F> {
+impl<T: Element<Number = f32>, F: Combine<f64>> Carry<T> for Wide<F> {
     const START: Self = Wide(F::NEUTRAL, PhantomData);
     #[inline(always)]
     fn join(self, x: T) -> Self {

@@ -5,6 +5,9 @@
 
 mod absent;
 pub mod batch;
+mod constant_folding;
+#[cfg(test)]
+mod constant_folding_tests;
 mod control_flow_batch;
 mod control_flow_jvp;
 #[cfg(test)]
@@ -17,9 +20,6 @@ mod dead;
 mod dead_tests;
 pub mod derived;
 pub mod expand;
-mod fold;
-#[cfg(test)]
-mod fold_tests;
 pub mod grad;
 mod gradient_stops;
 mod host;

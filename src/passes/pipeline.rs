@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use super::cost::{Cost, of_list};
-use super::{Evaluator, cse, dead, expand, expand_for, fold, simplify, sink};
+use super::{Evaluator, constant_folding, cse, dead, expand, expand_for, simplify, sink};
 use crate::dtype::{Numeric, Scalar};
 use crate::error::{self, Result};
 use crate::graph::{Graph, Kind, List, Node};
@@ -117,7 +117,7 @@ pub const PASSES: [Pass; 9] = [
         doc: "What nobody needs is dropped.",
         run: |list, options, _| dead::dead(list, options),
     },
-    Pass { name: "fold", doc: "What is known is computed ahead.", run: fold::fold },
+    Pass { name: "fold", doc: "What is known is computed ahead.", run: constant_folding::fold },
     Pass {
         name: "simplify",
         doc: "Exact algebra; views cancel.",

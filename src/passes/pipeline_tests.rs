@@ -2,7 +2,7 @@ use smallvec::smallvec;
 
 use super::pipeline::{Options, PASSES, pipeline, reported};
 use super::random::{check, count, plain, program};
-use super::{cse, dead, expand, fold, gradients, simplify, sink};
+use super::{constant_folding, cse, dead, expand, gradients, simplify, sink};
 use crate::array::Array;
 use crate::cpu::target::Cpu;
 use crate::dtype::DType;
@@ -17,7 +17,7 @@ type Run = fn(List, &Options) -> crate::error::Result<List>;
 const RUNS: [(&str, Run); 6] = [
     ("cse", cse::cse),
     ("dead", dead::dead),
-    ("fold", |list, options| fold::fold(list, options, &Cpu)),
+    ("fold", |list, options| constant_folding::fold(list, options, &Cpu)),
     ("simplify", simplify::simplify),
     ("sink", sink::sink),
     ("pipeline", |list, options| pipeline(list, options, &Cpu)),

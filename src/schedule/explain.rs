@@ -126,8 +126,8 @@ impl Step {
             Work::Product(product) => product.name(),
             Work::BlockFusion(fusion) => {
                 let steps = fusion.steps().iter().map(Step::name);
-                let folds = fusion.reductions().map(|kind| kind.name().to_string());
-                let names: Vec<String> = steps.chain(folds).collect();
+                let carried = fusion.reductions().map(|kind| kind.name().to_string());
+                let names: Vec<String> = steps.chain(carried).collect();
                 format!("block fusion ({})", names.join(", "))
             }
             Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => {

@@ -57,8 +57,8 @@ impl Display for Plan {
                 Work::BlockFusion(fusion) => {
                     let blocks = fusion.blocks();
                     let names: Vec<&str> = fusion.reductions().map(|kind| kind.name()).collect();
-                    let folds = if names.is_empty() { "" } else { " to " };
-                    write!(line, "block fusion in {blocks} blocks{folds}{} ", names.join(", "))?;
+                    let carried = if names.is_empty() { "" } else { " to " };
+                    write!(line, "block fusion in {blocks} blocks{carried}{} ", names.join(", "))?;
                 }
                 Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => {
                     line += step.name_of_work();

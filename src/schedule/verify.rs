@@ -210,7 +210,7 @@ impl Plan {
                 shape.rank() >= size.len()
                     && shape.dims().iter().zip(&size).all(|(dim, n)| dim.known() == Some(*n))
             };
-            let reduced = |k: usize| fusion.folds.iter().any(|fold| fold.output == k);
+            let reduced = |k: usize| fusion.carried.iter().any(|reduction| reduction.output == k);
             let mut outputs = body.template.outputs.iter().enumerate();
             let all_fit = outputs.all(|(k, source)| reduced(k) || fits(source));
             if grid.row(b) != next || !all_fit {
@@ -223,7 +223,7 @@ impl Plan {
             let facts = format!("{next} rows of {}", grid.rows());
             return Err(broken("blocks do not cover their shape", facts));
         }
-        let own = usize::from(fusion.workspace() > 0) + fusion.folds.len();
+        let own = usize::from(fusion.workspace() > 0) + fusion.carried.len();
         let sizes = grid.sizes();
         for &slot in &step.results[..step.results.len() - own] {
             let shape = &self.slots[slot as usize].shape;

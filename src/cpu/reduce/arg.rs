@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::multiversion;
 use crate::ops::attributes::ArgReduction;
 
-use super::fold::{Choice, Max, Min};
+use super::combine::{Choice, Max, Min};
 use super::kernels::{BLOCK, STRETCH, fold_block, gather};
 use super::{CHUNK, ReducePlan, SERIAL, moved_bytes, reduced_last, split};
 use crate::layout::Layout;

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::cpu::element::{Element, Shared};
 use crate::threads;
 
-use super::fold::{Fold, Tree};
+use super::combine::{Combine, Tree};
 use super::kernels::{fold_apart, fold_columns, narrow};
 use super::{CHUNK, ReducePlan, SERIAL, is_native, room, split};
 
@@ -21,7 +21,7 @@ const TILE: usize = 1 << 14;
 const MANY: usize = 16;
 
 /// Reduces each column of the plan to one element of `out`.
-pub fn run<T: Element, F: Fold<T::Number>>(plan: &ReducePlan, x: *const T, out: *mut T) {
+pub fn run<T: Element, F: Combine<T::Number>>(plan: &ReducePlan, x: *const T, out: *mut T) {
     let (x, out) = (Shared::reading(x), Shared::new(out));
     let columns = Columns::new::<T>(plan);
     let is_serial = plan.total() < SERIAL;
@@ -84,7 +84,7 @@ impl<'a> Columns<'a> {
 
     /// Reduces the elements `start..start + n` of columns `first..first + count` to `out`, rounding
     /// to `U`.
-    unsafe fn stretch<T: Element, U: Element<Number = T::Number>, F: Fold<T::Number>>(
+    unsafe fn stretch<T: Element, U: Element<Number = T::Number>, F: Combine<T::Number>>(
         &self,
         x: *const T,
         first: usize,
@@ -136,7 +136,7 @@ impl<'a> Columns<'a> {
     }
 
     /// Joins one block of elements of `width` columns to `acc`.
-    unsafe fn block<T: Element, F: Fold<T::Number>>(
+    unsafe fn block<T: Element, F: Combine<T::Number>>(
         &self,
         x: *const T,
         width: usize,

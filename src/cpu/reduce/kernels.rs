@@ -6,7 +6,7 @@
 use crate::cpu::element::{Element, Number};
 use crate::multiversion;
 
-use super::fold::{Fold, Pairwise};
+use super::combine::{Combine, Pairwise};
 
 /// Elements of a row that become one item of the row's tree.
 pub const BLOCK: usize = 1024;
@@ -22,7 +22,7 @@ multiversion! {
     /// # Safety
     /// All rows can be read, and `rows` elements at `out` written.
     pub unsafe fn fold_rows[T, U, F](x: *const T, row_stride: isize, rows: usize, n: usize, out: *mut U)
-    where [T: Element, U: Element<Number = T::Number>, F: Fold<T::Number>] {
+    where [T: Element, U: Element<Number = T::Number>, F: Combine<T::Number>] {
         for row in 0..rows {
             // SAFETY: by contract.
             unsafe {
@@ -38,7 +38,7 @@ multiversion! {
     /// `n` elements can be read at each offset from `x`, and `n` numbers written at `acc`, which
     /// overlaps none of them.
     pub unsafe fn fold_columns[T, F](x: *const T, offsets: &[isize], n: usize, acc: *mut T::Number, fresh: bool)
-    where [T: Element, F: Fold<T::Number>] {
+    where [T: Element, F: Combine<T::Number>] {
         // SAFETY: every stretch lies within the `n` columns.
         unsafe {
             let mut at = 0;
@@ -65,7 +65,7 @@ multiversion! {
     /// # Safety
     /// As for [`fold_columns`].
     pub unsafe fn fold_apart[T, F](x: *const T, stride: isize, offsets: &[isize], n: usize, acc: *mut T::Number)
-    where [T: Element, F: Fold<T::Number>] {
+    where [T: Element, F: Combine<T::Number>] {
         // SAFETY: by contract.
         unsafe {
             if stride.unsigned_abs() > 4 {
@@ -93,7 +93,7 @@ multiversion! {
 }
 
 #[inline(always)]
-unsafe fn fold_row<T: Element, F: Fold<T::Number>>(x: *const T, n: usize) -> T::Number {
+unsafe fn fold_row<T: Element, F: Combine<T::Number>>(x: *const T, n: usize) -> T::Number {
     // SAFETY: the caller vouches for `n` elements.
     unsafe {
         if n <= BLOCK {
@@ -112,7 +112,7 @@ unsafe fn fold_row<T: Element, F: Fold<T::Number>>(x: *const T, n: usize) -> T::
 /// # Safety
 /// `n` elements can be read.
 #[inline(always)]
-pub unsafe fn fold_block<T: Element, F: Fold<T::Number>>(x: *const T, n: usize) -> T::Number {
+pub unsafe fn fold_block<T: Element, F: Combine<T::Number>>(x: *const T, n: usize) -> T::Number {
     let mut lanes = [F::NEUTRAL; LANES];
     let whole = n / LANES * LANES;
     for at in (0..whole).step_by(LANES) {
@@ -144,7 +144,7 @@ pub unsafe fn fold_block<T: Element, F: Fold<T::Number>>(x: *const T, n: usize) 
 
 /// `W` neighbouring columns, which stay in registers.
 #[inline(always)]
-unsafe fn fold_stretch<T: Element, F: Fold<T::Number>, const W: usize>(
+unsafe fn fold_stretch<T: Element, F: Combine<T::Number>, const W: usize>(
     x: *const T,
     offsets: &[isize],
     acc: *mut T::Number,
@@ -174,7 +174,7 @@ unsafe fn fold_stretch<T: Element, F: Fold<T::Number>, const W: usize>(
 
 /// As many columns as [`STRETCH`] or fewer, brought together row by row.
 #[inline(always)]
-unsafe fn fold_gathered<T: Element, F: Fold<T::Number>>(
+unsafe fn fold_gathered<T: Element, F: Combine<T::Number>>(
     x: *const T,
     stride: isize,
     offsets: &[isize],
@@ -235,7 +235,7 @@ pub unsafe fn gather<T: Element>(x: *const T, stride: isize, n: usize) -> [T; ST
 
 /// `W` columns at a time.
 #[inline(always)]
-unsafe fn fold_strided<T: Element, F: Fold<T::Number>, const W: usize>(
+unsafe fn fold_strided<T: Element, F: Combine<T::Number>, const W: usize>(
     x: *const T,
     stride: isize,
     offsets: &[isize],

@@ -15,7 +15,7 @@
 
 mod arg;
 mod columns;
-mod fold;
+mod combine;
 mod kernels;
 mod parts;
 mod rows;
@@ -26,7 +26,7 @@ mod walk;
 use std::any::TypeId;
 
 pub use arg::{arg_reduce_into, arg_scratch};
-pub(crate) use fold::{Fold, Max, Min, Prod, Sum};
+pub(crate) use combine::{Combine, Max, Min, Prod, Sum};
 pub use parts::{Chunk, Partial, group, lines_together, partial, sum_of_lines};
 
 use crate::array::Array;
@@ -169,7 +169,7 @@ impl ReducePlan {
     }
 }
 
-fn run<T: Element, F: Fold<T::Number>>(x: &Array, axes: &[usize], out: &Array) -> Result<()> {
+fn run<T: Element, F: Combine<T::Number>>(x: &Array, axes: &[usize], out: &Array) -> Result<()> {
     let plan = ReducePlan::new(&x.layout, axes);
     // SAFETY: the caller of `reduce_into` holds the result; it is filled below.
     let to = unsafe { out.ptr_mut() }.cast::<T>();
@@ -237,14 +237,14 @@ fn last_layout(x: &Layout, axes: &[usize]) -> Layout {
 /// They can be read.
 pub unsafe fn sum_of_row<T: Number>(x: *const T, n: usize) -> T {
     if n == 0 {
-        return <Sum as Fold<T>>::EMPTY;
+        return <Sum as Combine<T>>::EMPTY;
     }
     // SAFETY: by contract. A chunk is a power of two of blocks, so a subtree.
     unsafe {
         if n <= FEW {
-            return (1..n).fold(*x, |sum, i| <Sum as Fold<T>>::join(sum, *x.add(i)));
+            return (1..n).fold(*x, |sum, i| <Sum as Combine<T>>::join(sum, *x.add(i)));
         }
-        let mut tree = fold::Pairwise::new();
+        let mut tree = combine::Pairwise::new();
         threads::in_stretches(0..n, CHUNK, |part| {
             let mut sum = T::ZERO;
             kernels::fold_rows::<T, T, Sum>(x.add(part.start), 0, 1, part.len(), &mut sum);

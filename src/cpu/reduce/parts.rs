@@ -14,7 +14,7 @@ use crate::ops::attributes::Reduction;
 use crate::ops::emit::OrThrow;
 
 use super::columns::BLOCK as COLUMN_BLOCK;
-use super::fold::{Fold, Max, Min, Pairwise, Prod, Sum, Tree};
+use super::combine::{Combine, Max, Min, Pairwise, Prod, Sum, Tree};
 use super::kernels::{BLOCK, fold_columns, fold_rows, narrow};
 use super::{FEW, unsigned, with_fold};
 
@@ -113,13 +113,13 @@ struct Line<T: Element, F> {
     fold: PhantomData<fn() -> F>,
 }
 
-impl<T: Element, F: Fold<T::Number>> Line<T, F> {
+impl<T: Element, F: Combine<T::Number>> Line<T, F> {
     fn new(lines: usize) -> Self {
         Line { items: Items::new(lines.div_ceil(BLOCK)), fold: PhantomData }
     }
 }
 
-impl<T: Element, F: Fold<T::Number>> Partial for Line<T, F> {
+impl<T: Element, F: Combine<T::Number>> Partial for Line<T, F> {
     fn chunk(&self, line: usize) -> Box<dyn Chunk + '_> {
         Box::new(LineChunk { line: self, item: line / BLOCK, rest: Vec::new() })
     }
@@ -139,7 +139,7 @@ struct LineChunk<'a, T: Element, F> {
     rest: Vec<T>,
 }
 
-impl<T: Element, F: Fold<T::Number>> LineChunk<'_, T, F> {
+impl<T: Element, F: Combine<T::Number>> LineChunk<'_, T, F> {
     unsafe fn fold(&mut self, x: *const T, n: usize) {
         // SAFETY: the elements can be read by the caller's word; the item belongs to this chunk.
         unsafe { fold_rows::<T, T::Number, F>(x, 0, 1, n, self.line.items.at(self.item)) };
@@ -147,7 +147,7 @@ impl<T: Element, F: Fold<T::Number>> LineChunk<'_, T, F> {
     }
 }
 
-impl<T: Element, F: Fold<T::Number>> Chunk for LineChunk<'_, T, F> {
+impl<T: Element, F: Combine<T::Number>> Chunk for LineChunk<'_, T, F> {
     unsafe fn push(&mut self, x: *const u8, mut lines: usize) {
         let mut x = x.cast::<T>();
         while lines > 0 {
@@ -186,14 +186,14 @@ struct Columns<T: Element, F> {
     fold: PhantomData<fn() -> (T, F)>,
 }
 
-impl<T: Element, F: Fold<T::Number>> Columns<T, F> {
+impl<T: Element, F: Combine<T::Number>> Columns<T, F> {
     fn new(lines: usize, width: usize) -> Self {
         let items = Items::new(lines.div_ceil(COLUMN_BLOCK).saturating_mul(width));
         Columns { items, width, fold: PhantomData }
     }
 }
 
-impl<T: Element, F: Fold<T::Number>> Partial for Columns<T, F> {
+impl<T: Element, F: Combine<T::Number>> Partial for Columns<T, F> {
     fn chunk(&self, line: usize) -> Box<dyn Chunk + '_> {
         Box::new(ColumnChunk { columns: self, line })
     }
@@ -218,7 +218,7 @@ struct ColumnChunk<'a, T: Element, F> {
     line: usize,
 }
 
-impl<T: Element, F: Fold<T::Number>> Chunk for ColumnChunk<'_, T, F> {
+impl<T: Element, F: Combine<T::Number>> Chunk for ColumnChunk<'_, T, F> {
     unsafe fn push(&mut self, x: *const u8, lines: usize) {
         let width = self.columns.width;
         let (mut x, end) = (x.cast::<T>(), self.line + lines);

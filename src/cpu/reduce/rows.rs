@@ -8,7 +8,7 @@ use crate::cpu::element::{Element, Number, Shared};
 use crate::cpu::moves::{Place, move_block};
 use crate::threads::{self, Pace};
 
-use super::fold::{Fold, Pairwise, Tree};
+use super::combine::{Combine, Pairwise, Tree};
 use super::kernels::{BLOCK, LANES, fold_columns, fold_rows, narrow};
 use super::{CHUNK, ReducePlan, SERIAL, split};
 
@@ -27,7 +27,7 @@ const TOGETHER: usize = 128;
 const TOO_FEW: usize = 16;
 
 /// Reduces each row of the plan to one element of `out`.
-pub fn run<T: Element, F: Fold<T::Number>>(plan: &ReducePlan, x: *const T, out: *mut T) {
+pub fn run<T: Element, F: Combine<T::Number>>(plan: &ReducePlan, x: *const T, out: *mut T) {
     let (x, out) = (Shared::reading(x), Shared::new(out));
     let is_serial = plan.total() < SERIAL;
     let is_short = plan.n <= 2 * SEGMENT * BLOCK;
@@ -75,7 +75,7 @@ impl ReducePlan {
 }
 
 /// Reduces the elements `start..start + n` of rows `first..first + rows` to `out`.
-unsafe fn stretch<T: Element, U: Element<Number = T::Number>, F: Fold<T::Number>>(
+unsafe fn stretch<T: Element, U: Element<Number = T::Number>, F: Combine<T::Number>>(
     plan: &ReducePlan,
     x: *const T,
     first: usize,
@@ -116,7 +116,7 @@ unsafe fn stretch<T: Element, U: Element<Number = T::Number>, F: Fold<T::Number>
 }
 
 /// Reduces a row whose elements do not all lie side by side, block by block.
-unsafe fn scattered<T: Element, F: Fold<T::Number>>(
+unsafe fn scattered<T: Element, F: Combine<T::Number>>(
     plan: &ReducePlan,
     x: *const T,
     start: usize,
@@ -150,7 +150,7 @@ unsafe fn scattered<T: Element, F: Fold<T::Number>>(
 }
 
 /// Reduces `count` rows that lie side by side: lane by lane, each lane of all rows at once.
-unsafe fn neighbours<T: Element, U: Element<Number = T::Number>, F: Fold<T::Number>>(
+unsafe fn neighbours<T: Element, U: Element<Number = T::Number>, F: Combine<T::Number>>(
     plan: &ReducePlan,
     x: *const T,
     count: usize,

@@ -40,10 +40,12 @@ pub(super) fn run(
         0 => (results, None),
         _ => results.split_last().map_or((results, None), |(last, rest)| (rest, Some(last))),
     };
-    let (results, reduced) = results.split_at(results.len() - fusion.folds.len());
+    let (results, reduced) = results.split_at(results.len() - fusion.carried.len());
     let work = Work { lowered, fusion, args, numbers, results, workspace };
-    let folds: SmallVec<[_; 1]> = (fusion.folds.iter())
-        .filter_map(|fold| partial(fold.kind, fold.dtype, fold.lines, fold.width))
+    let carried: SmallVec<[_; 1]> = (fusion.carried.iter())
+        .filter_map(|reduction| {
+            partial(reduction.kind, reduction.dtype, reduction.lines, reduction.width)
+        })
         .collect();
     let next = AtomicUsize::new(0);
     threads::parallel_for(fusion.schedule.lanes, &|lane| {
@@ -53,31 +55,33 @@ pub(super) fn run(
                 return;
             }
             // Thrown, so that the other lanes end too, in the middle of their chunks.
-            work.chunk(first, lane, &folds).or_throw();
+            work.chunk(first, lane, &carried).or_throw();
         }
     });
-    for (fold, out) in folds.iter().zip(reduced) {
+    for (reduction, out) in carried.iter().zip(reduced) {
         // SAFETY: the result is the caller's, and all blocks have come.
-        unsafe { fold.finish(out) };
+        unsafe { reduction.finish(out) };
     }
     Ok(())
 }
 
 impl Work<'_> {
     /// Blocks that follow each other.
-    fn chunk(&self, first: usize, lane: usize, folds: &[Box<dyn Partial>]) -> Result<()> {
+    fn chunk(&self, first: usize, lane: usize, carried: &[Box<dyn Partial>]) -> Result<()> {
         let fusion = self.fusion;
         let row = fusion.schedule.grid.row(first);
-        let mut chunks: SmallVec<[Box<dyn Chunk + '_>; 1]> = (folds.iter().zip(&fusion.folds))
-            .map(|(partial, fold)| partial.chunk(row * (fold.lines / fusion.schedule.grid.rows())))
+        let mut chunks: SmallVec<[Box<dyn Chunk + '_>; 1]> = (carried.iter().zip(&fusion.carried))
+            .map(|(partial, reduction)| {
+                partial.chunk(row * (reduction.lines / fusion.schedule.grid.rows()))
+            })
             .collect();
         for b in first..fusion.blocks().min(first + fusion.schedule.chunk) {
             threads::pause();
             let made = self.block(b, lane)?;
-            for (chunk, fold) in chunks.iter_mut().zip(&fusion.folds) {
-                let part = &made[fold.output];
+            for (chunk, reduction) in chunks.iter_mut().zip(&fusion.carried) {
+                let part = &made[reduction.output];
                 // SAFETY: results of blocks are in C order.
-                unsafe { chunk.push(part.ptr(), part.count() / fold.width) };
+                unsafe { chunk.push(part.ptr(), part.count() / reduction.width) };
             }
         }
         chunks.iter_mut().for_each(|chunk| chunk.end());
@@ -109,15 +113,15 @@ impl Work<'_> {
         if let Some(workspace) = self.workspace {
             let at = workspace.layout.offset() + lane * fusion.capacity;
             into.resize(plan.outputs().len(), None);
-            for fold in &fusion.folds {
-                if let Some(dedicated) = fold.dedicated {
-                    let Type { dtype, shape } = plan.ty(plan.outputs()[fold.output]);
+            for reduction in &fusion.carried {
+                if let Some(dedicated) = reduction.dedicated {
+                    let Type { dtype, shape } = plan.ty(plan.outputs()[reduction.output]);
                     let layout = Layout::contiguous_at(shape, (at + dedicated) / dtype.size());
                     let data = workspace.data.clone();
-                    into[fold.output] = Some(Array { dtype, layout, data });
+                    into[reduction.output] = Some(Array { dtype, layout, data });
                 }
             }
-            let dedicated = fusion.folds.iter().filter_map(|fold| fold.dedicated).min();
+            let dedicated = fusion.carried.iter().filter_map(|reduction| reduction.dedicated).min();
             let products = dedicated.unwrap_or(fusion.capacity) - fusion.products;
             let room = ScratchRange { from: at + products, bytes: fusion.products };
             run.lend(workspace.buffer(), at, room);

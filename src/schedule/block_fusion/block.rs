@@ -9,7 +9,7 @@ use super::super::memory::{Memory, Placement};
 use super::super::{Cut, Operand, Options, Plan, Source, Step, StepTemplate, Template, Work};
 use super::axes::{self, AxisMap};
 use super::grid::{BlockSchedule, Sizes};
-use super::{BlockFusion, Fold, Set, is_movement, stronger};
+use super::{BlockFusion, CarriedReduction, Set, is_movement, stronger};
 use crate::dtype::DType;
 use crate::layout::Layout;
 use crate::ops::op::{Op, Type};
@@ -66,16 +66,16 @@ struct Parts {
     /// The slots that others read
     results: SmallVec<[u32; 4]>,
     /// The slots that are reduced over all rows and read by nobody else
-    folded: SmallVec<[u32; 2]>,
+    reduced_slots: SmallVec<[u32; 2]>,
     cut: Cut,
 }
 
-fn parts(plan: &Plan, readers: &Readers, set: &Set, folds: &[u32]) -> Parts {
+fn parts(plan: &Plan, readers: &Readers, set: &Set, carried: &[u32]) -> Parts {
     let mut parts = Parts {
         inside: SmallVec::new(),
         outside: SmallVec::new(),
         results: SmallVec::new(),
-        folded: SmallVec::new(),
+        reduced_slots: SmallVec::new(),
         cut: Cut::Result,
     };
     for &i in set.steps.iter().rev() {
@@ -86,7 +86,7 @@ fn parts(plan: &Plan, readers: &Readers, set: &Set, folds: &[u32]) -> Parts {
             let mut is_read_outside = readers.is_result[slot as usize];
             for reader in &readers.by_slot[slot as usize] {
                 is_read_inside |= parts.inside.contains(reader);
-                if !set.steps.contains(reader) && !folds.contains(reader) {
+                if !set.steps.contains(reader) && !carried.contains(reader) {
                     let name = plan.steps[*reader as usize].name_of_work();
                     parts.cut = stronger(parts.cut, Cut::Opaque(name));
                     is_read_outside = true;
@@ -97,8 +97,8 @@ fn parts(plan: &Plan, readers: &Readers, set: &Set, folds: &[u32]) -> Parts {
                 parts.outside.push(i);
             } else if is_read_outside {
                 parts.results.push(slot);
-            } else if readers.by_slot[slot as usize].iter().any(|reader| folds.contains(reader)) {
-                parts.folded.push(slot);
+            } else if readers.by_slot[slot as usize].iter().any(|reader| carried.contains(reader)) {
+                parts.reduced_slots.push(slot);
             }
         }
         if is_read_inside || !moves {
@@ -137,11 +137,11 @@ pub struct Merged {
     /// The memory that blocks take, as one more result
     pub workspace: Option<Type>,
     /// The reductions over all rows that are part of it
-    pub folds: SmallVec<[u32; 2]>,
+    pub carried: SmallVec<[u32; 2]>,
 }
 
 /// A reduction over all rows: the slot it reads, and the array there as lines.
-fn fold_of(plan: &Plan, step: u32) -> Option<(u32, Fold)> {
+fn carried_of(plan: &Plan, step: u32) -> Option<(u32, CarriedReduction)> {
     let step = &plan.steps[step as usize];
     let (Work::Op(Op::Reduce(kind, axes)), Operand::Array(Source::Slot(slot))) =
         (&step.work, step.args[0])
@@ -154,7 +154,7 @@ fn fold_of(plan: &Plan, step: u32) -> Option<(u32, Fold)> {
     let (lines, width) = (lines.iter().product(), width.iter().product());
     let (kind, dtype) = (*kind, ty.dtype);
     plan.target.reduction_group(lines, width)?;
-    Some((slot, Fold { output: 0, kind, dtype, lines, width, dedicated: None }))
+    Some((slot, CarriedReduction { output: 0, kind, dtype, lines, width, dedicated: None }))
 }
 
 fn bytes_of(plan: &Plan, ty: &Type) -> usize {
@@ -165,7 +165,7 @@ fn bytes_of(plan: &Plan, ty: &Type) -> usize {
 /// be done in memory that is known beforehand.
 pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     let steps: SmallVec<[u32; 2]> =
-        set.folds.iter().copied().filter(|&step| fold_of(plan, step).is_some()).collect();
+        set.carried.iter().copied().filter(|&step| carried_of(plan, step).is_some()).collect();
     let parts = parts(plan, readers, set, &steps);
     let computes = parts.inside.iter().filter(|&&i| !is_movement(&plan.steps[i as usize]));
     if computes.count() + steps.len() < 2 {
@@ -177,8 +177,8 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     if bytes < plan.target.limits().blocks?.large {
         return None;
     }
-    let mut folds = folds(plan, &parts, &steps)?;
-    let schedule = BlockSchedule::new(sizes, bytes, &folds, plan.target)?;
+    let mut carried = carried(plan, &parts, &steps)?;
+    let schedule = BlockSchedule::new(sizes, bytes, &carried, plan.target)?;
     let mut reads = Reads { sources: SmallVec::new(), along: SmallVec::new() };
     let (form, lower) = schedule.grid.forms();
     let mut block = |form: &Sizes| {
@@ -192,7 +192,7 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     let last = lower.as_ref().map(|form| Arc::new(block(form)));
     let bodies: SmallVec<[&Plan; 2]> =
         std::iter::once(&full).chain(&last).map(|body| &**body).collect();
-    let (room, products) = rooms(&bodies, &mut folds, parts.results.len())?;
+    let (room, products) = rooms(&bodies, &mut carried, parts.results.len())?;
     let spent = spent(plan, shape, &reads, &bodies);
     let results = parts.results.iter().map(|&slot| bytes_of(plan, &plan.slots[slot as usize]));
     let inner = inner - results.sum::<usize>();
@@ -204,7 +204,7 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
         last,
         axis_maps: along,
         spent,
-        folds,
+        carried,
         capacity: room,
         products,
         inner,
@@ -219,7 +219,7 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
         Arc::make_mut(&mut all[0].template).results.push(plan.slots.len() as u32);
     }
     all.extend(parts.outside.iter().map(|&i| plan.steps[i as usize].clone()));
-    Some(Merged { steps: all, workspace, folds: steps })
+    Some(Merged { steps: all, workspace, carried: steps })
 }
 
 /// Whether a target can bind at once what a step reads and writes, and the room of its blocks.
@@ -256,31 +256,35 @@ fn volume(plan: &Plan, readers: &Readers, parts: &Parts, rows: usize) -> (usize,
 }
 
 /// The reductions over all rows, with the results of a block that they read.
-fn folds(plan: &Plan, parts: &Parts, steps: &[u32]) -> Option<SmallVec<[Fold; 1]>> {
-    let outputs = || parts.results.iter().chain(&parts.folded);
-    let fold = |&step: &u32| {
-        let (slot, fold) = fold_of(plan, step)?;
+fn carried(plan: &Plan, parts: &Parts, steps: &[u32]) -> Option<SmallVec<[CarriedReduction; 1]>> {
+    let outputs = || parts.results.iter().chain(&parts.reduced_slots);
+    let reduction = |&step: &u32| {
+        let (slot, reduction) = carried_of(plan, step)?;
         let output = outputs().position(|&output| output == slot)?;
-        Some(Fold { output, ..fold })
+        Some(CarriedReduction { output, ..reduction })
     };
-    steps.iter().map(fold).collect()
+    steps.iter().map(reduction).collect()
 }
 
 /// The bytes that a block takes between operands and results, and how many of them are for products.
 /// What is only reduced gets a place there.
-fn rooms(bodies: &[&Plan], folds: &mut [Fold], results: usize) -> Option<(usize, usize)> {
+fn rooms(
+    bodies: &[&Plan],
+    carried: &mut [CarriedReduction],
+    results: usize,
+) -> Option<(usize, usize)> {
     let (mut arena, mut products) = (0, 0);
     for body in bodies {
         let room = room(body)?;
         (arena, products) = (arena.max(room.0), products.max(room.1));
     }
     let mut room = arena + products;
-    for fold in folds {
-        if fold.output >= results {
-            fold.dedicated = Some(room);
+    for reduction in carried {
+        if reduction.output >= results {
+            reduction.dedicated = Some(room);
             room += bodies[0].target.limits().aligned(bytes_of(
                 bodies[0],
-                &bodies[0].ty(bodies[0].template.outputs[fold.output]),
+                &bodies[0].ty(bodies[0].template.outputs[reduction.output]),
             ));
         }
     }
@@ -301,18 +305,18 @@ fn spent(plan: &Plan, shape: &Shape, reads: &Reads, bodies: &[&Plan]) -> SmallVe
 fn step(
     plan: &Plan,
     parts: &Parts,
-    folds: &[u32],
+    carried: &[u32],
     fusion: BlockFusion,
     sources: SmallVec<[Source; 4]>,
 ) -> Step {
-    let members = || parts.inside.iter().chain(folds).map(|&i| &plan.steps[i as usize]);
+    let members = || parts.inside.iter().chain(carried).map(|&i| &plan.steps[i as usize]);
     let mut nodes: SmallVec<[_; 4]> = members().flat_map(|step| step.nodes.clone()).collect();
     nodes.sort_unstable_by_key(|id| id.0);
     let site = members().next_back().map_or_else(Default::default, |step| step.site);
     let template = StepTemplate {
         args: sources.into_iter().map(Operand::Array).collect(),
         results: (parts.results.iter().copied())
-            .chain(folds.iter().map(|&step| plan.steps[step as usize].results[0]))
+            .chain(carried.iter().map(|&step| plan.steps[step as usize].results[0]))
             .collect(),
         cut: parts.cut,
         nodes,
@@ -360,7 +364,7 @@ fn body(plan: &Plan, parts: &Parts, block: &Sizes, reads: &mut Reads) -> Plan {
         steps.push(Step::new(axes::cut(&step.work, block), made));
     }
     let own = |slot: &u32| place.iter().find(|(outer, _)| outer == slot);
-    let outputs = parts.results.iter().chain(&parts.folded);
+    let outputs = parts.results.iter().chain(&parts.reduced_slots);
     let outputs = outputs.filter_map(own).map(|&(_, own)| Source::Slot(own)).collect();
     Plan {
         target: plan.target,

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Fold, block_bytes};
+use super::{CarriedReduction, block_bytes};
 use crate::target::Target;
 
 /// Sizes or positions along the row axes.
@@ -114,7 +114,7 @@ impl BlockSchedule {
     pub(super) fn new(
         sizes: Sizes,
         bytes: usize,
-        folds: &[Fold],
+        carried: &[CarriedReduction],
         target: &dyn Target,
     ) -> Option<BlockSchedule> {
         let limits = target.limits().blocks?;
@@ -123,11 +123,11 @@ impl BlockSchedule {
             return None;
         }
         // Reductions over all rows join groups of lines: a chunk begins with a group.
-        let groups: SmallVec<[(usize, usize); 2]> = folds
+        let groups: SmallVec<[(usize, usize); 2]> = carried
             .iter()
-            .filter_map(|fold| {
-                let group = target.reduction_group(fold.lines, fold.width)?;
-                Some((group, fold.lines / rows))
+            .filter_map(|reduction| {
+                let group = target.reduction_group(reduction.lines, reduction.width)?;
+                Some((group, reduction.lines / rows))
             })
             .collect();
         let even = |inside: usize| {

@@ -48,7 +48,7 @@ pub struct Set {
     /// How many leading axes they have in common
     rows: usize,
     /// Reductions over all rows of what they compute
-    folds: SmallVec<[u32; 2]>,
+    carried: SmallVec<[u32; 2]>,
     /// What was found best for the first blocks
     layout_hint: Arc<OnceLock<LayoutHint>>,
 }
@@ -56,7 +56,7 @@ pub struct Set {
 impl Set {
     /// The same steps at other places.
     pub fn follow(&mut self, place: &[u32]) {
-        for steps in [self.steps.as_mut_slice(), self.folds.as_mut_slice()] {
+        for steps in [self.steps.as_mut_slice(), self.carried.as_mut_slice()] {
             steps.iter_mut().for_each(|step| *step = place[*step as usize]);
             steps.sort_unstable();
         }
@@ -78,7 +78,7 @@ pub struct BlockFusion {
     /// By operand: whether a result of its type may be written over it
     spent: SmallVec<[bool; 4]>,
     /// Reductions over all rows
-    pub folds: SmallVec<[Fold; 1]>,
+    pub carried: SmallVec<[CarriedReduction; 1]>,
     /// The bytes that a block takes between operands and results
     pub capacity: usize,
     /// Of these, for products
@@ -89,7 +89,7 @@ pub struct BlockFusion {
 
 /// A reduction over all rows: blocks are joined into it as they come.
 #[derive(Clone, Debug)]
-pub struct Fold {
+pub struct CarriedReduction {
     /// Which result of a block
     pub output: usize,
     /// What is done
@@ -117,7 +117,7 @@ impl BlockFusion {
 
     /// The reductions over all rows.
     pub fn reductions(&self) -> impl Iterator<Item = Reduction> {
-        self.folds.iter().map(|fold| fold.kind)
+        self.carried.iter().map(|reduction| reduction.kind)
     }
 
     /// How many blocks there are.
@@ -177,7 +177,7 @@ pub(super) fn sets(plan: &Plan) -> Vec<Set> {
     for i in 0..steps.len() as u32 {
         members[root(&mut leader, i) as usize].push(i);
     }
-    let mut folds: Vec<SmallVec<[u32; 2]>> = vec![SmallVec::new(); steps.len()];
+    let mut carried: Vec<SmallVec<[u32; 2]>> = vec![SmallVec::new(); steps.len()];
     for (i, step) in steps.iter().enumerate() {
         let (Work::Op(Op::Reduce(_, axes)), Some(&Operand::Array(Source::Slot(slot)))) =
             (&step.work, step.args.first())
@@ -193,15 +193,19 @@ pub(super) fn sets(plan: &Plan) -> Vec<Set> {
         }
         let along = if axes.len() == shape.rank() { rows[to] } else { rows[to].min(axes.len()) };
         if are_enough(plan, shape, along) {
-            folds[to].push(i as u32);
+            carried[to].push(i as u32);
             rows[to] = along;
         }
     }
     let computes = |&&i: &&u32| !is_movement(&steps[i as usize]);
-    let sets = members.into_iter().zip(rows).zip(folds);
-    let sets =
-        sets.map(|((steps, rows), folds)| Set { steps, rows, folds, layout_hint: Arc::default() });
-    let pays = |set: &Set| set.steps.iter().filter(computes).count() + set.folds.len() > 1;
+    let sets = members.into_iter().zip(rows).zip(carried);
+    let sets = sets.map(|((steps, rows), carried)| Set {
+        steps,
+        rows,
+        carried,
+        layout_hint: Arc::default(),
+    });
+    let pays = |set: &Set| set.steps.iter().filter(computes).count() + set.carried.len() > 1;
     sets.filter(|set| set.rows > 0 && pays(set)).collect()
 }
 
@@ -255,10 +259,13 @@ impl Plan {
         let mut taken: Vec<Option<Vec<Step>>> = (0..self.steps.len()).map(|_| None).collect();
         for set in sets {
             let made = block::merge(self, &readers, set);
-            merged.push(made.as_ref().map(|made| made.folds.clone()));
-            if let Some(Merged { steps, workspace, folds }) = made {
+            merged.push(made.as_ref().map(|made| made.carried.clone()));
+            if let Some(Merged { steps, workspace, carried }) = made {
                 self.slots.extend(workspace);
-                set.steps.iter().chain(&folds).for_each(|&i| taken[i as usize] = Some(Vec::new()));
+                set.steps
+                    .iter()
+                    .chain(&carried)
+                    .for_each(|&i| taken[i as usize] = Some(Vec::new()));
                 let last = set.steps[set.steps.len() - 1];
                 taken[last as usize] = Some(steps);
             }

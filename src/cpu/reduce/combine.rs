@@ -5,7 +5,7 @@ use crate::cpu::element::Number;
 use super::kernels::fold_columns;
 
 /// A way to make one number out of two.
-pub trait Fold<A: Number>: 'static {
+pub trait Combine<A: Number>: 'static {
     /// The result over no elements.
     const EMPTY: A;
     /// Joined with any number, gives that number.
@@ -23,7 +23,7 @@ pub struct Max;
 /// Takes the smaller, NaN before any number; of two zeros the later.
 pub struct Min;
 
-impl<A: Number> Fold<A> for Sum {
+impl<A: Number> Combine<A> for Sum {
     const EMPTY: A = A::ZERO;
     const NEUTRAL: A = A::NOTHING;
     #[inline(always)]
@@ -31,7 +31,7 @@ impl<A: Number> Fold<A> for Sum {
         a.add(b)
     }
 }
-impl<A: Number> Fold<A> for Prod {
+impl<A: Number> Combine<A> for Prod {
     const EMPTY: A = A::ONE;
     const NEUTRAL: A = A::ONE;
     #[inline(always)]
@@ -39,7 +39,7 @@ impl<A: Number> Fold<A> for Prod {
         a.mul(b)
     }
 }
-impl<A: Number> Fold<A> for Max {
+impl<A: Number> Combine<A> for Max {
     const EMPTY: A = A::LOWEST;
     const NEUTRAL: A = A::LOWEST;
     #[inline(always)]
@@ -47,7 +47,7 @@ impl<A: Number> Fold<A> for Max {
         choose::<A, Max>(a, b)
     }
 }
-impl<A: Number> Fold<A> for Min {
+impl<A: Number> Combine<A> for Min {
     const EMPTY: A = A::HIGHEST;
     const NEUTRAL: A = A::HIGHEST;
     #[inline(always)]
@@ -57,7 +57,7 @@ impl<A: Number> Fold<A> for Min {
 }
 
 /// A fold that gives one of the numbers.
-pub trait Choice<A: Number>: Fold<A> {
+pub trait Choice<A: Number>: Combine<A> {
     /// Whether `a` goes before `b`, if neither is NaN.
     fn wins(a: A, b: A) -> bool;
 
@@ -105,7 +105,7 @@ impl<A: Number> Pairwise<A> {
 
     /// Adds an item behind the others.
     #[inline(always)]
-    pub fn push<F: Fold<A>>(&mut self, mut item: A) {
+    pub fn push<F: Combine<A>>(&mut self, mut item: A) {
         let mut rest = self.count;
         while rest & 1 == 1 {
             self.depth -= 1;
@@ -119,7 +119,7 @@ impl<A: Number> Pairwise<A> {
 
     /// The result over all items.
     #[inline(always)]
-    pub fn finish<F: Fold<A>>(&self) -> A {
+    pub fn finish<F: Combine<A>>(&self) -> A {
         let Some((&last, before)) = self.stack[..self.depth].split_last() else { return F::EMPTY };
         before.iter().rev().fold(last, |right, &left| F::join(left, right))
     }
@@ -153,7 +153,7 @@ impl<A: Number> Tree<A> {
     ///
     /// # Safety
     /// `width` numbers were written there.
-    pub unsafe fn push<F: Fold<A>>(&mut self, width: usize) {
+    pub unsafe fn push<F: Combine<A>>(&mut self, width: usize) {
         let mut rest = self.count;
         while rest & 1 == 1 {
             // SAFETY: both levels are filled.
@@ -165,7 +165,7 @@ impl<A: Number> Tree<A> {
     }
 
     /// Joins the slot into the level before it, which becomes the slot.
-    unsafe fn join<F: Fold<A>>(&mut self, width: usize) {
+    unsafe fn join<F: Combine<A>>(&mut self, width: usize) {
         self.depth -= 1;
         let (left, right) = (self.level(self.depth), self.level(self.depth + 1));
         // SAFETY: levels are apart; the caller filled both.
@@ -176,7 +176,7 @@ impl<A: Number> Tree<A> {
     ///
     /// # Safety
     /// At least one item was pushed.
-    pub unsafe fn finish<F: Fold<A>>(&mut self, width: usize) -> *const A {
+    pub unsafe fn finish<F: Combine<A>>(&mut self, width: usize) -> *const A {
         self.depth -= 1;
         while self.depth > 0 {
             // SAFETY: the levels up to the slot are filled.

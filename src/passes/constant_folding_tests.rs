@@ -1,6 +1,6 @@
 use smallvec::smallvec;
 
-use super::fold::fold;
+use super::constant_folding::fold;
 use super::pipeline::Options;
 use super::random::{Dice, check, count, special};
 use crate::cpu::target::Cpu;
