@@ -1,4 +1,4 @@
-//! Kernels of composites.
+//! Kernels of composites on the CPU, chosen by the name in the declaration.
 //!
 //! A kernel computes what the formula of a composite does, within the error that it states. It is
 //! chosen by the composite alone, so that every mode runs it.

@@ -1,4 +1,4 @@
-//! Copies, casts, joins, borders and fills.
+//! Copies, casts, concatenation, padding and fills.
 
 use smallvec::SmallVec;
 

@@ -1,4 +1,4 @@
-//! Arrays made from nothing: counting and random bits.
+//! Arrays made from attributes alone: `iota` and random bits.
 //!
 //! Promises: every element is a function of its index (and of the key) alone.
 

@@ -1,4 +1,4 @@
-//! How often a term of a sum is rounded.
+//! Rounding depth: the most roundings that one term of a sum undergoes, which error bounds need.
 
 use super::{gemm, reduce};
 use crate::ops::op::Op;

@@ -1,4 +1,4 @@
-//! Ops to kernels: every op of the closed set, on arrays.
+//! The dispatch from ops to CPU kernels, for every op of the closed set.
 //!
 //! Movement ops give views and compute nothing; everything else fills a fresh C-order array. What a
 //! kernel takes for itself stands beside it, so that plans know their peak.

@@ -1,8 +1,7 @@
-//! Products with what is done to their operands and to their result: elementwise work on parts that
-//! are in the cache.
+//! Products with prologues and epilogues: elementwise work on parts that are in the cache.
 //!
-//! What is done to an operand runs while the operand is packed, block by block, so that it is never
-//! written as an array. What is done to the result runs on each part as soon as that is there.
+//! A prologue runs while its operand is packed, block by block, so that the operand is never written
+//! as an array. An epilogue runs on each part of the result as soon as that part is written.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! The sum that undoes sliding windows.
+//! Col2im (`fold`): overlapping windows summed back into an array.
 //!
 //! Promises: an element is the sum of its windows' terms in order of their place in the window, so
 //! layouts and threads do not show.

@@ -1,4 +1,4 @@
-//! One op on values: computed on their device, recorded on the tape.
+//! One eager op: computed on the device of its operands, recorded on the tape.
 
 use smallvec::{SmallVec, smallvec};
 

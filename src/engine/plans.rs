@@ -1,4 +1,4 @@
-//! Plans of composites: formulas that run without being recorded, scheduled once and run often.
+//! Plans of composites that run without being recorded: planned once, run often.
 //!
 //! The first call of a formula with operands of some types runs it op by op and leaves a mark; the
 //! second makes a plan, and later ones run it. Floats are operands of the plan, unless the formula

@@ -1,4 +1,4 @@
-//! Where sites come from, and how they are spelled.
+//! The provider of sites (Python lines), and their text.
 //!
 //! The engine only stores sites. Who knows about frames (the bindings) installs a provider.
 

@@ -1,4 +1,4 @@
-//! What is live, what was at most, and what may be: a handful of atomics.
+//! Memory counters: live bytes, the peak, and the limit, as atomics.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};

@@ -1,4 +1,4 @@
-//! Where freed blocks wait: small ones per thread, without a lock, the others in one shared pool.
+//! Caches of freed blocks: one per thread for small blocks, one shared for the rest.
 //! In a sanitized build none waits, so that the sanitizer sees each use of freed memory.
 
 use std::cell::{OnceCell, UnsafeCell};

@@ -1,4 +1,4 @@
-//! Dead code: what no result and no effect needs is dropped.
+//! Dead code elimination: nodes that no result and no effect needs are dropped.
 //!
 //! The inputs of the whole list stay, since they are its signature. Control flow loses the results
 //! that nobody reads, the operands that no body reads any more, and the carries that neither a result,

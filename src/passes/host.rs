@@ -1,4 +1,4 @@
-//! Calls of the host under transforms: an op's rules, written beside the call.
+//! Host ops under transforms: gradients, tangents and batches by the op's rules.
 
 use std::ffi::c_void;
 use std::sync::Arc;

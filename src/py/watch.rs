@@ -1,4 +1,4 @@
-//! What users watch: times, values that are not finite, and the tape behind a tensor, as plain data.
+//! Profiles, checks for non-finite values, and the tape behind a tensor, as plain Python data.
 
 use std::sync::Arc;
 

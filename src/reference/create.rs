@@ -1,4 +1,4 @@
-//! Arrays made from nothing: counting and random bits.
+//! Arrays made from attributes alone: `iota` and random bits.
 
 use crate::dtype::DType;
 use crate::error::{self, Result};

@@ -1,4 +1,4 @@
-//! Plans within a budget: what does not fit is computed again.
+//! Plans within a memory budget, by rematerialisation.
 //!
 //! A plan says what is alive when too much is; what to compute again for that is chosen
 //! ([`choose`](super::choose)), the list is written anew ([`remat`](crate::passes::remat)) and

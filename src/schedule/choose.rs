@@ -1,4 +1,4 @@
-//! What to compute again so that a plan needs less memory.
+//! The choice of values to rematerialise, so that a plan needs less memory.
 //!
 //! A value that is not read for a while gives its memory free in between if it is computed again
 //! before it is read next. What that saves is its bytes, at those steps of the gap at which too much

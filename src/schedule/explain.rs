@@ -1,4 +1,4 @@
-//! What a plan knows about itself before it runs.
+//! Plans explained: steps, costs, cuts and memory, before anything runs.
 
 use smallvec::SmallVec;
 

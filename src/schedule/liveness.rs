@@ -1,5 +1,5 @@
-//! What is known of results and steps before their order is chosen: which memory each result needs,
-//! who reads it, what a step takes for itself, and what may fail.
+//! Liveness: facts about results and steps that do not depend on the order of the steps. They are
+//! the memory of each result, its readers, the scratch of each step, and which steps may fail.
 
 use smallvec::SmallVec;
 

@@ -1,4 +1,4 @@
-//! What steps do to memory, and how an order of them is made better.
+//! The memory load of an order of steps, and moves that improve the order.
 //!
 //! The bytes of an order are counted without laying anything out. Two moves improve it, each a walk
 //! over all steps: what frees more than it makes goes right behind what it needs, and what makes more
@@ -15,8 +15,9 @@ use super::order::Graph;
 /// How often the moves are repeated.
 const ROUNDS: usize = 4;
 
-/// A step that makes less than this part of what it reads runs as soon as it can, whether or not it
-/// is the last to read that: as long as others wait too, none of them would be.
+/// A step whose result is smaller than its operands by this factor runs as soon as it can, even if it
+/// is not the last reader of an operand. If every reader of the operand waited to be its last reader,
+/// the operand would never be freed.
 const SHARE: usize = 4;
 
 /// The live range of a result in memory.

@@ -1,4 +1,4 @@
-//! Memory plans: where every result of a plan lies.
+//! Memory plans: the placement of every result.
 //!
 //! A result is *fixed*: in the arena that a run takes from the pool and gives back at its end, or in
 //! memory of its own where the plan gives it away. Views lie in what they show. *Loose* results have

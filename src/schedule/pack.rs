@@ -1,4 +1,4 @@
-//! Packing: offsets for what lives at different times.
+//! Packing: offsets in the arena for regions with their live ranges.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

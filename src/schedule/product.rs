@@ -1,4 +1,4 @@
-//! Products with what is done to their operands and to their result.
+//! Products with prologues and epilogues.
 //!
 //! Where nobody but one elementwise group reads a product, the group runs on each part of the product
 //! as soon as that is there and still in the cache: bias, activation and residual cost no pass of

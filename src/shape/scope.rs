@@ -1,4 +1,4 @@
-//! Scopes: what symbols are at hand, and what was asked about them.
+//! Scopes: the values of symbols, and the questions that were asked about them.
 
 use std::cell::RefCell;
 use std::fmt;

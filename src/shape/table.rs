@@ -1,4 +1,4 @@
-//! The table of expressions: a number for each, and who needs it.
+//! The intern table of size expressions: a code for each, and who retains it.
 //!
 //! Polynomials and atoms are interned, so equal ones have equal numbers. A number is given once in the
 //! life of the process: what is left behind of an expression that is gone is refused, and never read

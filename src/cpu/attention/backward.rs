@@ -1,4 +1,4 @@
-//! The backward pass: the weights are made again, block by block.
+//! The backward pass of attention: weights are computed again, block by block.
 //!
 //! Tasks are blocks of keys, and each goes through the blocks of queries. The cotangents of its keys and
 //! values are the task's own; those of queries are shared, and each gets its terms in the order of the

@@ -1,4 +1,4 @@
-//! The forward pass.
+//! The forward pass of attention, by blocks of queries and keys.
 
 use crate::array::Array;
 use crate::cpu::dense::{Real, Store};

@@ -1,4 +1,4 @@
-//! A program on a part of matrices, on this thread: what becomes of a product while it is in the cache.
+//! An epilogue: a program on one part of a product while that part is in the cache.
 
 use smallvec::SmallVec;
 

@@ -1,4 +1,4 @@
-//! What a reduction does with two numbers.
+//! How reductions combine two numbers, and in which order many.
 
 use crate::cpu::element::Number;
 

@@ -1,4 +1,4 @@
-//! Reductions of arrays that come in parts, which are never there as a whole.
+//! Reductions of arrays that arrive block by block and never exist as a whole.
 //!
 //! The array is seen as lines of one width, of which all are joined into one. Parts come as *chunks*,
 //! from several threads; lines of a chunk come in order. What the lines of a group become is kept, and

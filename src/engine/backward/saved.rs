@@ -1,4 +1,4 @@
-//! What entries saved for their rules, and its end.
+//! Saved values of tape entries: how a rule gets them, and how they are freed.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The loop over entries: rules, sums, in what order.
+//! The loop of the sweep: which entry is next, its rule, and the sums of cotangents.
 
 use std::collections::BinaryHeap;
 use std::sync::Arc;

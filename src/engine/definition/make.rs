@@ -1,4 +1,4 @@
-//! Calls that are made again, on values of known types.
+//! Deferred calls made on values of known types.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a call on unknown shapes gives, found by making it on shapes that might be.
+//! Result dtypes of calls on unknown shapes, found by making the call on sample shapes.
 
 use std::sync::Arc;
 

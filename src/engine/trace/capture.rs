@@ -1,4 +1,4 @@
-//! What a trace reads and writes outside: handles, gradients, values of traces below.
+//! The capture recorder: which handles, gradients and outer values a trace reads and writes.
 
 use std::any::Any;
 use std::sync::{Arc, Weak};

@@ -1,4 +1,4 @@
-//! What traces of graphs defined by hand know besides their lists: calls, unknown shapes, keys.
+//! State of a trace of a graph defined by hand: deferred calls, unknown shapes, keys.
 
 use std::sync::Arc;
 

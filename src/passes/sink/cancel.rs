@@ -1,4 +1,4 @@
-//! Permutations and reshapes meet across elementwise nodes.
+//! Permutations and reshapes move across elementwise nodes until they meet and cancel.
 
 use smallvec::SmallVec;
 

@@ -1,4 +1,4 @@
-//! What is repeated is computed before it is repeated.
+//! Broadcasts move behind elementwise ops, so that each element is computed once.
 
 use super::{beside, is_elementwise};
 use crate::error::Result;

@@ -1,8 +1,8 @@
 //! Movement goes where it costs least: an elementwise op gives the same numbers before and after its
 //! elements are moved, repeated or left out.
 //!
-//! - Slices rise: what only a part of is read is computed for that part ([`rise`]).
-//! - Broadcasts sink: what is repeated is computed before it is repeated ([`descend`]).
+//! - Slices move before elementwise ops, so that only the elements read are computed ([`rise`]).
+//! - Broadcasts move behind elementwise ops, so that each element is computed once ([`descend`]).
 //! - Permutations and reshapes sink where every reader down the line is one too, so that they cancel
 //!   or become one ([`cancel`]). Elsewhere they stay, for a view in another place is no gain and may
 //!   part what fuses.

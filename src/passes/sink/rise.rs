@@ -1,4 +1,4 @@
-//! What only a part of is read is computed for that part.
+//! Slices move before elementwise ops, so that only the elements read are computed.
 
 use smallvec::SmallVec;
 

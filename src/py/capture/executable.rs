@@ -1,4 +1,4 @@
-//! Executables, looked at: whether they fit a call, what they hold.
+//! Executables as Python objects: guards that decide whether one fits a call, and what it holds.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

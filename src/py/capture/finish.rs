@@ -1,4 +1,4 @@
-//! The end of a trace: what it was given and gave becomes what runs.
+//! The end of a trace in the bindings: its inputs, results and updates become an executable.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

@@ -1,4 +1,4 @@
-//! The arguments of a call, taken apart.
+//! The arguments of a call, flattened into leaves.
 
 use pyo3::ffi;
 use pyo3::prelude::*;

@@ -1,4 +1,4 @@
-//! Code of the user's on the tape: rules and hooks written in Python; what the tape knows of a tensor.
+//! Rules and hooks written in Python, on the tape; inspection of a tensor's history.
 
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Products with what is done to their operands and to their result.
+//! Products with prologues and epilogues, against the interpreter of lists.
 
 use std::sync::Arc;
 

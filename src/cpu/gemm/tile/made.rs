@@ -1,4 +1,4 @@
-//! Panels of operands that are made while they are packed.
+//! Packed panels of operands that a prologue computes.
 
 use std::ops::Range;
 
