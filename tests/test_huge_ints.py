@@ -34,7 +34,11 @@ OPS = [
 # Required arguments of ops that make tensors: what else a call needs.
 STARTS = {
     "linspace": {"start": 0, "stop": 1, "num": 3},
-    "full": {"shape": (2,), "value": 1},
+    "arange": {"start": 0, "stop": 3},
+    "empty": {},
+    "full": {"shape": (2,), "fill_value": 1},
+    "ones": {},
+    "zeros": {},
     "eye": {"n": 2},
     "random.integers": {"low": 3},
     "random.permutation": {"n": 3},
@@ -63,10 +67,10 @@ def arguments(op, sample, name, value, wrap):
     dtype = "float32" if "float32" in dtypes else dtypes[-1]
     operands = Operands((label(op), sample), dtype, domain_of(op))
     args, kwargs = operands.evaluate(sample, wrap)
+    args = list(args)
     names = [p["name"] for p in op["params"]]
-    start = dict(STARTS.get(label(op), {}))
-    if start and not args:
-        kwargs = {**start, **kwargs}
+    if label(op) in STARTS:
+        args, kwargs = [], dict(STARTS[label(op)])
     if name in names[: len(args)]:
         args[names.index(name)] = value
     else:
@@ -256,3 +260,29 @@ def test_nan_is_a_number_whatever_its_payload():
         assert np.isnan(f(wg.ones(2), 2.0).numpy()).all()
         assert np.isnan(f(wg.ones(2), 3.0).numpy()).all()
         assert np.isnan((wg.ones(2) * payload).numpy()).all()
+
+
+@pytest.mark.parametrize("op", OPS, ids=label)
+def test_ints_that_64_bits_do_not_hold_are_refused_and_not_clipped(op):
+    """A clipped int gives what another int means: `roll` by 2⁶³ − 1 is not `roll` by 2⁶³."""
+    wanted = [p for p in op["params"] if p["kind"] in ("Int", "MaybeInt", "Ints", "Shape", "Pairs")]
+    for sample in samples(op)[:1]:
+        for p in wanted:
+            for form in KINDS[p["kind"]]:
+                for n in (2**63, 2**64 + 1, -(2**63) - 1, -(2**80)):
+                    args, kwargs = arguments(op, sample, p["name"], form(n), tensor)
+                    with pytest.raises(wg.RangeError, match=f"{n} does not fit int64"):
+                        function(op)(*args, **kwargs)
+
+
+def test_bounds_of_slices_are_clipped_and_indices_refused():
+    x, huge = wg.arange(5), 2**70
+    assert x[:huge].tolist() == x[-huge:].tolist() == [0, 1, 2, 3, 4]
+    assert x[huge:].tolist() == []
+    for i in (huge, -huge, 2**63):
+        with pytest.raises(IndexError, match=str(i)):
+            x[i]
+    with wg.Graph() as graph:
+        p = wg.placeholder("p", (None,))
+        y = p[p.shape[0] - 2 : huge]
+    assert wg.Session(graph).run(y, {p: x.astype(wg.float32)}).tolist() == [3.0, 4.0]

@@ -333,3 +333,33 @@ def test_sizes_are_those_of_the_run():
         for name, y in want.items():
             assert got[name].shape == y.shape, name
             np.testing.assert_array_equal(got[name].numpy(), y.numpy(), err_msg=name)
+
+
+MISFITS = {
+    "reshape": (lambda p, q: p.reshape(2, 3), r"shape \(4, 3\) has 12 elements"),
+    "add": (lambda p, q: p + q, r"shapes \(4, 3\) and \(5, 3\) do not broadcast"),
+    "broadcast_to": (lambda p, q: wg.broadcast_to(p, (6, 3)), r"\(4, 3\) to \(6, 3\)"),
+    "matmul": (lambda p, q: p.mT @ q, "4 and 5"),
+}
+AROUND = {
+    "nothing": lambda f: f,
+    "cond": lambda f: lambda p, q: wg.cond(
+        p.sum() > 0, lambda p, q: f(p, q).sum(), lambda p, q: p.sum(), p, q),
+    "fori_loop": lambda f: lambda p, q: wg.fori_loop(
+        0, 2, lambda i, c: c + f(p, q).sum(), wg.tensor(0.0)),
+    "scan in cond": lambda f: lambda p, q: wg.cond(
+        p.sum() > 0,
+        lambda p: wg.scan(lambda c, v: (c + f(p, q).sum(), None), wg.tensor(0.0), wg.ones(2))[0],
+        lambda p: p.sum(), p),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("what", MISFITS)
+def test_sizes_that_do_not_fit_are_refused_by_the_op_and_its_line(what, around):
+    f, match = MISFITS[what]
+    with wg.Graph() as graph:
+        p, q = wg.placeholder("p", (None, 3)), wg.placeholder("q", (None, 3))
+        y = AROUND[around](f)(p, q)
+    with pytest.raises(wg.ShapeError, match=f"(?s)^{what}: .*{match}.*made at .*test_session.py"):
+        wg.Session(graph).run(y, {p: np.ones((4, 3), "f"), q: np.ones((5, 3), "f")})

@@ -511,12 +511,8 @@ fn resolve(op: &str, shape: &Shape, items: &[Item]) -> Result<IndexPlan> {
                         apply(Op::Cast(DType::I64), &[Operand::Value(value)], false)?.array
                     }
                     dtype => {
-                        return Err(error::wrong_dtype(
-                            op,
-                            "an index array",
-                            dtype,
-                            "an integer or bool",
-                        ));
+                        let want = "an integer or bool";
+                        return Err(error::bad_dtype(op, "index", dtype, want, DType::I64));
                     }
                 };
                 before.get_or_insert(basic.len() - arrays.len());

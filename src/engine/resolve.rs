@@ -155,10 +155,7 @@ fn check_feed(op: &str, list: &List, calls: &Calls, id: Id, ty: &Type) -> Result
         }
         false => error::bad_feed_dtype(op, format!("{kind} {name} {}", node.ty.dtype), ty.dtype),
     };
-    Err(match site::quote(node.site) {
-        Some(line) => refusal.note(format!("{kind} made at {line}")),
-        None => refusal,
-    })
+    Err(noted(refusal, kind, node.site))
 }
 
 /// The list that computes `fetches` from nodes of known types, which are checked.
@@ -202,7 +199,10 @@ pub fn resolve(
         }
         if maker.is_open || !calls.unresolved.is_empty() {
             // Sizes were put into nodes: those that fit no longer are refused here.
-            fresh.read(|graph| graph.verify())?;
+            fresh.read(|graph| match graph.list().refusal() {
+                Some((node, error)) => Err(noted(error, node.kind.name(), node.site)),
+                None => graph.verify(),
+            })?;
         }
         let mut made = fresh.read(|graph| graph.list().clone());
         for id in fetches {
@@ -283,8 +283,13 @@ fn sized(
 
 /// An error with the line of the call that met it.
 fn made_at(error: Error, deferred: &DeferredCall) -> Error {
-    match site::quote(deferred.site) {
-        Some(line) => error.note(format!("{} made at {line}", deferred.call.name())),
+    noted(error, deferred.call.name(), deferred.site)
+}
+
+/// An error with the line that made the node it speaks of.
+fn noted(error: Error, name: &str, at: Site) -> Error {
+    match site::quote(at) {
+        Some(line) => error.note(format!("{name} made at {line}")),
         None => error,
     }
 }
@@ -357,10 +362,7 @@ impl Maker<'_> {
             return Ok(());
         }
         let refusal = error::bad_shape("scan", "lengths differ", Tuple(&lengths));
-        Err(match site::quote(at) {
-            Some(line) => refusal.note(format!("scan made at {line}")),
-            None => refusal,
-        })
+        Err(noted(refusal, "scan", at))
     }
 
     fn input(&mut self, id: Id, ty: Type) -> Result<()> {

@@ -28,6 +28,23 @@ impl Graph {
     }
 }
 
+impl List {
+    /// The first node, in bodies too, whose op refuses its operands, with what the op says.
+    pub fn refusal(&self) -> Option<(&Node, Error)> {
+        self.nodes.iter().enumerate().find_map(|(i, node)| match &node.kind {
+            Kind::Op(op) => {
+                let type_of = |&arg: &Arg| operand_type(&self.nodes[..i], arg);
+                let types: SmallVec<[OperandType<'_>; 4]> = node.args.iter().map(type_of).collect();
+                op.infer(&types).err().map(|error| (node, error))
+            }
+            Kind::ControlFlow(flow) => flow.bodies.iter().find_map(|body| body.refusal()),
+            Kind::Input | Kind::Constant(_) | Kind::Result(_) | Kind::Effect(_) | Kind::Barrier => {
+                None
+            }
+        })
+    }
+}
+
 fn at(id: Id) -> String {
     format!("%{}", id.0)
 }

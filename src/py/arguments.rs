@@ -9,11 +9,11 @@ use smallvec::SmallVec;
 
 use super::convert;
 use super::dtype;
-use super::errors::OrRaise;
+use super::errors::{OrRaise, to_python};
 use super::size;
 use super::tensor;
 use crate::array::Array;
-use crate::dtype::{Numeric, Scalar};
+use crate::dtype::{DType, Numeric, Scalar};
 use crate::engine::executors::{Device, device};
 use crate::engine::random;
 use crate::engine::tape::{Operand, Value};
@@ -387,11 +387,11 @@ fn text(name: *mut ffi::PyObject) -> String {
 
 fn refuse(op: &str, param: &Param, want: &str, object: &Bound<'_, PyAny>) -> PyErr {
     if convert::is_complex(object) {
-        return super::errors::to_python(object.py(), error::no_complex(op, object));
+        return to_python(object.py(), error::no_complex(op, object));
     }
     let kind = object.get_type().name().map(|n| n.to_string()).unwrap_or_default();
     let what = format!("argument '{}' must be {want}", param.name);
-    super::errors::to_python(object.py(), error::bad_type(op, what, format!("got {kind}")))
+    to_python(object.py(), error::bad_type(op, what, format!("got {kind}")))
 }
 
 /// Several positional arguments for one parameter.
@@ -412,7 +412,7 @@ fn parse_many(
     }
     let mut ints = Ints::default();
     for object in objects {
-        ints.push(index(&object).ok_or_else(|| refuse(op, param, "ints", &object))?);
+        ints.push(int(op, &object)?.ok_or_else(|| refuse(op, param, "ints", &object))?);
     }
     Ok(ints.attr())
 }
@@ -457,7 +457,7 @@ fn parse_one(
             None => return no("a bool"),
         },
         ParamKind::MaybeInt | ParamKind::Ints | ParamKind::MaybeFloat if none => Attr::None,
-        ParamKind::Int | ParamKind::MaybeInt => match index(object) {
+        ParamKind::Int | ParamKind::MaybeInt => match int(op, object)? {
             Some(n) => n.into(),
             None => return no("an int"),
         },
@@ -468,11 +468,11 @@ fn parse_one(
         ParamKind::Ints | ParamKind::Shape | ParamKind::Pairs => {
             let nested = param.kind == ParamKind::Pairs;
             let want = if nested { "an int or pairs of ints" } else { "an int or a tuple of ints" };
-            if let Some(n) = index(object) {
+            if let Some(n) = int(op, object)? {
                 return Ok(n.into());
             }
             let mut ints = Ints::default();
-            if !collect(object, if nested { 3 } else { 1 }, &mut ints)? {
+            if !collect(op, object, if nested { 3 } else { 1 }, &mut ints)? {
                 return no(want);
             }
             ints.attr()
@@ -489,16 +489,16 @@ fn parse_one(
 }
 
 /// Appends the ints of a sequence, nested up to `depth` times; false where it holds others.
-fn collect(object: &Bound<'_, PyAny>, depth: usize, ints: &mut Ints) -> PyResult<bool> {
+fn collect(op: &str, object: &Bound<'_, PyAny>, depth: usize, ints: &mut Ints) -> PyResult<bool> {
     if depth == 0 || object.is_instance_of::<pyo3::types::PyString>() {
         return Ok(false);
     }
     let Ok(items) = object.try_iter() else { return Ok(false) };
     for item in items {
         let item = item?;
-        match index(&item) {
+        match int(op, &item)? {
             Some(n) => ints.push(n),
-            None if collect(&item, depth - 1, ints)? => {}
+            None if collect(op, &item, depth - 1, ints)? => {}
             None => return Ok(false),
         }
     }
@@ -554,7 +554,8 @@ pub fn scalar(object: *mut ffi::PyObject) -> Option<Scalar> {
     None
 }
 
-/// An int, or anything with `__index__` (bools are refused: `axis=True` is a mistake), or a size.
+/// An int of 64 bits, or anything with `__index__` (bools are refused: `axis=True` is a mistake), or a
+/// size.
 #[inline]
 pub fn index(object: &Bound<'_, PyAny>) -> Option<Extent> {
     // SAFETY: a live object, whose type is checked first.
@@ -567,11 +568,27 @@ pub fn index(object: &Bound<'_, PyAny>) -> Option<Extent> {
             }
         }
     }
-    index_of_any(object)
+    index_of_any(object, false)
 }
 
-/// The same of what is no plain int of 64 bits.
-fn index_of_any(object: &Bound<'_, PyAny>) -> Option<Extent> {
+/// The same, or the nearest number of 64 bits to a larger one, as bounds of slices are.
+pub fn clipped_index(object: &Bound<'_, PyAny>) -> Option<Extent> {
+    index(object).or_else(|| index_of_any(object, true))
+}
+
+/// The same of an argument, refused where 64 bits do not hold it.
+#[inline]
+fn int(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Option<Extent>> {
+    match index(object) {
+        None if index_of_any(object, true).is_some() => {
+            Err(to_python(object.py(), error::overflow(op, object, DType::I64)))
+        }
+        found => Ok(found),
+    }
+}
+
+/// The same of what is no plain int of 64 bits. Larger numbers are clipped, or none.
+fn index_of_any(object: &Bound<'_, PyAny>, clips: bool) -> Option<Extent> {
     if let Ok(size) = object.cast::<size::Size>() {
         return Some(size.get().0.into());
     }
@@ -580,7 +597,8 @@ fn index_of_any(object: &Bound<'_, PyAny>) -> Option<Extent> {
         if ffi::PyBool_Check(object.as_ptr()) != 0 || ffi::PyIndex_Check(object.as_ptr()) == 0 {
             return None;
         }
-        let n = ffi::PyNumber_AsSsize_t(object.as_ptr(), std::ptr::null_mut());
+        let refused = if clips { std::ptr::null_mut() } else { ffi::PyExc_OverflowError };
+        let n = ffi::PyNumber_AsSsize_t(object.as_ptr(), refused);
         if n == -1 && !ffi::PyErr_Occurred().is_null() {
             ffi::PyErr_Clear();
             return None;

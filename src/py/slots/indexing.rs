@@ -48,7 +48,7 @@ fn symbolic_slice(key: &Bound<'_, PySlice>) -> PyResult<Option<Item>> {
     if !is_size(&start) && !is_size(&stop) {
         return Ok(None);
     }
-    let bound = |x: &Bound<'_, PyAny>| match (x.is_none(), arguments::index(x)) {
+    let bound = |x: &Bound<'_, PyAny>| match (x.is_none(), arguments::clipped_index(x)) {
         (true, _) => Ok(None),
         (false, Some(n)) => Ok(Some(n)),
         (false, None) => x.extract::<i64>().map(|n| Some(Extent::Number(n))),
