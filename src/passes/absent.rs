@@ -1,8 +1,8 @@
 //! Backward lists for cotangents of which some are absent.
 //!
-//! A backward list takes the cotangents of all results. Where a result is not used nothing comes from
-//! it, which is not the same as zeros: what an unused result depends on has no gradient, and
-//! `0 · ∞` must not reach what others depend on.
+//! A backward list takes a cotangent for every result. An unused result has none, which is not the
+//! same as zeros: a value that only unused results depend on has no gradient, and `0 · ∞` must not
+//! reach the values that other results depend on.
 
 use smallvec::smallvec;
 
@@ -13,8 +13,8 @@ use crate::ops::elementwise::arithmetic;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::Op;
 
-/// The list without those of its inputs `seeds` that are not `given`, and which of its results are
-/// left.
+/// The list without the inputs in `seeds` that are not `given`, and a mask of the results that
+/// remain.
 pub fn without_seeds(list: &List, seeds: &[Id], given: &[bool]) -> (List, Vec<bool>) {
     let mut cx = Absent {
         seeded: vec![false; list.nodes.len()],
@@ -35,9 +35,9 @@ pub fn without_seeds(list: &List, seeds: &[Id], given: &[bool]) -> (List, Vec<bo
 }
 
 struct Absent {
-    /// Which nodes are cotangents
+    /// Which nodes are computed from a cotangent
     seeded: Vec<bool>,
-    /// What stands for the nodes so far; none for those that are absent
+    /// The new node for each node so far; `None` for an absent one
     names: Vec<Option<Id>>,
     nodes: Vec<Node>,
 }
@@ -46,7 +46,7 @@ impl Absent {
     fn node(&mut self, list: &List, id: Id, node: &Node) -> Option<Id> {
         let seeded = |arg: &Arg| matches!(arg, Arg::Node(x) if self.seeded[x.0 as usize]);
         let absent = |arg: &Arg| matches!(arg, Arg::Node(x) if self.names[x.0 as usize].is_none());
-        // What only waits for a cotangent is none.
+        // A barrier passes on its first operand; it only waits for the others.
         let operands = match node.kind {
             Kind::Barrier => &node.args[..1],
             Kind::Input
@@ -57,7 +57,7 @@ impl Absent {
             | Kind::Effect(_) => &node.args[..],
         };
         let is_seeded = operands.iter().any(seeded);
-        // Rules are linear in the cotangents.
+        // Rules are linear in the cotangents, so a node is absent where all its cotangents are.
         let is_gone = is_seeded && operands.iter().filter(|arg| seeded(arg)).all(absent);
         let is_whole = !node.args.iter().any(absent);
         let present: Args = node.args.iter().filter(|arg| !absent(arg)).copied().collect();
@@ -79,7 +79,7 @@ impl Absent {
         Some(self.push(list, node, args))
     }
 
-    /// Adds a node; what is absent among its operands is zeros.
+    /// Adds a node, with zeros for its absent operands.
     fn push(&mut self, list: &List, node: &Node, mut args: Args) -> Id {
         for arg in &mut args {
             if let Arg::Node(id) = arg {

@@ -18,8 +18,8 @@ pub fn batch(graph: &Graph, mapped: &[bool], size: Dim) -> Result<Graph> {
     Ok(Graph::from_list(list))
 }
 
-/// The list of `size` examples at once, and which results have an axis of examples: those that depend
-/// on one, and those in `force`.
+/// The list of `size` examples at once, and which results have an axis of examples: those that
+/// depend on a mapped input, and those in `force`.
 pub(super) fn batch_list(
     list: &List,
     mapped: &[bool],
@@ -55,7 +55,8 @@ pub(super) fn stacked(ty: &Type, size: Dim) -> Type {
     Type::new(ty.dtype, shape)
 }
 
-/// The pass that writes into one graph. Values of a list are values of the emission that batches.
+/// The pass that writes into one graph. A value of the list that is read is a value of the batching
+/// emission.
 pub(super) struct Pass<'g> {
     pub(super) out: &'g Graph,
     pub(super) batching: Batching<'g>,
@@ -63,12 +64,12 @@ pub(super) struct Pass<'g> {
 }
 
 impl Pass<'_> {
-    /// What stands below for a value, with an axis of examples in any case.
+    /// The value below that stands for this one, with an axis of examples in any case.
     pub(super) fn spread(&self, id: Id) -> Result<Id> {
         catch(|| self.batching.mapped(id))
     }
 
-    /// Appends a list: its results.
+    /// Appends a list and returns its results.
     pub(super) fn run(&self, list: &List, inputs: &[Id]) -> Result<Vec<Id>> {
         let mut inputs = inputs.iter();
         let mut flows: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
@@ -83,7 +84,8 @@ impl Pass<'_> {
                 Kind::ControlFlow(flow) => {
                     let args: Vec<Id> = node.reads().map(|id| names[id.0 as usize]).collect();
                     flows.insert(Id(i as u32), self.flow(flow, &args)?);
-                    // Whoever names a flow is a part.
+                    // Only `Result` nodes read a control-flow op, so its own name is never looked
+                    // up.
                     Id(0)
                 }
                 Kind::Result(part) => match node.reads().next() {
@@ -119,7 +121,7 @@ impl Pass<'_> {
             scalar => scalar,
         };
         let below: Args = args.iter().map(below).collect();
-        // A barrier has the type of what it keeps; what has an effect sees all examples.
+        // A barrier has the type of its first operand. A node with an effect sees all examples.
         let first = match (&node.kind, args.first()) {
             (Kind::Barrier, Some(Arg::Node(id))) => Some(self.batching.below(*id)),
             _ => None,

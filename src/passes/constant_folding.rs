@@ -1,10 +1,11 @@
-//! Constant folding: what depends on nothing but what is known is computed ahead, by whoever would
-//! compute it later.
+//! Constant folding: nodes whose operands are all known are computed ahead of the run, by the
+//! executor that would compute them during it.
 //!
-//! A result stays small ([`Options::fold_bytes`]), and so does what it is computed from, so a number
-//! repeated over a large shape is never written out: what is one number everywhere stays a fill, and a
-//! broadcast stays a broadcast. Numbers that are known only at run time are not known here. What an op
-//! refuses (an index outside its axis) is left for the run to report.
+//! A result stays small ([`Options::fold_bytes`]), and so do its operands, so that a number
+//! repeated over a large shape is never written out: a node with the same number everywhere stays a
+//! fill, and a broadcast stays a broadcast. A number that is told only at run time does not count
+//! as known. Where an op refuses its operands (an index outside its axis), the node stays and the
+//! run reports the error.
 
 use smallvec::SmallVec;
 
@@ -22,10 +23,10 @@ use crate::ops::op::{Op, Type};
 use crate::scalar::half::{bf16_to_f32, f16_to_f32};
 use crate::shape::Shape;
 
-/// Arithmetic beyond this is left for the run.
+/// A node with more operations than this is left for the run.
 const WORK: u64 = 1 << 24;
 
-/// Computes what is known.
+/// Computes the known nodes.
 pub fn fold(list: List, options: &Options, evaluator: &dyn Evaluator) -> Result<List> {
     let mut known = Known { is_known: Vec::with_capacity(list.nodes.len()), options, evaluator };
     rebuild(list, |nodes, mut node| {
@@ -36,7 +37,7 @@ pub fn fold(list: List, options: &Options, evaluator: &dyn Evaluator) -> Result<
     })
 }
 
-/// What is known of the nodes so far.
+/// Which nodes are known so far.
 struct Known<'o> {
     is_known: Vec<bool>,
     options: &'o Options,
@@ -44,7 +45,7 @@ struct Known<'o> {
 }
 
 impl Known<'_> {
-    /// Computes a node if that can be done. Whether its value is known.
+    /// Computes a node if it can be computed. Returns whether its value is known.
     fn look(&self, nodes: &[Node], node: &mut Node) -> bool {
         let op = match &node.kind {
             Kind::Op(op) => op,
@@ -92,7 +93,7 @@ impl Known<'_> {
         self.compute(nodes, node)
     }
 
-    /// Computes a node of known operands, if it and they are small.
+    /// Computes a node of known operands, if the node and its operands are small.
     fn compute(&self, nodes: &[Node], node: &mut Node) -> bool {
         let bytes = |ty: &Type| elements(&ty.shape).saturating_mul(ty.dtype.size() as u64);
         let limit = self.options.fold_bytes as u64;
@@ -123,13 +124,14 @@ fn fits(array: &Array, ty: &Type) -> bool {
     array.dtype == ty.dtype && array.shape().same(&ty.shape)
 }
 
-/// Makes a node one number everywhere.
+/// Makes a node a fill with one number.
 fn fill(node: &mut Node, value: Scalar) {
     node.kind = Kind::Op(Op::Full(node.ty.clone()));
     node.args = Args::from_slice(&[Arg::Number(value.into())]);
 }
 
-/// Reads what a broadcast operand repeats, so that a chain of them is one step.
+/// Replaces a broadcast operand by the operand of that broadcast, so that a chain of broadcasts
+/// becomes one.
 fn past_broadcast(nodes: &[Node], node: &mut Node) {
     if let Arg::Node(id) = node.args[0]
         && let inner = &nodes[id.0 as usize]
@@ -139,7 +141,7 @@ fn past_broadcast(nodes: &[Node], node: &mut Node) {
     }
 }
 
-/// The number that an operand is everywhere.
+/// The number that all elements of an operand are.
 fn filling(nodes: &[Node], arg: Arg) -> Option<Scalar> {
     match arg {
         Arg::Number(value) => value.known(),
@@ -147,7 +149,8 @@ fn filling(nodes: &[Node], arg: Arg) -> Option<Scalar> {
     }
 }
 
-/// The number that a node is everywhere because all its operands are, whatever its size.
+/// The number that all elements of a node are, found from operands that are one number each. The
+/// size of the node does not matter.
 fn one_number(nodes: &[Node], node: &Node, evaluator: &dyn Evaluator) -> Option<Scalar> {
     let Kind::Op(op) = &node.kind else { return None };
     let numbers: Option<SmallVec<[Scalar; 3]>> =
@@ -213,7 +216,7 @@ fn computed(nodes: &[Node], node: &Node, evaluator: &dyn Evaluator) -> Option<Ar
         }
         op => execute(op, &node.args, evaluator, |i| arrays[i].as_ref())?,
     };
-    // A view would keep the whole of what it shows.
+    // A view would keep the memory of its whole operand alive.
     match array.is_contiguous() {
         true => Some(array),
         false => evaluator.contiguous(&array).ok(),
@@ -244,7 +247,7 @@ fn value(nodes: &[Node], id: Id, evaluator: &dyn Evaluator) -> Option<Array> {
         Kind::Constant(array) => Some(array.clone()),
         Kind::Op(Op::Broadcast(shape)) => {
             let Arg::Node(inner) = node.args[0] else { return None };
-            // Broadcasts of broadcasts were passed, so this goes no deeper.
+            // `past_broadcast` has joined chains of broadcasts, so the recursion is one level deep.
             let inner = value(nodes, inner, evaluator)?;
             evaluator.evaluate(&Op::Broadcast(shape.clone()), &[Operand::Array(&inner)]).ok()
         }
@@ -293,7 +296,7 @@ fn call(
     Some(values.swap_remove(result.0 as usize))
 }
 
-/// The number that a small array is everywhere.
+/// The number that all elements of a small array are.
 fn repeated(array: &Array, limit: usize) -> Option<Scalar> {
     let size = array.dtype.size();
     let bytes = array.count().checked_mul(size)?;
@@ -303,17 +306,17 @@ fn repeated(array: &Array, limit: usize) -> Option<Scalar> {
     // SAFETY: a contiguous array has this many initialised bytes from its start, and they stay as they
     // are while it is borrowed.
     let contents = unsafe { std::slice::from_raw_parts(array.ptr(), bytes) };
-    // Each element is the one before it.
+    // Every element equals the one before it.
     (contents[size..] == contents[..bytes - size]).then(|| first(array)).flatten()
 }
 
-/// The first element as a number that gives the same element again.
+/// The first element, as a number that converts back to the same element.
 fn first(array: &Array) -> Option<Scalar> {
     if array.count() == 0 {
         return None;
     }
     let float = |x: f64| match x.is_nan() {
-        // The bits of a NaN could be those of a number known only at run time.
+        // Only the sign of a NaN is kept, because its payload is not part of a value.
         true => Scalar::Float(f64::NAN.copysign(x)),
         false => Scalar::Float(x),
     };

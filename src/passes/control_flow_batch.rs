@@ -1,5 +1,5 @@
-//! Control flow over a batch: one flow for all examples where they agree on the way, and all ways with
-//! a choice by example where they do not.
+//! Control flow over a batch. Where all examples take the same path, one control-flow op serves
+//! them all; where they may differ, all paths are computed and each example selects its own.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::ops::op::Type;
 use crate::shape::Axes;
 
 impl Pass<'_> {
-    /// Appends a flow: its results.
+    /// Appends a control-flow op and returns its results.
     pub(super) fn flow(&self, flow: &ControlFlow, args: &[Id]) -> Result<Vec<Id>> {
         match flow.kind {
             ControlFlowKind::Host(ref op) => self.host(op, flow, args),
@@ -40,7 +40,7 @@ impl Pass<'_> {
         ids.iter().map(|&id| self.is_mapped(id)).collect()
     }
 
-    /// What stands below for values, with an axis of examples where `mapped`.
+    /// The values below that stand for these, with an axis of examples where `mapped`.
     pub(super) fn operands(&self, ids: &[Id], mapped: &[bool]) -> Result<Vec<Id>> {
         let below = |(&id, &mapped): (&Id, &bool)| match mapped {
             true => self.spread(id),
@@ -49,7 +49,7 @@ impl Pass<'_> {
         ids.iter().zip(mapped).map(below).collect()
     }
 
-    /// The same types, of all examples where `mapped`.
+    /// The same types, with an axis of examples where `mapped`.
     pub(super) fn types(&self, types: &[Type], mapped: &[bool]) -> Vec<Type> {
         let all = |(ty, &mapped): (&Type, &bool)| match mapped {
             true => stacked(ty, self.size),
@@ -58,7 +58,7 @@ impl Pass<'_> {
         types.iter().zip(mapped).map(all).collect()
     }
 
-    /// All examples go the same way.
+    /// A branch whose index all examples share.
     fn branch(&self, flow: &ControlFlow, args: &[Id]) -> Result<Vec<Id>> {
         let mapped = self.mapped(&args[1..]);
         let mut force = vec![false; flow.results.len()];
@@ -76,7 +76,8 @@ impl Pass<'_> {
         Ok(ids.iter().zip(force).map(|(&id, mapped)| self.batching.value(id, mapped)).collect())
     }
 
-    /// Every body runs on all examples; each example takes the results of its own way.
+    /// A branch whose index differs between examples: every body runs on all examples, and each
+    /// example takes the results of its own branch.
     fn choose(&self, flow: &ControlFlow, args: &[Id]) -> Result<Vec<Id>> {
         refuse_effects(flow, "the predicate of a branch")?;
         let expr = |id: Id| Expr::new(&self.batching, Arg::Node(id));
@@ -98,7 +99,7 @@ impl Pass<'_> {
         results.into_iter().map(value).collect()
     }
 
-    /// A carry is of all examples if it starts so or becomes so.
+    /// A carry has an axis of examples if it starts with one or gets one from the body.
     fn scan(
         &self,
         flow: &ControlFlow,
@@ -118,7 +119,8 @@ impl Pass<'_> {
             mapped[..carry].copy_from_slice(&has[..carry]);
         };
         let mut below = self.operands(args, &mapped)?;
-        // Rounds in front of examples, going in and coming out again.
+        // The axis of rounds stands in front of the axis of examples, for what is scanned and for
+        // what is stacked.
         for i in (carry..stacked_end).filter(|&i| mapped[i]) {
             below[i] = self.exchange(below[i])?;
         }
@@ -141,7 +143,7 @@ impl Pass<'_> {
         Ok(ids.iter().zip(has).map(|(&id, mapped)| self.batching.value(id, mapped)).collect())
     }
 
-    /// The first two axes exchanged.
+    /// The value with its first two axes exchanged.
     fn exchange(&self, id: Id) -> Result<Id> {
         let x = Expr::new(self.out, Arg::Node(id));
         let mut axes: Axes = (0..x.rank()).collect();
@@ -149,8 +151,9 @@ impl Pass<'_> {
         value(catch(|| x.permute(axes).arg())?)
     }
 
-    /// Where examples agree on the count of rounds, a loop of all; else one that lasts until all are
-    /// done, in which an example that is done keeps its carries.
+    /// Where all examples have the same number of rounds, one loop over all of them. Otherwise a
+    /// loop that runs until every example has finished; an example that has finished keeps its
+    /// carries unchanged.
     fn repeat(
         &self,
         flow: &ControlFlow,
@@ -209,13 +212,13 @@ impl Pass<'_> {
         Ok(found)
     }
 
-    /// How often each example's truth holds over the rounds.
+    /// The number of rounds in which each example's condition held.
     fn count(&self, rounds: Id) -> Result<Id> {
         let on = Expr::new(self.out, Arg::Node(rounds));
         value(catch(|| on.cast(DType::I64).reduce(Reduction::Sum, &[0]).arg())?)
     }
 
-    /// The condition and the body of a loop whose last carry says which examples go on.
+    /// The condition and the body of a loop whose last carry says which examples still run.
     fn masked(
         &self,
         condition: &List,
@@ -261,7 +264,7 @@ impl Pass<'_> {
     }
 }
 
-/// A node.
+/// The node that an argument is.
 fn value(arg: Arg) -> Result<Id> {
     match arg {
         Arg::Node(id) => Ok(id),
@@ -269,7 +272,7 @@ fn value(arg: Arg) -> Result<Id> {
     }
 }
 
-/// Refuses what cannot be done for some examples only.
+/// Refuses effects, which cannot happen for some examples only.
 fn refuse_effects(flow: &ControlFlow, what: &str) -> Result<()> {
     let nodes = flow.bodies.iter().flat_map(|body| &body.nodes);
     match nodes.into_iter().find(|node| node.has_effect()) {

@@ -1,4 +1,4 @@
-//! Forward mode through control flow: tangents travel beside the values they belong to.
+//! Forward mode through control flow: operands, carries and results are followed by their tangents.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::ops::op::Type;
 type Bodies = SmallVec<[Arc<List>; 2]>;
 
 impl Pass<'_> {
-    /// Appends a flow with tangents: its results.
+    /// Appends a control-flow op with tangents and returns its results.
     pub(super) fn flow(&self, flow: &ControlFlow, args: &[Dual]) -> Result<Vec<Dual>> {
         match flow.kind {
             ControlFlowKind::Host(ref op) => self.host(op, flow, args),
@@ -123,7 +123,7 @@ impl Pass<'_> {
         Ok(self.finish(kind, bodies, &inner, &results, (&flow.results, &has_results)))
     }
 
-    /// Operands and their tangents, zeros where one is wanted and there is none.
+    /// Operands and their tangents; zeros where a tangent is wanted and the operand has none.
     fn operands(&self, groups: &[Range<usize>], args: &[Dual], has: &[bool]) -> Result<Vec<Arg>> {
         let wanted = |(&dual, &has): (&Dual, &bool)| match has {
             true => self.tangent(dual),
@@ -134,7 +134,7 @@ impl Pass<'_> {
         Ok(places.arrange(|i| Arg::Node(args[i].x), |i| Arg::Node(tangents[i])))
     }
 
-    /// Appends the flow of values and tangents; its results are in `groups`.
+    /// Appends the control-flow op of values and tangents; its results are in `groups`.
     fn finish(
         &self,
         kind: ControlFlowKind,

@@ -1,5 +1,5 @@
-//! The transforms on control flow and on every op: forward mode against differences and against the
-//! reverse sweep, batches against loops, and the same for the gradients' own graphs.
+//! The transforms on control flow and on every op. Forward mode is compared with differences and
+//! with the reverse sweep, batches with loops; the same holds for graphs of gradients.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::ops::emit::{Emit, Expr, catch};
 use crate::ops::op::{Op, Type};
 use crate::shape::{Dim, Shape};
 
-/// How far along the tangent differences step.
+/// The step of differences, along the tangent.
 const STEP: f64 = 1e-6;
 
 fn floats(sizes: &[usize]) -> Type {
@@ -103,8 +103,8 @@ fn check_tangents(name: &str, list: &List, inputs: &[Array]) {
     close(&format!("{name}: product"), reverse, forward.unwrap(), 1e-9);
 }
 
-/// A list whose results are followed by their gradients by its inputs, and which inputs have one; the
-/// cotangents of the results are further inputs.
+/// A list whose results are followed by the gradients by its inputs, and which inputs have a
+/// gradient. The cotangents of the results are further inputs.
 fn with_gradients(list: &List, outputs: &[usize]) -> (Vec<bool>, List) {
     let graph = Graph::from_list(list.clone());
     let inputs: Vec<Id> = list.inputs().collect();
@@ -190,7 +190,7 @@ fn list<const N: usize>(
     graph.into_list()
 }
 
-/// Control flow in a formula: its results.
+/// Adds a control-flow op to a formula and returns its results.
 fn flow<'e>(
     graph: &'e Graph,
     kind: ControlFlowKind,
@@ -204,7 +204,7 @@ fn flow<'e>(
     ids.into_iter().map(|id| Expr::new(graph, Arg::Node(id))).collect()
 }
 
-/// `x` by one of three ways, of which one looks at a weight and one does not depend on `x`.
+/// One of three branches of `x`. One of them reads a weight, one does not depend on `x`.
 fn branch() -> List {
     list(&[count(), floats(&[2]), floats(&[2])], |graph, x| {
         let types = [floats(&[2]), floats(&[2])];
@@ -218,7 +218,7 @@ fn branch() -> List {
     })
 }
 
-/// A recurrence with a count beside it: `c ← tanh(w·c + x)`, rows `c · i`.
+/// A recurrence with a count beside it: `c ← tanh(w·c + x)`; the stacked result is `c · i`.
 fn scan(reverse: bool) -> List {
     list(&[floats(&[2]), floats(&[4, 2]), floats(&[2, 2])], |graph, x| {
         let body = list(&[floats(&[2]), count(), floats(&[2]), floats(&[2, 2])], |_, x| {
@@ -346,7 +346,7 @@ fn gradients_of_control_flow_over_a_batch_are_those_of_examples() {
     for (name, list, inputs) in flows() {
         let (name, list, inputs) = gradient_of(name, &list, &inputs);
         check_batches(&name, &list, &inputs);
-        // And the gradient of a batch.
+        // The gradient of a batch is checked too.
         let mapped = vec![true; inputs.len()];
         let batched = batch(&Graph::from_list(list), &mapped, Dim::new(2)).unwrap();
         let inputs: Vec<Array> =
@@ -448,7 +448,7 @@ fn gradients_of_loops_do_not_repeat_effects() {
     }
 }
 
-/// A case in double precision with data that is nowhere at a kink.
+/// A case in double precision, with data away from every kink.
 fn precise(operands: &[Operand]) -> (Vec<Operand>, Vec<Array>) {
     let mut out = Vec::new();
     let mut inputs = Vec::new();
@@ -482,7 +482,7 @@ fn every_op_has_the_tangent_that_its_gradient_transposes() {
             })
             .collect();
         let Ok(y) = catch(|| graph.emit(op.clone(), &args)) else { continue };
-        // Fills and borders take values that nobody differentiates.
+        // The fill and the padding are numbers that no gradient is taken of.
         let fixed = |i: usize| matches!(args[i], Arg::Node(_)) && !op.differentiable(i);
         let floating = |i: usize| operands[i].data(0).is_some_and(|x| x.dtype.is_float());
         if (0..args.len()).any(|i| fixed(i) && floating(i)) || matches!(op, Op::Cast(_)) {
@@ -497,7 +497,7 @@ fn every_op_has_the_tangent_that_its_gradient_transposes() {
 
 #[test]
 fn every_elementwise_op_has_the_tangent_that_its_gradient_transposes() {
-    // One cuts its gradient on purpose, one's rule is not seen.
+    // `stop_gradient` has no gradient on purpose, and `custom_rule` hides its rule.
     let marks = ["stop_gradient", "custom_rule"];
     for def in elementwise::tables().filter(|def| !marks.contains(&def.name)) {
         let mut inputs = Vec::new();
@@ -539,7 +539,7 @@ fn every_composite_has_the_tangent_that_its_gradient_transposes() {
         if list.outputs.iter().all(|&id| !list.node(id).ty.dtype.is_float()) {
             continue;
         }
-        // Differences need the precision throughout, and indices that are inside.
+        // Differences need double precision throughout, and indices within their axes.
         let narrow = |node: &Node| node.ty.dtype.is_float() && node.ty.dtype != DType::F64;
         if list.nodes.iter().any(narrow) {
             continue;

@@ -1,9 +1,11 @@
-//! The reverse sweep through control flow: a flow's gradient is a flow over its bodies' gradients.
+//! The reverse sweep through control flow: the gradient of a control-flow op is a control-flow op
+//! over the gradients of its bodies.
 //!
-//! A body's gradient reads values of the body (residuals). Branches and scans hand them out as
-//! further results, one for each round of a scan; what is cheap to make again or the same in every
-//! round is made again instead. A `while_loop` hands out the carries of all rounds, whose number
-//! only the run tells, and its gradient computes each round again, without effects.
+//! A body's gradient reads values of the body (residuals). Branches and scans return residuals as
+//! further results, a scan one for each round. Values that are cheap to compute again, or the same
+//! in every round, are computed again instead. A `while_loop` returns the carries of all rounds,
+//! whose number is known only at run time, and its gradient computes each round again, without
+//! effects.
 
 use std::sync::Arc;
 
@@ -21,9 +23,9 @@ use crate::ops::number::Number;
 use crate::ops::op::Type;
 use crate::shape::{Dim, Shape};
 
-/// Appends the gradient of a flow: from the cotangents of its results those of the operands that are
-/// wanted, `None` where nothing depends on one. The flow is given further results on the way, behind
-/// those it has.
+/// Appends the gradient of a control-flow op. It takes the cotangents of the results and returns
+/// those of the operands that are wanted, `None` where no result depends on an operand. The op gets
+/// further results behind the existing ones: the values that the gradient reads.
 pub fn control_flow_vjp(
     graph: &Graph,
     id: Id,
@@ -60,26 +62,26 @@ pub fn control_flow_vjp(
     Ok(gradient.places.into_iter().map(|place| place.map(|i| ids[i])).collect())
 }
 
-/// The gradient of a flow, to be written beside it.
+/// The gradient of a control-flow op, to be written beside it.
 pub struct ControlFlowGradient {
-    /// The flow itself with the results that its gradient reads, behind those it has
+    /// The op itself; the results that its gradient reads stand behind its own
     pub widened: ControlFlow,
     /// Its gradient
     pub flow: ControlFlow,
     /// The operands of the gradient
     pub feeds: Vec<Feed>,
-    /// For each operand of the flow the result of the gradient that is its cotangent
+    /// For each operand of the op, the result of the gradient that is its cotangent
     pub places: Vec<Option<usize>>,
     /// The numeric inputs that rules looked at
     pub looked: Vec<u32>,
 }
 
-/// What an operand of a flow's gradient is.
+/// An operand of the gradient of a control-flow op.
 #[derive(Clone, Debug)]
 pub enum Feed {
-    /// An operand of the flow
+    /// An operand of the op
     Operand(usize),
-    /// A result of the flow
+    /// A result of the op
     Result(usize),
     /// The cotangent of a result
     Cotangent(usize),
@@ -87,9 +89,9 @@ pub enum Feed {
     Zeros(Type),
 }
 
-/// The gradient of a flow by the operands in `wanted`, where the results in `given` have a cotangent;
-/// `None` where none of the operands has one. `count` gives a size for the rounds of this loop that is
-/// none of the others in its list ([`unused_count`]).
+/// The gradient of a control-flow op by the operands in `wanted`, where the results in `given` have
+/// a cotangent; `None` where none of the operands gets one. `count` makes a size for the rounds of
+/// this loop that differs from all other sizes in its list ([`unused_count`]).
 pub fn control_flow_gradient(
     flow: &ControlFlow,
     given: &[bool],
@@ -107,7 +109,7 @@ pub fn control_flow_gradient(
     }
 }
 
-/// A count of rounds that no type in a list speaks of.
+/// A symbol for a count of rounds, which no type in the list uses yet.
 pub fn unused_count(graph: &Graph) -> Dim {
     let mut sizes = Vec::new();
     for node in graph.nodes().iter() {
@@ -126,7 +128,7 @@ pub fn unused_count(graph: &Graph) -> Dim {
     Dim::uncounted(sizes)
 }
 
-/// A flow whose gradient is taken.
+/// A control-flow op whose gradient is taken.
 struct Sweep<'a> {
     flow: &'a ControlFlow,
     given: &'a [bool],
@@ -139,7 +141,7 @@ impl Sweep<'_> {
         self.flow.bodies[0].numbers.clone()
     }
 
-    /// The flow with new bodies and more results.
+    /// The op with new bodies and more results.
     fn widened(
         &self,
         kind: ControlFlowKind,
@@ -150,13 +152,14 @@ impl Sweep<'_> {
         ControlFlow { kind, bodies, results }
     }
 
-    /// The cotangents that are given, among those of some results.
+    /// The results in a range that have a cotangent.
     fn cotangents(&self, range: std::ops::Range<usize>) -> impl Iterator<Item = usize> {
         range.filter(|&i| self.given[i])
     }
 
     /// A branch on the same index over the gradients of the bodies. A residual of one body is a
-    /// result of all, which others fill with zeros; bodies share such results where types allow.
+    /// result of the whole branch; other bodies fill it with zeros. Bodies share these results
+    /// where types allow.
     fn branch(&self) -> Result<Option<ControlFlowGradient>> {
         let takes = self.wanted.len() - 1;
         let mut joints = Vec::new();
@@ -222,8 +225,8 @@ impl Sweep<'_> {
         Ok(Some(ControlFlowGradient { widened, flow, feeds, places, looked }))
     }
 
-    /// A scan in the other direction, which carries the cotangents of the carries and the sums of
-    /// those of the captures.
+    /// A scan in the other direction. Its carries are the cotangents of the carries, and the sums
+    /// of the cotangents of the captures.
     fn scan(&self) -> Result<Option<ControlFlowGradient>> {
         let ControlFlowKind::Scan { carry, xs, length, reverse } = self.flow.kind else {
             return Err(error::internal("a scan's gradient"));
@@ -238,7 +241,7 @@ impl Sweep<'_> {
         let fixed: Vec<bool> = (0..takes).map(|i| i >= captures).collect();
         let at_hand: Vec<bool> = (0..takes).map(|i| i >= carry).collect();
         let (used, residuals) = joint.residuals(&at_hand, &joint.made_again(&fixed));
-        // The forward scan also stacks the residuals, unless it does so already.
+        // The forward scan also stacks the residuals that it does not stack already.
         let (mut more, mut places) = (Vec::new(), Vec::new());
         for &id in &residuals {
             let there = body.outputs[carry..].iter().position(|&known| known == id);
@@ -269,9 +272,9 @@ impl Sweep<'_> {
         back.finish(widened, &grads, None, (length, !reverse)).map(Some)
     }
 
-    /// A scan over the carries as they entered each round, from the last to the first. A round whose
-    /// condition does not hold changes nothing: in a batch, whose rounds last until all examples are
-    /// done, there are such.
+    /// A scan over the carries as they entered each round, from the last round to the first. A
+    /// round whose condition does not hold changes nothing; such rounds exist in a batch, whose
+    /// rounds last until all examples have finished.
     fn repeat(&self) -> Result<Option<ControlFlowGradient>> {
         let ControlFlowKind::While { carry, history } = self.flow.kind else {
             return Err(error::internal("a while_loop's gradient"));
@@ -310,8 +313,8 @@ impl Sweep<'_> {
         back.finish(widened, &grads, Some(Rounds { on, pasts }), (length, true)).map(Some)
     }
 
-    /// The `while_loop` that also gives the carries of all rounds and their count, and how many those
-    /// are: a symbol that nobody binds, since only the run tells.
+    /// The `while_loop` that also returns the carries of all rounds and the number of rounds; and
+    /// that number as a size. The size is a symbol that nothing binds before the run.
     fn remembering(&self, carry: usize, history: bool) -> (ControlFlow, Dim) {
         if history {
             let kept = self.widened(self.flow.kind.clone(), self.flow.bodies.clone(), []);
@@ -324,8 +327,9 @@ impl Sweep<'_> {
         (self.widened(kind, self.flow.bodies.clone(), pasts.chain([count])), length)
     }
 
-    /// A body repeated on its first results with its gradient, and which of these carry cotangents
-    /// around: those in `live` and those that get one on the way.
+    /// A body whose first results are its first operands of the next round, with its gradient; and
+    /// which of these carries have a cotangent: those in `live`, and those that get one in some
+    /// round.
     fn loop_joint(
         &self,
         body: &List,
@@ -360,7 +364,7 @@ impl Slots {
         Slots { first, types: Vec::new() }
     }
 
-    /// Finds a result of the branch for each residual of a body.
+    /// Gives each residual of a body a result of the branch.
     fn take(&mut self, body: &List, joint: &Graph, residuals: &[Id]) -> Vec<usize> {
         let mut free: Vec<bool> = vec![true; self.types.len()];
         let mut places = Vec::new();
@@ -390,8 +394,8 @@ impl Slots {
         }
     }
 
-    /// A body whose results, behind its own, are residuals for these places: put in their places,
-    /// with zeros in those that it does not use.
+    /// Takes a body whose results are its own and then the residuals for `places`. Moves the
+    /// residuals to those places, and fills the places that this body does not use with zeros.
     fn fill(&self, forward: List, places: &[usize]) -> Result<List> {
         let graph = Graph::from_list(forward);
         let residuals = graph.outputs()[self.first..].to_vec();
@@ -404,7 +408,7 @@ impl Slots {
     }
 }
 
-/// What a `while_loop` asks of its gradient.
+/// The values of a `while_loop` that its gradient reads in a round.
 struct Rounds {
     /// Whether the round took place
     on: Option<Id>,
@@ -412,19 +416,19 @@ struct Rounds {
     pasts: Vec<Option<Id>>,
 }
 
-/// The gradient of a loop as it is built: a scan over what the rounds left.
+/// The gradient of a loop as it is built: a scan over the values that the rounds returned.
 struct Reverse<'s> {
     sweep: &'s Sweep<'s>,
     joint: &'s Joint,
     body: Backward,
     feeds: Vec<Feed>,
-    /// The operands of which each round gives a cotangent
+    /// The operands that get a cotangent for each round
     each: std::ops::Range<usize>,
     /// The carries that have cotangents
     live: Vec<usize>,
     /// The captures whose cotangents are summed, and their sums so far
     sums: Vec<(usize, Id)>,
-    /// How many operands are taken by rounds
+    /// How many operands the scan takes row by row, one row for each round
     rows: u32,
 }
 
@@ -440,7 +444,7 @@ impl<'s> Reverse<'s> {
         self.joint.graph.ty(self.joint.inputs[i])
     }
 
-    /// Takes in what is carried: cotangents of carries, sums of those of captures.
+    /// Adds the carries: cotangents of carries, and sums of the cotangents of captures.
     fn carries(&mut self, live: &[bool]) {
         for (i, seed) in self.joint.seeds.iter().enumerate().take(live.len()) {
             let (true, Some(seed)) = (live[i], *seed) else { continue };
@@ -460,14 +464,14 @@ impl<'s> Reverse<'s> {
         }
     }
 
-    /// Takes in what each round left of a value.
+    /// Adds an operand that is scanned: the values that each round returned for a node.
     fn row(&mut self, id: Id, all: Feed) {
         self.body.stand_in(&self.joint.graph, id);
         self.feeds.push(all);
         self.rows += 1;
     }
 
-    /// Takes in captures.
+    /// Adds captures.
     fn captures(&mut self, used: impl Iterator<Item = usize>) {
         for i in used {
             self.body.stand_in(&self.joint.graph, self.joint.inputs[i]);
@@ -475,7 +479,7 @@ impl<'s> Reverse<'s> {
         }
     }
 
-    /// The scan, with the cotangents of the flow's operands among its results.
+    /// The scan, with the cotangents of the op's operands among its results.
     fn finish(
         self,
         widened: ControlFlow,

@@ -1,10 +1,11 @@
-//! What nodes cost: bytes moved and arithmetic done, if each node is computed alone.
+//! The cost of nodes: bytes moved and arithmetic done, if each node is computed alone.
 //!
-//! The counts are exact for the ops whose work is known from shapes: an elementwise op reads its
-//! operands, writes its result and does one operation an element; a reduction of `n` elements to `m`
-//! does `n − m`; a product does a multiplication and an addition for every term. Movement costs
-//! nothing where it gives a view. Of control flow, a branch costs its dearest body, a scan its body
-//! times its length, a loop of unknown length one round. A symbol counts as the size it was seen with.
+//! The counts are exact for ops whose work is known from shapes: an elementwise op reads its
+//! operands, writes its result and does one operation an element; a reduction of `n` elements to
+//! `m` does `n − m`; a product does a multiplication and an addition for every term. Movement costs
+//! nothing where its result is a view. A branch costs as much as its most expensive body, a scan
+//! its body times its length, a loop of unknown length one round. A symbol counts as the size it
+//! was seen with.
 
 use smallvec::SmallVec;
 
@@ -87,7 +88,7 @@ fn of_op(nodes: &[Node], node: &Node, op: &Op) -> Cost {
     }
 }
 
-/// The bytes of the operands, as often as they are read: each once.
+/// The bytes of the operands, each read once.
 fn read(nodes: &[Node], node: &Node) -> u64 {
     let types = (0..node.args.len()).filter_map(|i| operand(nodes, node, i));
     types.map(|ty| bytes(ty.dtype, elements(&ty.shape))).fold(0, u64::saturating_add)

@@ -1,7 +1,9 @@
-//! Common subexpressions: nodes of one kind, with the same operands and attributes, become one.
+//! Common subexpression elimination: nodes of one kind, with the same operands and attributes,
+//! become one.
 //!
-//! Floats are the same by their bits. Inputs, effects and barriers stay as they are, and so does
-//! control flow with effects inside. What reads a barrier names it, so nothing is merged across one.
+//! Floats are compared by their bits. Inputs, effects, barriers and control-flow ops with effects
+//! inside are never merged. A node behind a barrier has that barrier for an operand, so no merge
+//! crosses a barrier.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -18,16 +20,16 @@ use crate::ops::elementwise::{Elementwise, arithmetic, bits, comparison};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::Op;
 
-/// Constants up to this many bytes are compared by what they hold.
+/// Constants up to this many bytes are compared by their contents.
 const SMALL: usize = 256;
 
-/// Merges what is computed twice.
+/// Merges nodes that compute the same value.
 pub fn cse(list: List, _: &Options) -> Result<List> {
     merged(list)
 }
 
 fn merged(list: List) -> Result<List> {
-    // The first node of each hash; further ones follow in `next`.
+    // The first node of each hash; further nodes of the same hash follow in `next`.
     let mut first: FxHashMap<u64, u32> = FxHashMap::default();
     let mut next: Vec<u32> = Vec::with_capacity(list.nodes.len());
     rebuild(list, |nodes, mut node| {
@@ -51,7 +53,7 @@ fn merged(list: List) -> Result<List> {
     })
 }
 
-/// Whether a node may be one with another.
+/// Whether a node may be merged with another.
 fn merges(node: &Node) -> bool {
     match node.kind {
         Kind::Input | Kind::Effect(_) | Kind::Barrier => false,
@@ -60,8 +62,8 @@ fn merges(node: &Node) -> bool {
     }
 }
 
-/// Puts the operands of ops whose order says nothing into one order. Of floats the first NaN wins, so
-/// there it does say something.
+/// Sorts the operands of commutative ops. Not for floats: of two NaNs the first wins, so the order
+/// of operands decides bits.
 fn order_operands(nodes: &[Node], node: &mut Node) {
     let Kind::Op(Op::Map(def)) = &node.kind else { return };
     if let [Arg::Node(a), Arg::Node(b)] = node.args.as_mut_slice()

@@ -1,8 +1,8 @@
 //! Dead code elimination: nodes that no result and no effect needs are dropped.
 //!
-//! The inputs of the whole list stay, since they are its signature. Control flow loses the results
-//! that nobody reads, the operands that no body reads any more, and the carries that neither a result,
-//! a condition nor another carry needs.
+//! The inputs of the whole list stay, since they are its signature. A control-flow op loses the
+//! results that nobody reads, the operands that no body reads any more, and the carries that
+//! neither a result, a condition nor another carry needs.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::graph::{ControlFlow, ControlFlowKind, Kind, List, Node};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::Type;
 
-/// Stands where a dropped node's new name would.
+/// Stands in place of the new name of a dropped node.
 const GONE: Id = Id(u32::MAX);
 
-/// Drops what nobody needs.
+/// Drops the nodes that nothing needs.
 pub fn dead(mut list: List, _: &Options) -> Result<List> {
     sweep(&mut list);
     Ok(list)
@@ -28,7 +28,7 @@ pub fn dead(mut list: List, _: &Options) -> Result<List> {
 fn sweep(list: &mut List) {
     let mut live = vec![false; list.nodes.len()];
     list.outputs.iter().for_each(|id| live[id.0 as usize] = true);
-    // Which results of each flow are read, then where they are.
+    // Which results of each control-flow op are read, then their new positions.
     let mut read: FxHashMap<u32, Vec<bool>> = FxHashMap::default();
     let mut places: FxHashMap<u32, Vec<usize>> = FxHashMap::default();
     for (i, node) in list.nodes.iter_mut().enumerate().rev() {
@@ -77,7 +77,7 @@ fn mark(live: &mut [bool], args: &[Arg]) {
     }
 }
 
-/// Keeps some of the nodes, results and names among them.
+/// Keeps the `live` nodes, and renames operands, results and names accordingly.
 fn keep(list: &mut List, live: &[bool]) {
     if live.iter().all(|&live| live) {
         return;
@@ -100,17 +100,18 @@ fn keep(list: &mut List, live: &[bool]) {
         names.map(|(id, name)| (ids[id.0 as usize], name)).filter(|(id, _)| *id != GONE).collect();
 }
 
-/// Drops what a flow computes and takes for nothing, given which results are read. Gives the results
-/// that are left, by their old positions.
+/// Drops the unused work and operands of a control-flow op, given which results are read. Returns
+/// the results that remain, by their old positions.
 fn prune(node: &mut Node, mut read: Vec<bool>) -> Vec<usize> {
     let Kind::ControlFlow(flow) = &node.kind else { return Vec::new() };
     read.resize(flow.results.len(), false);
-    // Bodies take their inputs by position, so operands can only go where each is a value.
+    // Inputs of bodies match operands by position; with a number among the operands the positions
+    // differ, so such an op stays as it is.
     if node.args.iter().any(|arg| matches!(arg, Arg::Number(_))) {
         return (0..flow.results.len()).collect();
     }
     let (pruned, results, operands) = match flow.kind {
-        // The code takes and gives what it was written for.
+        // The user's code has a fixed signature.
         ControlFlowKind::Host(_) => return (0..flow.results.len()).collect(),
         ControlFlowKind::Branch => prune_branch(flow, &read, node.args.len()),
         ControlFlowKind::While { carry, history } => {
@@ -135,7 +136,7 @@ fn positions(mask: &[bool]) -> Vec<usize> {
     (0..mask.len()).filter(|&i| mask[i]).collect()
 }
 
-/// What is left of a flow, its results by their old positions, and which operands are left.
+/// The control-flow op that remains, its results by their old positions, and which operands remain.
 type Pruned = (ControlFlow, Vec<usize>, Vec<bool>);
 
 fn prune_branch(flow: &ControlFlow, read: &[bool], operands: usize) -> Pruned {
@@ -192,7 +193,8 @@ fn prune_scan(
     let ControlFlowKind::Scan { length, reverse, .. } = flow.kind else {
         unreachable!("the caller has a scan")
     };
-    // A count of rounds that only the run tells is told by the rows.
+    // Where the length is not a known size, the run reads it off a scanned operand, so one of these
+    // stays.
     if length.known().is_none() && xs > 0 && !taken[carry..carry + xs].contains(&true) {
         taken[carry] = true;
     }
@@ -207,7 +209,7 @@ fn prune_scan(
     (rebuilt(flow, kind, SmallVec::from_iter([body]), &kept), positions(&kept), taken)
 }
 
-/// The body with the results that are kept, and with every carry whose value these need.
+/// The body with the `kept` results, and with every carry whose value these need.
 fn grow(body: &List, kept: &mut [bool], carry: usize, also: &[bool]) -> List {
     kept.iter_mut().take(carry).zip(also).for_each(|(kept, also)| *kept |= also);
     loop {

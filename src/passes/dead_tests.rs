@@ -30,7 +30,8 @@ fn body(types: &[Type], formula: impl Fn(&[Expr<'_>]) -> Vec<Arg>) -> Arc<List> 
     Arc::new(graph.into_list())
 }
 
-/// A flow over inputs of these types, of which some results are read; what is left of it.
+/// A control-flow op over inputs of these types, of which some results are read. Returns what
+/// remains of it after the pass.
 fn pruned(types: &[Type], flow: ControlFlow, read: &[usize]) -> (usize, Arc<ControlFlow>) {
     let graph = Graph::new();
     let args: Vec<Arg> = types.iter().map(|ty| Arg::Node(graph.input(ty.clone()))).collect();
@@ -76,14 +77,15 @@ fn branches_lose_results_that_nobody_reads_and_what_they_took() {
     let (operands, flow) = pruned(&types, branch(), &[0]);
     assert_eq!((operands, flow.results.len()), (2, 1));
     assert!(flow.bodies.iter().all(|body| count(body, "sin") + count(body, "multiply") == 0));
-    // What one body takes, all bodies take.
+    // An operand that one body reads, all bodies take.
     let (operands, flow) = pruned(&types, branch(), &[1]);
     assert_eq!((operands, flow.results.len()), (3, 1));
     let (operands, flow) = pruned(&types, branch(), &[2, 0, 1]);
     assert_eq!((operands, flow.results.len()), (4, 3));
 }
 
-/// Carries: a count, a sum over a capture, a product that only itself needs; and a capture for it.
+/// Three carries: a count, the sum of a capture, and a product that only itself reads, with a
+/// capture of its own.
 fn turns(history: bool) -> ControlFlow {
     let (i, f) = (scalar(DType::I64), scalar(DType::F32));
     let types = [i.clone(), f.clone(), f.clone(), f.clone(), f.clone()];
@@ -122,7 +124,8 @@ fn loops_lose_carries_that_nobody_needs() {
     assert_eq!((operands, flow.results.len()), (5, 7));
 }
 
-/// Carries: one that needs another, and one alone; results stacked from either operand.
+/// Three carries: one that reads another, that other, and one alone. Two stacked results, one from
+/// each scanned operand.
 fn rows() -> ControlFlow {
     let f = scalar(DType::F32);
     let types = [f.clone(), f.clone(), f.clone(), f.clone(), f.clone(), f.clone()];
@@ -143,7 +146,7 @@ fn scans_lose_carries_stacked_results_and_operands() {
     let (f, r) = (|| scalar(DType::F32), || row(DType::F32));
     let types = [f(), f(), f(), r(), r(), f()];
     let kind = |carry, xs| ControlFlowKind::Scan { carry, xs, length: Dim::new(3), reverse: false };
-    // The first carry needs the second, which reads the first of what is scanned.
+    // The first carry needs the second, which reads the first scanned operand.
     let (operands, flow) = pruned(&types, rows(), &[0]);
     assert_eq!((operands, &flow.kind, flow.results.len()), (3, &kind(2, 1), 2));
     let (operands, flow) = pruned(&types, rows(), &[4]);

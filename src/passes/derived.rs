@@ -1,8 +1,8 @@
-//! Gradients of composites: their own, or the sweep over their formula.
+//! Gradients of composites: the declared one, or one derived by the sweep over their formula.
 //!
-//! A derived gradient is worked out as a list, over the operands and the cotangents of the results, and
-//! written down again where the rule was asked for: computed, recorded or appended. Composites inside
-//! the formula stay calls meanwhile, so that their own gradients are used.
+//! A derived gradient is first built as a list, over the operands and the cotangents of the
+//! results. Then it is written where the rule was asked for: computed, recorded or appended.
+//! Composites inside the formula stay calls meanwhile, so that their own gradients are used.
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -19,7 +19,8 @@ use crate::ops::op::{Call, Op, Type};
 use crate::ops::rule::{Cotangents, Rule, none_of};
 use crate::shape::Shape;
 
-/// Gives the cotangents of the operands wanted, in order, where a gradient flows: see [`Op::vjp`].
+/// Passes the cotangents of the wanted operands to `give`, in order, where the op has a gradient:
+/// see [`Op::vjp`].
 pub fn vjp<'e>(
     op: &Op,
     rule: &Rule<'_, 'e>,
@@ -46,15 +47,16 @@ pub fn derived<'e>(call: &Call, rule: &Rule<'_, 'e>, wanted: &[bool]) -> Cotange
             let _within = call.composite.enter(&Arguments { cx, attributes, operands });
             return derivation.write(rule, wanted);
         }
-        // The formula decides by a number: by the one at hand, or not at all.
+        // The formula decides by the value of a number: it gets the value if that is known here,
+        // and a tensor, whose value it cannot read, if not.
         for i in derivation.looked {
             args[i] = known(cx, args[i]);
         }
     }
 }
 
-/// A number that a formula looks at: its value, or where nobody knows that a tensor, at which no
-/// formula looks.
+/// A number that a formula looks at: its value; or, where the value is not known, a tensor, because
+/// no formula looks at the value of a tensor.
 fn known(cx: &dyn Emit, arg: Arg) -> Arg {
     let told = match arg {
         Arg::Number(value) => value.told(),
@@ -69,9 +71,9 @@ fn known(cx: &dyn Emit, arg: Arg) -> Arg {
 /// A gradient as a list.
 struct Derivation {
     list: List,
-    /// What stands for its inputs, in order
+    /// The arguments for its inputs, in order
     inputs: Vec<Arg>,
-    /// What stands for its numeric inputs, in order
+    /// The values of its numeric inputs, in order
     numbers: Vec<Numeric>,
     /// The cotangents of the operands wanted
     found: Vec<Option<Id>>,
@@ -132,7 +134,8 @@ impl Derivation {
         Ok(Derivation { list: graph.into_list(), inputs, numbers, found, looked })
     }
 
-    /// Emits what the cotangents need; zeros where nothing flows to an operand that is wanted.
+    /// Emits the nodes that the cotangents need; zeros for a wanted operand that no cotangent
+    /// reaches.
     fn write<'e>(&self, rule: &Rule<'_, 'e>, wanted: &[bool]) -> Cotangents<'e> {
         let cx = rule.y.cx();
         let list = &self.list;
@@ -187,10 +190,10 @@ impl Derivation {
     }
 }
 
-/// What an op gave.
+/// The results of an op.
 type Results = SmallVec<[Arg; 2]>;
 
-/// Emits an op; a call becomes its formula where it does not stay.
+/// Emits an op. A call becomes its formula, unless the emission keeps calls of that composite.
 fn emit(cx: &dyn Emit, op: &Op, args: &[Arg]) -> Results {
     if let Op::Call(call) = op
         && !cx.keeps(call.composite)

@@ -14,7 +14,7 @@ use crate::ops::emit::{Arg, Emit, Expr, Id, catch};
 use crate::ops::op::{Call, Op, Type};
 use crate::shape::Shape;
 
-/// Which composites keep their calls: the device has kernels for them.
+/// Which composites stay calls, because the device has kernels for them.
 pub type Kernels<'a> = &'a dyn Fn(&'static Composite) -> bool;
 
 /// The same values without call nodes.
@@ -59,7 +59,7 @@ pub fn expand_for(graph: &Graph, kernels: Kernels<'_>) -> Result<Graph> {
     Ok(out)
 }
 
-/// Whether a list, or a body in it, has calls that are to be expanded.
+/// Whether a list, or a body in it, has calls to expand.
 pub fn has_calls(list: &List, kernels: Kernels<'_>) -> bool {
     list.nodes.iter().any(|node| match &node.kind {
         Kind::Op(op) => matches!(op, Op::Call(call) if !kernels(call.composite)),
@@ -89,14 +89,15 @@ pub fn expanded(node: &Node, types: &[&Type]) -> Result<List> {
     Ok(graph.into_list())
 }
 
-/// What a formula gives.
+/// The results of a formula.
 type Results = SmallVec<[Id; 2]>;
 
 /// Emits the formula of a call, whose first result has this type.
 fn formula(out: &Graph, call: &Call, args: &[Arg], ty: &Type) -> Result<Results> {
     let is_open = |arg: &Arg| matches!(arg, Arg::Number(value) if value.told().is_some());
     if args.iter().any(is_open) && looks(out, call, args, ty)? {
-        // The formula would decide by a number that is not known yet: as a tensor it cannot.
+        // The formula would decide by a number that is not known yet. It gets a tensor instead,
+        // whose value it cannot read.
         let dtype = if ty.dtype.is_float() { ty.dtype } else { DType::F32 };
         let fill = |arg: &Arg| match is_open(arg) {
             true => Expr::new(out, *arg).full(dtype, Shape::scalar()).arg(),
@@ -118,7 +119,7 @@ fn emit(out: &Graph, call: &Call, args: &[Arg], ty: &Type) -> Result<Results> {
     }
 }
 
-/// Whether a formula looks at the numbers it is given, instead of passing them on.
+/// Whether a formula looks at the values of its numbers, instead of only passing them on.
 fn looks(out: &Graph, call: &Call, args: &[Arg], ty: &Type) -> Result<bool> {
     let trial = Graph::with_numbers_of(out);
     let stand_in = |arg: &Arg| match *arg {

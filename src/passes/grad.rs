@@ -1,7 +1,7 @@
 //! The reverse sweep over a graph: gradients appended as nodes.
 //!
-//! The same sweep as the engine's over its tape, with the same rules and the same order of additions,
-//! so it gives the same bits.
+//! This is the sweep that the engine does over its tape, with the same rules and the same order of
+//! additions, so the bits are the same.
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -16,8 +16,8 @@ use crate::ops::emit::{Arg, Emit, Expr, Id, catch};
 use crate::ops::op::{Op, Type};
 use crate::ops::rule::Rule;
 
-/// Appends the gradients of `outputs` (with their cotangents; a number is repeated) by `inputs`;
-/// `None` where nothing depends on the input.
+/// Appends the gradients of `outputs` by `inputs`; `None` where no output depends on the input.
+/// Each output comes with its cotangent; a number stands for a tensor filled with it.
 pub fn gradients(graph: &Graph, outputs: &[(Id, Arg)], inputs: &[Id]) -> Result<Vec<Option<Id>>> {
     let (reaches, parts) = {
         let nodes = graph.nodes();
@@ -68,7 +68,8 @@ fn reaches(nodes: &[Node], inputs: &[Id]) -> Vec<bool> {
             Kind::ControlFlow(flow) => {
                 let args: Vec<bool> = node.reads().map(|id| reaches[id.0 as usize]).collect();
                 let results = flow_reaches(flow, &args);
-                // The value of a flow says nothing, so its type does not matter either.
+                // Only the results of a control-flow op are read, so the type of its own node does
+                // not matter.
                 reaches[i] = results.contains(&true);
                 flows.insert(Id(i as u32), results);
                 false
@@ -84,7 +85,7 @@ fn reaches(nodes: &[Node], inputs: &[Id]) -> Vec<bool> {
     reaches
 }
 
-/// Which results of a list a gradient can leave for one of the inputs.
+/// Which results of a list depend differentiably on one of the inputs.
 pub(super) fn list_reaches(list: &List, inputs: &[bool]) -> Vec<bool> {
     let marked = |(id, &on): (Id, &bool)| (on && list.node(id).ty.dtype.is_float()).then_some(id);
     let from: Vec<Id> = list.inputs().zip(inputs).filter_map(marked).collect();
@@ -92,7 +93,7 @@ pub(super) fn list_reaches(list: &List, inputs: &[bool]) -> Vec<bool> {
     list.outputs.iter().map(|id| reaches[id.0 as usize]).collect()
 }
 
-/// The same for control flow: which results, from which operands.
+/// The same for a control-flow op: which results, given which operands reach an input.
 fn flow_reaches(flow: &ControlFlow, args: &[bool]) -> Vec<bool> {
     match flow.kind {
         ControlFlowKind::Branch => {
@@ -135,7 +136,7 @@ pub(super) fn carried(body: &List, args: &[bool], carry: usize) -> Vec<bool> {
     }
 }
 
-/// The parts of each node that has some.
+/// The `Result` nodes of each node that has some, with the index of each.
 fn parts(nodes: &[Node]) -> FxHashMap<Id, Vec<(usize, Id)>> {
     let mut parts: FxHashMap<Id, Vec<(usize, Id)>> = FxHashMap::default();
     for (i, node) in nodes.iter().enumerate() {
@@ -149,7 +150,7 @@ fn parts(nodes: &[Node]) -> FxHashMap<Id, Vec<(usize, Id)>> {
 struct Sweep<'g> {
     graph: &'g Graph,
     reaches: Vec<bool>,
-    /// The further results of each node that nodes name
+    /// The `Result` nodes of each node, with the index of each
     parts: FxHashMap<Id, Vec<(usize, Id)>>,
     /// The cotangent of each node so far
     sums: Vec<Option<Arg>>,
@@ -173,13 +174,13 @@ impl<'g> Sweep<'g> {
                 self.graph.at(node.site);
                 self.flow(id, flow, &node.args)?;
             }
-            // The cotangent of a part waits for its flow.
+            // The cotangent of a result is used when the sweep comes to its control-flow op.
             Kind::Result(_) | Kind::Input | Kind::Constant(_) | Kind::Effect(_) => {}
         }
         Ok(())
     }
 
-    /// Hands the cotangents of a flow's results to its operands.
+    /// Gives the operands of a control-flow op their cotangents, from those of its results.
     fn flow(&mut self, id: Id, flow: &ControlFlow, args: &[Arg]) -> Result<()> {
         let mut given: Vec<Option<Arg>> = vec![None; flow.results.len()];
         for &(i, part) in self.parts.get(&id).map_or(&[][..], Vec::as_slice) {
@@ -241,7 +242,7 @@ impl<'g> Sweep<'g> {
         });
     }
 
-    /// Adds a cotangent, in the value's shape and dtype.
+    /// Adds a cotangent to the sum of a node, in the shape and dtype of the node.
     fn add(&mut self, id: Id, cotangent: Expr<'g>) {
         let ty = self.graph.ty(id);
         let cotangent = cotangent.sum_to(&ty.shape).cast(ty.dtype);
@@ -255,7 +256,8 @@ impl<'g> Sweep<'g> {
         );
     }
 
-    /// Adds the cotangent of a part in place, so that a loop over `x[t]` stays linear.
+    /// Adds the cotangent of a slice in place, so that the gradient of a loop over `x[t]` takes
+    /// linear time.
     fn add_part(&mut self, id: Id, op: &Op, rule: &Rule<'_, 'g>) -> bool {
         let sum = |sweep: &Sweep<'g>| match sweep.sums[id.0 as usize] {
             Some(sum) => Expr::new(sweep.graph, sum),

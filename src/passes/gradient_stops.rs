@@ -1,7 +1,7 @@
-//! Gradient stops: nodes that say where gradients end, and nothing else about values.
+//! Gradient stops: nodes that end gradients and do not change values.
 //!
-//! `stop_gradient` and `custom_rule` are what they are given. Once all gradients of a list have been
-//! taken they only stand in the way of other passes.
+//! The values of `stop_gradient` and `custom_rule` are those of their operands. Once all gradients
+//! of a list have been taken, these nodes only hinder other passes.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
@@ -36,7 +36,7 @@ fn has_stops(list: &List) -> bool {
     })
 }
 
-/// The list without gradient stops, for one whose gradients have been taken.
+/// The list without gradient stops, for a list whose gradients have all been taken.
 pub fn without_stops(list: List) -> Result<List> {
     if !has_stops(&list) {
         return Ok(list);
@@ -50,9 +50,9 @@ pub fn without_stops(list: List) -> Result<List> {
     })
 }
 
-/// The list with gradients stopped where a node in `no_grad`, which depends on one of the inputs
-/// `wrt`, is read by one that is not. The nodes from `count` on are not of these. A `custom_rule` reads
-/// such nodes: the error it stands for says more.
+/// The list with a `stop_gradient` wherever a node outside `no_grad` reads a node in `no_grad` that
+/// depends on one of the inputs `wrt`. Nodes from `count` on are never in `no_grad`. A
+/// `custom_rule` reads such nodes without a stop, because the error that it raises says more.
 pub fn with_stops(list: List, no_grad: &FxHashSet<Id>, count: usize, wrt: &[Id]) -> Result<List> {
     let mut reached = vec![false; list.nodes.len()];
     wrt.iter().for_each(|id| reached[id.0 as usize] = true);
@@ -68,7 +68,7 @@ pub fn with_stops(list: List, no_grad: &FxHashSet<Id>, count: usize, wrt: &[Id])
     if ends.is_empty() {
         return Ok(list);
     }
-    // Old names of the operands, which `rebuild` has replaced when it shows a node.
+    // The old names of the operands: `rebuild` has replaced them when it hands over a node.
     let reads: Vec<_> = list.nodes.iter().map(|node| node.args.clone()).collect();
     let mut stops: FxHashMap<Id, Id> = FxHashMap::default();
     let mut at = 0;

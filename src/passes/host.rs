@@ -20,8 +20,8 @@ use crate::ops::emit::{Arg, Emit, Expr, Id, catch};
 use crate::ops::op::Type;
 use crate::shape::Dim;
 
-/// Appends the gradient of a call: from the cotangents of its results those of the operands that are
-/// wanted, as the op's rule says.
+/// Appends the gradient of a call, by the op's rule. It takes the cotangents of the results and
+/// returns those of the operands that are wanted.
 pub(super) fn host_vjp(
     graph: &Graph,
     (id, op): (Id, &Host),
@@ -59,7 +59,7 @@ fn signature(graph: &Graph, operands: &[Id], results: &[Id]) -> Signature {
 }
 
 impl jvp::Pass<'_> {
-    /// Appends a call with tangents: its results.
+    /// Appends a call with tangents and returns its results.
     pub(super) fn host(&self, op: &Host, flow: &ControlFlow, args: &[Dual]) -> Result<Vec<Dual>> {
         let operands: Vec<Id> = args.iter().map(|dual| dual.x).collect();
         let given: Vec<Arg> = operands.iter().map(|&id| Arg::Node(id)).collect();
@@ -86,8 +86,8 @@ impl jvp::Pass<'_> {
         Ok(results.iter().zip(moved).map(|(&x, t)| Dual { x, t }).collect())
     }
 
-    /// The tangents as the transpose of the gradient rule: with `v(g)` the rule, which is linear, they
-    /// are the gradient of `⟨v(g), t⟩` by `g`.
+    /// The tangents as the transpose of the gradient rule: that rule `v(g)` is linear, so they are
+    /// the gradient of `⟨v(g), t⟩` by `g`.
     fn turned(
         &self,
         op: &Host,
@@ -130,7 +130,7 @@ impl jvp::Pass<'_> {
 }
 
 impl batch::Pass<'_> {
-    /// Appends a call for all examples: by the op's rule, or one call for each example.
+    /// Appends a call for all examples: by the op's batching rule, or one call for each example.
     pub(super) fn host(&self, op: &Host, flow: &ControlFlow, args: &[Id]) -> Result<Vec<Id>> {
         let mapped = self.mapped(args);
         let below = self.operands(args, &mapped)?;
@@ -166,8 +166,8 @@ impl batch::Pass<'_> {
     }
 }
 
-/// A scan that makes a call for each example, and its operands by their places among the call's: first
-/// those that examples differ in.
+/// A scan that makes one call for each example, and which operand of the call each of its operands
+/// is: first the operands in which examples differ.
 fn one_by_one(
     flow: &ControlFlow,
     call: &Signature,
@@ -190,7 +190,7 @@ fn one_by_one(
     (ControlFlow { kind, bodies: smallvec![Arc::new(body.into_list())], results }, order)
 }
 
-/// The rules of an op for a batch: those for one example, batched.
+/// The rules of an op for a batch: its rules for one example, batched.
 struct Batched {
     op: Host,
     call: Signature,
@@ -252,7 +252,7 @@ impl HostOp for Batched {
         let (list, _) = batch_list(&formula.list, &flags, self.size, &all)?;
         let graph = Graph::from_list(list);
         let mut outputs = graph.outputs().to_vec();
-        // What all examples share has the sum of their cotangents.
+        // An operand that all examples share gets the sum of their cotangents.
         for (place, _) in formula.places.iter().zip(&self.mapped).filter(|(_, mapped)| !**mapped) {
             if let Some(i) = *place {
                 let g = Expr::new(&graph, Arg::Node(outputs[i]));
@@ -272,8 +272,8 @@ impl HostOp for Batched {
     }
 }
 
-/// The list with what calls compute in their place, where only their rules are the host's: for a list
-/// whose gradients have been taken.
+/// The list in which each call whose computation is a list, and only its rules the user's code, is
+/// replaced by that list. For lists whose gradients have all been taken.
 pub fn inlined(list: List) -> List {
     if !has_bodies(&list) {
         return list;
@@ -290,7 +290,7 @@ pub fn inlined(list: List) -> List {
                     let inputs: Vec<Id> = node.reads().map(|id| names[id.0 as usize]).collect();
                     let found = append(&out, &inlined((**body).clone()), &inputs);
                     results.insert(Id(i as u32), found);
-                    // Whoever names it is a result.
+                    // Only `Result` nodes read the call, so its own name is never looked up.
                     names.push(Id(0));
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! A list with its gradient behind it, and the two lists it is cut into.
+//! A list with its gradient behind it, and the forward and backward lists it is cut into.
 
 use rustc_hash::FxHashMap;
 
@@ -17,9 +17,9 @@ pub(super) struct Joint {
     /// How many nodes the body has
     length: usize,
     pub(super) inputs: Vec<Id>,
-    /// The cotangents of those results that have one
+    /// The cotangents of the results that have one
     pub(super) seeds: Vec<Option<Id>>,
-    /// The cotangents of those inputs that are wanted and have one
+    /// The cotangents of the inputs that are wanted and have one
     pub(super) grads: Vec<Option<Id>>,
 }
 
@@ -51,15 +51,15 @@ impl Joint {
         self.grads.iter().flatten().copied().collect()
     }
 
-    /// Whether a node runs forward: of the body, or a result of a flow there that its own gradient
-    /// asked for.
+    /// Whether a node runs forward: a node of the body, or a result of a control-flow op of the
+    /// body that the gradient of that op added.
     fn is_forward(&self, id: Id, node: &Node) -> bool {
         let of_body = |id: Id| (id.0 as usize) < self.length;
         of_body(id) || (matches!(node.kind, Kind::Result(_)) && node.reads().all(of_body))
     }
 
-    /// What the gradient reads of the body: the inputs for which `at_hand` holds stay, what is made
-    /// again is looked through, the rest are residuals.
+    /// The values of the body that the gradient reads: which of the inputs `at_hand`, and all
+    /// others, the residuals. A node that is computed `again` is replaced by its operands.
     pub(super) fn residuals(&self, at_hand: &[bool], again: &[bool]) -> (Vec<bool>, Vec<Id>) {
         let list = self.graph.list();
         let ragged = ragged(&list);
@@ -86,8 +86,8 @@ impl Joint {
         (used, residuals)
     }
 
-    /// The nodes of the body that are made again rather than kept: those that only move data that is
-    /// there, and those that depend on nothing but the inputs in `fixed`.
+    /// The nodes of the body that are computed again instead of saved: those that only move data
+    /// that is available, and those that depend only on the inputs in `fixed`.
     pub(super) fn made_again(&self, fixed: &[bool]) -> Vec<bool> {
         let list = self.graph.list();
         let mut constant = vec![false; self.length];
@@ -112,12 +112,13 @@ impl Joint {
         again
     }
 
-    /// The body, whose results are followed by these values of it.
+    /// The body, with `more` values of it as further results.
     pub(super) fn forward(&self, body: &List, more: &[Id]) -> List {
         let list = self.graph.list();
         let mut nodes = list.nodes[..self.length].to_vec();
         let mut outputs = body.outputs.clone();
-        // Flows whose further results nobody asks for stay as they were.
+        // A control-flow op keeps its original form where none of the results that its gradient
+        // added are asked for.
         let asked = |id: Id| more.iter().any(|&part| list.node(part).reads().any(|of| of == id));
         for (i, node) in body.nodes.iter().enumerate() {
             if matches!(node.kind, Kind::ControlFlow(_)) && !asked(Id(i as u32)) {
@@ -136,9 +137,9 @@ impl Joint {
     }
 }
 
-/// The nodes whose sizes only the run tells: what a `while_loop` kept of its rounds, and what is
-/// computed from it. From one round of a loop to the next, or from one branch to the other, these
-/// sizes differ, so that they cannot stand side by side.
+/// The nodes whose sizes are known only at run time: the history of a `while_loop`, and nodes
+/// computed from one. These sizes differ from one round of a loop to the next and from one branch
+/// to another, so such values cannot be stacked.
 fn ragged(list: &List) -> Vec<bool> {
     let mut ragged = vec![false; list.nodes.len()];
     for (i, node) in list.nodes.iter().enumerate() {
@@ -180,8 +181,8 @@ impl Backward {
 
     /// The gradients of a joint, in the order of [`Joint::wanted`].
     ///
-    /// What the body computed and is not at hand is computed again, which no ordered call of the host
-    /// may be.
+    /// A value of the body that is not at hand is computed again. An ordered host op may not be
+    /// called again, so that is an error.
     pub(super) fn grads(&self, joint: &Joint) -> Result<Vec<Option<Id>>> {
         let list = joint.graph.list();
         let needed = needed(&list, &joint.wanted(), |id| self.names.contains_key(&id));
@@ -199,7 +200,7 @@ impl Backward {
     }
 }
 
-/// The ordered call of the host that a node is, or that its bodies need for their results.
+/// The name of the ordered host op that a node calls, or that its bodies call for their results.
 fn calls_in_order(node: &Node) -> Option<&'static str> {
     let Kind::ControlFlow(flow) = &node.kind else { return None };
     match &flow.kind {
@@ -213,7 +214,7 @@ fn calls_in_order(node: &Node) -> Option<&'static str> {
     }
 }
 
-/// A node of an expression.
+/// The node of an expression.
 pub(super) fn node(expr: impl FnOnce() -> Arg) -> Result<Id> {
     match catch(expr)? {
         Arg::Node(id) => Ok(id),

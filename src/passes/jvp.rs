@@ -45,11 +45,11 @@ pub(super) struct Dual {
     pub(super) t: Option<Id>,
 }
 
-/// Values in groups, each group followed by the tangents of its members.
+/// The order of values in groups, where each group is followed by the tangents of its members.
 pub(super) struct Places {
-    /// Where each value stands
+    /// The position of each value
     pub(super) values: Vec<usize>,
-    /// Where its tangent stands
+    /// The position of its tangent
     pub(super) tangents: Vec<Option<usize>>,
     count: usize,
 }
@@ -71,7 +71,7 @@ impl Places {
         places
     }
 
-    /// Values and tangents where they stand.
+    /// Values and tangents in this order.
     pub(super) fn arrange<T: Clone>(
         &self,
         value: impl Fn(usize) -> T,
@@ -89,7 +89,7 @@ impl Places {
 }
 
 /// A list with tangents, and which results have one (those in `force` in any case). Inputs and
-/// results stand in these groups, each followed by its tangents.
+/// results are in these groups, each followed by its tangents.
 pub(super) fn dual_list(
     list: &List,
     has: &[bool],
@@ -97,7 +97,8 @@ pub(super) fn dual_list(
     outputs: &[Range<usize>],
     force: &[bool],
 ) -> Result<(List, Vec<bool>)> {
-    // A composite without a gradient of its own, or with several results, has the tangent of its formula.
+    // Composites without a declared gradient, or with several results, are expanded and take the
+    // tangent of their formula.
     let own = |composite: &'static Composite| composite.has_vjp() && composite.results() == 1;
     let expanded = match has_calls(list, &own) {
         true => Some(expand_for(&Graph::from_list(list.clone()), &own)?.into_list()),
@@ -134,7 +135,7 @@ pub(super) struct Pass<'g> {
 }
 
 impl<'g> Pass<'g> {
-    /// Appends a list: its results.
+    /// Appends a list and returns its results.
     pub(super) fn run(&self, list: &List, inputs: &[Dual]) -> Result<Vec<Dual>> {
         let mut inputs = inputs.iter();
         let mut flows: FxHashMap<Id, Vec<Dual>> = FxHashMap::default();
@@ -148,7 +149,8 @@ impl<'g> Pass<'g> {
                 (Kind::ControlFlow(flow), _) => {
                     let args: Vec<Dual> = node.reads().map(|id| duals[id.0 as usize]).collect();
                     flows.insert(id, self.flow(flow, &args)?);
-                    // Whoever names a flow is a part.
+                    // Only `Result` nodes read a control-flow op, so its own name is never looked
+                    // up.
                     Dual { x: Id(0), t: None }
                 }
                 (Kind::Result(part), _) => match node.reads().next() {
@@ -220,8 +222,8 @@ impl<'g> Pass<'g> {
         }
     }
 
-    /// The tangent of an op's result as the transpose of its gradient rule: with `v(g)` the rule,
-    /// which is linear, it is the gradient of `⟨v(g), t⟩` by `g`.
+    /// The tangent of an op's result as the transpose of its gradient rule: that rule `v(g)` is
+    /// linear, so the tangent is the gradient of `⟨v(g), t⟩` by `g`.
     fn transposed(
         &self,
         op: &Op,
@@ -269,7 +271,7 @@ impl<'g> Pass<'g> {
         Ok(graft(self.out, &list, map, &[t]).pop())
     }
 
-    /// A tangent in any case.
+    /// The tangent of a value; zeros where it has none.
     pub(super) fn tangent(&self, dual: Dual) -> Result<Id> {
         if let Some(t) = dual.t {
             return Ok(t);

@@ -1,7 +1,8 @@
-//! Graph to graph: expansion of composites, gradients, batching, and what the compiler does.
+//! Transforms from graph to graph: expansion of composites, gradients, batching, and the passes of
+//! the compiler.
 //!
-//! A transform reads one graph and appends to another (or to the same): ids that exist keep their
-//! meaning. The passes of the compiler ([`pipeline`]) take a list and give a better one.
+//! A transform reads one graph and appends to another (or to the same): existing ids keep their
+//! meaning. The passes of the compiler ([`pipeline`]) take a list and return a better one.
 
 mod absent;
 pub mod batch;
@@ -67,15 +68,15 @@ use crate::ops::declare::Composite;
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
 
-/// What computes ahead what is known: the executor of the list's device.
+/// Computes known nodes for constant folding: the executor of the list's device.
 pub trait Evaluator {
-    /// Whether calls of a composite run as they are, by a kernel, and so are not expanded.
+    /// Whether calls of a composite run by a kernel, and so are not expanded.
     fn has_kernel(&self, composite: &'static Composite) -> bool;
 
-    /// One op on values that are there.
+    /// Computes one op on known values.
     fn evaluate(&self, op: &Op, args: &[Operand<'_>]) -> Result<Array>;
 
-    /// The elements in C order, in memory that holds nothing else.
+    /// The elements in C order, in memory of their own.
     fn contiguous(&self, x: &Array) -> Result<Array>;
 }
 
@@ -88,7 +89,7 @@ fn renamed(args: &[Arg], names: &[Id]) -> SmallVec<[Arg; 4]> {
     args.iter().map(name).collect()
 }
 
-/// The results and the names of a graph, for one whose nodes are `names`.
+/// Copies the results and the names of a graph to one whose nodes are `names`.
 fn carry_over(from: &Graph, to: &Graph, names: &[Id]) {
     from.outputs().iter().for_each(|id| to.output(names[id.0 as usize]));
     for (id, name) in &from.list().names {
@@ -105,7 +106,8 @@ fn map_bodies(flow: &ControlFlow, pass: impl Fn(&Graph) -> Result<Graph>) -> Res
     Ok(flow.with_bodies(bodies))
 }
 
-/// Which nodes of a list these values depend on, themselves included, where `known` ends the search.
+/// Which nodes of a list these values depend on, themselves included. The search ends at nodes that
+/// are `known`.
 fn needed(list: &List, wanted: &[Id], known: impl Fn(Id) -> bool) -> Vec<bool> {
     let mut needed = vec![false; list.nodes.len()];
     wanted.iter().for_each(|id| needed[id.0 as usize] = true);
@@ -117,8 +119,9 @@ fn needed(list: &List, wanted: &[Id], known: impl Fn(Id) -> bool) -> Vec<bool> {
     needed
 }
 
-/// Appends what these values of a list depend on, where `names` says what stands for some of its
-/// nodes already, the inputs at least. Effects are left behind. Gives what stands for the values.
+/// Appends the nodes that these values of a list depend on, without effects, and returns the new
+/// nodes for the values. `names` holds new nodes for some old ones already, at least for the
+/// inputs.
 fn graft(to: &Graph, list: &List, mut names: FxHashMap<Id, Id>, wanted: &[Id]) -> Vec<Id> {
     let needed = needed(list, wanted, |id| names.contains_key(&id));
     let numbers = to.numbers_of(list);
@@ -138,7 +141,7 @@ fn graft(to: &Graph, list: &List, mut names: FxHashMap<Id, Id>, wanted: &[Id]) -
     wanted.iter().map(|id| names[id]).collect()
 }
 
-/// Appends a list whose inputs are these, effects included: its results.
+/// Appends a list with these inputs, effects included, and returns its results.
 fn append(to: &Graph, list: &List, inputs: &[Id]) -> Vec<Id> {
     let live = list.live();
     let numbers = to.numbers_of(list);
@@ -163,8 +166,8 @@ fn append(to: &Graph, list: &List, inputs: &[Id]) -> Vec<Id> {
     list.outputs.iter().map(|id| names[id.0 as usize]).collect()
 }
 
-/// The list with its inputs in another order, and some it does not read: each has a type, and the
-/// input that it is.
+/// The list with its inputs in another order, and with some inputs that it does not read. Each new
+/// input has a type, and the old input that it replaces, if any.
 pub fn reordered(list: &List, inputs: &[(Type, Option<Id>)]) -> List {
     let out = Graph::from_list(List { numbers: list.numbers.clone(), ..List::default() });
     let mut names: Vec<Id> = vec![Id(0); list.nodes.len()];
@@ -186,7 +189,7 @@ pub fn reordered(list: &List, inputs: &[(Type, Option<Id>)]) -> List {
     out.into_list()
 }
 
-/// The same node without the effects of control flow.
+/// The same node; a control-flow op loses its effects.
 fn without_effects(kind: &Kind) -> Kind {
     match kind {
         Kind::ControlFlow(flow) if flow.has_effect() => {
@@ -204,7 +207,7 @@ fn without_effects(kind: &Kind) -> Kind {
     }
 }
 
-/// What a list computes, without its effects and what nobody needs. The inputs stay.
+/// The list without its effects and without nodes that nothing needs. The inputs stay.
 pub fn stripped(list: &List) -> List {
     let out = Graph::from_list(List { numbers: list.numbers.clone(), ..List::default() });
     let inputs: FxHashMap<Id, Id> =

@@ -1,8 +1,8 @@
 //! The order of the passes, their switches and their reports.
 //!
-//! A pass takes a list and gives one with the same results, bit for bit, and the same inputs; nodes
-//! keep their lines, and names move to the nodes that hold the same values. Whatever may change a bit
-//! waits behind [`Options::fast_math`].
+//! A pass takes a list and returns one with the same inputs and, bit for bit, the same results.
+//! Nodes keep their source lines, and a name moves to the node that holds the same value. Rewrites
+//! that may change a bit run only under [`Options::fast_math`].
 
 use smallvec::SmallVec;
 
@@ -23,7 +23,7 @@ pub struct Options {
     pub fold_bytes: usize,
     /// The passes that are switched off, sorted; see [`Options::switch`]
     pub off: SmallVec<[&'static str; 4]>,
-    /// A pass, the schedule or the kernels, that spoil a number, see [`Options::spoil`]
+    /// The pass, the schedule or the kernels that spoil a number, see [`Options::spoil`]
     pub spoiled: Option<&'static str>,
 }
 
@@ -34,20 +34,20 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Lets a pass, or the schedule, add 1 to the first number among the operands, or the kernels to
-    /// what they give, so that what looks for wrong ones has one to find.
+    /// Makes a pass or the schedule add 1 to the first number among the operands, or the kernels to
+    /// their results, so that tests of the self-check have an error to find.
     pub fn spoil(&mut self, name: &str) -> Result<()> {
         let others = [SCHEDULE, KERNELS].into_iter().find(|other| *other == name);
         self.spoiled = Some(others.map_or_else(|| named(name).map(|pass| pass.name), Ok)?);
         Ok(())
     }
 
-    /// Whether kernels are to be seen as wrong.
+    /// Whether kernels are to give wrong results.
     pub fn spoils_kernels(&self) -> bool {
         self.spoiled == Some(KERNELS)
     }
 
-    /// What a spoiled schedule makes a plan of, instead of a list.
+    /// The list that a spoiled schedule plans instead of the true one.
     pub fn spoiled_for_schedule(&self, list: &List) -> Option<List> {
         (self.spoiled == Some(SCHEDULE)).then(|| {
             let mut list = list.clone();
@@ -73,9 +73,9 @@ impl Options {
     }
 }
 
-/// The name of what makes plans, which is no pass.
+/// The name under which the planner is spoiled; it is no pass.
 const SCHEDULE: &str = "schedule";
-/// The name of what computes single ops, likewise.
+/// The name under which the kernels are spoiled, likewise.
 const KERNELS: &str = "kernels";
 
 /// What a pass did.
@@ -87,7 +87,7 @@ pub struct Report {
     /// Nodes, those of bodies included
     pub nodes_before: usize,
     pub nodes_after: usize,
-    /// Bytes that the nodes read and write, if each is computed alone
+    /// Bytes that the nodes read and write, if each node is computed alone
     pub bytes_before: u64,
     pub bytes_after: u64,
     /// Arithmetic on elements
@@ -104,8 +104,8 @@ pub struct Pass {
     run: fn(List, &Options, &dyn Evaluator) -> Result<List>,
 }
 
-/// Every pass, in the order in which they run first. The last ones work on plans, not on lists, so that
-/// alone they have nothing to do ([`schedule`](crate::schedule)).
+/// Every pass, in the order in which they first run. The last ones work on plans, not on lists:
+/// applied alone they do nothing ([`schedule`](crate::schedule)).
 pub const PASSES: [Pass; 9] = [
     Pass {
         name: "expand",
@@ -138,7 +138,8 @@ pub const PASSES: [Pass; 9] = [
     Pass { name: "donate", doc: "Updates are written over what they replace.", run: keep },
 ];
 
-/// The order of running, by name: what sinking and merging leave behind is dropped at the end.
+/// The order of running, by name. The last `dead` drops the nodes that sinking and merging leave
+/// unused.
 const ORDER: [&str; 7] = ["expand", "dead", "fold", "simplify", "sink", "cse", "dead"];
 
 fn named(name: &str) -> Result<&'static Pass> {
@@ -180,7 +181,7 @@ pub fn alone(name: &str, list: List, options: &Options, evaluator: &dyn Evaluato
     named(name)?.apply(list, options, evaluator)
 }
 
-/// A list after every pass that is on, with the pass.
+/// The list after each pass that is on, with the name of the pass.
 pub fn stages(
     mut list: List,
     options: &Options,
@@ -201,12 +202,12 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// Runs the passes that are on, in order.
 ///
-/// In debug builds and tests the law of graphs is checked after every pass.
+/// In debug builds and tests the law of graphs ([`Graph::verify`]) is checked after every pass.
 pub fn pipeline(list: List, options: &Options, evaluator: &dyn Evaluator) -> Result<List> {
     each(list, options, evaluator, |_, _| {})
 }
 
-/// The same with a report for each. Costs are counted for it, so it takes longer.
+/// The same with a report for each pass. It takes longer, because costs are counted.
 pub fn reported(
     list: List,
     options: &Options,
@@ -241,7 +242,7 @@ fn each(
     Ok(list)
 }
 
-/// What the pass of this name did, which was not run here.
+/// The report of a pass that ran elsewhere, from the lists before and after it.
 pub fn report(name: &'static str, before: &List, after: &List) -> Report {
     let counted = |list| (count(list), of_list(list));
     Report::of(name, counted(before), counted(after))
@@ -280,7 +281,7 @@ fn count(list: &List) -> usize {
     list.nodes.len() + list.nodes.iter().map(inner).sum::<usize>()
 }
 
-/// The list, if it keeps the law.
+/// The list, if it keeps the law of graphs.
 fn verified(list: List) -> Result<List> {
     let graph = Graph::from_list(list);
     graph.verify()?;
@@ -290,8 +291,8 @@ fn verified(list: List) -> Result<List> {
 fn expand_list(list: List, options: &Options, evaluator: &dyn Evaluator) -> Result<List> {
     let kernels = |composite| evaluator.has_kernel(composite);
     match expand::has_calls(&list, &kernels) {
-        // A gradient that was derived begins with what its formula computes: it is one with the call
-        // before constants are computed ahead, each for itself.
+        // A derived gradient begins with the nodes of its composite's formula. They are merged with
+        // the expanded call here, before constant folding computes each copy for itself.
         true => {
             let list = expand_for(&Graph::from_list(list), &kernels)?.into_list();
             if options.is_on("cse") { cse::cse(list, options) } else { Ok(list) }

@@ -45,7 +45,7 @@ pub const DTYPES: [DType; 8] = [
     DType::Bool,
 ];
 
-/// What breaks careless algebra.
+/// The values that break careless algebra.
 pub const SPECIAL: [f64; 16] = [
     0.0,
     -0.0,
@@ -126,7 +126,7 @@ fn number(dice: &mut Dice, dtype: DType) -> Scalar {
     }
 }
 
-/// Adds a node or two, or is refused.
+/// Adds a node or two, unless the op refuses the operands.
 fn grow(graph: &Graph, dice: &mut Dice) {
     let id = pick(graph, dice);
     let x = Expr::new(graph, Arg::Node(id));
@@ -193,7 +193,7 @@ fn grow(graph: &Graph, dice: &mut Dice) {
 fn map(graph: &Graph, x: Expr<'_>, ty: &Type, dice: &mut Dice) {
     let known: Vec<_> =
         elementwise::tables().filter(|def| def.classes.contains(ty.dtype.class())).collect();
-    // Half of the time one of those that algebra knows.
+    // Half of the time an op that algebraic simplification knows.
     let algebra = [
         "add",
         "subtract",
@@ -240,7 +240,7 @@ fn map(graph: &Graph, x: Expr<'_>, ty: &Type, dice: &mut Dice) {
             _ => x.arg(),
         });
     }
-    // A node that is too wide would only make the test slow.
+    // A large node would only make the test slow.
     let _ = x.emit_with(Op::Map(def), &args);
     if graph.ty(Id(graph.len() as u32 - 1)).shape.count() > 5000 {
         let last = Expr::new(graph, Arg::Node(Id(graph.len() as u32 - 1)));
@@ -294,7 +294,7 @@ fn part(shape: &Shape, dice: &mut Dice) -> Box<[SliceAxis]> {
     shape.dims().iter().map(|d| axis(d.value())).collect()
 }
 
-/// The elements, NaNs made one: what a NaN carries is not part of a value.
+/// The bytes of the elements, with all NaNs equal: the payload of a NaN is not part of a value.
 pub fn bits(x: &Array) -> Vec<u8> {
     if !x.dtype.is_float() {
         return bytes(x);
@@ -340,12 +340,12 @@ pub fn check(
     after
 }
 
-/// How often each op stands in a list, by name.
+/// How many nodes of a list have this op, by name.
 pub fn count(list: &List, name: &str) -> usize {
     list.nodes.iter().filter(|node| node.kind.name() == name).count()
 }
 
-/// The options in which everything is as it comes.
+/// The default options.
 pub fn plain() -> Options {
     Options::default()
 }

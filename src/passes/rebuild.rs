@@ -1,4 +1,4 @@
-//! Node by node from one list into another.
+//! Rewriting a list node by node.
 
 use std::sync::Arc;
 
@@ -8,8 +8,9 @@ use crate::error::Result;
 use crate::graph::{Kind, List, Node};
 use crate::ops::emit::{Arg, Id};
 
-/// Gives every node, its operands renamed already, to `place`, which puts it behind the nodes made so
-/// far, or something else that has its value, and says where the value is. Results and names follow.
+/// Hands every node, its operands renamed already, to `place`. `place` appends the node, or others
+/// that give its value, to the nodes made so far, and returns the node that has the value. Results
+/// and names follow.
 pub fn rebuild(
     list: List,
     mut place: impl FnMut(&mut Vec<Node>, Node) -> Result<Id>,
@@ -30,7 +31,7 @@ pub fn rebuild(
     Ok(out)
 }
 
-/// Operands by their names in the other list.
+/// Renames operands to the nodes of the new list.
 pub fn rename(args: &mut [Arg], ids: &[Id]) {
     for arg in args {
         if let Arg::Node(id) = arg {
@@ -39,7 +40,7 @@ pub fn rename(args: &mut [Arg], ids: &[Id]) {
     }
 }
 
-/// Puts a node behind the others.
+/// Appends a node.
 pub fn push(nodes: &mut Vec<Node>, node: Node) -> Id {
     nodes.push(node);
     Id(nodes.len() as u32 - 1)

@@ -1,10 +1,10 @@
-//! Rematerialisation: values that are computed again where they are read late, so that they need not
-//! be kept until then.
+//! Rematerialisation: values that are computed again where they are read late, so that they need
+//! not stay in memory until then.
 //!
-//! What to compute again follows from where values lie in memory, which only a plan says
-//! ([`schedule::Plan::within`](crate::schedule)); this module says which nodes may be, and writes the
-//! list. What is computed again reads its operands through barriers, so that nothing merges it with
-//! its original, and what comes before it in the plan comes before it in the list.
+//! Which values to compute again follows from their placement in memory, which only a plan knows
+//! ([`schedule::Plan::within`](crate::schedule)). This module says which nodes may be computed
+//! again, and writes the list. A copy reads its operands through barriers, so that no pass merges
+//! it with its original, and the list keeps the order of the plan.
 
 use std::collections::BTreeMap;
 
@@ -17,33 +17,33 @@ use crate::ops::structural::OpKind;
 /// A node that never runs.
 pub const NEVER: u32 = u32::MAX;
 
-/// What is computed again before a step.
+/// The nodes to compute again before a step.
 #[derive(Clone, Debug, Default)]
 pub struct Again {
-    /// The nodes, with what they need that is there no more
+    /// The nodes, with those of their operands that are no longer in memory
     pub nodes: Vec<Id>,
-    /// A value that has to be there first
+    /// A value that has to be computed before them
     pub after: Option<Id>,
 }
 
-/// What it takes to compute a node again.
+/// The cost of computing a node again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Price {
     /// A pass over memory
     Cheap,
     /// Much arithmetic for each element
     Expensive,
-    /// It is not done twice
+    /// The node must not be computed twice
     Never,
 }
 
-/// What it takes to compute a node again. Random bits follow from their key, so they may be; control
-/// flow and effects may not.
+/// The cost of computing a node again. Random bits depend on their key only, so they may be
+/// computed again; control-flow ops and effects may not.
 pub fn price(kind: &Kind) -> Price {
     match kind {
         Kind::Op(op) => match op.kind() {
             OpKind::Map(_) => Price::Cheap,
-            // A call that is planned has a kernel, which is there for what takes long.
+            // A call in a plan has a kernel, and kernels exist for composites that take long.
             OpKind::Call(call) if call.composite.results() > 1 => Price::Never,
             OpKind::Call(_) => Price::Expensive,
             OpKind::Structural(def) if def.is_expensive => Price::Expensive,
@@ -58,9 +58,9 @@ pub fn price(kind: &Kind) -> Price {
     }
 }
 
-/// The list with some nodes computed again, given when each node runs ([`NEVER`]: it is dropped) and
-/// what is computed again before which time. From then on that is what later nodes read. None where a
-/// node would read one that runs later.
+/// The list with some nodes computed again. `when` says at which time each node runs ([`NEVER`]: it
+/// is dropped), `again` which nodes are computed again before a time; later nodes read the copy.
+/// `None` where a node would read one that runs later.
 pub fn recomputed(list: &List, when: &[u32], again: &BTreeMap<u32, Again>) -> Option<List> {
     let mut writer = Writer {
         list,
@@ -92,7 +92,7 @@ pub fn recomputed(list: &List, when: &[u32], again: &BTreeMap<u32, Again>) -> Op
 struct Writer<'a> {
     list: &'a List,
     out: List,
-    /// What stands for each node at present
+    /// The current copy of each node
     now: Vec<Id>,
 }
 
@@ -123,11 +123,12 @@ impl Writer<'_> {
         nodes.sort_unstable_by_key(|id| id.0);
         nodes.dedup();
         let after = again.after.map(|id| self.now[id.0 as usize]);
-        // Values behind their barriers, and what is made again here, which needs none.
+        // Values behind their barriers, and nodes computed again in this call, which need none.
         let mut behind: FxHashMap<Id, Id> = FxHashMap::default();
         for id in nodes {
             let node = &self.list.nodes[id.0 as usize];
-            // A barrier that waited for something need not wait for it again.
+            // Behind its first operand a barrier has those it waited for; the copy need not wait
+            // for them.
             let count = if matches!(node.kind, Kind::Barrier) { 1 } else { node.args.len() };
             let mut args = Args::new();
             for arg in &node.args[..count] {

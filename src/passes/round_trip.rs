@@ -1,5 +1,5 @@
-//! Every op, composite, gradient and batch as text: it reads back to the same list, and damaged text
-//! is refused, never more.
+//! Every op, composite, gradient and batch as text: the text reads back to the same list, and
+//! damaged text is refused without a panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -13,7 +13,7 @@ use crate::ops::emit::{Emit, catch};
 use crate::ops::number::Number;
 use crate::shape::Dim;
 
-/// The graph of each case, with calls and without, its gradients and its batch.
+/// The graph of each case with calls and without them, its gradients and its batch.
 fn graphs() -> Vec<Graph> {
     let mut out = Vec::new();
     for (op, operands) in cases::ops() {
@@ -62,7 +62,7 @@ fn every_graph_reads_back() {
     assert!(graphs.len() > 1000, "{}", graphs.len());
 }
 
-/// Replaces a number of a text by another, so that mostly it is still a text of nodes.
+/// Replaces a number in a text by another, so that the text usually still parses.
 fn renumber(text: &mut String, random: &mut impl FnMut(usize) -> usize) {
     let is_digit = |c: u8| c.is_ascii_digit();
     let starts =
@@ -84,9 +84,10 @@ fn renumber(text: &mut String, random: &mut impl FnMut(usize) -> usize) {
     text.replace_range(start..end, new[random(new.len())]);
 }
 
-/// Runs what was read, if it is small: what the law lets pass computes or is refused.
+/// Runs a list that was read, if it is small: a list that passes verification computes or is
+/// refused.
 fn compute(list: List, text: &str) {
-    // A name where a size stood is an open size, which runs that bind sizes refuse beforehand.
+    // A name in place of a size is an open size. Runs that bind sizes refuse it before they start.
     let is_closed = |node: &Node| {
         let mut closed = node.ty.shape.is_known();
         if let Kind::Op(op) = &node.kind {

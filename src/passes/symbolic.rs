@@ -1,5 +1,5 @@
-//! Every op and composite on sizes that are symbols: the list for other sizes is the list that is
-//! built for them.
+//! Every op and composite on symbolic sizes: the list resized to other sizes equals the list that
+//! is built for these sizes.
 
 use super::random::bits;
 use super::{Options, batch, expand, gradients, pipeline};
@@ -13,7 +13,7 @@ use crate::ops::emit::{Arg, Emit, Id, catch};
 use crate::ops::op::{Op, Type};
 use crate::shape::{Bindings, Constraint, Dim, Relation, Scope, Shape, hint};
 
-/// What is built of a case.
+/// The list that is built of a case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Form {
     Plain,
@@ -114,7 +114,7 @@ fn symbolic(types: &[Type], scope: &Scope) -> Vec<Type> {
     types.iter().map(|ty| ty.map_dims(|dim| scope.symbol(dim.known()))).collect()
 }
 
-/// Sizes other than those at hand under which the constraints hold.
+/// Other sizes under which the constraints hold.
 fn other_sizes(scope: &Scope, constraints: &[Constraint], seed: usize) -> Option<Bindings> {
     let mut state = seed as u64 + 1;
     let mut below = |n: usize| {
@@ -157,7 +157,7 @@ fn reads_back(list: &List) -> std::result::Result<(), String> {
     list.same(&back).map_err(|what| format!("{what}\n{text}"))
 }
 
-/// Where two lists differ.
+/// The first difference between two lists.
 fn difference(a: &List, b: &List) -> Option<String> {
     let scalar = |x: Numeric| match x {
         Numeric::Told(i) => format!("#{i}"),
@@ -190,8 +190,8 @@ fn difference(a: &List, b: &List) -> Option<String> {
     Some(format!("node {first} of {} and {}:\n  {}\n  {}", x.len(), y.len(), line(&x), line(&y)))
 }
 
-/// Checks all cases in a form. At most so many in a hundred may pin the first axis of the first
-/// operand (those that name its size, take it apart, or are drawn from a key of two).
+/// Checks all cases in a form. At most `most_pinned` of a hundred may fix the size of the first
+/// axis of the first operand (ops that name its size, unstack it, or are drawn from a key of two).
 fn check(form: Form, most_pinned: usize) {
     let (mut count, mut wrong, mut pinned) = (0, Vec::new(), Vec::new());
     for case in Case::all() {
@@ -215,8 +215,8 @@ fn check(form: Form, most_pinned: usize) {
             c.relation == Relation::Equal && c.right.known().is_some_and(|n| n < 2)
         };
         let mut read = scope.run(|| reads_back(&list));
-        // Where nothing is known of the symbols: a size that is 1 by chance is not guessed there, nor
-        // that one is a multiple of another.
+        // Outside the scope nothing is known of the symbols, so a list that needs a size to be 1,
+        // or one size to be a multiple of another, cannot be read back there.
         if !scope.constraints().iter().any(is_number) {
             read = read.and_then(|()| reads_back(&list));
         }
@@ -291,7 +291,8 @@ fn batches_of_other_sizes_are_those_built_for_them() {
     check(Form::Batch, 11);
 }
 
-/// The passes over a list with symbols: what they give for other sizes, and that they ask nothing.
+/// Runs the passes over a list with symbols. They must add no condition, and the list resized to
+/// other sizes must give the right values.
 fn check_passes(case: &Case, form: Form) -> Option<()> {
     let types = case.types();
     case.build(&types, form, Dim::new(3)).ok()?;
@@ -302,7 +303,7 @@ fn check_passes(case: &Case, form: Form) -> Option<()> {
     let after = scope.run(|| pipeline(list.clone(), &Options::default(), &Cpu)).unwrap();
     let name = format!("{form:?} {}", case.name());
     assert_eq!(scope.constraints().len(), before.len(), "{name}: passes add no condition");
-    // Alone, these take sizes that their front ends would refuse.
+    // By themselves, these ops take sizes that their front ends would refuse.
     if matches!(case, Case::Op(Op::Conv(..) | Op::Fold(..) | Op::Windows(_), _)) {
         return Some(());
     }

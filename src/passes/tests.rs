@@ -46,7 +46,7 @@ fn example(x: &Array, i: usize) -> Array {
     cpu::execute(&Op::Reshape(shape), &[cpu::Operand::Array(&part)]).unwrap()
 }
 
-/// Runs a graph over a batch, and over each example; compares them.
+/// Runs a graph over a batch and over each example, and compares the results.
 fn check_batch(name: &str, graph: &Graph, operands: &[Operand], mapped: &[bool]) {
     let tensors = operands.iter().filter_map(|operand| match operand {
         Operand::Tensor(ty, below) => Some((ty, *below)),
@@ -79,7 +79,7 @@ fn check_batch(name: &str, graph: &Graph, operands: &[Operand], mapped: &[bool])
             refused += 1;
             continue;
         };
-        // Data that one example refuses is refused as a whole.
+        // Where an example is refused, the whole batch is refused.
         for (got, want) in got.iter().flatten().zip(&want) {
             let got = example(got, i);
             assert_eq!(got.dtype, want.dtype, "{name}");
@@ -95,7 +95,7 @@ fn check_batch(name: &str, graph: &Graph, operands: &[Operand], mapped: &[bool])
     assert_eq!(got.is_err(), refused > 0, "{name} {mapped:?}");
 }
 
-/// Every choice of operands to map, but none.
+/// Every non-empty choice of operands to map.
 fn choices(operands: &[Operand]) -> Vec<Vec<bool>> {
     let n = operands.iter().filter(|x| matches!(x, Operand::Tensor(..))).count();
     (1..1u32 << n.min(5)).map(|bits| (0..n).map(|i| bits >> i & 1 == 1).collect()).collect()

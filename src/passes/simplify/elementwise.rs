@@ -32,8 +32,8 @@ fn taken(nodes: &[Node], node: &Node, def: &Elementwise) -> DType {
     own.unwrap_or(node.ty.dtype)
 }
 
-/// Reads past what only repeats an operand, since elementwise ops broadcast by themselves, as long as
-/// the result keeps its shape. Whether anything was passed.
+/// Replaces operands that only repeat a value by that value, since elementwise ops broadcast by
+/// themselves, as long as the result keeps its shape. Returns whether an operand was replaced.
 fn strip(nodes: &[Node], node: &mut Node, def: &Elementwise) -> bool {
     let mut changed = false;
     for i in 0..node.args.len() {
@@ -43,7 +43,8 @@ fn strip(nodes: &[Node], node: &mut Node, def: &Elementwise) -> bool {
             continue;
         }
         let before = std::mem::replace(&mut node.args[i], inner);
-        // An operand tells the dtype, and all together the shape.
+        // At least one tensor must stay, because it decides the dtype, and the operands together
+        // must keep the shape.
         let has_tensor =
             node.args[usize::from(def.condition)..].iter().any(|arg| matches!(arg, Arg::Node(_)));
         if has_tensor && has_shape(nodes, &node.args, &node.ty.shape) {
@@ -63,7 +64,7 @@ pub fn repeated(nodes: &[Node], node: &Node) -> Option<Id> {
     }
 }
 
-/// What a node repeats, adds leading axes to, or is filled with.
+/// The operand that a node repeats, adds leading axes to, or fills its result with.
 fn pass_through(nodes: &[Node], node: &Node) -> Option<Arg> {
     #[allow(
         clippy::wildcard_enum_match_arm,
@@ -72,7 +73,7 @@ fn pass_through(nodes: &[Node], node: &Node) -> Option<Arg> {
     match op_of(node)? {
         Op::Broadcast(_) => Some(node.args[0]),
         Op::Full(ty) => match node.args[0] {
-            // A number known only at run time is a float.
+            // A number told at run time is a float.
             Arg::Number(value) if value.told().is_none() || ty.dtype.is_float() => {
                 Some(node.args[0])
             }
@@ -86,7 +87,7 @@ fn pass_through(nodes: &[Node], node: &Node) -> Option<Arg> {
     }
 }
 
-/// Whether a shape is another with axes of size 1 in front.
+/// Whether `to` is `from` with axes of size 1 in front.
 pub fn leads(from: &Shape, to: &Shape) -> bool {
     let Some(lead) = to.rank().checked_sub(from.rank()) else { return false };
     to.dims()[lead..].iter().zip(from.dims()).all(|(a, b)| a.same(*b))
@@ -109,7 +110,7 @@ pub fn joint(nodes: &[Node], args: &[Arg]) -> Option<Shape> {
     shapes.try_fold(first, |so_far, shape| so_far.broadcast(shape, "simplify").ok())
 }
 
-/// Whether a number is a value in the registers of a dtype, to the bit.
+/// Whether a number equals `want` in the registers of a dtype, bit for bit.
 fn is(value: Option<Scalar>, dtype: DType, want: f64) -> bool {
     let compute = dtype.compute();
     value.is_some_and(|v| {
@@ -144,7 +145,7 @@ fn unary(nodes: &[Node], node: &mut Node, def: &Elementwise, x: Arg) -> Rewrite 
         }
     }
     if *def == comparison::logical_not {
-        // Exact for NaN too, which differs from everything.
+        // This is exact for NaN too, which is unequal to everything.
         for (own, other) in [
             (&comparison::equal, &comparison::not_equal),
             (&comparison::not_equal, &comparison::equal),
@@ -249,7 +250,7 @@ fn float(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Rew
     let b_is = |want| is(b, pair.dtype, want);
     let over = *def == arithmetic::quotient;
     if *def == arithmetic::add {
-        // x + 0.0 would turn −0.0 into 0.0; x + −0.0 is x.
+        // `x + 0.0` makes 0.0 of −0.0, so it is not `x`; `x + −0.0` is.
         if b_is(-0.0) {
             return give(nodes, node, pair.a);
         }
@@ -288,8 +289,8 @@ fn keeps_shape(nodes: &[Node], node: &Node, arg: Arg) -> bool {
     matches!(arg, Arg::Node(id) if nodes[id.0 as usize].ty.shape.same(&node.ty.shape))
 }
 
-/// One over a power of two, if both are normal numbers of the dtype: then `x / c` and `x · (1 / c)`
-/// are the same real number, rounded once.
+/// `1 / c` for a power of two `c`, if both are normal numbers of the dtype: then `x / c` and `x ·
+/// (1 / c)` are the same real number, rounded once.
 fn inverse(c: f64, dtype: DType) -> Option<f64> {
     let (exponent_bits, _) = dtype.float_bits()?;
     let range = (1 << (exponent_bits - 1)) - 2;
@@ -298,7 +299,7 @@ fn inverse(c: f64, dtype: DType) -> Option<f64> {
     is_power.then_some(1.0 / c)
 }
 
-/// What is true of real numbers, and nearly of floats.
+/// Rewrites that hold for real numbers, and only nearly for floats.
 fn loose(
     nodes: &[Node],
     node: &mut Node,
@@ -343,7 +344,7 @@ fn loose(
     negated(nodes, node, pair, (adds, takes))
 }
 
-/// `a + (−b)` and `a − (−b)`: a NaN would keep the other sign.
+/// `a + (−b)` and `a − (−b)`. Not exact, because the sign of a NaN may differ.
 fn negated(nodes: &[Node], node: &mut Node, pair: &Pair, (adds, takes): (bool, bool)) -> Rewrite {
     let Some(inner) = operand(nodes, node, 1) else { return Rewrite::Keep };
     if !(adds || takes) || !is_op(inner, &arithmetic::negative) {
@@ -376,7 +377,7 @@ pub fn cast(nodes: &[Node], node: &mut Node) -> Rewrite {
         return give(nodes, node, node.args[0]);
     }
     match (&x.kind, operand(nodes, x, 0)) {
-        // What is cast without loss may as well not be.
+        // A cast without loss that another cast follows is dropped.
         (Kind::Op(Op::Cast(_)), Some(from))
             if holds(x.ty.dtype, from.ty.dtype)
                 && goes_straight(from.ty.dtype, x.ty.dtype, node.ty.dtype) =>
@@ -388,8 +389,8 @@ pub fn cast(nodes: &[Node], node: &mut Node) -> Rewrite {
     }
 }
 
-/// Whether a cast without the one between gives the same. Where they do not fit, whole numbers wrap
-/// and floats saturate; to half precision, whole numbers go through float32.
+/// Whether one cast gives the same as two. Where a value does not fit, integers wrap and floats
+/// saturate; integers go to half precision through float32.
 fn goes_straight(from: DType, between: DType, to: DType) -> bool {
     let changes = from.is_int() && between.is_float();
     !changes || if to.is_int() { holds(to, from) } else { holds(DType::F32, from) || to.size() > 2 }
@@ -400,7 +401,7 @@ fn holds(dtype: DType, from: DType) -> bool {
     if dtype == from || from == DType::Bool {
         return true;
     }
-    // Whole numbers up to 2^mantissa are exact in a float.
+    // Integers up to 2^mantissa are exact in a float.
     let mantissa = match dtype {
         DType::F16 => 11,
         DType::BF16 => 8,

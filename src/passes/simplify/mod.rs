@@ -1,8 +1,9 @@
-//! Algebra that changes no bit, for any input: NaN, infinities, −0.0 and the smallest numbers too.
+//! Algebraic simplification that changes no bit, for any input: NaN, infinities, −0.0 and subnormal
+//! numbers too.
 //!
-//! A node is looked at when its operands are in their final form, and becomes an earlier value, or
-//! another node that is looked at again. So one walk over the list is enough, and nothing recurses.
-//! What is exact for numbers only, or only nearly, waits for [`Options::fast_math`].
+//! A node is simplified after its operands. It becomes an earlier value, or another node that is
+//! simplified again. So one walk over the list is enough, and nothing recurses. Rewrites that are
+//! exact for finite numbers only, or only nearly exact, need [`Options::fast_math`].
 
 mod elementwise;
 mod movement;
@@ -26,11 +27,11 @@ pub use elementwise::{joint, repeated};
 /// handful; the bound keeps a chain of a million movements from being walked again for each.
 const STEPS: usize = 64;
 
-/// What becomes of a node.
+/// The outcome of one step on a node.
 pub enum Rewrite {
     /// It stays as it is
     Keep,
-    /// Its value is there already
+    /// Its value is that of an earlier node
     Is(Id),
     /// It was changed, and may be again
     Again,
@@ -79,7 +80,8 @@ fn step(nodes: &[Node], node: &mut Node, fast: bool) -> Rewrite {
         Op::SetItem(_) => slices::setitem(nodes, node),
         Op::Reduce(kind, axes) => {
             let Some(x) = operand(nodes, node, 0) else { return Rewrite::Keep };
-            // One number is what it is; truth values are asked for as such.
+            // A reduction of one element is that element. `any` and `all` stay, because they
+            // convert to truth values.
             let truth = matches!(kind, Reduction::Any | Reduction::All);
             let alone = axes.iter().all(|&axis| is_one(x.ty.shape[axis]));
             match alone && x.ty.dtype == node.ty.dtype && !truth {
@@ -101,7 +103,8 @@ fn step(nodes: &[Node], node: &mut Node, fast: bool) -> Rewrite {
     }
 }
 
-/// Whether a size is certainly 1. Passes only ask what is certain: they add no condition on symbols.
+/// Whether a size is certainly 1. Passes ask only for certain facts, so that they add no condition
+/// on symbols.
 fn is_one(dim: Dim) -> bool {
     dim.known() == Some(1)
 }
@@ -110,7 +113,7 @@ fn same_type(a: &Type, b: &Type) -> bool {
     a.dtype == b.dtype && a.shape.same(&b.shape)
 }
 
-/// The node that is an operand.
+/// The node of operand `i`, if it is a node.
 fn operand<'n>(nodes: &'n [Node], node: &Node, i: usize) -> Option<&'n Node> {
     match node.args.get(i) {
         Some(Arg::Node(id)) => Some(&nodes[id.0 as usize]),
@@ -139,7 +142,7 @@ pub fn filling(node: &Node) -> Option<Numeric> {
     }
 }
 
-/// The number that an operand is everywhere, if that is known now.
+/// The number that all elements of an operand are, if it is known before the run.
 fn known(nodes: &[Node], arg: Arg) -> Option<Scalar> {
     match arg {
         Arg::Number(value) => value.known(),
@@ -147,19 +150,19 @@ fn known(nodes: &[Node], arg: Arg) -> Option<Scalar> {
     }
 }
 
-/// The same operands under another op.
+/// The node takes another op and keeps its operands.
 fn becomes(node: &mut Node, op: Op) -> Rewrite {
     node.kind = Kind::Op(op);
     Rewrite::Again
 }
 
-/// Another op on one operand.
+/// The node takes another op, on one operand.
 fn on(node: &mut Node, op: Op, arg: Arg) -> Rewrite {
     node.args = Args::from_slice(&[arg]);
     becomes(node, op)
 }
 
-/// The node is an operand, repeated to the shape of the node where it is smaller.
+/// The node is one of its operands, broadcast to the shape of the node where that is larger.
 fn give(nodes: &[Node], node: &mut Node, arg: Arg) -> Rewrite {
     match arg {
         Arg::Node(id) if same_type(&nodes[id.0 as usize].ty, &node.ty) => Rewrite::Is(id),
@@ -168,7 +171,7 @@ fn give(nodes: &[Node], node: &mut Node, arg: Arg) -> Rewrite {
     }
 }
 
-/// The node is one number.
+/// The node is a fill with one number.
 fn number(node: &mut Node, value: Scalar) -> Rewrite {
     let ty: Type = node.ty.clone();
     on(node, Op::Full(ty), Arg::Number(value.into()))

@@ -1,4 +1,4 @@
-//! Chains of views become one view; views of one number are that number.
+//! Chains of views become one view; a view of a fill is a fill.
 
 use super::elementwise::leads;
 use super::{Rewrite, becomes, filling, give, is_one, on, op_of, operand};
@@ -7,7 +7,7 @@ use crate::ops::emit::Arg;
 use crate::ops::op::{Op, Type};
 use crate::shape::{Axes, Shape};
 
-/// The number that fills the operand of a view fills the view.
+/// A view of a fill is a fill with the same number.
 fn filled(nodes: &[Node], node: &mut Node) -> Option<Rewrite> {
     let value = filling(operand(nodes, node, 0)?)?;
     let ty: Type = node.ty.clone();
@@ -50,7 +50,7 @@ pub fn permute(nodes: &[Node], node: &mut Node) -> Rewrite {
     filled(nodes, node).unwrap_or(Rewrite::Keep)
 }
 
-/// One permutation after another.
+/// The permutation `inner` followed by `outer`.
 pub fn composed(outer: &Axes, inner: &Axes) -> Axes {
     outer.iter().map(|&axis| inner[axis]).collect()
 }
@@ -84,7 +84,7 @@ pub fn broadcast(nodes: &[Node], node: &mut Node) -> Rewrite {
     Rewrite::Keep
 }
 
-/// Simplifies a fill with a tensor: that is a view.
+/// Simplifies a fill with a tensor: it is a broadcast.
 pub fn full(nodes: &[Node], node: &mut Node) -> Rewrite {
     let Some(x) = operand(nodes, node, 0) else { return Rewrite::Keep };
     match x.ty.dtype == node.ty.dtype && x.ty.shape.broadcasts_to(&node.ty.shape) {

@@ -1,4 +1,4 @@
-//! Slices of what was put together, and what was put together from slices.
+//! Simplifies slices of joined or padded values, and joins of slices.
 
 use super::{Rewrite, filling, give, is_one, on, op_of, operand};
 use crate::graph::{Kind, Node};
@@ -7,7 +7,7 @@ use crate::ops::op::{Op, SliceAxis};
 use crate::passes::cse::{key, same_arg};
 use crate::shape::{Dim, Shape};
 
-/// Whether a slice takes everything, in order.
+/// Whether a slice takes all elements, in order.
 fn is_whole(at: &[SliceAxis], shape: &Shape) -> bool {
     at.len() == shape.rank()
         && at
@@ -29,7 +29,8 @@ fn is_none(dim: Dim) -> bool {
     dim.known() == Some(0)
 }
 
-/// The first and the last index taken; `None` without elements, or where the count is not known.
+/// The lowest and the highest index taken; `None` without elements, or where the indices are not
+/// known.
 fn range(a: &SliceAxis) -> Option<(usize, usize)> {
     let n = a.size.known().filter(|&n| n > 0)?;
     let start = a.start.known()?;
@@ -42,7 +43,7 @@ fn of_slice(outer: &[SliceAxis], inner: &[SliceAxis]) -> Option<Box<[SliceAxis]>
     let one = |(a, b): (&SliceAxis, &SliceAxis)| {
         let step = b.step.checked_mul(a.step)?;
         let start = match (a.start.known(), b.start.known()) {
-            // Of nothing, the start means nothing.
+            // The start of an empty slice does not matter.
             _ if is_none(a.size) => Dim::new(0),
             (Some(from), Some(start)) => {
                 let far = b.step.checked_mul(isize::try_from(from).ok()?)?;
@@ -96,7 +97,8 @@ pub fn slice(nodes: &[Node], node: &mut Node) -> Rewrite {
     }
 }
 
-/// A slice that takes every element that is not a repetition is another broadcast.
+/// A slice that takes the whole of every axis that the broadcast does not repeat is another
+/// broadcast.
 fn of_broadcast(nodes: &[Node], x: &Node, at: &[SliceAxis], to: &Shape) -> Option<(Op, Arg)> {
     let from = &operand(nodes, x, 0)?.ty.shape;
     let lead = x.ty.shape.rank() - from.rank();
@@ -107,7 +109,7 @@ fn of_broadcast(nodes: &[Node], x: &Node, at: &[SliceAxis], to: &Shape) -> Optio
     whole.then(|| (Op::Broadcast(to.clone()), x.args[0]))
 }
 
-/// A slice that falls into one part.
+/// A slice that lies within one operand of the join.
 fn of_concat(nodes: &[Node], x: &Node, at: &[SliceAxis], axis: usize) -> Option<(Op, Arg)> {
     let (low, high) = range(&at[axis])?;
     let mut from = 0;
@@ -124,7 +126,7 @@ fn of_concat(nodes: &[Node], x: &Node, at: &[SliceAxis], axis: usize) -> Option<
     None
 }
 
-/// A slice of what lies inside a border, or of the border alone.
+/// A slice of exactly the padded operand, or of the padding alone.
 fn of_pad(x: &Node, at: &[SliceAxis], put: &[SliceAxis], node: &Node) -> Option<(Op, Arg)> {
     if same(at, put) {
         let same = Op::Reshape(node.ty.shape.clone());
@@ -153,7 +155,7 @@ fn apart(a: &[SliceAxis], b: &[SliceAxis]) -> bool {
     })
 }
 
-/// Simplifies a border.
+/// Simplifies a padding.
 pub fn pad(nodes: &[Node], node: &mut Node) -> Rewrite {
     let (Some(x), Some(Op::Pad(shape, at))) = (operand(nodes, node, 0), op_of(node)) else {
         return Rewrite::Keep;
@@ -185,14 +187,14 @@ pub fn setitem(nodes: &[Node], node: &mut Node) -> Rewrite {
     if at.iter().any(|a| is_none(a.size)) {
         return give(nodes, node, node.args[0]);
     }
-    // What was read there is written back.
+    // The value written is the slice that was read at the same place.
     if let Some(v) = operand(nodes, node, 1)
         && matches!(op_of(v), Some(Op::Slice(from)) if same(from, at))
         && same_arg(&v.args[0], &node.args[0])
     {
         return give(nodes, node, node.args[0]);
     }
-    // What is written is written over.
+    // The operand is a write to the same place, which this write replaces.
     if matches!(op_of(x), Some(Op::SetItem(before)) if same(before, at)) {
         node.args[0] = x.args[0];
         return Rewrite::Again;
@@ -229,7 +231,7 @@ pub fn concat(nodes: &[Node], node: &mut Node, axis: usize) -> Rewrite {
     }
 }
 
-/// The slice that slices of one value, joined, are.
+/// The one slice that adjacent slices of one value, joined, are.
 fn neighbours(nodes: &[Node], node: &Node, axis: usize) -> Option<(Id, Box<[SliceAxis]>)> {
     let piece = |arg: &Arg| {
         let Arg::Node(id) = arg else { return None };

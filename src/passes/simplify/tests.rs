@@ -11,8 +11,8 @@ use crate::passes::random::{Dice, SPECIAL, check, count, special};
 use crate::shape::{Dim, Shape};
 use crate::site::Site;
 
-/// The list of a formula over inputs of one type, simplified and checked on special values; with the
-/// names of the ops that are left.
+/// The list of a formula over inputs of one type, simplified and checked on special values, and the
+/// names of the ops that remain.
 fn left(
     dtype: DType,
     shapes: &[&[usize]],

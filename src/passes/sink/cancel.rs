@@ -10,12 +10,12 @@ use crate::ops::op::Op;
 use crate::passes::rebuild::{push, rebuild};
 use crate::passes::simplify::place;
 
-/// What a node is, seen as a view.
+/// The view that a node is, or that all its operands share.
 #[derive(Clone, Copy)]
 struct View {
-    /// The node that views, whose op and operand say how and of what
+    /// The node of the view, whose op and operand define it
     by: Id,
-    /// Whether it is elementwise work on viewed operands, not the view itself
+    /// Whether the node is elementwise work on operands that are views, not the view itself
     is_work: bool,
 }
 
@@ -44,11 +44,12 @@ pub fn cancel(list: List) -> Result<List> {
     })
 }
 
-/// What is behind each operand of a work.
+/// The operand of the view behind each operand of an elementwise node.
 type Sources = SmallVec<[Option<Id>; 3]>;
 
-/// The view through which a work is seen, and what its operands show; `None` for those without axes.
-/// Views that met before may have become others, or gone: then there is nothing to sink through.
+/// The common view of a node's operands, and the operands of these views; `None` for operands
+/// without axes. Views may have been rewritten or dropped by earlier steps; then there is no view
+/// to sink.
 fn sources(nodes: &[Node], node: &Node) -> Option<(Op, Sources)> {
     let mut found: Option<Id> = None;
     let mut sources = Sources::new();
@@ -105,7 +106,8 @@ fn class(node: &Node) -> Option<Class> {
     }
 }
 
-/// The view that each node is, or would be if its work were done on what its operands show.
+/// For each node its view: the node itself, or the view it would have if its work were done on the
+/// operands of its operands' views.
 fn views(list: &List) -> Vec<Option<View>> {
     let mut views: Vec<Option<View>> = Vec::with_capacity(list.nodes.len());
     for (i, node) in list.nodes.iter().enumerate() {
@@ -121,7 +123,7 @@ fn views(list: &List) -> Vec<Option<View>> {
     views
 }
 
-/// The view that all operands with axes are.
+/// The view that all operands with axes share.
 fn common(list: &List, views: &[Option<View>], node: &Node) -> Option<Id> {
     let mut found: Option<Id> = None;
     for arg in &node.args {
@@ -142,7 +144,7 @@ fn common(list: &List, views: &[Option<View>], node: &Node) -> Option<Id> {
     found
 }
 
-/// Whether two views move things of one shape in the same way.
+/// Whether two views move values of one shape in the same way.
 fn alike(nodes: &[Node], a: Id, b: Id) -> bool {
     if a == b {
         return true;
@@ -161,14 +163,15 @@ fn alike(nodes: &[Node], a: Id, b: Id) -> bool {
     }
 }
 
-/// The work whose readers are all views of its class, or work that sinks too, and whose operands
-/// sink with it.
+/// The elementwise nodes whose readers are all views of the same class, or nodes that sink too, and
+/// whose operands sink with them.
 fn sinking(list: &List, views: &[Option<View>]) -> Vec<bool> {
     let mut sinks: Vec<bool> =
         views.iter().map(|view| view.is_some_and(|view| view.is_work)).collect();
     list.outputs.iter().for_each(|id| sinks[id.0 as usize] = false);
-    // What one direction rules out may rule out more in the other. Twice finds nearly all; the last
-    // word has the direction without which a node would read what is not there.
+    // A node ruled out in one direction may rule out others in the other direction. Two rounds find
+    // nearly all of them. The operands come last, because without that condition a node would read
+    // a value that does not exist.
     for _ in 0..2 {
         readers_sink(list, views, &mut sinks);
         operands_sink(list, views, &mut sinks);

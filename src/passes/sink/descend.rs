@@ -10,7 +10,7 @@ use crate::passes::rebuild::{push, rebuild};
 use crate::passes::simplify::{joint, repeated};
 use crate::shape::Shape;
 
-/// Elements that must be saved, or a step more costs more than it saves.
+/// The least number of elements to save: below it, the extra step costs more than it saves.
 pub const WORTH: u64 = 1024;
 
 pub fn descend(list: List) -> Result<List> {
@@ -31,7 +31,7 @@ pub fn descend(list: List) -> Result<List> {
     })
 }
 
-/// The node on what its operands repeat, where that is smaller by enough.
+/// The node on the operands of its broadcasts, where it is smaller by enough.
 fn smaller(nodes: &[Node], node: &Node) -> Option<Node> {
     let is_repeated = |arg: &Arg| match *arg {
         Arg::Node(id) => repeated(nodes, &nodes[id.0 as usize]),

@@ -1,13 +1,13 @@
-//! Movement goes where it costs least: an elementwise op gives the same numbers before and after its
-//! elements are moved, repeated or left out.
+//! Moves movement ops to where they cost least: an elementwise op gives the same numbers before and
+//! after its elements are moved, repeated or left out.
 //!
 //! - Slices move before elementwise ops, so that only the elements read are computed ([`rise`]).
 //! - Broadcasts move behind elementwise ops, so that each element is computed once ([`descend`]).
-//! - Permutations and reshapes sink where every reader down the line is one too, so that they cancel
-//!   or become one ([`cancel`]). Elsewhere they stay, for a view in another place is no gain and may
-//!   part what fuses.
+//! - Permutations and reshapes sink where every reader further down is one too, so that they cancel
+//!   or become one ([`cancel`]). Elsewhere they stay: a view in another place is no gain, and may
+//!   separate nodes that would fuse.
 //!
-//! No element is computed twice, and none that was not computed before.
+//! No element is computed twice, and no element that was not computed before.
 
 mod cancel;
 mod descend;
@@ -22,7 +22,7 @@ use crate::graph::{Args, Kind, List, Node};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::op::{Op, Type};
 
-/// Moves movement.
+/// Moves movement ops in a list and its bodies.
 pub fn sink(list: List, _: &Options) -> Result<List> {
     sunk(list)
 }
@@ -41,12 +41,12 @@ fn is_elementwise(node: &Node) -> bool {
     matches!(node.kind, Kind::Op(Op::Map(_) | Op::Cast(_)))
 }
 
-/// A node of the line of another.
+/// A new node with the source line of another.
 fn beside(node: &Node, op: Op, args: &[Arg], ty: Type) -> Node {
     Node { kind: Kind::Op(op), args: Args::from_slice(args), ty, site: node.site }
 }
 
-/// Who reads each node: nobody, one node, or several (a result of the list is read from outside).
+/// The readers of a node: none, one node, or several (a result of the list counts as several).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Readers {
     None,

@@ -15,14 +15,14 @@ use crate::shape::{Dim, Shape};
 /// The part of a node that its only reader takes.
 type Part = Box<[SliceAxis]>;
 
-/// What becomes of a node.
+/// The rewrite of a node.
 #[derive(Clone)]
 enum Fate {
-    /// It stays
+    /// The node stays as it is
     Keeps,
-    /// It computes a part; of some operands that part is all there is
+    /// The node computes a part only; the mask says which operands are already cut to that part
     Narrows(Part, SmallVec<[bool; 3]>),
-    /// It takes the part that is all there is
+    /// The node is a slice whose operand is already cut to it
     Goes,
 }
 
@@ -31,7 +31,7 @@ pub fn rise(mut list: List) -> Result<List> {
     if parts.iter().all(Option::is_none) {
         return Ok(list);
     }
-    // A name stands for the whole value.
+    // A name stands for a whole value, so nodes that are cut lose theirs.
     list.names.retain(|id, _| parts[id.0 as usize].is_none());
     let mut fates = fates(&list, &parts).into_iter();
     rebuild(list, |nodes, mut node| {
@@ -46,7 +46,8 @@ pub fn rise(mut list: List) -> Result<List> {
     })
 }
 
-/// A node of which a part is read has one reader: a slice, which goes, or work on the same part.
+/// A node that is cut has one reader: a slice, which is dropped, or elementwise work cut to the
+/// same part.
 fn fates(list: &List, parts: &[Option<Part>]) -> Vec<Fate> {
     let is_part = |arg: &Arg| matches!(arg, Arg::Node(id) if parts[id.0 as usize].is_some());
     let fate = |(node, part): (&Node, &Option<Part>)| match (part, &node.kind) {
@@ -57,7 +58,7 @@ fn fates(list: &List, parts: &[Option<Part>]) -> Vec<Fate> {
     list.nodes.iter().zip(parts).map(fate).collect()
 }
 
-/// The part of each elementwise node that is read, where that is less than all.
+/// The part of each elementwise node that is read, where it is not the whole.
 fn parts(list: &List) -> Vec<Option<Part>> {
     let readers = readers(list);
     let mut parts: Vec<Option<Part>> = vec![None; list.nodes.len()];
@@ -99,7 +100,7 @@ fn narrow(nodes: &mut Vec<Node>, taken: &[bool], node: &mut Node, at: &[SliceAxi
             continue;
         }
         let ty = &nodes[id.0 as usize].ty;
-        // What is repeated along an axis is repeated along its part.
+        // An operand that is repeated along an axis stays whole along it.
         let lead = whole.rank() - ty.shape.rank();
         let own: Part = at[lead..]
             .iter()

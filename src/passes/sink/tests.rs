@@ -50,13 +50,13 @@ fn views_cancel_across_elementwise_work() {
 fn views_stay_where_they_would_only_move() {
     let list = sunk(&[&[3, 4]], |xs| xs[0].transpose().exp());
     assert_eq!(names(&list), ["permute_dims", "exp"]);
-    // One reader wants it turned back, the other does not.
+    // One reader transposes the value back, the other does not.
     let list = sunk(&[&[3, 3]], |xs| {
         let y = xs[0].transpose().exp();
         y.transpose() + y
     });
     assert_eq!(names(&list), ["permute_dims", "exp", "permute_dims", "add"]);
-    // The operands are turned in different ways.
+    // The operands are transposed differently.
     let list = sunk(&[&[3, 3], &[3, 3]], |xs| (xs[0].transpose() + xs[1]).transpose());
     assert_eq!(names(&list), ["permute_dims", "add", "permute_dims"]);
 }
@@ -67,7 +67,7 @@ fn what_is_repeated_is_computed_before() {
         sunk(&[&[64], &[64, 64]], |xs| xs[0].broadcast(Shape::of(&[64, 64])).exp().tanh() * xs[1]);
     let exp = list.nodes.iter().find(|node| node.kind.name() == "tanh").unwrap();
     assert_eq!(exp.ty.shape, Shape::of(&[64]));
-    // Not for a handful of elements: a step costs more.
+    // Few elements are not worth an extra step.
     let list = sunk(&[&[4], &[4, 4]], |xs| xs[0].broadcast(Shape::of(&[4, 4])).exp() * xs[1]);
     assert_eq!(names(&list), ["broadcast_to", "exp", "multiply"]);
 }
@@ -78,7 +78,7 @@ fn what_is_read_in_part_is_computed_in_part() {
         sunk(&[&[8, 4], &[4]], |xs| (xs[0].exp() * 2.0 + xs[1]).narrow(0, 3, Dim::new(2)).tanh());
     assert_eq!(names(&list), ["slice", "exp", "multiply", "add", "tanh"]);
     assert!(list.nodes[3..].iter().all(|node| node.ty.shape == Shape::of(&[2, 4])));
-    // The rest is read too.
+    // Another reader reads all elements.
     let list = sunk(&[&[8, 4]], |xs| {
         let y = xs[0].exp();
         y.narrow(0, 3, Dim::ONE) + y
