@@ -1,15 +1,15 @@
-//! Size classes: eight to a doubling, in steps of at least 64 bytes.
+//! Size classes of blocks: eight to a doubling, in steps of at least 64 bytes.
 
 /// The largest request that has a class.
 pub(super) const LARGEST: usize = 1 << 47;
 
-/// The largest class kept per thread, in bytes.
+/// The largest class that threads cache, in bytes.
 pub(super) const SMALL: usize = 64 << 10;
 
 /// How many classes there are.
 pub(super) const COUNT: usize = Class::of(LARGEST).index() + 1;
 
-/// How many classes are kept per thread.
+/// How many classes threads cache.
 pub(super) const SMALL_COUNT: usize = Class::of(SMALL).index() + 1;
 
 /// Classes in a doubling, as a power of two.
@@ -23,8 +23,8 @@ impl Class {
     /// The smallest class that holds `bytes ≤ LARGEST`.
     #[inline]
     pub(super) const fn of(bytes: usize) -> Class {
-        // In units of 64 bytes, less one: 0 … 15 are classes of their own, then the four highest
-        // bits count.
+        // `last` is the size in units of 64 bytes, less one. The values 0 … 15 are classes of their
+        // own; of larger ones the four highest bits make the class.
         let last = bytes.saturating_sub(1) >> 6;
         let shift = (last >> STEPS_LOG2 | 1).ilog2();
         Class(((shift as usize) << STEPS_LOG2) as u16 + (last >> shift) as u16)
@@ -43,7 +43,7 @@ impl Class {
         self.0 as usize
     }
 
-    /// Whether blocks of this class are kept per thread.
+    /// Whether threads cache blocks of this class.
     #[inline]
     pub(super) const fn is_small(self) -> bool {
         self.0 < SMALL_COUNT as u16

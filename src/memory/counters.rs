@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use super::os;
 use crate::error::{Error, out_of_memory};
 
-/// Bytes and buffers, process-wide. Every block counts with the size of its class: what was asked
-/// for, rounded up to a multiple of 64 and from 1 KiB on by up to an eighth more. Foreign memory
-/// does not count. Exact but for what other threads allocate or drop at that very moment; the peak
-/// may miss a small block that two threads raced for.
+/// Bytes and buffers, process-wide. Every block counts with the size of its class: the bytes asked
+/// for, rounded up to a multiple of 64, and from 1 KiB on by up to an eighth more. Foreign memory
+/// does not count. The numbers are exact except for allocations and drops on other threads at the
+/// moment of reading; the peak may miss a small block that two threads race for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stats {
-    /// Bytes of buffers that somebody holds.
+    /// Bytes of buffers with a handle.
     pub live_bytes: usize,
     /// Bytes of freed blocks kept for reuse.
     pub cached_bytes: usize,
@@ -20,12 +20,13 @@ pub struct Stats {
     pub peak_bytes: usize,
     /// The limit set by [`set_limit`].
     pub limit: Option<usize>,
-    /// Buffers that somebody holds.
+    /// Buffers with a handle.
     pub live_buffers: usize,
 }
 
-/// Bytes and buffers made less those dropped. One half alone may be negative (it wraps): a buffer
-/// may be counted in one half and dropped in the other.
+/// Bytes and buffers made, minus those dropped. One half alone may be negative (it wraps), because
+/// a buffer may be made on a thread that counts in one half and dropped on a thread that counts in
+/// the other.
 #[repr(align(128))]
 struct Half {
     bytes: AtomicUsize,
@@ -38,18 +39,19 @@ impl Half {
     }
 }
 
-/// The half of everybody, changed by read-modify-writes.
+/// The half that all other threads share, changed by read-modify-writes.
 static COMMON: Half = Half::new();
 
-/// The half that one thread at a time writes, the one at [home](Post::Home), with plain stores:
-/// four read-modify-writes cost more than all else in a small allocation.
+/// The half that one thread at a time, the one at [home](Post::Home), writes with plain stores.
+/// Four read-modify-writes would cost more than the rest of a small allocation.
 static HOME: Half = Half::new();
 
-/// What is read with every allocation and seldom written.
+/// The values that every allocation reads and few write.
 #[repr(align(128))]
 struct Watermarks {
     peak: AtomicUsize,
-    /// The most bytes that may be live; 0 until the machine was asked.
+    /// The most bytes that may be live; 0 until the machine was asked, and while buffers are
+    /// counted down.
     ceiling: AtomicUsize,
 }
 
@@ -66,14 +68,14 @@ static LIMIT: AtomicUsize = AtomicUsize::new(UNLIMITED);
 /// Buffers that may still be made before one is refused, for tests; [`UNLIMITED`] where none is.
 static ALLOWED: AtomicUsize = AtomicUsize::new(UNLIMITED);
 
-/// Whether some thread is at home.
+/// Whether a thread has the home post.
 static OCCUPIED: AtomicBool = AtomicBool::new(false);
 
 /// Which half a thread writes.
 pub(super) enum Post {
     /// The half of this thread alone.
     Home,
-    /// The half of everybody.
+    /// The half that all other threads share.
     Away,
 }
 
@@ -105,8 +107,8 @@ impl Post {
         self.add(|half| &half.buffers, 1_usize.wrapping_neg());
     }
 
-    /// Adds to our half; the new value. Release, so that who sees a buffer dropped in one half sees
-    /// it made in the other.
+    /// Adds to this post's half and returns the new value. The store is a release, so that a thread
+    /// that sees a buffer dropped in one half also sees it made in the other.
     #[inline]
     fn add(&self, counter: impl Fn(&'static Half) -> &'static AtomicUsize, amount: usize) -> usize {
         match self {
@@ -136,8 +138,8 @@ impl Drop for Post {
     }
 }
 
-/// The sum of two halves. Read while they change it may be off by what is in flight, even below
-/// zero.
+/// The sum of two halves. If they change while they are read, the sum may be off by the changes
+/// under way, and even negative.
 #[inline]
 fn total(a: usize, b: usize) -> usize {
     (a.wrapping_add(b) as isize).max(0) as usize
@@ -151,21 +153,21 @@ fn live_bytes() -> usize {
 #[cold]
 pub(super) fn ceiling() -> usize {
     let ceiling = LIMIT.load(Relaxed).min(os::machine_bytes());
-    // While buffers are counted down, each one comes by `is_refused`.
+    // A ceiling of 0 sends every allocation to `is_refused`, which counts buffers down.
     let counts_down = ALLOWED.load(Relaxed) != UNLIMITED;
     WATERMARKS.ceiling.store(if counts_down { 0 } else { ceiling }, Relaxed);
     ceiling
 }
 
-/// Whether a buffer is refused with which this many bytes would be live.
+/// Whether a buffer is refused that would make this many bytes live.
 #[cold]
 fn is_refused(live: usize) -> bool {
     let step = |left| (left != UNLIMITED).then(|| if left == 0 { UNLIMITED } else { left - 1 });
     ALLOWED.fetch_update(Relaxed, Relaxed, step) == Ok(0) || live > ceiling()
 }
 
-/// Refuses one buffer after `allowed` further ones, as if there were no memory; `None` refuses none.
-/// Gives how many were still allowed under the last such call.
+/// Refuses one buffer after `allowed` further ones, as if memory were exhausted; `None` refuses
+/// none. Returns how many were still allowed under the last such call.
 pub fn refuse_after(allowed: Option<usize>) -> Option<usize> {
     let left = ALLOWED.swap(allowed.unwrap_or(UNLIMITED), Relaxed);
     ceiling();
@@ -197,7 +199,7 @@ pub fn refusal(bytes: usize) -> Error {
     out_of_memory(bytes, live_bytes(), limit)
 }
 
-/// Refuses what would take more bytes, beside buffers that count, than may be live.
+/// Refuses a request that does not fit beside the live bytes.
 pub fn check_room(bytes: usize) -> Result<(), Error> {
     match live_bytes().saturating_add(bytes) > ceiling() {
         true => Err(refusal(bytes)),
@@ -218,12 +220,12 @@ pub fn stats() -> Stats {
     }
 }
 
-/// Starts the peak again from what is live now.
+/// Resets the peak to the bytes that are live now.
 pub fn reset_peak() {
     WATERMARKS.peak.store(live_bytes(), Relaxed);
 }
 
-/// Sets how many bytes may be live, or lifts the limit. What is live already stays.
+/// Sets how many bytes may be live, or lifts the limit. Live buffers stay, even beyond the limit.
 pub fn set_limit(limit: Option<usize>) {
     LIMIT.store(limit.unwrap_or(UNLIMITED), Relaxed);
     ceiling();

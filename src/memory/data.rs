@@ -1,8 +1,8 @@
-//! Where the elements of an array are: one of four kinds.
+//! The place of an array's elements: one of four kinds.
 //!
-//! Layers that only move arrays about look at no kind. Kernels of the processor ask for host memory and
-//! get it or unwind with an error. Everybody else matches all kinds, so that a new one is asked for by
-//! the compiler.
+//! Layers that only pass arrays on look at no kind. CPU kernels ask for host memory and get it, or
+//! unwind with an error. All other code matches every kind, so that the compiler points to it when
+//! a kind is added.
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -16,19 +16,19 @@ use super::{Buffer, Header};
 use crate::device::Device;
 use crate::error;
 
-/// Elements, wherever they are. Cloning shares them. One pointer wide: the kind stands in the block.
+/// Elements of any kind. Cloning shares them. One pointer wide: the block's header says the kind.
 #[derive(Clone)]
 pub struct Data(Buffer);
 
-/// Where elements are.
+/// The place of elements.
 pub enum Where<'a> {
     /// In host memory
     Host(&'a Buffer),
     /// In the memory of another device
     Device(&'a DeviceBuffer),
-    /// Nowhere: a node of a trace will be run for them
+    /// Nowhere yet: a node of a trace will compute them
     Traced(&'a TracedNode),
-    /// With a call that may write them in place, until it is done
+    /// With a call that may write them in place, until the call ends
     Busy(&'a Arc<Busy>),
 }
 
@@ -39,43 +39,43 @@ enum Elsewhere {
     Busy(Arc<Busy>),
 }
 
-/// The block of elements that are elsewhere.
+/// The block behind a handle of elements that are not in host memory.
 #[repr(C)]
 pub(super) struct Away {
     header: Header,
     what: Elsewhere,
 }
 
-/// What a layer above keeps behind data, which it alone knows.
+/// A value of a layer above, whose type only that layer knows.
 type Opaque = Box<dyn Any + Send + Sync>;
 
-/// Memory of another device than the processor. The executor of the device alone looks into it.
+/// Memory of a device other than the CPU. Only the device's executor looks into it.
 pub struct DeviceBuffer {
     device: Device,
     memory: Opaque,
 }
 
 impl DeviceBuffer {
-    /// The memory, if it is of a type of its executor's.
+    /// The memory, if it has this type of its executor's.
     pub fn memory<T: 'static>(&self) -> Option<&T> {
         self.memory.downcast_ref()
     }
 }
 
-/// A node of a trace, which traces alone know more of.
+/// A node of a trace; only traces know its type.
 pub struct TracedNode {
     device: Device,
     node: Opaque,
 }
 
 impl TracedNode {
-    /// The node, if it is of a type of the traces'.
+    /// The node, if it has this type of the traces'.
     pub fn node<T: 'static>(&self) -> Option<&T> {
         self.node.downcast_ref()
     }
 }
 
-/// A call that has the memory of a value and may write it. Others wait for the call to end.
+/// A call that has taken the memory of a value and may write it. Readers wait for the call to end.
 pub struct Busy {
     device: Device,
     thread: ThreadId,
@@ -84,13 +84,13 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// A call of this thread, under way, on memory of a device.
+    /// A call of this thread that is running, on memory of a device.
     pub fn new(device: Device) -> Arc<Busy> {
         let thread = std::thread::current().id();
         Arc::new(Busy { device, thread, done: Mutex::new(false), changed: Condvar::new() })
     }
 
-    /// Whether the call is one of this thread, which must not wait for itself.
+    /// Whether this thread made the call; it must not wait for itself.
     pub fn is_mine(&self) -> bool {
         self.thread == std::thread::current().id()
     }
@@ -103,7 +103,7 @@ impl Busy {
         }
     }
 
-    /// Lets those who wait go on.
+    /// Ends the call and wakes the waiting threads.
     pub fn end(&self) {
         *self.done.lock() = true;
         self.changed.notify_all();
@@ -143,7 +143,7 @@ impl Data {
         Data::elsewhere(Elsewhere::Busy(call))
     }
 
-    /// Where the elements are.
+    /// The place of the elements.
     #[inline]
     pub fn place(&self) -> Where<'_> {
         if self.is_on_host() {
@@ -164,7 +164,7 @@ impl Data {
         !self.0.header().is_away
     }
 
-    /// The device that they lie on, or will lie on.
+    /// The device that the elements are on, or will be on.
     #[inline]
     pub fn device(&self) -> Device {
         match self.place() {
@@ -175,7 +175,7 @@ impl Data {
         }
     }
 
-    /// The host memory. Whoever asks for what is not there unwinds with an error.
+    /// The host memory. Unwinds with an error where the elements are not on the host.
     #[inline]
     pub fn buffer(&self) -> &Buffer {
         if !self.is_on_host() {
@@ -197,12 +197,12 @@ impl Data {
         self.0.same(&other.0)
     }
 
-    /// What tells shared data from others while they live.
+    /// An address that is equal for handles that share their data, as long as they live.
     pub fn address(&self) -> usize {
         self.0.address()
     }
 
-    /// Whether this is host memory that nobody else holds: it may then be written in place.
+    /// Whether this is host memory with no other handle: then it may be written in place.
     #[inline]
     pub fn is_unique(&self) -> bool {
         self.0.is_unique()

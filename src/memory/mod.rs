@@ -4,9 +4,10 @@
 //! dropped on any thread; the counters of [`stats`] are exact; a request beyond the limit or the
 //! machine is refused before anything is allocated; a forked child may allocate at once.
 //!
-//! A block is a 64-byte header followed by the data. Freed blocks wait in size classes, eight to a
-//! doubling (rounding to 64 bytes aside, at most an eighth is wasted): small ones per thread, all
-//! others in one shared pool that gives back to the system what was not used for longest.
+//! A block is a 64-byte header followed by the data. Freed blocks are cached in size classes, eight
+//! to a doubling (besides rounding to 64 bytes, at most an eighth is wasted): small blocks per
+//! thread, all others in one shared pool, which returns the blocks that have been unused for
+//! longest to the system.
 
 mod class;
 mod counters;
@@ -28,7 +29,7 @@ pub use counters::{Stats, check_room, refusal, refuse_after, reset_peak, set_lim
 pub use data::{Busy, Data, DeviceBuffer, TracedNode, Where};
 pub use pool::release_cached;
 
-/// The alignment of every buffer of ours: a cache line, and the widest vector.
+/// The alignment of every pooled buffer: a cache line, and the widest vector.
 pub const ALIGN: usize = 64;
 
 /// The bytes that a buffer of `bytes` bytes counts for: those of its size class.
@@ -36,7 +37,7 @@ pub fn block_bytes(bytes: usize) -> usize {
     Class::of(bytes.min(class::LARGEST)).size()
 }
 
-/// What stands before the data of a block.
+/// The header before the data of a block.
 #[repr(C, align(64))]
 struct Header {
     /// Handles that share this block.
@@ -51,7 +52,7 @@ struct Header {
     is_away: bool,
 }
 
-/// The header of foreign memory, with what keeps that memory alive.
+/// The header of foreign memory, with the owner that keeps the memory alive.
 #[repr(C)]
 struct External {
     header: Header,
@@ -74,12 +75,13 @@ impl Buffer {
         pool::obtain(bytes, false).map(Buffer)
     }
 
-    /// A block of at least `bytes` bytes, all zero. Pages fresh from the system are not touched.
+    /// A block of at least `bytes` bytes, all zero. Fresh pages from the system are zero already
+    /// and are not written.
     pub fn zeroed(bytes: usize) -> Result<Buffer> {
         pool::obtain(bytes, true).map(Buffer)
     }
 
-    /// Read-only memory of someone else, kept alive by `owner`. It counts in no statistics.
+    /// Read-only memory of another owner, kept alive by `owner`. It counts in no statistics.
     ///
     /// # Safety
     /// `ptr` is readable for `bytes` bytes, and nobody writes there, as long as `owner` lives.
@@ -88,7 +90,7 @@ impl Buffer {
         bytes: usize,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Buffer {
-        // Without bytes a foreign pointer may be null, which slices must not be.
+        // A foreign pointer to no bytes may be null, which a slice must not be.
         let data = NonNull::new(ptr.cast_mut()).unwrap_or(NonNull::<Header>::dangling().cast());
         let header = Header {
             refs: AtomicUsize::new(1),
@@ -116,7 +118,7 @@ impl Buffer {
         self.header().data
     }
 
-    /// Where the block lies: the same for handles that share it.
+    /// The address of the block, equal for handles that share it.
     pub fn address(&self) -> usize {
         self.0.as_ptr().addr()
     }
@@ -127,11 +129,11 @@ impl Buffer {
         self.header().bytes
     }
 
-    /// Whether this is the only handle of memory of ours: it may then be written in place.
+    /// Whether this is the only handle of pooled memory: then it may be written in place.
     #[inline]
     pub fn is_unique(&self) -> bool {
         let header = self.header();
-        // Acquire: what other handles read before they were dropped is read before we write.
+        // Acquire: reads through other handles, before they were dropped, come before our writes.
         header.class.is_some() && header.refs.load(Ordering::Acquire) == 1
     }
 
@@ -151,8 +153,8 @@ impl Buffer {
 impl Clone for Buffer {
     #[inline]
     fn clone(&self) -> Buffer {
-        // Relaxed: a handle is passed on by means that synchronise. The count cannot overflow: each
-        // handle takes eight bytes of memory.
+        // Relaxed: whatever passes a handle to another thread synchronises. The count cannot
+        // overflow: each handle takes eight bytes of memory.
         self.header().refs.fetch_add(1, Ordering::Relaxed);
         Buffer(self.0)
     }
@@ -162,7 +164,7 @@ impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
         let header = self.header();
-        // Alone already: nobody can clone what only we hold, so the count need not be written.
+        // The only handle: nobody else can clone it, so the count need not be written.
         if header.refs.load(Ordering::Acquire) != 1 {
             if header.refs.fetch_sub(1, Ordering::Release) != 1 {
                 return;

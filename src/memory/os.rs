@@ -1,4 +1,4 @@
-//! Blocks from the system: the allocator for small ones, pages of their own for large ones.
+//! Blocks from the system: small blocks from the allocator, large ones as pages of their own.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -36,7 +36,7 @@ fn layout(bytes: usize) -> Layout {
     Layout::from_size_align(bytes, ALIGN).expect("blocks are far smaller than the address space")
 }
 
-/// Forbids reading and writing the last `size - used` bytes of a block, where a sanitizer watches.
+/// Under a sanitizer, forbids reading and writing the last `size - used` bytes of a block.
 ///
 /// # Safety
 /// The block is `size` bytes long and belongs to the caller.
@@ -53,13 +53,13 @@ pub(super) unsafe fn forbid_behind(data: *mut u8, used: usize, size: usize) {
     let _ = (data, used, size);
 }
 
-/// The bytes of memory and swap this process may use, read once; huge where the system does not
-/// say.
+/// The bytes of memory and swap that this process may use, read once; huge where the system does
+/// not say.
 pub(super) fn machine_bytes() -> usize {
     machine().0
 }
 
-/// The bytes of freed blocks to keep: a quarter of the memory.
+/// The most bytes of freed blocks to cache: a quarter of the memory.
 pub(super) fn cache_bytes() -> usize {
     machine().1 / 4
 }
@@ -90,7 +90,7 @@ fn read_machine() -> Option<(usize, usize)> {
     Some((memory, swap))
 }
 
-/// The memory in bytes; elsewhere swap grows with the need, so it is taken to be endless.
+/// The memory in bytes. These systems grow swap on demand, so it counts as unlimited.
 #[cfg(all(unix, not(target_os = "linux"), not(miri)))]
 fn read_machine() -> Option<(usize, usize)> {
     // SAFETY: plain queries.
@@ -111,10 +111,10 @@ mod pages {
     /// The size of a huge page, and the alignment of blocks that can use one.
     const HUGE: usize = 2 << 20;
 
-    /// A sanitizer watches the allocator alone.
+    /// Not under a sanitizer, which watches only the allocator.
     pub(super) const AVAILABLE: bool = !cfg!(sanitized);
 
-    /// Zero pages of their own; from 2 MiB up aligned to huge pages, and such asked for.
+    /// Zero pages; from 2 MiB on aligned to huge pages, which are asked for.
     pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
         if bytes < HUGE {
             return map_plain(bytes);

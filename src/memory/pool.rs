@@ -13,7 +13,7 @@ use super::counters::Post;
 use super::{Header, counters, os};
 use crate::error::Result;
 
-/// A live block with one handle: from the thread's cache, the shared pool or the system.
+/// A live block with one handle, from the thread's cache, the shared pool or the system.
 #[inline]
 pub(super) fn obtain(bytes: usize, zeroed: bool) -> Result<NonNull<Header>> {
     if bytes > class::LARGEST {
@@ -58,7 +58,7 @@ pub(super) fn give_back(header: NonNull<Header>, class: Class) {
 #[cold]
 fn fresh(bytes: usize, class: Class, zeroed: bool) -> Result<NonNull<Header>> {
     fork::install();
-    // Cached blocks count against the limit too: they make room first.
+    // Cached blocks count against the limit too, so they are freed first.
     let room = counters::ceiling().saturating_sub(class.size());
     if counters::held() > room {
         Cache::flush();
@@ -108,13 +108,13 @@ fn free_all(blocks: Vec<(Class, Block)>) {
     }
 }
 
-/// A block that nobody holds.
+/// A block without a handle.
 struct Block(NonNull<Header>);
 
 // SAFETY: a block is plain memory that belongs to whoever has this value.
 unsafe impl Send for Block {}
 
-/// The small blocks freed on one thread, and where the thread counts.
+/// The small blocks freed on one thread, and the half of the counters that the thread writes.
 struct Cache {
     lists: UnsafeCell<[Vec<Block>; class::SMALL_COUNT]>,
     post: OnceCell<Post>,
@@ -128,8 +128,8 @@ thread_local! {
 }
 
 impl Cache {
-    /// Charges a block of `class`, and takes one if there is one: `None` when it is refused,
-    /// `Some(None)` when the system must be asked.
+    /// Charges a block of `class` and takes one from the caches: `None` when it is refused,
+    /// `Some(None)` when no block is cached and the system must be asked.
     #[inline]
     fn take(class: Class) -> Option<Option<Block>> {
         let taken = CACHE.try_with(|cache| {
@@ -140,11 +140,11 @@ impl Cache {
             let list = unsafe { &mut (*cache.lists.get())[class.index()] };
             Some(list.pop().or_else(|| Cache::refill(class, list)))
         });
-        // Without a cache the thread is ending.
+        // The thread is ending: its cache is gone.
         taken.unwrap_or_else(|_| take_shared(class))
     }
 
-    /// Discharges and keeps a block.
+    /// Discharges a block and caches it.
     #[inline]
     fn put(class: Class, block: Block) {
         let mut block = Some(block);
@@ -168,7 +168,7 @@ impl Cache {
         self.post.get_or_init(Post::take)
     }
 
-    /// How many blocks of a class a thread keeps: about 256 KiB of them.
+    /// How many blocks of a class a thread caches: about 256 KiB of them.
     fn capacity(class: Class) -> usize {
         ((256 << 10) / class.size()).clamp(4, 256)
     }
@@ -193,9 +193,9 @@ impl Cache {
         }
     }
 
-    /// Moves everything into the shared pool.
+    /// Moves all blocks of this thread into the shared pool.
     fn flush() {
-        // A thread that is ending has flushed already.
+        // A thread whose cache is gone has flushed it.
         let _ = CACHE.try_with(Cache::flush_one);
     }
 
@@ -217,7 +217,8 @@ impl Drop for Cache {
     }
 }
 
-/// The freed blocks of every class that no thread holds, oldest first, each with the time it came.
+/// The freed blocks outside of threads' caches: for each class the oldest first, each with the time
+/// at which it came.
 struct Shared {
     idle: [VecDeque<(u64, Block)>; class::COUNT],
     bytes: usize,
@@ -231,12 +232,13 @@ fn shared() -> MutexGuard<'static, Shared> {
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What [`Cache::take`] does, for classes that no thread keeps.
+/// Does what [`Cache::take`] does, without a thread's cache.
 fn take_shared(class: Class) -> Option<Option<Block>> {
     Post::Away.charge(class.size()).then(|| shared().take(class))
 }
 
-/// Adds blocks of one class to the shared pool; what is too much goes back to the system.
+/// Adds blocks of one class to the shared pool; the oldest blocks beyond its limit go back to the
+/// system.
 fn put_shared(class: Class, blocks: impl IntoIterator<Item = Block>) {
     let mut shared = shared();
     for block in blocks {
@@ -252,15 +254,15 @@ fn put_shared(class: Class, blocks: impl IntoIterator<Item = Block>) {
 }
 
 impl Shared {
-    /// The block of `class` that came last: its memory is warmest.
+    /// The block of `class` that came last, whose memory is the likeliest to be in a CPU cache.
     fn take(&mut self, class: Class) -> Option<Block> {
         let (_, block) = self.idle[class.index()].pop_back()?;
         self.bytes -= class.size();
         Some(block)
     }
 
-    /// Removes the blocks that have waited longest, at least `excess` bytes of them if there are so
-    /// many.
+    /// Removes the blocks that have been unused for longest, at least `excess` bytes of them if
+    /// there are as many.
     fn evict(&mut self, excess: usize) -> Vec<(Class, Block)> {
         let target = self.bytes.saturating_sub(excess);
         let mut evicted = Vec::new();
@@ -277,8 +279,8 @@ impl Shared {
     }
 }
 
-/// A child of `fork` has one thread: the pool is locked over the fork, so that no other thread
-/// leaves it half-changed or locked for ever.
+/// A child of `fork` has only the forking thread. The pool is locked across the fork, so that no
+/// other thread leaves it half-changed or locked forever in the child.
 #[cfg(unix)]
 mod fork {
     use super::{MutexGuard, Shared, shared};

@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use super::*;
 
-/// Runs a test in a process of its own, where nothing else allocates: this program again, for that
-/// test.
+/// Runs a test in a process of its own, where nothing else allocates: this test program again, with
+/// that test alone.
 #[cfg(all(unix, not(miri)))]
 pub fn alone<F: FnOnce()>(test: F) {
     const MARK: &str = "WENGERT_TEST_ALONE";
@@ -22,7 +22,7 @@ pub fn alone<F: FnOnce()>(test: F) {
     assert!(output.status.success() && text.contains("1 passed"), "{name}:\n{text}");
 }
 
-/// Runs a part of a test in a forked child; a deadlock there ends by an alarm.
+/// Runs a piece of a test in a forked child; an alarm ends a deadlock there.
 #[cfg(all(unix, not(miri)))]
 fn in_a_child(test: impl FnOnce()) {
     // SAFETY: the child runs the test only, and leaves without anybody's handlers.
@@ -169,7 +169,8 @@ mod in_a_process_of_their_own {
                         }
                     }));
                 }
-                // Joined one by one: the scope alone does not wait for what threads drop at their end.
+                // Joined one by one, because the scope does not wait for the thread-local
+                // destructors.
                 threads.into_iter().for_each(|thread| thread.join().unwrap());
             });
             let after = stats();
@@ -178,8 +179,8 @@ mod in_a_process_of_their_own {
                 (before.live_bytes, before.live_buffers)
             );
             assert!(after.peak_bytes > before.live_bytes);
-            // The threads have ended: what they freed is in the shared pool, and goes back from
-            // there.
+            // The threads have ended, so their blocks are in the shared pool, from which they can
+            // be released.
             release_cached();
             assert_eq!(stats().cached_bytes, 0);
         });
@@ -255,7 +256,7 @@ mod in_a_process_of_their_own {
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
             assert_eq!(Buffer::alloc(2 << 30).err().unwrap().code(), "out_of_memory");
             assert_eq!(stats().live_bytes, before.live_bytes);
-            // What is cached is given back when that helps.
+            // Cached blocks are returned to the system when that makes an allocation succeed.
             drop(Buffer::alloc(400 << 20).unwrap());
             assert!(Buffer::alloc(500 << 20).is_ok());
         });
@@ -267,7 +268,7 @@ mod in_a_process_of_their_own {
             let buffers: Vec<Buffer> = (1..=3).map(|i| Buffer::alloc(i << 20).unwrap()).collect();
             buffers.into_iter().for_each(drop);
             assert_eq!(stats().cached_bytes, 6 << 20);
-            // Room for 5 MiB more under a limit of 9: 1 and 2 MiB go, the oldest, and 3 stays.
+            // 5 MiB more under a limit of 9 MiB: the oldest blocks (1 and 2 MiB) go, 3 MiB stay.
             set_limit(Some(stats().live_bytes + (9 << 20)));
             let five = Buffer::alloc(5 << 20).unwrap();
             assert_eq!(stats().cached_bytes, 3 << 20);

@@ -1,4 +1,4 @@
-//! Symbols given sizes.
+//! Sizes bound to symbols.
 
 use std::cell::RefCell;
 
@@ -25,7 +25,7 @@ impl Bindings {
         bindings
     }
 
-    /// Binds a symbol, in the place of what it was bound to. An expression is no symbol: it is left.
+    /// Binds a symbol, replacing an earlier binding. An expression is not a symbol and is ignored.
     pub fn bind(&mut self, symbol: Dim, size: Dim) {
         if let (None, Some(symbol)) = (symbol.known(), symbol.poly().bare()) {
             self.sizes.insert(symbol, size);
@@ -33,10 +33,10 @@ impl Bindings {
         }
     }
 
-    /// Binds the symbols that stand alone in a shape to the sizes of another of its rank. Gives the
-    /// first axis that does not fit: another number, or a symbol that is bound to another size; the
-    /// axes behind it are bound all the same.
-    /// Expressions are not looked at: the sizes they must have are checked by [`Bindings::fits`].
+    /// Binds the symbols that stand alone in a shape to the sizes of another shape of the same
+    /// rank. Fails with the first axis that does not fit: another number, or a symbol that is bound
+    /// to another size. The axes behind it are bound all the same. Expressions are skipped:
+    /// [`Bindings::fits`] checks the sizes that they must have.
     pub fn fit(&mut self, pattern: &Shape, sizes: &Shape) -> Result<(), usize> {
         let mut misfit = Ok(());
         for (axis, (&want, &got)) in pattern.dims().iter().zip(sizes.dims()).enumerate() {
@@ -56,12 +56,12 @@ impl Bindings {
         misfit
     }
 
-    /// Whether a shape, its symbols bound, is another.
+    /// Whether a shape with its symbols bound equals another.
     pub fn fits(&self, pattern: &Shape, sizes: &Shape) -> bool {
         pattern.map(|dim| self.resolve(dim)).same(sizes)
     }
 
-    /// A size with its symbols replaced; those that are not bound stay.
+    /// A size with its symbols replaced; unbound symbols stay.
     pub fn resolve(&self, dim: Dim) -> Dim {
         if dim.known().is_some() {
             return dim;
@@ -75,13 +75,13 @@ impl Bindings {
         found
     }
 
-    /// The number that a size is, if all its symbols are bound to numbers.
+    /// The value of a size, if all its symbols are bound to numbers.
     pub fn size(&self, dim: Dim) -> Option<usize> {
         self.resolve(dim).known()
     }
 
-    /// The first constraint that does not hold; one that speaks of symbols which are not bound to
-    /// numbers is not judged.
+    /// The first constraint that does not hold. A constraint with a symbol that is not bound to a
+    /// number is skipped.
     pub fn broken(&self, constraints: &[Constraint]) -> Option<usize> {
         let of = |symbol: &Symbol| self.sizes.get(symbol)?.known().map(|n| n as i64);
         let mut known = FxHashMap::default();

@@ -11,37 +11,39 @@ use crate::error;
 
 /// One size. A number below 2^62; a code above stands for an expression over symbols.
 ///
-/// Equal expressions have equal codes, and `==` says no more than that two sizes have the same form, as
-/// tables need it. Whether an expression is another size is asked by [`Dim::equals`],
-/// [`Dim::is_below`] and [`Dim::is_at_most`]: the [`Scope`](super::Scope) around answers and remembers
-/// it; without one, an expression is equal to itself only. [`Dim::same`] asks nothing.
+/// Equal expressions have equal codes, and `==` only says that two sizes have the same form, as
+/// tables need it. [`Dim::equals`], [`Dim::is_below`] and [`Dim::is_at_most`] ask whether an
+/// expression compares so: the surrounding [`Scope`](super::Scope) answers by the hints of its
+/// symbols and records the answer as a constraint; without a scope, an expression equals only
+/// itself. [`Dim::same`] asks nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Dim(u64);
 
 /// First code that is not a number.
 const SYMBOLS: u64 = 1 << 62;
 
-/// How the names of counts of rounds begin.
+/// The prefix of the names of counts of rounds.
 pub(super) const ROUNDS: &str = "rounds";
 
-/// Expressions that grow beyond this many terms or levels are pinned where a scope can.
+/// An expression with more terms or levels than this is pinned to its hint where there is a scope.
 const LARGEST: usize = 64;
 
 impl Dim {
-    /// The largest size. Nothing that large fits in memory, so sums of a few sizes cannot overflow.
+    /// The largest size. No array of this size fits in memory, so sums of a few sizes cannot
+    /// overflow.
     pub const MOST: usize = SYMBOLS as usize - 1;
 
     /// The size 1.
     pub const ONE: Dim = Dim(1);
 
-    /// A number as a size. Sizes beyond 2^62 cannot be addressed and are clipped to that bound, where
-    /// the count of elements refuses them.
+    /// A number as a size. Sizes beyond 2^62 cannot be addressed; they are clipped to that bound,
+    /// and the check of the number of elements refuses them.
     pub const fn new(n: usize) -> Dim {
         let n = n as u64;
         Dim(if n < SYMBOLS { n } else { SYMBOLS - 1 })
     }
 
-    /// A symbol of a name that is declared; the same name is the same symbol everywhere.
+    /// The symbol of a declared name; the same name is the same symbol everywhere.
     pub fn named(name: &str) -> Dim {
         Dim::of(Poly::symbol(Symbol::Named(name.into())))
     }
@@ -51,13 +53,13 @@ impl Dim {
         Dim::of(Poly::symbol(Symbol::Numbered(i)))
     }
 
-    /// The count of rounds of a loop, which only the run tells: nobody binds it.
+    /// The count of rounds of a loop: a symbol that nothing binds before the run.
     pub fn counted(label: u32) -> Dim {
         Dim::named(&format!("{ROUNDS}{label}"))
     }
 
-    /// A count of rounds that none of these sizes speaks of: the first, so that there are as many as
-    /// one list has loops.
+    /// The first count of rounds that none of these sizes contains. Taking the first keeps the
+    /// number of such symbols at the number of loops in one list.
     pub fn uncounted(sizes: impl IntoIterator<Item = Dim>) -> Dim {
         let mut taken = Vec::new();
         sizes.into_iter().for_each(|size| size.poly().symbols(&mut taken));
@@ -68,7 +70,7 @@ impl Dim {
         Dim::counted((0..).find(is_free).unwrap_or(u32::MAX))
     }
 
-    /// Whether this is a number but for counts of rounds.
+    /// Whether all symbols in this size are counts of rounds.
     pub fn is_counted(self) -> bool {
         let mut symbols = Vec::new();
         self.poly().symbols(&mut symbols);
@@ -82,40 +84,40 @@ impl Dim {
         if self.0 < SYMBOLS { Some(self.0 as usize) } else { None }
     }
 
-    /// The number. Of an expression it is the number at hand, to which the scope around then pins it;
-    /// without a scope it unwinds with an error, as formulas do.
+    /// The number. For an expression it is the hint, and the surrounding scope then pins the
+    /// expression to it; without a scope it unwinds with an error, as formulas do.
     #[inline]
     pub fn value(self) -> usize {
         if self.0 < SYMBOLS { self.0 as usize } else { read(self) }
     }
 
-    /// Whether this is another size, which is asked: of an expression the scope around answers, and
-    /// remembers that it did.
+    /// Whether this equals another size, as a question: for an expression the surrounding scope
+    /// answers and records the answer.
     #[inline]
     pub fn equals(self, b: impl Into<Dim>) -> bool {
         let b = b.into();
         self == b || ((self.0 | b.0) >= SYMBOLS && decide(Relation::Equal, self, b))
     }
 
-    /// Whether this is less than another size, which is asked.
+    /// Whether this is less than another size, as a question.
     #[inline]
     pub fn is_below(self, b: impl Into<Dim>) -> bool {
         asked(Relation::Less, self, b.into())
     }
 
-    /// Whether this is not more than another size, which is asked.
+    /// Whether this is not more than another size, as a question.
     #[inline]
     pub fn is_at_most(self, b: impl Into<Dim>) -> bool {
         asked(Relation::LessEqual, self, b.into())
     }
 
-    /// Whether this is certainly the same size, without asking: nothing is remembered.
+    /// Whether this certainly equals another size. It asks nothing, so nothing is recorded.
     #[inline]
     pub fn same(self, b: Dim) -> bool {
         self.0 == b.0 || ((self.0 | b.0) >= SYMBOLS && certainly_equal(self, b))
     }
 
-    /// Whether this is a symbol alone.
+    /// Whether this is a single symbol.
     pub fn is_symbol(self) -> bool {
         self.known().is_none() && self.poly().bare().is_some()
     }
@@ -127,8 +129,8 @@ impl Dim {
         symbols.into_iter().map(|symbol| Dim::of(Poly::symbol(symbol))).collect()
     }
 
-    /// What sorts sizes, the older expressions first, and finds them in tables: equal for sizes of the
-    /// same form only. Nothing leads back from it to a size.
+    /// A key that sorts sizes, older expressions first, and finds them in tables: equal only for
+    /// sizes of the same form. A size cannot be made from it.
     pub const fn key(self) -> u64 {
         self.0
     }
@@ -160,7 +162,7 @@ impl Dim {
         }
     }
 
-    /// The size of an axis that comes of these two by broadcasting, if they go together.
+    /// The size that two axes broadcast to, if they do.
     pub fn joint(self, b: Dim) -> Option<Dim> {
         match (self.known(), b.known()) {
             _ if self.same(b) => Some(if b.known().is_some() { b } else { self }),
@@ -175,7 +177,7 @@ impl Dim {
         }
     }
 
-    /// Whether an axis of this size can be repeated to another.
+    /// Whether an axis of this size can be broadcast to another.
     pub fn grows_to(self, b: Dim) -> bool {
         if self.same(b) || self.known() == Some(1) {
             return true;
@@ -195,13 +197,13 @@ impl Dim {
         }
     }
 
-    /// The number of the expression.
+    /// The id of the expression.
     pub(super) fn id(self) -> PolyId {
         self.0 - SYMBOLS
     }
 
-    /// A size worked out: what grows beyond all sizes is refused, since a number cut off would be
-    /// another size. It unwinds with an error, as formulas do.
+    /// A computed size. Coefficients beyond the largest size are refused, because a clipped number
+    /// would be a different size. Unwinds with an error, as formulas do.
     fn made(poly: Poly) -> Dim {
         let most = Dim::MOST as i64;
         if poly.terms().iter().any(|(_, n)| !(-most..=most).contains(n)) {
@@ -211,14 +213,15 @@ impl Dim {
         Dim::of(poly)
     }
 
-    /// A size from an expression: what is below zero is zero.
+    /// A size from an expression; a negative number becomes 0.
     pub(super) fn of(poly: Poly) -> Dim {
         if let Some(n) = poly.constant() {
             return Dim::new(n.max(0) as usize);
         }
         let is_large = poly.terms().len() > LARGEST || poly.depth() as usize > LARGEST;
         let dim = Dim(SYMBOLS + intern(poly));
-        // A loop over an axis may build without end: such a size is fixed instead.
+        // A Python loop over an axis may build ever larger expressions, so a large one is pinned to
+        // its hint.
         match is_large.then(|| pinned(dim)).flatten() {
             Some(n) => Dim::new(n),
             None => dim,
@@ -255,7 +258,7 @@ impl Add for Dim {
 }
 impl Sub for Dim {
     type Output = Dim;
-    /// Stops at zero: a size is never negative.
+    /// Saturates at zero: a size is never negative.
     fn sub(self, b: Dim) -> Dim {
         match (self.known(), b.known()) {
             (Some(x), Some(y)) => Dim::new(x.saturating_sub(y)),

@@ -1,4 +1,4 @@
-//! `Extent`: an int that somebody wrote where sizes may stand.
+//! `Extent`: an int that a caller gave where a size may stand.
 
 use std::fmt;
 
@@ -6,19 +6,20 @@ use super::bindings::Bindings;
 use super::dim::Dim;
 use crate::error::{self, Error, Result};
 
-/// A number, of whatever sign and amount, or a size that is an expression.
+/// A number of any sign and magnitude, or a size that is an expression.
 ///
-/// The two are kept apart until a number has been checked, so no number can pass for an expression.
+/// The two stay apart until a number has been checked, so that no number can pass for the code of
+/// an expression.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Extent {
     /// A number as it was given
     Number(i64),
-    /// An expression; a size that is known is a number
+    /// An expression; a known size is a `Number`
     Size(Dim),
 }
 
 impl Extent {
-    /// The number. An expression is asked for its number at hand, on which the trace then relies.
+    /// The number. An expression is asked for its hint, on which the trace then relies.
     pub fn now(self) -> i64 {
         match self {
             Extent::Number(n) => n,
@@ -41,7 +42,7 @@ impl Extent {
         self.known().is_some_and(|own| own < n)
     }
 
-    /// As a size of what is named; a number that no size can be is refused.
+    /// As a size, for the argument `name`; a number that cannot be a size is refused.
     #[inline]
     pub fn size(self, op: &str, name: &str) -> Result<Dim> {
         match self {
@@ -50,7 +51,7 @@ impl Extent {
         }
     }
 
-    /// How far a negative number is below zero. No axis is as long as the longest way.
+    /// The distance of a negative number from zero. No axis is as long as the largest distance.
     #[inline]
     pub fn below_zero(self) -> Option<Dim> {
         self.known().filter(|n| *n < 0).map(|n| Dim::new(n.unsigned_abs() as usize))
@@ -84,7 +85,7 @@ impl From<Dim> for Extent {
 }
 
 impl Dim {
-    /// A number from outside as a size of what is named, if a size can be that number.
+    /// A number given by a caller as a size, for the argument `name`, if it can be a size.
     #[inline]
     pub fn checked(n: i64, op: &str, name: &str) -> Result<Dim> {
         match usize::try_from(n) {

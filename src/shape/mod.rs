@@ -1,9 +1,10 @@
 //! Sizes and shapes: `Dim`, `Shape`, broadcasting, axes.
 //!
-//! A `Dim` is a number, or, while a graph is built for sizes that vary, an expression over symbols.
-//! Arithmetic works on both. A question such as [`Dim::equals`], or [`Dim::value`], asks for more than an
-//! expression says: inside a [`Scope`] it is answered for the sizes at hand and remembered as a [`Constraint`], so a
-//! formula need not know what it works on. Whatever holds memory has known sizes.
+//! A `Dim` is a number or, while a graph is built for sizes that vary, an expression over symbols.
+//! Arithmetic works on both. A question such as [`Dim::equals`], or [`Dim::value`], asks for more
+//! than an expression says. Inside a [`Scope`] the answer is that for the hints (the sizes of the
+//! current call), and it is recorded as a [`Constraint`], so a formula need not know whether sizes
+//! are symbolic. Everything that holds memory has known sizes.
 
 mod bindings;
 mod dim;
@@ -36,7 +37,7 @@ pub const MAX_RANK: usize = 32;
 /// A list of axes, normalised to `0..rank`.
 pub type Axes = SmallVec<[usize; 6]>;
 
-/// Sizes in a row. Room for four in place keeps a value within two cache lines.
+/// A list of sizes. Inline capacity for four keeps a value within two cache lines.
 pub type Dims = SmallVec<[Dim; 4]>;
 
 /// The sizes of a tensor, outermost axis first.
@@ -85,18 +86,19 @@ impl Shape {
         small(self.0.iter().map(|d| d.value()))
     }
 
-    /// Whether no size is a symbol.
+    /// Whether all sizes are numbers.
     pub fn is_known(&self) -> bool {
         self.0.iter().all(|d| d.known().is_some())
     }
 
-    /// Whether this is another shape, which is asked: see [`Dim::equals`]. (`==` compares forms.)
+    /// Whether this equals another shape, as a question: see [`Dim::equals`]. (`==` compares
+    /// forms.)
     pub fn equals(&self, other: &Shape) -> bool {
         let each = || self.0.iter().zip(&other.0).all(|(a, b)| a.equals(*b));
         self == other || (self.rank() == other.rank() && each())
     }
 
-    /// Whether this is certainly the same as another, without asking anything about symbols.
+    /// Whether this certainly equals another shape, without asking anything about symbols.
     pub fn same(&self, other: &Shape) -> bool {
         let each = || self.0.iter().zip(&other.0).all(|(a, b)| a.same(*b));
         self == other || (self.rank() == other.rank() && each())
@@ -115,7 +117,8 @@ impl Shape {
         self.0.iter().copied().map(f).collect()
     }
 
-    /// The count of elements (saturating; [`Shape::check`] refuses what does not fit).
+    /// The count of elements, saturating; [`Shape::check`] refuses a shape whose count does not
+    /// fit.
     pub fn count(&self) -> usize {
         match self.0.as_slice() {
             [] => 1,
@@ -130,7 +133,7 @@ impl Shape {
         if self.rank() > MAX_RANK {
             return Err(error::too_many_axes(op, self.rank(), MAX_RANK));
         }
-        // A symbol counts as what it is now; what else it may become is checked when it is bound.
+        // A symbol counts as its hint; other sizes are checked when it is bound.
         let sizes = || self.0.iter().filter_map(|d| d.known().or_else(|| hint(*d)));
         let nonzero = sizes().filter(|n| *n != 0).try_fold(1usize, |n, d| n.checked_mul(d));
         match nonzero {
@@ -139,8 +142,8 @@ impl Shape {
         }
     }
 
-    /// The shape two operands broadcast to; the error names the first axis from the right that
-    /// refuses.
+    /// The shape two operands broadcast to; the error names the first axis from the right that does
+    /// not fit.
     pub fn broadcast(&self, other: &Shape, op: &str) -> Result<Shape> {
         if self.same(other) {
             return Ok(self.clone());

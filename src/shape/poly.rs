@@ -1,8 +1,9 @@
-//! Polynomials with integer coefficients, in one form for all that are equal.
+//! Polynomials with integer coefficients, in a normal form: equal polynomials have the same form.
 //!
-//! An atom is a symbol, or an operation that is no polynomial (floor division, remainder, minimum,
-//! maximum) of two polynomials. Polynomials and atoms are interned, see [`super::table`], so an integer
-//! stands for each; symbols are numbered anew in every scope, which keeps the table small.
+//! An atom is a symbol, or an operation that is not polynomial (floor division, remainder, minimum,
+//! maximum) on two polynomials. Polynomials and atoms are interned (see [`super::table`]), so an
+//! integer stands for each. Every scope numbers its symbols from the start, which keeps the table
+//! small.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -17,11 +18,11 @@ use super::table::{self, AtomId, PolyId, atom, intern, intern_atom, poly};
 pub enum Symbol {
     /// `s0`, `s1`, …
     Numbered(u32),
-    /// A declared one
+    /// A declared name
     Named(Arc<str>),
 }
 
-/// What is multiplied.
+/// A factor of a monomial.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Atom {
     /// An unknown size
@@ -36,21 +37,21 @@ pub enum Atom {
     Max(PolyId, PolyId),
 }
 
-/// A product of atoms, sorted; several times the same is a power; none is 1.
+/// A product of atoms, sorted. A repeated atom is a power; the empty product is 1.
 pub type Monomial = SmallVec<[AtomId; 2]>;
 
-/// A sum of products, largest monomial first, without zero coefficients.
+/// A sum of monomials with coefficients, largest monomial first, without zero coefficients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Poly {
     terms: SmallVec<[(Monomial, i64); 2]>,
 }
 
-/// Larger degrees first, then as in a dictionary: an order that products keep.
+/// Larger degrees first, then lexicographically: multiplication by a monomial keeps this order.
 fn order(a: &Monomial, b: &Monomial) -> Ordering {
     b.len().cmp(&a.len()).then_with(|| a.cmp(b))
 }
 
-/// The quotient of two products, where the divisor's atoms are all there.
+/// The quotient of two monomials, if all the divisor's atoms occur in the first.
 fn without(a: &Monomial, b: &Monomial) -> Option<Monomial> {
     let mut rest = a.clone();
     for atom in b {
@@ -91,7 +92,7 @@ impl Poly {
             }
         }
         out.retain(|(_, n)| *n != 0);
-        // A coefficient that was cut off has an opposite.
+        // A saturated coefficient must have a negation.
         out.iter_mut().for_each(|(_, n)| *n = (*n).max(-i64::MAX));
         Poly { terms: out }
     }
@@ -101,7 +102,7 @@ impl Poly {
         &self.terms
     }
 
-    /// The number, if it is one.
+    /// The number, if the polynomial is one.
     pub fn constant(&self) -> Option<i64> {
         match self.terms.as_slice() {
             [] => Some(0),
@@ -115,7 +116,7 @@ impl Poly {
         self.terms.last().filter(|(monomial, _)| monomial.is_empty()).map_or(0, |(_, n)| *n)
     }
 
-    /// The symbol, if it is one alone.
+    /// The symbol, if the polynomial is a single one.
     pub fn bare(&self) -> Option<Symbol> {
         match self.single()? {
             Atom::Symbol(symbol) => Some(symbol),
@@ -123,7 +124,7 @@ impl Poly {
         }
     }
 
-    /// The atom, if it is one alone.
+    /// The atom, if the polynomial is a single one.
     fn single(&self) -> Option<Atom> {
         match self.terms.as_slice() {
             [(monomial, 1)] if monomial.len() == 1 => Some(atom(monomial[0])),
@@ -131,17 +132,17 @@ impl Poly {
         }
     }
 
-    /// How deeply operations that are no polynomials lie in each other.
+    /// The nesting depth of operations that are not polynomial.
     pub fn depth(&self) -> u32 {
         table::depth(self)
     }
 
-    /// The atoms that occur, as often as they do.
+    /// The atoms that occur, each as often as it occurs.
     pub fn atoms(&self) -> impl Iterator<Item = AtomId> + '_ {
         self.terms.iter().flat_map(|(monomial, _)| monomial.iter().copied())
     }
 
-    /// Whether it is an atom alone.
+    /// Whether the polynomial is a single atom.
     pub fn is_single(&self) -> bool {
         matches!(self.terms.as_slice(), [(monomial, 1)] if monomial.len() == 1)
     }
@@ -171,7 +172,7 @@ impl Poly {
         Poly::sum(self.terms.iter().flat_map(|x| b.terms.iter().map(move |y| product(x, y))))
     }
 
-    /// The polynomial whose product with `b` this is, by long division.
+    /// The polynomial whose product with `b` is `self`, if there is one, by long division.
     fn exact(&self, b: &Poly) -> Option<Poly> {
         let (lead, n) = b.terms.first()?;
         let (mut left, mut quotient) = (self.clone(), Poly::default());
@@ -194,7 +195,7 @@ impl Poly {
                 .unwrap_or_else(|| Poly::of(Atom::Floor(intern(self.clone()), intern(b.clone()))));
         };
         let n = n.max(1);
-        // What the divisor divides comes out whole.
+        // Terms whose coefficient the divisor divides leave the floor.
         let whole = |(monomial, c): &(Monomial, i64)| {
             (c % n == 0 || monomial.is_empty()).then(|| (monomial.clone(), c.div_euclid(n)))
         };
@@ -238,7 +239,7 @@ impl Poly {
         }
     }
 
-    /// The smaller, or the larger.
+    /// The larger of two, or the smaller.
     pub fn extreme(&self, b: &Poly, larger: bool) -> Poly {
         let difference = self.minus(b);
         let is_above = |p: &Poly| p.least(&|_| 0).is_some_and(|n| n >= 0);
@@ -252,7 +253,7 @@ impl Poly {
         Poly::of(if larger { Atom::Max(x, y) } else { Atom::Min(x, y) })
     }
 
-    /// A number that the value is not below, given the least values of symbols.
+    /// A lower bound of the value, given lower bounds of the symbols.
     pub fn least(&self, of: &dyn Fn(&Symbol) -> i64) -> Option<i64> {
         let mut sum = 0_i64;
         for (monomial, n) in &self.terms {
@@ -269,7 +270,7 @@ impl Poly {
         Some(sum)
     }
 
-    /// The value, given those of symbols; `known` remembers those of parts.
+    /// The value, given the values of symbols; `known` caches the values of subexpressions.
     pub fn value(
         &self,
         of: &dyn Fn(&Symbol) -> Option<i64>,
@@ -286,7 +287,7 @@ impl Poly {
         Some(sum)
     }
 
-    /// The same with polynomials for some of the symbols.
+    /// The polynomial with some symbols replaced by polynomials.
     pub fn replace(
         &self,
         of: &dyn Fn(&Symbol) -> Option<Poly>,
@@ -303,7 +304,7 @@ impl Poly {
         sum
     }
 
-    /// Adds the symbols that occur.
+    /// Adds the symbols that occur to `out`.
     pub fn symbols(&self, out: &mut Vec<Symbol>) {
         for &id in self.terms.iter().flat_map(|(monomial, _)| monomial) {
             match atom(id) {

@@ -37,28 +37,28 @@ impl Relation {
         }
     }
 
-    /// What is said of expressions about which nothing is known: that they are other expressions, and
-    /// that they suffice.
+    /// The answer where nothing is known of the symbols: two different expressions are presumed
+    /// unequal, and a size is presumed large enough.
     fn presumed(self) -> bool {
         matches!(self, Relation::NotEqual | Relation::LessEqual)
     }
 }
 
-/// Something about sizes on which a graph relies.
+/// A condition on sizes on which a graph relies.
 #[derive(Clone, Copy, Debug)]
 pub struct Constraint {
-    /// How
+    /// The relation
     pub relation: Relation,
-    /// The one size
+    /// The left size
     pub left: Dim,
-    /// The other
+    /// The right size
     pub right: Dim,
     /// The line that asked
     pub site: Site,
 }
 
 impl Constraint {
-    /// The constraint that holds where `left relation right` does not, if `truth` is false.
+    /// `left relation right` if `truth`, else its negation, in normal form.
     fn new(relation: Relation, left: Dim, right: Dim, truth: bool, site: Site) -> Constraint {
         let (relation, left, right) = match (relation, truth) {
             (_, true) => (relation, left, right),
@@ -80,12 +80,12 @@ impl Constraint {
         self.right.poly().minus(&self.left.poly())
     }
 
-    /// The symbols that it speaks of.
+    /// The symbols in it.
     pub fn symbols(&self) -> Vec<Dim> {
         Dim::of(self.difference()).symbols()
     }
 
-    /// Whether it holds for sizes of symbols; `None` where some are missing.
+    /// Whether it holds for these values of symbols; `None` where some are missing.
     pub(super) fn holds(
         &self,
         of: &dyn Fn(&Symbol) -> Option<i64>,
@@ -107,11 +107,11 @@ impl fmt::Display for Constraint {
     }
 }
 
-/// What a scope knows of a symbol.
+/// The knowledge of a scope about a symbol.
 struct Known {
-    /// The size at hand; none while nothing has said it
+    /// The hint: the size that the symbol has in the current call; `None` until it is set
     hint: Option<i64>,
-    /// It is certainly not below this
+    /// A lower bound of the symbol
     least: i64,
     declared: bool,
 }
@@ -122,24 +122,26 @@ struct State {
     next: u32,
     symbols: FxHashMap<Symbol, Known>,
     constraints: Vec<Constraint>,
-    /// How often an answer rested on sizes at hand, or on none
+    /// How many questions were answered by hints or by presumption, not by certainty
     asked: u64,
     seen: FxHashSet<(Relation, u64, u64)>,
-    /// What is equal by a constraint, as a tree whose roots stand for all
+    /// Sizes that are equal by a constraint, as a union-find forest: each size points towards the
+    /// root that stands for its class
     equal: FxHashMap<u64, Dim>,
-    /// Sizes at hand of parts of expressions
+    /// Hints of expressions, cached
     values: FxHashMap<PolyId, i64>,
     site: Site,
 }
 
-/// Symbols with the sizes they have at hand, and the constraints found while it is entered.
+/// Symbols with their hints, and the constraints found while the scope is entered.
 ///
-/// Scopes nest: symbols of outer ones keep their meaning, and a constraint goes to the innermost
-/// scope that owns one of its symbols. A scope may be entered again, also on another thread: passes
-/// over a graph run in the scope of its trace.
+/// Scopes nest: symbols of outer scopes keep their meaning, and a constraint belongs to the
+/// innermost scope that owns one of its symbols. A scope may be entered again, also on another
+/// thread: passes over a graph run in the scope of its trace.
 ///
-/// A scope keeps the expressions that are made while it is entered. One that is made inside of
-/// another shares what that one keeps: its expressions may be those of the graph around.
+/// Expressions that are made while a scope is entered live as long as the scope. A scope made
+/// inside another one shares its keeper, because its expressions may be those of the surrounding
+/// graph.
 #[derive(Clone)]
 pub struct Scope(Arc<Mutex<State>>, Arc<Keeper>);
 
@@ -159,7 +161,7 @@ impl Drop for Entered {
     }
 }
 
-/// The scopes around, innermost first.
+/// The surrounding scopes, innermost first.
 fn around() -> Vec<Scope> {
     ENTERED.with(|scopes| scopes.borrow().iter().rev().cloned().collect())
 }
@@ -171,14 +173,14 @@ impl Default for Scope {
 }
 
 impl Scope {
-    /// A scope without symbols; its numbers go on from those of the scope around.
+    /// A scope without symbols. The numbers of its symbols continue those of the surrounding scope.
     pub fn new() -> Scope {
         let next = around().first().map_or(0, |scope| scope.0.lock().next);
         let keeper = Keeper::entered().unwrap_or_else(Keeper::forever);
         Scope(Arc::new(Mutex::new(State { next, ..State::default() })), keeper)
     }
 
-    /// The same for something whose list and results stay with it: expressions go with the scope.
+    /// The same, for a list whose expressions are used nowhere else: they are freed with the scope.
     pub fn owner() -> Scope {
         let scope = Scope::new();
         match Keeper::entered() {
@@ -187,19 +189,19 @@ impl Scope {
         }
     }
 
-    /// Whether there is a scope around.
+    /// Whether the thread is in a scope.
     pub fn is_inside() -> bool {
         ENTERED.with(|scopes| !scopes.borrow().is_empty())
     }
 
-    /// Enters it, until the guard is dropped. Guards are dropped in reverse order.
+    /// Enters the scope until the guard is dropped. Guards are dropped in reverse order.
     pub fn enter(&self) -> Entered {
         ENTERED.with(|scopes| scopes.borrow_mut().push(self.clone()));
         Entered { _keeping: self.1.enter(), stays: PhantomData }
     }
 
-    /// What keeps its expressions. Entered alone, it keeps what is made, and no question is asked of
-    /// the scope.
+    /// The keeper of its expressions. Entered alone, the keeper keeps the expressions that are
+    /// made, but no question is asked of the scope.
     pub fn keeper(&self) -> &Arc<Keeper> {
         &self.1
     }
@@ -210,7 +212,7 @@ impl Scope {
         f()
     }
 
-    /// A new symbol. Without a size at hand it takes the first that it is compared with.
+    /// A new symbol. Without a hint it takes the first size that it is compared with.
     pub fn symbol(&self, hint: Option<usize>) -> Dim {
         let i = {
             let mut state = self.0.lock();
@@ -222,8 +224,8 @@ impl Scope {
         dim
     }
 
-    /// Takes up a symbol that exists, such as one of a list that was read. New symbols are numbered
-    /// after it.
+    /// Adds an existing symbol, such as one of a list that was read from text. New symbols are
+    /// numbered after it.
     pub fn admit(&self, symbol: Dim, hint: Option<usize>) {
         if let (None, Some(Symbol::Numbered(i))) = (symbol.known(), symbol.poly().bare()) {
             let mut state = self.0.lock();
@@ -245,8 +247,8 @@ impl Scope {
         self.0.lock().symbols.entry(symbol).or_insert(Known { hint, least: 0, declared });
     }
 
-    /// Gives the one symbol of an expression that has no size at hand the one with which the
-    /// expression is `n`, if there is one. Nothing is asked.
+    /// If exactly one symbol of an expression has no hint, gives it the hint with which the
+    /// expression equals `n`, if there is one. Nothing is asked.
     pub fn suppose(&self, dim: Dim, n: usize) {
         self.run(|| {
             let difference = Dim::new(n).poly().minus(&dim.poly());
@@ -266,7 +268,7 @@ impl Scope {
         self.0.lock().constraints.clone()
     }
 
-    /// How often a question was answered by what is likely, not by what is certain.
+    /// How many questions were answered by hints or by presumption, not by certainty.
     pub fn asked(&self) -> u64 {
         self.0.lock().asked
     }
@@ -277,7 +279,7 @@ impl Scope {
         symbol.poly().bare().and_then(|s| state.symbols.get(&s)).is_some_and(|s| s.declared)
     }
 
-    /// The symbols of this scope with their sizes at hand.
+    /// The symbols of this scope with their hints.
     pub fn symbols(&self) -> Vec<(Dim, Option<usize>)> {
         let state = self.0.lock();
         let pair = |(symbol, known): (&Symbol, &Known)| {
@@ -293,7 +295,7 @@ impl Scope {
     }
 }
 
-/// The size at hand of an expression in the scopes around; of a number, that number.
+/// The hint of an expression in the surrounding scopes; for a number, the number.
 pub fn hint(dim: Dim) -> Option<usize> {
     if let Some(n) = dim.known() {
         return Some(n);
@@ -318,13 +320,13 @@ fn at_hand(scopes: &[Scope], poly: &Poly) -> Option<i64> {
     poly.value(&hint, &mut FxHashMap::default())
 }
 
-/// Whether two sizes are equal by their form or by a constraint that was found.
+/// Whether two sizes are equal by their form or by a recorded constraint.
 pub(super) fn certainly_equal(a: Dim, b: Dim) -> bool {
     let scopes = around();
     !scopes.is_empty() && root(&scopes, a).key() == root(&scopes, b).key()
 }
 
-/// What stands for all that is equal to a size.
+/// The root that stands for all sizes equal to this one.
 fn root(scopes: &[Scope], mut dim: Dim) -> Dim {
     let parent =
         |dim: Dim| scopes.iter().find_map(|scope| scope.0.lock().equal.get(&dim.key()).copied());
@@ -342,7 +344,7 @@ pub(super) fn asked(relation: Relation, a: Dim, b: Dim) -> bool {
     }
 }
 
-/// A comparison of which one side is an expression.
+/// A comparison in which at least one side is an expression.
 #[cold]
 pub(super) fn decide(relation: Relation, a: Dim, b: Dim) -> bool {
     let scopes = around();
@@ -362,7 +364,7 @@ pub(super) fn decide(relation: Relation, a: Dim, b: Dim) -> bool {
     }
     let truth = match at_hand(&scopes, &difference) {
         Some(n) => relation.holds(n),
-        // Sizes of which nothing is known may be equal, but for one that is 0 or 1.
+        // Without hints, sizes are presumed equal, unless one of them is the number 0 or 1.
         None if relation == Relation::Equal => !matches!(a.known().or(b.known()), Some(0 | 1)),
         None => relation.presumed(),
     };
@@ -370,7 +372,7 @@ pub(super) fn decide(relation: Relation, a: Dim, b: Dim) -> bool {
     truth
 }
 
-/// What holds for all sizes, given `b - a`.
+/// The answer, given `b - a`, if it is the same for all values of the symbols.
 fn certain(scopes: &[Scope], relation: Relation, difference: &Poly) -> Option<bool> {
     let symbol = |symbol: &Symbol| {
         let known = |scope: &Scope| scope.0.lock().symbols.get(symbol).map(|known| known.least);
@@ -393,8 +395,8 @@ fn certain(scopes: &[Scope], relation: Relation, difference: &Poly) -> Option<bo
     }
 }
 
-/// Gives the one symbol without a size at hand that which makes the difference zero, if not below
-/// `least`.
+/// If exactly one symbol has no hint, gives it the hint that makes the difference zero, unless that
+/// is below `least`.
 fn settle(scopes: &[Scope], difference: &Poly, symbols: &[Symbol], least: i64) {
     let mut open = None;
     for symbol in symbols {
@@ -425,7 +427,7 @@ fn settle(scopes: &[Scope], difference: &Poly, symbols: &[Symbol], least: i64) {
     }
 }
 
-/// The number at hand, to which the size is pinned.
+/// The hint of a size, after pinning the size to it.
 pub(super) fn pinned(dim: Dim) -> Option<usize> {
     let n = hint(dim)?;
     decide(Relation::Equal, dim, Dim::new(n)).then_some(n)
@@ -443,7 +445,8 @@ impl Scope {
         }
         state.constraints.push(constraint);
         if constraint.relation == Relation::Equal && left.key() != right.key() {
-            // Numbers stand for expressions, older expressions for newer ones.
+            // A number is the root rather than an expression, an older expression rather than a
+            // newer one.
             let (old, new) = if left.key() < right.key() { (left, right) } else { (right, left) };
             state.equal.insert(new.key(), old);
         }
@@ -452,7 +455,7 @@ impl Scope {
 }
 
 impl State {
-    /// Raises the least value of a symbol where a constraint says so.
+    /// Raises the lower bound of a symbol where a constraint implies it.
     fn learn(&mut self, constraint: &Constraint) {
         let difference = constraint.difference();
         // `right - left = sign symbol + c`

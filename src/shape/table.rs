@@ -1,15 +1,16 @@
 //! The intern table of size expressions: a code for each, and who retains it.
 //!
-//! Polynomials and atoms are interned, so equal ones have equal numbers. A number is given once in the
-//! life of the process: what is left behind of an expression that is gone is refused, and never read
-//! as another. An entry stays as long as an entry that is made of it, or a keeper. Keepers are those
-//! that hold lists: the scope of a graph, of a captured function or of a session's plan keeps what is
-//! made or found while it is entered, and an object of the user's keeps its own size.
+//! Polynomials and atoms are interned, so equal ones have equal ids. An id is given out once in the
+//! life of the process: the id of a freed expression is refused, and never read as another
+//! expression. An entry lives as long as a larger entry contains it, or a keeper holds it. Keepers
+//! belong to the owners of lists: the scope of a graph, of a captured function or of a session's
+//! plan keeps the expressions that are made or found while it is entered, and a size object of the
+//! user's keeps its own expression.
 //!
-//! What is made where no keeper is entered stays for ever, and so does what speaks of counts of
-//! rounds: bodies of control flow go from list to list and onto the tape, and nothing there says who
-//! keeps their sizes. These are few: counts are numbered anew in every list (`Dim::uncounted`), and
-//! sizes of eager code are numbers.
+//! Expressions that are made where no keeper is entered stay forever, and so do those that contain
+//! counts of rounds: bodies of control flow go from list to list and onto the tape, and nothing
+//! there says who keeps their sizes. There are few of these: counts are numbered anew in every list
+//! (`Dim::uncounted`), and sizes of eager code are numbers.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -23,15 +24,15 @@ use super::dim::{Dim, ROUNDS};
 use super::poly::{Atom, Poly, Symbol};
 use crate::error;
 
-/// The number of a polynomial.
+/// The id of a polynomial.
 pub type PolyId = u64;
-/// The number of an atom.
+/// The id of an atom.
 pub type AtomId = u64;
 
-/// The keeper of what stays for ever.
+/// The keeper of entries that stay forever.
 const FOREVER: u64 = u64::MAX;
 
-/// Symbols that every scope uses stay for ever: the first so many.
+/// The numbered symbols below this one stay forever, because every scope uses them.
 const COMMON: u32 = 256;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,11 +43,11 @@ enum Item {
 
 struct Entry<T> {
     what: T,
-    /// How many keepers and other entries need it
+    /// How many keepers and larger entries need it
     needs: usize,
     /// The keeper that asked for it last
     last: u64,
-    /// Whether it speaks of counts of rounds
+    /// Whether it contains counts of rounds
     counts: bool,
 }
 
@@ -58,11 +59,11 @@ impl<T> Entry<T> {
 
 #[derive(Default)]
 struct Table {
-    /// The latest number
+    /// The latest id
     latest: u64,
     polys: FxHashMap<PolyId, Entry<Arc<Poly>>>,
     ids: FxHashMap<Arc<Poly>, PolyId>,
-    /// Atoms, and how deeply operations that are no polynomials lie in each other there
+    /// Atoms, each with its nesting depth of operations that are not polynomial
     atoms: FxHashMap<AtomId, Entry<(Atom, u32)>>,
     atom_ids: FxHashMap<Atom, AtomId>,
     kept: FxHashMap<u64, FxHashSet<Item>>,
@@ -74,11 +75,11 @@ thread_local! {
     static ENTERED: RefCell<Vec<Arc<Keeper>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps expressions as long as it lives.
+/// Keeps expressions alive as long as it lives.
 #[derive(Debug)]
 pub struct Keeper(u64);
 
-/// While this lives, what the thread makes is kept by one keeper.
+/// While this lives, one keeper keeps the expressions that the thread makes.
 pub struct Keeping(PhantomData<*const ()>);
 
 impl Keeper {
@@ -87,22 +88,23 @@ impl Keeper {
         LATEST.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// One that keeps nothing yet.
+    /// A keeper that keeps nothing yet.
     pub fn new() -> Arc<Keeper> {
         Arc::new(Keeper(Keeper::number()))
     }
 
-    /// The one that is entered: what is made inside of something may leave it for what is around.
+    /// The keeper that is entered. A nested scope shares it, because expressions made inside may be
+    /// used outside.
     pub fn entered() -> Option<Arc<Keeper>> {
         ENTERED.with(|keepers| keepers.borrow().last().cloned())
     }
 
-    /// One that keeps for ever.
+    /// A keeper whose expressions stay forever.
     pub fn forever() -> Arc<Keeper> {
         Arc::new(Keeper(FOREVER))
     }
 
-    /// Enters it, until the guard is dropped. Guards are dropped in reverse order.
+    /// Enters the keeper until the guard is dropped. Guards are dropped in reverse order.
     pub fn enter(self: &Arc<Keeper>) -> Keeping {
         ENTERED.with(|keepers| keepers.borrow_mut().push(self.clone()));
         Keeping(PhantomData)
@@ -130,7 +132,7 @@ impl Drop for Keeping {
     }
 }
 
-/// A size that lives by itself, with its expression.
+/// A size that keeps its own expression alive.
 #[derive(Debug)]
 pub struct Retained(Option<PolyId>);
 
@@ -162,7 +164,7 @@ impl Table {
         self.latest
     }
 
-    /// The entry, to count who needs it.
+    /// The counter of an entry and its last keeper.
     fn needs(&mut self, item: Item) -> Option<(&mut usize, &mut u64)> {
         match item {
             Item::Poly(id) => self.polys.get_mut(&id).map(|e| (&mut e.needs, &mut e.last)),
@@ -185,13 +187,13 @@ impl Table {
         true
     }
 
-    /// The same for the keeper that is entered.
+    /// Makes the entered keeper keep an entry.
     fn keep_here(&mut self, item: Item) {
         let keeper = ENTERED.with(|keepers| keepers.borrow().last().map(|k| k.0));
         self.keep(keeper.unwrap_or(FOREVER), item);
     }
 
-    /// What an entry is made of.
+    /// The entries that an entry contains.
     fn parts(&self, item: Item) -> Vec<Item> {
         match item {
             Item::Poly(id) => {
@@ -205,14 +207,15 @@ impl Table {
         }
     }
 
-    /// A keeper keeps no more.
+    /// Releases all entries of a keeper.
     fn leave(&mut self, keeper: u64) {
         if let Some(items) = self.kept.remove(&keeper) {
             self.release(items.into_iter().collect());
         }
     }
 
-    /// Each of these is needed by one less. What nobody needs goes, with what it alone needs.
+    /// Lowers the count of each of these entries by one. An entry that nothing needs is freed, and
+    /// the entries that it contains are released in turn.
     fn release(&mut self, mut items: Vec<Item>) {
         while let Some(item) = items.pop() {
             let Some((needs, _)) = self.needs(item) else { continue };
@@ -232,7 +235,7 @@ impl Table {
                 }
             }
         }
-        // A table that was large once gives its memory back.
+        // A table that has become much smaller gives its memory back.
         if self.polys.capacity() > 1024 && self.polys.capacity() / 8 > self.polys.len() {
             self.polys.shrink_to(512);
             self.ids.shrink_to(512);
@@ -241,7 +244,7 @@ impl Table {
         }
     }
 
-    /// The number of a polynomial; none where it has an atom that is gone.
+    /// The id of a polynomial; `None` where one of its atoms has been freed.
     fn intern(&mut self, poly: Poly) -> Option<PolyId> {
         let id = match self.ids.get(&poly) {
             Some(&id) => id,
@@ -295,7 +298,7 @@ impl Table {
 }
 
 impl Atom {
-    /// The polynomials that it is made of.
+    /// Its operands.
     fn operands(&self) -> [Option<PolyId>; 2] {
         match *self {
             Atom::Symbol(_) => [None, None],
@@ -310,7 +313,7 @@ impl Atom {
         matches!(self, Atom::Symbol(Symbol::Named(name)) if name.starts_with(ROUNDS))
     }
 
-    /// Whether it is a symbol that every scope uses.
+    /// Whether it is a symbol that stays forever.
     fn is_common(&self) -> bool {
         matches!(self, Atom::Symbol(Symbol::Numbered(i)) if *i < COMMON)
     }
@@ -322,35 +325,35 @@ fn gone() -> ! {
     error::throw(error::internal("a size outlived what it was made for"))
 }
 
-/// The number of a polynomial.
+/// The id of a polynomial.
 pub fn intern(poly: Poly) -> PolyId {
     let id = TABLE.lock().intern(poly);
     id.unwrap_or_else(|| gone())
 }
 
-/// The number of an atom.
+/// The id of an atom.
 pub fn intern_atom(atom: Atom) -> AtomId {
     let id = TABLE.lock().intern_atom(atom);
     id.unwrap_or_else(|| gone())
 }
 
-/// A polynomial by its number, if it is there.
+/// A polynomial by its id, if it has not been freed.
 pub fn find(id: PolyId) -> Option<Arc<Poly>> {
     TABLE.lock().polys.get(&id).map(|entry| entry.what.clone())
 }
 
-/// A polynomial by its number.
+/// A polynomial by its id.
 pub fn poly(id: PolyId) -> Arc<Poly> {
     find(id).unwrap_or_else(|| gone())
 }
 
-/// An atom by its number.
+/// An atom by its id.
 pub fn atom(id: AtomId) -> Atom {
     let found = TABLE.lock().atoms.get(&id).map(|entry| entry.what.0.clone());
     found.unwrap_or_else(|| gone())
 }
 
-/// How deeply operations that are no polynomials lie in each other in a polynomial.
+/// The nesting depth of operations that are not polynomial.
 pub fn depth(poly: &Poly) -> u32 {
     let depth = TABLE.lock().depth(poly);
     depth.unwrap_or_else(|| gone())

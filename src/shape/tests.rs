@@ -1,4 +1,4 @@
-//! Sizes as expressions: one form for what is equal, questions and what they leave behind.
+//! Sizes as expressions: the normal form, questions, and the constraints that they record.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -206,12 +206,12 @@ fn shapes_bind_the_symbols_that_stand_alone() {
     assert_eq!(half.resolve(a + b).to_string(), "3*time");
 }
 
-/// What a formula gives, or the error it unwinds with.
+/// The result of a formula, or the error it unwinds with.
 fn catch<T>(f: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|_| error::thrown().unwrap())
 }
 
-/// An expression of its own for each number, over a symbol that only this test has.
+/// A different expression for each number, over a symbol that only this test uses.
 fn own(n: usize) -> Dim {
     let half = Dim::named("of_a_test_alone") / Dim::new(n + 2);
     half * half + Dim::new(n)

@@ -6,13 +6,13 @@ use super::dim::Dim;
 use super::poly::{Atom, Poly, Symbol};
 use super::table::{PolyId, atom, find, poly};
 
-/// How deeply parentheses may lie in each other in a text.
+/// The most levels of parentheses in a text.
 const DEEPEST: usize = 300;
 
 /// The most terms of a product in a text.
 const MOST_TERMS: usize = 1024;
 
-/// Whether a declared symbol may have this name: an identifier that means nothing else in a size.
+/// Whether a declared symbol may have this name: an identifier with no other meaning in a size.
 pub fn is_name(text: &str) -> bool {
     let starts = |c: char| c.is_alphabetic() || c == '_';
     text.starts_with(starts)
@@ -21,7 +21,7 @@ pub fn is_name(text: &str) -> bool {
         && number_of(text).is_none()
 }
 
-/// The number of a symbol that has no name of its own.
+/// The number of a symbol `s0`, `s1`, ….
 fn number_of(text: &str) -> Option<u32> {
     let digits = text.strip_prefix('s')?;
     digits.chars().all(|c| c.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
@@ -31,13 +31,13 @@ impl fmt::Display for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.known() {
             Some(n) => write!(f, "{n}"),
-            // A message does not fail over a size that is gone.
+            // A message must not fail because a size has been freed.
             None => f.write_str(&find(self.id()).map_or("?".into(), |poly| sum(&poly))),
         }
     }
 }
 
-/// A polynomial, terms and factors in an order that does not depend on what was interned first.
+/// A polynomial as text. The order of terms and factors does not depend on what was interned first.
 fn sum(poly: &Poly) -> String {
     let mut terms: Vec<(usize, String, i64)> = poly
         .terms()
@@ -51,7 +51,7 @@ fn sum(poly: &Poly) -> String {
         })
         .collect();
     terms.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    // A leading minus would read as a negative number: a positive term goes first.
+    // A positive term goes first, because a leading minus would read as a negative number.
     if let Some(first) = terms.iter().position(|(_, _, n)| *n > 0) {
         let term = terms.remove(first);
         terms.insert(0, term);
@@ -73,7 +73,7 @@ fn sum(poly: &Poly) -> String {
     if text.is_empty() { "0".into() } else { text }
 }
 
-/// An atom; a quotient beside other factors has parentheses.
+/// An atom as text; a quotient beside other factors has parentheses.
 fn factor(atom: &Atom, alone: bool) -> String {
     let text = |id: PolyId| sum(&poly(id));
     let operand = |id: PolyId| {
@@ -98,7 +98,7 @@ fn factor(atom: &Atom, alone: bool) -> String {
 }
 
 impl Dim {
-    /// A size from its text; `None` where it is none.
+    /// A size from its text; `None` where the text is not a size.
     pub fn parse(text: &str) -> Option<Dim> {
         let mut reader = Reader { rest: text.trim_start(), depth: 0 };
         let poly = reader.sum()?;
