@@ -1,10 +1,10 @@
 //! Batching: every op over one more axis, as formulas.
 //!
-//! [`Batching`] is an emission between a formula and another emission. The formula sees single
-//! examples; what goes below has an axis of all examples in front wherever a value depends on one.
-//! So a formula is batched by running it, and a batch of batches by nesting. A call of a composite is
-//! batched by the rule of its declaration, if it has one, and stays a call; of others by running the
-//! body.
+//! [`Batching`] is an emission between a formula and another emission, the one *below*. The formula
+//! sees single examples; the values below have an axis of all examples in front wherever they
+//! depend on an example. So a formula is batched by running it, and a batch of batches by nesting.
+//! A call of a composite stays a call if its declaration has a batching rule, which then makes it;
+//! otherwise the composite's formula is batched.
 
 use std::cell::RefCell;
 
@@ -19,7 +19,7 @@ use crate::dtype::{DType, Numeric, Scalar};
 use crate::error;
 use crate::shape::{Axes, Dim, Shape};
 
-/// An operand of a batched op: what stands for it below.
+/// An operand of a batched op: the value below that stands for it.
 #[derive(Clone, Copy)]
 pub struct Batched<'e> {
     /// The value of the emission below
@@ -28,10 +28,10 @@ pub struct Batched<'e> {
     pub mapped: bool,
 }
 
-/// A call on examples, of which its composite's batching rule makes one on all of them.
+/// A call for each example, which the composite's batching rule replaces by one call for all.
 pub struct BatchedCall<'a, 'e> {
     below: &'e dyn Emit,
-    /// What one example calls
+    /// The call of one example
     pub call: &'a Call,
     /// The operands, at least one of which is mapped
     pub args: &'a [Batched<'e>],
@@ -40,12 +40,12 @@ pub struct BatchedCall<'a, 'e> {
 }
 
 impl<'e> BatchedCall<'_, 'e> {
-    /// Which operands some parameters are.
+    /// The positions of parameters among the operands.
     pub fn places<const N: usize>(&self, names: [&str; N]) -> [Option<usize>; N] {
         names.map(|name| self.call.operand(name))
     }
 
-    /// The same call on operands of the emission below.
+    /// Emits the same call below, on these operands, and returns its results.
     pub fn on(&self, operands: &[Arg]) -> Outputs<'e> {
         let op = Op::Call(self.call.clone());
         let count = op.results();
@@ -55,14 +55,14 @@ impl<'e> BatchedCall<'_, 'e> {
     }
 }
 
-/// A composite on many examples: its results for all of them, which stand along axis 0.
+/// A composite on all examples: its results have the examples along axis 0.
 pub type BatchRule = for<'e> fn(&BatchedCall<'_, 'e>) -> Outputs<'e>;
 
-/// A value the formula sees.
+/// A value that the formula sees.
 struct Value {
     below: Id,
     mapped: bool,
-    /// Of one example
+    /// The type for one example
     ty: Type,
 }
 
@@ -79,7 +79,7 @@ impl<'e> Batching<'e> {
         Batching { below, size, values: RefCell::default() }
     }
 
-    /// Takes up a value of the emission below, whose axis 0 counts examples where `mapped`.
+    /// Makes a value of the formula from one below, whose axis 0 counts examples where `mapped`.
     pub fn value(&self, below: Id, mapped: bool) -> Id {
         let mut ty = self.below.ty(below);
         if mapped {
@@ -88,14 +88,14 @@ impl<'e> Batching<'e> {
         self.push(Value { below, mapped, ty })
     }
 
-    /// What stands below for a value, and whether it is mapped.
+    /// The value below that stands for a value, and whether it is mapped.
     pub fn below(&self, id: Id) -> (Id, bool) {
         let values = self.values.borrow();
         let value = &values[id.0 as usize];
         (value.below, value.mapped)
     }
 
-    /// What stands below for a value, with an axis of examples in any case.
+    /// The value below that stands for a value, with an axis of examples in any case.
     pub fn mapped(&self, id: Id) -> Id {
         let (below, mapped) = self.below(id);
         let x = Batched { x: Expr::new(self.below, Arg::Node(below)), mapped };
@@ -121,8 +121,8 @@ impl<'e> Batching<'e> {
         }
     }
 
-    /// A call that works element by element stays one, with its own gradient: it has one tensor, a
-    /// result of the same type, and no parameter that could name an axis.
+    /// Keeps a call that works element by element, with its own gradient: one tensor, a result of
+    /// the same type, and no parameter that could name an axis.
     fn call_as_it_is(&self, call: &Call, op: &Op, args: &[Arg]) -> Option<Id> {
         let names_no_axis = |param: &Param| match param.kind {
             ParamKind::Tensor(_)
@@ -164,15 +164,15 @@ impl<'e> Batching<'e> {
         Some(self.push(Value { below, mapped, ty: self.ty(x) }))
     }
 
-    /// A call that stays one: what no example decides, and by the rule of its composite. Gives the first
-    /// of its results, which follow each other.
+    /// Keeps a call if no operand is mapped, or replaces it by its composite's batching rule.
+    /// Returns the first of its results, which have consecutive ids.
     fn call_by_rule(&self, call: &Call, op: &Op, args: &[Arg]) -> Option<Id> {
         if !self.below.keeps(call.composite) {
             return None;
         }
         let operands: SmallVec<[Batched<'_>; 8]> =
             args.iter().map(|&arg| self.operand(arg)).collect();
-        // What does not fit is refused in the sizes of one example.
+        // Operands that the op refuses are reported with the sizes of one example.
         let types = self.infer_all(op, args);
         let mapped = operands.iter().any(|x| x.mapped);
         let batched = BatchedCall { below: self.below, call, args: &operands, size: self.size };
@@ -228,7 +228,7 @@ impl Emit for Batching<'_> {
             if let [one] = found.as_slice() {
                 return *one;
             }
-            // Side by side, so that each is found behind the first.
+            // The results get consecutive ids, so that each is found from the first.
             let first = Id(self.values.borrow().len() as u32);
             for id in found {
                 let (below, mapped) = self.below(id);
@@ -284,12 +284,12 @@ pub fn front(size: Dim, shape: &Shape) -> Shape {
     std::iter::once(size).chain(shape.dims().iter().copied()).collect()
 }
 
-/// Axes behind one more.
+/// The same axes behind one more leading axis.
 pub fn shift(axes: &[usize]) -> Axes {
     axes.iter().map(|axis| axis + 1).collect()
 }
 
-/// A slice that takes all examples.
+/// The same slice behind a leading axis of examples, of which it takes all.
 pub fn shift_slice(size: Dim, at: &[SliceAxis]) -> Box<[SliceAxis]> {
     std::iter::once(SliceAxis::all(size)).chain(at.iter().copied()).collect()
 }
@@ -300,14 +300,14 @@ impl<'e> Batched<'e> {
         self.x.rank() - usize::from(self.mapped)
     }
 
-    /// With an axis of examples in any case.
+    /// The value with an axis of examples in any case.
     pub fn spread(self, size: Dim) -> Expr<'e> {
         let shape = self.x.shape();
         if self.mapped { self.x } else { self.x.broadcast(front(size, &shape)) }
     }
 
-    /// Of an example's rank `rank`: axes of size 1 behind that of the examples. What is shared
-    /// broadcasts as it is.
+    /// The value with examples of rank `rank`: axes of size 1 are inserted behind the axis of
+    /// examples. A value that all examples share broadcasts as it is.
     pub fn padded(self, rank: usize) -> Expr<'e> {
         if !self.mapped || self.rank() == rank {
             return self.x;
@@ -351,8 +351,8 @@ impl<'e> Expr<'e> {
 }
 
 impl Op {
-    /// The op on `size` examples at once, not all of whose operands are shared; the examples of the
-    /// result stand along axis 0. `ty` is the type of one example's result.
+    /// The op on `size` examples at once, where at least one operand is mapped; the examples of the
+    /// result are along axis 0. `ty` is the type of one example's result.
     fn batch<'e>(&self, args: &[Batched<'e>], size: Dim, ty: &Type) -> Expr<'e> {
         match self.kind() {
             OpKind::Map(_) => {
@@ -370,8 +370,8 @@ impl Op {
     }
 }
 
-/// The index arrays of all examples together with one that counts examples, and the rank of their
-/// common shape for one example.
+/// The index arrays of all examples behind one that counts examples, and the rank of their common
+/// shape for one example.
 pub fn batch_indices<'e>(indices: &[Batched<'e>], size: Dim) -> (SmallVec<[Expr<'e>; 4]>, usize) {
     let rank = indices.iter().map(|i| i.rank()).max().unwrap_or(0);
     let line = std::iter::once(size).chain(std::iter::repeat_n(Dim::ONE, rank)).collect();

@@ -1,11 +1,12 @@
 //! `Emit` and `Expr`: the language in which rules and composites are written.
 //!
-//! A rule is a formula over [`Expr`]s. Whoever runs it decides what happens: the eager engine
-//! computes (and records), a graph appends nodes, a probe only looks at which operands are used.
+//! A rule is a formula over [`Expr`]s. The [`Emit`] behind them decides what running it means: the
+//! eager engine computes (and records), a graph appends nodes, a probe notes which operands are
+//! read.
 //!
-//! An emission that fails unwinds with its [`error::Error`] (by `resume_unwind`: no message, no
-//! hook) to the nearest [`catch`], which returns it. So formulas read as mathematics and still report
-//! every error as a value.
+//! An emission that fails unwinds with its [`error::Error`] (by `resume_unwind`, which prints no
+//! message and runs no panic hook) to the nearest [`catch`], which returns the error. So formulas
+//! read as mathematics, and every error still arrives as a value.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,15 +27,15 @@ pub struct Id(pub u32);
 pub enum Arg {
     /// A value
     Node(Id),
-    /// A number, known or told by a run
+    /// A number, known now or told at run time
     Number(Numeric),
 }
 
-/// Where a formula's nodes go.
+/// The receiver of a formula's nodes.
 pub trait Emit {
     /// Adds a node. Unwinds with the error where the operands are refused.
     fn emit(&self, op: Op, args: &[Arg]) -> Id;
-    /// A further result of the op that gave a value: 0 is the value itself.
+    /// Result `k` of the op that made a value; result 0 is the value itself.
     fn result(&self, id: Id, k: usize) -> Id;
     /// The type of a value.
     fn ty(&self, id: Id) -> Type;
@@ -44,30 +45,31 @@ pub trait Emit {
     }
     /// Whether a call of a composite that is not declared `inline` stays one node here.
     fn keeps(&self, composite: &'static Composite) -> bool;
-    /// A number, as soon as it is known.
+    /// The value of a number if it is known, otherwise its place in the table of numbers.
     fn number(&self, number: Number) -> Numeric;
-    /// The size that a number of this emission is.
+    /// The size that a number of this emission is the value of, if it is one.
     fn size_behind(&self, _: Numeric) -> Option<Dim> {
         None
     }
-    /// A formula looks at a number that a run tells, instead of passing it on: what it emits may depend
-    /// on it. Gives the number if it is known at hand; if not, what the formula emits is not used.
+    /// Called when a formula looks at the value of a number that is told at run time, instead of
+    /// passing it on: the nodes it emits may then depend on the value. Returns the value if it is
+    /// known here; if it is not, the emitted nodes are not used.
     fn looks_at(&self, _: u32) -> Option<Scalar> {
         None
     }
 }
 
-/// Leaves the running formula with an error.
+/// Unwinds out of the running formula with an error.
 pub use crate::error::throw;
 
-/// Runs a formula: an error thrown inside comes back as a value, and so does a defect.
+/// Runs a formula and returns an error thrown inside as a value; a panic becomes an internal error.
 pub fn catch<T>(f: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).map_err(error::unwound)
 }
 
 /// Unwraps inside a formula.
 pub trait OrThrow<T> {
-    /// The value, or leaves the formula with the error.
+    /// The value; unwinds out of the formula where it is an error.
     fn or_throw(self) -> T;
 }
 
@@ -114,7 +116,7 @@ impl<'e> Expr<'e> {
     pub fn as_scalar(self) -> Option<Scalar> {
         match self.arg {
             Arg::Number(Numeric::Known(value)) => Some(value),
-            // Any float does for what is not used.
+            // The emitted nodes are not used, so any float will do.
             Arg::Number(Numeric::Told(i)) => {
                 Some(self.cx.looks_at(i).unwrap_or(Scalar::Float(f64::NAN)))
             }
@@ -122,7 +124,7 @@ impl<'e> Expr<'e> {
         }
     }
 
-    /// The dtype; a number alone has its class's default.
+    /// The dtype; a number has the default dtype of its class.
     pub fn dtype(self) -> DType {
         match self.arg {
             Arg::Node(id) => self.cx.dtype(id),
@@ -148,7 +150,7 @@ impl<'e> Expr<'e> {
         self.shape()[axis]
     }
 
-    /// The node; a number becomes a tensor of its class's default dtype.
+    /// The operand as a tensor; a number becomes a tensor of its class's default dtype.
     pub fn tensor(self) -> Expr<'e> {
         match self.arg {
             Arg::Node(_) => self,
@@ -156,7 +158,7 @@ impl<'e> Expr<'e> {
         }
     }
 
-    /// The node; a number becomes one.
+    /// The node of the operand; a number becomes a tensor first.
     pub fn node(self) -> Id {
         match self.tensor().arg {
             Arg::Node(id) => id,
@@ -164,7 +166,7 @@ impl<'e> Expr<'e> {
         }
     }
 
-    /// Adds a node with this operand alone.
+    /// Adds a node with this as its only operand.
     pub fn emit(self, op: Op) -> Expr<'e> {
         let x = self.tensor();
         x.emit_with(op, &[x.arg])
@@ -175,7 +177,7 @@ impl<'e> Expr<'e> {
         Expr { cx: self.cx, arg: Arg::Node(self.cx.emit(op, args)) }
     }
 
-    /// The same values in another dtype; nothing where it has that dtype.
+    /// The same values in another dtype; no node where the dtype is the same.
     pub fn cast(self, dtype: DType) -> Expr<'e> {
         match self.arg {
             Arg::Node(_) if self.dtype() == dtype => self,
@@ -184,7 +186,7 @@ impl<'e> Expr<'e> {
         }
     }
 
-    /// One number everywhere: this scalar in a dtype and shape.
+    /// An array filled with this scalar, in a dtype and shape.
     pub fn full(self, dtype: DType, shape: Shape) -> Expr<'e> {
         self.emit_with(Op::Full(Type::new(dtype, shape)), &[self.arg])
     }
@@ -213,7 +215,7 @@ impl<'e> Expr<'e> {
         self.permute(axes)
     }
 
-    /// Repeated to a shape.
+    /// The operand broadcast to a shape.
     pub fn broadcast(self, shape: Shape) -> Expr<'e> {
         if self.shape().same(&shape) { self.tensor() } else { self.emit(Op::Broadcast(shape)) }
     }

@@ -1,9 +1,10 @@
 //! The tangents of ops, as formulas.
 //!
-//! Most are read off the gradient: an elementwise op's Jacobian is diagonal, so its tangent is its
-//! gradient rule with the tangent for the cotangent; a linear op's tangent is the op of the tangent.
-//! Of the others the tangent is [`Tangent::Transposed`]: every gradient rule is linear in the
-//! cotangent, and its transpose is the tangent, which the pass works out by differentiating the rule.
+//! Most tangents follow from the gradient. An elementwise op's Jacobian is diagonal, so its tangent
+//! is its gradient rule with the tangent in place of the cotangent. A linear op's tangent is the op
+//! on the operands' tangents. For the others the tangent is [`Tangent::Transposed`]: every gradient
+//! rule is linear in the cotangent, and its transpose is the tangent, which the pass finds by
+//! differentiating the rule.
 
 use smallvec::SmallVec;
 
@@ -12,7 +13,7 @@ use super::op::Op;
 use super::rule::Rule;
 use super::structural::{OpKind, Rate};
 
-/// What a tangent's formula reads.
+/// The values that a tangent's formula reads.
 pub struct Forward<'a, 'e> {
     /// The operands
     pub args: &'a [Expr<'e>],
@@ -24,9 +25,9 @@ pub struct Forward<'a, 'e> {
 
 /// The tangent of a result.
 pub enum Tangent<'e> {
-    /// Zero: nothing that has a tangent reaches the result
+    /// Zero: the result does not depend on an operand that has a tangent
     Zero,
-    /// This, which broadcasts to the result's shape
+    /// This value, which broadcasts to the result's shape
     Is(Expr<'e>),
     /// The transpose of the gradient rule
     Transposed,
@@ -38,7 +39,8 @@ impl<'e> Forward<'_, 'e> {
         self.tangents[i].unwrap_or_else(|| self.args[i].zeros_like())
     }
 
-    /// The sum of a product's two terms, each the op with one operand's tangent in its place.
+    /// The tangent of a bilinear op: the sum of two terms, each the op with one operand replaced by
+    /// its tangent.
     fn product(&self, op: &Op) -> Option<Expr<'e>> {
         let (a, b) = (self.args[0], self.args[1]);
         let term = |x: Expr<'e>, y: Expr<'e>| x.emit_with(op.clone(), &[x.arg(), y.arg()]);

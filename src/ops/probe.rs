@@ -1,4 +1,4 @@
-//! Running a formula on types alone: what type it has, and which operands it reads.
+//! Running a formula on types alone, to find its result's type and the operands it reads.
 
 use std::cell::RefCell;
 use std::sync::LazyLock;
@@ -20,7 +20,7 @@ use crate::shape::hint;
 /// Which values a rule reads: bit `i` for operand `i`, [`RESULT`] for the result.
 pub type Mask = u64;
 
-/// The first result's bit in a [`Mask`]; those of further results stand below.
+/// The first result's bit in a [`Mask`]; further results have the bits below it, in falling order.
 pub const RESULT: Mask = 1 << 63;
 
 /// The bits of operands in a [`Mask`].
@@ -90,7 +90,8 @@ impl Emit for Probe {
     }
 
     fn number(&self, number: Number) -> Numeric {
-        // Types do not depend on it, so nothing is asked, and any float does.
+        // Types do not depend on the number, so no question is asked of the scope, and any float
+        // will do.
         Numeric::from(match number {
             Number::Size(dim) => Scalar::Float(hint(dim).unwrap_or(1) as f64),
             other @ (Number::Input | Number::Calculated(..)) => {
@@ -130,10 +131,11 @@ pub fn call_types(call: &Call, args: &[OperandType<'_>]) -> Result<Types> {
 }
 
 impl Op {
-    /// The values that the rule of operand `wrt` reads: what a tape must keep.
+    /// The values that the gradient rule of operand `wrt` reads: the tape must save them.
     ///
-    /// Structural ops say it in their definitions (a test holds it against [`probed_residuals`]);
-    /// elementwise rules are probed once, a composite's rule once per attributes and ranks.
+    /// Structural ops state them in their definitions (a test compares these with
+    /// [`probed_residuals`]); elementwise rules are probed once, a composite's rule once per
+    /// attributes and ranks.
     pub fn residuals(
         &self,
         args: &[OperandType<'_>],
@@ -156,7 +158,8 @@ fn call_residuals(
     results: &[Type],
     wrt: usize,
 ) -> Result<Mask> {
-    // What a derived gradient reads is not known before it is derived, at the first backward.
+    // The values that a derived gradient reads are known only once it is derived, at the first
+    // backward, so all operands are saved.
     if !call.composite.has_vjp() {
         return Ok(OPERANDS);
     }
@@ -179,7 +182,7 @@ fn call_residuals(
     Ok(mask)
 }
 
-/// The values that the rule of operand `wrt` reads, found by running it on types.
+/// The values that the gradient rule of operand `wrt` reads, found by running it on types.
 pub fn probed_residuals(
     op: &Op,
     args: &[OperandType<'_>],
@@ -220,7 +223,7 @@ pub fn element_residuals(rule: ElementRule, arity: usize) -> Mask {
         let operands = Rule::of_one(&exprs[..arity], &exprs[arity], &g);
         rule.cotangent(&operands).iter().for_each(|x| probe.mark(x.arg()));
     });
-    // A rule that does not run on plain floats keeps everything.
+    // A rule that does not run on float scalars counts as reading everything.
     let all = found.is_err();
     let mask =
         (0..arity).filter(|&i| all || probe.was_read(args[i])).fold(0, |mask, i| mask | 1 << i);

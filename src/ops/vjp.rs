@@ -9,8 +9,9 @@ use super::rule::Rule;
 use super::structural::OpKind;
 
 impl Op {
-    /// Gives the cotangents of the operands wanted, in order, where a gradient flows. In elementwise
-    /// ops they have the result's shape (the sweep undoes broadcasting), in the others the operand's.
+    /// Passes the cotangents of the wanted operands to `give`, in order, for operands that have a
+    /// gradient. In elementwise ops they have the result's shape (the sweep sums over broadcast
+    /// axes), in the others the operand's.
     pub fn vjp<'e>(
         &self,
         rule: &Rule<'_, 'e>,
@@ -29,7 +30,8 @@ impl Op {
         }
     }
 
-    /// The cotangent of one operand of an op that is no call: their formulas share nothing.
+    /// The cotangent of one operand of an op that is not a call. The rules of such ops share no
+    /// work between operands.
     #[inline]
     pub fn vjp_of<'e>(&self, rule: &Rule<'_, 'e>, wrt: usize) -> Option<Expr<'e>> {
         match self.kind() {

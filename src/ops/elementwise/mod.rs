@@ -1,5 +1,6 @@
-//! Elementwise ops: one scalar formula each, from which come the kernels for every dtype and
-//! instruction set, the WGSL text, the gradient, the Python function, its stub, docs and tests.
+//! Elementwise ops: one scalar formula each. The kernels for every dtype and instruction set, the
+//! WGSL text, the gradient, the Python function, its stub, docs and tests come from it and its
+//! declaration.
 
 use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
@@ -46,7 +47,7 @@ pub fn tables() -> impl Iterator<Item = &'static Elementwise> {
     files.into_iter().flatten().copied()
 }
 
-/// The dtype of a result from that of the operands.
+/// How a result's dtype follows from that of the operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultRule {
     /// The operands' dtype
@@ -55,14 +56,14 @@ pub enum ResultRule {
     Bool,
 }
 
-/// Where Python finds an op.
+/// Where an op is in Python.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A function and a method of `Tensor`
     Method,
     /// A function
     Function,
-    /// Nowhere: other ops build on it
+    /// Nowhere: other ops are built on it
     Hidden,
 }
 
@@ -70,7 +71,7 @@ pub enum Place {
 pub struct Elementwise {
     /// The name, in Python too
     pub name: &'static str,
-    /// Where Python finds it
+    /// Where it is in Python
     pub place: Place,
     /// The docstring
     pub doc: &'static str,
@@ -80,13 +81,13 @@ pub struct Elementwise {
     pub classes: Classes,
     /// The result's dtype
     pub result: ResultRule,
-    /// Whether the first operand is a bool condition outside the promotion
+    /// Whether the first operand is a bool condition, which takes no part in promotion
     pub condition: bool,
     /// Instances of the formula
     pub instance: fn(Want) -> Option<Instance>,
-    /// The gradient by each operand
+    /// The gradient rule of each operand
     pub vjp: &'static [ElementRule],
-    /// Where tests sample each operand
+    /// The interval from which tests sample each operand
     pub domain: &'static [(f64, f64)],
     /// The residuals of each rule, found on first use
     pub masks: OnceLock<[Mask; 3]>,
@@ -139,7 +140,7 @@ impl Elementwise {
         }
     }
 
-    /// What the rule of operand `i` reads.
+    /// The values that the gradient rule of operand `i` reads.
     pub fn residuals(&self, i: usize) -> Mask {
         self.masks.get_or_init(|| {
             let mut masks = [0; 3];
@@ -150,8 +151,8 @@ impl Elementwise {
         })[i]
     }
 
-    /// Whether a number as operand `i` can stand beside tensors of a dtype. An integer has no negative
-    /// power among the integers.
+    /// Whether a number as operand `i` can stand beside tensors of a dtype. A power of integers
+    /// takes no negative integer exponent.
     #[inline]
     pub fn fits(&self, value: Numeric, i: usize, dtype: DType) -> bool {
         let is_power = i == 1 && std::ptr::eq(self, &arithmetic::pow);
@@ -205,7 +206,7 @@ impl Elementwise {
         Ok(dtype)
     }
 
-    /// The operands as they are, where they need no promotion: tensors of one dtype that the op
+    /// The operands unchanged, where they need no promotion: tensors of one dtype that the op
     /// takes, and numbers that fit it.
     fn plain(&self, args: &[Expr<'_>]) -> Option<[Arg; 3]> {
         if self.condition {
@@ -230,7 +231,7 @@ impl Elementwise {
         args.iter().enumerate().all(fits).then_some(out)
     }
 
-    /// The operands, where all are numbers and the op computes with floats.
+    /// The operands, if all are numbers and the op computes with floats.
     fn numbers(&self, args: &[Expr<'_>], dtype: DType) -> Option<[Numeric; 2]> {
         if self.condition || !dtype.is_float() {
             return None;
@@ -243,8 +244,9 @@ impl Elementwise {
         Some([first, args.get(1).map_or(Some(first), number)?])
     }
 
-    /// Emits the op after promoting its operands. Floats alone give a number, worked out in float64;
-    /// a call on other numbers alone makes a tensor first.
+    /// Emits the op after promoting its operands. If all operands are floats without a tensor, the
+    /// result is a number, computed in float64; other calls on numbers alone make a tensor of one
+    /// operand first.
     pub fn call<'e>(&'static self, args: &[Expr<'e>]) -> Expr<'e> {
         if let Some(plain) = self.plain(args) {
             return args[0].emit_with(Op::Map(self), &plain[..args.len()]);
@@ -269,7 +271,8 @@ impl Elementwise {
         };
         let mut operands: SmallVec<[Arg; 3]> =
             small(args.iter().enumerate().map(|(i, x)| operand(i, x)));
-        // A node reads a tensor as its condition, and one more whose dtype is the result's.
+        // A node needs a tensor for its condition, and one more tensor, which decides the result's
+        // dtype.
         let scalar = |i: usize| matches!(operands[i], Arg::Number(_));
         let lone = (usize::from(self.condition)..operands.len()).all(scalar);
         let unconditional = self.condition && scalar(0);
@@ -285,7 +288,7 @@ impl Elementwise {
     }
 }
 
-/// What is asked of a formula.
+/// The instance of a formula that is asked for.
 #[derive(Clone, Copy)]
 pub enum Want {
     /// The kernel for a register type
@@ -298,10 +301,10 @@ pub enum Want {
 
 /// One instance of a formula.
 pub enum Instance {
-    /// Compiled
+    /// The compiled kernel
     Kernel(TileKernel),
-    /// One element at a time
+    /// The function of one element
     Element(ElementFn),
-    /// Printed
+    /// The WGSL text
     Text(Text),
 }

@@ -10,7 +10,7 @@ fn blank() -> Type {
     Type::new(DType::Bool, Shape::scalar())
 }
 
-/// `(value)`: one number everywhere.
+/// `(value)`: all elements are one number.
 pub static FULL: StructuralDef = StructuralDef {
     name: "full",
     class: Class::Creation,
@@ -79,7 +79,7 @@ pub static IOTA: StructuralDef = StructuralDef {
     residuals: reads_nothing,
     vjp: no_gradient,
     tangent: Rate::Zero,
-    // Without operands nothing is mapped.
+    // Never called: without operands nothing is mapped.
     batch: |_, args, _, _| args[0].x,
 };
 
@@ -95,7 +95,7 @@ pub static RANDOM_BITS: StructuralDef = StructuralDef {
     },
     in_range: any,
     fits: fits_all,
-    // The kernel looks at the key itself.
+    // The kernel checks the key itself.
     expects: expects_nothing,
     infer: |op, _| {
         of!(op, Op::RandomBits(ty));

@@ -1,7 +1,7 @@
 //! The attributes of structural ops as typed fields.
 //!
-//! An op lists its attributes once. Whoever prints, reads or resizes ops walks the list, so that each
-//! type of field has one text form, and both directions of it go through the same declaration.
+//! An op lists its attributes once. Printing, reading and resizing walk this list, so each type of
+//! field has one text form, declared once for both directions.
 
 use smallvec::SmallVec;
 
@@ -13,7 +13,7 @@ use crate::shape::{Axes, Dim, Dims, Shape};
 /// The attributes of an op, in the order of the text.
 pub type Fields<'a> = SmallVec<[Field<'a>; 4]>;
 
-/// One attribute, where it stands in the op.
+/// A reference to one attribute of an op.
 pub enum Field<'a> {
     /// `name=3`
     Count(&'static str, &'a mut usize),
@@ -23,9 +23,9 @@ pub enum Field<'a> {
     Choice(&'static str, &'a mut dyn Choice),
     /// `name=(0, 2)`
     Axes(&'static str, &'a mut Axes),
-    /// `name=((0, 1), (1, 0))`: axes of the first operand that go with those of the second
+    /// `name=((0, 1), (1, 0))`: axes of the first operand that match axes of the second
     Pairs(&'static str, &'a mut Axes, &'a mut Axes),
-    /// The same, and no text where there are none
+    /// The same; no text where the lists are empty
     MaybePairs(&'static str, &'a mut Axes, &'a mut Axes),
     /// `name=(3, 3)`
     PerAxis(&'static str, &'a mut PerAxis),
@@ -33,9 +33,9 @@ pub enum Field<'a> {
     Sizes(&'static str, &'a mut Dims),
     /// `start=(0, 1), size=(2, 3)`, with `step=(1, -1)` where one is not 1
     Slices(&'a mut Box<[SliceAxis]>),
-    /// The dtype of the result, which its type says
+    /// The dtype of the result; no text, because the result's type says it
     ResultDType(&'a mut DType),
-    /// The shape of the result, which its type says
+    /// The shape of the result; no text, because the result's type says it
     ResultShape(&'a mut Shape),
     /// The type of the result
     ResultType(&'a mut Type),
@@ -47,7 +47,7 @@ pub enum Field<'a> {
 pub trait Choice {
     /// The word.
     fn word(&self) -> &'static str;
-    /// Becomes what a word says; false where it says nothing.
+    /// Takes the value of a word; false where the word is unknown.
     fn choose(&mut self, word: &str) -> bool;
 }
 
@@ -85,7 +85,7 @@ impl Field<'_> {
         }
     }
 
-    /// Takes the leading sizes of the result, where this says them, from a block of it.
+    /// Replaces the leading sizes of the result, where this field holds them, by those of a block.
     pub fn cut(&mut self, block: &[usize]) {
         let put = |dims: &mut [Dim]| {
             dims.iter_mut().zip(block).for_each(|(dim, &n)| *dim = Dim::new(n));

@@ -32,14 +32,14 @@ impl<'e> Expr<'e> {
         self.reduce(kind, axes).restore(axes)
     }
 
-    /// Sums away what broadcasting a value of `shape` repeated.
+    /// Sums over the axes along which broadcasting a value of `shape` repeated it.
     pub fn sum_to(self, shape: &Shape) -> Expr<'e> {
         if self.shape().same(shape) {
             return self;
         }
         let axes = shape.repeated_axes(&self.shape());
         let sum = self.reduce(Reduction::Sum, &axes);
-        // What must be of one size may come as two expressions.
+        // Two equal sizes may be two different expressions.
         if sum.shape().equals(shape) { sum } else { sum.reshape(shape.clone()) }
     }
 
@@ -48,7 +48,7 @@ impl<'e> Expr<'e> {
         self.emit(Op::Cumulate { kind, axis, reverse })
     }
 
-    /// Strided parts of every axis; nothing where that is everything.
+    /// A strided slice of every axis; no node where it takes everything.
     pub fn slice(self, at: Box<[SliceAxis]>) -> Expr<'e> {
         let shape = self.shape();
         if at.iter().zip(shape.dims()).all(|(a, d)| a.is_whole(*d)) {
@@ -65,13 +65,13 @@ impl<'e> Expr<'e> {
         self.slice(at)
     }
 
-    /// This value where a slice of `shape` would read, zero elsewhere.
+    /// An array of `shape` that is zero, except that the slice `at` of it is this value.
     pub fn embed(self, shape: Shape, at: Box<[SliceAxis]>) -> Expr<'e> {
         let x = self.tensor();
         x.emit_with(Op::Pad(shape, at), &[x.arg(), x.scalar(0).arg()])
     }
 
-    /// Operands behind each other.
+    /// Operands concatenated along an axis.
     pub fn concat(self, parts: &[Expr<'e>], axis: usize) -> Expr<'e> {
         let args: SmallVec<[Arg; 4]> = parts.iter().map(|part| part.tensor().arg()).collect();
         self.emit_with(Op::Concat(axis), &args)
@@ -84,7 +84,7 @@ impl<'e> Expr<'e> {
         self.emit_with(Op::Gather, &args)
     }
 
-    /// Values put where [`Expr::gather`] would read.
+    /// This array with values written where [`Expr::gather`] would read.
     pub fn scatter(self, mode: ScatterMode, values: Expr<'e>, indices: &[Expr<'e>]) -> Expr<'e> {
         let values = values.cast(self.dtype());
         let args: SmallVec<[Arg; 6]> =
@@ -97,8 +97,8 @@ impl<'e> Expr<'e> {
         self.emit_with(Op::Iota(Type::new(dtype, shape), axis), &[])
     }
 
-    /// Index arrays that address `self`, an int64 index along `axis`, in every axis: the position
-    /// itself elsewhere.
+    /// One index array for each axis: `self`, an int64 index, for `axis`, and each element's own
+    /// position for the others.
     pub fn along(self, axis: usize) -> SmallVec<[Expr<'e>; 4]> {
         let shape = self.shape();
         (0..shape.rank())
@@ -123,7 +123,7 @@ impl<'e> Expr<'e> {
         self.emit_with(Op::Contract(Box::new(spec)), &[self.arg(), other.arg()])
     }
 
-    /// One role of a convolution.
+    /// A convolution, or one of its two transposes, by its role.
     pub fn conv(self, role: ConvRole, other: Expr<'e>, spec: Box<ConvSpec>) -> Expr<'e> {
         self.emit_with(Op::Conv(role, spec), &[self.arg(), other.arg()])
     }

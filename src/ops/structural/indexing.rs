@@ -8,7 +8,7 @@ use crate::error;
 use crate::ops::attributes::ScatterMode;
 use crate::ops::batch::batch_indices;
 
-/// The operands from one on.
+/// The mask of the operands from index `first` on.
 fn from(first: usize, count: usize) -> Mask {
     (first..count).fold(0, |mask, i| mask | 1 << i)
 }
@@ -29,7 +29,7 @@ pub static GATHER: StructuralDef = StructuralDef {
         let rest = &shape.dims()[args.len() - 1..];
         Ok(Type::new(dtype, index.dims().iter().chain(rest).copied().collect()))
     },
-    // Of the array read, only what is taken.
+    // Only the elements taken are read from the array.
     cost: |_, work| Cost {
         bytes: work.read(1).saturating_add(work.write().saturating_mul(2)),
         flops: 0,
@@ -54,7 +54,8 @@ pub static GATHER: StructuralDef = StructuralDef {
         match (x.mapped, any) {
             (true, true) => x.x.gather(&batch_indices(indices, size).0),
             (true, false) => {
-                // Examples behind the indexed axes, then back in front of the index's.
+                // The axis of examples moves behind the indexed axes, and after the gather back in
+                // front of the index's axes.
                 let rank = plain.iter().map(|i| i.rank()).max().unwrap_or(0);
                 x.x.move_axis(0, plain.len()).gather(&plain).move_axis(rank, 0)
             }
@@ -63,7 +64,7 @@ pub static GATHER: StructuralDef = StructuralDef {
     },
 };
 
-/// `(base, values, i…)`: the base with values put at what a gather would read.
+/// `(base, values, i…)`: the base with values written where a gather would read.
 pub static SCATTER: StructuralDef = StructuralDef {
     name: "scatter",
     class: Class::Selection,
@@ -93,7 +94,7 @@ pub static SCATTER: StructuralDef = StructuralDef {
     refuses: true,
     view: computed,
     in_place: InPlace::First,
-    // The order of joining is part of what the op means.
+    // The order of additions is part of the op's definition.
     agreement: Agreement::Bits,
     blocks: Blocks::Never,
     differentiable: |_, i| i < 2,
@@ -134,8 +135,9 @@ pub static SCATTER: StructuralDef = StructuralDef {
     },
 };
 
-/// The cotangent of values that replace others. Of several values for one place only the last one
-/// stays, so only it has a gradient: number the writes, and see which numbers survive.
+/// The cotangent of values that replace others. Of several values written to one place only the
+/// last stays, so only it has a gradient: the writes are numbered and scattered, and a write has
+/// stayed where its number can be read back.
 fn kept_values<'e>(rule: &Rule<'_, 'e>) -> Expr<'e> {
     let (base, values, indices, g) = (rule.args[0], rule.args[1], &rule.args[2..], rule.g);
     let written = g.gather(indices);

@@ -1,11 +1,11 @@
-//! Structural ops: what each of the closed set is, said once.
+//! Structural ops: the definition of each op of the closed set, in one place.
 //!
-//! A [`StructuralDef`] says everything about an op that holds whoever runs it: its name, operands and
-//! attributes, its type rule, cost, gradient, tangent and batch, what data can refuse, which results
-//! are views. Text, verification, cost, passes, planning and targets ask the definition; only kernels
-//! stand elsewhere, one for each executor. The table at the end of this file binds the variants of
-//! [`Op`] to their definitions: a variant without one does not compile, and neither does a definition
-//! that leaves something open.
+//! A [`StructuralDef`] holds everything about an op that does not depend on the executor: its name,
+//! operands and attributes, its type rule, cost, gradient, tangent and batching rule, whether data
+//! can make it fail, and which results are views. Text, verification, cost, passes, planning and
+//! targets ask the definition; only kernels are elsewhere, one for each executor. The table at the
+//! end of this file binds the variants of [`Op`] to their definitions: a variant without a
+//! definition does not compile, and neither does a definition with a missing field.
 
 use super::attributes::{ArgReduction, ConvRole, Cumulation, Reduction};
 use super::batch::Batched;
@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::layout::Layout;
 use crate::shape::{Dim, Shape};
 
-/// Binds the attributes of the op that a definition is of.
+/// Binds the attributes of an op that belongs to a definition.
 macro_rules! of {
     ($op:expr, $pattern:pat) => {
         let $pattern = $op else { unreachable!("an op of another definition") };
@@ -50,122 +50,124 @@ pub use window::windowed;
 
 /// The definition of a structural op.
 pub struct StructuralDef {
-    /// The name in messages, prints and pictures; ops of one definition share it
+    /// The name in messages, prints and pictures; the ops of one definition share it
     pub name: &'static str,
-    /// What sort of op it is
+    /// Its class
     pub class: Class,
     /// The least and the largest count of operands
     pub operands: (usize, Option<usize>),
-    /// An op whose attributes say nothing yet
+    /// An op of this definition with empty attributes, for the text reader to fill
     pub blank: fn() -> Op,
     /// Its attributes, in the order of the text
     pub fields: fn(&mut Op) -> Fields<'_>,
-    /// Whether the attributes are such that type rules can work with them
+    /// Whether the attributes are in the ranges that type rules assume
     pub in_range: fn(&Op) -> bool,
-    /// Whether axes and slices lie inside the operands, which the type rule takes for granted
+    /// Whether axes and slices lie inside the operands, as the type rule assumes
     pub fits: fn(&Op, &[OperandType<'_>]) -> bool,
-    /// Whether operands of these types, with a result of this one, are what kernels take for granted.
-    /// Sizes that are not known are left to the day they are
+    /// Whether operands of these types and a result of this type are as kernels assume. A size that
+    /// is not known yet passes, and is checked when it is known
     pub expects: fn(&Op, &[OperandType<'_>], &Type) -> bool,
     /// The type of the result, or why the operands are refused
     pub infer: fn(&Op, &[OperandType<'_>]) -> Result<Type>,
-    /// What it costs, computed alone
+    /// Its cost, computed alone
     pub cost: fn(&Op, &cost::Work<'_>) -> Cost,
-    /// Whether it does much arithmetic for each element, so that nothing computes it twice lightly
+    /// Whether it does much arithmetic for each element, so that passes avoid computing it twice
     pub is_expensive: bool,
-    /// Whether values of the operands can make it fail
+    /// Whether the operands' values can make it fail
     pub refuses: bool,
-    /// The layout of the result where that is the first operand seen otherwise; none where the op
-    /// computes something
+    /// The layout of the result where the result is a view of the first operand; `None` where the
+    /// op computes
     pub view: fn(&Op, DType, &Layout) -> Option<Layout>,
-    /// Over which operands' memory the result may be written
+    /// The operands whose memory the result may be written over
     pub in_place: InPlace,
-    /// How near results of different executors come
+    /// How closely the results of different executors agree
     pub agreement: Agreement,
-    /// Along which leading axes it can be computed block by block, with the same bits
+    /// The leading axes along which it can be computed block by block, with the same bits
     pub blocks: Blocks,
     /// Whether a gradient can flow from the result to an operand
     pub differentiable: fn(&Op, usize) -> bool,
-    /// Which values the rule of operand `wrt` reads, given the count of operands: what a tape must keep
+    /// The values that the gradient rule of operand `wrt` reads, given the count of operands: the
+    /// tape must save them
     pub residuals: fn(&Op, count: usize, wrt: usize) -> Mask,
     /// The cotangent of an operand, in its shape
     pub vjp: for<'e> fn(&Op, &Rule<'_, 'e>, usize) -> Option<Expr<'e>>,
     /// The tangent of the result
     pub tangent: Rate,
-    /// The op on a count of examples at once, not all of whose operands are shared; the type is that of
+    /// The op on all examples at once, where at least one operand is mapped; the type is that of
     /// one example's result
     pub batch: for<'e> fn(&Op, &[Batched<'e>], Dim, &Type) -> Expr<'e>,
 }
 
-/// Sorts of structural ops.
+/// Classes of structural ops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Each element from the one at its place
+    /// Each element is computed from the one at its place
     Elementwise,
-    /// The operand seen otherwise, without work where its layout allows that
+    /// A view of the operand; no work where its layout allows that
     View,
-    /// Elements put elsewhere, as the attributes say
+    /// Elements are moved, as the attributes say
     Movement,
-    /// Elements along axes joined
+    /// Elements along axes are combined
     Reduction,
     /// Sums of products
     Product,
-    /// Elements chosen by values
+    /// Elements are chosen by values
     Selection,
-    /// Values made of attributes
+    /// Values are made of attributes
     Creation,
 }
 
-/// Which operands' memory a result of their type may be written over.
+/// The operands whose memory a result of the same type may be written over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPlace {
     /// None
     Nowhere,
     /// The first operand's
     First,
-    /// That of any: an element is read only where it is written
+    /// That of any operand: each element is read only where it is written
     Any,
 }
 
-/// How near results of different executors come.
+/// How closely the results of different executors agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Agreement {
-    /// There is one right answer, to the bit
+    /// There is one right result, bit for bit
     Bits,
-    /// Of floats, zeros of either sign are one number
+    /// Values agree; zeros of floats may differ in sign
     Values,
-    /// The order of sums and products of floats is the executor's; `reference::bounds` says how near
-    /// they come
+    /// The executor chooses the order of sums and products of floats; `reference::bounds` bounds
+    /// the difference
     Order,
 }
 
-/// Along which axes an op can be computed block by block.
+/// The axes along which an op can be computed block by block.
 #[derive(Clone, Copy)]
 pub enum Blocks {
-    /// Along none
+    /// None
     Never,
-    /// As an elementwise op: along all, over operands that broadcast
+    /// All, as for an elementwise op, over operands that broadcast
     Spread,
-    /// Along so many leading axes of the result, given the shapes of the first operand and the result;
-    /// they are leading axes of every operand too. Sizes of the result among the attributes become
+    /// This many leading axes of the result, given the shapes of the first operand and the result.
+    /// They are leading axes of every operand too. Sizes of the result among the attributes become
     /// those of a block
     Leading(fn(&Op, &Shape, &Shape) -> usize),
-    /// Along these axes of an operand, those of a batch
+    /// These axes of an operand, the batch axes of a product
     Batch(for<'o> fn(&'o Op, usize) -> &'o [usize]),
 }
 
-/// The tangent of a result, from those of the operands.
+/// How the tangent of a result follows from the operands' tangents.
 #[derive(Clone, Copy)]
 pub enum Rate {
     /// Zero
     Zero,
-    /// The op is linear in the first operand: the op of its tangent, on the others as they are
+    /// The op is linear in the first operand: its tangent is the op on the first operand's tangent
+    /// and the other operands
     First,
-    /// It is linear in the first two together, of which the second may be a number
+    /// The op is linear in the first two operands together; the second may be a number
     FirstTwo,
-    /// It is linear in all together
+    /// The op is linear in all operands together
     All,
-    /// It is linear in each of its two
+    /// The op is linear in each of its two operands
     Each,
     /// The transpose of the gradient rule
     Transposed,
@@ -173,7 +175,7 @@ pub enum Rate {
     Formula(for<'e> fn(&Op, &Forward<'_, 'e>) -> Tangent<'e>),
 }
 
-/// Which kind of op one is.
+/// The kind of an op.
 #[derive(Clone, Copy)]
 pub enum OpKind<'a> {
     /// Elementwise
@@ -189,27 +191,27 @@ pub fn defs() -> &'static [&'static StructuralDef] {
     DEFS
 }
 
-/// Exactly so many operands.
+/// Exactly `count` operands.
 const fn exactly(count: usize) -> (usize, Option<usize>) {
     (count, Some(count))
 }
 
-/// Attributes that cannot be out of range.
+/// For attributes that cannot be out of range.
 fn any(_: &Op) -> bool {
     true
 }
 
-/// Attributes that speak of no axis of an operand.
+/// For attributes that name no axis of an operand.
 fn fits_all(_: &Op, _: &[OperandType<'_>]) -> bool {
     true
 }
 
-/// Operands that the type rule has looked at.
+/// For operands that the type rule has checked completely.
 fn expects_nothing(_: &Op, _: &[OperandType<'_>], _: &Type) -> bool {
     true
 }
 
-/// A result that is computed.
+/// For ops whose result is never a view.
 fn computed(_: &Op, _: DType, _: &Layout) -> Option<Layout> {
     None
 }
@@ -226,12 +228,12 @@ fn first_only(_: &Op, i: usize) -> bool {
     i == 0
 }
 
-/// A rule that reads the cotangent only.
+/// For a gradient rule that reads the cotangent only.
 fn reads_nothing(_: &Op, _: usize, _: usize) -> Mask {
     0
 }
 
-/// A rule that reads the first operand.
+/// For a gradient rule that reads the first operand.
 fn reads_first(_: &Op, _: usize, _: usize) -> Mask {
     1
 }
@@ -240,7 +242,7 @@ fn no_gradient<'e>(_: &Op, _: &Rule<'_, 'e>, _: usize) -> Option<Expr<'e>> {
     None
 }
 
-/// The op on all examples, whose attributes are those for one.
+/// Batches an op whose attributes do not change: the same op on all examples.
 fn batch_as_it_is<'e>(op: &Op, args: &[Batched<'e>], _: Dim, _: &Type) -> Expr<'e> {
     args[0].x.emit(op.clone())
 }
@@ -266,12 +268,12 @@ fn inside(axes: &[usize], rank: usize) -> bool {
     seen.len() == axes.len() && axes.iter().all(|&axis| axis < rank)
 }
 
-/// The shape of the first operand and its dtype.
+/// The dtype and shape of operand `i`, which must be a tensor.
 fn tensor<'a>(op: &Op, args: &[OperandType<'a>], i: usize) -> Result<(DType, &'a Shape)> {
     args[i].tensor(op.name())
 }
 
-/// A result of the first operand's type.
+/// The type of the first operand, as the result's type.
 fn same_type(op: &Op, args: &[OperandType<'_>]) -> Result<Type> {
     let (dtype, shape) = tensor(op, args, 0)?;
     Ok(Type::new(dtype, shape.clone()))

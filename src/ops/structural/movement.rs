@@ -1,4 +1,4 @@
-//! Ops that put elements elsewhere, as their attributes say.
+//! Ops that move elements, as their attributes say.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -8,7 +8,7 @@ use crate::error;
 use crate::ops::batch::{front, shift_slice};
 use crate::shape::Axes;
 
-/// `(x, value)`: `x` where a slice of the result would read, the value elsewhere.
+/// `(x, value)`: the value everywhere, except that the slice of the result is `x`.
 pub static PAD: StructuralDef = StructuralDef {
     name: "pad",
     class: Class::Movement,
@@ -56,7 +56,7 @@ pub static PAD: StructuralDef = StructuralDef {
             let x = x.spread(size);
             return x.emit_with(Op::Pad(shape, at), &[x.arg(), value.x.arg()]);
         }
-        // Each example has a border of its own.
+        // Each example has a padding value of its own.
         let base = value.padded(shape.rank() - 1).broadcast(shape);
         base.emit_with(Op::SetItem(at), &[base.arg(), x.padded(base.rank() - 1).arg()])
     },
@@ -109,7 +109,7 @@ pub static SETITEM: StructuralDef = StructuralDef {
     },
 };
 
-/// Operands behind each other along an axis.
+/// Operands concatenated along an axis.
 pub static CONCAT: StructuralDef = StructuralDef {
     name: "concat",
     class: Class::Movement,
@@ -171,7 +171,7 @@ pub static CONCAT: StructuralDef = StructuralDef {
     },
 };
 
-/// The type of the first operand with a region replaced by the second, which broadcasts to it.
+/// The type of the first operand, whose `region` the second replaces, after broadcasting to it.
 pub fn replaced(op: &Op, args: &[OperandType<'_>], region: &Shape) -> Result<Type> {
     if let OperandType::Tensor(_, values) = args[1]
         && !values.broadcasts_to(region)
@@ -182,7 +182,7 @@ pub fn replaced(op: &Op, args: &[OperandType<'_>], region: &Shape) -> Result<Typ
     same_type(op, args)
 }
 
-/// Refuses a value with axes where one value fills many places.
+/// Refuses a fill value with axes.
 pub fn one_value(op: &str, value: Option<&OperandType<'_>>) -> Result<()> {
     match value {
         Some(OperandType::Tensor(_, shape)) if shape.rank() > 0 => {
@@ -192,7 +192,7 @@ pub fn one_value(op: &str, value: Option<&OperandType<'_>>) -> Result<()> {
     }
 }
 
-/// Whether what fills a result is one number of its dtype.
+/// Whether the fill value at operand `i` is one number of the result's dtype.
 pub fn one_number(args: &[OperandType<'_>], i: usize, ty: &Type) -> bool {
     match args.get(i) {
         Some(OperandType::Tensor(dtype, shape)) => *dtype == ty.dtype && shape.rank() == 0,
@@ -200,7 +200,7 @@ pub fn one_number(args: &[OperandType<'_>], i: usize, ty: &Type) -> bool {
     }
 }
 
-/// Whether what is put into a result has its dtype.
+/// Whether the second operand, which is written into the result, has the result's dtype.
 pub fn second_of_result(_: &Op, args: &[OperandType<'_>], ty: &Type) -> bool {
     match args.get(1) {
         Some(OperandType::Tensor(dtype, _)) => *dtype == ty.dtype,

@@ -1,4 +1,4 @@
-//! Ops that put the elements along an axis in order. All are stable, and NaN is last.
+//! Ops that sort along an axis. All are stable, and NaN comes last.
 
 use smallvec::smallvec;
 
@@ -51,7 +51,7 @@ pub static SORT: StructuralDef = StructuralDef {
     },
 };
 
-/// The order that sorts an axis (int64).
+/// The indices that sort an axis (int64).
 pub static ARGSORT: StructuralDef = StructuralDef {
     name: "argsort",
     class: Class::Selection,
@@ -138,7 +138,7 @@ pub static TOPK: StructuralDef = StructuralDef {
     },
 };
 
-/// The cost of a sort: as many comparisons of each element as halvings of the axis.
+/// The cost of a sort: for each element ⌈log₂ n⌉ comparisons, where `n` is the size of the axis.
 fn comparisons(work: &cost::Work<'_>, axis: usize) -> Cost {
     let n = work.operand(0).map_or(1, |ty| cost::size(ty.shape[axis]));
     let depth = u64::from(n.max(1).next_power_of_two().trailing_zeros());

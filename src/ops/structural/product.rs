@@ -71,14 +71,14 @@ pub static MATMUL: StructuralDef = StructuralDef {
     },
 };
 
-/// The rule of an operand of a product reads the other one.
+/// The gradient rule of one operand of a product reads the other one.
 fn reads_other(_: &Op, _: usize, wrt: usize) -> Mask {
     1 << (1 - wrt)
 }
 
 /// A convolution.
 pub static CONV: StructuralDef = StructuralDef {
-    // Each element of the convolution's result is a sum over a filter.
+    // Each element of the result is a sum over one filter.
     cost: |_, work| terms(work, work.results().saturating_mul(filter(work.operand(1)))),
     ..conv("conv", || Op::Conv(ConvRole::Output, blank()))
 };
@@ -100,7 +100,7 @@ fn filter(weight: Option<&Type>) -> u64 {
     weight.map_or(1, |ty| ty.shape.dims()[1..].iter().map(|&d| cost::size(d)).product())
 }
 
-/// The cost of so many products, each added.
+/// The cost of `count` multiplications, each with an addition.
 fn terms(work: &cost::Work<'_>, count: u64) -> Cost {
     work.with(count.saturating_mul(2))
 }
@@ -117,7 +117,7 @@ fn blank() -> Box<ConvSpec> {
     })
 }
 
-/// One of the three derivatives of the convolution's trilinear form.
+/// One of the three ops that are the derivatives of the convolution's trilinear form.
 const fn conv(name: &'static str, blank: fn() -> Op) -> StructuralDef {
     StructuralDef {
         name,
@@ -198,7 +198,7 @@ fn is_in_range(spec: &ConvSpec) -> bool {
         && counts(&[spec.groups], 1)
 }
 
-/// Whether the three tensors of a convolution go together, as far as their sizes are known.
+/// Whether the shapes of the three tensors of a convolution match, as far as sizes are known.
 fn is_trilinear(role: ConvRole, spec: &ConvSpec, a: &Shape, b: &Shape, ty: &Type) -> bool {
     let (x, w, g) = match role {
         ConvRole::Output => (a, b, &ty.shape),
@@ -270,7 +270,8 @@ fn infer_conv(
         ConvRole::Output => {
             let positions = (0..spec.stride.len()).map(|i| {
                 let reach = (b.1[i + 2] - Dim::ONE) * spec.dilation[i].into() + Dim::ONE;
-                // None where the kernel reaches further than the operand: differences stop at zero.
+                // Zero positions where the kernel reaches further than the operand, because
+                // differences stop at zero.
                 let stride = spec.stride[i].into();
                 (a.1[i + 2] + spec.pad_low[i].into() + spec.pad_high[i].into() + stride - reach)
                     / stride
@@ -285,7 +286,8 @@ fn infer_conv(
     Ok(Type::new(a.0, shape))
 }
 
-/// A product is linear in each operand: its gradient is a product of the cotangent with the other.
+/// A product is linear in each operand: the gradient is a product of the cotangent with the other
+/// operand.
 fn contract_vjp<'e>(spec: &Contraction, rule: &Rule<'_, 'e>, wrt: usize) -> Expr<'e> {
     let (x, other) = (rule.args[wrt], rule.args[1 - wrt]);
     let (x_batch, x_contract, o_batch, o_contract) = match wrt {
@@ -298,7 +300,7 @@ fn contract_vjp<'e>(spec: &Contraction, rule: &Rule<'_, 'e>, wrt: usize) -> Expr
     let x_free = free(x.rank(), x_batch, x_contract);
     let o_free = free(other.rank(), o_batch, o_contract);
     let batches = x_batch.len();
-    // In the cotangent: batch, free of a, free of b.
+    // The axes of the cotangent: batch, free axes of a, free axes of b.
     let o_start = if wrt == 0 { batches + x_free.len() } else { batches };
     let product = rule.g.contract(
         other,
@@ -309,7 +311,8 @@ fn contract_vjp<'e>(spec: &Contraction, rule: &Rule<'_, 'e>, wrt: usize) -> Expr
             b_contract: o_free,
         },
     );
-    // The product's axes: batch, free of x, contracted axes in the other operand's order.
+    // The axes of this product: batch, free axes of x, contracted axes in the order of the other
+    // operand.
     let mut contracted: SmallVec<[(usize, usize); 4]> =
         o_contract.iter().copied().zip(x_contract.iter().copied()).collect();
     contracted.sort_unstable();
@@ -335,13 +338,14 @@ fn batch_contract<'e>(spec: &Contraction, a: Batched<'e>, b: Batched<'e>) -> Exp
         all.b_batch.insert(0, 0);
         return a.x.contract(b.x, all);
     }
-    // The examples are the first free axis of the one operand that has them.
+    // The axis of examples is the first free axis of the one mapped operand.
     let batches = spec.a_batch.len();
     let before = if a.mapped { batches } else { a.rank() - spec.a_contract.len() };
     a.x.contract(b.x, all).move_axis(before, 0)
 }
 
-/// Examples become more images where only the first operand differs, and more groups otherwise.
+/// Examples become further images where only the first operand is mapped, and further groups
+/// otherwise.
 fn batch_conv<'e>(
     role: ConvRole,
     spec: &ConvSpec,
@@ -353,7 +357,8 @@ fn batch_conv<'e>(
         return a.x.merge(0).conv(role, b.x, Box::new(spec.clone())).split(0, size);
     }
     let (a, b) = (a.spread(size), b.spread(size));
-    // Images first, channels of all examples behind each other; weights of all examples likewise.
+    // Images come first, and the channels of all examples one after the other; so do the weights of
+    // all examples.
     let images = |x: Expr<'e>| x.move_axis(0, 1).merge(1);
     let groups = spec.groups * size.value();
     let spec = Box::new(ConvSpec { groups, ..spec.clone() });

@@ -1,4 +1,4 @@
-//! Ops that join the elements along axes.
+//! Ops that combine the elements along axes: reductions and scans.
 
 use smallvec::smallvec;
 
@@ -9,7 +9,7 @@ use crate::ops::batch::shift;
 use crate::ops::probe::RESULT;
 use crate::shape::Axes;
 
-/// A sum; its gradient goes to all elements alike.
+/// A sum; all elements get its cotangent.
 pub static SUM: StructuralDef = StructuralDef {
     agreement: Agreement::Order,
     differentiable: always,
@@ -103,7 +103,7 @@ const fn reduce(kind: Reduction, blank: fn() -> Op) -> StructuralDef {
 /// The largest or smallest element. Ties share the gradient equally.
 const fn extreme(kind: Reduction, blank: fn() -> Op) -> StructuralDef {
     StructuralDef {
-        // Which of two equal zeros is met last depends on the order.
+        // Which of two zeros of different sign remains depends on the order.
         agreement: Agreement::Values,
         differentiable: always,
         residuals: |_, _, _| 1 | RESULT,
@@ -124,7 +124,7 @@ const fn extreme(kind: Reduction, blank: fn() -> Op) -> StructuralDef {
     }
 }
 
-/// The cost of joining all elements to those of the result.
+/// The cost of combining all elements into those of the result.
 fn joined(_: &Op, work: &cost::Work<'_>) -> Cost {
     work.with(work.count(0).saturating_sub(work.results()))
 }
@@ -211,7 +211,7 @@ pub static CUMULATIVE_MAX: StructuralDef =
 pub static CUMULATIVE_MIN: StructuralDef =
     cumulate(Cumulation::Min, || Op::Cumulate { kind: Cumulation::Min, axis: 0, reverse: false });
 
-/// A running reduction along an axis, with the gradient of an extreme.
+/// A running reduction along an axis, with the gradient of a running maximum or minimum.
 const fn cumulate(kind: Cumulation, blank: fn() -> Op) -> StructuralDef {
     StructuralDef {
         name: kind.name(),
@@ -234,7 +234,7 @@ const fn cumulate(kind: Cumulation, blank: fn() -> Op) -> StructuralDef {
         refuses: false,
         view: computed,
         in_place: InPlace::Nowhere,
-        // The order of joining is part of what the op means.
+        // The order of combining is part of the op's definition.
         agreement: Agreement::Bits,
         blocks: Blocks::Never,
         differentiable: always,
@@ -251,8 +251,8 @@ const fn cumulate(kind: Cumulation, blank: fn() -> Op) -> StructuralDef {
     }
 }
 
-/// Each element's gradient is the product of all others: the product of those before times that of
-/// those after, which stays exact where elements are zero.
+/// Each element's gradient is the product of all others, computed as the product of those before it
+/// times the product of those after it: exact also where elements are zero.
 fn prod_vjp<'e>(x: Expr<'e>, g: Expr<'e>, axes: &Axes) -> Expr<'e> {
     let kept: Axes = (0..x.rank()).filter(|i| !axes.contains(i)).collect();
     let order: Axes = kept.iter().chain(axes).copied().collect();
@@ -267,13 +267,13 @@ fn prod_vjp<'e>(x: Expr<'e>, g: Expr<'e>, axes: &Axes) -> Expr<'e> {
     grad.reshape(moved.shape()).permute(inverse(&order))
 }
 
-/// `Σ_i g_i ∂y_i/∂x_k` with `∂y_i/∂x_k` the product of the elements up to `i` without `x_k`: a square
-/// of products, exact where elements are zero.
+/// `Σ_i g_i ∂y_i/∂x_k`, where `∂y_i/∂x_k` is the product of the elements up to `i` without `x_k`.
+/// The products form a square over `k` and `i`; they are exact also where elements are zero.
 fn cumulative_prod_vjp<'e>(x: Expr<'e>, g: Expr<'e>, axis: usize, reverse: bool) -> Expr<'e> {
     let n = x.size(axis);
     let square = Shape::from_dims(&[n, n]);
     let (k, i) = (x.iota(DType::I64, square.clone(), 0), x.iota(DType::I64, square, 1));
-    // Axis `axis` counts k, a new last axis counts i.
+    // `k` counts along `axis`, `i` along a new last axis.
     let mut last: Axes = (0..x.rank()).filter(|&a| a != axis).collect();
     last.push(axis);
     let rows = x.permute(last.clone()).unsqueeze(x.rank() - 1);
@@ -285,7 +285,8 @@ fn cumulative_prod_vjp<'e>(x: Expr<'e>, g: Expr<'e>, axis: usize, reverse: bool)
     terms.reduce(Reduction::Sum, &[x.rank()]).permute(inverse(&last))
 }
 
-/// The gradient of a running extreme goes to the element that set it (the latest of equals).
+/// The gradient of a running maximum or minimum goes to the element that set it (of equal elements
+/// the latest).
 fn running_extreme_vjp<'e>(
     x: Expr<'e>,
     y: Expr<'e>,
@@ -303,12 +304,12 @@ fn running_extreme_vjp<'e>(
 }
 
 impl<'e> Expr<'e> {
-    /// Zeros of another operand's type.
+    /// Zeros of the type of `x`.
     pub(super) fn zeros_of(self, x: Expr<'e>) -> Expr<'e> {
         self.scalar(0.0).full(x.dtype(), x.shape())
     }
 
-    /// The product of the elements before each (or after), along an axis.
+    /// For each element the product of the elements before it (or after it) along an axis.
     fn exclusive_prod(self, axis: usize, reverse: bool) -> Expr<'e> {
         let mut one = self.shape();
         one.dims_mut()[axis] = Dim::ONE;

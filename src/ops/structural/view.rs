@@ -1,4 +1,5 @@
-//! Ops whose result is the operand seen otherwise: casts, reshapes, permutations, broadcasts, slices.
+//! Ops whose result is a view of the operand, and casts: casts, reshapes, permutations, broadcasts,
+//! slices.
 
 use smallvec::smallvec;
 
@@ -188,7 +189,7 @@ pub static BROADCAST: StructuralDef = StructuralDef {
     },
 };
 
-/// Strided parts of every axis.
+/// A strided slice of every axis.
 pub static SLICE: StructuralDef = StructuralDef {
     name: "slice",
     class: Class::View,
@@ -234,7 +235,7 @@ pub static SLICE: StructuralDef = StructuralDef {
     },
 };
 
-/// Whether a slice stays inside a shape.
+/// Whether a slice lies inside a shape.
 pub fn lies_in(at: &[SliceAxis], shape: &Shape) -> bool {
     at.len() == shape.rank() && at.iter().zip(shape.dims()).all(|(axis, &size)| axis.fits(size))
 }

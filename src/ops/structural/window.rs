@@ -1,4 +1,4 @@
-//! Sliding windows, and the sum that undoes them.
+//! Sliding windows, and their transpose, which sums them.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -8,7 +8,7 @@ use crate::layout::Strides;
 use crate::ops::attributes::{PerAxis, WindowSpec};
 use crate::shape::Dims;
 
-/// More than any axis has.
+/// A bound that no window's size, stride or dilation reaches.
 pub const FAR: usize = 1 << 31;
 
 fn blank() -> Box<WindowSpec> {
@@ -30,7 +30,7 @@ fn is_in_range(spec: &WindowSpec) -> bool {
         && [&spec.size, &spec.stride, &spec.dilation].iter().all(|list| counts(list, 1))
 }
 
-/// Whether numbers are counts of at least so many.
+/// Whether all numbers are at least `least`, and below [`FAR`].
 pub fn counts(list: &[usize], least: usize) -> bool {
     list.iter().all(|n| (least..FAR).contains(n))
 }
@@ -93,7 +93,7 @@ pub static WINDOWS: StructuralDef = StructuralDef {
     batch: batch_as_it_is,
 };
 
-/// The transpose of windows: adds them into an array with these trailing sizes.
+/// The transpose of windows (col2im): adds the windows into an array with these trailing sizes.
 pub static FOLD: StructuralDef = StructuralDef {
     name: "fold",
     class: Class::Movement,
@@ -129,7 +129,7 @@ pub static FOLD: StructuralDef = StructuralDef {
     refuses: false,
     view: computed,
     in_place: InPlace::Nowhere,
-    // The order of joining is part of what the op means.
+    // The order of additions is part of the op's definition.
     agreement: Agreement::Bits,
     blocks: Blocks::Never,
     differentiable: always,
@@ -142,14 +142,14 @@ pub static FOLD: StructuralDef = StructuralDef {
     batch: batch_as_it_is,
 };
 
-/// How many windows an axis of a size has; `None` where that is not known.
+/// How many windows fit along an axis; `None` where a size is not known.
 pub fn positions(size: Dim, window: Dim, stride: usize, dilation: usize) -> Option<usize> {
     let (size, window) = (size.known()?, window.known()?);
     let reach = window.checked_sub(1)?.checked_mul(dilation)?.checked_add(1)?;
     Some(size.checked_sub(reach).map_or(0, |free| free / stride + 1))
 }
 
-/// Whether windows are those of an array with these trailing sizes.
+/// Whether the shape is that of windows over an array with these trailing sizes.
 fn is_folded(spec: &WindowSpec, sizes: &[Dim], shape: &Shape) -> bool {
     let axes = spec.size.len();
     let lead = shape.rank() - 2 * axes;
@@ -161,7 +161,7 @@ fn is_folded(spec: &WindowSpec, sizes: &[Dim], shape: &Shape) -> bool {
     })
 }
 
-/// A layout seen through windows over its trailing axes: leading axes, positions, window.
+/// The layout of windows over the trailing axes: leading axes, positions, axes of one window.
 pub fn windowed(x: &Layout, spec: &WindowSpec) -> Layout {
     let (dims, strides) = (x.shape().dims(), x.strides());
     let spatial = spec.size.len();
