@@ -2,6 +2,7 @@
 //!
 //! The modules stand bottom-up: each names only modules above it in this list (a test enforces it).
 
+pub mod cache;
 pub mod error;
 pub mod settings;
 pub mod site;

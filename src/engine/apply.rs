@@ -6,6 +6,7 @@ use super::definition::{self, Call};
 use super::eager::{self, Eager};
 use super::executors::{self, Device, device};
 use super::observe;
+use super::signature;
 use super::tape::{self, Operand, Value};
 use super::trace;
 use crate::array::Array;
@@ -19,14 +20,37 @@ use crate::watch;
 
 /// Computes an op whose operands are promoted already.
 pub fn apply(op: Op, args: &[Operand<'_>], record: bool) -> Result<Value> {
+    if record
+        && let Op::Call(call) = &op
+        && let Some(mut values) = recorded(call, args)?
+    {
+        return Ok(values.swap_remove(0));
+    }
     let array = compute(&op, args)?;
     if record { tape::record(op, args, array) } else { Ok(Value::plain(array)) }
+}
+
+/// A call of a composite on values in host memory, recorded as one step. `None` of another.
+#[inline(never)]
+fn recorded(call: &op::Call, args: &[Operand<'_>]) -> Result<Option<SmallVec<[Value; 1]>>> {
+    let wants = |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if v.requires_grad());
+    if !args.iter().any(wants) || !trace::at_hand(args) {
+        return Ok(None);
+    }
+    let signature = signature::of(call.composite, &call.attributes, args);
+    signature.map(|signature| eager::call_recorded(signature, args)).transpose()
 }
 
 /// The same for an op with any count of results.
 pub fn apply_all(op: Op, args: &[Operand<'_>], record: bool) -> Result<SmallVec<[Value; 1]>> {
     if op.results() == 1 {
         return Ok(smallvec![apply(op, args, record)?]);
+    }
+    if record
+        && let Op::Call(call) = &op
+        && let Some(values) = recorded(call, args)?
+    {
+        return Ok(values);
     }
     let arrays = match (trace::wants(args), &op) {
         (true, _) => trace::emit_all(op.clone(), args)?,

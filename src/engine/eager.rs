@@ -1,7 +1,7 @@
 //! Formulas run at once: the emission that computes.
 
 use std::cell::RefCell;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -9,15 +9,16 @@ use super::apply::{apply, apply_all};
 use super::definition::{self, Call};
 use super::executors::{self, Device, device};
 use super::observe;
-use super::plans::{self, Formula, Given, Part};
-use super::tape::{Operand, Value, device_of};
+use super::signature::{self, Signature};
+use super::tape::{self, Operand, Value, device_of};
 use super::trace;
+use crate::array::Array;
 use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::{self, Result};
-use crate::ops::declare::{Arguments, Attr, Composite};
+use crate::ops::declare::{Arguments, Attr, Composite, Kernel};
 use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch, throw};
 use crate::ops::number::Number;
-use crate::ops::op::{self, Op, Type};
+use crate::ops::op::{Op, Type};
 use crate::ops::origin;
 use crate::shape::Dim;
 use crate::site::Origin;
@@ -233,11 +234,32 @@ pub fn call_all(
             entered
         }
     };
+    if record
+        && composite.stays()
+        && device == Device::Cpu
+        && let Some(signature) = signature::of(composite, attributes, operands)
+    {
+        let explained = |error| origin::explain(error, Origin::running());
+        return call_recorded(signature, operands).map_err(explained);
+    }
     if watch::on() && !(record && composite.stays()) {
         let run = || call_now(composite, attributes, operands, record, may_plan);
         return observe::composite(composite, operands, run);
     }
     call_now(composite, attributes, operands, record, may_plan)
+}
+
+/// Calls a composite on values in host memory, as one step of the tape.
+pub fn call_recorded(
+    mut signature: Arc<Signature>,
+    operands: &[Operand<'_>],
+) -> Result<SmallVec<[Value; 1]>> {
+    let composite = signature.call().composite;
+    let results = match watch::on() {
+        true => observe::composite(composite, operands, || call_signed(&mut signature, operands))?,
+        false => call_signed(&mut signature, operands)?,
+    };
+    tape::record_call(signature, operands, results)
 }
 
 /// The same, unwatched.
@@ -248,25 +270,47 @@ fn call_now(
     record: bool,
     may_plan: bool,
 ) -> Result<SmallVec<[Value; 1]>> {
-    let checking = || watch::on() && watch::checking();
-    // Checks look at every step of a formula, where nothing tells it from its kernel.
-    if let Some(kernel) = composite.kernel
-        && may_plan
-        && !(kernel.is_exact() && checking())
+    let is_checking = watch::on() && watch::checking();
+    let plans = !is_checking && composite.payoff.body.is_worth_planning();
+    if may_plan
+        && (kernel(composite, is_checking).is_some() || plans)
+        && let Some(mut signature) = signature::of(composite, attributes, operands)
     {
-        let args: SmallVec<[executors::Operand<'_>; 8]> =
-            operands.iter().map(|operand| operand.operand()).collect::<Result<_>>()?;
-        let call = op::Call { composite, attributes: attributes.into() };
-        let found = executors::call(kernel, &call, &args);
-        if let Some(arrays) = found.map_err(|error| error.within(composite.name))? {
-            return Ok(arrays.into_iter().map(Value::plain).collect());
-        }
-    }
-    let plain = !may_plan || composite.plain.load(Ordering::Relaxed) || checking();
-    if !plain && let Some(values) = planned(composite, attributes, operands)? {
-        return Ok(values);
+        return call_signed(&mut signature, operands);
     }
     emitted(composite, attributes, operands, record)
+}
+
+/// The kernel of a composite. Checks look at every step of a formula, where nothing tells it from its
+/// kernel.
+fn kernel(composite: &Composite, is_checking: bool) -> Option<Kernel> {
+    composite.kernel.filter(|kernel| !(kernel.is_exact() && is_checking))
+}
+
+/// Computes a call on values in host memory: by a kernel, by its plan, or op by op.
+fn call_signed(
+    signature: &mut Arc<Signature>,
+    operands: &[Operand<'_>],
+) -> Result<SmallVec<[Value; 1]>> {
+    let call = signature.call();
+    let composite = call.composite;
+    let is_checking = watch::on() && watch::checking();
+    let plain = |arrays: SmallVec<[Array; 2]>| arrays.into_iter().map(Value::plain).collect();
+    if let Some(kernel) = kernel(composite, is_checking) {
+        let args: SmallVec<[executors::Operand<'_>; 8]> =
+            operands.iter().map(|operand| operand.operand()).collect::<Result<_>>()?;
+        let found = executors::call(kernel, call, &args);
+        if let Some(arrays) = found.map_err(|error| error.within(composite.name))? {
+            return Ok(plain(arrays));
+        }
+    }
+    if !is_checking
+        && let Some(arrays) =
+            signature.run(operands).map_err(|error| error.within(composite.name))?
+    {
+        return Ok(plain(arrays));
+    }
+    emitted(composite, &signature.call().attributes, operands, false)
 }
 
 /// Runs the formula of a composite: all its results.
@@ -285,23 +329,4 @@ fn emitted(
         values.push(cx.take(x)?);
     }
     Ok(values)
-}
-
-/// Calls a composite by its plan, if it has one.
-fn planned(
-    composite: &'static Composite,
-    attributes: &[Attr],
-    operands: &[Operand<'_>],
-) -> Result<Option<SmallVec<[Value; 1]>>> {
-    let mut given: SmallVec<[Given<'_>; 6]> = SmallVec::new();
-    for operand in operands {
-        given.push(match operand {
-            Operand::Value(value) => Given::Array(&value.array),
-            Operand::Scalar(Numeric::Known(scalar)) => Given::Scalar(*scalar),
-            Operand::Scalar(Numeric::Told(_)) => return Ok(None),
-        });
-    }
-    let formula = Formula { composite, attributes, part: Part::Body, operands: &given };
-    let arrays = plans::run(&formula).map_err(|error| error.within(composite.name))?;
-    Ok(arrays.map(|arrays| arrays.into_iter().map(Value::plain).collect()))
 }

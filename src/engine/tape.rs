@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::executors::{self, Device};
+use super::signature::Signature;
 use super::site::{self, Site};
 use super::trace;
 use crate::array::Array;
@@ -366,6 +367,8 @@ pub trait HostRule: Send + Sync {
 pub enum Step {
     /// An op, with its rule
     Op(Op),
+    /// A composite on values in host memory
+    Call(Arc<Signature>),
     /// Something with a rule of the user's
     Host(Arc<dyn HostRule>),
 }
@@ -437,6 +440,7 @@ impl Entry {
     pub fn name(&self) -> &str {
         match &self.step {
             Step::Op(op) => op.name(),
+            Step::Call(signature) => signature.op.name(),
             Step::Host(rule) => rule.name(),
         }
     }
@@ -520,6 +524,36 @@ pub fn record_all(op: Op, args: &[Operand<'_>], arrays: Results) -> Result<Small
         values.results.extend(saved.map(|(k, array)| save(array, mask & RESULT >> k != 0)));
     });
     Ok(arrays.into_iter().enumerate().map(|(k, array)| Value::of(&entry, k, array)).collect())
+}
+
+/// Records a call of a composite on values in host memory, whose results these are.
+pub fn record_call(
+    signature: Arc<Signature>,
+    args: &[Operand<'_>],
+    mut results: SmallVec<[Value; 1]>,
+) -> Result<SmallVec<[Value; 1]>> {
+    let mut flows: u64 = 0;
+    for (i, arg) in args.iter().enumerate() {
+        let wants = matches!(arg, Operand::Value(v) if v.requires_grad());
+        flows |= u64::from(wants) << i;
+    }
+    flows &= signature.reaches();
+    if flows == 0 || !results.iter().any(|value| value.dtype().is_float()) {
+        return Ok(results);
+    }
+    let mask = signature.residuals(flows, args, &results)?;
+    let entry = Entry::build(Step::Call(signature), |links, values| {
+        parts(args, flows, mask, links, values);
+        for (k, value) in results.iter().enumerate() {
+            values.results.push(save(&value.array, mask & RESULT >> k != 0));
+        }
+    });
+    for (k, value) in results.iter_mut().enumerate() {
+        if value.dtype().is_float() {
+            value.history = History::Entry(entry.clone(), k as u32);
+        }
+    }
+    Ok(results)
 }
 
 /// To which operands a gradient flows, as bits (if there are more operands than bits, to all that want

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::sync::LazyLock;
 
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::declare::{Arguments, Composite};
@@ -13,6 +12,7 @@ use super::number::Number;
 use super::op::{Call, Op, OperandType, Type, Types};
 use super::rule::{ElementRule, Rule};
 use super::structural::OpKind;
+use crate::cache::Cache;
 use crate::dtype::{Numeric, Scalar};
 use crate::error::{self, Result};
 use crate::shape::hint;
@@ -151,7 +151,7 @@ impl Op {
 }
 
 /// A composite's residuals, probed once per attributes and ranks.
-fn call_residuals(
+pub fn call_residuals(
     op: &Op,
     call: &Call,
     args: &[OperandType<'_>],
@@ -164,7 +164,8 @@ fn call_residuals(
         return Ok(OPERANDS);
     }
     type Key = (Call, SmallVec<[u8; 6]>, usize);
-    static KNOWN: LazyLock<Mutex<FxHashMap<Key, Mask>>> = LazyLock::new(Default::default);
+    static KNOWN: LazyLock<Mutex<Cache<Key, Mask>>> =
+        LazyLock::new(|| Mutex::new(Cache::new(4096)));
     let rank = |arg: &OperandType<'_>| match arg {
         OperandType::Tensor(_, shape) => shape.rank() as u8 + 1,
         OperandType::Scalar(_) => 0,
@@ -174,11 +175,7 @@ fn call_residuals(
         return Ok(*mask);
     }
     let mask = probed_residuals(op, args, results, wrt)?;
-    let mut known = KNOWN.lock();
-    if known.len() >= 4096 {
-        known.clear();
-    }
-    known.insert(key, mask);
+    let _evicted = KNOWN.lock().insert(key, mask);
     Ok(mask)
 }
 

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::{gradients, needed};
-use crate::dtype::{DType, Numeric};
+use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::{self, Result};
 use crate::graph::numbers::renamed;
 use crate::graph::{Graph, Kind, List, numeric_input};
@@ -41,15 +41,20 @@ pub fn derived<'e>(call: &Call, rule: &Rule<'_, 'e>, wanted: &[bool]) -> Cotange
     let cx = rule.y.cx();
     let mut args: SmallVec<[Arg; 6]> = rule.args.iter().map(|x| x.arg()).collect();
     loop {
-        let derivation = Derivation::new(cx, call, &args, rule, wanted).or_throw();
-        if derivation.looked.is_empty() {
-            let (attributes, operands) = (&call.attributes, &args);
-            let _within = call.composite.enter(&Arguments { cx, attributes, operands });
-            return derivation.write(rule, wanted);
+        let form = |&arg: &Arg| match arg {
+            Arg::Node(id) => Form::Tensor(cx.ty(id)),
+            Arg::Number(Numeric::Told(_)) => Form::Open,
+            Arg::Number(Numeric::Known(value)) => Form::Known(value),
+        };
+        let forms: SmallVec<[Form; 6]> = args.iter().map(form).collect();
+        let given: SmallVec<[bool; 2]> = rule.given.iter().map(Option::is_some).collect();
+        let derivation = Derivation::new(call, &forms, &given, wanted).or_throw();
+        if derivation.looked().is_empty() {
+            return derivation.write(call, &args, rule, wanted);
         }
         // The formula decides by the value of a number: it gets the value if that is known here,
         // and a tensor, whose value it cannot read, if not.
-        for i in derivation.looked {
+        for &i in derivation.looked() {
             args[i] = known(cx, args[i]);
         }
     }
@@ -68,55 +73,76 @@ fn known(cx: &dyn Emit, arg: Arg) -> Arg {
     }
 }
 
-/// A gradient as a list.
-struct Derivation {
+#[cfg(test)]
+thread_local! {
+    static DERIVATIONS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// How many gradients this thread has derived.
+#[cfg(test)]
+pub fn derivations() -> usize {
+    DERIVATIONS.with(std::cell::Cell::get)
+}
+
+/// What a derivation knows of an operand.
+pub enum Form {
+    /// A tensor of this type
+    Tensor(Type),
+    /// This number
+    Known(Scalar),
+    /// Any float
+    Open,
+}
+
+/// What stands for an input of a derivation's list.
+enum Source {
+    /// An operand
+    Operand(usize),
+    /// The cotangent of a result, in the dtype of that
+    Cotangent(usize, DType),
+}
+
+/// A gradient as a list, over operands of some types.
+pub struct Derivation {
     list: List,
-    /// The arguments for its inputs, in order
-    inputs: Vec<Arg>,
-    /// The values of its numeric inputs, in order
-    numbers: Vec<Numeric>,
+    inputs: Vec<Source>,
+    /// The operands that are its numeric inputs, in order
+    numbers: SmallVec<[usize; 2]>,
     /// The cotangents of the operands wanted
     found: Vec<Option<Id>>,
-    /// The operands that are numbers at which the formula looked
     looked: SmallVec<[usize; 2]>,
 }
 
 impl Derivation {
-    fn new(
-        cx: &dyn Emit,
-        call: &Call,
-        args: &[Arg],
-        rule: &Rule<'_, '_>,
-        wanted: &[bool],
-    ) -> Result<Derivation> {
+    /// The gradient by the operands wanted, from cotangents of the results for which one is given.
+    pub fn new(call: &Call, forms: &[Form], given: &[bool], wanted: &[bool]) -> Result<Derivation> {
+        #[cfg(test)]
+        DERIVATIONS.with(|count| count.set(count.get() + 1));
         let graph = Graph::with_calls();
-        let (mut inputs, mut numbers, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut inputs, mut numbers) = (Vec::new(), SmallVec::new());
         let mut operands: SmallVec<[Arg; 6]> = SmallVec::new();
-        for (i, &arg) in args.iter().enumerate() {
-            operands.push(match arg {
-                Arg::Node(id) => {
-                    inputs.push(arg);
-                    Arg::Node(graph.input(cx.ty(id)))
+        for (i, form) in forms.iter().enumerate() {
+            operands.push(match form {
+                Form::Tensor(ty) => {
+                    inputs.push(Source::Operand(i));
+                    Arg::Node(graph.input(ty.clone()))
                 }
-                Arg::Number(value) if value.told().is_some() => {
-                    numbers.push(value);
-                    places.push(i);
+                Form::Open => {
+                    numbers.push(i);
                     numeric_input(graph.given())
                 }
-                Arg::Number(_) => arg,
+                Form::Known(value) => Arg::Number((*value).into()),
             });
         }
         let results = results(&graph, call, &operands)?;
-        let looked = graph.looked().iter().map(|&k| places[k as usize]).collect();
+        let looked = graph.looked().iter().map(|&k| numbers[k as usize]).collect();
         let mut seeds: Vec<(Id, Arg)> = Vec::new();
-        for (&y, g) in results.iter().zip(rule.given) {
-            let Some(g) = g else { continue };
+        for (k, (&y, &is_given)) in results.iter().zip(given).enumerate() {
             let Type { dtype, shape } = graph.ty(y);
-            if !dtype.is_float() {
-                continue;
+            if is_given && dtype.is_float() {
+                inputs.push(Source::Cotangent(k, dtype));
+                seeds.push((y, Arg::Node(graph.input(Type::new(dtype, shape)))));
             }
-            inputs.push(g.cast(dtype).arg());
-            seeds.push((y, Arg::Node(graph.input(Type::new(dtype, shape)))));
         }
         let by: Vec<Id> = operands
             .iter()
@@ -134,24 +160,51 @@ impl Derivation {
         Ok(Derivation { list: graph.into_list(), inputs, numbers, found, looked })
     }
 
-    /// Emits the nodes that the cotangents need; zeros for a wanted operand that no cotangent
-    /// reaches.
-    fn write<'e>(&self, rule: &Rule<'_, 'e>, wanted: &[bool]) -> Cotangents<'e> {
+    /// The floats of any value at which the formula looked: where there are any, the list is not to
+    /// be used.
+    pub fn looked(&self) -> &[usize] {
+        &self.looked
+    }
+
+    /// Emits the nodes that the cotangents need, on operands of the forms that the list was made for;
+    /// zeros for a wanted operand that no cotangent reaches.
+    pub fn write<'e>(
+        &self,
+        call: &Call,
+        args: &[Arg],
+        rule: &Rule<'_, 'e>,
+        wanted: &[bool],
+    ) -> Cotangents<'e> {
         let cx = rule.y.cx();
+        let inputs: SmallVec<[Arg; 8]> = self
+            .inputs
+            .iter()
+            .map(|source| match *source {
+                Source::Operand(i) => args[i],
+                Source::Cotangent(k, dtype) => match rule.given[k] {
+                    Some(g) => g.cast(dtype).arg(),
+                    None => unreachable!("it is given"),
+                },
+            })
+            .collect();
+        let attributes = &call.attributes;
+        let _within = call.composite.enter(&Arguments { cx, attributes, operands: args });
         let list = &self.list;
-        let mut given = self.numbers.iter();
+        let mut given = self.numbers.iter().map(|&i| match args[i] {
+            Arg::Number(value) => value,
+            Arg::Node(_) => unreachable!("it is a number"),
+        });
         let mut numbers: Vec<Numeric> = Vec::with_capacity(list.numbers.len());
         for number in &list.numbers {
             numbers.push(match *number {
-                Number::Input => *given.next().unwrap_or_else(|| unreachable!("one for each")),
+                Number::Input => given.next().unwrap_or_else(|| unreachable!("one for each")),
                 Number::Size(_) => cx.number(*number),
                 Number::Calculated(how, args) => {
                     cx.number(Number::Calculated(how, args.map(|x| renamed(x, &numbers))))
                 }
             });
         }
-        let mut names: FxHashMap<Id, Arg> =
-            list.inputs().zip(self.inputs.iter().copied()).collect();
+        let mut names: FxHashMap<Id, Arg> = list.inputs().zip(inputs).collect();
         let mut results: FxHashMap<Id, Results> = FxHashMap::default();
         let ends: Vec<Id> = self.found.iter().flatten().copied().collect();
         let needed = needed(list, &ends, |_| false);

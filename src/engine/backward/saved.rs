@@ -7,15 +7,14 @@ use smallvec::SmallVec;
 use crate::array::Array;
 use crate::dtype::{DType, Numeric};
 use crate::engine::eager::Eager;
-use crate::engine::plans::{self, Formula, Given, Part};
+use crate::engine::signature::{Given, Part, Signature};
 use crate::engine::site::{self, Site};
 use crate::engine::tape::{Entry, History, Saved, SavedValues, Step, Value};
 use crate::engine::trace;
 use crate::error::{self, Result};
 use crate::ops::emit::Arg;
-use crate::ops::op::{Call, Op, Type};
+use crate::ops::op::{Op, Type};
 use crate::shape::Shape;
-use crate::watch;
 
 impl Saved {
     pub(super) fn array(&self) -> Option<&Array> {
@@ -34,19 +33,30 @@ impl Saved {
     }
 }
 
+/// Which gradient of a call a sweep is to take; none in traces, and of values on other devices.
+pub(super) fn part_of(entry: &Entry, wanted: &[bool], given: &[(u32, Value)]) -> Option<Part> {
+    if trace::active() || given.iter().any(|(_, g)| !g.array.is_on_host()) {
+        return None;
+    }
+    let bit = |(i, is_set): (usize, bool)| u64::from(is_set) << i;
+    let values = entry.saved.lock();
+    let saved = values.args.iter().chain(&values.results);
+    let is_there = |saved: &Saved| matches!(saved, Saved::Array(_));
+    Some(Part {
+        wanted: wanted.iter().copied().enumerate().map(bit).sum(),
+        present: saved.map(is_there).enumerate().map(bit).sum(),
+        given: given.iter().fold(0, |bits, (k, _)| bits | 1 << k),
+    })
+}
+
 /// The cotangents of the operands of a composite that are wanted, by the plan of its rules, if there is one.
 pub(super) fn planned_rules(
     op: &str,
     entry: &Arc<Entry>,
-    call: &Call,
-    wanted: &[bool],
+    signature: &Signature,
+    part: Part,
     given: &[(u32, Value)],
 ) -> Result<Option<SmallVec<[Array; 2]>>> {
-    if trace::active() || watch::checking() || given.iter().any(|(_, g)| !g.array.is_on_host()) {
-        return Ok(None);
-    }
-    let wanted =
-        wanted.iter().enumerate().fold(0, |bits, (i, &wanted)| bits | u64::from(wanted) << i);
     let values = entry.saved.lock();
     check_saved(op, entry, &values)?;
     let mut operands: SmallVec<[Given<'_>; 6]> = SmallVec::new();
@@ -58,21 +68,12 @@ pub(super) fn planned_rules(
             Saved::Scalar(Numeric::Told(_)) => return Ok(None),
         });
     }
-    let results = values.results.len() as u32;
-    let mut bits = 0;
-    for k in 0..results {
-        if let Some((_, g)) = given.iter().find(|(of, _)| *of == k) {
-            operands.push(Given::Array(&g.array));
-            bits |= 1 << k;
-        }
+    let results = values.results.len();
+    for k in 0..results as u32 {
+        let found = given.iter().find(|(of, _)| *of == k);
+        operands.extend(found.map(|(_, g)| Given::Array(&g.array)));
     }
-    let formula = Formula {
-        composite: call.composite,
-        attributes: &call.attributes,
-        part: Part::Rules { wanted, results, given: bits },
-        operands: &operands,
-    };
-    plans::run(&formula)
+    signature.run_gradient(part, results, &operands)
 }
 
 #[inline]
@@ -97,14 +98,21 @@ pub(super) fn free(entry: &Entry, by: Site) {
     if let Step::Host(rule) = &entry.step {
         rule.release(by);
     }
-    if let Step::Op(op) = &entry.step {
-        // An entry that kept nothing can be swept again.
-        let keeps =
-            values.args.iter().chain(&values.results).any(|saved| matches!(saved, Saved::Array(_)));
-        if keeps || matches!(op, Op::Call(_)) {
-            values.freed = Some(by);
-        }
+    let is_call = match &entry.step {
+        Step::Host(_) => return drop_data(&mut values),
+        Step::Call(_) => true,
+        Step::Op(op) => matches!(op, Op::Call(_)),
+    };
+    // An entry that kept nothing can be swept again.
+    let is_there = |saved: &Saved| matches!(saved, Saved::Array(_));
+    if is_call || values.args.iter().chain(&values.results).any(is_there) {
+        values.freed = Some(by);
     }
+    drop_data(&mut values);
+}
+
+/// Lets go of the data, and keeps the types.
+fn drop_data(values: &mut SavedValues) {
     let drop_data = |saved: &mut Saved| {
         if let Saved::Array(array) = saved {
             *saved = Saved::Type(Type::new(array.dtype, array.shape().clone()));

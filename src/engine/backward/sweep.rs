@@ -6,20 +6,21 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use super::saved::{check_saved, free, planned_rules, restore};
+use super::saved::{check_saved, free, part_of, planned_rules, restore};
 use super::{Options, Target};
 use crate::array::Array;
 use crate::engine::apply::apply;
 use crate::engine::eager::Eager;
 use crate::engine::executors::{self, device};
+use crate::engine::signature::Signature;
 use crate::engine::site::{self};
 use crate::engine::tape::{Entry, History, Leaf, Link, Operand, Saved, Step, Value, host_calls};
 use crate::engine::trace;
 use crate::error::{self, Error, Result};
 use crate::ops::attributes::ScatterMode;
 use crate::ops::elementwise::arithmetic;
-use crate::ops::emit::{Arg, Expr, catch};
-use crate::ops::op::{Call, Op, Type};
+use crate::ops::emit::{Arg, Expr, OrThrow, catch};
+use crate::ops::op::{Op, Type};
 use crate::ops::rule::Rule;
 use crate::passes::derived::vjp;
 use crate::shape::Shape;
@@ -146,6 +147,10 @@ impl Sweep {
         let _on = (device != device::current()).then(|| device.enter());
         let step = match &entry.step {
             Step::Op(step) => step,
+            Step::Call(signature) => {
+                let _within = entry.site.origin.enter();
+                return self.call(op, entry, Some(signature), &signature.op, &given);
+            }
             Step::Host(rule) => {
                 let count = entry.saved.lock().results.len();
                 let mut cotangents: Vec<Option<Value>> = vec![None; count];
@@ -169,8 +174,8 @@ impl Sweep {
             let operand = [Operand::Value(&given[0].1)];
             given[0].1 = apply(Op::Reshape(shape), &operand, self.options.create_graph)?;
         }
-        if let Op::Call(call) = step {
-            return self.call(op, entry, step, call, &given);
+        if let Op::Call(_) = step {
+            return self.call(op, entry, None, step, &given);
         }
         let g = &given[0].1;
         for i in 0..entry.links.len() {
@@ -200,16 +205,19 @@ impl Sweep {
         &mut self,
         op: &str,
         entry: &Arc<Entry>,
+        signature: Option<&Signature>,
         step: &Op,
-        call: &Call,
         given: &Given,
     ) -> Result<()> {
         let wanted: SmallVec<[bool; 8]> = entry.links.iter().map(|link| self.wants(link)).collect();
         if !wanted.contains(&true) {
             return Ok(());
         }
+        let part = signature.and_then(|of| Some((of, part_of(entry, &wanted, given)?)));
         if !self.options.create_graph
-            && let Some(cotangents) = planned_rules(op, entry, call, &wanted, given)?
+            && !watch::checking()
+            && let Some((signature, part)) = part
+            && let Some(cotangents) = planned_rules(op, entry, signature, part, given)?
         {
             let operands = wanted.iter().enumerate().filter(|(_, wanted)| **wanted);
             for ((i, _), cotangent) in operands.zip(cotangents) {
@@ -220,7 +228,11 @@ impl Sweep {
         let cx = Eager::new(self.options.create_graph);
         let mut found: SmallVec<[(usize, Expr<'_>); 4]> = SmallVec::new();
         self.restored(&cx, op, entry, given, |rule| {
-            vjp(step, rule, &wanted, |i, cotangent| found.push((i, cotangent)));
+            let give = |i, cotangent| found.push((i, cotangent));
+            match part {
+                Some((signature, part)) => signature.vjp(part, rule, &wanted, give).or_throw(),
+                None => vjp(step, rule, &wanted, give),
+            }
         })?;
         for (i, cotangent) in found {
             self.deliver(entry, i, cx.take(cotangent)?)?;

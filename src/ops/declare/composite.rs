@@ -170,10 +170,10 @@ macro_rules! composite {
                 kernel: $crate::composite!(@kernel $($kernel)?),
                 batch: $crate::composite!(@batch $($batch)?),
                 indexes: $crate::composite!(@indexes $($indexes $($parameter)?)?),
-                plain: {
-                    use std::sync::atomic::AtomicBool;
-                    static PLAIN: AtomicBool = AtomicBool::new(false);
-                    &PLAIN
+                payoff: {
+                    use $crate::ops::declare::Payoff;
+                    static PAYOFF: Payoff = Payoff::unknown();
+                    &PAYOFF
                 },
                 number: {
                     use std::sync::atomic::AtomicU32;

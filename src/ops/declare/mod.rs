@@ -4,7 +4,7 @@
 //! method, signature, stub, docstring, argument checks) is derived from the parameters; a parameter
 //! kind is a type that knows its Python form, so a declaration cannot disagree with its body.
 
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use smallvec::{SmallVec, smallvec};
 
@@ -298,6 +298,55 @@ pub enum Indexes {
     Labels,
 }
 
+/// Calls without a plan that pays, after which a formula is not planned any more if none has one.
+const WITHOUT: u32 = 16;
+
+/// Whether plans of a formula pay, as far as calls have shown.
+pub struct Verdict {
+    without: AtomicU32,
+    pays: AtomicBool,
+}
+
+impl Verdict {
+    const fn new() -> Verdict {
+        Verdict { without: AtomicU32::new(0), pays: AtomicBool::new(false) }
+    }
+
+    /// Takes note of whether a plan was found that pays.
+    pub fn note(&self, pays: bool) {
+        match pays {
+            true => self.pays.store(true, Ordering::Relaxed),
+            false => _ = self.without.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Takes note that no plan of it pays.
+    pub fn never(&self) {
+        self.without.store(WITHOUT, Ordering::Relaxed);
+    }
+
+    /// Whether a plan may still pay.
+    #[inline]
+    pub fn is_worth_planning(&self) -> bool {
+        self.without.load(Ordering::Relaxed) < WITHOUT || self.pays.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether plans of a composite's formulas pay.
+pub struct Payoff {
+    /// Of the body
+    pub body: Verdict,
+    /// Of the gradient
+    pub gradient: Verdict,
+}
+
+impl Payoff {
+    /// Nothing is known yet.
+    pub const fn unknown() -> Payoff {
+        Payoff { body: Verdict::new(), gradient: Verdict::new() }
+    }
+}
+
 /// A composite of the table: a formula over other ops.
 pub struct Composite {
     /// The name in Python
@@ -326,9 +375,8 @@ pub struct Composite {
     pub(in crate::ops) batch: Option<BatchRule>,
     /// What its indices address
     pub indexes: Indexes,
-    /// Found out at run time: no two elementwise nodes of the body can run as one, so that a plan of
-    /// it never pays
-    pub plain: &'static AtomicBool,
+    /// Found out at run time: whether plans of its formulas pay
+    pub payoff: &'static Payoff,
     /// Its number among all composites, from 1 on; 0 before somebody asked
     pub(in crate::ops) number: &'static AtomicU32,
 }

@@ -1,0 +1,120 @@
+//! The one table of signatures.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+
+use super::{Signature, hash};
+use crate::cache::{Cache, Evicted};
+use crate::engine::tape::Operand;
+use crate::ops::declare::{Attr, Composite};
+
+/// Signatures in the table at a time, about.
+pub(super) const CAPACITY: usize = 4096;
+
+/// Signatures of one hash.
+type Bucket = SmallVec<[Arc<Signature>; 1]>;
+
+type Table = Cache<u64, Bucket>;
+
+static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(|| {
+    fork::install();
+    Mutex::new(Cache::new(CAPACITY))
+});
+
+fn table() -> MutexGuard<'static, Table> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The signature of a call on values in host memory and numbers that are known.
+pub(super) fn find(
+    composite: &'static Composite,
+    attributes: &[Attr],
+    operands: &[Operand<'_>],
+) -> Arc<Signature> {
+    let mut exact = 0;
+    loop {
+        let key = hash(composite, attributes, operands, exact);
+        let is_same =
+            |signature: &&Arc<Signature>| signature.is_of(composite, attributes, operands, exact);
+        let find = |bucket: &Bucket| bucket.iter().find(is_same).cloned();
+        let found = table().get(&key).and_then(|bucket| find(bucket));
+        let signature = match found {
+            Some(signature) => signature,
+            None => {
+                // It is made out of the lock, and what has to go for it is dropped out of it.
+                let made = Arc::new(Signature::new(composite, attributes, operands, exact));
+                let (signature, _evicted) = add(key, made, find);
+                signature
+            }
+        };
+        match signature.looked.load(Ordering::Relaxed) & !exact {
+            0 => return signature,
+            more => exact |= more,
+        }
+    }
+}
+
+/// Adds a signature, unless another thread has.
+fn add(
+    key: u64,
+    made: Arc<Signature>,
+    find: impl Fn(&Bucket) -> Option<Arc<Signature>>,
+) -> (Arc<Signature>, Option<Evicted<u64, Bucket>>) {
+    let mut table = table();
+    let Some(bucket) = table.get(&key) else {
+        let evicted = table.insert(key, std::iter::once(made.clone()).collect());
+        return (made, Some(evicted));
+    };
+    if let Some(signature) = find(bucket) {
+        return (signature, None);
+    }
+    bucket.push(made.clone());
+    (made, None)
+}
+
+/// How many signatures the table holds.
+#[cfg(test)]
+pub(super) fn count() -> usize {
+    table().len()
+}
+
+/// A child of `fork` has one thread: the table is locked over the fork, so that no other thread leaves
+/// it half-changed or locked for ever.
+#[cfg(unix)]
+mod fork {
+    use std::cell::UnsafeCell;
+
+    use super::{MutexGuard, Table, table};
+
+    struct Held(UnsafeCell<Option<MutexGuard<'static, Table>>>);
+
+    // SAFETY: written only by the thread that holds the lock.
+    unsafe impl Sync for Held {}
+
+    static HELD: Held = Held(UnsafeCell::new(None));
+
+    extern "C" fn lock() {
+        let guard = table();
+        // SAFETY: we hold the lock.
+        unsafe { *HELD.0.get() = Some(guard) };
+    }
+
+    extern "C" fn unlock() {
+        // SAFETY: the forking thread holds the lock, in the parent and in the child.
+        let guard = unsafe { (*HELD.0.get()).take() };
+        drop(guard);
+    }
+
+    pub(super) fn install() {
+        // SAFETY: the handlers only lock and unlock. Without memory to register them nothing is lost
+        // yet.
+        unsafe { libc::pthread_atfork(Some(lock), Some(unlock), Some(unlock)) };
+    }
+}
+
+#[cfg(not(unix))]
+mod fork {
+    pub(super) fn install() {}
+}
