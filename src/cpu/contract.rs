@@ -1,6 +1,6 @@
 //! General products: every contraction becomes one batched matrix product over merged axes.
 //!
-//! Promises: the bits of an element depend on its row, its column and the dtype alone, see
+//! Promises: the bits of an element depend only on its row, its column and the dtype, see
 //! [`gemm`](super::gemm). Half floats are summed in float32 and rounded once; integers wrap; bool
 //! products are `or` over `and`; an empty sum is zero.
 
@@ -17,8 +17,7 @@ use crate::ops::attributes::Contraction;
 use crate::shape::{Axes, Dim, Shape};
 use crate::target::Packed;
 
-/// `out[batch, free of a, free of b] = Σ a[..] b[..]`, of operands of one dtype, which is also the
-/// result's.
+/// `out[batch, free of a, free of b] = Σ a[..] b[..]`. Both operands and the result have one dtype.
 ///
 /// # Safety
 /// `out` is in C order, of the result's type, and nobody else reads or writes it.
@@ -32,22 +31,22 @@ pub unsafe fn contract_into(a: &Array, b: &Array, spec: &Contraction, out: &Arra
 pub enum Factor<'a> {
     /// An array
     There(&'a Array),
-    /// What is made while it is packed; it has no axes of a batch
+    /// An operand that a prologue computes while it is packed; it has no batch axes
     Made(&'a Made<'a>),
 }
 
-/// An operand whose elements are made while it is packed.
+/// An operand whose elements a prologue computes while it is packed.
 pub struct Made<'a> {
-    /// The layout that it would have
+    /// The layout that its array would have
     pub layout: Layout,
-    /// Ops for an element
+    /// Ops per element
     pub ops: usize,
-    /// What makes them, in the accumulator's dtype
+    /// The prologue, which computes in the accumulator's dtype
     pub fill: PackPrologue<'a>,
 }
 
 impl<'a> Factor<'a> {
-    /// The array that it lies in, in the dtype that is summed.
+    /// Its array, in the dtype that is summed.
     fn array(&self, dtype: DType) -> Result<Option<Cow<'a, Array>>> {
         match *self {
             Factor::There(x) => widen(x, dtype).map(Some),
@@ -55,7 +54,7 @@ impl<'a> Factor<'a> {
         }
     }
 
-    /// The operand as a product reads it, given that array.
+    /// The operand as a product reads it, given its array.
     fn operand(&self, array: Option<&Array>, batch: &Axes, depth: &Axes) -> Matrix {
         let made = match *self {
             Factor::There(x) => {
@@ -75,7 +74,7 @@ impl<'a> Factor<'a> {
     }
 }
 
-/// The same. What is to be done to the result must be one of a dtype that [`sums_in_place`].
+/// The same with options. An epilogue needs a dtype that [`sums_in_place`].
 ///
 /// # Safety
 /// As for [`contract_into`] and [`Extras`].
@@ -100,7 +99,7 @@ pub unsafe fn contract_with(
     Ok(())
 }
 
-/// The bytes that [`contract_into`] takes for itself, as the counters of memory count them.
+/// The scratch bytes of [`contract_into`], as the memory counters count them.
 pub fn scratch(dtype: DType, a: &Layout, b: &Layout, spec: &Contraction, result: usize) -> usize {
     let to = gemm::accumulator(dtype);
     let ((a, a_bytes), (b, b_bytes)) = (widened(dtype, a, to), widened(dtype, b, to));
@@ -109,7 +108,8 @@ pub fn scratch(dtype: DType, a: &Layout, b: &Layout, spec: &Contraction, result:
     a_bytes + b_bytes + wide_bytes(dtype, to, result) + gemm::scratch(to, &left, &right)
 }
 
-/// What a product takes whose operands are made while they are packed: by how many ops an element.
+/// The scratch of a product whose operands are computed while they are packed; `made` has the ops
+/// per element of each such operand.
 pub fn packed(
     dtype: DType,
     layouts: [&Layout; 2],
@@ -124,7 +124,7 @@ pub fn packed(
     };
     let [left, right] = made_operands(dtype, layouts, made, spec);
     let own = bytes(0) + bytes(1) + wide_bytes(dtype, to, result);
-    // What would be widened is copied anyway.
+    // An operand that has to be widened is copied in any case.
     let plain = gemm::packings(
         to,
         &Matrix { made: None, ..left.clone() },
@@ -158,13 +158,13 @@ fn made_operands(
     })
 }
 
-/// Whether products of a dtype are summed where the result lies.
+/// Whether products of a dtype are summed in the memory of the result.
 pub fn sums_in_place(dtype: DType) -> bool {
     gemm::accumulator(dtype).size() == dtype.size()
 }
 
-/// The bytes that a product on one thread packs its operands in; none where it takes more memory than
-/// that. Its dtype is one that [`sums_in_place`].
+/// The bytes in which a product packs its operands on one thread; `None` where it needs more memory
+/// than these. The dtype is one that [`sums_in_place`].
 pub fn serial_scratch(dtype: DType, a: &Layout, b: &Layout, spec: &Contraction) -> Option<usize> {
     let left = operand(std::ptr::null(), a, &spec.a_batch, &spec.a_contract, None);
     let right = operand(std::ptr::null(), b, &spec.b_batch, &spec.b_contract, None);
@@ -179,7 +179,7 @@ fn operand(ptr: *const u8, x: &Layout, batch: &Axes, depth: &Axes, made: Option<
     Matrix { ptr, batch: axis(batch), own: axis(&own), depth: axis(depth), made }
 }
 
-/// `x` in the dtype it is summed in. Axes that only repeat elements keep doing so.
+/// `x` in the dtype it is summed in. Axes with stride 0 keep it.
 pub(super) fn widen(x: &Array, dtype: DType) -> Result<Cow<'_, Array>> {
     if x.dtype == dtype {
         return Ok(Cow::Borrowed(x));
@@ -192,20 +192,20 @@ pub(super) fn widen(x: &Array, dtype: DType) -> Result<Cow<'_, Array>> {
     Ok(Cow::Owned(wide.view(repeated(&x.layout))))
 }
 
-/// The shape of a layout without what it repeats.
+/// The shape of a layout with size 1 along axes of stride 0.
 fn once(x: &Layout) -> Shape {
     let once = |(n, stride): (usize, &isize)| Dim::new(if *stride == 0 { n.min(1) } else { n });
     x.shape().sizes().into_iter().zip(&x.strides()).map(once).collect()
 }
 
-/// The layout of a copy that repeats what the original repeats.
+/// The layout of a copy that has stride 0 where the original has.
 fn repeated(x: &Layout) -> Layout {
     let mut strides = row_major(&once(x).sizes());
     strides.iter_mut().zip(x.strides()).filter(|(_, s)| *s == 0).for_each(|(to, _)| *to = 0);
     Layout::strided(x.shape().clone(), &strides, 0)
 }
 
-/// The layout that [`widen`] gives, and the bytes it takes.
+/// The layout of the result of [`widen`], and the bytes it takes.
 pub(super) fn widened(from: DType, x: &Layout, to: DType) -> (Layout, usize) {
     if from.size() == to.size() {
         return (x.clone(), 0);
@@ -213,13 +213,14 @@ pub(super) fn widened(from: DType, x: &Layout, to: DType) -> (Layout, usize) {
     (repeated(x), block_bytes(once(x).count() * to.size()))
 }
 
-/// The bytes of a result of `count` elements that is summed apart.
+/// The bytes of the separate array in which a result of `count` elements is summed, if there is
+/// one.
 pub(super) fn wide_bytes(from: DType, to: DType, count: usize) -> usize {
     if from.size() == to.size() { 0 } else { block_bytes(count * to.size()) }
 }
 
-/// Where a result is summed: the result's own memory where the dtypes have one size, else a fresh
-/// array.
+/// The array in which a result is summed: the result's own memory where the dtypes have one size,
+/// else a fresh array.
 pub(super) fn wide_result(out: &Array, dtype: DType) -> Result<Array> {
     if out.dtype.size() == dtype.size() {
         return Ok(Array { dtype, ..out.clone() });
@@ -227,7 +228,7 @@ pub(super) fn wide_result(out: &Array, dtype: DType) -> Result<Array> {
     Array::uninit(dtype, out.shape().clone())
 }
 
-/// Brings what was summed apart into the result's dtype: rounded once, or wrapped.
+/// Converts a separately summed array into the result's dtype: rounded once, or wrapped.
 ///
 /// # Safety
 /// As for [`contract_into`].

@@ -1,12 +1,12 @@
 //! Convolutions of any rank, in all three roles, as matrix products of views.
 //!
-//! A padded operand seen through its windows is a strided array, and the product packs its blocks
-//! straight from there: no matrix of windows is ever written. A transposed convolution with steps is
-//! cut into its phases (positions that differ by whole steps), each a plain one with every
-//! `stride`-th tap.
+//! The windows of a padded operand are a strided view, and the product packs its blocks directly
+//! from this view: no matrix of windows is ever written. A transposed convolution with strides is
+//! cut into phases (positions that differ by multiples of the stride), each a plain convolution
+//! with a subset of the taps.
 //!
-//! Promises: bits depend on logical shapes, dtype and spec alone, see [`gemm`]. Half floats are summed
-//! in float32 and rounded once.
+//! Promises: bits depend only on logical shapes, dtype and spec, see [`gemm`]. Half floats are
+//! summed in float32 and rounded once.
 
 use smallvec::SmallVec;
 
@@ -22,7 +22,8 @@ use crate::memory::block_bytes;
 use crate::ops::attributes::{ConvRole, ConvSpec, PerAxis};
 use crate::shape::{Axes, Shape};
 
-/// The tensor of a role from the other two: `(x, w) → g`, `(g, w) → x` or `(x, g) → w`, of one dtype.
+/// Computes the tensor of a role from the other two: `(x, w) → g`, `(g, w) → x` or `(x, g) → w`,
+/// all of one dtype.
 ///
 /// # Safety
 /// `out` is in C order, of the result's type, and nobody else reads or writes it.
@@ -70,7 +71,7 @@ fn sides_at(ptr: *const u8, x: &Layout) -> Sides {
     }
 }
 
-/// `(n, stride)` of each spatial axis with its stride multiplied.
+/// The spatial axes as `(size, stride)`, with each stride multiplied by its entry of `by`.
 fn steps<'a>(
     sizes: impl Iterator<Item = usize> + 'a,
     x: &'a Sides,
@@ -157,8 +158,8 @@ fn weight_operands(xs: &Sides, gs: &Sides, spec: &ConvSpec) -> (Matrix, Matrix) 
     (rows, columns)
 }
 
-/// The positions `phase + stride · q` of the input along one axis. Tap `first + step · t` brings
-/// position `base − down · t + q` of `g` there.
+/// The positions `phase + stride · q` of the input along one axis. Tap `first + step · t`
+/// contributes position `base − down · t + q` of `g` to them.
 #[derive(Clone, Copy)]
 struct Phase {
     /// Count of `q`
@@ -230,7 +231,7 @@ unsafe fn input(g: &Array, w: &Array, spec: &ConvSpec, out: &Array) -> Result<()
     Ok(())
 }
 
-/// The phases of each axis that have positions: no more than the axis is long.
+/// The phases of each axis that have positions: at most as many as the axis has elements.
 fn phases(ws: &Sides, spec: &ConvSpec) -> Vec<Vec<Phase>> {
     let count = |i: usize| spec.stride[i].min(spec.input[i].value());
     (0..spec.input.len())
@@ -238,12 +239,12 @@ fn phases(ws: &Sides, spec: &ConvSpec) -> Vec<Vec<Phase>> {
         .collect()
 }
 
-/// How many ways there are to choose a phase of each axis.
+/// The number of combinations of one phase per axis.
 fn combinations(phases: &[Vec<Phase>]) -> usize {
     phases.iter().map(Vec::len).product()
 }
 
-/// One phase of each axis, by a number for all of them.
+/// The combination number `at`: one phase per axis.
 fn chosen(phases: &[Vec<Phase>], at: usize) -> SmallVec<[Phase; 3]> {
     let mut rest = at;
     let mut chosen: SmallVec<[Phase; 3]> = SmallVec::new();
@@ -254,7 +255,7 @@ fn chosen(phases: &[Vec<Phase>], at: usize) -> SmallVec<[Phase; 3]> {
     chosen
 }
 
-/// Room around `g` for every position that some phase asks for.
+/// The padding of `g` so that every position that a phase reads exists.
 fn border(phases: &[Vec<Phase>], g: &[usize]) -> (PerAxis, PerAxis) {
     let (mut low, mut high) = (PerAxis::new(), PerAxis::new());
     for (i, phases) in phases.iter().enumerate() {
@@ -267,7 +268,7 @@ fn border(phases: &[Vec<Phase>], g: &[usize]) -> (PerAxis, PerAxis) {
     (low, high)
 }
 
-/// What the phases of a transposed convolution share.
+/// The data that the phases of a transposed convolution share.
 struct Transposed<'a> {
     g: Sides,
     w: Sides,
@@ -278,13 +279,13 @@ struct Transposed<'a> {
 }
 
 impl Transposed<'_> {
-    /// The shape of a phase.
+    /// The shape of the result of a combination of phases.
     fn shape(&self, phases: &[Phase]) -> Shape {
         let all = [self.g.sizes[0], self.w.sizes[1] * self.spec.groups].into_iter();
         all.chain(phases.iter().map(|p| p.count)).map(Into::into).collect()
     }
 
-    /// The product that gives a phase.
+    /// The operands of the product that computes a combination of phases.
     fn operands(&self, phases: &[Phase]) -> (Matrix, Matrix) {
         let (gs, ws, groups) = (&self.g, &self.w, self.spec.groups);
         let (n, c, o) = (gs.sizes[0], ws.sizes[1], ws.sizes[0] / groups);
@@ -319,7 +320,7 @@ impl Transposed<'_> {
     }
 }
 
-/// The bytes that [`conv_into`] takes for itself, as the counters of memory count them.
+/// The scratch bytes of [`conv_into`], as the memory counters count them.
 pub fn scratch(
     role: ConvRole,
     dtype: DType,
@@ -376,7 +377,7 @@ unsafe fn multiply(rows: &Matrix, columns: &Matrix, out: &Array) -> Result<()> {
     unsafe { gemm::product(out.dtype, rows, columns, out.ptr_mut(), Extras::default()) }
 }
 
-/// `x` with zeros around its spatial axes.
+/// `x` with zero padding around its spatial axes.
 fn pad(x: &Array, low: &[usize], high: &[usize]) -> Result<Array> {
     if low.iter().chain(high).all(|&n| n == 0) {
         return Ok(x.clone());
@@ -500,7 +501,8 @@ mod tests {
             ),
             Case::new((2, 4, 2, 2), &[6, 6], &[4, 4], &[4, 6], &[2, 4], &[3, 3], &[2, 5]),
             Case::new((1, 1, 1, 1), &[2], &[5], &[1], &[1], &[0], &[0]),
-            // Strides beyond the input, of which only the phases within it exist, and no input.
+            // Strides larger than the input, of which only the phases within the input exist, and
+            // an empty input.
             Case::new((2, 2, 3, 1), &[5, 6], &[2, 3], &[1 << 40, 7], &[1, 1], &[1, 0], &[0, 1]),
             Case::new((1, 2, 2, 1), &[0, 3], &[1, 2], &[1, 1], &[1, 1], &[1, 0], &[1, 0]),
         ]

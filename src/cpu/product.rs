@@ -19,7 +19,7 @@ use crate::ops::attributes::{Contraction, ConvRole};
 use crate::ops::op::Op;
 use crate::shape::{Axes, Shape};
 
-/// Whether an op is a product that can be followed by a program at once.
+/// Whether an op is a product that can have an epilogue.
 pub fn is_product(op: &Op) -> bool {
     matches!(op, Op::Contract(_))
         || matches!(op, Op::Conv(ConvRole::Output, spec) if spec.groups == 1)
@@ -30,11 +30,11 @@ pub fn is_product(op: &Op) -> bool {
 pub enum Feed<'a> {
     /// An array
     There(&'a Array),
-    /// What a program gives
+    /// The result of a prologue
     Made(Prelude<'a>),
 }
 
-/// What makes an operand of a product.
+/// A prologue: the program that computes an operand of a product.
 #[derive(Clone, Copy)]
 pub struct Prelude<'a> {
     /// The program, which has one result
@@ -45,27 +45,28 @@ pub struct Prelude<'a> {
     pub numbers: &'a [Scalar],
     /// The shape of its result, to which the arrays broadcast
     pub shape: &'a Shape,
-    /// By axis of the operand: that of the result; none where they are the same
+    /// For each axis of the operand the axis of the program's result; `None` where they are the
+    /// same
     pub axes: Option<&'a Axes>,
 }
 
-/// What follows a product.
+/// An epilogue: the program that reads a product.
 #[derive(Clone, Copy)]
 pub struct Sequel<'a> {
     /// The program; its operands and results have the shape of the product or broadcast to it
     pub program: &'a Program,
-    /// Its arrays; the one at `raw` is the product
+    /// Its arrays; the one at index `raw` is the product
     pub inputs: &'a [&'a Array],
     /// Its numbers
     pub numbers: &'a [Scalar],
     /// Its results
     pub outputs: &'a [&'a Array],
-    /// Which of its arrays is the product
+    /// The index of the product among its arrays
     pub raw: usize,
 }
 
-/// The product of `a` and `b`, and then what follows it: `out` is then the program's array that stands
-/// for the product. Memory to pack operands in may be lent.
+/// Computes the product of `a` and `b` into `out`, and its epilogue, if any, which reads `out`.
+/// `lent` is memory in which to pack operands.
 ///
 /// # Safety
 /// Results are in C order, of their types, nobody else reads or writes them, and they overlap no
@@ -124,7 +125,7 @@ unsafe fn contract(
     }
 }
 
-/// The same where some operand is made.
+/// The same, where at least one operand has a prologue.
 ///
 /// # Safety
 /// As for [`product_into`].
@@ -159,17 +160,18 @@ unsafe fn contract_made(
     unsafe { contract::contract_with(a, b, spec, out, extras) }
 }
 
-/// A program that fills blocks of an operand.
+/// A prologue prepared to compute blocks of an operand.
 struct Filling<'a> {
     program: &'a Program,
     numbers: SmallVec<[u64; 4]>,
-    /// The dtype of what it gives: its result's, or a wider one of the same register form
+    /// The dtype in which blocks are written: its result's, or a wider one with the same register
+    /// form
     dtype: DType,
     layout: Layout,
     loads: SmallVec<[Load; 4]>,
 }
 
-/// An array that a program reads, by the axes of the operand.
+/// An array that the prologue reads, by the axes of the operand.
 struct Load {
     ptr: *const u8,
     dtype: DType,
@@ -181,7 +183,7 @@ struct Load {
 unsafe impl Sync for Filling<'_> {}
 
 impl<'a> Filling<'a> {
-    /// What makes an operand, if something does.
+    /// The prologue of an operand, if it has one.
     fn of(feed: Feed<'a>, depth: &Axes, dtype: DType) -> Option<Filling<'a>> {
         match feed {
             Feed::There(_) => None,
@@ -223,7 +225,7 @@ impl<'a> Filling<'a> {
         self.program.instructions()
     }
 
-    /// Makes a block of the operand.
+    /// Computes a block of the operand.
     ///
     /// # Safety
     /// The block is inside the operand, and `to` is memory for it that nobody else reads or writes.
@@ -233,7 +235,7 @@ impl<'a> Filling<'a> {
         };
         let all: SmallVec<[_; 4]> = self.loads.iter().map(runs).collect();
         let Some((rows, steps)) = all.first() else { return };
-        // Columns of the block are what follows each other where it is written.
+        // The columns of the block are the contiguous direction of its destination.
         let along = by[1] == 1;
         let matrix = |ptr, dtype, [own, depth]: [isize; 2]| {
             let (row, col) = if along { (own, depth) } else { (depth, own) };
@@ -259,13 +261,13 @@ impl<'a> Filling<'a> {
     }
 }
 
-/// An operand of the program by the axes of a product: batch, rows and columns.
+/// An operand of the epilogue by the axes of the product: batch, rows and columns.
 struct Side {
     matrix: Matrix,
     batch: Axis,
 }
 
-/// A program on the parts of a product.
+/// An epilogue prepared to run on rectangles of a product.
 struct Parts<'a> {
     program: &'a Program,
     numbers: SmallVec<[u64; 4]>,
@@ -277,7 +279,7 @@ struct Parts<'a> {
 unsafe impl Sync for Parts<'_> {}
 
 impl<'a> Parts<'a> {
-    /// None where some operand does not walk evenly along rows and along columns.
+    /// `None` where some operand has no single stride along rows or along columns.
     fn new(op: &Op, a: Feed<'_>, sequel: &Sequel<'a>) -> Option<Parts<'a>> {
         #[allow(
             clippy::wildcard_enum_match_arm,
@@ -317,10 +319,10 @@ impl<'a> Parts<'a> {
         })
     }
 
-    /// Runs the program on a part.
+    /// Runs the epilogue on a rectangle.
     ///
     /// # Safety
-    /// The part is inside the result, and nobody else works on it.
+    /// The rectangle is inside the result, and nobody else works on it.
     unsafe fn run(&self, batch: usize, row: usize, col: usize, size: (usize, usize)) {
         let part = |side: &Side| {
             let Matrix { ptr, dtype, row: down, col: right } = side.matrix;

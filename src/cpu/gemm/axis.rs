@@ -1,15 +1,15 @@
-//! One axis of a product, made of several axes of an array.
+//! One axis of a product, merged from several axes of an array.
 
 use smallvec::SmallVec;
 
-/// Positions along an axis that was merged from several, in elements. Parts are kept outermost
-/// first; neighbours that can be walked with one stride are one part.
+/// Positions, in elements, along an axis that was merged from several. Its parts are ordered
+/// outermost first; neighbours that one stride can walk are one part.
 #[derive(Clone, Debug, Default)]
 pub struct Axis {
     parts: SmallVec<[(usize, isize); 3]>,
 }
 
-/// A stretch of an axis that one stride walks: `len` indices from `at`, the first at `offset`.
+/// A run of an axis that one stride walks: `len` indices from `at`, the first at position `offset`.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     /// The first index, counted from the start of the block asked for
@@ -36,8 +36,8 @@ impl Axis {
         Axis { parts: merged }
     }
 
-    /// The axes of several arrays that walk together: they have the same parts, so that their runs
-    /// are the same but for offsets. `strides` has those of an array for each size.
+    /// The merged axes of several arrays. All have the same parts, so that their runs differ only
+    /// in offsets. `strides` has the strides of each array, one for each size.
     pub fn together(sizes: &[usize], strides: &[SmallVec<[isize; 6]>]) -> SmallVec<[Axis; 4]> {
         let mut all: SmallVec<[Axis; 4]> = strides.iter().map(|_| Axis::default()).collect();
         for (i, &size) in sizes.iter().enumerate().filter(|(_, size)| **size != 1) {
@@ -59,7 +59,7 @@ impl Axis {
         self.parts.iter().map(|p| p.0).product()
     }
 
-    /// The stride, where one walks the whole axis (1 where any would do).
+    /// The stride, if a single one walks the whole axis (1 if the axis has one index).
     pub fn stride(&self) -> Option<isize> {
         match self.parts.as_slice() {
             [] => Some(1),
@@ -93,7 +93,7 @@ impl Axis {
         }
     }
 
-    /// The stretches of `len` indices from `start` that the innermost stride walks.
+    /// The runs of the innermost stride that make up the `len` indices from `start` on.
     pub fn runs(&self, start: usize, len: usize) -> Runs {
         let size = if self.parts.len() < 2 { usize::MAX } else { self.inner().0 };
         let (mut runs, mut at) = (Runs::new(), 0);

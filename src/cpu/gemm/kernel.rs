@@ -1,8 +1,8 @@
-//! The inner loops of a product, once for every element type and instruction set.
+//! The inner loops of a product, compiled for every element type and instruction set.
 //!
-//! All of them compute `Σ a[k] b[k]` of one output element as one chain, `k` ascending, with a fused
-//! multiply-add where the machine has one. So which of them computes an element does not show in
-//! its bits.
+//! Every kernel computes the `Σ a[k] b[k]` of an output element as one chain with `k` ascending,
+//! with a fused multiply-add where the machine has one. So the bits of an element do not depend on
+//! which kernel computes it.
 
 // A kernel's arguments are the registers it starts with.
 #![allow(clippy::too_many_arguments)]
@@ -11,9 +11,10 @@ use std::mem::MaybeUninit;
 
 use crate::simd::{Isa, isa};
 
-/// What is summed: floats, wrapping integers, and truth values under or / and.
+/// The elements of a sum: floats, wrapping integers, and truth values under or / and.
 pub trait Element: Copy + Default + Send + Sync + 'static {
-    /// `self + a·b`; one rounding if `F` says that the instruction set has it.
+    /// `self + a·b`; with one rounding if `F`, which says that the instruction set has the fused
+    /// operation.
     fn fma<const F: bool>(self, a: Self, b: Self) -> Self;
     /// `self + other`
     fn plus(self, other: Self) -> Self;
@@ -26,30 +27,31 @@ pub trait Element: Copy + Default + Send + Sync + 'static {
     }
 }
 
-/// `c[i][j] = (c[i][j] +) Σ_k a[i][k] b[k][j]` over one tile: `depth`, `a` with its two strides, `b`
-/// with its row stride and unit columns, `c` with its row stride, and whether `c` is only written.
+/// `c[i][j] = (c[i][j] +) Σ_k a[i][k] b[k][j]` over one tile. Arguments: the depth; `a` and its two
+/// strides; `b`, whose columns have unit stride, and its row stride; `c` and its row stride;
+/// whether `c` is overwritten instead of added to.
 ///
 /// # Safety
 /// Every address named must be valid; `c` overlaps neither operand.
 pub type Micro<T> =
     unsafe fn(usize, *const T, (isize, isize), *const T, isize, *mut T, isize, bool);
 
-/// As [`Micro`] for few rows and any count of columns: `(rows, columns)` come first, and the slice
-/// says where each step's row of `b` begins.
+/// As [`Micro`], for few rows and any count of columns. `(rows, columns)` come first, and the slice
+/// has the offset of the row of `b` for each step of `k`.
 ///
 /// # Safety
 /// As [`Micro`]; at most [`STREAM_ROWS`] rows.
 pub type Stream<T> =
     unsafe fn((usize, usize), *const T, (isize, isize), *const T, &[isize], *mut T, isize, bool);
 
-/// Sums of `a[i] b[i]` over consecutive blocks of [`BLOCK`], added in order.
+/// The sum of `a[i] b[i]`, as sums over consecutive blocks of [`BLOCK`], added in order.
 ///
 /// # Safety
 /// As many elements as the first argument says can be read.
 pub type Dot<T> = unsafe fn(usize, *const T, *const T) -> T;
 
-/// The sums of one row times 16 columns that lie along `k`: `depth`, the row with its stride, the
-/// columns.
+/// The products of one row with 16 columns that are contiguous along `k`. Arguments: the depth, the
+/// row and its stride, the columns.
 ///
 /// # Safety
 /// As many elements as the first argument says can be read.
@@ -60,19 +62,19 @@ pub type Row<T> = unsafe fn(usize, *const T, isize, &[*const T; SQUARE]) -> [T; 
 pub struct Kernels<T: 'static> {
     /// Columns of a tile
     pub width: usize,
-    /// Rows of a tile and its kernel, highest first, ending with one row
+    /// The tiles: their rows and their kernel, highest first, the last with one row
     pub tiles: &'static [(usize, Micro<T>)],
-    /// Few rows times a matrix with unit columns, read once
+    /// Few rows times a matrix whose columns have unit stride, which is read once
     pub stream: Stream<T>,
     /// One row times one column
     pub dot: Dot<T>,
-    /// One row times columns that lie along `k`, where there is something faster than packing them
+    /// One row times columns that are contiguous along `k`, where that is faster than packing them
     pub row: Option<Row<T>>,
     /// Whether 4-byte elements may be transposed in 512-bit registers
     pub wide: bool,
 }
 
-/// Elements of `k` in one chain. Chains are added in order.
+/// Steps of `k` in one chain. Chains are added in order.
 pub const BLOCK: usize = 256;
 /// Side of the squares that are transposed in registers.
 pub const SQUARE: usize = 16;
@@ -82,14 +84,14 @@ pub const STREAM_ROWS: usize = 4;
 const TERMS: usize = 16;
 /// Columns that [`Kernels::stream`] keeps in the L1 cache.
 const STRIP: usize = 512;
-/// The most columns that are taken between two looks whether the product is to be broken off.
+/// The most columns between two checks for an interruption.
 pub const STREAM_COLUMNS: usize = 64 * STRIP;
 /// The largest tile, in elements.
 pub const TILE: usize = 12 * TILE_WIDTH;
 /// The most columns of a tile.
 pub const TILE_WIDTH: usize = 128;
 
-/// Asks for a cache line. Any address will do.
+/// Prefetches a cache line. Any address is allowed.
 #[inline(always)]
 fn prefetch<T>(_at: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -111,7 +113,7 @@ unsafe fn micro<T: Element, const F: bool, const M: usize, const V: usize, const
     c_row: isize,
     fresh: bool,
 ) {
-    // The tile of `c` arrives while the sums are formed.
+    // The tile of `c` is fetched while the sums are computed.
     for i in 0..M as isize {
         prefetch(c.wrapping_offset(i * c_row));
         prefetch(c.wrapping_offset(i * c_row + (V * W) as isize - 1));
@@ -150,9 +152,11 @@ unsafe fn micro<T: Element, const F: bool, const M: usize, const V: usize, const
     }
 }
 
-/// Adds a term for each of `x` to the sums from `from` on, `V·W` at a time; says where it stopped.
+/// Adds one term for each element of `x` to the sums from index `from` on, `V·W` sums at a time.
+/// Returns the index at which it stopped.
 ///
-/// The loop over the terms is the inner one: a chain, which the compiler leaves as it is.
+/// The loop over the terms is the inner one, so each sum is one chain, whose order the compiler
+/// keeps.
 #[inline(always)]
 unsafe fn strip<T: Element, const F: bool, const V: usize, const W: usize>(
     sums: &mut [T],
@@ -234,7 +238,8 @@ unsafe fn stream<T: Element, const F: bool, const W: usize>(
 
 #[inline(always)]
 unsafe fn dot<T: Element, const F: bool>(n: usize, a: *const T, b: *const T) -> T {
-    // Several blocks side by side: one chain alone would wait for each addition.
+    // Several blocks at once, because in a single chain each addition would wait for the one
+    // before.
     const SIDE: usize = 8;
     let blocks = n / BLOCK;
     let mut total = T::default();
@@ -266,7 +271,7 @@ unsafe fn dot<T: Element, const F: bool>(n: usize, a: *const T, b: *const T) -> 
     total
 }
 
-/// Gives the generic bodies above their instruction sets.
+/// Compiles the generic bodies above for each instruction set.
 macro_rules! shells {
     ($($(#[$feature:meta])* $module:ident: $fused:expr, $vectors:literal;)*) => { $(
         mod $module {
@@ -313,7 +318,7 @@ shells! {
     v3: true, 3;
 }
 shells! {
-    // Where fused instructions are not sure to exist, `mul_add` would be a library call.
+    // Without certain support for fused instructions `mul_add` would be a library call.
     base: cfg!(target_arch = "aarch64"), 3;
 }
 

@@ -1,9 +1,9 @@
 //! Batched matrix products of operands with any layout.
 //!
-//! Promises: the bits of an element depend on its row of `a`, its column of `b` and the element type
-//! alone: `k` is cut into blocks of [`BLOCK`](kernel::BLOCK), each summed as one ascending chain; the
-//! blocks of a span are added in order, and so are the spans. Sizes, strides and threads only choose
-//! which kernel walks that order. (NaNs keep no particular payload.)
+//! Promises: the bits of an element depend only on its row of `a`, its column of `b` and the
+//! element type. `k` is cut into blocks of [`BLOCK`](kernel::BLOCK), each summed as one chain with
+//! `k` ascending; the blocks of a span are added in order, and so are the spans. Sizes, strides and
+//! threads only choose the kernel that follows this order. (The payload of a NaN is not specified.)
 
 mod axis;
 pub(super) mod kernel;
@@ -26,28 +26,28 @@ use kernel::{BLOCK, Element, Kernels};
 use scratch::Scratch;
 use tile::{Path, Tile};
 
-/// Elements of `k` whose blocks are added in order; longer sums are sums of spans.
+/// Steps of `k` in a span, whose blocks are added in order; longer sums are sums of spans.
 const SPAN: usize = 32 * BLOCK;
-/// Products worth handing to another thread.
+/// The fewest multiplications worth handing to another thread.
 const CHUNK: usize = 1 << 19;
-/// Products that take as long as one op on an element.
+/// Multiplications that take as long as one elementwise op on an element.
 const OP: usize = 8;
-/// Bytes of partial sums kept at a time when `k` has several spans.
+/// Bytes of partial sums that exist at a time when `k` has several spans.
 const PARTIALS: usize = 8 << 20;
 
-/// One operand: positions along the batch, along its own axis of the result, and along `k`.
+/// One operand: its positions along the batch, along its own axis of the result, and along `k`.
 #[derive(Clone, Debug)]
 pub struct Matrix {
-    /// The element at index zero of all three
+    /// The address of the element at index zero of all three axes
     pub ptr: *const u8,
     /// The batch
     pub batch: Axis,
     /// Rows of the result (for `a`), columns (for `b`)
     pub own: Axis,
-    /// What is summed over
+    /// The axis `k` that is summed over
     pub depth: Axis,
-    /// Ops that make an element while it is packed, if it is nowhere yet; the axes are then those of
-    /// an array in C order that is never written
+    /// For an operand that a prologue computes while it is packed: its ops per element. The axes
+    /// are then those of an array in C order that is never written
     pub made: Option<usize>,
 }
 
@@ -84,34 +84,36 @@ macro_rules! with_accumulator {
     };
 }
 
-/// What is done to each part of a result as soon as it is there: in which matrix of the batch, rows and
-/// columns. Parts of several threads come at the same time; together they are the whole.
+/// An epilogue: called for each rectangle of a result as soon as it is computed, with its matrix of
+/// the batch, its rows and its columns. Several threads may call it at the same time; the
+/// rectangles cover the result, each element once.
 pub type Epilogue<'a> = &'a (dyn Fn(usize, Range<usize>, Range<usize>) + Sync);
 
-/// Makes elements of an operand: those at a range of its own axis and a range of `k`, of the
-/// accumulator's dtype, from an address on, with the strides given (own axis, `k`) in elements.
+/// A prologue: computes elements of an operand, at a range of its own axis and a range of `k`, in
+/// the accumulator's dtype. It writes them from an address on, with the given strides (own axis,
+/// `k`) in elements.
 pub type PackPrologue<'a> = &'a (dyn Fn(Range<usize>, Range<usize>, *mut u8, [isize; 2]) + Sync);
 
-/// What a product may make use of.
+/// Optional inputs of a product.
 #[derive(Clone, Copy, Default)]
 pub struct Extras<'a> {
-    /// What makes the elements of operands that are made while they are packed
+    /// The prologue of each operand that has one
     pub fill: [Option<PackPrologue<'a>>; 2],
-    /// Memory to pack operands in, which nobody else uses and is aligned as buffers are: where it
-    /// starts, and its bytes
+    /// Memory to pack operands in, aligned as buffers are, for this product alone: its address and
+    /// its bytes
     pub lent: Option<(*mut u8, usize)>,
-    /// What is done to the result
+    /// The epilogue
     pub epilogue: Option<Epilogue<'a>>,
 }
 
 /// `out[batch, rows, columns] = Σ a[batch, rows, k] b[batch, columns, k]`, with `out` in C order.
-/// Narrow dtypes are the caller's to widen.
+/// The caller widens narrow dtypes.
 ///
 /// # Safety
 /// `dtype` is one of [`accumulator`]'s; the operands can be read wherever their axes point, their
 /// batches and depths have the same lengths, and `out` is as large as the result and written by
-/// nobody else. What is lent is as [`Extras`] says, and an operand that is made has what fills it and
-/// a batch of one.
+/// nobody else. Lent memory is as [`Extras`] says. An operand that is computed while it is packed
+/// has its prologue in `extras`, and a batch of one.
 pub unsafe fn product(
     dtype: DType,
     a: &Matrix,
@@ -123,8 +125,8 @@ pub unsafe fn product(
     unsafe { with_accumulator!(dtype, T => typed::<T>(a, b, out.cast(), extras)) }
 }
 
-/// The dtype products of a dtype are summed in. Sums of wrapping integers keep their low bits
-/// whatever the width and sign.
+/// The dtype in which products of a dtype are summed. Sums of wrapping integers have the same low
+/// bits in any width and sign.
 pub fn accumulator(dtype: DType) -> DType {
     match dtype {
         DType::Bool => DType::Bool,
@@ -135,19 +137,19 @@ pub fn accumulator(dtype: DType) -> DType {
     }
 }
 
-/// The most roundings between a product and the sum of `n` of them, that of the product included: along
-/// its block, along the blocks of its span, and along the spans.
+/// The most roundings between one term and the sum of `n` terms, including that of its
+/// multiplication: along its block, along the blocks of its span, and along the spans.
 pub fn depth(n: usize) -> usize {
     let in_order = |n: usize| n.saturating_sub(1);
     n.min(BLOCK) + in_order(n.min(SPAN).div_ceil(BLOCK)) + in_order(n.div_ceil(SPAN))
 }
 
-/// The bytes that [`product`] takes for itself, as the counters of memory count them.
+/// The scratch bytes of [`product`], as the memory counters count them.
 pub fn scratch(dtype: DType, a: &Matrix, b: &Matrix) -> usize {
     with_accumulator!(dtype, T => scratch_of::<T>(a, b))
 }
 
-/// How often each element of `a` and of `b` is packed; none where it is read where it lies.
+/// How often each element of `a` and of `b` is packed; `None` where the operand is read in place.
 pub fn packings(dtype: DType, a: &Matrix, b: &Matrix) -> [Option<usize>; 2] {
     with_accumulator!(dtype, T => {
         let job = Job::<T>::new(a, b, std::ptr::null_mut());
@@ -158,7 +160,8 @@ pub fn packings(dtype: DType, a: &Matrix, b: &Matrix) -> [Option<usize>; 2] {
     })
 }
 
-/// The bytes that [`product`] packs operands in on one thread; none where it takes more than that.
+/// The bytes in which [`product`] packs operands on one thread; `None` where it needs more memory
+/// than these.
 pub fn serial_scratch(dtype: DType, a: &Matrix, b: &Matrix) -> Option<usize> {
     with_accumulator!(dtype, T => {
         let job = Job::<T>::new(a, b, std::ptr::null_mut());
@@ -227,7 +230,7 @@ unsafe fn add<T: Element>(out: *mut T, part: *const T, count: usize, fresh: bool
     }
 }
 
-/// A product to be cut into tiles. Its items are the pairs of span and batch index.
+/// A product, to be cut into tiles. Its items are the pairs of span and batch index.
 struct Job<'a, T: Element> {
     a: &'a Matrix,
     b: &'a Matrix,
@@ -240,21 +243,21 @@ struct Job<'a, T: Element> {
     kernels: Kernels<T>,
     batch: usize,
     spans: Range<usize>,
-    /// Whether rows are columns of the result
+    /// Whether rows of the job are columns of the result
     transposed: bool,
     epilogue: Option<Epilogue<'a>>,
-    /// What makes the elements of `a` and of `b`
+    /// The prologues of `a` and of `b`
     fill: [Option<PackPrologue<'a>>; 2],
 }
 
 // SAFETY: threads write disjoint tiles of `out`.
 unsafe impl<T: Element> Sync for Job<'_, T> {}
 
-/// Into what a job is cut.
+/// How a job is cut.
 enum Cut {
-    /// So many stretches of whole items
+    /// Into this many ranges of whole items
     Items(usize),
-    /// So many parts of rows and of columns
+    /// Into this many parts along rows and along columns
     Cells(usize, usize),
 }
 
@@ -265,7 +268,7 @@ impl<'a, T: Element> Job<'a, T> {
 
     fn with(kernels: Kernels<T>, a: &'a Matrix, b: &'a Matrix, out: *mut T) -> Job<'a, T> {
         let (batch, m, n) = (a.batch.len(), a.own.len(), b.own.len());
-        // A tile is wide rather than high: few columns are better as rows.
+        // A tile is wider than high, so few columns are better computed as rows.
         let transposed = n < m && n <= kernels.width / 4;
         let (a, b) = if transposed { (b, a) } else { (a, b) };
         let (rows, columns, row, column) = if transposed { (n, m, 1, n) } else { (m, n, n, 1) };
@@ -292,13 +295,13 @@ impl<'a, T: Element> Job<'a, T> {
         self.batch * self.rows * self.columns
     }
 
-    /// Spans whose partial sums are kept at a time.
+    /// The number of spans whose partial sums exist at a time.
     fn group(&self) -> usize {
         let spans = self.a.depth.len().div_ceil(SPAN);
         (PARTIALS / (self.count() * size_of::<T>())).clamp(1, spans)
     }
 
-    /// What an item takes, in products.
+    /// The work of an item, in multiplications.
     fn work(&self) -> usize {
         let made = |x: &Matrix| x.own.len() * OP * x.made.unwrap_or(0);
         (self.rows * self.columns + made(self.a) + made(self.b)) * self.a.depth.len().min(SPAN)
@@ -327,8 +330,8 @@ impl<'a, T: Element> Job<'a, T> {
         }
     }
 
-    /// How often each element of the operands is packed, in the order in which they were given; none
-    /// where it is read where it lies.
+    /// How often each element of the operands is packed, in the order in which the operands were
+    /// given; `None` where one is read in place.
     fn packings(&self) -> [Option<usize>; 2] {
         let cut = self.cut();
         let (m, n) = self.largest(&cut);
@@ -347,7 +350,7 @@ impl<'a, T: Element> Job<'a, T> {
         if self.transposed { [b, a] } else { [a, b] }
     }
 
-    /// Bytes for the packed blocks of one thread, and how many threads there may be.
+    /// The bytes for packed blocks of one thread, and the most threads that may pack.
     fn room(&self, cut: &Cut) -> (usize, usize) {
         let (m, n) = self.largest(cut);
         let tasks = match *cut {
@@ -362,7 +365,7 @@ impl<'a, T: Element> Job<'a, T> {
         (room, tasks.min(threads::num_threads()))
     }
 
-    /// The bytes that [`Job::run`] takes.
+    /// The scratch bytes of [`Job::run`].
     fn scratch(&self) -> usize {
         let (room, parts) = self.room(&self.cut());
         scratch::counted(room, parts)
@@ -397,8 +400,8 @@ impl<'a, T: Element> Job<'a, T> {
         Ok(())
     }
 
-    /// Into how many parts rows and columns are cut for about `cells` cells of nearly square form; of
-    /// such a form that no element has to be made twice, where one operand is made.
+    /// The parts along rows and along columns that make about `cells` nearly square cells. Where a
+    /// prologue computes one operand, the cells are such that no element is computed twice.
     fn grid(&self, cells: usize) -> (usize, usize) {
         let (mut high, mut wide) = (1, 1);
         let (a, b) = (self.a.made.is_some(), self.b.made.is_some());

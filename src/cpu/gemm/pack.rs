@@ -1,4 +1,4 @@
-//! Copies blocks of operands into the order in which the kernels read them.
+//! Packing: copies blocks of operands into the order in which the kernels read them.
 
 use super::axis::{Run, Runs};
 use super::kernel::{Element, SQUARE};
@@ -36,11 +36,11 @@ unsafe fn pieces<const N: usize>(dst: *mut u8, src: *const u8, bytes: usize) {
     }
 }
 
-/// Packs `lines` as they lie: line `i` of `dst` (at `i · width`) gets the elements that `runs` name,
-/// then zeros.
+/// Packs `lines` without transposing: line `i` of `dst` (at `i · width`) gets the elements of its
+/// `runs`, then zeros.
 ///
 /// # Safety
-/// `dst` holds `lines.len() × width` elements, `src` what lines and runs name.
+/// `dst` holds `lines.len() × width` elements, and `src` all elements of the lines and runs.
 pub unsafe fn lines<T: Element>(
     dst: *mut T,
     width: usize,
@@ -64,8 +64,8 @@ pub unsafe fn lines<T: Element>(
     }
 }
 
-/// Packs columns that lie along `k` (unit stride in every run): `dst[k · width + j]` gets element
-/// `k` of column `j`; columns beyond repeat the last.
+/// Packs columns that are contiguous along `k` (unit stride in every run): `dst[k · width + j]`
+/// gets element `k` of column `j`. Columns past the end repeat the last one.
 ///
 /// # Safety
 /// As [`lines`]; `wide` says that the processor has AVX-512.

@@ -1,5 +1,5 @@
-//! Memory for packed blocks: one buffer for all threads of a product, so that how much is taken does
-//! not depend on how many of them work at once.
+//! Memory for packed blocks: one buffer for all threads of a product, so that its size does not
+//! depend on how many threads work at once.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -11,7 +11,7 @@ use crate::memory::{ALIGN, Buffer, block_bytes};
 
 /// Parts of a buffer that threads borrow.
 pub struct Scratch {
-    /// Keeps the memory, if it is ours
+    /// Keeps the memory alive, if it is not lent
     _buffer: Option<Buffer>,
     start: *mut u8,
     room: usize,
@@ -21,13 +21,13 @@ pub struct Scratch {
 // SAFETY: a part is written by whoever has taken it.
 unsafe impl Sync for Scratch {}
 
-/// A part, until it is dropped.
+/// A borrowed part, returned when it is dropped.
 pub enum Part<'a> {
-    /// Of the buffer that is shared
+    /// A part of the shared buffer
     Lent(*mut u8, &'a AtomicBool),
     /// A buffer of its own
     Own(Buffer),
-    /// Nothing is needed
+    /// No memory is needed
     None,
 }
 
@@ -40,7 +40,7 @@ fn bytes(room: usize, parts: usize) -> usize {
     room.next_multiple_of(ALIGN) * parts
 }
 
-/// The bytes that [`Scratch::new`] takes, as the counters of memory count them.
+/// The bytes that [`Scratch::new`] takes, as the memory counters count them.
 pub fn counted(room: usize, parts: usize) -> usize {
     if room == 0 { 0 } else { block_bytes(bytes(room, parts)) }
 }
@@ -61,14 +61,14 @@ impl Scratch {
         })
     }
 
-    /// As many parts of `room` bytes as there are in memory that is lent.
+    /// As many parts of `room` bytes as lent memory holds.
     pub fn lent(start: *mut u8, bytes: usize, room: usize) -> Scratch {
         let parts = (bytes / room.next_multiple_of(ALIGN)).max(1);
         let taken = free(parts);
         Scratch { _buffer: None, start, room: room.next_multiple_of(ALIGN), taken }
     }
 
-    /// A part of at least `bytes` bytes that nobody else has.
+    /// A part of at least `bytes` bytes that no other thread has.
     pub fn lend(&self, bytes: usize) -> Result<Part<'_>> {
         if bytes == 0 {
             return Ok(Part::None);
@@ -85,7 +85,7 @@ impl Scratch {
 }
 
 impl Part<'_> {
-    /// Where it is.
+    /// The address of the part.
     pub fn ptr(&self) -> *mut u8 {
         match self {
             Part::Lent(ptr, _) => *ptr,

@@ -1,11 +1,11 @@
-//! Matrices that lie along `k`: squares of them are transposed in 512-bit registers.
+//! Matrices that are contiguous along `k`: squares of them are transposed in 512-bit registers.
 
 use std::arch::x86_64::*;
 
 use super::kernel::SQUARE;
 
-/// Elements between what is read and what is asked for ahead: rows are far from each other, so the
-/// processor does not see by itself that all of them go on.
+/// The distance of prefetching, in elements. Rows are far apart, so the hardware prefetcher does
+/// not follow all of them.
 const AHEAD: usize = 64;
 
 /// Transposes 16 rows of `n` elements of 4 bytes, at least 16: element `k` of row `i` goes to
@@ -16,7 +16,7 @@ const AHEAD: usize = 64;
 #[target_feature(enable = "avx512f")]
 pub unsafe fn transpose(dst: *mut i32, width: usize, from: &[*const i32; SQUARE], n: usize) {
     for k in (0..n).step_by(SQUARE) {
-        // The last square starts early enough to end with the rows.
+        // The last square is moved back so that it ends with the rows.
         let at = k.min(n - SQUARE);
         // SAFETY: `at + 16 <= n`.
         unsafe {
@@ -27,7 +27,7 @@ pub unsafe fn transpose(dst: *mut i32, width: usize, from: &[*const i32; SQUARE]
     }
 }
 
-/// The sums `Σ_k a[k] from[i][k]` of 16 rows, as chains in the order of `k`.
+/// The sums `Σ_k a[k] from[i][k]` for 16 rows, each a chain with `k` ascending.
 ///
 /// # Safety
 /// Rows and `a` (of the given stride) have `n` elements; the processor has AVX-512.
@@ -59,7 +59,7 @@ pub unsafe fn row(
     sums
 }
 
-/// The columns of the square that begins with element `at` of the rows.
+/// The columns of the square whose first column is element `at` of the rows.
 #[target_feature(enable = "avx512f")]
 #[inline]
 unsafe fn columns(from: &[*const i32; SQUARE], at: usize) -> [__m512i; SQUARE] {
@@ -69,8 +69,8 @@ unsafe fn columns(from: &[*const i32; SQUARE], at: usize) -> [__m512i; SQUARE] {
         // SAFETY: the caller vouches for 16 elements from `at` on.
         *row = unsafe { _mm512_loadu_si512(from.add(at).cast()) };
     }
-    // In each 128-bit quarter: pairs of rows, then fours. `fours[4 g + c]` holds column `4 q + c` of
-    // rows `4 g .. 4 g + 4` in quarter `q`.
+    // In each 128-bit quarter, first pairs of rows are interleaved, then groups of four. `fours[4 g
+    // + c]` holds column `4 q + c` of rows `4 g .. 4 g + 4` in quarter `q`.
     let mut fours = [_mm512_setzero_si512(); SQUARE];
     for (fours, r) in fours.chunks_exact_mut(4).zip(rows.chunks_exact(4)) {
         let low = [_mm512_unpacklo_epi32(r[0], r[1]), _mm512_unpacklo_epi32(r[2], r[3])];
@@ -80,7 +80,7 @@ unsafe fn columns(from: &[*const i32; SQUARE], at: usize) -> [__m512i; SQUARE] {
         fours[2] = _mm512_unpacklo_epi64(high[0], high[1]);
         fours[3] = _mm512_unpackhi_epi64(high[0], high[1]);
     }
-    // Then the quarters themselves are a 4 × 4 matrix to transpose.
+    // Then the quarters are transposed as a 4 × 4 matrix.
     let mut out = rows;
     for c in 0..4 {
         let (g0, g1, g2, g3) = (fours[c], fours[4 + c], fours[8 + c], fours[12 + c]);

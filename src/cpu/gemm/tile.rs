@@ -1,4 +1,4 @@
-//! One rectangle of a product: which kernel computes it, and the blocks it is fed.
+//! One rectangle of a product: the choice of its kernel, and the blocks that the kernel reads.
 
 mod made;
 #[cfg(test)]
@@ -14,9 +14,9 @@ use super::{Job, Matrix, pack};
 use crate::error::Result;
 use crate::threads::Pace;
 
-/// Products so few that packing would take longer.
+/// With at most this many multiplications, packing would take longer than the product.
 const TINY: usize = 4096;
-/// Rows of `a` packed at a time: with `k` blocks a part of the L2 cache.
+/// Rows of `a` packed at a time: with a block of `k` they fill a part of the L2 cache.
 const ROWS: usize = 240;
 /// Columns of `b` packed at a time.
 const COLUMNS: usize = 2048;
@@ -36,7 +36,7 @@ pub struct Tile<'a, T: Element> {
 #[derive(Clone, Copy)]
 struct Panels<T> {
     ptr: *const T,
-    /// From one panel's start to another's, for each row or column between them
+    /// The distance between the starts of two panels, divided by the rows or columns between them
     step: isize,
     /// Strides inside a panel: from row to row of `a`, and along `k`
     strides: (isize, isize),
@@ -48,18 +48,18 @@ impl<T> Panels<T> {
     }
 }
 
-/// The full panels of a block, and the last one where it is not full.
+/// The full panels of a block, and its last panel, which may not be full.
 type Block<T> = (Panels<T>, Panels<T>);
 
 /// How a rectangle is computed.
 pub enum Path<T: Element> {
-    /// One element
+    /// A dot product for a single element
     Dot,
-    /// One row: the step of `a` along `k`, and the kernel
+    /// One row: the stride of `a` along `k`, and the kernel
     Row(isize, Row<T>),
-    /// Columns where they are: the strides of `a`
+    /// Few rows, with columns read in place: the strides of `a`
     Stream((isize, isize)),
-    /// Blocks of both operands
+    /// Blocks of both operands, packed or in place
     Blocks(Blocks),
 }
 
@@ -72,7 +72,7 @@ pub struct Blocks {
     rows: usize,
     columns: usize,
     kc: usize,
-    /// Elements in which columns are made before they are packed
+    /// The elements of scratch in which a prologue computes columns before they are packed
     spare: usize,
     /// Whether nothing is packed
     bare: bool,
@@ -109,8 +109,9 @@ impl<T: Element> Job<'_, T> {
         if let (1, Some((_, step)), Some((_, 1)), Some(kernel)) = (m, a, b, self.kernels.row) {
             return Path::Row(step, kernel);
         }
-        // One row; few, where columns lie in pieces that would have to be gathered first; any
-        // count, where preparing blocks would take longer than the product.
+        // The most rows for reading columns in place: one; a few where columns are in pieces that
+        // would have to be gathered; any count where preparing blocks would take longer than the
+        // product.
         let (run, unit) = self.b.own.inner();
         let rows = match b {
             Some(_) if m * n * depth <= TINY => m,
@@ -131,15 +132,16 @@ impl<T: Element> Job<'_, T> {
     ) -> Blocks {
         let size = size_of::<T>();
         let (high, width) = (self.kernels.tiles[0].0, self.kernels.width);
-        // An operand that is read once or twice, or lies in the L1 cache, is read where it is.
+        // An operand that is read at most a few times, or fits the L1 cache, is read in place.
         let small = 16 << 10;
         let a =
             a.filter(|s| (s.0 == 1 || s.1 == 1) && (n <= 4 * width || m * depth * size <= small));
         let b = b.filter(|s| s.0 == 1 && (m <= 2 * high || n * depth * size <= small));
-        // Few rows: pack few columns at a time and use them while they are in the cache, one panel of
-        // columns that lie along `k`, and more of those that lie across it.
+        // With few rows, few columns are packed at a time and used while they are in the cache: one
+        // panel where columns are contiguous along `k`, more where they are not.
         let transposed = along(&self.b.depth) > along(&self.b.own);
-        // Rows that are made are made once for each of these.
+        // A prologue computes rows once for each of these blocks of columns, so the blocks are
+        // large.
         let columns = match m {
             _ if self.a.made.is_some() => COLUMNS,
             _ if self.b.made.is_some() && m <= 4 * high => 256,
@@ -147,7 +149,7 @@ impl<T: Element> Job<'_, T> {
             _ if m <= ROWS => 512,
             _ => COLUMNS,
         };
-        // Whole panels: a part of one takes as much room.
+        // Whole panels, because a partial panel takes as much memory.
         let columns = (columns / width * width).min(n.next_multiple_of(width));
         Blocks {
             a,
@@ -160,7 +162,7 @@ impl<T: Element> Job<'_, T> {
         }
     }
 
-    /// Whether the last panel of so many rows (0: a full one) needs no rows that do not exist.
+    /// Whether the last panel of `rest` rows (0: a full one) reads only rows that exist.
     fn fits(&self, rest: usize) -> bool {
         rest == 0 || self.kernels.tiles.iter().any(|t| t.0 == rest)
     }
@@ -189,7 +191,7 @@ impl<T: Element> Tile<'_, T> {
         Ok(())
     }
 
-    /// Tells whoever wants to know that a part of the result is there.
+    /// Runs the epilogue, if there is one, on a rectangle of the result that is complete.
     fn done(&self, rows: Range<usize>, columns: Range<usize>) {
         let Some(done) = self.job.epilogue else { return };
         let (rows, columns) = if self.job.transposed { (columns, rows) } else { (rows, columns) };
@@ -207,7 +209,8 @@ impl<T: Element> Tile<'_, T> {
         }
     }
 
-    /// One row, and columns that lie along `k`: sixteen at a time, to the end of `k`.
+    /// One row, and columns that are contiguous along `k`: sixteen columns at a time, over all of
+    /// `k`.
     unsafe fn row(&self, depth: Range<usize>, step: isize, kernel: Row<T>) {
         let (i, b, mut pace) = (self.rows.start, &self.job.b.own, Pace::default());
         for j in self.columns.clone().step_by(SQUARE) {
@@ -227,7 +230,7 @@ impl<T: Element> Tile<'_, T> {
         }
     }
 
-    /// Columns are read where they are, run by run.
+    /// Columns are read in place, run by run.
     unsafe fn stream(&self, depth: Range<usize>, (row, step): (isize, isize)) {
         let (mut offsets, mut pace) = ([0; BLOCK], Pace::default());
         for k in depth.clone().step_by(BLOCK) {
@@ -271,7 +274,7 @@ impl<T: Element> Tile<'_, T> {
         let &Blocks { a, b, rows, columns, kc, .. } = blocks;
         let room = scratch.lend(blocks.room::<T>())?;
         let a_pack = room.ptr().cast::<T>();
-        // The buffer is as long as both blocks and what columns are made in.
+        // The buffer holds both blocks and the elements in which a prologue computes columns.
         let b_pack = a_pack.wrapping_add(rows * kc);
         let mut pace = Pace::default();
         let spare = b_pack.wrapping_add(columns * kc);
@@ -306,7 +309,7 @@ impl<T: Element> Tile<'_, T> {
         Ok(())
     }
 
-    /// Panels of rows `i`, steps `k` of `a`: in place where `place` gives its strides, else packed.
+    /// Panels of rows `i`, steps `k` of `a`: in place where `place` gives the strides, else packed.
     unsafe fn rows(
         &self,
         i: &Range<usize>,
@@ -404,7 +407,7 @@ impl<T: Element> Tile<'_, T> {
         twice(Panels { ptr: pack, step: k.len() as isize, strides: (1, width as isize) })
     }
 
-    /// Multiplies one block by another: panels of columns, in each panels of rows.
+    /// Multiplies two blocks: a loop over panels of columns, and in it one over panels of rows.
     unsafe fn block(
         &self,
         (i0, tall): (usize, usize),
@@ -458,7 +461,7 @@ impl<T: Element> Tile<'_, T> {
         }
     }
 
-    /// Writes (or adds) the corner of a tile that belongs to the result.
+    /// Writes (or adds) the corner of a tile that lies within the result.
     unsafe fn store(&self, c: *mut T, spare: *const T, (h, w): (usize, usize), fresh: bool) {
         for y in 0..h {
             for x in 0..w {
@@ -480,7 +483,7 @@ where
     (panels, panels)
 }
 
-/// [`pack::lines`] for a stretch of at most [`BLOCK`] lines of an axis at a time.
+/// [`pack::lines`] for a range of an axis, at most [`BLOCK`] lines at a time.
 unsafe fn lines<T: Element>(
     dst: *mut T,
     width: usize,
@@ -500,13 +503,13 @@ unsafe fn lines<T: Element>(
     }
 }
 
-/// How many neighbours in memory follow each other along an axis.
+/// How many elements along an axis are contiguous.
 fn along(axis: &Axis) -> usize {
     let (n, stride) = axis.inner();
     if stride == 1 { n } else { 0 }
 }
 
-/// The strides of an operand that has just two and lies somewhere.
+/// The two strides of an operand, if two suffice and the operand is in memory.
 fn direct(x: &Matrix) -> Option<(isize, isize)> {
     if x.made.is_some() {
         return None;

@@ -1,5 +1,5 @@
-//! One op at a time: straight over memory where every operand lies as a register would, as a program
-//! of one instruction otherwise.
+//! One elementwise op: directly on memory where every operand has register form, otherwise as a
+//! program of one instruction.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -69,14 +69,14 @@ pub unsafe fn map(kernel: TileKernel, args: &[MapOperand], out: &Array) {
     split(n, n, TILE, |range| flat.range(range));
 }
 
-/// Elements up to which an op takes the shortest path, and for which scalars are spread on the stack.
+/// The most elements of the shortest path, in which scalars are repeated on the stack.
 const SMALL: usize = 64;
 
 #[repr(C, align(64))]
 struct Spread([[u64; SMALL]; 3]);
 
-/// The shortest path: few elements, every array of them all, in C order and register form. False,
-/// having done nothing, where that is not so.
+/// The shortest path: few elements, where every array has all of them, in C order and register
+/// form. Returns false, and has done nothing, where that is not so.
 ///
 /// # Safety
 /// As for [`run`]; `out` has `n` elements, at most [`SMALL`].
@@ -105,7 +105,7 @@ unsafe fn map_small(kernel: TileKernel, args: &[MapOperand], out: &Array, n: usi
     true
 }
 
-/// Runs a kernel of one argument on memory as it is: no element is loaded or stored in another form.
+/// Runs a kernel of one argument directly on memory, without converting elements.
 ///
 /// # Safety
 /// As for [`run`]; `x` and `out` are in C order, and their memory forms are what the kernel works on.
@@ -124,7 +124,7 @@ pub(in crate::cpu) unsafe fn map_memory(kernel: TileKernel, x: &Array, out: &Arr
     split(n, n, TILE, |range| flat.range(range));
 }
 
-/// One op on memory that is in register form and C order throughout.
+/// One op on memory that is all in register form and C order.
 struct Flat {
     kernel: TileKernel,
     dst: *mut u8,
@@ -165,13 +165,13 @@ impl Flat {
         }
     }
 
-    /// Whether the output is written past the caches.
+    /// Whether the output is written around the caches.
     #[inline]
     fn streams(&self) -> bool {
         self.bytes >= STREAM && self.args.iter().all(|&x| x != self.dst.cast_const())
     }
 
-    /// The arguments, with scalars repeated `n` times in `room`.
+    /// The arguments, with each scalar repeated `n` times in `room`.
     #[inline]
     fn spread(&self, mut room: *mut u8, n: usize) -> [*const u8; 3] {
         let mut args = self.args;
@@ -185,8 +185,8 @@ impl Flat {
         args
     }
 
-    /// Works on a range in pieces of at most `piece` elements; by way of `tile`, if there is one, from
-    /// which the results are streamed.
+    /// Works on a range in pieces of at most `piece` elements. Where there is a `tile`, results are
+    /// computed there and streamed to the output.
     #[inline]
     fn pieces(
         &self,
@@ -254,7 +254,7 @@ unsafe fn map_blocks(kernel: TileKernel, args: &[MapOperand], out: &Array) {
         *place = *next;
         *next += 1;
     }
-    // The store rounds, so the instruction need not.
+    // The store rounds, so the instruction does not have to.
     program.instrs.push(instr);
     program.outputs.push((args.len() as u16, out.dtype));
     (0..=args.len() as u16).for_each(|value| program.registers.push(value));

@@ -1,8 +1,8 @@
 //! The elementwise executor: register programs interpreted over tiles.
 //!
 //! A program loads its inputs, runs its instructions and stores its outputs tile by tile, so that
-//! what is computed in between never leaves the innermost cache. Every instruction rounds to its
-//! dtype; hence a fused program, its ops one by one, and any cut into tiles give the same bits.
+//! intermediate values never leave the L1 cache. Every instruction rounds to its dtype; hence a
+//! fused program, its ops one by one, and any cut into tiles give the same bits.
 
 mod map;
 mod part;
@@ -30,17 +30,18 @@ pub(super) use map::map_memory;
 pub use map::{MapOperand, map};
 pub use part::{Matrix, run_part};
 
-/// Element-instructions above which a second thread pays for its hand-off.
+/// The work, in elements times instructions, from which a second thread pays off.
 const PARALLEL: usize = 1 << 16;
 
-/// Chunks of work per thread, so that a late thread does not delay the end.
+/// Chunks of work per thread, so that a slow thread does not delay the end.
 const CHUNKS: usize = 4;
 
-/// The most element-instructions of a chunk: between two chunks a run can be broken off.
+/// The most work of a chunk, in elements times instructions: a run can be interrupted between
+/// chunks.
 const LONG: usize = 1 << 23;
 
-/// Bytes of an output above which it is written past the caches: more than they hold, so that reading
-/// its old contents first would only cost time.
+/// The bytes from which an output is written around the caches: more than the caches hold, so that
+/// loading its old contents first would only cost time.
 const STREAM: usize = 1 << 24;
 
 /// A value of a program: an input, a scalar or the result of an instruction.
@@ -63,7 +64,7 @@ pub struct Program {
     scalars: SmallVec<[DType; 4]>,
     instrs: SmallVec<[Instr; 2]>,
     outputs: SmallVec<[(u16, DType); 2]>,
-    /// The register of each value; several values share one if they do not live at the same time.
+    /// The register of each value; values with disjoint live ranges may share one.
     registers: SmallVec<[u16; 8]>,
     register_count: usize,
     /// Bytes of the widest register element.
@@ -84,7 +85,7 @@ thread_local! {
 }
 
 impl Program {
-    /// The register program that does what a group of elementwise ops says.
+    /// The register program of a group of elementwise ops.
     pub fn lower(program: &ElementProgram) -> Result<Program> {
         #[cfg(test)]
         LOWERED.set(LOWERED.get() + 1);
@@ -142,8 +143,8 @@ impl Builder {
         self.dtypes[x.0 as usize]
     }
 
-    /// Adds an instruction: its kernel reads the register forms of `args` and gives that of `dtype`,
-    /// to which the result is then rounded.
+    /// Adds an instruction: its kernel reads the register forms of `args` and writes that of
+    /// `dtype`, to which the result is then rounded.
     pub fn push(&mut self, kernel: TileKernel, args: &[Value], dtype: DType) -> Value {
         self.add(kernel, args, dtype, tile::round_through(dtype))
     }
@@ -178,13 +179,13 @@ impl Builder {
         self.program
     }
 
-    /// Gives every value a register. A register is free again after the last use of its value;
-    /// scalars and outputs keep theirs.
+    /// Gives every value a register. A register is free after the last use of its value; scalars
+    /// and outputs keep theirs.
     fn allocate(&mut self) {
         let program = &mut self.program;
         let first_result = program.inputs.len() + program.scalars.len();
         let width = |v: usize| self.dtypes[v].compute().size();
-        // The instruction that uses a value last, counted from one; 0: none.
+        // The last instruction that uses each value, counted from one; 0 where none does.
         let mut last_use: SmallVec<[usize; 8]> = SmallVec::from_elem(0, self.dtypes.len());
         for (i, instr) in program.instrs.iter().enumerate() {
             instr.args().iter().for_each(|&x| last_use[x as usize] = i + 1);
@@ -201,7 +202,7 @@ impl Builder {
             dead.sort_unstable();
             dead.dedup();
             dead.retain(|x| last_use[*x as usize] == i + 1);
-            // A kernel may write over an argument whose elements are no smaller.
+            // A kernel may overwrite an argument whose elements are at least as wide.
             let place = dead.iter().position(|&x| width(x as usize) >= width(dst));
             let register = match place {
                 Some(k) => program.registers[dead.remove(k) as usize],
@@ -253,15 +254,15 @@ impl Program {
     }
 }
 
-/// Where an input or output lies.
+/// The memory of an input or output.
 struct Port {
     ptr: *mut u8,
     dtype: DType,
     row: isize,
     col: isize,
-    /// Memory form is register form, so that a dense block can serve as the register itself.
+    /// Whether memory form is register form, so that a dense block can serve as the register.
     direct: bool,
-    /// Blocks are written past the caches.
+    /// Whether blocks are written around the caches.
     streams: bool,
 }
 
@@ -308,7 +309,7 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
         let (row, col) = (nest.row_stride(k), nest.col_stride(k));
         Port { ptr, dtype: array.dtype, row, col, direct, streams: false }
     };
-    // Pushed one by one: between small arrays the set-up is what a run costs.
+    // Pushed one by one, because for small arrays the set-up is most of a run's time.
     let mut sources: SmallVec<[Port; 4]> = SmallVec::new();
     for (k, x) in inputs.iter().enumerate() {
         sources.push(port(k, x, x.ptr().cast_mut(), true));
@@ -345,9 +346,9 @@ fn nest(out: &Array, count: usize, inputs: &[&Array], outputs: usize) -> Nest {
 }
 
 impl Program {
-    /// Whether blocks of output `j` may serve as the register of their value. Not if the value is
-    /// no result or is an earlier output too; nor if an input in the same memory is still wanted once
-    /// the value is written.
+    /// Whether blocks of output `j` may serve as the register of their value. They may not if the
+    /// value is not a result or is also an earlier output, nor if an input in the same memory is
+    /// read after the value is written.
     #[inline]
     fn may_bind(&self, j: usize, ptr: *mut u8, inputs: &[Port]) -> bool {
         let is_output =
@@ -388,7 +389,7 @@ impl Run<'_> {
         });
     }
 
-    /// Loads, computes and stores one block. `places` says where each value is.
+    /// Loads, computes and stores one block. `places` has the address of each value.
     ///
     /// # Safety
     /// `home` gives each value a register of its own as long as it lives.
@@ -448,7 +449,7 @@ fn is_narrow(dtype: DType) -> bool {
     matches!(dtype, DType::I8 | DType::I16 | DType::U8 | DType::U16 | DType::F16 | DType::BF16)
 }
 
-/// A number in register form, rounded to its dtype.
+/// The bits of a number in register form, rounded to its dtype.
 #[inline]
 pub fn register_bits(x: Scalar, dtype: DType) -> u64 {
     match (x, dtype) {
@@ -473,7 +474,7 @@ fn converted_bits(x: Scalar, dtype: DType) -> u64 {
     out
 }
 
-/// Fills `n` elements of a width with the same bits.
+/// Fills `n` elements with the same bits.
 ///
 /// # Safety
 /// `dst` is valid for `n` elements and aligned to them.
@@ -490,8 +491,8 @@ unsafe fn splat(dst: *mut u8, bits: u64, width: Width, n: usize) {
     }
 }
 
-/// Calls `f` for ranges that cover `0..count`, each but the last a multiple of `unit` long: all at
-/// once, or on several threads where `work` (elements times instructions) is worth it.
+/// Calls `f` for ranges that cover `0..count`, each a multiple of `unit` long except the last: in
+/// one call, or on several threads where `work` (elements times instructions) is large enough.
 #[inline]
 pub(in crate::cpu) fn split(
     count: usize,
@@ -516,7 +517,7 @@ fn with_scratch<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
     thread_local! {
         static SCRATCH: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
     }
-    // A nested call finds nothing and allocates its own.
+    // A nested call finds the cell empty and allocates its own memory.
     let mut lines = SCRATCH.take();
     if lines.len() * 64 < bytes {
         lines.resize(bytes.div_ceil(64), Line([0; 64]));

@@ -7,7 +7,7 @@ use crate::cpu::nest::Nest;
 use crate::dtype::DType;
 use crate::tile::TILE;
 
-/// A part of a matrix: where it starts, and its steps in elements.
+/// A rectangle of a matrix: its address, and its strides in elements.
 #[derive(Clone, Copy)]
 pub struct Matrix {
     /// The first element
@@ -23,8 +23,8 @@ pub struct Matrix {
 /// Runs a program on `rows` by `cols` elements of each operand. Scalars come as register bits.
 ///
 /// # Safety
-/// The parts are there, and nobody else reads or writes those of outputs meanwhile. An output may be
-/// the memory of an input with the same dtype and steps; otherwise it overlaps none.
+/// The rectangles are valid, and nobody else reads or writes those of outputs meanwhile. An output
+/// may be the memory of an input with the same dtype and strides; otherwise it overlaps none.
 pub unsafe fn run_part(
     program: &Program,
     inputs: &[Matrix],

@@ -1,4 +1,4 @@
-//! Every layout, dtype and cut of a program against plain loops.
+//! Programs over every layout, dtype and cut, compared with plain loops.
 
 use super::*;
 use crate::layout::Layout;

@@ -1,7 +1,7 @@
 //! The position of the largest or smallest element along an axis.
 //!
-//! The answer does not depend on the order in which elements are looked at, so each operand is
-//! walked as it lies in memory.
+//! The result does not depend on the order in which elements are visited, so each operand is walked
+//! in memory order.
 
 use std::ops::Range;
 
@@ -20,17 +20,17 @@ use crate::layout::Layout;
 use crate::memory::block_bytes;
 use crate::threads::Pace;
 
-/// With fewer columns than this side by side, rows are made of them.
+/// With fewer columns than this along the innermost kept axis, the reduction runs by rows.
 const FEW_COLUMNS: usize = 16;
-/// Rows of up to this length are better looked at side by side.
+/// Rows of up to this length are reduced by columns, whatever the stride of the columns.
 const SHORT: usize = 32;
-/// Columns that are worked on together.
+/// Columns that are reduced together.
 const TILE: usize = 1024;
-/// Rows that are looked at in one pass over the columns.
+/// Rows that are compared in one pass over the columns.
 const PASS: usize = 16;
 
-/// The position (int64) of the first largest or smallest element along `axis`, which disappears and
-/// is not empty. NaN wins over every number, the first NaN over later ones.
+/// The position (int64) of the first largest or smallest element along `axis`, which is not empty
+/// and disappears. NaN comes before every number, and the first NaN before later ones.
 ///
 /// # Safety
 /// `out` is in C order, of the result's type, and nobody else reads or writes it.
@@ -52,7 +52,7 @@ pub unsafe fn arg_reduce_into(
     })
 }
 
-/// The bytes that [`arg_reduce_into`] takes for itself, as the counters of memory count them.
+/// The scratch bytes of [`arg_reduce_into`], as the memory counters count them.
 pub fn arg_scratch(dtype: DType, x: &Layout, axis: usize) -> usize {
     if matches!(dtype, DType::F16 | DType::BF16) {
         let wide = Layout::contiguous(x.shape().clone());
@@ -131,7 +131,7 @@ fn by_columns<A: Number, F: Choice<A>>(plan: &ReducePlan, x: *const A, out: *mut
 
 multiversion! {
     /// For each of `rows` rows of `n` numbers, `row_stride` apart, the position of the first number
-    /// that the fold gives.
+    /// that the choice `F` prefers.
     unsafe fn first_in_rows[A, F](x: *const A, row_stride: isize, rows: usize, n: usize, out: *mut i64)
     where [A: Number, F: Choice<A>] {
         for row in 0..rows {
@@ -140,8 +140,8 @@ multiversion! {
         }
     }
 
-    /// Takes the rows of a range (`x` is the first of them) into the best numbers and their
-    /// positions so far, for each of `n` columns; row 0 starts them. Strides: from a column to the
+    /// Updates, for each of `n` columns, the best number and its position so far with the rows of a
+    /// range, of which `x` is the first; row 0 initialises them. Strides: from a column to the
     /// next, from a row to the next.
     unsafe fn first_in_columns[A, F](
         x: *const A, strides: [isize; 2], rows: Range<usize>, n: usize, best: *mut A, at: *mut i64
@@ -192,7 +192,7 @@ unsafe fn stretch<A: Number, F: Choice<A>>(
     }
 }
 
-/// First the best block, then the place in it.
+/// Finds the best block first, and then the position in it.
 #[inline(always)]
 unsafe fn first_in_row<A: Number, F: Choice<A>>(x: *const A, n: usize) -> usize {
     const STEP: usize = 32;

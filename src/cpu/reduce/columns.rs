@@ -1,4 +1,4 @@
-//! Reduction of columns: neighbouring outputs side by side, one reduced element after the other.
+//! Reduction of columns: neighbouring outputs at once, over one reduced element after the other.
 
 use smallvec::SmallVec;
 
@@ -9,13 +9,14 @@ use super::combine::{Combine, Tree};
 use super::kernels::{fold_apart, fold_columns, narrow};
 use super::{CHUNK, ReducePlan, SERIAL, is_native, room, split};
 
-/// Elements of a column that are joined one after the other.
+/// Elements of a column that are combined in order.
 pub const BLOCK: usize = 64;
-/// Rows that are joined in one pass over the columns.
+/// Rows that are combined in one pass over the columns.
 const PASS: usize = 16;
-/// Columns that are worked on together where they do not lie side by side.
+/// Columns that are reduced together where they are not contiguous.
 const NARROW: usize = 256;
-/// Bytes of the columns that are worked on together where they do: they stay in the nearest cache.
+/// Bytes of the columns that are reduced together where they are contiguous: they stay in the L1
+/// cache.
 const TILE: usize = 1 << 14;
 /// With fewer chunks of columns than this, long ones are shared between threads.
 const MANY: usize = 16;
@@ -66,13 +67,13 @@ pub fn run<T: Element, F: Combine<T::Number>>(plan: &ReducePlan, x: *const T, ou
 /// How the columns of a plan are walked.
 struct Columns<'a> {
     plan: &'a ReducePlan,
-    /// Columns worked on together.
+    /// Columns that are reduced together.
     tile: usize,
     /// Elements from a column to the next.
     stride: isize,
 }
 
-/// Where the elements of a block of a column lie.
+/// The offsets of the elements of a block of a column.
 type Offsets = SmallVec<[isize; BLOCK]>;
 
 impl<'a> Columns<'a> {
@@ -135,7 +136,7 @@ impl<'a> Columns<'a> {
         });
     }
 
-    /// Joins one block of elements of `width` columns to `acc`.
+    /// Combines one block of elements of `width` columns into `acc`.
     unsafe fn block<T: Element, F: Combine<T::Number>>(
         &self,
         x: *const T,

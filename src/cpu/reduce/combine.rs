@@ -4,23 +4,23 @@ use crate::cpu::element::Number;
 
 use super::kernels::fold_columns;
 
-/// A way to make one number out of two.
+/// An operation that combines two numbers into one.
 pub trait Combine<A: Number>: 'static {
     /// The result over no elements.
     const EMPTY: A;
-    /// Joined with any number, gives that number.
+    /// Combined with any number, gives that number.
     const NEUTRAL: A;
-    /// One number out of two; the first comes earlier.
+    /// Combines two numbers; `a` comes earlier.
     fn join(a: A, b: A) -> A;
 }
 
-/// Adds.
+/// Addition.
 pub struct Sum;
-/// Multiplies.
+/// Multiplication.
 pub struct Prod;
-/// Takes the larger, NaN before any number; of two zeros the later.
+/// The larger number; NaN before any number; the later of two zeros.
 pub struct Max;
-/// Takes the smaller, NaN before any number; of two zeros the later.
+/// The smaller number; NaN before any number; the later of two zeros.
 pub struct Min;
 
 impl<A: Number> Combine<A> for Sum {
@@ -56,12 +56,12 @@ impl<A: Number> Combine<A> for Min {
     }
 }
 
-/// A fold that gives one of the numbers.
+/// An operation whose result is one of its operands.
 pub trait Choice<A: Number>: Combine<A> {
-    /// Whether `a` goes before `b`, if neither is NaN.
+    /// Whether `a` is preferred to `b`, if neither is NaN.
     fn wins(a: A, b: A) -> bool;
 
-    /// Whether `x` goes before `best`, which was met earlier.
+    /// Whether `x` is preferred to `best`, which came earlier.
     #[inline(always)]
     fn beats(x: A, best: A) -> bool {
         Self::wins(x, best) | (x.is_nan() & !best.is_nan())
@@ -87,9 +87,9 @@ fn choose<A: Number, C: Choice<A>>(a: A, b: A) -> A {
     if a.is_nan() { a } else { chosen }
 }
 
-/// Joins a sequence in a tree whose shape depends on its length only: the left branch of every node
-/// holds the largest power of two below its count. So aligned stretches of 2^k items may be joined
-/// apart, and then their results.
+/// Combines a sequence in a tree whose shape depends only on its length: the left branch of every
+/// node holds the largest power of two below its count. So aligned runs of 2^k items may be
+/// combined separately, and their results afterwards.
 pub struct Pairwise<A> {
     count: usize,
     depth: usize,
@@ -103,7 +103,7 @@ impl<A: Number> Pairwise<A> {
         Pairwise { count: 0, depth: 0, stack: [A::ZERO; usize::BITS as usize] }
     }
 
-    /// Adds an item behind the others.
+    /// Adds an item at the end.
     #[inline(always)]
     pub fn push<F: Combine<A>>(&mut self, mut item: A) {
         let mut rest = self.count;
@@ -134,7 +134,7 @@ pub struct Tree<A> {
 }
 
 impl<A: Number> Tree<A> {
-    /// Room for `items` rows of up to `width` columns.
+    /// A tree with capacity for `items` rows of up to `width` columns.
     pub fn new(items: usize, width: usize) -> Self {
         let levels = items.checked_ilog2().map_or(0, |log| log as usize + 2);
         Tree { count: 0, depth: 0, width, levels: Vec::with_capacity(levels * width) }
@@ -144,12 +144,12 @@ impl<A: Number> Tree<A> {
         self.levels.as_mut_ptr().wrapping_add(depth * self.width)
     }
 
-    /// Where the next item belongs.
+    /// The address for the next item.
     pub fn slot(&mut self) -> *mut A {
         self.level(self.depth)
     }
 
-    /// Takes the item that was written to the slot.
+    /// Adds the item that was written to the slot.
     ///
     /// # Safety
     /// `width` numbers were written there.
@@ -164,7 +164,7 @@ impl<A: Number> Tree<A> {
         self.count += 1;
     }
 
-    /// Joins the slot into the level before it, which becomes the slot.
+    /// Combines the slot into the level before it, which becomes the slot.
     unsafe fn join<F: Combine<A>>(&mut self, width: usize) {
         self.depth -= 1;
         let (left, right) = (self.level(self.depth), self.level(self.depth + 1));

@@ -1,6 +1,6 @@
 //! The inner loops of reductions.
 //!
-//! Promises: the order in which numbers are joined is a function of counts alone, so the same
+//! Promises: the order in which numbers are combined is a function of counts alone, so the same
 //! numbers give the same bits on every instruction set.
 
 use crate::cpu::element::{Element, Number};
@@ -8,12 +8,12 @@ use crate::multiversion;
 
 use super::combine::{Combine, Pairwise};
 
-/// Elements of a row that become one item of the row's tree.
+/// Elements of a row that make one item of the row's tree.
 pub const BLOCK: usize = 1024;
-/// Columns that stay in registers. Loops over fewer are unrolled by the compiler before it could
-/// make vectors of them.
+/// Columns that stay in registers. With fewer, the compiler unrolls the loops before it can
+/// vectorise them.
 pub const STRETCH: usize = 64;
-/// Element `i` of a block is joined into lane `i % LANES`, and the lanes by halves at the end.
+/// Element `i` of a block is combined into lane `i % LANES`, and the lanes by halves at the end.
 pub const LANES: usize = 64;
 
 multiversion! {
@@ -31,8 +31,8 @@ multiversion! {
         }
     }
 
-    /// Joins, for each of `n` neighbouring columns, the elements at `offsets` into `acc`, in order;
-    /// `fresh`: `acc` holds nothing yet.
+    /// Combines, for each of `n` neighbouring columns, the elements at `offsets` into `acc`, in
+    /// order. `fresh`: `acc` is not initialised yet.
     ///
     /// # Safety
     /// `n` elements can be read at each offset from `x`, and `n` numbers written at `acc`, which
@@ -60,7 +60,8 @@ multiversion! {
         }
     }
 
-    /// Joins, for each of `n` columns, `stride` apart, the elements at `offsets`, in order, to `acc`.
+    /// Combines, for each of `n` columns, `stride` apart, the elements at `offsets` into `acc`, in
+    /// order.
     ///
     /// # Safety
     /// As for [`fold_columns`].
@@ -69,7 +70,7 @@ multiversion! {
         // SAFETY: by contract.
         unsafe {
             if stride.unsigned_abs() > 4 {
-                // Few columns at a time, or their cache lines would push each other out.
+                // Few columns at a time, so that their cache lines do not evict each other.
                 return fold_strided::<T, F, 8>(x, stride, offsets, n, acc);
             }
             for at in (0..n).step_by(STRETCH) {
@@ -142,7 +143,7 @@ pub unsafe fn fold_block<T: Element, F: Combine<T::Number>>(x: *const T, n: usiz
     lanes[0]
 }
 
-/// `W` neighbouring columns, which stay in registers.
+/// Combines `W` neighbouring columns, which stay in registers.
 #[inline(always)]
 unsafe fn fold_stretch<T: Element, F: Combine<T::Number>, const W: usize>(
     x: *const T,
@@ -172,7 +173,7 @@ unsafe fn fold_stretch<T: Element, F: Combine<T::Number>, const W: usize>(
     }
 }
 
-/// As many columns as [`STRETCH`] or fewer, brought together row by row.
+/// Combines at most [`STRETCH`] columns, gathered row by row.
 #[inline(always)]
 unsafe fn fold_gathered<T: Element, F: Combine<T::Number>>(
     x: *const T,
@@ -209,7 +210,7 @@ unsafe fn fold_gathered<T: Element, F: Combine<T::Number>>(
 ///
 /// # Safety
 /// The elements can be read, and are not more than [`STRETCH`].
-// By index: over an iterator of the part the loop takes twice as long.
+// Indexed, because a loop over an iterator takes twice as long.
 #[allow(clippy::needless_range_loop)]
 #[inline(always)]
 pub unsafe fn gather<T: Element>(x: *const T, stride: isize, n: usize) -> [T; STRETCH] {
@@ -233,7 +234,7 @@ pub unsafe fn gather<T: Element>(x: *const T, stride: isize, n: usize) -> [T; ST
     row
 }
 
-/// `W` columns at a time.
+/// Combines columns that are far apart, `W` at a time.
 #[inline(always)]
 unsafe fn fold_strided<T: Element, F: Combine<T::Number>, const W: usize>(
     x: *const T,

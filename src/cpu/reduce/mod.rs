@@ -1,17 +1,17 @@
 //! Reductions along axes, and the position of the largest or smallest element.
 //!
-//! Promises: the order in which elements are joined depends on the logical shape and the axes only.
-//! With axes of size 1 left out:
+//! Promises: the order in which elements are combined depends only on the logical shape and the
+//! axes. Axes of size 1 do not count:
 //!
-//! - **columns**: the last axis is kept, or at most [`FEW`] elements are reduced. The reduced
-//!   elements of each output, in C order, are joined one after the other in blocks of
+//! - **columns**: if the last axis is kept, or at most [`FEW`] elements are reduced. The reduced
+//!   elements of each output, in C order, are combined one after the other in blocks of
 //!   [`COLUMN_BLOCK`], and the blocks pairwise.
-//! - **rows**: else. The reduced elements of each output, in C order, are cut into blocks of
-//!   [`kernels::BLOCK`]; within a block every 64th element is joined one after the other, then the
-//!   64 lanes by halves, then the blocks pairwise.
+//! - **rows**: otherwise. The reduced elements of each output, in C order, are cut into blocks of
+//!   [`kernels::BLOCK`]. Within a block every 64th element is combined one after the other, then
+//!   the 64 lanes by halves, then the blocks pairwise.
 //!
-//! float16 and bfloat16 are joined in f32 and rounded once, at the end. float32 sums of up to 2^24
-//! ones are exact, as are those of any even count that float32 can hold.
+//! float16 and bfloat16 are combined in float32 and rounded once, at the end. float32 sums of up to
+//! 2^24 ones are exact, and so are longer sums of ones whose count is even and exact in float32.
 
 mod arg;
 mod columns;
@@ -43,14 +43,14 @@ use crate::threads;
 
 use walk::Walk;
 
-/// Up to this many elements are reduced column by column even along the last axis.
+/// Up to this many elements are reduced as columns even along the last axis.
 const FEW: usize = 32;
-/// Elements below which a second thread does not pay.
+/// With fewer elements than this, a second thread does not pay off.
 const SERIAL: usize = 1 << 15;
 /// Elements that one thread takes at a time.
 const CHUNK: usize = 1 << 16;
 
-/// Evaluates an expression with the element type and the fold of a reduction.
+/// Evaluates an expression with the element type and the combining operation of a reduction.
 macro_rules! with_fold {
     ($kind:expr, $dtype:expr, $T:ident, $F:ident => $body:expr) => {{
         let dtype = $dtype;
@@ -59,7 +59,7 @@ macro_rules! with_fold {
                 type $F = Sum;
                 with_element!(unsigned(dtype), $T => $body)
             }
-            // A product of zeros and ones is 1 where all are.
+            // A product of zeros and ones is 1 if all are ones.
             Reduction::Prod | Reduction::All => {
                 type $F = Prod;
                 with_element!(unsigned(dtype), $T => $body)
@@ -76,9 +76,9 @@ macro_rules! with_fold {
     }};
 }
 
-/// Reduces `x` along `axes` (sorted, distinct), which disappear. The result has the dtype of `x`:
-/// who wants a wider sum casts first. An empty sum is 0, an empty product 1, an empty any false, an
-/// empty all true; empty max and min are the caller's to refuse. On bool, sum and max are any,
+/// Reduces `x` along `axes` (sorted, distinct), which disappear. The result has the dtype of `x`; a
+/// caller who wants a wider sum casts first. An empty sum is 0, an empty product 1, an empty any
+/// false, an empty all true; the caller refuses an empty max or min. On bool, sum and max are any,
 /// product and min are all.
 ///
 /// # Safety
@@ -91,7 +91,7 @@ pub unsafe fn reduce_into(kind: Reduction, x: &Array, axes: &[usize], out: &Arra
     with_fold!(kind, x.dtype, T, F => run::<T, F>(x, axes, out))
 }
 
-/// Wrapping sums and products do not see the sign.
+/// Wrapping sums and products are the same for signed and unsigned integers.
 fn unsigned(dtype: DType) -> DType {
     match dtype {
         DType::I8 => DType::U8,
@@ -120,7 +120,7 @@ struct ReducePlan {
     reduced: Walk,
     /// Elements of the result.
     outputs: usize,
-    /// Elements behind each of them.
+    /// Elements that each of them reduces.
     n: usize,
     /// Whether the last axis (of a size other than 1) disappears.
     last_reduced: bool,
@@ -152,8 +152,8 @@ impl ReducePlan {
         plan
     }
 
-    /// Whether neighbours in a row are far apart and the elements between them belong to the same
-    /// row: then a copy in order, made block by block, is cheaper than walking the row.
+    /// Whether neighbours in a row are far apart in memory, with elements of the same row between
+    /// them. A copy in C order, made block by block, is then cheaper than walking the row.
     fn jumps(&self) -> bool {
         let step = self.reduced.inner().1.unsigned_abs();
         step > 16
@@ -187,7 +187,7 @@ fn run<T: Element, F: Combine<T::Number>>(x: &Array, axes: &[usize], out: &Array
     Ok(())
 }
 
-/// The most roundings between an element and what `n` of them are joined to: by columns or by rows.
+/// The most roundings between an element and the result of `n` elements, by columns or by rows.
 pub fn depth(n: usize) -> usize {
     let pairwise = |items: usize| items.max(1).next_power_of_two().ilog2() as usize;
     let block = columns::BLOCK;
@@ -198,14 +198,14 @@ pub fn depth(n: usize) -> usize {
     by_columns.max(by_rows)
 }
 
-/// The bytes that [`reduce_into`] takes for itself, as the counters of memory count them.
+/// The scratch bytes of [`reduce_into`], as the memory counters count them.
 pub fn scratch(dtype: DType, x: &Layout, axes: &[usize]) -> usize {
     let plan = ReducePlan::new(x, axes);
     let by_rows = plan.last_reduced && plan.n > FEW && plan.outputs > 0;
     if by_rows && plan.jumps() { moved_bytes(dtype, x, axes) } else { 0 }
 }
 
-/// The bytes of what [`reduced_last`] copies.
+/// The bytes that [`reduced_last`] copies to.
 fn moved_bytes(dtype: DType, x: &Layout, axes: &[usize]) -> usize {
     match last_layout(x, axes).is_contiguous() {
         true => 0,
@@ -213,15 +213,14 @@ fn moved_bytes(dtype: DType, x: &Layout, axes: &[usize]) -> usize {
     }
 }
 
-/// A C-order copy with the given axes behind all others, which keeps the order of the kept and of
-/// the reduced elements.
+/// A C-order copy with the given axes moved last; the order of kept and of reduced elements stays.
 fn reduced_last(x: &Array, axes: &[usize]) -> Result<(Array, Axes)> {
     let rank = x.shape().rank();
     let moved = copy::contiguous(&x.view(last_layout(&x.layout, axes)))?;
     Ok((moved, (rank - axes.len()..rank).collect()))
 }
 
-/// A layout with the given axes behind all others.
+/// A layout with the given axes moved last.
 fn last_layout(x: &Layout, axes: &[usize]) -> Layout {
     let strides = x.strides();
     let kept = (0..strides.len()).filter(|axis| !axes.contains(axis));
@@ -231,7 +230,8 @@ fn last_layout(x: &Layout, axes: &[usize]) -> Layout {
     Layout::strided(shape, &strides, x.offset())
 }
 
-/// The sum of a row of `n` numbers that lie side by side, as [`reduce_into`] takes that of the last axes.
+/// The sum of `n` contiguous numbers, in the order in which [`reduce_into`] sums along the last
+/// axes.
 ///
 /// # Safety
 /// They can be read.
@@ -254,12 +254,12 @@ pub unsafe fn sum_of_row<T: Number>(x: *const T, n: usize) -> T {
     }
 }
 
-/// Whether elements lie in memory as the numbers that kernels work on.
+/// Whether elements in memory have the type that kernels compute in.
 fn is_native<T: Element>() -> bool {
     TypeId::of::<T>() == TypeId::of::<T::Number>()
 }
 
-/// Room for numbers that are kept meanwhile; it unwinds where the system has none.
+/// Capacity for `count` intermediate numbers; unwinds with an error where the system has no memory.
 pub fn room<A>(count: usize) -> Vec<A> {
     let mut numbers = Vec::new();
     let found = numbers.try_reserve_exact(count);
@@ -267,8 +267,8 @@ pub fn room<A>(count: usize) -> Vec<A> {
     numbers
 }
 
-/// Runs `body(start, count)` over the stretches of `0..n`, `step` long, on several threads where
-/// there is work for them.
+/// Runs `body(start, count)` over `0..n` in ranges of `step`, on several threads where the work is
+/// large enough.
 fn split(n: usize, step: usize, is_serial: bool, body: impl Fn(usize, usize) + Sync) {
     if is_serial || n <= step {
         return body(0, n);

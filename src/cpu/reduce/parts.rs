@@ -1,8 +1,9 @@
 //! Reductions of arrays that arrive block by block and never exist as a whole.
 //!
-//! The array is seen as lines of one width, of which all are joined into one. Parts come as *chunks*,
-//! from several threads; lines of a chunk come in order. What the lines of a group become is kept, and
-//! the groups are joined at the end, in the order that [`reduce_into`](super::reduce_into) has.
+//! The array is seen as lines of one width, and all lines are combined into one. Lines arrive in
+//! *chunks*, from several threads; within a chunk they arrive in order. The lines of a group are
+//! combined into one item, and at the end the items are combined in the order that
+//! [`reduce_into`](super::reduce_into) has.
 
 use std::marker::PhantomData;
 
@@ -18,33 +19,33 @@ use super::combine::{Combine, Max, Min, Pairwise, Prod, Sum, Tree};
 use super::kernels::{BLOCK, fold_columns, fold_rows, narrow};
 use super::{FEW, unsigned, with_fold};
 
-/// A reduction in parts.
+/// A reduction of lines that arrive in chunks.
 pub trait Partial: Sync {
-    /// A chunk that starts at a line, which is a multiple of the [`group`]. Lines of different chunks
-    /// are different.
+    /// Starts a chunk at a line, which is a multiple of the [`group`]. No line belongs to two
+    /// chunks.
     fn chunk(&self, line: usize) -> Box<dyn Chunk + '_>;
 
-    /// Writes the result, when all lines have come.
+    /// Writes the result, after all lines have arrived.
     ///
     /// # Safety
     /// `out` is in C order, of the result's type, and nobody else reads or writes it.
     unsafe fn finish(&self, out: &Array);
 }
 
-/// The lines of a chunk, one after the other.
+/// Takes the lines of a chunk, in order.
 pub trait Chunk {
-    /// The next lines.
+    /// Adds the next lines.
     ///
     /// # Safety
-    /// They can be read, in C order.
+    /// The lines can be read, in C order.
     unsafe fn push(&mut self, x: *const u8, lines: usize);
 
-    /// There are no more.
+    /// Ends the chunk.
     fn end(&mut self);
 }
 
-/// How many lines become one item of the tree that joins `lines` lines of `width` elements; none where
-/// the order of joining is not one by groups.
+/// How many lines make one item of the tree that combines `lines` lines of `width` elements; `None`
+/// where the order of combining has no groups.
 pub fn group(lines: usize, width: usize) -> Option<usize> {
     match width {
         0 => None,
@@ -65,14 +66,14 @@ pub fn partial(
     Some(joined(kind, dtype, lines, width))
 }
 
-/// The sum of `lines` lines of `width` elements, neither none. Its chunks start at multiples of
+/// The sum of `lines` lines of `width` elements, both at least 1. Its chunks start at multiples of
 /// [`lines_together`].
 pub fn sum_of_lines(dtype: DType, lines: usize, width: usize) -> Box<dyn Partial> {
-    // Few lines are joined one after the other, whatever their width.
+    // Few lines are combined one after the other, whatever their width.
     joined(Reduction::Sum, dtype, lines, width)
 }
 
-/// How many lines of a sum one chunk has at least.
+/// The fewest lines of a sum in one chunk.
 pub fn lines_together(lines: usize, width: usize) -> usize {
     group(lines, width).unwrap_or(lines.max(1))
 }
@@ -85,14 +86,14 @@ fn joined(kind: Reduction, dtype: DType, lines: usize, width: usize) -> Box<dyn 
     })
 }
 
-/// Numbers that different threads write.
+/// Items that different threads write.
 struct Items<A> {
     all: Vec<A>,
     start: Shared<A>,
 }
 
 impl<A: Number> Items<A> {
-    /// Unwinds where memory cannot hold so many.
+    /// Unwinds with an error where memory cannot hold them.
     fn new(count: usize) -> Items<A> {
         check_room(count.saturating_mul(size_of::<A>())).or_throw();
         let mut all = vec![A::ZERO; count];
@@ -100,7 +101,7 @@ impl<A: Number> Items<A> {
         Items { all, start }
     }
 
-    /// Where an item is kept. Each is written by one chunk.
+    /// The address of an item. Each item is written by one chunk.
     fn at(&self, i: usize) -> *mut A {
         debug_assert!(i < self.all.len());
         self.start.at(i as isize)
@@ -179,7 +180,7 @@ impl<T: Element, F: Combine<T::Number>> Chunk for LineChunk<'_, T, F> {
     }
 }
 
-/// Wider lines.
+/// Lines of several elements.
 struct Columns<T: Element, F> {
     items: Items<T::Number>,
     width: usize,
@@ -239,5 +240,5 @@ impl<T: Element, F: Combine<T::Number>> Chunk for ColumnChunk<'_, T, F> {
     fn end(&mut self) {}
 }
 
-/// Lines that are joined in one pass.
+/// Lines that are combined in one pass.
 const PASS: usize = 16;

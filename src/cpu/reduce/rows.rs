@@ -1,4 +1,4 @@
-//! Reduction of rows: elements of one output side by side, in lanes.
+//! Reduction of rows: several elements of one output at once, in lanes.
 
 use std::mem::MaybeUninit;
 
@@ -12,18 +12,20 @@ use super::combine::{Combine, Pairwise, Tree};
 use super::kernels::{BLOCK, LANES, fold_columns, fold_rows, narrow};
 use super::{CHUNK, ReducePlan, SERIAL, split};
 
-/// Blocks of a long row that one thread takes at a time: a power of two, so a subtree.
+/// Blocks of a long row that one thread reduces at a time: a power of two, so they make a subtree.
 const SEGMENT: usize = 64;
-/// Segments that are reduced before they join the tree: what is kept of a row is bounded, however
-/// long it is.
+/// Segments that are reduced before they are added to the tree, which bounds the intermediate
+/// results of a row of any length.
 const PARTIAL: usize = 1 << 16;
-/// Longer rows are always shared, so that a reduction can be broken off within one.
+/// Longer rows are always shared between threads, so that a reduction can be interrupted within
+/// one.
 const LONG: usize = 1 << 26;
 /// With fewer rows than this, long ones are shared between threads.
 const MANY: usize = 16;
-/// Rows that are reduced together where they, not their elements, lie side by side.
+/// Rows that are reduced together where neighbouring rows, not the elements of a row, are
+/// contiguous.
 const TOGETHER: usize = 128;
-/// Fewer of them do not pay.
+/// With fewer contiguous rows, that does not pay off.
 const TOO_FEW: usize = 16;
 
 /// Reduces each row of the plan to one element of `out`.
@@ -67,7 +69,7 @@ pub fn run<T: Element, F: Combine<T::Number>>(plan: &ReducePlan, x: *const T, ou
 }
 
 impl ReducePlan {
-    /// Whether rows, but not the elements of a row, lie side by side.
+    /// Whether neighbouring rows are contiguous, but the elements of a row are not.
     fn rows_are_neighbours(&self) -> bool {
         let (rows, row_stride) = self.kept.inner();
         row_stride == 1 && rows >= TOO_FEW && self.reduced.inner().1 != 1
@@ -115,7 +117,7 @@ unsafe fn stretch<T: Element, U: Element<Number = T::Number>, F: Combine<T::Numb
     });
 }
 
-/// Reduces a row whose elements do not all lie side by side, block by block.
+/// Reduces a row whose elements are not all contiguous, block by block.
 unsafe fn scattered<T: Element, F: Combine<T::Number>>(
     plan: &ReducePlan,
     x: *const T,
@@ -149,7 +151,8 @@ unsafe fn scattered<T: Element, F: Combine<T::Number>>(
     tree.finish::<F>()
 }
 
-/// Reduces `count` rows that lie side by side: lane by lane, each lane of all rows at once.
+/// Reduces `count` rows that are contiguous side by side: one lane after the other, each for all
+/// rows at once.
 unsafe fn neighbours<T: Element, U: Element<Number = T::Number>, F: Combine<T::Number>>(
     plan: &ReducePlan,
     x: *const T,

@@ -7,7 +7,7 @@ use crate::ops::attributes::ArgReduction;
 use crate::simd::Isa;
 use crate::threads::set_num_threads;
 
-/// Shapes and axes on both sides of every bound that chooses a loop.
+/// Shapes and axes on both sides of every bound that selects a loop.
 const CASES: &[(&[usize], &[usize])] = &[
     (&[], &[]),
     (&[5], &[]),
@@ -57,7 +57,7 @@ fn check_values<T: Sample>() {
             if is_refused(kind, sizes, axes) {
                 continue;
             }
-            // Products of powers of two are exact, and half of them 1.
+            // Products of powers of two are exact; half of the factors are 1.
             let numbers = match kind {
                 Reduction::Prod => noise(n, 1.0, 1.0)
                     .into_iter()
@@ -318,7 +318,7 @@ fn check_positions<T: Sample>() {
     }
 }
 
-/// The first best position; NaN wins.
+/// The position of the first best element; NaN comes before numbers.
 fn first<T: Sample>(kind: ArgReduction, group: &[T]) -> i64 {
     let mut best = 0;
     for (i, x) in group.iter().enumerate() {
@@ -355,7 +355,7 @@ fn positions_of_nan_infinities_and_ties() {
                     values::<i64>(&arg_reduce(kind, &array(&[row.len()], &row), 0).unwrap()),
                     [want]
                 );
-                // As a column among many.
+                // As one of many columns.
                 let wide: Vec<f64> = row.iter().flat_map(|&x| [x; 40]).collect();
                 let got = arg_reduce(kind, &array(&[row.len(), 40], &wide), 0).unwrap();
                 assert_eq!(values::<i64>(&got), [want; 40]);

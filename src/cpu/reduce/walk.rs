@@ -2,14 +2,14 @@
 
 use smallvec::SmallVec;
 
-/// Axes in C order without those of size 1; neighbours that lie behind each other in memory are one.
+/// Axes in C order without those of size 1. Neighbouring axes that one stride walks are merged.
 #[derive(Default, Debug)]
 pub struct Walk {
     axes: SmallVec<[(usize, isize); 6]>,
 }
 
 impl Walk {
-    /// Adds an axis inside the ones that are there.
+    /// Adds an axis as the new innermost one.
     pub fn push(&mut self, size: usize, stride: isize) {
         if size == 1 {
             return;
@@ -20,7 +20,7 @@ impl Walk {
         }
     }
 
-    /// Size and stride of the innermost axis; of a walk without axes, one step.
+    /// Size and stride of the innermost axis; a walk without axes has one position.
     pub fn inner(&self) -> (usize, isize) {
         self.axes.last().copied().unwrap_or((1, 0))
     }
@@ -30,12 +30,12 @@ impl Walk {
         self.axes.len() <= 1
     }
 
-    /// Whether some axis repeats one element.
+    /// Whether some axis has stride 0, so that it repeats elements.
     pub fn repeats(&self) -> bool {
         self.axes.iter().any(|a| a.1 == 0)
     }
 
-    /// The shortest step between neighbours along any axis that moves.
+    /// The smallest nonzero stride of an axis, in absolute value.
     pub fn shortest_stride(&self) -> usize {
         self.axes.iter().map(|a| a.1.unsigned_abs()).filter(|&s| s > 0).min().unwrap_or(usize::MAX)
     }

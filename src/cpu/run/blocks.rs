@@ -16,7 +16,7 @@ use crate::ops::op::Type;
 use crate::schedule::block_fusion::{BlockFusion, leading, part};
 use crate::threads;
 
-/// What a run works on.
+/// A block fusion that runs, with its operands and results.
 struct Work<'a> {
     lowered: &'a Lowered,
     fusion: &'a BlockFusion,
@@ -26,9 +26,9 @@ struct Work<'a> {
     workspace: Option<&'a Array>,
 }
 
-/// Computes the results, in arrays in C order that nobody else reads or writes: those of blocks, then
-/// reductions over all rows, then room for what lies in between, if there is such. Unwinds with the
-/// error of a block.
+/// Computes the results, in arrays in C order that nobody else reads or writes: first the results
+/// of blocks, then the reductions over all rows, then the workspace for intermediate values, if
+/// there is one. Unwinds with the error of a block.
 pub(super) fn run(
     lowered: &Lowered,
     fusion: &BlockFusion,
@@ -54,7 +54,8 @@ pub(super) fn run(
             if first >= fusion.blocks() {
                 return;
             }
-            // Thrown, so that the other lanes end too, in the middle of their chunks.
+            // Unwinds with an error, so that the other lanes end too, even in the middle of their
+            // chunks.
             work.chunk(first, lane, &carried).or_throw();
         }
     });
@@ -66,7 +67,7 @@ pub(super) fn run(
 }
 
 impl Work<'_> {
-    /// Blocks that follow each other.
+    /// Runs the consecutive blocks of a chunk.
     fn chunk(&self, first: usize, lane: usize, carried: &[Box<dyn Partial>]) -> Result<()> {
         let fusion = self.fusion;
         let row = fusion.schedule.grid.row(first);

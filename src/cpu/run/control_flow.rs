@@ -1,8 +1,8 @@
-//! Control flow and calls of the host, run on the CPU.
+//! Control-flow ops and host ops, run on the CPU.
 //!
-//! A round reads one copy of the carries and writes the other, and the last one writes where the plan
-//! around it wants the result. Operands of a scan are read, and its stacked results written, element by
-//! element where they lie.
+//! A round reads one copy of the carries and writes the other; the last round of a scan writes to
+//! the memory that the surrounding plan wants the results in. Operands of a scan are read, and its
+//! stacked results written, element by element in place.
 
 use smallvec::SmallVec;
 
@@ -18,16 +18,16 @@ use crate::ops::op::Type;
 use crate::schedule::Bodies;
 use crate::shape::{Dim, Shape};
 
-/// Arrays to write to, where there are such.
+/// For each result the array to write to, or `None` where a fresh one is to be made.
 type Targets = SmallVec<[Option<Array>; 2]>;
 
-/// Control flow with what its bodies are run by.
+/// A control-flow op with the lowered templates of its bodies.
 struct Run<'a> {
     flow: &'a Bodies,
     lowered: &'a [Lowered],
 }
 
-/// Computes the results, in the targets where there are such.
+/// Computes the results, in the targets where they are given.
 pub(super) fn run(
     lowered: &[Lowered],
     flow: &Bodies,
@@ -39,7 +39,7 @@ pub(super) fn run(
 }
 
 impl Run<'_> {
-    /// Runs a body, into these arrays where there are such.
+    /// Runs a body, into these arrays where they are given.
     fn body(
         &self,
         i: usize,
@@ -80,7 +80,7 @@ impl Run<'_> {
         Ok(first_byte(&truth[0]) != 0)
     }
 
-    /// A loop that keeps only its last carry.
+    /// A loop that returns only its last carries.
     fn repeat(
         &self,
         args: &[&Array],
@@ -93,7 +93,7 @@ impl Run<'_> {
         let truth = Array::uninit(DType::Bool, Shape::scalar())?;
         let (captures, mut first) = (&args[carry..], true);
         loop {
-            // A body may have no steps, which look for themselves.
+            // A body without steps would never check for an interruption.
             interruption()?;
             let mut operands: SmallVec<[&Array; 8]> = SmallVec::new();
             match first {
@@ -115,7 +115,7 @@ impl Run<'_> {
         deliver(there, &targets)
     }
 
-    /// A loop that also gives each carry stacked over the rounds, and their count.
+    /// A loop that also returns each carry stacked over the rounds, and the count of rounds.
     fn repeat_and_keep(
         &self,
         args: &[&Array],
@@ -171,7 +171,8 @@ impl Run<'_> {
         for round in 0..n {
             interruption()?;
             let at = if reverse { n - 1 - round } else { round };
-            // The last round writes the results.
+            // The carries alternate between the two copies, so that the last round writes the
+            // results.
             let (to, from) = match (n - 1 - round) % 2 {
                 0 => (&results, &spare),
                 _ => (&spare, &results),
@@ -232,7 +233,7 @@ fn fresh(types: &[Type]) -> Result<Results> {
     types.iter().map(|ty| Array::uninit(ty.dtype, ty.shape.clone())).collect()
 }
 
-/// The targets, and fresh arrays where there is none.
+/// The targets, with fresh arrays where there is none.
 fn filled(targets: Targets, types: &[Type]) -> Result<Results> {
     let one = |(target, ty): (Option<Array>, &Type)| match target {
         Some(array) => Ok(array),
@@ -241,7 +242,7 @@ fn filled(targets: Targets, types: &[Type]) -> Result<Results> {
     targets.into_iter().zip(types).map(one).collect()
 }
 
-/// Results in the targets, where there are such.
+/// The results, copied to their targets where they are given and the result is not there yet.
 fn deliver(results: Results, targets: &[Option<Array>]) -> Result<Results> {
     let put = |(result, target): (Array, &Option<Array>)| match target {
         Some(target) => {

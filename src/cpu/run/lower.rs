@@ -1,4 +1,4 @@
-//! Templates of plans, lowered for the CPU: register programs in the place of elementwise ones.
+//! Templates of plans, lowered for the CPU: each elementwise program becomes a register program.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::schedule::{Bodies, Group, Template};
 /// A template with its register programs.
 pub struct Lowered {
     template: Arc<Template>,
-    /// By their numbers in the template
+    /// Indexed by their numbers in the template
     programs: Vec<Program>,
     bodies: Vec<SmallVec<[Lowered; 2]>>,
 }
 
 impl Lowered {
-    /// Lowers a template and those of the bodies of its control flow.
+    /// Lowers a template and the templates of its control-flow bodies.
     pub fn new(template: &Arc<Template>) -> Result<Lowered> {
         let programs = template.programs.iter().map(|program| Program::lower(program));
         let bodies = template.bodies.iter().map(|bodies| bodies.iter().map(Lowered::new).collect());
@@ -37,7 +37,7 @@ impl Lowered {
         &self.programs[group.number as usize]
     }
 
-    /// What the bodies of control flow are run by.
+    /// The lowered templates of the bodies of a control-flow op.
     pub(super) fn bodies(&self, bodies: &Bodies) -> &[Lowered] {
         &self.bodies[bodies.number as usize]
     }

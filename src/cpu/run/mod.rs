@@ -1,8 +1,8 @@
 //! Plans, run on the CPU.
 //!
-//! A run takes one arena from the pool and writes every fixed result where the plan says. Whatever
-//! can fail comes before the first write to donated memory, so an error gives every donated array back
-//! as it was.
+//! A run takes one arena from the pool and writes every result with a fixed placement where the
+//! plan says. Every step that can fail comes before the first write to donated memory, so after an
+//! error every donated array is unchanged.
 
 mod blocks;
 mod control_flow;
@@ -36,15 +36,16 @@ pub use lower::Lowered;
 /// Arrays that a step reads.
 type Arrays<'a> = SmallVec<[&'a Array; 8]>;
 
-/// Memory of a run: a buffer and where in it the plan's memory starts, in bytes.
+/// Memory of a run: a buffer, and the byte of it at which the plan's memory starts.
 type Place = (Buffer, usize);
 
-/// The elements of a contiguous array as memory.
+/// The memory of a contiguous array's elements.
 fn place(array: &Array) -> Place {
     (array.buffer().clone(), array.layout.offset() * array.dtype.size())
 }
 
-/// A plan over at most so many elements that is light ends before anybody would break it off.
+/// A light plan over at most this many elements ends so soon that it need not check for
+/// interruptions.
 const SHORT: usize = 1 << 15;
 
 impl Executable for Lowered {
@@ -90,8 +91,8 @@ impl Executable for Lowered {
 }
 
 impl Lowered {
-    /// Computes the results into arrays in C order, which nobody else reads or writes, where `into`
-    /// has one.
+    /// Computes the results; where `into` has an array, into that array, which is in C order and
+    /// which nobody else reads or writes.
     fn run_into(
         &self,
         plan: &Plan,
@@ -103,8 +104,8 @@ impl Lowered {
         Run::new(self, plan, inputs, numbers).finish_into(into)
     }
 
-    /// Refuses plans of other templates, whose steps this has no programs for, and other counts of
-    /// inputs.
+    /// Refuses a plan of another template, for whose steps this has no programs, and a wrong count
+    /// of inputs.
     fn check(&self, plan: &Plan, inputs: &[&Array]) -> Result<()> {
         if !Arc::ptr_eq(plan.template(), self.template()) {
             return Err(error::internal("a plan was run by the executable of another"));
@@ -123,15 +124,15 @@ struct Run<'a> {
     inputs: &'a [&'a Array],
     numbers: &'a [Scalar],
     slots: SmallVec<[Option<Array>; 8]>,
-    /// The arena, then the dedicated buffers, as far as they are there
+    /// The arena, then the dedicated buffers; `None` for those not allocated yet
     memory: SmallVec<[Option<Place>; 4]>,
-    /// Where products pack their operands, if somebody gave room for that
+    /// Memory in which products pack their operands, if it was lent
     room: Option<(Buffer, ScratchRange)>,
-    /// Whether it is part of a step, which is timed as one
+    /// Whether this run is part of a step, which is timed as a whole
     is_part: bool,
 }
 
-/// A part of a buffer, in bytes.
+/// A range of a buffer, in bytes.
 #[derive(Clone, Copy)]
 struct ScratchRange {
     pub from: usize,
@@ -139,7 +140,7 @@ struct ScratchRange {
 }
 
 impl<'a> Run<'a> {
-    /// Built in place: with room for slots in it, moving one costs as much as a step.
+    /// Built in place, because moving a run with its inline slots would cost as much as a step.
     fn new(
         lowered: &'a Lowered,
         plan: &'a Plan,
@@ -173,13 +174,14 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// Uses a part of a buffer, from this byte on, for the arena, and another for products.
+    /// Uses lent memory: the buffer from byte `arena` on as the arena, and a range of it for
+    /// products.
     fn lend(&mut self, buffer: &Buffer, arena: usize, room: ScratchRange) {
         self.memory[0] = Some((buffer.clone(), arena));
         self.room = Some((buffer.clone(), room));
     }
 
-    /// Computes the results into arrays in C order, where there are such.
+    /// Computes the results into arrays in C order, where they are given.
     fn finish_into(&mut self, into: &[Option<Array>]) -> Result<Results> {
         for (k, dedicated) in self.plan.memory().dedicated.iter().enumerate() {
             if let Some(Some(target)) = dedicated.whole.and_then(|output| into.get(output as usize))
@@ -190,20 +192,21 @@ impl<'a> Run<'a> {
         self.finish(into)
     }
 
-    /// Does the steps and collects the results.
+    /// Runs the steps and collects the results.
     fn finish(&mut self, into: &[Option<Array>]) -> Result<Results> {
         if self.plan.memory().arena > 0 && self.memory[0].is_none() {
             self.memory[0] = Some((Buffer::alloc(self.plan.memory().arena)?, 0));
         }
         if !self.plan.memory().aliases.is_empty() {
-            // Nothing may be refused once donated memory is written.
+            // No allocation may fail once donated memory is written, so all memory is allocated
+            // first.
             for k in 1..self.memory.len() {
                 self.obtain(k)?;
             }
         }
         let steps = self.plan.steps().len();
         let (guard_at, guards) = &self.plan.memory().guards;
-        // Before the seal nothing is written that outlives the run.
+        // Steps before the seal write no memory that outlives the run.
         let seal = steps.min(*guard_at as usize);
         self.stretch(0..seal, true)?;
         if seal < steps {
@@ -230,13 +233,13 @@ impl<'a> Run<'a> {
         Ok(results)
     }
 
-    /// Does some of the steps, which may (or may not) be broken off.
+    /// Runs some of the steps; `may` says whether they may be interrupted.
     #[inline]
     fn stretch(&mut self, steps: Range<usize>, may: bool) -> Result<()> {
         let plan = self.plan;
         if self.is_part {
-            // A part is timed, broken off and located with its step: a worker must not wait for Python,
-            // which the caller may hold.
+            // The enclosing step times, interrupts and locates its parts: a worker thread must not
+            // wait for Python, which the caller may hold.
             return steps.into_iter().try_for_each(|i| self.step(i, &plan.steps()[i]));
         }
         let at = Cell::new(None);
@@ -254,7 +257,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Does some of the steps, before each of which `looks` is asked; notes at which it is.
+    /// Runs some of the steps, with a check of `looks` for an interruption before each. `at` is the
+    /// step that runs.
     fn steps(
         &mut self,
         steps: Range<usize>,
@@ -293,7 +297,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The memory with a number, which is allocated now if it is not there yet.
+    /// The memory with number `k`, which is allocated now if it is not yet.
     fn obtain(&mut self, k: usize) -> Result<&Place> {
         if self.memory[k].is_none() {
             self.memory[k] = Some((Buffer::alloc(self.plan.memory().dedicated[k - 1].bytes)?, 0));
@@ -301,7 +305,7 @@ impl<'a> Run<'a> {
         Ok(self.memory[k].as_ref().unwrap_or_else(|| unreachable!("memory {k} is there")))
     }
 
-    /// The array of a slot that has a place; its elements are whatever lies there.
+    /// The array of a slot with a fixed placement; its elements are whatever the memory holds.
     fn fixed(&mut self, slot: u32) -> Result<Option<Array>> {
         let plan = self.plan;
         let Placement::Fixed(memory, layout) = &plan.memory().placements[slot as usize] else {
@@ -380,7 +384,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Looks at the indices of a step that comes later.
+    /// Checks the indices of a later step.
     fn guard(&self, step: &Step) -> Result<()> {
         let operand = |arg: &Operand| match *arg {
             Operand::Array(source) => Some(self.array(source)),
@@ -391,7 +395,7 @@ impl<'a> Run<'a> {
         base.map_or(Ok(()), |base| cpu::check_indices(base, &indices))
     }
 
-    /// A step, with its time for whoever takes times.
+    /// Runs a step and reports its time.
     #[cold]
     fn timed(&mut self, i: usize, step: &Step) -> Result<()> {
         let bytes_of = |x: &Array| (x.count() * x.dtype.size()) as u64;
@@ -427,7 +431,7 @@ impl<'a> Run<'a> {
         };
         watch::record(Event {
             work: watch::Work::Step,
-            // A product is what takes the time of its step.
+            // The product takes most of the time of its step, so it gives the name.
             name: match &step.work {
                 Work::Product(product) => product.op.name().into(),
                 Work::Group(_)
@@ -472,7 +476,7 @@ impl<'a> Run<'a> {
 
     fn op(&self, step: &Step, op: &Op, target: Option<Array>, is_view: bool) -> Result<Array> {
         match target {
-            // What it shows lies there already.
+            // The result is a view of an operand that is already in this memory.
             Some(target) if is_view => return Ok(target),
             _ => {}
         }
@@ -517,7 +521,7 @@ impl<'a> Run<'a> {
         Ok(results)
     }
 
-    /// Where products pack their operands, if somebody gave room for that.
+    /// The memory in which products pack their operands, if it was lent.
     fn lent(&self) -> Option<(*mut u8, usize)> {
         // SAFETY: the room is part of the buffer, and this run's alone.
         let at = |(buffer, room): &(Buffer, ScratchRange)| unsafe {
@@ -567,7 +571,7 @@ impl<'a> Run<'a> {
         Ok(results)
     }
 
-    /// The arrays and numbers that are arguments.
+    /// The values of arguments, arrays and numbers.
     fn given(&self, (arrays, numbers): Given<'_>) -> (Arrays<'_>, SmallVec<[Scalar; 4]>) {
         let (mut given, mut values) = (Arrays::new(), SmallVec::new());
         for arg in arrays.iter().chain(numbers) {
@@ -579,7 +583,7 @@ impl<'a> Run<'a> {
         (given, values)
     }
 
-    /// The shape of a product whose sizes only its operands tell.
+    /// The shape of a product whose sizes are known only from its operands at run time.
     fn product_shape(&self, step: &Step, product: &Product) -> Result<Shape> {
         let arrays = self.arrays(step);
         let [a, b] = [arrays[0], arrays[1]];
@@ -587,7 +591,7 @@ impl<'a> Run<'a> {
         Ok(product.op.infer(&types)?.shape)
     }
 
-    /// The shape of a group whose sizes only its operands tell.
+    /// The shape of a group whose sizes are known only from its operands at run time.
     fn open_shape(&self, step: &Step, shape: &Shape) -> Result<Shape> {
         if shape.is_known() {
             return Ok(shape.clone());
@@ -622,7 +626,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The first element that is false, in C order.
+/// The position of the first false element, in C order.
 fn first_false(x: &Array) -> Result<Option<usize>> {
     let x = cpu::copy::contiguous(&cpu::cast(x, DType::Bool)?)?;
     // SAFETY: a contiguous array of bools, one byte each.

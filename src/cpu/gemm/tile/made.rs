@@ -7,28 +7,29 @@ use super::super::kernel::{BLOCK, Element, TILE_WIDTH};
 use super::super::{Job, PackPrologue, pack};
 use super::{Block, Panels, Tile, along, twice};
 
-/// Elements of `b` made at a time, if they are made: they stay in the L1 cache.
+/// Elements of `b` that a prologue computes at a time: they stay in the L1 cache.
 const MADE: usize = 4096;
 
 impl<T: Element> Job<'_, T> {
-    /// Whether columns that are made are made along `k`.
+    /// Whether the prologue of `b` writes columns contiguous along `k`, to be transposed when they
+    /// are packed.
     pub(super) fn turns(&self) -> bool {
         along(&self.b.depth) > along(&self.b.own)
     }
 
-    /// Elements in which so many columns are made that lie over so many steps of `k`.
+    /// The scratch elements in which a prologue computes `columns` columns over `kc` steps of `k`.
     pub(super) fn spare(&self, columns: usize, kc: usize) -> usize {
         match self.b.made {
             None => 0,
             Some(_) if self.turns() => self.kernels.width * kc,
-            // A strip may be narrower, and then takes more steps.
+            // A narrower strip of columns takes more steps of `k`.
             Some(_) => MADE.max(columns),
         }
     }
 }
 
 impl<T: Element> Tile<'_, T> {
-    /// Packs panels of rows `i`, steps `k` of `a` that are made now, where they will be read.
+    /// Computes panels of rows `i`, steps `k` of `a` directly in packed form.
     ///
     /// # Safety
     /// `pack` holds whole panels of these rows.
@@ -49,9 +50,9 @@ impl<T: Element> Tile<'_, T> {
         twice(Panels { ptr: pack, step: steps as isize, strides: (steps as isize, 1) })
     }
 
-    /// Packs panels of columns `j`, steps `k` of `b` that are made now, by way of `spare`: columns that
-    /// lie along `k` a panel at a time, others a few steps at a time. So what makes them works on
-    /// lines that are long.
+    /// Computes columns `j`, steps `k` of `b` in `spare`, and packs them from there: columns
+    /// contiguous along `k` one panel at a time, others a few steps at a time. So the prologue
+    /// always works on long lines.
     ///
     /// # Safety
     /// `pack` holds whole panels of these columns, `spare` as much as [`Job::spare`] says.
@@ -96,7 +97,7 @@ impl<T: Element> Tile<'_, T> {
     }
 }
 
-/// Steps of `k` that are made at a time of so many columns.
+/// The steps of `k` that are computed at a time for a count of columns.
 fn steps(columns: usize) -> usize {
     (MADE / columns.max(1)).clamp(1, BLOCK)
 }

@@ -57,7 +57,7 @@ impl<T: Counted> Sample<T> {
         unsafe { *place }
     }
 
-    /// Makes the elements, as a program would that is asked for them.
+    /// Computes elements, as a prologue would.
     fn fill(&self, own: Range<usize>, depth: Range<usize>, to: *mut u8, by: [isize; 2]) {
         for (i, own) in own.enumerate() {
             for (k, depth) in depth.clone().enumerate() {
@@ -69,7 +69,8 @@ impl<T: Counted> Sample<T> {
     }
 }
 
-/// Layouts of `n` by `depth` elements: in C order, turned, backwards, with gaps, repeated, in pieces.
+/// Layouts of `n` by `depth` elements: in C order, transposed, reversed, with gaps, repeated, in
+/// pieces.
 fn samples<T: Counted>(n: usize, depth: usize) -> Vec<Sample<T>> {
     let (along, across) = (n as isize, depth as isize);
     let mut all = vec![
@@ -93,8 +94,7 @@ fn samples<T: Counted>(n: usize, depth: usize) -> Vec<Sample<T>> {
     all
 }
 
-/// The elements of packed panels are those of the operand, and a panel that is not full ends with
-/// elements that are there.
+/// Packed panels hold the elements of the operand, and nothing is written behind the panels.
 fn panels_hold<T: Counted>(kernels: Kernels<T>, n: usize, depth: usize) {
     for (which, sample) in samples::<T>(n, depth).iter().enumerate() {
         for made in [None, Some(1)] {
@@ -149,7 +149,7 @@ fn panels_hold<T: Counted>(kernels: Kernels<T>, n: usize, depth: usize) {
     }
 }
 
-/// Whether nothing was written behind so many elements.
+/// Whether nothing was written behind the first `room` elements.
 fn used<T: Counted>(memory: &[T], room: usize) -> bool {
     memory[room..].iter().all(|x| *x == T::number(250))
 }
@@ -202,7 +202,8 @@ impl Choices {
     }
 }
 
-/// Every element of a result is computed by one tile, told once, and is the sum that it should be.
+/// Every element of a result is computed by one tile, given to the epilogue once, and has the right
+/// value.
 fn tiles_cover<T: Counted>(
     kernels: Kernels<T>,
     choices: &mut Choices,
@@ -244,7 +245,8 @@ fn tiles_cover<T: Counted>(
     }
     (job.fill, job.epilogue) = (fill, Some(&done as Epilogue<'_>));
     let what = format!("{m} {n} {k}, made {made:?}, transposed {}", job.transposed);
-    // The cells of a cut are all of it, each once, and none is larger than is reckoned with.
+    // The cells of a cut cover the result, each element once, and none is larger than
+    // [`Job::largest`] says.
     let cut = job.cut();
     if let Cut::Cells(high, wide) = cut {
         let largest = job.largest(&cut);
@@ -278,7 +280,7 @@ fn tiles_cover_the_result_once_at_every_instruction_set() {
     for isa in instruction_sets() {
         let mut choices = Choices(isa as u64 + 7);
         for _ in 0..24 {
-            // Sums of whole numbers below 2^24 are exact in any order.
+            // Sums of integers below 2^24 are exact in any order.
             tiles_cover(f32::kernels_of(isa), &mut choices, |terms| {
                 terms.iter().map(|(a, b)| f64::from(a * b)).sum::<f64>() as f32
             });
