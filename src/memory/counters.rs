@@ -149,7 +149,7 @@ fn live_bytes() -> usize {
     total(COMMON.bytes.load(Acquire), HOME.bytes.load(Acquire))
 }
 
-/// The bytes that may be live: the limit, or what the machine has.
+/// The most bytes that may be live: the limit, or the memory of the machine if it is less.
 #[cold]
 pub(super) fn ceiling() -> usize {
     let ceiling = LIMIT.load(Relaxed).min(os::machine_bytes());

@@ -32,7 +32,7 @@ pub use pool::release_cached;
 /// The alignment of every pooled buffer: a cache line, and the widest vector.
 pub const ALIGN: usize = 64;
 
-/// The bytes that a buffer of `bytes` bytes counts for: those of its size class.
+/// The bytes that the counters add for a buffer of `bytes` bytes: those of its size class.
 pub fn block_bytes(bytes: usize) -> usize {
     Class::of(bytes.min(class::LARGEST)).size()
 }

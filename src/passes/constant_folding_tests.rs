@@ -19,7 +19,7 @@ fn folded(list: List) -> Result<List> {
     dead(fold(list, &options, &Cpu)?, &options)
 }
 
-/// What a formula without inputs becomes: one node.
+/// Folds a formula without inputs.
 fn result(formula: impl for<'e> Fn(Expr<'e>) -> Expr<'e>) -> List {
     let graph = Graph::with_calls();
     let none = Expr::new(&graph, Arg::Number(0.into()));
@@ -46,7 +46,7 @@ fn large_values_stay_small() {
     // A number everywhere is computed once, however large the shape.
     let list = result(|n| n.scalar(1.0).full(DType::F32, Shape::of(&[1 << 9, 1 << 9])).exp());
     assert_eq!((list.nodes.len(), count(&list, "full")), (1, 1));
-    // A broadcast stays one, and what is computed from it stays for the run.
+    // A broadcast stays a broadcast, and ops on it stay for the run.
     let list = result(|n| {
         let row = n.iota(DType::F32, Shape::of(&[64]), 0) * 0.5;
         row.broadcast(Shape::of(&[1 << 10, 64])).exp()

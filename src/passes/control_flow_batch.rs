@@ -119,8 +119,8 @@ impl Pass<'_> {
             mapped[..carry].copy_from_slice(&has[..carry]);
         };
         let mut below = self.operands(args, &mapped)?;
-        // The axis of rounds stands in front of the axis of examples, for what is scanned and for
-        // what is stacked.
+        // Scanned operands and stacked results have the axis of rounds in front of the axis of
+        // examples.
         for i in (carry..stacked_end).filter(|&i| mapped[i]) {
             below[i] = self.exchange(below[i])?;
         }

@@ -84,7 +84,7 @@ pub fn derivations() -> usize {
     DERIVATIONS.with(std::cell::Cell::get)
 }
 
-/// What a derivation knows of an operand.
+/// The facts about an operand that a derivation uses.
 pub enum Form {
     /// A tensor of this type
     Tensor(Type),
@@ -94,11 +94,11 @@ pub enum Form {
     Open,
 }
 
-/// What stands for an input of a derivation's list.
+/// The value for an input of a derivation's list.
 enum Source {
     /// An operand
     Operand(usize),
-    /// The cotangent of a result, in the dtype of that
+    /// The cotangent of a result, in the result's dtype
     Cotangent(usize, DType),
 }
 
@@ -160,8 +160,8 @@ impl Derivation {
         Ok(Derivation { list: graph.into_list(), inputs, numbers, found, looked })
     }
 
-    /// The floats of any value at which the formula looked: where there are any, the list is not to
-    /// be used.
+    /// The operands of form [`Form::Open`] at whose value the formula looked. If there are any, the
+    /// list must not be used.
     pub fn looked(&self) -> &[usize] {
         &self.looked
     }

@@ -181,8 +181,8 @@ impl Backward {
 
     /// The gradients of a joint, in the order of [`Joint::wanted`].
     ///
-    /// A value of the body that is not at hand is computed again. An ordered host op may not be
-    /// called again, so that is an error.
+    /// A value of the body that no input stands for is computed again. An ordered host op may not
+    /// be called again, so that is an error.
     pub(super) fn grads(&self, joint: &Joint) -> Result<Vec<Option<Id>>> {
         let list = joint.graph.list();
         let needed = needed(&list, &joint.wanted(), |id| self.names.contains_key(&id));

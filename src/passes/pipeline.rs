@@ -14,7 +14,7 @@ use crate::graph::{Graph, Kind, List, Node};
 use crate::ops::emit::Arg;
 use crate::shape::Tuple;
 
-/// What the passes may do.
+/// Options of the passes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
     /// Whether algebra may change the last bits
@@ -78,7 +78,7 @@ const SCHEDULE: &str = "schedule";
 /// The name under which the kernels are spoiled, likewise.
 const KERNELS: &str = "kernels";
 
-/// What a pass did.
+/// The effect of a pass on a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Report {

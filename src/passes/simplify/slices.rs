@@ -1,4 +1,4 @@
-//! Simplifies slices of joined or padded values, and joins of slices.
+//! Simplifies slices of concatenated or padded values, and concatenations of slices.
 
 use super::{Rewrite, filling, give, is_one, on, op_of, operand};
 use crate::graph::{Kind, Node};
@@ -109,7 +109,7 @@ fn of_broadcast(nodes: &[Node], x: &Node, at: &[SliceAxis], to: &Shape) -> Optio
     whole.then(|| (Op::Broadcast(to.clone()), x.args[0]))
 }
 
-/// A slice that lies within one operand of the join.
+/// A slice that lies within one operand of the concatenation.
 fn of_concat(nodes: &[Node], x: &Node, at: &[SliceAxis], axis: usize) -> Option<(Op, Arg)> {
     let (low, high) = range(&at[axis])?;
     let mut from = 0;
@@ -202,7 +202,7 @@ pub fn setitem(nodes: &[Node], node: &mut Node) -> Rewrite {
     Rewrite::Keep
 }
 
-/// Simplifies a join.
+/// Simplifies a concatenation.
 pub fn concat(nodes: &[Node], node: &mut Node, axis: usize) -> Rewrite {
     let part = |arg: &Arg| match *arg {
         Arg::Node(id) => Some(&nodes[id.0 as usize]),
@@ -231,7 +231,7 @@ pub fn concat(nodes: &[Node], node: &mut Node, axis: usize) -> Rewrite {
     }
 }
 
-/// The one slice that adjacent slices of one value, joined, are.
+/// The single slice that equals the concatenation of slices of one value.
 fn neighbours(nodes: &[Node], node: &Node, axis: usize) -> Option<(Id, Box<[SliceAxis]>)> {
     let piece = |arg: &Arg| {
         let Arg::Node(id) = arg else { return None };

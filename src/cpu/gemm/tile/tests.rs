@@ -157,7 +157,7 @@ fn used<T: Counted>(memory: &[T], room: usize) -> bool {
 /// The elements of a block as a kernel reads them.
 ///
 /// # Safety
-/// The panels are there.
+/// The panels hold these elements.
 unsafe fn read<T: Counted>(
     block: &Block<T>,
     panel: usize,
