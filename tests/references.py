@@ -205,10 +205,12 @@ def adaptive_avg_pool2d(x, output_size):
     return out
 
 
-def sgd(p, g, b=None, lr=0.0, momentum=0.0, weight_decay=0.0, nesterov=False):
+def sgd(p, g, lr, weight_decay=0.0):
+    return p - lr * (g + weight_decay * p)
+
+
+def sgd_momentum(p, g, b, lr, momentum, weight_decay=0.0, nesterov=False):
     g = g + weight_decay * p
-    if b is None:
-        return (p - lr * g,)
     b = momentum * b + g
     return p - lr * (g + momentum * b if nesterov else b), b
 
@@ -363,6 +365,7 @@ REFERENCES = {
     "random.bernoulli": lambda p: p >= 1,
     "random.categorical": lambda logits, axis=-1: np.argmax(logits, axis),
     "optim.sgd": sgd,
+    "optim.sgd_momentum": sgd_momentum,
     "optim.adam": adam,
     **{f"nn.conv{n}d": conv(n) for n in (1, 2, 3)},
     **{f"nn.conv_transpose{n}d": conv_transpose(n) for n in (1, 2, 3)},
@@ -465,8 +468,8 @@ SAMPLES = {
     "nn.batch_norm": ["x(3, 2, 4), x(2), x(2, low=0.5), x(2), x(2)"],
     "nn.softplus": ["x(3, 4)", "x(3, 4), beta=2.0"],
     "nn.adaptive_avg_pool2d": ["x(2, 3, 5, 7), (2, 3)", "x(6, 4), 2", "x(1, 2, 3, 3), (4, 1)"],
-    "optim.sgd": [
-        "x(3, 4), x(3, 4), lr=0.1",
+    "optim.sgd": ["x(3, 4), x(3, 4), lr=0.1", "x(3, 4), x(3, 4), lr=0.1, weight_decay=0.1"],
+    "optim.sgd_momentum": [
         "x(3, 4), x(3, 4), x(3, 4), lr=0.1, momentum=0.9, weight_decay=0.1",
         "x(3), x(3), x(3), lr=0.1, momentum=0.9, nesterov=True",
     ],

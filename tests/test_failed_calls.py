@@ -134,7 +134,7 @@ def test_lists_longer_than_memory_are_refused(name):
     live = live_bytes()
     with pytest.raises(MemoryError):
         LONG[name]()
-    assert live_bytes() == live
+    assert live_bytes() <= live
 
 
 def test_a_limit_on_memory_holds_for_lists_as_well():
@@ -159,4 +159,4 @@ def test_sums_in_parts_that_memory_cannot_hold_are_refused():
     live = live_bytes()
     with pytest.raises(MemoryError):
         f(wg.zeros((1, 4)).broadcast_to((MANY, 4)))
-    assert live_bytes() == live
+    assert live_bytes() <= live

@@ -101,7 +101,7 @@ def test_a_broken_file_is_refused(case, tmp_path):
     with pytest.raises(ValueError) as caught:
         wg.load(path)
     assert isinstance(caught.value, wg.Error) and str(path) in str(caught.value)
-    assert live_bytes() == before
+    assert live_bytes() <= before
 
 
 def test_every_truncation_is_refused(tmp_path):

@@ -37,10 +37,11 @@ __all__ = [
     "clip_grad_norm",
     "clip_grad_value",
     "sgd",
+    "sgd_momentum",
 ]
 
 # Steps as functions of values: new parameters from old ones, with a gradient of their own.
-adam, sgd = _core.optim.adam, _core.optim.sgd
+adam, sgd, sgd_momentum = _core.optim.adam, _core.optim.sgd, _core.optim.sgd_momentum
 
 
 class Group(dict[str, Any]):

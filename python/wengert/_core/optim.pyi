@@ -7,6 +7,7 @@ from wengert._core import ArrayLike, Axes, Device, DType, Scalar, Tensor
 __all__ = [
     'adam',
     'sgd',
+    'sgd_momentum',
 ]
 
 def adam(p: Tensor | ArrayLike, g: Tensor | ArrayLike, m: Tensor | ArrayLike, v: Tensor | ArrayLike, step: Tensor | ArrayLike, *, lr: Scalar | Tensor, beta1: Scalar | Tensor, beta2: Scalar | Tensor, eps: Scalar | Tensor, weight_decay: Scalar | Tensor = 0.0, decoupled: _bool = False) -> tuple[Tensor, ...]:
@@ -19,8 +20,14 @@ def adam(p: Tensor | ArrayLike, g: Tensor | ArrayLike, m: Tensor | ArrayLike, v:
     Decoupled weight decay regularization, 2019.
     """
 
-def sgd(p: Tensor | ArrayLike, g: Tensor | ArrayLike, momentum_buffer: Tensor | ArrayLike | None = None, *, lr: Scalar | Tensor, momentum: Scalar | Tensor = 0.0, weight_decay: Scalar | Tensor = 0.0, nesterov: _bool = False) -> tuple[Tensor, ...]:
-    """A step of gradient descent: the new parameter, and the new buffer where there is momentum.
+def sgd(p: Tensor | ArrayLike, g: Tensor | ArrayLike, *, lr: Scalar | Tensor, weight_decay: Scalar | Tensor = 0.0) -> Tensor:
+    """A step of gradient descent: the new parameter.
+
+    `p - lr · (g + weight_decay · p)`. All tensors are floating and of one shape.
+    """
+
+def sgd_momentum(p: Tensor | ArrayLike, g: Tensor | ArrayLike, momentum_buffer: Tensor | ArrayLike, *, lr: Scalar | Tensor, momentum: Scalar | Tensor, weight_decay: Scalar | Tensor = 0.0, nesterov: _bool = False) -> tuple[Tensor, ...]:
+    """A step of gradient descent with momentum: the new parameter and the new buffer.
 
     `g ← g + weight_decay · p`; `b ← momentum · b + g`; `p ← p - lr · b`, and with `nesterov` the
     step is `g + momentum · b`. All tensors are floating and of one shape.

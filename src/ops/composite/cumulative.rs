@@ -66,7 +66,7 @@ composite! {
     /// [3, 5]
     top method diff(
         x: Tensor; axis: Int = -1, n: Int = 1, prepend: MaybeTensor = None, append: MaybeTensor = None,
-    ) -> One inline {
+    ) -> One {
         let axis = x.axis(axis, "diff");
         let x = bordered(x.tensor(), prepend, append, axis);
         let n = count_of(n, 0, "n", "diff");

@@ -9,25 +9,31 @@ use crate::ops::emit::{Arg, Expr};
 use crate::ops::number::Calculation;
 
 composite! {
-    /// A step of gradient descent: the new parameter, and the new buffer where there is momentum.
+    /// A step of gradient descent: the new parameter.
+    ///
+    /// `p - lr · (g + weight_decay · p)`. All tensors are floating and of one shape.
+    optim function sgd(
+        p: FloatTensor, g: FloatTensor; lr: Number, weight_decay: Number = 0.0,
+    ) -> One {
+        [lr, weight_decay].iter().for_each(|x| within("sgd", &x.shape(), &p.shape()));
+        p - lr.like(p) * decayed(p, g, weight_decay)
+    }
+
+    /// A step of gradient descent with momentum: the new parameter and the new buffer.
     ///
     /// `g ← g + weight_decay · p`; `b ← momentum · b + g`; `p ← p - lr · b`, and with `nesterov` the
     /// step is `g + momentum · b`. All tensors are floating and of one shape.
-    optim function sgd(
-        p: FloatTensor, g: FloatTensor, momentum_buffer: MaybeFloatTensor = None;
-        lr: Number, momentum: Number = 0.0, weight_decay: Number = 0.0, nesterov: Bool = False,
-    ) -> Many inline {
-        [lr, momentum, weight_decay].iter().for_each(|x| within("sgd", &x.shape(), &p.shape()));
-        let g = if is_zero(weight_decay) { g } else { g + weight_decay.like(p) * p };
-        let rate = lr.like(p);
-        match momentum_buffer {
-            None => vec![p - rate * g],
-            Some(b) => {
-                let b = momentum.like(p) * b + g;
-                let step = if nesterov { g + momentum.like(p) * b } else { b };
-                vec![p - rate * step, b]
-            }
+    optim function sgd_momentum(
+        p: FloatTensor, g: FloatTensor, momentum_buffer: FloatTensor;
+        lr: Number, momentum: Number, weight_decay: Number = 0.0, nesterov: Bool = False,
+    ) -> Exactly(2) {
+        for x in [lr, momentum, weight_decay] {
+            within("sgd_momentum", &x.shape(), &p.shape());
         }
+        let g = decayed(p, g, weight_decay);
+        let b = momentum.like(p) * momentum_buffer + g;
+        let step = if nesterov { g + momentum.like(p) * b } else { b };
+        (p - lr.like(p) * step, b)
     }
 
     /// A step of Adam: the new parameter and the new moments.
@@ -41,14 +47,14 @@ composite! {
         p: FloatTensor, g: FloatTensor, m: FloatTensor, v: FloatTensor, step: FloatTensor;
         lr: Number, beta1: Number, beta2: Number, eps: Number, weight_decay: Number = 0.0,
         decoupled: Bool = False,
-    ) -> Many inline {
+    ) -> Exactly(3) {
         for x in [step, lr, beta1, beta2, eps, weight_decay] {
             within("adam", &x.shape(), &p.shape());
         }
         let (p, g) = match (is_zero(weight_decay), decoupled) {
             (true, _) => (p, g),
             (_, true) => (p * lr.double().times(weight_decay.double()).rest().like(p), g),
-            (_, false) => (p, g + weight_decay.like(p) * p),
+            (_, false) => (p, decayed(p, g, weight_decay)),
         };
         let t = step.cast(DType::F64);
         let root = (1.0 - beta2.double().pow(t)).sqrt();
@@ -58,6 +64,11 @@ composite! {
         let floor = (eps.double() * root).cast(p.dtype());
         (p - size * m / (v.sqrt() + floor), m, v)
     }
+}
+
+/// The gradient with weight decay as an L2 penalty.
+fn decayed<'e>(p: Expr<'e>, g: Expr<'e>, weight_decay: Expr<'e>) -> Expr<'e> {
+    if is_zero(weight_decay) { g } else { g + weight_decay.like(p) * p }
 }
 
 /// A hyperparameter known to be zero.

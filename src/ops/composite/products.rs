@@ -68,7 +68,7 @@ composite! {
     }
 
     /// Cross product of vectors of three elements along an axis; the other axes broadcast.
-    top function cross(a: NumericTensor, b: NumericTensor; axis: Int = -1) -> One inline {
+    top function cross(a: NumericTensor, b: NumericTensor; axis: Int = -1) -> One {
         let both = promoted(&[a, b], "cross");
         let shape = both[0].shape().broadcast(&both[1].shape(), "cross").or_throw();
         let axis = shape.axis(axis, "cross").or_throw();

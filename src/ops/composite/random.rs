@@ -129,7 +129,7 @@ composite! {
     /// multiples of 2⁻²⁴.
     random function categorical(
         logits: FloatTensor, axis: Int = -1, shape: MaybeSizes = None; key: Key = None,
-    ) -> One inline {
+    ) -> One {
         let op = "categorical";
         let axis = logits.axis(axis, op);
         let batch = logits.shape().reduce(&[axis], false);

@@ -66,7 +66,7 @@ class GradientDescentOptimizer(_Optimizer):
 
     def step(self, p: Any, g: Any, slots: list[Any], count: Any) -> Sequence[Any]:
         """`wengert.optim`'s step."""
-        return wg.optim.sgd(p, g, lr=self.learning_rate)
+        return [wg.optim.sgd(p, g, lr=self.learning_rate)]
 
 
 @_optimizer
@@ -81,7 +81,7 @@ class MomentumOptimizer(_Optimizer):
 
     def step(self, p: Any, g: Any, slots: list[Any], count: Any) -> Sequence[Any]:
         """`wengert.optim`'s step."""
-        return wg.optim.sgd(
+        return wg.optim.sgd_momentum(
             p, g, *slots, lr=self.learning_rate, momentum=self.momentum, nesterov=self.use_nesterov
         )
 
