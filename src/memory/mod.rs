@@ -1,8 +1,9 @@
 //! Host buffers: aligned, pooled, reference-counted; with counters and a limit.
 //!
 //! Promises: data is aligned to [`ALIGN`] bytes; a handle is one pointer wide and may be cloned and
-//! dropped on any thread; the counters of [`stats`] are exact; a request beyond the limit or the
-//! machine is refused before anything is allocated; a forked child may allocate at once.
+//! dropped on any thread; the counters of [`stats`] are exact, except for changes under way; a
+//! request beyond the limit or the machine's memory is refused before anything is allocated; a
+//! forked child may allocate at once.
 //!
 //! A block is a 64-byte header followed by the data. Freed blocks are cached in size classes, eight
 //! to a doubling (besides rounding to 64 bytes, at most an eighth is wasted): small blocks per
@@ -59,7 +60,7 @@ struct External {
     owner: Box<dyn Any + Send + Sync>,
 }
 
-/// A stretch of host memory. Cloning shares it.
+/// A block of host memory. Cloning shares it.
 pub struct Buffer(NonNull<Header>);
 
 // SAFETY: the reference count is atomic, the other fields are only written while one handle exists,

@@ -1,5 +1,6 @@
-//! Caches of freed blocks: one per thread for small blocks, one shared for the rest.
-//! In a sanitized build none waits, so that the sanitizer sees each use of freed memory.
+//! Caches of freed blocks: one per thread for small blocks, without a lock, and one shared by all
+//! threads for the others. A sanitized build caches no blocks, so that the sanitizer sees each use
+//! of freed memory.
 
 use std::cell::{OnceCell, UnsafeCell};
 use std::collections::VecDeque;

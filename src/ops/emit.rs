@@ -67,7 +67,7 @@ pub fn catch<T>(f: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).map_err(error::unwound)
 }
 
-/// Unwraps inside a formula.
+/// Unwraps results inside a formula.
 pub trait OrThrow<T> {
     /// The value; unwinds out of the formula where it is an error.
     fn or_throw(self) -> T;

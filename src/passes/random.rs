@@ -15,7 +15,7 @@ use crate::ops::emit::{Arg, Emit, Expr, Id, catch};
 use crate::ops::op::{Op, SliceAxis, Type};
 use crate::shape::{Axes, Dim, Shape};
 
-/// Reproducible choices.
+/// A deterministic random number generator.
 pub struct Dice(u64);
 
 impl Dice {

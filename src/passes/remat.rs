@@ -14,7 +14,7 @@ use crate::graph::{Args, Kind, List, Node};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::structural::OpKind;
 
-/// A node that never runs.
+/// The time of a node that never runs.
 pub const NEVER: u32 = u32::MAX;
 
 /// The nodes to compute again before a step.

@@ -108,7 +108,7 @@ unsafe fn map_small(kernel: TileKernel, args: &[MapOperand], out: &Array, n: usi
 /// Runs a kernel of one argument directly on memory, without converting elements.
 ///
 /// # Safety
-/// As for [`run`]; `x` and `out` are in C order, and their memory forms are what the kernel works on.
+/// As for [`run`]; `x` and `out` are in C order, and the kernel works on their memory forms.
 pub(in crate::cpu) unsafe fn map_memory(kernel: TileKernel, x: &Array, out: &Array) {
     let n = out.count();
     let flat = Flat {
