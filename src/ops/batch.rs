@@ -3,8 +3,9 @@
 //! [`Batching`] is an emission between a formula and another emission, the one *below*. The formula
 //! sees single examples; the values below have an axis of all examples in front wherever they
 //! depend on an example. So a formula is batched by running it, and a batch of batches by nesting.
-//! A call of a composite stays a call if its declaration has a batching rule, which then makes it;
-//! otherwise the composite's formula is batched.
+//! A call of a composite stays a call if no operand is mapped, if it works element by element, or
+//! if its declaration has a batching rule, which then makes it; otherwise the composite's formula
+//! is batched.
 
 use std::cell::RefCell;
 

@@ -272,8 +272,8 @@ impl HostOp for Batched {
     }
 }
 
-/// The list in which each call whose computation is a list, and only its rules the user's code, is
-/// replaced by that list. For lists whose gradients have all been taken.
+/// The list in which calls with a body are replaced by that body: their computation is a list, and
+/// only their rules are the user's code. For lists whose gradients have all been taken.
 pub fn inlined(list: List) -> List {
     if !has_bodies(&list) {
         return list;

@@ -58,8 +58,9 @@ impl Joint {
         of_body(id) || (matches!(node.kind, Kind::Result(_)) && node.reads().all(of_body))
     }
 
-    /// The values of the body that the gradient reads: which of the inputs `at_hand`, and all
-    /// others, the residuals. A node that is computed `again` is replaced by its operands.
+    /// The values of the body that the gradient reads: which of the inputs in `at_hand`, and the
+    /// residuals, which are all others. A node that is computed `again` is replaced by its
+    /// operands.
     pub(super) fn residuals(&self, at_hand: &[bool], again: &[bool]) -> (Vec<bool>, Vec<Id>) {
         let list = self.graph.list();
         let ragged = ragged(&list);

@@ -1,8 +1,8 @@
 //! Plans, run on the CPU.
 //!
 //! A run takes one arena from the pool and writes every result with a fixed placement where the
-//! plan says. Every step that can fail comes before the first write to donated memory, so after an
-//! error every donated array is unchanged.
+//! plan says. Everything that can fail happens before the first write to donated memory, so after
+//! an error every donated array is unchanged.
 
 mod blocks;
 mod control_flow;
