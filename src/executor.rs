@@ -155,24 +155,32 @@ pub fn admit(target: &dyn Target, op: &Op, args: &[OperandType<'_>]) -> Result<(
 }
 
 /// A template lowered for a target.
+///
+/// A device may run a plan after the call returned: its results are values of the device whose work is
+/// under way (see [`Executor::replacing`]).
 pub trait Executable: Send + Sync {
     /// The template that was lowered.
     fn template(&self) -> &Arc<Template>;
 
     /// Computes the results of a plan of this template. The inputs have the types the plan was made
     /// for.
-    fn run(&self, plan: &Plan, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results>;
+    fn run(&self, plan: &Arc<Plan>, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results>;
 
     /// The same, with some results in the memory of inputs that were given for that.
     fn run_with(
         &self,
-        plan: &Plan,
+        plan: &Arc<Plan>,
         inputs: &mut [Input<'_>],
         numbers: &[Scalar],
     ) -> Result<Results>;
 }
 
 /// What computes on one kind of device.
+///
+/// Work on a device may be in flight: a call returns, and what its data refuses is found later. Such a
+/// failure is raised at the next wait of the thread that gave the work, at every wait for a value that
+/// follows from it, and where such a value is given to further work. Waits are downloads and
+/// [`synchronize`](Executor::synchronize).
 pub trait Executor: Evaluator + Send + Sync {
     /// What plans for it may ask.
     fn target(&self) -> &'static dyn Target;
@@ -186,9 +194,19 @@ pub trait Executor: Evaluator + Send + Sync {
     /// A value in host memory.
     fn download(&self, x: &Array) -> Result<Array>;
 
-    /// One op on values that are there.
-    fn execute(&self, op: &Op, args: &[Operand<'_>]) -> Result<Array>;
+    /// One op on values that are there, or will be. The site is what an error names that comes later.
+    fn execute(&self, op: &Op, args: &[Operand<'_>], site: Site) -> Result<Array>;
 
     /// Lowers the template of a plan.
     fn lower(&self, plan: &Plan) -> Result<Arc<dyn Executable>>;
+
+    /// A value that is put where another stood, or none: state. Where its work fails later, the old one
+    /// stands there again as soon as the failure was raised.
+    fn replacing(&self, old: Option<&Array>, new: Array) -> Array;
+
+    /// Whether a value stands where none was, and its work has failed.
+    fn is_void(&self, x: &Array) -> bool;
+
+    /// Waits for all work that was given.
+    fn synchronize(&self) -> Result<()>;
 }

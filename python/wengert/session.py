@@ -116,8 +116,13 @@ class Session:
         with self._writing:
             results = self._compute(plan, feeds, self._values)
             count = len(results) - len(plan.written)
-            new = zip(plan.written, results[count:], strict=True)
-            self._values = {**self._values, **dict(new)}
+            new = dict(zip(plan.written, results[count:], strict=True))
+            for i, value in new.items():
+                old = self._values.get(i)
+                # The run may still be under way on its device, and fail there.
+                if old is not None:
+                    new[i] = _core._replacing(old, value)
+            self._values = {**self._values, **new}
         return results[:count]
 
     def _compute(

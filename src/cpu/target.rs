@@ -15,6 +15,7 @@ use crate::ops::op::{Op, Type};
 use crate::passes::Evaluator;
 use crate::schedule::Plan;
 use crate::shape::Shape;
+use crate::site::Site;
 use crate::target::{BlockScratch, Blocks, InPlace, Limits, Packed, Ranges, Target};
 use crate::threads;
 
@@ -151,11 +152,23 @@ impl Executor for Cpu {
         Ok(x.clone())
     }
 
-    fn execute(&self, op: &Op, args: &[Operand<'_>]) -> Result<Array> {
+    fn execute(&self, op: &Op, args: &[Operand<'_>], _: Site) -> Result<Array> {
         execute(op, args)
     }
 
     fn lower(&self, plan: &Plan) -> Result<Arc<dyn Executable>> {
         Ok(Arc::new(Lowered::new(plan.template())?))
+    }
+
+    fn replacing(&self, _: Option<&Array>, new: Array) -> Array {
+        new
+    }
+
+    fn is_void(&self, _: &Array) -> bool {
+        false
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::tape;
-use crate::array::Array;
+use super::{site, tape};
+use crate::array::{Array, Where};
 use crate::cpu;
 use crate::cpu::target::Cpu;
 use crate::dtype::Scalar;
@@ -83,7 +83,33 @@ pub fn execute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
 
 /// One op on operands that lie on a device, or on none.
 pub fn execute_on(device: Device, op: &Op, args: &[Operand<'_>]) -> Result<Array> {
-    executor(device).execute(op, args)
+    match device {
+        Device::Cpu => cpu::execute(op, args),
+        Device::Reference => executor(device).execute(op, args, site::current()),
+    }
+}
+
+/// A value that is put where another stood, or none. Where its work fails later, the old one stands
+/// there again.
+#[inline]
+pub fn replacing(old: Option<&Array>, new: Array) -> Array {
+    match new.data.place() {
+        Where::Device(_) => executor(new.device()).replacing(old, new),
+        Where::Host(_) | Where::Traced(_) | Where::Busy(_) => new,
+    }
+}
+
+/// Whether a value stands where none was, and its work has failed.
+pub fn is_void(x: &Array) -> bool {
+    match x.data.place() {
+        Where::Device(_) => executor(x.device()).is_void(x),
+        Where::Host(_) | Where::Traced(_) | Where::Busy(_) => false,
+    }
+}
+
+/// Waits for all work that was given to devices, and raises what it refused.
+pub fn synchronize() -> Result<()> {
+    Device::ALL.into_iter().try_for_each(|device| executor(device).synchronize())
 }
 
 /// The device of operands; that of new values, where none is a tensor. Refused where they differ.

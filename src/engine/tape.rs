@@ -259,7 +259,12 @@ impl Leaf {
             let outside = trace::read_gradient(self)?;
             *self.grad.lock() = outside;
         }
-        Ok(self.grad.lock().clone())
+        // A gradient whose work failed on its device is none.
+        let mut grad = self.grad.lock();
+        if grad.as_ref().is_some_and(|cell| executors::is_void(&cell.lock().array)) {
+            *grad = None;
+        }
+        Ok(grad.clone())
     }
 
     /// Replaces the cell of the gradient.

@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 use super::errors::{OrRaise, to_python};
 use super::unwind::{contained, guard};
 use crate::array::{Array, Busy, Data, Where};
+use crate::engine::executors;
 use crate::engine::tape::{History, Shared, Value};
 use crate::engine::trace;
 use crate::error::{self, Result};
@@ -211,8 +212,8 @@ impl TensorObject {
         }
         // SAFETY: as for `with`.
         match unsafe { &mut *self.slot.get() } {
-            Slot::Own(value) => f(value),
-            Slot::Shared(cell) => f(&mut cell.lock()),
+            Slot::Own(value) => written(value, f),
+            Slot::Shared(cell) => written(&mut cell.lock(), f),
         }
     }
 
@@ -253,6 +254,17 @@ impl TensorObject {
     pub fn is_view(&self) -> bool {
         self.is_view.get()
     }
+}
+
+/// Changes a value. What stood there is kept where the work of the new one is under way on a device.
+pub fn written<T>(value: &mut Value, f: impl FnOnce(&mut Value) -> T) -> T {
+    if value.array.is_on_host() {
+        return f(value);
+    }
+    let old = value.array.clone();
+    let result = f(value);
+    value.array = executors::replacing(Some(&old), value.array.clone());
+    result
 }
 
 /// A tensor; the error of an op that expected one.

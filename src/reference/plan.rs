@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::memory::{inside, ready, submit};
+use super::memory::{self, inside, is_deferred, ready, submit};
 use super::{Operand as Given, run};
 use crate::array::{Array, Operand};
 use crate::dtype::{DType, Scalar};
-use crate::error::{self, Result};
+use crate::error::{self, Error, Result};
 use crate::executor::{Executable, Executor, Input, Results, admit, hooks, located};
 use crate::graph::{ControlFlowKind, Effect};
 use crate::layout::Layout;
@@ -27,6 +27,7 @@ use crate::schedule::{
     self, Bodies, Epilogue, Group, Number, Plan, Product, Prologue, Source, Step, Template, Work,
 };
 use crate::shape::{Dim, Shape};
+use crate::site::Site;
 use crate::small::small;
 use crate::target::{BlockScratch, InPlace, Limits, Packed, Ranges, Target};
 
@@ -138,7 +139,7 @@ impl Executor for Reference {
 
     fn allocate(&self, ty: &Type) -> Result<Array> {
         let own = ty.clone();
-        one(submit(std::slice::from_ref(ty), move || {
+        one(submit(std::slice::from_ref(ty), &[], None, move |_| {
             Ok(vec![Array::uninit(own.dtype, own.shape)?])
         }))
     }
@@ -153,59 +154,61 @@ impl Executor for Reference {
         self.contiguous(&inside(x)?)
     }
 
-    fn execute(&self, op: &Op, args: &[Operand<'_>]) -> Result<Array> {
+    fn execute(&self, op: &Op, args: &[Operand<'_>], site: Site) -> Result<Array> {
         let types: SmallVec<[OperandType<'_>; 4]> = small(args.iter().map(|arg| match *arg {
             Operand::Array(x) => OperandType::Tensor(x.dtype, x.shape()),
             Operand::Scalar(value) => OperandType::Scalar(value.into()),
         }));
         admit(self, op, &types)?;
-        let ty = op.infer(&types)?;
-        let (op, args): (Op, Vec<Owned>) = (op.clone(), args.iter().map(Owned::of).collect());
-        let work = move || {
-            let args = args.iter().map(Owned::inside).collect::<Result<Vec<Owned>>>()?;
-            let given: Vec<Given<'_>> = args.iter().map(Owned::given).collect();
+        let (ty, op) = (op.infer(&types)?, op.clone());
+        let (mut arrays, mut numbers) = (Vec::new(), Vec::new());
+        for arg in args {
+            match *arg {
+                Operand::Array(x) => {
+                    arrays.push(x);
+                    numbers.push(None);
+                }
+                Operand::Scalar(value) => numbers.push(Some(value)),
+            }
+        }
+        let work = move |arrays: &[Array]| {
+            let mut arrays = arrays.iter();
+            let mut given: Vec<Given<'_>> = Vec::with_capacity(numbers.len());
+            for number in &numbers {
+                given.push(match number {
+                    Some(value) => Given::Scalar(*value),
+                    None => Given::Array(arrays.next().ok_or_else(missing)?),
+                });
+            }
             Ok(vec![run(&op, &given)?])
         };
-        one(submit(&[ty], work))
+        one(submit(&[ty], &arrays, Some(site), work))
     }
 
     fn lower(&self, plan: &Plan) -> Result<Arc<dyn Executable>> {
         Ok(Arc::new(Interpreted(plan.template().clone())))
     }
+
+    fn replacing(&self, old: Option<&Array>, new: Array) -> Array {
+        memory::replacing(old, new)
+    }
+
+    fn is_void(&self, x: &Array) -> bool {
+        memory::is_void(x)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        memory::synchronize()
+    }
+}
+
+fn missing() -> Error {
+    error::internal("an operand is missing")
 }
 
 /// The only array of a piece of work.
 fn one(arrays: Result<Vec<Array>>) -> Result<Array> {
     arrays?.pop().ok_or_else(|| error::internal("work without a result"))
-}
-
-/// An operand that outlives the call.
-enum Owned {
-    Array(Array),
-    Scalar(Scalar),
-}
-
-impl Owned {
-    fn of(arg: &Operand<'_>) -> Owned {
-        match *arg {
-            Operand::Array(x) => Owned::Array(x.clone()),
-            Operand::Scalar(value) => Owned::Scalar(value),
-        }
-    }
-
-    fn inside(&self) -> Result<Owned> {
-        Ok(match self {
-            Owned::Array(x) => Owned::Array(inside(x)?),
-            Owned::Scalar(value) => Owned::Scalar(*value),
-        })
-    }
-
-    fn given(&self) -> Given<'_> {
-        match self {
-            Owned::Array(x) => Given::Array(x),
-            Owned::Scalar(value) => Given::Scalar(*value),
-        }
-    }
 }
 
 /// A template whose plans are read step by step: there is nothing to compile.
@@ -216,11 +219,20 @@ impl Executable for Interpreted {
         &self.0
     }
 
-    fn run(&self, plan: &Plan, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results> {
+    fn run(&self, plan: &Arc<Plan>, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results> {
         if !Arc::ptr_eq(plan.template(), &self.0) {
             return Err(error::internal("a plan was run by the executable of another"));
         }
-        // A plan is driven from here, as control flow must be: it waits for its inputs.
+        let types: Vec<Type> = plan.outputs().iter().map(|&source| plan.ty(source)).collect();
+        let is_known = types.iter().all(|ty| ty.shape.is_known());
+        if is_deferred() && is_known && !needs_host(plan) {
+            let (plan, numbers) = (plan.clone(), numbers.to_vec());
+            let work = move |inputs: &[Array]| {
+                let inputs: Vec<&Array> = inputs.iter().collect();
+                Ok(interpret(&plan, &inputs, &numbers)?.into_vec())
+            };
+            return Ok(submit(&types, inputs, None, work)?.into());
+        }
         let own = inputs.iter().map(|x| inside(x)).collect::<Result<Vec<Array>>>()?;
         let own: Vec<&Array> = own.iter().collect();
         let results = interpret(plan, &own, numbers)?;
@@ -229,7 +241,7 @@ impl Executable for Interpreted {
 
     fn run_with(
         &self,
-        plan: &Plan,
+        plan: &Arc<Plan>,
         inputs: &mut [Input<'_>],
         numbers: &[Scalar],
     ) -> Result<Results> {
@@ -237,6 +249,21 @@ impl Executable for Interpreted {
         let lent = inputs.iter().map(Input::array).collect::<Result<Vec<&Array>>>()?;
         self.run(plan, &lent, numbers)
     }
+}
+
+/// Whether a plan shows values to the host while it runs. Such a run is waited for: what is called or
+/// printed there may look at the values that the run replaces.
+fn needs_host(plan: &Plan) -> bool {
+    plan.steps().iter().any(|step| match &step.work {
+        Work::ControlFlow(flow) => {
+            matches!(flow.kind(), ControlFlowKind::Host(_) if flow.plans().is_empty())
+                || flow.plans().iter().any(needs_host)
+        }
+        Work::Effect(effect) => matches!(**effect, Effect::Print(_)),
+        Work::Group(_) | Work::Product(_) | Work::BlockFusion(_) | Work::Op(_) | Work::Alias => {
+            false
+        }
+    })
 }
 
 /// One run of a plan.
@@ -539,8 +566,8 @@ mod tests {
         Expr::new(graph, Arg::Node(graph.input(Type::new(dtype, Shape::of(sizes)))))
     }
 
-    fn planned(graph: &Graph, inputs: &[&Array]) -> (Plan, Results) {
-        let plan = Plan::new(graph, &Reference).unwrap();
+    fn planned(graph: &Graph, inputs: &[&Array]) -> (Arc<Plan>, Results) {
+        let plan = Arc::new(Plan::new(graph, &Reference).unwrap());
         let results = Reference.lower(&plan).unwrap().run(&plan, inputs, &[]).unwrap();
         let results = results.iter().map(|x| Reference.download(x).unwrap()).collect();
         (plan, results)

@@ -56,6 +56,7 @@ pub struct Holder {
 
 /// Where results lie, and how much that takes.
 #[derive(Default)]
+#[cfg_attr(test, derive(Clone))]
 pub struct Memory {
     /// Bytes of the arena
     pub arena: usize,

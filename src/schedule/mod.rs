@@ -241,6 +241,7 @@ impl Deref for Step {
 
 /// What to do, in order: a template arranged for some sizes, which may be open. All but the template is
 /// worked out anew for other sizes.
+#[cfg_attr(test, derive(Clone))]
 pub struct Plan {
     target: &'static dyn Target,
     template: Arc<Template>,

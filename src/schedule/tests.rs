@@ -24,14 +24,19 @@ use crate::shape::Bindings;
 use crate::threads;
 
 impl Plan {
+    /// The plan as executables take it.
+    pub(crate) fn shared(&self) -> Arc<Plan> {
+        Arc::new(self.clone())
+    }
+
     /// Computes the results on the CPU.
     pub(crate) fn run(&self, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results> {
-        Cpu.lower(self)?.run(self, inputs, numbers)
+        Cpu.lower(self)?.run(&self.shared(), inputs, numbers)
     }
 
     /// The same on inputs that may be given away.
     pub(crate) fn run_with(&self, inputs: &mut [Input<'_>], numbers: &[Scalar]) -> Result<Results> {
-        Cpu.lower(self)?.run_with(self, inputs, numbers)
+        Cpu.lower(self)?.run_with(&self.shared(), inputs, numbers)
     }
 }
 

@@ -53,14 +53,14 @@ impl Executable for Lowered {
         Lowered::template(self)
     }
 
-    fn run(&self, plan: &Plan, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results> {
+    fn run(&self, plan: &Arc<Plan>, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results> {
         self.check(plan, inputs)?;
         Run::new(self, plan, inputs, numbers).finish(&[])
     }
 
     fn run_with(
         &self,
-        plan: &Plan,
+        plan: &Arc<Plan>,
         inputs: &mut [Input<'_>],
         numbers: &[Scalar],
     ) -> Result<Results> {

@@ -82,10 +82,11 @@ struct Addition {
 impl Addition {
     fn new(leaf: Arc<Leaf>, g: Value, record: bool) -> Result<Addition> {
         let old = leaf.gradient()?.map(|shared| shared.lock().clone());
-        let new = match &old {
+        let mut new = match &old {
             Some(old) => add(old, &g, record)?,
             None => g.clone(),
         };
+        new.array = executors::replacing(old.as_ref().map(|old| &old.array), new.array);
         Ok(Addition { leaf, g, old, new })
     }
 

@@ -31,7 +31,7 @@ impl Executable {
             Output::Handle(place) => Some(place),
             Output::Result(_) => None,
         });
-        let updates = self.updates.iter().map(|(place, _)| place);
+        let updates = self.updates.iter().map(|updated| &updated.place);
         for place in inputs.chain(outputs).chain(updates) {
             place.traverse(&visit)?;
         }

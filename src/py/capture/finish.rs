@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use pyo3::prelude::*;
 
-use super::{Executable, Hold, Input, NumberSource, Output, Place, Symbols};
+use super::{Executable, Hold, Input, NumberSource, Output, Place, Symbols, Updated};
 use crate::engine::compile::{Compiled, Ending, GradientUse};
 use crate::engine::trace::{self, Capture, Source};
 use crate::error;
@@ -61,7 +61,7 @@ impl<'a> Finish<'a> {
         let mut updates = Vec::new();
         for &(input, result) in &changed {
             if let Some(place) = self.place(py, &self.ending.captures()[input]) {
-                updates.push((place, result));
+                updates.push(Updated { place, input, result });
             }
         }
         let (patterns, symbols) = self.patterns();

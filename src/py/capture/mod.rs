@@ -182,6 +182,14 @@ enum Output {
     Handle(Place),
 }
 
+/// A handle that gets a new value.
+struct Updated {
+    place: Place,
+    /// The input that is its old value, and the result that is the new one
+    input: usize,
+    result: usize,
+}
+
 /// A finished trace: runs the program, commits what it updates.
 #[pyclass(frozen, module = "wengert")]
 pub struct Executable {
@@ -189,7 +197,7 @@ pub struct Executable {
     inputs: Vec<Input>,
     outputs: Vec<Output>,
     /// Handles that get new values, with the results that hold them
-    updates: Vec<(Place, usize)>,
+    updates: Vec<Updated>,
     gradients: Vec<GradientUse>,
     program: Arc<Program>,
     /// The shapes of the tensors among the arguments

@@ -6,9 +6,10 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 
-use super::{Executable, Hold, Output, Place};
+use super::{Executable, Hold, Output, Place, Updated};
 use crate::array::{Array, Busy, Data};
 use crate::engine::call::{self, Given};
+use crate::engine::executors;
 use crate::engine::observe;
 use crate::engine::random::Attempt;
 use crate::engine::site;
@@ -64,7 +65,7 @@ impl Executable {
         let unchanged = held.iter().filter(|held| failed || !held.is_updated);
         self.put_back(unchanged, |i| Some(given.inputs[i].clone()))?;
         let values = result?;
-        self.commit(py, &values, args)?;
+        self.commit(py, &given.inputs, &values, args)?;
         drop(held);
         self.outputs
             .iter()
@@ -224,11 +225,18 @@ impl Executable {
     }
 
     /// Gives handles and gradients their new values: nothing here fails.
-    fn commit(&self, py: Python<'_>, values: &[Value], args: &[Bound<'_, PyAny>]) -> PyResult<()> {
-        for (place, result) in &self.updates {
+    fn commit(
+        &self,
+        py: Python<'_>,
+        inputs: &[Value],
+        values: &[Value],
+        args: &[Bound<'_, PyAny>],
+    ) -> PyResult<()> {
+        for Updated { place, input, result } in &self.updates {
             let Some(object) = self.object(py, place, args) else { continue };
             let tensor = handle(&self.name, &object)?;
             let mut value = values[*result].clone();
+            value.array = executors::replacing(Some(&inputs[*input].array), value.array);
             tensor.with_own(|old| {
                 if let History::Leaf(leaf) = &old.history {
                     value.history = History::Leaf(leaf.clone());
@@ -244,7 +252,12 @@ impl Executable {
             match after {
                 None => leaf.set_gradient(None),
                 Some(result) => {
-                    let value = values[*result].clone();
+                    let mut value = values[*result].clone();
+                    if !value.array.is_on_host() {
+                        let old = leaf.gradient().or_raise(py)?;
+                        let old = old.map(|cell| cell.lock().array.clone());
+                        value.array = executors::replacing(old.as_ref(), value.array);
+                    }
                     let cell = if found.same_cell { leaf.gradient().or_raise(py)? } else { None };
                     match cell {
                         Some(cell) => *cell.lock() = value,

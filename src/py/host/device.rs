@@ -105,11 +105,33 @@ fn _defer(on: bool) -> bool {
     executors::defer(on)
 }
 
+/// Waits for all work that was given to devices. What data refused there, and nobody was told of, is
+/// raised now. The CPU works at once, so nothing is waited for there.
+#[pyfunction]
+fn synchronize(py: Python<'_>) -> PyResult<()> {
+    py.detach(executors::synchronize).or_raise(py)
+}
+
+/// A tensor for state that had an old value: should the work of the new one fail on its device, the old
+/// one stands there again.
+#[pyfunction]
+fn _replacing(
+    py: Python<'_>,
+    old: &Bound<'_, PyAny>,
+    new: &Bound<'_, PyAny>,
+) -> PyResult<Py<PyAny>> {
+    let (old, mut new) = (value_of("assign", old)?, value_of("assign", new)?);
+    new.array = executors::replacing(Some(&old.array), new.array);
+    wrap(py, new)
+}
+
 /// Adds what is here to the module.
 pub(super) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Device>()?;
     module.add_function(pyo3::wrap_pyfunction!(device_, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(devices, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(synchronize, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_replacing, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_current_device, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_set_current_device, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_transfer, module)?)?;

@@ -181,7 +181,7 @@ unsafe extern "C" fn set_grad(a: Object, v: Object, _: *mut c_void) -> c_int {
             (Some(leaf), None) => leaf.set_gradient(None),
             // `x.grad *= 0.5` assigns the cell to itself.
             (Some(leaf), Some(g)) => match leaf.gradient().or_raise(py)? {
-                Some(cell) => *cell.lock() = g,
+                Some(cell) => tensor::written(&mut cell.lock(), |old| *old = g),
                 None => {
                     leaf.set_gradient(Some(std::sync::Arc::new(parking_lot::Mutex::new(g))));
                 }

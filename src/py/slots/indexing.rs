@@ -23,7 +23,7 @@ use crate::py::convert;
 use crate::py::errors::{OrRaise, to_python};
 use crate::py::functions::{DETACH_ABOVE, detached, guard, size_of};
 use crate::py::size;
-use crate::py::tensor::{self, TensorObject};
+use crate::py::tensor::{self, TensorObject, written};
 use crate::shape::Extent;
 use crate::small::small;
 
@@ -200,17 +200,17 @@ pub(super) unsafe extern "C" fn set_item(a: Object, key: Object, v: Object) -> c
         };
         let size = size_of_arrays(&items);
         let is_long = size > DETACH_ABOVE && !trace::active();
-        let written = match is_long.then(|| this.hold()).flatten() {
+        let result = match is_long.then(|| this.hold()).flatten() {
             // Others wait for the value, as for one that a compiled function updates.
             Some((mut value, _update)) => {
                 let _given = Giving::new(true);
-                let written = detached(py, size, || write(&mut value));
+                let result = detached(py, size, || written(&mut value, write));
                 drop(this.replace(value));
-                written
+                result
             }
             None => this.update(write),
         };
-        written.or_raise(py)?;
+        result.or_raise(py)?;
         done = true;
         Ok(null_mut())
     });

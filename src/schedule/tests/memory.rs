@@ -339,7 +339,7 @@ fn plans_of_other_sizes_share_all_but_their_arrangement() {
         let inputs = [random(DType::F32, &[size, 70], 1), random(DType::F32, &[70, 70], 2)];
         let sized = Graph::from_list(crate::graph::resize(&graph.list(), &sizes).unwrap());
         let want = one_by_one(&sized, &inputs.each_ref(), &[]);
-        let got = lowered.run(&plan, &inputs.each_ref(), &[]).unwrap();
+        let got = lowered.run(&plan.shared(), &inputs.each_ref(), &[]).unwrap();
         for (got, want) in got.iter().zip(&want) {
             assert_eq!(bytes(got), bytes(want), "{plan}");
         }

@@ -190,7 +190,7 @@ fn prologues(plan: &Plan) -> usize {
 fn by_reference(plan: &Plan, inputs: &[Array], numbers: &[Scalar]) -> Vec<Array> {
     let inputs: Vec<&Array> = inputs.iter().collect();
     let steps = Reference.lower(plan).unwrap();
-    let found = steps.run(plan, &inputs, numbers).unwrap();
+    let found = steps.run(&plan.shared(), &inputs, numbers).unwrap();
     found.iter().map(|x| Reference.download(x).unwrap()).collect()
 }
 
@@ -349,7 +349,7 @@ fn other_sizes_lower_nothing_for_their_prologues() {
         ];
         let sized = Graph::from_list(crate::graph::resize(&graph.list(), &sizes).unwrap());
         let want = one_by_one(&sized, &inputs.each_ref(), &[]);
-        let got = lowered.run(&plan, &inputs.each_ref(), &[]).unwrap();
+        let got = lowered.run(&plan.shared(), &inputs.each_ref(), &[]).unwrap();
         assert_eq!(bytes(&got[0]), bytes(&want[0]), "{plan}");
         made.push(prologues(&plan));
     }

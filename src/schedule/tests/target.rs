@@ -264,7 +264,8 @@ fn plans_for_a_narrow_target_compute_in_its_memory_what_the_list_says() {
         let inputs: Vec<&Array> = inputs.iter().collect();
         let numbers = numbers_of(&graph);
         let alone = Plan::new(&graph, &Reference).unwrap();
-        let Ok(want) = Reference.lower(&alone).unwrap().run(&alone, &inputs, &numbers) else {
+        let Ok(want) = Reference.lower(&alone).unwrap().run(&alone.shared(), &inputs, &numbers)
+        else {
             continue;
         };
         let want: Vec<Array> = want.iter().map(|y| Reference.download(y).unwrap()).collect();

@@ -240,11 +240,12 @@ fn an_executable_runs_plans_of_its_template_only() {
     let (a, b) = (plan(), plan());
     let lowered = Cpu.lower(&a).unwrap();
     let x = crate::cpu::testing::random(DType::F32, &SIZES, 1);
-    assert_eq!(lowered.run(&b, &[&x, &x], &[]).err().unwrap().code(), "internal");
+    assert_eq!(lowered.run(&b.shared(), &[&x, &x], &[]).err().unwrap().code(), "internal");
     // Plans for other sizes have the same template: nothing is compiled for them.
     let again = a.resized(&|dim| dim).unwrap();
     assert!(Arc::ptr_eq(again.template(), a.template()));
-    let (want, got) = (lowered.run(&a, &[&x, &x], &[]), lowered.run(&again, &[&x, &x], &[]));
+    let (want, got) =
+        (lowered.run(&a.shared(), &[&x, &x], &[]), lowered.run(&again.shared(), &[&x, &x], &[]));
     let bytes = crate::cpu::testing::bytes;
     assert_eq!(bytes(&want.unwrap()[0]), bytes(&got.unwrap()[0]));
 }
