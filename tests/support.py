@@ -196,8 +196,10 @@ def assert_near(got, want, dtype, ulps, floor=0.0, largest=0.0):
 
 
 def live_bytes():
-    """Bytes of live buffers, once threads have let go of what they worked on. A thread that got no time
-    may still hold a buffer at the first look: compare by `<=`."""
+    """Bytes of live buffers, once threads have let go of their operands.
+
+    A thread that got no time may still hold a buffer at the first look: compare by `<=`.
+    """
     gc.collect()
     seen = None
     while (now := wg.memory_stats()["live_bytes"]) != seen:

@@ -10,8 +10,7 @@ from wengert import nn
 
 from support import dtypes_of, label, live_bytes
 
-#: What an inline composite may emit: the ops that it is, promotion included. `roll` is three ops for
-#: each axis.
+#: The most ops that an inline composite emits, promotion included. `roll` is three for each axis.
 MOST_NODES = 6
 
 LEADING = [((), ()), ((2,), (2,)), ((2, 3), (3,)), ((1, 3), (2, 1))]

@@ -114,7 +114,7 @@ pub const PASSES: [Pass; 9] = [
     },
     Pass {
         name: "dead",
-        doc: "What nobody needs is dropped.",
+        doc: "Nodes that no result and no effect needs are dropped.",
         run: |list, options, _| dead::dead(list, options),
     },
     Pass { name: "fold", doc: "What is known is computed ahead.", run: constant_folding::fold },
