@@ -109,7 +109,7 @@ pub struct Pass {
 pub const PASSES: [Pass; 9] = [
     Pass {
         name: "expand",
-        doc: "Composites without a kernel become their formulas; what these share is computed once.",
+        doc: "Composites without a kernel become their formulas, which share equal nodes.",
         run: expand_list,
     },
     Pass {
@@ -117,7 +117,7 @@ pub const PASSES: [Pass; 9] = [
         doc: "Nodes that no result and no effect needs are dropped.",
         run: |list, options, _| dead::dead(list, options),
     },
-    Pass { name: "fold", doc: "What is known is computed ahead.", run: constant_folding::fold },
+    Pass { name: "fold", doc: "Constants are folded.", run: constant_folding::fold },
     Pass {
         name: "simplify",
         doc: "Exact algebra; views cancel.",
@@ -125,17 +125,29 @@ pub const PASSES: [Pass; 9] = [
     },
     Pass {
         name: "sink",
-        doc: "Movement goes where it costs least.",
+        doc: "Slices, broadcasts and permutations move to where they cost least.",
         run: |list, options, _| sink::sink(list, options),
     },
     Pass {
         name: "cse",
-        doc: "What is computed twice is computed once.",
+        doc: "Equal nodes are merged.",
         run: |list, options, _| cse::cse(list, options),
     },
-    Pass { name: "remat", doc: "What a budget does not let stay is computed again.", run: keep },
-    Pass { name: "fuse", doc: "What goes together is one step.", run: keep },
-    Pass { name: "donate", doc: "Updates are written over what they replace.", run: keep },
+    Pass {
+        name: "remat",
+        doc: "Values that a memory budget does not hold are computed again.",
+        run: keep,
+    },
+    Pass {
+        name: "fuse",
+        doc: "Elementwise nodes, products and blocks are fused into steps.",
+        run: keep,
+    },
+    Pass {
+        name: "donate",
+        doc: "Updates are written over the memory that they replace.",
+        run: keep,
+    },
 ];
 
 /// The order of running, by name. The last `dead` drops the nodes that sinking and merging leave
