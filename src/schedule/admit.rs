@@ -1,5 +1,5 @@
-//! What a target refuses, every offending place at once: of a list the ops that it has no kernel for, of
-//! a plan the sizes that it cannot hold.
+//! Admission: what a target refuses. Of a list these are the ops that it has no kernel for, of a
+//! plan the sizes that it cannot hold. One error names every offending place.
 
 use smallvec::SmallVec;
 
@@ -65,15 +65,16 @@ fn dtypes(list: &List, node: &Node) -> SmallVec<[DType; 4]> {
 }
 
 impl Plan {
-    /// Refuses values that are larger than a range may be, and ops that bind more than they may. Nothing
-    /// is staged: what does not fit is not fused, and an op by itself that does not fit is refused.
+    /// Refuses values that are larger than a range may be, and steps that bind more ranges than
+    /// they may. Steps are not split to fit: a fusion that does not fit is not made, and a single
+    /// op that does not fit is refused.
     pub(super) fn admit(&self) -> Result<()> {
         let Limits { largest, buffers, .. } = *self.target.limits();
         if (largest, buffers) == (usize::MAX, usize::MAX) {
             return Ok(());
         }
         let mut places: Vec<(&Step, String)> = Vec::new();
-        // By slot: the input or constant that it shows.
+        // By slot: the input or constant that it is a view of.
         let mut shown: Vec<Option<Source>> = vec![None; self.slots.len()];
         for (step, &is_view) in self.steps.iter().zip(&self.memory.views) {
             let mut bound: SmallVec<[Source; 8]> = SmallVec::new();

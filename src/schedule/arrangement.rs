@@ -1,4 +1,4 @@
-//! Arrangements: what shares a place in memory, for one order of the steps.
+//! Arrangements: which storages share a place in memory, for one order of the steps.
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -11,10 +11,10 @@ use super::{Options, Plan, Source};
 use crate::layout::Layout;
 use crate::target::Limits;
 
-/// A place in memory that never ends.
+/// The end of a region that outlives the run.
 const END: u32 = u32::MAX;
 
-/// What shares a place in memory.
+/// Storages that share a place in memory.
 pub(super) struct Region {
     bytes: usize,
     first: u32,
@@ -107,7 +107,7 @@ impl Arrangement {
         made
     }
 
-    /// Notes the results that are all of a region.
+    /// Records the results that fill a whole region.
     fn name_results(&mut self, plan: &Plan, liveness: &Liveness) {
         for (k, &source) in plan.template.outputs.iter().enumerate() {
             let Source::Slot(slot) = source else { continue };
@@ -135,7 +135,7 @@ impl Arrangement {
         }
     }
 
-    /// What an order is judged by: the bytes it needs at least.
+    /// The measure of an order: the least bytes that it needs.
     pub(super) fn cost(&self) -> usize {
         let dedicated =
             self.regions.iter().filter(|region| region.dedicated && region.alias.is_none());
@@ -163,7 +163,7 @@ impl Arrangement {
             .collect();
         let least = *self.live.iter().max().unwrap_or(&0);
         let (Packing { offsets, bytes: arena }, way) = pack(&spans, least, way);
-        // Results without elements lie somewhere too.
+        // Results without elements need a place in the arena too.
         let arena = match self.regions.iter().any(|region| !region.dedicated) {
             true => arena.max(limits.aligned(1)),
             false => 0,
@@ -212,7 +212,8 @@ impl Arrangement {
         (memory, way)
     }
 
-    /// The step that most memory is in use at: the arena is as large all the time, but not as full.
+    /// The step at which most memory is in use. The arena has one size all the time, but is not
+    /// always as full.
     fn fullest(&self, added: &[usize], scratch: &[usize]) -> u32 {
         let (mut fullest, mut most, mut dedicated) = (0, 0, 0);
         for (at, (live, scratch)) in self.live.iter().zip(scratch).enumerate() {
@@ -224,7 +225,7 @@ impl Arrangement {
         fullest
     }
 
-    /// The values that are there at a step, largest first.
+    /// The values that are alive at a step, largest first.
     fn alive(&self, liveness: &Liveness, order: &[u32], at: u32) -> Vec<Holder> {
         let mut position = vec![0u32; order.len()];
         order.iter().enumerate().for_each(|(at, &step)| position[step as usize] = at as u32);
@@ -232,7 +233,7 @@ impl Arrangement {
         for (s, storage) in liveness.storages.iter().enumerate() {
             let region = &self.regions[self.region[s] as usize];
             let step = position[storage.def as usize];
-            // With donations the memory of all results is there from the start.
+            // With donations the memory of all results is allocated from the start.
             let is_there = step <= at || (region.dedicated && !self.aliases.is_empty());
             if is_there && at <= region.last && region.alias.is_none() {
                 let bytes = storage.bytes;

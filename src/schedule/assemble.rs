@@ -8,7 +8,7 @@ use crate::ops::element::{ElementOp, ElementProgram, Value};
 use crate::ops::elementwise::Elementwise;
 use crate::ops::op::Op;
 
-/// What an elementwise op reads.
+/// An operand of an elementwise op.
 pub(super) enum Read<K> {
     /// An array or an earlier result, known by a key
     Array(K),
@@ -42,7 +42,7 @@ impl<K: Copy + PartialEq> Assembly<K> {
         Assembly { arrays: SmallVec::new(), numbers: SmallVec::new(), ops: SmallVec::new() }
     }
 
-    /// Adds an op that gives `key`. `dtype_of` tells the dtypes of arrays.
+    /// Adds an op that gives `key`. `dtype_of` gives the dtypes of arrays.
     pub(super) fn push(
         &mut self,
         key: K,
@@ -73,7 +73,7 @@ impl<K: Copy + PartialEq> Assembly<K> {
         self.numbers.iter().position(|&(v, d)| d == dtype && same(v, value))
     }
 
-    /// The program that gives these values.
+    /// The program whose results are these values.
     pub(super) fn finish(self, results: &[K]) -> Assembled<K> {
         let arrays: SmallVec<[DType; 8]> = self.arrays.iter().map(|&(_, dtype)| dtype).collect();
         let numbers: SmallVec<[DType; 4]> = self.numbers.iter().map(|&(_, dtype)| dtype).collect();
@@ -117,8 +117,8 @@ fn same(a: Number, b: Number) -> bool {
     }
 }
 
-/// The dtype in which an elementwise op takes its `i`-th operand where that is a number: that of its
-/// arrays, or of its result if all are numbers; bool for a condition.
+/// The dtype of the `i`-th operand of an elementwise op where the operand is a number: the dtype of
+/// the op's arrays, or of its result if all operands are numbers; bool for a condition.
 pub(super) fn number_dtype(
     def: &Elementwise,
     i: usize,
@@ -132,14 +132,14 @@ pub(super) fn number_dtype(
     own.unwrap_or(result)
 }
 
-/// Elementwise work with what it reads: the arrays of the program, then its numbers.
+/// Elementwise work with its operands: the arrays of the program, then its numbers.
 pub(super) struct Sequel {
     pub group: Group,
     pub operands: SmallVec<[Operand; 4]>,
 }
 
 impl Plan {
-    /// What an elementwise step does, as a program; none for other steps.
+    /// The program of an elementwise step; `None` for other steps.
     pub(super) fn elementwise(&self, step: &Step) -> Option<Sequel> {
         let what = match &step.work {
             Work::Group(group) => {

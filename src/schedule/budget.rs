@@ -1,9 +1,9 @@
 //! Plans within a memory budget, by rematerialisation.
 //!
-//! A plan says what is alive when too much is; what to compute again for that is chosen
-//! ([`choose`](super::choose)), the list is written anew ([`remat`](crate::passes::remat)) and
-//! planned; as long as that helps, it is repeated. Passes over memory are computed again first,
-//! products and sorts only where that was not enough.
+//! A plan says what is alive where it exceeds the budget. [`choose`](super::choose) chooses what to
+//! compute again, [`remat`](crate::passes::remat) rewrites the list, and the list is planned again.
+//! This is repeated as long as it helps. Passes over memory are computed again first, products and
+//! sorts only where that was not enough.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::passes::cost;
 use crate::passes::remat::{Again, recomputed};
 use crate::shape::Dim;
 
-/// How often a list is planned anew.
+/// The most times that a list is planned again.
 const ROUNDS: usize = 40;
 
-/// How often the part of the excess that is tried to save at once is halved where that did not help;
-/// then what was chosen stays as it is.
+/// Each round tries to save a share of the excess. Where that does not help, the share is halved,
+/// at most this often; after that, the chosen values are not computed again.
 const HALVINGS: u32 = 3;
 
-/// What is computed again in a plan, and what that does.
+/// The rematerialisation in a plan, and its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recomputed {
     /// Nodes that run again
@@ -40,19 +40,19 @@ pub struct Recomputed {
     pub after: usize,
 }
 
-/// A list some of which is computed again, with its plans.
+/// A list with rematerialised nodes, and its plans.
 pub struct Within {
     /// The list that is planned
     list: List,
     /// Its plan for all sizes
     template: Plan,
-    /// Its plan for the sizes it was made for, where that is another
+    /// Its plan for the sizes it was made for, where that is another plan
     sized: Option<Plan>,
 }
 
 impl Plan {
-    /// A plan of a list for sizes that needs at most `budget` bytes because it computes again what it
-    /// cannot keep, or as near to that as was found.
+    /// Plans a list so that at these sizes it needs at most `budget` bytes, by computing values
+    /// again that it cannot keep; or as few bytes as were found.
     pub fn within(
         list: &List,
         options: Options<'_>,
@@ -101,7 +101,7 @@ impl Within {
         (self.list, template, sized)
     }
 
-    /// Notes in the plans what is computed again, and the peak `before`.
+    /// Records in the plans what is computed again, and the peak `before`.
     fn tell(&mut self, list: &List, before: usize) {
         let (old, new) = (cost::of_list(list), cost::of_list(&self.list));
         let made = Recomputed {
@@ -117,25 +117,26 @@ impl Within {
     }
 }
 
-/// What was chosen to be computed again.
+/// The nodes chosen to be computed again.
 struct Chosen {
     when: Vec<u32>,
     again: BTreeMap<u32, Again>,
     most: isize,
 }
 
-/// How far the search is.
+/// The state of the search.
 #[derive(Default)]
 struct Search {
     /// Values that are not computed again, since that did not help
     banned: FxHashSet<Id>,
-    /// Whether products and sorts may be
+    /// Whether products and sorts may be computed again
     expensive: bool,
     halved: u32,
 }
 
 impl Search {
-    /// What to compute again next; none where the plan fits, or nothing can be.
+    /// What to compute again next; `None` where the plan fits, or where nothing more can be
+    /// computed again.
     fn choose(&mut self, now: &Within, size: &dyn Fn(Dim) -> Dim, budget: usize) -> Option<Chosen> {
         let excess = now.plan().peak_bytes().checked_sub(budget).filter(|&excess| excess > 0)?;
         loop {

@@ -1,10 +1,10 @@
 //! The choice of values to rematerialise, so that a plan needs less memory.
 //!
-//! A value that is not read for a while gives its memory free in between if it is computed again
-//! before it is read next. What that saves is its bytes, at those steps of the gap at which too much
-//! is alive; what it costs is the work of the nodes that have to run again: its own, and those of
-//! operands that are there no more by then. Small operands are kept until then instead. The gap that
-//! saves most for its cost is taken first, until nothing is too much any more.
+//! A value that is not read for a while frees its memory in between, if it is computed again before
+//! its next read. The gain is the value's bytes, at those steps of the gap at which too much is
+//! alive. The cost is the work of the nodes that run again: the value's own node, and the nodes of
+//! operands that are no longer alive by then. Small operands stay alive until then instead. The gap
+//! with the largest gain for its cost is taken first, until no step exceeds the target.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -24,49 +24,51 @@ use crate::shape::Dim;
 /// The most nodes that run again for one value.
 const CHAIN: usize = 24;
 
-/// An operand of at most this part of the value's bytes is kept rather than computed again.
+/// An operand that is at least this many times smaller than the value stays alive, and is not
+/// computed again.
 const KEPT: usize = 8;
 
-/// The operations that are as expensive as a byte moved.
+/// The cost of moving a byte, in operations.
 const BYTE: f64 = 0.25;
 
-/// The operations that running any node at all is as expensive as.
+/// The cost of running any node at all, in operations.
 const NODE: f64 = 2000.0;
 
-/// When what is there, and what is there too much.
+/// The memory of a plan over time: when each value is alive, and how many bytes are alive at each
+/// step.
 pub(super) struct Model<'a> {
     list: &'a List,
     plan: &'a Plan,
     liveness: Liveness,
     /// The nodes with the sizes of the plan
     sized: Vec<Node>,
-    /// By node: the time of its step, from 1 on; 0 for what is given
+    /// By node: the time of its step, counted from 1; 0 for inputs and constants
     pub(super) when: Vec<u32>,
     /// By node: the last time at which it is read
     read: Vec<u32>,
-    /// By node: where its value is, if that is in memory
+    /// By node: where its value is, if the value is in memory
     places: Vec<Option<Source>>,
     /// By node: the storage that it lies in
     storage: Vec<Option<u32>>,
     /// By storage
     live_ranges: Vec<LiveRange>,
-    /// By time: the bytes that are there
+    /// By time: the bytes that are alive
     live: Vec<isize>,
 }
 
-/// What happens to a storage.
+/// The live range of a storage.
 #[derive(Default)]
 struct LiveRange {
     bytes: isize,
-    /// The node that fills it, if that is one by itself
+    /// The node whose value is the whole storage, if there is one
     node: Option<Id>,
     /// When it is filled, and when it is read
     def: u32,
     uses: Vec<u32>,
     escapes: bool,
-    /// Nodes that show it
+    /// Nodes that are views of it
     views: SmallVec<[Id; 2]>,
-    /// The time in which it is not there, ends excluded
+    /// The gap in which it is not in memory, ends excluded
     hole: Option<(u32, u32)>,
 }
 
@@ -84,13 +86,13 @@ impl LiveRange {
 /// A value that may be computed again.
 struct Choice {
     storage: u32,
-    /// It is read last before the gap, and first after it
+    /// The times of the last use before the gap and of the first read after it
     gap: (u32, u32),
     /// The nodes that run again
     chain: Vec<Id>,
-    /// Storages that live until then for it
+    /// Storages that stay alive until then as operands
     kept: SmallVec<[u32; 4]>,
-    /// What it reads then, and where that lies
+    /// The operands that are read then, each with its storage
     reads: SmallVec<[(u32, Id); 4]>,
     score: f64,
 }
@@ -115,10 +117,10 @@ impl Ord for Choice {
     }
 }
 
-/// How many of the times up to each hold too much.
+/// By time: how many times up to it exceed the target.
 type Hot = Vec<u32>;
 
-/// The times strictly inside a gap at which too much is there.
+/// How many times strictly inside a gap exceed the target.
 fn hot_inside(hot: &Hot, (from, to): (u32, u32)) -> u32 {
     if to <= from + 1 { 0 } else { hot[to as usize - 1] - hot[from as usize] }
 }
@@ -131,7 +133,7 @@ impl<'a> Model<'a> {
         plan.steps.iter().flat_map(|step| &step.results).for_each(|&slot| {
             filled[slot as usize] = true;
         });
-        // Slots inside of steps are not in memory.
+        // A slot that no step of the plan fills lies inside a step, and is not in memory.
         let is_there = |place: &Option<Source>| match place {
             Some(Source::Slot(slot)) if !filled[*slot as usize] => None,
             place => *place,
@@ -156,7 +158,7 @@ impl<'a> Model<'a> {
         model
     }
 
-    /// Finds out when nodes run and where they lie.
+    /// Finds when nodes run and where their values lie.
     fn place(&mut self) {
         // A node may be part of several steps.
         for (step, i) in self.plan.steps.iter().zip(1..) {
@@ -172,7 +174,8 @@ impl<'a> Model<'a> {
             if self.when[i] == NEVER && self.list.outputs.contains(&Id(i as u32)) {
                 self.when[i] = self.plan.steps.len() as u32;
             }
-            // What no step computes lies where its operands do and is read with its readers.
+            // A node without a place of its own runs with its first reader, and its operands are
+            // read then.
             let when = self.when[i];
             for x in node.reads().filter(|_| when != NEVER) {
                 let x = x.0 as usize;
@@ -196,7 +199,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Finds out when storages are filled and read.
+    /// Finds when storages are filled and read.
     fn follow(&mut self) {
         for (s, storage) in self.liveness.storages.iter().enumerate() {
             let range = &mut self.live_ranges[s];
@@ -221,7 +224,8 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Adds up what is there at each time. What a result takes over is there once.
+    /// Adds up the bytes that are alive at each time. A storage that a result takes over counts
+    /// once.
     fn measure(&mut self) {
         let steps = self.plan.steps.len();
         let mut change = vec![0isize; steps + 3];
@@ -246,13 +250,13 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// The most bytes that are there at once.
+    /// The most bytes that are alive at once.
     pub(super) fn most(&self) -> isize {
         self.live.iter().copied().max().unwrap_or(0)
     }
 
-    /// What to compute again, by time, so that at most `target` bytes are there; expensive nodes only where
-    /// `expensive`. Values of banned nodes stay as they are.
+    /// Chooses nodes to compute again, by time, so that at most `target` bytes are alive. Expensive
+    /// nodes are chosen only where `expensive`. Values of banned nodes stay as they are.
     pub(super) fn choose(
         &mut self,
         target: isize,
@@ -269,7 +273,7 @@ impl<'a> Model<'a> {
             if hot.last() == Some(&0) {
                 break;
             }
-            // What was chosen since may have made it worth less.
+            // Choices made since then may have lowered its score.
             let Some(choice) = self.choice(known.storage, &hot, expensive) else { continue };
             if heap.peek().is_some_and(|next| choice.score < next.score) {
                 heap.push(choice);
@@ -293,7 +297,7 @@ impl<'a> Model<'a> {
         self.live.iter().map(is_hot).collect()
     }
 
-    /// The gap of a value that is worth most, if any is.
+    /// The best gap of a value, if computing the value again gains anything.
     fn choice(&self, storage: u32, hot: &Hot, expensive: bool) -> Option<Choice> {
         let range = &self.live_ranges[storage as usize];
         if range.escapes || range.hole.is_some() || range.bytes == 0 {
@@ -325,7 +329,8 @@ impl<'a> Model<'a> {
         (saved > 0.0).then_some(choice)
     }
 
-    /// Collects what has to run again for a value, if that may be and is not too much.
+    /// Collects the nodes that have to run again for a value; `None` where one of them may not, or
+    /// where they are too many.
     fn chain(&self, choice: &mut Choice, work: &mut f64, expensive: bool) -> Option<()> {
         let (range, at) = (&self.live_ranges[choice.storage as usize], choice.gap.1);
         let mut open: SmallVec<[Id; 8]> = SmallVec::from_slice(&[range.node?]);
@@ -350,7 +355,7 @@ impl<'a> Model<'a> {
                 self.operand(choice, x, &mut open)?;
             }
         }
-        // Views of it that are read later show what is computed again.
+        // Views that are read after the gap are made again from the new value.
         let views = range.views.iter().copied();
         let late = |id: &Id| self.when[id.0 as usize] < at && self.read[id.0 as usize] >= at;
         for id in views.filter(late) {
@@ -361,7 +366,8 @@ impl<'a> Model<'a> {
         Some(())
     }
 
-    /// How an operand of what runs again is there by then.
+    /// Decides how an operand of a node that runs again is available by then: it is still alive, it
+    /// stays alive until then, or it runs again too.
     fn operand(&self, choice: &mut Choice, x: Id, open: &mut SmallVec<[Id; 8]>) -> Option<()> {
         let node = self.list.node(x);
         if matches!(node.kind, Kind::Input | Kind::Constant(_)) {
@@ -377,7 +383,7 @@ impl<'a> Model<'a> {
         let range = &self.live_ranges[s as usize];
         if s != choice.storage && range.is_there(at) {
             match range.hole {
-                // A view shows what was there before.
+                // A view shows the memory from before the gap, so it is made again.
                 Some(_) if range.node != Some(x) => open.push(x),
                 Some(_) | None => choice.reads.push((s, x)),
             }
@@ -395,8 +401,8 @@ impl<'a> Model<'a> {
         Some(())
     }
 
-    /// What the first reader after the gap waits for besides: it is there before anything is computed
-    /// again, so that this does not happen too early.
+    /// The latest other operand of the first reader after the gap. The value is computed again only
+    /// after that operand, so that this does not happen too early.
     fn anchor(&self, choice: &Choice) -> Option<Id> {
         let (from, to) = choice.gap;
         let operands = arrays(&self.plan.steps[to as usize - 1]);
@@ -409,7 +415,7 @@ impl<'a> Model<'a> {
         late.max_by_key(|(def, _)| *def).map(|(_, id)| id)
     }
 
-    /// Notes that a value is computed again.
+    /// Records in the model that a value is computed again.
     fn take(&mut self, choice: Choice) {
         let (from, to) = choice.gap;
         let range = &mut self.live_ranges[choice.storage as usize];

@@ -11,13 +11,13 @@ use crate::ops::op::Type;
 use crate::shape::Dim;
 use crate::target::Target;
 
-/// The plans of a flow's bodies.
+/// The plans of the bodies of a control-flow op.
 pub struct Bodies {
     kind: ControlFlowKind,
     plans: SmallVec<[Plan; 2]>,
     results: SmallVec<[Type; 2]>,
     has_effect: bool,
-    /// Its number among the control flow of the template
+    /// The number of the op among the control-flow ops of the template
     pub number: u32,
 }
 
@@ -60,7 +60,7 @@ impl Bodies {
         })
     }
 
-    /// Which form it has.
+    /// The kind of control flow.
     pub fn kind(&self) -> &ControlFlowKind {
         &self.kind
     }
@@ -75,12 +75,12 @@ impl Bodies {
         &self.results
     }
 
-    /// Whether a body does something for its effect.
+    /// Whether a body has an effect.
     pub(super) fn has_effect(&self) -> bool {
         self.has_effect
     }
 
-    /// The bytes that a run takes besides operands and results, and whether that may not be all.
+    /// The bytes that a run takes besides operands and results, and whether it may take more.
     pub(super) fn scratch(&self, target: &dyn Target) -> (usize, bool) {
         let open = self.plans.iter().any(|plan| plan.memory.open);
         let inner = self.plans.iter().map(|plan| plan.memory.peak[1]).max().unwrap_or(0);
@@ -90,7 +90,7 @@ impl Bodies {
             known.map(|ty| target.allocated(target.bytes(ty.dtype, ty.shape.count()))).sum()
         };
         match self.kind {
-            // What the code allocates, nobody knows.
+            // The bytes that host code allocates are not known.
             ControlFlowKind::Host(_) if self.plans.is_empty() => (0, true),
             ControlFlowKind::Branch | ControlFlowKind::Host(_) => (inner, open),
             ControlFlowKind::While { history: true, .. } => (inner, true),

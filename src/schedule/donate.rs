@@ -1,7 +1,8 @@
 //! Donation: which results may be written over inputs that nobody reads after the run.
 //!
-//! Nothing may fail once donated memory is written, so a pair shares memory only if every step that
-//! may fail comes before. Puts by index are looked at beforehand and then cannot fail.
+//! No step may fail once donated memory is written. So a pair shares memory only if every step that
+//! may fail runs before. Puts by index are exempt: their indices are checked before donated memory
+//! is first written, and then they cannot fail.
 
 use rustc_hash::FxHashMap;
 
@@ -10,8 +11,8 @@ use super::{Options, Plan, Source, Work};
 use crate::layout::Layout;
 use crate::target::InPlace;
 
-/// The donated pairs that may share memory in an order of steps, by the output's storage, and the
-/// first step that may write donated memory.
+/// The donated pairs that may share memory in this order of steps, by the storage of the output;
+/// and the position of the first step that may write donated memory.
 pub(super) fn aliases(
     plan: &Plan,
     liveness: &Liveness,
@@ -22,7 +23,7 @@ pub(super) fn aliases(
     if options.donated.is_empty() {
         return (found, 0);
     }
-    // Inputs that a result shows, and those that were given already.
+    // Inputs that a result is a view of, and inputs whose memory is taken already.
     let mut taken = vec![false; plan.inputs.len()];
     plan.template.outputs.iter().filter_map(|&source| liveness.input(source)).for_each(|i| {
         taken[i as usize] = true;
@@ -32,7 +33,8 @@ pub(super) fn aliases(
         Some(position[liveness.storages[s as usize].def as usize])
     };
     let first = options.donated.iter().filter_map(written).min().unwrap_or(0);
-    // A step whose indices are not there by then is not guarded after all.
+    // Indices that are not computed before `first` cannot be checked in time: their step counts as
+    // one that may fail.
     let makers = if liveness.guarded.is_empty() {
         Vec::new()
     } else {
@@ -67,7 +69,7 @@ pub(super) fn aliases(
     (found, first)
 }
 
-/// Whether a step reads an input only where it writes the result, element by element.
+/// Whether a step reads an input only element by element, no later than it writes the result there.
 pub(super) fn reads_in_place(plan: &Plan, liveness: &Liveness, step: u32, input: u32) -> bool {
     let step = &plan.steps[step as usize];
     let shows = |&source: &Source| liveness.input(source) == Some(input);

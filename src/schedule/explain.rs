@@ -8,10 +8,10 @@ use crate::ops::op::Type;
 use crate::passes::cost;
 use crate::site::Site;
 
-/// A value that is there when a run holds most memory.
+/// A value that is alive when a run holds most memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alive {
-    /// What makes it
+    /// The name of the step that makes it
     pub name: String,
     /// Its type
     pub ty: Type,
@@ -21,34 +21,34 @@ pub struct Alive {
     pub site: Site,
 }
 
-/// How many values a refusal names.
+/// The most values that a refusal names.
 const NAMED: usize = 5;
 
 impl Plan {
-    /// The most bytes that a run allocates at once: its arena, its results and what kernels take for
-    /// a while, as [`memory::stats`](crate::memory::stats) counts them, for inputs in C order. More
-    /// may be needed where [`Plan::is_open`].
+    /// The most bytes that a run allocates at once: its arena, its results and the scratch of
+    /// kernels, as [`memory::stats`](crate::memory::stats) counts them, for inputs in C order. A
+    /// run may need more where [`Plan::is_open`].
     pub fn peak_bytes(&self) -> usize {
         self.memory.peak[0]
     }
 
-    /// Whether sizes or counts of rounds that only a run tells add to the peak.
+    /// Whether sizes or counts of rounds that are known only during the run add to the peak.
     pub fn is_open(&self) -> bool {
         self.memory.open
     }
 
-    /// The part of the peak that is no result: what kernels take for themselves while they run.
-    /// Results alone need at most the rest, see [`Plan::naive_bytes`].
+    /// The scratch at the peak: bytes that kernels take for themselves while they run. See
+    /// [`Plan::naive_bytes`] for the results.
     pub fn scratch_bytes(&self) -> usize {
         self.memory.scratch
     }
 
-    /// The bytes of all results, had each memory of its own.
+    /// The bytes of all results, if each had a buffer of its own.
     pub fn naive_bytes(&self) -> usize {
         self.memory.naive
     }
 
-    /// The values that are there when most memory is taken, largest first.
+    /// The values that are alive at the peak, largest first.
     pub fn alive_at_peak(&self) -> Vec<Alive> {
         let alive = |holder: &super::memory::Holder| {
             let step = &self.steps[holder.step as usize];
@@ -62,7 +62,8 @@ impl Plan {
         self.memory.alive.iter().map(alive).collect()
     }
 
-    /// The operations of a step, as far as sizes are known; what control flow does is not counted.
+    /// The operations of a step; 0 where its sizes are open, and for control flow, effects and
+    /// aliases.
     pub fn flops(&self, step: &Step) -> u64 {
         let Some(result) = step.results.first().map(|&slot| &self.slots[slot as usize]) else {
             return 0;
@@ -96,8 +97,8 @@ impl Plan {
         }
     }
 
-    /// Refuses a plan that needs more than `bytes` bytes, with its largest values and their lines as
-    /// `spell` writes them.
+    /// Refuses a plan that needs more than `bytes` bytes. The error names the largest values at the
+    /// peak and the Python lines that made them, as `spell` writes lines.
     pub fn check_budget(&self, bytes: usize, spell: &dyn Fn(Site) -> Option<String>) -> Result<()> {
         let peak = self.peak_bytes();
         if peak <= bytes {
@@ -119,7 +120,7 @@ impl Plan {
 }
 
 impl Step {
-    /// The name of what it does.
+    /// The name of the step: of a fusion, the ops in it.
     pub fn name(&self) -> String {
         match &self.work {
             Work::Group(group) => group.program.names(),
@@ -136,7 +137,7 @@ impl Step {
         }
     }
 
-    /// The name of its kind of work.
+    /// The name of the kind of work.
     pub(super) fn name_of_work(&self) -> &'static str {
         match &self.work {
             Work::Group(..) => "group",
@@ -149,7 +150,7 @@ impl Step {
         }
     }
 
-    /// Why it ends where it does, if that was a choice.
+    /// Why the fusion ends where it does; `None` for a step that is no fusion.
     pub fn reason(&self) -> Option<Cut> {
         match &self.work {
             Work::Group(..) | Work::BlockFusion(_) => Some(self.cut),

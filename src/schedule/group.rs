@@ -1,14 +1,14 @@
 //! Grouping: which nodes become one step.
 //!
-//! Which nodes go together follows from their *stage*. AxisMap an edge between two elementwise nodes of
-//! one shape the stage may stay the same, along any other edge it rises by one; every node has the
-//! latest stage that its readers allow. Elementwise nodes of one stage and shape are a group. No path
-//! leaves a group and comes back, for it would rise on the way; and steps in order of stage compute
-//! everything before it is read. Both hold in one walk over the list.
+//! Nodes are grouped by their *stage*. Along an edge between two elementwise nodes of one shape the
+//! stage may stay the same; along any other edge it rises by one. Every node has the latest stage
+//! that its readers allow. Elementwise nodes of one stage and shape are a group. No path leaves a
+//! group and comes back, because the stage would rise on the way. Steps in order of stage compute
+//! every value before it is read. One walk over the list finds all stages.
 //!
-//! Of large arrays only those nodes are one group that read each other or the same array: what has
-//! nothing to do with each other gains nothing from one pass, and would have to wait in memory until
-//! all of it can run.
+//! Nodes over large arrays share a group only if they read each other or the same array. Unrelated
+//! nodes gain nothing from sharing a pass, and their operands and results would wait in memory
+//! until all of the group can run.
 
 use std::sync::Arc;
 
@@ -46,8 +46,8 @@ fn element(node: &Node) -> Option<ElementOp> {
     }
 }
 
-/// A shape that equals another where it certainly is the same: plain equality asks about symbols,
-/// and what is grouped must hold for all sizes.
+/// A shape that equals another where they are certainly the same. Plain equality asks about
+/// symbols, and a group must hold for all sizes.
 #[derive(Clone, Copy, Hash)]
 struct Certain<'g>(&'g Shape);
 
@@ -73,8 +73,8 @@ fn crosses(nodes: &[Node], from: Id, to: &Node) -> bool {
     element(from).is_none() || element(to).is_none() || !from.ty.shape.same(&to.ty.shape)
 }
 
-/// What a node reads in a program. Broadcasting and filling are what loads and scalars do, so nodes
-/// that only do that are passed over.
+/// The operand of a node in a program. Loads broadcast and scalars fill, so nodes that only do that
+/// are skipped.
 fn operand(nodes: &[Node], mut arg: Arg) -> (Arg, Option<DType>) {
     loop {
         let Arg::Node(id) = arg else { return (arg, None) };
@@ -95,8 +95,8 @@ fn operand(nodes: &[Node], mut arg: Arg) -> (Arg, Option<DType>) {
     }
 }
 
-/// The steps of a list, each node by itself if they are to be `unfused`, in an order in which they can
-/// run. Where results lie is left open.
+/// The steps of a list in an order in which they can run, each node by itself where `unfused`.
+/// Placement is left open.
 pub(super) fn plan(list: &List, options: Options<'_>) -> Result<Plan> {
     admit(list, options.target)?;
     Scheduler::new(&list.nodes, &list.outputs, options).plan()
@@ -148,7 +148,7 @@ impl<'g> Scheduler<'g> {
     /// Gives every live node the latest stage that its readers allow, counted back from `u32::MAX`.
     fn stages(&mut self) {
         self.outputs.iter().for_each(|id| self.live[id.0 as usize] = true);
-        // Effects come in the order in which they are written.
+        // Effects keep the order in which they are written.
         let mut next_effect = u32::MAX;
         for (i, node) in self.nodes.iter().enumerate().rev() {
             if node.has_effect() {
@@ -169,7 +169,8 @@ impl<'g> Scheduler<'g> {
         }
     }
 
-    /// What a node reads: past broadcasts and fills where it becomes part of a program.
+    /// The operand that a node reads. An elementwise node becomes part of a program, and so reads
+    /// past broadcasts and fills.
     fn read(&self, node: &Node, arg: Arg) -> (Arg, Option<DType>) {
         match element(node) {
             Some(_) => operand(self.nodes, arg),
@@ -226,8 +227,8 @@ impl<'g> Scheduler<'g> {
         }
     }
 
-    /// Cuts units that read and write more ranges than a step may. The first part of a unit depends on
-    /// nothing in the rest of it, so that both stay where the unit was.
+    /// Cuts units that read and write more ranges than a step may. The nodes before the cut depend
+    /// on none behind it, so both units stay at the unit's position in the order.
     fn split(&mut self) {
         let most = self.target.limits().buffers;
         if most == usize::MAX {
@@ -282,8 +283,8 @@ impl<'g> Scheduler<'g> {
         read.len() + written
     }
 
-    /// For each elementwise node the first of those that it belongs with: of one stage and shape, they
-    /// read each other or the same array. Small ones all belong together.
+    /// For each elementwise node the first node of its kin: of one stage and shape, they read each
+    /// other or the same array. All small nodes are one kin.
     fn kin(&self) -> Vec<u32> {
         let nodes = self.nodes;
         let mut kin: Vec<u32> = (0..nodes.len() as u32).collect();
@@ -360,7 +361,8 @@ impl<'g> Scheduler<'g> {
         })
     }
 
-    /// Where a value is: that of a part is in one of the slots of what it is a part of.
+    /// Where a value is. A node that names a result of another node (`Kind::Result`) is in one of
+    /// the slots of that node.
     fn find(&self, id: Id) -> Option<Source> {
         let node = &self.nodes[id.0 as usize];
         let (Kind::Result(i), Some(&Arg::Node(flow))) = (&node.kind, node.args.first()) else {
@@ -372,7 +374,7 @@ impl<'g> Scheduler<'g> {
         }
     }
 
-    /// Whether a node reads its operands as they stand, not past broadcasts and fills.
+    /// Whether a node reads its operands directly, none of them past a broadcast or fill.
     fn reads_plainly(&self, id: Id) -> bool {
         let node = &self.nodes[id.0 as usize];
         node.args.iter().all(|&arg| matches!(arg, Arg::Number(_)) || self.read(node, arg).0 == arg)
@@ -487,7 +489,7 @@ impl<'g> Scheduler<'g> {
         Ok(Step::new(work, StepTemplate { args, results: slots, cut, site: last.site, nodes: ids }))
     }
 
-    /// What operand `i` of an elementwise node is in a program.
+    /// Operand `i` of an elementwise node, as a program reads it.
     fn operand(&self, node: &Node, i: usize) -> Read<Id> {
         match (self.read(node, node.args[i]), element(node)) {
             ((Arg::Node(x), _), _) => Read::Array(x),
@@ -505,7 +507,7 @@ impl<'g> Scheduler<'g> {
     }
 }
 
-/// The first node of its kin, to which the way is made shorter.
+/// The first node of a node's kin; shortens the path to it (union-find).
 fn first(kin: &mut [u32], mut i: u32) -> u32 {
     while kin[i as usize] != i {
         let next = kin[i as usize];

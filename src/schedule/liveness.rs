@@ -16,32 +16,33 @@ pub(super) struct Storage {
     pub(super) bytes: usize,
     pub(super) def: u32,
     pub(super) slot: u32,
-    /// Whether the plan gives it away
+    /// Whether it outlives the run, as a result of the plan
     pub(super) escapes: bool,
 }
 
-/// What does not depend on the order of steps.
+/// The liveness of results, as far as it does not depend on the order of steps.
 pub(super) struct Liveness {
     pub(super) storages: Vec<Storage>,
-    /// By slot: its storage, and its layout in there
+    /// By slot: its storage, and its layout in that storage
     pub(super) roots: Vec<(Option<u32>, Option<Layout>)>,
-    /// By slot: the input that it may show
+    /// By slot: the input that it may be a view of
     pub(super) shows: Vec<Option<u32>>,
     /// By storage: the steps that read it
     pub(super) readers: Vec<SmallVec<[u32; 4]>>,
     /// By input: the steps that read it
     pub(super) input_readers: Vec<SmallVec<[u32; 4]>>,
     pub(super) views: Vec<bool>,
-    /// Steps that may be refused by data, or for want of memory
+    /// Steps that may fail, because of their data or for lack of memory
     pub(super) fallible: Vec<bool>,
     /// Bytes each step takes for itself while it runs
     pub(super) scratch: Vec<usize>,
-    /// Steps that put values into donated memory where indices say: these are looked at beforehand
+    /// Steps that put values into donated memory at given indices, which are checked beforehand
     pub(super) guarded: SmallVec<[u32; 2]>,
     pub(super) open: bool,
     /// By step: the storages that a result may take over
     pub(super) donors: Vec<SmallVec<[u32; 4]>>,
-    /// Bytes of what steps that are fused by blocks do not keep, and of what they take instead
+    /// Bytes of intermediate values that fused steps do not write, and of the workspace that block
+    /// fusions take instead
     between: usize,
     workspace: usize,
 }
@@ -88,18 +89,18 @@ impl Liveness {
         liveness
     }
 
-    /// Bytes of all results by themselves.
+    /// Bytes of all results, if each had a buffer of its own.
     pub(super) fn naive(&self) -> usize {
         let all: usize = self.storages.iter().map(|s| s.bytes).sum();
         all + self.between - self.workspace
     }
 
-    /// Bytes of the arena that steps which are fused by blocks take for themselves, all together.
+    /// Bytes of the arena that block fusions take as workspace, all together.
     pub(super) fn workspace(&self) -> usize {
         self.workspace
     }
 
-    /// The layout of a value, with that of inputs taken for C order.
+    /// The layout of a value; inputs are assumed to be in C order.
     fn layout(&self, plan: &Plan, source: Source) -> Option<Layout> {
         match source {
             Source::Slot(slot) => self.roots[slot as usize].1.clone(),
@@ -118,7 +119,7 @@ impl Liveness {
         }
     }
 
-    /// The storage that a slot is the first and whole value of.
+    /// The storage whose first value, which fills all of it, is this slot.
     pub(super) fn owned(&self, slot: u32) -> Option<u32> {
         self.roots[slot as usize].0.filter(|&s| self.storages[s as usize].slot == slot)
     }
@@ -132,7 +133,7 @@ impl Liveness {
         }
     }
 
-    /// What the search for an order needs to know of each storage.
+    /// The live range of each storage, for the search for an order.
     pub(super) fn live_ranges(&self) -> Vec<LiveRange<'_>> {
         let range = |(storage, readers)| {
             let &Storage { def, bytes, escapes, .. } = storage;
@@ -183,7 +184,7 @@ impl Liveness {
         self.fallible.push(loose || scratch > 0 || refuses(step));
     }
 
-    /// The bytes that a product takes for itself, and whether that may not be all.
+    /// The scratch bytes of a product, and whether it may take more.
     fn product_scratch(&self, plan: &Plan, product: &Product, step: &Step) -> (usize, bool) {
         match plan.packed(product, step, &|source| self.layout(plan, source)) {
             Some(packed) => (packed.scratch, false),
@@ -191,7 +192,7 @@ impl Liveness {
         }
     }
 
-    /// The layout of a step's result where that is a view, `Some(None)` where sizes are open.
+    /// The layout of a step's result if the result is a view; `Some(None)` where sizes are open.
     fn view(&self, plan: &Plan, step: &Step) -> Option<Option<Layout>> {
         let Some(Operand::Array(from)) = step.args.first() else { return None };
         match &step.work {
@@ -210,7 +211,7 @@ impl Liveness {
         }
     }
 
-    /// Gives a slot memory of its own, if its size is known.
+    /// Gives a slot a storage of its own, if its size is known; returns whether it did.
     fn give(&mut self, plan: &Plan, i: u32, step: &Step, slot: u32) -> bool {
         let ty = &plan.slots[slot as usize];
         if !ty.shape.is_known() {
@@ -232,7 +233,7 @@ impl Liveness {
         true
     }
 
-    /// Finds the steps whose only failure can be found out beforehand.
+    /// Finds the steps that can fail only by their indices, which can be checked beforehand.
     pub(super) fn guard(&mut self, plan: &Plan, options: Options<'_>) {
         for &(input, output) in options.donated {
             let Some(s) = self.storage(plan.template.outputs[output as usize]) else { continue };
@@ -260,8 +261,8 @@ impl Liveness {
         plan.steps[step as usize].args.iter().skip(2).filter_map(slot)
     }
 
-    /// Which steps have to wait for all others: what writes donated memory, and what follows from
-    /// that. Nothing that may fail, nor what such a step needs, is among them.
+    /// Which steps have to wait for all others: steps that write donated memory, and steps that
+    /// depend on these. No step that may fail, and no step that it needs, is among them.
     pub(super) fn late(&self, plan: &Plan, graph: &Graph, options: Options<'_>) -> Vec<bool> {
         let mut late = vec![false; plan.steps.len()];
         if options.donated.is_empty() {
@@ -335,7 +336,7 @@ fn refuses(step: &Step) -> bool {
     }
 }
 
-/// The bytes that a step takes for itself while it runs, and whether that may not be all.
+/// The scratch bytes of a step, and whether it may take more.
 fn scratch(plan: &Plan, step: &Step, layouts: &[Option<Layout>], is_view: bool) -> (usize, bool) {
     let of_op = |op: &Op, layouts: &[Option<Layout>]| {
         let known: Option<SmallVec<[_; 4]>> = arrays(step)
@@ -354,7 +355,7 @@ fn scratch(plan: &Plan, step: &Step, layouts: &[Option<Layout>], is_view: bool) 
     match &step.work {
         Work::Op(op) if !is_view => of_op(op, layouts),
         Work::ControlFlow(bodies) => bodies.scratch(plan.target),
-        // Truth is looked at in C order.
+        // A condition is read in C order; one of another layout is copied.
         Work::Effect(_) => match layouts.first() {
             Some(Some(layout)) if !layout.is_contiguous() => {
                 let bytes = plan.target.bytes(DType::Bool, layout.shape().count());
@@ -368,7 +369,8 @@ fn scratch(plan: &Plan, step: &Step, layouts: &[Option<Layout>], is_view: bool) 
     }
 }
 
-/// Bytes of what a product does not write: itself, and operands that are made.
+/// Bytes of the arrays that a product does not write: its own result where an epilogue follows, and
+/// operands that prologues compute.
 fn between(plan: &Plan, product: &Product, step: &Step) -> usize {
     let made = product.before.iter().flatten().filter_map(Prologue::ty);
     let after = product.after.as_ref();
@@ -377,7 +379,7 @@ fn between(plan: &Plan, product: &Product, step: &Step) -> usize {
     known.map(|ty| plan.target.bytes(ty.dtype, ty.shape.count())).sum()
 }
 
-/// The bytes of a number that has to become an array.
+/// The bytes of a number that the step turns into an array.
 fn number_bytes(plan: &Plan, op: &Op, step: &Step) -> usize {
     match (op, step.args.get(1)) {
         (Op::Scatter(_), Some(Operand::Number(_))) => plan.target.allocated(1),
@@ -385,10 +387,10 @@ fn number_bytes(plan: &Plan, op: &Op, step: &Step) -> usize {
     }
 }
 
-/// The storages that a result of a step may take over: those of operands that it reads only where
-/// it writes.
+/// The storages that a result of a step may take over: those of operands that the step reads only
+/// where it writes.
 fn donors(plan: &Plan, liveness: &Liveness, step: &Step) -> SmallVec<[u32; 4]> {
-    // All of a storage, seen in C order: in the shape it was made in or another.
+    // The storage that a slot shows in full and in C order, in the shape it was made in or another.
     let whole = |slot: u32| {
         let (Some(s), Some(layout)) = &liveness.roots[slot as usize] else { return None };
         let bytes = plan.target.bytes(plan.slots[slot as usize].dtype, layout.shape().count());

@@ -1,9 +1,9 @@
 //! The memory load of an order of steps, and moves that improve the order.
 //!
-//! The bytes of an order are counted without laying anything out. Two moves improve it, each a walk
-//! over all steps: what frees more than it makes goes right behind what it needs, and what makes more
-//! than it frees right before the first step that needs it. They are repeated while they help, a few
-//! times at most, so that planning stays linear.
+//! The bytes of an order are counted without placing results. Two moves improve an order, each in a
+//! walk over all steps. A step that frees more than it makes moves right behind the steps that it
+//! needs. A step that makes more than it frees moves right before the first step that needs it. The
+//! moves are repeated while they help, a few times at most, so that planning stays linear.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -28,14 +28,14 @@ pub(super) struct LiveRange<'a> {
     pub bytes: usize,
     /// The steps that read it
     pub readers: &'a [u32],
-    /// Whether it outlives the run: then it needs its bytes whatever the order
+    /// Whether it outlives the run: then it takes its bytes in every order
     pub escapes: bool,
 }
 
 /// What steps do to memory.
 pub(super) struct Load<'a> {
     graph: &'a Graph,
-    /// By step: whether it has to wait for all that are not
+    /// By step: whether it has to wait for all steps that are not late
     late: &'a [bool],
     /// By storage
     bytes: Vec<usize>,
@@ -47,7 +47,7 @@ pub(super) struct Load<'a> {
     reads: Vec<SmallVec<[u32; 4]>>,
     /// By step: the storages that its results may take over
     donors: &'a [SmallVec<[u32; 4]>],
-    /// Bytes that nobody reads, by step
+    /// By step: the bytes of its results that nobody reads
     waste: Vec<usize>,
 }
 
@@ -108,7 +108,7 @@ impl<'a> Load<'a> {
         most
     }
 
-    /// An order after all moves that help, and its bytes.
+    /// The order after all moves that help, and its bytes.
     pub(super) fn improved(&self, order: Vec<u32>) -> (usize, Vec<u32>) {
         let mut best = (self.cost(&order), order);
         for _ in 0..ROUNDS {
@@ -136,10 +136,11 @@ impl<'a> Load<'a> {
         frees
     }
 
-    /// Steps that leave less than they find go right behind what they need.
+    /// Moves each step that frees at least as much as it makes right behind the steps that it
+    /// needs.
     fn hoisted(&self, order: &[u32]) -> Vec<u32> {
         let frees = self.frees(order);
-        // A step goes behind the one that stands here; ties stay in order.
+        // By step: the position behind which it goes; ties stay in order.
         let mut behind = vec![0u32; order.len()];
         for (at, &step) in order.iter().enumerate() {
             let i = step as usize;
@@ -154,7 +155,7 @@ impl<'a> Load<'a> {
         self.sorted(order, |step| behind[step as usize])
     }
 
-    /// Steps that leave more than they find go right before the first one that needs them.
+    /// Moves each step that makes more than it frees right before the first step that needs it.
     fn sunk(&self, order: &[u32]) -> Vec<u32> {
         let frees = self.frees(order);
         let mut before = vec![0u32; order.len()];
@@ -169,14 +170,14 @@ impl<'a> Load<'a> {
         self.sorted(order, |step| before[step as usize])
     }
 
-    /// The steps by a key, those that have to wait behind the others.
+    /// The steps sorted by a key, with late steps behind the others.
     fn sorted(&self, order: &[u32], key: impl Fn(u32) -> u32) -> Vec<u32> {
         let mut order = order.to_vec();
         order.sort_by_key(|&step| (self.late[step as usize], key(step)));
         order
     }
 
-    /// Of the steps that can run the one that leaves least behind, each time.
+    /// Greedy: each time, of the steps that can run, the one that leaves the fewest bytes behind.
     pub(super) fn greedy(&self) -> Vec<u32> {
         let steps = self.late.len();
         let mut left = self.readers.clone();

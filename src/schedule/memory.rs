@@ -1,14 +1,15 @@
 //! Memory plans: the placement of every result.
 //!
-//! A result is *fixed*: in the arena that a run takes from the pool and gives back at its end, or in
-//! memory of its own where the plan gives it away. Views lie in what they show. *Loose* results have
-//! no place of their own: views of inputs, whose layouts are known when the plan runs, and results of
+//! A result is *fixed* if its placement is known beforehand: in the arena, which a run takes from
+//! the pool and gives back at its end, or in a dedicated buffer if the result outlives the run.
+//! Views lie in the memory of the value that they show. A *loose* result has no placement of its
+//! own: it is a view of an input, whose layout is known only when the plan runs, or a result of
 //! unknown size.
 //!
-//! A *storage* is the memory of one result; it lives from the step that fills it to the last one that
-//! reads it or a view of it. A result of an elementwise step takes over the storage of an operand
-//! that dies there, where both have one type. What then shares a place in memory is a *region*;
-//! regions of the arena that live at the same time do not overlap.
+//! A *storage* is the memory of one result. It lives from the step that fills it to the last step
+//! that reads it or a view of it. A result of an elementwise step takes over the storage of an
+//! operand that dies there, where both have one type. Storages that share a place in memory in this
+//! way are a *region*. Regions of the arena that live at the same time do not overlap.
 
 use smallvec::SmallVec;
 
@@ -26,24 +27,24 @@ use crate::target::Target;
 pub enum Placement {
     /// In a memory of the run (0: the arena), with its offset there in elements
     Fixed(u32, Layout),
-    /// Wherever the step that gives it finds or makes room
+    /// Wherever the step that gives it finds or allocates memory
     Loose,
 }
 
-/// Memory of its own for a result of the plan.
+/// A buffer of its own for a result of the plan.
 #[derive(Clone, Copy, Debug)]
 pub struct DedicatedBuffer {
     /// The bytes
     pub bytes: usize,
     /// The step that fills it first
     pub first: u32,
-    /// The result that is all of it, if one is: a caller may say where it goes
+    /// The result that fills all of it, if there is one: a caller may provide its buffer
     pub whole: Option<u32>,
     /// The input whose memory it takes
     pub alias: Option<u32>,
 }
 
-/// A value that is there at the fullest step.
+/// A value that is alive at the fullest step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The step that made it
@@ -62,23 +63,24 @@ pub struct Memory {
     pub arena: usize,
     /// Where each slot lies
     pub placements: Vec<Placement>,
-    /// Memory of results, which lies outside of the arena
+    /// The buffers of results, outside the arena
     pub dedicated: Vec<DedicatedBuffer>,
-    /// Whether each step's result is its first operand seen otherwise
+    /// By step: whether its result is a view of its first operand
     pub views: Vec<bool>,
-    /// Donations that are made use of, `(input, output)`
+    /// Donations that the plan uses, `(input, output)`
     pub aliases: SmallVec<[(u32, u32); 2]>,
-    /// Steps whose indices are looked at before the first donated memory is written, and when
+    /// Steps whose indices are checked before donated memory is first written, and the step before
+    /// which they are checked
     pub guards: (u32, SmallVec<[u32; 2]>),
-    /// What is there at the fullest step, largest first
+    /// The values alive at the fullest step, largest first
     pub(super) alive: Vec<Holder>,
-    /// Bytes of all results by themselves
+    /// Bytes of all results, if each had a buffer of its own
     pub(super) naive: usize,
-    /// The part of the peak that is no result: what kernels and rows take while they run
+    /// The part of the peak that holds no result: the scratch of kernels
     pub(super) scratch: usize,
-    /// The most bytes of a run that allocates its results, and of one that is told where they go
+    /// Peak bytes of a run that allocates its results, and of one whose caller provides them
     pub(super) peak: [usize; 2],
-    /// Whether more may be needed: a loop or size is open
+    /// Whether a run may need more, because rounds of a loop or sizes are open
     pub(super) open: bool,
 }
 
@@ -94,20 +96,21 @@ impl Memory {
     }
 }
 
-/// What was found best for some sizes of a plan: resizing it for others costs a fraction of a search.
+/// The arrangement found best for some sizes of a plan. Resizing for other sizes starts from it, at
+/// a fraction of the cost of a search.
 pub(super) struct LayoutHint {
-    /// The steps, by their places in the plan that is resized
+    /// The steps, by their positions in the plan that is resized
     pub(super) order: Vec<u32>,
     way: Way,
-    /// Bytes that the order needs, and those of all results by themselves
+    /// Bytes that the order needs, and bytes of all results if each had a buffer of its own
     cost: usize,
     naive: usize,
-    /// The sets of steps that became one, and the operands that are made while they are packed
+    /// The sets that became block fusions, and the operands that prologues compute
     merged: (Choice, SmallVec<[u32; 2]>),
 }
 
 impl LayoutHint {
-    /// Whether its order saves about as much as it did.
+    /// Whether its order saves about the same share of memory as at its own sizes.
     fn holds(&self, cost: usize, naive: usize) -> bool {
         let share = self.cost as f64 / self.naive.max(1) as f64;
         cost as f64 <= 1.25 * share * naive.max(1) as f64
@@ -115,8 +118,8 @@ impl LayoutHint {
 }
 
 impl Plan {
-    /// Puts the steps into a good order and decides where results lie. What turned out best for
-    /// other sizes is taken over where it is as good for these; otherwise gives what is best now.
+    /// Puts the steps into a good order and decides the placement of results. The hint from other
+    /// sizes is used where it is as good for these; otherwise a new one is returned.
     pub(super) fn arrange(
         &mut self,
         options: Options<'_>,
@@ -174,7 +177,7 @@ impl Plan {
         self.steps = order.iter().filter_map(|&step| steps[step as usize].take()).collect();
     }
 
-    /// Notes with each step the slots that no later step and no result reads.
+    /// Records with each step the slots that no later step and no result reads.
     fn mark_last(&mut self) {
         let mut wanted = vec![false; self.slots.len()];
         for source in &self.template.outputs {
@@ -197,13 +200,14 @@ impl Plan {
 }
 
 impl Memory {
-    /// The bytes that each of some steps adds to the arena: those of results that are first written
-    /// there. Of a run that is `told` where results go, these are not counted.
+    /// By step: the bytes of dedicated buffers that are allocated there, where they are first
+    /// written. In a run whose caller provides the results (`told`), these are not counted.
     pub(super) fn added(&self, target: &dyn Target, steps: usize, told: bool) -> Vec<usize> {
         let mut added = vec![0; steps.max(1)];
         for dedicated in &self.dedicated {
             let elsewhere = dedicated.alias.is_some() || (told && dedicated.whole.is_some());
-            // Donated memory is written only when all other memory is there.
+            // With donations all buffers are allocated before the first step, so that donated
+            // memory is written only after the last allocation.
             let first = if self.aliases.is_empty() { dedicated.first } else { 0 };
             if !elsewhere {
                 added[first as usize] += target.allocated(dedicated.bytes);
@@ -212,7 +216,7 @@ impl Memory {
         added
     }
 
-    /// The most bytes at once, as the counters of memory count them, and what kernels take of them.
+    /// The peak bytes, as the memory counters count them, and the scratch of kernels among them.
     pub(super) fn highest(
         &self,
         target: &dyn Target,

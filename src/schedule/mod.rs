@@ -1,13 +1,15 @@
-//! Schedules: graphs as plans.
+//! Schedules: plans made from graphs.
 //!
 //! A [`Plan`] is a list of steps over slots. Elementwise nodes of one shape become one step, a
-//! register program that keeps what lies between them in the innermost cache ([`group`]); every other
-//! node is a step of its own. A step gives the bits of its nodes one by one, because every
-//! instruction of a program rounds to its dtype.
+//! register program whose intermediate values stay in the innermost cache ([`group`]). Every other
+//! node starts as a step of its own; products then take in the groups around them ([`product`]),
+//! and steps that depend on each other row by row become one ([`block_fusion`]). A step gives the
+//! same bits as its nodes one by one, because every instruction of a program rounds to its dtype.
 //!
-//! Where results lie is planned too ([`memory`]): what lives and dies within a run shares one arena,
-//! results of the plan have memory of their own, views lie in what they show. So the most bytes that
-//! a run holds at once are known before it starts ([`Plan::peak_bytes`]).
+//! The placement of results is planned too ([`memory`]). Values that live and die within a run
+//! share one arena, results of the plan have dedicated buffers, and views lie in the memory of the
+//! value that they show. So the most bytes that a run holds at once are known before it starts
+//! ([`Plan::peak_bytes`]).
 
 mod admit;
 mod arrangement;
@@ -57,7 +59,7 @@ use crate::shape::Shape;
 use crate::site::Site;
 use crate::target::{Limits, Target};
 
-/// The most steps of a plan that is light.
+/// The most steps of a light plan ([`Plan::is_light`]).
 const LIGHT: usize = 64;
 
 /// Where a plan finds a value.
@@ -65,7 +67,7 @@ const LIGHT: usize = 64;
 pub enum Source {
     /// An input of the plan, by position
     Input(u32),
-    /// What a step has put into a slot
+    /// A slot, which a step fills
     Slot(u32),
     /// An array that the plan holds, by position
     Constant(u32),
@@ -74,7 +76,7 @@ pub enum Source {
 /// A number that a plan uses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
-    /// Part of the plan
+    /// A constant of the plan
     Constant(Scalar),
     /// A numeric input of the plan, by position
     Input(u32),
@@ -105,7 +107,8 @@ pub enum Cut {
 }
 
 impl Cut {
-    /// Of several reasons the one that nothing could mend is told.
+    /// The rank of a reason. Of several reasons to end a group, the highest is reported: the one
+    /// that is hardest to remove.
     fn weight(self) -> u8 {
         match self {
             Cut::Result => 0,
@@ -128,9 +131,10 @@ pub struct Group {
     pub number: u32,
 }
 
-/// What plans for all sizes of a list have in common: what there is to compile (the elementwise programs
-/// of its steps, and the templates of the bodies of its control flow), and all else that no size decides.
-/// What steps read and write is shared by steps themselves ([`StepTemplate`]).
+/// The part of a plan that is the same for all sizes of a list. It holds the code to compile (the
+/// elementwise programs of the steps, and the templates of the bodies of control flow) and
+/// everything else that no size decides. The operands and results of steps are shared by the steps
+/// themselves ([`StepTemplate`]).
 #[derive(Default)]
 pub struct Template {
     /// The programs, by their numbers
@@ -143,16 +147,17 @@ pub struct Template {
     donated: SmallVec<[(u32, u32); 2]>,
     /// By node of the list: where its value is, if a step gives it
     places: Vec<Option<Source>>,
-    /// Steps that may be done row by row together, by their places in the plan for open sizes
+    /// Sets of steps that may become block fusions, by their positions in the plan for open sizes
     sets: Vec<block_fusion::Set>,
-    /// Operands of products that may be made while they are packed
+    /// Operands of products that a prologue may compute
     fed: Vec<prologue::Fed>,
     /// What the first resizing found best
     layout_hint: OnceLock<memory::LayoutHint>,
 }
 
 impl Template {
-    /// Puts the steps in another order, or forgets what only plans of other sizes ask: there are none.
+    /// Renumbers the steps of the sets for another order. Without an order there are no plans for
+    /// other sizes, and the fields that only those plans would read are cleared.
     fn follow(&mut self, order: Option<&[u32]>) {
         let Some(order) = order else {
             self.fed.clear();
@@ -185,9 +190,9 @@ impl Group {
 pub enum Work {
     /// Elementwise nodes at once
     Group(Group),
-    /// A product and the elementwise nodes that read it
+    /// A product with its prologues and its epilogue
     Product(Box<Product>),
-    /// Steps that depend on each other row by row, done block by block
+    /// Steps that depend on each other row by row, run block by block
     BlockFusion(Box<BlockFusion>),
     /// One op
     Op(Op),
@@ -195,14 +200,14 @@ pub enum Work {
     ControlFlow(Arc<Bodies>),
     /// Something done for its effect
     Effect(Arc<Effect>),
-    /// The first operand as it is
+    /// The first operand, unchanged
     Alias,
 }
 
-/// What of a step is the same for all sizes.
+/// The fields of a step that are the same for all sizes.
 #[derive(Clone)]
 pub struct StepTemplate {
-    /// What it reads: for a program the arrays, then the numbers
+    /// The operands: for a program the arrays, then the numbers
     pub args: SmallVec<[Operand; 4]>,
     /// The slots it fills
     pub results: SmallVec<[u32; 2]>,
@@ -217,11 +222,11 @@ pub struct StepTemplate {
 /// One step of a plan.
 #[derive(Clone)]
 pub struct Step {
-    /// What it reads and gives, which plans for other sizes share
+    /// The operands and results, which plans for other sizes share
     pub template: Arc<StepTemplate>,
-    /// What it does, over sizes of the plan
+    /// The work, at the sizes of the plan
     pub work: Work,
-    /// The slots it reads last
+    /// The slots that no later step and no result reads
     pub last: SmallVec<[u32; 2]>,
 }
 
@@ -249,26 +254,27 @@ pub struct Plan {
     inputs: SmallVec<[Type; 4]>,
     slots: Vec<Type>,
     memory: Memory,
-    /// What is computed again to keep within a budget
+    /// The rematerialisation that keeps the plan within a budget, if any
     recomputed: Option<Recomputed>,
-    /// Elements that a run reads and writes; none where steps may take longer than that says
+    /// Elements that a run reads and writes; `None` where their count does not bound the time of a
+    /// run
     elements: Option<usize>,
 }
 
-/// What a plan is made for, and what it may do with its operands.
+/// The target of a plan, and what the plan may do with its operands.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
-    /// What it is made for
+    /// The target
     pub target: &'static dyn Target,
-    /// `(input, output)`: pairs of one type; the output may take the memory of the input, which
-    /// nobody reads after the run
+    /// Donations `(input, output)`, pairs of one type: the output may take the memory of the input,
+    /// which nobody reads after the run
     pub donated: &'a [(u32, u32)],
     /// Every node is a step of its own
     pub unfused: bool,
 }
 
 impl Options<'_> {
-    /// Plans for a target that write over nothing.
+    /// Options for a target, without donations.
     pub fn new(target: &'static dyn Target) -> Options<'static> {
         Options { target, donated: &[], unfused: false }
     }
@@ -280,7 +286,8 @@ impl Plan {
         Plan::of(&graph.list(), Options::new(target))
     }
 
-    /// The plan that computes a list's results and does its effects. Refuses what is beyond the target.
+    /// The plan that computes a list's results and runs its effects. Refuses what is beyond the
+    /// limits of the target.
     pub fn of(list: &List, options: Options<'_>) -> Result<Plan> {
         let mut plan = group::plan(list, options)?;
         plan.building()?.donated = options.donated.into();
@@ -292,7 +299,8 @@ impl Plan {
         }
         plan.number()?;
         let found = plan.arrange(options, None);
-        // Plans for other sizes start from the order of this one; one of known sizes has no others.
+        // Plans for other sizes start from the order of this one. A plan of known sizes has no such
+        // plans.
         let order = found.filter(|_| !plan.is_known()).map(|found| found.order);
         plan.building()?.follow(order.as_deref());
         plan.admit()?;
@@ -300,7 +308,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Numbers what there is to compile.
+    /// Numbers the programs and bodies that have to be compiled.
     fn number(&mut self) -> Result<()> {
         let mut template = Template::default();
         let number = |group: &mut Group, programs: &mut Vec<Arc<ElementProgram>>| {
@@ -334,7 +342,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The template, which no other plan has yet.
+    /// The template, which no other plan shares yet.
     fn building(&mut self) -> Result<&mut Template> {
         let shared = || error::internal("a template is built that other plans share");
         Arc::get_mut(&mut self.template).ok_or_else(shared)
@@ -345,7 +353,7 @@ impl Plan {
         self.slots.iter().chain(&self.inputs).all(|ty| ty.shape.is_known())
     }
 
-    /// In tests and checked builds every plan has to keep the law.
+    /// Verifies the plan in tests and debug builds.
     fn checked(&self) -> Result<()> {
         match cfg!(test) || cfg!(debug_assertions) {
             true => self.verify().map_err(|error| error.note(self.to_string())),
@@ -353,17 +361,17 @@ impl Plan {
         }
     }
 
-    /// What it is made for.
+    /// The target that the plan is made for.
     pub fn target(&self) -> &'static dyn Target {
         self.target
     }
 
-    /// What there is to compile.
+    /// The part of the plan that plans for other sizes share.
     pub fn template(&self) -> &Arc<Template> {
         &self.template
     }
 
-    /// The arrays that it holds.
+    /// The constant arrays.
     pub fn constants(&self) -> &[Array] {
         &self.template.constants
     }
@@ -388,19 +396,19 @@ impl Plan {
         &self.slots
     }
 
-    /// Where results lie.
+    /// The placement of results.
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// What is computed again to keep within a budget, if anything is.
+    /// The rematerialisation that keeps the plan within a budget, if any.
     pub fn recomputed(&self) -> Option<Recomputed> {
         self.recomputed
     }
 
-    /// Whether this is faster than its nodes one by one: enough of them became one step. Between
-    /// small arrays a saved dispatch hardly repays the set-up of a program, a saved pass over large
-    /// ones does.
+    /// Whether the plan is faster than its nodes one by one, which takes enough nodes that share a
+    /// step. For small arrays a saved dispatch hardly repays the set-up of a program; for large
+    /// arrays a saved pass does.
     pub fn pays(&self) -> bool {
         let Limits { large, setup, .. } = *self.target.limits();
         let saved = |step: &Step| match &step.work {
@@ -415,7 +423,7 @@ impl Plan {
         self.steps.iter().map(saved).sum::<usize>() >= setup
     }
 
-    /// Whether no shape could make it pay: nothing was grouped.
+    /// Whether the plan could pay at no shape, because nothing was grouped.
     pub fn groups_nothing(&self) -> bool {
         let grouped = |step: &Step| match &step.work {
             Work::Group(group) => group.len() > 1,
@@ -425,13 +433,13 @@ impl Plan {
         !self.steps.iter().any(grouped)
     }
 
-    /// Whether a run takes little time: few steps, over at most so many elements, none of which calls
-    /// Python or goes on for longer.
+    /// Whether a run takes little time: it has few steps over at most `elements` elements, and no
+    /// step calls Python or takes longer than its elements suggest.
     pub fn is_light(&self, elements: usize) -> bool {
         self.elements.is_some_and(|count| count <= elements)
     }
 
-    /// What [`Plan::is_light`] compares.
+    /// The count that [`Plan::is_light`] compares; `None` where no count makes the plan light.
     fn count_elements(&self) -> Option<usize> {
         let is_plain = |step: &Step| match &step.work {
             Work::Op(op) => !matches!(op, Op::Contract(_) | Op::Conv(..)),
@@ -446,7 +454,7 @@ impl Plan {
         Some(self.slots.iter().chain(&self.inputs).map(|ty| ty.shape.count()).sum())
     }
 
-    /// Whether a step reads an input, or it is a result.
+    /// Whether a step reads the input, or the input is a result of the plan.
     pub fn reads_input(&self, i: u32) -> bool {
         let input = Source::Input(i);
         let reads = |step: &Step| step.args.contains(&Operand::Array(input));

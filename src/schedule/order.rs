@@ -1,8 +1,8 @@
 //! Orders in which the steps of a plan can run.
 //!
-//! The order decides how much memory a run needs, so that several are tried: the one of the stages,
-//! the one in which the nodes were written, depth first from the results, and one that picks what
-//! leaves least behind; each is then improved step by step ([`load`](super::load)).
+//! The order decides how much memory a run needs, so several are tried: by stage, as the nodes were
+//! written, depth first from the results, and greedily by the step that leaves the fewest bytes
+//! behind. Each is then improved step by step ([`load`](super::load)).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,13 +13,13 @@ use super::liveness::makers;
 use super::load::{LiveRange, Load};
 use super::{Operand, Source, Step, Work};
 
-/// With fewer bytes than this no order is worth a search.
+/// Below this many bytes no order is worth a search.
 const SMALL: usize = 1 << 14;
 
-/// How many orders are laid out to the byte.
+/// How many orders are placed in full, so that their bytes are exact.
 const LAID_OUT: usize = 2;
 
-/// Which steps need which.
+/// The dependencies between steps.
 pub(super) struct Graph {
     before: Vec<SmallVec<[u32; 4]>>,
     after: Vec<SmallVec<[u32; 4]>>,
@@ -60,7 +60,7 @@ impl Graph {
         &self.after[step]
     }
 
-    /// The steps by a key, as far as what they need allows.
+    /// The steps sorted by a key, as far as their dependencies allow.
     pub(super) fn by_key<K: Ord>(&self, key: impl Fn(u32) -> K) -> Vec<u32> {
         let mut missing: Vec<u32> = self.before.iter().map(|b| b.len() as u32).collect();
         let mut ready: BinaryHeap<Reverse<(K, u32)>> = BinaryHeap::new();
@@ -79,7 +79,7 @@ impl Graph {
         order
     }
 
-    /// Depth first: all that a step needs, then the step; the last steps in order of `roots`.
+    /// Depth first: the dependencies of a step, then the step. The walk takes `roots` in order.
     fn depth_first(&self, roots: impl Iterator<Item = u32>) -> Vec<u32> {
         let mut order = Vec::with_capacity(self.before.len());
         let mut seen = vec![false; self.before.len()];
@@ -132,7 +132,7 @@ pub(super) fn candidates(
     ];
     let mut orders: Vec<(usize, Vec<u32>)> = Vec::with_capacity(first.len());
     for order in first {
-        // All of the steps, whatever happens: an order that lacks some is none.
+        // An order that lacks a step is no order, and is never offered.
         if order.len() == steps.len() {
             orders.push(load.improved(order));
         }
@@ -142,7 +142,7 @@ pub(super) fn candidates(
     orders.into_iter().map(|(_, order)| order).collect()
 }
 
-/// Where a step's last node stands.
+/// The position of a step's last node in the list.
 fn written(step: &Step) -> u32 {
     step.nodes.last().map_or(0, |id| id.0)
 }

@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Of more spans than this, looking at all pairs takes too long: only the largest are placed so, the
-/// others behind them.
+/// The most spans of which all pairs are compared. Of more spans, only the largest are compared;
+/// the others are placed behind them.
 const PAIRS: usize = 600;
 
 /// Bytes that are needed from one step to another.
@@ -33,8 +33,8 @@ pub(super) struct Packing {
     pub bytes: usize,
 }
 
-/// Places spans so that those of overlapping times do not overlap in memory, in the best of several
-/// ways. The one that was best before is enough where it comes near the `least` that is possible.
+/// Places spans so that spans of overlapping times do not overlap in memory, in the best of several
+/// ways. The way `before` is enough where its bytes come near `least`, a lower bound.
 pub(super) fn pack(spans: &[Span], least: usize, before: Option<Way>) -> (Packing, Way) {
     let placed: Vec<u32> =
         (0..spans.len() as u32).filter(|&i| spans[i as usize].bytes > 0).collect();
@@ -132,10 +132,10 @@ fn release(free: &mut Vec<(usize, usize)>, (mut at, mut bytes): (usize, usize)) 
     free.insert(k, (at, bytes));
 }
 
-/// Spans in a given order, each in the smallest gap between those of overlapping times.
+/// Spans in a given order, each in the smallest gap between the placed spans of overlapping times.
 fn best_gap(spans: &[Span], order: &[u32]) -> (Vec<usize>, usize) {
     let mut offsets = vec![0; spans.len()];
-    // What is placed, by offset.
+    // The spans placed so far, by offset.
     let mut placed: Vec<(usize, u32)> = Vec::with_capacity(order.len());
     let mut top = 0;
     for &i in order {

@@ -1,4 +1,4 @@
-//! Plans as text: one line a step, under control flow the plans of its bodies.
+//! Plans as text: one line a step, with the plans of bodies under their control flow.
 
 use std::fmt::{self, Display, Write};
 

@@ -1,9 +1,10 @@
 //! Products with prologues and epilogues.
 //!
-//! Where nobody but one elementwise group reads a product, the group runs on each part of the product
-//! as soon as that is there and still in the cache: bias, activation and residual cost no pass of
-//! their own. The product is computed where a result of the group will lie. A group that nobody but a
-//! product reads may run while the product packs that operand ([`prologue`](super::prologue)).
+//! Where the only reader of a product is one elementwise group, the group becomes its epilogue: it
+//! runs on each piece of the product as soon as the piece is computed and still in the cache. So
+//! bias, activation and residual cost no pass of their own. The product is computed in the memory
+//! of one of the group's results. A group whose only reader is a product may become a prologue,
+//! which runs while the product packs that operand ([`prologue`](super::prologue)).
 
 use smallvec::SmallVec;
 
@@ -13,16 +14,16 @@ use super::prologue::Prologue;
 use super::{Group, Operand, Plan, Source, Step, StepTemplate, Work};
 use crate::ops::op::{Op, Type};
 
-/// A product with groups before and after. Its arguments are those of the first operand (the operand,
-/// or what its prologue reads), of the second, and of the epilogue without the product: all arrays,
-/// then all numbers.
+/// A product with its prologues and its epilogue. The arguments of its step are those of the first
+/// operand (the operand, or the operands of its prologue), of the second operand, and of the
+/// epilogue without the product. All arrays come first, then all numbers.
 #[derive(Clone)]
 pub struct Product {
     /// The product
     pub op: Op,
-    /// What makes an operand while it is packed
+    /// By operand: the prologue that computes it
     pub before: [Option<Prologue>; 2],
-    /// What is done to the result
+    /// The group that runs on the result
     pub after: Option<Epilogue>,
 }
 
@@ -33,7 +34,7 @@ pub struct Epilogue {
     pub group: Group,
     /// Which array of the program is the product
     pub raw: usize,
-    /// The result in whose memory the product is computed
+    /// The position of the result in whose memory the product is computed
     pub place: usize,
 }
 
@@ -41,7 +42,7 @@ pub struct Epilogue {
 pub type Given<'s> = (&'s [Operand], &'s [Operand]);
 
 impl Product {
-    /// The arguments of a step by what they are for: the operands, and the epilogue.
+    /// The arguments of a step by their use: those of each operand, and those of the epilogue.
     pub fn parts<'s>(&self, args: &'s [Operand]) -> ([Given<'s>; 2], Given<'s>) {
         let is_array = |arg: &&Operand| matches!(arg, Operand::Array(_));
         let (mut arrays, mut numbers) = args.split_at(args.iter().filter(is_array).count());
@@ -65,13 +66,13 @@ impl Product {
         before.chain(self.after.iter().map(|epilogue| &epilogue.group))
     }
 
-    /// The same.
+    /// The groups, in the order in which they run.
     pub(super) fn groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
         let before = self.before.iter_mut().flatten().map(|prologue| &mut prologue.group);
         before.chain(self.after.iter_mut().map(|epilogue| &mut epilogue.group))
     }
 
-    /// The name of what it does: operands that are made are named by their letter.
+    /// The name of the work. An operand that a prologue computes is named by its letter.
     pub fn name(&self) -> String {
         let made = self.before.iter().zip(["a", "b"]).filter_map(|(prologue, letter)| {
             Some(format!("{letter}: {}", prologue.as_ref()?.group.program.names()))
@@ -140,7 +141,8 @@ impl Plan {
             let slot = self.steps[i].results[0];
             let Some(to) = readers.only(slot) else { continue };
             let group = &self.steps[to as usize];
-            // What is written over donated memory waits until nothing can fail any more.
+            // A step that writes donated memory runs after all that may fail, so it is not joined
+            // to a product.
             let is_given = group.results.iter().any(|&slot| given.contains(&Source::Slot(slot)));
             if self.target.offers_epilogue(op, self.slots[slot as usize].dtype)
                 && !is_given
@@ -153,7 +155,7 @@ impl Plan {
         self.drop_steps(&gone);
     }
 
-    /// Drops the steps that are part of others now.
+    /// Drops the steps that have been joined to others.
     pub(super) fn drop_steps(&mut self, gone: &[bool]) {
         let mut at = 0;
         self.steps.retain(|_| {

@@ -1,10 +1,10 @@
-//! Prologues: groups that make an operand of a product while it is packed.
+//! Prologues: groups that compute an operand of a product while the product packs it.
 //!
-//! A group that nobody but a product reads (what dequantises weights, or normalises inputs) need not
-//! write its result: the product asks for it block by block, where it would copy the operand into its
-//! panels. So an array is neither written nor read. Which groups may go there is found once for all
-//! sizes; whether it pays is worked out for each set of them, since a product that is cut into cells
-//! packs an operand more than once.
+//! A group whose only reader is a product (a group that dequantises weights, or normalises inputs)
+//! need not write its result. The product asks for the result block by block, where it would
+//! otherwise copy the operand into its panels. So the array is neither written nor read. The groups
+//! that may become prologues are found once for all sizes. Whether a prologue pays is worked out
+//! for each set of sizes, since a product that is cut into cells packs an operand more than once.
 
 use smallvec::SmallVec;
 
@@ -18,20 +18,22 @@ use crate::ops::op::{Op, Type};
 use crate::shape::Axes;
 use crate::target::Packed;
 
-/// Bytes that can be moved in the time of one op on one element, as far as all ops are alike.
+/// Bytes that can be moved in the time of one op on one element, on the assumption that all ops
+/// take the same time.
 const OP: usize = 16;
 
-/// A group with one result that is an operand of a product.
+/// A group whose only result is an operand of a product.
 #[derive(Clone)]
 pub struct Prologue {
     /// The group
     pub group: Group,
-    /// By axis of the operand: that of the group's result; none where they are the same
+    /// By axis of the operand: the axis of the group's result; `None` where they are in the same
+    /// order
     pub axes: Option<Axes>,
 }
 
 impl Prologue {
-    /// The layout that the operand would have, were it written; none where sizes are open.
+    /// The layout that the operand would have if it were written; `None` where sizes are open.
     pub fn layout(&self) -> Option<Layout> {
         let shape = &self.group.shape;
         let dense = shape.is_known().then(|| Layout::contiguous(shape.clone()))?;
@@ -50,23 +52,23 @@ impl Prologue {
         Some(Type::new(self.group.program.dtypes().next()?, shape))
     }
 
-    /// Ops for an element.
+    /// Ops per element.
     pub fn ops(&self) -> usize {
         self.group.len()
     }
 }
 
-/// An operand of a product that may be made while it is packed.
+/// An operand of a product that a prologue may compute.
 #[derive(Clone)]
 pub(super) struct Fed {
-    /// What the product reads
+    /// The slot that the product reads
     slot: u32,
-    /// What makes it, where that is no group by itself
+    /// The group that makes it, where the step that makes it is a single op
     pub(super) single: Option<Group>,
 }
 
 impl Plan {
-    /// The operands of products that some elementwise step makes for the product alone.
+    /// The operands of products that an elementwise step makes and the product alone reads.
     pub(super) fn fed(&self, readers: &Readers) -> Vec<Fed> {
         let mut fed = Vec::new();
         let mut made = Vec::new();
@@ -94,8 +96,8 @@ impl Plan {
         fed
     }
 
-    /// The elementwise step whose only result a product reads, as the array or with its axes in
-    /// another order: then also the step that shows it so.
+    /// The elementwise step whose only result is read by the product alone, in this slot. A step
+    /// that permutes the axes may stand between the two: then its index and its axes are given too.
     fn feeding(
         &self,
         readers: &Readers,
@@ -117,8 +119,8 @@ impl Plan {
         fits.then_some((maker, None))
     }
 
-    /// Gives products the groups that make an operand, where that pays at the sizes of this plan;
-    /// tells which operands.
+    /// Joins prologues to products where that pays at the sizes of this plan; returns the slots of
+    /// the operands that prologues compute.
     pub(super) fn join_prologues(&mut self) -> SmallVec<[u32; 2]> {
         let mut joined = SmallVec::new();
         if self.template.fed.is_empty() || !self.is_known() {
@@ -126,7 +128,8 @@ impl Plan {
         }
         let template = self.template.clone();
         let mut fed: SmallVec<[&Fed; 4]> = template.fed.iter().collect();
-        // Where only one operand can be made once, that is the larger one.
+        // The larger operand comes first: where only one can be computed exactly once, it should be
+        // the larger.
         fed.sort_by_key(|fed| std::cmp::Reverse(self.slots[fed.slot as usize].shape.count()));
         let (readers, made) = (Readers::new(self), makers(&self.steps, self.slots.len()));
         let mut gone = vec![false; self.steps.len()];
@@ -158,8 +161,8 @@ impl Plan {
         joined
     }
 
-    /// The step of a product with a prologue for the operand in a slot; none where it is no product
-    /// that has such.
+    /// The step of a product with a prologue for the operand in `slot`. `None` where the step is no
+    /// product with that operand, or would bind too many buffers.
     fn with_prologue(
         &self,
         to: u32,
@@ -199,11 +202,13 @@ impl Plan {
         Some(Step::new(work, StepTemplate { args, nodes, ..(*step.template).clone() }))
     }
 
-    /// Whether a product is better off with its prologues than the groups by themselves. Where it would
-    /// read an operand where it lies, packing it costs more than the array: otherwise each writes one
-    /// array less, which is read as often less as the operand is packed, but reads what the group
-    /// reads, and does what it does, as often. What a group reads may not keep more memory than its
-    /// result, and the product not take more for itself than the arrays that are saved.
+    /// Whether a product with prologues is cheaper than the product and the groups as steps of
+    /// their own. An operand that the product would read where it lies gets no prologue: packing it
+    /// costs more than the array. An operand that is packed `times` times saves one write and
+    /// `times` reads of the array, but the group's operands are read, and its ops run, `times`
+    /// times instead of once. The operands that only the group reads now live until the product;
+    /// they may not take more memory than the group's result. The product's scratch may not grow by
+    /// more than the arrays that are saved.
     fn prologues_pay(&self, step: &Step, readers: &Readers) -> bool {
         let Work::Product(product) = &step.work else { return false };
         let contiguous = |source| Some(Layout::contiguous(self.ty(source).shape));
@@ -248,8 +253,8 @@ impl Plan {
         count >= self.target.limits().large && kept <= written && again < written * (1 + times)
     }
 
-    /// What the target says of a product whose operands are made, and otherwise lie as `layout` says;
-    /// none where sizes are open.
+    /// How the target packs the operands of a product: those with a prologue are computed, the
+    /// others lie as `layout` says. `None` where sizes are open.
     pub(super) fn packed(
         &self,
         product: &Product,
@@ -260,7 +265,7 @@ impl Plan {
         self.asked(product, step, layout, made)
     }
 
-    /// The same, with the operands that `made` has a number for.
+    /// The same, where prologues compute the operands for which `made` has a count of ops.
     fn asked(
         &self,
         product: &Product,

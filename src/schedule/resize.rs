@@ -1,8 +1,8 @@
 //! Plans for other sizes: the same template, arranged anew.
 //!
-//! A plan of a list whose sizes are expressions has steps but no places. Which nodes are one step
-//! follows from such a list once and is the template; sizes, shapes, the order, offsets and blocks are
-//! worked out for each set of sizes.
+//! A plan of a list with symbolic sizes has steps but no offsets. Such a list decides once which
+//! nodes share a step, which gives the template. Sizes, shapes, the order of steps, offsets and
+//! blocks are worked out for each set of sizes.
 
 use std::sync::Arc;
 

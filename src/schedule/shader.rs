@@ -1,9 +1,9 @@
 //! Compute shaders of groups: elementwise steps of a plan as WGSL.
 //!
-//! A shader computes one element of every result an invocation. Each op is a function of its own, so
-//! that its text is the same in every shader. Arrays are read-only buffers that broadcast to the
-//! group's shape, results are buffers in C order; truth values are stored as `u32` 0 and 1. What WGSL
-//! has no type for is refused.
+//! An invocation computes one element of every result. Each op is a function of its own, so that
+//! its text is the same in every shader. Arrays are read-only buffers that broadcast to the group's
+//! shape, results are buffers in C order, and truth values are stored as `u32` 0 and 1. Dtypes that
+//! WGSL lacks are refused.
 
 use std::fmt::Write;
 
@@ -47,7 +47,7 @@ fn refused(what: &str, facts: impl std::fmt::Display) -> error::Error {
     error::bad_graph("shader", what, facts)
 }
 
-/// The type of WGSL for a dtype.
+/// The WGSL type for a dtype.
 fn wgsl_type(dtype: DType) -> Result<WgslType> {
     #[allow(clippy::wildcard_enum_match_arm, reason = "any other dtype is refused by name")]
     match dtype {
@@ -59,7 +59,7 @@ fn wgsl_type(dtype: DType) -> Result<WgslType> {
     }
 }
 
-/// What a buffer holds: WGSL does not store truth values.
+/// The type that a buffer holds: WGSL does not store truth values.
 fn stored(ty: WgslType) -> &'static str {
     if ty == WgslType::Bool { "u32" } else { ty.name() }
 }
@@ -72,7 +72,7 @@ struct Text<'p> {
     main: String,
     bound: u32,
     has_numbers: bool,
-    /// What each value is called
+    /// The name of each value
     names: Vec<String>,
 }
 
@@ -189,7 +189,7 @@ impl<'p> Text<'p> {
     }
 }
 
-/// Where element `i` of a group finds its element of an input that broadcasts to it.
+/// The index expression of element `i` of a group in an input that broadcasts to the group's shape.
 fn position(from: &Shape, to: &Shape) -> String {
     if from.same(to) {
         return "i".into();
@@ -269,7 +269,7 @@ mod tests {
                     .map(|dtype| input(&graph, dtype, &[5, 4]))
                     .collect();
                 graph.build(|| smallvec![def.call(&args)]).unwrap();
-                // Kernel and text are there for the same types.
+                // An op has a kernel and a text for the same types.
                 assert_eq!(
                     def.kernel(dtype.compute()).is_some(),
                     def.text(wgsl_type(dtype).unwrap()).is_some(),

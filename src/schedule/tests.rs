@@ -44,7 +44,7 @@ fn input<'g>(graph: &'g Graph, dtype: DType, sizes: &[usize]) -> Expr<'g> {
     Expr::new(graph, Arg::Node(graph.input(Type::new(dtype, Shape::of(sizes)))))
 }
 
-/// The numbers of a graph, of which only the first is given.
+/// The numbers of a graph whose only numeric input is the first.
 fn numbers_of(graph: &Graph) -> Vec<Scalar> {
     graph.list().evaluate_numbers(&[Scalar::Float(-1.25)], &Bindings::default()).unwrap()
 }
@@ -92,7 +92,7 @@ fn program(dtype: DType, seed: u64, steps: usize) -> Graph {
                 def.call(&args)
             }
         });
-        // What dtypes and shapes refuse is left out.
+        // Ops that refuse these dtypes and shapes are left out.
         if let Ok(y) = made {
             values.push(y);
         }

@@ -1,10 +1,11 @@
-//! The law of plans, checked: what a run relies on and cannot look at itself.
+//! The law of plans, checked: everything that a run relies on and does not check itself.
 //!
-//! Every slot is written once and before it is read. Values that live at the same time lie apart, inside
-//! their memory and aligned, unless one is written over another in a way that the target allows.
-//! Donated memory is written after the last step that may fail and after the last reader of the input.
-//! Programs fit what they read and give, and block fusions cover their shapes exactly. No step binds more
-//! or larger ranges of buffers than its target allows, or ranges that overlap where they must not.
+//! Every slot is written once and before it is read. Values that live at the same time do not
+//! overlap, unless one is written over another in a way that the target allows. Each value is
+//! aligned and inside its memory. Donated memory is written after the last step that may fail and
+//! after the last reader of the input. Programs fit the operands and results of their steps, and
+//! block fusions cover their shapes exactly. No step binds more or larger ranges of buffers than
+//! its target allows, or ranges that overlap where they must not.
 
 use smallvec::SmallVec;
 
@@ -19,7 +20,7 @@ use crate::ops::op::{OperandType, Type};
 use crate::shape::Axes;
 use crate::target::{InPlace, Ranges};
 
-/// A value that never dies: a result of the plan.
+/// The end of a value that never dies: a result of the plan.
 const END: u32 = u32::MAX;
 
 /// A value in memory, with the steps that write it and read it last.
@@ -36,7 +37,7 @@ struct Live {
 enum Memory {
     /// A memory of the run (0: the arena)
     Run(u32),
-    /// What is given, or found when the plan runs
+    /// Memory that is given, or found only when the plan runs
     Other(Source),
 }
 
@@ -111,8 +112,8 @@ impl Plan {
         }
     }
 
-    /// A program has the operands that its step says; one of a product's epilogue reads the product too,
-    /// as its array `raw`.
+    /// A program has the operands that its step lists. The program of a product's epilogue reads
+    /// the product too, as its array `raw`.
     fn check_program(&self, given: Given<'_>, group: &Group, raw: Option<usize>) -> Result<()> {
         let (program, (arrays, numbers)) = (&group.program, given);
         let count = arrays.len() + usize::from(raw.is_some());
@@ -138,7 +139,7 @@ impl Plan {
         Ok(())
     }
 
-    /// A program gives the results that its step says.
+    /// A program gives the results that its step lists.
     fn check_results(&self, results: &[u32], group: &Group) -> Result<()> {
         let program = &group.program;
         let fits = |(&slot, dtype): (&u32, _)| {
@@ -152,7 +153,8 @@ impl Plan {
         }
     }
 
-    /// The groups around a product fit it: they make operands that it can have, and read what it gives.
+    /// The groups around a product fit it: prologues compute operands that the product can have,
+    /// and the epilogue reads the product's result.
     fn check_product(&self, step: &Step, product: &Product) -> Result<()> {
         let (before, after) = product.parts(&step.args);
         for (prologue, given) in product.before.iter().zip(before) {
@@ -244,7 +246,7 @@ impl Plan {
         fusion.last.as_ref().map_or(Ok(()), |last| last.verify())
     }
 
-    /// Values that live at the same time lie apart, in bounds and aligned.
+    /// Values that live at the same time do not overlap, unless one takes over the other.
     fn check_memory(&self, live: &[Live]) -> Result<()> {
         let mut live: Vec<&Live> = live.iter().collect();
         live.sort_by_key(|value| (value.memory, value.def));
@@ -264,10 +266,11 @@ impl Plan {
         Ok(())
     }
 
-    /// What a step binds is not too much, too large or overlapping for the target.
+    /// A step binds no more ranges, no larger ranges and no overlapping ranges than the target
+    /// allows.
     fn check_ranges(&self, live: &[Live], place: &[Option<usize>]) -> Result<()> {
         let limits = self.target.limits();
-        // By slot: what it shows, where that has no place in the plan.
+        // By slot: the value that it is a view of, if it is one.
         let mut shown: Vec<Option<Source>> = vec![None; self.slots.len()];
         for (i, (step, &is_view)) in self.steps.iter().zip(&self.memory.views).enumerate() {
             let root = |source: Source| match source {
@@ -315,7 +318,8 @@ impl Plan {
         Ok(())
     }
 
-    /// The range of a buffer that a value lies in, which is that of all of what it shows.
+    /// The range of a buffer that binding a value takes. For a view this is the range of the whole
+    /// value that it shows.
     fn bound(&self, source: Source, live: &[Live], place: &[Option<usize>]) -> Bound {
         let given = |input: u32| {
             let taken = |dedicated: &super::DedicatedBuffer| dedicated.alias == Some(input);
@@ -338,11 +342,12 @@ impl Plan {
         Bound { buffer, bytes: 0..self.target.bytes(ty.dtype, count) }
     }
 
-    /// The values in memory that are computed there, each with the views of it; and by slot the one that
-    /// it is or shows.
+    /// The values computed in memory, with live ranges that include their views; and by slot the
+    /// index of the value that it is or shows. Refuses values that are not aligned or lie outside
+    /// their memory.
     fn live(&self) -> Result<(Vec<Live>, Vec<Option<usize>>)> {
         let limits = self.target.limits();
-        // By slot: the place in `live` of the value that it is or shows.
+        // By slot: the index in `live` of the value that it is or shows.
         let mut place: Vec<Option<usize>> = vec![None; self.slots.len()];
         let mut live: Vec<Live> = Vec::new();
         for (i, step) in self.steps.iter().enumerate() {
@@ -435,7 +440,8 @@ impl Plan {
         allowed && old.end == new.def && old.bytes == new.bytes && was.dtype == is.dtype
     }
 
-    /// Donated memory is written after all that may fail, and nobody reads the input any more.
+    /// Donated memory is written after every step that may fail, and after the last read of the
+    /// input.
     fn check_gifts(&self) -> Result<()> {
         if self.memory.aliases.is_empty() {
             return Ok(());

@@ -1,8 +1,9 @@
 //! Along which axes a step can be cut into blocks.
 //!
-//! A step can be cut along leading axes of its result, if a block of them depends on the same block of
-//! some operands and on all of the others, and if its elements have the bits that they have in the
-//! whole: reductions and products promise that for the axes they keep.
+//! A step can be cut along leading axes of its result under two conditions. A block of the result
+//! depends on the same block of some operands and on all of the others. And its elements have the
+//! bits that they have in the whole result: reductions and products promise that for the axes they
+//! keep.
 
 use smallvec::SmallVec;
 
@@ -12,7 +13,8 @@ use crate::ops::op::Op;
 use crate::ops::structural::{Blocks, OpKind};
 use crate::shape::{Dim, Shape};
 
-/// By row axis: the axis of an operand that goes with it; none where all of the operand is read.
+/// By row axis: the axis of an operand that goes with it; `None` where a block reads the operand in
+/// full
 pub type AxisMap = SmallVec<[Option<u8>; 4]>;
 
 /// How many leading axes of its results a step can be cut along; 0 where it cannot be cut.
@@ -48,7 +50,7 @@ pub fn reach(plan: &Plan, step: &Step) -> usize {
             Blocks::Leading(axes) => axes(op, &operand(0), result),
             Blocks::Batch(axes) => split(axes(op, 0)),
         },
-        // What makes an operand needs all of it.
+        // A prologue computes the whole operand.
         Work::Product(product) if product.before.iter().any(Option::is_some) => 0,
         Work::Product(product) => match blocks(&product.op) {
             Blocks::Batch(axes) if spread(2) => axes(&product.op, 0).len(),
@@ -93,11 +95,11 @@ pub fn along(plan: &Plan, step: &Step, i: usize, rows: usize) -> AxisMap {
     }
 }
 
-/// How many row axes are the operand's own first axes.
+/// How many row axes, from the first on, are the operand's axes at the same positions.
 pub fn straight(along: &AxisMap, operand: &Shape, result: &Shape) -> usize {
     let goes = |&(a, &axis): &(usize, &Option<u8>)| {
         let own = operand.dims().get(a).is_some_and(|dim| dim.same(result.dims()[a]));
-        // An axis of one element stands for itself.
+        // An axis of one element has no entry, and is at its own position.
         own && axis.is_none_or(|axis| axis as usize == a)
     };
     along.iter().enumerate().take_while(goes).count()
@@ -118,7 +120,7 @@ pub fn operand(plan: &Plan, step: &Step, i: usize) -> Shape {
     }
 }
 
-/// What a step does to a block whose row axes have these sizes.
+/// The work of a step on a block whose row axes have these sizes.
 pub fn cut(work: &Work, block: &[usize]) -> Work {
     let lead = |shape: &Shape| leading(shape, block);
     match work {
@@ -146,7 +148,7 @@ pub fn leading(shape: &Shape, block: &[usize]) -> Shape {
     shape
 }
 
-/// The part of an operand that goes with a block: it starts at `start` along the row axes.
+/// The view of an operand that goes with a block, which starts at `start` along the row axes.
 pub fn part(x: &Layout, along: &AxisMap, start: &[usize], block: &[usize]) -> Layout {
     let (mut shape, strides, mut offset) = (x.shape().clone(), x.strides(), x.offset());
     for (a, axis) in along.iter().enumerate() {
@@ -158,7 +160,8 @@ pub fn part(x: &Layout, along: &AxisMap, start: &[usize], block: &[usize]) -> La
     Layout::strided(shape, &strides, offset)
 }
 
-/// Whether every axis of a shape is the one of the result that it is spread to, or has one element.
+/// Whether every axis of a shape has one element, or the size of the axis of the result that it
+/// broadcasts to.
 fn spreads(own: &Shape, result: &Shape) -> bool {
     let skipped = result.rank().checked_sub(own.rank());
     let fits = |skipped: usize| {

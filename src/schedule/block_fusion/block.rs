@@ -1,4 +1,4 @@
-//! One step of several: what is done to a block, and what that takes.
+//! Makes a block fusion of a set of steps: the plan of a block, and the memory that blocks take.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::ops::op::{Op, Type};
 use crate::shape::Shape;
 use crate::target::{BlockScratch, Target};
 
-/// What is known of the slots of a plan.
+/// Which steps make and read the slots of a plan, and which slots are results.
 pub struct Readers {
     by_slot: Vec<SmallVec<[u32; 4]>>,
     made: Vec<u32>,
@@ -57,15 +57,15 @@ impl Readers {
     }
 }
 
-/// The members of a set by what becomes of them.
+/// The steps and slots of a set by their role in the block fusion.
 struct Parts {
-    /// Done block by block
+    /// Steps that run block by block
     inside: SmallVec<[u32; 4]>,
-    /// Movements that somebody else reads too: they are seen again outside
+    /// Movements that are read outside too: they stay steps of the plan
     outside: SmallVec<[u32; 4]>,
-    /// The slots that others read
+    /// The slots that are read outside the set
     results: SmallVec<[u32; 4]>,
-    /// The slots that are reduced over all rows and read by nobody else
+    /// The slots that are only read by reductions over all rows
     reduced_slots: SmallVec<[u32; 2]>,
     cut: Cut,
 }
@@ -111,7 +111,7 @@ fn parts(plan: &Plan, readers: &Readers, set: &Set, carried: &[u32]) -> Parts {
     parts
 }
 
-/// What is read from outside: by which operand, cut along which axes.
+/// The values that are read from outside the set, and the axes along which each is cut.
 struct Reads {
     sources: SmallVec<[Source; 4]>,
     along: SmallVec<[AxisMap; 4]>,
@@ -130,17 +130,17 @@ impl Reads {
     }
 }
 
-/// What a set becomes.
+/// The steps that replace a set.
 pub struct Merged {
-    /// The step, and movements that others read
+    /// The block fusion, and the movements that are read outside the set
     pub steps: Vec<Step>,
-    /// The memory that blocks take, as one more result
+    /// The type of the workspace, which is one more result
     pub workspace: Option<Type>,
     /// The reductions over all rows that are part of it
     pub carried: SmallVec<[u32; 2]>,
 }
 
-/// A reduction over all rows: the slot it reads, and the array there as lines.
+/// The slot that a reduction over all rows reads, and the reduction, with that array seen as lines.
 fn carried_of(plan: &Plan, step: u32) -> Option<(u32, CarriedReduction)> {
     let step = &plan.steps[step as usize];
     let (Work::Op(Op::Reduce(kind, axes)), Operand::Array(Source::Slot(slot))) =
@@ -161,8 +161,8 @@ fn bytes_of(plan: &Plan, ty: &Type) -> usize {
     plan.target.bytes(ty.dtype, ty.shape.count())
 }
 
-/// The steps that do what a set does, block by block; none where that would not be faster, or cannot
-/// be done in memory that is known beforehand.
+/// The steps that replace a set by a block fusion; `None` where that would not be faster, or where
+/// its memory is not known beforehand.
 pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     let steps: SmallVec<[u32; 2]> =
         set.carried.iter().copied().filter(|&step| carried_of(plan, step).is_some()).collect();
@@ -222,14 +222,15 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     Some(Merged { steps: all, workspace, carried: steps })
 }
 
-/// Whether a target can bind at once what a step reads and writes, and the room of its blocks.
+/// Whether a target can bind the operands, results and workspace of a block fusion at once.
 fn fits(target: &dyn Target, fusion: &BlockFusion, results: usize) -> bool {
     let limits = target.limits();
     let own = usize::from(fusion.workspace() > 0);
     fusion.axis_maps.len() + results + own <= limits.buffers && fusion.workspace() <= limits.largest
 }
 
-/// The bytes of what is computed, and of that with what is read by rows.
+/// The bytes of the values computed in a set, and the bytes of these together with the operands
+/// that are read row by row.
 fn volume(plan: &Plan, readers: &Readers, parts: &Parts, rows: usize) -> (usize, usize) {
     let mut read: SmallVec<[Source; 8]> = SmallVec::new();
     let (mut inner, mut outer) = (0, 0);
@@ -266,8 +267,8 @@ fn carried(plan: &Plan, parts: &Parts, steps: &[u32]) -> Option<SmallVec<[Carrie
     steps.iter().map(reduction).collect()
 }
 
-/// The bytes that a block takes between operands and results, and how many of them are for products.
-/// What is only reduced gets a place there.
+/// The bytes of a lane's workspace, and how many of them are scratch of products. Arrays that are
+/// only reduced get an offset in the workspace.
 fn rooms(
     bodies: &[&Plan],
     carried: &mut [CarriedReduction],
@@ -325,7 +326,7 @@ fn step(
     Step::new(Work::BlockFusion(Box::new(fusion)), template)
 }
 
-/// What is done to a block whose row axes have these sizes.
+/// The plan of a block whose row axes have these sizes.
 fn body(plan: &Plan, parts: &Parts, block: &Sizes, reads: &mut Reads) -> Plan {
     let mut slots: Vec<Type> = Vec::new();
     let mut place: SmallVec<[(u32, u32); 16]> = SmallVec::new();
@@ -378,8 +379,8 @@ fn body(plan: &Plan, parts: &Parts, block: &Sizes, reads: &mut Reads) -> Plan {
     }
 }
 
-/// The bytes that a block takes beside its operands and results: an arena, and room for products. None
-/// where more than that may be allocated.
+/// The bytes that a block takes besides its operands and results (its arena and the scratch of
+/// products), and how many of them are scratch. `None` where a block may allocate more.
 fn room(body: &Plan) -> Option<(usize, usize)> {
     let memory = &body.memory;
     if memory.open || memory.dedicated.iter().any(|dedicated| dedicated.whole.is_none()) {
@@ -432,8 +433,8 @@ fn room(body: &Plan) -> Option<(usize, usize)> {
     Some((limits.aligned(memory.arena), limits.aligned(products)))
 }
 
-/// Whether every result of its type may be written over an input: that is read for the last time
-/// before, or element by element as it is written.
+/// Whether every result of the type of an input may be written over it: the input is read for the
+/// last time before such a result is written, or element by element as it is written.
 fn is_spent(body: &Plan, input: usize) -> bool {
     let source = Operand::Array(Source::Input(input as u32));
     let mut last = None;

@@ -1,4 +1,4 @@
-//! How rows are cut into blocks, and in what order blocks are done.
+//! How rows are cut into blocks, and how threads take the blocks.
 
 use smallvec::SmallVec;
 
@@ -8,8 +8,8 @@ use crate::target::Target;
 /// Sizes or positions along the row axes.
 pub type Sizes = SmallVec<[usize; 4]>;
 
-/// How rows are cut into blocks: along one axis, outside of which a block has one row, and inside of
-/// which it has all.
+/// How rows are cut into blocks: along one axis. Of the axes outside it a block has one index each;
+/// the axes inside it are whole in every block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grid {
     sizes: Sizes,
@@ -18,8 +18,8 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Blocks of about `rows` rows; multiples of `even(rows in a step of the height)` where they are so
-    /// high, or else of a power of two.
+    /// Blocks of about `rows` rows. The height of a block is a multiple of `even(n)`, where `n` is
+    /// the rows per unit of height; a lower height is a power of two.
     pub fn new(sizes: Sizes, rows: usize, even: impl Fn(usize) -> usize) -> Grid {
         let (mut axis, mut inside) = (sizes.len() - 1, 1);
         while axis > 0 && inside * sizes[axis] <= rows {
@@ -44,7 +44,8 @@ impl Grid {
         (outside * self.sizes[self.axis] + part * self.height) * inside
     }
 
-    /// Into how many blocks chunks can be cut so that all start at rows for which `fits` holds.
+    /// The smallest number of blocks in a chunk with which all chunks start at rows for which
+    /// `fits` holds.
     fn unit(&self, fits: impl Fn(usize) -> bool) -> usize {
         let blocks = self.blocks();
         let holds = |unit: &usize| (1..blocks.div_ceil(*unit)).all(|i| fits(self.row(i * unit)));
@@ -84,12 +85,12 @@ impl Grid {
         (start, size)
     }
 
-    /// Whether a block of this size is as high as most.
+    /// Whether a block of this size has the full height.
     pub fn is_full(&self, size: &Sizes) -> bool {
         size[self.axis] == self.height
     }
 
-    /// The sizes of most blocks, and of those that are lower.
+    /// The sizes of full blocks, and of the lower blocks at the end of the axis, if there are any.
     pub fn forms(&self) -> (Sizes, Option<Sizes>) {
         let full = self.block(0).1;
         let last = self.block(self.parts() - 1).1;
@@ -98,19 +99,20 @@ impl Grid {
     }
 }
 
-/// How blocks follow each other.
+/// How threads take the blocks.
 #[derive(Clone, Debug)]
 pub struct BlockSchedule {
     /// The blocks
     pub grid: Grid,
-    /// How many blocks follow each other on one thread
+    /// How many blocks one thread runs in a row
     pub chunk: usize,
-    /// How many are worked on at a time
+    /// How many blocks run at a time
     pub lanes: usize,
 }
 
 impl BlockSchedule {
-    /// For rows of these sizes with so many bytes in all; none where there would be one block.
+    /// The schedule for rows of these sizes whose values take `bytes` in all; `None` where there
+    /// would be one block.
     pub(super) fn new(
         sizes: Sizes,
         bytes: usize,
@@ -122,7 +124,7 @@ impl BlockSchedule {
         if rows < 2 {
             return None;
         }
-        // Reductions over all rows join groups of lines: a chunk begins with a group.
+        // Reductions over all rows combine lines in groups, so a chunk has to begin with a group.
         let groups: SmallVec<[(usize, usize); 2]> = carried
             .iter()
             .filter_map(|reduction| {
@@ -145,7 +147,7 @@ impl BlockSchedule {
         let lanes = target.lanes().min(grid.blocks().div_ceil(unit));
         let chunk = match groups.is_empty() {
             true => 1,
-            // Each chunk costs a little; a late one delays the end.
+            // Many small chunks have more overhead; a large chunk that starts late delays the end.
             false => unit * grid.blocks().div_ceil(unit * 8 * lanes),
         };
         Some(BlockSchedule { grid, chunk, lanes })

@@ -1,16 +1,18 @@
-//! Block fusions: steps worked off block by block.
+//! Block fusions: several steps that run block by block as one.
 //!
-//! A softmax reads its operand three times and keeps two arrays of its size in between; but each row
-//! of it depends on one row only. So steps that depend on each other *row by row*, along the same
-//! leading axes, become one: it is run for a few rows at a time, whose values stay in the cache, and
-//! several threads take different rows without waiting for each other. Elementwise groups, reductions
-//! of trailing axes, movements that leave the rows alone and products of a batch go together like
-//! this; what lies between them takes room for a few rows per thread. A reduction over all rows takes
-//! up each block while it is there.
+//! A softmax reads its operand three times and stores two arrays of its size in between, but each
+//! of its rows depends on one row only. So steps that depend on each other *row by row*, along the
+//! same leading axes, become one step. That step runs for a few rows at a time, whose values stay
+//! in the cache, and several threads take different rows without waiting for each other.
+//! Elementwise groups, reductions of trailing axes, movements that leave the rows alone and
+//! products of a batch can be fused in this way. Their intermediate values take memory for a few
+//! rows per thread only. A reduction over all rows takes in each block while the block is in the
+//! cache.
 //!
-//! Which steps belong together is found once for all sizes, and as groups are: along an edge by
-//! rows the *stage* of a step may stay the same, along any other it rises, so no path leaves a set of
-//! one stage and comes back. Whether a set is worth it, and how high its blocks are, depends on sizes.
+//! The sets of steps are found once for all sizes, in the same way as groups. Along an edge that
+//! goes row by row the *stage* of a step may stay the same; along any other edge it rises. So no
+//! path leaves a set of one stage and comes back. Whether fusing a set pays, and how many rows a
+//! block has, depends on the sizes.
 
 mod axes;
 mod block;
@@ -35,26 +37,26 @@ pub use axes::{AxisMap, leading, part};
 use block::Merged;
 pub use grid::{BlockSchedule, Grid};
 
-/// Bytes of the values of a block where there are so many in all.
+/// The bytes of a block's values, where all blocks together have `bytes`.
 fn block_bytes(limits: &Blocks, bytes: usize, lanes: usize) -> usize {
     (bytes / (limits.each * lanes)).clamp(limits.least, limits.bytes)
 }
 
-/// Steps that go together.
+/// Steps that may become one block fusion.
 #[derive(Clone)]
 pub struct Set {
-    /// By their places in a plan, in order
+    /// Their positions in a plan, in order
     steps: SmallVec<[u32; 4]>,
     /// How many leading axes they have in common
     rows: usize,
-    /// Reductions over all rows of what they compute
+    /// Reductions of their results over all rows
     carried: SmallVec<[u32; 2]>,
-    /// What was found best for the first blocks
+    /// The layout hint found for the first block plan, which later ones start from
     layout_hint: Arc<OnceLock<LayoutHint>>,
 }
 
 impl Set {
-    /// The same steps at other places.
+    /// Renumbers the steps by their new positions.
     pub fn follow(&mut self, place: &[u32]) {
         for steps in [self.steps.as_mut_slice(), self.carried.as_mut_slice()] {
             steps.iter_mut().for_each(|step| *step = place[*step as usize]);
@@ -64,48 +66,49 @@ impl Set {
     }
 }
 
-/// A set of steps, made into one that works block by block.
+/// One step that runs a set of steps block by block.
 #[derive(Clone)]
 pub struct BlockFusion {
-    /// How rows are cut into blocks, and how these follow each other
+    /// How rows are cut into blocks, and how threads take the blocks
     pub schedule: BlockSchedule,
-    /// What is done to a block
+    /// The plan of a full block
     pub full: Arc<Plan>,
-    /// What is done to one at the end of its axis that is lower
+    /// The plan of the block at the end of the axis, where it has fewer rows
     pub last: Option<Arc<Plan>>,
-    /// By operand: its axes along the rows
+    /// By operand: which of its axes go with the row axes
     pub axis_maps: SmallVec<[AxisMap; 4]>,
     /// By operand: whether a result of its type may be written over it
     spent: SmallVec<[bool; 4]>,
     /// Reductions over all rows
     pub carried: SmallVec<[CarriedReduction; 1]>,
-    /// The bytes that a block takes between operands and results
+    /// The bytes of a lane's workspace: intermediate values, and scratch
     pub capacity: usize,
-    /// Of these, for products
+    /// The bytes of these that products take as scratch
     pub products: usize,
-    /// Bytes of the values in between, had each memory of its own
+    /// Bytes of the intermediate values, if each had a buffer of its own
     inner: usize,
 }
 
-/// A reduction over all rows: blocks are joined into it as they come.
+/// A reduction over all rows, which takes in each block as it is computed.
 #[derive(Clone, Debug)]
 pub struct CarriedReduction {
-    /// Which result of a block
+    /// The result of a block that is reduced, by position
     pub output: usize,
-    /// What is done
+    /// The kind of reduction
     pub kind: Reduction,
     /// The dtype of the array
     pub dtype: DType,
-    /// The lines of the array, which are joined into one
+    /// The lines of the array, which are combined into one
     pub lines: usize,
     /// The elements of a line
     pub width: usize,
-    /// Where a block of it lies in the room of a lane, if it is no result of its own
+    /// The offset of a block of the array in the workspace of a lane, if the array is no result of
+    /// the step
     pub dedicated: Option<usize>,
 }
 
 impl BlockFusion {
-    /// What is done to a block.
+    /// The plan of a full block.
     pub fn body(&self) -> &Plan {
         &self.full
     }
@@ -125,24 +128,24 @@ impl BlockFusion {
         self.schedule.grid.blocks()
     }
 
-    /// Bytes that blocks take between operands and results.
+    /// Bytes of the workspace of all lanes.
     pub fn workspace(&self) -> usize {
         self.schedule.lanes * self.capacity
     }
 
-    /// Bytes of the values in between, had each memory of its own.
+    /// Bytes of the intermediate values, if each had a buffer of its own.
     pub fn inner_bytes(&self) -> usize {
         self.inner
     }
 
-    /// Whether results of its type may be written over operand `i`: a block of it is read for the
-    /// last time before any of them is begun.
+    /// Whether results of its type may be written over operand `i`: a block of the operand is read
+    /// for the last time no later than the block of such a result is written.
     pub fn spends(&self, i: usize) -> bool {
         self.spent.get(i).copied().unwrap_or(false)
     }
 }
 
-/// The sets of steps that go row by row.
+/// The sets of steps that may become block fusions.
 pub(super) fn sets(plan: &Plan) -> Vec<Set> {
     let steps = plan.steps();
     let reach: Vec<usize> = steps.iter().map(|step| axes::reach(plan, step)).collect();
@@ -218,8 +221,8 @@ fn root(set: &mut [u32], mut i: u32) -> u32 {
     i
 }
 
-/// Along how many leading axes what a step reads as its `k`-th operand is computed row by row; 0 where
-/// it is not, or there are too few rows.
+/// The number of leading axes along which step `to` reads its `k`-th operand, which step `from`
+/// makes, row by row; 0 where it does not, or where there are too few rows.
 fn rows_along(plan: &Plan, from: (&Step, usize), to: (&Step, usize), k: usize) -> usize {
     let rows = from.1.min(to.1);
     let (Some(before), Some(after)) = (axes::shape(plan, from.0), axes::shape(plan, to.0)) else {
@@ -229,7 +232,8 @@ fn rows_along(plan: &Plan, from: (&Step, usize), to: (&Step, usize), k: usize) -
     if are_enough(plan, before, rows) { rows } else { 0 }
 }
 
-/// Whether there are rows for several blocks along the first axes, as far as that is known.
+/// Whether the first `rows` axes have enough rows for several blocks, as far as their sizes are
+/// known.
 fn are_enough(plan: &Plan, shape: &Shape, rows: usize) -> bool {
     let Some(limits) = plan.target.limits().blocks else { return false };
     let sizes = shape.dims()[..rows].iter().map(|&dim| hint(dim));
@@ -237,17 +241,17 @@ fn are_enough(plan: &Plan, shape: &Shape, rows: usize) -> bool {
     rows > 0 && count.is_none_or(|count| count >= limits.rows)
 }
 
-/// Whether a step only shows its operand otherwise.
+/// Whether a step only moves the elements of its operand.
 fn is_movement(step: &Step) -> bool {
     matches!(&step.work, Work::Op(op) if op.is_movement())
 }
 
-/// By set: whether it became one step, and with which reductions over all rows. Plans of the same steps
-/// that agree in this have the same steps afterwards.
+/// By set: the reductions over all rows that it took in, `None` where it was not fused. Plans of
+/// the same steps that agree in this have the same steps afterwards.
 pub type Choice = Vec<Option<SmallVec<[u32; 2]>>>;
 
 impl Plan {
-    /// Makes steps of the sets that are worth it at the sizes of this plan; which those are.
+    /// Fuses the sets for which that pays at the sizes of this plan; returns which.
     pub(super) fn fuse_blocks(&mut self) -> Choice {
         if !self.is_known() {
             return Vec::new();
@@ -282,7 +286,7 @@ impl Plan {
     }
 }
 
-/// Of several reasons to end the one that nothing could mend.
+/// The reason of higher rank (`Cut::weight`).
 fn stronger(a: Cut, b: Cut) -> Cut {
     if b.weight() > a.weight() { b } else { a }
 }

@@ -94,7 +94,7 @@ fn rows(plan: &Plan) -> Vec<String> {
     by_rows.map(|step| step.name()).collect()
 }
 
-/// Runs a plan on operands in every layout; its bits are those of the nodes one by one.
+/// Runs a plan on operands in every layout, and asserts the bits of the nodes one by one.
 fn holds(graph: &Graph, plan: &Plan, inputs: &[Array], numbers: &[Scalar]) {
     let refs: Vec<&Array> = inputs.iter().collect();
     let want = one_by_one(graph, &refs, numbers);
@@ -172,7 +172,7 @@ fn what_others_read_is_a_result_of_the_rows() {
             let variance = (y * y).reduce_keep(Reduction::Sum, &[1]) * 0.1;
             let scale = (variance + Expr::new(&graph, eps)).rsqrt();
             let z = y * scale * w;
-            // Of the rows: z, the scale seen otherwise, and what a sum over the rows reads.
+            // Results: `z`, the reshaped scale, and a sum over all rows.
             smallvec![z, scale.reshape(Shape::of(&[24])), (z * y).reduce(Reduction::Sum, &[0])]
         })
         .unwrap();
@@ -184,7 +184,7 @@ fn what_others_read_is_a_result_of_the_rows() {
 
 #[test]
 fn what_needs_all_rows_is_not_among_them() {
-    // The sum over the rows comes back to each of them.
+    // Every row reads the sum over all rows.
     let graph = Graph::new();
     let x = input(&graph, DType::F32, &[40, 6]);
     graph

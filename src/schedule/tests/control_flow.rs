@@ -1,4 +1,4 @@
-//! Control flow, effects, constants and barriers in plans, beside the interpreter of lists.
+//! Control flow, effects, constants and barriers in plans, compared with the interpreter of lists.
 
 use super::*;
 use crate::cpu::target::Cpu;
@@ -26,7 +26,7 @@ fn float(sizes: &[usize]) -> Type {
     ty(DType::F32, sizes)
 }
 
-/// A graph of one flow, all of whose results are results.
+/// A graph of one control-flow op, all of whose results are results of the graph.
 fn graph_of(kind: ControlFlowKind, bodies: &[Arc<List>], args: &[Type], results: &[Type]) -> Graph {
     let graph = Graph::new();
     let inputs: Vec<Arg> = args.iter().map(|ty| Arg::Node(graph.input(ty.clone()))).collect();
@@ -176,7 +176,7 @@ fn effects_happen_in_the_order_in_which_they_are_written() {
     assert!(nodes.is_sorted(), "{plan}");
 }
 
-/// A random program whose values go through random flows on the way.
+/// A random program whose values go through random control flow on the way.
 fn wild(seed: u64) -> Graph {
     let graph = program(DType::F32, seed, 6 + seed as usize % 12);
     let mut choices = Choices(seed * 31 + 7);
@@ -255,7 +255,7 @@ fn programs_with_flows_give_the_bits_of_their_nodes() {
     }
 }
 
-/// For tests of memory: programs with flows.
+/// For tests of memory: programs with control flow.
 pub(super) fn wild_ones() -> impl Iterator<Item = Graph> {
     (0..25).map(wild)
 }

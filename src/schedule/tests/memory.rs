@@ -1,4 +1,4 @@
-//! Where results lie: predicted peaks against the counters, donation, budgets.
+//! Placement of results: predicted peaks against the counters, donation, budgets.
 
 use super::*;
 use crate::cpu::target::Cpu;
@@ -11,7 +11,7 @@ use crate::ops::attributes::Contraction;
 use crate::passes::expand;
 use crate::shape::Dim;
 
-/// Runs a plan and compares what it held at most with what it said.
+/// Runs a plan and compares the most bytes that it held with the predicted peak.
 fn peak(name: &str, graph: &Graph, inputs: &[&Array]) {
     let plan = Plan::new(graph, &Cpu).unwrap();
     let numbers = numbers_of(graph);
@@ -330,7 +330,7 @@ fn plans_of_other_sizes_share_all_but_their_arrangement() {
         let plan = open.resized(&|dim| sizes.resolve(dim)).unwrap();
         assert!(Arc::ptr_eq(plan.template(), open.template()));
         for step in plan.steps() {
-            // Which steps become one block by block is worth it or not, as sizes say.
+            // Whether a set becomes a block fusion depends on the sizes.
             let is_block = matches!(step.work, Work::BlockFusion(_));
             assert!(is_block || parts.contains(&Arc::as_ptr(&step.template)), "{plan}");
         }
@@ -419,7 +419,7 @@ fn few_steps_over_few_elements_are_light() {
     );
 }
 
-/// `tanh(x · w)` some times over, and for each a sum, which is all that is asked for.
+/// `tanh(x · w)` several times in a row, and a sum of each; only the sums are results.
 #[test]
 fn sums_do_not_wait_for_products() {
     let n = 64;
@@ -449,7 +449,7 @@ fn an_order_is_judged_by_what_it_needs() {
     }
 }
 
-/// What is computed again for a budget has the bits of what it repeats, at the peak that is predicted.
+/// Values that are computed again for a budget have the same bits, at the peak that is predicted.
 #[test]
 fn programs_within_a_budget_have_the_same_bits() {
     alone(|| {

@@ -1,5 +1,5 @@
-//! Orders against the best of all orders, packings against what any packing needs, and what is computed
-//! again against what that saves.
+//! Orders are compared with the best of all orders, packings with the least that any packing needs,
+//! and rematerialisation with the saving that the choice claims.
 
 use super::super::choose::Model;
 use super::super::liveness::Liveness;
@@ -56,7 +56,7 @@ impl Loads {
         }
     }
 
-    /// The bytes that are there while a step runs after those of a set.
+    /// The bytes that are alive while a step runs after the steps of a set.
     fn during(&self, done: u32, step: usize) -> usize {
         let (mut bytes, mut made, mut taken) = (0, 0, 0);
         for (s, &(size, def, readers)) in self.storages.iter().enumerate() {
@@ -96,7 +96,7 @@ impl Loads {
     }
 }
 
-/// Branches that need much and leave little, written so that all wait for each other.
+/// Branches that need much memory and leave little, written so that all wait for each other.
 #[test]
 fn branches_run_one_after_another() {
     let graph = Graph::new();
@@ -162,7 +162,7 @@ fn spans(seed: u64, count: usize, steps: u32) -> Vec<Span> {
     (0..count).map(span).collect()
 }
 
-/// The most bytes that are needed at one time, which no packing can be below.
+/// The most bytes that are alive at one time, a lower bound of any packing.
 fn needed(spans: &[Span]) -> usize {
     let at = |step: u32| {
         let there = spans.iter().filter(|span| span.first <= step && step <= span.last);
@@ -171,7 +171,7 @@ fn needed(spans: &[Span]) -> usize {
     spans.iter().map(|span| at(span.first)).max().unwrap_or(0)
 }
 
-/// Packs spans, which then do not overlap in time and space; the bytes.
+/// Packs spans, asserts that they do not overlap in time and memory, and returns the bytes.
 fn packed(spans: &[Span]) -> usize {
     let (packing, _) = pack(spans, needed(spans), None);
     for (i, a) in spans.iter().enumerate() {
@@ -218,7 +218,7 @@ fn packings_of_known_shapes_are_the_smallest() {
         .map(|i| Span { bytes: if i % 2 == 0 { 640 } else { 64 }, first: i, last: i + 1 })
         .collect();
     assert_eq!(packed(&stairs), needed(&stairs));
-    // What needs no bytes needs no place.
+    // A span without bytes needs no place.
     assert_eq!(packed(&[Span { bytes: 0, first: 0, last: 3 }]), 0);
 }
 
@@ -264,7 +264,8 @@ fn a_chain_fits_in_twice_the_root_of_its_length() {
     }
 }
 
-/// A choice says how much is alive when what it chose is computed again; a plan of the new list agrees.
+/// A choice says how many bytes are alive once its nodes are computed again; a plan of the new list
+/// agrees.
 #[test]
 fn what_is_computed_again_saves_what_the_choice_claims() {
     for n in [6usize, 12, 24] {

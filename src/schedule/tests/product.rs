@@ -24,8 +24,8 @@ fn products(plan: &Plan) -> usize {
     plan.steps().iter().filter(|step| matches!(step.work, Work::Product(_))).count()
 }
 
-/// Bits of a plan are those of its nodes one by one, for every layout of its operands and any count of
-/// threads.
+/// Asserts that a plan has the bits of its nodes one by one, for every layout of its operands and
+/// any count of threads.
 fn holds(graph: &Graph, inputs: &[Array], numbers: &[Scalar]) -> Plan {
     let plan = Plan::new(graph, &Cpu).unwrap();
     let refs: Vec<&Array> = inputs.iter().collect();
@@ -114,7 +114,7 @@ fn operands_of_a_batch_go_along() {
 
 #[test]
 fn operands_that_walk_unevenly_are_read_afterwards() {
-    // BlockFusion of the product are two axes of the result, and the operand has only the inner one.
+    // The rows of the product are two axes of the result, and the operand has only the inner one.
     let graph = Graph::new();
     let (x, w) = (input(&graph, DType::F32, &[3, 5, 8]), input(&graph, DType::F32, &[8, 6]));
     let place = input(&graph, DType::F32, &[5, 6]);
@@ -172,7 +172,7 @@ fn a_product_that_others_read_stays_alone() {
     assert_eq!(products(&holds(&graph, &inputs, &[])), 0);
 }
 
-/// How many operands are made while they are packed.
+/// How many operands prologues compute.
 fn prologues(plan: &Plan) -> usize {
     let made = |step: &Step| match &step.work {
         Work::Product(product) => product.before.iter().flatten().count(),
@@ -186,7 +186,7 @@ fn prologues(plan: &Plan) -> usize {
     plan.steps().iter().map(made).sum()
 }
 
-/// What a plan for the CPU says, run step by step by the reference.
+/// The results of a plan for the CPU that the reference runs step by step.
 fn by_reference(plan: &Plan, inputs: &[Array], numbers: &[Scalar]) -> Vec<Array> {
     let inputs: Vec<&Array> = inputs.iter().collect();
     let steps = Reference.lower(plan).unwrap();
@@ -194,7 +194,7 @@ fn by_reference(plan: &Plan, inputs: &[Array], numbers: &[Scalar]) -> Vec<Array>
     found.iter().map(|x| Reference.download(x).unwrap()).collect()
 }
 
-// How large panels are, and so for which sizes a prologue pays, is the machine's.
+// The size of panels depends on the machine, and so do the sizes for which a prologue pays.
 #[test]
 fn operands_are_made_while_they_are_packed() {
     let (mut made, mut cases) = (0, 0);
@@ -354,7 +354,8 @@ fn other_sizes_lower_nothing_for_their_prologues() {
         made.push(prologues(&plan));
     }
     assert_eq!(LOWERED.get() - before, programs);
-    // Which sizes pay is the machine's; few rows read their weights where they lie.
+    // The sizes that pay depend on the machine. Products of few rows read their weights where they
+    // lie.
     assert!(made[0] == 0 && made[2] == 0 && made[1] + made[3] > 1, "{made:?}");
 }
 

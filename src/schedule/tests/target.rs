@@ -1,4 +1,4 @@
-//! A target as narrow as WebGPU's default limits: what it says is what its plans keep to.
+//! A target as narrow as WebGPU's default limits: plans keep within the limits that it states.
 
 use super::*;
 use crate::cpu::testing::array;
@@ -11,8 +11,8 @@ use crate::reference::plan::{Reference, Run};
 use crate::shape::Dim;
 use crate::target::{BlockScratch, Blocks, InPlace, Limits, Packed, Ranges};
 
-/// Eight bindings of at most 128 MiB at multiples of 256 bytes, all writable, none overlapping; narrow
-/// elements take four bytes and there is no float64.
+/// Eight bindings of at most 128 MiB at multiples of 256 bytes, all writable, none overlapping.
+/// Narrow elements take four bytes, and there is no float64.
 struct Narrow {
     limits: Limits,
     /// A composite that it has a kernel for
@@ -177,7 +177,7 @@ impl<'a> Device<'a> {
             }
             let results = self.run.step(step).unwrap();
             for (&slot, x) in step.results.iter().zip(&results) {
-                // What a view shows lies there already.
+                // The elements of a view are in memory already.
                 let is_there = match is_view {
                     true => self.places(slot).is_some(),
                     false => self.store(slot, x),

@@ -1,4 +1,4 @@
-//! Plans that were spoiled are refused, each for what is wrong with it.
+//! Spoiled plans are refused, each for its own defect.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ fn reader(plan: &Plan) -> (usize, usize) {
     found.find_map(reading).unwrap()
 }
 
-/// The slots of the arena whose values lie apart at one time, largest first.
+/// The slots of the arena whose values are alive at one time, largest first.
 fn in_arena(plan: &Plan) -> Vec<usize> {
     let is_there = |k: &usize| matches!(&plan.memory.placements[*k], Placement::Fixed(0, _));
     let mut slots: Vec<usize> = (0..plan.slots.len()).filter(is_there).collect();
@@ -58,7 +58,7 @@ fn in_arena(plan: &Plan) -> Vec<usize> {
     slots
 }
 
-/// What of a step plans of other sizes share.
+/// The template of a step, which plans for other sizes share.
 fn part(plan: &mut Plan, i: usize) -> &mut StepTemplate {
     Arc::make_mut(&mut plan.steps[i].template)
 }
@@ -113,7 +113,7 @@ fn values_lie_apart_inside_their_memory_and_aligned() {
         let at = layout(&mut plan.memory.placements[from]).offset();
         let own = layout(&mut plan.memory.placements[to]);
         *own = Layout::contiguous_at(own.shape().clone(), at);
-        // What shows the sum lies there too.
+        // Views of the sum lie there too.
         let shows = Operand::Array(Source::Slot(to as u32));
         for i in 0..plan.steps.len() {
             if plan.memory.views[i] && plan.steps[i].args[0] == shows {
@@ -127,7 +127,7 @@ fn values_lie_apart_inside_their_memory_and_aligned() {
         plan.memory.arena = 64;
     });
     refuses(plan(), "not aligned", |plan| {
-        // There is room behind, so nothing else is wrong with it.
+        // The arena is large enough, so nothing else is wrong with the plan.
         let slot = in_arena(plan)[0];
         plan.memory.arena *= 2;
         let end = plan.memory.arena / 8 + 1;
