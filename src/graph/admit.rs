@@ -1,15 +1,17 @@
-//! The door through which values enter a list: nothing behind it looks at types again.
+//! Admission of values to a list: the only check of their types. The code behind it does not look
+//! at types again.
 
 use crate::array::Array;
 use crate::error::{self, Result};
 use crate::ops::op::Type;
 use crate::shape::{Bindings, Dim};
 
-/// Refuses values that are not those a list takes, given the types of its inputs in order: another
-/// count, dtype, rank or size. Kernels take all of this for granted and would read other memory.
+/// Refuses values that a list does not take, given the types of its inputs in order: another count,
+/// dtype, rank or size. Kernels rely on this check and would otherwise read memory that is not
+/// theirs.
 ///
-/// Sizes that are not numbers yet are asked of the scope around; counts of rounds take any size, the
-/// same one throughout.
+/// Sizes that are not numbers yet are resolved in the current scope. Counts of rounds may have any
+/// size, but the same one throughout.
 pub fn admit<'a>(
     op: &str,
     takes: impl ExactSizeIterator<Item = &'a Type>,
@@ -18,7 +20,7 @@ pub fn admit<'a>(
     admit_found(op, takes, given.map(Ok))
 }
 
-/// The same of values that may not be there.
+/// The same for values that may be missing.
 pub fn admit_found<'a>(
     op: &str,
     takes: impl ExactSizeIterator<Item = &'a Type>,

@@ -178,7 +178,7 @@ fn convolutions() -> Vec<(Op, Vec<Operand>)> {
 /// A call of a composite.
 #[derive(Clone)]
 pub struct Call {
-    /// What is called
+    /// The composite
     pub composite: &'static Composite,
     /// Its attributes
     pub attributes: Vec<Attr>,
@@ -198,7 +198,7 @@ const SHAPES: [&[&[usize]]; 8] = [
     &[&[2, 4, 5], &[4]],
 ];
 
-/// Up to four calls of every composite that takes some of what is tried.
+/// Up to four calls of every composite, with shapes from `SHAPES` that it takes.
 pub fn calls() -> Vec<Call> {
     let mut out = Vec::new();
     for composite in composite::tables() {
@@ -217,14 +217,14 @@ pub fn calls() -> Vec<Call> {
 }
 
 impl Call {
-    /// Builds the call in a graph: its operands, and whether it was taken.
+    /// Builds the call in a graph; returns its operands, and whether the composite took them.
     pub fn build(&self, graph: &Graph) -> (Vec<Arg>, bool) {
         let args = self.args(graph);
         let built = self.emit(graph, &args);
         (args, built.is_ok())
     }
 
-    /// Builds the call in a graph, or says why not.
+    /// Builds the call in a graph, or returns the refusal.
     pub fn try_build(&self, graph: &Graph) -> Result<()> {
         self.emit(graph, &self.args(graph))
     }

@@ -1,9 +1,10 @@
-//! Graphs as Graphviz source: a box a node, coloured by kind, an arrow for each operand.
+//! Graphs as Graphviz source: a box for each node, coloured by kind, an arrow for each operand.
 //!
-//! Control flow is a box around the boxes of its bodies, with dashed arrows where operands go in and
-//! results come out; groups of nodes (what a plan runs as one) are boxes with their labels. What does
-//! not fit a box (the whole node, its line, its cost) is its tooltip. `newrank` lets Graphviz rank all
-//! nodes at once: ranking box by box, it gives up where boxes depend on each other in both directions.
+//! Control flow is a box around the boxes of its bodies, with dashed arrows where operands go in
+//! and results come out. Groups of nodes (those that a plan runs as one step) are boxes with
+//! labels. Text that does not fit a box (the whole node, its line, its cost) is in its tooltip.
+//! With `newrank` Graphviz ranks all nodes at once; if it ranked box by box, it would give up where
+//! boxes depend on each other in both directions.
 
 use std::fmt::Write;
 
@@ -21,19 +22,19 @@ const WIDTH: usize = 48;
 /// takes minutes for a thousand of them.
 const LARGE: usize = 300;
 
-/// Nodes of the outer list that belong together.
+/// Nodes of the outer list that share a box.
 pub struct Group {
-    /// What is written on their box
+    /// The label of the box
     pub label: String,
     /// The nodes
     pub nodes: Vec<Id>,
 }
 
-/// What a picture shows beside the list itself.
+/// What a picture shows besides the list itself.
 pub struct Picture<'a> {
-    /// Spells sites
+    /// Writes a site as text
     pub describe: &'a dyn Fn(Site) -> Option<String>,
-    /// What a node of a list costs, in words
+    /// The cost of a node of a list, in words
     pub cost: &'a dyn Fn(&[Node], &Node) -> Option<String>,
     /// Boxes around nodes; a node is in one at most
     pub groups: &'a [Group],
@@ -101,7 +102,7 @@ impl Dot<'_> {
         for (i, node) in list.nodes.iter().enumerate() {
             let id = Id(i as u32);
             match &node.kind {
-                // Code of the host has no bodies: a box like another op.
+                // A host op without bodies is a box like any other op.
                 Kind::ControlFlow(flow) if !flow.bodies.is_empty() => {
                     self.flow(list, id, flow, prefix, indent);
                 }
@@ -151,7 +152,7 @@ impl Dot<'_> {
         );
     }
 
-    /// An arrow from a node to another, with the type of what goes along it.
+    /// An arrow from one node to another, labelled with the type of the value.
     fn edge(&mut self, list: &List, from: Id, to: &str, prefix: &str, indent: usize) {
         let node = list.node(from);
         let label = match has_value(node) && !self.is_large {
@@ -224,7 +225,7 @@ impl Dot<'_> {
     }
 }
 
-/// Whether the type of a node says anything.
+/// Whether a node has a value of its own, and so a type that means something.
 fn has_value(node: &Node) -> bool {
     !matches!(node.kind, Kind::ControlFlow(_) | Kind::Effect(_))
 }
@@ -246,7 +247,7 @@ fn clipped(line: &str) -> String {
     }
 }
 
-/// A text inside quotes of Graphviz, which reads backslashes and entities of HTML.
+/// A text for a quoted Graphviz string, in which backslashes and HTML entities are special.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

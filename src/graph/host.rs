@@ -1,10 +1,11 @@
-//! Ops of the host: code of the user's that takes arrays and gives arrays.
+//! Host ops: user code that takes arrays and gives arrays.
 //!
-//! Or only its rules are the user's, and what it computes is a list of nodes: `wengert.Function`.
+//! For a `wengert.Function` only the rules are user code: the op itself computes a list of nodes.
 //!
-//! A graph holds such an op as it holds control flow ([`ControlFlowKind::Host`](super::ControlFlowKind::Host)): the
-//! engine drives it, and it has any number of results. Its code runs outside of wengert, on data of the
-//! host; its rules are lists of ordinary nodes, which passes write beside the call.
+//! A graph holds a host op as it holds control flow
+//! ([`ControlFlowKind::Host`](super::ControlFlowKind::Host)): the engine drives it, and it has any
+//! number of results. Its code runs outside of wengert, on host memory. Its rules are lists of
+//! ordinary nodes, which passes insert in place of rules of their own.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -38,7 +39,7 @@ impl EffectClass {
     pub const ALL: [EffectClass; 3] =
         [EffectClass::Pure, EffectClass::Ordered, EffectClass::Collective];
 
-    /// The class of a name, for an op.
+    /// The class with this name; `op` is for the error.
     pub fn named(op: &str, name: &str) -> Result<EffectClass> {
         let found = EffectClass::ALL.into_iter().find(|class| class.name() == name);
         found.ok_or_else(|| {
@@ -57,7 +58,7 @@ impl EffectClass {
         }
     }
 
-    /// Whether a call happens once and in its place, whoever reads its results.
+    /// Whether a call runs once and in its place, whether or not its results are read.
     pub fn has_effect(self) -> bool {
         match self {
             EffectClass::Pure => false,
@@ -66,15 +67,15 @@ impl EffectClass {
     }
 }
 
-/// A rule of an op as nodes.
+/// A rule of a host op as nodes.
 #[derive(Clone)]
 pub struct Formula {
-    /// Its inputs are what the rule is given, then what it reads outside
+    /// Its inputs are the arguments of the rule, then the values that it reads outside
     pub list: Arc<List>,
-    /// Values that the rule reads outside, of which only the engine knows more
+    /// Values that the rule reads outside; only the engine knows their type
     pub outside: Vec<Arc<dyn Any + Send + Sync>>,
-    /// For each operand (of a gradient) or result (of tangents and batches) its place among the results
-    /// of the list, if it has one
+    /// For each operand (of a gradient) or result (of tangents and batches), its position among the
+    /// results of the list, if it has one
     pub places: Vec<Option<usize>>,
 }
 
@@ -87,7 +88,7 @@ pub struct Signature {
     pub results: Types,
 }
 
-/// An op whose code is the user's.
+/// An op whose code is user code.
 pub trait HostOp: Send + Sync {
     /// The name in messages, prints and profiles.
     fn name(&self) -> &'static str;
@@ -95,22 +96,22 @@ pub trait HostOp: Send + Sync {
     /// What a call does besides giving its results.
     fn class(&self) -> EffectClass;
 
-    /// Equal for ops that are the same: pure calls of them on the same operands are one.
+    /// Equal for equal ops: pure calls of equal ops on the same operands are merged.
     fn key(&self) -> usize;
 
-    /// The op, which keeps the object that holds its code alive.
+    /// The op as a handle that keeps the object with its code alive.
     fn kept(&self) -> Host;
 
-    /// The op, for whoever keeps the object that holds its code alive.
+    /// The op as a handle that does not: the caller keeps the object with its code alive.
     fn lent(&self) -> Host;
 
-    /// The address of that object, as long as it lives.
+    /// The address of that object, while it lives.
     fn object(&self) -> Option<*mut c_void>;
 
     /// The types of the results.
     fn infer(&self, operands: &[Type]) -> Result<Types>;
 
-    /// Runs the code on data of the host; what it gives is not checked yet.
+    /// Runs the code on host memory. Its results are not checked yet.
     fn run(&self, operands: &[&Array], results: &[Type]) -> Result<Vec<Array>>;
 
     /// Whether there is a gradient rule.
@@ -124,12 +125,12 @@ pub trait HostOp: Send + Sync {
     /// `has`, and gives tangents of results. `None` without a rule.
     fn jvp(&self, call: &Signature, has: &[bool]) -> Result<Option<Formula>>;
 
-    /// The rule of batches of `size` examples. The list takes operands, which have an axis of examples
-    /// in front where `mapped`, and gives results, all of which have one. `None` without a rule.
+    /// The rule of batches of `size` examples. The list takes operands, which have a leading axis
+    /// of examples where `mapped`, and gives results, all of which have one. `None` without a rule.
     fn batch(&self, call: &Signature, mapped: &[bool], size: Dim) -> Result<Option<Formula>>;
 }
 
-/// An op of the host in a graph.
+/// A host op in a graph.
 #[derive(Clone)]
 pub struct Host(pub Arc<dyn HostOp>);
 
@@ -164,7 +165,7 @@ impl Host {
         self.0.class()
     }
 
-    /// Runs the code on data of the host: results of these types, each in memory of its own.
+    /// Runs the code on host memory; the results have these types, each in memory of its own.
     pub fn run(&self, operands: &[&Array], results: &[Type]) -> Result<Vec<Array>> {
         let found = self.called(operands, results)?;
         if found.len() != results.len() {
@@ -191,12 +192,12 @@ impl Host {
         self.0.vjp(call, given, wanted)?.ok_or_else(|| self.without_gradient())
     }
 
-    /// The refusal of a gradient where there is no rule.
+    /// The error for a gradient without a rule.
     pub fn without_gradient(&self) -> Error {
         error::no_rule(self.name())
     }
 
-    /// A rule that passes write into a list: it reads nothing outside.
+    /// Refuses a rule that reads values outside, which passes cannot write into a list.
     pub fn closed(&self, formula: Formula, what: &str) -> Result<Formula> {
         match formula.outside.is_empty() {
             true => Ok(formula),
@@ -206,14 +207,14 @@ impl Host {
 }
 
 impl List {
-    /// Whether a node calls the host, in bodies too.
+    /// Whether a node is a host op, in bodies too.
     pub fn calls_host(&self) -> bool {
         self.nodes
             .iter()
             .any(|node| matches!(&node.kind, Kind::ControlFlow(flow) if calls_host(flow)))
     }
 
-    /// The list with other ops of the host in the place of its own, in bodies too.
+    /// The list with its host ops replaced, in bodies too.
     pub fn with_hosts(mut self, f: &mut dyn FnMut(&Host) -> Host) -> List {
         for node in &mut self.nodes {
             let Kind::ControlFlow(flow) = &node.kind else { continue };

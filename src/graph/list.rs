@@ -16,69 +16,73 @@ use crate::site::Site;
 /// The operands of a node.
 pub type Args = SmallVec<[Arg; 3]>;
 
-/// How a node comes by its value.
+/// How a node gets its value.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// It is given
+    /// An input: the value is given
     Input,
-    /// It is this array
+    /// This array
     Constant(Array),
-    /// It is computed
+    /// The result of an op
     Op(Op),
-    /// Control flow over lists of its own; its results are the [`Kind::Result`]s that name it, and its
-    /// own type says nothing
+    /// A control-flow op over bodies. Its results are the [`Kind::Result`]s that name it; its own
+    /// type means nothing
     ControlFlow(Arc<ControlFlow>),
-    /// A result of the node that is its only operand: of control flow, or behind the first of an op
+    /// A result of the node that is its only operand: any result of control flow, or one behind the
+    /// first of an op
     Result(u32),
-    /// It is done when the list runs, for its effect; its own value says nothing
+    /// An effect, which runs when the list runs; its own value means nothing
     Effect(Arc<Effect>),
-    /// The first operand as it is, once the others are there: passes neither merge it nor look
-    /// through it, so that what was recomputed on purpose stays apart from its original
+    /// The first operand unchanged, available once the others are computed. Passes neither merge a
+    /// barrier nor look through it, so values that are recomputed on purpose stay apart from the
+    /// originals
     Barrier,
 }
 
-/// Control flow: operands go to the inputs of bodies, by position; or a call of the host.
+/// A control-flow op, or a call of a host op. Operands go to the inputs of bodies, by position.
 ///
-/// A body sees nothing else of the list around it: what it reads there is an operand ("capture").
-/// Numbers are shared: numeric input `i` of a body is that of the list around it.
+/// A body sees nothing else of the list around it: every value that it reads from there is an
+/// operand (a "capture"). Numbers are shared: numeric input `i` of a body is that of the list
+/// around it.
 #[derive(Clone, Debug)]
 pub struct ControlFlow {
-    /// Which
+    /// The kind
     pub kind: ControlFlowKind,
-    /// What runs
+    /// The bodies
     pub bodies: SmallVec<[Arc<List>; 2]>,
     /// The types of the results
     pub results: SmallVec<[Type; 2]>,
 }
 
-/// The forms of control flow, with the order of their operands.
+/// The kinds of control flow, with the order of their operands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ControlFlowKind {
     /// `(index, x…)`: the body at the index (a scalar of int64, clamped) on `x…`; all bodies have the
     /// results' types
     Branch,
     /// `(carry…, captures…)`: while body 0 gives true (a scalar bool), body 1 gives the next carry;
-    /// both take all operands. With `history` each carry is also given stacked over the rounds (as it
-    /// entered each), and last the count of rounds (a scalar of int64)
+    /// both take all operands. With `history` further results are each carry stacked over the
+    /// rounds (as it entered each round), and last the count of rounds (a scalar of int64)
     #[allow(missing_docs)]
     While { carry: u32, history: bool },
-    /// `(carry…, xs…, captures…)`: body 0 once for each index of the leading axis of `xs`, which
-    /// `length` long; it takes the carry, the elements of `xs` at the index, the captures, and gives
-    /// the next carry, then what is stacked into the other results. From the end where `reverse`
+    /// `(carry…, xs…, captures…)`: body 0 runs once for each index of the leading axis of `xs`,
+    /// which is `length` long. It takes the carry, the elements of `xs` at the index, and the
+    /// captures. It gives the next carry, then the elements that are stacked into the other
+    /// results. With `reverse` the indices run from the end
     #[allow(missing_docs)]
     Scan { carry: u32, xs: u32, length: crate::shape::Dim, reverse: bool },
-    /// `(x…)`: code of the user's on data of the host; where there is a body, that on `x…`, and only
-    /// the rules are the user's
+    /// `(x…)`: user code on host memory. Where there is a body, the body runs on `x…` instead, and
+    /// only the rules are user code
     Host(Host),
 }
 
 impl ControlFlow {
-    /// The same over other bodies.
+    /// The same op over other bodies.
     pub fn with_bodies(&self, bodies: SmallVec<[Arc<List>; 2]>) -> ControlFlow {
         ControlFlow { kind: self.kind.clone(), bodies, results: self.results.clone() }
     }
 
-    /// Whether it, or a body, does something for its effect.
+    /// Whether the op, or one of its bodies, has an effect.
     pub fn has_effect(&self) -> bool {
         let own = match &self.kind {
             ControlFlowKind::Host(op) => op.class().has_effect(),
@@ -102,12 +106,12 @@ impl ControlFlowKind {
     }
 }
 
-/// Something done for its effect.
+/// An op that runs for its effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// `(truth)`: an error with this message unless every element is true
+    /// `(truth)`: raises an error with this message unless every element is true
     Check(Arc<str>),
-    /// `(x…)`: printed, each `{}` of the text replaced by an operand
+    /// `(x…)`: prints the text, with each `{}` replaced by an operand
     Print(Arc<str>),
 }
 
@@ -139,7 +143,7 @@ impl Kind {
 /// One value of a graph.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// How it comes about
+    /// How it gets its value
     pub kind: Kind,
     /// The operands
     pub args: Args,
@@ -156,7 +160,7 @@ pub struct List {
     pub nodes: Vec<Node>,
     /// The results
     pub outputs: Vec<Id>,
-    /// The numbers, of which some are given and the others come of them and of sizes
+    /// The table of numbers: some are given, the others are calculated from them and from sizes
     pub numbers: Vec<Number>,
     /// Names given to nodes, for people
     pub names: FxHashMap<Id, Arc<str>>,
@@ -174,12 +178,12 @@ impl List {
         &self.nodes[id.0 as usize]
     }
 
-    /// Which nodes a result or an effect depends on, themselves included.
+    /// Which nodes a result or an effect depends on, results and effects included.
     pub fn live(&self) -> Vec<bool> {
         live(&self.nodes, &self.outputs)
     }
 
-    /// The list of its first nodes alone, with everything else as it is.
+    /// The list of the first `count` nodes, with everything else unchanged.
     pub fn until(&self, count: usize) -> List {
         List {
             nodes: self.nodes[..count].to_vec(),
@@ -190,7 +194,7 @@ impl List {
     }
 }
 
-/// Which nodes some of them or an effect depend on, themselves included.
+/// Which nodes the `wanted` ones or an effect depend on, `wanted` and effects included.
 pub fn live(nodes: &[Node], wanted: &[Id]) -> Vec<bool> {
     let mut live = vec![false; nodes.len()];
     wanted.iter().for_each(|id| live[id.0 as usize] = true);
@@ -204,7 +208,7 @@ pub fn live(nodes: &[Node], wanted: &[Id]) -> Vec<bool> {
 }
 
 impl Node {
-    /// The values among its operands.
+    /// The nodes among its operands.
     pub fn reads(&self) -> impl Iterator<Item = Id> + '_ {
         self.args.iter().filter_map(|arg| match *arg {
             Arg::Node(id) => Some(id),

@@ -1,8 +1,9 @@
 //! Numbers, strings, arrays and types as text that reads back to the same bits.
 //!
-//! Numbers have the fewest digits that name them; a NaN is `nan`, one with another sign or payload
-//! `nan(0x…)`. Integers that only uint64 holds end in `u`. Arrays of few elements are nested lists, an
-//! array of one repeated element is `all=…`, the rest is its bytes in base 64, little end first.
+//! Numbers have the fewest digits that identify them. A NaN is `nan`, one with another sign or
+//! payload `nan(0x…)`. Integers that only uint64 holds end in `u`. Arrays of few elements are
+//! nested lists, an array of one repeated element is `all=…`, and all other arrays are their bytes
+//! in base 64, little end first.
 
 use std::fmt::Write;
 
@@ -32,7 +33,7 @@ pub fn operand(arg: Arg) -> String {
     }
 }
 
-/// The operand of a text; `numbers` is how many numeric inputs there are.
+/// The operand that a text stands for; `numbers` is the count of entries in the table of numbers.
 pub fn read_operand(text: &str, numbers: u32) -> Option<Arg> {
     if let Some(id) = text.strip_prefix('%') {
         return Some(Arg::Node(Id(digits(id)?)));
@@ -52,7 +53,7 @@ pub fn scalar(value: Scalar) -> String {
     }
 }
 
-/// The number of a text.
+/// The number that a text stands for.
 pub fn read_scalar(text: &str) -> Option<Scalar> {
     match text {
         "True" => return Some(Scalar::Bool(true)),
@@ -66,7 +67,7 @@ pub fn read_scalar(text: &str) -> Option<Scalar> {
     int.or_else(|| read_float(text).map(Scalar::Float))
 }
 
-/// A float, told from an integer by its point or exponent.
+/// A float, distinguished from an integer by its point or exponent.
 pub fn float(x: f64) -> String {
     match x.is_nan() && x.to_bits() != f64::NAN.to_bits() {
         true => format!("nan({:#x})", x.to_bits()),
@@ -74,7 +75,7 @@ pub fn float(x: f64) -> String {
     }
 }
 
-/// The float of a text.
+/// The float that a text stands for.
 pub fn read_float(text: &str) -> Option<f64> {
     match nan_bits(text) {
         Some(bits) => Some(f64::from_bits(bits)).filter(|x| x.is_nan()),
@@ -82,7 +83,7 @@ pub fn read_float(text: &str) -> Option<f64> {
     }
 }
 
-/// The text, if it is a float without a payload. (Rust reads a few spellings more.)
+/// The text, if it is a float without a payload. (Rust's parser accepts a few more spellings.)
 fn plain_float(text: &str) -> Option<&str> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let is_number = digits.starts_with(|c: char| c.is_ascii_digit());
@@ -151,19 +152,19 @@ pub fn ty(ty: &Type) -> String {
     format!("{} {}", ty.dtype, ty.shape)
 }
 
-/// The size of a text: a number, or an expression over symbols.
+/// The size that a text stands for: a number, or an expression over symbols.
 pub fn read_dim(text: &str) -> Option<Dim> {
     let starts_well = !text.starts_with('-') && text.len() <= LONGEST_SIZE;
     digits(text).map(Dim::new).or_else(|| starts_well.then(|| Dim::parse(text)).flatten())
 }
 
-/// The int of a text, or the size.
+/// The integer or size that a text stands for.
 pub fn read_int(text: &str) -> Option<Extent> {
     let number = text.parse().ok().map(Extent::Number);
     number.or_else(|| read_dim(text).map(Extent::from))
 }
 
-/// The numbers of a list: how many are given, or what each is.
+/// The table of numbers of a list: only their count if all are given, or else each entry.
 pub fn numbers(table: &[Number]) -> String {
     if table.iter().all(|number| matches!(number, Number::Input)) {
         return table.len().to_string();
@@ -178,7 +179,7 @@ pub fn numbers(table: &[Number]) -> String {
     table.iter().map(entry).collect::<Vec<String>>().join(", ")
 }
 
-/// An entry of the numbers of a list, of which there are `earlier` before it.
+/// An entry of the table of numbers that has `earlier` entries before it.
 pub fn read_number(text: &str, earlier: u32) -> Option<Number> {
     if text == "input" {
         return Some(Number::Input);
@@ -200,7 +201,7 @@ pub fn read_number(text: &str, earlier: u32) -> Option<Number> {
 pub fn bytes_of(array: &Array) -> Vec<u8> {
     let (sizes, strides) = (array.shape().sizes(), array.layout.strides());
     let (count, size) = (array.count(), array.dtype.size());
-    // The longest run of elements that lie behind each other.
+    // The length of a run of elements that are contiguous in memory.
     let run = if array.is_contiguous() { count } else { count.min(1) };
     let mut out = Vec::with_capacity(count * size);
     let mut index = vec![0usize; sizes.len()];
@@ -219,7 +220,7 @@ pub fn bytes_of(array: &Array) -> Vec<u8> {
     out
 }
 
-/// The elements that tell an array: those in C order, or one that all of them repeat.
+/// The elements that determine an array: all of them in C order, or one that is repeated.
 pub enum Elements {
     /// One element
     All(Vec<u8>),
@@ -227,7 +228,7 @@ pub enum Elements {
     Each(Vec<u8>),
 }
 
-/// The elements of an array. An array that a broadcast made is not spread out.
+/// The elements of an array. A broadcast of one element stays one element.
 pub fn elements(array: &Array) -> Elements {
     let repeats = !array.is_contiguous() && array.layout.strides().iter().all(|&step| step == 0);
     if repeats && array.count() > INLINE {
@@ -243,8 +244,8 @@ pub fn elements(array: &Array) -> Elements {
     }
 }
 
-/// An array: `[[1.0, 2.0], [3.0, 4.0]]`, `all=0.0`, `base64="AACAPw=="`. Where `short`, what would be
-/// bytes is `...`, which does not read back.
+/// An array: `[[1.0, 2.0], [3.0, 4.0]]`, `all=0.0`, `base64="AACAPw=="`. Where `short`, bytes are
+/// written as `...`, which does not read back.
 pub fn array(array: &Array, short: bool) -> String {
     let dtype = array.dtype;
     match elements(array) {
@@ -259,7 +260,7 @@ pub fn array(array: &Array, short: bool) -> String {
     }
 }
 
-/// Elements in brackets by axes. As deep as an array has axes.
+/// Elements in nested brackets. The recursion is as deep as the array has axes.
 fn nested(sizes: &[usize], elements: &mut impl Iterator<Item = String>) -> String {
     let Some((&n, rest)) = sizes.split_first() else {
         return elements.next().unwrap_or_default();
@@ -273,7 +274,7 @@ fn element(dtype: DType, bytes: &[u8]) -> String {
     let mut bits = [0; 8];
     bits[..bytes.len()].copy_from_slice(bytes);
     let bits = u64::from_le_bytes(bits);
-    // The sign of an integer stands in its own highest bit.
+    // The sign of an integer is the highest bit of its own width.
     let signed = || {
         let shift = 64 - 8 * bytes.len() as u32;
         ((bits << shift) as i64 >> shift).to_string()
@@ -312,7 +313,7 @@ fn quiet_nan(dtype: DType) -> u64 {
     }
 }
 
-/// The bits of an element.
+/// The bits of the element that a text stands for.
 fn read_element(dtype: DType, text: &str) -> Option<u64> {
     let int = |text: &str| -> Option<u64> {
         let (low, high) = dtype.int_range()?;
@@ -349,7 +350,7 @@ fn read_element(dtype: DType, text: &str) -> Option<u64> {
     }
 }
 
-/// The array of a type that a text stands for; `None` where it does not.
+/// The array of a type that a text stands for; `None` where the text stands for none.
 pub fn read_array(ty: &Type, text: &str) -> Option<Result<Array>> {
     let (sizes, size) = (ty.shape.sizes(), ty.dtype.size());
     if let Some(one) = text.strip_prefix("all=") {
@@ -387,7 +388,7 @@ pub fn from_bytes(dtype: DType, shape: &Shape, bytes: &[u8]) -> Result<Array> {
     Ok(array)
 }
 
-/// Appends the elements of nested brackets. As deep as an array has axes.
+/// Appends the elements of nested brackets. The recursion is as deep as the array has axes.
 fn read_nested(dtype: DType, sizes: &[usize], text: &str, out: &mut Vec<u8>) -> Option<()> {
     let Some((&n, rest)) = sizes.split_first() else {
         let bits = read_element(dtype, text)?.to_le_bytes();

@@ -1,14 +1,14 @@
 //! Graphs: the list of nodes as a value.
 //!
-//! A graph is append-only and a node names earlier nodes only, so the order of nodes is an order of
-//! computation, and whoever walks a graph walks a list: nothing recurses. Graphs are emissions, so
-//! every rule and composite builds them by running its formula. [`Graph::verify`] checks the law,
-//! [`Graph::print`] writes the list down, [`parse()`] reads it back.
+//! A graph is append-only, and a node names earlier nodes only. So the order of nodes is an order
+//! of computation, and a walk over a graph is a loop over a list, without recursion. Graphs are
+//! emissions: every rule and composite builds them by running its formula. [`Graph::verify`] checks
+//! the law, [`Graph::print`] writes the list as text, [`parse()`] reads the text back.
 //!
 //! An input is a node, or a number: a float that is known only when the graph runs. Formulas pass
-//! numbers on without looking at them, so a numeric input is handed to them as its place in the table
-//! ([`Graph::number`]). A look is noticed ([`Graph::looked`]): what a formula emits after one
-//! may hold for one value only.
+//! numbers on without looking at their values, so a formula receives a numeric input as its
+//! position in the list's table of numbers ([`Graph::number`]). A formula that does look at a value
+//! is recorded ([`Graph::looked`]): the nodes that it emits afterwards may hold for one value only.
 
 mod admit;
 #[cfg(test)]
@@ -52,7 +52,7 @@ use crate::ops::op::{Op, OperandType, Type};
 use crate::shape::{Dim, Shape};
 use crate::site::{Origin, Site};
 
-/// A list that grows.
+/// A list that grows while formulas run.
 #[derive(Default)]
 pub struct Graph {
     list: RefCell<List>,
@@ -61,13 +61,13 @@ pub struct Graph {
     keeps: Option<fn(&'static Composite) -> bool>,
 }
 
-/// The operand that stands for a number of the table.
+/// The operand for entry `i` of the table of numbers.
 pub fn numeric_input(i: u32) -> Arg {
     Arg::Number(Numeric::Told(i))
 }
 
 impl Graph {
-    /// An empty graph in which composites become their formulas.
+    /// An empty graph in which composites are replaced by their formulas.
     pub fn new() -> Graph {
         Graph::default()
     }
@@ -89,7 +89,7 @@ impl Graph {
         graph
     }
 
-    /// A graph that goes on from a list. Composites stay calls.
+    /// A graph that continues a list.
     pub fn from_list(list: List) -> Graph {
         Graph { list: RefCell::new(list), ..Graph::with_calls() }
     }
@@ -104,7 +104,7 @@ impl Graph {
         self.list.borrow_mut()
     }
 
-    /// The list itself.
+    /// Gives the list up.
     pub fn into_list(self) -> List {
         self.list.into_inner()
     }
@@ -114,13 +114,13 @@ impl Graph {
         self.push(Kind::Input, Args::new(), ty)
     }
 
-    /// Adds a value that is known.
+    /// Adds a constant.
     pub fn constant(&self, array: Array) -> Id {
         let ty = Type::new(array.dtype, array.shape().clone());
         self.push(Kind::Constant(array), Args::new(), ty)
     }
 
-    /// Adds control flow: its results.
+    /// Adds a control-flow op; returns its results.
     pub fn flow(&self, flow: ControlFlow, args: &[Arg]) -> SmallVec<[Id; 2]> {
         let results = flow.results.clone();
         let id = self.push(Kind::ControlFlow(Arc::new(flow)), args.into(), unit());
@@ -129,13 +129,14 @@ impl Graph {
         results.into_iter().enumerate().map(part).collect()
     }
 
-    /// Gives a flow more results behind those it has: what names it keeps its meaning.
+    /// Gives a control-flow op more results, behind those that it has. Nodes that name it keep
+    /// their meaning.
     pub fn widen(&self, id: Id, flow: ControlFlow) {
         let kind = self.with_own_numbers(Kind::ControlFlow(Arc::new(flow)));
         self.list.borrow_mut().nodes[id.0 as usize].kind = kind;
     }
 
-    /// Result `i` of a node.
+    /// Result `i` of a node that has several.
     pub fn part(&self, of: Id, i: usize) -> Id {
         let (found, ty) = {
             let nodes = self.nodes();
@@ -161,24 +162,24 @@ impl Graph {
         found.unwrap_or_else(|| self.push(Kind::Result(i as u32), args(), ty))
     }
 
-    /// Notices that formulas looked at numeric inputs somewhere else.
+    /// Records that formulas looked at numeric inputs in another graph.
     pub fn looks_at_all(&self, inputs: &[u32]) {
         self.looked.borrow_mut().extend_from_slice(inputs);
     }
 
-    /// Adds something that is done for its effect.
+    /// Adds an effect.
     pub fn effect(&self, effect: Effect, args: &[Arg]) -> Id {
         self.push(Kind::Effect(Arc::new(effect)), args.into(), unit())
     }
 
-    /// Adds a barrier: `x` as it is, once `after` are there.
+    /// Adds a barrier: `x` unchanged, available once `after` are computed.
     pub fn barrier(&self, x: Id, after: &[Id]) -> Id {
         let args = std::iter::once(&x).chain(after).map(|&id| Arg::Node(id)).collect();
         let ty = self.ty(x);
         self.push(Kind::Barrier, args, ty)
     }
 
-    /// Adds a node of a kind, which takes these operands and has this type.
+    /// Adds a node of this kind, with these operands and this type.
     pub fn push(&self, kind: Kind, args: Args, ty: Type) -> Id {
         let kind = self.with_own_numbers(kind);
         let mut site = self.site.get();
@@ -193,7 +194,7 @@ impl Graph {
         numeric_input(self.given())
     }
 
-    /// Names a value as the next result.
+    /// Makes a value the next result.
     pub fn output(&self, id: Id) {
         self.list.borrow_mut().outputs.push(id);
     }
@@ -203,7 +204,7 @@ impl Graph {
         self.list.borrow_mut().names.insert(id, name.into());
     }
 
-    /// Attributes the nodes that follow to a line.
+    /// Attributes the nodes that follow to a Python line.
     pub fn at(&self, site: Site) {
         self.site.set(site);
     }
@@ -250,7 +251,7 @@ impl Graph {
     }
 }
 
-/// The type of nodes whose value says nothing.
+/// The type of nodes whose own value means nothing, such as effects.
 fn unit() -> Type {
     Type::new(DType::Bool, Shape::scalar())
 }
@@ -262,7 +263,7 @@ pub fn result_types(nodes: &[Node], op: &Op, args: &[Arg]) -> Result<Types> {
     op.infer_all(&types)
 }
 
-/// What type rules see of an operand.
+/// An operand as type rules see it.
 fn operand_type(nodes: &[Node], arg: Arg) -> OperandType<'_> {
     match arg {
         Arg::Node(id) => {

@@ -1,7 +1,9 @@
-//! The numbers of a list: which are given, and how the others come of them and of sizes.
+//! The table of numbers of a list: which are given, and how the others are calculated from them and
+//! from sizes.
 //!
-//! A number stands among operands as its place in the table ([`Numeric::Told`]). Entries name earlier
-//! ones only, so one walk works them all out, by the same float64 arithmetic that eager code does.
+//! An operand that is a number names an entry by its position ([`Numeric::Told`]). Entries name
+//! earlier ones only, so one walk calculates them all, with the same float64 arithmetic as eager
+//! code.
 
 use std::sync::Arc;
 
@@ -35,7 +37,7 @@ pub fn evaluate(table: &[Number], given: &[Scalar], sizes: &Bindings) -> Result<
     Ok(values)
 }
 
-/// A number, given those of a table.
+/// The value of a number, given the values of the table.
 pub fn valued(x: Numeric, values: &[Scalar]) -> Result<Scalar> {
     match x {
         Numeric::Known(value) => Ok(value),
@@ -45,28 +47,28 @@ pub fn valued(x: Numeric, values: &[Scalar]) -> Result<Scalar> {
     }
 }
 
-/// A number under the name it has in another list.
+/// A number under its name in another list.
 pub fn renamed(x: Numeric, names: &[Numeric]) -> Numeric {
     x.told().and_then(|i| names.get(i as usize).copied()).unwrap_or(x)
 }
 
 impl Graph {
-    /// Adds a number that a run tells: its place in the table.
+    /// Adds a number that is given at run time; returns its position in the table.
     pub fn given(&self) -> u32 {
         let numbers = &mut self.list.borrow_mut().numbers;
         numbers.push(Number::Input);
         numbers.len() as u32 - 1
     }
 
-    /// The number of an entry; one that is there already is not made twice, and what is known is no
-    /// entry.
+    /// Adds an entry and returns its number. An entry that exists already is not added twice, and a
+    /// known number is returned as its value.
     pub fn define(&self, number: Number) -> Numeric {
         let is_open = match number {
             Number::Input => true,
             Number::Size(dim) => dim.known().is_none(),
             Number::Calculated(_, args) => args.iter().any(|x| x.told().is_some()),
         };
-        // A size that is open is asked nothing.
+        // A symbolic size is not asked for its value.
         if !is_open && let Some(now) = number.now() {
             return Numeric::Known(now);
         }
@@ -80,8 +82,8 @@ impl Graph {
         Numeric::Told(i as u32)
     }
 
-    /// A look at an entry: notes the inputs that it comes of. What comes of sizes alone is known, and
-    /// its sizes are pinned.
+    /// Looks at the value of an entry, and records the inputs that it depends on. An entry that
+    /// depends on sizes alone is known, and a look pins its sizes.
     pub(super) fn look(&self, i: u32) -> Option<Scalar> {
         let number = self.list.borrow().numbers.get(i as usize).copied()?;
         match number {
@@ -91,7 +93,7 @@ impl Graph {
             }
             Number::Size(_) => number.now(),
             Number::Calculated(how, args) => {
-                // Both are looked at, whether or not the first is known.
+                // Both arguments are looked at, whether or not the first is known.
                 let [a, b] = args.map(|x| match x {
                     Numeric::Known(value) => Some(value),
                     Numeric::Told(i) => self.look(i),
@@ -101,8 +103,8 @@ impl Graph {
         }
     }
 
-    /// Takes over the table of another list, given scalars for its inputs and sizes for its symbols:
-    /// what stands for each entry here.
+    /// Imports the table of another list, given numbers for its inputs and sizes for its symbols.
+    /// Returns the number here for each entry there.
     pub fn import_numbers(
         &self,
         table: &[Number],
@@ -126,7 +128,7 @@ impl Graph {
 }
 
 impl Graph {
-    /// What stands here for the numbers of a list that began with those of this graph.
+    /// The numbers here for the entries of a list whose table began as this graph's.
     pub fn numbers_of(&self, list: &List) -> Vec<Numeric> {
         let mine = self.list().numbers.clone();
         let same = list.numbers.len() <= mine.len() && list.numbers == mine[..list.numbers.len()];
@@ -140,7 +142,7 @@ impl Graph {
         }
     }
 
-    /// A node whose bodies speak of numbers as this graph does.
+    /// A kind of node whose bodies use this graph's table of numbers.
     pub(super) fn with_own_numbers(&self, kind: Kind) -> Kind {
         let Kind::ControlFlow(flow) = &kind else { return kind };
         let names: Vec<Vec<Numeric>> =
@@ -165,7 +167,7 @@ impl List {
         evaluate(&self.numbers, given, sizes)
     }
 
-    /// Replaces every number by what stands for it, in bodies too. The table is the caller's.
+    /// Replaces every number by its new name, in bodies too. The table is the caller's.
     pub fn rename_numbers(&mut self, names: &[Numeric]) {
         for node in &mut self.nodes {
             for arg in &mut node.args {

@@ -1,7 +1,8 @@
-//! What kernels take for granted of operands, checked for lists that come from outside: with it, a
-//! list that keeps the law reads and writes its own memory only.
+//! Checks, for lists that come from outside, of what kernels assume about operands. A list that
+//! keeps the law and passes them reads and writes its own memory only.
 //!
-//! The front ends make only what holds here. Sizes that are not known are left to the day they are.
+//! The front ends make only nodes that pass. Conditions on sizes that are not known are left until
+//! the sizes are known.
 
 use smallvec::SmallVec;
 
@@ -11,7 +12,7 @@ use crate::error::Result;
 use crate::ops::op::{Op, OperandType, Type};
 use crate::ops::structural::OpKind;
 
-/// Refuses a list, which keeps the law, for an op on operands that its kernel does not expect.
+/// Refuses a list that keeps the law but has an op on operands that its kernel does not expect.
 pub fn check_list(list: &List) -> Result<()> {
     let mut lists = vec![list];
     while let Some(list) = lists.pop() {
@@ -43,7 +44,7 @@ fn check(op: &Op, args: &[OperandType<'_>], ty: &Type) -> Result<()> {
     if holds { Ok(()) } else { Err(law("the operands are not what it takes", format!("{op:?}"))) }
 }
 
-/// Refuses the attributes that type rules cannot work with. To be asked before them.
+/// Refuses attributes that type rules cannot work with. It is called before them.
 pub fn check_attributes(op: &Op) -> Result<()> {
     let holds = match op.kind() {
         OpKind::Map(_) | OpKind::Call(_) => true,

@@ -10,8 +10,9 @@
 //! return %4
 //! ```
 //!
-//! A list of another device than the CPU starts with a line `device name`. A line of a node is `%id: type = kind(operands, attributes) "name"  # site`. What the types say already
-//! (the dtype of `astype`, the shape of `reshape`) is not said again. Control flow has no type, but
+//! A list of another device than the CPU starts with a line `device name`. The line of a node is
+//! `%id: type = kind(operands, attributes) "name"  # site`. Attributes that the types give already
+//! (the dtype of `astype`, the shape of `reshape`) are left out. Control flow has no type, but
 //! `-> (types of results) {`, and its bodies follow, indented, between braces.
 
 use std::fmt::Write;
@@ -30,14 +31,14 @@ use crate::site::Site;
 pub use super::literal::operand;
 
 impl Graph {
-    /// The list as text; `describe` spells sites.
+    /// The list as text; `describe` writes sites.
     pub fn print(&self, describe: impl Fn(Site) -> Option<String>) -> String {
         self.list().print(describe)
     }
 }
 
 impl List {
-    /// The whole list as text, which [`parse`](super::parse::parse) reads back; `describe` spells
+    /// The whole list as text, which [`parse`](super::parse::parse) reads back; `describe` writes
     /// sites.
     pub fn print(&self, describe: impl Fn(Site) -> Option<String>) -> String {
         let mut printer = Printer { text: String::new(), describe: &describe, short: false };
@@ -45,7 +46,7 @@ impl List {
         printer.text
     }
 
-    /// The whole list as text, of a device: the CPU is not said.
+    /// The whole list as text, with its device unless that is the CPU.
     pub fn print_on(&self, device: Device, describe: impl Fn(Site) -> Option<String>) -> String {
         let first = match device {
             Device::Cpu => String::new(),
@@ -54,7 +55,7 @@ impl List {
         first + &self.print(describe)
     }
 
-    /// The text for reading only: the bytes of large constants are left out.
+    /// A text for people only: the bytes of large constants are left out.
     pub fn print_short(&self, describe: impl Fn(Site) -> Option<String>) -> String {
         let mut printer = Printer { text: String::new(), describe: &describe, short: true };
         printer.list(self, 0);
@@ -96,7 +97,7 @@ impl Printer<'_> {
         let _ = writeln!(self.text, "{:indent$}{}", "", line.trim_end());
     }
 
-    /// What stands between id and name.
+    /// The text between id and name.
     fn node(&self, node: &Node) -> String {
         let parts = parts(node, self.short).join(", ");
         let kind = node.kind.name();
@@ -107,7 +108,8 @@ impl Printer<'_> {
                 let results: Vec<String> = flow.results.iter().map(literal::ty).collect();
                 let results = results.join(", ");
                 match &flow.kind {
-                    // A word of its own: the user's name may be that of another op.
+                    // The kind has a word of its own, because the user's name may be that of
+                    // another op.
                     ControlFlowKind::Host(op) => {
                         let name = quoted(op.name());
                         let parts =
@@ -139,7 +141,7 @@ impl Printer<'_> {
         let _ = writeln!(self.text, "{:indent$}}}", "");
     }
 
-    /// The site, and the line's end.
+    /// The site, and the end of the line.
     fn end(&mut self, site: Site) {
         if let Some(line) = (self.describe)(site) {
             let _ = write!(self.text, "  # {}", line.replace(char::is_control, "?"));
@@ -211,8 +213,8 @@ fn flow_attributes(kind: &ControlFlowKind) -> Vec<String> {
     }
 }
 
-/// The arguments of a composite by its parameters: operands by position as long as nothing else came
-/// before, the rest by name, what is absent not at all.
+/// The arguments of a composite by its parameters. Operands are written by position until another
+/// argument comes before them, everything else by name, and absent arguments not at all.
 fn call_parts(call: &Call, node: &Node) -> Vec<String> {
     let mut operands = node.args.iter().map(|&arg| operand(arg));
     let mut by_position = true;
@@ -243,7 +245,7 @@ fn call_parts(call: &Call, node: &Node) -> Vec<String> {
     parts
 }
 
-/// What the types do not say already.
+/// The attributes that the types do not give already.
 fn attributes(op: &Op) -> Vec<String> {
     let mut op = op.clone();
     op.fields().into_iter().flat_map(attribute).collect()

@@ -1,9 +1,10 @@
-//! Calls of the host in a run that is repeated, to be held against its list.
+//! Replay: calls of host ops in a run that is repeated, so that the run can be compared with its
+//! list.
 //!
-//! What a call does besides giving its results happens once only. So the run writes its calls down
-//! ([`logged`]), and where it is repeated ([`Calls::replay`]) ordered calls get their results from there:
-//! those of the next call of the same op, which had operands of the same bits. Pure calls are made
-//! again, which finds code that is not pure.
+//! The effect of a call may happen only once. So a run records its calls ([`logged`]). Where the
+//! run is repeated ([`Calls::replay`]), an ordered call takes its results from the record: from the
+//! next call of the same op on operands of the same bits. Pure calls are made again; their results
+//! are compared with the record, which finds code that is not pure.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -19,20 +20,20 @@ use crate::ops::op::Type;
 #[derive(Clone, Default)]
 pub struct Calls(Arc<[Call]>);
 
-/// One call. Its arrays are in memory of their own, which no later step writes.
+/// One call. Its arrays are copies, which no later step writes.
 struct Call {
     op: Host,
     operands: Vec<Array>,
     results: Vec<Array>,
 }
 
-/// What is done with calls on a thread.
+/// How calls are handled on a thread.
 enum Mode {
-    /// They are made
+    /// Calls are made
     Plain,
-    /// They are made and written down
+    /// Calls are made and recorded
     Logging(Vec<Call>),
-    /// Those after `next` may be asked for again
+    /// Calls are replayed; recorded calls from `next` on are still unused
     Replaying { calls: Calls, next: usize },
 }
 
@@ -40,7 +41,7 @@ thread_local! {
     static MODE: RefCell<Mode> = const { RefCell::new(Mode::Plain) };
 }
 
-/// Another mode for the time of a scope.
+/// Sets another mode for a scope, and keeps the mode before.
 struct Entered(Option<Mode>);
 
 impl Entered {
@@ -48,7 +49,7 @@ impl Entered {
         Entered(Some(MODE.replace(mode)))
     }
 
-    /// Puts back the mode before: the mode that it replaces.
+    /// Puts back the mode before; returns the mode that it replaces.
     fn leave(mut self) -> Mode {
         MODE.replace(self.0.take().unwrap_or(Mode::Plain))
     }
@@ -62,7 +63,7 @@ impl Drop for Entered {
     }
 }
 
-/// Runs `f`: its result, and the calls that it made on this thread.
+/// Runs `f`; returns its result and the calls that it made on this thread.
 pub fn logged<T>(f: impl FnOnce() -> Result<T>) -> Result<(T, Calls)> {
     let entered = Entered::new(Mode::Logging(Vec::new()));
     let found = f()?;
@@ -73,13 +74,13 @@ pub fn logged<T>(f: impl FnOnce() -> Result<T>) -> Result<(T, Calls)> {
 }
 
 impl Calls {
-    /// Runs `f`, where ordered calls get the results that these had.
+    /// Runs `f`, in which ordered calls get the results of these calls.
     pub fn replay<T>(&self, f: impl FnOnce() -> T) -> T {
         let _entered = Entered::new(Mode::Replaying { calls: self.clone(), next: 0 });
         f()
     }
 
-    /// The place of the first call from `next` on that is the same.
+    /// The index of the first call from `next` on with the same op and operands of the same bits.
     fn find(&self, next: usize, op: &Host, operands: &[&Array]) -> Option<usize> {
         let is_same = |call: &Call| {
             let pairs = || call.operands.iter().zip(operands.iter().copied());
@@ -90,9 +91,9 @@ impl Calls {
 }
 
 impl Host {
-    /// The results of a call, as the mode of this thread says.
+    /// Makes or replays a call, as the mode of this thread says.
     pub(super) fn called(&self, operands: &[&Array], results: &[Type]) -> Result<Vec<Array>> {
-        // The code may run compiled functions, whose calls are not those of this run.
+        // The code may run compiled functions, whose calls do not belong to this run.
         match MODE.replace(Mode::Plain) {
             Mode::Plain => self.0.run(operands, results),
             Mode::Logging(mut calls) => {
@@ -111,7 +112,7 @@ impl Host {
         }
     }
 
-    /// The results of a call that is repeated, and where the calls after it begin.
+    /// The results of a repeated call, and the index at which the calls after it begin.
     fn again(
         &self,
         calls: &Calls,
@@ -133,7 +134,7 @@ impl Host {
         }
     }
 
-    /// The results of a pure call, which are those that it had before.
+    /// Checks that a pure call has the results that it had before, and returns them.
     fn is_pure(&self, known: Option<&Vec<Array>>, found: Vec<Array>) -> Result<Vec<Array>> {
         let pairs = known.into_iter().flatten().zip(&found).enumerate();
         match pairs.filter_map(|(i, (a, b))| Some((i, difference(a, b)?))).next() {

@@ -14,8 +14,9 @@ use crate::ops::op::Op;
 use crate::shape::{Bindings, Dim, Scope};
 
 /// The same list with sizes for its symbols: in types, attributes and numbers, in bodies too. Sizes
-/// that become known become constants, so that with all symbols bound this is the list that the same
-/// program makes for these sizes. Whether it may have them, its constraints say.
+/// that become known become constants, so that with all symbols bound this is the list that the
+/// same program makes for these sizes. Whether a list may have these sizes is up to its
+/// constraints, which are not checked here.
 pub fn resize(list: &List, sizes: &Bindings) -> Result<List> {
     let graph = Graph::new();
     let inputs: Vec<Numeric> = (list.numbers.iter())
@@ -45,7 +46,7 @@ fn in_bodies(node: &mut Node, numbers: &[Number]) {
 }
 
 impl List {
-    /// Visits every size in types and attributes, in bodies too. Those in numbers are not visited.
+    /// Visits every size in types and attributes, in bodies too, but not the sizes in numbers.
     pub fn each_dim(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         for node in &mut self.nodes {
             node.ty.each_dim(&mut *f);
@@ -61,7 +62,7 @@ impl List {
         }
     }
 
-    /// The symbols that occur in it.
+    /// The symbols that occur in the list.
     pub fn symbols(&self) -> Vec<Dim> {
         let (mut list, mut seen, mut found) = (self.clone(), FxHashSet::default(), Vec::new());
         let mut visit = |dim: Dim| {
@@ -80,7 +81,8 @@ impl List {
         found
     }
 
-    /// A scope for this list alone: nothing is known of its symbols, and its expressions are kept.
+    /// A scope for this list alone. It knows nothing of the symbols and keeps the list's
+    /// expressions.
     pub fn scope(&self) -> Scope {
         let (scope, mut list) = (Scope::owner(), self.clone());
         list.each_dim(&mut |dim| scope.keeper().keep(*dim));
@@ -109,8 +111,8 @@ fn with_each_dim(flow: &ControlFlow, f: &mut dyn FnMut(&mut Dim)) -> ControlFlow
     ControlFlow { kind, bodies, results }
 }
 
-/// The nodes that are counts beside integers (`Expr::whole`): an int64 without axes filled with a
-/// number, which only elementwise ops read.
+/// The nodes that are counts used with integers (`Expr::whole`): an int64 without axes filled with
+/// a number, which only elementwise ops read.
 fn whole_counts(list: &List) -> Vec<bool> {
     let is_count = |node: &Node| {
         let fills = matches!(&node.kind, Kind::Op(Op::Full(ty)) if ty.dtype == DType::I64);
@@ -130,7 +132,7 @@ fn whole_counts(list: &List) -> Vec<bool> {
     counts
 }
 
-/// Puts counts that are known now in the place of the nodes that held them.
+/// Replaces the nodes of counts that are known now by the counts.
 fn inlined(list: List, counts: &[bool]) -> List {
     let mut out = List { numbers: list.numbers, ..List::default() };
     let mut names: Vec<Arg> = Vec::with_capacity(list.nodes.len());

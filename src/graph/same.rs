@@ -19,7 +19,8 @@ impl List {
         differ("results", &self.outputs, &other.outputs)
     }
 
-    /// The first node that another list has otherwise, as far as both go, and how they differ.
+    /// The first node that differs in another list, as far as both lists go, and how the two
+    /// differ.
     pub fn first_difference(&self, other: &List) -> Option<(Id, String)> {
         for (i, (a, b)) in self.nodes.iter().zip(&other.nodes).enumerate() {
             let id = Id(i as u32);
@@ -67,7 +68,7 @@ fn node(a: &Node, b: &Node) -> Result<(), String> {
     if !equal {
         return Err(format!("{} and {}", summary(a), summary(b)));
     }
-    // What effects give says nothing.
+    // The type of an effect means nothing.
     if !matches!(a.kind, Kind::Effect(_)) {
         differ("types", &a.ty, &b.ty)?;
     }
@@ -99,8 +100,8 @@ fn same_array(a: &Array, b: &Array) -> bool {
     }
 }
 
-/// The first difference between the bits of two arrays in host memory; the payload of a NaN says
-/// nothing.
+/// The first difference between the bits of two arrays in host memory. Payloads of NaNs do not
+/// count.
 pub fn difference(wanted: &Array, found: &Array) -> Option<String> {
     let (dtype, shape) = (wanted.dtype, wanted.shape());
     if dtype != found.dtype || !shape.same(found.shape()) {
@@ -124,7 +125,7 @@ pub fn difference(wanted: &Array, found: &Array) -> Option<String> {
 
 fn flow(a: &ControlFlow, b: &ControlFlow) -> Result<(), String> {
     match (&a.kind, &b.kind) {
-        // Code that was written again is the same code here.
+        // Host ops are compared by name and class: the same code may be another object.
         (ControlFlowKind::Host(x), ControlFlowKind::Host(y)) => {
             differ("ops of the host", &(x.name(), x.class()), &(y.name(), y.class()))?;
         }

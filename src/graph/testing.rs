@@ -1,6 +1,7 @@
-//! What tests of passes and plans share: an interpreter that computes a list as it is written.
+//! An interpreter that computes a list as it is written, for tests of passes and plans.
 //!
-//! No node is merged, reordered or skipped, so it is what passes and plans are held against.
+//! No node is merged, reordered or skipped, so its results are the ones that passes and plans are
+//! compared with.
 
 use std::cell::RefCell;
 
@@ -23,7 +24,7 @@ thread_local! {
     static PRINTED: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What lists printed on this thread since the last call.
+/// The texts that lists printed on this thread since the last call.
 pub fn printed() -> Vec<String> {
     PRINTED.take()
 }
@@ -33,7 +34,7 @@ pub fn one_by_one(graph: &Graph, inputs: &[&Array], numbers: &[Scalar]) -> Vec<A
     try_one_by_one(graph, inputs, numbers).unwrap()
 }
 
-/// The same, or what the data refused.
+/// The same, or the error where the data is refused.
 pub fn try_one_by_one(graph: &Graph, inputs: &[&Array], numbers: &[Scalar]) -> Result<Vec<Array>> {
     let inputs: Vec<Array> = inputs.iter().map(|&x| x.clone()).collect();
     run(&graph.list(), &inputs, numbers)
@@ -52,7 +53,7 @@ pub fn values_of(graph: &Graph, seed: u64) -> Vec<Array> {
 /// The results of a list.
 pub fn run(list: &List, inputs: &[Array], numbers: &[Scalar]) -> Result<Vec<Array>> {
     let mut inputs = inputs.iter();
-    // What each node gives: one array, or the results of a flow.
+    // By node: its array, or the results of control flow.
     let mut values: Vec<Vec<Array>> = Vec::new();
     for node in &list.nodes {
         let args: Vec<Arg> = node.args.to_vec();

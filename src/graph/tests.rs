@@ -51,11 +51,11 @@ fn numbers_that_a_run_tells_are_no_scalars() {
     for i in 0..3 {
         assert_eq!(graph.number(), Arg::Number(Numeric::Told(i)));
     }
-    // Whatever a formula is told at a look, it stays an entry of the table.
+    // A number stays an entry of the table even after a look at its value.
     let x = Expr::new(&graph, graph.number());
     assert!(x.as_scalar().is_some_and(|value| value.as_f64().is_nan()));
     assert_eq!(x.arg(), Arg::Number(Numeric::Told(3)));
-    // What is known is no entry.
+    // A known number is no entry.
     let half = Number::Calculated(Calculation::Div, [1.0.into(), 2.0.into()]);
     assert_eq!(graph.define(half), Numeric::Known(Scalar::Float(0.5)));
     let open = Number::Calculated(Calculation::Div, [1.0.into(), Numeric::Told(0)]);
@@ -73,7 +73,7 @@ fn verify_passes_what_emission_builds() {
     Graph::new().verify().unwrap();
 }
 
-/// Breaks the sample's nodes and gives what verify says.
+/// Breaks the sample's nodes and returns the error of `verify`.
 fn broken(breakage: impl FnOnce(&mut Vec<Node>)) -> String {
     let graph = sample();
     breakage(&mut graph.list.borrow_mut().nodes);
@@ -205,7 +205,7 @@ fn the_interpreter_runs_control_flow() {
     ];
     let got = testing::one_by_one(&graph, &inputs.each_ref(), &[]);
     let got: Vec<Vec<f64>> = got.iter().map(values).collect();
-    // The index is clamped to the last branch: 9; 9·3², and how it came about.
+    // The index is clamped to the last branch: 9; then 9·3², and its history.
     assert_eq!(got[..5], [vec![0.0], vec![81.0], vec![2.0, 1.0], vec![9.0, 27.0], vec![2.0]]);
     // 3·3 + 4 = 13, 13·3 + 2 = 41, 41·3 + 1 = 124.
     assert_eq!(got[5..], [vec![124.0], vec![41.0, 13.0, 3.0]]);

@@ -103,8 +103,8 @@ fn all_equal(a: &[Type], b: &[Type]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.equals(b))
 }
 
-/// A part names control flow or an op, one of its results (of an op not the first, which is the op's
-/// own value) and that result's type.
+/// A `Kind::Result` names control flow or an op and one of its results, and has that result's type.
+/// Of an op this is not the first result, which is the op's own value.
 fn check_part(earlier: &[Node], i: usize, node: &Node) -> Result<()> {
     let types: Types = match node.args.as_slice() {
         [Arg::Node(id)] => match &earlier[id.0 as usize].kind {
@@ -127,7 +127,7 @@ fn check_part(earlier: &[Node], i: usize, node: &Node) -> Result<()> {
     }
 }
 
-/// The bodies keep the law themselves, take the operands and give the results.
+/// Bodies keep the law themselves, take the operands and give the results.
 fn check_flow(earlier: &[Node], flow: &ControlFlow, args: &[Arg]) -> Result<()> {
     for body in &flow.bodies {
         for (i, node) in body.nodes.iter().enumerate() {
@@ -193,8 +193,8 @@ fn check_flow(earlier: &[Node], flow: &ControlFlow, args: &[Arg]) -> Result<()> 
     Ok(())
 }
 
-/// A call of the host gives what its type rule says. Sizes that are open were asked
-/// where the call was made.
+/// A call of a host op has the result types of its type rule. Calls with open sizes were checked
+/// where they were made.
 fn check_host(op: &Host, flow: &ControlFlow, types: &[&Type]) -> Result<()> {
     if types.iter().any(|ty| !ty.shape.is_known()) {
         return Ok(());
@@ -210,7 +210,7 @@ fn check_host(op: &Host, flow: &ControlFlow, types: &[&Type]) -> Result<()> {
     }
 }
 
-/// What is scanned over, and what is stacked, is as long as the scan.
+/// The arrays that are scanned over, and those that are stacked, are as long as the scan.
 fn check_lengths(
     flow: &ControlFlow,
     types: &[&Type],

@@ -1,8 +1,8 @@
 //! Graphs from text: the reverse of [`print`](super::print).
 //!
-//! The text is read line by line, without recursion, and what it builds is verified, so whatever
-//! comes out keeps the law of graphs. Memory follows the length of the text: an array of one repeated
-//! element is one element, and a size is only a number.
+//! The text is read line by line, without recursion, and the list is verified, so every list that
+//! is returned keeps the law of graphs. Memory is proportional to the length of the text: an array
+//! of one repeated element is one element, and a size is only a number.
 
 mod op;
 #[cfg(test)]
@@ -28,13 +28,13 @@ use op::Given;
 /// How deep control flow may be nested.
 const DEPTH: usize = 64;
 
-/// The list that a text says.
+/// The list that a text describes.
 pub fn parse(text: &str) -> Result<List> {
     parse_on(text).map(|(list, _)| list)
 }
 
-/// The list that a text says, and the device: the CPU, where no other is said. Where it has symbols, of which a text gives no sizes, sizes that may be
-/// equal are taken to be.
+/// The list that a text describes, and its device, which is the CPU unless the text names another.
+/// A text gives no sizes for its symbols, so sizes that may be equal are taken to be equal.
 pub fn parse_on(text: &str) -> Result<(List, Device)> {
     let mut parser = Parser { open: vec![Open::default()], device: None, line: 0 };
     for line in text.lines() {
@@ -49,7 +49,7 @@ pub fn parse_on(text: &str) -> Result<(List, Device)> {
         return Err(parser.wants("a closing brace", "the end"));
     };
     let graph = Graph::from_list(open.list);
-    // What a rule refuses by a panic is refused here as well.
+    // Rules that refuse by unwinding are caught here as well.
     match graph.list().symbols() {
         symbols if symbols.is_empty() || Scope::is_inside() => catch(|| graph.verify())??,
         symbols => {
@@ -67,13 +67,13 @@ pub fn parse_on(text: &str) -> Result<(List, Device)> {
 #[derive(Default)]
 struct Open {
     list: List,
-    /// Its results were named
+    /// Whether its `return` line was read
     returned: bool,
     /// The control flow whose bodies are being read
     flow: Option<OpenFlow>,
 }
 
-/// Control flow some of whose bodies are read.
+/// A control-flow op some of whose bodies have been read.
 struct OpenFlow {
     kind: ControlFlowKind,
     args: Args,
@@ -84,12 +84,12 @@ struct OpenFlow {
 /// A line `%id: type = kind(arguments) …`, cut into its parts.
 struct Statement<'t> {
     id: u32,
-    /// What stands between colon and equals sign
+    /// The text between colon and equals sign
     ty: Option<&'t str>,
     kind: &'t str,
-    /// What stands in parentheses
+    /// The text in parentheses
     arguments: Option<&'t str>,
-    /// What stands behind the arrow, in parentheses
+    /// The text in parentheses behind the arrow
     results: Option<&'t str>,
     name: Option<String>,
     opens: bool,
@@ -102,7 +102,7 @@ struct Parser {
 }
 
 impl Parser {
-    /// Refuses the line, with the start of what stands there.
+    /// Refuses the line, with the start of the text that was found.
     fn wants(&self, want: impl std::fmt::Display, got: &str) -> Error {
         let start: String = got.chars().take(40).collect();
         let dots = if start.len() < got.len() { "..." } else { "" };
@@ -143,7 +143,7 @@ impl Parser {
         }
     }
 
-    /// Whether nothing was read.
+    /// Whether nothing has been read yet.
     fn is_start(&self) -> bool {
         let [first] = &self.open[..] else { return false };
         self.device.is_none() && first.list.nodes.is_empty() && first.list.numbers.is_empty()
@@ -211,16 +211,16 @@ impl Parser {
         }
     }
 
-    /// What stands in the parentheses that a text starts with, and what comes after.
+    /// The text in the parentheses that a text starts with, and the rest behind them.
     fn group<'t>(&self, text: &'t str) -> Result<(Option<&'t str>, &'t str)> {
         let inside = text.strip_prefix('(').ok_or_else(|| self.wants("parentheses", text))?;
-        // The closing one is the first that nothing inside opened: it stands where the text before it
-        // is balanced.
+        // The closing parenthesis is the first that is not opened inside: the text before it is
+        // balanced.
         let end = closing(inside).ok_or_else(|| self.wants("a closing parenthesis", text))?;
         Ok((Some(&inside[..end]), inside[end + 1..].trim_start()))
     }
 
-    /// Adds the node that a line says, or opens the control flow.
+    /// Adds the node that a line describes, or opens control flow.
     fn node(&mut self, statement: Statement<'_>) -> Result<()> {
         let next = self.top().list.nodes.len() as u32;
         if statement.id != next {
@@ -251,7 +251,7 @@ impl Parser {
             }
         }
         if let Some(name) = statement.name {
-            // The flow that was opened belongs to the list below.
+            // The control-flow op that was just opened belongs to the list below.
             let list = if is_flow { self.open.len() - 2 } else { self.open.len() - 1 };
             self.open[list].list.names.insert(Id(next), name.into());
         }
@@ -326,16 +326,16 @@ fn read_shape(text: &str) -> Option<Shape> {
     sizes.into_iter().map(literal::read_dim).collect()
 }
 
-/// What stands before a comment.
+/// The text before a comment.
 fn without_comment(text: &str) -> &str {
     match extent(text, '#') {
         Some(end) => text[..end].trim(),
-        // Quotes that do not close, as a path may have them.
+        // The quotes do not close, as may happen in a path.
         None => text.split('#').next().unwrap_or("").trim(),
     }
 }
 
-/// Where the string ends that a text starts with.
+/// The end of the string that a text starts with.
 fn quoted_end(text: &str) -> Option<usize> {
     let mut escaped = false;
     for (i, c) in text.char_indices().skip(1) {
@@ -347,7 +347,7 @@ fn quoted_end(text: &str) -> Option<usize> {
     None
 }
 
-/// Where the parenthesis stands that closes one before the text.
+/// The position of the parenthesis that closes one before the text.
 fn closing(text: &str) -> Option<usize> {
     let (mut open, mut i) = (0usize, 0);
     while let Some(c) = text[i..].chars().next() {

@@ -17,7 +17,7 @@ use crate::ops::structural::{self, Field, StructuralDef};
 use crate::ops::{composite, elementwise};
 use crate::shape::{Dim, Dims, Shape};
 
-/// What a line's node is.
+/// The node that a line describes.
 pub enum Read {
     /// A node with its type
     Kind(Kind, Type),
@@ -30,7 +30,7 @@ pub struct Given<'p, 't> {
     parser: &'p Parser,
     name: &'t str,
     ty: Option<Type>,
-    /// What stands in the parentheses
+    /// The text in the parentheses
     text: &'t str,
     /// The arguments by position, the next one last
     plain: Vec<&'t str>,
@@ -65,7 +65,7 @@ impl<'p, 't> Given<'p, 't> {
         Ok(given)
     }
 
-    /// The operands, once everything was taken.
+    /// The operands, once all other arguments have been taken; refuses arguments that are left.
     pub fn finish(self) -> Result<Args> {
         let left = self.plain.last().or(self.named.first().map(|(name, _)| name));
         match left {
@@ -103,7 +103,7 @@ impl<'p, 't> Given<'p, 't> {
         Some(self.named.remove(i).1)
     }
 
-    /// An argument by name, read.
+    /// Reads an argument by name.
     fn read<T>(&mut self, name: &str, read: impl Fn(&str) -> Option<T>) -> Result<T> {
         let Some(text) = self.take(name) else {
             return Err(self.wants(format!("argument {name} of {}", self.name), self.text));
@@ -147,8 +147,8 @@ impl<'p, 't> Given<'p, 't> {
         Ok(axes.map(|((start, size), step)| SliceAxis { start, step, size }).collect())
     }
 
-    /// Reads an attribute of a structural op. `axes` is how many numbers the first tuple with one for
-    /// each axis has.
+    /// Reads an attribute of a structural op. `axes` is the length of the first tuple that has one
+    /// number per axis.
     fn field(&mut self, field: Field<'_>, axes: &mut Option<usize>) -> Result<()> {
         match field {
             Field::Count(name, n) => *n = self.number(name)?,
@@ -199,7 +199,7 @@ fn tuple<T, L: FromIterator<T>>(text: &str, read: impl Fn(&str) -> Option<T>) ->
     split(text.strip_prefix('(')?.strip_suffix(')')?)?.into_iter().map(read).collect()
 }
 
-/// What the node of a line is; its operands are left in `given`.
+/// The node that a line describes. Its operands are left in `given`.
 pub fn kind(given: &mut Given<'_, '_>) -> Result<Read> {
     let read = match given.name {
         "input" => (Kind::Input, given.ty()?),
@@ -361,7 +361,7 @@ fn argument(given: &mut Given<'_, '_>, param: &Param) -> Result<Attr> {
     }
 }
 
-/// An attribute as it was written.
+/// An attribute from its text.
 fn attribute(text: &str) -> Option<Attr> {
     if let Some(truth) = read_truth(text) {
         return Some(Attr::Bool(truth));

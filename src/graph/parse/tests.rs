@@ -29,7 +29,7 @@ fn f32s(sizes: &[usize]) -> Type {
     Type::new(DType::F32, Shape::of(sizes))
 }
 
-/// Control flow of each kind, over each other.
+/// Control flow of each kind, chained and nested.
 fn flows() -> Graph {
     let graph = Graph::new();
     let number = graph.number();
