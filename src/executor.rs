@@ -1,7 +1,7 @@
-//! Executors: what runs ops and plans.
+//! Executors: they run ops and plans.
 //!
-//! An [`Executor`] runs single ops as they come and lowers plans; an [`Executable`] is a plan's template
-//! lowered, and runs every plan of that template, whatever its sizes.
+//! An [`Executor`] runs single ops as they come, and lowers plans. An [`Executable`] is the lowered
+//! template of a plan; it runs every plan of that template, whatever its sizes.
 
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
@@ -23,12 +23,12 @@ use crate::threads;
 /// Results of a plan.
 pub type Results = SmallVec<[Array; 2]>;
 
-/// What executors need of the layers above.
+/// Callbacks into the layers above.
 pub struct Hooks {
-    /// Prints operands in the place of each `{}` of a text
+    /// Prints a text, with each `{}` replaced by an operand
     pub print: fn(&str, &[Array]) -> Result<()>,
-    /// An exception that came from outside, such as that of Ctrl-C. Told whether tensors are without
-    /// their values meanwhile, so that no code may run that looks at them
+    /// Fails with an exception that came from outside, such as Ctrl-C's. The argument says whether
+    /// tensors are without their values meanwhile; then no code may run that looks at them
     pub interrupted: fn(bool) -> Result<()>,
 }
 
@@ -43,7 +43,7 @@ pub fn install(hooks: Hooks) {
     });
 }
 
-/// The hooks, if somebody installed them.
+/// The hooks, if they are installed.
 pub fn hooks() -> Option<&'static Hooks> {
     HOOKS.get()
 }
@@ -58,26 +58,27 @@ pub fn located(refusal: Error, site: Site) -> Error {
     }
 }
 
-/// How many steps are done between two looks for an interruption.
+/// How many steps run between two checks for an interruption.
 const PACE: u32 = 16;
 
 thread_local! {
     static STEPS: Steps = const { Steps(Cell::new((0, false))) };
 }
 
-/// What a thread knows of its runs: steps since the last look for an interruption, and whether a run
-/// was given arrays to write over.
+/// The state of the runs on a thread: steps since the last check for an interruption, and whether a
+/// run was given arrays to write over.
 pub struct Steps(Cell<(u32, bool)>);
 
 impl Steps {
-    /// Those of this thread, for a row of steps: finding them costs as much as the look.
+    /// The state of this thread, for a series of steps: finding it costs as much as the check.
     #[inline]
     pub fn with<T>(work: impl FnOnce(&Steps) -> T) -> T {
         STEPS.with(work)
     }
 
-    /// Fails where the run is to be broken off. It is asked for before every step up to the first that
-    /// writes donated memory, so nothing is half done then; every loop comes before that one.
+    /// Fails if the run is to be interrupted. It is called before every step up to the first that
+    /// writes donated memory, and every loop runs before that step. So an interrupted run has
+    /// written no donated memory.
     #[inline]
     pub fn interruption(&self) -> Result<()> {
         let (steps, given) = self.0.get();
@@ -90,22 +91,21 @@ impl Steps {
     }
 }
 
-/// The same, asked once.
+/// Fails if the run is to be interrupted; for a single step.
 pub fn interruption() -> Result<()> {
     Steps::with(Steps::interruption)
 }
 
-/// Fails where what is done beside a run is to be broken off. Tensors may be without their values
-/// meanwhile.
+/// Fails if work outside a run is to be interrupted. Tensors may be without their values meanwhile.
 pub fn interrupted() -> Result<()> {
     HOOKS.get().map_or(Ok(()), |hooks| (hooks.interrupted)(true))
 }
 
-/// Says that arrays are given to a run, until it is dropped.
+/// Marks, until it is dropped, that a run was given arrays to write over.
 pub struct Giving(bool);
 
 impl Giving {
-    /// Until it is dropped.
+    /// Sets the mark.
     pub fn new(given: bool) -> Giving {
         Steps::with(|Steps(cell)| {
             let (steps, before) = cell.get();
@@ -123,10 +123,10 @@ impl Drop for Giving {
 
 /// An operand of a run.
 pub enum Input<'a> {
-    /// It is only read
+    /// An array that is only read
     Lent(&'a Array),
-    /// The run may write a result over it, if nobody else holds it, and takes it then; after an error
-    /// it is still here
+    /// An array that the run may write a result over, if nobody else holds it; the run then takes
+    /// it. After an error it is still here
     Given(Option<Array>),
 }
 
@@ -166,7 +166,7 @@ pub trait Executable: Send + Sync {
     /// for.
     fn run(&self, plan: &Arc<Plan>, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results>;
 
-    /// The same, with some results in the memory of inputs that were given for that.
+    /// The same, where some results may be in the memory of inputs that were given.
     fn run_with(
         &self,
         plan: &Arc<Plan>,
@@ -182,16 +182,16 @@ pub trait Executable: Send + Sync {
 /// follows from it, and where such a value is given to further work. Waits are downloads and
 /// [`synchronize`](Executor::synchronize).
 pub trait Executor: Evaluator + Send + Sync {
-    /// What plans for it may ask.
+    /// The target that plans for it are made for.
     fn target(&self) -> &'static dyn Target;
 
-    /// Memory for a value, which is not initialised yet.
+    /// Allocates memory for a value, not initialised.
     fn allocate(&self, ty: &Type) -> Result<Array>;
 
-    /// A value from host memory.
+    /// Uploads a value from host memory.
     fn upload(&self, x: &Array) -> Result<Array>;
 
-    /// A value in host memory.
+    /// Downloads a value to host memory.
     fn download(&self, x: &Array) -> Result<Array>;
 
     /// One op on values that are there, or will be. The site is what an error names that comes later.

@@ -1,8 +1,9 @@
 //! Targets: what a planner may ask of the machine that a plan is made for.
 //!
-//! A plan holds ops, sizes and places, and nothing of a machine. What depends on one is asked here: what
-//! can be fused and how large, what a step takes for itself, which views cost nothing, which memory a
-//! result may be written over. Only the executor of the target knows how any of that is done.
+//! A plan holds ops, sizes and placements, and nothing of a machine. All that depends on a machine
+//! is asked here: which steps can be fused and how large they may be, how much scratch a step
+//! takes, which views cost nothing, which memory a result may be written over. Only the executor of
+//! the target knows how any of this is done.
 
 use smallvec::SmallVec;
 
@@ -19,25 +20,26 @@ pub use crate::ops::structural::InPlace;
 /// How a step may read and write ranges of one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ranges {
-    /// As it likes, as long as no range that it writes is another one that it reads
+    /// In any way, as long as no range that it writes overlaps a different range that it reads
     Free,
-    /// All as writable, none overlapping, equal ranges as one
+    /// All ranges are bound as writable and none overlap; equal ranges are bound once
     Apart,
 }
 
-/// When steps are worked off block by block, and how large blocks are.
+/// When steps run block by block, and how large blocks are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks {
-    /// Rows below which blocks would be too few
+    /// The fewest rows: with fewer there would be too few blocks
     pub rows: usize,
-    /// Bytes of the values of a block: what lives of them at a time stays in a near memory, and the
-    /// work on them takes much longer than the set-up of steps
+    /// Bytes of the values of a block. They should be few enough that the values alive at a time
+    /// stay in a near memory, and enough that the work on them takes much longer than the set-up of
+    /// steps
     pub bytes: usize,
-    /// The same where blocks would be too few for all that work at a time
+    /// The least bytes, for blocks that are made smaller so that every lane gets some
     pub least: usize,
-    /// Bytes of all values below which a block fusion is not worth it
+    /// Bytes of all values below which a block fusion does not pay
     pub large: usize,
-    /// Blocks for each of those that work at a time, so that a late one does not delay the end
+    /// Blocks for each lane, so that a late block does not delay the end
     pub each: usize,
 }
 
@@ -48,69 +50,72 @@ pub struct Limits {
     pub instructions: usize,
     /// The most arrays that a group reads
     pub operands: usize,
-    /// The most ranges of buffers that a step reads and writes: four at least, which one op takes
+    /// The most ranges of buffers that a step reads and writes; at least four, which a single op
+    /// may need
     pub buffers: usize,
-    /// Bytes of which an offset in a buffer is a multiple
+    /// Alignment of offsets in a buffer, in bytes
     pub alignment: usize,
-    /// Bytes of which the length of a range is a multiple
+    /// Granularity of the length of a range, in bytes
     pub granularity: usize,
     /// The largest range of a buffer that a step may read or write, in bytes
     pub largest: usize,
-    /// Ranges of one buffer in a step
+    /// How a step may bind ranges of one buffer
     pub ranges: Ranges,
-    /// What setting up a group costs: as much as a pass over so many elements
+    /// The cost of setting up a group, in elements of a pass
     pub large: usize,
-    /// What setting up a plan costs: as much as running so many ops by themselves
+    /// The cost of setting up a plan, in single ops
     pub setup: usize,
-    /// Block fusions, if it has such
+    /// The limits of block fusions, if the target offers them
     pub blocks: Option<Blocks>,
 }
 
 impl Limits {
-    /// The length of a range that holds so many bytes and behind which another may start.
+    /// The length of a range of `bytes` bytes, rounded up so that another range may start behind
+    /// it.
     pub fn aligned(&self, bytes: usize) -> usize {
         self.granular(bytes).next_multiple_of(self.alignment)
     }
 
-    /// The length of a range that holds so many bytes.
+    /// The length of a range of `bytes` bytes, rounded up to the granularity.
     pub fn granular(&self, bytes: usize) -> usize {
         bytes.checked_next_multiple_of(self.granularity).unwrap_or(bytes)
     }
 }
 
-/// What a step takes for itself when it works on a block.
+/// The scratch of a step that works on a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockScratch {
     /// Nothing
     Nothing,
-    /// Bytes that the plan gives it, which steps of a block share
+    /// Bytes that the plan provides, and that the steps of a block share
     Lent(usize),
     /// More than a block may have
     Refused,
 }
 
-/// What a product whose operands are packed takes.
+/// The cost of packing the operands of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packed {
-    /// The bytes that it takes for itself while it runs
+    /// The scratch of the product, in bytes
     pub scratch: usize,
-    /// How often each element of an operand is packed; none where it would be read where it lies
+    /// How often each element of an operand is packed; `None` where the product would read the
+    /// operand where it lies
     pub times: [Option<usize>; 2],
 }
 
-/// What a plan is made for.
+/// The machine that a plan is made for, as planners see it.
 pub trait Target: Send + Sync {
     /// The name.
     fn name(&self) -> &'static str;
 
-    /// What it can hold and fuse.
+    /// The limits of what it can hold and fuse.
     fn limits(&self) -> &Limits;
 
-    /// How many blocks are worked on at a time.
+    /// How many blocks run at a time.
     fn lanes(&self) -> usize;
 
-    /// Whether it has a kernel of an op, other than a call, for operands of these dtypes (numbers
-    /// left out) and a result of that dtype.
+    /// Whether it has a kernel of an op other than a call, for operands of these dtypes (without
+    /// numbers) and a result of this dtype.
     fn supports(&self, op: &Op, operands: &[DType], result: DType) -> bool;
 
     /// The bytes of a stored element.
@@ -118,12 +123,12 @@ pub trait Target: Send + Sync {
         dtype.size()
     }
 
-    /// The length of the range that so many elements take.
+    /// The length of the range that `elements` elements take, in bytes.
     fn bytes(&self, dtype: DType, elements: usize) -> usize {
         self.limits().granular(elements.saturating_mul(self.stored(dtype)))
     }
 
-    /// What a buffer of so many bytes counts for, where memory is counted.
+    /// The bytes that memory counters count for a buffer of `bytes` bytes.
     fn allocated(&self, bytes: usize) -> usize {
         block_bytes(bytes)
     }
@@ -131,7 +136,7 @@ pub trait Target: Send + Sync {
     /// Whether it has a kernel for a composite, which is then not expanded.
     fn has_kernel(&self, composite: &'static Composite) -> bool;
 
-    /// Whether it can compute an op: a call by a kernel for it alone.
+    /// Whether it can compute an op. A call needs a kernel of its composite.
     fn runs(&self, op: &Op, operands: &[DType], result: DType) -> bool {
         if let Op::Call(call) = op {
             return self.has_kernel(call.composite);
@@ -147,29 +152,33 @@ pub trait Target: Send + Sync {
         Some(error::no_kernel(op.name(), self.name(), signature(operands, result)))
     }
 
-    /// The layout of a result that is the first operand seen otherwise, where that costs nothing.
+    /// The layout of a result that is a view of the first operand, where the view costs nothing.
     fn view(&self, op: &Op, dtype: DType, x: &Layout) -> Option<Layout>;
 
-    /// How a result that is computed lies in memory.
+    /// The layout in memory of a result that is computed.
     fn fresh_layout(&self, op: &Op, shape: &Shape) -> Layout;
 
-    /// What the result of an op may be written over; of a group the memory of any operand.
+    /// Which operands the result of an op may be written over. A group's result may be written over
+    /// any operand.
     fn in_place(&self, op: &Op) -> InPlace;
 
-    /// The bytes that an op takes for itself while it runs.
+    /// The scratch of an op while it runs, in bytes.
     fn scratch(&self, op: &Op, args: &[(DType, &Layout)], result: &Shape) -> usize;
 
-    /// The same where it works on a block.
+    /// The scratch of an op that works on a block.
     fn block_scratch(&self, op: &Op, args: &[(DType, &Layout)], result: &Shape) -> BlockScratch;
 
-    /// Whether a group can run on each part of the op's result as soon as that is there.
+    /// Whether an op may have an epilogue: a group that runs on each piece of the op's result as
+    /// soon as the piece is computed.
     fn offers_epilogue(&self, op: &Op, dtype: DType) -> bool;
 
-    /// Whether a group can make operand `operand` of the op, which has this dtype, while it is packed.
+    /// Whether operand `operand` of the op, which has this dtype, may have a prologue: a group that
+    /// computes the operand while it is packed.
     fn offers_prologue(&self, op: &Op, dtype: DType, operand: usize) -> bool;
 
-    /// What a product takes whose operands are made by so many ops an element, where there is a number,
-    /// while they are packed. Their layouts are those that they would have.
+    /// The cost of packing for a product. An operand with a number in `made` is computed by a
+    /// prologue with so many ops per element; its layout is the one that it would have if it were
+    /// written.
     fn packed(
         &self,
         op: &Op,
@@ -178,12 +187,12 @@ pub trait Target: Send + Sync {
         result: &Shape,
     ) -> Packed;
 
-    /// Whether a product of this dtype can be done for a part of its batch at a time, with the same
-    /// bits.
+    /// Whether a product of this dtype can be computed for some matrices of its batch at a time,
+    /// with the same bits.
     fn splits_batch(&self, dtype: DType) -> bool;
 
-    /// How many lines become one item of the tree that reduces `lines` lines of `width` elements into
-    /// one; none where lines cannot come in parts.
+    /// How many lines become one leaf of the tree that reduces `lines` lines of `width` elements
+    /// into one; `None` where the lines cannot come in pieces.
     fn reduction_group(&self, lines: usize, width: usize) -> Option<usize>;
 }
 

@@ -1,13 +1,14 @@
-//! Self-check: what a plan computes, held against the list it was made from.
+//! Self-check: compares the results of a plan with those of the list it was made from.
 //!
-//! The list is run node by node as it was traced (without its effects, which happen once) on the same
-//! inputs, and the results must have the same bits; the payload of a NaN says nothing. Where they
-//! differ the passes are run one by one until one changes a result; none does where the schedule is at
-//! fault. The program is then made smaller as long as it still shows the fault, and written down.
+//! The list is run on the same inputs, node by node as it was traced, but without its effects,
+//! which happen once. The results must have the same bits; payloads of NaNs do not count. Where
+//! results differ, the passes are run one by one until one changes a result. If none does, the
+//! schedule is at fault. The program is then made smaller as long as it still shows the fault, and
+//! written to a file.
 //!
-//! Where asked for, the list is expanded to ops, and what each op gives is held against the reference on
-//! the same operands, within the bound of the op: so a kernel that is wrong is found where it ran,
-//! whatever later ops make of its result.
+//! With the reference check the list is also expanded to ops, and each op's result is compared with
+//! the reference's on the same operands, within the error bound of the op. So a wrong kernel is
+//! found where it ran, whatever later ops make of its result.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -31,14 +32,14 @@ use crate::passes::{Options, alone, expand_for, stages, stripped};
 use crate::shape::{Bindings, Scope};
 use crate::watch;
 
-/// Nodes of a program that is made smaller; a larger one would take too long.
+/// The most nodes of a program that is made smaller; a larger one would take too long.
 const LARGE: usize = 2000;
 
-/// A run to be looked at.
+/// A run to be checked.
 pub struct Held<'a> {
-    /// As it was traced
+    /// The list as it was traced
     pub list: &'a List,
-    /// What the passes may do
+    /// The options of the passes
     pub options: &'a Options,
     /// The scope of its symbols
     pub scope: &'a Scope,
@@ -50,13 +51,13 @@ pub struct Held<'a> {
     pub sizes: Bindings,
     /// The numbers that were given
     pub given: &'a [Scalar],
-    /// The calls of the host that the run made
+    /// The calls of host ops that the run made
     pub calls: Calls,
-    /// Whether each op is held against the reference too
+    /// Whether each op is compared with the reference too
     pub by_reference: bool,
 }
 
-/// The inputs of a run in memory of their own.
+/// Copies of the inputs that a run may write over; the others as they are.
 pub fn copies(inputs: &[Input<'_>]) -> Result<Vec<Array>> {
     let copy = |input: &Input<'_>| match input {
         Input::Lent(array) => Ok((*array).clone()),
@@ -72,7 +73,7 @@ pub fn copies(inputs: &[Input<'_>]) -> Result<Vec<Array>> {
 }
 
 impl Held<'_> {
-    /// Refuses results that are not those of the list.
+    /// Refuses results that differ from those of the list.
     pub fn check(&self, found: &[Array]) -> Result<()> {
         if self.options.fast_math && !self.by_reference {
             return Ok(());
@@ -89,7 +90,7 @@ impl Held<'_> {
             }
             Ok((wanted, None)) => wanted,
             Err(error) if error.kind() == ErrorKind::Memory => return Ok(()),
-            // Ctrl-C, or code of the user's.
+            // Ctrl-C, or user code.
             Err(error) if matches!(error.code(), "foreign" | "impure") => return Err(error),
             Err(error) => {
                 let what = format!("self-check: a plan computes what its list refuses: {error}");
@@ -111,10 +112,11 @@ impl Held<'_> {
         watch::unchecked(|| self.calls.replay(run))
     }
 
-    /// The results of a list, and the first op whose result is not that of the reference.
+    /// The results of a list, and the first op whose result differs from the reference.
     fn interpret_by_reference(&self, list: &List) -> Result<(Results, Option<String>)> {
         let graph = Graph::from_list(list.clone());
-        // The kernel of a call is held against its formula by tests: their bits are not the same.
+        // Calls with a kernel are not expanded: the bits of kernel and formula differ. Tests
+        // compare the two.
         let kernels = |composite| executor(self.device).has_kernel(composite);
         let expanded = self.scope.run(|| expand_for(&graph, &kernels))?;
         let ops: Arc<List> = expanded.into_list().into();
@@ -126,7 +128,8 @@ impl Held<'_> {
         Ok((results, oracle.found().map(str::to_string)))
     }
 
-    /// The error for a difference: which pass, and where the program is that shows it.
+    /// The error for a difference: it names the pass at fault and the file with a program that
+    /// shows the fault.
     fn fault(&self, list: &List, wanted: &[Array], what: &str) -> Error {
         let (mut pass, mut before) = (None, list.clone());
         let staged = self.scope.run(|| stages(list.clone(), self.options, executor(self.device)));
@@ -175,7 +178,7 @@ impl Held<'_> {
         both().unwrap_or(false)
     }
 
-    /// A program that still shows the fault, of which as much as possible is cut off.
+    /// The smallest program found that still shows the fault.
     fn smallest(&self, pass: Option<&str>, list: &List) -> Small {
         let none = FxHashMap::default();
         let sized = self.scope.run(|| resize(list, &self.sizes)).unwrap_or_else(|_| list.clone());
@@ -195,7 +198,7 @@ impl Held<'_> {
         if let Some(found) = found {
             small = found;
         }
-        // What it is computed of is given, as long as it stays wrong.
+        // Its operands become inputs, as long as it stays wrong.
         let Ok(values) = self.values(&small) else { return small };
         let outputs = small.list.outputs.clone();
         let mut known: FxHashMap<Id, Array> = FxHashMap::default();
@@ -235,7 +238,7 @@ struct Small {
 }
 
 impl Small {
-    /// What computes some nodes; the nodes that are known become inputs.
+    /// The program that computes `outputs`; known nodes become its inputs.
     fn cut(&self, outputs: &[Id], known: &FxHashMap<Id, Array>) -> Small {
         let mut live = vec![false; self.list.nodes.len()];
         outputs.iter().for_each(|id| live[id.0 as usize] = true);
@@ -271,8 +274,8 @@ impl Small {
     }
 }
 
-/// Writes a program down: text that `wengert.parse_graph` reads, with its inputs as far as they are
-/// small in remarks.
+/// Writes a program to a file, as text that `wengert.parse_graph` reads. Inputs that are small are
+/// added in comments.
 fn write(program: &Small, what: &str) -> std::io::Result<PathBuf> {
     static SERIAL: AtomicU32 = AtomicU32::new(0);
     let n = SERIAL.fetch_add(1, Ordering::Relaxed);

@@ -1,9 +1,9 @@
-//! Lists run node by node, as they are written: for looking inside, and as what plans are held
-//! against.
+//! Interpreter: runs lists node by node, as they are written. It is used to look inside a list, and
+//! plans are compared with it.
 //!
-//! Nothing is merged, skipped or reordered, every value stays, and each op runs through the engine at
-//! the line that made its node, so that whoever watches ops sees those of the list. An [`Oracle`] may
-//! look at each op's result.
+//! Nothing is merged, skipped or reordered, and every value is kept. Each op runs through the
+//! engine at the line that made its node, so an observer of ops sees those of the list. An
+//! [`Oracle`] may check each op's result.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::ops::op::{Op, SliceAxis, Type};
 use crate::ops::origin;
 use crate::shape::{Bindings, Dim, Shape};
 
-/// What a node gives: one array, the results of control flow, or nothing.
+/// The results of a node: one array, the results of control flow, or none.
 pub type Results = SmallVec<[Array; 2]>;
 
 /// A list being run.
@@ -52,8 +52,8 @@ pub fn run(
 }
 
 impl Interpreter {
-    /// Stands before the first node. Inputs that lie elsewhere, such as random keys, travel to the
-    /// device.
+    /// An interpreter before the first node. Inputs on another device, such as random keys, are
+    /// transferred to this one.
     pub fn start(
         device: Device,
         list: &Arc<List>,
@@ -80,18 +80,18 @@ impl Interpreter {
         Interpreter { list, inputs: inputs.into_iter(), numbers, values, oracle, device }
     }
 
-    /// The same, with somebody who looks at the results of ops. Calls of composites are not looked at:
-    /// the list is expanded before.
+    /// The same, with an oracle that checks the results of ops. Calls of composites are not
+    /// checked: the list has to be expanded before.
     pub fn watched(self, oracle: Oracle) -> Interpreter {
         Interpreter { oracle: Some(oracle), ..self }
     }
 
-    /// What it runs on.
+    /// The device that it runs on.
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// The list, whose sizes are numbers.
+    /// The list, with all sizes known.
     pub fn list(&self) -> &Arc<List> {
         &self.list
     }
@@ -102,12 +102,12 @@ impl Interpreter {
         (next < self.list.nodes.len()).then_some(Id(next as u32))
     }
 
-    /// What a node gave, if its turn has come.
+    /// The results of a node, if it has run.
     pub fn value(&self, id: Id) -> Option<&Results> {
         self.values.get(id.0 as usize)
     }
 
-    /// Computes the next node; the node, until the list ends.
+    /// Computes the next node and returns it; `None` at the end of the list.
     pub fn step(&mut self) -> Result<Option<Id>> {
         let Some(id) = self.next() else { return Ok(None) };
         let list = self.list.clone();
@@ -122,7 +122,7 @@ impl Interpreter {
         Ok(Some(id))
     }
 
-    /// Computes what is left: the results of the list.
+    /// Computes the rest of the list; returns its results.
     pub fn finish(mut self) -> Result<Results> {
         while self.step()?.is_some() {}
         self.list.outputs.iter().map(|id| self.array(*id).cloned()).collect()
@@ -206,7 +206,7 @@ impl Interpreter {
         Ok(arrays)
     }
 
-    /// The results of a body, or of what is inside it.
+    /// The results of a body.
     fn body(&self, body: &Arc<List>, given: Vec<Array>) -> Result<Results> {
         let (body, numbers) = (body.clone(), self.numbers.clone());
         Interpreter::new(self.device, body, given, numbers, self.oracle.clone()).finish()
@@ -298,7 +298,7 @@ impl Interpreter {
     }
 }
 
-/// The numbers of a scan.
+/// The parameters of a scan.
 struct Steps {
     carry: usize,
     xs: usize,
@@ -310,7 +310,7 @@ fn type_of(array: &Array) -> Type {
     Type::new(array.dtype, array.shape().clone())
 }
 
-/// The number that a scalar holds.
+/// The integer in a scalar array.
 fn integer(array: &Array) -> Result<i64> {
     let number = executors::cast(&executors::download(array)?, DType::I64)?;
     // SAFETY: a scalar of int64, which is set.
@@ -328,7 +328,7 @@ fn row(x: &Array, i: usize) -> Result<Array> {
     executors::execute_on(device, &Op::Reshape(rest), &[executors::Operand::Array(&part)])
 }
 
-/// Arrays of a type behind each other along a new leading axis.
+/// Arrays of one type, stacked along a new leading axis.
 fn stacked(one: &Type, parts: Vec<Array>) -> Result<Array> {
     let with = |n: usize| -> Shape {
         std::iter::once(Dim::new(n)).chain(one.shape.dims().iter().copied()).collect()

@@ -1,4 +1,4 @@
-//! Ops that somebody watches: timed, and checked for values that are not finite.
+//! Watched ops: timed, and checked for values that are not finite.
 
 use smallvec::SmallVec;
 
@@ -16,7 +16,7 @@ use crate::ops::op::{Op, Type};
 use crate::passes::cost;
 use crate::watch::{self, Event, Work};
 
-/// Runs an op on arrays, timed and checked as is wanted.
+/// Runs an op on arrays, timed and checked as the settings ask.
 #[cold]
 pub fn op(op: &Op, args: &[Operand<'_>], run: impl FnOnce() -> Result<Array>) -> Result<Array> {
     let start = watch::now();
@@ -51,8 +51,8 @@ pub fn op(op: &Op, args: &[Operand<'_>], run: impl FnOnce() -> Result<Array>) ->
     Ok(result)
 }
 
-/// Runs a composite. One that is a node has a formula that is nobody's business: of it only the results
-/// are checked.
+/// Runs a composite. Of a composite that is one node only the results are checked, since its
+/// formula is an implementation detail.
 #[cold]
 pub fn composite(
     composite: &'static Composite,
@@ -72,7 +72,7 @@ pub fn composite(
     Ok(results)
 }
 
-/// Runs something, and records how long it took where times are taken.
+/// Runs `run`, and records its time if times are recorded.
 pub fn timed<T>(work: Work, name: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
     if !watch::timing() {
         return run();
@@ -137,7 +137,7 @@ fn check(
     })
 }
 
-/// An operand for people: its type and range.
+/// An operand as text for messages: its type and range.
 fn described(arg: Operand<'_>) -> Result<String> {
     let array = match arg {
         Operand::Scalar(value) => return Ok(value.to_string()),

@@ -1,7 +1,7 @@
 //! Programs: lists that run, with their plans.
 //!
-//! A program keeps the list as it was traced and makes a plan from it: passes, expansion of
-//! composites, schedule. Programs are shared by threads; plans are made once.
+//! A program keeps the list as it was traced, and makes a plan from it by passes, expansion of
+//! composites, and scheduling. Programs are shared by threads. Plans are made once.
 
 use std::sync::{Arc, OnceLock};
 
@@ -26,29 +26,29 @@ use crate::schedule::{Options, Plan};
 use crate::shape::{Bindings, Dim, Scope};
 use crate::watch;
 
-/// Plans for different sizes that a program keeps.
+/// The most plans for different sizes that a program keeps.
 const PLANS: usize = 64;
 
-/// Lists with more and more computed again that a program keeps, to keep within its budget.
+/// The most rematerialised lists that a program keeps to stay within its budget.
 const TIGHTER: usize = 8;
 
 /// A list that runs.
 pub struct Program {
     list: Arc<List>,
     config: Config,
-    /// What it runs on
+    /// The device that it runs on
     device: Device,
     optimized: OnceLock<Optimized>,
     /// The symbols among its sizes
     symbols: Vec<Dim>,
-    /// What is known of these: passes ask it
+    /// The scope of these symbols, which passes ask about them
     scope: Scope,
     /// Results that may take the memory of inputs, by position: `(input, result)`
     donated: Vec<(u32, u32)>,
     /// By input: whether its memory may be taken
     donates: Vec<bool>,
     template: OnceLock<Arc<Planned>>,
-    /// What is planned instead to keep within the budget, latest last
+    /// Rematerialised lists that keep within the budget, latest last
     tighter: Mutex<Vec<Tighter>>,
     /// Plans by the sizes of the symbols, latest last
     plans: Mutex<Vec<(Sizes, Arc<Planned>)>>,
@@ -56,7 +56,7 @@ pub struct Program {
 
 type Sizes = SmallVec<[usize; 4]>;
 
-/// A list with some of it computed again, made for some sizes, with its plan for all.
+/// A list with rematerialised nodes, made for some sizes, with its plan for all sizes.
 #[derive(Clone)]
 struct Tighter {
     sizes: Sizes,
@@ -64,12 +64,13 @@ struct Tighter {
     template: Arc<Planned>,
 }
 
-/// What the passes made of a list.
+/// The result of the passes.
 #[derive(Clone)]
 pub struct Optimized {
     /// The list after the passes
     pub list: List,
-    /// The list with its composites expanded, where no pass did that: what is planned instead
+    /// The list with its composites expanded, where no pass expanded them: this list is planned
+    /// instead
     expanded: Option<List>,
 }
 
@@ -81,8 +82,8 @@ impl Optimized {
 }
 
 impl Program {
-    /// The program of a list with these symbols for a device, compiled as the settings of this thread
-    /// say.
+    /// The program of a list with these symbols for a device, compiled with the settings of this
+    /// thread.
     pub fn new(device: Device, list: List, symbols: Vec<Dim>, scope: Scope) -> Program {
         let (optimized, template) = (OnceLock::new(), OnceLock::new());
         let (config, plans, tighter) = (config::current(), Mutex::default(), Mutex::default());
@@ -140,8 +141,8 @@ impl Program {
         &self.list
     }
 
-    /// The list as it was traced, without marks and calls that are there for their rules: all gradients
-    /// have been taken, see `cut`.
+    /// The list as it was traced, without gradient stops, and without calls that exist for their
+    /// rules. A program needs neither: all its gradients have been taken, see `cut`.
     fn unmarked(&self) -> Result<List> {
         without_stops(inlined((*self.list).clone()))
     }
@@ -171,22 +172,22 @@ impl Program {
         plans.iter().rev().find(|(known, _)| known.as_slice() == sizes).map(|(_, p)| p.clone())
     }
 
-    /// Whether a run takes little time, see [`Plan::is_light`]; false before there is a plan.
+    /// Whether a run takes little time, see [`Plan::is_light`]. False before there is a plan.
     pub fn is_light(&self, sizes: &[usize], elements: usize) -> bool {
         self.known(sizes).is_some_and(|known| known.plan.is_light(elements))
     }
 
-    /// The plan for sizes of the symbols, in order; made when it is first asked for.
+    /// The plan for sizes of the symbols, in their order. It is made on the first call.
     pub fn plan(&self, sizes: &[usize]) -> Result<Arc<Plan>> {
         Ok(self.planned(sizes)?.plan.clone())
     }
 
-    /// The same with what runs it.
+    /// The same plan, with its executable.
     fn planned(&self, sizes: &[usize]) -> Result<Arc<Planned>> {
         if let Some(planned) = self.known(sizes) {
             return Ok(planned);
         }
-        // Plans have sizes of their own, such as counts of elements.
+        // Planning makes sizes of its own, such as counts of elements.
         let _keeping = self.scope.keeper().enter();
         let template = self.template()?;
         let mut planned = self.resized(template, sizes)?;
@@ -216,7 +217,7 @@ impl Program {
         Ok(Arc::new(template.with_plan(plan)))
     }
 
-    /// The plan for sizes that need more than the budget without computing anything again.
+    /// The plan for sizes that exceed the budget unless some values are computed again.
     fn within(
         &self,
         template: &Arc<Planned>,
@@ -229,7 +230,7 @@ impl Program {
         let tighter = self.tighter.lock().clone();
         for known in &tighter {
             let planned = self.resized(&known.template, sizes)?;
-            // For its own sizes nothing better was found.
+            // For these very sizes nothing better was found before.
             if planned.plan.peak_bytes() <= budget || known.sizes.as_slice() == sizes {
                 return Ok(planned);
             }
@@ -248,8 +249,8 @@ impl Program {
         Ok(planned)
     }
 
-    /// What each pass did, for which the passes run once more; the last time that something was
-    /// computed again counts.
+    /// The reports of the passes, which run once more for it. Of rematerialisation the latest is
+    /// reported.
     pub fn reports(&self) -> Result<Vec<Report>> {
         let optimized = self.optimized()?;
         let executor = executors::executor(self.device);
@@ -261,7 +262,7 @@ impl Program {
         Ok(reports)
     }
 
-    /// The plan for all sizes: steps and groups, of which sizes only change the memory.
+    /// The plan for all sizes: its steps and groups. Other sizes only change the memory.
     fn template(&self) -> Result<&Arc<Planned>> {
         if let Some(template) = self.template.get() {
             return Ok(template);
@@ -269,13 +270,14 @@ impl Program {
         let list = self.optimized()?.planned();
         let spoiled = self.config.passes.spoiled_for_schedule(list);
         let list = spoiled.as_ref().unwrap_or(list);
-        // Outside of the scope: groups are found in tables, where sizes are what they are written as.
+        // Planned outside the scope: groups are found in tables, where sizes are compared as they
+        // are written.
         let plan = Plan::of(list, self.options())?;
         let planned = Arc::new(Planned::new(self.device, plan)?);
         Ok(self.template.get_or_init(|| planned))
     }
 
-    /// What plans may do.
+    /// The options of plans.
     fn options(&self) -> Options<'_> {
         let unfused = !self.config.passes.is_on("fuse");
         Options { target: executors::target(self.device), donated: &self.donated, unfused }
@@ -286,8 +288,8 @@ impl Program {
         Bindings::of(self.symbols.iter().copied().zip(sizes.iter().map(|&n| Dim::new(n))))
     }
 
-    /// Computes the results, for sizes of the symbols and the numbers that are given; node by node as
-    /// it was traced, where values are checked on the way.
+    /// Computes the results for sizes of the symbols and values of the numeric inputs. Where values
+    /// are checked on the way, the list runs node by node as it was traced.
     pub fn run(
         &self,
         inputs: &[&Array],
@@ -309,7 +311,7 @@ impl Program {
         Ok(found)
     }
 
-    /// The same; inputs that are given away may become results.
+    /// The same; the memory of given inputs may become that of results.
     pub fn run_with(
         &self,
         inputs: &mut [Input<'_>],
@@ -338,7 +340,7 @@ impl Program {
         Ok(found)
     }
 
-    /// Whether every run is held against the list.
+    /// Whether every run is compared with the list.
     pub fn is_checked(&self) -> bool {
         self.config.check.is_on()
     }
@@ -366,7 +368,8 @@ impl Program {
     }
 }
 
-/// A function with its gradient: what runs when nobody wants a gradient, and otherwise.
+/// A function with its gradient: the forward program, which also gives the residuals, and the
+/// backward program, which reads them.
 pub struct Differentiable {
     /// The results, then the residuals
     pub forward: Program,
@@ -376,8 +379,8 @@ pub struct Differentiable {
     pub residuals: usize,
 }
 
-/// The list with the results of early control flow that only late nodes ask for among the first ones:
-/// how many those are now, and the new names.
+/// Moves the results of early control flow that only late nodes read to the front part of the list.
+/// Returns the list, the count of nodes in that part, and the new ids.
 fn with_early_parts(list: &List, count: usize) -> (List, usize, Vec<Id>) {
     let is_early = |node: &Node| {
         matches!(node.kind, Kind::Result(_)) && node.reads().all(|id| (id.0 as usize) < count)
@@ -397,12 +400,12 @@ fn with_early_parts(list: &List, count: usize) -> (List, usize, Vec<Id>) {
         }
         nodes.push(node);
     }
-    // What has a name or is a result came before the cut.
+    // Named nodes and results were before the cut already, so their ids stay.
     (List { nodes, ..list.clone() }, count + parts.len(), names)
 }
 
-/// Cuts a list in two: the first `count` nodes, and those after them, which compute `gradients` with
-/// `seeds` (inputs that came after the cut) given.
+/// Cuts a list in two: the first `count` nodes, and the nodes after them, which compute
+/// `gradients`. The `seeds` are inputs that come after the cut.
 pub fn cut(
     device: Device,
     list: &List,
