@@ -156,8 +156,8 @@ pub fn admit(target: &dyn Target, op: &Op, args: &[OperandType<'_>]) -> Result<(
 
 /// A template lowered for a target.
 ///
-/// A device may run a plan after the call returned: its results are values of the device whose work is
-/// under way (see [`Executor::replacing`]).
+/// A device may run a plan after the call has returned. The results are then device values whose
+/// work is in flight (see [`Executor::replacing`]).
 pub trait Executable: Send + Sync {
     /// The template that was lowered.
     fn template(&self) -> &Arc<Template>;
@@ -175,11 +175,12 @@ pub trait Executable: Send + Sync {
     ) -> Result<Results>;
 }
 
-/// What computes on one kind of device.
+/// An executor computes on one kind of device.
 ///
-/// Work on a device may be in flight: a call returns, and what its data refuses is found later. Such a
-/// failure is raised at the next wait of the thread that gave the work, at every wait for a value that
-/// follows from it, and where such a value is given to further work. Waits are downloads and
+/// Work on a device may be in flight: a call returns before its data is known to be accepted, and a
+/// failure is found later. Such a failure is raised in three places: at the next wait of the thread
+/// that submitted the work, at every wait for a value that depends on the work, and where such a
+/// value is an operand of further work. Waits are downloads and
 /// [`synchronize`](Executor::synchronize).
 pub trait Executor: Evaluator + Send + Sync {
     /// The target that plans for it are made for.
@@ -194,19 +195,20 @@ pub trait Executor: Evaluator + Send + Sync {
     /// Downloads a value to host memory.
     fn download(&self, x: &Array) -> Result<Array>;
 
-    /// One op on values that are there, or will be. The site is what an error names that comes later.
+    /// Runs one op on values, which may still be in flight. An error that is found later names
+    /// `site`.
     fn execute(&self, op: &Op, args: &[Operand<'_>], site: Site) -> Result<Array>;
 
     /// Lowers the template of a plan.
     fn lower(&self, plan: &Plan) -> Result<Arc<dyn Executable>>;
 
-    /// A value that is put where another stood, or none: state. Where its work fails later, the old one
-    /// stands there again as soon as the failure was raised.
+    /// A value of state: it replaces `old`, or nothing. If the work of the new value fails later,
+    /// the old value is back in its place as soon as the failure has been raised.
     fn replacing(&self, old: Option<&Array>, new: Array) -> Array;
 
-    /// Whether a value stands where none was, and its work has failed.
+    /// Whether the work of a value that replaced nothing has failed.
     fn is_void(&self, x: &Array) -> bool;
 
-    /// Waits for all work that was given.
+    /// Waits for all submitted work.
     fn synchronize(&self) -> Result<()>;
 }

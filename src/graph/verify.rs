@@ -29,7 +29,7 @@ impl Graph {
 }
 
 impl List {
-    /// The first node, in bodies too, whose op refuses its operands, with what the op says.
+    /// The first node, in bodies too, whose op refuses its operands, with the op's error.
     pub fn refusal(&self) -> Option<(&Node, Error)> {
         self.nodes.iter().enumerate().find_map(|(i, node)| match &node.kind {
             Kind::Op(op) => {

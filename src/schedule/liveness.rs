@@ -1,5 +1,5 @@
-//! Liveness: facts about results and steps that do not depend on the order of the steps. They are
-//! the memory of each result, its readers, the scratch of each step, and which steps may fail.
+//! Liveness of results: the memory that each result needs, the steps that read it, the scratch of
+//! each step, and the steps that may fail. None of this depends on the order of the steps.
 
 use smallvec::SmallVec;
 

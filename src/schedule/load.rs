@@ -15,9 +15,9 @@ use super::order::Graph;
 /// How often the moves are repeated.
 const ROUNDS: usize = 4;
 
-/// A step whose result is smaller than its operands by this factor runs as soon as it can, even if it
-/// is not the last reader of an operand. If every reader of the operand waited to be its last reader,
-/// the operand would never be freed.
+/// A step whose result is smaller than its operands by this factor runs as soon as it can, even if
+/// it is not the last reader of an operand. If every reader of the operand waited to be its last
+/// reader, the operand would never be freed.
 const SHARE: usize = 4;
 
 /// The live range of a result in memory.

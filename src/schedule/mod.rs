@@ -244,8 +244,8 @@ impl Deref for Step {
     }
 }
 
-/// What to do, in order: a template arranged for some sizes, which may be open. All but the template is
-/// worked out anew for other sizes.
+/// Steps in the order in which they run: a template arranged for some sizes, which may be open.
+/// Everything but the template is worked out again for other sizes.
 #[cfg_attr(test, derive(Clone))]
 pub struct Plan {
     target: &'static dyn Target,

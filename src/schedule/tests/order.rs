@@ -241,7 +241,7 @@ fn chain(n: usize) -> Graph {
     graph
 }
 
-/// With √n values kept and as many computed again from each, a chain needs 2√n values and one more
+/// With √n values alive and as many computed again from each, a chain needs 2√n values and one more
 /// forward pass.
 #[test]
 fn a_chain_fits_in_twice_the_root_of_its_length() {
