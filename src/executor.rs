@@ -96,7 +96,8 @@ pub fn interruption() -> Result<()> {
     Steps::with(Steps::interruption)
 }
 
-/// Fails if work outside a run is to be interrupted. Tensors may be without their values meanwhile.
+/// Fails if work beside a run, such as a check of its results, is to be interrupted. Tensors may be
+/// without their values meanwhile.
 pub fn interrupted() -> Result<()> {
     HOOKS.get().map_or(Ok(()), |hooks| (hooks.interrupted)(true))
 }

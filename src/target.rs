@@ -43,7 +43,7 @@ pub struct Blocks {
     pub each: usize,
 }
 
-/// What a target can hold and fuse, and what that costs.
+/// The limits of what a target can hold and fuse, and the costs of fusing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The most ops of a group

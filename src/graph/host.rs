@@ -5,7 +5,7 @@
 //! A graph holds a host op as it holds control flow
 //! ([`ControlFlowKind::Host`](super::ControlFlowKind::Host)): the engine drives it, and it has any
 //! number of results. Its code runs outside of wengert, on host memory. Its rules are lists of
-//! ordinary nodes, which passes insert in place of rules of their own.
+//! ordinary nodes, which passes write into the graph beside the call.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -23,7 +23,7 @@ use crate::shape::Dim;
 
 pub use crate::ops::op::Types;
 
-/// What a call does besides giving its results.
+/// The effect of a call, besides its results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EffectClass {
     /// Nothing: calls may be merged, moved, computed again and left out
@@ -93,7 +93,7 @@ pub trait HostOp: Send + Sync {
     /// The name in messages, prints and profiles.
     fn name(&self) -> &'static str;
 
-    /// What a call does besides giving its results.
+    /// The effect of a call, besides its results.
     fn class(&self) -> EffectClass;
 
     /// Equal for equal ops: pure calls of equal ops on the same operands are merged.
@@ -160,7 +160,7 @@ impl Host {
         self.0.name()
     }
 
-    /// What a call does besides giving its results.
+    /// The effect of a call, besides its results.
     pub fn class(&self) -> EffectClass {
         self.0.class()
     }

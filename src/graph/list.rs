@@ -216,7 +216,7 @@ impl Node {
         })
     }
 
-    /// Whether it must run even if nobody reads it.
+    /// Whether the node must run even if no node reads it.
     pub fn has_effect(&self) -> bool {
         match &self.kind {
             Kind::Effect(_) => true,

@@ -224,7 +224,7 @@ impl Graph {
         self.list.borrow().nodes.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no nodes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -16,7 +16,7 @@ use crate::ops::emit::Arg;
 use crate::ops::number::Number;
 use crate::shape::Bindings;
 
-/// The values of a table, given those of its inputs in order, and the sizes of symbols.
+/// The values of a table, given the values of its inputs in order and the sizes of symbols.
 pub fn evaluate(table: &[Number], given: &[Scalar], sizes: &Bindings) -> Result<Vec<Scalar>> {
     let mut given = given.iter();
     let mut values: Vec<Scalar> = Vec::with_capacity(table.len());
@@ -162,7 +162,8 @@ impl Graph {
 }
 
 impl List {
-    /// The values of its numbers, given those of the inputs among them, and the sizes of symbols.
+    /// The values of the list's numbers, given the values of its numeric inputs and the sizes of
+    /// symbols.
     pub fn evaluate_numbers(&self, given: &[Scalar], sizes: &Bindings) -> Result<Vec<Scalar>> {
         evaluate(&self.numbers, given, sizes)
     }

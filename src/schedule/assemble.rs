@@ -30,7 +30,7 @@ struct Made<K> {
     dtype: DType,
 }
 
-/// A program with what it reads: arrays by their keys, and numbers.
+/// A program with its operands: arrays by their keys, and numbers.
 pub(super) struct Assembled<K> {
     pub program: ElementProgram,
     pub arrays: SmallVec<[K; 8]>,

@@ -101,7 +101,7 @@ impl Within {
         (self.list, template, sized)
     }
 
-    /// Records in the plans what is computed again, and the peak `before`.
+    /// Records the rematerialisation in the plans, with the peak `before`.
     fn tell(&mut self, list: &List, before: usize) {
         let (old, new) = (cost::of_list(list), cost::of_list(&self.list));
         let made = Recomputed {

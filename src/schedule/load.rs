@@ -32,7 +32,7 @@ pub(super) struct LiveRange<'a> {
     pub escapes: bool,
 }
 
-/// What steps do to memory.
+/// The effect of steps on memory.
 pub(super) struct Load<'a> {
     graph: &'a Graph,
     /// By step: whether it has to wait for all steps that are not late

@@ -55,7 +55,7 @@ pub struct Holder {
     pub bytes: usize,
 }
 
-/// Where results lie, and how much that takes.
+/// The placement of results, and the memory that they take.
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone))]
 pub struct Memory {

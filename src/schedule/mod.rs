@@ -151,7 +151,7 @@ pub struct Template {
     sets: Vec<block_fusion::Set>,
     /// Operands of products that a prologue may compute
     fed: Vec<prologue::Fed>,
-    /// What the first resizing found best
+    /// The layout hint that the first resizing found
     layout_hint: OnceLock<memory::LayoutHint>,
 }
 
@@ -185,7 +185,7 @@ impl Group {
     }
 }
 
-/// What a step does.
+/// The work of a step.
 #[derive(Clone)]
 pub enum Work {
     /// Elementwise nodes at once

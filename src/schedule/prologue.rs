@@ -204,11 +204,11 @@ impl Plan {
 
     /// Whether a product with prologues is cheaper than the product and the groups as steps of
     /// their own. An operand that the product would read where it lies gets no prologue: packing it
-    /// costs more than the array. An operand that is packed `times` times saves one write and
-    /// `times` reads of the array, but the group's operands are read, and its ops run, `times`
-    /// times instead of once. The operands that only the group reads now live until the product;
-    /// they may not take more memory than the group's result. The product's scratch may not grow by
-    /// more than the arrays that are saved.
+    /// costs more than the array. For an operand that is packed `times` times, a prologue saves one
+    /// write and `times` reads of the array, but it reads the group's operands and runs the group's
+    /// ops `times` times instead of once. The operands that only the group reads now live until the
+    /// product; they may not take more memory than the group's result. The product's scratch may
+    /// not grow by more than the arrays that are saved.
     fn prologues_pay(&self, step: &Step, readers: &Readers) -> bool {
         let Work::Product(product) = &step.work else { return false };
         let contiguous = |source| Some(Layout::contiguous(self.ty(source).shape));

@@ -1,4 +1,4 @@
-//! Plans for other sizes: the same template, arranged anew.
+//! Plans for other sizes: the same template, arranged again.
 //!
 //! A plan of a list with symbolic sizes has steps but no offsets. Such a list decides once which
 //! nodes share a step, which gives the template. Sizes, shapes, the order of steps, offsets and

@@ -149,7 +149,7 @@ impl Parser {
         self.device.is_none() && first.list.nodes.is_empty() && first.list.numbers.is_empty()
     }
 
-    /// How many numbers are given, or what each number is.
+    /// The table of numbers: a count of numeric inputs, or the text of each entry.
     fn numbers(&self, text: &str) -> Result<Vec<Number>> {
         let wanted = || self.wants("a count of numeric inputs, or what each number is", text);
         if let Some(count) = digits::<u16>(text) {
