@@ -1,6 +1,8 @@
 """Optimizers against their formulas in NumPy, schedules, clipping, and state."""
 
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -208,3 +210,68 @@ def test_what_gets_no_gradient_is_no_parameter(make):
     assert len(optimizer.param_groups) == 1
     # A frozen parameter may be thawed.
     make([wg.nn.Parameter(wg.ones(2), requires_grad=False)], lr=0.1)
+
+
+def changing(name):
+    """What may change between steps, as it does to an optimizer that updates tensor by tensor."""
+    rng = np.random.default_rng(0)
+    p = [wg.tensor(rng.standard_normal(s), requires_grad=True) for s in [(3, 2), (2,), (4,)]]
+    optimizer = MAKERS[name](p)
+    for step in range(14):
+        p[2].requires_grad = step % 5 != 4
+        for x in p:
+            g = wg.tensor(rng.standard_normal(x.shape))
+            if x.requires_grad:
+                x.grad = g
+        if step % 3 == 1:
+            p[step % 2].grad = None
+        if step == 4:
+            optimizer.lr = 0.3
+        if step == 5:
+            optimizer.param_groups[0]["weight_decay"] = 0.1
+        if step == 7:
+            optimizer.load_state_dict(optimizer.state_dict())
+        if step == 8:
+            with wg.no_grad():
+                p[0][...] = p[0] * 2.0
+        if step == 9 and optimizer.state[p[2]]:
+            key = next(iter(optimizer.state[p[2]]))
+            optimizer.state[p[2]][key] = optimizer.state[p[2]][key] * 0.5
+        if step == 10:
+            optimizer.add_param_group({"params": [wg.ones(2, requires_grad=True)]})
+        optimizer.step()
+        yield [x.numpy().copy() for x in p]
+
+
+MAKERS = {
+    "sgd": lambda p: optim.SGD(p, lr=0.1),
+    "momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
+    "adam": lambda p: optim.Adam(p, lr=0.1),
+    "adamw": lambda p: optim.AdamW(p, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_step_has_the_bits_of_its_updates_made_one_by_one(name, monkeypatch):
+    """A step is a program of all updates; which, is looked at before each."""
+    got = list(changing(name))
+    monkeypatch.setattr(optim._Program, "of", lambda *_: None)
+    for a, b in zip(got, changing(name), strict=True):
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_an_optimizer_goes_with_its_last_reference():
+    """Nothing of its program waits for the collector of cycles."""
+    gc.disable()
+    try:
+        p = wg.ones(3, requires_grad=True)
+        p.grad = wg.ones(3)
+        optimizer = optim.Adam([p])
+        optimizer.step()
+        optimizer.step()
+        dead, before = weakref.ref(optimizer), wg.memory_stats()["live_buffers"]
+        del optimizer
+        assert dead() is None and wg.memory_stats()["live_buffers"] < before
+    finally:
+        gc.enable()

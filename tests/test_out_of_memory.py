@@ -154,3 +154,97 @@ def test_a_session_run_that_finds_no_memory_changes_nothing():
 
     state()
     assert each_refusal(lambda: session.run([update, count], feed), state) > 3
+
+
+class Slow(wg.optim.Adam):
+    """An optimizer of one's own, whose updates are Python's."""
+
+    def initial_state(self, p, group):
+        return {**super().initial_state(p, group), "count": wg.zeros(())}
+
+    def update(self, p, g, state, group):
+        state["count"] = state["count"] + 1.0
+        super().update(p, g, state, group)
+
+
+OPTIMIZERS = {
+    "sgd": lambda ps: wg.optim.SGD(ps, lr=0.1),
+    "nesterov": lambda ps: wg.optim.SGD(ps, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "adam": lambda ps: wg.optim.Adam(ps, weight_decay=0.1),
+    "adamw": wg.optim.AdamW,
+    "groups": lambda ps: wg.optim.Adam([{"params": ps[:1], "lr": 0.5}, {"params": ps[1:]}]),
+    "one of one's own": Slow,
+}
+
+
+class Steps:
+    """Parameters with gradients; others hold a value, a view and a gradient."""
+
+    def __init__(self, make):
+        wg.random.seed(0)
+        self.params = [wg.random.normal(shape) for shape in [(4, 3), (3,), (), (5, 2)]]
+        for p in self.params:
+            p.requires_grad = True
+            p.grad = wg.random.normal(p.shape)
+        self.params[-1].grad = None
+        self.held = self.params[0].detach(), self.params[1][1:].detach()
+        self.optimizer = make(self.params)
+
+    def state(self):
+        state = self.params, self.held, self.optimizer.state_dict()
+        return bits(state), sorted(id(p) for p in self.optimizer.state)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_eager_step_that_finds_no_memory_changes_nothing(name):
+    steps, succeeded = Steps(OPTIMIZERS[name]), 0
+
+    def call():
+        nonlocal succeeded
+        steps.optimizer.step()
+        succeeded += 1
+
+    assert each_refusal(call, steps.state) > 1  # its state and its program are made
+    later = each_refusal(call, steps.state)
+    assert later > 1 if name == "one of one's own" else later <= 1
+    again = Steps(OPTIMIZERS[name])
+    for _ in range(succeeded):
+        again.optimizer.step()
+    assert bits(again.params) == bits(steps.params)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_an_eager_step_that_is_broken_off_changes_nothing(error):
+    fails = [2]
+
+    class Fails(Slow):
+        def update(self, p, g, state, group):
+            super().update(p, g, state, group)
+            fails[0] -= 1
+            if fails[0] == 0:
+                raise error
+
+    for step in range(3):
+        steps = Steps(Fails)
+        fails[0] = 0
+        for _ in range(step):
+            steps.optimizer.step()
+        before, fails[0] = steps.state(), 2
+        with pytest.raises(error):
+            steps.optimizer.step()
+        assert steps.state() == before
+        assert all(p.is_leaf and p.requires_grad for p in steps.params)
+
+
+def test_an_eager_step_works_in_the_memory_that_is_there():
+    """Its program needs no copies: what is held at the peak is what there is afterwards."""
+    p = wg.ones((1000, 100), requires_grad=True)
+    p.grad = wg.ones_like(p)
+    for make in (wg.optim.SGD, lambda ps: wg.optim.SGD(ps, momentum=0.9), wg.optim.Adam):
+        optimizer = make([p])
+        optimizer.step()
+        gc.collect()
+        wg.reset_peak_memory()
+        optimizer.step()
+        stats = wg.memory_stats()
+        assert stats["peak_bytes"] - stats["live_bytes"] < 1000

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
@@ -71,6 +73,9 @@ class Group(dict[str, Any]):
 
 
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
+
+Work = tuple[Tensor, dict[str, Tensor], Group]
+"""A parameter, its state and its group."""
 
 
 class Optimizer:
@@ -144,27 +149,55 @@ class Optimizer:
 
     @no_grad()
     def step(self) -> None:
-        """Update every parameter that has a gradient and is not frozen."""
-        groups: Iterable[Group] = self.param_groups
+        """Update every parameter that has a gradient and is not frozen.
+
+        A step that fails changes nothing. The updates of `SGD`, `Adam` and `AdamW` are one program,
+        which works in the memory that is there; those of other classes leave the values before
+        alone until all are done.
+        """
         record = _touched.here.record
         if record is not None:
             if any(schedule.optimizer is self for schedule in record.after):
                 name = type(self).__name__
                 raise CaptureError(f"{name}: a captured function steps its schedule before it")
             record.active.append(self)
-            groups = [Group(record.runtime(group)) for group in self.param_groups]
-        for group in groups:
+        made: list[Tensor] = []
+        try:
+            work = list(self._work(made))
+            if record is not None:
+                record.created.extend((self.state, p) for p in made)
+                _update(self, work, record.runtime)
+            elif _core.is_tracing():
+                _update(self, work, dict)
+            else:
+                self._step(work)
+        except BaseException:
+            if record is None:
+                for p in made:
+                    self.state.pop(p, None)
+            raise
+
+    def _work(self, made: list[Tensor]) -> Iterable[Work]:
+        """What there is to update. State that has to be made goes to `made` as well."""
+        for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None and p.requires_grad:
                     state = self.state.get(p)
                     if state is None:
                         # State is made outside a capture, so that it lives on after it.
                         make = functools.partial(self.initial_state, p, group)
-                        state = _core.outside_trace(make)
-                        self.state[p] = state
-                        if record is not None:
-                            record.created.append((self.state, p))
-                    self.update(p, p.grad.detach(), state, group)
+                        made.append(p)
+                        state = self.state[p] = _core.outside_trace(make)
+                    yield p, state, group
+
+    def _step(self, work: list[Work]) -> None:
+        """Make all updates, or none."""
+        programs = _programs.setdefault(self, [])
+        program = _Program.of(self, work, programs)
+        if program is None or not program.executable.update():
+            if program is not None:
+                programs.remove(program)
+            _update_or_restore(self, work)
 
     def initial_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:
         """What is remembered about a parameter from its first update on."""
@@ -240,6 +273,80 @@ class Optimizer:
             words = [f"{k}={v!r}" for k, v in group.items() if k != "params"]
             lines.append(f"  {len(group['params'])} tensors, {size:,} numbers: {', '.join(words)}")
         return "\n".join([f"{type(self).__name__}(", *lines, ")"])
+
+
+def _update(
+    optimizer: Optimizer, work: list[Work], runtime: Callable[[Group], dict[str, Any]]
+) -> None:
+    """Update parameters one after another, with the hyperparameters that `runtime` gives."""
+    groups: dict[int, Group] = {}
+    for p, state, group in work:
+        now = groups.get(id(group))
+        if now is None:
+            now = groups[id(group)] = Group(runtime(group))
+        assert p.grad is not None
+        optimizer.update(p, p.grad.detach(), state, now)
+
+
+def _update_or_restore(optimizer: Optimizer, work: list[Work]) -> None:
+    """The same; where an update fails all values are what they were. They stay in memory until the
+    last update is done, so nothing is written in place."""
+    before = [(x, x.detach()) for p, state, _ in work for x in (p, *state.values())]
+    entries = [(state, dict(state)) for _, state, _ in work]
+    try:
+        _update(optimizer, work, dict)
+    except BaseException:
+        for x, value in before:
+            _core._put_back(x, value)
+        for state, then in entries:
+            state.clear()
+            state.update(then)
+        raise
+
+
+class _Program:
+    """The updates of some parameters as one program. It holds what it updates, and no optimizer."""
+
+    MOST = 4
+    """How many an optimizer keeps. Who changes more than that from step to step, such as which
+    parameters have gradients, makes the updates one by one."""
+
+    def __init__(self, objects: list[Any], settings: list[Any], executable: Any) -> None:
+        self.objects, self.settings, self.executable = objects, settings, executable
+
+    @staticmethod
+    def of(optimizer: Optimizer, work: list[Work], known: list[_Program]) -> _Program | None:
+        """The program of these updates, where there is one."""
+        kind = type(optimizer)
+        if kind not in (SGD, Adam, AdamW) or _core._is_configured() or not work:
+            return None
+        objects: list[Any] = []
+        for p, state, group in work:
+            objects += (p, group, *state.values())
+        settings = [
+            (k, v) for group in optimizer.param_groups for k, v in group.items()
+            if k != "params" and not (k == "lr" and isinstance(v, float))
+        ]
+        for program in known:
+            alike = len(program.objects) == len(objects) and program.settings == settings
+            if alike and all(map(operator.is_, program.objects, objects)):
+                return program
+        if len(known) >= _Program.MOST or len({p.device for p, _, _ in work}) > 1:
+            return None
+        with _core.Trace() as trace:
+            _update(optimizer, work, lambda group: _told(trace, group))
+            executable = trace.finish(f"{kind.__name__}.step", [], [])
+        known.append(_Program(objects, settings, executable))
+        return known[-1]
+
+
+_programs: weakref.WeakKeyDictionary[Optimizer, list[_Program]] = weakref.WeakKeyDictionary()
+
+
+def _told(trace: Any, group: Group) -> dict[str, Any]:
+    """A group whose learning rate is a number that is given at each run."""
+    is_told = isinstance(dict.get(group, "lr"), float)
+    return {**group, "lr": trace.item(group, "lr")} if is_told else dict(group)
 
 
 def _check_parameter(name: str, p: Any) -> None:

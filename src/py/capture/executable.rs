@@ -157,6 +157,24 @@ impl Executable {
         self.mismatch(py, &args)
     }
 
+    /// Runs it where it fits the state that it depends on; false where it does not. It takes no
+    /// arguments and returns none: it updates tensors that it reaches.
+    fn update(&self, py: Python<'_>) -> PyResult<bool> {
+        let list = self.program.list();
+        for (input, id) in self.inputs.iter().zip(list.inputs()) {
+            let Place::Handle(object) = &input.place else { continue };
+            let want = &list.node(id).ty;
+            let fits = |x: &Value| x.dtype() == want.dtype && x.shape().same(&want.shape);
+            if !handle(&self.name, object.bind(py))?.with_own(fits) {
+                return Ok(false);
+            }
+        }
+        if self.mismatch(py, &[])?.is_some() {
+            return Ok(false);
+        }
+        self.call(py, &[], &[]).map(|_| true)
+    }
+
     /// How many handles get new values.
     fn updates(&self) -> usize {
         self.updates.len() + self.gradients.len()

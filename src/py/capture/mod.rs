@@ -230,6 +230,16 @@ fn outside_trace(f: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     trace::suspended(|| f.call0().map(Bound::unbind))
 }
 
+/// Gives a tensor the value of another, and keeps its place on the tape.
+#[pyfunction]
+fn _put_back(x: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    let tensor = super::tensor::handle("put back", x)?;
+    let old = super::tensor::handle("put back", value)?.with_own(|value| value.array.clone());
+    let history = tensor.with_own(|value| value.history.clone());
+    drop(tensor.replace(Value { array: old, history }));
+    Ok(())
+}
+
 /// A tensor of a type, of which only the type matters: it takes the room of one element.
 #[pyfunction]
 fn _stand_in(py: Python<'_>, shape: Vec<usize>, dtype: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
@@ -254,6 +264,7 @@ pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     settings::install(module)?;
     module.add_function(pyo3::wrap_pyfunction!(is_tracing, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(outside_trace, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_put_back, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_node, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_stand_in, module)?)?;
     Ok(())

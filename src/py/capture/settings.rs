@@ -39,6 +39,12 @@ fn _configure(
     Ok(Settings(config::replace(config)))
 }
 
+/// Whether somebody set how functions are compiled, on this thread.
+#[pyfunction]
+fn _is_configured() -> bool {
+    config::current() != config::Config::default()
+}
+
 /// What runs are held against: a truth value, or "reference".
 fn check_of(value: &Bound<'_, PyAny>) -> error::Result<Check> {
     if let Ok(on) = value.extract::<bool>() {
@@ -68,5 +74,6 @@ impl Settings {
 /// Adds the class and the function to the module.
 pub(super) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Settings>()?;
+    module.add_function(pyo3::wrap_pyfunction!(_is_configured, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_configure, module)?)
 }
