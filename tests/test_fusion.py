@@ -103,7 +103,7 @@ CASES = {
     "layer norm": (layer_norm, [(900, 257), (257,), (257,)], "block fusion (sum"),
     "attention": (attention, [(4, 3, 100, 16), (4, 3, 100, 16), (4, 3, 100, 24)], "block fusion ("),
     "loss": (loss, [(333_333,), (333_333,)], "block fusion (sin, subtract, square, sum)"),
-    "loss of a matrix": (loss, [(1001, 333), (1001, 333)], "block fusion (sin, subtract, square, sum)"),
+    "loss of a matrix": (loss, [(1001, 333)] * 2, "block fusion (sin, subtract, square, sum)"),
     "bias gradient": (bias_gradient, [(1000, 130), (1000, 130)], "block fusion ("),
     "linear": (linear, [(150, 90), (90, 200), (200,)], "matmul, add, maximum"),
     "residual": (residual, [(600, 120), (120, 120), (120,)], "matmul, add, tanh, add"),
