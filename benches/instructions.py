@@ -37,6 +37,9 @@ def _backward(wg):
     x = wg.ones(1, requires_grad=True)
     rows, labels = wg.ones((8, 16), requires_grad=True), wg.zeros(8, dtype=wg.int64)
     norm = nn.LayerNorm(16)
+    wide, key = nn.LayerNorm(256), wg.random.key(0)
+    table = wg.tensor(wg.random.normal((64, 256), key=key), requires_grad=True)
+    images = wg.tensor(wg.random.normal((8, 6, 24, 24), key=key), requires_grad=True)
 
     def scalar():
         y = x
@@ -47,6 +50,8 @@ def _backward(wg):
     return {
         "20 scalar nodes, forward + backward": scalar,
         "layer_norm, forward + backward": lambda: norm(rows).sum().backward(),
+        "layer_norm of 64 × 256, forward + backward": lambda: wide(table).sum().backward(),
+        "max_pool2d, forward + backward": lambda: nn.max_pool2d(images, 2).sum().backward(),
         "cross_entropy, forward + backward": lambda: nn.cross_entropy(rows, labels).backward(),
     }
 

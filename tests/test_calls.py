@@ -253,3 +253,25 @@ def test_attention_on_examples_is_refused_in_the_sizes_of_one():
         wg.vmap(nn.scaled_dot_product_attention)(
             wg.ones((2, 5, 4)), wg.ones((2, 7, 3)), wg.ones((2, 7, 3))
         )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_backward_of_a_pool_reads_its_maxima_and_shares_among_equal_ones(dtype):
+    rng = np.random.default_rng(14)
+    values = rng.integers(-2, 3, (2, 3, 6, 8)).astype("f")
+    values.flat[::9], values.flat[::31] = -np.inf, np.nan
+    x = wg.tensor(values).astype(getattr(wg, dtype))
+    w = wg.tensor(rng.standard_normal((2, 3, 3, 4))).astype(x.dtype)
+    pooled = wg.grad(lambda x: (nn.max_pool2d(x, 2) * w).sum())
+    ops = [node.op for node in wg.compile(pooled).graph(x, optimized=False).nodes]
+    assert "max_pool2d" in ops and "max" not in ops
+
+    def blocks(x):
+        return (x.reshape((2, 3, 3, 2, 4, 2)).max(axis=(3, 5)) * w).sum()
+
+    want = wg.grad(blocks)(x).numpy()
+    for found in (pooled(x), pooled(x), wg.compile(pooled)(x), wg.vmap(pooled)(x[None])[0]):
+        np.testing.assert_array_equal(found.numpy(), want)
+    hits = values.reshape(2, 3, 3, 2, 4, 2).transpose(0, 1, 2, 4, 3, 5).reshape(-1, 4)
+    count = (hits == hits.max(1, keepdims=True)).sum(1)
+    assert {1, 2, 3} <= set(count.tolist())

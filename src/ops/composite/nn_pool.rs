@@ -20,6 +20,10 @@ composite! {
     ) -> One {
         Pool::new("max_pool1d", 1, &kernel_size, stride.as_deref(), &padding, &dilation).max(x)
     }
+    vjp(g, y) {
+        x: Pool::new("max_pool1d", 1, &kernel_size, stride.as_deref(), &padding, &dilation)
+            .max_vjp(x, y, g),
+    }
 
     /// The largest element of each window over the last two axes; NaN wins.
     ///
@@ -35,6 +39,10 @@ composite! {
     ) -> One {
         Pool::new("max_pool2d", 2, &kernel_size, stride.as_deref(), &padding, &dilation).max(x)
     }
+    vjp(g, y) {
+        x: Pool::new("max_pool2d", 2, &kernel_size, stride.as_deref(), &padding, &dilation)
+            .max_vjp(x, y, g),
+    }
 
     /// The largest element of each window over the last three axes; NaN wins.
     ///
@@ -43,6 +51,10 @@ composite! {
         x: FloatTensor, kernel_size: Ints, stride: Axes = None, padding: Ints = 0, dilation: Ints = 1,
     ) -> One {
         Pool::new("max_pool3d", 3, &kernel_size, stride.as_deref(), &padding, &dilation).max(x)
+    }
+    vjp(g, y) {
+        x: Pool::new("max_pool3d", 3, &kernel_size, stride.as_deref(), &padding, &dilation)
+            .max_vjp(x, y, g),
     }
 
     /// The mean of each window along the last axis.
@@ -136,6 +148,14 @@ impl Pool {
         windows.reduce(Reduction::Max, &axes)
     }
 
+    /// The cotangent of `x`, whose windows' largest elements are `y`: equal ones share that of a window.
+    fn max_vjp<'e>(self, x: Expr<'e>, y: Expr<'e>, g: Expr<'e>) -> Expr<'e> {
+        let (windows, axes) = self.windows(x, f64::NEG_INFINITY);
+        let hit = windows.equal(y.restore(&axes)).cast(x.dtype());
+        let own = hit * (g / hit.reduce(Reduction::Sum, &axes)).restore(&axes);
+        self.joined(own, x.shape())
+    }
+
     fn mean(self, x: Expr<'_>, count_padding: bool) -> Expr<'_> {
         let dtype = x.dtype();
         let (windows, axes) = self.windows(wide(x), 0.0);
@@ -156,15 +176,30 @@ impl Pool {
         if x.rank() < spatial {
             throw(error::bad_rank(self.op, "x", format!("{spatial} or more"), x.shape()));
         }
-        let spec = WindowSpec {
+        let rank = x.rank();
+        let windows = self.padded(x, fill).emit(Op::Windows(Box::new(self.spec())));
+        let first = windows.permute((rank..rank + spatial).chain(0..rank).collect());
+        (first, (0..spatial).collect())
+    }
+
+    /// The sum of what windows of an array of this shape have for its elements: undoes `windows`.
+    fn joined<'e>(&self, windows: Expr<'e>, shape: Shape) -> Expr<'e> {
+        let (rank, spatial) = (shape.rank(), self.size.len());
+        let last = windows.permute((spatial..spatial + rank).chain(0..spatial).collect());
+        let start = |axis: usize| (axis + spatial).checked_sub(rank).map_or(0, |i| self.padding[i]);
+        let padded = (0..rank).map(|axis| shape[axis] + (2 * start(axis)).into());
+        let sizes = padded.skip(rank - spatial).collect();
+        let x = last.emit(Op::Fold(Box::new(self.spec()), sizes));
+        let own = |axis| SliceAxis { start: start(axis).into(), step: 1, size: shape[axis] };
+        x.slice((0..rank).map(own).collect())
+    }
+
+    fn spec(&self) -> WindowSpec {
+        WindowSpec {
             size: self.size.clone(),
             stride: self.stride.clone(),
             dilation: self.dilation.clone(),
-        };
-        let rank = x.rank();
-        let windows = self.padded(x, fill).emit(Op::Windows(Box::new(spec)));
-        let first = windows.permute((rank..rank + spatial).chain(0..rank).collect());
-        (first, (0..spatial).collect())
+        }
     }
 
     fn padded<'e>(&self, x: Expr<'e>, fill: f64) -> Expr<'e> {
