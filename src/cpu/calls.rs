@@ -7,23 +7,23 @@ use smallvec::{SmallVec, smallvec};
 
 use super::attention::{self, Saved};
 use super::copy::fill;
-use super::norm;
+use super::norm::{self, Moments};
 use super::{Operand, cast};
 use crate::array::Array;
-use crate::dtype::DType;
+use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::layout::Layout;
 use crate::ops::composite::nn_linear::with_common_lead;
 use crate::ops::declare::{Attr, Composite, Kernel};
 use crate::ops::op::{Call, Op, OperandType};
-use crate::shape::Shape;
+use crate::shape::{Dim, Shape};
 
 /// Whether calls of a composite run by a kernel in every mode.
 pub fn has_kernel(composite: &'static Composite) -> bool {
     composite.kernel.is_some_and(|kernel| match kernel {
         Kernel::Attention | Kernel::AttentionGradients => true,
         // Plans rather fuse the formula, which has the same bits.
-        Kernel::LayerNorm => false,
+        Kernel::LayerNorm | Kernel::LayerNormGradients => false,
     })
 }
 
@@ -37,47 +37,98 @@ pub fn run(
     match kernel {
         Kernel::Attention | Kernel::AttentionGradients => attend(call, args).map(Some),
         Kernel::LayerNorm => layer_norm(call, args),
+        Kernel::LayerNormGradients => layer_norm_gradients(call, args),
     }
 }
 
 fn layer_norm(call: &Call, args: &[Operand<'_>]) -> Result<Option<SmallVec<[Array; 2]>>> {
-    let operand = |name| match call.operand(name).map(|i| args[i]) {
-        Some(Operand::Array(x)) => Some(Some(x)),
-        Some(Operand::Scalar(_)) => None,
-        None => Some(None),
-    };
-    let (Some(Some(x)), Some(weight), Some(bias)) =
-        (operand("x"), operand("weight"), operand("bias"))
+    let (Some(norm), Some(Attr::Float(eps))) = (Norm::new(call, args)?, call.attribute("eps"))
     else {
         return Ok(None);
     };
-    let (rank, mut axes) = (x.shape().rank(), SmallVec::<[usize; 6]>::new());
-    match call.attribute("axis") {
-        Some(Attr::Ints(given)) => {
-            for &axis in given {
-                axes.push(x.shape().axis(axis, call.composite.name)?);
-            }
-        }
-        Some(_) | None => return Ok(None),
-    }
-    axes.sort_unstable();
-    let trailing = axes.len();
-    let is_last = axes.iter().copied().eq(rank - trailing..rank) && trailing > 0;
-    let own = &x.shape().dims()[rank.saturating_sub(trailing)..];
-    let fits = |p: &Option<&Array>| p.is_none_or(|p| p.shape().dims() == own);
-    let rows = x.shape().count() / own.iter().map(|n| n.value()).product::<usize>().max(1);
-    let dtypes = [weight, bias].map(|p| p.map(|p| p.dtype));
-    let Some(Attr::Float(eps)) = call.attribute("eps") else { return Ok(None) };
-    // Few rows leave threads without work.
-    let is_wide = rows < ROWS && x.shape().count() > LARGE;
-    if !is_last || is_wide || x.shape().count() == 0 || ![weight, bias].iter().all(fits) {
+    let Some(bias) = tensor(call, args, "bias").filter(|bias| norm.takes(*bias)) else {
+        return Ok(None);
+    };
+    if norm::result(norm.x.dtype, [norm.weight, bias].map(|p| p.map(|p| p.dtype))).is_none() {
         return Ok(None);
     }
-    if norm::result(x.dtype, dtypes).is_none() {
-        return Ok(None);
-    }
-    let (y, moments) = norm::forward(x, trailing, [weight, bias], *eps, true)?;
+    let parameters = [norm.weight, bias];
+    let (y, moments) = norm::forward(norm.x, norm.trailing, parameters, *eps, true)?;
     Ok(moments.map(|moments| smallvec![y, moments.mean, moments.scale]))
+}
+
+fn layer_norm_gradients(call: &Call, args: &[Operand<'_>]) -> Result<Option<SmallVec<[Array; 2]>>> {
+    let named = |name| tensor(call, args, name).flatten();
+    let has = |name| call.operand(name).is_some();
+    let (Some(norm), Some(g), Some(mean), Some(scale)) =
+        (Norm::new(call, args)?, named("g"), named("middle"), named("deviation"))
+    else {
+        return Ok(None);
+    };
+    // Cotangents of what was saved come in derivatives of derivatives alone.
+    if has("g_middle")
+        || has("g_deviation")
+        || norm::result(norm.x.dtype, [Some(g.dtype), None]).is_none()
+    {
+        return Ok(None);
+    }
+    let moments = Moments { mean: mean.clone(), scale: scale.clone() };
+    let wanted = [true, norm.weight.is_some(), call.attribute("shifts") == Some(&Attr::Bool(true))];
+    let found =
+        norm::backward(g, norm.x, norm.trailing, norm.weight, mean.dtype, &moments, wanted)?;
+    let none = || fill(Scalar::Float(0.0), mean.dtype, &Shape::scalar());
+    found.into_iter().map(|x| x.map_or_else(none, Ok)).collect::<Result<_>>().map(Some)
+}
+
+/// The tensor that a parameter is, `Some(None)` where the call has none; `None` where it is a number.
+fn tensor<'a>(call: &Call, args: &[Operand<'a>], name: &str) -> Option<Option<&'a Array>> {
+    match call.operand(name).map(|i| args[i]) {
+        Some(Operand::Array(x)) => Some(Some(x)),
+        Some(Operand::Scalar(_)) => None,
+        None => Some(None),
+    }
+}
+
+/// A normalisation that the kernel takes: over the last axes, of rows enough for all threads.
+struct Norm<'a> {
+    x: &'a Array,
+    trailing: usize,
+    weight: Option<&'a Array>,
+}
+
+impl<'a> Norm<'a> {
+    fn new(call: &Call, args: &[Operand<'a>]) -> Result<Option<Norm<'a>>> {
+        let named = |name| tensor(call, args, name);
+        let (Some(Some(x)), Some(weight)) = (named("x"), named("weight")) else { return Ok(None) };
+        let Some(Attr::Ints(given)) = call.attribute("axis") else { return Ok(None) };
+        let (rank, mut axes) = (x.shape().rank(), SmallVec::<[usize; 6]>::new());
+        for &axis in given {
+            axes.push(x.shape().axis(axis, call.composite.name)?);
+        }
+        axes.sort_unstable();
+        let trailing = axes.len();
+        let Some(first) = rank.checked_sub(trailing) else { return Ok(None) };
+        if trailing == 0 || !axes.iter().copied().eq(first..rank) {
+            return Ok(None);
+        }
+        let norm = Norm { x, trailing, weight };
+        let row = norm.own().iter().map(|n| n.value()).product::<usize>();
+        let count = x.shape().count();
+        // Few rows leave threads without work.
+        let is_wide = count / row.max(1) < ROWS && count > LARGE;
+        Ok((count > 0 && !is_wide && norm.takes(weight)).then_some(norm))
+    }
+
+    /// The sizes of a row.
+    fn own(&self) -> &[Dim] {
+        let dims = self.x.shape().dims();
+        &dims[dims.len() - self.trailing..]
+    }
+
+    /// Whether a parameter, if there is one, has the sizes of a row.
+    fn takes(&self, parameter: Option<&Array>) -> bool {
+        parameter.is_none_or(|p| p.shape().dims() == self.own())
+    }
 }
 
 /// Rows below which a large array is better normalised by its formula.
@@ -138,7 +189,13 @@ pub unsafe fn run_into(call: &Call, args: &[Operand<'_>], to: &[Array]) -> Resul
                 attention::backward_into(operands, heads.mask, causal, scale, saved, to)
             }
             (
-                Some(Kernel::Attention | Kernel::AttentionGradients | Kernel::LayerNorm) | None,
+                Some(
+                    Kernel::Attention
+                    | Kernel::AttentionGradients
+                    | Kernel::LayerNorm
+                    | Kernel::LayerNormGradients,
+                )
+                | None,
                 _,
             ) => {
                 let what = format!("{} has no kernel for such results", call.composite.name);
@@ -166,7 +223,7 @@ pub fn scratch(call: &Call, args: &[(DType, &Layout)]) -> usize {
     match call.composite.kernel {
         Some(Kernel::Attention) => attention::forward_scratch(dtype, &q, &v, causal),
         Some(Kernel::AttentionGradients) => attention::backward_scratch(dtype, &q, &v, causal),
-        Some(Kernel::LayerNorm) | None => 0,
+        Some(Kernel::LayerNorm | Kernel::LayerNormGradients) | None => 0,
     }
 }
 

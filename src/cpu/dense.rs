@@ -88,11 +88,11 @@ macro_rules! real {
 real!(f32, f64);
 
 multiversion! {
-    /// [`Load`] from elements of type `I`; only its versions are used.
+    /// [`Load`] from elements of type `I`.
     ///
     /// # Safety
     /// All that is named can be read or written.
-    #[allow(dead_code)]
+    #[expect(dead_code, reason = "the versions are asked for once, not at each call")]
     unsafe fn load[I, T](
         dst: *mut T,
         step: usize,
@@ -124,11 +124,11 @@ multiversion! {
         }
     }
 
-    /// [`Shift`] by elements of type `I`; only its versions are used.
+    /// [`Shift`] by elements of type `I`.
     ///
     /// # Safety
     /// All that is named can be read or written.
-    #[allow(dead_code)]
+    #[expect(dead_code, reason = "the versions are asked for once, not at each call")]
     unsafe fn shift[I, T](
         s: *mut T,
         step: usize,
@@ -159,11 +159,11 @@ multiversion! {
         }
     }
 
-    /// [`Store`] as elements of type `I`; only its versions are used.
+    /// [`Store`] as elements of type `I`.
     ///
     /// # Safety
     /// All that is named can be read or written.
-    #[allow(dead_code)]
+    #[expect(dead_code, reason = "the versions are asked for once, not at each call")]
     unsafe fn store[I, T](
         dst: *mut u8,
         row: usize,

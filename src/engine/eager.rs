@@ -165,8 +165,8 @@ impl Emit for Eager {
     }
 
     fn keeps(&self, composite: &'static Composite) -> bool {
-        let runs = || executors::executor(device::current()).has_kernel(composite);
-        self.record || trace::active() || composite.kernel.is_some() && runs()
+        let may_run = || composite.kernel.is_some() && device::current() == Device::Cpu;
+        self.record || trace::active() || may_run()
     }
 
     fn number(&self, number: Number) -> Numeric {
@@ -322,7 +322,12 @@ fn emitted(
 ) -> Result<SmallVec<[Value; 1]>> {
     let cx = Eager::new(record);
     let args: SmallVec<[Arg; 6]> = small(operands.iter().map(|&operand| cx.operand(operand)));
-    let outputs = catch(|| composite.call(&Arguments { cx: &cx, attributes, operands: &args }));
+    let arguments = Arguments { cx: &cx, attributes, operands: &args };
+    // Elsewhere a call stays one for the sake of its kernel alone, which was asked before.
+    let outputs = catch(|| match record || trace::active() {
+        true => composite.call(&arguments),
+        false => composite.formula(&arguments),
+    });
     let outputs = outputs.map_err(|error| error.within(composite.name))?;
     let mut values = SmallVec::new();
     for x in outputs {

@@ -208,11 +208,11 @@ fn computed<B: Body, const N: usize>(loaded: &B::Loaded<N>) -> [MaybeUninit<B::O
 }
 
 multiversion! {
-    /// The loop of every kernel; only its versions are used.
+    /// The loop of every kernel.
     ///
     /// # Safety
     /// As for [`TileKernel`].
-    #[allow(dead_code)]
+    #[expect(dead_code, reason = "the versions are asked for once, not at each call")]
     unsafe fn run[B](dst: *mut u8, args: &[*const u8; 3], n: usize) where [B: Body] {
         let dst = dst.cast::<B::Out>();
         let mut i = 0;

@@ -37,41 +37,8 @@ pub struct Saved<'a> {
     pub g_logsums: Option<&'a Array>,
 }
 
-/// The cotangents of `q`, `k`, `v` and a floating mask, as far as they are wanted; that of the mask has
-/// the shape of the scores, (…, L, S).
-pub fn backward(
-    [q, k, v]: [&Array; 3],
-    mask: Option<&Array>,
-    causal: bool,
-    scale: f64,
-    saved: Saved<'_>,
-    wanted: [bool; 4],
-) -> Result<[Option<Array>; 4]> {
-    let scores = || {
-        let mut sizes = q.shape().sizes();
-        let rank = sizes.len();
-        sizes[rank - 1] = k.shape()[rank - 2].value();
-        Shape::of(&sizes)
-    };
-    let fresh = |i: usize| -> Result<Option<Array>> {
-        let like = match i {
-            0 => Some((q.dtype, q.shape().clone())),
-            1 => Some((k.dtype, k.shape().clone())),
-            2 => Some((v.dtype, v.shape().clone())),
-            _ => mask.filter(|mask| mask.dtype.is_float()).map(|mask| (mask.dtype, scores())),
-        };
-        let like = like.filter(|_| wanted[i]);
-        like.map(|(dtype, shape)| Array::uninit(dtype, shape)).transpose()
-    };
-    let to = [fresh(0)?, fresh(1)?, fresh(2)?, fresh(3)?];
-    // SAFETY: fresh.
-    unsafe {
-        backward_into([q, k, v], mask, causal, scale, saved, to.each_ref().map(Option::as_ref))?
-    };
-    Ok(to)
-}
-
-/// The same into results that are there.
+/// The cotangents of `q`, `k`, `v` and a floating mask, as far as they are wanted, into results that are
+/// there; that of the mask has the shape of the scores, (…, L, S).
 ///
 /// # Safety
 /// They are in C order, of the results' types, and nobody else reads or writes them.

@@ -12,32 +12,14 @@ use crate::shape::Shape;
 use crate::threads::{self, Pace};
 
 use super::block::{self, LANES, Panels, Strided};
-use super::{OP, Problem, Sizes, in_order, panels, wide_dtype};
+use super::{OP, Problem, Sizes, in_order, panels};
 
-/// `softmax(scale · q kᵀ + mask) v` and the logarithms of the sums of exponentials.
+/// `softmax(scale · q kᵀ + mask) v` and the logarithms of the sums of exponentials, into results that are
+/// there.
 ///
 /// `q` (…, L, E), `k` (…, S, E) and `v` (…, S, F) are of one floating dtype and have the same leading
 /// axes. `mask` broadcasts to (…, L, S): bool, or floating. Gives (…, L, F) of that dtype, and (…, L)
 /// of the accumulator's.
-pub fn forward(
-    q: &Array,
-    k: &Array,
-    v: &Array,
-    mask: Option<&Array>,
-    causal: bool,
-    scale: f64,
-) -> Result<(Array, Array)> {
-    let mut sizes = q.shape().sizes();
-    let rank = sizes.len();
-    sizes[rank - 1] = v.shape()[rank - 1].value();
-    let y = Array::uninit(q.dtype, Shape::of(&sizes))?;
-    let logsums = Array::uninit(wide_dtype(q.dtype), Shape::of(&sizes[..rank - 1]))?;
-    // SAFETY: fresh.
-    unsafe { forward_into(q, k, v, mask, causal, scale, [&y, &logsums])? };
-    Ok((y, logsums))
-}
-
-/// The same into results that are there.
 ///
 /// # Safety
 /// They are in C order, of the results' types, and nobody else reads or writes them.

@@ -30,7 +30,7 @@ use smallvec::SmallVec;
 
 use crate::array::Array;
 use crate::cpu::dense::{Load, Real, Shift};
-use crate::cpu::gemm::{self, Axis, kernel::Kernels, pack};
+use crate::cpu::gemm::{Axis, kernel::Kernels, pack};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::shape::Shape;
@@ -38,8 +38,8 @@ use crate::threads;
 
 use block::{LANES, Panels};
 
-pub use backward::{Saved, backward, backward_into, backward_scratch};
-pub use forward::{forward, forward_into, forward_scratch};
+pub use backward::{Saved, backward_into, backward_scratch};
+pub use forward::{forward_into, forward_scratch};
 
 /// The op in whose name is refused.
 const OP: &str = "scaled_dot_product_attention";
@@ -336,11 +336,6 @@ impl<T: Real> Mask<T> {
                 .transpose()?,
         })
     }
-}
-
-/// The dtype of log-sums.
-fn wide_dtype(dtype: DType) -> DType {
-    gemm::accumulator(dtype)
 }
 
 /// Runs tasks, each of so much work, in order; on several threads where that pays.

@@ -1,8 +1,10 @@
 use super::backward::Saved;
-use super::{backward, forward};
+use super::{backward_into, forward_into};
 use crate::array::Array;
+use crate::cpu::gemm;
 use crate::cpu::testing::{array, bytes, layouts, noise, values};
 use crate::dtype::DType;
+use crate::error::Result;
 use crate::layout::Layout;
 use crate::memory;
 use crate::shape::Shape;
@@ -24,6 +26,58 @@ enum Masks {
 }
 
 const MASKS: [Masks; 4] = [Masks::None, Masks::Keys, Masks::Bool, Masks::Float];
+
+/// The kernel into fresh results.
+fn forward(
+    q: &Array,
+    k: &Array,
+    v: &Array,
+    mask: Option<&Array>,
+    causal: bool,
+    scale: f64,
+) -> Result<(Array, Array)> {
+    let mut sizes = q.shape().sizes();
+    let rank = sizes.len();
+    sizes[rank - 1] = v.shape()[rank - 1].value();
+    let y = Array::uninit(q.dtype, Shape::of(&sizes))?;
+    let logsums = Array::uninit(gemm::accumulator(q.dtype), Shape::of(&sizes[..rank - 1]))?;
+    // SAFETY: fresh.
+    unsafe { forward_into(q, k, v, mask, causal, scale, [&y, &logsums])? };
+    Ok((y, logsums))
+}
+
+/// The kernel into fresh results, as far as they are wanted.
+fn backward(
+    [q, k, v]: [&Array; 3],
+    mask: Option<&Array>,
+    causal: bool,
+    scale: f64,
+    saved: Saved<'_>,
+    wanted: [bool; 4],
+) -> Result<[Option<Array>; 4]> {
+    let scores = || {
+        let mut sizes = q.shape().sizes();
+        let rank = sizes.len();
+        sizes[rank - 1] = k.shape()[rank - 2].value();
+        Shape::of(&sizes)
+    };
+    let fresh = |i: usize| -> Result<Option<Array>> {
+        let like = match i {
+            0 => Some((q.dtype, q.shape().clone())),
+            1 => Some((k.dtype, k.shape().clone())),
+            2 => Some((v.dtype, v.shape().clone())),
+            _ => mask.filter(|mask| mask.dtype.is_float()).map(|mask| (mask.dtype, scores())),
+        };
+        let like = like.filter(|_| wanted[i]);
+        like.map(|(dtype, shape)| Array::uninit(dtype, shape)).transpose()
+    };
+    let to = [fresh(0)?, fresh(1)?, fresh(2)?, fresh(3)?];
+    // SAFETY: fresh.
+    unsafe {
+        backward_into([q, k, v], mask, causal, scale, saved, to.each_ref().map(Option::as_ref))?
+    };
+    Ok(to)
+}
 
 struct Problem {
     q: Array,
@@ -60,7 +114,7 @@ fn problem(dtype: DType, sizes: Sizes, masks: Masks, causal: bool) -> Problem {
         k: part(&[b, s, e], 2),
         v: part(&[b, s, f], 3),
         g: part(&[b, l, f], 4),
-        g_logsums: noise(super::wide_dtype(dtype), &[b, l], 5),
+        g_logsums: noise(gemm::accumulator(dtype), &[b, l], 5),
         mask,
         causal,
         scale: 1.5 / (e.max(1) as f64).sqrt(),
@@ -196,15 +250,15 @@ fn check(dtype: DType, sizes: Sizes, masks: Masks, causal: bool) {
     let p = problem(dtype, sizes, masks, causal);
     let [_, l, s, e, f] = sizes.map(|n| n as f64);
     let want = plain(&p);
-    let u = unit(super::wide_dtype(dtype));
+    let u = unit(gemm::accumulator(dtype));
     let delta = (e + 3.0) * u * want.scores.max(1.0);
     let weight = 2.0 * delta + (s + 16.0) * u;
     let (y, logsums) = p.forward();
-    assert_eq!((y.dtype, logsums.dtype), (dtype, super::wide_dtype(dtype)));
+    assert_eq!((y.dtype, logsums.dtype), (dtype, gemm::accumulator(dtype)));
     let case = format!("{dtype} {sizes:?} {masks:?} causal {causal}:");
     compare(&format!("{case} y"), &y, &want.y, 2.0 * weight, dtype);
     let bound = delta + (s + 16.0) * u * (1.0 + s.ln().abs());
-    compare(&format!("{case} logsums"), &logsums, &want.logsums, bound, super::wide_dtype(dtype));
+    compare(&format!("{case} logsums"), &logsums, &want.logsums, bound, gemm::accumulator(dtype));
     let [dq, dk, dv, dm] = p.wanted(&y, &logsums, [true; 4]);
     let slope = want.slopes.max(1.0) * (2.0 * weight + (4.0 * f + 16.0) * u + 2.0 * unit(dtype));
     let rows = want.weights.max(1.0);

@@ -12,12 +12,11 @@ mod tests;
 use crate::array::Array;
 use crate::cpu::dense::{Load, Real, Store};
 use crate::cpu::element::Shared;
-use crate::cpu::gemm::scratch::{self, Scratch};
+use crate::cpu::gemm::scratch::Scratch;
 use crate::cpu::gemm::{self, Axis, Runs};
 use crate::cpu::reduce::{self, Chunk, Partial};
 use crate::dtype::DType;
 use crate::error::{self, Result};
-use crate::memory::block_bytes;
 use crate::multiversion;
 use crate::ops::emit::OrThrow;
 use crate::scalar::rsqrt;
@@ -183,29 +182,6 @@ impl Cut {
         let parts = threads::num_threads().min(count.div_ceil(each));
         Cut { room, lines, each, parts }
     }
-}
-
-/// The bytes that [`forward`] takes for itself for rows of `n` elements, as the counters of memory count
-/// them.
-pub fn forward_scratch(x: DType, rows: usize, n: usize) -> usize {
-    let cut = match gemm::accumulator(x).size() {
-        8 => Cut::forward::<f64>(rows, n),
-        _ => Cut::forward::<f32>(rows, n),
-    };
-    scratch::counted(cut.room, cut.parts)
-}
-
-/// The bytes that [`backward`] takes for itself, likewise; `to` has the dtypes of the cotangents of the
-/// parameters that are wanted.
-pub fn backward_scratch(x: DType, rows: usize, n: usize, to: [Option<DType>; 2]) -> usize {
-    let size = gemm::accumulator(x).size();
-    let sums_up = to.iter().any(Option::is_some) && rows * n > 0;
-    let cut = match size {
-        8 => Cut::backward::<f64>(rows, n, sums_up),
-        _ => Cut::backward::<f32>(rows, n, sums_up),
-    };
-    let is_apart = sums_up && to.into_iter().flatten().any(|to| to != gemm::accumulator(x));
-    scratch::counted(cut.room, cut.parts) + if is_apart { block_bytes(n * size) } else { 0 }
 }
 
 /// An operand as rows of an array that has others before them.

@@ -1,8 +1,7 @@
-use super::{Moments, backward, backward_scratch, forward, forward_scratch, result};
+use super::{Moments, backward, forward, result};
 use crate::array::Array;
 use crate::cpu::testing::{array, bytes, layouts, noise, reduce, values};
 use crate::dtype::DType;
-use crate::memory;
 use crate::ops::attributes::Reduction;
 use crate::threads;
 
@@ -249,28 +248,4 @@ fn a_parameter_may_be_of_another_dtype_but_not_widen_the_sums() {
     assert_eq!((y.dtype, bytes(&y)), (f32, bytes(&want)));
     let wide = noise(f64, &[40], 2);
     assert!(forward(&x, 1, [Some(&wide), None], EPS, false).is_err());
-}
-
-#[test]
-fn memory_is_as_predicted() {
-    for (dtype, rows, n) in [(DType::F32, 300, 500), (DType::BF16, 20, 4000), (DType::F64, 3, 0)] {
-        let p = problem(dtype, (&[rows, n], 1), [true, true]);
-        let (_, moments) = p.forward();
-        let taken = |make: &dyn Fn()| {
-            make();
-            let before = memory::stats().live_bytes;
-            memory::reset_peak();
-            make();
-            memory::stats().peak_bytes - before
-        };
-        let results = |all: &[&Array]| -> usize {
-            all.iter().map(|x| memory::block_bytes(x.count() * x.dtype.size())).sum()
-        };
-        let (y, gradients) = (p.forward().0, p.backward(&moments));
-        let forward = results(&[&y, &moments.mean, &moments.scale]);
-        assert_eq!(taken(&|| drop(p.forward())), forward + forward_scratch(dtype, rows, n));
-        let backward = results(&gradients.each_ref());
-        let scratch = backward_scratch(dtype, rows, n, [Some(dtype); 2]);
-        assert_eq!(taken(&|| drop(p.backward(&moments))), backward + scratch, "{dtype} {n}");
-    }
 }

@@ -25,7 +25,7 @@ use super::tape::{Operand, Value};
 use crate::array::Array;
 use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::Result;
-use crate::ops::declare::{Attr, Composite};
+use crate::ops::declare::{Attr, Composite, Kernel};
 use crate::ops::emit::Expr;
 use crate::ops::op::{Call, Op, OperandType, Type};
 use crate::ops::probe::{Mask, OPERANDS, call_residuals};
@@ -308,7 +308,8 @@ impl Signature {
         let payoff = &self.call.composite.payoff.gradient;
         // A gradient that is worked out first is always worth it.
         let is_derived = !self.call.composite.has_vjp();
-        if !is_derived && !payoff.is_worth_planning() {
+        let has_kernel = self.call.composite.kernel.is_some_and(Kernel::has_exact_gradient);
+        if has_kernel || !is_derived && !payoff.is_worth_planning() {
             return Ok(None);
         }
         let Some(gradient) = self.gradient(part) else { return Ok(None) };

@@ -9,8 +9,8 @@ use crate::engine::context::HERE;
 use crate::error::{self, Result};
 use crate::shape;
 
-/// A trace on a thread's stack. Nobody reads the scope: it is entered as long as the level is there.
-struct Level(Arc<Trace>, #[allow(dead_code)] shape::Entered);
+/// A trace on a thread's stack, whose scope of sizes is entered as long as the level is there.
+struct Level(Arc<Trace>, shape::Entered);
 
 thread_local! {
     static STACK: RefCell<Vec<Level>> = const { RefCell::new(Vec::new()) };

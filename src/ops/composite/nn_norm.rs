@@ -36,26 +36,47 @@ composite! {
     kernel(LayerNorm)
     vjp(
         g, y, middle: g_middle, deviation: g_deviation;
-        axes = axes_of(g, axis.as_deref(), "layer_norm"),
-        kept = x.shape().reduce(&axes, true),
-        scale = deviation.reshape(kept.clone()),
-        centred = wide(x) - middle.reshape(kept.clone()),
-        normal = *centred * *scale,
+        found = layer_norm_gradients(
+            y.cx(), g, x, middle, deviation, weight, g_middle, g_deviation,
+            axis.clone(), bias.is_some(),
+        ),
     ) {
-        x: {
-            let (scale, normal, g) = (*scale, *normal, weighted(wide(g), weight, &axes));
+        x: found[0],
+        weight: found[1],
+        bias: found[2],
+    }
+
+    /// The cotangents of `x`, `weight` and `bias` of `layer_norm`, from what it saved, and the cotangents
+    /// of that. Zero where there is no such parameter.
+    hidden function layer_norm_gradients(
+        g: FloatTensor, x: FloatTensor, middle: FloatTensor, deviation: FloatTensor,
+        weight: MaybeFloatTensor = None, g_middle: MaybeFloatTensor = None,
+        g_deviation: MaybeFloatTensor = None; axis: Axes = -1, shifts: Bool = True,
+    ) -> Exactly(3) {
+        let axes = axes_of(x, axis.as_deref(), "layer_norm");
+        let kept = x.shape().reduce(&axes, true);
+        let scale = deviation.reshape(kept.clone());
+        let centred = wide(x) - middle.reshape(kept.clone());
+        let (normal, g) = (centred * scale, wide(g));
+        let own = {
+            let g = weighted(g, weight, &axes);
             let own = scale * (g - mean(g, &axes) - normal * mean(g * normal, &axes));
             let count = joined(wide(x), &axes);
             // Derivatives of derivatives reach the saved values too.
             let own = g_middle.map_or(own, |h| own + h.reshape(kept.clone()) / count);
             g_deviation.map_or(own, |h| {
                 let cube = scale * scale * scale * h.reshape(kept.clone());
-                own - *centred * (cube / count)
+                own - centred * (cube / count)
             })
-        },
-        weight: onto(wide(g) * *normal, &axes),
-        bias: onto(wide(g), &axes),
+        };
+        let none = || g.scalar(0.0).full(g.dtype(), Shape::scalar());
+        (
+            own.cast(x.dtype()),
+            weight.map_or_else(none, |w| onto(g * normal, &axes).cast(w.dtype())),
+            if shifts { onto(g, &axes) } else { none() },
+        )
     }
+    kernel(LayerNormGradients)
 
     /// Divides by the root of the mean square over some axes, then scales.
     ///

@@ -190,6 +190,8 @@ pub enum Kernel {
     AttentionGradients,
     /// `layer_norm`
     LayerNorm,
+    /// Its gradient
+    LayerNormGradients,
 }
 
 impl Kernel {
@@ -198,7 +200,16 @@ impl Kernel {
     pub const fn is_exact(self) -> bool {
         match self {
             Kernel::Attention | Kernel::AttentionGradients => false,
+            Kernel::LayerNorm | Kernel::LayerNormGradients => true,
+        }
+    }
+
+    /// Whether the gradient of what it computes is one call of an exact kernel, which eager code rather
+    /// runs than a plan of the formula.
+    pub const fn has_exact_gradient(self) -> bool {
+        match self {
             Kernel::LayerNorm => true,
+            Kernel::Attention | Kernel::AttentionGradients | Kernel::LayerNormGradients => false,
         }
     }
 }
