@@ -202,17 +202,9 @@ fn floats_are_operands_of_a_plan_unless_the_formula_looks_at_them() {
     let g = array(DType::F32, &[5], &[0.5, 0.25, -1.0, 2.0, 1.0]);
     let step = |lr: f64, decay: f64| {
         let (p, g) = (Value::plain(x.clone()), Value::plain(g.clone()));
-        let attributes = [
-            crate::ops::declare::Attr::Operand,
-            crate::ops::declare::Attr::Operand,
-            crate::ops::declare::Attr::None,
-            crate::ops::declare::Attr::Operand,
-            crate::ops::declare::Attr::Operand,
-            crate::ops::declare::Attr::Operand,
-            crate::ops::declare::Attr::Bool(false),
-        ];
-        let numbers = [lr, 0.0, decay].map(|v| Operand::Scalar(v.into()));
-        let operands = [Operand::Value(&p), Operand::Value(&g), numbers[0], numbers[1], numbers[2]];
+        let attributes = [const { crate::ops::declare::Attr::Operand }; 4];
+        let numbers = [lr, decay].map(|v| Operand::Scalar(v.into()));
+        let operands = [Operand::Value(&p), Operand::Value(&g), numbers[0], numbers[1]];
         let ys = eager::call(sgd, &attributes, &operands, false).unwrap();
         crate::cpu::testing::values(&ys[0].array)
     };

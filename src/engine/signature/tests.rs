@@ -148,12 +148,10 @@ fn threads_that_record_and_sweep_at_once_get_the_bits_of_one() {
 fn a_float_that_a_formula_looks_at_becomes_part_of_the_signature() {
     // A rate of decay of 0 leaves the product out.
     let sgd = composite("sgd");
-    let mut attributes = vec![Attr::Operand; 6];
-    attributes[2] = Attr::None;
-    attributes.push(Attr::Bool(false));
+    let attributes = [const { Attr::Operand }; 4];
     let (p, g) = (leaf(&[6]), leaf(&[6]));
     let of = |lr: f64, decay: f64| {
-        let numbers = [lr, 0.0, decay].map(|x| Operand::Scalar(Scalar::Float(x).into()));
+        let numbers = [lr, decay].map(|x| Operand::Scalar(Scalar::Float(x).into()));
         let operands = [&[Operand::Value(&p), Operand::Value(&g)], &numbers[..]].concat();
         let mut signature = of(sgd, &attributes, &operands).unwrap();
         for _ in 0..3 {
