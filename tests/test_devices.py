@@ -483,6 +483,103 @@ def test_a_graph_computes_on_one_device():
     assert wg.compile(lambda x: x.to(REF) * 2.0)(x).device == REF
 
 
+def in_graph(f):
+    with wg.Graph(device=REF):
+        return f(wg.placeholder("p", (3,)))
+
+
+def half_moved():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    model[1].to(REF)
+    return model
+
+
+@wg.custom_op(infer=lambda x, y: x)
+def both(x, y):
+    return x + y
+
+
+# Of `r` on the reference and `c` on the CPU, some place where both meet.
+MEETINGS = {
+    "cond, the predicate": lambda r, c: wg.cond(c.sum() > 0, lambda a: a, lambda a: a, r),
+    "cond, operands": lambda r, c: wg.cond(r.sum() > 0, lambda a, b: a, lambda a, b: b, r, c),
+    "cond, a branch": lambda r, c: wg.cond(r.sum() > 0, lambda a: a + c, lambda a: a, r),
+    "cond, results": lambda r, c: wg.cond(r.sum() > 0, lambda a: a, lambda a: c, r),
+    "switch, the index": lambda r, c: wg.switch(c[0] > 0, [lambda a: a, lambda a: a * 2], r),
+    "while, the condition": lambda r, c: wg.while_loop(lambda y: c.sum() < 3, lambda y: y, (r,)),
+    "while, the carry": lambda r, c: wg.while_loop(
+        lambda i, y: i < 3, lambda i, y: (i + 1, c), (0, r)),
+    "fori, the body": lambda r, c: wg.fori_loop(0, 3, lambda i, y: y + c, r),
+    "fori, the carry": lambda r, c: wg.fori_loop(0, 3, lambda i, y: c, r),
+    "scan, the carry": lambda r, c: wg.scan(lambda s, a: (s + a, s), c[0], r),
+    "scan, what is stacked": lambda r, c: wg.scan(lambda s, a: (s, c), r[0], r),
+    "map": lambda r, c: wg.map(lambda p: p[0] + p[1], (r, c)),
+    "map, results": lambda r, c: wg.map(lambda a: c, r),
+    "vmap": lambda r, c: wg.vmap(lambda a, b: a + b)(r, c),
+    "vmap, outside": lambda r, c: wg.vmap(lambda a: a + c[0])(r),
+    "vmap, results": lambda r, c: wg.vmap(lambda a: (a, c))(r),
+    "jvp": lambda r, c: wg.jvp(lambda a: a * a, (r,), (c,)),
+    "vjp": lambda r, c: wg.vjp(lambda a: a * a, r)[1](c),
+    "a custom op": both,
+    "host_call": lambda r, c: wg.host_call(lambda a, b: None, r, c),
+    "a module": lambda r, c: half_moved()(c),
+    "a module, the other part": lambda r, c: half_moved()(r),
+    "a mask": lambda r, c: r[c > 0],
+    "an index": lambda r, c: r[wg.asarray([0, 1])],
+    "+=": lambda r, c: (r * 1.0).__iadd__(c),
+    "assign": lambda r, c: (r * 1.0).assign(c),
+    "print": lambda r, c: wg.print("{} {}", r, c),
+}
+GRAPHS = {
+    "an op": lambda p, c: p + c,
+    "a branch": lambda p, c: wg.cond(p.sum() > 0, lambda a: a + c, lambda a: a, p),
+    "results": lambda p, c: wg.cond(p.sum() > 0, lambda a: c, lambda a: a, p),
+    "a custom op": both,
+    "vmap": lambda p, c: wg.vmap(lambda a, b: a + b)(p, c),
+    "a variable": lambda p, c: wg.Variable(c),
+    "assign": lambda p, c: wg.Variable(wg.zeros(3, device=REF)).assign(c),
+}
+
+
+# What these make lies on the default device.
+MAKING = {"a module", "a module, the other part", "an index"}
+WAYS = [(name, way) for name in MEETINGS for way in ("eager", "compiled")]
+WAYS += [(name, "default") for name in MEETINGS if name not in MAKING]
+
+
+@pytest.mark.parametrize(("name", "way"), WAYS)
+def test_tensors_of_two_devices_meet_nowhere(name, way):
+    f, r, c = MEETINGS[name], wg.ones(3, device=REF), wg.ones(3, device=CPU)
+    default = REF if way == "default" else CPU
+    with wg.default_device(default), pytest.raises(wg.DeviceError, match=MIXED):
+        (wg.compile(f) if way == "compiled" else f)(r, c)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_tensors_of_another_device_enter_no_graph(name):
+    with pytest.raises(wg.DeviceError, match=MIXED):
+        in_graph(lambda p: GRAPHS[name](p, wg.ones(3)))
+
+
+@pytest.mark.parametrize("kind", [optim.SGD, optim.Adam], ids=lambda kind: kind.__name__)
+def test_an_optimizer_keeps_parameters_of_two_devices_apart(kind):
+    pair = [wg.ones(3, device=device, requires_grad=True) for device in (REF, CPU)]
+    optimizer = kind(pair, lr=0.1)
+    for w in pair:
+        (w * w).sum().backward()
+    optimizer.step()
+    assert [w.device for w in pair] == [REF, CPU] and pair[0].tolist() == pair[1].tolist()
+    with pytest.raises(wg.DeviceError, match=MIXED):
+        pair[0].grad = pair[1].grad
+
+
+def test_what_is_written_to_a_variable_may_be_data():
+    with wg.Graph(device=REF) as graph:
+        v = wg.Variable(wg.zeros(2, device=REF))
+        new = v.assign(np.array([1.0, 2.0], "f"))
+    assert wg.Session(graph).run(new).tolist() == [1.0, 2.0]
+
+
 def test_sessions():
     with wg.Graph(device=REF) as graph:
         p = wg.placeholder("p", (None,))

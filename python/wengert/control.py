@@ -168,6 +168,7 @@ def _choose(
     def check() -> int:
         return max(t.draws for t in _branches(name, branches, given))
 
+    _core._one_device(name, [index, *given.tensors])
     draws = _passed.find(name, branches, given.leaves, given.structure, check)
     i = min(max(int(index), 0), len(branches) - 1)
     # As many keys are drawn, whichever branch runs: so it is where the choice is made late.

@@ -109,6 +109,7 @@ fn _body(
         let mut outputs = Vec::new();
         for y in results.try_iter()? {
             let value = value_of(&name, &y?)?;
+            trace.settle_device(&name, value.device()).or_raise(py)?;
             outputs.push(Arg::Node(trace.node(&name, &value).or_raise(py)?));
         }
         if tape::recording() {

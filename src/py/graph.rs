@@ -261,6 +261,7 @@ impl Definition {
         let variable = self.id(py, variable)?;
         let ty = self.trace.read(|graph| graph.list().node(variable).ty.clone());
         let value = self.value("assign", value)?;
+        self.trace.settle_device("assign", value.device()).or_raise(py)?;
         let _entered = self.trace.enter();
         let operands = [Operand::Value(&value)];
         let work = || -> error::Result<Value> {

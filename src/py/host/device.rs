@@ -112,6 +112,13 @@ fn synchronize(py: Python<'_>) -> PyResult<()> {
     py.detach(executors::synchronize).or_raise(py)
 }
 
+/// Refuses tensors of several devices.
+#[pyfunction]
+fn _one_device(py: Python<'_>, op: &str, tensors: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+    let arrays: PyResult<Vec<_>> = tensors.iter().map(|x| Ok(value_of(op, x)?.array)).collect();
+    executors::common(op, &arrays?).or_raise(py).map(drop)
+}
+
 /// A tensor for state that had an old value: should the work of the new one fail on its device, the old
 /// one stands there again.
 #[pyfunction]
@@ -131,6 +138,7 @@ pub(super) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(pyo3::wrap_pyfunction!(device_, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(devices, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(synchronize, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_one_device, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_replacing, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_current_device, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_set_current_device, module)?)?;
