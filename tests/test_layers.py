@@ -98,6 +98,49 @@ def test_a_layer_names_only_layers_below_it(path):
     assert not upward, f"{layer_of(path)} names {sorted(upward)}, which stand above it in lib.rs"
 
 
+# The modules of the engine, bottom-up. Those in one line form a circle.
+ENGINE = [
+    {"context"},
+    {"site"},
+    {"executors"},
+    {"observe", "tape"},
+    {"trace"},
+    {"transfer"},
+    {"random"},
+    {"apply", "definition", "eager", "index", "resolve"},  # who computes: at once, traced, deferred
+    {"backward", "oracle"},
+    {"check", "config", "control", "host", "interpret", "program"},  # lists that run
+    {"call"},
+    {"compile"},
+    {"picture"},
+]
+
+
+def engine_names(path: Path, modules: set[str]) -> set[str]:
+    """The other modules of the engine that a file names, by `crate::engine::` or `super::`."""
+    parts = path.relative_to(SOURCE).parts
+    climb = "super::" * (len(parts) - (2 if path.name == "mod.rs" else 1))
+    way = rf"(?<![\w:])(?:crate::engine::|{climb})(?!super)(?:\{{([^;]*?)\}}\s*;|(\w+))"
+    found = set()
+    for group, name in re.findall(way, without_comments(without_tests(path.read_text()))):
+        found |= set(first_names(group)) if group else {name}
+    return found & modules - {parts[1].removesuffix(".rs")}
+
+
+def test_modules_of_the_engine_name_those_below():
+    """The order of `ENGINE`, in which every module stands once."""
+    height = {module: i for i, level in enumerate(ENGINE) for module in level}
+    text = (SOURCE / "engine/mod.rs").read_text()
+    assert sorted(height) == sorted(set(re.findall(r"^pub mod (\w+);", text, re.M)))
+    files = [path for path in COMPILED if path.is_relative_to(SOURCE / "engine")]
+    for path in files:
+        own = path.relative_to(SOURCE).parts[1].removesuffix(".rs")
+        if own == "mod":
+            continue
+        upward = {x for x in engine_names(path, set(height)) if height[x] > height[own]}
+        assert not upward, f"{path.relative_to(SOURCE)} names {sorted(upward)}, which stand above"
+
+
 # Executors, each with its kernels: none names another.
 SIBLINGS = {"cpu", "reference"}
 # What only executors that are meant to be fast may use.

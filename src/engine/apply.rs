@@ -6,7 +6,7 @@ use super::definition::{self, Call};
 use super::eager::{self, Eager};
 use super::executors::{self, Device, device};
 use super::observe;
-use super::signature;
+use super::tape::signature;
 use super::tape::{self, Operand, Value};
 use super::trace;
 use crate::array::Array;
@@ -53,7 +53,7 @@ pub fn apply_all(op: Op, args: &[Operand<'_>], record: bool) -> Result<SmallVec<
         return Ok(values);
     }
     let arrays = match (trace::wants(args), &op) {
-        (true, _) => trace::emit_all(op.clone(), args)?,
+        (true, _) => emitted(&op, args)?,
         (false, Op::Call(call)) => called(call, args)?,
         (false, op) => return Err(error::internal(format!("{} has one result", op.name()))),
     };
@@ -61,6 +61,18 @@ pub fn apply_all(op: Op, args: &[Operand<'_>], record: bool) -> Result<SmallVec<
         true => tape::record_all(op, args, arrays),
         false => Ok(arrays.into_iter().map(Value::plain).collect()),
     }
+}
+
+/// The results of an op that is a node: of a trace, or of a graph defined by hand, which keeps calls
+/// whose shapes it does not know.
+#[cold]
+fn emitted(op: &Op, args: &[Operand<'_>]) -> Result<tape::Results> {
+    let _entered = trace::enter_for(op.name(), args)?;
+    let native = || trace::emit_all(op.clone(), args);
+    let Some(trace) = definition::keeper(args) else { return native() };
+    let values = || Ok(native()?.into_iter().map(Value::plain).collect());
+    let values = definition::defer(&trace, Call::Op(op.clone()), args, values)?;
+    Ok(values.into_iter().map(|value| value.array).collect())
 }
 
 /// All results of a composite.
@@ -86,7 +98,7 @@ fn compute_map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array>
 #[cold]
 fn elsewhere(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
     if trace::wants(args) {
-        return trace::emit(op.clone(), args);
+        return Ok(emitted(op, args)?.swap_remove(0));
     }
     let device = tape::device_of(op.name(), args)?;
     let operands = operands(args)?;
@@ -111,7 +123,7 @@ fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
     }
     let at_hand = trace::at_hand(args);
     if !at_hand && trace::wants(args) {
-        return trace::emit(op.clone(), args);
+        return Ok(emitted(op, args)?.swap_remove(0));
     }
     if let Op::Call(call) = op {
         return Ok(called(call, args)?.swap_remove(0));

@@ -9,7 +9,7 @@ use super::apply::{apply, apply_all};
 use super::definition::{self, Call};
 use super::executors::{self, Device, device};
 use super::observe;
-use super::signature::{self, Signature};
+use super::tape::signature::{self, Signature};
 use super::tape::{self, Operand, Value, device_of};
 use super::trace;
 use crate::array::Array;

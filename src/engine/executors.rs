@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{site, tape};
+use super::site;
 use crate::array::{Array, Where};
 use crate::cpu;
 use crate::cpu::target::Cpu;
@@ -47,14 +47,17 @@ pub fn target(device: Device) -> &'static dyn Target {
 /// Refuses an op that is recorded, if the device of its operands has no kernel for it. Executors ask
 /// themselves when they run an op at once; the CPU need not, since it has all that rules allow.
 #[inline(always)]
-pub fn admit(device: Device, op: &Op, args: &[tape::Operand<'_>]) -> Result<()> {
+pub fn admit<'a>(
+    device: Device,
+    op: &Op,
+    types: impl Iterator<Item = OperandType<'a>>,
+) -> Result<()> {
     match device {
         Device::Cpu => Ok(()),
         // A composite without a kernel is the ops of its body, which whoever plans them asks for.
         Device::Reference if matches!(op, Op::Call(_)) => Ok(()),
         Device::Reference => {
-            let operands: SmallVec<[OperandType<'_>; 4]> =
-                args.iter().map(|arg| arg.ty()).collect();
+            let operands: SmallVec<[OperandType<'_>; 4]> = types.collect();
             admit_on(executor(device).target(), op, &operands)
         }
     }

@@ -20,7 +20,6 @@ pub mod picture;
 pub mod program;
 pub mod random;
 pub mod resolve;
-pub mod signature;
 pub mod site;
 pub mod tape;
 pub mod trace;

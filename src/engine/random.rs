@@ -9,20 +9,12 @@ use super::executors;
 use super::executors::device;
 use super::tape::Value;
 use super::trace;
+pub use super::trace::GeneratorState as State;
 use super::transfer::placed;
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::shape::Shape;
-
-/// The state of a generator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
-    /// The key that others derive from
-    pub key: [u32; 2],
-    /// Keys drawn so far
-    pub drawn: u64,
-}
 
 static GLOBAL: Mutex<State> = Mutex::new(State { key: [0, 0], drawn: 0 });
 

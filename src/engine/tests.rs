@@ -7,7 +7,7 @@ use super::apply;
 use super::backward::{Options, backward, gradients as sweep};
 use super::eager::{self, Eager};
 use super::index::{self, Item};
-use super::signature;
+use super::tape::signature;
 use super::tape::{History, Leaf, Operand, Value};
 use super::trace::{Role, Trace};
 use crate::array::Array;

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::stack::{at_level, depth, is_on_stack, level_of, position};
 use super::{Named, Role, Trace, is_traced, named};
-use crate::engine::tape::{History, Leaf, Shared, Value};
+use crate::engine::tape::{History, Leaf, Shared, StandsFor, Value};
 use crate::error::{self, Result};
 use crate::ops::emit::Id;
 use crate::ops::op::Type;
@@ -228,40 +228,41 @@ pub fn write_handle(
     Ok(true)
 }
 
-/// The gradient of a leaf outside, as the trace of `inside` sees it at its start.
-pub fn read_gradient(inside: &Leaf) -> Result<Option<Shared>> {
-    let Some((trace, real)) = inside.outside() else { return Ok(None) };
-    let Some(cell) = real.gradient()? else { return Ok(None) };
-    let key = Key::Address(Arc::as_ptr(&cell).addr());
-    if let Some(cell) = trace.find(key) {
-        return Ok(Some(cell));
-    }
-    let seen = cell.lock().clone();
-    trace.take_in(Some(key), Source::Gradient(real), None, &seen).map(Some)
-}
-
 /// The link from a trace's leaf to what it stands for.
-pub struct Link {
+struct Link {
     trace: Weak<Trace>,
     real: Arc<Leaf>,
+}
+
+impl StandsFor for Link {
+    fn real(&self) -> &Arc<Leaf> {
+        &self.real
+    }
+
+    fn gradient(&self) -> Result<Option<Shared>> {
+        let Some(trace) = self.trace.upgrade() else { return Ok(None) };
+        let Some(cell) = self.real.gradient()? else { return Ok(None) };
+        let key = Key::Address(Arc::as_ptr(&cell).addr());
+        if let Some(cell) = trace.find(key) {
+            return Ok(Some(cell));
+        }
+        let seen = cell.lock().clone();
+        trace.take_in(Some(key), Source::Gradient(self.real.clone()), None, &seen).map(Some)
+    }
 }
 
 impl Leaf {
     /// The leaf inside a trace that stands for one outside.
     fn inside(ty: Type, trace: &Arc<Trace>, real: Option<Arc<Leaf>>) -> Leaf {
-        let link = real.map(|real| Link { trace: Arc::downgrade(trace), real });
         let mut leaf = Leaf::new(ty);
-        leaf.link = link;
+        if let Some(real) = real {
+            leaf.link = Some(Box::new(Link { trace: Arc::downgrade(trace), real }));
+        }
         leaf
-    }
-
-    fn outside(&self) -> Option<(Arc<Trace>, Arc<Leaf>)> {
-        let link = self.link.as_ref()?;
-        Some((link.trace.upgrade()?, link.real.clone()))
     }
 
     /// The leaf outside that this one stands for in a trace.
     pub fn real(&self) -> Option<&Arc<Leaf>> {
-        self.link.as_ref().map(|link| &link.real)
+        self.link.as_ref().map(|link| link.real())
     }
 }

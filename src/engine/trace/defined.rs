@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use super::Trace;
+use super::{Calls, DeferredCall, Trace};
 use crate::dtype::DType;
-use crate::engine::definition::{Calls, DeferredCall};
 use crate::engine::executors::Device;
 use crate::engine::tape::Value;
 use crate::error::Result;

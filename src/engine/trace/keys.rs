@@ -7,7 +7,6 @@ use super::stack::{at_level, captures, depth};
 use super::{Trace, barrier_of};
 use crate::array::Array;
 use crate::dtype::DType;
-use crate::engine::random;
 use crate::engine::tape::Value;
 use crate::error::{self, Result};
 use crate::shape::Shape;
@@ -44,14 +43,23 @@ pub fn draw_key() -> Result<Value> {
     Ok(value)
 }
 
+/// The state of a generator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GeneratorState {
+    /// The key that others derive from
+    pub key: [u32; 2],
+    /// Keys drawn so far
+    pub drawn: u64,
+}
+
 /// Set in the count of a generator's state that belongs to a trace.
 const OF_TRACE: u64 = 1 << 63;
 
 /// The state of the generator as the open traces see it: which trace, and how many keys it is past.
-pub fn random_state() -> Option<random::State> {
+pub fn random_state() -> Option<GeneratorState> {
     let trace = at_level(0).ok()?;
     let drawn = trace.state.lock().draws.1 as u64 | OF_TRACE;
-    Some(random::State { key: [trace.serial as u32, (trace.serial >> 32) as u32], drawn })
+    Some(GeneratorState { key: [trace.serial as u32, (trace.serial >> 32) as u32], drawn })
 }
 
 /// Refuses to seed the generator while a function is captured: its keys are fresh at every call.
@@ -66,7 +74,7 @@ pub fn check_seeding() -> Result<()> {
 
 /// Puts back a state that [`random_state`] gave: the keys drawn since then are drawn again. `None`
 /// where no trace is open and the state is none of a trace.
-pub fn set_random_state(state: random::State) -> Result<Option<()>> {
+pub fn set_random_state(state: GeneratorState) -> Result<Option<()>> {
     let now = random_state();
     let is_of_trace = state.drawn & OF_TRACE != 0;
     match now {

@@ -18,7 +18,6 @@ use parking_lot::{Mutex, ReentrantMutex};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use super::definition::{self, Call, Calls};
 use super::executors::{self, Device, device};
 use super::site;
 use super::tape::{self, Operand, Value};
@@ -33,13 +32,15 @@ use crate::shape::{Bindings, Dim, Scope};
 use crate::small::small;
 
 mod capture;
+mod deferred;
 mod defined;
 mod keys;
 mod no_grad;
 mod stack;
 
-pub use capture::{Capture, Handle, Link, Source, read_gradient, read_handle, write_handle};
-pub use keys::{check_seeding, draw_key, random_state, set_random_state};
+pub use capture::{Capture, Handle, Source, read_handle, write_handle};
+pub use deferred::{Call, Calls, DeferredCall, Item};
+pub use keys::{GeneratorState, check_seeding, draw_key, random_state, set_random_state};
 pub use no_grad::{cuts, sweeping};
 pub use stack::{
     Entered, active, depth, is_on_stack, leave, only_bodies_since, speaks_of, suspended, top,
@@ -164,13 +165,8 @@ pub fn emit(op: Op, args: &[Operand<'_>]) -> Result<Array> {
 /// The same: all results.
 pub fn emit_all(op: Op, args: &[Operand<'_>]) -> Result<tape::Results> {
     let _entered = enter_for(op.name(), args)?;
-    if let Some(trace) = definition::keeper(args) {
-        let native = || Ok(emit_all(op.clone(), args)?.into_iter().map(Value::plain).collect());
-        let values = definition::defer(&trace, Call::Op(op.clone()), args, native)?;
-        return Ok(values.into_iter().map(|value| value.array).collect());
-    }
     let device = tape::device_of(op.name(), args)?;
-    executors::admit(device, &op, args)?;
+    executors::admit(device, &op, args.iter().map(|arg| arg.ty()))?;
     let Some(trace) = top() else { return Err(error::internal("no trace is open")) };
     trace.settle_device(op.name(), device)?;
     let mut operands: SmallVec<[Arg; 4]> = SmallVec::new();

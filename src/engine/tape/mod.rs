@@ -6,25 +6,31 @@
 //! gradient may itself have a history. Nothing here recurses over links.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::executors::{self, Device};
-use super::signature::Signature;
 use super::site::{self, Site};
-use super::trace;
 use crate::array::Array;
 use crate::dtype::{DType, Numeric};
-use crate::error::{self, Result};
+use crate::error::Result;
 use crate::ops::elementwise::Elementwise;
 use crate::ops::op::{Op, OperandType, Type};
 use crate::ops::probe::{Mask, OPERANDS, RESULT};
 use crate::shape::Shape;
 
 pub use super::context::{recording, recording_as, set_recording};
+
+mod leaf;
+pub mod signature;
+
+pub use leaf::{First, Hook, HookRule, Hooks, Leaf, StandsFor, host_calls};
+
+use leaf::HOST_CALLS;
+use signature::Signature;
 
 /// An immutable value: an array and how it came to be.
 #[derive(Clone)]
@@ -117,181 +123,6 @@ impl Value {
 
 /// A cell that holds a value: what a `.grad` handle and its leaf share.
 pub type Shared = Arc<Mutex<Value>>;
-
-/// Code of the user's that runs on a cotangent in the sweep; it may replace it.
-pub trait HookRule: Send + Sync {
-    /// Runs it.
-    fn call(&self, g: &Value) -> Result<Option<Value>>;
-    /// The address of the object that holds the code, for whoever collects cycles.
-    fn object(&self) -> *mut c_void;
-}
-
-/// A hook, shared with the sweep that runs it.
-pub type Hook = Arc<dyn HookRule>;
-
-/// The hooks of one value, by their handles.
-#[derive(Default)]
-pub struct Hooks(Mutex<Vec<(u64, Hook)>>);
-
-/// Hooks and host rules alive: while there are none, a sweep fails halfway only where memory runs out
-/// or a signal breaks it off, and frees what it has used as it goes.
-static HOST_CALLS: AtomicI64 = AtomicI64::new(0);
-
-/// Whether a sweep may call code of the user's.
-pub fn host_calls() -> bool {
-    HOST_CALLS.load(Ordering::Relaxed) > 0
-}
-
-impl Hooks {
-    /// Adds a hook; the number removes it again.
-    pub fn add(&self, hook: Hook) -> u64 {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        HOST_CALLS.fetch_add(1, Ordering::Relaxed);
-        self.0.lock().push((id, hook));
-        id
-    }
-
-    /// Removes a hook.
-    pub fn remove(&self, id: u64) {
-        let removed = {
-            let mut hooks = self.0.lock();
-            let at = hooks.iter().position(|(i, _)| *i == id);
-            at.map(|at| hooks.remove(at))
-        };
-        // Out of the lock: dropping code of the user's may run some, and a collection of cycles.
-        if removed.is_some() {
-            HOST_CALLS.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    /// The numbers of the hooks, in order.
-    pub fn numbers(&self) -> SmallVec<[u64; 2]> {
-        self.0.lock().iter().map(|(number, _)| *number).collect()
-    }
-
-    /// The objects that hold the hooks' code.
-    pub fn objects(&self) -> SmallVec<[*mut c_void; 2]> {
-        self.0.lock().iter().map(|(_, hook)| hook.object()).collect()
-    }
-
-    /// Runs the hooks in order.
-    pub fn run(&self, mut g: Value) -> Result<Value> {
-        let hooks: SmallVec<[Hook; 2]> =
-            self.0.lock().iter().map(|(_, hook)| hook.clone()).collect();
-        for hook in hooks {
-            if let Some(replaced) = hook.call(&g)? {
-                g = fitting(replaced, &g)?;
-            }
-        }
-        Ok(g)
-    }
-}
-
-/// What a hook gave in the place of a gradient, if it is of the gradient's type.
-fn fitting(replaced: Value, g: &Value) -> Result<Value> {
-    let op = "register_hook";
-    if !replaced.shape().same(g.shape()) {
-        let facts = format!("got {}, wanted {}", replaced.shape(), g.shape());
-        return Err(error::bad_shape(op, "the hook returned a gradient of another shape", facts));
-    }
-    executors::common(op, [&replaced.array, &g.array])?;
-    if replaced.dtype() != g.dtype() {
-        return Err(error::dtype_mismatch(
-            "register_hook: the hook's gradient",
-            replaced.dtype(),
-            g.dtype(),
-        ));
-    }
-    Ok(replaced)
-}
-
-impl Drop for Hooks {
-    fn drop(&mut self) {
-        HOST_CALLS.fetch_sub(self.0.get_mut().len() as i64, Ordering::Relaxed);
-    }
-}
-
-/// A tensor whose gradient is wanted, with the place it goes to.
-pub struct Leaf {
-    /// The tensor's type, which is its gradient's
-    pub ty: Type,
-    /// `.grad`
-    grad: Mutex<Option<Shared>>,
-    /// Hooks on its gradient
-    pub hooks: Hooks,
-    /// What it stands for, inside a trace
-    pub(super) link: Option<trace::Link>,
-    /// What a trace did with the gradient first
-    first: AtomicU8,
-}
-
-/// What happened to a gradient first, in a trace that has a leaf of its own for one outside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum First {
-    /// Nothing
-    Nothing,
-    /// It was read: the trace depends on it
-    Read,
-    /// It was replaced: the trace does not depend on it
-    Written,
-}
-
-impl Leaf {
-    /// A leaf without a gradient yet.
-    pub fn new(ty: Type) -> Leaf {
-        let (grad, hooks) = (Mutex::default(), Hooks::default());
-        Leaf { ty, grad, hooks, link: None, first: AtomicU8::new(First::Nothing as u8) }
-    }
-
-    /// Takes note of what a trace does first; true for a first read.
-    fn note(&self, now: First) -> bool {
-        let before = First::Nothing as u8;
-        let order = Ordering::Relaxed;
-        self.link.is_some()
-            && self.first.compare_exchange(before, now as u8, order, order).is_ok()
-            && now == First::Read
-    }
-
-    /// The cell of the gradient.
-    pub fn gradient(&self) -> Result<Option<Shared>> {
-        if self.note(First::Read) {
-            let outside = trace::read_gradient(self)?;
-            *self.grad.lock() = outside;
-        }
-        // A gradient whose work failed on its device is none.
-        let mut grad = self.grad.lock();
-        if grad.as_ref().is_some_and(|cell| executors::is_void(&cell.lock().array)) {
-            *grad = None;
-        }
-        Ok(grad.clone())
-    }
-
-    /// Replaces the cell of the gradient.
-    pub fn set_gradient(&self, cell: Option<Shared>) {
-        self.note(First::Written);
-        let old = std::mem::replace(&mut *self.grad.lock(), cell);
-        drop(old);
-    }
-
-    /// The gradient as a trace left it, and what it did with it first.
-    pub fn first_use(&self) -> (First, Option<Shared>) {
-        let first = match self.first.load(Ordering::Relaxed) {
-            0 => First::Nothing,
-            1 => First::Read,
-            _ => First::Written,
-        };
-        (first, self.grad.lock().clone())
-    }
-
-    /// Runs the hooks of the leaf and, inside a trace, of the one it stands for.
-    pub fn run_hooks(&self, g: Value) -> Result<Value> {
-        match self.real() {
-            Some(real) => self.hooks.run(real.hooks.run(g)?),
-            None => self.hooks.run(g),
-        }
-    }
-}
 
 impl History {
     /// The objects of the user's code that only this history keeps alive: its own hooks and rule, if

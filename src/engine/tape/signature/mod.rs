@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 use rustc_hash::FxHasher;
 use smallvec::SmallVec;
 
-use super::tape::{Operand, Value};
+use super::{Operand, Value};
 use crate::array::Array;
 use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::Result;
