@@ -113,17 +113,28 @@ impl Layout {
     /// One past the highest element position, 0 without elements; `None` where a position lies before
     /// the buffer's start or beyond all memory.
     pub fn end(&self) -> Option<usize> {
-        // One pass: views are made for every index. A saturated count is beyond all memory.
         let dims = self.shape.dims();
-        let count = dims.iter().fold(1, |n: usize, d| n.saturating_mul(d.value()));
-        let (Some(strides), 1..) = (&self.strides, count) else {
+        let Some(strides) = &self.strides else {
+            // A saturated count is beyond all memory.
+            let count = dims.iter().fold(1, |n: usize, d| n.saturating_mul(d.value()));
             return if count == 0 { Some(0) } else { self.offset.checked_add(count) };
         };
-        let (mut low, mut high) = (0_isize, 0_isize);
-        for (d, &stride) in self.shape.dims().iter().zip(strides) {
-            let reach = isize::try_from(d.value() - 1).ok()?.checked_mul(stride)?;
-            low = low.checked_add(reach.min(0))?;
-            high = high.checked_add(reach.max(0))?;
+        // One pass, since views are made for every index.
+        let (mut low, mut high, mut is_far) = (0_isize, 0_isize, false);
+        for (d, &stride) in dims.iter().zip(strides) {
+            let n = d.value();
+            if n == 0 {
+                return Some(0);
+            }
+            let (reach, overflows) = (n as isize - 1).overflowing_mul(stride);
+            is_far |= overflows || n > isize::MAX as usize;
+            let end = if reach < 0 { &mut low } else { &mut high };
+            let (sum, overflows) = end.overflowing_add(reach);
+            is_far |= overflows;
+            *end = sum;
+        }
+        if is_far {
+            return None;
         }
         self.offset.checked_add_signed(low)?;
         self.offset.checked_add_signed(high)?.checked_add(1)

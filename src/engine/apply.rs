@@ -216,6 +216,7 @@ pub fn map_in_place(
 }
 
 /// What kernels see of operands.
+#[inline(always)]
 fn operands<'a>(args: &[Operand<'a>]) -> Result<SmallVec<[executors::Operand<'a>; 3]>> {
     let mut operands = SmallVec::new();
     for arg in args {

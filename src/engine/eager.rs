@@ -211,12 +211,16 @@ pub fn call_all(
 ) -> Result<SmallVec<[Value; 1]>> {
     let wants = |operand: &Operand<'_>| matches!(operand, Operand::Value(v) if v.requires_grad());
     let record = record && operands.iter().any(wants);
+    let is_at_hand = trace::at_hand(operands);
     // What the formula makes of numbers lies where its operands do.
-    let device = device_of(composite.name, operands)?;
+    let device = match operands {
+        [Operand::Value(_), ..] if is_at_hand => Device::Cpu,
+        _ => device_of(composite.name, operands)?,
+    };
     let _on = (device != device::current()).then(|| device.enter());
     // Only the CPU runs eager calls by plans or kernels, and only what no trace sees.
     let may_plan = !record && device == Device::Cpu;
-    let _entered = match trace::at_hand(operands) {
+    let _entered = match is_at_hand {
         true => None,
         false => {
             let entered = trace::enter_for(composite.name, operands)?;

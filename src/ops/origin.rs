@@ -31,6 +31,7 @@ fn numbered(composite: &'static Composite) -> u32 {
 }
 
 /// The origin of what a call of a composite makes.
+#[inline]
 pub fn of(composite: &'static Composite, call: &Arguments<'_, '_>) -> Origin {
     let name = match composite.number.load(Relaxed) {
         0 => numbered(composite),

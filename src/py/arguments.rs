@@ -410,6 +410,17 @@ fn parse_many(
         }
         return Ok(Attr::Operands(rest.len() as u32));
     }
+    // Nearly all sizes are plain ints.
+    let mut numbers: SmallVec<[i64; 6]> = SmallVec::new();
+    for object in objects.clone() {
+        match index(&object) {
+            Some(Extent::Number(n)) => numbers.push(n),
+            Some(Extent::Size(_)) | None => break,
+        }
+    }
+    if numbers.len() == rest.len() {
+        return Ok(Attr::Ints(numbers));
+    }
     let mut ints = Ints::default();
     for object in objects {
         ints.push(int(op, &object)?.ok_or_else(|| refuse(op, param, "ints", &object))?);

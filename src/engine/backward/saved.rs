@@ -11,7 +11,7 @@ use crate::engine::site::{self, Site};
 use crate::engine::tape::signature::{Given, Part, Signature};
 use crate::engine::tape::{Entry, History, Saved, SavedValues, Step, Value};
 use crate::engine::trace;
-use crate::error::{self, Result};
+use crate::error::{self, Error, Result};
 use crate::ops::emit::Arg;
 use crate::ops::op::{Op, Type};
 use crate::shape::Shape;
@@ -85,12 +85,21 @@ pub(super) fn restore(cx: &Eager, saved: &Saved, history: impl Fn() -> History) 
     }
 }
 
+/// Refuses an entry that an earlier backward has used up.
+#[inline]
 pub(super) fn check_saved(op: &str, entry: &Entry, values: &SavedValues) -> Result<()> {
-    let Some(first) = values.freed else { return Ok(()) };
+    match values.freed {
+        None => Ok(()),
+        Some(first) => Err(used_up(op, entry, first)),
+    }
+}
+
+#[cold]
+fn used_up(op: &str, entry: &Entry, first: Site) -> Error {
     let first = site::describe(first).map_or(String::new(), |line| format!(" at {line}"));
     let node = site::describe(entry.site)
         .map_or(entry.name().to_string(), |line| format!("{} at {line}", entry.name()));
-    Err(error::freed(op, node, first))
+    error::freed(op, node, first)
 }
 
 pub(super) fn free(entry: &Entry, by: Site) {
@@ -98,26 +107,28 @@ pub(super) fn free(entry: &Entry, by: Site) {
     if let Step::Host(rule) = &entry.step {
         rule.release(by);
     }
-    let is_call = match &entry.step {
-        Step::Host(_) => return drop_data(&mut values),
-        Step::Call(_) => true,
-        Step::Op(op) => matches!(op, Op::Call(_)),
-    };
+    let values = &mut *values;
+    let keeps = drop_data(&mut values.args) | drop_data(&mut values.results);
     // An entry that kept nothing can be swept again.
-    let is_there = |saved: &Saved| matches!(saved, Saved::Array(_));
-    if is_call || values.args.iter().chain(&values.results).any(is_there) {
+    let is_used_up = match &entry.step {
+        Step::Host(_) => false,
+        Step::Call(_) | Step::Op(Op::Call(_)) => true,
+        Step::Op(_) => keeps,
+    };
+    if is_used_up {
         values.freed = Some(by);
     }
-    drop_data(&mut values);
 }
 
-/// Lets go of the data, and keeps the types.
-fn drop_data(values: &mut SavedValues) {
-    let drop_data = |saved: &mut Saved| {
+/// Lets go of the data, and keeps the types; true where there was any.
+#[inline(always)]
+fn drop_data(values: &mut [Saved]) -> bool {
+    let mut keeps = false;
+    for saved in values {
         if let Saved::Array(array) = saved {
             *saved = Saved::Type(Type::new(array.dtype, array.shape().clone()));
+            keeps = true;
         }
-    };
-    values.args.iter_mut().for_each(drop_data);
-    values.results.iter_mut().for_each(drop_data);
+    }
+    keeps
 }

@@ -109,6 +109,7 @@ impl Sweep {
             }
         }
         let (here, mut pace) = (site::current(), Pace::default());
+        let is_traced = trace::active();
         while let Some(Waiting { entry, mut given }) = self.take_latest() {
             for (k, g) in &mut given {
                 if entry.has_hooks() {
@@ -125,8 +126,12 @@ impl Sweep {
             if pace.is_up(STEP) {
                 catch(pause)?;
             }
-            let step = || self.step(op, &entry, given);
-            trace::sweeping(step).map_err(|error| located(error, &entry))?;
+            // Only traces ask whether a sweep runs, and only a rule of the user's may open one.
+            let done = match is_traced || matches!(entry.step, Step::Host(_)) {
+                true => trace::sweeping(|| self.step(op, &entry, given)),
+                false => self.step(op, &entry, given),
+            };
+            done.map_err(|error| located(error, &entry))?;
             if self.options.retain_graph {
                 continue;
             }

@@ -395,6 +395,7 @@ pub struct Composite {
 impl Composite {
     /// Runs the formula, or emits one node where the emission keeps this composite whole. Behind what a
     /// user is given stand the values that are saved for the gradient.
+    #[inline]
     pub fn call<'e>(&'static self, call: &Arguments<'_, 'e>) -> Outputs<'e> {
         if self.stays() && call.cx.keeps(self) {
             let op = Op::Call(op::Call { composite: self, attributes: call.attributes.into() });

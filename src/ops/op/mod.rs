@@ -249,11 +249,9 @@ impl Op {
     }
 
     /// How many results it has.
+    #[inline]
     pub fn results(&self) -> usize {
-        match self.kind() {
-            OpKind::Map(_) | OpKind::Structural(_) => 1,
-            OpKind::Call(call) => call.composite.results(),
-        }
+        if let Op::Call(call) = self { call.composite.results() } else { 1 }
     }
 
     /// Whether the result is the operand seen otherwise, at least where its layout allows.

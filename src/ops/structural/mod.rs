@@ -283,6 +283,7 @@ macro_rules! table {
     ($($(#[$when:meta])* $pattern:pat => $def:path,)*) => {
         impl Op {
             /// Which kind of op this is, with its definition.
+            #[inline]
             pub fn kind(&self) -> OpKind<'_> {
                 match self {
                     Op::Map(def) => OpKind::Map(def),
