@@ -15,10 +15,10 @@ use crate::cpu::target::Cpu;
 use crate::dtype::Scalar;
 use crate::error::{self, Result};
 use crate::executor::{Executable, Executor, Input, Results, admit as admit_on};
-use crate::graph::Graph;
+use crate::graph::{Graph, Host};
 use crate::ops::declare::Kernel;
 use crate::ops::elementwise::Elementwise;
-use crate::ops::op::{self, Op, OperandType};
+use crate::ops::op::{self, Op, OperandType, Type};
 use crate::reference::plan::Reference;
 use crate::schedule::Plan;
 use crate::target::Target;
@@ -198,4 +198,16 @@ impl Planned {
 pub fn run(graph: &Graph, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results> {
     let device = common("call", inputs.iter().copied())?;
     Planned::new(device, Plan::new(graph, target(device))?)?.run(inputs, numbers)
+}
+
+/// Runs the code of a host op on values of a device: they travel to the host, the results back.
+pub fn execute_host(
+    op: &Host,
+    operands: &[Array],
+    results: &[Type],
+    device: Device,
+) -> Result<Vec<Array>> {
+    let given = operands.iter().map(download).collect::<Result<Vec<Array>>>()?;
+    let found = op.run(&given.iter().collect::<Vec<&Array>>(), results)?;
+    found.iter().map(|y| transfer(y, device)).collect()
 }

@@ -9,9 +9,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::apply::apply_all;
+use super::eager::apply::apply_all;
 use super::executors::{self, Device, device};
-use super::host;
 use super::oracle::Oracle;
 use super::site::{self, Site};
 use super::tape::{Operand, Value};
@@ -218,7 +217,7 @@ impl Interpreter {
                 self.body(&flow.bodies[0], given.to_vec())
             }
             ControlFlowKind::Host(ref op) => {
-                Ok(host::execute(op, given, &flow.results, self.device)?.into())
+                Ok(executors::execute_host(op, given, &flow.results, self.device)?.into())
             }
             ControlFlowKind::Branch => {
                 let last = flow.bodies.len() as i64 - 1;

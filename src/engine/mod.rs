@@ -1,6 +1,5 @@
 //! Tensors as values: the tape, eager execution, the backward sweep, indexing, random state, traces.
 
-pub mod apply;
 pub mod backward;
 pub mod call;
 pub mod check;
@@ -11,7 +10,6 @@ pub mod control;
 pub mod definition;
 pub mod eager;
 pub mod executors;
-pub mod host;
 pub mod index;
 pub mod interpret;
 pub mod observe;
@@ -19,7 +17,6 @@ pub mod oracle;
 pub mod picture;
 pub mod program;
 pub mod random;
-pub mod resolve;
 pub mod site;
 pub mod tape;
 pub mod trace;

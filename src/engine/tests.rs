@@ -3,13 +3,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::apply;
 use super::backward::{Options, backward, gradients as sweep};
+use super::eager::apply;
 use super::eager::{self, Eager};
 use super::index::{self, Item};
 use super::tape::signature;
 use super::tape::{History, Leaf, Operand, Value};
-use super::trace::{Role, Trace};
+use super::trace::Trace;
 use crate::array::Array;
 use crate::cpu::target::Cpu;
 use crate::cpu::testing::{array, bytes};
@@ -228,7 +228,7 @@ fn traced_rows(f: impl FnOnce(&Value) -> Fallible<Value>) -> (String, Vec<String
     let scope = Scope::new();
     let rows = scope.symbol(Some(8));
     let shape = scope.run(|| {
-        let trace = Trace::new(Role::Function);
+        let trace = Trace::new();
         let _entered = trace.enter();
         let x = trace.input(Type::new(DType::F32, Shape::from_dims(&[rows, Dim::new(6)]))).unwrap();
         f(&x).unwrap().shape().to_string()

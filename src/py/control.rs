@@ -12,7 +12,7 @@ use super::functions::{ENDLESS, caught, detached};
 use super::size;
 use super::tensor::{self, handle, value_of};
 use crate::dtype::DType;
-use crate::engine::apply::apply;
+use crate::engine::eager::apply::apply;
 use crate::engine::random::{self, Attempt};
 use crate::engine::tape::{self, First, Operand, Value};
 use crate::engine::trace::{self, Capture, Source, Trace};

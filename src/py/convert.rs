@@ -20,7 +20,7 @@ use super::tensor;
 use super::unwind::{contained, guard};
 use crate::array::Array;
 use crate::dtype::{Class, DType, Scalar};
-use crate::engine::apply::apply;
+use crate::engine::eager::apply::apply;
 use crate::engine::executors::{self, Device};
 use crate::engine::tape::{self, Operand, Value};
 use crate::engine::trace;

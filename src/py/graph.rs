@@ -18,15 +18,15 @@ use super::stepper::Stepper;
 use super::tensor::{self, handle, wrap};
 use crate::array::Array;
 use crate::engine::control::interpret;
+use crate::engine::definition::resolve::{self, Resolved};
 use crate::engine::definition::{self, Call, Calls};
 use crate::engine::executors::{self, Device};
 use crate::engine::picture;
 use crate::engine::program::Program;
 use crate::engine::random;
-use crate::engine::resolve::{self, Resolved};
 use crate::engine::site;
 use crate::engine::tape::{Operand, Value};
-use crate::engine::trace::{self, Role, Trace};
+use crate::engine::trace::{self, Trace};
 use crate::error;
 use crate::graph::{self, Kind, List};
 use crate::ops::emit::Id;
@@ -50,7 +50,13 @@ impl Definition {
 
     /// The graph of a list, with the scope of its symbols.
     pub fn from_list(device: Device, list: List, scope: Scope) -> Definition {
-        Definition::of(Trace::define(device, list, Calls::default(), FxHashSet::default(), scope))
+        Definition::of(definition::define(
+            device,
+            list,
+            Calls::default(),
+            FxHashSet::default(),
+            scope,
+        ))
     }
 
     fn id(&self, py: Python<'_>, id: u32) -> PyResult<Id> {
@@ -122,7 +128,10 @@ type FeedType<'py> = (u32, Bound<'py, PyAny>, Vec<usize>);
 impl Definition {
     #[new]
     fn new() -> Definition {
-        Definition::of(Trace::new(Role::Definition))
+        let (list, calls) = (List::default(), Calls::default());
+        let keys = FxHashSet::default();
+        let device = executors::device::current();
+        Definition::of(definition::define(device, list, calls, keys, Scope::owner()))
     }
 
     /// Puts the graph on top of this thread's traces.
@@ -265,12 +274,12 @@ impl Definition {
         let _entered = self.trace.enter();
         let operands = [Operand::Value(&value)];
         let work = || -> error::Result<Value> {
-            if let Some(trace) = definition::keeper(&operands) {
-                let later = || Err(error::unknown_size("assign", "a size"));
+            if let Some(graph) = trace::deferring(&operands) {
+                let mut later = || Err(error::unknown_size("assign", "a size"));
                 if value.shape().rank() == ty.shape.rank() {
                     definition::check_assign(&ty, &value)?;
                 }
-                return definition::keep_one(&trace, Call::Assign(ty), &operands, later);
+                return graph.whole_one(&|| Call::Assign(ty.clone()), &operands, &mut later);
             }
             definition::check_assign(&ty, &value)?;
             let id = self.trace.node("assign", &value)?;
@@ -358,7 +367,7 @@ impl Definition {
     fn copy(&self) -> Definition {
         let (list, calls) = self.trace.snapshot();
         let scope = self.trace.scope().clone();
-        let trace = Trace::define(self.trace.device(), list, calls, self.trace.keys(), scope);
+        let trace = definition::define(self.trace.device(), list, calls, self.trace.keys(), scope);
         Definition { trace, outputs: Mutex::new(self.outputs.lock().clone()) }
     }
 
@@ -398,8 +407,13 @@ impl Definition {
             passes::reported(list, &options, executors::executor(self.trace.device()))
                 .or_raise(py)?;
         let scope = self.trace.scope().clone();
-        let small =
-            Trace::define(self.trace.device(), list, Calls::default(), FxHashSet::default(), scope);
+        let small = definition::define(
+            self.trace.device(),
+            list,
+            Calls::default(),
+            FxHashSet::default(),
+            scope,
+        );
         Ok((Definition::of(small), reports.iter().map(PassReport::new).collect()))
     }
 

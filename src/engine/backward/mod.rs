@@ -9,7 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::apply::apply;
+use super::eager::apply::apply;
 use super::executors;
 use super::tape::{Entry, History, Leaf, Link, Operand, Value};
 use crate::error::{self, Result};

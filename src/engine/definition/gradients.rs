@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Call, defer, is_sized};
-use crate::engine::resolve;
+use super::resolve;
+use super::{Call, defer};
 use crate::engine::tape::{Operand, Value};
-use crate::engine::trace::Trace;
+use crate::engine::trace::{Trace, is_sized};
 use crate::error::{self, Result};
 use crate::graph::{Kind, List};
 use crate::ops::emit::{Arg, Id, catch};

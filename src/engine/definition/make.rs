@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::Call;
 use super::gradients::{differentiate, zeros};
-use super::{Call, is_sized};
 use crate::dtype::Numeric;
+use crate::engine::eager::{self, apply};
 use crate::engine::executors::Device;
 use crate::engine::index::{self, Item};
 use crate::engine::tape::{self, Operand, Value};
-use crate::engine::trace::{self, Trace};
-use crate::engine::{apply, eager};
+use crate::engine::trace::{self, Trace, is_sized};
 use crate::error::{self, Result};
 use crate::ops::emit::Id;
 use crate::ops::op::{Op, Type};

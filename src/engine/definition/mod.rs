@@ -11,22 +11,27 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use rustc_hash::FxHashSet;
+
 use super::context;
-use super::tape::{Operand, Value};
-use super::trace::{self, Role, Trace};
+use super::eager::{Traced, given};
+use super::executors::Device;
+use super::tape::{Operand, Results, Value};
+use super::trace::{self, Called, Dispatch, Trace, Values, is_sized};
 pub use super::trace::{Call, Calls, DeferredCall};
 use super::{site, tape};
 use crate::error::{self, Result};
-
+use crate::graph::List;
 use crate::ops::declare::Returns;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::emit::{Arg, Emit, Id, catch};
 use crate::ops::op::Op;
-use crate::shape::Shape;
+use crate::shape::Scope;
 
 mod gradients;
 mod make;
 mod probe;
+pub mod resolve;
 
 pub use gradients::gradients;
 pub use make::{Given, check_assign, in_fresh_trace, make};
@@ -39,38 +44,48 @@ fn inside<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-pub(super) fn is_sized(shape: &Shape) -> bool {
-    shape.dims().iter().all(|dim| dim.known().is_some())
+/// A graph defined by hand that goes on from a list, with its calls and random keys.
+pub fn define(
+    device: Device,
+    list: List,
+    calls: Calls,
+    keys: FxHashSet<Id>,
+    scope: Scope,
+) -> Arc<Trace> {
+    Trace::define(&Deferred, device, list, calls, keys, scope)
 }
 
-fn is_open(trace: &Trace, value: &Value) -> bool {
-    match trace::node_of(&value.array) {
-        Some((of, id)) => {
-            !is_sized(value.shape()) || (std::ptr::eq(&**of, trace) && trace.is_uncertain(id))
-        }
-        None => false,
+/// The way of a graph defined by hand: the trace on top keeps calls until a run makes them.
+struct Deferred;
+
+impl Dispatch for Deferred {
+    fn op(&self, op: &Op, args: &[Operand<'_>]) -> Result<Results> {
+        let native = || Ok(Traced.op(op, args)?.into_iter().map(Value::plain).collect());
+        let values = defer(&on_top()?, Call::Op(op.clone()), args, native)?;
+        Ok(values.into_iter().map(|value| value.array).collect())
+    }
+
+    fn composite(&self, called: &Called<'_>) -> Result<Values> {
+        let call = Call::Composite(called.composite, called.attributes.into());
+        let native = || Traced.composite(called).map(|all| given(called.composite, all));
+        defer(&on_top()?, call, called.operands, native)
+    }
+
+    fn whole(
+        &self,
+        call: &dyn Fn() -> Call,
+        operands: &[Operand<'_>],
+        make: &mut dyn FnMut() -> Result<Values>,
+    ) -> Result<Values> {
+        defer(&on_top()?, call(), operands, make)
     }
 }
 
-/// The graph that keeps a call on these operands, if one does: some size of theirs is open.
-#[inline]
-pub fn keeper(args: &[Operand<'_>]) -> Option<Arc<Trace>> {
-    if !trace::active() { None } else { find_keeper(args) }
+fn on_top() -> Result<Arc<Trace>> {
+    trace::top().ok_or_else(|| error::internal("no graph is open"))
 }
 
-#[cold]
-fn find_keeper(args: &[Operand<'_>]) -> Option<Arc<Trace>> {
-    let trace = trace::top().filter(|trace| {
-        trace.role == Role::Definition && !context::HERE.with(|context| context.within_call.get())
-    })?;
-    let open = args.iter().any(|arg| match arg {
-        Operand::Value(value) => is_open(&trace, value),
-        Operand::Scalar(_) => false,
-    });
-    open.then_some(trace)
-}
-
-/// Keeps a call; `native` writes its nodes where ranks are known.
+/// Defers a call; `native` writes its nodes where ranks are known.
 pub fn defer(
     trace: &Arc<Trace>,
     call: Call,
@@ -166,7 +181,9 @@ fn operand_of(trace: &Arc<Trace>, call: &Call, value: &Value) -> Result<Id> {
         Some(None) => {
             let operand = [Operand::Value(value)];
             let native = || Ok(Value::plain(trace::emit(stop.clone(), &operand)?));
-            let stopped = keep_one(trace, Call::Op(stop.clone()), &operand, native)?;
+            let again = Call::Op(stop.clone());
+            let stopped =
+                defer(trace, again, &operand, || Ok(smallvec![native()?]))?.swap_remove(0);
             trace.stopped(id, trace.node(call.name(), &stopped)?)
         }
     }
@@ -189,15 +206,4 @@ fn own(
         out.push(value);
     }
     Ok(out)
-}
-
-/// One result of [`defer`].
-pub fn keep_one(
-    trace: &Arc<Trace>,
-    call: Call,
-    operands: &[Operand<'_>],
-    native: impl FnOnce() -> Result<Value>,
-) -> Result<Value> {
-    let mut values = defer(trace, call, operands, || Ok(smallvec![native()?]))?;
-    values.pop().ok_or_else(|| error::internal("a call without a result"))
 }

@@ -10,13 +10,12 @@ mod plan;
 use smallvec::SmallVec;
 
 use self::plan::{IndexPlan, check_int, resolve, slice_axis, to_front};
-use super::apply::apply;
-use super::definition::{self, Call};
 use super::eager::Eager;
+use super::eager::apply::apply;
 use super::executors::{self, Device, device};
 use super::tape::{self, Operand, Value, recording};
-use super::trace;
 pub use super::trace::Item;
+use super::trace::{self, Call};
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{self, Result};
@@ -62,10 +61,10 @@ fn check_devices(
 pub fn get(x: &Value, items: &[Item]) -> Result<Value> {
     let _on = check_devices("getitem", x, items, None)?;
     let _entered = trace::enter_for("getitem", &[Operand::Value(x)])?;
-    if let Some(trace) = definition::keeper(&[Operand::Value(x)]) {
+    if let Some(graph) = trace::deferring(&[Operand::Value(x)]) {
         let (items_kept, operands) = kept(x, items, None);
-        let native = || take(x, items);
-        return definition::keep_one(&trace, Call::Get(items_kept), &operands, native);
+        let call = || Call::Get(items_kept.clone());
+        return graph.whole_one(&call, &operands, &mut || take(x, items));
     }
     take(x, items)
 }
@@ -199,15 +198,15 @@ pub fn set(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
     let op = "setitem";
     let _on = check_devices(op, x, items, Some(v))?;
     let _entered = trace::enter_for(op, &[Operand::Value(x), v])?;
-    if let Some(trace) = definition::keeper(&[Operand::Value(x), v]) {
+    if let Some(graph) = trace::deferring(&[Operand::Value(x), v]) {
         let before = x.clone();
         let (items_kept, operands) = kept(&before, items, Some(v));
-        let native = || {
+        let mut native = || {
             let mut x = before.clone();
             put(&mut x, items, v)?;
             Ok(x)
         };
-        *x = definition::keep_one(&trace, Call::Set(items_kept), &operands, native)?;
+        *x = graph.whole_one(&|| Call::Set(items_kept.clone()), &operands, &mut native)?;
         return Ok(());
     }
     put(x, items, v)

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::Item;
 use crate::array::Array;
 use crate::dtype::DType;
-use crate::engine::apply::apply;
+use crate::engine::eager::apply::apply;
 use crate::engine::executors::{self, device};
 use crate::engine::tape::{Operand, Value};
 use crate::engine::trace;

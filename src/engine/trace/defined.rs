@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use super::{Calls, DeferredCall, Trace};
+use super::{Calls, DeferredCall, Dispatch, Role, Trace};
 use crate::dtype::DType;
 use crate::engine::executors::Device;
 use crate::engine::tape::Value;
@@ -15,19 +15,23 @@ use crate::ops::op::Type;
 use crate::shape::{Scope, Shape};
 
 impl Trace {
-    /// A graph defined by hand that goes on from a list, with its calls and random keys.
+    /// A graph defined by hand that goes on from a list, with its calls and random keys. It defers
+    /// calls by `dispatch`.
     pub fn define(
+        dispatch: &'static dyn Dispatch,
         device: Device,
         list: List,
         calls: Calls,
         keys: FxHashSet<Id>,
         scope: Scope,
     ) -> Arc<Trace> {
-        let mut trace = Trace::from_list(device, list);
+        let mut trace = Trace::make(Role::Definition, false, scope);
+        let _ = trace.device.set(device);
+        *trace.graph.lock().list_mut() = list;
         if let Some(trace) = Arc::get_mut(&mut trace) {
+            trace.deferred = Some(dispatch);
             let state = trace.state.get_mut();
             (state.calls, state.keys) = (calls, keys);
-            trace.scope = scope;
         }
         trace
     }

@@ -34,12 +34,14 @@ use crate::small::small;
 mod capture;
 mod deferred;
 mod defined;
+mod dispatch;
 mod keys;
 mod no_grad;
 mod stack;
 
 pub use capture::{Capture, Handle, Source, read_handle, write_handle};
 pub use deferred::{Call, Calls, DeferredCall, Item};
+pub use dispatch::{Called, Dispatch, Values, deferring, is_sized};
 pub use keys::{GeneratorState, check_seeding, draw_key, random_state, set_random_state};
 pub use no_grad::{cuts, sweeping};
 pub use stack::{
@@ -78,6 +80,8 @@ pub struct Trace {
     device: OnceLock<Device>,
     /// The symbols among its sizes, and what it relies on about them
     scope: Scope,
+    /// The way of a graph defined by hand, which defers calls
+    deferred: Option<&'static dyn Dispatch>,
 }
 
 #[derive(Default)]
@@ -223,18 +227,11 @@ pub fn look(told: u32) -> Option<Scalar> {
 }
 
 impl Trace {
-    /// A new trace, not yet on a stack. Its sizes go with it.
-    pub fn new(role: Role) -> Arc<Trace> {
-        let mut trace = Trace::make(role, false, Scope::owner());
-        match role {
-            Role::Function => {
-                if let Some(trace) = Arc::get_mut(&mut trace) {
-                    trace.moves_results = true;
-                }
-            }
-            Role::Definition => {
-                let _ = trace.device.set(device::current());
-            }
+    /// A new trace of a function, not yet on a stack. Its sizes go with it.
+    pub fn new() -> Arc<Trace> {
+        let mut trace = Trace::make(Role::Function, false, Scope::owner());
+        if let Some(trace) = Arc::get_mut(&mut trace) {
+            trace.moves_results = true;
         }
         trace
     }
@@ -256,6 +253,7 @@ impl Trace {
             moves_results: false,
             device: OnceLock::new(),
             scope,
+            deferred: None,
         })
     }
 
@@ -284,14 +282,6 @@ impl Trace {
                 let _ = trace.device.set(*device);
             }
         }
-        trace
-    }
-
-    /// A graph defined by hand that goes on from a list.
-    pub fn from_list(device: Device, list: List) -> Arc<Trace> {
-        let trace = Trace::make(Role::Definition, false, Scope::owner());
-        let _ = trace.device.set(device);
-        *trace.graph.lock().list_mut() = list;
         trace
     }
 

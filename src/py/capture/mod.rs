@@ -20,7 +20,7 @@ use crate::engine::compile::GradientUse;
 use crate::engine::executors::{Device, device};
 use crate::engine::program::Program;
 use crate::engine::tape::{self, Value};
-use crate::engine::trace::{self, Role};
+use crate::engine::trace;
 use crate::engine::transfer::placed;
 use crate::ops::op::Type;
 use crate::shape::{Constraint, Dim, Shape};
@@ -60,7 +60,7 @@ fn entry(dict: &Bound<'_, PyDict>, key: &Bound<'_, PyAny>) -> PyResult<f64> {
 impl Trace {
     #[new]
     fn new() -> Trace {
-        Trace { inner: trace::Trace::new(Role::Function), numbers: Mutex::default() }
+        Trace { inner: trace::Trace::new(), numbers: Mutex::default() }
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -248,7 +248,7 @@ fn _stand_in(py: Python<'_>, shape: Vec<usize>, dtype: &Bound<'_, PyAny>) -> PyR
     let zero = placed(zero, device::current()).or_raise(py)?;
     let wide = crate::ops::op::Op::Broadcast(Shape::of(&shape));
     let operand = [tape::Operand::Value(&zero)];
-    tensor::wrap(py, crate::engine::apply::apply(wide, &operand, false).or_raise(py)?)
+    tensor::wrap(py, crate::engine::eager::apply::apply(wide, &operand, false).or_raise(py)?)
 }
 
 /// A tensor's node in the trace it belongs to, or None.

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::dtype::DType;
-use crate::engine::apply::apply;
+use crate::engine::eager::apply::apply;
 use crate::engine::executors::{self, device};
 use crate::engine::tape::{self, History, Operand, Value};
 use crate::engine::trace;

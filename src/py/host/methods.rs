@@ -7,7 +7,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::backward::{BACKWARD_DOC, run_backward};
-use crate::engine::apply::apply;
+use crate::engine::eager::apply::apply;
 use crate::engine::tape::{self, History, Operand, Value};
 use crate::engine::trace;
 use crate::ops::elementwise::arithmetic;

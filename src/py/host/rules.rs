@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 use smallvec::smallvec;
 
 use crate::array::Array;
-use crate::engine::apply::apply;
+use crate::engine::eager::apply::apply;
 use crate::engine::site;
 use crate::engine::tape::{self, Entry, History, HostRule, Link, Operand, Value};
 use crate::engine::trace;

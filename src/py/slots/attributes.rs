@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::{Object, call_named};
-use crate::engine::apply;
+use crate::engine::eager::apply;
 use crate::engine::executors;
 use crate::engine::tape::{self, History, Operand, Value};
 use crate::error;

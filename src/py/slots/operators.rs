@@ -6,7 +6,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::{Object, assign, call_named, check_leaf_update, not_implemented, operand};
-use crate::engine::apply;
+use crate::engine::eager::apply;
 use crate::engine::tape::Operand;
 use crate::error;
 use crate::ops::elementwise::{Elementwise, arithmetic, bits, comparison};

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::definition::{Calls, DeferredCall, Given, in_fresh_trace, is_sized, make};
-use super::site;
-use super::trace::Trace;
+use super::{Calls, DeferredCall, Given, define, in_fresh_trace, make};
 use crate::dtype::{DType, Numeric};
+use crate::engine::site;
+use crate::engine::trace::{Trace, is_sized};
 use crate::error::{self, Error, Result};
 use crate::graph::{self, ControlFlow, ControlFlowKind, Kind, List};
 use crate::ops::emit::{Arg, Id};
@@ -523,5 +523,5 @@ pub fn part(trace: &Trace, outputs: &[Id], inputs: &[Id]) -> (Arc<Trace>, Vec<Id
         likely: ids(&calls.likely),
     };
     let keys = ids(&trace.keys());
-    (Trace::define(trace.device(), part, calls, keys, trace.scope().clone()), kept)
+    (define(trace.device(), part, calls, keys, trace.scope().clone()), kept)
 }

@@ -7,27 +7,15 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 
-use super::control::interpret;
-use super::executors::{self, Device};
-use super::site::{self, Site};
-use super::tape::{self, Entry, History, HostRule, Value, record_host};
-use super::trace;
+use super::interpret;
 use crate::array::Array;
+use crate::engine::executors;
+use crate::engine::site::{self, Site};
+use crate::engine::tape::{self, Entry, History, HostRule, Value, record_host};
+use crate::engine::trace;
 use crate::error::{self, Result};
 use crate::graph::{ControlFlow, Formula, Host, Signature};
 use crate::ops::op::Type;
-
-/// Runs the code on values of a device: they travel to the host, the results back.
-pub fn execute(
-    op: &Host,
-    operands: &[Array],
-    results: &[Type],
-    device: Device,
-) -> Result<Vec<Array>> {
-    let given = operands.iter().map(executors::download).collect::<Result<Vec<Array>>>()?;
-    let found = op.run(&given.iter().collect::<Vec<&Array>>(), results)?;
-    found.iter().map(|y| executors::transfer(y, device)).collect()
-}
 
 /// A call outside of traces: its results, with a history where a gradient is wanted.
 pub fn call(op: &Host, flow: &ControlFlow, args: Vec<Value>) -> Result<Vec<Value>> {
@@ -37,7 +25,7 @@ pub fn call(op: &Host, flow: &ControlFlow, args: Vec<Value>) -> Result<Vec<Value
     }
     let arrays = arrays(&args);
     let device = executors::common(op.name(), &arrays)?;
-    let found = execute(op, &arrays, &flow.results, device)?;
+    let found = executors::execute_host(op, &arrays, &flow.results, device)?;
     let found = found.into_iter().map(Value::plain).collect();
     if record { recorded(op, flow, &args, found) } else { Ok(found) }
 }

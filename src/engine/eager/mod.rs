@@ -1,19 +1,19 @@
 //! Formulas run at once: the emission that computes.
 
+pub mod apply;
+
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
-use super::apply::{apply, apply_all};
-use super::definition::{self, Call};
-use super::executors::{self, Device, device};
-use super::observe;
-use super::tape::signature::{self, Signature};
-use super::tape::{self, Operand, Value, device_of};
-use super::trace;
 use crate::array::Array;
 use crate::dtype::{DType, Numeric, Scalar};
+use crate::engine::executors::{self, Device, device};
+use crate::engine::observe;
+use crate::engine::tape::signature::{self, Signature};
+use crate::engine::tape::{self, Operand, Results, Value, device_of};
+use crate::engine::trace::{self, Call, Called, Dispatch, Values};
 use crate::error::{self, Result};
 use crate::ops::declare::{Arguments, Attr, Composite, Kernel};
 use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch, throw};
@@ -24,6 +24,7 @@ use crate::shape::Dim;
 use crate::site::Origin;
 use crate::small::small;
 use crate::watch;
+use apply::{apply, apply_all};
 
 /// A value of a running formula.
 enum Slot {
@@ -197,7 +198,7 @@ pub fn call(
 }
 
 /// The results that a user is given, of all.
-fn given(composite: &Composite, mut all: SmallVec<[Value; 1]>) -> SmallVec<[Value; 1]> {
+pub fn given(composite: &Composite, mut all: SmallVec<[Value; 1]>) -> SmallVec<[Value; 1]> {
     all.truncate(composite.given());
     all
 }
@@ -218,39 +219,79 @@ pub fn call_all(
         _ => device_of(composite.name, operands)?,
     };
     let _on = (device != device::current()).then(|| device.enter());
-    // Only the CPU runs eager calls by plans or kernels, and only what no trace sees.
-    let may_plan = !record && device == Device::Cpu;
     let _entered = match is_at_hand {
         true => None,
         false => {
             let entered = trace::enter_for(composite.name, operands)?;
-            if let Some(trace) = definition::keeper(operands) {
-                let call = Call::Composite(composite, attributes.into());
-                let native = || {
-                    let all = emitted(composite, attributes, operands, record)?;
-                    Ok(given(composite, all))
-                };
-                return definition::defer(&trace, call, operands, native);
-            }
             if trace::active() {
-                return emitted(composite, attributes, operands, record);
+                let called = Called { composite, attributes, operands, record };
+                return trace::deferring(operands).unwrap_or(&Traced).composite(&called);
             }
             entered
         }
     };
-    if record
-        && composite.stays()
-        && device == Device::Cpu
-        && let Some(signature) = signature::of(composite, attributes, operands)
-    {
-        let explained = |error| origin::explain(error, Origin::running());
-        return call_recorded(signature, operands).map_err(explained);
+    Computed.composite(&Called { composite, attributes, operands, record })
+}
+
+/// The way of eager code: ops are computed at once, on the device of their operands.
+pub struct Computed;
+
+impl Dispatch for Computed {
+    fn op(&self, op: &Op, args: &[Operand<'_>]) -> Result<Results> {
+        Ok(smallvec![apply::execute(op, args)?])
     }
-    if watch::on() && !(record && composite.stays()) {
-        let run = || call_now(composite, attributes, operands, record, may_plan);
-        return observe::composite(composite, operands, run);
+
+    #[inline]
+    fn composite(&self, called: &Called<'_>) -> Result<Values> {
+        let &Called { composite, attributes, operands, record } = called;
+        let device = device::current();
+        if record
+            && composite.stays()
+            && device == Device::Cpu
+            && let Some(signature) = signature::of(composite, attributes, operands)
+        {
+            let explained = |error| origin::explain(error, Origin::running());
+            return call_recorded(signature, operands).map_err(explained);
+        }
+        // Only the CPU runs eager calls by plans or kernels.
+        let may_plan = !record && device == Device::Cpu;
+        if watch::on() && !(record && composite.stays()) {
+            let run = || call_now(composite, attributes, operands, record, may_plan);
+            return observe::composite(composite, operands, run);
+        }
+        call_now(composite, attributes, operands, record, may_plan)
     }
-    call_now(composite, attributes, operands, record, may_plan)
+
+    fn whole(
+        &self,
+        _: &dyn Fn() -> Call,
+        _: &[Operand<'_>],
+        make: &mut dyn FnMut() -> Result<Values>,
+    ) -> Result<Values> {
+        make()
+    }
+}
+
+/// The way of an open trace: ops and calls become nodes.
+pub struct Traced;
+
+impl Dispatch for Traced {
+    fn op(&self, op: &Op, args: &[Operand<'_>]) -> Result<Results> {
+        trace::emit_all(op.clone(), args)
+    }
+
+    fn composite(&self, called: &Called<'_>) -> Result<Values> {
+        emitted(called.composite, called.attributes, called.operands, called.record)
+    }
+
+    fn whole(
+        &self,
+        _: &dyn Fn() -> Call,
+        _: &[Operand<'_>],
+        make: &mut dyn FnMut() -> Result<Values>,
+    ) -> Result<Values> {
+        make()
+    }
 }
 
 /// Calls a composite on values in host memory, as one step of the tape.

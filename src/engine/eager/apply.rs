@@ -2,15 +2,14 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::definition::{self, Call};
-use super::eager::{self, Eager};
-use super::executors::{self, Device, device};
-use super::observe;
-use super::tape::signature;
-use super::tape::{self, Operand, Value};
-use super::trace;
+use super::{Computed, Eager, Traced};
 use crate::array::Array;
 use crate::dtype::{Numeric, Scalar};
+use crate::engine::executors::{self, Device, device};
+use crate::engine::observe;
+use crate::engine::tape::signature;
+use crate::engine::tape::{self, Operand, Value};
+use crate::engine::trace::{self, Call, Dispatch};
 use crate::error::{self, Result};
 use crate::ops::elementwise::Elementwise;
 use crate::ops::emit::{Arg, Expr, catch};
@@ -38,7 +37,7 @@ fn recorded(call: &op::Call, args: &[Operand<'_>]) -> Result<Option<SmallVec<[Va
         return Ok(None);
     }
     let signature = signature::of(call.composite, &call.attributes, args);
-    signature.map(|signature| eager::call_recorded(signature, args)).transpose()
+    signature.map(|signature| super::call_recorded(signature, args)).transpose()
 }
 
 /// The same for an op with any count of results.
@@ -68,16 +67,12 @@ pub fn apply_all(op: Op, args: &[Operand<'_>], record: bool) -> Result<SmallVec<
 #[cold]
 fn emitted(op: &Op, args: &[Operand<'_>]) -> Result<tape::Results> {
     let _entered = trace::enter_for(op.name(), args)?;
-    let native = || trace::emit_all(op.clone(), args);
-    let Some(trace) = definition::keeper(args) else { return native() };
-    let values = || Ok(native()?.into_iter().map(Value::plain).collect());
-    let values = definition::defer(&trace, Call::Op(op.clone()), args, values)?;
-    Ok(values.into_iter().map(|value| value.array).collect())
+    trace::deferring(args).unwrap_or(&Traced).op(op, args)
 }
 
 /// All results of a composite.
 fn called(call: &op::Call, args: &[Operand<'_>]) -> Result<tape::Results> {
-    let found = eager::call_all(call.composite, &call.attributes, args, false)?;
+    let found = super::call_all(call.composite, &call.attributes, args, false)?;
     Ok(found.into_iter().map(|value| value.array).collect())
 }
 
@@ -97,9 +92,15 @@ fn compute_map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array>
 /// An op some of whose operands do not lie in host memory: a node of a trace, or work of a device.
 #[cold]
 fn elsewhere(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
-    if trace::wants(args) {
-        return Ok(emitted(op, args)?.swap_remove(0));
-    }
+    let found = match trace::wants(args) {
+        true => emitted(op, args)?,
+        false => Computed.op(op, args)?,
+    };
+    found.into_iter().next().ok_or_else(|| error::internal("an op without a result"))
+}
+
+/// An op computed by the executor of its operands' device.
+pub(super) fn execute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
     let device = tape::device_of(op.name(), args)?;
     let operands = operands(args)?;
     match watch::on() {
@@ -150,9 +151,9 @@ pub fn map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Value> {
         };
     }
     let _entered = trace::enter_for(def.name, args)?;
-    match definition::keeper(args) {
-        Some(trace) => {
-            definition::keep_one(&trace, Call::Op(Op::Map(def)), args, || promoted(def, args))
+    match trace::deferring(args) {
+        Some(graph) => {
+            graph.whole_one(&|| Call::Op(Op::Map(def)), args, &mut || promoted(def, args))
         }
         None => promoted(def, args),
     }

@@ -4,21 +4,22 @@
 //! flow is taken at once, by the data. Inside, it becomes a node of the trace; on the tape it is one
 //! entry with the flow's results.
 
+pub mod host;
+
 use std::ffi::c_void;
 use std::sync::{Arc, OnceLock, Weak};
 
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
-use super::apply::{apply, apply_all};
+use crate::engine::eager::apply::{apply, apply_all};
 
-use super::executors::{self, device};
-use super::host;
-use super::program::Program;
-use super::tape::{self, Entry, History, HostRule, Operand, Value, record_host};
-use super::trace::{self, Entered, Trace};
 use crate::array::Array;
 use crate::dtype::{DType, Numeric, Scalar};
+use crate::engine::executors::{self, device};
+use crate::engine::program::Program;
+use crate::engine::tape::{self, Entry, History, HostRule, Operand, Value, record_host};
+use crate::engine::trace::{self, Entered, Trace};
 use crate::error::{self, Result};
 use crate::graph::numbers::renamed;
 use crate::graph::{ControlFlow, ControlFlowKind, Effect, Graph, Kind, List, Node, admit};
