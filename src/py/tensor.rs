@@ -172,6 +172,7 @@ impl TensorObject {
     }
 
     /// A copy of the value, sharing its memory.
+    #[inline]
     pub fn value(&self) -> Value {
         let value = self.with(Value::clone);
         if busy(&value).is_some() {

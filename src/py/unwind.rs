@@ -21,6 +21,7 @@ use crate::error;
 const WITHOUT_TEXT: &str = "panic from Rust code";
 
 /// Runs the body of a C function: exceptions are set, panics become `InternalError`.
+#[inline]
 pub fn guard(body: impl FnOnce(Python<'_>) -> PyResult<*mut ffi::PyObject>) -> *mut ffi::PyObject {
     // SAFETY: the interpreter calls C functions with the thread attached.
     let py = unsafe { Python::assume_attached() };
@@ -47,6 +48,7 @@ pub fn caught<T>(py: Python<'_>, body: impl FnOnce() -> PyResult<T>) -> PyResult
 }
 
 /// Runs what nobody can be told of: a panic ends here, having left its message on stderr.
+#[inline]
 pub fn contained<T>(body: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(body)).ok()
 }
