@@ -398,6 +398,20 @@ def test_seeding_inside_is_refused():
 # Declared signatures.
 
 
+@pytest.mark.parametrize("wrong", ["cpu", 3, wg.zeros(1).broadcast_to((10**12,)), [wg.ones(3)]])
+def test_a_signature_is_a_list_of_specs(wrong):
+    with pytest.raises(TypeError, match=r"signature.*expected a"):
+        wg.compile(lambda x: x, signature=wrong)
+    with pytest.raises(TypeError, match="limit: expected an int"):
+        wg.compile(lambda x: x, limit=None if isinstance(wrong, int) else wrong)
+
+
+@pytest.mark.parametrize("shape", ["ab", 3, wg.zeros(1).broadcast_to((10**12,))])
+def test_the_shape_of_a_spec_is_a_sequence(shape):
+    with pytest.raises(TypeError):
+        wg.Spec(shape)
+
+
 def test_declared_sizes():
     n = wg.Dim("n")
     specs = [wg.Spec((n, 3)), wg.Spec((n,), wg.int64)]

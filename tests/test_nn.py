@@ -409,6 +409,10 @@ def test_initial_values():
         nn.init.trunc_normal((3,), low=8.0, high=9.0)
     with pytest.raises(ValueError, match="rank"):
         nn.init.xavier_normal((3,))
+    for shape in (wg.zeros(1).broadcast_to((10**12,)), "ab", 3):
+        for init in (nn.init.xavier_uniform, nn.init.kaiming_normal):
+            with pytest.raises(TypeError):
+                init(shape)
 
 
 # Layers, with shapes that they take and shapes that they do not.

@@ -89,6 +89,8 @@ class CompiledFunction(_core.Dispatcher):
     ) -> None:
         if not callable(function) or isinstance(function, Tensor):
             raise TypeError(f"compile: expected a function, got {type(function).__name__}")
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            raise TypeError(f"compile: limit: expected an int, got {type(limit).__name__}")
         # A module's attributes are read when they are asked for.
         functools.update_wrapper(
             self, function, updated=() if _is_module(function) else ("__dict__",)
@@ -100,7 +102,7 @@ class CompiledFunction(_core.Dispatcher):
         self._lock = threading.RLock()
         self._traces: list[Trace] = []
         self._parameters = _parameters(function)
-        self._declared = tuple(signature or ())
+        self._declared = _specs(signature)
         if self._declared:
             specs = tuple(spec.stand_in() for spec in self._declared)
             self._declare(specs, [spec.sizes() for spec in self._declared])
@@ -410,6 +412,8 @@ class Spec(_Declared):
     __slots__ = ()
 
     def __new__(cls, shape: Iterable[Any], dtype: DType = float32) -> Self:
+        if isinstance(shape, (Tensor, str)):
+            raise TypeError(f"Spec: expected a sequence of sizes, got {type(shape).__name__}")
         shape = tuple(shape)
         for size in shape:
             if size is not None:
@@ -482,6 +486,19 @@ def _parameters(function: Any) -> list[str]:
     except (TypeError, ValueError):
         return []
     return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def _specs(signature: Any) -> tuple[Spec, ...]:
+    """A declared signature, checked."""
+    if signature is None:
+        return ()
+    if not isinstance(signature, (list, tuple)):
+        what = type(signature).__name__
+        raise TypeError(f"compile: signature: expected a list of Specs, got {what}")
+    for i, spec in enumerate(signature):
+        if not isinstance(spec, Spec):
+            raise TypeError(f"compile: signature[{i}]: expected a Spec, got {type(spec).__name__}")
+    return tuple(signature)
 
 
 def _difference(trace: Trace, signature: tuple[tuple[str, str], ...]) -> list[str]:

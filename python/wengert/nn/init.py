@@ -30,6 +30,8 @@ def fan_in_and_out(shape: Shape) -> tuple[int, int]:
     >>> nn.init.fan_in_and_out((8, 3, 5, 5))
     (75, 200)
     """
+    if not isinstance(shape, Sequence) or isinstance(shape, str):
+        raise TypeError(f"init: expected a shape, a sequence of ints, got {type(shape).__name__}")
     if len(shape) < 2:
         raise ValueError(f"init: fans need a shape of rank 2 or more, got {tuple(shape)}")
     window = math.prod(shape[2:])
