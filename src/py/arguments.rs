@@ -82,15 +82,11 @@ pub struct Parsed {
 
 /// Takes operands to where the call runs: data to the tensors beside it, or, where a device was asked
 /// for, everything there.
-#[inline]
+#[cold]
 pub fn place(py: Python<'_>, device: Option<Device>, held: &mut [Held]) -> PyResult<()> {
-    match device.is_some() || held.iter().any(|x| matches!(x, Held::Data(_))) {
-        true => placed(device, held).or_raise(py),
-        false => Ok(()),
-    }
+    placed(device, held).or_raise(py)
 }
 
-#[cold]
 fn placed(device: Option<Device>, held: &mut [Held]) -> error::Result<()> {
     let beside = held.iter().find_map(|x| match x {
         Held::Value(value) => Some(value.device()),
@@ -200,13 +196,12 @@ impl Signature {
             };
             parsed.attributes.push(attr);
         }
-        place(py, parsed.device, &mut parsed.operands)?;
         let takes_number = |operand: usize| {
             attribute_of(&parsed.attributes, operand).is_some_and(|i| {
                 matches!(self.params[i].kind, ParamKind::Number | ParamKind::MaybeNumber)
             })
         };
-        size::settle(py, &mut parsed.operands, takes_number)
+        size::settle(py, parsed.device, &mut parsed.operands, takes_number)
     }
 
     /// The parameter that takes several positional arguments: the last positional one, where it is

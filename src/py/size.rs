@@ -14,6 +14,7 @@ use pyo3::types::{IntoPyDict, PyFloat, PyString, PyTuple};
 use super::arguments::{Held, place, scalar};
 use super::errors::{OrRaise, to_python};
 use super::tensor;
+use crate::device::Device;
 use crate::dtype::{DType, Numeric, Scalar};
 use crate::engine::tape::Value;
 use crate::engine::trace;
@@ -443,18 +444,36 @@ pub fn as_tensor(object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyResult<Op
     tensor::handle("asarray", &y)?.try_value().or_raise(object.py()).map(Some)
 }
 
-/// Beside integers a size is an integer, not a float: a tensor of their dtype, or, where a parameter
-/// takes numbers only, the int that it is now.
+/// Puts data where its device is, that of the tensors beside it if none is said. Beside integers a size
+/// is an integer, not a float: a tensor of their dtype, or, where a parameter takes numbers only, the
+/// int that it is now.
+#[inline]
 pub fn settle(
+    py: Python<'_>,
+    device: Option<Device>,
+    held: &mut [Held],
+    takes_number: impl Fn(usize) -> bool,
+) -> PyResult<()> {
+    let (mut has_data, mut is_open) = (false, false);
+    for x in held.iter() {
+        match x {
+            Held::Value(_) => {}
+            Held::Data(_) => has_data = true,
+            Held::Scalar(number) => is_open |= number.told().is_some(),
+        }
+    }
+    if has_data || device.is_some() {
+        place(py, device, held)?;
+    }
+    if is_open { settle_open(py, held, takes_number) } else { Ok(()) }
+}
+
+#[cold]
+fn settle_open(
     py: Python<'_>,
     held: &mut [Held],
     takes_number: impl Fn(usize) -> bool,
 ) -> PyResult<()> {
-    place(py, None, held)?;
-    let is_open = |x: &Held| matches!(x, Held::Scalar(s) if s.told().is_some());
-    if !held.iter().any(is_open) {
-        return Ok(());
-    }
     let mut dtype: Option<DType> = None;
     for x in held.iter() {
         let (Held::Value(value) | Held::Data(value)) = x else { continue };
