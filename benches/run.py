@@ -1,6 +1,10 @@
 """Runs the cases in ours and in every installed peer, alternating, and writes a table.
 
     python benches/run.py [--only TEXT] [--rounds N] [--seconds S] [--threads N] [--peers a,b]
+                          [--package DIR] [--against DIR]
+
+`--package` names a folder that holds another build of the package `wengert`, `--against` a second
+one, which is measured like a peer and called `before`.
 """
 
 import argparse
@@ -22,15 +26,19 @@ OUT = HERE.parent / "bench_output"
 # A row is marked when other processes used more than this share of the machine before a round, or
 # when the quarters of its rounds lie further apart than this factor.
 BUSY, SPREAD = 0.1, 1.3
+# What another build of ours is called in a table
+BEFORE = "before"
 
 
 class Worker:
     """A process that measures one engine on request."""
 
-    def __init__(self, engine, threads, seconds):
+    def __init__(self, engine, threads, seconds, package=None):
         command = [sys.executable, str(HERE / "worker.py"), engine, str(threads), str(seconds)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        text=True)
+        paths = [package, os.environ.get("PYTHONPATH")]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))})
         if self.process.stdout.readline().strip() != "ready":
             raise RuntimeError(f"{engine} did not start")
 
@@ -94,7 +102,7 @@ def table(engines, rows):
         ours = medians["wengert"]
         cells = [case + mark, pretty(ours)]
         for peer in peers:
-            theirs = medians[peer]
+            theirs = medians.get(peer)
             ratio = f" ({theirs / ours:.2f})" if theirs and ours else ""
             cells.append(pretty(theirs) + ratio)
         lines.append("| " + " | ".join(cells) + " |")
@@ -127,10 +135,16 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.3, help="for each engine and round")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--peers", help="comma-separated; by default all that are installed")
+    parser.add_argument("--package", help="the folder of the build to measure")
+    parser.add_argument("--against", help="the folder of a build to measure beside it")
     args = parser.parse_args()
     wanted = ENGINES if args.peers is None else args.peers.split(",")
     engines = ["wengert", *(e for e in wanted if e != "wengert" and installed(e))]
-    workers = {e: Worker(e, args.threads, args.seconds) for e in engines}
+    workers = {e: Worker(e, args.threads, args.seconds, args.package) for e in engines}
+    if args.against:
+        workers[BEFORE] = Worker("wengert", args.threads, args.seconds, args.against)
+    versions = ", ".join(f"{e} {importlib.metadata.version(e)}" for e in engines)
+    engines = list(workers)
     rows = []
     try:
         for case in (c for c in CASES if args.only in c):
@@ -148,8 +162,7 @@ def main():
         for worker in workers.values():
             worker.close()
     if not args.only:
-        rows.append(import_row(engines, args.rounds))
-    versions = ", ".join(f"{e} {importlib.metadata.version(e)}" for e in engines)
+        rows.append(import_row([e for e in engines if e != BEFORE], args.rounds))
     text = f"{processor()}, {args.threads} threads, Python {platform.python_version()}; "
     text += f"{versions}. Medians of {args.rounds} alternating rounds; "
     text += "ratio: the peer's time over ours.\n"
