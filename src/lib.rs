@@ -4,6 +4,7 @@
 
 pub mod cache;
 pub mod error;
+pub mod fork;
 pub mod settings;
 pub mod site;
 pub mod small;

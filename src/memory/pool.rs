@@ -7,12 +7,13 @@ use std::collections::VecDeque;
 use std::mem::size_of;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use super::class::{self, Class};
 use super::counters::Post;
 use super::{Header, counters, os};
 use crate::error::Result;
+use crate::fork::{self, Held, OverFork};
 
 /// A live block with one handle, from the thread's cache, the shared pool or the system.
 #[inline]
@@ -58,7 +59,8 @@ pub(super) fn give_back(header: NonNull<Header>, class: Class) {
 /// A charged block of `class` from the system.
 #[cold]
 fn fresh(bytes: usize, class: Class, zeroed: bool) -> Result<NonNull<Header>> {
-    fork::install();
+    static FORK: Once = Once::new();
+    FORK.call_once(fork::install::<Lock>);
     // Cached blocks count against the limit too, so they are freed first.
     let room = counters::ceiling().saturating_sub(class.size());
     if counters::held() > room {
@@ -280,44 +282,18 @@ impl Shared {
     }
 }
 
-/// A child of `fork` has only the forking thread. The pool is locked across the fork, so that no
-/// other thread leaves it half-changed or locked forever in the child.
-#[cfg(unix)]
-mod fork {
-    use super::{MutexGuard, Shared, shared};
-    use std::cell::UnsafeCell;
-    use std::sync::Once;
+/// The lock of the shared pool.
+struct Lock;
 
-    struct Held(UnsafeCell<Option<MutexGuard<'static, Shared>>>);
+impl OverFork for Lock {
+    type Guard = MutexGuard<'static, Shared>;
 
-    // SAFETY: written only by the thread that holds the lock.
-    unsafe impl Sync for Held {}
-
-    static HELD: Held = Held(UnsafeCell::new(None));
-
-    extern "C" fn lock() {
-        let guard = shared();
-        // SAFETY: we hold the lock.
-        unsafe { *HELD.0.get() = Some(guard) };
+    fn lock() -> Self::Guard {
+        shared()
     }
 
-    extern "C" fn unlock() {
-        // SAFETY: the forking thread holds the lock, in the parent and in the child.
-        let guard = unsafe { (*HELD.0.get()).take() };
-        drop(guard);
+    fn held() -> &'static Held<Self::Guard> {
+        static HELD: Held<MutexGuard<'static, Shared>> = Held::new();
+        &HELD
     }
-
-    pub(super) fn install() {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| {
-            // SAFETY: the handlers only lock and unlock. Without memory to register them nothing is
-            // lost yet.
-            unsafe { libc::pthread_atfork(Some(lock), Some(unlock), Some(unlock)) };
-        });
-    }
-}
-
-#[cfg(not(unix))]
-mod fork {
-    pub(super) fn install() {}
 }

@@ -13,7 +13,7 @@ use crate::engine::executors::{self, Device, device};
 use crate::engine::observe;
 use crate::engine::tape::signature::{self, Signature};
 use crate::engine::tape::{self, Operand, Results, Value, device_of};
-use crate::engine::trace::{self, Call, Called, Dispatch, Values};
+use crate::engine::trace::{self, Called, Dispatch, Values};
 use crate::error::{self, Result};
 use crate::ops::declare::{Arguments, Attr, Composite, Kernel};
 use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch, throw};
@@ -261,15 +261,6 @@ impl Dispatch for Computed {
         }
         call_now(composite, attributes, operands, record, may_plan)
     }
-
-    fn whole(
-        &self,
-        _: &dyn Fn() -> Call,
-        _: &[Operand<'_>],
-        make: &mut dyn FnMut() -> Result<Values>,
-    ) -> Result<Values> {
-        make()
-    }
 }
 
 /// The way of an open trace: ops and calls become nodes.
@@ -282,15 +273,6 @@ impl Dispatch for Traced {
 
     fn composite(&self, called: &Called<'_>) -> Result<Values> {
         emitted(called.composite, called.attributes, called.operands, called.record)
-    }
-
-    fn whole(
-        &self,
-        _: &dyn Fn() -> Call,
-        _: &[Operand<'_>],
-        make: &mut dyn FnMut() -> Result<Values>,
-    ) -> Result<Values> {
-        make()
     }
 }
 

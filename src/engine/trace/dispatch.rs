@@ -38,13 +38,16 @@ pub trait Dispatch: Send + Sync {
     /// The results of a composite, saved ones included where they are made.
     fn composite(&self, call: &Called<'_>) -> Result<Values>;
 
-    /// The results of what `make` makes of several ops, such as an index. `call` names it as one.
+    /// The results of what `make` makes of several ops, such as an index. `call` names it as one,
+    /// for those who put it off.
     fn whole(
         &self,
-        call: &dyn Fn() -> Call,
-        operands: &[Operand<'_>],
+        _call: &dyn Fn() -> Call,
+        _operands: &[Operand<'_>],
         make: &mut dyn FnMut() -> Result<Values>,
-    ) -> Result<Values>;
+    ) -> Result<Values> {
+        make()
+    }
 
     /// The same with one result.
     fn whole_one(

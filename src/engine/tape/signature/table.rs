@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::{Signature, hash};
 use crate::cache::{Cache, Evicted};
 use crate::engine::tape::Operand;
+use crate::fork::{self, Held, OverFork};
 use crate::ops::declare::{Attr, Composite};
 
 /// Signatures in the table at a time, about.
@@ -19,7 +20,7 @@ type Bucket = SmallVec<[Arc<Signature>; 1]>;
 type Table = Cache<u64, Bucket>;
 
 static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(|| {
-    fork::install();
+    fork::install::<Lock>();
     Mutex::new(Cache::new(CAPACITY))
 });
 
@@ -80,41 +81,18 @@ pub(super) fn count() -> usize {
     table().len()
 }
 
-/// A child of `fork` has one thread: the table is locked over the fork, so that no other thread leaves
-/// it half-changed or locked for ever.
-#[cfg(unix)]
-mod fork {
-    use std::cell::UnsafeCell;
+/// The lock of the table.
+struct Lock;
 
-    use super::{MutexGuard, Table, table};
+impl OverFork for Lock {
+    type Guard = MutexGuard<'static, Table>;
 
-    struct Held(UnsafeCell<Option<MutexGuard<'static, Table>>>);
-
-    // SAFETY: written only by the thread that holds the lock.
-    unsafe impl Sync for Held {}
-
-    static HELD: Held = Held(UnsafeCell::new(None));
-
-    extern "C" fn lock() {
-        let guard = table();
-        // SAFETY: we hold the lock.
-        unsafe { *HELD.0.get() = Some(guard) };
+    fn lock() -> Self::Guard {
+        table()
     }
 
-    extern "C" fn unlock() {
-        // SAFETY: the forking thread holds the lock, in the parent and in the child.
-        let guard = unsafe { (*HELD.0.get()).take() };
-        drop(guard);
+    fn held() -> &'static Held<Self::Guard> {
+        static HELD: Held<MutexGuard<'static, Table>> = Held::new();
+        &HELD
     }
-
-    pub(super) fn install() {
-        // SAFETY: the handlers only lock and unlock. Without memory to register them nothing is lost
-        // yet.
-        unsafe { libc::pthread_atfork(Some(lock), Some(unlock), Some(unlock)) };
-    }
-}
-
-#[cfg(not(unix))]
-mod fork {
-    pub(super) fn install() {}
 }

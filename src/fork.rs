@@ -1,0 +1,55 @@
+//! Locks over `fork`.
+//!
+//! A child of `fork` has only the forking thread. What several threads change under a lock is locked
+//! over the fork, so that no other thread leaves it half-changed, or locked for ever, in the child.
+
+use std::cell::UnsafeCell;
+
+/// Where the guard of a lock lies while the process forks.
+pub struct Held<G>(UnsafeCell<Option<G>>);
+
+// SAFETY: only the thread that holds the lock reads and writes the guard.
+unsafe impl<G> Sync for Held<G> {}
+
+impl<G> Held<G> {
+    /// No guard.
+    #[allow(clippy::new_without_default, reason = "a static needs a constant")]
+    pub const fn new() -> Held<G> {
+        Held(UnsafeCell::new(None))
+    }
+}
+
+/// A lock that is taken before a fork and let go after it, in the parent and in the child.
+pub trait OverFork {
+    /// What holds the lock
+    type Guard: 'static;
+
+    /// Takes the lock.
+    fn lock() -> Self::Guard;
+
+    /// Where its guard lies over a fork.
+    fn held() -> &'static Held<Self::Guard>;
+}
+
+/// Holds a lock over every fork from now on; to be called once for each lock.
+#[cfg(unix)]
+pub fn install<L: OverFork>() {
+    extern "C" fn lock<L: OverFork>() {
+        let guard = L::lock();
+        // SAFETY: we hold the lock.
+        unsafe { *L::held().0.get() = Some(guard) };
+    }
+
+    extern "C" fn unlock<L: OverFork>() {
+        // SAFETY: the forking thread holds the lock, in the parent and in the child.
+        let guard = unsafe { (*L::held().0.get()).take() };
+        drop(guard);
+    }
+
+    // SAFETY: the handlers only lock and unlock. Without memory to register them nothing is lost yet.
+    unsafe { libc::pthread_atfork(Some(lock::<L>), Some(unlock::<L>), Some(unlock::<L>)) };
+}
+
+/// Nothing forks here.
+#[cfg(not(unix))]
+pub fn install<L: OverFork>() {}
