@@ -11,6 +11,9 @@ use smallvec::SmallVec;
 /// Columns of a block when some operand is dense along another axis: a few cache lines.
 const SQUARE: usize = 64;
 
+/// Elements that are worth setting up a block.
+const FEW: usize = 256;
+
 /// The block of a nest that is being worked on.
 pub struct Block<'a> {
     /// Positions along the row axis
@@ -93,17 +96,33 @@ impl Nest {
                 .filter(|&axis| step(axis) != 0 && step(axis) < inner)
                 .min_by_key(|&axis| step(axis))
         });
-        self.row_axis = dense.unwrap_or(last.saturating_sub(1));
-        let (width, limit) =
-            if dense.is_some() { (SQUARE, limit.min(SQUARE * SQUARE)) } else { (limit, limit) };
+        // Short windows over an image are dense along the window, but blocks of one are too small.
+        let beside = (last.saturating_sub(1), limit, limit);
+        let is_worth_it = |&cut: &(usize, usize, usize)| {
+            let count = |(rows, cols)| rows * cols;
+            let found = count(self.block(cut));
+            found >= FEW || found >= count(self.block(beside))
+        };
+        let square = dense.map(|axis| (axis, SQUARE, limit.min(SQUARE * SQUARE)));
+        let cut = square.filter(is_worth_it).unwrap_or(beside);
+        let (rows, cols) = self.block(cut);
+        self.row_axis = cut.0;
         self.steps = SmallVec::from_elem(1, self.sizes.len());
-        self.steps[last] = self.sizes[last].clamp(1, width);
-        if self.row_axis != last {
-            let rows = self.sizes[self.row_axis];
-            self.steps[self.row_axis] = rows.clamp(1, (limit / self.steps[last]).max(1));
-            // What a short row axis leaves goes to the columns.
-            self.steps[last] = self.sizes[last].clamp(1, limit / self.steps[self.row_axis]);
+        self.steps[self.row_axis] = rows;
+        self.steps[last] = cols;
+    }
+
+    /// The rows, along an axis, and the columns of a block of about `width` columns and at most `limit`
+    /// elements.
+    fn block(&self, (row_axis, width, limit): (usize, usize, usize)) -> (usize, usize) {
+        let last = self.sizes.len() - 1;
+        let cols = self.sizes[last].clamp(1, width);
+        if row_axis == last {
+            return (1, cols);
         }
+        let rows = self.sizes[row_axis].clamp(1, (limit / cols).max(1));
+        // What a short row axis leaves goes to the columns.
+        (rows, self.sizes[last].clamp(1, limit / rows))
     }
 
     fn stride(&self, operand: usize, axis: usize) -> isize {
@@ -236,6 +255,17 @@ mod tests {
             }
             assert_eq!(parts, whole);
         }
+    }
+
+    #[test]
+    fn blocks_of_short_windows_span_the_image() {
+        // Windows of 2 × 2 over an image of 28 × 28, their elements outermost.
+        let windows: &[isize] = &[28, 1, 56, 2];
+        let nest = Nest::new(&[2, 2, 14, 14], &[windows, &[392, 196, 14, 1]], 1024);
+        assert_eq!((nest.row_axis, nest.steps.as_slice()), (2, &[1, 1, 14, 14][..]));
+        // Windows that are as long as a cache line are read along it.
+        let nest = Nest::new(&[16, 64], &[&[1, 16], &[64, 1]], 1024);
+        assert_eq!((nest.row_axis, nest.steps.as_slice()), (0, &[16, 64][..]));
     }
 
     #[test]
