@@ -182,10 +182,11 @@ fn erfc_scaled<S: Float>(a: Pair<S>) -> Pair<S> {
     let top = ordered_sum(S::lit(1.25), ERFC.at((a.hi - center) / (a.hi + center)));
     let bottom = sum(S::whole(1), a.hi + a.hi);
     // The quotient and what it leaves, so that only the last sum rounds.
-    let q = top.hi / bottom.hi;
+    let inverse = S::whole(1) / bottom.hi;
+    let q = top.hi * inverse;
     let p = product(q, bottom.hi);
     let rest = ((top.hi - p.hi) - p.lo) + (top.lo - q * (bottom.lo + (a.lo + a.lo)));
-    Pair { hi: q, lo: rest / bottom.hi }
+    Pair { hi: q, lo: rest * inverse }
 }
 
 /// `erfc a` for `a ≥ 0.39`.
