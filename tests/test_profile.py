@@ -70,6 +70,16 @@ def test_compiled_calls_and_their_steps_are_timed():
     assert "work" in keys(p.rows()) and "matmul" in keys(p.rows())
 
 
+def test_the_table_shortens_groups_of_many_ops():
+    f = wg.compile(lambda x: ((x.exp() + 1.0).log() * 2.0 - x).sin().cos() / 3.0)
+    f(wg.ones(64))
+    with wg.profile() as p:
+        f(wg.ones(64))
+    named = [row["key"] for row in p.rows() if row["key"].startswith("exp, ")]
+    assert named == ["exp, add, log, multiply, subtract, sin, cos, divide"]
+    assert "exp, add, log, … (8 ops)" in p.table() and named[0] not in p.table()
+
+
 def test_the_trace_file_is_what_chrome_reads(tmp_path):
     with wg.profile() as p:
         work(wg.ones((4, 4)))

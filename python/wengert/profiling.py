@@ -90,13 +90,16 @@ class Profile:
         return {key: sum(times) / len(times) / 1e9 for key, times in found.items()}
 
     def table(self, by: Literal["op", "line"] = "op") -> str:
-        """A table by op or by line, what took longest on its own first."""
+        """A table by op or by line, what took longest on its own first.
+
+        Of a group of more than five ops it names the first three; `rows` names all.
+        """
         rows = self.rows(by)
         whole = sum(row["own"] for row in rows) or 1.0
         head = (by, "count", "own", "%", "total", "bytes", "GFLOP/s")
         body = [
             (
-                row["key"],
+                _shortened(row["key"]) if by == "op" else row["key"],
                 str(row["count"]),
                 _seconds(row["own"]),
                 f"{100 * row['own'] / whole:.1f}",
@@ -168,6 +171,12 @@ def _own_times(
 def _inside(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
     ends = [event["start"] + event["duration"] for event in (inner, outer)]
     return inner["thread"] == outer["thread"] and ends[0] <= ends[1]
+
+
+def _shortened(key: str) -> str:
+    """The name of a group of many ops: the first few, and how many there are."""
+    ops = key.split(", ")
+    return f"{', '.join(ops[:3])}, … ({len(ops)} ops)" if len(ops) > 5 else key
 
 
 def _seconds(x: float) -> str:
