@@ -234,6 +234,11 @@ def order(x, axis=-1, descending=False, stable=True):
     return n - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
 
 
+def ordered_with_indices(x, axis=-1, descending=False, stable=True):
+    places = order(x, axis, descending)
+    return np.take_along_axis(x, places, axis), places
+
+
 def topk(x, k, axis=-1, largest=True):
     places = np.take(order(x, axis, descending=largest), range(k), axis=axis)
     return np.take_along_axis(x, places, axis), places
@@ -331,7 +336,7 @@ REFERENCES = {
     "erfinv": np.vectorize(erfinv_of, otypes=["float64"]),
     "sigmoid": sigmoid,
     "logsumexp": logsumexp,
-    "sort": ordered, "argsort": order, "topk": topk,
+    "sort": ordered, "argsort": order, "topk": topk, "sort_with_indices": ordered_with_indices,
     "one_hot": lambda i, n: np.eye(n)[i],
     "expand_dims": lambda x, axis=0: np.expand_dims(x, axis),
     "permute_dims": lambda x, axes: np.transpose(x, axes),
@@ -386,7 +391,7 @@ SAMPLES = {
     **dict.fromkeys(("argmax", "argmin"), PLACED),
     **dict.fromkeys(("cumulative_sum", "cumulative_prod", "cumulative_max", "cumulative_min"),
                     ("x(5)", *ALONG)),
-    **dict.fromkeys(("sort", "argsort"), ORDERED),
+    **dict.fromkeys(("sort", "argsort", "sort_with_indices"), ORDERED),
     "topk": ["x(3, 6), 2", "x(6, 3), 2, axis=0, largest=False"],
     "matmul": ["x(3, 4), x(4, 5)", "x(4), x(4)", "x(2, 3, 4), x(4)", "x(2, 1, 3, 4), x(5, 4, 2)"],
     "inner": ["x(3, 4), x(2, 4)"],

@@ -39,6 +39,28 @@ def test_a_call_is_one_node_unless_it_is_inline(op):
             assert last == op["name"] and set(before) <= {"sort", "multiply"}, kinds
 
 
+@pytest.mark.parametrize("call, sorting", [
+    (lambda x: wg.topk(x, 3, axis=0), "topk_indices"),
+    (lambda x: wg.sort_with_indices(x, axis=0, descending=True), "argsort"),
+], ids=["topk", "sort_with_indices"])  # fmt: skip
+def test_an_order_that_was_found_serves_the_gradient(call, sorting):
+    rng = np.random.default_rng(0)
+    x = wg.tensor(rng.permutation(40).reshape(8, 5).astype("f"), requires_grad=True)
+    before = nodes()
+    values, indices = call(x)
+    assert nodes() == before + 1
+    assert indices.dtype == wg.int64 and not indices.requires_grad
+    weights = wg.tensor(rng.standard_normal(values.shape).astype("f"))
+    (values * weights).sum().backward()
+    want = np.zeros(x.shape, "f")
+    np.put_along_axis(want, indices.numpy(), weights.numpy(), 0)
+    assert x.grad.numpy().tobytes() == want.tobytes()
+    grad = wg.compile(wg.grad(lambda v: (call(v)[0] * weights).sum()))
+    assert grad(x.detach()).numpy().tobytes() == want.tobytes()
+    ops = [node.op for node in grad.graph(x.detach()).nodes]
+    assert ops.count(sorting) == 1 and not ({"sort", "argsort"} - {sorting}) & set(ops)
+
+
 def attention(q, k, v, mask=None, is_causal=False, scale=None):
     """The definition, in float64."""
     q, k, v = (x.numpy().astype("float64") for x in (q, k, v))

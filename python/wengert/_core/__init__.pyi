@@ -274,6 +274,7 @@ __all__ = [
     'sin',
     'sinh',
     'sort',
+    'sort_with_indices',
     'split',
     'sqrt',
     'square',
@@ -1005,10 +1006,22 @@ class Tensor:
         """Elements in order along an axis; NaN last.
 
         Sorts are always stable. The gradient goes back to where each element came from.
+        `sort_with_indices` gives the positions too.
 
         >>> import wengert as wg
         >>> wg.sort(wg.tensor([3, 1, 2])).tolist()
         [1, 2, 3]
+        """
+
+    def sort_with_indices(self, axis: int = -1, *, descending: _bool = False, stable: _bool = True) -> tuple[Tensor, ...]:
+        """Elements in order along an axis, and their positions (int64); NaN last.
+
+        Sorts are always stable. The gradient of the elements goes back to where each came from, by the
+        positions, which are found once.
+
+        >>> import wengert as wg
+        >>> [t.tolist() for t in wg.sort_with_indices(wg.tensor([3, 1, 2]))]
+        [[1, 2, 3], [1, 2, 0]]
         """
 
     def split(self, sections: Axes, axis: int = 0) -> tuple[Tensor, ...]:
@@ -2103,10 +2116,22 @@ def sort(x: Tensor | ArrayLike, axis: int = -1, *, descending: _bool = False, st
     """Elements in order along an axis; NaN last.
 
     Sorts are always stable. The gradient goes back to where each element came from.
+    `sort_with_indices` gives the positions too.
 
     >>> import wengert as wg
     >>> wg.sort(wg.tensor([3, 1, 2])).tolist()
     [1, 2, 3]
+    """
+
+def sort_with_indices(x: Tensor | ArrayLike, axis: int = -1, *, descending: _bool = False, stable: _bool = True) -> tuple[Tensor, ...]:
+    """Elements in order along an axis, and their positions (int64); NaN last.
+
+    Sorts are always stable. The gradient of the elements goes back to where each came from, by the
+    positions, which are found once.
+
+    >>> import wengert as wg
+    >>> [t.tolist() for t in wg.sort_with_indices(wg.tensor([3, 1, 2]))]
+    [[1, 2, 3], [1, 2, 0]]
     """
 
 def split(x: Tensor | ArrayLike, sections: Axes, axis: int = 0) -> tuple[Tensor, ...]:

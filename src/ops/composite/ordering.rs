@@ -6,7 +6,7 @@ use super::reduction::axes_of;
 use super::{count_of, floating};
 use crate::dtype::DType;
 use crate::error;
-use crate::ops::attributes::ArgReduction;
+use crate::ops::attributes::{ArgReduction, ScatterMode};
 use crate::ops::emit::{Expr, throw};
 use crate::ops::op::Op;
 use crate::shape::{Axes, Dim, Shape};
@@ -31,6 +31,7 @@ composite! {
     /// Elements in order along an axis; NaN last.
     ///
     /// Sorts are always stable. The gradient goes back to where each element came from.
+    /// `sort_with_indices` gives the positions too.
     ///
     /// >>> import wengert as wg
     /// >>> wg.sort(wg.tensor([3, 1, 2])).tolist()
@@ -50,6 +51,25 @@ composite! {
         x.emit(Op::ArgSort { axis: x.axis(axis, "argsort"), descending })
     }
 
+    /// Elements in order along an axis, and their positions (int64); NaN last.
+    ///
+    /// Sorts are always stable. The gradient of the elements goes back to where each came from, by the
+    /// positions, which are found once.
+    ///
+    /// >>> import wengert as wg
+    /// >>> [t.tolist() for t in wg.sort_with_indices(wg.tensor([3, 1, 2]))]
+    /// [[1, 2, 3], [1, 2, 0]]
+    top method sort_with_indices(
+        x: Tensor, axis: Int = -1; descending: Bool = False, stable: Bool = True,
+    ) -> Exactly(2) {
+        let axis = x.axis(axis, "sort_with_indices");
+        let order = x.emit(Op::ArgSort { axis, descending });
+        (x.take_along(order, axis), order)
+    }
+    vjp(g, y, order: g_order; axis = order.axis(axis, "sort_with_indices")) {
+        x: g.take_along(order.inverse_order(*axis), *axis),
+    }
+
     /// The `k` largest elements along an axis, best first, and their positions (int64).
     ///
     /// `largest`: False asks for the smallest. Of equal elements the first wins.
@@ -57,10 +77,13 @@ composite! {
     /// >>> import wengert as wg
     /// >>> [t.tolist() for t in wg.topk(wg.tensor([3.0, 1.0, 2.0]), 2)]
     /// [[3.0, 2.0], [0, 2]]
-    top method topk(x: Tensor, k: Int; axis: Int = -1, largest: Bool = True) -> Many inline {
+    top method topk(x: Tensor, k: Int; axis: Int = -1, largest: Bool = True) -> Exactly(2) {
         let axis = x.axis(axis, "topk");
         let order = x.emit(Op::TopK { k: count_of(k, 0, "k", "topk"), axis, largest });
         (x.take_along(order, axis), order)
+    }
+    vjp(g, y, order: g_order) {
+        x: x.zeros_like().scatter(ScatterMode::Add, g, &order.along(x.axis(axis, "topk"))),
     }
 
     /// Where to insert values so that a sorted vector stays in order (int64).

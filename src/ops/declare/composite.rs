@@ -24,9 +24,10 @@
 /// - `indexes(Axis "axis")` says what indices among the operands address
 ///   ([`Indexes`](crate::ops::declare::Indexes)).
 /// - `vjp` has a formula for each parameter that is a tensor, or `zero` where no gradient flows: one
-///   that is left out does not compile. `vjp(g, y, s: g_s)` names a value that is saved, which the
-///   body gives behind its result, and its cotangent, if it has one. What stands after the semicolon
-///   is computed when a formula first reads it, once for all.
+///   that is left out does not compile. `vjp(g, y, s: g_s)` names the second result and its cotangent,
+///   if it has one, and so on: behind the results that a user is given, the values that are saved,
+///   which the body gives behind them. What stands after the semicolon is computed when a formula
+///   first reads it, once for all.
 #[macro_export]
 macro_rules! composite {
     (@method method) => { true };
@@ -159,7 +160,9 @@ macro_rules! composite {
                 params: PARAMS,
                 method: $crate::composite!(@method $place),
                 returns: RETURNS,
-                saved: $crate::composite!(@count $($($saved)*)?),
+                saved: $crate::ops::declare::saved(
+                    $crate::composite!(@count $($($saved)*)?), RETURNS,
+                ),
                 inline: $crate::ops::declare::inlined(
                     $crate::composite!(@inline $($inline)?), RETURNS,
                 ),

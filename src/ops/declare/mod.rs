@@ -465,6 +465,14 @@ impl Composite {
     }
 }
 
+/// How many values a composite saves whose gradient names so many results behind the first.
+pub const fn saved(named: usize, returns: Returns) -> usize {
+    match returns {
+        Returns::One | Returns::Many => named,
+        Returns::Exactly(n) => (named + 1).saturating_sub(n),
+    }
+}
+
 /// The axes of a reduction, sorted.
 pub fn sorted(mut axes: AxisList) -> AxisList {
     axes.sort_unstable();

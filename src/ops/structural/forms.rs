@@ -113,6 +113,13 @@ impl<'e> Expr<'e> {
             .collect()
     }
 
+    /// The place of each index along an axis; `self` has each index once.
+    pub fn inverse_order(self, axis: usize) -> Expr<'e> {
+        let places = self.iota(DType::I64, self.shape(), axis);
+        let empty = self.scalar(0).full(DType::I64, self.shape());
+        empty.scatter(ScatterMode::Set, places, &self.along(axis))
+    }
+
     /// `out[…, i, …] = self[…, index[…, i, …], …]` along an axis.
     pub fn take_along(self, index: Expr<'e>, axis: usize) -> Expr<'e> {
         self.gather(&index.along(axis))

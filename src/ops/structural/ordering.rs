@@ -37,8 +37,7 @@ pub static SORT: StructuralDef = StructuralDef {
     vjp: |op, rule, _| {
         of!(op, Op::Sort { axis, descending });
         let order = rule.args[0].emit(Op::ArgSort { axis: *axis, descending: *descending });
-        let back = order.emit(Op::ArgSort { axis: *axis, descending: false });
-        Some(rule.g.take_along(back, *axis))
+        Some(rule.g.take_along(order.inverse_order(*axis), *axis))
     },
     tangent: Rate::Formula(|op, rule| {
         of!(op, Op::Sort { axis, descending });
@@ -90,7 +89,7 @@ pub static ARGSORT: StructuralDef = StructuralDef {
 
 /// Positions of the extreme elements along an axis, best first (int64).
 pub static TOPK: StructuralDef = StructuralDef {
-    name: "topk",
+    name: "topk_indices",
     class: Class::Selection,
     operands: exactly(1),
     blank: || Op::TopK { k: 0, axis: 0, largest: true },
@@ -113,7 +112,7 @@ pub static TOPK: StructuralDef = StructuralDef {
         let mut shape = tensor(op, args, 0)?.1.clone();
         if shape[*axis].is_below(Dim::new(*k)) {
             let facts = format!("k = {k} for axis {axis} with size {}", shape[*axis]);
-            return Err(error::bad_shape(op.name(), "not enough elements", facts));
+            return Err(error::bad_shape("topk", "not enough elements", facts));
         }
         shape.dims_mut()[*axis] = Dim::new(*k);
         Ok(Type::new(DType::I64, shape))
