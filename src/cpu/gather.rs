@@ -5,6 +5,7 @@
 //! index order, whatever the threads.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::array::Array;
 use crate::cpu::convert;
@@ -206,24 +207,43 @@ fn check(
             .zip(index.layout.strides())
             .filter(|(_, stride)| *stride != 0),
     );
-    let step = walk.inner().1;
-    let (limit, mut pace) = (size as i64, Pace::default());
-    for start in (0..walk.len()).step_by(BATCH) {
-        pace.work(BATCH);
-        for run in walk.runs(start, BATCH.min(walk.len() - start)) {
-            // SAFETY: the walk stays inside the index array.
-            let at = |i: usize| unsafe {
-                *index.ptr().cast::<i64>().offset(run.offset + i as isize * step)
-            };
-            let bad = |i: i64| i < -limit || i >= limit;
-            if (0..run.len).fold(false, |any, i| any | bad(at(i))) {
-                let first = (0..run.len).map(at).find(|&i| bad(i)).unwrap_or_default();
-                return Err(Error::outside(op, first, axis, size, count));
+    let (step, from) = (walk.inner().1, Indices(index.ptr().cast()));
+    let limit = size as i64;
+    let bad = |i: i64| i < -limit || i >= limit;
+    // The first bad index in the order of the walk.
+    let first = AtomicUsize::new(usize::MAX);
+    threads::for_each_chunk(walk.len(), CHUNK / size_of::<i64>(), |range| {
+        let (from, mut pace) = (&from, Pace::default());
+        for start in range.clone().step_by(BATCH) {
+            pace.work(BATCH);
+            for run in walk.runs(start, BATCH.min(range.end - start)) {
+                // SAFETY: the walk stays inside the index array.
+                let at = |i: usize| unsafe { *from.0.offset(run.offset + i as isize * step) };
+                if (0..run.len).fold(false, |any, i| any | bad(at(i))) {
+                    let place = (0..run.len).find(|&i| bad(at(i))).unwrap_or_default();
+                    first.fetch_min(start + run.at + place, Ordering::Relaxed);
+                    return;
+                }
             }
         }
+    });
+    match first.into_inner() {
+        usize::MAX => Ok(()),
+        place => {
+            let mut offset = [0];
+            walk.offsets(place, &mut offset);
+            // SAFETY: as above.
+            let first = unsafe { *from.0.offset(offset[0]) };
+            Err(Error::outside(op, first, axis, size, count))
+        }
     }
-    Ok(())
 }
+
+/// An index array that several threads read.
+struct Indices(*const i64);
+
+// SAFETY: it is only read.
+unsafe impl Sync for Indices {}
 
 /// Shares the address of an array that threads write disjoint parts of.
 struct Target<T>(*mut T);
@@ -327,19 +347,49 @@ impl Scatter {
         }
         let parts = (n * count * size_of::<T>() / CHUNK).clamp(1, 2 * threads::num_threads());
         let long = n * size_of::<T>() >= 256;
+        let bounds = if long || parts == 1 { Vec::new() } else { self.bounds() };
         threads::parallel_for(parts, &|part| {
             let cut = |all: usize| all * part / parts..all * (part + 1) / parts;
             let (columns, slices) =
                 if long { (cut(n), 0..self.slices) } else { (0..n, cut(self.slices)) };
             // SAFETY: parts are disjoint.
-            unsafe { self.part(columns, slices, &meet) };
+            unsafe { self.part(columns, slices, &bounds, &meet) };
         });
     }
 
+    /// The first and last place of each batch, so that threads pass over batches that have no place of
+    /// theirs: where an index goes along one axis, batches lie in order along the others.
+    fn bounds(&self) -> Vec<(isize, isize)> {
+        let count = self.picks.count;
+        let mut bounds = vec![(0, 0); count.div_ceil(BATCH)];
+        let to = Target(bounds.as_mut_ptr());
+        threads::for_each_chunk(
+            bounds.len(),
+            (CHUNK / BATCH / size_of::<isize>()).max(1),
+            |range| {
+                let (to, mut places) = (&to, [0; BATCH]);
+                for batch in range {
+                    let places = &mut places[..BATCH.min(count - batch * BATCH)];
+                    self.picks.positions(batch * BATCH, places);
+                    let found =
+                        places.iter().fold((isize::MAX, isize::MIN), |(low, high), &place| {
+                            (low.min(place), high.max(place))
+                        });
+                    // SAFETY: a batch is one thread's.
+                    unsafe { to.0.add(batch).write(found) };
+                }
+            },
+        );
+        bounds
+    }
+
+    /// # Safety
+    /// Nobody else writes to these columns of these slices. `bounds` are empty or those of all batches.
     unsafe fn part<T: Copy>(
         &self,
         columns: Range<usize>,
         slices: Range<usize>,
+        bounds: &[(isize, isize)],
         meet: &impl Fn(T, T) -> T,
     ) {
         let n = self.inner.len() as isize;
@@ -349,13 +399,25 @@ impl Scatter {
         let (mut places, mut sources, mut pace) = ([0; BATCH], [0; BATCH], Pace::default());
         for start in (0..self.picks.count).step_by(BATCH) {
             let count = BATCH.min(self.picks.count - start);
+            if bounds.get(start / BATCH).is_some_and(|&(first, last)| last < low || first >= high) {
+                continue;
+            }
             self.picks.positions(start, &mut places[..count]);
             self.outer.offsets(start, &mut sources[..count]);
             pace.work(count);
-            for (&place, &source) in places[..count].iter().zip(&sources[..count]) {
-                if place < low || place >= high {
-                    continue;
+            let pairs = places[..count].iter().zip(&sources[..count]);
+            let pairs = pairs.filter(|&(&place, _)| low <= place && place < high);
+            if n == 1 {
+                for (&place, &source) in pairs {
+                    // SAFETY: indices are checked, and the place is in our part.
+                    unsafe {
+                        let to = self.out.cast::<T>().offset(place);
+                        *to = meet(*to, *self.values.cast::<T>().offset(source));
+                    }
                 }
+                continue;
+            }
+            for (&place, &source) in pairs {
                 pace.work(columns.len());
                 // SAFETY: indices are checked, and the place is in our part.
                 unsafe {
