@@ -100,6 +100,7 @@ impl Array {
 
     /// The same elements under another layout, which stays inside the buffer: anything else is a
     /// defect of the caller, and panics rather than reads what lies beside.
+    #[inline]
     pub fn view(&self, layout: Layout) -> Array {
         let end = layout.end().and_then(|end| end.checked_mul(self.dtype.size()));
         let inside = end.is_some_and(|end| end <= self.buffer().bytes());

@@ -112,6 +112,7 @@ impl Layout {
 
     /// One past the highest element position, 0 without elements; `None` where a position lies before
     /// the buffer's start or beyond all memory.
+    #[inline]
     pub fn end(&self) -> Option<usize> {
         let dims = self.shape.dims();
         let Some(strides) = &self.strides else {

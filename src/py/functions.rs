@@ -211,8 +211,7 @@ pub fn call(py: Python<'_>, entry: Entry, parsed: &Parsed) -> PyResult<*mut ffi:
     let work = || eager::call(composite, &parsed.attributes, &operands, tape::recording());
     let size = size_of(&parsed.operands).max(size_made(&parsed.attributes));
     let mut values = detached(py, size, work).or_raise(py)?;
-    let wants = composite.params.iter().position(|p| p.name == "requires_grad");
-    if wants.is_some_and(|i| parsed.attributes[i] == Attr::Bool(true)) {
+    if composite.requires_grad.is_some_and(|i| parsed.attributes[i] == Attr::Bool(true)) {
         values.iter_mut().try_for_each(|value| make_leaf(composite.name, value)).or_raise(py)?;
     }
     if composite.returns == Returns::One {

@@ -94,14 +94,13 @@ fn compute_map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array>
 fn elsewhere(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
     let found = match trace::wants(args) {
         true => emitted(op, args)?,
-        false => Computed.op(op, args)?,
+        false => Computed(tape::device_of(op.name(), args)?).op(op, args)?,
     };
     found.into_iter().next().ok_or_else(|| error::internal("an op without a result"))
 }
 
-/// An op computed by the executor of its operands' device.
-pub(super) fn execute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
-    let device = tape::device_of(op.name(), args)?;
+/// An op computed by the executor of a device, where its operands lie.
+pub(super) fn execute(device: Device, op: &Op, args: &[Operand<'_>]) -> Result<Array> {
     let operands = operands(args)?;
     match watch::on() {
         true => observe::op(op, args, || executors::execute_on(device, op, &operands)),

@@ -230,31 +230,31 @@ pub fn call_all(
             entered
         }
     };
-    Computed.composite(&Called { composite, attributes, operands, record })
+    Computed(device).composite(&Called { composite, attributes, operands, record })
 }
 
 /// The way of eager code: ops are computed at once, on the device of their operands.
-pub struct Computed;
+pub struct Computed(Device);
 
 impl Dispatch for Computed {
     fn op(&self, op: &Op, args: &[Operand<'_>]) -> Result<Results> {
-        Ok(smallvec![apply::execute(op, args)?])
+        Ok(smallvec![apply::execute(self.0, op, args)?])
     }
 
     #[inline]
     fn composite(&self, called: &Called<'_>) -> Result<Values> {
         let &Called { composite, attributes, operands, record } = called;
-        let device = device::current();
+        let is_cpu = self.0 == Device::Cpu;
         if record
             && composite.stays()
-            && device == Device::Cpu
+            && is_cpu
             && let Some(signature) = signature::of(composite, attributes, operands)
         {
             let explained = |error| origin::explain(error, Origin::running());
             return call_recorded(signature, operands).map_err(explained);
         }
         // Only the CPU runs eager calls by plans or kernels.
-        let may_plan = !record && device == Device::Cpu;
+        let may_plan = !record && is_cpu;
         if watch::on() && !(record && composite.stays()) {
             let run = || call_now(composite, attributes, operands, record, may_plan);
             return observe::composite(composite, operands, run);

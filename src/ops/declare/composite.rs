@@ -170,6 +170,7 @@ macro_rules! composite {
                 vjp: $crate::composite!(@vjp PARAMS,
                     [$($param: $kind,)* $($($kw: $kw_kind,)*)?]
                     $(($g, $y $(, $saved: $g_saved)* $(; $($shared = $value),+)?) $($wrt: $rule),*)?),
+                requires_grad: $crate::ops::declare::find(PARAMS, "requires_grad"),
                 kernel: $crate::composite!(@kernel $($kernel)?),
                 batch: $crate::composite!(@batch $($batch)?),
                 indexes: $crate::composite!(@indexes $($indexes $($parameter)?)?),

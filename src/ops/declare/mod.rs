@@ -294,6 +294,18 @@ pub const fn position(params: &[Param], name: &str) -> usize {
     i
 }
 
+/// The position of a parameter, if there is one of the name.
+pub const fn find(params: &[Param], name: &str) -> Option<usize> {
+    let mut i = 0;
+    while i < params.len() {
+        if same(params[i].name, name) {
+            return Some(i);
+        }
+        i += 1;
+    }
+    None
+}
+
 /// What the values of an index operand address, for refusals to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Indexes {
@@ -384,6 +396,8 @@ pub struct Composite {
     pub kernel: Option<Kernel>,
     /// How a call on many examples stays a call; without it, their formulas run side by side
     pub(in crate::ops) batch: Option<BatchRule>,
+    /// The parameter that says whether the result is a leaf that wants a gradient
+    pub requires_grad: Option<usize>,
     /// What its indices address
     pub indexes: Indexes,
     /// Found out at run time: whether plans of its formulas pay
