@@ -75,7 +75,10 @@ fn op_by_op(call: &Call, held: &Held) -> Result<Vec<Array>, String> {
         call.composite.formula(&arguments)
     });
     let outputs = outputs.map_err(|error| error.to_string())?;
-    outputs.into_iter().map(|x| cx.take(x).map(|v| v.array).map_err(|e| e.to_string())).collect()
+    outputs
+        .into_iter()
+        .map(|x| cx.value_of(x).map(|v| v.array).map_err(|e| e.to_string()))
+        .collect()
 }
 
 #[test]

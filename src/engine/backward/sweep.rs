@@ -190,7 +190,7 @@ impl Sweep {
             let cx = Eager::new(self.options.create_graph);
             let cotangent = self.restored(&cx, op, entry, &given, |rule| step.vjp_of(rule, i))?;
             if let Some(cotangent) = cotangent {
-                self.deliver(entry, i, cx.take(cotangent)?)?;
+                self.deliver(entry, i, cx.last(cotangent)?)?;
             }
         }
         Ok(())
@@ -240,7 +240,7 @@ impl Sweep {
             }
         })?;
         for (i, cotangent) in found {
-            self.deliver(entry, i, cx.take(cotangent)?)?;
+            self.deliver(entry, i, cx.value_of(cotangent)?)?;
         }
         Ok(())
     }
@@ -384,7 +384,7 @@ impl Sweep {
                 }
             }
         })?;
-        let sum = cx.take(sum)?;
+        let sum = cx.last(sum)?;
         match slot {
             Some(slot) => *slot = sum,
             None => self.deliver(entry, 0, sum)?,
@@ -446,7 +446,7 @@ impl Sweep {
         let cx = Eager::new(self.options.create_graph);
         let g = cx.value(cotangent);
         let sum = catch(|| Expr::new(&cx, g).sum_to(&ty.shape).cast(ty.dtype))?;
-        cx.take(sum)
+        cx.last(sum)
     }
 
     /// The pending entry with the largest sequence number.

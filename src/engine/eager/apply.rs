@@ -166,7 +166,7 @@ fn promoted(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Value> {
         let exprs: SmallVec<[Expr<'_>; 3]> = small(operands.iter().map(|&arg| Expr::new(&cx, arg)));
         def.call(&exprs)
     })?;
-    cx.take(result)
+    cx.last(result)
 }
 
 /// Whether operands need no promotion: one dtype, and numbers that it holds.

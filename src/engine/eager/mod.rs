@@ -91,17 +91,31 @@ impl Eager {
     }
 
     /// The value of an expression; a number becomes a tensor.
-    pub fn take(&self, x: Expr<'_>) -> Result<Value> {
-        let id = match x.arg() {
-            Arg::Node(id) => id,
-            Arg::Number(_) => match catch(|| x.tensor().arg())? {
-                Arg::Node(id) => id,
-                Arg::Number(_) => return Err(error::internal("a number is no value")),
-            },
-        };
-        match &self.slots.borrow()[id.0 as usize] {
+    pub fn value_of(&self, x: Expr<'_>) -> Result<Value> {
+        let at = self.place(x)?;
+        match &self.slots.borrow()[at] {
             Slot::Value(value) => Ok(value.clone()),
-            Slot::Type(_) => Err(error::internal("a formula gave a value that was not kept")),
+            Slot::Type(_) => Err(not_saved()),
+        }
+    }
+
+    /// The same, where nothing reads the emission any more: the value leaves it.
+    pub fn last(&self, x: Expr<'_>) -> Result<Value> {
+        let at = self.place(x)?;
+        match self.slots.borrow_mut().swap_remove(at) {
+            Slot::Value(value) => Ok(value),
+            Slot::Type(_) => Err(not_saved()),
+        }
+    }
+
+    fn place(&self, x: Expr<'_>) -> Result<usize> {
+        let arg = match x.arg() {
+            Arg::Number(_) => catch(|| x.tensor().arg())?,
+            node => node,
+        };
+        match arg {
+            Arg::Node(id) => Ok(id.0 as usize),
+            Arg::Number(_) => Err(error::internal("a number is no value")),
         }
     }
 
@@ -110,6 +124,11 @@ impl Eager {
         slots.push(slot);
         Arg::Node(Id(slots.len() as u32 - 1))
     }
+}
+
+#[cold]
+fn not_saved() -> error::Error {
+    error::internal("a formula gave a value that was not saved")
 }
 
 impl Emit for Eager {
@@ -356,9 +375,8 @@ fn emitted(
         false => composite.formula(&arguments),
     });
     let outputs = outputs.map_err(|error| error.within(composite.name))?;
-    let mut values = SmallVec::new();
-    for x in outputs {
-        values.push(cx.take(x)?);
+    if let [y] = outputs[..] {
+        return Ok(smallvec![cx.last(y)?]);
     }
-    Ok(values)
+    outputs.into_iter().map(|y| cx.value_of(y)).collect()
 }

@@ -132,7 +132,7 @@ fn take(x: &Value, items: &[Item]) -> Result<Value> {
             indices.iter().map(|&arg| Expr::new(&cx, arg)).collect();
         gather(Expr::new(&cx, y), &plan.arrays, &exprs, plan.place)
     });
-    cx.take(result.map_err(|error| error.within("getitem"))?)
+    cx.last(result.map_err(|error| error.within("getitem"))?)
 }
 
 fn reshaped(x: &Value, shape: &Shape, record: bool) -> Result<Value> {
@@ -235,7 +235,7 @@ fn put(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
         let cx = Eager::new(recording());
         let value = cx.value(value.clone());
         let fitted = catch(|| Expr::new(&cx, value).cast(x.dtype()).reshape(shape))?;
-        cast = cx.take(fitted)?;
+        cast = cx.last(fitted)?;
         v = Operand::Value(&cast);
     }
     let wants = |v: Operand<'_>| matches!(v, Operand::Value(v) if v.requires_grad());
@@ -317,7 +317,7 @@ fn masked(x: &Value, items: &[Item], v: Operand<'_>) -> Result<Option<Value>> {
         wide.dims_mut().resize(x.rank(), Dim::ONE);
         Expr::new(&cx, condition).reshape(wide).select(values, x)
     })?;
-    cx.take(written).map(Some)
+    cx.last(written).map(Some)
 }
 
 impl IndexPlan {
@@ -374,7 +374,7 @@ impl IndexPlan {
             let slice: Shape = self.at.iter().map(|a| a.size).collect();
             x.emit_with(Op::SetItem(self.at.clone()), &[x.arg(), put.reshape(slice).arg()])
         })?;
-        cx.take(result)
+        cx.last(result)
     }
 }
 
