@@ -1,0 +1,274 @@
+//! The workers, and the job that they and its caller run.
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::hint::spin_loop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Looks, looking, pause};
+
+// The word that workers watch: jobs so far, whether one may be joined, and who is inside.
+
+/// The workers inside the job.
+const INSIDE: u64 = (1 << 16) - 1;
+/// Set while workers may join.
+const OPEN: u64 = 1 << 16;
+/// Counts the jobs.
+const JOB: u64 = 1 << 17;
+
+/// How long a worker spins before it sleeps: briefly, but longer while jobs follow closely.
+const SPIN_BRIEFLY: Duration = Duration::from_micros(5);
+const SPIN_LONGER: Duration = Duration::from_micros(50);
+/// A job after less than this, waking up included, follows closely.
+const CLOSELY: Duration = Duration::from_micros(100);
+
+/// A pool, never freed: workers and jobs refer to it for ever. There is one in each process.
+pub(super) struct Pool {
+    watched: Line<AtomicU64>,
+    /// The next chunk to claim.
+    next: Line<AtomicUsize>,
+    /// Whether somebody's job runs.
+    busy: Line<AtomicBool>,
+    /// The running job: written only by the thread that set `busy`, while the job is not open.
+    job: UnsafeCell<Job>,
+    /// How many workers may be inside at once.
+    helpers: AtomicUsize,
+    /// How many workers there are; changed only by the thread that set `busy`.
+    pub(super) workers: AtomicUsize,
+    /// How many workers sleep; changed only under `bed`.
+    sleepers: AtomicUsize,
+    bed: Mutex<()>,
+    alarm: Condvar,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    /// Whether a chunk of the running job unwound.
+    pub(super) broken: AtomicBool,
+}
+
+// SAFETY: `job` is written and read as it says there; everything else synchronises itself.
+unsafe impl Sync for Pool {}
+
+/// A value on cache lines of its own.
+#[repr(align(128))]
+struct Line<T>(T);
+
+#[derive(Clone, Copy)]
+struct Job {
+    f: *const (dyn Fn(usize) + Sync + 'static),
+    chunks: usize,
+}
+
+/// The pool of this process; null until the first job, and again in a forked child.
+static POOL: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
+
+impl Pool {
+    /// The pool of this process.
+    pub(super) fn current() -> &'static Pool {
+        let pool = POOL.load(Acquire);
+        let pool = if pool.is_null() { Pool::create() } else { pool };
+        // SAFETY: pools are leaked.
+        unsafe { &*pool }
+    }
+
+    #[cold]
+    fn create() -> *mut Pool {
+        watch_forks();
+        let nothing: &'static (dyn Fn(usize) + Sync) = &|_| {};
+        let pool = Box::into_raw(Box::new(Pool {
+            watched: Line(AtomicU64::new(0)),
+            next: Line(AtomicUsize::new(0)),
+            busy: Line(AtomicBool::new(false)),
+            job: UnsafeCell::new(Job { f: nothing, chunks: 0 }),
+            helpers: AtomicUsize::new(0),
+            workers: AtomicUsize::new(0),
+            sleepers: AtomicUsize::new(0),
+            bed: Mutex::new(()),
+            alarm: Condvar::new(),
+            panic: Mutex::new(None),
+            broken: AtomicBool::new(false),
+        }));
+        match POOL.compare_exchange(std::ptr::null_mut(), pool, AcqRel, Acquire) {
+            Ok(_) => pool,
+            Err(winner) => {
+                // SAFETY: nobody else knows this pool.
+                drop(unsafe { Box::from_raw(pool) });
+                winner
+            }
+        }
+    }
+
+    /// Runs a job with up to `helpers` workers; `false`, and nothing done, when another job runs.
+    pub(super) fn run(
+        &'static self,
+        chunks: usize,
+        helpers: usize,
+        f: &(dyn Fn(usize) + Sync),
+    ) -> bool {
+        if self.busy.0.load(Relaxed) || self.busy.0.swap(true, Acquire) {
+            return false;
+        }
+        self.hire(helpers);
+        // SAFETY: only the lifetime changes. No worker calls `f` after `close`, before which we do
+        // not return.
+        let f = unsafe {
+            std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(f)
+        };
+        let job = Job { f, chunks };
+        // SAFETY: `busy` is ours and the last job is closed: nobody reads.
+        unsafe { *self.job.get() = job };
+        self.next.0.store(0, Relaxed);
+        self.broken.store(false, Relaxed);
+        self.helpers.store(helpers, Relaxed);
+        let closed = self.watched.0.load(Relaxed);
+        // SeqCst: either a worker going to sleep sees the job, or we see the sleeper.
+        self.watched.0.store((closed + JOB) | OPEN, SeqCst);
+        self.wake(helpers);
+        self.work(job);
+        self.close();
+        let panic = lock(&self.panic).take();
+        self.busy.0.store(false, Release);
+        if let Some(payload) = panic {
+            crate::error::throw_on(payload);
+        }
+        true
+    }
+
+    /// Starts workers until there are `wanted`, or as many as the system allows.
+    fn hire(&'static self, wanted: usize) {
+        for id in self.workers.load(Relaxed)..wanted {
+            let worker = thread::Builder::new().name(format!("wengert-{id}"));
+            // Fewer workers are slower, not wrong.
+            if worker.spawn(|| self.serve()).is_err() {
+                return;
+            }
+            self.workers.store(id + 1, Relaxed);
+        }
+    }
+
+    fn wake(&self, wanted: usize) {
+        let sleepers = self.sleepers.load(SeqCst);
+        if sleepers == 0 {
+            return;
+        }
+        // Whoever counted itself a sleeper under the lock waits by now.
+        drop(lock(&self.bed));
+        if wanted >= sleepers {
+            self.alarm.notify_all();
+        } else {
+            (0..wanted).for_each(|_| self.alarm.notify_one());
+        }
+    }
+
+    /// Claims chunks until none is left. What a chunk unwinds with is kept for the caller and ends the
+    /// job.
+    fn work(&self, job: Job) {
+        let chunks = || {
+            // SAFETY: `f` lives until the job is closed, and we are its caller or inside it.
+            let f = unsafe { &*job.f };
+            loop {
+                let i = self.next.0.fetch_add(1, Relaxed);
+                if i >= job.chunks {
+                    return;
+                }
+                pause();
+                f(i);
+            }
+        };
+        let in_job = |looks| Looks { job: true, ..looks };
+        let result = catch_unwind(AssertUnwindSafe(|| looking(in_job, chunks)));
+        if let Err(payload) = result {
+            self.next.0.fetch_max(job.chunks, Relaxed);
+            // The first is the reason; others only end because of it.
+            lock(&self.panic).get_or_insert(payload);
+            self.broken.store(true, Relaxed);
+        }
+    }
+
+    /// Lets nobody join any more, and waits until nobody is inside.
+    fn close(&self) {
+        let mut state = self.watched.0.fetch_and(!OPEN, AcqRel);
+        let mut turns = 0_u32;
+        while state & INSIDE != 0 {
+            turns += 1;
+            // A worker may have lost its core to somebody: to us, perhaps.
+            if turns > 1000 {
+                thread::yield_now()
+            } else {
+                spin_loop()
+            }
+            state = self.watched.0.load(Acquire);
+        }
+    }
+
+    /// The life of a worker.
+    fn serve(&self) {
+        let mut seen = 0;
+        let mut spin = SPIN_BRIEFLY;
+        loop {
+            let idle = Instant::now();
+            seen = self.await_job(seen, spin) / JOB;
+            spin = if idle.elapsed() < CLOSELY { SPIN_LONGER } else { SPIN_BRIEFLY };
+            if self.join(seen) {
+                // SAFETY: we are inside an open job, which was written before it was opened.
+                self.work(unsafe { *self.job.get() });
+                self.watched.0.fetch_sub(1, Release);
+            }
+        }
+    }
+
+    /// Goes inside job number `number`, unless it is closed or has enough helpers.
+    fn join(&self, number: u64) -> bool {
+        let enter = |state: u64| {
+            let room = ((state & INSIDE) as usize) < self.helpers.load(Relaxed);
+            (state & OPEN != 0 && state / JOB == number && room).then_some(state + 1)
+        };
+        self.watched.0.fetch_update(Acquire, Relaxed, enter).is_ok()
+    }
+
+    /// Waits for a job other than number `seen`: spinning for a while, then asleep. Who wakes too
+    /// late for a job comes back all the same, and spins for the next.
+    fn await_job(&self, seen: u64, spin: Duration) -> u64 {
+        let fresh = |state: u64| state & OPEN != 0 && state / JOB != seen;
+        let start = Instant::now();
+        while start.elapsed() < spin {
+            for _ in 0..32 {
+                let state = self.watched.0.load(Relaxed);
+                if fresh(state) {
+                    return state;
+                }
+                spin_loop();
+            }
+        }
+        let guard = lock(&self.bed);
+        self.sleepers.fetch_add(1, SeqCst);
+        if !fresh(self.watched.0.load(SeqCst)) {
+            drop(self.alarm.wait(guard));
+        }
+        self.sleepers.fetch_sub(1, SeqCst);
+        self.watched.0.load(Relaxed)
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A forked child has no workers, and its parent's pool may be in any state: the child makes its
+/// own.
+fn watch_forks() {
+    #[cfg(unix)]
+    {
+        extern "C" fn forget() {
+            POOL.store(std::ptr::null_mut(), Relaxed);
+        }
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        // SAFETY: the handler stores one atomic.
+        ONCE.call_once(|| unsafe {
+            libc::pthread_atfork(None, None, Some(forget));
+        });
+    }
+}
