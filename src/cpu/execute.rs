@@ -6,7 +6,7 @@
 use smallvec::SmallVec;
 
 use super::{
-    calls, contract, conv, copy, create, gather, gemm, program, reduce, scan, sort, window,
+    calls, contract, conv, copy, create, gemm, indexing, program, reduce, scan, sort, window,
 };
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
@@ -118,14 +118,14 @@ pub unsafe fn execute_into(op: &Op, args: &[Operand<'_>], out: &Array) -> Result
             Op::Gather => {
                 let rank = out.shape().rank() + args.len() - 1 - x()?.shape().rank();
                 let index: Shape = out.shape().dims()[..rank].iter().copied().collect();
-                gather::gather_into(op.name(), x()?, &arrays(1)?, &index, out)
+                indexing::gather_into(op.name(), x()?, &arrays(1)?, &index, out)
             }
             Op::Scatter(mode) => {
                 let values = number_as_array(args[1], out.dtype)?;
                 copy_base(x()?, out);
                 let indices = arrays(2)?;
                 let shape = index_shape(&indices)?;
-                gather::scatter_at("scatter", out, &indices, &shape, &values, *mode)
+                indexing::scatter_at("scatter", out, &indices, &shape, &values, *mode)
             }
             Op::Reduce(kind, axes) => reduce::reduce_into(*kind, x()?, axes, out),
             Op::ArgReduce(kind, axis) => reduce::arg_reduce_into(*kind, x()?, *axis, out),
@@ -378,12 +378,12 @@ pub fn scatter(
     values: &Array,
     mode: ScatterMode,
 ) -> Result<Array> {
-    gather::scatter("scatter", base, indices, &index_shape(indices)?, values, mode)
+    indexing::scatter("scatter", base, indices, &index_shape(indices)?, values, mode)
 }
 
 /// Refuses the indices that a scatter into `base` would refuse.
 pub fn check_indices(base: &Array, indices: &[&Array]) -> Result<()> {
-    gather::check_indices("scatter", base, indices, &index_shape(indices)?)
+    indexing::check_indices("scatter", base, indices, &index_shape(indices)?)
 }
 
 /// The shape to which index arrays broadcast.

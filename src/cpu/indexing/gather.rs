@@ -1,0 +1,96 @@
+//! Gather: each index picks a slice.
+
+use super::{BATCH, CHUNK, Picks, Target};
+use crate::array::Array;
+use crate::cpu::gemm::Axis;
+use crate::dtype::Width;
+use crate::error::Result;
+use crate::shape::Shape;
+use crate::threads::{self, Pace};
+
+/// `x[i, j, …]` for int64 arrays that broadcast to `index_shape`: that shape, then the axes of `x`
+/// that have no index.
+///
+/// # Safety
+/// `out` is in C order, of the result's type, and nobody else reads or writes it.
+pub unsafe fn gather_into(
+    op: &str,
+    x: &Array,
+    indices: &[&Array],
+    index_shape: &Shape,
+    out: &Array,
+) -> Result<()> {
+    let picks = Picks::new(op, x, indices, index_shape)?;
+    let slice = slice(x, indices.len());
+    match x.dtype.width() {
+        Width::B1 => gather_typed::<u8>(x, &picks, &slice, out),
+        Width::B2 => gather_typed::<u16>(x, &picks, &slice, out),
+        Width::B4 => gather_typed::<u32>(x, &picks, &slice, out),
+        Width::B8 => gather_typed::<u64>(x, &picks, &slice, out),
+    }
+    Ok(())
+}
+
+/// What one index picks: the axes behind the indexed ones.
+fn slice(x: &Array, indexed: usize) -> Axis {
+    let (sizes, strides) = (x.shape().sizes(), x.layout.strides());
+    Axis::new(sizes[indexed..].iter().copied().zip(strides[indexed..].iter().copied()))
+}
+
+/// Copies slices: whole runs at a time, or single elements where a slice is one element.
+fn gather_typed<T: Copy>(x: &Array, picks: &Picks, slice: &Axis, out: &Array) {
+    /// The source may be read by several threads.
+    struct Source<T>(*const T);
+    // SAFETY: it is only read.
+    unsafe impl<T> Sync for Source<T> {}
+
+    let n = slice.len();
+    if n * picks.count == 0 {
+        return;
+    }
+    let (runs, step) = (slice.runs(0, n), slice.inner().1);
+    // SAFETY: fresh.
+    let (src, dst) = (Source(x.ptr().cast::<T>()), Target(unsafe { out.ptr_mut() }.cast::<T>()));
+    let chunk = (CHUNK / (n * size_of::<T>())).max(1);
+    threads::for_each_chunk(picks.count, chunk, |range| {
+        let (src, dst, mut pace) = (&src, &dst, Pace::default());
+        for start in range.clone().step_by(BATCH) {
+            let mut offsets = [0; BATCH];
+            let offsets = &mut offsets[..BATCH.min(range.end - start)];
+            picks.positions(start, offsets);
+            for (i, &offset) in offsets.iter().enumerate() {
+                // SAFETY: indices are checked; row `start + i` of the result is ours.
+                let (from, to) = unsafe { (src.0.offset(offset), dst.0.add((start + i) * n)) };
+                if n == 1 {
+                    // SAFETY: as above.
+                    unsafe { *to = *from };
+                    continue;
+                }
+                for run in &runs {
+                    for at in (0..run.len).step_by(CHUNK) {
+                        let len = CHUNK.min(run.len - at);
+                        pace.work(len);
+                        // SAFETY: as above.
+                        unsafe {
+                            let from = from.offset(run.offset + at as isize * step);
+                            copy(to.add(run.at + at), from, len, step);
+                        }
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[inline]
+unsafe fn copy<T: Copy>(dst: *mut T, src: *const T, n: usize, step: isize) {
+    // SAFETY: the caller vouches for `n` elements of both.
+    unsafe {
+        if step == 1 {
+            return dst.copy_from_nonoverlapping(src, n);
+        }
+        for i in 0..n {
+            *dst.add(i) = *src.offset(i as isize * step);
+        }
+    }
+}
