@@ -15,7 +15,7 @@ use pyo3::types::PyDict;
 
 use super::errors::{OrRaise, to_python};
 use super::unwind::contained;
-use super::{convert, tensor};
+use super::{buffer, convert, tensor};
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::engine::executors;
@@ -438,7 +438,7 @@ fn _to_dlpack(
         return Err(convert::refuse("__dlpack__", tensor));
     };
     let array = tensor::data(py, "__dlpack__", handle)?;
-    convert::on_host("__dlpack__", &array).or_raise(py)?;
+    buffer::on_host("__dlpack__", &array).or_raise(py)?;
     let versioned = max_version.is_some_and(|(major, _)| major >= MAJOR);
     if copy == Some(false) && !versioned {
         let text = "__dlpack__: copy=False needs a consumer of DLPack 1: older ones cannot be told \

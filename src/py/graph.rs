@@ -1,22 +1,20 @@
-//! The bindings of graphs defined by hand: nodes, and the lists that run.
+//! The bindings of graphs defined by hand: what is declared, asked and made of them.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
 use rustc_hash::FxHashSet;
-use smallvec::{SmallVec, smallvec};
 
 use super::dtype;
 use super::errors::{OrRaise, to_python};
-use super::functions::{ENDLESS, detached, long};
+use super::functions::{ENDLESS, detached};
 use super::node::{Node, call_text};
 use super::plan::PassReport;
+use super::runner::Runner;
 use super::size;
 use super::stepper::Stepper;
 use super::tensor::{self, handle, wrap};
-use crate::array::Array;
 use crate::engine::control::interpret;
 use crate::engine::definition::resolve::{self, Resolved};
 use crate::engine::definition::{self, Call, Calls};
@@ -339,10 +337,10 @@ impl Definition {
         // A session outlives many plans: each keeps its own sizes, also where the graph is open.
         let _keeping = Keeper::new().enter();
         let resolved = self.resolved(py, "session.run", &fetches, feeds)?;
-        Ok(Runner {
-            inputs: resolved.inputs.iter().map(|id| id.0).collect(),
-            program: Program::new(self.trace.device(), resolved.list, Vec::new(), resolved.scope),
-        })
+        let inputs = resolved.inputs.iter().map(|id| id.0).collect();
+        let device = self.trace.device();
+        let program = Program::new(device, resolved.list, Vec::new(), resolved.scope);
+        Ok(Runner::new(inputs, program))
     }
 
     /// The same node by node, as it is written.
@@ -541,47 +539,6 @@ impl Definition {
             }
         }
         list
-    }
-}
-
-/// A list with its plan, for feeds of known types.
-#[pyclass(frozen, module = "wengert")]
-pub struct Runner {
-    /// The nodes of the graph that the arguments stand for.
-    #[pyo3(get)]
-    inputs: Vec<u32>,
-    program: Program,
-}
-
-#[pymethods]
-impl Runner {
-    fn __call__(&self, py: Python<'_>, args: Vec<Bound<'_, PyAny>>) -> PyResult<Py<PyList>> {
-        let mut inputs: SmallVec<[Array; 8]> = smallvec![];
-        for object in &args {
-            // SAFETY: a live object.
-            let Some(tensor) = (unsafe { tensor::downcast(object.as_ptr()) }) else {
-                return Err(super::convert::refuse("session.run", object));
-            };
-            inputs.push(tensor.with_own(|value| value.array.clone()));
-        }
-        let work = || {
-            let arrays: SmallVec<[&Array; 8]> = inputs.iter().collect();
-            self.program.run(&arrays, &[], &[])
-        };
-        let found = py.detach(long(work)).or_raise(py)?;
-        let objects: PyResult<Vec<Py<PyAny>>> =
-            found.into_iter().map(|array| wrap(py, Value::plain(array))).collect();
-        Ok(PyList::new(py, objects?)?.unbind())
-    }
-
-    /// The list as text.
-    fn text(&self) -> String {
-        self.program.list().print_short(site::describe)
-    }
-
-    /// The plan as text.
-    fn plan_text(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(self.program.plan(&[]).or_raise(py)?.to_string())
     }
 }
 

@@ -5,6 +5,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 mod arguments;
+mod buffer;
 mod capture;
 mod control;
 mod convert;
@@ -19,9 +20,11 @@ mod hooks;
 mod host;
 mod interrupt;
 mod node;
+mod number;
 mod plan;
 mod print;
 mod promotion;
+mod runner;
 mod site;
 mod size;
 mod slots;
@@ -70,6 +73,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     control::install(module)?;
     dispatch::install(module)?;
     size::install(module)?;
+    number::install(module)?;
     plan::install(module)?;
     graph::install(module)?;
     node::install(module)?;

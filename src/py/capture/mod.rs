@@ -12,7 +12,8 @@ use smallvec::SmallVec;
 
 use super::errors::OrRaise;
 use super::functions::caught;
-use super::size::{Number, Size};
+use super::number::Number;
+use super::size::Size;
 use super::tensor::{self, handle};
 use crate::array::Array;
 use crate::engine::call;

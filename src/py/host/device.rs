@@ -6,9 +6,9 @@ use pyo3::types::PyTuple;
 
 use crate::engine::executors::{self, Device as Kind, device};
 use crate::engine::transfer::transfer;
-use crate::py::convert;
 use crate::py::errors::OrRaise;
 use crate::py::tensor::{value_of, wrap};
+use crate::py::{buffer, convert};
 
 /// A place where values lie, such as `wengert.device("cpu")`.
 #[pyclass(frozen, eq, hash, name = "Device", module = "wengert")]
@@ -96,7 +96,7 @@ fn _transfer(
 /// Refuses a tensor of another device than the CPU, whose bytes nobody may share.
 #[pyfunction]
 fn _on_host(py: Python<'_>, x: &Bound<'_, PyAny>, op: &str) -> PyResult<()> {
-    convert::on_host(op, &value_of(op, x)?.array).or_raise(py)
+    buffer::on_host(op, &value_of(op, x)?.array).or_raise(py)
 }
 
 /// Whether work on the reference waits until somebody waits for it; gives what it was. For tests.

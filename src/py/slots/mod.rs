@@ -6,10 +6,10 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::arguments::{Held, scalar};
-use super::convert;
 use super::errors::{OrRaise, to_python};
-use super::size;
+use super::number;
 use super::tensor::{self, TensorObject};
+use super::{buffer, convert};
 use crate::engine::executors;
 use crate::engine::tape::{self, History, Value};
 use crate::error;
@@ -40,7 +40,7 @@ fn operand(py: Python<'_>, object: Object) -> PyResult<Option<Held>> {
     // Arrays join in; lists, strings and strangers do not.
     // SAFETY: as above.
     let any = unsafe { Bound::from_borrowed_ptr(py, object) };
-    if let Some(number) = size::operand(&any)? {
+    if let Some(number) = number::operand(&any)? {
         return Ok(Some(Held::Scalar(number)));
     }
     let array =
@@ -161,8 +161,8 @@ pub fn slots() -> Vec<(c_int, *mut c_void)> {
         (Py_mp_ass_subscript, set_item as *mut c_void),
         (Py_sq_length, length as *mut c_void),
         (Py_sq_item, get_by_position as *mut c_void),
-        (Py_bf_getbuffer, convert::get_buffer as *mut c_void),
-        (Py_bf_releasebuffer, convert::release_buffer as *mut c_void),
+        (Py_bf_getbuffer, buffer::get_buffer as *mut c_void),
+        (Py_bf_releasebuffer, buffer::release_buffer as *mut c_void),
     ]);
     slots
 }

@@ -13,7 +13,7 @@ use crate::ops::elementwise::{Elementwise, arithmetic, bits, comparison};
 use crate::py::arguments::{Held, place, scalar};
 use crate::py::errors::{OrRaise, to_python};
 use crate::py::functions::{guard, map_held};
-use crate::py::size;
+use crate::py::number;
 use crate::py::tensor::{self, TensorObject};
 
 /// The binary operators, by the number their slots are instantiated with.
@@ -77,7 +77,7 @@ pub(super) unsafe extern "C" fn binary<const I: usize>(a: Object, b: Object) -> 
             place(py, None, &mut held)?;
             return call_named(py, "divide", &held);
         }
-        size::settle(py, None, &mut held, |_| false)?;
+        number::settle(py, None, &mut held, |_| false)?;
         map_held(py, BINARY[I], &held)
     })
 }
@@ -90,7 +90,7 @@ fn beside(py: Python<'_>, this: &TensorObject, other: Held) -> PyResult<Held> {
         return Ok(other);
     }
     let mut held = [Held::Value(this.value()), other];
-    size::settle(py, None, &mut held, |_| false)?;
+    number::settle(py, None, &mut held, |_| false)?;
     let [_, other] = held;
     Ok(other)
 }
@@ -127,7 +127,7 @@ pub(super) unsafe extern "C" fn power(a: Object, b: Object, _modulus: Object) ->
             return Ok(not_implemented());
         };
         let mut held = [x, y];
-        size::settle(py, None, &mut held, |_| false)?;
+        number::settle(py, None, &mut held, |_| false)?;
         map_held(py, &arithmetic::pow, &held)
     })
 }
@@ -177,7 +177,7 @@ pub(super) unsafe extern "C" fn compare(a: Object, b: Object, op: c_int) -> Obje
             _ => &comparison::greater_equal,
         };
         let mut held = [x, y];
-        size::settle(py, None, &mut held, |_| false)?;
+        number::settle(py, None, &mut held, |_| false)?;
         map_held(py, def, &held)
     })
 }

@@ -1,4 +1,8 @@
 //! Python arguments by declared parameters: the one parser behind every function and method.
+//!
+//! Here arguments are matched with parameters, by place and name; `parse` reads one argument.
+
+mod parse;
 
 use std::os::raw::c_char;
 
@@ -8,12 +12,11 @@ use pyo3::prelude::*;
 use smallvec::SmallVec;
 
 use super::convert;
-use super::dtype;
-use super::errors::{OrRaise, to_python};
-use super::size;
+use super::errors::OrRaise;
+use super::number::settle;
 use super::tensor;
 use crate::array::Array;
-use crate::dtype::{DType, Numeric, Scalar};
+use crate::dtype::Numeric;
 use crate::engine::executors::{Device, device};
 use crate::engine::random;
 use crate::engine::tape::{Operand, Value};
@@ -21,7 +24,8 @@ use crate::engine::transfer;
 use crate::error;
 use crate::ops::declare::{Attr, Param, ParamKind, attribute_of, number};
 use crate::ops::table;
-use crate::shape::Extent;
+pub use parse::{clipped_index, index, scalar};
+use parse::{parse_many, parse_one};
 
 /// A parsed operand.
 #[derive(Clone)]
@@ -103,34 +107,6 @@ fn placed(device: Option<Device>, held: &mut [Held]) -> error::Result<()> {
     Ok(())
 }
 
-/// Ints as they come: numbers, until the first size.
-#[derive(Default)]
-struct Ints {
-    numbers: SmallVec<[i64; 6]>,
-    /// All of them, where one is a size
-    sizes: Vec<Extent>,
-}
-
-impl Ints {
-    #[inline]
-    fn push(&mut self, n: Extent) {
-        match n {
-            Extent::Number(n) if self.sizes.is_empty() => self.numbers.push(n),
-            Extent::Number(_) | Extent::Size(_) => {
-                self.sizes.extend(self.numbers.drain(..).map(Extent::Number));
-                self.sizes.push(n);
-            }
-        }
-    }
-
-    fn attr(self) -> Attr {
-        match self.sizes.is_empty() {
-            true => Attr::Ints(self.numbers),
-            false => Attr::Sizes(self.sizes.into()),
-        }
-    }
-}
-
 /// A declared signature, ready for matching.
 pub struct Signature {
     /// The op's name
@@ -201,7 +177,7 @@ impl Signature {
                 matches!(self.params[i].kind, ParamKind::Number | ParamKind::MaybeNumber)
             })
         };
-        size::settle(py, parsed.device, &mut parsed.operands, takes_number)
+        settle(py, parsed.device, &mut parsed.operands, takes_number)
     }
 
     /// The parameter that takes several positional arguments: the last positional one, where it is
@@ -377,263 +353,6 @@ fn text(name: *mut ffi::PyObject) -> String {
         }
         let bytes = std::slice::from_raw_parts(utf8.cast::<u8>(), length as usize);
         String::from_utf8_lossy(bytes).into_owned()
-    }
-}
-
-fn refuse(op: &str, param: &Param, want: &str, object: &Bound<'_, PyAny>) -> PyErr {
-    if convert::is_complex(object) {
-        return to_python(object.py(), error::no_complex(op, object));
-    }
-    let kind = object.get_type().name().map(|n| n.to_string()).unwrap_or_default();
-    let what = format!("argument '{}' must be {want}", param.name);
-    to_python(object.py(), error::bad_type(op, what, format!("got {kind}")))
-}
-
-/// Several positional arguments for one parameter.
-fn parse_many(
-    py: Python<'_>,
-    op: &str,
-    param: &Param,
-    rest: &[*mut ffi::PyObject],
-    operands: &mut SmallVec<[Held; 4]>,
-) -> PyResult<Attr> {
-    // SAFETY: borrowed arguments, alive during the call.
-    let objects = rest.iter().map(|&object| unsafe { Bound::from_borrowed_ptr(py, object) });
-    if param.kind == ParamKind::Tensors {
-        for object in objects {
-            operands.push(operand(op, param, &object)?);
-        }
-        return Ok(Attr::Operands(rest.len() as u32));
-    }
-    // Nearly all sizes are plain ints.
-    let mut numbers: SmallVec<[i64; 6]> = SmallVec::new();
-    for object in objects.clone() {
-        match index(&object) {
-            Some(Extent::Number(n)) => numbers.push(n),
-            Some(Extent::Size(_)) | None => break,
-        }
-    }
-    if numbers.len() == rest.len() {
-        return Ok(Attr::Ints(numbers));
-    }
-    let mut ints = Ints::default();
-    for object in objects {
-        ints.push(int(op, &object)?.ok_or_else(|| refuse(op, param, "ints", &object))?);
-    }
-    Ok(ints.attr())
-}
-
-fn parse_one(
-    op: &str,
-    param: &Param,
-    object: &Bound<'_, PyAny>,
-    operands: &mut SmallVec<[Held; 4]>,
-) -> PyResult<Attr> {
-    let none = object.is_none();
-    let no = |want: &str| Err(refuse(op, param, want, object));
-    Ok(match param.kind {
-        ParamKind::MaybeTensor(_) | ParamKind::MaybeNumber if none => Attr::None,
-        ParamKind::Tensor(_)
-        | ParamKind::MaybeTensor(_)
-        | ParamKind::Number
-        | ParamKind::MaybeNumber => {
-            operands.push(operand(op, param, object)?);
-            Attr::Operand
-        }
-        ParamKind::Key if none => {
-            operands.push(Held::Data(random::draw().or_raise(object.py())?));
-            Attr::Operand
-        }
-        ParamKind::Key => {
-            operands.push(operand(op, param, object)?);
-            Attr::Operand
-        }
-        ParamKind::Tensors => {
-            let Ok(items) = object.try_iter() else { return no("a sequence of tensors") };
-            let mut count = 0;
-            for item in items {
-                operands.push(operand(op, param, &item?)?);
-                count += 1;
-            }
-            Attr::Operands(count)
-        }
-        ParamKind::MaybeBool if none => Attr::None,
-        ParamKind::Bool | ParamKind::MaybeBool => match truth(object) {
-            Some(b) => Attr::Bool(b),
-            None => return no("a bool"),
-        },
-        ParamKind::MaybeInt | ParamKind::Ints | ParamKind::MaybeFloat if none => Attr::None,
-        ParamKind::Int | ParamKind::MaybeInt => match int(op, object)? {
-            Some(n) => n.into(),
-            None => return no("an int"),
-        },
-        ParamKind::Float | ParamKind::MaybeFloat => match float(object) {
-            Some(x) => Attr::Float(x),
-            None => return no("a float"),
-        },
-        ParamKind::Ints | ParamKind::Shape | ParamKind::Pairs => {
-            let nested = param.kind == ParamKind::Pairs;
-            let want = if nested { "an int or pairs of ints" } else { "an int or a tuple of ints" };
-            if let Some(n) = int(op, object)? {
-                return Ok(n.into());
-            }
-            let mut ints = Ints::default();
-            if !collect(op, object, if nested { 3 } else { 1 }, &mut ints)? {
-                return no(want);
-            }
-            ints.attr()
-        }
-        ParamKind::MaybeDType if none => Attr::None,
-        ParamKind::DType | ParamKind::MaybeDType => Attr::DType(dtype::extract(op, object)?),
-        ParamKind::Word(_) | ParamKind::Text => match object.extract::<String>() {
-            Ok(text) => Attr::Text(text.into()),
-            Err(_) => return no("a string"),
-        },
-        // A graph computes on one device: its nodes do not say which.
-        ParamKind::MaybeDevice => Attr::None,
-    })
-}
-
-/// Appends the ints of a sequence, nested up to `depth` times; false where it holds others.
-fn collect(op: &str, object: &Bound<'_, PyAny>, depth: usize, ints: &mut Ints) -> PyResult<bool> {
-    if depth == 0 || object.is_instance_of::<pyo3::types::PyString>() {
-        return Ok(false);
-    }
-    let Ok(items) = object.try_iter() else { return Ok(false) };
-    for item in items {
-        let item = item?;
-        match int(op, &item)? {
-            Some(n) => ints.push(n),
-            None if collect(op, &item, depth - 1, ints)? => {}
-            None => return Ok(false),
-        }
-    }
-    Ok(true)
-}
-
-/// A tensor or number; arrays of others convert.
-fn operand(op: &str, param: &Param, object: &Bound<'_, PyAny>) -> PyResult<Held> {
-    // SAFETY: a live object.
-    if let Some(tensor) = unsafe { tensor::downcast(object.as_ptr()) } {
-        return Ok(Held::Value(tensor.value()));
-    }
-    if let Some(scalar) = scalar(object.as_ptr()) {
-        return Ok(Held::Scalar(scalar.into()));
-    }
-    if let Some(number) = size::operand(object)? {
-        return Ok(Held::Scalar(number));
-    }
-    match convert::from_object(op, object, None)? {
-        Some(held) => Ok(held),
-        None => Err(refuse(op, param, "a tensor, an array or a number", object)),
-    }
-}
-
-/// A Python number as a weak scalar; integers beyond 64 bits are none.
-#[inline]
-pub fn scalar(object: *mut ffi::PyObject) -> Option<Scalar> {
-    // SAFETY: a live object; every branch checks the type first and clears what fails.
-    unsafe {
-        if ffi::PyFloat_CheckExact(object) != 0 {
-            return Some(Scalar::Float(ffi::PyFloat_AS_DOUBLE(object)));
-        }
-        if ffi::PyBool_Check(object) != 0 {
-            return Some(Scalar::Bool(object == ffi::Py_True()));
-        }
-        if ffi::PyLong_Check(object) != 0 {
-            let mut overflow = 0;
-            let n = ffi::PyLong_AsLongLongAndOverflow(object, &mut overflow);
-            if overflow == 0 {
-                return Some(Scalar::Int(n));
-            }
-            let n = ffi::PyLong_AsUnsignedLongLong(object);
-            if !ffi::PyErr_Occurred().is_null() {
-                ffi::PyErr_Clear();
-                return None;
-            }
-            return Some(Scalar::Uint(n));
-        }
-        if ffi::PyFloat_Check(object) != 0 {
-            return Some(Scalar::Float(ffi::PyFloat_AsDouble(object)));
-        }
-    }
-    None
-}
-
-/// An int of 64 bits, or anything with `__index__` (bools are refused: `axis=True` is a mistake), or a
-/// size.
-#[inline]
-pub fn index(object: &Bound<'_, PyAny>) -> Option<Extent> {
-    // SAFETY: a live object, whose type is checked first.
-    unsafe {
-        if ffi::PyLong_CheckExact(object.as_ptr()) != 0 {
-            let mut overflow = 0;
-            let n = ffi::PyLong_AsLongLongAndOverflow(object.as_ptr(), &mut overflow);
-            if overflow == 0 {
-                return Some(Extent::Number(n));
-            }
-        }
-    }
-    index_of_any(object, false)
-}
-
-/// The same, or the nearest number of 64 bits to a larger one, as bounds of slices are.
-pub fn clipped_index(object: &Bound<'_, PyAny>) -> Option<Extent> {
-    index(object).or_else(|| index_of_any(object, true))
-}
-
-/// The same of an argument, refused where 64 bits do not hold it.
-#[inline]
-fn int(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Option<Extent>> {
-    match index(object) {
-        None if index_of_any(object, true).is_some() => {
-            Err(to_python(object.py(), error::overflow(op, object, DType::I64)))
-        }
-        found => Ok(found),
-    }
-}
-
-/// The same of what is no plain int of 64 bits. Larger numbers are clipped, or none.
-fn index_of_any(object: &Bound<'_, PyAny>, clips: bool) -> Option<Extent> {
-    if let Ok(size) = object.cast::<size::Size>() {
-        return Some(size.get().0.into());
-    }
-    // SAFETY: a live object; a failed conversion is cleared.
-    unsafe {
-        if ffi::PyBool_Check(object.as_ptr()) != 0 || ffi::PyIndex_Check(object.as_ptr()) == 0 {
-            return None;
-        }
-        let refused = if clips { std::ptr::null_mut() } else { ffi::PyExc_OverflowError };
-        let n = ffi::PyNumber_AsSsize_t(object.as_ptr(), refused);
-        if n == -1 && !ffi::PyErr_Occurred().is_null() {
-            ffi::PyErr_Clear();
-            return None;
-        }
-        Some(Extent::Number(n as i64))
-    }
-}
-
-fn truth(object: &Bound<'_, PyAny>) -> Option<bool> {
-    match scalar(object.as_ptr()) {
-        Some(Scalar::Bool(b)) => Some(b),
-        Some(Scalar::Int(0)) => Some(false),
-        Some(Scalar::Int(1)) => Some(true),
-        Some(_) => None,
-        None => object
-            .get_type()
-            .name()
-            .is_ok_and(|n| n == "bool")
-            .then(|| object.is_truthy().unwrap_or(false)),
-    }
-}
-
-fn float(object: &Bound<'_, PyAny>) -> Option<f64> {
-    match scalar(object.as_ptr()) {
-        Some(Scalar::Bool(_)) => None,
-        Some(scalar) => Some(scalar.as_f64()),
-        // SAFETY: a live object.
-        None if unsafe { tensor::downcast(object.as_ptr()) }.is_some() => None,
-        None => object.extract::<f64>().ok(),
     }
 }
 
