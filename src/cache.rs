@@ -5,9 +5,9 @@ use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
-/// A map in two generations. What is used belongs to the young one; when that is full it becomes the
-/// old one, and what nobody used in the meantime is dropped. So each call costs the same few steps, no
-/// order of use is kept, and what was used among the last `capacity / 2` keys is there.
+/// A map in two generations. What is used belongs to the young one; when that is full it becomes
+/// the old one, and what nobody used in the meantime is dropped. So each call costs the same few
+/// steps, no order of use is kept, and what was used among the last `capacity / 2` keys is there.
 pub struct Cache<K, V> {
     young: FxHashMap<K, V>,
     old: FxHashMap<K, V>,

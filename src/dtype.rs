@@ -326,8 +326,8 @@ pub enum Scalar {
     Float(f64),
 }
 
-/// A number beside tensors, weak as a [`Scalar`] is. What looks at its value has to say what it does
-/// where only a run tells it; kernels take a [`Scalar`], so they never meet such a one.
+/// A number beside tensors, weak as a [`Scalar`] is. What looks at its value has to say what it
+/// does where only a run tells it; kernels take a [`Scalar`], so they never meet such a one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Numeric {
     /// It is this

@@ -1,7 +1,7 @@
 //! The error catalogue: every message the engine can raise, by name, in one place.
 //!
-//! Promises: an [`Error`] carries its catalogue entry's name (`code`), the exception class it becomes
-//! in Python (`kind`), and a message of the form `{op}: {what is wrong}: {facts}`.
+//! Promises: an [`Error`] carries its catalogue entry's name (`code`), the exception class it
+//! becomes in Python (`kind`), and a message of the form `{op}: {what is wrong}: {facts}`.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -155,7 +155,8 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {}
 
 thread_local! {
-    /// The error that this thread unwound with last, for whoever sees the unwind and not what it carries.
+    /// The error that this thread unwound with last, for whoever sees the unwind and not what it
+    /// carries.
     static THROWN: RefCell<Option<Error>> = const { RefCell::new(None) };
 }
 
@@ -204,8 +205,8 @@ macro_rules! catalogue {
     };
 }
 
-/// A dtype that an op does not take. A cast is advised where it keeps what the values mean, and where
-/// the operand has a name to write down.
+/// A dtype that an op does not take. A cast is advised where it keeps what the values mean, and
+/// where the operand has a name to write down.
 #[cold]
 pub fn wrong_dtype(op: impl Display, name: &str, dtype: impl Display, want: &str) -> Error {
     let dtype = dtype.to_string();
@@ -248,7 +249,8 @@ catalogue! {
     not_scalar(op, shape) => Shape, "{op}: only a tensor with one element converts to a Python scalar: got shape {shape}";
     /// Nested sequences of unequal length.
     ragged(op, left, right) => Shape, "{op}: nested sequences have unequal lengths: {left} and {right}";
-    /// An op that does not take this dtype, but takes what it can be cast to; made by [`wrong_dtype`].
+    /// An op that does not take this dtype, but takes what it can be cast to; made by
+    /// [`wrong_dtype`].
     bad_dtype(op, name, dtype, want, cast) => DType, "{op}: dtype {dtype} of {name} is not {want}; cast first, e.g. {name}.astype({cast})";
     /// An op that does not take this dtype; made by [`wrong_dtype`].
     not_taken(op, dtype, name, want) => DType, "{op}: dtype {dtype} of {name} is not {want}";
@@ -295,7 +297,8 @@ catalogue! {
     /// A gradient through an op of the user's that has no rule.
     no_rule(op) => Gradient,
         "{op}: an operand requires a gradient, and the op has no gradient rule: declare one with @{op}.vjp, or call it on x.detach()";
-    /// A rule of the user's that reads a tensor besides what it is given, where it is written into a list.
+    /// A rule of the user's that reads a tensor besides what it is given, where it is written into
+    /// a list.
     open_rule(op, rule) => Gradient,
         "{op}: its {rule} rule reads a tensor outside, which it cannot inside control flow, vmap, jvp and graphs: make the tensor an operand";
     /// Code of the user's that is declared pure and gave two results for the same operands.

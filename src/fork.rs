@@ -1,7 +1,8 @@
 //! Locks over `fork`.
 //!
-//! A child of `fork` has only the forking thread. What several threads change under a lock is locked
-//! over the fork, so that no other thread leaves it half-changed, or locked for ever, in the child.
+//! A child of `fork` has only the forking thread. What several threads change under a lock is
+//! locked over the fork, so that no other thread leaves it half-changed, or locked for ever, in the
+//! child.
 
 use std::cell::UnsafeCell;
 
@@ -46,7 +47,8 @@ pub fn install<L: OverFork>() {
         drop(guard);
     }
 
-    // SAFETY: the handlers only lock and unlock. Without memory to register them nothing is lost yet.
+    // SAFETY: the handlers only lock and unlock. Without memory to register them nothing is lost
+    // yet.
     unsafe { libc::pthread_atfork(Some(lock::<L>), Some(unlock::<L>), Some(unlock::<L>)) };
 }
 

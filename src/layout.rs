@@ -110,8 +110,8 @@ impl Layout {
         Some((low as usize, high as usize))
     }
 
-    /// One past the highest element position, 0 without elements; `None` where a position lies before
-    /// the buffer's start or beyond all memory.
+    /// One past the highest element position, 0 without elements; `None` where a position lies
+    /// before the buffer's start or beyond all memory.
     #[inline]
     pub fn end(&self) -> Option<usize> {
         let dims = self.shape.dims();

@@ -173,9 +173,9 @@ macro_rules! multiversion {
     )+ };
 }
 
-/// Copies `bytes` bytes past the caches: for outputs larger than these, whose old contents then need
-/// not be read. Plain copying where `dst` is not aligned to 64 bytes. Call [`stream_fence`] after the
-/// last copy, before another thread is told of it.
+/// Copies `bytes` bytes past the caches: for outputs larger than these, whose old contents then
+/// need not be read. Plain copying where `dst` is not aligned to 64 bytes. Call [`stream_fence`]
+/// after the last copy, before another thread is told of it.
 ///
 /// # Safety
 /// `src` is readable and `dst` writable for `bytes` bytes, and they do not overlap.
@@ -222,7 +222,8 @@ unsafe fn stream_v4(dst: *mut u8, src: *const u8, bytes: usize) {
     }
 }
 
-/// Orders the copies of [`stream_copy`] before later stores, on which readers on other threads rely.
+/// Orders the copies of [`stream_copy`] before later stores, on which readers on other threads
+/// rely.
 #[inline]
 pub fn stream_fence() {
     #[cfg(target_arch = "x86_64")]

@@ -1,8 +1,9 @@
-//! Provenance: the Python line that made a node, as two small integers, and the call of a formula that
-//! it is part of.
+//! Provenance: the Python line that made a node, as two small integers, and the call of a formula
+//! that it is part of.
 //!
 //! Everything below the engine only carries sites; who can find and spell them is the engine's
-//! business, which installs what spells them for refusals. What an [`Origin`] says is read in `ops::origin`.
+//! business, which installs what spells them for refusals. What an [`Origin`] says is read in
+//! `ops::origin`.
 
 use std::cell::Cell;
 use std::marker::PhantomData;

@@ -1,8 +1,8 @@
 //! What is watched while ops run: how long they take, and whether their values are finite.
 //!
 //! [`on`] is one load of a counter that nobody writes meanwhile, and false unless somebody watches;
-//! everything else stands behind it. Times are taken of all threads into one list; values are checked
-//! on the thread that asked for it.
+//! everything else stands behind it. Times are taken of all threads into one list; values are
+//! checked on the thread that asked for it.
 
 use std::cell::Cell;
 use std::sync::LazyLock;

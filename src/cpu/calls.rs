@@ -80,7 +80,8 @@ fn layer_norm_gradients(call: &Call, args: &[Operand<'_>]) -> Result<Option<Smal
     found.into_iter().map(|x| x.map_or_else(none, Ok)).collect::<Result<_>>().map(Some)
 }
 
-/// The tensor that a parameter is, `Some(None)` where the call has none; `None` where it is a number.
+/// The tensor that a parameter is, `Some(None)` where the call has none; `None` where it is a
+/// number.
 fn tensor<'a>(call: &Call, args: &[Operand<'a>], name: &str) -> Option<Option<&'a Array>> {
     match call.operand(name).map(|i| args[i]) {
         Some(Operand::Array(x)) => Some(Some(x)),
@@ -180,7 +181,8 @@ pub unsafe fn run_into(call: &Call, args: &[Operand<'_>], to: &[Array]) -> Resul
             }
             (Some(Kernel::AttentionGradients), [q, k, v]) => {
                 let operand = |name| operand(call, args, name);
-                // In the dtype of the operands, but for log-sums, which have that of the accumulator.
+                // In the dtype of the operands, but for log-sums, which have that of the
+                // accumulator.
                 let like = |name| cast(operand(name)?, operands[0].dtype);
                 let (g, y, logsums) = (like("g")?, like("y")?, operand("logsums")?);
                 let g_logsums = call.operand("g_logsums").map(|i| args[i]);

@@ -37,8 +37,8 @@ pub unsafe fn load_block(
     }
 }
 
-/// Stores a register of `rows × cols` elements, at most [`TILE`], into a dtype: floats round, integers
-/// wrap.
+/// Stores a register of `rows × cols` elements, at most [`TILE`], into a dtype: floats round,
+/// integers wrap.
 ///
 /// # Safety
 /// As for [`load_block`], with the ends exchanged.

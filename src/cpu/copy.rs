@@ -26,12 +26,12 @@ pub fn contiguous(x: &Array) -> Result<Array> {
     Ok(out)
 }
 
-/// Copies `src`, which broadcasts to the shape of `dst` and has its dtype, into `dst`, which may have
-/// any layout.
+/// Copies `src`, which broadcasts to the shape of `dst` and has its dtype, into `dst`, which may
+/// have any layout.
 ///
 /// # Safety
-/// No two elements of `dst` share memory, nobody else reads or writes them meanwhile, and `src` does
-/// not overlap them.
+/// No two elements of `dst` share memory, nobody else reads or writes them meanwhile, and `src`
+/// does not overlap them.
 pub unsafe fn copy_into(dst: &Array, src: &Array) {
     debug_assert_eq!(dst.dtype, src.dtype);
     // SAFETY: as the caller's.
@@ -73,8 +73,8 @@ unsafe fn spread(dst: &Array, src: *const u8, strides: &[isize]) {
     });
 }
 
-/// The elements converted to a dtype: `x` itself where it has that dtype. See [`tile::cast`] for the
-/// rules.
+/// The elements converted to a dtype: `x` itself where it has that dtype. See [`tile::cast`] for
+/// the rules.
 pub fn cast(x: &Array, dtype: DType) -> Result<Array> {
     if x.dtype == dtype {
         return Ok(x.clone());
@@ -158,7 +158,8 @@ pub fn pad(x: &Array, low: &[usize], high: &[usize], value: Scalar) -> Result<Ar
     sizes.iter_mut().zip(low.iter().zip(high)).for_each(|(n, (l, h))| *n += l + h);
     let out = Array::uninit(x.dtype, Shape::of(&sizes))?;
     let bits = memory_bits(value, x.dtype);
-    // Slab by slab: the axes before `axis` are inside by now, those after it still have their borders.
+    // Slab by slab: the axes before `axis` are inside by now, those after it still have their
+    // borders.
     let mut from: SmallVec<[usize; 6]> = SmallVec::from_elem(0, sizes.len());
     for axis in 0..sizes.len() {
         for (start, n) in [(0, low[axis]), (low[axis] + inner[axis], high[axis])] {
@@ -250,8 +251,8 @@ mod tests {
         assert_eq!(values(&dst), values(&row).repeat(30));
     }
 
-    /// What a number becomes in a dtype, through exact arithmetic; half precision is left to its own
-    /// tests and gets exact numbers only.
+    /// What a number becomes in a dtype, through exact arithmetic; half precision is left to its
+    /// own tests and gets exact numbers only.
     fn converted(x: f64, from: DType, to: DType) -> f64 {
         match to.int_range() {
             Some((low, high)) if from.is_float() => (x as i128).clamp(low, high) as f64,
@@ -287,8 +288,8 @@ mod tests {
 
     #[test]
     fn doubles_round_to_half_precision_once() {
-        // 1 + 2^-11 is half way between two float16; a little more must go up, though float32 cannot
-        // tell the two apart. Likewise 1 + 2^-8 in bfloat16.
+        // 1 + 2^-11 is half way between two float16; a little more must go up, though float32
+        // cannot tell the two apart. Likewise 1 + 2^-8 in bfloat16.
         let just_above = |k: i32| 1.0 + 2f64.powi(-k) + 2f64.powi(-40);
         let x =
             array(DType::F64, &[4], &[just_above(11), just_above(8), 1.0 + 2f64.powi(-11), -1e300]);

@@ -34,7 +34,8 @@ pub unsafe fn iota_into(n: usize, out: &Array) {
 }
 
 /// `n` elements `start + i · step`: for floating dtypes calculated in f64 and then cast; for the
-/// others in 64-bit integers, which wrap (fractions of `start` and `step` are dropped), and then cast.
+/// others in 64-bit integers, which wrap (fractions of `start` and `step` are dropped), and then
+/// cast.
 ///
 /// # Safety
 /// As for [`iota_into`].
@@ -92,8 +93,8 @@ pub unsafe fn random_bits_into(key: [u32; 2], out: &Array) -> Result<()> {
 }
 
 /// Threefry-2x32 with 20 rounds: a bijection of the counter for each key, whose words pass for
-/// independent and uniform (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3,
-/// SC 2011).
+/// independent and uniform (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2,
+/// 3, SC 2011).
 pub fn threefry(key: [u32; 2], counter: [u32; 2]) -> [u32; 2] {
     let [[a], [b]] = rounds(key, [[counter[0]], [counter[1]]]);
     [a, b]

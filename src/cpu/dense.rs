@@ -36,7 +36,8 @@ macro_rules! of {
 }
 of!(f32 f32, f32 f64, f64 f32, f64 f64);
 
-/// `dst[r · step + c] = src[r, c] · factor` for a count of rows and columns; `src` has these strides.
+/// `dst[r · step + c] = src[r, c] · factor` for a count of rows and columns; `src` has these
+/// strides.
 pub type Load<T> = unsafe fn(*mut T, usize, *const u8, [isize; 2], [usize; 2], T);
 /// `s[r · step + c] += src[r, c]`, likewise.
 pub type Shift<T> = unsafe fn(*mut T, usize, *const u8, [isize; 2], [usize; 2]);

@@ -10,8 +10,8 @@ use crate::dtype::Width;
 /// Rows at least this long are worth a call of the library's copy.
 const LONG: usize = 32;
 
-/// Side of the squares that are transposed in registers; what has fewer rows or columns is moved line
-/// by line.
+/// Side of the squares that are transposed in registers; what has fewer rows or columns is moved
+/// line by line.
 const SIDE: usize = 8;
 
 /// Side of the patches that are transposed in the innermost cache.
@@ -166,7 +166,8 @@ unsafe fn transpose<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: usi
                 if dst.row == cols as isize {
                     transpose_patch(to, from, height, width);
                 } else {
-                    // Rows of a power-of-two distance fall on the same few cache lines: visit each once.
+                    // Rows of a power-of-two distance fall on the same few cache lines: visit each
+                    // once.
                     let room = room.as_mut_ptr().cast::<T>();
                     transpose_patch(Place::new(room, width as isize, 1), from, height, width);
                     move_lines(to, Place::new(room.cast_const(), width as isize, 1), height, width);
@@ -332,7 +333,8 @@ mod tests {
                     }
                     let dst = Place::new(got[start(to)..].as_mut_ptr().cast(), to.0, to.1);
                     let src = Place::new(source[start(from)..].as_ptr().cast(), from.0, from.1);
-                    // SAFETY: the strides keep inside both vectors (the indexing above would panic).
+                    // SAFETY: the strides keep inside both vectors (the indexing above would
+                    // panic).
                     unsafe { move_block(Width::B4, dst, src, rows, cols) };
                     assert_eq!(got, want, "{rows}x{cols} {from:?} to {to:?}");
                 }

@@ -37,8 +37,8 @@ pub struct Nest {
 }
 
 impl Nest {
-    /// A nest over `sizes` (outermost first) for operands of the given strides in elements, in blocks
-    /// of at most `limit` elements.
+    /// A nest over `sizes` (outermost first) for operands of the given strides in elements, in
+    /// blocks of at most `limit` elements.
     pub fn new(sizes: &[usize], operands: &[&[isize]], limit: usize) -> Nest {
         let mut nest = Nest {
             operands: operands.len(),
@@ -112,8 +112,8 @@ impl Nest {
         self.steps[last] = cols;
     }
 
-    /// The rows, along an axis, and the columns of a block of about `width` columns and at most `limit`
-    /// elements.
+    /// The rows, along an axis, and the columns of a block of about `width` columns and at most
+    /// `limit` elements.
     fn block(&self, (row_axis, width, limit): (usize, usize, usize)) -> (usize, usize) {
         let last = self.sizes.len() - 1;
         let cols = self.sizes[last].clamp(1, width);

@@ -1,7 +1,8 @@
 //! Products with prologues and epilogues: elementwise work on parts that are in the cache.
 //!
-//! A prologue runs while its operand is packed, block by block, so that the operand is never written
-//! as an array. An epilogue runs on each part of the result as soon as that part is written.
+//! A prologue runs while its operand is packed, block by block, so that the operand is never
+//! written as an array. An epilogue runs on each part of the result as soon as that part is
+//! written.
 
 use std::ops::Range;
 

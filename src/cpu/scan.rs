@@ -1,11 +1,11 @@
 //! Cumulative sums, products, maxima and minima along an axis.
 //!
 //! Promises: element `i` of the result joins elements `0..=i` one after the other (from the far end
-//! where reversed), whatever the layout and the number of threads. Sums and products of floats up to
-//! float32 are carried in float64, sums of float64 with what each addition lost; each result is
+//! where reversed), whatever the layout and the number of threads. Sums and products of floats up
+//! to float32 are carried in float64, sums of float64 with what each addition lost; each result is
 //! rounded once. So the error of a running sum of `n` elements is one rounding and, of the sum of
-//! magnitudes, `n·2⁻⁵³` for the narrower floats, `n²·2⁻¹⁰⁵` for float64. A running product of float64
-//! is a plain chain, within `n` roundings.
+//! magnitudes, `n·2⁻⁵³` for the narrower floats, `n²·2⁻¹⁰⁵` for float64. A running product of
+//! float64 is a plain chain, within `n` roundings.
 
 use std::marker::PhantomData;
 
@@ -295,8 +295,8 @@ mod tests {
     const KINDS: [Cumulation; 4] =
         [Cumulation::Sum, Cumulation::Prod, Cumulation::Max, Cumulation::Min];
 
-    /// One element after the other, by positions in C order. Sums and products of floats are made in
-    /// float64, where the numbers of these tests add without error.
+    /// One element after the other, by positions in C order. Sums and products of floats are made
+    /// in float64, where the numbers of these tests add without error.
     fn naive<T: Sample>(
         kind: Cumulation,
         sizes: &[usize],

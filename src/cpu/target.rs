@@ -92,8 +92,8 @@ impl Target for Cpu {
     }
 
     fn offers_prologue(&self, op: &Op, _: DType, _: usize) -> bool {
-        // Operands of a batch would be other ones for each of its matrices; windows of a convolution
-        // show an element many times.
+        // Operands of a batch would be other ones for each of its matrices; windows of a
+        // convolution show an element many times.
         matches!(op, Op::Contract(spec) if spec.a_batch.is_empty())
     }
 

@@ -40,7 +40,8 @@ pub struct Differentiated {
     pub wrt: Vec<usize>,
     /// The results that have one
     pub results: Vec<usize>,
-    /// The backward where only some of the results have a cotangent, by which these are; latest last
+    /// The backward where only some of the results have a cotangent, by which these are; latest
+    /// last
     pub partial: Mutex<Vec<(Vec<bool>, Arc<Partial>)>>,
 }
 

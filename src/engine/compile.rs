@@ -1,9 +1,10 @@
-//! Captured functions, compiled: the end of a trace, with its gradient and what may be written over.
+//! Captured functions, compiled: the end of a trace, with its gradient and what may be written
+//! over.
 //!
 //! A trace ends in the values that the function returned, then those that it gave to handles and
-//! gradients. Where a returned value leads to an input that wants a gradient, the backward nodes are
-//! appended by the tape that the trace kept, and the list is cut in two. A handle's old value may be
-//! written over by its new one.
+//! gradients. Where a returned value leads to an input that wants a gradient, the backward nodes
+//! are appended by the tape that the trace kept, and the list is cut in two. A handle's old value
+//! may be written over by its new one.
 
 use std::sync::Arc;
 

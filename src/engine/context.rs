@@ -1,8 +1,9 @@
 //! What the engine does now on a thread: its ambient state, in one place.
 //!
-//! Each part is changed for the time of a scope, and put back when the scope ends, however it ends: work
-//! may unwind, for an error, a signal or a defect. `with` blocks of Python alone set and put back by
-//! themselves. Lists that scopes grow (open traces, streams of keys, settings) stand with their owners.
+//! Each part is changed for the time of a scope, and put back when the scope ends, however it ends:
+//! work may unwind, for an error, a signal or a defect. `with` blocks of Python alone set and put
+//! back by themselves. Lists that scopes grow (open traces, streams of keys, settings) stand with
+//! their owners.
 
 use std::cell::Cell;
 

@@ -1,8 +1,8 @@
 //! The one table of executors, and eager ops on the device of their operands.
 //!
-//! Ops on host memory are calls of the CPU's kernels. What else an operand may be (a node of a trace, a
-//! value of another device) is found by one look at each operand, which these ops need anyway; ops on
-//! other devices go to the executor of the device ([`execute_on`]).
+//! Ops on host memory are calls of the CPU's kernels. What else an operand may be (a node of a
+//! trace, a value of another device) is found by one look at each operand, which these ops need
+//! anyway; ops on other devices go to the executor of the device ([`execute_on`]).
 
 use std::sync::Arc;
 
@@ -44,8 +44,8 @@ pub fn target(device: Device) -> &'static dyn Target {
     executor(device).target()
 }
 
-/// Refuses an op that is recorded, if the device of its operands has no kernel for it. Executors ask
-/// themselves when they run an op at once; the CPU need not, since it has all that rules allow.
+/// Refuses an op that is recorded, if the device of its operands has no kernel for it. Executors
+/// ask themselves when they run an op at once; the CPU need not, since it has all that rules allow.
 #[inline(always)]
 pub fn admit<'a>(
     device: Device,
@@ -72,8 +72,8 @@ pub fn map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array> {
 /// The same into an array of the result's type.
 ///
 /// # Safety
-/// `out` has the type that the op gives for `args`, its buffer is fresh or held by one operand's value
-/// alone, and nobody reads or writes it meanwhile.
+/// `out` has the type that the op gives for `args`, its buffer is fresh or held by one operand's
+/// value alone, and nobody reads or writes it meanwhile.
 pub unsafe fn map_into(def: &Elementwise, args: &[Operand<'_>], out: &Array) -> Result<()> {
     // SAFETY: as the caller's.
     unsafe { cpu::map_into(def, args, out) }
@@ -128,8 +128,8 @@ pub fn common<'a>(op: &str, arrays: impl IntoIterator<Item = &'a Array>) -> Resu
     Ok(found.unwrap_or_else(device::current))
 }
 
-/// The results of a call by a kernel, on operands in host memory; `None` where the kernel declines these
-/// operands, which one with the bits of its formula may.
+/// The results of a call by a kernel, on operands in host memory; `None` where the kernel declines
+/// these operands, which one with the bits of its formula may.
 pub fn call(kernel: Kernel, call: &op::Call, args: &[Operand<'_>]) -> Result<Option<Results>> {
     cpu::calls::run(kernel, call, args)
 }
@@ -194,7 +194,8 @@ impl Planned {
     }
 }
 
-/// Computes the results of a graph by a plan that is made for this run, on the device of the inputs.
+/// Computes the results of a graph by a plan that is made for this run, on the device of the
+/// inputs.
 pub fn run(graph: &Graph, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results> {
     let device = common("call", inputs.iter().copied())?;
     Planned::new(device, Plan::new(graph, target(device))?)?.run(inputs, numbers)

@@ -37,8 +37,8 @@ pub struct Interpreter {
     device: Device,
 }
 
-/// The results of a list on a device, given its inputs, the sizes of its symbols and the inputs of its
-/// numbers.
+/// The results of a list on a device, given its inputs, the sizes of its symbols and the inputs of
+/// its numbers.
 pub fn run(
     device: Device,
     list: &Arc<List>,

@@ -1,4 +1,5 @@
-//! Tensors as values: the tape, eager execution, the backward sweep, indexing, random state, traces.
+//! Tensors as values: the tape, eager execution, the backward sweep, indexing, random state,
+//! traces.
 
 pub mod backward;
 pub mod call;

@@ -27,8 +27,8 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Has seen nothing yet. With `spoiled` results are made wrong before they are looked at, for the
-    /// tests which show that it is found.
+    /// Has seen nothing yet. With `spoiled` results are made wrong before they are looked at, for
+    /// the tests which show that it is found.
     pub fn new(spoiled: bool) -> Oracle {
         Oracle { found: Arc::default(), spoiled }
     }

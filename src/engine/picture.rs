@@ -14,13 +14,14 @@ pub fn dot(list: &List, groups: &[Group]) -> String {
     list.dot(&picture(groups))
 }
 
-/// What a plan of the list runs as one, where that is more than one node. A composite without a kernel
-/// has no place in a plan, so a list with such has no groups: expand it first.
+/// What a plan of the list runs as one, where that is more than one node. A composite without a
+/// kernel has no place in a plan, so a list with such has no groups: expand it first.
 pub fn groups(device: Device, list: &List) -> Vec<Group> {
     if has_calls(list, &|composite| executors::executor(device).has_kernel(composite)) {
         return Vec::new();
     }
-    // A list that cannot be planned as it stands, such as one of open sizes, is drawn without groups.
+    // A list that cannot be planned as it stands, such as one of open sizes, is drawn without
+    // groups.
     let Ok(plan) = Plan::new(&Graph::from_list(list.clone()), executors::target(device)) else {
         return Vec::new();
     };

@@ -60,8 +60,8 @@ thread_local! {
 }
 
 /// A call that may draw keys. Unless it is [`done`](Attempt::done) it gives back those that this
-/// thread drew, so that a call that fails leaves the generator as it was. Keys that another thread drew
-/// meanwhile are in use: then nothing is given back, since no key may come twice.
+/// thread drew, so that a call that fails leaves the generator as it was. Keys that another thread
+/// drew meanwhile are in use: then nothing is given back, since no key may come twice.
 pub struct Attempt {
     before: u64,
     done: bool,
@@ -135,8 +135,8 @@ pub fn key_value(key: [u32; 2]) -> Result<Value> {
     Ok(Value::plain(array))
 }
 
-/// The next key as a value: one of those next_of_stream; else, while a function is captured, an input that
-/// is fresh at every run.
+/// The next key as a value: one of those next_of_stream; else, while a function is captured, an
+/// input that is fresh at every run.
 pub fn draw() -> Result<Value> {
     if let Some(key) = next_of_stream() {
         return key;

@@ -28,8 +28,8 @@ impl HostRule for Back {
     }
 }
 
-/// The value on a device: itself, or a copy. In a captured function, a result that is moved at the end of
-/// each run.
+/// The value on a device: itself, or a copy. In a captured function, a result that is moved at the
+/// end of each run.
 pub fn transfer(x: &Value, to: Device) -> Result<Value> {
     taken(x, to, tape::recording())
 }

@@ -117,8 +117,8 @@ pub trait HostOp: Send + Sync {
     /// Whether there is a gradient rule.
     fn has_vjp(&self) -> bool;
 
-    /// The gradient rule. The list takes operands, results and the cotangents of the results `given`,
-    /// and gives cotangents of operands in `wanted`. `None` without a rule.
+    /// The gradient rule. The list takes operands, results and the cotangents of the results
+    /// `given`, and gives cotangents of operands in `wanted`. `None` without a rule.
     fn vjp(&self, call: &Signature, given: &[bool], wanted: &[bool]) -> Result<Option<Formula>>;
 
     /// The rule of tangents. The list takes operands, results and the tangents of the operands in

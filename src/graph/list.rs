@@ -57,8 +57,8 @@ pub struct ControlFlow {
 /// The kinds of control flow, with the order of their operands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ControlFlowKind {
-    /// `(index, x…)`: the body at the index (a scalar of int64, clamped) on `x…`; all bodies have the
-    /// results' types
+    /// `(index, x…)`: the body at the index (a scalar of int64, clamped) on `x…`; all bodies have
+    /// the results' types
     Branch,
     /// `(carry…, captures…)`: while body 0 gives true (a scalar bool), body 1 gives the next carry;
     /// both take all operands. With `history` further results are each carry stacked over the

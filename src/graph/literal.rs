@@ -402,8 +402,8 @@ fn read_nested(dtype: DType, sizes: &[usize], text: &str, out: &mut Vec<u8>) -> 
     items.into_iter().try_for_each(|item| read_nested(dtype, rest, item, out))
 }
 
-/// The parts of a text between its outer commas, trimmed; a comma at the end adds none. `None` where
-/// brackets or quotes do not close.
+/// The parts of a text between its outer commas, trimmed; a comma at the end adds none. `None`
+/// where brackets or quotes do not close.
 pub fn split(text: &str) -> Option<Vec<&str>> {
     let mut parts = Vec::new();
     let mut rest = text.trim();

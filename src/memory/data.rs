@@ -149,8 +149,8 @@ impl Data {
         if self.is_on_host() {
             return Where::Host(&self.0);
         }
-        // SAFETY: only `elsewhere` makes headers that say so, as part of such a block, and the block
-        // lives as long as the handle.
+        // SAFETY: only `elsewhere` makes headers that say so, as part of such a block, and the
+        // block lives as long as the handle.
         match &unsafe { self.0.0.cast::<Away>().as_ref() }.what {
             Elsewhere::Device(memory) => Where::Device(memory),
             Elsewhere::Traced(node) => Where::Traced(node),

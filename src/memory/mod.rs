@@ -174,7 +174,8 @@ impl Drop for Buffer {
         }
         match header.class {
             Some(class) => pool::give_back(self.0, class),
-            // SAFETY: `Data` makes headers that are away from such a box, and we hold the last handle.
+            // SAFETY: `Data` makes headers that are away from such a box, and we hold the last
+            // handle.
             None if header.is_away => {
                 drop(unsafe { Box::from_raw(self.0.cast::<Away>().as_ptr()) })
             }

@@ -2,9 +2,9 @@
 //!
 //! An [`ElementProgram`] is what a plan says about a group of elementwise nodes: which arrays and
 //! numbers it reads, which ops run on them in which order, and which of their values are results.
-//! Values are numbered: arrays, then numbers, then what each instruction gives. Which kernels run, and
-//! in which registers values lie, is decided by whoever lowers the program; the dtypes say to what
-//! every value is rounded.
+//! Values are numbered: arrays, then numbers, then what each instruction gives. Which kernels run,
+//! and in which registers values lie, is decided by whoever lowers the program; the dtypes say to
+//! what every value is rounded.
 
 use smallvec::SmallVec;
 
@@ -139,7 +139,8 @@ impl ElementProgram {
 }
 
 impl Instruction {
-    /// The dtype that the op computes in: that of its operands, of which the first may be a condition.
+    /// The dtype that the op computes in: that of its operands, of which the first may be a
+    /// condition.
     pub fn computes_in(&self, program: &ElementProgram) -> DType {
         self.args.last().map_or(self.dtype, |&x| program.dtype(x))
     }

@@ -2,8 +2,8 @@
 //!
 //! A number is a float that a node has beside its tensors. Where all it is made from is known, its
 //! arithmetic is done at once, in float64; in a graph, what comes of sizes or of numbers that are
-//! known later is worked out before each run, by the same arithmetic. So a formula that divides by a
-//! count need not know whether it is known.
+//! known later is worked out before each run, by the same arithmetic. So a formula that divides by
+//! a count need not know whether it is known.
 
 use super::elementwise::{Elementwise, ResultRule, arithmetic, exponential, tables};
 use super::emit::{Arg, Emit, Expr};

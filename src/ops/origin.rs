@@ -1,9 +1,9 @@
-//! The calls that refusals name: which call of the user's a node is part of, and how that call speaks
-//! of an index that data gave.
+//! The calls that refusals name: which call of the user's a node is part of, and how that call
+//! speaks of an index that data gave.
 //!
-//! A formula runs [within](Origin::enter) its call, so its nodes carry the call wherever passes take
-//! them. Whoever finds that data refuses a node [asks here](explain) what to say. So the text is the
-//! same for a formula that runs at once, in a plan, in a session or node by node.
+//! A formula runs [within](Origin::enter) its call, so its nodes carry the call wherever passes
+//! take them. Whoever finds that data refuses a node [asks here](explain) what to say. So the text
+//! is the same for a formula that runs at once, in a plan, in a session or node by node.
 
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering::Relaxed;

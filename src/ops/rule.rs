@@ -80,8 +80,8 @@ impl<'e> IntoCotangent<'e> for NoGradient {
 /// The gradient of an elementwise op by one operand.
 #[derive(Clone, Copy)]
 pub enum ElementRule {
-    /// None, on purpose: the result or the operand is no float, or nothing is to flow. An op of floats
-    /// that is piecewise constant has a formula, zeros
+    /// None, on purpose: the result or the operand is no float, or nothing is to flow. An op of
+    /// floats that is piecewise constant has a formula, zeros
     Zero,
     /// A formula
     Formula(for<'e> fn(&Rule<'_, 'e>) -> Expr<'e>),

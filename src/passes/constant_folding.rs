@@ -303,8 +303,8 @@ fn repeated(array: &Array, limit: usize) -> Option<Scalar> {
     if bytes == 0 || bytes > limit || !array.is_contiguous() {
         return None;
     }
-    // SAFETY: a contiguous array has this many initialised bytes from its start, and they stay as they
-    // are while it is borrowed.
+    // SAFETY: a contiguous array has this many initialised bytes from its start, and they stay as
+    // they are while it is borrowed.
     let contents = unsafe { std::slice::from_raw_parts(array.ptr(), bytes) };
     // Every element equals the one before it.
     (contents[size..] == contents[..bytes - size]).then(|| first(array)).flatten()

@@ -166,8 +166,8 @@ impl Derivation {
         &self.looked
     }
 
-    /// Emits the nodes that the cotangents need, on operands of the forms that the list was made for;
-    /// zeros for a wanted operand that no cotangent reaches.
+    /// Emits the nodes that the cotangents need, on operands of the forms that the list was made
+    /// for; zeros for a wanted operand that no cotangent reaches.
     pub fn write<'e>(
         &self,
         call: &Call,

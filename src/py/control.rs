@@ -26,8 +26,8 @@ use crate::ops::op::{Op, Type};
 use crate::passes;
 use crate::shape::{Dim, Shape};
 
-/// A function that was traced: a list whose inputs are the operands it was called with, then what it
-/// reads outside.
+/// A function that was traced: a list whose inputs are the operands it was called with, then what
+/// it reads outside.
 #[pyclass(frozen, module = "wengert")]
 pub struct Body {
     pub(super) list: Arc<List>,
@@ -72,8 +72,8 @@ impl Body {
     }
 }
 
-/// Traces `function` on operands like those given, without the axes named: it takes a list of tensors
-/// and gives one.
+/// Traces `function` on operands like those given, without the axes named: it takes a list of
+/// tensors and gives one.
 #[pyfunction]
 fn _body(
     py: Python<'_>,
@@ -323,8 +323,8 @@ fn _flow(
     })
 }
 
-/// The body over a batch: operand `i` has an axis of examples in front where `mapped[i]`. There are as
-/// many examples as `x` is long along `axis`.
+/// The body over a batch: operand `i` has an axis of examples in front where `mapped[i]`. There are
+/// as many examples as `x` is long along `axis`.
 #[pyfunction]
 fn _batched(
     py: Python<'_>,
@@ -344,8 +344,8 @@ fn _batched(
     })
 }
 
-/// The body with tangents: it also takes those of the operands that have one, behind all operands, and
-/// gives those of the results that have one, behind all results. Also which these are.
+/// The body with tangents: it also takes those of the operands that have one, behind all operands,
+/// and gives those of the results that have one, behind all results. Also which these are.
 #[pyfunction]
 fn _with_tangents(
     py: Python<'_>,
@@ -423,8 +423,8 @@ fn _is_traced(x: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(handle("is_traced", x)?.with_own(|value| trace::is_traced(&value.array)))
 }
 
-/// The value of a tensor without its history. Unlike `detach`, this leaves the graph of a body as it
-/// is.
+/// The value of a tensor without its history. Unlike `detach`, this leaves the graph of a body as
+/// it is.
 #[pyfunction]
 fn _plain(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     let value = value_of("detach", x)?;
@@ -438,8 +438,8 @@ fn _ruled(py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     if !trace::is_traced(&value.array) || !value.dtype().is_float() {
         return Ok(x.clone().unbind());
     }
-    // The mark hangs on what the function computed, which was done without recording. It is not done
-    // so itself: gradients end in it with an error, not in silence.
+    // The mark hangs on what the function computed, which was done without recording. It is not
+    // done so itself: gradients end in it with an error, not in silence.
     let op = Op::Map(&arithmetic::custom_rule);
     let recording = tape::recording_as(!trace::cuts(&value.array));
     let marked = trace::sweeping(|| apply(op, &[Operand::Value(&value)], false));

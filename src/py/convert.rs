@@ -42,8 +42,8 @@ pub fn device(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Option<Device>> {
     }
 }
 
-/// A value from anything array-like: one with a device of its own where tensors are in it, else data.
-/// `None` if the object is nothing of the kind.
+/// A value from anything array-like: one with a device of its own where tensors are in it, else
+/// data. `None` if the object is nothing of the kind.
 pub fn from_object(
     op: &str,
     object: &Bound<'_, PyAny>,
@@ -191,7 +191,8 @@ fn walk(
     Ok(())
 }
 
-/// A sequence with arrays or tensors in it: stacked. Numbers and arrays go to where the tensors are.
+/// A sequence with arrays or tensors in it: stacked. Numbers and arrays go to where the tensors
+/// are.
 fn from_parts(
     op: &str,
     object: &Bound<'_, PyAny>,
@@ -381,8 +382,8 @@ pub fn to_list<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyAny
     unsafe { nested(py, array.dtype, array.ptr(), &sizes, &strides, &mut 0) }
 }
 
-/// What nested lists take, at the least: each list, and a place in one for each number or list. Numbers
-/// may be shared.
+/// What nested lists take, at the least: each list, and a place in one for each number or list.
+/// Numbers may be shared.
 fn list_bytes(sizes: &[usize]) -> usize {
     const LIST: usize = 56;
     let (mut lists, mut bytes) = (1_usize, 0_usize);

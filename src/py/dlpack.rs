@@ -1,8 +1,8 @@
 //! DLPack, both ways: tensors of other libraries as values, and values for them.
 //!
 //! Promises: nothing in a capsule is believed before it was checked; a capsule that was taken is
-//! released exactly once, on every path; memory is shared, in or out, only where the caller asked for it
-//! by `copy=False`, since nothing in the protocol keeps others from writing.
+//! released exactly once, on every path; memory is shared, in or out, only where the caller asked
+//! for it by `copy=False`, since nothing in the protocol keeps others from writing.
 
 use std::ffi::CStr;
 use std::os::raw::{c_char, c_void};
@@ -186,9 +186,9 @@ impl<M: Managed> Drop for Taken<M> {
     }
 }
 
-/// A value from an object with `__dlpack__`. The data is copied, since others may write to it: that a
-/// capsule is read-only binds its consumer, not its owner. `copy=Some(false)` forbids the copy, by the
-/// caller's promise that nobody writes. A tensor of ours is a value already, and shared.
+/// A value from an object with `__dlpack__`. The data is copied, since others may write to it: that
+/// a capsule is read-only binds its consumer, not its owner. `copy=Some(false)` forbids the copy,
+/// by the caller's promise that nobody writes. A tensor of ours is a value already, and shared.
 pub fn read(op: &str, object: &Bound<'_, PyAny>, copy: Option<bool>) -> PyResult<Value> {
     let py = object.py();
     // SAFETY: a live object.
@@ -249,7 +249,8 @@ fn adopt<M: Managed>(op: &str, taken: Taken<M>, shared: bool) -> Result<Array> {
     }
     let layout = Layout::strided(shape, &strides, offset);
     if shared {
-        // SAFETY: the exporter keeps this stretch alive until it is released, and nobody writes there.
+        // SAFETY: the exporter keeps this stretch alive until it is released, and nobody writes
+        // there.
         let buffer = unsafe { Buffer::external(start, bytes, Box::new(taken)) };
         return Ok(Array { dtype, layout, data: buffer.into() });
     }
@@ -301,8 +302,8 @@ fn sizes_and_strides(op: &str, tensor: &Tensor) -> Result<(Shape, Strides)> {
     Ok((shape, strides))
 }
 
-/// The memory that the elements reach: first byte, bytes, and the element at index zero counted from
-/// there. There is at least one element.
+/// The memory that the elements reach: first byte, bytes, and the element at index zero counted
+/// from there. There is at least one element.
 fn stretch(
     op: &str,
     tensor: &Tensor,
@@ -335,7 +336,8 @@ fn stretch(
 /// A tensor from an object that exports DLPack: a copy of its data, so that the tensor is a value.
 ///
 /// `copy=False` shares the memory, by the caller's promise that nobody writes to it as long as the
-/// tensor, or anything computed from it, is used. Read-only memory is copied too: its owner may write.
+/// tensor, or anything computed from it, is used. Read-only memory is copied too: its owner may
+/// write.
 ///
 /// >>> import numpy as np
 /// >>> wg.from_dlpack(np.arange(3.0)).tolist()
@@ -422,9 +424,9 @@ unsafe extern "C" fn destroy_capsule<M: Managed>(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// A capsule for another library: a copy of its own, which it may write to. With `copy=False` it shares
-/// the memory, marked read-only; not every consumer obeys the mark, and what one writes there changes
-/// values that are shared or saved.
+/// A capsule for another library: a copy of its own, which it may write to. With `copy=False` it
+/// shares the memory, marked read-only; not every consumer obeys the mark, and what one writes
+/// there changes values that are shared or saved.
 #[pyfunction]
 #[pyo3(signature = (tensor, max_version=None, copy=None))]
 fn _to_dlpack(

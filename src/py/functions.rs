@@ -175,7 +175,8 @@ fn size_made(attributes: &[Attr]) -> usize {
 pub const ENDLESS: usize = usize::MAX;
 
 /// Runs engine work; large work, of so many elements, with the interpreter released and the running
-/// line pinned, and so that a signal breaks it off. It writes nothing that anybody sees before it ends.
+/// line pinned, and so that a signal breaks it off. It writes nothing that anybody sees before it
+/// ends.
 pub fn detached<T: Send>(
     py: Python<'_>,
     size: usize,
@@ -190,8 +191,8 @@ pub fn detached<T: Send>(
     result
 }
 
-/// Engine work that may take long, to be run with the interpreter released: its line is pinned, and a
-/// signal breaks it off. It writes nothing that anybody sees before it ends.
+/// Engine work that may take long, to be run with the interpreter released: its line is pinned, and
+/// a signal breaks it off. It writes nothing that anybody sees before it ends.
 pub fn long<T>(work: impl FnOnce() -> error::Result<T>) -> impl FnOnce() -> error::Result<T> {
     let here = site::current();
     move || {

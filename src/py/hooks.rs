@@ -1,4 +1,5 @@
-//! Private functions for tests: programs of elementwise ops op by op and as one plan, shaders, plans.
+//! Private functions for tests: programs of elementwise ops op by op and as one plan, shaders,
+//! plans.
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;

@@ -12,8 +12,8 @@ use crate::error::Result;
 use crate::threads;
 
 unsafe extern "C" {
-    // Says whether SIGINT arrived, and forgets that it did; never on another thread than Python's main
-    // one.
+    // Says whether SIGINT arrived, and forgets that it did; never on another thread than Python's
+    // main one.
     fn PyOS_InterruptOccurred() -> std::os::raw::c_int;
 }
 
@@ -26,9 +26,9 @@ thread_local! {
     static IS_MAIN: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
-/// The exception of a signal that arrived on this thread. While tensors are `given` to a run they have
-/// no values, and a handler that looks at one would wait for ever: then no handler is called, and only
-/// Ctrl-C counts, if nobody handles it otherwise.
+/// The exception of a signal that arrived on this thread. While tensors are `given` to a run they
+/// have no values, and a handler that looks at one would wait for ever: then no handler is called,
+/// and only Ctrl-C counts, if nobody handles it otherwise.
 pub fn interrupted(given: bool) -> Result<()> {
     if IS_MAIN.get() == Some(false) {
         return Ok(());
@@ -42,7 +42,8 @@ pub fn interrupted(given: bool) -> Result<()> {
         let look = || match given {
             true => pressed(py),
             false => {
-                // A handler may run in this Python code already: what it raises is what was asked for.
+                // A handler may run in this Python code already: what it raises is what was asked
+                // for.
                 if IS_MAIN.get().is_none() {
                     IS_MAIN.set(Some(is_main(py)?));
                 }
@@ -53,8 +54,8 @@ pub fn interrupted(given: bool) -> Result<()> {
     })
 }
 
-/// Runs code of the user's in the middle of engine work, such as a hook: what may break off the work
-/// does not break off this code.
+/// Runs code of the user's in the middle of engine work, such as a hook: what may break off the
+/// work does not break off this code.
 pub fn attached<T>(code: impl FnOnce(Python<'_>) -> T) -> T {
     threads::apart(|| Python::attach(code))
 }

@@ -33,8 +33,8 @@ mod tensor;
 mod unwind;
 mod watch;
 
-/// Refuses subinterpreters: the type of tensors, its free objects and the tables of names are shared by
-/// the whole process, and belong to one interpreter.
+/// Refuses subinterpreters: the type of tensors, its free objects and the tables of names are
+/// shared by the whole process, and belong to one interpreter.
 fn check_interpreter() -> PyResult<()> {
     // SAFETY: called while an interpreter imports the module.
     let id = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };

@@ -1,5 +1,5 @@
-//! Numbers that are known when a captured function runs, as Python objects; and what stands for sizes
-//! and numbers where tensors are computed with.
+//! Numbers that are known when a captured function runs, as Python objects; and what stands for
+//! sizes and numbers where tensors are computed with.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ use crate::error;
 use crate::ops::emit::catch;
 use crate::ops::number::{Calculation, Number as Definition};
 
-/// A float that is given when a captured function runs. Compute with it as with a float; where Python
-/// needs its value, the trace holds for that value only.
+/// A float that is given when a captured function runs. Compute with it as with a float; where
+/// Python needs its value, the trace holds for that value only.
 #[pyclass(frozen, module = "wengert")]
 pub struct Number {
     /// Its place among the numbers of the trace
@@ -49,8 +49,8 @@ pub fn operand(object: &Bound<'_, PyAny>) -> PyResult<Option<Numeric>> {
     }
 }
 
-/// What a size or a number is as a tensor, which is computed when the function runs; `None` for other
-/// objects.
+/// What a size or a number is as a tensor, which is computed when the function runs; `None` for
+/// other objects.
 pub fn as_tensor(object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyResult<Option<Value>> {
     let natural = match (object.cast::<Size>().is_ok(), object.cast::<Number>().is_ok()) {
         (true, _) => DType::I64,
@@ -65,9 +65,9 @@ pub fn as_tensor(object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyResult<Op
     tensor::handle("asarray", &y)?.try_value().or_raise(object.py()).map(Some)
 }
 
-/// Puts data where its device is, that of the tensors beside it if none is said. Beside integers a size
-/// is an integer, not a float: a tensor of their dtype, or, where a parameter takes numbers only, the
-/// int that it is now.
+/// Puts data where its device is, that of the tensors beside it if none is said. Beside integers a
+/// size is an integer, not a float: a tensor of their dtype, or, where a parameter takes numbers
+/// only, the int that it is now.
 #[inline]
 pub fn settle(
     py: Python<'_>,

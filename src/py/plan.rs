@@ -60,14 +60,15 @@ impl Alive {
 impl Plan {
     /// The most bytes that a call allocates at once: its arena, its results and what kernels take.
     ///
-    /// Keys of random numbers are made for each call beside it. Of sorts of floats it counts what they
-    /// take where there are NaNs or negative zeros.
+    /// Keys of random numbers are made for each call beside it. Of sorts of floats it counts what
+    /// they take where there are NaNs or negative zeros.
     #[getter]
     fn peak_bytes(&self) -> usize {
         self.0.peak_bytes()
     }
 
-    /// Whether more may be needed, because only a run tells some sizes or how often a loop goes round.
+    /// Whether more may be needed, because only a run tells some sizes or how often a loop goes
+    /// round.
     #[getter]
     fn is_open(&self) -> bool {
         self.0.is_open()
@@ -91,8 +92,8 @@ impl Plan {
         self.0.memory().arena_bytes()
     }
 
-    /// Nodes that are computed again to keep within a budget, the operations that adds, and the peak
-    /// without and with it; `None` where nothing is.
+    /// Nodes that are computed again to keep within a budget, the operations that adds, and the
+    /// peak without and with it; `None` where nothing is.
     #[getter]
     fn recomputed(&self) -> Option<(usize, u64, usize, usize)> {
         let made = self.0.recomputed()?;

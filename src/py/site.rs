@@ -44,8 +44,8 @@ pub fn start() {
 }
 
 thread_local! {
-    /// The last code object asked for: its address, number, and whether it is ours. The table keeps it
-    /// alive, so the address stays its own.
+    /// The last code object asked for: its address, number, and whether it is ours. The table keeps
+    /// it alive, so the address stays its own.
     static LAST: Cell<(usize, u32, bool)> = const { Cell::new((0, 0, false)) };
 }
 

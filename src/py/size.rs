@@ -18,13 +18,14 @@ use crate::shape::{Dim, Keeper, Retained, hint, interned, is_name};
 
 /// A size with a name, or an expression over such sizes.
 ///
-/// `wengert.Dim("batch")` declares one, for `wengert.Spec` and `wengert.placeholder`. While a function
-/// is captured, `x.shape` has such sizes where they may differ from call to call: compute with them as
-/// with ints. Where Python needs the number (`range(n)`), the size is pinned to it.
+/// `wengert.Dim("batch")` declares one, for `wengert.Spec` and `wengert.placeholder`. While a
+/// function is captured, `x.shape` has such sizes where they may differ from call to call: compute
+/// with them as with ints. Where Python needs the number (`range(n)`), the size is pinned to it.
 #[pyclass(frozen, name = "Dim", module = "wengert")]
 pub struct Size(pub Dim, #[expect(dead_code, reason = "it is there to be dropped")] Retained);
 
-/// The size of a Python int that is not negative, or of a size. An int that no size can be is refused.
+/// The size of a Python int that is not negative, or of a size. An int that no size can be is
+/// refused.
 pub fn dim(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Option<Dim>> {
     if let Ok(size) = object.cast::<Size>() {
         return Ok(Some(size.get().0));
@@ -146,7 +147,8 @@ impl Size {
         }
     }
 
-    /// A division of whole numbers; by anything but a positive size it is Python's, and pins the size.
+    /// A division of whole numbers; by anything but a positive size it is Python's, and pins the
+    /// size.
     fn divided(
         &self,
         other: &Bound<'_, PyAny>,

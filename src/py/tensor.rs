@@ -1,7 +1,7 @@
 //! The Python type `Tensor`: a handle to an immutable value.
 //!
-//! The type is made from a spec rather than by a macro, because its slots are the hot path: a result
-//! is an object from a free list, a value written in place, and nothing else.
+//! The type is made from a spec rather than by a macro, because its slots are the hot path: a
+//! result is an object from a free list, a value written in place, and nothing else.
 
 use std::cell::{Cell, UnsafeCell};
 use std::mem::ManuallyDrop;
@@ -152,9 +152,9 @@ impl TensorObject {
         }
     }
 
-    /// Takes the value out, for as long as a call works on another: the handle's own or its gradient's.
-    /// Who reads the handle meanwhile waits until the [`Update`] is dropped. `None` for a handle on a
-    /// shared cell, and where this thread has the value out already.
+    /// Takes the value out, for as long as a call works on another: the handle's own or its
+    /// gradient's. Who reads the handle meanwhile waits until the [`Update`] is dropped. `None` for
+    /// a handle on a shared cell, and where this thread has the value out already.
     pub fn hold(&self) -> Option<(Value, Update)> {
         self.settle();
         // SAFETY: as for `with`.
@@ -193,8 +193,8 @@ impl TensorObject {
         }
     }
 
-    /// Changes the value. `f` must not run Python code. While a function is captured the trace keeps
-    /// the change to itself.
+    /// Changes the value. `f` must not run Python code. While a function is captured the trace
+    /// keeps the change to itself.
     pub fn update<T>(&self, f: impl FnOnce(&mut Value) -> T) -> T {
         if trace::active() {
             let mut value = self.seen();
@@ -257,7 +257,8 @@ impl TensorObject {
     }
 }
 
-/// Changes a value. What stood there is kept where the work of the new one is under way on a device.
+/// Changes a value. What stood there is kept where the work of the new one is under way on a
+/// device.
 pub fn written<T>(value: &mut Value, f: impl FnOnce(&mut Value) -> T) -> T {
     if value.array.is_on_host() {
         return f(value);
@@ -411,8 +412,8 @@ unsafe extern "C" fn traverse(
             return class;
         }
         let this = &*object.cast::<TensorObject>();
-        // A sweep upgrades weak links to leaves: who holds one alone could change while the collector
-        // counts. Then nothing is shown, and so nothing is collected.
+        // A sweep upgrades weak links to leaves: who holds one alone could change while the
+        // collector counts. Then nothing is shown, and so nothing is collected.
         if SWEEPS.load(Ordering::Relaxed) > 0 {
             return 0;
         }

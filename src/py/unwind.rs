@@ -1,10 +1,10 @@
 //! Unwinds end at the bindings: an error on its way becomes its exception, a panic `InternalError`.
 //!
-//! Promises: no `PanicException` and no unwind reaches Python code, whatever the entry. C functions of
-//! ours (slots, attributes, table entries) run in [`guard`]. PyO3 catches unwinds out of everything it
-//! wraps (functions, classes, methods, iterators) and makes its `PanicException` of them: that class
-//! gives instances of ours instead, so an entry cannot forget to. What the interpreter calls without
-//! asking for errors (ends of objects) runs in [`contained`].
+//! Promises: no `PanicException` and no unwind reaches Python code, whatever the entry. C functions
+//! of ours (slots, attributes, table entries) run in [`guard`]. PyO3 catches unwinds out of
+//! everything it wraps (functions, classes, methods, iterators) and makes its `PanicException` of
+//! them: that class gives instances of ours instead, so an entry cannot forget to. What the
+//! interpreter calls without asking for errors (ends of objects) runs in [`contained`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
@@ -17,7 +17,8 @@ use pyo3::prelude::*;
 use super::errors::to_python;
 use crate::error;
 
-/// What `PanicException` says of an unwind that carries no text, as that with an [`error::Error`] does.
+/// What `PanicException` says of an unwind that carries no text, as that with an [`error::Error`]
+/// does.
 const WITHOUT_TEXT: &str = "panic from Rust code";
 
 /// Runs the body of a C function: exceptions are set, panics become `InternalError`.
@@ -53,8 +54,8 @@ pub fn contained<T>(body: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(body)).ok()
 }
 
-/// `PanicException.__new__`: the exception that an unwind becomes, which is of another class. (So the
-/// interpreter, finding no `PanicException` in its hands, may ask once more with what it got.)
+/// `PanicException.__new__`: the exception that an unwind becomes, which is of another class. (So
+/// the interpreter, finding no `PanicException` in its hands, may ask once more with what it got.)
 #[pyfunction]
 #[pyo3(signature = (_class, given=None))]
 fn _unwound(
@@ -71,8 +72,8 @@ fn _unwound(
     Ok(exception.into_value(py).into_any())
 }
 
-/// Makes `PanicException` give exceptions of ours. Asked of each extension apart: PyO3's class belongs
-/// to the one it is compiled into.
+/// Makes `PanicException` give exceptions of ours. Asked of each extension apart: PyO3's class
+/// belongs to the one it is compiled into.
 pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let make = pyo3::wrap_pyfunction!(_unwound, module)?;

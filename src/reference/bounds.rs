@@ -1,11 +1,12 @@
 //! How near the result of an executor must come to the reference.
 //!
-//! Most ops have one right answer, to the bit. What is left are sums and products of many terms, whose
-//! order an executor may choose. Those are computed here in twice the precision of float64, and held
-//! against the usual bound (Higham: Accuracy and Stability of Numerical Algorithms, §4.2): in whatever
-//! order `n` terms are summed, a sum in which no term goes through more than `d` roundings is off by at
-//! most `γ(d) Σ|terms|`, where `γ(d) = d·u / (1 − d·u)` and `u` is half an ULP of 1. The executor says
-//! what its `d` is. A product of `n` factors is off by `γ(n − 1)` of itself in any order.
+//! Most ops have one right answer, to the bit. What is left are sums and products of many terms,
+//! whose order an executor may choose. Those are computed here in twice the precision of float64,
+//! and held against the usual bound (Higham: Accuracy and Stability of Numerical Algorithms, §4.2):
+//! in whatever order `n` terms are summed, a sum in which no term goes through more than `d`
+//! roundings is off by at most `γ(d) Σ|terms|`, where `γ(d) = d·u / (1 − d·u)` and `u` is half an
+//! ULP of 1. The executor says what its `d` is. A product of `n` factors is off by `γ(n − 1)` of
+//! itself in any order.
 
 use crate::array::Array;
 use crate::dtype::DType;
@@ -43,8 +44,8 @@ pub enum Terms<'a> {
     Prod(&'a [usize]),
 }
 
-/// The most roundings between a term and the sum of `n` terms that an op forms, that of the term itself
-/// included where it is a rounded product.
+/// The most roundings between a term and the sum of `n` terms that an op forms, that of the term
+/// itself included where it is a rounded product.
 pub type Depth = fn(&Op, usize) -> usize;
 
 /// The bound of an op on a dtype, with its reason.
@@ -173,9 +174,9 @@ pub struct Exact {
 }
 
 impl Exact {
-    /// Between which results an executor's must be whose terms are rounded at most `depth` times in the
-    /// registers of a dtype, and the sum once more to the dtype. None where the order decides whether
-    /// numbers on the way overflow.
+    /// Between which results an executor's must be whose terms are rounded at most `depth` times in
+    /// the registers of a dtype, and the sum once more to the dtype. None where the order decides
+    /// whether numbers on the way overflow.
     pub fn range(&self, dtype: DType, depth: usize) -> Option<(f64, f64)> {
         let (unit, tiny, max) = if dtype == DType::F64 {
             (2f64.powi(-53), 2f64.powi(-1074), f64::MAX)

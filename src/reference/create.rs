@@ -17,8 +17,8 @@ pub fn iota(dtype: DType, sizes: &[usize], axis: usize) -> Elements {
     })
 }
 
-/// Random bits: element `i` of uint32 is word `i % 2` of the block of counter `i / 2`, element `i` of
-/// uint64 the whole block of counter `i`, low word first.
+/// Random bits: element `i` of uint32 is word `i % 2` of the block of counter `i / 2`, element `i`
+/// of uint64 the whole block of counter `i`, low word first.
 pub fn random_bits(op: &Op, key: &Elements, dtype: DType, sizes: &[usize]) -> Result<Elements> {
     if key.dtype != DType::U32 || key.sizes != [2] {
         let facts = format!("got {} {:?}", key.dtype, key.sizes);
@@ -39,8 +39,8 @@ pub fn random_bits(op: &Op, key: &Elements, dtype: DType, sizes: &[usize]) -> Re
     }))
 }
 
-/// Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2,
-/// 3, SC 2011). The key is added before every fourth round and after the last.
+/// Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1,
+/// 2, 3, SC 2011). The key is added before every fourth round and after the last.
 fn threefry(key: [u32; 2], counter: u64) -> [u32; 2] {
     const TURNS: [u32; 8] = [13, 15, 26, 6, 17, 29, 16, 24];
     let schedule = [key[0], key[1], 0x1bd1_1bda ^ key[0] ^ key[1]];

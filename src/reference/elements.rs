@@ -26,8 +26,8 @@ impl Elements {
             let at: isize =
                 index.iter().zip(&strides).map(|(&i, stride)| i as isize * stride).sum();
             let from = x.ptr().wrapping_offset(at * width.bytes() as isize);
-            // SAFETY: an index of the shape names an element inside the buffer, which is set and not
-            // written meanwhile.
+            // SAFETY: an index of the shape names an element inside the buffer, which is set and
+            // not written meanwhile.
             unsafe { width.read(from) }
         })
     }

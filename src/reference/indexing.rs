@@ -18,8 +18,8 @@ pub fn gather(op: &Op, x: &Elements, indices: &[Elements], sizes: &[usize]) -> R
     }))
 }
 
-/// A base with values put or added at what a gather would read, in the order of the indices. A value
-/// that is added is rounded at once.
+/// A base with values put or added at what a gather would read, in the order of the indices. A
+/// value that is added is rounded at once.
 pub fn scatter(
     op: &Op,
     base: Elements,
@@ -63,7 +63,8 @@ fn index_sizes(indices: &[Elements]) -> Vec<usize> {
     sizes
 }
 
-/// The index that index arrays give for one place, negative ones counted from the end, and the rest.
+/// The index that index arrays give for one place, negative ones counted from the end, and the
+/// rest.
 fn picked(x: &Elements, indices: &[Elements], which: &[usize], rest: &[usize]) -> Vec<usize> {
     let one = |(index, &size): (&Elements, &usize)| {
         let i = index.broadcast_at(which) as i64;

@@ -1,13 +1,14 @@
 //! The memory of values on the reference: bytes of its own, which nobody else reads.
 //!
-//! As on a device that works by itself, a value may be asked for before it was computed. The test mode
-//! ([`defer`]) makes that so: ops and runs of plans are put into one queue, and done in order when
-//! somebody waits for a value.
+//! As on a device that works by itself, a value may be asked for before it was computed. The test
+//! mode ([`defer`]) makes that so: ops and runs of plans are put into one queue, and done in order
+//! when somebody waits for a value.
 //!
-//! What a piece of work refuses is a [`Failure`]. Work that reads its results fails for the same reason
-//! and does nothing. The next wait of the thread that gave the work raises its first failure, whatever it
-//! waits for, and every wait for a value that follows from a failure raises that. A value that [replaced](replacing) another
-//! is that other one again as soon as the failure was raised.
+//! What a piece of work refuses is a [`Failure`]. Work that reads its results fails for the same
+//! reason and does nothing. The next wait of the thread that gave the work raises its first
+//! failure, whatever it waits for, and every wait for a value that follows from a failure raises
+//! that. A value that [replaced](replacing) another is that other one again as soon as the failure
+//! was raised.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,9 +41,9 @@ impl Failure {
         self.told.load(Ordering::Relaxed)
     }
 
-    /// The error, to be raised. All work that was given is done before, so that what follows from the
-    /// failure is known, and work that is given afterwards finds the state of before. Of later failures
-    /// nobody is told on their own: had this one come at its line, there would be none.
+    /// The error, to be raised. All work that was given is done before, so that what follows from
+    /// the failure is known, and work that is given afterwards finds the state of before. Of later
+    /// failures nobody is told on their own: had this one come at its line, there would be none.
     fn tell(&self) -> Error {
         finish();
         self.told.store(true, Ordering::Relaxed);
@@ -145,8 +146,8 @@ impl Memory {
         self.replaced.as_ref()?.lock().clone()
     }
 
-    /// The value that stands here for work that is given now: what was replaced by work whose failure
-    /// was told. `None` for nothing.
+    /// The value that stands here for work that is given now: what was replaced by work whose
+    /// failure was told. `None` for nothing.
     fn standing(&self) -> Option<Memory> {
         let mut memory = self.clone();
         loop {
@@ -251,8 +252,8 @@ impl Operand {
     }
 }
 
-/// The values that `work` computes from the arrays inside of the inputs; they are of these types. The
-/// site is what a failure names that comes later, where `work` does not name lines itself.
+/// The values that `work` computes from the arrays inside of the inputs; they are of these types.
+/// The site is what a failure names that comes later, where `work` does not name lines itself.
 pub(super) fn submit(
     types: &[Type],
     inputs: &[&Array],
@@ -303,7 +304,8 @@ fn own(x: &Array) -> Result<Option<&Memory>> {
     memory.map(Some).ok_or_else(|| error::not_on_host("read", x.device()))
 }
 
-/// The array inside a value of the reference, once it is there; another array as it is. This is a wait.
+/// The array inside a value of the reference, once it is there; another array as it is. This is a
+/// wait.
 pub(super) fn inside(x: &Array) -> Result<Array> {
     let Some(memory) = own(x)? else { return Ok(x.clone()) };
     // What was asked for before was asked for in order: so no job waits for one behind it.
@@ -316,8 +318,8 @@ pub(super) fn inside(x: &Array) -> Result<Array> {
     }
 }
 
-/// A new value for what had an old one, or none: should the work fail that computes the new one, the old
-/// one stands there again.
+/// A new value for what had an old one, or none: should the work fail that computes the new one,
+/// the old one stands there again.
 pub(super) fn replacing(old: Option<&Array>, new: Array) -> Array {
     let Ok(Some(memory)) = own(&new) else { return new };
     if memory.job.done.get().is_some_and(|done| done.is_ok()) {

@@ -1,14 +1,14 @@
 //! The reference: each op by plain loops over the definition of its result.
 //!
-//! Nothing is fused, cut into tiles, vectorised or run on a second thread, and no kernel is shared with
-//! an executor that is meant to be fast: what an op means can be read here. An element is a word that
-//! holds its memory form, an operand is copied into words in C order whatever its layout, and a result
-//! is a fresh array in C order.
+//! Nothing is fused, cut into tiles, vectorised or run on a second thread, and no kernel is shared
+//! with an executor that is meant to be fast: what an op means can be read here. An element is a
+//! word that holds its memory form, an operand is copied into words in C order whatever its layout,
+//! and a result is a fresh array in C order.
 //!
-//! Promises: elementwise ops evaluate the formula of the table, rounded to the dtype of the op. Sums are
-//! formed in the order of their indices, float16 and bfloat16 in float32 and rounded once at the end;
-//! running sums in float64.
-//! [`bounds`] says how near the result of another executor must come.
+//! Promises: elementwise ops evaluate the formula of the table, rounded to the dtype of the op.
+//! Sums are formed in the order of their indices, float16 and bfloat16 in float32 and rounded once
+//! at the end; running sums in float64. [`bounds`] says how near the result of another executor
+//! must come.
 //!
 //! Words take up to eight times the memory of the elements, which no counter of bytes sees.
 

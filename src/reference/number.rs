@@ -134,8 +134,8 @@ impl Number {
     }
 }
 
-/// The arithmetic of registers: integers wrap, floats round; truth values add as *or* and multiply as
-/// *and*.
+/// The arithmetic of registers: integers wrap, floats round; truth values add as *or* and multiply
+/// as *and*.
 pub trait Arithmetic: Register {
     /// The sum of nothing.
     const ZERO: Self;

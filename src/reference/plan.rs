@@ -1,10 +1,12 @@
-//! The reference as a target and an executor: plans run step by step, each step in memory of its own.
+//! The reference as a target and an executor: plans run step by step, each step in memory of its
+//! own.
 //!
-//! It fuses nothing and offers nothing, so that a plan for it is the list in some order. What such a
-//! plan gives shows what the planner itself does: what two targets disagree about is not the plan's
-//! meaning.
+//! It fuses nothing and offers nothing, so that a plan for it is the list in some order. What such
+//! a plan gives shows what the planner itself does: what two targets disagree about is not the
+//! plan's meaning.
 //!
-//! Long, because its tests, which hold it against the CPU, stand in it: they are no part of its layer.
+//! Long, because its tests, which hold it against the CPU, stand in it: they are no part of its
+//! layer.
 
 use std::sync::Arc;
 
@@ -251,8 +253,8 @@ impl Executable for Interpreted {
     }
 }
 
-/// Whether a plan shows values to the host while it runs. Such a run is waited for: what is called or
-/// printed there may look at the values that the run replaces.
+/// Whether a plan shows values to the host while it runs. Such a run is waited for: what is called
+/// or printed there may look at the values that the run replaces.
 fn needs_host(plan: &Plan) -> bool {
     plan.steps().iter().any(|step| match &step.work {
         Work::ControlFlow(flow) => {

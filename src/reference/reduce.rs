@@ -12,7 +12,8 @@ use super::number::{Arithmetic, narrow, widen, with_register};
 /// What makes one number of two; the first comes earlier.
 type Join<T> = fn(T, T) -> T;
 
-/// The join of a reduction, and what it gives over nothing. Largest and smallest have no such value.
+/// The join of a reduction, and what it gives over nothing. Largest and smallest have no such
+/// value.
 fn join<T: Arithmetic>(kind: Reduction) -> (Join<T>, T) {
     match kind {
         Reduction::Sum | Reduction::Any => (T::plus, T::ZERO),

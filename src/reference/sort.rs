@@ -47,8 +47,8 @@ pub fn sort(x: &Elements, axis: usize, descending: bool) -> Elements {
     })
 }
 
-/// The position (int64) of the first largest or smallest element along an axis, which disappears; the
-/// first NaN wins.
+/// The position (int64) of the first largest or smallest element along an axis, which disappears;
+/// the first NaN wins.
 pub fn arg_reduce(kind: ArgReduction, x: &Elements, axis: usize) -> Elements {
     Elements::make(DType::I64, &without_axis(&x.sizes, axis), |line| {
         let number = |i: usize| of_element(x.dtype, x.at(&with_axis(line, axis, i)));

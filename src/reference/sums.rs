@@ -1,7 +1,7 @@
 //! Sums of products: general products, convolutions, and windows added back.
 //!
-//! What a sum is made of is said once, by the pairs of elements that meet in it; [`plain`] adds them up
-//! in the dtype's registers, [`exact`](super::bounds) in twice the precision of float64.
+//! What a sum is made of is said once, by the pairs of elements that meet in it; [`plain`] adds
+//! them up in the dtype's registers, [`exact`](super::bounds) in twice the precision of float64.
 
 use crate::dtype::DType;
 use crate::ops::attributes::{Contraction, ConvRole, ConvSpec, WindowSpec};
@@ -72,8 +72,8 @@ fn set(index: &mut [usize], axes: &[usize], parts: &[usize]) {
     axes.iter().zip(parts).for_each(|(&axis, &i)| index[axis] = i);
 }
 
-/// The terms of `Σ x[n, c, p·stride + k·dilation − low] w[o, c, k] g[n, o, p]` with one of the three
-/// left out. Padding is made of zeros, which take part.
+/// The terms of `Σ x[n, c, p·stride + k·dilation − low] w[o, c, k] g[n, o, p]` with one of the
+/// three left out. Padding is made of zeros, which take part.
 pub fn conv_pairs<'a>(
     role: ConvRole,
     spec: &'a ConvSpec,
@@ -140,7 +140,8 @@ fn input_pairs(
     let taps = [&[outputs], &w.sizes[2..]].concat();
     each_index(&taps, |at| {
         let (o, k) = (group * outputs + at[0], &at[1..]);
-        // `p·stride + k·dilation − low = i` for a whole `p`, or the tap does not touch this element.
+        // `p·stride + k·dilation − low = i` for a whole `p`, or the tap does not touch this
+        // element.
         let scaled =
             |j: usize| (i[j] + spec.pad_low[j]) as isize - (k[j] * spec.dilation[j]) as isize;
         let stride = |j: usize| spec.stride[j] as isize;

@@ -1,5 +1,5 @@
-//! The reference against closed forms: no other executor takes part, so what both might have wrong in
-//! common is found here, and the tests run where no kernel can.
+//! The reference against closed forms: no other executor takes part, so what both might have wrong
+//! in common is found here, and the tests run where no kernel can.
 
 use smallvec::smallvec;
 

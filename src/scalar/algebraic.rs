@@ -86,8 +86,8 @@ pub fn remainder<S: Float>(x: S, divisor: S) -> S {
     S::select(rest.eq(zero), zero.copysign(divisor), moved)
 }
 
-/// `⌊x/divisor⌋`: the quotient that [`remainder`] leaves its rest of, rounded. `x/divisor` for a zero
-/// divisor and where either is infinite, as in the Array API's table.
+/// `⌊x/divisor⌋`: the quotient that [`remainder`] leaves its rest of, rounded. `x/divisor` for a
+/// zero divisor and where either is infinite, as in the Array API's table.
 #[inline(always)]
 pub fn floor_divide<S: Float>(x: S, divisor: S) -> S {
     let (zero, one) = (S::whole(0), S::whole(1));

@@ -164,8 +164,8 @@ fn decay<S: Float>(minus: Pair<S>) -> Decay<S> {
     Decay { em1, powers, e: (S::whole(1) + em1) * powers[0] * powers[1] }
 }
 
-/// `near·e^(−a) / d` where `mask`, else `far / d`. The powers of two come last, so that nothing is lost
-/// where `e^(−a)` by itself is too small for a normal number.
+/// `near·e^(−a) / d` where `mask`, else `far / d`. The powers of two come last, so that nothing is
+/// lost where `e^(−a)` by itself is too small for a normal number.
 #[inline(always)]
 fn decayed<S: Float>(mask: S::Mask, near: S, far: S, d: S, c: &Decay<S>) -> S {
     let one = S::whole(1);
@@ -183,8 +183,8 @@ pub(super) fn gated<S: Float>(x: S, held: S, minus: Pair<S>) -> S {
 
 /// `σ(v)·(1 + slope·σ(−v))`, with `v` of the sign of `x`, from `−|v|`; `held` is `−|slope|`.
 ///
-/// With `e = e^(−|v|)` and `d = 1 + e` that is `(d + |slope|·e) / d²`, or `e·(d − |slope|) / d²` for
-/// negative `v`.
+/// With `e = e^(−|v|)` and `d = 1 + e` that is `(d + |slope|·e) / d²`, or `e·(d − |slope|) / d²`
+/// for negative `v`.
 #[inline(always)]
 pub(super) fn gated_slope<S: Float>(x: S, held: S, minus: Pair<S>) -> S {
     let c = decay(minus);
@@ -206,8 +206,8 @@ pub fn silu<S: Float>(x: S) -> S {
     gated(x, held, Pair { hi: held, lo: S::whole(0) })
 }
 
-/// The derivative of [`silu`]. Error ≤ 6 ULP of the result, or for `x ≥ −1.5` (near its zero at −1.28)
-/// of the larger of the result and ½.
+/// The derivative of [`silu`]. Error ≤ 6 ULP of the result, or for `x ≥ −1.5` (near its zero at
+/// −1.28) of the larger of the result and ½.
 #[inline(always)]
 pub fn silu_slope<S: Float>(x: S) -> S {
     let held = hold_negative(x);

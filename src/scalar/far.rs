@@ -1,4 +1,5 @@
-//! Angles far out: the reduction of Payne and Hanek, with as many digits of 2/π as a binary64 needs.
+//! Angles far out: the reduction of Payne and Hanek, with as many digits of 2/π as a binary64
+//! needs.
 //!
 //! Source: Payne, Hanek: Radian reduction for trigonometric functions, 1983.
 

@@ -5,8 +5,9 @@
 //! and with [`wgsl::Code`], which writes the formula down as WGSL. Promises:
 //!
 //! - Everything here is straight-line and inlined: no branch on data, no table, no call, except for
-//!   [`Float::fmod`], integer division and angles [far out](Float::is_far). So a loop over it vectorises, and every instruction set
-//!   gives the same bits: nothing is contracted or re-associated.
+//!   [`Float::fmod`], integer division and angles [far out](Float::is_far). So a loop over it
+//!   vectorises, and every instruction set gives the same bits: nothing is contracted or
+//!   re-associated.
 //! - Each mathematical function states its largest error in units in the last place (ULP);
 //!   [`BOUNDS`] holds the figures and the tests prove them.
 
@@ -203,8 +204,8 @@ pub trait Float: Scalar + Div<Output = Self> {
         Self::of_bits((k + Self::Bits::whole(Self::BIAS)).left(Self::SIGNIFICAND))
     }
 
-    /// `self · 2^k` for |k| up to twice the range of exponents, rounded once, where `self` is within
-    /// a few binades of 1.
+    /// `self · 2^k` for |k| up to twice the range of exponents, rounded once, where `self` is
+    /// within a few binades of 1.
     #[inline(always)]
     fn scale(self, k: Self::Bits) -> Self {
         let half = k.right(1);

@@ -26,8 +26,8 @@ const ERF: Polynomial<7, 13> = Polynomial(
     ],
 );
 
-/// `e^(x²)·erfc x·(1 + 2x) − 5/4` in `(x − 2)/(x + 2)` (binary32) and `(x − 3)/(x + 3)` (binary64), for
-/// `x` from 0.39 to where `erfc` vanishes.
+/// `e^(x²)·erfc x·(1 + 2x) − 5/4` in `(x − 2)/(x + 2)` (binary32) and `(x − 3)/(x + 3)` (binary64),
+/// for `x` from 0.39 to where `erfc` vanishes.
 const ERFC: Polynomial<10, 22> = Polynomial(
     [
         0.026978388,
@@ -259,8 +259,8 @@ pub fn gelu<S: Float>(x: S) -> S {
     S::select(x.is_nan(), x, value.copysign(x))
 }
 
-/// The derivative of [`gelu`], `Φ(x) + x φ(x)` with the density `φ = exp(−x²/2) / √(2π)`. Error ≤ 2 ULP
-/// of the result, or for `x ≥ −1.5` (near its zero at −0.75) of the larger of the result and ½.
+/// The derivative of [`gelu`], `Φ(x) + x φ(x)` with the density `φ = exp(−x²/2) / √(2π)`. Error ≤ 2
+/// ULP of the result, or for `x ≥ −1.5` (near its zero at −0.75) of the larger of the result and ½.
 #[inline(always)]
 pub fn gelu_slope<S: Float>(x: S) -> S {
     let (a, t) = normal_tail(x);
@@ -314,16 +314,16 @@ fn tanh_exponent<S: Float>(x: S) -> (S, S, Pair<S>) {
     (a, square, ordered_sum(a1 * w1, a1 * (w0 + lo) + a0 * (w.hi + lo)))
 }
 
-/// `x σ(v)` with `v = 2√(2/π) (x + 0.044715 x³)`: the approximation of [`gelu`] by tanh, `½x (1 + tanh v/2)`.
-/// Its limits at ±∞ are −0 and ∞. Error ≤ 3 ULP.
+/// `x σ(v)` with `v = 2√(2/π) (x + 0.044715 x³)`: the approximation of [`gelu`] by tanh, `½x (1 +
+/// tanh v/2)`. Its limits at ±∞ are −0 and ∞. Error ≤ 3 ULP.
 #[inline(always)]
 pub fn gelu_tanh<S: Float>(x: S) -> S {
     let (held, _, minus) = tanh_exponent(x);
     gated(x, held, minus)
 }
 
-/// The derivative of [`gelu_tanh`]. Error ≤ 8 ULP of the result, or for `x ≥ −1.5` (near its zero at
-/// −0.75) of the larger of the result and ½.
+/// The derivative of [`gelu_tanh`]. Error ≤ 8 ULP of the result, or for `x ≥ −1.5` (near its zero
+/// at −0.75) of the larger of the result and ½.
 #[inline(always)]
 pub fn gelu_tanh_slope<S: Float>(x: S) -> S {
     let [linear, cubic] = tanh_form::<S>();

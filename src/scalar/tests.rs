@@ -440,8 +440,8 @@ fn limits_of_other_functions() {
 #[test]
 fn float_division_follows_the_standard() {
     let (inf, nan) = (f64::INFINITY, f64::NAN);
-    // x, divisor, ⌊x/divisor⌋, remainder: the values of Python's `//` and `%`; those of IEEE division
-    // where Python refuses, and of `//` where an operand is infinite.
+    // x, divisor, ⌊x/divisor⌋, remainder: the values of Python's `//` and `%`; those of IEEE
+    // division where Python refuses, and of `//` where an operand is infinite.
     let cases = [
         (7.0, 3.0, 2.0, 1.0),
         (-7.0, 3.0, -3.0, 2.0),

@@ -1,10 +1,10 @@
 //! WGSL text from scalar formulas: numbers that write down what is done with them.
 //!
-//! [`print()`] hands a formula [`Value`]s; the formula uses them as [`Code`] numbers through the scalar
-//! traits, and every operation becomes one line, `let v3 = v1 * v2;`. Promises: the text parses and
-//! validates; NaN is tested by its bits, since comparisons with NaN are unreliable on some devices;
-//! no infinity or NaN is a constant expression, which WGSL forbids; integer division by zero and
-//! shifts past the width give what they give on the CPU.
+//! [`print()`] hands a formula [`Value`]s; the formula uses them as [`Code`] numbers through the
+//! scalar traits, and every operation becomes one line, `let v3 = v1 * v2;`. Promises: the text
+//! parses and validates; NaN is tested by its bits, since comparisons with NaN are unreliable on
+//! some devices; no infinity or NaN is a constant expression, which WGSL forbids; integer division
+//! by zero and shifts past the width give what they give on the CPU.
 //!
 //! Where a device is less exact than IEEE 754 (division, square root, subnormal numbers), so is the
 //! result. Sine, cosine and tangent are within 3 ULP for |x| ≤ 10⁵, and `fmod` is exact for

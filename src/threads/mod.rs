@@ -72,8 +72,8 @@ thread_local! {
     static LOOKS: Cell<Looks> = const { Cell::new(Looks { watch: false, job: false }) };
 }
 
-/// Runs work with other looks, which are made of those so far. (A thread's own values are found by a
-/// call, so there is one.)
+/// Runs work with other looks, which are made of those so far. (A thread's own values are found by
+/// a call, so there is one.)
 #[inline(always)]
 fn looking<T>(change: impl FnOnce(Looks) -> Looks, work: impl FnOnce() -> T) -> T {
     struct Before<'a>(&'a Cell<Looks>, Looks);
@@ -100,14 +100,14 @@ pub fn breakable<T>(may: bool, work: impl FnOnce() -> T) -> T {
     looking(|looks| Looks { watch: may, ..looks }, work)
 }
 
-/// Runs code of somebody else's in the middle of work, such as a handler of signals: what breaks off
-/// the work does not break off this code.
+/// Runs code of somebody else's in the middle of work, such as a handler of signals: what breaks
+/// off the work does not break off this code.
 pub fn apart<T>(code: impl FnOnce() -> T) -> T {
     looking(|_| Looks { watch: false, job: false }, code)
 }
 
-/// Ends the work by unwinding, where it may be broken off and the watch wants that, or where another
-/// part of its job unwound. Loops that may be long call it now and then, inside chunks too.
+/// Ends the work by unwinding, where it may be broken off and the watch wants that, or where
+/// another part of its job unwound. Loops that may be long call it now and then, inside chunks too.
 #[inline]
 pub fn pause() {
     let looks = LOOKS.get();

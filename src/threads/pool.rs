@@ -163,8 +163,8 @@ impl Pool {
         }
     }
 
-    /// Claims chunks until none is left. What a chunk unwinds with is kept for the caller and ends the
-    /// job.
+    /// Claims chunks until none is left. What a chunk unwinds with is kept for the caller and ends
+    /// the job.
     fn work(&self, job: Job) {
         let chunks = || {
             // SAFETY: `f` lives until the job is closed, and we are its caller or inside it.

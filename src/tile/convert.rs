@@ -1,5 +1,5 @@
-//! Conversions: between register types, and between registers and the narrow dtypes that only memory
-//! holds.
+//! Conversions: between register types, and between registers and the narrow dtypes that only
+//! memory holds.
 
 use std::marker::PhantomData;
 
@@ -120,8 +120,8 @@ pub fn cast(from: Compute, to: DType) -> TileKernel {
     }
 }
 
-/// The kernel that leaves in a register what a store as `dtype` and a load would; `None` for a dtype
-/// whose memory form is its register form.
+/// The kernel that leaves in a register what a store as `dtype` and a load would; `None` for a
+/// dtype whose memory form is its register form.
 pub fn round_through(dtype: DType) -> Option<TileKernel> {
     (dtype.compute().dtype() != dtype).then(|| cast(dtype.compute(), dtype))
 }

@@ -1,8 +1,8 @@
 //! Kernels over one tile: contiguous elements in register form.
 //!
 //! A kernel is one scalar formula compiled for three instruction sets, and the choice is made once,
-//! when the kernel is asked for. Every element is computed by the same operations wherever it stands
-//! in a tile, so results do not depend on how work is cut into tiles.
+//! when the kernel is asked for. Every element is computed by the same operations wherever it
+//! stands in a tile, so results do not depend on how work is cut into tiles.
 
 mod convert;
 
@@ -13,12 +13,13 @@ use crate::multiversion;
 
 pub use convert::{cast, narrow, round_through, widen};
 
-/// Computes `n` elements of `dst` from `n` elements of each argument, all contiguous and in register
-/// form ([`Compute`]); bools are the bytes 0 and 1.
+/// Computes `n` elements of `dst` from `n` elements of each argument, all contiguous and in
+/// register form ([`Compute`]); bools are the bytes 0 and 1.
 ///
 /// # Safety
 /// The pointers the kernel's arity asks for are valid for `n` elements and aligned to them. `dst`
-/// may be exactly the memory of an argument whose elements are no smaller; otherwise it overlaps none.
+/// may be exactly the memory of an argument whose elements are no smaller; otherwise it overlaps
+/// none.
 pub type TileKernel = unsafe fn(dst: *mut u8, args: &[*const u8; 3], n: usize);
 
 /// A formula of one element. Implementations are unit structs whose `map` is `#[inline(always)]`.
@@ -59,8 +60,8 @@ pub trait Map3<A, B, C> {
 /// innermost cache.
 pub const TILE: usize = 1024;
 
-/// Elements a kernel loads before it stores any: keeps a call in place free of run-time alias checks,
-/// so that it stays vectorised.
+/// Elements a kernel loads before it stores any: keeps a call in place free of run-time alias
+/// checks, so that it stays vectorised.
 const BLOCK: usize = 64;
 
 /// Elements computed at once at the end of a range, where fewer than a block are left.

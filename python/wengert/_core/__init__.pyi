@@ -673,8 +673,8 @@ class Tensor:
         """Differences of neighbours along an axis, `n` times over.
 
         Each time the axis becomes shorter by one. Truth values differ where they are not equal.
-        `prepend`, `append`: what is joined to the axis before, of the shape of `x` but for that axis,
-        or one number for every row.
+        `prepend`, `append`: what is joined to the axis before, of the shape of `x` but for that
+        axis, or one number for every row.
 
         >>> import wengert as wg
         >>> wg.diff(wg.tensor([1, 4, 9])).tolist()
@@ -919,9 +919,9 @@ class Tensor:
         """The first power the second.
 
         A negative base with a fractional exponent gives NaN. Integers wrap; a negative int as their
-        exponent is refused, negative elements of a tensor of exponents give 0 (or ±1 for a base of ±1).
-        Gradient: by the base `b a^(b-1)` (0 where b is 0), by the exponent `a^b log a` (0 where the
-        base is 0).
+        exponent is refused, negative elements of a tensor of exponents give 0 (or ±1 for a base of
+        ±1). Gradient: by the base `b a^(b-1)` (0 where b is 0), by the exponent `a^b log a` (0
+        where the base is 0).
         """
 
     def prod(self, axis: Axes | None = None, *, keepdims: _bool = False, dtype: DType | None = None) -> Tensor:
@@ -970,8 +970,8 @@ class Tensor:
     def reshape(self, shape: int | Sequence[int], *sizes: int, copy: _bool | None = None) -> Tensor:
         """The same elements, in C order, under another shape.
 
-        One size may be -1: it is worked out from the count of elements. Values never change, so `copy`
-        makes no difference.
+        One size may be -1: it is worked out from the count of elements. Values never change, so
+        `copy` makes no difference.
 
         >>> import wengert as wg
         >>> wg.arange(6).reshape(2, -1).tolist()
@@ -1016,8 +1016,8 @@ class Tensor:
     def sort_with_indices(self, axis: int = -1, *, descending: _bool = False, stable: _bool = True) -> tuple[Tensor, ...]:
         """Elements in order along an axis, and their positions (int64); NaN last.
 
-        Sorts are always stable. The gradient of the elements goes back to where each came from, by the
-        positions, which are found once.
+        Sorts are always stable. The gradient of the elements goes back to where each came from, by
+        the positions, which are found once.
 
         >>> import wengert as wg
         >>> [t.tolist() for t in wg.sort_with_indices(wg.tensor([3, 1, 2]))]
@@ -1646,8 +1646,8 @@ def diff(x: Tensor | ArrayLike, *, axis: int = -1, n: int = 1, prepend: Tensor |
     """Differences of neighbours along an axis, `n` times over.
 
     Each time the axis becomes shorter by one. Truth values differ where they are not equal.
-    `prepend`, `append`: what is joined to the axis before, of the shape of `x` but for that axis,
-    or one number for every row.
+    `prepend`, `append`: what is joined to the axis before, of the shape of `x` but for that
+    axis, or one number for every row.
 
     >>> import wengert as wg
     >>> wg.diff(wg.tensor([1, 4, 9])).tolist()
@@ -1950,8 +1950,8 @@ def negative(x: Tensor | ArrayLike) -> Tensor:
 def nextafter(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """The next number after `a` on the way to `b`, in their common dtype.
 
-    Where both are equal it is `b`; after the largest finite number comes infinity. Gradient: that
-    of `a` alone, since the step does not depend on it.
+    Where both are equal it is `b`; after the largest finite number comes infinity. Gradient:
+    that of `a` alone, since the step does not depend on it.
 
     >>> import wengert as wg
     >>> wg.nextafter(wg.tensor(1.0), 2.0).item() - 1.0 == wg.finfo(wg.float32).eps
@@ -2014,9 +2014,9 @@ def pow(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """The first power the second.
 
     A negative base with a fractional exponent gives NaN. Integers wrap; a negative int as their
-    exponent is refused, negative elements of a tensor of exponents give 0 (or ±1 for a base of ±1).
-    Gradient: by the base `b a^(b-1)` (0 where b is 0), by the exponent `a^b log a` (0 where the
-    base is 0).
+    exponent is refused, negative elements of a tensor of exponents give 0 (or ±1 for a base of
+    ±1). Gradient: by the base `b a^(b-1)` (0 where b is 0), by the exponent `a^b log a` (0
+    where the base is 0).
     """
 
 def prod(x: Tensor | ArrayLike, axis: Axes | None = None, *, keepdims: _bool = False, dtype: DType | None = None) -> Tensor:
@@ -2065,8 +2065,8 @@ def repeat(x: Tensor | ArrayLike, repeats: int, axis: int | None = None) -> Tens
 def reshape(x: Tensor | ArrayLike, shape: int | Sequence[int], *sizes: int, copy: _bool | None = None) -> Tensor:
     """The same elements, in C order, under another shape.
 
-    One size may be -1: it is worked out from the count of elements. Values never change, so `copy`
-    makes no difference.
+    One size may be -1: it is worked out from the count of elements. Values never change, so
+    `copy` makes no difference.
 
     >>> import wengert as wg
     >>> wg.arange(6).reshape(2, -1).tolist()
@@ -2088,9 +2088,9 @@ def rsqrt(x: Tensor | ArrayLike) -> Tensor:
 def searchsorted(sorted: Tensor | ArrayLike, values: Tensor | ArrayLike, *, side: str = "left", sorter: Tensor | ArrayLike | None = None) -> Tensor:
     """Where to insert values so that a sorted vector stays in order (int64).
 
-    `sorted`: ascending, rank 1, or in any order with a `sorter`, the positions of its elements in
-    ascending order (as `argsort` gives). `side`: "left" inserts before equal elements, "right"
-    after them.
+    `sorted`: ascending, rank 1, or in any order with a `sorter`, the positions of its elements
+    in ascending order (as `argsort` gives). `side`: "left" inserts before equal elements,
+    "right" after them.
 
     >>> import wengert as wg
     >>> wg.searchsorted(wg.tensor([1.0, 2.0, 3.0]), wg.tensor([2.0, 5.0])).tolist()
@@ -2126,8 +2126,8 @@ def sort(x: Tensor | ArrayLike, axis: int = -1, *, descending: _bool = False, st
 def sort_with_indices(x: Tensor | ArrayLike, axis: int = -1, *, descending: _bool = False, stable: _bool = True) -> tuple[Tensor, ...]:
     """Elements in order along an axis, and their positions (int64); NaN last.
 
-    Sorts are always stable. The gradient of the elements goes back to where each came from, by the
-    positions, which are found once.
+    Sorts are always stable. The gradient of the elements goes back to where each came from, by
+    the positions, which are found once.
 
     >>> import wengert as wg
     >>> [t.tolist() for t in wg.sort_with_indices(wg.tensor([3, 1, 2]))]

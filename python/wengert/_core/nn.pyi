@@ -46,16 +46,16 @@ __all__ = [
 def adaptive_avg_pool2d(x: Tensor | ArrayLike, output_size: Axes) -> Tensor:
     """Means over windows chosen so that the last two axes get the sizes `output_size`.
 
-    `x` (…, H, W), floating; `output_size` is one int or a pair. Along an axis of n elements, result
-    i of m is the mean of elements ⌊i n / m⌋ to ⌈(i + 1) n / m⌉.
+    `x` (…, H, W), floating; `output_size` is one int or a pair. Along an axis of n elements,
+    result i of m is the mean of elements ⌊i n / m⌋ to ⌈(i + 1) n / m⌉.
     """
 
 def avg_pool1d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, count_include_pad: _bool = True) -> Tensor:
     """The mean of each window along the last axis.
 
-    `x` (…, L), floating. `stride` is `kernel_size` where None; `padding` adds zeros on both sides,
-    at most half a window, which count in the mean unless `count_include_pad=False`. Raises
-    ShapeError where the window does not fit.
+    `x` (…, L), floating. `stride` is `kernel_size` where None; `padding` adds zeros on both
+    sides, at most half a window, which count in the mean unless `count_include_pad=False`.
+    Raises ShapeError where the window does not fit.
     """
 
 def avg_pool2d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, count_include_pad: _bool = True) -> Tensor:
@@ -73,24 +73,24 @@ def avg_pool3d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = N
 def batch_norm(x: Tensor | ArrayLike, mean: Tensor | ArrayLike, var: Tensor | ArrayLike, weight: Tensor | ArrayLike | None = None, bias: Tensor | ArrayLike | None = None, *, eps: float = 1e-5) -> Tensor:
     """Normalises each channel (axis 1) by a given mean and variance, then scales and shifts.
 
-    `x` is floating, (N, C, …); all others are (C,). `eps` is added to the variance. Gradients flow
-    to `mean` and `var` too. Raises ShapeError for other sizes.
+    `x` is floating, (N, C, …); all others are (C,). `eps` is added to the variance. Gradients
+    flow to `mean` and `var` too. Raises ShapeError for other sizes.
     """
 
 def binary_cross_entropy_with_logits(input: Tensor | ArrayLike, target: Tensor | ArrayLike, weight: Tensor | ArrayLike | None = None, pos_weight: Tensor | ArrayLike | None = None, *, reduction: str = "mean") -> Tensor:
     """Binary cross entropy of logits: `-t log σ(x) - (1 - t) log σ(-x)`.
 
-    `input` (logits) and `target` (probabilities) are floating and of one shape. `weight` is a factor
-    for each element, `pos_weight` one for the first term; both broadcast to that shape.
+    `input` (logits) and `target` (probabilities) are floating and of one shape. `weight` is a
+    factor for each element, `pos_weight` one for the first term; both broadcast to that shape.
     `reduction`: "mean", "sum" or "none".
     """
 
 def conv1d(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | ArrayLike | None = None, stride: Axes = 1, padding: Axes = 0, dilation: Axes = 1, groups: int = 1) -> Tensor:
     """Convolution over the last axis.
 
-    `x` (N, C, L), `weight` (O, C / groups, K), `bias` (O,), floating; the result is (N, O, L') with
-    `L' = (L + 2 padding - dilation (K - 1) - 1) // stride + 1`. Raises ShapeError where channels or
-    ranks differ or the window does not fit.
+    `x` (N, C, L), `weight` (O, C / groups, K), `bias` (O,), floating; the result is (N, O, L')
+    with `L' = (L + 2 padding - dilation (K - 1) - 1) // stride + 1`. Raises ShapeError where
+    channels or ranks differ or the window does not fit.
     """
 
 def conv2d(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | ArrayLike | None = None, stride: Axes = 1, padding: Axes = 0, dilation: Axes = 1, groups: int = 1) -> Tensor:
@@ -109,30 +109,31 @@ def conv3d(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | Arr
     """Convolution over the last three axes.
 
     `x` (N, C, D, H, W), `weight` (O, C / groups, I, J, K), `bias` (O,), floating; sizes as in
-    `conv1d`. Geometry is one int or three. Raises ShapeError where channels or ranks differ or the
-    window does not fit.
+    `conv1d`. Geometry is one int or three. Raises ShapeError where channels or ranks differ or
+    the window does not fit.
     """
 
 def conv_transpose1d(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | ArrayLike | None = None, stride: Axes = 1, padding: Axes = 0, output_padding: Axes = 0, groups: int = 1, dilation: Axes = 1) -> Tensor:
     """The transpose of `conv1d` as a linear map of its input.
 
-    `x` (N, C, L), `weight` (C, O / groups, K), `bias` (O,), floating; the result is (N, O, L') with
-    `L' = (L - 1) stride - 2 padding + dilation (K - 1) + output_padding + 1`. `output_padding` must
-    be less than `stride`. Raises ShapeError where channels or ranks differ or L' is not positive.
+    `x` (N, C, L), `weight` (C, O / groups, K), `bias` (O,), floating; the result is (N, O, L')
+    with `L' = (L - 1) stride - 2 padding + dilation (K - 1) + output_padding + 1`.
+    `output_padding` must be less than `stride`. Raises ShapeError where channels or ranks
+    differ or L' is not positive.
     """
 
 def conv_transpose2d(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | ArrayLike | None = None, stride: Axes = 1, padding: Axes = 0, output_padding: Axes = 0, groups: int = 1, dilation: Axes = 1) -> Tensor:
     """The transpose of `conv2d` as a linear map of its input.
 
-    `x` (N, C, H, W), `weight` (C, O / groups, I, J), `bias` (O,), floating; sizes and errors as in
-    `conv_transpose1d`. Geometry is one int or a pair.
+    `x` (N, C, H, W), `weight` (C, O / groups, I, J), `bias` (O,), floating; sizes and errors as
+    in `conv_transpose1d`. Geometry is one int or a pair.
     """
 
 def conv_transpose3d(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | ArrayLike | None = None, stride: Axes = 1, padding: Axes = 0, output_padding: Axes = 0, groups: int = 1, dilation: Axes = 1) -> Tensor:
     """The transpose of `conv3d` as a linear map of its input.
 
-    `x` (N, C, D, H, W), `weight` (C, O / groups, I, J, K), `bias` (O,), floating; sizes and errors
-    as in `conv_transpose1d`. Geometry is one int or three.
+    `x` (N, C, D, H, W), `weight` (C, O / groups, I, J, K), `bias` (O,), floating; sizes and
+    errors as in `conv_transpose1d`. Geometry is one int or three.
     """
 
 def cross_entropy(input: Tensor | ArrayLike, target: Tensor | ArrayLike, weight: Tensor | ArrayLike | None = None, *, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0) -> Tensor:
@@ -164,7 +165,8 @@ def embedding(indices: Tensor | ArrayLike, weight: Tensor | ArrayLike) -> Tensor
     """Rows of a table.
 
     `indices`: integers of any shape; `weight`: (rows, …). The result has the shape of `indices`
-    followed by that of a row. Negative indices count from the end; IndexError outside the table.
+    followed by that of a row. Negative indices count from the end; IndexError outside the
+    table.
 
     >>> import wengert as wg
     >>> wg.nn.embedding(wg.tensor([2, 0]), wg.tensor([[1, 2], [3, 4], [5, 6]])).tolist()
@@ -172,31 +174,31 @@ def embedding(indices: Tensor | ArrayLike, weight: Tensor | ArrayLike) -> Tensor
     """
 
 def gelu(x: Tensor | ArrayLike, *, approximate: str = "none") -> Tensor:
-    """Gaussian error linear unit `x Φ(x)`, with Φ the distribution function of the standard normal.
+    """Gaussian error linear unit `x Φ(x)`; Φ is the standard normal's distribution function.
 
-    Floating, any shape. `approximate="tanh"` takes `½ (1 + tanh u)` for Φ, with
-    `u = √(2/π) (x + 0.044715 x³)`. Source: Hendrycks, Gimpel: Gaussian error linear units, 2016.
+    Floating, any shape. `approximate="tanh"` takes `½ (1 + tanh u)` for Φ, with `u = √(2/π)
+    (x + 0.044715 x³)`. Source: Hendrycks, Gimpel: Gaussian error linear units, 2016.
     """
 
 def group_norm(x: Tensor | ArrayLike, groups: int, weight: Tensor | ArrayLike | None = None, bias: Tensor | ArrayLike | None = None, *, eps: float = 1e-5) -> Tensor:
     """Normalises to mean 0 and variance 1 over groups of channels (axis 1) and all later axes.
 
-    `x` is floating, (N, C, …); `weight` and `bias` are (C,). Raises ShapeError where the channels
-    do not divide into `groups`. Source: Wu, He: Group normalization, 2018.
+    `x` is floating, (N, C, …); `weight` and `bias` are (C,). Raises ShapeError where the
+    channels do not divide into `groups`. Source: Wu, He: Group normalization, 2018.
     """
 
 def l1_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, *, reduction: str = "mean") -> Tensor:
     """Absolute difference.
 
-    Two floating tensors of one shape; ShapeError where they differ. `reduction`: "mean", "sum" or
-    "none". The gradient at 0 is 0.
+    Two floating tensors of one shape; ShapeError where they differ. `reduction`: "mean", "sum"
+    or "none". The gradient at 0 is 0.
     """
 
 def layer_norm(x: Tensor | ArrayLike, axis: Axes = -1, weight: Tensor | ArrayLike | None = None, bias: Tensor | ArrayLike | None = None, *, eps: float = 1e-5) -> Tensor:
     """Normalises to mean 0 and variance 1 over some axes, then scales and shifts.
 
-    `x` is floating; `axis` an axis or a tuple of axes; `weight` and `bias` have the sizes of these
-    axes, in order. `eps` is added to the variance. Raises ShapeError for other sizes.
+    `x` is floating; `axis` an axis or a tuple of axes; `weight` and `bias` have the sizes of
+    these axes, in order. `eps` is added to the variance. Raises ShapeError for other sizes.
 
     >>> import wengert as wg
     >>> wg.nn.layer_norm(wg.tensor([[1.0, 3.0], [8.0, 2.0]]), eps=0.0).tolist()
@@ -235,17 +237,17 @@ def log_softmax(x: Tensor | ArrayLike, axis: int = -1) -> Tensor:
 def max_pool1d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, dilation: Axes = 1) -> Tensor:
     """The largest element of each window along the last axis; NaN wins.
 
-    `x` (…, L), floating. `stride` is `kernel_size` where None; `padding` adds -inf on both sides,
-    at most half a window. The gradient is shared equally among equal largest elements. Raises
-    ShapeError where the window does not fit.
+    `x` (…, L), floating. `stride` is `kernel_size` where None; `padding` adds -inf on both
+    sides, at most half a window. The gradient is shared equally among equal largest elements.
+    Raises ShapeError where the window does not fit.
     """
 
 def max_pool2d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, dilation: Axes = 1) -> Tensor:
     """The largest element of each window over the last two axes; NaN wins.
 
-    `x` (…, H, W), floating. Geometry is one int or a pair; `stride` is `kernel_size` where None;
-    `padding` adds -inf on both sides, at most half a window. The gradient is shared equally among
-    equal largest elements. Raises ShapeError where the window does not fit.
+    `x` (…, H, W), floating. Geometry is one int or a pair; `stride` is `kernel_size` where
+    None; `padding` adds -inf on both sides, at most half a window. The gradient is shared
+    equally among equal largest elements. Raises ShapeError where the window does not fit.
 
     >>> import wengert as wg
     >>> wg.nn.max_pool2d(wg.arange(16.0).reshape(1, 4, 4), 2).tolist()
@@ -261,8 +263,8 @@ def max_pool3d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = N
 def mse_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, *, reduction: str = "mean") -> Tensor:
     """Squared difference.
 
-    Two floating tensors of one shape; ShapeError where they differ. `reduction`: "mean", "sum" or
-    "none".
+    Two floating tensors of one shape; ShapeError where they differ. `reduction`: "mean", "sum"
+    or "none".
     """
 
 def nll_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, weight: Tensor | ArrayLike | None = None, *, ignore_index: int = -100, reduction: str = "mean") -> Tensor:
@@ -284,18 +286,19 @@ def relu(x: Tensor | ArrayLike) -> Tensor:
 def rms_norm(x: Tensor | ArrayLike, axis: Axes = -1, weight: Tensor | ArrayLike | None = None, *, eps: float = 1e-5) -> Tensor:
     """Divides by the root of the mean square over some axes, then scales.
 
-    `x` is floating; `axis` an axis or a tuple of axes; `weight` has the sizes of these axes. `eps`
-    is added to the mean square. Source: Zhang, Sennrich: Root mean square layer normalization,
-    2019.
+    `x` is floating; `axis` an axis or a tuple of axes; `weight` has the sizes of these axes.
+    `eps` is added to the mean square. Source: Zhang, Sennrich: Root mean square layer
+    normalization, 2019.
     """
 
 def scaled_dot_product_attention(q: Tensor | ArrayLike, k: Tensor | ArrayLike, v: Tensor | ArrayLike, *, mask: Tensor | ArrayLike | None = None, is_causal: _bool = False, scale: float | None = None) -> Tensor:
     """Softmax of `q kᵀ · scale` over the last axis, times `v`.
 
     `q` (…, L, E), `k` (…, S, E), `v` (…, S, F), floating; leading axes broadcast; the result is
-    (…, L, F). `mask` broadcasts to (…, L, S): bool says where to attend, a floating one is added to
-    the scores. `is_causal` lets position i attend to positions up to i. `scale`: `1/√E` where None.
-    A position that attends to nothing gives NaN. Raises ShapeError for other shapes.
+    (…, L, F). `mask` broadcasts to (…, L, S): bool says where to attend, a floating one is
+    added to the scores. `is_causal` lets position i attend to positions up to i. `scale`:
+    `1/√E` where None. A position that attends to nothing gives NaN. Raises ShapeError for other
+    shapes.
 
     Source: Vaswani et al.: Attention is all you need, 2017.
     """

@@ -31,32 +31,34 @@ def _next_of(state: tuple[int, int, int]) -> tuple[Tensor, tuple[int, int, int]]
 def bernoulli(p: Tensor | ArrayLike = 0.5, shape: Axes | None = None, *, key: Tensor | None = None) -> Tensor:
     """True with probability `p`.
 
-    `p` is floating and broadcasts to `shape`, which is its own where None. `key`: None draws one
-    from the global generator.
+    `p` is floating and broadcasts to `shape`, which is its own where None. `key`: None draws
+    one from the global generator.
     """
 
 def bits(shape: int | Sequence[int] = (), *, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None) -> Tensor:
     """Random bits.
 
-    `dtype`: uint32, which None stands for, or uint64. `key`: None draws one from the global generator.
+    `dtype`: uint32, which None stands for, or uint64. `key`: None draws one from the global
+    generator.
     """
 
 def categorical(logits: Tensor | ArrayLike, axis: int = -1, shape: Axes | None = None, *, key: Tensor | None = None) -> Tensor:
     """Classes drawn with probabilities `softmax(logits)` along `axis` (int64).
 
-    `shape` is that of the result, to which the other axes of `logits` broadcast, and theirs where
-    None. `key`: None draws one from the global generator.
+    `shape` is that of the result, to which the other axes of `logits` broadcast, and theirs
+    where None. `key`: None draws one from the global generator.
 
-    The largest of `logits - log(-log u)` is distributed so (Gumbel, 1954); in float32 `u` are odd
-    multiples of 2⁻²⁴.
+    The largest of `logits - log(-log u)` is distributed so (Gumbel, 1954); in float32 `u` are
+    odd multiples of 2⁻²⁴.
     """
 
 def integers(low: int, high: int | None = None, shape: int | Sequence[int] = (), *sizes: int, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None) -> Tensor:
     """Random integers in [low, high), or [0, low) where `high` is None.
 
-    Remainders of 64 random bits: no integer is more likely than another by more than the size of
-    the interval over 2⁶⁴. `dtype`: int64 where None. `key`: None draws one from the global generator. Raises ValueError for an
-    empty interval, OverflowError where `dtype` does not hold it.
+    Remainders of 64 random bits: no integer is more likely than another by more than the size
+    of the interval over 2⁶⁴. `dtype`: int64 where None. `key`: None draws one from the global
+    generator. Raises ValueError for an empty interval, OverflowError where `dtype` does not
+    hold it.
 
     >>> import wengert as wg
     >>> x = wg.random.integers(-1, 2, (1000,))
@@ -68,8 +70,8 @@ def normal(shape: int | Sequence[int] = (), *, mean: Scalar | Tensor = 0.0, std:
     """Normal numbers.
 
     `√2 erfinv(u)` of uniform `u` in (-1, 1), times `std`, plus `mean`; in float32 at most 5.6
-    standard deviations from the mean. `dtype`: floating, float32 where None; half floats are rounded from
-    float32.
+    standard deviations from the mean. `dtype`: floating, float32 where None; half floats are
+    rounded from float32.
     `key`: None draws one from the global generator.
     """
 
@@ -86,12 +88,14 @@ def permutation(n: int, *, key: Tensor | None = None) -> Tensor:
 def split(key: Tensor | None = None, n: int = 2) -> Tensor:
     """`n` keys (n, 2) derived from one (uint32): independent streams.
 
-    `key`: None draws one from the global generator. Use a key either to split or to draw numbers.
+    `key`: None draws one from the global generator. Use a key either to split or to draw
+    numbers.
     """
 
 def uniform(shape: int | Sequence[int] = (), *, low: Scalar | Tensor = 0.0, high: Scalar | Tensor = 1.0, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
     """Uniform numbers in [low, high).
 
-    `dtype`: floating, float32 where None; elements are multiples of 2⁻²⁴ of the interval (2⁻⁵³ in float64, 2⁻¹¹ in
-    float16, 2⁻⁸ in bfloat16). `key`: None draws one from the global generator.
+    `dtype`: floating, float32 where None; elements are multiples of 2⁻²⁴ of the interval (2⁻⁵³
+    in float64, 2⁻¹¹ in float16, 2⁻⁸ in bfloat16). `key`: None draws one from the global
+    generator.
     """

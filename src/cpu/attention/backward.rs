@@ -1,8 +1,8 @@
 //! The backward pass of attention: weights are computed again, block by block.
 //!
-//! Tasks are blocks of keys, and each goes through the blocks of queries. The cotangents of its keys and
-//! values are the task's own; those of queries are shared, and each gets its terms in the order of the
-//! keys: a task adds its terms to a block of queries when the task before it has.
+//! Tasks are blocks of keys, and each goes through the blocks of queries. The cotangents of its
+//! keys and values are the task's own; those of queries are shared, and each gets its terms in the
+//! order of the keys: a task adds its terms to a block of queries when the task before it has.
 
 use std::hint::spin_loop;
 use std::ops::Range;
@@ -37,8 +37,8 @@ pub struct Saved<'a> {
     pub g_logsums: Option<&'a Array>,
 }
 
-/// The cotangents of `q`, `k`, `v` and a floating mask, as far as they are wanted, into results that are
-/// there; that of the mask has the shape of the scores, (…, L, S).
+/// The cotangents of `q`, `k`, `v` and a floating mask, as far as they are wanted, into results
+/// that are there; that of the mask has the shape of the scores, (…, L, S).
 ///
 /// # Safety
 /// They are in C order, of the results' types, and nobody else reads or writes them.
@@ -241,8 +241,8 @@ impl<T: Real> Gradient<T> {
             done.clear();
             done.extend((0..items * columns).map(|_| AtomicUsize::new(0)));
             let work = p.keys * p.l * (3 * p.e + 2 * p.f);
-            // Tasks of the same keys of all examples follow each other, so that whom a task waits for
-            // began long before.
+            // Tasks of the same keys of all examples follow each other, so that whom a task waits
+            // for began long before.
             in_order(items * columns, work, |task| {
                 let (i, column) = (task % items, task / items);
                 let before = (column > 0).then(|| &done[task - items]);
@@ -327,8 +327,8 @@ impl<T: Real> Gradient<T> {
         first.min(p.l)..p.l
     }
 
-    /// Computes the cotangents of the keys and values from key `j` on, and the share of these keys in
-    /// those of the queries.
+    /// Computes the cotangents of the keys and values from key `j` on, and the share of these keys
+    /// in those of the queries.
     unsafe fn keys(&self, item: usize, j: usize, at: Places<T>, room: *mut T, order: Order<'_>) {
         let p = &self.problem;
         let keys = p.keys.min(p.s - j);
@@ -371,7 +371,8 @@ impl<T: Real> Gradient<T> {
         }
     }
 
-    /// Writes zeros as the cotangents of scores of queries before `end`, which do not reach key `j`.
+    /// Writes zeros as the cotangents of scores of queries before `end`, which do not reach key
+    /// `j`.
     unsafe fn close_before(&self, item: usize, j: usize, end: usize) {
         let p = &self.problem;
         let Some(target) = &self.targets[3] else { return };
@@ -457,8 +458,8 @@ impl<T: Real> Gradient<T> {
         }
     }
 
-    /// Writes the cotangents of a block of scores, and zeros for keys behind the reach of its queries;
-    /// zeros alone, where there are none.
+    /// Writes the cotangents of a block of scores, and zeros for keys behind the reach of its
+    /// queries; zeros alone, where there are none.
     unsafe fn write_slopes(
         &self,
         item: usize,
@@ -493,8 +494,8 @@ struct Order<'a> {
 }
 
 impl Order<'_> {
-    /// Waits until the task before has been at the queries up to `end`. It is being run: tasks begin in
-    /// order.
+    /// Waits until the task before has been at the queries up to `end`. It is being run: tasks
+    /// begin in order.
     fn wait(self, end: usize) {
         let Some(before) = self.before else { return };
         let mut turns = 0_u32;

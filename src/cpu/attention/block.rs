@@ -28,8 +28,9 @@ pub struct Panels<T> {
     pub row: usize,
 }
 
-/// `c (+)= a b`: `rows × depth` times `depth × columns`. A sum is a chain over each block of the depth,
-/// and the blocks are added in order. Rows are rounded up to the next tile, columns to whole panels.
+/// `c (+)= a b`: `rows × depth` times `depth × columns`. A sum is a chain over each block of the
+/// depth, and the blocks are added in order. Rows are rounded up to the next tile, columns to whole
+/// panels.
 ///
 /// # Safety
 /// All that is named can be read or written, rounded up.
@@ -85,8 +86,8 @@ fn larger<T: Real>(a: T, b: T) -> T {
     if a > b { a } else { b }
 }
 
-/// `eˣ` of what is not far above 0, but 0 where that is about the smallest normal number: numbers below
-/// take many times as long, and beside a weight of 1 they are nothing.
+/// `eˣ` of what is not far above 0, but 0 where that is about the smallest normal number: numbers
+/// below take many times as long, and beside a weight of 1 they are nothing.
 #[inline(always)]
 fn weight<T: Real>(x: T) -> T {
     let low = T::pick(-87.0, -708.0);
@@ -96,15 +97,15 @@ fn weight<T: Real>(x: T) -> T {
 }
 
 multiversion! {
-    /// One step of a softmax over blocks of keys. Of each row, `maxima` holds the largest score so far
-    /// and `sums` the sum of the exponentials of scores less that; `factors` gets what everything
-    /// summed before is to be multiplied by. The scores become their exponentials.
+    /// One step of a softmax over blocks of keys. Of each row, `maxima` holds the largest score so
+    /// far and `sums` the sum of the exponentials of scores less that; `factors` gets what
+    /// everything summed before is to be multiplied by. The scores become their exponentials.
     ///
     /// A score that is NaN makes the sum NaN, whatever the largest one is.
     ///
     /// # Safety
-    /// `s` has `rows` rows of `wide` elements, a multiple of [`LANES`], `step` apart; the others have
-    /// `rows` elements, rounded up to [`LANES`].
+    /// `s` has `rows` rows of `wide` elements, a multiple of [`LANES`], `step` apart; the others
+    /// have `rows` elements, rounded up to [`LANES`].
     pub unsafe fn soften[T](
         s: *mut T,
         step: usize,
@@ -208,8 +209,9 @@ multiversion! {
     }
 
     /// Scores and cotangents of weights become weights, `P = exp(s − logsum)`, and cotangents of
-    /// scores, `P (dP − D)`. A row that attends to nothing has weights that are NaN; its scores have no
-    /// cotangent where all of them were taken away (`closed`), since none then reached the weights.
+    /// scores, `P (dP − D)`. A row that attends to nothing has weights that are NaN; its scores
+    /// have no cotangent where all of them were taken away (`closed`), since none then reached the
+    /// weights.
     ///
     /// # Safety
     /// As for [`soften`].
@@ -296,8 +298,8 @@ multiversion! {
         }
     }
 
-    /// Takes away the scores of each row from its reach on, which is `reach` keys for the first row and
-    /// one more for each row behind it, and what rows have behind their keys.
+    /// Takes away the scores of each row from its reach on, which is `reach` keys for the first row
+    /// and one more for each row behind it, and what rows have behind their keys.
     ///
     /// # Safety
     /// As for [`soften`], of `size` rows and columns.

@@ -14,12 +14,12 @@ use crate::threads::{self, Pace};
 use super::block::{self, LANES, Panels, Strided};
 use super::{OP, Problem, Sizes, in_order, panels};
 
-/// `softmax(scale · q kᵀ + mask) v` and the logarithms of the sums of exponentials, into results that are
-/// there.
+/// `softmax(scale · q kᵀ + mask) v` and the logarithms of the sums of exponentials, into results
+/// that are there.
 ///
-/// `q` (…, L, E), `k` (…, S, E) and `v` (…, S, F) are of one floating dtype and have the same leading
-/// axes. `mask` broadcasts to (…, L, S): bool, or floating. Gives (…, L, F) of that dtype, and (…, L)
-/// of the accumulator's.
+/// `q` (…, L, E), `k` (…, S, E) and `v` (…, S, F) are of one floating dtype and have the same
+/// leading axes. `mask` broadcasts to (…, L, S): bool, or floating. Gives (…, L, F) of that dtype,
+/// and (…, L) of the accumulator's.
 ///
 /// # Safety
 /// They are in C order, of the results' types, and nobody else reads or writes them.

@@ -1,21 +1,21 @@
 //! Scaled dot product attention, and its gradient, without the square of its scores.
 //!
-//! Queries are taken in blocks, and for each of them keys in blocks: the scores of two blocks are the
-//! only ones there are at a time. The softmax runs along (Milakov, Gimelshein: Online normalizer
-//! calculation for softmax, 2018; Dao et al.: FlashAttention, 2022), and the log-sums of the exponentials
-//! are what backward needs to make the weights again.
+//! Queries are taken in blocks, and for each of them keys in blocks: the scores of two blocks are
+//! the only ones there are at a time. The softmax runs along (Milakov, Gimelshein: Online
+//! normalizer calculation for softmax, 2018; Dao et al.: FlashAttention, 2022), and the log-sums of
+//! the exponentials are what backward needs to make the weights again.
 //!
 //! Promises:
 //!
-//! - The bits depend on the dtypes, the attributes and the logical shapes: not on strides, threads, or
-//!   on how many examples stand beside one. An element of the result is a sum over blocks of keys in
-//!   their order (of queries, for the cotangents of keys and values); sizes of blocks depend on the
-//!   machine and the dtype.
+//! - The bits depend on the dtypes, the attributes and the logical shapes: not on strides, threads,
+//!   or on how many examples stand beside one. An element of the result is a sum over blocks of
+//!   keys in their order (of queries, for the cotangents of keys and values); sizes of blocks
+//!   depend on the machine and the dtype.
 //! - All is calculated in the accumulator's dtype: half floats are widened when they are read and
 //!   rounded once, at the end.
-//! - Blocks above the diagonal of causal attention, and blocks that a bool mask takes away as a whole,
-//!   are skipped: the values there are not looked at, so that what is not finite among them reaches
-//!   nobody. (In other blocks, a weight of zero times infinity is NaN.)
+//! - Blocks above the diagonal of causal attention, and blocks that a bool mask takes away as a
+//!   whole, are skipped: the values there are not looked at, so that what is not finite among them
+//!   reaches nobody. (In other blocks, a weight of zero times infinity is NaN.)
 //! - A row that attends to nothing is NaN, and its log-sum −∞. Its weights are NaN in backward too.
 
 mod backward;
@@ -56,7 +56,8 @@ const BLOCKS: usize = 16;
 const KEYS: usize = 128;
 /// Products worth handing to another thread.
 const CHUNK: usize = 1 << 19;
-/// Bytes of packed operands that are kept at a time for each thread, where one example takes no more.
+/// Bytes of packed operands that are kept at a time for each thread, where one example takes no
+/// more.
 const PACKED: usize = 128 << 10;
 
 /// An operand as it lies: where, and its axes in elements.
@@ -267,8 +268,8 @@ impl<T: Real> Problem<T> {
         unsafe { !block::is_open(from, *strides, size) }
     }
 
-    /// Applies the mask to a block of scores from query `i` and key `j` on, and takes away what rows
-    /// have behind their keys.
+    /// Applies the mask to a block of scores from query `i` and key `j` on, and takes away what
+    /// rows have behind their keys.
     ///
     /// # Safety
     /// `s` is a block of this size.
@@ -288,8 +289,8 @@ impl<T: Real> Problem<T> {
         unsafe { block::close::<T>(s, self.step, size, reach) };
     }
 
-    /// Writes `n` rows of `columns` elements from row `j` on transposed: panels of rows, of which each has
-    /// lines of elements. `temp` has room for the rows.
+    /// Writes `n` rows of `columns` elements from row `j` on transposed: panels of rows, of which
+    /// each has lines of elements. `temp` has room for the rows.
     ///
     /// # Safety
     /// They are inside; `dst` has room for whole panels.

@@ -244,8 +244,8 @@ fn compare(what: &str, got: &Array, want: &[f64], bound: f64, dtype: DType) {
 }
 
 /// Holds a problem against plain loops. With `u` the unit of the accumulator: a score is off by
-/// `δ = (e + 3) u Σ|q k|`, a weight by `ε = 2 δ + (s + 16) u` of itself, and so on along the formulas.
-/// The results that backward reads are rounded to their dtype.
+/// `δ = (e + 3) u Σ|q k|`, a weight by `ε = 2 δ + (s + 16) u` of itself, and so on along the
+/// formulas. The results that backward reads are rounded to their dtype.
 fn check(dtype: DType, sizes: Sizes, masks: Masks, causal: bool) {
     let p = problem(dtype, sizes, masks, causal);
     let [_, l, s, e, f] = sizes.map(|n| n as f64);

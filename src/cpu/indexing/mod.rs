@@ -1,8 +1,8 @@
 //! Advanced indexing: integer arrays on the leading axes pick (gather) or receive (scatter) slices.
 //!
 //! Promises: every index is checked before anything is written; negative ones count from the end.
-//! Index arrays are read where they are, repeats included. Values that meet at one place are taken in
-//! index order, whatever the threads.
+//! Index arrays are read where they are, repeats included. Values that meet at one place are taken
+//! in index order, whatever the threads.
 //!
 //! Here are the checked indices, which both read.
 

@@ -13,9 +13,9 @@ use crate::ops::attributes::ScatterMode;
 use crate::shape::Shape;
 use crate::threads::{self, Pace};
 
-/// `base` with `values` (which broadcast to the shape [`gather_into`](super::gather_into) would give) put or added at
-/// `base[i, j, …]`. A base that nobody shares is written in place. Half floats are rounded after
-/// every addition; adding bools is `or`.
+/// `base` with `values` (which broadcast to the shape [`gather_into`](super::gather_into) would
+/// give) put or added at `base[i, j, …]`. A base that nobody shares is written in place. Half
+/// floats are rounded after every addition; adding bools is `or`.
 pub fn scatter(
     op: &str,
     base: Array,
@@ -117,8 +117,8 @@ struct Scatter {
 unsafe impl Sync for Scatter {}
 
 impl Scatter {
-    /// Lets every value meet its place, in index order. Threads share the places among them: parts of
-    /// the slices where these are long, else ranges of slices.
+    /// Lets every value meet its place, in index order. Threads share the places among them: parts
+    /// of the slices where these are long, else ranges of slices.
     fn run<T: Copy>(&self, meet: impl Fn(T, T) -> T + Sync) {
         let (n, count) = (self.inner.len(), self.picks.count);
         if n * count == 0 {
@@ -136,8 +136,8 @@ impl Scatter {
         });
     }
 
-    /// The first and last place of each batch, so that threads pass over batches that have no place of
-    /// theirs: where an index goes along one axis, batches lie in order along the others.
+    /// The first and last place of each batch, so that threads pass over batches that have no place
+    /// of theirs: where an index goes along one axis, batches lie in order along the others.
     fn bounds(&self) -> Vec<(isize, isize)> {
         let count = self.picks.count;
         let mut bounds = vec![(0, 0); count.div_ceil(BATCH)];
@@ -163,7 +163,8 @@ impl Scatter {
     }
 
     /// # Safety
-    /// Nobody else writes to these columns of these slices. `bounds` are empty or those of all batches.
+    /// Nobody else writes to these columns of these slices. `bounds` are empty or those of all
+    /// batches.
     unsafe fn part<T: Copy>(
         &self,
         columns: Range<usize>,

@@ -1,8 +1,8 @@
 //! Layer normalisation over trailing axes, in one pass over memory.
 //!
 //! Promises: exactly the bits of the body, `nn.layer_norm`, and of its gradient. Sums are those of
-//! [`reduce`](super::reduce), every other step is one rounding in the accumulator's dtype, and results
-//! are rounded to their dtype once. So which of the two computes does not show.
+//! [`reduce`](super::reduce), every other step is one rounding in the accumulator's dtype, and
+//! results are rounded to their dtype once. So which of the two computes does not show.
 //!
 //! A row is one thread's. Few rows that are very long are better left to the body.
 
@@ -40,16 +40,16 @@ pub struct Moments {
     pub scale: Array,
 }
 
-/// The dtype of the result, where there is a kernel for these dtypes: all but a parameter of float64
-/// beside narrower elements.
+/// The dtype of the result, where there is a kernel for these dtypes: all but a parameter of
+/// float64 beside narrower elements.
 pub fn result(x: DType, parameters: [Option<DType>; 2]) -> Option<DType> {
     let all = [Some(x), parameters[0], parameters[1]].into_iter().flatten();
     let dtype = all.reduce(|a, b| a.promote(b).unwrap_or(a)).filter(|dtype| dtype.is_float())?;
     (gemm::accumulator(dtype) == gemm::accumulator(x)).then_some(dtype)
 }
 
-/// `(x − mean) · scale · weight + bias` over the last `trailing` axes of `x`; the parameters have their
-/// sizes. Gives the moments too, where they are wanted; these have the other axes.
+/// `(x − mean) · scale · weight + bias` over the last `trailing` axes of `x`; the parameters have
+/// their sizes. Gives the moments too, where they are wanted; these have the other axes.
 pub fn forward(
     x: &Array,
     trailing: usize,
@@ -101,8 +101,8 @@ pub unsafe fn forward_into(
     }
 }
 
-/// The cotangents of `x`, the weight and the bias, as far as they are wanted, each of the dtype of what
-/// it belongs to (that of the bias in `bias`). `g` is the cotangent of the result.
+/// The cotangents of `x`, the weight and the bias, as far as they are wanted, each of the dtype of
+/// what it belongs to (that of the bias in `bias`). `g` is the cotangent of the result.
 pub fn backward(
     g: &Array,
     x: &Array,
@@ -521,8 +521,8 @@ multiversion! {
         }
     }
 
-    /// Of `[x, g, …]` makes the normalised row, `g`, the weighted `g`, and the products of the first
-    /// and the third; and of the first and `g`, and `g`, as lines.
+    /// Of `[x, g, …]` makes the normalised row, `g`, the weighted `g`, and the products of the
+    /// first and the third; and of the first and `g`, and `g`, as lines.
     ///
     /// # Safety
     /// All have `n` elements.

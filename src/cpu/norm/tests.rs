@@ -98,8 +98,8 @@ impl Problem {
             };
         let each =
             |x: &Array, f: &dyn Fn(f64) -> f64| map(dtype, rows, [&values(x)], [&same], |[x]| f(x));
-        // The dtype itself rounds a quotient or a root of two of its numbers as a rounded double would
-        // not always: a double holds the result of float32 exactly enough for all of them.
+        // The dtype itself rounds a quotient or a root of two of its numbers as a rounded double
+        // would not always: a double holds the result of float32 exactly enough for all of them.
         let mean = |x: &Array| each(&reduce(Reduction::Sum, x, &axes).unwrap(), &|x| x / n as f64);
         let wide = |x: &Array| array(dtype, &x.shape().sizes(), &values(x));
         let x = wide(&self.x);

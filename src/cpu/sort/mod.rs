@@ -45,8 +45,8 @@ pub unsafe fn sort_into(x: &Array, axis: usize, descending: bool, out: &Array) -
     Ok(())
 }
 
-/// The positions (int64) of the first `k` elements of the order along `axis`, which is at least that
-/// long: the best first, the first of equals before later ones.
+/// The positions (int64) of the first `k` elements of the order along `axis`, which is at least
+/// that long: the best first, the first of equals before later ones.
 ///
 /// # Safety
 /// As for [`sort_into`].
@@ -100,7 +100,8 @@ impl Rows {
         Ok(Rows { x, axis, n, count })
     }
 
-    /// Where the rows of a result go: its own memory where the axis is the last, else a fresh array.
+    /// Where the rows of a result go: its own memory where the axis is the last, else a fresh
+    /// array.
     fn result(&self, out: &Array) -> Result<Array> {
         let last = out.shape().rank() - 1;
         if self.axis == last {
@@ -142,7 +143,8 @@ fn sort_rows<T: Sortable>(rows: &Rows, descending: bool, out: &Array) -> Result<
     rows.each(2 * n * size_of::<T::Key>(), |row, scratch| {
         let at = (row * n) as isize;
         let keys = Shared::new(scratch.cast::<T::Key>());
-        // SAFETY: rows of `n` elements, scratch for twice as many keys, each written before it is read.
+        // SAFETY: rows of `n` elements, scratch for twice as many keys, each written before it is
+        // read.
         unsafe {
             threads::for_each_chunk(n, LONG, |range| {
                 for i in range.start as isize..range.end as isize {
@@ -235,8 +237,8 @@ fn position_rows<T: Sortable>(
     })
 }
 
-/// Brings the `k` least items to the front, in any order: those of each stretch meet the least of all
-/// stretches before, so that nothing that cannot be broken off is long.
+/// Brings the `k` least items to the front, in any order: those of each stretch meet the least of
+/// all stretches before, so that nothing that cannot be broken off is long.
 fn select<I: Ord + Copy>(items: &mut [I], k: usize) {
     let mut end = items.len().min(2 * STRETCH);
     items[..end].select_nth_unstable(k - 1);

@@ -1,8 +1,8 @@
 //! The backward sweep: cotangents travel from outputs to leaves along the tape.
 //!
-//! Entries are taken in falling order of their sequence numbers, so every cotangent is complete when
-//! its entry's turn comes. The sweep accumulates and undoes broadcasting; rules do neither. Gradients
-//! are committed after the whole sweep has succeeded.
+//! Entries are taken in falling order of their sequence numbers, so every cotangent is complete
+//! when its entry's turn comes. The sweep accumulates and undoes broadcasting; rules do neither.
+//! Gradients are committed after the whole sweep has succeeded.
 
 use std::sync::Arc;
 
@@ -111,8 +111,9 @@ impl Addition {
     }
 }
 
-/// Writes sums: all sums first, then all writes, so a failure leaves every gradient as it was. Sweeps of
-/// several threads write one after another; what another one wrote meanwhile is added to again.
+/// Writes sums: all sums first, then all writes, so a failure leaves every gradient as it was.
+/// Sweeps of several threads write one after another; what another one wrote meanwhile is added to
+/// again.
 fn accumulate(mut additions: Vec<Addition>, record: bool) -> Result<()> {
     static WRITING: Mutex<()> = Mutex::new(());
     loop {

@@ -49,7 +49,8 @@ pub(super) fn part_of(entry: &Entry, wanted: &[bool], given: &[(u32, Value)]) ->
     })
 }
 
-/// The cotangents of the operands of a composite that are wanted, by the plan of its rules, if there is one.
+/// The cotangents of the operands of a composite that are wanted, by the plan of its rules, if
+/// there is one.
 pub(super) fn planned_rules(
     op: &str,
     entry: &Arc<Entry>,

@@ -75,8 +75,8 @@ pub(super) struct Sweep {
     /// Sequence numbers of entries with a cotangent, latest first
     order: BinaryHeap<u64>,
     pending: FxHashMap<u64, Waiting>,
-    /// A pending entry that came while no other was: in a chain of ops always, and then neither heap
-    /// nor map is touched
+    /// A pending entry that came while no other was: in a chain of ops always, and then neither
+    /// heap nor map is touched
     alone: Option<Waiting>,
     pub(super) leaves: FxHashMap<usize, (Arc<Leaf>, Value)>,
     pub(super) leaf_order: Vec<usize>,

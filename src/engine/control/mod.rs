@@ -1,8 +1,8 @@
 //! Lists run op by op through the engine, control flow included.
 //!
-//! What runs this way is recorded on the tape, or traced, as eager code is. Outside of traces control
-//! flow is taken at once, by the data. Inside, it becomes a node of the trace; on the tape it is one
-//! entry with the flow's results.
+//! What runs this way is recorded on the tape, or traced, as eager code is. Outside of traces
+//! control flow is taken at once, by the data. Inside, it becomes a node of the trace; on the tape
+//! it is one entry with the flow's results.
 
 pub mod host;
 

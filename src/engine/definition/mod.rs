@@ -1,11 +1,13 @@
-//! Graphs defined by hand: calls on sizes that are not known yet, and the lists that run once they are.
+//! Graphs defined by hand: calls on sizes that are not known yet, and the lists that run once they
+//! are.
 //!
-//! A placeholder may leave sizes open, or its rank. A call on such a value is *deferred*: which function,
-//! which attributes, which operands. Where the sizes are symbols its nodes are written as well, so
-//! that shapes are checked and shown; where even the rank is open, or a formula needs a number that
-//! nobody knows, the result is *unresolved*: a node without a shape. A run says all sizes: the calls
-//! are made again on values of known types in a fresh trace, op by op as eager code would, and give
-//! the list that runs. So nothing that is computed depends on what was guessed before.
+//! A placeholder may leave sizes open, or its rank. A call on such a value is *deferred*: which
+//! function, which attributes, which operands. Where the sizes are symbols its nodes are written as
+//! well, so that shapes are checked and shown; where even the rank is open, or a formula needs a
+//! number that nobody knows, the result is *unresolved*: a node without a shape. A run says all
+//! sizes: the calls are made again on values of known types in a fresh trace, op by op as eager
+//! code would, and give the list that runs. So nothing that is computed depends on what was guessed
+//! before.
 
 use std::sync::Arc;
 
@@ -169,8 +171,8 @@ pub fn defer(
     Ok(values)
 }
 
-/// The node of an operand; one that was made without recording passes no gradient on to a call that is
-/// recorded.
+/// The node of an operand; one that was made without recording passes no gradient on to a call that
+/// is recorded.
 fn operand_of(trace: &Arc<Trace>, call: &Call, value: &Value) -> Result<Id> {
     let id = trace.node(call.name(), value)?;
     let stop = Op::Map(&arithmetic::stop_gradient);
@@ -189,8 +191,8 @@ fn operand_of(trace: &Arc<Trace>, call: &Call, value: &Value) -> Result<Id> {
     }
 }
 
-/// Results that are nodes of the call: one that is an operand as it is may be another value when the
-/// call is made again.
+/// Results that are nodes of the call: one that is an operand as it is may be another value when
+/// the call is made again.
 fn own(
     trace: &Arc<Trace>,
     start: u32,

@@ -61,8 +61,8 @@ pub(super) fn unresolved(
 /// Sizes and ranks with which unknown shapes are tried, to learn what a call gives.
 const SIZES: [usize; 2] = [12, 20];
 
-/// Tried where neither [`SIZES`] nor a size that is [`mentioned`] fits: they broadcast, or are those of an empty operand. What they
-/// give tells the dtype alone.
+/// Tried where neither [`SIZES`] nor a size that is [`mentioned`] fits: they broadcast, or are
+/// those of an empty operand. What they give tells the dtype alone.
 const SMALL: [usize; 2] = [1, 0];
 
 const RANKS: [usize; 6] = [1, 2, 3, 4, 0, 5];
@@ -127,7 +127,8 @@ pub(super) fn probe(trace: &Arc<Trace>, call: &Call, args: &[Arg]) -> Result<Lik
             true
         }
     };
-    // What is refused for every shape in the same words is wrong; else a shape may be found that fits.
+    // What is refused for every shape in the same words is wrong; else a shape may be found that
+    // fits.
     if same {
         return Err(error);
     }

@@ -218,8 +218,8 @@ pub fn resolve(
     })
 }
 
-/// The numbers that stand among operands of nodes, as far as they are known; a call works out its own
-/// again. Where sizes may stay open those of the fresh trace stand for them.
+/// The numbers that stand among operands of nodes, as far as they are known; a call works out its
+/// own again. Where sizes may stay open those of the fresh trace stand for them.
 fn numbers(
     fresh: &Trace,
     table: &[Number],

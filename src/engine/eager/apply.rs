@@ -62,8 +62,8 @@ pub fn apply_all(op: Op, args: &[Operand<'_>], record: bool) -> Result<SmallVec<
     }
 }
 
-/// The results of an op that is a node: of a trace, or of a graph defined by hand, which keeps calls
-/// whose shapes it does not know.
+/// The results of an op that is a node: of a trace, or of a graph defined by hand, which keeps
+/// calls whose shapes it does not know.
 #[cold]
 fn emitted(op: &Op, args: &[Operand<'_>]) -> Result<tape::Results> {
     let _entered = trace::enter_for(op.name(), args)?;
@@ -76,8 +76,8 @@ fn called(call: &op::Call, args: &[Operand<'_>]) -> Result<tape::Results> {
     Ok(found.into_iter().map(|value| value.array).collect())
 }
 
-/// An elementwise op on promoted operands. Arrays of fixed size instead of lists: this is the hot path
-/// of eager code.
+/// An elementwise op on promoted operands. Arrays of fixed size instead of lists: this is the hot
+/// path of eager code.
 #[inline]
 fn compute_map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array> {
     if !trace::at_hand(args) {
@@ -187,8 +187,9 @@ fn plain_operands(def: &Elementwise, args: &[Operand<'_>]) -> bool {
         })
 }
 
-/// An elementwise op whose result replaces its first operand. Where nobody else holds that operand's
-/// memory and the result fits, it is computed there and `None` comes back; else the new value.
+/// An elementwise op whose result replaces its first operand. Where nobody else holds that
+/// operand's memory and the result fits, it is computed there and `None` comes back; else the new
+/// value.
 pub fn map_in_place(
     def: &'static Elementwise,
     first: &Value,

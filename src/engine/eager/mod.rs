@@ -327,8 +327,8 @@ fn call_now(
     emitted(composite, attributes, operands, record)
 }
 
-/// The kernel of a composite. Checks look at every step of a formula, where nothing tells it from its
-/// kernel.
+/// The kernel of a composite. Checks look at every step of a formula, where nothing tells it from
+/// its kernel.
 fn kernel(composite: &Composite, is_checking: bool) -> Option<Kernel> {
     composite.kernel.filter(|kernel| !(kernel.is_exact() && is_checking))
 }

@@ -1,9 +1,9 @@
 //! Indexing as NumPy does it, lowered to slices, gathers and scatters.
 //!
-//! An index is split in two: basic items (integers, slices, new axes, an ellipsis) make one slice and
-//! one reshape; array items (integer arrays, and masks as the positions of their true elements) make
-//! one gather over the axes they address. NumPy's rule places the gathered axes: where the arrays
-//! stand if they stand together, else first.
+//! An index is split in two: basic items (integers, slices, new axes, an ellipsis) make one slice
+//! and one reshape; array items (integer arrays, and masks as the positions of their true elements)
+//! make one gather over the axes they address. NumPy's rule places the gathered axes: where the
+//! arrays stand if they stand together, else first.
 
 mod plan;
 
@@ -259,8 +259,8 @@ fn put(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
     Ok(())
 }
 
-/// `x` after `x[mask] = v` as `where`, for a mask of the leading axes and a `v` that is the same for
-/// every element the mask covers; `None` where positions are what to go by.
+/// `x` after `x[mask] = v` as `where`, for a mask of the leading axes and a `v` that is the same
+/// for every element the mask covers; `None` where positions are what to go by.
 ///
 /// So are writes whose mask has no data, and, for the same bits, all whose `v` wants a gradient:
 /// that is a sum over the elements of `x` then, not over those that are selected.

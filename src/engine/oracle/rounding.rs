@@ -1,5 +1,6 @@
-//! Rounding errors of products, convolutions and reductions on random numbers with full significands,
-//! against exact sums, with the a-priori bound of their order of summation as the limit.
+//! Rounding errors of products, convolutions and reductions on random numbers with full
+//! significands, against exact sums, with the a-priori bound of their order of summation as the
+//! limit.
 
 use smallvec::smallvec;
 

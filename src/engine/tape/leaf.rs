@@ -27,8 +27,8 @@ pub type Hook = Arc<dyn HookRule>;
 #[derive(Default)]
 pub struct Hooks(Mutex<Vec<(u64, Hook)>>);
 
-/// Hooks and host rules alive: while there are none, a sweep fails halfway only where memory runs out
-/// or a signal breaks it off, and frees what it has used as it goes.
+/// Hooks and host rules alive: while there are none, a sweep fails halfway only where memory runs
+/// out or a signal breaks it off, and frees what it has used as it goes.
 pub(super) static HOST_CALLS: AtomicI64 = AtomicI64::new(0);
 
 /// Whether a sweep may call code of the user's.

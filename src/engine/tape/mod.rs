@@ -125,8 +125,8 @@ impl Value {
 pub type Shared = Arc<Mutex<Value>>;
 
 impl History {
-    /// The objects of the user's code that only this history keeps alive: its own hooks and rule, if
-    /// nobody else holds the leaf or entry.
+    /// The objects of the user's code that only this history keeps alive: its own hooks and rule,
+    /// if nobody else holds the leaf or entry.
     pub fn foreign_objects(&self) -> SmallVec<[*mut c_void; 2]> {
         match self {
             History::Leaf(leaf) if Arc::strong_count(leaf) == 1 => leaf.hooks.objects(),
@@ -246,8 +246,8 @@ pub fn live_nodes() -> i64 {
 }
 
 impl Entry {
-    /// A new entry, written where it stays, and then filled: it is large, and moving it would cost more
-    /// than all else in recording a small op.
+    /// A new entry, written where it stays, and then filled: it is large, and moving it would cost
+    /// more than all else in recording a small op.
     #[inline(always)]
     fn build(
         step: Step,
@@ -320,7 +320,8 @@ fn unlink(links: &mut SmallVec<[Link; 2]>, rest: &mut SmallVec<[Arc<Entry>; 4]>)
 }
 
 impl Drop for Entry {
-    /// Frees a whole chain without recursion: whoever drops the last entry unlinks the rest in a loop.
+    /// Frees a whole chain without recursion: whoever drops the last entry unlinks the rest in a
+    /// loop.
     fn drop(&mut self) {
         DROPPED.fetch_add(1, Ordering::Relaxed);
         if let Step::Host(_) = self.step {
@@ -392,8 +393,8 @@ pub fn record_call(
     Ok(results)
 }
 
-/// To which operands a gradient flows, as bits (if there are more operands than bits, to all that want
-/// one), and what the rules read; none where no gradient flows.
+/// To which operands a gradient flows, as bits (if there are more operands than bits, to all that
+/// want one), and what the rules read; none where no gradient flows.
 #[inline(always)]
 fn recorded(op: &Op, args: &[Operand<'_>], results: &[Array]) -> Result<Option<(u64, Mask)>> {
     let wants = |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if v.requires_grad());

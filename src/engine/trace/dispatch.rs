@@ -1,8 +1,9 @@
 //! Dispatch: who takes ops and calls of composites.
 //!
-//! Eager code computes them (`eager::Computed`), an open trace writes nodes (`eager::Traced`), and a
-//! graph defined by hand defers calls whose sizes it does not know (`definition::Deferred`). A graph
-//! defined by hand brings its own implementation, so that what applies ops names no module above.
+//! Eager code computes them (`eager::Computed`), an open trace writes nodes (`eager::Traced`), and
+//! a graph defined by hand defers calls whose sizes it does not know (`definition::Deferred`). A
+//! graph defined by hand brings its own implementation, so that what applies ops names no module
+//! above.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -61,8 +62,8 @@ pub trait Dispatch: Send + Sync {
     }
 }
 
-/// The way of the graph defined by hand that defers calls on these operands, if one does: some size of
-/// theirs is open.
+/// The way of the graph defined by hand that defers calls on these operands, if one does: some size
+/// of theirs is open.
 #[inline]
 pub fn deferring(args: &[Operand<'_>]) -> Option<&'static dyn Dispatch> {
     if !active() { None } else { find_deferring(args) }

@@ -1,15 +1,15 @@
 //! Traces: lists that grow while Python code runs.
 //!
-//! A traced value is an ordinary [`Value`] whose data is [traced](Where::Traced): the trace, and the node
-//! there. Ops on it go the same ways as eager ops (promotion, composites, tape, sweep) and end
-//! here, as nodes. So what a trace holds is what eager code would have computed, op by op.
+//! A traced value is an ordinary [`Value`] whose data is [traced](Where::Traced): the trace, and
+//! the node there. Ops on it go the same ways as eager ops (promotion, composites, tape, sweep) and
+//! end here, as nodes. So what a trace holds is what eager code would have computed, op by op.
 //!
-//! Traces nest: the body of a loop is traced while the function around it is. Each thread has a stack
-//! of open traces; new nodes belong to the top one. What a trace reads from outside (a handle of
-//! Python's, a value of a trace below, a gradient, a random key) becomes an input of its list, listed
-//! in its [captures](Capture). Handles are not written while a trace is open: a trace keeps the values
-//! it gives them to itself, and whoever ends the trace commits them. A trace that fails is dropped,
-//! and nothing has happened.
+//! Traces nest: the body of a loop is traced while the function around it is. Each thread has a
+//! stack of open traces; new nodes belong to the top one. What a trace reads from outside (a handle
+//! of Python's, a value of a trace below, a gradient, a random key) becomes an input of its list,
+//! listed in its [captures](Capture). Handles are not written while a trace is open: a trace keeps
+//! the values it gives them to itself, and whoever ends the trace commits them. A trace that fails
+//! is dropped, and nothing has happened.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -101,8 +101,8 @@ struct State {
     finalized: bool,
     /// The inputs that lie on another device than its own
     away: FxHashSet<Id>,
-    /// The nodes that were made without recording, and what stands for them where their gradient must
-    /// not be followed
+    /// The nodes that were made without recording, and what stands for them where their gradient
+    /// must not be followed
     no_grad: FxHashMap<Id, Option<Id>>,
 }
 
@@ -507,9 +507,9 @@ pub fn barrier(x: &Value, after: &[Value]) -> Result<Value> {
     Ok(Value { array, ..x.clone() })
 }
 
-/// A traced value on another device. A list computes on one device, so there is no node: what a captured
-/// function returns is moved at the end of each run. Refused for other traces, and for inputs that lie on
-/// another device than the trace.
+/// A traced value on another device. A list computes on one device, so there is no node: what a
+/// captured function returns is moved at the end of each run. Refused for other traces, and for
+/// inputs that lie on another device than the trace.
 pub fn moved(op: &str, x: &Value, to: Device) -> Result<Array> {
     let refused = || error::one_device(op, x.device(), to);
     let trace = top().filter(|trace| trace.moves_results).ok_or_else(refused)?;

@@ -18,8 +18,8 @@ pub fn sweeping<T>(sweep: impl FnOnce() -> T) -> T {
     sweep()
 }
 
-/// Whether gradients of what is computed of a traced value are those of the graph, whatever the tape
-/// says: in a body of control flow, a function under a transform, a graph defined by hand.
+/// Whether gradients of what is computed of a traced value are those of the graph, whatever the
+/// tape says: in a body of control flow, a function under a transform, a graph defined by hand.
 pub fn cuts(array: &Array) -> bool {
     match top() {
         Some(trace) => trace.cuts(),
@@ -28,8 +28,8 @@ pub fn cuts(array: &Array) -> bool {
 }
 
 impl Trace {
-    /// Whether gradients are those of its graph, whatever the tape says: what cuts a history is a node
-    /// there.
+    /// Whether gradients are those of its graph, whatever the tape says: what cuts a history is a
+    /// node there.
     pub(super) fn cuts(&self) -> bool {
         self.is_body || self.role == Role::Definition
     }
@@ -40,8 +40,8 @@ impl Trace {
         !(tape::recording() || self.cuts() && context::HERE.with(|context| context.sweeping.get()))
     }
 
-    /// For a node that was made without recording what stands for it where it is recorded, if that is
-    /// known.
+    /// For a node that was made without recording what stands for it where it is recorded, if that
+    /// is known.
     pub fn stop_of(&self, id: Id) -> Option<Option<Id>> {
         let known = self.state.lock().no_grad.get(&id).copied()?;
         let is_float = self.read(|graph| graph.ty(id)).dtype.is_float();

@@ -85,8 +85,8 @@ pub fn suspended<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Whether the numbers of a trace are those of the top one: it is that one, or there are only bodies
-/// between.
+/// Whether the numbers of a trace are those of the top one: it is that one, or there are only
+/// bodies between.
 pub fn speaks_of(trace: &Arc<Trace>) -> bool {
     STACK.with(|stack| {
         let stack = stack.borrow();

@@ -36,8 +36,8 @@ composite! {
 
     /// The next number after `a` on the way to `b`, in their common dtype.
     ///
-    /// Where both are equal it is `b`; after the largest finite number comes infinity. Gradient: that
-    /// of `a` alone, since the step does not depend on it.
+    /// Where both are equal it is `b`; after the largest finite number comes infinity. Gradient:
+    /// that of `a` alone, since the step does not depend on it.
     ///
     /// >>> import wengert as wg
     /// >>> wg.nextafter(wg.tensor(1.0), 2.0).item() - 1.0 == wg.finfo(wg.float32).eps

@@ -58,8 +58,8 @@ composite! {
     /// Differences of neighbours along an axis, `n` times over.
     ///
     /// Each time the axis becomes shorter by one. Truth values differ where they are not equal.
-    /// `prepend`, `append`: what is joined to the axis before, of the shape of `x` but for that axis,
-    /// or one number for every row.
+    /// `prepend`, `append`: what is joined to the axis before, of the shape of `x` but for that
+    /// axis, or one number for every row.
     ///
     /// >>> import wengert as wg
     /// >>> wg.diff(wg.tensor([1, 4, 9])).tolist()

@@ -91,7 +91,8 @@ fn count_of(n: impl Into<Extent>, least: i64, name: &str, op: &str) -> usize {
 /// What a result takes besides its elements, at the least: value, node or tensor.
 const RESULT_BYTES: usize = 256;
 
-/// Refuses more results than memory holds. Whoever gives as many as a user says asks before the first.
+/// Refuses more results than memory holds. Whoever gives as many as a user says asks before the
+/// first.
 fn check_results(n: usize) {
     check_room(n.saturating_mul(RESULT_BYTES)).or_throw();
 }

@@ -12,8 +12,8 @@ use crate::shape::{Axes, Dim, Extent, Shape, Tuple, normalize_axis};
 composite! {
     /// The same elements, in C order, under another shape.
     ///
-    /// One size may be -1: it is worked out from the count of elements. Values never change, so `copy`
-    /// makes no difference.
+    /// One size may be -1: it is worked out from the count of elements. Values never change, so
+    /// `copy` makes no difference.
     ///
     /// >>> import wengert as wg
     /// >>> wg.arange(6).reshape(2, -1).tolist()

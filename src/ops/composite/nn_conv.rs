@@ -9,9 +9,9 @@ use crate::shape::{Dim, Dims, Shape};
 composite! {
     /// Convolution over the last axis.
     ///
-    /// `x` (N, C, L), `weight` (O, C / groups, K), `bias` (O,), floating; the result is (N, O, L') with
-    /// `L' = (L + 2 padding - dilation (K - 1) - 1) // stride + 1`. Raises ShapeError where channels or
-    /// ranks differ or the window does not fit.
+    /// `x` (N, C, L), `weight` (O, C / groups, K), `bias` (O,), floating; the result is (N, O, L')
+    /// with `L' = (L + 2 padding - dilation (K - 1) - 1) // stride + 1`. Raises ShapeError where
+    /// channels or ranks differ or the window does not fit.
     nn function conv1d(
         x: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None, stride: Ints = 1,
         padding: Ints = 0, dilation: Ints = 1, groups: Int = 1,
@@ -38,8 +38,8 @@ composite! {
     /// Convolution over the last three axes.
     ///
     /// `x` (N, C, D, H, W), `weight` (O, C / groups, I, J, K), `bias` (O,), floating; sizes as in
-    /// `conv1d`. Geometry is one int or three. Raises ShapeError where channels or ranks differ or the
-    /// window does not fit.
+    /// `conv1d`. Geometry is one int or three. Raises ShapeError where channels or ranks differ or
+    /// the window does not fit.
     nn function conv3d(
         x: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None, stride: Ints = 1,
         padding: Ints = 0, dilation: Ints = 1, groups: Int = 1,
@@ -49,9 +49,10 @@ composite! {
 
     /// The transpose of `conv1d` as a linear map of its input.
     ///
-    /// `x` (N, C, L), `weight` (C, O / groups, K), `bias` (O,), floating; the result is (N, O, L') with
-    /// `L' = (L - 1) stride - 2 padding + dilation (K - 1) + output_padding + 1`. `output_padding` must
-    /// be less than `stride`. Raises ShapeError where channels or ranks differ or L' is not positive.
+    /// `x` (N, C, L), `weight` (C, O / groups, K), `bias` (O,), floating; the result is (N, O, L')
+    /// with `L' = (L - 1) stride - 2 padding + dilation (K - 1) + output_padding + 1`.
+    /// `output_padding` must be less than `stride`. Raises ShapeError where channels or ranks
+    /// differ or L' is not positive.
     nn function conv_transpose1d(
         x: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None, stride: Ints = 1,
         padding: Ints = 0, output_padding: Ints = 0, groups: Int = 1, dilation: Ints = 1,
@@ -62,8 +63,8 @@ composite! {
 
     /// The transpose of `conv2d` as a linear map of its input.
     ///
-    /// `x` (N, C, H, W), `weight` (C, O / groups, I, J), `bias` (O,), floating; sizes and errors as in
-    /// `conv_transpose1d`. Geometry is one int or a pair.
+    /// `x` (N, C, H, W), `weight` (C, O / groups, I, J), `bias` (O,), floating; sizes and errors as
+    /// in `conv_transpose1d`. Geometry is one int or a pair.
     nn function conv_transpose2d(
         x: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None, stride: Ints = 1,
         padding: Ints = 0, output_padding: Ints = 0, groups: Int = 1, dilation: Ints = 1,
@@ -74,8 +75,8 @@ composite! {
 
     /// The transpose of `conv3d` as a linear map of its input.
     ///
-    /// `x` (N, C, D, H, W), `weight` (C, O / groups, I, J, K), `bias` (O,), floating; sizes and errors
-    /// as in `conv_transpose1d`. Geometry is one int or three.
+    /// `x` (N, C, D, H, W), `weight` (C, O / groups, I, J, K), `bias` (O,), floating; sizes and
+    /// errors as in `conv_transpose1d`. Geometry is one int or three.
     nn function conv_transpose3d(
         x: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None, stride: Ints = 1,
         padding: Ints = 0, output_padding: Ints = 0, groups: Int = 1, dilation: Ints = 1,
@@ -85,7 +86,8 @@ composite! {
     }
 }
 
-/// The numbers that a user gave for `rank` spatial axes: one for all, or one each; none below `least`.
+/// The numbers that a user gave for `rank` spatial axes: one for all, or one each; none below
+/// `least`.
 pub fn per_axis(op: &str, name: &str, values: &[i64], rank: usize, least: i64) -> PerAxis {
     if values.len() != 1 && values.len() != rank {
         let what = format!("{name} must be one int or {rank}");

@@ -46,7 +46,8 @@ composite! {
     /// Rows of a table.
     ///
     /// `indices`: integers of any shape; `weight`: (rows, …). The result has the shape of `indices`
-    /// followed by that of a row. Negative indices count from the end; IndexError outside the table.
+    /// followed by that of a row. Negative indices count from the end; IndexError outside the
+    /// table.
     ///
     /// >>> import wengert as wg
     /// >>> wg.nn.embedding(wg.tensor([2, 0]), wg.tensor([[1, 2], [3, 4], [5, 6]])).tolist()
@@ -75,9 +76,10 @@ composite! {
     /// Softmax of `q kᵀ · scale` over the last axis, times `v`.
     ///
     /// `q` (…, L, E), `k` (…, S, E), `v` (…, S, F), floating; leading axes broadcast; the result is
-    /// (…, L, F). `mask` broadcasts to (…, L, S): bool says where to attend, a floating one is added to
-    /// the scores. `is_causal` lets position i attend to positions up to i. `scale`: `1/√E` where None.
-    /// A position that attends to nothing gives NaN. Raises ShapeError for other shapes.
+    /// (…, L, F). `mask` broadcasts to (…, L, S): bool says where to attend, a floating one is
+    /// added to the scores. `is_causal` lets position i attend to positions up to i. `scale`:
+    /// `1/√E` where None. A position that attends to nothing gives NaN. Raises ShapeError for other
+    /// shapes.
     ///
     /// Source: Vaswani et al.: Attention is all you need, 2017.
     nn function scaled_dot_product_attention(

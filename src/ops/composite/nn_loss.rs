@@ -63,8 +63,8 @@ composite! {
 
     /// Squared difference.
     ///
-    /// Two floating tensors of one shape; ShapeError where they differ. `reduction`: "mean", "sum" or
-    /// "none".
+    /// Two floating tensors of one shape; ShapeError where they differ. `reduction`: "mean", "sum"
+    /// or "none".
     nn function mse_loss(
         input: FloatTensor, target: FloatTensor; reduction: LossReduction = "mean",
     ) -> One {
@@ -75,8 +75,8 @@ composite! {
 
     /// Absolute difference.
     ///
-    /// Two floating tensors of one shape; ShapeError where they differ. `reduction`: "mean", "sum" or
-    /// "none". The gradient at 0 is 0.
+    /// Two floating tensors of one shape; ShapeError where they differ. `reduction`: "mean", "sum"
+    /// or "none". The gradient at 0 is 0.
     nn function l1_loss(
         input: FloatTensor, target: FloatTensor; reduction: LossReduction = "mean",
     ) -> One {
@@ -86,8 +86,8 @@ composite! {
 
     /// Binary cross entropy of logits: `-t log σ(x) - (1 - t) log σ(-x)`.
     ///
-    /// `input` (logits) and `target` (probabilities) are floating and of one shape. `weight` is a factor
-    /// for each element, `pos_weight` one for the first term; both broadcast to that shape.
+    /// `input` (logits) and `target` (probabilities) are floating and of one shape. `weight` is a
+    /// factor for each element, `pos_weight` one for the first term; both broadcast to that shape.
     /// `reduction`: "mean", "sum" or "none".
     nn function binary_cross_entropy_with_logits(
         input: FloatTensor, target: FloatTensor, weight: MaybeFloatTensor = None,
@@ -326,8 +326,8 @@ impl<'e> Task<'e> {
         slope * self.along(g)
     }
 
-    /// `Σ gₙ qₙ ℓₙ` over samples, with the target's distribution `q` and the classes' losses `ℓ`; and
-    /// less `g y Σ [class]` for what a mean divides by.
+    /// `Σ gₙ qₙ ℓₙ` over samples, with the target's distribution `q` and the classes' losses `ℓ`;
+    /// and less `g y Σ [class]` for what a mean divides by.
     fn weight_gradient(&self, g: Expr<'e>, y: Expr<'e>, reduction: &str) -> Expr<'e> {
         let (z, total) = self.logs();
         let each = self.along(self.masked(self.scaled(g, reduction)));

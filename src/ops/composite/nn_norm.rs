@@ -14,8 +14,8 @@ use crate::shape::{Axes, Dim, Shape};
 composite! {
     /// Normalises to mean 0 and variance 1 over some axes, then scales and shifts.
     ///
-    /// `x` is floating; `axis` an axis or a tuple of axes; `weight` and `bias` have the sizes of these
-    /// axes, in order. `eps` is added to the variance. Raises ShapeError for other sizes.
+    /// `x` is floating; `axis` an axis or a tuple of axes; `weight` and `bias` have the sizes of
+    /// these axes, in order. `eps` is added to the variance. Raises ShapeError for other sizes.
     ///
     /// >>> import wengert as wg
     /// >>> wg.nn.layer_norm(wg.tensor([[1.0, 3.0], [8.0, 2.0]]), eps=0.0).tolist()
@@ -46,8 +46,8 @@ composite! {
         bias: found[2],
     }
 
-    /// The cotangents of `x`, `weight` and `bias` of `layer_norm`, from what it saved, and the cotangents
-    /// of that. Zero where there is no such parameter.
+    /// The cotangents of `x`, `weight` and `bias` of `layer_norm`, from what it saved, and the
+    /// cotangents of that. Zero where there is no such parameter.
     hidden function layer_norm_gradients(
         g: FloatTensor, x: FloatTensor, middle: FloatTensor, deviation: FloatTensor,
         weight: MaybeFloatTensor = None, g_middle: MaybeFloatTensor = None,
@@ -80,9 +80,9 @@ composite! {
 
     /// Divides by the root of the mean square over some axes, then scales.
     ///
-    /// `x` is floating; `axis` an axis or a tuple of axes; `weight` has the sizes of these axes. `eps`
-    /// is added to the mean square. Source: Zhang, Sennrich: Root mean square layer normalization,
-    /// 2019.
+    /// `x` is floating; `axis` an axis or a tuple of axes; `weight` has the sizes of these axes.
+    /// `eps` is added to the mean square. Source: Zhang, Sennrich: Root mean square layer
+    /// normalization, 2019.
     nn function rms_norm(
         x: FloatTensor, axis: Axes = -1, weight: MaybeFloatTensor = None; eps: Float = 1e-5,
     ) -> One {
@@ -104,8 +104,8 @@ composite! {
 
     /// Normalises each channel (axis 1) by a given mean and variance, then scales and shifts.
     ///
-    /// `x` is floating, (N, C, …); all others are (C,). `eps` is added to the variance. Gradients flow
-    /// to `mean` and `var` too. Raises ShapeError for other sizes.
+    /// `x` is floating, (N, C, …); all others are (C,). `eps` is added to the variance. Gradients
+    /// flow to `mean` and `var` too. Raises ShapeError for other sizes.
     nn function batch_norm(
         x: FloatTensor, mean: FloatTensor, var: FloatTensor, weight: MaybeFloatTensor = None,
         bias: MaybeFloatTensor = None; eps: Float = 1e-5,
@@ -130,8 +130,8 @@ composite! {
 
     /// Normalises to mean 0 and variance 1 over groups of channels (axis 1) and all later axes.
     ///
-    /// `x` is floating, (N, C, …); `weight` and `bias` are (C,). Raises ShapeError where the channels
-    /// do not divide into `groups`. Source: Wu, He: Group normalization, 2018.
+    /// `x` is floating, (N, C, …); `weight` and `bias` are (C,). Raises ShapeError where the
+    /// channels do not divide into `groups`. Source: Wu, He: Group normalization, 2018.
     nn function group_norm(
         x: FloatTensor, groups: Int, weight: MaybeFloatTensor = None,
         bias: MaybeFloatTensor = None; eps: Float = 1e-5,

@@ -12,9 +12,9 @@ use crate::shape::{Axes, Shape};
 composite! {
     /// The largest element of each window along the last axis; NaN wins.
     ///
-    /// `x` (…, L), floating. `stride` is `kernel_size` where None; `padding` adds -inf on both sides,
-    /// at most half a window. The gradient is shared equally among equal largest elements. Raises
-    /// ShapeError where the window does not fit.
+    /// `x` (…, L), floating. `stride` is `kernel_size` where None; `padding` adds -inf on both
+    /// sides, at most half a window. The gradient is shared equally among equal largest elements.
+    /// Raises ShapeError where the window does not fit.
     nn function max_pool1d(
         x: FloatTensor, kernel_size: Ints, stride: Axes = None, padding: Ints = 0, dilation: Ints = 1,
     ) -> One {
@@ -27,9 +27,9 @@ composite! {
 
     /// The largest element of each window over the last two axes; NaN wins.
     ///
-    /// `x` (…, H, W), floating. Geometry is one int or a pair; `stride` is `kernel_size` where None;
-    /// `padding` adds -inf on both sides, at most half a window. The gradient is shared equally among
-    /// equal largest elements. Raises ShapeError where the window does not fit.
+    /// `x` (…, H, W), floating. Geometry is one int or a pair; `stride` is `kernel_size` where
+    /// None; `padding` adds -inf on both sides, at most half a window. The gradient is shared
+    /// equally among equal largest elements. Raises ShapeError where the window does not fit.
     ///
     /// >>> import wengert as wg
     /// >>> wg.nn.max_pool2d(wg.arange(16.0).reshape(1, 4, 4), 2).tolist()
@@ -59,9 +59,9 @@ composite! {
 
     /// The mean of each window along the last axis.
     ///
-    /// `x` (…, L), floating. `stride` is `kernel_size` where None; `padding` adds zeros on both sides,
-    /// at most half a window, which count in the mean unless `count_include_pad=False`. Raises
-    /// ShapeError where the window does not fit.
+    /// `x` (…, L), floating. `stride` is `kernel_size` where None; `padding` adds zeros on both
+    /// sides, at most half a window, which count in the mean unless `count_include_pad=False`.
+    /// Raises ShapeError where the window does not fit.
     nn function avg_pool1d(
         x: FloatTensor, kernel_size: Ints, stride: Axes = None, padding: Ints = 0,
         count_include_pad: Bool = True,
@@ -94,8 +94,8 @@ composite! {
 
     /// Means over windows chosen so that the last two axes get the sizes `output_size`.
     ///
-    /// `x` (…, H, W), floating; `output_size` is one int or a pair. Along an axis of n elements, result
-    /// i of m is the mean of elements ⌊i n / m⌋ to ⌈(i + 1) n / m⌉.
+    /// `x` (…, H, W), floating; `output_size` is one int or a pair. Along an axis of n elements,
+    /// result i of m is the mean of elements ⌊i n / m⌋ to ⌈(i + 1) n / m⌉.
     nn function adaptive_avg_pool2d(x: FloatTensor, output_size: Ints) -> One {
         let x = x.tensor();
         if x.rank() < 2 {
@@ -148,7 +148,8 @@ impl Pool {
         windows.reduce(Reduction::Max, &axes)
     }
 
-    /// The cotangent of `x`, whose windows' largest elements are `y`: equal ones share that of a window.
+    /// The cotangent of `x`, whose windows' largest elements are `y`: equal ones share that of a
+    /// window.
     fn max_vjp<'e>(self, x: Expr<'e>, y: Expr<'e>, g: Expr<'e>) -> Expr<'e> {
         let (windows, axes) = self.windows(x, f64::NEG_INFINITY);
         let hit = windows.equal(y.restore(&axes)).cast(x.dtype());

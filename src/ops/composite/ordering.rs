@@ -53,8 +53,8 @@ composite! {
 
     /// Elements in order along an axis, and their positions (int64); NaN last.
     ///
-    /// Sorts are always stable. The gradient of the elements goes back to where each came from, by the
-    /// positions, which are found once.
+    /// Sorts are always stable. The gradient of the elements goes back to where each came from, by
+    /// the positions, which are found once.
     ///
     /// >>> import wengert as wg
     /// >>> [t.tolist() for t in wg.sort_with_indices(wg.tensor([3, 1, 2]))]
@@ -88,9 +88,9 @@ composite! {
 
     /// Where to insert values so that a sorted vector stays in order (int64).
     ///
-    /// `sorted`: ascending, rank 1, or in any order with a `sorter`, the positions of its elements in
-    /// ascending order (as `argsort` gives). `side`: "left" inserts before equal elements, "right"
-    /// after them.
+    /// `sorted`: ascending, rank 1, or in any order with a `sorter`, the positions of its elements
+    /// in ascending order (as `argsort` gives). `side`: "left" inserts before equal elements,
+    /// "right" after them.
     ///
     /// >>> import wengert as wg
     /// >>> wg.searchsorted(wg.tensor([1.0, 2.0, 3.0]), wg.tensor([2.0, 5.0])).tolist()

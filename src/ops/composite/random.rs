@@ -1,7 +1,8 @@
 //! Random numbers: a key and a shape determine every element.
 //!
-//! Everything derives from the counter-based bits of one key (Threefry-2x32, 20 rounds), so results do
-//! not depend on threads or devices. A key drawn from the global generator is an operand like others.
+//! Everything derives from the counter-based bits of one key (Threefry-2x32, 20 rounds), so results
+//! do not depend on threads or devices. A key drawn from the global generator is an operand like
+//! others.
 
 use std::f64::consts::SQRT_2;
 
@@ -16,7 +17,8 @@ use crate::shape::{Extent, Shape};
 composite! {
     /// Random bits.
     ///
-    /// `dtype`: uint32, which None stands for, or uint64. `key`: None draws one from the global generator.
+    /// `dtype`: uint32, which None stands for, or uint64. `key`: None draws one from the global
+    /// generator.
     random function bits(
         shape: Shape = (); dtype: MaybeDtype = None, key: Key = None, device: MaybeDevice = None,
     ) -> One inline {
@@ -25,8 +27,9 @@ composite! {
 
     /// Uniform numbers in [low, high).
     ///
-    /// `dtype`: floating, float32 where None; elements are multiples of 2⁻²⁴ of the interval (2⁻⁵³ in float64, 2⁻¹¹ in
-    /// float16, 2⁻⁸ in bfloat16). `key`: None draws one from the global generator.
+    /// `dtype`: floating, float32 where None; elements are multiples of 2⁻²⁴ of the interval (2⁻⁵³
+    /// in float64, 2⁻¹¹ in float16, 2⁻⁸ in bfloat16). `key`: None draws one from the global
+    /// generator.
     random function uniform(
         shape: Shape = (); low: Number = 0.0, high: Number = 1.0, dtype: MaybeDtype = None,
         key: Key = None, device: MaybeDevice = None, requires_grad: Bool = False,
@@ -50,8 +53,8 @@ composite! {
     /// Normal numbers.
     ///
     /// `√2 erfinv(u)` of uniform `u` in (-1, 1), times `std`, plus `mean`; in float32 at most 5.6
-    /// standard deviations from the mean. `dtype`: floating, float32 where None; half floats are rounded from
-    /// float32.
+    /// standard deviations from the mean. `dtype`: floating, float32 where None; half floats are
+    /// rounded from float32.
     /// `key`: None draws one from the global generator.
     random function normal(
         shape: Shape = (); mean: Number = 0.0, std: Number = 1.0, dtype: MaybeDtype = None,
@@ -68,9 +71,10 @@ composite! {
 
     /// Random integers in [low, high), or [0, low) where `high` is None.
     ///
-    /// Remainders of 64 random bits: no integer is more likely than another by more than the size of
-    /// the interval over 2⁶⁴. `dtype`: int64 where None. `key`: None draws one from the global generator. Raises ValueError for an
-    /// empty interval, OverflowError where `dtype` does not hold it.
+    /// Remainders of 64 random bits: no integer is more likely than another by more than the size
+    /// of the interval over 2⁶⁴. `dtype`: int64 where None. `key`: None draws one from the global
+    /// generator. Raises ValueError for an empty interval, OverflowError where `dtype` does not
+    /// hold it.
     ///
     /// >>> import wengert as wg
     /// >>> x = wg.random.integers(-1, 2, (1000,))
@@ -112,8 +116,8 @@ composite! {
 
     /// True with probability `p`.
     ///
-    /// `p` is floating and broadcasts to `shape`, which is its own where None. `key`: None draws one
-    /// from the global generator.
+    /// `p` is floating and broadcasts to `shape`, which is its own where None. `key`: None draws
+    /// one from the global generator.
     random function bernoulli(p: FloatTensor = 0.5, shape: MaybeSizes = None; key: Key = None) -> One inline {
         let sizes = shape.map_or(p.shape(), |shape| shape_of(&shape, "bernoulli"));
         within("bernoulli", &p.shape(), &sizes);
@@ -122,11 +126,11 @@ composite! {
 
     /// Classes drawn with probabilities `softmax(logits)` along `axis` (int64).
     ///
-    /// `shape` is that of the result, to which the other axes of `logits` broadcast, and theirs where
-    /// None. `key`: None draws one from the global generator.
+    /// `shape` is that of the result, to which the other axes of `logits` broadcast, and theirs
+    /// where None. `key`: None draws one from the global generator.
     ///
-    /// The largest of `logits - log(-log u)` is distributed so (Gumbel, 1954); in float32 `u` are odd
-    /// multiples of 2⁻²⁴.
+    /// The largest of `logits - log(-log u)` is distributed so (Gumbel, 1954); in float32 `u` are
+    /// odd multiples of 2⁻²⁴.
     random function categorical(
         logits: FloatTensor, axis: Int = -1, shape: MaybeSizes = None; key: Key = None,
     ) -> One {
@@ -146,7 +150,8 @@ composite! {
 
     /// `n` keys (n, 2) derived from one (uint32): independent streams.
     ///
-    /// `key`: None draws one from the global generator. Use a key either to split or to draw numbers.
+    /// `key`: None draws one from the global generator. Use a key either to split or to draw
+    /// numbers.
     random function split(key: Key = None, n: Int = 2) -> One inline {
         bits_of("split", key, Type::new(DType::U32, shape_of(&[n.into(), Extent::Number(2)], "split")))
     }

@@ -13,21 +13,22 @@
 /// }
 /// ```
 /// The namespace is `top`, `nn`, …; `method` or `function` says whether `Tensor` has it too; `|cx|`
-/// names the emission for bodies without a tensor to start from. `-> One inline` says that a call of it
-/// is the ops that it emits (movement, creation, plain reductions, products, promotion); all others
-/// stay calls until they are planned.
+/// names the emission for bodies without a tensor to start from. `-> One inline` says that a call
+/// of it is the ops that it emits (movement, creation, plain reductions, products, promotion); all
+/// others stay calls until they are planned.
 ///
 /// Behind the body, in this order:
-/// - `kernel(Softmax)` names the [`Kernel`](crate::ops::declare::Kernel) that executors may have for it.
+/// - `kernel(Softmax)` names the [`Kernel`](crate::ops::declare::Kernel) that executors may have
+///   for it.
 /// - `batch(rule)` names the function by which a call on many examples stays a call
 ///   ([`BatchRule`](crate::ops::batch::BatchRule)).
 /// - `indexes(Axis "axis")` says what indices among the operands address
 ///   ([`Indexes`](crate::ops::declare::Indexes)).
-/// - `vjp` has a formula for each parameter that is a tensor, or `zero` where no gradient flows: one
-///   that is left out does not compile. `vjp(g, y, s: g_s)` names the second result and its cotangent,
-///   if it has one, and so on: behind the results that a user is given, the values that are saved,
-///   which the body gives behind them. What stands after the semicolon is computed when a formula
-///   first reads it, once for all.
+/// - `vjp` has a formula for each parameter that is a tensor, or `zero` where no gradient flows:
+///   one that is left out does not compile. `vjp(g, y, s: g_s)` names the second result and its
+///   cotangent, if it has one, and so on: behind the results that a user is given, the values that
+///   are saved, which the body gives behind them. What stands after the semicolon is computed when
+///   a formula first reads it, once for all.
 #[macro_export]
 macro_rules! composite {
     (@method method) => { true };

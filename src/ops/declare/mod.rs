@@ -1,8 +1,9 @@
 //! Declarations: parameters, attributes, and the `composite!` macro.
 //!
-//! A declaration is plain data beside one ordinary Rust function. Everything a user meets (function,
-//! method, signature, stub, docstring, argument checks) is derived from the parameters; a parameter
-//! kind is a type that knows its Python form, so a declaration cannot disagree with its body.
+//! A declaration is plain data beside one ordinary Rust function. Everything a user meets
+//! (function, method, signature, stub, docstring, argument checks) is derived from the parameters;
+//! a parameter kind is a type that knows its Python form, so a declaration cannot disagree with its
+//! body.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -195,8 +196,8 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// Whether it gives the bits of the formula: then it may be declined, as planners do for the sake of
-    /// fusions. Any other runs in every mode, and states how far it is from the formula.
+    /// Whether it gives the bits of the formula: then it may be declined, as planners do for the
+    /// sake of fusions. Any other runs in every mode, and states how far it is from the formula.
     pub const fn is_exact(self) -> bool {
         match self {
             Kernel::Attention | Kernel::AttentionGradients => false,
@@ -204,8 +205,8 @@ impl Kernel {
         }
     }
 
-    /// Whether the gradient of what it computes is one call of an exact kernel, which eager code rather
-    /// runs than a plan of the formula.
+    /// Whether the gradient of what it computes is one call of an exact kernel, which eager code
+    /// rather runs than a plan of the formula.
     pub const fn has_exact_gradient(self) -> bool {
         match self {
             Kernel::LayerNorm => true,
@@ -225,13 +226,15 @@ pub enum Returns {
     Many,
 }
 
-/// Whether a composite is inline. One with any count of results has to be: a node says how many it has.
+/// Whether a composite is inline. One with any count of results has to be: a node says how many it
+/// has.
 pub const fn inlined(inline: bool, returns: Returns) -> bool {
     assert!(inline || !matches!(returns, Returns::Many), "what returns Many is inline");
     inline
 }
 
-/// The formulas of a composite's gradient: rule operands, the call's arguments, the operands wanted.
+/// The formulas of a composite's gradient: rule operands, the call's arguments, the operands
+/// wanted.
 pub type Rules = for<'e> fn(&Rule<'_, 'e>, &Arguments<'_, 'e>, &[bool]) -> Cotangents<'e>;
 
 /// A composite's gradient.
@@ -244,8 +247,8 @@ pub struct Vjp {
 }
 
 impl Vjp {
-    /// The gradient with these formulas: of `zero` none flows. Every tensor among the parameters has
-    /// one.
+    /// The gradient with these formulas: of `zero` none flows. Every tensor among the parameters
+    /// has one.
     pub const fn new(params: &[Param], texts: &[(&str, &str)], rules: Rules) -> Vjp {
         let (mut flows, mut i) = (0, 0);
         while i < params.len() {
@@ -407,8 +410,8 @@ pub struct Composite {
 }
 
 impl Composite {
-    /// Runs the formula, or emits one node where the emission keeps this composite whole. Behind what a
-    /// user is given stand the values that are saved for the gradient.
+    /// Runs the formula, or emits one node where the emission keeps this composite whole. Behind
+    /// what a user is given stand the values that are saved for the gradient.
     #[inline]
     pub fn call<'e>(&'static self, call: &Arguments<'_, 'e>) -> Outputs<'e> {
         if self.stays() && call.cx.keeps(self) {
@@ -460,8 +463,8 @@ impl Composite {
         self.vjp.is_some()
     }
 
-    /// The cotangents of the operands wanted, by the gradient of its own. Nodes are part of this call,
-    /// or of the one around.
+    /// The cotangents of the operands wanted, by the gradient of its own. Nodes are part of this
+    /// call, or of the one around.
     pub fn cotangents<'e>(
         &'static self,
         rule: &Rule<'_, 'e>,

@@ -138,9 +138,9 @@ elementwise! {
     /// The first power the second.
     ///
     /// A negative base with a fractional exponent gives NaN. Integers wrap; a negative int as their
-    /// exponent is refused, negative elements of a tensor of exponents give 0 (or ±1 for a base of ±1).
-    /// Gradient: by the base `b a^(b-1)` (0 where b is 0), by the exponent `a^b log a` (0 where the
-    /// base is 0).
+    /// exponent is refused, negative elements of a tensor of exponents give 0 (or ±1 for a base of
+    /// ±1). Gradient: by the base `b a^(b-1)` (0 where b is 0), by the exponent `a^b log a` (0
+    /// where the base is 0).
     Method pow(a, b) -> Same { Float: scalar::pow(a, b), Int: int_pow(a, b) }
     domain [0.3, 2.5], [-2.0, 2.0];
     vjp(g, y) {
@@ -185,8 +185,8 @@ elementwise! {
     domain [-3.0, 3.0];
     vjp(g) { x: zero }
 
-    /// Each element as it is: a value of a function whose gradient rule is written in Python, through
-    /// which the rule says no gradient. Asking for one is an error.
+    /// Each element as it is: a value of a function whose gradient rule is written in Python,
+    /// through which the rule says no gradient. Asking for one is an error.
     Hidden custom_rule(x) -> Same { Float: x }
     domain [-3.0, 3.0];
     vjp(g) { x: (unseen_rule(g)) }

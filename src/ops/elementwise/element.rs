@@ -1,5 +1,5 @@
-//! Formulas evaluated for one element at a time: plain functions, for who wants to see a value rather
-//! than to be fast.
+//! Formulas evaluated for one element at a time: plain functions, for who wants to see a value
+//! rather than to be fast.
 
 use crate::scalar::Register;
 use crate::tile::{Map1, Map2, Map3};

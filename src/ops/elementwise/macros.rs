@@ -12,9 +12,9 @@
 /// }
 /// ```
 /// `=> except(test, formula)` after the formula of one operand gives another one for rare elements;
-/// it is no part of the WGSL text. `x: zero` says that no gradient flows, on purpose; leaving an operand out does not compile.
-/// `Hidden` instead of `Method` or `Function` keeps the op out of Python. The form with three
-/// operands takes a condition first.
+/// it is no part of the WGSL text. `x: zero` says that no gradient flows, on purpose; leaving an
+/// operand out does not compile. `Hidden` instead of `Method` or `Function` keeps the op out of
+/// Python. The form with three operands takes a condition first.
 macro_rules! elementwise {
     ($(
         $(#[doc = $doc:literal])+

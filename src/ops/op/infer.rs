@@ -11,8 +11,8 @@ use crate::ops::structural::OpKind;
 use crate::shape::Shape;
 
 impl Op {
-    /// The first result's type, or why the operands are refused. The front ends have checked what they
-    /// lower (axes, slices), so most structural rules only compute.
+    /// The first result's type, or why the operands are refused. The front ends have checked what
+    /// they lower (axes, slices), so most structural rules only compute.
     pub fn infer(&self, args: &[OperandType<'_>]) -> Result<Type> {
         match self.kind() {
             OpKind::Map(def) => def.infer(args),

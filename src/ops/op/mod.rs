@@ -2,8 +2,9 @@
 //!
 //! A node is its first result, and most ops have no other. Elementwise ops come from the table and
 //! broadcast their operands, which have one dtype already; structural ops are the closed set below.
-//! What one is, its definition says ([`structural`](super::structural)), which everybody asks; matches
-//! on the variants are exhaustive where each needs something of its own, the kernels of an executor.
+//! What one is, its definition says ([`structural`](super::structural)), which everybody asks;
+//! matches on the variants are exhaustive where each needs something of its own, the kernels of an
+//! executor.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;

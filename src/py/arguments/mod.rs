@@ -84,8 +84,8 @@ pub struct Parsed {
     pub device: Option<Device>,
 }
 
-/// Takes operands to where the call runs: data to the tensors beside it, or, where a device was asked
-/// for, everything there.
+/// Takes operands to where the call runs: data to the tensors beside it, or, where a device was
+/// asked for, everything there.
 #[cold]
 pub fn place(py: Python<'_>, device: Option<Device>, held: &mut [Held]) -> PyResult<()> {
     placed(device, held).or_raise(py)
@@ -181,8 +181,8 @@ impl Signature {
     }
 
     /// The parameter that takes several positional arguments: the last positional one, where it is
-    /// a sequence of tensors, or the shape that a tensor is to have. (Functions that make tensors take
-    /// a shape as one argument: in `uniform(0, 1)` the numbers are no sizes.)
+    /// a sequence of tensors, or the shape that a tensor is to have. (Functions that make tensors
+    /// take a shape as one argument: in `uniform(0, 1)` the numbers are no sizes.)
     pub fn find_variadic(params: &[Param]) -> Option<usize> {
         let last = params.iter().rposition(|p| !p.keyword_only)?;
         match params[last].kind {

@@ -223,8 +223,8 @@ pub fn scalar(object: *mut ffi::PyObject) -> Option<Scalar> {
     None
 }
 
-/// An int of 64 bits, or anything with `__index__` (bools are refused: `axis=True` is a mistake), or a
-/// size.
+/// An int of 64 bits, or anything with `__index__` (bools are refused: `axis=True` is a mistake),
+/// or a size.
 #[inline]
 pub fn index(object: &Bound<'_, PyAny>) -> Option<Extent> {
     // SAFETY: a live object, whose type is checked first.

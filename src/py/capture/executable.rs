@@ -58,8 +58,8 @@ impl Executable {
         caught(py, || Ok(Plan(self.program.plan(&sizes).or_raise(py)?)))
     }
 
-    /// A run for arguments that stops after each node of the list as it was traced, and that list as a
-    /// graph. Nothing is updated.
+    /// A run for arguments that stops after each node of the list as it was traced, and that list
+    /// as a graph. Nothing is updated.
     fn stepper(
         &self,
         py: Python<'_>,

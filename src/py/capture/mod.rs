@@ -77,8 +77,8 @@ impl Trace {
         drop(numbers);
     }
 
-    /// Takes a tensor in as an argument. `sizes` says of each axis what is known of its size: nothing
-    /// (True: a symbol of its own), a declared size, or that it is what it is (None).
+    /// Takes a tensor in as an argument. `sizes` says of each axis what is known of its size:
+    /// nothing (True: a symbol of its own), a declared size, or that it is what it is (None).
     fn argument(&self, x: &Bound<'_, PyAny>, sizes: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
         let py = x.py();
         let tensor = handle("compile", x)?;
@@ -118,8 +118,8 @@ impl Trace {
         Py::new(py, Number::new(told, self.inner.clone()))
     }
 
-    /// Ends the trace: what runs it. `outputs` are the tensors it returns, `args` the tensors it was
-    /// called with.
+    /// Ends the trace: what runs it. `outputs` are the tensors it returns, `args` the tensors it
+    /// was called with.
     fn finish(
         &self,
         py: Python<'_>,

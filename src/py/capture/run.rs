@@ -79,8 +79,8 @@ impl Executable {
             .collect()
     }
 
-    /// The values of the inputs. Handles that are to be updated, or whose gradients are, are held: so
-    /// calls that update the same handles come one after another.
+    /// The values of the inputs. Handles that are to be updated, or whose gradients are, are held:
+    /// so calls that update the same handles come one after another.
     fn gather<'py>(
         &self,
         py: Python<'py>,
@@ -152,7 +152,8 @@ impl Executable {
         Ok(())
     }
 
-    /// Runs the program; the inputs in `gone` may be written over, and are as they were after an error.
+    /// Runs the program; the inputs in `gone` may be written over, and are as they were after an
+    /// error.
     fn compute(&self, py: Python<'_>, given: &mut Given, gone: &[usize]) -> PyResult<Vec<Value>> {
         let record = tape::recording();
         let is_light = !(record && self.differentiable.is_some())

@@ -7,11 +7,12 @@ use crate::error;
 use crate::py::errors::OrRaise;
 
 /// Sets how functions are compiled from now on, on this thread: passes by name, the bits that
-/// `fast_math` may change, the bytes a call may need, whether runs are checked. What is None stays. Gives
-/// what puts back the settings before.
+/// `fast_math` may change, the bytes a call may need, whether runs are checked. What is None stays.
+/// Gives what puts back the settings before.
 ///
-/// `spoiled` is a pass, "schedule" or "kernels", that is made wrong, for the tests which show that a
-/// check finds it. They run on the build that is shipped, so it is part of that; nothing in the package passes it.
+/// `spoiled` is a pass, "schedule" or "kernels", that is made wrong, for the tests which show that
+/// a check finds it. They run on the build that is shipped, so it is part of that; nothing in the
+/// package passes it.
 #[pyfunction]
 #[pyo3(signature = (passes=None, fast_math=None, memory_budget=None, check=None, spoiled=None))]
 fn _configure(

@@ -62,8 +62,9 @@ impl Dispatcher {
         }
     }
 
-    /// Forgets the traces; what is dropped is out of the lock first, because dropping it may run code.
-    /// The function stays: a cycle through it leads through its cells or its globals, which are cleared.
+    /// Forgets the traces; what is dropped is out of the lock first, because dropping it may run
+    /// code. The function stays: a cycle through it leads through its cells or its globals, which
+    /// are cleared.
     fn __clear__(&self) {
         let variants = std::mem::take(&mut *self.variants.lock());
         drop(variants);
@@ -104,8 +105,8 @@ impl Dispatcher {
         caught(slf.py(), || Dispatcher::add(slf, &call, changing).map(drop))
     }
 
-    /// What would run for these arguments, traced if need be, not run; and the tensors and the leaves
-    /// that it would be given.
+    /// What would run for these arguments, traced if need be, not run; and the tensors and the
+    /// leaves that it would be given.
     #[pyo3(signature = (*args, **kwargs))]
     fn _prepared<'py>(
         slf: &Bound<'py, Self>,

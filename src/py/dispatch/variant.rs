@@ -20,8 +20,8 @@ use crate::shape::{Dim, Shape};
 
 /// What a leaf must be.
 enum Leaf {
-    /// A tensor of a dtype and shape, in which symbols stand for sizes that may differ; `same` is the
-    /// first leaf that is the same handle
+    /// A tensor of a dtype and shape, in which symbols stand for sizes that may differ; `same` is
+    /// the first leaf that is the same handle
     Tensor { dtype: DType, device: Device, shape: Shape, same: usize, parameter: Option<Py<PyAny>> },
     /// A value, compared
     Value(Py<PyAny>),
@@ -162,7 +162,8 @@ impl Variant {
         })
     }
 
-    /// Visits what it holds. A call under way shares it, but then somebody holds the dispatcher too.
+    /// Visits what it holds. A call under way shares it, but then somebody holds the dispatcher
+    /// too.
     pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.keys.iter().try_for_each(|key| visit.call(key))?;
         for leaf in &self.leaves {
@@ -205,8 +206,8 @@ impl Variant {
         Ok(true)
     }
 
-    /// Marks the sizes and floats in which arguments differ from those it was traced with, and those
-    /// it takes any of, if nothing else differs.
+    /// Marks the sizes and floats in which arguments differ from those it was traced with, and
+    /// those it takes any of, if nothing else differs.
     pub(super) fn mark(
         &self,
         py: Python<'_>,
@@ -330,8 +331,8 @@ unsafe fn cell_contents(cell: Object) -> Object {
     unsafe { ffi::PyCell_Get(cell) }
 }
 
-/// Whether both are one object, or equal values of a kind that is compared by what it is; tuples, by
-/// what is in them.
+/// Whether both are one object, or equal values of a kind that is compared by what it is; tuples,
+/// by what is in them.
 fn is_equal_constant(a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) -> PyResult<bool> {
     if a.is(b) {
         return Ok(true);

@@ -82,8 +82,8 @@ fn is_grad_enabled() -> bool {
     tape::recording()
 }
 
-/// Runs a sweep with the interpreter released; hooks take it back. Recording is on exactly where the
-/// sweep itself is recorded.
+/// Runs a sweep with the interpreter released; hooks take it back. Recording is on exactly where
+/// the sweep itself is recorded.
 fn sweep<T: Send>(
     py: Python<'_>,
     options: Options,

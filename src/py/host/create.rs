@@ -49,7 +49,8 @@ fn from_data(
 ///
 /// Floats become float32, ints int64, bools bool; arrays and NumPy's scalars keep their dtype;
 /// `dtype` overrides.
-/// Raises `OverflowError` for numbers that the dtype cannot hold, `ShapeError` for ragged sequences.
+/// Raises `OverflowError` for numbers that the dtype cannot hold, `ShapeError` for ragged
+/// sequences.
 ///
 /// >>> import wengert as wg
 /// >>> wg.tensor([1.0, 2.0], requires_grad=True).requires_grad
@@ -102,7 +103,8 @@ fn asarray(
     wrap(py, trace::lift(value).or_raise(py)?)
 }
 
-/// The positions of true (nonzero) elements: one int64 tensor per axis. The sizes depend on the data.
+/// The positions of true (nonzero) elements: one int64 tensor per axis. The sizes depend on the
+/// data.
 ///
 /// Rank 1 or more.
 #[pyfunction]

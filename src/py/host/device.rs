@@ -105,8 +105,8 @@ fn _defer(on: bool) -> bool {
     executors::defer(on)
 }
 
-/// Waits for all work that was given to devices. What data refused there, and nobody was told of, is
-/// raised now. The CPU works at once, so nothing is waited for there.
+/// Waits for all work that was given to devices. What data refused there, and nobody was told of,
+/// is raised now. The CPU works at once, so nothing is waited for there.
 #[pyfunction]
 fn synchronize(py: Python<'_>) -> PyResult<()> {
     py.detach(executors::synchronize).or_raise(py)
@@ -119,8 +119,8 @@ fn _one_device(py: Python<'_>, op: &str, tensors: Vec<Bound<'_, PyAny>>) -> PyRe
     executors::common(op, &arrays?).or_raise(py).map(drop)
 }
 
-/// A tensor for state that had an old value: should the work of the new one fail on its device, the old
-/// one stands there again.
+/// A tensor for state that had an old value: should the work of the new one fail on its device, the
+/// old one stands there again.
 #[pyfunction]
 fn _replacing(
     py: Python<'_>,

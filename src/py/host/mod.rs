@@ -1,4 +1,5 @@
-//! Functions on the host: making tensors from data, the tape's verbs, memory, threads, random state.
+//! Functions on the host: making tensors from data, the tape's verbs, memory, threads, random
+//! state.
 
 use pyo3::prelude::*;
 

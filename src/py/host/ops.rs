@@ -1,7 +1,8 @@
 //! Ops whose code is written in Python.
 //!
-//! Python holds an op with its attributes in one object, which a call names: the code and the rules are
-//! asked of it. A rule is traced once for types; the list it gives is what engine and passes work with.
+//! Python holds an op with its attributes in one object, which a call names: the code and the rules
+//! are asked of it. A rule is traced once for types; the list it gives is what engine and passes
+//! work with.
 
 use std::ffi::c_void;
 use std::sync::{Arc, LazyLock};
@@ -151,8 +152,8 @@ impl PythonOp {
         self.object(py)?.call_method1("has", (rule,))?.is_truthy()
     }
 
-    /// A rule as a list: remembered, or traced on inputs of these types. `call` takes tensors and gives
-    /// some; those wanted have these types.
+    /// A rule as a list: remembered, or traced on inputs of these types. `call` takes tensors and
+    /// gives some; those wanted have these types.
     fn formula(
         &self,
         key: Key,
@@ -169,8 +170,8 @@ impl PythonOp {
             }
             let found = refused(self.traced(py, key.rule, inputs, wanted, call), py)?;
             let is_open = |ty: &Type| !ty.shape.is_known();
-            // Sizes that are open, and what is read outside, belong to this call. Ops of the host would
-            // keep objects alive that the collector of cycles does not see.
+            // Sizes that are open, and what is read outside, belong to this call. Ops of the host
+            // would keep objects alive that the collector of cycles does not see.
             let is_lasting =
                 found.outside.is_empty() && !inputs.iter().any(is_open) && !found.list.calls_host();
             if is_lasting {

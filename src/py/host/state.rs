@@ -89,8 +89,8 @@ fn get_num_threads() -> usize {
     threads::num_threads()
 }
 
-/// Seeds the global generator. Refused while a function is captured, whose numbers are fresh at every
-/// call.
+/// Seeds the global generator. Refused while a function is captured, whose numbers are fresh at
+/// every call.
 #[pyfunction]
 fn seed(py: Python<'_>, seed: i128) -> PyResult<()> {
     trace::check_seeding().or_raise(py)?;
@@ -120,7 +120,8 @@ fn _next_of(py: Python<'_>, state: (u32, u32, u64)) -> PyResult<(Py<PyAny>, (u32
     Ok((wrap(py, key)?, (state.key[0], state.key[1], state.drawn)))
 }
 
-/// What `f` returns. Where it raises, the keys that it drew from the global generator are given back.
+/// What `f` returns. Where it raises, the keys that it drew from the global generator are given
+/// back.
 #[pyfunction]
 fn _attempt(f: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     random::Attempt::make(|| f.call0().map(Bound::unbind))

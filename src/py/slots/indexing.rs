@@ -86,8 +86,8 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>, on: Device) -> PyResult<Item> {
             return Ok(item);
         }
         let (mut start, mut stop, mut step) = (0, 0, 0);
-        // SAFETY: a slice object. Absent bounds come as the largest or smallest number, which clip to
-        // the ends.
+        // SAFETY: a slice object. Absent bounds come as the largest or smallest number, which clip
+        // to the ends.
         if unsafe { ffi::PySlice_Unpack(key.as_ptr(), &mut start, &mut stop, &mut step) } < 0 {
             return Err(PyErr::fetch(py));
         }
@@ -161,8 +161,8 @@ pub(super) unsafe extern "C" fn set_item(a: Object, key: Object, v: Object) -> c
         if v.is_null() {
             return Err(PyTypeError::new_err("setitem: elements of a tensor cannot be deleted"));
         }
-        // Only the interpreter's stack holds it: nobody could see the write. (From 3.14 on the stack
-        // borrows from variables, and the count says nothing.)
+        // Only the interpreter's stack holds it: nobody could see the write. (From 3.14 on the
+        // stack borrows from variables, and the count says nothing.)
         // SAFETY: a live object.
         let unseen = !STACK_BORROWS.load(std::sync::atomic::Ordering::Relaxed)
             && this.is_view()

@@ -61,7 +61,8 @@ fn is_small(operand: Operand<'_>) -> bool {
 
 pub(super) unsafe extern "C" fn binary<const I: usize>(a: Object, b: Object) -> Object {
     guard(|py| {
-        // SAFETY: live operands of an operator; nothing below runs Python code before they are used.
+        // SAFETY: live operands of an operator; nothing below runs Python code before they are
+        // used.
         if let (Some(x), Some(y)) = unsafe { (direct(a), direct(b)) } {
             let ints = I == QUOTIENT
                 && !matches!((x, y), (Operand::Value(v), _) | (_, Operand::Value(v)) if v.dtype().is_float());

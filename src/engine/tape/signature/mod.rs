@@ -1,18 +1,19 @@
 //! Signatures: what is known of a composite on operands of some types.
 //!
-//! A signature is a composite, its attributes and the types of its operands. It is found once for each
-//! call, in the one table, and what was worked out for it hangs on it: which operands gradients reach,
-//! what the rules read, the plan of the formula, derived gradients and their plans. An entry of the
-//! tape holds the signature of its call, so that a sweep asks no table and takes no lock.
+//! A signature is a composite, its attributes and the types of its operands. It is found once for
+//! each call, in the one table, and what was worked out for it hangs on it: which operands
+//! gradients reach, what the rules read, the plan of the formula, derived gradients and their
+//! plans. An entry of the tape holds the signature of its call, so that a sweep asks no table and
+//! takes no lock.
 //!
 //! The first call of a formula runs it op by op; the second makes a plan, and later ones run it. A
 //! gradient is derived at the first sweep and planned at the second. A plan gives the bits of its
-//! nodes one by one, so nobody can tell which way a call went. Floats are operands of a plan, unless
-//! the formula looks at their values: then a signature with these values is interned. Integers and
-//! truth values, which decide sizes and dtypes, are part of every signature.
+//! nodes one by one, so nobody can tell which way a call went. Floats are operands of a plan,
+//! unless the formula looks at their values: then a signature with these values is interned.
+//! Integers and truth values, which decide sizes and dtypes, are part of every signature.
 //!
-//! The table forgets by age ([`Cache`]). A signature that it let go of lives as long as an entry holds
-//! it, and the next call of its kind makes a new one.
+//! The table forgets by age ([`Cache`]). A signature that it let go of lives as long as an entry
+//! holds it, and the next call of its kind makes a new one.
 
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -131,8 +132,8 @@ impl Lazily {
     }
 }
 
-/// Which gradient of a call: by these operands, of which these values are there, from the cotangents of
-/// these results, as bits.
+/// Which gradient of a call: by these operands, of which these values are there, from the
+/// cotangents of these results, as bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     /// The operands
@@ -297,8 +298,8 @@ impl Signature {
         })
     }
 
-    /// The cotangents of the operands wanted, by the plan of the rules. The operands are those of the
-    /// call, its results, and the cotangents given.
+    /// The cotangents of the operands wanted, by the plan of the rules. The operands are those of
+    /// the call, its results, and the cotangents given.
     pub fn run_gradient(
         &self,
         part: Part,
@@ -332,8 +333,8 @@ impl Signature {
         }
     }
 
-    /// Gives the cotangents of the operands wanted by the rules, in order, where a gradient flows. A
-    /// derived gradient is derived once.
+    /// Gives the cotangents of the operands wanted by the rules, in order, where a gradient flows.
+    /// A derived gradient is derived once.
     pub fn vjp<'e>(
         &self,
         part: Part,
