@@ -28,6 +28,7 @@ CHECKED := capture_training capture_updates control_flow custom_op functions law
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 .PHONY: help demo test check quick lint layers generate generated stubs smoke rust-test python-test
+.PHONY: adapter
 .PHONY: snapshots instruction-sets example-op asserting fuzz sanitize bench peers figures clean
 
 help: ## List the targets
@@ -36,7 +37,7 @@ help: ## List the targets
 demo: $(DONE)/built-demo $(DONE)/digits ## Build, then train two classifiers on handwritten digits
 	$(BIN)/python examples/mnist.py
 
-test: rust-test python-test ## Run every test, over a sample of the dtype and layout matrix
+test: adapter rust-test python-test ## Run every test, over a sample of the dtype and layout matrix
 
 check: lint layers $(DONE)/built-test generated stubs smoke ## All that a change must pass
 	$(MAKE) test WENGERT_TEST_FULL=1
@@ -85,6 +86,9 @@ endif
 python-test: $(DONE)/built-test ## Tests of what users see, doctests and documentation included
 	$(PYTEST)
 	WENGERT_CHECK=1 $(PYTEST) $(CHECKED:%=tests/test_%.py)
+
+adapter: ## A driver to run shaders on, where one may be installed
+	tools/adapter.sh
 
 example-op: $(EXAMPLE)/built ## Build with the ops of docs/adding-an-op.md and see them work
 	PYTHONPATH=$(EXAMPLE) $(BIN)/python -m pytest -q tests/test_example_op.py

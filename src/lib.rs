@@ -40,6 +40,7 @@ pub mod schedule;
 pub mod executor;
 
 pub mod cpu;
+pub mod gpu;
 pub mod reference;
 
 pub mod engine;

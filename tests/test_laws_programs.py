@@ -95,15 +95,6 @@ def test_a_plan_gives_the_bits_of_its_ops(program, dtype):
     assert len(seen) == 1
 
 
-@pytest.mark.parametrize("name", ["add", "tanh", "where", "bitwise_left_shift"])
-def test_a_shader_is_written_for_every_type_that_wgsl_has(name):
-    dtype = wg.int32 if name.startswith("bitwise") else wg.float32
-    text = _core._wgsl(name, dtype)
-    assert "@compute" in text and f"fn {name}_" in text
-    with pytest.raises(wg.GraphError, match="WGSL has no such type"):
-        _core._wgsl(name, wg.int64 if name.startswith("bitwise") else wg.float64)
-
-
 @given(programs(SMOOTH))
 def test_same_gradient_bits_for_any_thread_count(program):
     arrays = operands((300, 70), "gradient bits")

@@ -150,17 +150,17 @@ def test_modules_of_the_engine_name_those_below():
 
 
 # Executors, each with its kernels: none names another.
-SIBLINGS = {"cpu", "reference"}
-# What only executors that are meant to be fast may use.
+SIBLINGS = {"cpu", "gpu", "reference"}
+# What only the CPU's may use.
 KERNELS = {"tile", "simd", "threads"}
 
 
 def test_executors_share_no_kernel():
     assert set(layers()) >= SIBLINGS
-    for path in files():
+    for path in COMPILED:
         own = layer_of(path)
         if own in SIBLINGS:
-            others = SIBLINGS - {own} | (KERNELS if own == "reference" else set())
+            others = SIBLINGS - {own} | (set() if own == "cpu" else KERNELS)
             used = named(without_tests(path.read_text())) & others
             assert not used, f"{path.relative_to(SOURCE)} names {sorted(used)}"
 

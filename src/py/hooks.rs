@@ -9,17 +9,18 @@ use super::arguments::scalar;
 use super::errors::{OrRaise, to_python};
 use super::tensor;
 use crate::array::Array;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::Scalar;
 use crate::engine::eager::apply;
 use crate::engine::executors;
 use crate::engine::tape::{Operand, Value};
 use crate::error::{self, Result};
+use crate::gpu;
 use crate::graph::Graph;
+use crate::layout::Layout;
 use crate::ops::elementwise::{self, Elementwise};
 use crate::ops::emit::{Arg, Expr};
 use crate::ops::op::Type;
 use crate::schedule::Plan;
-use crate::schedule::shader::shader;
 use crate::shape::Shape;
 
 /// A step of a program: an op, and its operands.
@@ -159,25 +160,43 @@ fn _plan_text(
     text.or_raise(py)
 }
 
-/// The compute shader of an elementwise op on operands of a dtype.
+/// The memory of an operand: its dtype, sizes, strides in elements, and offset.
+type Memory<'py> = (Bound<'py, PyAny>, Vec<usize>, Vec<isize>, usize);
+
+/// The compute shader of a program that is one group, on operands in ranges of their own, and what to
+/// dispatch: the text, the words of the uniform buffer, the workgroups, and the dtype of each result.
+/// Results have ranges behind the operands.
 #[pyfunction]
-fn _wgsl(py: Python<'_>, op: &str, dtype: &Bound<'_, PyAny>) -> PyResult<String> {
-    let dtype = super::dtype::extract("_wgsl", dtype)?;
-    let text = find(op).and_then(|def| {
-        let own = |i: usize| if def.is_condition(i) { DType::Bool } else { dtype };
-        let types = (0..def.params.len()).map(|i| Type::new(own(i), Shape::of(&[1 << 16])));
-        let places = (0..def.params.len()).map(Place::Value).collect();
-        let (graph, _) = build(types.collect(), &[(def, places)], Some(1))?;
+#[allow(clippy::type_complexity, reason = "a tuple for Python")]
+fn _shader(
+    py: Python<'_>,
+    inputs: Vec<Memory<'_>>,
+    steps: Vec<(String, Vec<Bound<'_, PyAny>>)>,
+    results: usize,
+) -> PyResult<(String, Vec<u32>, [u32; 2], Vec<&'static str>)> {
+    let (mut types, mut layouts) = (Vec::new(), Vec::new());
+    for (dtype, sizes, strides, offset) in inputs {
+        let shape = Shape::of(&sizes);
+        types.push(Type::new(super::dtype::extract("_shader", &dtype)?, shape.clone()));
+        layouts.push(Layout::strided(shape, &strides, offset));
+    }
+    let steps = parse(steps, types.len())?;
+    let made = || -> Result<_> {
+        let (graph, numbers) = build(types, &steps, Some(results))?;
         let plan = Plan::new(&graph, executors::target(executors::Device::Cpu))?;
-        let step = plan.steps().first().ok_or_else(|| error::internal("a plan without steps"))?;
-        shader(&plan, step)
-    });
-    text.or_raise(py)
+        let [step] = plan.steps() else {
+            return Err(error::bad_value("_shader", "the program is not one step", &plan));
+        };
+        let made = gpu::group::of_step(&plan, step, &layouts, &numbers)?;
+        let names = plan.outputs().iter().map(|&source| plan.ty(source).dtype.name());
+        Ok((made.text, made.words, made.groups, names.collect()))
+    };
+    made().or_raise(py)
 }
 
 /// Adds the functions to the module.
 pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(_run_program, module)?)?;
     module.add_function(wrap_pyfunction!(_plan_text, module)?)?;
-    module.add_function(wrap_pyfunction!(_wgsl, module)?)
+    module.add_function(wrap_pyfunction!(_shader, module)?)
 }

@@ -401,7 +401,11 @@ macro_rules! int {
             }
 
             fn sign(self) -> Self {
-                self.call("sign")
+                // WGSL has no sign of what is never negative.
+                match <$int as Word>::TYPE {
+                    WgslType::U32 => self.minimum(Self::whole(1)),
+                    WgslType::I32 | WgslType::F32 | WgslType::Bool => self.call("sign"),
+                }
             }
         }
 

@@ -133,14 +133,16 @@ pub(super) fn number_dtype(
 }
 
 /// Elementwise work with its operands: the arrays of the program, then its numbers.
-pub(super) struct Sequel {
+pub struct Sequel {
+    /// The program and its shape
     pub group: Group,
+    /// What the program reads
     pub operands: SmallVec<[Operand; 4]>,
 }
 
 impl Plan {
     /// The program of an elementwise step; `None` for other steps.
-    pub(super) fn elementwise(&self, step: &Step) -> Option<Sequel> {
+    pub fn elementwise(&self, step: &Step) -> Option<Sequel> {
         let what = match &step.work {
             Work::Group(group) => {
                 return Some(Sequel { group: group.clone(), operands: step.args.clone() });

@@ -30,7 +30,6 @@ mod print;
 mod product;
 mod prologue;
 mod resize;
-pub mod shader;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -40,6 +39,7 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
+pub use assemble::Sequel;
 pub use block_fusion::BlockFusion;
 pub use budget::{Recomputed, Within};
 pub use control_flow::Bodies;

@@ -99,6 +99,7 @@ __all__ = [
     '_run_program',
     '_set_current_device',
     '_set_package',
+    '_shader',
     '_site',
     '_stand_in',
     '_tape',
@@ -108,7 +109,6 @@ __all__ = [
     '_traced_text',
     '_transfer',
     '_unwind',
-    '_wgsl',
     '_with_tangents',
     'abs',
     'acos',
@@ -1430,7 +1430,11 @@ def _run_program(
     inputs: Sequence[Tensor], steps: Sequence[tuple[str, Sequence[Any]]], fused: _bool
 ) -> list[Tensor]: ...
 def _plan_text(inputs: Sequence[Tensor], steps: Sequence[tuple[str, Sequence[Any]]]) -> str: ...
-def _wgsl(op: str, dtype: DType) -> str: ...
+def _shader(
+    inputs: list[tuple[DType, tuple[int, ...], tuple[int, ...], int]],
+    steps: list[tuple[str, list[Any]]],
+    results: int,
+) -> tuple[str, list[int], list[int], list[str]]: ...
 def _check_settings() -> None: ...
 def _error_catalogue() -> list[tuple[str, str, str]]: ...
 

@@ -1,0 +1,203 @@
+//! Texts of groups: valid for every op and dtype, the same for every size.
+
+use smallvec::smallvec;
+
+use super::group::{Dispatch, Operand, WORKGROUP, dispatch, of_step};
+use crate::dtype::{DType, Scalar};
+use crate::graph::Graph;
+use crate::layout::Layout;
+use crate::ops::element::{ElementOp, ElementProgram};
+use crate::ops::elementwise::{self, arithmetic, exponential};
+use crate::ops::emit::{Arg, Emit, Expr};
+use crate::ops::op::{Op, Type};
+use crate::reference::plan::Reference;
+use crate::schedule::Plan;
+use crate::shape::Shape;
+
+const DTYPES: [DType; 10] = [
+    DType::Bool,
+    DType::I8,
+    DType::I16,
+    DType::I32,
+    DType::U8,
+    DType::U16,
+    DType::U32,
+    DType::F16,
+    DType::BF16,
+    DType::F32,
+];
+
+fn validate(source: &str) {
+    let module = naga::front::wgsl::parse_str(source)
+        .unwrap_or_else(|e| panic!("{}\n{source}", e.emit_to_string(source)));
+    use naga::valid::{Capabilities, ValidationFlags, Validator};
+    Validator::new(ValidationFlags::all(), Capabilities::empty())
+        .validate(&module)
+        .unwrap_or_else(|e| panic!("{}\n{source}", e.emit_to_string(source)));
+}
+
+/// The program of one op on arrays of a dtype.
+fn program(def: &'static elementwise::Elementwise, dtype: DType) -> ElementProgram {
+    let arrays: Vec<DType> = (0..def.params.len())
+        .map(|i| if def.is_condition(i) { DType::Bool } else { dtype })
+        .collect();
+    let mut program = ElementProgram::new(&arrays, &[]);
+    let args: Vec<_> = (0..arrays.len()).map(|i| program.array(i)).collect();
+    let graph = Graph::new();
+    let inputs: Vec<Expr<'_>> = arrays.iter().map(|&dtype| input(&graph, dtype, &[2])).collect();
+    graph.build(|| smallvec![def.call(&inputs)]).expect("the op takes the dtype");
+    let result = graph.ty(graph.outputs()[0]).dtype;
+    let y = program.push(ElementOp::Map(def), &args, result);
+    program.giving(&[y])
+}
+
+fn input<'g>(graph: &'g Graph, dtype: DType, sizes: &[usize]) -> Expr<'g> {
+    Expr::new(graph, Arg::Node(graph.input(Type::new(dtype, Shape::of(sizes)))))
+}
+
+/// A program on operands of these layouts, each in a range of its own.
+fn on(
+    program: &ElementProgram,
+    sizes: &[usize],
+    layouts: &[Layout],
+    numbers: &[Scalar],
+) -> Dispatch {
+    let operands: Vec<Operand<'_>> =
+        layouts.iter().enumerate().map(|(range, layout)| Operand { range, layout }).collect();
+    let results: Vec<usize> = (layouts.len()..layouts.len() + program.results().len()).collect();
+    dispatch(program, &Shape::of(sizes), &operands, numbers, &results).expect("a shader")
+}
+
+#[test]
+fn every_op_has_a_valid_shader_for_every_dtype_it_takes() {
+    let mut count = 0;
+    let dense = Layout::contiguous(Shape::of(&[5, 4]));
+    let turned = Layout::strided(Shape::of(&[5, 4]), &[1, 5], 3);
+    for def in elementwise::tables() {
+        for dtype in DTYPES.into_iter().filter(|dtype| def.classes.contains(dtype.class())) {
+            let program = program(def, dtype);
+            let n = def.params.len();
+            for layout in [&dense, &turned] {
+                validate(&on(&program, &[5, 4], &vec![layout.clone(); n], &[]).text);
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 400, "{count}");
+}
+
+#[test]
+fn every_conversion_has_a_valid_shader() {
+    for from in DTYPES {
+        for to in DTYPES.into_iter().filter(|to| *to != from) {
+            let mut program = ElementProgram::new(&[from], &[]);
+            let y = program.push(ElementOp::Cast, &[program.array(0)], to);
+            let program = program.giving(&[y]);
+            let dense = Layout::contiguous(Shape::of(&[9]));
+            validate(&on(&program, &[9], &[dense], &[]).text);
+        }
+    }
+}
+
+/// `exp(a * n) + b`, with the product as a second result.
+fn chain() -> ElementProgram {
+    let mut program = ElementProgram::new(&[DType::F32, DType::F16], &[DType::F32]);
+    let (a, b, n) = (program.array(0), program.array(1), program.number(0));
+    let product = program.push(ElementOp::Map(&arithmetic::multiply), &[a, n], DType::F32);
+    let e = program.push(ElementOp::Map(&exponential::exp), &[product], DType::F32);
+    let wide = program.push(ElementOp::Cast, &[b], DType::F32);
+    let sum = program.push(ElementOp::Map(&arithmetic::add), &[e, wide], DType::F32);
+    program.giving(&[sum, product])
+}
+
+#[test]
+fn sizes_strides_and_numbers_are_words_and_no_text() {
+    let program = chain();
+    let of = |rows: usize, cols: usize, n: f64| {
+        let dense = Layout::contiguous(Shape::of(&[rows, cols]));
+        let row = Layout::strided(Shape::of(&[rows, cols]), &[-(cols as isize), 2], rows * cols);
+        on(&program, &[rows, cols], &[dense, row], &[Scalar::Float(n)])
+    };
+    let (a, b) = (of(3, 5, 0.5), of(70, 900, -2.0));
+    validate(&a.text);
+    assert_eq!(a.text, b.text);
+    // Packs, invocations in a row, last element; the number; two sizes; two offsets; two strides.
+    let (half, minus) = (0.5_f32.to_bits(), -5_i32 as u32);
+    assert_eq!(a.words, [4, 64, 14, half, 3, 5, 0, 15, minus, 2, 0, 0]);
+    assert_eq!(a.groups, [1, 1]);
+    let minus = -900_i32 as u32;
+    let two = (-2_f32).to_bits();
+    let row = (b.groups[0] as usize * WORKGROUP) as u32;
+    assert_eq!(b.words, [15_750, row, 62_999, two, 70, 900, 0, 63_000, minus, 2, 0, 0]);
+}
+
+#[test]
+fn operands_and_results_that_share_a_range_are_bound_once() {
+    let program = chain();
+    let dense = Layout::contiguous(Shape::of(&[40]));
+    let operands = [Operand { range: 0, layout: &dense }, Operand { range: 1, layout: &dense }];
+    let shape = Shape::of(&[40]);
+    let number = [Scalar::Float(1.0)];
+    // The product is written over the first operand, which has its dtype.
+    let over = dispatch(&program, &shape, &operands, &number, &[2, 0]).expect("a shader");
+    validate(&over.text);
+    assert!(over.text.contains("var<storage, read_write> m0: array<vec4<u32>>;"));
+    assert!(over.text.contains("@group(0) @binding(3) var<uniform>"), "{}", over.text);
+    // A range with two dtypes is bound as words.
+    let both = dispatch(&program, &shape, &operands, &number, &[2, 1]).expect("a shader");
+    validate(&both.text);
+    assert!(
+        both.text.contains("m1: array<u32>;") && both.text.contains("m1[pack * 4u + 3u] = o1.w;")
+    );
+}
+
+#[test]
+fn large_groups_are_dispatched_in_two_dimensions() {
+    let mut program = ElementProgram::new(&[DType::I8], &[]);
+    let y = program.push(ElementOp::Cast, &[program.array(0)], DType::F32);
+    let program = program.giving(&[y]);
+    for count in [1, 4 * 64 * 65_535, 4 * 64 * 65_535 + 1, 1_000_000_007, 1 << 31] {
+        let found = on(&program, &[count], &[Layout::contiguous(Shape::of(&[count]))], &[]);
+        let [x, y] = found.groups.map(|n| n as usize);
+        assert!(x <= 65_535 && y <= 65_535 && x * y * WORKGROUP * 4 >= count, "{count}");
+        assert_eq!(found.words[..2], [count.div_ceil(4) as u32, (x * WORKGROUP) as u32]);
+        assert!((x * y - x) * WORKGROUP * 4 < count, "{count}: rows without work");
+    }
+}
+
+#[test]
+fn what_has_no_shader_is_refused() {
+    for dtype in [DType::F64, DType::I64, DType::U64] {
+        let program = program(&arithmetic::add, dtype);
+        let dense = Layout::contiguous(Shape::of(&[3]));
+        let operands = [0, 1].map(|range| Operand { range, layout: &dense });
+        let refusal = dispatch(&program, &Shape::of(&[3]), &operands, &[], &[2]).unwrap_err();
+        assert!(refusal.message().contains("WGSL has no such type"), "{refusal}");
+    }
+    let program = program(&arithmetic::negative, DType::I8);
+    let huge = Layout::contiguous(Shape::of(&[(1 << 31) + 1]));
+    let operand = [Operand { range: 0, layout: &huge }];
+    let refusal = dispatch(&program, huge.shape(), &operand, &[], &[1]).unwrap_err();
+    assert!(refusal.message().contains("too many elements"), "{refusal}");
+    let graph = Graph::new();
+    let x = input(&graph, DType::F32, &[3]);
+    graph.build(|| smallvec![x.emit(Op::Sort { axis: 0, descending: false })]).expect("a graph");
+    let plan = Plan::new(&graph, &Reference).expect("a plan");
+    let refusal = of_step(&plan, &plan.steps()[0], &[], &[]).unwrap_err();
+    assert!(refusal.message().contains("not elementwise"), "{refusal}");
+}
+
+#[test]
+fn the_text_of_a_group() {
+    let mut program = ElementProgram::new(&[DType::F32, DType::U8], &[DType::F32]);
+    let (x, mask, n) = (program.array(0), program.array(1), program.number(0));
+    let wide = program.push(ElementOp::Cast, &[mask], DType::F32);
+    let y = program.push(ElementOp::Map(&arithmetic::multiply), &[x, n], DType::F32);
+    let z = program.push(ElementOp::Map(&arithmetic::add), &[y, wide], DType::F32);
+    let program = program.giving(&[z]);
+    let x = Layout::contiguous(Shape::of(&[6, 4]));
+    let mask = Layout::contiguous(Shape::of(&[4]));
+    let text = on(&program, &[6, 4], &[x, mask], &[Scalar::Float(3.0)]).text;
+    validate(&text);
+    assert_eq!(text, include_str!("tests/group.wgsl"), "{text}");
+}

@@ -1,0 +1,105 @@
+"""A WebGPU adapter in a process of its own, which runs shaders through wgpu-py.
+
+A process of its own, because other tests fork, and a driver's threads do not survive that. Without
+the package wgpu, or without an adapter, `start` gives the reason.
+"""
+
+import os
+import pickle
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+
+def start():
+    """An `Adapter`, or the reason why there is none."""
+    adapter = Adapter()
+    return adapter if adapter.name else adapter.close()
+
+
+class Adapter:
+    """The process, and the name of what it runs on."""
+
+    def __init__(self):
+        # Mesa says on every start that this is missing.
+        env = {"XDG_RUNTIME_DIR": "/tmp", "NODEVICE_SELECT": "1", **os.environ}
+        self.process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, env=env)
+        self.name, self.problem = receive(self.process.stdout)
+
+    def run(self, text, words, groups, memory, sizes):
+        """The bytes of the results, of these sizes, from the bytes of the operands."""
+        send(self.process.stdin, (text, words, groups, memory, sizes))
+        results, problem = receive(self.process.stdout)
+        assert problem is None, f"{problem}\n{text}"
+        return results
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait(30)
+        return self.problem
+
+
+def send(pipe, value):
+    data = pickle.dumps(value)
+    pipe.write(struct.pack("q", len(data)) + data)
+    pipe.flush()
+
+
+def receive(pipe):
+    head = pipe.read(8)
+    if len(head) < 8:
+        return None, "the process of the adapter ended"
+    return pickle.loads(pipe.read(*struct.unpack("q", head)))
+
+
+def serve(requests, answers):
+    try:
+        import wgpu
+
+        adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
+        device = adapter.request_device_sync()
+    except Exception as error:
+        return send(answers, (None, f"no WebGPU adapter: {type(error).__name__}: {error}"))
+    send(answers, (f"{adapter.info['device']}, {adapter.info['description']}", None))
+    while len(head := requests.read(8)) == 8:
+        job = pickle.loads(requests.read(*struct.unpack("q", head)))
+        try:
+            send(answers, (dispatched(wgpu, device, *job), None))
+        except Exception as error:
+            send(answers, (None, f"{type(error).__name__}: {error}"))
+
+
+def dispatched(wgpu, device, text, words, groups, memory, sizes):
+    usage = wgpu.BufferUsage
+    padded = [data + bytes(max(16 - len(data), -len(data) % 16)) for data in memory]
+    operands = [device.create_buffer_with_data(data=data, usage=usage.STORAGE) for data in padded]
+    results = [device.create_buffer(size=max(16, size + -size % 16),
+                                    usage=usage.STORAGE | usage.COPY_SRC) for size in sizes]
+    uniform = device.create_buffer_with_data(data=struct.pack(f"{len(words)}I", *words),
+                                             usage=usage.UNIFORM)
+    module = device.create_shader_module(code=text)
+    pipeline = device.create_compute_pipeline(
+        layout="auto", compute={"module": module, "entry_point": "main"})
+    bound = [{"binding": i, "resource": {"buffer": buffer}}
+             for i, buffer in enumerate([*operands, *results, uniform])]
+    group = device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=bound)
+    encoder = device.create_command_encoder()
+    run = encoder.begin_compute_pass()
+    run.set_pipeline(pipeline)
+    run.set_bind_group(0, group)
+    run.dispatch_workgroups(*groups)
+    run.end()
+    device.queue.submit([encoder.finish()])
+    return [bytes(device.queue.read_buffer(buffer)[:size])
+            for buffer, size in zip(results, sizes, strict=True)]
+
+
+if __name__ == "__main__":
+    # What a driver prints must not get between the answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    sys.path.remove(str(Path(__file__).parent))
+    serve(sys.stdin.buffer, answers)
