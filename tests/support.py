@@ -71,6 +71,17 @@ def generator(*key):
     return np.random.default_rng(zlib.crc32(repr(key).encode()))
 
 
+def array(*shape, seed=0, dtype="float32"):
+    """A tensor of normal numbers that depend on the shape and the seed alone."""
+    return wg.asarray(generator("array", seed).standard_normal(shape).astype(dtype))
+
+
+def same(a, b):
+    """Asserts that two tensors are equal to the bit."""
+    assert (a.shape, a.dtype) == (b.shape, b.dtype), f"{a}\n{b}"
+    assert a.detach().numpy().tobytes() == b.detach().numpy().tobytes(), f"{a}\n{b}"
+
+
 def storage(dtype):
     """The NumPy dtype that holds the values of a dtype exactly."""
     return np.dtype("float32" if dtype == "bfloat16" else dtype)

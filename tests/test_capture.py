@@ -12,20 +12,10 @@ import pytest
 import wengert as wg
 from wengert import nn
 
-from support import generator
+from support import array, generator, same
 
 SCALE = 2.0
 TABLE = wg.tensor([1.0, 2.0])
-
-
-def array(*shape, seed=0):
-    return wg.asarray(generator("capture", seed).standard_normal(shape).astype("float32"))
-
-
-def same(a, b):
-    """Equal to the bit."""
-    assert a.shape == b.shape and a.dtype == b.dtype
-    assert a.detach().numpy().tobytes() == b.detach().numpy().tobytes()
 
 
 def live():

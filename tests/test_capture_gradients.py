@@ -6,11 +6,7 @@ import pytest
 import wengert as wg
 from wengert import nn, optim
 
-from support import generator
-
-
-def array(*shape, seed=0, dtype="float32"):
-    return wg.asarray(generator("gradients", seed).standard_normal(shape).astype(dtype))
+from support import array
 
 
 def leaf(*shape, seed=0):

@@ -8,11 +8,7 @@ import pytest
 import wengert as wg
 from wengert import nn, optim
 
-from support import generator
-
-
-def array(*shape, seed=0):
-    return wg.asarray(generator("limits", seed).standard_normal(shape).astype("float32"))
+from support import array
 
 
 def live():

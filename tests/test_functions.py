@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from test_custom_op import MODES, TAKEN, X, in_scan, in_session, rng, tensor, total
 
 import wengert as wg
+
+from host_ops import MODES, TAKEN, X, in_scan, in_session, rng, tensor, total
 
 
 class Square(wg.Function):

@@ -9,11 +9,7 @@ from test_capture_training import Attention, bits, lenet
 import wengert as wg
 from wengert import nn, optim
 
-from support import generator
-
-
-def array(*shape):
-    return wg.asarray(generator("budget", shape).standard_normal(shape).astype("float32"))
+from support import array
 
 
 def tanh_net():

@@ -17,16 +17,12 @@ from test_capture_training import RUNS, Bench, batches, images, lenet
 import wengert as wg
 from wengert import nn, optim
 
-from support import generator
+from support import array
 
 FOLDER = Path(__file__).parent / "snapshots"
 # The shape of a group among the steps of a block.
 INNER = r"^(    .* = [a-z_, ]+) \(\d+(?:, \d+)*\)"
 UPDATE = os.environ.get("WENGERT_UPDATE_SNAPSHOTS") == "1"
-
-
-def array(*shape, seed=0):
-    return wg.asarray(generator("snapshots", seed).standard_normal(shape).astype("float32"))
 
 
 def training(name):
