@@ -8,7 +8,7 @@ import pytest
 import wengert as wg
 from wengert import nn, optim
 
-from support import array
+from support import array, training_step
 
 
 def live():
@@ -24,14 +24,7 @@ def mlp_step():
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     opt = optim.AdamW(model.parameters(), lr=0.01)
 
-    def step(x):
-        opt.zero_grad()
-        loss = (model(x) ** 2).mean()
-        loss.backward()
-        opt.step()
-        return loss
-
-    return step, [array(64, 64)]
+    return training_step(opt, lambda x: (model(x) ** 2).mean()), [array(64, 64)]
 
 
 def conv_step():
@@ -42,14 +35,7 @@ def conv_step():
     )  # fmt: skip
     opt = optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
-    def step(x):
-        opt.zero_grad()
-        loss = (model(x) ** 2).mean()
-        loss.backward()
-        opt.step()
-        return loss
-
-    return step, [array(8, 1, 14, 14)]
+    return training_step(opt, lambda x: (model(x) ** 2).mean()), [array(8, 1, 14, 14)]
 
 
 def chain(n):

@@ -7,7 +7,7 @@ import pytest
 import wengert as wg
 from wengert import nn, optim
 
-from support import generator
+from support import generator, training_step
 
 SIZES = (8, 3, 8, 5, 1, 8)
 """Batch sizes of the calls of a run; the second one makes the size a symbol."""
@@ -178,14 +178,7 @@ def test_wide_layers_go_by_rows_at_every_size():
         model = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.Dropout(0.5))
         optimizer = optim.Adam(model.parameters(), lr=1e-3)
 
-        def step(x):
-            optimizer.zero_grad()
-            loss = model(x).exp().sum()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return step, model
+        return training_step(optimizer, lambda x: model(x).exp().sum()), model
 
     (eager, left), (step, right) = make(), make()
     step = wg.compile(step)

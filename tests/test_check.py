@@ -12,6 +12,8 @@ import pytest
 import wengert as wg
 from wengert import _core, nn
 
+from support import training_step
+
 
 @pytest.fixture(autouse=True)
 def checked():
@@ -88,14 +90,7 @@ def test_what_is_right_passes_the_reference():
         model = nn.Sequential(convolution, nn.GELU(), nn.Flatten(), nn.Linear(48, 4))
         optimizer = wg.optim.SGD(model.parameters(), lr=0.1)
 
-        @wg.compile
-        def step(x, y):
-            optimizer.zero_grad()
-            loss = nn.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            return loss
-
+        step = wg.compile(training_step(optimizer, lambda x, y: nn.cross_entropy(model(x), y)))
         batches = [(wg.ones((n, 2, 4, 4)), wg.zeros(n, dtype=wg.int64)) for n in (2, 2, 3)]
         losses = [step(x, y).item() for x, y in batches]
         assert losses[2] < losses[0]
@@ -192,14 +187,7 @@ def test_a_training_step_of_random_numbers_and_updates_passes():
         model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 2))
         optimizer = wg.optim.AdamW(model.parameters(), lr=1e-2)
 
-        def step(x):
-            optimizer.zero_grad()
-            loss = (model(x) ** 2).mean()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return step
+        return training_step(optimizer, lambda x: (model(x) ** 2).mean())
 
     x = wg.arange(12.0).reshape(3, 4)
     eager, compiled = make(), None

@@ -17,7 +17,7 @@ from test_ops_values import OPS, samples
 import wengert as wg
 from wengert import nn, optim
 
-from modes import bits
+from modes import Modes, bits
 from support import dtypes_of, label
 
 REF, CPU = wg.device("reference"), wg.device("cpu")
@@ -66,10 +66,7 @@ def test_every_op_on_the_reference(op):
             moved = on(REF, values)
             got = program(*moved)
             compiled = wg.compile(program)(*moved)
-            with wg.Graph() as graph:
-                places = [wg.placeholder(f"x{i}", x.shape, x.dtype) for i, x in enumerate(moved)]
-                fetches = program(*places)
-            ran = wg.Session(graph).run(fetches, dict(zip(places, moved, strict=True)))
+            ran = Modes(program).run("session", *moved)
         want = program(*values)
         assert all(x.device == REF for x in leaves((got, compiled, ran))), f"{label(op)}({sample})"
         for x, y in zip(leaves(got), leaves(want), strict=True):

@@ -6,6 +6,7 @@ import pytest
 import wengert as wg
 
 from host_ops import MODES, TAKEN, X, in_scan, in_session, rng, tensor, total
+from support import SavesResult
 
 
 class Square(wg.Function):
@@ -146,22 +147,11 @@ def test_random_numbers_of_forward_are_those_of_its_rule():
 
 
 def test_what_a_function_saves_besides_arguments_has_no_derivative():
-    class Exp(wg.Function):
-        @staticmethod
-        def forward(cx, x):
-            y = x.exp()
-            cx.save(y)
-            return y
-
-        @staticmethod
-        def backward(cx, g):
-            return g * cx.saved[0]
-
     x = tensor()
-    first = wg.grad(total(Exp.apply))
-    for f in (first, wg.compile(first), wg.compile(wg.grad(total(in_scan(Exp.apply))))):
+    first = wg.grad(total(SavesResult.apply))
+    for f in (first, wg.compile(first), wg.compile(wg.grad(total(in_scan(SavesResult.apply))))):
         np.testing.assert_allclose(f(x).numpy(), 0.5 * np.exp(X))
-    np.testing.assert_allclose(wg.jvp(Exp.apply, (x,), (x,))[1].numpy(), X * np.exp(X))
+    np.testing.assert_allclose(wg.jvp(SavesResult.apply, (x,), (x,))[1].numpy(), X * np.exp(X))
     second = wg.grad(lambda x: first(x).sum())
     for f in (second, wg.compile(second)):
         with pytest.raises(wg.GradientError, match=r"not an argument|is no argument"):

@@ -16,8 +16,8 @@ from test_refusals import CALLS, FITS, refusal
 import wengert as wg
 from wengert import nn, optim
 
-from modes import bits
-from support import dtypes_of, label
+from modes import Modes, bits
+from support import dtypes_of, label, training_step
 
 REF = wg.device("reference")
 LINES = Path(__file__).read_text().splitlines()
@@ -293,10 +293,7 @@ def test_every_op_gives_the_same_bits_late(op):
         wg._core._defer(True)
         late = program(*values)
         compiled = wg.compile(program)(*values)
-        with wg.Graph() as graph:
-            places = [wg.placeholder(f"x{i}", x.shape, x.dtype) for i, x in enumerate(values)]
-            fetches = program(*places)
-        ran = wg.Session(graph).run(fetches, dict(zip(places, values, strict=True)))
+        ran = Modes(program).run("session", *values)
         home = [wg.pytree.map(lambda x: x.to("cpu"), y) for y in (want, late, compiled, ran)]
         assert all(bits(y) == bits(home[0]) for y in home[1:]), f"{label(op)}({sample})"
 
@@ -306,14 +303,7 @@ def test_a_training_that_runs_ahead_gives_the_bits_of_one_that_waits():
         wg.random.seed(3)
         model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
         optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-        def step(x, t):
-            optimizer.zero_grad()
-            loss = nn.cross_entropy(model(x), t)
-            loss.backward()
-            optimizer.step()
-            return loss
-
+        step = training_step(optimizer, lambda x, t: nn.cross_entropy(model(x), t))
         rng = np.random.default_rng(1)
         losses = []
         for f in (step, wg.compile(step)):

@@ -9,7 +9,7 @@ from test_capture_training import Attention, bits, lenet
 import wengert as wg
 from wengert import nn, optim
 
-from support import array
+from support import array, training_step
 
 
 def tanh_net():
@@ -39,13 +39,7 @@ class Step:
         self.model = make()
         optimizer = optim.Adam(list(self.model.parameters()), lr=0.01)
 
-        def step(x):
-            optimizer.zero_grad()
-            loss = (self.model(x) ** 2).mean()
-            loss.backward()
-            optimizer.step()
-            return loss
-
+        step = training_step(optimizer, lambda x: (self.model(x) ** 2).mean())
         self.run = wg.compile(step) if compiled else step
 
     def batch(self, n=256):

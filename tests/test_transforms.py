@@ -9,6 +9,8 @@ import pytest
 import wengert as wg
 from wengert import nn, pytree, testing
 
+from support import SavesResult
+
 
 def doubles(*shape, seed=0):
     return wg.asarray(np.random.default_rng(seed).standard_normal(shape))
@@ -135,20 +137,6 @@ def test_what_function_saves_does_not_change():
     h += 100.0
     y.sum().backward()
     assert x.grad.tolist() == [2.0, 4.0]
-
-
-class SavesResult(wg.Function):
-    """exp, from its saved result."""
-
-    @staticmethod
-    def forward(cx, x):
-        y = x.exp()
-        cx.save(y)
-        return y
-
-    @staticmethod
-    def backward(cx, g):
-        return g * cx.saved[0]
 
 
 def test_a_second_derivative_through_a_saved_result_is_refused():
