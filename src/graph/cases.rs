@@ -32,6 +32,15 @@ impl Operand {
     }
 }
 
+/// Operands of a call in a graph: a new input for each tensor.
+pub fn args(operands: &[Operand], graph: &Graph) -> Vec<Arg> {
+    let arg = |operand: &Operand| match operand {
+        Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
+        Operand::Number(value) => Arg::Number((*value).into()),
+    };
+    operands.iter().map(arg).collect()
+}
+
 /// An array of a type; integers stay below the number given.
 pub fn data(ty: &Type, below: usize, seed: u64) -> Array {
     let sizes = ty.shape.sizes();
@@ -219,22 +228,14 @@ pub fn calls() -> Vec<Call> {
 impl Call {
     /// Builds the call in a graph; returns its operands, and whether the composite took them.
     pub fn build(&self, graph: &Graph) -> (Vec<Arg>, bool) {
-        let args = self.args(graph);
+        let args = args(&self.operands, graph);
         let built = self.emit(graph, &args);
         (args, built.is_ok())
     }
 
     /// Builds the call in a graph, or returns the refusal.
     pub fn try_build(&self, graph: &Graph) -> Result<()> {
-        self.emit(graph, &self.args(graph))
-    }
-
-    fn args(&self, graph: &Graph) -> Vec<Arg> {
-        let operand = |operand: &Operand| match operand {
-            Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
-            Operand::Number(value) => Arg::Number((*value).into()),
-        };
-        self.operands.iter().map(operand).collect()
+        self.emit(graph, &args(&self.operands, graph))
     }
 
     fn emit(&self, graph: &Graph, args: &[Arg]) -> Result<()> {

@@ -4,6 +4,7 @@
 //! compared with.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -15,7 +16,7 @@ use crate::cpu::testing::{array, random, values};
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::ops::declare::Arguments;
-use crate::ops::emit::Arg;
+use crate::ops::emit::{Arg, Expr};
 use crate::ops::op::{Call, Op, SliceAxis, Type};
 use crate::ops::structural::whole;
 use crate::shape::{Dim, Shape};
@@ -38,6 +39,19 @@ pub fn one_by_one(graph: &Graph, inputs: &[&Array], numbers: &[Scalar]) -> Vec<A
 pub fn try_one_by_one(graph: &Graph, inputs: &[&Array], numbers: &[Scalar]) -> Result<Vec<Array>> {
     let inputs: Vec<Array> = inputs.iter().map(|&x| x.clone()).collect();
     run(&graph.list(), &inputs, numbers)
+}
+
+/// A list, such as a body of control flow, by the types of its inputs and the formula of its results.
+pub fn body(
+    types: &[Type],
+    formula: impl for<'g> FnOnce(&[Expr<'g>]) -> SmallVec<[Expr<'g>; 1]>,
+) -> Arc<List> {
+    let graph = Graph::new();
+    let inputs: Vec<Expr<'_>> =
+        types.iter().map(|ty| Expr::new(&graph, Arg::Node(graph.input(ty.clone())))).collect();
+    graph.build(|| formula(&inputs)).unwrap();
+    drop(inputs);
+    Arc::new(graph.into_list())
 }
 
 /// Data for the inputs of a graph.

@@ -1,4 +1,7 @@
+use smallvec::smallvec;
+
 use super::numbers::{evaluate, valued};
+use super::testing::body;
 use super::*;
 use crate::dtype::{DType, Numeric};
 use crate::ops::attributes::Reduction;
@@ -18,7 +21,7 @@ fn sample() -> Graph {
     let number = graph.number();
     let s = Expr::new(&graph, number);
     let x = Expr::new(&graph, Arg::Node(x));
-    graph.build(|| smallvec::smallvec![(x * 2.0 * s + x).reduce(Reduction::Sum, &[1])]).unwrap();
+    graph.build(|| smallvec![(x * 2.0 * s + x).reduce(Reduction::Sum, &[1])]).unwrap();
     graph
 }
 
@@ -138,22 +141,6 @@ fn a_million_nodes_are_built_checked_and_dropped() {
     assert_eq!(graph.len(), 1_000_001);
 }
 
-/// A list whose inputs have these types and whose results a formula gives.
-fn body<const N: usize>(types: &[Type], formula: impl Fn(&[Expr<'_>]) -> [Arg; N]) -> Arc<List> {
-    let graph = Graph::new();
-    let args: Vec<Id> = types.iter().map(|ty| graph.input(ty.clone())).collect();
-    let results = {
-        let exprs: Vec<Expr<'_>> =
-            args.iter().map(|&id| Expr::new(&graph, Arg::Node(id))).collect();
-        formula(&exprs)
-    };
-    for arg in results {
-        let Arg::Node(id) = arg else { panic!("a result is a node") };
-        graph.output(id);
-    }
-    Arc::new(graph.into_list())
-}
-
 fn scalar(dtype: DType) -> Type {
     Type::new(dtype, Shape::scalar())
 }
@@ -165,8 +152,8 @@ fn the_interpreter_runs_control_flow() {
     let graph = Graph::new();
     let x = Arg::Node(graph.input(f.clone()));
     let n = Arg::Node(graph.input(i.clone()));
-    let doubled = body(std::slice::from_ref(&f), |x| [(x[0] + x[0]).arg()]);
-    let square = body(std::slice::from_ref(&f), |x| [(x[0] * x[0]).arg()]);
+    let doubled = body(std::slice::from_ref(&f), |x| smallvec![x[0] + x[0]]);
+    let square = body(std::slice::from_ref(&f), |x| smallvec![x[0] * x[0]]);
     let branch = ControlFlow {
         kind: ControlFlowKind::Branch,
         bodies: [doubled, square].into_iter().collect(),
@@ -175,8 +162,8 @@ fn the_interpreter_runs_control_flow() {
     let chosen = graph.flow(branch, &[n, x])[0];
     // While the count is above 0: multiply by x.
     let types = [i.clone(), f.clone(), f.clone()];
-    let condition = body(&types, |x| [x[0].greater(x[0].scalar(0)).arg()]);
-    let step = body(&types, |x| [x[0].subtract(x[0].scalar(1)).arg(), (x[1] * x[2]).arg()]);
+    let condition = body(&types, |x| smallvec![x[0].greater(x[0].scalar(0))]);
+    let step = body(&types, |x| smallvec![x[0].subtract(x[0].scalar(1)), x[1] * x[2]]);
     let stacked = |ty: &Type| Type::new(ty.dtype, Shape::of(&[0]));
     let power = ControlFlow {
         kind: ControlFlowKind::While { carry: 2, history: true },
@@ -187,7 +174,7 @@ fn the_interpreter_runs_control_flow() {
     let xs = Arg::Node(graph.input(Type::new(DType::F32, Shape::of(&[3]))));
     let sum = body(&[f.clone(), f.clone(), f.clone()], |x| {
         let next = x[0] * x[2] + x[1];
-        [next.arg(), x[0].arg()]
+        smallvec![next, x[0]]
     });
     let scan = ControlFlow {
         kind: ControlFlowKind::Scan { carry: 1, xs: 1, length: Dim::new(3), reverse: true },

@@ -474,13 +474,7 @@ fn every_op_has_the_tangent_that_its_gradient_transposes() {
     for (op, operands) in cases::ops() {
         let (operands, inputs) = precise(&operands);
         let graph = Graph::with_calls();
-        let args: Vec<Arg> = operands
-            .iter()
-            .map(|operand| match operand {
-                Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
-                Operand::Number(value) => Arg::Number((*value).into()),
-            })
-            .collect();
+        let args = cases::args(&operands, &graph);
         let Ok(y) = catch(|| graph.emit(op.clone(), &args)) else { continue };
         // The fill and the padding are numbers that no gradient is taken of.
         let fixed = |i: usize| matches!(args[i], Arg::Node(_)) && !op.differentiable(i);

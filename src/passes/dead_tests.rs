@@ -1,11 +1,14 @@
 use std::sync::Arc;
 
+use smallvec::smallvec;
+
 use super::dead::dead;
 use super::pipeline::Options;
 use super::random::{check, count};
 use crate::cpu::testing::array;
 use crate::dtype::DType;
-use crate::graph::{ControlFlow, ControlFlowKind, Effect, Graph, Kind, List};
+use crate::graph::testing::body;
+use crate::graph::{ControlFlow, ControlFlowKind, Effect, Graph, Kind};
 use crate::ops::emit::{Arg, Expr, Id};
 use crate::ops::op::Type;
 use crate::shape::{Dim, Shape};
@@ -16,18 +19,6 @@ fn scalar(dtype: DType) -> Type {
 
 fn row(dtype: DType) -> Type {
     Type::new(dtype, Shape::of(&[3]))
-}
-
-/// A list over inputs of these types.
-fn body(types: &[Type], formula: impl Fn(&[Expr<'_>]) -> Vec<Arg>) -> Arc<List> {
-    let graph = Graph::new();
-    let ids: Vec<Id> = types.iter().map(|ty| graph.input(ty.clone())).collect();
-    let exprs: Vec<Expr<'_>> = ids.iter().map(|&id| Expr::new(&graph, Arg::Node(id))).collect();
-    for arg in formula(&exprs) {
-        let Arg::Node(id) = arg else { panic!("a result is a node") };
-        graph.output(id);
-    }
-    Arc::new(graph.into_list())
 }
 
 /// A control-flow op over inputs of these types, of which some results are read. Returns what
@@ -61,8 +52,8 @@ fn pruned(types: &[Type], flow: ControlFlow, read: &[usize]) -> (usize, Arc<Cont
 fn branch() -> ControlFlow {
     let f = scalar(DType::F32);
     let types = [f.clone(), f.clone(), f.clone()];
-    let one = body(&types, |x| vec![x[0].exp().arg(), (x[0] * x[1]).arg(), x[2].arg()]);
-    let two = body(&types, |x| vec![x[0].arg(), x[1].sin().arg(), (-x[2]).arg()]);
+    let one = body(&types, |x| smallvec![x[0].exp(), x[0] * x[1], x[2]]);
+    let two = body(&types, |x| smallvec![x[0], x[1].sin(), -x[2]]);
     ControlFlow {
         kind: ControlFlowKind::Branch,
         bodies: [one, two].into_iter().collect(),
@@ -89,10 +80,8 @@ fn branches_lose_results_that_nobody_reads_and_what_they_took() {
 fn turns(history: bool) -> ControlFlow {
     let (i, f) = (scalar(DType::I64), scalar(DType::F32));
     let types = [i.clone(), f.clone(), f.clone(), f.clone(), f.clone()];
-    let condition = body(&types, |x| vec![x[0].less(x[0].scalar(4)).arg()]);
-    let step = body(&types, |x| {
-        vec![x[0].add(x[0].scalar(1)).arg(), (x[1] + x[3]).arg(), (x[2] * x[4]).arg()]
-    });
+    let condition = body(&types, |x| smallvec![x[0].less(x[0].scalar(4))]);
+    let step = body(&types, |x| smallvec![x[0].add(x[0].scalar(1)), x[1] + x[3], x[2] * x[4]]);
     let stacked = |ty: &Type| Type::new(ty.dtype, Shape::of(&[0]));
     let mut results = vec![i.clone(), f.clone(), f.clone()];
     if history {
@@ -131,7 +120,7 @@ fn rows() -> ControlFlow {
     let types = [f.clone(), f.clone(), f.clone(), f.clone(), f.clone(), f.clone()];
     let step = body(&types, |x| {
         let (a, b, c, y, z, w) = (x[0], x[1], x[2], x[3], x[4], x[5]);
-        vec![(a + b).arg(), (b * y).arg(), (c + z * w).arg(), (a * 2.0).arg(), z.exp().arg()]
+        smallvec![a + b, b * y, c + z * w, a * 2.0, z.exp()]
     });
     let r = || row(DType::F32);
     ControlFlow {

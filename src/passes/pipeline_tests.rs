@@ -47,11 +47,7 @@ fn every_pass_keeps_the_bits_of_every_op() {
         let graph = Graph::with_calls();
         let inputs: Vec<Array> =
             operands.iter().enumerate().filter_map(|(i, x)| x.data(i as u64 * 7)).collect();
-        let arg = |operand: &cases::Operand| match operand {
-            cases::Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
-            cases::Operand::Number(value) => Arg::Number((*value).into()),
-        };
-        let args: Vec<Arg> = operands.iter().map(arg).collect();
+        let args = cases::args(&operands, &graph);
         let y = catch(|| graph.emit(op.clone(), &args)).unwrap();
         graph.output(y);
         check_all(&format!("{op:?}"), &graph.into_list(), &inputs);

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::*;
 use crate::array::Array;
 use crate::dtype::Scalar;
-use crate::graph::cases::{self, Operand};
+use crate::graph::cases;
 use crate::graph::testing::try_one_by_one;
 use crate::graph::{Kind, List, Node, parse};
 use crate::ops::emit::{Emit, catch};
@@ -18,13 +18,7 @@ fn graphs() -> Vec<Graph> {
     let mut out = Vec::new();
     for (op, operands) in cases::ops() {
         let graph = Graph::with_calls();
-        let args: Vec<Arg> = operands
-            .iter()
-            .map(|operand| match operand {
-                Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
-                Operand::Number(value) => Arg::Number((*value).into()),
-            })
-            .collect();
+        let args = cases::args(&operands, &graph);
         graph.output(catch(|| graph.emit(op.clone(), &args)).unwrap());
         derived(graph, &mut out);
     }

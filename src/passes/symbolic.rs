@@ -72,12 +72,7 @@ impl Case {
         let graph = Graph::with_calls();
         match self {
             Case::Op(op, _) => {
-                let args: Vec<Arg> = (operands.iter())
-                    .map(|operand| match operand {
-                        Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
-                        Operand::Number(value) => Arg::Number((*value).into()),
-                    })
-                    .collect();
+                let args = cases::args(&operands, &graph);
                 let y = catch(|| graph.emit(op.clone(), &args))?;
                 graph.output(y);
             }

@@ -22,13 +22,7 @@ const SIZE: usize = 3;
 /// The graph of one op.
 fn graph_of(op: &Op, operands: &[Operand]) -> Graph {
     let graph = Graph::with_calls();
-    let args: Vec<Arg> = operands
-        .iter()
-        .map(|operand| match operand {
-            Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
-            Operand::Number(value) => Arg::Number((*value).into()),
-        })
-        .collect();
+    let args = cases::args(operands, &graph);
     let y = catch(|| graph.emit(op.clone(), &args)).unwrap();
     graph.output(y);
     graph.verify().unwrap();

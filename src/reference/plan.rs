@@ -559,8 +559,8 @@ mod tests {
 
     use super::*;
     use crate::cpu::testing::{bytes, noise, values};
-    use crate::graph::testing::one_by_one;
-    use crate::graph::{ControlFlow, Graph, List};
+    use crate::graph::testing::{body, one_by_one};
+    use crate::graph::{ControlFlow, Graph};
     use crate::ops::attributes::Reduction;
     use crate::ops::emit::{Arg, Expr};
 
@@ -598,19 +598,6 @@ mod tests {
         for (got, want) in values(&got[1]).iter().zip(values(&want[1])) {
             assert!((got - want).abs() <= 1e-15 * 7.0, "{got} {want}");
         }
-    }
-
-    /// A body: its inputs by type, and the formula of its results.
-    fn body(
-        types: &[Type],
-        formula: impl for<'g> FnOnce(&[Expr<'g>]) -> SmallVec<[Expr<'g>; 1]>,
-    ) -> Arc<List> {
-        let graph = Graph::new();
-        let inputs: Vec<Expr<'_>> =
-            types.iter().map(|ty| Expr::new(&graph, Arg::Node(graph.input(ty.clone())))).collect();
-        graph.build(|| formula(&inputs)).unwrap();
-        drop(inputs);
-        Arc::new(graph.into_list())
     }
 
     #[test]

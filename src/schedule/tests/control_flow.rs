@@ -2,21 +2,8 @@
 
 use super::*;
 use crate::cpu::target::Cpu;
-use crate::graph::testing::{try_one_by_one, values_of};
+use crate::graph::testing::{body, try_one_by_one, values_of};
 use crate::graph::{ControlFlow, ControlFlowKind, Effect, Kind};
-
-/// A body: its inputs by type, and the formula of its results.
-fn body(
-    types: &[Type],
-    formula: impl for<'g> FnOnce(&[Expr<'g>]) -> SmallVec<[Expr<'g>; 1]>,
-) -> Arc<List> {
-    let graph = Graph::new();
-    let inputs: Vec<Expr<'_>> =
-        types.iter().map(|ty| Expr::new(&graph, Arg::Node(graph.input(ty.clone())))).collect();
-    graph.build(|| formula(&inputs)).unwrap();
-    drop(inputs);
-    Arc::new(graph.into_list())
-}
 
 fn ty(dtype: DType, sizes: &[usize]) -> Type {
     Type::new(dtype, Shape::of(sizes))

@@ -37,13 +37,7 @@ fn every_op_takes_the_memory_that_was_predicted() {
     alone(|| {
         for (op, operands) in cases::ops() {
             let graph = Graph::new();
-            let args: Vec<Arg> = operands
-                .iter()
-                .map(|operand| match operand {
-                    cases::Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
-                    cases::Operand::Number(value) => Arg::Number((*value).into()),
-                })
-                .collect();
+            let args = cases::args(&operands, &graph);
             let name = format!("{op:?}");
             graph.output(graph.emit(op, &args));
             let data: Vec<Array> = operands.iter().filter_map(|x| x.data(3)).collect();

@@ -211,13 +211,7 @@ fn graphs() -> Vec<(Graph, Vec<Array>)> {
         .collect();
     for (op, operands) in cases::ops() {
         let graph = Graph::new();
-        let args: Vec<Arg> = operands
-            .iter()
-            .map(|operand| match operand {
-                cases::Operand::Tensor(ty, _) => Arg::Node(graph.input(ty.clone())),
-                cases::Operand::Number(value) => Arg::Number((*value).into()),
-            })
-            .collect();
+        let args = cases::args(&operands, &graph);
         graph.output(graph.emit(op, &args));
         all.push((graph, operands.iter().filter_map(|x| x.data(3)).collect()));
     }
