@@ -155,11 +155,11 @@ unsafe fn line<T: Copy>(dst: *mut T, to_step: isize, src: *const T, from_step: i
 /// # Safety
 /// As for [`move_block`].
 unsafe fn transpose<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: usize, cols: usize) {
-    let mut room = MaybeUninit::<[T; PATCH * PATCH]>::uninit();
+    let mut buffer = MaybeUninit::<[T; PATCH * PATCH]>::uninit();
     for r in (0..rows).step_by(PATCH) {
         for c in (0..cols).step_by(PATCH) {
             let (height, width) = (PATCH.min(rows - r), PATCH.min(cols - c));
-            // SAFETY: the patch is inside the block; the room holds a patch.
+            // SAFETY: the patch is inside the block; the buffer holds a patch.
             unsafe {
                 let from = Place { ptr: src.ptr.offset(r as isize + c as isize * src.col), ..src };
                 let to = Place { ptr: dst.ptr.offset(r as isize * dst.row + c as isize), ..dst };
@@ -168,9 +168,14 @@ unsafe fn transpose<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: usi
                 } else {
                     // Rows of a power-of-two distance fall on the same few cache lines: visit each
                     // once.
-                    let room = room.as_mut_ptr().cast::<T>();
-                    transpose_patch(Place::new(room, width as isize, 1), from, height, width);
-                    move_lines(to, Place::new(room.cast_const(), width as isize, 1), height, width);
+                    let buffer = buffer.as_mut_ptr().cast::<T>();
+                    transpose_patch(Place::new(buffer, width as isize, 1), from, height, width);
+                    move_lines(
+                        to,
+                        Place::new(buffer.cast_const(), width as isize, 1),
+                        height,
+                        width,
+                    );
                 }
             }
         }

@@ -119,13 +119,13 @@ pub fn layouts(x: &Array) -> Vec<Array> {
 fn relaid(x: &Array, order: &[usize], sign: isize, gap: usize) -> Array {
     let sizes = x.shape().sizes();
     let mut strides = vec![0isize; sizes.len()];
-    let mut room = gap;
+    let mut span = gap;
     for &axis in order.iter().rev() {
-        strides[axis] = sign * room as isize;
-        room *= sizes[axis];
+        strides[axis] = sign * span as isize;
+        span *= sizes[axis];
     }
-    let offset = if sign < 0 { room.saturating_sub(gap) } else { 0 };
-    let buffer = Array::zeros(x.dtype, Shape::of(&[room + gap])).unwrap();
+    let offset = if sign < 0 { span.saturating_sub(gap) } else { 0 };
+    let buffer = Array::zeros(x.dtype, Shape::of(&[span + gap])).unwrap();
     let view = buffer.view(Layout::strided(x.shape().clone(), &strides, offset));
     let size = x.dtype.size();
     for (to, from) in positions(&view).into_iter().zip(positions(x)) {

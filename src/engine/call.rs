@@ -86,7 +86,7 @@ impl Differentiated {
 /// A call whose gradient may be wanted.
 struct Call {
     name: String,
-    flow: Arc<Differentiated>,
+    differentiated: Arc<Differentiated>,
     given: Given,
     residuals: Mutex<Residuals>,
 }
@@ -109,7 +109,7 @@ impl HostRule for Call {
     fn backward(&self, given: &[Option<Value>], record: bool) -> Result<Vec<Option<Value>>> {
         let is_given: Vec<bool> = given.iter().map(Option::is_some).collect();
         let seeds: Vec<Value> = given.iter().flatten().cloned().collect();
-        let partial = self.flow.partial(&is_given);
+        let partial = self.differentiated.partial(&is_given);
         let residuals = match &*self.residuals.lock() {
             Residuals::Kept(residuals) => residuals.clone(),
             Residuals::Freed(by) => {
@@ -117,10 +117,11 @@ impl HostRule for Call {
                 return Err(error::freed("backward", &self.name, first));
             }
         };
-        let backward = partial.as_ref().map_or(&self.flow.program.backward, |p| &p.backward);
+        let backward =
+            partial.as_ref().map_or(&self.differentiated.program.backward, |p| &p.backward);
         let found = match record {
             true => {
-                let whole = partial.as_ref().map_or(&self.flow.whole, |p| &p.whole);
+                let whole = partial.as_ref().map_or(&self.differentiated.whole, |p| &p.whole);
                 self.recorded(whole, seeds)?
             }
             false => {
@@ -151,7 +152,7 @@ impl Call {
     fn recorded(&self, whole: &Arc<List>, seeds: Vec<Value>) -> Result<Vec<Value>> {
         let mut inputs: Vec<Value> = self.given.inputs.clone();
         inputs.extend(seeds);
-        let bound = self.flow.program.backward.bind(&self.given.sizes);
+        let bound = self.differentiated.program.backward.bind(&self.given.sizes);
         let list = match self.given.sizes.is_empty() {
             true => List::clone(whole),
             false => resize(whole, &bound)?,
@@ -164,23 +165,27 @@ impl Call {
 
 /// Runs a program and records the call: its results, those through which gradients flow with a
 /// history.
-pub fn record(name: &str, flow: &Arc<Differentiated>, given: Given) -> Result<Vec<Value>> {
+pub fn record(
+    name: &str,
+    differentiated: &Arc<Differentiated>,
+    given: Given,
+) -> Result<Vec<Value>> {
     let arrays: SmallVec<[&Array; 8]> = given.inputs.iter().map(|value| &value.array).collect();
-    let program = &flow.program;
+    let program = &differentiated.program;
     let mut found = program.forward.run(&arrays, &given.sizes, &given.numbers)?.into_vec();
     drop(arrays);
     let residuals = found.split_off(found.len() - program.residuals);
-    let reached: Vec<Value> = flow.wrt.iter().map(|&i| given.inputs[i].clone()).collect();
+    let reached: Vec<Value> = differentiated.wrt.iter().map(|&i| given.inputs[i].clone()).collect();
     let call = Call {
         name: name.into(),
-        flow: flow.clone(),
+        differentiated: differentiated.clone(),
         given,
         residuals: Mutex::new(Residuals::Kept(residuals)),
     };
     let mut values: Vec<Value> = found.into_iter().map(Value::plain).collect();
-    let flowing = flow.results.iter().map(|&i| values[i].array.clone()).collect();
+    let flowing = differentiated.results.iter().map(|&i| values[i].array.clone()).collect();
     let recorded = record_host(Arc::new(call), &reached, flowing);
-    for (&i, value) in flow.results.iter().zip(recorded) {
+    for (&i, value) in differentiated.results.iter().zip(recorded) {
         values[i] = value;
     }
     Ok(values)

@@ -148,7 +148,7 @@ fn contractions() -> Vec<(Op, Vec<Operand>)> {
         a_contract: smallvec![1],
         b_contract: smallvec![0],
     };
-    let turned = Contraction {
+    let transposed = Contraction {
         a_batch: smallvec![2],
         b_batch: smallvec![0],
         a_contract: smallvec![0, 3],
@@ -156,7 +156,7 @@ fn contractions() -> Vec<(Op, Vec<Operand>)> {
     };
     vec![
         (Op::Contract(Box::new(plain)), vec![float(&[4, 3]), float(&[3, 5])]),
-        (Op::Contract(Box::new(turned)), vec![float(&[2, 3, 4, 5]), float(&[4, 5, 6, 2])]),
+        (Op::Contract(Box::new(transposed)), vec![float(&[2, 3, 4, 5]), float(&[4, 5, 6, 2])]),
     ]
 }
 

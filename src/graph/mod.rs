@@ -308,7 +308,7 @@ impl Emit for Graph {
         }
     }
 
-    fn looks_at(&self, told: u32) -> Option<Scalar> {
-        self.look(told)
+    fn looks_at(&self, number: u32) -> Option<Scalar> {
+        self.look(number)
     }
 }

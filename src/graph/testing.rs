@@ -82,7 +82,7 @@ pub fn run(list: &List, inputs: &[Array], numbers: &[Scalar]) -> Result<Vec<Arra
             Kind::Barrier => vec![of(&args[0])],
             Kind::Result(i) => match args[0] {
                 Arg::Node(id) => vec![values[id.0 as usize][*i as usize].clone()],
-                Arg::Number(_) => unreachable!("a part of a flow"),
+                Arg::Number(_) => unreachable!("a result is read of a node"),
             },
             Kind::ControlFlow(flow) => {
                 let args: Vec<Array> = args.iter().map(of).collect();

@@ -62,10 +62,10 @@ fn fresh(bytes: usize, class: Class, zeroed: bool) -> Result<NonNull<Header>> {
     static FORK: Once = Once::new();
     FORK.call_once(fork::install::<Lock>);
     // Cached blocks count against the limit too, so they are freed first.
-    let room = counters::ceiling().saturating_sub(class.size());
-    if counters::held() > room {
+    let allowed = counters::ceiling().saturating_sub(class.size());
+    if counters::held() > allowed {
         Cache::flush();
-        let excess = counters::held().saturating_sub(room);
+        let excess = counters::held().saturating_sub(allowed);
         let idle = shared().evict(excess);
         free_all(idle);
     }

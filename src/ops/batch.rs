@@ -275,8 +275,8 @@ impl Emit for Batching<'_> {
         self.below.size_behind(value)
     }
 
-    fn looks_at(&self, told: u32) -> Option<Scalar> {
-        self.below.looks_at(told)
+    fn looks_at(&self, number: u32) -> Option<Scalar> {
+        self.below.looks_at(number)
     }
 }
 

@@ -72,7 +72,7 @@ impl Pass<'_> {
     /// Appends a list and returns its results.
     pub(super) fn run(&self, list: &List, inputs: &[Id]) -> Result<Vec<Id>> {
         let mut inputs = inputs.iter();
-        let mut flows: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
+        let mut results: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
         let mut names: Vec<Id> = Vec::with_capacity(list.nodes.len());
         for (i, node) in list.nodes.iter().enumerate() {
             self.out.at(node.site);
@@ -83,19 +83,19 @@ impl Pass<'_> {
                 },
                 Kind::ControlFlow(flow) => {
                     let args: Vec<Id> = node.reads().map(|id| names[id.0 as usize]).collect();
-                    flows.insert(Id(i as u32), self.flow(flow, &args)?);
+                    results.insert(Id(i as u32), self.flow(flow, &args)?);
                     // Only `Result` nodes read a control-flow op, so its own name is never looked
                     // up.
                     Id(0)
                 }
-                Kind::Result(part) => match node.reads().next() {
-                    Some(flow) => flows[&flow][*part as usize],
-                    None => return Err(error::internal("a part of nothing")),
+                Kind::Result(k) => match node.reads().next() {
+                    Some(of) => results[&of][*k as usize],
+                    None => return Err(error::internal("a result node names no node")),
                 },
                 Kind::Op(op) if op.results() > 1 => {
                     let first = self.node(node, &names)?;
-                    let results = (0..op.results()).map(|k| self.batching.result(first, k));
-                    flows.insert(Id(i as u32), results.collect());
+                    let found = (0..op.results()).map(|k| self.batching.result(first, k));
+                    results.insert(Id(i as u32), found.collect());
                     first
                 }
                 Kind::Constant(_) | Kind::Op(_) | Kind::Effect(_) | Kind::Barrier => {

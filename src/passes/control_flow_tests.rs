@@ -223,8 +223,8 @@ fn scan(reverse: bool) -> List {
     list(&[floats(&[2]), floats(&[4, 2]), floats(&[2, 2])], |graph, x| {
         let body = list(&[floats(&[2]), count(), floats(&[2]), floats(&[2, 2])], |_, x| {
             let (c, i, row, w) = (x[0], x[1], x[2], x[3]);
-            let turned = w.transpose() * w;
-            let sum = (turned * c).reduce(crate::ops::attributes::Reduction::Sum, &[1]);
+            let product = w.transpose() * w;
+            let sum = (product * c).reduce(crate::ops::attributes::Reduction::Sum, &[1]);
             let next = (sum + row).tanh();
             [next, i.add(i.scalar(1)), next * i.cast(DType::F64) + row * c]
         });

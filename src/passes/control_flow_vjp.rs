@@ -34,7 +34,7 @@ pub fn control_flow_vjp(
 ) -> Result<Vec<Option<Id>>> {
     let node = graph.nodes()[id.0 as usize].clone();
     let Kind::ControlFlow(flow) = &node.kind else {
-        return Err(error::internal("the gradient of a flow, of something else"));
+        return Err(error::internal("the gradient of control flow was asked of another node"));
     };
     let given: Vec<bool> = cotangents.iter().map(Option::is_some).collect();
     if let ControlFlowKind::Host(op) = &flow.kind {

@@ -63,11 +63,11 @@ pub fn derived<'e>(call: &Call, rule: &Rule<'_, 'e>, wanted: &[bool]) -> Cotange
 /// A number that a formula looks at: its value; or, where the value is not known, a tensor, because
 /// no formula looks at the value of a tensor.
 fn known(cx: &dyn Emit, arg: Arg) -> Arg {
-    let told = match arg {
+    let number = match arg {
         Arg::Number(value) => value.told(),
         Arg::Node(_) => None,
     };
-    match told.and_then(|i| cx.looks_at(i)) {
+    match number.and_then(|i| cx.looks_at(i)) {
         Some(value) => Arg::Number(value.into()),
         None => Expr::new(cx, arg).full(DType::F32, Shape::scalar()).arg(),
     }

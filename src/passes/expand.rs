@@ -44,7 +44,7 @@ pub fn expand_for(graph: &Graph, kernels: Kernels<'_>) -> Result<Graph> {
             Kind::Result(k) if node.reads().any(|of| results.contains_key(&of)) => {
                 let of = node.reads().next();
                 let found = of.and_then(|of| results[&of].get(*k as usize).copied());
-                found.ok_or_else(|| error::internal("a part of nothing"))?
+                found.ok_or_else(|| error::internal("a call gives fewer results than are read"))?
             }
             Kind::ControlFlow(flow) => {
                 let flow = Arc::new(map_bodies(flow, |body| expand_for(body, kernels))?);

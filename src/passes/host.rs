@@ -81,14 +81,14 @@ impl jvp::Pass<'_> {
                 let found = append(self.out, &formula.list, &inputs);
                 formula.places.iter().map(|place| place.map(|i| found[i])).collect()
             }
-            None => self.turned(op, &call, &has, (&operands, &results, &tangents))?,
+            None => self.transposed_rule(op, &call, &has, (&operands, &results, &tangents))?,
         };
         Ok(results.iter().zip(moved).map(|(&x, t)| Dual { x, t }).collect())
     }
 
     /// The tangents as the transpose of the gradient rule: that rule `v(g)` is linear, so they are
     /// the gradient of `⟨v(g), t⟩` by `g`.
-    fn turned(
+    fn transposed_rule(
         &self,
         op: &Host,
         call: &Signature,

@@ -138,7 +138,7 @@ impl<'g> Pass<'g> {
     /// Appends a list and returns its results.
     pub(super) fn run(&self, list: &List, inputs: &[Dual]) -> Result<Vec<Dual>> {
         let mut inputs = inputs.iter();
-        let mut flows: FxHashMap<Id, Vec<Dual>> = FxHashMap::default();
+        let mut results: FxHashMap<Id, Vec<Dual>> = FxHashMap::default();
         let mut duals: Vec<Dual> = Vec::with_capacity(list.nodes.len());
         for (i, node) in list.nodes.iter().enumerate() {
             let id = Id(i as u32);
@@ -148,14 +148,14 @@ impl<'g> Pass<'g> {
                 (Kind::Input, _) => inputs.as_slice()[0],
                 (Kind::ControlFlow(flow), _) => {
                     let args: Vec<Dual> = node.reads().map(|id| duals[id.0 as usize]).collect();
-                    flows.insert(id, self.flow(flow, &args)?);
+                    results.insert(id, self.flow(flow, &args)?);
                     // Only `Result` nodes read a control-flow op, so its own name is never looked
                     // up.
                     Dual { x: Id(0), t: None }
                 }
-                (Kind::Result(part), _) => match node.reads().next() {
-                    Some(flow) => flows[&flow][*part as usize],
-                    None => return Err(error::internal("a part of nothing")),
+                (Kind::Result(k), _) => match node.reads().next() {
+                    Some(of) => results[&of][*k as usize],
+                    None => return Err(error::internal("a result node names no node")),
                 },
                 _ => self.node(node, &duals)?,
             };

@@ -32,24 +32,24 @@ struct Failure {
     error: Error,
     /// Who gave the work
     thread: ThreadId,
-    /// Whether somebody was told
-    told: AtomicBool,
+    /// Whether it was raised for somebody
+    reported: AtomicBool,
 }
 
 impl Failure {
-    fn is_told(&self) -> bool {
-        self.told.load(Ordering::Relaxed)
+    fn is_reported(&self) -> bool {
+        self.reported.load(Ordering::Relaxed)
     }
 
     /// The error, to be raised. All work that was given is done before, so that what follows from
     /// the failure is known, and work that is given afterwards finds the state of before. Of later
-    /// failures nobody is told on their own: had this one come at its line, there would be none.
-    fn tell(&self) -> Error {
+    /// failures none is raised on its own: had this one come at its line, there would be none.
+    fn report(&self) -> Error {
         finish();
-        self.told.store(true, Ordering::Relaxed);
+        self.reported.store(true, Ordering::Relaxed);
         let here = std::thread::current().id();
-        for failure in UNTOLD.lock().iter().filter(|failure| failure.thread == here) {
-            failure.told.store(true, Ordering::Relaxed);
+        for failure in UNREPORTED.lock().iter().filter(|failure| failure.thread == here) {
+            failure.reported.store(true, Ordering::Relaxed);
         }
         self.error.clone()
     }
@@ -151,7 +151,8 @@ impl Memory {
     fn standing(&self) -> Option<Memory> {
         let mut memory = self.clone();
         loop {
-            let is_void = matches!(memory.job.done.get(), Some(Err(failure)) if failure.is_told());
+            let is_void =
+                matches!(memory.job.done.get(), Some(Err(failure)) if failure.is_reported());
             match memory.before() {
                 Some(Before::Value(old)) if is_void => memory = old,
                 Some(Before::Nothing) if is_void => return None,
@@ -168,7 +169,7 @@ impl Memory {
 
 static DEFERRED: AtomicBool = AtomicBool::new(false);
 static QUEUE: Mutex<VecDeque<Arc<Job>>> = Mutex::new(VecDeque::new());
-static UNTOLD: Mutex<Vec<Arc<Failure>>> = Mutex::new(Vec::new());
+static UNREPORTED: Mutex<Vec<Arc<Failure>>> = Mutex::new(Vec::new());
 
 /// Whether work waits until somebody waits for it; gives what it was. For tests.
 pub fn defer(on: bool) -> bool {
@@ -186,28 +187,28 @@ fn take() -> Option<Arc<Job>> {
 
 /// A failure of work that a thread gave.
 fn failed(error: Error, thread: ThreadId) -> Arc<Failure> {
-    let failure = Arc::new(Failure { error, thread, told: AtomicBool::new(false) });
-    UNTOLD.lock().push(failure.clone());
+    let failure = Arc::new(Failure { error, thread, reported: AtomicBool::new(false) });
+    UNREPORTED.lock().push(failure.clone());
     failure
 }
 
 /// Raises the first failure of this thread's work that nobody was told of.
-fn tell() -> Result<()> {
-    match untold() {
-        Some(failure) => Err(failure.tell()),
+fn report() -> Result<()> {
+    match unreported() {
+        Some(failure) => Err(failure.report()),
         None => Ok(()),
     }
 }
 
-fn untold() -> Option<Arc<Failure>> {
-    let mut untold = UNTOLD.lock();
-    untold.retain(|failure| !failure.is_told());
-    if untold.is_empty() {
+fn unreported() -> Option<Arc<Failure>> {
+    let mut unreported = UNREPORTED.lock();
+    unreported.retain(|failure| !failure.is_reported());
+    if unreported.is_empty() {
         return None;
     }
     let here = std::thread::current().id();
-    let first = untold.iter().position(|failure| failure.thread == here)?;
-    Some(untold.remove(first))
+    let first = unreported.iter().position(|failure| failure.thread == here)?;
+    Some(unreported.remove(first))
 }
 
 /// Does all work that was given.
@@ -221,7 +222,7 @@ fn finish() {
 /// Does all work that was given, and raises what nobody was told of.
 pub(super) fn synchronize() -> Result<()> {
     finish();
-    tell()
+    report()
 }
 
 /// An operand of work.
@@ -237,8 +238,8 @@ impl Operand {
         let Some(memory) = memory.standing() else { return Err(error::no_data("read")) };
         match memory.job.done.get() {
             Some(Err(failure)) => {
-                tell()?;
-                Err(failure.tell())
+                report()?;
+                Err(failure.report())
             }
             Some(Ok(_)) | None => Ok(Operand::Own(memory)),
         }
@@ -310,11 +311,11 @@ pub(super) fn inside(x: &Array) -> Result<Array> {
     let Some(memory) = own(x)? else { return Ok(x.clone()) };
     // What was asked for before was asked for in order: so no job waits for one behind it.
     memory.job.settle();
-    tell()?;
+    report()?;
     let Some(memory) = memory.standing() else { return Err(error::no_data("read")) };
     match memory.job.settle() {
         Ok(arrays) => Ok(arrays[memory.place].clone()),
-        Err(failure) => Err(failure.tell()),
+        Err(failure) => Err(failure.report()),
     }
 }
 

@@ -314,8 +314,8 @@ fn tanh_exponent<S: Float>(x: S) -> (S, S, Pair<S>) {
     (a, square, ordered_sum(a1 * w1, a1 * (w0 + lo) + a0 * (w.hi + lo)))
 }
 
-/// `x σ(v)` with `v = 2√(2/π) (x + 0.044715 x³)`: the approximation of [`gelu`] by tanh, `½x (1 +
-/// tanh v/2)`. Its limits at ±∞ are −0 and ∞. Error ≤ 3 ULP.
+/// `x σ(v)` with `v = 2√(2/π) (x + 0.044715 x³)`: the approximation of [`gelu`] by tanh,
+/// `½x (1 + tanh v/2)`. Its limits at ±∞ are −0 and ∞. Error ≤ 3 ULP.
 #[inline(always)]
 pub fn gelu_tanh<S: Float>(x: S) -> S {
     let (held, _, minus) = tanh_exponent(x);

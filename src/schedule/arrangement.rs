@@ -201,7 +201,7 @@ impl Arrangement {
             open: liveness.open,
         };
         let scratch: Vec<usize> = order.iter().map(|&s| liveness.scratch[s as usize]).collect();
-        memory.peak = [false, true].map(|told| memory.highest(target, &scratch, told).0);
+        memory.peak = [false, true].map(|provided| memory.highest(target, &scratch, provided).0);
         let of_rows = liveness.workspace().min(memory.arena);
         memory.scratch = memory.highest(target, &scratch, false).1 + of_rows;
         memory.alive = self.alive(

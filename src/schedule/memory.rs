@@ -201,11 +201,11 @@ impl Plan {
 
 impl Memory {
     /// By step: the bytes of dedicated buffers that are allocated there, where they are first
-    /// written. In a run whose caller provides the results (`told`), these are not counted.
-    pub(super) fn added(&self, target: &dyn Target, steps: usize, told: bool) -> Vec<usize> {
+    /// written. In a run whose caller provides the results (`provided`), these are not counted.
+    pub(super) fn added(&self, target: &dyn Target, steps: usize, provided: bool) -> Vec<usize> {
         let mut added = vec![0; steps.max(1)];
         for dedicated in &self.dedicated {
-            let elsewhere = dedicated.alias.is_some() || (told && dedicated.whole.is_some());
+            let elsewhere = dedicated.alias.is_some() || (provided && dedicated.whole.is_some());
             // With donations all buffers are allocated before the first step, so that donated
             // memory is written only after the last allocation.
             let first = if self.aliases.is_empty() { dedicated.first } else { 0 };
@@ -221,11 +221,11 @@ impl Memory {
         &self,
         target: &dyn Target,
         scratch: &[usize],
-        told: bool,
+        provided: bool,
     ) -> (usize, usize) {
         let mut now = if self.arena > 0 { target.allocated(self.arena) } else { 0 };
         let mut most = (now, 0);
-        for (at, added) in self.added(target, scratch.len(), told).into_iter().enumerate() {
+        for (at, added) in self.added(target, scratch.len(), provided).into_iter().enumerate() {
             now += added;
             let taken = scratch.get(at).copied().unwrap_or(0);
             if now + taken > most.0 {

@@ -78,7 +78,7 @@ impl Plan {
         let (live, place) = self.live()?;
         self.check_memory(&live)?;
         self.check_ranges(&live, &place)?;
-        self.check_gifts()
+        self.check_donations()
     }
 
     /// Every slot is written once and before it is read, and read no more once it is free.
@@ -366,14 +366,14 @@ impl Plan {
                 let Some((low, high)) = layout.extent() else { continue };
                 let size = self.target.stored(self.slots[slot as usize].dtype);
                 let bytes = low * size..(high + 1) * size;
-                let room = match memory.checked_sub(1) {
+                let capacity = match memory.checked_sub(1) {
                     None => self.memory.arena,
                     Some(k) => {
                         self.memory.dedicated.get(k as usize).map_or(0, |dedicated| dedicated.bytes)
                     }
                 };
-                if limits.granular(bytes.end) > room {
-                    let facts = format!("s{slot} at {bytes:?} of {room} bytes");
+                if limits.granular(bytes.end) > capacity {
+                    let facts = format!("s{slot} at {bytes:?} of {capacity} bytes");
                     return Err(broken("a value lies outside of its memory", facts));
                 }
                 let shown = match (self.memory.views[i], step.args.first()) {
@@ -442,7 +442,7 @@ impl Plan {
 
     /// Donated memory is written after every step that may fail, and after the last read of the
     /// input.
-    fn check_gifts(&self) -> Result<()> {
+    fn check_donations(&self) -> Result<()> {
         if self.memory.aliases.is_empty() {
             return Ok(());
         }

@@ -460,12 +460,12 @@ impl State {
         let difference = constraint.difference();
         // `right - left = sign symbol + c`
         for sign in [1, -1] {
-            let turned = difference.scaled(sign);
-            let c = match turned.terms().last() {
+            let scaled = difference.scaled(sign);
+            let c = match scaled.terms().last() {
                 Some((monomial, c)) if monomial.is_empty() => *c,
                 _ => 0,
             };
-            let Some(symbol) = turned.minus(&c.into()).bare() else { continue };
+            let Some(symbol) = scaled.minus(&c.into()).bare() else { continue };
             let Some(known) = self.symbols.get_mut(&symbol) else { continue };
             known.least = match (constraint.relation, sign) {
                 (Relation::Equal, _) => known.least.max(-c),

@@ -223,8 +223,8 @@ impl Pool {
     /// Goes inside job number `number`, unless it is closed or has enough helpers.
     fn join(&self, number: u64) -> bool {
         let enter = |state: u64| {
-            let room = ((state & INSIDE) as usize) < self.helpers.load(Relaxed);
-            (state & OPEN != 0 && state / JOB == number && room).then_some(state + 1)
+            let has_room = ((state & INSIDE) as usize) < self.helpers.load(Relaxed);
+            (state & OPEN != 0 && state / JOB == number && has_room).then_some(state + 1)
         };
         self.watched.0.fetch_update(Acquire, Relaxed, enter).is_ok()
     }

@@ -176,8 +176,9 @@ def embedding(indices: Tensor | ArrayLike, weight: Tensor | ArrayLike) -> Tensor
 def gelu(x: Tensor | ArrayLike, *, approximate: str = "none") -> Tensor:
     """Gaussian error linear unit `x Φ(x)`; Φ is the standard normal's distribution function.
 
-    Floating, any shape. `approximate="tanh"` takes `½ (1 + tanh u)` for Φ, with `u = √(2/π)
-    (x + 0.044715 x³)`. Source: Hendrycks, Gimpel: Gaussian error linear units, 2016.
+    Floating, any shape. `approximate="tanh"` takes `½ (1 + tanh u)` for Φ, with
+    `u = √(2/π) (x + 0.044715 x³)`. Source: Hendrycks, Gimpel: Gaussian error linear units,
+    2016.
     """
 
 def group_norm(x: Tensor | ArrayLike, groups: int, weight: Tensor | ArrayLike | None = None, bias: Tensor | ArrayLike | None = None, *, eps: float = 1e-5) -> Tensor:

@@ -13,11 +13,11 @@ __all__ = [
 def adam(p: Tensor | ArrayLike, g: Tensor | ArrayLike, m: Tensor | ArrayLike, v: Tensor | ArrayLike, step: Tensor | ArrayLike, *, lr: Scalar | Tensor, beta1: Scalar | Tensor, beta2: Scalar | Tensor, eps: Scalar | Tensor, weight_decay: Scalar | Tensor = 0.0, decoupled: _bool = False) -> tuple[Tensor, ...]:
     """A step of Adam: the new parameter and the new moments.
 
-    `m ← beta1 · m + (1 - beta1) g`; `v ← beta2 · v + (1 - beta2) g²`; `p ← p - lr · m̂ / (√v̂ +
-    eps)` with `m̂ = m / (1 - beta1ᵗ)`, `v̂ = v / (1 - beta2ᵗ)` and t = `step`, counted from 1.
-    Weight decay is added to the gradient as `weight_decay · p`, or, where `decoupled`, taken
-    off the parameter first. Source: Kingma, Ba: Adam, 2015; Loshchilov, Hutter: Decoupled
-    weight decay regularization, 2019.
+    `m ← beta1 · m + (1 - beta1) g`; `v ← beta2 · v + (1 - beta2) g²`;
+    `p ← p - lr · m̂ / (√v̂ + eps)` with `m̂ = m / (1 - beta1ᵗ)`, `v̂ = v / (1 - beta2ᵗ)` and
+    t = `step`, counted from 1. Weight decay is added to the gradient as `weight_decay · p`, or,
+    where `decoupled`, taken off the parameter first. Source: Kingma, Ba:
+    Adam, 2015; Loshchilov, Hutter: Decoupled weight decay regularization, 2019.
     """
 
 def sgd(p: Tensor | ArrayLike, g: Tensor | ArrayLike, *, lr: Scalar | Tensor, weight_decay: Scalar | Tensor = 0.0) -> Tensor:

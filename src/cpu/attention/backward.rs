@@ -140,8 +140,8 @@ struct Places<T> {
     dq: *mut T,
 }
 
-/// The parts of a thread's room.
-struct Room<T> {
+/// The parts of a thread's workspace.
+struct Workspace<T> {
     weights: *mut T,
     slopes: *mut T,
     dk: *mut T,
@@ -152,9 +152,9 @@ struct Room<T> {
 pub fn backward_scratch(dtype: DType, q: &Shape, v: &Shape, causal: bool) -> usize {
     fn bytes<T: Real>(sizes: &Sizes<T>) -> usize {
         let (item, group) = (sizes.backward_item(), sizes.group(sizes.backward_item()));
-        let room = sizes.backward_room() * size_of::<T>();
+        let size = sizes.backward_workspace() * size_of::<T>();
         let packed = block_bytes(group * item * size_of::<T>());
-        packed + scratch::counted(room, sizes.backward_parts(group))
+        packed + scratch::counted(size, sizes.backward_parts(group))
     }
     if dtype == DType::F64 {
         bytes::<f64>(&Sizes::new(q, v, causal))
@@ -196,7 +196,7 @@ impl<T: Real> Sizes<T> {
     }
 
     /// Elements that a thread works in.
-    fn backward_room(&self) -> usize {
+    fn backward_workspace(&self) -> usize {
         let (e, f) = (self.wide(self.e), self.wide(self.f));
         let rows = 2 * self.queries * self.f.next_multiple_of(LANES);
         let packing = (self.step * self.e.max(self.f)).max(rows);
@@ -218,8 +218,8 @@ impl<T: Real> Gradient<T> {
         let packed = Buffer::alloc(group * item * size_of::<T>())?;
         // SAFETY: fresh.
         let packed = Shared::new(unsafe { packed.ptr_mut() }.cast::<T>());
-        let room = p.backward_room() * size_of::<T>();
-        let scratch = Scratch::new(room, p.backward_parts(group))?;
+        let size = p.backward_workspace() * size_of::<T>();
+        let scratch = Scratch::new(size, p.backward_parts(group))?;
         let mut done: Vec<AtomicUsize> = Vec::new();
         let found = done.try_reserve_exact(group * columns);
         found.map_err(|_| crate::memory::refusal(group * columns * size_of::<AtomicUsize>()))?;
@@ -228,15 +228,15 @@ impl<T: Real> Gradient<T> {
             let place = |i: usize| p.places(packed.at((i * item) as isize));
             in_order(items * rows, 4 * p.queries * (p.e + p.f), |task| {
                 let (i, row) = (task / rows, task % rows * p.queries);
-                let room = scratch.lend(room).or_throw();
+                let part = scratch.lend(size).or_throw();
                 // SAFETY: these rows of this example are this task's.
-                unsafe { self.pack_rows(first + i, row, place(i), room.ptr().cast()) };
+                unsafe { self.pack_rows(first + i, row, place(i), part.ptr().cast()) };
             });
             in_order(items * columns, 4 * p.keys * (p.e + p.f), |task| {
                 let (i, j) = (task / columns, task % columns * p.keys);
-                let room = scratch.lend(room).or_throw();
+                let part = scratch.lend(size).or_throw();
                 // SAFETY: these keys of this example are this task's.
-                unsafe { self.pack_keys(first + i, j, place(i), room.ptr().cast()) };
+                unsafe { self.pack_keys(first + i, j, place(i), part.ptr().cast()) };
             });
             done.clear();
             done.extend((0..items * columns).map(|_| AtomicUsize::new(0)));
@@ -247,10 +247,10 @@ impl<T: Real> Gradient<T> {
                 let (i, column) = (task % items, task / items);
                 let before = (column > 0).then(|| &done[task - items]);
                 let order = Order { before, done: &done[task] };
-                let room = scratch.lend(room).or_throw();
+                let part = scratch.lend(size).or_throw();
                 // SAFETY: these keys of this example are this task's; queries in order.
                 unsafe {
-                    self.keys(first + i, column * p.keys, place(i), room.ptr().cast(), order);
+                    self.keys(first + i, column * p.keys, place(i), part.ptr().cast(), order);
                 }
             });
             let Some(target) = &self.targets[0] else { continue };
@@ -329,17 +329,24 @@ impl<T: Real> Gradient<T> {
 
     /// Computes the cotangents of the keys and values from key `j` on, and the share of these keys
     /// in those of the queries.
-    unsafe fn keys(&self, item: usize, j: usize, at: Places<T>, room: *mut T, order: Order<'_>) {
+    unsafe fn keys(
+        &self,
+        item: usize,
+        j: usize,
+        at: Places<T>,
+        workspace: *mut T,
+        order: Order<'_>,
+    ) {
         let p = &self.problem;
         let keys = p.keys.min(p.s - j);
         let (e, f) = (p.wide(p.e), p.wide(p.f));
         let tall = p.queries;
-        // SAFETY: the room is as large as `backward_room` says.
+        // SAFETY: the workspace is as large as `backward_workspace` says.
         unsafe {
-            let weights = room;
+            let weights = workspace;
             let slopes = weights.add(tall * p.step);
             let dk = slopes.add(tall * p.step);
-            let room = Room { weights, slopes, dk, dv: dk.add(p.step * e) };
+            let workspace = Workspace { weights, slopes, dk, dv: dk.add(p.step * e) };
             // What no score is written to is multiplied too, for nobody.
             std::slice::from_raw_parts_mut(weights, 2 * tall * p.step).fill(T::ZERO);
             std::slice::from_raw_parts_mut(dk, p.step * (e + f)).fill(T::ZERO);
@@ -350,15 +357,15 @@ impl<T: Real> Gradient<T> {
                 let rows = p.queries.min(p.l - i);
                 let n = keys.min(p.reach(i + rows).saturating_sub(j));
                 pace.work(rows * n * (3 * p.e + 2 * p.f) / 16);
-                self.block(item, [i, j], [rows, n], at, &room, order);
+                self.block(item, [i, j], [rows, n], at, &workspace, order);
                 order.done(i + rows);
             }
             let at = [item * p.s + j, 0];
             if let Some(target) = &self.targets[1] {
-                target.write(at, (room.dk, e), [keys, p.e], T::ONE);
+                target.write(at, (workspace.dk, e), [keys, p.e], T::ONE);
             }
             if let Some(target) = &self.targets[2] {
-                target.write(at, (room.dv, f), [keys, p.f], T::ONE);
+                target.write(at, (workspace.dv, f), [keys, p.f], T::ONE);
             }
         }
         order.done(usize::MAX);
@@ -393,7 +400,7 @@ impl<T: Real> Gradient<T> {
         [i, j]: [usize; 2],
         [rows, n]: [usize; 2],
         at: Places<T>,
-        room: &Room<T>,
+        workspace: &Workspace<T>,
         order: Order<'_>,
     ) {
         let p = &self.problem;
@@ -418,42 +425,56 @@ impl<T: Real> Gradient<T> {
             let (q, g) = (dense(at.q.add(i * e), e), dense(at.g.add(i * f), f));
             let k_across = panels(at.k_across.add(j * p.e), p.e * width, width);
             let size = [rows, n, p.e];
-            block::product(kernels, size, q, k_across, (room.weights, step), true);
-            p.mask(room.weights, item, [i, j], [rows, n]);
+            block::product(kernels, size, q, k_across, (workspace.weights, step), true);
+            p.mask(workspace.weights, item, [i, j], [rows, n]);
             if self.wants_slopes() {
                 let v_across = panels(at.v_across.add(j * p.f), p.f * width, width);
                 let size = [rows, n, p.f];
-                block::product(kernels, size, g, v_across, (room.slopes, step), true);
+                block::product(kernels, size, g, v_across, (workspace.slopes, step), true);
                 let closed = p.mask.as_ref().is_none_or(|mask| mask.shift.is_none());
                 block::slopes::<T>(
-                    [room.weights, room.slopes],
+                    [workspace.weights, workspace.slopes],
                     step,
                     [rows, filled],
                     [logsums, at.offsets.add(i)],
                     closed,
                 );
             } else {
-                block::weights::<T>(room.weights, step, [rows, filled], logsums);
+                block::weights::<T>(workspace.weights, step, [rows, filled], logsums);
             }
             // Rows of queries and of cotangents, as panels that lie beside each other.
             let beside = |ptr: *mut T, row: usize| panels(ptr.cast_const(), width, row);
             if self.targets[2].is_some() {
                 let size = [n, p.f, rows];
                 let g = beside(at.g.add(i * f), f);
-                block::product(kernels, size, across(room.weights), g, (room.dv, f), false);
+                block::product(
+                    kernels,
+                    size,
+                    across(workspace.weights),
+                    g,
+                    (workspace.dv, f),
+                    false,
+                );
             }
             if self.targets[1].is_some() {
                 let size = [n, p.e, rows];
                 let q = beside(at.q.add(i * e), e);
-                block::product(kernels, size, across(room.slopes), q, (room.dk, e), false);
+                block::product(
+                    kernels,
+                    size,
+                    across(workspace.slopes),
+                    q,
+                    (workspace.dk, e),
+                    false,
+                );
             }
-            self.write_slopes(item, [i, j], [rows, n], room.slopes);
+            self.write_slopes(item, [i, j], [rows, n], workspace.slopes);
             self.wait(order, i + rows);
             if self.targets[0].is_some() {
                 let size = [rows, p.e, n];
                 let k: Panels<T> = panels(at.k.add(j * width), p.wide(p.s) * width, width);
                 let to = (at.dq.add(i * e), e);
-                block::product(kernels, size, dense(room.slopes, step), k, to, false);
+                block::product(kernels, size, dense(workspace.slopes, step), k, to, false);
             }
         }
     }

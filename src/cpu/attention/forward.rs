@@ -85,13 +85,13 @@ pub fn forward_scratch(dtype: DType, q: &Shape, v: &Shape, causal: bool) -> usiz
         if sizes.items * sizes.l == 0 {
             return 0;
         }
-        let room = sizes.forward_room() * size_of::<T>();
+        let size = sizes.forward_workspace() * size_of::<T>();
         if sizes.packs_here() {
-            return scratch::counted(room, threads::num_threads());
+            return scratch::counted(size, threads::num_threads());
         }
         let (item, group) = (sizes.forward_item(), sizes.group(sizes.forward_item()));
         let packed = block_bytes(group * item * size_of::<T>());
-        packed + scratch::counted(room, sizes.forward_parts(group))
+        packed + scratch::counted(size, sizes.forward_parts(group))
     }
     if dtype == DType::F64 {
         bytes::<f64>(&Sizes::new(q, v, causal))
@@ -113,11 +113,11 @@ impl<T: Real> Sizes<T> {
     }
 
     /// Elements that a thread works in: those of [`Problem::rows`], and a block of keys and values.
-    fn forward_room(&self) -> usize {
-        self.rows_room() + self.step * (2 * self.e + self.wide(self.f))
+    fn forward_workspace(&self) -> usize {
+        self.rows_workspace() + self.step * (2 * self.e + self.wide(self.f))
     }
 
-    fn rows_room(&self) -> usize {
+    fn rows_workspace(&self) -> usize {
         let rows = self.queries.next_multiple_of(LANES);
         rows * (self.step + self.e + self.wide(self.f) + 3)
     }
@@ -135,16 +135,16 @@ impl<T: Real> Problem<T> {
             return Ok(());
         }
         let [rows, keys] = self.blocks();
-        let room = self.forward_room() * size_of::<T>();
+        let size = self.forward_workspace() * size_of::<T>();
         let work = self.queries.min(self.l) * self.s * (self.e + self.f);
         if self.packs_here() {
-            let scratch = Scratch::new(room, threads::num_threads())?;
+            let scratch = Scratch::new(size, threads::num_threads())?;
             in_order(self.items, work, |item| {
-                let room = scratch.lend(room).or_throw();
-                let room = room.ptr().cast::<T>();
-                let here = Source::Here(room.wrapping_add(self.rows_room()));
+                let part = scratch.lend(size).or_throw();
+                let workspace = part.ptr().cast::<T>();
+                let here = Source::Here(workspace.wrapping_add(self.rows_workspace()));
                 // SAFETY: this example is this task's.
-                unsafe { self.rows(item, 0, here, room, results) };
+                unsafe { self.rows(item, 0, here, workspace, results) };
             });
             return Ok(());
         }
@@ -154,25 +154,25 @@ impl<T: Real> Problem<T> {
         // SAFETY: fresh.
         let packed = Shared::new(unsafe { packed.ptr_mut() }.cast::<T>());
         let place = |i: usize| packed.at((i * item) as isize);
-        let scratch = Scratch::new(room, self.forward_parts(group))?;
+        let scratch = Scratch::new(size, self.forward_parts(group))?;
         for first in (0..self.items).step_by(group) {
             let items = group.min(self.items - first);
             in_order(items * keys, 4 * self.keys * (self.e + self.f), |task| {
                 let (i, j) = (task / keys, task % keys * self.keys);
-                let room = scratch.lend(room).or_throw();
+                let part = scratch.lend(size).or_throw();
                 let (k, v) = (place(i), place(i).wrapping_add(k_size));
                 let k = k.wrapping_add(j * self.e);
                 let v = (v.wrapping_add(j * self.kernels.width), self.wide(self.s));
                 // SAFETY: this block of this example is this task's.
-                unsafe { self.pack(first + i, j, k, v, room.ptr().cast()) };
+                unsafe { self.pack(first + i, j, k, v, part.ptr().cast()) };
             });
             in_order(items * rows, work, |task| {
                 // Later queries reach more keys: they come first.
                 let (i, row) = (task / rows, (rows - 1 - task % rows) * self.queries);
-                let room = scratch.lend(room).or_throw();
+                let part = scratch.lend(size).or_throw();
                 let source = Source::Packed(place(i), place(i).wrapping_add(k_size));
                 // SAFETY: these rows of this example are this task's.
-                unsafe { self.rows(first + i, row, source, room.ptr().cast(), results) };
+                unsafe { self.rows(first + i, row, source, part.ptr().cast(), results) };
             });
         }
         Ok(())
@@ -197,10 +197,10 @@ impl<T: Real> Problem<T> {
                 let panel = self.wide(self.s) * width;
                 [panels(k.wrapping_add(j * self.e), across, width), panels(v, panel, width)]
             }
-            Source::Here(room) => {
-                let (k, temp) = (room, room.wrapping_add(self.step * self.e));
+            Source::Here(workspace) => {
+                let (k, temp) = (workspace, workspace.wrapping_add(self.step * self.e));
                 let v = temp.wrapping_add(self.step * self.e);
-                // SAFETY: the room is as large as `forward_room` says.
+                // SAFETY: the workspace is as large as `forward_workspace` says.
                 unsafe { self.pack(item, j, k, (v, self.keys), temp) };
                 [panels(k, across, width), panels(v, self.keys * width, width)]
             }
@@ -238,14 +238,14 @@ impl<T: Real> Problem<T> {
         item: usize,
         i: usize,
         source: Source<T>,
-        room: *mut T,
+        workspace: *mut T,
         results: &Results<T>,
     ) {
         let rows = self.queries.min(self.l - i);
         let (tall, wide) = (self.queries.next_multiple_of(LANES), self.wide(self.f));
-        // SAFETY: the room is as large as `forward_room` says.
+        // SAFETY: the workspace is as large as `forward_workspace` says.
         unsafe {
-            let scores = room;
+            let scores = workspace;
             let q = scores.add(tall * self.step);
             let sums_of_values = q.add(tall * self.e);
             let maxima = sums_of_values.add(tall * wide);

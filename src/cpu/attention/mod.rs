@@ -215,8 +215,8 @@ impl<T: Real> Sizes<T> {
 
     /// How many examples of so many elements are packed at a time.
     fn group(&self, item: usize) -> usize {
-        let room = PACKED * threads::num_threads();
-        (room / (item * size_of::<T>()).max(1)).clamp(1, self.items.max(1))
+        let bytes = PACKED * threads::num_threads();
+        (bytes / (item * size_of::<T>()).max(1)).clamp(1, self.items.max(1))
     }
 }
 

@@ -186,10 +186,10 @@ unsafe fn strip<T: Element, const F: bool, const V: usize, const W: usize>(
 }
 
 #[inline(always)]
-fn zeros<T: Element>(room: &mut [MaybeUninit<T>]) -> &mut [T] {
-    room.fill(MaybeUninit::new(T::default()));
+fn zeros<T: Element>(numbers: &mut [MaybeUninit<T>]) -> &mut [T] {
+    numbers.fill(MaybeUninit::new(T::default()));
     // SAFETY: filled just now.
-    unsafe { &mut *(room as *mut [MaybeUninit<T>] as *mut [T]) }
+    unsafe { &mut *(numbers as *mut [MaybeUninit<T>] as *mut [T]) }
 }
 
 #[inline(always)]
@@ -203,10 +203,10 @@ unsafe fn stream<T: Element, const F: bool, const W: usize>(
     c_row: isize,
     fresh: bool,
 ) {
-    let mut room = [[MaybeUninit::uninit(); STRIP]; STREAM_ROWS];
+    let mut memory = [[MaybeUninit::uninit(); STRIP]; STREAM_ROWS];
     for start in (0..columns).step_by(STRIP) {
         let n = STRIP.min(columns - start);
-        let mut sums = room.each_mut().map(|row| zeros(&mut row[..n]));
+        let mut sums = memory.each_mut().map(|row| zeros(&mut row[..n]));
         for k in (0..b_at.len()).step_by(TERMS) {
             let b_at = &b_at[k..b_at.len().min(k + TERMS)];
             for (i, sums) in sums[..rows].iter_mut().enumerate() {

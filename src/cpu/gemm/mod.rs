@@ -167,7 +167,7 @@ pub fn serial_scratch(dtype: DType, a: &Matrix, b: &Matrix) -> Option<usize> {
         let job = Job::<T>::new(a, b, std::ptr::null_mut());
         match job.count() == 0 || a.depth.len() == 0 {
             true => Some(0),
-            false => (a.depth.len() <= SPAN).then(|| job.room(&job.cut()).0),
+            false => (a.depth.len() <= SPAN).then(|| job.scratch_parts(&job.cut()).0),
         }
     })
 }
@@ -351,33 +351,33 @@ impl<'a, T: Element> Job<'a, T> {
     }
 
     /// The bytes for packed blocks of one thread, and the most threads that may pack.
-    fn room(&self, cut: &Cut) -> (usize, usize) {
+    fn scratch_parts(&self, cut: &Cut) -> (usize, usize) {
         let (m, n) = self.largest(cut);
         let tasks = match *cut {
             Cut::Items(chunks) => chunks,
             Cut::Cells(high, wide) => self.batch * self.spans.len() * high * wide,
         };
         let depth = self.a.depth.len().min(SPAN);
-        let room = match self.path(m, n, depth) {
-            Path::Blocks(blocks) => blocks.room::<T>(),
+        let size = match self.path(m, n, depth) {
+            Path::Blocks(blocks) => blocks.packed_bytes::<T>(),
             Path::Dot | Path::Row(..) | Path::Stream(_) => 0,
         };
-        (room, tasks.min(threads::num_threads()))
+        (size, tasks.min(threads::num_threads()))
     }
 
     /// The scratch bytes of [`Job::run`].
     fn scratch(&self) -> usize {
-        let (room, parts) = self.room(&self.cut());
-        scratch::counted(room, parts)
+        let (size, parts) = self.scratch_parts(&self.cut());
+        scratch::counted(size, parts)
     }
 
     fn run(&self, lent: Option<(*mut u8, usize)>) -> Result<()> {
         let items = self.batch * self.spans.len();
         let cut = self.cut();
-        let (room, parts) = self.room(&cut);
+        let (size, parts) = self.scratch_parts(&cut);
         let scratch = match lent {
-            Some((ptr, bytes)) if room > 0 && bytes >= room => Scratch::lent(ptr, bytes, room),
-            Some(_) | None => Scratch::new(room, parts)?,
+            Some((ptr, bytes)) if size > 0 && bytes >= size => Scratch::lent(ptr, bytes, size),
+            Some(_) | None => Scratch::new(size, parts)?,
         };
         let work = self.work();
         match cut {

@@ -14,7 +14,7 @@ pub struct Scratch {
     /// Keeps the memory alive, if it is not lent
     _buffer: Option<Buffer>,
     start: *mut u8,
-    room: usize,
+    size: usize,
     taken: SmallVec<[AtomicBool; 16]>,
 }
 
@@ -35,37 +35,37 @@ fn free(parts: usize) -> SmallVec<[AtomicBool; 16]> {
     (0..parts).map(|_| AtomicBool::new(false)).collect()
 }
 
-/// Bytes of a buffer with `parts` parts of `room` bytes.
-fn bytes(room: usize, parts: usize) -> usize {
-    room.next_multiple_of(ALIGN) * parts
+/// Bytes of a buffer with `parts` parts of `size` bytes.
+fn bytes(size: usize, parts: usize) -> usize {
+    size.next_multiple_of(ALIGN) * parts
 }
 
 /// The bytes that [`Scratch::new`] takes, as the memory counters count them.
-pub fn counted(room: usize, parts: usize) -> usize {
-    if room == 0 { 0 } else { block_bytes(bytes(room, parts)) }
+pub fn counted(size: usize, parts: usize) -> usize {
+    if size == 0 { 0 } else { block_bytes(bytes(size, parts)) }
 }
 
 impl Scratch {
-    /// `parts` parts of `room` bytes.
-    pub fn new(room: usize, parts: usize) -> Result<Scratch> {
-        let buffer = (room > 0).then(|| Buffer::alloc(bytes(room, parts))).transpose()?;
-        let parts = if room > 0 { parts } else { 0 };
+    /// `parts` parts of `size` bytes.
+    pub fn new(size: usize, parts: usize) -> Result<Scratch> {
+        let buffer = (size > 0).then(|| Buffer::alloc(bytes(size, parts))).transpose()?;
+        let parts = if size > 0 { parts } else { 0 };
         // SAFETY: fresh.
         let start =
             buffer.as_ref().map_or(std::ptr::null_mut(), |buffer| unsafe { buffer.ptr_mut() });
         Ok(Scratch {
             _buffer: buffer,
             start,
-            room: room.next_multiple_of(ALIGN),
+            size: size.next_multiple_of(ALIGN),
             taken: free(parts),
         })
     }
 
-    /// As many parts of `room` bytes as lent memory holds.
-    pub fn lent(start: *mut u8, bytes: usize, room: usize) -> Scratch {
-        let parts = (bytes / room.next_multiple_of(ALIGN)).max(1);
+    /// As many parts of `size` bytes as lent memory holds.
+    pub fn lent(start: *mut u8, bytes: usize, size: usize) -> Scratch {
+        let parts = (bytes / size.next_multiple_of(ALIGN)).max(1);
         let taken = free(parts);
-        Scratch { _buffer: None, start, room: room.next_multiple_of(ALIGN), taken }
+        Scratch { _buffer: None, start, size: size.next_multiple_of(ALIGN), taken }
     }
 
     /// A part of at least `bytes` bytes that no other thread has.
@@ -73,10 +73,10 @@ impl Scratch {
         if bytes == 0 {
             return Ok(Part::None);
         }
-        if bytes <= self.room {
+        if bytes <= self.size {
             for (i, taken) in self.taken.iter().enumerate() {
                 if !taken.swap(true, Acquire) {
-                    return Ok(Part::Lent(self.start.wrapping_add(i * self.room), taken));
+                    return Ok(Part::Lent(self.start.wrapping_add(i * self.size), taken));
                 }
             }
         }

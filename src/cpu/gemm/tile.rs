@@ -80,7 +80,7 @@ pub struct Blocks {
 
 impl Blocks {
     /// Bytes for the packed blocks.
-    pub fn room<T>(&self) -> usize {
+    pub fn packed_bytes<T>(&self) -> usize {
         let packed = (self.rows + self.columns) * self.kc + self.spare;
         if self.bare { 0 } else { packed * size_of::<T>() }
     }
@@ -272,8 +272,8 @@ impl<T: Element> Tile<'_, T> {
 
     unsafe fn blocks(&self, depth: Range<usize>, blocks: &Blocks, scratch: &Scratch) -> Result<()> {
         let &Blocks { a, b, rows, columns, kc, .. } = blocks;
-        let room = scratch.lend(blocks.room::<T>())?;
-        let a_pack = room.ptr().cast::<T>();
+        let part = scratch.lend(blocks.packed_bytes::<T>())?;
+        let a_pack = part.ptr().cast::<T>();
         // The buffer holds both blocks and the elements in which a prologue computes columns.
         let b_pack = a_pack.wrapping_add(rows * kc);
         let mut pace = Pace::default();

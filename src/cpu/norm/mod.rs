@@ -71,12 +71,12 @@ fn refused(x: DType, parameters: [Option<DType>; 2]) -> error::Error {
     error::wrong_dtype(OP, "weight", other.unwrap_or(x), "floating")
 }
 
-/// Room for moments.
+/// Arrays for moments, not written yet.
 fn moments(x: &Array, trailing: usize) -> Result<Moments> {
     let dims = x.shape().dims();
     let shape = Shape::from_dims(&dims[..dims.len() - trailing]);
-    let room = || Array::uninit(gemm::accumulator(x.dtype), shape.clone());
-    Ok(Moments { mean: room()?, scale: room()? })
+    let empty = || Array::uninit(gemm::accumulator(x.dtype), shape.clone());
+    Ok(Moments { mean: empty()?, scale: empty()? })
 }
 
 /// The same into results that are there.
@@ -155,7 +155,7 @@ pub unsafe fn backward_into(
 /// How rows are shared between threads.
 struct Cut {
     /// Bytes that a thread works in
-    room: usize,
+    size: usize,
     /// Lines that are summed at a time
     lines: usize,
     /// Rows that one thread takes at a time
@@ -178,9 +178,9 @@ impl Cut {
         Cut::new((4 + 2 * lines) * line, lines, each, count)
     }
 
-    fn new(room: usize, lines: usize, each: usize, count: usize) -> Cut {
+    fn new(size: usize, lines: usize, each: usize, count: usize) -> Cut {
         let parts = threads::num_threads().min(count.div_ceil(each));
-        Cut { room, lines, each, parts }
+        Cut { size, lines, each, parts }
     }
 }
 
@@ -233,7 +233,7 @@ impl<T: Real> Rows<T> {
     /// All of an array of one row.
     fn all(x: &Array) -> Result<Vec<T>> {
         let rows = Rows::<T>::new(x, x.shape().rank())?;
-        let mut all = reduce::room(rows.n);
+        let mut all = reduce::with_capacity(rows.n);
         // SAFETY: there is room for the row, which fills it.
         unsafe {
             rows.read(0, all.as_mut_ptr());
@@ -306,15 +306,15 @@ impl<T: Real> Forward<T> {
 
     fn run(&self) -> Result<()> {
         let n = self.x.n;
-        let Cut { room, each, parts, .. } = Cut::forward::<T>(self.count, n);
-        let scratch = Scratch::new(room, parts)?;
+        let Cut { size, each, parts, .. } = Cut::forward::<T>(self.count, n);
+        let scratch = Scratch::new(size, parts)?;
         threads::for_each_chunk(self.count, each, |rows| {
-            let part = scratch.lend(room).or_throw();
+            let part = scratch.lend(size).or_throw();
             let (x, squares) = (part.ptr().cast::<T>(), part.ptr().cast::<T>().wrapping_add(n));
             let mut pace = Pace::default();
             for row in rows {
                 pace.work(n);
-                // SAFETY: the room is two rows; the row is this chunk's.
+                // SAFETY: the workspace is two rows; the row is this chunk's.
                 unsafe { self.row(row, x, squares) };
             }
         });
@@ -358,7 +358,7 @@ struct Backward<T: Real> {
 }
 
 /// What a thread works in: six rows, and lines for the sums over rows.
-struct Room<T> {
+struct Workspace<T> {
     normal: *mut T,
     g: *mut T,
     weighted: *mut T,
@@ -402,12 +402,12 @@ impl<T: Real> Backward<T> {
             *sum = Some(reduce::sum_of_lines(T::DTYPE, count, n));
         }
         let sums_up = sums.iter().any(Option::is_some);
-        let Cut { room, lines, each, parts } = Cut::backward::<T>(count, n, sums_up);
-        let scratch = Scratch::new(room, parts)?;
+        let Cut { size, lines, each, parts } = Cut::backward::<T>(count, n, sums_up);
+        let scratch = Scratch::new(size, parts)?;
         threads::for_each_chunk(count, each, |rows| {
-            let part = scratch.lend(room).or_throw();
+            let part = scratch.lend(size).or_throw();
             let row = |i: usize| part.ptr().cast::<T>().wrapping_add(i * n);
-            let room = Room {
+            let workspace = Workspace {
                 normal: row(0),
                 g: row(1),
                 weighted: row(2),
@@ -420,12 +420,12 @@ impl<T: Real> Backward<T> {
             for first in rows.clone().step_by(lines) {
                 let some = lines.min(rows.end - first);
                 pace.work(some * n);
-                // SAFETY: the room is as large as these rows take, which are this chunk's.
+                // SAFETY: the workspace is as large as these rows take, which are this chunk's.
                 unsafe {
                     for i in 0..some {
-                        self.row(first + i, &room, i * n);
+                        self.row(first + i, &workspace, i * n);
                     }
-                    for (chunk, lines) in chunks.iter_mut().zip(room.lines) {
+                    for (chunk, lines) in chunks.iter_mut().zip(workspace.lines) {
                         if let Some(chunk) = chunk {
                             chunk.push(lines.cast_const().cast(), some);
                         }
@@ -443,7 +443,7 @@ impl<T: Real> Backward<T> {
     }
 
     /// The cotangent of a row, and its lines in the sums over rows.
-    unsafe fn row(&self, row: usize, room: &Room<T>, line: usize) {
+    unsafe fn row(&self, row: usize, workspace: &Workspace<T>, line: usize) {
         let n = self.x.n;
         let mut moments = [T::ZERO; 2];
         // SAFETY: by contract.
@@ -451,15 +451,15 @@ impl<T: Real> Backward<T> {
             for (moment, from) in moments.iter_mut().zip(&self.moments) {
                 from.read(row, moment);
             }
-            self.x.read(row, room.normal);
-            self.g.read(row, room.g);
-            let own = [room.normal, room.g, room.weighted, room.products];
-            let lines = room.lines.map(|to| to.add(line));
+            self.x.read(row, workspace.normal);
+            self.g.read(row, workspace.g);
+            let own = [workspace.normal, workspace.g, workspace.weighted, workspace.products];
+            let lines = workspace.lines.map(|to| to.add(line));
             products::<T>(own, lines, n, moments, self.weight.as_deref());
             let Some(dx) = &self.dx else { return };
-            let means = [average(room.weighted, n), average(room.products, n)];
-            slopes::<T>([room.normal, room.weighted], n, moments[1], means);
-            dx.write(row, room.weighted, n);
+            let means = [average(workspace.weighted, n), average(workspace.products, n)];
+            slopes::<T>([workspace.normal, workspace.weighted], n, moments[1], means);
+            dx.write(row, workspace.weighted, n);
         }
     }
 }

@@ -83,15 +83,15 @@ struct Spread([[u64; SMALL]; 3]);
 #[inline]
 unsafe fn map_small(kernel: TileKernel, args: &[MapOperand], out: &Array, n: usize) -> bool {
     let fits = |x: &Array| x.is_contiguous() && x.count() == n && !is_narrow(x.dtype);
-    let mut room = MaybeUninit::<Spread>::uninit();
+    let mut memory = MaybeUninit::<Spread>::uninit();
     let mut pointers = [std::ptr::null(); 3];
     for (k, arg) in args.iter().enumerate() {
         pointers[k] = match *arg {
             MapOperand::Array(x) if fits(x) => x.ptr(),
             MapOperand::Array(_) => return false,
             MapOperand::Scalar(x, dtype) => {
-                let place = room.as_mut_ptr().cast::<u64>().wrapping_add(k * SMALL).cast::<u8>();
-                // SAFETY: a row of the room holds `SMALL` elements of eight bytes.
+                let place = memory.as_mut_ptr().cast::<u64>().wrapping_add(k * SMALL).cast::<u8>();
+                // SAFETY: a row of the memory holds `SMALL` elements of eight bytes.
                 unsafe { splat(place, register_bits(x, dtype), dtype.compute().width(), n) };
                 place.cast_const()
             }
@@ -154,8 +154,8 @@ impl Flat {
         } else if !has_scalars {
             self.pieces(range.clone(), range.len(), self.args, None);
         } else if range.len() <= SMALL {
-            let mut room = MaybeUninit::<Spread>::uninit();
-            let args = self.spread(room.as_mut_ptr().cast(), range.len());
+            let mut memory = MaybeUninit::<Spread>::uninit();
+            let args = self.spread(memory.as_mut_ptr().cast(), range.len());
             self.pieces(range, SMALL, args, None);
         } else {
             with_scratch(3 * 8 * TILE, |scratch| {
@@ -171,16 +171,16 @@ impl Flat {
         self.bytes >= STREAM && self.args.iter().all(|&x| x != self.dst.cast_const())
     }
 
-    /// The arguments, with each scalar repeated `n` times in `room`.
+    /// The arguments, with each scalar repeated `n` times in `memory`.
     #[inline]
-    fn spread(&self, mut room: *mut u8, n: usize) -> [*const u8; 3] {
+    fn spread(&self, mut memory: *mut u8, n: usize) -> [*const u8; 3] {
         let mut args = self.args;
         for (arg, scalar) in args.iter_mut().zip(&self.scalars) {
             let &Some((bits, width)) = scalar else { continue };
-            *arg = room;
-            // SAFETY: the room holds three times `n` eight-byte elements.
-            unsafe { splat(room, bits, width, n) };
-            room = room.wrapping_add(n.next_multiple_of(8) * width.bytes());
+            *arg = memory;
+            // SAFETY: the memory holds three times `n` eight-byte elements.
+            unsafe { splat(memory, bits, width, n) };
+            memory = memory.wrapping_add(n.next_multiple_of(8) * width.bytes());
         }
         args
     }

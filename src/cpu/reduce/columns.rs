@@ -7,7 +7,7 @@ use crate::threads;
 
 use super::combine::{Combine, Tree};
 use super::kernels::{fold_apart, fold_columns, narrow};
-use super::{CHUNK, ReducePlan, SERIAL, is_native, room, split};
+use super::{CHUNK, ReducePlan, SERIAL, is_native, split, with_capacity};
 
 /// Elements of a column that are combined in order.
 pub const BLOCK: usize = 64;
@@ -38,7 +38,7 @@ pub fn run<T: Element, F: Combine<T::Number>>(plan: &ReducePlan, x: *const T, ou
     }
     let length = BLOCK * (CHUNK / (BLOCK * columns.tile)).max(1).next_power_of_two();
     let segments = plan.n.div_ceil(length);
-    let mut partial: Vec<T::Number> = room(plan.outputs.saturating_mul(segments));
+    let mut partial: Vec<T::Number> = with_capacity(plan.outputs.saturating_mul(segments));
     let to = Shared::new(partial.as_mut_ptr());
     let stretches = plan.outputs.div_ceil(columns.tile);
     threads::parallel_for(segments * stretches, &|i| {

@@ -260,7 +260,7 @@ fn is_native<T: Element>() -> bool {
 }
 
 /// Capacity for `count` intermediate numbers; unwinds with an error where the system has no memory.
-pub fn room<A>(count: usize) -> Vec<A> {
+pub fn with_capacity<A>(count: usize) -> Vec<A> {
     let mut numbers = Vec::new();
     let found = numbers.try_reserve_exact(count);
     found.map_err(|_| memory::refusal(count.saturating_mul(size_of::<A>()))).or_throw();

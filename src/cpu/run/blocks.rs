@@ -124,8 +124,8 @@ impl Work<'_> {
             }
             let dedicated = fusion.carried.iter().filter_map(|reduction| reduction.dedicated).min();
             let products = dedicated.unwrap_or(fusion.capacity) - fusion.products;
-            let room = ScratchRange { from: at + products, bytes: fusion.products };
-            run.lend(workspace.buffer(), at, room);
+            let scratch = ScratchRange { from: at + products, bytes: fusion.products };
+            run.lend(workspace.buffer(), at, scratch);
         }
         let made = run.finish_into(&into)?;
         match made.iter().all(Array::is_contiguous) {

@@ -126,7 +126,7 @@ struct Run<'a> {
     /// The arena, then the dedicated buffers; `None` for those not allocated yet
     memory: SmallVec<[Option<Place>; 4]>,
     /// Memory in which products pack their operands, if it was lent
-    room: Option<(Buffer, ScratchRange)>,
+    scratch: Option<(Buffer, ScratchRange)>,
     /// Whether this run is part of a step, which is timed as a whole
     is_part: bool,
 }
@@ -153,7 +153,7 @@ impl<'a> Run<'a> {
             numbers,
             slots: SmallVec::new(),
             memory: SmallVec::new(),
-            room: None,
+            scratch: None,
             is_part: false,
         };
         run.slots.resize_with(plan.slots().len(), || None);
@@ -175,9 +175,9 @@ impl<'a> Run<'a> {
 
     /// Uses lent memory: the buffer from byte `arena` on as the arena, and a range of it for
     /// products.
-    fn lend(&mut self, buffer: &Buffer, arena: usize, room: ScratchRange) {
+    fn lend(&mut self, buffer: &Buffer, arena: usize, scratch: ScratchRange) {
         self.memory[0] = Some((buffer.clone(), arena));
-        self.room = Some((buffer.clone(), room));
+        self.scratch = Some((buffer.clone(), scratch));
     }
 
     /// Computes the results into arrays in C order, where they are given.

@@ -165,7 +165,7 @@ impl Run<'_> {
         {
             let extras = cpu::Extras { lent: Some(lent), ..cpu::Extras::default() };
             let (a, b) = (cpu::Factor::There(a), cpu::Factor::There(b));
-            // SAFETY: the room is this run's alone; for the result see below.
+            // SAFETY: the scratch is this run's alone; for the result see below.
             unsafe { cpu::contract::contract_with(a, b, spec, &out, extras)? };
             return Ok(out);
         }
@@ -201,11 +201,11 @@ impl Run<'_> {
 
     /// The memory in which products pack their operands, if it was lent.
     fn lent(&self) -> Option<(*mut u8, usize)> {
-        // SAFETY: the room is part of the buffer, and this run's alone.
-        let at = |(buffer, room): &(Buffer, ScratchRange)| unsafe {
-            (buffer.ptr_mut().add(room.from), room.bytes)
+        // SAFETY: the scratch is part of the buffer, and this run's alone.
+        let at = |(buffer, scratch): &(Buffer, ScratchRange)| unsafe {
+            (buffer.ptr_mut().add(scratch.from), scratch.bytes)
         };
-        self.room.as_ref().map(at)
+        self.scratch.as_ref().map(at)
     }
 
     fn product(&mut self, step: &Step, product: &Product) -> Result<Results> {

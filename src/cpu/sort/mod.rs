@@ -119,16 +119,16 @@ impl Rows {
     }
 
     /// Runs `body(row, scratch)` for all rows: several at the same time if they are short. The
-    /// scratch has `room` bytes, aligned to 8, and belongs to one call.
-    fn each(&self, room: usize, body: impl Fn(usize, *mut u8) + Sync) -> Result<()> {
+    /// scratch has `bytes` bytes, aligned to 8, and belongs to one call.
+    fn each(&self, bytes: usize, body: impl Fn(usize, *mut u8) + Sync) -> Result<()> {
         if self.n >= LONG {
-            let scratch = Buffer::alloc(room)?;
+            let scratch = Buffer::alloc(bytes)?;
             // SAFETY: fresh, and used by one call at a time.
             (0..self.count).for_each(|row| body(row, unsafe { scratch.ptr_mut() }));
             return Ok(());
         }
         threads::for_each_chunk(self.count, (CHUNK / self.n.max(1)).max(1), |range| {
-            let mut scratch: Vec<u64> = Vec::with_capacity(room.div_ceil(8));
+            let mut scratch: Vec<u64> = Vec::with_capacity(bytes.div_ceil(8));
             range.for_each(|row| body(row, scratch.as_mut_ptr().cast()));
         });
         Ok(())

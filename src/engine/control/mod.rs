@@ -2,7 +2,7 @@
 //!
 //! What runs this way is recorded on the tape, or traced, as eager code is. Outside of traces
 //! control flow is taken at once, by the data. Inside, it becomes a node of the trace; on the tape
-//! it is one entry with the flow's results.
+//! it is one entry with all results.
 
 pub mod host;
 
@@ -43,7 +43,7 @@ pub fn interpret(list: &List, inputs: Vec<Value>, numbers: &[Numeric]) -> Result
 /// The same for a body of control flow, which takes what the flow around it has.
 fn interpret_body(list: &List, inputs: Vec<Value>, numbers: &[Numeric]) -> Result<Vec<Value>> {
     let mut inputs = inputs.into_iter();
-    let mut flows: FxHashMap<Id, Vec<Value>> = FxHashMap::default();
+    let mut results: FxHashMap<Id, Vec<Value>> = FxHashMap::default();
     let mut values: Vec<Value> = Vec::with_capacity(list.nodes.len());
     for (i, node) in list.nodes.iter().enumerate() {
         let args =
@@ -58,7 +58,7 @@ fn interpret_body(list: &List, inputs: Vec<Value>, numbers: &[Numeric]) -> Resul
                 let found = compute(op, node, &values, numbers);
                 let mut found = found.map_err(|error| origin::explain(error, node.site.origin))?;
                 if found.len() > 1 {
-                    flows.insert(Id(i as u32), found.to_vec());
+                    results.insert(Id(i as u32), found.to_vec());
                 }
                 found.swap_remove(0)
             }
@@ -68,12 +68,12 @@ fn interpret_body(list: &List, inputs: Vec<Value>, numbers: &[Numeric]) -> Resul
                 apply(op, &[Operand::Value(x)], tape::recording())?
             }
             Kind::ControlFlow(flow) => {
-                flows.insert(Id(i as u32), run(flow, args(), numbers)?);
+                results.insert(Id(i as u32), run(flow, args(), numbers)?);
                 token()?
             }
-            Kind::Result(part) => match node.reads().next() {
-                Some(flow) => flows[&flow][*part as usize].clone(),
-                None => return Err(error::internal("a part of nothing")),
+            Kind::Result(k) => match node.reads().next() {
+                Some(of) => results[&of][*k as usize].clone(),
+                None => return Err(error::internal("a result node names no node")),
             },
             Kind::Effect(effect) => {
                 perform(effect, &args())?;
@@ -263,7 +263,7 @@ struct Emitted {
 
 struct ControlFlowRule(Arc<Emitted>);
 
-/// Adds a flow to the open trace: its results.
+/// Adds a control-flow op to the open trace: its results.
 fn emit(flow: ControlFlow, args: Vec<Value>, record: bool) -> Result<Vec<Value>> {
     let name = flow.kind.name();
     if let (true, ControlFlowKind::Host(op)) = (record, &flow.kind) {
@@ -301,7 +301,7 @@ fn emit(flow: ControlFlow, args: Vec<Value>, record: bool) -> Result<Vec<Value>>
     let wants = record && args.iter().any(Value::requires_grad);
     let Some(&first) = ids.first().filter(|_| wants) else { return Ok(plain) };
     let id = trace.read(|graph| graph.nodes()[first.0 as usize].reads().next());
-    let id = id.ok_or_else(|| error::internal("a part of nothing"))?;
+    let id = id.ok_or_else(|| error::internal("a result node names no node"))?;
     let inputs = args.clone();
     let emitted = Arc::new(Emitted { trace, id, args, entry: OnceLock::new() });
     let arrays = plain.into_iter().map(|value| value.array).collect();
@@ -347,7 +347,7 @@ impl HostRule for ControlFlowRule {
         let mut given = given.to_vec();
         let kind = emitted.trace.read(|graph| graph.nodes()[emitted.id.0 as usize].kind.clone());
         let Kind::ControlFlow(flow) = kind else {
-            return Err(error::internal("the gradient of a flow, of something else"));
+            return Err(error::internal("the gradient of control flow was asked of another node"));
         };
         given.resize(flow.results.len(), None);
         let has: Vec<bool> = given.iter().map(Option::is_some).collect();

@@ -193,8 +193,8 @@ impl Emit for Eager {
         trace::number(number)
     }
 
-    fn looks_at(&self, told: u32) -> Option<Scalar> {
-        trace::look(told)
+    fn looks_at(&self, number: u32) -> Option<Scalar> {
+        trace::look(number)
     }
 
     fn size_behind(&self, value: Numeric) -> Option<Dim> {

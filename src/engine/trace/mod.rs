@@ -222,8 +222,8 @@ pub fn size_of(value: Numeric) -> Option<Dim> {
 }
 
 /// A look at a number of the top trace.
-pub fn look(told: u32) -> Option<Scalar> {
-    top().map(|trace| trace.look(told).or_throw())
+pub fn look(number: u32) -> Option<Scalar> {
+    top().map(|trace| trace.look(number).or_throw())
 }
 
 impl Trace {
@@ -454,9 +454,9 @@ impl Trace {
     }
 
     /// A look at a number: what it is now. What it comes of is noted, and sizes are pinned.
-    pub fn look(&self, told: u32) -> Result<Scalar> {
+    pub fn look(&self, number: u32) -> Result<Scalar> {
         let graph = self.graph.lock();
-        if let Some(seen) = graph.looks_at(told) {
+        if let Some(seen) = graph.looks_at(number) {
             return Ok(seen);
         }
         let (list, state) = (graph.list(), self.state.lock());
@@ -469,7 +469,7 @@ impl Trace {
         let sizes = hints.filter_map(|(dim, hint)| Some((dim, Dim::new(hint?))));
         let values = list.evaluate_numbers(&given, &Bindings::of(sizes))?;
         // A number of another trace, such as that of a graph around this one, has no value here.
-        values.get(told as usize).copied().ok_or_else(|| error::unknown_size("number", "a size"))
+        values.get(number as usize).copied().ok_or_else(|| error::unknown_size("number", "a size"))
     }
 
     /// What tells it from others.

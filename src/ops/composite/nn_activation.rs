@@ -27,8 +27,9 @@ composite! {
 
     /// Gaussian error linear unit `x Φ(x)`; Φ is the standard normal's distribution function.
     ///
-    /// Floating, any shape. `approximate="tanh"` takes `½ (1 + tanh u)` for Φ, with `u = √(2/π)
-    /// (x + 0.044715 x³)`. Source: Hendrycks, Gimpel: Gaussian error linear units, 2016.
+    /// Floating, any shape. `approximate="tanh"` takes `½ (1 + tanh u)` for Φ, with
+    /// `u = √(2/π) (x + 0.044715 x³)`. Source: Hendrycks, Gimpel: Gaussian error linear units,
+    /// 2016.
     nn function gelu(x: FloatTensor; approximate: GeluForm = "none") -> One {
         if is_tanh_form(&approximate) { x.gelu_tanh() } else { x.gelu_erf() }
     }

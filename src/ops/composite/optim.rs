@@ -38,11 +38,11 @@ composite! {
 
     /// A step of Adam: the new parameter and the new moments.
     ///
-    /// `m ← beta1 · m + (1 - beta1) g`; `v ← beta2 · v + (1 - beta2) g²`; `p ← p - lr · m̂ / (√v̂ +
-    /// eps)` with `m̂ = m / (1 - beta1ᵗ)`, `v̂ = v / (1 - beta2ᵗ)` and t = `step`, counted from 1.
-    /// Weight decay is added to the gradient as `weight_decay · p`, or, where `decoupled`, taken
-    /// off the parameter first. Source: Kingma, Ba: Adam, 2015; Loshchilov, Hutter: Decoupled
-    /// weight decay regularization, 2019.
+    /// `m ← beta1 · m + (1 - beta1) g`; `v ← beta2 · v + (1 - beta2) g²`;
+    /// `p ← p - lr · m̂ / (√v̂ + eps)` with `m̂ = m / (1 - beta1ᵗ)`, `v̂ = v / (1 - beta2ᵗ)` and
+    /// t = `step`, counted from 1. Weight decay is added to the gradient as `weight_decay · p`, or,
+    /// where `decoupled`, taken off the parameter first. Source: Kingma, Ba:
+    /// Adam, 2015; Loshchilov, Hutter: Decoupled weight decay regularization, 2019.
     optim function adam(
         p: FloatTensor, g: FloatTensor, m: FloatTensor, v: FloatTensor, step: FloatTensor;
         lr: Number, beta1: Number, beta2: Number, eps: Number, weight_decay: Number = 0.0,

@@ -79,12 +79,12 @@ composite! {
             let facts = format!("{} and {}", a.shape(), b.shape());
             throw(error::bad_shape("cross", "the axis must have size 3", facts));
         }
-        let turned = |x: Expr<'e>, first: usize| {
+        let rotated = |x: Expr<'e>, first: usize| {
             let x = x.broadcast(shape.clone());
             let part = |i: usize| x.narrow(axis, i % 3, Dim::ONE);
             x.concat(&[part(first), part(first + 1), part(first + 2)], axis)
         };
-        turned(both[0], 1) * turned(both[1], 2) - turned(both[0], 2) * turned(both[1], 1)
+        rotated(both[0], 1) * rotated(both[1], 2) - rotated(both[0], 2) * rotated(both[1], 1)
     }
 
     /// Sum of the elements on the `offset`-th diagonal of the first two axes.

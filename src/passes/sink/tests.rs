@@ -32,9 +32,9 @@ fn names(list: &List) -> Vec<&'static str> {
 
 #[test]
 fn views_cancel_across_elementwise_work() {
-    let turned = |xs: &[Expr<'_>]| [xs[0].transpose(), xs[1].transpose()].map(|x| x.arg());
+    let transposed = |xs: &[Expr<'_>]| [xs[0].transpose(), xs[1].transpose()].map(|x| x.arg());
     let list = sunk(&[&[3, 4], &[3, 4], &[]], |xs| {
-        let [x, y] = turned(xs).map(|arg| Expr::new(xs[0].cx(), arg));
+        let [x, y] = transposed(xs).map(|arg| Expr::new(xs[0].cx(), arg));
         ((x.exp() + y) * 2.0 * xs[2]).tanh().transpose()
     });
     assert_eq!(names(&list), ["exp", "add", "multiply", "multiply", "tanh"]);

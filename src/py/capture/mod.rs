@@ -103,19 +103,19 @@ impl Trace {
 
     /// A number that stands for leaf `i` of the arguments.
     fn number(&self, py: Python<'_>, i: usize, now: f64) -> PyResult<Py<Number>> {
-        let told = self.inner.given(now);
+        let number = self.inner.given(now);
         self.numbers.lock().push(NumberSource::Leaf(i));
-        Py::new(py, Number::new(told, self.inner.clone()))
+        Py::new(py, Number::new(number, self.inner.clone()))
     }
 
     /// A number that stands for an entry of a dict.
     fn item(&self, dict: &Bound<'_, PyDict>, key: &Bound<'_, PyAny>) -> PyResult<Py<Number>> {
         let py = dict.py();
         let now = entry(dict, key)?;
-        let told = self.inner.given(now);
+        let number = self.inner.given(now);
         let source = NumberSource::Item(dict.clone().unbind(), key.clone().unbind());
         self.numbers.lock().push(source);
-        Py::new(py, Number::new(told, self.inner.clone()))
+        Py::new(py, Number::new(number, self.inner.clone()))
     }
 
     /// Ends the trace: what runs it. `outputs` are the tensors it returns, `args` the tensors it

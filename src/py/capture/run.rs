@@ -160,7 +160,9 @@ impl Executable {
             && self.program.is_light(&given.sizes, DETACH_ABOVE);
         let work = || -> error::Result<Vec<Value>> {
             let mut values = match (&self.differentiable, record) {
-                (Some(flow), true) => call::record(&self.name, flow, given.clone())?,
+                (Some(differentiated), true) => {
+                    call::record(&self.name, differentiated, given.clone())?
+                }
                 (Some(_) | None, _) => self.run(given, gone)?,
             };
             for &(i, device) in &self.moved {

@@ -192,7 +192,7 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     let last = lower.as_ref().map(|form| Arc::new(block(form)));
     let bodies: SmallVec<[&Plan; 2]> =
         std::iter::once(&full).chain(&last).map(|body| &**body).collect();
-    let (room, products) = rooms(&bodies, &mut carried, parts.results.len())?;
+    let (capacity, products) = lane_capacity(&bodies, &mut carried, parts.results.len())?;
     let spent = spent(plan, shape, &reads, &bodies);
     let results = parts.results.iter().map(|&slot| bytes_of(plan, &plan.slots[slot as usize]));
     let inner = inner - results.sum::<usize>();
@@ -205,7 +205,7 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
         axis_maps: along,
         spent,
         carried,
-        capacity: room,
+        capacity,
         products,
         inner,
     };
@@ -269,27 +269,27 @@ fn carried(plan: &Plan, parts: &Parts, steps: &[u32]) -> Option<SmallVec<[Carrie
 
 /// The bytes of a lane's workspace, and how many of them are scratch of products. Arrays that are
 /// only reduced get an offset in the workspace.
-fn rooms(
+fn lane_capacity(
     bodies: &[&Plan],
     carried: &mut [CarriedReduction],
     results: usize,
 ) -> Option<(usize, usize)> {
     let (mut arena, mut products) = (0, 0);
     for body in bodies {
-        let room = room(body)?;
-        (arena, products) = (arena.max(room.0), products.max(room.1));
+        let own = block_capacity(body)?;
+        (arena, products) = (arena.max(own.0), products.max(own.1));
     }
-    let mut room = arena + products;
+    let mut bytes = arena + products;
     for reduction in carried {
         if reduction.output >= results {
-            reduction.dedicated = Some(room);
-            room += bodies[0].target.limits().aligned(bytes_of(
+            reduction.dedicated = Some(bytes);
+            bytes += bodies[0].target.limits().aligned(bytes_of(
                 bodies[0],
                 &bodies[0].ty(bodies[0].template.outputs[reduction.output]),
             ));
         }
     }
-    Some((room, products))
+    Some((bytes, products))
 }
 
 /// By operand: whether a result of its type may be written over it.
@@ -381,7 +381,7 @@ fn body(plan: &Plan, parts: &Parts, block: &Sizes, reads: &mut Reads) -> Plan {
 
 /// The bytes that a block takes besides its operands and results (its arena and the scratch of
 /// products), and how many of them are scratch. `None` where a block may allocate more.
-fn room(body: &Plan) -> Option<(usize, usize)> {
+fn block_capacity(body: &Plan) -> Option<(usize, usize)> {
     let memory = &body.memory;
     if memory.open || memory.dedicated.iter().any(|dedicated| dedicated.whole.is_none()) {
         return None;

@@ -255,10 +255,10 @@ fn a_chain_fits_in_twice_the_root_of_its_length() {
         let within = Plan::within(&list, Options::new(&Cpu), &|dim| dim, budget).unwrap();
         let (again, _, plan) = within.parts();
         assert!(plan.peak_bytes() <= budget, "{n}: {} of {budget}\n{plan}", plan.peak_bytes());
-        let told = plan.recomputed().unwrap();
-        assert_eq!((told.before, told.after), (free, plan.peak_bytes()));
+        let recomputed = plan.recomputed().unwrap();
+        assert_eq!((recomputed.before, recomputed.after), (free, plan.peak_bytes()));
         let flops = cost::of_list(&again).flops - cost::of_list(&list).flops;
-        assert_eq!(told.flops, flops);
+        assert_eq!(recomputed.flops, flops);
         let extra = plan.steps().iter().filter(|step| step.name() == "cumulative_max").count();
         assert!(extra <= 3 * n, "{n}: {extra} steps for {}", 2 * n);
     }

@@ -393,7 +393,7 @@ fn a_call_with_a_kernel_stays_one_step() {
 }
 
 /// A plan for the narrow target, checked against a target that says something else.
-fn spoiled(what: &str, limits: Limits, room: usize) {
+fn spoiled(what: &str, limits: Limits, factor: usize) {
     let graph = Graph::new();
     let x = input(&graph, DType::F32, &[6, 70]);
     graph
@@ -406,8 +406,8 @@ fn spoiled(what: &str, limits: Limits, room: usize) {
     let mut plan = Plan::new(&graph, &PLAIN).unwrap();
     plan.verify().unwrap();
     plan.target = Box::leak(Box::new(Narrow { limits, kernel: None }));
-    plan.memory.arena *= room;
-    plan.memory.dedicated.iter_mut().for_each(|dedicated| dedicated.bytes *= room);
+    plan.memory.arena *= factor;
+    plan.memory.dedicated.iter_mut().for_each(|dedicated| dedicated.bytes *= factor);
     let refusal = plan.verify().err().unwrap_or_else(|| panic!("{what}: allowed\n{plan}"));
     assert!(refusal.to_string().contains(what), "{what}: {refusal}\n{plan}");
 }

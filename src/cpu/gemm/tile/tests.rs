@@ -113,8 +113,8 @@ fn panels_hold<T: Counted>(kernels: Kernels<T>, n: usize, depth: usize) {
             let tile = Tile { job: &job, a, b, out, batch: 0, rows, columns };
             for first in [0, n / 2] {
                 let (own, steps) = (first..n, depth / 3..depth);
-                let room = |panel: usize| own.len().next_multiple_of(panel) * steps.len();
-                let mut memory = vec![T::number(250); room(high).max(room(width)) + 64];
+                let needed = |panel: usize| own.len().next_multiple_of(panel) * steps.len();
+                let mut memory = vec![T::number(250); needed(high).max(needed(width)) + 64];
                 let mut spare = vec![T::number(249); job.spare(own.len(), steps.len())];
                 let pack = memory.as_mut_ptr();
                 // SAFETY: there is room for whole panels.
@@ -124,7 +124,7 @@ fn panels_hold<T: Counted>(kernels: Kernels<T>, n: usize, depth: usize) {
                         None => tile.rows(&own, &steps, None, pack),
                     };
                     let read = read(&rows, high, &own, &steps);
-                    let rows = (read, used(&memory, room(high)));
+                    let rows = (read, used(&memory, needed(high)));
                     memory.fill(T::number(250));
                     let pack = memory.as_mut_ptr();
                     let columns = match fill {
@@ -133,7 +133,10 @@ fn panels_hold<T: Counted>(kernels: Kernels<T>, n: usize, depth: usize) {
                         }
                         None => tile.columns(&own, &steps, None, pack),
                     };
-                    (rows, (self::read(&columns, width, &own, &steps), used(&memory, room(width))))
+                    (
+                        rows,
+                        (self::read(&columns, width, &own, &steps), used(&memory, needed(width))),
+                    )
                 };
                 let want: Vec<T> = own
                     .clone()
@@ -149,9 +152,9 @@ fn panels_hold<T: Counted>(kernels: Kernels<T>, n: usize, depth: usize) {
     }
 }
 
-/// Whether nothing was written behind the first `room` elements.
-fn used<T: Counted>(memory: &[T], room: usize) -> bool {
-    memory[room..].iter().all(|x| *x == T::number(250))
+/// Whether nothing was written behind the first `needed` elements.
+fn used<T: Counted>(memory: &[T], needed: usize) -> bool {
+    memory[needed..].iter().all(|x| *x == T::number(250))
 }
 
 /// The elements of a block as a kernel reads them.
