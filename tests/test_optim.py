@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import wengert as wg
-from wengert import nn, optim
+from wengert import _steps, nn, optim
 
 STEPS = 25
 
@@ -255,7 +255,7 @@ MAKERS = {
 def test_a_step_has_the_bits_of_its_updates_made_one_by_one(name, monkeypatch):
     """A step is a program of all updates; which, is looked at before each."""
     got = list(changing(name))
-    monkeypatch.setattr(optim._Program, "of", lambda *_: None)
+    monkeypatch.setattr(_steps.Program, "of", lambda *_: None)
     for a, b in zip(got, changing(name), strict=True):
         for x, y in zip(a, b, strict=True):
             np.testing.assert_array_equal(x, y)

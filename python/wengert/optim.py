@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
-from wengert import _core, _touched
+from wengert import _core, _steps, _touched
 from wengert._core import (
     CaptureError,
     Tensor,
@@ -25,6 +23,7 @@ from wengert._core import (
     zeros,
     zeros_like,
 )
+from wengert._steps import Group as Group
 
 __all__ = [
     "SGD",
@@ -46,37 +45,7 @@ __all__ = [
 adam, sgd, sgd_momentum = _core.optim.adam, _core.optim.sgd, _core.optim.sgd_momentum
 
 
-class Group(dict[str, Any]):
-    """Parameters and their hyperparameters: a dict that says when it changes, so that captured
-    functions see it."""
-
-    __slots__ = ()
-
-    def __getitem__(self, key: str) -> Any:
-        record = _touched.here.record
-        return super().__getitem__(key) if record is None or key != "lr" else record.rate(self)
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        _touched.assigning(self, key)
-        super().__setitem__(key, value)
-        _core.tick()
-
-    def __delitem__(self, key: str) -> None:
-        _touched.assigning(self, key)
-        super().__delitem__(key)
-        _core.tick()
-
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        """As of a dict."""
-        for key, value in dict(*args, **kwargs).items():
-            self[key] = value
-
-
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
-
-Work = tuple[Tensor, dict[str, Tensor], Group]
-"""A parameter, its state and its group."""
-
 
 class Optimizer:
     """What optimizers share. A subclass passes its hyperparameters on and defines `update`.
@@ -166,9 +135,9 @@ class Optimizer:
             work = list(self._work(made))
             if record is not None:
                 record.created.extend((self.state, p) for p in made)
-                _update(self, work, record.runtime)
+                _steps.update_all(self, work, record.runtime)
             elif _core.is_tracing():
-                _update(self, work, dict)
+                _steps.update_all(self, work, dict)
             else:
                 self._step(work)
         except BaseException:
@@ -177,7 +146,7 @@ class Optimizer:
                     self.state.pop(p, None)
             raise
 
-    def _work(self, made: list[Tensor]) -> Iterable[Work]:
+    def _work(self, made: list[Tensor]) -> Iterable[_steps.Work]:
         """What there is to update. State that has to be made goes to `made` as well."""
         for group in self.param_groups:
             for p in group["params"]:
@@ -190,14 +159,15 @@ class Optimizer:
                         state = self.state[p] = _core.outside_trace(make)
                     yield p, state, group
 
-    def _step(self, work: list[Work]) -> None:
+    def _step(self, work: list[_steps.Work]) -> None:
         """Make all updates, or none."""
-        programs = _programs.setdefault(self, [])
-        program = _Program.of(self, work, programs)
+        programs = _steps.programs_of(self)
+        plain = type(self) in (SGD, Adam, AdamW)
+        program = _steps.Program.of(self, work, programs) if plain else None
         if program is None or not program.executable.update():
             if program is not None:
                 programs.remove(program)
-            _update_or_restore(self, work)
+            _steps.update_or_restore(self, work)
 
     def initial_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:
         """What is remembered about a parameter from its first update on."""
@@ -273,80 +243,6 @@ class Optimizer:
             words = [f"{k}={v!r}" for k, v in group.items() if k != "params"]
             lines.append(f"  {len(group['params'])} tensors, {size:,} numbers: {', '.join(words)}")
         return "\n".join([f"{type(self).__name__}(", *lines, ")"])
-
-
-def _update(
-    optimizer: Optimizer, work: list[Work], runtime: Callable[[Group], dict[str, Any]]
-) -> None:
-    """Update parameters one after another, with the hyperparameters that `runtime` gives."""
-    groups: dict[int, Group] = {}
-    for p, state, group in work:
-        now = groups.get(id(group))
-        if now is None:
-            now = groups[id(group)] = Group(runtime(group))
-        assert p.grad is not None
-        optimizer.update(p, p.grad.detach(), state, now)
-
-
-def _update_or_restore(optimizer: Optimizer, work: list[Work]) -> None:
-    """The same; where an update fails all values are what they were. They stay in memory until the
-    last update is done, so nothing is written in place."""
-    before = [(x, x.detach()) for p, state, _ in work for x in (p, *state.values())]
-    entries = [(state, dict(state)) for _, state, _ in work]
-    try:
-        _update(optimizer, work, dict)
-    except BaseException:
-        for x, value in before:
-            _core._put_back(x, value)
-        for state, then in entries:
-            state.clear()
-            state.update(then)
-        raise
-
-
-class _Program:
-    """The updates of some parameters as one program. It holds what it updates, and no optimizer."""
-
-    MOST = 4
-    """How many an optimizer keeps. Who changes more than that from step to step, such as which
-    parameters have gradients, makes the updates one by one."""
-
-    def __init__(self, objects: list[Any], settings: list[Any], executable: Any) -> None:
-        self.objects, self.settings, self.executable = objects, settings, executable
-
-    @staticmethod
-    def of(optimizer: Optimizer, work: list[Work], known: list[_Program]) -> _Program | None:
-        """The program of these updates, where there is one."""
-        kind = type(optimizer)
-        if kind not in (SGD, Adam, AdamW) or _core._is_configured() or not work:
-            return None
-        objects: list[Any] = []
-        for p, state, group in work:
-            objects += (p, group, *state.values())
-        settings = [
-            (k, v) for group in optimizer.param_groups for k, v in group.items()
-            if k != "params" and not (k == "lr" and isinstance(v, float))
-        ]
-        for program in known:
-            alike = len(program.objects) == len(objects) and program.settings == settings
-            if alike and all(map(operator.is_, program.objects, objects)):
-                return program
-        if len(known) >= _Program.MOST or len({p.device for p, _, _ in work}) > 1:
-            return None
-        with _core.Trace() as trace:
-            _update(optimizer, work, lambda group: _told(trace, group))
-            executable = trace.finish(f"{kind.__name__}.step", [], [])
-        known.append(_Program(objects, settings, executable))
-        return known[-1]
-
-
-_programs: weakref.WeakKeyDictionary[Optimizer, list[_Program]] = weakref.WeakKeyDictionary()
-
-
-def _told(trace: Any, group: Group) -> dict[str, Any]:
-    """A group whose learning rate is a number that is given at each run."""
-    is_told = isinstance(dict.get(group, "lr"), float)
-    return {**group, "lr": trace.item(group, "lr")} if is_told else dict(group)
 
 
 def _check_parameter(name: str, p: Any) -> None:
