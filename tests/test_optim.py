@@ -261,6 +261,21 @@ def test_a_step_has_the_bits_of_its_updates_made_one_by_one(name, monkeypatch):
             np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_rate_of_any_floating_dtype_takes_that_of_the_parameter(name, dtype):
+    results = []
+    for rate in (0.25, np.float32(0.25), wg.tensor(0.25), wg.tensor(0.25, dtype=wg.float64)):
+        p = wg.ones(3, dtype=getattr(wg, dtype), requires_grad=True)
+        optimizer = MAKERS[name]([p])
+        optimizer.lr = rate
+        for _ in range(2):
+            p.grad = p.detach() * 0.5
+            optimizer.step()
+        results.append(p.tolist())
+    assert p.dtype == getattr(wg, dtype) and all(x == results[0] for x in results)
+
+
 def test_an_optimizer_goes_with_its_last_reference():
     """Nothing of its program waits for the collector of cycles."""
     gc.disable()

@@ -307,15 +307,16 @@ class SGD(Optimizer):
 
     def update(self, p: Tensor, g: Tensor, state: dict[str, Tensor], group: Group) -> None:
         """One step."""
-        momentum = group["momentum"]
-        if group["weight_decay"]:
-            g = g + group["weight_decay"] * p
-        if momentum:
-            b = state["momentum_buffer"]
-            b *= momentum
-            b += g
-            g = g + momentum * b if group["nesterov"] else b
-        p -= group["lr"] * g
+        lr, momentum, decay = group["lr"], group["momentum"], group["weight_decay"]
+        if not momentum:
+            p.assign(sgd(p, g, lr=lr, weight_decay=decay))
+            return
+        b = state["momentum_buffer"]
+        new, after = sgd_momentum(
+            p, g, b, lr=lr, momentum=momentum, weight_decay=decay, nesterov=group["nesterov"]
+        )
+        p.assign(new)
+        b.assign(after)
 
 
 class Adam(Optimizer):
@@ -348,22 +349,17 @@ class Adam(Optimizer):
         }
 
     def update(self, p: Tensor, g: Tensor, state: dict[str, Tensor], group: Group) -> None:
-        """One step. With c = √(1 − β₂ᵗ), the division by c moves from √v to the scalars:
-        m̂ / (√v̂ + ε) = c / (1 − β₁ᵗ) · m / (√v + c ε)."""
-        lr, (beta1, beta2), decay = group["lr"], group["betas"], group["weight_decay"]
-        step, m, v = state["step"], state["exp_avg"], state["exp_avg_sq"]
-        if decay and self._decoupled:
-            p *= 1.0 - lr * decay
-        elif decay:
-            g = g + decay * p
+        """One step."""
+        (beta1, beta2), step = group["betas"], state["step"]
+        m, v = state["exp_avg"], state["exp_avg_sq"]
         step += 1.0
-        c = sqrt(1.0 - beta2**step)
-        size = (lr * c / (1.0 - beta1**step)).astype(p.dtype)
-        m *= beta1
-        m += (1.0 - beta1) * g
-        v *= beta2
-        v += (1.0 - beta2) * (g * g)
-        p -= size * m / (sqrt(v) + (group["eps"] * c).astype(p.dtype))
+        new, m_after, v_after = adam(
+            p, g, m, v, step, lr=group["lr"], beta1=beta1, beta2=beta2, eps=group["eps"],
+            weight_decay=group["weight_decay"], decoupled=self._decoupled,
+        )
+        p.assign(new)
+        m.assign(m_after)
+        v.assign(v_after)
 
 
 class AdamW(Adam):

@@ -56,6 +56,8 @@ composite! {
             (_, true) => (p * lr.double().times(weight_decay.double()).rest().like(p), g),
             (_, false) => (p, decayed(p, g, weight_decay)),
         };
+        // With c = √(1 - beta2ᵗ), the division by c moves from √v to the scalars:
+        // m̂ / (√v̂ + eps) = c / (1 - beta1ᵗ) · m / (√v + c · eps).
         let t = step.cast(DType::F64);
         let root = (1.0 - beta2.double().pow(t)).sqrt();
         let size = (lr.double() * root / (1.0 - beta1.double().pow(t))).cast(p.dtype());
