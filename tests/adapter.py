@@ -74,9 +74,9 @@ def serve(requests, answers):
 
 def dispatched(wgpu, device, text, words, groups, memory, sizes):
     usage = wgpu.BufferUsage
-    padded = [data + bytes(max(16 - len(data), -len(data) % 16)) for data in memory]
+    padded = [data + bytes(max(32 - len(data), -len(data) % 32)) for data in memory]
     operands = [device.create_buffer_with_data(data=data, usage=usage.STORAGE) for data in padded]
-    results = [device.create_buffer(size=max(16, size + -size % 16),
+    results = [device.create_buffer(size=max(32, size + -size % 32),
                                     usage=usage.STORAGE | usage.COPY_SRC) for size in sizes]
     uniform = device.create_buffer_with_data(data=struct.pack(f"{len(words)}I", *words),
                                              usage=usage.UNIFORM)

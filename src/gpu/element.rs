@@ -1,12 +1,12 @@
 //! Elements in words: the memory form and the register form of each dtype.
 //!
-//! A lane is an element as it lies in memory, in the low bits of a word. A register holds what ops
-//! compute with: `bool`, `i32`, `u32` or `f32`. Results of narrow dtypes are rounded after each op, to
+//! A lane is an element as it lies in memory: the low bits of a word, or two words. A register holds what
+//! ops compute with: `bool`, `i32`, `u32`, `f32`, or an integer of two words. Results of narrow dtypes are rounded after each op, to
 //! the nearest even number, as everywhere.
 
 use crate::dtype::DType;
 use crate::error::{self, Result};
-use crate::scalar::wgsl::WgslType;
+use crate::scalar::wgsl::{WgslType, wide};
 
 /// Elements of one invocation.
 pub const PACK: usize = 4;
@@ -18,20 +18,29 @@ pub fn register(dtype: DType) -> Result<WgslType> {
         DType::I8 | DType::I16 | DType::I32 => Ok(WgslType::I32),
         DType::U8 | DType::U16 | DType::U32 => Ok(WgslType::U32),
         DType::F16 | DType::BF16 | DType::F32 => Ok(WgslType::F32),
-        DType::I64 | DType::U64 | DType::F64 => {
-            let what = "WGSL has no such type; use a dtype of at most 32 bits";
-            Err(error::bad_graph("shader", what, dtype))
-        }
+        DType::I64 => Ok(WgslType::I64),
+        DType::U64 => Ok(WgslType::U64),
+        DType::F64 => Err(error::bad_graph("shader", "WGSL has no such type; use float32", dtype)),
     }
 }
 
-/// The type of a pack in memory: four elements.
+/// The type that memory of a dtype is read as: four elements, or one of 64 bits.
 pub fn pack(dtype: DType) -> &'static str {
     match dtype.size() {
         1 => "u32",
-        2 => "vec2<u32>",
+        2 | 8 => "vec2<u32>",
         _ => "vec4<u32>",
     }
+}
+
+/// Whether an element takes two words.
+pub fn is_wide(dtype: DType) -> bool {
+    dtype.size() == 8
+}
+
+/// The type of a lane.
+pub fn lane_type(dtype: DType) -> &'static str {
+    if is_wide(dtype) { "vec2<u32>" } else { "u32" }
 }
 
 /// Lane `k` of a pack called `from`.
@@ -59,6 +68,7 @@ pub fn element(dtype: DType, from: &str, at: &str) -> String {
     match dtype.size() {
         1 => format!("({from}[{at} >> 2u] >> (({at} & 3u) * 8u)) & 0xffu"),
         2 => format!("({from}[{at} >> 1u] >> (({at} & 1u) * 16u)) & 0xffffu"),
+        8 => format!("vec2<u32>({from}[2u * {at}], {from}[2u * {at} + 1u])"),
         _ => format!("{from}[{at}]"),
     }
 }
@@ -110,6 +120,7 @@ pub fn functions(dtype: DType) -> &'static str {
     match dtype {
         DType::F16 => F16,
         DType::BF16 => BF16,
+        DType::I64 | DType::U64 => wide::FUNCTIONS,
         _ => "",
     }
 }

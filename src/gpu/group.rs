@@ -5,7 +5,8 @@ use std::fmt::Write;
 use smallvec::SmallVec;
 
 use super::element::{
-    PACK, element, functions, lane, loaded, pack, packed, register, rounded, stored,
+    PACK, element, functions, is_wide, lane, lane_type, loaded, pack, packed, register, rounded,
+    stored,
 };
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
@@ -105,7 +106,11 @@ pub fn dispatch(
     let row = all.div_ceil(rows);
     let mut words = vec![packs as u32, (row * WORKGROUP) as u32, count.saturating_sub(1) as u32];
     let dtypes = program.numbers().iter();
-    words.extend(numbers.iter().zip(dtypes).map(|(&value, &dtype)| bits(value, dtype)));
+    for (&value, &dtype) in numbers.iter().zip(dtypes) {
+        let bits = bits(value, dtype);
+        words.push(bits as u32);
+        words.extend(is_wide(dtype).then_some((bits >> 32) as u32));
+    }
     words.extend(axes.sizes.iter().map(|&size| size as u32));
     for (walk, operand) in walks.iter().zip(operands) {
         let offset = operand.layout.offset();
@@ -177,19 +182,19 @@ fn ranges(
 }
 
 /// The bits of a number in the memory form of a dtype.
-fn bits(value: Scalar, dtype: DType) -> u32 {
+fn bits(value: Scalar, dtype: DType) -> u64 {
     match dtype {
         DType::F16 => f64_to_f16(value.as_f64()).into(),
         DType::BF16 => f64_to_bf16(value.as_f64()).into(),
-        DType::I8 | DType::U8 => value.register_bits(dtype.compute()) as u32 & 0xff,
-        DType::I16 | DType::U16 => value.register_bits(dtype.compute()) as u32 & 0xffff,
+        DType::I8 | DType::U8 => value.register_bits(dtype.compute()) & 0xff,
+        DType::I16 | DType::U16 => value.register_bits(dtype.compute()) & 0xffff,
         DType::Bool
         | DType::I32
         | DType::I64
         | DType::U32
         | DType::U64
         | DType::F32
-        | DType::F64 => value.register_bits(dtype.compute()) as u32,
+        | DType::F64 => value.register_bits(dtype.compute()),
     }
 }
 
@@ -277,16 +282,24 @@ impl<'p> Text<'p> {
         let results = program.instructions().iter().map(|instruction| instruction.dtype);
         let given = program.arrays().iter().chain(program.numbers()).copied();
         let dtypes: SmallVec<[DType; 8]> = given.chain(results).collect();
-        for dtype in [DType::F16, DType::BF16] {
-            if dtypes.contains(&dtype) {
-                self.functions += functions(dtype);
+        for dtype in [DType::F16, DType::BF16, DType::I64, DType::U64] {
+            let text = functions(dtype);
+            if dtypes.contains(&dtype) && !self.functions.contains(text) {
+                self.functions += text;
+                self.functions.push('\n');
             }
         }
     }
 
     /// The position of the sizes of the axes among the words; the offsets of the operands follow.
     fn sizes(&self) -> usize {
-        HEAD + self.program.numbers().len()
+        self.number(self.program.numbers().len())
+    }
+
+    /// The position of a number.
+    fn number(&self, k: usize) -> usize {
+        let before = &self.program.numbers()[..k];
+        HEAD + before.iter().map(|&dtype| 1 + usize::from(is_wide(dtype))).sum::<usize>()
     }
 
     fn offset(&self, operand: usize) -> String {
@@ -359,8 +372,12 @@ impl<'p> Text<'p> {
     fn numbers(&mut self) -> Result<()> {
         for (k, &dtype) in self.program.numbers().iter().enumerate() {
             register(dtype)?;
-            let name = format!("n{k}");
-            let _ = writeln!(self.body, "    let {name} = {};", loaded(dtype, &word(HEAD + k)));
+            let (name, at) = (format!("n{k}"), self.number(k));
+            let lane = match is_wide(dtype) {
+                true => format!("vec2<u32>({}, {})", word(at), word(at + 1)),
+                false => word(at),
+            };
+            let _ = writeln!(self.body, "    let {name} = {};", loaded(dtype, &lane));
             self.names.push(name);
         }
         Ok(())
@@ -388,7 +405,7 @@ impl<'p> Text<'p> {
                     .map(|(ty, name)| format!("{name}: {}", ty.name()))
                     .collect();
                 // Each op is a function of its own, so that its text is the same in every shader.
-                let name = format!("{}_{}", def.name, ty.name());
+                let name = format!("{}_{}", def.name, ty.suffix());
                 let call = format!("{name}({})", args.join(", "));
                 let head = format!("fn {name}({}) -> {} {{\n", params.join(", "), text.ty.name());
                 if !self.functions.contains(&head) {
@@ -411,9 +428,10 @@ impl<'p> Text<'p> {
 
     /// The function of one element, from the lanes of dense operands to the lanes of the results.
     fn element(&self) -> String {
-        let results = 0..self.program.results().len();
-        let fields: Vec<String> = results.map(|k| format!("y{k}: u32")).collect();
-        let dense = self.dense().map(|(k, ..)| format!(", l{k}: u32"));
+        let results = self.program.dtypes().enumerate();
+        let fields: Vec<String> =
+            results.map(|(k, dtype)| format!("y{k}: {}", lane_type(dtype))).collect();
+        let dense = self.dense().map(|(k, dtype, _)| format!(", l{k}: {}", lane_type(dtype)));
         format!(
             "struct Out {{ {} }}\n\nfn element(i: u32{}) -> Out {{\n    var out: Out;\n{}    \
              return out;\n}}\n",
@@ -441,18 +459,17 @@ impl<'p> Text<'p> {
         );
         for (k, dtype, range) in self.dense() {
             let _ = writeln!(text, "    let p{k} = {} + pack;", self.offset(k));
-            if self.structure.ranges[range] == pack(dtype) {
+            if self.is_packed(dtype, range) && !is_wide(dtype) {
                 let _ = writeln!(text, "    let d{k} = m{range}[p{k}];");
             }
         }
         for e in 0..PACK {
             let lanes = self.dense().map(|(k, dtype, range)| {
-                match self.structure.ranges[range] == pack(dtype) {
-                    true => format!(", {}", lane(dtype, &format!("d{k}"), e)),
-                    false => {
-                        let at = format!("(p{k} * {PACK}u + {e}u)");
-                        format!(", {}", element(dtype, &format!("m{range}"), &at))
-                    }
+                let at = format!("(p{k} * {PACK}u + {e}u)");
+                match (self.is_packed(dtype, range), is_wide(dtype)) {
+                    (true, true) => format!(", m{range}[{at}]"),
+                    (true, false) => format!(", {}", lane(dtype, &format!("d{k}"), e)),
+                    (false, _) => format!(", {}", element(dtype, &format!("m{range}"), &at)),
                 }
             });
             let lanes: String = lanes.collect();
@@ -463,33 +480,72 @@ impl<'p> Text<'p> {
             );
         }
         for (k, dtype) in self.program.dtypes().enumerate() {
-            let range = self.structure.results[k];
-            let lanes: [String; PACK] = std::array::from_fn(|e| format!("e{e}.y{k}"));
-            if self.structure.ranges[range] == pack(dtype) {
-                let _ = writeln!(text, "    m{range}[pack] = {};", packed(dtype, lanes));
-                continue;
-            }
-            let _ = writeln!(text, "    let o{k} = {};", packed(dtype, lanes));
-            let count = PACK * dtype.size() / 4;
-            for (j, part) in ["x", "y", "z", "w"].into_iter().take(count).enumerate() {
-                let value = if count == 1 { format!("o{k}") } else { format!("o{k}.{part}") };
-                let _ = writeln!(text, "    m{range}[pack * {count}u + {j}u] = {value};");
-            }
+            self.store(&mut text, k, dtype, self.structure.results[k]);
         }
         text + "}\n"
     }
+
+    /// Whether a range is bound as packs of a dtype.
+    fn is_packed(&self, dtype: DType, range: usize) -> bool {
+        self.structure.ranges[range] == pack(dtype)
+    }
+
+    /// Writes result `k` of the four elements.
+    fn store(&self, text: &mut String, k: usize, dtype: DType, range: usize) {
+        let lanes: [String; PACK] = std::array::from_fn(|e| format!("e{e}.y{k}"));
+        let mut put = |at: String, value: String| {
+            let _ = writeln!(text, "    m{range}[{at}] = {value};");
+        };
+        match (self.is_packed(dtype, range), is_wide(dtype)) {
+            (true, false) => put("pack".into(), packed(dtype, lanes)),
+            (true, true) => {
+                for (e, lane) in lanes.into_iter().enumerate() {
+                    put(format!("pack * {PACK}u + {e}u"), lane);
+                }
+            }
+            (false, true) => {
+                for (e, lane) in lanes.into_iter().enumerate() {
+                    for (j, part) in ["x", "y"].into_iter().enumerate() {
+                        put(format!("pack * 8u + {}u", 2 * e + j), format!("{lane}.{part}"));
+                    }
+                }
+            }
+            (false, false) => {
+                let count = PACK * dtype.size() / 4;
+                let _ = writeln!(text, "    let o{k} = {};", packed(dtype, lanes));
+                for (j, part) in ["x", "y", "z", "w"].into_iter().take(count).enumerate() {
+                    let value = if count == 1 { format!("o{k}") } else { format!("o{k}.{part}") };
+                    let _ = writeln!(text, "    m{range}[pack * {count}u + {j}u] = {value};");
+                }
+            }
+        }
+    }
 }
 
-/// A conversion of registers; NaN becomes the integer 0.
+/// A conversion of registers; what is too large for an integer becomes its largest or smallest value,
+/// and NaN becomes 0.
 fn converted(x: &str, from: WgslType, to: WgslType) -> String {
+    use WgslType::{Bool, F32, I32, I64, U32, U64};
+    let name = to.name();
     match (from, to) {
         _ if from == to => x.into(),
         // Comparisons with NaN are unreliable.
-        (WgslType::F32, WgslType::Bool) => format!("(bitcast<u32>({x}) & 0x7fffffffu) != 0u"),
-        (WgslType::F32, WgslType::I32 | WgslType::U32) => {
-            let to = to.name();
-            format!("select({to}({x}), {to}(0), (bitcast<u32>({x}) & 0x7fffffffu) > 0x7f800000u)")
+        (F32, Bool) => format!("(bitcast<u32>({x}) & 0x7fffffffu) != 0u"),
+        (F32, I32 | U32) => {
+            let is_nan = format!("(bitcast<u32>({x}) & 0x7fffffffu) > 0x7f800000u");
+            format!("select({name}({x}), {name}(0), {is_nan})")
         }
-        _ => format!("{}({x})", to.name()),
+        (F32, I64) => format!("wide_i_of_f32({x})"),
+        (F32, U64) => format!("wide_u_of_f32({x})"),
+        (I64, F32) => format!("f32_of_wide_i({x})"),
+        (U64, F32) => format!("f32_of_wide_u({x})"),
+        (I64 | U64, Bool) => format!("any({x} != vec2<u32>(0u, 0u))"),
+        (I64 | U64, I32) => format!("bitcast<i32>({x}.x)"),
+        (I64 | U64, U32) => format!("{x}.x"),
+        (I64 | U64, I64 | U64) => x.into(),
+        (I32, I64 | U64) => format!("wide_of_i32({x})"),
+        (U32, I64 | U64) => format!("wide_of_u32({x})"),
+        (Bool, I64 | U64) => format!("wide_of_u32(u32({x}))"),
+        (Bool | I32 | U32 | F32, Bool | I32 | U32 | F32) => format!("{name}({x})"),
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! An invocation computes four elements that follow each other. Four elements of any dtype fill whole
 //! words, so that no two invocations write the same word, and operands without gaps are read as vectors.
-//! Memory is a multiple of sixteen bytes long: the last invocation may write beyond the last element.
+//! Memory is a multiple of 32 bytes long: the last invocation may write beyond the last element.
 //!
 //! All ranges are bound as writable, and equal ranges once: WebGPU refuses a buffer that is bound to
 //! one dispatch in two ways.

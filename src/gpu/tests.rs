@@ -14,14 +14,16 @@ use crate::reference::plan::Reference;
 use crate::schedule::Plan;
 use crate::shape::Shape;
 
-const DTYPES: [DType; 10] = [
+const DTYPES: [DType; 12] = [
     DType::Bool,
     DType::I8,
     DType::I16,
     DType::I32,
+    DType::I64,
     DType::U8,
     DType::U16,
     DType::U32,
+    DType::U64,
     DType::F16,
     DType::BF16,
     DType::F32,
@@ -152,6 +154,28 @@ fn operands_and_results_that_share_a_range_are_bound_once() {
 }
 
 #[test]
+fn numbers_of_two_words_take_two() {
+    let mut program = ElementProgram::new(&[DType::I64], &[DType::I64, DType::F32]);
+    let (x, n) = (program.array(0), program.number(0));
+    let y = program.push(ElementOp::Map(&arithmetic::add), &[x, n], DType::I64);
+    let wide = program.push(ElementOp::Cast, &[y], DType::F32);
+    let number = program.number(1);
+    let z = program.push(ElementOp::Map(&arithmetic::multiply), &[wide, number], DType::F32);
+    let program = program.giving(&[z, y]);
+    let dense = Layout::contiguous(Shape::of(&[6]));
+    let numbers = [Scalar::Int(-2), Scalar::Float(1.5)];
+    let found = on(&program, &[6], std::slice::from_ref(&dense), &numbers);
+    validate(&found.text);
+    assert_eq!(found.words, [2, 64, 5, u32::MAX - 1, u32::MAX, 1.5_f32.to_bits(), 0, 0]);
+    // In place, and over memory of another dtype.
+    let operand = [Operand { range: 0, layout: &dense }];
+    for results in [[1, 0], [0, 1]] {
+        let shape = Shape::of(&[6]);
+        validate(&dispatch(&program, &shape, &operand, &numbers, &results).expect("a shader").text);
+    }
+}
+
+#[test]
 fn large_groups_are_dispatched_in_two_dimensions() {
     let mut program = ElementProgram::new(&[DType::I8], &[]);
     let y = program.push(ElementOp::Cast, &[program.array(0)], DType::F32);
@@ -167,13 +191,11 @@ fn large_groups_are_dispatched_in_two_dimensions() {
 
 #[test]
 fn what_has_no_shader_is_refused() {
-    for dtype in [DType::F64, DType::I64, DType::U64] {
-        let program = program(&arithmetic::add, dtype);
-        let dense = Layout::contiguous(Shape::of(&[3]));
-        let operands = [0, 1].map(|range| Operand { range, layout: &dense });
-        let refusal = dispatch(&program, &Shape::of(&[3]), &operands, &[], &[2]).unwrap_err();
-        assert!(refusal.message().contains("WGSL has no such type"), "{refusal}");
-    }
+    let double = program(&arithmetic::add, DType::F64);
+    let dense = Layout::contiguous(Shape::of(&[3]));
+    let operands = [0, 1].map(|range| Operand { range, layout: &dense });
+    let refusal = dispatch(&double, &Shape::of(&[3]), &operands, &[], &[2]).unwrap_err();
+    assert!(refusal.message().contains("WGSL has no such type"), "{refusal}");
     let program = program(&arithmetic::negative, DType::I8);
     let huge = Layout::contiguous(Shape::of(&[(1 << 31) + 1]));
     let operand = [Operand { range: 0, layout: &huge }];

@@ -9,7 +9,7 @@ use super::arguments::scalar;
 use super::errors::{OrRaise, to_python};
 use super::tensor;
 use crate::array::Array;
-use crate::dtype::Scalar;
+use crate::dtype::{DType, Scalar};
 use crate::engine::eager::apply;
 use crate::engine::executors;
 use crate::engine::tape::{Operand, Value};
@@ -89,8 +89,14 @@ fn op_by_op(inputs: Vec<Value>, steps: &[Step]) -> Result<Vec<Array>> {
     Ok(values.drain(first..).map(|value| value.array).collect())
 }
 
-/// The graph of a program; floats are its numeric inputs.
-fn build(types: Vec<Type>, steps: &[Step], results: Option<usize>) -> Result<(Graph, Vec<Scalar>)> {
+/// The graph of a program; floats are its numeric inputs. Its results are the last values, converted to
+/// a dtype if one is given.
+fn build(
+    types: Vec<Type>,
+    steps: &[Step],
+    results: Option<usize>,
+    to: Option<DType>,
+) -> Result<(Graph, Vec<Scalar>)> {
     let (graph, mut numbers) = (Graph::new(), Vec::new());
     graph.build(|| {
         let mut values: Vec<Expr<'_>> =
@@ -111,7 +117,7 @@ fn build(types: Vec<Type>, steps: &[Step], results: Option<usize>) -> Result<(Gr
             values.push(def.call(&args));
         }
         let last = values.len() - results.unwrap_or(values.len() - first);
-        values.drain(last..).collect()
+        values.drain(last..).map(|y| to.map_or(y, |dtype| y.cast(dtype))).collect()
     })?;
     Ok((graph, numbers))
 }
@@ -136,7 +142,7 @@ fn _run_program(
         if !fused {
             return op_by_op(inputs, &steps);
         }
-        let (graph, numbers) = build(inputs.iter().map(type_of).collect(), &steps, None)?;
+        let (graph, numbers) = build(inputs.iter().map(type_of).collect(), &steps, None, None)?;
         graph.verify()?;
         let arrays: Vec<&Array> = inputs.iter().map(|value| &value.array).collect();
         Ok(executors::run(&graph, &arrays, &numbers)?.into_vec())
@@ -154,7 +160,7 @@ fn _plan_text(
 ) -> PyResult<String> {
     let inputs = values(&inputs)?;
     let steps = parse(steps, inputs.len())?;
-    let text = build(inputs.iter().map(type_of).collect(), &steps, Some(1))
+    let text = build(inputs.iter().map(type_of).collect(), &steps, Some(1), None)
         .and_then(|(graph, _)| Plan::new(&graph, executors::target(executors::Device::Cpu)))
         .map(|plan| plan.to_string());
     text.or_raise(py)
@@ -164,15 +170,18 @@ fn _plan_text(
 type Memory<'py> = (Bound<'py, PyAny>, Vec<usize>, Vec<isize>, usize);
 
 /// The compute shader of a program that is one group, on operands in ranges of their own, and what to
-/// dispatch: the text, the words of the uniform buffer, the workgroups, and the dtype of each result.
+/// dispatch: the text, the words of the uniform buffer, the workgroups, and the dtype of each result,
+/// which is `to` if that is given.
 /// Results have ranges behind the operands.
 #[pyfunction]
+#[pyo3(signature = (inputs, steps, results, to=None))]
 #[allow(clippy::type_complexity, reason = "a tuple for Python")]
 fn _shader(
     py: Python<'_>,
     inputs: Vec<Memory<'_>>,
     steps: Vec<(String, Vec<Bound<'_, PyAny>>)>,
     results: usize,
+    to: Option<Bound<'_, PyAny>>,
 ) -> PyResult<(String, Vec<u32>, [u32; 2], Vec<&'static str>)> {
     let (mut types, mut layouts) = (Vec::new(), Vec::new());
     for (dtype, sizes, strides, offset) in inputs {
@@ -180,9 +189,10 @@ fn _shader(
         types.push(Type::new(super::dtype::extract("_shader", &dtype)?, shape.clone()));
         layouts.push(Layout::strided(shape, &strides, offset));
     }
+    let to = to.map(|dtype| super::dtype::extract("_shader", &dtype)).transpose()?;
     let steps = parse(steps, types.len())?;
     let made = || -> Result<_> {
-        let (graph, numbers) = build(types, &steps, Some(results))?;
+        let (graph, numbers) = build(types, &steps, Some(results), to)?;
         let plan = Plan::new(&graph, executors::target(executors::Device::Cpu))?;
         let [step] = plan.steps() else {
             return Err(error::bad_value("_shader", "the program is not one step", &plan));

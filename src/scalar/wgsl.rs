@@ -10,6 +10,8 @@
 //! result. Sine, cosine and tangent are within 3 ULP for |x| ≤ 10⁵, and `fmod` is exact for
 //! quotients below 2⁵⁹ by normal divisors.
 
+pub mod wide;
+
 use super::pair::product;
 use super::{Float, Int, Mask, Scalar};
 use std::cell::RefCell;
@@ -27,6 +29,10 @@ pub enum WgslType {
     U32,
     /// `bool`
     Bool,
+    /// A signed integer of 64 bits, as two words
+    I64,
+    /// An unsigned one
+    U64,
 }
 
 impl WgslType {
@@ -37,11 +43,21 @@ impl WgslType {
             WgslType::I32 => "i32",
             WgslType::U32 => "u32",
             WgslType::Bool => "bool",
+            WgslType::I64 | WgslType::U64 => "vec2<u32>",
+        }
+    }
+
+    /// The end of the names of functions of this type.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            WgslType::I64 => "i64",
+            WgslType::U64 => "u64",
+            WgslType::F32 | WgslType::I32 | WgslType::U32 | WgslType::Bool => self.name(),
         }
     }
 }
 
-/// The Rust types that stand for WGSL's: `f32`, `i32`, `u32` and `bool`.
+/// The Rust types that stand for WGSL's.
 pub trait Word: Copy + 'static {
     /// The WGSL type
     const TYPE: WgslType;
@@ -53,7 +69,7 @@ macro_rules! word {
     };
 }
 
-word! { f32 => F32 i32 => I32 u32 => U32 bool => Bool }
+word! { f32 => F32 i32 => I32 u32 => U32 bool => Bool i64 => I64 u64 => U64 }
 
 /// An expression of any type, within the call of [`print()`] that made it.
 #[derive(Clone, Copy, Debug)]
@@ -404,7 +420,11 @@ macro_rules! int {
                 // WGSL has no sign of what is never negative.
                 match <$int as Word>::TYPE {
                     WgslType::U32 => self.minimum(Self::whole(1)),
-                    WgslType::I32 | WgslType::F32 | WgslType::Bool => self.call("sign"),
+                    WgslType::I32
+                    | WgslType::F32
+                    | WgslType::Bool
+                    | WgslType::I64
+                    | WgslType::U64 => self.call("sign"),
                 }
             }
         }

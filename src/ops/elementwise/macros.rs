@@ -132,12 +132,13 @@ macro_rules! elementwise {
         elementwise!(@match $xs $want [F32 f32, F64 f64] [F32 f32])
     };
     (@instance Int $xs:tt $want:ident) => {
-        elementwise!(@match $xs $want [I32 W<i32>, I64 W<i64>, U32 W<u32>, U64 W<u64>] [I32 i32, U32 u32])
+        elementwise!(@match $xs $want [I32 W<i32>, I64 W<i64>, U32 W<u32>, U64 W<u64>]
+            [I32 i32, U32 u32, I64 i64, U64 u64])
     };
     (@instance Numeric $xs:tt $want:ident) => {
         elementwise!(@match $xs $want
             [I32 W<i32>, I64 W<i64>, U32 W<u32>, U64 W<u64>, F32 f32, F64 f64]
-            [F32 f32, I32 i32, U32 u32])
+            [F32 f32, I32 i32, U32 u32, I64 i64, U64 u64])
     };
     (@instance Bool $xs:tt $want:ident) => {
         elementwise!(@match $xs $want [Bool bool] [Bool bool])
