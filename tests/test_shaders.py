@@ -211,7 +211,7 @@ def test_a_text_serves_every_size_and_number(adapter):
 
 
 def test_what_has_no_shader_is_refused_by_name():
-    with pytest.raises(wg.GraphError, match="WGSL has no such type.*float64"):
+    with pytest.raises(wg.GraphError, match=r"WGSL has no such type.*float64"):
         _core._shader([(wg.float64, (3,), (1,), 0)], [("square", [(0,)])], 1)
     with pytest.raises(wg.ArgumentError, match="not one step"):
         _core._shader([(wg.float32, (3,), (1,), 0)], [], 1)
