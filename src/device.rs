@@ -46,8 +46,8 @@ thread_local! {
     static CURRENT: Cell<Device> = const { Cell::new(Device::Cpu) };
 }
 
-/// Whether some thread ever made new values elsewhere than on the processor. Until then nobody has to
-/// find his thread's device, which is asked for several times in every call.
+/// Whether some thread ever made new values elsewhere than on the processor. Until then nobody has
+/// to find his thread's device, which is asked for several times in every call.
 static IS_CHOSEN: AtomicBool = AtomicBool::new(false);
 
 /// The device of values that this thread makes of no other value.

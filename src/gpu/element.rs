@@ -1,8 +1,8 @@
 //! Elements in words: the memory form and the register form of each dtype.
 //!
-//! A lane is an element as it lies in memory: the low bits of a word, or two words. A register holds what
-//! ops compute with: `bool`, `i32`, `u32`, `f32`, or an integer of two words. Results of narrow dtypes are rounded after each op, to
-//! the nearest even number, as everywhere.
+//! A lane is an element as it lies in memory: the low bits of a word, or two words. A register
+//! holds what ops compute with: `bool`, `i32`, `u32`, `f32`, or an integer of two words. Results of
+//! narrow dtypes are rounded after each op, to the nearest even number, as everywhere.
 
 use crate::dtype::DType;
 use crate::error::{self, Result};
@@ -125,8 +125,9 @@ pub fn functions(dtype: DType) -> &'static str {
     }
 }
 
-/// Conversions by bits: the built-in ones need not keep subnormal numbers, nor give infinity for what
-/// is too large. A number below 2⁻¹⁴ is a multiple of 2⁻²⁴, which is what remains of it beside ½.
+/// Conversions by bits: the built-in ones need not keep subnormal numbers, nor give infinity for
+/// what is too large. A number below 2⁻¹⁴ is a multiple of 2⁻²⁴, which is what remains of it beside
+/// ½.
 const F16: &str = "\
 fn from_f16(h: u32) -> f32 {
     let sign = (h & 0x8000u) << 16u;

@@ -26,11 +26,12 @@ const MOST_GROUPS: usize = 65_535;
 /// The most elements: offsets fit into 31 bits, so that strides may be negative.
 const MOST_ELEMENTS: usize = 1 << 31;
 
-/// Words of the uniform buffer before the numbers: packs, invocations in a row of the dispatch, and the
-/// last element.
+/// Words of the uniform buffer before the numbers: packs, invocations in a row of the dispatch, and
+/// the last element.
 const HEAD: usize = 3;
 
-/// An array that a group reads: the range of memory in which it lies, by its number, and its layout there.
+/// An array that a group reads: the range of memory in which it lies, by its number, and its layout
+/// there.
 #[derive(Clone, Copy)]
 pub struct Operand<'a> {
     /// The number of the range
@@ -74,9 +75,9 @@ pub struct Dispatch {
     pub groups: [u32; 2],
 }
 
-/// The shader of a group of this shape, and what it takes. Results lie without gaps from the start of
-/// their ranges. Equal numbers of ranges say that operands and results share one; ranges are numbered
-/// from 0 on, and bound in this order; the uniform buffer is bound behind them.
+/// The shader of a group of this shape, and what it takes. Results lie without gaps from the start
+/// of their ranges. Equal numbers of ranges say that operands and results share one; ranges are
+/// numbered from 0 on, and bound in this order; the uniform buffer is bound behind them.
 pub fn dispatch(
     program: &ElementProgram,
     shape: &Shape,
@@ -121,9 +122,9 @@ pub fn dispatch(
     Ok(Dispatch { text, words, groups: [row as u32, rows as u32] })
 }
 
-/// The same for an elementwise step of a plan whose arrays lie in ranges of their own: inputs of the plan
-/// in these layouts, all others without gaps. Ranges are numbered in the order of the operands; the
-/// results follow. `numbers` are the numeric inputs of the plan.
+/// The same for an elementwise step of a plan whose arrays lie in ranges of their own: inputs of
+/// the plan in these layouts, all others without gaps. Ranges are numbered in the order of the
+/// operands; the results follow. `numbers` are the numeric inputs of the plan.
 pub fn of_step(
     plan: &Plan,
     step: &Step,
@@ -198,8 +199,8 @@ fn bits(value: Scalar, dtype: DType) -> u64 {
     }
 }
 
-/// The axes that strided operands are walked along, neighbours merged where every such operand walks
-/// them as one.
+/// The axes that strided operands are walked along, neighbours merged where every such operand
+/// walks them as one.
 #[derive(Default)]
 struct Axes {
     sizes: SmallVec<[usize; 6]>,
@@ -522,8 +523,8 @@ impl<'p> Text<'p> {
     }
 }
 
-/// A conversion of registers; what is too large for an integer becomes its largest or smallest value,
-/// and NaN becomes 0.
+/// A conversion of registers; what is too large for an integer becomes its largest or smallest
+/// value, and NaN becomes 0.
 fn converted(x: &str, from: WgslType, to: WgslType) -> String {
     use WgslType::{Bool, F32, I32, I64, U32, U64};
     let name = to.name();

@@ -41,7 +41,8 @@ pub fn try_one_by_one(graph: &Graph, inputs: &[&Array], numbers: &[Scalar]) -> R
     run(&graph.list(), &inputs, numbers)
 }
 
-/// A list, such as a body of control flow, by the types of its inputs and the formula of its results.
+/// A list, such as a body of control flow, by the types of its inputs and the formula of its
+/// results.
 pub fn body(
     types: &[Type],
     formula: impl for<'g> FnOnce(&[Expr<'g>]) -> SmallVec<[Expr<'g>; 1]>,

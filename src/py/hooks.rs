@@ -89,8 +89,8 @@ fn op_by_op(inputs: Vec<Value>, steps: &[Step]) -> Result<Vec<Array>> {
     Ok(values.drain(first..).map(|value| value.array).collect())
 }
 
-/// The graph of a program; floats are its numeric inputs. Its results are the last values, converted to
-/// a dtype if one is given.
+/// The graph of a program; floats are its numeric inputs. Its results are the last values,
+/// converted to a dtype if one is given.
 fn build(
     types: Vec<Type>,
     steps: &[Step],
@@ -169,10 +169,9 @@ fn _plan_text(
 /// The memory of an operand: its dtype, sizes, strides in elements, and offset.
 type Memory<'py> = (Bound<'py, PyAny>, Vec<usize>, Vec<isize>, usize);
 
-/// The compute shader of a program that is one group, on operands in ranges of their own, and what to
-/// dispatch: the text, the words of the uniform buffer, the workgroups, and the dtype of each result,
-/// which is `to` if that is given.
-/// Results have ranges behind the operands.
+/// The compute shader of a program that is one group, on operands in ranges of their own, and what
+/// to dispatch: the text, the words of the uniform buffer, the workgroups, and the dtype of each
+/// result, which is `to` if that is given. Results have ranges behind the operands.
 #[pyfunction]
 #[pyo3(signature = (inputs, steps, results, to=None))]
 #[allow(clippy::type_complexity, reason = "a tuple for Python")]
