@@ -24,7 +24,7 @@ SOURCES := $(shell find src -name '*.rs' -o -name '*.txt') Cargo.toml Cargo.lock
 # One test process per core; the engine's own threads are few and short-lived in tests.
 PYTEST := $(BIN)/python -m pytest -q -n auto --dist worksteal
 # Tests that run a second time with every plan checked against its list.
-CHECKED := capture_training capture_updates control_flow custom_op functions laws_modes modes_laws session
+CHECKED := capture_training capture_updates control_flow custom_op custom_op_effects custom_op_rules functions laws_modes modes_laws session
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 .PHONY: help demo test check quick lint layers generate generated stubs smoke rust-test python-test
