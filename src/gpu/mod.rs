@@ -15,5 +15,10 @@
 
 pub mod element;
 pub mod group;
+pub mod kernel;
+mod moves;
+pub mod op;
+pub mod shader;
+pub mod step;
 #[cfg(test)]
 mod tests;

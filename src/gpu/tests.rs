@@ -2,7 +2,9 @@
 
 use smallvec::smallvec;
 
-use super::group::{Dispatch, Operand, WORKGROUP, dispatch, of_step};
+use super::group::{Operand, dispatch};
+use super::kernel::{Dispatch, View, WORKGROUP};
+use super::step::lower;
 use crate::dtype::{DType, Scalar};
 use crate::graph::Graph;
 use crate::layout::Layout;
@@ -58,16 +60,14 @@ fn input<'g>(graph: &'g Graph, dtype: DType, sizes: &[usize]) -> Expr<'g> {
 }
 
 /// A program on operands of these layouts, each in a range of its own.
-fn on(
-    program: &ElementProgram,
-    sizes: &[usize],
-    layouts: &[Layout],
-    numbers: &[Scalar],
-) -> Dispatch {
-    let operands: Vec<Operand<'_>> =
-        layouts.iter().enumerate().map(|(range, layout)| Operand { range, layout }).collect();
+fn on(program: &ElementProgram, sizes: &[usize], layouts: &[Layout]) -> Dispatch {
+    let operands: Vec<Operand> = layouts.iter().enumerate().map(operand).collect();
     let results: Vec<usize> = (layouts.len()..layouts.len() + program.results().len()).collect();
-    dispatch(program, &Shape::of(sizes), &operands, numbers, &results).expect("a shader")
+    dispatch(program, Shape::of(sizes).dims(), &operands, &results).expect("a shader")
+}
+
+fn operand((range, layout): (usize, &Layout)) -> Operand {
+    Operand { range, view: View::of(layout) }
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn every_op_has_a_valid_shader_for_every_dtype_it_takes() {
             let program = program(def, dtype);
             let n = def.params.len();
             for layout in [&dense, &turned] {
-                validate(&on(&program, &[5, 4], &vec![layout.clone(); n], &[]).text);
+                validate(&on(&program, &[5, 4], &vec![layout.clone(); n]).text);
             }
             count += 1;
         }
@@ -96,7 +96,7 @@ fn every_conversion_has_a_valid_shader() {
             let y = program.push(ElementOp::Cast, &[program.array(0)], to);
             let program = program.giving(&[y]);
             let dense = Layout::contiguous(Shape::of(&[9]));
-            validate(&on(&program, &[9], &[dense], &[]).text);
+            validate(&on(&program, &[9], &[dense]).text);
         }
     }
 }
@@ -115,38 +115,35 @@ fn chain() -> ElementProgram {
 #[test]
 fn sizes_strides_and_numbers_are_words_and_no_text() {
     let program = chain();
-    let of = |rows: usize, cols: usize, n: f64| {
+    let of = |rows: usize, cols: usize| {
         let dense = Layout::contiguous(Shape::of(&[rows, cols]));
         let row = Layout::strided(Shape::of(&[rows, cols]), &[-(cols as isize), 2], rows * cols);
-        on(&program, &[rows, cols], &[dense, row], &[Scalar::Float(n)])
+        on(&program, &[rows, cols], &[dense, row])
     };
-    let (a, b) = (of(3, 5, 0.5), of(70, 900, -2.0));
+    let (a, b) = (of(3, 5), of(70, 900));
     validate(&a.text);
     assert_eq!(a.text, b.text);
-    // Packs, invocations in a row, last element; the number; two sizes; two offsets; two strides.
+    // Packs, last element, the number; two sizes; an offset and two strides, an offset.
     let (half, minus) = (0.5_f32.to_bits(), -5_i32 as u32);
-    assert_eq!(a.words, [4, 64, 14, half, 3, 5, 0, 15, minus, 2, 0, 0]);
-    assert_eq!(a.groups, [1, 1]);
-    let minus = -900_i32 as u32;
-    let two = (-2_f32).to_bits();
-    let row = (b.groups[0] as usize * WORKGROUP) as u32;
-    assert_eq!(b.words, [15_750, row, 62_999, two, 70, 900, 0, 63_000, minus, 2, 0, 0]);
+    let words = |of: &Dispatch, n: f64| of.words(&[Scalar::Float(n)], 0);
+    assert_eq!(words(&a, 0.5), [4, 14, half, 5, 15, minus, 2, 0]);
+    let (two, minus) = ((-2_f32).to_bits(), -900_i32 as u32);
+    assert_eq!(words(&b, -2.0), [15_750, 62_999, two, 900, 63_000, minus, 2, 0]);
 }
 
 #[test]
 fn operands_and_results_that_share_a_range_are_bound_once() {
     let program = chain();
     let dense = Layout::contiguous(Shape::of(&[40]));
-    let operands = [Operand { range: 0, layout: &dense }, Operand { range: 1, layout: &dense }];
+    let operands = [(0, &dense), (1, &dense)].map(operand);
     let shape = Shape::of(&[40]);
-    let number = [Scalar::Float(1.0)];
     // The product is written over the first operand, which has its dtype.
-    let over = dispatch(&program, &shape, &operands, &number, &[2, 0]).expect("a shader");
+    let over = dispatch(&program, shape.dims(), &operands, &[2, 0]).expect("a shader");
     validate(&over.text);
     assert!(over.text.contains("var<storage, read_write> m0: array<vec4<u32>>;"));
     assert!(over.text.contains("@group(0) @binding(3) var<uniform>"), "{}", over.text);
     // A range with two dtypes is bound as words.
-    let both = dispatch(&program, &shape, &operands, &number, &[2, 1]).expect("a shader");
+    let both = dispatch(&program, shape.dims(), &operands, &[2, 1]).expect("a shader");
     validate(&both.text);
     assert!(
         both.text.contains("m1: array<u32>;") && both.text.contains("m1[pack * 4u + 3u] = o1.w;")
@@ -164,14 +161,17 @@ fn numbers_of_two_words_take_two() {
     let program = program.giving(&[z, y]);
     let dense = Layout::contiguous(Shape::of(&[6]));
     let numbers = [Scalar::Int(-2), Scalar::Float(1.5)];
-    let found = on(&program, &[6], std::slice::from_ref(&dense), &numbers);
+    let found = on(&program, &[6], std::slice::from_ref(&dense));
     validate(&found.text);
-    assert_eq!(found.words, [2, 64, 5, u32::MAX - 1, u32::MAX, 1.5_f32.to_bits(), 0, 0]);
+    assert_eq!(
+        found.words(&numbers, 0),
+        [2, 5, u32::MAX - 1, u32::MAX, 1.5_f32.to_bits(), 0, 0, 0]
+    );
     // In place, and over memory of another dtype.
-    let operand = [Operand { range: 0, layout: &dense }];
+    let operand = [operand((0, &dense))];
     for results in [[1, 0], [0, 1]] {
         let shape = Shape::of(&[6]);
-        validate(&dispatch(&program, &shape, &operand, &numbers, &results).expect("a shader").text);
+        validate(&dispatch(&program, shape.dims(), &operand, &results).expect("a shader").text);
     }
 }
 
@@ -181,10 +181,10 @@ fn large_groups_are_dispatched_in_two_dimensions() {
     let y = program.push(ElementOp::Cast, &[program.array(0)], DType::F32);
     let program = program.giving(&[y]);
     for count in [1, 4 * 64 * 65_535, 4 * 64 * 65_535 + 1, 1_000_000_007, 1 << 31] {
-        let found = on(&program, &[count], &[Layout::contiguous(Shape::of(&[count]))], &[]);
-        let [x, y] = found.groups.map(|n| n as usize);
+        let found = on(&program, &[count], &[Layout::contiguous(Shape::of(&[count]))]);
+        let [x, y] = found.groups().map(|n| n as usize);
         assert!(x <= 65_535 && y <= 65_535 && x * y * WORKGROUP * 4 >= count, "{count}");
-        assert_eq!(found.words[..2], [count.div_ceil(4) as u32, (x * WORKGROUP) as u32]);
+        assert_eq!(found.words(&[], 0)[0], count.div_ceil(4) as u32);
         assert!((x * y - x) * WORKGROUP * 4 < count, "{count}: rows without work");
     }
 }
@@ -193,20 +193,14 @@ fn large_groups_are_dispatched_in_two_dimensions() {
 fn what_has_no_shader_is_refused() {
     let double = program(&arithmetic::add, DType::F64);
     let dense = Layout::contiguous(Shape::of(&[3]));
-    let operands = [0, 1].map(|range| Operand { range, layout: &dense });
-    let refusal = dispatch(&double, &Shape::of(&[3]), &operands, &[], &[2]).unwrap_err();
+    let operands = [(0, &dense), (1, &dense)].map(operand);
+    let refusal = dispatch(&double, Shape::of(&[3]).dims(), &operands, &[2]).unwrap_err();
     assert!(refusal.message().contains("WGSL has no such type"), "{refusal}");
     let program = program(&arithmetic::negative, DType::I8);
     let huge = Layout::contiguous(Shape::of(&[(1 << 31) + 1]));
-    let operand = [Operand { range: 0, layout: &huge }];
-    let refusal = dispatch(&program, huge.shape(), &operand, &[], &[1]).unwrap_err();
+    let operand = [operand((0, &huge))];
+    let refusal = dispatch(&program, huge.shape().dims(), &operand, &[1]).unwrap_err();
     assert!(refusal.message().contains("too many elements"), "{refusal}");
-    let graph = Graph::new();
-    let x = input(&graph, DType::F32, &[3]);
-    graph.build(|| smallvec![x.emit(Op::Sort { axis: 0, descending: false })]).expect("a graph");
-    let plan = Plan::new(&graph, &Reference).expect("a plan");
-    let refusal = of_step(&plan, &plan.steps()[0], &[], &[]).unwrap_err();
-    assert!(refusal.message().contains("not elementwise"), "{refusal}");
 }
 
 #[test]
@@ -219,7 +213,7 @@ fn the_text_of_a_group() {
     let program = program.giving(&[z]);
     let x = Layout::contiguous(Shape::of(&[6, 4]));
     let mask = Layout::contiguous(Shape::of(&[4]));
-    let text = on(&program, &[6, 4], &[x, mask], &[Scalar::Float(3.0)]).text;
+    let text = on(&program, &[6, 4], &[x, mask]).text;
     validate(&text);
     assert_eq!(text, include_str!("tests/group.wgsl"), "{text}");
 }

@@ -15,12 +15,13 @@ use crate::engine::executors;
 use crate::engine::tape::{Operand, Value};
 use crate::error::{self, Result};
 use crate::gpu;
+use crate::gpu::kernel::View;
 use crate::graph::Graph;
 use crate::layout::Layout;
 use crate::ops::elementwise::{self, Elementwise};
 use crate::ops::emit::{Arg, Expr};
 use crate::ops::op::Type;
-use crate::schedule::Plan;
+use crate::schedule::{Number, Plan, Source};
 use crate::shape::Shape;
 
 /// A step of a program: an op, and its operands.
@@ -196,9 +197,22 @@ fn _shader(
         let [step] = plan.steps() else {
             return Err(error::bad_value("_shader", "the program is not one step", &plan));
         };
-        let made = gpu::group::of_step(&plan, step, &layouts, &numbers)?;
+        let view = |source| match source {
+            Source::Input(i) => View::of(&layouts[i as usize]),
+            Source::Slot(_) | Source::Constant(_) => View::dense(plan.ty(source).shape.dims()),
+        };
+        let gpu::step::Lowered { kernel, numbers: used, .. } =
+            gpu::step::lower(&plan, step, &view)?;
+        let used: Vec<Scalar> = used
+            .iter()
+            .map(|&number| match number {
+                Number::Constant(value) => value,
+                Number::Input(i) => numbers[i as usize],
+            })
+            .collect();
+        let made = &kernel.dispatches[0];
         let names = plan.outputs().iter().map(|&source| plan.ty(source).dtype.name());
-        Ok((made.text, made.words, made.groups, names.collect()))
+        Ok((made.text.clone(), made.words(&used, 0), made.groups(), names.collect()))
     };
     made().or_raise(py)
 }

@@ -1,0 +1,291 @@
+//! The parts of a shader: bindings, words, functions, and lines.
+//!
+//! A shader computes one result. Its function `element(i)` gives the lane of element `i`; the entry
+//! point calls it for as many elements as one invocation owns, which fill whole words, and writes
+//! them.
+
+use std::fmt::Write;
+
+use smallvec::SmallVec;
+
+use super::element::{element, functions, is_wide, lane_type, loaded, register, stored};
+use super::kernel::{Dispatch, Input, Place, View, WORKGROUP, Word};
+use crate::dtype::DType;
+use crate::error::{self, Result};
+use crate::ops::elementwise::Elementwise;
+use crate::scalar::wgsl::WgslType;
+use crate::shape::{Dim, Dims};
+
+/// A shader that is being written.
+#[derive(Default)]
+pub struct Shader {
+    words: Vec<Word>,
+    places: SmallVec<[(Place, &'static str); 8]>,
+    functions: String,
+    /// The lines of `element`, each indented
+    body: String,
+    /// Names of local values that were given
+    names: usize,
+}
+
+/// The elements of an invocation, so that no two invocations write one word.
+pub fn lanes(dtype: DType) -> usize {
+    (4 / dtype.size()).max(1)
+}
+
+impl Shader {
+    /// A shader without anything.
+    pub fn new() -> Shader {
+        Shader::default()
+    }
+
+    /// A new word of the uniform buffer, as an expression. (Words that are equal at some sizes are
+    /// not at others, and one text serves all.)
+    pub fn word(&mut self, word: Word) -> String {
+        let i = self.words.len();
+        self.words.push(word);
+        format!("words[{}].{}", i / 4, ["x", "y", "z", "w"][i % 4])
+    }
+
+    /// A size, as an expression.
+    pub fn size(&mut self, size: Dim) -> String {
+        self.word(Word::Size(size))
+    }
+
+    /// The name of the memory at a place, an array of words.
+    pub fn memory(&mut self, place: Place) -> String {
+        self.memory_as(place, "u32")
+    }
+
+    /// The same, where the text reads other elements than words; a place has one type of element.
+    pub fn memory_as(&mut self, place: Place, ty: &'static str) -> String {
+        let at = self.places.iter().position(|(known, _)| *known == place);
+        let i = at.unwrap_or_else(|| {
+            self.places.push((place, ty));
+            self.places.len() - 1
+        });
+        debug_assert!(self.places[i].1 == ty, "{place:?} as {ty} and {}", self.places[i].1);
+        format!("m{i}")
+    }
+
+    /// Adds a line to `element`.
+    pub fn line(&mut self, line: impl std::fmt::Display) {
+        for line in line.to_string().lines() {
+            let _ = writeln!(self.body, "    {line}");
+        }
+    }
+
+    /// Adds a function, or whatever else stands outside of functions, once.
+    pub fn function(&mut self, text: &str) {
+        if !self.functions.contains(text) {
+            self.functions += text;
+        }
+    }
+
+    /// Names a value; gives the name.
+    pub fn name(&mut self, value: impl std::fmt::Display) -> String {
+        let name = format!("t{}", self.names);
+        self.names += 1;
+        self.line(format!("let {name} = {value};"));
+        name
+    }
+
+    /// A variable with a first value; gives the name.
+    pub fn variable(&mut self, value: impl std::fmt::Display) -> String {
+        let name = format!("t{}", self.names);
+        self.names += 1;
+        self.line(format!("var {name} = {value};"));
+        name
+    }
+
+    /// The register form of a dtype, and the functions that its loads and stores call.
+    pub fn register(&mut self, dtype: DType) -> Result<WgslType> {
+        self.function(functions(dtype));
+        register(dtype)
+    }
+
+    /// The lane of an element of an operand: its bits in memory. A number has one element, which
+    /// takes `dtype`; arrays have it already.
+    pub fn lane(&mut self, input: &Input, dtype: DType, at: &str) -> String {
+        match input {
+            Input::Array { range, dtype, .. } => self.lane_at(Place::Range(*range), *dtype, at),
+            Input::Number(number) => {
+                let half = |is_high| Word::Number { number: *number, dtype, is_high };
+                match is_wide(dtype) {
+                    true => {
+                        format!("vec2<u32>({}, {})", self.word(half(false)), self.word(half(true)))
+                    }
+                    false => self.word(half(false)),
+                }
+            }
+        }
+    }
+
+    /// The lane of element `at` in the memory of a place.
+    pub fn lane_at(&mut self, place: Place, dtype: DType, at: &str) -> String {
+        let memory = self.memory(place);
+        let at = self.name(at);
+        format!("({})", element(dtype, &memory, &at))
+    }
+
+    /// The register of an element of an operand.
+    pub fn load(&mut self, input: &Input, dtype: DType, at: &str) -> Result<String> {
+        self.register(dtype)?;
+        let lane = self.lane(input, dtype, at);
+        Ok(format!("({})", loaded(dtype, &lane)))
+    }
+
+    /// The register of element `at` in the memory of a place.
+    pub fn load_at(&mut self, place: Place, dtype: DType, at: &str) -> Result<String> {
+        self.register(dtype)?;
+        let lane = self.lane_at(place, dtype, at);
+        Ok(format!("({})", loaded(dtype, &lane)))
+    }
+
+    /// The lane of a register, which is rounded to the dtype.
+    pub fn stored(&mut self, dtype: DType, value: &str) -> Result<String> {
+        self.register(dtype)?;
+        Ok(stored(dtype, value))
+    }
+
+    /// An elementwise op of the table on registers of operands of a dtype. Each op is a function of
+    /// its own, so that its text is the same in every shader.
+    pub fn call(&mut self, def: &Elementwise, dtype: DType, args: &[&str]) -> Result<String> {
+        let ty = self.register(dtype)?;
+        let Some(text) = def.text(ty) else {
+            return Err(error::bad_graph("shader", "has no text for this dtype", def.name));
+        };
+        let types = (0..args.len()).map(|k| if def.is_condition(k) { WgslType::Bool } else { ty });
+        let params: SmallVec<[String; 3]> =
+            types.zip(["a", "b", "c"]).map(|(ty, name)| format!("{name}: {}", ty.name())).collect();
+        let name = format!("{}_{}", def.name, ty.suffix());
+        let call = format!("{name}({})", args.join(", "));
+        let head = format!("fn {name}({}) -> {} {{\n", params.join(", "), text.ty.name());
+        if !self.functions.contains(&head) {
+            let lines: String = text.body.lines().map(|line| format!("    {line}\n")).collect();
+            let end = format!("    return {};\n}}\n\n", text.result);
+            self.functions += &(head + &lines + &end);
+        }
+        Ok(call)
+    }
+
+    /// The index along each axis of element `i` in C order; names of values.
+    pub fn indices(&mut self, i: &str, sizes: &[Dim]) -> SmallVec<[String; 6]> {
+        let mut names: SmallVec<[String; 6]> = SmallVec::from_elem("0u".into(), sizes.len());
+        let mut rest = i.to_owned();
+        for axis in (0..sizes.len()).rev() {
+            if sizes[axis] == Dim::ONE {
+                continue;
+            }
+            if sizes[..axis].iter().all(|size| *size == Dim::ONE) {
+                names[axis] = rest;
+                break;
+            }
+            let size = self.size(sizes[axis]);
+            names[axis] = self.name(format!("{rest} % {size}"));
+            rest = self.name(format!("{rest} / {size}"));
+        }
+        names
+    }
+
+    /// The position in its range of the element at an index.
+    pub fn position(&mut self, view: &View, index: &[String]) -> String {
+        let mut at = self.word(view.offset);
+        for (i, &stride) in index.iter().zip(&view.strides) {
+            // Axes along which elements are repeated are part of the structure.
+            if stride != Word::Size(Dim::new(0)) && i != "0u" {
+                let stride = self.word(stride);
+                let _ = write!(at, " + {i} * {stride}");
+            }
+        }
+        format!("({at})")
+    }
+
+    /// The position of element `i` in C order of a view.
+    pub fn position_of(&mut self, view: &View, i: &str) -> String {
+        if view.is_dense {
+            return format!("({} + {i})", self.word(view.offset));
+        }
+        let sizes: Dims = view.sizes.clone();
+        let index = self.indices(i, &sizes);
+        self.position(view, &index)
+    }
+
+    /// The dispatch of a shader whose `element(i)` gives `lane` for each of `count` elements of the
+    /// memory of a place, from its start, in loops of at most so many rounds for each.
+    pub fn finish(
+        mut self,
+        place: Place,
+        dtype: DType,
+        count: Dim,
+        lane: &str,
+        rounds: Dim,
+    ) -> Dispatch {
+        let (per, ty) = (lanes(dtype), lane_type(dtype));
+        let text = format!("fn element(i: u32) -> {ty} {{\n{}    return {lane};\n}}\n", self.body);
+        self.functions += &text;
+        let memory = self.memory(place);
+        let all = self.size(count);
+        let invocations = count.div_ceil(Dim::new(per));
+        let mut body =
+            format!("    let first = id * {per}u;\n    if first >= {all} {{ return; }}\n");
+        if is_wide(dtype) {
+            body += "    let e0 = element(first);\n";
+            for (j, part) in ["x", "y"].into_iter().enumerate() {
+                let _ = writeln!(body, "    {memory}[first * 2u + {j}u] = e0.{part};");
+            }
+        } else {
+            for e in 0..per {
+                let _ = match e {
+                    0 => writeln!(body, "    let e0 = element(first);"),
+                    _ => writeln!(body, "    let e{e} = element(min(first + {e}u, {all} - 1u));"),
+                };
+            }
+            let bits = 8 * dtype.size();
+            let parts = (0..per).map(|e| match e {
+                0 => "e0".to_owned(),
+                _ => format!("(e{e} << {}u)", e * bits),
+            });
+            let word = parts.collect::<Vec<String>>().join(" | ");
+            let _ = writeln!(body, "    {memory}[id] = {word};");
+        }
+        self.entry(&body, invocations, rounds * Dim::new(per))
+    }
+
+    /// Ends `element` as a function of further parameters that gives several lanes, `out`.
+    pub fn close(&mut self, fields: &str, params: &str) {
+        let body = std::mem::take(&mut self.body);
+        let text = format!(
+            "struct Out {{ {fields} }}\n\nfn element(i: u32{params}) -> Out {{\n    var out: \
+             Out;\n{body}    return out;\n}}\n"
+        );
+        self.functions += &text;
+    }
+
+    /// The dispatch of a shader whose entry point has these lines, for invocations that are
+    /// numbered by `id`; there may be more invocations than are wanted.
+    pub fn entry(self, body: &str, invocations: Dim, rounds: Dim) -> Dispatch {
+        let mut text = String::new();
+        for (i, (_, ty)) in self.places.iter().enumerate() {
+            let _ = writeln!(
+                text,
+                "@group(0) @binding({i}) var<storage, read_write> m{i}: array<{ty}>;"
+            );
+        }
+        let (at, vectors) = (self.places.len(), self.words.len().div_ceil(4).max(1));
+        let _ = writeln!(
+            text,
+            "@group(0) @binding({at}) var<uniform> words: array<vec4<u32>, {vectors}>;\n"
+        );
+        text += &self.functions;
+        let _ = write!(
+            text,
+            "\n@compute @workgroup_size({WORKGROUP})\n\
+             fn main(@builtin(global_invocation_id) at: vec3<u32>, \
+             @builtin(num_workgroups) groups: vec3<u32>) {{\n    \
+             let id = at.y * groups.x * {WORKGROUP}u + at.x;\n{body}}}\n"
+        );
+        let bindings = self.places.iter().map(|(place, _)| *place).collect();
+        Dispatch { text, words: self.words, bindings, invocations, rounds }
+    }
+}
