@@ -3,6 +3,8 @@
 //! An [`Executor`] runs single ops as they come, and lowers plans. An [`Executable`] is the lowered
 //! template of a plan; it runs every plan of that template, whatever its sizes.
 
+pub mod flight;
+
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
 
