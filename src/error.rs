@@ -279,6 +279,8 @@ catalogue! {
         "{op}: index {index} is out of bounds for axis {axis} with size {size}";
     /// A device that does not exist here.
     unknown_device(op, got, known) => Device, "{op}: unknown device {got}: this build has {known}";
+    /// A GPU that cannot be used here.
+    no_gpu(op, got, facts) => Device, "{op}: device {got} cannot be used: {facts}";
     /// An op that a device cannot compute for these dtypes.
     no_kernel(op, device, facts) => Device, "{op}: {device} has no kernel for these dtypes: {facts}";
     /// A step that a device cannot bind the memory of.

@@ -5,6 +5,8 @@
 //! child.
 
 use std::cell::UnsafeCell;
+#[cfg(unix)]
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 /// Where the guard of a lock lies while the process forks.
 pub struct Held<G>(UnsafeCell<Option<G>>);
@@ -50,6 +52,29 @@ pub fn install<L: OverFork>() {
     // SAFETY: the handlers only lock and unlock. Without memory to register them nothing is lost
     // yet.
     unsafe { libc::pthread_atfork(Some(lock::<L>), Some(unlock::<L>), Some(unlock::<L>)) };
+}
+
+/// How often this process and those it was forked from have forked since the first call, as seen
+/// from here: what was made at another number belongs to a parent.
+#[cfg(unix)]
+pub fn generation() -> usize {
+    static FORKS: AtomicUsize = AtomicUsize::new(0);
+    static IS_COUNTING: AtomicBool = AtomicBool::new(false);
+    extern "C" fn count() {
+        FORKS.fetch_add(1, Relaxed);
+    }
+
+    if !IS_COUNTING.load(Relaxed) && !IS_COUNTING.swap(true, Relaxed) {
+        // SAFETY: the handler only counts.
+        unsafe { libc::pthread_atfork(None, None, Some(count)) };
+    }
+    FORKS.load(Relaxed)
+}
+
+/// Nothing forks here.
+#[cfg(not(unix))]
+pub fn generation() -> usize {
+    0
 }
 
 /// Nothing forks here.

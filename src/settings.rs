@@ -14,6 +14,8 @@ enum Allowed {
     Words(&'static [&'static str]),
     /// A whole number from 1 up to this one
     Count(usize),
+    /// Any text; who reads it refuses what means nothing
+    Text,
 }
 
 /// A variable of the environment.
@@ -25,6 +27,8 @@ pub struct Setting {
 
 const SWITCH: Allowed = Allowed::Words(&["0", "1"]);
 
+/// The adapter that `gpu` names: its number, or a part of its name.
+pub static ADAPTER: Setting = Setting { name: "WENGERT_ADAPTER", allowed: Allowed::Text };
 /// What compiled runs are held against.
 pub static CHECK: Setting =
     Setting { name: "WENGERT_CHECK", allowed: Allowed::Words(&["0", "1", "reference"]) };
@@ -34,9 +38,12 @@ pub static ISA: Setting =
 /// How many threads work on a job.
 pub static NUM_THREADS: Setting =
     Setting { name: "WENGERT_NUM_THREADS", allowed: Allowed::Count(1 << 12) };
+/// Which adapters come first: fast ones, or those that save power.
+pub static POWER: Setting =
+    Setting { name: "WENGERT_POWER", allowed: Allowed::Words(&["high", "low"]) };
 
 /// What the engine reads.
-static READ: [&Setting; 3] = [&CHECK, &ISA, &NUM_THREADS];
+static READ: [&Setting; 5] = [&ADAPTER, &CHECK, &ISA, &NUM_THREADS, &POWER];
 
 /// What the build and the tests read, which may be set while the engine runs.
 static ELSEWHERE: [Setting; 5] = [
@@ -48,6 +55,11 @@ static ELSEWHERE: [Setting; 5] = [
 ];
 
 impl Setting {
+    /// The name of the variable.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// The value, if it is set to one that is allowed.
     pub fn value(&self) -> Option<String> {
         let text = env::var(self.name).ok()?.trim().to_string();
@@ -60,6 +72,7 @@ impl Allowed {
         match self {
             Allowed::Words(words) => words.contains(&text),
             Allowed::Count(most) => text.parse().is_ok_and(|n: usize| (1..=most).contains(&n)),
+            Allowed::Text => !text.is_empty(),
         }
     }
 
@@ -67,6 +80,7 @@ impl Allowed {
         match self {
             Allowed::Words(words) => words.join(", "),
             Allowed::Count(most) => format!("whole numbers from 1 to {most}"),
+            Allowed::Text => "any text".into(),
         }
     }
 }

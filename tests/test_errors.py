@@ -160,6 +160,7 @@ PROVOKED = {
     "mask_shape": lambda: wg.ones((2, 3))[wg.asarray([True, False, True])],
     "index_out_of_bounds": lambda: wg.ones((2, 3))[5],
     "unknown_device": lambda: wg.asarray([1.0], device="tpu"),
+    "no_gpu": lambda: wg.asarray([1.0], device="gpu:99"),
     "devices_differ": lambda: wg.ones(2, device="reference") + wg.ones(2),
     "one_device": lambda: wg.compile(lambda x: x.to("reference") + 1.0)(wg.ones(2)),
     "not_on_host": lambda: wg.ones(2, device="reference").numpy(),

@@ -1,5 +1,6 @@
 //! CPU kernels.
 
+pub mod about;
 pub mod attention;
 pub mod calls;
 pub mod contract;

@@ -13,9 +13,11 @@ use crate::array::{Array, Where};
 use crate::cpu;
 use crate::cpu::target::Cpu;
 use crate::dtype::Scalar;
-use crate::error::{self, Result};
+use crate::error::{self, Error, Result};
 use crate::executor::{Executable, Executor, Input, Results, admit as admit_on};
+use crate::gpu;
 use crate::graph::{Graph, Host};
+use crate::memory;
 use crate::ops::declare::Kernel;
 use crate::ops::elementwise::Elementwise;
 use crate::ops::op::{self, Op, OperandType, Type};
@@ -28,7 +30,7 @@ pub use crate::cpu::copy::{concat, contiguous, copy_into, memory_bits};
 pub use crate::cpu::{
     add_into_slice, cast, depth, fill_i64, nonzero, scatter, threefry, write_slice,
 };
-pub use crate::device::{self, Device};
+pub use crate::device::{self, Description, Device};
 pub use crate::reference::defer;
 
 /// The executor of a device.
@@ -36,6 +38,7 @@ pub fn executor(device: Device) -> &'static dyn Executor {
     match device {
         Device::Cpu => &Cpu,
         Device::Reference => &Reference,
+        Device::Gpu(index) => gpu::executor(index),
     }
 }
 
@@ -55,8 +58,8 @@ pub fn admit<'a>(
     match device {
         Device::Cpu => Ok(()),
         // A composite without a kernel is the ops of its body, which whoever plans them asks for.
-        Device::Reference if matches!(op, Op::Call(_)) => Ok(()),
-        Device::Reference => {
+        Device::Reference | Device::Gpu(_) if matches!(op, Op::Call(_)) => Ok(()),
+        Device::Reference | Device::Gpu(_) => {
             let operands: SmallVec<[OperandType<'_>; 4]> = types.collect();
             admit_on(executor(device).target(), op, &operands)
         }
@@ -88,7 +91,7 @@ pub fn execute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
 pub fn execute_on(device: Device, op: &Op, args: &[Operand<'_>]) -> Result<Array> {
     match device {
         Device::Cpu => cpu::execute(op, args),
-        Device::Reference => executor(device).execute(op, args, site::current()),
+        Device::Reference | Device::Gpu(_) => executor(device).execute(op, args, site::current()),
     }
 }
 
@@ -110,9 +113,75 @@ pub fn is_void(x: &Array) -> bool {
     }
 }
 
-/// Waits for all work that was given to devices, and raises what it refused.
-pub fn synchronize() -> Result<()> {
-    Device::ALL.into_iter().try_for_each(|device| executor(device).synchronize())
+/// Waits for all work that was given to a device, or to all, and raises what it refused.
+pub fn synchronize(device: Option<Device>) -> Result<()> {
+    if let Some(device) = device {
+        return executor(device).synchronize();
+    }
+    let opened = Device::EVERYWHERE.into_iter().chain(gpu::opened().map(Device::Gpu));
+    opened.into_iter().try_for_each(|device| executor(device).synchronize())
+}
+
+/// The devices of this machine. Drivers are asked for theirs; those in trouble have none.
+pub fn devices() -> Result<Vec<Device>> {
+    let gpus = (0..gpu::count()?).map(Device::Gpu);
+    Ok(Device::EVERYWHERE.into_iter().chain(gpus).collect())
+}
+
+/// The device of a name, if it exists here. Drivers are asked for no other names than theirs.
+pub fn named(op: &str, name: &str) -> Result<Device> {
+    match Device::named(name) {
+        Some(device) => present(op, device),
+        None if name.starts_with("gpu") => Err(absent(op, name)),
+        None => Err(error::unknown_device(op, name, gpu::KINDS)),
+    }
+}
+
+/// The device, if it exists here.
+pub fn present(op: &str, device: Device) -> Result<Device> {
+    match device {
+        Device::Cpu | Device::Reference => Ok(device),
+        Device::Gpu(index) if gpu::is_present(index) => Ok(device),
+        Device::Gpu(_) => Err(absent(op, device.name())),
+    }
+}
+
+#[cold]
+fn absent(op: &str, name: &str) -> Error {
+    if let Err(trouble) = gpu::ready() {
+        return trouble.of(op, name);
+    }
+    match devices() {
+        Ok(devices) => {
+            let names: Vec<&str> = devices.into_iter().map(Device::name).collect();
+            error::no_gpu(op, name, format!("this machine has {}", names.join(", ")))
+        }
+        Err(error) => error,
+    }
+}
+
+/// What is known of a device.
+pub fn describe(device: Device) -> Result<Description> {
+    match device {
+        Device::Cpu => Ok(cpu::about::describe()),
+        Device::Reference => Ok(Description {
+            name: "plain loops, for comparison".into(),
+            backend: "reference".into(),
+            kind: "reference",
+            driver: cpu::about::describe().driver,
+            limits: vec![("threads", 1)],
+            features: Vec::new(),
+        }),
+        Device::Gpu(index) => gpu::describe(index),
+    }
+}
+
+/// What a device holds. The memory of the reference is host memory, and counted there.
+pub fn memory_stats(device: Device) -> Result<memory::Stats> {
+    match device {
+        Device::Cpu | Device::Reference => Ok(memory::stats()),
+        Device::Gpu(index) => gpu::memory_stats(index),
+    }
 }
 
 /// The device of operands; that of new values, where none is a tensor. Refused where they differ.

@@ -13,6 +13,9 @@
 //! All ranges are bound as writable, and equal ranges once: WebGPU refuses a buffer that is bound
 //! to one dispatch in two ways.
 
+#[cfg(feature = "gpu")]
+pub mod adapter;
+mod door;
 pub mod element;
 pub mod group;
 pub mod kernel;
@@ -22,3 +25,5 @@ pub mod shader;
 pub mod step;
 #[cfg(test)]
 mod tests;
+
+pub use door::*;

@@ -50,7 +50,7 @@ impl List {
     pub fn print_on(&self, device: Device, describe: impl Fn(Site) -> Option<String>) -> String {
         let first = match device {
             Device::Cpu => String::new(),
-            Device::Reference => format!("device {device}\n"),
+            Device::Reference | Device::Gpu(_) => format!("device {device}\n"),
         };
         first + &self.print(describe)
     }

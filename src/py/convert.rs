@@ -27,19 +27,13 @@ use crate::ops::op::Op;
 use crate::scalar::half;
 use crate::shape::{MAX_RANK, Shape};
 
-/// The device of a name, `None` for `None`. Refuses devices this build does not have.
+/// The device of a name, `None` for `None`. Refuses devices that do not exist here.
 pub fn device(op: &str, object: &Bound<'_, PyAny>) -> PyResult<Option<Device>> {
     if object.is_none() {
         return Ok(None);
     }
     let name = object.str()?;
-    match Device::named(&name.to_cow()?) {
-        Some(device) => Ok(Some(device)),
-        None => {
-            let known = Device::ALL.map(Device::name).join(" and ");
-            Err(to_python(object.py(), error::unknown_device(op, name, known)))
-        }
-    }
+    executors::named(op, &name.to_cow()?).map(Some).or_raise(object.py())
 }
 
 /// A value from anything array-like: one with a device of its own where tensors are in it, else

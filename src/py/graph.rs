@@ -548,6 +548,7 @@ fn _parse_graph(py: Python<'_>, text: &str) -> PyResult<Definition> {
     let scope = Scope::owner();
     let _keeping = scope.keeper().enter();
     let (list, device) = graph::parse_on(text).or_raise(py)?;
+    executors::present("parse_graph", device).or_raise(py)?;
     for symbol in list.symbols() {
         scope.declare(&symbol.to_string(), None);
     }

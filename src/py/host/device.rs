@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
+use pyo3::types::{IntoPyDict, PyDict, PyTuple};
 
 use crate::engine::executors::{self, Device as Kind, device};
 use crate::engine::transfer::transfer;
@@ -19,10 +19,16 @@ pub struct Device {
 
 #[pymethods]
 impl Device {
-    /// The kind: "cpu" or "reference".
+    /// The kind: "cpu", "reference" or "gpu".
     #[getter]
     fn r#type(&self) -> &'static str {
-        self.kind.name()
+        self.kind.kind()
+    }
+
+    /// The number among the devices of this kind: 1 for "gpu:1".
+    #[getter]
+    fn index(&self) -> u8 {
+        self.kind.index()
     }
 
     fn __repr__(&self) -> String {
@@ -38,17 +44,14 @@ impl Device {
     }
 }
 
-static DEVICES: PyOnceLock<[Py<Device>; Kind::ALL.len()]> = PyOnceLock::new();
+static DEVICES: PyOnceLock<Vec<Py<Device>>> = PyOnceLock::new();
 
 /// The object of a device.
 pub fn device_object(py: Python<'_>, kind: Kind) -> PyResult<Py<PyAny>> {
-    let make = || -> PyResult<[Py<Device>; Kind::ALL.len()]> {
-        let [first, second] = Kind::ALL.map(|kind| Py::new(py, Device { kind }));
-        Ok([first?, second?])
+    let make = || -> PyResult<Vec<Py<Device>>> {
+        Kind::all().map(|kind| Py::new(py, Device { kind })).collect()
     };
-    let objects = DEVICES.get_or_try_init(py, make)?;
-    let object = objects.iter().find(|object| object.get().kind == kind).unwrap_or(&objects[0]);
-    Ok(object.clone_ref(py).into_any())
+    Ok(DEVICES.get_or_try_init(py, make)?[kind.number()].clone_ref(py).into_any())
 }
 
 /// The device of a name.
@@ -58,12 +61,30 @@ fn device_(py: Python<'_>, name: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     device_object(py, kind)
 }
 
-/// The devices this build can compute on.
+/// The devices of this machine: "cpu", "reference", and "gpu", "gpu:1" and so on, one for each
+/// adapter that a driver offers. The first call opens the drivers.
 #[pyfunction]
 fn devices(py: Python<'_>) -> PyResult<Py<PyTuple>> {
-    let objects: PyResult<Vec<_>> =
-        Kind::ALL.into_iter().map(|kind| device_object(py, kind)).collect();
+    let kinds = py.detach(executors::devices).or_raise(py)?;
+    let objects: PyResult<Vec<_>> = kinds.into_iter().map(|kind| device_object(py, kind)).collect();
     Ok(PyTuple::new(py, objects?)?.unbind())
+}
+
+/// What is known of a device: `type`, `name`, `backend`, `kind`, `driver`, `limits` and `features`.
+/// The kind is one word; "software" is an adapter that computes on the processor.
+#[pyfunction]
+fn device_info(py: Python<'_>, device: &Bound<'_, PyAny>) -> PyResult<Py<PyDict>> {
+    let kind = convert::device("device_info", device)?.unwrap_or(Kind::Cpu);
+    let known = executors::describe(kind).or_raise(py)?;
+    let info = PyDict::new(py);
+    info.set_item("type", kind.kind())?;
+    info.set_item("name", known.name)?;
+    info.set_item("backend", known.backend)?;
+    info.set_item("kind", known.kind)?;
+    info.set_item("driver", known.driver)?;
+    info.set_item("limits", known.limits.into_py_dict(py)?)?;
+    info.set_item("features", known.features)?;
+    Ok(info.unbind())
 }
 
 /// The device of new tensors on this thread.
@@ -106,10 +127,13 @@ fn _defer(on: bool) -> bool {
 }
 
 /// Waits for all work that was given to devices. What data refused there, and nobody was told of,
-/// is raised now. The CPU works at once, so nothing is waited for there.
+/// is raised now. The CPU works at once, so nothing is waited for there. One device alone is waited
+/// for if it is given.
 #[pyfunction]
-fn synchronize(py: Python<'_>) -> PyResult<()> {
-    py.detach(executors::synchronize).or_raise(py)
+#[pyo3(signature = (device = None))]
+fn synchronize(py: Python<'_>, device: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    let device = device.map(|device| convert::device("synchronize", device)).transpose()?;
+    py.detach(|| executors::synchronize(device.flatten())).or_raise(py)
 }
 
 /// Refuses tensors of several devices.
@@ -137,6 +161,7 @@ pub(super) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Device>()?;
     module.add_function(pyo3::wrap_pyfunction!(device_, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(devices, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(device_info, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(synchronize, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_one_device, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_replacing, module)?)?;

@@ -3,13 +3,14 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::engine::executors::device;
+use crate::engine::executors::{self, Device, device};
 use crate::engine::random;
 use crate::engine::tape::{self};
 use crate::engine::trace;
 use crate::engine::transfer::placed;
 use crate::error;
 use crate::memory;
+use crate::py::convert;
 use crate::py::errors::{OrRaise, to_python};
 use crate::py::tensor::wrap;
 use crate::simd::Isa;
@@ -23,10 +24,14 @@ fn graph_stats(py: Python<'_>) -> PyResult<Py<PyDict>> {
     Ok(stats.unbind())
 }
 
-/// Bytes of buffers: `live_bytes`, `cached_bytes`, `peak_bytes`, `limit` (None: the machine's).
+/// Bytes of buffers: `live_bytes`, `cached_bytes`, `peak_bytes`, `limit` (None: the machine's), of
+/// the CPU or of another device. The memory of the reference is counted with that of the CPU.
 #[pyfunction]
-fn memory_stats(py: Python<'_>) -> PyResult<Py<PyDict>> {
-    let now = memory::stats();
+#[pyo3(signature = (device = None))]
+fn memory_stats(py: Python<'_>, device: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyDict>> {
+    let device = device.map(|device| convert::device("memory_stats", device)).transpose()?;
+    let device = device.flatten().unwrap_or(Device::Cpu);
+    let now = executors::memory_stats(device).or_raise(py)?;
     let stats = PyDict::new(py);
     stats.set_item("live_bytes", now.live_bytes)?;
     stats.set_item("cached_bytes", now.cached_bytes)?;

@@ -1,0 +1,107 @@
+//! What the rest of the engine asks of GPUs: which exist, and their executors.
+//!
+//! Promises: no driver is opened before the first of these questions; nothing here waits in a
+//! process that was forked from one with an open driver.
+
+#[cfg(feature = "gpu")]
+use super::adapter;
+use crate::device::{Description, Device};
+use crate::error::{self, Error, Result};
+use crate::executor::Executor;
+use crate::memory::Stats;
+use crate::ops::emit::OrThrow;
+
+/// The kinds of devices of this build, in words.
+pub const KINDS: &str =
+    if cfg!(feature = "gpu") { "cpu, reference and gpu" } else { "cpu and reference" };
+
+/// The reason why this process has no GPU.
+#[derive(Clone, Debug)]
+pub enum Trouble {
+    /// This build cannot run shaders
+    Left,
+    /// A parent opened the driver before it forked, and its threads are not here
+    Forked,
+    /// No driver offers an adapter
+    Empty,
+    /// The setting names no adapter: its value, and what there is
+    Setting(String, String),
+}
+
+/// What was looked for among adapters.
+pub type Sought<T> = std::result::Result<T, Trouble>;
+
+impl Trouble {
+    /// The error of a call that asks for a GPU by a name.
+    #[cold]
+    pub fn of(&self, op: &str, name: &str) -> Error {
+        let facts = match self {
+            Trouble::Left => "this build of wengert is without the feature gpu",
+            Trouble::Forked => {
+                "this process was forked from one that uses GPUs, whose driver does not survive \
+                 that; start processes with \"spawn\" or \"forkserver\""
+            }
+            Trouble::Empty => {
+                "no driver offers an adapter: this machine has cpu and reference; install a driver \
+                 for WebGPU's backends (Debian's mesa-vulkan-drivers has one that needs no GPU)"
+            }
+            Trouble::Setting(got, known) => {
+                return error::bad_setting(crate::settings::ADAPTER.name(), got, known);
+            }
+        };
+        error::no_gpu(op, name, facts)
+    }
+}
+
+/// How many adapters there are; where there is none, the reason.
+#[cfg(feature = "gpu")]
+pub fn ready() -> Sought<u8> {
+    adapter::count()
+}
+
+/// How many adapters there are; where there is none, the reason.
+#[cfg(not(feature = "gpu"))]
+pub fn ready() -> Sought<u8> {
+    Err(Trouble::Left)
+}
+
+/// How many adapters there are. A driver in trouble has none; only a wrong setting is an error.
+pub fn count() -> Result<u8> {
+    match ready() {
+        Err(trouble @ Trouble::Setting(..)) => Err(trouble.of("devices", "gpu")),
+        Err(_) => Ok(0),
+        Ok(count) => Ok(count),
+    }
+}
+
+/// Whether there is an adapter of this number.
+pub fn is_present(index: u8) -> bool {
+    count().is_ok_and(|count| index < count)
+}
+
+/// What is known of an adapter.
+pub fn describe(index: u8) -> Result<Description> {
+    let name = Device::Gpu(index).name();
+    ready().map_err(|trouble| trouble.of("device_info", name))?;
+    #[cfg(feature = "gpu")]
+    if let Some(info) = adapter::info(index) {
+        return Ok(info.description.clone());
+    }
+    Err(error::no_gpu("device_info", name, "no adapter has this number"))
+}
+
+/// The numbers of the adapters whose executors were asked for.
+pub fn opened() -> impl Iterator<Item = u8> {
+    // Nothing computes on an adapter yet.
+    std::iter::empty()
+}
+
+/// The memory of an adapter's values.
+pub fn memory_stats(_index: u8) -> Result<Stats> {
+    Ok(Stats { live_bytes: 0, cached_bytes: 0, peak_bytes: 0, limit: None, live_buffers: 0 })
+}
+
+/// The executor of an adapter.
+pub fn executor(index: u8) -> &'static dyn Executor {
+    Err(error::no_gpu("execute", Device::Gpu(index), "nothing computes on adapters yet")).or_throw()
+}
