@@ -285,6 +285,13 @@ catalogue! {
     no_kernel(op, device, facts) => Device, "{op}: {device} has no kernel for these dtypes: {facts}";
     /// A step that a device cannot bind the memory of.
     beyond_limits(op, device, facts) => Device, "{op}: a step is beyond the limits of {device}: {facts}";
+    /// A dtype that shaders have no numbers of.
+    no_float64(op, device) => Device,
+        "{op}: {device} has no float64: cast first, e.g. x.astype(float32)";
+    /// A device that does not work any more.
+    device_lost(op, device, why) => Device, "{op}: {device} is lost: {why}; start a new process to use it again";
+    /// More memory than a device has, or can bind.
+    device_memory(op, device, facts) => Memory, "{op}: {device} has no room: {facts}";
     /// Operands on different devices.
     devices_differ(op, a, b, to) => Device,
         "{op}: operands lie on different devices: {a} and {b}; move one, e.g. x.to(\"{to}\")";

@@ -42,8 +42,12 @@ pub static NUM_THREADS: Setting =
 pub static POWER: Setting =
     Setting { name: "WENGERT_POWER", allowed: Allowed::Words(&["high", "low"]) };
 
+/// Seconds after which a GPU that does not answer counts as lost.
+pub static GPU_TIMEOUT: Setting =
+    Setting { name: "WENGERT_GPU_TIMEOUT", allowed: Allowed::Count(1 << 20) };
+
 /// What the engine reads.
-static READ: [&Setting; 5] = [&ADAPTER, &CHECK, &ISA, &NUM_THREADS, &POWER];
+static READ: [&Setting; 6] = [&ADAPTER, &CHECK, &GPU_TIMEOUT, &ISA, &NUM_THREADS, &POWER];
 
 /// What the build and the tests read, which may be set while the engine runs.
 static ELSEWHERE: [Setting; 5] = [

@@ -281,7 +281,10 @@ class Definition:
         self, fetches: Sequence[int], feeds: Sequence[int], nodes: Sequence[int]
     ) -> list[int]: ...
     def resolve(
-        self, fetches: Sequence[int], feeds: Sequence[tuple[int, DType, Sequence[int]]]
+        self,
+        fetches: Sequence[int],
+        feeds: Sequence[tuple[int, DType, Sequence[int]]],
+        device: Device | str | None,
     ) -> Runner: ...
     def stepper(
         self, fetches: Sequence[int], feeds: Sequence[tuple[int, DType, Sequence[int]]]

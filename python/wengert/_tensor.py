@@ -132,11 +132,11 @@ def numpy(self: Tensor) -> np.ndarray:
     """The value as a read-only NumPy array, without a copy.
 
     NumPy has no bfloat16: `DTypeError` (a `TypeError`); cast first. A tensor on another device than
-    the CPU is copied first, `x.to("cpu").numpy()`, else `DeviceError`.
+    the CPU is waited for and copied.
     """
     import numpy as np
 
-    _core._on_host(self, "numpy")
+    self = _core._transfer(self.detach(), "cpu")
     if self.dtype == _core.bfloat16:
         raise DTypeError("numpy: NumPy has no bfloat16; cast first, e.g. x.astype(float32)")
     return np.asarray(memoryview(self))

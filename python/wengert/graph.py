@@ -204,7 +204,9 @@ class Graph(Pictured):
         def function(*args: Any) -> Any:
             if len(args) != len(fed):
                 raise TypeError(f"graph.function: takes {len(fed)} tensors, got {len(args)}")
-            tensors = [self._fed(i, x, adapts(x)) for i, x in zip(fed, args, strict=True)]
+            tensors = [
+                self._fed(i, x, adapts(x), self.device) for i, x in zip(fed, args, strict=True)
+            ]
             return pytree.unflatten(structure, self._core.interpret(ids, fed, tensors))
 
         return compile(function)
@@ -268,10 +270,9 @@ class Graph(Pictured):
         leaves, structure = pytree.flatten(tree)
         return [self._id(op, x) for x in leaves], structure
 
-    def _fed(self, i: int, value: Any, adapts: bool) -> Tensor:
-        """A value for a node as a tensor. One that `adapts` takes the node's dtype where that holds
-        it; what does not fit then is refused by whoever makes the list that runs."""
-        device = self.device
+    def _fed(self, i: int, value: Any, adapts: bool, device: Device) -> Tensor:
+        """A value for a node as a tensor on a device. One that `adapts` takes the node's dtype
+        where that holds it; what does not fit then is refused by whoever makes the list."""
         if isinstance(value, Tensor) and value.device != device:
             name = self._core.node(i).name
             raise _core.DeviceError(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wengert import _core, pytree
-from wengert._core import CaptureError, GraphError, Tensor
+from wengert._core import CaptureError, Device, GraphError, Tensor
 from wengert.graph import Graph, Variable, adapts, default_graph, line_of
 
 __all__ = ["Session"]
@@ -35,7 +35,8 @@ class Session:
 
     Without a graph it takes the one that is open, or the default one. Each session has variables of
     its own. With `seed`, random numbers come from a generator of its own, else from the global one.
-    With `initialize=False` variables have no value until one is assigned.
+    With `initialize=False` variables have no value until one is assigned. Values are computed and
+    kept on `device`, by default the graph's.
 
     Runs may come from several threads at once: each sees the variables as they were when it began,
     and those that write come one after another.
@@ -51,11 +52,18 @@ class Session:
     """
 
     def __init__(
-        self, graph: Graph | None = None, *, seed: int | None = None, initialize: bool = True
+        self,
+        graph: Graph | None = None,
+        *,
+        seed: int | None = None,
+        initialize: bool = True,
+        device: str | Device | None = None,
     ) -> None:
         if not (graph is None or isinstance(graph, Graph)):
             raise TypeError(f"Session: expected a Graph, got {type(graph).__name__}")
         self.graph = default_graph() if graph is None else graph
+        self.device: Device = self.graph.device if device is None else _core.device(device)
+        """Where values are computed and kept."""
         self._initialize = initialize
         self._values: dict[int, Tensor] = {}  # never changed, only replaced
         self._writing = threading.RLock()
@@ -202,7 +210,7 @@ class Session:
                 raise GraphError(f'session.run: the variable "{name}" is assigned twice in a run')
         ids = ids + assigned
         self._check_fed(ids, types)
-        runner = core.resolve(ids, _listed(types))
+        runner = core.resolve(ids, _listed(types), self.device)
         return _Plan(runner, written, self._sources(runner.inputs, types))
 
     def _check_fed(self, ids: list[int], types: dict[int, Type]) -> None:
@@ -242,7 +250,7 @@ class Session:
             )
         at = self.graph._core.id_of(variable.initial)
         if at is None:
-            return variable.initial.detach()
+            return variable.initial.detach().to(self.device)
         return self._compute(self._plan([at], {}), {}, self._values)[0]
 
     # Feeds.
@@ -264,7 +272,7 @@ class Session:
         if isinstance(value, Tensor) and _core._traced_text(value) is not None:
             node = _called(self.graph._core.node(i))
             raise GraphError(f"session.run: {node} was fed {value!r}, which has no data")
-        return self.graph._fed(i, value, self._adapts(value))
+        return self.graph._fed(i, value, self._adapts(value), self.device)
 
     def _adapts(self, value: Any) -> bool:
         """Whether the dtype of a value says nothing."""

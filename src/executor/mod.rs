@@ -32,6 +32,8 @@ pub struct Hooks {
     /// Fails with an exception that came from outside, such as Ctrl-C's. The argument says whether
     /// tensors are without their values meanwhile; then no code may run that looks at them
     pub interrupted: fn(bool) -> Result<()>,
+    /// Does something that takes long and holds up nobody else meanwhile
+    pub aside: fn(&mut (dyn FnMut() + Send)),
 }
 
 static HOOKS: OnceLock<Hooks> = OnceLock::new();
@@ -48,6 +50,30 @@ pub fn install(hooks: Hooks) {
 /// The hooks, if they are installed.
 pub fn hooks() -> Option<&'static Hooks> {
     HOOKS.get()
+}
+
+/// Waits for something, while other threads go on. `is_done` is asked again and again, and waits a
+/// little each time; an interruption ends the wait.
+pub fn wait(mut is_done: impl FnMut() -> Result<bool> + Send) -> Result<()> {
+    let mut outcome = Ok(());
+    let mut work = || {
+        outcome = loop {
+            match is_done() {
+                Ok(false) => {}
+                Ok(true) => break Ok(()),
+                Err(refusal) => break Err(refusal),
+            }
+            let given = STEPS.with(|steps| steps.0.get().1);
+            if let Err(signal) = hooks().map_or(Ok(()), |hooks| (hooks.interrupted)(given)) {
+                break Err(signal);
+            }
+        };
+    };
+    match hooks() {
+        Some(hooks) => (hooks.aside)(&mut work),
+        None => work(),
+    }
+    outcome
 }
 
 /// A refusal of a node, in the words of the call that made it, and with its line.

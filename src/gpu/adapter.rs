@@ -231,7 +231,7 @@ fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// The result of a future, if it has one at once, which all have outside browsers.
-fn block_on<T>(future: impl Future<Output = T>) -> Option<T> {
+pub fn block_on<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),
         Poll::Pending => None,

@@ -9,7 +9,6 @@ use crate::device::{Description, Device};
 use crate::error::{self, Error, Result};
 use crate::executor::Executor;
 use crate::memory::Stats;
-use crate::ops::emit::OrThrow;
 
 /// The kinds of devices of this build, in words.
 pub const KINDS: &str =
@@ -90,18 +89,33 @@ pub fn describe(index: u8) -> Result<Description> {
     Err(error::no_gpu("device_info", name, "no adapter has this number"))
 }
 
-/// The numbers of the adapters whose executors were asked for.
+/// The numbers of the devices that are open.
 pub fn opened() -> impl Iterator<Item = u8> {
-    // Nothing computes on an adapter yet.
-    std::iter::empty()
+    #[cfg(feature = "gpu")]
+    let is_open = |index: &u8| super::run::device::opened(*index).is_some();
+    #[cfg(not(feature = "gpu"))]
+    let is_open = |_: &u8| false;
+    (0..Device::GPUS).filter(is_open)
 }
 
-/// The memory of an adapter's values.
+/// The memory of a device's values.
 pub fn memory_stats(_index: u8) -> Result<Stats> {
+    #[cfg(feature = "gpu")]
+    if let Some(gpu) = super::run::device::opened(_index) {
+        gpu.check("memory_stats")?;
+        return Ok(gpu.pool.lock().stats());
+    }
     Ok(Stats { live_bytes: 0, cached_bytes: 0, peak_bytes: 0, limit: None, live_buffers: 0 })
 }
 
-/// The executor of an adapter.
+/// The executor of an adapter, which is opened when somebody first asks. Unwinds with an error
+/// where there is none.
 pub fn executor(index: u8) -> &'static dyn Executor {
-    Err(error::no_gpu("execute", Device::Gpu(index), "nothing computes on adapters yet")).or_throw()
+    #[cfg(feature = "gpu")]
+    return match super::run::device::open(index) {
+        Ok(gpu) => gpu,
+        Err(refusal) => error::throw(refusal),
+    };
+    #[cfg(not(feature = "gpu"))]
+    error::throw(Trouble::Left.of("execute", Device::Gpu(index).name()))
 }

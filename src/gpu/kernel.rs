@@ -174,7 +174,7 @@ impl Dispatch {
         match self.rounds.known() {
             Some(rounds) if rounds > MOST_ROUNDS => {
                 let facts = format!("got {rounds} rounds of a loop, at most {MOST_ROUNDS}");
-                Err(error::bad_graph("gpu", &format!("{op} is too long for a dispatch"), facts))
+                Err(error::bad_graph("gpu", format!("{op} is too long for a dispatch"), facts))
             }
             Some(_) | None => Ok(()),
         }

@@ -21,8 +21,11 @@ pub mod group;
 pub mod kernel;
 mod moves;
 pub mod op;
+#[cfg(feature = "gpu")]
+pub mod run;
 pub mod shader;
 pub mod step;
+pub mod target;
 #[cfg(test)]
 mod tests;
 

@@ -4,16 +4,13 @@ use smallvec::smallvec;
 
 use super::group::{Operand, dispatch};
 use super::kernel::{Dispatch, View, WORKGROUP};
-use super::step::lower;
 use crate::dtype::{DType, Scalar};
 use crate::graph::Graph;
 use crate::layout::Layout;
 use crate::ops::element::{ElementOp, ElementProgram};
 use crate::ops::elementwise::{self, arithmetic, exponential};
 use crate::ops::emit::{Arg, Emit, Expr};
-use crate::ops::op::{Op, Type};
-use crate::reference::plan::Reference;
-use crate::schedule::Plan;
+use crate::ops::op::Type;
 use crate::shape::Shape;
 
 const DTYPES: [DType; 12] = [

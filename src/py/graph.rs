@@ -6,7 +6,6 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use rustc_hash::FxHashSet;
 
-use super::dtype;
 use super::errors::{OrRaise, to_python};
 use super::functions::{ENDLESS, detached};
 use super::node::{Node, call_text};
@@ -15,6 +14,7 @@ use super::runner::Runner;
 use super::size;
 use super::stepper::Stepper;
 use super::tensor::{self, handle, wrap};
+use super::{convert, dtype};
 use crate::engine::control::interpret;
 use crate::engine::definition::resolve::{self, Resolved};
 use crate::engine::definition::{self, Call, Calls};
@@ -327,18 +327,19 @@ impl Definition {
         Ok(nodes.into_iter().filter(|id| is_live(id) && !fed.contains(&Id(*id))).collect())
     }
 
-    /// What runs for fetches and for feeds of these types.
+    /// What runs on a device for fetches and for feeds of these types.
     fn resolve(
         &self,
         py: Python<'_>,
         fetches: Vec<u32>,
         feeds: Vec<FeedType<'_>>,
+        device: &Bound<'_, PyAny>,
     ) -> PyResult<Runner> {
         // A session outlives many plans: each keeps its own sizes, also where the graph is open.
         let _keeping = Keeper::new().enter();
         let resolved = self.resolved(py, "session.run", &fetches, feeds)?;
         let inputs = resolved.inputs.iter().map(|id| id.0).collect();
-        let device = self.trace.device();
+        let device = convert::device("session.run", device)?.unwrap_or(self.trace.device());
         let program = Program::new(device, resolved.list, Vec::new(), resolved.scope);
         Ok(Runner::new(inputs, program))
     }

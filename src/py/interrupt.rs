@@ -60,6 +60,11 @@ pub fn attached<T>(code: impl FnOnce(Python<'_>) -> T) -> T {
     threads::apart(|| Python::attach(code))
 }
 
+/// Does something while other Python threads run.
+pub fn aside(work: &mut (dyn FnMut() + Send)) {
+    Python::attach(|py| py.detach(work));
+}
+
 fn is_main(py: Python<'_>) -> PyResult<bool> {
     let threading = py.import("threading")?;
     let (main, this) =

@@ -40,6 +40,7 @@ pub fn start() {
     crate::executor::install(crate::executor::Hooks {
         print: super::print::print,
         interrupted: super::interrupt::interrupted,
+        aside: super::interrupt::aside,
     });
 }
 

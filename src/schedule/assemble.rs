@@ -119,7 +119,7 @@ fn same(a: Number, b: Number) -> bool {
 
 /// The dtype of the `i`-th operand of an elementwise op where the operand is a number: the dtype of
 /// the op's arrays, or of its result if all operands are numbers; bool for a condition.
-pub(super) fn number_dtype(
+pub fn number_dtype(
     def: &Elementwise,
     i: usize,
     arrays: impl Iterator<Item = Option<DType>>,

@@ -39,7 +39,7 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
-pub use assemble::Sequel;
+pub use assemble::{Sequel, number_dtype};
 pub use block_fusion::BlockFusion;
 pub use budget::{Recomputed, Within};
 pub use control_flow::Bodies;

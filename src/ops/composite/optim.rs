@@ -51,21 +51,33 @@ composite! {
         for x in [step, lr, beta1, beta2, eps, weight_decay] {
             within("adam", &x.shape(), &p.shape());
         }
+        let wide = step.dtype();
         let (p, g) = match (is_zero(weight_decay), decoupled) {
             (true, _) => (p, g),
-            (_, true) => (p * lr.double().times(weight_decay.double()).rest().like(p), g),
+            (_, true) => (p * lr.wide(wide).times(weight_decay.wide(wide)).rest().like(p), g),
             (_, false) => (p, decayed(p, g, weight_decay)),
         };
         // With c = √(1 - beta2ᵗ), the division by c moves from √v to the scalars:
         // m̂ / (√v̂ + eps) = c / (1 - beta1ᵗ) · m / (√v + c · eps).
-        let t = step.cast(DType::F64);
-        let root = (1.0 - beta2.double().pow(t)).sqrt();
-        let size = (lr.double() * root / (1.0 - beta1.double().pow(t))).cast(p.dtype());
-        let m = m * beta1.like(p) + beta1.double().rest().like(p) * g;
-        let v = v * beta2.like(p) + beta2.double().rest().like(p) * (g * g);
-        let floor = (eps.double() * root).cast(p.dtype());
+        let root = grown(beta2, step).sqrt();
+        let size = (lr.wide(wide) * root / grown(beta1, step)).cast(p.dtype());
+        let m = m * beta1.like(p) + beta1.wide(wide).rest().like(p) * g;
+        let v = v * beta2.like(p) + beta2.wide(wide).rest().like(p) * (g * g);
+        let floor = (eps.wide(wide) * root).cast(p.dtype());
         (p - size * m / (v.sqrt() + floor), m, v)
     }
+}
+
+/// 1 - betaᵗ in the dtype of t. In float64 as it stands; what is narrower would lose the difference
+/// from 1.
+fn grown<'e>(beta: Expr<'e>, t: Expr<'e>) -> Expr<'e> {
+    let beta = beta.wide(t.dtype());
+    if t.dtype() == DType::F64 {
+        return 1.0 - beta.pow(t);
+    }
+    let rest = beta.rest();
+    let rest = if rest.is_number() { rest.full(t.dtype(), t.shape()) } else { rest };
+    -(t * (-rest).log1p()).expm1()
 }
 
 /// The gradient with weight decay as an L2 penalty.
@@ -79,11 +91,11 @@ fn is_zero(x: Expr<'_>) -> bool {
 }
 
 impl<'e> Expr<'e> {
-    /// A number as a float64 one; a tensor in float64.
-    fn double(self) -> Expr<'e> {
+    /// A number as a floating one; a tensor in a dtype.
+    fn wide(self, dtype: DType) -> Expr<'e> {
         match self.arg() {
             Arg::Number(value) => self.scalar(value.as_float()),
-            Arg::Node(_) => self.cast(DType::F64),
+            Arg::Node(_) => self.cast(dtype),
         }
     }
 

@@ -1,0 +1,144 @@
+//! Opened devices.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Condvar, Mutex};
+use rustc_hash::FxHashMap;
+
+use super::executor::Compiled;
+use super::executor::Key;
+use super::memory::{Held, Pool};
+use super::pipeline::Pipeline;
+use super::queue::Stream;
+use super::work::{Job, Run};
+use crate::array::Array;
+use crate::device::Device;
+use crate::error::{self, Result};
+use crate::fork;
+use crate::gpu::target::Shaders;
+use crate::gpu::{Trouble, adapter};
+
+/// The most devices of a process.
+const MOST: usize = Device::GPUS as usize;
+
+/// A device with all that belongs to it. It is never closed.
+pub struct Gpu {
+    /// Its number
+    pub index: u8,
+    /// wgpu's device
+    pub raw: wgpu::Device,
+    /// wgpu's queue
+    pub queue: wgpu::Queue,
+    /// What plans may ask of it
+    pub target: Shaders,
+    /// The alignment of offsets of uniform buffers
+    pub uniform_alignment: usize,
+    /// What is given and not done yet
+    pub stream: Mutex<Stream>,
+    /// Something was given, or done
+    pub changed: Condvar,
+    /// Buffers
+    pub pool: Mutex<Pool>,
+    /// Shaders by their texts
+    pub pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
+    /// Layouts of bindings by their counts
+    pub layouts: Mutex<FxHashMap<usize, wgpu::BindGroupLayout>>,
+    /// Kernels of ops that ran
+    pub kernels: Mutex<FxHashMap<Key, Arc<Compiled>>>,
+    /// Constants of plans, by the addresses of their host memory
+    pub constants: Mutex<FxHashMap<usize, (Array, Held)>>,
+    /// A job that is done
+    pub done: Arc<Job>,
+    /// Why it does not work any more
+    lost: Arc<OnceLock<String>>,
+    /// An error that nobody was waiting for
+    trouble: Arc<Mutex<Option<String>>>,
+    /// Of which generation of forked processes it is
+    generation: usize,
+}
+
+static OPEN: [OnceLock<Result<&'static Gpu>>; MOST] = [const { OnceLock::new() }; MOST];
+
+/// The device of a number, opened when it is first asked for.
+pub fn open(index: u8) -> Result<&'static Gpu> {
+    OPEN[index as usize].get_or_init(|| start(index)).clone()
+}
+
+/// The device of a number, if it was opened.
+pub fn opened(index: u8) -> Option<&'static Gpu> {
+    OPEN[index as usize].get()?.as_ref().ok().copied()
+}
+
+fn start(index: u8) -> Result<&'static Gpu> {
+    let adapter::Opened { device: raw, queue, trouble, .. } = adapter::open(index)?;
+    let own = raw.limits();
+    let largest = own.max_storage_buffer_binding_size.min(own.max_buffer_size) & !255;
+    let buffers = own.max_storage_buffers_per_shader_stage as usize;
+    let target = Shaders::new(Device::Gpu(index).name(), buffers, largest as usize);
+    let lost: Arc<OnceLock<String>> = Arc::default();
+    let reason = lost.clone();
+    raw.set_device_lost_callback(move |_, message| {
+        let _ = reason.set(message);
+    });
+    let gpu: &'static Gpu = Box::leak(Box::new(Gpu {
+        index,
+        uniform_alignment: own.min_uniform_buffer_offset_alignment as usize,
+        raw,
+        queue,
+        target,
+        stream: Mutex::default(),
+        changed: Condvar::new(),
+        pool: Mutex::default(),
+        pipelines: Mutex::default(),
+        layouts: Mutex::default(),
+        kernels: Mutex::default(),
+        constants: Mutex::default(),
+        done: Job::new(Run::done()),
+        lost,
+        trouble,
+        generation: fork::generation(),
+    }));
+    let thread = std::thread::Builder::new().name("wengert-gpu".into());
+    thread.spawn(move || gpu.serve()).map_err(|problem| {
+        error::device_lost("open", Device::Gpu(index), format!("no thread for it: {problem}"))
+    })?;
+    Ok(gpu)
+}
+
+impl Gpu {
+    /// As values name it.
+    pub fn device(&self) -> Device {
+        Device::Gpu(self.index)
+    }
+
+    /// Whether this is the process that opened it.
+    pub fn is_here(&self) -> bool {
+        self.generation == fork::generation()
+    }
+
+    /// Refuses a device that cannot work any more.
+    pub fn check(&self, op: &str) -> Result<()> {
+        if !self.is_here() {
+            return Err(Trouble::Forked.of(op, self.device().name()));
+        }
+        if let Some(problem) = self.trouble.lock().take() {
+            self.lose(problem);
+        }
+        match self.lost.get() {
+            Some(why) => Err(error::device_lost(op, self.device(), why)),
+            None => Ok(()),
+        }
+    }
+
+    /// Says why it does not work any more.
+    pub fn lose(&self, why: String) {
+        let _ = self.lost.set(why);
+    }
+}
+
+/// What a future of wgpu gives, which on native devices is there at once.
+pub fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
+    adapter::block_on(future)
+}

@@ -1,0 +1,492 @@
+//! Single ops on a device.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::device::Gpu;
+use super::memory::{Held, Memory, Ranges, own};
+use super::pipeline::Pipeline;
+use super::plan::Program;
+use super::work::{Binding, Command, Download, Job, Recording};
+use crate::array::{Array, Operand};
+use crate::dtype::{DType, Scalar};
+use crate::error::{self, Result};
+use crate::executor::flight::{self, Work};
+use crate::executor::{Executable, Executor, admit};
+use crate::gpu::kernel::{Input, Kernel, Output, Place, View, Word};
+use crate::gpu::{group, op as kernels};
+use crate::layout::Layout;
+use crate::memory::Buffer as HostBuffer;
+use crate::ops::declare::Composite;
+use crate::ops::element::{ElementOp, ElementProgram};
+use crate::ops::op::{Op, OperandType, Type};
+use crate::passes::Evaluator;
+use crate::schedule::{Plan, number_dtype};
+use crate::shape::Shape;
+use crate::site::Site;
+use crate::small::small;
+use crate::target::Target;
+
+/// The most kernels that are kept.
+const MOST_KERNELS: usize = 1 << 13;
+
+/// What a kernel computes.
+#[derive(Clone)]
+pub enum What {
+    /// An op, with where its numbers stand
+    Op(Op),
+    /// A group of a plan
+    Group(Arc<ElementProgram>, Shape),
+}
+
+impl PartialEq for What {
+    fn eq(&self, other: &What) -> bool {
+        match (self, other) {
+            (What::Op(a), What::Op(b)) => a == b,
+            (What::Group(a, m), What::Group(b, n)) => Arc::ptr_eq(a, b) && m == n,
+            (What::Op(_), What::Group(..)) | (What::Group(..), What::Op(_)) => false,
+        }
+    }
+}
+
+impl Hash for What {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self {
+            What::Op(op) => op.hash(state),
+            What::Group(program, shape) => {
+                (Arc::as_ptr(program) as usize).hash(state);
+                shape.hash(state);
+            }
+        }
+    }
+}
+
+/// What a kernel at known sizes depends on.
+#[derive(Clone, PartialEq)]
+pub struct Key {
+    what: What,
+    /// For each operand its range, dtype and layout; nothing for a number
+    operands: SmallVec<[Option<(usize, DType, Layout)>; 4]>,
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.what.hash(state);
+        for operand in self.operands.iter().flatten() {
+            (operand.0, operand.1).hash(state);
+            operand.2.shape().hash(state);
+            operand.2.offset().hash(state);
+        }
+    }
+}
+
+/// A kernel with its pipelines.
+pub struct Compiled {
+    kernel: Kernel,
+    pipelines: SmallVec<[Arc<Pipeline>; 1]>,
+}
+
+/// An operand of an op that is recorded.
+pub enum Given<'a> {
+    /// An array
+    Held(&'a Held),
+    /// A number
+    Number(Scalar),
+}
+
+impl Gpu {
+    /// An array that work reads, and what its work needs.
+    pub fn held(&'static self, x: &Array, recording: &mut Recording) -> Result<Held> {
+        let Some(memory) = own(x)? else { return self.sent(x, recording) };
+        let memory = memory.operand()?;
+        if memory.job.work.outcome().is_none()
+            && recording.needs.iter().all(|known| !Arc::ptr_eq(known, &memory.job))
+        {
+            recording.needs.push(memory.job.clone());
+        }
+        Ok(Held { dtype: x.dtype, layout: x.layout.clone(), buffer: memory.place })
+    }
+
+    /// An array of the host, on its way to the device: the part of its memory that it shows.
+    fn sent(&'static self, x: &Array, recording: &mut Recording) -> Result<Held> {
+        if x.dtype == DType::F64 {
+            return Err(error::no_float64("to", self.device()));
+        }
+        let (low, high) = x.layout.extent().map_or((0, 0), |(low, high)| (low, high + 1));
+        let (bytes, offset) = ((high - low) * x.dtype.size(), low * x.dtype.size());
+        let buffer = self.buffer(bytes as u64)?;
+        if bytes > 0 {
+            let from = x.buffer().clone();
+            recording.commands.push(Command::Upload { from, offset, bytes, to: buffer.clone() });
+        }
+        let layout = match x.layout.is_contiguous() {
+            true => Layout::contiguous(x.shape().clone()),
+            false => {
+                let start = x.layout.offset() - low;
+                Layout::strided(x.shape().clone(), &x.layout.strides(), start)
+            }
+        };
+        Ok(Held { dtype: x.dtype, layout, buffer })
+    }
+
+    /// Records a kernel on operands; results are of these types.
+    pub fn record(
+        &'static self,
+        what: &What,
+        args: &[Given<'_>],
+        types: &[Type],
+        site: Site,
+        recording: &mut Recording,
+    ) -> Result<SmallVec<[Held; 1]>> {
+        let (mut ranges, mut numbers) = (Ranges::default(), SmallVec::<[Scalar; 2]>::new());
+        let mut key = Key { what: what.clone(), operands: SmallVec::new() };
+        for arg in args {
+            key.operands.push(match arg {
+                Given::Held(x) => Some((ranges.of(&x.buffer), x.dtype, x.layout.clone())),
+                Given::Number(value) => {
+                    numbers.push(*value);
+                    None
+                }
+            });
+        }
+        let first = ranges.0.len();
+        let known = self.kernels.lock().get(&key).cloned();
+        let compiled = match known {
+            Some(compiled) => compiled,
+            None => self.compile(key, first, types)?,
+        };
+        let mut results = SmallVec::new();
+        for ty in types {
+            let layout = Layout::contiguous(ty.shape.clone());
+            let buffer = self.buffer((layout.shape().count() * ty.dtype.size()) as u64)?;
+            ranges.0.push(buffer.clone());
+            results.push(Held { dtype: ty.dtype, layout, buffer });
+        }
+        self.dispatch(&compiled, &ranges, &numbers, site, recording)?;
+        Ok(results)
+    }
+
+    /// Records the dispatches of a kernel.
+    fn dispatch(
+        &'static self,
+        compiled: &Compiled,
+        ranges: &Ranges,
+        numbers: &[Scalar],
+        site: Site,
+        recording: &mut Recording,
+    ) -> Result<()> {
+        let Compiled { kernel, pipelines } = compiled;
+        let slot = recording.faults.len();
+        if let Some(refusal) = &kernel.refusal {
+            recording.faults.push((refusal.clone(), site));
+        }
+        let scratch = kernel.scratch.iter().map(|bytes| self.buffer(bytes.value() as u64));
+        let scratch = scratch.collect::<Result<SmallVec<[_; 2]>>>()?;
+        for (dispatch, pipeline) in kernel.dispatches.iter().zip(pipelines) {
+            let groups = dispatch.groups();
+            if groups[0] == 0 {
+                continue;
+            }
+            let bindings = dispatch.bindings.iter().map(|place| match *place {
+                Place::Range(i) => Binding::Buffer(ranges.0[i].clone()),
+                Place::Scratch(i) => Binding::Buffer(scratch[i].clone()),
+                Place::Faults => Binding::Faults,
+            });
+            let at = dispatch.words.iter().position(|word| *word == Word::Slot);
+            recording.commands.push(Command::Dispatch {
+                pipeline: pipeline.clone(),
+                bindings: bindings.collect(),
+                words: dispatch.words(numbers, 0),
+                groups,
+                slot: at.map(|at| (at, slot)),
+            });
+        }
+        Ok(())
+    }
+
+    /// Makes a kernel for operands whose ranges come before those of the results.
+    fn compile(&'static self, key: Key, first: usize, types: &[Type]) -> Result<Arc<Compiled>> {
+        let kernel = match &key.what {
+            What::Op(Op::Map(def)) => {
+                let dtype = |x: &Option<(usize, DType, Layout)>| x.as_ref().map(|x| x.1);
+                let arrays: SmallVec<[Option<DType>; 3]> = key.operands.iter().map(dtype).collect();
+                let own: SmallVec<[DType; 3]> = arrays.iter().flatten().copied().collect();
+                let result = types[0].dtype;
+                let numbers: SmallVec<[DType; 3]> = (0..arrays.len())
+                    .filter(|&i| arrays[i].is_none())
+                    .map(|i| number_dtype(def, i, arrays.iter().copied(), result))
+                    .collect();
+                let mut program = ElementProgram::new(&own, &numbers);
+                let (mut array, mut number) = (0, 0);
+                let mut values = SmallVec::<[_; 3]>::new();
+                for x in &arrays {
+                    let (count, is_array) = match x {
+                        Some(_) => (&mut array, true),
+                        None => (&mut number, false),
+                    };
+                    values.push(if is_array {
+                        program.array(*count)
+                    } else {
+                        program.number(*count)
+                    });
+                    *count += 1;
+                }
+                let y = program.push(ElementOp::Map(def), &values, result);
+                self.group(&program.giving(&[y]), &types[0].shape, &key, first)?
+            }
+            What::Op(op) => {
+                let mut numbers = 0;
+                let input = |x: &Option<(usize, DType, Layout)>| match x {
+                    Some((range, dtype, layout)) => {
+                        Input::Array { range: *range, dtype: *dtype, view: View::of(layout) }
+                    }
+                    None => {
+                        numbers += 1;
+                        Input::Number(numbers - 1)
+                    }
+                };
+                let inputs: SmallVec<[Input; 4]> = key.operands.iter().map(input).collect();
+                kernels::kernel(op, &inputs, &Output { range: first, ty: types[0].clone() })?
+            }
+            What::Group(program, shape) => self.group(program, shape, &key, first)?,
+        };
+        let name = match &key.what {
+            What::Op(op) => op.name(),
+            What::Group(..) => "group",
+        };
+        let mut pipelines = SmallVec::new();
+        for dispatch in &kernel.dispatches {
+            dispatch.admit(name)?;
+            pipelines.push(self.pipeline(&dispatch.text, dispatch.bindings.len()));
+        }
+        let compiled = Arc::new(Compiled { kernel, pipelines });
+        let mut known = self.kernels.lock();
+        if known.len() >= MOST_KERNELS {
+            known.clear();
+        }
+        known.insert(key, compiled.clone());
+        Ok(compiled)
+    }
+
+    fn group(
+        &self,
+        program: &ElementProgram,
+        shape: &Shape,
+        key: &Key,
+        first: usize,
+    ) -> Result<Kernel> {
+        let operand =
+            |x: &(usize, DType, Layout)| group::Operand { range: x.0, view: View::of(&x.2) };
+        let operands: Vec<group::Operand> = key.operands.iter().flatten().map(operand).collect();
+        let results: SmallVec<[usize; 2]> = (first..first + program.results().len()).collect();
+        Ok(Kernel::of(group::dispatch(program, shape.dims(), &operands, &results)?))
+    }
+
+    /// The elements in C order from the start of a buffer.
+    pub fn dense(&'static self, x: Held, site: Site, recording: &mut Recording) -> Result<Held> {
+        if x.layout.is_contiguous() && x.layout.offset() == 0 {
+            return Ok(x);
+        }
+        let shape = x.layout.shape().clone();
+        let (what, ty) = (What::Op(Op::Reshape(shape.clone())), Type::new(x.dtype, shape));
+        Ok(self.record(&what, &[Given::Held(&x)], &[ty], site, recording)?.swap_remove(0))
+    }
+
+    /// The bytes of an array in host memory. This is a wait.
+    pub fn read(&'static self, x: Held, mut recording: Recording) -> Result<Array> {
+        let (dtype, shape) = (x.dtype, x.layout.shape().clone());
+        let bytes = shape.count() * dtype.size();
+        let to = HostBuffer::alloc(bytes)?;
+        if bytes > 0 {
+            let x = self.dense(x, Site::default(), &mut recording)?;
+            let done = Mutex::default();
+            let download = Arc::new(Download { to: to.clone(), done });
+            let command = Command::Download { from: x.buffer, bytes, to: download.clone() };
+            recording.commands.push(command);
+            self.give("read", recording)?;
+            self.wait_for(&download)?;
+        }
+        Ok(Array { dtype, layout: Layout::contiguous(shape), data: to.into() })
+    }
+
+    /// Waits for a job, and raises what it refused.
+    pub fn settled(&'static self, job: &Arc<Job>) -> Result<()> {
+        let buffer = self.buffer(0)?;
+        Memory::new(job.clone(), buffer).wait().map(drop)
+    }
+
+    /// Gives a recording, and its results as values.
+    pub fn values(
+        &'static self,
+        op: &str,
+        results: impl IntoIterator<Item = Held>,
+        recording: Recording,
+    ) -> Result<SmallVec<[Array; 2]>> {
+        let job: Arc<Job> = self.give(op, recording)?;
+        let device = self.device();
+        Ok(results.into_iter().map(|x| x.value(job.clone(), device)).collect())
+    }
+}
+
+impl Evaluator for Gpu {
+    fn evaluate(&self, op: &Op, args: &[Operand<'_>]) -> Result<Array> {
+        // On the device, so that what is folded has the bits of what is not.
+        let gpu = super::device::open(self.index)?;
+        let mut recording = Recording::default();
+        let result = gpu.eager(op, args, Site::default(), &mut recording)?;
+        gpu.read(result, recording)
+    }
+
+    fn has_kernel(&self, composite: &'static Composite) -> bool {
+        self.target.has_kernel(composite)
+    }
+
+    fn contiguous(&self, x: &Array) -> Result<Array> {
+        match x.is_contiguous() {
+            true => Ok(x.clone()),
+            false => self.evaluate(&Op::Reshape(x.shape().clone()), &[Operand::Array(x)]),
+        }
+    }
+}
+
+impl Gpu {
+    /// Records one op.
+    fn eager(
+        &'static self,
+        op: &Op,
+        args: &[Operand<'_>],
+        site: Site,
+        recording: &mut Recording,
+    ) -> Result<Held> {
+        let types: SmallVec<[OperandType<'_>; 4]> = small(args.iter().map(|arg| match *arg {
+            Operand::Array(x) => OperandType::Tensor(x.dtype, x.shape()),
+            Operand::Scalar(value) => OperandType::Scalar(value.into()),
+        }));
+        admit(&self.target, op, &types)?;
+        let ty = op.infer(&types)?;
+        let mut held: SmallVec<[Held; 3]> = SmallVec::new();
+        for arg in args {
+            if let Operand::Array(x) = arg {
+                held.push(self.held(x, recording)?);
+            }
+        }
+        if let [x] = held.as_slice()
+            && let Some(layout) = op.view(x.dtype, &x.layout)
+        {
+            return Ok(x.seen(layout));
+        }
+        let mut rest = held.iter();
+        let mut given: SmallVec<[Given<'_>; 4]> = SmallVec::new();
+        for arg in args {
+            given.push(match *arg {
+                Operand::Scalar(value) => Given::Number(value),
+                Operand::Array(_) => match rest.next() {
+                    Some(x) => Given::Held(x),
+                    None => return Err(error::internal("an operand is missing")),
+                },
+            });
+        }
+        let what = What::Op(op.clone());
+        Ok(self.record(&what, &given, &[ty], site, recording)?.swap_remove(0))
+    }
+
+    fn itself(&self) -> Result<&'static Gpu> {
+        super::device::open(self.index)
+    }
+}
+
+impl Executor for Gpu {
+    fn target(&self) -> &'static dyn Target {
+        match self.itself() {
+            Ok(gpu) => &gpu.target,
+            Err(refusal) => error::throw(refusal),
+        }
+    }
+
+    fn allocate(&self, ty: &Type) -> Result<Array> {
+        let gpu = self.itself()?;
+        let buffer = gpu.buffer((ty.shape.count() * ty.dtype.size()) as u64)?;
+        let held = Held { dtype: ty.dtype, layout: Layout::contiguous(ty.shape.clone()), buffer };
+        Ok(held.value(gpu.done.clone(), gpu.device()))
+    }
+
+    fn upload(&self, x: &Array) -> Result<Array> {
+        let gpu = self.itself()?;
+        let mut recording = Recording::default();
+        // A copy at once: the host may write its memory afterwards.
+        let (low, high) = x.layout.extent().map_or((0, 0), |(low, high)| (low, high + 1));
+        let own = Array::uninit(x.dtype, Shape::of(&[high - low]))?;
+        let size = x.dtype.size();
+        // SAFETY: the array shows these elements of its memory, the copy has room for them, and
+        // nobody else knows it.
+        unsafe {
+            let from = x.buffer().ptr().add(low * size);
+            std::ptr::copy_nonoverlapping(from, own.ptr_mut(), (high - low) * size);
+        }
+        let start = x.layout.offset().saturating_sub(low);
+        let layout = match x.layout.is_contiguous() {
+            true => Layout::contiguous(x.shape().clone()),
+            false => Layout::strided(x.shape().clone(), &x.layout.strides(), start),
+        };
+        let own = Array { dtype: x.dtype, layout, data: own.data };
+        let held = gpu.held(&own, &mut recording)?;
+        Ok(gpu.values("to", [held], recording)?.swap_remove(0))
+    }
+
+    fn download(&self, x: &Array) -> Result<Array> {
+        let gpu = self.itself()?;
+        gpu.check("read")?;
+        let Some(memory) = own(x)? else { return Ok(x.clone()) };
+        let memory = memory.wait()?;
+        let held = Held { dtype: x.dtype, layout: x.layout.clone(), buffer: memory.place };
+        gpu.read(held, Recording::default())
+    }
+
+    fn execute(&self, op: &Op, args: &[Operand<'_>], site: Site) -> Result<Array> {
+        let gpu = self.itself()?;
+        let mut recording = Recording::default();
+        let result = gpu.eager(op, args, site, &mut recording)?;
+        Ok(gpu.values(op.name(), [result], recording)?.swap_remove(0))
+    }
+
+    fn lower(&self, plan: &Plan) -> Result<Arc<dyn Executable>> {
+        Ok(Arc::new(Program::new(self.itself()?, plan.template().clone())))
+    }
+
+    fn replacing(&self, old: Option<&Array>, new: Array) -> Array {
+        let Ok(Some(memory)) = own(&new) else { return new };
+        let before = match old {
+            None => None,
+            Some(old) if old.data.same(&new.data) => return new,
+            Some(old) => match own(old) {
+                Ok(Some(before)) if old.dtype == new.dtype && old.layout == new.layout => {
+                    Some(before)
+                }
+                // It was given to the work, or a variable changes its shape.
+                Ok(_) | Err(_) => return new,
+            },
+        };
+        let replaced: Option<Memory> = flight::replacing(before, memory);
+        match replaced {
+            Some(memory) => {
+                let data = crate::array::Data::on(self.device(), memory);
+                Array { dtype: new.dtype, layout: new.layout, data }
+            }
+            None => new,
+        }
+    }
+
+    fn is_void(&self, x: &Array) -> bool {
+        matches!(own(x), Ok(Some(memory)) if memory.standing().is_none())
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.finish_all()?;
+        flight::report(&self.done.work)
+    }
+}

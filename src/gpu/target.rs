@@ -1,0 +1,105 @@
+//! What plans for compute shaders may ask: of an opened device, or of WebGPU's promises.
+
+use crate::dtype::DType;
+use crate::error::{self, Error};
+use crate::layout::Layout;
+use crate::ops::declare::Composite;
+use crate::ops::op::Op;
+use crate::shape::Shape;
+use crate::target::{BlockScratch, InPlace, Limits, Packed, Ranges, Target};
+
+/// A device, as planners see it.
+pub struct Shaders {
+    name: &'static str,
+    limits: Limits,
+}
+
+/// What every WebGPU device promises.
+pub static WEBGPU: Shaders = Shaders::new("webgpu", 8, 128 << 20);
+
+impl Shaders {
+    /// A device that binds so many storage buffers to a dispatch, of so many bytes each.
+    pub const fn new(name: &'static str, buffers: usize, largest: usize) -> Shaders {
+        let limits = Limits {
+            instructions: 64,
+            operands: usize::MAX,
+            // One is left for faults.
+            buffers: buffers - 1,
+            alignment: 256,
+            granularity: 32,
+            largest,
+            ranges: Ranges::Apart,
+            large: 1 << 14,
+            setup: 2,
+            blocks: None,
+        };
+        Shaders { name, limits }
+    }
+}
+
+impl Target for Shaders {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn lanes(&self) -> usize {
+        1
+    }
+
+    fn supports(&self, _: &Op, operands: &[DType], result: DType) -> bool {
+        result != DType::F64 && !operands.contains(&DType::F64)
+    }
+
+    fn has_kernel(&self, _: &'static Composite) -> bool {
+        false
+    }
+
+    fn refusal(&self, op: &Op, operands: &[DType], result: DType) -> Option<Error> {
+        let is_double = result == DType::F64 || operands.contains(&DType::F64);
+        is_double.then(|| error::no_float64(op.name(), self.name))
+    }
+
+    fn view(&self, op: &Op, dtype: DType, x: &Layout) -> Option<Layout> {
+        op.view(dtype, x)
+    }
+
+    fn fresh_layout(&self, _: &Op, shape: &Shape) -> Layout {
+        Layout::contiguous(shape.clone())
+    }
+
+    fn in_place(&self, _: &Op) -> InPlace {
+        InPlace::Nowhere
+    }
+
+    fn scratch(&self, _: &Op, _: &[(DType, &Layout)], _: &Shape) -> usize {
+        0
+    }
+
+    fn block_scratch(&self, _: &Op, _: &[(DType, &Layout)], _: &Shape) -> BlockScratch {
+        BlockScratch::Refused
+    }
+
+    fn offers_epilogue(&self, _: &Op, _: DType) -> bool {
+        false
+    }
+
+    fn offers_prologue(&self, _: &Op, _: DType, _: usize) -> bool {
+        false
+    }
+
+    fn packed(&self, _: &Op, _: [(DType, &Layout); 2], _: [Option<usize>; 2], _: &Shape) -> Packed {
+        Packed { scratch: 0, times: [None, None] }
+    }
+
+    fn splits_batch(&self, _: DType) -> bool {
+        false
+    }
+
+    fn reduction_group(&self, _: usize, _: usize) -> Option<usize> {
+        None
+    }
+}
