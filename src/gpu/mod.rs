@@ -15,17 +15,22 @@
 
 #[cfg(feature = "gpu")]
 pub mod adapter;
+mod conv;
 mod door;
 pub mod element;
 pub mod group;
 pub mod kernel;
 mod moves;
 pub mod op;
+mod product;
+mod reduce;
 #[cfg(feature = "gpu")]
 pub mod run;
+mod scan;
 pub mod shader;
 pub mod step;
 pub mod target;
+mod terms;
 #[cfg(test)]
 mod tests;
 

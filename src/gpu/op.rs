@@ -1,7 +1,7 @@
 //! Kernels of single ops, by kind of op.
 
 use super::kernel::{Input, Kernel, Output};
-use super::moves;
+use super::{conv, moves, product, reduce, scan};
 use crate::error::{self, Result};
 use crate::ops::op::Op;
 
@@ -15,6 +15,28 @@ pub fn kernel(op: &Op, inputs: &[Input], out: &Output) -> Result<Kernel> {
         | Op::Broadcast(_)
         | Op::Slice(_)
         | Op::Full(_) => moves::kernel(op, inputs, out),
-        _ => Err(error::internal(format!("no kernel of {}", op.name()))),
+        Op::Reduce(kind, axes) => reduce::reduce(*kind, axes, &inputs[0], out),
+        Op::ArgReduce(kind, axis) => reduce::arg_reduce(*kind, *axis, &inputs[0], out),
+        Op::Cumulate { kind, axis, reverse } => {
+            scan::cumulate(*kind, *axis, *reverse, &inputs[0], out)
+        }
+        Op::Contract(spec) => product::contract(spec, inputs, out),
+        Op::Conv(role, spec) => conv::conv(*role, spec, inputs, out),
+        Op::Fold(spec, _) => conv::fold(spec, &inputs[0], out),
+        Op::Map(_)
+        | Op::Call(_)
+        | Op::Pad(..)
+        | Op::SetItem(_)
+        | Op::Concat(_)
+        | Op::Gather
+        | Op::Scatter(_)
+        | Op::Windows(_)
+        | Op::Sort { .. }
+        | Op::ArgSort { .. }
+        | Op::TopK { .. }
+        | Op::Iota(..)
+        | Op::RandomBits(_) => Err(error::internal(format!("no kernel of {}", op.name()))),
+        #[cfg(feature = "example-op")]
+        Op::Increments(_) => Err(error::internal(format!("no kernel of {}", op.name()))),
     }
 }

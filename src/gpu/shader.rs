@@ -252,6 +252,15 @@ impl Shader {
         self.entry(&body, invocations, rounds * Dim::new(per))
     }
 
+    /// The dispatch of a shader whose lines, for `i` below a count, write what they compute.
+    pub fn run(mut self, count: Dim, rounds: Dim) -> Dispatch {
+        let all = self.size(count);
+        let text = format!("fn work(i: u32) {{\n{}}}\n", self.body);
+        self.functions += &text;
+        let body = format!("    if id >= {all} {{ return; }}\n    work(id);\n");
+        self.entry(&body, count, rounds)
+    }
+
     /// Ends `element` as a function of further parameters that gives several lanes, `out`.
     pub fn close(&mut self, fields: &str, params: &str) {
         let body = std::mem::take(&mut self.body);

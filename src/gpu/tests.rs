@@ -2,6 +2,8 @@
 
 use smallvec::smallvec;
 
+mod sums;
+
 use super::group::{Operand, dispatch};
 use super::kernel::{Dispatch, View, WORKGROUP};
 use crate::dtype::{DType, Scalar};

@@ -1,0 +1,161 @@
+//! Texts of ops that sum: valid for every dtype and kind, the same for every size.
+
+use smallvec::smallvec;
+
+use super::{DTYPES, validate};
+use crate::dtype::DType;
+use crate::gpu::kernel::{Input, Kernel, Output, View};
+use crate::gpu::op::kernel;
+use crate::ops::attributes::*;
+use crate::ops::op::{Op, OperandType};
+use crate::shape::{Dim, Shape};
+
+const REDUCTIONS: [Reduction; 6] = [
+    Reduction::Sum,
+    Reduction::Prod,
+    Reduction::Max,
+    Reduction::Min,
+    Reduction::Any,
+    Reduction::All,
+];
+
+/// The kernel of an op on operands of these sizes, without gaps or turned, if it takes the dtype.
+fn made(op: &Op, dtype: DType, operands: &[&[Dim]], is_turned: bool) -> Option<Kernel> {
+    let shapes: Vec<Shape> = operands.iter().map(|dims| Shape::from_dims(dims)).collect();
+    let types: Vec<OperandType<'_>> =
+        shapes.iter().map(|shape| OperandType::Tensor(dtype, shape)).collect();
+    let ty = op.infer(&types).ok()?;
+    let view = |dims: &[Dim]| {
+        let mut view = View::dense(dims);
+        if is_turned {
+            let turned: Vec<Dim> = dims.iter().rev().copied().collect();
+            view.strides = View::dense(&turned).strides.into_iter().rev().collect();
+            view.is_dense = false;
+        }
+        view
+    };
+    let input = |(range, dims): (usize, &&[Dim])| Input::Array { range, dtype, view: view(dims) };
+    let inputs: Vec<Input> = operands.iter().enumerate().map(input).collect();
+    let out = Output { range: operands.len(), ty };
+    let kernel = kernel(op, &inputs, &out).expect("a kernel");
+    for dispatch in &kernel.dispatches {
+        validate(&dispatch.text);
+    }
+    Some(kernel)
+}
+
+/// Every op that sums with the sizes of its operands, which grow with `n`.
+fn ops(n: usize) -> Vec<(Op, Vec<Vec<usize>>)> {
+    let mut all = Vec::new();
+    for kind in REDUCTIONS {
+        for axes in [&[][..], &[0], &[1], &[2], &[0, 2], &[0, 1, 2]] {
+            let axes = axes.iter().copied().collect();
+            all.push((Op::Reduce(kind, axes), vec![vec![2 * n, 3 * n, 4 * n]]));
+        }
+    }
+    for kind in [ArgReduction::Max, ArgReduction::Min] {
+        all.push((Op::ArgReduce(kind, 1), vec![vec![2 * n, 3 * n]]));
+        all.push((Op::ArgReduce(kind, 0), vec![vec![2 * n, 3 * n]]));
+    }
+    for kind in [Cumulation::Sum, Cumulation::Prod, Cumulation::Max, Cumulation::Min] {
+        for (axis, reverse) in [(0, false), (1, true)] {
+            all.push((Op::Cumulate { kind, axis, reverse }, vec![vec![2 * n, 3 * n]]));
+        }
+    }
+    let contraction = |a_batch: &[usize], b_batch: &[usize], a: &[usize], b: &[usize]| {
+        let axes = |axes: &[usize]| axes.iter().copied().collect();
+        Op::Contract(Box::new(Contraction {
+            a_batch: axes(a_batch),
+            b_batch: axes(b_batch),
+            a_contract: axes(a),
+            b_contract: axes(b),
+        }))
+    };
+    let matrix = contraction(&[], &[], &[1], &[0]);
+    all.push((matrix.clone(), vec![vec![8 * n, 16 * n], vec![16 * n, 12 * n]]));
+    all.push((matrix, vec![vec![7 * n, 15 * n], vec![15 * n, 5 * n]]));
+    let batched = contraction(&[0], &[2], &[1, 3], &[0, 3]);
+    let sizes = [vec![2 * n, 3 * n, 4 * n, 5 * n], vec![3 * n, 7 * n, 2 * n, 5 * n]];
+    all.push((batched, sizes.to_vec()));
+    for role in [ConvRole::Output, ConvRole::Input, ConvRole::Weight] {
+        for axes in 1..=3 {
+            for (groups, stride, dilation, pad) in [(1, 1, 1, 0), (1, 1, 2, 2), (2, 2, 1, 1)] {
+                let (size, kernel) = (8 * n, 3);
+                let places = (size + 2 * pad - dilation * (kernel - 1) - 1) / stride + 1;
+                let per = |n: usize| PerAxis::from_elem(n, axes);
+                let dims = |n: usize| (0..axes).map(|_| Dim::new(n)).collect();
+                let spec = ConvSpec {
+                    stride: per(stride),
+                    pad_low: per(pad),
+                    pad_high: per(pad),
+                    dilation: per(dilation),
+                    groups,
+                    input: dims(size),
+                    kernel: dims(kernel),
+                };
+                let of = |a: usize, b: usize, n: usize| [vec![a, b], vec![n; axes]].concat();
+                let x = of(n, 4 * groups, size);
+                let w = of(6 * groups, 4, kernel);
+                let g = of(n, 6 * groups, places);
+                let operands = match role {
+                    ConvRole::Output => vec![x, w],
+                    ConvRole::Input => vec![g, w],
+                    ConvRole::Weight => vec![x, g],
+                };
+                all.push((Op::Conv(role, Box::new(spec)), operands));
+            }
+        }
+    }
+    let spec =
+        WindowSpec { size: smallvec![3, 2], stride: smallvec![2, 1], dilation: smallvec![1, 2] };
+    let sizes = [Dim::new(4 * n + 1), Dim::new(5 * n + 2)];
+    let fold = Op::Fold(Box::new(spec), sizes.into_iter().collect());
+    all.push((fold, vec![vec![2 * n, 2 * n, 5 * n, 3, 2]]));
+    all
+}
+
+#[test]
+fn every_op_that_sums_has_valid_kernels_for_every_dtype_it_takes() {
+    let mut count = 0;
+    for (op, sizes) in ops(1) {
+        let dims: Vec<Vec<Dim>> =
+            sizes.iter().map(|sizes| sizes.iter().map(|&n| Dim::new(n)).collect()).collect();
+        let operands: Vec<&[Dim]> = dims.iter().map(Vec::as_slice).collect();
+        for dtype in DTYPES {
+            for is_turned in [false, true] {
+                count += usize::from(made(&op, dtype, &operands, is_turned).is_some());
+            }
+        }
+    }
+    assert!(count > 1000, "{count}");
+}
+
+/// The operands with every size a symbol of its own.
+fn open(sizes: &[Vec<usize>]) -> Vec<Vec<Dim>> {
+    let mut known: Vec<usize> = Vec::new();
+    let mut dim = |n: usize| {
+        let at = known.iter().position(|&m| m == n).unwrap_or_else(|| {
+            known.push(n);
+            known.len() - 1
+        });
+        Dim::named(&format!("open{at}"))
+    };
+    sizes.iter().map(|sizes| sizes.iter().map(|&n| dim(n)).collect()).collect()
+}
+
+#[test]
+fn open_sizes_have_kernels_too() {
+    let mut count = 0;
+    for (op, sizes) in ops(1) {
+        // The sizes of convolutions are partly numbers.
+        if matches!(op, Op::Conv(..) | Op::Fold(..)) {
+            continue;
+        }
+        let dims = open(&sizes);
+        let operands: Vec<&[Dim]> = dims.iter().map(Vec::as_slice).collect();
+        for dtype in [DType::F32, DType::I64, DType::I8, DType::Bool] {
+            count += usize::from(made(&op, dtype, &operands, false).is_some());
+        }
+    }
+    assert!(count > 100, "{count}");
+}
