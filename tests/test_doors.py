@@ -110,7 +110,7 @@ def test_a_plan_refuses_arguments_of_other_types():
     g, x, (row, _) = graph()
     core = g._core
     ids, fed = [core.id_of(row)], core.id_of(x)
-    runner = core.resolve(ids, [(fed, wg.float32, [4, 3])])
+    runner = core.resolve(ids, [(fed, wg.float32, [4, 3])], None)
     assert runner([wg.ones((4, 3))])[0].tolist() == [1.0] * 3
     wrong = [(wg.ones((2, 3)), wg.ShapeError), (wg.ones((4, 3), dtype=wg.int32), wg.DTypeError)]
     for value, error in wrong:

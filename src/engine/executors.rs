@@ -47,6 +47,31 @@ pub fn target(device: Device) -> &'static dyn Target {
     executor(device).target()
 }
 
+/// Refuses allocations on a device beyond so many bytes.
+pub fn set_memory_limit(device: Device, limit: Option<usize>) -> Result<()> {
+    match device {
+        Device::Cpu | Device::Reference => memory::set_limit(limit),
+        Device::Gpu(index) => gpu::set_memory_limit(index, limit)?,
+    }
+    Ok(())
+}
+
+/// Starts measuring the most bytes of a device anew.
+pub fn reset_peak(device: Device) {
+    match device {
+        Device::Cpu | Device::Reference => memory::reset_peak(),
+        Device::Gpu(index) => gpu::reset_peak(index),
+    }
+}
+
+/// Makes a device count as lost, if it can be. For tests.
+pub fn lose(device: Device, why: &str) {
+    match device {
+        Device::Cpu | Device::Reference => {}
+        Device::Gpu(index) => gpu::lose(index, why),
+    }
+}
+
 /// Refuses an op that is recorded, if the device of its operands has no kernel for it. Executors
 /// ask themselves when they run an op at once; the CPU need not, since it has all that rules allow.
 #[inline(always)]

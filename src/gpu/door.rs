@@ -108,6 +108,31 @@ pub fn memory_stats(_index: u8) -> Result<Stats> {
     Ok(Stats { live_bytes: 0, cached_bytes: 0, peak_bytes: 0, limit: None, live_buffers: 0 })
 }
 
+/// Sets the most bytes that a device may hold.
+pub fn set_memory_limit(index: u8, limit: Option<usize>) -> Result<()> {
+    #[cfg(feature = "gpu")]
+    return super::run::device::open(index)
+        .map(|gpu| gpu.pool.lock().set_limit(limit.map(|limit| limit as u64)));
+    #[cfg(not(feature = "gpu"))]
+    Err(Trouble::Left.of("set_memory_limit", Device::Gpu(index).name()))
+}
+
+/// Forgets the most bytes that a device held.
+pub fn reset_peak(index: u8) {
+    #[cfg(feature = "gpu")]
+    if let Some(gpu) = super::run::device::opened(index).filter(|gpu| gpu.is_here()) {
+        gpu.pool.lock().reset_peak();
+    }
+}
+
+/// Makes a device count as lost. For tests.
+pub fn lose(index: u8, why: &str) {
+    #[cfg(feature = "gpu")]
+    if let Some(gpu) = super::run::device::opened(index) {
+        gpu.lose(why.into());
+    }
+}
+
 /// The executor of an adapter, which is opened when somebody first asks. Unwinds with an error
 /// where there is none.
 pub fn executor(index: u8) -> &'static dyn Executor {

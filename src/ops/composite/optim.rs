@@ -51,7 +51,10 @@ composite! {
         for x in [step, lr, beta1, beta2, eps, weight_decay] {
             within("adam", &x.shape(), &p.shape());
         }
-        let wide = step.dtype();
+        // The counts of an optimizer are float64, but on devices that have none.
+        let is_double = [step, p].iter().any(|x| x.dtype() == DType::F64);
+        let wide = if is_double { DType::F64 } else { DType::F32 };
+        let step = step.cast(wide);
         let (p, g) = match (is_zero(weight_decay), decoupled) {
             (true, _) => (p, g),
             (_, true) => (p * lr.wide(wide).times(weight_decay.wide(wide)).rest().like(p), g),

@@ -29,8 +29,7 @@ fn graph_stats(py: Python<'_>) -> PyResult<Py<PyDict>> {
 #[pyfunction]
 #[pyo3(signature = (device = None))]
 fn memory_stats(py: Python<'_>, device: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyDict>> {
-    let device = device.map(|device| convert::device("memory_stats", device)).transpose()?;
-    let device = device.flatten().unwrap_or(Device::Cpu);
+    let device = device_of("memory_stats", device)?;
     let now = executors::memory_stats(device).or_raise(py)?;
     let stats = PyDict::new(py);
     stats.set_item("live_bytes", now.live_bytes)?;
@@ -41,17 +40,37 @@ fn memory_stats(py: Python<'_>, device: Option<&Bound<'_, PyAny>>) -> PyResult<P
     Ok(stats.unbind())
 }
 
-/// Starts measuring `peak_bytes` anew.
-#[pyfunction]
-fn reset_peak_memory() {
-    memory::reset_peak();
+/// The device of a keyword; the CPU for none.
+fn device_of(op: &str, device: Option<&Bound<'_, PyAny>>) -> PyResult<Device> {
+    let device = device.map(|device| convert::device(op, device)).transpose()?;
+    Ok(device.flatten().unwrap_or(Device::Cpu))
 }
 
-/// Refuses allocations beyond `limit` live bytes with MemoryError; None lifts the limit.
+/// Starts measuring `peak_bytes` anew, of the CPU or of another device.
 #[pyfunction]
-#[pyo3(signature = (limit))]
-fn set_memory_limit(limit: Option<usize>) {
-    memory::set_limit(limit);
+#[pyo3(signature = (device = None))]
+fn reset_peak_memory(device: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    executors::reset_peak(device_of("reset_peak_memory", device)?);
+    Ok(())
+}
+
+/// Refuses allocations beyond `limit` bytes with MemoryError, on the CPU or on another device; None
+/// lifts the limit. On a GPU the bytes of buffers that are kept for reuse count too.
+#[pyfunction]
+#[pyo3(signature = (limit, device = None))]
+fn set_memory_limit(
+    py: Python<'_>,
+    limit: Option<usize>,
+    device: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    executors::set_memory_limit(device_of("set_memory_limit", device)?, limit).or_raise(py)
+}
+
+/// Makes a GPU count as lost. For tests.
+#[pyfunction]
+fn _lose_device(device: &Bound<'_, PyAny>, why: &str) -> PyResult<()> {
+    executors::lose(device_of("lose", Some(device))?, why);
+    Ok(())
 }
 
 /// The instruction sets that kernels of this build have and the processor can run, best last.
@@ -155,7 +174,7 @@ pub(super) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
             $($home.add_function(pyo3::wrap_pyfunction!($name, $home)?)?;)+
         };
     }
-    functions!(module; graph_stats, memory_stats, reset_peak_memory, set_memory_limit,
+    functions!(module; graph_stats, _lose_device, memory_stats, reset_peak_memory, set_memory_limit,
         release_cached_memory, _instruction_sets, _refuse_buffer, set_num_threads,
         get_num_threads, _attempt);
     let random = match module.getattr("random") {
