@@ -4,6 +4,7 @@ A process of its own, because other tests fork, and a driver's threads do not su
 the package wgpu, or without an adapter, `start` gives the reason.
 """
 
+import functools
 import os
 import pickle
 import struct
@@ -30,9 +31,19 @@ class Adapter:
 
     def run(self, text, words, groups, memory, sizes):
         """The bytes of the results, of these sizes, from the bytes of the operands."""
-        send(self.process.stdin, (text, words, groups, memory, sizes))
+        return self.ask("run", text, words, groups, memory, sizes)
+
+    def play(self, dispatches, memory, sizes, wanted):
+        """The bytes of the wanted memory after dispatches in order. Dispatches are
+        `(text, words, groups, names of the memory that is bound)`; memory has the bytes of
+        `memory`, else a size in `sizes`, and holds nonsense then.
+        """
+        return self.ask("play", dispatches, memory, sizes, wanted)
+
+    def ask(self, kind, *job):
+        send(self.process.stdin, (kind, job))
         results, problem = receive(self.process.stdout)
-        assert problem is None, f"{problem}\n{text}"
+        assert problem is None, f"{problem}\n{job}"
         return results
 
     def close(self):
@@ -64,25 +75,60 @@ def serve(requests, answers):
     except Exception as error:
         return send(answers, (None, f"no WebGPU adapter: {type(error).__name__}: {error}"))
     send(answers, (f"{adapter.info['device']}, {adapter.info['description']}", None))
+    jobs = {"run": dispatched, "play": played}
     while len(head := requests.read(8)) == 8:
-        job = pickle.loads(requests.read(*struct.unpack("q", head)))
+        kind, job = pickle.loads(requests.read(*struct.unpack("q", head)))
         try:
-            send(answers, (dispatched(wgpu, device, *job), None))
+            send(answers, (jobs[kind](wgpu, device, *job), None))
         except Exception as error:
             send(answers, (None, f"{type(error).__name__}: {error}"))
 
 
+@functools.cache
+def compiled(device, text):
+    module = device.create_shader_module(code=text)
+    return device.create_compute_pipeline(
+        layout="auto", compute={"module": module, "entry_point": "main"})
+
+
+def pad(data, filling):
+    return data + filling * max(32 - len(data), -len(data) % 32)
+
+
+def played(wgpu, device, dispatches, memory, sizes, wanted):
+    usage = wgpu.BufferUsage
+    # What is read before it is written shows in the results.
+    given = {name: pad(b"\xa5" * size, b"\xa5") for name, size in sizes.items()}
+    given |= {name: pad(data, b"\x5a") for name, data in memory.items()}
+    buffers = {name: device.create_buffer_with_data(data=data, usage=usage.STORAGE | usage.COPY_SRC)
+               for name, data in given.items()}
+    encoder = device.create_command_encoder()
+    run = encoder.begin_compute_pass()
+    for text, words, groups, names in dispatches:
+        uniform = device.create_buffer_with_data(data=struct.pack(f"{len(words)}I", *words),
+                                                 usage=usage.UNIFORM)
+        pipeline = compiled(device, text)
+        bound = [{"binding": i, "resource": {"buffer": buffer}}
+                 for i, buffer in enumerate([*(buffers[name] for name in names), uniform])]
+        run.set_pipeline(pipeline)
+        run.set_bind_group(0, device.create_bind_group(
+            layout=pipeline.get_bind_group_layout(0), entries=bound))
+        run.dispatch_workgroups(*groups)
+    run.end()
+    device.queue.submit([encoder.finish()])
+    length = {**sizes, **{name: len(data) for name, data in memory.items()}}
+    return [bytes(device.queue.read_buffer(buffers[name])[:length[name]]) for name in wanted]
+
+
 def dispatched(wgpu, device, text, words, groups, memory, sizes):
     usage = wgpu.BufferUsage
-    padded = [data + bytes(max(32 - len(data), -len(data) % 32)) for data in memory]
+    padded = [pad(data, b"\0") for data in memory]
     operands = [device.create_buffer_with_data(data=data, usage=usage.STORAGE) for data in padded]
     results = [device.create_buffer(size=max(32, size + -size % 32),
                                     usage=usage.STORAGE | usage.COPY_SRC) for size in sizes]
     uniform = device.create_buffer_with_data(data=struct.pack(f"{len(words)}I", *words),
                                              usage=usage.UNIFORM)
-    module = device.create_shader_module(code=text)
-    pipeline = device.create_compute_pipeline(
-        layout="auto", compute={"module": module, "entry_point": "main"})
+    pipeline = compiled(device, text)
     bound = [{"binding": i, "resource": {"buffer": buffer}}
              for i, buffer in enumerate([*operands, *results, uniform])]
     group = device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=bound)

@@ -443,6 +443,18 @@ def _shader(
     results: int,
     to: DType | None = None,
 ) -> tuple[str, list[int], list[int], list[str]]: ...
+def _kernels(
+    text: str,
+    layouts: Sequence[tuple[Sequence[int], Sequence[int], int] | None] = ...,
+    numbers: Sequence[float] = ...,
+    faults: bytes | None = None,
+) -> tuple[
+    list[tuple[str, list[int], list[int], list[str]]],
+    dict[str, int],
+    dict[str, bytes],
+    list[tuple[str, str, list[int]]],
+    int,
+]: ...
 def _check_settings() -> None: ...
 def _error_catalogue() -> list[tuple[str, str, str]]: ...
 

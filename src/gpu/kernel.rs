@@ -49,6 +49,29 @@ impl Word {
         if n < 0 { Word::Minus(size) } else { Word::Size(size) }
     }
 
+    /// The sum of two strides or offsets, where its sign is known without asking.
+    pub fn plus(self, other: Word) -> Option<Word> {
+        match (self, other) {
+            (Word::Size(a), Word::Size(b)) => Some(Word::Size(a + b)),
+            (Word::Minus(a), Word::Minus(b)) => Some(Word::Minus(a + b)),
+            (Word::Size(a), Word::Minus(b)) | (Word::Minus(b), Word::Size(a)) => {
+                let (a, b) = (a.known()? as isize, b.known()? as isize);
+                Some(Word::signed(a - b))
+            }
+            (Word::Bits(_) | Word::Number { .. } | Word::Slot, _)
+            | (_, Word::Bits(_) | Word::Number { .. } | Word::Slot) => None,
+        }
+    }
+
+    /// The product with a size.
+    pub fn scaled(self, by: Dim) -> Word {
+        match self {
+            Word::Size(x) => Word::Size(x * by),
+            Word::Minus(x) => Word::Minus(x * by),
+            Word::Bits(_) | Word::Number { .. } | Word::Slot => self,
+        }
+    }
+
     /// The product with a whole number.
     pub fn times(self, n: isize) -> Word {
         let by = Dim::new(n.unsigned_abs());
@@ -233,18 +256,42 @@ impl View {
         }
     }
 
-    /// The same elements repeated to a larger shape.
+    /// The same elements repeated to a larger shape. An open size of the view is that of the shape,
+    /// as the trace has settled.
     pub fn broadcast(&self, shape: &[Dim]) -> View {
         let lead = shape.len() - self.sizes.len();
+        let is_own = |j: usize, size: Dim| self.sizes[j] != Dim::ONE || size == Dim::ONE;
         let stride = |(i, &size): (usize, &Dim)| match i.checked_sub(lead) {
-            Some(j) if self.sizes[j].same(size) => self.strides[j],
+            Some(j) if is_own(j, size) => self.strides[j],
             _ => Word::Size(Dim::new(0)),
         };
         let strides = shape.iter().enumerate().map(stride).collect();
-        let is_dense = self.is_dense
-            && lead == 0
-            && self.sizes.iter().zip(shape).all(|(own, &size)| own.same(size));
+        let own = |(i, &size): (usize, &Dim)| match i.checked_sub(lead) {
+            Some(j) => is_own(j, size),
+            None => size == Dim::ONE,
+        };
+        let is_dense = self.is_dense && shape.iter().enumerate().all(own);
         View { sizes: shape.into(), strides, offset: self.offset, is_dense }
+    }
+
+    /// The same axes in another order.
+    pub fn permute(&self, axes: &[usize]) -> View {
+        let sizes = axes.iter().map(|&axis| self.sizes[axis]).collect();
+        let strides = axes.iter().map(|&axis| self.strides[axis]).collect();
+        View { sizes, strides, offset: self.offset, is_dense: false }.settled()
+    }
+
+    /// The same with `is_dense` as sizes and strides say, as far as they do without asking.
+    pub fn settled(mut self) -> View {
+        let mut step = Dim::ONE;
+        self.is_dense = true;
+        for (&size, &stride) in self.sizes.iter().zip(&self.strides).rev() {
+            if size != Dim::ONE {
+                self.is_dense &= matches!(stride, Word::Size(stride) if stride.same(step));
+                step = step * size;
+            }
+        }
+        self
     }
 
     /// Refuses elements that positions of 32 bits cannot tell apart.

@@ -16,11 +16,13 @@
 #[cfg(feature = "gpu")]
 pub mod adapter;
 mod conv;
+mod create;
 mod door;
 pub mod element;
 pub mod group;
+mod indexing;
 pub mod kernel;
-mod moves;
+pub mod moves;
 pub mod op;
 mod product;
 mod reduce;
@@ -28,6 +30,7 @@ mod reduce;
 pub mod run;
 mod scan;
 pub mod shader;
+mod sort;
 pub mod step;
 pub mod target;
 mod terms;

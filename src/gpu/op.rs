@@ -1,21 +1,37 @@
 //! Kernels of single ops, by kind of op.
 
-use super::kernel::{Input, Kernel, Output};
-use super::{conv, moves, product, reduce, scan};
+use super::kernel::{Input, Kernel, Output, View};
+use super::{conv, create, element, indexing, moves, product, reduce, scan, sort};
 use crate::error::{self, Result};
 use crate::ops::op::Op;
 
 /// The kernel of an op on operands and a result of these places. Numbers stand where the op takes
 /// them.
 pub fn kernel(op: &Op, inputs: &[Input], out: &Output) -> Result<Kernel> {
-    #[allow(clippy::wildcard_enum_match_arm, reason = "other ops are refused by name")]
+    for input in inputs {
+        if let Input::Array { dtype, view, .. } = input {
+            element::register(*dtype)?;
+            view.addressable()?;
+        }
+    }
+    element::register(out.ty.dtype)?;
+    View::dense(out.ty.shape.dims()).addressable()?;
     match op {
         Op::Cast(_)
         | Op::Reshape(_)
         | Op::Permute(_)
         | Op::Broadcast(_)
         | Op::Slice(_)
-        | Op::Full(_) => moves::kernel(op, inputs, out),
+        | Op::Full(_)
+        | Op::Pad(..)
+        | Op::SetItem(_)
+        | Op::Concat(_)
+        | Op::Windows(_) => moves::kernel(op, inputs, out),
+        Op::Gather => indexing::gather(op, inputs, out),
+        Op::Scatter(mode) => indexing::scatter(op, *mode, inputs, out),
+        Op::Sort { .. } | Op::ArgSort { .. } | Op::TopK { .. } => sort::kernel(op, inputs, out),
+        Op::Iota(_, axis) => create::iota(*axis, out),
+        Op::RandomBits(_) => Ok(create::random_bits(inputs, out)),
         Op::Reduce(kind, axes) => reduce::reduce(*kind, axes, &inputs[0], out),
         Op::ArgReduce(kind, axis) => reduce::arg_reduce(*kind, *axis, &inputs[0], out),
         Op::Cumulate { kind, axis, reverse } => {
@@ -24,6 +40,9 @@ pub fn kernel(op: &Op, inputs: &[Input], out: &Output) -> Result<Kernel> {
         Op::Contract(spec) => product::contract(spec, inputs, out),
         Op::Conv(role, spec) => conv::conv(*role, spec, inputs, out),
         Op::Fold(spec, _) => conv::fold(spec, &inputs[0], out),
-        _ => Err(error::internal(format!("no kernel of {}", op.name()))),
+        // Elementwise ops are groups, and calls are expanded.
+        Op::Map(_) | Op::Call(_) => Err(error::internal(format!("no kernel of {}", op.name()))),
+        #[cfg(feature = "example-op")]
+        Op::Increments(_) => Err(error::internal(format!("no kernel of {}", op.name()))),
     }
 }

@@ -211,13 +211,52 @@ impl Shader {
         self.position(view, &index)
     }
 
+    /// The lane of an operand at an index of a shape to which it broadcasts.
+    pub fn lane_of(
+        &mut self,
+        input: &Input,
+        dtype: DType,
+        sizes: &[Dim],
+        index: &[String],
+    ) -> String {
+        match input {
+            Input::Array { view, .. } => {
+                let at = self.position(&view.broadcast(sizes), index);
+                self.lane(input, dtype, &at)
+            }
+            Input::Number(_) => self.lane(input, dtype, ""),
+        }
+    }
+
+    /// The dispatch of a shader whose `element(i)` writes what it has to, for each `i` below
+    /// `count`.
+    pub fn each(mut self, count: Dim, rounds: usize) -> Dispatch {
+        self.functions += &format!("fn element(i: u32) {{\n{}}}\n", self.body);
+        let all = self.size(count);
+        let body = format!("    if id >= {all} {{ return; }}\n    element(id);\n");
+        self.entry(&body, count, Dim::new(rounds))
+    }
+
     /// The dispatch of a shader whose `element(i)` gives `lane` for each of `count` elements of the
     /// memory of a place, from its start, in loops of at most so many rounds for each.
     pub fn finish(
-        mut self,
+        self,
         place: Place,
         dtype: DType,
         count: Dim,
+        lane: &str,
+        rounds: Dim,
+    ) -> Dispatch {
+        self.finish_part(place, dtype, [Dim::new(0), count], lane, rounds)
+    }
+
+    /// The same for `part[1]` elements from element `part[0]` on. Elements before them that share a
+    /// word with them are computed too; those behind them that do are lost.
+    pub fn finish_part(
+        mut self,
+        place: Place,
+        dtype: DType,
+        part: [Dim; 2],
         lane: &str,
         rounds: Dim,
     ) -> Dispatch {
@@ -225,10 +264,17 @@ impl Shader {
         let text = format!("fn element(i: u32) -> {ty} {{\n{}    return {lane};\n}}\n", self.body);
         self.functions += &text;
         let memory = self.memory(place);
-        let all = self.size(count);
-        let invocations = count.div_ceil(Dim::new(per));
-        let mut body =
-            format!("    let first = id * {per}u;\n    if first >= {all} {{ return; }}\n");
+        let [start, count] = part;
+        let mut invocations = count.div_ceil(Dim::new(per));
+        let (all, mut body) = (self.size(start + count), String::new());
+        if start == Dim::new(0) {
+            body += &format!("    let word = id;\n    let first = id * {per}u;\n");
+        } else {
+            invocations = invocations + Dim::ONE;
+            let base = self.size(start / Dim::new(per));
+            body += &format!("    let word = {base} + id;\n    let first = word * {per}u;\n");
+        }
+        body += &format!("    if first >= {all} {{ return; }}\n");
         if is_wide(dtype) {
             body += "    let e0 = element(first);\n";
             for (j, part) in ["x", "y"].into_iter().enumerate() {
@@ -247,7 +293,7 @@ impl Shader {
                 _ => format!("(e{e} << {}u)", e * bits),
             });
             let word = parts.collect::<Vec<String>>().join(" | ");
-            let _ = writeln!(body, "    {memory}[id] = {word};");
+            let _ = writeln!(body, "    {memory}[word] = {word};");
         }
         self.entry(&body, invocations, rounds * Dim::new(per))
     }

@@ -2,6 +2,7 @@
 
 use smallvec::smallvec;
 
+mod kernels;
 mod sums;
 
 use super::group::{Operand, dispatch};

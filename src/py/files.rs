@@ -104,7 +104,7 @@ fn loaded_dtype(name: &str, stored: Dtype) -> Result<DType, Error> {
 }
 
 /// The bytes of a C-order array.
-fn bytes_of(array: &Array) -> &[u8] {
+pub fn bytes_of(array: &Array) -> &[u8] {
     // SAFETY: C order without gaps: the elements are these bytes, alive as long as the array.
     unsafe { std::slice::from_raw_parts(array.ptr(), array.count() * array.dtype.size()) }
 }

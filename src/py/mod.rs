@@ -19,6 +19,7 @@ mod graph;
 mod hooks;
 mod host;
 mod interrupt;
+mod kernels;
 mod node;
 mod number;
 mod plan;
@@ -69,6 +70,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     functions::install(module)?;
     host::install(module)?;
     hooks::install(module)?;
+    kernels::install(module)?;
     capture::install(module)?;
     control::install(module)?;
     dispatch::install(module)?;

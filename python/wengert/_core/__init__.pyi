@@ -82,6 +82,7 @@ __all__ = [
     '_is_configured',
     '_is_traced',
     '_kernel_count',
+    '_kernels',
     '_leaf_address',
     '_lose_device',
     '_node',
@@ -1445,6 +1446,18 @@ def _shader(
     results: int,
     to: DType | None = None,
 ) -> tuple[str, list[int], list[int], list[str]]: ...
+def _kernels(
+    text: str,
+    layouts: Sequence[tuple[Sequence[int], Sequence[int], int] | None] = ...,
+    numbers: Sequence[float] = ...,
+    faults: bytes | None = None,
+) -> tuple[
+    list[tuple[str, list[int], list[int], list[str]]],
+    dict[str, int],
+    dict[str, bytes],
+    list[tuple[str, str, list[int]]],
+    int,
+]: ...
 def _check_settings() -> None: ...
 def _error_catalogue() -> list[tuple[str, str, str]]: ...
 
