@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
@@ -100,6 +100,15 @@ fn start(index: u8) -> Result<&'static Gpu> {
         trouble,
         generation: fork::generation(),
     }));
+    extern "C" fn close() {
+        (0..Device::GPUS).filter_map(opened).for_each(Gpu::close);
+    }
+    static CLOSES: Once = Once::new();
+    // Registered behind the driver, whose own handlers then come later.
+    // SAFETY: the handler takes and lets go of a lock, and does not unwind.
+    CLOSES.call_once(|| {
+        let _ = unsafe { libc::atexit(close) };
+    });
     let thread = std::thread::Builder::new().name("wengert-gpu".into());
     thread.spawn(move || gpu.serve()).map_err(|problem| {
         error::device_lost("open", Device::Gpu(index), format!("no thread for it: {problem}"))

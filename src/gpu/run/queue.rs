@@ -24,6 +24,9 @@ const MOST_FLYING: usize = 3;
 /// otherwise.
 const PATIENCE: u64 = 120;
 
+/// How long the end of the process waits for a driver that compiles.
+const LAST_CALL: Duration = Duration::from_secs(5);
+
 /// The pause between two looks for an interruption.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -36,6 +39,10 @@ pub struct Stream {
     taken: u64,
     /// Batches that are done
     done: u64,
+    /// Whether the driver is at work for the thread, which it must not be while the process ends
+    is_encoding: bool,
+    /// Whether the process ends
+    is_closing: bool,
 }
 
 /// A submission on its way.
@@ -108,9 +115,10 @@ impl Gpu {
             let batch = {
                 let mut stream = self.stream.lock();
                 loop {
-                    let has_work = !stream.pending.commands.is_empty();
+                    let has_work = !stream.pending.commands.is_empty() && !stream.is_closing;
                     if has_work && flying.len() < MOST_FLYING {
                         stream.taken += 1;
+                        stream.is_encoding = true;
                         break Some(std::mem::take(&mut stream.pending));
                     }
                     if !flying.is_empty() {
@@ -124,6 +132,8 @@ impl Gpu {
                     // There is room for callers again.
                     self.changed.notify_all();
                     flying.push_back(self.submitted(batch));
+                    self.stream.lock().is_encoding = false;
+                    self.changed.notify_all();
                 }
                 None => {
                     if let Some(first) = flying.pop_front() {
@@ -134,6 +144,18 @@ impl Gpu {
                 }
             }
         }
+    }
+
+    /// Lets the thread leave the driver, whose memory goes when the process ends. Work that was not
+    /// submitted is forgotten; what runs is not waited for.
+    pub(super) fn close(&self) {
+        if !self.is_here() {
+            return;
+        }
+        let mut stream = self.stream.lock();
+        stream.is_closing = true;
+        let end = Instant::now() + LAST_CALL;
+        while stream.is_encoding && !self.changed.wait_until(&mut stream, end).timed_out() {}
     }
 
     /// Submits a batch. Whatever goes wrong is told to its jobs.
