@@ -210,3 +210,17 @@ def test_a_stride_beyond_the_input_has_the_gradient_of_its_one_window(stride):
     w = wg.arange(6.0).reshape(1, 1, 2, 3)
     wg.nn.conv2d(x, w, stride=stride).sum().backward()
     assert (x.grad[0, 0, :2, :3] == w[0, 0]).all() and x.grad.sum() == w.sum()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_class_that_there_is_not_is_refused_where_only_the_gradient_is_wanted(compiled):
+    w = wg.tensor(np.zeros((4, 3), "f"), requires_grad=True)
+
+    def step(y):
+        w.grad = None
+        nn.cross_entropy(w, y).backward()
+
+    run = wg.compile(step) if compiled else step
+    run(wg.asarray(np.array([0, 1, 2, -100])))
+    with pytest.raises(wg.BoundsError, match="class 3 is out of range"):
+        run(wg.asarray(np.array([0, 1, 3, 2])))

@@ -350,10 +350,14 @@ impl<'e> Task<'e> {
         match self.target {
             Target::Probabilities(p) => wide(p),
             Target::Classes { index, .. } => {
+                let count = self.logits.size(self.axis);
+                let classes = self.logits.iota(DType::I64, Shape::from_dims(&[count]), 0);
                 let mut line = Shape::of(&vec![1; self.logits.rank()]);
-                line.dims_mut()[self.axis] = self.logits.size(self.axis);
-                let classes = self.logits.iota(DType::I64, line, self.axis);
-                classes.equal(index.unsqueeze(self.axis)).cast(self.logits.dtype())
+                line.dims_mut()[self.axis] = count;
+                // Looked up, so that a class that there is not is refused where the loss itself is
+                // not wanted.
+                let own = classes.gather(&[index]).unsqueeze(self.axis);
+                classes.reshape(line).equal(own).cast(self.logits.dtype())
             }
         }
     }
