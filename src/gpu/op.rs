@@ -43,6 +43,28 @@ pub fn kernel(op: &Op, inputs: &[Input], out: &Output) -> Result<Kernel> {
         // Elementwise ops are groups, and calls are expanded.
         Op::Map(_) | Op::Call(_) => Err(error::internal(format!("no kernel of {}", op.name()))),
         #[cfg(feature = "example-op")]
-        Op::Increments(_) => Err(error::internal(format!("no kernel of {}", op.name()))),
+        Op::Increments(axis) => increments(*axis, &inputs[0], out),
     }
+}
+
+#[cfg(feature = "example-op")]
+fn increments(axis: usize, x: &Input, out: &Output) -> Result<Kernel> {
+    use super::group::{self, Operand};
+    use crate::ops::element::{ElementOp, ElementProgram};
+    use crate::ops::elementwise::arithmetic::subtract;
+    use crate::ops::structural::example::neighbours;
+    let Input::Array { range, dtype, view } = x else {
+        return Err(error::internal("increments of a number"));
+    };
+    let mut program = ElementProgram::new(&[*dtype, *dtype], &[]);
+    let [first, second] = [program.array(0), program.array(1)];
+    let y = program.push(ElementOp::Map(&subtract), &[second, first], *dtype);
+    let mut operands = Vec::new();
+    let sizes = out.ty.shape.dims();
+    for at in neighbours(axis, &view.sizes.iter().copied().collect()) {
+        let view = moves::view_of(&Op::Slice(at), view, sizes);
+        let view = view.ok_or_else(|| error::internal("increments of a view of open strides"))?;
+        operands.push(Operand { range: *range, view });
+    }
+    group::dispatch(&program.giving(&[y]), sizes, &operands, &[out.range]).map(Kernel::of)
 }

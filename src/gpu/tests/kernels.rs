@@ -235,3 +235,15 @@ fn words_of_faults_are_the_error() {
     let slots = |dispatch: &Dispatch| dispatch.words.contains(&Word::Slot);
     assert_eq!(many.dispatches.iter().filter(|dispatch| slots(dispatch)).count(), 8 + 2);
 }
+
+#[cfg(feature = "example-op")]
+#[test]
+fn the_example_is_a_difference_of_two_views() {
+    for lie in [Lie::Dense, Lie::Strided] {
+        let case =
+            (Op::Increments(1), vec![Given::Array(vec![n(3), n(6)])], vec![n(3), n(5)], None);
+        let kernel = made(&case, DType::I8, lie).expect("a kernel");
+        validate(&kernel.dispatches[0].text);
+        assert_eq!(kernel.dispatches[0].bindings.len(), 2);
+    }
+}
