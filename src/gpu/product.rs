@@ -8,7 +8,9 @@ use super::element::is_wide;
 use super::kernel::{Dispatch, Input, Kernel, Output, Place, Word, count};
 use super::reduce;
 use super::shader::{Shader, lanes};
-use super::terms::{BLOCK, Join, MOST_PARTS, Source, Strides, merged, parts, read, register, zero};
+use super::terms::{
+    BLOCK, Join, MOST_PARTS, Source, Strides, along, merged, parts, read, register, zero,
+};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::attributes::{Contraction, Reduction};
@@ -266,6 +268,15 @@ struct Names {
     /// The first term and the one behind the last
     first: String,
     last: String,
+    /// The strides of terms
+    a_steps: Vec<String>,
+    b_steps: Vec<String>,
+    /// For each window the factor of terms, the size and the stride
+    windows: Vec<[String; 3]>,
+    /// The divisors of windows
+    divisors: Vec<Option<String>>,
+    /// The sizes of axes of terms
+    sizes: Vec<String>,
     /// The number of the part and batch
     outer: String,
     /// The results
@@ -315,10 +326,31 @@ impl Text<'_> {
             shader.name(format!("{start} + {offset}"))
         };
         let (a, b) = (base(&product.a), base(&product.b));
+        names.a_steps = shader.steps(&product.a.terms);
+        names.b_steps = shader.steps(&product.b.terms);
+        let (a_free, b_free) = (shader.steps(&product.a.free), shader.steps(&product.b.free));
+        for window in &product.windows {
+            let words = [window.term.1, Word::Size(window.size), window.stride];
+            names.windows.push(words.map(|word| {
+                let word = shader.word(word);
+                shader.name(word)
+            }));
+            names.divisors.push(window.divisor.map(|divisor| {
+                let word = shader.word(divisor);
+                shader.name(format!("bitcast<i32>({word})"))
+            }));
+        }
+        if tile.unrolled == 1 {
+            for &size in &product.terms {
+                let size = shader.size(size);
+                names.sizes.push(shader.name(size));
+            }
+        }
         for k in 0..tile.rows {
             let own = shader.name(format!("{row} + {k}u"));
             let near = shader.name(format!("min({own}, {} - 1u)", names.row_count));
-            let offset = shader.offset_of(&product.rows, &product.a.free, &near);
+            let index = shader.indices(&near, &product.rows);
+            let offset = along(&a_free, &index);
             names.a.push(shader.name(format!("{a} + {offset}")));
             names.rows.push(own);
         }
@@ -326,7 +358,7 @@ impl Text<'_> {
             let own = shader.name(format!("{column} + {k}u"));
             let near = shader.name(format!("min({own}, {} - 1u)", names.column_count));
             let index = shader.indices(&near, &product.columns);
-            let offset = shader.offset(&product.b.free, &index);
+            let offset = along(&b_free, &index);
             names.b.push(shader.name(format!("{b} + {offset}")));
             let mut starts = Vec::new();
             for window in &product.windows {
@@ -428,11 +460,13 @@ impl Text<'_> {
         let own = if is_a { self.names.a.clone() } else { self.names.b.clone() };
         let source = &side.source;
         let parts = ["x", "y", "z", "w"];
-        let mut offsets = Vec::new();
-        for k in 0..many {
-            let term = if k == 0 { term.to_owned() } else { format!("({term} + {k}u)") };
-            let index = if side.terms.is_empty() { vec![] } else { vec![term] };
-            offsets.push(self.shader.offset(&side.terms, &index));
+        let steps = if is_a { &self.names.a_steps } else { &self.names.b_steps };
+        let first = along(steps, &[term.to_owned()]);
+        let step = steps.first().cloned().unwrap_or_else(|| "0u".to_owned());
+        let mut offsets = vec![self.shader.name(&first)];
+        for k in 1..many {
+            let last = &offsets[k - 1];
+            offsets.push(self.shader.name(format!("{last} + {step}")));
         }
         let mut values = vec![Vec::new(); own.len()];
         let shader = &mut self.shader;
@@ -471,20 +505,20 @@ impl Text<'_> {
     /// Adds the products of the term at an index along several axes, and moves the index on.
     fn walked(&mut self, index: &[String], sums: &[Vec<String>]) -> Result<()> {
         let product = self.product;
-        let (a, b) = (&product.a, &product.b);
-        let offset = self.shader.offset(&a.terms, index);
+        let a = &product.a;
+        let offset = along(&self.names.a_steps, index);
+        let offset = self.shader.name(offset);
         let mut rows = Vec::new();
         for own in self.names.a.clone() {
             let at = format!("{own} + {offset}");
             let value = self.shader.load_at(a.source.place, read(a.source.dtype), &at)?;
             rows.push(self.shader.name(value));
         }
-        let offset = self.shader.offset(&b.terms, index);
+        let offset = along(&self.names.b_steps, index);
         let offset = self.shader.name(offset);
         let mut moves = Vec::new();
-        for window in &product.windows {
-            let (axis, factor) = window.term;
-            let factor = self.shader.word(factor);
+        for (window, [factor, ..]) in product.windows.iter().zip(&self.names.windows) {
+            let axis = window.term.0;
             moves.push(self.shader.name(format!("{} * {factor}", index[axis])));
         }
         for (column, own) in self.names.b.clone().into_iter().enumerate() {
@@ -495,13 +529,12 @@ impl Text<'_> {
             }
         }
         let mut carry = String::from("1u");
-        for (axis, &size) in product.terms.iter().enumerate().rev() {
+        for (axis, size) in self.names.sizes.iter().enumerate().rev() {
             let i = &index[axis];
             self.shader.line(format!("{i} += {carry};"));
             if axis == 0 {
                 break;
             }
-            let size = self.shader.size(size);
             let is_over = self.shader.name(format!("{i} == {size}"));
             self.shader.line(format!("{i} = select({i}, 0u, {is_over});"));
             carry = format!("select(0u, 1u, {is_over})");
@@ -525,17 +558,14 @@ impl Text<'_> {
         }
         let shader = &mut self.shader;
         let (mut position, mut inside, mut touches) = (at.to_owned(), Vec::new(), Vec::new());
-        for (k, window) in self.product.windows.iter().enumerate() {
+        for (k, [_, size, stride]) in self.names.windows.iter().enumerate() {
             let start = &self.names.starts[column][k];
             let mut place = shader.name(format!("{start} + {}", moves[k]));
-            if let Some(divisor) = window.divisor {
-                let divisor = shader.word(divisor);
+            if let Some(divisor) = &self.names.divisors[k] {
                 let signed = shader.name(format!("bitcast<i32>({place})"));
-                let divisor = format!("bitcast<i32>({divisor})");
                 place = shader.name(format!("bitcast<u32>({signed} / {divisor})"));
                 touches.push(format!("({signed} % {divisor} == 0i)"));
             }
-            let (size, stride) = (shader.size(window.size), shader.word(window.stride));
             inside.push(format!("({place} < {size})"));
             position += &format!(" + {place} * {stride}");
         }

@@ -7,8 +7,8 @@ use super::element::is_wide;
 use super::kernel::{Dispatch, Input, Kernel, Output, Place};
 use super::shader::Shader;
 use super::terms::{
-    BLOCK, BUSY, Join, MOST_PARTS, Source, Strides, add_exactly, merged, parts, read, register,
-    with_lost,
+    BLOCK, BUSY, Join, MOST_PARTS, Source, Strides, add_exactly, along, merged, parts, read,
+    register, with_lost,
 };
 use crate::dtype::DType;
 use crate::error::Result;
@@ -111,6 +111,8 @@ struct Names {
     parts: String,
     /// How many terms this part has
     count: String,
+    /// The strides of terms
+    steps: Vec<String>,
 }
 
 impl Walk<'_> {
@@ -141,7 +143,8 @@ impl Walk<'_> {
         let offset = shader.offset_of(sizes, strides, &sum);
         let start = shader.word(self.x.view.offset);
         let base = shader.name(format!("{start} + {offset}"));
-        Names { base, part, parts, count }
+        let steps = shader.steps(&self.own.1);
+        Names { base, part, parts, count, steps }
     }
 
     /// The number of term `j` of a part.
@@ -154,9 +157,9 @@ impl Walk<'_> {
 
     /// The register of a term.
     fn load(&self, shader: &mut Shader, names: &Names, term: &str) -> Result<String> {
-        let (sizes, strides) = &self.own;
         let term = shader.name(term);
-        let offset = shader.offset_of(sizes, strides, &term);
+        let index = shader.indices(&term, &self.own.0);
+        let offset = along(&names.steps, &index);
         let at = format!("{} + {offset}", names.base);
         let value = shader.load_at(self.x.place, read(self.x.dtype), &at)?;
         Ok(shader.name(value))

@@ -95,18 +95,26 @@ pub fn scaled(stride: Word, size: Dim) -> Word {
 }
 
 impl Shader {
-    /// The sum of indices times strides, as an expression; axes along which elements are repeated
-    /// have no part in it.
+    /// The sum of indices times strides, as an expression.
     pub fn offset(&mut self, strides: &[Word], index: &[String]) -> String {
-        let mut parts = Vec::new();
-        for (i, &stride) in index.iter().zip(strides) {
+        let steps = self.steps(strides);
+        along(&steps, index)
+    }
+
+    /// Names of strides, for loops, which need not read them again and again.
+    pub fn steps(&mut self, strides: &[Word]) -> Vec<String> {
+        let mut step = |&stride: &Word| {
             if stride == Word::Size(Dim::ONE) {
-                parts.push(i.clone());
-            } else if stride != Word::Size(Dim::new(0)) && i != "0u" {
-                parts.push(format!("{i} * {}", self.word(stride)));
+                return "1u".to_owned();
             }
-        }
-        if parts.is_empty() { "0u".into() } else { format!("({})", parts.join(" + ")) }
+            // Axes along which elements are repeated are part of the structure.
+            if stride == Word::Size(Dim::new(0)) {
+                return "0u".to_owned();
+            }
+            let word = self.word(stride);
+            self.name(word)
+        };
+        strides.iter().map(&mut step).collect()
     }
 
     /// The offset of element `i` in C order of axes.
@@ -124,6 +132,17 @@ impl Shader {
         };
         Ok(format!("({})", self.stored(dtype, &value)?))
     }
+}
+
+/// The sum of indices times named strides, as an expression.
+pub fn along(steps: &[String], index: &[String]) -> String {
+    let is_part = |(step, i): &(&String, &String)| *step != "0u" && *i != "0u";
+    let part = |(step, i): (&String, &String)| match step.as_str() {
+        "1u" => i.clone(),
+        step => format!("{i} * {step}"),
+    };
+    let parts: Vec<String> = steps.iter().zip(index).filter(is_part).map(part).collect();
+    if parts.is_empty() { "0u".into() } else { format!("({})", parts.join(" + ")) }
 }
 
 /// How elements are read: truth values as numbers 0 and 1.

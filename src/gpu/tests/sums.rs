@@ -159,3 +159,58 @@ fn open_sizes_have_kernels_too() {
     }
     assert!(count > 100, "{count}");
 }
+
+#[test]
+fn sizes_choose_variants_and_are_no_text() {
+    let mut count = 0;
+    for ((small, sizes), (large, others)) in ops(3).into_iter().zip(ops(5)) {
+        // How many parts these have, none or some, their sizes decide.
+        let is_cut = matches!(small, Op::Conv(ConvRole::Weight, _)) || sizes[0].len() == 4;
+        if is_cut && !matches!(small, Op::Conv(ConvRole::Output | ConvRole::Input, _)) {
+            continue;
+        }
+        for dtype in [DType::F32, DType::Bool, DType::I64] {
+            let texts = |op: &Op, sizes: &[Vec<usize>]| -> Option<Vec<String>> {
+                let dims: Vec<Vec<Dim>> = sizes
+                    .iter()
+                    .map(|sizes| sizes.iter().map(|&n| Dim::new(n)).collect())
+                    .collect();
+                let operands: Vec<&[Dim]> = dims.iter().map(Vec::as_slice).collect();
+                let kernel = made(op, dtype, &operands, false)?;
+                Some(kernel.dispatches.into_iter().map(|dispatch| dispatch.text).collect())
+            };
+            let texts = [texts(&small, &sizes), texts(&large, &others)];
+            count += usize::from(texts[0].is_some());
+            assert_eq!(texts[0], texts[1], "{}", small.name());
+        }
+    }
+    assert!(count > 80, "{count}");
+}
+
+#[test]
+fn long_sums_fit_into_the_rounds_of_a_dispatch() {
+    let vector = |n: usize| vec![Dim::new(n)];
+    let contract = Contraction {
+        a_batch: smallvec![],
+        b_batch: smallvec![],
+        a_contract: smallvec![1],
+        b_contract: smallvec![0],
+    };
+    let long: [(Op, Vec<Vec<Dim>>); 4] = [
+        (Op::Reduce(Reduction::Sum, smallvec![0]), vec![vector(1 << 26)]),
+        (Op::ArgReduce(ArgReduction::Max, 0), vec![vector(1 << 26)]),
+        (Op::Cumulate { kind: Cumulation::Sum, axis: 0, reverse: false }, vec![vector(1 << 26)]),
+        (
+            Op::Contract(Box::new(contract)),
+            vec![vec![Dim::new(500), Dim::new(1 << 18)], vec![Dim::new(1 << 18), Dim::new(500)]],
+        ),
+    ];
+    for (op, sizes) in long {
+        let operands: Vec<&[Dim]> = sizes.iter().map(Vec::as_slice).collect();
+        let kernel = made(&op, DType::F32, &operands, false).expect("float32 is taken");
+        assert!(kernel.dispatches.len() > 1, "{}", op.name());
+        for dispatch in &kernel.dispatches {
+            dispatch.admit(op.name()).expect("few rounds");
+        }
+    }
+}
