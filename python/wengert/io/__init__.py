@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from wengert import _core
-from wengert._core import ArgumentError, ArgumentTypeError, Tensor
+from wengert._core import ArgumentError, ArgumentTypeError, Device, Tensor
 from wengert._files import replacing
 from wengert.io import tensorboard
 
@@ -44,10 +44,14 @@ def save(
         _core.safetensors_save(part, dict(tensors), dict(metadata or {}))
 
 
-def load(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, by their names.
+def load(
+    path: str | os.PathLike[str], *, device: str | Device | None = None
+) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, by their names; on `device`, by default the CPU.
 
     `ValueError` when the file is not a safetensors file (files of some other formats are told by
     their first bytes), `OSError` when it cannot be read.
     """
-    return _core.safetensors_load(os.fspath(path))
+    place = _core.device("cpu" if device is None else device)
+    tensors = _core.safetensors_load(os.fspath(path))
+    return {name: x.to(place) for name, x in tensors.items()}
