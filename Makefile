@@ -20,7 +20,7 @@ export PIP_CONSTRAINT := $(abspath requirements/constraints.txt)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport CONDA_PREFIX PYTHONPATH PYTHONHOME
 
-SOURCES := $(shell find src -name '*.rs' -o -name '*.txt') Cargo.toml Cargo.lock pyproject.toml
+SOURCES := $(shell find src -name '*.rs' -o -name '*.txt' -o -name '*.wgsl') Cargo.toml Cargo.lock pyproject.toml
 # One test process per core; the engine's own threads are few and short-lived in tests.
 PYTEST := $(BIN)/python -m pytest -q -n auto --dist worksteal
 # Tests that run a second time with every plan checked against its list.
@@ -39,8 +39,8 @@ demo: $(DONE)/built-demo $(DONE)/digits ## Build, then train two classifiers on 
 
 test: adapter rust-test python-test ## Run every test, over a sample of the dtype and layout matrix
 
-check: lint layers $(DONE)/built-test generated stubs smoke ## All that a change must pass
-	$(MAKE) test WENGERT_TEST_FULL=1
+check: lint layers $(DONE)/built-test generated stubs smoke ## All that a change must pass, on a GPU too
+	$(MAKE) test WENGERT_TEST_FULL=1 WENGERT_TEST_GPU=1
 	$(MAKE) instruction-sets asserting example-op figures
 	$(MAKE) fuzz SEED=1 CASES=600
 
@@ -53,7 +53,7 @@ quick: $(DONE)/tools ## Build in seconds, for daily work (a slower library)
 lint: $(DONE)/tools ## Format and lint, Rust and Python
 	cargo fmt --check
 	$(BIN)/ruff check .
-	cargo clippy --all-targets --profile quick --no-default-features --features example-op -- -D warnings
+	cargo clippy --all-targets --profile quick --no-default-features --features example-op,gpu -- -D warnings
 	cargo clippy --profile quick -- -D warnings
 
 layers: $(DONE)/tools ## Each layer names only the layers below it
@@ -77,9 +77,9 @@ smoke: $(DONE)/built-test ## Two seconds of everything
 # With the example, so that every test of all ops covers a structural op that was just added.
 rust-test: ## Tests beside the Rust code
 ifeq ($(NEXTEST),yes)
-	cargo nextest run --cargo-profile quick --no-default-features --features example-op --status-level fail
+	cargo nextest run --cargo-profile quick --no-default-features --features example-op,gpu --status-level fail
 else
-	cargo test --profile quick --no-default-features --features example-op -q
+	cargo test --profile quick --no-default-features --features example-op,gpu -q
 endif
 	cargo test --profile quick --no-default-features --doc -q
 
@@ -99,13 +99,13 @@ asserting: $(ASSERTING)/built ## Every test of what users see, with all assertio
 # The best that the machine has is what `python-test` runs with.
 instruction-sets: $(DONE)/built-test ## Every test of what users see, at each lower instruction set of this machine
 	for isa in $$($(BIN)/python -c 'from wengert import _core; print(*_core._instruction_sets()[:-1])'); do \
-	  echo "instruction set $$isa"; WENGERT_ISA=$$isa $(PYTEST); done
+	  echo "instruction set $$isa"; WENGERT_ISA=$$isa WENGERT_TEST_GPU=0 $(PYTEST); done
 
 # The sanitizer watches the system allocator, from which this build takes every buffer. It keeps a
 # part of the memory of the process, which some tests measure, and more addresses than the limit that
 # the fuzzer sets for its children.
 sanitize: $(SANITIZED)/built ## Every test of what users see, under the address sanitizer
-	PYTHONPATH=$(SANITIZED) PYTHONMALLOC=malloc LD_PRELOAD=$$(gcc -print-file-name=libasan.so) \
+	PYTHONPATH=$(SANITIZED) WENGERT_TEST_GPU=0 PYTHONMALLOC=malloc LD_PRELOAD=$$(gcc -print-file-name=libasan.so) \
 	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 	  $(BIN)/python -m pytest -q -p no:xdist --deselect tests/test_capture_limits.py \
 	    --deselect tests/test_fuzz.py

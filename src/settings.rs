@@ -50,11 +50,12 @@ pub static GPU_TIMEOUT: Setting =
 static READ: [&Setting; 6] = [&ADAPTER, &CHECK, &GPU_TIMEOUT, &ISA, &NUM_THREADS, &POWER];
 
 /// What the build and the tests read, which may be set while the engine runs.
-static ELSEWHERE: [Setting; 5] = [
+static ELSEWHERE: [Setting; 6] = [
     Setting { name: "WENGERT_ONE_ISA", allowed: SWITCH },
     Setting { name: "WENGERT_SANITIZE", allowed: SWITCH },
     Setting { name: "WENGERT_TEST_ALONE", allowed: SWITCH },
     Setting { name: "WENGERT_TEST_FULL", allowed: SWITCH },
+    Setting { name: "WENGERT_TEST_GPU", allowed: SWITCH },
     Setting { name: "WENGERT_UPDATE_SNAPSHOTS", allowed: SWITCH },
 ];
 

@@ -31,3 +31,16 @@ def pytest_runtest_teardown():
 def full():
     """Whether the whole matrix is wanted instead of a sample of it."""
     return FULL
+
+
+@pytest.fixture(scope="session")
+def gpu():
+    """The first GPU."""
+    import wengert as wg
+
+    from support import missing, wanted_gpu
+
+    wanted_gpu()
+    if not any(device.type == "gpu" for device in wg.devices()):
+        missing("no adapter; tools/adapter.sh says how to get one")
+    return wg.device("gpu")

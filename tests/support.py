@@ -7,11 +7,13 @@ the gradient test and the layouts.
 """
 
 import gc
+import os
 import re
 import time
 import zlib
 
 import numpy as np
+import pytest
 
 import wengert as wg
 from wengert import _core
@@ -244,3 +246,16 @@ class SavesResult(wg.Function):
     @staticmethod
     def backward(cx, g):
         return g * cx.saved[0]
+
+
+def wanted_gpu():
+    """Skips tests of GPUs where they are not asked for."""
+    if os.environ.get("WENGERT_TEST_GPU") == "0":
+        pytest.skip("WENGERT_TEST_GPU is 0")
+
+
+def missing(what):
+    """Skips what needs something that this machine has not; fails where nothing may be skipped."""
+    if os.environ.get("WENGERT_TEST_GPU") == "1":
+        pytest.fail(f"WENGERT_TEST_GPU is 1, and there is {what}")
+    pytest.skip(what)

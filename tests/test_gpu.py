@@ -14,13 +14,6 @@ from wengert import nn, optim
 CPU = wg.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def gpu():
-    if not any(device.type == "gpu" for device in wg.devices()):
-        pytest.skip("no adapter")
-    return wg.device("gpu")
-
-
 def lenet():
     return nn.Sequential(
         nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(),

@@ -13,6 +13,8 @@ import pytest
 
 import wengert as wg
 
+from support import missing, wanted_gpu
+
 KEYS = {"type", "name", "backend", "kind", "driver", "limits", "features"}
 KINDS = {"discrete", "integrated", "virtual", "software", "other"}
 
@@ -43,9 +45,10 @@ INFOS = "print(json.dumps([wg.device_info(d) for d in wg.devices()[2:]]))"
 @pytest.fixture(scope="module")
 def adapters():
     """What is known of each adapter."""
+    wanted_gpu()
     found = child(INFOS)
     if not found:
-        pytest.skip("no adapter; tools/adapter.sh says how to get one")
+        missing("no adapter; tools/adapter.sh says how to get one")
     return found
 
 

@@ -19,15 +19,18 @@ from kernels import (
 
 import wengert as wg
 
+from support import missing, wanted_gpu
+
 SIZES = [1, 3, 4, 5, 63, 64, 65, 257]
 LAYOUTS = {"dense": None, "strided": strided}
 
 
 @pytest.fixture(scope="module")
 def adapter():
+    wanted_gpu()
     found = adapters.start()
     if isinstance(found, str):
-        pytest.skip(found)
+        missing(found)
     yield found
     found.close()
 

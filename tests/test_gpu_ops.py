@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from test_devices import home, leaves, on
-from test_modes import program_of
 from test_laws_programs import operands, programs, run
+from test_modes import program_of
 from test_ops_gradients import OPS as DIFFERENTIABLE
 from test_ops_gradients import directions_like, scalar_of, setup
 from test_ops_values import OPS, samples
@@ -20,13 +20,6 @@ from support import dtypes_of, label
 
 CPU = wg.device("cpu")
 EPS = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23}
-
-
-@pytest.fixture(scope="module")
-def gpu():
-    if not any(device.type == "gpu" for device in wg.devices()):
-        pytest.skip("no adapter")
-    return wg.device("gpu")
 
 
 def assert_near(got, want, terms, facts):

@@ -15,6 +15,8 @@ import pytest
 import wengert as wg
 from wengert import _core
 
+from support import missing, wanted_gpu
+
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 FLOATS = ["float32", "float16", "bfloat16"]
@@ -24,9 +26,10 @@ random = np.random.default_rng(5)
 
 @pytest.fixture(scope="module")
 def adapter():
+    wanted_gpu()
     found = adapters.start()
     if isinstance(found, str):
-        pytest.skip(found)
+        missing(found)
     yield found
     found.close()
 

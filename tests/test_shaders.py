@@ -11,7 +11,7 @@ import pytest
 import wengert as wg
 from wengert import _core
 
-from support import TABLE
+from support import TABLE, missing, wanted_gpu
 
 COUNT = 1500
 DTYPES = {
@@ -31,9 +31,10 @@ ELEMENTWISE = [op for op in TABLE if op["kind"] == "elementwise"]
 
 @pytest.fixture(scope="module")
 def adapter():
+    wanted_gpu()
     found = adapters.start()
     if isinstance(found, str):
-        pytest.skip(found)
+        missing(found)
     yield found
     found.close()
 

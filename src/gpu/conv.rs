@@ -7,7 +7,7 @@
 use super::kernel::{Input, Kernel, Output, Place, Word, count};
 use super::product::{Product, Side, Window, kernel};
 use super::shader::Shader;
-use super::terms::{Join, Source, Strides, read, register, scaled, zero};
+use super::terms::{Join, Source, Strides, read, register, zero};
 use crate::error::Result;
 use crate::ops::attributes::{ConvRole, ConvSpec, Reduction, WindowSpec};
 use crate::shape::{Dim, Dims};
@@ -80,8 +80,8 @@ pub fn conv(role: ConvRole, spec: &ConvSpec, inputs: &[Input], out: &Output) -> 
                 false => (times(&x.spatial, &spec.stride), times(&x.spatial, &spec.dilation)),
             };
             let terms = std::iter::once(channels).chain(w.sizes.iter().copied()).collect();
-            let batch = [x.first, scaled(x.second, channels)];
-            let (group, own) = (scaled(w.first, outputs), w.first);
+            let batch = [x.first, x.second.scaled(channels)];
+            let (group, own) = (w.first.scaled(outputs), w.first);
             let taps_of_w = with(w.second, &w.spatial);
             let taps_of_x = with(x.second, &taps);
             Product {
@@ -118,9 +118,9 @@ pub fn conv(role: ConvRole, spec: &ConvSpec, inputs: &[Input], out: &Output) -> 
             let samples = g.source.view.sizes[0];
             let terms = std::iter::once(samples).chain(g.sizes.iter().copied()).collect();
             let columns = std::iter::once(channels).chain(result[2..].iter().copied()).collect();
-            let (group_g, own_g) = (scaled(g.second, outputs), g.second);
+            let (group_g, own_g) = (g.second.scaled(outputs), g.second);
             let terms_of_g = with(g.first, &g.spatial);
-            let group_x = scaled(x.second, channels);
+            let group_x = x.second.scaled(channels);
             let (free_x, terms_of_x) = (with(x.second, &taps), with(x.first, &places));
             Product {
                 batch: std::iter::once(groups).collect(),
@@ -146,8 +146,8 @@ pub fn conv(role: ConvRole, spec: &ConvSpec, inputs: &[Input], out: &Output) -> 
                 })
                 .collect();
             let terms = std::iter::once(outputs).chain(w.sizes.iter().copied()).collect();
-            let batch = [g.first, scaled(g.second, outputs)];
-            let (group, own) = (scaled(w.first, outputs), w.second);
+            let batch = [g.first, g.second.scaled(outputs)];
+            let (group, own) = (w.first.scaled(outputs), w.second);
             let taps_of_w = with(w.first, &w.spatial);
             let taps_of_g = with(g.second, &none);
             Product {

@@ -146,7 +146,7 @@ fn check(
         shader.line(format!(
             "if !is_inside({lane}, {size}) {{ atomicMin(&{faults}[4u * {slot}], {base} + i); }}"
         ));
-        kernel.dispatches.push(shader.each(view.count() * is_any, 0));
+        kernel.dispatches.push(shader.each(view.count() * is_any, Dim::new(0)));
     }
     for (k, part) in arrays.chunks(ARRAYS).enumerate() {
         let mut shader = Shader::new();
@@ -170,7 +170,7 @@ fn check(
             }
             shader.line("}");
         }
-        kernel.dispatches.push(shader.each(Dim::ONE, 0));
+        kernel.dispatches.push(shader.each(Dim::ONE, Dim::new(0)));
     }
     let sizes: Dims = sizes[..indices.len()].into();
     kernel.refusal = Some(Refusal::Outside { op: op.name(), sizes });

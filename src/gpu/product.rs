@@ -248,7 +248,7 @@ impl Tile {
             + each.div_ceil(Dim::new(BLOCK))
             + Dim::new(self.unrolled);
         let count = self.blocks(product) * parts.unwrap_or(Dim::ONE);
-        Ok(text.shader.run(count, rounds))
+        Ok(text.shader.each(count, rounds))
     }
 }
 

@@ -135,7 +135,7 @@ impl Scan<'_> {
             (Some(size), Some(parts)) => Dim::new(size.div_ceil(parts.max(1))),
             _ => self.size.div_ceil(Dim::new(super::terms::MOST_PARTS)).max(Dim::new(4 * EACH)),
         };
-        Ok(shader.run(self.lines * self.parts, length))
+        Ok(shader.each(self.lines * self.parts, length))
     }
 
     /// Replaces what each part makes by what all parts before make.
@@ -174,7 +174,7 @@ impl Scan<'_> {
             shader.line(format!("{value} = {joined};"));
         }
         shader.line("}");
-        Ok(shader.run(self.lines, self.parts))
+        Ok(shader.each(self.lines, self.parts))
     }
 
     /// The variable of what was lost, if it is carried.

@@ -230,11 +230,11 @@ impl Shader {
 
     /// The dispatch of a shader whose `element(i)` writes what it has to, for each `i` below
     /// `count`.
-    pub fn each(mut self, count: Dim, rounds: usize) -> Dispatch {
+    pub fn each(mut self, count: Dim, rounds: Dim) -> Dispatch {
         self.functions += &format!("fn element(i: u32) {{\n{}}}\n", self.body);
         let all = self.size(count);
         let body = format!("    if id >= {all} {{ return; }}\n    element(id);\n");
-        self.entry(&body, count, Dim::new(rounds))
+        self.entry(&body, count, rounds)
     }
 
     /// The dispatch of a shader whose `element(i)` gives `lane` for each of `count` elements of the
@@ -296,15 +296,6 @@ impl Shader {
             let _ = writeln!(body, "    {memory}[word] = {word};");
         }
         self.entry(&body, invocations, rounds * Dim::new(per))
-    }
-
-    /// The dispatch of a shader whose lines, for `i` below a count, write what they compute.
-    pub fn run(mut self, count: Dim, rounds: Dim) -> Dispatch {
-        let all = self.size(count);
-        let text = format!("fn work(i: u32) {{\n{}}}\n", self.body);
-        self.functions += &text;
-        let body = format!("    if id >= {all} {{ return; }}\n    work(id);\n");
-        self.entry(&body, count, rounds)
     }
 
     /// Ends `element` as a function of further parameters that gives several lanes, `out`.

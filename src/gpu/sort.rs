@@ -162,7 +162,7 @@ pub fn order(kernel: &mut Kernel, keys: Keys, count: Dim, n: usize) -> Place {
     let (less, more) = (before(keys, &other, &own), before(keys, &own, &other));
     shader.line(format!("{rank} += select(0u, 1u, {less} || (q < {p} && !{more}));\n}}"));
     shader.line(format!("{memory}[{base} + {from} + {rank}] = {p};"));
-    kernel.dispatches.push(shader.each(count, BLOCK));
+    kernel.dispatches.push(shader.each(count, Dim::new(BLOCK)));
     if n > BLOCK {
         let mut free = kernel.scratch(DType::U32, count);
         let mut width = BLOCK;
@@ -203,5 +203,5 @@ fn merged(keys: Keys, [order, to]: [Place; 2], count: Dim, n: usize, width: usiz
     let memory = shader.memory(to);
     let place = format!("{base} + min({start}, {other}) + ({s} - {start}) + ({low} - {other})");
     shader.line(format!("{memory}[{place}] = {j};"));
-    shader.each(count, 32)
+    shader.each(count, Dim::new(32))
 }

@@ -69,7 +69,7 @@ pub fn merged<const N: usize>(sizes: &[Dim], strides: [&[Word]; N]) -> (Dims, [S
     let mut own: [Strides; N] = std::array::from_fn(|_| Strides::new());
     for (axis, &size) in sizes.iter().enumerate().filter(|(_, size)| **size != Dim::ONE) {
         let is_one = own.iter().zip(strides).all(|(own, strides)| {
-            own.last().is_some_and(|&outer| outer == scaled(strides[axis], size))
+            own.last().is_some_and(|&outer| outer == strides[axis].scaled(size))
         });
         match all.last_mut() {
             Some(last) if is_one => *last = *last * size,
@@ -83,15 +83,6 @@ pub fn merged<const N: usize>(sizes: &[Dim], strides: [&[Word]; N]) -> (Dims, [S
         }
     }
     (all, own)
-}
-
-/// A stride that spans so many elements of another.
-pub fn scaled(stride: Word, size: Dim) -> Word {
-    match stride {
-        Word::Size(stride) => Word::Size(stride * size),
-        Word::Minus(stride) => Word::Minus(stride * size),
-        Word::Bits(_) | Word::Number { .. } | Word::Slot => stride,
-    }
 }
 
 impl Shader {

@@ -31,13 +31,25 @@ const DTYPES: [DType; 12] = [
     DType::F32,
 ];
 
+/// Validates a text, and translates it for every backend that devices run on.
 fn validate(source: &str) {
+    use naga::back::{hlsl, msl, spv};
+    use naga::valid::{Capabilities, ValidationFlags, Validator};
     let module = naga::front::wgsl::parse_str(source)
         .unwrap_or_else(|e| panic!("{}\n{source}", e.emit_to_string(source)));
-    use naga::valid::{Capabilities, ValidationFlags, Validator};
-    Validator::new(ValidationFlags::all(), Capabilities::empty())
+    let info = Validator::new(ValidationFlags::all(), Capabilities::empty())
         .validate(&module)
         .unwrap_or_else(|e| panic!("{}\n{source}", e.emit_to_string(source)));
+    spv::write_vec(&module, &info, &spv::Options::default(), None)
+        .unwrap_or_else(|e| panic!("SPIR-V: {e}\n{source}"));
+    let options = msl::Options { fake_missing_bindings: true, ..msl::Options::default() };
+    msl::write_string(&module, &info, &options, &msl::PipelineOptions::default())
+        .unwrap_or_else(|e| panic!("MSL: {e}\n{source}"));
+    let (mut text, pipeline) = (String::new(), hlsl::PipelineOptions::default());
+    let options = hlsl::Options { fake_missing_bindings: true, ..hlsl::Options::default() };
+    hlsl::Writer::new(&mut text, &options, &pipeline)
+        .write(&module, &info, None)
+        .unwrap_or_else(|e| panic!("HLSL: {e}\n{source}"));
 }
 
 /// The program of one op on arrays of a dtype.
