@@ -377,18 +377,33 @@ def _plan_lines(plan: Any) -> Iterator[str]:
             f"computed again to keep within the budget: {nodes} nodes, {flops:,} flops; "
             f"peak {after:,} bytes instead of {before:,}"
         )
+    dispatches = dict(plan.dispatches)
+    if dispatches:
+        count = sum(map(len, dispatches.values()))
+        texts = {text for made in dispatches.values() for _, text in made}
+        yield (
+            f"on {plan.device}: {count} dispatches of {len(texts)} shaders; plan.dispatches has "
+            "their WGSL"
+        )
     times = _times()
-    for step in plan.steps:
+    for at, step in enumerate(plan.steps):
         line = f"{step.site[0]}:{step.site[1]}" if step.site else None
         site = f"  # {line}" if line else ""
         reason = f", ends: {step.reason}" if step.reason else ""
         seconds = times.get((step.name, line))
         took = "" if seconds is None else f", {seconds * 1e6:,.1f} us"
-        yield f"  {step.name}{took}{reason}{site}"
+        runs = _workgroups(dispatches.get(at, ()))
+        yield f"  {step.name}{runs}{took}{reason}{site}"
     yield "alive at the peak:"
     for value in plan.alive_at_peak[:8]:
         line = f"  # {value.line}" if value.line else ""
         yield f"  {value.nbytes:,} bytes: {value.name} {value.type}{line}"
+
+
+def _workgroups(dispatches: Sequence[tuple[tuple[int, int] | None, str]]) -> str:
+    """How many workgroups each dispatch of a step has: `[16 + 1 workgroups]`."""
+    counts = ["?" if n is None else str(n[0] * n[1]) for n, _ in dispatches]
+    return f" [{' + '.join(counts)} workgroups]" if counts else ""
 
 
 def _times() -> dict[tuple[str, str | None], float]:

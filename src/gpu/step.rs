@@ -1,8 +1,10 @@
 //! Steps of plans as kernels.
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::kernel::{Input, Kernel, Output, View};
+use super::moves::view_of;
 use super::{group, op};
 use crate::error::{self, Result};
 use crate::schedule::{self as plan, Number, Plan, Sequel, Source, Step, Work};
@@ -64,4 +66,34 @@ pub fn lower(plan: &Plan, step: &Step, view: &dyn Fn(Source) -> View) -> Result<
     let out = Output { range: range(result), ty: plan.ty(result) };
     let kernel = op::kernel(op, &inputs, &out)?;
     Ok(Lowered { kernel, ranges, numbers })
+}
+
+/// The kernels of the steps of a plan, by the positions of the steps, for inputs in C order. Steps
+/// that are views, control flow and effects have none.
+pub fn kernels(plan: &Plan) -> Result<Vec<(usize, Kernel)>> {
+    let mut views: FxHashMap<u32, View> = FxHashMap::default();
+    let mut found = Vec::new();
+    for (position, step) in plan.steps().iter().enumerate() {
+        let view = |source: Source| match source {
+            Source::Slot(slot) if views.contains_key(&slot) => views[&slot].clone(),
+            Source::Slot(_) | Source::Input(_) | Source::Constant(_) => {
+                View::dense(plan.ty(source).shape.dims())
+            }
+        };
+        match &step.work {
+            Work::ControlFlow(_) | Work::Effect(_) | Work::Alias | Work::BlockFusion(_) => continue,
+            Work::Op(op) => {
+                if let [plan::Operand::Array(x)] = step.args.as_slice()
+                    && let Some(seen) =
+                        view_of(op, &view(*x), plan.slots()[step.results[0] as usize].shape.dims())
+                {
+                    views.insert(step.results[0], seen);
+                    continue;
+                }
+            }
+            Work::Group(_) | Work::Product(_) => {}
+        }
+        found.push((position, lower(plan, step, &view)?.kernel));
+    }
+    Ok(found)
 }

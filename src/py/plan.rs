@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
+use super::errors::OrRaise;
 use super::site::location;
 use crate::engine::site::describe;
+use crate::gpu::kernel::{Dispatch, Kernel};
+use crate::gpu::step;
 use crate::schedule;
 
 /// What a captured function does for arguments of some sizes: steps over one arena.
@@ -122,6 +125,33 @@ impl Plan {
             line: describe(value.site),
         };
         self.0.alive_at_peak().into_iter().map(alive).collect()
+    }
+
+    /// The device that it is made for.
+    #[getter]
+    fn device(&self) -> &'static str {
+        self.0.target().name()
+    }
+
+    /// The shaders of each step on a GPU, for arguments in C order: the position of the step, and
+    /// for each dispatch its workgroups (None while a size is open) and its WGSL. Empty on other
+    /// devices.
+    #[getter]
+    #[allow(clippy::type_complexity, reason = "a list for Python")]
+    fn dispatches(
+        &self,
+        py: Python<'_>,
+    ) -> PyResult<Vec<(usize, Vec<(Option<[u32; 2]>, String)>)>> {
+        if !self.device().starts_with("gpu") {
+            return Ok(Vec::new());
+        }
+        let kernels = step::kernels(&self.0).or_raise(py)?;
+        let of = |dispatch: &Dispatch| {
+            let groups = dispatch.invocations.known().map(|_| dispatch.groups());
+            (groups, dispatch.text.clone())
+        };
+        let each = |(at, kernel): (usize, Kernel)| (at, kernel.dispatches.iter().map(of).collect());
+        Ok(kernels.into_iter().map(each).collect())
     }
 
     fn __len__(&self) -> usize {
