@@ -28,7 +28,7 @@ CHECKED := capture_training capture_updates control_flow custom_op custom_op_eff
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 .PHONY: help demo test check quick lint layers generate generated stubs smoke rust-test python-test
-.PHONY: adapter
+.PHONY: adapter browser
 .PHONY: snapshots instruction-sets example-op asserting fuzz sanitize bench peers figures clean
 
 help: ## List the targets
@@ -37,7 +37,7 @@ help: ## List the targets
 demo: $(DONE)/built-demo $(DONE)/digits ## Build, then train two classifiers on handwritten digits
 	$(BIN)/python examples/mnist.py
 
-test: adapter rust-test python-test ## Run every test, over a sample of the dtype and layout matrix
+test: adapter browser rust-test python-test ## Run every test, over a sample of the dtype and layout matrix
 
 check: lint layers $(DONE)/built-test generated stubs smoke ## All that a change must pass, on a GPU too
 	$(MAKE) test WENGERT_TEST_FULL=1 WENGERT_TEST_GPU=1
@@ -89,6 +89,9 @@ python-test: $(DONE)/built-test ## Tests of what users see, doctests and documen
 
 adapter: ## A driver to run shaders on, where one may be installed
 	tools/adapter.sh
+
+browser: ## A browser to run shaders in, where one may be installed
+	tools/browser.sh
 
 example-op: $(EXAMPLE)/built ## Build with the ops of docs/adding-an-op.md and see them work
 	PYTHONPATH=$(EXAMPLE) $(BIN)/python -m pytest -q tests/test_example_op.py

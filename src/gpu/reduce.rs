@@ -180,12 +180,12 @@ impl Walk<'_> {
         let mut shader = Shader::new();
         shader.register(join.dtype)?;
         let names = self.names(&mut shader);
-        let all = shader.variable(join.start);
+        let all = join.variable(&mut shader);
         let lost = join.is_inexact.then(|| shader.variable("0.0f"));
         shader.line("var j = 0u;");
         shader.line(format!("while (j < {}) {{", names.count));
         let end = shader.name(format!("min(j + {BLOCK}u, {})", names.count));
-        let sums: Vec<String> = (0..UNROLLED).map(|_| shader.variable(join.start)).collect();
+        let sums: Vec<String> = (0..UNROLLED).map(|_| join.variable(&mut shader)).collect();
         shader.line(format!("for (; j + {UNROLLED}u <= {end}; j += {UNROLLED}u) {{"));
         for (k, sum) in sums.iter().enumerate() {
             let term = self.term(&names, &format!("j + {k}u"));

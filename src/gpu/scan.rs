@@ -99,7 +99,7 @@ impl Scan<'_> {
         let length = shader.name(format!("({size} + {parts} - 1u) / {parts}"));
         let base = self.base(&mut shader, self.x, &line);
         let to = to.map(|to| (to, self.base(&mut shader, to, &line)));
-        let (value, lost) = (shader.variable(self.join.start), self.lost(&mut shader));
+        let (value, lost) = (self.join.variable(&mut shader), self.lost(&mut shader));
         if let (Some(_), Some((high, low))) = (&to, carries) {
             let before = shader.load_at(high, self.join.dtype, "i")?;
             shader.line(format!("{value} = {before};"));
@@ -144,7 +144,7 @@ impl Scan<'_> {
         shader.register(self.join.dtype)?;
         shader.function(FUNCTIONS);
         let (lines, parts) = (shader.size(self.lines), shader.size(self.parts));
-        let (value, lost) = (shader.variable(self.join.start), self.lost(&mut shader));
+        let (value, lost) = (self.join.variable(&mut shader), self.lost(&mut shader));
         shader.line(format!("for (var p = 0u; p < {parts}; p++) {{"));
         let at = shader.name(format!("p * {lines} + i"));
         let x = shader.load_at(high, self.join.dtype, &at)?;

@@ -159,8 +159,8 @@ pub struct Join {
     def: &'static Elementwise,
     /// The dtype of the registers
     pub dtype: DType,
-    /// A register that changes no other
-    pub start: &'static str,
+    /// A register that changes no other; of floats its bits
+    start: &'static str,
     /// What is made of nothing
     pub empty: &'static str,
     /// Whether it is a sum of floats, which loses bits
@@ -176,16 +176,28 @@ impl Join {
             Reduction::Sum | Reduction::Any if is_bool => (&bits::bitwise_or, "0u", "0u"),
             Reduction::Prod | Reduction::All if is_bool => (&bits::bitwise_and, "1u", "1u"),
             Reduction::Sum | Reduction::Any => {
-                let start =
-                    if dtype == DType::F32 { "bitcast<f32>(0x80000000u)" } else { zero(dtype) };
+                let start = if dtype == DType::F32 { "0x80000000u" } else { zero(dtype) };
                 (&arithmetic::add, start, zero(dtype))
             }
-            Reduction::Prod | Reduction::All => (&arithmetic::multiply, one(dtype), one(dtype)),
+            Reduction::Prod | Reduction::All => {
+                let start = if dtype == DType::F32 { "0x3f800000u" } else { one(dtype) };
+                (&arithmetic::multiply, start, one(dtype))
+            }
             Reduction::Max => (&arithmetic::maximum, least(dtype), zero(dtype)),
             Reduction::Min => (&arithmetic::minimum, most(dtype), zero(dtype)),
         };
         let is_inexact = dtype == DType::F32 && matches!(kind, Reduction::Sum);
         Join { def, dtype, start, empty, is_inexact }
+    }
+
+    /// A variable that changes no other register yet. A constant expression may not be an infinity,
+    /// so that the bits of floats take a name first.
+    pub fn variable(&self, shader: &mut Shader) -> String {
+        if self.dtype != DType::F32 {
+            return shader.variable(self.start);
+        }
+        let bits = shader.name(self.start);
+        shader.variable(format!("bitcast<f32>({bits})"))
     }
 
     /// Both as one, as an expression.
@@ -214,14 +226,16 @@ fn one(dtype: DType) -> &'static str {
     pick(dtype, ["1.0f", "1i", "1u", "vec2<u32>(1u, 0u)", "vec2<u32>(1u, 0u)"])
 }
 
+/// The least register of a dtype; of floats its bits.
 fn least(dtype: DType) -> &'static str {
-    let (f, i) = ("bitcast<f32>(0xff800000u)", "bitcast<i32>(0x80000000u)");
+    let (f, i) = ("0xff800000u", "bitcast<i32>(0x80000000u)");
     pick(dtype, [f, i, "0u", "vec2<u32>(0u, 0x80000000u)", "vec2<u32>(0u, 0u)"])
 }
 
+/// The largest register of a dtype; of floats its bits.
 fn most(dtype: DType) -> &'static str {
     let (i, u) = ("vec2<u32>(0xffffffffu, 0x7fffffffu)", "vec2<u32>(0xffffffffu, 0xffffffffu)");
-    pick(dtype, ["bitcast<f32>(0x7f800000u)", "0x7fffffffi", "0xffffffffu", i, u])
+    pick(dtype, ["0x7f800000u", "0x7fffffffi", "0xffffffffu", i, u])
 }
 
 /// Adds `x` to the sum `sum`, and to `lost` what that addition lost.

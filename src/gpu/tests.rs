@@ -31,10 +31,15 @@ const DTYPES: [DType; 12] = [
     DType::F32,
 ];
 
-/// Validates a text, and translates it for every backend that devices run on.
+/// Validates a text, and translates it for every backend that devices run on. Refuses constants
+/// that browsers refuse: infinities and NaN.
 fn validate(source: &str) {
     use naga::back::{hlsl, msl, spv};
     use naga::valid::{Capabilities, ValidationFlags, Validator};
+    for constant in source.split("bitcast<f32>(0x").skip(1) {
+        let bits = u32::from_str_radix(&constant[..8], 16).expect("eight digits");
+        assert!(f32::from_bits(bits).is_finite(), "a constant is not finite\n{source}");
+    }
     let module = naga::front::wgsl::parse_str(source)
         .unwrap_or_else(|e| panic!("{}\n{source}", e.emit_to_string(source)));
     let info = Validator::new(ValidationFlags::all(), Capabilities::empty())

@@ -110,7 +110,7 @@ fn f32_of_wide_u(a: vec2<u32>) -> f32 {
     let zeros = select(countLeadingZeros(a.y), 32u + countLeadingZeros(a.x), a.y == 0u);
     let bits = wide_left(a, zeros);
     let first = bits.y >> 8u;
-    let rest = (bits.y & 0xffu) << 1u | select(0u, 1u, bits.x != 0u);
+    let rest = ((bits.y & 0xffu) << 1u) | select(0u, 1u, bits.x != 0u);
     let up = rest > 0x100u || (rest == 0x100u && (first & 1u) != 0u);
     let power = bitcast<f32>((127u + 40u - zeros) << 23u);
     return f32(first + select(0u, 1u, up)) * power;
