@@ -61,6 +61,9 @@ pub struct Gpu {
 
 static OPEN: [OnceLock<Result<&'static Gpu>>; MOST] = [const { OnceLock::new() }; MOST];
 
+/// The most threads that compile shaders of a device.
+const MOST_COMPILERS: usize = 4;
+
 /// The device of a number, opened when it is first asked for.
 pub fn open(index: u8) -> Result<&'static Gpu> {
     OPEN[index as usize].get_or_init(|| start(index)).clone()
@@ -109,10 +112,17 @@ fn start(index: u8) -> Result<&'static Gpu> {
     CLOSES.call_once(|| {
         let _ = unsafe { libc::atexit(close) };
     });
-    let thread = std::thread::Builder::new().name("wengert-gpu".into());
-    thread.spawn(move || gpu.serve()).map_err(|problem| {
-        error::device_lost("open", Device::Gpu(index), format!("no thread for it: {problem}"))
-    })?;
+    let start = |name: &str, work: fn(&'static Gpu)| {
+        let thread = std::thread::Builder::new().name(name.into());
+        thread.spawn(move || work(gpu)).map(drop).map_err(|problem| {
+            error::device_lost("open", gpu.device(), format!("no thread for it: {problem}"))
+        })
+    };
+    start("wengert-gpu", Gpu::serve)?;
+    let compilers = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_COMPILERS);
+    for _ in 0..compilers {
+        start("wengert-wgsl", Gpu::compile_all)?;
+    }
     Ok(gpu)
 }
 

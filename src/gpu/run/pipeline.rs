@@ -6,7 +6,7 @@ use crate::error::{self, Error, Result};
 
 use super::device::{Gpu, ready};
 
-/// A shader, compiled when it is first dispatched.
+/// A shader, compiled beside the work that comes before it, at the latest when it is dispatched.
 pub struct Pipeline {
     text: String,
     /// Storage bindings
@@ -24,6 +24,8 @@ impl Gpu {
         let made = OnceLock::new();
         let pipeline = Arc::new(Pipeline { text: text.into(), bindings, made });
         known.insert(text.into(), pipeline.clone());
+        drop(known);
+        self.prepare(pipeline.clone());
         pipeline
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::device::Gpu;
+use super::pipeline::Pipeline;
 use super::work::{Batch, Binding, Command, Download, Fallible, Job, Recording};
 use crate::error::{self, Error, Result, unwound};
 use crate::executor;
@@ -35,12 +36,14 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct Stream {
     /// What is not submitted yet
     pending: Batch,
+    /// Shaders that nobody compiles yet
+    shaders: VecDeque<Arc<Pipeline>>,
     /// Batches that were taken
     taken: u64,
     /// Batches that are done
     done: u64,
-    /// Whether the driver is at work for the thread, which it must not be while the process ends
-    is_encoding: bool,
+    /// Threads for which the driver is at work, which it must not be while the process ends
+    busy: usize,
     /// Whether the process ends
     is_closing: bool,
 }
@@ -118,7 +121,7 @@ impl Gpu {
                     let has_work = !stream.pending.commands.is_empty() && !stream.is_closing;
                     if has_work && flying.len() < MOST_FLYING {
                         stream.taken += 1;
-                        stream.is_encoding = true;
+                        stream.busy += 1;
                         break Some(std::mem::take(&mut stream.pending));
                     }
                     if !flying.is_empty() {
@@ -132,8 +135,7 @@ impl Gpu {
                     // There is room for callers again.
                     self.changed.notify_all();
                     flying.push_back(self.submitted(batch));
-                    self.stream.lock().is_encoding = false;
-                    self.changed.notify_all();
+                    self.rest();
                 }
                 None => {
                     if let Some(first) = flying.pop_front() {
@@ -146,7 +148,40 @@ impl Gpu {
         }
     }
 
-    /// Lets the thread leave the driver, whose memory goes when the process ends. Work that was not
+    /// Says that the driver is no longer at work for a thread.
+    fn rest(&self) {
+        self.stream.lock().busy -= 1;
+        self.changed.notify_all();
+    }
+
+    /// Compiles shaders as they are first seen, for ever, beside the thread that will want them.
+    pub(super) fn compile_all(&'static self) {
+        loop {
+            let next = {
+                let mut stream = self.stream.lock();
+                loop {
+                    match stream.shaders.pop_front() {
+                        Some(next) if !stream.is_closing => {
+                            stream.busy += 1;
+                            break next;
+                        }
+                        Some(_) | None => self.changed.wait(&mut stream),
+                    }
+                }
+            };
+            // What is wrong with a shader is told to whoever dispatches it.
+            let _ = catch_unwind(AssertUnwindSafe(|| next.compiled(self).is_ok()));
+            self.rest();
+        }
+    }
+
+    /// Has a shader compiled.
+    pub(super) fn prepare(&self, pipeline: Arc<Pipeline>) {
+        self.stream.lock().shaders.push_back(pipeline);
+        self.changed.notify_all();
+    }
+
+    /// Lets the threads leave the driver, whose memory goes when the process ends. Work that was not
     /// submitted is forgotten; what runs is not waited for.
     pub(super) fn close(&self) {
         if !self.is_here() {
@@ -155,7 +190,7 @@ impl Gpu {
         let mut stream = self.stream.lock();
         stream.is_closing = true;
         let end = Instant::now() + LAST_CALL;
-        while stream.is_encoding && !self.changed.wait_until(&mut stream, end).timed_out() {}
+        while stream.busy > 0 && !self.changed.wait_until(&mut stream, end).timed_out() {}
     }
 
     /// Submits a batch. Whatever goes wrong is told to its jobs.
