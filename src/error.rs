@@ -285,6 +285,8 @@ catalogue! {
     no_kernel(op, device, facts) => Device, "{op}: {device} has no kernel for these dtypes: {facts}";
     /// A step that a device cannot bind the memory of.
     beyond_limits(op, device, facts) => Device, "{op}: a step is beyond the limits of {device}: {facts}";
+    /// What a program of compute shaders cannot do.
+    not_exported(op, facts) => Device, "{op}: compute shaders cannot do what the function does: {facts}";
     /// A dtype that shaders have no numbers of.
     no_float64(op, device) => Device,
         "{op}: {device} has no float64: cast first, e.g. x.astype(float32)";

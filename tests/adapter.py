@@ -40,6 +40,16 @@ class Adapter:
         """
         return self.ask("play", dispatches, memory, sizes, wanted)
 
+    def perform(self, path, calls):
+        """What a player of the program of a file gives for calls in order: arrays, or the name and
+        the text of an error. A call is a way, inputs and sizes; see `performed`.
+        """
+        return self.ask("perform", path, calls)
+
+    def execute(self, code):
+        """Runs Python code; gives what it prints."""
+        return self.ask("execute", code)
+
     def ask(self, kind, *job):
         send(self.process.stdin, (kind, job))
         results, problem = receive(self.process.stdout)
@@ -75,7 +85,7 @@ def serve(requests, answers):
     except Exception as error:
         return send(answers, (None, f"no WebGPU adapter: {type(error).__name__}: {error}"))
     send(answers, (f"{adapter.info['device']}, {adapter.info['description']}", None))
-    jobs = {"run": dispatched, "play": played}
+    jobs = {"run": dispatched, "play": played, "perform": performed, "execute": executed}
     while len(head := requests.read(8)) == 8:
         kind, job = pickle.loads(requests.read(*struct.unpack("q", head)))
         try:
@@ -141,6 +151,55 @@ def dispatched(wgpu, device, text, words, groups, memory, sizes):
     device.queue.submit([encoder.finish()])
     return [bytes(device.queue.read_buffer(buffer)[:size])
             for buffer, size in zip(results, sizes, strict=True)]
+
+
+def performed(wgpu, device, path, calls):
+    from wengert import webgpu
+
+    player = webgpu.Player(webgpu.load(path), device)
+    return [performance(wgpu, device, player, *call) for call in calls]
+
+
+def performance(wgpu, device, player, way, inputs, sizes):
+    """One call: of arrays; of buffers that are exactly as long, or longer, or one buffer for all
+    inputs; of the outputs before; recorded into an encoder."""
+    usage = wgpu.BufferUsage
+
+    def buffer(x, more=0):
+        data = x.tobytes() + b"\x5a" * more
+        made = device.create_buffer(size=len(data), usage=usage.STORAGE | usage.COPY_DST)
+        device.queue.write_buffer(made, 0, data)
+        return made
+
+    try:
+        if way == "arrays":
+            return player(*inputs, sizes=sizes)
+        if way == "outputs":
+            return player(*player.outputs, sizes=sizes)
+        if way == "state":
+            return tuple(x.numpy() for x in player.state())
+        if way == "one":
+            return player(*[buffer(inputs[0])] * len(inputs), sizes=sizes)
+        buffers = [buffer(x, 64 if way == "longer" else 0) for x in inputs]
+        if way != "encode":
+            return player(*buffers, sizes=sizes)
+        encoder = device.create_command_encoder()
+        player.encode(encoder, *buffers, sizes=sizes)
+        device.queue.submit([encoder.finish()])
+        player.check()
+        return tuple(bytes(device.queue.read_buffer(x)) for x in player.outputs)
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+
+def executed(wgpu, device, code):
+    import contextlib
+    import io
+
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code, {"__name__": "__main__"})
+    return printed.getvalue()
 
 
 if __name__ == "__main__":

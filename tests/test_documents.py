@@ -54,7 +54,7 @@ def public():
     """Every public object of the package with a docstring of its own, by name."""
     for name in wg.__all__:
         yield name, getattr(wg, name)
-    for space in (wg.nn, wg.optim, wg.data, wg.random, wg.testing):
+    for space in (wg.nn, wg.optim, wg.data, wg.random, wg.testing, wg.webgpu):
         for name in space.__all__:
             yield f"{space.__name__.removeprefix('wengert.')}.{name}", getattr(space, name)
 
@@ -93,7 +93,7 @@ def docstrings(thing, name, depth=2):
 def test_docstrings_are_written_for_python():
     """No markup of Rust's documentation: its links and paths mean nothing to a reader in Python."""
     modules = [_core, wg, wg.nn, wg.optim, wg.data, wg.random, wg.testing, wg.io, wg.pytree,
-               wg.autodiff, wg.capture, wg.control, wg.graph, wg.session, wg.transforms]
+               wg.autodiff, wg.capture, wg.control, wg.graph, wg.session, wg.transforms, wg.webgpu]
     seen = 0
     for module in modules:
         for name, text in docstrings(module, module.__name__):

@@ -8,6 +8,7 @@ import pytest
 
 import wengert as wg
 from wengert import _core
+from wengert.webgpu import export
 
 CATALOGUE = {code: (kind, template) for code, kind, template in _core._error_catalogue()}
 # What only a Rust test provokes: no Python call makes a graph as a value yet.
@@ -164,6 +165,7 @@ PROVOKED = {
     "index_out_of_bounds": lambda: wg.ones((2, 3))[5],
     "unknown_device": lambda: wg.asarray([1.0], device="tpu"),
     "no_gpu": lambda: wg.asarray([1.0], device="gpu:99"),
+    "not_exported": lambda: export(lambda x: x.astype(wg.float64).exp(), wg.ones(2)),
     "devices_differ": lambda: wg.ones(2, device="reference") + wg.ones(2),
     "one_device": lambda: wg.compile(lambda x: x.to("reference") + 1.0)(wg.ones(2)),
     "not_on_host": lambda: memoryview(wg.ones(2, device="reference")),

@@ -117,6 +117,7 @@ ENGINE = [
     "config",
     "check",
     "program",
+    "export",
     "control",
     "call",
     "compile",

@@ -66,7 +66,7 @@ _LAZY = {
 }
 _SUBMODULES = (
     "autodiff", "capture", "compat", "control", "data", "drawing", "graph", "host", "io", "nn",
-    "optim", "profiling", "pytree", "random", "session", "testing", "transforms",
+    "optim", "profiling", "pytree", "random", "session", "testing", "transforms", "webgpu",
 )  # fmt: skip
 
 # The same for type checkers, which the stub test compares with what is found; `as` exports a name.
@@ -91,6 +91,7 @@ if TYPE_CHECKING:
         session as session,
         testing as testing,
         transforms as transforms,
+        webgpu as webgpu,
     )
     from wengert._devices import default_device as default_device
     from wengert._info import __array_namespace_info__ as __array_namespace_info__

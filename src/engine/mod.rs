@@ -11,6 +11,7 @@ pub mod control;
 pub mod definition;
 pub mod eager;
 pub mod executors;
+pub mod export;
 pub mod index;
 pub mod interpret;
 pub mod observe;

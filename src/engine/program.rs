@@ -24,6 +24,7 @@ use crate::passes::expand::has_calls;
 use crate::passes::{Report, expand_for, inlined, pipeline, report, reported, without_stops};
 use crate::schedule::{Options, Plan};
 use crate::shape::{Bindings, Dim, Scope};
+use crate::target::Target;
 use crate::watch;
 
 /// The most plans for different sizes that a program keeps.
@@ -275,6 +276,24 @@ impl Program {
         let plan = Plan::of(list, self.options())?;
         let planned = Arc::new(Planned::new(self.device, plan)?);
         Ok(self.template.get_or_init(|| planned))
+    }
+
+    /// The list of some of its nodes as results, after the passes, with composites expanded of which
+    /// a target has no kernel.
+    pub(super) fn list_for(&self, target: &dyn Target, outputs: Vec<Id>) -> Result<List> {
+        let work = || {
+            let mut list = self.unmarked()?;
+            list.outputs = outputs;
+            let kernels = |composite| target.has_kernel(composite);
+            let expand = |list: List| -> Result<List> {
+                match has_calls(&list, &kernels) {
+                    true => Ok(expand_for(&Graph::from_list(list), &kernels)?.list().clone()),
+                    false => Ok(list),
+                }
+            };
+            expand(pipeline(expand(list)?, &self.config.passes, executors::executor(Device::Cpu))?)
+        };
+        self.scope.run(work)
     }
 
     /// The options of plans.

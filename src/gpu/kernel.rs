@@ -204,6 +204,12 @@ impl Dispatch {
     }
 }
 
+/// A half of the bits of a number.
+pub fn half(value: Scalar, dtype: DType, is_high: bool) -> Word {
+    let bits = bits(value, dtype);
+    Word::Bits((if is_high { bits >> 32 } else { bits }) as u32)
+}
+
 /// The bits of a number in the memory form of a dtype.
 fn bits(value: Scalar, dtype: DType) -> u64 {
     match dtype {

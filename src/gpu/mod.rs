@@ -25,6 +25,7 @@ pub mod kernel;
 pub mod moves;
 pub mod op;
 mod product;
+pub mod program;
 mod reduce;
 #[cfg(feature = "gpu")]
 pub mod run;

@@ -19,9 +19,13 @@ pub struct Lowered {
     pub numbers: SmallVec<[Number; 2]>,
 }
 
-/// The kernel of a step whose arrays lie in ranges of their own, each as `view` says; results lie
-/// without gaps.
-pub fn lower(plan: &Plan, step: &Step, view: &dyn Fn(Source) -> View) -> Result<Lowered> {
+/// The kernel of a step whose arrays lie where `place` says: in the range of which value, and how.
+/// Results lie without gaps in ranges of their own.
+pub fn lower(
+    plan: &Plan,
+    step: &Step,
+    place: &dyn Fn(Source) -> (Source, View),
+) -> Result<Lowered> {
     let mut ranges: SmallVec<[Source; 6]> = SmallVec::new();
     let mut numbers: SmallVec<[Number; 2]> = SmallVec::new();
     let mut range = |source: Source| {
@@ -36,7 +40,8 @@ pub fn lower(plan: &Plan, step: &Step, view: &dyn Fn(Source) -> View) -> Result<
         for operand in &operands {
             match *operand {
                 plan::Operand::Array(x) => {
-                    arrays.push(group::Operand { range: range(x), view: view(x) });
+                    let (base, view) = place(x);
+                    arrays.push(group::Operand { range: range(base), view });
                 }
                 plan::Operand::Number(number) => numbers.push(number),
             }
@@ -54,7 +59,8 @@ pub fn lower(plan: &Plan, step: &Step, view: &dyn Fn(Source) -> View) -> Result<
     for operand in &step.args {
         inputs.push(match *operand {
             plan::Operand::Array(x) => {
-                Input::Array { range: range(x), dtype: plan.ty(x).dtype, view: view(x) }
+                let (base, view) = place(x);
+                Input::Array { range: range(base), dtype: plan.ty(x).dtype, view }
             }
             plan::Operand::Number(number) => {
                 numbers.push(number);
@@ -71,29 +77,27 @@ pub fn lower(plan: &Plan, step: &Step, view: &dyn Fn(Source) -> View) -> Result<
 /// The kernels of the steps of a plan, by the positions of the steps, for inputs in C order. Steps
 /// that are views, control flow and effects have none.
 pub fn kernels(plan: &Plan) -> Result<Vec<(usize, Kernel)>> {
-    let mut views: FxHashMap<u32, View> = FxHashMap::default();
+    let mut views: FxHashMap<Source, (Source, View)> = FxHashMap::default();
     let mut found = Vec::new();
     for (position, step) in plan.steps().iter().enumerate() {
-        let view = |source: Source| match source {
-            Source::Slot(slot) if views.contains_key(&slot) => views[&slot].clone(),
-            Source::Slot(_) | Source::Input(_) | Source::Constant(_) => {
-                View::dense(plan.ty(source).shape.dims())
-            }
+        let place = |source: Source| match views.get(&source) {
+            Some(known) => known.clone(),
+            None => (source, View::dense(plan.ty(source).shape.dims())),
         };
         match &step.work {
             Work::ControlFlow(_) | Work::Effect(_) | Work::Alias | Work::BlockFusion(_) => continue,
             Work::Op(op) => {
-                if let [plan::Operand::Array(x)] = step.args.as_slice()
-                    && let Some(seen) =
-                        view_of(op, &view(*x), plan.slots()[step.results[0] as usize].shape.dims())
-                {
-                    views.insert(step.results[0], seen);
-                    continue;
+                if let [plan::Operand::Array(x)] = step.args.as_slice() {
+                    let ((base, view), result) = (place(*x), Source::Slot(step.results[0]));
+                    if let Some(seen) = view_of(op, &view, plan.ty(result).shape.dims()) {
+                        views.insert(result, (base, seen));
+                        continue;
+                    }
                 }
             }
             Work::Group(_) | Work::Product(_) => {}
         }
-        found.push((position, lower(plan, step, &view)?.kernel));
+        found.push((position, lower(plan, step, &place)?.kernel));
     }
     Ok(found)
 }

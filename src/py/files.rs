@@ -182,12 +182,26 @@ fn write(
 /// The tensors of a safetensors file by their names, in the order of the file.
 #[pyfunction]
 fn safetensors_load(py: Python<'_>, path: PathBuf) -> PyResult<Py<PyDict>> {
-    let named = py.detach(|| read(&path)).map_err(|failure| failure.raise(py, LOAD, &path))?;
+    let (named, _) = py.detach(|| read(&path)).map_err(|failure| failure.raise(py, LOAD, &path))?;
     let tensors = PyDict::new(py);
     for (name, array) in named {
         tensors.set_item(name, tensor::wrap(py, Value::plain(array))?)?;
     }
     Ok(tensors.unbind())
+}
+
+/// The same, and the text that the file has beside them.
+#[pyfunction]
+fn _safetensors_read(py: Python<'_>, path: PathBuf) -> PyResult<(Py<PyDict>, Py<PyDict>)> {
+    let found = py.detach(|| read(&path)).map_err(|failure| failure.raise(py, LOAD, &path))?;
+    let (tensors, texts) = (PyDict::new(py), PyDict::new(py));
+    for (name, array) in found.0 {
+        tensors.set_item(name, tensor::wrap(py, Value::plain(array))?)?;
+    }
+    for (key, text) in found.1 {
+        texts.set_item(key, text)?;
+    }
+    Ok((tensors.unbind(), texts.unbind()))
 }
 
 /// Files of other formats: their first bytes, and who reads them.
@@ -217,7 +231,10 @@ fn other_format(start: &[u8; PREFIX]) -> Option<&'static str> {
 /// Reads and writes go in pieces of this many bytes, between which signals are looked for.
 const PIECE: usize = 1 << 24;
 
-fn read(path: &Path) -> Result<Vec<(String, Array)>, Failure> {
+/// Named tensors, and texts.
+type Content = (Vec<(String, Array)>, Vec<(String, String)>);
+
+fn read(path: &Path) -> Result<Content, Failure> {
     // Opening a FIFO waits for a writer, whom nobody could be told to stop waiting for.
     let kind = std::fs::metadata(path)?.file_type();
     if !kind.is_file() && !kind.is_dir() {
@@ -251,7 +268,9 @@ fn read(path: &Path) -> Result<Vec<(String, Array)>, Failure> {
         let facts = format!("the header describes {said} bytes of data, the file has {there}");
         return Err(malformed(LOAD, facts).into());
     }
-    metadata
+    let texts = metadata.metadata().iter().flatten();
+    let texts = texts.map(|(key, text)| (key.clone(), text.clone())).collect();
+    let arrays = metadata
         .offset_keys()
         .into_iter()
         .filter_map(|name| metadata.info(&name).map(|info| (name, info)))
@@ -259,7 +278,8 @@ fn read(path: &Path) -> Result<Vec<(String, Array)>, Failure> {
             let array = read_array(&mut file, &name, info)?;
             Ok((name, array))
         })
-        .collect()
+        .collect::<Result<_, Failure>>()?;
+    Ok((arrays, texts))
 }
 
 fn read_array(file: &mut File, name: &str, info: &TensorInfo) -> Result<Array, Failure> {
@@ -318,6 +338,7 @@ fn _from_bytes(
 pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(pyo3::wrap_pyfunction!(safetensors_save, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(safetensors_load, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_safetensors_read, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_to_bytes, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_from_bytes, module)?)
 }

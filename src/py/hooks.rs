@@ -197,12 +197,15 @@ fn _shader(
         let [step] = plan.steps() else {
             return Err(error::bad_value("_shader", "the program is not one step", &plan));
         };
-        let view = |source| match source {
-            Source::Input(i) => View::of(&layouts[i as usize]),
-            Source::Slot(_) | Source::Constant(_) => View::dense(plan.ty(source).shape.dims()),
+        let place = |source| {
+            let view = match source {
+                Source::Input(i) => View::of(&layouts[i as usize]),
+                Source::Slot(_) | Source::Constant(_) => View::dense(plan.ty(source).shape.dims()),
+            };
+            (source, view)
         };
         let gpu::step::Lowered { kernel, numbers: used, .. } =
-            gpu::step::lower(&plan, step, &view)?;
+            gpu::step::lower(&plan, step, &place)?;
         let used: Vec<Scalar> = used
             .iter()
             .map(|&number| match number {

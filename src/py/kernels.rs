@@ -45,12 +45,13 @@ impl Kernels {
                 Source::Input(i) => layouts.get(i as usize).and_then(Option::as_ref),
                 Source::Slot(_) | Source::Constant(_) => None,
             };
-            match layout {
+            let view = match layout {
                 Some((sizes, strides, offset)) => {
                     View::of(&Layout::strided(Shape::of(sizes), strides, *offset))
                 }
                 None => View::dense(plan.ty(source).shape.dims()),
-            }
+            };
+            (source, view)
         };
         for (at, step) in plan.steps().iter().enumerate() {
             let lowered = lower(plan, step, &view)?;

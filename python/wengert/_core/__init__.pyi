@@ -70,6 +70,7 @@ __all__ = [
     '_end_checking',
     '_end_timing',
     '_error_catalogue',
+    '_export',
     '_flow',
     '_from_bytes',
     '_grad_name',
@@ -99,6 +100,7 @@ __all__ = [
     '_ruled',
     '_ruled_call',
     '_run_program',
+    '_safetensors_read',
     '_set_current_device',
     '_set_package',
     '_shader',
@@ -1411,6 +1413,13 @@ def safetensors_save(
     path: str | os.PathLike[str], tensors: dict[str, Tensor], metadata: dict[str, str]
 ) -> None: ...
 def safetensors_load(path: str | os.PathLike[str]) -> dict[str, Tensor]: ...
+def _safetensors_read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]: ...
+def _export(
+    executable: Executable,
+    args: Sequence[Tensor],
+    leaves: Sequence[Any],
+    limits: tuple[int, int],
+) -> tuple[str, list[Tensor]]: ...
 def _instruction_sets() -> list[str]: ...
 def _check_size(op: str, size: Any) -> None: ...
 def _interned_sizes() -> int: ...

@@ -27,6 +27,7 @@ use crate::ops::op::Type;
 use crate::shape::{Constraint, Dim, Shape};
 
 mod executable;
+mod export;
 mod finish;
 mod run;
 mod settings;
@@ -263,6 +264,7 @@ pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Trace>()?;
     module.add_class::<Executable>()?;
     settings::install(module)?;
+    export::install(module)?;
     module.add_function(pyo3::wrap_pyfunction!(is_tracing, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(outside_trace, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_put_back, module)?)?;
