@@ -4,6 +4,7 @@ memory, threads. Skipped where there is no adapter."""
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -272,3 +273,15 @@ for i in range(30):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode in (0, 3, -6), done.stderr
+
+
+def test_an_exported_program_draws_a_picture(gpu, tmp_path):
+    """The example of docs/webgpu.md: the caller's render pass reads what the program wrote."""
+    pytest.importorskip("wgpu")
+    example = Path(__file__).parent.parent / "examples" / "webgpu_picture.py"
+    path = tmp_path / "picture.png"
+    done = subprocess.run([sys.executable, str(example), str(path)], capture_output=True, text=True,
+                          timeout=300)
+    assert done.returncode == 0, done.stderr
+    colours = int(done.stdout.split()[-2])
+    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and colours > 50, done.stdout
