@@ -326,7 +326,7 @@ class Adam(Optimizer):
         g ← g + λ p;  m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²
         p ← p − lr · m̂ / (√v̂ + ε),  m̂ = m / (1 − β₁ᵗ),  v̂ = v / (1 − β₂ᵗ)
 
-    The t of a parameter counts its own updates, in float64, on a GPU in float32.
+    The t of a parameter counts its own updates, in float32, for float64 parameters in float64.
     """
 
     _decoupled = False
@@ -343,7 +343,7 @@ class Adam(Optimizer):
 
     def initial_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:
         """The moments, and the number of steps (a tensor, so that it is state like any other)."""
-        count = float32 if p.device.type == "gpu" else float64
+        count = float64 if p.dtype == float64 else float32
         return {
             "step": zeros((), dtype=count, device=p.device),
             "exp_avg": zeros_like(p),

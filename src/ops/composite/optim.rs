@@ -51,7 +51,7 @@ composite! {
         for x in [step, lr, beta1, beta2, eps, weight_decay] {
             within("adam", &x.shape(), &p.shape());
         }
-        // The counts of an optimizer are float64, but on devices that have none.
+        // Scalars are float32, but for float64 parameters: not every device has float64.
         let is_double = [step, p].iter().any(|x| x.dtype() == DType::F64);
         let wide = if is_double { DType::F64 } else { DType::F32 };
         let step = step.cast(wide);
