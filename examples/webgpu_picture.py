@@ -2,9 +2,9 @@
 
     python examples/webgpu_picture.py [picture.png]
 
-`wengert.webgpu.export` makes a program of an ordinary function: WGSL, buffers, a list of dispatches.
-Here a host that knows nothing of tensors plays it through wgpu-py and draws its result, without a
-copy: the render pass below reads the very buffer that the program wrote. Needs the package wgpu.
+`wengert.webgpu.export` makes a program of an ordinary function: WGSL, buffers, a list of
+dispatches. Here a host that knows nothing of tensors plays it through wgpu-py and draws its result,
+without a copy: the render pass below reads the very buffer that the program wrote. Needs wgpu.
 """
 
 import struct

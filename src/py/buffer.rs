@@ -160,7 +160,7 @@ struct Export {
 pub fn on_host(op: &str, array: &Array) -> error::Result<()> {
     match array.device() {
         Device::Cpu => Ok(()),
-        device => Err(error::not_on_host(op, device)),
+        device @ (Device::Reference | Device::Gpu(_)) => Err(error::not_on_host(op, device)),
     }
 }
 

@@ -91,7 +91,7 @@ impl Exporting<'_, '_> {
                             .or_raise(py)?,
                     )
                 }
-                place => {
+                place @ (Place::Handle(_) | Place::Gradient(_)) => {
                     let array = executable.value(py, place, &self.args)?.array;
                     let array = executors::download(&array).or_raise(py)?;
                     Role::Held(executors::contiguous(&array).or_raise(py)?)
@@ -142,8 +142,11 @@ impl Exporting<'_, '_> {
         for updated in &self.executable.updates {
             match &updated.place {
                 Place::Handle(_) => state.push((updated.input, updated.result)),
-                place => {
-                    let i = if let Place::Argument(i) = place { *i } else { updated.input };
+                Place::Argument(i) => {
+                    refused.push(format!("it updates its argument {i}; return the new value"));
+                }
+                Place::Gradient(_) | Place::Key => {
+                    let i = updated.input;
                     refused.push(format!("it updates its argument {i}; return the new value"));
                 }
             }
