@@ -1,17 +1,22 @@
-"""Headless Chromium: every shader compiles there without a message.
+"""Headless Chromium: every shader compiles there without a message, and programs give the numbers
+of the CPU.
 
 Its compiler is another one than that of the adapters here, and refuses more: barriers where
 invocations may part, and constants that overflow.
 """
 
+import base64
+from pathlib import Path
+
 import browser as browsers
+import numpy as np
 import pytest
 from kernels import strided
 from test_modes import program_of
 from test_ops_values import samples
 
 import wengert as wg
-from wengert import _core
+from wengert import _core, nn, optim, webgpu
 
 from support import TABLE, dtypes_of, label, missing, wanted_gpu
 
@@ -90,3 +95,191 @@ def test_what_a_browser_refuses_is_seen(browser):
         }"""
     (_, said), = browser.evaluate(COMPILE, [text], 1)
     assert "uniform control flow" in said[0]
+
+
+# Runs a program with each list of inputs; an error stands for the outputs of its run.
+PLAY = """async (path, runs) => {
+  const {Program, Player} = await import('/player/player.js');
+  const device = await (await navigator.gpu.requestAdapter()).requestDevice();
+  const lost = [];
+  device.onuncapturederror = event => lost.push(event.error.message);
+  const player = new Player(await Program.load(path), device);
+  const decoded = ([type, text]) => new globalThis[type](
+    Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer);
+  const encoded = x => {
+    const bytes = new Uint8Array(x.buffer, x.byteOffset, x.byteLength);
+    let text = '';
+    for (const byte of bytes) text += String.fromCharCode(byte);
+    return [x.constructor.name, x.shape, btoa(text)];
+  };
+  const results = [];
+  for (const [inputs, sizes] of runs) {
+    const run = player.run(inputs.map(decoded), sizes);
+    results.push(await run.then(outputs => outputs.map(encoded), error => String(error)));
+  }
+  await player.destroy();
+  device.destroy();
+  return lost.length ? lost : results;
+}"""
+ARRAY = {"bool": "Uint8Array", "float16": "Uint16Array", "bfloat16": "Uint16Array",
+         "int64": "BigInt64Array", "uint64": "BigUint64Array"}
+
+
+@pytest.fixture(scope="module")
+def play(browser, tmp_path_factory):
+    """Runs a program in the page, with lists of tensors; gives lists of tensors, or errors."""
+    folder = tmp_path_factory.mktemp("programs")
+    browser.files |= {"/programs": folder, "/player": Path(webgpu.__file__).parent}
+    count = iter(range(1000))
+
+    def run(program, *runs, sizes=None):
+        name = f"{next(count)}.safetensors"
+        program.save(folder / name)
+        browser.open("/")
+        given = [([encoded(x) for x in inputs], sizes or {}) for inputs in runs]
+        found = browser.evaluate(PLAY, f"/programs/{name}", given, seconds=120)
+        assert not browser.complaints()
+        return [x if isinstance(x, str) else
+                [decoded(y, out.dtype) for y, out in zip(x, program.outputs, strict=True)]
+                for x in found]
+
+    return run
+
+
+def array_of(dtype):
+    return ARRAY.get(dtype) or f"{dtype.title()}Array"
+
+
+def encoded(x):
+    return array_of(x.dtype.name), base64.b64encode(_core._to_bytes(x)).decode()
+
+
+def decoded(found, dtype):
+    kind, shape, text = found
+    assert kind == array_of(dtype)
+    return _core._from_bytes(getattr(wg, dtype), tuple(shape), base64.b64decode(text))
+
+
+def random_of(dtype, *shape):
+    rng = np.random.default_rng(len(dtype))
+    if dtype == "bool":
+        return wg.tensor(rng.integers(0, 2, shape).astype(bool))
+    if "float" in dtype:
+        return wg.tensor(rng.uniform(-2, 2, shape).astype("f")).astype(getattr(wg, dtype))
+    return wg.tensor(rng.integers(0, 100, shape).astype(dtype))
+
+
+def assert_near(got, want, facts, ulps=64):
+    assert (got.dtype, got.shape) == (want.dtype, want.shape), facts
+    if not want.dtype.is_floating:
+        assert _core._to_bytes(got) == _core._to_bytes(want), facts
+        return
+    eps = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}[want.dtype.name]
+    a, b = (x.astype(wg.float64).numpy() for x in (got, want))
+    np.testing.assert_allclose(a, b, rtol=ulps * eps, atol=ulps * eps, err_msg=facts)
+
+
+FUNCTIONS = {
+    "elementwise": lambda x: (wg.where(x > x.mean(), x * x + 1, -x), x.max()),
+    "moves": lambda x: (x.T, wg.concat([x[::-1], x[:, :0].sum(axis=1, keepdims=True) + x])),
+    "orders": lambda x: (wg.sort(x, axis=1), wg.argmax(x, axis=0), wg.cumulative_sum(x, axis=0)),
+    "product": lambda x: x @ x.T,
+}
+DTYPES = ["int8", "uint16", "int32", "int64", "uint64", "float16", "bfloat16", "float32"]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_programs_give_the_numbers_of_the_cpu(name, play):
+    f = FUNCTIONS[name]
+    for dtype in DTYPES:
+        if name == "elementwise" and "int" in dtype:
+            continue  # a mean of integers is float64 for some
+        x = random_of(dtype, 5, 7)
+        want = f(x)
+        want = want if isinstance(want, tuple) else (want,)
+        if any(y.dtype == wg.float64 for y in want):
+            continue
+        (found,) = play(webgpu.export(f, x), [x])
+        for got, y in zip(found, want, strict=True):
+            assert_near(got, y, f"{name} {dtype}", 256)
+
+
+def test_sizes_may_be_open(play):
+    n = wg.Dim("n")
+    program = webgpu.export(lambda x: (nn.softmax(x), x.mean(axis=0)), wg.Spec((n, 5)))
+    inputs = [random_of("float32", rows, 5) for rows in (1, 3, 200, 3, 7, 8, 9, 10)]
+    for x, found in zip(inputs, play(program, *[[x] for x in inputs]), strict=True):
+        for got, want in zip(found, (nn.softmax(x), x.mean(axis=0)), strict=True):
+            assert_near(got, want, f"{x.shape}")
+
+
+def test_a_training_step_keeps_its_state(play):
+    wg.random.seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10))
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x, y = random_of("float32", 16, 1, 8, 8), wg.arange(16) % 10
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = nn.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step(x, y)
+    program = webgpu.export(step, x, y)
+    wrong = wg.where(wg.arange(16) == 3, wg.asarray(12), y)
+    first, refused, *others = play(program, [x, y], [x, wrong], *[[x, y]] * 6)
+    want = [step(x, y) for _ in range(7)]
+    assert "12" in refused and "test_browser.py" in refused
+    for (got,), loss in zip([first, *others], want, strict=True):
+        assert_near(got, loss.detach(), "loss", 1 << 12)
+    assert want[-1].item() < want[0].item() / 2
+
+
+# Files that are not as they must be, and what is said.
+HOSTILE = """async (path, changes) => {
+  const {Program} = await import('/player/player.js');
+  const file = await (await fetch(path)).arrayBuffer();
+  const length = Number(new DataView(file).getBigUint64(0, true));
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(file, 8, length)));
+  const key = 'wengert.webgpu', said = [];
+  for (const change of [null, ...changes]) {
+    const root = JSON.parse(header.__metadata__[key]);
+    if (change) new Function('root', change)(root);
+    const all = {...header, __metadata__: {[key]: JSON.stringify(root)}};
+    const text = new TextEncoder().encode(JSON.stringify(all));
+    const bytes = new Uint8Array(8 + text.length + file.byteLength - 8 - length);
+    new DataView(bytes.buffer).setBigUint64(0, BigInt(text.length), true);
+    bytes.set(text, 8);
+    bytes.set(new Uint8Array(file, 8 + length), 8 + text.length);
+    said.push(await Program.load(bytes.buffer).then(() => null, error => error.name));
+  }
+  for (const end of [0, 7, 8, 100, file.byteLength - 1]) {
+    said.push(await Program.load(file.slice(0, end)).then(() => null, error => error.name));
+  }
+  return said;
+}"""
+CHANGES = [
+    "root.version = 2", "root.shaders = [1]", "root.buffers[0] = 33", "root.buffers[0] = -32",
+    "root.buffers[0] = 'n +'", "root.buffers[0] = 'm'", "root.buffers[0] = '('.repeat(99)",
+    "root.inputs[0].buffer = 99", "root.inputs[0].dtype = 'toString'", "root.inputs[0].shape = 3",
+    "root.outputs[0].buffer = 1.5", "root.dispatches[0].shader = 99",
+    "root.dispatches[0].bind = []",
+    "root.dispatches[0].bind[0] = -1", "root.dispatches[0].words = [2 ** 32]",
+    "root.dispatches[0].words = [{number: 0, dtype: 'int8'}]", "delete root.dispatches",
+    "root.constants = [{tensor: 99, buffer: 0}]", "root.numbers = [{do: 'valueOf', of: [0, 0]}]",
+    "root.conditions = [[1, '>', 2, null]]", "root.refusals = [{kind: 'other'}]",
+    "root.dispatches[0].bind.push(root.dispatches[0].bind[0])",
+]
+
+
+def test_hostile_files_are_refused(browser, play, tmp_path):
+    w = random_of("float32", 5, 3)
+    webgpu.export(lambda x: x @ w, random_of("float32", 4, 5)).save(tmp_path / "it.safetensors")
+    browser.files["/hostile"] = tmp_path
+    browser.open("/")
+    first, *said = browser.evaluate(HOSTILE, "/hostile/it.safetensors", CHANGES)
+    assert first is None
+    for change, name in zip([*CHANGES, *["cut"] * 5], said, strict=True):
+        assert name == "PlayerError", change
