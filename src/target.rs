@@ -103,7 +103,8 @@ pub struct Packed {
     pub times: [Option<usize>; 2],
 }
 
-/// The machine that a plan is made for, as planners see it.
+/// The machine that a plan is made for, as planners see it. What is not said otherwise is not
+/// offered.
 pub trait Target: Send + Sync {
     /// The name.
     fn name(&self) -> &'static str;
@@ -160,40 +161,56 @@ pub trait Target: Send + Sync {
 
     /// Which operands the result of an op may be written over. A group's result may be written over
     /// any operand.
-    fn in_place(&self, op: &Op) -> InPlace;
+    fn in_place(&self, _op: &Op) -> InPlace {
+        InPlace::Nowhere
+    }
 
     /// The scratch of an op while it runs, in bytes.
-    fn scratch(&self, op: &Op, args: &[(DType, &Layout)], result: &Shape) -> usize;
+    fn scratch(&self, _op: &Op, _args: &[(DType, &Layout)], _result: &Shape) -> usize {
+        0
+    }
 
     /// The scratch of an op that works on a block.
-    fn block_scratch(&self, op: &Op, args: &[(DType, &Layout)], result: &Shape) -> BlockScratch;
+    fn block_scratch(&self, _op: &Op, _args: &[(DType, &Layout)], _result: &Shape) -> BlockScratch {
+        BlockScratch::Refused
+    }
 
     /// Whether an op may have an epilogue: a group that runs on each piece of the op's result as
     /// soon as the piece is computed.
-    fn offers_epilogue(&self, op: &Op, dtype: DType) -> bool;
+    fn offers_epilogue(&self, _op: &Op, _dtype: DType) -> bool {
+        false
+    }
 
     /// Whether operand `operand` of the op, which has this dtype, may have a prologue: a group that
     /// computes the operand while it is packed.
-    fn offers_prologue(&self, op: &Op, dtype: DType, operand: usize) -> bool;
+    fn offers_prologue(&self, _op: &Op, _dtype: DType, _operand: usize) -> bool {
+        false
+    }
 
     /// The cost of packing for a product. An operand with a number in `made` is computed by a
     /// prologue with so many ops per element; its layout is the one that it would have if it were
     /// written.
     fn packed(
         &self,
-        op: &Op,
-        args: [(DType, &Layout); 2],
-        made: [Option<usize>; 2],
-        result: &Shape,
-    ) -> Packed;
+        _op: &Op,
+        _args: [(DType, &Layout); 2],
+        _made: [Option<usize>; 2],
+        _result: &Shape,
+    ) -> Packed {
+        Packed { scratch: 0, times: [None, None] }
+    }
 
     /// Whether a product of this dtype can be computed for some matrices of its batch at a time,
     /// with the same bits.
-    fn splits_batch(&self, dtype: DType) -> bool;
+    fn splits_batch(&self, _dtype: DType) -> bool {
+        false
+    }
 
     /// How many lines become one leaf of the tree that reduces `lines` lines of `width` elements
     /// into one; `None` where the lines cannot come in pieces.
-    fn reduction_group(&self, lines: usize, width: usize) -> Option<usize>;
+    fn reduction_group(&self, _lines: usize, _width: usize) -> Option<usize> {
+        None
+    }
 }
 
 /// `float64, float64 to bool`.

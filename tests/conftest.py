@@ -44,3 +44,18 @@ def gpu():
     if not any(device.type == "gpu" for device in wg.devices()):
         missing("no adapter; tools/adapter.sh says how to get one")
     return wg.device("gpu")
+
+
+@pytest.fixture(scope="module")
+def adapter():
+    """An adapter in a process of its own, driven by wgpu-py."""
+    import adapter as adapters
+
+    from support import missing, wanted_gpu
+
+    wanted_gpu()
+    found = adapters.start()
+    if isinstance(found, str):
+        missing(found)
+    yield found
+    found.close()

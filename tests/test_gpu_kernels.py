@@ -2,7 +2,6 @@
 
 import functools
 
-import adapter as adapters
 import numpy as np
 import pytest
 from kernels import (
@@ -19,20 +18,8 @@ from kernels import (
 
 import wengert as wg
 
-from support import missing, wanted_gpu
-
 SIZES = [1, 3, 4, 5, 63, 64, 65, 257]
 LAYOUTS = {"dense": None, "strided": strided}
-
-
-@pytest.fixture(scope="module")
-def adapter():
-    wanted_gpu()
-    found = adapters.start()
-    if isinstance(found, str):
-        missing(found)
-    yield found
-    found.close()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

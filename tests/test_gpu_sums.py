@@ -8,30 +8,17 @@ the result.
 import itertools
 import math
 
-import adapter as adapters
 import numpy as np
 import pytest
 
 import wengert as wg
 from wengert import _core
 
-from support import missing, wanted_gpu
-
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 FLOATS = ["float32", "float16", "bfloat16"]
 DEPTH = 100
 random = np.random.default_rng(5)
-
-
-@pytest.fixture(scope="module")
-def adapter():
-    wanted_gpu()
-    found = adapters.start()
-    if isinstance(found, str):
-        missing(found)
-    yield found
-    found.close()
 
 
 def run(adapter, f, *inputs, layouts=()):

@@ -4,14 +4,13 @@ Integers and truth values are equal to the bit, floats within units of the last 
 What is compared stays where `src/scalar/wgsl.rs` promises a bound.
 """
 
-import adapter as adapters
 import numpy as np
 import pytest
 
 import wengert as wg
 from wengert import _core
 
-from support import TABLE, missing, wanted_gpu
+from support import TABLE
 
 COUNT = 1500
 DTYPES = {
@@ -27,16 +26,6 @@ MOST_ULPS = 4
 # Beyond these arguments no bound is promised.
 REACH = {"sin": 1e5, "cos": 1e5, "tan": 1e5, "remainder": 1e4, "floor_divide": 1e4}
 ELEMENTWISE = [op for op in TABLE if op["kind"] == "elementwise"]
-
-
-@pytest.fixture(scope="module")
-def adapter():
-    wanted_gpu()
-    found = adapters.start()
-    if isinstance(found, str):
-        missing(found)
-    yield found
-    found.close()
 
 
 def dense(shape):

@@ -6,7 +6,7 @@ use crate::layout::Layout;
 use crate::ops::declare::Composite;
 use crate::ops::op::Op;
 use crate::shape::Shape;
-use crate::target::{BlockScratch, InPlace, Limits, Packed, Ranges, Target};
+use crate::target::{Limits, Ranges, Target};
 
 /// A device, as planners see it.
 pub struct Shaders {
@@ -69,37 +69,5 @@ impl Target for Shaders {
 
     fn fresh_layout(&self, _: &Op, shape: &Shape) -> Layout {
         Layout::contiguous(shape.clone())
-    }
-
-    fn in_place(&self, _: &Op) -> InPlace {
-        InPlace::Nowhere
-    }
-
-    fn scratch(&self, _: &Op, _: &[(DType, &Layout)], _: &Shape) -> usize {
-        0
-    }
-
-    fn block_scratch(&self, _: &Op, _: &[(DType, &Layout)], _: &Shape) -> BlockScratch {
-        BlockScratch::Refused
-    }
-
-    fn offers_epilogue(&self, _: &Op, _: DType) -> bool {
-        false
-    }
-
-    fn offers_prologue(&self, _: &Op, _: DType, _: usize) -> bool {
-        false
-    }
-
-    fn packed(&self, _: &Op, _: [(DType, &Layout); 2], _: [Option<usize>; 2], _: &Shape) -> Packed {
-        Packed { scratch: 0, times: [None, None] }
-    }
-
-    fn splits_batch(&self, _: DType) -> bool {
-        false
-    }
-
-    fn reduction_group(&self, _: usize, _: usize) -> Option<usize> {
-        None
     }
 }

@@ -31,7 +31,7 @@ use crate::schedule::{
 use crate::shape::{Dim, Shape};
 use crate::site::Site;
 use crate::small::small;
-use crate::target::{BlockScratch, InPlace, Limits, Packed, Ranges, Target};
+use crate::target::{Limits, Ranges, Target};
 
 /// Plain loops, for clarity.
 pub struct Reference;
@@ -78,38 +78,6 @@ impl Target for Reference {
 
     fn fresh_layout(&self, _: &Op, shape: &Shape) -> Layout {
         Layout::contiguous(shape.clone())
-    }
-
-    fn in_place(&self, _: &Op) -> InPlace {
-        InPlace::Nowhere
-    }
-
-    fn scratch(&self, _: &Op, _: &[(DType, &Layout)], _: &Shape) -> usize {
-        0
-    }
-
-    fn block_scratch(&self, _: &Op, _: &[(DType, &Layout)], _: &Shape) -> BlockScratch {
-        BlockScratch::Refused
-    }
-
-    fn offers_epilogue(&self, _: &Op, _: DType) -> bool {
-        false
-    }
-
-    fn offers_prologue(&self, _: &Op, _: DType, _: usize) -> bool {
-        false
-    }
-
-    fn packed(&self, _: &Op, _: [(DType, &Layout); 2], _: [Option<usize>; 2], _: &Shape) -> Packed {
-        Packed { scratch: 0, times: [None, None] }
-    }
-
-    fn splits_batch(&self, _: DType) -> bool {
-        false
-    }
-
-    fn reduction_group(&self, _: usize, _: usize) -> Option<usize> {
-        None
     }
 }
 

@@ -1,260 +1,18 @@
-//! General products: sums of products of elements of two operands, blocks of them at a time.
-//!
-//! An invocation computes a block of rows × columns, so that each element that it reads takes part
-//! in several products. Where the terms are many and the blocks few, parts of the terms have
-//! invocations of their own, and a second dispatch adds them.
+//! The text of a product: which block an invocation has, its sums, where they go.
 
-use super::element::is_wide;
-use super::kernel::{Dispatch, Input, Kernel, Output, Place, Word, count};
-use super::reduce;
-use super::shader::{Shader, lanes};
-use super::terms::{
-    BLOCK, Join, MOST_PARTS, Source, Strides, along, merged, parts, read, register, zero,
-};
+use super::{FOUR, Load, Product, Side, Tile};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::attributes::{Contraction, Reduction};
+use crate::gpu::element::is_wide;
+use crate::gpu::kernel::{Place, Word, count};
+use crate::gpu::shader::Shader;
+use crate::gpu::terms::{BLOCK, Join, along, read, register, zero};
 use crate::ops::elementwise::{Elementwise, arithmetic, bits};
-use crate::shape::{Dim, Dims};
-
-/// Terms that are worth an invocation.
-const EACH: usize = 128;
-
-/// Blocks that are enough to keep an adapter busy.
-const BUSY: usize = 1024;
-
-/// The most elements of a result whose terms are shared where their count is open.
-const MOST_SHARED: usize = 1 << 16;
-
-/// An operand of a product.
-#[derive(Clone, Debug)]
-pub struct Side {
-    pub source: Source,
-    /// The strides of batch axes
-    pub batch: Strides,
-    /// Those of the axes of its own: rows or columns
-    pub free: Strides,
-    /// Those of the axes of terms
-    pub terms: Strides,
-}
-
-/// Where a side is read along an axis, beside its strides: at
-/// `(column · i + term · j + start) / divisor`, which may lie outside: there are zeros.
-#[derive(Clone, Debug)]
-pub struct Window {
-    /// The size of the axis, and its stride
-    pub size: Dim,
-    pub stride: Word,
-    /// Which axis of columns is `i`, and its factor
-    pub column: (usize, Word),
-    /// Which axis of terms is `j`, and its factor
-    pub term: (usize, Word),
-    pub start: Word,
-    /// What is not a multiple of it takes no part
-    pub divisor: Option<Word>,
-}
-
-/// `out[batch, rows, columns] = Σ a[batch, rows, terms] b[batch, columns, terms]`
-#[derive(Clone, Debug)]
-pub struct Product {
-    pub batch: Dims,
-    pub rows: Dims,
-    pub columns: Dims,
-    pub terms: Dims,
-    pub a: Side,
-    pub b: Side,
-    /// Further axes of `b`
-    pub windows: Vec<Window>,
-}
-
-/// The kernel of a general product.
-pub fn contract(spec: &Contraction, inputs: &[Input], out: &Output) -> Result<Kernel> {
-    let (a, b) = (Source::of(&inputs[0])?, Source::of(&inputs[1])?);
-    let free = |x: &Source, batch: &[usize], terms: &[usize]| -> Vec<usize> {
-        (0..x.view.sizes.len()).filter(|i| !batch.contains(i) && !terms.contains(i)).collect()
-    };
-    let rows = free(&a, &spec.a_batch, &spec.a_contract);
-    let columns = free(&b, &spec.b_batch, &spec.b_contract);
-    let side = |source: &Source, batch: &[usize], free: &[usize], terms: &[usize]| Side {
-        source: source.clone(),
-        batch: source.strides(batch),
-        free: source.strides(free),
-        terms: source.strides(terms),
-    };
-    let product = Product {
-        batch: a.sizes(&spec.a_batch),
-        rows: a.sizes(&rows),
-        columns: b.sizes(&columns),
-        terms: a.sizes(&spec.a_contract),
-        a: side(&a, &spec.a_batch, &rows, &spec.a_contract),
-        b: side(&b, &spec.b_batch, &columns, &spec.b_contract),
-        windows: Vec::new(),
-    };
-    kernel(product, out)
-}
-
-/// The kernel of a product.
-pub fn kernel(product: Product, out: &Output) -> Result<Kernel> {
-    let product = product.merged();
-    let dtype = product.a.source.dtype;
-    let tile = Tile::of(&product);
-    let sums = count(out.ty.shape.dims());
-    let terms = count(&product.terms);
-    let shared = match (terms.known(), sums.known()) {
-        (None, None) => None,
-        (None, Some(sums)) if sums > MOST_SHARED => None,
-        _ => parts(terms, tile.blocks(&product), EACH, BUSY),
-    };
-    let mut kernel = Kernel::default();
-    let to = (Place::Range(out.range), register(dtype));
-    // Neighbours of a narrow dtype share words.
-    if shared.is_none() && lanes(read(out.ty.dtype)) == 1 {
-        kernel.dispatches.push(tile.dispatch(&product, None, to)?);
-        return Ok(kernel);
-    }
-    let many = shared.unwrap_or(Dim::ONE);
-    let place = kernel.scratch(register(dtype), sums * many);
-    kernel.dispatches.push(tile.dispatch(&product, shared, (place, to.1))?);
-    kernel.dispatches.push(reduce::joined(dtype, place, many, sums, out)?);
-    Ok(kernel)
-}
-
-impl Product {
-    /// The same with neighbouring axes merged.
-    fn merged(mut self) -> Product {
-        let (batch, [a, b]) = merged(&self.batch, [&self.a.batch, &self.b.batch]);
-        (self.batch, self.a.batch, self.b.batch) = (batch, a, b);
-        let (rows, [a]) = merged(&self.rows, [&self.a.free]);
-        (self.rows, self.a.free) = (rows, a);
-        if self.windows.is_empty() {
-            let (columns, [b]) = merged(&self.columns, [&self.b.free]);
-            (self.columns, self.b.free) = (columns, b);
-            let (terms, [a, b]) = merged(&self.terms, [&self.a.terms, &self.b.terms]);
-            (self.terms, self.a.terms, self.b.terms) = (terms, a, b);
-        }
-        self
-    }
-}
-
-/// How elements of a side are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Load {
-    /// One by one
-    Single,
-    /// Four terms at a time
-    Terms,
-    /// Four rows or columns at a time
-    Free,
-}
-
-/// The shape of a kernel.
-struct Tile {
-    rows: usize,
-    columns: usize,
-    a: Load,
-    b: Load,
-    /// Terms of a round
-    unrolled: usize,
-}
-
-const FOUR: usize = 4;
-
-fn is_multiple(word: &Word) -> bool {
-    matches!(word, Word::Size(n) | Word::Minus(n)
-        if n.known().is_some_and(|n| n.is_multiple_of(FOUR)))
-}
-
-impl Side {
-    /// How its elements are read, in blocks of so many.
-    fn load(&self, terms: &[Dim], block: usize, size: Dim) -> Load {
-        let is_aligned = |strides: &Strides| strides.iter().all(is_multiple);
-        let is_four = |size: Dim| size.known().is_some_and(|n| n.is_multiple_of(FOUR));
-        let one = Word::Size(Dim::ONE);
-        let is_fit = self.source.dtype == DType::F32
-            && is_multiple(&self.source.view.offset)
-            && is_aligned(&self.batch);
-        if !is_fit {
-            return Load::Single;
-        }
-        if self.terms[..] == [one] && is_four(terms[0]) && is_aligned(&self.free) {
-            return Load::Terms;
-        }
-        let is_free = self.free[..] == [one] && is_four(size) && is_aligned(&self.terms);
-        if is_free && block == FOUR { Load::Free } else { Load::Single }
-    }
-}
-
-impl Tile {
-    fn of(product: &Product) -> Tile {
-        let most = if is_wide(product.a.source.dtype) { 2 } else { FOUR };
-        let block = |sizes: &Dims| match count(sizes).known() {
-            Some(n) => n.next_power_of_two().clamp(1, most),
-            None => most,
-        };
-        let (rows, columns) = (block(&product.rows), block(&product.columns));
-        let is_plain = product.terms.len() <= 1 && product.windows.is_empty();
-        let (mut a, mut b) = (Load::Single, Load::Single);
-        if is_plain && !product.terms.is_empty() {
-            a = product.a.load(&product.terms, rows, count(&product.rows));
-            b = product.b.load(&product.terms, columns, count(&product.columns));
-        }
-        let is_single = |load: Load| load == Load::Single;
-        // A place is read in one way.
-        if product.a.source.place == product.b.source.place && is_single(a) != is_single(b) {
-            (a, b) = (Load::Single, Load::Single);
-        }
-        let unrolled = match count(&product.terms).known() {
-            _ if !is_plain => 1,
-            Some(_) => FOUR,
-            None => 2 * FOUR,
-        };
-        Tile { rows, columns, a, b, unrolled }
-    }
-
-    fn row_blocks(&self, product: &Product) -> Dim {
-        count(&product.rows).div_ceil(Dim::new(self.rows))
-    }
-
-    fn column_blocks(&self, product: &Product) -> Dim {
-        count(&product.columns).div_ceil(Dim::new(self.columns))
-    }
-
-    fn blocks(&self, product: &Product) -> Dim {
-        count(&product.batch) * self.row_blocks(product) * self.column_blocks(product)
-    }
-
-    /// The dispatch that computes blocks, or parts of them, which lie behind each other.
-    fn dispatch(
-        &self,
-        product: &Product,
-        parts: Option<Dim>,
-        to: (Place, DType),
-    ) -> Result<Dispatch> {
-        let dtype = product.a.source.dtype;
-        let mut shader = Shader::new();
-        shader.register(to.1)?;
-        let sum = Join::of(Reduction::Sum, dtype);
-        let mut text = Text { tile: self, product, shader, sum, names: Names::default() };
-        text.place(parts)?;
-        text.sums()?;
-        text.write(to)?;
-        let terms = count(&product.terms);
-        let each = match (parts.map(Dim::known), terms.known()) {
-            (None, _) => terms,
-            (Some(Some(parts)), Some(terms)) => Dim::new(terms.div_ceil(parts.max(1)) + FOUR),
-            _ => terms.div_ceil(Dim::new(MOST_PARTS)).max(Dim::new(4 * EACH)) + Dim::new(FOUR),
-        };
-        let rounds = each.div_ceil(Dim::new(self.unrolled))
-            + each.div_ceil(Dim::new(BLOCK))
-            + Dim::new(self.unrolled);
-        let count = self.blocks(product) * parts.unwrap_or(Dim::ONE);
-        Ok(text.shader.each(count, rounds))
-    }
-}
+use crate::shape::Dim;
 
 /// The names of what an invocation computes with.
 #[derive(Default)]
-struct Names {
+pub(super) struct Names {
     /// Rows and columns, which may lie behind the last ones, and their counts
     rows: Vec<String>,
     columns: Vec<String>,
@@ -283,17 +41,18 @@ struct Names {
     sums: Vec<Vec<String>>,
 }
 
-struct Text<'a> {
-    tile: &'a Tile,
-    product: &'a Product,
-    shader: Shader,
-    sum: Join,
-    names: Names,
+/// A shader of a product that is being written.
+pub(super) struct Text<'a> {
+    pub(super) tile: &'a Tile,
+    pub(super) product: &'a Product,
+    pub(super) shader: Shader,
+    pub(super) sum: Join,
+    pub(super) names: Names,
 }
 
 impl Text<'_> {
     /// Which block and which terms are an invocation's.
-    fn place(&mut self, parts: Option<Dim>) -> Result<()> {
+    pub(super) fn place(&mut self, parts: Option<Dim>) -> Result<()> {
         let (tile, product, shader) = (self.tile, self.product, &mut self.shader);
         let (row_count, column_count) = (count(&product.rows), count(&product.columns));
         let across = shader.size(tile.column_blocks(product));
@@ -380,7 +139,7 @@ impl Text<'_> {
     }
 
     /// The loops over terms.
-    fn sums(&mut self) -> Result<()> {
+    pub(super) fn sums(&mut self) -> Result<()> {
         let zero = zero(self.sum.dtype);
         let is_inexact = self.sum.is_inexact;
         let all = self.block(zero);
@@ -592,7 +351,7 @@ impl Text<'_> {
     }
 
     /// Writes the block.
-    fn write(&mut self, (place, dtype): (Place, DType)) -> Result<()> {
+    pub(super) fn write(&mut self, (place, dtype): (Place, DType)) -> Result<()> {
         let memory = self.shader.memory(place);
         let names = &self.names;
         for (row, sums) in names.rows.iter().zip(&names.sums) {
