@@ -1,6 +1,7 @@
 """Programs on a GPU: training, control flow, sessions, random numbers, failures that come late,
 memory, threads. Skipped where there is no adapter."""
 
+import math
 import subprocess
 import sys
 import threading
@@ -285,3 +286,30 @@ def test_an_exported_program_draws_a_picture(gpu, tmp_path):
     assert done.returncode == 0, done.stderr
     colours = int(done.stdout.split()[-2])
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and colours > 50, done.stdout
+
+
+@pytest.mark.parametrize("source", ["float32", "float16", "bfloat16"])
+def test_casts_out_of_range_take_the_nearest_bound(source, gpu):
+    values = [math.nan, math.inf, -math.inf, 0.5, -0.5, -1.5, 255.5, 3e9, -3e9, 1e19, -1e19, 2e19]
+    edges = [sign * 2.0**k for k in (7, 8, 15, 16, 31) for sign in (1, -1)]
+    values += [edge + d for edge in edges for d in (-1, 0, 1)]
+    x = wg.tensor(values).astype(source)
+    for name in ["bool", *(f"{kind}{n}" for kind in ("int", "uint") for n in (8, 16, 32, 64))]:
+        got, want = (y.astype(name).tolist() for y in (x.to(gpu), x))
+        assert got == want, f"{source} to {name}"
+
+
+@pytest.mark.parametrize("default", ["cpu", "gpu"])
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_what_is_made_of_numbers_lies_with_the_operands(device, default, gpu):
+    """Whatever the device of new values is; eager and compiled."""
+    condition = wg.tensor([True, False], device=device)
+    data = wg.data.TensorDataset(wg.tensor([1.0, 2.0], device=device))
+    with wg.default_device(default):
+        for f in (wg.where, wg.compile(wg.where)):
+            for a, b in ((1, 0), (1.5, 0.5), (True, False)):
+                got, want = f(condition, a, b), wg.tensor([a, b], device=device)
+                assert got.device == want.device and got.dtype == want.dtype
+                assert got.tolist() == [a, b]
+        batches = list(wg.data.DataLoader(data, batch_size=2))
+    assert batches[0][0].device == condition.device and batches[0][0].tolist() == [1.0, 2.0]

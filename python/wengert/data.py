@@ -48,7 +48,7 @@ class TensorDataset:
 
     def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
         """The samples at `indices`, already collated."""
-        return tuple(t[indices] for t in self.tensors)
+        return tuple(t[indices.to(t.device)] for t in self.tensors)
 
 
 def collate(samples: list[Any]) -> Any:

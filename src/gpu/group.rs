@@ -221,7 +221,12 @@ impl Text<'_> {
         let value = match instruction.op {
             ElementOp::Cast => {
                 let from = self.shader.register(self.program.dtype(instruction.args[0]))?;
-                converted(&args[0], from, ty)
+                match (from, 8 * instruction.dtype.size()) {
+                    (WgslType::F32, bits @ (8 | 16)) if instruction.dtype.is_int() => {
+                        saturated(&args[0], ty, bits)
+                    }
+                    _ => converted(&args[0], from, ty),
+                }
             }
             ElementOp::Map(def) => {
                 let args: SmallVec<[&str; 3]> = args.iter().map(String::as_str).collect();
@@ -327,10 +332,7 @@ pub fn converted(x: &str, from: WgslType, to: WgslType) -> String {
         _ if from == to => x.into(),
         // Comparisons with NaN are unreliable.
         (F32, Bool) => format!("(bitcast<u32>({x}) & 0x7fffffffu) != 0u"),
-        (F32, I32 | U32) => {
-            let is_nan = format!("(bitcast<u32>({x}) & 0x7fffffffu) > 0x7f800000u");
-            format!("select({name}({x}), {name}(0), {is_nan})")
-        }
+        (F32, I32 | U32) => saturated(x, to, 32),
         (F32, I64) => format!("wide_i_of_f32({x})"),
         (F32, U64) => format!("wide_u_of_f32({x})"),
         (I64, F32) => format!("f32_of_wide_i({x})"),
@@ -344,4 +346,19 @@ pub fn converted(x: &str, from: WgslType, to: WgslType) -> String {
         (Bool, I64 | U64) => format!("wide_of_u32(u32({x}))"),
         (Bool | I32 | U32 | F32, Bool | I32 | U32 | F32) => format!("{name}({x})"),
     }
+}
+
+/// A float as an integer of so many bits: towards zero, the nearest bound where it is out of range,
+/// 0 where it is NaN. The conversion of WGSL stops at the largest float below the bound, and knows
+/// no integers of fewer than 32 bits.
+fn saturated(x: &str, to: WgslType, bits: usize) -> String {
+    let name = to.name();
+    let is_signed = to == WgslType::I32;
+    let high = (1u64 << (bits - usize::from(is_signed))) - 1;
+    let (low, suffix) = if is_signed { (-(high as f64) - 1.0, "i") } else { (0.0, "u") };
+    let bound = (high + 1) as f64;
+    let is_nan = format!("(bitcast<u32>({x}) & 0x7fffffffu) > 0x7f800000u");
+    let inside = format!("{name}(clamp({x}, {low:.1}f, {bound:.1}f))");
+    let above = format!("{x} >= {bound:.1}f");
+    format!("select(select({inside}, {high}{suffix}, {above}), {name}(0), {is_nan})")
 }

@@ -160,6 +160,9 @@ pub fn map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Value> {
 
 /// An elementwise op on operands that are promoted first.
 fn promoted(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Value> {
+    // A number that becomes a tensor lies where the operands do.
+    let device = tape::device_of(def.name, args)?;
+    let _on = (device != device::current()).then(|| device.enter());
     let cx = Eager::new(tape::recording());
     let operands: SmallVec<[Arg; 3]> = small(args.iter().map(|&arg| cx.operand(arg)));
     let result = catch(|| {
