@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -159,6 +160,16 @@ def test_what_comes_late_names_its_line_and_changes_nothing(gpu):
     for value in (taken, further):
         with pytest.raises(wg.BoundsError, match=r"(?s)index 7.*size 4.*test_gpu.py"):
             value.tolist()
+    busy = wg.ones((512, 512), device=gpu)
+    for _ in range(4):
+        busy = busy @ busy * 1e-3
+    # A view computes nothing. This one is made when the op before it is submitted and not done.
+    lost = table[bad]
+    time.sleep(0.03)
+    view = lost.T[1:]
+    for _ in range(3):
+        with pytest.raises(wg.BoundsError, match="index 7"):
+            view.tolist()
     assert (table + 1.0).tolist()[0] == [1.0, 2.0, 3.0]
     parameter = wg.zeros(3, device=gpu)
 

@@ -73,7 +73,7 @@ impl Gpu {
             })?;
         }
         let mut stream = self.stream.lock();
-        let was_empty = stream.pending.commands.is_empty();
+        let was_empty = stream.pending.is_empty();
         let job = stream.pending.add(self, recording);
         if was_empty {
             self.changed.notify_all();
@@ -86,7 +86,7 @@ impl Gpu {
         self.check("wait")?;
         let last = {
             let stream = self.stream.lock();
-            stream.taken + u64::from(!stream.pending.commands.is_empty())
+            stream.taken + u64::from(!stream.pending.is_empty())
         };
         self.wait_until(|stream| stream.done >= last)
     }
@@ -118,7 +118,7 @@ impl Gpu {
             let batch = {
                 let mut stream = self.stream.lock();
                 loop {
-                    let has_work = !stream.pending.commands.is_empty() && !stream.is_closing;
+                    let has_work = !stream.pending.is_empty() && !stream.is_closing;
                     if has_work && flying.len() < MOST_FLYING {
                         stream.taken += 1;
                         stream.busy += 1;

@@ -166,6 +166,12 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Whether it does nothing and decides nothing. (The view of a value that may fail is a job
+    /// without a command.)
+    pub fn is_empty(&self) -> bool {
+        self.commands.is_empty() && self.jobs.is_empty()
+    }
+
     /// Adds a recording, whose job may fail or not.
     pub fn add(&mut self, gpu: &'static Gpu, recording: Recording) -> Arc<Job> {
         let Recording { mut commands, needs, faults } = recording;
