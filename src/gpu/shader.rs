@@ -26,7 +26,13 @@ pub struct Shader {
     body: String,
     /// Names of local values that were given
     names: usize,
+    /// Arrays of a workgroup, and their bytes
+    shared: String,
+    shared_bytes: usize,
 }
+
+/// The most bytes of workgroup memory that every adapter has.
+const MOST_SHARED: usize = 16_384;
 
 /// The elements of an invocation, so that no two invocations write one word.
 pub fn lanes(dtype: DType) -> usize {
@@ -66,6 +72,23 @@ impl Shader {
         });
         debug_assert!(self.places[i].1 == ty, "{place:?} as {ty} and {}", self.places[i].1);
         format!("m{i}")
+    }
+
+    /// An array of a workgroup's own memory, of so many elements of a type and its bytes; gives the
+    /// name. It holds nothing yet. Only a text of [`grouped`](Shader::grouped) may share.
+    pub fn shared(&mut self, (ty, size): (&str, usize), length: usize) -> String {
+        let name = format!("shared{}", self.shared.lines().count());
+        self.shared_bytes += size * length;
+        debug_assert!(self.shared_bytes <= MOST_SHARED, "{} bytes are shared", self.shared_bytes);
+        let _ = writeln!(self.shared, "var<workgroup> {name}: array<{ty}, {length}>;");
+        name
+    }
+
+    /// Waits until all invocations of the workgroup are here, and what they wrote to its memory is
+    /// there. Conditions of branches and loops around it, and of returns before it, must be made
+    /// of constants, uniform words and `group`: compilers in browsers refuse others.
+    pub fn barrier(&mut self) {
+        self.line("workgroupBarrier();");
     }
 
     /// Adds a line to `element`.
@@ -308,9 +331,32 @@ impl Shader {
         self.functions += &text;
     }
 
+    /// The dispatch of a shader whose lines are run by each invocation `local` of so many
+    /// workgroups `group`. Lines may return early only behind the last barrier.
+    pub fn grouped(mut self, groups: Dim, rounds: Dim) -> Dispatch {
+        self.functions += &format!("fn element(group: u32, local: u32) {{\n{}}}\n", self.body);
+        let all = self.size(groups);
+        // Whole workgroups leave, so that barriers are in uniform control flow.
+        let head = "@builtin(workgroup_id) at: vec3<u32>, @builtin(local_invocation_index) local: \
+                    u32, @builtin(num_workgroups) groups: vec3<u32>";
+        let body = format!(
+            "    let group = at.y * groups.x + at.x;\n    if group >= {all} {{ return; }}\n    \
+             element(group, local);\n"
+        );
+        self.end(head, &body, groups * Dim::new(WORKGROUP), rounds)
+    }
+
     /// The dispatch of a shader whose entry point has these lines, for invocations that are
     /// numbered by `id`; there may be more invocations than are wanted.
     pub fn entry(self, body: &str, invocations: Dim, rounds: Dim) -> Dispatch {
+        debug_assert!(self.shared.is_empty(), "an invocation for itself shares nothing");
+        let head = "@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) \
+                    groups: vec3<u32>";
+        let body = format!("    let id = at.y * groups.x * {WORKGROUP}u + at.x;\n{body}");
+        self.end(head, &body, invocations, rounds)
+    }
+
+    fn end(self, head: &str, body: &str, invocations: Dim, rounds: Dim) -> Dispatch {
         let mut text = String::new();
         for (i, (_, ty)) in self.places.iter().enumerate() {
             let _ = writeln!(
@@ -323,14 +369,12 @@ impl Shader {
             text,
             "@group(0) @binding({at}) var<uniform> words: array<vec4<u32>, {vectors}>;\n"
         );
+        if !self.shared.is_empty() {
+            text += &format!("{}\n", self.shared);
+        }
         text += &self.functions;
-        let _ = write!(
-            text,
-            "\n@compute @workgroup_size({WORKGROUP})\n\
-             fn main(@builtin(global_invocation_id) at: vec3<u32>, \
-             @builtin(num_workgroups) groups: vec3<u32>) {{\n    \
-             let id = at.y * groups.x * {WORKGROUP}u + at.x;\n{body}}}\n"
-        );
+        let _ =
+            write!(text, "\n@compute @workgroup_size({WORKGROUP})\nfn main({head}) {{\n{body}}}\n");
         let bindings = self.places.iter().map(|(place, _)| *place).collect();
         Dispatch { text, words: self.words, bindings, invocations, rounds }
     }

@@ -6,7 +6,8 @@ mod kernels;
 mod sums;
 
 use super::group::{Operand, dispatch};
-use super::kernel::{Dispatch, View, WORKGROUP};
+use super::kernel::{Dispatch, Place, View, WORKGROUP};
+use super::shader::Shader;
 use crate::dtype::{DType, Scalar};
 use crate::graph::Graph;
 use crate::layout::Layout;
@@ -14,7 +15,7 @@ use crate::ops::element::{ElementOp, ElementProgram};
 use crate::ops::elementwise::{self, arithmetic, exponential};
 use crate::ops::emit::{Arg, Emit, Expr};
 use crate::ops::op::Type;
-use crate::shape::Shape;
+use crate::shape::{Dim, Shape};
 
 const DTYPES: [DType; 12] = [
     DType::Bool,
@@ -203,6 +204,29 @@ fn large_groups_are_dispatched_in_two_dimensions() {
         assert!(x <= 65_535 && y <= 65_535 && x * y * WORKGROUP * 4 >= count, "{count}");
         assert_eq!(found.words(&[], 0)[0], count.div_ceil(4) as u32);
         assert!((x * y - x) * WORKGROUP * 4 < count, "{count}: rows without work");
+    }
+}
+
+#[test]
+fn workgroups_share_memory_and_leave_as_a_whole() {
+    let reversed = |groups: usize| {
+        let mut shader = Shader::new();
+        let memory = shader.memory(Place::Range(0));
+        let shared = shader.shared(("u32", 4), WORKGROUP);
+        shader.line(format!("{shared}[local] = {memory}[group * {WORKGROUP}u + local];"));
+        shader.barrier();
+        let other = format!("{shared}[{}u - local]", WORKGROUP - 1);
+        shader.line(format!("{memory}[group * {WORKGROUP}u + local] = {other};"));
+        shader.grouped(Dim::new(groups), Dim::new(0))
+    };
+    for groups in [0, 1, 65_535, 65_536, 200_003] {
+        let found = reversed(groups);
+        validate(&found.text);
+        assert_eq!(found.text, reversed(7).text);
+        assert_eq!(found.invocations.value(), groups * WORKGROUP);
+        assert_eq!(found.words(&[], 0)[0], groups as u32);
+        let [x, y] = found.groups().map(|n| n as usize);
+        assert!(x <= 65_535 && x * y >= groups && x * y < groups + y, "{groups}: {x} x {y}");
     }
 }
 
