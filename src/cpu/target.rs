@@ -168,6 +168,10 @@ impl Executor for Cpu {
         false
     }
 
+    fn is_sole(&self, x: &Array) -> bool {
+        x.is_unique()
+    }
+
     fn synchronize(&self) -> Result<()> {
         Ok(())
     }

@@ -61,6 +61,9 @@ pub struct Held<'a> {
 pub fn copies(inputs: &[Input<'_>]) -> Result<Vec<Array>> {
     let copy = |input: &Input<'_>| match input {
         Input::Lent(array) => Ok((*array).clone()),
+        Input::Given(Some(array)) if !array.is_on_host() => {
+            executors::transfer(&executors::download(array)?, array.device())
+        }
         Input::Given(Some(array)) => {
             let copy = Array::uninit(array.dtype, array.shape().clone())?;
             // SAFETY: the copy is fresh.

@@ -237,6 +237,11 @@ pub fn transfer(x: &Array, to: Device) -> Result<Array> {
     executor(to).upload(&host)
 }
 
+/// Whether nobody else holds the memory of an array, so that a run may write a result there.
+pub fn is_sole(x: &Array) -> bool {
+    executor(x.device()).is_sole(x)
+}
+
 /// The array in host memory: itself, or a copy, for which the device is waited for.
 pub fn download(x: &Array) -> Result<Array> {
     transfer(x, Device::Cpu)
@@ -283,8 +288,32 @@ impl Planned {
         if self.device == Device::Cpu {
             return self.executable.run_with(&self.plan, inputs, numbers);
         }
-        let lent = inputs.iter().map(Input::array).collect::<Result<SmallVec<[&Array; 8]>>>()?;
-        self.run(&lent, numbers)
+        let mut moved: SmallVec<[Option<Array>; 8]> = SmallVec::new();
+        for input in inputs.iter() {
+            let x = input.array()?;
+            let is_there = x.device() == self.device;
+            moved.push(if is_there { None } else { Some(transfer(x, self.device)?) });
+        }
+        let given = inputs.iter_mut().zip(&moved).map(|(input, moved)| match (input, moved) {
+            (_, Some(x)) => Input::Lent(x),
+            (Input::Lent(x), None) => Input::Lent(x),
+            (Input::Given(x), None) => Input::Given(x.take()),
+        });
+        let mut given: SmallVec<[Input<'_>; 8]> = given.collect();
+        let found = self.executable.run_with(&self.plan, &mut given, numbers);
+        let left: SmallVec<[Option<Array>; 8]> = given
+            .into_iter()
+            .map(|input| match input {
+                Input::Given(x) => x,
+                Input::Lent(_) => None,
+            })
+            .collect();
+        for ((input, left), moved) in inputs.iter_mut().zip(left).zip(&moved) {
+            if let (Input::Given(place), None) = (input, moved) {
+                *place = left;
+            }
+        }
+        found
     }
 }
 

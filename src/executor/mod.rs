@@ -235,6 +235,12 @@ pub trait Executor: Evaluator + Send + Sync {
     /// the old value is back in its place as soon as the failure has been raised.
     fn replacing(&self, old: Option<&Array>, new: Array) -> Array;
 
+    /// Whether nobody else holds the memory of a value, so that a run which is given it may write a
+    /// result there.
+    fn is_sole(&self, _x: &Array) -> bool {
+        false
+    }
+
     /// Whether the work of a value that replaced nothing has failed.
     fn is_void(&self, x: &Array) -> bool;
 

@@ -20,6 +20,7 @@ mod create;
 mod door;
 pub mod element;
 pub mod group;
+pub mod guard;
 mod indexing;
 pub mod kernel;
 pub mod moves;

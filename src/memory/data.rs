@@ -202,6 +202,11 @@ impl Data {
         self.0.address()
     }
 
+    /// Whether this has no other handle, wherever the elements are.
+    pub fn is_sole(&self) -> bool {
+        self.0.is_sole()
+    }
+
     /// Whether this is host memory with no other handle: then it may be written in place.
     #[inline]
     pub fn is_unique(&self) -> bool {

@@ -133,9 +133,14 @@ impl Buffer {
     /// Whether this is the only handle of pooled memory: then it may be written in place.
     #[inline]
     pub fn is_unique(&self) -> bool {
-        let header = self.header();
+        self.header().class.is_some() && self.is_sole()
+    }
+
+    /// Whether this is the only handle of the block.
+    #[inline]
+    pub fn is_sole(&self) -> bool {
         // Acquire: reads through other handles, before they were dropped, come before our writes.
-        header.class.is_some() && header.refs.load(Ordering::Acquire) == 1
+        self.header().refs.load(Ordering::Acquire) == 1
     }
 
     /// Whether both handles share one block.

@@ -7,13 +7,11 @@ use std::sync::{Arc, Once, OnceLock};
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 
-use super::executor::Compiled;
-use super::executor::Key;
-use super::memory::{Held, Pool};
+use super::executor::Kernels;
+use super::memory::{Constants, Pool};
 use super::pipeline::Pipeline;
 use super::queue::Stream;
 use super::work::{Job, Run};
-use crate::array::Array;
 use crate::device::Device;
 use crate::error::{self, Result};
 use crate::fork;
@@ -46,9 +44,9 @@ pub struct Gpu {
     /// Layouts of bindings by their counts
     pub layouts: Mutex<FxHashMap<usize, wgpu::BindGroupLayout>>,
     /// Kernels of ops that ran
-    pub kernels: Mutex<FxHashMap<Key, Arc<Compiled>>>,
-    /// Constants of plans, by the addresses of their host memory
-    pub constants: Mutex<FxHashMap<usize, (Array, Held)>>,
+    pub kernels: Mutex<Kernels>,
+    /// Constants of plans
+    pub constants: Mutex<Constants>,
     /// A job that is done
     pub done: Arc<Job>,
     /// Why it does not work any more

@@ -4,10 +4,11 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::device::Gpu;
-use super::memory::{Held, Memory, Ranges, own};
+use super::memory::{Buffer, Held, Memory, Place as Own, Ranges, Span, is_sole, own};
 use super::pipeline::Pipeline;
 use super::plan::Program;
 use super::work::{Binding, Command, Download, Job, Recording};
@@ -17,7 +18,7 @@ use crate::error::{self, Result};
 use crate::executor::flight::{self, Work};
 use crate::executor::{Executable, Executor, admit};
 use crate::gpu::kernel::{Input, Kernel, Output, Place, View, Word};
-use crate::gpu::{group, op as kernels};
+use crate::gpu::{group, guard, op as kernels};
 use crate::layout::Layout;
 use crate::memory::Buffer as HostBuffer;
 use crate::ops::declare::Composite;
@@ -30,8 +31,8 @@ use crate::site::Site;
 use crate::small::small;
 use crate::target::Target;
 
-/// The most kernels that are kept.
-const MOST_KERNELS: usize = 1 << 13;
+/// The most bytes of kernels that are kept, beside their texts, which pipelines keep.
+const MOST_KERNELS: usize = 16 << 20;
 
 /// What a kernel computes.
 #[derive(Clone)]
@@ -70,6 +71,10 @@ pub struct Key {
     what: What,
     /// For each operand its range, dtype and layout; nothing for a number
     operands: SmallVec<[Option<(usize, DType, Layout)>; 4]>,
+    /// The range of each result
+    results: SmallVec<[usize; 2]>,
+    /// Whether it looks at a flag first
+    is_guarded: bool,
 }
 
 impl Eq for Key {}
@@ -82,6 +87,7 @@ impl Hash for Key {
             operand.2.shape().hash(state);
             operand.2.offset().hash(state);
         }
+        (&self.results, self.is_guarded).hash(state);
     }
 }
 
@@ -89,6 +95,43 @@ impl Hash for Key {
 pub struct Compiled {
     kernel: Kernel,
     pipelines: SmallVec<[Arc<Pipeline>; 1]>,
+}
+
+impl Compiled {
+    /// About the bytes that it takes with its key.
+    fn bytes(&self, key: &Key) -> usize {
+        let words = self.kernel.dispatches.iter().map(|dispatch| dispatch.words.len());
+        let own = size_of::<Key>() + size_of::<Compiled>();
+        own + key.operands.len() * 256 + words.map(|words| 256 + 16 * words).sum::<usize>()
+    }
+}
+
+/// Kernels of ops that ran.
+#[derive(Default)]
+pub struct Kernels {
+    known: FxHashMap<Key, Arc<Compiled>>,
+    bytes: usize,
+}
+
+impl Kernels {
+    fn keep(&mut self, key: Key, compiled: Arc<Compiled>) {
+        let bytes = compiled.bytes(&key);
+        if self.bytes + bytes > MOST_KERNELS {
+            *self = Kernels::default();
+        }
+        if self.known.insert(key, compiled).is_none() {
+            self.bytes += bytes;
+        }
+    }
+}
+
+/// Where a step that is recorded puts its results.
+#[derive(Default)]
+pub struct Into {
+    /// The memory of each; where there is none, a buffer of its own
+    pub spans: SmallVec<[Option<Span>; 2]>,
+    /// Nothing is written if this flag is set
+    pub flag: Option<Arc<Buffer>>,
 }
 
 /// An operand of an op that is recorded.
@@ -109,7 +152,8 @@ impl Gpu {
         {
             recording.needs.push(memory.job.clone());
         }
-        Ok(Held { dtype: x.dtype, layout: x.layout.clone(), buffer: memory.place })
+        let span = memory.place.buffer.clone().into();
+        Ok(Held { dtype: x.dtype, layout: x.layout.clone(), span })
     }
 
     /// An array of the host, on its way to the device: the part of its memory that it shows.
@@ -119,10 +163,10 @@ impl Gpu {
         }
         let (low, high) = x.layout.extent().map_or((0, 0), |(low, high)| (low, high + 1));
         let (bytes, offset) = ((high - low) * x.dtype.size(), low * x.dtype.size());
-        let buffer = self.buffer(bytes as u64)?;
+        let span = Span::from(recording.buffer(self, bytes)?);
         if bytes > 0 {
-            let from = x.buffer().clone();
-            recording.commands.push(Command::Upload { from, offset, bytes, to: buffer.clone() });
+            let (from, to) = (x.buffer().clone(), recording.bound(&span));
+            recording.commands.push(Command::Upload { from, offset, bytes, to });
         }
         let layout = match x.layout.is_contiguous() {
             true => Layout::contiguous(x.shape().clone()),
@@ -131,7 +175,7 @@ impl Gpu {
                 Layout::strided(x.shape().clone(), &x.layout.strides(), start)
             }
         };
-        Ok(Held { dtype: x.dtype, layout, buffer })
+        Ok(Held { dtype: x.dtype, layout, span })
     }
 
     /// Records a kernel on operands; results are of these types.
@@ -141,34 +185,41 @@ impl Gpu {
         args: &[Given<'_>],
         types: &[Type],
         site: Site,
+        into: &Into,
         recording: &mut Recording,
     ) -> Result<SmallVec<[Held; 1]>> {
         let (mut ranges, mut numbers) = (Ranges::default(), SmallVec::<[Scalar; 2]>::new());
-        let mut key = Key { what: what.clone(), operands: SmallVec::new() };
+        let mut operands = SmallVec::new();
         for arg in args {
-            key.operands.push(match arg {
-                Given::Held(x) => Some((ranges.of(&x.buffer), x.dtype, x.layout.clone())),
+            operands.push(match arg {
+                Given::Held(x) => Some((ranges.of(&x.span), x.dtype, x.layout.clone())),
                 Given::Number(value) => {
                     numbers.push(*value);
                     None
                 }
             });
         }
-        let first = ranges.0.len();
-        let known = self.kernels.lock().get(&key).cloned();
+        let mut made = SmallVec::new();
+        let mut results = SmallVec::new();
+        for (k, ty) in types.iter().enumerate() {
+            let layout = Layout::contiguous(ty.shape.clone());
+            let span = match into.spans.get(k) {
+                Some(Some(span)) => span.clone(),
+                Some(None) | None => {
+                    recording.buffer(self, layout.shape().count() * ty.dtype.size())?.into()
+                }
+            };
+            results.push(ranges.of(&span));
+            made.push(Held { dtype: ty.dtype, layout, span });
+        }
+        let key = Key { what: what.clone(), operands, results, is_guarded: into.flag.is_some() };
+        let known = self.kernels.lock().known.get(&key).cloned();
         let compiled = match known {
             Some(compiled) => compiled,
-            None => self.compile(key, first, types)?,
+            None => self.compile(key, types)?,
         };
-        let mut results = SmallVec::new();
-        for ty in types {
-            let layout = Layout::contiguous(ty.shape.clone());
-            let buffer = self.buffer((layout.shape().count() * ty.dtype.size()) as u64)?;
-            ranges.0.push(buffer.clone());
-            results.push(Held { dtype: ty.dtype, layout, buffer });
-        }
-        self.dispatch(&compiled, &ranges, &numbers, site, recording)?;
-        Ok(results)
+        self.dispatch(&compiled, &ranges, &numbers, site, into.flag.as_ref(), recording)?;
+        Ok(made)
     }
 
     /// Records the dispatches of a kernel.
@@ -178,6 +229,7 @@ impl Gpu {
         ranges: &Ranges,
         numbers: &[Scalar],
         site: Site,
+        flag: Option<&Arc<Buffer>>,
         recording: &mut Recording,
     ) -> Result<()> {
         let Compiled { kernel, pipelines } = compiled;
@@ -185,33 +237,42 @@ impl Gpu {
         if let Some(refusal) = &kernel.refusal {
             recording.faults.push((refusal.clone(), site));
         }
-        let scratch = kernel.scratch.iter().map(|bytes| self.buffer(bytes.value() as u64));
-        let scratch = scratch.collect::<Result<SmallVec<[_; 2]>>>()?;
+        let mut scratch: SmallVec<[Span; 2]> = SmallVec::new();
+        for bytes in &kernel.scratch {
+            scratch.push(recording.buffer(self, bytes.value())?.into());
+        }
         for (dispatch, pipeline) in kernel.dispatches.iter().zip(pipelines) {
             let groups = dispatch.groups();
             if groups[0] == 0 {
                 continue;
             }
-            let bindings = dispatch.bindings.iter().map(|place| match *place {
-                Place::Range(i) => Binding::Buffer(ranges.0[i].clone()),
-                Place::Scratch(i) => Binding::Buffer(scratch[i].clone()),
-                Place::Faults => Binding::Faults,
-            });
+            let mut bindings: SmallVec<[Binding; 8]> = SmallVec::new();
+            for place in &dispatch.bindings {
+                bindings.push(match *place {
+                    Place::Range(i) => Binding::Buffer(recording.bound(&ranges.0[i])),
+                    Place::Scratch(i) => Binding::Buffer(recording.bound(&scratch[i])),
+                    Place::Faults => Binding::Faults,
+                });
+            }
+            if let Some(flag) = flag {
+                bindings.push(Binding::Buffer(recording.bound(&flag.clone().into())));
+            }
             let at = dispatch.words.iter().position(|word| *word == Word::Slot);
             recording.commands.push(Command::Dispatch {
                 pipeline: pipeline.clone(),
-                bindings: bindings.collect(),
+                bindings,
                 words: dispatch.words(numbers, 0),
                 groups,
                 slot: at.map(|at| (at, slot)),
             });
         }
+        scratch.into_iter().for_each(|span| recording.release(span.buffer));
         Ok(())
     }
 
-    /// Makes a kernel for operands whose ranges come before those of the results.
-    fn compile(&'static self, key: Key, first: usize, types: &[Type]) -> Result<Arc<Compiled>> {
-        let kernel = match &key.what {
+    /// Makes a kernel.
+    fn compile(&'static self, key: Key, types: &[Type]) -> Result<Arc<Compiled>> {
+        let mut kernel = match &key.what {
             What::Op(Op::Map(def)) => {
                 let dtype = |x: &Option<(usize, DType, Layout)>| x.as_ref().map(|x| x.1);
                 let arrays: SmallVec<[Option<DType>; 3]> = key.operands.iter().map(dtype).collect();
@@ -237,7 +298,7 @@ impl Gpu {
                     *count += 1;
                 }
                 let y = program.push(ElementOp::Map(def), &values, result);
-                self.group(&program.giving(&[y]), &types[0].shape, &key, first)?
+                self.group(&program.giving(&[y]), &types[0].shape, &key)?
             }
             What::Op(op) => {
                 let mut numbers = 0;
@@ -251,50 +312,54 @@ impl Gpu {
                     }
                 };
                 let inputs: SmallVec<[Input; 4]> = key.operands.iter().map(input).collect();
-                kernels::kernel(op, &inputs, &Output { range: first, ty: types[0].clone() })?
+                kernels::kernel(
+                    op,
+                    &inputs,
+                    &Output { range: key.results[0], ty: types[0].clone() },
+                )?
             }
-            What::Group(program, shape) => self.group(program, shape, &key, first)?,
+            What::Group(program, shape) => self.group(program, shape, &key)?,
         };
         let name = match &key.what {
             What::Op(op) => op.name(),
             What::Group(..) => "group",
         };
         let mut pipelines = SmallVec::new();
-        for dispatch in &kernel.dispatches {
+        for dispatch in &mut kernel.dispatches {
             dispatch.admit(name)?;
-            pipelines.push(self.pipeline(&dispatch.text, dispatch.bindings.len()));
+            if key.is_guarded {
+                *dispatch = guard::guarded(dispatch.clone())?;
+            }
+            let bindings = dispatch.bindings.len() + usize::from(key.is_guarded);
+            pipelines.push(self.pipeline(&dispatch.text, bindings));
+            dispatch.text = String::new();
         }
         let compiled = Arc::new(Compiled { kernel, pipelines });
-        let mut known = self.kernels.lock();
-        if known.len() >= MOST_KERNELS {
-            known.clear();
-        }
-        known.insert(key, compiled.clone());
+        self.kernels.lock().keep(key, compiled.clone());
         Ok(compiled)
     }
 
-    fn group(
-        &self,
-        program: &ElementProgram,
-        shape: &Shape,
-        key: &Key,
-        first: usize,
-    ) -> Result<Kernel> {
+    fn group(&self, program: &ElementProgram, shape: &Shape, key: &Key) -> Result<Kernel> {
         let operand =
             |x: &(usize, DType, Layout)| group::Operand { range: x.0, view: View::of(&x.2) };
         let operands: Vec<group::Operand> = key.operands.iter().flatten().map(operand).collect();
-        let results: SmallVec<[usize; 2]> = (first..first + program.results().len()).collect();
-        Ok(Kernel::of(group::dispatch(program, shape.dims(), &operands, &results)?))
+        Ok(Kernel::of(group::dispatch(program, shape.dims(), &operands, &key.results)?))
     }
 
     /// The elements in C order from the start of a buffer.
     pub fn dense(&'static self, x: Held, site: Site, recording: &mut Recording) -> Result<Held> {
-        if x.layout.is_contiguous() && x.layout.offset() == 0 {
+        if x.layout.is_contiguous() && x.layout.offset() == 0 && x.span.start == 0 {
             return Ok(x);
         }
+        self.copied(&x, site, recording)
+    }
+
+    /// A copy in C order, in a buffer of its own.
+    pub fn copied(&'static self, x: &Held, site: Site, recording: &mut Recording) -> Result<Held> {
         let shape = x.layout.shape().clone();
         let (what, ty) = (What::Op(Op::Reshape(shape.clone())), Type::new(x.dtype, shape));
-        Ok(self.record(&what, &[Given::Held(&x)], &[ty], site, recording)?.swap_remove(0))
+        let (given, into) = ([Given::Held(x)], Into::default());
+        Ok(self.record(&what, &given, &[ty], site, &into, recording)?.swap_remove(0))
     }
 
     /// The bytes of an array in host memory. This is a wait.
@@ -306,7 +371,8 @@ impl Gpu {
             let x = self.dense(x, Site::default(), &mut recording)?;
             let done = Mutex::default();
             let download = Arc::new(Download { to: to.clone(), done });
-            let command = Command::Download { from: x.buffer, bytes, to: download.clone() };
+            let from = recording.bound(&x.span);
+            let command = Command::Download { from, bytes, to: download.clone() };
             recording.commands.push(command);
             self.give("read", recording)?;
             self.wait_for(&download)?;
@@ -317,7 +383,7 @@ impl Gpu {
     /// Waits for a job, and raises what it refused.
     pub fn settled(&'static self, job: &Arc<Job>) -> Result<()> {
         let buffer = self.buffer(0)?;
-        Memory::new(job.clone(), buffer).wait().map(drop)
+        Memory::new(job.clone(), Own::new(buffer)).wait().map(drop)
     }
 
     /// Gives a recording, and its results as values.
@@ -391,8 +457,8 @@ impl Gpu {
                 },
             });
         }
-        let what = What::Op(op.clone());
-        Ok(self.record(&what, &given, &[ty], site, recording)?.swap_remove(0))
+        let (what, into) = (What::Op(op.clone()), Into::default());
+        Ok(self.record(&what, &given, &[ty], site, &into, recording)?.swap_remove(0))
     }
 
     fn itself(&self) -> Result<&'static Gpu> {
@@ -411,7 +477,8 @@ impl Executor for Gpu {
     fn allocate(&self, ty: &Type) -> Result<Array> {
         let gpu = self.itself()?;
         let buffer = gpu.buffer((ty.shape.count() * ty.dtype.size()) as u64)?;
-        let held = Held { dtype: ty.dtype, layout: Layout::contiguous(ty.shape.clone()), buffer };
+        let (layout, span) = (Layout::contiguous(ty.shape.clone()), buffer.into());
+        let held = Held { dtype: ty.dtype, layout, span };
         Ok(held.value(gpu.done.clone(), gpu.device()))
     }
 
@@ -443,7 +510,8 @@ impl Executor for Gpu {
         gpu.check("read")?;
         let Some(memory) = own(x)? else { return Ok(x.clone()) };
         let memory = memory.wait()?;
-        let held = Held { dtype: x.dtype, layout: x.layout.clone(), buffer: memory.place };
+        let span = memory.place.buffer.clone().into();
+        let held = Held { dtype: x.dtype, layout: x.layout.clone(), span };
         gpu.read(held, Recording::default())
     }
 
@@ -479,6 +547,10 @@ impl Executor for Gpu {
             }
             None => new,
         }
+    }
+
+    fn is_sole(&self, x: &Array) -> bool {
+        is_sole(x)
     }
 
     fn is_void(&self, x: &Array) -> bool {

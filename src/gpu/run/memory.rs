@@ -1,9 +1,13 @@
 //! Memory of a device: buffers from a pool, and the values in them.
 //!
 //! Work is done in the order in which it was given, so a buffer that nobody holds any more can be
-//! given out again at once: whoever writes it comes after whoever read it.
+//! given out again at once: whoever writes it comes after whoever read it. Work that is recorded and
+//! not given yet is in no order, and so a recording holds what its commands touch ([`Recording`]).
+//!
+//! [`Recording`]: super::work::Recording
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -28,7 +32,75 @@ pub struct Buffer {
     pub raw: wgpu::Buffer,
     /// Its length
     pub bytes: u64,
+    /// How many values lie in it
+    holders: AtomicUsize,
     gpu: &'static Gpu,
+}
+
+/// A range of a buffer, as a shader sees it.
+#[derive(Clone)]
+pub struct Span {
+    /// The buffer
+    pub buffer: Arc<Buffer>,
+    /// Its first byte
+    pub start: u64,
+    /// Its length
+    pub bytes: u64,
+}
+
+impl From<Arc<Buffer>> for Span {
+    fn from(buffer: Arc<Buffer>) -> Span {
+        Span { start: 0, bytes: buffer.bytes, buffer }
+    }
+}
+
+impl Span {
+    /// Whether both begin at the same byte. Spans that a step is given overlap nowhere else.
+    fn is(&self, other: &Span) -> bool {
+        Arc::ptr_eq(&self.buffer, &other.buffer) && self.start == other.start
+    }
+}
+
+/// The buffer of a value, which knows how many values it has.
+pub struct Place {
+    /// The buffer
+    pub buffer: Arc<Buffer>,
+    is_counted: bool,
+}
+
+impl Place {
+    /// The place of a value in a buffer.
+    pub fn new(buffer: Arc<Buffer>) -> Place {
+        buffer.holders.fetch_add(1, Ordering::Relaxed);
+        Place { buffer, is_counted: true }
+    }
+
+    /// The place of a value that is written over, which is remembered as long as that may fail.
+    pub fn uncounted(&self) -> Place {
+        Place { buffer: self.buffer.clone(), is_counted: false }
+    }
+
+    /// Whether no other value lies in the buffer.
+    fn is_sole(&self) -> bool {
+        self.is_counted && self.buffer.holders.load(Ordering::Acquire) == 1
+    }
+}
+
+impl Clone for Place {
+    fn clone(&self) -> Place {
+        match self.is_counted {
+            true => Place::new(self.buffer.clone()),
+            false => self.uncounted(),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.is_counted {
+            self.buffer.holders.fetch_sub(1, Ordering::Release);
+        }
+    }
 }
 
 impl Drop for Buffer {
@@ -97,15 +169,36 @@ fn class(bytes: u64) -> u64 {
 }
 
 impl Gpu {
-    /// A buffer of at least so many bytes, whose contents are arbitrary.
-    pub fn buffer(&'static self, bytes: u64) -> Result<Arc<Buffer>> {
-        self.check("allocate")?;
+    /// The length of the buffer in which so many bytes lie.
+    pub fn rounded(&self, bytes: u64) -> Result<u64> {
         let most = self.target.limits().largest as u64;
         if bytes > most {
             let facts = format!("an array takes {bytes} bytes, a shader can bind {most}");
             return Err(error::device_memory("allocate", self.device(), facts));
         }
-        let bytes = class(bytes).min(most.next_multiple_of(4)).max(bytes.next_multiple_of(4));
+        Ok(class(bytes).min(most.next_multiple_of(4)).max(bytes.next_multiple_of(4)))
+    }
+
+    /// A buffer of at least so many bytes, whose contents are arbitrary. Before it is refused for
+    /// want of memory, what is only kept is let go, and work in flight is waited for, since it
+    /// holds what it replaces.
+    pub fn buffer(&'static self, bytes: u64) -> Result<Arc<Buffer>> {
+        self.check("allocate")?;
+        let bytes = self.rounded(bytes)?;
+        if let Ok(buffer) = self.reserve(bytes) {
+            return Ok(buffer);
+        }
+        let constants = std::mem::take(&mut *self.constants.lock());
+        drop(constants);
+        if let Ok(buffer) = self.reserve(bytes) {
+            return Ok(buffer);
+        }
+        self.finish_all()?;
+        self.reserve(bytes)
+    }
+
+    /// A buffer from the pool, or a new one where the limit allows it.
+    fn reserve(&'static self, bytes: u64) -> Result<Arc<Buffer>> {
         let mut pool = self.pool.lock();
         let raw = match pool.free.get_mut(&bytes).and_then(Vec::pop) {
             Some(raw) => raw,
@@ -133,7 +226,7 @@ impl Gpu {
         pool.used += bytes;
         pool.buffers += 1;
         pool.peak = pool.peak.max(pool.used);
-        Ok(Arc::new(Buffer { raw, bytes, gpu: self }))
+        Ok(Arc::new(Buffer { raw, bytes, holders: AtomicUsize::new(0), gpu: self }))
     }
 
     fn create(&self, size: u64) -> Result<wgpu::Buffer> {
@@ -156,15 +249,15 @@ impl Gpu {
 /// A value on a device.
 pub type Memory = Value<Run>;
 
-/// An array whose buffer is held.
+/// An array whose memory is held.
 #[derive(Clone)]
 pub struct Held {
     /// The element type
     pub dtype: DType,
-    /// Where the elements lie in the buffer
+    /// Where the elements lie in the span
     pub layout: Layout,
-    /// The buffer
-    pub buffer: Arc<Buffer>,
+    /// The memory
+    pub span: Span,
 }
 
 impl Held {
@@ -173,9 +266,9 @@ impl Held {
         Held { layout, ..self.clone() }
     }
 
-    /// As a value of a job.
+    /// As a value of a job. Values lie in buffers of their own.
     pub fn value(self, job: Arc<Job<Run>>, device: Device) -> Array {
-        let memory = Memory::new(job, self.buffer);
+        let memory = Memory::new(job, Place::new(self.span.buffer));
         Array { dtype: self.dtype, layout: self.layout, data: Data::on(device, memory) }
     }
 }
@@ -191,17 +284,75 @@ pub fn own(x: &Array) -> Result<Option<&Memory>> {
     memory.map(Some).ok_or_else(|| error::not_on_host("read", x.device()))
 }
 
-/// Buffers in the order in which shaders first bind them; the number of each operand's.
+/// Whether an array fills a buffer from its start in which no other value lies, so that its memory
+/// may be written over.
+pub fn is_sole(x: &Array) -> bool {
+    let is_whole = x.layout.is_contiguous() && x.layout.offset() == 0;
+    is_whole && x.data.is_sole() && matches!(own(x), Ok(Some(memory)) if memory.place.is_sole())
+}
+
+/// Spans in the order in which shaders first bind them; the number of each operand's.
 #[derive(Default)]
-pub struct Ranges(pub SmallVec<[Arc<Buffer>; 6]>);
+pub struct Ranges(pub SmallVec<[Span; 6]>);
 
 impl Ranges {
-    /// The number of a buffer.
-    pub fn of(&mut self, buffer: &Arc<Buffer>) -> usize {
-        let known = self.0.iter().position(|known| Arc::ptr_eq(known, buffer));
+    /// The number of a span.
+    pub fn of(&mut self, span: &Span) -> usize {
+        let known = self.0.iter().position(|known| known.is(span));
         known.unwrap_or_else(|| {
-            self.0.push(buffer.clone());
+            self.0.push(span.clone());
             self.0.len() - 1
         })
+    }
+}
+
+/// Constants of plans on a device, by the addresses of their host memory.
+#[derive(Default)]
+pub struct Constants {
+    known: FxHashMap<usize, Constant>,
+    bytes: u64,
+    /// Counts uses
+    time: u64,
+}
+
+struct Constant {
+    host: Array,
+    held: Held,
+    /// When it was used last
+    used: u64,
+}
+
+/// The most bytes of constants that are kept on a device.
+const MOST_CONSTANTS: u64 = 256 << 20;
+
+impl Constants {
+    /// The constant on the device, if it is there.
+    pub fn get(&mut self, x: &Array) -> Option<Held> {
+        self.time += 1;
+        let known = self.known.get_mut(&x.data.address())?;
+        let is_it = known.host.data.same(&x.data) && known.host.layout == x.layout;
+        known.used = self.time;
+        is_it.then(|| known.held.clone())
+    }
+
+    /// Keeps a constant. Those of plans that are gone leave first, then those that were not used for
+    /// longest.
+    pub fn keep(&mut self, x: &Array, held: &Held) {
+        let bytes = held.span.buffer.bytes;
+        if self.bytes + bytes > MOST_CONSTANTS {
+            self.known.retain(|_, known| !known.host.data.is_sole());
+            self.bytes = self.known.values().map(|known| known.held.span.buffer.bytes).sum();
+        }
+        while self.bytes + bytes > MOST_CONSTANTS {
+            let oldest = self.known.iter().min_by_key(|(_, known)| known.used);
+            let Some(key) = oldest.map(|(&key, _)| key) else { break };
+            if let Some(old) = self.known.remove(&key) {
+                self.bytes -= old.held.span.buffer.bytes;
+            }
+        }
+        let (host, held, used) = (x.clone(), held.clone(), self.time);
+        let old = self.known.insert(x.data.address(), Constant { host, held, used });
+        self.bytes += bytes;
+        self.bytes -= old.map_or(0, |old| old.held.span.buffer.bytes);
     }
 }

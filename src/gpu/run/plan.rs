@@ -2,25 +2,35 @@
 //!
 //! A run waits only where the host must look at a value: at conditions of control flow, at what is
 //! printed, and at operands of host ops.
+//!
+//! A run takes one buffer for all values that live and die in it, and the plan says where they lie
+//! there; its results have buffers of their own, or those of inputs that were given. The last steps
+//! write these, and if something can still fail, they look first at a flag whether it has.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::device::Gpu;
-use super::executor::{Given, What};
-use super::memory::{Held, own};
+use super::executor::{Given, Into, What};
+use super::memory::{Buffer, Held, Memory, Span, is_sole, own};
 use super::work::Recording;
-use crate::array::Array;
+use crate::array::{Array, Data};
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
-use crate::executor::{Executable, Input, Results, hooks, located};
+use crate::executor::flight;
+use crate::executor::{Executable, Giving, Input, Results, hooks, located};
 use crate::graph::{ControlFlowKind, Effect};
 use crate::layout::Layout;
 use crate::ops::op::{Op, SliceAxis, Type};
-use crate::schedule::{self, Bodies, Number, Plan, Sequel, Source, Step, Template, Work};
+use crate::schedule::{
+    self, Bodies, Number, Placement, Plan, Sequel, Source, Step, Template, Work,
+};
 use crate::shape::{Dim, Shape};
 use crate::site::Site;
+
+/// Commands of a run after which they are given in parts.
+const MOST_COMMANDS: usize = 1 << 12;
 
 /// A template whose plans are recorded step by step; kernels are kept by the device.
 pub struct Program {
@@ -41,14 +51,8 @@ impl Executable for Program {
     }
 
     fn run(&self, plan: &Arc<Plan>, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results> {
-        if !Arc::ptr_eq(plan.template(), &self.template) {
-            return Err(error::internal("a plan was run by the executable of another"));
-        }
-        let mut tape = Tape { gpu: self.gpu, numbers, recording: Recording::default() };
-        let inputs = inputs.iter().map(|x| self.gpu.held(x, &mut tape.recording));
-        let inputs = inputs.collect::<Result<Vec<Held>>>()?;
-        let results = tape.plan(plan, &inputs)?;
-        Ok(self.gpu.values("call", results, tape.recording)?.into_iter().collect())
+        let mut inputs: SmallVec<[Input<'_>; 8]> = inputs.iter().map(|&x| Input::Lent(x)).collect();
+        self.run_with(plan, &mut inputs, numbers)
     }
 
     fn run_with(
@@ -57,9 +61,57 @@ impl Executable for Program {
         inputs: &mut [Input<'_>],
         numbers: &[Scalar],
     ) -> Result<Results> {
-        // Nothing is written over, so what was given stays.
-        let lent = inputs.iter().map(Input::array).collect::<Result<Vec<&Array>>>()?;
-        self.run(plan, &lent, numbers)
+        if !Arc::ptr_eq(plan.template(), &self.template) {
+            return Err(error::internal("a plan was run by the executable of another"));
+        }
+        let _giving = Giving::new(inputs.iter().any(|input| matches!(input, Input::Given(_))));
+        let mut tape = Tape { gpu: self.gpu, numbers, recording: Recording::default() };
+        let mut held = Vec::with_capacity(inputs.len());
+        let mut given: SmallVec<[bool; 8]> = SmallVec::new();
+        for input in inputs.iter() {
+            let x = input.array()?;
+            held.push(self.gpu.held(x, &mut tape.recording)?);
+            given.push(matches!(input, Input::Given(_)) && self.gives(x, &held[held.len() - 1]));
+        }
+        let results = tape.plan(plan, &held, &given)?;
+        // Which results lie in the memory of which inputs.
+        let lies_in = |&&(input, output): &&(u32, u32)| {
+            let (old, new) = (&held[input as usize], &results[output as usize]);
+            given[input as usize] && Arc::ptr_eq(&old.span.buffer, &new.span.buffer)
+        };
+        let over: SmallVec<[(u32, u32); 8]> =
+            plan.memory().aliases().iter().filter(lies_in).copied().collect();
+        let mut values: Results =
+            self.gpu.values("call", results, tape.recording)?.into_iter().collect();
+        for (input, output) in over {
+            if let Input::Given(place) = &mut inputs[input as usize]
+                && let Some(old) = place.take()
+            {
+                let value = &mut values[output as usize];
+                *value = self.replacing(&old, value)?;
+            }
+        }
+        Ok(values)
+    }
+}
+
+impl Program {
+    /// Whether a result may be written over an input.
+    fn gives(&self, x: &Array, held: &Held) -> bool {
+        let lies_there = |memory: &Memory| Arc::ptr_eq(&memory.place.buffer, &held.span.buffer);
+        is_sole(x) && own(x).is_ok_and(|x| x.is_some_and(lies_there))
+    }
+
+    /// A value that was written over another, which stands there again if the work fails: then it
+    /// wrote nothing.
+    fn replacing(&self, old: &Array, new: &Array) -> Result<Array> {
+        let (Some(old), Some(memory)) = (own(old)?, own(new)?) else { return Ok(new.clone()) };
+        let mut before = old.clone();
+        before.place = before.place.uncounted();
+        Ok(match flight::replacing(Some(&before), memory) {
+            Some(memory) => Array { data: Data::on(self.gpu.device(), memory), ..new.clone() },
+            None => new.clone(),
+        })
     }
 }
 
@@ -70,45 +122,121 @@ struct Tape<'a> {
     recording: Recording,
 }
 
+/// A plan that is recorded: a run, or a body of control flow.
+struct Frame<'a> {
+    plan: &'a Plan,
+    inputs: &'a [Held],
+    slots: Vec<Option<Held>>,
+    constants: Vec<Option<Held>>,
+    /// The memory of values that live and die here
+    arena: Option<Arc<Buffer>>,
+    /// The memory of results, as far as it is known, and whether it is that of an input
+    dedicated: Vec<Option<(Arc<Buffer>, bool)>>,
+}
+
 impl Tape<'_> {
-    fn plan(&mut self, plan: &Plan, inputs: &[Held]) -> Result<Vec<Held>> {
+    /// Records a plan; the memory of inputs that are given may become that of results.
+    fn plan(&mut self, plan: &Plan, inputs: &[Held], given: &[bool]) -> Result<Vec<Held>> {
         if inputs.len() != plan.inputs().len() {
             return Err(error::internal("a plan was run on the wrong count of inputs"));
         }
-        let mut slots: Vec<Option<Held>> = vec![None; plan.slots().len()];
-        let mut constants: Vec<Option<Held>> = vec![None; plan.constants().len()];
-        for step in plan.steps() {
-            let results = self
-                .step(plan, step, inputs, &slots, &mut constants)
-                .map_err(|refusal| located(refusal, step.site))?;
+        let mut frame = self.frame(plan, inputs, given)?;
+        for (i, step) in plan.steps().iter().enumerate() {
+            let results =
+                self.step(&mut frame, i, step).map_err(|refusal| located(refusal, step.site))?;
             for (&slot, result) in step.results.iter().zip(results) {
-                slots[slot as usize] = Some(result);
+                frame.slots[slot as usize] = Some(result);
             }
             for &slot in &step.last {
-                slots[slot as usize] = None;
+                if let Some(x) = frame.slots[slot as usize].take() {
+                    self.recording.release(x.span.buffer);
+                }
             }
         }
         let outputs = plan.outputs().iter();
-        outputs.map(|&source| self.array(plan, source, inputs, &slots, &mut constants)).collect()
+        let results: Vec<Held> =
+            outputs.map(|&source| self.array(&mut frame, source)).collect::<Result<_>>()?;
+        let Frame { slots, arena, .. } = frame;
+        self.forget(slots.into_iter().flatten());
+        if let Some(arena) = arena {
+            if results.iter().any(|x| Arc::ptr_eq(&x.span.buffer, &arena)) {
+                return Err(error::internal("a result lies where others will"));
+            }
+            self.recording.release(arena);
+        }
+        Ok(results)
     }
 
-    fn array(
+    fn frame<'p>(
         &mut self,
-        plan: &Plan,
-        source: Source,
-        inputs: &[Held],
-        slots: &[Option<Held>],
-        constants: &mut [Option<Held>],
-    ) -> Result<Held> {
+        plan: &'p Plan,
+        inputs: &'p [Held],
+        given: &[bool],
+    ) -> Result<Frame<'p>> {
+        let memory = plan.memory();
+        // What no buffer can hold lies in many.
+        let has_arena = memory.arena > 0 && memory.arena <= plan.target().limits().largest;
+        let arena = match has_arena {
+            true => Some(self.recording.buffer(self.gpu, memory.arena)?),
+            false => None,
+        };
+        // Puts by index say what they refuse only when they write.
+        let may_give = memory.guards.1.is_empty();
+        let dedicated = memory.dedicated.iter().map(|dedicated| {
+            let input =
+                dedicated.alias.filter(|&i| may_give && given.get(i as usize) == Some(&true));
+            let buffer = &inputs[input? as usize].span.buffer;
+            (buffer.bytes >= dedicated.bytes as u64).then(|| (buffer.clone(), true))
+        });
+        let dedicated = dedicated.collect();
+        let (slots, constants) =
+            (vec![None; plan.slots().len()], vec![None; plan.constants().len()]);
+        Ok(Frame { plan, inputs, slots, constants, arena, dedicated })
+    }
+
+    /// To be called with arrays that are wanted no more.
+    fn forget(&mut self, arrays: impl IntoIterator<Item = Held>) {
+        arrays.into_iter().for_each(|x| self.recording.release(x.span.buffer));
+    }
+
+    /// The memory of a result, and whether it is that of an input; none where the result takes a
+    /// buffer of its own.
+    fn place(&mut self, frame: &mut Frame<'_>, slot: u32) -> Result<Option<(Span, bool)>> {
+        let ty = &frame.plan.slots()[slot as usize];
+        let memory = frame.plan.memory();
+        let Some(Placement::Fixed(which, layout)) = memory.placements.get(slot as usize) else {
+            return Ok(None);
+        };
+        if ty.shape.count() == 0 || !layout.is_contiguous() {
+            return Ok(None);
+        }
+        let target = frame.plan.target();
+        let bytes = target.bytes(ty.dtype, ty.shape.count()) as u64;
+        let start = (layout.offset() * target.stored(ty.dtype)) as u64;
+        let Some(k) = which.checked_sub(1) else {
+            let arena = frame.arena.clone();
+            return Ok(arena.map(|buffer| (Span { buffer, start, bytes }, false)));
+        };
+        let place = &mut frame.dedicated[k as usize];
+        let (buffer, is_input) = match place {
+            Some(known) => known.clone(),
+            None => {
+                let bytes = memory.dedicated[k as usize].bytes;
+                place.insert((self.recording.buffer(self.gpu, bytes)?, false)).clone()
+            }
+        };
+        Ok(Some((Span { buffer, start, bytes }, is_input)))
+    }
+
+    fn array(&mut self, frame: &mut Frame<'_>, source: Source) -> Result<Held> {
         let found = match source {
-            Source::Input(i) => inputs.get(i as usize).cloned(),
-            Source::Slot(i) => slots[i as usize].clone(),
+            Source::Input(i) => frame.inputs.get(i as usize).cloned(),
+            Source::Slot(i) => frame.slots[i as usize].clone(),
             Source::Constant(i) => {
-                let place = &mut constants[i as usize];
+                let place = &mut frame.constants[i as usize];
                 if place.is_none() {
-                    let held =
-                        self.gpu.constant(&plan.constants()[i as usize], &mut self.recording)?;
-                    *place = Some(held);
+                    let x = &frame.plan.constants()[i as usize];
+                    *place = Some(self.gpu.constant(x, &mut self.recording)?);
                 }
                 place.clone()
             }
@@ -123,23 +251,16 @@ impl Tape<'_> {
         }
     }
 
-    fn step(
-        &mut self,
-        plan: &Plan,
-        step: &Step,
-        inputs: &[Held],
-        slots: &[Option<Held>],
-        constants: &mut [Option<Held>],
-    ) -> Result<Vec<Held>> {
+    fn step(&mut self, frame: &mut Frame<'_>, i: usize, step: &Step) -> Result<Vec<Held>> {
+        self.pace()?;
+        let plan = frame.plan;
         if let Work::Group(_) = &step.work
             && let Some(Sequel { group, operands }) = plan.elementwise(step)
         {
             let (mut held, mut numbers) = (Vec::new(), Vec::new());
             for operand in &operands {
                 match *operand {
-                    schedule::Operand::Array(x) => {
-                        held.push(self.array(plan, x, inputs, slots, constants)?);
-                    }
+                    schedule::Operand::Array(x) => held.push(self.array(frame, x)?),
                     schedule::Operand::Number(number) => numbers.push(self.number(number)),
                 }
             }
@@ -153,13 +274,22 @@ impl Tape<'_> {
             let given: SmallVec<[Given<'_>; 8]> =
                 given.chain(numbers.into_iter().map(Given::Number)).collect();
             let what = What::Group(group.program.clone(), shape);
-            let made = self.gpu.record(&what, &given, &types, step.site, &mut self.recording)?;
+            let mut into = Into::default();
+            for &slot in &step.results {
+                let place = self.place(frame, slot)?;
+                if let Some((_, true)) = place {
+                    into.flag = self.gpu.verdict(&mut self.recording)?;
+                }
+                into.spans.push(place.map(|(span, _)| span));
+            }
+            let made =
+                self.gpu.record(&what, &given, &types, step.site, &into, &mut self.recording)?;
             return Ok(made.into_vec());
         }
         let mut args: SmallVec<[Option<Held>; 4]> = SmallVec::new();
         for operand in &step.args {
             args.push(match *operand {
-                schedule::Operand::Array(x) => Some(self.array(plan, x, inputs, slots, constants)?),
+                schedule::Operand::Array(x) => Some(self.array(frame, x)?),
                 schedule::Operand::Number(_) => None,
             });
         }
@@ -172,25 +302,67 @@ impl Tape<'_> {
                     (None, schedule::Operand::Array(_)) => Given::Number(Scalar::Int(0)),
                 });
                 let given: SmallVec<[Given<'_>; 4]> = given.collect();
-                Ok(vec![self.op(op, &given, step.site)?])
+                if let Some(seen) = self.view(frame, i, op, &given) {
+                    return Ok(vec![seen]);
+                }
+                let place = match plan.memory().views.get(i) {
+                    Some(false) => self.place(frame, step.results[0])?,
+                    Some(true) | None => None,
+                };
+                Ok(vec![self.placed(op, &given, step.site, place)?])
             }
             Work::Alias => Ok(arrays()),
             Work::Effect(effect) => self.effect(arrays(), effect, step.site).map(|()| Vec::new()),
-            Work::ControlFlow(bodies) => self.flow(arrays(), bodies),
+            Work::ControlFlow(bodies) => {
+                let own = arrays();
+                let made = self.flow(own.clone(), bodies)?;
+                // The plan knows of no result that lies where an operand does.
+                let is_apart =
+                    |y: &Held| own.iter().all(|x| !Arc::ptr_eq(&x.span.buffer, &y.span.buffer));
+                let apart = made.into_iter().map(|y| match is_apart(&y) {
+                    true => Ok(y),
+                    false => self.gpu.copied(&y, step.site, &mut self.recording),
+                });
+                apart.collect()
+            }
             Work::Group(_) | Work::Product(_) | Work::BlockFusion(_) => {
                 Err(error::internal(format!("the device offers no {}", step.name())))
             }
         }
     }
 
-    /// One op, which may be a view.
-    fn op(&mut self, op: &Op, given: &[Given<'_>], site: Site) -> Result<Held> {
-        use crate::ops::op::OperandType;
-        if let [Given::Held(x)] = given
-            && let Some(layout) = op.view(x.dtype, &x.layout)
-        {
-            return Ok(x.seen(layout));
+    /// Gives what is recorded, where it is long, and goes on.
+    fn pace(&mut self) -> Result<()> {
+        if self.recording.commands.len() >= MOST_COMMANDS && self.recording.flag.is_none() {
+            let recording = std::mem::take(&mut self.recording);
+            let may_fail = !(recording.needs.is_empty() && recording.faults.is_empty());
+            let job = self.gpu.give("call", recording)?;
+            self.recording.needs.extend(may_fail.then_some(job));
         }
+        Ok(())
+    }
+
+    /// The operand seen in another way, if that is what an op does. Where the plan computes the
+    /// result, memory of the plan's is not looked at longer than it says.
+    fn view(&self, frame: &Frame<'_>, i: usize, op: &Op, given: &[Given<'_>]) -> Option<Held> {
+        let [Given::Held(x)] = given else { return None };
+        let layout = op.view(x.dtype, &x.layout)?;
+        let is_planned = frame.plan.memory().views.get(i) == Some(&true);
+        let is = |own: &Arc<Buffer>| Arc::ptr_eq(own, &x.span.buffer);
+        let is_planned_memory = frame.arena.as_ref().is_some_and(is)
+            || frame.dedicated.iter().flatten().any(|(own, _)| is(own));
+        (is_planned || !is_planned_memory).then(|| x.seen(layout))
+    }
+
+    /// One op, whose result may have a place.
+    fn placed(
+        &mut self,
+        op: &Op,
+        given: &[Given<'_>],
+        site: Site,
+        place: Option<(Span, bool)>,
+    ) -> Result<Held> {
+        use crate::ops::op::OperandType;
         let types: SmallVec<[OperandType<'_>; 4]> = given
             .iter()
             .map(|arg| match arg {
@@ -199,9 +371,34 @@ impl Tape<'_> {
             })
             .collect();
         let ty = op.infer(&types)?;
+        let flag = match &place {
+            Some((_, true)) => self.gpu.verdict(&mut self.recording)?,
+            Some((_, false)) | None => None,
+        };
+        let (span, after) = match (place, flag) {
+            (Some((span, _)), Some(flag)) => (None, Some((span, flag))),
+            (place, _) => (place.map(|(span, _)| span), None),
+        };
+        let into = Into { spans: SmallVec::from_iter([span]), flag: None };
         let what = What::Op(op.clone());
-        let made = self.gpu.record(&what, given, &[ty], site, &mut self.recording);
-        Ok(made?.swap_remove(0))
+        let made = self.gpu.record(&what, given, &[ty], site, &into, &mut self.recording);
+        let made = made?.swap_remove(0);
+        let Some((span, flag)) = after else { return Ok(made) };
+        let bytes = span.bytes as usize;
+        self.gpu.copy_guarded(&made.span, &span, bytes, flag, &mut self.recording);
+        let over = Held { span, ..made.clone() };
+        self.forget([made]);
+        Ok(over)
+    }
+
+    /// One op, which may be a view, and whose result has a buffer of its own.
+    fn op(&mut self, op: &Op, given: &[Given<'_>], site: Site) -> Result<Held> {
+        if let [Given::Held(x)] = given
+            && let Some(layout) = op.view(x.dtype, &x.layout)
+        {
+            return Ok(x.seen(layout));
+        }
+        self.placed(op, given, site, None)
     }
 
     /// The array in host memory. What is recorded is given before.
@@ -258,7 +455,7 @@ impl Tape<'_> {
     fn flow(&mut self, args: Vec<Held>, flow: &Bodies) -> Result<Vec<Held>> {
         match *flow.kind() {
             ControlFlowKind::Host(_) if !flow.plans().is_empty() => {
-                self.plan(&flow.plans()[0], &args)
+                self.plan(&flow.plans()[0], &args, &[])
             }
             ControlFlowKind::Host(ref op) => {
                 let given = args.into_iter().map(|x| self.look(x)).collect::<Result<Vec<_>>>()?;
@@ -268,7 +465,7 @@ impl Tape<'_> {
             ControlFlowKind::Branch => {
                 let last = flow.plans().len() as i64 - 1;
                 let i = self.integer(args[0].clone())?.clamp(0, last) as usize;
-                self.plan(&flow.plans()[i], &args[1..])
+                self.plan(&flow.plans()[i], &args[1..], &[])
             }
             ControlFlowKind::While { carry, history } => {
                 let (mut now, captures) =
@@ -277,15 +474,17 @@ impl Tape<'_> {
                 let mut count = 0;
                 loop {
                     let given = [&now, captures].concat();
-                    let condition = self.plan(&flow.plans()[0], &given)?.swap_remove(0);
+                    let condition = self.plan(&flow.plans()[0], &given, &[])?.swap_remove(0);
                     if self.integer(condition)? == 0 {
                         break;
                     }
-                    let next = self.plan(&flow.plans()[1], &given)?;
+                    let next = self.plan(&flow.plans()[1], &given, &[])?;
+                    drop(given);
                     let before = std::mem::replace(&mut now, next);
                     count += 1;
-                    if history {
-                        rounds.push(before);
+                    match history {
+                        true => rounds.push(before),
+                        false => self.forget(before),
                     }
                 }
                 if history {
@@ -320,7 +519,8 @@ impl Tape<'_> {
                         given.push(self.element(x, at)?);
                     }
                     given.extend_from_slice(&args[carry + xs..]);
-                    let mut made = self.plan(&flow.plans()[0], &given)?;
+                    let mut made = self.plan(&flow.plans()[0], &given, &[])?;
+                    self.forget(given);
                     for (all, one) in all.iter_mut().zip(made.split_off(carry)) {
                         all.push(one);
                     }
@@ -359,7 +559,7 @@ impl Tape<'_> {
         };
         if rows.is_empty() {
             let layout = Layout::contiguous(with(0));
-            return Ok(Held { dtype: one.dtype, layout, buffer: self.gpu.buffer(0)? });
+            return Ok(Held { dtype: one.dtype, layout, span: self.gpu.buffer(0)?.into() });
         }
         let mut parts = Vec::new();
         for x in rows {
@@ -377,27 +577,18 @@ fn joint(arrays: &[Held]) -> Result<Shape> {
 }
 
 impl Gpu {
-    /// A constant of a plan, which is sent once.
+    /// A constant of a plan, which is sent once, before whatever may read it.
     fn constant(&'static self, x: &Array, recording: &mut Recording) -> Result<Held> {
         if own(x)?.is_some() {
             return self.held(x, recording);
         }
-        let key = x.data.address();
-        if let Some((known, held)) = self.constants.lock().get(&key)
-            && known.data.same(&x.data)
-            && known.layout == x.layout
-        {
-            return Ok(held.clone());
+        if let Some(held) = self.constants.lock().get(x) {
+            return Ok(held);
         }
-        let held = self.held(x, recording)?;
-        let mut constants = self.constants.lock();
-        if constants.len() >= MOST_CONSTANTS {
-            constants.clear();
-        }
-        constants.insert(key, (x.clone(), held.clone()));
+        let mut sending = Recording::default();
+        let held = self.held(x, &mut sending)?;
+        self.give("call", sending)?;
+        self.constants.lock().keep(x, &held);
         Ok(held)
     }
 }
-
-/// The most constants that are kept on a device.
-const MOST_CONSTANTS: usize = 1 << 10;

@@ -60,8 +60,9 @@ struct Flying {
 
 impl Gpu {
     /// Appends a recording; gives the job of its results.
-    pub fn give(&'static self, op: &str, recording: Recording) -> Result<Arc<Job>> {
+    pub fn give(&'static self, op: &str, mut recording: Recording) -> Result<Arc<Job>> {
         self.check(op)?;
+        self.judge(&mut recording)?;
         let is_full = |gpu: &Gpu| gpu.stream.lock().pending.commands.len() >= MOST_PENDING;
         if is_full(self) {
             executor::wait(|| {
@@ -273,7 +274,7 @@ impl Gpu {
                     let entries: Vec<wgpu::BindGroupEntry<'_>> = bindings
                         .iter()
                         .map(|binding| match binding {
-                            Binding::Buffer(buffer) => Some(buffer.raw.as_entire_binding()),
+                            Binding::Buffer(buffer) => Some(buffer.resource()),
                             Binding::Faults => faults.as_ref().map(wgpu::Buffer::as_entire_binding),
                         })
                         .chain([Some(wgpu::BindingResource::Buffer(wgpu::BufferBinding {

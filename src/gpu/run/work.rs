@@ -4,10 +4,11 @@ use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::device::Gpu;
-use super::memory::Buffer;
+use super::memory::{Buffer, Place, Span};
 use super::pipeline::Pipeline;
 use crate::error::{Error, Result};
 use crate::executor::flight::{self, Failure, Outcome};
@@ -21,7 +22,12 @@ pub struct Run {
     /// The device, where there is something to wait for
     gpu: Option<&'static Gpu>,
     done: OnceLock<Outcome>,
+    /// Flags on the device: one is set if the work fails. They are needed until it is known not to
+    flags: Mutex<Flags>,
 }
+
+/// Words on the device that are not 0 where work has failed, each at the start of a buffer.
+pub type Flags = SmallVec<[Arc<Buffer>; 2]>;
 
 /// Its job.
 pub type Job = flight::Job<Run>;
@@ -29,22 +35,32 @@ pub type Job = flight::Job<Run>;
 impl Run {
     /// Work that nothing can refuse.
     pub fn done() -> Run {
-        Run { gpu: None, done: OnceLock::from(Ok(())) }
+        Run { gpu: None, done: OnceLock::from(Ok(())), flags: Mutex::default() }
     }
 
     /// Work whose outcome the device will say.
-    pub fn pending(gpu: &'static Gpu) -> Run {
-        Run { gpu: Some(gpu), done: OnceLock::new() }
+    pub fn pending(gpu: &'static Gpu, flags: Flags) -> Run {
+        Run { gpu: Some(gpu), done: OnceLock::new(), flags: Mutex::new(flags) }
     }
 
     /// Says the outcome, once.
     pub fn end(&self, outcome: Outcome) {
+        let is_ok = outcome.is_ok();
         let _ = self.done.set(outcome);
+        if is_ok {
+            let flags = std::mem::take(&mut *self.flags.lock());
+            drop(flags);
+        }
+    }
+
+    /// The flags of which one is set if the work fails; none where it is known not to.
+    pub fn flags(&self) -> Flags {
+        self.flags.lock().clone()
     }
 }
 
 impl flight::Work for Run {
-    type Place = Arc<Buffer>;
+    type Place = Place;
 
     fn outcome(&self) -> Option<Outcome> {
         self.done.get().cloned()
@@ -68,16 +84,39 @@ impl flight::Work for Run {
     }
 }
 
+/// A range of a buffer that commands touch. It does not hold the buffer: the recording does, until
+/// the commands are given.
+#[derive(Clone)]
+pub struct Bound {
+    /// wgpu's buffer
+    pub raw: wgpu::Buffer,
+    start: u64,
+    bytes: u64,
+}
+
+impl Bound {
+    /// As an entry of a bind group.
+    pub fn resource(&self) -> wgpu::BindingResource<'_> {
+        wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+            buffer: &self.raw,
+            offset: self.start,
+            size: std::num::NonZeroU64::new(self.bytes),
+        })
+    }
+}
+
 /// A binding of a dispatch.
 #[derive(Clone)]
 pub enum Binding {
-    /// A whole buffer
-    Buffer(Arc<Buffer>),
+    /// A range of a buffer
+    Buffer(Bound),
     /// The faults of the batch
     Faults,
 }
 
 /// What a device does in order.
+// Nearly all are dispatches, so that boxes would save nothing.
+#[allow(clippy::large_enum_variant)]
 pub enum Command {
     /// A shader is run
     #[allow(missing_docs)]
@@ -91,10 +130,10 @@ pub enum Command {
     },
     /// Host memory is copied to the start of a buffer
     #[allow(missing_docs)]
-    Upload { from: HostBuffer, offset: usize, bytes: usize, to: Arc<Buffer> },
+    Upload { from: HostBuffer, offset: usize, bytes: usize, to: Bound },
     /// The start of a buffer is copied to host memory
     #[allow(missing_docs)]
-    Download { from: Arc<Buffer>, bytes: usize, to: Arc<Download> },
+    Download { from: Bound, bytes: usize, to: Arc<Download> },
 }
 
 /// Host memory that a download fills.
@@ -106,6 +145,10 @@ pub struct Download {
 }
 
 /// Commands that are not given yet.
+///
+/// What their buffers are given out for next must come behind them. So a recording holds the buffers
+/// that its commands touch until it is given; those that nobody else holds any more it may use again
+/// itself.
 #[derive(Default)]
 pub struct Recording {
     /// In order
@@ -114,6 +157,44 @@ pub struct Recording {
     pub needs: Vec<Arc<Job>>,
     /// What slots say
     pub faults: Vec<(Refusal, Site)>,
+    /// A flag that says whether anything has failed that was recorded or needed before, and how many
+    /// slots there were then
+    pub flag: Option<(Arc<Buffer>, usize)>,
+    /// The flags of its job
+    pub flags: Flags,
+    /// Buffers that commands touch, by their addresses
+    kept: FxHashMap<usize, Arc<Buffer>>,
+    /// Buffers that nobody else holds
+    spare: Vec<Arc<Buffer>>,
+}
+
+impl Recording {
+    /// A buffer of at least so many bytes, whose contents are arbitrary.
+    pub fn buffer(&mut self, gpu: &'static Gpu, bytes: usize) -> Result<Arc<Buffer>> {
+        let rounded = gpu.rounded(bytes as u64)?;
+        match self.spare.iter().position(|spare| spare.bytes == rounded) {
+            Some(i) => Ok(self.spare.swap_remove(i)),
+            None => gpu.buffer(bytes as u64),
+        }
+    }
+
+    /// A range for a command.
+    pub fn bound(&mut self, span: &Span) -> Bound {
+        let Span { buffer, start, bytes } = span;
+        self.kept.entry(Arc::as_ptr(buffer).addr()).or_insert_with(|| buffer.clone());
+        Bound { raw: buffer.raw.clone(), start: *start, bytes: *bytes }
+    }
+
+    /// To be called with a buffer that is wanted no more: if nobody else wants it, later commands
+    /// may write it.
+    pub fn release(&mut self, buffer: Arc<Buffer>) {
+        // One holder is here, the other among what is kept.
+        if Arc::strong_count(&buffer) == 2
+            && let Some(kept) = self.kept.remove(&Arc::as_ptr(&buffer).addr())
+        {
+            self.spare.push(kept);
+        }
+    }
 }
 
 /// A job of a batch: what it needs, and what its slots say.
@@ -174,7 +255,7 @@ impl Batch {
 
     /// Adds a recording, whose job may fail or not.
     pub fn add(&mut self, gpu: &'static Gpu, recording: Recording) -> Arc<Job> {
-        let Recording { mut commands, needs, faults } = recording;
+        let Recording { mut commands, needs, faults, flags, .. } = recording;
         let first = self.slots;
         for command in &mut commands {
             if let Command::Dispatch { words, slot: Some((at, slot)), .. } = command {
@@ -186,7 +267,7 @@ impl Batch {
         if needs.is_empty() && faults.is_empty() {
             return gpu.done.clone();
         }
-        let job = Job::new(Run::pending(gpu));
+        let job = Job::new(Run::pending(gpu, flags));
         let thread = std::thread::current().id();
         self.jobs.push(Fallible { job: job.clone(), needs, first, faults, thread });
         job

@@ -133,7 +133,7 @@ impl Executable {
         }
         let is_gone = |&i: &usize| {
             let array = &inputs[i].array;
-            self.program.donates(i as u32) && array.is_unique() && array.is_contiguous()
+            self.program.donates(i as u32) && array.is_contiguous() && executors::is_sole(array)
         };
         held.iter().map(|held| held.input).filter(is_gone).collect()
     }
