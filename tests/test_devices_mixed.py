@@ -241,3 +241,53 @@ def test_an_optimizer_keeps_parameters_of_two_devices_apart(kind):
     assert [w.device for w in pair] == [REF, CPU] and pair[0].tolist() == pair[1].tolist()
     with pytest.raises(wg.DeviceError, match=MIXED):
         pair[0].grad = pair[1].grad
+
+
+def test_numbers_are_drawn_where_the_call_runs():
+    """The key of a draw goes to the tensors beside it or to the device that is asked for, not to
+    the current device."""
+    x = wg.ones((4, 4))
+    wg.random.seed(3)
+    want = [nn.dropout(x, 0.5), wg.random.normal((3,)), wg.random.uniform((2, 2))]
+    with wg.default_device("reference"):
+        wg.random.seed(3)
+        found = [nn.dropout(x, 0.5), wg.random.normal((3,), device="cpu"),
+                 wg.random.uniform((2, 2), device="cpu")]
+    for got, wanted in zip(found, want, strict=True):
+        assert got.device == CPU
+        np.testing.assert_array_equal(got.numpy(), wanted.numpy())
+    assert wg.random.normal((3,), device="reference").device == REF
+    far = wg.ones((4, 4), device="reference")
+    assert nn.dropout(far, 0.5).device == REF
+    assert wg.compile(lambda x: nn.dropout(x, 0.5))(far).device == REF
+    with wg.default_device("reference"):
+        drop = wg.compile(lambda x: nn.dropout(x, 0.5))
+        assert drop(x).device == CPU and drop(x).device == CPU
+
+
+def test_a_body_draws_where_it_computes():
+    def body(total, x):
+        return total + nn.dropout(x, 0.5), total
+
+    with wg.default_device("reference"):
+        total, _ = wg.scan(body, wg.zeros((3,), device="cpu"), wg.ones((4, 3), device="cpu"))
+    assert total.device == CPU
+
+
+@pytest.mark.parametrize("tree", [lambda x, a: (x, a), lambda x, a: ({"a": [a], "x": x},),
+                                  lambda x, a: (a, [x])])
+def test_arrays_of_others_go_to_the_tensors_of_a_compiled_call(tree):
+    def add(*given):
+        leaves, _ = wg.pytree.flatten(given)
+        return leaves[0] + leaves[1]
+
+    x, a = wg.ones((2,), device="reference"), np.ones((2,), "float32")
+    y = wg.compile(add)(*tree(x, a))
+    assert y.device == REF and y.tolist() == [2.0, 2.0]
+
+
+def test_a_copy_that_is_forbidden_is_refused_away_from_the_host():
+    x = wg.ones((2,), device="reference")
+    with pytest.raises(ValueError, match="copy=False, but the elements lie on reference"):
+        np.asarray(x, copy=False)
+    assert np.asarray(x).tolist() == [1.0, 1.0]

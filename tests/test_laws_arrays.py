@@ -78,14 +78,16 @@ def test_writes(case):
     same(before, a)
 
 
-@given(arrays_and_indices())
-def test_the_gradient_of_a_read_counts_each_element_s_uses(case):
+@given(arrays_and_indices(), st.booleans())
+def test_the_gradient_of_a_read_adds_up_each_element_s_uses(case, create_graph):
     a, index = case
     x = wg.tensor(a, requires_grad=True)
-    x[to_tensors(index)].sum().backward()
+    weights = filled(a[index].shape)
+    y = (x[to_tensors(index)] * wg.asarray(weights)).sum()
     uses = np.zeros_like(a)
-    np.add.at(uses, index, 1.0)
-    same(x.grad, uses)
+    np.add.at(uses, index, weights)
+    (found,) = wg.gradients(y, [x], create_graph=create_graph)
+    same(found, uses)
 
 
 @given(arrays_and_indices())
@@ -95,11 +97,12 @@ def test_the_gradient_of_a_write(case):
     value = wg.tensor(2.0, requires_grad=True)
     y = x * 1.0
     y[to_tensors(index)] = value
-    y.sum().backward()
-    kept = np.ones_like(a)
+    weights = filled(a.shape)
+    (y * wg.asarray(weights)).sum().backward()
+    kept = weights.copy()
     kept[index] = 0.0
     same(x.grad, kept)
-    assert value.grad.item() == a.size - kept.sum()
+    assert value.grad.item() == weights.sum() - kept.sum()
 
 
 @given(FULL_SHAPES, st.data())

@@ -145,6 +145,8 @@ def numpy(self: Tensor) -> np.ndarray:
 @_method
 def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
     """What `numpy.asarray` calls."""
+    if copy is False and self.device.type != "cpu":
+        raise ValueError(f"__array__: copy=False, but the elements lie on {self.device}")
     array = self.numpy()
     if dtype is not None and array.dtype != dtype:
         if copy is False:

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::executors;
-use super::executors::device;
+use super::executors::{Device, device};
 use super::tape::Value;
 use super::trace;
 pub use super::trace::GeneratorState as State;
@@ -138,12 +138,22 @@ pub fn key_value(key: [u32; 2]) -> Result<Value> {
 /// The next key as a value: one of those next_of_stream; else, while a function is captured, an
 /// input that is fresh at every run.
 pub fn draw() -> Result<Value> {
+    draw_on(device::current())
+}
+
+/// The same on a device; in a trace on that of the trace.
+pub fn draw_on(device: Device) -> Result<Value> {
+    placed(drawn()?, device)
+}
+
+/// The same as data that goes to where the call runs: in host memory, unless a trace is open.
+pub fn drawn() -> Result<Value> {
     if let Some(key) = next_of_stream() {
         return key;
     }
     match trace::active() {
         true => trace::draw_key(),
-        false => placed(key_value(next_key())?, device::current()),
+        false => key_value(next_key()),
     }
 }
 

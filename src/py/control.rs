@@ -16,6 +16,7 @@ use crate::engine::eager::apply::apply;
 use crate::engine::random::{self, Attempt};
 use crate::engine::tape::{self, First, Operand, Value};
 use crate::engine::trace::{self, Capture, Source, Trace};
+use crate::engine::executors::Device;
 use crate::engine::{control, executors, site};
 use crate::error::{self, Result};
 use crate::graph::{ControlFlow, ControlFlowKind, Effect, Graph, List};
@@ -34,6 +35,8 @@ pub struct Body {
     operands: usize,
     /// What it reads outside; a random key is drawn when it runs
     captures: Vec<Option<Value>>,
+    /// Where it computes
+    device: Device,
 }
 
 #[pymethods]
@@ -136,7 +139,7 @@ fn _body(
             Source::Handle | Source::Gradient(_) | Source::Outer(_) => outside(py, x).map(Some),
         };
         let captures = captures.iter().map(outside).collect::<PyResult<_>>()?;
-        Ok(Body { list: Arc::new(list), operands, captures })
+        Ok(Body { list: Arc::new(list), operands, captures, device: trace.device() })
     })
 }
 
@@ -197,7 +200,7 @@ fn same(a: &Value, b: &Value) -> bool {
 impl Body {
     /// What it reads outside, with fresh random keys.
     pub(super) fn outside(&self) -> Result<Vec<Value>> {
-        let value = |x: &Option<Value>| x.clone().map_or_else(random::draw, Ok);
+        let value = |x: &Option<Value>| x.clone().map_or_else(|| random::draw_on(self.device), Ok);
         self.captures.iter().map(value).collect()
     }
 }
@@ -339,8 +342,7 @@ fn _batched(
         mapped.resize(body.operands + body.captures.len(), false);
         let graph = Graph::from_list((*body.list).clone());
         let list = passes::batch(&graph, &mapped, size).or_raise(py)?.into_list();
-        let captures = body.captures.clone();
-        Ok(Body { list: Arc::new(list), operands: body.operands, captures })
+        Ok(Body { list: Arc::new(list), captures: body.captures.clone(), operands: body.operands, device: body.device })
     })
 }
 
@@ -370,7 +372,7 @@ fn _with_tangents(
         let list = Arc::new(passes::reordered(&list, &order));
         let operands = operands + tangents.len();
         let captures = body.captures.clone();
-        Ok((Body { list, operands, captures }, found.has))
+        Ok((Body { list, operands, captures, device: body.device }, found.has))
     })
 }
 

@@ -171,13 +171,13 @@ impl Sweep {
         };
         // What a rule makes in a trace is part of the call that made the entry.
         let _within = entry.site.origin.enter();
-        // `x[i]` is a slice without the axis, whose cotangent is one of a slice.
-        if let Op::Slice(at) = step
-            && given[0].1.shape().rank() != at.len()
-        {
-            let shape = at.iter().map(|axis| axis.size).collect();
-            let operand = [Operand::Value(&given[0].1)];
-            given[0].1 = apply(Op::Reshape(shape), &operand, self.options.create_graph)?;
+        // `x[i]` and `x[:, None]` are slices of another shape, whose cotangent is one of a slice.
+        if let Op::Slice(at) = step {
+            let shape: Shape = at.iter().map(|axis| axis.size).collect();
+            if !given[0].1.shape().same(&shape) {
+                let operand = [Operand::Value(&given[0].1)];
+                given[0].1 = apply(Op::Reshape(shape), &operand, self.options.create_graph)?;
+            }
         }
         if let Op::Call(_) = step {
             return self.call(op, entry, None, step, &given);

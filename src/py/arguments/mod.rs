@@ -321,7 +321,7 @@ impl Signature {
         let param = &self.params[i];
         match (&self.defaults[i], param.kind) {
             (_, ParamKind::Key) => {
-                operands.push(Held::Data(random::draw().or_raise(py)?));
+                operands.push(Held::Data(random::drawn().or_raise(py)?));
                 Ok(Attr::Operand)
             }
             (None, _) => Err(PyTypeError::new_err(format!(

@@ -104,7 +104,7 @@ pub(super) fn parse_one(
             Attr::Operand
         }
         ParamKind::Key if none => {
-            operands.push(Held::Data(random::draw().or_raise(object.py())?));
+            operands.push(Held::Data(random::drawn().or_raise(object.py())?));
             Attr::Operand
         }
         ParamKind::Key => {

@@ -305,7 +305,7 @@ impl Executable {
         args: &[Bound<'_, PyAny>],
     ) -> PyResult<Value> {
         match place {
-            Place::Key => random::draw().or_raise(py),
+            Place::Key => random::draw_on(self.program.device()).or_raise(py),
             Place::Gradient(holder) => {
                 let leaf = self.leaf(py, *holder, args)?;
                 let cell = leaf.map(|leaf| leaf.gradient().or_raise(py)).transpose()?.flatten();

@@ -30,6 +30,8 @@ pub(super) struct Flat<'py> {
     /// Dict keys, and the structure of a foreign tree
     pub(super) keys: Vec<Bound<'py, PyAny>>,
     pub(super) leaves: SmallVec<[Bound<'py, PyAny>; 8]>,
+    /// Positions of leaves that are arrays of others
+    others: SmallVec<[usize; 2]>,
 }
 
 impl<'py> Flat<'py> {
@@ -50,7 +52,7 @@ impl<'py> Flat<'py> {
             native = native && flat.walk(kwargs.as_any(), DEEPEST)?;
         }
         if native {
-            return Ok(flat);
+            return flat.placed();
         }
         let py = args.py();
         let kwargs = kwargs.cloned().unwrap_or_else(|| PyDict::new(py));
@@ -62,7 +64,7 @@ impl<'py> Flat<'py> {
         for leaf in leaves {
             flat.leaf(&leaf)?;
         }
-        Ok(flat)
+        flat.placed()
     }
 
     /// Takes a tree apart of at most so many levels; false where only Python can.
@@ -102,16 +104,29 @@ impl<'py> Flat<'py> {
         Ok(true)
     }
 
-    /// Adds a leaf; arrays of others become tensors.
+    /// Adds a leaf.
     fn leaf(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<()> {
         // SAFETY: a live object.
         let is_tensor = unsafe { tensor::downcast(leaf.as_ptr()) }.is_some();
-        let is_array = !is_tensor && !is_number(leaf) && leaf.hasattr("__array__")?;
-        self.leaves.push(match is_array {
-            true => leaf.py().import("wengert._core")?.call_method1("asarray", (leaf,))?,
-            false => leaf.clone(),
-        });
+        if !is_tensor && !is_number(leaf) && leaf.hasattr("__array__")? {
+            self.others.push(self.leaves.len());
+        }
+        self.leaves.push(leaf.clone());
         Ok(())
+    }
+
+    /// Arrays of others become tensors beside the first tensor, as operands of an op do.
+    fn placed(mut self) -> PyResult<Flat<'py>> {
+        let Some(&first) = self.others.first() else { return Ok(self) };
+        let core = self.leaves[first].py().import("wengert._core")?;
+        let where_to = PyDict::new(core.py());
+        if let Some(beside) = self.tensors().first() {
+            where_to.set_item("device", beside.getattr("device")?)?;
+        }
+        for i in std::mem::take(&mut self.others) {
+            self.leaves[i] = core.call_method("asarray", (&self.leaves[i],), Some(&where_to))?;
+        }
+        Ok(self)
     }
 
     /// The tensors among the leaves.
