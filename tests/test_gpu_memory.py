@@ -354,3 +354,17 @@ def test_ten_thousand_steps_leak_nothing(gpu):
     assert after["live_bytes"] <= before["live_bytes"] + 4096
     assert after["live_bytes"] + after["cached_bytes"] < 1 << 26
     assert abs(state[0, 0].item() - 4.0) < 1e-5
+
+
+def test_checked_runs_write_state_where_it_lies_too(gpu):
+    state = wg.asarray(np.arange(70, dtype="f"), device=gpu)
+    with wg.config(check=True):
+        @wg.compile
+        def step(x):
+            state.assign(state * 2.0 + x)
+            return state.sum()
+
+        x = wg.ones(70, device=gpu)
+        for _ in range(3):
+            step(x)
+    assert state.tolist() == [i * 8.0 + 7.0 for i in range(70)]

@@ -181,10 +181,11 @@ impl Tape<'_> {
             false => None,
         };
         // Puts by index say what they refuse only when they write.
-        let may_give = memory.guards.1.is_empty();
+        let last_put = memory.guards.1.iter().max();
         let dedicated = memory.dedicated.iter().map(|dedicated| {
+            let is_behind = last_put.is_none_or(|&put| dedicated.first > put);
             let input =
-                dedicated.alias.filter(|&i| may_give && given.get(i as usize) == Some(&true));
+                dedicated.alias.filter(|&i| is_behind && given.get(i as usize) == Some(&true));
             let buffer = &inputs[input? as usize].span.buffer;
             (buffer.bytes >= dedicated.bytes as u64).then(|| (buffer.clone(), true))
         });
