@@ -43,6 +43,23 @@ pub struct Blocks {
     pub each: usize,
 }
 
+/// Which steps that compute rows become one, and how long rows may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowLimits {
+    /// The most elements of a row
+    pub columns: usize,
+    /// The fewest rows of more elements than `short`: fewer leave most of the device idle
+    pub few: usize,
+    /// The most elements of rows of which there may be few
+    pub short: usize,
+    /// The most stages
+    pub stages: usize,
+    /// The most reductions of a row one after the other, each of which reads the row again
+    pub passes: usize,
+    /// The most ops of a group that is computed again in each pass
+    pub again: usize,
+}
+
 /// The limits of what a target can hold and fuse, and the costs of fusing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -67,6 +84,8 @@ pub struct Limits {
     pub setup: usize,
     /// The limits of block fusions, if the target offers them
     pub blocks: Option<Blocks>,
+    /// The limits of row fusions, if the target offers them
+    pub rows: Option<RowLimits>,
 }
 
 impl Limits {

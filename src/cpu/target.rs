@@ -34,6 +34,7 @@ pub const LIMITS: Limits = Limits {
     large: 1 << 12,
     setup: 2,
     blocks: Some(Blocks { rows: 8, bytes: 768 << 10, least: 192 << 10, large: 512 << 10, each: 4 }),
+    rows: None,
 };
 
 impl Target for Cpu {

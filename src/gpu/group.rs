@@ -217,22 +217,7 @@ impl Text<'_> {
     fn instruction(&mut self, i: usize, instruction: &Instruction) -> Result<()> {
         let name = |x: &Value| self.names[x.0 as usize].clone();
         let args: SmallVec<[String; 3]> = instruction.args.iter().map(name).collect();
-        let ty = self.shader.register(instruction.dtype)?;
-        let value = match instruction.op {
-            ElementOp::Cast => {
-                let from = self.shader.register(self.program.dtype(instruction.args[0]))?;
-                match (from, 8 * instruction.dtype.size()) {
-                    (WgslType::F32, bits @ (8 | 16)) if instruction.dtype.is_int() => {
-                        saturated(&args[0], ty, bits)
-                    }
-                    _ => converted(&args[0], from, ty),
-                }
-            }
-            ElementOp::Map(def) => {
-                let args: SmallVec<[&str; 3]> = args.iter().map(String::as_str).collect();
-                self.shader.call(def, instruction.computes_in(self.program), &args)?
-            }
-        };
+        let value = self.shader.instruction(self.program, instruction, &args)?;
         self.shader.line(format!("let v{i} = {value};"));
         self.names.push(format!("v{i}"));
         if let Some(value) = rounded(instruction.dtype, &format!("v{i}")) {
@@ -318,6 +303,33 @@ impl Text<'_> {
                     let value = if count == 1 { format!("o{k}") } else { format!("o{k}.{part}") };
                     let _ = writeln!(text, "    {memory}[pack * {count}u + {j}u] = {value};");
                 }
+            }
+        }
+    }
+}
+
+impl Shader {
+    /// An instruction of a program on registers, before its result is rounded.
+    pub fn instruction(
+        &mut self,
+        program: &ElementProgram,
+        instruction: &Instruction,
+        args: &[String],
+    ) -> Result<String> {
+        let ty = self.register(instruction.dtype)?;
+        match instruction.op {
+            ElementOp::Cast => {
+                let from = self.register(program.dtype(instruction.args[0]))?;
+                Ok(match (from, 8 * instruction.dtype.size()) {
+                    (WgslType::F32, bits @ (8 | 16)) if instruction.dtype.is_int() => {
+                        saturated(&args[0], ty, bits)
+                    }
+                    _ => converted(&args[0], from, ty),
+                })
+            }
+            ElementOp::Map(def) => {
+                let args: SmallVec<[&str; 3]> = args.iter().map(String::as_str).collect();
+                self.call(def, instruction.computes_in(program), &args)
             }
         }
     }

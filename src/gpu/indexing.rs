@@ -28,7 +28,7 @@ const ARRAYS: usize = 6;
 const ZERO: Dim = Dim::new(0);
 
 /// An index as a position, negative ones counted from the end.
-const PICKED: &str = "\
+pub const PICKED: &str = "\
 fn is_inside(i: vec2<u32>, size: u32) -> bool {
     return (i.y == 0u && i.x < size) || (i.y == 0xffffffffu && ~i.x < size);
 }

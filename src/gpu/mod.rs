@@ -28,6 +28,7 @@ pub mod op;
 mod product;
 pub mod program;
 mod reduce;
+pub mod rows;
 #[cfg(feature = "gpu")]
 pub mod run;
 mod scan;

@@ -156,6 +156,7 @@ impl<'a> Places<'a> {
             Work::Group(_)
             | Work::Product(_)
             | Work::BlockFusion(_)
+            | Work::RowFusion(_)
             | Work::ControlFlow(_)
             | Work::Effect(_) => None,
         }

@@ -321,6 +321,11 @@ impl Shader {
         self.entry(&body, invocations, rounds * Dim::new(per))
     }
 
+    /// Takes the lines that were added so far.
+    pub fn taken(&mut self) -> String {
+        std::mem::take(&mut self.body)
+    }
+
     /// Ends `element` as a function of further parameters that gives several lanes, `out`.
     pub fn close(&mut self, fields: &str, params: &str) {
         let body = std::mem::take(&mut self.body);

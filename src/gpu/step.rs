@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use super::kernel::{Input, Kernel, Output, View};
 use super::moves::view_of;
-use super::{group, op};
+use super::{group, op, rows};
 use crate::error::{self, Result};
 use crate::schedule::{self as plan, Number, Plan, Sequel, Source, Step, Work};
 
@@ -52,6 +52,22 @@ pub fn lower(
         let dispatch = group::dispatch(&group.program, sizes, &arrays, &results)?;
         return Ok(Lowered { kernel: Kernel::of(dispatch), ranges, numbers });
     }
+    if let Work::RowFusion(fusion) = &step.work {
+        let mut arrays = Vec::new();
+        for operand in &step.args {
+            match *operand {
+                plan::Operand::Array(x) => {
+                    let (base, view) = place(x);
+                    arrays.push(group::Operand { range: range(base), view });
+                }
+                plan::Operand::Number(number) => numbers.push(number),
+            }
+        }
+        let results = step.results.iter().map(|&slot| range(Source::Slot(slot)));
+        let results: SmallVec<[usize; 2]> = results.collect();
+        let kernel = rows::kernel(fusion, &arrays, &results)?;
+        return Ok(Lowered { kernel, ranges, numbers });
+    }
     let Work::Op(op) = &step.work else {
         return Err(error::bad_graph("gpu", "has no kernel", step.name()));
     };
@@ -95,7 +111,7 @@ pub fn kernels(plan: &Plan) -> Result<Vec<(usize, Kernel)>> {
                     }
                 }
             }
-            Work::Group(_) | Work::Product(_) => {}
+            Work::Group(_) | Work::Product(_) | Work::RowFusion(_) => {}
         }
         found.push((position, lower(plan, step, &place)?.kernel));
     }

@@ -6,13 +6,17 @@ use crate::layout::Layout;
 use crate::ops::declare::Composite;
 use crate::ops::op::Op;
 use crate::shape::Shape;
-use crate::target::{Limits, Ranges, Target};
+use crate::target::{Limits, Ranges, RowLimits, Target};
 
 /// A device, as planners see it.
 pub struct Shaders {
     name: &'static str,
     limits: Limits,
 }
+
+/// Rows that a workgroup or a part of one computes.
+const ROWS: RowLimits =
+    RowLimits { columns: 1 << 18, few: 16, short: 1 << 12, stages: 24, passes: 4, again: 4 };
 
 /// What every WebGPU device promises.
 pub static WEBGPU: Shaders = Shaders::new("webgpu", 8, 128 << 20);
@@ -32,6 +36,7 @@ impl Shaders {
             large: 1 << 14,
             setup: 2,
             blocks: None,
+            rows: Some(ROWS),
         };
         Shaders { name, limits }
     }

@@ -48,6 +48,7 @@ const LIMITS: Limits = Limits {
     large: usize::MAX,
     setup: 2,
     blocks: None,
+    rows: None,
 };
 
 impl Target for Reference {
@@ -230,9 +231,12 @@ fn needs_host(plan: &Plan) -> bool {
                 || flow.plans().iter().any(needs_host)
         }
         Work::Effect(effect) => matches!(**effect, Effect::Print(_)),
-        Work::Group(_) | Work::Product(_) | Work::BlockFusion(_) | Work::Op(_) | Work::Alias => {
-            false
-        }
+        Work::Group(_)
+        | Work::Product(_)
+        | Work::BlockFusion(_)
+        | Work::RowFusion(_)
+        | Work::Op(_)
+        | Work::Alias => false,
     })
 }
 
@@ -305,7 +309,7 @@ impl<'a> Run<'a> {
             Work::Effect(effect) => self.effect(&self.arrays(step)?, effect),
             Work::ControlFlow(bodies) => self.flow(&self.arrays(step)?, bodies),
             Work::Product(product) => self.product(step, product),
-            Work::BlockFusion(_) => {
+            Work::BlockFusion(_) | Work::RowFusion(_) => {
                 Err(error::internal(format!("the reference offers no {}", step.name())))
             }
         }

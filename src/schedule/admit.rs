@@ -93,7 +93,11 @@ impl Plan {
             }
             bound.extend(step.results.iter().map(|&slot| Source::Slot(slot)));
             let is_kernel = match &step.work {
-                Work::Group(_) | Work::Product(_) | Work::BlockFusion(_) | Work::Op(_) => true,
+                Work::Group(_)
+                | Work::Product(_)
+                | Work::BlockFusion(_)
+                | Work::RowFusion(_)
+                | Work::Op(_) => true,
                 Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => false,
             };
             if is_kernel && bound.len() > buffers {

@@ -151,6 +151,7 @@ impl Plan {
             Work::Op(Op::Cast(_)) => ElementOp::Cast,
             Work::Product(_)
             | Work::BlockFusion(_)
+            | Work::RowFusion(_)
             | Work::Op(_)
             | Work::ControlFlow(_)
             | Work::Effect(_)

@@ -61,12 +61,28 @@ pub(super) fn aliases(
             && !taken[input as usize]
             && reads_before
             && !found.contains_key(&s)
+            && is_checked(&plan.steps[storage.def as usize].work)
         {
             taken[input as usize] = true;
             found.insert(s, (input, output));
         }
     }
     (found, first)
+}
+
+/// Whether a target may look before a step writes whether something has failed. Invocations that
+/// wait for each other can not all leave before.
+fn is_checked(work: &Work) -> bool {
+    match work {
+        Work::RowFusion(_) => false,
+        Work::Group(_)
+        | Work::Product(_)
+        | Work::BlockFusion(_)
+        | Work::Op(_)
+        | Work::ControlFlow(_)
+        | Work::Effect(_)
+        | Work::Alias => true,
+    }
 }
 
 /// Whether a step reads an input only element by element, no later than it writes the result there.
@@ -80,6 +96,10 @@ pub(super) fn reads_in_place(plan: &Plan, liveness: &Liveness, step: u32, input:
                 && sources.iter().all(|source| !shows(source) || *source == direct)
         }
         Work::BlockFusion(fusion) => {
+            let mut at = sources.iter().enumerate();
+            at.all(|(i, source)| !shows(source) || (*source == direct && fusion.spends(i)))
+        }
+        Work::RowFusion(fusion) => {
             let mut at = sources.iter().enumerate();
             at.all(|(i, source)| !shows(source) || (*source == direct && fusion.spends(i)))
         }

@@ -93,6 +93,7 @@ impl Plan {
                 let block: u64 = body.steps().iter().map(|step| body.flops(step)).sum();
                 block * fusion.blocks() as u64
             }
+            Work::RowFusion(fusion) => fusion.flops(),
             Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => 0,
         }
     }
@@ -131,6 +132,7 @@ impl Step {
                 let names: Vec<String> = steps.chain(carried).collect();
                 format!("block fusion ({})", names.join(", "))
             }
+            Work::RowFusion(fusion) => format!("row fusion ({})", fusion.program.names()),
             Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => {
                 self.name_of_work().into()
             }
@@ -143,6 +145,7 @@ impl Step {
             Work::Group(..) => "group",
             Work::Product(product) => product.op.name(),
             Work::BlockFusion(_) => "block fusion",
+            Work::RowFusion(_) => "row fusion",
             Work::Op(op) => op.name(),
             Work::ControlFlow(bodies) => bodies.kind().name(),
             Work::Effect(effect) => effect.name(),
@@ -153,7 +156,7 @@ impl Step {
     /// Why the fusion ends where it does; `None` for a step that is no fusion.
     pub fn reason(&self) -> Option<Cut> {
         match &self.work {
-            Work::Group(..) | Work::BlockFusion(_) => Some(self.cut),
+            Work::Group(..) | Work::BlockFusion(_) | Work::RowFusion(_) => Some(self.cut),
             Work::Product(product) => product.after.is_some().then_some(self.cut),
             Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => None,
         }

@@ -73,6 +73,11 @@ impl Liveness {
                     liveness.workspace += fusion.workspace();
                 }
                 Work::Product(product) => liveness.between += between(plan, product, step),
+                Work::RowFusion(fusion) => {
+                    let known = fusion.hidden().filter(|(_, shape)| shape.is_known());
+                    let bytes = known.map(|(dtype, shape)| plan.target.bytes(dtype, shape.count()));
+                    liveness.between += bytes.sum::<usize>();
+                }
                 Work::Group(..)
                 | Work::Op(_)
                 | Work::ControlFlow(_)
@@ -171,7 +176,7 @@ impl Liveness {
         }
         self.open |= loose && view.is_none();
         let (scratch, open) = match &step.work {
-            Work::Group(..) | Work::BlockFusion(_) | Work::Alias => (0, false),
+            Work::Group(..) | Work::BlockFusion(_) | Work::RowFusion(_) | Work::Alias => (0, false),
             Work::Product(product) => self.product_scratch(plan, product, step),
             Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) => {
                 let layouts: SmallVec<[Option<Layout>; 4]> =
@@ -206,6 +211,7 @@ impl Liveness {
             Work::Group(..)
             | Work::Product(_)
             | Work::BlockFusion(_)
+            | Work::RowFusion(_)
             | Work::ControlFlow(_)
             | Work::Effect(_) => None,
         }
@@ -222,6 +228,7 @@ impl Liveness {
             Work::Group(..)
             | Work::Product(_)
             | Work::BlockFusion(_)
+            | Work::RowFusion(_)
             | Work::ControlFlow(_)
             | Work::Effect(_)
             | Work::Alias => Layout::contiguous(ty.shape.clone()),
@@ -333,6 +340,7 @@ fn refuses(step: &Step) -> bool {
         Work::Op(op) => op.refuses(),
         Work::ControlFlow(_) | Work::Effect(_) => true,
         Work::Group(..) | Work::Product(_) | Work::BlockFusion(_) | Work::Alias => false,
+        Work::RowFusion(fusion) => fusion.program.refuses(),
     }
 }
 
@@ -363,9 +371,12 @@ fn scratch(plan: &Plan, step: &Step, layouts: &[Option<Layout>], is_view: bool) 
             }
             Some(_) | None => (0, false),
         },
-        Work::Op(_) | Work::Group(..) | Work::Product(_) | Work::BlockFusion(_) | Work::Alias => {
-            (0, false)
-        }
+        Work::Op(_)
+        | Work::Group(..)
+        | Work::Product(_)
+        | Work::BlockFusion(_)
+        | Work::RowFusion(_)
+        | Work::Alias => (0, false),
     }
 }
 
@@ -405,6 +416,10 @@ fn donors(plan: &Plan, liveness: &Liveness, step: &Step) -> SmallVec<[u32; 4]> {
             InPlace::Nowhere => SmallVec::new(),
         },
         Work::BlockFusion(fusion) => {
+            let sources = arrays(step).into_iter().enumerate();
+            sources.filter(|(i, _)| fusion.spends(*i)).map(|(_, source)| source).collect()
+        }
+        Work::RowFusion(fusion) => {
             let sources = arrays(step).into_iter().enumerate();
             sources.filter(|(i, _)| fusion.spends(*i)).map(|(_, source)| source).collect()
         }

@@ -41,6 +41,7 @@ use smallvec::SmallVec;
 
 pub use assemble::{Sequel, number_dtype};
 pub use block_fusion::BlockFusion;
+pub use block_fusion::rows::RowFusion;
 pub use budget::{Recomputed, Within};
 pub use control_flow::Bodies;
 pub use explain::Alive;
@@ -194,6 +195,8 @@ pub enum Work {
     Product(Box<Product>),
     /// Steps that depend on each other row by row, run block by block
     BlockFusion(Box<BlockFusion>),
+    /// Steps that compute rows, as one program
+    RowFusion(Box<RowFusion>),
     /// One op
     Op(Op),
     /// Control flow, whose bodies are plans
@@ -296,6 +299,7 @@ impl Plan {
             plan.building()?.fed = plan.fed(&readers);
             plan.join_products(&readers, options.donated);
             plan.building()?.sets = block_fusion::sets(&plan);
+            plan.fuse_rows();
         }
         plan.number()?;
         let found = plan.arrange(options, None);
@@ -330,7 +334,11 @@ impl Plan {
                         None => return Err(error::internal("a body of two plans")),
                     }
                 }
-                Work::BlockFusion(_) | Work::Op(_) | Work::Effect(_) | Work::Alias => {}
+                Work::BlockFusion(_)
+                | Work::RowFusion(_)
+                | Work::Op(_)
+                | Work::Effect(_)
+                | Work::Alias => {}
             }
         }
         let own = self.building()?;
@@ -418,6 +426,7 @@ impl Plan {
             }
             Work::Product(product) => product.groups().count(),
             Work::BlockFusion(fusion) => fusion.blocks() * fusion.steps().len(),
+            Work::RowFusion(fusion) => fusion.program.stages.len(),
             Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => 0,
         };
         self.steps.iter().map(saved).sum::<usize>() >= setup
@@ -427,7 +436,7 @@ impl Plan {
     pub fn groups_nothing(&self) -> bool {
         let grouped = |step: &Step| match &step.work {
             Work::Group(group) => group.len() > 1,
-            Work::Product(_) | Work::BlockFusion(_) => true,
+            Work::Product(_) | Work::BlockFusion(_) | Work::RowFusion(_) => true,
             Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => false,
         };
         !self.steps.iter().any(grouped)
@@ -443,7 +452,7 @@ impl Plan {
     fn count_elements(&self) -> Option<usize> {
         let is_plain = |step: &Step| match &step.work {
             Work::Op(op) => !matches!(op, Op::Contract(_) | Op::Conv(..)),
-            Work::Group(..) | Work::Alias => true,
+            Work::Group(..) | Work::RowFusion(_) | Work::Alias => true,
             Work::Product(_) | Work::BlockFusion(_) | Work::ControlFlow(_) | Work::Effect(_) => {
                 false
             }

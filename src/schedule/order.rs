@@ -151,8 +151,11 @@ fn has_effect(step: &Step) -> bool {
     match &step.work {
         Work::Effect(_) => true,
         Work::ControlFlow(bodies) => bodies.has_effect(),
-        Work::Group(..) | Work::Product(_) | Work::BlockFusion(_) | Work::Op(_) | Work::Alias => {
-            false
-        }
+        Work::Group(..)
+        | Work::Product(_)
+        | Work::BlockFusion(_)
+        | Work::RowFusion(_)
+        | Work::Op(_)
+        | Work::Alias => false,
     }
 }

@@ -60,6 +60,9 @@ impl Display for Plan {
                     let carried = if names.is_empty() { "" } else { " to " };
                     write!(line, "block fusion in {blocks} blocks{carried}{} ", names.join(", "))?;
                 }
+                Work::RowFusion(fusion) => {
+                    write!(line, "{} {} ", step.name(), fusion.sizes)?;
+                }
                 Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => {
                     line += step.name_of_work();
                 }
@@ -76,9 +79,12 @@ impl Display for Plan {
             let inner = match &step.work {
                 Work::ControlFlow(bodies) => bodies.plans().iter().flat_map(lines).collect(),
                 Work::BlockFusion(fusion) => lines(fusion.body()),
-                Work::Group(_) | Work::Product(_) | Work::Op(_) | Work::Effect(_) | Work::Alias => {
-                    Vec::new()
-                }
+                Work::Group(_)
+                | Work::Product(_)
+                | Work::RowFusion(_)
+                | Work::Op(_)
+                | Work::Effect(_)
+                | Work::Alias => Vec::new(),
             };
             for line in inner {
                 writeln!(f, "    {line}")?;

@@ -177,6 +177,7 @@ impl Plan {
             Work::Product(product) => (**product).clone(),
             Work::Group(_)
             | Work::BlockFusion(_)
+            | Work::RowFusion(_)
             | Work::ControlFlow(_)
             | Work::Effect(_)
             | Work::Alias => {

@@ -50,6 +50,7 @@ impl Work {
             }
             Work::Op(op) => Work::Op(op.map_dims(size)),
             Work::ControlFlow(bodies) => Work::ControlFlow(Arc::new(bodies.resized(size)?)),
+            Work::RowFusion(fusion) => Work::RowFusion(Box::new(fusion.resized(size))),
             // Only plans without open sizes have block fusions.
             Work::BlockFusion(_) | Work::Effect(_) | Work::Alias => self.clone(),
         })

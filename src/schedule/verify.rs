@@ -10,6 +10,7 @@
 use smallvec::SmallVec;
 
 use super::block_fusion::BlockFusion;
+use super::block_fusion::rows::{RowFusion, Stage, Value};
 use super::donate::reads_in_place;
 use super::liveness::{Liveness, arrays, same};
 use super::product::Given;
@@ -66,6 +67,7 @@ impl Plan {
                 }
                 Work::Product(product) => self.check_product(step, product).map_err(at)?,
                 Work::BlockFusion(fusion) => self.check_blocks(step, fusion).map_err(at)?,
+                Work::RowFusion(fusion) => self.check_rows(step, fusion).map_err(at)?,
                 Work::ControlFlow(bodies) => {
                     bodies.plans().iter().try_for_each(Plan::verify).map_err(at)?;
                 }
@@ -246,6 +248,55 @@ impl Plan {
         fusion.last.as_ref().map_or(Ok(()), |last| last.verify())
     }
 
+    /// Stages of a row fusion read what is there, and the results are those of the step.
+    fn check_rows(&self, step: &Step, fusion: &RowFusion) -> Result<()> {
+        let program = &fusion.program;
+        let (arrays, numbers) = step.args.split_at(program.arrays.len().min(step.args.len()));
+        let own = |(arg, &dtype): (&Operand, &DType)| match *arg {
+            Operand::Array(source) => self.ty(source).dtype == dtype,
+            Operand::Number(_) => false,
+        };
+        let are_numbers = numbers.iter().all(|arg| matches!(arg, Operand::Number(_)));
+        let fits = arrays.len() == program.arrays.len() && are_numbers;
+        if !fits || !arrays.iter().zip(&program.arrays).all(own) {
+            let facts = format!("{} operands", step.args.len());
+            return Err(broken("a row program has other operands", facts));
+        }
+        let is_there = |at: usize| {
+            move |value: &Value| match *value {
+                Value::Array(k) => k < arrays.len(),
+                Value::Made(stage, _) => stage < at,
+            }
+        };
+        for (at, stage) in program.stages.iter().enumerate() {
+            let reads = match stage {
+                Stage::Map { program, arrays, first, .. } => {
+                    arrays.len() == program.arrays().len()
+                        && first + program.numbers().len() <= numbers.len()
+                        && arrays.iter().all(is_there(at))
+                }
+                Stage::Reduce { of, .. } => is_there(at)(of),
+                Stage::Pick { of, index, .. } => is_there(at)(of) && is_there(at)(index),
+            };
+            if !reads {
+                return Err(broken("a stage reads what is not there", format!("stage {at}")));
+            }
+        }
+        let (all, rows) = (fusion.sizes.elements(), fusion.rows().elements());
+        let gives = |(&slot, &(value, is_wide)): (&u32, &(Value, bool))| {
+            let ty = &self.slots[slot as usize];
+            let count = if is_wide { all } else { rows };
+            is_there(program.stages.len())(&value)
+                && ty.dtype == program.dtype(value)
+                && (ty.shape.elements().same(count) || !ty.shape.is_known())
+        };
+        let count = program.results.len();
+        match count == step.results.len() && step.results.iter().zip(&program.results).all(gives) {
+            true => Ok(()),
+            false => Err(broken("a row program gives other results", format!("{count} of them"))),
+        }
+    }
+
     /// Values that live at the same time do not overlap, unless one takes over the other.
     fn check_memory(&self, live: &[Live]) -> Result<()> {
         let mut live: Vec<&Live> = live.iter().collect();
@@ -283,7 +334,11 @@ impl Plan {
                 continue;
             }
             match &step.work {
-                Work::Group(_) | Work::Product(_) | Work::BlockFusion(_) | Work::Op(_) => {}
+                Work::Group(_)
+                | Work::Product(_)
+                | Work::BlockFusion(_)
+                | Work::RowFusion(_)
+                | Work::Op(_) => {}
                 Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => continue,
             }
             let results = step.results.iter().map(|&slot| Source::Slot(slot));
@@ -433,6 +488,9 @@ impl Plan {
                 InPlace::Nowhere => false,
             },
             Work::BlockFusion(fusion) => {
+                sources.iter().enumerate().any(|(i, source)| reads(source) && fusion.spends(i))
+            }
+            Work::RowFusion(fusion) => {
                 sources.iter().enumerate().any(|(i, source)| reads(source) && fusion.spends(i))
             }
             Work::Product(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => false,

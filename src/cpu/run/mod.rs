@@ -306,7 +306,7 @@ impl<'a> Run<'a> {
         }
         let cost = match (&step.work, ty) {
             (Work::Op(op), Some(ty)) => cost::of_call(op, &types, &ty),
-            (Work::Group(..) | Work::Product(_) | Work::BlockFusion(_), _) => {
+            (Work::Group(..) | Work::Product(_) | Work::BlockFusion(_) | Work::RowFusion(_), _) => {
                 Cost { bytes: read + written, flops: self.plan.flops(step) }
             }
             (Work::Op(_) | Work::Alias | Work::Effect(_) | Work::ControlFlow(_), _) => {
@@ -320,6 +320,7 @@ impl<'a> Run<'a> {
                 Work::Product(product) => product.op.name().into(),
                 Work::Group(_)
                 | Work::BlockFusion(_)
+                | Work::RowFusion(_)
                 | Work::Op(_)
                 | Work::ControlFlow(_)
                 | Work::Effect(_)

@@ -110,6 +110,9 @@ impl Run<'_> {
                 blocks::run(self.lowered, fusion, &self.arrays(step), self.numbers, &targets)?;
                 targets
             }
+            Work::RowFusion(_) => {
+                return Err(error::internal(format!("the CPU offers no {}", step.name())));
+            }
             Work::Alias => match step.args[0] {
                 Operand::Array(source) => smallvec::smallvec![self.array(source).clone()],
                 Operand::Number(_) => return Err(error::internal("a barrier keeps a value")),

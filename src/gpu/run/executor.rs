@@ -18,14 +18,14 @@ use crate::error::{self, Result};
 use crate::executor::flight::{self, Work};
 use crate::executor::{Executable, Executor, admit};
 use crate::gpu::kernel::{Input, Kernel, Output, Place, View, Word};
-use crate::gpu::{group, guard, op as kernels};
+use crate::gpu::{group, guard, op as kernels, rows};
 use crate::layout::Layout;
 use crate::memory::Buffer as HostBuffer;
 use crate::ops::declare::Composite;
 use crate::ops::element::{ElementOp, ElementProgram};
 use crate::ops::op::{Op, OperandType, Type};
 use crate::passes::Evaluator;
-use crate::schedule::{Plan, number_dtype};
+use crate::schedule::{Plan, RowFusion, number_dtype};
 use crate::shape::Shape;
 use crate::site::Site;
 use crate::small::small;
@@ -41,6 +41,8 @@ pub enum What {
     Op(Op),
     /// A group of a plan
     Group(Arc<ElementProgram>, Shape),
+    /// A row fusion of a plan
+    Rows(Box<RowFusion>),
 }
 
 impl PartialEq for What {
@@ -48,7 +50,10 @@ impl PartialEq for What {
         match (self, other) {
             (What::Op(a), What::Op(b)) => a == b,
             (What::Group(a, m), What::Group(b, n)) => Arc::ptr_eq(a, b) && m == n,
-            (What::Op(_), What::Group(..)) | (What::Group(..), What::Op(_)) => false,
+            (What::Rows(a), What::Rows(b)) => {
+                Arc::ptr_eq(&a.program, &b.program) && a.sizes == b.sizes && a.shapes == b.shapes
+            }
+            (What::Op(_) | What::Group(..) | What::Rows(_), _) => false,
         }
     }
 }
@@ -60,6 +65,10 @@ impl Hash for What {
             What::Group(program, shape) => {
                 (Arc::as_ptr(program) as usize).hash(state);
                 shape.hash(state);
+            }
+            What::Rows(fusion) => {
+                (Arc::as_ptr(&fusion.program) as usize).hash(state);
+                fusion.sizes.hash(state);
             }
         }
     }
@@ -319,10 +328,20 @@ impl Gpu {
                 )?
             }
             What::Group(program, shape) => self.group(program, shape, &key)?,
+            What::Rows(fusion) => {
+                let operand = |x: &(usize, DType, Layout)| group::Operand {
+                    range: x.0,
+                    view: View::of(&x.2),
+                };
+                let operands: Vec<group::Operand> =
+                    key.operands.iter().flatten().map(operand).collect();
+                rows::kernel(fusion, &operands, &key.results)?
+            }
         };
         let name = match &key.what {
             What::Op(op) => op.name(),
             What::Group(..) => "group",
+            What::Rows(_) => "row fusion",
         };
         let mut pipelines = SmallVec::new();
         for dispatch in &mut kernel.dispatches {

@@ -326,6 +326,30 @@ impl Tape<'_> {
                 });
                 apart.collect()
             }
+            Work::RowFusion(fusion) => {
+                let given = args.iter().zip(&step.args).map(|(held, arg)| match (held, *arg) {
+                    (Some(held), _) => Given::Held(held),
+                    (None, schedule::Operand::Number(number)) => Given::Number(self.number(number)),
+                    (None, schedule::Operand::Array(_)) => Given::Number(Scalar::Int(0)),
+                });
+                let given: SmallVec<[Given<'_>; 8]> = given.collect();
+                let types: Vec<Type> =
+                    step.results.iter().map(|&slot| plan.slots()[slot as usize].clone()).collect();
+                let mut into = Into::default();
+                for &slot in &step.results {
+                    into.spans.push(self.place(frame, slot)?.map(|(span, _)| span));
+                }
+                let what = What::Rows(fusion.clone());
+                let made = self.gpu.record(
+                    &what,
+                    &given,
+                    &types,
+                    step.site,
+                    &into,
+                    &mut self.recording,
+                )?;
+                Ok(made.into_vec())
+            }
             Work::Group(_) | Work::Product(_) | Work::BlockFusion(_) => {
                 Err(error::internal(format!("the device offers no {}", step.name())))
             }

@@ -56,7 +56,11 @@ pub fn reach(plan: &Plan, step: &Step) -> usize {
             Blocks::Batch(axes) if spread(2) => axes(&product.op, 0).len(),
             Blocks::Batch(_) | Blocks::Never | Blocks::Spread | Blocks::Leading(_) => 0,
         },
-        Work::BlockFusion(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => 0,
+        Work::BlockFusion(_)
+        | Work::RowFusion(_)
+        | Work::ControlFlow(_)
+        | Work::Effect(_)
+        | Work::Alias => 0,
     }
 }
 
@@ -91,7 +95,11 @@ pub fn along(plan: &Plan, step: &Step, i: usize, rows: usize) -> AxisMap {
         Work::Product(product) if i < 2 => of_op(&product.op),
         Work::Product(_) => spread(),
         Work::Op(op) => of_op(op),
-        Work::BlockFusion(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => leading(),
+        Work::BlockFusion(_)
+        | Work::RowFusion(_)
+        | Work::ControlFlow(_)
+        | Work::Effect(_)
+        | Work::Alias => leading(),
     }
 }
 
@@ -135,9 +143,11 @@ pub fn cut(work: &Work, block: &[usize]) -> Work {
             op.fields().iter_mut().for_each(|field| field.cut(block));
             Work::Op(op)
         }
-        other @ (Work::BlockFusion(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias) => {
-            other.clone()
-        }
+        other @ (Work::BlockFusion(_)
+        | Work::RowFusion(_)
+        | Work::ControlFlow(_)
+        | Work::Effect(_)
+        | Work::Alias) => other.clone(),
     }
 }
 

@@ -403,6 +403,7 @@ fn block_capacity(body: &Plan) -> Option<(usize, usize)> {
             Work::Product(product) => &product.op,
             Work::Group(_)
             | Work::BlockFusion(_)
+            | Work::RowFusion(_)
             | Work::ControlFlow(_)
             | Work::Effect(_)
             | Work::Alias => {

@@ -17,6 +17,7 @@
 mod axes;
 mod block;
 mod grid;
+pub mod rows;
 #[cfg(test)]
 pub(super) mod tests;
 

@@ -23,6 +23,7 @@ struct Eager;
 
 const LIMITS: Limits = Limits {
     blocks: Some(Blocks { rows: 2, bytes: 256, least: 256, large: 0, each: 4 }),
+    rows: None,
     ..cpu::target::LIMITS
 };
 

@@ -178,6 +178,7 @@ fn prologues(plan: &Plan) -> usize {
         Work::Product(product) => product.before.iter().flatten().count(),
         Work::Group(_)
         | Work::BlockFusion(_)
+        | Work::RowFusion(_)
         | Work::Op(_)
         | Work::ControlFlow(_)
         | Work::Effect(_)

@@ -30,6 +30,7 @@ const LIMITS: Limits = Limits {
     large: 1 << 12,
     setup: 2,
     blocks: None,
+    rows: None,
 };
 
 /// It fuses groups only: the reference runs its plans.
