@@ -75,7 +75,10 @@ def test_lengths_of_rows(columns, gpu):
     both(norm, gpu, x, normal(columns), normal(columns), atol=1e-4)
 
 
-@pytest.mark.parametrize("shape", [(0, 5), (1, 2000), (3, 70000), (1000, 2), (4, 3, 40), (300, 129)])
+SHAPES = [(0, 5), (1, 2000), (3, 70000), (1000, 2), (4, 3, 40), (300, 129)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_shapes(shape, gpu):
     for f in ROWS.values():
         both(f, gpu, normal(*shape), atol=1e-4)

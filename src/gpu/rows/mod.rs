@@ -6,6 +6,7 @@
 //! near cache if it came from memory. Lanes join their sums through workgroup memory in a fixed
 //! order. Rows do not share words of memory, which the planner sees to.
 
+mod pass;
 mod text;
 
 use smallvec::SmallVec;
