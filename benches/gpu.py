@@ -111,10 +111,15 @@ def rows(device):
     m = x.reshape(2048, 2048)
     yield "sums of rows", lambda: m.sum(axis=1), 4 * ELEMENTS, "GB/s"
     yield "softmax of rows", lambda: nn.softmax(m, axis=1), 8 * ELEMENTS, "GB/s"
-    yield "transposed copy", lambda: m.T.reshape(-1) * 1.0, 8 * ELEMENTS, "GB/s"
+    yield "transposed copy", lambda: m.T.reshape(-1), 8 * ELEMENTS, "GB/s"
+    half = m.astype(wg.float16)
+    yield "transposed copy of float16", lambda: half.T.reshape(-1), 4 * ELEMENTS, "GB/s"
     for n in (64, 256, 512, 1024):
         a = m[:n, :n] * 1.0
         yield f"matmul {n}", lambda a=a: a @ a, 2 * n**3, "GFLOP/s"
+    a, bias = m[:256, :256] * 1.0, m[0, :256] * 1.0
+    layer = wg.compile(lambda x, w, b: nn.relu(x @ w + b))
+    yield "matmul 256 with bias and relu", lambda: layer(a, a, bias), 2 * 256**3, "GFLOP/s"
 
 
 def lenet_step(device):

@@ -153,6 +153,11 @@ pub trait Target: Send + Sync {
         block_bytes(bytes)
     }
 
+    /// Whether the kernel of an op binds its operands in parts, so that it may have any number.
+    fn binds_in_parts(&self, _op: &Op) -> bool {
+        false
+    }
+
     /// Whether it has a kernel for a composite, which is then not expanded.
     fn has_kernel(&self, composite: &'static Composite) -> bool;
 
@@ -197,6 +202,12 @@ pub trait Target: Send + Sync {
     /// Whether an op may have an epilogue: a group that runs on each piece of the op's result as
     /// soon as the piece is computed.
     fn offers_epilogue(&self, _op: &Op, _dtype: DType) -> bool {
+        false
+    }
+
+    /// Whether the product of an epilogue is kept in registers. Otherwise it is computed in the
+    /// memory of one of the epilogue's results, which has its type.
+    fn epilogue_in_registers(&self) -> bool {
         false
     }
 

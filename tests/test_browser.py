@@ -136,7 +136,9 @@ def play(browser, tmp_path_factory):
         name = f"{next(count)}.safetensors"
         program.save(folder / name)
         browser.open("/")
-        given = [([encoded(x) for x in inputs], sizes or {}) for inputs in runs]
+        sizes = sizes if isinstance(sizes, list) else [sizes or {}] * len(runs)
+        pairs = zip(runs, sizes, strict=True)
+        given = [([encoded(x) for x in inputs], size) for inputs, size in pairs]
         found = browser.evaluate(PLAY, f"/programs/{name}", given, seconds=120)
         assert not browser.complaints()
         return [x if isinstance(x, str) else
@@ -237,6 +239,121 @@ def test_a_training_step_keeps_its_state(play):
     assert want[-1].item() < want[0].item() / 2
 
 
+def test_loops_and_random_numbers_run_in_a_page(play):
+    """A training step of a scan with dropout in its body, and an order along an open size."""
+    wg.random.seed(0)
+    cell, n = nn.Linear(3 + 4, 4), wg.Dim("n")
+    optimizer = optim.Adam(cell.parameters(), lr=0.05)
+
+    @wg.compile
+    def step(xs):
+        def body(h, x):
+            h = wg.tanh(cell(wg.concat([x, h], axis=1)))
+            return nn.dropout(h, 0.25, training=True), (h > 0).sum(axis=0).astype(wg.int8)
+
+        optimizer.zero_grad()
+        h, counts = wg.scan(body, wg.zeros((xs.shape[1], 4)), xs)
+        loss = (h - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss, counts, wg.argsort(xs[0, :, 0])
+
+    program = webgpu.export(step, wg.Spec((wg.Dim("t"), n, 3)))
+    assert len(program.repeats) == 3 and program.generator is not None
+    calls = [[random_of("float32", t, n, 3)] for t, n in ((3, 2), (5, 70), (1, 33), (3, 2))]
+    sizes = [{"t": x.shape[0]} for (x,) in calls]
+    for got, (x,) in zip(play(program, *calls, sizes=sizes), calls, strict=True):
+        assert not isinstance(got, str), got
+        want = step(x)
+        assert_near(got[0], want[0].detach(), "loss", 1 << 14)
+        for g, w in zip(got[1:], want[1:], strict=True):
+            assert g.tolist() == w.tolist()
+
+
+def test_branches_and_what_they_refuse_run_in_a_page(play):
+    def f(x, i):
+        def body(c, k):
+            return wg.cond(k[0] < 9, lambda k: c + x[k], lambda k: c - 1, k), (c > 0).any()
+
+        return wg.scan(body, x[:1] * 0, i)
+
+    x, n = random_of("float32", 5), wg.Dim("n")
+    program = webgpu.export(f, x, wg.Spec((n, 1), wg.int64))
+    good = wg.asarray(np.array([[1], [9], [4], [70], [0]]))
+    bad = wg.asarray(np.array([[1], [7], [9]]))
+    found, refused, again = play(program, [x, good], [x, bad], [x, good])
+    for got in (found, again):
+        for g, w in zip(got, f(x, good), strict=True):
+            assert_near(g, w, "branches", 4)
+    assert "index 7 is out of bounds" in refused and "test_browser.py" in refused
+
+
+# A run in an encoder of the page, on buffers of the page; its outputs, refusals and state.
+ENCODE = """async path => {
+  const {Program, Player} = await import('/player/player.js');
+  const device = await (await navigator.gpu.requestAdapter()).requestDevice();
+  const lost = [];
+  device.onuncapturederror = event => lost.push(event.error.message);
+  const player = new Player(await Program.load(path), device);
+  const {STORAGE, COPY_SRC, COPY_DST, MAP_READ} = GPUBufferUsage;
+  const buffer = (data, more = 0) => {
+    const made = device.createBuffer({size: data.byteLength + more, usage: STORAGE | COPY_DST});
+    device.queue.writeBuffer(made, 0, data);
+    return made;
+  };
+  const read = async (from, size) => {
+    const to = device.createBuffer({size, usage: COPY_DST | MAP_READ});
+    const encoder = device.createCommandEncoder();
+    encoder.copyBufferToBuffer(from, 0, to, 0, size);
+    device.queue.submit([encoder.finish()]);
+    await to.mapAsync(GPUMapMode.READ);
+    return [...new Float32Array(to.getMappedRange())];
+  };
+  const said = [], x = Float32Array.of(1, 2, 3, 4), i = BigInt64Array.of(3n, 0n);
+  const early = () => player.encode(device.createCommandEncoder(), [x, i]);
+  try { early(); } catch (error) { said.push(String(error)); }
+  await player.ready();
+  // Exactly as long as what they hold, long enough to be bound, one buffer of another kind.
+  for (const [more, index] of [[0, i], [64, i], [64, BigInt64Array.of(9n, 0n)], [0, i]]) {
+    const encoder = device.createCommandEncoder();
+    player.encode(encoder, [buffer(x, more), buffer(index, more)], {n: 2});
+    device.queue.submit([encoder.finish()]);
+    const refused = await player.check().then(() => null, error => String(error));
+    said.push([await read(player.outputs[0], 8), refused, [...(await player.state())[0]]]);
+  }
+  const [last] = await player.run([buffer(x), i]);
+  said.push([...last]);
+  for (const wrong of [device.createBuffer({size: 64, usage: COPY_DST}), buffer(x.slice(1))]) {
+    said.push(await player.run([wrong, i]).then(() => null, error => error.name));
+  }
+  await player.destroy();
+  device.destroy();
+  return lost.length ? lost : said;
+}"""
+
+
+def test_buffers_and_encoders_of_the_page_are_taken(browser, play, tmp_path):
+    total = wg.zeros((2,))
+
+    def f(x, i):
+        y = x[i]
+        total.assign(total + y[:2])
+        return y * 2
+
+    program = webgpu.export(f, wg.Spec((4,)), wg.Spec((wg.Dim("n"),), wg.int64))
+    assert len(program.state) == 1
+    program.save(tmp_path / "it.safetensors")
+    browser.files["/encoded"] = tmp_path
+    browser.open("/")
+    early, first, second, refused, third, last, *wrong = browser.evaluate(
+        ENCODE, "/encoded/it.safetensors")
+    assert "ready" in early
+    assert first == [[8, 2], None, [4, 1]] and second == [[8, 2], None, [8, 2]]
+    assert "index 9 is out of bounds" in refused[1] and refused[2] == [8, 2]
+    assert third == [[8, 2], None, [12, 3]] and last == [8, 2]
+    assert wrong == ["PlayerError"] * 2
+
+
 # Files that are not as they must be, and what is said.
 HOSTILE = """async (path, changes) => {
   const {Program} = await import('/player/player.js');
@@ -261,7 +378,7 @@ HOSTILE = """async (path, changes) => {
   return said;
 }"""
 CHANGES = [
-    "root.version = 2", "root.shaders = [1]", "root.buffers[0] = 33", "root.buffers[0] = -32",
+    "root.version = 3", "root.shaders = [1]", "root.buffers[0] = 33", "root.buffers[0] = -32",
     "root.buffers[0] = 'n +'", "root.buffers[0] = 'm'", "root.buffers[0] = '('.repeat(99)",
     "root.inputs[0].buffer = 99", "root.inputs[0].dtype = 'toString'", "root.inputs[0].shape = 3",
     "root.outputs[0].buffer = 1.5", "root.dispatches[0].shader = 99",
@@ -271,6 +388,13 @@ CHANGES = [
     "root.constants = [{tensor: 99, buffer: 0}]", "root.numbers = [{do: 'valueOf', of: [0, 0]}]",
     "root.conditions = [[1, '>', 2, null]]", "root.refusals = [{kind: 'other'}]",
     "root.dispatches[0].bind.push(root.dispatches[0].bind[0])",
+    "root.repeats = {}", "root.generator = 7", *(f"root.repeats = [{loop}]" for loop in (
+        "{}", "{from: 0, to: 1, times: 2}", "{from: 0, to: 99, times: 2, round: 'r'}",
+        "{from: 0, to: 0, times: 2, round: 'r'}", "{from: 0, to: 1, times: 2, round: 'r + 1'}",
+        "{from: 0, to: 1, times: 'r', round: 'r'}", "{from: 0, to: 1, times: -2, round: 'r'}",
+        "{from: 0, to: 1, times: {log: 1, of: 2}, round: 'r'}",
+        "{from: 0, to: 1, times: 2, round: 'r'}, {from: 0, to: 1, times: 2, round: 'r'}",
+        "...Array.from({length: 17}, (_, i) => ({from: 0, to: 1, times: 1, round: `r${i}`}))")),
 ]
 
 

@@ -217,14 +217,14 @@ def test_conditions_on_sizes_are_checked(adapter, tmp_path):
 
 def test_what_shaders_cannot_compute_is_refused_at_once():
     def f(x):
-        y = x.astype(wg.float64).exp() + wg.random.uniform((3,))
-        wg.cond(x.sum() > 0, lambda: y, lambda: y + 1)
+        y = x.astype(wg.float64).exp()
+        wg.print("{}", x)
         return y.astype(wg.float32)
 
     with pytest.raises(wg.DeviceError) as error:
         webgpu.export(f, wg.ones(3))
     text = str(error.value)
-    assert "float64" in text and "random" in text and text.count("test_webgpu_export.py") >= 2
+    assert "float64" in text and "print" in text and text.count("test_webgpu_export.py") >= 2
 
 
 def test_what_python_does_beside_tensors_is_refused():
@@ -334,7 +334,7 @@ def test_changed_bytes_of_files_are_refused_or_programs(tmp_path, full):
 
 
 def test_json_that_is_too_deep_or_odd_is_refused(tmp_path):
-    for text in ("[" * 100_000, '{"version": NaN}', "1" * 10_000, "{", "[]", '{"version": 2}',
+    for text in ("[" * 100_000, '{"version": NaN}', "1" * 10_000, "{", "[]", '{"version": 3}',
                  '{"version": true}'):
         wg.io.save({}, tmp_path / "p", {"wengert.webgpu": text})
         with pytest.raises(wg.ArgumentError, match="not a program"):

@@ -1,4 +1,5 @@
-"""Writes what the op table determines: the stubs of `wengert._core` and `docs/ops.md`.
+"""Writes what the op table determines: the stubs of `wengert._core` and `docs/ops.md`; and, in
+`docs/webgpu.md`, what exports refuse, in the words of the refusals.
 
     python tools/generate.py            # write
     python tools/generate.py --check    # compare, show the difference, exit 1 if there is one
@@ -32,6 +33,8 @@ import sys
 import textwrap
 from itertools import groupby
 from pathlib import Path
+
+from refusals import refused
 
 from wengert import _core
 
@@ -165,7 +168,8 @@ def main():
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     check = parser.parse_args().check
     table = sorted(_core._op_table(), key=lambda op: (op["namespace"], op["name"]))
-    files = stub(table) | {ROOT / "docs" / "ops.md": docs(table)}
+    page = ROOT / "docs" / "webgpu.md"
+    files = stub(table) | {ROOT / "docs" / "ops.md": docs(table), page: refused(page.read_text())}
     stale = False
     for path, text in files.items():
         old = path.read_text() if path.exists() else ""

@@ -6,11 +6,18 @@ use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::{self, Result};
 use crate::gpu::program::{self as played, Terms};
 use crate::gpu::target::Shaders;
-use crate::graph::{ControlFlowKind, Kind, List};
+use crate::graph::{ControlFlowKind, Effect, Kind, List};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::number::Number;
 use crate::schedule::{Options, Plan};
 use crate::site::Site;
+
+/// Why a loop on data is refused, and what to do.
+const WHILE: &str = "only the device would know the count of rounds; use scan or fori_loop with a \
+                     length, and wg.where for what ends early";
+
+/// Why calls of Python are refused, and what to do.
+const HOST: &str = "it runs on the host; return what it needs, and call it outside";
 
 /// What is exported of a program.
 pub struct Wanted<'a> {
@@ -43,14 +50,14 @@ pub struct Exported {
 pub fn export(program: &Program, target: &'static Shaders, wanted: Wanted<'_>) -> Result<Exported> {
     let list = program.list_for(target, wanted.outputs)?;
     let mut refused = wanted.refused;
-    refused.extend(refusals(&list, wanted.keys));
+    refusals(&list, &mut refused);
     if !refused.is_empty() {
         return Err(not_exported(&refused));
     }
     let plan = Plan::of(&list, Options::new(target))?;
     let values = values(&list.numbers, wanted.given)?;
     let number = |i: u32| values.get(i as usize).copied().flatten();
-    let terms = Terms { number: &number, state: wanted.state };
+    let terms = Terms { number: &number, state: wanted.state, keys: wanted.keys };
     let program = played::Program::of(&plan, &terms).map_err(|offences| {
         let text = |(error, site): &played::Offence| placed(error.message(), *site);
         not_exported(&offences.iter().map(text).collect::<Vec<String>>())
@@ -70,26 +77,26 @@ fn placed(what: impl std::fmt::Display, site: Site) -> String {
 }
 
 /// The nodes that no shader computes, with the reasons.
-fn refusals(list: &List, keys: &[usize]) -> Vec<String> {
-    let inputs: Vec<Id> = list.inputs().collect();
-    let keys: Vec<Id> = keys.iter().filter_map(|&i| inputs.get(i).copied()).collect();
-    let mut found = Vec::new();
+fn refusals(list: &List, found: &mut Vec<String>) {
     for node in &list.nodes {
-        let reads = |wanted: &dyn Fn(Id) -> bool| {
-            node.args.iter().any(|arg| matches!(arg, Arg::Node(id) if wanted(*id)))
-        };
-        let is_double = |id: Id| list.node(id).ty.dtype == DType::F64;
+        let is_double =
+            |arg: &Arg| matches!(arg, Arg::Node(id) if list.node(*id).ty.dtype == DType::F64);
         let what = match &node.kind {
-            _ if reads(&|id| keys.contains(&id)) => "it draws random numbers".to_owned(),
-            Kind::ControlFlow(flow) => match &flow.kind {
-                ControlFlowKind::Host(op) => format!("{}: it runs on the host", op.0.name()),
-                ControlFlowKind::Branch
-                | ControlFlowKind::While { .. }
-                | ControlFlowKind::Scan { .. } => "control flow runs on the host".to_owned(),
+            Kind::ControlFlow(flow) => {
+                flow.bodies.iter().for_each(|body| refusals(body, found));
+                match &flow.kind {
+                    ControlFlowKind::Branch | ControlFlowKind::Scan { .. } => continue,
+                    ControlFlowKind::Host(_) if !flow.bodies.is_empty() => continue,
+                    ControlFlowKind::Host(op) => format!("{}: {HOST}", op.0.name()),
+                    ControlFlowKind::While { .. } => format!("{}: {WHILE}", flow.kind.name()),
+                }
+            }
+            Kind::Effect(effect) => match **effect {
+                Effect::Check(_) => continue,
+                Effect::Print(_) => format!("{}: {HOST}", effect.name()),
             },
-            Kind::Effect(effect) => format!("{}: it runs on the host", effect.name()),
-            Kind::Op(op) if node.ty.dtype == DType::F64 || reads(&is_double) => {
-                format!("{}: shaders have no float64", op.name())
+            Kind::Op(op) if node.ty.dtype == DType::F64 || node.args.iter().any(is_double) => {
+                format!("{}: shaders have no float64; cast first", op.name())
             }
             Kind::Input | Kind::Constant(_) | Kind::Op(_) | Kind::Result(_) | Kind::Barrier => {
                 continue;
@@ -106,7 +113,6 @@ fn refusals(list: &List, keys: &[usize]) -> Vec<String> {
             found.push(placed("a result is float64, which shaders have not", node.site));
         }
     }
-    found
 }
 
 /// The values of a table of numbers as far as no open size decides them.

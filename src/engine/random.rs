@@ -127,6 +127,16 @@ pub fn next_of(state: &mut State) -> [u32; 2] {
     executors::threefry(state.key, [(n >> 32) as u32 | 1 << 31, n as u32])
 }
 
+/// A state as programs hold it: the two words of the key, then the lower and the upper half of the
+/// count of keys drawn.
+pub fn state_value(state: State) -> Result<Array> {
+    let array = Array::uninit(DType::U32, Shape::of(&[4]))?;
+    let words = [state.key[0], state.key[1], state.drawn as u32, (state.drawn >> 32) as u32];
+    // SAFETY: the array is fresh and holds four uint32.
+    unsafe { array.ptr_mut().cast::<[u32; 4]>().write(words) };
+    Ok(array)
+}
+
 /// A key as a value: uint32 of shape (2,).
 pub fn key_value(key: [u32; 2]) -> Result<Value> {
     let array = Array::uninit(DType::U32, Shape::of(&[2]))?;

@@ -4,6 +4,7 @@
 //! axes like others; with padding, and for the transposed convolution, they are read where they
 //! lie, and are zero outside.
 
+use super::epilogue::Target;
 use super::kernel::{Input, Kernel, Output, Place, Word, count};
 use super::product::{Product, Side, Window, kernel};
 use super::shader::Shader;
@@ -42,10 +43,10 @@ fn with(stride: Word, spatial: &[Word]) -> Strides {
 }
 
 /// The kernel of one role of a convolution.
-pub fn conv(role: ConvRole, spec: &ConvSpec, inputs: &[Input], out: &Output) -> Result<Kernel> {
+pub fn conv(role: ConvRole, spec: &ConvSpec, inputs: &[Input], to: Target<'_>) -> Result<Kernel> {
     let (a, b) = (Grouped::of(&inputs[0])?, Grouped::of(&inputs[1])?);
     let groups = Dim::new(spec.groups);
-    let result = out.ty.shape.dims();
+    let result = to.sizes();
     let still = Word::Size(Dim::new(0));
     let axes = spec.stride.len();
     let by = |n: usize| Word::signed(n as isize);
@@ -161,7 +162,7 @@ pub fn conv(role: ConvRole, spec: &ConvSpec, inputs: &[Input], out: &Output) -> 
             }
         }
     };
-    kernel(product, out)
+    kernel(product, to)
 }
 
 /// The kernel of windows that are added back. Terms are added one after the other, in the order of

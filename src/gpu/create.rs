@@ -56,9 +56,10 @@ pub fn random_bits(inputs: &[Input], out: &Output) -> Kernel {
     let (low, high) = (key(&mut shader, "0u"), key(&mut shader, "1u"));
     shader.function(THREEFRY);
     let lane = match out.ty.dtype.size() {
-        8 => format!("threefry(vec2<u32>({low}, {high}), i)"),
+        8 => format!("threefry(vec2<u32>({low}, {high}), vec2<u32>(i, 0u))"),
         _ => {
-            let block = shader.name(format!("threefry(vec2<u32>({low}, {high}), i >> 1u)"));
+            let counter = "vec2<u32>(i >> 1u, 0u)";
+            let block = shader.name(format!("threefry(vec2<u32>({low}, {high}), {counter})"));
             format!("select({block}.x, {block}.y, (i & 1u) != 0u)")
         }
     };
@@ -66,7 +67,7 @@ pub fn random_bits(inputs: &[Input], out: &Output) -> Kernel {
 }
 
 /// Threefry-2x32 with 20 rounds. The key is added before every fourth round and after the last.
-const THREEFRY: &str = "\
+pub const THREEFRY: &str = "\
 fn threefry_four(x: vec2<u32>, turns: vec4<u32>) -> vec2<u32> {
     var a = x.x;
     var b = x.y;
@@ -77,11 +78,11 @@ fn threefry_four(x: vec2<u32>, turns: vec4<u32>) -> vec2<u32> {
     return vec2<u32>(a, b);
 }
 
-fn threefry(key: vec2<u32>, counter: u32) -> vec2<u32> {
+fn threefry(key: vec2<u32>, counter: vec2<u32>) -> vec2<u32> {
     let last = 0x1bd11bdau ^ key.x ^ key.y;
     let even = vec4<u32>(13u, 15u, 26u, 6u);
     let odd = vec4<u32>(17u, 29u, 16u, 24u);
-    var x = vec2<u32>(counter, 0u) + key;
+    var x = counter + key;
     x = threefry_four(x, even) + vec2<u32>(key.y, last + 1u);
     x = threefry_four(x, odd) + vec2<u32>(last, key.x + 2u);
     x = threefry_four(x, even) + vec2<u32>(key.x, key.y + 3u);

@@ -73,6 +73,20 @@ pub fn element(dtype: DType, from: &str, at: &str) -> String {
     }
 }
 
+/// The same of a range that is bound as vectors of four words.
+pub fn element_of_vectors(dtype: DType, from: &str, at: &str) -> String {
+    let word = |at: String| format!("{from}[({at}) >> 2u][({at}) & 3u]");
+    match dtype.size() {
+        1 => format!("({} >> (({at} & 3u) * 8u)) & 0xffu", word(format!("{at} >> 2u"))),
+        2 => format!("({} >> (({at} & 1u) * 16u)) & 0xffffu", word(format!("{at} >> 1u"))),
+        8 => {
+            let half = |half: usize| word(format!("2u * {at} + {half}u"));
+            format!("vec2<u32>({}, {})", half(0), half(1))
+        }
+        _ => word(at.to_owned()),
+    }
+}
+
 /// The register of a lane.
 pub fn loaded(dtype: DType, lane: &str) -> String {
     match dtype {

@@ -9,20 +9,31 @@ use super::element::{
 };
 use super::kernel::{Dispatch, Place, View, Word, count};
 use super::shader::Shader;
+use super::terms::{BLOCK, Join, read, zero};
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::ops::attributes::Reduction;
 use crate::ops::element::{ElementOp, ElementProgram, Instruction, Value};
 use crate::scalar::wgsl::WgslType;
 use crate::shape::Dim;
 
-/// An array that a group reads: the range of memory in which it lies, by its number, and where its
-/// elements lie there.
+/// An array that a group reads: the memory in which it lies, and where its elements lie there.
 #[derive(Clone, Debug)]
 pub struct Operand {
-    /// The number of the range
-    pub range: usize,
+    /// The memory
+    pub place: Place,
     /// Its elements
     pub view: View,
+    /// Where it is a sum of so many parts: they lie behind each other, without gaps, in the dtype
+    /// that sums are kept in
+    pub parts: Option<Dim>,
+}
+
+impl Operand {
+    /// An array in a range that the step was given.
+    pub fn new(range: usize, view: View) -> Operand {
+        Operand { place: Place::Range(range), view, parts: None }
+    }
 }
 
 /// How invocations walk over an operand.
@@ -34,6 +45,8 @@ enum Walk {
     Single,
     /// By an index along each axis
     Strided,
+    /// All elements in order, each a sum of parts
+    Summed,
 }
 
 /// The shader of a group of these sizes. Results lie without gaps from the start of their ranges.
@@ -47,14 +60,17 @@ pub fn dispatch(
     for operand in operands {
         operand.view.addressable()?;
     }
-    let walks: SmallVec<[Walk; 4]> = operands.iter().map(|x| walk(&x.view, sizes)).collect();
+    let walks: SmallVec<[Walk; 4]> = operands.iter().map(|x| walk(x, sizes)).collect();
     let ranges = ranges(program, operands, &walks, results);
     Text { program, operands, results, walks, ranges, shader: Shader::new(), names: Vec::new() }
         .print(sizes)
 }
 
-fn walk(view: &View, sizes: &[Dim]) -> Walk {
+fn walk(Operand { view, parts, .. }: &Operand, sizes: &[Dim]) -> Walk {
     let one = Dim::ONE;
+    if parts.is_some() {
+        return Walk::Summed;
+    }
     if view.sizes.iter().all(|&size| size == one) {
         return Walk::Single;
     }
@@ -70,13 +86,13 @@ fn ranges(
     operands: &[Operand],
     walks: &[Walk],
     results: &[usize],
-) -> SmallVec<[(usize, &'static str); 4]> {
+) -> SmallVec<[(Place, &'static str); 4]> {
     let reads = operands.iter().zip(walks).zip(program.arrays());
     let reads = reads.map(|((operand, walk), &dtype)| {
-        (operand.range, if *walk == Walk::Dense { pack(dtype) } else { "u32" })
+        (operand.place, if *walk == Walk::Dense { pack(dtype) } else { "u32" })
     });
-    let writes = results.iter().zip(program.dtypes()).map(|(&range, dtype)| (range, pack(dtype)));
-    let mut types: SmallVec<[(usize, &'static str); 4]> = SmallVec::new();
+    let writes = results.iter().map(|&range| Place::Range(range)).zip(program.dtypes().map(pack));
+    let mut types: SmallVec<[(Place, &'static str); 4]> = SmallVec::new();
     for (range, ty) in reads.chain(writes) {
         match types.iter_mut().find(|(known, _)| *known == range) {
             Some((_, known)) if *known != ty => *known = "u32",
@@ -125,7 +141,7 @@ struct Text<'p> {
     operands: &'p [Operand],
     results: &'p [usize],
     walks: SmallVec<[Walk; 4]>,
-    ranges: SmallVec<[(usize, &'static str); 4]>,
+    ranges: SmallVec<[(Place, &'static str); 4]>,
     shader: Shader,
     /// The name of each value
     names: Vec<String>,
@@ -136,47 +152,23 @@ impl Text<'_> {
         let all = count(sizes);
         let packs = all.div_ceil(Dim::new(PACK));
         let (packs_, last) = (self.shader.size(packs), self.shader.size(all - all.min(Dim::ONE)));
-        self.numbers()?;
+        self.names = self.shader.numbers(self.program)?;
         self.reads(sizes)?;
-        for (k, instruction) in self.program.instructions().iter().enumerate() {
-            self.instruction(self.program.first_result() + k, instruction)?;
-        }
-        let mut fields = Vec::new();
-        for (k, &value) in self.program.results().iter().enumerate() {
-            let dtype = self.program.dtype(value);
-            self.shader.register(dtype)?;
-            let value = stored(dtype, &self.names[value.0 as usize]);
-            self.shader.line(format!("out.y{k} = {value};"));
-            fields.push(format!("y{k}: {}", lane_type(dtype)));
-        }
+        let fields = self.shader.compute(self.program, &mut self.names)?;
         let dense = self.dense();
         let params = dense.iter().map(|(k, dtype, _)| format!(", l{k}: {}", lane_type(*dtype)));
         let params: String = params.collect();
-        self.shader.close(&fields.join(", "), &params);
+        self.shader.close("element", &format!("i: u32{params}"), &fields);
         let body = self.body(&dense, &packs_, &last);
-        Ok(self.shader.entry(&body, packs, Dim::new(0)))
+        let parts = self.operands.iter().filter_map(|operand| operand.parts);
+        // Of each of four elements, and of their blocks.
+        let rounds = parts.fold(Dim::new(0), |all, parts| all + parts * Dim::new(2 * PACK));
+        Ok(self.shader.entry(&body, packs, rounds))
     }
 
-    fn memory(&mut self, range: usize) -> String {
-        let ty = self.ranges.iter().find(|(known, _)| *known == range).map_or("u32", |(_, ty)| *ty);
-        self.shader.memory_as(Place::Range(range), ty)
-    }
-
-    fn numbers(&mut self) -> Result<()> {
-        self.names = vec![String::new(); self.program.arrays().len()];
-        for (number, &dtype) in self.program.numbers().iter().enumerate() {
-            self.shader.register(dtype)?;
-            let half = |is_high| Word::Number { number, dtype, is_high };
-            let low = self.shader.word(half(false));
-            let lane = match is_wide(dtype) {
-                true => format!("vec2<u32>({low}, {})", self.shader.word(half(true))),
-                false => low,
-            };
-            let name = format!("n{number}");
-            self.shader.line(format!("let {name} = {};", loaded(dtype, &lane)));
-            self.names.push(name);
-        }
-        Ok(())
+    fn memory(&mut self, place: Place) -> String {
+        let ty = self.ranges.iter().find(|(known, _)| *known == place).map_or("u32", |(_, ty)| *ty);
+        self.shader.memory_as(place, ty)
     }
 
     /// The operands' values in the function of one element.
@@ -189,12 +181,16 @@ impl Text<'_> {
             if views.is_empty() { Default::default() } else { axes(sizes, &views) };
         let index = self.shader.indices("i", &merged);
         for k in 0..self.operands.len() {
-            let (walk, Operand { range, view }) = (self.walks[k], &self.operands[k]);
+            let (walk, Operand { place, view, parts }) = (self.walks[k], &self.operands[k]);
             let dtype = self.program.arrays()[k];
             self.shader.register(dtype)?;
-            let memory = self.memory(*range);
+            let memory = self.memory(*place);
             let lane = match walk {
                 Walk::Dense => format!("l{k}"),
+                Walk::Summed => {
+                    let parts = parts.unwrap_or(Dim::ONE);
+                    self.shader.summed(*place, dtype, parts, count(sizes))?
+                }
                 Walk::Single | Walk::Strided => {
                     let own = strided.iter().position(|&of| of == k);
                     let (sizes, strides) = match own {
@@ -214,33 +210,24 @@ impl Text<'_> {
         Ok(())
     }
 
-    fn instruction(&mut self, i: usize, instruction: &Instruction) -> Result<()> {
-        let name = |x: &Value| self.names[x.0 as usize].clone();
-        let args: SmallVec<[String; 3]> = instruction.args.iter().map(name).collect();
-        let value = self.shader.instruction(self.program, instruction, &args)?;
-        self.shader.line(format!("let v{i} = {value};"));
-        self.names.push(format!("v{i}"));
-        if let Some(value) = rounded(instruction.dtype, &format!("v{i}")) {
-            self.shader.line(format!("let r{i} = {value};"));
-            self.names[i] = format!("r{i}");
-        }
-        Ok(())
-    }
-
     /// The dense operands: position, dtype and range.
-    fn dense(&self) -> SmallVec<[(usize, DType, usize); 4]> {
+    fn dense(&self) -> SmallVec<[(usize, DType, Place); 4]> {
         let operands = self.operands.iter().zip(self.program.arrays()).zip(&self.walks);
         let dense = operands.enumerate().filter(|(_, (_, walk))| **walk == Walk::Dense);
-        dense.map(|(k, ((operand, &dtype), _))| (k, dtype, operand.range)).collect()
+        dense.map(|(k, ((operand, &dtype), _))| (k, dtype, operand.place)).collect()
     }
 
     /// The entry point: an invocation reads packs, computes four elements and writes packs.
-    fn body(&mut self, dense: &[(usize, DType, usize)], packs: &str, last: &str) -> String {
+    fn body(&mut self, dense: &[(usize, DType, Place)], packs: &str, last: &str) -> String {
         let mut text = format!("    let pack = id;\n    if pack >= {packs} {{ return; }}\n");
         for &(k, dtype, range) in dense {
             let offset = match self.operands[k].view.offset {
                 Word::Size(offset) => Dim::new(offset.value() / PACK),
-                Word::Bits(_) | Word::Minus(_) | Word::Number { .. } | Word::Slot => Dim::new(0),
+                Word::Bits(_)
+                | Word::Minus(_)
+                | Word::Number { .. }
+                | Word::Slot
+                | Word::Round { .. } => Dim::new(0),
             };
             let (offset, memory) = (self.shader.size(offset), self.memory(range));
             let _ = writeln!(text, "    let p{k} = {offset} + pack;");
@@ -265,18 +252,18 @@ impl Text<'_> {
             );
         }
         for (k, dtype) in self.program.dtypes().enumerate() {
-            self.store(&mut text, k, dtype, self.results[k]);
+            self.store(&mut text, k, dtype, Place::Range(self.results[k]));
         }
         text
     }
 
     /// Whether a range is bound as packs of a dtype.
-    fn is_packed(&self, dtype: DType, range: usize) -> bool {
+    fn is_packed(&self, dtype: DType, range: Place) -> bool {
         self.ranges.iter().any(|&(known, ty)| known == range && ty == pack(dtype))
     }
 
     /// Writes result `k` of the four elements.
-    fn store(&mut self, text: &mut String, k: usize, dtype: DType, range: usize) {
+    fn store(&mut self, text: &mut String, k: usize, dtype: DType, range: Place) {
         let memory = self.memory(range);
         let lanes: [String; PACK] = std::array::from_fn(|e| format!("e{e}.y{k}"));
         let mut put = |at: String, value: String| {
@@ -309,6 +296,61 @@ impl Text<'_> {
 }
 
 impl Shader {
+    /// Names of the numbers of a program, behind those of its arrays, which are still to be given.
+    pub fn numbers(&mut self, program: &ElementProgram) -> Result<Vec<String>> {
+        let mut names = vec![String::new(); program.arrays().len()];
+        for (number, &dtype) in program.numbers().iter().enumerate() {
+            self.register(dtype)?;
+            let half = |is_high| Word::Number { number, dtype, is_high };
+            let low = self.word(half(false));
+            let lane = match is_wide(dtype) {
+                true => format!("vec2<u32>({low}, {})", self.word(half(true))),
+                false => low,
+            };
+            let name = format!("n{number}");
+            self.line(format!("let {name} = {};", loaded(dtype, &lane)));
+            names.push(name);
+        }
+        Ok(names)
+    }
+
+    /// The lines of a program whose arrays and numbers have these names. Its results become the
+    /// fields of `out`, whose declarations are returned.
+    pub fn compute(&mut self, program: &ElementProgram, names: &mut Vec<String>) -> Result<String> {
+        for instruction in program.instructions() {
+            self.define(program, instruction, names)?;
+        }
+        let mut fields = Vec::new();
+        for (k, &value) in program.results().iter().enumerate() {
+            let dtype = program.dtype(value);
+            self.register(dtype)?;
+            let value = stored(dtype, &names[value.0 as usize]);
+            self.line(format!("out.y{k} = {value};"));
+            fields.push(format!("y{k}: {}", lane_type(dtype)));
+        }
+        Ok(fields.join(", "))
+    }
+
+    /// The line of an instruction, whose result gets the next name.
+    fn define(
+        &mut self,
+        program: &ElementProgram,
+        instruction: &Instruction,
+        names: &mut Vec<String>,
+    ) -> Result<()> {
+        let i = names.len();
+        let name = |x: &Value| names[x.0 as usize].clone();
+        let args: SmallVec<[String; 3]> = instruction.args.iter().map(name).collect();
+        let value = self.instruction(program, instruction, &args)?;
+        self.line(format!("let v{i} = {value};"));
+        names.push(format!("v{i}"));
+        if let Some(value) = rounded(instruction.dtype, &format!("v{i}")) {
+            self.line(format!("let r{i} = {value};"));
+            names[i] = format!("r{i}");
+        }
+        Ok(())
+    }
+
     /// An instruction of a program on registers, before its result is rounded.
     pub fn instruction(
         &mut self,
@@ -332,6 +374,23 @@ impl Shader {
                 self.call(def, instruction.computes_in(program), &args)
             }
         }
+    }
+
+    /// The lane of element `i` of a sum whose parts lie behind each other, so many elements each.
+    fn summed(&mut self, place: Place, dtype: DType, parts: Dim, each: Dim) -> Result<String> {
+        let join = Join::of(Reduction::Sum, dtype);
+        let (sum, own) = (self.variable(zero(join.dtype)), self.variable(zero(join.dtype)));
+        let (parts, each) = (self.size(parts), self.size(each));
+        let j = self.variable("0u");
+        self.line(format!("while ({j} < {parts}) {{"));
+        let end = self.name(format!("min({j} + {BLOCK}u, {parts})"));
+        self.line(format!("{own} = {};\nfor (; {j} < {end}; {j}++) {{", zero(join.dtype)));
+        let part = self.load_at(place, join.dtype, &format!("{j} * {each} + i"))?;
+        let joined = join.call(self, &own, &part)?;
+        self.line(format!("{own} = {joined};\n}}"));
+        let joined = join.call(self, &sum, &own)?;
+        self.line(format!("{sum} = {joined};\n}}"));
+        self.narrowed(read(dtype), &sum)
     }
 }
 

@@ -11,7 +11,9 @@ use std::fmt::Write;
 use smallvec::SmallVec;
 
 use super::element::{loaded, rounded, stored};
-use super::kernel::{Input, Kernel, MOST_ROUNDS, Output, Place, Refusal, View, Word, count};
+use super::kernel::{
+    Dispatch, Input, Kernel, MOST_ROUNDS, Output, Place, Refusal, Repeat, Times, View, Word, count,
+};
 use super::moves::given;
 use super::shader::{Shader, lanes};
 use super::sort::{self, Keys};
@@ -203,39 +205,39 @@ pub fn scatter(op: &Op, mode: ScatterMode, inputs: &[Input], out: &Output) -> Re
         return Err(error::internal("scatter without indices"));
     };
     let places = index_sizes(indices);
-    let Some(n) = count(&places).known() else {
-        return Err(sort::open_size(op, count(&places)));
-    };
+    let n = count(&places);
     let (rows, rest) = sizes.split_at(indices.len());
     let mut kernel = Kernel::default();
     check(op, &mut kernel, rows, indices, &places)?;
     let rows_view = View::dense(rows);
     let targets = targets(&mut kernel, rows, &rows_view.strides, indices, &places);
     let keys = Keys { place: targets, dtype: DType::U32 };
-    let order = sort::order(&mut kernel, keys, Dim::new(n), n);
-    let sorted = kernel.scratch(DType::U32, Dim::new(n));
+    let order = sort::order(&mut kernel, keys, n, n);
+    let sorted = kernel.scratch(DType::U32, n);
     let mut shader = Shader::new();
     let at = shader.lane_at(order, DType::U32, "i");
     let target = shader.lane_at(targets, DType::U32, &at);
-    kernel.dispatches.push(shader.finish(sorted, DType::U32, Dim::new(n), &target, ZERO));
+    kernel.dispatches.push(shader.finish(sorted, DType::U32, n, &target, ZERO));
     // An invocation finds the first of its values, then takes one after the other.
+    let each = MOST_ROUNDS / lanes(dtype) - 64;
     let most = match mode {
         ScatterMode::Set => n,
-        ScatterMode::Add => MOST_ROUNDS / lanes(dtype) - 64,
+        ScatterMode::Add => Dim::new(each),
     };
     let region: Vec<Dim> = places.iter().chain(rest).copied().collect();
-    for from in (0..n.max(1)).step_by(most.max(1)) {
-        let to = n.min(from.saturating_add(most));
+    let part = |from: Word, is_first: bool| -> Result<Dispatch> {
         let mut shader = Shader::new();
         let index = shader.indices("i", sizes);
-        let lane = match from {
-            0 => shader.lane_of(base, dtype, sizes, &index),
-            _ => shader.lane_at(Place::Range(out.range), dtype, "i"),
+        let lane = match is_first {
+            true => shader.lane_of(base, dtype, sizes, &index),
+            false => shader.lane_at(Place::Range(out.range), dtype, "i"),
         };
         let value = shader.variable(lane);
         let row = shader.position(&rows_view, &index[..rows.len()]);
         let row = shader.name(row);
-        let (from, to) = (shader.size(Dim::new(from)), shader.size(Dim::new(to)));
+        let (from, all) = (shader.word(from), shader.size(n));
+        let most_ = shader.size(most);
+        let to = shader.name(format!("min({all}, {from} + {most_})"));
         let (low, high) = (shader.variable(&from), shader.variable(&to));
         shader.line(format!("while {low} < {high} {{"));
         let middle = shader.name(format!("({low} + {high}) >> 1u"));
@@ -270,12 +272,25 @@ pub fn scatter(op: &Op, mode: ScatterMode, inputs: &[Input], out: &Output) -> Re
         };
         shader.line(format!("{value} = {new};\n}}"));
         let rounds = match mode {
-            ScatterMode::Set => 32,
-            ScatterMode::Add => 32 + most.min(n),
+            ScatterMode::Set => Dim::new(32),
+            ScatterMode::Add => Dim::new(32) + most.min(n),
         };
-        let count = count(sizes);
-        let place = Place::Range(out.range);
-        kernel.dispatches.push(shader.finish(place, dtype, count, &value, Dim::new(rounds)));
+        Ok(shader.finish(Place::Range(out.range), dtype, count(sizes), &value, rounds))
+    };
+    kernel.dispatches.push(part(Word::Size(ZERO), true)?);
+    match (mode, n.known()) {
+        (ScatterMode::Set, _) => {}
+        (ScatterMode::Add, Some(n)) => {
+            for from in (each..n).step_by(each) {
+                kernel.dispatches.push(part(Word::Size(Dim::new(from)), false)?);
+            }
+        }
+        (ScatterMode::Add, None) => {
+            let (at, step) = (kernel.dispatches.len(), each as u32);
+            kernel.dispatches.push(part(Word::Round { times: step, plus: step }, false)?);
+            let times = Times::Size(n.div_ceil(most).max(Dim::ONE) - Dim::ONE);
+            kernel.repeats.push(Repeat { range: at..at + 1, times });
+        }
     }
     Ok(kernel)
 }

@@ -4,6 +4,8 @@
 //! counts, which may be expressions over symbols. So the same kernel is dispatched here, kept for
 //! other sizes, and written into a file.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use crate::dtype::{DType, Scalar};
@@ -40,6 +42,9 @@ pub enum Word {
     Number { number: usize, dtype: DType, is_high: bool },
     /// The place among faults where the dispatch says what it refuses
     Slot,
+    /// The number of the round of a repeated dispatch, multiplied and added to
+    #[allow(missing_docs)]
+    Round { times: u32, plus: u32 },
 }
 
 impl Word {
@@ -58,8 +63,8 @@ impl Word {
                 let (a, b) = (a.known()? as isize, b.known()? as isize);
                 Some(Word::signed(a - b))
             }
-            (Word::Bits(_) | Word::Number { .. } | Word::Slot, _)
-            | (_, Word::Bits(_) | Word::Number { .. } | Word::Slot) => None,
+            (Word::Bits(_) | Word::Number { .. } | Word::Slot | Word::Round { .. }, _)
+            | (_, Word::Bits(_) | Word::Number { .. } | Word::Slot | Word::Round { .. }) => None,
         }
     }
 
@@ -68,7 +73,7 @@ impl Word {
         match self {
             Word::Size(x) => Word::Size(x * by),
             Word::Minus(x) => Word::Minus(x * by),
-            Word::Bits(_) | Word::Number { .. } | Word::Slot => self,
+            Word::Bits(_) | Word::Number { .. } | Word::Slot | Word::Round { .. } => self,
         }
     }
 
@@ -78,7 +83,7 @@ impl Word {
         match (self, n < 0) {
             (Word::Size(x), false) | (Word::Minus(x), true) => Word::Size(x * by),
             (Word::Size(x), true) | (Word::Minus(x), false) => Word::Minus(x * by),
-            (Word::Bits(_) | Word::Number { .. } | Word::Slot, _) => self,
+            (Word::Bits(_) | Word::Number { .. } | Word::Slot | Word::Round { .. }, _) => self,
         }
     }
 }
@@ -142,11 +147,32 @@ impl Refusal {
     }
 }
 
+/// How often dispatches are repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Times {
+    /// So often
+    Size(Dim),
+    /// As often as a number must be multiplied by itself, from 1, to reach a size
+    #[allow(missing_docs)]
+    Log { base: u32, of: Dim },
+}
+
+/// Dispatches that are repeated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repeat {
+    /// Which
+    pub range: Range<usize>,
+    /// How often
+    pub times: Times,
+}
+
 /// What a step is on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kernel {
     /// In the order in which they run
     pub dispatches: SmallVec<[Dispatch; 1]>,
+    /// Which of them are repeated, where an open size says how often
+    pub repeats: SmallVec<[Repeat; 1]>,
     /// The bytes of each range of scratch
     pub scratch: SmallVec<[Dim; 2]>,
     /// What its slot of faults says, if it may refuse its data
@@ -179,6 +205,8 @@ impl Dispatch {
                 (if is_high { bits >> 32 } else { bits }) as u32
             }
             Word::Slot => slot,
+            // Where sizes are known, rounds are dispatches of their own.
+            Word::Round { plus, .. } => plus,
         };
         let mut words: Vec<u32> = self.words.iter().map(word).collect();
         words.resize(words.len().next_multiple_of(4).max(4), 0);
@@ -315,6 +343,11 @@ impl View {
             }
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// Whether the elements lie without gaps from the start of their range.
+    pub fn is_whole(&self) -> bool {
+        self.is_dense && matches!(self.offset, Word::Size(at) if at == Dim::new(0))
     }
 
     /// The count of elements.

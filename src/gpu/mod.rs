@@ -19,6 +19,7 @@ mod conv;
 mod create;
 mod door;
 pub mod element;
+mod epilogue;
 pub mod group;
 pub mod guard;
 mod indexing;
@@ -39,5 +40,6 @@ pub mod target;
 mod terms;
 #[cfg(test)]
 mod tests;
+mod transpose;
 
 pub use door::*;

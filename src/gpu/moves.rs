@@ -1,8 +1,8 @@
 //! Ops that move elements and compute nothing.
 
-use super::group;
 use super::kernel::{Dispatch, Input, Kernel, Output, Place, View, Word, count};
 use super::shader::Shader;
+use super::{group, transpose};
 use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::ops::attributes::WindowSpec;
@@ -84,7 +84,7 @@ pub fn kernel(op: &Op, inputs: &[Input], out: &Output) -> Result<Kernel> {
         Op::Cast(to) => {
             let mut program = ElementProgram::new(&[*dtype], &[]);
             let y = program.push(ElementOp::Cast, &[program.array(0)], *to);
-            let operand = group::Operand { range: *range, view: view.clone() };
+            let operand = group::Operand::new(*range, view.clone());
             group::dispatch(&program.giving(&[y]), sizes, &[operand], &[out.range]).map(Kernel::of)
         }
         Op::Reshape(_) => Ok(Kernel::of(copy(&inputs[0], view, out))),
@@ -113,6 +113,11 @@ fn slice(at: &[SliceAxis], x: &Input, view: &View, out: &Output) -> Dispatch {
 
 /// Copies the elements of an operand, seen in some way, in C order.
 fn copy(x: &Input, view: &View, out: &Output) -> Dispatch {
+    if let Input::Array { range, dtype, .. } = x
+        && let Some(dispatch) = transpose::copy(*range, view, *dtype, out.range)
+    {
+        return dispatch;
+    }
     let mut shader = Shader::new();
     let at = shader.position_of(view, "i");
     moved(shader, x, &at, out)

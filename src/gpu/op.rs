@@ -1,5 +1,6 @@
 //! Kernels of single ops, by kind of op.
 
+use super::epilogue::{Epilogue, Target};
 use super::kernel::{Input, Kernel, Output, View};
 use super::{conv, create, element, indexing, moves, product, reduce, scan, sort};
 use crate::error::{self, Result};
@@ -37,13 +38,35 @@ pub fn kernel(op: &Op, inputs: &[Input], out: &Output) -> Result<Kernel> {
         Op::Cumulate { kind, axis, reverse } => {
             scan::cumulate(*kind, *axis, *reverse, &inputs[0], out)
         }
-        Op::Contract(spec) => product::contract(spec, inputs, out),
-        Op::Conv(role, spec) => conv::conv(*role, spec, inputs, out),
+        Op::Contract(spec) => product::contract(spec, inputs, Target::Range(out)),
+        Op::Conv(role, spec) => conv::conv(*role, spec, inputs, Target::Range(out)),
         Op::Fold(spec, _) => conv::fold(spec, &inputs[0], out),
         // Elementwise ops are groups, and calls are expanded.
         Op::Map(_) | Op::Call(_) => Err(error::internal(format!("no kernel of {}", op.name()))),
         #[cfg(feature = "example-op")]
         Op::Increments(axis) => increments(*axis, &inputs[0], out),
+    }
+}
+
+/// Whether an op is a product, which may have an epilogue.
+pub fn is_product(op: &Op) -> bool {
+    matches!(op, Op::Contract(_) | Op::Conv(..))
+}
+
+/// The kernel of a product with an epilogue.
+pub fn product(op: &Op, inputs: &[Input], epilogue: &Epilogue<'_>) -> Result<Kernel> {
+    for &dtype in epilogue.program.arrays() {
+        element::register(dtype)?;
+    }
+    for operand in &epilogue.operands {
+        operand.view.addressable()?;
+    }
+    View::dense(epilogue.sizes).addressable()?;
+    #[allow(clippy::wildcard_enum_match_arm, reason = "other ops are refused")]
+    match op {
+        Op::Contract(spec) => product::contract(spec, inputs, Target::Epilogue(epilogue)),
+        Op::Conv(role, spec) => conv::conv(*role, spec, inputs, Target::Epilogue(epilogue)),
+        _ => Err(error::internal(format!("{} with an epilogue", op.name()))),
     }
 }
 
@@ -64,7 +87,7 @@ fn increments(axis: usize, x: &Input, out: &Output) -> Result<Kernel> {
     for at in neighbours(axis, &view.sizes.iter().copied().collect()) {
         let view = moves::view_of(&Op::Slice(at), view, sizes);
         let view = view.ok_or_else(|| error::internal("increments of a view of open strides"))?;
-        operands.push(Operand { range: *range, view });
+        operands.push(Operand::new(*range, view));
     }
     group::dispatch(&program.giving(&[y]), sizes, &operands, &[out.range]).map(Kernel::of)
 }

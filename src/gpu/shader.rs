@@ -8,7 +8,9 @@ use std::fmt::Write;
 
 use smallvec::SmallVec;
 
-use super::element::{element, functions, is_wide, lane_type, loaded, register, stored};
+use super::element::{
+    element, element_of_vectors, functions, is_wide, lane_type, loaded, register, stored,
+};
 use super::kernel::{Dispatch, Input, Place, View, WORKGROUP, Word};
 use crate::dtype::DType;
 use crate::error::{self, Result};
@@ -146,8 +148,12 @@ impl Shader {
 
     /// The lane of element `at` in the memory of a place.
     pub fn lane_at(&mut self, place: Place, dtype: DType, at: &str) -> String {
-        let memory = self.memory(place);
         let at = self.name(at);
+        let known = self.places.iter().position(|&(known, ty)| known == place && ty == "vec4<u32>");
+        if let Some(i) = known {
+            return format!("({})", element_of_vectors(dtype, &format!("m{i}"), &at));
+        }
+        let memory = self.memory(place);
         format!("({})", element(dtype, &memory, &at))
     }
 
@@ -326,11 +332,11 @@ impl Shader {
         std::mem::take(&mut self.body)
     }
 
-    /// Ends `element` as a function of further parameters that gives several lanes, `out`.
-    pub fn close(&mut self, fields: &str, params: &str) {
+    /// Makes the lines so far a function that gives several lanes, the fields of `out`.
+    pub fn close(&mut self, name: &str, params: &str, fields: &str) {
         let body = std::mem::take(&mut self.body);
         let text = format!(
-            "struct Out {{ {fields} }}\n\nfn element(i: u32{params}) -> Out {{\n    var out: \
+            "struct Out {{ {fields} }}\n\nfn {name}({params}) -> Out {{\n    var out: \
              Out;\n{body}    return out;\n}}\n"
         );
         self.functions += &text;

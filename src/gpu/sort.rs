@@ -3,7 +3,7 @@
 //! Every element finds its own place: first among the elements of a short block, then, when two
 //! sorted runs become one, by a binary search in the other run. No invocation waits for another.
 
-use super::kernel::{Dispatch, Input, Kernel, Output, Place, View, count};
+use super::kernel::{Dispatch, Input, Kernel, Output, Place, Repeat, Times, View, Word, count};
 use super::moves::given;
 use super::shader::Shader;
 use crate::dtype::DType;
@@ -25,9 +25,7 @@ pub fn kernel(op: &Op, inputs: &[Input], out: &Output) -> Result<Kernel> {
     let Input::Array { range, dtype, ref view } = inputs[0] else {
         return Err(error::internal(format!("{} of a number", op.name())));
     };
-    let Some(n) = view.sizes[axis].known() else {
-        return Err(open_size(op, view.sizes[axis]));
-    };
+    let n = view.sizes[axis];
     let mut kernel = Kernel::default();
     let lines = lines(view, axis);
     let keys = keys(&mut kernel, Place::Range(range), dtype, &lines, descending)?;
@@ -48,12 +46,6 @@ pub fn kernel(op: &Op, inputs: &[Input], out: &Output) -> Result<Kernel> {
     };
     kernel.dispatches.push(given(shader, &lane, out));
     Ok(kernel)
-}
-
-/// The refusal of a size on which the count of dispatches depends.
-pub fn open_size(op: &Op, size: Dim) -> error::Error {
-    let what = format!("{} needs a known size on this device", op.name());
-    error::bad_graph("gpu", &what, format!("got {size:?}; give it as a number"))
 }
 
 /// A view whose last axis is the one that is ordered.
@@ -143,14 +135,14 @@ fn before(keys: Keys, a: &str, b: &str) -> String {
 }
 
 /// The stable order of keys in lines of `n`: for each place of a line the position in the line.
-pub fn order(kernel: &mut Kernel, keys: Keys, count: Dim, n: usize) -> Place {
+pub fn order(kernel: &mut Kernel, keys: Keys, count: Dim, n: Dim) -> Place {
     let key = |shader: &mut Shader, at: &str| {
         let key = shader.lane_at(keys.place, keys.dtype, at);
         shader.name(key)
     };
     let mut order = kernel.scratch(DType::U32, count);
     let mut shader = Shader::new();
-    let size = shader.size(Dim::new(n));
+    let size = shader.size(n);
     let memory = shader.memory(order);
     let p = shader.name(format!("i % {size}"));
     let base = shader.name(format!("i - {p}"));
@@ -163,21 +155,33 @@ pub fn order(kernel: &mut Kernel, keys: Keys, count: Dim, n: usize) -> Place {
     shader.line(format!("{rank} += select(0u, 1u, {less} || (q < {p} && !{more}));\n}}"));
     shader.line(format!("{memory}[{base} + {from} + {rank}] = {p};"));
     kernel.dispatches.push(shader.each(count, Dim::new(BLOCK)));
-    if n > BLOCK {
+    let Some(known) = n.known() else {
+        // Two passes at a time, so that the result lies where it did; a pass too many only copies.
+        let free = kernel.scratch(DType::U32, count);
+        let start = kernel.dispatches.len();
+        for (k, places) in [[order, free], [free, order]].into_iter().enumerate() {
+            let pass = Word::Round { times: 2, plus: k as u32 };
+            kernel.dispatches.push(merged(keys, places, count, n, pass));
+        }
+        let times = Times::Log { base: 4, of: n.div_ceil(Dim::new(BLOCK)) };
+        kernel.repeats.push(Repeat { range: start..start + 2, times });
+        return order;
+    };
+    if known > BLOCK {
         let mut free = kernel.scratch(DType::U32, count);
-        let mut width = BLOCK;
-        while width < n {
-            kernel.dispatches.push(merged(keys, [order, free], count, n, width));
-            (order, free, width) = (free, order, 2 * width);
+        for pass in 0..known.div_ceil(BLOCK).next_power_of_two().trailing_zeros() {
+            kernel.dispatches.push(merged(keys, [order, free], count, n, Word::Bits(pass)));
+            (order, free) = (free, order);
         }
     }
     order
 }
 
-/// Merges sorted runs of a width in pairs.
-fn merged(keys: Keys, [order, to]: [Place; 2], count: Dim, n: usize, width: usize) -> Dispatch {
+/// Merges sorted runs in pairs. The first pass merges blocks, each one runs of twice the width.
+fn merged(keys: Keys, [order, to]: [Place; 2], count: Dim, n: Dim, pass: Word) -> Dispatch {
     let mut shader = Shader::new();
-    let (size, width) = (shader.size(Dim::new(n)), shader.size(Dim::new(width)));
+    let (size, pass) = (shader.size(n), shader.word(pass));
+    let width = shader.name(format!("{BLOCK}u << {pass}"));
     let s = shader.name(format!("i % {size}"));
     let base = shader.name(format!("i - {s}"));
     let key = |shader: &mut Shader, at: &str| {

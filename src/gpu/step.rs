@@ -3,11 +3,14 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::epilogue::Epilogue;
 use super::kernel::{Input, Kernel, Output, View};
 use super::moves::view_of;
 use super::{group, op, rows};
+use crate::dtype::DType;
 use crate::error::{self, Result};
-use crate::schedule::{self as plan, Number, Plan, Sequel, Source, Step, Work};
+use crate::schedule::{self as plan, Number, Plan, Product, Sequel, Source, Step, Work};
+use crate::shape::Dim;
 
 /// A step as a kernel, with what its ranges and numbers are.
 pub struct Lowered {
@@ -41,7 +44,7 @@ pub fn lower(
             match *operand {
                 plan::Operand::Array(x) => {
                     let (base, view) = place(x);
-                    arrays.push(group::Operand { range: range(base), view });
+                    arrays.push(group::Operand::new(range(base), view));
                 }
                 plan::Operand::Number(number) => numbers.push(number),
             }
@@ -58,7 +61,7 @@ pub fn lower(
             match *operand {
                 plan::Operand::Array(x) => {
                     let (base, view) = place(x);
-                    arrays.push(group::Operand { range: range(base), view });
+                    arrays.push(group::Operand::new(range(base), view));
                 }
                 plan::Operand::Number(number) => numbers.push(number),
             }
@@ -66,6 +69,24 @@ pub fn lower(
         let results = step.results.iter().map(|&slot| range(Source::Slot(slot)));
         let results: SmallVec<[usize; 2]> = results.collect();
         let kernel = rows::kernel(fusion, &arrays, &results)?;
+        return Ok(Lowered { kernel, ranges, numbers });
+    }
+    if let Work::Product(product) = &step.work
+        && let Some(after) = &product.after
+    {
+        let mut arrays = Vec::new();
+        for operand in &step.args {
+            match *operand {
+                plan::Operand::Array(x) => {
+                    let (base, view) = place(x);
+                    arrays.push((range(base), plan.ty(x).dtype, view));
+                }
+                plan::Operand::Number(number) => numbers.push(number),
+            }
+        }
+        let results = step.results.iter().map(|&slot| range(Source::Slot(slot))).collect();
+        let sizes = after.group.shape.dims();
+        let kernel = with_epilogue(product, arrays, sizes, results)?;
         return Ok(Lowered { kernel, ranges, numbers });
     }
     let Work::Op(op) = &step.work else {
@@ -88,6 +109,28 @@ pub fn lower(
     let out = Output { range: range(result), ty: plan.ty(result) };
     let kernel = op::kernel(op, &inputs, &out)?;
     Ok(Lowered { kernel, ranges, numbers })
+}
+
+/// The kernel of a product with an epilogue: its operands, then those of the epilogue, as range,
+/// dtype and view; the sizes and the ranges of its results.
+pub fn with_epilogue(
+    product: &Product,
+    arrays: Vec<(usize, DType, View)>,
+    sizes: &[Dim],
+    results: SmallVec<[usize; 2]>,
+) -> Result<Kernel> {
+    let Some(after) = &product.after else {
+        return Err(error::internal("a product without an epilogue"));
+    };
+    let (mut inputs, mut operands) = (SmallVec::<[Input; 2]>::new(), Vec::new());
+    for (range, dtype, view) in arrays {
+        match inputs.len() {
+            0 | 1 => inputs.push(Input::Array { range, dtype, view }),
+            _ => operands.push(group::Operand::new(range, view)),
+        }
+    }
+    let (program, raw) = (&*after.group.program, after.raw);
+    op::product(&product.op, &inputs, &Epilogue { program, raw, operands, sizes, results })
 }
 
 /// The kernels of the steps of a plan, by the positions of the steps, for inputs in C order. Steps

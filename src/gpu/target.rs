@@ -59,6 +59,10 @@ impl Target for Shaders {
         result != DType::F64 && !operands.contains(&DType::F64)
     }
 
+    fn binds_in_parts(&self, op: &Op) -> bool {
+        matches!(op, Op::Concat(_) | Op::Gather | Op::Scatter(_))
+    }
+
     fn has_kernel(&self, _: &'static Composite) -> bool {
         false
     }
@@ -66,6 +70,14 @@ impl Target for Shaders {
     fn refusal(&self, op: &Op, operands: &[DType], result: DType) -> Option<Error> {
         let is_double = result == DType::F64 || operands.contains(&DType::F64);
         is_double.then(|| error::no_float64(op.name(), self.name))
+    }
+
+    fn offers_epilogue(&self, op: &Op, _: DType) -> bool {
+        super::op::is_product(op)
+    }
+
+    fn epilogue_in_registers(&self) -> bool {
+        true
     }
 
     fn view(&self, op: &Op, dtype: DType, x: &Layout) -> Option<Layout> {

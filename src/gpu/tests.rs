@@ -35,7 +35,7 @@ const DTYPES: [DType; 12] = [
 
 /// Validates a text, and translates it for every backend that devices run on. Refuses constants
 /// that browsers refuse: infinities and NaN.
-fn validate(source: &str) {
+pub(super) fn validate(source: &str) {
     use naga::back::{hlsl, msl, spv};
     use naga::valid::{Capabilities, ValidationFlags, Validator};
     for constant in source.split("bitcast<f32>(0x").skip(1) {
@@ -86,7 +86,7 @@ fn on(program: &ElementProgram, sizes: &[usize], layouts: &[Layout]) -> Dispatch
 }
 
 fn operand((range, layout): (usize, &Layout)) -> Operand {
-    Operand { range, view: View::of(layout) }
+    Operand::new(range, View::of(layout))
 }
 
 #[test]

@@ -51,6 +51,11 @@ pub trait Emit {
     fn size_behind(&self, _: Numeric) -> Option<Dim> {
         None
     }
+    /// Whether the device that computes this has float64. A formula that asks is declared `inline`,
+    /// so that it runs where the device is known.
+    fn has_float64(&self) -> bool {
+        true
+    }
     /// Called when a formula looks at the value of a number that is told at run time, instead of
     /// passing it on: the nodes it emits may then depend on the value. Returns the value if it is
     /// known here; if it is not, the emitted nodes are not used.

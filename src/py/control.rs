@@ -13,10 +13,10 @@ use super::size;
 use super::tensor::{self, handle, value_of};
 use crate::dtype::DType;
 use crate::engine::eager::apply::apply;
+use crate::engine::executors::Device;
 use crate::engine::random::{self, Attempt};
 use crate::engine::tape::{self, First, Operand, Value};
 use crate::engine::trace::{self, Capture, Source, Trace};
-use crate::engine::executors::Device;
 use crate::engine::{control, executors, site};
 use crate::error::{self, Result};
 use crate::graph::{ControlFlow, ControlFlowKind, Effect, Graph, List};
@@ -342,7 +342,12 @@ fn _batched(
         mapped.resize(body.operands + body.captures.len(), false);
         let graph = Graph::from_list((*body.list).clone());
         let list = passes::batch(&graph, &mapped, size).or_raise(py)?.into_list();
-        Ok(Body { list: Arc::new(list), captures: body.captures.clone(), operands: body.operands, device: body.device })
+        Ok(Body {
+            list: Arc::new(list),
+            captures: body.captures.clone(),
+            operands: body.operands,
+            device: body.device,
+        })
     })
 }
 

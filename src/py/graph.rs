@@ -445,7 +445,9 @@ impl Definition {
         for id in &resolved.inputs {
             inputs.push(match feeds.iter().position(|fed| fed == id) {
                 Some(i) => values[i].clone(),
-                None if self.trace.is_key(*id) => random::draw_on(self.trace.device()).or_raise(py)?,
+                None if self.trace.is_key(*id) => {
+                    random::draw_on(self.trace.device()).or_raise(py)?
+                }
                 None => {
                     let facts = format!("%{} is not among the inputs", id.0);
                     let what = "the outputs depend on a node that is not given";

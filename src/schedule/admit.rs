@@ -93,11 +93,10 @@ impl Plan {
             }
             bound.extend(step.results.iter().map(|&slot| Source::Slot(slot)));
             let is_kernel = match &step.work {
-                Work::Group(_)
-                | Work::Product(_)
-                | Work::BlockFusion(_)
-                | Work::RowFusion(_)
-                | Work::Op(_) => true,
+                Work::Op(op) => !self.target.binds_in_parts(op),
+                Work::Group(_) | Work::Product(_) | Work::BlockFusion(_) | Work::RowFusion(_) => {
+                    true
+                }
                 Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => false,
             };
             if is_kernel && bound.len() > buffers {

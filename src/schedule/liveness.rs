@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use super::load::LiveRange;
 use super::order::Graph;
-use super::{Operand, Options, Plan, Product, Prologue, Source, Step, Work};
+use super::{Epilogue, Operand, Options, Plan, Product, Prologue, Source, Step, Work};
 use crate::dtype::DType;
 use crate::layout::Layout;
 use crate::ops::op::{Op, Type};
@@ -72,7 +72,7 @@ impl Liveness {
                     liveness.between += fusion.inner_bytes();
                     liveness.workspace += fusion.workspace();
                 }
-                Work::Product(product) => liveness.between += between(plan, product, step),
+                Work::Product(product) => liveness.between += between(plan, product),
                 Work::RowFusion(fusion) => {
                     let known = fusion.hidden().filter(|(_, shape)| shape.is_known());
                     let bytes = known.map(|(dtype, shape)| plan.target.bytes(dtype, shape.count()));
@@ -382,10 +382,10 @@ fn scratch(plan: &Plan, step: &Step, layouts: &[Option<Layout>], is_view: bool) 
 
 /// Bytes of the arrays that a product does not write: its own result where an epilogue follows, and
 /// operands that prologues compute.
-fn between(plan: &Plan, product: &Product, step: &Step) -> usize {
+fn between(plan: &Plan, product: &Product) -> usize {
     let made = product.before.iter().flatten().filter_map(Prologue::ty);
     let after = product.after.as_ref();
-    let raw = after.map(|after| plan.slots[step.results[after.place] as usize].clone());
+    let raw = after.map(Epilogue::raw_ty);
     let known = made.chain(raw).filter(|ty| ty.shape.is_known());
     known.map(|ty| plan.target.bytes(ty.dtype, ty.shape.count())).sum()
 }

@@ -3,7 +3,7 @@
 //! Where the only reader of a product is one elementwise group, the group becomes its epilogue: it
 //! runs on each piece of the product as soon as the piece is computed and still in the cache. So
 //! bias, activation and residual cost no pass of their own. The product is computed in the memory
-//! of one of the group's results. A group whose only reader is a product may become a prologue,
+//! of one of the group's results, or in registers. A group whose only reader is a product may become a prologue,
 //! which runs while the product packs that operand ([`prologue`](super::prologue)).
 
 use smallvec::SmallVec;
@@ -34,8 +34,16 @@ pub struct Epilogue {
     pub group: Group,
     /// Which array of the program is the product
     pub raw: usize,
-    /// The position of the result in whose memory the product is computed
-    pub place: usize,
+    /// The position of the result in whose memory the product is computed, where the target keeps
+    /// it in memory
+    pub place: Option<usize>,
+}
+
+impl Epilogue {
+    /// The type of the product.
+    pub fn raw_ty(&self) -> Type {
+        Type::new(self.group.program.arrays()[self.raw], self.group.shape.clone())
+    }
 }
 
 /// The arguments of a group: arrays and numbers.
@@ -167,7 +175,13 @@ impl Plan {
     fn joined(&self, product: &Step, op: &Op, slot: u32, group: &Step) -> Option<Step> {
         let Sequel { group: what, operands } = self.elementwise(group)?;
         let ty = &self.slots[slot as usize];
-        let place = group.results.iter().position(|&r| same(ty, &self.slots[r as usize]))?;
+        if !what.shape.same(&ty.shape) {
+            return None;
+        }
+        let place = match self.target.epilogue_in_registers() {
+            true => None,
+            false => Some(group.results.iter().position(|&r| same(ty, &self.slots[r as usize]))?),
+        };
         let source = Operand::Array(Source::Slot(slot));
         let raw = operands.iter().position(|arg| *arg == source)?;
         let mut args = product.args.clone();

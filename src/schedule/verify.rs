@@ -14,7 +14,7 @@ use super::block_fusion::rows::{RowFusion, Stage, Value};
 use super::donate::reads_in_place;
 use super::liveness::{Liveness, arrays, same};
 use super::product::Given;
-use super::{Epilogue, Group, Operand, Placement, Plan, Product, Prologue, Source, Step, Work};
+use super::{Group, Operand, Placement, Plan, Product, Prologue, Source, Step, Work};
 use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::ops::op::{OperandType, Type};
@@ -176,22 +176,28 @@ impl Plan {
             return Err(broken("a product lacks an operand", product.name()));
         };
         let raw = match &product.after {
-            Some(Epilogue { group, raw, place }) => {
-                self.check_program(after, group, Some(*raw))?;
-                self.check_results(&step.results, group)?;
-                let dtype = group.program.arrays().get(*raw);
-                step.results
-                    .get(*place)
-                    .filter(|&&slot| dtype == Some(&self.slots[slot as usize].dtype))
+            Some(epilogue) => {
+                self.check_program(after, &epilogue.group, Some(epilogue.raw))?;
+                self.check_results(&step.results, &epilogue.group)?;
+                let raw = epilogue.raw_ty();
+                let is_there = |place: usize| {
+                    let slot = step.results.get(place);
+                    slot.is_some_and(|&slot| same(&raw, &self.slots[slot as usize]))
+                };
+                let is_kept = epilogue.place.map_or(self.target.epilogue_in_registers(), is_there);
+                is_kept.then_some(raw)
             }
-            None => step.results.first().filter(|_| step.results.len() == 1 && after.0.is_empty()),
+            None => match step.results[..] {
+                [slot] if after.0.is_empty() => Some(self.slots[slot as usize].clone()),
+                _ => None,
+            },
         };
         let known = factors.iter().all(|ty| ty.shape.is_known());
         let types: SmallVec<[OperandType<'_>; 2]> =
             factors.iter().map(|ty| OperandType::Tensor(ty.dtype, &ty.shape)).collect();
-        let gives = |&slot: &u32| {
+        let gives = |raw: Type| {
             let made = product.op.infer(&types);
-            !known || made.is_ok_and(|made| same(&made, &self.slots[slot as usize]))
+            !known || made.is_ok_and(|made| same(&made, &raw))
         };
         match raw.is_some_and(gives) {
             true => Ok(()),

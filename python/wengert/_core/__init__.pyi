@@ -772,7 +772,7 @@ class Tensor:
         """Whether elements are equal within `atol + rtol * abs(b)`.
 
         Equal infinities are close; NaN is close to nothing, except to NaN with `equal_nan`.
-        Integers are compared in float64.
+        Integers are compared in float64; on devices without it their exact distance, in float32.
         """
 
     def isfinite(self) -> Tensor:
@@ -1504,8 +1504,9 @@ def arange(start: Scalar | Tensor, stop: Scalar | Tensor | None = None, step: Sc
     """Numbers from `start` up to, but not including, `stop`, `step` apart.
 
     With one number, it is `stop` and the start is 0. `dtype`: where None, int64 for ints,
-    float32 where a float is given. Floats are `start + i * step` in float64, then rounded to
-    the dtype. A step of 0 is an error; one that leads away from `stop` gives no elements.
+    float32 where a float is given. Floats are `start + i * step` in float64 (in float32 on
+    devices without it), then rounded to the dtype. A step of 0 is an error; one that leads away
+    from `stop` gives no elements.
 
     >>> import wengert as wg
     >>> wg.arange(2, 8, 2).tolist()
@@ -1827,7 +1828,7 @@ def isclose(a: Tensor | ArrayLike, b: Tensor | ArrayLike, *, rtol: float = 1e-5,
     """Whether elements are equal within `atol + rtol * abs(b)`.
 
     Equal infinities are close; NaN is close to nothing, except to NaN with `equal_nan`.
-    Integers are compared in float64.
+    Integers are compared in float64; on devices without it their exact distance, in float32.
     """
 
 def isfinite(x: Tensor | ArrayLike) -> Tensor:
@@ -1852,7 +1853,8 @@ def linspace(start: Scalar | Tensor, stop: Scalar | Tensor, num: int, *, endpoin
     """`num` numbers from `start` to `stop` in equal steps.
 
     `endpoint`: whether `stop` is the last of them. `dtype`: float32 where None. Values are
-    `start + i * step` in float64, then rounded to the dtype; the end point is exact.
+    `start + i * step` in float64 (in float32 on devices without it), then rounded to the dtype;
+    the end point is exact.
 
     >>> import wengert as wg
     >>> wg.linspace(0, 1, 5).tolist()

@@ -18,6 +18,7 @@ from wengert._core import (
     ShapeError,
     Tensor,
 )
+from wengert.webgpu._loops import played, unrolled
 from wengert.webgpu._numbers import FUNCTIONS, bits_of, float_of
 from wengert.webgpu._program import BYTES, ROUNDS, Array, Program
 from wengert.webgpu._sizes import Size
@@ -84,8 +85,10 @@ class Player:
                 f"Player: a shader binds {needed} buffers, the device allows {most}; export with "
                 "its limits"
             )
+        bound = {d.shader: len(d.bind) for d in program.dispatches}
+        self._layouts: dict[int, Any] = {}
         try:
-            self._pipelines = [self._pipeline(text) for text in program.shaders]
+            self._pipelines = {i: self._pipeline(program.shaders[i], n) for i, n in bound.items()}
         except wgpu.GPUError as error:
             raise DeviceError(f"Player: the device refuses a shader: {error}") from error
         self._copy: Any = None
@@ -153,6 +156,16 @@ class Player:
             found.append(_core._from_bytes(like.dtype, like.shape, data))
         return tuple(found)
 
+    def seed(self, seed: int) -> None:
+        """Start the generator of the program's random numbers again, as `wengert.random.seed`."""
+        at = self.program.generator
+        if at is None:
+            raise ArgumentError("seed: the program draws no random numbers")
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
+            raise ArgumentError(f"seed: expected a whole number below 2**64: got {seed!r}")
+        words = struct.pack("<4I", seed >> 32, seed & 0xFFFFFFFF, 0, 0)
+        self.device.queue.write_buffer(self._held[self.program.state[at].buffer], 0, words)
+
     # One run.
 
     def _recorded(
@@ -199,10 +212,10 @@ class Player:
         for source, to in copies:
             self._copied(run, source, to)
         groups = latest.bind_groups(bound)
-        for i, count in enumerate(latest.groups):
+        for i, at, count in latest.played:
             if count[0]:
                 run.set_pipeline(self._pipelines[self.program.dispatches[i].shader])
-                run.set_bind_group(0, groups[i])
+                run.set_bind_group(0, groups[i], [at])
                 run.dispatch_workgroups(*count)
         run.end()
         self._latest = latest
@@ -257,10 +270,29 @@ class Player:
 
     # Parts of the device.
 
-    def _pipeline(self, text: str) -> Any:
+    def _layout(self, count: int) -> Any:
+        """So many storage bindings, and behind them the uniform buffer at an offset that each
+        dispatch says."""
+        if count not in self._layouts:
+            stage = self._wgpu.ShaderStage.COMPUTE
+            kinds = [{"type": "storage"}] * count
+            kinds.append({"type": "uniform", "has_dynamic_offset": True})
+            entries = [
+                {"binding": i, "visibility": stage, "buffer": kind} for i, kind in enumerate(kinds)
+            ]
+            self._layouts[count] = self.device.create_bind_group_layout(entries=entries)
+        return self._layouts[count]
+
+    def _pipeline(self, text: str, count: int | None) -> Any:
+        """The pipeline of a text with so many storage bindings; of any others where that is not
+        said."""
         module = self.device.create_shader_module(code=text)
+        layout = "auto"
+        if count is not None:
+            layouts = [self._layout(count)]
+            layout = self.device.create_pipeline_layout(bind_group_layouts=layouts)
         compute = {"module": module, "entry_point": "main"}
-        return self.device.create_compute_pipeline(layout="auto", compute=compute)
+        return self.device.create_compute_pipeline(layout=layout, compute=compute)
 
     def _buffer(self, length: int, more: int = 0) -> Any:
         usage = self._wgpu.BufferUsage
@@ -281,7 +313,7 @@ class Player:
     def _copied(self, run: Any, source: Any, to: Any) -> None:
         """Record the copy of a buffer that is too short, or bound elsewhere."""
         if self._copy is None:
-            self._copy = self._pipeline(COPY)
+            self._copy = self._pipeline(COPY, None)
         length = min(source.size // 4 * 4, to.size)
         entries = [
             {"binding": 0, "resource": {"buffer": source, "offset": 0, "size": length}},
@@ -377,21 +409,7 @@ class _Sizes:
             bytes_ = math.prod(self.shape(x)) * BYTES.get(x.dtype, 8)
             if x.buffer is not None and bytes_ > self.lengths[x.buffer]:
                 raise ShapeError(f"player: {x} does not fit its buffer of {self.lengths[x.buffer]}")
-        numbers = self.numbers()
-        words, self.places, self.groups = bytearray(), [], []
-        step = device.limits["min-uniform-buffer-offset-alignment"]
-        for d in program.dispatches:
-            rounds, invocations = _value(d.rounds, symbols), _value(d.invocations, symbols)
-            if rounds > ROUNDS:
-                raise ShapeError(f"player: {d.name}: {rounds} rounds of a loop, at most {ROUNDS}")
-            self.groups.append(_groups(max(invocations, 0)))
-            if self.groups[-1][1] > MOST_GROUPS:
-                raise ShapeError(f"player: {d.name}: {invocations} invocations are too many")
-            own = [self.word(word, numbers) for word in d.words]
-            own += [0] * (max(4, -(-len(own) // 4) * 4) - len(own))
-            self.places.append((len(words), 4 * len(own)))
-            words += struct.pack(f"<{len(own)}I", *own)
-            words += bytes(-len(words) % step)
+        words = self.laid_out()
         more = player._wgpu.BufferUsage.VERTEX | player._wgpu.BufferUsage.INDEX
         outputs = set(player._outputs)
         self.buffers = [
@@ -407,6 +425,37 @@ class _Sizes:
             collections.OrderedDict()
         )
 
+    def laid_out(self) -> bytes:
+        """The words of all dispatches; sets those that run in order, each with the place of its
+        words and its workgroups."""
+        program, words = self.player.program, bytearray()
+        step = self.player.device.limits["min-uniform-buffer-offset-alignment"]
+        numbers = self.numbers()
+        self.lengths_of = [4 * max(4, -(-len(d.words) // 4) * 4) for d in program.dispatches]
+        self.played: list[tuple[int, int, tuple[int, int]]] = []
+        # What no round changes is there once.
+        known: dict[tuple[int, ...], tuple[int, int, tuple[int, int]]] = {}
+        played(program.order, self.symbols)
+        varies = [d.varies(program.symbols) for d in program.dispatches]
+        for i, sizes in unrolled(program.order, dict(self.symbols)):
+            d = program.dispatches[i]
+            key = (i, *(sizes[name] for name in varies[i]))
+            if key not in known:
+                rounds, invocations = _value(d.rounds, sizes), _value(d.invocations, sizes)
+                if rounds > ROUNDS:
+                    what = f"{rounds} rounds of a loop, at most {ROUNDS}"
+                    raise ShapeError(f"player: {d.name}: {what}")
+                groups = _groups(max(invocations, 0))
+                if groups[1] > MOST_GROUPS:
+                    raise ShapeError(f"player: {d.name}: {invocations} invocations are too many")
+                own = [self.word(word, numbers, sizes) for word in d.words]
+                known[key] = (i, len(words), groups)
+                words += struct.pack(f"<{len(own)}I", *own)
+                words += bytes(self.lengths_of[i] - 4 * len(own))
+                words += bytes(-len(words) % step)
+            self.played.append(known[key])
+        return bytes(words)
+
     def numbers(self) -> list[float]:
         """The values of the numbers that sizes decide."""
         found: list[float] = []
@@ -420,13 +469,13 @@ class _Sizes:
                 found.append(FUNCTIONS[what](a, b))
         return found
 
-    def word(self, word: Any, numbers: list[float]) -> int:
+    def word(self, word: Any, numbers: list[float], sizes: Mapping[str, int]) -> int:
         """A word of a uniform buffer."""
         if isinstance(word, tuple):
             number, dtype, high = word
             bits = bits_of(numbers[number], dtype)
             return bits >> 32 if high else bits & 0xFFFFFFFF
-        return _value(word, self.symbols) & 0xFFFFFFFF
+        return _value(word, sizes) & 0xFFFFFFFF
 
     def shape(self, x: Array) -> tuple[int, ...]:
         """The shape of an array."""
@@ -460,13 +509,17 @@ class _Sizes:
 
     def make_groups(self, given: dict[int, Any]) -> list[Any]:
         player, groups = self.player, []
-        for d, (at, length) in zip(player.program.dispatches, self.places, strict=True):
+        used = {i for i, _, _ in self.played}
+        for i, d in enumerate(player.program.dispatches):
+            if i not in used:
+                groups.append(None)
+                continue
             resources = [
-                {"buffer": given.get(i) or self.buffers[i], "offset": 0, "size": self.lengths[i]}
-                for i in d.bind
+                {"buffer": given.get(k) or self.buffers[k], "offset": 0, "size": self.lengths[k]}
+                for k in d.bind
             ]
-            resources.append({"buffer": self.words, "offset": at, "size": length})
-            entries = [{"binding": i, "resource": r} for i, r in enumerate(resources)]
-            layout = player._pipelines[d.shader].get_bind_group_layout(0)
+            resources.append({"buffer": self.words, "offset": 0, "size": self.lengths_of[i]})
+            entries = [{"binding": k, "resource": r} for k, r in enumerate(resources)]
+            layout = player._layout(len(d.bind))
             groups.append(player.device.create_bind_group(layout=layout, entries=entries))
         return groups

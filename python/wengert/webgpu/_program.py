@@ -9,12 +9,14 @@ from typing import Any, NamedTuple, NoReturn
 
 from wengert import _core
 from wengert._core import ArgumentError, Tensor
+from wengert.webgpu._loops import Log, Loop, Repeat, nested
 from wengert.webgpu._numbers import FUNCTIONS
 from wengert.webgpu._sizes import Size, size
 
 __all__ = ["Array", "Dispatch", "Program"]
 
-VERSION = 1
+VERSION = 2
+"""The version that is written; files of version 1 have no loops and no generator."""
 
 KEY = "wengert.webgpu"
 """The key of a program in the metadata of its file."""
@@ -22,7 +24,7 @@ KEY = "wengert.webgpu"
 MOST = {
     "shaders": 4096, "buffers": 1 << 16, "inputs": 1024, "outputs": 1024, "constants": 1 << 16,
     "state": 1 << 16, "conditions": 4096, "numbers": 1 << 16, "refusals": 4096,
-    "dispatches": 1 << 16,
+    "dispatches": 1 << 16, "repeats": 4096,
 }  # fmt: skip
 """The most entries of each list in a file."""
 
@@ -86,6 +88,11 @@ class Dispatch(NamedTuple):
     invocations: int | Size
     rounds: int | Size
 
+    def varies(self, symbols: frozenset[str]) -> tuple[str, ...]:
+        """The symbols besides these on which it depends: numbers of rounds."""
+        sizes = [x for x in (*self.words, self.invocations, self.rounds) if isinstance(x, Size)]
+        return tuple(sorted(frozenset().union(*(x.symbols for x in sizes)) - symbols))
+
 
 def refuse(what: str) -> NoReturn:
     """Refuse a file."""
@@ -116,7 +123,10 @@ class Program:
         self.numbers: tuple[Any, ...] = read.numbers()
         self.refusals: tuple[Refusal, ...] = read.refusals()
         self.faults: int | None = read.faults(len(self.refusals))
-        self.dispatches: tuple[Dispatch, ...] = read.dispatches()
+        self.repeats: tuple[Repeat, ...] = read.repeats(self.symbols)
+        self.order: list[int | Loop] = read.order(self.repeats)
+        self.dispatches: tuple[Dispatch, ...] = read.dispatches(self.repeats)
+        self.generator: int | None = read.generator(len(self.state))
         unbound = sorted(read.names - self.symbols)
         if unbound:
             refuse(f"sizes that no input tells: {', '.join(unbound[:9])}")
@@ -140,14 +150,25 @@ class Program:
 
     def _explained(self) -> Iterator[str]:
         yield repr(self)
-        for i, d in enumerate(self.dispatches):
-            line = f"  # {d.line}" if d.line else ""
-            bound = ", ".join(f"b{k}" for k in d.bind)
-            yield f"{i}: {d.name}: shader {d.shader} ({bound}), {d.invocations} invocations{line}"
+        yield from self._listed(self.order, "")
         for i, bytes_ in enumerate(self.buffers):
             yield f"b{i}: {bytes_} bytes"
         for i, text in enumerate(self.shaders):
             yield f"// shader {i}\n{text}"
+
+    def _listed(self, body: Sequence[int | Loop], indent: str) -> Iterator[str]:
+        for i in body:
+            if isinstance(i, Loop):
+                yield f"{indent}repeat {i.repeat.times} times, {i.repeat.round} from 0:"
+                yield from self._listed(i.body, indent + "  ")
+                continue
+            d = self.dispatches[i]
+            line = f"  # {d.line}" if d.line else ""
+            bound = ", ".join(f"b{k}" for k in d.bind)
+            yield (
+                f"{indent}{i}: {d.name}: shader {d.shader} ({bound}), {d.invocations} "
+                f"invocations{line}"
+            )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as one file: a safetensors file, with the program in its metadata."""
@@ -188,8 +209,9 @@ class _Reader:
         if not isinstance(described, dict):
             refuse("no object")
         version = described.get("version")
-        if version != VERSION or isinstance(version, bool):
-            refuse(f"version {str(version)[:20]}, this reads version {VERSION}")
+        if isinstance(version, bool) or version not in (1, VERSION):
+            refuse(f"version {str(version)[:20]}, this reads versions 1 to {VERSION}")
+        self.is_first = version == 1
 
     def entries(self, key: str) -> list[Any]:
         found = self.root.get(key)
@@ -217,10 +239,11 @@ class _Reader:
     def line(self, value: Any) -> str | None:
         return None if value is None else self.text(value, "line")
 
-    def size(self, value: Any) -> int | Size:
+    def size(self, value: Any, rounds: frozenset[str] = frozenset()) -> int | Size:
+        """A size, which may use the numbers of rounds of these loops."""
         found = size(value)
         if isinstance(found, Size):
-            self.names |= found.symbols
+            self.names |= found.symbols - rounds
         return found
 
     def sizes(self, value: Any, what: str) -> tuple[int | Size, ...]:
@@ -343,9 +366,47 @@ class _Reader:
             refuse("faults: a buffer of known length is wanted")
         return at
 
-    def word(self, x: Any) -> Any:
-        if isinstance(x, str):
+    def times(self, x: Any) -> int | Size | Log:
+        if not isinstance(x, dict):
             return self.size(x)
+        base = x.get("log")
+        if isinstance(base, bool) or not isinstance(base, int) or not 2 <= base <= 64:
+            refuse("repeats: expected a logarithm to a base from 2 to 64")
+        return Log(base, self.size(x.get("of")))
+
+    def repeats(self, symbols: frozenset[str]) -> tuple[Repeat, ...]:
+        found: list[Repeat] = []
+        last = len(self.entries("dispatches"))
+        for x in [] if self.is_first else self.objects("repeats"):
+            start = self.below(x.get("from"), last, "repeats")
+            stop = self.below(x.get("to"), last + 1, "repeats")
+            name = self.text(x.get("round"), "round", 64)
+            if not Size(name).is_symbol or name in symbols or any(name == r.round for r in found):
+                refuse(f"repeats: {name!r} is no new name for rounds")
+            if stop <= start:
+                refuse("repeats: expected dispatches from one up to a later one")
+            found.append(Repeat(start, stop, self.times(x.get("times")), name))
+        return tuple(found)
+
+    def order(self, repeats: Sequence[Repeat]) -> list[int | Loop]:
+        try:
+            return nested(repeats, len(self.root["dispatches"]))
+        except ValueError as error:
+            refuse(f"repeats: {error}")
+
+    def generator(self, states: int) -> int | None:
+        found = None if self.is_first else self.root.get("generator")
+        if found is None:
+            return None
+        at = self.below(found, states, "generator")
+        tensor = self.tensors[self.below(self.root["state"][at]["tensor"], 1 << 53, "tensor")]
+        if (tensor.dtype.name, tuple(tensor.shape)) != ("uint32", (4,)):
+            refuse("generator: expected state of four words")
+        return at
+
+    def word(self, x: Any, rounds: frozenset[str]) -> Any:
+        if isinstance(x, str):
+            return self.size(x, rounds)
         if isinstance(x, dict):
             number = self.below(x.get("number"), self.number_count, "number")
             dtype, high = x.get("dtype"), x.get("high")
@@ -354,9 +415,11 @@ class _Reader:
             return number, dtype, high
         return self.below(x, 1 << 32, "word")
 
-    def dispatches(self) -> tuple[Dispatch, ...]:
-        found, shaders = [], len(self.root["shaders"])
-        for x in self.objects("dispatches"):
+    def dispatches(self, repeats: Sequence[Repeat]) -> tuple[Dispatch, ...]:
+        found: list[Dispatch] = []
+        shaders, counts = len(self.root["shaders"]), dict[int, int]()
+        for i, x in enumerate(self.objects("dispatches")):
+            names = frozenset(r.round for r in repeats if r.start <= i < r.stop)
             bind, words = x.get("bind"), x.get("words")
             if not isinstance(bind, list) or not 0 < len(bind) <= 64:
                 refuse("dispatches: expected the buffers that are bound")
@@ -365,17 +428,20 @@ class _Reader:
             bound = tuple(self.below(b, self.count, "buffer") for b in bind)
             if len(set(bound)) != len(bound):
                 refuse("dispatches: a buffer is bound twice")
-            rounds = self.size(x.get("rounds"))
+            shader = self.below(x.get("shader"), shaders, "shader")
+            if counts.setdefault(shader, len(bound)) != len(bound):
+                refuse("dispatches: a shader binds different counts of buffers")
+            rounds = self.size(x.get("rounds"), names)
             if isinstance(rounds, int) and rounds > ROUNDS:
                 refuse(f"dispatches: {rounds} rounds of loops, at most {ROUNDS}")
             found.append(
                 Dispatch(
                     self.text(x.get("name"), "name", 1 << 16),
                     self.line(x.get("line")),
-                    self.below(x.get("shader"), shaders, "shader"),
+                    shader,
                     bound,
-                    tuple(self.word(w) for w in words),
-                    self.size(x.get("invocations")),
+                    tuple(self.word(w, names) for w in words),
+                    self.size(x.get("invocations"), names),
                     rounds,
                 )
             )

@@ -10,7 +10,7 @@
  */
 
 const KEY = 'wengert.webgpu';
-const VERSION = 1;
+const VERSIONS = [1, 2];
 /** Invocations of a workgroup, and the most workgroups along one dimension. */
 const GROUP = 64, MOST_GROUPS = 65535;
 /** The most rounds of all loops of an invocation. */
@@ -19,6 +19,8 @@ const ROUNDS = 65000;
 const WORDS = 1024;
 /** All that is calculated of sizes stays below this, so that numbers hold it. */
 const MOST = 2 ** 53;
+/** The most loops inside each other, and the most dispatches of a run. */
+const DEEPEST = 16, MOST_PLAYED = 2 ** 20;
 /** Of how many sizes buffers are kept. */
 const KEPT = 4;
 
@@ -177,7 +179,21 @@ class Size {
   }
 }
 
-const valueOf = (size, sizes) => (size instanceof Size ? size.at(sizes) : size);
+/** How often a base is multiplied by itself, from 1, to reach a size. */
+class Log {
+  constructor(base, of) {
+    Object.assign(this, {base, of});
+  }
+
+  at(sizes) {
+    const of = valueOf(this.of, sizes);
+    let times = 0;
+    for (let reached = 1; reached < of; reached *= this.base) times++;
+    return times;
+  }
+}
+
+const valueOf = (size, sizes) => (typeof size === 'number' ? size : size.at(sizes));
 
 // Numbers that sizes decide
 
@@ -240,7 +256,7 @@ function bitsOf(value, dtype) {
 /** Lists of a description, and the most entries that each may have. */
 const LISTS = {
   shaders: 4096, buffers: 65536, inputs: 1024, outputs: 1024, constants: 65536, state: 65536,
-  conditions: 4096, numbers: 65536, refusals: 4096, dispatches: 65536,
+  conditions: 4096, numbers: 65536, refusals: 4096, dispatches: 65536, repeats: 4096,
 };
 const RELATIONS = {
   '==': (a, b) => a === b, '!=': (a, b) => a !== b, '<': (a, b) => a < b, '<=': (a, b) => a <= b,
@@ -300,7 +316,9 @@ export class Program {
     } catch (error) {
       check(false, error.message);
     }
-    check(isObject(root) && root.version === VERSION, `version ${root?.version}, not ${VERSION}`);
+    check(isObject(root) && VERSIONS.includes(root.version), `version ${root?.version}`);
+    // The first version had no loops and drew no random numbers.
+    if (root.version === 1) Object.assign(root, {repeats: [], generator: null});
     for (const [key, most] of Object.entries(LISTS)) {
       check(Array.isArray(root[key]) && root[key].length <= most, `${key} is no list`);
     }
@@ -336,10 +354,19 @@ export class Program {
       const length = this.buffers[this.position(this.faults, this.buffers)];
       check(isCount(length) && length >= 16 * this.refusals.length, 'the buffer of faults');
     }
-    this.dispatches = root.dispatches.map(x => this.dispatch(x));
     this.symbols = new Set();
     for (const {shape} of this.inputs) {
       for (const n of shape) if (n instanceof Size && n.isSymbol) this.symbols.add(n.text);
+    }
+    this.repeats = [];
+    for (const x of root.repeats) this.repeats.push(this.repeat(x, root.dispatches.length));
+    this.order = nested(this.repeats, root.dispatches.length);
+    const counts = new Map();
+    this.dispatches = root.dispatches.map((x, i) => this.dispatch(x, i, counts));
+    this.generator = root.generator ?? null;
+    if (this.generator !== null) {
+      const {dtype, shape} = this.state[this.position(this.generator, this.state)];
+      check(dtype === 'uint32' && shape.length === 1 && shape[0] === 4, 'the generator');
     }
     for (const name of this.names) check(this.symbols.has(name), `no input tells ${name}`);
   }
@@ -349,14 +376,30 @@ export class Program {
     return x;
   }
 
-  size(x) {
+  /** A size, which may use the numbers of rounds of some loops. */
+  size(x, rounds = []) {
     if (typeof x !== 'string') {
       check(isCount(x), `no size: ${x}`);
       return x;
     }
     const size = new Size(x);
-    for (const name of size.symbols) this.names.add(name);
+    for (const name of size.symbols) if (!rounds.includes(name)) this.names.add(name);
     return size;
+  }
+
+  times(x) {
+    if (!isObject(x)) return this.size(x);
+    check(isCount(x.log) && x.log >= 2 && x.log <= 64, `a logarithm to base ${x.log}`);
+    return new Log(x.log, this.size(x.of));
+  }
+
+  repeat(x, count) {
+    check(isObject(x) && typeof x.round === 'string', 'a loop');
+    const {from: start, to: stop, round} = x;
+    check(isCount(start) && isCount(stop) && start < stop && stop <= count, 'the range of a loop');
+    const isNew = !this.symbols.has(round) && this.repeats.every(other => other.round !== round);
+    check(new Size(round).isSymbol && isNew, `no new name for rounds: ${round}`);
+    return {start, stop, round, times: this.times(x.times)};
   }
 
   array(x, i, isInput) {
@@ -365,7 +408,8 @@ export class Program {
     check(Object.hasOwn(ARRAYS, x.dtype) || (isUnread && x.dtype === 'float64'),
       `unknown dtype ${x.dtype}`);
     const buffer = isUnread ? null : this.position(x.buffer, this.buffers);
-    return {name: String(x.name ?? i), dtype: x.dtype, shape: x.shape.map(n => this.size(n)), buffer};
+    const shape = x.shape.map(n => this.size(n));
+    return {name: String(x.name ?? i), dtype: x.dtype, shape, buffer};
   }
 
   held(x) {
@@ -392,8 +436,8 @@ export class Program {
     return {calculate: CALCULATIONS[x.do], of};
   }
 
-  word(x) {
-    if (typeof x === 'string') return this.size(x);
+  word(x, rounds) {
+    if (typeof x === 'string') return this.size(x, rounds);
     if (!isObject(x)) {
       check(isCount(x) && x < 2 ** 32, `a word: ${x}`);
       return x;
@@ -403,26 +447,117 @@ export class Program {
     return {number: x.number, dtype: x.dtype, high: x.high};
   }
 
-  dispatch(x) {
+  dispatch(x, i, counts) {
     check(isObject(x) && Array.isArray(x.bind) && x.bind.length > 0, 'a dispatch');
     check(Array.isArray(x.words) && x.words.length <= WORDS, 'words of a dispatch');
     x.bind.forEach(b => this.position(b, this.buffers));
     check(new Set(x.bind).size === x.bind.length, 'a buffer is bound twice');
-    return {
-      name: String(x.name), line: x.line, shader: this.position(x.shader, this.shaders),
-      bind: x.bind, words: x.words.map(w => this.word(w)),
-      invocations: this.size(x.invocations), rounds: this.size(x.rounds),
-    };
+    const shader = this.position(x.shader, this.shaders), {bind} = x;
+    if (!counts.has(shader)) counts.set(shader, bind.length);
+    check(counts.get(shader) === bind.length, 'a shader binds different counts of buffers');
+    const inside = this.repeats.filter(({start, stop}) => start <= i && i < stop);
+    const rounds = inside.map(({round}) => round);
+    const words = x.words.map(w => this.word(w, rounds));
+    const invocations = this.size(x.invocations, rounds), most = this.size(x.rounds, rounds);
+    const used = [...words, invocations, most].filter(w => w instanceof Size);
+    const varies = rounds.filter(name => used.some(w => w.symbols.has(name)));
+    return {name: String(x.name), line: x.line, shader, bind, words, varies, invocations,
+      rounds: most};
+  }
+}
+
+/** The order of dispatches as a tree, in which loops are `{times, round, body}`. */
+function nested(repeats, dispatches) {
+  const root = [], open = [[dispatches, root]];
+  let at = 0;
+  const fill = stop => {
+    while (at < stop) open.at(-1)[1].push(at++);
+  };
+  const close = () => {
+    fill(open.at(-1)[0]);
+    open.pop();
+  };
+  for (const {start, stop, times, round} of repeats) {
+    while (open.length > 1 && open.at(-1)[0] <= start) close();
+    check(start >= at && stop <= open.at(-1)[0] && open.length <= DEEPEST, 'loops cross');
+    fill(start);
+    const body = [];
+    open.at(-1)[1].push({times, round, body});
+    open.push([stop, body]);
+  }
+  while (open.length) close();
+  return root;
+}
+
+/** How many dispatches a run has; refuses too many. */
+function played(body, sizes) {
+  let found = 0;
+  for (const entry of body) {
+    if (typeof entry === 'number') {
+      found++;
+      continue;
+    }
+    const times = valueOf(entry.times, sizes);
+    if (times < 0) refuse(`a loop of ${times} rounds`);
+    if (times) found += times * played(entry.body, sizes);
+    if (found > MOST_PLAYED || times > MOST_PLAYED) {
+      refuse(`loops of ${found} dispatches, at most ${MOST_PLAYED}`);
+    }
+  }
+  return found;
+}
+
+/** The dispatches of a run in order; the numbers of rounds are among `sizes`. */
+function* unrolled(body, sizes) {
+  for (const entry of body) {
+    if (typeof entry === 'number') {
+      yield entry;
+      continue;
+    }
+    const times = valueOf(entry.times, sizes);
+    for (let round = 0; round < times; round++) {
+      sizes.set(entry.round, round);
+      yield* unrolled(entry.body, sizes);
+    }
   }
 }
 
 // Players
 
-/** Runs a program on a device. State lies there, and belongs to the player. */
+/** Copies as much as there is of a buffer of the page that cannot be bound as it is. */
+const COPY = `
+@group(0) @binding(0) var<storage, read> source: array<u32>;
+@group(0) @binding(1) var<storage, read_write> to: array<u32>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+    let id = at.y * groups.x * 64u + at.x;
+    if id < min(arrayLength(&source), arrayLength(&to)) { to[id] = source[id]; }
+}`;
+
+const isBuffer = x => x instanceof GPUBuffer;
+
+/** Workgroups along x and y. */
+function groupsOf(invocations) {
+  const all = Math.ceil(Math.max(invocations, 0) / GROUP);
+  const rows = Math.max(Math.ceil(all / MOST_GROUPS), 1);
+  return [Math.ceil(all / rows), rows];
+}
+
+/**
+ * Runs a program on a device. State lies there, and belongs to the player.
+ *
+ * Inputs are typed arrays in C order, those of `ARRAYS` for their dtypes, or `GPUBuffer`s of the
+ * page with `STORAGE` in their usage, in a list or by name. A buffer is bound as it is if it is as
+ * long as the array rounded up to 32 bytes; a shorter one, or one that is passed twice, is copied.
+ */
 export class Player {
   #sizes = new Map();
   #held = new Map();
+  #layouts = new Map();
   #pipelines = null;
+  #copy = null;
+  #latest = null;
   #last = Promise.resolve();
 
   /**
@@ -443,18 +578,70 @@ export class Player {
   }
 
   /**
-   * Runs the program. Inputs are typed arrays in C order, in a list or by name: those of `ARRAYS`
-   * for their dtypes. Sizes that their lengths do not tell are given by name.
+   * Runs the program. Sizes that the lengths of inputs do not tell are given by name.
    *
-   * @param {ArrayBufferView[] | Object<string, ArrayBufferView>} inputs
+   * @param {(ArrayBufferView | GPUBuffer)[] | Object<string, ArrayBufferView | GPUBuffer>} inputs
    * @param {Object<string, number>} [sizes]
    * @returns {Promise<ArrayBufferView[]>} the outputs, each with its `shape`
    */
   run(inputs, sizes = {}) {
-    // One at a time: a run writes over the buffers of the one before.
-    const result = this.#last.then(() => this.#run(inputs, sizes));
-    this.#last = result.catch(() => {});
-    return result;
+    return this.#next(() => this.#run(inputs, sizes));
+  }
+
+  /** Compiles the shaders; `encode` needs them. */
+  async ready() {
+    this.#pipelines ??= await this.#compiled();
+    return this;
+  }
+
+  /**
+   * Records a run into an encoder of the page, which submits it. The player is `ready`. Nothing is
+   * waited for: `outputs` hold the values once the commands have run, and `check` throws what they
+   * refused. A run that refuses its data leaves state as it was.
+   *
+   * @param {GPUCommandEncoder} encoder
+   */
+  encode(encoder, inputs, sizes = {}) {
+    if (!this.#pipelines) refuse('await player.ready() before encode');
+    this.#recorded(encoder, inputs, sizes);
+  }
+
+  /** The buffers of the outputs of the latest run; the next run of the same sizes writes them. */
+  get outputs() {
+    if (!this.#latest) refuse('the player has not run yet');
+    return this.program.outputs.map(x => this.#latest.at.buffers[x.buffer]);
+  }
+
+  /** Throws what the latest run refused, if it did. */
+  check() {
+    return this.#next(async () => {
+      const {faults} = this.program, latest = this.#latest;
+      if (!latest || faults === null) return;
+      const data = await this.#read(latest.at.buffers[faults], latest.at.lengths[faults]);
+      this.#raise(new DataView(data), latest.symbols);
+    });
+  }
+
+  /** The values of the state of now, in the order of `program.state`, each with its `shape`. */
+  state() {
+    return this.#next(async () => {
+      const found = [];
+      for (const {buffer, dtype, shape, bytes} of this.program.state) {
+        const data = await this.#read(this.#held.get(buffer), padded(bytes).length);
+        const count = shape.reduce((a, b) => a * b, 1);
+        found.push(Object.assign(new ARRAYS[dtype](data, 0, count), {shape}));
+      }
+      return found;
+    });
+  }
+
+  /** Starts the generator of random numbers again, with a whole number as `wengert.random.seed`. */
+  seed(seed) {
+    const {program, device} = this;
+    if (program.generator === null) refuse('the program draws no random numbers');
+    if (!isCount(seed)) refuse(`expected a whole number: got ${seed}`);
+    const words = Uint32Array.of(Math.floor(seed / 2 ** 32), seed % 2 ** 32, 0, 0);
+    device.queue.writeBuffer(this.#held.get(program.state[program.generator].buffer), 0, words);
   }
 
   /** Frees the memory of the device. */
@@ -464,29 +651,27 @@ export class Player {
     for (const buffer of this.#held.values()) buffer.destroy();
   }
 
+  /** One at a time: a run writes over the buffers of the one before. */
+  #next(work) {
+    const result = this.#last.then(work);
+    this.#last = result.catch(() => {});
+    return result;
+  }
+
   async #run(inputs, sizes) {
     const {program, device} = this;
-    const arrays = this.#arrays(inputs);
-    const symbols = this.#symbols(arrays, sizes);
-    this.#pipelines ??= await this.#compiled();
-    const key = JSON.stringify([...symbols].sort());
-    const prepared = this.#sizes.get(key) ? null : this.#prepared(symbols);
+    await this.ready();
     device.pushErrorScope('out-of-memory');
     device.pushErrorScope('validation');
-    const at = this.#at(key, prepared);
-    program.inputs.forEach((want, i) => {
-      if (want.buffer !== null) {
-        device.queue.writeBuffer(at.buffers[want.buffer], 0, padded(bytesOf(arrays[i])));
-      }
-    });
-    const encoder = device.createCommandEncoder(), pass = encoder.beginComputePass();
-    program.dispatches.forEach((dispatch, i) => {
-      if (!at.groups[i][0]) return;
-      pass.setPipeline(this.#pipelines[dispatch.shader]);
-      pass.setBindGroup(0, at.bound[i]);
-      pass.dispatchWorkgroups(...at.groups[i]);
-    });
-    pass.end();
+    const encoder = device.createCommandEncoder();
+    let recorded;
+    try {
+      recorded = this.#recorded(encoder, inputs, sizes);
+    } catch (error) {
+      await Promise.all([device.popErrorScope(), device.popErrorScope()]);
+      throw error;
+    }
+    const {at, symbols, key} = recorded;
     let end = 0;
     const places = at.read.map(buffer => {
       const start = end;
@@ -515,7 +700,48 @@ export class Player {
     });
   }
 
-  /** The inputs in order, each of the type of its dtype. */
+  /** Records a run; typed arrays are written at once. */
+  #recorded(encoder, inputs, sizes) {
+    const {program, device} = this;
+    const arrays = this.#arrays(inputs);
+    const symbols = this.#symbols(arrays, sizes);
+    const key = JSON.stringify([...symbols].sort());
+    const prepared = this.#sizes.get(key) ? null : this.#prepared(symbols);
+    const at = this.#at(key, prepared);
+    const bound = new Map(), copies = [], own = new Set(at.buffers);
+    program.inputs.forEach((want, i) => {
+      const x = arrays[i];
+      if (want.buffer === null) return;
+      if (!isBuffer(x)) {
+        device.queue.writeBuffer(at.buffers[want.buffer], 0, padded(bytesOf(x)));
+      } else if (x.size >= at.lengths[want.buffer] && !own.has(x)) {
+        own.add(x);
+        bound.set(want.buffer, x);
+      } else {
+        copies.push([x, at.buffers[want.buffer]]);
+      }
+    });
+    const pass = encoder.beginComputePass();
+    for (const [source, to] of copies) this.#copied(pass, source, to);
+    const given = new Map();
+    for (const [i, offset, groups] of at.played) {
+      if (!groups[0]) continue;
+      const d = program.dispatches[i];
+      let group = at.bound[i];
+      if (bound.size && d.bind.some(k => bound.has(k))) {
+        if (!given.has(i)) given.set(i, this.#group(i, at, bound));
+        group = given.get(i);
+      }
+      pass.setPipeline(this.#pipelines[d.shader]);
+      pass.setBindGroup(0, group, [offset]);
+      pass.dispatchWorkgroups(...groups);
+    }
+    pass.end();
+    this.#latest = {at, symbols};
+    return {at, symbols, key};
+  }
+
+  /** The inputs in order, each of the type of its dtype, or a buffer. */
   #arrays(inputs) {
     const {program} = this;
     const arrays = Array.isArray(inputs) ? inputs : program.inputs.map(x => inputs[x.name]);
@@ -525,7 +751,10 @@ export class Player {
     program.inputs.forEach(({name, dtype}, i) => {
       const x = arrays[i], wanted = ARRAYS[dtype] ?? Float64Array;
       const isHalf = dtype === 'float16' && globalThis.Float16Array && x instanceof Float16Array;
-      if (!(x instanceof wanted) && !isHalf) {
+      if (isBuffer(x)) {
+        if (!(x.usage & GPUBufferUsage.STORAGE)) refuse(`${name}: a buffer without usage STORAGE`);
+        if (x.size % 4) refuse(`${name}: a buffer of ${x.size} bytes, no multiple of 4`);
+      } else if (!(x instanceof wanted) && !isHalf) {
         refuse(`${name}: ${dtype} is ${wanted.name}, got ${x?.constructor?.name ?? x}`);
       }
     });
@@ -540,25 +769,34 @@ export class Player {
       if (!isCount(n)) refuse(`${name}: expected a size, got ${n}`);
       bound.set(name, n);
     }
-    // What one length tells may make another one clear.
-    for (let before = -1; before < bound.size;) {
-      before = bound.size;
-      program.inputs.forEach(({shape}, i) => {
-        const isKnown = n => !(n instanceof Size) || [...n.symbols].every(x => bound.has(x));
-        const open = shape.filter(n => !isKnown(n));
-        const known = shape.filter(isKnown).reduce((a, n) => a * valueOf(n, bound), 1);
-        if (open.length === 1 && open[0].isSymbol && known > 0 && arrays[i].length % known === 0) {
-          bound.set(open[0].text, arrays[i].length / known);
-        }
-      });
+    const elements = arrays.map((x, i) => {
+      const {BYTES_PER_ELEMENT: bytes} = ARRAYS[program.inputs[i].dtype] ?? Float64Array;
+      return isBuffer(x) ? x.size / bytes : x.length;
+    });
+    // What one length tells may make another one clear. Buffers may be longer than their arrays, so
+    // arrays are asked first.
+    for (const ofBuffers of [false, true]) {
+      for (let before = -1; before < bound.size;) {
+        before = bound.size;
+        program.inputs.forEach(({shape}, i) => {
+          if (isBuffer(arrays[i]) !== ofBuffers) return;
+          const isKnown = n => !(n instanceof Size) || [...n.symbols].every(x => bound.has(x));
+          const open = shape.filter(n => !isKnown(n));
+          const known = shape.filter(isKnown).reduce((a, n) => a * valueOf(n, bound), 1);
+          if (open.length === 1 && open[0].isSymbol && known > 0 && elements[i] % known === 0) {
+            bound.set(open[0].text, elements[i] / known);
+          }
+        });
+      }
     }
     for (const name of program.symbols) {
       if (!bound.has(name)) refuse(`lengths do not tell ${name}; give it as a size`);
     }
     program.inputs.forEach(({name, shape}, i) => {
       const wanted = shape.map(n => valueOf(n, bound)), count = wanted.reduce((a, b) => a * b, 1);
-      if (arrays[i].length !== count || wanted.some(n => n < 0)) {
-        refuse(`${name}: shape (${wanted}) has ${count} elements, got ${arrays[i].length}`);
+      const fits = isBuffer(arrays[i]) ? elements[i] >= count : elements[i] === count;
+      if (!fits || wanted.some(n => n < 0)) {
+        refuse(`${name}: shape (${wanted}) has ${count} elements, got ${elements[i]}`);
       }
     });
     for (const [left, relation, right, line] of program.conditions) {
@@ -595,28 +833,35 @@ export class Player {
         refuse(`${x.name} does not fit its buffer of ${lengths[x.buffer]} bytes`);
       }
     }
-    const numbers = this.#numbers(symbols), groups = [], words = [];
+    const numbers = this.#numbers(symbols), words = [], order = [], known = new Map();
     const step = device.limits.minUniformBufferOffsetAlignment;
     let end = 0;
-    for (const d of program.dispatches) {
-      const rounds = valueOf(d.rounds, symbols);
-      if (rounds > ROUNDS) refuse(`${d.name}: ${rounds} rounds of a loop, at most ${ROUNDS}`);
-      const all = Math.ceil(Math.max(valueOf(d.invocations, symbols), 0) / GROUP);
-      const rows = Math.max(Math.ceil(all / MOST_GROUPS), 1);
-      if (rows > MOST_GROUPS) refuse(`${d.name}: too many invocations`);
-      groups.push([Math.ceil(all / rows), rows]);
-      const data = new Uint32Array(Math.max(4, Math.ceil(d.words.length / 4) * 4));
-      d.words.forEach((word, i) => {
-        data[i] = wordOf(word, numbers, symbols);
-      });
-      words.push([end, data]);
-      end = Math.ceil((end + data.byteLength) / step) * step;
+    played(program.order, symbols);
+    const now = new Map(symbols);
+    for (const i of unrolled(program.order, now)) {
+      const d = program.dispatches[i];
+      // What no round changes is there once.
+      const key = [i, ...d.varies.map(name => now.get(name))].join();
+      if (!known.has(key)) {
+        const rounds = valueOf(d.rounds, now);
+        if (rounds > ROUNDS) refuse(`${d.name}: ${rounds} rounds of a loop, at most ${ROUNDS}`);
+        const groups = groupsOf(valueOf(d.invocations, now));
+        if (groups[1] > MOST_GROUPS) refuse(`${d.name}: too many invocations`);
+        const data = new Uint32Array(Math.max(4, Math.ceil(d.words.length / 4) * 4));
+        d.words.forEach((word, k) => {
+          data[k] = wordOf(word, numbers, now);
+        });
+        words.push([end, data]);
+        known.set(key, [i, end, groups]);
+        end = Math.ceil((end + data.byteLength) / step) * step;
+      }
+      order.push(known.get(key));
     }
-    return {shape, lengths, groups, words, end: Math.max(end, 16)};
+    return {shape, lengths, order, words, end: Math.max(end, 16)};
   }
 
   /** The same with buffers. */
-  #made({shape, lengths, groups, words, end}) {
+  #made({shape, lengths, order, words, end}) {
     const {program, device} = this;
     const read = program.outputs.map(x => x.buffer);
     if (program.faults !== null) read.push(program.faults);
@@ -625,22 +870,70 @@ export class Player {
       own.push(device.createBuffer({size, usage}));
       return own.at(-1);
     };
-    const {STORAGE, UNIFORM, COPY_SRC, COPY_DST, MAP_READ} = GPUBufferUsage;
-    const buffers = lengths.map(
-      (n, i) => this.#held.get(i) ?? make(n, STORAGE | COPY_SRC | COPY_DST));
+    const {STORAGE, UNIFORM, COPY_SRC, COPY_DST, MAP_READ, VERTEX, INDEX} = GPUBufferUsage;
+    const drawn = new Set(program.outputs.map(x => x.buffer));
+    const buffers = lengths.map((n, i) => this.#held.get(i)
+      ?? make(n, STORAGE | COPY_SRC | COPY_DST | (drawn.has(i) ? VERTEX | INDEX : 0)));
     const uniforms = make(end, UNIFORM | COPY_DST);
-    for (const [start, data] of words) device.queue.writeBuffer(uniforms, start, data);
+    const all = new Uint32Array(end / 4);
+    for (const [start, data] of words) all.set(data, start / 4);
+    device.queue.writeBuffer(uniforms, 0, all);
     const room = make(Math.max(4, read.reduce((n, i) => n + lengths[i], 0)), MAP_READ | COPY_DST);
-    const bound = program.dispatches.map((d, i) => {
-      const [offset, {byteLength: size}] = words[i];
-      const resources = d.bind.map(k => ({buffer: buffers[k], size: lengths[k]}));
-      resources.push({buffer: uniforms, offset, size});
-      return device.createBindGroup({
-        layout: this.#pipelines[d.shader].getBindGroupLayout(0),
-        entries: resources.map((resource, binding) => ({binding, resource})),
-      });
+    const at = {shape, lengths, played: order, buffers, uniforms, read, room, own, bound: []};
+    for (const i of new Set(order.map(([i]) => i))) at.bound[i] = this.#group(i, at, new Map());
+    return at;
+  }
+
+  /** The bind group of a dispatch, with buffers of the page in some places. */
+  #group(i, at, given) {
+    const {bind, words} = this.program.dispatches[i];
+    const resources = bind.map(k => ({buffer: given.get(k) ?? at.buffers[k], size: at.lengths[k]}));
+    resources.push({buffer: at.uniforms, size: 4 * Math.max(4, Math.ceil(words.length / 4) * 4)});
+    return this.device.createBindGroup({
+      layout: this.#layout(bind.length),
+      entries: resources.map((resource, binding) => ({binding, resource})),
     });
-    return {shape, lengths, groups, buffers, read, room, bound, own};
+  }
+
+  /** So many storage bindings, then the uniform buffer at an offset that each dispatch says. */
+  #layout(count) {
+    if (!this.#layouts.has(count)) {
+      const kinds = Array.from({length: count}, () => ({type: 'storage'}));
+      kinds.push({type: 'uniform', hasDynamicOffset: true});
+      const entries = kinds.map(
+        (buffer, binding) => ({binding, visibility: GPUShaderStage.COMPUTE, buffer}));
+      this.#layouts.set(count, this.device.createBindGroupLayout({entries}));
+    }
+    return this.#layouts.get(count);
+  }
+
+  /** Records the copy of a buffer that is too short, or bound elsewhere. */
+  #copied(pass, source, to) {
+    const {device} = this;
+    const compute = () => ({module: device.createShaderModule({code: COPY}), entryPoint: 'main'});
+    this.#copy ??= device.createComputePipeline({layout: 'auto', compute: compute()});
+    const size = Math.min(source.size, to.size);
+    if (!size) return;
+    const resources = [{buffer: source, size}, {buffer: to}];
+    pass.setPipeline(this.#copy);
+    pass.setBindGroup(0, device.createBindGroup({
+      layout: this.#copy.getBindGroupLayout(0),
+      entries: resources.map((resource, binding) => ({binding, resource})),
+    }));
+    pass.dispatchWorkgroups(...groupsOf(size / 4));
+  }
+
+  /** The bytes of a buffer. */
+  async #read(buffer, size) {
+    const {COPY_DST, MAP_READ} = GPUBufferUsage;
+    const room = this.device.createBuffer({size, usage: COPY_DST | MAP_READ});
+    const encoder = this.device.createCommandEncoder();
+    encoder.copyBufferToBuffer(buffer, 0, room, 0, size);
+    this.device.queue.submit([encoder.finish()]);
+    await room.mapAsync(GPUMapMode.READ);
+    const data = room.getMappedRange().slice(0);
+    room.destroy();
+    return data;
   }
 
   #numbers(symbols) {
@@ -656,12 +949,17 @@ export class Player {
     return found;
   }
 
+  /** The pipelines of the shaders that dispatches use. */
   #compiled() {
-    return Promise.all(this.program.shaders.map(async code => {
-      const module = this.device.createShaderModule({code});
-      const compute = {module, entryPoint: 'main'};
+    const {program, device} = this;
+    const counts = new Map(program.dispatches.map(d => [d.shader, d.bind.length]));
+    return Promise.all(program.shaders.map(async (code, i) => {
+      if (!counts.has(i)) return null;
+      const module = device.createShaderModule({code});
+      const layout = device.createPipelineLayout({bindGroupLayouts: [this.#layout(counts.get(i))]});
       try {
-        return await this.device.createComputePipelineAsync({layout: 'auto', compute});
+        const compute = {module, entryPoint: 'main'};
+        return await device.createComputePipelineAsync({layout, compute});
       } catch (error) {
         return refuse(`the device refuses a shader: ${error.message}`);
       }

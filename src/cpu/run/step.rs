@@ -233,7 +233,7 @@ impl Run<'_> {
             }),
         };
         let (mut inputs, numbers) = self.given(after);
-        let place = product.after.as_ref().map_or(0, |after| after.place);
+        let place = product.after.as_ref().and_then(|after| after.place).unwrap_or(0);
         let outputs: SmallVec<[&Array; 2]> = results.iter().collect();
         let sequel = product.after.as_ref().map(|after| {
             inputs.insert(after.raw, &results[place]);

@@ -197,6 +197,12 @@ impl Emit for Eager {
         trace::look(number)
     }
 
+    fn has_float64(&self) -> bool {
+        let device = trace::top().map_or_else(device::current, |trace| trace.device());
+        let (cast, double) = (Op::Cast(DType::F64), DType::F64);
+        device == Device::Cpu || executors::target(device).supports(&cast, &[double], double)
+    }
+
     fn size_behind(&self, value: Numeric) -> Option<Dim> {
         trace::top().and_then(|trace| trace.read(|graph| graph.size_behind(value)))
     }

@@ -7,10 +7,11 @@
 mod text;
 
 use super::element::is_wide;
-use super::kernel::{Dispatch, Input, Kernel, Output, Place, Word, count};
+use super::epilogue::{Grid, Target};
+use super::kernel::{Dispatch, Input, Kernel, Place, Word, count};
 use super::reduce;
 use super::shader::{Shader, lanes};
-use super::terms::{BLOCK, Join, MOST_PARTS, Source, Strides, merged, parts, read, register};
+use super::terms::{BLOCK, Join, MOST_PARTS, Source, Strides, merged, parts, register};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::attributes::{Contraction, Reduction};
@@ -68,7 +69,7 @@ pub struct Product {
 }
 
 /// The kernel of a general product.
-pub fn contract(spec: &Contraction, inputs: &[Input], out: &Output) -> Result<Kernel> {
+pub fn contract(spec: &Contraction, inputs: &[Input], to: Target<'_>) -> Result<Kernel> {
     let (a, b) = (Source::of(&inputs[0])?, Source::of(&inputs[1])?);
     let free = |x: &Source, batch: &[usize], terms: &[usize]| -> Vec<usize> {
         (0..x.view.sizes.len()).filter(|i| !batch.contains(i) && !terms.contains(i)).collect()
@@ -90,15 +91,16 @@ pub fn contract(spec: &Contraction, inputs: &[Input], out: &Output) -> Result<Ke
         b: side(&b, &spec.b_batch, &columns, &spec.b_contract),
         windows: Vec::new(),
     };
-    kernel(product, out)
+    kernel(product, to)
 }
 
 /// The kernel of a product.
-pub fn kernel(product: Product, out: &Output) -> Result<Kernel> {
+pub fn kernel(product: Product, to: Target<'_>) -> Result<Kernel> {
+    let grid = product.grid();
     let product = product.merged();
     let dtype = product.a.source.dtype;
     let tile = Tile::of(&product);
-    let sums = count(out.ty.shape.dims());
+    let sums = count(to.sizes());
     let terms = count(&product.terms);
     let shared = match (terms.known(), sums.known()) {
         (None, None) => None,
@@ -106,20 +108,34 @@ pub fn kernel(product: Product, out: &Output) -> Result<Kernel> {
         _ => parts(terms, tile.blocks(&product), EACH, BUSY),
     };
     let mut kernel = Kernel::default();
-    let to = (Place::Range(out.range), register(dtype));
-    // Neighbours of a narrow dtype share words.
-    if shared.is_none() && lanes(read(out.ty.dtype)) == 1 {
-        kernel.dispatches.push(tile.dispatch(&product, None, to)?);
+    if shared.is_none() && tile.owns_words(&product, to) {
+        kernel.dispatches.push(tile.dispatch(&product, None, &End::Target(to, &grid))?);
         return Ok(kernel);
     }
     let many = shared.unwrap_or(Dim::ONE);
     let place = kernel.scratch(register(dtype), sums * many);
-    kernel.dispatches.push(tile.dispatch(&product, shared, (place, to.1))?);
-    kernel.dispatches.push(reduce::joined(dtype, place, many, sums, out)?);
+    kernel.dispatches.push(tile.dispatch(&product, shared, &End::Parts(place))?);
+    kernel.dispatches.push(match to {
+        Target::Range(out) => reduce::joined(dtype, place, many, sums, out)?,
+        Target::Epilogue(epilogue) => epilogue.dispatch(place, many)?,
+    });
     Ok(kernel)
 }
 
+/// Where the sums of a dispatch go.
+enum End<'a> {
+    /// To scratch, in the dtype that sums are kept in
+    Parts(Place),
+    /// Where the product goes
+    Target(Target<'a>, &'a Grid),
+}
+
 impl Product {
+    fn grid(&self) -> Grid {
+        let Product { batch, rows, columns, .. } = self;
+        Grid { batch: batch.clone(), rows: rows.clone(), columns: columns.clone() }
+    }
+
     /// The same with neighbouring axes merged.
     fn merged(mut self) -> Product {
         let (batch, [a, b]) = merged(&self.batch, [&self.a.batch, &self.b.batch]);
@@ -223,21 +239,37 @@ impl Tile {
         count(&product.batch) * self.row_blocks(product) * self.column_blocks(product)
     }
 
+    /// Whether no two invocations write to one word of a result: neighbours of a narrow dtype
+    /// share words.
+    fn owns_words(&self, product: &Product, to: Target<'_>) -> bool {
+        let columns = count(&product.columns).known();
+        to.results().iter().all(|&(_, dtype)| {
+            let each = lanes(dtype);
+            each == 1
+                || self.columns.is_multiple_of(each)
+                    && columns.is_some_and(|n| n.is_multiple_of(each))
+        })
+    }
+
     /// The dispatch that computes blocks, or parts of them, which lie behind each other.
-    fn dispatch(
-        &self,
-        product: &Product,
-        parts: Option<Dim>,
-        to: (Place, DType),
-    ) -> Result<Dispatch> {
+    fn dispatch(&self, product: &Product, parts: Option<Dim>, end: &End<'_>) -> Result<Dispatch> {
         let dtype = product.a.source.dtype;
         let mut shader = Shader::new();
-        shader.register(to.1)?;
+        shader.register(register(dtype))?;
+        let sides = [(product.a.source.place, self.a), (product.b.source.place, self.b)];
+        for (place, load) in sides {
+            if load != Load::Single {
+                shader.memory_as(place, "vec4<u32>");
+            }
+        }
+        if let End::Target(Target::Epilogue(epilogue), grid) = end {
+            epilogue.print(&mut shader, grid)?;
+        }
         let sum = Join::of(Reduction::Sum, dtype);
         let mut text = Text { tile: self, product, shader, sum, names: Names::default() };
         text.place(parts)?;
         text.sums()?;
-        text.write(to)?;
+        text.write(end)?;
         let terms = count(&product.terms);
         let each = match (parts.map(Dim::known), terms.known()) {
             (None, _) => terms,

@@ -1,11 +1,14 @@
 //! The text of a product: which block an invocation has, its sums, where they go.
 
-use super::{FOUR, Load, Product, Side, Tile};
+use smallvec::SmallVec;
+
+use super::{End, FOUR, Load, Product, Side, Tile};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::gpu::element::is_wide;
+use crate::gpu::epilogue::Target;
 use crate::gpu::kernel::{Place, Word, count};
-use crate::gpu::shader::Shader;
+use crate::gpu::shader::{Shader, lanes};
 use crate::gpu::terms::{BLOCK, Join, along, read, register, zero};
 use crate::ops::elementwise::{Elementwise, arithmetic, bits};
 use crate::shape::Dim;
@@ -351,26 +354,64 @@ impl Text<'_> {
     }
 
     /// Writes the block.
-    pub(super) fn write(&mut self, (place, dtype): (Place, DType)) -> Result<()> {
-        let memory = self.shader.memory(place);
-        let names = &self.names;
+    pub(super) fn write(&mut self, end: &End<'_>) -> Result<()> {
+        let dtype = self.sum.dtype;
+        let (places, is_through) = match end {
+            End::Parts(place) => (SmallVec::from_iter([(*place, dtype)]), false),
+            End::Target(to @ Target::Range(_), _) => (to.results(), false),
+            End::Target(to @ Target::Epilogue(_), _) => (to.results(), true),
+        };
+        let names = std::mem::take(&mut self.names);
+        let (rows, columns, outer) = (&names.row_count, &names.column_count, &names.outer);
+        let each = places.iter().map(|(_, dtype)| lanes(*dtype)).max().unwrap_or(1);
         for (row, sums) in names.rows.iter().zip(&names.sums) {
-            let (rows, columns) = (&names.row_count, &names.column_count);
-            let start = self.shader.name(format!("({} * {rows} + {row}) * {columns}", names.outer));
+            let start = self.shader.name(format!("({outer} * {rows} + {row}) * {columns}"));
             self.shader.line(format!("if {row} < {rows} {{"));
-            for (column, sum) in names.columns.iter().zip(sums) {
-                let lane = self.shader.stored(dtype, sum)?;
-                let store = match is_wide(dtype) {
-                    true => format!(
-                        "{memory}[2u * ({start} + {column})] = {lane}.x;\n    {memory}[2u * \
-                         ({start} + {column}) + 1u] = {lane}.y;"
-                    ),
-                    false => format!("{memory}[{start} + {column}] = {lane};"),
-                };
-                self.shader.line(format!("if {column} < {columns} {{\n    {store}\n}}"));
+            for (columns_, sums) in names.columns.chunks(each).zip(sums.chunks(each)) {
+                let first = &columns_[0];
+                self.shader.line(format!("if {first} < {columns} {{"));
+                let mut values: Vec<Vec<String>> = vec![Vec::new(); places.len()];
+                for (column, sum) in columns_.iter().zip(sums) {
+                    if is_through {
+                        let facts = format!("{outer}, {row}, {column}, {start} + {column}");
+                        let lanes = self.shader.name(format!("after({facts}, {sum})"));
+                        for (k, values) in values.iter_mut().enumerate() {
+                            values.push(format!("{lanes}.y{k}"));
+                        }
+                    } else {
+                        values[0].push(self.shader.narrowed(read(places[0].1), sum)?);
+                    }
+                }
+                for (&(place, dtype), values) in places.iter().zip(&values) {
+                    self.store(place, dtype, &format!("({start} + {first})"), values);
+                }
+                self.shader.line("}");
             }
             self.shader.line("}");
         }
         Ok(())
+    }
+
+    /// Writes lanes to elements from `at` on, which fill words.
+    fn store(&mut self, place: Place, dtype: DType, at: &str, values: &[String]) {
+        let memory = self.shader.memory(place);
+        let per = lanes(dtype);
+        for (k, values) in values.chunks(per).enumerate() {
+            if is_wide(dtype) {
+                let value = self.shader.name(&values[0]);
+                for (half, part) in ["x", "y"].into_iter().enumerate() {
+                    let at = format!("2u * ({at} + {k}u) + {half}u");
+                    self.shader.line(format!("{memory}[{at}] = {value}.{part};"));
+                }
+                continue;
+            }
+            let lane = |(e, value): (usize, &String)| match e {
+                0 => value.clone(),
+                _ => format!("({value} << {}u)", 8 * e * dtype.size()),
+            };
+            let word: Vec<String> = values.iter().enumerate().map(lane).collect();
+            let at = if per == 1 { at.to_owned() } else { format!("{at} / {per}u") };
+            self.shader.line(format!("{memory}[{at} + {k}u] = {};", word.join(" | ")));
+        }
     }
 }

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::super::element::{
     PACK, element, is_wide, lane, lane_type, loaded, pack, packed, stored,
 };
-use super::super::kernel::{View, WORKGROUP};
+use super::super::kernel::{Place, View, WORKGROUP};
 use super::super::terms::{Join, add_exactly, with_lost};
 use super::text::{Text, Walk, narrow};
 use super::{LANES, level};
@@ -236,7 +236,7 @@ impl Text<'_> {
             };
             let dtype = self.program.arrays[k];
             let along = self.shader.offset_of(&sizes, &strides, "c");
-            let (memory, ty) = self.memory(self.operands[k].range);
+            let (memory, ty) = self.memory(self.operands[k].place);
             let at = self.shader.name(format!("b{k} + {along}"));
             match (ty == pack(dtype) && ty != "u32" || dtype.size() == 1, is_wide(dtype)) {
                 (true, false) => {
@@ -276,7 +276,7 @@ impl Text<'_> {
     fn store(&mut self, range: usize, dtype: DType, y: usize) -> Result<()> {
         let frame = self.frame;
         self.shader.register(dtype)?;
-        let (memory, ty) = self.memory(range);
+        let (memory, ty) = self.memory(Place::Range(range));
         let lane = |e: usize| stored(dtype, &format!("e{e}.y{y}"));
         self.shader.line("if is_row {");
         if frame.is_whole && !is_wide(dtype) {
@@ -406,7 +406,7 @@ impl Text<'_> {
             if let (Value::Made(stage, k), false) = (value, wide) {
                 let dtype = self.program.dtype(value);
                 self.shader.register(dtype)?;
-                let (memory, ty) = self.memory(range);
+                let (memory, ty) = self.memory(Place::Range(range));
                 self.shader.line("if own == 0u && is_row {");
                 self.put(&memory, ty, dtype, "row", &stored(dtype, &narrow(stage, k)));
                 self.shader.line("}");

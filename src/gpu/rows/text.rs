@@ -39,8 +39,8 @@ pub struct Text<'a> {
     pub(super) shader: Shader,
     /// By operand that wide stages read: how, and as which view of the frame
     pub(super) walks: Vec<Option<(Walk, View)>>,
-    /// The type of the elements of each range
-    pub(super) ranges: Vec<(usize, &'static str)>,
+    /// The type of the elements of each place
+    pub(super) places: Vec<(Place, &'static str)>,
     pub(super) levels: Vec<usize>,
     pub(super) numbers: FxHashMap<usize, String>,
     pub(super) main: String,
@@ -69,7 +69,7 @@ impl<'a> Text<'a> {
             report,
             shader: Shader::new(),
             walks: vec![None; operands.len()],
-            ranges: Vec::new(),
+            places: Vec::new(),
             levels: levels(&program.stages),
             numbers: FxHashMap::default(),
             main: String::new(),
@@ -78,7 +78,7 @@ impl<'a> Text<'a> {
 
     pub fn print(mut self) -> Result<Dispatch> {
         self.find_walks();
-        self.find_ranges();
+        self.find_places();
         self.begin()?;
         let last = self.levels.iter().copied().max().unwrap_or(0);
         for pass in 0..=last {
@@ -148,7 +148,7 @@ impl<'a> Text<'a> {
         }
         let even = |word: &Word| match *word {
             Word::Size(n) | Word::Minus(n) => n.known().is_some_and(|n| n.is_multiple_of(PACK)),
-            Word::Bits(_) | Word::Number { .. } | Word::Slot => false,
+            Word::Bits(_) | Word::Number { .. } | Word::Slot | Word::Round { .. } => false,
         };
         let (_, rows) = frame.along(&view, &frame.rows);
         let run = sizes.last().and_then(|size| size.known());
@@ -160,35 +160,39 @@ impl<'a> Text<'a> {
         Walk::Columns(sizes, strides, is_packed)
     }
 
-    fn find_ranges(&mut self) {
-        let mut users: Vec<(usize, DType, bool)> = Vec::new();
+    fn find_places(&mut self) {
+        let mut users: Vec<(Place, DType, bool)> = Vec::new();
         for (k, operand) in self.operands.iter().enumerate() {
             let is_packed = matches!(self.walks[k], Some((Walk::Columns(_, _, true), _)));
-            users.push((operand.range, self.program.arrays[k], is_packed));
+            users.push((operand.place, self.program.arrays[k], is_packed));
         }
         for (&range, &(value, wide)) in self.results.iter().zip(&self.program.results) {
-            users.push((range, self.program.dtype(value), wide && self.frame.is_whole));
+            users.push((
+                Place::Range(range),
+                self.program.dtype(value),
+                wide && self.frame.is_whole,
+            ));
         }
-        for &(range, dtype, _) in &users {
-            if self.ranges.iter().any(|(known, _)| *known == range) {
+        for &(place, dtype, _) in &users {
+            if self.places.iter().any(|(known, _)| *known == place) {
                 continue;
             }
-            let own = || users.iter().filter(|user| user.0 == range);
+            let own = || users.iter().filter(|user| user.0 == place);
             let is_packed = own().any(|user| user.2) && own().all(|user| user.1 == dtype);
-            self.ranges.push((range, if is_packed { pack(dtype) } else { "u32" }));
+            self.places.push((place, if is_packed { pack(dtype) } else { "u32" }));
         }
     }
 
-    pub(super) fn memory(&mut self, range: usize) -> (String, &'static str) {
-        let ty = self.ranges.iter().find(|(known, _)| *known == range).map_or("u32", |(_, ty)| *ty);
-        (self.shader.memory_as(Place::Range(range), ty), ty)
+    pub(super) fn memory(&mut self, place: Place) -> (String, &'static str) {
+        let ty = self.places.iter().find(|(known, _)| *known == place).map_or("u32", |(_, ty)| *ty);
+        (self.shader.memory_as(place, ty), ty)
     }
 
     /// The register of element `at` of an operand, a name.
     pub(super) fn load(&mut self, k: usize, at: &str) -> Result<String> {
         let dtype = self.program.arrays[k];
         self.shader.register(dtype)?;
-        let (memory, ty) = self.memory(self.operands[k].range);
+        let (memory, ty) = self.memory(self.operands[k].place);
         let at = self.shader.name(at);
         let lane = match (ty, dtype.size()) {
             ("u32", _) | (_, 1) => element(dtype, &memory, &at),

@@ -18,6 +18,7 @@ use crate::error::{self, Result};
 use crate::executor::flight::{self, Work};
 use crate::executor::{Executable, Executor, admit};
 use crate::gpu::kernel::{Input, Kernel, Output, Place, View, Word};
+use crate::gpu::step::with_epilogue;
 use crate::gpu::{group, guard, op as kernels, rows};
 use crate::layout::Layout;
 use crate::memory::Buffer as HostBuffer;
@@ -25,7 +26,7 @@ use crate::ops::declare::Composite;
 use crate::ops::element::{ElementOp, ElementProgram};
 use crate::ops::op::{Op, OperandType, Type};
 use crate::passes::Evaluator;
-use crate::schedule::{Plan, RowFusion, number_dtype};
+use crate::schedule::{Plan, Product, RowFusion, number_dtype};
 use crate::shape::Shape;
 use crate::site::Site;
 use crate::small::small;
@@ -43,6 +44,24 @@ pub enum What {
     Group(Arc<ElementProgram>, Shape),
     /// A row fusion of a plan
     Rows(Box<RowFusion>),
+    /// A product of a plan with its epilogue, at these sizes
+    Product(Box<Product>, Shape),
+}
+
+impl What {
+    fn name(&self) -> &'static str {
+        match self {
+            What::Op(op) => op.name(),
+            What::Group(..) => "group",
+            What::Rows(_) => "row fusion",
+            What::Product(product, _) => product.op.name(),
+        }
+    }
+}
+
+/// The program of an epilogue, and which of its arrays is the product.
+fn after(product: &Product) -> Option<(*const ElementProgram, usize)> {
+    product.after.as_ref().map(|after| (Arc::as_ptr(&after.group.program), after.raw))
 }
 
 impl PartialEq for What {
@@ -53,7 +72,10 @@ impl PartialEq for What {
             (What::Rows(a), What::Rows(b)) => {
                 Arc::ptr_eq(&a.program, &b.program) && a.sizes == b.sizes && a.shapes == b.shapes
             }
-            (What::Op(_) | What::Group(..) | What::Rows(_), _) => false,
+            (What::Product(a, m), What::Product(b, n)) => {
+                a.op == b.op && after(a) == after(b) && m == n
+            }
+            (What::Op(_) | What::Group(..) | What::Rows(_) | What::Product(..), _) => false,
         }
     }
 }
@@ -69,6 +91,11 @@ impl Hash for What {
             What::Rows(fusion) => {
                 (Arc::as_ptr(&fusion.program) as usize).hash(state);
                 fusion.sizes.hash(state);
+            }
+            What::Product(product, shape) => {
+                product.op.hash(state);
+                after(product).hash(state);
+                shape.hash(state);
             }
         }
     }
@@ -329,20 +356,18 @@ impl Gpu {
             }
             What::Group(program, shape) => self.group(program, shape, &key)?,
             What::Rows(fusion) => {
-                let operand = |x: &(usize, DType, Layout)| group::Operand {
-                    range: x.0,
-                    view: View::of(&x.2),
-                };
+                let operand = |x: &(usize, DType, Layout)| group::Operand::new(x.0, View::of(&x.2));
                 let operands: Vec<group::Operand> =
                     key.operands.iter().flatten().map(operand).collect();
                 rows::kernel(fusion, &operands, &key.results)?
             }
+            What::Product(product, shape) => {
+                let arrays = key.operands.iter().flatten();
+                let arrays = arrays.map(|x| (x.0, x.1, View::of(&x.2))).collect();
+                with_epilogue(product, arrays, shape.dims(), key.results.clone())?
+            }
         };
-        let name = match &key.what {
-            What::Op(op) => op.name(),
-            What::Group(..) => "group",
-            What::Rows(_) => "row fusion",
-        };
+        let name = key.what.name();
         let mut pipelines = SmallVec::new();
         for dispatch in &mut kernel.dispatches {
             dispatch.admit(name)?;
@@ -359,8 +384,7 @@ impl Gpu {
     }
 
     fn group(&self, program: &ElementProgram, shape: &Shape, key: &Key) -> Result<Kernel> {
-        let operand =
-            |x: &(usize, DType, Layout)| group::Operand { range: x.0, view: View::of(&x.2) };
+        let operand = |x: &(usize, DType, Layout)| group::Operand::new(x.0, View::of(&x.2));
         let operands: Vec<group::Operand> = key.operands.iter().flatten().map(operand).collect();
         Ok(Kernel::of(group::dispatch(program, shape.dims(), &operands, &key.results)?))
     }

@@ -5,6 +5,7 @@
 
 pub mod device;
 mod executor;
+mod fusion;
 mod guard;
 mod memory;
 mod pipeline;

@@ -116,14 +116,14 @@ impl Program {
 }
 
 /// A run that is recorded.
-struct Tape<'a> {
-    gpu: &'static Gpu,
+pub(super) struct Tape<'a> {
+    pub(super) gpu: &'static Gpu,
     numbers: &'a [Scalar],
-    recording: Recording,
+    pub(super) recording: Recording,
 }
 
 /// A plan that is recorded: a run, or a body of control flow.
-struct Frame<'a> {
+pub(super) struct Frame<'a> {
     plan: &'a Plan,
     inputs: &'a [Held],
     slots: Vec<Option<Held>>,
@@ -202,7 +202,11 @@ impl Tape<'_> {
 
     /// The memory of a result, and whether it is that of an input; none where the result takes a
     /// buffer of its own.
-    fn place(&mut self, frame: &mut Frame<'_>, slot: u32) -> Result<Option<(Span, bool)>> {
+    pub(super) fn place(
+        &mut self,
+        frame: &mut Frame<'_>,
+        slot: u32,
+    ) -> Result<Option<(Span, bool)>> {
         let ty = &frame.plan.slots()[slot as usize];
         let memory = frame.plan.memory();
         let Some(Placement::Fixed(which, layout)) = memory.placements.get(slot as usize) else {
@@ -245,7 +249,7 @@ impl Tape<'_> {
         found.ok_or_else(|| error::internal(format!("{source} is not there")))
     }
 
-    fn number(&self, number: Number) -> Scalar {
+    pub(super) fn number(&self, number: Number) -> Scalar {
         match number {
             Number::Constant(value) => value,
             Number::Input(i) => self.numbers[i as usize],
@@ -275,14 +279,7 @@ impl Tape<'_> {
             let given: SmallVec<[Given<'_>; 8]> =
                 given.chain(numbers.into_iter().map(Given::Number)).collect();
             let what = What::Group(group.program.clone(), shape);
-            let mut into = Into::default();
-            for &slot in &step.results {
-                let place = self.place(frame, slot)?;
-                if let Some((_, true)) = place {
-                    into.flag = self.gpu.verdict(&mut self.recording)?;
-                }
-                into.spans.push(place.map(|(span, _)| span));
-            }
+            let into = self.into(frame, step)?;
             let made =
                 self.gpu.record(&what, &given, &types, step.site, &into, &mut self.recording)?;
             return Ok(made.into_vec());
@@ -293,6 +290,9 @@ impl Tape<'_> {
                 schedule::Operand::Array(x) => Some(self.array(frame, x)?),
                 schedule::Operand::Number(_) => None,
             });
+        }
+        if let Work::Product(product) = &step.work {
+            return self.product(frame, product, &args, step);
         }
         let arrays = || args.iter().flatten().cloned().collect::<Vec<Held>>();
         match &step.work {

@@ -23,7 +23,7 @@ fn every_guarded_group_is_valid() {
         let program = program(&arithmetic::add, dtype);
         let dense = Layout::contiguous(Shape::of(&[5, 4]));
         let apart = on(&program, &[5, 4], &[dense.clone(), dense.clone()]);
-        let operand = |range| Operand { range, view: View::of(&dense) };
+        let operand = |range| Operand::new(range, View::of(&dense));
         let sizes = Shape::of(&[5, 4]);
         let over = dispatch(&program, sizes.dims(), &[operand(0), operand(1)], &[0]).unwrap();
         for plain in [apart, over] {

@@ -4,10 +4,13 @@ use smallvec::smallvec;
 
 use super::{DTYPES, validate};
 use crate::dtype::DType;
+use crate::gpu::epilogue::Epilogue;
+use crate::gpu::group::Operand;
 use crate::gpu::kernel::{Input, Kernel, Output, View};
-use crate::gpu::op::kernel;
+use crate::gpu::op::{is_product, kernel, product};
 use crate::ops::attributes::*;
-use crate::ops::op::{Op, OperandType};
+use crate::ops::element::{ElementOp, ElementProgram, Value};
+use crate::ops::op::{Op, OperandType, Type};
 use crate::shape::{Dim, Shape};
 
 const REDUCTIONS: [Reduction; 6] = [
@@ -41,7 +44,35 @@ fn made(op: &Op, dtype: DType, operands: &[&[Dim]], is_turned: bool) -> Option<K
     for dispatch in &kernel.dispatches {
         validate(&dispatch.text);
     }
+    if is_product(op) {
+        with_epilogues(op, &inputs, &out.ty);
+    }
     Some(kernel)
+}
+
+/// The same with epilogues that read a vector, and the first operand of the product, and give two
+/// results.
+fn with_epilogues(op: &Op, inputs: &[Input], ty: &Type) {
+    let n = inputs.len();
+    let (dtype, sizes) = (ty.dtype, ty.shape.dims());
+    for to in [dtype, DType::Bool, DType::I8, DType::F16, DType::U64] {
+        let mut program = ElementProgram::new(&[dtype; 3], &[dtype]);
+        let made: Vec<Value> = [program.array(1), program.array(0), program.number(0)]
+            .map(|x| program.push(ElementOp::Cast, &[x], to))
+            .into();
+        let own = program.array(2);
+        let program = program.giving(&[made[0], made[1], own]);
+        let vector = View::dense(&sizes[sizes.len() - 1..]);
+        let dense = View::dense(&[]);
+        let operands = vec![Operand::new(n, vector), Operand::new(0, dense)];
+        let results = (n + 1..n + 4).collect();
+        let epilogue = Epilogue { program: &program, raw: 1, operands, sizes, results };
+        let kernel = product(op, inputs, &epilogue).expect("a kernel");
+        for dispatch in &kernel.dispatches {
+            assert!(dispatch.bindings.len() <= 8, "{}", dispatch.text);
+            validate(&dispatch.text);
+        }
+    }
 }
 
 /// Every op that sums with the sizes of its operands, which grow with `n`.

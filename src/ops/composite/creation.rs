@@ -101,8 +101,9 @@ composite! {
     /// Numbers from `start` up to, but not including, `stop`, `step` apart.
     ///
     /// With one number, it is `stop` and the start is 0. `dtype`: where None, int64 for ints,
-    /// float32 where a float is given. Floats are `start + i * step` in float64, then rounded to
-    /// the dtype. A step of 0 is an error; one that leads away from `stop` gives no elements.
+    /// float32 where a float is given. Floats are `start + i * step` in float64 (in float32 on
+    /// devices without it), then rounded to the dtype. A step of 0 is an error; one that leads away
+    /// from `stop` gives no elements.
     ///
     /// >>> import wengert as wg
     /// >>> wg.arange(2, 8, 2).tolist()
@@ -124,7 +125,8 @@ composite! {
     /// `num` numbers from `start` to `stop` in equal steps.
     ///
     /// `endpoint`: whether `stop` is the last of them. `dtype`: float32 where None. Values are
-    /// `start + i * step` in float64, then rounded to the dtype; the end point is exact.
+    /// `start + i * step` in float64 (in float32 on devices without it), then rounded to the dtype;
+    /// the end point is exact.
     ///
     /// >>> import wengert as wg
     /// >>> wg.linspace(0, 1, 5).tolist()
@@ -140,10 +142,19 @@ composite! {
         let steps = if endpoint { n.max(Dim::new(2)) - Dim::ONE } else { n.max(Dim::ONE) };
         let steps = number(cx, 0).count(steps);
         let step = steps.scalar(last - first).calculate(Calculation::Div, steps);
-        let i = number(cx, 0).iota(DType::F64, shape_of(&[num], "linspace"), 0);
+        let shape = shape_of(&[num], "linspace");
+        let i = number(cx, 0).iota(exact_float(cx), shape.clone(), 0);
         let y = i * step + first;
+        let place = match cx.has_float64() {
+            true => (i, steps),
+            // Counts beyond 2²⁴ are not exact in float32.
+            false => {
+                let behind = n.max(Dim::new(2)) - Dim::ONE;
+                (i.iota(DType::I64, shape, 0), i.whole(behind))
+            }
+        };
         let ends = endpoint && Dim::ONE.is_below(n);
-        let y = if ends { i.equal(steps).select(i.scalar(last), y) } else { y };
+        let y = if ends { place.0.equal(place.1).select(i.scalar(last), y) } else { y };
         y.cast(dtype.unwrap_or(DType::F32))
     }
 
@@ -220,6 +231,11 @@ fn filled<'e>(value: Expr<'e>, dtype: DType, shape: Shape, op: &str) -> Expr<'e>
     }
 }
 
+/// The widest float of the device.
+fn exact_float(cx: &dyn Emit) -> DType {
+    if cx.has_float64() { DType::F64 } else { DType::F32 }
+}
+
 /// A number that decides a size, so it cannot be a tensor.
 fn static_number(x: Expr<'_>, op: &str) -> Scalar {
     let tensor = || error::bad_type(op, "expected a Python number", "got a tensor");
@@ -253,7 +269,7 @@ fn counted_by_size<'e>(
     if a.same(Dim::new(0)) && s.same(Dim::ONE) {
         return Some(start.iota(dtype, shape, 0));
     }
-    let exact = if dtype.is_float() { DType::F64 } else { DType::I64 };
+    let exact = if dtype.is_float() { exact_float(start.cx()) } else { DType::I64 };
     let part = |d: Dim| if dtype.is_float() { start.count(d) } else { start.whole(d) };
     Some((start.iota(exact, shape, 0) * part(s) + part(a)).cast(dtype))
 }
@@ -288,7 +304,7 @@ fn counted<'e>(
     if whole_number(start) == Some(0) && whole_number(step) == Some(1) {
         return number(cx, 0).iota(dtype, shape, 0);
     }
-    let exact = if floats || dtype.is_float() { DType::F64 } else { DType::I64 };
+    let exact = if floats || dtype.is_float() { exact_float(cx) } else { DType::I64 };
     let i = number(cx, 0).iota(exact, shape, 0);
     (i * number(cx, step) + number(cx, start)).cast(dtype)
 }

@@ -9,10 +9,12 @@ use crate::array::Array;
 use crate::dtype::{Numeric, Scalar};
 use crate::engine::executors;
 use crate::engine::export::{Exported, Wanted, export};
+use crate::engine::random;
 use crate::engine::site::describe;
 use crate::engine::tape::{First, Value};
 use crate::error::{self, Result};
-use crate::gpu::kernel::{Refusal, Word};
+use crate::gpu::kernel::{Refusal, Times, Word};
+use crate::gpu::program::Repeat;
 use crate::gpu::target::{Shaders, WEBGPU};
 use crate::ops::emit::Id;
 use crate::ops::number::Number;
@@ -22,7 +24,7 @@ use crate::py::tensor::{self, handle};
 use crate::shape::{Dim, Relation};
 
 /// The version of the description.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What an input of the program is to whoever plays it.
 enum Role {
@@ -30,6 +32,8 @@ enum Role {
     Argument(usize),
     /// A value that it holds
     Held(Array),
+    /// A key of random numbers, which each run draws
+    Key,
 }
 
 /// The program of an executable for the arguments that it was traced with, as JSON; and the tensors
@@ -42,7 +46,7 @@ fn _export(
     leaves: Vec<Bound<'_, PyAny>>,
     limits: (usize, usize),
 ) -> PyResult<(String, Vec<Py<PyAny>>)> {
-    let exporting = Exporting { py, executable, args };
+    let exporting = Exporting { py, executable, args, generator: random::state() };
     let (described, held) = exporting.run(&leaves, target(limits).or_raise(py)?)?;
     let tensor = |array| tensor::wrap(py, Value::plain(array));
     Ok((described.to_string(), held.into_iter().map(tensor).collect::<PyResult<_>>()?))
@@ -70,6 +74,8 @@ struct Exporting<'a, 'py> {
     py: Python<'py>,
     executable: &'a Executable,
     args: Vec<Bound<'py, PyAny>>,
+    /// The state of the generator with which a program starts
+    generator: random::State,
 }
 
 impl Exporting<'_, '_> {
@@ -86,10 +92,7 @@ impl Exporting<'_, '_> {
                 Place::Argument(k) => Role::Argument(*k),
                 Place::Key => {
                     keys.push(i);
-                    Role::Held(
-                        Array::zeros(crate::dtype::DType::U32, crate::shape::Shape::of(&[2]))
-                            .or_raise(py)?,
-                    )
+                    Role::Key
                 }
                 place @ (Place::Handle(_) | Place::Gradient(_)) => {
                     let array = executable.value(py, place, &self.args)?.array;
@@ -188,10 +191,15 @@ impl Exporting<'_, '_> {
                     to.push(json!({"tensor": held.len(), "buffer": buffer}));
                     held.push(array);
                 }
-                Role::Held(_) => {}
+                Role::Held(_) | Role::Key => {}
             }
         }
-        for (array, &buffer) in plan.constants().iter().zip(&program.constants) {
+        let generator = program.generator.map(|_| states.len());
+        if let Some(buffer) = program.generator {
+            states.push(json!({"tensor": held.len(), "buffer": buffer}));
+            held.push(random::state_value(self.generator)?);
+        }
+        for (array, buffer) in &program.constants {
             constants.push(json!({"tensor": held.len(), "buffer": buffer}));
             held.push(executors::contiguous(array)?);
         }
@@ -243,6 +251,7 @@ impl Exporting<'_, '_> {
                 "rounds": size(play.rounds),
             })
         });
+        let repeats = program.repeats.iter().filter(|repeat| !repeat.range.is_empty());
         let limits = plan.target().limits();
         let described = json!({
             "version": VERSION,
@@ -255,6 +264,8 @@ impl Exporting<'_, '_> {
             "outputs": outputs,
             "constants": constants,
             "state": states,
+            "repeats": repeats.map(repeat).collect::<Vec<Json>>(),
+            "generator": generator,
             "faults": program.faults,
             "refusals": refusals.collect::<Vec<Json>>(),
             "dispatches": dispatches.collect::<Vec<Json>>(),
@@ -289,9 +300,20 @@ fn word(word: &Word) -> Json {
         Word::Number { number, dtype, is_high } => {
             json!({"number": number, "dtype": dtype.name(), "high": is_high})
         }
-        // Programs write the place of each slot.
-        Word::Slot => json!(0),
+        // Programs write the place of each slot, and rounds as sizes.
+        Word::Slot | Word::Round { .. } => json!(0),
     }
+}
+
+/// Dispatches that are repeated: the first, the one behind the last, how often, and the symbol of
+/// the number of the round.
+fn repeat(repeat: &Repeat) -> Json {
+    let times = match repeat.times {
+        Times::Size(n) => size(n),
+        Times::Log { base, of } => json!({"log": base, "of": size(of)}),
+    };
+    let (from, to) = (repeat.range.start, repeat.range.end);
+    json!({"from": from, "to": to, "times": times, "round": repeat.round.to_string()})
 }
 
 /// The numbers that sizes decide: the bits of a float64 in hexadecimal, the text of a size, or

@@ -2,49 +2,28 @@
 //!
 //! Sizes may be open: lengths, counts and words are expressions then. New values of state are
 //! written by the last dispatches, which write nothing where an earlier one has refused its data.
+//!
+//! Loops are ranges of dispatches that are repeated; words may use the number of the round.
+
+mod flow;
+mod frame;
+mod text;
+
+use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 
-use super::kernel::{self, Input, Kernel, Output, Place, Refusal, View, Word, count};
+use self::frame::{Frame, Held};
+use super::kernel::{self, Input, Kernel, Output, Place, Refusal, Times, View, Word, count};
 use super::moves;
 use super::step::lower;
+use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Result};
 use crate::ops::op::{Op, Type};
-use crate::schedule::{Number, Operand, Plan, Source, Step, Work};
+use crate::schedule::{Number, Plan, Source, Step, Work};
 use crate::shape::Dim;
 use crate::site::Site;
-
-/// Fills the slots of faults with ones: nothing is refused yet.
-const RESET: &str = "\
-@group(0) @binding(0) var<storage, read_write> m0: array<u32>;
-@group(0) @binding(1) var<uniform> words: array<vec4<u32>, 1>;
-
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
-    let id = at.y * groups.x * 64u + at.x;
-    if id >= words[0].x { return; }
-    m0[id] = 0xffffffffu;
-}
-";
-
-/// Copies what was computed over state, unless a slot of faults refuses something.
-const COMMIT: &str = "\
-@group(0) @binding(0) var<storage, read_write> m0: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read_write> m1: array<vec4<u32>>;
-@group(0) @binding(2) var<storage, read_write> m2: array<vec4<u32>>;
-@group(0) @binding(3) var<uniform> words: array<vec4<u32>, 1>;
-
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
-    let id = at.y * groups.x * 64u + at.x;
-    if id >= words[0].x { return; }
-    for (var slot = 0u; slot < words[0].y; slot++) {
-        if m2[slot].x != 0xffffffffu { return; }
-    }
-    m1[id] = m0[id];
-}
-";
 
 /// One dispatch of a program.
 pub struct Play {
@@ -64,6 +43,16 @@ pub struct Play {
     pub rounds: Dim,
 }
 
+/// Dispatches that are repeated.
+pub struct Repeat {
+    /// Which
+    pub range: Range<usize>,
+    /// How often
+    pub times: Times,
+    /// The symbol of the number of the round, in words and counts
+    pub round: Dim,
+}
+
 /// A plan, lowered.
 #[derive(Default)]
 pub struct Program {
@@ -73,19 +62,26 @@ pub struct Program {
     pub buffers: Vec<Dim>,
     /// The buffers of the inputs of the plan
     pub inputs: Vec<usize>,
-    /// The buffers of the constants of the plan
-    pub constants: Vec<usize>,
+    /// The constants of the plan and of bodies, with their buffers
+    pub constants: Vec<(Array, usize)>,
     /// The buffers of the outputs of the plan, without gaps from their start; those of state are
     /// the buffers of the inputs that they become
     pub outputs: Vec<usize>,
     /// In the order in which they run
     pub dispatches: Vec<Play>,
+    /// Loops, outer ones before those inside
+    pub repeats: Vec<Repeat>,
+    /// The state of the generator of random numbers: the two words of its key, then the lower and
+    /// upper half of the count of keys drawn
+    pub generator: Option<usize>,
     /// Where dispatches say what they refuse
     pub faults: Option<usize>,
     /// What each slot of faults says, with the Python line
     pub refusals: Vec<(Refusal, Site)>,
     known: FxHashMap<String, usize>,
     free: Vec<usize>,
+    /// The start of the names of rounds, which no symbol of the plan has
+    round: String,
 }
 
 /// What a plan is lowered with.
@@ -94,6 +90,8 @@ pub struct Terms<'a> {
     pub number: &'a dyn Fn(u32) -> Option<Scalar>,
     /// State: outputs that become the value of an input, `(input, output)`
     pub state: &'a [(u32, u32)],
+    /// The inputs that are keys of random numbers, in the order in which they are drawn
+    pub keys: &'a [usize],
 }
 
 /// A place that cannot be lowered, and why.
@@ -106,120 +104,115 @@ pub fn bytes(dtype: DType, count: Dim) -> Dim {
     bytes.max(Dim::new(32))
 }
 
-/// Where the values of a plan lie: the values that they are views of, and how.
-struct Places<'a> {
-    plan: &'a Plan,
-    views: FxHashMap<Source, (Source, View)>,
-    /// By value with a buffer of its own: the last step that reads it
-    last: FxHashMap<Source, usize>,
-}
-
-impl<'a> Places<'a> {
-    fn of(plan: &'a Plan) -> Places<'a> {
-        let mut places = Places { plan, views: FxHashMap::default(), last: FxHashMap::default() };
-        for (at, step) in plan.steps().iter().enumerate() {
-            for operand in &step.args {
-                if let Operand::Array(x) = *operand {
-                    let base = places.at(x).0;
-                    places.last.insert(base, at);
-                }
-            }
-            if let Some(view) = places.view(step) {
-                places.views.insert(Source::Slot(step.results[0]), view);
-            }
-        }
-        for &source in plan.outputs() {
-            let base = places.at(source).0;
-            places.last.insert(base, usize::MAX);
-        }
-        places
-    }
-
-    /// Where a value lies.
-    fn at(&self, source: Source) -> (Source, View) {
-        match self.views.get(&source) {
-            Some(known) => known.clone(),
-            None => (source, View::dense(self.plan.ty(source).shape.dims())),
-        }
-    }
-
-    /// Where the result of a step lies, if the step only looks at its operand in another way.
-    fn view(&self, step: &Step) -> Option<(Source, View)> {
-        let [Operand::Array(x)] = step.args[..] else { return None };
-        let (base, view) = self.at(x);
-        match &step.work {
-            Work::Alias => Some((base, view)),
-            Work::Op(op) => {
-                let ty = self.plan.ty(Source::Slot(step.results[0]));
-                Some((base, moves::view_of(op, &view, ty.shape.dims())?))
-            }
-            Work::Group(_)
-            | Work::Product(_)
-            | Work::BlockFusion(_)
-            | Work::RowFusion(_)
-            | Work::ControlFlow(_)
-            | Work::Effect(_) => None,
-        }
-    }
-}
-
 impl Program {
     /// The program of a plan, or all places that a device cannot run.
     pub fn of(plan: &Plan, terms: &Terms<'_>) -> std::result::Result<Program, Vec<Offence>> {
-        let (mut program, places, mut offences) =
-            (Program::default(), Places::of(plan), Vec::new());
-        let mut buffers: FxHashMap<Source, usize> = FxHashMap::default();
-        let mut fixed = |program: &mut Program, source: Source| {
-            let ty = plan.ty(source);
-            let buffer = program.buffer(bytes(ty.dtype, count(ty.shape.dims())));
-            buffers.insert(source, buffer);
-            buffer
-        };
-        for i in 0..plan.inputs().len() {
-            let buffer = fixed(&mut program, Source::Input(i as u32));
+        let (mut program, mut offences) = (Program::default(), Vec::new());
+        program.round = round_names(plan);
+        let mut inputs = Vec::new();
+        for ty in plan.inputs() {
+            let sizes = ty.shape.dims();
+            let buffer = program.buffer(bytes(ty.dtype, count(sizes)));
             program.inputs.push(buffer);
+            inputs.push(Held { buffer, view: View::dense(sizes) });
         }
-        for i in 0..plan.constants().len() {
-            let buffer = fixed(&mut program, Source::Constant(i as u32));
-            program.constants.push(buffer);
-        }
-        for (at, step) in plan.steps().iter().enumerate() {
-            let slots = || step.results.iter().map(|&slot| Source::Slot(slot));
-            if slots().any(|slot| places.views.contains_key(&slot)) {
-                continue;
-            }
-            for slot in slots() {
-                let ty = plan.ty(slot);
-                let buffer = program.take(bytes(ty.dtype, count(ty.shape.dims())));
-                buffers.insert(slot, buffer);
-            }
-            let made = program.step(plan, step, &places, &buffers, terms);
-            if let Err(refusal) = made {
-                offences.push((refusal, step.site));
-            }
-            let read = step.args.iter().filter_map(|operand| match *operand {
-                Operand::Array(x) => Some(places.at(x).0),
-                Operand::Number(_) => None,
-            });
-            let mut over: Vec<Source> = read
-                .chain(slots())
-                .filter(|base| matches!(base, Source::Slot(_)))
-                .filter(|base| places.last.get(base).is_none_or(|&last| last <= at))
-                .collect();
-            over.dedup();
-            for base in over {
-                if let Some(buffer) = buffers.remove(&base) {
-                    program.free.push(buffer);
-                }
-            }
-        }
-        if let Err(refusal) = program.end(plan, &places, &buffers, terms) {
+        let mut commits = program.keys(plan, terms);
+        let constants = program.constants(plan);
+        let mut frame = Frame::new(plan, inputs, constants);
+        program.steps(&mut frame, &FxHashMap::default(), terms, &mut offences);
+        if let Err(refusal) = program.end(&frame, &mut commits, terms) {
             offences.push((refusal, Site::default()));
         }
         if let Err(refusal) = program.admit(plan) {
             offences.push((refusal, Site::default()));
         }
         if offences.is_empty() { Ok(program) } else { Err(offences) }
+    }
+
+    /// The dispatches of the steps of a plan. Slots in `targets` are put into buffers that are
+    /// there.
+    fn steps(
+        &mut self,
+        frame: &mut Frame<'_>,
+        targets: &FxHashMap<Source, usize>,
+        terms: &Terms<'_>,
+        offences: &mut Vec<Offence>,
+    ) {
+        let plan = frame.plan;
+        for (at, step) in plan.steps().iter().enumerate() {
+            let slots = || step.results.iter().map(|&slot| Source::Slot(slot));
+            if slots().any(|slot| frame.is_view(slot)) {
+                continue;
+            }
+            for slot in slots() {
+                let ty = plan.ty(slot);
+                let buffer = match targets.get(&slot) {
+                    Some(&there) => there,
+                    None => self.take(bytes(ty.dtype, count(ty.shape.dims()))),
+                };
+                frame.buffers.insert(slot, buffer);
+            }
+            let made = match &step.work {
+                Work::ControlFlow(bodies) => self.flow(frame, step, bodies, terms, offences),
+                Work::Effect(effect) => self.effect(frame, step, effect, terms),
+                Work::Op(_)
+                | Work::Group(_)
+                | Work::Product(_)
+                | Work::BlockFusion(_)
+                | Work::RowFusion(_)
+                | Work::Alias => self.step(frame, step, terms),
+            };
+            if let Err(refusal) = made {
+                offences.push((refusal, step.site));
+            }
+            for slot in frame.over(step, at) {
+                if let Some(buffer) = frame.buffers.remove(&slot)
+                    && !targets.contains_key(&slot)
+                {
+                    self.free.push(buffer);
+                }
+            }
+        }
+    }
+
+    /// The buffers of the constants of a plan.
+    fn constants(&mut self, plan: &Plan) -> Vec<usize> {
+        let mut found = Vec::new();
+        for array in plan.constants() {
+            let same = |(known, _): &&(Array, usize)| {
+                known.data.same(&array.data)
+                    && known.layout == array.layout
+                    && known.dtype == array.dtype
+            };
+            let known = self.constants.iter().find(same).map(|&(_, buffer)| buffer);
+            found.push(known.unwrap_or_else(|| {
+                let buffer = self.buffer(bytes(array.dtype, count(array.shape().dims())));
+                self.constants.push((array.clone(), buffer));
+                buffer
+            }));
+        }
+        found
+    }
+
+    /// Draws the keys of a run; gives what becomes the state of the generator.
+    fn keys(&mut self, plan: &Plan, terms: &Terms<'_>) -> Vec<(usize, usize, Dim)> {
+        if terms.keys.is_empty() {
+            return Vec::new();
+        }
+        let length = Dim::new(32);
+        let (state, next) = (self.buffer(length), self.buffer(length));
+        self.generator = Some(state);
+        for (k, &input) in terms.keys.iter().enumerate() {
+            if plan.reads_input(input as u32) {
+                let (to, words) = (self.inputs[input], vec![Word::Bits(k as u32)]);
+                let play = self.own("key", &text::key(), vec![state, to], words, Dim::ONE);
+                self.dispatches.push(play);
+            }
+        }
+        let words = vec![Word::Bits(terms.keys.len() as u32)];
+        let play = self.own("keys", text::NEXT, vec![state, next], words, Dim::ONE);
+        self.dispatches.push(play);
+        vec![(next, state, length)]
     }
 
     /// A new buffer.
@@ -262,18 +255,10 @@ impl Program {
         faults
     }
 
-    fn step(
-        &mut self,
-        plan: &Plan,
-        step: &Step,
-        places: &Places<'_>,
-        buffers: &FxHashMap<Source, usize>,
-        terms: &Terms<'_>,
-    ) -> Result<()> {
-        let lowered = lower(plan, step, &|source| places.at(source))?;
-        let found = lowered.ranges.iter().map(|source| buffers.get(source).copied());
-        let ranges: Option<Vec<usize>> = found.collect();
-        let ranges = ranges.ok_or_else(|| error::internal("a value has no buffer"))?;
+    fn step(&mut self, frame: &Frame<'_>, step: &Step, terms: &Terms<'_>) -> Result<()> {
+        let lowered = lower(frame.plan, step, &|source| frame.at(source))?;
+        let found = lowered.ranges.iter().map(|&source| frame.buffer(source));
+        let ranges = found.collect::<Result<Vec<usize>>>()?;
         self.kernel(&lowered.kernel, &step.name(), step.site, &ranges, &lowered.numbers, terms)
     }
 
@@ -292,8 +277,16 @@ impl Program {
         if let Some(refusal) = &kernel.refusal {
             self.refusals.push((refusal.clone(), site));
         }
-        for dispatch in &kernel.dispatches {
+        for (k, dispatch) in kernel.dispatches.iter().enumerate() {
             dispatch.admit(name)?;
+            let repeat = kernel.repeats.iter().find(|repeat| repeat.range.contains(&k));
+            if let Some(repeat) = repeat
+                && repeat.range.start == k
+            {
+                let at = self.repeat(repeat.times);
+                self.repeats[at].range.end += repeat.range.len();
+            }
+            let round = repeat.and_then(|_| self.repeats.last()).map(|repeat| repeat.round);
             let mut bindings = Vec::new();
             for place in &dispatch.bindings {
                 bindings.push(match *place {
@@ -311,6 +304,12 @@ impl Program {
                         None => Word::Number { number: i as usize, dtype, is_high },
                     },
                 },
+                Word::Round { times, plus } => match round {
+                    Some(round) => {
+                        Word::Size(round * Dim::new(times as usize) + Dim::new(plus as usize))
+                    }
+                    None => Word::Bits(plus),
+                },
                 Word::Bits(_) | Word::Size(_) | Word::Minus(_) => *word,
             };
             let words = dispatch.words.iter().map(word).collect();
@@ -323,26 +322,32 @@ impl Program {
         Ok(())
     }
 
+    /// A new loop of no dispatches; gives its position.
+    fn repeat(&mut self, times: Times) -> usize {
+        let (at, here) = (self.repeats.len(), self.dispatches.len());
+        let round = Dim::named(&format!("{}{at}", self.round));
+        self.repeats.push(Repeat { range: here..here, times, round });
+        at
+    }
+
     /// Puts outputs where they are expected: without gaps in buffers of their own, and state over
     /// its old value.
     fn end(
         &mut self,
-        plan: &Plan,
-        places: &Places<'_>,
-        buffers: &FxHashMap<Source, usize>,
+        frame: &Frame<'_>,
+        commits: &mut Vec<(usize, usize, Dim)>,
         terms: &Terms<'_>,
     ) -> Result<()> {
-        let (mut commits, mut outputs) = (Vec::new(), Vec::<usize>::new());
+        let (plan, mut outputs) = (frame.plan, Vec::<usize>::new());
         for (i, &source) in plan.outputs().iter().enumerate() {
-            let ((base, view), ty) = (places.at(source), plan.ty(source));
-            let buffer = *buffers.get(&base).ok_or_else(|| error::internal("a result is lost"))?;
-            let is_start = matches!(view.offset, Word::Size(at) if at == Dim::new(0));
-            let is_own = matches!(base, Source::Slot(_)) && view.is_dense && is_start;
+            let ((base, view), ty) = (frame.at(source), plan.ty(source));
+            let buffer = frame.buffer(base)?;
+            let is_own = matches!(base, Source::Slot(_)) && view.is_whole();
             let input = terms.state.iter().find(|(_, output)| *output as usize == i);
             let is_free = input.is_some() || !outputs.contains(&buffer);
             let from = match is_own && is_free {
                 true => buffer,
-                false => self.copied(buffer, view, &ty, terms)?,
+                false => self.copied(&Held { buffer, view }, &ty, terms)?,
             };
             outputs.push(match input {
                 Some(&(input, _)) => {
@@ -361,13 +366,16 @@ impl Program {
         if let Some(faults) = self.faults {
             let words = Dim::new(4 * slots.next_multiple_of(2).max(2));
             self.buffers[faults] = words * Dim::new(4);
-            let play = self.own("reset", RESET, vec![faults], vec![Word::Size(words)], words);
+            let play = self.own("reset", text::RESET, vec![faults], vec![Word::Size(words)], words);
             self.dispatches.insert(0, play);
+            for repeat in &mut self.repeats {
+                repeat.range = repeat.range.start + 1..repeat.range.end + 1;
+            }
         }
-        for (from, to, bytes) in commits {
+        for (from, to, bytes) in std::mem::take(commits) {
             let (faults, vectors) = (self.faults(), bytes / Dim::new(16));
             let words = vec![Word::Size(vectors), Word::Bits(slots as u32)];
-            let play = self.own("commit", COMMIT, vec![from, to, faults], words, vectors);
+            let play = self.own("commit", text::COMMIT, vec![from, to, faults], words, vectors);
             self.dispatches.push(play);
         }
         Ok(())
@@ -388,12 +396,13 @@ impl Program {
     }
 
     /// The buffer of a copy of a value without gaps.
-    fn copied(&mut self, from: usize, view: View, ty: &Type, terms: &Terms<'_>) -> Result<usize> {
-        let to = self.buffer(bytes(ty.dtype, count(ty.shape.dims())));
+    fn copied(&mut self, from: &Held, ty: &Type, terms: &Terms<'_>) -> Result<usize> {
+        let to = self.take(bytes(ty.dtype, count(ty.shape.dims())));
+        let view = from.view.clone();
         let inputs = [Input::Array { range: 0, dtype: ty.dtype, view }];
         let out = Output { range: 1, ty: ty.clone() };
         let kernel = moves::kernel(&Op::Broadcast(ty.shape.clone()), &inputs, &out)?;
-        self.kernel(&kernel, "copy", Site::default(), &[from, to], &[], terms)?;
+        self.kernel(&kernel, "copy", Site::default(), &[from.buffer, to], &[], terms)?;
         Ok(to)
     }
 
@@ -408,4 +417,16 @@ impl Program {
             None => Ok(()),
         }
     }
+}
+
+/// The start of names for rounds that no symbol of a plan has.
+fn round_names(plan: &Plan) -> String {
+    let sizes = plan.inputs().iter().flat_map(|ty| ty.shape.dims().to_vec());
+    let names: Vec<String> =
+        sizes.flat_map(|size| size.symbols()).map(|symbol| symbol.to_string()).collect();
+    let mut start = "round".to_owned();
+    while names.iter().any(|name| name.starts_with(&start)) {
+        start.insert(0, '_');
+    }
+    start
 }
