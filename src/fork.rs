@@ -5,6 +5,11 @@
 //! child.
 
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::ptr;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 #[cfg(unix)]
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
@@ -19,6 +24,47 @@ impl<G> Held<G> {
     #[allow(clippy::new_without_default, reason = "a static needs a constant")]
     pub const fn new() -> Held<G> {
         Held(UnsafeCell::new(None))
+    }
+}
+
+/// A value that is made when it is first asked for. Threads that ask at the same time each make one,
+/// and the first is kept. So nobody waits for another thread, which a child of `fork` would do for
+/// ever: the thread is not there.
+pub struct Lazy<T> {
+    made: AtomicPtr<T>,
+    make: fn() -> T,
+    value: PhantomData<T>,
+}
+
+impl<T> Lazy<T> {
+    /// A value that is not made yet. It is never dropped, so this is for statics.
+    pub const fn new(make: fn() -> T) -> Lazy<T> {
+        Lazy { made: AtomicPtr::new(ptr::null_mut()), make, value: PhantomData }
+    }
+
+    #[cold]
+    fn start(&self) -> *mut T {
+        let new = Box::into_raw(Box::new((self.make)()));
+        match self.made.compare_exchange(ptr::null_mut(), new, AcqRel, Acquire) {
+            Ok(_) => new,
+            Err(first) => {
+                // SAFETY: the box was made above, and nobody else saw it.
+                drop(unsafe { Box::from_raw(new) });
+                first
+            }
+        }
+    }
+}
+
+impl<T> Deref for Lazy<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        let made = self.made.load(Acquire);
+        let made = if made.is_null() { self.start() } else { made };
+        // SAFETY: it came from a box that nobody frees, and it is only read from now on.
+        unsafe { &*made }
     }
 }
 

@@ -4,8 +4,7 @@
 //! [`multiversion!`](crate::multiversion) gives the same bits whichever version runs (nothing is
 //! contracted or re-associated: only the width differs).
 
-use std::sync::OnceLock;
-
+use crate::fork::Lazy;
 use crate::settings;
 
 /// A level of the instruction set.
@@ -42,8 +41,8 @@ impl Isa {
 /// (`base`, `v3`, `v4`).
 #[inline]
 pub fn isa() -> Isa {
-    static CHOSEN: OnceLock<Isa> = OnceLock::new();
-    *CHOSEN.get_or_init(|| choose(settings::ISA.value().as_deref()))
+    static CHOSEN: Lazy<Isa> = Lazy::new(|| choose(settings::ISA.value().as_deref()));
+    *CHOSEN
 }
 
 fn choose(wish: Option<&str>) -> Isa {

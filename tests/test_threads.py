@@ -1,5 +1,8 @@
 """One compiled function, one training step, one session from eight threads at once."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -270,3 +273,41 @@ def test_a_session_trains_in_eight_threads():
     assert times.item() == 8 * 30
     total = sum(1 + (i + n) % 3 for i in range(8) for n in range(40) if n % 4)
     assert values.tolist() == [-float(total)] * 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_of_fork_waits_for_no_thread_that_makes_a_table():
+    """Tables are made when they are first asked for. A child that was forked while another thread
+    made one asks again."""
+    code = """
+import os, threading, time, sys
+import wengert as wg
+go = threading.Event()
+def work(i):
+    go.wait()
+    wg.nn.softmax(wg.ones((3, 3 + i))).sum().item()
+threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+for t in threads: t.start()
+go.set()
+children = []
+for _ in range(20):
+    pid = os.fork()
+    if pid == 0:
+        wg.nn.softmax(wg.ones((3, 3))).sum().item()
+        os._exit(0)
+    children.append(pid)
+for t in threads: t.join()
+end = time.monotonic() + 60
+for pid in children:
+    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+        if time.monotonic() > end:
+            for p in children:
+                try: os.kill(p, 9)
+                except ProcessLookupError: pass
+            sys.exit("a child hangs")
+        time.sleep(0.01)
+"""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=120,
+                              capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr

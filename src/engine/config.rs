@@ -1,8 +1,8 @@
 //! Settings of the compiler, for each thread.
 
 use std::cell::RefCell;
-use std::sync::LazyLock;
 
+use crate::fork::Lazy;
 use crate::passes::Options;
 use crate::settings;
 
@@ -48,7 +48,7 @@ impl Check {
 
 impl Default for Config {
     fn default() -> Config {
-        static CHECK: LazyLock<Check> = LazyLock::new(|| {
+        static CHECK: Lazy<Check> = Lazy::new(|| {
             settings::CHECK.value().and_then(|v| Check::named(&v)).unwrap_or_default()
         });
         Config { passes: Options::default(), budget: None, check: *CHECK }

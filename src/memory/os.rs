@@ -2,9 +2,9 @@
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 
 use super::ALIGN;
+use crate::fork::Lazy;
 
 /// From this size on a block has pages of its own.
 const MAPPED: usize = 64 << 10;
@@ -66,11 +66,11 @@ pub(super) fn cache_bytes() -> usize {
 
 /// Memory with swap, and memory alone.
 fn machine() -> (usize, usize) {
-    static MACHINE: OnceLock<(usize, usize)> = OnceLock::new();
-    *MACHINE.get_or_init(|| {
+    static MACHINE: Lazy<(usize, usize)> = Lazy::new(|| {
         let (memory, swap) = read_machine().unwrap_or((4 << 30, usize::MAX >> 2));
         (memory + swap, memory)
-    })
+    });
+    *MACHINE
 }
 
 /// Memory and swap in bytes, at most what the control group grants.

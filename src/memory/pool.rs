@@ -6,8 +6,9 @@ use std::cell::{OnceCell, UnsafeCell};
 use std::collections::VecDeque;
 use std::mem::size_of;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::class::{self, Class};
 use super::counters::Post;
@@ -59,8 +60,10 @@ pub(super) fn give_back(header: NonNull<Header>, class: Class) {
 /// A charged block of `class` from the system.
 #[cold]
 fn fresh(bytes: usize, class: Class, zeroed: bool) -> Result<NonNull<Header>> {
-    static FORK: Once = Once::new();
-    FORK.call_once(fork::install::<Lock>);
+    static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
+    if !IS_INSTALLED.swap(true, Relaxed) {
+        fork::install::<Lock>();
+    }
     // Cached blocks count against the limit too, so they are freed first.
     let allowed = counters::ceiling().saturating_sub(class.size());
     if counters::held() > allowed {

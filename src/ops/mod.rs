@@ -1,7 +1,6 @@
 //! The op table: what ops exist, their types, gradients and scalar formulas.
 
-use std::sync::LazyLock;
-
+use crate::fork::Lazy;
 pub mod attributes;
 pub mod batch;
 #[macro_use]
@@ -86,7 +85,7 @@ impl Entry {
 
 /// Every op that users call, elementwise ones first.
 pub fn table() -> &'static [Entry] {
-    static TABLE: LazyLock<Vec<Entry>> = LazyLock::new(|| {
+    static TABLE: Lazy<Vec<Entry>> = Lazy::new(|| {
         let maps = elementwise::tables().filter(|def| def.place != Place::Hidden);
         maps.map(Entry::Map).chain(composite::tables().map(Entry::Composite)).collect()
     });

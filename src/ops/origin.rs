@@ -5,13 +5,13 @@
 //! take them. Whoever finds that data refuses a node [asks here](explain) what to say. So the text
 //! is the same for a formula that runs at once, in a plan, in a session or node by node.
 
-use std::sync::LazyLock;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::composite;
 use super::declare::{Arguments, Attr, Composite, Indexes};
 use super::emit::{Arg, Expr};
 use crate::error::{self, Error};
+use crate::fork::Lazy;
 use crate::shape::MAX_RANK;
 use crate::site::Origin;
 
@@ -19,7 +19,7 @@ use crate::site::Origin;
 const OTHERS: [&str; 2] = ["getitem", "setitem"];
 
 /// The composites by number, less those of the others.
-static TABLE: LazyLock<Vec<&'static Composite>> = LazyLock::new(|| composite::tables().collect());
+static TABLE: Lazy<Vec<&'static Composite>> = Lazy::new(|| composite::tables().collect());
 
 /// Gives every composite its number.
 #[cold]

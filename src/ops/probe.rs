@@ -1,7 +1,6 @@
 //! Running a formula on types alone, to find its result's type and the operands it reads.
 
 use std::cell::RefCell;
-use std::sync::LazyLock;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -15,6 +14,7 @@ use super::structural::OpKind;
 use crate::cache::Cache;
 use crate::dtype::{Numeric, Scalar};
 use crate::error::{self, Result};
+use crate::fork::Lazy;
 use crate::shape::hint;
 
 /// Which values a rule reads: bit `i` for operand `i`, [`RESULT`] for the result.
@@ -164,8 +164,7 @@ pub fn call_residuals(
         return Ok(OPERANDS);
     }
     type Key = (Call, SmallVec<[u8; 6]>, usize);
-    static KNOWN: LazyLock<Mutex<Cache<Key, Mask>>> =
-        LazyLock::new(|| Mutex::new(Cache::new(4096)));
+    static KNOWN: Lazy<Mutex<Cache<Key, Mask>>> = Lazy::new(|| Mutex::new(Cache::new(4096)));
     let rank = |arg: &OperandType<'_>| match arg {
         OperandType::Tensor(_, shape) => shape.rank() as u8 + 1,
         OperandType::Scalar(_) => 0,

@@ -14,8 +14,8 @@
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -23,6 +23,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::dim::{Dim, ROUNDS};
 use super::poly::{Atom, Poly, Symbol};
 use crate::error;
+use crate::fork::Lazy;
 
 /// The id of a polynomial.
 pub type PolyId = u64;
@@ -69,7 +70,7 @@ struct Table {
     kept: FxHashMap<u64, FxHashSet<Item>>,
 }
 
-static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Default::default);
+static TABLE: Lazy<Mutex<Table>> = Lazy::new(Default::default);
 
 thread_local! {
     static ENTERED: RefCell<Vec<Arc<Keeper>>> = const { RefCell::new(Vec::new()) };

@@ -1,6 +1,6 @@
 //! The kind of a node from its name and arguments.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
@@ -10,6 +10,7 @@ use super::super::literal::{
 use super::{Args, ControlFlowKind, Effect, Kind, Parser, Statement, split, unit};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::fork::Lazy;
 use crate::ops::declare::{Attr, Composite, Extents, Param, ParamKind};
 use crate::ops::elementwise::Elementwise;
 use crate::ops::op::{Call, Op, SliceAxis, Type};
@@ -275,14 +276,14 @@ fn effect(given: &mut Given<'_, '_>) -> Result<Kind> {
 
 /// An op by its name: elementwise, structural, or a composite that stays one node.
 fn op(given: &mut Given<'_, '_>) -> Result<Op> {
-    static MAPS: LazyLock<FxHashMap<&str, &Elementwise>> =
-        LazyLock::new(|| elementwise::tables().map(|def| (def.name, def)).collect());
-    static CALLS: LazyLock<FxHashMap<&str, &Composite>> = LazyLock::new(|| {
+    static MAPS: Lazy<FxHashMap<&str, &Elementwise>> =
+        Lazy::new(|| elementwise::tables().map(|def| (def.name, def)).collect());
+    static CALLS: Lazy<FxHashMap<&str, &Composite>> = Lazy::new(|| {
         let own = composite::tables().filter(|composite| composite.stays());
         own.map(|composite| (composite.name, composite)).collect()
     });
-    static DEFS: LazyLock<FxHashMap<&str, &StructuralDef>> =
-        LazyLock::new(|| structural::defs().iter().map(|&def| (def.name, def)).collect());
+    static DEFS: Lazy<FxHashMap<&str, &StructuralDef>> =
+        Lazy::new(|| structural::defs().iter().map(|&def| (def.name, def)).collect());
     if let Some(def) = MAPS.get(given.name) {
         given.operands()?;
         return Ok(Op::Map(def));

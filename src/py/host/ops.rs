@@ -5,7 +5,7 @@
 //! work with.
 
 use std::ffi::c_void;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -22,6 +22,7 @@ use crate::engine::random::Attempt;
 use crate::engine::tape::{self, Operand, Value};
 use crate::engine::trace::{self, Trace};
 use crate::error::{self, Result};
+use crate::fork::Lazy;
 use crate::graph::{
     ControlFlow, ControlFlowKind, EffectClass, Formula, Host, HostOp, Signature, Types,
 };
@@ -80,7 +81,7 @@ struct PythonOp {
 
 /// A name that stays. There are as many as programs write.
 fn interned(name: &str) -> &'static str {
-    static NAMES: LazyLock<Mutex<FxHashSet<&'static str>>> = LazyLock::new(Mutex::default);
+    static NAMES: Lazy<Mutex<FxHashSet<&'static str>>> = Lazy::new(Mutex::default);
     let mut names = NAMES.lock();
     if let Some(known) = names.get(name) {
         return known;

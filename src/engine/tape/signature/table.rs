@@ -1,14 +1,15 @@
 //! The one table of signatures.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
 use super::{Signature, hash};
 use crate::cache::{Cache, Evicted};
 use crate::engine::tape::Operand;
-use crate::fork::{self, Held, OverFork};
+use crate::fork::{self, Held, Lazy, OverFork};
 use crate::ops::declare::{Attr, Composite};
 
 /// Signatures in the table at a time, about.
@@ -19,8 +20,11 @@ type Bucket = SmallVec<[Arc<Signature>; 1]>;
 
 type Table = Cache<u64, Bucket>;
 
-static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(|| {
-    fork::install::<Lock>();
+static TABLE: Lazy<Mutex<Table>> = Lazy::new(|| {
+    static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
+    if !IS_INSTALLED.swap(true, Ordering::Relaxed) {
+        fork::install::<Lock>();
+    }
     Mutex::new(Cache::new(CAPACITY))
 });
 
