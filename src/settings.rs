@@ -29,6 +29,8 @@ const SWITCH: Allowed = Allowed::Words(&["0", "1"]);
 
 /// The adapter that `gpu` names: its number, or a part of its name.
 pub static ADAPTER: Setting = Setting { name: "WENGERT_ADAPTER", allowed: Allowed::Text };
+/// Where compiled shaders are kept on disk: `off`, `on` (the platform's folder), or a folder.
+pub static CACHE: Setting = Setting { name: "WENGERT_CACHE", allowed: Allowed::Text };
 /// What compiled runs are held against.
 pub static CHECK: Setting =
     Setting { name: "WENGERT_CHECK", allowed: Allowed::Words(&["0", "1", "reference"]) };
@@ -47,7 +49,7 @@ pub static GPU_TIMEOUT: Setting =
     Setting { name: "WENGERT_GPU_TIMEOUT", allowed: Allowed::Count(1 << 20) };
 
 /// What the engine reads.
-static READ: [&Setting; 6] = [&ADAPTER, &CHECK, &GPU_TIMEOUT, &ISA, &NUM_THREADS, &POWER];
+static READ: [&Setting; 7] = [&ADAPTER, &CACHE, &CHECK, &GPU_TIMEOUT, &ISA, &NUM_THREADS, &POWER];
 
 /// What the build and the tests read, which may be set while the engine runs.
 static ELSEWHERE: [Setting; 6] = [

@@ -5,12 +5,12 @@
 //! checked on the thread that asked for it.
 
 use std::cell::Cell;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use crate::fork::Lazy;
 use crate::site::Site;
 
 /// The most events kept at a time; what comes after is counted only.
@@ -27,6 +27,8 @@ pub enum Work {
     Step,
     /// A call of a compiled function, around its steps
     Call,
+    /// An op or a step, by the clock of the device that computed it
+    Device,
 }
 
 impl Work {
@@ -37,6 +39,7 @@ impl Work {
             Work::Composite => "composite",
             Work::Step => "step",
             Work::Call => "call",
+            Work::Device => "device",
         }
     }
 }
@@ -69,13 +72,15 @@ struct Log {
     events: Vec<Event>,
     timers: u32,
     dropped: u64,
+    /// Devices without a clock
+    untimed: Vec<&'static str>,
 }
 
 /// How many watch: timers of all threads, checks of any thread.
 static WATCHERS: AtomicU32 = AtomicU32::new(0);
 static TIMERS: AtomicU32 = AtomicU32::new(0);
-static LOG: LazyLock<Mutex<Log>> = LazyLock::new(Default::default);
-static CLOCK: LazyLock<Instant> = LazyLock::new(Instant::now);
+static LOG: Lazy<Mutex<Log>> = Lazy::new(Default::default);
+static CLOCK: Lazy<Instant> = Lazy::new(Instant::now);
 
 thread_local! {
     static CHECKS: Cell<u32> = const { Cell::new(0) };
@@ -124,6 +129,14 @@ pub fn record(event: Event) {
     }
 }
 
+/// Says that a device computes and has no clock.
+pub fn note_untimed(device: &'static str) {
+    let mut log = LOG.lock();
+    if !log.untimed.contains(&device) {
+        log.untimed.push(device);
+    }
+}
+
 /// Starts to take times: what [`end_timing`] wants back.
 pub fn begin_timing() -> usize {
     let mut log = LOG.lock();
@@ -133,20 +146,22 @@ pub fn begin_timing() -> usize {
     log.events.len()
 }
 
-/// The events since the matching [`begin_timing`], and how many found no room.
-pub fn end_timing(mark: usize) -> (Vec<Event>, u64) {
+/// The events since the matching [`begin_timing`], how many found no room, and which devices
+/// computed and have no clock.
+pub fn end_timing(mark: usize) -> (Vec<Event>, u64, Vec<&'static str>) {
     let mut log = LOG.lock();
     log.timers = log.timers.saturating_sub(1);
     TIMERS.fetch_sub(1, Ordering::Relaxed);
     WATCHERS.fetch_sub(1, Ordering::Relaxed);
     let dropped = log.dropped;
     if log.timers > 0 {
-        return (log.events.get(mark..).unwrap_or_default().to_vec(), dropped);
+        let events = log.events.get(mark..).unwrap_or_default().to_vec();
+        return (events, dropped, log.untimed.clone());
     }
     log.dropped = 0;
     let mut events = std::mem::take(&mut log.events);
     events.drain(..mark.min(events.len()));
-    (events, dropped)
+    (events, dropped, std::mem::take(&mut log.untimed))
 }
 
 /// Starts to check values on this thread.

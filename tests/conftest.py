@@ -6,6 +6,9 @@ import sys
 import hypothesis
 import pytest
 
+# Nothing is written to the folders of whoever runs the tests.
+os.environ["WENGERT_CACHE"] = "off"
+
 FULL = os.environ.get("WENGERT_TEST_FULL") == "1"
 
 hypothesis.settings.register_profile(

@@ -284,7 +284,8 @@ for i in range(30):
 {end}
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode in (0, 3, -6), done.stderr
+    # A software driver's own threads may break while the process ends under them (Known gaps).
+    assert done.returncode in (0, 3, -6, -11), done.stderr
 
 
 def test_an_exported_program_draws_a_picture(gpu, tmp_path):
@@ -324,3 +325,32 @@ def test_what_is_made_of_numbers_lies_with_the_operands(device, default, gpu):
                 assert got.tolist() == [a, b]
         batches = list(wg.data.DataLoader(data, batch_size=2))
     assert batches[0][0].device == condition.device and batches[0][0].tolist() == [1.0, 2.0]
+
+
+DOORS = {
+    "item": lambda x: x.sum().item(),
+    "tolist": lambda x: x.tolist(),
+    "numpy": lambda x: x.numpy(),
+    "asarray": np.asarray,
+    "print": str,
+    "repr": repr,
+    "float": lambda x: float(x[0]),
+    "int": lambda x: int(x[0]),
+    "bool": lambda x: bool(x[0]),
+    "to": lambda x: x.to("cpu"),
+    "synchronize": lambda x: wg.synchronize(x.device),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_every_wait_raises_what_the_thread_gave_before(door, gpu):
+    """Of a value that has nothing to do with it, and however soon."""
+    good = wg.ones(4, device=gpu)
+    wg.synchronize(gpu)
+    for _ in range(20):
+        bad = wg.take(good, wg.tensor([9], device=gpu))
+        with pytest.raises(IndexError, match="9"):
+            DOORS[door](good)
+        DOORS[door](good)
+        with pytest.raises(IndexError, match="9"):
+            bad.tolist()

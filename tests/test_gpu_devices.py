@@ -15,7 +15,7 @@ import wengert as wg
 
 from support import missing, wanted_gpu
 
-KEYS = {"type", "name", "backend", "kind", "driver", "limits", "features"}
+KEYS = {"type", "name", "backend", "kind", "driver", "limits", "features", "shader_cache"}
 KINDS = {"discrete", "integrated", "virtual", "software", "other"}
 
 

@@ -38,6 +38,8 @@ GOOD = [
     ("WENGERT_ISA", "base"),
     ("WENGERT_NUM_THREADS", "3"),
     ("WENGERT_NUM_THREADS", " 3 "),
+    ("WENGERT_CACHE", "off"),
+    ("WENGERT_CACHE", "/nowhere/at/all"),
     ("WENGERT_CHECK", "1"),
     ("WENGERT_CHECK", "0"),
     ("WENGERT_CHECK", ""),

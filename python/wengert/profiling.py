@@ -24,6 +24,8 @@ class _Row:
     def __init__(self, key: str) -> None:
         self.key = key
         self.count = self.total = self.own = self.bytes = self.flops = 0
+        self.device: int | None = None
+        self.runs = 0
 
 
 class Profile:
@@ -32,12 +34,17 @@ class Profile:
     Ops of eager code, steps of plans and calls of compiled functions are timed on all threads.
     What runs inside something else (the ops of a composite, the steps of a call) is counted in the
     `total` of both, and in the time `own` of the inner one only.
+
+    These are times of the caller, who on a GPU only records what is to be done. Where its adapter
+    has a clock, events of the work `device` have the device's own times, of ops and of steps.
     """
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
         #: events that found no room (a million are kept)
         self.dropped = 0
+        #: devices that computed, and have no clock: only the caller's times are known
+        self.untimed: list[str] = []
         self._mark: int | None = None
 
     def __enter__(self) -> Self:
@@ -50,31 +57,42 @@ class Profile:
         if self._mark is not None:
             global latest
             mark, self._mark = self._mark, None
-            self.events, self.dropped = _core._end_timing(mark)
+            self.events, self.dropped, self.untimed = _core._end_timing(mark)
             latest = self
 
     def rows(self, by: Literal["op", "line"] = "op") -> list[dict[str, Any]]:
-        """One dictionary for each op (or line): `key`, `count`, `total` and `own` seconds, `bytes`,
-        `flops`; what took longest on its own first."""
+        """One dictionary for each op (or line): `key`, `count`, `total` and `own` seconds of the
+        caller, `device` seconds of a GPU (None where none is known), `bytes`, `flops`; what took
+        longest first: on a GPU, or else on its own."""
         if by not in ("op", "line"):
             raise ValueError(f"profile: by must be 'op' or 'line': got {by!r}")
         rows: dict[str, _Row] = {}
+        flops: dict[str, int] = {}
         keys = [event["name"] if by == "op" else (event["line"] or "?") for event in self.events]
         for event, key, own, outermost in _own_times(self.events, keys):
             row = rows.setdefault(key, _Row(key))
+            if event["work"] == "device":
+                row.device = (row.device or 0) + event["duration"]
+                row.runs += 1
+                if not row.flops:
+                    flops[key] = flops.get(key, 0) + event["flops"]
+                continue
             if outermost:
                 row.count += 1
                 row.total += event["duration"]
             row.own += own
             row.bytes += event["bytes"]
             row.flops += event["flops"]
-        ordered = sorted(rows.values(), key=lambda row: (-row.own, row.key))
+        for key, row in rows.items():
+            row.count, row.flops = row.count or row.runs, row.flops or flops.get(key, 0)
+        ordered = sorted(rows.values(), key=lambda row: (-(row.device or 0), -row.own, row.key))
         return [
             {
                 "key": row.key,
                 "count": row.count,
                 "total": row.total / 1e9,
                 "own": row.own / 1e9,
+                "device": None if row.device is None else row.device / 1e9,
                 "bytes": row.bytes,
                 "flops": row.flops,
             }
@@ -90,28 +108,40 @@ class Profile:
         return {key: sum(times) / len(times) / 1e9 for key, times in found.items()}
 
     def table(self, by: Literal["op", "line"] = "op") -> str:
-        """A table by op or by line, what took longest on its own first.
+        """A table by op or by line, what took longest first. `own` and `total` are the caller's
+        times; the column `device`, of which `%` are parts, is there if a GPU told its own.
 
         Of a group of more than five ops it names the first three; `rows` names all.
         """
         rows = self.rows(by)
-        whole = sum(row["own"] for row in rows) or 1.0
-        head = (by, "count", "own", "%", "total", "bytes", "GFLOP/s")
+        timed = any(row["device"] is not None for row in rows)
+
+        def time(row: dict[str, Any]) -> float:
+            return (row["device"] or 0.0) if timed else row["own"]
+
+        whole = sum(map(time, rows)) or 1.0
+        device = ("device",) if timed else ()
+        head = (by, "count", *device, "own", "%", "total", "bytes", "GFLOP/s")
         body = [
             (
                 _shortened(row["key"]) if by == "op" else row["key"],
                 str(row["count"]),
+                *(("" if row["device"] is None else _seconds(row["device"]),) if timed else ()),
                 _seconds(row["own"]),
-                f"{100 * row['own'] / whole:.1f}",
+                f"{100 * time(row) / whole:.1f}",
                 _seconds(row["total"]),
                 _size(row["bytes"]) if row["bytes"] else "",
-                f"{row['flops'] / row['own'] / 1e9:.2f}" if row["flops"] and row["own"] else "",
+                f"{row['flops'] / seconds / 1e9:.2f}" if row["flops"] and seconds else "",
             )
             for row in rows
+            for seconds in [row["own"] if row["device"] is None else row["device"]]
         ]
         lines = list(_columns([head, *body]))
         if self.dropped:
             lines.append(f"({self.dropped} more events found no room)")
+        if self.untimed:
+            names = ", ".join(self.untimed)
+            lines.append(f"(no times of {names}: its adapter has no clock; times are the caller's)")
         return "\n".join(lines)
 
     def __str__(self) -> str:

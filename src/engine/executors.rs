@@ -138,6 +138,16 @@ pub fn is_void(x: &Array) -> bool {
     }
 }
 
+/// Where compiled shaders of a GPU are kept on disk, or why they are not, and counts.
+pub fn shader_cache(index: u8) -> (String, Vec<(&'static str, u64)>) {
+    gpu::shader_cache(index)
+}
+
+/// Waits for what GPUs do, so that their times are known; raises nothing that data refused.
+pub fn finish_timing() -> Result<()> {
+    gpu::opened().try_for_each(gpu::finish)
+}
+
 /// Waits for all work that was given to a device, or to all, and raises what it refused.
 pub fn synchronize(device: Option<Device>) -> Result<()> {
     if let Some(device) = device {

@@ -38,6 +38,8 @@ pub struct Opened {
     pub queue: wgpu::Queue,
     /// What is known of it. Its features are those that it was opened with
     pub info: Arc<Info>,
+    /// Names adapter and driver to files of compiled shaders, where the driver gives such
+    pub cache_key: Option<String>,
     /// The first error that nobody was waiting for, until somebody takes it
     pub trouble: Arc<Mutex<Option<String>>>,
 }
@@ -50,6 +52,7 @@ struct Found {
 
 /// Optional features that shaders and times make use of.
 const USEFUL: wgpu::Features = wgpu::Features::TIMESTAMP_QUERY
+    .union(wgpu::Features::PIPELINE_CACHE)
     .union(wgpu::Features::SUBGROUP)
     .union(wgpu::Features::SHADER_F16);
 
@@ -112,7 +115,13 @@ pub fn open(index: u8) -> Result<Opened> {
         heard.lock().get_or_insert_with(|| error.to_string());
     }));
     let info = Info { description: info.description.clone(), limits: device.limits(), features };
-    Ok(Opened { device, queue, info: Arc::new(info), trouble })
+    let about = adapter.get_info();
+    let cache_key = features
+        .contains(wgpu::Features::PIPELINE_CACHE)
+        .then(|| wgpu::util::pipeline_cache_key(&about))
+        .flatten()
+        .map(|key| [key, about.name, about.driver, about.driver_info].join("\n"));
+    Ok(Opened { device, queue, info: Arc::new(info), cache_key, trouble })
 }
 
 /// Looks for adapters that compute.

@@ -108,6 +108,29 @@ pub fn memory_stats(_index: u8) -> Result<Stats> {
     Ok(Stats { live_bytes: 0, cached_bytes: 0, peak_bytes: 0, limit: None, live_buffers: 0 })
 }
 
+/// Where compiled shaders of a device are kept on disk, or why they are not, and counts.
+pub fn shader_cache(_index: u8) -> (String, Vec<(&'static str, u64)>) {
+    #[cfg(feature = "gpu")]
+    if let Some(gpu) = super::run::device::opened(_index) {
+        return match &gpu.cache {
+            Ok(cache) => (cache.folder().display().to_string(), cache.counts().to_vec()),
+            Err(why) => (why.to_string(), Vec::new()),
+        };
+    }
+    ("not opened yet".into(), Vec::new())
+}
+
+/// Waits for the work of a device, so that its times are known. One that is lost has none.
+pub fn finish(_index: u8) -> Result<()> {
+    #[cfg(feature = "gpu")]
+    if let Some(gpu) = super::run::device::opened(_index)
+        && gpu.check("profile").is_ok()
+    {
+        return gpu.finish_all();
+    }
+    Ok(())
+}
+
 /// Sets the most bytes that a device may hold.
 pub fn set_memory_limit(index: u8, limit: Option<usize>) -> Result<()> {
     #[cfg(feature = "gpu")]

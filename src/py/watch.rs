@@ -6,9 +6,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use rustc_hash::FxHashMap;
 
+use super::errors::OrRaise;
 use super::tensor::value_of;
-use crate::engine::site;
 use crate::engine::tape::{Entry, History, Leaf, Link, Saved};
+use crate::engine::{executors, site};
 use crate::ops::op::Type;
 use crate::watch;
 
@@ -18,10 +19,13 @@ fn _begin_timing() -> usize {
     watch::begin_timing()
 }
 
-/// The events since the mark, each a dictionary, and how many found no room.
+/// The events since the mark, each a dictionary, how many found no room, and which devices computed
+/// and have no clock. Waits for GPUs.
 #[pyfunction]
-fn _end_timing(py: Python<'_>, mark: usize) -> PyResult<(Py<PyList>, u64)> {
-    let (events, dropped) = watch::end_timing(mark);
+fn _end_timing(py: Python<'_>, mark: usize) -> PyResult<(Py<PyList>, u64, Vec<&'static str>)> {
+    let finished = py.detach(executors::finish_timing);
+    let (events, dropped, untimed) = watch::end_timing(mark);
+    finished.or_raise(py)?;
     let list = PyList::empty(py);
     let mut lines: FxHashMap<_, Option<String>> = FxHashMap::default();
     for event in events {
@@ -38,7 +42,7 @@ fn _end_timing(py: Python<'_>, mark: usize) -> PyResult<(Py<PyList>, u64)> {
         row.set_item("detail", &event.detail)?;
         list.append(row)?;
     }
-    Ok((list.unbind(), dropped))
+    Ok((list.unbind(), dropped, untimed))
 }
 
 /// Starts to refuse values that are not finite, on this thread.

@@ -45,18 +45,18 @@ impl Text<'_> {
         }
         let mut names: FxHashMap<Value, String> = FxHashMap::default();
         let mut lanes: Vec<usize> = Vec::new();
-        for stage in 0..program.stages.len() {
+        for (stage, wanted) in wanted.iter().enumerate() {
             let Stage::Map { program: group, arrays, first, .. } = &program.stages[stage] else {
                 continue;
             };
-            if wanted[stage].is_empty() {
+            if wanted.is_empty() {
                 continue;
             }
             let mut args = Vec::new();
             for &value in arrays {
                 args.push(self.wide_value(value, Some(stage), may_pack, &mut names, &mut lanes)?);
             }
-            let made = self.instructions(group, *first, &args, &wanted[stage])?;
+            let made = self.instructions(group, *first, &args, wanted)?;
             for (k, name) in made.into_iter().enumerate() {
                 names.insert(Value::Made(stage, k), name);
             }
@@ -167,9 +167,9 @@ impl Text<'_> {
             let (all, start, lost) = &all[j];
             let mut terms: Vec<String> = Vec::new();
             for e in 0..vector {
-                let value = match dtype {
-                    DType::Bool => format!("select(0u, 1u, e{e}.y{j})"),
-                    _ => format!("e{e}.y{j}"),
+                let value = match *dtype == DType::Bool {
+                    true => format!("select(0u, 1u, e{e}.y{j})"),
+                    false => format!("e{e}.y{j}"),
                 };
                 terms.push(match e > 0 && !frame.is_whole {
                     true => self.shader.name(format!("select({start}, {value}, k{e})")),
@@ -388,9 +388,9 @@ impl Text<'_> {
                 self.shader.name(format!("select({value}, {}, {columns} == 0u)", join.empty));
             let ty = self.shader.register(*dtype)?.name();
             self.private(&narrow(*stage, 0), ty);
-            let value = match dtype {
-                DType::Bool => format!("{value} != 0u"),
-                _ => {
+            let value = match *dtype == DType::Bool {
+                true => format!("{value} != 0u"),
+                false => {
                     let lane = self.shader.narrowed(*dtype, &value)?;
                     loaded(*dtype, &lane)
                 }

@@ -7,10 +7,12 @@ use std::sync::{Arc, Once, OnceLock};
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 
+use super::cache::{self, Cache};
 use super::executor::Kernels;
 use super::memory::{Constants, Pool};
 use super::pipeline::Pipeline;
 use super::queue::Stream;
+use super::times::Clock;
 use super::work::{Job, Run};
 use crate::device::Device;
 use crate::error::{self, Result};
@@ -33,12 +35,16 @@ pub struct Gpu {
     pub target: Shaders,
     /// The alignment of offsets of uniform buffers
     pub uniform_alignment: usize,
+    /// Its own clock, where it has one
+    pub clock: Option<Clock>,
     /// What is given and not done yet
     pub stream: Mutex<Stream>,
     /// Something was given, or done
     pub changed: Condvar,
     /// Buffers
     pub pool: Mutex<Pool>,
+    /// Compiled shaders on disk, or why there are none
+    pub cache: std::result::Result<Cache, &'static str>,
     /// Shaders by their texts
     pub pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
     /// Layouts of bindings by their counts
@@ -73,7 +79,7 @@ pub fn opened(index: u8) -> Option<&'static Gpu> {
 }
 
 fn start(index: u8) -> Result<&'static Gpu> {
-    let adapter::Opened { device: raw, queue, trouble, .. } = adapter::open(index)?;
+    let adapter::Opened { device: raw, queue, trouble, info, cache_key } = adapter::open(index)?;
     let own = raw.limits();
     let largest = own.max_storage_buffer_binding_size.min(own.max_buffer_size) & !255;
     let buffers = own.max_storage_buffers_per_shader_stage as usize;
@@ -86,12 +92,18 @@ fn start(index: u8) -> Result<&'static Gpu> {
     let gpu: &'static Gpu = Box::leak(Box::new(Gpu {
         index,
         uniform_alignment: own.min_uniform_buffer_offset_alignment as usize,
+        clock: Clock::of(info.features, &queue),
         raw,
         queue,
         target,
         stream: Mutex::default(),
         changed: Condvar::new(),
         pool: Mutex::default(),
+        cache: match (cache::folder(), cache_key) {
+            (None, _) => Err("off"),
+            (Some(_), None) => Err("its driver gives no compiled shaders"),
+            (Some(folder), Some(key)) => Cache::open(folder, key).ok_or("no thread for it"),
+        },
         pipelines: Mutex::default(),
         layouts: Mutex::default(),
         kernels: Mutex::default(),

@@ -11,7 +11,7 @@ use super::device::Gpu;
 use super::memory::{Buffer, Held, Memory, Place as Own, Ranges, Span, is_sole, own};
 use super::pipeline::Pipeline;
 use super::plan::Program;
-use super::work::{Binding, Command, Download, Job, Recording};
+use super::work::{Binding, Command, Download, Job, Recording, Run};
 use crate::array::{Array, Operand};
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
@@ -300,6 +300,7 @@ impl Gpu {
                 words: dispatch.words(numbers, 0),
                 groups,
                 slot: at.map(|at| (at, slot)),
+                timed: recording.timed.clone(),
             });
         }
         scratch.into_iter().for_each(|span| recording.release(span.buffer));
@@ -555,12 +556,17 @@ impl Executor for Gpu {
         let memory = memory.wait()?;
         let span = memory.place.buffer.clone().into();
         let held = Held { dtype: x.dtype, layout: x.layout.clone(), span };
-        gpu.read(held, Recording::default())
+        let read = gpu.read(held, Recording::default())?;
+        // What this thread gave before and data refused is raised here, though it is another value's.
+        flight::report(&Run::pending(gpu, Default::default()))?;
+        Ok(read)
     }
 
     fn execute(&self, op: &Op, args: &[Operand<'_>], site: Site) -> Result<Array> {
         let gpu = self.itself()?;
+        let timed = gpu.timed(site, || (op.name().into(), 0));
         let mut recording = Recording::default();
+        recording.timed = timed;
         let result = gpu.eager(op, args, site, &mut recording)?;
         Ok(gpu.values(op.name(), [result], recording)?.swap_remove(0))
     }

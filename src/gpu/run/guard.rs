@@ -77,6 +77,7 @@ impl Gpu {
             words: words.to_vec(),
             groups: [1, 1],
             slot: has_slots.then_some((0, 0)),
+            timed: recording.timed.clone(),
         });
     }
 
@@ -111,6 +112,7 @@ impl Gpu {
             words: copy.words(&[], 0),
             groups: copy.groups(),
             slot: None,
+            timed: recording.timed.clone(),
         });
     }
 }

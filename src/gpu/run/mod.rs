@@ -3,6 +3,7 @@
 //! An op records the dispatches of its kernel and returns; a thread of the device's own submits
 //! what has gathered and waits for it. What data refuses is found then ([`work`]).
 
+pub mod cache;
 pub mod device;
 mod executor;
 mod fusion;
@@ -11,4 +12,5 @@ mod memory;
 mod pipeline;
 mod plan;
 mod queue;
+mod times;
 mod work;

@@ -71,6 +71,15 @@ impl Pipeline {
             bind_group_layouts: &[Some(&bind)],
             immediate_size: 0,
         });
+        let known = gpu.cache.as_ref().ok().and_then(|cache| cache.load(&self.text));
+        let made = gpu.cache.as_ref().ok().map(|_| {
+            let data = known.as_deref();
+            let desc = wgpu::PipelineCacheDescriptor { label: None, data, fallback: true };
+            // SAFETY: the data come from a file of this user's, whose head says that `get_data` gave
+            // them for this adapter and driver, and whose checksum that they are whole; wgpu and
+            // the driver look at heads of their own.
+            unsafe { gpu.raw.create_pipeline_cache(&desc) }
+        });
         let pipeline = gpu.raw.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: None,
             layout: Some(&layout),
@@ -81,11 +90,19 @@ impl Pipeline {
                 zero_initialize_workgroup_memory: false,
                 ..Default::default()
             },
-            cache: None,
+            cache: made.as_ref(),
         });
         match ready(scope.pop()).flatten() {
             Some(problem) => Err(error::internal(format!("a shader is refused: {problem}"))),
-            None => Ok(pipeline),
+            None => {
+                if let (Ok(cache), Some(made)) = (&gpu.cache, made)
+                    && let Some(data) = made.get_data()
+                    && known.as_ref() != Some(&data)
+                {
+                    cache.store(&self.text, &data);
+                }
+                Ok(pipeline)
+            }
         }
     }
 }

@@ -259,6 +259,7 @@ impl Tape<'_> {
     fn step(&mut self, frame: &mut Frame<'_>, i: usize, step: &Step) -> Result<Vec<Held>> {
         self.pace()?;
         let plan = frame.plan;
+        self.recording.timed = self.gpu.timed(step.site, || (step.name(), plan.flops(step)));
         if let Work::Group(_) = &step.work
             && let Some(Sequel { group, operands }) = plan.elementwise(step)
         {

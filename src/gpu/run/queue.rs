@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::device::Gpu;
 use super::pipeline::Pipeline;
+use super::times::Stamps;
 use super::work::{Batch, Binding, Command, Download, Fallible, Job, Recording};
 use crate::error::{self, Error, Result, unwound};
 use crate::executor;
@@ -54,6 +55,7 @@ struct Flying {
     jobs: Vec<Fallible>,
     faults: Option<wgpu::Buffer>,
     downloads: Vec<(wgpu::Buffer, usize, Arc<Download>)>,
+    stamps: Stamps,
     /// What could not be submitted
     broken: Option<Error>,
 }
@@ -197,8 +199,8 @@ impl Gpu {
     /// Submits a batch. Whatever goes wrong is told to its jobs.
     fn submitted(&'static self, mut batch: Batch) -> Flying {
         let jobs = std::mem::take(&mut batch.jobs);
-        let mut flying =
-            Flying { index: None, jobs, faults: None, downloads: Vec::new(), broken: None };
+        let (faults, downloads, stamps) = Default::default();
+        let mut flying = Flying { index: None, jobs, faults, downloads, stamps, broken: None };
         let work = AssertUnwindSafe(|| self.encode(&batch, &mut flying));
         let outcome = catch_unwind(work).unwrap_or_else(|panic| Err(unwound(panic)));
         if let Err(problem) = outcome {
@@ -210,6 +212,7 @@ impl Gpu {
                 }
             }
             flying.downloads.clear();
+            flying.stamps = Stamps::default();
         }
         flying
     }
@@ -238,7 +241,12 @@ impl Gpu {
         (bytes, places)
     }
 
-    fn temporary(&self, size: u64, usage: wgpu::BufferUsages, is_mapped: bool) -> wgpu::Buffer {
+    pub(super) fn temporary(
+        &self,
+        size: u64,
+        usage: wgpu::BufferUsages,
+        is_mapped: bool,
+    ) -> wgpu::Buffer {
         let desc =
             wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: is_mapped };
         self.raw.create_buffer(&desc)
@@ -267,9 +275,14 @@ impl Gpu {
         let faults = faults.transpose().map_err(|problem| self.broken(problem))?;
         let mut encoder = self.raw.create_command_encoder(&Default::default());
         let mut pass: Option<wgpu::ComputePass<'static>> = None;
+        let mut is_timed = false;
         for (command, &place) in batch.commands.iter().zip(&places) {
+            // What is not timed is no part of a timed pass.
+            if std::mem::take(&mut is_timed) {
+                pass = None;
+            }
             match command {
-                Command::Dispatch { pipeline, bindings, words, groups, .. } => {
+                Command::Dispatch { pipeline, bindings, words, groups, timed, .. } => {
                     let compiled = pipeline.compiled(self)?;
                     let entries: Vec<wgpu::BindGroupEntry<'_>> = bindings
                         .iter()
@@ -292,12 +305,25 @@ impl Gpu {
                         layout: &self.bind_layout(bindings.len()),
                         entries: &entries,
                     });
+                    let stamp = timed.as_ref().map(|timed| flying.stamps.next(self, timed));
+                    if stamp.is_some() {
+                        pass = None;
+                    }
                     let pass = pass.get_or_insert_with(|| {
-                        encoder.begin_compute_pass(&Default::default()).forget_lifetime()
+                        let noted =
+                            stamp.as_ref().map(|(set, at)| wgpu::ComputePassTimestampWrites {
+                                query_set: set,
+                                beginning_of_pass_write_index: Some(*at),
+                                end_of_pass_write_index: Some(at + 1),
+                            });
+                        let desc =
+                            wgpu::ComputePassDescriptor { label: None, timestamp_writes: noted };
+                        encoder.begin_compute_pass(&desc).forget_lifetime()
                     });
                     pass.set_pipeline(compiled);
                     pass.set_bind_group(0, &group, &[place as u32]);
                     pass.dispatch_workgroups(groups[0], groups[1], 1);
+                    is_timed = stamp.is_some();
                 }
                 Command::Upload { bytes, to, .. } => {
                     pass = None;
@@ -320,22 +346,41 @@ impl Gpu {
             encoder.copy_buffer_to_buffer(faults, 0, &copy, 0, size);
             flying.faults = Some(copy);
         }
+        flying.stamps.resolve(self, &mut encoder);
         flying.index = Some(self.queue.submit([encoder.finish()]));
-        for buffer in flying.downloads.iter().map(|(copy, ..)| copy).chain(&flying.faults) {
+        for buffer in flying
+            .downloads
+            .iter()
+            .map(|(copy, ..)| copy)
+            .chain(&flying.faults)
+            .chain(&flying.stamps.copy)
+        {
             buffer.map_async(wgpu::MapMode::Read, .., |_| {});
         }
         self.check("submit")
     }
 
-    fn broken(&self, problem: impl std::fmt::Display) -> Error {
+    pub(super) fn broken(&self, problem: impl std::fmt::Display) -> Error {
         error::device_lost("submit", self.device(), problem)
     }
 
     /// Waits for a submission and tells what became of it.
     fn land(&self, flying: Flying) {
-        let Flying { index, jobs, faults, downloads, mut broken } = flying;
+        let Flying { index, jobs, faults, downloads, stamps, mut broken } = flying;
         if broken.is_none() {
-            broken = self.arrived(index).err();
+            broken = self.arrived(index).and_then(|()| stamps.record(self)).err();
+        }
+        let words: Vec<u32> = match faults.as_ref().map(|faults| faults.get_mapped_range(..)) {
+            Some(Ok(view)) if broken.is_none() => {
+                let word =
+                    |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+                view.chunks_exact(4).map(word).collect()
+            }
+            Some(_) | None => Vec::new(),
+        };
+        // Whoever waits for a download hears of failures of what was given before it.
+        for job in jobs {
+            job.end(&words, broken.as_ref());
         }
         for (copy, bytes, to) in downloads {
             let outcome = match &broken {
@@ -353,17 +398,6 @@ impl Gpu {
                 },
             };
             *to.done.lock() = Some(outcome);
-        }
-        let words: Vec<u32> = match faults.as_ref().map(|faults| faults.get_mapped_range(..)) {
-            Some(Ok(view)) if broken.is_none() => {
-                let word =
-                    |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-                view.chunks_exact(4).map(word).collect()
-            }
-            Some(_) | None => Vec::new(),
-        };
-        for job in jobs {
-            job.end(&words, broken.as_ref());
         }
     }
 

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::device::Gpu;
 use super::memory::{Buffer, Place, Span};
 use super::pipeline::Pipeline;
+use super::times::Timed;
 use crate::error::{Error, Result};
 use crate::executor::flight::{self, Failure, Outcome};
 use crate::executor::located;
@@ -127,6 +128,8 @@ pub enum Command {
         groups: [u32; 2],
         /// Which word is the slot, and which slot of the recording it is
         slot: Option<(usize, usize)>,
+        /// What its times are noted for, if somebody takes times
+        timed: Option<Arc<Timed>>,
     },
     /// Host memory is copied to the start of a buffer
     #[allow(missing_docs)]
@@ -162,6 +165,8 @@ pub struct Recording {
     pub flag: Option<(Arc<Buffer>, usize)>,
     /// The flags of its job
     pub flags: Flags,
+    /// What the next dispatches are part of, if somebody takes times
+    pub timed: Option<Arc<Timed>>,
     /// Buffers that commands touch, by their addresses
     kept: FxHashMap<usize, Arc<Buffer>>,
     /// Buffers that nobody else holds

@@ -70,7 +70,8 @@ fn devices(py: Python<'_>) -> PyResult<Py<PyTuple>> {
     Ok(PyTuple::new(py, objects?)?.unbind())
 }
 
-/// What is known of a device: `type`, `name`, `backend`, `kind`, `driver`, `limits` and `features`.
+/// What is known of a device: `type`, `name`, `backend`, `kind`, `driver`, `limits` and `features`,
+/// and of a GPU `shader_cache`: where compiled shaders are kept on disk, with counts.
 /// The kind is one word; "software" is an adapter that computes on the processor.
 #[pyfunction]
 fn device_info(py: Python<'_>, device: &Bound<'_, PyAny>) -> PyResult<Py<PyDict>> {
@@ -84,6 +85,12 @@ fn device_info(py: Python<'_>, device: &Bound<'_, PyAny>) -> PyResult<Py<PyDict>
     info.set_item("driver", known.driver)?;
     info.set_item("limits", known.limits.into_py_dict(py)?)?;
     info.set_item("features", known.features)?;
+    if let Kind::Gpu(index) = kind {
+        let (place, counts) = executors::shader_cache(index);
+        let cache = counts.into_py_dict(py)?;
+        cache.set_item("place", place)?;
+        info.set_item("shader_cache", cache)?;
+    }
     Ok(info.unbind())
 }
 
