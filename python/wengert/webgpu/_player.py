@@ -275,7 +275,7 @@ class Player:
         dispatch says."""
         if count not in self._layouts:
             stage = self._wgpu.ShaderStage.COMPUTE
-            kinds = [{"type": "storage"}] * count
+            kinds: list[dict[str, Any]] = [{"type": "storage"}] * count
             kinds.append({"type": "uniform", "has_dynamic_offset": True})
             entries = [
                 {"binding": i, "visibility": stage, "buffer": kind} for i, kind in enumerate(kinds)
@@ -508,7 +508,8 @@ class _Sizes:
         return found[1]
 
     def make_groups(self, given: dict[int, Any]) -> list[Any]:
-        player, groups = self.player, []
+        player = self.player
+        groups: list[Any] = []
         used = {i for i, _, _ in self.played}
         for i, d in enumerate(player.program.dispatches):
             if i not in used:
