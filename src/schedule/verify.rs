@@ -355,7 +355,8 @@ impl Plan {
                     ranges.push(range);
                 }
             }
-            if ranges.len() > limits.buffers {
+            let in_parts = matches!(&step.work, Work::Op(op) if self.target.binds_in_parts(op));
+            if ranges.len() > limits.buffers && !in_parts {
                 let facts = format!("{} by step {i} of {}", ranges.len(), limits.buffers);
                 return Err(broken("a step binds too many ranges", facts));
             }
