@@ -15,7 +15,7 @@ import wengert as wg
 
 from support import missing, wanted_gpu
 
-KEYS = {"type", "name", "backend", "kind", "driver", "limits", "features", "shader_cache"}
+KEYS = {"type", "name", "backend", "kind", "driver", "limits", "features"}
 KINDS = {"discrete", "integrated", "virtual", "software", "other"}
 
 
@@ -61,7 +61,8 @@ print(json.dumps([[str(d) for d in wg.devices()], same]))
     gpus = ["gpu", *(f"gpu:{i}" for i in range(1, len(adapters)))]
     assert names == ["cpu", "reference", *gpus]
     for info in adapters:
-        assert set(info) == KEYS and info["type"] == "gpu" and info["kind"] in KINDS
+        assert set(info) == KEYS | {"shader_cache"}
+        assert info["type"] == "gpu" and info["kind"] in KINDS
         assert info["name"] and info["backend"] in ("vulkan", "metal", "dx12")
         limits = info["limits"]
         assert limits["max_storage_buffers_per_shader_stage"] >= 4

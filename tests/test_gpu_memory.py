@@ -10,6 +10,8 @@ import pytest
 import wengert as wg
 from wengert import nn, optim
 
+from support import training_step
+
 OPTIMIZERS = {
     "sgd": (lambda p: optim.SGD(p, lr=0.01), 0),
     "momentum": (lambda p: optim.SGD(p, lr=0.01, momentum=0.9), 1),
@@ -41,18 +43,9 @@ def peak(f, *args):
     return used, wg.memory_stats(gpu)["live_bytes"] - before
 
 
-def trained(model, make):
-    optimizer = make(model.parameters())
-
-    @wg.compile
-    def step(x, y):
-        optimizer.zero_grad()
-        loss = nn.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
+def trained(model, optimizer):
+    """A compiled step of a classifier."""
+    return wg.compile(training_step(optimizer, lambda x, y: nn.cross_entropy(model(x), y)))
 
 
 def digits(gpu, classes=10):
@@ -66,7 +59,7 @@ def test_a_training_step_holds_its_state_once(name, gpu):
     make, states = OPTIMIZERS[name]
     wg.random.seed(0)
     model = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 10)).to(gpu)
-    step = trained(model, make)
+    step = trained(model, make(model.parameters()))
     x, y = digits(gpu)
     used, left = peak(step, x, y)
     plan = step.plan(x, y)
@@ -198,15 +191,7 @@ def test_a_label_out_of_range_leaves_parameters_and_optimizer(gpu):
     wg.random.seed(0)
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).to(gpu)
     optimizer = optim.AdamW(model.parameters(), lr=0.01)
-
-    @wg.compile
-    def step(x, y):
-        optimizer.zero_grad()
-        loss = nn.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
+    step = trained(model, optimizer)
     x, y = digits(gpu)
     bad = wg.asarray(np.array([1, 2, 10, 3]), device=gpu)
     step(x, y)
@@ -285,7 +270,7 @@ def test_rounds_of_loops_share_memory(gpu):
 def test_a_limit_is_kept_and_nothing_is_lost(gpu):
     wg.random.seed(0)
     model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 10)).to(gpu)
-    step = trained(model, OPTIMIZERS["adam"][0])
+    step = trained(model, OPTIMIZERS["adam"][0](model.parameters()))
     x, y = digits(gpu)
     step(x, y)
     big = wg.asarray(np.zeros((4096, 64), "f"), device=gpu)

@@ -222,26 +222,3 @@ def test_formulas_of_float64_are_computed_without_it(gpu):
                                        atol=1e-6)  # fmt: skip
     made = wg.compile(lambda x: x + wg.linspace(0, 1, 4, device=x.device))(wg.ones(4, device=gpu))
     np.testing.assert_allclose(made.numpy(), np.linspace(1, 2, 4), rtol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [*INTEGERS, "bool"])
-def test_integers_are_close_without_float64(dtype, gpu):
-    if dtype == "bool":
-        a = b = np.array([False, True, True, False])
-        b = b[::-1]
-    else:
-        info = np.iinfo(dtype)
-        values = [info.min, info.min + 1, 0, 1, 2, 100, info.max - 1, info.max]
-        a, b = np.meshgrid(np.array(values, dtype), np.array(values, dtype))
-    for rtol, atol in ((1e-5, 1e-8), (0.0, 0.0), (0.3, 0.0), (0.0, 1.5)):
-        def f(a, b, at=(rtol, atol)):
-            return wg.isclose(a, b, rtol=at[0], atol=at[1])
-
-        want = f(wg.tensor(a), wg.tensor(b)).numpy()
-        if dtype in ("int64", "uint64"):  # Exactly, which float64 is not.
-            exact = [abs(int(x) - int(y)) <= atol + rtol * abs(int(y))
-                     for x, y in zip(a.ravel(), b.ravel(), strict=True)]  # fmt: skip
-            want = np.array(exact).reshape(a.shape)
-        for run in (f, wg.compile(f)):
-            got = run(wg.tensor(a).to(gpu), wg.tensor(b).to(gpu)).numpy()
-            assert np.array_equal(got, want), (rtol, atol)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import wengert as wg
 from wengert import _core
 
+from modes import raw as bits
 from support import TABLE, differentiable, function, generator
 
 # Float ops of one or two operands, from the table; each value is squeezed into (-1, 1) after every
@@ -44,10 +45,6 @@ def run(program, a, b):
         y = function(op)(*[values[i] for i in places])
         values.append((y * 0.5).tanh())
     return values[-1]
-
-
-def bits(t):
-    return t.numpy().tobytes()
 
 
 def operands(shape, key):

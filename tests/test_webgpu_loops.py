@@ -4,7 +4,6 @@ saved, loaded, and played through wgpu-py against the CPU."""
 import json
 import random
 
-import adapter as adapters
 import numpy as np
 import pytest
 from test_webgpu_export import assert_near, changed, normal, perform
@@ -13,19 +12,8 @@ import wengert as wg
 from wengert import nn, optim, webgpu
 from wengert.webgpu import _loops, _sizes
 
-from support import missing
-
 N, T = wg.Dim("n"), wg.Dim("t")
 rng = np.random.default_rng(1)
-
-
-@pytest.fixture(scope="module")
-def adapter():
-    found = adapters.start()
-    if isinstance(found, str):
-        missing(found)
-    yield found
-    found.close()
 
 
 def leaves(x):

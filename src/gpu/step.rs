@@ -38,44 +38,9 @@ pub fn lower(
             ranges.len() - 1
         })
     };
-    if let Some(Sequel { group, operands }) = plan.elementwise(step) {
+    let mut arrays_of = |operands: &[plan::Operand], numbers: &mut SmallVec<[Number; 2]>| {
         let mut arrays = Vec::new();
-        for operand in &operands {
-            match *operand {
-                plan::Operand::Array(x) => {
-                    let (base, view) = place(x);
-                    arrays.push(group::Operand::new(range(base), view));
-                }
-                plan::Operand::Number(number) => numbers.push(number),
-            }
-        }
-        let results = step.results.iter().map(|&slot| range(Source::Slot(slot)));
-        let results: SmallVec<[usize; 2]> = results.collect();
-        let sizes = group.shape.dims();
-        let dispatch = group::dispatch(&group.program, sizes, &arrays, &results)?;
-        return Ok(Lowered { kernel: Kernel::of(dispatch), ranges, numbers });
-    }
-    if let Work::RowFusion(fusion) = &step.work {
-        let mut arrays = Vec::new();
-        for operand in &step.args {
-            match *operand {
-                plan::Operand::Array(x) => {
-                    let (base, view) = place(x);
-                    arrays.push(group::Operand::new(range(base), view));
-                }
-                plan::Operand::Number(number) => numbers.push(number),
-            }
-        }
-        let results = step.results.iter().map(|&slot| range(Source::Slot(slot)));
-        let results: SmallVec<[usize; 2]> = results.collect();
-        let kernel = rows::kernel(fusion, &arrays, &results)?;
-        return Ok(Lowered { kernel, ranges, numbers });
-    }
-    if let Work::Product(product) = &step.work
-        && let Some(after) = &product.after
-    {
-        let mut arrays = Vec::new();
-        for operand in &step.args {
+        for operand in operands {
             match *operand {
                 plan::Operand::Array(x) => {
                     let (base, view) = place(x);
@@ -84,9 +49,28 @@ pub fn lower(
                 plan::Operand::Number(number) => numbers.push(number),
             }
         }
-        let results = step.results.iter().map(|&slot| range(Source::Slot(slot))).collect();
-        let sizes = after.group.shape.dims();
-        let kernel = with_epilogue(product, arrays, sizes, results)?;
+        let results = step.results.iter().map(|&slot| range(Source::Slot(slot)));
+        (arrays, results.collect::<SmallVec<[usize; 2]>>())
+    };
+    let operands_of = |arrays: Vec<(usize, DType, View)>| -> Vec<group::Operand> {
+        arrays.into_iter().map(|(range, _, view)| group::Operand::new(range, view)).collect()
+    };
+    if let Some(Sequel { group, operands }) = plan.elementwise(step) {
+        let (arrays, results) = arrays_of(&operands, &mut numbers);
+        let (arrays, sizes) = (operands_of(arrays), group.shape.dims());
+        let dispatch = group::dispatch(&group.program, sizes, &arrays, &results)?;
+        return Ok(Lowered { kernel: Kernel::of(dispatch), ranges, numbers });
+    }
+    if let Work::RowFusion(fusion) = &step.work {
+        let (arrays, results) = arrays_of(&step.args, &mut numbers);
+        let kernel = rows::kernel(fusion, &operands_of(arrays), &results)?;
+        return Ok(Lowered { kernel, ranges, numbers });
+    }
+    if let Work::Product(product) = &step.work
+        && let Some(after) = &product.after
+    {
+        let (arrays, results) = arrays_of(&step.args, &mut numbers);
+        let kernel = with_epilogue(product, arrays, after.group.shape.dims(), results)?;
         return Ok(Lowered { kernel, ranges, numbers });
     }
     let Work::Op(op) = &step.work else {

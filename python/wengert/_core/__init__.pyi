@@ -772,7 +772,7 @@ class Tensor:
         """Whether elements are equal within `atol + rtol * abs(b)`.
 
         Equal infinities are close; NaN is close to nothing, except to NaN with `equal_nan`.
-        Integers are compared in float64; on devices without it their exact distance, in float32.
+        Integers are compared in float64.
         """
 
     def isfinite(self) -> Tensor:
@@ -1828,7 +1828,7 @@ def isclose(a: Tensor | ArrayLike, b: Tensor | ArrayLike, *, rtol: float = 1e-5,
     """Whether elements are equal within `atol + rtol * abs(b)`.
 
     Equal infinities are close; NaN is close to nothing, except to NaN with `equal_nan`.
-    Integers are compared in float64; on devices without it their exact distance, in float32.
+    Integers are compared in float64.
     """
 
 def isfinite(x: Tensor | ArrayLike) -> Tensor:

@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 
 use super::cache::{self, Cache};
-use super::executor::Kernels;
+use super::key::Kernels;
 use super::memory::{Constants, Pool};
 use super::pipeline::Pipeline;
 use super::queue::Stream;

@@ -2,7 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::executor::{Given, Into, What};
+use super::executor::{Given, Into};
+use super::key::What;
 use super::memory::Held;
 use super::plan::{Frame, Tape};
 use crate::error::{self, Result};
@@ -21,12 +22,6 @@ impl Tape<'_> {
         let Some(after) = &product.after else {
             return Err(error::internal("a product without an epilogue"));
         };
-        let given = args.iter().zip(&step.args).filter_map(|(held, arg)| match (held, *arg) {
-            (Some(held), _) => Some(Given::Held(held)),
-            (None, schedule::Operand::Number(number)) => Some(Given::Number(self.number(number))),
-            (None, schedule::Operand::Array(_)) => None,
-        });
-        let given: SmallVec<[Given<'_>; 8]> = given.collect();
         let shape = match after.group.shape.is_known() {
             true => after.group.shape.clone(),
             false => {
@@ -36,12 +31,37 @@ impl Tape<'_> {
                 product.op.infer(&types)?.shape
             }
         };
-        let types: Vec<Type> =
-            after.group.program.dtypes().map(|dtype| Type::new(dtype, shape.clone())).collect();
-        let what = What::Product(Box::new(product.clone()), shape);
-        let into = self.into(frame, step)?;
-        let made = self.gpu.record(&what, &given, &types, step.site, &into, &mut self.recording)?;
+        let types = after.group.program.dtypes().map(|dtype| Type::new(dtype, shape.clone()));
+        let (types, what) = (types.collect(), What::Product(Box::new(product.clone()), shape));
+        self.fused(frame, &what, types, args, step)
+    }
+
+    /// A fusion, whose results are of these types.
+    pub(super) fn fused(
+        &mut self,
+        frame: &mut Frame<'_>,
+        what: &What,
+        types: Vec<Type>,
+        args: &[Option<Held>],
+        step: &Step,
+    ) -> Result<Vec<Held>> {
+        let (given, into) = (self.given(args, step), self.into(frame, step)?);
+        let made = self.gpu.record(what, &given, &types, step.site, &into, &mut self.recording)?;
         Ok(made.into_vec())
+    }
+
+    /// The operands of a step: its arrays, and its numbers.
+    pub(super) fn given<'h>(
+        &self,
+        args: &'h [Option<Held>],
+        step: &Step,
+    ) -> SmallVec<[Given<'h>; 8]> {
+        let given = args.iter().zip(&step.args).filter_map(|(held, arg)| match (held, *arg) {
+            (Some(held), _) => Some(Given::Held(held)),
+            (None, schedule::Operand::Number(number)) => Some(Given::Number(self.number(number))),
+            (None, schedule::Operand::Array(_)) => None,
+        });
+        given.collect()
     }
 
     /// Where the plan puts the results of a fusion.

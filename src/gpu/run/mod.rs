@@ -6,8 +6,10 @@
 pub mod cache;
 pub mod device;
 mod executor;
+mod flow;
 mod fusion;
 mod guard;
+mod key;
 mod memory;
 mod pipeline;
 mod plan;

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::device::Gpu;
-use super::executor::{Given, Into, What};
+use super::executor::{Given, Into};
+use super::key::What;
 use super::memory::{Buffer, Held, Memory, Span, is_sole, own};
 use super::work::Recording;
 use crate::array::{Array, Data};
@@ -20,13 +21,10 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::executor::flight;
 use crate::executor::{Executable, Giving, Input, Results, hooks, located};
-use crate::graph::{ControlFlowKind, Effect};
-use crate::layout::Layout;
-use crate::ops::op::{Op, SliceAxis, Type};
-use crate::schedule::{
-    self, Bodies, Number, Placement, Plan, Sequel, Source, Step, Template, Work,
-};
-use crate::shape::{Dim, Shape};
+use crate::graph::Effect;
+use crate::ops::op::{Op, Type};
+use crate::schedule::{self, Number, Placement, Plan, Sequel, Source, Step, Template, Work};
+use crate::shape::Shape;
 use crate::site::Site;
 
 /// Commands of a run after which they are given in parts.
@@ -136,7 +134,12 @@ pub(super) struct Frame<'a> {
 
 impl Tape<'_> {
     /// Records a plan; the memory of inputs that are given may become that of results.
-    fn plan(&mut self, plan: &Plan, inputs: &[Held], given: &[bool]) -> Result<Vec<Held>> {
+    pub(super) fn plan(
+        &mut self,
+        plan: &Plan,
+        inputs: &[Held],
+        given: &[bool],
+    ) -> Result<Vec<Held>> {
         if inputs.len() != plan.inputs().len() {
             return Err(error::internal("a plan was run on the wrong count of inputs"));
         }
@@ -196,7 +199,7 @@ impl Tape<'_> {
     }
 
     /// To be called with arrays that are wanted no more.
-    fn forget(&mut self, arrays: impl IntoIterator<Item = Held>) {
+    pub(super) fn forget(&mut self, arrays: impl IntoIterator<Item = Held>) {
         arrays.into_iter().for_each(|x| self.recording.release(x.span.buffer));
     }
 
@@ -298,12 +301,7 @@ impl Tape<'_> {
         let arrays = || args.iter().flatten().cloned().collect::<Vec<Held>>();
         match &step.work {
             Work::Op(op) => {
-                let given = args.iter().zip(&step.args).map(|(held, arg)| match (held, *arg) {
-                    (Some(held), _) => Given::Held(held),
-                    (None, schedule::Operand::Number(number)) => Given::Number(self.number(number)),
-                    (None, schedule::Operand::Array(_)) => Given::Number(Scalar::Int(0)),
-                });
-                let given: SmallVec<[Given<'_>; 4]> = given.collect();
+                let given = self.given(&args, step);
                 if let Some(seen) = self.view(frame, i, op, &given) {
                     return Ok(vec![seen]);
                 }
@@ -328,28 +326,8 @@ impl Tape<'_> {
                 apart.collect()
             }
             Work::RowFusion(fusion) => {
-                let given = args.iter().zip(&step.args).map(|(held, arg)| match (held, *arg) {
-                    (Some(held), _) => Given::Held(held),
-                    (None, schedule::Operand::Number(number)) => Given::Number(self.number(number)),
-                    (None, schedule::Operand::Array(_)) => Given::Number(Scalar::Int(0)),
-                });
-                let given: SmallVec<[Given<'_>; 8]> = given.collect();
-                let types: Vec<Type> =
-                    step.results.iter().map(|&slot| plan.slots()[slot as usize].clone()).collect();
-                let mut into = Into::default();
-                for &slot in &step.results {
-                    into.spans.push(self.place(frame, slot)?.map(|(span, _)| span));
-                }
-                let what = What::Rows(fusion.clone());
-                let made = self.gpu.record(
-                    &what,
-                    &given,
-                    &types,
-                    step.site,
-                    &into,
-                    &mut self.recording,
-                )?;
-                Ok(made.into_vec())
+                let types = step.results.iter().map(|&slot| plan.slots()[slot as usize].clone());
+                self.fused(frame, &What::Rows(fusion.clone()), types.collect(), &args, step)
             }
             Work::Group(_) | Work::Product(_) | Work::BlockFusion(_) => {
                 Err(error::internal(format!("the device offers no {}", step.name())))
@@ -418,7 +396,7 @@ impl Tape<'_> {
     }
 
     /// One op, which may be a view, and whose result has a buffer of its own.
-    fn op(&mut self, op: &Op, given: &[Given<'_>], site: Site) -> Result<Held> {
+    pub(super) fn op(&mut self, op: &Op, given: &[Given<'_>], site: Site) -> Result<Held> {
         if let [Given::Held(x)] = given
             && let Some(layout) = op.view(x.dtype, &x.layout)
         {
@@ -428,7 +406,7 @@ impl Tape<'_> {
     }
 
     /// The array in host memory. What is recorded is given before.
-    fn look(&mut self, x: Held) -> Result<Array> {
+    pub(super) fn look(&mut self, x: Held) -> Result<Array> {
         self.flush()?;
         self.gpu.read(x, Recording::default())
     }
@@ -444,7 +422,7 @@ impl Tape<'_> {
         }
     }
 
-    fn integer(&mut self, x: Held) -> Result<i64> {
+    pub(super) fn integer(&mut self, x: Held) -> Result<i64> {
         let x = self.op(&Op::Cast(DType::I64), &[Given::Held(&x)], Site::default())?;
         let x = self.look(x)?;
         // SAFETY: the array is a scalar of int64.
@@ -476,123 +454,6 @@ impl Tape<'_> {
                 }
             }
         }
-    }
-
-    fn flow(&mut self, args: Vec<Held>, flow: &Bodies) -> Result<Vec<Held>> {
-        match *flow.kind() {
-            ControlFlowKind::Host(_) if !flow.plans().is_empty() => {
-                self.plan(&flow.plans()[0], &args, &[])
-            }
-            ControlFlowKind::Host(ref op) => {
-                let given = args.into_iter().map(|x| self.look(x)).collect::<Result<Vec<_>>>()?;
-                let found = op.run(&given.iter().collect::<Vec<&Array>>(), flow.results())?;
-                found.iter().map(|y| self.gpu.held(y, &mut self.recording)).collect()
-            }
-            ControlFlowKind::Branch => {
-                let last = flow.plans().len() as i64 - 1;
-                let i = self.integer(args[0].clone())?.clamp(0, last) as usize;
-                self.plan(&flow.plans()[i], &args[1..], &[])
-            }
-            ControlFlowKind::While { carry, history } => {
-                let (mut now, captures) =
-                    (args[..carry as usize].to_vec(), &args[carry as usize..]);
-                let mut rounds: Vec<Vec<Held>> = Vec::new();
-                let mut count = 0;
-                loop {
-                    let given = [&now, captures].concat();
-                    let condition = self.plan(&flow.plans()[0], &given, &[])?.swap_remove(0);
-                    if self.integer(condition)? == 0 {
-                        break;
-                    }
-                    let next = self.plan(&flow.plans()[1], &given, &[])?;
-                    drop(given);
-                    let before = std::mem::replace(&mut now, next);
-                    count += 1;
-                    match history {
-                        true => rounds.push(before),
-                        false => self.forget(before),
-                    }
-                }
-                if history {
-                    for k in 0..carry as usize {
-                        let one = Type::new(now[k].dtype, now[k].layout.shape().clone());
-                        let all: Vec<Held> = rounds.iter().map(|round| round[k].clone()).collect();
-                        let all = self.stack(&all, &one)?;
-                        now.push(all);
-                    }
-                    let one = Op::Full(Type::new(DType::I64, Shape::scalar()));
-                    now.push(self.op(
-                        &one,
-                        &[Given::Number(Scalar::Int(count))],
-                        Site::default(),
-                    )?);
-                }
-                Ok(now)
-            }
-            ControlFlowKind::Scan { carry, xs, length, reverse } => {
-                let (carry, xs) = (carry as usize, xs as usize);
-                let given = args[carry..carry + xs].first().map(|x| x.layout.shape()[0]);
-                let Some(n) = given.unwrap_or(length).known() else {
-                    return Err(error::unknown_size("scan", length));
-                };
-                let mut now = args[..carry].to_vec();
-                let stacked = flow.results().len() - carry;
-                let mut all: Vec<Vec<Held>> = vec![Vec::new(); stacked];
-                for round in 0..n {
-                    let at = if reverse { n - 1 - round } else { round };
-                    let mut given = now;
-                    for x in &args[carry..carry + xs] {
-                        given.push(self.element(x, at)?);
-                    }
-                    given.extend_from_slice(&args[carry + xs..]);
-                    let mut made = self.plan(&flow.plans()[0], &given, &[])?;
-                    self.forget(given);
-                    for (all, one) in all.iter_mut().zip(made.split_off(carry)) {
-                        all.push(one);
-                    }
-                    now = made;
-                }
-                for (k, mut rows) in all.into_iter().enumerate() {
-                    if reverse {
-                        rows.reverse();
-                    }
-                    let ty = &flow.results()[carry + k];
-                    let one: Shape = ty.shape.dims()[1..].iter().copied().collect();
-                    let rows = self.stack(&rows, &Type::new(ty.dtype, one))?;
-                    now.push(rows);
-                }
-                Ok(now)
-            }
-        }
-    }
-
-    /// Element `i` of the leading axis.
-    fn element(&mut self, x: &Held, i: usize) -> Result<Held> {
-        let at = x.layout.shape().dims().iter().enumerate().map(|(axis, &size)| match axis {
-            0 => SliceAxis { start: Dim::new(i), size: Dim::new(1), step: 1 },
-            _ => SliceAxis { start: Dim::new(0), size, step: 1 },
-        });
-        let slice = Op::Slice(at.collect());
-        let part = self.op(&slice, &[Given::Held(x)], Site::default())?;
-        let rest: Shape = x.layout.shape().dims()[1..].iter().copied().collect();
-        self.op(&Op::Reshape(rest), &[Given::Held(&part)], Site::default())
-    }
-
-    /// Arrays of one type along a new leading axis.
-    fn stack(&mut self, rows: &[Held], one: &Type) -> Result<Held> {
-        let with = |n: usize| -> Shape {
-            std::iter::once(Dim::new(n)).chain(one.shape.dims().iter().copied()).collect()
-        };
-        if rows.is_empty() {
-            let layout = Layout::contiguous(with(0));
-            return Ok(Held { dtype: one.dtype, layout, span: self.gpu.buffer(0)?.into() });
-        }
-        let mut parts = Vec::new();
-        for x in rows {
-            parts.push(self.op(&Op::Reshape(with(1)), &[Given::Held(x)], Site::default())?);
-        }
-        let parts: Vec<Given<'_>> = parts.iter().map(Given::Held).collect();
-        self.op(&Op::Concat(0), &parts, Site::default())
     }
 }
 

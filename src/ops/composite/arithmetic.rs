@@ -88,27 +88,18 @@ composite! {
     /// Whether elements are equal within `atol + rtol * abs(b)`.
     ///
     /// Equal infinities are close; NaN is close to nothing, except to NaN with `equal_nan`.
-    /// Integers are compared in float64; on devices without it their exact distance, in float32.
+    /// Integers are compared in float64.
     top method isclose(
         a: Tensor, b: Tensor;
         rtol: Float = 1e-5, atol: Float = 1e-8, equal_nan: Bool = False,
-    ) -> One inline {
+    ) -> One {
         let pair = promoted(&[a, b], "isclose");
         let dtype = pair[0].dtype();
-        if dtype.is_float() || a.cx().has_float64() {
-            let exact = if dtype.is_float() { dtype } else { DType::F64 };
-            let (a, b) = (pair[0].cast(exact), pair[1].cast(exact));
-            let near = (a - b).abs().less_equal(b.abs() * rtol + atol);
-            let close = a.equal(b).logical_or(near.logical_and(b.isfinite()));
-            if equal_nan { close.logical_or(a.isnan().logical_and(b.isnan())) } else { close }
-        } else {
-            let whole = if dtype == DType::U64 { dtype } else { DType::I64 };
-            let (a, b) = (pair[0].cast(whole), pair[1].cast(whole));
-            // Beyond 2⁶³ the distance of signed numbers wraps to what it is without a sign.
-            let distance = (a.maximum(b) - a.minimum(b)).cast(DType::U64).cast(DType::F32);
-            let bound = b.cast(DType::F32).abs() * rtol + atol;
-            a.equal(b).logical_or(distance.less_equal(bound))
-        }
+        let exact = if dtype.is_float() { dtype } else { DType::F64 };
+        let (a, b) = (pair[0].cast(exact), pair[1].cast(exact));
+        let near = (a - b).abs().less_equal(b.abs() * rtol + atol);
+        let close = a.equal(b).logical_or(near.logical_and(b.isfinite()));
+        if equal_nan { close.logical_or(a.isnan().logical_and(b.isnan())) } else { close }
     }
 
     /// Numbers in the place of NaN and infinities.
