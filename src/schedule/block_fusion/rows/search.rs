@@ -10,7 +10,7 @@ use super::super::super::{Cut, Operand, Plan, Sequel, Source, Step, StepTemplate
 use super::super::{is_movement, stronger};
 use super::build::{Build, Frame};
 use super::{RowFusion, RowProgram, Stage};
-use crate::dtype::DType;
+use crate::dtype::{Class, DType};
 use crate::ops::element::ElementOp;
 use crate::ops::op::Op;
 use crate::target::RowLimits;
@@ -18,17 +18,14 @@ use crate::target::RowLimits;
 /// Steps that a search for a way back into a set looks at before it takes one for granted.
 const SEEN: usize = 1 << 14;
 
-/// Ops that take an instruction or two.
-const PLAIN: [&str; 8] =
-    ["add", "subtract", "multiply", "negative", "where", "less", "equal", "maximum"];
-
 /// Whether an elementwise step is so little work that it may be done again for each pass over a
 /// row.
 fn is_cheap(plan: &Plan, step: &Step, limits: &RowLimits) -> bool {
     let Some(Sequel { group, .. }) = plan.elementwise(step) else { return false };
+    // What integers have too takes an instruction or two; functions of floats alone take many.
     let is_plain = |op: ElementOp| match op {
         ElementOp::Cast => true,
-        ElementOp::Map(def) => PLAIN.contains(&def.name),
+        ElementOp::Map(def) => def.classes.contains(Class::Int),
     };
     let instructions = group.program.instructions();
     instructions.len() <= limits.again && instructions.iter().all(|made| is_plain(made.op))
