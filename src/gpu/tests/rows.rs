@@ -87,6 +87,26 @@ fn rows_of_every_dtype_length_and_axis_are_valid() {
 #[test]
 fn lengths_of_one_structure_share_a_text() {
     let text = |rows, columns| texts(&graph(DType::F32, &[Dim::new(rows), Dim::new(columns)], 1));
-    assert_eq!(text(4096, 5000), text(9000, 5004));
+    assert_eq!(text(4096, 5000), text(5000, 5004));
     assert!(!text(4096, 5000).is_empty());
+    assert_eq!(text(4096, 700), text(9000, 1000));
+    assert!(!text(4096, 700).is_empty());
+}
+
+#[test]
+fn rows_that_registers_hold_are_read_once() {
+    let reads = |rows, columns| {
+        let texts = texts(&graph(DType::F32, &[rows, columns], 1));
+        let [text] = &texts[..] else { panic!("{} texts", texts.len()) };
+        text.matches("m0[").count()
+    };
+    let n = Dim::new;
+    for columns in [16, 17, 100, 129, 1000, 1023, 4096] {
+        let lanes = if columns % 4 == 0 { 1 } else { 4 };
+        assert_eq!(reads(n(300), n(columns)), lanes, "{columns}");
+        assert_eq!(reads(Dim::named("n"), n(columns)), lanes, "{columns}");
+    }
+    // Each of the four passes reads what is too long, or of a length that is not known.
+    assert_eq!(reads(n(300), n(4100)), 4);
+    assert_eq!(reads(n(300), Dim::named("n")), 4 * 4);
 }
