@@ -4,6 +4,7 @@ use smallvec::smallvec;
 
 mod guard;
 mod kernels;
+mod rows;
 mod sums;
 
 use super::group::{Operand, dispatch};

@@ -2,9 +2,10 @@
 //!
 //! A workgroup, a part of it, or one invocation computes a row: how many *lanes* a row has is part
 //! of the text. Lanes go over the row in steps of four elements, once for each reduction that the
-//! next one needs and once for the results; what lies between is computed again, and comes from a
-//! near cache if it came from memory. Lanes join their sums through workgroup memory in a fixed
-//! order. Rows do not share words of memory, which the planner sees to.
+//! next one needs and once for the results. A row that the registers of its lanes hold is read
+//! once; a longer one again by each pass, from a near cache. What lies between is computed again.
+//! Lanes join their sums through workgroup memory in a fixed order. Rows do not share words of
+//! memory, which the planner sees to.
 
 mod pass;
 mod text;
@@ -23,8 +24,13 @@ use crate::shape::{Dim, Dims};
 use text::Text;
 
 /// Lanes that neighbouring elements are worth, which is one vector of a CPU and the eighth of a
-/// cache line's worth of loads of a GPU.
+/// cache line's worth of loads of a GPU. Lanes are joined by so many at a time.
 const LANES: usize = 8;
+
+/// The elements that an invocation holds in registers, of all operands, and of one of them where
+/// fewer lanes would hold more.
+const HELD: usize = 64;
+const HELD_OF_ONE: usize = 16;
 
 /// The most elements of a row that one invocation computes alone.
 const ALONE: usize = 16;
@@ -73,7 +79,7 @@ fn picked(fusion: &RowFusion) -> Option<Dims> {
     let stages = fusion.program.stages.iter().zip(&fusion.shapes);
     let mut sizes = stages.filter_map(|(stage, shape)| match stage {
         Stage::Pick { .. } => Some(shape.dims().into()),
-        Stage::Map { .. } | Stage::Reduce { .. } => None,
+        Stage::Map { .. } | Stage::Reduce { .. } | Stage::Line(_) => None,
     });
     sizes.next()
 }
@@ -125,6 +131,8 @@ impl Frame {
             && columns.is_none_or(|columns| columns > LANES * frame.vector)
         {
             frame.lanes = WORKGROUP;
+        } else if columns.is_some_and(|columns| columns > LANES * HELD_OF_ONE) && !is_across {
+            frame.lanes = WORKGROUP;
         }
         frame
     }
@@ -145,6 +153,14 @@ impl Frame {
         WORKGROUP / self.lanes
     }
 
+    /// Rounds of a pass in which an invocation holds its elements of a number of operands, if it
+    /// can: few numbers, so that there are few texts.
+    fn held_rounds(&self, operands: usize) -> Option<usize> {
+        let rounds = self.all_columns.known()?.div_ceil(self.lanes * self.vector);
+        let rounds = rounds.next_power_of_two();
+        (operands > 0 && rounds * self.vector * operands <= HELD).then_some(rounds)
+    }
+
     /// Rounds of a pass, at most.
     fn rounds(&self) -> Dim {
         self.all_columns.div_ceil(Dim::new(self.lanes * self.vector))
@@ -160,6 +176,7 @@ fn levels(stages: &[Stage]) -> Vec<usize> {
                 arrays.iter().map(|value| level(&levels, *value)).max().unwrap_or(0)
             }
             Stage::Reduce { of, .. } => level(&levels, *of) + 1,
+            Stage::Line(_) => 0,
             Stage::Pick { of, index, .. } => level(&levels, *of).max(level(&levels, *index)),
         });
     }

@@ -4,9 +4,8 @@ use std::fmt::Write;
 
 use rustc_hash::FxHashMap;
 
-use super::super::element::{
-    PACK, element, is_wide, lane, lane_type, loaded, pack, packed, stored,
-};
+use super::super::create::whole;
+use super::super::element::{PACK, is_wide, lane, loaded, pack, packed, stored};
 use super::super::kernel::{Place, View, WORKGROUP};
 use super::super::terms::{Join, add_exactly, with_lost};
 use super::text::{Text, Walk, narrow};
@@ -15,13 +14,31 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::schedule::block_fusion::rows::{Stage, Value};
 
+/// What one walk over the elements of a row computes.
+pub struct Pass {
+    number: usize,
+    /// By reduction: its stage, how lanes are joined, and of what dtype
+    joins: Vec<(usize, Join, DType)>,
+    /// Results: their ranges and dtypes
+    stores: Vec<(usize, DType)>,
+    /// The operands whose elements it reads one after the other
+    pub operands: Vec<usize>,
+}
+
+/// An operand whose elements stay with the invocation that has read them.
+pub struct Held {
+    pub operand: usize,
+    /// The pass that reads it
+    pub first: usize,
+}
+
 impl Text<'_> {
-    /// The lines that compute values of element `c`: their names, and the operands that come as
-    /// lanes of packs.
+    /// The lines that compute values of element `c`: their names, and the operands whose elements
+    /// are given, if any are.
     pub(super) fn wide_values(
         &mut self,
         targets: &[Value],
-        may_pack: bool,
+        are_given: bool,
     ) -> Result<(Vec<String>, Vec<usize>)> {
         let program = self.program;
         let is_wide_stage =
@@ -44,7 +61,7 @@ impl Text<'_> {
             }
         }
         let mut names: FxHashMap<Value, String> = FxHashMap::default();
-        let mut lanes: Vec<usize> = Vec::new();
+        let mut given: Vec<usize> = Vec::new();
         for (stage, wanted) in wanted.iter().enumerate() {
             let Stage::Map { program: group, arrays, first, .. } = &program.stages[stage] else {
                 continue;
@@ -54,7 +71,13 @@ impl Text<'_> {
             }
             let mut args = Vec::new();
             for &value in arrays {
-                args.push(self.wide_value(value, Some(stage), may_pack, &mut names, &mut lanes)?);
+                args.push(self.wide_value(
+                    value,
+                    Some(stage),
+                    are_given,
+                    &mut names,
+                    &mut given,
+                )?);
             }
             let made = self.instructions(group, *first, &args, wanted)?;
             for (k, name) in made.into_iter().enumerate() {
@@ -63,24 +86,33 @@ impl Text<'_> {
         }
         let mut found = Vec::new();
         for &value in targets {
-            found.push(self.wide_value(value, None, may_pack, &mut names, &mut lanes)?);
+            found.push(self.wide_value(value, None, are_given, &mut names, &mut given)?);
         }
-        Ok((found, lanes))
+        Ok((found, given))
     }
 
     fn wide_value(
         &mut self,
         value: Value,
         stage: Option<usize>,
-        may_pack: bool,
+        are_given: bool,
         names: &mut FxHashMap<Value, String>,
-        lanes: &mut Vec<usize>,
+        given: &mut Vec<usize>,
     ) -> Result<String> {
         if let Some(known) = names.get(&value) {
             return Ok(known.clone());
         }
         let k = match value {
-            Value::Made(stage, k) => return Ok(narrow(stage, k)),
+            Value::Made(stage, k) => {
+                let Stage::Line(dtype) = self.program.stages[stage] else {
+                    return Ok(narrow(stage, k));
+                };
+                self.shader.register(dtype)?;
+                let lane = whole(&mut self.shader, dtype, "c".to_owned())?;
+                let name = self.shader.name(loaded(dtype, &format!("({lane})")));
+                names.insert(value, name.clone());
+                return Ok(name);
+            }
             Value::Array(k) => k,
         };
         let fusion = self.fusion;
@@ -89,11 +121,9 @@ impl Text<'_> {
         let is_free = matches!(walk, Walk::Free);
         let name = match walk {
             Walk::Row => format!("x{k}"),
-            Walk::Columns(_, _, true) if may_pack => {
-                lanes.push(k);
-                let dtype = self.program.arrays[k];
-                self.shader.register(dtype)?;
-                self.shader.name(loaded(dtype, &format!("l{k}")))
+            Walk::Columns(..) if are_given => {
+                given.push(k);
+                format!("l{k}")
             }
             Walk::Columns(sizes, strides, _) => {
                 let along = self.shader.offset_of(&sizes, &strides, "c");
@@ -121,9 +151,9 @@ impl Text<'_> {
         self.shader.name(format!("origin + {along}"))
     }
 
-    /// One pass over the row: reductions, and at last the results.
-    pub(super) fn pass(&mut self, pass: usize, is_last: bool) -> Result<()> {
-        let (program, frame) = (self.program, self.frame);
+    /// What a pass computes, whose function is printed; `None` where that is nothing.
+    pub(super) fn pass(&mut self, pass: usize, is_last: bool) -> Result<Option<Pass>> {
+        let program = self.program;
         let mut targets: Vec<Value> = Vec::new();
         let mut joins: Vec<(usize, Join, DType)> = Vec::new();
         for (stage, what) in program.stages.iter().enumerate() {
@@ -145,11 +175,16 @@ impl Text<'_> {
             }
         }
         if targets.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
-        self.flush();
-        let (values, lanes) = self.wide_values(&targets, true)?;
-        self.function(pass, &targets, &values, &lanes)?;
+        let (values, operands) = self.wide_values(&targets, true)?;
+        self.function(pass, &targets, &values, &operands)?;
+        Ok(Some(Pass { number: pass, joins, stores, operands }))
+    }
+
+    /// One pass over the row: reductions, and at last the results.
+    pub(super) fn go(&mut self, pass: &Pass) -> Result<()> {
+        let (frame, joins) = (self.frame, &pass.joins);
         let all: Vec<(String, String, Option<String>)> = (joins.iter())
             .map(|(_, join, _)| {
                 let all = join.variable(&mut self.shader);
@@ -161,8 +196,18 @@ impl Text<'_> {
         let columns = self.shader.size(frame.all_columns);
         let (vector, step) = (frame.vector, frame.vector * frame.lanes);
         let from = if vector == 1 { "own".to_owned() } else { format!("own * {vector}u") };
-        self.shader.line(format!("for (var c = {from}; c < {columns}; c += {step}u) {{"));
-        self.elements(pass, &lanes, &columns)?;
+        match self.rounds {
+            // A number of rounds that drivers know lets them keep what is held in registers.
+            Some(rounds) => {
+                self.shader.line(format!("for (var r = 0u; r < {rounds}u; r++) {{"));
+                self.shader.line(format!("let c = {from} + r * {step}u;"));
+                self.shader.line(format!("if c < {columns} {{"));
+            }
+            None => {
+                self.shader.line(format!("for (var c = {from}; c < {columns}; c += {step}u) {{"));
+            }
+        }
+        self.elements(pass, &columns)?;
         for (j, (_, join, dtype)) in joins.iter().enumerate() {
             let (all, start, lost) = &all[j];
             let mut terms: Vec<String> = Vec::new();
@@ -192,11 +237,11 @@ impl Text<'_> {
                 }
             }
         }
-        for (k, &(range, dtype)) in stores.iter().enumerate() {
+        for (k, &(range, dtype)) in pass.stores.iter().enumerate() {
             self.store(range, dtype, joins.len() + k)?;
         }
-        self.shader.line("}");
-        self.join(&joins, &all, &columns)
+        self.shader.line(if self.rounds.is_some() { "}\n}" } else { "}" });
+        self.join(joins, &all, &columns)
     }
 
     /// The function that computes the values of a pass.
@@ -205,7 +250,7 @@ impl Text<'_> {
         pass: usize,
         targets: &[Value],
         values: &[String],
-        lanes: &[usize],
+        operands: &[usize],
     ) -> Result<()> {
         let body = self.shader.taken();
         let mut fields = Vec::new();
@@ -213,10 +258,11 @@ impl Text<'_> {
             let ty = self.shader.register(self.program.dtype(*value))?.name();
             fields.push(format!("y{j}: {ty}"));
         }
-        let params: String = lanes
-            .iter()
-            .map(|&k| format!(", l{k}: {}", lane_type(self.program.arrays[k])))
-            .collect();
+        let mut params = String::new();
+        for &k in operands {
+            let ty = self.shader.register(self.program.arrays[k])?.name();
+            let _ = write!(params, ", l{k}: {ty}");
+        }
         self.shader.function(&format!(
             "struct P{pass} {{ {} }}\n\nfn p{pass}(c: u32{params}) -> P{pass} {{\n{body}    \
              return P{pass}({});\n}}\n\n",
@@ -227,48 +273,88 @@ impl Text<'_> {
     }
 
     /// The calls of the function of a pass for the elements of an invocation: `e0`, `e1`, …
-    fn elements(&mut self, pass: usize, lanes: &[usize], columns: &str) -> Result<()> {
+    fn elements(&mut self, pass: &Pass, columns: &str) -> Result<()> {
         let frame = self.frame;
-        let mut loads: Vec<(usize, DType, String)> = Vec::new();
-        for &k in lanes {
-            let Some((Walk::Columns(sizes, strides, _), _)) = self.walks[k].clone() else {
-                continue;
-            };
-            let dtype = self.program.arrays[k];
-            let along = self.shader.offset_of(&sizes, &strides, "c");
-            let (memory, ty) = self.memory(self.operands[k].place);
-            let at = self.shader.name(format!("b{k} + {along}"));
-            match (ty == pack(dtype) && ty != "u32" || dtype.size() == 1, is_wide(dtype)) {
-                (true, false) => {
-                    self.shader.line(format!("let d{k} = {memory}[{at} >> 2u];"));
-                    loads.push((k, dtype, String::new()));
-                }
-                (true, true) => loads.push((k, dtype, format!("{memory}[{at} + E]"))),
-                (false, _) => {
-                    let lane = element(dtype, &memory, &format!("({at} + E)"));
-                    loads.push((k, dtype, format!("({lane})")));
-                }
-            }
-        }
-        for e in 0..frame.vector {
-            let at = match (e, frame.is_whole) {
-                (0, _) => "c".to_owned(),
-                (_, true) => format!("c + {e}u"),
-                (_, false) => {
+        let mut at = vec!["c".to_owned()];
+        for e in 1..frame.vector {
+            let next = match frame.is_whole {
+                true => format!("c + {e}u"),
+                false => {
                     self.shader.line(format!("let k{e} = c + {e}u < {columns};"));
                     format!("min(c + {e}u, {columns} - 1u)")
                 }
             };
-            let mut args = String::new();
-            for (k, dtype, text) in &loads {
-                let text = match text.is_empty() {
-                    true => lane(*dtype, &format!("d{k}"), e),
-                    false => text.replace('E', &format!("{e}u")),
-                };
-                let _ = write!(args, ", {text}");
-            }
-            self.shader.line(format!("let e{e} = p{pass}({at}{args});"));
+            at.push(self.shader.name(next));
         }
+        let mut args = at.clone();
+        for &k in &pass.operands {
+            for (args, value) in args.iter_mut().zip(self.elements_of(k, &at, pass.number)?) {
+                let _ = write!(args, ", {value}");
+            }
+        }
+        for (e, args) in args.iter().enumerate() {
+            self.shader.line(format!("let e{e} = p{}({args});", pass.number));
+        }
+        Ok(())
+    }
+
+    /// The elements of an operand at columns `at`, which follow each other.
+    fn elements_of(&mut self, k: usize, at: &[String], pass: usize) -> Result<Vec<String>> {
+        let Some((Walk::Columns(sizes, strides, _), _)) = self.walks[k].clone() else {
+            return Ok(Vec::new());
+        };
+        let dtype = self.program.arrays[k];
+        self.shader.register(dtype)?;
+        let first = self.held.iter().find(|held| held.operand == k).map(|held| held.first);
+        let (is_first, is_later) = (first == Some(pass), first.is_some_and(|first| first < pass));
+        if self.is_pack(k) {
+            if is_later {
+                self.shader.line(format!("let d{k} = h{k}[r];"));
+            } else {
+                let (memory, _) = self.memory(self.operands[k].place);
+                let along = self.shader.offset_of(&sizes, &strides, "c");
+                let from = self.shader.name(format!("b{k} + {along}"));
+                self.shader.line(format!("let d{k} = {memory}[{from} >> 2u];"));
+            }
+            if is_first {
+                self.shader.line(format!("h{k}[r] = d{k};"));
+            }
+            let lanes = (0..at.len()).map(|e| lane(dtype, &format!("d{k}"), e));
+            return Ok(lanes.map(|lane| loaded(dtype, &format!("({lane})"))).collect());
+        }
+        let mut values = Vec::new();
+        for (e, at) in at.iter().enumerate() {
+            let place = format!("h{k}[r * {}u + {e}u]", self.frame.vector);
+            if is_later {
+                values.push(place);
+                continue;
+            }
+            let along = self.shader.offset_of(&sizes, &strides, at);
+            let value = self.load(k, &format!("b{k} + {along}"))?;
+            if is_first {
+                self.shader.line(format!("{place} = {value};"));
+            }
+            values.push(value);
+        }
+        Ok(values)
+    }
+
+    /// Whether four elements of an operand are loaded at a time.
+    fn is_pack(&self, k: usize) -> bool {
+        let dtype = self.program.arrays[k];
+        let is_packed = matches!(self.walks[k], Some((Walk::Columns(_, _, true), _)));
+        is_packed && !is_wide(dtype) && self.type_of(self.operands[k].place) == pack(dtype)
+    }
+
+    /// Declares what one pass holds for later ones.
+    pub(super) fn declare_held(&mut self, at: usize, rounds: usize) -> Result<()> {
+        let k = self.held[at].operand;
+        let dtype = self.program.arrays[k];
+        let (ty, count) = match self.is_pack(k) {
+            true => (pack(dtype), rounds),
+            false => (self.shader.register(dtype)?.name(), rounds * self.frame.vector),
+        };
+        self.shader.line(format!("var h{k}: array<{ty}, {count}>;"));
         Ok(())
     }
 

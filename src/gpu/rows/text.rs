@@ -9,6 +9,7 @@ use super::super::indexing::PICKED;
 use super::super::kernel::{Dispatch, Place, View, WORKGROUP, Word};
 use super::super::shader::Shader;
 use super::super::terms::Strides;
+use super::pass::{Held, Pass};
 use super::{Frame, levels};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -42,6 +43,9 @@ pub struct Text<'a> {
     /// The type of the elements of each place
     pub(super) places: Vec<(Place, &'static str)>,
     pub(super) levels: Vec<usize>,
+    /// What is held from pass to pass, and the rounds of a pass where something is
+    pub(super) held: Vec<Held>,
+    pub(super) rounds: Option<usize>,
     pub(super) numbers: FxHashMap<usize, String>,
     pub(super) main: String,
 }
@@ -71,6 +75,8 @@ impl<'a> Text<'a> {
             walks: vec![None; operands.len()],
             places: Vec::new(),
             levels: levels(&program.stages),
+            held: Vec::new(),
+            rounds: None,
             numbers: FxHashMap::default(),
             main: String::new(),
         }
@@ -81,13 +87,22 @@ impl<'a> Text<'a> {
         self.find_places();
         self.begin()?;
         let last = self.levels.iter().copied().max().unwrap_or(0);
+        let begun = self.shader.taken();
+        let mut passes = Vec::new();
         for pass in 0..=last {
+            passes.push(self.pass(pass, pass == last)?);
+        }
+        self.main += &begun;
+        self.hold(&passes)?;
+        for (number, pass) in passes.iter().enumerate() {
             for stage in 0..self.program.stages.len() {
-                if self.levels[stage] == pass {
+                if self.levels[stage] == number {
                     self.narrow_stage(stage)?;
                 }
             }
-            self.pass(pass, pass == last)?;
+            if let Some(pass) = pass {
+                self.go(pass)?;
+            }
         }
         self.narrow_results()?;
         self.flush();
@@ -107,13 +122,36 @@ impl<'a> Text<'a> {
         self.shader.function(&format!("var<private> {name}: {ty};\n"));
     }
 
+    /// What invocations hold from pass to pass, declared: the operands that several read.
+    fn hold(&mut self, passes: &[Option<Pass>]) -> Result<()> {
+        for operand in 0..self.operands.len() {
+            let reads = |pass: &Option<Pass>| {
+                pass.as_ref().is_some_and(|pass| pass.operands.contains(&operand))
+            };
+            if let (Some(first), Some(last)) =
+                (passes.iter().position(reads), passes.iter().rposition(reads))
+                && first < last
+            {
+                self.held.push(Held { operand, first });
+            }
+        }
+        self.rounds = self.frame.held_rounds(self.held.len());
+        match self.rounds {
+            Some(rounds) => (0..self.held.len()).try_for_each(|at| self.declare_held(at, rounds)),
+            None => {
+                self.held.clear();
+                Ok(())
+            }
+        }
+    }
+
     fn find_walks(&mut self) {
         let stages = self.program.stages.iter().zip(&self.fusion.shapes);
         for (stage, shape) in stages {
             let (arrays, shape): (&[Value], _) = match stage {
                 Stage::Map { arrays, is_wide: true, .. } => (arrays, shape),
                 Stage::Reduce { of, .. } => (std::slice::from_ref(of), &self.fusion.sizes),
-                Stage::Map { .. } | Stage::Pick { .. } => continue,
+                Stage::Map { .. } | Stage::Line(_) | Stage::Pick { .. } => continue,
             };
             for value in arrays {
                 if let Value::Array(k) = *value
@@ -183,8 +221,13 @@ impl<'a> Text<'a> {
         }
     }
 
+    /// The type of the elements that a place is bound as.
+    pub(super) fn type_of(&self, place: Place) -> &'static str {
+        self.places.iter().find(|(known, _)| *known == place).map_or("u32", |(_, ty)| *ty)
+    }
+
     pub(super) fn memory(&mut self, place: Place) -> (String, &'static str) {
-        let ty = self.places.iter().find(|(known, _)| *known == place).map_or("u32", |(_, ty)| *ty);
+        let ty = self.type_of(place);
         (self.shader.memory_as(place, ty), ty)
     }
 
@@ -310,7 +353,7 @@ impl<'a> Text<'a> {
         let fusion = self.fusion;
         let shape = &fusion.shapes[stage];
         match &self.program.stages[stage] {
-            Stage::Map { is_wide: true, .. } | Stage::Reduce { .. } => {}
+            Stage::Map { is_wide: true, .. } | Stage::Reduce { .. } | Stage::Line(_) => {}
             Stage::Map { program, arrays, first, .. } => {
                 let mut names = Vec::new();
                 for value in arrays {
