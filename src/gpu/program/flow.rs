@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::frame::{Frame, Held};
+use crate::gpu::frame::{Frame, Held};
 use super::{Offence, Program, Terms, text};
 use crate::dtype::DType;
 use crate::error::{self, Result};
