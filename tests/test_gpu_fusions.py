@@ -177,16 +177,93 @@ def test_cross_entropy(kind, columns, gpu):
     both(lambda x, t, w: loss(x, t, w, "none"), gpu, *given, atol=1e-4)
 
 
-def test_cross_entropy_is_few_dispatches(gpu):
-    x, t = wg.asarray(normal(64, 100)).to(gpu), wg.asarray(rng.integers(0, 100, 64)).to(gpu)
+def slope(loss, **options):
+    return lambda x, *args: wg.grad(lambda x: loss(x, *args, **options))(x)
 
-    def losses(x, t):
-        return nn.cross_entropy(x, t, reduction="sum")
 
-    fused = [line for line in kernels(losses, x, t) if "iota" not in line]
-    assert len(fused) <= 3, fused
-    p = wg.asarray(np.abs(normal(64, 100))).to(gpu)
-    assert len(kernels(lambda x, p: nn.cross_entropy(x, p, reduction="none"), x, p)) <= 2
+def weighted(x, t, w, **options):
+    return nn.cross_entropy(x, t, weight=w, **options)
+
+
+def likelihood(x, t, w=None):
+    return nn.nll_loss(nn.log_softmax(x, axis=1), t, weight=w)
+
+
+def both_of(x, t):
+    return wg.value_and_grad(lambda x: nn.cross_entropy(x, t))(x)
+
+
+# Losses of rows, and how many dispatches beside the one that says which label is refused.
+LOSSES = {
+    "none": (lambda x, t, w: nn.cross_entropy(x, t, reduction="none"), 1),
+    "sum": (lambda x, t, w: nn.cross_entropy(x, t, reduction="sum"), 2),
+    "mean": (lambda x, t, w: nn.cross_entropy(x, t), 2),
+    "ignored": (lambda x, t, w: nn.cross_entropy(x, t, ignore_index=2), 2),
+    "smoothed": (lambda x, t, w: nn.cross_entropy(x, t, label_smoothing=0.1), 2),
+    "weighted": (weighted, 2),
+    "weighted, smoothed": (lambda x, t, w: weighted(x, t, w, label_smoothing=0.1), 2),
+    "likelihood": (lambda x, t, w: likelihood(x, t), 2),
+    "weighted likelihood": (likelihood, 2),
+    "gradient of sum": (lambda x, t, w: slope(nn.cross_entropy, reduction="sum")(x, t), 1),
+    "gradient of mean": (lambda x, t, w: slope(nn.cross_entropy)(x, t), 2),
+    "weighted gradient": (slope(weighted), 4),
+    "value and gradient": (lambda x, t, w: both_of(x, t), 3),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("shape", [(64, 100), (8, 10, 20)])
+def test_a_loss_of_classes_is_few_dispatches(name, shape, gpu):
+    f, most = LOSSES[name]
+    x, t = normal(*shape), rng.integers(0, shape[1], shape[:1] + shape[2:])
+    args = [wg.asarray(x) for x in (x, t, np.abs(normal(shape[1])))]
+    found = kernels(f, *(x.to(gpu) for x in args))
+    # Where classes are not the last axis, what their rows need first is not computed again.
+    assert len(found) <= most or len(shape) > 2, found
+    assert not any("iota" in line for line in found if "row fusion" not in line) or len(shape) > 2
+    all_of = [wg.compile(f)(*(x.to(gpu) for x in args)), f(*args)]
+    for got, want in zip(*(x if isinstance(x, tuple) else (x,) for x in all_of), strict=True):
+        near(got, want)
+
+
+def test_a_loss_of_probabilities_is_one_dispatch(gpu):
+    x, p = (wg.asarray(np.abs(normal(64, 100))).to(gpu) for _ in range(2))
+    assert len(kernels(lambda x, p: nn.cross_entropy(x, p, reduction="none"), x, p)) == 1
+
+
+def test_batch_norm_is_few_dispatches(gpu):
+    layer = nn.BatchNorm2d(8).to(gpu)
+    x = wg.asarray(normal(4, 8, 6, 5)).to(gpu)
+    assert len(kernels(lambda x: layer(x), x)) <= 4
+    layer.eval()
+    assert len(kernels(lambda x: layer(x), x)) <= 2
+
+
+@pytest.mark.parametrize("columns", [5, 100, 9001])
+def test_positions_along_a_row_are_not_read(columns, gpu):
+    x, k = normal(21, columns), rng.integers(1, columns + 1, (21, 1))
+
+    def masked(x, k):
+        return nn.softmax(wg.where(wg.arange(columns, device=x.device) < k, x, -wg.inf), axis=1)
+
+    def centre(x):
+        line = wg.arange(columns, dtype=wg.float32, device=x.device)
+        return (nn.softmax(x, axis=1) * line).sum(axis=1)
+
+    for f, args in [(masked, (x, k)), (centre, (x,))]:
+        both(f, gpu, *args, atol=1e-4, rtol=1e-4)
+        found = kernels(f, *(wg.asarray(a).to(gpu) for a in args))
+        assert len(found) == 1, found
+
+
+@pytest.mark.parametrize("columns", [6, 9001])
+def test_a_gradient_alone_refuses_a_class(columns, gpu):
+    x, t = wg.asarray(normal(20, columns)), rng.integers(0, columns, 20)
+    f = slope(nn.cross_entropy)
+    near(wg.compile(f)(x.to(gpu), wg.asarray(t).to(gpu)), f(x, wg.asarray(t)))
+    t[11] = columns
+    with pytest.raises(IndexError, match=str(columns)):
+        wg.compile(f)(x.to(gpu), wg.asarray(t).to(gpu)).numpy()
 
 
 @pytest.mark.parametrize("columns", [6, 300])
@@ -235,3 +312,53 @@ def test_random_rows(parts, rows, columns):
     f, x = random_program(parts), wg.asarray(normal(rows, columns))
     got, want = wg.compile(f)(x.to("gpu")).numpy(), f(x).numpy()
     np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-2 * (1 + np.abs(want).max()))
+
+
+steps = st.lists(st.tuples(st.sampled_from(["map", "reduce", "join", "line", "cast", "pick"]),
+                           st.integers(0, 23)), min_size=2, max_size=9)
+shapes = st.lists(st.sampled_from([1, 2, 3, 5, 8, 16, 33, 65, 130]), min_size=1, max_size=3)
+
+
+def rows_of_axes(steps, shape, axes):
+    """A program of rows along some axes: maps, reductions beside elements, positions, picks."""
+    last = shape[axes[-1]]
+
+    def f(x, at):
+        values = [x]
+        for kind, k in steps:
+            a, b = values[k % len(values)], values[-1]
+            if kind == "map":
+                values.append([wg.tanh, wg.sin, wg.abs, wg.sigmoid][k % 4](a))
+            elif kind == "reduce" and a.shape == x.shape:
+                reduce = [wg.mean, wg.max, wg.min, wg.logsumexp, wg.var, wg.sum][k % 6]
+                y = reduce(a, axis=axes, keepdims=True)
+                values.append(wg.tanh(y * 0.125) if k % 6 == 5 else y)
+            elif kind == "line":
+                line = wg.arange(last, dtype=wg.float32, device=x.device) / last
+                values.append(a - line.reshape([last if i == axes[-1] else 1
+                                                for i in range(len(shape))]))
+            elif kind == "cast":
+                values.append(a.astype("float16").astype("float32"))
+            elif kind == "pick" and len(axes) == 1 and a.shape == x.shape:
+                values.append(wg.take_along_axis(a, at, axis=axes[0]))
+            else:
+                values.append(a - b * 0.5)
+        return values[-1] * 0.5 + values[len(values) // 2], values[-1]
+    return f
+
+
+@settings(max_examples=80, deadline=None)
+@given(steps, shapes, st.data())
+def test_random_rows_along_axes(steps, shape, data):
+    if not any(device.type == "gpu" for device in wg.devices()):
+        pytest.skip("no adapter")
+    axes = data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1))
+    f = rows_of_axes(steps, shape, tuple(sorted(axes)))
+    one = [1 if i in axes else n for i, n in enumerate(shape)]
+    at = rng.integers(0, shape[max(axes)], one)
+    x, at = wg.asarray(normal(*shape)), wg.asarray(at)
+    for got, want in zip(wg.compile(f)(x.to("gpu"), at.to("gpu")), f(x, at), strict=True):
+        got, want = got.numpy(), want.numpy()
+        # A cast may round to the next float16.
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=4e-3, atol=4e-3 * (1 + np.abs(want).max()))

@@ -12,7 +12,13 @@ pub fn iota(axis: usize, out: &Output) -> Result<Kernel> {
     let mut shader = Shader::new();
     let index = shader.indices("i", sizes);
     let i = shader.name(&index[axis]);
-    let lane = match dtype {
+    let lane = whole(&mut shader, dtype, i)?;
+    Ok(Kernel::of(given(shader, &lane, out)))
+}
+
+/// The lane of a whole number that is named.
+pub fn whole(shader: &mut Shader, dtype: DType, i: String) -> Result<String> {
+    Ok(match dtype {
         DType::Bool => format!("select(0u, 1u, {i} != 0u)"),
         DType::I8 | DType::U8 => format!("{i} & 0xffu"),
         DType::I16 | DType::U16 => format!("{i} & 0xffffu"),
@@ -24,8 +30,7 @@ pub fn iota(axis: usize, out: &Output) -> Result<Kernel> {
             shader.function(ROUNDED);
             shader.stored(dtype, &format!("f32({bits}({i}))"))?
         }
-    };
-    Ok(Kernel::of(given(shader, &lane, out)))
+    })
 }
 
 /// Whole numbers of at most 24 significant bits: the nearest, the even one of two; and the one that

@@ -16,7 +16,7 @@ pub struct Shaders {
 
 /// Rows that a workgroup or a part of one computes.
 const ROWS: RowLimits =
-    RowLimits { columns: 1 << 18, few: 16, short: 1 << 12, stages: 24, passes: 4, again: 4 };
+    RowLimits { columns: 1 << 18, few: 16, short: 1 << 12, stages: 24, passes: 4, again: 8 };
 
 /// What every WebGPU device promises.
 pub static WEBGPU: Shaders = Shaders::new("webgpu", 8, 128 << 20);

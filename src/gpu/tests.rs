@@ -5,6 +5,7 @@ use smallvec::smallvec;
 mod attention;
 mod guard;
 mod kernels;
+mod rows;
 mod sums;
 
 use super::group::{Operand, dispatch};

@@ -9,15 +9,43 @@ use std::collections::BinaryHeap;
 
 use smallvec::SmallVec;
 
-use super::liveness::makers;
+use super::liveness::{arrays, makers};
 use super::load::{LiveRange, Load};
-use super::{Operand, Source, Step, Work};
+use super::{Operand, Plan, Source, Step, Work};
 
 /// Below this many bytes no order is worth a search.
 const SMALL: usize = 1 << 14;
 
 /// How many orders are placed in full, so that their bytes are exact.
 const LAID_OUT: usize = 2;
+
+impl Plan {
+    /// Drops steps that nobody needs any more, which fusions leave behind.
+    pub(super) fn drop_unread(&mut self) {
+        let is_needed = self.needed();
+        let mut needed = is_needed.into_iter();
+        self.steps.retain(|_| needed.next() == Some(true));
+    }
+
+    /// By step: whether a result or an effect needs it.
+    pub(super) fn needed(&self) -> Vec<bool> {
+        let mut is_read = vec![false; self.slots.len()];
+        let read = |is_read: &mut [bool], source: Source| {
+            if let Source::Slot(slot) = source {
+                is_read[slot as usize] = true;
+            }
+        };
+        self.outputs().iter().for_each(|&source| read(&mut is_read, source));
+        let mut needed = vec![false; self.steps.len()];
+        for (i, step) in self.steps.iter().enumerate().rev() {
+            needed[i] = has_effect(step) || step.results.iter().any(|&slot| is_read[slot as usize]);
+            if needed[i] {
+                arrays(step).into_iter().for_each(|source| read(&mut is_read, source));
+            }
+        }
+        needed
+    }
+}
 
 /// The dependencies between steps.
 pub(super) struct Graph {

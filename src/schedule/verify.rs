@@ -1,6 +1,6 @@
 //! The law of plans, checked: everything that a run relies on and does not check itself.
 //!
-//! Every slot is written once and before it is read. Values that live at the same time do not
+//! Every slot is written once and before it is read, and no step is there for nobody. Values that live at the same time do not
 //! overlap, unless one is written over another in a way that the target allows. Each value is
 //! aligned and inside its memory. Donated memory is written after the last step that may fail and
 //! after the last reader of the input. Programs fit the operands and results of their steps, and
@@ -107,6 +107,9 @@ impl Plan {
                 }
                 (is_there[slot as usize], was_there[slot as usize]) = (true, true);
             }
+        }
+        if let Some(i) = self.needed().iter().position(|is_needed| !is_needed) {
+            return Err(broken("nobody needs a step", format!("{i}, {}", self.steps[i].name())));
         }
         match self.template.outputs.iter().find(|&&source| !exists(source, &is_there)) {
             Some(source) => Err(broken("a result is not there at the end", source.to_string())),
@@ -282,6 +285,7 @@ impl Plan {
                         && arrays.iter().all(is_there(at))
                 }
                 Stage::Reduce { of, .. } => is_there(at)(of),
+                Stage::Line(_) => true,
                 Stage::Pick { of, index, .. } => is_there(at)(of) && is_there(at)(index),
             };
             if !reads {

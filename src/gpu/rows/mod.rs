@@ -73,7 +73,7 @@ fn picked(fusion: &RowFusion) -> Option<Dims> {
     let stages = fusion.program.stages.iter().zip(&fusion.shapes);
     let mut sizes = stages.filter_map(|(stage, shape)| match stage {
         Stage::Pick { .. } => Some(shape.dims().into()),
-        Stage::Map { .. } | Stage::Reduce { .. } => None,
+        Stage::Map { .. } | Stage::Reduce { .. } | Stage::Line(_) => None,
     });
     sizes.next()
 }
@@ -160,6 +160,7 @@ fn levels(stages: &[Stage]) -> Vec<usize> {
                 arrays.iter().map(|value| level(&levels, *value)).max().unwrap_or(0)
             }
             Stage::Reduce { of, .. } => level(&levels, *of) + 1,
+            Stage::Line(_) => 0,
             Stage::Pick { of, index, .. } => level(&levels, *of).max(level(&levels, *index)),
         });
     }

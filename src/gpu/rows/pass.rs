@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use rustc_hash::FxHashMap;
 
+use super::super::create::whole;
 use super::super::element::{
     PACK, element, is_wide, lane, lane_type, loaded, pack, packed, stored,
 };
@@ -80,7 +81,16 @@ impl Text<'_> {
             return Ok(known.clone());
         }
         let k = match value {
-            Value::Made(stage, k) => return Ok(narrow(stage, k)),
+            Value::Made(stage, k) => {
+                let Stage::Line(dtype) = self.program.stages[stage] else {
+                    return Ok(narrow(stage, k));
+                };
+                self.shader.register(dtype)?;
+                let lane = whole(&mut self.shader, dtype, "c".to_owned())?;
+                let name = self.shader.name(loaded(dtype, &format!("({lane})")));
+                names.insert(value, name.clone());
+                return Ok(name);
+            }
             Value::Array(k) => k,
         };
         let fusion = self.fusion;

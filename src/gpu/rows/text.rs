@@ -113,7 +113,7 @@ impl<'a> Text<'a> {
             let (arrays, shape): (&[Value], _) = match stage {
                 Stage::Map { arrays, is_wide: true, .. } => (arrays, shape),
                 Stage::Reduce { of, .. } => (std::slice::from_ref(of), &self.fusion.sizes),
-                Stage::Map { .. } | Stage::Pick { .. } => continue,
+                Stage::Map { .. } | Stage::Line(_) | Stage::Pick { .. } => continue,
             };
             for value in arrays {
                 if let Value::Array(k) = *value
@@ -310,7 +310,7 @@ impl<'a> Text<'a> {
         let fusion = self.fusion;
         let shape = &fusion.shapes[stage];
         match &self.program.stages[stage] {
-            Stage::Map { is_wide: true, .. } | Stage::Reduce { .. } => {}
+            Stage::Map { is_wide: true, .. } | Stage::Reduce { .. } | Stage::Line(_) => {}
             Stage::Map { program, arrays, first, .. } => {
                 let mut names = Vec::new();
                 for value in arrays {

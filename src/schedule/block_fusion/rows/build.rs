@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 
 use super::super::super::{Number, Operand, Plan, Sequel, Source, Step, Work};
 use super::{Stage, Value};
+use crate::dtype::DType;
 use crate::ops::op::Op;
 use crate::shape::{Axes, Dim, Shape};
 use crate::target::RowLimits;
@@ -67,7 +68,7 @@ impl Frame {
         agree(shape.dims(), self.sizes.dims()) || shape.elements().same(self.sizes.elements())
     }
 
-    fn is_narrow(&self, shape: &Shape) -> bool {
+    pub fn is_narrow(&self, shape: &Shape) -> bool {
         let rows = self.rows();
         agree(shape.dims(), rows.dims()) || shape.elements().same(rows.elements())
     }
@@ -160,6 +161,10 @@ impl<'p> Build<'p> {
                     Operand::Number(number) => self.numbers.push(number),
                     Operand::Array(source) => {
                         let own = self.plan.ty(source).shape;
+                        if let Some(line) = self.line(source, &shape, made) {
+                            arrays.push(line);
+                            continue;
+                        }
                         arrays.push(match (self.member(source), is_wide) {
                             (None, _) => {
                                 let is_stray = !is_wide || !own.same(&shape);
@@ -215,6 +220,52 @@ impl<'p> Build<'p> {
         Some(())
     }
 
+    /// The value that a reshape outside the set shows: one index that is seen under two shapes is
+    /// one.
+    fn unshaped(&self, mut source: Source, made: &[u32]) -> Source {
+        while let (Source::Slot(slot), None) = (source, self.member(source))
+            && let Some(step) =
+                made.get(slot as usize).and_then(|&i| self.plan.steps.get(i as usize))
+            && let (Work::Op(Op::Reshape(_)), [Operand::Array(of)]) = (&step.work, &step.args[..])
+        {
+            source = *of;
+        }
+        source
+    }
+
+    /// The dtype and the axis of a value that counts along an axis, if it is one.
+    fn counted(&self, source: Source, made: &[u32]) -> Option<(DType, usize)> {
+        let Source::Slot(slot) = source else { return None };
+        let step = self.plan.steps.get(*made.get(slot as usize)? as usize)?;
+        let Work::Op(Op::Iota(ty, axis)) = &step.work else { return None };
+        Some((ty.dtype, *axis))
+    }
+
+    /// What counts along the row in a shape of the frame is not read.
+    fn line(&mut self, source: Source, shape: &Shape, made: &[u32]) -> Option<Value> {
+        let [column] = self.frame.columns[..] else { return None };
+        let own = self.plan.ty(source).shape;
+        let axis = (column + own.rank()).checked_sub(shape.rank())?;
+        let base = self.unshaped(source, made);
+        let (dtype, along) = self.counted(base, made)?;
+        let is_same = base == source && along == axis;
+        let is_only = own.elements().same(own[axis]) && self.plan.ty(base).shape.rank() == 1;
+        let fits = shape.same(&self.frame.sizes) && own[axis].same(shape[column]);
+        (fits && (is_same || is_only)).then(|| self.line_of(dtype))
+    }
+
+    fn line_of(&mut self, dtype: DType) -> Value {
+        let is_it = |stage: &Stage| matches!(stage, Stage::Line(known) if *known == dtype);
+        let known = self.stages.iter().position(is_it);
+        let stage = known.unwrap_or_else(|| {
+            self.stages.push(Stage::Line(dtype));
+            self.shapes.push(Shape::scalar());
+            self.names.push("iota".to_owned());
+            self.stages.len() - 1
+        });
+        Value::Made(stage, 0)
+    }
+
     /// A gather of one element for each row.
     fn pick(
         &mut self,
@@ -254,16 +305,15 @@ impl<'p> Build<'p> {
             if indices.len() != 1 || own.rank() != 1 || !self.frame.is_narrow(result) {
                 return None;
             }
-            (0, self.array(of, true))
+            let line = self.counted(of, made).map(|(dtype, _)| self.line_of(dtype));
+            (0, line.unwrap_or_else(|| self.array(of, true)))
         };
-        let source = indices[at];
-        let shape = self.plan.ty(source).shape;
+        let shape = self.plan.ty(indices[at]).shape;
+        let source = self.unshaped(indices[at], made);
         let index = match self.member(source) {
             Some((index, false)) => index,
             Some((_, true)) => return None,
-            None if is_own && agree(shape.dims(), self.frame.rows().dims()) => {
-                self.array(source, true)
-            }
+            None if agree(shape.dims(), self.frame.rows().dims()) => self.array(source, true),
             None => return None,
         };
         // One index is checked, which says whether all is well.
@@ -289,6 +339,7 @@ impl<'p> Build<'p> {
             levels.push(match stage {
                 Stage::Map { arrays, .. } => arrays.iter().map(of).max().unwrap_or(0),
                 Stage::Reduce { of: x, .. } => of(x) + 1,
+                Stage::Line(_) => 0,
                 Stage::Pick { of: x, index, .. } => of(x).max(of(index)),
             });
         }

@@ -51,6 +51,8 @@ pub enum Stage {
         /// What is reduced
         of: Value,
     },
+    /// The position along a row
+    Line(DType),
     /// The element of a row, or of an operand of one axis, that an index picks
     Pick {
         /// Where it is picked
@@ -102,6 +104,7 @@ impl RowProgram {
             Value::Made(stage, k) => match &self.stages[stage] {
                 Stage::Map { program, .. } => program.dtype(program.results()[k]),
                 Stage::Reduce { of, .. } | Stage::Pick { of, .. } => self.dtype(*of),
+                Stage::Line(dtype) => *dtype,
             },
         }
     }
@@ -139,7 +142,7 @@ impl RowFusion {
         let each = |(stage, shape): (&Stage, &Shape)| match stage {
             Stage::Map { program, .. } => (program.instructions().len() * shape.count()) as u64,
             Stage::Reduce { .. } => self.sizes.count() as u64,
-            Stage::Pick { .. } => 0,
+            Stage::Line(_) | Stage::Pick { .. } => 0,
         };
         self.program.stages.iter().zip(&self.shapes).map(each).sum()
     }

@@ -13,6 +13,7 @@ use super::{RowFusion, RowProgram, Stage};
 use crate::dtype::{Class, DType};
 use crate::ops::element::ElementOp;
 use crate::ops::op::Op;
+use crate::shape::Dim;
 use crate::target::RowLimits;
 
 /// Steps that a search for a way back into a set looks at before it takes one for granted.
@@ -29,6 +30,10 @@ fn is_cheap(plan: &Plan, step: &Step, limits: &RowLimits) -> bool {
     };
     let instructions = group.program.instructions();
     instructions.len() <= limits.again && instructions.iter().all(|made| is_plain(made.op))
+}
+
+fn is_reshape(step: &Step) -> bool {
+    matches!(&step.work, Work::Op(Op::Reshape(_)))
 }
 
 /// Steps and who reads them, with the sets that were found.
@@ -77,6 +82,51 @@ impl<'p> Search<'p> {
         })
     }
 
+    /// The step whose result a reshape shows.
+    fn shown(&self, mut step: u32) -> u32 {
+        while is_reshape(&self.plan.steps[step as usize])
+            && let Some(before) = self.before(step).next()
+        {
+            step = before;
+        }
+        step
+    }
+
+    /// Whether a step that a set reads, and that reads nothing of it, is better done with it. What
+    /// elements need first is computed again in every pass, what rows need once.
+    fn pays_before(&self, frame: &Frame, i: u32) -> bool {
+        let step = &self.plan.steps[i as usize];
+        if let Some(Sequel { group, .. }) = self.plan.elementwise(step) {
+            return frame.is_narrow(&group.shape)
+                || (frame.is_trailing() && is_cheap(self.plan, step, &self.limits));
+        }
+        // A reduction beside others takes no pass of its own, unless what it reads is better
+        // computed where it is reduced.
+        let is_ready = || {
+            self.before(i).all(|from| {
+                let step = &self.plan.steps[from as usize];
+                self.set[from as usize].is_some()
+                    || self.plan.elementwise(step).is_none()
+                    || is_cheap(self.plan, step, &self.limits)
+            })
+        };
+        match &step.work {
+            Work::Op(Op::Gather) => {
+                let slots = &self.plan.slots;
+                step.results.iter().all(|&slot| frame.is_narrow(&slots[slot as usize].shape))
+            }
+            Work::Op(Op::Reduce(..)) => is_ready(),
+            Work::Op(_)
+            | Work::Group(_)
+            | Work::Product(_)
+            | Work::BlockFusion(_)
+            | Work::RowFusion(_)
+            | Work::ControlFlow(_)
+            | Work::Effect(_)
+            | Work::Alias => false,
+        }
+    }
+
     /// Whether no path leaves these steps and comes back, through other sets too.
     fn is_closed(&self, members: &[u32]) -> bool {
         let mut seen = vec![false; self.plan.steps.len()];
@@ -115,34 +165,35 @@ impl<'p> Search<'p> {
                 near.extend(self.after(member).map(|step| (step, true)));
             }
             for &member in &members {
-                near.extend(self.before(member).map(|step| (step, false)));
+                near.extend(self.before(member).map(|step| (self.shown(step), false)));
             }
             let fits = |&(step, goes_down): &(u32, bool)| {
                 let is_new = !members.contains(&step)
                     && self.set[step as usize].is_none()
                     && !refused.contains(&step);
                 let reads = self.before(step).any(|from| members.contains(&from));
-                // What is read first is computed again in every pass.
-                let pays = goes_down
-                    || reads
-                    || (frame.is_trailing()
-                        && is_cheap(self.plan, &self.plan.steps[step as usize], &self.limits));
-                is_new && pays
+                is_new && (goes_down || reads || self.pays_before(&frame, step))
             };
-            let Some(next) = near.iter().filter(|step| fits(step)).find_map(|&(step, _)| {
+            let Some(next) = near.iter().filter(|next| fits(next)).find_map(|&(step, _)| {
                 let mut with = members.clone();
                 with.push(step);
+                // With the reshapes through which the set reads it.
+                with.extend(self.after(step).filter(|&shown| {
+                    is_reshape(&self.plan.steps[shown as usize])
+                        && self.after(shown).any(|reader| members.contains(&reader))
+                }));
                 with.sort_unstable();
+                with.dedup();
                 let build = Build::new(self.plan, &frame, &self.made, &with)?;
                 let is_small = build.stages.len() <= self.limits.stages
                     && build.levels().into_iter().max() <= Some(self.limits.passes);
-                (is_small && self.is_closed(&with)).then_some((step, with))
+                (is_small && self.is_closed(&with)).then_some(with)
             }) else {
                 break;
             };
             refused.clear();
-            came.push(next.0);
-            members = next.1;
+            came.extend(next.iter().filter(|step| !members.contains(step)));
+            members = next;
         }
         while came.len() > 1 {
             if self.merge(&frame, &members).is_some() {
@@ -160,10 +211,10 @@ impl<'p> Search<'p> {
         let build = Build::new(plan, frame, &self.made, members)?;
         let levels = build.levels();
         let wide = |(stage, level): (&Stage, &usize)| {
-            let is_wide = matches!(stage, Stage::Map { is_wide: true, .. });
-            is_wide && (frame.is_trailing() || *level > 0)
+            matches!(stage, Stage::Map { is_wide: true, .. }) && *level > 0
         };
-        let is_any = build.stages.iter().zip(&levels).any(wide);
+        // Rows without gaps are summed as fast here as by a step of its own.
+        let is_any = frame.is_trailing() || build.stages.iter().zip(&levels).any(wide);
         if build.stages.len() < 2 || !is_any || !self.is_closed(members) {
             return None;
         }
@@ -273,10 +324,12 @@ impl Plan {
         let mut search = Search::new(self, limits);
         let is_seed = |&i: &u32| matches!(&self.steps[i as usize].work, Work::Op(Op::Reduce(..)));
         let mut seeds: Vec<u32> = (0..self.steps.len() as u32).filter(is_seed).collect();
-        // Rows that lie without gaps first.
+        // Rows that lie without gaps first, and a single row, which sums what others give, last.
         seeds.sort_by_key(|&i| {
             let frame = Frame::of(self, &self.steps[i as usize], &limits);
-            !frame.is_some_and(|frame| frame.is_trailing())
+            frame.map_or((true, true), |frame| {
+                (frame.rows().elements() == Dim::ONE, !frame.is_trailing())
+            })
         });
         let mut taken: Vec<Option<Vec<Step>>> = (0..self.steps.len()).map(|_| None).collect();
         for seed in seeds {
@@ -306,5 +359,6 @@ impl Plan {
         let order = Graph::new(&all, self.slots.len()).by_key(|step| step);
         self.steps = all;
         self.reorder(&order);
+        self.drop_unread();
     }
 }

@@ -1,0 +1,92 @@
+//! Texts of row fusions: valid for every dtype, length, axis and composite.
+
+use smallvec::smallvec;
+
+use super::{DTYPES, validate};
+use crate::dtype::DType;
+use crate::gpu::step::kernels;
+use crate::gpu::target::WEBGPU;
+use crate::graph::{Graph, cases};
+use crate::ops::attributes::Reduction;
+use crate::ops::emit::{Arg, Expr};
+use crate::ops::op::Type;
+use crate::passes::expand;
+use crate::schedule::{Plan, Work};
+use crate::shape::{Dim, Shape};
+
+/// The texts of the row fusions of a graph, validated.
+fn texts(graph: &Graph) -> Vec<String> {
+    let Ok(plan) = Plan::new(&expand(graph).unwrap(), &WEBGPU) else { return Vec::new() };
+    plan.verify().unwrap();
+    let mut texts = Vec::new();
+    for (at, kernel) in kernels(&plan).unwrap() {
+        if matches!(plan.steps()[at].work, Work::RowFusion(_)) {
+            for dispatch in &kernel.dispatches {
+                assert!(dispatch.bindings.len() <= 8, "{}", dispatch.text);
+                validate(&dispatch.text);
+                texts.push(dispatch.text.clone());
+            }
+        }
+    }
+    texts
+}
+
+#[test]
+fn composites_have_valid_rows() {
+    let mut count = 0;
+    for call in cases::calls() {
+        let graph = Graph::new();
+        call.build(&graph);
+        count += texts(&graph).len();
+    }
+    assert!(count > 20, "{count}");
+}
+
+/// A reduction of rows beside their elements.
+fn over(x: Expr<'_>, kind: Reduction, axis: usize) -> Expr<'_> {
+    x.reduce(kind, &[axis]).unsqueeze(axis)
+}
+
+/// Rows less their largest, with the sum and the product of what is left.
+fn graph(dtype: DType, sizes: &[Dim], axis: usize) -> Graph {
+    let graph = Graph::new();
+    let x = Expr::new(&graph, Arg::Node(graph.input(Type::new(dtype, Shape::from_dims(sizes)))));
+    let made = graph.build(|| {
+        let z = if dtype == DType::Bool { x } else { x - over(x, Reduction::Max, axis) };
+        let y = z.not_equal(over(z, Reduction::Min, axis)).cast(dtype);
+        smallvec![y, over(y, Reduction::Sum, axis), over(z, Reduction::Prod, axis)]
+    });
+    made.unwrap();
+    graph
+}
+
+#[test]
+fn rows_of_every_dtype_length_and_axis_are_valid() {
+    let n = Dim::new;
+    let open = Dim::named("n");
+    let shapes = [
+        vec![n(300), n(129)],
+        vec![n(300), n(128)],
+        vec![n(40), n(2000)],
+        vec![n(3), n(4), n(7)],
+        vec![n(20), n(300), n(33)],
+        vec![open, n(100)],
+        vec![n(100), open],
+    ];
+    let mut count = 0;
+    for dtype in DTYPES {
+        for sizes in &shapes {
+            for axis in 0..sizes.len() {
+                count += texts(&graph(dtype, sizes, axis)).len();
+            }
+        }
+    }
+    assert!(count > 100, "{count}");
+}
+
+#[test]
+fn lengths_of_one_structure_share_a_text() {
+    let text = |rows, columns| texts(&graph(DType::F32, &[Dim::new(rows), Dim::new(columns)], 1));
+    assert_eq!(text(4096, 5000), text(9000, 5004));
+    assert!(!text(4096, 5000).is_empty());
+}
