@@ -16,8 +16,8 @@ use crate::graph::Graph;
 use crate::ops::composite::attention::in_blocks;
 use crate::ops::emit::Arg;
 use crate::ops::op::{Call, Op, Type};
-use crate::schedule::{Number, Plan, Source};
-use crate::shape::Shape;
+use crate::schedule::{Number, Operand, Plan, Source, Step};
+use crate::shape::{Dim, Shape};
 use crate::target::Target;
 
 /// The scores of a block: so many stay in the near memory of large GPUs.
@@ -82,11 +82,25 @@ impl Steps {
                 to.entry(base).or_insert(out.range);
             }
         }
-        for (at, step) in plan.steps().iter().enumerate() {
+        let reads = |step: &Step| -> SmallVec<[Source; 4]> {
+            let array = |operand: &Operand| match *operand {
+                Operand::Array(x) => Some(frame.at(x).0),
+                Operand::Number(_) => None,
+            };
+            step.args.iter().filter_map(array).collect()
+        };
+        let is_view =
+            |step: &Step| step.results.iter().any(|&slot| frame.is_view(Source::Slot(slot)));
+        let steps: Vec<(&Step, SmallVec<[Source; 4]>)> =
+            plan.steps().iter().filter(|step| !is_view(step)).map(|x| (x, reads(x))).collect();
+        let mut uses: FxHashMap<Source, usize> = FxHashMap::default();
+        let outputs: Vec<Source> = plan.outputs().iter().map(|&x| frame.at(x).0).collect();
+        let reads = steps.iter().flat_map(|(_, reads)| reads);
+        for &base in reads.chain(&outputs) {
+            *uses.entry(base).or_default() += 1;
+        }
+        for (step, reads) in block_by_block(&steps, &outputs) {
             let slots = || step.results.iter().map(|&slot| Source::Slot(slot));
-            if slots().any(|slot| frame.is_view(slot)) {
-                continue;
-            }
             for slot in slots() {
                 let buffer = match to.get(&slot) {
                     Some(&range) => range,
@@ -98,8 +112,15 @@ impl Steps {
             let found = lowered.ranges.iter().map(|&source| frame.buffer(source));
             let buffers = found.collect::<Result<Vec<usize>>>()?;
             self.add(lowered.kernel, &buffers, &lowered.numbers)?;
-            for slot in frame.over(step, at) {
-                if let Some(buffer) = frame.buffers.remove(&slot).filter(|&x| x >= self.ranges) {
+            for base in reads {
+                uses.entry(*base).and_modify(|uses| *uses -= 1);
+            }
+            for base in reads.iter().copied().chain(slots()) {
+                if matches!(base, Source::Slot(_))
+                    && uses.get(&base).is_none_or(|&uses| uses == 0)
+                    && let Some(buffer) = frame.buffers.remove(&base)
+                    && buffer >= self.ranges
+                {
                     self.free.push(buffer);
                 }
             }
@@ -125,17 +146,27 @@ impl Steps {
         self.settled(new)
     }
 
-    /// Of new scratch and what is free, which is to be used.
+    /// Of new scratch and what is free, which is to be used: the smallest that is long enough, or
+    /// else the longest, made longer.
     fn settled(&mut self, new: usize) -> usize {
-        let bytes = self.kernel.scratch[new];
-        let fits = |&buffer: &usize| self.kernel.scratch[buffer - self.ranges].same(bytes);
-        match self.free.iter().position(fits) {
-            Some(k) => {
-                self.kernel.scratch.pop();
-                self.free.swap_remove(k)
-            }
-            None => self.ranges + new,
+        let (ranges, bytes) = (self.ranges, self.kernel.scratch[new]);
+        let size = |buffer: usize| self.kernel.scratch[buffer - ranges];
+        let known = |k: &usize| size(self.free[*k]).known();
+        let same = (0..self.free.len()).find(|&k| size(self.free[k]).same(bytes));
+        let fits = |k: &usize| known(k).zip(bytes.known()).is_some_and(|(a, b)| a >= b);
+        let fit = || (0..self.free.len()).filter(fits).min_by_key(known);
+        let grows = || {
+            let all = (0..self.free.len()).filter(|k| known(k).is_some());
+            all.max_by_key(known).filter(|_| bytes.known().is_some())
+        };
+        let Some(k) = same.or_else(fit).or_else(grows) else { return ranges + new };
+        self.kernel.scratch.pop();
+        let buffer = self.free.swap_remove(k);
+        let place = &mut self.kernel.scratch[buffer - ranges];
+        if let Some((there, wanted)) = place.known().zip(bytes.known()) {
+            *place = Dim::new(there.max(wanted));
         }
+        buffer
     }
 
     /// Adds the dispatches of a kernel whose ranges are these buffers.
@@ -166,8 +197,9 @@ impl Steps {
             let dispatch = Dispatch { text, words, bindings, invocations, rounds };
             self.kernel.dispatches.push(dispatch);
         }
-        self.kernel.repeats.extend(repeats.into_iter().map(|Repeat { range, times }| {
-            Repeat { range: range.start + first..range.end + first, times }
+        self.kernel.repeats.extend(repeats.into_iter().map(|Repeat { range, times }| Repeat {
+            range: range.start + first..range.end + first,
+            times,
         }));
         self.free.extend(own);
         Ok(())
@@ -187,4 +219,51 @@ impl Steps {
             },
         }
     }
+}
+
+/// A step, and what it reads.
+type Read<'p> = (&'p Step, SmallVec<[Source; 4]>);
+
+/// Steps in an order in which the scores of a block are read before those of the next are made:
+/// whatever has its operands runs at once, and what the last output needs comes first.
+fn block_by_block<'s, 'p>(steps: &'s [Read<'p>], outputs: &[Source]) -> Vec<&'s Read<'p>> {
+    let mut makers: FxHashMap<Source, usize> = FxHashMap::default();
+    for (i, (step, _)) in steps.iter().enumerate() {
+        makers.extend(step.results.iter().map(|&slot| (Source::Slot(slot), i)));
+    }
+    let operands = |i: usize| steps[i].1.iter().filter_map(|base| makers.get(base).copied());
+    let mut readers: Vec<SmallVec<[usize; 4]>> = vec![SmallVec::new(); steps.len()];
+    let mut missing = vec![0; steps.len()];
+    for i in 0..steps.len() {
+        for maker in operands(i) {
+            readers[maker].push(i);
+            missing[i] += 1;
+        }
+    }
+    let (mut order, mut is_done) = (Vec::with_capacity(steps.len()), vec![false; steps.len()]);
+    let wanted = outputs.iter().rev().filter_map(|base| makers.get(base).copied());
+    for output in wanted.chain(0..steps.len()) {
+        // The top is what is wanted next; below it lies what it is wanted for.
+        let mut stack = vec![output];
+        while let Some(&i) = stack.last() {
+            if is_done[i] {
+                stack.pop();
+                continue;
+            }
+            if missing[i] > 0 {
+                stack.extend(operands(i).filter(|&maker| !is_done[maker]));
+                continue;
+            }
+            is_done[i] = true;
+            order.push(&steps[i]);
+            stack.pop();
+            for &reader in &readers[i] {
+                missing[reader] -= 1;
+                if missing[reader] == 0 {
+                    stack.push(reader);
+                }
+            }
+        }
+    }
+    order
 }

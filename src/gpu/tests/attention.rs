@@ -115,8 +115,10 @@ fn made(call: &Call, types: &[Type]) -> crate::gpu::kernel::Kernel {
     let given: Vec<OperandType<'_>> =
         types.iter().map(|ty| OperandType::Tensor(ty.dtype, &ty.shape)).collect();
     let results = Op::Call(call.clone()).infer_all(&given).expect("types");
-    let input = |(range, ty): (usize, &Type)| {
-        Input::Array { range, dtype: ty.dtype, view: View::dense(ty.shape.dims()) }
+    let input = |(range, ty): (usize, &Type)| Input::Array {
+        range,
+        dtype: ty.dtype,
+        view: View::dense(ty.shape.dims()),
     };
     let inputs: Vec<Input> = types.iter().enumerate().map(input).collect();
     let outs: Vec<Output> = (results.into_iter().enumerate())

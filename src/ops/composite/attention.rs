@@ -159,7 +159,6 @@ fn masked<'e>(scores: Expr<'e>, mask: Expr<'e>) -> Expr<'e> {
     }
 }
 
-
 /// A call of attention or of its gradients by a formula that has a block of the scores at a time: so
 /// many as `most` says, by the count of all, or those of one query. Where sizes are open it has all.
 ///
@@ -194,7 +193,11 @@ pub fn in_blocks<'e>(
     });
     let is_gradient = given.is_some();
     let shape = heads.q.shape();
-    let all = shape.dims()[..heads.last].iter().copied().fold(heads.k.size(heads.last - 1), |a, b| a * b).known();
+    let all = shape.dims()[..heads.last]
+        .iter()
+        .copied()
+        .fold(heads.k.size(heads.last - 1), |a, b| a * b)
+        .known();
     let block = Block { heads, given };
     let found = match all {
         Some(all) => block.along(0, most(all)),
@@ -224,7 +227,8 @@ impl<'e> Block<'e> {
     /// The results, by parts of an axis before the last of the scores if they are too many.
     fn along(self, axis: usize, most: usize) -> Outputs<'e> {
         let Heads { q, k, last, .. } = self.heads;
-        let inner = q.shape().dims()[axis + 1..last].iter().copied().fold(k.size(last - 1), |a, b| a * b);
+        let inner =
+            q.shape().dims()[axis + 1..last].iter().copied().fold(k.size(last - 1), |a, b| a * b);
         let (Some(n), Some(inner)) = (q.size(axis).known(), inner.known()) else {
             return self.whole();
         };
@@ -243,7 +247,8 @@ impl<'e> Block<'e> {
         let starts = (0..n).step_by(each);
         if axis + 1 < last || self.given.is_none() {
             let found: Vec<Outputs<'e>> = starts.map(part).collect();
-            let all = |i: usize| joined(&found.iter().map(|part| part[i]).collect::<Vec<_>>(), axis);
+            let all =
+                |i: usize| joined(&found.iter().map(|part| part[i]).collect::<Vec<_>>(), axis);
             return (0..found[0].len()).map(all).collect();
         }
         self.summed(starts.rev().map(part))
@@ -271,11 +276,11 @@ impl<'e> Block<'e> {
         let size = Dim::new(n);
         let narrow = |x: Expr<'e>| x.narrow(axis, start, size);
         // The axes of a mask end where those of scores do, and may be 1.
-        let of_mask = |x: Expr<'e>, axis: usize, start: usize, size: Dim| {
-            match (x.rank() + axis).checked_sub(last + 1) {
-                Some(own) if x.size(own) != Dim::ONE => x.narrow(own, start, size),
-                Some(_) | None => x,
-            }
+        let of_mask = |x: Expr<'e>, axis: usize, start: usize, size: Dim| match (x.rank() + axis)
+            .checked_sub(last + 1)
+        {
+            Some(own) if x.size(own) != Dim::ONE => x.narrow(own, start, size),
+            Some(_) | None => x,
         };
         let mut heads = self.heads;
         heads.q = narrow(heads.q);
