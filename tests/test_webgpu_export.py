@@ -57,6 +57,14 @@ def mlp():
     return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
 
 
+def attention():
+    def f(x):
+        q = (x @ W).reshape(x.shape[0], 3, 2, 4).permute_dims((0, 2, 1, 3))
+        return nn.scaled_dot_product_attention(q, q * 2, q + 1, is_causal=True)
+
+    return f
+
+
 def conv_net():
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
                          nn.Linear(4 * 5 * 5, 10))
@@ -66,6 +74,7 @@ FUNCTIONS = {
     "mlp": (mlp, (16,)),
     "softmax": (lambda: lambda x: nn.softmax(nn.gelu(x @ W), axis=-1), (16,)),
     "layer norm": (lambda: lambda x: nn.layer_norm(x @ W + B, axis=-1), (16,)),
+    "attention": (attention, (3, 16)),
     "conv net": (conv_net, (1, 12, 12)),
     "views": (lambda: lambda x: x[:, ::-1][:, 1:].T.reshape(-1)[:7] * 2 + x.mean(), (16,)),
     "a view is a result": (lambda: lambda x: (x.T, x.T, x[1:], x + 1, x), (3, 5)),

@@ -13,7 +13,7 @@ use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::layout::Layout;
-use crate::ops::composite::nn_linear::with_common_lead;
+use crate::ops::composite::attention::with_common_lead;
 use crate::ops::declare::{Attr, Composite, Kernel};
 use crate::ops::op::{Call, Op, OperandType};
 use crate::shape::{Dim, Shape};

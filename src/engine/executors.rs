@@ -238,6 +238,11 @@ pub fn call(kernel: Kernel, call: &op::Call, args: &[Operand<'_>]) -> Result<Opt
     cpu::calls::run(kernel, call, args)
 }
 
+/// The same on a device that has a kernel for the composite.
+pub fn call_on(device: Device, call: &op::Call, args: &[Operand<'_>]) -> Result<Results> {
+    executor(device).call(call, args, site::current())
+}
+
 /// The array on a device: itself, or a copy.
 pub fn transfer(x: &Array, to: Device) -> Result<Array> {
     if x.device() == to {

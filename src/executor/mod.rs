@@ -14,7 +14,7 @@ use crate::array::{Array, Operand};
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Result};
 use crate::ops::emit::OrThrow;
-use crate::ops::op::{Op, OperandType, Type};
+use crate::ops::op::{Call, Op, OperandType, Type};
 use crate::ops::origin;
 use crate::passes::Evaluator;
 use crate::schedule::{Plan, Template};
@@ -227,6 +227,11 @@ pub trait Executor: Evaluator + Send + Sync {
     /// Runs one op on values, which may still be in flight. An error that is found later names
     /// `site`.
     fn execute(&self, op: &Op, args: &[Operand<'_>], site: Site) -> Result<Array>;
+
+    /// Computes the results of a call of a composite that it has a kernel for.
+    fn call(&self, call: &Call, _args: &[Operand<'_>], _site: Site) -> Result<Results> {
+        Err(error::internal(format!("no kernel of {}", call.composite.name)))
+    }
 
     /// Lowers the template of a plan.
     fn lower(&self, plan: &Plan) -> Result<Arc<dyn Executable>>;

@@ -15,11 +15,13 @@
 
 #[cfg(feature = "gpu")]
 pub mod adapter;
+pub mod attention;
 mod conv;
 mod create;
 mod door;
 pub mod element;
 mod epilogue;
+mod frame;
 pub mod group;
 pub mod guard;
 mod indexing;

@@ -1,22 +1,31 @@
 //! Kernels of single ops, by kind of op.
 
-use super::epilogue::{Epilogue, Target};
+use super::epilogue::{Epilogue, Target as To};
 use super::kernel::{Input, Kernel, Output, View};
-use super::{conv, create, element, indexing, moves, product, reduce, scan, sort};
+use super::{attention, conv, create, element, indexing, moves, product, reduce, scan, sort};
 use crate::error::{self, Result};
 use crate::ops::op::Op;
+use crate::target::Target;
 
-/// The kernel of an op on operands and a result of these places. Numbers stand where the op takes
+/// The kernel of an op on operands and results of these places. Numbers stand where the op takes
 /// them.
-pub fn kernel(op: &Op, inputs: &[Input], out: &Output) -> Result<Kernel> {
+pub fn kernel(
+    op: &Op,
+    inputs: &[Input],
+    outs: &[Output],
+    target: &'static dyn Target,
+) -> Result<Kernel> {
     for input in inputs {
         if let Input::Array { dtype, view, .. } = input {
             element::register(*dtype)?;
             view.addressable()?;
         }
     }
-    element::register(out.ty.dtype)?;
-    View::dense(out.ty.shape.dims()).addressable()?;
+    for out in outs {
+        element::register(out.ty.dtype)?;
+        View::dense(out.ty.shape.dims()).addressable()?;
+    }
+    let [out, ..] = outs else { return Err(error::internal("an op without a result")) };
     match op {
         Op::Cast(_)
         | Op::Reshape(_)
@@ -38,11 +47,12 @@ pub fn kernel(op: &Op, inputs: &[Input], out: &Output) -> Result<Kernel> {
         Op::Cumulate { kind, axis, reverse } => {
             scan::cumulate(*kind, *axis, *reverse, &inputs[0], out)
         }
-        Op::Contract(spec) => product::contract(spec, inputs, Target::Range(out)),
-        Op::Conv(role, spec) => conv::conv(*role, spec, inputs, Target::Range(out)),
+        Op::Contract(spec) => product::contract(spec, inputs, To::Range(out)),
+        Op::Conv(role, spec) => conv::conv(*role, spec, inputs, To::Range(out)),
         Op::Fold(spec, _) => conv::fold(spec, &inputs[0], out),
-        // Elementwise ops are groups, and calls are expanded.
-        Op::Map(_) | Op::Call(_) => Err(error::internal(format!("no kernel of {}", op.name()))),
+        Op::Call(call) => attention::kernel(call, inputs, outs, target),
+        // Elementwise ops are groups.
+        Op::Map(_) => Err(error::internal(format!("no kernel of {}", op.name()))),
         #[cfg(feature = "example-op")]
         Op::Increments(axis) => increments(*axis, &inputs[0], out),
     }
@@ -64,8 +74,8 @@ pub fn product(op: &Op, inputs: &[Input], epilogue: &Epilogue<'_>) -> Result<Ker
     View::dense(epilogue.sizes).addressable()?;
     #[allow(clippy::wildcard_enum_match_arm, reason = "other ops are refused")]
     match op {
-        Op::Contract(spec) => product::contract(spec, inputs, Target::Epilogue(epilogue)),
-        Op::Conv(role, spec) => conv::conv(*role, spec, inputs, Target::Epilogue(epilogue)),
+        Op::Contract(spec) => product::contract(spec, inputs, To::Epilogue(epilogue)),
+        Op::Conv(role, spec) => conv::conv(*role, spec, inputs, To::Epilogue(epilogue)),
         _ => Err(error::internal(format!("{} with an epilogue", op.name()))),
     }
 }

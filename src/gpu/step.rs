@@ -89,9 +89,10 @@ pub fn lower(
             }
         });
     }
-    let result = Source::Slot(step.results[0]);
-    let out = Output { range: range(result), ty: plan.ty(result) };
-    let kernel = op::kernel(op, &inputs, &out)?;
+    let outs = step.results.iter().map(|&slot| Source::Slot(slot));
+    let outs: SmallVec<[Output; 3]> =
+        outs.map(|result| Output { range: range(result), ty: plan.ty(result) }).collect();
+    let kernel = op::kernel(op, &inputs, &outs, plan.target())?;
     Ok(Lowered { kernel, ranges, numbers })
 }
 

@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::error::{self, Error};
 use crate::layout::Layout;
-use crate::ops::declare::Composite;
+use crate::ops::declare::{Composite, Kernel};
 use crate::ops::op::Op;
 use crate::shape::Shape;
 use crate::target::{Limits, Ranges, RowLimits, Target};
@@ -60,11 +60,15 @@ impl Target for Shaders {
     }
 
     fn binds_in_parts(&self, op: &Op) -> bool {
-        matches!(op, Op::Concat(_) | Op::Gather | Op::Scatter(_))
+        matches!(op, Op::Concat(_) | Op::Gather | Op::Scatter(_) | Op::Call(_))
     }
 
-    fn has_kernel(&self, _: &'static Composite) -> bool {
-        false
+    fn has_kernel(&self, composite: &'static Composite) -> bool {
+        composite.kernel.is_some_and(|kernel| match kernel {
+            Kernel::Attention | Kernel::AttentionGradients => true,
+            // Their formulas are fused.
+            Kernel::LayerNorm | Kernel::LayerNormGradients => false,
+        })
     }
 
     fn refusal(&self, op: &Op, operands: &[DType], result: DType) -> Option<Error> {

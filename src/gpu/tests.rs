@@ -2,6 +2,7 @@
 
 use smallvec::smallvec;
 
+mod attention;
 mod guard;
 mod kernels;
 mod rows;

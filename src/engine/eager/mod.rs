@@ -18,7 +18,7 @@ use crate::error::{self, Result};
 use crate::ops::declare::{Arguments, Attr, Composite, Kernel};
 use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch, throw};
 use crate::ops::number::Number;
-use crate::ops::op::{Op, Type};
+use crate::ops::op::{self, Op, Type};
 use crate::ops::origin;
 use crate::shape::Dim;
 use crate::site::Origin;
@@ -185,7 +185,7 @@ impl Emit for Eager {
     }
 
     fn keeps(&self, composite: &'static Composite) -> bool {
-        let may_run = || composite.kernel.is_some() && device::current() == Device::Cpu;
+        let may_run = || composite.kernel.is_some() && has_kernel(device::current(), composite);
         self.record || trace::active() || may_run()
     }
 
@@ -278,7 +278,13 @@ impl Dispatch for Computed {
             let explained = |error| origin::explain(error, Origin::running());
             return call_recorded(signature, operands).map_err(explained);
         }
-        // Only the CPU runs eager calls by plans or kernels.
+        if !record && !is_cpu && has_kernel(self.0, composite) {
+            return match watch::on() {
+                true => observe::composite(composite, operands, || elsewhere(self.0, called)),
+                false => elsewhere(self.0, called),
+            };
+        }
+        // Only the CPU runs eager calls by plans.
         let may_plan = !record && is_cpu;
         if watch::on() && !(record && composite.stays()) {
             let run = || call_now(composite, attributes, operands, record, may_plan);
@@ -312,6 +318,25 @@ pub fn call_recorded(
         false => call_signed(&mut signature, operands)?,
     };
     tape::record_call(signature, operands, results)
+}
+
+/// Whether a device runs calls of a composite by a kernel.
+fn has_kernel(device: Device, composite: &'static Composite) -> bool {
+    match device {
+        Device::Cpu => composite.kernel.is_some(),
+        Device::Reference | Device::Gpu(_) => executors::executor(device).has_kernel(composite),
+    }
+}
+
+/// Computes a call by the kernel of another device than the host.
+fn elsewhere(device: Device, called: &Called<'_>) -> Result<Values> {
+    let &Called { composite, attributes, operands, .. } = called;
+    let args: SmallVec<[executors::Operand<'_>; 8]> =
+        operands.iter().map(|operand| operand.operand()).collect::<Result<_>>()?;
+    let call = op::Call { composite, attributes: attributes.into() };
+    let found = executors::call_on(device, &call, &args);
+    let arrays = found.map_err(|error| error.within(composite.name))?;
+    Ok(arrays.into_iter().map(Value::plain).collect())
 }
 
 /// The same, unwatched.

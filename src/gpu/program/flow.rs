@@ -3,10 +3,10 @@
 
 use rustc_hash::FxHashMap;
 
-use super::frame::{Frame, Held};
 use super::{Offence, Program, Terms, text};
 use crate::dtype::DType;
 use crate::error::{self, Result};
+use crate::gpu::frame::{Frame, Held};
 use crate::gpu::kernel::{Kernel, Place, Refusal, Times, View, Word, count};
 use crate::gpu::shader::Shader;
 use crate::graph::{ControlFlowKind, Effect};

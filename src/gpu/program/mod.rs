@@ -6,14 +6,13 @@
 //! Loops are ranges of dispatches that are repeated; words may use the number of the round.
 
 mod flow;
-mod frame;
 mod text;
 
 use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 
-use self::frame::{Frame, Held};
+use super::frame::{Frame, Held};
 use super::kernel::{self, Input, Kernel, Output, Place, Refusal, Times, View, Word, count};
 use super::moves;
 use super::step::lower;

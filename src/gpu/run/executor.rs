@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::device::Gpu;
 use super::key::{Compiled, Key, What};
@@ -15,7 +15,7 @@ use crate::array::{Array, Operand};
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::executor::flight::{self, Work};
-use crate::executor::{Executable, Executor, admit};
+use crate::executor::{Executable, Executor, Results, admit};
 use crate::gpu::kernel::{Input, Kernel, Output, Place, View, Word};
 use crate::gpu::step::with_epilogue;
 use crate::gpu::{group, guard, op as kernels, rows};
@@ -23,7 +23,7 @@ use crate::layout::Layout;
 use crate::memory::Buffer as HostBuffer;
 use crate::ops::declare::Composite;
 use crate::ops::element::{ElementOp, ElementProgram};
-use crate::ops::op::{Op, OperandType, Type};
+use crate::ops::op::{Call, Op, OperandType, Type};
 use crate::passes::Evaluator;
 use crate::schedule::{Plan, number_dtype};
 use crate::shape::Shape;
@@ -245,11 +245,10 @@ impl Gpu {
                     }
                 };
                 let inputs: SmallVec<[Input; 4]> = key.operands.iter().map(input).collect();
-                kernels::kernel(
-                    op,
-                    &inputs,
-                    &Output { range: key.results[0], ty: types[0].clone() },
-                )?
+                let outs = key.results.iter().zip(types);
+                let outs: SmallVec<[Output; 3]> =
+                    outs.map(|(&range, ty)| Output { range, ty: ty.clone() }).collect();
+                kernels::kernel(op, &inputs, &outs, &self.target)?
             }
             What::Group(program, shape) => self.group(program, shape, &key)?,
             What::Rows(fusion) => {
@@ -344,7 +343,7 @@ impl Evaluator for Gpu {
         // On the device, so that what is folded has the bits of what is not.
         let gpu = super::device::open(self.index)?;
         let mut recording = Recording::default();
-        let result = gpu.eager(op, args, Site::default(), &mut recording)?;
+        let result = gpu.eager(op, args, Site::default(), &mut recording)?.swap_remove(0);
         gpu.read(result, recording)
     }
 
@@ -361,20 +360,20 @@ impl Evaluator for Gpu {
 }
 
 impl Gpu {
-    /// Records one op.
+    /// Records one op, or a call that has a kernel.
     fn eager(
         &'static self,
         op: &Op,
         args: &[Operand<'_>],
         site: Site,
         recording: &mut Recording,
-    ) -> Result<Held> {
+    ) -> Result<SmallVec<[Held; 1]>> {
         let types: SmallVec<[OperandType<'_>; 4]> = small(args.iter().map(|arg| match *arg {
             Operand::Array(x) => OperandType::Tensor(x.dtype, x.shape()),
             Operand::Scalar(value) => OperandType::Scalar(value.into()),
         }));
         admit(&self.target, op, &types)?;
-        let ty = op.infer(&types)?;
+        let results = op.infer_all(&types)?;
         let mut held: SmallVec<[Held; 3]> = SmallVec::new();
         for arg in args {
             if let Operand::Array(x) = arg {
@@ -384,7 +383,7 @@ impl Gpu {
         if let [x] = held.as_slice()
             && let Some(layout) = op.view(x.dtype, &x.layout)
         {
-            return Ok(x.seen(layout));
+            return Ok(smallvec![x.seen(layout)]);
         }
         let mut rest = held.iter();
         let mut given: SmallVec<[Given<'_>; 4]> = SmallVec::new();
@@ -398,7 +397,7 @@ impl Gpu {
             });
         }
         let (what, into) = (What::Op(op.clone()), Into::default());
-        Ok(self.record(&what, &given, &[ty], site, &into, recording)?.swap_remove(0))
+        self.record(&what, &given, &results, site, &into, recording)
     }
 
     fn itself(&self) -> Result<&'static Gpu> {
@@ -447,8 +446,17 @@ impl Executor for Gpu {
         let timed = gpu.timed(site, || (op.name().into(), 0));
         let mut recording = Recording::default();
         recording.timed = timed;
-        let result = gpu.eager(op, args, site, &mut recording)?;
-        Ok(gpu.values(op.name(), [result], recording)?.swap_remove(0))
+        let results = gpu.eager(op, args, site, &mut recording)?;
+        Ok(gpu.values(op.name(), results, recording)?.swap_remove(0))
+    }
+
+    fn call(&self, call: &Call, args: &[Operand<'_>], site: Site) -> Result<Results> {
+        let gpu = self.itself()?;
+        let op = Op::Call(call.clone());
+        let mut recording = Recording::default();
+        recording.timed = gpu.timed(site, || (op.name().into(), 0));
+        let results = gpu.eager(&op, args, site, &mut recording)?;
+        gpu.values(op.name(), results, recording)
     }
 
     fn lower(&self, plan: &Plan) -> Result<Arc<dyn Executable>> {

@@ -22,7 +22,7 @@ use crate::error::{self, Result};
 use crate::executor::flight;
 use crate::executor::{Executable, Giving, Input, Results, hooks, located};
 use crate::graph::Effect;
-use crate::ops::op::{Op, Type};
+use crate::ops::op::{Op, OperandType, Type};
 use crate::schedule::{self, Number, Placement, Plan, Sequel, Source, Step, Template, Work};
 use crate::shape::Shape;
 use crate::site::Site;
@@ -300,6 +300,15 @@ impl Tape<'_> {
         }
         let arrays = || args.iter().flatten().cloned().collect::<Vec<Held>>();
         match &step.work {
+            Work::Op(Op::Call(call)) => {
+                let op = Op::Call(call.clone());
+                let slots = step.results.iter().map(|&slot| plan.slots()[slot as usize].clone());
+                let mut types: Vec<Type> = slots.collect();
+                if types.iter().any(|ty| !ty.shape.is_known()) {
+                    types = op.infer_all(&types_of(&self.given(&args, step)))?.into_vec();
+                }
+                self.fused(frame, &What::Op(op), types, &args, step)
+            }
             Work::Op(op) => {
                 let given = self.given(&args, step);
                 if let Some(seen) = self.view(frame, i, op, &given) {
@@ -366,15 +375,7 @@ impl Tape<'_> {
         site: Site,
         place: Option<(Span, bool)>,
     ) -> Result<Held> {
-        use crate::ops::op::OperandType;
-        let types: SmallVec<[OperandType<'_>; 4]> = given
-            .iter()
-            .map(|arg| match arg {
-                Given::Held(x) => OperandType::Tensor(x.dtype, x.layout.shape()),
-                Given::Number(value) => OperandType::Scalar((*value).into()),
-            })
-            .collect();
-        let ty = op.infer(&types)?;
+        let ty = op.infer(&types_of(given))?;
         let flag = match &place {
             Some((_, true)) => self.gpu.verdict(&mut self.recording)?,
             Some((_, false)) | None => None,
@@ -455,6 +456,15 @@ impl Tape<'_> {
             }
         }
     }
+}
+
+/// Operands as type rules see them.
+fn types_of<'a>(given: &'a [Given<'_>]) -> SmallVec<[OperandType<'a>; 4]> {
+    let ty = |arg: &'a Given<'_>| match arg {
+        Given::Held(x) => OperandType::Tensor(x.dtype, x.layout.shape()),
+        Given::Number(value) => OperandType::Scalar((*value).into()),
+    };
+    given.iter().map(ty).collect()
 }
 
 /// The shape that arrays broadcast to.

@@ -9,6 +9,7 @@ use crate::dtype::DType;
 use crate::gpu::kernel::{Dispatch, Input, Kernel, Output, Place, Refusal, View, Word};
 use crate::gpu::moves::view_of;
 use crate::gpu::op::kernel;
+use crate::gpu::target::WEBGPU;
 use crate::layout::Layout;
 use crate::ops::attributes::{ScatterMode, WindowSpec};
 use crate::ops::op::{Op, SliceAxis, Type};
@@ -122,7 +123,7 @@ fn made(case: &Case, dtype: DType, lie: Lie) -> crate::error::Result<Kernel> {
         });
     }
     let ty = Type::new(result.unwrap_or(dtype), Shape::from_dims(sizes));
-    kernel(op, &inputs, &Output { range: inputs.len(), ty })
+    kernel(op, &inputs, &[Output { range: inputs.len(), ty }], &WEBGPU)
 }
 
 fn texts(kernel: &Kernel) -> Vec<&str> {

@@ -8,6 +8,7 @@ use crate::gpu::epilogue::Epilogue;
 use crate::gpu::group::Operand;
 use crate::gpu::kernel::{Input, Kernel, Output, View};
 use crate::gpu::op::{is_product, kernel, product};
+use crate::gpu::target::WEBGPU;
 use crate::ops::attributes::*;
 use crate::ops::element::{ElementOp, ElementProgram, Value};
 use crate::ops::op::{Op, OperandType, Type};
@@ -40,7 +41,7 @@ fn made(op: &Op, dtype: DType, operands: &[&[Dim]], is_turned: bool) -> Option<K
     let input = |(range, dims): (usize, &&[Dim])| Input::Array { range, dtype, view: view(dims) };
     let inputs: Vec<Input> = operands.iter().enumerate().map(input).collect();
     let out = Output { range: operands.len(), ty };
-    let kernel = kernel(op, &inputs, &out).expect("a kernel");
+    let kernel = kernel(op, &inputs, std::slice::from_ref(&out), &WEBGPU).expect("a kernel");
     for dispatch in &kernel.dispatches {
         validate(&dispatch.text);
     }

@@ -8,6 +8,7 @@ use crate::memory::check_room;
 use crate::shape::{Dim, Extent, Shape, Tuple};
 
 pub mod arithmetic;
+pub mod attention;
 pub mod creation;
 pub mod cumulative;
 pub mod einsum;

@@ -2,19 +2,19 @@
 
 use smallvec::SmallVec;
 
+use super::attention::{Heads, batched};
 use super::nn_activation::softmax;
 use super::nn_norm::wide;
 use super::promoted;
 use super::reduction::logsumexp;
 use crate::dtype::DType;
-use crate::error::{self, Result};
-use crate::ops::attributes::{Contraction, Reduction};
+use crate::error;
+use crate::ops::attributes::Contraction;
 use crate::ops::batch::{Batched, BatchedCall};
 use crate::ops::declare::Outputs;
-use crate::ops::emit::{Arg, Expr, OrThrow, throw};
-use crate::ops::number::Calculation;
+use crate::ops::emit::{Arg, Expr, throw};
 use crate::ops::op::Type;
-use crate::shape::{Axes, Dim, Shape};
+use crate::shape::{Axes, Shape};
 
 composite! {
     /// `x weightᵀ + bias`.
@@ -147,77 +147,6 @@ fn as_leading_axis<'e>(batch: &BatchedCall<'_, 'e>) -> Outputs<'e> {
     batch.on(&operands.collect::<SmallVec<[Arg; 8]>>())
 }
 
-/// Queries, keys and values, and what is done to their scores.
-#[derive(Clone, Copy)]
-struct Heads<'e> {
-    q: Expr<'e>,
-    k: Expr<'e>,
-    v: Expr<'e>,
-    mask: Option<Expr<'e>>,
-    causal: bool,
-    scale: Expr<'e>,
-    /// Their last axis
-    last: usize,
-}
-
-impl<'e> Heads<'e> {
-    fn new(
-        [q, k, v]: [Expr<'e>; 3],
-        mask: Option<Expr<'e>>,
-        causal: bool,
-        scale: Option<f64>,
-    ) -> Heads<'e> {
-        let [q, k, v] = heads(q, k, v);
-        let last = q.rank() - 1;
-        let scale = scale.map_or_else(|| over_root(q, q.size(last)), |scale| q.scalar(scale));
-        Heads { q, k, v, mask, causal, scale, last }
-    }
-
-    /// In the dtype that sums are taken in.
-    fn wide(self) -> Heads<'e> {
-        Heads { q: wide(self.q), k: wide(self.k), v: wide(self.v), ..self }
-    }
-
-    fn scores(&self) -> Expr<'e> {
-        let mut scores = batched(self.q * self.scale, self.k, self.last, self.last);
-        if let Some(mask) = self.mask {
-            scores = masked(scores, mask);
-        }
-        if self.causal {
-            let line = |axis: usize| {
-                let mut shape = Shape::of(&[1, 1]);
-                shape.dims_mut()[axis] = scores.size(self.last - 1 + axis);
-                scores.iota(DType::I64, shape, axis)
-            };
-            scores =
-                line(0).greater_equal(line(1)).select(scores, scores.scalar(f64::NEG_INFINITY));
-        }
-        scores
-    }
-
-    /// The weights, and the cotangent of the scores.
-    fn gradient(
-        &self,
-        g: Expr<'e>,
-        y: Expr<'e>,
-        logsums: Expr<'e>,
-        g_logsums: Option<Expr<'e>>,
-    ) -> (Expr<'e>, Expr<'e>) {
-        let (last, axes) = (self.last, [self.last]);
-        let (g, y) = (wide(g), wide(y));
-        let weights = (self.scores() - logsums.unsqueeze(last)).exp();
-        let mean = (g * y).reduce_keep(Reduction::Sum, &axes);
-        let mean = g_logsums.map_or(mean, |h| mean - h.unsqueeze(last));
-        (weights, weights * (batched(g, self.v, last, last) - mean))
-    }
-}
-
-/// One over the root of a size.
-fn over_root(x: Expr<'_>, n: Dim) -> Expr<'_> {
-    let root = x.count(n).calculate(Calculation::Sqrt, x.scalar(0.0));
-    x.scalar(1.0).calculate(Calculation::Div, root)
-}
-
 fn check_linear(x: Expr<'_>, weight: Expr<'_>, bias: Option<Expr<'_>>) {
     if weight.rank() != 2 {
         throw(error::bad_rank("linear", "weight", "2", weight.shape()));
@@ -248,65 +177,6 @@ fn product<'e>(a: Expr<'e>, b: Expr<'e>, a_axes: &[usize], b_axes: &[usize]) -> 
             b_contract: b_axes.into(),
         },
     )
-}
-
-/// A product over one axis each, batched over all axes but the last two.
-fn batched<'e>(a: Expr<'e>, b: Expr<'e>, a_axis: usize, b_axis: usize) -> Expr<'e> {
-    let batch: Axes = (0..a.rank() - 2).collect();
-    a.contract(
-        b,
-        Contraction {
-            a_batch: batch.clone(),
-            b_batch: batch,
-            a_contract: Axes::from_slice(&[a_axis]),
-            b_contract: Axes::from_slice(&[b_axis]),
-        },
-    )
-}
-
-/// Query, key and value in one dtype, with the same leading axes.
-fn heads<'e>(q: Expr<'e>, k: Expr<'e>, v: Expr<'e>) -> [Expr<'e>; 3] {
-    let op = "scaled_dot_product_attention";
-    for (name, x) in [("q", q), ("k", k), ("v", v)] {
-        if x.rank() < 2 {
-            throw(error::bad_rank(op, name, "2 or more", x.shape()));
-        }
-    }
-    let end = |x: Expr<'e>, i: usize| x.size(x.rank() - i);
-    if !end(q, 1).equals(end(k, 1)) {
-        let facts = format!("q {} and k {}", q.shape(), k.shape());
-        throw(error::size_mismatch(op, "last sizes", end(q, 1), end(k, 1), facts));
-    }
-    if !end(k, 2).equals(end(v, 2)) {
-        let facts = format!("k {} and v {}", k.shape(), v.shape());
-        throw(error::size_mismatch(op, "lengths", end(k, 2), end(v, 2), facts));
-    }
-    let shapes = with_common_lead(op, [&q.shape(), &k.shape(), &v.shape()]).or_throw();
-    let parts = promoted(&[q, k, v], op);
-    std::array::from_fn(|i| parts[i].broadcast(shapes[i].clone()))
-}
-
-/// Shapes whose axes before the last two are broadcast to each other.
-pub fn with_common_lead(op: &str, shapes: [&Shape; 3]) -> Result<[Shape; 3]> {
-    let parts = shapes.map(|shape| shape.dims().split_at(shape.rank() - 2));
-    let [q, k, v] = parts.map(|(lead, _)| Shape::from_dims(lead));
-    let common = q.broadcast(&k, op)?.broadcast(&v, op)?;
-    Ok(parts.map(|(_, own)| common.dims().iter().chain(own).copied().collect()))
-}
-
-/// Scores with a mask applied.
-fn masked<'e>(scores: Expr<'e>, mask: Expr<'e>) -> Expr<'e> {
-    let op = "scaled_dot_product_attention";
-    if !mask.shape().broadcasts_to(&scores.shape()) {
-        let facts = format!("{} to {}", mask.shape(), scores.shape());
-        throw(error::bad_shape(op, "mask does not broadcast to the scores", facts));
-    }
-    #[allow(clippy::wildcard_enum_match_arm, reason = "any other dtype is refused by name")]
-    match mask.dtype() {
-        DType::Bool => mask.select(scores, scores.scalar(f64::NEG_INFINITY)),
-        dtype if dtype.is_float() => scores + mask.cast(scores.dtype()),
-        dtype => throw(error::wrong_dtype(op, "mask", dtype, "floating or bool")),
-    }
 }
 
 /// `x` with some elements zeroed and the others scaled up. An element is kept where 32 random bits
