@@ -5,10 +5,11 @@ use super::kernel::{Input, Kernel, Output, View};
 use super::{conv, create, element, indexing, moves, product, reduce, scan, sort};
 use crate::error::{self, Result};
 use crate::ops::op::Op;
+use crate::target::Abilities;
 
 /// The kernel of an op on operands and a result of these places. Numbers stand where the op takes
 /// them.
-pub fn kernel(op: &Op, inputs: &[Input], out: &Output) -> Result<Kernel> {
+pub fn kernel(op: &Op, inputs: &[Input], out: &Output, abilities: Abilities) -> Result<Kernel> {
     for input in inputs {
         if let Input::Array { dtype, view, .. } = input {
             element::register(*dtype)?;
@@ -38,8 +39,8 @@ pub fn kernel(op: &Op, inputs: &[Input], out: &Output) -> Result<Kernel> {
         Op::Cumulate { kind, axis, reverse } => {
             scan::cumulate(*kind, *axis, *reverse, &inputs[0], out)
         }
-        Op::Contract(spec) => product::contract(spec, inputs, Target::Range(out)),
-        Op::Conv(role, spec) => conv::conv(*role, spec, inputs, Target::Range(out)),
+        Op::Contract(spec) => product::contract(spec, inputs, Target::Range(out), abilities),
+        Op::Conv(role, spec) => conv::conv(*role, spec, inputs, Target::Range(out), abilities),
         Op::Fold(spec, _) => conv::fold(spec, &inputs[0], out),
         // Elementwise ops are groups, and calls are expanded.
         Op::Map(_) | Op::Call(_) => Err(error::internal(format!("no kernel of {}", op.name()))),
@@ -54,7 +55,13 @@ pub fn is_product(op: &Op) -> bool {
 }
 
 /// The kernel of a product with an epilogue.
-pub fn product(op: &Op, inputs: &[Input], epilogue: &Epilogue<'_>) -> Result<Kernel> {
+pub fn product(
+    op: &Op,
+    inputs: &[Input],
+    epilogue: &Epilogue<'_>,
+    abilities: Abilities,
+) -> Result<Kernel> {
+    let to = Target::Epilogue(epilogue);
     for &dtype in epilogue.program.arrays() {
         element::register(dtype)?;
     }
@@ -64,8 +71,8 @@ pub fn product(op: &Op, inputs: &[Input], epilogue: &Epilogue<'_>) -> Result<Ker
     View::dense(epilogue.sizes).addressable()?;
     #[allow(clippy::wildcard_enum_match_arm, reason = "other ops are refused")]
     match op {
-        Op::Contract(spec) => product::contract(spec, inputs, Target::Epilogue(epilogue)),
-        Op::Conv(role, spec) => conv::conv(*role, spec, inputs, Target::Epilogue(epilogue)),
+        Op::Contract(spec) => product::contract(spec, inputs, to, abilities),
+        Op::Conv(role, spec) => conv::conv(*role, spec, inputs, to, abilities),
         _ => Err(error::internal(format!("{} with an epilogue", op.name()))),
     }
 }

@@ -13,6 +13,7 @@ use crate::layout::Layout;
 use crate::ops::attributes::{ScatterMode, WindowSpec};
 use crate::ops::op::{Op, SliceAxis, Type};
 use crate::shape::{Dim, Shape};
+use crate::target::Abilities;
 
 /// How operands lie.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -122,7 +123,7 @@ fn made(case: &Case, dtype: DType, lie: Lie) -> crate::error::Result<Kernel> {
         });
     }
     let ty = Type::new(result.unwrap_or(dtype), Shape::from_dims(sizes));
-    kernel(op, &inputs, &Output { range: inputs.len(), ty })
+    kernel(op, &inputs, &Output { range: inputs.len(), ty }, Abilities::default())
 }
 
 fn texts(kernel: &Kernel) -> Vec<&str> {
