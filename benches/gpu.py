@@ -9,8 +9,11 @@ name. Times are medians; the first run of each row, which compiles, is given apa
 
 import argparse
 import json
+import os
 import re
 import statistics
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -122,6 +125,29 @@ def rows(device):
     yield "matmul 256 with bias and relu", lambda: layer(a, a, bias), 2 * 256**3, "GFLOP/s"
 
 
+VARIANTS = """
+import sys
+from gpu import timed
+import wengert as wg
+device = wg.device(sys.argv[1])
+for n in (64, 256, 512, 1024):
+    a = wg.random.uniform((n, n), device=device)
+    print(n, timed(lambda: a @ a, device)[1])
+"""
+
+
+def variants(device):
+    """GFLOP/s of square products by variant and size, each variant in a process of its own."""
+    for variant in ("blocks", "tiles"):
+        env = os.environ | {"WENGERT_PRODUCTS": variant}
+        command = [sys.executable, "-c", VARIANTS, str(device)]
+        done = subprocess.run(command, env=env, cwd=Path(__file__).parent, capture_output=True,
+                              text=True, check=True)
+        for line in done.stdout.splitlines():
+            n, seconds = line.split()
+            yield f"matmul {n} in {variant}", 2 * int(n) ** 3 / float(seconds)
+
+
 def lenet_step(device):
     wg.random.seed(0)
     model = nn.Sequential(
@@ -160,6 +186,8 @@ def main():
         first, median = timed(work, device)
         figures[f"{name}, {unit}"] = round(amount / median / 1e9, 2)
         figures[f"{name}, first run, ms"] = round(first * 1e3, 1)
+    for name, speed in variants(options.device):
+        figures[f"{name}, GFLOP/s"] = round(speed / 1e9, 2)
     for where in (device, wg.device("cpu")):
         first, median = timed(lenet_step(where), where)
         figures[f"LeNet step of 64 images on {where}, ms"] = round(median * 1e3, 2)

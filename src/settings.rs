@@ -44,12 +44,18 @@ pub static NUM_THREADS: Setting =
 pub static POWER: Setting =
     Setting { name: "WENGERT_POWER", allowed: Allowed::Words(&["high", "low"]) };
 
+/// How matrix products are computed on a GPU: in blocks of registers, or in tiles of workgroup
+/// memory; unset, as suits the adapter.
+pub static PRODUCTS: Setting =
+    Setting { name: "WENGERT_PRODUCTS", allowed: Allowed::Words(&["blocks", "tiles"]) };
+
 /// Seconds after which a GPU that does not answer counts as lost.
 pub static GPU_TIMEOUT: Setting =
     Setting { name: "WENGERT_GPU_TIMEOUT", allowed: Allowed::Count(1 << 20) };
 
 /// What the engine reads.
-static READ: [&Setting; 7] = [&ADAPTER, &CACHE, &CHECK, &GPU_TIMEOUT, &ISA, &NUM_THREADS, &POWER];
+static READ: [&Setting; 8] =
+    [&ADAPTER, &CACHE, &CHECK, &GPU_TIMEOUT, &ISA, &NUM_THREADS, &POWER, &PRODUCTS];
 
 /// What the build and the tests read, which may be set while the engine runs.
 static ELSEWHERE: [Setting; 6] = [

@@ -60,6 +60,27 @@ pub struct RowLimits {
     pub again: usize,
 }
 
+/// Which matrix products take tiles in workgroup memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tiling {
+    /// None
+    #[default]
+    Never,
+    /// Large ones
+    Large,
+    /// All that can
+    Always,
+}
+
+/// What shaders may make use of beside what all devices have, and what suits the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Abilities {
+    /// Memory may be read as floats of 16 bits
+    pub has_f16: bool,
+    /// Which products take tiles
+    pub tiling: Tiling,
+}
+
 /// The limits of what a target can hold and fuse, and the costs of fusing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -130,6 +151,11 @@ pub trait Target: Send + Sync {
 
     /// The limits of what it can hold and fuse.
     fn limits(&self) -> &Limits;
+
+    /// What shaders may make use of.
+    fn abilities(&self) -> Abilities {
+        Abilities::default()
+    }
 
     /// How many blocks run at a time.
     fn lanes(&self) -> usize;

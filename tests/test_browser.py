@@ -388,6 +388,7 @@ CHANGES = [
     "root.constants = [{tensor: 99, buffer: 0}]", "root.numbers = [{do: 'valueOf', of: [0, 0]}]",
     "root.conditions = [[1, '>', 2, null]]", "root.refusals = [{kind: 'other'}]",
     "root.dispatches[0].bind.push(root.dispatches[0].bind[0])",
+    "root.features = ['toString']", "root.features = 'shader-f16'",
     "root.repeats = {}", "root.generator = 7", *(f"root.repeats = [{loop}]" for loop in (
         "{}", "{from: 0, to: 1, times: 2}", "{from: 0, to: 99, times: 2, round: 'r'}",
         "{from: 0, to: 0, times: 2, round: 'r'}", "{from: 0, to: 1, times: 2, round: 'r + 1'}",

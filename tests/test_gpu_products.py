@@ -5,7 +5,10 @@ roundings a term of the product, which the elementwise ops here increase at most
 some roundings of the result. Integers are equal to the bit.
 """
 
+import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -222,3 +225,46 @@ def test_formulas_of_float64_are_computed_without_it(gpu):
                                        atol=1e-6)  # fmt: skip
     made = wg.compile(lambda x: x + wg.linspace(0, 1, 4, device=x.device))(wg.ones(4, device=gpu))
     np.testing.assert_allclose(made.numpy(), np.linspace(1, 2, 4), rtol=1e-6)
+
+
+VARIANT = """
+import sys
+import numpy as np
+import wengert as wg
+random, found = np.random.default_rng(5), []
+for dtype in sys.argv[1].split(","):
+    def sample(*shape):
+        if "float" in dtype:
+            return wg.tensor(random.normal(size=shape)).astype(getattr(wg, dtype))
+        return wg.tensor(random.integers(0, 7, shape).astype(dtype))
+
+    for m, k, n in [(1, 1, 1), (3, 5, 7), (33, 17, 31), (63, 65, 64), (64, 64, 64), (1, 65, 33),
+                    (65, 127, 2), (0, 3, 4), (3, 0, 4)]:
+        c = sample(n)
+        for a, b in ((sample(2, m, k), sample(k, n)), (sample(3, k, m).mT, sample(n, k).T),
+                     (sample(m, 2 * k)[:, ::2], sample(2, k, n)[:, ::-1])):
+            for f in (lambda a, b, c: a @ b, wg.compile(lambda a, b, c: wg.maximum(a @ b + c, 1))):
+                got = f(*(x.to("gpu") for x in (a, b, c))).to("cpu").astype("float64").numpy()
+                want = f(a, b, c).astype("float64").numpy()
+                found.append(got.ravel())
+                bound = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}.get(dtype, 0)
+                wrong = np.abs(got - want) > bound * (1 + np.sqrt(k) + np.abs(want))
+                assert got.shape == want.shape and not wrong.any(), (dtype, a.shape, b.shape)
+a = wg.ones((64, 64), device="gpu")
+f = wg.compile(lambda a: a @ a)
+f(a)
+has_tiles = any("var<workgroup>" in wgsl for wgsl in (str(f.explain().plan.dispatches),))
+print(has_tiles, hash(np.concatenate(found).tobytes()))
+"""
+
+
+def test_variants_of_products_give_the_same_bits(gpu):
+    said = []
+    for variant in ("blocks", "tiles"):
+        env = os.environ | {"WENGERT_PRODUCTS": variant, "PYTHONHASHSEED": "0"}
+        command = [sys.executable, "-c", VARIANT, ",".join([*FLOATS, *INTEGERS])]
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout.split())
+    assert [has_tiles for has_tiles, _ in said] == ["False", "True"]
+    assert said[0][1] == said[1][1]

@@ -246,7 +246,7 @@ def test_what_python_does_beside_tensors_is_refused():
     with pytest.raises(wg.DeviceError, match="zero_grad"):
         webgpu.export(lambda x: (w * x).sum().backward(), wg.ones(3))
     with pytest.raises(wg.ArgumentError, match="shader-f16"):
-        webgpu.export(lambda x: x, wg.ones(3), features=["shader-f16"])
+        webgpu.export(lambda x: x, wg.ones(3), features=["f16"])
     with pytest.raises(wg.ArgumentError, match="limits"):
         webgpu.export(lambda x: x, wg.ones(3), limits={"buffers": 3})
 

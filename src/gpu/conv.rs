@@ -12,6 +12,7 @@ use super::terms::{Join, Source, Strides, read, register, zero};
 use crate::error::Result;
 use crate::ops::attributes::{ConvRole, ConvSpec, Reduction, WindowSpec};
 use crate::shape::{Dim, Dims};
+use crate::target::Abilities;
 
 /// A tensor of a convolution: samples, groups, channels of a group, spatial axes.
 struct Grouped {
@@ -43,7 +44,13 @@ fn with(stride: Word, spatial: &[Word]) -> Strides {
 }
 
 /// The kernel of one role of a convolution.
-pub fn conv(role: ConvRole, spec: &ConvSpec, inputs: &[Input], to: Target<'_>) -> Result<Kernel> {
+pub fn conv(
+    role: ConvRole,
+    spec: &ConvSpec,
+    inputs: &[Input],
+    to: Target<'_>,
+    abilities: Abilities,
+) -> Result<Kernel> {
     let (a, b) = (Grouped::of(&inputs[0])?, Grouped::of(&inputs[1])?);
     let groups = Dim::new(spec.groups);
     let result = to.sizes();
@@ -162,7 +169,7 @@ pub fn conv(role: ConvRole, spec: &ConvSpec, inputs: &[Input], to: Target<'_>) -
             }
         }
     };
-    kernel(product, to)
+    kernel(product, to, abilities)
 }
 
 /// The kernel of windows that are added back. Terms are added one after the other, in the order of

@@ -5,7 +5,7 @@ use super::kernel::{Input, Kernel, Output, View};
 use super::{attention, conv, create, element, indexing, moves, product, reduce, scan, sort};
 use crate::error::{self, Result};
 use crate::ops::op::Op;
-use crate::target::Target;
+use crate::target::{Abilities, Target};
 
 /// The kernel of an op on operands and results of these places. Numbers stand where the op takes
 /// them.
@@ -26,6 +26,7 @@ pub fn kernel(
         View::dense(out.ty.shape.dims()).addressable()?;
     }
     let [out, ..] = outs else { return Err(error::internal("an op without a result")) };
+    let abilities = target.abilities();
     match op {
         Op::Cast(_)
         | Op::Reshape(_)
@@ -47,8 +48,8 @@ pub fn kernel(
         Op::Cumulate { kind, axis, reverse } => {
             scan::cumulate(*kind, *axis, *reverse, &inputs[0], out)
         }
-        Op::Contract(spec) => product::contract(spec, inputs, To::Range(out)),
-        Op::Conv(role, spec) => conv::conv(*role, spec, inputs, To::Range(out)),
+        Op::Contract(spec) => product::contract(spec, inputs, To::Range(out), abilities),
+        Op::Conv(role, spec) => conv::conv(*role, spec, inputs, To::Range(out), abilities),
         Op::Fold(spec, _) => conv::fold(spec, &inputs[0], out),
         Op::Call(call) => attention::kernel(call, inputs, outs, target),
         // Elementwise ops are groups.
@@ -64,7 +65,13 @@ pub fn is_product(op: &Op) -> bool {
 }
 
 /// The kernel of a product with an epilogue.
-pub fn product(op: &Op, inputs: &[Input], epilogue: &Epilogue<'_>) -> Result<Kernel> {
+pub fn product(
+    op: &Op,
+    inputs: &[Input],
+    epilogue: &Epilogue<'_>,
+    abilities: Abilities,
+) -> Result<Kernel> {
+    let to = To::Epilogue(epilogue);
     for &dtype in epilogue.program.arrays() {
         element::register(dtype)?;
     }
@@ -74,8 +81,8 @@ pub fn product(op: &Op, inputs: &[Input], epilogue: &Epilogue<'_>) -> Result<Ker
     View::dense(epilogue.sizes).addressable()?;
     #[allow(clippy::wildcard_enum_match_arm, reason = "other ops are refused")]
     match op {
-        Op::Contract(spec) => product::contract(spec, inputs, To::Epilogue(epilogue)),
-        Op::Conv(role, spec) => conv::conv(*role, spec, inputs, To::Epilogue(epilogue)),
+        Op::Contract(spec) => product::contract(spec, inputs, to, abilities),
+        Op::Conv(role, spec) => conv::conv(*role, spec, inputs, to, abilities),
         _ => Err(error::internal(format!("{} with an epilogue", op.name()))),
     }
 }

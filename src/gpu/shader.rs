@@ -33,6 +33,9 @@ pub struct Shader {
     shared_bytes: usize,
 }
 
+/// How a text begins that reads memory as floats of 16 bits.
+pub const F16: &str = "enable f16;\n\n";
+
 /// The most bytes of workgroup memory that every adapter has.
 const MOST_SHARED: usize = 16_384;
 
@@ -369,6 +372,9 @@ impl Shader {
 
     fn end(self, head: &str, body: &str, invocations: Dim, rounds: Dim) -> Dispatch {
         let mut text = String::new();
+        if self.places.iter().any(|(_, ty)| ty.contains("f16")) {
+            text += F16;
+        }
         for (i, (_, ty)) in self.places.iter().enumerate() {
             let _ = writeln!(
                 text,

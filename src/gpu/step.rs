@@ -11,6 +11,7 @@ use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::schedule::{self as plan, Number, Plan, Product, Sequel, Source, Step, Work};
 use crate::shape::Dim;
+use crate::target::Abilities;
 
 /// A step as a kernel, with what its ranges and numbers are.
 pub struct Lowered {
@@ -29,6 +30,7 @@ pub fn lower(
     step: &Step,
     place: &dyn Fn(Source) -> (Source, View),
 ) -> Result<Lowered> {
+    let abilities = plan.target().abilities();
     let mut ranges: SmallVec<[Source; 6]> = SmallVec::new();
     let mut numbers: SmallVec<[Number; 2]> = SmallVec::new();
     let mut range = |source: Source| {
@@ -70,7 +72,7 @@ pub fn lower(
         && let Some(after) = &product.after
     {
         let (arrays, results) = arrays_of(&step.args, &mut numbers);
-        let kernel = with_epilogue(product, arrays, after.group.shape.dims(), results)?;
+        let kernel = with_epilogue(product, arrays, after.group.shape.dims(), results, abilities)?;
         return Ok(Lowered { kernel, ranges, numbers });
     }
     let Work::Op(op) = &step.work else {
@@ -103,6 +105,7 @@ pub fn with_epilogue(
     arrays: Vec<(usize, DType, View)>,
     sizes: &[Dim],
     results: SmallVec<[usize; 2]>,
+    abilities: Abilities,
 ) -> Result<Kernel> {
     let Some(after) = &product.after else {
         return Err(error::internal("a product without an epilogue"));
@@ -115,7 +118,8 @@ pub fn with_epilogue(
         }
     }
     let (program, raw) = (&*after.group.program, after.raw);
-    op::product(&product.op, &inputs, &Epilogue { program, raw, operands, sizes, results })
+    let epilogue = Epilogue { program, raw, operands, sizes, results };
+    op::product(&product.op, &inputs, &epilogue, abilities)
 }
 
 /// The kernels of the steps of a plan, by the positions of the steps, for inputs in C order. Steps

@@ -6,12 +6,13 @@ use crate::layout::Layout;
 use crate::ops::declare::{Composite, Kernel};
 use crate::ops::op::Op;
 use crate::shape::Shape;
-use crate::target::{Limits, Ranges, RowLimits, Target};
+use crate::target::{Abilities, Limits, Ranges, RowLimits, Target, Tiling};
 
 /// A device, as planners see it.
 pub struct Shaders {
     name: &'static str,
     limits: Limits,
+    abilities: Abilities,
 }
 
 /// Rows that a workgroup or a part of one computes.
@@ -38,7 +39,13 @@ impl Shaders {
             blocks: None,
             rows: Some(ROWS),
         };
-        Shaders { name, limits }
+        let abilities = Abilities { has_f16: false, tiling: Tiling::Never };
+        Shaders { name, limits, abilities }
+    }
+
+    /// The same device, with what it is able to.
+    pub const fn able(self, abilities: Abilities) -> Shaders {
+        Shaders { abilities, ..self }
     }
 }
 
@@ -49,6 +56,10 @@ impl Target for Shaders {
 
     fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.abilities
     }
 
     fn lanes(&self) -> usize {

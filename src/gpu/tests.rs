@@ -46,7 +46,11 @@ pub(super) fn validate(source: &str) {
     }
     let module = naga::front::wgsl::parse_str(source)
         .unwrap_or_else(|e| panic!("{}\n{source}", e.emit_to_string(source)));
-    let info = Validator::new(ValidationFlags::all(), Capabilities::empty())
+    let capabilities = match source.starts_with("enable f16;") {
+        true => Capabilities::SHADER_FLOAT16,
+        false => Capabilities::empty(),
+    };
+    let info = Validator::new(ValidationFlags::all(), capabilities)
         .validate(&module)
         .unwrap_or_else(|e| panic!("{}\n{source}", e.emit_to_string(source)));
     spv::write_vec(&module, &info, &spv::Options::default(), None)

@@ -14,12 +14,24 @@ from wengert import _core
 from wengert._core import ArgumentError, ArgumentTypeError, DeviceError, Tensor
 from wengert.capture import CompiledFunction, Spec
 from wengert.webgpu._player import Player
-from wengert.webgpu._program import Array, Dispatch, Program, load, named
+from wengert.webgpu._program import FEATURES, Array, Dispatch, Program, load, named
 
 __all__ = ["Array", "Dispatch", "Player", "Program", "export", "load"]
 
 LIMITS = {"maxstoragebufferspershaderstage": 8, "maxstoragebufferbindingsize": 128 << 20}
 """What every WebGPU device allows, by the names of limits without signs between words."""
+
+
+def _features(features: Iterable[str]) -> tuple[str, ...]:
+    """Names of features that programs can use."""
+    if isinstance(features, str):
+        raise ArgumentTypeError(f"export: features: expected a list of names, got {features!r}")
+    found = tuple(features)
+    for name in found:
+        if not isinstance(name, str) or name not in FEATURES:
+            known = ", ".join(FEATURES)
+            raise ArgumentError(f"export: features: expected some of: {known}; got {name!r}")
+    return found
 
 
 class _Captured(CompiledFunction):
@@ -44,14 +56,15 @@ def export(
     function may be compiled. Tensors that it reaches by itself are held by the program with their
     values of now; those that it updates, such as the parameters of a training step, are state of
     the program, which each run updates. `limits` are those of the device that will run it, where
-    they are not WebGPU's defaults: `device.limits` of wgpu.
+    they are not WebGPU's defaults: `device.limits` of wgpu. `features` are optional features that
+    it was opened with and shaders may use, by WebGPU's names: "shader-f16", with which products of
+    float16 read their operands faster. `program.features` are those that the program needs.
 
     No adapter is needed. `DeviceError` names all places that shaders cannot compute.
     """
     if isinstance(function, CompiledFunction):
         function = function._function
-    if features := tuple(features):
-        raise ArgumentError(f"export: no program uses features yet: got {', '.join(features)}")
+    wanted = _features(features)
     allowed = _limits(limits)
     captured, specs = None, any(isinstance(x, Spec) for x in args)
     if specs:
@@ -71,7 +84,7 @@ def export(
         raise DeviceError(
             f"export: a program cannot assign what Python holds: {', '.join(what)}; return it"
         )
-    text, held = _core._export(executable, tensors, leaves, allowed)
+    text, held = _core._export(executable, tensors, leaves, allowed, "shader-f16" in wanted)
     is_tensor = [isinstance(x, Tensor) for x in leaves]
     names = [path for (path, _), is_ in zip(trace.signature, is_tensor, strict=True) if is_]
     return Program(named(json.loads(text), names), held)

@@ -78,6 +78,12 @@ class Player:
             what = type(device).__name__
             raise ArgumentTypeError(f"Player: expected a wgpu.GPUDevice, got {what}")
         self.program, self.device, self._wgpu = program, device, wgpu
+        missing = [name for name in program.features if name not in device.features]
+        if missing:
+            raise DeviceError(
+                f"Player: the program needs {', '.join(missing)}, the device was opened without; "
+                f"request_device_sync(required_features={missing}), or export without features"
+            )
         most = device.limits["max-storage-buffers-per-shader-stage"]
         needed = max((len(d.bind) for d in program.dispatches), default=0)
         if needed > most:

@@ -94,6 +94,10 @@ class Dispatch(NamedTuple):
         return tuple(sorted(frozenset().union(*(x.symbols for x in sizes)) - symbols))
 
 
+FEATURES = ("shader-f16",)
+"""Optional features of WebGPU that programs can use."""
+
+
 def refuse(what: str) -> NoReturn:
     """Refuse a file."""
     raise ArgumentError(f"webgpu.load: not a program: {what}")
@@ -110,6 +114,7 @@ class Program:
         read = _Reader(described, tensors)
         self._described, self._tensors = described, tuple(tensors)
         self.limits: dict[str, int] = read.limits()
+        self.features: tuple[str, ...] = read.features()
         self.shaders: tuple[str, ...] = read.shaders()
         self.buffers: tuple[int | Size, ...] = read.buffers()
         self.inputs: tuple[Array, ...] = read.arrays("inputs")
@@ -256,6 +261,14 @@ class _Reader:
         if not isinstance(found, dict) or set(found) != {"storage_buffers", "binding_bytes"}:
             refuse("limits: expected storage_buffers and binding_bytes")
         return {key: self.below(value, 1 << 48, "limits") for key, value in found.items()}
+
+    def features(self) -> tuple[str, ...]:
+        found = self.root.get("features", [])
+        if not isinstance(found, list) or any(x not in FEATURES for x in found):
+            refuse(f"features: expected a list of some of: {', '.join(FEATURES)}")
+        if len(set(found)) < len(found):
+            refuse("features: expected each once")
+        return tuple(found)
 
     def shaders(self) -> tuple[str, ...]:
         return tuple(self.text(x, "shaders", 1 << 20) for x in self.entries("shaders"))

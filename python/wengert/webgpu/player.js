@@ -10,6 +10,8 @@
  */
 
 const KEY = 'wengert.webgpu';
+/** Optional features of WebGPU that programs can use. */
+const FEATURES = ['shader-f16'];
 const VERSIONS = [1, 2];
 /** Invocations of a workgroup, and the most workgroups along one dimension. */
 const GROUP = 64, MOST_GROUPS = 65535;
@@ -322,6 +324,9 @@ export class Program {
     for (const [key, most] of Object.entries(LISTS)) {
       check(Array.isArray(root[key]) && root[key].length <= most, `${key} is no list`);
     }
+    this.features = root.features ?? [];
+    check(Array.isArray(this.features) && this.features.every(x => FEATURES.includes(x)) &&
+      new Set(this.features).size === this.features.length, 'features');
     this.tensors = tensors;
     this.names = new Set();
     this.shaders = root.shaders;
@@ -567,6 +572,11 @@ export class Player {
   constructor(program, device) {
     this.program = program;
     this.device = device;
+    const missing = program.features.filter(name => !device.features.has(name));
+    if (missing.length) {
+      refuse(`the program needs ${missing.join(', ')}, the device was opened without; open it with ` +
+        'requiredFeatures, or export without features');
+    }
     const most = device.limits.maxStorageBuffersPerShaderStage;
     const needed = Math.max(0, ...program.dispatches.map(d => d.bind.length));
     if (needed > most) refuse(`a shader binds ${needed} buffers, the device allows ${most}`);

@@ -5,6 +5,7 @@
 //! invocations of their own, and a second dispatch adds them.
 
 mod text;
+mod tiles;
 
 use super::element::is_wide;
 use super::epilogue::{Grid, Target};
@@ -16,6 +17,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::attributes::{Contraction, Reduction};
 use crate::shape::{Dim, Dims};
+use crate::target::{Abilities, Tiling};
 use text::{Names, Text};
 
 /// Terms that are worth an invocation.
@@ -23,6 +25,9 @@ const EACH: usize = 128;
 
 /// Blocks that are enough to keep an adapter busy.
 const BUSY: usize = 1024;
+
+/// Tiles in workgroup memory that are enough to keep an adapter busy.
+const MANY_TILES: usize = 32;
 
 /// The most elements of a result whose terms are shared where their count is open.
 const MOST_SHARED: usize = 1 << 16;
@@ -69,7 +74,12 @@ pub struct Product {
 }
 
 /// The kernel of a general product.
-pub fn contract(spec: &Contraction, inputs: &[Input], to: Target<'_>) -> Result<Kernel> {
+pub fn contract(
+    spec: &Contraction,
+    inputs: &[Input],
+    to: Target<'_>,
+    abilities: Abilities,
+) -> Result<Kernel> {
     let (a, b) = (Source::of(&inputs[0])?, Source::of(&inputs[1])?);
     let free = |x: &Source, batch: &[usize], terms: &[usize]| -> Vec<usize> {
         (0..x.view.sizes.len()).filter(|i| !batch.contains(i) && !terms.contains(i)).collect()
@@ -91,18 +101,19 @@ pub fn contract(spec: &Contraction, inputs: &[Input], to: Target<'_>) -> Result<
         b: side(&b, &spec.b_batch, &columns, &spec.b_contract),
         windows: Vec::new(),
     };
-    kernel(product, to)
+    kernel(product, to, abilities)
 }
 
 /// The kernel of a product.
-pub fn kernel(product: Product, to: Target<'_>) -> Result<Kernel> {
+pub fn kernel(product: Product, to: Target<'_>, abilities: Abilities) -> Result<Kernel> {
     let grid = product.grid();
     let product = product.merged();
     let dtype = product.a.source.dtype;
-    let tile = Tile::of(&product);
+    let tile = Tile::of(&product, to, abilities);
     let sums = count(to.sizes());
     let terms = count(&product.terms);
     let shared = match (terms.known(), sums.known()) {
+        (Some(_), _) if tile.is_shared => None,
         (None, None) => None,
         (None, Some(sums)) if sums > MOST_SHARED => None,
         _ => parts(terms, tile.blocks(&product), EACH, BUSY),
@@ -120,6 +131,28 @@ pub fn kernel(product: Product, to: Target<'_>) -> Result<Kernel> {
         Target::Epilogue(epilogue) => epilogue.dispatch(place, many)?,
     });
     Ok(kernel)
+}
+
+/// Whether a product takes tiles in workgroup memory. They read each element once for 32 results
+/// instead of four, which pays where that memory is nearer than the caches (not on processors),
+/// where both sides fill tiles, and where there are so many tiles that no terms need be shared
+/// out. Sums of open length are always shared out, because rounds of loops are limited.
+fn takes_tiles(product: &Product, tiling: Tiling) -> bool {
+    let known = |sizes: &Dims| count(sizes).known();
+    let is_plain = product.terms.len() <= 1 && product.windows.is_empty();
+    let is_short = known(&product.terms).is_some_and(|terms| terms <= tiles::MOST_TERMS);
+    if !is_plain || !is_short {
+        return false;
+    }
+    let fills = |sizes: &Dims| known(sizes).is_none_or(|n| n >= tiles::SIDE);
+    match tiling {
+        Tiling::Never => false,
+        Tiling::Large => {
+            let is_busy = tiles::tiles(product).known().is_none_or(|tiles| tiles >= MANY_TILES);
+            fills(&product.rows) && fills(&product.columns) && is_busy
+        }
+        Tiling::Always => true,
+    }
 }
 
 /// Where the sums of a dispatch go.
@@ -171,6 +204,10 @@ struct Tile {
     b: Load,
     /// Terms of a round
     unrolled: usize,
+    /// Whether a workgroup shares tiles
+    is_shared: bool,
+    /// Whether memory is read as floats of 16 bits
+    is_native: bool,
 }
 
 const FOUR: usize = 4;
@@ -182,11 +219,11 @@ fn is_multiple(word: &Word) -> bool {
 
 impl Side {
     /// How its elements are read, in blocks of so many.
-    fn load(&self, terms: &[Dim], block: usize, size: Dim) -> Load {
+    fn load(&self, terms: &[Dim], block: usize, size: Dim, is_native: bool) -> Load {
         let is_aligned = |strides: &Strides| strides.iter().all(is_multiple);
         let is_four = |size: Dim| size.known().is_some_and(|n| n.is_multiple_of(FOUR));
         let one = Word::Size(Dim::ONE);
-        let is_fit = self.source.dtype == DType::F32
+        let is_fit = (self.source.dtype == DType::F32 || is_native)
             && is_multiple(&self.source.view.offset)
             && is_aligned(&self.batch);
         if !is_fit {
@@ -201,18 +238,32 @@ impl Side {
 }
 
 impl Tile {
-    fn of(product: &Product) -> Tile {
-        let most = if is_wide(product.a.source.dtype) { 2 } else { FOUR };
+    fn of(product: &Product, to: Target<'_>, abilities: Abilities) -> Tile {
+        let dtype = product.a.source.dtype;
+        let is_plain = product.terms.len() <= 1 && product.windows.is_empty();
+        let sides = [product.a.source.place, product.b.source.place];
+        // What an epilogue reads besides is read as words.
+        let is_read = match to {
+            Target::Range(_) => false,
+            Target::Epilogue(epilogue) => {
+                epilogue.operands.iter().any(|operand| sides.contains(&operand.place))
+            }
+        };
+        let is_native = abilities.has_f16 && dtype == DType::F16 && is_plain && !is_read;
+        let (mut a, mut b) = (Load::Single, Load::Single);
+        if takes_tiles(product, abilities.tiling) {
+            let (rows, columns, unrolled) = (FOUR, FOUR, FOUR);
+            return Tile { rows, columns, a, b, unrolled, is_shared: true, is_native };
+        }
+        let most = if is_wide(dtype) { 2 } else { FOUR };
         let block = |sizes: &Dims| match count(sizes).known() {
             Some(n) => n.next_power_of_two().clamp(1, most),
             None => most,
         };
         let (rows, columns) = (block(&product.rows), block(&product.columns));
-        let is_plain = product.terms.len() <= 1 && product.windows.is_empty();
-        let (mut a, mut b) = (Load::Single, Load::Single);
         if is_plain && !product.terms.is_empty() {
-            a = product.a.load(&product.terms, rows, count(&product.rows));
-            b = product.b.load(&product.terms, columns, count(&product.columns));
+            a = product.a.load(&product.terms, rows, count(&product.rows), is_native);
+            b = product.b.load(&product.terms, columns, count(&product.columns), is_native);
         }
         let is_single = |load: Load| load == Load::Single;
         // A place is read in one way.
@@ -224,7 +275,12 @@ impl Tile {
             Some(_) => FOUR,
             None => 2 * FOUR,
         };
-        Tile { rows, columns, a, b, unrolled }
+        Tile { rows, columns, a, b, unrolled, is_shared: false, is_native }
+    }
+
+    /// The type of four elements in memory.
+    fn vectors(&self) -> &'static str {
+        if self.is_native { "vec4<f16>" } else { "vec4<u32>" }
     }
 
     fn row_blocks(&self, product: &Product) -> Dim {
@@ -259,7 +315,7 @@ impl Tile {
         let sides = [(product.a.source.place, self.a), (product.b.source.place, self.b)];
         for (place, load) in sides {
             if load != Load::Single {
-                shader.memory_as(place, "vec4<u32>");
+                shader.memory_as(place, self.vectors());
             }
         }
         if let End::Target(Target::Epilogue(epilogue), grid) = end {
@@ -267,6 +323,11 @@ impl Tile {
         }
         let sum = Join::of(Reduction::Sum, dtype);
         let mut text = Text { tile: self, product, shader, sum, names: Names::default() };
+        if self.is_shared {
+            text.tiled()?;
+            text.write(end)?;
+            return Ok(text.tiled_dispatch());
+        }
         text.place(parts)?;
         text.sums()?;
         text.write(end)?;

@@ -9,7 +9,7 @@ use crate::gpu::element::is_wide;
 use crate::gpu::epilogue::Target;
 use crate::gpu::kernel::{Place, Word, count};
 use crate::gpu::shader::{Shader, lanes};
-use crate::gpu::terms::{BLOCK, Join, along, read, register, zero};
+use crate::gpu::terms::{BLOCK, Join, Source, along, read, register, zero};
 use crate::ops::elementwise::{Elementwise, arithmetic, bits};
 use crate::shape::Dim;
 
@@ -17,10 +17,14 @@ use crate::shape::Dim;
 #[derive(Default)]
 pub(super) struct Names {
     /// Rows and columns, which may lie behind the last ones, and their counts
-    rows: Vec<String>,
-    columns: Vec<String>,
-    row_count: String,
-    column_count: String,
+    pub(super) rows: Vec<String>,
+    pub(super) columns: Vec<String>,
+    pub(super) row_count: String,
+    pub(super) column_count: String,
+    /// The first column and row of an invocation in a tile, and whether its workgroup writes
+    pub(super) x: String,
+    pub(super) y: String,
+    pub(super) is_own: String,
     /// Positions of the first terms
     a: Vec<String>,
     b: Vec<String>,
@@ -28,7 +32,7 @@ pub(super) struct Names {
     starts: Vec<Vec<String>>,
     /// The first term and the one behind the last
     first: String,
-    last: String,
+    pub(super) last: String,
     /// The strides of terms
     a_steps: Vec<String>,
     b_steps: Vec<String>,
@@ -39,9 +43,9 @@ pub(super) struct Names {
     /// The sizes of axes of terms
     sizes: Vec<String>,
     /// The number of the part and batch
-    outer: String,
+    pub(super) outer: String,
     /// The results
-    sums: Vec<Vec<String>>,
+    pub(super) sums: Vec<Vec<String>>,
 }
 
 /// A shader of a product that is being written.
@@ -135,7 +139,7 @@ impl Text<'_> {
         Ok(())
     }
 
-    fn block(&mut self, value: &str) -> Vec<Vec<String>> {
+    pub(super) fn block(&mut self, value: &str) -> Vec<Vec<String>> {
         let (rows, columns) = (self.tile.rows, self.tile.columns);
         let mut row = || (0..columns).map(|_| self.shader.variable(value)).collect();
         (0..rows).map(|_| row()).collect()
@@ -220,7 +224,7 @@ impl Text<'_> {
         many: usize,
     ) -> Result<Vec<Vec<String>>> {
         let own = if is_a { self.names.a.clone() } else { self.names.b.clone() };
-        let source = &side.source;
+        let (source, tile) = (&side.source, self.tile);
         let parts = ["x", "y", "z", "w"];
         let steps = if is_a { &self.names.a_steps } else { &self.names.b_steps };
         let first = along(steps, &[term.to_owned()]);
@@ -233,8 +237,12 @@ impl Text<'_> {
         let mut values = vec![Vec::new(); own.len()];
         let shader = &mut self.shader;
         let four = |shader: &mut Shader, at: String| {
-            let memory = shader.memory_as(source.place, "vec4<u32>");
-            shader.name(format!("bitcast<vec4<f32>>({memory}[({at}) >> 2u])"))
+            let memory = shader.memory_as(source.place, tile.vectors());
+            let pack = format!("{memory}[({at}) >> 2u]");
+            shader.name(match tile.is_native {
+                true => format!("vec4<f32>({pack})"),
+                false => format!("bitcast<vec4<f32>>({pack})"),
+            })
         };
         match load {
             Load::Terms => {
@@ -255,13 +263,23 @@ impl Text<'_> {
                 for (own, values) in own.iter().zip(&mut values) {
                     for offset in &offsets {
                         let at = format!("{own} + {offset}");
-                        let value = shader.load_at(source.place, read(source.dtype), &at)?;
-                        values.push(shader.name(value));
+                        let value = self.element(side, &at)?;
+                        values.push(self.shader.name(value));
                     }
                 }
             }
         }
         Ok(values)
+    }
+
+    /// The register of an element of a side, which is read alone.
+    pub(super) fn element(&mut self, side: &Side, at: &str) -> Result<String> {
+        let Source { place, dtype, .. } = side.source;
+        if self.tile.is_native {
+            let memory = self.shader.memory_as(place, "f16");
+            return Ok(format!("f32({memory}[{at}])"));
+        }
+        self.shader.load_at(place, read(dtype), at)
     }
 
     /// Adds the products of the term at an index along several axes, and moves the index on.
@@ -340,7 +358,7 @@ impl Text<'_> {
     }
 
     /// Adds a product to a sum.
-    fn add(&mut self, sum: &str, a: &str, b: &str, touches: Option<&str>) -> Result<()> {
+    pub(super) fn add(&mut self, sum: &str, a: &str, b: &str, touches: Option<&str>) -> Result<()> {
         let is_bool = self.product.a.source.dtype == DType::Bool;
         let def: &'static Elementwise =
             if is_bool { &bits::bitwise_and } else { &arithmetic::multiply };
@@ -362,6 +380,9 @@ impl Text<'_> {
             End::Target(to @ Target::Epilogue(_), _) => (to.results(), true),
         };
         let names = std::mem::take(&mut self.names);
+        if !names.is_own.is_empty() {
+            self.shader.line(format!("if {} {{", names.is_own));
+        }
         let (rows, columns, outer) = (&names.row_count, &names.column_count, &names.outer);
         let each = places.iter().map(|(_, dtype)| lanes(*dtype)).max().unwrap_or(1);
         for (row, sums) in names.rows.iter().zip(&names.sums) {
@@ -387,6 +408,9 @@ impl Text<'_> {
                 }
                 self.shader.line("}");
             }
+            self.shader.line("}");
+        }
+        if !names.is_own.is_empty() {
             self.shader.line("}");
         }
         Ok(())

@@ -18,9 +18,10 @@ use super::times::Clock;
 use super::work::{Job, Run};
 use crate::device::Device;
 use crate::error::{self, Result};
-use crate::fork;
 use crate::gpu::target::Shaders;
 use crate::gpu::{Trouble, adapter};
+use crate::target::{Abilities, Tiling};
+use crate::{fork, settings};
 
 /// The most devices of a process.
 const MOST: usize = Device::GPUS as usize;
@@ -96,7 +97,16 @@ fn start(index: u8) -> Result<&'static Gpu> {
     let own = raw.limits();
     let largest = own.max_storage_buffer_binding_size.min(own.max_buffer_size) & !255;
     let buffers = own.max_storage_buffers_per_shader_stage as usize;
-    let target = Shaders::new(Device::Gpu(index).name(), buffers, largest as usize);
+    let tiling = match settings::PRODUCTS.value().as_deref() {
+        Some("blocks") => Tiling::Never,
+        Some("tiles") => Tiling::Always,
+        // Workgroup memory of a processor is memory like any other.
+        _ if info.description.kind == "software" => Tiling::Never,
+        _ => Tiling::Large,
+    };
+    let has_f16 = info.features.contains(wgpu::Features::SHADER_F16);
+    let target = Shaders::new(Device::Gpu(index).name(), buffers, largest as usize)
+        .able(Abilities { has_f16, tiling });
     let lost: Arc<OnceLock<String>> = Arc::default();
     let reason = lost.clone();
     raw.set_device_lost_callback(move |_, message| {

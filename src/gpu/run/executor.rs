@@ -260,7 +260,8 @@ impl Gpu {
             What::Product(product, shape) => {
                 let arrays = key.operands.iter().flatten();
                 let arrays = arrays.map(|x| (x.0, x.1, View::of(&x.2))).collect();
-                with_epilogue(product, arrays, shape.dims(), key.results.clone())?
+                let (results, abilities) = (key.results.clone(), self.target.abilities());
+                with_epilogue(product, arrays, shape.dims(), results, abilities)?
             }
         };
         let name = key.what.name();

@@ -8,11 +8,12 @@ use crate::gpu::epilogue::Epilogue;
 use crate::gpu::group::Operand;
 use crate::gpu::kernel::{Input, Kernel, Output, View};
 use crate::gpu::op::{is_product, kernel, product};
-use crate::gpu::target::WEBGPU;
+use crate::gpu::target::{Shaders, WEBGPU};
 use crate::ops::attributes::*;
 use crate::ops::element::{ElementOp, ElementProgram, Value};
 use crate::ops::op::{Op, OperandType, Type};
 use crate::shape::{Dim, Shape};
+use crate::target::{Abilities, Target, Tiling};
 
 const REDUCTIONS: [Reduction; 6] = [
     Reduction::Sum,
@@ -25,6 +26,16 @@ const REDUCTIONS: [Reduction; 6] = [
 
 /// The kernel of an op on operands of these sizes, without gaps or turned, if it takes the dtype.
 fn made(op: &Op, dtype: DType, operands: &[&[Dim]], is_turned: bool) -> Option<Kernel> {
+    made_with(op, dtype, operands, is_turned, &WEBGPU)
+}
+
+fn made_with(
+    op: &Op,
+    dtype: DType,
+    operands: &[&[Dim]],
+    is_turned: bool,
+    target: &'static Shaders,
+) -> Option<Kernel> {
     let shapes: Vec<Shape> = operands.iter().map(|dims| Shape::from_dims(dims)).collect();
     let types: Vec<OperandType<'_>> =
         shapes.iter().map(|shape| OperandType::Tensor(dtype, shape)).collect();
@@ -41,19 +52,19 @@ fn made(op: &Op, dtype: DType, operands: &[&[Dim]], is_turned: bool) -> Option<K
     let input = |(range, dims): (usize, &&[Dim])| Input::Array { range, dtype, view: view(dims) };
     let inputs: Vec<Input> = operands.iter().enumerate().map(input).collect();
     let out = Output { range: operands.len(), ty };
-    let kernel = kernel(op, &inputs, std::slice::from_ref(&out), &WEBGPU).expect("a kernel");
+    let kernel = kernel(op, &inputs, std::slice::from_ref(&out), target).expect("a kernel");
     for dispatch in &kernel.dispatches {
         validate(&dispatch.text);
     }
     if is_product(op) {
-        with_epilogues(op, &inputs, &out.ty);
+        with_epilogues(op, &inputs, &out.ty, target.abilities());
     }
     Some(kernel)
 }
 
 /// The same with epilogues that read a vector, and the first operand of the product, and give two
 /// results.
-fn with_epilogues(op: &Op, inputs: &[Input], ty: &Type) {
+fn with_epilogues(op: &Op, inputs: &[Input], ty: &Type, abilities: Abilities) {
     let n = inputs.len();
     let (dtype, sizes) = (ty.dtype, ty.shape.dims());
     for to in [dtype, DType::Bool, DType::I8, DType::F16, DType::U64] {
@@ -68,7 +79,7 @@ fn with_epilogues(op: &Op, inputs: &[Input], ty: &Type) {
         let operands = vec![Operand::new(n, vector), Operand::new(0, dense)];
         let results = (n + 1..n + 4).collect();
         let epilogue = Epilogue { program: &program, raw: 1, operands, sizes, results };
-        let kernel = product(op, inputs, &epilogue).expect("a kernel");
+        let kernel = product(op, inputs, &epilogue, abilities).expect("a kernel");
         for dispatch in &kernel.dispatches {
             assert!(dispatch.bindings.len() <= 8, "{}", dispatch.text);
             validate(&dispatch.text);
@@ -160,6 +171,37 @@ fn every_op_that_sums_has_valid_kernels_for_every_dtype_it_takes() {
         }
     }
     assert!(count > 1000, "{count}");
+}
+
+/// Devices with float16 of their own that tile products.
+const fn tiling(tiling: Tiling) -> Shaders {
+    Shaders::new("webgpu", 8, 128 << 20).able(Abilities { has_f16: true, tiling })
+}
+
+static UNTILED: Shaders = tiling(Tiling::Never);
+static LARGE_TILED: Shaders = tiling(Tiling::Large);
+static TILED: Shaders = tiling(Tiling::Always);
+
+#[test]
+fn products_have_valid_kernels_in_every_variant() {
+    let (mut tiled, mut native) = (0, 0);
+    for (op, sizes) in ops(1).into_iter().chain(ops(7)).filter(|(op, _)| is_product(op)) {
+        let dims: Vec<Vec<Dim>> =
+            sizes.iter().map(|sizes| sizes.iter().map(|&n| Dim::new(n)).collect()).collect();
+        let operands: Vec<&[Dim]> = dims.iter().map(Vec::as_slice).collect();
+        for target in [&UNTILED, &LARGE_TILED, &TILED] {
+            for (dtype, is_turned) in DTYPES.into_iter().flat_map(|x| [(x, false), (x, true)]) {
+                let Some(kernel) = made_with(&op, dtype, &operands, is_turned, target) else {
+                    continue;
+                };
+                let text = &kernel.dispatches[0].text;
+                tiled += usize::from(text.contains("var<workgroup>"));
+                native += usize::from(text.starts_with("enable f16;"));
+                assert!(dtype == DType::F16 || !text.contains("enable f16;"), "{text}");
+            }
+        }
+    }
+    assert!(tiled > 20 && native > 4, "{tiled} {native}");
 }
 
 /// The operands with every size a symbol of its own.

@@ -15,6 +15,7 @@ use crate::engine::tape::{First, Value};
 use crate::error::{self, Result};
 use crate::gpu::kernel::{Refusal, Times, Word};
 use crate::gpu::program::Repeat;
+use crate::gpu::shader::F16;
 use crate::gpu::target::{Shaders, WEBGPU};
 use crate::ops::emit::Id;
 use crate::ops::number::Number;
@@ -22,6 +23,7 @@ use crate::ops::op::Type;
 use crate::py::errors::OrRaise;
 use crate::py::tensor::{self, handle};
 use crate::shape::{Dim, Relation};
+use crate::target::Abilities;
 
 /// The version of the description.
 const VERSION: u32 = 2;
@@ -37,7 +39,8 @@ enum Role {
 }
 
 /// The program of an executable for the arguments that it was traced with, as JSON; and the tensors
-/// that it holds. `limits` are storage buffers of a shader and bytes of a binding.
+/// that it holds. `limits` are storage buffers of a shader and bytes of a binding; `has_f16` says
+/// whether shaders may read floats of 16 bits.
 #[pyfunction]
 fn _export(
     py: Python<'_>,
@@ -45,28 +48,36 @@ fn _export(
     args: Vec<Bound<'_, PyAny>>,
     leaves: Vec<Bound<'_, PyAny>>,
     limits: (usize, usize),
+    has_f16: bool,
 ) -> PyResult<(String, Vec<Py<PyAny>>)> {
     let exporting = Exporting { py, executable, args, generator: random::state() };
-    let (described, held) = exporting.run(&leaves, target(limits).or_raise(py)?)?;
+    let (described, held) = exporting.run(&leaves, target(limits, has_f16).or_raise(py)?)?;
     let tensor = |array| tensor::wrap(py, Value::plain(array));
     Ok((described.to_string(), held.into_iter().map(tensor).collect::<PyResult<_>>()?))
 }
 
+/// Limits of a target, and whether it has floats of 16 bits.
+type Allowed = (usize, usize, bool);
+
 /// The target of these limits, which lives as long as the process.
-fn target((buffers, largest): (usize, usize)) -> Result<&'static Shaders> {
-    static MADE: Mutex<Vec<((usize, usize), &'static Shaders)>> = Mutex::new(Vec::new());
-    if (buffers, largest) == (8, 128 << 20) {
+fn target((buffers, largest): (usize, usize), has_f16: bool) -> Result<&'static Shaders> {
+    static MADE: Mutex<Vec<(Allowed, &'static Shaders)>> = Mutex::new(Vec::new());
+    let wanted = (buffers, largest, has_f16);
+    if wanted == (8, 128 << 20, false) {
         return Ok(&WEBGPU);
     }
     let mut made = MADE.lock();
-    if let Some((_, known)) = made.iter().find(|(known, _)| *known == (buffers, largest)) {
+    if let Some((_, known)) = made.iter().find(|(known, _)| *known == wanted) {
         return Ok(known);
     }
     if made.len() >= 64 {
         return Err(error::bad_value("export", "too many different limits", "at most 64"));
     }
-    let new: &'static Shaders = Box::leak(Box::new(Shaders::new("webgpu", buffers, largest)));
-    made.push(((buffers, largest), new));
+    let new: &'static Shaders = Box::leak(Box::new(
+        Shaders::new("webgpu", buffers, largest)
+            .able(Abilities { has_f16, ..Abilities::default() }),
+    ));
+    made.push((wanted, new));
     Ok(new)
 }
 
@@ -253,9 +264,12 @@ impl Exporting<'_, '_> {
         });
         let repeats = program.repeats.iter().filter(|repeat| !repeat.range.is_empty());
         let limits = plan.target().limits();
+        let has_f16 = program.texts.iter().any(|text| text.starts_with(F16));
+        let features: &[&str] = if has_f16 { &["shader-f16"] } else { &[] };
         let described = json!({
             "version": VERSION,
             "limits": {"storage_buffers": limits.buffers + 1, "binding_bytes": limits.largest},
+            "features": features,
             "conditions": conditions.collect::<Vec<Json>>(),
             "numbers": numbers(&made.numbers, &made.values),
             "shaders": program.texts,
