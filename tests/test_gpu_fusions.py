@@ -56,6 +56,27 @@ def test_a_row_is_one_dispatch(name, gpu):
     assert len(kernels(ROWS[name], x)) == 1
 
 
+def guarded(x):
+    """A softmax whose rows may be all minus infinity."""
+    top = x.max(axis=1, keepdims=True)
+    weights = (x - wg.where(top == -np.inf, 0.0, top)).exp()
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def test_rows_are_joined_where_they_are_connected(gpu):
+    """Unrelated rows in one dispatch would need all operands at a time, which small ones may."""
+    pairs = {n: [wg.asarray(normal(n, 512)).to(gpu) for _ in range(2)] for n in (16, 64)}
+
+    def unrelated(x, y):
+        return guarded(x), guarded(y)
+
+    assert len(kernels(unrelated, *pairs[64])) == 2
+    assert len(kernels(unrelated, *pairs[16])) == 1
+    assert len(kernels(lambda x, y: guarded(guarded(x) * y), *pairs[64])) == 1
+    for found, x in zip(wg.compile(unrelated)(*pairs[64]), pairs[64], strict=True):
+        near(found, nn.softmax(x.to("cpu")))
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_a_gradient_is_few_dispatches(name, gpu):
     def slope(x):

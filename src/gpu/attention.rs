@@ -4,6 +4,10 @@
 //! product with the values; gradients are products alone. They are the steps of a plan, whose memory
 //! is the kernel's scratch.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -21,7 +25,7 @@ use crate::shape::{Dim, Shape};
 use crate::target::Target;
 
 /// The scores of a block: so many stay in the near memory of large GPUs.
-const BLOCK: usize = 8 << 20;
+pub(super) const BLOCK: usize = 8 << 20;
 
 /// The most blocks, as long as one can be bound.
 const MOST_BLOCKS: usize = 1 << 10;
@@ -58,8 +62,7 @@ pub fn kernel(
     }
     let own = held.iter().map(|held| held.buffer).chain(outs.iter().map(|out| out.range));
     let ranges = own.max().map_or(0, |last| last + 1);
-    let (kernel, free) = Default::default();
-    Steps { numbers, ranges, kernel, free }.all(&plan, held, outs)
+    Steps { numbers, ranges, kernel: Kernel::default() }.all(&plan, held, outs)
 }
 
 /// The steps of a plan as one kernel. Buffers are its ranges and, behind them, its scratch.
@@ -68,8 +71,6 @@ struct Steps {
     numbers: Vec<usize>,
     ranges: usize,
     kernel: Kernel,
-    /// Scratch that holds nothing any more
-    free: Vec<usize>,
 }
 
 impl Steps {
@@ -91,39 +92,21 @@ impl Steps {
         };
         let is_view =
             |step: &Step| step.results.iter().any(|&slot| frame.is_view(Source::Slot(slot)));
-        let steps: Vec<(&Step, SmallVec<[Source; 4]>)> =
+        let steps: Vec<Read<'_>> =
             plan.steps().iter().filter(|step| !is_view(step)).map(|x| (x, reads(x))).collect();
-        let mut uses: FxHashMap<Source, usize> = FxHashMap::default();
         let outputs: Vec<Source> = plan.outputs().iter().map(|&x| frame.at(x).0).collect();
-        let reads = steps.iter().flat_map(|(_, reads)| reads);
-        for &base in reads.chain(&outputs) {
-            *uses.entry(base).or_default() += 1;
-        }
-        for (step, reads) in block_by_block(&steps, &outputs) {
-            let slots = || step.results.iter().map(|&slot| Source::Slot(slot));
-            for slot in slots() {
-                let buffer = match to.get(&slot) {
+        for step in block_by_block(&steps, &outputs) {
+            for &slot in &step.results {
+                let buffer = match to.get(&Source::Slot(slot)) {
                     Some(&range) => range,
-                    None => self.scratch(&plan.ty(slot)),
+                    None => self.scratch(&plan.ty(Source::Slot(slot))),
                 };
-                frame.buffers.insert(slot, buffer);
+                frame.buffers.insert(Source::Slot(slot), buffer);
             }
             let lowered = lower(plan, step, &|source| frame.at(source))?;
             let found = lowered.ranges.iter().map(|&source| frame.buffer(source));
             let buffers = found.collect::<Result<Vec<usize>>>()?;
             self.add(lowered.kernel, &buffers, &lowered.numbers)?;
-            for base in reads {
-                uses.entry(*base).and_modify(|uses| *uses -= 1);
-            }
-            for base in reads.iter().copied().chain(slots()) {
-                if matches!(base, Source::Slot(_))
-                    && uses.get(&base).is_none_or(|&uses| uses == 0)
-                    && let Some(buffer) = frame.buffers.remove(&base)
-                    && buffer >= self.ranges
-                {
-                    self.free.push(buffer);
-                }
-            }
         }
         for (&source, out) in plan.outputs().iter().zip(outs) {
             let Held { buffer, view } = frame.held(source)?;
@@ -135,38 +118,14 @@ impl Steps {
                 self.add(copy, &[buffer, out.range], &[])?;
             }
         }
+        share_scratch(&mut self.kernel);
         Ok(self.kernel)
     }
 
     /// Scratch for an array.
     fn scratch(&mut self, ty: &Type) -> usize {
-        let Place::Scratch(new) = self.kernel.scratch(ty.dtype, count(ty.shape.dims())) else {
-            unreachable!("scratch is scratch")
-        };
-        self.settled(new)
-    }
-
-    /// Of new scratch and what is free, which is to be used: the smallest that is long enough, or
-    /// else the longest, made longer.
-    fn settled(&mut self, new: usize) -> usize {
-        let (ranges, bytes) = (self.ranges, self.kernel.scratch[new]);
-        let size = |buffer: usize| self.kernel.scratch[buffer - ranges];
-        let known = |k: &usize| size(self.free[*k]).known();
-        let same = (0..self.free.len()).find(|&k| size(self.free[k]).same(bytes));
-        let fits = |k: &usize| known(k).zip(bytes.known()).is_some_and(|(a, b)| a >= b);
-        let fit = || (0..self.free.len()).filter(fits).min_by_key(known);
-        let grows = || {
-            let all = (0..self.free.len()).filter(|k| known(k).is_some());
-            all.max_by_key(known).filter(|_| bytes.known().is_some())
-        };
-        let Some(k) = same.or_else(fit).or_else(grows) else { return ranges + new };
-        self.kernel.scratch.pop();
-        let buffer = self.free.swap_remove(k);
-        let place = &mut self.kernel.scratch[buffer - ranges];
-        if let Some((there, wanted)) = place.known().zip(bytes.known()) {
-            *place = Dim::new(there.max(wanted));
-        }
-        buffer
+        self.kernel.scratch(ty.dtype, count(ty.shape.dims()));
+        self.ranges + self.kernel.scratch.len() - 1
     }
 
     /// Adds the dispatches of a kernel whose ranges are these buffers.
@@ -175,11 +134,8 @@ impl Steps {
         if refusal.is_some() {
             return Err(error::internal("attention refuses data"));
         }
-        let mut own: SmallVec<[usize; 2]> = SmallVec::new();
-        for bytes in scratch {
-            self.kernel.scratch.push(bytes);
-            own.push(self.settled(self.kernel.scratch.len() - 1));
-        }
+        let own = self.kernel.scratch.len();
+        self.kernel.scratch.extend(scratch);
         let place = |buffer: usize| match buffer.checked_sub(self.ranges) {
             Some(scratch) => Place::Scratch(scratch),
             None => Place::Range(buffer),
@@ -188,7 +144,7 @@ impl Steps {
         for Dispatch { text, words, bindings, invocations, rounds } in dispatches {
             let bindings = bindings.iter().map(|&binding| match binding {
                 Place::Range(i) => place(buffers[i]),
-                Place::Scratch(i) => place(own[i]),
+                Place::Scratch(i) => Place::Scratch(own + i),
                 Place::Faults => Place::Faults,
             });
             let bindings = bindings.collect();
@@ -201,7 +157,6 @@ impl Steps {
             range: range.start + first..range.end + first,
             times,
         }));
-        self.free.extend(own);
         Ok(())
     }
 
@@ -221,12 +176,60 @@ impl Steps {
     }
 }
 
+/// Lets scratch lie where other scratch has lain or will lie: the largest finds its place first.
+fn share_scratch(kernel: &mut Kernel) {
+    // From the first dispatch that binds it to the last.
+    let mut lives: Vec<Option<Range<usize>>> = vec![None; kernel.scratch.len()];
+    for (at, dispatch) in kernel.dispatches.iter().enumerate() {
+        let repeated = kernel.repeats.iter().map(|repeat| &repeat.range);
+        let now = repeated.filter(|range| range.contains(&at)).fold(at..at + 1, spanned);
+        for binding in &dispatch.bindings {
+            if let Place::Scratch(i) = *binding {
+                lives[i] = Some(lives[i].iter().fold(now.clone(), spanned));
+            }
+        }
+    }
+    let mut order: Vec<(usize, Range<usize>)> =
+        lives.into_iter().enumerate().filter_map(|(i, life)| Some((i, life?))).collect();
+    order.sort_by_key(|&(i, _)| Reverse(kernel.scratch[i].known()));
+    // Each with the lives in it, which do not meet, by their starts.
+    let mut shared: Vec<(Dim, BTreeMap<usize, usize>)> = Vec::new();
+    let mut to = vec![0; kernel.scratch.len()];
+    for (i, life) in order {
+        let bytes = kernel.scratch[i];
+        let is_long = |there: Dim| {
+            there.same(bytes) || there.known().zip(bytes.known()).is_some_and(|(a, b)| a >= b)
+        };
+        let is_free = |lives: &BTreeMap<usize, usize>| {
+            lives.range(..life.end).next_back().is_none_or(|(_, &end)| end <= life.start)
+        };
+        let found = shared.iter().position(|(there, lives)| is_long(*there) && is_free(lives));
+        to[i] = found.unwrap_or_else(|| {
+            shared.push((bytes, BTreeMap::new()));
+            shared.len() - 1
+        });
+        shared[to[i]].1.insert(life.start, life.end);
+    }
+    kernel.scratch = shared.into_iter().map(|(bytes, _)| bytes).collect();
+    for binding in kernel.dispatches.iter_mut().flat_map(|dispatch| &mut dispatch.bindings) {
+        if let Place::Scratch(i) = binding {
+            *i = to[*i];
+        }
+    }
+}
+
+/// The least range that two are parts of.
+fn spanned(a: Range<usize>, b: &Range<usize>) -> Range<usize> {
+    a.start.min(b.start)..a.end.max(b.end)
+}
+
 /// A step, and what it reads.
 type Read<'p> = (&'p Step, SmallVec<[Source; 4]>);
 
 /// Steps in an order in which the scores of a block are read before those of the next are made:
-/// whatever has its operands runs at once, and what the last output needs comes first.
-fn block_by_block<'s, 'p>(steps: &'s [Read<'p>], outputs: &[Source]) -> Vec<&'s Read<'p>> {
+/// whatever has its operands runs at once, and what the last output needs comes first, from the
+/// first of a chain of sums on.
+fn block_by_block<'p>(steps: &[Read<'p>], outputs: &[Source]) -> Vec<&'p Step> {
     let mut makers: FxHashMap<Source, usize> = FxHashMap::default();
     for (i, (step, _)) in steps.iter().enumerate() {
         makers.extend(step.results.iter().map(|&slot| (Source::Slot(slot), i)));
@@ -251,11 +254,11 @@ fn block_by_block<'s, 'p>(steps: &'s [Read<'p>], outputs: &[Source]) -> Vec<&'s 
                 continue;
             }
             if missing[i] > 0 {
-                stack.extend(operands(i).filter(|&maker| !is_done[maker]));
+                stack.extend(operands(i).rev().filter(|&maker| !is_done[maker]));
                 continue;
             }
             is_done[i] = true;
-            order.push(&steps[i]);
+            order.push(steps[i].0);
             stack.pop();
             for &reader in &readers[i] {
                 missing[reader] -= 1;

@@ -8,7 +8,8 @@
 //!
 //! Nodes over large arrays share a group only if they read each other or the same array. Unrelated
 //! nodes gain nothing from sharing a pass, and their operands and results would wait in memory
-//! until all of the group can run.
+//! until all of the group can run. The same holds for nodes that read reductions of rows of large
+//! arrays, where a target fuses rows: a row fusion takes in the group and all that it reads.
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use smallvec::SmallVec;
 
 use super::admit::admit;
 use super::assemble::{Assembled, Assembly, Read, number_dtype};
+use super::block_fusion::rows::are_rows;
 use super::{
     Bodies, Cut, Group, Memory, Number, Operand, Options, Plan, Source, Step, StepTemplate,
     Template, Work,
@@ -284,7 +286,8 @@ impl<'g> Scheduler<'g> {
     }
 
     /// For each elementwise node the first node of its kin: of one stage and shape, they read each
-    /// other or the same array. All small nodes are one kin.
+    /// other or the same array. All small nodes are one kin, but for those of the kin of a node that
+    /// belongs to rows of a large array.
     fn kin(&self) -> Vec<u32> {
         let nodes = self.nodes;
         let mut kin: Vec<u32> = (0..nodes.len() as u32).collect();
@@ -295,10 +298,6 @@ impl<'g> Scheduler<'g> {
                 continue;
             }
             let shape = &node.ty.shape;
-            if shape.is_known() && shape.count() < self.target.limits().large {
-                kin[i] = u32::MAX;
-                continue;
-            }
             for &arg in &node.args {
                 let (Arg::Node(x), _) = self.read(node, arg) else { continue };
                 let at = x.0 as usize;
@@ -311,9 +310,42 @@ impl<'g> Scheduler<'g> {
                 kin[a.max(b) as usize] = a.min(b);
             }
         }
-        (0..nodes.len() as u32)
-            .map(|i| if kin[i as usize] == u32::MAX { u32::MAX } else { first(&mut kin, i) })
-            .collect()
+        let kin: Vec<u32> = (0..nodes.len() as u32).map(|i| first(&mut kin, i)).collect();
+        let mut is_apart = vec![false; nodes.len()];
+        for (node, &first) in nodes.iter().zip(&kin) {
+            let is_known = is_apart[first as usize];
+            is_apart[first as usize] = is_known
+                || element(node).is_some()
+                    && (self.is_large(&node.ty.shape) || self.is_of_large_rows(node));
+        }
+        kin.into_iter().map(|i| if is_apart[i as usize] { i } else { u32::MAX }).collect()
+    }
+
+    fn is_large(&self, shape: &Shape) -> bool {
+        !shape.is_known() || shape.count() >= self.target.limits().large
+    }
+
+    /// Whether an elementwise node reads a reduction of a large array that a row fusion may take in.
+    fn is_of_large_rows(&self, node: &Node) -> bool {
+        let Some(limits) = self.target.limits().rows else { return false };
+        let operand = |arg: Arg| match arg {
+            Arg::Node(id) => Some(&self.nodes[id.0 as usize]),
+            Arg::Number(_) => None,
+        };
+        node.args.iter().any(|&arg| {
+            let mut from = operand(self.read(node, arg).0);
+            while let Some(shown) = from
+                && matches!(shown.kind, Kind::Op(Op::Reshape(_)))
+            {
+                from = operand(shown.args[0]);
+            }
+            if let Some(Node { kind: Kind::Op(Op::Reduce(_, axes)), args, .. }) = from
+                && let Some(rows) = operand(args[0])
+            {
+                return self.is_large(&rows.ty.shape) && are_rows(&rows.ty.shape, axes, &limits);
+            }
+            false
+        })
     }
 
     fn plan(mut self) -> Result<Plan> {

@@ -1,11 +1,11 @@
 //! The law of plans, checked: everything that a run relies on and does not check itself.
 //!
-//! Every slot is written once and before it is read, and no step is there for nobody. Values that live at the same time do not
-//! overlap, unless one is written over another in a way that the target allows. Each value is
-//! aligned and inside its memory. Donated memory is written after the last step that may fail and
-//! after the last reader of the input. Programs fit the operands and results of their steps, and
-//! block fusions cover their shapes exactly. No step binds more or larger ranges of buffers than
-//! its target allows, or ranges that overlap where they must not.
+//! Every slot is written once and before it is read, and no step is there for nobody. Values that
+//! live at the same time do not overlap, unless one is written over another in a way that the target
+//! allows. Each value is aligned and inside its memory. Donated memory is written after the last
+//! step that may fail and after the last reader of the input. Programs fit the operands and results
+//! of their steps, and block fusions cover their shapes exactly. No step binds more or larger ranges
+//! of buffers than its target allows, or ranges that overlap where they must not.
 
 use smallvec::SmallVec;
 

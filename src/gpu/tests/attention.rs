@@ -6,7 +6,7 @@ use super::validate;
 use crate::array::Array;
 use crate::cpu::testing::{random, values};
 use crate::dtype::DType;
-use crate::gpu::attention::kernel;
+use crate::gpu::attention::{BLOCK, kernel};
 use crate::gpu::kernel::{Input, Output, Place, View};
 use crate::gpu::target::WEBGPU;
 use crate::graph::Graph;
@@ -146,11 +146,16 @@ fn texts_are_valid_for_every_mask_and_dtype_and_share_what_blocks_have_in_common
 
 /// The bytes of scratch, dispatches and texts of self-attention of 2 × 4 heads of 64.
 fn of_length(length: usize, is_gradient: bool) -> (usize, usize, usize) {
-    let (mut call, mut types) = call_of(&CASES[0], DType::F32, is_gradient);
+    of_heads(&[2, 4, length, 64], false, is_gradient)
+}
+
+/// The same of heads of these sizes.
+fn of_heads(sizes: &[usize], causal: bool, is_gradient: bool) -> (usize, usize, usize) {
+    let case = &CASES[usize::from(causal)];
+    let (mut call, mut types) = call_of(case, DType::F32, is_gradient);
     for (i, ty) in types.iter_mut().enumerate() {
         let is_row = is_gradient && i >= 5;
-        let sizes = [2, 4, length, 64];
-        ty.shape = Shape::of(if is_row { &sizes[..3] } else { &sizes });
+        ty.shape = Shape::of(if is_row { &sizes[..sizes.len() - 1] } else { sizes });
     }
     // Without the cotangent of the sums.
     if is_gradient {
@@ -181,6 +186,23 @@ fn scratch_does_not_grow_with_the_square_of_the_length() {
         assert!(long < short + 8 * linear, "{short} {long}");
         assert!(long < 2 * 4 * 16384 * 16384, "{long}");
         assert!(dispatches > 100 && same <= 2 * texts, "{dispatches} {texts} {same}");
+    }
+}
+
+/// Blocks are computed one after the other, so that their scores take each other's scratch.
+#[test]
+fn scratch_is_that_of_one_block() {
+    let scores = BLOCK * size_of::<f32>();
+    for (is_gradient, most) in [(false, 2), (true, 4)] {
+        for causal in [false, true] {
+            // Blocks of heads, and of queries.
+            for sizes in [[2, 8, 2048, 4], [1, 1, 8192, 4]] {
+                let (scratch, ..) = of_heads(&sizes, causal, is_gradient);
+                let rest = 4 * sizes.iter().product::<usize>() * size_of::<f32>();
+                let facts = format!("{scratch} {is_gradient} {causal} {sizes:?}");
+                assert!(scratch <= most * scores + rest + (8 << 20), "{facts}");
+            }
+        }
     }
 }
 

@@ -8,10 +8,11 @@ use crate::gpu::step::kernels;
 use crate::gpu::target::WEBGPU;
 use crate::graph::{Graph, cases};
 use crate::ops::attributes::Reduction;
+use crate::ops::declare::Outputs;
 use crate::ops::emit::{Arg, Expr};
 use crate::ops::op::Type;
 use crate::passes::expand;
-use crate::schedule::{Plan, Work};
+use crate::schedule::{Operand, Plan, Step, Work};
 use crate::shape::{Dim, Shape};
 
 /// The texts of the row fusions of a graph, validated.
@@ -109,4 +110,37 @@ fn rows_that_registers_hold_are_read_once() {
     // Each of the four passes reads what is too long, or of a length that is not known.
     assert_eq!(reads(n(300), n(4100)), 4);
     assert_eq!(reads(n(300), Dim::named("n")), 4 * 4);
+}
+
+/// Rows of weights that sum to 1, of zeros where a row is all minus infinity.
+fn weights(x: Expr<'_>) -> Expr<'_> {
+    let top = over(x, Reduction::Max, 1);
+    let least = x.scalar(f64::NEG_INFINITY);
+    let weights = (x - top.equal(least).select(x.scalar(0.0), top)).exp();
+    weights / over(weights, Reduction::Sum, 1)
+}
+
+/// The row fusions of a graph of two operands by how many arrays each has.
+fn fusions(rows: usize, results: impl for<'e> Fn([Expr<'e>; 2]) -> Outputs<'e>) -> Vec<usize> {
+    let graph = Graph::new();
+    let ty = || Type::new(DType::F32, Shape::of(&[rows, 512]));
+    let x = [(); 2].map(|()| Expr::new(&graph, Arg::Node(graph.input(ty()))));
+    graph.build(|| results(x)).unwrap();
+    let plan = Plan::new(&graph, &WEBGPU).unwrap();
+    plan.verify().unwrap();
+    let is_fusion = |work: &Work| matches!(work, Work::RowFusion(_));
+    assert!(plan.steps().iter().all(|step| is_fusion(&step.work)), "{plan}");
+    let arrays = |step: &Step| step.args.iter().filter(|x| matches!(x, Operand::Array(_))).count();
+    plan.steps().iter().map(arrays).collect()
+}
+
+/// Rows that have nothing in common but their sizes would need all operands at a time.
+#[test]
+fn rows_are_joined_where_they_are_connected() {
+    assert_eq!(fusions(256, |[a, b]| smallvec![weights(a), weights(b)]), [1, 1]);
+    let ends = |[a, b]: [_; 2]| over(a, Reduction::Sum, 1) - over(b, Reduction::Max, 1);
+    assert_eq!(fusions(256, |x| smallvec![ends(x)]), [2]);
+    assert_eq!(fusions(256, |[a, b]| smallvec![weights(a), weights(weights(a) * b)]), [2]);
+    // Small ones take less time together, and little memory.
+    assert_eq!(fusions(16, |[a, b]| smallvec![weights(a), weights(b)]), [2]);
 }

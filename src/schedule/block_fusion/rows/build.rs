@@ -33,7 +33,12 @@ impl Frame {
         else {
             return None;
         };
-        let frame = Frame { sizes: plan.ty(*x).shape, columns: axes.clone() };
+        Frame::over(&plan.ty(*x).shape, axes, limits)
+    }
+
+    /// The frame of reductions of these sizes along axes, if rows of it are worth a fusion.
+    pub fn over(sizes: &Shape, axes: &Axes, limits: &RowLimits) -> Option<Frame> {
+        let frame = Frame { sizes: sizes.clone(), columns: axes.clone() };
         let rows = frame.sizes.reduce(axes, false).elements();
         let columns = axes.iter().fold(Dim::ONE, |all, &axis| all * frame.sizes[axis]);
         let counts = |dim: &Dim| dim.symbols().iter().any(|symbol| symbol.is_counted());

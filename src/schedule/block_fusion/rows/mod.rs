@@ -20,6 +20,8 @@ use crate::dtype::DType;
 use crate::ops::attributes::Reduction;
 use crate::ops::element::ElementProgram;
 use crate::shape::{Axes, Dim, Shape};
+use crate::target::RowLimits;
+use build::Frame;
 
 /// A value of a row program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,6 +96,11 @@ pub struct RowFusion {
     spent: SmallVec<[bool; 4]>,
     /// The types of values that are not written
     hidden: SmallVec<[(DType, Shape); 4]>,
+}
+
+/// Whether reductions of these sizes along axes are of rows that are worth a fusion.
+pub fn are_rows(sizes: &Shape, axes: &Axes, limits: &RowLimits) -> bool {
+    Frame::over(sizes, axes, limits).is_some()
 }
 
 impl RowProgram {
