@@ -3,6 +3,9 @@
 //! Promises: no driver is opened before the first of these questions; nothing here waits in a
 //! process that was forked from one with an open driver.
 
+// Without the feature no device is ever open, so that nothing is asked of it.
+#![cfg_attr(not(feature = "gpu"), allow(unused_variables))]
+
 #[cfg(feature = "gpu")]
 use super::adapter;
 use crate::device::{Description, Device};
@@ -99,9 +102,9 @@ pub fn opened() -> impl Iterator<Item = u8> {
 }
 
 /// The memory of a device's values.
-pub fn memory_stats(_index: u8) -> Result<Stats> {
+pub fn memory_stats(index: u8) -> Result<Stats> {
     #[cfg(feature = "gpu")]
-    if let Some(gpu) = super::run::device::opened(_index) {
+    if let Some(gpu) = super::run::device::opened(index) {
         gpu.check("memory_stats")?;
         return Ok(gpu.pool.lock().stats());
     }
@@ -109,9 +112,9 @@ pub fn memory_stats(_index: u8) -> Result<Stats> {
 }
 
 /// Where compiled shaders of a device are kept on disk, or why they are not, and counts.
-pub fn shader_cache(_index: u8) -> (String, Vec<(&'static str, u64)>) {
+pub fn shader_cache(index: u8) -> (String, Vec<(&'static str, u64)>) {
     #[cfg(feature = "gpu")]
-    if let Some(gpu) = super::run::device::opened(_index) {
+    if let Some(gpu) = super::run::device::opened(index) {
         return match &gpu.cache {
             Ok(cache) => (cache.folder().display().to_string(), cache.counts().to_vec()),
             Err(why) => (why.to_string(), Vec::new()),
@@ -121,9 +124,9 @@ pub fn shader_cache(_index: u8) -> (String, Vec<(&'static str, u64)>) {
 }
 
 /// Waits for the work of a device, so that its times are known. One that is lost has none.
-pub fn finish(_index: u8) -> Result<()> {
+pub fn finish(index: u8) -> Result<()> {
     #[cfg(feature = "gpu")]
-    if let Some(gpu) = super::run::device::opened(_index)
+    if let Some(gpu) = super::run::device::opened(index)
         && gpu.check("profile").is_ok()
     {
         return gpu.finish_all();
@@ -146,6 +149,13 @@ pub fn reset_peak(index: u8) {
     if let Some(gpu) = super::run::device::opened(index).filter(|gpu| gpu.is_here()) {
         gpu.pool.lock().reset_peak();
     }
+}
+
+/// To be called once nothing uses devices any more, before the memory of drivers goes: lets their
+/// compilers come to rest.
+pub fn close() {
+    #[cfg(feature = "gpu")]
+    (0..Device::GPUS).filter_map(super::run::device::opened).for_each(|gpu| gpu.close());
 }
 
 /// Makes a device count as lost. For tests.

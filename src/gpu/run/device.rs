@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, Once, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
@@ -12,6 +12,8 @@ use super::key::Kernels;
 use super::memory::{Constants, Pool};
 use super::pipeline::Pipeline;
 use super::queue::Stream;
+use super::staging::Ring;
+use super::submit::Groups;
 use super::times::Clock;
 use super::work::{Job, Run};
 use crate::device::Device;
@@ -35,6 +37,10 @@ pub struct Gpu {
     pub target: Shaders,
     /// The alignment of offsets of uniform buffers
     pub uniform_alignment: usize,
+    /// The most bytes of a buffer, of which shaders may bind fewer
+    pub largest_buffer: u64,
+    /// Whether its driver compiles a shader when it first runs
+    pub compiles_late: bool,
     /// Its own clock, where it has one
     pub clock: Option<Clock>,
     /// What is given and not done yet
@@ -43,6 +49,10 @@ pub struct Gpu {
     pub changed: Condvar,
     /// Buffers
     pub pool: Mutex<Pool>,
+    /// Bind groups of dispatches that ran
+    pub groups: Mutex<Groups>,
+    /// What large uploads go through
+    pub uploads: Arc<Ring>,
     /// Compiled shaders on disk, or why there are none
     pub cache: std::result::Result<Cache, &'static str>,
     /// Shaders by their texts
@@ -64,6 +74,9 @@ pub struct Gpu {
 }
 
 static OPEN: [OnceLock<Result<&'static Gpu>>; MOST] = [const { OnceLock::new() }; MOST];
+
+/// Pieces of large uploads: callers fill some while the device copies others.
+const UPLOADS: usize = 8;
 
 /// The most threads that compile shaders of a device.
 const MOST_COMPILERS: usize = 4;
@@ -92,6 +105,8 @@ fn start(index: u8) -> Result<&'static Gpu> {
     let gpu: &'static Gpu = Box::leak(Box::new(Gpu {
         index,
         uniform_alignment: own.min_uniform_buffer_offset_alignment as usize,
+        largest_buffer: own.max_buffer_size & !255,
+        compiles_late: info.description.kind == "software",
         clock: Clock::of(info.features, &queue),
         raw,
         queue,
@@ -99,6 +114,8 @@ fn start(index: u8) -> Result<&'static Gpu> {
         stream: Mutex::default(),
         changed: Condvar::new(),
         pool: Mutex::default(),
+        groups: Mutex::default(),
+        uploads: Ring::new(wgpu::MapMode::Write, UPLOADS),
         cache: match (cache::folder(), cache_key) {
             (None, _) => Err("off"),
             (Some(_), None) => Err("its driver gives no compiled shaders"),
@@ -113,15 +130,6 @@ fn start(index: u8) -> Result<&'static Gpu> {
         trouble,
         generation: fork::generation(),
     }));
-    extern "C" fn close() {
-        (0..Device::GPUS).filter_map(opened).for_each(Gpu::close);
-    }
-    static CLOSES: Once = Once::new();
-    // Registered behind the driver, whose own handlers then come later.
-    // SAFETY: the handler takes and lets go of a lock, and does not unwind.
-    CLOSES.call_once(|| {
-        let _ = unsafe { libc::atexit(close) };
-    });
     let start = |name: &str, work: fn(&'static Gpu)| {
         let thread = std::thread::Builder::new().name(name.into());
         thread.spawn(move || work(gpu)).map(drop).map_err(|problem| {

@@ -9,7 +9,8 @@ use super::device::Gpu;
 use super::key::{Compiled, Key, What};
 use super::memory::{Buffer, Held, Memory, Place as Own, Ranges, Span, is_sole, own};
 use super::plan::Program;
-use super::work::{Binding, Command, Download, Job, Recording, Run};
+use super::staging::{PIECE, SMALL};
+use super::work::{Binding, Bindings, Command, Download, Job, Recording, Run, Source};
 use crate::array::{Array, Operand};
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
@@ -61,18 +62,28 @@ impl Gpu {
         Ok(Held { dtype: x.dtype, layout: x.layout.clone(), span })
     }
 
-    /// An array of the host, on its way to the device: the part of its memory that it shows.
+    /// An array of the host, on its way to the device: the part of its memory that it shows, which
+    /// is copied at once.
     fn sent(&'static self, x: &Array, recording: &mut Recording) -> Result<Held> {
         if x.dtype == DType::F64 {
             return Err(error::no_float64("to", self.device()));
         }
         let (low, high) = x.layout.extent().map_or((0, 0), |(low, high)| (low, high + 1));
         let (bytes, offset) = ((high - low) * x.dtype.size(), low * x.dtype.size());
-        let span = Span::from(recording.buffer(self, bytes)?);
-        if bytes > 0 {
-            let (from, to) = (x.buffer().clone(), recording.bound(&span));
-            recording.commands.push(Command::Upload { from, offset, bytes, to });
-        }
+        // SAFETY: the array shows these elements of its memory, which its holder does not write
+        // meanwhile.
+        let from = unsafe { std::slice::from_raw_parts(x.buffer().ptr().add(offset), bytes) };
+        let span = match bytes {
+            ..=SMALL => {
+                let span = Span::from(recording.buffer(self, bytes)?);
+                if bytes > 0 {
+                    let (from, to) = (Source::Bytes(from.to_vec()), recording.bound(&span));
+                    recording.commands.push(Command::Upload { from, bytes, to, start: 0 });
+                }
+                span
+            }
+            _ => self.piecewise(from)?,
+        };
         let layout = match x.layout.is_contiguous() {
             true => Layout::contiguous(x.shape().clone()),
             false => {
@@ -81,6 +92,22 @@ impl Gpu {
             }
         };
         Ok(Held { dtype: x.dtype, layout, span })
+    }
+
+    /// Bytes in a buffer, to which they are given in pieces. Nothing that is not given yet touches
+    /// it.
+    fn piecewise(&'static self, bytes: &[u8]) -> Result<Span> {
+        let span = Span::from(self.buffer(bytes.len() as u64)?);
+        for (k, part) in bytes.chunks(PIECE).enumerate() {
+            let piece = self.uploads.wait(self, "to")?;
+            piece.fill(self, &[part])?;
+            let mut recording = Recording::default();
+            let (from, to) = (Source::Piece(piece), recording.bound(&span));
+            let command = Command::Upload { from, bytes: part.len(), to, start: k * PIECE };
+            recording.commands.push(command);
+            self.give("to", recording)?;
+        }
+        Ok(span)
     }
 
     /// Records a kernel on operands; results are of these types.
@@ -151,7 +178,7 @@ impl Gpu {
             if groups[0] == 0 {
                 continue;
             }
-            let mut bindings: SmallVec<[Binding; 8]> = SmallVec::new();
+            let mut bindings: Bindings = SmallVec::new();
             for place in &dispatch.bindings {
                 bindings.push(match *place {
                     Place::Range(i) => Binding::Buffer(recording.bound(&ranges.0[i])),
@@ -398,23 +425,7 @@ impl Executor for Gpu {
     fn upload(&self, x: &Array) -> Result<Array> {
         let gpu = self.itself()?;
         let mut recording = Recording::default();
-        // A copy at once: the host may write its memory afterwards.
-        let (low, high) = x.layout.extent().map_or((0, 0), |(low, high)| (low, high + 1));
-        let own = Array::uninit(x.dtype, Shape::of(&[high - low]))?;
-        let size = x.dtype.size();
-        // SAFETY: the array shows these elements of its memory, the copy has room for them, and
-        // nobody else knows it.
-        unsafe {
-            let from = x.buffer().ptr().add(low * size);
-            std::ptr::copy_nonoverlapping(from, own.ptr_mut(), (high - low) * size);
-        }
-        let start = x.layout.offset().saturating_sub(low);
-        let layout = match x.layout.is_contiguous() {
-            true => Layout::contiguous(x.shape().clone()),
-            false => Layout::strided(x.shape().clone(), &x.layout.strides(), start),
-        };
-        let own = Array { dtype: x.dtype, layout, data: own.data };
-        let held = gpu.held(&own, &mut recording)?;
+        let held = gpu.held(x, &mut recording)?;
         Ok(gpu.values("to", [held], recording)?.swap_remove(0))
     }
 

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::device::Gpu;
 use super::memory::{Buffer, Span};
-use super::work::{Binding, Command, Flags, Recording};
+use super::work::{Binding, Bindings, Command, Flags, Recording};
 use crate::error::{self, Result};
 use crate::gpu::guard;
 
@@ -66,7 +64,7 @@ impl Gpu {
     fn one(
         &'static self,
         text: &str,
-        bindings: SmallVec<[Binding; 8]>,
+        bindings: Bindings,
         words: [u32; 4],
         recording: &mut Recording,
     ) {

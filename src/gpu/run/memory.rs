@@ -152,13 +152,6 @@ impl Pool {
     pub fn set_limit(&mut self, limit: Option<u64>) {
         self.limit = limit;
     }
-
-    /// Lets go of buffers that nobody holds.
-    pub fn trim(&mut self) {
-        for (bytes, buffers) in self.free.drain() {
-            self.reserved -= bytes * buffers.len() as u64;
-        }
-    }
 }
 
 /// The length of a buffer for so many bytes: an eighth of a power of two at most is wasted.
@@ -169,22 +162,35 @@ fn class(bytes: u64) -> u64 {
 }
 
 impl Gpu {
-    /// The length of the buffer in which so many bytes lie.
+    /// The length of the buffer in which so many bytes lie that a shader binds.
     pub fn rounded(&self, bytes: u64) -> Result<u64> {
         let most = self.target.limits().largest as u64;
         if bytes > most {
             let facts = format!("an array takes {bytes} bytes, a shader can bind {most}");
             return Err(error::device_memory("allocate", self.device(), facts));
         }
-        Ok(class(bytes).min(most.next_multiple_of(4)).max(bytes.next_multiple_of(4)))
+        Ok(self.length(bytes, most))
     }
 
-    /// A buffer of at least so many bytes, whose contents are arbitrary. Before it is refused for
-    /// want of memory, what is only kept is let go, and work in flight is waited for, since it
-    /// holds what it replaces.
+    /// The length of the buffer of so many bytes, of which shaders bind parts; none where no buffer
+    /// holds them.
+    pub fn rounded_arena(&self, bytes: u64) -> Option<u64> {
+        (bytes <= self.largest_buffer).then(|| self.length(bytes, self.largest_buffer))
+    }
+
+    fn length(&self, bytes: u64, most: u64) -> u64 {
+        class(bytes).min(most.next_multiple_of(4)).max(bytes.next_multiple_of(4))
+    }
+
+    /// A buffer of at least so many bytes, whose contents are arbitrary.
     pub fn buffer(&'static self, bytes: u64) -> Result<Arc<Buffer>> {
+        self.sized(self.rounded(bytes)?)
+    }
+
+    /// A buffer of a length. Before it is refused for want of memory, what is only kept is let go,
+    /// and work in flight is waited for, since it holds what it replaces.
+    pub fn sized(&'static self, bytes: u64) -> Result<Arc<Buffer>> {
         self.check("allocate")?;
-        let bytes = self.rounded(bytes)?;
         if let Ok(buffer) = self.reserve(bytes) {
             return Ok(buffer);
         }
@@ -204,7 +210,7 @@ impl Gpu {
             Some(raw) => raw,
             None => {
                 if pool.limit.is_some_and(|limit| pool.reserved + bytes > limit) {
-                    pool.trim();
+                    self.trim(&mut pool);
                 }
                 if let Some(limit) = pool.limit
                     && pool.reserved + bytes > limit
@@ -216,7 +222,7 @@ impl Gpu {
                     return Err(error::device_memory("allocate", self.device(), facts));
                 }
                 let raw = self.create(bytes).or_else(|_| {
-                    pool.trim();
+                    self.trim(&mut pool);
                     self.create(bytes)
                 })?;
                 pool.reserved += bytes;
@@ -227,6 +233,14 @@ impl Gpu {
         pool.buffers += 1;
         pool.peak = pool.peak.max(pool.used);
         Ok(Arc::new(Buffer { raw, bytes, holders: AtomicUsize::new(0), gpu: self }))
+    }
+
+    /// Lets go of buffers that nobody holds, and of bind groups, which hold theirs.
+    fn trim(&self, pool: &mut Pool) {
+        self.groups.lock().clear();
+        for (bytes, buffers) in pool.free.drain() {
+            pool.reserved -= bytes * buffers.len() as u64;
+        }
     }
 
     fn create(&self, size: u64) -> Result<wgpu::Buffer> {

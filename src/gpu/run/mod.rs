@@ -14,5 +14,7 @@ mod memory;
 mod pipeline;
 mod plan;
 mod queue;
+mod staging;
+mod submit;
 mod times;
 mod work;

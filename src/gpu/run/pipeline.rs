@@ -1,5 +1,6 @@
 //! Pipelines: shaders as the driver compiled them, kept by their texts.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{self, Error, Result};
@@ -12,6 +13,8 @@ pub struct Pipeline {
     /// Storage bindings
     bindings: usize,
     made: OnceLock<std::result::Result<wgpu::ComputePipeline, Error>>,
+    /// Whether the device has run it
+    pub ran: AtomicBool,
 }
 
 impl Gpu {
@@ -21,8 +24,8 @@ impl Gpu {
         if let Some(pipeline) = known.get(text) {
             return pipeline.clone();
         }
-        let made = OnceLock::new();
-        let pipeline = Arc::new(Pipeline { text: text.into(), bindings, made });
+        let (made, ran) = Default::default();
+        let pipeline = Arc::new(Pipeline { text: text.into(), bindings, made, ran });
         known.insert(text.into(), pipeline.clone());
         drop(known);
         self.prepare(pipeline.clone());

@@ -177,12 +177,12 @@ impl Tape<'_> {
         given: &[bool],
     ) -> Result<Frame<'p>> {
         let memory = plan.memory();
-        // What no buffer can hold lies in many.
-        let has_arena = memory.arena > 0 && memory.arena <= plan.target().limits().largest;
-        let arena = match has_arena {
-            true => Some(self.recording.buffer(self.gpu, memory.arena)?),
-            false => None,
+        // What no buffer can hold lies in many. Shaders bind no more of it than their operands.
+        let length = match memory.arena {
+            0 => None,
+            bytes => self.gpu.rounded_arena(bytes as u64),
         };
+        let arena = length.map(|length| self.recording.sized(self.gpu, length)).transpose()?;
         // Puts by index say what they refuse only when they write.
         let last_put = memory.guards.1.iter().max();
         let dedicated = memory.dedicated.iter().map(|dedicated| {

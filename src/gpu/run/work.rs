@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::device::Gpu;
 use super::memory::{Buffer, Place, Span};
 use super::pipeline::Pipeline;
+use super::staging::Piece;
 use super::times::Timed;
 use crate::error::{Error, Result};
 use crate::executor::flight::{self, Failure, Outcome};
@@ -87,7 +88,7 @@ impl flight::Work for Run {
 
 /// A range of a buffer that commands touch. It does not hold the buffer: the recording does, until
 /// the commands are given.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Bound {
     /// wgpu's buffer
     pub raw: wgpu::Buffer,
@@ -107,13 +108,16 @@ impl Bound {
 }
 
 /// A binding of a dispatch.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Binding {
     /// A range of a buffer
     Buffer(Bound),
     /// The faults of the batch
     Faults,
 }
+
+/// The bindings of a dispatch.
+pub type Bindings = SmallVec<[Binding; 8]>;
 
 /// What a device does in order.
 // Nearly all are dispatches, so that boxes would save nothing.
@@ -123,7 +127,7 @@ pub enum Command {
     #[allow(missing_docs)]
     Dispatch {
         pipeline: Arc<Pipeline>,
-        bindings: SmallVec<[Binding; 8]>,
+        bindings: Bindings,
         words: Vec<u32>,
         groups: [u32; 2],
         /// Which word is the slot, and which slot of the recording it is
@@ -131,12 +135,20 @@ pub enum Command {
         /// What its times are noted for, if somebody takes times
         timed: Option<Arc<Timed>>,
     },
-    /// Host memory is copied to the start of a buffer
+    /// Bytes of the host are copied to a buffer, from this byte on
     #[allow(missing_docs)]
-    Upload { from: HostBuffer, offset: usize, bytes: usize, to: Bound },
+    Upload { from: Source, bytes: usize, to: Bound, start: usize },
     /// The start of a buffer is copied to host memory
     #[allow(missing_docs)]
     Download { from: Bound, bytes: usize, to: Arc<Download> },
+}
+
+/// Bytes that are uploaded.
+pub enum Source {
+    /// They wait for a piece of a ring
+    Bytes(Vec<u8>),
+    /// They are at the start of a piece
+    Piece(Piece),
 }
 
 /// Host memory that a download fills.
@@ -177,9 +189,14 @@ impl Recording {
     /// A buffer of at least so many bytes, whose contents are arbitrary.
     pub fn buffer(&mut self, gpu: &'static Gpu, bytes: usize) -> Result<Arc<Buffer>> {
         let rounded = gpu.rounded(bytes as u64)?;
-        match self.spare.iter().position(|spare| spare.bytes == rounded) {
+        self.sized(gpu, rounded)
+    }
+
+    /// A buffer of a length, whose contents are arbitrary.
+    pub fn sized(&mut self, gpu: &'static Gpu, bytes: u64) -> Result<Arc<Buffer>> {
+        match self.spare.iter().position(|spare| spare.bytes == bytes) {
             Some(i) => Ok(self.spare.swap_remove(i)),
-            None => gpu.buffer(bytes as u64),
+            None => gpu.sized(bytes),
         }
     }
 
@@ -249,6 +266,8 @@ pub struct Batch {
     pub jobs: Vec<Fallible>,
     /// Slots of faults
     pub slots: usize,
+    /// Bytes of the host that the commands hold
+    pub bytes: usize,
 }
 
 impl Batch {
@@ -263,8 +282,12 @@ impl Batch {
         let Recording { mut commands, needs, faults, flags, .. } = recording;
         let first = self.slots;
         for command in &mut commands {
-            if let Command::Dispatch { words, slot: Some((at, slot)), .. } = command {
-                words[*at] = (first + *slot) as u32;
+            match command {
+                Command::Dispatch { words, slot: Some((at, slot)), .. } => {
+                    words[*at] = (first + *slot) as u32;
+                }
+                Command::Upload { from: Source::Bytes(bytes), .. } => self.bytes += bytes.len(),
+                Command::Dispatch { .. } | Command::Upload { .. } | Command::Download { .. } => {}
             }
         }
         self.slots += faults.len();
