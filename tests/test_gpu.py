@@ -283,12 +283,7 @@ for i in range(30):
     x = wg.tanh(x * {np.random.default_rng().uniform(0.5, 1)}) @ x
 {end}
 """
-    # A driver that compiles a shader while the process ends may crash (Known gaps), rarely.
-    for _ in range(4):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                              timeout=120)
-        if done.returncode != -11:
-            break
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode in (0, 3, -6), done.stderr
 
 
