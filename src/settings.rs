@@ -44,12 +44,16 @@ pub static NUM_THREADS: Setting =
 pub static POWER: Setting =
     Setting { name: "WENGERT_POWER", allowed: Allowed::Words(&["high", "low"]) };
 
+/// The bytes of the largest buffer of a GPU that is used, where its adapter allows more.
+pub static GPU_BUFFER: Setting =
+    Setting { name: "WENGERT_GPU_BUFFER", allowed: Allowed::Count(usize::MAX) };
 /// Seconds after which a GPU that does not answer counts as lost.
 pub static GPU_TIMEOUT: Setting =
     Setting { name: "WENGERT_GPU_TIMEOUT", allowed: Allowed::Count(1 << 20) };
 
 /// What the engine reads.
-static READ: [&Setting; 7] = [&ADAPTER, &CACHE, &CHECK, &GPU_TIMEOUT, &ISA, &NUM_THREADS, &POWER];
+static READ: [&Setting; 8] =
+    [&ADAPTER, &CACHE, &CHECK, &GPU_BUFFER, &GPU_TIMEOUT, &ISA, &NUM_THREADS, &POWER];
 
 /// What the build and the tests read, which may be set while the engine runs.
 static ELSEWHERE: [Setting; 6] = [

@@ -65,7 +65,8 @@ fn target((buffers, largest): (usize, usize)) -> Result<&'static Shaders> {
     if made.len() >= 64 {
         return Err(error::bad_value("export", "too many different limits", "at most 64"));
     }
-    let new: &'static Shaders = Box::leak(Box::new(Shaders::new("webgpu", buffers, largest)));
+    let new: &'static Shaders =
+        Box::leak(Box::new(Shaders::new("webgpu", buffers, largest, largest.max(256 << 20))));
     made.push(((buffers, largest), new));
     Ok(new)
 }
