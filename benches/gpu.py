@@ -83,7 +83,9 @@ def copy_speed(name):
 
 
 def overhead(device):
-    """Seconds that a small op takes of the caller, and until it is done, in a chain of 2000."""
+    """Seconds that a small op takes of the caller, until it is done, and of the thread that submits
+    (None where threads' times are not seen), in a chain of 2000.
+    """
     x = wg.ones(16, device=device)
 
     def chain():
@@ -93,11 +95,33 @@ def overhead(device):
         return y
 
     chain().tolist()
+    before = submitting()
     start = time.perf_counter()
     y = chain()
     given = time.perf_counter() - start
     y.tolist()
-    return given / 2000, (time.perf_counter() - start) / 2000
+    done = time.perf_counter() - start
+    spent = before and (submitting() - before) / 2000
+    return given / 2000, done / 2000, spent
+
+
+def submitting():
+    """Seconds that the threads took that submit to devices; None where they are not seen."""
+    threads = [path for path in Path("/proc/self/task").glob("*")
+               if (path / "comm").read_text().strip() == "wengert-gpu"]
+    # Nanoseconds on a processor come first.
+    spent = [int((path / "schedstat").read_text().split()[0]) for path in threads]
+    return sum(spent) / 1e9 if spent else None
+
+
+def transfers(device):
+    """Names and figures of uploads and reads."""
+    for mb in (1, 64):
+        host = wg.asarray(np.ones(mb * 10**6, "uint8"))
+        there = host.to(device)
+        for name, x, to in (("upload", host, device), ("read", there, "cpu")):
+            _, median = timed(lambda x=x, to=to: x.to(to), device)
+            yield f"{name} of {mb} MB, GB/s", round(mb / 1e3 / median, 2)
 
 
 def rows(device):
@@ -176,9 +200,12 @@ def main():
     info = wg.device_info(device)
     figures = {k: info[k] for k in ("name", "backend", "kind", "driver")}
     print(*figures.values(), sep=" · ")
-    given, done = overhead(device)
+    given, done, spent = overhead(device)
     figures |= {"microseconds to give a small op": round(given * 1e6, 2),
                 "microseconds until it is done": round(done * 1e6, 2)}
+    if spent:
+        figures["microseconds of the submitting thread"] = round(spent * 1e6, 2)
+    figures |= transfers(device)
     copy = copy_speed(info["name"])
     if copy:
         figures["copy shader, GB/s"] = round(copy / 1e9, 2)

@@ -49,13 +49,17 @@ pub static POWER: Setting =
 pub static PRODUCTS: Setting =
     Setting { name: "WENGERT_PRODUCTS", allowed: Allowed::Words(&["blocks", "tiles"]) };
 
+/// The bytes of the largest buffer of a GPU that is used, where its adapter allows more.
+pub static GPU_BUFFER: Setting =
+    Setting { name: "WENGERT_GPU_BUFFER", allowed: Allowed::Count(usize::MAX) };
+
 /// Seconds after which a GPU that does not answer counts as lost.
 pub static GPU_TIMEOUT: Setting =
     Setting { name: "WENGERT_GPU_TIMEOUT", allowed: Allowed::Count(1 << 20) };
 
 /// What the engine reads.
-static READ: [&Setting; 8] =
-    [&ADAPTER, &CACHE, &CHECK, &GPU_TIMEOUT, &ISA, &NUM_THREADS, &POWER, &PRODUCTS];
+static READ: [&Setting; 9] =
+    [&ADAPTER, &CACHE, &CHECK, &GPU_BUFFER, &GPU_TIMEOUT, &ISA, &NUM_THREADS, &POWER, &PRODUCTS];
 
 /// What the build and the tests read, which may be set while the engine runs.
 static ELSEWHERE: [Setting; 6] = [

@@ -97,6 +97,8 @@ pub struct Limits {
     pub granularity: usize,
     /// The largest range of a buffer that a step may read or write, in bytes
     pub largest: usize,
+    /// The largest buffer, in bytes: an arena that is larger becomes several
+    pub buffer: usize,
     /// How a step may bind ranges of one buffer
     pub ranges: Ranges,
     /// The cost of setting up a group, in elements of a pass

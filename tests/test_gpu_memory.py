@@ -3,6 +3,9 @@ the plan predicts, failures that come late change nothing, limits are kept. Skip
 no adapter."""
 
 import gc
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -353,3 +356,42 @@ def test_checked_runs_write_state_where_it_lies_too(gpu):
         for _ in range(3):
             step(x)
     assert state.tolist() == [i * 8.0 + 7.0 for i in range(70)]
+
+
+SHORT = """
+import numpy as np, wengert as wg
+def f(x):
+    kept = [x]
+    for _ in range(8):
+        kept.append(kept[-1] @ x)
+    y = kept.pop()
+    while kept:
+        y = y @ kept.pop()  # Each is needed until here.
+    return y
+host = wg.asarray(np.random.default_rng(0).uniform(-0.3, 0.3, (32, 32)).astype("f"))
+x = host.to("gpu")
+g = wg.compile(f)
+g(x)
+wg.synchronize("gpu")
+before = wg.memory_stats("gpu")["live_bytes"]
+wg.reset_peak_memory("gpu")
+for _ in range(3):
+    y = g(x)
+want = f(host).numpy()
+np.testing.assert_allclose(y.numpy(), want, rtol=0, atol=1e-4 * abs(want).max())
+plan = g.plan(x)
+assert plan.arena_bytes <= 10240 < plan.peak_bytes - 4096, plan
+assert wg.memory_stats("gpu")["peak_bytes"] - before <= 2 * plan.peak_bytes
+try:
+    wg.ones(5000, device="gpu")
+except MemoryError as error:
+    print(error)
+"""
+
+
+def test_a_run_of_more_than_the_largest_buffer_takes_several(gpu):
+    env = {**os.environ, "WENGERT_GPU_BUFFER": "10300"}
+    done = subprocess.run([sys.executable, "-c", SHORT], env=env, capture_output=True, text=True,
+                          timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "takes 20000 bytes, a shader can bind 10240" in done.stdout

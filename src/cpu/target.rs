@@ -30,6 +30,7 @@ pub const LIMITS: Limits = Limits {
     alignment: ALIGN,
     granularity: 1,
     largest: usize::MAX,
+    buffer: usize::MAX,
     ranges: Ranges::Free,
     large: 1 << 12,
     setup: 2,

@@ -20,11 +20,12 @@ const ROWS: RowLimits =
     RowLimits { columns: 1 << 18, few: 16, short: 1 << 12, stages: 24, passes: 4, again: 8 };
 
 /// What every WebGPU device promises.
-pub static WEBGPU: Shaders = Shaders::new("webgpu", 8, 128 << 20);
+pub static WEBGPU: Shaders = Shaders::new("webgpu", 8, 128 << 20, 256 << 20);
 
 impl Shaders {
-    /// A device that binds so many storage buffers to a dispatch, of so many bytes each.
-    pub const fn new(name: &'static str, buffers: usize, largest: usize) -> Shaders {
+    /// A device that binds so many storage buffers to a dispatch, so many bytes of each, which may
+    /// itself be larger.
+    pub const fn new(name: &'static str, buffers: usize, largest: usize, buffer: usize) -> Shaders {
         let limits = Limits {
             instructions: 64,
             operands: usize::MAX,
@@ -33,6 +34,7 @@ impl Shaders {
             alignment: 256,
             granularity: 32,
             largest,
+            buffer,
             ranges: Ranges::Apart,
             large: 1 << 14,
             setup: 2,

@@ -44,6 +44,7 @@ const LIMITS: Limits = Limits {
     alignment: ALIGN,
     granularity: 1,
     largest: usize::MAX,
+    buffer: usize::MAX,
     ranges: Ranges::Free,
     large: usize::MAX,
     setup: 2,

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::donate::aliases;
 use super::liveness::Liveness;
 use super::memory::{DedicatedBuffer, Holder, Memory, Placement};
-use super::pack::{Packing, Span, Way, pack};
+use super::pack::{Packing, Span, Way, divide, pack};
 use super::{Options, Plan, Source};
 use crate::layout::Layout;
 use crate::target::Limits;
@@ -162,14 +162,19 @@ impl Arrangement {
             })
             .collect();
         let least = *self.live.iter().max().unwrap_or(&0);
-        let (Packing { offsets, bytes: arena }, way) = pack(&spans, least, way);
+        let (Packing { mut offsets, bytes }, way) = pack(&spans, least, way);
+        let (parts, buffers) = match bytes > limits.buffer {
+            true => divide(&spans, &mut offsets, limits.buffer),
+            false => (vec![0; spans.len()], vec![bytes]),
+        };
+        let arena = buffers[0];
         // Results without elements need a place in the arena too.
         let arena = match self.regions.iter().any(|region| !region.dedicated) {
             true => arena.max(limits.aligned(1)),
             false => 0,
         };
         let mut dedicated: Vec<DedicatedBuffer> = Vec::new();
-        let memories: Vec<u32> = self
+        let mut memories: Vec<u32> = self
             .regions
             .iter()
             .map(|region| {
@@ -181,6 +186,9 @@ impl Arrangement {
                 dedicated.len() as u32
             })
             .collect();
+        for (memory, &part) in memories.iter_mut().zip(&parts).filter(|(_, part)| **part > 0) {
+            *memory = (dedicated.len() + part) as u32;
+        }
         let placement = |(slot, (storage, layout)): (usize, &(Option<u32>, Option<Layout>))| {
             let (Some(s), Some(layout)) = (storage, layout) else { return Placement::Loose };
             let region = self.region[*s as usize] as usize;
@@ -201,14 +209,15 @@ impl Arrangement {
             open: liveness.open,
         };
         let scratch: Vec<usize> = order.iter().map(|&s| liveness.scratch[s as usize]).collect();
+        let fullest = self.fullest(&memory.added(target, scratch.len(), false), &scratch);
+        // They are as good as there from the start.
+        let more = buffers[1..].iter();
+        let more = more.map(|&bytes| DedicatedBuffer { bytes, first: 0, whole: None, alias: None });
+        memory.dedicated.extend(more);
         memory.peak = [false, true].map(|provided| memory.highest(target, &scratch, provided).0);
         let of_rows = liveness.workspace().min(memory.arena);
         memory.scratch = memory.highest(target, &scratch, false).1 + of_rows;
-        memory.alive = self.alive(
-            liveness,
-            order,
-            self.fullest(&memory.added(target, scratch.len(), false), &scratch),
-        );
+        memory.alive = self.alive(liveness, order, fullest);
         (memory, way)
     }
 

@@ -31,7 +31,7 @@ pub enum Placement {
     Loose,
 }
 
-/// A buffer of its own for a result of the plan.
+/// A buffer of its own for a result of the plan, or one more for what the arena has no room for.
 #[derive(Clone, Copy, Debug)]
 pub struct DedicatedBuffer {
     /// The bytes

@@ -56,6 +56,34 @@ pub(super) fn pack(spans: &[Span], least: usize, before: Option<Way>) -> (Packin
     best
 }
 
+/// Divides a packing among buffers of at most `most` bytes, each span wholly in one (a larger span
+/// has one to itself, or shares it): by span its buffer, and by buffer its bytes. Spans of a buffer
+/// are as far apart as they were, so those that did not overlap do not.
+pub(super) fn divide(
+    spans: &[Span],
+    offsets: &mut [usize],
+    most: usize,
+) -> (Vec<usize>, Vec<usize>) {
+    let mut order: Vec<usize> = (0..spans.len()).filter(|&i| spans[i].bytes > 0).collect();
+    order.sort_by_key(|&i| offsets[i]);
+    // By buffer: where it begins in the packing, and its bytes.
+    let mut buffers: Vec<(usize, usize)> = Vec::new();
+    let mut buffer = vec![0; spans.len()];
+    for i in order {
+        let end = offsets[i] + spans[i].bytes;
+        let known = buffers.iter().position(|&(start, _)| end - start <= most);
+        let k = known.unwrap_or(buffers.len());
+        if known.is_none() {
+            buffers.push((offsets[i], 0));
+        }
+        let (start, bytes) = &mut buffers[k];
+        *bytes = (*bytes).max(end - *start);
+        offsets[i] -= *start;
+        buffer[i] = k;
+    }
+    (buffer, buffers.into_iter().map(|(_, bytes)| bytes).collect())
+}
+
 impl Way {
     fn pack(self, spans: &[Span], placed: &[u32]) -> Packing {
         let span = |i: &u32| &spans[*i as usize];

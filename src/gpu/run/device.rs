@@ -95,7 +95,9 @@ pub fn opened(index: u8) -> Option<&'static Gpu> {
 fn start(index: u8) -> Result<&'static Gpu> {
     let adapter::Opened { device: raw, queue, trouble, info, cache_key } = adapter::open(index)?;
     let own = raw.limits();
-    let largest = own.max_storage_buffer_binding_size.min(own.max_buffer_size) & !255;
+    let most = settings::GPU_BUFFER.value().and_then(|text| text.parse().ok());
+    let largest_buffer = own.max_buffer_size.min(most.unwrap_or(u64::MAX)).max(256) & !255;
+    let largest = own.max_storage_buffer_binding_size.min(largest_buffer) & !255;
     let buffers = own.max_storage_buffers_per_shader_stage as usize;
     let tiling = match settings::PRODUCTS.value().as_deref() {
         Some("blocks") => Tiling::Never,
@@ -105,7 +107,7 @@ fn start(index: u8) -> Result<&'static Gpu> {
         _ => Tiling::Large,
     };
     let has_f16 = info.features.contains(wgpu::Features::SHADER_F16);
-    let target = Shaders::new(Device::Gpu(index).name(), buffers, largest as usize)
+    let target = Shaders::new(Device::Gpu(index).name(), buffers, largest as usize, largest_buffer as usize)
         .able(Abilities { has_f16, tiling });
     let lost: Arc<OnceLock<String>> = Arc::default();
     let reason = lost.clone();
@@ -115,7 +117,7 @@ fn start(index: u8) -> Result<&'static Gpu> {
     let gpu: &'static Gpu = Box::leak(Box::new(Gpu {
         index,
         uniform_alignment: own.min_uniform_buffer_offset_alignment as usize,
-        largest_buffer: own.max_buffer_size & !255,
+        largest_buffer,
         compiles_late: info.description.kind == "software",
         clock: Clock::of(info.features, &queue),
         raw,

@@ -172,10 +172,14 @@ impl Gpu {
         Ok(self.length(bytes, most))
     }
 
-    /// The length of the buffer of so many bytes, of which shaders bind parts; none where no buffer
-    /// holds them.
-    pub fn rounded_arena(&self, bytes: u64) -> Option<u64> {
-        (bytes <= self.largest_buffer).then(|| self.length(bytes, self.largest_buffer))
+    /// The length of the buffer of so many bytes, of which shaders bind parts.
+    pub fn rounded_arena(&self, bytes: u64) -> Result<u64> {
+        let most = self.largest_buffer;
+        if bytes > most {
+            let facts = format!("values of a run take {bytes} bytes, a buffer has {most} at most");
+            return Err(error::device_memory("allocate", self.device(), facts));
+        }
+        self.rounded(bytes).or_else(|_| Ok(self.length(bytes, most)))
     }
 
     fn length(&self, bytes: u64, most: u64) -> u64 {

@@ -159,8 +159,13 @@ impl Tape<'_> {
         let outputs = plan.outputs().iter();
         let results: Vec<Held> =
             outputs.map(|&source| self.array(&mut frame, source)).collect::<Result<_>>()?;
-        let Frame { slots, arena, .. } = frame;
+        let Frame { slots, arena, dedicated, .. } = frame;
         self.forget(slots.into_iter().flatten());
+        for (buffer, is_input) in dedicated.into_iter().flatten() {
+            if !is_input {
+                self.recording.release(buffer);
+            }
+        }
         if let Some(arena) = arena {
             if results.iter().any(|x| Arc::ptr_eq(&x.span.buffer, &arena)) {
                 return Err(error::internal("a result lies where others will"));
@@ -177,12 +182,14 @@ impl Tape<'_> {
         given: &[bool],
     ) -> Result<Frame<'p>> {
         let memory = plan.memory();
-        // What no buffer can hold lies in many. Shaders bind no more of it than their operands.
-        let length = match memory.arena {
+        // Shaders bind no more of it than their operands.
+        let arena = match memory.arena {
             0 => None,
-            bytes => self.gpu.rounded_arena(bytes as u64),
+            bytes => {
+                let length = self.gpu.rounded_arena(bytes as u64)?;
+                Some(self.recording.sized(self.gpu, length)?)
+            }
         };
-        let arena = length.map(|length| self.recording.sized(self.gpu, length)).transpose()?;
         // Puts by index say what they refuse only when they write.
         let last_put = memory.guards.1.iter().max();
         let dedicated = memory.dedicated.iter().map(|dedicated| {
@@ -229,8 +236,8 @@ impl Tape<'_> {
         let (buffer, is_input) = match place {
             Some(known) => known.clone(),
             None => {
-                let bytes = memory.dedicated[k as usize].bytes;
-                place.insert((self.recording.buffer(self.gpu, bytes)?, false)).clone()
+                let length = self.gpu.rounded_arena(memory.dedicated[k as usize].bytes as u64)?;
+                place.insert((self.recording.sized(self.gpu, length)?, false)).clone()
             }
         };
         Ok(Some((Span { buffer, start, bytes }, is_input)))

@@ -115,8 +115,9 @@ impl Server {
         use wgpu::BufferUsages as Usage;
         let words = gpu.temporary(PIECE as u64, Usage::UNIFORM | Usage::COPY_DST, false);
         let unset = gpu.temporary(UNSET as u64, Usage::COPY_SRC, true);
-        if let Ok(mut view) = unset.get_mapped_range_mut(..) {
-            view.slice(..).copy_from_slice(&[0xff; UNSET]);
+        match unset.get_mapped_range_mut(..) {
+            Ok(mut view) => view.slice(..).copy_from_slice(&[0xff; UNSET]),
+            Err(problem) => gpu.lose(problem.to_string()),
         }
         unset.unmap();
         Server {

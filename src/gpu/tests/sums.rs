@@ -175,7 +175,7 @@ fn every_op_that_sums_has_valid_kernels_for_every_dtype_it_takes() {
 
 /// Devices with float16 of their own that tile products.
 const fn tiling(tiling: Tiling) -> Shaders {
-    Shaders::new("webgpu", 8, 128 << 20).able(Abilities { has_f16: true, tiling })
+    Shaders::new("webgpu", 8, 128 << 20, 256 << 20).able(Abilities { has_f16: true, tiling })
 }
 
 static UNTILED: Shaders = tiling(Tiling::Never);

@@ -74,7 +74,7 @@ fn target((buffers, largest): (usize, usize), has_f16: bool) -> Result<&'static 
         return Err(error::bad_value("export", "too many different limits", "at most 64"));
     }
     let new: &'static Shaders = Box::leak(Box::new(
-        Shaders::new("webgpu", buffers, largest)
+        Shaders::new("webgpu", buffers, largest, largest.max(256 << 20))
             .able(Abilities { has_f16, ..Abilities::default() }),
     ));
     made.push((wanted, new));

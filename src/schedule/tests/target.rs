@@ -26,6 +26,7 @@ const LIMITS: Limits = Limits {
     alignment: 256,
     granularity: 16,
     largest: 128 << 20,
+    buffer: 256 << 20,
     ranges: Ranges::Apart,
     large: 1 << 12,
     setup: 2,
@@ -35,6 +36,9 @@ const LIMITS: Limits = Limits {
 
 /// It fuses groups only: the reference runs its plans.
 static PLAIN: Narrow = Narrow { limits: LIMITS, kernel: None };
+
+/// Its buffers are as small as a few values.
+static SHORT: Narrow = Narrow { limits: Limits { buffer: 1 << 9, ..LIMITS }, kernel: None };
 
 /// It also fuses block by block wherever that can be done.
 static FUSING: Narrow = Narrow {
@@ -253,9 +257,23 @@ fn plans_keep_to_what_a_narrow_target_says() {
 
 #[test]
 fn plans_for_a_narrow_target_compute_in_its_memory_what_the_list_says() {
-    let (mut count, mut narrow) = (0, 0);
-    for (graph, inputs) in graphs() {
-        let Ok(plan) = Plan::new(&graph, &PLAIN) else { continue };
+    let (mut count, mut narrow, mut divided) = (0, 0, 0);
+    let targets = [&PLAIN, &SHORT];
+    for (target, (graph, inputs)) in
+        targets.iter().flat_map(|&target| graphs().into_iter().map(move |case| (target, case)))
+    {
+        let Ok(plan) = Plan::new(&graph, target) else { continue };
+        plan.verify().unwrap();
+        let whole = Plan::new(&graph, &PLAIN).unwrap();
+        let (own, one) = (plan.memory(), whole.memory());
+        if own.dedicated.len() > one.dedicated.len() {
+            divided += 1;
+            let more = &own.dedicated[one.dedicated.len()..];
+            let all = own.arena + more.iter().map(|buffer| buffer.bytes).sum::<usize>();
+            assert!(one.arena > 1 << 9 && all >= one.arena, "{plan}");
+        } else {
+            assert_eq!(own.arena, one.arena, "{plan}");
+        }
         let inputs: Vec<&Array> = inputs.iter().collect();
         let numbers = numbers_of(&graph);
         let alone = Plan::new(&graph, &Reference).unwrap();
@@ -278,7 +296,7 @@ fn plans_for_a_narrow_target_compute_in_its_memory_what_the_list_says() {
         }
         count += 1;
     }
-    assert!(count > 200 && narrow > 50, "{count} {narrow}");
+    assert!(count > 400 && narrow > 100 && divided > 5, "{count} {narrow} {divided}");
 }
 
 #[test]
