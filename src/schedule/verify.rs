@@ -108,11 +108,11 @@ impl Plan {
                 (is_there[slot as usize], was_there[slot as usize]) = (true, true);
             }
         }
-        if let Some(i) = self.needed().iter().position(|is_needed| !is_needed) {
-            return Err(broken("nobody needs a step", format!("{i}, {}", self.steps[i].name())));
+        if let Some(&source) = self.outputs().iter().find(|&&source| !exists(source, &is_there)) {
+            return Err(broken("a result is not there at the end", source.to_string()));
         }
-        match self.template.outputs.iter().find(|&&source| !exists(source, &is_there)) {
-            Some(source) => Err(broken("a result is not there at the end", source.to_string())),
+        match self.needed().iter().position(|is_needed| !is_needed) {
+            Some(i) => Err(broken("nobody needs a step", format!("{i}, {}", self.steps[i].name()))),
             None => Ok(()),
         }
     }
