@@ -1,4 +1,4 @@
-"""Optional features of programs: float16 that shaders read as it is gives the bits of the packed form.
+"""Optional features of programs: float16 read as it is gives the bits of the packed form.
 
 Products are computed through wgpu-py on a device that was opened with `shader-f16`, by a program
 that uses it and by one that does not. Skipped where the adapter lacks it, as `adapter` says.

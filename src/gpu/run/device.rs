@@ -107,8 +107,9 @@ fn start(index: u8) -> Result<&'static Gpu> {
         _ => Tiling::Large,
     };
     let has_f16 = info.features.contains(wgpu::Features::SHADER_F16);
-    let target = Shaders::new(Device::Gpu(index).name(), buffers, largest as usize, largest_buffer as usize)
-        .able(Abilities { has_f16, tiling });
+    let target =
+        Shaders::new(Device::Gpu(index).name(), buffers, largest as usize, largest_buffer as usize)
+            .able(Abilities { has_f16, tiling });
     let lost: Arc<OnceLock<String>> = Arc::default();
     let reason = lost.clone();
     raw.set_device_lost_callback(move |_, message| {
