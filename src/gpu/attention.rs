@@ -236,11 +236,11 @@ fn block_by_block<'p>(steps: &[Read<'p>], outputs: &[Source]) -> Vec<&'p Step> {
     }
     let operands = |i: usize| steps[i].1.iter().filter_map(|base| makers.get(base).copied());
     let mut readers: Vec<SmallVec<[usize; 4]>> = vec![SmallVec::new(); steps.len()];
-    let mut missing = vec![0; steps.len()];
-    for i in 0..steps.len() {
+    let mut missing = vec![0usize; steps.len()];
+    for (i, missing) in missing.iter_mut().enumerate() {
         for maker in operands(i) {
             readers[maker].push(i);
-            missing[i] += 1;
+            *missing += 1;
         }
     }
     let (mut order, mut is_done) = (Vec::with_capacity(steps.len()), vec![false; steps.len()]);

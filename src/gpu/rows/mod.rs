@@ -125,13 +125,12 @@ impl Frame {
         frame.all_columns = count(&frame.sizes_of(&frame.columns));
         let (rows, columns) = (frame.all_rows.known(), frame.all_columns.known());
         let alone = if is_across { BESIDE } else { ALONE };
+        let are_few = rows.is_some_and(|rows| rows * LANES < FEW)
+            && columns.is_none_or(|columns| columns > LANES * frame.vector);
+        let is_long = columns.is_some_and(|columns| columns > LANES * HELD_OF_ONE) && !is_across;
         if columns.is_some_and(|columns| columns <= alone) {
             frame.lanes = 1;
-        } else if rows.is_some_and(|rows| rows * LANES < FEW)
-            && columns.is_none_or(|columns| columns > LANES * frame.vector)
-        {
-            frame.lanes = WORKGROUP;
-        } else if columns.is_some_and(|columns| columns > LANES * HELD_OF_ONE) && !is_across {
+        } else if are_few || is_long {
             frame.lanes = WORKGROUP;
         }
         frame
