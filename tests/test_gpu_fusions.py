@@ -383,3 +383,16 @@ def test_random_rows_along_axes(steps, shape, data):
         # A cast may round to the next float16.
         assert got.shape == want.shape
         np.testing.assert_allclose(got, want, rtol=4e-3, atol=4e-3 * (1 + np.abs(want).max()))
+
+
+@pytest.mark.parametrize("shape", [(2,), (8, 2), (16, 3)])
+def test_a_value_of_each_row_is_not_written_over_elements(shape, gpu):
+    """Few bytes are rounded to as many as those of the elements, which other rows still read."""
+    def f(x):
+        y = wg.tanh(x)
+        top = wg.max(y, axis=-1, keepdims=True)
+        return top * 0.5 + y, top
+
+    x = wg.asarray(normal(*shape))
+    for got, want in zip(wg.compile(f)(x.to(gpu)), f(x), strict=True):
+        near(got, want)

@@ -74,9 +74,12 @@ impl Arrangement {
                     let region = &made.regions[made.region[donor as usize] as usize];
                     let donor = &liveness.storages[donor as usize];
                     let dtype = |slot: u32| plan.slots[slot as usize].dtype;
+                    // Small values of other sizes may take as many bytes, rounded.
+                    let count = |slot: u32| plan.slots[slot as usize].shape.elements().known();
                     alias.is_none()
                         && region.last == at as u32
                         && dtype(donor.slot) == dtype(slot)
+                        && count(donor.slot) == count(slot)
                         && donor.bytes == liveness.storages[s as usize].bytes
                 });
                 match taken {
