@@ -185,13 +185,19 @@ impl Text<'_> {
             }
         }
         if is_inexact {
-            for (all, own) in all.iter().flatten().zip(own.iter().flatten()) {
-                let joined = self.sum.call(&mut self.shader, all, own)?;
-                self.shader.line(format!("{all} = {joined};"));
-            }
+            self.join_blocks(&all, &own)?;
             self.shader.line("}");
         }
         self.names.sums = all;
+        Ok(())
+    }
+
+    /// Adds sums to those of all terms.
+    pub(super) fn join_blocks(&mut self, all: &[Vec<String>], own: &[Vec<String>]) -> Result<()> {
+        for (all, own) in all.iter().flatten().zip(own.iter().flatten()) {
+            let joined = self.sum.call(&mut self.shader, all, own)?;
+            self.shader.line(format!("{all} = {joined};"));
+        }
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 use super::text::Text;
 use super::{FOUR, Product, Side};
 use crate::error::Result;
-use crate::gpu::element::{is_wide, register as wgsl};
+use crate::gpu::element::register as wgsl;
 use crate::gpu::kernel::{Dispatch, WORKGROUP, Word, count};
 use crate::gpu::terms::{BLOCK, along, zero};
 use crate::shape::{Dim, Dims};
@@ -23,6 +23,9 @@ const PITCH: usize = SIDE + 1;
 
 /// The most terms: each is a round.
 pub(super) const MOST_TERMS: usize = 1 << 15;
+
+/// Both tiles are in the workgroup memory that every adapter has, elements of two words too.
+const _: () = assert!(2 * 8 * PITCH * DEPTH <= 16_384);
 
 /// Elements of a tile that an invocation brings.
 const EACH: usize = SIDE * DEPTH / WORKGROUP;
@@ -156,10 +159,7 @@ impl Text<'_> {
         self.shader.line("}");
         self.shader.barrier();
         self.shader.line("}");
-        for (all, own) in all.iter().flatten().zip(own.iter().flatten()) {
-            let joined = self.sum.call(&mut self.shader, all, own)?;
-            self.shader.line(format!("{all} = {joined};"));
-        }
+        self.join_blocks(&all, &own)?;
         self.shader.line("}");
         self.names.sums = all;
         Ok(())
@@ -167,7 +167,6 @@ impl Text<'_> {
 
     /// The dispatch of the lines.
     pub(super) fn tiled_dispatch(mut self) -> Dispatch {
-        debug_assert!(!is_wide(self.sum.dtype) || 16 * PITCH * DEPTH <= 16_384);
         let terms = count(&self.product.terms);
         let rounds =
             terms.div_ceil(Dim::new(DEPTH)) * Dim::new(DEPTH + 1) + terms.div_ceil(Dim::new(BLOCK));
