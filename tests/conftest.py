@@ -2,8 +2,10 @@
 
 import os
 import sys
+import zlib
 
 import hypothesis
+import numpy as np
 import pytest
 
 # Nothing is written to the folders of whoever runs the tests.
@@ -28,6 +30,16 @@ def pytest_runtest_teardown():
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         vars(sys).pop(name, None)
     return result
+
+
+@pytest.fixture(autouse=True)
+def values_of_its_own(request, monkeypatch):
+    """What a test draws from its module's generators is what it draws when it runs alone."""
+    module = request.module
+    for name, held in list(vars(module or object).items()):
+        if isinstance(held, np.random.Generator):
+            seed = zlib.crc32(f"{request.node.nodeid} {name}".encode())
+            monkeypatch.setattr(module, name, np.random.default_rng(seed))
 
 
 @pytest.fixture(scope="session")
