@@ -49,6 +49,10 @@ pub static POWER: Setting =
 pub static PRODUCTS: Setting =
     Setting { name: "WENGERT_PRODUCTS", allowed: Allowed::Words(&["blocks", "tiles"]) };
 
+/// Whether shaders on a GPU make use of subgroups where the adapter has them.
+pub static SUBGROUPS: Setting =
+    Setting { name: "WENGERT_SUBGROUPS", allowed: Allowed::Words(&["on", "off"]) };
+
 /// The bytes of the largest buffer of a GPU that is used, where its adapter allows more.
 pub static GPU_BUFFER: Setting =
     Setting { name: "WENGERT_GPU_BUFFER", allowed: Allowed::Count(usize::MAX) };
@@ -58,8 +62,18 @@ pub static GPU_TIMEOUT: Setting =
     Setting { name: "WENGERT_GPU_TIMEOUT", allowed: Allowed::Count(1 << 20) };
 
 /// What the engine reads.
-static READ: [&Setting; 9] =
-    [&ADAPTER, &CACHE, &CHECK, &GPU_BUFFER, &GPU_TIMEOUT, &ISA, &NUM_THREADS, &POWER, &PRODUCTS];
+static READ: [&Setting; 10] = [
+    &ADAPTER,
+    &CACHE,
+    &CHECK,
+    &GPU_BUFFER,
+    &GPU_TIMEOUT,
+    &ISA,
+    &NUM_THREADS,
+    &POWER,
+    &PRODUCTS,
+    &SUBGROUPS,
+];
 
 /// What the build and the tests read, which may be set while the engine runs.
 static ELSEWHERE: [Setting; 6] = [

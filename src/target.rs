@@ -61,10 +61,9 @@ pub struct RowLimits {
 }
 
 /// Which matrix products take tiles in workgroup memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tiling {
     /// None
-    #[default]
     Never,
     /// Large ones
     Large,
@@ -73,12 +72,28 @@ pub enum Tiling {
 }
 
 /// What shaders may make use of beside what all devices have, and what suits the device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
     /// Memory may be read as floats of 16 bits
     pub has_f16: bool,
+    /// Eight neighbouring invocations always belong to one subgroup
+    pub has_subgroups: bool,
+    /// Invocations that keep the device busy
+    pub busy: usize,
     /// Which products take tiles
     pub tiling: Tiling,
+}
+
+impl Abilities {
+    /// What every device is able to, and what suits most.
+    pub const LEAST: Abilities =
+        Abilities { has_f16: false, has_subgroups: false, busy: 1 << 15, tiling: Tiling::Never };
+}
+
+impl Default for Abilities {
+    fn default() -> Abilities {
+        Abilities::LEAST
+    }
 }
 
 /// The limits of what a target can hold and fuse, and the costs of fusing.
@@ -156,7 +171,7 @@ pub trait Target: Send + Sync {
 
     /// What shaders may make use of.
     fn abilities(&self) -> Abilities {
-        Abilities::default()
+        Abilities::LEAST
     }
 
     /// How many blocks run at a time.

@@ -15,6 +15,8 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 
 use super::door::{Sought, Trouble};
+use super::kernel::WORKGROUP;
+use super::lanes::LANES;
 use crate::device::{Description, Device};
 use crate::error::{self, Result};
 use crate::{fork, settings};
@@ -28,6 +30,8 @@ pub struct Info {
     pub limits: wgpu::Limits,
     /// All optional features that it offers
     pub features: wgpu::Features,
+    /// Whether eight neighbouring invocations of a workgroup always belong to one subgroup
+    pub has_subgroups: bool,
 }
 
 /// An adapter that was opened.
@@ -114,7 +118,12 @@ pub fn open(index: u8) -> Result<Opened> {
     device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
         heard.lock().get_or_insert_with(|| error.to_string());
     }));
-    let info = Info { description: info.description.clone(), limits: device.limits(), features };
+    let info = Info {
+        description: info.description.clone(),
+        limits: device.limits(),
+        features,
+        has_subgroups: info.has_subgroups,
+    };
     let about = adapter.get_info();
     let cache_key = features
         .contains(wgpu::Features::PIPELINE_CACHE)
@@ -189,6 +198,10 @@ fn chosen(wish: &str, names: &[&str]) -> Option<usize> {
 
 fn describe(adapter: &wgpu::Adapter, about: wgpu::AdapterInfo) -> Info {
     let (limits, features) = (adapter.limits(), adapter.features());
+    // Subgroups of other sizes than powers of two are on no device.
+    let has_subgroups = features.contains(wgpu::Features::SUBGROUP)
+        && about.subgroup_min_size as usize >= LANES
+        && about.subgroup_max_size as usize <= WORKGROUP;
     let kind = match about.device_type {
         wgpu::DeviceType::DiscreteGpu => "discrete",
         wgpu::DeviceType::IntegratedGpu => "integrated",
@@ -204,7 +217,7 @@ fn describe(adapter: &wgpu::Adapter, about: wgpu::AdapterInfo) -> Info {
         limits: figures(&limits),
         features: features.iter_names().map(|(name, _)| name.to_lowercase()).collect(),
     };
-    Info { description, limits, features }
+    Info { description, limits, features, has_subgroups }
 }
 
 /// Limits that say what compute shaders can have.

@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use super::kernel::{Dispatch, WORKGROUP, Word};
+use super::kernel::{Dispatch, Word};
 use crate::error::{self, Result};
 use crate::shape::Dim;
 
@@ -76,10 +76,9 @@ pub fn guarded(dispatch: Dispatch) -> Result<Dispatch> {
          @group(0) @binding({}) var<uniform>",
         at + 1
     );
-    let (start, id) =
-        ("groups: vec3<u32>) {\n", format!("let id = at.y * groups.x * {WORKGROUP}u"));
+    let start = "    let group = at.y * groups.x + at.x;\n";
     let is_known = |part: &str| dispatch.text.matches(part).count() == 1;
-    if !is_known(&uniform) || !is_known(start) || !is_known(&id) {
+    if !is_known(&uniform) || !is_known(start) || dispatch.text.contains("workgroupBarrier") {
         return Err(error::internal("a shader cannot be guarded"));
     }
     let look = format!("{start}    if failed[0] != 0u {{ return; }}\n");

@@ -26,6 +26,7 @@ pub mod group;
 pub mod guard;
 mod indexing;
 pub mod kernel;
+mod lanes;
 pub mod moves;
 pub mod op;
 mod product;

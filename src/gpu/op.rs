@@ -43,8 +43,8 @@ pub fn kernel(
         Op::Sort { .. } | Op::ArgSort { .. } | Op::TopK { .. } => sort::kernel(op, inputs, out),
         Op::Iota(_, axis) => create::iota(*axis, out),
         Op::RandomBits(_) => Ok(create::random_bits(inputs, out)),
-        Op::Reduce(kind, axes) => reduce::reduce(*kind, axes, &inputs[0], out),
-        Op::ArgReduce(kind, axis) => reduce::arg_reduce(*kind, *axis, &inputs[0], out),
+        Op::Reduce(kind, axes) => reduce::reduce(*kind, axes, &inputs[0], out, abilities),
+        Op::ArgReduce(kind, axis) => reduce::arg_reduce(*kind, *axis, &inputs[0], out, abilities),
         Op::Cumulate { kind, axis, reverse } => {
             scan::cumulate(*kind, *axis, *reverse, &inputs[0], out)
         }

@@ -1,34 +1,47 @@
 //! Reductions along axes, and positions of extremes.
 //!
 //! Terms lie in turn: part `p` of `n` takes terms `p`, `p + n`, `p + 2n`, …, so that neighbouring
-//! invocations read neighbouring elements. A second dispatch joins the parts.
+//! invocations read neighbouring elements. A second dispatch joins the parts: where they are many, a
+//! workgroup those of a result, through its own memory.
 
 use super::element::is_wide;
-use super::kernel::{Dispatch, Input, Kernel, Output, Place};
-use super::shader::Shader;
+use super::kernel::{Dispatch, Input, Kernel, Output, Place, WORKGROUP};
+use super::lanes::Lanes;
+use super::shader::{Shader, lanes as lanes_of};
 use super::terms::{
-    BLOCK, BUSY, Join, MOST_PARTS, Source, Strides, add_exactly, along, merged, parts, read,
-    register, with_lost,
+    BLOCK, Join, MOST_PARTS, Source, Strides, add_exactly, along, merged, parts, read, register,
+    with_lost,
 };
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::attributes::{ArgReduction, Reduction};
+use crate::scalar::wgsl::WgslType;
 use crate::shape::{Dim, Dims};
+use crate::target::Abilities;
 
 /// Terms that are worth an invocation.
 const EACH: usize = 64;
+
+/// Parts that one invocation joins: fewer than these leave some of a workgroup without work.
+const MANY: usize = WORKGROUP;
 
 /// Rounds of a loop over terms, four at a time.
 const UNROLLED: usize = 4;
 
 /// The kernel of a reduction along axes.
-pub fn reduce(kind: Reduction, axes: &[usize], x: &Input, out: &Output) -> Result<Kernel> {
+pub fn reduce(
+    kind: Reduction,
+    axes: &[usize],
+    x: &Input,
+    out: &Output,
+    abilities: Abilities,
+) -> Result<Kernel> {
     let x = Source::of(x)?;
     let join = Join::of(kind, x.dtype);
     let mut kernel = Kernel::default();
     let to = (Place::Range(out.range), read(out.ty.dtype));
     let (terms, sums) = (x.count(axes), super::kernel::count(out.ty.shape.dims()));
-    let Some(parts) = parts(terms, sums, EACH, BUSY) else {
+    let Some(parts) = parts(terms, sums, EACH, abilities.busy) else {
         kernel.dispatches.push(walk(&x, axes, None).reduced(&join, to)?);
         return Ok(kernel);
     };
@@ -37,17 +50,23 @@ pub fn reduce(kind: Reduction, axes: &[usize], x: &Input, out: &Output) -> Resul
     let (sizes, axis) = first.partial();
     kernel.dispatches.push(first.reduced(&join, (place, join.dtype))?);
     let rest = Source::dense(place, join.dtype, &sizes);
-    kernel.dispatches.push(walk(&rest, &[axis], None).reduced(&join, to)?);
+    kernel.dispatches.push(walk(&rest, &[axis], None).joined(&join, to, abilities)?);
     Ok(kernel)
 }
 
 /// The kernel of the position of an extreme along an axis.
-pub fn arg_reduce(kind: ArgReduction, axis: usize, x: &Input, out: &Output) -> Result<Kernel> {
+pub fn arg_reduce(
+    kind: ArgReduction,
+    axis: usize,
+    x: &Input,
+    out: &Output,
+    abilities: Abilities,
+) -> Result<Kernel> {
     let x = Source::of(x)?;
     let mut kernel = Kernel::default();
     let to = Place::Range(out.range);
     let (terms, sums) = (x.count(&[axis]), super::kernel::count(out.ty.shape.dims()));
-    let Some(parts) = parts(terms, sums, EACH, BUSY) else {
+    let Some(parts) = parts(terms, sums, EACH, abilities.busy) else {
         kernel.dispatches.push(walk(&x, &[axis], None).found(kind, to, None)?);
         return Ok(kernel);
     };
@@ -57,15 +76,25 @@ pub fn arg_reduce(kind: ArgReduction, axis: usize, x: &Input, out: &Output) -> R
     kernel.dispatches.push(first.found(kind, place, None)?);
     let best = Source::dense(place, DType::U32, &sizes);
     let best = walk(&best, &[among], None);
-    kernel.dispatches.push(walk(&x, &[axis], None).found(kind, to, Some(&best))?);
+    let all = walk(&x, &[axis], None);
+    kernel.dispatches.push(match best.are_many() {
+        true => all.gathered_place(kind, to, &best, abilities)?,
+        false => all.found(kind, to, Some(&best))?,
+    });
     Ok(kernel)
 }
 
 /// Adds up parts of sums of a dtype, which lie behind each other at a place.
-pub fn joined(dtype: DType, place: Place, parts: Dim, sums: Dim, out: &Output) -> Result<Dispatch> {
+pub fn joined(
+    dtype: DType,
+    place: Place,
+    [parts, sums]: [Dim; 2],
+    out: &Output,
+    abilities: Abilities,
+) -> Result<Dispatch> {
     let join = Join::of(Reduction::Sum, dtype);
     let parts = Source::dense(place, join.dtype, &[parts, sums]);
-    walk(&parts, &[0], None).reduced(&join, (Place::Range(out.range), read(out.ty.dtype)))
+    walk(&parts, &[0], None).joined(&join, (Place::Range(out.range), read(out.ty.dtype)), abilities)
 }
 
 impl Source {
@@ -175,6 +204,97 @@ impl Walk<'_> {
         }
     }
 
+    /// What parts are joined to.
+    fn joined(&self, join: &Join, to: (Place, DType), abilities: Abilities) -> Result<Dispatch> {
+        match self.are_many() {
+            true => self.gathered(join, to, abilities),
+            false => self.reduced(join, to),
+        }
+    }
+
+    /// Whether its terms are worth a workgroup.
+    fn are_many(&self) -> bool {
+        self.terms.known().is_none_or(|terms| terms > MANY)
+    }
+
+    /// What all terms are joined to, by a workgroup for the results in a word: its invocations take
+    /// terms in turn.
+    fn gathered(&self, join: &Join, to: (Place, DType), abilities: Abilities) -> Result<Dispatch> {
+        let mut shader = Shader::able(abilities);
+        let ty = shader.register(join.dtype)?;
+        let mut lanes = Lanes::new(WORKGROUP, 1);
+        let (sums, terms) = (shader.size(self.sums), shader.size(self.terms));
+        let mut found: Vec<String> = Vec::new();
+        for e in 0..lanes_of(to.1) {
+            let all = join.variable(&mut shader);
+            let lost = join.is_inexact.then(|| shader.variable("0.0f"));
+            self.each_of_result(
+                &mut shader,
+                [e, lanes_of(to.1)],
+                [&sums, &terms],
+                |shader, names| {
+                    let value = self.load(shader, names, "j")?;
+                    match &lost {
+                        Some(lost) => add_exactly(shader, &all, lost, &value),
+                        None => {
+                            let joined = join.call(shader, &all, &value)?;
+                            shader.line(format!("{all} = {joined};"));
+                        }
+                    }
+                    Ok(())
+                },
+            )?;
+            let value = lost.map_or(all.clone(), |lost| with_lost(&all, &lost));
+            let value = vec![shader.name(value)];
+            let both = |shader: &mut Shader, a: &[String], b: &[String]| {
+                Ok(vec![join.both(shader, &a[0], &b[0])?])
+            };
+            let value = lanes.join(&mut shader, &[ty], value, both)?.swap_remove(0);
+            let value = shader.name(format!("select({value}, {}, {terms} == 0u)", join.empty));
+            let lane = shader.narrowed(to.1, &value)?;
+            found.push(shader.name(lane));
+        }
+        Ok(self.written(shader, to, &found))
+    }
+
+    /// The lines that go over the terms of one of the results of a workgroup.
+    fn each_of_result(
+        &self,
+        shader: &mut Shader,
+        [e, per]: [usize; 2],
+        [sums, terms]: [&str; 2],
+        lines: impl FnOnce(&mut Shader, &Names) -> Result<()>,
+    ) -> Result<()> {
+        shader.line(format!("{{\nlet i = min(group * {per}u + {e}u, {sums} - 1u);"));
+        let names = self.names(shader);
+        shader.line(format!("for (var j = local; j < {terms}; j += {WORKGROUP}u) {{"));
+        lines(shader, &names)?;
+        shader.line("}\n}");
+        Ok(())
+    }
+
+    /// The dispatch of workgroups that have found the lanes of a word, or one that is two.
+    fn written(
+        &self,
+        mut shader: Shader,
+        (place, dtype): (Place, DType),
+        found: &[String],
+    ) -> Dispatch {
+        let (to, per) = (shader.memory(place), found.len());
+        shader.line("if local == 0u {");
+        if is_wide(dtype) {
+            shader.line(format!("{to}[2u * group] = {}.x;", found[0]));
+            shader.line(format!("{to}[2u * group + 1u] = {}.y;", found[0]));
+        } else {
+            let part = |(e, lane): (usize, &String)| format!("({lane} << {}u)", 32 / per * e);
+            let word: Vec<String> = found.iter().enumerate().map(part).collect();
+            shader.line(format!("{to}[group] = {};", word.join(" | ")));
+        }
+        shader.line("}");
+        let rounds = self.terms.div_ceil(Dim::new(WORKGROUP)) * Dim::new(per);
+        shader.grouped(self.sums.div_ceil(Dim::new(per)), rounds)
+    }
+
     /// What all terms are joined to.
     fn reduced(&self, join: &Join, to: (Place, DType)) -> Result<Dispatch> {
         let mut shader = Shader::new();
@@ -226,10 +346,8 @@ impl Walk<'_> {
     /// all.
     fn found(&self, kind: ArgReduction, to: Place, among: Option<&Walk<'_>>) -> Result<Dispatch> {
         let mut shader = Shader::new();
-        shader.register(self.x.dtype)?;
         let names = self.names(&mut shader);
-        let key_type = if is_wide(self.x.dtype) { "vec2<u32>" } else { "u32" };
-        shader.line(format!("var best = {key_type}();\nvar place = 0xffffffffu;"));
+        let best = Best::of(&mut shader, self.x.dtype, kind)?;
         let (count, most) = match among {
             Some(parts) => (shader.size(parts.terms), parts.terms),
             None => (names.count.clone(), self.most()),
@@ -241,20 +359,82 @@ impl Walk<'_> {
             None => shader.name(self.term(&names, "j")),
         };
         let value = self.load(&mut shader, &names, &term)?;
-        let key = key(&mut shader, self.x.dtype, kind, &value);
-        let larger = match is_wide(self.x.dtype) {
-            true => format!("wide_less_u(best, {key})"),
-            false => format!("{key} > best"),
-        };
-        shader.line(format!(
-            "if {larger} || (all({key} == best) && {term} < place) {{\n    best = {key};\n    \
-             place = {term};\n}}\n}}"
-        ));
+        best.meet(&mut shader, &value, &term);
+        shader.line("}");
         let count = self.parts.map_or(self.sums, |parts| self.sums * parts);
+        let place = &best.place;
         Ok(match self.parts {
-            Some(_) => shader.finish(to, DType::U32, count, "place", most),
-            None => shader.finish(to, DType::I64, count, "vec2<u32>(place, 0u)", most),
+            Some(_) => shader.finish(to, DType::U32, count, place, most),
+            None => shader.finish(to, DType::I64, count, &format!("vec2<u32>({place}, 0u)"), most),
         })
+    }
+
+    /// The position of an extreme among those of many parts, by a workgroup for each.
+    fn gathered_place(
+        &self,
+        kind: ArgReduction,
+        to: Place,
+        parts: &Walk<'_>,
+        abilities: Abilities,
+    ) -> Result<Dispatch> {
+        let mut shader = Shader::able(abilities);
+        let best = Best::of(&mut shader, self.x.dtype, kind)?;
+        let (sums, terms) = (shader.size(self.sums), shader.size(parts.terms));
+        parts.each_of_result(&mut shader, [0, 1], [&sums, &terms], |shader, names| {
+            let term = parts.load(shader, names, "j")?;
+            let names = self.names(shader);
+            let value = self.load(shader, &names, &term)?;
+            best.meet(shader, &value, &term);
+            Ok(())
+        })?;
+        let key = if is_wide(self.x.dtype) { WgslType::U64 } else { WgslType::U32 };
+        let own = [&best.key, &best.place].map(|name| shader.name(name)).to_vec();
+        let mut lanes = Lanes::new(WORKGROUP, 1);
+        let both = |shader: &mut Shader, a: &[String], b: &[String]| {
+            let is_later = shader.name(best.is_before([&a[0], &a[1]], [&b[0], &b[1]]));
+            let pick = |k: usize| format!("select({}, {}, {is_later})", a[k], b[k]);
+            Ok([0, 1].map(|k| shader.name(pick(k))).to_vec())
+        };
+        let found = lanes.join(&mut shader, &[key, WgslType::U32], own, both)?;
+        let place = [format!("vec2<u32>({}, 0u)", found[1])];
+        Ok(parts.written(shader, (to, DType::I64), &place))
+    }
+}
+
+/// The best key of what an invocation has met, and its place.
+struct Best {
+    dtype: DType,
+    kind: ArgReduction,
+    key: String,
+    place: String,
+}
+
+impl Best {
+    /// Nothing yet.
+    fn of(shader: &mut Shader, dtype: DType, kind: ArgReduction) -> Result<Best> {
+        shader.register(dtype)?;
+        let key = shader.variable(if is_wide(dtype) { "vec2<u32>()" } else { "0u" });
+        let place = shader.variable("0xffffffffu");
+        Ok(Best { dtype, kind, key, place })
+    }
+
+    /// Whether key and place `b` come before `a`: the larger key, and of equal ones the first.
+    fn is_before(&self, a: [&str; 2], b: [&str; 2]) -> String {
+        let larger = match is_wide(self.dtype) {
+            true => format!("wide_less_u({}, {})", a[0], b[0]),
+            false => format!("{} > {}", b[0], a[0]),
+        };
+        format!("({larger}) || (all({} == {}) && {} < {})", b[0], a[0], b[1], a[1])
+    }
+
+    /// An element and its place.
+    fn meet(&self, shader: &mut Shader, value: &str, place: &str) {
+        let key = key(shader, self.dtype, self.kind, value);
+        let is_better = self.is_before([&self.key, &self.place], [&key, place]);
+        shader.line(format!(
+            "if {is_better} {{\n    {} = {key};\n    {} = {place};\n}}",
+            self.key, self.place
+        ));
     }
 }
 

@@ -17,6 +17,7 @@ use crate::error::{self, Result};
 use crate::ops::elementwise::Elementwise;
 use crate::scalar::wgsl::WgslType;
 use crate::shape::{Dim, Dims};
+use crate::target::Abilities;
 
 /// A shader that is being written.
 #[derive(Default)]
@@ -31,6 +32,9 @@ pub struct Shader {
     /// Arrays of a workgroup, and their bytes
     shared: String,
     shared_bytes: usize,
+    abilities: Abilities,
+    /// Whether invocations read registers of their neighbours
+    is_shuffling: bool,
 }
 
 /// How a text begins that reads memory as floats of 16 bits.
@@ -48,6 +52,11 @@ impl Shader {
     /// A shader without anything.
     pub fn new() -> Shader {
         Shader::default()
+    }
+
+    /// A shader for devices that are able to do so much.
+    pub fn able(abilities: Abilities) -> Shader {
+        Shader { abilities, ..Shader::default() }
     }
 
     /// A new word of the uniform buffer, as an expression. (Words that are equal at some sizes are
@@ -79,14 +88,34 @@ impl Shader {
         format!("m{i}")
     }
 
-    /// An array of a workgroup's own memory, of so many elements of a type and its bytes; gives the
-    /// name. It holds nothing yet. Only a text of [`grouped`](Shader::grouped) may share.
-    pub fn shared(&mut self, (ty, size): (&str, usize), length: usize) -> String {
+    /// An array of a workgroup's own memory, of so many elements of a type; gives the name. It
+    /// holds nothing yet. Only texts of [`grouped`](Shader::grouped) and [`entry`](Shader::entry)
+    /// may share.
+    pub fn shared(&mut self, ty: WgslType, length: usize) -> String {
         let name = format!("shared{}", self.shared.lines().count());
-        self.shared_bytes += size * length;
+        self.shared_bytes += 4 * ty.words() * length;
         debug_assert!(self.shared_bytes <= MOST_SHARED, "{} bytes are shared", self.shared_bytes);
-        let _ = writeln!(self.shared, "var<workgroup> {name}: array<{ty}, {length}>;");
+        let _ = writeln!(self.shared, "var<workgroup> {name}: array<{}, {length}>;", ty.name());
         name
+    }
+
+    /// Whether eight neighbouring invocations always belong to one subgroup.
+    pub fn has_subgroups(&self) -> bool {
+        self.abilities.has_subgroups
+    }
+
+    /// The same value of the invocation of this subgroup whose number has the bit `distance`
+    /// changed; a name. It stands in uniform control flow.
+    pub fn shuffled(&mut self, value: &str, distance: usize) -> String {
+        self.is_shuffling = true;
+        self.name(format!("subgroupShuffleXor({value}, {distance}u)"))
+    }
+
+    /// The same value of the first of the `among` neighbours to which an invocation belongs; a
+    /// name. It stands in uniform control flow.
+    pub fn of_first(&mut self, value: &str, among: usize) -> String {
+        self.is_shuffling = true;
+        self.name(format!("subgroupShuffle({value}, lane & {}u)", u32::MAX - (among as u32 - 1)))
     }
 
     /// Waits until all invocations of the workgroup are here, and what they wrote to its memory is
@@ -351,27 +380,34 @@ impl Shader {
         self.functions += &format!("fn element(group: u32, local: u32) {{\n{}}}\n", self.body);
         let all = self.size(groups);
         // Whole workgroups leave, so that barriers are in uniform control flow.
-        let head = "@builtin(workgroup_id) at: vec3<u32>, @builtin(local_invocation_index) local: \
-                    u32, @builtin(num_workgroups) groups: vec3<u32>";
-        let body = format!(
-            "    let group = at.y * groups.x + at.x;\n    if group >= {all} {{ return; }}\n    \
-             element(group, local);\n"
-        );
-        self.end(head, &body, groups * Dim::new(WORKGROUP), rounds)
+        let body = format!("    if group >= {all} {{ return; }}\n    element(group, local);\n");
+        self.end(&body, groups * Dim::new(WORKGROUP), rounds)
     }
 
     /// The dispatch of a shader whose entry point has these lines, for invocations that are
     /// numbered by `id`; there may be more invocations than are wanted.
     pub fn entry(self, body: &str, invocations: Dim, rounds: Dim) -> Dispatch {
-        debug_assert!(self.shared.is_empty(), "an invocation for itself shares nothing");
-        let head = "@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) \
-                    groups: vec3<u32>";
-        let body = format!("    let id = at.y * groups.x * {WORKGROUP}u + at.x;\n{body}");
-        self.end(head, &body, invocations, rounds)
+        let body = format!("    let id = group * {WORKGROUP}u + local;\n{body}");
+        self.end(&body, invocations, rounds)
     }
 
-    fn end(self, head: &str, body: &str, invocations: Dim, rounds: Dim) -> Dispatch {
+    /// The dispatch of a shader whose entry point has these lines, run by each invocation `local` of
+    /// workgroups `group`.
+    fn end(mut self, body: &str, invocations: Dim, rounds: Dim) -> Dispatch {
         let mut text = String::new();
+        let mut head = "@builtin(workgroup_id) at: vec3<u32>, @builtin(num_workgroups) groups: \
+                        vec3<u32>"
+            .to_owned();
+        let mut start = "    let group = at.y * groups.x + at.x;\n".to_owned();
+        if self.is_shuffling {
+            // Which invocations are a subgroup is for the device to say.
+            self.functions.insert_str(0, "var<private> lane: u32;\n\n");
+            head += ", @builtin(subgroup_id) subgroup: u32, @builtin(subgroup_size) width: u32, \
+                     @builtin(subgroup_invocation_id) own_lane: u32";
+            start += "    let local = subgroup * width + own_lane;\n    lane = own_lane;\n";
+        } else {
+            head += ", @builtin(local_invocation_index) local: u32";
+        }
         if self.places.iter().any(|(_, ty)| ty.contains("f16")) {
             text += F16;
         }
@@ -390,8 +426,10 @@ impl Shader {
             text += &format!("{}\n", self.shared);
         }
         text += &self.functions;
-        let _ =
-            write!(text, "\n@compute @workgroup_size({WORKGROUP})\nfn main({head}) {{\n{body}}}\n");
+        let _ = write!(
+            text,
+            "\n@compute @workgroup_size({WORKGROUP})\nfn main({head}) {{\n{start}{body}}}\n"
+        );
         let bindings = self.places.iter().map(|(place, _)| *place).collect();
         Dispatch { text, words: self.words, bindings, invocations, rounds }
     }

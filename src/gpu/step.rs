@@ -65,7 +65,7 @@ pub fn lower(
     }
     if let Work::RowFusion(fusion) = &step.work {
         let (arrays, results) = arrays_of(&step.args, &mut numbers);
-        let kernel = rows::kernel(fusion, &operands_of(arrays), &results)?;
+        let kernel = rows::kernel(fusion, &operands_of(arrays), &results, abilities)?;
         return Ok(Lowered { kernel, ranges, numbers });
     }
     if let Work::Product(product) = &step.work

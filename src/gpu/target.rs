@@ -6,7 +6,7 @@ use crate::layout::Layout;
 use crate::ops::declare::{Composite, Kernel};
 use crate::ops::op::Op;
 use crate::shape::Shape;
-use crate::target::{Abilities, Limits, Ranges, RowLimits, Target, Tiling};
+use crate::target::{Abilities, Limits, Ranges, RowLimits, Target};
 
 /// A device, as planners see it.
 pub struct Shaders {
@@ -41,8 +41,7 @@ impl Shaders {
             blocks: None,
             rows: Some(ROWS),
         };
-        let abilities = Abilities { has_f16: false, tiling: Tiling::Never };
-        Shaders { name, limits, abilities }
+        Shaders { name, limits, abilities: Abilities::LEAST }
     }
 
     /// The same device, with what it is able to.

@@ -16,11 +16,8 @@ use crate::shape::{Dim, Dims};
 /// goes through many roundings.
 pub const BLOCK: usize = 64;
 
-/// The most parts of one sum.
+/// The most parts of a sum of open length.
 pub const MOST_PARTS: usize = 4096;
-
-/// Invocations that are enough to keep an adapter busy.
-pub const BUSY: usize = 4096;
 
 /// Strides of some axes.
 pub type Strides = SmallVec<[Word; 6]>;
@@ -204,6 +201,27 @@ impl Join {
     pub fn call(&self, shader: &mut Shader, a: &str, b: &str) -> Result<String> {
         shader.call(self.def, self.dtype, &[a, b])
     }
+
+    /// Both as one, a name.
+    pub fn both(&self, shader: &mut Shader, a: &str, b: &str) -> Result<String> {
+        let both = self.call(shader, a, b)?;
+        Ok(shader.name(both))
+    }
+
+    /// All of them as one, neighbours first; a name.
+    pub fn all(&self, shader: &mut Shader, mut terms: Vec<String>) -> Result<String> {
+        while terms.len() > 1 {
+            let mut next = Vec::new();
+            for pair in terms.chunks(2) {
+                next.push(match pair {
+                    [a, b] => self.both(shader, a, b)?,
+                    _ => pair[0].clone(),
+                });
+            }
+            terms = next;
+        }
+        Ok(terms.swap_remove(0))
+    }
 }
 
 /// The text for registers of a dtype: `f32`, `i32`, `u32`, `i64`, `u64`.
@@ -263,7 +281,7 @@ pub fn parts(terms: Dim, sums: Dim, each: usize, busy: usize) -> Option<Dim> {
     };
     let least = terms_.div_ceil(MOST_ROUNDS - MOST_ROUNDS / 10);
     let sums = sums.known().unwrap_or(busy).max(1);
-    let wanted = (busy / sums).min(terms_.div_ceil(each)).clamp(1, MOST_PARTS);
+    let wanted = (busy / sums).min(terms_.div_ceil(each)).max(1);
     let parts = wanted.max(least);
     (parts > 1).then(|| Dim::new(parts))
 }

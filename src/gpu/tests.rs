@@ -10,6 +10,7 @@ mod sums;
 
 use super::group::{Operand, dispatch};
 use super::kernel::{Dispatch, Place, View, WORKGROUP};
+use super::lanes::{LANES, Lanes, MOST_JOINED};
 use super::shader::Shader;
 use crate::dtype::{DType, Scalar};
 use crate::graph::Graph;
@@ -18,7 +19,9 @@ use crate::ops::element::{ElementOp, ElementProgram};
 use crate::ops::elementwise::{self, arithmetic, exponential};
 use crate::ops::emit::{Arg, Emit, Expr};
 use crate::ops::op::Type;
+use crate::scalar::wgsl::WgslType;
 use crate::shape::{Dim, Shape};
+use crate::target::Abilities;
 
 const DTYPES: [DType; 12] = [
     DType::Bool,
@@ -46,10 +49,12 @@ pub(super) fn validate(source: &str) {
     }
     let module = naga::front::wgsl::parse_str(source)
         .unwrap_or_else(|e| panic!("{}\n{source}", e.emit_to_string(source)));
-    let capabilities = match source.starts_with("enable f16;") {
-        true => Capabilities::SHADER_FLOAT16,
-        false => Capabilities::empty(),
-    };
+    let features = [
+        ("enable f16;", Capabilities::SHADER_FLOAT16),
+        ("@builtin(subgroup_id)", Capabilities::SUBGROUP),
+    ];
+    let own = features.into_iter().filter(|(word, _)| source.contains(word));
+    let capabilities = own.map(|(_, capability)| capability).collect();
     let info = Validator::new(ValidationFlags::all(), capabilities)
         .validate(&module)
         .unwrap_or_else(|e| panic!("{}\n{source}", e.emit_to_string(source)));
@@ -219,7 +224,7 @@ fn workgroups_share_memory_and_leave_as_a_whole() {
     let reversed = |groups: usize| {
         let mut shader = Shader::new();
         let memory = shader.memory(Place::Range(0));
-        let shared = shader.shared(("u32", 4), WORKGROUP);
+        let shared = shader.shared(WgslType::U32, WORKGROUP);
         shader.line(format!("{shared}[local] = {memory}[group * {WORKGROUP}u + local];"));
         shader.barrier();
         let other = format!("{shared}[{}u - local]", WORKGROUP - 1);
@@ -234,6 +239,50 @@ fn workgroups_share_memory_and_leave_as_a_whole() {
         assert_eq!(found.words(&[], 0)[0], groups as u32);
         let [x, y] = found.groups().map(|n| n as usize);
         assert!(x <= 65_535 && x * y >= groups && x * y < groups + y, "{groups}: {x} x {y}");
+    }
+}
+
+/// As many registers at a time as may be, time and again: the memory suffices, and a round writes
+/// none that another invocation may still read.
+#[test]
+fn lanes_share_memory_round_by_round() {
+    for (count, unit) in [(1, 1), (LANES, 1), (LANES, WORKGROUP / LANES), (WORKGROUP, 1)] {
+        for has_subgroups in [false, true] {
+            let mut shader = Shader::able(Abilities { has_subgroups, ..Abilities::LEAST });
+            let (mut lanes, memory) = (Lanes::new(count, unit), shader.memory(Place::Range(0)));
+            let mut values: Vec<String> = Vec::new();
+            for k in 0..MOST_JOINED {
+                values.push(shader.name(format!("vec2<u32>({memory}[{k}], local)")));
+            }
+            for _ in 0..3 {
+                let add = |shader: &mut Shader, a: &[String], b: &[String]| {
+                    let pairs = a.iter().zip(b);
+                    Ok(pairs.map(|(a, b)| shader.name(format!("{a} + {b}"))).collect())
+                };
+                let types = [WgslType::U64; MOST_JOINED];
+                values = lanes.join(&mut shader, &types, values, add).unwrap();
+            }
+            shader.line(format!("{memory}[local] = {}.x + {}.y;", values[0], values[1]));
+            let text = shader.grouped(Dim::ONE, Dim::new(0)).text;
+            validate(&text);
+            let mut written: Vec<Vec<&str>> = vec![Vec::new()];
+            for line in text.lines().map(str::trim) {
+                match line.split_once("[local] = ") {
+                    Some((array, _)) if array.starts_with("shared") => {
+                        written.last_mut().unwrap().push(array);
+                    }
+                    _ if line == "workgroupBarrier();" => written.push(Vec::new()),
+                    _ => {}
+                }
+            }
+            let through_registers = usize::from(has_subgroups && unit == 1);
+            let rounds =
+                count.ilog(LANES) as usize - through_registers.min(count.ilog(LANES) as usize);
+            assert_eq!(written.len(), 3 * rounds + 1, "{text}");
+            for (before, after) in written.iter().zip(&written[1..]) {
+                assert!(before.iter().all(|array| !after.contains(array)), "{text}");
+            }
+        }
     }
 }
 

@@ -47,6 +47,14 @@ impl WgslType {
         }
     }
 
+    /// The words of memory that a value takes.
+    pub fn words(self) -> usize {
+        match self {
+            WgslType::F32 | WgslType::I32 | WgslType::U32 | WgslType::Bool => 1,
+            WgslType::I64 | WgslType::U64 => 2,
+        }
+    }
+
     /// The end of the names of functions of this type.
     pub fn suffix(self) -> &'static str {
         match self {

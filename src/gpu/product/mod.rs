@@ -127,7 +127,7 @@ pub fn kernel(product: Product, to: Target<'_>, abilities: Abilities) -> Result<
     let place = kernel.scratch(register(dtype), sums * many);
     kernel.dispatches.push(tile.dispatch(&product, shared, &End::Parts(place))?);
     kernel.dispatches.push(match to {
-        Target::Range(out) => reduce::joined(dtype, place, many, sums, out)?,
+        Target::Range(out) => reduce::joined(dtype, place, [many, sums], out, abilities)?,
         Target::Epilogue(epilogue) => epilogue.dispatch(place, many)?,
     });
     Ok(kernel)

@@ -53,9 +53,8 @@ impl Text<'_> {
         let product = self.product;
         let shader = &mut self.shader;
         let all = shader.size(tiles(product));
-        let local = shader.name(format!("id % {WORKGROUP}u"));
         // Workgroups behind the last one compute what it does, and write nothing.
-        let group = shader.name(format!("min(id / {WORKGROUP}u, {all} - 1u)"));
+        let group = shader.name(format!("min(group, {all} - 1u)"));
         let across = shader.size(count(&product.columns).div_ceil(Dim::new(SIDE)));
         let down = shader.size(count(&product.rows).div_ceil(Dim::new(SIDE)));
         let column = shader.name(format!("({group} % {across}) * {SIDE}u"));
@@ -69,47 +68,46 @@ impl Text<'_> {
         names.column_count = shader.size(columns);
         names.last = shader.size(count(&product.terms));
         let width = SIDE / FOUR;
-        let y = shader.name(format!("{local} / {width}u * {FOUR}u"));
-        let x = shader.name(format!("{local} % {width}u * {FOUR}u"));
+        let y = shader.name(format!("local / {width}u * {FOUR}u"));
+        let x = shader.name(format!("local % {width}u * {FOUR}u"));
         for k in 0..FOUR {
             names.rows.push(shader.name(format!("{row} + {y} + {k}u")));
             names.columns.push(shader.name(format!("{column} + {x} + {k}u")));
         }
         names.outer = outer;
-        (names.x, names.y, names.is_own) = (x, y, format!("id / {WORKGROUP}u < {all}"));
+        (names.x, names.y, names.is_own) = (x, y, format!("group < {all}"));
         let row_count = names.row_count.clone();
         let column_count = names.column_count.clone();
         let a = (&product.a, &product.rows, row, row_count);
         let b = (&product.b, &product.columns, column, column_count);
-        let mut brought = |(side, sizes, first, all): (&Side, &Dims, String, String),
-                           name: &str|
-         -> Result<Brought> {
-            let ty = wgsl(self.sum.dtype)?.name();
-            let length = PITCH * DEPTH;
-            shader.function(&format!("var<workgroup> {name}: array<{ty}, {length}>;\n\n"));
-            let offset = shader.offset(&side.batch, &index);
-            let start = shader.word(side.source.view.offset);
-            let base = shader.name(format!("{start} + {offset}"));
-            let step = shader.steps(&side.terms).first().cloned().unwrap_or_else(|| "0u".into());
-            let steps = shader.steps(&side.free);
-            let is_along_terms = side.terms[..] == [Word::Size(Dim::ONE)];
-            let mut elements: Vec<[String; 3]> = Vec::new();
-            for e in 0..EACH {
-                let at = shader.name(format!("{local} + {}u", e * WORKGROUP));
-                let [term, own] = match is_along_terms {
-                    true => [format!("{at} % {DEPTH}u"), format!("{at} / {DEPTH}u")],
-                    false => [format!("{at} / {SIDE}u"), format!("{at} % {SIDE}u")],
-                };
-                let term = shader.name(term);
-                let own = shader.name(own);
-                let near = shader.name(format!("min({first} + {own}, {all} - 1u)"));
-                let index = shader.indices(&near, sizes);
-                let offset = shader.name(along(&steps, &index));
-                elements.push([term, own, offset]);
-            }
-            Ok(Brought { name: name.to_owned(), base, step, elements })
-        };
-        Ok([brought(a, "tile_a")?, brought(b, "tile_b")?])
+        let mut brought =
+            |(side, sizes, first, all): (&Side, &Dims, String, String)| -> Result<Brought> {
+                let ty = wgsl(self.sum.dtype)?;
+                let name = shader.shared(ty, PITCH * DEPTH);
+                let offset = shader.offset(&side.batch, &index);
+                let start = shader.word(side.source.view.offset);
+                let base = shader.name(format!("{start} + {offset}"));
+                let step =
+                    shader.steps(&side.terms).first().cloned().unwrap_or_else(|| "0u".into());
+                let steps = shader.steps(&side.free);
+                let is_along_terms = side.terms[..] == [Word::Size(Dim::ONE)];
+                let mut elements: Vec<[String; 3]> = Vec::new();
+                for e in 0..EACH {
+                    let at = shader.name(format!("local + {}u", e * WORKGROUP));
+                    let [term, own] = match is_along_terms {
+                        true => [format!("{at} % {DEPTH}u"), format!("{at} / {DEPTH}u")],
+                        false => [format!("{at} / {SIDE}u"), format!("{at} % {SIDE}u")],
+                    };
+                    let term = shader.name(term);
+                    let own = shader.name(own);
+                    let near = shader.name(format!("min({first} + {own}, {all} - 1u)"));
+                    let index = shader.indices(&near, sizes);
+                    let offset = shader.name(along(&steps, &index));
+                    elements.push([term, own, offset]);
+                }
+                Ok(Brought { name, base, step, elements })
+            };
+        Ok([brought(a)?, brought(b)?])
     }
 
     /// The lines that bring the terms from `s` on.

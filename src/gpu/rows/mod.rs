@@ -4,7 +4,7 @@
 //! of the text. Lanes go over the row in steps of four elements, once for each reduction that the
 //! next one needs and once for the results. A row that the registers of its lanes hold is read
 //! once; a longer one again by each pass, from a near cache. What lies between is computed again.
-//! Lanes join their sums through workgroup memory in a fixed order. Rows do not share words of
+//! Lanes join their sums in a fixed order. Rows do not share words of
 //! memory, which the planner sees to.
 
 mod pass;
@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use super::group::Operand;
 use super::kernel::{Kernel, Place, Refusal, View, WORKGROUP, Word, count};
+use super::lanes::LANES;
 use super::shader::Shader;
 use super::terms::{Strides, merged};
 use crate::dtype::DType;
@@ -21,11 +22,8 @@ use crate::error::Result;
 use crate::schedule::RowFusion;
 use crate::schedule::block_fusion::rows::{Stage, Value};
 use crate::shape::{Dim, Dims};
+use crate::target::Abilities;
 use text::Text;
-
-/// Lanes that neighbouring elements are worth, which is one vector of a CPU and the eighth of a
-/// cache line's worth of loads of a GPU. Lanes are joined by so many at a time.
-const LANES: usize = 8;
 
 /// The elements that an invocation holds in registers, of all operands, and of one of them where
 /// fewer lanes would hold more.
@@ -42,7 +40,12 @@ const BESIDE: usize = 256;
 const FEW: usize = 1024;
 
 /// The kernel of a row fusion. Results lie without gaps from the start of their ranges.
-pub fn kernel(fusion: &RowFusion, operands: &[Operand], results: &[usize]) -> Result<Kernel> {
+pub fn kernel(
+    fusion: &RowFusion,
+    operands: &[Operand],
+    results: &[usize],
+    abilities: Abilities,
+) -> Result<Kernel> {
     for operand in operands {
         operand.view.addressable()?;
     }
@@ -50,7 +53,7 @@ pub fn kernel(fusion: &RowFusion, operands: &[Operand], results: &[usize]) -> Re
     let frame = Frame::of(fusion);
     let check = picked(fusion);
     let report = check.is_some().then(|| kernel.scratch(DType::I64, frame.all_rows));
-    let text = Text::new(fusion, &frame, operands, results, report);
+    let text = Text::new(fusion, &frame, operands, (results, report), abilities);
     kernel.dispatches.push(text.print()?);
     if let (Some(sizes), Some(report)) = (check, report) {
         // The row of the first index that is refused is known only at the end.

@@ -6,10 +6,12 @@ use rustc_hash::FxHashMap;
 
 use super::super::create::whole;
 use super::super::element::{PACK, is_wide, lane, loaded, pack, packed, stored};
-use super::super::kernel::{Place, View, WORKGROUP};
+use super::super::kernel::{Place, View};
+use super::super::lanes::MOST_JOINED;
+use super::super::shader::Shader;
 use super::super::terms::{Join, add_exactly, with_lost};
+use super::level;
 use super::text::{Text, Walk, narrow};
-use super::{LANES, level};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::schedule::block_fusion::rows::{Stage, Value};
@@ -221,18 +223,11 @@ impl Text<'_> {
                     false => self.shader.name(value),
                 });
             }
-            while terms.len() > 1 {
-                let mut next = Vec::new();
-                for pair in terms.chunks(2) {
-                    let both = join.call(&mut self.shader, &pair[0], &pair[1])?;
-                    next.push(self.shader.name(both));
-                }
-                terms = next;
-            }
+            let joined = join.all(&mut self.shader, terms)?;
             match lost {
-                Some(lost) => add_exactly(&mut self.shader, all, lost, &terms[0]),
+                Some(lost) => add_exactly(&mut self.shader, all, lost, &joined),
                 None => {
-                    let joined = join.call(&mut self.shader, all, &terms[0])?;
+                    let joined = join.call(&mut self.shader, all, &joined)?;
                     self.shader.line(format!("{all} = {joined};"));
                 }
             }
@@ -422,54 +417,24 @@ impl Text<'_> {
         all: &[(String, String, Option<String>)],
         columns: &str,
     ) -> Result<()> {
-        let frame = self.frame;
         let mut values: Vec<String> = Vec::new();
         for (all, _, lost) in all {
             let value = lost.as_ref().map_or_else(|| all.clone(), |lost| with_lost(all, lost));
             values.push(self.shader.name(value));
         }
-        let mut stride = 1;
-        while stride < frame.lanes && !joins.is_empty() {
-            let mut memories = Vec::new();
-            for ((stage, join, _), value) in joins.iter().zip(&values) {
-                let ty = self.shader.register(join.dtype)?.name();
-                let name = format!("shared{stage}_{stride}");
-                self.shader
-                    .function(&format!("var<workgroup> {name}: array<{ty}, {WORKGROUP}>;\n"));
-                self.shader.line(format!("{name}[local] = {value};"));
-                memories.push(name);
+        let mut joined = Vec::new();
+        for (joins, values) in joins.chunks(MOST_JOINED).zip(values.chunks(MOST_JOINED)) {
+            let mut types = Vec::new();
+            for (_, join, _) in joins {
+                types.push(self.shader.register(join.dtype)?);
             }
-            self.shader.line("workgroupBarrier();");
-            // Lanes are `unit` apart; of those that have one part, the first.
-            let unit = if frame.is_across { frame.height() } else { 1 };
-            let base = match (frame.is_across, stride) {
-                (true, 1) => format!("local % {unit}u + (own / {LANES}u) * {}u", LANES * unit),
-                (true, _) => format!("local % {unit}u"),
-                (false, 1) => format!("local - local % {LANES}u"),
-                (false, _) => format!("local - local % {}u", frame.lanes),
+            let both = |shader: &mut Shader, a: &[String], b: &[String]| {
+                let each = joins.iter().zip(a.iter().zip(b));
+                each.map(|((_, join, _), (a, b))| join.both(shader, a, b)).collect()
             };
-            let base = self.shader.name(base);
-            for ((_, join, _), (memory, value)) in
-                joins.iter().zip(memories.iter().zip(values.iter_mut()))
-            {
-                let mut terms: Vec<String> = Vec::new();
-                for k in 0..LANES {
-                    let at = k * stride * unit;
-                    terms.push(self.shader.name(format!("{memory}[{base} + {at}u]")));
-                }
-                while terms.len() > 1 {
-                    let mut next = Vec::new();
-                    for pair in terms.chunks(2) {
-                        let both = join.call(&mut self.shader, &pair[0], &pair[1])?;
-                        next.push(self.shader.name(both));
-                    }
-                    terms = next;
-                }
-                *value = terms.swap_remove(0);
-            }
-            stride *= LANES;
+            joined.extend(self.lanes.join(&mut self.shader, &types, values.to_vec(), both)?);
         }
-        for ((stage, join, dtype), value) in joins.iter().zip(&values) {
+        for ((stage, join, dtype), value) in joins.iter().zip(&joined) {
             let value =
                 self.shader.name(format!("select({value}, {}, {columns} == 0u)", join.empty));
             let ty = self.shader.register(*dtype)?.name();

@@ -7,6 +7,7 @@ use super::super::element::{PACK, element, is_wide, loaded, pack, rounded};
 use super::super::group::Operand;
 use super::super::indexing::PICKED;
 use super::super::kernel::{Dispatch, Place, View, WORKGROUP, Word};
+use super::super::lanes::Lanes;
 use super::super::shader::Shader;
 use super::super::terms::Strides;
 use super::pass::{Held, Pass};
@@ -17,6 +18,7 @@ use crate::ops::element::ElementProgram;
 use crate::schedule::RowFusion;
 use crate::schedule::block_fusion::rows::{RowProgram, Stage, Value};
 use crate::shape::{Dim, Dims};
+use crate::target::Abilities;
 
 /// How the elements of a row are found in an operand.
 #[derive(Clone)]
@@ -38,6 +40,7 @@ pub struct Text<'a> {
     pub(super) results: &'a [usize],
     pub(super) report: Option<Place>,
     pub(super) shader: Shader,
+    pub(super) lanes: Lanes,
     /// By operand that wide stages read: how, and as which view of the frame
     pub(super) walks: Vec<Option<(Walk, View)>>,
     /// The type of the elements of each place
@@ -60,10 +63,11 @@ impl<'a> Text<'a> {
         fusion: &'a RowFusion,
         frame: &'a Frame,
         operands: &'a [Operand],
-        results: &'a [usize],
-        report: Option<Place>,
+        (results, report): (&'a [usize], Option<Place>),
+        abilities: Abilities,
     ) -> Text<'a> {
         let program = &*fusion.program;
+        let unit = if frame.is_across { frame.height() } else { 1 };
         Text {
             fusion,
             program,
@@ -71,7 +75,8 @@ impl<'a> Text<'a> {
             operands,
             results,
             report,
-            shader: Shader::new(),
+            shader: Shader::able(abilities),
+            lanes: Lanes::new(frame.lanes, unit),
             walks: vec![None; operands.len()],
             places: Vec::new(),
             levels: levels(&program.stages),
@@ -251,7 +256,6 @@ impl<'a> Text<'a> {
     /// The lines that find the row of an invocation and where it begins.
     fn begin(&mut self) -> Result<()> {
         let (lanes, height) = (self.frame.lanes, self.frame.height());
-        self.shader.line(format!("let local = id % {WORKGROUP}u;"));
         let (own, among) = match (lanes, self.frame.is_across) {
             (1, _) => ("0u".to_owned(), "local".to_owned()),
             (_, true) => (format!("local / {height}u"), format!("local % {height}u")),
@@ -261,7 +265,7 @@ impl<'a> Text<'a> {
         self.private("row", "u32");
         self.private("origin", "u32");
         self.shader.line(format!("let own = {own};"));
-        self.shader.line(format!("let at_row = (id / {WORKGROUP}u) * {height}u + {among};"));
+        self.shader.line(format!("let at_row = group * {height}u + {among};"));
         self.shader.line(format!("let is_row = at_row < {rows};"));
         self.shader.line(format!("row = min(at_row, {rows} - 1u);"));
         let dense = View::dense(&self.frame.sizes);

@@ -99,17 +99,24 @@ fn start(index: u8) -> Result<&'static Gpu> {
     let largest_buffer = own.max_buffer_size.min(most.unwrap_or(u64::MAX)).max(256) & !255;
     let largest = own.max_storage_buffer_binding_size.min(largest_buffer) & !255;
     let buffers = own.max_storage_buffers_per_shader_stage as usize;
+    let is_software = info.description.kind == "software";
     let tiling = match settings::PRODUCTS.value().as_deref() {
         Some("blocks") => Tiling::Never,
         Some("tiles") => Tiling::Always,
         // Workgroup memory of a processor is memory like any other.
-        _ if info.description.kind == "software" => Tiling::Never,
+        _ if is_software => Tiling::Never,
         _ => Tiling::Large,
     };
-    let has_f16 = info.features.contains(wgpu::Features::SHADER_F16);
-    let target =
-        Shaders::new(Device::Gpu(index).name(), buffers, largest as usize, largest_buffer as usize)
-            .able(Abilities { has_f16, tiling });
+    let wants_subgroups = settings::SUBGROUPS.value().as_deref() != Some("off");
+    let abilities = Abilities {
+        has_f16: info.features.contains(wgpu::Features::SHADER_F16),
+        has_subgroups: info.has_subgroups && wants_subgroups,
+        busy: if is_software { 1 << 12 } else { Abilities::LEAST.busy },
+        tiling,
+    };
+    let name = Device::Gpu(index).name();
+    let target = Shaders::new(name, buffers, largest as usize, largest_buffer as usize);
+    let target = target.able(abilities);
     let lost: Arc<OnceLock<String>> = Arc::default();
     let reason = lost.clone();
     raw.set_device_lost_callback(move |_, message| {

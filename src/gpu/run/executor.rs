@@ -255,7 +255,7 @@ impl Gpu {
                 let operand = |x: &(usize, DType, Layout)| group::Operand::new(x.0, View::of(&x.2));
                 let operands: Vec<group::Operand> =
                     key.operands.iter().flatten().map(operand).collect();
-                rows::kernel(fusion, &operands, &key.results)?
+                rows::kernel(fusion, &operands, &key.results, self.target.abilities())?
             }
             What::Product(product, shape) => {
                 let arrays = key.operands.iter().flatten();

@@ -31,8 +31,9 @@ fn element(i: u32, l0: u32) -> Out {
 }
 
 @compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
-    let id = at.y * groups.x * 64u + at.x;
+fn main(@builtin(workgroup_id) at: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    let group = at.y * groups.x + at.x;
+    let id = group * 64u + local;
     let pack = id;
     if pack >= words[0].x { return; }
     let p0 = words[1].z + pack;

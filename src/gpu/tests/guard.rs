@@ -31,7 +31,7 @@ fn every_guarded_group_is_valid() {
             validate(&flagged.text);
             assert_eq!(flagged.bindings, plain.bindings);
             let body = flagged.text.split("fn main(").nth(1).unwrap();
-            let first = body.lines().nth(1).unwrap();
+            let first = body.lines().nth(2).unwrap();
             assert_eq!(first, "    if failed[0] != 0u { return; }");
             assert!(guarded(flagged).is_err(), "a flag is not bound twice");
         }

@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use super::{DTYPES, validate};
 use crate::dtype::DType;
 use crate::gpu::step::kernels;
-use crate::gpu::target::WEBGPU;
+use crate::gpu::target::{Shaders, WEBGPU};
 use crate::graph::{Graph, cases};
 use crate::ops::attributes::Reduction;
 use crate::ops::declare::Outputs;
@@ -14,10 +14,27 @@ use crate::ops::op::Type;
 use crate::passes::expand;
 use crate::schedule::{Operand, Plan, Step, Work};
 use crate::shape::{Dim, Shape};
+use crate::target::Abilities;
+
+/// A device with subgroups.
+static SUBGROUPS: Shaders = Shaders::new("webgpu", 8, 128 << 20, 256 << 20)
+    .able(Abilities { has_subgroups: true, ..Abilities::LEAST });
 
 /// The texts of the row fusions of a graph, validated.
 fn texts(graph: &Graph) -> Vec<String> {
-    let Ok(plan) = Plan::new(&expand(graph).unwrap(), &WEBGPU) else { return Vec::new() };
+    let (texts, shuffled) = [&WEBGPU, &SUBGROUPS].map(|target| texts_for(graph, target)).into();
+    for (text, shuffled) in texts.iter().zip(&shuffled) {
+        // Only neighbours are in one subgroup.
+        let barriers = |text: &str| text.matches("workgroupBarrier").count();
+        let shuffles = shuffled.matches("subgroupShuffle(").count();
+        assert!(shuffles == 0 || barriers(shuffled) < barriers(text), "{shuffled}");
+        assert_eq!(shuffles == 0, text == shuffled, "{shuffled}");
+    }
+    texts
+}
+
+fn texts_for(graph: &Graph, target: &'static Shaders) -> Vec<String> {
+    let Ok(plan) = Plan::new(&expand(graph).unwrap(), target) else { return Vec::new() };
     plan.verify().unwrap();
     let mut texts = Vec::new();
     for (at, kernel) in kernels(&plan).unwrap() {
@@ -74,15 +91,19 @@ fn rows_of_every_dtype_length_and_axis_are_valid() {
         vec![open, n(100)],
         vec![n(100), open],
     ];
-    let mut count = 0;
+    let (mut count, mut shuffling) = (0, 0);
     for dtype in DTYPES {
         for sizes in &shapes {
             for axis in 0..sizes.len() {
-                count += texts(&graph(dtype, sizes, axis)).len();
+                let graph = graph(dtype, sizes, axis);
+                count += texts(&graph).len();
+                let shuffled = texts_for(&graph, &SUBGROUPS);
+                shuffling +=
+                    shuffled.iter().filter(|text| text.contains("subgroupShuffle(")).count();
             }
         }
     }
-    assert!(count > 100, "{count}");
+    assert!(count > 100 && shuffling > 50, "{count}, {shuffling}");
 }
 
 #[test]

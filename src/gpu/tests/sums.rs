@@ -175,12 +175,38 @@ fn every_op_that_sums_has_valid_kernels_for_every_dtype_it_takes() {
 
 /// Devices with float16 of their own that tile products.
 const fn tiling(tiling: Tiling) -> Shaders {
-    Shaders::new("webgpu", 8, 128 << 20, 256 << 20).able(Abilities { has_f16: true, tiling })
+    let abilities = Abilities { has_f16: true, has_subgroups: true, tiling, ..Abilities::LEAST };
+    Shaders::new("webgpu", 8, 128 << 20, 256 << 20).able(abilities)
 }
 
 static UNTILED: Shaders = tiling(Tiling::Never);
 static LARGE_TILED: Shaders = tiling(Tiling::Large);
 static TILED: Shaders = tiling(Tiling::Always);
+
+/// Sums of many parts, of rows in registers too, need a barrier less where there are subgroups.
+#[test]
+fn many_parts_are_joined_by_a_workgroup() {
+    let barriers = |op: &Op, dtype, target| {
+        let kernel = made_with(op, dtype, &[&[5, 100_003].map(Dim::new)], false, target)?;
+        let [_, last] = &kernel.dispatches[..] else { panic!("one dispatch for all parts") };
+        let shuffles = last.text.matches("subgroupShuffleXor").count();
+        assert_eq!(shuffles > 0, target.abilities().has_subgroups, "{}", last.text);
+        Some(last.text.matches("workgroupBarrier").count())
+    };
+    let kinds = REDUCTIONS.map(|kind| Op::Reduce(kind, [1].into_iter().collect()));
+    let places = [ArgReduction::Max, ArgReduction::Min].map(|kind| Op::ArgReduce(kind, 1));
+    let mut count = 0;
+    for op in kinds.iter().chain(&places) {
+        for dtype in DTYPES {
+            if let Some(found) = barriers(op, dtype, &WEBGPU) {
+                assert_eq!(barriers(op, dtype, &UNTILED), Some(found / 2), "{op:?} {dtype}");
+                assert!(found == 2 || found == 4 || found == 8, "{found}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 60, "{count}");
+}
 
 #[test]
 fn products_have_valid_kernels_in_every_variant() {

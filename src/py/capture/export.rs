@@ -75,7 +75,7 @@ fn target((buffers, largest): (usize, usize), has_f16: bool) -> Result<&'static 
     }
     let new: &'static Shaders = Box::leak(Box::new(
         Shaders::new("webgpu", buffers, largest, largest.max(256 << 20))
-            .able(Abilities { has_f16, ..Abilities::default() }),
+            .able(Abilities { has_f16, ..Abilities::LEAST }),
     ));
     made.push((wanted, new));
     Ok(new)
