@@ -90,12 +90,6 @@ impl Abilities {
         Abilities { has_f16: false, has_subgroups: false, busy: 1 << 15, tiling: Tiling::Never };
 }
 
-impl Default for Abilities {
-    fn default() -> Abilities {
-        Abilities::LEAST
-    }
-}
-
 /// The limits of what a target can hold and fuse, and the costs of fusing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {

@@ -1,8 +1,11 @@
-"""What invocations of a workgroup join, through subgroups or memory: the same bits."""
+"""What invocations of a workgroup compute together: the same bits through subgroups or memory, and
+nothing where work before it has failed."""
 
 import os
 import subprocess
 import sys
+
+import pytest
 
 import wengert as wg
 
@@ -48,3 +51,47 @@ def test_subgroups_give_the_bits_of_workgroup_memory(gpu):
     has = "subgroup" in wg.device_info(gpu)["features"]
     assert [shuffles for shuffles, _ in said] == [str(has), "False"]
     assert said[0][1] == said[1][1]
+
+
+GUARDED = """
+import numpy as np
+import wengert as wg
+random, table = np.random.default_rng(1), wg.arange(4.0, device="gpu")
+good, bad = (wg.asarray(np.array(i)).to("gpu") for i in ([1], [9]))
+attention = lambda x: wg.nn.scaled_dot_product_attention(x, x, x)
+for shape, update in [((1, 2, 300, 16), attention), ((1, 2, 40, 16), attention),
+                      ((256, 256), lambda x: wg.maximum(x @ x + 1, 0)), ((70, 70), lambda x: x @ x),
+                      ((300, 257), lambda x: wg.nn.softmax(x, -1)),
+                      ((3, 100_003), lambda x: x.sum(1)), ((100_003,), lambda x: x.argmax(0))]:
+    x = wg.asarray(random.normal(size=shape).astype("f"))
+    want = update(x)
+    state = wg.zeros(want.shape, dtype=want.dtype, device="gpu")
+
+    @wg.compile
+    def step(x, i):
+        taken = table[i]
+        state.assign(update(x))
+        return taken
+
+    x = x.to("gpu")
+    step(x, good)
+    np.testing.assert_allclose(state.numpy(), want.numpy(), rtol=1e-3, atol=1e-3)
+    before = state.numpy()
+    try:
+        step(x * 2, bad).numpy()
+    except wg.BoundsError as refusal:
+        assert "index 9" in str(refusal), refusal
+    else:
+        raise AssertionError("nothing was refused")
+    assert np.array_equal(state.numpy(), before), shape
+    step(x, good)
+    assert np.array_equal(state.numpy(), before), shape
+"""
+
+
+@pytest.mark.parametrize("setting", ["WENGERT_PRODUCTS=blocks", "WENGERT_PRODUCTS=tiles",
+                                     "WENGERT_SUBGROUPS=off"])  # fmt: skip
+def test_a_failure_leaves_state_that_workgroups_would_write(gpu, setting):
+    env = os.environ | dict([setting.split("=")])
+    done = subprocess.run([sys.executable, "-c", GUARDED], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -7,6 +7,7 @@
 use smallvec::SmallVec;
 
 use super::kernel::{Dispatch, Word};
+use super::shader::START;
 use crate::error::{self, Result};
 use crate::shape::Dim;
 
@@ -67,7 +68,8 @@ pub fn copy(bytes: usize) -> Dispatch {
 }
 
 /// The same dispatch, which does nothing if a flag is set. The flag is bound behind the other
-/// storage. There must be no barrier in the text.
+/// storage. Where invocations wait for each other, or read each other's registers, one of them looks
+/// for all of its workgroup, which leaves as a whole.
 pub fn guarded(dispatch: Dispatch) -> Result<Dispatch> {
     let at = dispatch.bindings.len();
     let uniform = format!("@group(0) @binding({at}) var<uniform>");
@@ -76,12 +78,20 @@ pub fn guarded(dispatch: Dispatch) -> Result<Dispatch> {
          @group(0) @binding({}) var<uniform>",
         at + 1
     );
-    let start = "    let group = at.y * groups.x + at.x;\n";
     let is_known = |part: &str| dispatch.text.matches(part).count() == 1;
-    if !is_known(&uniform) || !is_known(start) || dispatch.text.contains("workgroupBarrier") {
+    if !is_known(&uniform) || !is_known(START) {
         return Err(error::internal("a shader cannot be guarded"));
     }
-    let look = format!("{start}    if failed[0] != 0u {{ return; }}\n");
-    let text = dispatch.text.replacen(&uniform, &behind, 1).replacen(start, &look, 1);
-    Ok(Dispatch { text, ..dispatch })
+    let is_together =
+        ["workgroupBarrier", "subgroupShuffle"].map(|call| dispatch.text.contains(call));
+    let (memory, look) = match is_together.contains(&true) {
+        false => ("", "    if failed[0] != 0u { return; }\n"),
+        true => (
+            "var<workgroup> has_failed: u32;\n",
+            "    if local == 0u { has_failed = failed[0]; }\n    if workgroupUniformLoad(&has_failed) \
+             != 0u { return; }\n",
+        ),
+    };
+    let text = dispatch.text.replacen(&uniform, &(memory.to_owned() + &behind), 1);
+    Ok(Dispatch { text: text.replacen(START, &format!("{START}{look}"), 1), ..dispatch })
 }

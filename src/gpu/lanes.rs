@@ -3,7 +3,7 @@
 //! others read what each wrote to the workgroup's memory. Both give the same bits.
 
 use super::kernel::WORKGROUP;
-use super::shader::Shader;
+use super::shader::{MOST_SHARED, Shader};
 use crate::error::Result;
 use crate::scalar::wgsl::WgslType;
 
@@ -14,7 +14,8 @@ const _: () = assert!(LANES * LANES == WORKGROUP);
 
 /// The most registers that are joined at a time, each of two words: what they take of a
 /// workgroup's memory is there on every adapter.
-pub const MOST_JOINED: usize = 16;
+pub const MOST_JOINED: usize = 15;
+const _: () = assert!(2 * MOST_JOINED * 2 * 4 * WORKGROUP <= MOST_SHARED);
 
 /// Lanes that have parts of one result.
 pub struct Lanes {

@@ -7,7 +7,7 @@
 use super::element::is_wide;
 use super::kernel::{Dispatch, Input, Kernel, Output, Place, WORKGROUP};
 use super::lanes::Lanes;
-use super::shader::{Shader, lanes as lanes_of};
+use super::shader::{Shader, lanes as lanes_of, written};
 use super::terms::{
     BLOCK, Join, MOST_PARTS, Source, Strides, add_exactly, along, merged, parts, read, register,
     with_lost,
@@ -281,16 +281,8 @@ impl Walk<'_> {
         found: &[String],
     ) -> Dispatch {
         let (to, per) = (shader.memory(place), found.len());
-        shader.line("if local == 0u {");
-        if is_wide(dtype) {
-            shader.line(format!("{to}[2u * group] = {}.x;", found[0]));
-            shader.line(format!("{to}[2u * group + 1u] = {}.y;", found[0]));
-        } else {
-            let part = |(e, lane): (usize, &String)| format!("({lane} << {}u)", 32 / per * e);
-            let word: Vec<String> = found.iter().enumerate().map(part).collect();
-            shader.line(format!("{to}[group] = {};", word.join(" | ")));
-        }
-        shader.line("}");
+        let lines = written(&to, "group", dtype, found);
+        shader.line(format!("if local == 0u {{\n{lines}}}"));
         let rounds = self.terms.div_ceil(Dim::new(WORKGROUP)) * Dim::new(per);
         shader.grouped(self.sums.div_ceil(Dim::new(per)), rounds)
     }

@@ -32,7 +32,8 @@ pub struct Shader {
     /// Arrays of a workgroup, and their bytes
     shared: String,
     shared_bytes: usize,
-    abilities: Abilities,
+    /// Whether eight neighbouring invocations always belong to one subgroup
+    has_subgroups: bool,
     /// Whether invocations read registers of their neighbours
     is_shuffling: bool,
 }
@@ -40,12 +41,29 @@ pub struct Shader {
 /// How a text begins that reads memory as floats of 16 bits.
 pub const F16: &str = "enable f16;\n\n";
 
-/// The most bytes of workgroup memory that every adapter has.
-const MOST_SHARED: usize = 16_384;
+/// The most bytes of workgroup memory of a text: what every adapter has, less the word of a guard.
+pub const MOST_SHARED: usize = 16_384 - 4;
+
+/// How every entry point goes on where `local` is known.
+pub const START: &str = "    let group = at.y * groups.x + at.x;\n";
 
 /// The elements of an invocation, so that no two invocations write one word.
 pub fn lanes(dtype: DType) -> usize {
     (4 / dtype.size()).max(1)
+}
+
+/// The lines that write the lanes of word `at` of a memory, or one lane that is two words.
+pub fn written(memory: &str, at: &str, dtype: DType, lanes: &[String]) -> String {
+    if is_wide(dtype) {
+        let part = |(j, part)| format!("    {memory}[{at} * 2u + {j}u] = {}.{part};\n", lanes[0]);
+        return ["x", "y"].into_iter().enumerate().map(part).collect();
+    }
+    let part = |(e, lane): (usize, &String)| match e {
+        0 => lane.clone(),
+        _ => format!("({lane} << {}u)", 8 * dtype.size() * e),
+    };
+    let word: Vec<String> = lanes.iter().enumerate().map(part).collect();
+    format!("    {memory}[{at}] = {};\n", word.join(" | "))
 }
 
 impl Shader {
@@ -56,7 +74,7 @@ impl Shader {
 
     /// A shader for devices that are able to do so much.
     pub fn able(abilities: Abilities) -> Shader {
-        Shader { abilities, ..Shader::default() }
+        Shader { has_subgroups: abilities.has_subgroups, ..Shader::default() }
     }
 
     /// A new word of the uniform buffer, as an expression. (Words that are equal at some sizes are
@@ -101,7 +119,7 @@ impl Shader {
 
     /// Whether eight neighbouring invocations always belong to one subgroup.
     pub fn has_subgroups(&self) -> bool {
-        self.abilities.has_subgroups
+        self.has_subgroups
     }
 
     /// The same value of the invocation of this subgroup whose number has the bit `distance`
@@ -338,9 +356,6 @@ impl Shader {
         body += &format!("    if first >= {all} {{ return; }}\n");
         if is_wide(dtype) {
             body += "    let e0 = element(first);\n";
-            for (j, part) in ["x", "y"].into_iter().enumerate() {
-                let _ = writeln!(body, "    {memory}[first * 2u + {j}u] = e0.{part};");
-            }
         } else {
             for e in 0..per {
                 let _ = match e {
@@ -348,14 +363,9 @@ impl Shader {
                     _ => writeln!(body, "    let e{e} = element(min(first + {e}u, {all} - 1u));"),
                 };
             }
-            let bits = 8 * dtype.size();
-            let parts = (0..per).map(|e| match e {
-                0 => "e0".to_owned(),
-                _ => format!("(e{e} << {}u)", e * bits),
-            });
-            let word = parts.collect::<Vec<String>>().join(" | ");
-            let _ = writeln!(body, "    {memory}[word] = {word};");
         }
+        let found: Vec<String> = (0..per).map(|e| format!("e{e}")).collect();
+        body += &written(&memory, "word", dtype, &found);
         self.entry(&body, invocations, rounds * Dim::new(per))
     }
 
@@ -398,13 +408,13 @@ impl Shader {
         let mut head = "@builtin(workgroup_id) at: vec3<u32>, @builtin(num_workgroups) groups: \
                         vec3<u32>"
             .to_owned();
-        let mut start = "    let group = at.y * groups.x + at.x;\n".to_owned();
+        let mut own = "";
         if self.is_shuffling {
             // Which invocations are a subgroup is for the device to say.
             self.functions.insert_str(0, "var<private> lane: u32;\n\n");
             head += ", @builtin(subgroup_id) subgroup: u32, @builtin(subgroup_size) width: u32, \
                      @builtin(subgroup_invocation_id) own_lane: u32";
-            start += "    let local = subgroup * width + own_lane;\n    lane = own_lane;\n";
+            own = "    let local = subgroup * width + own_lane;\n    lane = own_lane;\n";
         } else {
             head += ", @builtin(local_invocation_index) local: u32";
         }
@@ -428,7 +438,7 @@ impl Shader {
         text += &self.functions;
         let _ = write!(
             text,
-            "\n@compute @workgroup_size({WORKGROUP})\nfn main({head}) {{\n{start}{body}}}\n"
+            "\n@compute @workgroup_size({WORKGROUP})\nfn main({head}) {{\n{own}{START}{body}}}\n"
         );
         let bindings = self.places.iter().map(|(place, _)| *place).collect();
         Dispatch { text, words: self.words, bindings, invocations, rounds }

@@ -9,6 +9,7 @@ use super::{FOUR, Product, Side};
 use crate::error::Result;
 use crate::gpu::element::register as wgsl;
 use crate::gpu::kernel::{Dispatch, WORKGROUP, Word, count};
+use crate::gpu::shader::MOST_SHARED;
 use crate::gpu::terms::{BLOCK, along, zero};
 use crate::shape::{Dim, Dims};
 
@@ -25,7 +26,7 @@ const PITCH: usize = SIDE + 1;
 pub(super) const MOST_TERMS: usize = 1 << 15;
 
 /// Both tiles are in the workgroup memory that every adapter has, elements of two words too.
-const _: () = assert!(2 * 8 * PITCH * DEPTH <= 16_384);
+const _: () = assert!(2 * 8 * PITCH * DEPTH <= MOST_SHARED);
 
 /// Elements of a tile that an invocation brings.
 const EACH: usize = SIDE * DEPTH / WORKGROUP;

@@ -22,7 +22,9 @@ static SUBGROUPS: Shaders = Shaders::new("webgpu", 8, 128 << 20, 256 << 20)
 
 /// The texts of the row fusions of a graph, validated.
 fn texts(graph: &Graph) -> Vec<String> {
-    let (texts, shuffled) = [&WEBGPU, &SUBGROUPS].map(|target| texts_for(graph, target)).into();
+    let (texts, shuffled): (Vec<_>, Vec<_>) =
+        [&WEBGPU, &SUBGROUPS].map(|target| texts_for(graph, target)).into();
+    assert_eq!(texts.len(), shuffled.len());
     for (text, shuffled) in texts.iter().zip(&shuffled) {
         // Only neighbours are in one subgroup.
         let barriers = |text: &str| text.matches("workgroupBarrier").count();
