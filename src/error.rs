@@ -294,12 +294,18 @@ catalogue! {
     device_lost(op, device, why) => Device, "{op}: {device} is lost: {why}; start a new process to use it again";
     /// More memory than a device has, or can bind.
     device_memory(op, device, facts) => Memory, "{op}: {device} has no room: {facts}";
+    /// More elements than positions of 32 bits tell apart.
+    too_many_elements(op, got, most) => Memory,
+        "{op}: too many elements for a shader: got {got}, at most {most}; take parts of the array";
     /// Operands on different devices.
     devices_differ(op, a, b, to) => Device,
         "{op}: operands lie on different devices: {a} and {b}; move one, e.g. x.to(\"{to}\")";
     /// A value of another device than its graph's.
     one_device(op, want, got) => Device,
         "{op}: a graph computes on one device: this one on {want}, got {got}; move the tensor before the call";
+    /// A comparison with the reference of what has no such bits.
+    not_compared(op, device) => Device,
+        "{op}: check=\"reference\" compares bits, and those of {device} are its own; use check=True there, or move the tensors, e.g. x.to(\"cpu\")";
     /// The bytes of a value that lies on a device, asked for without a copy.
     not_on_host(op, device) => Device,
         "{op}: the tensor lies on {device}; copy it first, e.g. x.to(\"cpu\")";

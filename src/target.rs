@@ -168,6 +168,11 @@ pub trait Target: Send + Sync {
         Abilities::LEAST
     }
 
+    /// Whether a plan gives the bits that the ops of its list give one by one.
+    fn keeps_bits(&self) -> bool {
+        true
+    }
+
     /// How many blocks run at a time.
     fn lanes(&self) -> usize;
 

@@ -81,6 +81,9 @@ class CompiledFunction(_core.Dispatcher):
     Called while another function is captured, it becomes part of that one.
     """
 
+    # Whether traces become programs for other devices.
+    _exported = False
+
     def __init__(
         self,
         function: Callable[..., Any],
@@ -196,7 +199,7 @@ class CompiledFunction(_core.Dispatcher):
         variables, kept = outside(self._function), False
         before, here = _touched.here.record, _touched.here
         try:
-            with _core.Trace() as trace:
+            with _core.Trace(self._exported) as trace:
                 here.record = record = _touched.Record(trace)
                 inside = list(leaves)
                 for i, change in enumerate(changing):

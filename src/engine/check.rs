@@ -286,7 +286,9 @@ fn write(program: &Small, what: &str) -> std::io::Result<PathBuf> {
     let mut text = format!("# {what}\n");
     let inputs = Graph::from_list(List::default());
     for array in &program.inputs {
-        inputs.constant(array.clone());
+        if let Ok(array) = executors::download(array) {
+            inputs.constant(array);
+        }
     }
     for line in inputs.list_mut().print_short(site::describe).lines() {
         let _ = writeln!(text, "# given: {line}");

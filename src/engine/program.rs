@@ -14,7 +14,7 @@ use super::executors::{self, Device, Planned};
 use super::{interpret, site};
 use crate::array::Array;
 use crate::dtype::Scalar;
-use crate::error::Result;
+use crate::error::{self, Result};
 use crate::executor::Input;
 use crate::graph::numbers::evaluate;
 use crate::graph::replay::{Calls, logged};
@@ -321,7 +321,7 @@ impl Program {
         let planned = self.planned(sizes)?;
         admit("call", planned.plan.inputs().iter(), inputs.iter().copied())?;
         let numbers = self.numbers(sizes, given)?;
-        if !self.config.check.is_on() {
+        if !self.compares()? {
             return planned.run(inputs, &numbers);
         }
         let (found, calls) = logged(|| planned.run(inputs, &numbers))?;
@@ -343,7 +343,7 @@ impl Program {
         }
         let (planned, numbers) = (self.planned(sizes)?, self.numbers(sizes, given)?);
         admit_found("call", planned.plan.inputs().iter(), inputs.iter().map(Input::array))?;
-        if !self.config.check.is_on() {
+        if !self.compares()? {
             return planned.run_with(inputs, &numbers);
         }
         let copies = check::copies(inputs)?;
@@ -362,6 +362,16 @@ impl Program {
     /// Whether every run is compared with the list.
     pub fn is_checked(&self) -> bool {
         self.config.check.is_on()
+    }
+
+    /// Whether results are compared with those of the list, which have the same bits on some devices
+    /// only.
+    fn compares(&self) -> Result<bool> {
+        let keeps_bits = executors::target(self.device).keeps_bits();
+        match self.config.check {
+            Check::Reference if !keeps_bits => Err(error::not_compared("call", self.device)),
+            check => Ok(check.is_on() && keeps_bits),
+        }
     }
 
     fn held<'a>(

@@ -231,7 +231,7 @@ fn traced_rows(f: impl FnOnce(&Value) -> Fallible<Value>) -> (String, Vec<String
     let scope = Scope::new();
     let rows = scope.symbol(Some(8));
     let shape = scope.run(|| {
-        let trace = Trace::new();
+        let trace = Trace::new(false);
         let _entered = trace.enter();
         let x = trace.input(Type::new(DType::F32, Shape::from_dims(&[rows, Dim::new(6)]))).unwrap();
         f(&x).unwrap().shape().to_string()

@@ -336,10 +336,10 @@ impl View {
                 reach = reach + size * *stride;
             }
         }
-        match reach.known() {
-            Some(reach) if reach > MOST_ELEMENTS => {
-                let facts = format!("got {reach}, at most {MOST_ELEMENTS}");
-                Err(error::bad_graph("gpu", "too many elements", facts))
+        // Repeated elements reach no further, and yet loops count them.
+        match [reach, self.count()].iter().filter_map(|n| n.known()).max() {
+            Some(most) if most > MOST_ELEMENTS => {
+                Err(error::too_many_elements("gpu", most, MOST_ELEMENTS))
             }
             Some(_) | None => Ok(()),
         }

@@ -63,6 +63,11 @@ impl Target for Shaders {
         self.abilities
     }
 
+    /// Sums in fusions have another order, and compilers fuse products.
+    fn keeps_bits(&self) -> bool {
+        false
+    }
+
     fn lanes(&self) -> usize {
         1
     }

@@ -56,6 +56,11 @@ pub trait Emit {
     fn has_float64(&self) -> bool {
         true
     }
+    /// Whether this becomes a program of shaders, which have no float64 whatever the device here has.
+    /// What is known now is computed here. The same as above holds of formulas that ask.
+    fn is_exported(&self) -> bool {
+        false
+    }
     /// Called when a formula looks at the value of a number that is told at run time, instead of
     /// passing it on: the nodes it emits may then depend on the value. Returns the value if it is
     /// known here; if it is not, the emitted nodes are not used.

@@ -12,7 +12,7 @@ use super::arguments::{Held, place, scalar};
 use super::errors::{OrRaise, to_python};
 use super::size::{Size, numbered, pinned};
 use super::tensor;
-use crate::device::Device;
+use crate::device::{self, Device};
 use crate::dtype::{DType, Numeric, Scalar};
 use crate::engine::tape::Value;
 use crate::engine::trace;
@@ -49,20 +49,36 @@ pub fn operand(object: &Bound<'_, PyAny>) -> PyResult<Option<Numeric>> {
     }
 }
 
-/// What a size or a number is as a tensor, which is computed when the function runs; `None` for
-/// other objects.
-pub fn as_tensor(object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyResult<Option<Value>> {
-    let natural = match (object.cast::<Size>().is_ok(), object.cast::<Number>().is_ok()) {
-        (true, _) => DType::I64,
-        (_, true) => DType::F32,
-        (false, false) => return Ok(None),
+/// What a size or a number is as a tensor on a device, which is computed when the function runs;
+/// `None` for other objects. A size is int64 before it is another integer, and numbers are rounded
+/// once, so devices without float64 compute both.
+pub fn as_tensor(
+    object: &Bound<'_, PyAny>,
+    dtype: Option<DType>,
+    device: Device,
+) -> PyResult<Option<Value>> {
+    let is_size = object.cast::<Size>().is_ok();
+    if !is_size && object.cast::<Number>().is_err() {
+        return Ok(None);
+    }
+    let py = object.py();
+    let core = py.import("wengert._core")?;
+    let wanted = dtype.unwrap_or(if is_size { DType::I64 } else { DType::F32 });
+    let of = |dtype: DType| -> PyResult<_> {
+        let keywords = [("dtype", core.getattr(dtype.name())?)].into_py_dict(py)?;
+        keywords.set_item("device", device.to_string())?;
+        Ok(keywords)
     };
-    let core = object.py().import("wengert._core")?;
-    let keywords = [("dtype", core.getattr("float64")?)].into_py_dict(object.py())?;
-    let one = core.call_method("ones", (PyTuple::empty(object.py()),), Some(&keywords))?;
-    let wanted = core.getattr(dtype.unwrap_or(natural).name())?;
-    let y = one.mul(object)?.call_method1("astype", (wanted,))?;
-    tensor::handle("asarray", &y)?.try_value().or_raise(object.py()).map(Some)
+    let shape = PyTuple::empty(py);
+    let y = match is_size && !wanted.is_float() {
+        true => core.call_method("full", (shape, object), Some(&of(DType::I64)?))?,
+        false => {
+            let float = if wanted.is_float() { wanted } else { DType::F64 };
+            core.call_method("ones", (shape,), Some(&of(float)?))?.mul(object)?
+        }
+    };
+    let y = y.call_method1("astype", (core.getattr(wanted.name())?,))?;
+    tensor::handle("asarray", &y)?.try_value().or_raise(py).map(Some)
 }
 
 /// Puts data where its device is, that of the tensors beside it if none is said. Beside integers a
@@ -111,20 +127,26 @@ fn settle_open(
             | DType::U64) => dtype = dtype.map_or(Some(other), |so_far| so_far.promote(other)),
         }
     }
-    let beside_tensors = held.iter().any(|x| matches!(x, Held::Value(_) | Held::Data(_)));
+    let beside = held.iter().find_map(|x| match x {
+        Held::Value(value) | Held::Data(value) => Some(value.device()),
+        Held::Scalar(_) => None,
+    });
     for (i, x) in held.iter_mut().enumerate() {
         let Held::Scalar(number) = x else { continue };
         let Some(dim) = trace::size_of(*number) else { continue };
         // Formulas of numbers alone know sizes themselves.
-        if takes_number(i) && !beside_tensors {
+        if takes_number(i) && beside.is_none() {
             continue;
         }
         *x = match takes_number(i) {
             true => Held::Scalar(Scalar::Int(pinned(py, dim)? as i64).into()),
-            false => match as_tensor(Bound::new(py, Size::of(dim))?.as_any(), dtype)? {
-                Some(value) => Held::Data(value),
-                None => continue,
-            },
+            false => {
+                let (size, on) = (Bound::new(py, Size::of(dim))?, beside);
+                match as_tensor(size.as_any(), dtype, on.unwrap_or_else(device::current))? {
+                    Some(value) => Held::Data(value),
+                    None => continue,
+                }
+            }
         };
     }
     Ok(())

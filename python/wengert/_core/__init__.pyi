@@ -772,7 +772,8 @@ class Tensor:
         """Whether elements are equal within `atol + rtol * abs(b)`.
 
         Equal infinities are close; NaN is close to nothing, except to NaN with `equal_nan`.
-        Integers are compared in float64.
+        Integers are compared in float64; on devices without it their difference is exact and the
+        bound is float32.
         """
 
     def isfinite(self) -> Tensor:
@@ -1829,7 +1830,8 @@ def isclose(a: Tensor | ArrayLike, b: Tensor | ArrayLike, *, rtol: float = 1e-5,
     """Whether elements are equal within `atol + rtol * abs(b)`.
 
     Equal infinities are close; NaN is close to nothing, except to NaN with `equal_nan`.
-    Integers are compared in float64.
+    Integers are compared in float64; on devices without it their difference is exact and the
+    bound is float32.
     """
 
 def isfinite(x: Tensor | ArrayLike) -> Tensor:

@@ -38,6 +38,7 @@ class _Captured(CompiledFunction):
     """A function that is captured to be exported: it keeps what Python does beside the tensors."""
 
     made: Any = None
+    _exported = True
 
     def _capture(self, *args: Any, **kwargs: Any) -> Any:
         self.made = super()._capture(*args, **kwargs)

@@ -198,9 +198,13 @@ impl Emit for Eager {
     }
 
     fn has_float64(&self) -> bool {
-        let device = trace::top().map_or_else(device::current, |trace| trace.device());
+        let device = trace::device();
         let (cast, double) = (Op::Cast(DType::F64), DType::F64);
         device == Device::Cpu || executors::target(device).supports(&cast, &[double], double)
+    }
+
+    fn is_exported(&self) -> bool {
+        trace::top().is_some_and(|trace| trace.is_exported())
     }
 
     fn size_behind(&self, value: Numeric) -> Option<Dim> {

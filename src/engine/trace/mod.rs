@@ -76,6 +76,8 @@ pub struct Trace {
     is_body: bool,
     /// Whether its results may be moved to other devices, at the end of each run
     moves_results: bool,
+    /// Whether its list becomes a program of shaders
+    is_exported: bool,
     /// The device that its nodes are computed on, once something says it
     device: OnceLock<Device>,
     /// The symbols among its sizes, and what it relies on about them
@@ -226,12 +228,19 @@ pub fn look(number: u32) -> Option<Scalar> {
     top().map(|trace| trace.look(number).or_throw())
 }
 
+/// The device of the trace on top; where there is none, that of new values.
+pub fn device() -> Device {
+    top().map_or_else(device::current, |trace| trace.device())
+}
+
 impl Trace {
-    /// A new trace of a function, not yet on a stack. Its sizes go with it.
-    pub fn new() -> Arc<Trace> {
+    /// A new trace of a function, not yet on a stack. Its sizes go with it. With `is_exported` its
+    /// list becomes a program of shaders.
+    pub fn new(is_exported: bool) -> Arc<Trace> {
         let mut trace = Trace::make(Role::Function, false, Scope::owner());
         if let Some(trace) = Arc::get_mut(&mut trace) {
             trace.moves_results = true;
+            trace.is_exported |= is_exported;
         }
         trace
     }
@@ -251,6 +260,7 @@ impl Trace {
             open: AtomicBool::new(true),
             is_body,
             moves_results: false,
+            is_exported: top().is_some_and(|outer| outer.is_exported),
             device: OnceLock::new(),
             scope,
             deferred: None,
@@ -261,6 +271,11 @@ impl Trace {
     /// values.
     pub fn device(&self) -> Device {
         self.device.get().copied().unwrap_or_else(device::current)
+    }
+
+    /// Whether its list, or that of the trace around it, becomes a program of shaders.
+    pub fn is_exported(&self) -> bool {
+        self.is_exported
     }
 
     /// Says that its nodes are computed on a device. A graph computes on one device alone.

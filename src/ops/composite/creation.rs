@@ -143,9 +143,10 @@ composite! {
         let steps = number(cx, 0).count(steps);
         let step = steps.scalar(last - first).calculate(Calculation::Div, steps);
         let shape = shape_of(&[num], "linspace");
-        let i = number(cx, 0).iota(exact_float(cx), shape.clone(), 0);
+        let float = if n.known().is_none() && cx.is_exported() { DType::F32 } else { exact_float(cx) };
+        let i = number(cx, 0).iota(float, shape.clone(), 0);
         let y = i * step + first;
-        let place = match cx.has_float64() {
+        let place = match float == DType::F64 {
             true => (i, steps),
             // Counts beyond 2²⁴ are not exact in float32.
             false => {

@@ -61,8 +61,9 @@ fn entry(dict: &Bound<'_, PyDict>, key: &Bound<'_, PyAny>) -> PyResult<f64> {
 #[pymethods]
 impl Trace {
     #[new]
-    fn new() -> Trace {
-        Trace { inner: trace::Trace::new(), numbers: Mutex::default() }
+    #[pyo3(signature = (exported=false))]
+    fn new(exported: bool) -> Trace {
+        Trace { inner: trace::Trace::new(exported), numbers: Mutex::default() }
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {

@@ -1,0 +1,123 @@
+"""What a GPU is asked at the edges: sizes that are operands, checked runs, integers against bounds,
+more elements than it counts."""
+
+import numpy as np
+import pytest
+
+import wengert as wg
+from wengert import nn, optim, webgpu
+
+N = wg.Dim("n")
+INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+
+# Sizes beside integers, which are integers of their dtype.
+SIZED = {
+    "remainder": lambda i: i % i.shape[0],
+    "reflected": lambda i: i.shape[0] - i,
+    "comparison": lambda i: i < i.shape[0],
+    "selection": lambda i: wg.where(i > 1, i, i.shape[0]),
+    "bounds": lambda i: wg.clip(i, 0, i.shape[0] - 2),
+    "array": lambda i: wg.asarray(i.shape[0], dtype=i.dtype, device=i.device) + i,
+    "float": lambda i: wg.asarray(i.shape[0], dtype=wg.float32, device=i.device) / 4,
+}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "uint64"])
+@pytest.mark.parametrize("name", SIZED)
+def test_sizes_beside_integers(name, dtype, gpu):
+    f = SIZED[name]
+    compiled = wg.compile(f)
+    for n in (5, 7, 9):
+        x = wg.arange(n, dtype=getattr(wg, dtype))
+        got, want = compiled(x.to(gpu)), f(x)
+        assert (got.device, got.dtype) == (gpu, want.dtype)
+        assert got.tolist() == want.tolist()
+    assert compiled.traces == 2
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_sizes_beside_integers_are_exported(name):
+    program = webgpu.export(SIZED[name], wg.Spec((N,), wg.int64))
+    assert program.symbols == {"n"}
+
+
+def test_what_needs_float64_here_is_exported_without():
+    whole = wg.Spec((N,), wg.int64)
+    assert webgpu.export(wg.isclose, whole, whole).outputs[0].dtype == "bool"
+    program = webgpu.export(lambda x: x + wg.linspace(0, 1, x.shape[0]), wg.Spec((N,)))
+    assert program.outputs[0].dtype == "float32"
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, "bool"])
+def test_integers_that_are_close(dtype, gpu):
+    if dtype == "bool":
+        a, b = np.array([True, True, False]), np.array([True, False, False])
+    else:
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        a = np.array([low, low, high, high, 100, 100, 0, high], dtype)
+        b = np.array([low, high, low, high - 1, 101, 103, 1, high // 2], dtype)
+    x, y = wg.asarray(a), wg.asarray(b)
+    for ways in ({}, {"rtol": 0.02}, {"atol": 2.5, "rtol": 0.0}, {"equal_nan": True}):
+        got = wg.isclose(x.to(gpu), y.to(gpu), **ways)
+        assert got.tolist() == wg.isclose(x, y, **ways).tolist(), ways
+
+
+def trained(device, **config):
+    """The losses of a few compiled steps."""
+    wg.random.seed(0)
+    model = nn.Sequential(nn.Linear(20, 33), nn.GELU(), nn.LayerNorm(33), nn.Linear(33, 10))
+    model.to(device)
+    optimizer = optim.Adam(model.parameters())
+    x = wg.random.normal((64, 20), device=device)
+    y = wg.asarray(np.arange(64) % 10, device=device)
+    with wg.config(**config):
+
+        @wg.compile
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = nn.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return [step(x, y).item() for _ in range(3)]
+
+
+def test_checked_runs_take_the_bits_of_a_gpu(gpu):
+    """A plan adds in another order than its ops do, which is no defect of it."""
+    assert trained(gpu, check=True) == trained(gpu)
+
+
+def test_checked_runs_see_what_changed_unseen_on_a_gpu(gpu):
+    box = {"deep": [[2.0]]}
+
+    with wg.config(check=True):
+
+        @wg.compile
+        def f(x):
+            return x * box["deep"][0][0]
+
+        x = wg.ones(3, device=gpu)
+        f(x)
+        box["deep"][0][0] = 3.0
+        with pytest.raises(wg.CaptureError, match="a Python value changed"):
+            f(x)
+
+
+def test_the_reference_is_no_measure_of_a_gpu(gpu):
+    with wg.config(check="reference"):
+        f = wg.compile(wg.sin)
+        with pytest.raises(wg.DeviceError, match=r"check=True.*x\.to"):
+            f(wg.ones(3, device=gpu))
+        assert f(wg.ones(3)).shape == (3,)
+
+
+@pytest.mark.parametrize("f", [wg.sum, wg.max, wg.argmax, lambda x: x.mean()])
+def test_more_elements_than_positions_are_refused(f, gpu):
+    """Repeated elements take no memory, and are counted all the same. A plan refuses the bytes."""
+    x = wg.broadcast_to(wg.ones((), device=gpu), (1 << 20, 1 << 12))
+    with pytest.raises(MemoryError, match="got 4294967296, at most 2147483648; take parts"):
+        f(x)
+    with pytest.raises(wg.DeviceError, match="takes 17179869184 bytes"):
+        wg.compile(f)(x)
+    assert x[3, ::1024].tolist() == [1.0] * 4
