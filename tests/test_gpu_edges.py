@@ -121,3 +121,27 @@ def test_more_elements_than_positions_are_refused(f, gpu):
     with pytest.raises(wg.DeviceError, match="takes 17179869184 bytes"):
         wg.compile(f)(x)
     assert x[3, ::1024].tolist() == [1.0] * 4
+
+
+OUTSIDE = {
+    "cross_entropy": (nn.cross_entropy, [0, 1, 2, 3]),
+    "cross_entropy below": (nn.cross_entropy, [0, 1, 2, -2]),
+    "embedding": (lambda x, i: nn.embedding(i, x), [0, 1, 2, 4]),
+    "second axis": (lambda x, i: x[:, i], [0, 1, 2, -4]),
+    "along": (lambda x, i: wg.take_along_axis(x, i[:, None], axis=1), [0, 1, 2, 3]),
+    "one_hot": (lambda x, i: wg.one_hot(i, 3), [0, 1, 2, 3]),
+    "index_add": (lambda x, i: wg.index_add(x, i, x), [0, 1, 2, 5]),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_programs_refuse_indexes_in_the_words_of_the_call(name, adapter, tmp_path):
+    f, wrong = OUTSIDE[name]
+    x, i = np.ones((4, 3), "f"), np.array(wrong)
+    program = webgpu.export(f, wg.Spec((4, 3)), wg.Spec((4,), wg.int64))
+    program.save(tmp_path / "p.wgprog")
+    (got,) = adapter.perform(tmp_path / "p.wgprog", [("arrays", (x, i), None)])
+    with pytest.raises(wg.BoundsError) as want:
+        f(wg.asarray(x), wg.asarray(i))
+    kind, text = got
+    assert kind == "BoundsError" and text.startswith(f"{want.value}\n  made at {__file__}")

@@ -75,14 +75,7 @@ pub fn explain(error: Error, origin: Origin) -> Error {
     if origin.is_none() || error.is_explained() {
         return error;
     }
-    let i = origin.name as usize - 1;
-    let (name, indexes) = match OTHERS.get(i) {
-        Some(name) => (*name, Indexes::Nothing),
-        None => {
-            let composite = TABLE[i - OTHERS.len()];
-            (composite.name, composite.indexes)
-        }
-    };
+    let (name, indexes) = called(origin);
     let Some(place) = error.place() else { return error.within(name).explained() };
     let (i, n) = (place.index, place.size);
     let said = match indexes {
@@ -95,6 +88,40 @@ pub fn explain(error: Error, origin: Origin) -> Error {
         }
     };
     said.explained()
+}
+
+/// The name of the call, and what it has indexes of.
+fn called(origin: Origin) -> (&'static str, Indexes) {
+    let i = origin.name as usize - 1;
+    match OTHERS.get(i) {
+        Some(name) => (*name, Indexes::Nothing),
+        None => {
+            let composite = TABLE[i - OTHERS.len()];
+            (composite.name, composite.indexes)
+        }
+    }
+}
+
+/// How whoever made the call should read of an index outside one of `count` axes: the name of the
+/// call, its word for an index, and its numbers of the axes. What [`explain`] says, for programs
+/// that say it elsewhere.
+pub fn words(
+    op: &'static str,
+    origin: Origin,
+    count: usize,
+) -> (&'static str, &'static str, Vec<usize>) {
+    let axis = |axis: usize| addressed(origin.axes, count - 1 - axis).unwrap_or(axis);
+    let axes = (0..count).map(axis).collect();
+    if origin.is_none() {
+        return (op, "index", axes);
+    }
+    let (name, indexes) = called(origin);
+    let word = match indexes {
+        Indexes::Labels => "label",
+        Indexes::Classes => "class",
+        Indexes::Axis(_) | Indexes::First | Indexes::Nothing => "index",
+    };
+    (name, word, axes)
 }
 
 /// The axis of the call that an index array addresses, by how many arrays come behind that one: a

@@ -351,8 +351,14 @@ class Player:
             sizes = [_value(dim, symbols) for dim in refusal.sizes]
             size = sizes[axis] if axis < len(sizes) else 0
             index = (low | high << 32) - (1 << 64 if high >> 31 else 0)
-            where = f"out of bounds for axis {axis} with size {size}"
-            raise BoundsError(f"{refusal.op}: index {index} is {where}{made}")
+            if refusal.says == "index":
+                axis = refusal.axes[axis] if axis < len(refusal.axes) else axis
+                what = f"index {index} is out of bounds for axis {axis} with size {size}"
+            else:
+                # Negative labels were moved below every index.
+                shown = index + size if refusal.says == "label" and index < 0 else index
+                what = f"class {shown} is out of range: there are {size} classes"
+            raise BoundsError(f"{refusal.op}: {what}{made}")
 
 
 def _value(dim: int | Size, symbols: Mapping[str, int]) -> int:

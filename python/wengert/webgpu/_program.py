@@ -75,6 +75,8 @@ class Refusal(NamedTuple):
     sizes: tuple[int | Size, ...]
     message: str
     line: str | None
+    says: str = "index"
+    axes: tuple[int, ...] = ()
 
 
 class Dispatch(NamedTuple):
@@ -362,7 +364,14 @@ class _Reader:
             kind, line = x.get("kind"), self.line(x.get("line"))
             if kind == "outside":
                 sizes = self.sizes(x.get("sizes"), "refusals")
-                found.append(Refusal(kind, self.text(x.get("op"), "op", 64), sizes, "", line))
+                says, axes = x.get("says", "index"), x.get("axes", [*range(len(sizes))])
+                if says not in ("index", "class", "label"):
+                    refuse(f"refusals: unknown word {str(says)[:40]}")
+                if not isinstance(axes, list) or len(axes) != len(sizes):
+                    refuse("refusals: expected an axis for each size")
+                axes = tuple(self.below(axis, 64, "axis") for axis in axes)
+                op = self.text(x.get("op"), "op", 64)
+                found.append(Refusal(kind, op, sizes, "", line, says, axes))
             elif kind == "false":
                 message = self.text(x.get("message"), "message")
                 found.append(Refusal(kind, "check", (), message, line))

@@ -352,7 +352,11 @@ export class Program {
     this.refusals = root.refusals.map(x => {
       check(isObject(x) && (x.kind === 'outside' || x.kind === 'false'), 'a refusal');
       check(x.kind !== 'outside' || Array.isArray(x.sizes), 'a refusal without sizes');
-      return {...x, sizes: (x.sizes ?? []).map(n => this.size(n))};
+      const sizes = (x.sizes ?? []).map(n => this.size(n));
+      const {says = 'index', axes = sizes.map((_, i) => i)} = x;
+      check(['index', 'class', 'label'].includes(says), 'the word of a refusal');
+      check(Array.isArray(axes) && axes.every(isCount), 'the axes of a refusal');
+      return {...x, sizes, says, axes};
     });
     this.faults = root.faults ?? null;
     if (this.refusals.length || this.faults !== null) {
@@ -1001,8 +1005,12 @@ export class Player {
       }
       const index = faults.getBigInt64(16 * slot + 8, true);
       const size = axis < refusal.sizes.length ? valueOf(refusal.sizes[axis], symbols) : 0;
-      const where = `out of bounds for axis ${axis} with size ${size}`;
-      refuse(`${refusal.op}: index ${index} is ${where}${made(refusal.line)}`);
+      // Negative labels were moved below every index.
+      const shown = refusal.says === 'label' && index < 0n ? index + BigInt(size) : index;
+      const what = refusal.says === 'index'
+        ? `index ${index} is out of bounds for axis ${refusal.axes[axis] ?? axis} with size ${size}`
+        : `class ${shown} is out of range: there are ${size} classes`;
+      refuse(`${refusal.op}: ${what}${made(refusal.line)}`);
     });
   }
 }

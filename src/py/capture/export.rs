@@ -20,6 +20,7 @@ use crate::gpu::target::{Shaders, WEBGPU};
 use crate::ops::emit::Id;
 use crate::ops::number::Number;
 use crate::ops::op::Type;
+use crate::ops::origin;
 use crate::py::errors::OrRaise;
 use crate::py::tensor::{self, handle};
 use crate::shape::{Dim, Relation};
@@ -244,8 +245,10 @@ impl Exporting<'_, '_> {
         });
         let refusals = program.refusals.iter().map(|(refusal, site)| match refusal {
             Refusal::Outside { op, sizes } => {
+                let (op, says, axes) = origin::words(op, site.origin, sizes.len());
                 let sizes: Vec<Json> = sizes.iter().map(|&dim| size(dim)).collect();
-                json!({"kind": "outside", "op": op, "sizes": sizes, "line": describe(*site)})
+                let line = describe(*site);
+                json!({"kind": "outside", "op": op, "says": says, "axes": axes, "sizes": sizes, "line": line})
             }
             Refusal::False(message) => {
                 json!({"kind": "false", "message": message, "line": describe(*site)})
