@@ -145,3 +145,40 @@ def test_programs_refuse_indexes_in_the_words_of_the_call(name, adapter, tmp_pat
         f(wg.asarray(x), wg.asarray(i))
     kind, text = got
     assert kind == "BoundsError" and text.startswith(f"{want.value}\n  made at {__file__}")
+
+
+COLLECTED = {
+    "sum": lambda x: x.sum(axis=-1),
+    "sum of columns": lambda x: x.T.sum(axis=0),
+    "mean": lambda x: x.mean(axis=-1) * x.shape[-1],
+    "rows": wg.compile(lambda x: 1 / (x / x.sum(axis=-1, keepdims=True))[:, 0] * 2.0**24),
+    "running sum": lambda x: wg.cumulative_sum(x[:3], axis=-1)[:, -1],
+    "exported": "sum",
+}
+
+
+@pytest.mark.parametrize("name", COLLECTED)
+def test_what_additions_lose_is_kept(name, gpu, adapter, tmp_path):
+    """Compilers take `(a + b) - a` for `b`. A large term first, and then many sums of blocks
+    each of which is at most half a unit of its last place."""
+    rows, value = (1000, 0.25) if name == "rows" else (5000, 2.0**-7)
+    row = np.full(1 << 14, value, np.float32)
+    row[0] = 2.0**24
+    want = row.astype(np.float64).sum()
+    if name == "exported":
+        program = webgpu.export(COLLECTED["sum"], wg.Spec((2000, row.size)))
+        program.save(tmp_path / "p.wgprog")
+        many = np.broadcast_to(row, (2000, row.size)).copy()
+        ((got,),) = adapter.perform(tmp_path / "p.wgprog", [("arrays", (many,), None)])
+    else:
+        x = wg.broadcast_to(wg.asarray(row, device=gpu), (rows, row.size))
+        got = COLLECTED[name](x).numpy()
+    assert np.abs(got - want).max() <= 8, (got[0], want)
+
+
+@pytest.mark.parametrize("value", [0.1, 0.7, 5.3])
+def test_long_sums_of_like_terms(value, gpu):
+    """Roundings of like terms are alike, so that their errors add up."""
+    value, n = np.float32(value), 1 << 27
+    got = wg.broadcast_to(wg.asarray(value, device=gpu), (n,)).sum().item()
+    assert got == pytest.approx(float(value) * n, rel=20 * 2.0**-24)

@@ -36,6 +36,8 @@ pub struct Shader {
     has_subgroups: bool,
     /// Whether invocations read registers of their neighbours
     is_shuffling: bool,
+    /// The word that is always zero, once something is hidden behind it
+    zero: Option<String>,
 }
 
 /// How a text begins that reads memory as floats of 16 bits.
@@ -162,6 +164,15 @@ impl Shader {
         let name = format!("t{}", self.names);
         self.names += 1;
         self.line(format!("let {name} = {value};"));
+        name
+    }
+
+    /// A name for a float whose bits went through a word that compilers do not know, so that they
+    /// cannot simplify what is made of it. (Most treat `(a + b) - a` as `b`.)
+    pub fn opaque(&mut self, value: impl std::fmt::Display) -> String {
+        let zero = self.zero.take().unwrap_or_else(|| self.word(Word::Bits(0)));
+        let name = self.name(format!("bitcast<f32>(bitcast<u32>({value}) ^ {zero})"));
+        self.zero = Some(zero);
         name
     }
 

@@ -256,11 +256,12 @@ fn most(dtype: DType) -> &'static str {
     pick(dtype, ["0x7f800000u", "0x7fffffffi", "0xffffffffu", i, u])
 }
 
-/// Adds `x` to the sum `sum`, and to `lost` what that addition lost.
+/// Adds `x` to the sum `sum`, and to `lost` what that addition lost (Knuth's two-sum).
 pub fn add_exactly(shader: &mut Shader, sum: &str, lost: &str, x: &str) {
-    let whole = shader.name(format!("{sum} + {x}"));
-    let part = shader.name(format!("{whole} - {sum}"));
-    shader.line(format!("{lost} += ({sum} - ({whole} - {part})) + ({x} - {part});"));
+    let whole = shader.opaque(format!("{sum} + {x}"));
+    let part = shader.opaque(format!("{whole} - {sum}"));
+    let rest = shader.opaque(format!("{whole} - {part}"));
+    shader.line(format!("{lost} += ({sum} - {rest}) + ({x} - {part});"));
     shader.line(format!("{sum} = {whole};"));
 }
 
