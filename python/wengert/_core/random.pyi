@@ -75,7 +75,7 @@ def normal(shape: int | Sequence[int] = (), *, mean: Scalar | Tensor = 0.0, std:
     `key`: None draws one from the global generator.
     """
 
-def permutation(n: int, *, key: Tensor | None = None) -> Tensor:
+def permutation(n: int, *, key: Tensor | None = None, device: str | Device | None = None) -> Tensor:
     """The integers 0 … n - 1 in random order (int64).
 
     `key`: None draws one from the global generator. Raises ValueError where `n` is negative.

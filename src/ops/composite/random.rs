@@ -109,7 +109,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.random.permutation(5).sort().tolist()
     /// [0, 1, 2, 3, 4]
-    random function permutation(n: Size; key: Key = None) -> One inline {
+    random function permutation(n: Size; key: Key = None, device: MaybeDevice = None) -> One inline {
         let bits = bits_of("permutation", key, Type::new(DType::U64, shape_of(&[n], "permutation")));
         bits.emit(Op::ArgSort { axis: 0, descending: false })
     }
