@@ -20,7 +20,7 @@ IN_RUST = {
 }
 
 # Entries about a GPU, provoked where one is.
-ON_A_GPU = {"no_float64", "device_lost", "device_memory"}
+ON_A_GPU = {"no_float64", "device_lost", "device_memory", "too_many_elements", "not_compared"}
 # No call provokes these: a defect of the engine, and the carrier of an exception that the user's
 # own code raised, which arrives as itself (`test_a_failed_backward_leaves_every_gradient`).
 UNREACHABLE = {"internal", "foreign"}

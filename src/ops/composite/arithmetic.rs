@@ -96,17 +96,28 @@ composite! {
     ) -> One inline {
         let pair = promoted(&[a, b], "isclose");
         let (dtype, cx) = (pair[0].dtype(), a.cx());
-        let both = |dtype: DType| (pair[0].cast(dtype), pair[1].cast(dtype));
-        if !dtype.is_float() && (cx.is_exported() || !cx.has_float64()) {
-            let (a, b) = both(if dtype.is_unsigned() { DType::U64 } else { DType::I64 });
-            // What wraps is right again without a sign.
-            let size = |x: Expr<'e>| x.cast(DType::U64).cast(DType::F32);
-            size(a.maximum(b) - a.minimum(b)).less_equal(size(b.abs()) * rtol + atol)
-        } else {
-            let (a, b) = both(if dtype.is_float() { dtype } else { DType::F64 });
+        let held = match dtype {
+            _ if dtype.is_float() => dtype,
+            _ if cx.has_float64() && !cx.is_exported() => DType::F64,
+            _ if dtype.is_unsigned() => DType::U64,
+            _ => DType::I64,
+        };
+        let (a, b) = (pair[0].cast(held), pair[1].cast(held));
+        isclose_alike(cx, a, b, rtol, atol, equal_nan).swap_remove(0)
+    }
+
+    /// `isclose` of operands of one dtype: floating, int64 or uint64.
+    hidden function isclose_alike(
+        a: Tensor, b: Tensor; rtol: Float, atol: Float, equal_nan: Bool,
+    ) -> One {
+        if a.dtype().is_float() {
             let near = (a - b).abs().less_equal(b.abs() * rtol + atol);
             let close = a.equal(b).logical_or(near.logical_and(b.isfinite()));
             if equal_nan { close.logical_or(a.isnan().logical_and(b.isnan())) } else { close }
+        } else {
+            // What wraps is right again without a sign.
+            let size = |x: Expr<'e>| x.cast(DType::U64).cast(DType::F32);
+            size(a.maximum(b) - a.minimum(b)).less_equal(size(b.abs()) * rtol + atol)
         }
     }
 

@@ -377,7 +377,7 @@ impl Payoff {
 pub struct Composite {
     /// The name in Python
     pub name: &'static str,
-    /// The Python module below `wengert`; empty is the top; what gradients alone call is `hidden`
+    /// The Python module below `wengert`; empty is the top; what formulas alone call is `hidden`
     pub namespace: &'static str,
     /// The docstring
     pub doc: &'static str,
