@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::shape::Shape;
+use crate::shape::{MAX_RANK, Shape};
 use crate::small::small;
 
 /// Distances between neighbours along each axis, in elements.
@@ -20,10 +20,21 @@ pub struct Layout {
 /// The strides of C order.
 pub fn row_major(sizes: &[usize]) -> Strides {
     let mut strides: Strides = small(sizes.iter().map(|_| 1));
-    for i in (1..sizes.len()).rev() {
-        strides[i - 1] = strides[i] * sizes[i].max(1) as isize;
-    }
+    set_row_major(&mut strides, sizes.iter().copied());
     strides
+}
+
+#[inline(always)]
+fn set_row_major(
+    strides: &mut [isize],
+    sizes: impl ExactSizeIterator<Item = usize> + DoubleEndedIterator,
+) {
+    let mut step = 1_isize;
+    for (stride, n) in strides.iter_mut().rev().zip(sizes.rev()) {
+        *stride = step;
+        // Too large a product is that of an array without elements, whose strides do not matter.
+        step = step.wrapping_mul(n.max(1) as isize);
+    }
 }
 
 impl Layout {
@@ -40,18 +51,17 @@ impl Layout {
     /// Any strides. Those of C order are recognised (axes of size 1 do not count).
     pub fn strided(shape: Shape, strides: &[isize], offset: usize) -> Layout {
         debug_assert_eq!(shape.rank(), strides.len());
-        let mut expected = 1;
-        let mut plain = true;
+        let (mut expected, mut plain, mut is_empty) = (1_isize, true, false);
         for (d, &stride) in shape.dims().iter().zip(strides).rev() {
             let n = d.value();
+            is_empty |= n == 0;
             if n != 1 {
                 plain &= stride == expected;
-                expected *= n as isize;
+                expected = expected.wrapping_mul(n as isize);
             }
         }
         // Without elements no stride matters.
-        plain |= shape.count() == 0;
-        let strides = (!plain).then(|| strides.into());
+        let strides = (!plain && !is_empty).then(|| strides.into());
         Layout { shape, strides, offset }
     }
 
@@ -64,7 +74,7 @@ impl Layout {
     pub fn permuted(&self, axes: &[usize]) -> Layout {
         let strides = self.strides();
         let shape = axes.iter().map(|&axis| self.shape[axis]).collect();
-        let strides: Strides = axes.iter().map(|&axis| strides[axis]).collect();
+        let strides: Strides = small(axes.iter().map(|&axis| strides[axis]));
         Layout::strided(shape, &strides, self.offset)
     }
 
@@ -87,7 +97,27 @@ impl Layout {
     pub fn strides(&self) -> Strides {
         match &self.strides {
             Some(strides) => SmallVec::from_slice(strides),
-            None => row_major(&self.shape.sizes()),
+            None => {
+                let dims = self.shape.dims();
+                let mut strides = small(dims.iter().map(|_| 1));
+                set_row_major(&mut strides, dims.iter().map(|d| d.value()));
+                strides
+            }
+        }
+    }
+
+    /// The strides of every axis, of which there are at most [`MAX_RANK`]; in `room` where they are
+    /// those of C order.
+    #[inline]
+    pub fn strides_in<'a>(&'a self, room: &'a mut [isize; MAX_RANK]) -> &'a [isize] {
+        match &self.strides {
+            Some(strides) => strides,
+            None => {
+                let dims = self.shape.dims();
+                let room = &mut room[..dims.len()];
+                set_row_major(room, dims.iter().map(|d| d.value()));
+                room
+            }
         }
     }
 

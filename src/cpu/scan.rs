@@ -8,6 +8,7 @@
 //! float64 is a plain chain, within `n` roundings.
 
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 use crate::array::Array;
 use crate::cpu::copy;
@@ -23,6 +24,11 @@ use crate::threads;
 const CHUNK: usize = 1 << 15;
 /// Rows that advance side by side, so that one need not wait for the last join of another.
 const TOGETHER: usize = 8;
+/// Elements of each of them that are written at a time: first into a patch, where lines are never a
+/// power of two apart, since those would push each other and what is read out of the cache.
+const PATCH: usize = 32;
+const APART: usize = PATCH + 16;
+const _: () = assert!(STRETCH.is_multiple_of(PATCH));
 /// Columns that advance together.
 const TILE: usize = 256;
 /// Elements of a line between two looks whether the scan is to be broken off.
@@ -225,11 +231,11 @@ multiversion! {
         // SAFETY: by contract.
         unsafe {
             while row + TOGETHER <= rows {
-                scan_some::<T, C, TOGETHER>(x.add(row * n), out.add(row * n), n, n, step);
+                scan_together::<T, C>(x.add(row * n), out.add(row * n), n, step);
                 row += TOGETHER;
             }
             while row < rows {
-                scan_some::<T, C, 1>(x.add(row * n), out.add(row * n), n, n, step);
+                scan_some::<T, C, 1>(x.add(row * n), out.add(row * n), n, step);
                 row += 1;
             }
         }
@@ -242,27 +248,26 @@ multiversion! {
         // SAFETY: by contract.
         unsafe {
             while column + 64 <= columns {
-                scan_some::<T, C, 64>(x.add(column), out.add(column), 1, n, step);
+                scan_some::<T, C, 64>(x.add(column), out.add(column), n, step);
                 column += 64;
             }
             while column + 8 <= columns {
-                scan_some::<T, C, 8>(x.add(column), out.add(column), 1, n, step);
+                scan_some::<T, C, 8>(x.add(column), out.add(column), n, step);
                 column += 8;
             }
             while column < columns {
-                scan_some::<T, C, 1>(x.add(column), out.add(column), 1, n, step);
+                scan_some::<T, C, 1>(x.add(column), out.add(column), n, step);
                 column += 1;
             }
         }
     }
 }
 
-/// Scans `W` lines side by side, which start `pitch` apart and have `n` elements, `step` apart.
+/// Scans `W` neighbouring columns of `n` elements, `step` apart.
 #[inline(always)]
 unsafe fn scan_some<T: Element, C: Carry<T>, const W: usize>(
     x: *const T,
     out: *mut T,
-    pitch: usize,
     n: usize,
     step: isize,
 ) {
@@ -273,12 +278,42 @@ unsafe fn scan_some<T: Element, C: Carry<T>, const W: usize>(
         }
         for i in start as isize..n.min(start + STRETCH) as isize {
             for (line, carry) in carry.iter_mut().enumerate() {
-                let at = (line * pitch) as isize + i * step;
-                // SAFETY: position `i` of one of the caller's lines.
+                let at = i * step + line as isize;
+                // SAFETY: position `i` of one of the caller's columns.
                 unsafe {
-                    *carry = carry.join(*x.wrapping_offset(at));
-                    *out.wrapping_offset(at) = carry.value();
+                    *carry = carry.join(*x.offset(at));
+                    *out.offset(at) = carry.value();
                 }
+            }
+        }
+    }
+}
+
+/// Scans [`TOGETHER`] rows of `n` elements, `n` apart.
+#[inline(always)]
+unsafe fn scan_together<T: Element, C: Carry<T>>(x: *const T, out: *mut T, n: usize, step: isize) {
+    let mut carry = [C::START; TOGETHER];
+    let mut patch = MaybeUninit::<[[T; APART]; TOGETHER]>::uninit();
+    let patch = patch.as_mut_ptr().cast::<T>();
+    for start in (0..n).step_by(PATCH) {
+        if start > 0 && start.is_multiple_of(STRETCH) {
+            threads::pause();
+        }
+        let count = PATCH.min(n - start);
+        let low = if step > 0 { start as isize } else { 1 - (start + count) as isize };
+        // SAFETY: the elements lie in the caller's rows; the patch holds their results, which are
+        // written before they are read.
+        unsafe {
+            for i in 0..count {
+                let i = if step > 0 { i } else { count - 1 - i };
+                for (line, carry) in carry.iter_mut().enumerate() {
+                    *carry = carry.join(*x.offset(low + (line * n + i) as isize));
+                    *patch.add(line * APART + i) = carry.value();
+                }
+            }
+            for line in 0..TOGETHER {
+                let to = out.offset(low + (line * n) as isize);
+                to.copy_from_nonoverlapping(patch.add(line * APART), count);
             }
         }
     }

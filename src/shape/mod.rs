@@ -217,6 +217,12 @@ pub fn normalize_axis(axis: i64, rank: usize, op: &str) -> Result<usize> {
     Ok(if axis < 0 { axis + n } else { axis } as usize)
 }
 
+impl From<Dims> for Shape {
+    fn from(dims: Dims) -> Shape {
+        Shape(dims)
+    }
+}
+
 impl FromIterator<Dim> for Shape {
     fn from_iter<I: IntoIterator<Item = Dim>>(dims: I) -> Shape {
         Shape(small(dims.into_iter()))

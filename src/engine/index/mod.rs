@@ -24,7 +24,7 @@ use crate::ops::attributes::ScatterMode;
 use crate::ops::emit::{Arg, Expr, catch};
 use crate::ops::op::Op;
 use crate::ops::structural::inverse;
-use crate::shape::{Axes, Dim, Extent, Shape};
+use crate::shape::{Axes, Dim, Dims, Extent, MAX_RANK, Shape};
 use crate::threads;
 
 /// Refuses operands of several devices, and enters that of `x` where it is not the processor.
@@ -99,9 +99,7 @@ fn kept<'a>(
 /// [`get`], computed or written as nodes.
 fn take(x: &Value, items: &[Item]) -> Result<Value> {
     let by_nodes = trace::active() || recording() && x.requires_grad() || !x.array.is_on_host();
-    if let ([item], false) = (items, by_nodes)
-        && let Some(view) = along_first(x, item)?
-    {
+    if !by_nodes && let Some(view) = viewed(x, items)? {
         return Ok(view);
     }
     let plan = resolve("getitem", x.shape(), items)?;
@@ -142,54 +140,54 @@ fn reshaped(x: &Value, shape: &Shape, record: bool) -> Result<Value> {
     }
 }
 
-/// `x[i]` and `x[a:b:c]` without a history: one view, made directly.
-fn along_first(x: &Value, item: &Item) -> Result<Option<Value>> {
-    let shape = x.shape();
-    let Some(&size) = shape.dims().first() else { return Ok(None) };
-    let layout = &x.array.layout;
-    if layout.is_contiguous() {
-        let inner = shape.dims()[1..].iter().fold(1, |n, d| n * d.value());
-        let mut dims = shape.clone();
-        let start = match item {
-            Item::Int(i) => {
-                dims.dims_mut().remove(0);
-                Some(check_int("getitem", *i, 0, size)?.value())
-            }
-            Item::Slice(a, b, c) => {
-                let at = slice_axis("getitem", size, *a, *b, *c)?;
-                dims.dims_mut()[0] = at.size;
-                (at.step == 1).then_some(at.start.value())
-            }
-            Item::Ellipsis | Item::NewAxis | Item::Array(_) | Item::Operand | Item::Flag(_) => {
-                return Ok(None);
-            }
-        };
-        if let Some(start) = start {
-            let layout = Layout::contiguous_at(dims, layout.offset() + start * inner);
-            return Ok(Some(Value::plain(x.array.view(layout))));
+/// What basic items take, without a history: one view, made directly. `None` of other items, and
+/// of what [`resolve`] refuses.
+fn viewed(x: &Value, items: &[Item]) -> Result<Option<Value>> {
+    let (shape, layout) = (x.shape(), &x.array.layout);
+    let (mut taken, mut ellipses) = (0, 0);
+    for item in items {
+        match item {
+            Item::Int(_) | Item::Slice(..) => taken += 1,
+            Item::Ellipsis => ellipses += 1,
+            Item::NewAxis => {}
+            Item::Array(_) | Item::Operand | Item::Flag(_) => return Ok(None),
         }
     }
-    let mut strides = layout.strides();
-    let mut dims = shape.clone();
-    let stride = strides[0];
-    let offset = match item {
-        Item::Int(i) => {
-            dims.dims_mut().remove(0);
-            strides.remove(0);
-            check_int("getitem", *i, 0, size)?.value()
+    if taken > shape.rank() || ellipses > 1 || shape.rank() + items.len() > MAX_RANK {
+        return Ok(None);
+    }
+    let rest = shape.rank() - taken;
+    let implicit = [Item::Ellipsis];
+    let implicit = if ellipses == 0 { &implicit[..] } else { &[] };
+    let (mut room, mut strides) = ([0; MAX_RANK], [0; MAX_RANK]);
+    let (from, mut dims) = (layout.strides_in(&mut room), Dims::new());
+    let (mut offset, mut axis) = (0, 0);
+    for item in items.iter().chain(implicit) {
+        match item {
+            Item::Int(i) => {
+                let i = check_int("getitem", *i, axis, shape[axis])?;
+                offset += i.value() as isize * from[axis];
+                axis += 1;
+            }
+            Item::Slice(a, b, c) => {
+                let at = slice_axis("getitem", shape[axis], *a, *b, *c)?;
+                offset += at.start.value() as isize * from[axis];
+                strides[dims.len()] = from[axis] * at.step;
+                dims.push(at.size);
+                axis += 1;
+            }
+            Item::NewAxis => dims.push(Dim::ONE),
+            Item::Ellipsis | Item::Array(_) | Item::Operand | Item::Flag(_) => {
+                strides[dims.len()..][..rest].copy_from_slice(&from[axis..axis + rest]);
+                dims.extend_from_slice(&shape.dims()[axis..axis + rest]);
+                axis += rest;
+            }
         }
-        Item::Slice(a, b, c) => {
-            let at = slice_axis("getitem", size, *a, *b, *c)?;
-            dims.dims_mut()[0] = at.size;
-            strides[0] = stride * at.step;
-            if at.size.equals(0) { 0 } else { at.start.value() }
-        }
-        Item::Ellipsis | Item::NewAxis | Item::Array(_) | Item::Operand | Item::Flag(_) => {
-            return Ok(None);
-        }
-    };
-    let offset = layout.offset().wrapping_add_signed(offset as isize * stride);
-    Ok(Some(Value::plain(x.array.view(Layout::strided(dims, &strides, offset)))))
+    }
+    let offset = layout.offset().wrapping_add_signed(offset);
+    let rank = dims.len();
+    let layout = Layout::strided(dims.into(), &strides[..rank], offset);
+    Ok(Some(Value::plain(x.array.view(layout))))
 }
 
 /// Gives `x` the value it has after `x[items] = v`, in its own memory where nobody else holds it.

@@ -9,7 +9,6 @@ use crate::layout::Strides;
 use crate::ops::batch::{front, shift, shift_slice};
 use crate::ops::op::SliceAxis;
 use crate::shape::Axes;
-use crate::small::small;
 
 /// The same values in another dtype.
 pub static CAST: StructuralDef = StructuralDef {
@@ -122,10 +121,7 @@ pub static PERMUTE: StructuralDef = StructuralDef {
     refuses: false,
     view: |op, _, x| {
         of!(op, Op::Permute(axes));
-        let from = x.strides();
-        let strides: Strides = small(axes.iter().map(|&i| from[i]));
-        let shape: Shape = axes.iter().map(|&i| x.shape()[i]).collect();
-        Some(Layout::strided(shape, &strides, x.offset()))
+        Some(x.permuted(axes))
     },
     in_place: InPlace::Nowhere,
     agreement: Agreement::Bits,

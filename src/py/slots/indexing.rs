@@ -25,14 +25,19 @@ use crate::py::functions::{DETACH_ABOVE, detached, guard, size_of};
 use crate::py::size;
 use crate::py::tensor::{self, TensorObject, written};
 use crate::shape::Extent;
-use crate::small::small;
 
 /// An index as Python wrote it.
 fn items(py: Python<'_>, key: &Bound<'_, PyAny>, on: Device) -> PyResult<SmallVec<[Item; 4]>> {
+    let mut items = SmallVec::new();
     match key.cast::<PyTuple>() {
-        Ok(tuple) => tuple.iter().map(|key| item(py, &key, on)).collect(),
-        Err(_) => Ok(small([item(py, key, on)?].into_iter())),
+        Ok(tuple) => {
+            for key in tuple.iter_borrowed() {
+                items.push(item(py, &key, on)?);
+            }
+        }
+        Err(_) => items.push(item(py, key, on)?),
     }
+    Ok(items)
 }
 
 /// A slice with sizes among its bounds.
