@@ -99,8 +99,15 @@ fn kept<'a>(
 /// [`get`], computed or written as nodes.
 fn take(x: &Value, items: &[Item]) -> Result<Value> {
     let by_nodes = trace::active() || recording() && x.requires_grad() || !x.array.is_on_host();
-    if !by_nodes && let Some(view) = viewed(x, items)? {
-        return Ok(view);
+    if !by_nodes {
+        if let [item] = items
+            && let Some(view) = along_first(x, item)?
+        {
+            return Ok(view);
+        }
+        if let Some(view) = viewed(x, items)? {
+            return Ok(view);
+        }
     }
     let plan = resolve("getitem", x.shape(), items)?;
     let record = recording();
@@ -138,6 +145,36 @@ fn reshaped(x: &Value, shape: &Shape, record: bool) -> Result<Value> {
         true => Ok(x.clone()),
         false => apply(Op::Reshape(shape.clone()), &[Operand::Value(x)], record),
     }
+}
+
+/// `x[i]` and `x[a:b]` of elements in C order, without a history: what is asked for most.
+fn along_first(x: &Value, item: &Item) -> Result<Option<Value>> {
+    let (shape, layout) = (x.shape(), &x.array.layout);
+    let Some(&size) = shape.dims().first() else { return Ok(None) };
+    if !layout.is_contiguous() {
+        return Ok(None);
+    }
+    let mut dims = shape.clone();
+    let start = match item {
+        Item::Int(i) => {
+            dims.dims_mut().remove(0);
+            check_int("getitem", *i, 0, size)?
+        }
+        Item::Slice(a, b, c) => {
+            let at = slice_axis("getitem", size, *a, *b, *c)?;
+            if at.step != 1 {
+                return Ok(None);
+            }
+            dims.dims_mut()[0] = at.size;
+            at.start
+        }
+        Item::Ellipsis | Item::NewAxis | Item::Array(_) | Item::Operand | Item::Flag(_) => {
+            return Ok(None);
+        }
+    };
+    let inner = shape.dims()[1..].iter().fold(1, |n, d| n * d.value());
+    let layout = Layout::contiguous_at(dims, layout.offset() + start.value() * inner);
+    Ok(Some(Value::plain(x.array.view(layout))))
 }
 
 /// What basic items take, without a history: one view, made directly. `None` of other items, and
