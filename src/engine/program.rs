@@ -370,7 +370,8 @@ impl Program {
         let keeps_bits = executors::target(self.device).keeps_bits();
         match self.config.check {
             Check::Reference if !keeps_bits => Err(error::not_compared("call", self.device)),
-            check => Ok(check.is_on() && keeps_bits),
+            Check::Off => Ok(false),
+            Check::List | Check::Reference => Ok(keeps_bits),
         }
     }
 

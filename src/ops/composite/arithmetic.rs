@@ -96,11 +96,14 @@ composite! {
     ) -> One inline {
         let pair = promoted(&[a, b], "isclose");
         let (dtype, cx) = (pair[0].dtype(), a.cx());
-        let held = match dtype {
-            _ if dtype.is_float() => dtype,
-            _ if cx.has_float64() && !cx.is_exported() => DType::F64,
-            _ if dtype.is_unsigned() => DType::U64,
-            _ => DType::I64,
+        let held = if dtype.is_float() {
+            dtype
+        } else if cx.has_float64() && !cx.is_exported() {
+            DType::F64
+        } else if dtype.is_unsigned() {
+            DType::U64
+        } else {
+            DType::I64
         };
         let (a, b) = (pair[0].cast(held), pair[1].cast(held));
         isclose_alike(cx, a, b, rtol, atol, equal_nan).swap_remove(0)
