@@ -126,8 +126,8 @@ figures: $(DONE)/built-test ## How large the library is
 bench: $(DONE)/built-test ## Ours beside every installed peer, into bench_output/
 	$(BIN)/python benches/run.py
 
-peers: $(DONE)/tools ## Install jax and mlx as peers of `make bench`
-	$(BIN)/python -m pip install -q jax 'mlx[cpu]'
+peers: $(DONE)/tools ## Install the peers of `make bench`, but torch
+	$(BIN)/python -m pip install -q jax 'mlx[cpu]' numexpr onnxruntime openvino onnx onnxscript
 
 clean: ## Remove everything that was built
 	rm -rf $(VENV) target build dist bench_output demo_output fuzz_output python/wengert/*.so

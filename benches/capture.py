@@ -18,7 +18,10 @@ import time
 from pathlib import Path
 
 from capture_models import ADAPTERS, Missing
-from run import BUSY, OUT, busy, installed, pretty, processor
+from engines import installed
+from machine import described, load
+from report import BUSY, pretty
+from run import OUT
 
 CLOCK = time.perf_counter
 
@@ -194,7 +197,7 @@ def row(figure, engines, rounds, threads):
     """A line of the table: a median for each engine."""
     loads, cells = [], []
     for engine in engines:
-        loads.append(busy())
+        loads.append(load())
         times = [measure(engine, figure, threads) for _ in range(rounds)]
         known = [t for t in times if t is not None]
         cells.append(pretty(statistics.median(known)) if known else "")
@@ -218,7 +221,8 @@ def main():
     wanted = ADAPTERS if args.peers is None else args.peers.split(",")
     engines = ["wengert", *(e for e in wanted if e != "wengert" and installed(e))]
     versions = ", ".join(f"{e} {importlib.metadata.version(e)}" for e in engines)
-    head = f"{processor()}, {args.threads} threads, Python {platform.python_version()}; {versions}."
+    processor = described()["processor"]
+    head = f"{processor}, {args.threads} threads, Python {platform.python_version()}; {versions}."
     lines = ["| figure | " + " | ".join(engines) + " |", "|---|" + "---:|" * len(engines)]
     print(head, *lines, sep="\n", flush=True)
     lines += [row(f, engines, args.rounds, args.threads) for f in FIGURES if args.only in f]

@@ -1,177 +1,237 @@
-"""Runs the cases in ours and in every installed peer, alternating, and writes a table.
+"""Measures every row in ours and in every installed peer, alternating, and writes tables.
 
-    python benches/run.py [--only TEXT] [--rounds N] [--seconds S] [--threads N] [--peers a,b]
-                          [--package DIR] [--against DIR]
+    python benches/run.py [--only A8,C1_] [--groups A,B] [--quick] [--rounds N] [--seconds S]
+                          [--threads N] [--engines a,b] [--package DIR] [--against FILE]
+                          [--instructions] [--out DIR]
 
-`--package` names a folder that holds another build of the package `wengert`, `--against` a second
-one, which is measured like a peer and called `before`.
+`--only` names rows by the beginning of their id. `--quick` takes one short round of each row.
+`--package` names a folder that holds another build of the package `wengert`. `--against` names the
+`figures.json` of an earlier run: what changed by more than noise is shown. `--instructions` counts
+instructions of the rows of group A besides (valgrind). Peers are those that the Python which runs
+this can import. The exit status is 1 where results differ.
 """
 
 import argparse
-import importlib.metadata
-import importlib.util
+import json
 import os
-import platform
-import re
-import statistics
 import subprocess
 import sys
-import time
+import tempfile
 from pathlib import Path
 
-from cases import CASES, ENGINES
+import machine
+import numpy as np
+import report
+from case import all_cases
+from engines import BESIDES, ENGINES, OURS, installed
 
 HERE = Path(__file__).parent
 OUT = HERE.parent / "bench_output"
-# A row is marked when other processes used more than this share of the machine before a round, or
-# when the quarters of its rounds lie further apart than this factor.
-BUSY, SPREAD = 0.1, 1.3
-# What another build of ours is called in a table
-BEFORE = "before"
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_MAX_THREADS",
+           "NUMEXPR_NUM_THREADS")
+
+
+class Gone(Exception):
+    """A process ended or gave no answer."""
 
 
 class Worker:
     """A process that measures one engine on request."""
 
-    def __init__(self, engine, threads, seconds, package=None):
-        command = [sys.executable, str(HERE / "worker.py"), engine, str(threads), str(seconds)]
-        paths = [package, os.environ.get("PYTHONPATH")]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))})
-        if self.process.stdout.readline().strip() != "ready":
-            raise RuntimeError(f"{engine} did not start")
+    def __init__(self, engine, threads, package=None):
+        self.engine, self.threads, self.package = engine, threads, package
+        self.start()
 
-    def measure(self, case):
-        """Seconds, or None where the engine has nothing comparable."""
-        self.process.stdin.write(case + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline().strip()
-        return None if answer == "-" else float(answer)
+    def start(self):
+        command = [sys.executable, str(HERE / "worker.py"), self.engine, str(self.threads)]
+        paths = [self.package, os.environ.get("PYTHONPATH")]
+        env = {**os.environ, **dict.fromkeys(THREADS, str(self.threads)),
+               "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.DEVNULL, text=True, env=env)
+        if reason := self.answer().get("failed"):
+            raise Gone(reason)
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise Gone(f"the process ended ({self.process.wait()})")
+        return json.loads(line)
+
+    def ask(self, **request):
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError as error:
+            raise Gone("the process ended") from error
+        return self.answer()
 
     def close(self):
-        self.process.stdin.close()
-        self.process.wait(10)
+        self.process.kill()
+        with self.process:
+            pass
 
 
-def busy(seconds=0.1):
-    """The share of the machine that others use while our workers wait; None where unknown."""
-    stat = Path("/proc/stat")
-    if not stat.exists():
-        return None
-
-    def ticks():
-        fields = [int(n) for n in stat.read_text().splitlines()[0].split()[1:9]]
-        return sum(fields), fields[3] + fields[4]
-
-    total, idle = ticks()
-    time.sleep(seconds)
-    later, still_idle = ticks()
-    return 1 - (still_idle - idle) / max(later - total, 1)
-
-
-def unsteady(rounds, loads):
-    """Whether a row's figures should not be relied on: others ran, or rounds disagree."""
-    if any(load is not None and load > BUSY for load in loads):
-        return True
-    for engine in rounds[0]:
-        times = sorted(r[engine] for r in rounds if r[engine])
-        if times and times[-1 - len(times) // 4] > SPREAD * times[len(times) // 4]:
-            return True
-    return False
+def agree(found, wanted, tolerance):
+    """Whether results are near: differences as a share of the largest element."""
+    if len(found) != len(wanted):
+        return False
+    for a, b in zip(found, wanted, strict=True):
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        if a.size != b.size or np.isfinite(a).all() != np.isfinite(b).all():
+            return False
+        bound = tolerance * max(1.0, np.abs(b[np.isfinite(b)]).max(initial=0.0))
+        with np.errstate(invalid="ignore"):
+            if not np.allclose(a.ravel(), b.ravel(), rtol=0, atol=bound, equal_nan=True):
+                return False
+    return True
 
 
-def installed(engine):
-    return importlib.util.find_spec(engine) is not None
+def prepared(case, workers, small, row):
+    """The engines that take part in a row; those whose results differ from most are noted."""
+    taking, results = [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, worker in workers.items():
+            to = str(Path(folder) / f"{len(results)}-{name.replace(' ', '-')}.npz")
+            try:
+                found = worker.ask(prepare=case.id, small=small, to=to)
+            except Gone as error:
+                found = {"failed": str(error)}
+                worker.close()
+                worker.start()
+            if "first" not in found:
+                row["missing"][name] = found.get("missing") or found["failed"]
+                if "failed" in found and name in OURS:
+                    row["differ"].append(name)
+                continue
+            row["first"][name] = found["first"]
+            taking.append(name)
+            with np.load(to) as arrays:
+                results[name] = [arrays[key] for key in arrays.files]
+    # A row of one recorded chain has nothing to compare but its end.
+    likes = {a: sum(agree(results[a], results[b], case.tolerance) for b in taking) for a in taking}
+    norm = max(taking, key=lambda name: likes[name], default=None)
+    row["differ"] += [name for name in taking
+                      if not agree(results[name], results[norm], case.tolerance)]
+    return taking
 
 
-def pretty(seconds):
-    if seconds is None:
-        return ""
-    unit, scale = next((u, s) for u, s in (("ns", 1e9), ("µs", 1e6), ("ms", 1e3), ("s", 1.0))
-                       if seconds * s < 1000 or u == "s")
-    return f"{seconds * scale:.3g} {unit}"
+def measured(case, workers, options):
+    """A row of the run."""
+    s = case.at(options.small)
+    row = {"id": case.id, "title": case.title, "bytes": case.bytes(s), "flops": case.flops(s),
+           "per": case.per(s), "times": {}, "first": {}, "missing": {}, "differ": [], "loads": []}
+    # Bytes and operations are those of the whole row, times those of one of its parts.
+    row["bytes"], row["flops"] = row["bytes"] / row["per"], row["flops"] / row["per"]
+    taking = prepared(case, workers, options.small, row)
+    for _ in range(options.rounds):
+        row["loads"].append(machine.load())
+        for name in list(taking):
+            try:
+                seconds = workers[name].ask(measure=options.seconds)["seconds"]
+            except Gone as error:
+                row["missing"][name] = str(error)
+                row["times"].pop(name, None)
+                taking.remove(name)
+                workers[name].close()
+                workers[name].start()
+                continue
+            row["times"].setdefault(name, []).append(seconds)
+    return row
 
 
-def table(engines, rows):
-    """A Markdown table: our time, then each peer's with its ratio to ours."""
-    peers = [e for e in engines if e != "wengert"]
-    head = ["case", "wengert", *(f"{p} (ratio)" for p in peers)]
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-    for case, medians, mark in rows:
-        ours = medians["wengert"]
-        cells = [case + mark, pretty(ours)]
-        for peer in peers:
-            theirs = medians.get(peer)
-            ratio = f" ({theirs / ours:.2f})" if theirs and ours else ""
-            cells.append(pretty(theirs) + ratio)
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def line(row):
+    """What is said when a row is done."""
+    times = (f"{e} {report.pretty(report.median(row, e))}" for e in row["times"])
+    marks = [" (unsteady)"] if report.unsteady(row) else []
+    marks += [f" (differs: {', '.join(row['differ'])})"] if row["differ"] else []
+    return " · ".join([row["id"] + "".join(marks), *times])
 
 
-def import_row(engines, rounds):
-    """How long `import` takes in a fresh process, NumPy's own import included where it happens."""
-    medians = {}
-    for engine in engines:
-        module = "mlx.core" if engine == "mlx" else engine
-        clock = "time.perf_counter()"
-        code = f"import time; start = {clock}; import {module}; print({clock} - start)"
-        command = [sys.executable, "-c", code]
-        times = [float(subprocess.check_output(command)) for _ in range(rounds)]
-        medians[engine] = statistics.median(times)
-    return "import", medians, ""
+def chosen(cases, options):
+    """The rows that were asked for, and those that show what the machine can do."""
+    starts = tuple(options.only.split(",")) if options.only else ("",)
+    groups = options.groups.split(",") if options.groups else None
+    wanted = [id for id in cases if id.startswith(starts) and (not groups or id[0] in groups)]
+    return wanted + [id for id in report.PROBES if id not in wanted and not options.small]
 
 
-def processor():
-    info = Path("/proc/cpuinfo")
-    names = re.findall(r"model name\s*: (.*)", info.read_text()) if info.exists() else []
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def main():
+def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--only", default="", help="beginnings of the ids of rows, with commas")
+    parser.add_argument("--groups", default="", help="letters of groups, with commas")
+    parser.add_argument("--quick", action="store_true", help="one short round of each row")
+    parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="for each engine and round")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--peers", help="comma-separated; by default all that are installed")
+    parser.add_argument("--engines", default="", help="with commas; all that are installed")
     parser.add_argument("--package", help="the folder of the build to measure")
-    parser.add_argument("--against", help="the folder of a build to measure beside it")
-    args = parser.parse_args()
-    wanted = ENGINES if args.peers is None else args.peers.split(",")
-    engines = ["wengert", *(e for e in wanted if e != "wengert" and installed(e))]
-    workers = {e: Worker(e, args.threads, args.seconds, args.package) for e in engines}
-    if args.against:
-        workers[BEFORE] = Worker("wengert", args.threads, args.seconds, args.against)
-    versions = ", ".join(f"{e} {importlib.metadata.version(e)}" for e in engines)
-    engines = list(workers)
-    rows = []
+    parser.add_argument("--against", type=Path, help="the figures of an earlier run")
+    parser.add_argument("--instructions", action="store_true", help="count those of group A")
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.seconds = 1, 0.05
+    return options
+
+
+def main():
+    options = arguments()
+    before = json.loads(options.against.read_text()) if options.against else None
+    cases = all_cases()
+    wanted = options.engines.split(",") if options.engines else list(ENGINES)
+    if unknown := set(wanted) - set(ENGINES):
+        sys.exit(f"unknown engines: {', '.join(sorted(unknown))}; there are {', '.join(ENGINES)}")
+    workers = {}
+    for name in (e for e in wanted if (e in OURS and options.package) or installed(e)):
+        try:
+            workers[name] = Worker(name, options.threads, options.package)
+        except Gone as error:
+            print(f"{name} does not start: {error}", flush=True)
+    packages = {ENGINES[e][2] for e in workers} | {p for e in workers for p in BESIDES.get(e, ())}
+    run = {"machine": machine.described(), "versions": machine.versions(sorted(packages)),
+           "settings": {"threads": options.threads, "rounds": options.rounds,
+                        "seconds": options.seconds}, "rows": []}
+    ids = chosen(cases, options)
     try:
-        for case in (c for c in CASES if args.only in c):
-            rounds, loads = [], []
-            for _ in range(args.rounds):
-                loads.append(busy())
-                rounds.append({e: w.measure(case) for e, w in workers.items()})
-            medians = {e: statistics.median(r[e] for r in rounds) if rounds[0][e] else None
-                       for e in engines}
-            mark = " (unsteady)" if unsteady(rounds, loads) else ""
-            rows.append((case, medians, mark))
-            shown = [f"{e} {pretty(t)}" for e, t in medians.items() if t]
-            print(case + mark, *shown, sep=" · ", flush=True)
+        for i, id in enumerate(ids, 1):
+            run["rows"].append(measured(cases[id], workers, options))
+            print(f"[{i}/{len(ids)}] {line(run['rows'][-1])}", flush=True)
     finally:
         for worker in workers.values():
             worker.close()
-    if not args.only:
-        rows.append(import_row([e for e in engines if e != BEFORE], args.rounds))
-    text = f"{processor()}, {args.threads} threads, Python {platform.python_version()}; "
-    text += f"{versions}. Medians of {args.rounds} alternating rounds; "
-    text += "ratio: the peer's time over ours.\n"
-    if marked := sum(bool(mark) for *_, mark in rows):
-        text += f"{marked} of {len(rows)} rows are unsteady: something else ran. Measure again.\n"
-    text += f"\n{table(engines, rows)}\n"
-    OUT.mkdir(exist_ok=True)
-    (OUT / "table.md").write_text(text)
+    text = written(run, before)
+    options.out.mkdir(exist_ok=True, parents=True)
+    (options.out / "figures.json").write_text(json.dumps(run, indent=1))
+    (options.out / "table.md").write_text(text)
     print("\n" + text)
+    if options.instructions:
+        subprocess.run([sys.executable, str(HERE / "instructions.py"), "--only", "A",
+                        *(["--package", options.package] if options.package else [])], check=True)
+    sys.exit(any(row["differ"] for row in run["rows"]))
+
+
+def written(run, before):
+    """The tables of a run."""
+    facts, limit = run["machine"], report.limits(run)
+    rates = [f"{limit['flops'] / 1e9:.0f} GFLOP/s" if limit["flops"] else "",
+             f"{limit['memory'] / 1e9:.1f} GB/s in memory" if limit["memory"] else "",
+             f"{limit['cache'] / 1e9:.1f} GB/s in cache" if limit["cache"] else ""]
+    lines = [
+        f"{facts['processor']}, {facts['cores']} cores, {', '.join(facts['instruction sets'])}; "
+        + ", ".join(f"{name} {version}" for name, version in run["versions"].items()) + ".",
+        f"{run['settings']['threads']} threads, medians of {run['settings']['rounds']} alternating "
+        "rounds. Ratio: the time of the best peer over ours, eager or compiled. The limit is what "
+        f"the fastest engine reached in this run: {', '.join(filter(None, rates))}.",
+    ]
+    if marked := sum(report.unsteady(row) for row in run["rows"]):
+        lines.append(f"{marked} of {len(run['rows'])} rows are unsteady: something else ran. "
+                     "Measure again.")
+    parts = ["\n".join(lines), report.summary(run), report.table(run)]
+    if before:
+        parts.append("Since the earlier run:\n\n" + report.changed(before, run))
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":

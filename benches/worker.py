@@ -1,26 +1,32 @@
-"""One engine in a process of its own: reads a case's name per line, answers with its median time.
+"""One engine in a process of its own: prepares rows and measures them on request.
 
-    python worker.py ENGINE THREADS SECONDS
+    python worker.py ENGINE THREADS
 
-The first request for a case prepares it and warms it up. An answer is a number of seconds, or `-`
-where the engine has nothing comparable.
+A request is a line of JSON, and so is its answer: `{"prepare": ROW, "small": false, "to": FILE}`
+gives `{"first": SECONDS}` and leaves the results in a file of NumPy's, or `{"missing": REASON}`, or
+`{"failed": REASON}`; `{"measure": SECONDS}` gives `{"seconds": MEDIAN}` of the row prepared last.
 """
 
 import gc
+import json
 import os
 import statistics
 import sys
 import time
 
+import numpy as np
 
-def timed(call, seconds):
+#: Calls whose time is read together last at least this long.
+READ = 2e-4
+
+
+def measured(call, seconds):
     """The median time of a call over about `seconds`, batched so that the clock does not count."""
     start = time.perf_counter()
     call()
     once = max(time.perf_counter() - start, 1e-8)
-    batch = max(1, min(10_000, int(2e-4 / once)))
-    times = []
-    end = time.perf_counter() + seconds
+    batch = max(1, min(10_000, int(READ / once)))
+    times, end = [], time.perf_counter() + seconds
     while not times or time.perf_counter() < end:
         start = time.perf_counter()
         for _ in range(batch):
@@ -29,29 +35,63 @@ def timed(call, seconds):
     return statistics.median(times)
 
 
-def main():
-    engine, threads, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = str(threads)
-    from cases import CASES, ENGINES, Missing
+class Served:
+    """The row that is prepared."""
 
-    adapter = ENGINES[engine](threads)
-    print("ready", flush=True)
-    name, call = None, None
+    def __init__(self, engine, cases):
+        self.engine, self.cases, self.call, self.per = engine, cases, None, 1
+
+    def prepare(self, id, small, to):
+        from case import Missing
+
+        self.call = None
+        gc.collect()
+        case = self.cases[id]
+        s = case.at(small)
+        try:
+            call = self.engine.prepare(case, s)
+            start = time.perf_counter()
+            y = call()
+            first = time.perf_counter() - start
+        except Missing as reason:
+            return {"missing": str(reason)}
+        except Exception as error:
+            return {"failed": f"{type(error).__name__}: {error}"[:300]}
+        # A training row gives the losses of some steps.
+        y = [y, call(), call()] if case.kind == "training" else y
+        if to:
+            np.savez(to, *self.engine.results(y))
+        self.call, self.per = call, case.per(s)
+        return {"first": first}
+
+    def measure(self, seconds):
+        return {"seconds": measured(self.call, seconds) / self.per}
+
+
+def main():
+    name, threads = sys.argv[1], int(sys.argv[2])
+    # What an engine prints is not an answer.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(value):
+        print(json.dumps(value), file=answers, flush=True)
+
+    from case import all_cases
+    from engines import engine
+
+    try:
+        served = Served(engine(name, threads), all_cases())
+    except Exception as error:
+        return answer({"failed": f"{type(error).__name__}: {error}"[:300]})
+    answer({"ready": name})
     for line in sys.stdin:
-        wanted = line.rstrip("\n")
-        if wanted != name:
-            name, call = wanted, None
-            gc.collect()
-            try:
-                call = CASES[name](adapter)
-                timed(call, seconds / 2)
-            except Missing:
-                call = None
-            except Exception as error:
-                print(f"{engine}, {name}: {error}", file=sys.stderr)
-                call = None
-        print(timed(call, seconds) if call else "-", flush=True)
+        request = json.loads(line)
+        if "prepare" in request:
+            answer(served.prepare(request["prepare"], request["small"], request["to"]))
+        else:
+            answer(served.measure(request["measure"]))
+    return None
 
 
 if __name__ == "__main__":
