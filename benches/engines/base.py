@@ -1,5 +1,7 @@
 """What an adapter is, and how a row becomes a call of one."""
 
+from functools import partial
+
 import numpy as np
 from case import Missing
 
@@ -50,13 +52,10 @@ class Engine:
         given = ()
         if case.parameters is not None:
             given = ({name: self.array(x) for name, x in case.parameters(s).items()},)
+        # What stands between an engine and the clock is as thin as can be.
         if case.kind == "training":
-            def loss(parameters, *inputs):
-                return case.function(self, s, parameters, *inputs)
-            return self.training(loss, *given, arrays, case.optimizer)
-
-        def f(*inputs):
-            return case.function(self, s, *given, *inputs)
+            return self.training(partial(case.function, self, s), *given, arrays, case.optimizer)
+        f = partial(case.function, self, s, *given)
         if case.kind == "gradient":
             return self.gradient(f, arrays, case.wrt)
         if case.kind == "recorded":
