@@ -142,7 +142,11 @@ def _total(package, name, count):
         command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}",
                    sys.executable, __file__, "--run", name, str(count)]
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-        env = {**os.environ, "PYTHONHASHSEED": "0"} | ({"PYTHONPATH": path} if path else {})
+        # Threads of others wait in loops, whose rounds are instructions too.
+        alone = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        env = {**os.environ, "PYTHONHASHSEED": "0", **alone}
+        if path:
+            env["PYTHONPATH"] = path
         done = subprocess.run(command, env=env, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"{name}: {done.stderr[-2000:]}")
