@@ -1,4 +1,5 @@
-//! Convolutions of any rank, in all three roles, as matrix products of views.
+//! Convolutions of any rank, in all three roles, as matrix products of views; by channel, where each
+//! result sees one ([`depthwise`]).
 //!
 //! The windows of a padded operand are a strided view, and the product packs its blocks directly
 //! from this view: no matrix of windows is ever written. A transposed convolution with strides is
@@ -13,7 +14,8 @@ use smallvec::SmallVec;
 use crate::array::Array;
 use crate::cpu::contract::{narrow_into, wide_bytes, wide_result, widen, widened};
 use crate::cpu::copy;
-use crate::cpu::gemm::{self, Axis, Extras, Matrix};
+use crate::cpu::depthwise;
+use crate::cpu::gemm::{self, Axis, Extras, Matrix, with_accumulator};
 use crate::cpu::window::positions;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
@@ -39,25 +41,49 @@ pub unsafe fn conv_into(
     let wide = wide_result(out, dtype)?;
     // SAFETY: the caller holds `out`; what is apart is fresh.
     unsafe {
-        match role {
-            ConvRole::Output => output(&left, &right, spec, &wide, Extras::default())?,
-            ConvRole::Input => input(&left, &right, spec, &wide)?,
-            ConvRole::Weight => weight(&left, &right, spec, &wide)?,
+        if is_depthwise(role, &left.layout, &right.layout, spec) {
+            with_accumulator!(dtype, T => match role {
+                ConvRole::Output => depthwise::output::<T>(&left, &right, spec, &wide)?,
+                ConvRole::Input => {
+                    let phases = phases(&sides(&right), spec);
+                    depthwise::input::<T>(&left, &right, spec, &phases, &wide)?
+                }
+                ConvRole::Weight => depthwise::weight::<T>(&left, &right, spec, &wide)?,
+            });
+        } else {
+            match role {
+                ConvRole::Output => output(&left, &right, spec, &wide, Extras::default())?,
+                ConvRole::Input => input(&left, &right, spec, &wide)?,
+                ConvRole::Weight => weight(&left, &right, spec, &wide)?,
+            }
         }
         narrow_into(&wide, out);
     }
     Ok(())
 }
 
-/// An array's sizes and strides: the first two axes, and the spatial ones.
-struct Sides {
-    ptr: *const u8,
-    sizes: [usize; 2],
-    strides: [isize; 2],
-    spatial: SmallVec<[(usize, isize); 3]>,
+/// Whether [`depthwise`] computes a role from operands of these layouts.
+fn is_depthwise(role: ConvRole, a: &Layout, b: &Layout, spec: &ConvSpec) -> bool {
+    let (a, b) = (a.shape().sizes(), b.shape().sizes());
+    let w = match role {
+        ConvRole::Output | ConvRole::Input => b,
+        ConvRole::Weight => {
+            let kernel = spec.kernel.iter().map(|n| n.value());
+            [b[1], a[1] / spec.groups].into_iter().chain(kernel).collect()
+        }
+    };
+    depthwise::takes(role, &w, spec)
 }
 
-fn sides(x: &Array) -> Sides {
+/// An array's sizes and strides: the first two axes, and the spatial ones.
+pub(super) struct Sides {
+    pub ptr: *const u8,
+    pub sizes: [usize; 2],
+    pub strides: [isize; 2],
+    pub spatial: SmallVec<[(usize, isize); 3]>,
+}
+
+pub(super) fn sides(x: &Array) -> Sides {
     sides_at(x.ptr(), &x.layout)
 }
 
@@ -161,15 +187,15 @@ fn weight_operands(xs: &Sides, gs: &Sides, spec: &ConvSpec) -> (Matrix, Matrix) 
 /// The positions `phase + stride · q` of the input along one axis. Tap `first + step · t`
 /// contributes position `base − down · t + q` of `g` to them.
 #[derive(Clone, Copy)]
-struct Phase {
+pub(super) struct Phase {
     /// Count of `q`
-    count: usize,
+    pub count: usize,
     /// Count of `t`
-    taps: usize,
-    first: usize,
-    step: usize,
-    base: isize,
-    down: isize,
+    pub taps: usize,
+    pub first: usize,
+    pub step: usize,
+    pub base: isize,
+    pub down: isize,
 }
 
 fn phase(r: usize, i: usize, taps: usize, spec: &ConvSpec) -> Phase {
@@ -332,6 +358,10 @@ pub fn scratch(
     let to = gemm::accumulator(dtype);
     let ((a, a_bytes), (b, b_bytes)) = (widened(dtype, a, to), widened(dtype, b, to));
     let fixed = a_bytes + b_bytes + wide_bytes(dtype, to, result);
+    if is_depthwise(role, &a, &b, spec) {
+        let read: &[&Layout] = if role == ConvRole::Weight { &[&a, &b] } else { &[&a] };
+        return fixed + depthwise::scratch(to, read);
+    }
     let at = |x: &Layout| sides_at(std::ptr::null(), x);
     let padded = |low: &[usize], high: &[usize]| match low.iter().chain(high).all(|&n| n == 0) {
         true => (a.clone(), 0),
@@ -387,173 +417,4 @@ fn pad(x: &Array, low: &[usize], high: &[usize]) -> Result<Array> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cpu::testing::{bytes, conv, layouts, noise, random, values};
-    use crate::dtype::DType;
-
-    struct Case {
-        n: usize,
-        c: usize,
-        o: usize,
-        x: Vec<usize>,
-        k: Vec<usize>,
-        spec: ConvSpec,
-    }
-
-    impl Case {
-        #[allow(clippy::too_many_arguments)]
-        fn new(
-            (n, c, o, groups): (usize, usize, usize, usize),
-            x: &[usize],
-            k: &[usize],
-            stride: &[usize],
-            dilation: &[usize],
-            low: &[usize],
-            high: &[usize],
-        ) -> Case {
-            let spec = ConvSpec {
-                stride: stride.into(),
-                pad_low: low.into(),
-                pad_high: high.into(),
-                dilation: dilation.into(),
-                groups,
-                input: x.iter().map(|&n| n.into()).collect(),
-                kernel: k.iter().map(|&n| n.into()).collect(),
-            };
-            Case { n, c, o, x: x.into(), k: k.into(), spec }
-        }
-
-        fn places(&self) -> Vec<usize> {
-            let s = &self.spec;
-            (0..self.x.len())
-                .map(|i| {
-                    let n = self.x[i] + s.pad_low[i] + s.pad_high[i];
-                    positions(n, self.k[i], s.stride[i], s.dilation[i])
-                })
-                .collect()
-        }
-
-        fn shapes(&self) -> [Vec<usize>; 3] {
-            let with = |a: usize, b: usize, rest: &[usize]| [&[a, b], rest].concat();
-            [
-                with(self.n, self.c, &self.x),
-                with(self.o, self.c / self.spec.groups, &self.k),
-                with(self.n, self.o, &self.places()),
-            ]
-        }
-
-        /// Calls `f` with the positions in `x`, `w` and `g` of every term of the trilinear form.
-        fn terms(&self, mut f: impl FnMut(usize, usize, usize)) {
-            let flat = |index: &[usize], sizes: &[usize]| {
-                index.iter().zip(sizes).fold(0, |at, (i, n)| at * n + i)
-            };
-            let unflat = |mut at: usize, sizes: &[usize]| {
-                let mut index = vec![0; sizes.len()];
-                for (i, n) in sizes.iter().enumerate().rev() {
-                    index[i] = at % n;
-                    at /= n;
-                }
-                index
-            };
-            let ([xs, ws, gs], s) = (self.shapes(), &self.spec);
-            for wi in 0..ws.iter().product() {
-                let w = unflat(wi, &ws);
-                let group = w[0] / (self.o / s.groups);
-                for pi in 0..gs[2..].iter().product() {
-                    let p = unflat(pi, &gs[2..]);
-                    let at = |i: usize| {
-                        (p[i] * s.stride[i] + w[2 + i] * s.dilation[i])
-                            .checked_sub(s.pad_low[i])
-                            .filter(|&at| at < self.x[i])
-                    };
-                    let Some(at) = (0..p.len()).map(at).collect::<Option<Vec<_>>>() else {
-                        continue;
-                    };
-                    for n in 0..self.n {
-                        let c = group * (self.c / s.groups) + w[1];
-                        let x = flat(&[&[n, c][..], &at].concat(), &xs);
-                        f(x, wi, flat(&[&[n, w[0]][..], &p].concat(), &gs));
-                    }
-                }
-            }
-        }
-    }
-
-    fn cases() -> Vec<Case> {
-        vec![
-            Case::new((2, 3, 4, 1), &[9], &[3], &[1], &[1], &[0], &[0]),
-            Case::new((1, 4, 6, 2), &[13], &[4], &[3], &[2], &[2], &[1]),
-            Case::new((2, 3, 5, 1), &[8, 9], &[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]),
-            Case::new((2, 4, 4, 4), &[9, 70], &[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]),
-            Case::new((2, 2, 8, 2), &[9, 7], &[2, 3], &[2, 3], &[3, 1], &[0, 2], &[1, 3]),
-            Case::new((3, 6, 4, 1), &[7, 5], &[1, 1], &[1, 1], &[1, 1], &[0, 0], &[0, 0]),
-            Case::new((2, 3, 4, 1), &[10, 11], &[1, 2], &[3, 2], &[1, 1], &[0, 0], &[0, 0]),
-            Case::new((1, 40, 30, 1), &[12, 40], &[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]),
-            Case::new(
-                (2, 2, 3, 1),
-                &[5, 6, 7],
-                &[2, 3, 2],
-                &[1, 2, 1],
-                &[2, 1, 1],
-                &[1, 0, 1],
-                &[0, 1, 1],
-            ),
-            Case::new((2, 4, 2, 2), &[6, 6], &[4, 4], &[4, 6], &[2, 4], &[3, 3], &[2, 5]),
-            Case::new((1, 1, 1, 1), &[2], &[5], &[1], &[1], &[0], &[0]),
-            // Strides larger than the input, of which only the phases within the input exist, and
-            // an empty input.
-            Case::new((2, 2, 3, 1), &[5, 6], &[2, 3], &[1 << 40, 7], &[1, 1], &[1, 0], &[0, 1]),
-            Case::new((1, 2, 2, 1), &[0, 3], &[1, 2], &[1, 1], &[1, 1], &[1, 0], &[1, 0]),
-        ]
-    }
-
-    /// The role's result, computed from operands of the case.
-    fn run(role: ConvRole, case: &Case, [x, w, g]: &[Array; 3]) -> Array {
-        match role {
-            ConvRole::Output => conv(role, x, w, &case.spec),
-            ConvRole::Input => conv(role, g, w, &case.spec),
-            ConvRole::Weight => conv(role, x, g, &case.spec),
-        }
-        .unwrap()
-    }
-
-    const ROLES: [ConvRole; 3] = [ConvRole::Output, ConvRole::Input, ConvRole::Weight];
-
-    #[test]
-    fn every_role_agrees_with_the_trilinear_form() {
-        for (i, case) in cases().iter().enumerate() {
-            for dtype in [DType::F32, DType::F64, DType::I16] {
-                let arrays = case.shapes().map(|s| random(dtype, &s, 1 + s.len() as u64));
-                let [x, w, g] = arrays.each_ref().map(values);
-                let mut want = [vec![0.0; g.len()], vec![0.0; x.len()], vec![0.0; w.len()]];
-                case.terms(|xi, wi, gi| {
-                    want[0][gi] += x[xi] * w[wi];
-                    want[1][xi] += g[gi] * w[wi];
-                    want[2][wi] += x[xi] * g[gi];
-                });
-                let shapes = [2, 0, 1].map(|i| Shape::of(&case.shapes()[i]));
-                for (r, role) in ROLES.into_iter().enumerate() {
-                    let got = run(role, case, &arrays);
-                    assert_eq!((got.shape(), got.dtype), (&shapes[r], dtype));
-                    assert_eq!(values(&got), want[r], "case {i}, {role:?}, {dtype}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn bits_do_not_depend_on_layouts() {
-        for (i, case) in cases().iter().enumerate() {
-            for dtype in [DType::F32, DType::F16] {
-                let [x, w, g] = case.shapes().map(|s| noise(dtype, &s, 7 + s[0] as u64));
-                for role in ROLES {
-                    let want = bytes(&run(role, case, &[x.clone(), w.clone(), g.clone()]));
-                    for ((x, w), g) in layouts(&x).into_iter().zip(layouts(&w)).zip(layouts(&g)) {
-                        assert!(bytes(&run(role, case, &[x, w, g])) == want, "case {i}, {role:?}");
-                    }
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -10,6 +10,7 @@ pub mod copy;
 pub mod create;
 mod dense;
 mod depth;
+mod depthwise;
 pub mod element;
 mod execute;
 mod gemm;

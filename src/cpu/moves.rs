@@ -6,6 +6,7 @@
 use std::mem::MaybeUninit;
 
 use crate::dtype::Width;
+use crate::multiversion;
 
 /// Rows at least this long are worth a call of the library's copy.
 const LONG: usize = 32;
@@ -129,7 +130,7 @@ unsafe fn move_lines<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: us
             match (dst.col, src.col) {
                 (1, 1) if cols >= LONG => to.copy_from_nonoverlapping(from, cols),
                 (1, 1) => line(to, 1, from, 1, cols),
-                (1, 0) => std::slice::from_raw_parts_mut(to, cols).fill(*from),
+                (1, 0) => fill(to, *from, cols),
                 (1, -1) => line(to, 1, from, -1, cols),
                 (1, 2) => line(to, 1, from, 2, cols),
                 (1, step) => line(to, 1, from, step, cols),
@@ -137,6 +138,18 @@ unsafe fn move_lines<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: us
                 (to_step, from_step) => line(to, to_step, from, from_step, cols),
             }
         }
+    }
+}
+
+multiversion! {
+    /// Writes one element `n` times.
+    ///
+    /// # Safety
+    /// `dst` is valid for `n` elements and aligned to them.
+    unsafe fn fill[T](dst: *mut T, x: T, n: usize) where [T: Copy] {
+        // SAFETY: by contract; what is written needs no drop, because it is `Copy`.
+        unsafe { std::slice::from_raw_parts_mut(dst.cast::<MaybeUninit<T>>(), n) }
+            .fill(MaybeUninit::new(x));
     }
 }
 

@@ -91,9 +91,14 @@ pub const TILE: usize = 12 * TILE_WIDTH;
 /// The most columns of a tile.
 pub const TILE_WIDTH: usize = 128;
 
+/// Whether sums fuse multiplication and addition, see [`Element::fma`].
+pub fn fuses() -> bool {
+    isa() != Isa::Base || cfg!(target_arch = "aarch64")
+}
+
 /// Prefetches a cache line. Any address is allowed.
 #[inline(always)]
-fn prefetch<T>(_at: *const T) {
+pub fn prefetch<T>(_at: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: SSE is part of x86-64, and a prefetch reads nothing.
     unsafe {

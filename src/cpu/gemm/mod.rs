@@ -84,6 +84,8 @@ macro_rules! with_accumulator {
     };
 }
 
+pub(in crate::cpu) use with_accumulator;
+
 /// An epilogue: called for each rectangle of a result as soon as it is computed, with its matrix of
 /// the batch, its rows and its columns. Several threads may call it at the same time; the
 /// rectangles cover the result, each element once.

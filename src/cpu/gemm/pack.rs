@@ -1,7 +1,12 @@
 //! Packing: copies blocks of operands into the order in which the kernels read them.
 
 use super::axis::{Run, Runs};
-use super::kernel::{Element, SQUARE};
+use super::kernel::{Element, SQUARE, prefetch};
+use crate::multiversion;
+
+/// The distance of prefetching, in bytes. Lines are far apart, so the hardware does not see the
+/// next one coming.
+const AHEAD: usize = 4096;
 
 /// `dst[i] = src[i · stride]`.
 #[inline(always)]
@@ -36,29 +41,41 @@ unsafe fn pieces<const N: usize>(dst: *mut u8, src: *const u8, bytes: usize) {
     }
 }
 
-/// Packs `lines` without transposing: line `i` of `dst` (at `i · width`) gets the elements of its
-/// `runs`, then zeros.
-///
-/// # Safety
-/// `dst` holds `lines.len() × width` elements, and `src` all elements of the lines and runs.
-pub unsafe fn lines<T: Element>(
-    dst: *mut T,
-    width: usize,
-    src: *const T,
-    lines: &[isize],
-    runs: &Runs,
-    stride: isize,
-) {
-    let used = runs.last().map_or(0, |r| r.at + r.len);
-    for (i, &line) in lines.iter().enumerate() {
-        // SAFETY: by contract.
-        unsafe {
-            let dst = dst.add(i * width);
-            for run in runs {
-                copy(dst.add(run.at), src.offset(line + run.offset), run.len, stride);
+multiversion! {
+    /// Packs `lines` without transposing: line `i` of `dst` (at `i · width`) gets the elements of
+    /// its `runs`, then zeros.
+    ///
+    /// # Safety
+    /// `dst` holds `lines.len() × width` elements, and `src` all elements of the lines and runs.
+    pub unsafe fn lines[T](
+        dst: *mut T,
+        width: usize,
+        src: *const T,
+        lines: &[isize],
+        runs: &[Run],
+        stride: isize,
+    )
+    where [T: Element]
+    {
+        let used = runs.last().map_or(0, |r| r.at + r.len);
+        let ahead = (AHEAD / (used * size_of::<T>()).max(1)).max(1);
+        for (i, &line) in lines.iter().enumerate() {
+            if let (1, Some(&next)) = (stride, lines.get(i + ahead)) {
+                for run in runs {
+                    for at in (0..run.len).step_by(64 / size_of::<T>()) {
+                        prefetch(src.wrapping_offset(next + run.offset).wrapping_add(at));
+                    }
+                }
             }
-            for j in used..width {
-                *dst.add(j) = T::default();
+            // SAFETY: by contract.
+            unsafe {
+                let dst = dst.add(i * width);
+                for run in runs {
+                    copy(dst.add(run.at), src.offset(line + run.offset), run.len, stride);
+                }
+                for j in used..width {
+                    *dst.add(j) = T::default();
+                }
             }
         }
     }

@@ -422,7 +422,9 @@ impl Run<'_> {
             let first_result = self.program.registers.len() - self.program.instrs.len();
             for (i, instr) in self.program.instrs.iter().enumerate() {
                 let dst = places[first_result + i];
-                (instr.kernel)(dst, &instr.args.map(|x| places[x as usize].cast_const()), n);
+                let [a, b, c] = instr.args;
+                let at = |x: u16| places[x as usize].cast_const();
+                (instr.kernel)(dst, &[at(a), at(b), at(c)], n);
                 if let Some(round) = instr.round {
                     round(dst, &[dst.cast_const(); 3], n);
                 }
