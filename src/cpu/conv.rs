@@ -15,6 +15,7 @@ use crate::array::Array;
 use crate::cpu::contract::{narrow_into, wide_bytes, wide_result, widen, widened};
 use crate::cpu::copy;
 use crate::cpu::depthwise;
+use crate::cpu::direct;
 use crate::cpu::gemm::{self, Axis, Extras, Matrix, with_accumulator};
 use crate::cpu::window::positions;
 use crate::dtype::{DType, Scalar};
@@ -83,11 +84,14 @@ pub(super) struct Sides {
     pub spatial: SmallVec<[(usize, isize); 3]>,
 }
 
+// SAFETY: operands are only read.
+unsafe impl Sync for Sides {}
+
 pub(super) fn sides(x: &Array) -> Sides {
     sides_at(x.ptr(), &x.layout)
 }
 
-fn sides_at(ptr: *const u8, x: &Layout) -> Sides {
+pub(super) fn sides_at(ptr: *const u8, x: &Layout) -> Sides {
     let (sizes, strides) = (x.shape().sizes(), x.strides());
     Sides {
         ptr,
@@ -111,6 +115,30 @@ fn steps<'a>(
 /// # Safety
 /// As for [`conv_into`] and [`Extras`].
 pub unsafe fn output(
+    x: &Array,
+    w: &Array,
+    spec: &ConvSpec,
+    out: &Array,
+    extras: Extras<'_>,
+) -> Result<()> {
+    // SAFETY: as the caller's.
+    let is_done = unsafe {
+        with_accumulator!(out.dtype, T => {
+            direct::output::<T>(&sides(x), &sides(w), spec, out, &extras)?
+        })
+    };
+    if is_done {
+        return Ok(());
+    }
+    // SAFETY: as the caller's.
+    unsafe { product_of_views(x, w, spec, out, extras) }
+}
+
+/// The output as a product of views of the padded input.
+///
+/// # Safety
+/// As for [`output`].
+unsafe fn product_of_views(
     x: &Array,
     w: &Array,
     spec: &ConvSpec,
@@ -361,6 +389,12 @@ pub fn scratch(
     if is_depthwise(role, &a, &b, spec) {
         let read: &[&Layout] = if role == ConvRole::Weight { &[&a, &b] } else { &[&a] };
         return fixed + depthwise::scratch(to, read);
+    }
+    if role == ConvRole::Output {
+        let direct = with_accumulator!(to, T => direct::scratch::<T>(&a, &b, spec));
+        if let Some(bytes) = direct {
+            return fixed + bytes;
+        }
     }
     let at = |x: &Layout| sides_at(std::ptr::null(), x);
     let padded = |low: &[usize], high: &[usize]| match low.iter().chain(high).all(|&n| n == 0) {

@@ -11,6 +11,7 @@ pub mod create;
 mod dense;
 mod depth;
 mod depthwise;
+mod direct;
 pub mod element;
 mod execute;
 mod gemm;

@@ -42,7 +42,7 @@ pub unsafe fn product<T: Real>(
     (c, c_row): (*mut T, usize),
     fresh: bool,
 ) {
-    let high = kernels.tiles[0].0;
+    let high = kernels.tiles[0].rows;
     let mut k = 0;
     loop {
         let steps = BLOCK.min(depth - k);
@@ -50,8 +50,8 @@ pub unsafe fn product<T: Real>(
             let b_ptr = b.ptr.wrapping_add(panel * b.panel + k * b.row);
             for i in (0..rows).step_by(high) {
                 let h = high.min(rows - i);
-                let fit = kernels.tiles.iter().rev().find(|t| t.0 >= h);
-                let micro = fit.unwrap_or(&kernels.tiles[0]).1;
+                let fit = kernels.tiles.iter().rev().find(|t| t.rows >= h);
+                let micro = fit.unwrap_or(&kernels.tiles[0]).micro;
                 let a_at = i as isize * a.strides.0 + k as isize * a.strides.1;
                 let a_ptr = a.ptr.wrapping_offset(a_at);
                 let c = c.wrapping_add(i * c_row + j);

@@ -176,7 +176,7 @@ impl<T: Real> Sizes<T> {
         let (sizes, values) = (q.sizes(), v.sizes());
         let rank = sizes.len();
         let kernels = T::kernels();
-        let (high, width) = (kernels.tiles[0].0, kernels.width);
+        let (high, width) = (kernels.tiles[0].rows, kernels.width);
         let l = sizes[rank - 2];
         let queries = match l {
             _ if causal => CAUSAL_QUERIES,

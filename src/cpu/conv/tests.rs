@@ -202,7 +202,9 @@ fn results_by_channel_have_the_bits_of_the_product() {
                 // SAFETY: fresh.
                 unsafe {
                     match role {
-                        ConvRole::Output => output(x, w, &case.spec, &want, Extras::default()),
+                        ConvRole::Output => {
+                            product_of_views(x, w, &case.spec, &want, Extras::default())
+                        }
                         ConvRole::Input | ConvRole::Weight => input(g, w, &case.spec, &want),
                     }
                     .unwrap();
@@ -212,6 +214,50 @@ fn results_by_channel_have_the_bits_of_the_product() {
         }
     }
     assert!(seen >= 30, "{seen}");
+}
+
+#[test]
+fn outputs_from_patches_have_the_bits_of_the_product() {
+    let more = [
+        Case::new((2, 3, 6, 1), &[61], &[5], &[1], &[1], &[2], &[2]),
+        Case::new((2, 4, 13, 1), &[97], &[4], &[3], &[2], &[5], &[0]),
+        Case::new((2, 30, 25, 1), &[9, 14], &[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]),
+        Case::new((1, 3, 64, 1), &[40, 37], &[7, 7], &[2, 2], &[1, 1], &[3, 3], &[3, 3]),
+        Case::new((2, 8, 10, 2), &[23, 19], &[2, 3], &[3, 2], &[2, 3], &[0, 4], &[2, 1]),
+        Case::new((1, 64, 5, 1), &[70, 90], &[3, 3], &[1, 1], &[2, 2], &[2, 2], &[2, 2]),
+        Case::new(
+            (1, 5, 4, 1),
+            &[7, 8, 9],
+            &[2, 3, 2],
+            &[1, 2, 1],
+            &[2, 1, 3],
+            &[1, 1, 0],
+            &[0, 2, 3],
+        ),
+        Case::new((1, 2, 4, 1), &[5, 50], &[3, 1], &[4, 1], &[3, 1], &[9, 0], &[8, 0]),
+    ];
+    let mut seen = 0;
+    for (i, case) in cases().iter().chain(&more).enumerate() {
+        for dtype in [DType::F32, DType::F64, DType::I64] {
+            let [x, w, g] = case.shapes().map(|s| noise(dtype, &s, 3 + s[1] as u64));
+            let is_direct = with_accumulator!(dtype, T => {
+                direct::scratch::<T>(&x.layout, &w.layout, &case.spec).is_some()
+            });
+            if !is_direct || case.shapes()[2].contains(&0) {
+                continue;
+            }
+            seen += 1;
+            let want = Array::uninit(dtype, g.shape().clone()).unwrap();
+            let none = Extras::default();
+            // SAFETY: fresh.
+            unsafe { product_of_views(&x, &w, &case.spec, &want, none).unwrap() };
+            for (x, w) in layouts(&x).into_iter().zip(layouts(&w)) {
+                let got = conv(ConvRole::Output, &x, &w, &case.spec).unwrap();
+                assert!(bytes(&got) == bytes(&want), "case {i}, {dtype}");
+            }
+        }
+    }
+    assert!(seen >= 24, "{seen}");
 }
 
 #[test]

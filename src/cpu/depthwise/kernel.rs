@@ -5,22 +5,36 @@ use std::ops::Range;
 use crate::cpu::gemm::kernel::{Element, fuses};
 use crate::multiversion;
 
-/// Results of a row. Arguments: where they go, and how far apart; their count; for each row that
-/// they read the position of the first result's tap and its weights; by how much to shift these
-/// positions; the number of taps, the distances of their positions, and of their weights; the
-/// distance of the positions of two results.
-pub type Row<T> = unsafe fn(*mut T, usize, usize, &[Line<T>], isize, (usize, isize, isize), isize);
+/// The rows of a plane of results, as distances from the first element of what they read and write.
+pub struct Rows {
+    /// Where each goes, and its lines
+    pub rows: Vec<(isize, Range<usize>)>,
+    /// Rows of positions, each with a row of weights: what the first result's first tap reads
+    pub lines: Vec<(isize, isize)>,
+    /// Results of each row of which only these taps read something
+    pub edges: Vec<Edge>,
+    /// The others
+    pub whole: Range<usize>,
+    /// The distance of two results
+    pub apart: usize,
+    /// The distance of the positions of two results
+    pub step: isize,
+    /// The number of taps of a line, the distances of their positions, and of their weights
+    pub taps: usize,
+    pub tap: isize,
+    pub weight: isize,
+}
 
-/// A row of positions, and its weights.
-pub type Line<T> = (*const T, *const T);
+/// Results of a plane, from positions and weights.
+pub type Plane<T> = unsafe fn(*const T, *const T, *mut T, &Rows);
 
-/// The kernel of a row for a distance of positions.
-pub fn row<T: Element>(step: isize) -> Row<T> {
+/// The kernel of a plane for a distance of positions.
+pub fn plane<T: Element>(step: isize) -> Plane<T> {
     match (fuses(), step) {
-        (true, 1) => rows::select::<T, true, 1>(),
-        (true, 2) => rows::select::<T, true, 2>(),
-        (true, _) => rows::select::<T, true, 0>(),
-        (false, _) => rows::select::<T, false, 0>(),
+        (true, 1) => planes::select::<T, true, 1>(),
+        (true, 2) => planes::select::<T, true, 2>(),
+        (true, _) => planes::select::<T, true, 0>(),
+        (false, _) => planes::select::<T, false, 0>(),
     }
 }
 
@@ -32,31 +46,6 @@ pub fn sums<T: Element, const K: usize>(step: isize) -> Sums<T, K> {
         (true, _) => correlate::select::<T, true, 0, K>(),
         (false, _) => correlate::select::<T, false, 0, K>(),
     }
-}
-
-/// One result, some of whose taps may read nothing.
-///
-/// # Safety
-/// The taps of all lines can be read.
-pub unsafe fn single<T: Element>(
-    lines: &[Line<T>],
-    shift: isize,
-    taps: Range<usize>,
-    tap: isize,
-    weight_step: isize,
-) -> T {
-    let fused = fuses();
-    let mut sum = T::default();
-    for &(x, w) in lines {
-        for t in taps.clone() {
-            let t = t as isize;
-            // SAFETY: by contract.
-            let (x, w) =
-                unsafe { (*x.wrapping_offset(shift + t * tap), *w.offset(t * weight_step)) };
-            sum = if fused { sum.fma::<true>(w, x) } else { sum.fma::<false>(w, x) };
-        }
-    }
-    sum
 }
 
 /// `W` elements, `S` apart (`step` apart where `S` is 0).
@@ -83,77 +72,94 @@ unsafe fn load<T: Element, const S: usize, const W: usize>(x: *const T, step: is
 /// `V·W` results from number `from` on.
 #[inline(always)]
 unsafe fn piece<T: Element, const F: bool, const S: usize, const V: usize, const W: usize>(
+    x: *const T,
+    w: *const T,
     out: *mut T,
-    apart: usize,
     from: usize,
-    lines: &[Line<T>],
-    shift: isize,
-    (taps, tap, weight_step): (usize, isize, isize),
-    step: isize,
+    lines: &[(isize, isize)],
+    rows: &Rows,
 ) {
     let mut sums = [[T::default(); W]; V];
-    let shift = shift + from as isize * step;
+    let x = x.wrapping_offset(from as isize * rows.step);
     // SAFETY: the caller vouches for all taps of these results.
     unsafe {
-        for &(x, w) in lines {
-            let (mut x, mut w) = (x.wrapping_offset(shift), w);
-            for _ in 0..taps {
+        for &(at, weight) in lines {
+            let (mut x, mut w) = (x.wrapping_offset(at), w.wrapping_offset(weight));
+            for _ in 0..rows.taps {
                 let weight = *w;
                 for (v, sums) in sums.iter_mut().enumerate() {
-                    let row = load::<T, S, W>(x.wrapping_offset((v * W) as isize * step), step);
+                    let x = x.wrapping_offset((v * W) as isize * rows.step);
+                    let row = load::<T, S, W>(x, rows.step);
                     for (s, &x) in sums.iter_mut().zip(&row) {
                         *s = s.fma::<F>(weight, x);
                     }
                 }
-                (x, w) = (x.wrapping_offset(tap), w.wrapping_offset(weight_step));
+                (x, w) = (x.wrapping_offset(rows.tap), w.wrapping_offset(rows.weight));
             }
         }
-        let out = out.add(from * apart);
-        if apart == 1 {
+        let out = out.add(from * rows.apart);
+        if rows.apart == 1 {
             out.cast::<[[T; W]; V]>().write_unaligned(sums);
         } else {
             for (i, s) in sums.into_iter().flatten().enumerate() {
-                *out.add(i * apart) = s;
+                *out.add(i * rows.apart) = s;
             }
         }
     }
 }
 
 multiversion! {
-    /// [`Row`].
+    /// [`Plane`].
     ///
     /// # Safety
     /// All positions, weights and results are there.
     #[expect(dead_code, reason = "the versions are asked for once, not at each call")]
-    unsafe fn rows[T; const F: bool, const S: usize](
+    unsafe fn planes[T; const F: bool, const S: usize](
+        x: *const T,
+        w: *const T,
         out: *mut T,
-        apart: usize,
-        n: usize,
-        lines: &[Line<T>],
-        shift: isize,
-        taps: (usize, isize, isize),
-        step: isize,
+        rows: &Rows,
     )
     where [T: Element]
     {
-        // The last piece ends with the row: results are computed twice rather than one by one.
-        macro_rules! all {
-            ($V:literal, $W:literal) => {{
-                let mut at = 0;
-                while at < n {
-                    let from = at.min(n - $V * $W);
-                    // SAFETY: by contract.
-                    unsafe { piece::<T, F, S, $V, $W>(out, apart, from, lines, shift, taps, step) };
-                    at += $V * $W;
+        let (start, n) = (rows.whole.start, rows.whole.len());
+        for (to, lines) in &rows.rows {
+            let (out, lines) = (out.wrapping_offset(*to), &rows.lines[lines.clone()]);
+            for (q, taps) in &rows.edges {
+                let x = x.wrapping_offset(*q as isize * rows.step);
+                let mut sum = T::default();
+                for &(at, weight) in lines {
+                    for t in taps.start as isize..taps.end as isize {
+                        // SAFETY: by contract.
+                        let (x, w) = unsafe {
+                            (*x.wrapping_offset(at + t * rows.tap), *w.offset(weight + t * rows.weight))
+                        };
+                        sum = sum.fma::<F>(w, x);
+                    }
                 }
-            }};
-        }
-        match n {
-            32.. if n % 32 == 0 || n % 32 > 16 => all!(2, 16),
-            16.. => all!(1, 16),
-            8.. => all!(1, 8),
-            4.. => all!(1, 4),
-            _ => all!(1, 1),
+                // SAFETY: by contract.
+                unsafe { *out.add(q * rows.apart) = sum };
+            }
+            // The last piece ends with the row: results are computed twice rather than one by one.
+            macro_rules! all {
+                ($V:literal, $W:literal) => {{
+                    let mut at = 0;
+                    while at < n {
+                        let from = start + at.min(n - $V * $W);
+                        // SAFETY: by contract.
+                        unsafe { piece::<T, F, S, $V, $W>(x, w, out, from, lines, rows) };
+                        at += $V * $W;
+                    }
+                }};
+            }
+            match n {
+                64.. if n % 64 == 0 || n % 64 > 48 => all!(4, 16),
+                32.. if n % 32 == 0 || n % 32 > 16 => all!(2, 16),
+                16.. => all!(1, 16),
+                8.. => all!(1, 8),
+                4.. => all!(1, 4),
+                _ => all!(1, 1),
+            }
         }
     }
 }
@@ -243,5 +249,50 @@ multiversion! {
             at += 1;
         }
         *sums = Partial { wide, narrow, rest };
+    }
+}
+
+/// A result at an edge: its number, and the taps that read something there.
+pub type Edge = (usize, Range<usize>);
+
+multiversion! {
+    /// Adds what results at edges bring for taps `first..first + K`; `x` is the position of the first
+    /// result's first of them.
+    ///
+    /// # Safety
+    /// All elements and positions are there.
+    #[expect(dead_code, reason = "the versions are asked for once, not at each call")]
+    unsafe fn correlate_edges[T; const F: bool, const K: usize](
+        sums: &mut Partial<T, K>,
+        g: *const T,
+        x: *const T,
+        edges: &[Edge],
+        first: usize,
+        tap: isize,
+        step: isize,
+    )
+    where [T: Element]
+    {
+        for (q, inside) in edges {
+            for (k, s) in sums.rest.iter_mut().enumerate() {
+                if inside.contains(&(first + k)) {
+                    let at = *q as isize * step + k as isize * tap;
+                    // SAFETY: by contract.
+                    *s = unsafe { s.fma::<F>(*g.add(*q), *x.wrapping_offset(at)) };
+                }
+            }
+        }
+    }
+}
+
+/// [`correlate_edges`] for this machine.
+pub type Edges<T, const K: usize> =
+    unsafe fn(&mut Partial<T, K>, *const T, *const T, &[Edge], usize, isize, isize);
+
+/// The kernel of results at edges.
+pub fn edges<T: Element, const K: usize>() -> Edges<T, K> {
+    match fuses() {
+        true => correlate_edges::select::<T, true, K>(),
+        false => correlate_edges::select::<T, false, K>(),
     }
 }

@@ -11,6 +11,8 @@ mod weight;
 
 use smallvec::SmallVec;
 
+use kernel::Rows;
+
 use super::conv::{Phase, Sides, sides};
 use super::copy;
 use super::gemm::kernel::{BLOCK, Element};
@@ -170,49 +172,58 @@ unsafe impl<T> Sync for Planes<'_, T> {}
 
 impl<T: Element> Planes<'_, T> {
     fn run(&self) {
+        let Some(rows) = self.rows() else { return };
         let lines: usize = self.sweeps.iter().map(|sweep| sweep.count).product();
         let taps: usize = self.sweeps.iter().map(|sweep| sweep.taps).product();
         let work = (lines * (taps * self.reads).max(1)).max(1);
         let planes = self.x.sizes[0] * self.channels;
+        let kernel = kernel::plane::<T>(rows.step);
         threads::for_each_chunk(planes, (CHUNK / work).max(1), |range| {
             let mut pace = Pace::default();
             for plane in range {
                 pace.work(work);
-                // SAFETY: the plane is this chunk's.
-                unsafe { self.plane(plane / self.channels, plane % self.channels) };
+                let (n, channel) = ((plane / self.channels) as isize, plane % self.channels);
+                let source = channel / self.each * self.reads;
+                let from = n * self.x.strides[0] + source as isize * self.x.strides[1];
+                // Where one of the two channels stands for several of the other, these are numbered
+                // as the weights are.
+                let weights = source.max(channel) as isize * self.w.strides[0];
+                let to = n * self.strides[0] + channel as isize * self.strides[1];
+                // SAFETY: the plane is this chunk's, and positions are inside the operands, as the
+                // sweeps say.
+                unsafe {
+                    kernel(
+                        self.x.ptr.cast::<T>().wrapping_offset(from),
+                        self.w.ptr.cast::<T>().wrapping_offset(weights),
+                        self.out.wrapping_offset(to),
+                        &rows,
+                    );
+                }
             }
         });
     }
 
-    /// # Safety
-    /// The plane is this call's.
-    unsafe fn plane(&self, n: usize, channel: usize) {
-        let Some((width, outer)) = self.sweeps.split_last() else { return };
+    /// The rows of a plane, which are the same in all planes.
+    fn rows(&self) -> Option<Rows> {
+        let (width, outer) = self.sweeps.split_last()?;
         let last = outer.len();
         let (size, _) = self.x.spatial[last];
-        let weight_step = width.skip as isize * self.w.spatial[last].1;
         let whole = width.whole(size);
-        let row = kernel::row::<T>(width.step);
-        // The rows that a row of results reads, each with its weights.
-        let mut lines: SmallVec<[(*const T, *const T); 16]> = SmallVec::new();
+        let (mut rows, mut lines) = (Vec::new(), Vec::new());
         each_index(outer.iter().map(|sweep| sweep.count), |at| {
-            lines.clear();
-            let mut to = n as isize * self.strides[0] + channel as isize * self.strides[1];
+            let mut to = width.to as isize;
             for ((sweep, &q), &stride) in outer.iter().zip(at).zip(&self.strides[2..]) {
                 to += (sweep.to + q * sweep.apart) as isize * stride;
             }
-            let to = self.out.wrapping_offset(to + width.to as isize);
             let inside: SmallVec<[_; 3]> = (outer.iter().zip(at).zip(&self.x.spatial))
                 .map(|((sweep, &q), &(size, _))| sweep.inside(q, size))
                 .collect();
-            for read in 0..self.reads {
-                let source = channel / self.each * self.reads + read;
-                let from = n as isize * self.x.strides[0] + source as isize * self.x.strides[1];
-                // Where one of the two channels stands for several of the other, these are numbered
-                // as the weights are.
-                let weights = source.max(channel) as isize * self.w.strides[0];
+            let first = lines.len();
+            for read in 0..self.reads as isize {
                 each_index(inside.iter().map(|taps| taps.len()), |tap| {
-                    let (mut from, mut weight) = (from, weights);
+                    let mut from = read * self.x.strides[1] + width.base;
+                    let mut weight =
+                        read * self.w.strides[0] + width.first as isize * self.w.spatial[last].1;
                     for (i, sweep) in outer.iter().enumerate() {
                         let t = inside[i].start + tap[i];
                         let position =
@@ -220,38 +231,23 @@ impl<T: Element> Planes<'_, T> {
                         from += position * self.x.spatial[i].1;
                         weight += (sweep.first + t * sweep.skip) as isize * self.w.spatial[i].1;
                     }
-                    weight += width.first as isize * self.w.spatial[last].1;
-                    lines.push((
-                        self.x.ptr.cast::<T>().wrapping_offset(from + width.base),
-                        self.w.ptr.cast::<T>().wrapping_offset(weight),
-                    ));
+                    lines.push((from, weight));
                 });
             }
-            // SAFETY: every position is inside the operands, as the sweeps say.
-            unsafe {
-                for q in (0..whole.start).chain(whole.end..width.count) {
-                    let taps = width.inside(q, size);
-                    let sum = kernel::single(
-                        &lines,
-                        q as isize * width.step,
-                        taps,
-                        width.tap,
-                        weight_step,
-                    );
-                    *to.add(q * width.apart) = sum;
-                }
-                let shifted = whole.start as isize * width.step;
-                row(
-                    to.wrapping_add(whole.start * width.apart),
-                    width.apart,
-                    whole.len(),
-                    &lines,
-                    shifted,
-                    (width.taps, width.tap, weight_step),
-                    width.step,
-                );
-            }
+            rows.push((to, first..lines.len()));
         });
+        let edges = (0..whole.start).chain(whole.end..width.count);
+        Some(Rows {
+            rows,
+            lines,
+            edges: edges.map(|q| (q, width.inside(q, size))).collect(),
+            whole,
+            apart: width.apart,
+            step: width.step,
+            taps: width.taps,
+            tap: width.tap,
+            weight: width.skip as isize * self.w.spatial[last].1,
+        })
     }
 }
 

@@ -4,15 +4,13 @@
 //! the blocks are added in a tree. In a block, positions that all taps of a row can read go to
 //! lanes, in order (see [`Partial`]); the others follow one by one.
 
-use std::ops::Range;
-
 use smallvec::SmallVec;
 
-use super::kernel::{self, Partial};
+use super::kernel::{self, Edge, Partial};
 use super::{Sweep, each_index, readable};
 use crate::array::Array;
 use crate::cpu::conv::{Sides, sides};
-use crate::cpu::gemm::kernel::{Element, fuses};
+use crate::cpu::gemm::kernel::Element;
 use crate::error::Result;
 use crate::ops::attributes::ConvSpec;
 use crate::threads::{self, Pace};
@@ -120,7 +118,9 @@ impl<T: Element> Channels<'_, T> {
         let size = self.x.spatial[last].0;
         let whole = width.whole(size);
         // The longest chain that a row leaves behind.
-        let edges = [0..whole.start, whole.end..width.count];
+        let edges: [Vec<Edge>; 2] = [0..whole.start, whole.end..width.count]
+            .map(|edge| edge.map(|q| (q, width.inside(q, size))).collect());
+        let add_edges = kernel::edges::<T, K>();
         let left = whole.len() % SEGMENT;
         let rest = left.min(3) + edges.iter().map(|edge| edge.len() % EDGE).sum::<usize>();
         let each = (CHAIN / (left / 16).max(rest).max(1)).max(1);
@@ -171,15 +171,12 @@ impl<T: Element> Channels<'_, T> {
                         rows = 0;
                     }
                 }
-                for edge in &edges {
-                    for from in edge.clone().step_by(EDGE) {
-                        let some = from..edge.end.min(from + EDGE);
-                        // SAFETY: `g` has these elements.
-                        unsafe { self.edge(&mut partial, g, x, some.clone(), t, size) };
-                        if some.len() == EDGE {
-                            end(&mut partial);
-                            rows = 0;
-                        }
+                for some in edges.iter().flat_map(|edge| edge.chunks(EDGE)) {
+                    // SAFETY: `g` has these elements.
+                    unsafe { add_edges(&mut partial, g, x, some, t, width.tap, width.step) };
+                    if some.len() == EDGE {
+                        end(&mut partial);
+                        rows = 0;
                     }
                 }
                 rows += 1;
@@ -193,32 +190,6 @@ impl<T: Element> Channels<'_, T> {
         for (k, tree) in trees.iter().enumerate() {
             // SAFETY: by contract.
             unsafe { *to.add(t + k) = tree.finish() };
-        }
-    }
-
-    /// Adds what the results at an edge bring, for the taps that read something there.
-    unsafe fn edge<const K: usize>(
-        &self,
-        partial: &mut Partial<T, K>,
-        g: *const T,
-        x: *const T,
-        edge: Range<usize>,
-        t: usize,
-        size: usize,
-    ) {
-        let Some(width) = self.sweeps.last() else { return };
-        let fused = fuses();
-        for q in edge {
-            let inside: Range<usize> = width.inside(q, size);
-            for (k, sum) in partial.rest.iter_mut().enumerate() {
-                if !inside.contains(&(t + k)) {
-                    continue;
-                }
-                let from = q as isize * width.step + k as isize * width.tap;
-                // SAFETY: the tap reads a position that is there.
-                let (a, b) = unsafe { (*g.add(q), *x.wrapping_offset(from)) };
-                *sum = if fused { sum.fma::<true>(a, b) } else { sum.fma::<false>(a, b) };
-            }
         }
     }
 }

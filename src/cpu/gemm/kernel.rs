@@ -36,6 +36,24 @@ pub trait Element: Copy + Default + Send + Sync + 'static {
 pub type Micro<T> =
     unsafe fn(usize, *const T, (isize, isize), *const T, isize, *mut T, isize, bool);
 
+/// As [`Micro`], with an offset for each row of `b` instead of a stride.
+///
+/// # Safety
+/// As [`Micro`].
+pub type Listed<T> =
+    unsafe fn(usize, *const T, (isize, isize), *const T, *const isize, *mut T, isize, bool);
+
+/// The kernels of a tile.
+#[derive(Clone, Copy)]
+pub struct TileKernels<T: 'static> {
+    /// Its rows
+    pub rows: usize,
+    /// For a stride along `k`
+    pub micro: Micro<T>,
+    /// For a list of offsets
+    pub listed: Listed<T>,
+}
+
 /// As [`Micro`], for few rows and any count of columns. `(rows, columns)` come first, and the slice
 /// has the offset of the row of `b` for each step of `k`.
 ///
@@ -62,8 +80,8 @@ pub type Row<T> = unsafe fn(usize, *const T, isize, &[*const T; SQUARE]) -> [T; 
 pub struct Kernels<T: 'static> {
     /// Columns of a tile
     pub width: usize,
-    /// The tiles: their rows and their kernel, highest first, the last with one row
-    pub tiles: &'static [(usize, Micro<T>)],
+    /// The tiles, highest first, the last with one row
+    pub tiles: &'static [TileKernels<T>],
     /// Few rows times a matrix whose columns have unit stride, which is read once
     pub stream: Stream<T>,
     /// One row times one column
@@ -107,13 +125,49 @@ pub fn prefetch<T>(_at: *const T) {
     }
 }
 
+/// Where the rows of `b` lie that a tile reads.
+trait Source<T>: Copy {
+    /// The next row.
+    ///
+    /// # Safety
+    /// There is one.
+    unsafe fn next(&mut self) -> *const T;
+}
+
+/// A row and the distance to the next.
+impl<T> Source<T> for (*const T, isize) {
+    #[inline(always)]
+    unsafe fn next(&mut self) -> *const T {
+        let row = self.0;
+        self.0 = row.wrapping_offset(self.1);
+        row
+    }
+}
+
+/// An address and the offset of each row.
+impl<T> Source<T> for (*const T, *const isize) {
+    #[inline(always)]
+    unsafe fn next(&mut self) -> *const T {
+        // SAFETY: by contract.
+        let at = unsafe { *self.1 };
+        self.1 = self.1.wrapping_add(1);
+        self.0.wrapping_offset(at)
+    }
+}
+
 #[inline(always)]
-unsafe fn micro<T: Element, const F: bool, const M: usize, const V: usize, const W: usize>(
+unsafe fn micro<
+    T: Element,
+    B: Source<T>,
+    const F: bool,
+    const M: usize,
+    const V: usize,
+    const W: usize,
+>(
     depth: usize,
     mut a: *const T,
     (a_row, a_step): (isize, isize),
-    mut b: *const T,
-    b_step: isize,
+    mut b: B,
     c: *mut T,
     c_row: isize,
     fresh: bool,
@@ -126,7 +180,7 @@ unsafe fn micro<T: Element, const F: bool, const M: usize, const V: usize, const
     let mut sum = [[[T::default(); W]; V]; M];
     for _ in 0..depth {
         // SAFETY: the caller vouches for `M × depth` of `a` and `depth × V·W` of `b`.
-        let row = unsafe { b.cast::<[[T; W]; V]>().read_unaligned() };
+        let row = unsafe { b.next().cast::<[[T; W]; V]>().read_unaligned() };
         for (i, sum) in sum.iter_mut().enumerate() {
             // SAFETY: as above.
             let x = unsafe { *a.offset(i as isize * a_row) };
@@ -137,7 +191,6 @@ unsafe fn micro<T: Element, const F: bool, const M: usize, const V: usize, const
             }
         }
         a = a.wrapping_offset(a_step);
-        b = b.wrapping_offset(b_step);
     }
     for (i, sum) in sum.into_iter().enumerate() {
         // SAFETY: the caller vouches for `M × V·W` of `c`.
@@ -289,8 +342,21 @@ macro_rules! shells {
             ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
-                    super::micro::<T, { $fused }, M, $vectors, W>(
-                        depth, a, a_strides, b, b_step, c, c_row, fresh,
+                    super::micro::<T, _, { $fused }, M, $vectors, W>(
+                        depth, a, a_strides, (b, b_step), c, c_row, fresh,
+                    );
+                }
+            }
+
+            $(#[$feature])*
+            pub unsafe fn listed<T: Element, const M: usize, const W: usize>(
+                depth: usize, a: *const T, a_strides: (isize, isize), b: *const T,
+                b_at: *const isize, c: *mut T, c_row: isize, fresh: bool,
+            ) {
+                // SAFETY: the caller's promises are passed on.
+                unsafe {
+                    super::micro::<T, _, { $fused }, M, $vectors, W>(
+                        depth, a, a_strides, (b, b_at), c, c_row, fresh,
                     );
                 }
             }
@@ -327,6 +393,16 @@ shells! {
     base: cfg!(target_arch = "aarch64"), 3;
 }
 
+macro_rules! tile {
+    ($rows:literal, $module:ident, $t:ty, $width:expr) => {
+        TileKernels {
+            rows: $rows,
+            micro: $module::micro::<$t, $rows, $width>,
+            listed: $module::listed::<$t, $rows, $width>,
+        }
+    };
+}
+
 macro_rules! element {
     ($t:ty, $size:literal, $row:expr, |$s:ident, $a:ident, $b:ident| $fused:expr, $plain:expr, $plus:expr) => {
         impl Element for $t {
@@ -348,10 +424,10 @@ macro_rules! element {
                         return Kernels {
                             width: 2 * 64 / $size,
                             tiles: &[
-                                (12, v4::micro::<$t, 12, { 64 / $size }>),
-                                (8, v4::micro::<$t, 8, { 64 / $size }>),
-                                (4, v4::micro::<$t, 4, { 64 / $size }>),
-                                (1, v4::micro::<$t, 1, { 64 / $size }>),
+                                tile!(12, v4, $t, { 64 / $size }),
+                                tile!(8, v4, $t, { 64 / $size }),
+                                tile!(4, v4, $t, { 64 / $size }),
+                                tile!(1, v4, $t, { 64 / $size }),
                             ],
                             stream: v4::stream::<$t, { 64 / $size }>,
                             dot: v4::dot::<$t>,
@@ -363,8 +439,8 @@ macro_rules! element {
                         return Kernels {
                             width: 3 * 32 / $size,
                             tiles: &[
-                                (4, v3::micro::<$t, 4, { 32 / $size }>),
-                                (1, v3::micro::<$t, 1, { 32 / $size }>),
+                                tile!(4, v3, $t, { 32 / $size }),
+                                tile!(1, v3, $t, { 32 / $size }),
                             ],
                             stream: v3::stream::<$t, { 32 / $size }>,
                             dot: v3::dot::<$t>,
@@ -377,8 +453,8 @@ macro_rules! element {
                 Kernels {
                     width: 3 * 16 / $size,
                     tiles: &[
-                        (4, base::micro::<$t, 4, { 16 / $size }>),
-                        (1, base::micro::<$t, 1, { 16 / $size }>),
+                        tile!(4, base, $t, { 16 / $size }),
+                        tile!(1, base, $t, { 16 / $size }),
                     ],
                     stream: base::stream::<$t, { 16 / $size }>,
                     dot: base::dot::<$t>,

@@ -27,7 +27,7 @@ use scratch::Scratch;
 use tile::{Path, Tile};
 
 /// Steps of `k` in a span, whose blocks are added in order; longer sums are sums of spans.
-const SPAN: usize = 32 * BLOCK;
+pub(super) const SPAN: usize = 32 * BLOCK;
 /// The fewest multiplications worth handing to another thread.
 const CHUNK: usize = 1 << 19;
 /// Multiplications that take as long as one elementwise op on an element.
@@ -326,7 +326,7 @@ impl<'a, T: Element> Job<'a, T> {
         match *cut {
             Cut::Items(_) => (self.rows, self.columns),
             Cut::Cells(high, wide) => (
-                largest(self.rows, self.kernels.tiles[0].0, high),
+                largest(self.rows, self.kernels.tiles[0].rows, high),
                 largest(self.columns, self.kernels.width, wide),
             ),
         }
@@ -393,7 +393,7 @@ impl<'a, T: Element> Job<'a, T> {
             }),
             Cut::Cells(high, wide) => threads::parallel_for(items * high * wide, &|chunk| {
                 let (item, cell) = (chunk / (high * wide), chunk % (high * wide));
-                let rows = part(self.rows, self.kernels.tiles[0].0, high, cell / wide);
+                let rows = part(self.rows, self.kernels.tiles[0].rows, high, cell / wide);
                 let columns = part(self.columns, self.kernels.width, wide, cell % wide);
                 // SAFETY: every cell is one chunk's.
                 unsafe { self.tile(item, rows, columns, &scratch) }.or_throw();
@@ -413,7 +413,7 @@ impl<'a, T: Element> Job<'a, T> {
             let heightens = a == b || a;
             if widens && w >= 2 * self.kernels.width {
                 wide *= 2;
-            } else if heightens && h >= 2 * self.kernels.tiles[0].0 {
+            } else if heightens && h >= 2 * self.kernels.tiles[0].rows {
                 high *= 2;
             } else {
                 break;

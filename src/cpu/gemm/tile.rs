@@ -131,7 +131,7 @@ impl<T: Element> Job<'_, T> {
         (m, n, depth): (usize, usize, usize),
     ) -> Blocks {
         let size = size_of::<T>();
-        let (high, width) = (self.kernels.tiles[0].0, self.kernels.width);
+        let (high, width) = (self.kernels.tiles[0].rows, self.kernels.width);
         // An operand that is read at most a few times, or fits the L1 cache, is read in place.
         let small = 16 << 10;
         let a =
@@ -164,7 +164,7 @@ impl<T: Element> Job<'_, T> {
 
     /// Whether the last panel of `rest` rows (0: a full one) reads only rows that exist.
     fn fits(&self, rest: usize) -> bool {
-        rest == 0 || self.kernels.tiles.iter().any(|t| t.0 == rest)
+        rest == 0 || self.kernels.tiles.iter().any(|t| t.rows == rest)
     }
 }
 
@@ -317,7 +317,7 @@ impl<T: Element> Tile<'_, T> {
         place: Option<(isize, isize)>,
         pack: *mut T,
     ) -> Block<T> {
-        let (a, high) = (self.job.a, self.job.kernels.tiles[0].0);
+        let (a, high) = (self.job.a, self.job.kernels.tiles[0].rows);
         if let Some(strides) = place {
             let ptr = self.a.wrapping_offset(a.own.at(i.start) + a.depth.at(k.start));
             let all = Panels { ptr, step: strides.0, strides };
@@ -418,7 +418,7 @@ impl<T: Element> Tile<'_, T> {
         fresh: bool,
     ) {
         let kernels = &self.job.kernels;
-        let high = kernels.tiles[0].0;
+        let high = kernels.tiles[0].rows;
         for j in (0..wide).step_by(kernels.width) {
             let w = kernels.width.min(wide - j);
             let b = if w == kernels.width { &b.0 } else { &b.1 };
@@ -426,12 +426,12 @@ impl<T: Element> Tile<'_, T> {
                 let h = high.min(tall - i);
                 let a = if h == high { &a.0 } else { &a.1 };
                 let fit =
-                    kernels.tiles.iter().rev().find(|t| t.0 >= h).unwrap_or(&kernels.tiles[0]);
+                    kernels.tiles.iter().rev().find(|t| t.rows >= h).unwrap_or(&kernels.tiles[0]);
                 // SAFETY: panels have `kc` steps; a tile that sticks out goes through `spare`.
                 unsafe {
                     let c = self.at(i0 + i, j0 + j);
-                    if w == kernels.width && fit.0 == h && self.job.column == 1 {
-                        fit.1(
+                    if w == kernels.width && fit.rows == h && self.job.column == 1 {
+                        (fit.micro)(
                             kc,
                             a.at(i),
                             a.strides,
@@ -444,7 +444,7 @@ impl<T: Element> Tile<'_, T> {
                     } else {
                         let mut spare = MaybeUninit::<[T; TILE]>::uninit();
                         let spare_row = kernels.width as isize;
-                        fit.1(
+                        (fit.micro)(
                             kc,
                             a.at(i),
                             a.strides,

@@ -40,7 +40,7 @@ impl<T: Element> Tile<'_, T> {
         fill: PackPrologue<'_>,
         pack: *mut T,
     ) -> Block<T> {
-        let (high, steps) = (self.job.kernels.tiles[0].0, k.len());
+        let (high, steps) = (self.job.kernels.tiles[0].rows, k.len());
         fill(i.clone(), k.clone(), pack.cast(), [steps as isize, 1]);
         let done = i.len() * steps;
         // SAFETY: by contract.

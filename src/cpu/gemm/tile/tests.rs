@@ -99,7 +99,7 @@ fn panels_hold<T: Counted>(kernels: Kernels<T>, n: usize, depth: usize) {
     for (which, sample) in samples::<T>(n, depth).iter().enumerate() {
         for made in [None, Some(1)] {
             let operand = Matrix { made, ..sample.operand.clone() };
-            let (high, width) = (kernels.tiles[0].0, kernels.width);
+            let (high, width) = (kernels.tiles[0].rows, kernels.width);
             let fill = |own: Range<usize>, depth: Range<usize>, to: *mut u8, by: [isize; 2]| {
                 sample.fill(own, depth, to, by);
             };
@@ -256,7 +256,7 @@ fn tiles_cover<T: Counted>(
         let cells = |n: usize, step: usize, parts: usize| {
             (0..parts).map(|i| part(n, step, parts, i)).collect::<Vec<_>>()
         };
-        let rows = cells(job.rows, job.kernels.tiles[0].0, high);
+        let rows = cells(job.rows, job.kernels.tiles[0].rows, high);
         let columns = cells(job.columns, job.kernels.width, wide);
         for (parts, n, most) in [(rows, job.rows, largest.0), (columns, job.columns, largest.1)] {
             assert_eq!(
