@@ -229,7 +229,7 @@ def test_thousands_of_steps_leak_nothing(gpu):
     assert after["live_buffers"] <= before["live_buffers"] + 4
     assert after["live_bytes"] <= before["live_bytes"] + 4096
     # What tests before left in the pool is in both figures.
-    assert after["cached_bytes"] <= before["cached_bytes"] + (1 << 20)
+    assert after["cached_bytes"] <= before["cached_bytes"] + (1 << 25)
     assert abs(w[0, 0].item() - 2.0) < 1e-5
 
 

@@ -97,22 +97,29 @@ impl<T: Element> Channels<'_, T> {
         let to = self.out.wrapping_add(channel * self.taps + outer * width.taps);
         let mut t = 0;
         while t < width.taps {
+            // Several chains at a time, because in a single one each addition waits for the one
+            // before.
             // SAFETY: the weights are the caller's.
-            unsafe {
-                if t + 3 <= width.taps {
-                    self.some::<3>(channel, outer, t, to);
-                    t += 3;
-                } else {
-                    self.some::<1>(channel, outer, t, to);
-                    t += 1;
+            t += unsafe {
+                match width.taps - t {
+                    1 => self.some::<1>(channel, outer, t, to),
+                    2 => self.some::<2>(channel, outer, t, to),
+                    4 | 7.. => self.some::<4>(channel, outer, t, to),
+                    _ => self.some::<3>(channel, outer, t, to),
                 }
-            }
+            };
         }
     }
 
-    /// The weights of `K` neighbouring taps from number `t` on.
-    unsafe fn some<const K: usize>(&self, channel: usize, outer: usize, t: usize, to: *mut T) {
-        let Some((width, axes)) = self.sweeps.split_last() else { return };
+    /// The weights of `K` neighbouring taps from number `t` on. Gives `K`.
+    unsafe fn some<const K: usize>(
+        &self,
+        channel: usize,
+        outer: usize,
+        t: usize,
+        to: *mut T,
+    ) -> usize {
+        let Some((width, axes)) = self.sweeps.split_last() else { return K };
         let last = axes.len();
         let sums = kernel::sums::<T, K>(width.step);
         let size = self.x.spatial[last].0;
@@ -191,5 +198,6 @@ impl<T: Element> Channels<'_, T> {
             // SAFETY: by contract.
             unsafe { *to.add(t + k) = tree.finish() };
         }
+        K
     }
 }
