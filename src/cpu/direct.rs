@@ -30,18 +30,17 @@ const PATCH: usize = 512 << 10;
 const CHUNK: usize = 1 << 19;
 
 /// One spatial axis.
-#[derive(Clone, Copy)]
 struct Along {
-    /// Results, positions of the input, taps
+    /// Results, and positions of the input
     places: usize,
     size: usize,
-    taps: usize,
     low: usize,
     stride: usize,
-    dilation: usize,
-    /// Residues of taps' positions by the stride
-    residues: usize,
-    /// The most whole strides by which a tap is away
+    /// For each tap the plane that it reads, and by how many places it is away in it
+    taps: SmallVec<[(usize, usize); 8]>,
+    /// For each plane the residue of its positions by the stride
+    residues: SmallVec<[usize; 4]>,
+    /// The most places by which a tap is away
     reach: usize,
 }
 
@@ -49,39 +48,24 @@ impl Along {
     fn new(i: usize, size: usize, taps: usize, spec: &ConvSpec) -> Along {
         let (stride, dilation) = (spec.stride[i], spec.dilation[i]);
         let padded = size + spec.pad_low[i] + spec.pad_high[i];
-        let mut along = Along {
+        let mut residues: SmallVec<[usize; 4]> = SmallVec::new();
+        let tap = |t: usize| {
+            let (away, residue) = (t * dilation / stride, t * dilation % stride);
+            let plane = residues.iter().position(|&r| r == residue).unwrap_or_else(|| {
+                residues.push(residue);
+                residues.len() - 1
+            });
+            (plane, away)
+        };
+        Along {
             places: positions(padded, taps, stride, dilation),
             size,
-            taps,
             low: spec.pad_low[i],
             stride,
-            dilation,
-            residues: 1,
-            reach: (taps.max(1) - 1) * dilation / stride,
-        };
-        along.residues = (0..taps).map(|t| along.residue(t) + 1).max().unwrap_or(1);
-        along
-    }
-
-    /// The plane that a tap reads, among those that taps read in the order in which they do first.
-    fn residue(&self, tap: usize) -> usize {
-        let own = tap * self.dilation % self.stride;
-        (0..tap).find(|&t| t * self.dilation % self.stride == own).map_or_else(
-            || (0..tap).filter(|&t| self.is_first(t)).count(),
-            |first| self.residue(first),
-        )
-    }
-
-    /// Whether no tap before reads the same plane.
-    fn is_first(&self, tap: usize) -> bool {
-        let own = tap * self.dilation % self.stride;
-        (0..tap).all(|t| t * self.dilation % self.stride != own)
-    }
-
-    /// The residue of a plane's positions.
-    fn offset_of(&self, plane: usize) -> usize {
-        let first = (0..self.taps).filter(|&t| self.is_first(t)).nth(plane);
-        first.map_or(0, |t| t * self.dilation % self.stride)
+            taps: (0..taps).map(tap).collect(),
+            residues,
+            reach: taps.saturating_sub(1) * dilation / stride,
+        }
     }
 }
 
@@ -117,24 +101,29 @@ struct Cut {
 impl Cut {
     /// `None` where the product of views is better.
     fn new<T: Element>(kernels: &Kernels<T>, x: &Sides, w: &Sides, spec: &ConvSpec) -> Option<Cut> {
+        let taps: usize = w.spatial.iter().map(|axis| axis.0).product();
+        let (channels, depth) = (w.sizes[1], w.sizes[1] * taps);
+        if depth == 0 || depth > SPAN {
+            return None;
+        }
         let axes: SmallVec<[Along; 3]> = (x.spatial.iter().zip(&w.spatial).enumerate())
             .map(|(i, (x, w))| Along::new(i, x.0, w.0, spec))
             .collect();
-        let taps: usize = axes.iter().map(|along| along.taps).product();
+        let residues: usize = axes.iter().map(|along| along.residues.len()).product();
         let places: usize = axes.iter().map(|along| along.places).product();
-        let (samples, groups, channels) = (x.sizes[0], spec.groups, w.sizes[1]);
-        let (outputs, depth) = (w.sizes[0] / groups, channels * taps);
+        let (samples, groups) = (x.sizes[0], spec.groups);
+        let outputs = w.sizes[0] / groups;
         let high = kernels.tiles[0].rows;
-        // One tap needs no windows; few results or places do not pay for the patch.
-        if taps <= 1 || depth > SPAN || places < kernels.width || outputs < 4 || samples == 0 {
+        // Where no two taps read the same positions, windows repeat nothing; few results or places
+        // do not pay for the patch.
+        if taps == residues || places < kernels.width || outputs < 4 || samples == 0 {
             return None;
         }
         let inner: SmallVec<[usize; 3]> =
             axes.iter().map(|along| along.places + along.reach).collect();
         let pitches: SmallVec<[usize; 3]> =
             (0..inner.len()).map(|i| inner[i + 1..].iter().product()).collect();
-        let residues: usize = axes.iter().map(|along| along.residues).product();
-        let (first, rows) = (axes[0], outputs.next_multiple_of(high));
+        let (first, rows) = (&axes[0], outputs.next_multiple_of(high));
         let line = (channels * residues + rows) * pitches[0] * size_of::<T>();
         let halo = channels * residues * first.reach * pitches[0] * size_of::<T>();
         let most = (PATCH.saturating_sub(halo) / line.max(1)).clamp(1, first.places);
@@ -206,10 +195,9 @@ impl Cut {
         for channel in 0..self.channels {
             let mut at: SmallVec<[(usize, usize); 64]> = SmallVec::from_elem((0, 0), 1);
             for (along, pitch) in self.axes.iter().zip(&self.pitches) {
-                let steps = |&(plane, offset): &(usize, usize)| {
-                    (0..along.taps).map(move |t| {
-                        let away = t * along.dilation / along.stride * pitch;
-                        (plane * along.residues + along.residue(t), offset + away)
+                let steps = |&(before, offset): &(usize, usize)| {
+                    along.taps.iter().map(move |&(plane, away)| {
+                        (before * along.residues.len() + plane, offset + away * pitch)
                     })
                 };
                 at = at.iter().flat_map(steps).collect();
@@ -409,11 +397,10 @@ impl<T: Element> Job<'_, T> {
         let stride = self.x.spatial[axis].1;
         let count = along.reach + if axis == 0 { cut.band } else { along.places };
         let last = axis + 1 == cut.axes.len();
-        for residue in 0..along.residues {
-            let plane = plane * along.residues + residue;
+        for (i, residue) in along.residues.iter().enumerate() {
+            let plane = plane * along.residues.len() + i;
             // The position of a line: `(place + i) · stride + offset − low`.
-            let base =
-                (place * along.stride + along.offset_of(residue)) as isize - along.low as isize;
+            let base = (place * along.stride + residue) as isize - along.low as isize;
             let start = ((-base).max(0) as usize).div_ceil(along.stride).min(count);
             let end = (along.size as isize - base).max(0) as usize;
             let end = end.div_ceil(along.stride).clamp(start, count);
@@ -442,7 +429,7 @@ impl<T: Element> Job<'_, T> {
                     } else {
                         // Zeros in every plane of the axes behind.
                         let behind: usize =
-                            cut.axes[axis + 1..].iter().map(|along| along.residues).product();
+                            cut.axes[axis + 1..].iter().map(|along| along.residues.len()).product();
                         for p in plane * behind..(plane + 1) * behind {
                             let to = to.add(p * cut.plane);
                             (0..pitch).for_each(|i| to.add(i).write(T::default()));

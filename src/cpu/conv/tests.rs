@@ -131,6 +131,7 @@ fn cases() -> Vec<Case> {
         // Strides larger than the input, of which only the phases within the input exist, and
         // an empty input.
         Case::new((2, 2, 3, 1), &[5, 6], &[2, 3], &[1 << 40, 7], &[1, 1], &[1, 0], &[0, 1]),
+        Case::new((2, 0, 5, 1), &[8, 9], &[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]),
         Case::new((1, 2, 2, 1), &[0, 3], &[1, 2], &[1, 1], &[1, 1], &[1, 0], &[1, 0]),
     ]
 }
