@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use super::conv::{Sides, sides_at};
 use super::element::Shared;
 use super::gemm::kernel::{BLOCK, Element, Kernels};
+use super::gemm::pack::lines;
 use super::gemm::scratch::{Scratch, counted};
 use super::gemm::{Axis, Extras, SPAN};
 use super::window::positions;
@@ -82,8 +83,10 @@ struct Cut {
     /// Places along the first axis that a patch has, and how many patches these make
     band: usize,
     bands: usize,
-    /// Parts into which the results of a group are cut
+    /// Parts into which the results of a group are cut, rows of a part, and of all in whole tiles
     parts: usize,
+    each: usize,
+    rows: usize,
     /// Elements from a place to the next along each axis of a plane
     pitches: SmallVec<[usize; 3]>,
     /// Elements of a plane, and of all planes of a channel
@@ -151,7 +154,7 @@ impl Cut {
             axes.iter().zip(&pitches).map(|(along, pitch)| along.reach * pitch).sum();
         // The last tile reads beyond the last plane.
         let slack = (columns + reach).saturating_sub(plane);
-        let own = outputs.div_ceil(high).div_ceil(parts) * high;
+        let each = outputs.div_ceil(high).div_ceil(parts) * high;
         // Sums are contiguous, and the last tile reads no row that is not there.
         let (mut dense, mut next) = (w.strides[1] == taps as isize || channels == 1, 1);
         for &(n, stride) in w.spatial.iter().rev() {
@@ -169,11 +172,13 @@ impl Cut {
             band,
             bands: first.places.div_ceil(band),
             parts,
+            each,
+            rows,
             plane,
             channel,
             columns,
             patch: channels * channel + slack,
-            results: own * columns,
+            results: each * columns,
             in_place: dense && fits,
             axes,
             pitches,
@@ -229,8 +234,7 @@ fn weights_bytes<T: Element>(cut: &Cut) -> usize {
     if cut.in_place {
         return 0;
     }
-    let rows = cut.outputs.next_multiple_of(T::kernels().tiles[0].rows);
-    cut.groups * rows * cut.depth * size_of::<T>()
+    cut.groups * cut.rows * cut.depth * size_of::<T>()
 }
 
 /// Computes the output; false, with nothing done, where the product of views is better.
@@ -249,11 +253,10 @@ pub unsafe fn output<T: Element>(
     let weights = Scratch::new(weights_bytes::<T>(&cut), 1)?;
     let weights = weights.lend(weights_bytes::<T>(&cut))?;
     let size = cut.size() * size_of::<T>();
-    let rows = cut.outputs.next_multiple_of(kernels.tiles[0].rows);
     let (ptr, steps) = match cut.in_place {
         true => (w.ptr.cast::<T>(), [cut.outputs as isize * w.strides[0], w.strides[0]]),
         false => {
-            let steps = [(rows * cut.depth) as isize, cut.depth as isize];
+            let steps = [(cut.rows * cut.depth) as isize, cut.depth as isize];
             (weights.ptr().cast::<T>().cast_const(), steps)
         }
     };
@@ -300,40 +303,26 @@ struct Job<'a, T: Element> {
 unsafe impl<T: Element> Sync for Job<'_, T> {}
 
 impl<T: Element> Job<'_, T> {
-    fn rows(&self) -> usize {
-        self.cut.outputs.next_multiple_of(self.kernels.tiles[0].rows)
-    }
-
     /// Copies the weights, each group padded with zeros to whole tiles.
     ///
     /// # Safety
     /// There is room for them.
     unsafe fn pack(&self, w: &Sides, to: *mut T) {
-        let (cut, rows) = (self.cut, self.rows());
-        let to = Shared::new(to);
-        threads::for_each_chunk(cut.groups * rows, (CHUNK / 8 / cut.depth).max(1), |range| {
+        let cut = self.cut;
+        let axis =
+            Axis::new([(cut.channels, w.strides[1])].into_iter().chain(w.spatial.iter().copied()));
+        let (runs, by, to) = (axis.runs(0, cut.depth), axis.inner().1, Shared::new(to));
+        threads::for_each_chunk(cut.groups * cut.rows, (CHUNK / 8 / cut.depth).max(1), |range| {
             for i in range {
-                let (group, row) = (i / rows, i % rows);
+                let (group, row) = (i / cut.rows, i % cut.rows);
                 let to = to.at((i * cut.depth) as isize);
+                let line = (group * cut.outputs + row) as isize * w.strides[0];
                 // SAFETY: by contract; a row is one call's.
                 unsafe {
-                    if row >= cut.outputs {
+                    if row < cut.outputs {
+                        lines(to, cut.depth, w.ptr.cast::<T>(), &[line], &runs, by);
+                    } else {
                         (0..cut.depth).for_each(|k| to.add(k).write(T::default()));
-                        continue;
-                    }
-                    let from = (group * cut.outputs + row) as isize * w.strides[0];
-                    let axis = Axis::new(
-                        [(cut.channels, w.strides[1])].into_iter().chain(w.spatial.iter().copied()),
-                    );
-                    let from = w.ptr.cast::<T>().wrapping_offset(from);
-                    for run in axis.runs(0, cut.depth) {
-                        let (from, to) = (from.wrapping_offset(run.offset), to.add(run.at));
-                        match axis.inner().1 {
-                            1 => to.copy_from_nonoverlapping(from, run.len),
-                            by => (0..run.len).for_each(|k| {
-                                *to.add(k) = *from.offset(k as isize * by);
-                            }),
-                        }
                     }
                 }
             }
@@ -350,9 +339,7 @@ impl<T: Element> Job<'_, T> {
         let (item, band) = (rest / cut.bands, rest % cut.bands);
         let (sample, group) = (item / cut.groups, item % cut.groups);
         let places = band * cut.band..cut.axes[0].places.min((band + 1) * cut.band);
-        let high = self.kernels.tiles[0].rows;
-        let each = cut.outputs.div_ceil(high).div_ceil(cut.parts) * high;
-        let rows = (part * each).min(cut.outputs)..((part + 1) * each).min(cut.outputs);
+        let rows = (part * cut.each).min(cut.outputs)..((part + 1) * cut.each).min(cut.outputs);
         if rows.is_empty() {
             return;
         }

@@ -19,7 +19,7 @@ use super::gemm::kernel::{BLOCK, Element};
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::layout::Layout;
+use crate::layout::{Layout, Strides};
 use crate::memory::block_bytes;
 use crate::ops::attributes::{ConvRole, ConvSpec};
 use crate::threads::{self, Pace};
@@ -163,14 +163,31 @@ struct Planes<'a, T> {
     sweeps: &'a [Sweep],
     out: *mut T,
     /// Strides of the result: sample and channel, and the spatial axes
-    strides: &'a [isize],
+    strides: Strides,
     channels: usize,
 }
 
 // SAFETY: operands are only read; a plane of the result is one thread's.
 unsafe impl<T> Sync for Planes<'_, T> {}
 
-impl<T: Element> Planes<'_, T> {
+impl<'a, T: Element> Planes<'a, T> {
+    /// `(each, reads)`, and the sweeps of every axis.
+    ///
+    /// # Safety
+    /// As for [`output`].
+    unsafe fn new(
+        x: &'a Sides,
+        w: &'a Sides,
+        (each, reads): (usize, usize),
+        sweeps: &'a [Sweep],
+        out: &Array,
+    ) -> Planes<'a, T> {
+        // SAFETY: by contract.
+        let ptr = unsafe { out.ptr_mut() }.cast();
+        let (strides, channels) = (out.layout.strides(), out.shape().sizes()[1]);
+        Planes { x, w, each, reads, sweeps, out: ptr, strides, channels }
+    }
+
     fn run(&self) {
         let Some(rows) = self.rows() else { return };
         let lines: usize = self.sweeps.iter().map(|sweep| sweep.count).product();
@@ -262,18 +279,8 @@ pub unsafe fn output<T: Element>(x: &Array, w: &Array, spec: &ConvSpec, out: &Ar
     let sweeps: SmallVec<[Sweep; 3]> = (sizes[2..].iter().zip(&ws.spatial).enumerate())
         .map(|(i, (&count, taps))| Sweep::output(i, count, taps.0, spec))
         .collect();
-    let planes = Planes::<T> {
-        x: &xs,
-        w: &ws,
-        each: ws.sizes[0] / spec.groups,
-        reads: 1,
-        sweeps: &sweeps,
-        // SAFETY: by contract.
-        out: unsafe { out.ptr_mut() }.cast(),
-        strides: &out.layout.strides(),
-        channels: sizes[1],
-    };
-    planes.run();
+    // SAFETY: by contract.
+    unsafe { Planes::<T>::new(&xs, &ws, (ws.sizes[0] / spec.groups, 1), &sweeps, out).run() };
     Ok(())
 }
 
@@ -290,23 +297,12 @@ pub unsafe fn input<T: Element>(
 ) -> Result<()> {
     let g = readable(g)?;
     let (gs, ws) = (sides(&g), sides(w));
-    let sizes = out.shape().sizes();
     each_index(phases.iter().map(Vec::len), |at| {
         let sweeps: SmallVec<[Sweep; 3]> = (at.iter().enumerate())
             .map(|(i, &r)| Sweep::input(&phases[i][r], r, spec.stride[i]))
             .collect();
-        let planes = Planes::<T> {
-            x: &gs,
-            w: &ws,
-            each: 1,
-            reads: ws.sizes[0] / spec.groups,
-            sweeps: &sweeps,
-            // SAFETY: by contract.
-            out: unsafe { out.ptr_mut() }.cast(),
-            strides: &out.layout.strides(),
-            channels: sizes[1],
-        };
-        planes.run();
+        // SAFETY: by contract.
+        unsafe { Planes::<T>::new(&gs, &ws, (1, ws.sizes[0] / spec.groups), &sweeps, out).run() };
     });
     Ok(())
 }
