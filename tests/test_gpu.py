@@ -2,6 +2,7 @@
 memory, threads. Skipped where there is no adapter."""
 
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -276,17 +277,25 @@ def test_a_lost_device_says_so(gpu):
     assert done.returncode == 0 and done.stdout == "[2.0, 2.0]\n", done.stderr
 
 
-@pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "import os; os.abort()"])
-def test_the_process_ends_while_the_device_works(end, gpu):
+@pytest.mark.parametrize("end, status", [
+    ("", 0), ("raise SystemExit(3)", 3), ("raise KeyError", 1), ("import os; os.abort()", -6)])
+def test_the_process_ends_while_the_device_works(end, status, gpu):
     code = f"""
-import numpy as np, wengert as wg
+import atexit, ctypes, numpy as np, wengert as wg
+ctypes.CDLL(None).printf(b"kept by C\\n")
+atexit.register(print, "said by Python")
 x = wg.asarray(np.ones((500, 500), "f"), device="gpu")
 for i in range(30):
     x = wg.tanh(x * {np.random.default_rng().uniform(0.5, 1)}) @ x
 {end}
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode in (0, 3, -6), done.stderr
+    # C keeps what it has to write, unless Python was told not to.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120,
+                          env=env)
+    assert done.returncode == status, done.stderr
+    said = set() if status < 0 else {"kept by C", "said by Python"}
+    assert set(done.stdout.splitlines()) == said
 
 
 def test_an_exported_program_draws_a_picture(gpu, tmp_path):

@@ -151,11 +151,15 @@ pub fn reset_peak(index: u8) {
     }
 }
 
-/// To be called once nothing uses devices any more, before the memory of drivers goes: lets their
-/// compilers come to rest.
-pub fn close() {
+/// To be called once nothing uses devices any more: they take no more work. Says whether a driver's
+/// compiler is at work, whose memory must not go before it rests.
+pub fn close() -> bool {
     #[cfg(feature = "gpu")]
-    (0..Device::GPUS).filter_map(super::run::device::opened).for_each(|gpu| gpu.close());
+    return (0..Device::GPUS)
+        .filter_map(super::run::device::opened)
+        .fold(false, |is_busy, gpu| gpu.close() | is_busy);
+    #[cfg(not(feature = "gpu"))]
+    false
 }
 
 /// Makes a device count as lost. For tests.

@@ -13,6 +13,7 @@ mod dispatch;
 mod dlpack;
 mod dtype;
 mod errors;
+mod exit;
 mod files;
 mod functions;
 mod graph;
@@ -48,21 +49,13 @@ fn check_interpreter() -> PyResult<()> {
     )))
 }
 
-/// Closes devices when Python has ended, which is before the handlers of `exit` run: those destroy
-/// what compilers of drivers keep, and one that registered before the compiler's own comes later.
-extern "C" fn close_devices() {
-    crate::gpu::close();
-}
-
 /// The extension module `wengert._core`. Its functions rely on the interpreter's lock.
 #[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     check_interpreter()?;
     site::start();
-    // SAFETY: the function calls nothing of Python's. Where there is no room for it, devices are
-    // not closed.
-    let _ = unsafe { ffi::Py_AtExit(Some(close_devices)) };
+    exit::close_devices_at_end();
     let borrows = py.version_info() >= (3, 14);
     slots::STACK_BORROWS.store(borrows, std::sync::atomic::Ordering::Relaxed);
     errors::install(module)?;

@@ -29,9 +29,6 @@ const MOST_FLYING: usize = 3;
 /// otherwise.
 const PATIENCE: u64 = 120;
 
-/// How long the end of the process waits for a driver that compiles.
-const LAST_CALL: Duration = Duration::from_secs(5);
-
 /// The pause between two looks for an interruption.
 pub const PAUSE: Duration = Duration::from_millis(20);
 
@@ -188,16 +185,12 @@ impl Gpu {
         self.changed.notify_all();
     }
 
-    /// Has the driver's compiler come to rest, whose memory goes when the process ends. Work that was
-    /// not submitted is forgotten; what runs is waited for only if it is compiled as it runs.
-    pub fn close(&self) {
-        if !self.is_here() {
-            return;
-        }
+    /// Takes no more work, because the process ends: what was not submitted is forgotten. Says
+    /// whether the driver's compiler is at work, whose memory must not go before it rests.
+    pub fn close(&self) -> bool {
         let mut stream = self.stream.lock();
         stream.is_closing = true;
-        let end = Instant::now() + LAST_CALL;
-        while stream.busy > 0 && !self.changed.wait_until(&mut stream, end).timed_out() {}
+        self.is_here() && stream.busy > 0
     }
 
     pub(super) fn temporary(
