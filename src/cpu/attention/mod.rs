@@ -316,7 +316,7 @@ impl<T: Real> Problem<T> {
         for (panel, offsets) in offsets.chunks(width).enumerate() {
             let dst = dst.wrapping_add(panel * columns * width);
             // SAFETY: by contract.
-            unsafe { pack::transposed(dst, width, from, offsets, &runs, self.kernels.wide) };
+            unsafe { pack::transposed(dst, width, from, offsets, &runs, self.kernels.transpose) };
         }
     }
 }

@@ -9,6 +9,11 @@
 
 use std::mem::MaybeUninit;
 
+#[cfg(target_arch = "x86_64")]
+use super::square;
+#[cfg(target_arch = "x86_64")]
+use super::vector::{F32x8, F64x4};
+use super::vector::{Lanes, Vector};
 use crate::simd::{Isa, isa};
 
 /// The elements of a sum: floats, wrapping integers, and truth values under or / and.
@@ -58,7 +63,7 @@ pub struct TileKernels<T: 'static> {
 /// has the offset of the row of `b` for each step of `k`.
 ///
 /// # Safety
-/// As [`Micro`]; at most [`STREAM_ROWS`] rows.
+/// As [`Micro`]; at least one row, at most [`STREAM_ROWS`].
 pub type Stream<T> =
     unsafe fn((usize, usize), *const T, (isize, isize), *const T, &[isize], *mut T, isize, bool);
 
@@ -75,6 +80,13 @@ pub type Dot<T> = unsafe fn(usize, *const T, *const T) -> T;
 /// As many elements as the first argument says can be read.
 pub type Row<T> = unsafe fn(usize, *const T, isize, &[*const T; SQUARE]) -> [T; SQUARE];
 
+/// Transposes [`SQUARE`] rows of some elements of four bytes, at least as many: element `k` of row
+/// `i` goes to `dst[k · width + i]`. Arguments: `dst`, `width`, the rows, and how many elements.
+///
+/// # Safety
+/// Rows and `dst` are valid for these elements.
+pub type Transpose = unsafe fn(*mut i32, usize, &[*const i32; SQUARE], usize);
+
 /// The kernels for one element type and instruction set.
 #[derive(Clone, Copy)]
 pub struct Kernels<T: 'static> {
@@ -88,8 +100,8 @@ pub struct Kernels<T: 'static> {
     pub dot: Dot<T>,
     /// One row times columns that are contiguous along `k`, where that is faster than packing them
     pub row: Option<Row<T>>,
-    /// Whether 4-byte elements may be transposed in 512-bit registers
-    pub wide: bool,
+    /// How elements of four bytes are transposed in registers, where that is possible
+    pub transpose: Option<Transpose>,
 }
 
 /// Steps of `k` in one chain. Chains are added in order.
@@ -100,10 +112,11 @@ pub const SQUARE: usize = 16;
 pub const STREAM_ROWS: usize = 4;
 /// Steps of `k` that [`Kernels::stream`] takes at a time.
 const TERMS: usize = 16;
-/// Columns that [`Kernels::stream`] keeps in the L1 cache.
-const STRIP: usize = 512;
+/// Sums that [`Kernels::stream`] keeps in the L1 cache. Fewer rows take longer stretches of `b`,
+/// whose rows are far apart.
+const SUMS: usize = 2048;
 /// The most columns between two checks for an interruption.
-pub const STREAM_COLUMNS: usize = 64 * STRIP;
+pub const STREAM_COLUMNS: usize = 16 * SUMS;
 /// The largest tile, in elements.
 pub const TILE: usize = 12 * TILE_WIDTH;
 /// The most columns of a tile.
@@ -156,14 +169,7 @@ impl<T> Source<T> for (*const T, *const isize) {
 }
 
 #[inline(always)]
-unsafe fn micro<
-    T: Element,
-    B: Source<T>,
-    const F: bool,
-    const M: usize,
-    const V: usize,
-    const W: usize,
->(
+unsafe fn micro<T: Copy, V: Vector<T>, B: Source<T>, const M: usize, const N: usize>(
     depth: usize,
     mut a: *const T,
     (a_row, a_step): (isize, isize),
@@ -175,34 +181,31 @@ unsafe fn micro<
     // The tile of `c` is fetched while the sums are computed.
     for i in 0..M as isize {
         prefetch(c.wrapping_offset(i * c_row));
-        prefetch(c.wrapping_offset(i * c_row + (V * W) as isize - 1));
+        prefetch(
+            c.wrapping_offset(i * c_row + (size_of::<[V; N]>() / size_of::<T>()) as isize - 1),
+        );
     }
-    let mut sum = [[[T::default(); W]; V]; M];
+    let mut sum = [[V::zero(); N]; M];
     for _ in 0..depth {
-        // SAFETY: the caller vouches for `M × depth` of `a` and `depth × V·W` of `b`.
-        let row = unsafe { b.next().cast::<[[T; W]; V]>().read_unaligned() };
+        // SAFETY: the caller vouches for `M × depth` of `a` and `depth` rows of `b`.
+        let row = unsafe { b.next().cast::<[V; N]>().read_unaligned() };
         for (i, sum) in sum.iter_mut().enumerate() {
             // SAFETY: as above.
             let x = unsafe { *a.offset(i as isize * a_row) };
             for (sum, row) in sum.iter_mut().zip(&row) {
-                for (s, &y) in sum.iter_mut().zip(row) {
-                    *s = s.fma::<F>(x, y);
-                }
+                sum.add_product(x, row);
             }
         }
         a = a.wrapping_offset(a_step);
     }
     for (i, sum) in sum.into_iter().enumerate() {
-        // SAFETY: the caller vouches for `M × V·W` of `c`.
-        let c = unsafe { c.offset(i as isize * c_row) }.cast::<[T; W]>();
+        // SAFETY: the caller vouches for `M` rows of `c`.
+        let c = unsafe { c.offset(i as isize * c_row) }.cast::<V>();
         for (v, mut sum) in sum.into_iter().enumerate() {
             // SAFETY: as above.
             unsafe {
                 if !fresh {
-                    let old = c.add(v).read_unaligned();
-                    for (s, o) in sum.iter_mut().zip(old) {
-                        *s = o.plus(*s);
-                    }
+                    sum.add_to(&c.add(v).read_unaligned());
                 }
                 c.add(v).write_unaligned(sum);
             }
@@ -261,13 +264,14 @@ unsafe fn stream<T: Element, const F: bool, const W: usize>(
     c_row: isize,
     fresh: bool,
 ) {
-    let mut memory = [[MaybeUninit::uninit(); STRIP]; STREAM_ROWS];
-    for start in (0..columns).step_by(STRIP) {
-        let n = STRIP.min(columns - start);
-        let mut sums = memory.each_mut().map(|row| zeros(&mut row[..n]));
+    let mut memory = [MaybeUninit::uninit(); SUMS];
+    let wide = SUMS / rows;
+    for start in (0..columns).step_by(wide) {
+        let n = wide.min(columns - start);
+        let sums = zeros(&mut memory[..rows * n]);
         for k in (0..b_at.len()).step_by(TERMS) {
             let b_at = &b_at[k..b_at.len().min(k + TERMS)];
-            for (i, sums) in sums[..rows].iter_mut().enumerate() {
+            for (i, sums) in sums.chunks_exact_mut(n).enumerate() {
                 let mut x = [T::default(); TERMS];
                 // SAFETY: rows, columns and depth stay inside what the caller vouches for.
                 unsafe {
@@ -282,7 +286,7 @@ unsafe fn stream<T: Element, const F: bool, const W: usize>(
                 }
             }
         }
-        for (i, sums) in sums[..rows].iter().enumerate() {
+        for (i, sums) in sums.chunks_exact(n).enumerate() {
             for (j, &s) in sums.iter().enumerate() {
                 // SAFETY: as above.
                 unsafe {
@@ -331,31 +335,34 @@ unsafe fn dot<T: Element, const F: bool>(n: usize, a: *const T, b: *const T) -> 
 
 /// Compiles the generic bodies above for each instruction set.
 macro_rules! shells {
-    ($($(#[$feature:meta])* $module:ident: $fused:expr, $vectors:literal;)*) => { $(
+    ($($(#[$feature:meta])* $module:ident: $fused:expr;)*) => { $(
         mod $module {
-            use super::Element;
+            use super::{Element, Lanes, Vector};
+
+            /// `W` elements in an array.
+            pub type Array<T, const W: usize> = Lanes<T, W, { $fused }>;
 
             $(#[$feature])*
-            pub unsafe fn micro<T: Element, const M: usize, const W: usize>(
+            pub unsafe fn micro<T: Element, V: Vector<T>, const M: usize, const N: usize>(
                 depth: usize, a: *const T, a_strides: (isize, isize), b: *const T, b_step: isize,
                 c: *mut T, c_row: isize, fresh: bool,
             ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
-                    super::micro::<T, _, { $fused }, M, $vectors, W>(
+                    super::micro::<T, V, _, M, N>(
                         depth, a, a_strides, (b, b_step), c, c_row, fresh,
                     );
                 }
             }
 
             $(#[$feature])*
-            pub unsafe fn listed<T: Element, const M: usize, const W: usize>(
+            pub unsafe fn listed<T: Element, V: Vector<T>, const M: usize, const N: usize>(
                 depth: usize, a: *const T, a_strides: (isize, isize), b: *const T,
                 b_at: *const isize, c: *mut T, c_row: isize, fresh: bool,
             ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
-                    super::micro::<T, _, { $fused }, M, $vectors, W>(
+                    super::micro::<T, V, _, M, N>(
                         depth, a, a_strides, (b, b_at), c, c_row, fresh,
                     );
                 }
@@ -384,27 +391,39 @@ macro_rules! shells {
 #[cfg(target_arch = "x86_64")]
 shells! {
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,bmi2")]
-    v4: true, 2;
+    v4: true;
     #[target_feature(enable = "avx2,fma,bmi2")]
-    v3: true, 3;
+    v3: true;
 }
 shells! {
     // Without certain support for fused instructions `mul_add` would be a library call.
-    base: cfg!(target_arch = "aarch64"), 3;
+    base: cfg!(target_arch = "aarch64");
 }
 
-macro_rules! tile {
-    ($rows:literal, $module:ident, $t:ty, $width:expr) => {
-        TileKernels {
-            rows: $rows,
-            micro: $module::micro::<$t, $rows, $width>,
-            listed: $module::listed::<$t, $rows, $width>,
+/// The kernels of an instruction set: the elements of a register, the tile's registers along a row,
+/// and the rows of the tiles.
+macro_rules! kernels {
+    ($module:ident, $t:ty, $lanes:expr, [$vector:ty; $count:literal], [$($rows:literal),*], $row:expr, $transpose:expr) => {
+        Kernels {
+            width: $count * $lanes,
+            tiles: &[$(TileKernels {
+                rows: $rows,
+                micro: $module::micro::<$t, $vector, $rows, $count>,
+                listed: $module::listed::<$t, $vector, $rows, $count>,
+            }),*],
+            stream: $module::stream::<$t, { $lanes }>,
+            dot: $module::dot::<$t>,
+            row: $row,
+            transpose: $transpose,
         }
     };
 }
 
 macro_rules! element {
-    ($t:ty, $size:literal, $row:expr, |$s:ident, $a:ident, $b:ident| $fused:expr, $plain:expr, $plus:expr) => {
+    (
+        $t:ident, $size:literal, |$s:ident, $a:ident, $b:ident| $fused:expr, $plain:expr, $plus:expr,
+        v4: $v4_row:expr, v3: $v3:tt, [$($v3_rows:literal),*], $v3_row:expr
+    ) => {
         impl Element for $t {
             #[inline(always)]
             fn fma<const F: bool>(self, $a: $t, $b: $t) -> $t {
@@ -416,73 +435,52 @@ macro_rules! element {
                 let $s = self;
                 $plus
             }
-            #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
             fn kernels_of(isa: Isa) -> Kernels<$t> {
-                #[cfg(target_arch = "x86_64")]
                 match isa {
-                    Isa::V4 => {
-                        return Kernels {
-                            width: 2 * 64 / $size,
-                            tiles: &[
-                                tile!(12, v4, $t, { 64 / $size }),
-                                tile!(8, v4, $t, { 64 / $size }),
-                                tile!(4, v4, $t, { 64 / $size }),
-                                tile!(1, v4, $t, { 64 / $size }),
-                            ],
-                            stream: v4::stream::<$t, { 64 / $size }>,
-                            dot: v4::dot::<$t>,
-                            row: $row,
-                            wide: true,
-                        };
-                    }
-                    Isa::V3 => {
-                        return Kernels {
-                            width: 3 * 32 / $size,
-                            tiles: &[
-                                tile!(4, v3, $t, { 32 / $size }),
-                                tile!(1, v3, $t, { 32 / $size }),
-                            ],
-                            stream: v3::stream::<$t, { 32 / $size }>,
-                            dot: v3::dot::<$t>,
-                            row: None,
-                            wide: false,
-                        };
-                    }
-                    Isa::Base => {}
-                }
-                Kernels {
-                    width: 3 * 16 / $size,
-                    tiles: &[
-                        tile!(4, base, $t, { 16 / $size }),
-                        tile!(1, base, $t, { 16 / $size }),
-                    ],
-                    stream: base::stream::<$t, { 16 / $size }>,
-                    dot: base::dot::<$t>,
-                    row: None,
-                    wide: false,
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::V4 => kernels!(
+                        v4, $t, { 64 / $size }, [v4::Array<$t, { 64 / $size }>; 2], [12, 8, 4, 1],
+                        $v4_row, Some(square::v4::transpose)
+                    ),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::V3 => kernels!(
+                        v3, $t, { 32 / $size }, $v3, [$($v3_rows),*],
+                        $v3_row, Some(square::v3::transpose)
+                    ),
+                    _ => kernels!(
+                        base, $t, { 16 / $size }, [base::Array<$t, { 16 / $size }>; 3], [4, 1],
+                        None, None
+                    ),
                 }
             }
         }
     };
 }
 
-element!(f32, 4, Some(super::square::row), |s, a, b| a.mul_add(b, s), s + a * b, s + b);
-element!(f64, 8, None, |s, a, b| a.mul_add(b, s), s + a * b, s + b);
 element!(
-    i32,
-    4,
-    None,
-    |s, a, b| s.wrapping_add(a.wrapping_mul(b)),
-    s.wrapping_add(a.wrapping_mul(b)),
-    s.wrapping_add(b)
+    f32, 4, |s, a, b| a.mul_add(b, s), s + a * b, s + b,
+    v4: Some(square::v4::row), v3: [F32x8; 2], [6, 4, 2, 1], Some(square::v3::row)
 );
 element!(
-    i64,
-    8,
-    None,
+    f64, 8, |s, a, b| a.mul_add(b, s), s + a * b, s + b,
+    v4: None, v3: [F64x4; 2], [6, 4, 2, 1], None
+);
+element!(
+    i32, 4,
     |s, a, b| s.wrapping_add(a.wrapping_mul(b)),
     s.wrapping_add(a.wrapping_mul(b)),
-    s.wrapping_add(b)
+    s.wrapping_add(b),
+    v4: None, v3: [v3::Array<i32, 8>; 3], [4, 1], None
+);
+element!(
+    i64, 8,
+    |s, a, b| s.wrapping_add(a.wrapping_mul(b)),
+    s.wrapping_add(a.wrapping_mul(b)),
+    s.wrapping_add(b),
+    v4: None, v3: [v3::Array<i64, 4>; 3], [4, 1], None
 );
 // Truth values are the bytes 0 and 1.
-element!(u8, 1, None, |s, a, b| s | (a & b), s | (a & b), s | b);
+element!(
+    u8, 1, |s, a, b| s | (a & b), s | (a & b), s | b,
+    v4: None, v3: [v3::Array<u8, 32>; 3], [4, 1], None
+);

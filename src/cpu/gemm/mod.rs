@@ -12,6 +12,7 @@ pub(super) mod scratch;
 #[cfg(target_arch = "x86_64")]
 mod square;
 mod tile;
+mod vector;
 
 use std::ops::Range;
 
@@ -315,7 +316,11 @@ impl<'a, T: Element> Job<'a, T> {
         if chunks <= items {
             return Cut::Items(chunks);
         }
-        let (high, wide) = self.grid(chunks.div_ceil(items).min(2 * threads::num_threads()));
+        // Each cell packs its own operands, so there are no more than threads, unless these do not
+        // halve evenly.
+        let threads = threads::num_threads();
+        let most = if threads.is_power_of_two() { threads } else { 2 * threads };
+        let (high, wide) = self.grid(chunks.div_ceil(items).min(most));
         Cut::Cells(high, wide)
     }
 

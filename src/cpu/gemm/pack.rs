@@ -1,12 +1,14 @@
 //! Packing: copies blocks of operands into the order in which the kernels read them.
 
 use super::axis::{Run, Runs};
-use super::kernel::{Element, SQUARE, prefetch};
+use super::kernel::{Element, SQUARE, Transpose, prefetch};
 use crate::multiversion;
 
 /// The distance of prefetching, in bytes. Lines are far apart, so the hardware does not see the
 /// next one coming.
 const AHEAD: usize = 4096;
+/// The same of panels side by side, in lines.
+const PANELS_AHEAD: usize = 12;
 
 /// `dst[i] = src[i · stride]`.
 #[inline(always)]
@@ -81,18 +83,90 @@ multiversion! {
     }
 }
 
+multiversion! {
+    /// Packs `count` whole panels that lie side by side: element `j` of line `i` of panel `p`, at
+    /// `src[lines[i] + p · width + j]`, goes to `dst[(p · lines.len() + i) · width + j]`.
+    ///
+    /// # Safety
+    /// `dst` holds the panels, and `src` all elements of the lines.
+    pub unsafe fn panels[T](
+        dst: *mut T,
+        width: usize,
+        count: usize,
+        src: *const T,
+        lines: &[isize],
+    )
+    where [T: Element]
+    {
+        let bytes = width * size_of::<T>();
+        // A few panels at a time: whole cache lines are read, and their panels stay in the L1
+        // cache, where starts of panels share sets.
+        let each = (4 * 64 / bytes).max(1);
+        for first in (0..count).step_by(each) {
+            let some = each.min(count - first);
+            let from = src.wrapping_add(first * width);
+            let to = dst.wrapping_add(first * width * lines.len());
+            // SAFETY: by contract.
+            unsafe {
+                match bytes {
+                    24 => side_by_side::<T, 24>(to, width, some, from, lines),
+                    48 => side_by_side::<T, 48>(to, width, some, from, lines),
+                    64 => side_by_side::<T, 64>(to, width, some, from, lines),
+                    128 => side_by_side::<T, 128>(to, width, some, from, lines),
+                    _ => side_by_side::<T, 0>(to, width, some, from, lines),
+                }
+            }
+        }
+    }
+}
+
+/// [`panels`] of `N` bytes a line, of any number where that is 0.
+#[inline(always)]
+unsafe fn side_by_side<T: Element, const N: usize>(
+    dst: *mut T,
+    width: usize,
+    count: usize,
+    src: *const T,
+    lines: &[isize],
+) {
+    let reach = count * width;
+    for (i, &line) in lines.iter().enumerate() {
+        if let Some(&next) = lines.get(i + PANELS_AHEAD) {
+            for at in (0..reach).step_by(64 / size_of::<T>()) {
+                prefetch(src.wrapping_offset(next).wrapping_add(at));
+            }
+        }
+        let from = src.wrapping_offset(line);
+        let to = dst.wrapping_add(i * width);
+        for p in 0..count {
+            let (from, to) =
+                (from.wrapping_add(p * width), to.wrapping_add(p * width * lines.len()));
+            // SAFETY: by contract.
+            unsafe {
+                match N {
+                    0 => copy(to, from, width, 1),
+                    _ => {
+                        let piece = from.cast::<[u8; N]>().read_unaligned();
+                        to.cast::<[u8; N]>().write_unaligned(piece);
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Packs columns that are contiguous along `k` (unit stride in every run): `dst[k · width + j]`
 /// gets element `k` of column `j`. Columns past the end repeat the last one.
 ///
 /// # Safety
-/// As [`lines`]; `wide` says that the processor has AVX-512.
+/// As [`lines`]; the processor has what `transpose` needs.
 pub unsafe fn transposed<T: Element>(
     dst: *mut T,
     width: usize,
     src: *const T,
     columns: &[isize],
     runs: &Runs,
-    wide: bool,
+    transpose: Option<Transpose>,
 ) {
     let last = columns.len() - 1;
     for run in runs {
@@ -102,7 +176,7 @@ pub unsafe fn transposed<T: Element>(
             unsafe {
                 let from: [*const T; SQUARE] =
                     std::array::from_fn(|i| src.offset(columns[(j + i).min(last)] + run.offset));
-                strip(dst.add(run.at * width + j), width, &from, n, run, wide);
+                strip(dst.add(run.at * width + j), width, &from, n, run, transpose);
             }
         }
     }
@@ -115,17 +189,19 @@ unsafe fn strip<T: Element>(
     from: &[*const T; SQUARE],
     n: usize,
     run: &Run,
-    wide: bool,
+    transpose: Option<Transpose>,
 ) {
     let mut k = 0;
     // SAFETY: by contract; the squares end with the run.
     unsafe {
-        #[cfg(target_arch = "x86_64")]
-        if wide && size_of::<T>() == 4 && n == SQUARE && run.len >= SQUARE {
-            super::square::transpose(dst.cast(), width, &from.map(|p| p.cast()), run.len);
+        if let Some(transpose) = transpose
+            && size_of::<T>() == 4
+            && n == SQUARE
+            && run.len >= SQUARE
+        {
+            transpose(dst.cast(), width, &from.map(|p| p.cast()), run.len);
             k = run.len;
         }
-        let _ = wide;
         for k in k..run.len {
             for (i, &from) in from[..n].iter().enumerate() {
                 *dst.add(k * width + i) = *from.add(k);

@@ -1,95 +1,202 @@
-//! Matrices that are contiguous along `k`: squares of them are transposed in 512-bit registers.
-
-use std::arch::x86_64::*;
-
-use super::kernel::SQUARE;
+//! Matrices that are contiguous along `k`: squares of them are transposed in registers.
 
 /// The distance of prefetching, in elements. Rows are far apart, so the hardware prefetcher does
 /// not follow all of them.
 const AHEAD: usize = 64;
 
-/// Transposes 16 rows of `n` elements of 4 bytes, at least 16: element `k` of row `i` goes to
-/// `dst[k · width + i]`.
-///
-/// # Safety
-/// Rows and `dst` are valid for these elements; the processor has AVX-512.
-#[target_feature(enable = "avx512f")]
-pub unsafe fn transpose(dst: *mut i32, width: usize, from: &[*const i32; SQUARE], n: usize) {
-    for k in (0..n).step_by(SQUARE) {
-        // The last square is moved back so that it ends with the rows.
-        let at = k.min(n - SQUARE);
-        // SAFETY: `at + 16 <= n`.
+/// For AVX-512.
+pub mod v4 {
+    use std::arch::x86_64::*;
+
+    use super::super::kernel::SQUARE;
+    use super::AHEAD;
+
+    /// Transposes 16 rows of `n` elements of 4 bytes, at least 16: element `k` of row `i` goes to
+    /// `dst[k · width + i]`.
+    ///
+    /// # Safety
+    /// Rows and `dst` are valid for these elements; the processor has AVX-512.
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn transpose(dst: *mut i32, width: usize, from: &[*const i32; SQUARE], n: usize) {
+        for k in (0..n).step_by(SQUARE) {
+            // The last square is moved back so that it ends with the rows.
+            let at = k.min(n - SQUARE);
+            // SAFETY: `at + 16 <= n`.
+            unsafe {
+                for (k, column) in columns(from, at).into_iter().enumerate() {
+                    _mm512_storeu_si512(dst.add((at + k) * width).cast(), column);
+                }
+            }
+        }
+    }
+
+    /// The sums `Σ_k a[k] from[i][k]` for 16 rows, each a chain with `k` ascending.
+    ///
+    /// # Safety
+    /// Rows and `a` (of the given stride) have `n` elements; the processor has AVX-512.
+    #[target_feature(enable = "avx512f,fma")]
+    pub unsafe fn row(
+        n: usize,
+        a: *const f32,
+        step: isize,
+        from: &[*const f32; SQUARE],
+    ) -> [f32; SQUARE] {
+        let whole = n / SQUARE * SQUARE;
+        let mut sum = _mm512_setzero_ps();
+        let mut sums = [0.0; SQUARE];
+        // SAFETY: by contract.
         unsafe {
-            for (k, column) in columns(from, at).into_iter().enumerate() {
-                _mm512_storeu_si512(dst.add((at + k) * width).cast(), column);
+            for at in (0..whole).step_by(SQUARE) {
+                for (k, column) in columns(&from.map(|p| p.cast()), at).into_iter().enumerate() {
+                    let x = _mm512_set1_ps(*a.offset((at + k) as isize * step));
+                    sum = _mm512_fmadd_ps(x, _mm512_castsi512_ps(column), sum);
+                }
+            }
+            _mm512_storeu_ps(sums.as_mut_ptr(), sum);
+            for k in whole..n {
+                for (sum, row) in sums.iter_mut().zip(from) {
+                    *sum = (*a.offset(k as isize * step)).mul_add(*row.add(k), *sum);
+                }
             }
         }
+        sums
+    }
+
+    /// The columns of the square whose first column is element `at` of the rows.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    unsafe fn columns(from: &[*const i32; SQUARE], at: usize) -> [__m512i; SQUARE] {
+        let mut rows = [_mm512_setzero_si512(); SQUARE];
+        for (row, from) in rows.iter_mut().zip(from) {
+            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at + AHEAD).cast());
+            // SAFETY: the caller vouches for 16 elements from `at` on.
+            *row = unsafe { _mm512_loadu_si512(from.add(at).cast()) };
+        }
+        // In each 128-bit quarter, first pairs of rows are interleaved, then groups of four. `fours[4 g
+        // + c]` holds column `4 q + c` of rows `4 g .. 4 g + 4` in quarter `q`.
+        let mut fours = [_mm512_setzero_si512(); SQUARE];
+        for (fours, r) in fours.chunks_exact_mut(4).zip(rows.chunks_exact(4)) {
+            let low = [_mm512_unpacklo_epi32(r[0], r[1]), _mm512_unpacklo_epi32(r[2], r[3])];
+            let high = [_mm512_unpackhi_epi32(r[0], r[1]), _mm512_unpackhi_epi32(r[2], r[3])];
+            fours[0] = _mm512_unpacklo_epi64(low[0], low[1]);
+            fours[1] = _mm512_unpackhi_epi64(low[0], low[1]);
+            fours[2] = _mm512_unpacklo_epi64(high[0], high[1]);
+            fours[3] = _mm512_unpackhi_epi64(high[0], high[1]);
+        }
+        // Then the quarters are transposed as a 4 × 4 matrix.
+        let mut out = rows;
+        for c in 0..4 {
+            let (g0, g1, g2, g3) = (fours[c], fours[4 + c], fours[8 + c], fours[12 + c]);
+            let even = [_mm512_shuffle_i32x4::<0x88>(g0, g1), _mm512_shuffle_i32x4::<0x88>(g2, g3)];
+            let odd = [_mm512_shuffle_i32x4::<0xdd>(g0, g1), _mm512_shuffle_i32x4::<0xdd>(g2, g3)];
+            out[c] = _mm512_shuffle_i32x4::<0x88>(even[0], even[1]);
+            out[4 + c] = _mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]);
+            out[8 + c] = _mm512_shuffle_i32x4::<0xdd>(even[0], even[1]);
+            out[12 + c] = _mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]);
+        }
+        out
     }
 }
 
-/// The sums `Σ_k a[k] from[i][k]` for 16 rows, each a chain with `k` ascending.
-///
-/// # Safety
-/// Rows and `a` (of the given stride) have `n` elements; the processor has AVX-512.
-#[target_feature(enable = "avx512f,fma")]
-pub unsafe fn row(
-    n: usize,
-    a: *const f32,
-    step: isize,
-    from: &[*const f32; SQUARE],
-) -> [f32; SQUARE] {
-    let whole = n / SQUARE * SQUARE;
-    let mut sum = _mm512_setzero_ps();
-    let mut sums = [0.0; SQUARE];
-    // SAFETY: by contract.
-    unsafe {
-        for at in (0..whole).step_by(SQUARE) {
-            for (k, column) in columns(&from.map(|p| p.cast()), at).into_iter().enumerate() {
-                let x = _mm512_set1_ps(*a.offset((at + k) as isize * step));
-                sum = _mm512_fmadd_ps(x, _mm512_castsi512_ps(column), sum);
-            }
-        }
-        _mm512_storeu_ps(sums.as_mut_ptr(), sum);
-        for k in whole..n {
-            for (sum, row) in sums.iter_mut().zip(from) {
-                *sum = (*a.offset(k as isize * step)).mul_add(*row.add(k), *sum);
-            }
-        }
-    }
-    sums
-}
+/// For AVX2.
+pub mod v3 {
+    use std::arch::x86_64::*;
 
-/// The columns of the square whose first column is element `at` of the rows.
-#[target_feature(enable = "avx512f")]
-#[inline]
-unsafe fn columns(from: &[*const i32; SQUARE], at: usize) -> [__m512i; SQUARE] {
-    let mut rows = [_mm512_setzero_si512(); SQUARE];
-    for (row, from) in rows.iter_mut().zip(from) {
-        _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at + AHEAD).cast());
-        // SAFETY: the caller vouches for 16 elements from `at` on.
-        *row = unsafe { _mm512_loadu_si512(from.add(at).cast()) };
+    use super::super::kernel::SQUARE;
+    use super::AHEAD;
+
+    /// The side of the squares of one register.
+    const SIDE: usize = 8;
+
+    /// Transposes 16 rows of `n` elements of 4 bytes, at least 16: element `k` of row `i` goes to
+    /// `dst[k · width + i]`.
+    ///
+    /// # Safety
+    /// Rows and `dst` are valid for these elements; the processor has AVX2.
+    #[target_feature(enable = "avx2")]
+    pub unsafe fn transpose(dst: *mut i32, width: usize, from: &[*const i32; SQUARE], n: usize) {
+        for k in (0..n).step_by(SIDE) {
+            // The last squares are moved back so that they end with the rows.
+            let at = k.min(n - SIDE);
+            for (half, from) in from.as_chunks::<SIDE>().0.iter().enumerate() {
+                // SAFETY: `at + 8 <= n`.
+                unsafe {
+                    for (k, column) in columns(from, at).into_iter().enumerate() {
+                        let to = dst.add((at + k) * width + half * SIDE);
+                        _mm256_storeu_si256(to.cast(), column);
+                    }
+                }
+            }
+        }
     }
-    // In each 128-bit quarter, first pairs of rows are interleaved, then groups of four. `fours[4 g
-    // + c]` holds column `4 q + c` of rows `4 g .. 4 g + 4` in quarter `q`.
-    let mut fours = [_mm512_setzero_si512(); SQUARE];
-    for (fours, r) in fours.chunks_exact_mut(4).zip(rows.chunks_exact(4)) {
-        let low = [_mm512_unpacklo_epi32(r[0], r[1]), _mm512_unpacklo_epi32(r[2], r[3])];
-        let high = [_mm512_unpackhi_epi32(r[0], r[1]), _mm512_unpackhi_epi32(r[2], r[3])];
-        fours[0] = _mm512_unpacklo_epi64(low[0], low[1]);
-        fours[1] = _mm512_unpackhi_epi64(low[0], low[1]);
-        fours[2] = _mm512_unpacklo_epi64(high[0], high[1]);
-        fours[3] = _mm512_unpackhi_epi64(high[0], high[1]);
+
+    /// The sums `Σ_k a[k] from[i][k]` for 16 rows, each a chain with `k` ascending.
+    ///
+    /// # Safety
+    /// Rows and `a` (of the given stride) have `n` elements; the processor has AVX2 and FMA.
+    #[target_feature(enable = "avx2,fma")]
+    pub unsafe fn row(
+        n: usize,
+        a: *const f32,
+        step: isize,
+        from: &[*const f32; SQUARE],
+    ) -> [f32; SQUARE] {
+        let whole = n / SIDE * SIDE;
+        let mut sums = [0.0; SQUARE];
+        // SAFETY: by contract.
+        unsafe {
+            // Eight rows at a time: rows often lie such that no more have room in the L1 cache.
+            let halves = from.as_chunks::<SIDE>().0.iter();
+            for (from, to) in halves.zip(sums.as_chunks_mut::<SIDE>().0) {
+                let from = from.map(|p| p.cast());
+                let mut sum = _mm256_setzero_ps();
+                for at in (0..whole).step_by(SIDE) {
+                    for (k, column) in columns(&from, at).into_iter().enumerate() {
+                        let x = _mm256_set1_ps(*a.offset((at + k) as isize * step));
+                        sum = _mm256_fmadd_ps(x, _mm256_castsi256_ps(column), sum);
+                    }
+                }
+                _mm256_storeu_ps(to.as_mut_ptr(), sum);
+            }
+            for k in whole..n {
+                for (sum, row) in sums.iter_mut().zip(from) {
+                    *sum = (*a.offset(k as isize * step)).mul_add(*row.add(k), *sum);
+                }
+            }
+        }
+        sums
     }
-    // Then the quarters are transposed as a 4 × 4 matrix.
-    let mut out = rows;
-    for c in 0..4 {
-        let (g0, g1, g2, g3) = (fours[c], fours[4 + c], fours[8 + c], fours[12 + c]);
-        let even = [_mm512_shuffle_i32x4::<0x88>(g0, g1), _mm512_shuffle_i32x4::<0x88>(g2, g3)];
-        let odd = [_mm512_shuffle_i32x4::<0xdd>(g0, g1), _mm512_shuffle_i32x4::<0xdd>(g2, g3)];
-        out[c] = _mm512_shuffle_i32x4::<0x88>(even[0], even[1]);
-        out[4 + c] = _mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]);
-        out[8 + c] = _mm512_shuffle_i32x4::<0xdd>(even[0], even[1]);
-        out[12 + c] = _mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]);
+
+    /// The columns of the square whose first column is element `at` of the rows.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    unsafe fn columns(from: &[*const i32; SIDE], at: usize) -> [__m256i; SIDE] {
+        let mut rows = [_mm256_setzero_si256(); SIDE];
+        for (row, from) in rows.iter_mut().zip(from) {
+            // A cache line is two squares wide.
+            if at.is_multiple_of(2 * SIDE) {
+                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at + 2 * AHEAD).cast());
+            }
+            // SAFETY: the caller vouches for 8 elements from `at` on.
+            *row = unsafe { _mm256_loadu_si256(from.add(at).cast()) };
+        }
+        // In each half, first pairs of rows are interleaved, then groups of four. `fours[4 g + c]`
+        // holds column `4 q + c` of rows `4 g .. 4 g + 4` in half `q`.
+        let mut fours = [_mm256_setzero_si256(); SIDE];
+        for (fours, r) in fours.chunks_exact_mut(4).zip(rows.chunks_exact(4)) {
+            let low = [_mm256_unpacklo_epi32(r[0], r[1]), _mm256_unpacklo_epi32(r[2], r[3])];
+            let high = [_mm256_unpackhi_epi32(r[0], r[1]), _mm256_unpackhi_epi32(r[2], r[3])];
+            fours[0] = _mm256_unpacklo_epi64(low[0], low[1]);
+            fours[1] = _mm256_unpackhi_epi64(low[0], low[1]);
+            fours[2] = _mm256_unpacklo_epi64(high[0], high[1]);
+            fours[3] = _mm256_unpackhi_epi64(high[0], high[1]);
+        }
+        // Then the halves are transposed.
+        let mut out = rows;
+        for c in 0..4 {
+            out[c] = _mm256_permute2x128_si256::<0x20>(fours[c], fours[4 + c]);
+            out[4 + c] = _mm256_permute2x128_si256::<0x31>(fours[c], fours[4 + c]);
+        }
+        out
     }
-    out
 }

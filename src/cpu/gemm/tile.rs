@@ -332,17 +332,7 @@ impl<T: Element> Tile<'_, T> {
         // SAFETY: the scratch holds whole panels of these rows.
         unsafe {
             if along(&a.own) > along(&a.depth) {
-                for first in i.clone().step_by(high) {
-                    let runs = a.own.runs(first, high.min(i.end - first));
-                    lines(
-                        pack.add((first - i.start) * k.len()),
-                        high,
-                        self.a,
-                        (&a.depth, k),
-                        &runs,
-                        1,
-                    );
-                }
+                panels(pack, high, self.a, (a, i, k));
                 return twice(Panels {
                     ptr: pack,
                     step: k.len() as isize,
@@ -377,31 +367,20 @@ impl<T: Element> Tile<'_, T> {
             let last = unsafe { self.columns(&(j.end - rest..j.end), k, None, pack) };
             return (all, Panels { step: 0, ..last.0 });
         }
-        let transposed = along(&b.depth) > along(&b.own);
-        let along = b.depth.runs(k.start, if transposed { k.len() } else { 0 });
-        let mut steps = [0; BLOCK];
-        let steps = &mut steps[..if transposed { 0 } else { k.len() }];
-        b.depth.offsets(k.start, steps);
-        for first in j.clone().step_by(width) {
-            let n = width.min(j.end - first);
-            // SAFETY: the scratch holds whole panels of these columns.
-            unsafe {
-                let pack = pack.add((first - j.start) * k.len());
-                if transposed {
+        // SAFETY: the scratch holds whole panels of these columns.
+        unsafe {
+            if along(&b.depth) > along(&b.own) {
+                let runs = b.depth.runs(k.start, k.len());
+                for first in j.clone().step_by(width) {
                     let mut offsets = [0; TILE_WIDTH];
-                    b.own.offsets(first, &mut offsets[..n]);
-                    pack::transposed(
-                        pack,
-                        width,
-                        self.b,
-                        &offsets[..n],
-                        &along,
-                        self.job.kernels.wide,
-                    );
-                } else {
-                    let runs = b.own.runs(first, n);
-                    pack::lines(pack, width, self.b, steps, &runs, b.own.inner().1);
+                    let offsets = &mut offsets[..width.min(j.end - first)];
+                    b.own.offsets(first, offsets);
+                    let pack = pack.add((first - j.start) * k.len());
+                    let transpose = self.job.kernels.transpose;
+                    pack::transposed(pack, width, self.b, offsets, &runs, transpose);
                 }
+            } else {
+                panels(pack, width, self.b, (b, j, k));
             }
         }
         twice(Panels { ptr: pack, step: k.len() as isize, strides: (1, width as isize) })
@@ -481,6 +460,40 @@ where
     T: Copy,
 {
     (panels, panels)
+}
+
+/// Packs panels of an operand without transposing: rows of `width` elements of its own axis, one for
+/// each step of `k`.
+///
+/// # Safety
+/// `dst` holds whole panels; the operand can be read from `src`.
+unsafe fn panels<T: Element>(
+    dst: *mut T,
+    width: usize,
+    src: *const T,
+    (operand, own, k): (&Matrix, &Range<usize>, &Range<usize>),
+) {
+    let stride = operand.own.inner().1;
+    let runs = operand.own.runs(own.start, own.len());
+    let mut steps = [0; BLOCK];
+    let steps = &mut steps[..k.len()];
+    operand.depth.offsets(k.start, steps);
+    // SAFETY: by contract.
+    unsafe {
+        let whole = match (stride, &runs[..]) {
+            (1, [run]) => {
+                let src = src.offset(run.offset);
+                pack::panels(dst, width, own.len() / width, src, steps);
+                own.len() / width * width
+            }
+            _ => 0,
+        };
+        for first in (own.start + whole..own.end).step_by(width) {
+            let runs = operand.own.runs(first, width.min(own.end - first));
+            let dst = dst.add((first - own.start) * k.len());
+            pack::lines(dst, width, src, steps, &runs, stride);
+        }
+    }
 }
 
 /// [`pack::lines`] for a range of an axis, at most [`BLOCK`] lines at a time.

@@ -63,7 +63,7 @@ impl<T: Element> Tile<'_, T> {
         fill: PackPrologue<'_>,
         (pack, spare): (*mut T, *mut T),
     ) -> Block<T> {
-        let (width, wide) = (self.job.kernels.width, self.job.kernels.wide);
+        let (width, transpose) = (self.job.kernels.width, self.job.kernels.transpose);
         let panel = |first: usize| pack.wrapping_add((first - j.start) * k.len());
         let run =
             |offset: usize, len| Runs::from_elem(Run { at: 0, len, offset: offset as isize }, 1);
@@ -75,7 +75,14 @@ impl<T: Element> Tile<'_, T> {
                 fill(columns, k.clone(), spare.cast(), [k.len() as isize, 1]);
                 // SAFETY: by contract.
                 unsafe {
-                    pack::transposed(panel(first), width, spare, lines, &run(0, k.len()), wide);
+                    pack::transposed(
+                        panel(first),
+                        width,
+                        spare,
+                        lines,
+                        &run(0, k.len()),
+                        transpose,
+                    );
                 }
             }
         } else {
