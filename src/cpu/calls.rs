@@ -101,7 +101,11 @@ impl<'a> Norm<'a> {
     fn new(call: &Call, args: &[Operand<'a>]) -> Result<Option<Norm<'a>>> {
         let named = |name| tensor(call, args, name);
         let (Some(Some(x)), Some(weight)) = (named("x"), named("weight")) else { return Ok(None) };
-        let Some(Attr::Ints(given)) = call.attribute("axis") else { return Ok(None) };
+        let given = match call.attribute("axis") {
+            Some(Attr::Ints(axes)) => axes.as_slice(),
+            Some(Attr::Int(axis)) => std::slice::from_ref(axis),
+            Some(_) | None => return Ok(None),
+        };
         let (rank, mut axes) = (x.shape().rank(), SmallVec::<[usize; 6]>::new());
         for &axis in given {
             axes.push(x.shape().axis(axis, call.composite.name)?);
@@ -270,7 +274,22 @@ impl<'a> Heads<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::testing::{bytes, noise};
     use crate::ops::composite;
+
+    #[test]
+    fn rows_are_normalised_by_the_kernel_however_their_axis_is_given() {
+        let mut tables = composite::tables();
+        let composite = tables.find(|composite| composite.name == "layer_norm").unwrap();
+        let x = noise(DType::F32, &[3, 40], 1);
+        let found = [Attr::Int(-1), Attr::Int(1), Attr::Ints(smallvec![-1])].map(|axis| {
+            let attributes = [Attr::Operand, axis, Attr::None, Attr::None, Attr::Float(1e-5)];
+            let call = Call { composite, attributes: attributes.as_slice().into() };
+            let made = run(Kernel::LayerNorm, &call, &[Operand::Array(&x)]).unwrap();
+            bytes(&made.expect("the kernel takes these")[0])
+        });
+        assert!(found.iter().all(|y| *y == found[0]));
+    }
 
     #[test]
     fn a_kernel_is_of_one_composite_and_one_that_is_not_exact_runs_in_every_mode() {

@@ -193,6 +193,8 @@ struct Rows<T> {
     stride: isize,
     n: usize,
     load: Load<T>,
+    /// Whether rows lie in memory as `T`s side by side
+    is_plain: bool,
 }
 
 impl<T: Real> Rows<T> {
@@ -204,15 +206,31 @@ impl<T: Real> Rows<T> {
         };
         let lead = sizes.len() - trailing;
         let (rows, row) = (axis(0, lead), axis(lead, sizes.len()));
+        let (runs, stride) = (row.runs(0, row.len()), row.inner().1);
         Ok(Rows {
             ptr: Shared::reading(x.ptr()),
             size: x.dtype.size(),
             rows,
-            runs: row.runs(0, row.len()),
-            stride: row.inner().1,
+            is_plain: x.dtype == T::DTYPE && stride == 1 && runs.len() == 1,
+            runs,
+            stride,
             n: row.len(),
             load: T::loader(x.dtype, OP, "x")?,
         })
+    }
+
+    /// A row: where it lies, or else read into `spare`.
+    ///
+    /// # Safety
+    /// There is this row, and room for it.
+    unsafe fn get(&self, row: usize, spare: *mut T) -> *const T {
+        if self.is_plain {
+            let start = self.rows.at(row) + self.runs[0].offset;
+            return self.ptr.at(start * self.size as isize).cast();
+        }
+        // SAFETY: by contract.
+        unsafe { self.read(row, spare) };
+        spare
     }
 
     /// Reads a row.
@@ -248,6 +266,8 @@ struct To<T: Real> {
     ptr: Shared<u8>,
     size: usize,
     store: Store<T>,
+    /// Whether its elements are `T`s
+    is_plain: bool,
 }
 
 impl<T: Real> To<T> {
@@ -256,15 +276,28 @@ impl<T: Real> To<T> {
     unsafe fn new(x: &Array) -> Result<To<T>> {
         // SAFETY: by contract.
         let ptr = Shared::new(unsafe { x.ptr_mut() });
-        Ok(To { ptr, size: x.dtype.size(), store: T::storer(x.dtype, OP, "x")? })
+        let (size, is_plain) = (x.dtype.size(), x.dtype == T::DTYPE);
+        Ok(To { ptr, size, store: T::storer(x.dtype, OP, "x")?, is_plain })
     }
 
-    /// Writes a row of `n` elements.
+    /// Where a row of `n` elements is to be computed: in place, or else in `spare`.
+    fn place(&self, row: usize, n: usize, spare: *mut T) -> *mut T {
+        if self.is_plain { self.at(row, n).cast() } else { spare }
+    }
+
+    fn at(&self, row: usize, n: usize) -> *mut u8 {
+        self.ptr.at((row * n * self.size) as isize)
+    }
+
+    /// Writes a row of `n` elements, unless it was computed in place.
     ///
     /// # Safety
     /// It is in the result, and this call's.
     unsafe fn write(&self, row: usize, from: *const T, n: usize) {
-        let to = self.ptr.at((row * n * self.size) as isize);
+        let to = self.at(row, n);
+        if to.cast_const() == from.cast() {
+            return;
+        }
         // SAFETY: by contract.
         unsafe { (self.store)(to, n, from, n, [1, n], T::ONE) };
     }
@@ -310,27 +343,33 @@ impl<T: Real> Forward<T> {
         let scratch = Scratch::new(size, parts)?;
         threads::for_each_chunk(self.count, each, |rows| {
             let part = scratch.lend(size).or_throw();
-            let (x, squares) = (part.ptr().cast::<T>(), part.ptr().cast::<T>().wrapping_add(n));
+            let spare = [part.ptr().cast::<T>(), part.ptr().cast::<T>().wrapping_add(n)];
             let mut pace = Pace::default();
             for row in rows {
                 pace.work(n);
                 // SAFETY: the workspace is two rows; the row is this chunk's.
-                unsafe { self.row(row, x, squares) };
+                unsafe { self.row(row, spare) };
             }
         });
         Ok(())
     }
 
-    unsafe fn row(&self, row: usize, x: *mut T, squares: *mut T) {
+    unsafe fn row(&self, row: usize, [x, y]: [*mut T; 2]) {
         let n = self.x.n;
         // SAFETY: by contract.
         unsafe {
-            self.x.read(row, x);
+            let (x, y) = (self.x.get(row, x), self.y.place(row, n, y));
             let mean = average(x, n);
-            centre::<T>(x, squares, n, mean);
-            let scale = rsqrt(average(squares, n) + self.eps);
-            affine::<T>(x, n, scale, self.weight.as_deref(), self.bias.as_deref());
-            self.y.write(row, x, n);
+            let variance = reduce::sum_of_squares(x, n, -mean) / T::lit(n as f64);
+            let scale = rsqrt(variance + self.eps);
+            affine::<T>(
+                [x.cast_mut(), y],
+                n,
+                [mean, scale],
+                self.weight.as_deref(),
+                self.bias.as_deref(),
+            );
+            self.y.write(row, y, n);
             if let Some([to_mean, to_scale]) = self.moments {
                 *to_mean.at(row as isize) = mean;
                 *to_scale.at(row as isize) = scale;
@@ -484,39 +523,31 @@ unsafe fn finish<T: Real>(sum: &dyn Partial, out: &Array) -> Result<()> {
 }
 
 multiversion! {
-    /// `x − mean`, in place, and its squares.
+    /// `y = (x − mean) · scale · weight + bias`.
     ///
     /// # Safety
-    /// Both have `n` elements.
-    unsafe fn centre[T](x: *mut T, squares: *mut T, n: usize, mean: T)
+    /// All have `n` elements, and `y` is apart from the others.
+    unsafe fn affine[T](
+        rows: [*mut T; 2],
+        n: usize,
+        moments: [T; 2],
+        weight: Option<&[T]>,
+        bias: Option<&[T]>,
+    )
     where [T: Real]
     {
+        let ([x, y], [mean, scale]) = (rows, moments);
         // SAFETY: by contract.
-        let (x, squares) = unsafe {
-            (std::slice::from_raw_parts_mut(x, n), std::slice::from_raw_parts_mut(squares, n))
-        };
-        for (x, square) in x.iter_mut().zip(squares) {
-            *x = *x - mean;
-            *square = *x * *x;
-        }
-    }
-
-    /// `x · scale · weight + bias`, in place.
-    ///
-    /// # Safety
-    /// All have `n` elements.
-    unsafe fn affine[T](x: *mut T, n: usize, scale: T, weight: Option<&[T]>, bias: Option<&[T]>)
-    where [T: Real]
-    {
-        // SAFETY: by contract.
-        let x = unsafe { std::slice::from_raw_parts_mut(x, n) };
+        let (x, y) =
+            unsafe { (std::slice::from_raw_parts(x, n), std::slice::from_raw_parts_mut(y, n)) };
+        let y = y.iter_mut().zip(x);
         match (weight, bias) {
-            (None, None) => x.iter_mut().for_each(|x| *x = *x * scale),
-            (Some(w), None) => x.iter_mut().zip(w).for_each(|(x, w)| *x = *x * scale * *w),
-            (None, Some(b)) => x.iter_mut().zip(b).for_each(|(x, b)| *x = *x * scale + *b),
+            (None, None) => y.for_each(|(y, x)| *y = (*x - mean) * scale),
+            (Some(w), None) => y.zip(w).for_each(|((y, x), w)| *y = (*x - mean) * scale * *w),
+            (None, Some(b)) => y.zip(b).for_each(|((y, x), b)| *y = (*x - mean) * scale + *b),
             (Some(w), Some(b)) => {
                 let parameters = w.iter().zip(b);
-                x.iter_mut().zip(parameters).for_each(|(x, (w, b))| *x = *x * scale * *w + *b);
+                y.zip(parameters).for_each(|((y, x), (w, b))| *y = (*x - mean) * scale * *w + *b);
             }
         }
     }

@@ -202,7 +202,7 @@ unsafe fn first_in_row<A: Number, F: Choice<A>>(x: *const A, n: usize) -> usize 
     for (i, block) in row.chunks(BLOCK).enumerate() {
         pace.work(BLOCK);
         // SAFETY: the block is not empty.
-        let value = unsafe { fold_block::<A, F>(block.as_ptr(), block.len()) };
+        let value = unsafe { fold_block::<A, F>(block.as_ptr(), block.len(), |x| x) };
         if i == 0 || F::beats(value, best) {
             (best, start) = (value, i * BLOCK);
         }

@@ -6,7 +6,7 @@
 use crate::cpu::element::{Element, Number};
 use crate::multiversion;
 
-use super::combine::{Combine, Pairwise};
+use super::combine::{Combine, Pairwise, Sum};
 
 /// Elements of a row that make one item of the row's tree.
 pub const BLOCK: usize = 1024;
@@ -26,8 +26,24 @@ multiversion! {
         for row in 0..rows {
             // SAFETY: by contract.
             unsafe {
-                *out.add(row) = U::narrow(fold_row::<T, F>(x.wrapping_offset(row as isize * row_stride), n));
+                let x = x.wrapping_offset(row as isize * row_stride);
+                *out.add(row) = U::narrow(fold_row::<T, F>(x, n, |x| x));
             }
+        }
+    }
+
+    /// The sum of `(x + shift)²` over a row, in the order of [`fold_rows`].
+    ///
+    /// # Safety
+    /// `n` elements can be read.
+    pub unsafe fn fold_squares[T](x: *const T, n: usize, shift: T) -> T
+    where [T: Number] {
+        // SAFETY: by contract.
+        unsafe {
+            fold_row::<T, Sum>(x, n, |x| {
+                let x = x.add(shift);
+                x.mul(x)
+            })
         }
     }
 
@@ -94,40 +110,48 @@ multiversion! {
 }
 
 #[inline(always)]
-unsafe fn fold_row<T: Element, F: Combine<T::Number>>(x: *const T, n: usize) -> T::Number {
+unsafe fn fold_row<T: Element, F: Combine<T::Number>>(
+    x: *const T,
+    n: usize,
+    of: impl Fn(T::Number) -> T::Number + Copy,
+) -> T::Number {
     // SAFETY: the caller vouches for `n` elements.
     unsafe {
         if n <= BLOCK {
-            return fold_block::<T, F>(x, n);
+            return fold_block::<T, F>(x, n, of);
         }
         let mut tree = Pairwise::new();
         for start in (0..n).step_by(BLOCK) {
-            tree.push::<F>(fold_block::<T, F>(x.add(start), BLOCK.min(n - start)));
+            tree.push::<F>(fold_block::<T, F>(x.add(start), BLOCK.min(n - start), of));
         }
         tree.finish::<F>()
     }
 }
 
-/// Reduces one block of a row.
+/// Reduces one block of a row, of each element what `of` makes of it.
 ///
 /// # Safety
 /// `n` elements can be read.
 #[inline(always)]
-pub unsafe fn fold_block<T: Element, F: Combine<T::Number>>(x: *const T, n: usize) -> T::Number {
+pub unsafe fn fold_block<T: Element, F: Combine<T::Number>>(
+    x: *const T,
+    n: usize,
+    of: impl Fn(T::Number) -> T::Number,
+) -> T::Number {
     let mut lanes = [F::NEUTRAL; LANES];
     let whole = n / LANES * LANES;
     for at in (0..whole).step_by(LANES) {
         // SAFETY: `at + LANES <= n`.
         let step: [T; LANES] = unsafe { read(x.add(at)) };
         for i in 0..LANES {
-            lanes[i] = F::join(lanes[i], step[i].widen());
+            lanes[i] = F::join(lanes[i], of(step[i].widen()));
         }
     }
     if whole < n {
         let mut step = [F::NEUTRAL; LANES];
         for (i, step) in step.iter_mut().enumerate().take(n - whole) {
             // SAFETY: the rest of the block.
-            *step = unsafe { *x.add(whole + i) }.widen();
+            *step = of(unsafe { *x.add(whole + i) }.widen());
         }
         for i in 0..LANES {
             lanes[i] = F::join(lanes[i], step[i]);

@@ -236,19 +236,53 @@ fn last_layout(x: &Layout, axes: &[usize]) -> Layout {
 /// # Safety
 /// They can be read.
 pub unsafe fn sum_of_row<T: Number>(x: *const T, n: usize) -> T {
+    let fold = |x, n| {
+        let mut sum = T::ZERO;
+        // SAFETY: by contract.
+        unsafe { kernels::fold_rows::<T, T, Sum>(x, 0, 1, n, &mut sum) };
+        sum
+    };
+    // SAFETY: by contract.
+    unsafe { along_row(x, n, |x| x, fold) }
+}
+
+/// The sum of the squares of `x + shift`, likewise.
+///
+/// # Safety
+/// They can be read.
+pub unsafe fn sum_of_squares<T: Number>(x: *const T, n: usize, shift: T) -> T {
+    let square = |x: T| {
+        let x = x.add(shift);
+        x.mul(x)
+    };
+    // SAFETY: by contract.
+    unsafe { along_row(x, n, square, |x, n| kernels::fold_squares(x, n, shift)) }
+}
+
+/// A sum along a row: `of` gives the terms of a short one, `fold` the sum of a stretch.
+///
+/// # Safety
+/// The row can be read.
+unsafe fn along_row<T: Number>(
+    x: *const T,
+    n: usize,
+    of: impl Fn(T) -> T,
+    fold: impl Fn(*const T, usize) -> T,
+) -> T {
     if n == 0 {
         return <Sum as Combine<T>>::EMPTY;
     }
     // SAFETY: by contract. A chunk is a power of two of blocks, so a subtree.
     unsafe {
         if n <= FEW {
-            return (1..n).fold(*x, |sum, i| <Sum as Combine<T>>::join(sum, *x.add(i)));
+            return (1..n).fold(of(*x), |sum, i| <Sum as Combine<T>>::join(sum, of(*x.add(i))));
+        }
+        if n <= CHUNK {
+            return fold(x, n);
         }
         let mut tree = combine::Pairwise::new();
         threads::in_stretches(0..n, CHUNK, |part| {
-            let mut sum = T::ZERO;
-            kernels::fold_rows::<T, T, Sum>(x.add(part.start), 0, 1, part.len(), &mut sum);
-            tree.push::<Sum>(sum);
+            tree.push::<Sum>(fold(x.add(part.start), part.len()));
         });
         tree.finish::<Sum>()
     }
