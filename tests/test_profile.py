@@ -42,11 +42,11 @@ def test_what_runs_inside_is_counted_once():
     x = wg.rand((50, 50)) if hasattr(wg, "rand") else wg.ones((50, 50))
     with wg.profile() as p:
         for _ in range(4):
-            wg.nn.layer_norm(x)
+            wg.nn.rms_norm(x)
     rows = {row["key"]: row for row in p.rows()}
-    whole = rows["layer_norm"]
+    whole = rows["rms_norm"]
     assert whole["count"] == 4 and whole["own"] < whole["total"]
-    spans = [e for e in p.events if e["name"] == "layer_norm"]
+    spans = [e for e in p.events if e["name"] == "rms_norm"]
     ends = max(e["start"] + e["duration"] for e in p.events) - min(e["start"] for e in p.events)
     assert sum(row["own"] for row in p.rows()) <= ends / 1e9 * 1.01 and len(spans) == 4
 

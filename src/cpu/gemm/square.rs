@@ -72,8 +72,8 @@ pub mod v4 {
             // SAFETY: the caller vouches for 16 elements from `at` on.
             *row = unsafe { _mm512_loadu_si512(from.add(at).cast()) };
         }
-        // In each 128-bit quarter, first pairs of rows are interleaved, then groups of four. `fours[4 g
-        // + c]` holds column `4 q + c` of rows `4 g .. 4 g + 4` in quarter `q`.
+        // In each 128-bit quarter, first pairs of rows are interleaved, then groups of four.
+        // `fours[4 g + c]` holds column `4 q + c` of rows `4 g .. 4 g + 4` in quarter `q`.
         let mut fours = [_mm512_setzero_si512(); SQUARE];
         for (fours, r) in fours.chunks_exact_mut(4).zip(rows.chunks_exact(4)) {
             let low = [_mm512_unpacklo_epi32(r[0], r[1]), _mm512_unpacklo_epi32(r[2], r[3])];
