@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 #[cfg(target_arch = "x86_64")]
 use super::square;
 #[cfg(target_arch = "x86_64")]
-use super::vector::{F32x8, F64x4};
+use super::vector::{F32x8, F32x16, F64x4, F64x8};
 use super::vector::{Lanes, Vector};
 use crate::simd::{Isa, isa};
 
@@ -422,7 +422,7 @@ macro_rules! kernels {
 macro_rules! element {
     (
         $t:ident, $size:literal, |$s:ident, $a:ident, $b:ident| $fused:expr, $plain:expr, $plus:expr,
-        v4: $v4_row:expr, v3: $v3:tt, [$($v3_rows:literal),*], $v3_row:expr
+        v4: $v4:tt, $v4_row:expr, v3: $v3:tt, [$($v3_rows:literal),*], $v3_row:expr
     ) => {
         impl Element for $t {
             #[inline(always)]
@@ -439,7 +439,7 @@ macro_rules! element {
                 match isa {
                     #[cfg(target_arch = "x86_64")]
                     Isa::V4 => kernels!(
-                        v4, $t, { 64 / $size }, [v4::Array<$t, { 64 / $size }>; 2], [12, 8, 4, 1],
+                        v4, $t, { 64 / $size }, $v4, [12, 8, 4, 1],
                         $v4_row, Some(square::v4::transpose)
                     ),
                     #[cfg(target_arch = "x86_64")]
@@ -459,28 +459,28 @@ macro_rules! element {
 
 element!(
     f32, 4, |s, a, b| a.mul_add(b, s), s + a * b, s + b,
-    v4: Some(square::v4::row), v3: [F32x8; 2], [6, 4, 2, 1], Some(square::v3::row)
+    v4: [F32x16; 2], Some(square::v4::row), v3: [F32x8; 2], [6, 4, 2, 1], Some(square::v3::row)
 );
 element!(
     f64, 8, |s, a, b| a.mul_add(b, s), s + a * b, s + b,
-    v4: None, v3: [F64x4; 2], [6, 4, 2, 1], None
+    v4: [F64x8; 2], None, v3: [F64x4; 2], [6, 4, 2, 1], None
 );
 element!(
     i32, 4,
     |s, a, b| s.wrapping_add(a.wrapping_mul(b)),
     s.wrapping_add(a.wrapping_mul(b)),
     s.wrapping_add(b),
-    v4: None, v3: [v3::Array<i32, 8>; 3], [4, 1], None
+    v4: [v4::Array<i32, 16>; 2], None, v3: [v3::Array<i32, 8>; 3], [4, 1], None
 );
 element!(
     i64, 8,
     |s, a, b| s.wrapping_add(a.wrapping_mul(b)),
     s.wrapping_add(a.wrapping_mul(b)),
     s.wrapping_add(b),
-    v4: None, v3: [v3::Array<i64, 4>; 3], [4, 1], None
+    v4: [v4::Array<i64, 8>; 2], None, v3: [v3::Array<i64, 4>; 3], [4, 1], None
 );
 // Truth values are the bytes 0 and 1.
 element!(
     u8, 1, |s, a, b| s | (a & b), s | (a & b), s | b,
-    v4: None, v3: [v3::Array<u8, 32>; 3], [4, 1], None
+    v4: [v4::Array<u8, 64>; 2], None, v3: [v3::Array<u8, 32>; 3], [4, 1], None
 );

@@ -51,7 +51,7 @@ macro_rules! registers {
         #[repr(transparent)]
         pub struct $name(std::arch::x86_64::$register);
 
-        // SAFETY, of what follows: kernels of level V3 alone name this type.
+        // SAFETY, of what follows: kernels of a level with these registers alone name the type.
         impl Vector<$t> for $name {
             #[inline(always)]
             fn zero() -> Self {
@@ -81,4 +81,8 @@ registers! {
     F32x8(__m256) of f32: _mm256_setzero_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_add_ps;
     /// Four of f64, in a register of AVX2.
     F64x4(__m256d) of f64: _mm256_setzero_pd, _mm256_set1_pd, _mm256_fmadd_pd, _mm256_add_pd;
+    /// Sixteen of f32, in a register of AVX-512.
+    F32x16(__m512) of f32: _mm512_setzero_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_add_ps;
+    /// Eight of f64, in a register of AVX-512.
+    F64x8(__m512d) of f64: _mm512_setzero_pd, _mm512_set1_pd, _mm512_fmadd_pd, _mm512_add_pd;
 }
