@@ -14,7 +14,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::layout::Layout;
 use crate::ops::composite::attention::with_common_lead;
-use crate::ops::declare::{Attr, Composite, Kernel};
+use crate::ops::declare::{Attr, Composite, Kernel, ints};
 use crate::ops::op::{Call, Op, OperandType};
 use crate::shape::{Dim, Shape};
 
@@ -101,13 +101,9 @@ impl<'a> Norm<'a> {
     fn new(call: &Call, args: &[Operand<'a>]) -> Result<Option<Norm<'a>>> {
         let named = |name| tensor(call, args, name);
         let (Some(Some(x)), Some(weight)) = (named("x"), named("weight")) else { return Ok(None) };
-        let given = match call.attribute("axis") {
-            Some(Attr::Ints(axes)) => axes.as_slice(),
-            Some(Attr::Int(axis)) => std::slice::from_ref(axis),
-            Some(_) | None => return Ok(None),
-        };
+        let Some(given) = call.attribute("axis").and_then(ints) else { return Ok(None) };
         let (rank, mut axes) = (x.shape().rank(), SmallVec::<[usize; 6]>::new());
-        for &axis in given {
+        for axis in given {
             axes.push(x.shape().axis(axis, call.composite.name)?);
         }
         axes.sort_unstable();

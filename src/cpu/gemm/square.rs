@@ -1,15 +1,38 @@
 //! Matrices that are contiguous along `k`: squares of them are transposed in registers.
 
+use std::ops::Range;
+
+use super::kernel::SQUARE;
+
 /// The distance of prefetching, in elements. Rows are far apart, so the hardware prefetcher does
 /// not follow all of them.
 const AHEAD: usize = 64;
+
+/// Adds the terms of some steps of `k` to the sums of [`v4::row`] and [`v3::row`].
+///
+/// # Safety
+/// Rows and `a` have these elements.
+#[inline(always)]
+unsafe fn rest(
+    sums: &mut [f32; SQUARE],
+    steps: Range<usize>,
+    a: *const f32,
+    step: isize,
+    from: &[*const f32; SQUARE],
+) {
+    for k in steps {
+        for (sum, row) in sums.iter_mut().zip(from) {
+            // SAFETY: by contract.
+            *sum = unsafe { (*a.offset(k as isize * step)).mul_add(*row.add(k), *sum) };
+        }
+    }
+}
 
 /// For AVX-512.
 pub mod v4 {
     use std::arch::x86_64::*;
 
-    use super::super::kernel::SQUARE;
-    use super::AHEAD;
+    use super::{AHEAD, SQUARE, rest};
 
     /// Transposes 16 rows of `n` elements of 4 bytes, at least 16: element `k` of row `i` goes to
     /// `dst[k · width + i]`.
@@ -53,11 +76,7 @@ pub mod v4 {
                 }
             }
             _mm512_storeu_ps(sums.as_mut_ptr(), sum);
-            for k in whole..n {
-                for (sum, row) in sums.iter_mut().zip(from) {
-                    *sum = (*a.offset(k as isize * step)).mul_add(*row.add(k), *sum);
-                }
-            }
+            rest(&mut sums, whole..n, a, step, from);
         }
         sums
     }
@@ -102,8 +121,7 @@ pub mod v4 {
 pub mod v3 {
     use std::arch::x86_64::*;
 
-    use super::super::kernel::SQUARE;
-    use super::AHEAD;
+    use super::{AHEAD, SQUARE, rest};
 
     /// The side of the squares of one register.
     const SIDE: usize = 8;
@@ -158,11 +176,7 @@ pub mod v3 {
                 }
                 _mm256_storeu_ps(to.as_mut_ptr(), sum);
             }
-            for k in whole..n {
-                for (sum, row) in sums.iter_mut().zip(from) {
-                    *sum = (*a.offset(k as isize * step)).mul_add(*row.add(k), *sum);
-                }
-            }
+            rest(&mut sums, whole..n, a, step, from);
         }
         sums
     }

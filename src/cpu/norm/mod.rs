@@ -6,6 +6,7 @@
 //!
 //! A row is one thread's. Few rows that are very long are better left to the body.
 
+mod kernels;
 #[cfg(test)]
 mod tests;
 
@@ -17,11 +18,11 @@ use crate::cpu::gemm::{self, Axis, Runs};
 use crate::cpu::reduce::{self, Chunk, Partial};
 use crate::dtype::DType;
 use crate::error::{self, Result};
-use crate::multiversion;
 use crate::ops::emit::OrThrow;
 use crate::scalar::rsqrt;
 use crate::shape::Shape;
 use crate::threads::{self, Pace};
+use kernels::{affine, products, slopes};
 
 /// The op in whose name is refused.
 const OP: &str = "layer_norm";
@@ -362,13 +363,7 @@ impl<T: Real> Forward<T> {
             let mean = average(x, n);
             let variance = reduce::sum_of_squares(x, n, -mean) / T::lit(n as f64);
             let scale = rsqrt(variance + self.eps);
-            affine::<T>(
-                [x.cast_mut(), y],
-                n,
-                [mean, scale],
-                self.weight.as_deref(),
-                self.bias.as_deref(),
-            );
+            affine::<T>(x, y, n, [mean, scale], self.weight.as_deref(), self.bias.as_deref());
             self.y.write(row, y, n);
             if let Some([to_mean, to_scale]) = self.moments {
                 *to_mean.at(row as isize) = mean;
@@ -520,83 +515,4 @@ unsafe fn finish<T: Real>(sum: &dyn Partial, out: &Array) -> Result<()> {
         To::<T>::new(out)?.write(0, wide.ptr().cast(), n);
     }
     Ok(())
-}
-
-multiversion! {
-    /// `y = (x − mean) · scale · weight + bias`.
-    ///
-    /// # Safety
-    /// All have `n` elements, and `y` is apart from the others.
-    unsafe fn affine[T](
-        rows: [*mut T; 2],
-        n: usize,
-        moments: [T; 2],
-        weight: Option<&[T]>,
-        bias: Option<&[T]>,
-    )
-    where [T: Real]
-    {
-        let ([x, y], [mean, scale]) = (rows, moments);
-        // SAFETY: by contract.
-        let (x, y) =
-            unsafe { (std::slice::from_raw_parts(x, n), std::slice::from_raw_parts_mut(y, n)) };
-        let y = y.iter_mut().zip(x);
-        match (weight, bias) {
-            (None, None) => y.for_each(|(y, x)| *y = (*x - mean) * scale),
-            (Some(w), None) => y.zip(w).for_each(|((y, x), w)| *y = (*x - mean) * scale * *w),
-            (None, Some(b)) => y.zip(b).for_each(|((y, x), b)| *y = (*x - mean) * scale + *b),
-            (Some(w), Some(b)) => {
-                let parameters = w.iter().zip(b);
-                y.zip(parameters).for_each(|((y, x), (w, b))| *y = (*x - mean) * scale * *w + *b);
-            }
-        }
-    }
-
-    /// Of `[x, g, …]` makes the normalised row, `g`, the weighted `g`, and the products of the
-    /// first and the third; and of the first and `g`, and `g`, as lines.
-    ///
-    /// # Safety
-    /// All have `n` elements.
-    unsafe fn products[T](
-        own: [*mut T; 4],
-        lines: [*mut T; 2],
-        n: usize,
-        moments: [T; 2],
-        weight: Option<&[T]>,
-    )
-    where [T: Real]
-    {
-        let [mean, scale] = moments;
-        // SAFETY: by contract.
-        unsafe {
-            let row = |x: *mut T| std::slice::from_raw_parts_mut(x, n);
-            let ([normal, g, weighted, products], [product, line]) = (own.map(row), lines.map(row));
-            for i in 0..n {
-                normal[i] = (normal[i] - mean) * scale;
-                product[i] = g[i] * normal[i];
-                line[i] = g[i];
-            }
-            match weight {
-                Some(w) => (0..n).for_each(|i| weighted[i] = g[i] * w[i]),
-                None => weighted.copy_from_slice(g),
-            }
-            for i in 0..n {
-                products[i] = weighted[i] * normal[i];
-            }
-        }
-    }
-
-    /// `scale · (g − means₀ − normal · means₁)`, in place of `g`.
-    ///
-    /// # Safety
-    /// Both have `n` elements.
-    unsafe fn slopes[T](own: [*mut T; 2], n: usize, scale: T, means: [T; 2])
-    where [T: Real]
-    {
-        // SAFETY: by contract.
-        let [normal, g] = own.map(|x| unsafe { std::slice::from_raw_parts_mut(x, n) });
-        for (g, normal) in g.iter_mut().zip(normal) {
-            *g = scale * (*g - means[0] - *normal * means[1]);
-        }
-    }
 }

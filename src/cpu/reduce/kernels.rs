@@ -40,10 +40,7 @@ multiversion! {
     where [T: Number] {
         // SAFETY: by contract.
         unsafe {
-            fold_row::<T, Sum>(x, n, |x| {
-                let x = x.add(shift);
-                x.mul(x)
-            })
+            fold_row::<T, Sum>(x, n, |x| square(x, shift))
         }
     }
 
@@ -107,6 +104,13 @@ multiversion! {
             unsafe { *out.add(i) = T::narrow(*x.add(i)) };
         }
     }
+}
+
+/// `(x + shift)²`
+#[inline(always)]
+pub fn square<T: Number>(x: T, shift: T) -> T {
+    let x = x.add(shift);
+    x.mul(x)
 }
 
 #[inline(always)]

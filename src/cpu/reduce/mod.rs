@@ -251,10 +251,7 @@ pub unsafe fn sum_of_row<T: Number>(x: *const T, n: usize) -> T {
 /// # Safety
 /// They can be read.
 pub unsafe fn sum_of_squares<T: Number>(x: *const T, n: usize, shift: T) -> T {
-    let square = |x: T| {
-        let x = x.add(shift);
-        x.mul(x)
-    };
+    let square = |x| kernels::square(x, shift);
     // SAFETY: by contract.
     unsafe { along_row(x, n, square, |x, n| kernels::fold_squares(x, n, shift)) }
 }

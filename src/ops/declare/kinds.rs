@@ -157,7 +157,7 @@ pub fn numbers(list: &[Extent]) -> SmallVec<[i64; 6]> {
 }
 
 /// Ints as numbers; one int is a list of one.
-fn ints(attr: &Attr) -> Option<SmallVec<[i64; 6]>> {
+pub fn ints(attr: &Attr) -> Option<SmallVec<[i64; 6]>> {
     #[allow(clippy::wildcard_enum_match_arm, reason = "`int` and `extent` list the others")]
     match attr {
         Attr::Ints(list) => Some(list.clone()),
