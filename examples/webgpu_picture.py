@@ -10,12 +10,15 @@ without a copy: the render pass below reads the very buffer that the program wro
 import struct
 import sys
 import zlib
+from typing import Any
 
 import numpy as np
 import wgpu
 
 import wengert as wg
 from wengert import webgpu
+
+Pixels = np.ndarray[Any, Any]
 
 HEIGHT, WIDTH, ROUNDS = 300, 480, 120
 
@@ -36,7 +39,7 @@ fn colour(@builtin(position) at: vec4<f32>) -> @location(0) vec4<f32> {{
 """
 
 
-def mandelbrot(centre, size):
+def mandelbrot(centre: wg.Tensor, size: wg.Tensor) -> wg.Tensor:
     """How long points of the plane take to leave the circle of radius 4, from 0 to 1 (never)."""
     x = centre[0] + size * (wg.arange(WIDTH, dtype=wg.float32) / WIDTH - 0.5)
     y = centre[1] + size * (wg.arange(HEIGHT, dtype=wg.float32)[:, None] - HEIGHT / 2) / WIDTH
@@ -48,7 +51,7 @@ def mandelbrot(centre, size):
     return left / ROUNDS
 
 
-def draw(device, field):
+def draw(device: Any, field: Any) -> Pixels:
     """The pixels of a picture of a buffer of numbers, drawn by the caller's own render pass."""
     size = (WIDTH, HEIGHT, 1)
     usage = wgpu.TextureUsage.RENDER_ATTACHMENT | wgpu.TextureUsage.COPY_SRC
@@ -78,9 +81,9 @@ def draw(device, field):
     return np.frombuffer(data, np.uint8).reshape(HEIGHT, WIDTH, 4)
 
 
-def png(pixels):
+def png(pixels: Pixels) -> bytes:
     """A PNG file of pixels (height, width, 3)."""
-    def chunk(kind, data):
+    def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(
             ">I", zlib.crc32(kind + data))
 
@@ -91,7 +94,7 @@ def png(pixels):
             + chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b""))
 
 
-def main():
+def main() -> None:
     program = webgpu.export(mandelbrot, wg.Spec((2,)), wg.Spec(()))
     print(program)
     device = wgpu.gpu.request_adapter_sync().request_device_sync()

@@ -70,6 +70,11 @@ impl Layout {
         Layout { offset: self.offset + by, ..self.clone() }
     }
 
+    /// The same layout, counted from the element at index zero.
+    pub fn from_zero(&self) -> Layout {
+        Layout { offset: 0, ..self.clone() }
+    }
+
     /// The same elements with the axes in another order.
     pub fn permuted(&self, axes: &[usize]) -> Layout {
         let strides = self.strides();

@@ -5,6 +5,7 @@
 pub mod cache;
 pub mod error;
 pub mod fork;
+pub mod module_scope;
 pub mod settings;
 pub mod site;
 pub mod small;

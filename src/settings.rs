@@ -116,6 +116,11 @@ impl Allowed {
     }
 }
 
+/// Every setting that the engine reads: its name, its value if it has one, what values it may have.
+pub fn all() -> impl Iterator<Item = (&'static str, Option<String>, String)> {
+    READ.iter().map(|setting| (setting.name, setting.value(), setting.allowed.describe()))
+}
+
 /// Refuses variables of this package that nothing reads, and values that they cannot have.
 pub fn check() -> Result<()> {
     let mut given: Vec<(String, String)> = env::vars_os()

@@ -136,18 +136,40 @@ macro_rules! multiversion {
                 at $(::< $($T,)* $($($N),+)? >)? ($crate::simd::isa())
             }
 
-            /// The version for a level of the instruction set that the processor has.
+            /// The version for the lowest level.
             #[inline]
-            pub fn at $(< $($T,)* $($(const $N: $NT),+)? >)? (isa: $crate::simd::Isa) -> unsafe fn($($ty),*) $(-> $ret)?
+            #[allow(dead_code)]
+            pub fn base $(< $($T,)* $($(const $N: $NT),+)? >)? () -> unsafe fn($($ty),*) $(-> $ret)?
+            $(where $($bounds)*)?
+            {
+                shell_base $(::< $($T,)* $($($N),+)? >)?
+            }
+
+            /// The version for a level above the lowest that the processor has; `None` for others.
+            #[inline]
+            #[allow(dead_code, unused_variables)]
+            pub fn above $(< $($T,)* $($(const $N: $NT),+)? >)? (isa: $crate::simd::Isa) -> Option<unsafe fn($($ty),*) $(-> $ret)?>
             $(where $($bounds)*)?
             {
                 debug_assert!(isa.is_available());
                 match isa {
                     #[cfg(all(target_arch = "x86_64", not(one_isa)))]
-                    $crate::simd::Isa::V4 => shell_v4 $(::< $($T,)* $($($N),+)? >)?,
+                    $crate::simd::Isa::V4 => Some(shell_v4 $(::< $($T,)* $($($N),+)? >)?),
                     #[cfg(all(target_arch = "x86_64", not(one_isa)))]
-                    $crate::simd::Isa::V3 => shell_v3 $(::< $($T,)* $($($N),+)? >)?,
-                    _ => shell_base $(::< $($T,)* $($($N),+)? >)?,
+                    $crate::simd::Isa::V3 => Some(shell_v3 $(::< $($T,)* $($($N),+)? >)?),
+                    _ => None,
+                }
+            }
+
+            /// The version for a level of the instruction set that the processor has.
+            #[inline]
+            #[allow(dead_code)]
+            pub fn at $(< $($T,)* $($(const $N: $NT),+)? >)? (isa: $crate::simd::Isa) -> unsafe fn($($ty),*) $(-> $ret)?
+            $(where $($bounds)*)?
+            {
+                match above $(::< $($T,)* $($($N),+)? >)? (isa) {
+                    Some(version) => version,
+                    None => base $(::< $($T,)* $($($N),+)? >)? (),
                 }
             }
 

@@ -41,6 +41,9 @@ pub struct Blocks {
     pub large: usize,
     /// Blocks for each lane, so that a late block does not delay the end
     pub each: usize,
+    /// The most bytes of all values for each place along an axis that is not the first, where
+    /// blocks are cut along it: 0 where they are not
+    pub inside: usize,
 }
 
 /// Which steps that compute rows become one, and how long rows may be.

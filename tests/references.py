@@ -6,21 +6,67 @@ that every op of the table is covered.
 """
 
 import math
-from itertools import product
 from statistics import NormalDist
 
 import numpy as np
+import references_images
+from references_indexing import (
+    index_add,
+    index_copy,
+    index_put,
+    kthvalue,
+    log_running_sum,
+    masked_scatter,
+    mode,
+    order,
+    ordered,
+    ordered_with_indices,
+    put_along_axis,
+    running_extreme,
+    scatter_reduce,
+    segments,
+    topk,
+)
+from references_layers import (
+    attention,
+    batch_norm,
+    conv,
+    conv_transpose,
+    group_norm,
+    gru_cell,
+    layer_norm,
+    lstm_cell,
+    rms_norm,
+    rnn_cell,
+    sequence,
+)
+from references_losses import (
+    bce_with_logits,
+    binary_cross_entropy,
+    cosine,
+    cosine_embedding,
+    cross_entropy,
+    ctc,
+    distance,
+    focal,
+    gaussian_nll,
+    huber,
+    kl_div,
+    log_softmax,
+    logsumexp,
+    multi_margin,
+    multilabel_margin,
+    multilabel_soft_margin,
+    nll_loss,
+    poisson_nll,
+    reduced,
+    sigmoid,
+    smooth_l1_loss,
+    softplus,
+    triplet,
+)
 
 erf = np.vectorize(math.erf, otypes=["float64"])
-
-
-def sigmoid(x):
-    small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1, small) / (1 + small)
-
-
-def softplus(x):
-    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
 def erfinv_of(x):
@@ -35,174 +81,10 @@ def erfinv_of(x):
     return math.copysign(y, x)
 
 
-def logsumexp(x, axis=None, keepdims=False):
-    top = np.max(x, axis=axis, keepdims=True)
-    out = np.log(np.sum(np.exp(x - top), axis=axis, keepdims=True)) + top
-    return out if keepdims else np.squeeze(out, axis=axis)
-
-
-def log_softmax(x, axis=-1):
-    return x - logsumexp(x, axis, keepdims=True)
-
-
-def reduced(values, reduction):
-    return {"mean": np.mean, "sum": np.sum, "none": lambda v: v}[reduction](values)
-
-
 def gelu(x, approximate="none"):
     if approximate == "tanh":
         return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     return 0.5 * x * (1 + erf(x / math.sqrt(2)))
-
-
-def normalised(x, axes, eps):
-    mean = x.mean(axes, keepdims=True)
-    return (x - mean) / np.sqrt(((x - mean) ** 2).mean(axes, keepdims=True) + eps)
-
-
-def scaled(y, weight, bias, axis=-1):
-    shape = [1] * y.ndim
-    shape[axis] = -1
-    y = y if weight is None else y * weight.reshape(shape)
-    return y if bias is None else y + bias.reshape(shape)
-
-
-def layer_norm(x, axis=-1, weight=None, bias=None, eps=1e-5):
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    y = normalised(x, axes, eps)
-    y = y if weight is None else y * weight
-    return y if bias is None else y + bias
-
-
-def rms_norm(x, axis=-1, weight=None, eps=1e-5):
-    y = x / np.sqrt((x * x).mean(axis, keepdims=True) + eps)
-    return y if weight is None else y * weight
-
-
-def group_norm(x, groups, weight=None, bias=None, eps=1e-5):
-    y = x.reshape(x.shape[0], groups, -1)
-    return scaled(normalised(y, (2,), eps).reshape(x.shape), weight, bias, axis=1)
-
-
-def batch_norm(x, mean, var, weight=None, bias=None, eps=1e-5):
-    shape = [1, -1] + [1] * (x.ndim - 2)
-    y = (x - mean.reshape(shape)) / np.sqrt(var.reshape(shape) + eps)
-    return scaled(y, weight, bias, axis=1)
-
-
-def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean",
-                  label_smoothing=0.0):
-    classes = input.shape[1]
-    logs = np.moveaxis(log_softmax(input, 1), 1, -1)
-    if target.dtype.kind == "f":
-        probability = np.moveaxis(target, 1, -1)
-        counted = np.ones(probability.shape[:-1])
-    else:
-        counted = (target != ignore_index).astype("float64")
-        probability = np.eye(classes)[np.where(counted > 0, target, 0)] * counted[..., None]
-    smooth = counted[..., None] * label_smoothing / classes
-    probability = probability * (1 - label_smoothing) + smooth
-    if weight is not None:
-        total = (np.eye(classes)[np.where(counted > 0, target, 0)] @ weight * counted).sum()
-        values = -(probability * logs * weight).sum(-1)
-        return values.sum() / total if reduction == "mean" else reduced(values, reduction)
-    values = -(probability * logs).sum(-1)
-    return values.sum() / counted.sum() if reduction == "mean" else reduced(values, reduction)
-
-
-def nll_loss(input, target, weight=None, ignore_index=-100, reduction="mean"):
-    classes = np.arange(input.shape[1]).reshape(1, -1, *[1] * (input.ndim - 2))
-    hit = (np.expand_dims(target, 1) == classes) * (np.expand_dims(target, 1) != ignore_index)
-    factors = np.ones(input.shape[1]) if weight is None else weight
-    factors = (hit * factors.reshape(classes.shape)).sum(1)
-    values = -(input * hit).sum(1) * factors
-    return values.sum() / factors.sum() if reduction == "mean" else reduced(values, reduction)
-
-
-def bce_with_logits(input, target, weight=None, pos_weight=None, reduction="mean"):
-    positive = 1 if pos_weight is None else pos_weight
-    values = positive * target * softplus(-input) + (1 - target) * softplus(input)
-    return reduced(values if weight is None else values * weight, reduction)
-
-
-def tuple_of(value, rank):
-    return (value,) * rank if isinstance(value, int) else tuple(value)
-
-
-def conv(rank):
-    def reference(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
-        s, p, d = (tuple_of(v, rank) for v in (stride, padding, dilation))
-        x = np.pad(x, [(0, 0), (0, 0), *((q, q) for q in p)])
-        kernel = weight.shape[2:]
-        sizes = [(n - (k - 1) * e - 1) // t + 1
-                 for n, k, e, t in zip(x.shape[2:], kernel, d, s, strict=True)]
-        out = np.zeros((x.shape[0], weight.shape[0], *sizes))
-        wide, deep = weight.shape[1], weight.shape[0] // groups
-        for o in range(weight.shape[0]):
-            g = o // deep
-            part = x[:, g * wide : (g + 1) * wide]
-            for at in product(*map(range, kernel)):
-                window = tuple(slice(a * e, a * e + (n - 1) * t + 1, t)
-                               for a, e, n, t in zip(at, d, sizes, s, strict=True))
-                taken = part[(slice(None), slice(None), *window)]
-                out[:, o] += np.einsum("nc...,c->n...", taken, weight[(o, slice(None), *at)])
-        return out if bias is None else scaled(out, None, bias, axis=1)
-    return reference
-
-
-def conv_transpose(rank):
-    def reference(x, weight, bias=None, stride=1, padding=0, output_padding=0, dilation=1,
-                  groups=1):
-        s, p, d, extra = (tuple_of(v, rank) for v in (stride, padding, dilation, output_padding))
-        kernel, deep = weight.shape[2:], weight.shape[1]
-        full = [(n - 1) * t + (k - 1) * e + 1 + r
-                for n, k, e, t, r in zip(x.shape[2:], kernel, d, s, extra, strict=True)]
-        out = np.zeros((x.shape[0], deep * groups, *full))
-        wide = x.shape[1] // groups
-        for g in range(groups):
-            part = x[:, g * wide : (g + 1) * wide]
-            taps = weight[g * wide : (g + 1) * wide]
-            for at in product(*map(range, kernel)):
-                window = tuple(slice(a * e, a * e + (n - 1) * t + 1, t)
-                               for a, e, n, t in zip(at, d, x.shape[2:], s, strict=True))
-                place = (slice(None), slice(g * deep, (g + 1) * deep), *window)
-                tap = taps[(slice(None), slice(None), *at)]
-                out[place] += np.einsum("nc...,co->no...", part, tap)
-        cut = tuple(slice(q, n - q) for q, n in zip(p, full, strict=True))
-        out = out[(slice(None), slice(None), *cut)]
-        return out if bias is None else scaled(out, None, bias, axis=1)
-    return reference
-
-
-def pool(rank, fill, combine):
-    def reference(x, kernel_size, stride=None, padding=0):
-        k, p = tuple_of(kernel_size, rank), tuple_of(padding, rank)
-        s = k if stride is None else tuple_of(stride, rank)
-        x = np.pad(x, [(0, 0), (0, 0), *((q, q) for q in p)], constant_values=fill)
-        axes = tuple(range(2, 2 + rank))
-        windows = np.lib.stride_tricks.sliding_window_view(x, k, axis=axes)
-        steps = (slice(None), slice(None), *(slice(None, None, t) for t in s))
-        return combine(windows[steps], tuple(range(-rank, 0)))
-    return reference
-
-
-def attention(q, k, v, mask=None, is_causal=False, scale=None):
-    scores = q @ np.swapaxes(k, -1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
-    if mask is not None:
-        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
-    return np.exp(log_softmax(scores)) @ v
-
-
-def adaptive_avg_pool2d(x, output_size):
-    sizes = tuple_of(output_size, 2)
-    out = np.zeros((*x.shape[:-2], *sizes))
-    for at in product(*map(range, sizes)):
-        rows, columns = (slice(i * n // m, -(-(i + 1) * n // m))
-                         for i, m, n in zip(at, sizes, x.shape[-2:], strict=True))
-        out[..., at[0], at[1]] = x[..., rows, columns].mean((-2, -1))
-    return out
 
 
 def sgd(p, g, lr, weight_decay=0.0):
@@ -220,28 +102,6 @@ def adam(p, g, m, v, step, lr, beta1, beta2, eps, weight_decay=0.0, decoupled=Fa
     m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
     change = m / (1 - beta1**step) / (np.sqrt(v / (1 - beta2**step)) + eps)
     return p - lr * change, m, v
-
-
-def ordered(x, axis=-1, descending=False, stable=True):
-    out = np.sort(x, axis=axis)
-    return np.flip(out, axis) if descending else out
-
-
-def order(x, axis=-1, descending=False, stable=True):
-    if not descending:
-        return np.argsort(x, axis=axis, kind="stable")
-    n = x.shape[axis]
-    return n - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
-
-
-def ordered_with_indices(x, axis=-1, descending=False, stable=True):
-    places = order(x, axis, descending)
-    return np.take_along_axis(x, places, axis), places
-
-
-def topk(x, k, axis=-1, largest=True):
-    places = np.take(order(x, axis, descending=largest), range(k), axis=axis)
-    return np.take_along_axis(x, places, axis), places
 
 
 def wrapped_divide(divide):
@@ -269,21 +129,15 @@ def power(a, b):
     return exact.astype(kind)
 
 
-def put_along_axis(x, indices, values, axis=-1):
-    out = x.copy()
-    np.put_along_axis(out, indices, np.broadcast_to(values, indices.shape), axis)
-    return out
-
-
-def index_add(x, index, values, axis=0):
-    out = np.moveaxis(x.copy(), axis, 0)
-    np.add.at(out, index, np.moveaxis(values, axis, 0))
-    return np.moveaxis(out, 0, axis)
-
-
 def split(x, sections, axis=0):
     parts = sections if isinstance(sections, int) else np.cumsum(sections)[:-1]
     return np.split(x, parts, axis)
+
+
+def renorm(x, p, axis, maxnorm):
+    length = np.linalg.vector_norm(
+        x, ord=p, axis=tuple(i for i in range(x.ndim) if i != axis % x.ndim), keepdims=True)
+    return x * np.where(length > maxnorm, maxnorm / (length + 1e-7), 1)
 
 
 def nan_to_num(x, nan=0.0, posinf=None, neginf=None):
@@ -305,9 +159,35 @@ def floor_divide(a, b):
 
 
 REFERENCES = {
+    **references_images.REFERENCES,
     "pow": power,
     "put_along_axis": put_along_axis,
     "index_add": index_add,
+    "index_copy": index_copy,
+    "index_fill": index_copy,
+    "index_put": index_put,
+    "masked_scatter": masked_scatter,
+    "scatter_reduce": scatter_reduce,
+    "segment_sum": segments(np.sum, 0),
+    "segment_prod": segments(np.prod, 1),
+    "segment_mean": segments(np.mean, 0),
+    "segment_max": segments(np.max, -np.inf),
+    "segment_min": segments(np.min, np.inf),
+    "cumulative_max_with_indices": running_extreme(np.maximum),
+    "cumulative_min_with_indices": running_extreme(np.minimum),
+    "logcumsumexp": log_running_sum,
+    "kthvalue": kthvalue,
+    "mode": mode,
+    "renorm": renorm,
+    "cdist": lambda a, b, p=2.0: np.linalg.vector_norm(
+        a[..., :, None, :] - b[..., None, :, :], ord=p, axis=-1),
+    "nn.normalize": lambda x, p=2.0, axis=1: x / np.linalg.vector_norm(
+        x, ord=p, axis=axis, keepdims=True),
+    "random.normal_like": lambda x, mean, std: np.full(x.shape, mean),
+    "random.uniform_like": lambda x, low, high: np.full(x.shape, low),
+    "random.multinomial": lambda shape, n, p: np.full((*shape, 1), n),
+    "random.choice": lambda x, shape: np.repeat(x, shape[0], axis=0),
+    "random.shuffle": lambda x, axis=0: x,
     "split": split,
     "chunk": chunk,
     "nan_to_num": nan_to_num,
@@ -346,6 +226,28 @@ REFERENCES = {
     "nn.relu": lambda x: np.maximum(x, 0),
     "nn.leaky_relu": lambda x, slope=0.01: np.where(x > 0, x, slope * x),
     "nn.gelu": gelu,
+    "nn.elu": lambda x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(x)),
+    "nn.celu": lambda x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(x / alpha)),
+    "nn.selu": lambda x: 1.0507009873554805 * np.where(
+        x > 0, x, 1.6732632423543772 * np.expm1(x)),
+    "nn.relu6": lambda x: np.clip(x, 0, 6),
+    "nn.hardtanh": lambda x, low=-1.0, high=1.0: np.clip(x, low, high),
+    "nn.hardsigmoid": lambda x: np.clip(x / 6 + 0.5, 0, 1),
+    "nn.hardswish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    "nn.softshrink": lambda x, bound=0.5: np.sign(x) * np.maximum(np.abs(x) - bound, 0),
+    "nn.hardshrink": lambda x, bound=0.5: x * (np.abs(x) > bound),
+    "nn.threshold": lambda x, threshold, value: np.where(x > threshold, x, value),
+    "nn.prelu": lambda x, weight: np.where(
+        x > 0, x, x * (weight.reshape(-1, *[1] * (x.ndim - 2)) if weight.size > 1 else weight)),
+    "nn.rrelu": lambda x, lower=1 / 8, upper=1 / 3, training=False: np.where(
+        x > 0, x, x * (lower + upper) / 2),
+    "nn.mish": lambda x: x * np.tanh(softplus(x)),
+    "nn.softsign": lambda x: x / (1 + np.abs(x)),
+    "nn.tanhshrink": lambda x: x - np.tanh(x),
+    "nn.glu": lambda x, axis=-1: np.multiply(
+        *(f(v) for f, v in zip((np.positive, sigmoid), np.split(x, 2, axis), strict=True))),
+    "nn.softmin": lambda x, axis=-1: np.exp(log_softmax(-x, axis)),
+    "nn.gumbel_softmax": lambda x, tau, axis=-1: np.full(x.shape, 1 / x.shape[axis]),
     "nn.silu": lambda x: x * sigmoid(x),
     "nn.softplus": lambda x, beta=1.0: softplus(beta * x) / beta,
     "log_sigmoid": lambda x: -softplus(-x),
@@ -358,15 +260,41 @@ REFERENCES = {
     "nn.l1_loss": lambda a, b, reduction="mean": reduced(np.abs(a - b), reduction),
     "nn.mse_loss": lambda a, b, reduction="mean": reduced((a - b) ** 2, reduction),
     "nn.binary_cross_entropy_with_logits": bce_with_logits,
+    "nn.binary_cross_entropy": binary_cross_entropy,
+    "nn.huber_loss": lambda a, b, reduction="mean", delta=1.0: reduced(
+        huber(a - b, delta), reduction),
+    "nn.smooth_l1_loss": smooth_l1_loss,
+    "nn.kl_div": kl_div,
+    "nn.poisson_nll_loss": poisson_nll,
+    "nn.gaussian_nll_loss": gaussian_nll,
+    "nn.pairwise_distance": distance,
+    "nn.cosine_similarity": cosine,
+    "nn.cosine_embedding_loss": cosine_embedding,
+    "nn.triplet_margin_loss": triplet,
+    "nn.hinge_embedding_loss": lambda x, t, margin=1.0, reduction="mean": reduced(
+        np.where(t > 0, x, np.maximum(margin - x, 0)), reduction),
+    "nn.soft_margin_loss": lambda x, t, reduction="mean": reduced(softplus(-t * x), reduction),
+    "nn.margin_ranking_loss": lambda a, b, t, margin=0.0, reduction="mean": reduced(
+        np.maximum(-t * (a - b) + margin, 0), reduction),
+    "nn.multi_margin_loss": multi_margin,
+    "nn.multilabel_margin_loss": multilabel_margin,
+    "nn.multilabel_soft_margin_loss": multilabel_soft_margin,
+    "nn.sigmoid_focal_loss": focal,
+    "nn.ctc_loss": ctc,
     "nn.linear": lambda x, w, bias=None: x @ w.T + (0 if bias is None else bias),
     "nn.layer_norm": layer_norm,
     "nn.rms_norm": rms_norm,
     "nn.group_norm": group_norm,
     "nn.batch_norm": batch_norm,
-    "nn.adaptive_avg_pool2d": adaptive_avg_pool2d,
     "nn.dropout": lambda x, p=0.5, key=None: x,
     "nn.embedding": lambda indices, weight: weight[indices],
     "nn.scaled_dot_product_attention": attention,
+    "nn.lstm_cell": lstm_cell,
+    "nn.gru_cell": gru_cell,
+    "nn.rnn_cell": rnn_cell,
+    "nn.lstm": sequence(lstm_cell, 2),
+    "nn.gru": sequence(gru_cell, 1),
+    "nn.rnn": sequence(rnn_cell, 1),
     "random.bernoulli": lambda p: p >= 1,
     "random.categorical": lambda logits, axis=-1: np.argmax(logits, axis),
     "optim.sgd": sgd,
@@ -374,8 +302,6 @@ REFERENCES = {
     "optim.adam": adam,
     **{f"nn.conv{n}d": conv(n) for n in (1, 2, 3)},
     **{f"nn.conv_transpose{n}d": conv_transpose(n) for n in (1, 2, 3)},
-    **{f"nn.max_pool{n}d": pool(n, -np.inf, np.max) for n in (1, 2, 3)},
-    **{f"nn.avg_pool{n}d": pool(n, 0, np.mean) for n in (1, 2, 3)},
 }
 
 REDUCED = ("x(3, 4, 2)", "x(3, 4, 2), axis=1", "x(3, 4, 2), axis=(0, -1), keepdims=True", "x(5)")
@@ -385,6 +311,7 @@ ORDERED = ("x(3, 4)", "x(3, 4), axis=0, descending=True")
 LOSS = ('x(4, 3), x(4, 3), reduction="none"', "x(4, 3), x(4, 3)")
 
 SAMPLES = {
+    **references_images.SAMPLES,
     **dict.fromkeys(("sum", "prod", "max", "min", "mean", "any", "all", "logsumexp",
                      "count_nonzero"), REDUCED),
     **dict.fromkeys(("var", "std"), (*REDUCED, "x(3, 4), axis=0, correction=1")),
@@ -419,7 +346,9 @@ SAMPLES = {
     "split": ["x(4, 3), 2", "x(4, 6), 3, axis=1"],
     "tile": ["x(2, 3), (2, 2)"],
     "repeat": ["x(2, 3), 2, axis=1"],
-    "pad": ["x(2, 3), ((1, 0), (2, 1))"],
+    "pad": ["x(2, 3), ((1, 0), (2, 1))",
+            *(f'x(2, 3), ((1, 0), (2, 5)), mode="{mode}"'
+              for mode in ("reflect", "symmetric", "edge", "wrap"))],
     "tril": ["x(3, 4)", "x(3, 4), k=1"],
     "triu": ["x(3, 4)", "x(2, 3, 4), k=-1"],
     "diagonal": ["x(3, 4)"],
@@ -431,6 +360,35 @@ SAMPLES = {
     "chunk": ["x(5, 2), 3", "x(2, 6), 2, axis=1"],
     "put_along_axis": ["x(4, 3), i(1, 3, n=4), x(1, 3), axis=0"],
     "index_add": ["x(4, 3), i(5, n=4), x(5, 3)", "x(3, 4), i(2, n=4), x(3, 2), axis=1"],
+    "index_copy": ["x(4, 3), i(5, n=4), x(5, 3)", "x(3, 4), i(2, n=4, low=-4), x(3, 2), axis=1"],
+    "index_fill": ["x(4, 3), i(2, n=4), 1", "x(3, 4), i(2, n=4), 1, axis=-1"],
+    "index_put": ["x(4, 3), [i(5, n=4)], x(5, 3)",
+                  "x(4, 3), [i(5, n=4), i(5, n=3)], x(5), accumulate=True"],
+    "masked_scatter": ["x(3, 4), b(3, 4), x(12)", "x(4), b(3, 1), x(4, 5)"],
+    "scatter_reduce": [
+        *(f'x(4, 3), i(5, 3, n=4), x(5, 3), axis=0, reduce="{reduce}"{rest}'
+          for reduce in ("sum", "prod", "max", "min") for rest in ("", ", include_self=False")),
+        'x(3, 4), i(1, 7, n=4, low=-4), x(7), reduce="prod"',
+        'x(3, 4), i(3, 2, n=4), x(3, 1), axis=1, reduce="max"',
+    ],
+    **dict.fromkeys(
+        ("segment_sum", "segment_prod", "segment_mean"),
+        ("x(6), i(6, n=4), 3", "x(6, 2), i(6, n=4, low=-1), 5")),
+    **dict.fromkeys(("segment_max", "segment_min"), (
+        "x(6), i(6, n=1), 1", "x(6, 2), i(6, n=1), 1",)),
+    **dict.fromkeys(("cumulative_max_with_indices", "cumulative_min_with_indices"), ALONG),
+    "logcumsumexp": ["x(5)", *ALONG],
+    "kthvalue": ["x(3, 5), 2", "x(5, 3), 4, axis=0, keepdims=True"],
+    "mode": ["x(3, 5)", "x(9, 2), axis=0, keepdims=True"],
+    "renorm": ["x(3, 4), 2.0, 0, 1.5", "x(3, 4, 2), 1.0, -1, 3.0"],
+    "cdist": ["x(3, 4), x(2, 4)", "x(2, 3, 4), x(5, 4), 1.0", "x(3, 4), x(2, 4), 3.0"],
+    "nn.normalize": ["x(3, 4)", "x(3, 4, 2), 1.0, axis=(0, -1)"],
+    # Such laws, counts and choices leave nothing to chance.
+    "random.normal_like": ["x(3, 4), mean=2.0, std=0.0"],
+    "random.uniform_like": ["x(3, 4), low=0.25, high=0.25"],
+    "random.multinomial": ["(3,), n=5, p=x(1, low=0.5)"],
+    "random.choice": ["x(1, 3), (4,)"],
+    "random.shuffle": ["x(1, 4)", "x(4, 1), axis=1"],
     "diff": ["x(3, 4)", "x(4, 3), axis=0, n=2"],
     "median": ["x(3, 5)", "x(3, 4), axis=1", "x(3, 4, 2), axis=(0, -1), keepdims=True"],
     "quantile": ["x(3, 5), 0.3", "x(3, 5), 0.25, axis=1"],
@@ -450,7 +408,16 @@ SAMPLES = {
     "increments": ["x(3, 4)", "x(3, 4), 0", "x(2, 1, 5), axis=-1"],
     "nn.leaky_relu": ["x(3, 4)", "x(3, 4), 0.2"],
     "nn.gelu": ["x(3, 4)", 'x(3, 4), approximate="tanh"'],
-    **dict.fromkeys(("nn.softmax", "nn.log_softmax"), ("x(3, 4)", *ALONG)),
+    **dict.fromkeys(("nn.softmax", "nn.log_softmax", "nn.softmin"), ("x(3, 4)", *ALONG)),
+    **dict.fromkeys(("nn.elu", "nn.celu"), ("x(3, 4)", "x(3, 4), 0.3")),
+    "nn.hardtanh": ["x(3, 4)", "x(3, 4), -0.3, 1.5"],
+    **dict.fromkeys(("nn.softshrink", "nn.hardshrink"), ("x(3, 4)", "x(3, 4), 0.75")),
+    "nn.threshold": ["x(3, 4), 0.25, -3.0"],
+    "nn.prelu": ["x(3, 4), x(4)", "x(2, 3, 4), x(3)", "x(5), x(1)"],
+    "nn.rrelu": ["x(3, 4)", "x(3, 4), 0.25, 0.25, training=True"],
+    "nn.glu": ["x(3, 4)", "x(4, 3), axis=0"],
+    # At so high a temperature no noise is left, nor anything else.
+    "nn.gumbel_softmax": ["x(3, 4), 1e30", "x(3, 4), 1e30, axis=0"],
     "nn.cross_entropy": [
         "x(4, 3), i(4, n=3)",
         'x(4, 3, 2), i(4, 2, n=3), reduction="sum"',
@@ -465,14 +432,66 @@ SAMPLES = {
     **dict.fromkeys(("nn.mse_loss", "nn.l1_loss"), LOSS),
     "nn.binary_cross_entropy_with_logits": [
         *LOSS, 'x(4, 3), x(4, 3), x(4, 1), x(3, low=0.5), reduction="sum"'],
+    "nn.binary_cross_entropy": [
+        *(f"x(4, 3, low=0.1, high=0.9), x(4, 3, low=0.1, high=0.9){rest}" for rest in (
+            "", ', reduction="none"', ', x(3, low=0.5), reduction="sum"'))],
+    "nn.huber_loss": [*LOSS, "x(4, 3), x(4, 3), delta=0.5"],
+    "nn.smooth_l1_loss": [*LOSS, "x(4, 3), x(4, 3), beta=0.5", "x(4, 3), x(4, 3), beta=0.0"],
+    "nn.kl_div": [
+        "x(4, 3), x(4, 3, low=0.1, high=1.0)",
+        'x(4, 3), x(4, 3, low=0.1, high=1.0), reduction="batchmean"',
+        'x(4, 3), x(4, 3), reduction="none", log_target=True',
+    ],
+    "nn.poisson_nll_loss": [
+        "x(4, 3), x(4, 3, low=0.0, high=3.0)",
+        "x(4, 3, low=0.1), x(4, 3, low=0.0, high=3.0), log_input=False, full=True, "
+        'reduction="none"',
+    ],
+    "nn.gaussian_nll_loss": [
+        "x(4, 3), x(4, 3), x(4, 3, low=0.3)",
+        'x(4, 3), x(4, 3), x(4, low=0.3), full=True, reduction="none"',
+        'x(4, 3), x(4, 3), 2.0, reduction="sum"',
+    ],
+    **dict.fromkeys(("nn.hinge_embedding_loss", "nn.soft_margin_loss"), (
+        "x(4, 3), i(4, 3, n=2) * 2 - 1", 'x(4, 3), i(4, 3, n=2) * 2 - 1, reduction="none"')),
+    "nn.margin_ranking_loss": [
+        "x(4), x(4), i(4, n=2) * 2 - 1",
+        'x(4), x(4), i(4, n=2) * 2 - 1, margin=0.3, reduction="none"',
+    ],
+    "nn.multi_margin_loss": [
+        "x(4, 3), i(4, n=3)",
+        'x(4, 3), i(4, n=3), x(3, low=0.5), p=2, margin=0.7, reduction="none"',
+    ],
+    "nn.multilabel_margin_loss": [
+        "x(3, 4), i(3, 4, n=4)", 'x(3, 4), i(3, 4, n=4, low=-1), reduction="none"'],
+    "nn.multilabel_soft_margin_loss": [
+        "x(4, 3), i(4, 3, n=2)", 'x(4, 3), i(4, 3, n=2), x(3, low=0.5), reduction="none"'],
+    "nn.sigmoid_focal_loss": [
+        "x(4, 3), i(4, 3, n=2)", 'x(4, 3), i(4, 3, n=2), alpha=-1.0, gamma=1.5, reduction="none"'],
+    "nn.pairwise_distance": [
+        "x(4, 3), x(4, 3)", "x(2, 4, 3), x(3), 1.0", "x(3), x(3), keepdims=True"],
+    "nn.cosine_similarity": [
+        "x(4, 3), x(4, 3)", "x(2, 4, 3), x(4, 1), axis=-1", "x(4, 3), x(3), axis=0"],
+    "nn.cosine_embedding_loss": [
+        "x(4, 3), x(4, 3), i(4, n=2) * 2 - 1",
+        'x(4, 3), x(4, 3), i(4, n=2) * 2 - 1, margin=0.1, reduction="none"',
+    ],
+    "nn.triplet_margin_loss": [
+        "x(4, 3), x(4, 3), x(4, 3)",
+        'x(4, 3), x(4, 3), x(4, 3), margin=2.0, p=1.0, swap=True, reduction="none"',
+    ],
+    "nn.ctc_loss": [
+        "x(5, 2, 3, low=-3.0, high=-0.1), i(2, 2, n=3, low=1), i(2, n=6, low=4), i(2, n=3, low=1)",
+        "x(4, 2, 3, low=-3.0, high=-0.1), i(2, 2, n=2), i(2, n=5, low=4), i(2, n=3, low=1), 2, "
+        '"none"',
+    ],
     "nn.linear": ["x(5, 3), x(4, 3)", "x(2, 5, 3), x(4, 3), x(4)"],
     "nn.layer_norm": ["x(4, 6)", "x(4, 6), weight=x(6), bias=x(6)",
                       "x(2, 4, 3), axis=(1, 2), weight=x(4, 3), eps=0.1"],
-    "nn.rms_norm": ["x(4, 6)", "x(4, 6), weight=x(6)"],
+    "nn.rms_norm": ["x(4, 6), eps=1e-5", "x(4, 6), weight=x(6), eps=1e-6"],
     "nn.group_norm": ["x(2, 4, 3), 2", "x(2, 4, 3), 2, x(4), x(4)"],
     "nn.batch_norm": ["x(3, 2, 4), x(2), x(2, low=0.5), x(2), x(2)"],
     "nn.softplus": ["x(3, 4)", "x(3, 4), beta=2.0"],
-    "nn.adaptive_avg_pool2d": ["x(2, 3, 5, 7), (2, 3)", "x(6, 4), 2", "x(1, 2, 3, 3), (4, 1)"],
     "optim.sgd": ["x(3, 4), x(3, 4), lr=0.1", "x(3, 4), x(3, 4), lr=0.1, weight_decay=0.1"],
     "optim.sgd_momentum": [
         "x(3, 4), x(3, 4), x(3, 4), lr=0.1, momentum=0.9, weight_decay=0.1",
@@ -494,7 +513,35 @@ SAMPLES = {
         "x(2, 3, 4), x(2, 3, 4), x(2, 3, 4), is_causal=True",
         "x(2, 1, 3, 4), x(3, 5, 4), x(5, 2), mask=x(3, 5), scale=0.3",
     ],
-    "nn.conv1d": ["x(2, 4, 7), x(6, 2, 3), x(6), stride=2, padding=1, groups=2"],
+    "nn.lstm": [
+        "x(4, 2, 3), x(2, 5), x(2, 5), x(20, 3), x(20, 5)",
+        "x(3, 4, 2), x(4, 3), x(4, 3), x(12, 2), x(12, 3), x(12), x(12), reverse=True",
+        "x(3, 1, 2), x(1, 17), x(1, 17), x(68, 2), x(68, 17), bias_ih=x(68)",
+    ],
+    "nn.gru": [
+        "x(4, 2, 3), x(2, 5), x(15, 3), x(15, 5)",
+        "x(3, 4, 2), x(4, 3), x(9, 2), x(9, 3), x(9), x(9), reverse=True",
+        "x(3, 1, 2), x(1, 17), x(51, 2), x(51, 17), bias_hh=x(51)",
+    ],
+    "nn.rnn": [
+        "x(4, 2, 3), x(2, 5), x(5, 3), x(5, 5)",
+        'x(3, 4, 2), x(4, 3), x(3, 2), x(3, 3), x(3), x(3), nonlinearity="relu", reverse=True',
+        "x(3, 1, 2), x(1, 17), x(17, 2), x(17, 17), bias_hh=x(17)",
+    ],
+    "nn.lstm_cell": [
+        "x(2, 3), x(2, 5), x(2, 5), x(20, 3), x(20, 5)",
+        "x(2), x(3), x(3), x(12, 2), x(12, 3), x(12), x(12)",
+    ],
+    "nn.gru_cell": [
+        "x(2, 3), x(2, 5), x(15, 3), x(15, 5)",
+        "x(2), x(3), x(9, 2), x(9, 3), x(9), x(9)",
+    ],
+    "nn.rnn_cell": [
+        "x(2, 3), x(2, 5), x(5, 3), x(5, 5)",
+        'x(2), x(3), x(3, 2), x(3, 3), x(3), x(3), nonlinearity="relu"',
+    ],
+    "nn.conv1d": ["x(2, 4, 7), x(6, 2, 3), x(6), stride=2, padding=1, groups=2",
+                  'x(4, 7), x(6, 4, 4), x(6), padding="same", dilation=1'],
     "nn.conv2d": ["x(2, 3, 5, 6), x(4, 3, 3, 2)",
                   "x(2, 4, 6, 5), x(4, 2, 2, 3), x(4), stride=(2, 1), padding=1, groups=2",
                   "x(2, 3, 6, 5), x(4, 3, 2, 3), dilation=(1, 2)"],
@@ -502,12 +549,8 @@ SAMPLES = {
     "nn.conv_transpose1d": [
         "x(2, 4, 5), x(4, 3, 3), x(6), stride=2, padding=1, output_padding=1, groups=2",
     ],
-    "nn.conv_transpose2d": ["x(2, 3, 3, 4), x(3, 2, 3, 2), stride=(2, 1), dilation=(1, 2)"],
+    "nn.conv_transpose2d": [
+        "x(2, 3, 3, 4), x(3, 2, 3, 2), stride=(2, 1), dilation=(1, 2)",
+        "x(2, 3, 4), x(2, 3, 2, 3), x(3), padding=(0, 1), output_padding=(2, 1), dilation=(3, 2)"],
     "nn.conv_transpose3d": ["x(1, 2, 3, 2, 3), x(2, 3, 2, 2, 2), padding=1"],
-    "nn.max_pool1d": ["x(2, 3, 7), 2"],
-    "nn.max_pool2d": ["x(2, 2, 6, 5), 2", "x(2, 2, 6, 5), (3, 2), stride=1, padding=1"],
-    "nn.max_pool3d": ["x(1, 2, 4, 4, 4), 2"],
-    "nn.avg_pool1d": ["x(2, 3, 7), 2"],
-    "nn.avg_pool2d": ["x(2, 2, 6, 5), 2", "x(2, 2, 6, 5), (3, 2), stride=1, padding=1"],
-    "nn.avg_pool3d": ["x(1, 2, 4, 4, 4), 2"],
 }

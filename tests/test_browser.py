@@ -294,6 +294,20 @@ def test_branches_and_what_they_refuse_run_in_a_page(play):
     assert "index 7 is out of bounds" in refused and "test_browser.py" in refused
 
 
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
+def test_checks_say_in_a_page_what_they_say_here(shape, play):
+    def f(x):
+        wg.check(x > 0, "must be positive")
+        return x * 2
+
+    x = np.ones(shape, "f")
+    x[(-1,) * len(shape)] = -1
+    with pytest.raises(wg.ArgumentError) as want:
+        f(wg.asarray(x))
+    (refused,) = play(webgpu.export(f, wg.Spec(shape)), [wg.asarray(x)])
+    assert str(want.value).splitlines()[0] in refused
+
+
 # A run in an encoder of the page, on buffers of the page; its outputs, refusals and state.
 ENCODE = """async path => {
   const {Program, Player} = await import('/player/player.js');

@@ -105,5 +105,7 @@ def test_docstrings_are_written_for_python():
 @pytest.mark.parametrize("op", [op for op in TABLE if op["function"]], ids=label)
 def test_an_op_says_what_it_does(op):
     text = inspect.getdoc(function(op))
-    assert text == inspect.cleandoc(op["doc"])
+    names = ", ".join(f"`{name}`" for name in op["synonyms"])
+    also = f"\n\nAlso called {names}." if names else ""
+    assert f"{text}\n\n".startswith(f"{inspect.cleandoc(op['doc'])}{also}\n\n")
     assert text.splitlines()[0].endswith("."), "the first line is a sentence"

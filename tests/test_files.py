@@ -138,11 +138,8 @@ def test_a_module_is_saved_by_its_state(tmp_path):
     model = wg.nn.Linear(2, 3)
     with pytest.raises(wg.ArgumentTypeError, match=r"got Linear; save its state: .*state_dict\(\)"):
         wg.save(model, tmp_path / "f")
-    for wrong in ([wg.ones(1)], {1: wg.ones(1)}, {"a": [1.0]}):
-        with pytest.raises(wg.ArgumentTypeError, match="save: "):
-            wg.save(wrong, tmp_path / "f")
-    with pytest.raises(wg.ArgumentError, match="__metadata__"):
-        wg.save({"__metadata__": wg.ones(1)}, tmp_path / "f")
+    with pytest.raises(wg.ArgumentTypeError, match=r"state\['m'\]: Linear; save its state_dict"):
+        wg.save({"m": model}, tmp_path / "f")
     assert not list(tmp_path.iterdir())
     wg.save(model.state_dict(), tmp_path / "f")
     assert set(wg.load(tmp_path / "f")) == {"weight", "bias"}
@@ -159,7 +156,7 @@ def array_of_numpy(path):
 
 
 OTHERS = {
-    "zip": (zipped, "torch.load"),
+    "zip": (zipped, "wg.io.read_npz"),
     "npy": (array_of_numpy, "numpy.load"),
     "pickle": (lambda p: p.write_bytes(pickle.dumps({"weights": [1.0] * 9})), "pickle.load"),
     "gzip": (lambda p: p.write_bytes(gzip.compress(b"weights" * 9)), "decompress"),

@@ -45,6 +45,17 @@ def convolution(x, w, b):
     return wg.nn.relu(wg.nn.conv2d(x, w) + b)
 
 
+def by_channel(x, w, b, y):
+    """Each channel by itself, or two results of each; then bias, activation and residual."""
+    stride = x.shape[-1] // y.shape[-1]
+    z = wg.nn.conv2d(x, w, None, stride, w.shape[-1] // 2, 1, x.shape[1])
+    return wg.clip(z + b, 0.0, 6.0) + y
+
+
+def by_group(x, w, b):
+    return wg.nn.relu(wg.nn.conv2d(x, w, groups=3) + b)
+
+
 def several(x, w):
     """What lies in between is read by others too, and seen in another shape."""
     y = softmax(x)
@@ -88,7 +99,7 @@ def tall(x, s, w):
 CASES = {
     "dequantised": (dequantised, [(33, 300), (300, 260), (260,)], "matmul (b: astype, astype, "),
     "deep": (dequantised_lines, [(3, 9000), (30, 9000), (30, 1)], "matmul (b: astype, "),
-    "dequantised lines": (dequantised_lines, [(33, 300), (131, 300), (131, 1)], "matmul (b: "),
+    "dequantised lines": (dequantised_lines, [(60, 600), (131, 600), (131, 1)], "matmul (b: "),
     "normalised": (
         normalised,
         [(7, 43, 90), (43, 1), (90,), (90, 300), (300,)],
@@ -108,6 +119,22 @@ CASES = {
     "linear": (linear, [(150, 90), (90, 200), (200,)], "matmul, add, maximum"),
     "residual": (residual, [(600, 120), (120, 120), (120,)], "matmul, add, tanh, add"),
     "convolution": (convolution, [(3, 4, 40, 40), (8, 4, 3, 3), (8, 1, 1)], "conv"),
+    "depthwise": (
+        by_channel,
+        [(3, 5, 40, 37), (5, 1, 3, 3), (5, 1, 1), (3, 5, 40, 37)],
+        "conv, add, maximum, minimum, add",
+    ),
+    "depthwise on small planes": (
+        by_channel,
+        [(2, 700, 6, 6), (1400, 1, 3, 3), (1400, 1, 1), (2, 1400, 3, 3)],
+        "conv, add, maximum, minimum, add",
+    ),
+    "groups": (by_group, [(2, 12, 30, 30), (15, 4, 3, 3), (15, 1, 1)], "conv, add, maximum"),
+    "groups of windows that repeat nothing": (
+        by_group,
+        [(2, 12, 30, 30), (15, 4, 1, 1), (15, 1, 1)],
+        "conv, add, maximum",
+    ),
     "several": (several, [(800, 120), (120,)], "block fusion ("),
 }
 
@@ -250,3 +277,26 @@ def test_what_is_reduced_with_the_rows_depends_on_the_size():
         x = wg.tensor(rng.standard_normal((rows, 9000)).astype(np.float32))
         assert bits(compiled(x)) == bits(f(x)), rows
     assert compiled.traces == 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("shape", [(4, 16, 64, 65), (300, 12, 9, 7), (9, 8, 4000)], ids=str)
+def test_a_batch_norm_runs_by_channels(shape, dtype):
+    axes = (0, *range(2, len(shape)))
+
+    def f(x, g, w):
+        centred = x - x.mean(axis=axes, keepdims=True)
+        scale = (centred.square().mean(axis=axes, keepdims=True) + 1e-5).rsqrt()
+        y = centred * scale * w
+        slope = (g * y).mean(axis=axes, keepdims=True)
+        dx = (g - g.mean(axis=axes, keepdims=True) - y * slope) * scale * w
+        return y, dx, (g * y).sum(axis=axes)
+
+    rng, compiled = np.random.default_rng(9), wg.compile(f)
+    own = [shape[1] if i == 1 else 1 for i in range(len(shape))]
+    xs = [wg.tensor(rng.standard_normal(n).astype(dtype)) for n in (shape, shape, own)]
+    assert bits(compiled(*xs)) == bits(f(*xs))
+    assert bits(compiled(xs[0].flip(0), *xs[1:])) == bits(f(xs[0].flip(0), *xs[1:]))
+    assert bits(compiled(xs[0] + 1.0, *xs[1:])) == bits(f(xs[0] + 1.0, *xs[1:]))
+    names = [step.name for step in compiled.plan(*xs).steps if "block" in str(step)]
+    assert len(names) == 1 and names[0].count("sum") >= 4, str(compiled.plan(*xs))

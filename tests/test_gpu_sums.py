@@ -367,7 +367,7 @@ def test_windows_are_added_back(adapter):
                            for n, k, s, d in zip(sizes, size, stride, dilation, strict=True))
             x = sample((2, 3, *places, *size), dtype, -2, 2)
             text = (f"%0: {dtype} {tuple(x.shape)} = input\n"
-                    f"%1: {dtype} {(2, 3, *sizes)} = fold(%0, "
+                    f"%1: {dtype} {(2, 3, *sizes)} = overlap_add(%0, "
                     f"size={size}, stride={stride}, dilation={dilation})\nreturn %1")
             got = run(adapter, text, x)
             a = wide(x)

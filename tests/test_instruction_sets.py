@@ -16,7 +16,7 @@ from support import Operands, domain_of, dtypes_of, function, label, to_numpy
 
 ROOT = Path(__file__).parent.parent
 # Nodes whose kernels are sums of products.
-PRODUCTS = (" matmul(", " conv", " scaled_dot_product_attention(")
+PRODUCTS = (" matmul(", " conv", " scaled_dot_product_attention(", " lstm(", " gru(", " rnn(")
 
 
 def prepared(op, sample):

@@ -109,6 +109,7 @@ ENGINE = [
     "transfer",
     "random",
     "eager",  # ops and calls of composites: computed at once, or written as nodes
+    "autocast",
     "index",
     "definition",  # the third way: calls that wait for sizes
     "backward",
@@ -120,6 +121,7 @@ ENGINE = [
     "export",
     "control",
     "call",
+    "frozen",
     "compile",
     "picture",
 ]

@@ -425,10 +425,11 @@ RANKS = {
     "LayerNorm": (lambda: nn.LayerNorm((2, 3)), [(2, 3), (4, 2, 3)], [(3,), (2, 4)]),
     "RMSNorm": (lambda: nn.RMSNorm(3), [(3,), (2, 3)], [(), (2, 4)]),
     "Linear": (lambda: nn.Linear(3, 2), [(3,), (2, 2, 3)], [(), (2, 4)]),
-    "Conv1d": (lambda: nn.Conv1d(3, 2, 3), [(4, 3, 5)], [(3, 5), (4, 3, 5, 5), (4, 2, 5)]),
-    "Conv2d": (lambda: nn.Conv2d(3, 2, 3), [(4, 3, 5, 5)], [(3, 5, 5), (4, 3, 5), (4, 2, 5, 5)]),
+    "Conv1d": (lambda: nn.Conv1d(3, 2, 3), [(4, 3, 5), (3, 5)], [(5,), (4, 3, 5, 5), (4, 2, 5)]),
+    "Conv2d": (lambda: nn.Conv2d(3, 2, 3), [(4, 3, 5, 5), (3, 5, 5)], [(4, 3, 5), (4, 2, 5, 5)]),
     "Conv3d": (lambda: nn.Conv3d(3, 2, 3), [(4, 3, 5, 5, 5)], [(4, 3, 5, 5)]),
-    "ConvTranspose1d": (lambda: nn.ConvTranspose1d(3, 2, 3), [(4, 3, 5)], [(3, 5), (4, 2, 5)]),
+    "ConvTranspose1d": (
+        lambda: nn.ConvTranspose1d(3, 2, 3), [(4, 3, 5), (3, 5)], [(5,), (4, 2, 5)]),
     "ConvTranspose2d": (lambda: nn.ConvTranspose2d(3, 2, 3), [(4, 3, 5, 5)], [(4, 3, 5)]),
     "ConvTranspose3d": (lambda: nn.ConvTranspose3d(3, 2, 3), [(1, 3, 5, 5, 5)], [(4, 3, 5, 5)]),
     "MaxPool1d": (lambda: nn.MaxPool1d(2), [(5,), (4, 3, 5)], [()]),
@@ -439,7 +440,8 @@ RANKS = {
     "AvgPool3d": (lambda: nn.AvgPool3d(2), [(4, 3, 5, 5, 5)], [(5, 5)]),
     "AdaptiveAvgPool2d": (lambda: nn.AdaptiveAvgPool2d(2), [(3, 5, 5)], [(5,)]),
     "LSTM": (lambda: nn.LSTM(3, 2), [(5, 3), (5, 4, 3)], [(3,), (5, 4, 3, 3), (5, 4)]),
-    "MultiHeadAttention": (lambda: nn.MultiHeadAttention(4, 2), [(2, 5, 4)], [(5, 4), (2, 5, 3)]),
+    "MultiHeadAttention": (
+        lambda: nn.MultiHeadAttention(4, 2), [(2, 5, 4), (5, 4)], [(4,), (2, 5, 3)]),
 }
 
 
@@ -454,3 +456,16 @@ def test_a_layer_takes_the_ranks_and_sizes_that_it_documents(name):
             layer(wg.ones(shape))
         if hasattr(layer, "num_batches_tracked"):
             assert layer.num_batches_tracked.item() == 0
+
+
+@pytest.mark.parametrize("call", [
+    lambda: nn.functional_call(0, {}), lambda: nn.functional_call(nn.Linear(1, 1), 0),
+    lambda: nn.stack([0]), lambda: nn.summary(0), lambda: nn.weight_norm(0),
+    lambda: nn.spectral_norm(0), lambda: nn.remove_parametrizations(0), lambda: nn.ModuleDict(0),
+    lambda: nn.ParameterDict(0), lambda: nn.ParameterList([0]), lambda: nn.ModuleList([0]),
+    lambda: nn.length_mask([1], 2), lambda: nn.pad_sequence([0]),
+    lambda: nn.pack_padded_sequence(0, [1]), lambda: nn.pad_packed_sequence(0),
+])  # fmt: skip
+def test_what_is_no_module_and_no_tensor_is_refused_by_name(call):
+    with pytest.raises(TypeError, match=r"^\w+: .*(wanted|expected)"):
+        call()

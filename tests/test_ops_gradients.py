@@ -10,7 +10,7 @@ from support import TABLE, Operands, differentiable, domain_of, function, label
 
 STEP = 1e-5
 # These read an operand's type, not its values.
-TYPE_ONLY = ("zeros_like", "ones_like", "empty_like", "full_like")
+TYPE_ONLY = ("zeros_like", "ones_like", "empty_like", "full_like", "normal_like", "uniform_like")
 OPS = [
     op
     for op in TABLE

@@ -185,7 +185,12 @@ def test_signature_tells_what_the_table_says(op):
     more = [p["name"] for p in op["params"] if p["variadic"] and p["kind"] == "Shape"]
     sizes = found.pop("sizes") if more else None
     assert sizes is None or sizes.kind is inspect.Parameter.VAR_POSITIONAL
-    assert [*found] == [p["name"] for p in op["params"]]
+    names = [p["name"] for p in op["params"]]
+    # What a function of Python's adds to the op of its name comes behind, by keyword.
+    for name in [*found][len(names) :]:
+        assert found[name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert found.pop(name).default is not inspect.Parameter.empty
+    assert [*found] == names
     for p in op["params"]:
         star = found[p["name"]].kind is inspect.Parameter.VAR_POSITIONAL
         assert star == (p["variadic"] and not more)

@@ -363,3 +363,18 @@ def test_sizes_that_do_not_fit_are_refused_by_the_op_and_its_line(what, around):
         y = AROUND[around](f)(p, q)
     with pytest.raises(wg.ShapeError, match=f"(?s)^{what}: .*{match}.*made at .*test_session.py"):
         wg.Session(graph).run(y, {p: np.ones((4, 3), "f"), q: np.ones((5, 3), "f")})
+
+
+def test_the_engine_refuses_a_value_of_a_body_outside_it():
+    """A variable of a graph cannot become what exists in a branch alone, whoever asks for it."""
+    with wg.Graph() as graph:
+        v = wg.Variable(wg.ones(2), name="v")
+
+        def body():
+            y = v * 2.0
+            with pytest.raises(wg.Error, match="assign"):
+                graph._core.assign(graph._id("assign", v), y)
+            return y
+
+        y = wg.cond(v.sum() > 0, body, lambda: v)
+    assert wg.Session(graph).run(y).tolist() == [2.0, 2.0]

@@ -236,6 +236,46 @@ def test_specs_are_tuples_of_shape_and_dtype() -> None:
     assert wg.Spec((2**62 - 1, 0)).shape == (2**62 - 1, 0)
 
 
+# Sizes beside integers that cannot hold all of them.
+NARROW = {
+    "add": lambda i: i + i.shape[0],
+    "reflected": lambda i: i.shape[0] - i,
+    "compare": lambda i: i < i.shape[0],
+    "power": lambda i: i ** i.shape[0],
+    "select": lambda i: wg.where(i > 1, i, i.shape[0]),
+    "asarray": lambda i: wg.asarray(i.shape[0], dtype=wg.int8),
+    "full": lambda i: wg.full((2,), i.shape[0], dtype=wg.int8),
+    "arange": lambda i: wg.arange(i.shape[0], dtype=wg.int8),
+    "arange by steps": lambda i: wg.arange(0, i.shape[0], 3, dtype=wg.int8),
+}
+
+
+def updated(i: wg.Tensor) -> wg.Tensor:
+    y = i * 1
+    y += i.shape[0]
+    return y
+
+
+@pytest.mark.parametrize("name", [*NARROW, "update"])
+def test_sizes_that_integers_cannot_hold_are_refused_in_every_mode(name: str) -> None:
+    """A trace for open sizes wrapped them."""
+    f = {**NARROW, "update": updated}[name]
+    compiled = wg.compile(f)
+    for n in (9, 20, 100, 127, 128, 131, 300):
+        i = wg.arange(n) % 2
+        i = i.astype(wg.int8)
+        try:
+            want = f(i).tolist()
+        except wg.RangeError as refusal:
+            with pytest.raises(wg.RangeError, match="does not fit int8") as got:
+                compiled(i)
+            if " by " not in name:
+                assert str(got.value).splitlines()[0] == str(refusal).splitlines()[0]
+        else:
+            assert compiled(i).tolist() == want
+    assert compiled.traces == 2
+
+
 def test_differences_of_sizes_are_exact_or_refused() -> None:
     n = wg.Dim("n")
     assert str(n + -(2**62 - 1)) == f"n - {2**62 - 1}"

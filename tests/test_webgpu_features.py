@@ -78,7 +78,8 @@ for m, k, n in shapes:
         x, y = (np.where(np.isnan(r), np.float16("nan"), r).view("u2") for r in got)
         if not np.array_equal(x, y):
             print("differs", name, m, k, n, got)
-        if name != "own" and not native.features:
+        # A product over one element is no product to the planner.
+        if name != "own" and k > 1 and not native.features:
             print("unused", name, m, k, n)
 bare = adapter.request_device_sync()
 try:

@@ -376,5 +376,16 @@ def test_programs_of_the_first_version_are_read(adapter, tmp_path):
 
 
 def test_a_step_of_many_operands_is_several_dispatches(adapter, tmp_path):
-    lstm = nn.LSTM(3, 4)
-    agree(adapter, tmp_path, lambda x: lstm(x)[0], [wg.Spec((9, N, 3))], (normal(9, 2, 3),))
+    def joined(x):
+        return wg.stack([x[t] @ U for t in range(9)])
+
+    agree(adapter, tmp_path, joined, [wg.Spec((9, N, 3))], (normal(9, 2, 3),))
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("sizes", [(T, N), (4, 3)], ids=["open", "known"])
+def test_recurrent_layers_are_loops(kind, sizes, adapter, tmp_path):
+    net = getattr(nn, kind)(3, 4, bidirectional=True)
+    calls = [(normal(4, 3, 3),)] + ([] if sizes[0] == 4 else [(normal(7, 1, 3),)])
+    program = agree(adapter, tmp_path, lambda x: net(x)[0], [wg.Spec((*sizes, 3))], *calls)
+    assert len(program.repeats) == 2

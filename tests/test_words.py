@@ -30,8 +30,12 @@ def test_a_foreign_word_is_no_name_and_its_remedy_exists(home, word):
         found = {"wg": wg, "x": HOMES["Tensor"], "copy": __import__("copy")}[root]
         for part in path.strip(".").split("."):
             found = getattr(found, part)
-    known = ("x[", "x +=", "x -=", "x *=", "x /=", "nothing:", "dtype=", "wengert.compat.v1")
-    assert named or remedy.startswith(known) or "the functions of wg.nn" in remedy
+    known = ("x[", "x +", "x -=", "x *=", "x /=", "x **=", "nothing:", "dtype=")
+    assert (
+        named
+        or remedy.startswith((*known, "wengert.compat.v1"))
+        or "the functions of wg.nn" in remedy
+    )
 
 
 @pytest.mark.parametrize("home", HOMES)
@@ -47,28 +51,16 @@ def test_words_do_not_stand_in_the_way_of_subclasses():
 
     x = Mine(wg.ones(2))
     x.data = 3
-    assert x.view() == "mine" and x.data == 3 and "view" in dir(x) and "clamp" not in dir(x)
+    assert x.view() == "mine" and x.data == 3 and "view" in dir(x) and "clone" not in dir(x)
 
 
 ARRAY = np.asarray([1.0, 2.0], np.float32)
 
 
 @pytest.mark.parametrize("name", ["mean", "sum", "max", "min", "std", "var", "any", "all", "prod"])
-def test_numpy_reductions_of_tensors_say_what_to_call(name):
+def test_methods_that_are_called_as_numpy_calls_them_say_what_to_call(name):
     with pytest.raises(TypeError, match=rf"use wg\.{name}\(x\), or hand them x\.numpy\(\)"):
-        getattr(np, name)(wg.tensor(ARRAY))
-
-
-def test_numpy_functions_of_tensors_say_what_to_call():
-    x = wg.tensor(ARRAY)
-    for call, want in [
-        (lambda: np.exp(x), r"numpy\.exp: .*use wg\.exp.*x\.numpy\(\)"),
-        (lambda: np.add.reduce(x), r"numpy\.add\.reduce: .*x\.numpy\(\)"),
-        (lambda: np.add(ARRAY, x, out=ARRAY.copy()), r"numpy\.add: .*x\.numpy\(\)"),
-        (lambda: np.heaviside(x, 1.0), r"a function of wengert, or hand it x\.numpy\(\)"),
-    ]:
-        with pytest.raises(TypeError, match=want):
-            call()
+        getattr(wg.tensor(ARRAY), name)(axis=None, dtype=None, out=None)
 
 
 OPERATORS = ["+", "-", "*", "/", "//", "%", "**", "@", "==", "!=", "<", "<=", ">", ">="]

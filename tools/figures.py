@@ -1,6 +1,7 @@
 """Prints how large the library is: kernel instantiations, ops by kind, bytes, import time.
 
-CI prints these so that growth is seen.
+CI prints these so that growth is seen. The exit status is 1 where the package is larger than users
+are promised (README.md).
 """
 
 import statistics
@@ -12,6 +13,7 @@ from pathlib import Path
 import wengert
 from wengert import _core
 
+LARGEST = 25e6  # bytes of the installed package, with the GPU part
 IMPORT = "import time; t = time.perf_counter(); import wengert; print(time.perf_counter() - t)"
 
 
@@ -29,8 +31,10 @@ def main():
     kinds = ", ".join(f"{count} {kind}" for kind, count in counts)
     print(f"kernel instantiations: {_core._kernel_count()}")
     print(f"ops: {len(table)} ({kinds})")
-    print(f"package: {sum(p.stat().st_size for p in files) / 1e6:.1f} MB")
+    size = sum(p.stat().st_size for p in files)
+    print(f"package: {size / 1e6:.1f} MB, {LARGEST / 1e6:.0f} MB at most")
     print(f"import: {import_seconds() * 1e3:.0f} ms")
+    sys.exit(size > LARGEST)
 
 
 if __name__ == "__main__":

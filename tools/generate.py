@@ -1,5 +1,7 @@
-"""Writes what the op table determines: the stubs of `wengert._core` and `docs/ops.md`; and, in
-`docs/webgpu.md`, what exports refuse, in the words of the refusals.
+"""Writes what the op table determines: the stubs of `wengert._core` and `docs/ops.md`; in
+`docs/webgpu.md`, what exports refuse, in the words of the refusals; in
+`docs/mixed-precision.md`, in which dtypes it calls ops; in the list of what the stub test allows,
+the words of other libraries.
 
     python tools/generate.py            # write
     python tools/generate.py --check    # compare, show the difference, exit 1 if there is one
@@ -13,6 +15,7 @@ a module: it goes before the functions.
 A row of the table is a dict:
 
     name, namespace     "softmax", "nn" (empty: the top)
+    synonyms            other names of the same function and method
     kind                "elementwise", "composite", "create", "host"
     doc                 the docstring
     params              [{name, kind, default (Python source or None), keyword_only, variadic,
@@ -21,6 +24,8 @@ A row of the table is a dict:
     method, function    whether `Tensor` has it, whether the namespace has it
     differentiable      for each operand of an elementwise op whether a gradient flows; else None
     own_gradient        whether a composite has a gradient formula of its own
+    precision           in which dtypes mixed precision calls a composite: "narrow", "wide" or
+                        "follow"
     inline              whether a call of a composite is the ops that it emits, not one node
     classes             for each tensor parameter the dtype classes it takes, as "int|float"
     domain              for each tensor parameter the bounds of sample values, or None
@@ -36,7 +41,7 @@ from pathlib import Path
 
 from refusals import refused
 
-from wengert import _core
+from wengert import _core, _words
 
 ROOT = Path(__file__).parent.parent
 STUBS = ROOT / "python" / "wengert" / "_core"
@@ -89,7 +94,8 @@ def definition(op, method=False, indent=""):
     doc = textwrap.dedent(op["doc"]).strip().replace("\\", "\\\\")
     lines = doc.splitlines()
     body = f'"""{lines[0]}"""' if len(lines) == 1 else '"""' + "\n".join([*lines, '"""'])
-    return textwrap.indent(f"{head}\n{textwrap.indent(body, '    ')}\n", indent, str.strip)
+    also = "".join(f"{synonym} = {op['name']}\n" for synonym in op.get("synonyms", ()))
+    return textwrap.indent(f"{head}\n{textwrap.indent(body, '    ')}\n{also}", indent, str.strip)
 
 
 def dtypes_in(table, space):
@@ -160,7 +166,36 @@ def docs(table):
                 call = f"{op['name']}({', '.join(parameters(op, typed=False))})"
                 out.append(f"| `{call}` | {summary(op)} | {' | '.join(marks)} |")
             out.append("")
+        synonyms = sorted((s, op["name"]) for op in chosen for s in op["synonyms"])
+        if synonyms:
+            out += ["### Synonyms", "", "| name | is |", "|---|---|"]
+            out += [f"| `{synonym}` | `{name}` |" for synonym, name in synonyms]
+            out.append("")
     return "\n".join(out)
+
+
+def allowed(text):
+    """The list of what the stub test allows, with the words of tensors."""
+    words = "|".join(sorted(_words.words_of("Tensor")))
+    head, line = text.split("# Words of other libraries", 1)
+    note = line.split("\n", 1)[0]
+    return f"{head}# Words of other libraries{note}\nwengert\\._core\\.Tensor\\.({words})\n"
+
+
+PRECISION = "<!-- precision of ops, by tools/generate.py -->"
+HOW = {"narrow": "in the narrow dtype", "wide": "in float32"}
+
+
+def precision(page, table):
+    """The page with the ops that mixed precision calls on other dtypes."""
+    rows = ["| called | ops |", "|---|---|"]
+    for word, text in HOW.items():
+        chosen = [op for op in table if op.get("precision") == word and op["function"]]
+        names = [f"`{op['namespace']}.{op['name']}`".replace("`.", "`") for op in chosen]
+        rows.append(f"| {text} | {', '.join(names)} |")
+    rows.append("| as its operands are | every other |")
+    head, rest = page.split(PRECISION)
+    return "\n".join([head + PRECISION, *rows, "<!-- end -->"]) + rest.split("<!-- end -->", 1)[1]
 
 
 def main():
@@ -169,7 +204,13 @@ def main():
     check = parser.parse_args().check
     table = sorted(_core._op_table(), key=lambda op: (op["namespace"], op["name"]))
     page = ROOT / "docs" / "webgpu.md"
-    files = stub(table) | {ROOT / "docs" / "ops.md": docs(table), page: refused(page.read_text())}
+    mixed = ROOT / "docs" / "mixed-precision.md"
+    words = ROOT / "tools" / "stubtest-allowlist.txt"
+    files = (
+        stub(table)
+        | {words: allowed(words.read_text()), mixed: precision(mixed.read_text(), table)}
+        | {ROOT / "docs" / "ops.md": docs(table), page: refused(page.read_text())}
+    )
     stale = False
     for path, text in files.items():
         old = path.read_text() if path.exists() else ""

@@ -9,11 +9,11 @@ from case import Missing
 class Engine:
     """An adapter. Its methods name what rows are made of, besides operators and slices of arrays:
 
-    exp, tanh, sqrt, abs, sigmoid, relu, gelu (by tanh), sum, mean, max, argmax (x, axis), cumsum,
-    sort, softmax (last axis), layer_norm (last axis, 1e-5), take (rows of a table), reshape,
-    transpose (all axes), stack (leading axis), conv, max_pool, batch_norm (own statistics where
-    none are given), attention, cross_entropy (mean), lstm (inputs by step, weights of inputs and
-    of outputs, bias).
+    exp, tanh, sqrt, abs, sigmoid, relu, relu6, gelu (by tanh), sum, mean, max, argmax (x, axis),
+    cumsum, sort, softmax (last axis), layer_norm (last axis, 1e-5), take (rows of a table),
+    reshape, transpose (all axes), stack (leading axis), conv, max_pool, batch_norm (own statistics
+    where none are given), attention, cross_entropy (mean), lstm (inputs by step, weights of inputs
+    and of outputs, bias).
 
     What is not there is `Missing`, and the row has no figure for the engine.
     """

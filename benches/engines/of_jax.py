@@ -24,6 +24,7 @@ class Jax(Engine):
         self.cumsum, self.sort, self.reshape = jnp.cumsum, jnp.sort, jnp.reshape
         self.transpose, self.stack = jnp.transpose, jnp.stack
         self.sigmoid, self.relu, self.softmax = jax.nn.sigmoid, jax.nn.relu, jax.nn.softmax
+        self.relu6 = jax.nn.relu6
 
     def array(self, x, dtype="float32"):
         x = self.jnp.asarray(x)

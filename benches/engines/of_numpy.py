@@ -39,6 +39,9 @@ class Numpy(Engine):
     def relu(self, x):
         return np.maximum(x, 0)
 
+    def relu6(self, x):
+        return np.clip(x, 0, 6)
+
     def gelu(self, x):
         return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 

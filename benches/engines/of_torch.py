@@ -15,6 +15,7 @@ class Torch(Engine):
         self.exp, self.tanh, self.sqrt, self.abs = torch.exp, torch.tanh, torch.sqrt, torch.abs
         self.sigmoid, self.relu, self.stack = torch.sigmoid, torch.relu, torch.stack
         self.reshape, self.cross_entropy = torch.reshape, nn.cross_entropy
+        self.relu6 = nn.relu6
 
     def array(self, x, dtype="float32"):
         x = torch.from_numpy(np.array(x))

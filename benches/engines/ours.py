@@ -62,6 +62,9 @@ class Wengert(Engine):
         step = self.written(step)
         return lambda: np.float32(step(*batch).item())
 
+    def relu6(self, x):
+        return wg.clip(x, 0.0, 6.0)
+
     def gelu(self, x):
         return nn.gelu(x, approximate="tanh")
 
@@ -107,23 +110,20 @@ class Wengert(Engine):
         return nn.cross_entropy(logits, labels)
 
     def lstm(self, x, into, over, bias):
-        from rows_models import gates
-
-        into = x @ into + bias
-        n = over.shape[0]
-        zero = wg.zeros((into.shape[1], n))
-
-        def cell(carry, g):
-            h, c = gates(self, n, g + carry[0] @ over, carry[1])
-            return (h, c), h
-        return wg.scan(cell, (zero, zero), into)[1]
+        zero = wg.zeros((x.shape[1], over.shape[0]))
+        return nn.lstm(x, zero, zero, into.T, over.T, bias)[0]
 
 
 class Compiled(Wengert):
-    """Ours, captured by `wg.compile`."""
+    """Ours, captured by `wg.compile`; models for inference are frozen, as the graphs of the engines
+    that run nothing else are."""
+
+    def prepare(self, case, s):
+        self.freeze = case.kind == "forward" and case.parameters is not None
+        return super().prepare(case, s)
 
     def written(self, f):
-        return wg.compile(f)
+        return wg.compile(f, freeze=self.freeze)
 
     def gradient(self, f, arrays, wrt):
         f = wg.compile(wg.grad(f, argnums=tuple(wrt)))

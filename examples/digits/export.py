@@ -25,18 +25,18 @@ from wengert import nn, webgpu
 from wengert.data import TensorDataset
 
 
-def program_of(model):
+def program_of(model: nn.Module) -> webgpu.Program:
     """The program that gives the probabilities of the ten digits for an image (28, 28)."""
     model.eval()
 
-    def probabilities(image):
+    def probabilities(image: wg.Tensor) -> wg.Tensor:
         with wg.no_grad():
             return nn.softmax(model(image.reshape(1, 1, 28, 28)))[0]
 
     return webgpu.export(probabilities, wg.Spec((28, 28), wg.float32))
 
 
-def write(program, folder):
+def write(program: webgpu.Program, folder: Path) -> None:
     """Write the page, the player and the program into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     program.save(folder / "digits.safetensors")
@@ -47,9 +47,9 @@ def write(program, folder):
     print(f"{program!r}\nwrote {folder}: the program has {size:,} bytes")
 
 
-def main():
+def main() -> None:
     """Read the arguments, train, write, serve."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", choices=("mlp", "cnn"), default="cnn")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--out", type=Path, default=Path("demo_output/digits"))

@@ -26,12 +26,14 @@ _core._set_package(__file__.removesuffix("__init__.py"))
 # Names that are found in a submodule, which is imported when one of them is first used.
 _LAZY = {
     "__array_namespace_info__": "_info",
+    "autocast": "_precision",
     "Function": "autodiff",
     "CompiledFunction": "capture",
     "CustomOp": "host",
     "Graph": "graph",
     "Session": "session",
     "Variable": "graph",
+    "bincount": "counting",
     "check": "control",
     "checkpoint": "autodiff",
     "Spec": "capture",
@@ -42,8 +44,10 @@ _LAZY = {
     "fori_loop": "control",
     "grad": "autodiff",
     "hessian": "transforms",
+    "histogram": "counting",
     "host_call": "host",
     "jacobian": "transforms",
+    "get_printoptions": "_text",
     "jvp": "transforms",
     "map": "control",
     "print": "control",
@@ -56,6 +60,7 @@ _LAZY = {
     "Profile": "profiling",
     "check_finite": "profiling",
     "draw": "drawing",
+    "named_scope": "drawing",
     "profile": "profiling",
     "default_device": "_devices",
     "default_graph": "graph",
@@ -63,6 +68,8 @@ _LAZY = {
     "parse_graph": "graph",
     "placeholder": "graph",
     "save": "io",
+    "set_printoptions": "_text",
+    "show_config": "_configuration",
 }
 _SUBMODULES = (
     "autodiff", "capture", "compat", "control", "data", "drawing", "graph", "host", "io", "nn",
@@ -93,8 +100,14 @@ if TYPE_CHECKING:
         transforms as transforms,
         webgpu as webgpu,
     )
+    from wengert._configuration import show_config as show_config
     from wengert._devices import default_device as default_device
     from wengert._info import __array_namespace_info__ as __array_namespace_info__
+    from wengert._precision import autocast as autocast
+    from wengert._text import (
+        get_printoptions as get_printoptions,
+        set_printoptions as set_printoptions,
+    )
     from wengert.autodiff import (
         Function as Function,
         checkpoint as checkpoint,
@@ -118,7 +131,8 @@ if TYPE_CHECKING:
         switch as switch,
         while_loop as while_loop,
     )
-    from wengert.drawing import draw as draw
+    from wengert.counting import bincount as bincount, histogram as histogram
+    from wengert.drawing import draw as draw, named_scope as named_scope
     from wengert.graph import (
         Graph as Graph,
         Variable as Variable,

@@ -3,14 +3,48 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
+import struct
+import zipfile
+import zlib
 from collections.abc import Iterator
 
-from wengert._core import ArgumentError
+from wengert._core import ArgumentError, Error
 
-__all__ = ["replacing", "write_text"]
+__all__ = ["of_zip", "regular", "replacing", "write_text"]
+
+
+def regular(op: str, path: str | os.PathLike[str]) -> None:
+    """Refuse devices, sockets and FIFOs: opening one may wait for ever."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise ArgumentError(f"{op}: not a regular file: got {os.fspath(path)}")
+
+
+# What the library raises for an archive that is none, or is broken; besides, it seeks where nothing
+# is.
+_BROKEN = (
+    zipfile.BadZipFile, EOFError, NotImplementedError, OverflowError, RuntimeError, ValueError,
+    struct.error, zlib.error,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def of_zip(op: str, path: str) -> Iterator[None]:
+    """What the reading of a zip archive raises for a broken one, as an error of ours."""
+    try:
+        yield
+    except Error:
+        raise
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise ArgumentError(f"{op}: the archive is broken\n  {path}") from error
+    except _BROKEN as error:
+        raise ArgumentError(f"{op}: the archive is broken: {error}\n  {path}") from error
 
 
 @contextlib.contextmanager

@@ -22,10 +22,12 @@ __all__ = [
     "changed_state",
     "describe",
     "globals_of",
+    "named",
     "names_of",
     "outside",
     "owners",
     "refuse_rebound",
+    "refuse_training",
     "stateful",
     "take_back",
 ]
@@ -211,6 +213,44 @@ def take_back(record: _touched.Record, variables: list[Variable]) -> None:
     for slot, old in record.assigned.values():
         slot.put(old)
     _rebound(variables)
+
+
+def refuse_training(name: str, modules: Iterable[Any]) -> None:
+    """A frozen function is for evaluation: refuse modules in training mode whose code asks for the
+    mode."""
+    found = {id(m): type(m).__name__ for m in modules if m.training and _asks_mode(type(m))}
+    if not found:
+        return
+    first, *others = found.values()
+    more = f" (and {len(others)} more modules)" if others else ""
+    raise CaptureError(
+        f"{name}: it is frozen, and {first}{more} is in training mode; call eval() on the model "
+        "before, or compile without freeze"
+    )
+
+
+def _asks_mode(kind: type) -> bool:
+    """Whether methods of a class of modules, or of its bases below `Module`, read `training`."""
+    Module, _ = _stateful_classes()
+    own = [base for base in kind.__mro__ if base not in Module.__mro__]
+    members = [x for base in own for x in vars(base).values()]
+    functions = [getattr(x, "fget", None) or getattr(x, "__func__", x) for x in members]
+    return any(_names(f.__code__, "training") for f in functions if isinstance(f, FunctionType))
+
+
+def _names(code: CodeType, name: str) -> bool:
+    """Whether code, or that of functions inside, names an attribute."""
+    inner = (x for x in code.co_consts if isinstance(x, CodeType))
+    return name in code.co_names or any(_names(x, name) for x in inner)
+
+
+def named(x: Tensor, modules: Iterable[Any]) -> str:
+    """A tensor in messages: by its module where it belongs to one of these."""
+    for module in modules:
+        for key, value in module.__dict__.items():
+            if value is x:
+                return f"{type(module).__name__}.{key}"
+    return f"a tensor outside, {describe(x)}"
 
 
 _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from wengert import _core, _touched
@@ -21,7 +22,14 @@ class Group(dict[str, Any]):
     """Parameters and their hyperparameters: a dict that says when it changes, so that captured
     functions see it."""
 
-    __slots__ = ()
+    __slots__ = ("scheduled",)
+
+    scheduled: tuple[Any, Any]
+    """The learning rate that a schedule set last, and the one before all schedules."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.scheduled = None, None
 
     def __getitem__(self, key: str) -> Any:
         record = _touched.here.record
@@ -48,22 +56,37 @@ Work = tuple[Tensor, dict[str, Tensor], Group]
 
 
 def update_all(
-    optimizer: Optimizer, work: list[Work], runtime: Callable[[Group], dict[str, Any]]
+    optimizer: Optimizer,
+    work: list[Work],
+    runtime: Callable[[Group], dict[str, Any]],
+    skip: Tensor | None = None,
 ) -> None:
-    """Update parameters one after another, with the hyperparameters that `runtime` gives."""
+    """Update parameters one after another, with the hyperparameters that `runtime` gives. Where
+    `skip` holds all values are what they were."""
+    record = _touched.here.record
     groups: dict[int, Group] = {}
+    before = [] if skip is None else _values(work)
     for p, state, group in work:
         now = groups.get(id(group))
         if now is None:
             now = groups[id(group)] = Group(runtime(group))
         assert p.grad is not None
-        optimizer.update(p, p.grad.detach(), state, now)
+        with nullcontext() if record is None else _touched.inside(record.name_of(p)):
+            optimizer.update(p, p.grad.detach(), state, now)
+    for x, value in before:
+        assert skip is not None
+        x.assign(_core.where(skip, value, x))
+
+
+def _values(work: list[Work]) -> list[tuple[Tensor, Tensor]]:
+    """What updates change, with the values that it has."""
+    return [(x, x.detach()) for p, state, _ in work for x in (p, *state.values())]
 
 
 def update_or_restore(optimizer: Optimizer, work: list[Work]) -> None:
     """The same; where an update fails all values are what they were. They stay in memory until the
     last update is done, so nothing is written in place."""
-    before = [(x, x.detach()) for p, state, _ in work for x in (p, *state.values())]
+    before = _values(work)
     entries = [(state, dict(state)) for _, state, _ in work]
     try:
         update_all(optimizer, work, dict)
@@ -109,6 +132,31 @@ class Program:
             executable = trace.finish(f"{type(optimizer).__name__}.step", [], [])
         known.append(Program(objects, settings, executable))
         return known[-1]
+
+
+class Routine:
+    """Work in place, as one program for as long as it is work on the same tensors."""
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self.executable: Any = None
+
+    def run(self, name: str, tensors: list[Tensor], work: Callable[[], None]) -> None:
+        """Work that does to these tensors, and to others that are always the same, what it does
+        whenever it is called, and reads no values."""
+        several = len({x.device for x in tensors}) > 1
+        if _core.is_tracing() or _core._is_configured() or several:
+            work()
+            return
+        alike = len(self.tensors) == len(tensors) and all(map(operator.is_, self.tensors, tensors))
+        if alike and self.executable is not None and self.executable.update():
+            return
+        with _core.Trace() as trace:
+            work()
+            executable = trace.finish(name, [], [])
+        self.tensors, self.executable = tensors, executable
+        if not executable.update():
+            work()
 
 
 _programs: weakref.WeakKeyDictionary[Optimizer, list[Program]] = weakref.WeakKeyDictionary()

@@ -78,53 +78,64 @@ def __round__(self: Tensor, ndigits: int | None = None) -> Any:
     return round(self.item(), ndigits)
 
 
+@_method
+def numel(self: Tensor) -> int:
+    """How many elements there are: PyTorch's word for `size`."""
+    return self.size
+
+
+@_method
+def dim(self: Tensor) -> int:
+    """How many axes there are: PyTorch's word for `ndim`."""
+    return self.ndim
+
+
+@_method
+def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
+    """Set `requires_grad`, as an assignment does, and return the tensor.
+
+    >>> wg.ones(2).requires_grad_().requires_grad
+    True
+    """
+    self.requires_grad = requires_grad
+    return self
+
+
 # --- NumPy
 
 Tensor.__array_priority__ = 1000
 
-# NumPy's functions behind the operators, which an array beside a tensor leaves to the tensor.
-_REFLECTED = {
-    "add": "__radd__",
-    "subtract": "__rsub__",
-    "multiply": "__rmul__",
-    "divide": "__rtruediv__",
-    "true_divide": "__rtruediv__",
-    "floor_divide": "__rfloordiv__",
-    "remainder": "__rmod__",
-    "power": "__rpow__",
-    "matmul": "__rmatmul__",
-    "bitwise_and": "__rand__",
-    "bitwise_or": "__ror__",
-    "bitwise_xor": "__rxor__",
-    "left_shift": "__rlshift__",
-    "right_shift": "__rrshift__",
-    "equal": "__eq__",
-    "not_equal": "__ne__",
-    "less": "__gt__",
-    "less_equal": "__ge__",
-    "greater": "__lt__",
-    "greater_equal": "__le__",
-}
-
 
 @_method
 def __array_ufunc__(self: Tensor, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-    """What NumPy calls. An operator between an array and a tensor is the tensor's; one in place
-    (`array += x`) updates the array, as `array[...] = x` does.
+    """What NumPy calls: `np.exp(x)` is `wg.exp(x)`. An operator between an array and a tensor is
+    the tensor's; one in place (`array += x`) updates the array, as `array[...] = x` does.
     """
-    name = ufunc.__name__
-    reflected = _REFLECTED.get(name)
-    if method == "__call__" and reflected and not isinstance(inputs[0], Tensor):
-        if not options:
-            return getattr(self, reflected)(inputs[0])
-        # NumPy hands `@=` its axes besides.
-        out = options.get("out", ())
-        if options.keys() <= {"out", "axes"} and len(out) == 1 and out[0] is inputs[0]:
-            return ufunc(inputs[0], self.numpy(), **options)
-    package = sys.modules["wengert"]
-    ours = f"wg.{name}" if hasattr(package, name) else "a function of wengert"
-    called = f"numpy.{name}" if method == "__call__" else f"numpy.{name}.{method}"
-    raise TypeError(f"{called}: got a tensor, takes arrays: use {ours}, or hand it x.numpy()")
+    from wengert import _numpy
+
+    return _numpy.ufunc(self, ufunc, method, *inputs, **options)
+
+
+@_method
+def __array_function__(
+    self: Tensor, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What NumPy calls: `np.mean(x)` is `wg.mean(x)`. `TypeError` for what only NumPy has."""
+    from wengert import _numpy
+
+    return _numpy.function(func, args, kwargs)
+
+
+@_method
+def __arrow_array__(self: Tensor, type: Any = None) -> Any:
+    """What `pyarrow.array` calls, for a vector."""
+    from importlib import import_module
+
+    pyarrow: Any = import_module("pyarrow")
+
+    if self.ndim != 1:
+        raise _core.ShapeError(f"pyarrow.array: takes a vector, got shape {tuple(self.shape)}")
+    return pyarrow.array(self.numpy(), type=type)
 
 
 @_method
@@ -337,6 +348,77 @@ def register_hook(self: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Hook
     [10.0, 10.0]
     """
     return HookHandle(self, _core._add_hook(self, hook))
+
+
+@_method
+def retain_grad(self: Tensor) -> None:
+    """Keep the gradient of a tensor that is no leaf: backward passes add it to `.grad`, as they do
+    for leaves. A second call, and one of a leaf, does nothing.
+
+    `GradientError` if the tensor requires no gradient.
+
+    >>> x = wg.tensor([1.0, 2.0], requires_grad=True)
+    >>> y = x * 2.0
+    >>> y.retain_grad()
+    >>> (y * y).sum().backward()
+    >>> y.grad.tolist()
+    [4.0, 8.0]
+    """
+    if self.is_leaf and self.requires_grad:
+        return
+    if id(self) in _kept:
+        return
+    if not _kept:
+        _core._keep_gradients(_kept_gradient)
+    number = id(self)
+    tensor = ref(self, lambda _: _kept.pop(number, None))
+    _kept[number] = [tensor, None]
+
+    def keep(g: Tensor) -> None:
+        entry = _kept.get(number)
+        if entry is not None:
+            entry[1] = g if entry[1] is None else entry[1] + g
+
+    _core._add_hook(self, keep)
+
+
+# The gradients of tensors that are no leaves, where they are wanted: by `id`, with a reference that
+# takes the entry away when the tensor goes.
+_kept: dict[int, list[Any]] = {}
+
+
+def _kept_gradient(x: Tensor, *new: None) -> Any:
+    """The gradient of a tensor that is no leaf, or None; it is set where one is given."""
+    entry = _kept.get(id(x))
+    if entry is not None and new:
+        entry[1] = new[0]
+    return None if entry is None else entry[1]
+
+
+class GradientFunction:
+    """What made a tensor, as far as its gradient is concerned: the name of the op or `Function`,
+    and the line that called it (None where it was not noted)."""
+
+    __slots__ = ("_name", "site")
+
+    def __init__(self, name: str, site: str | None) -> None:
+        self._name, self.site = name, site
+
+    def name(self) -> str:
+        """The name of the op."""
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"<{self._name}{f' at {self.site}' if self.site else ''}>"
+
+
+def _grad_fn(self: Tensor) -> GradientFunction | None:
+    """What made the tensor, which backward goes through; None for a leaf."""
+    name = _core._grad_name(self)
+    return None if name is None else GradientFunction(name, _core._site(self))
+
+
+Tensor.grad_fn = property(_grad_fn)  # type: ignore[attr-defined, method-assign, assignment]
 
 
 # --- words that mean nothing here

@@ -7,12 +7,71 @@ from wengert._core import Tensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Literal
 
-PRECISION = 4  # digits after the point
-THRESHOLD = 1000  # elements above which the middle is left out
-EDGE = 3  # elements kept at either end of an axis
-WIDTH = 88  # characters of a line
+# What `set_printoptions` sets; `sci_mode` is "auto" where the numbers decide.
+_options: dict[str, Any] = {
+    "precision": 4,
+    "threshold": 1000,
+    "edgeitems": 3,
+    "linewidth": 88,
+    "sci_mode": "auto",
+}
+
+
+def get_printoptions() -> dict[str, Any]:
+    """How tensors are printed: what `set_printoptions` takes.
+
+    >>> wg.get_printoptions()["precision"]
+    4
+    """
+    return dict(_options)
+
+
+def set_printoptions(
+    *,
+    precision: int | None = None,
+    threshold: int | None = None,
+    edgeitems: int | None = None,
+    linewidth: int | None = None,
+    sci_mode: bool | Literal["auto"] | None = None,
+) -> None:
+    """Set how tensors are printed from now on; what is not given stays as it is.
+
+    `precision`: digits after the point; `threshold`: elements above which the middle is left out;
+    `edgeitems`: elements kept at either end of an axis; `linewidth`: characters of a line;
+    `sci_mode`: whether floats have exponents, "auto" (as in the beginning) where the numbers
+    decide. `TypeError` and `ValueError` for what no option can be; nothing changes then.
+
+    >>> wg.set_printoptions(precision=2)
+    >>> wg.tensor(2 / 3)
+    tensor(0.67)
+    >>> wg.set_printoptions(precision=4)
+    """
+    given = {
+        "precision": (precision, 0),
+        "threshold": (threshold, 0),
+        "edgeitems": (edgeitems, 1),
+        "linewidth": (linewidth, 1),
+    }
+    new: dict[str, Any] = {}
+    for name, (value, least) in given.items():
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            kind = type(value).__name__
+            raise TypeError(f"set_printoptions: {name} must be an int, got {kind}")
+        if value < least:
+            raise ValueError(f"set_printoptions: {name} must be at least {least}, got {value}")
+        new[name] = value
+    if sci_mode is not None:
+        if not isinstance(sci_mode, bool) and sci_mode != "auto":
+            raise TypeError(
+                f'set_printoptions: sci_mode must be a bool or "auto", got {sci_mode!r}'
+            )
+        new["sci_mode"] = sci_mode
+    _options.update(new)
+
 
 # Dtypes that the numbers themselves show.
 _EVIDENT = (_core.float32, _core.int64, _core.bool)
@@ -26,7 +85,7 @@ def describe(x: Tensor, name: str) -> str:
         if x.shape != (0,):
             notes.append(f"shape={x.shape}")
     else:
-        elements = _excerpt(x.detach(), x.size > THRESHOLD)
+        elements = _excerpt(x.detach(), x.size > _options["threshold"])
         body = _lines(_texts(elements, x.dtype), x.ndim, len(name) + 1)
     if x.dtype not in _EVIDENT[: 1 if x.size == 0 else None]:
         notes.append(f"dtype={x.dtype}")
@@ -55,7 +114,7 @@ def shortest(x: Tensor) -> Any:
 def _close(text: str, notes: list[str], indent: int) -> str:
     last = len(text) - (text.rfind("\n") + 1)
     for note in notes:
-        if last + len(note) + 3 > WIDTH:
+        if last + len(note) + 3 > _options["linewidth"]:
             text, last = f"{text},\n{' ' * indent}{note}", indent + len(note)
         else:
             text, last = f"{text}, {note}", last + len(note) + 2
@@ -66,7 +125,8 @@ def _excerpt(x: Tensor, short: bool) -> Any:
     """Nested lists of the elements; `...` stands for what is left out."""
     if not short or x.ndim == 0:
         return x.tolist()
-    parts: list[Any] = [x] if len(x) <= 2 * EDGE else [x[:EDGE], ..., x[-EDGE:]]
+    edge = _options["edgeitems"]
+    parts: list[Any] = [x] if len(x) <= 2 * edge else [x[:edge], ..., x[-edge:]]
     out: list[Any] = []
     for part in parts:
         if part is ...:
@@ -103,10 +163,13 @@ def _floats(numbers: list[float]) -> list[str]:
     sizes = [x for x in finite if x]
     whole = all(x == int(x) for x in sizes)
     low, high = (min(sizes), max(sizes)) if sizes else (1.0, 1.0)
-    if high >= 1e8 or (not whole and (low < 1e-4 or high / low > 1000)):
-        digits = max(_fraction(f"{x:.{PRECISION}e}".split("e")[0]) for x in finite)
+    precision, exponents = _options["precision"], _options["sci_mode"]
+    if exponents == "auto":
+        exponents = high >= 1e8 or (not whole and (low < 1e-4 or high / low > 1000))
+    if exponents:
+        digits = max((_fraction(f"{x:.{precision}e}".split("e")[0]) for x in finite), default=0)
         return [f"{x:.{digits}e}" for x in numbers]
-    fixed = [f"{x:.{PRECISION}f}" for x in numbers]
+    fixed = [f"{x:.{precision}f}" for x in numbers]
     digits = max((_fraction(text) for text in fixed if "." in text), default=0)
     out = []
     for text in fixed:
@@ -132,7 +195,7 @@ def _lines(tree: Any, depth: int, indent: int) -> str:
         return f"[{between.join(_lines(row, depth - 1, indent) for row in tree)}]"
     lines, line = [], ""
     for text in tree:
-        if line and indent + len(line) + len(text) + 3 > WIDTH:
+        if line and indent + len(line) + len(text) + 3 > _options["linewidth"]:
             lines.append(line)
             line = ""
         line += f"{', ' if line else ''}{text}"

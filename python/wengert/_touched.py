@@ -5,7 +5,11 @@ stepped in it, their attributes, hyperparameters.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from wengert import _core
 
 MISSING: Any = object()
 """Stands for an attribute that is not there."""
@@ -66,8 +70,48 @@ class Record:
         """What was assigned to, with the value before."""
         self.fresh: list[Any] = []
         """Modules that were made in the capture itself: their attributes are nobody else's."""
+        self.unfinished: dict[int, str] = {}
+        """What a capture must not end with, by who says so: what is wrong then."""
         self.numbers: dict[int, tuple[Any, Any]] = {}
         """Groups whose learning rate was read, with the number that stands for it."""
+        self.running: list[Any] = []
+        """The modules whose calls run now, outermost first."""
+        self.names: dict[int, dict[int, str]] = {}
+        """What the modules that a module calls are called there, by the `id` of both."""
+
+        self.parameters: dict[int, str] = {}
+        """What parameters are called, by their `id`."""
+
+    def enter(self, module: Any) -> int:
+        """Say that a module is called: what is traced until `leave` is of its scope. Gives what
+        `leave` takes."""
+        self.active.append(module)
+        caller = self.running[-1] if self.running else None
+        names = self.names.get(id(caller))
+        if names is None:
+            children = () if caller is None else caller.named_modules()
+            names = self.names[id(caller)] = {id(x): name for name, x in children}
+        name = names.get(id(module))
+        if not name:  # one that its caller does not hold, or the caller itself
+            name = type(module).__name__
+            count = sum(known.split(" ")[0] == name for known in names.values())
+            name = names[id(module)] = f"{name} {count + 1}" if count else name
+        self.running.append(module)
+        return _core._enter_module(name)
+
+    def name_of(self, p: Any) -> str:
+        """What a parameter is called in the modules that were called."""
+        if not self.parameters:
+            for module in self.active:
+                named = getattr(module, "named_parameters", None)
+                for name, x in () if named is None else named():
+                    self.parameters.setdefault(id(x), name)
+        return self.parameters.setdefault(id(p), f"parameter {len(self.parameters)}")
+
+    def leave(self, before: int) -> None:
+        """Say that the call of the innermost module has ended."""
+        self.running.pop()
+        _core._leave_module(before)
 
     def runtime(self, group: dict[str, Any]) -> dict[str, Any]:
         """A group of parameters whose learning rate is a number given at each call."""
@@ -81,6 +125,16 @@ class Record:
         if id(group) not in self.numbers:
             self.numbers[id(group)] = group, self.trace.item(group, "lr")
         return self.numbers[id(group)][1]
+
+
+@contextmanager
+def inside(name: str) -> Iterator[None]:
+    """Put what is traced under a name, as a module's call does."""
+    before = _core._enter_module(name)
+    try:
+        yield
+    finally:
+        _core._leave_module(before)
 
 
 class _Here(threading.local):

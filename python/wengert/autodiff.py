@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from wengert import _core, pytree, random
 from wengert._core import (
@@ -30,6 +30,8 @@ from wengert.nn.module import Buffer, Parameter
 
 __all__ = ["Function", "checkpoint", "grad", "value_and_grad", "vjp"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Pull = Callable[[list[Tensor | None]], Sequence[Tensor | None]]
 
 
@@ -113,8 +115,8 @@ def _close(tree: Any) -> Any:
 
 
 def value_and_grad(
-    f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
-) -> Callable[..., Any]:
+    f: Callable[P, R], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+) -> Callable[P, tuple[R, Any]]:
     """A function that returns what `f` returns, and its gradient.
 
     `f` returns a scalar tensor (with `has_aux`, a pair of it and anything else). The gradient is
@@ -140,7 +142,7 @@ def value_and_grad(
         for i, x in zip(numbers, inputs.tree(), strict=True):
             fresh[i] = x
         with enable_grad():
-            result = f(*fresh, **kwargs)
+            result: Any = f(*fresh, **kwargs)
         y = result[0] if has_aux else result
         if not isinstance(y, Tensor) or y.ndim:
             what = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
@@ -156,8 +158,8 @@ def value_and_grad(
 
 
 def grad(
-    f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
-) -> Callable[..., Any]:
+    f: Callable[P, Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+) -> Callable[P, Any]:
     """A function that returns the gradient of `f`, as `value_and_grad` does; with `has_aux`, the
     gradient and what `f` returned besides its value.
 
@@ -281,6 +283,22 @@ class Context:
                 "set it as an attribute if it is a constant"
             )
         return self._saved
+
+    # PyTorch's names of the same.
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """The same as `save`."""
+        self.save(*tensors)
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor, ...]:
+        """The same as `saved`."""
+        return self.saved
+
+    @property
+    def needs_input_grad(self) -> tuple[bool, ...]:
+        """The same as `needs_grad`."""
+        return self.needs_grad
 
 
 class Function:
@@ -501,7 +519,7 @@ def _size_of(size: Any, operands: list[Tensor]) -> _Size | int:
     return int(size)
 
 
-def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
+def checkpoint(f: Callable[P, R]) -> Callable[P, R]:
     """`f`, keeping no intermediate values for backward: they are computed again when needed.
 
     `f` is called a second time during backward, with the same arguments and the same random
@@ -514,7 +532,7 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if not is_grad_enabled():
             return f(*args, **kwargs)
-        state = random.get_state()
+        state, narrow = random.get_state(), _core._autocast()
         leaves, structure = pytree.flatten((args, kwargs))
         places = [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and x.requires_grad]
         kept = [x[...] if isinstance(x, Tensor) else x for x in leaves]
@@ -541,10 +559,12 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         def pull(cotangents: list[Tensor | None]) -> Sequence[Tensor | None]:
             create, now = is_grad_enabled(), random.get_state()
             random.set_state(state)
+            before = _core._set_autocast(narrow)
             try:
                 with enable_grad():
                     again, fresh, _ = run([g for g in cotangents if g is not None])
             finally:
+                _core._set_autocast(before)
                 random.set_state(now)
             ys = [y for y in again if isinstance(y, Tensor) and _floating(y)]
             pairs = [(y, g) for y, g in zip(ys, cotangents, strict=True) if y.requires_grad]

@@ -15,7 +15,18 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Self,
+    TypeVar,
+    overload,
+)
+from weakref import WeakSet
 
 from wengert import _core, _touched, pytree
 from wengert._changes import Changes, Values
@@ -28,16 +39,17 @@ from wengert._core import (
     float32,
     is_grad_enabled,
 )
+from wengert._explanation import Explanation, Trace
 from wengert._guards import (
     Guard,
-    Names,
-    called,
     changed_state,
     describe,
+    named,
     names_of,
     outside,
     owners,
     refuse_rebound,
+    refuse_training,
     stateful,
     take_back,
 )
@@ -47,26 +59,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CompiledFunction", "Explanation", "Spec", "compile", "config"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-class Trace(NamedTuple):
-    """One trace of a function, for `explain`."""
-
-    reason: str
-    """Why it was made."""
-    signature: tuple[tuple[str, str], ...]
-    """The arguments by their paths, and what is known of them."""
-    recording: bool
-    """Whether gradients were being recorded."""
-    executable: Any
-    """What runs."""
-    names: Names
-    """The variables outside that are looked at before each call, with their values."""
-    types: tuple[tuple[tuple[int, ...], DType], ...]
-    """Shapes and dtypes of the tensors among the arguments."""
-    changes: Changes
-    """What each call assigns besides tensors it updates."""
-    guard: Guard
-    """The modules and optimizers that are looked at when an attribute of some was assigned."""
+functions: WeakSet[CompiledFunction[..., Any]] = WeakSet()
+"""Every compiled function there is, for profiles to say what their steps come from."""
 
 
 def _is_module(x: Any) -> bool:
@@ -75,25 +72,33 @@ def _is_module(x: Any) -> bool:
     return isinstance(x, Module)
 
 
-class CompiledFunction(_core.Dispatcher):
-    """A function that runs as one plan; made by `wengert.compile`.
+class CompiledFunction(_core.Dispatcher, Generic[P, R]):
+    """A function that runs as one plan; made by `wengert.compile`. To type checkers it takes what
+    the function takes.
 
     Called while another function is captured, it becomes part of that one.
     """
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
     # Whether traces become programs for other devices.
     _exported = False
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[P, R],
         signature: Sequence[Spec] | None = None,
         limit: int = 64,
+        freeze: bool = False,
     ) -> None:
         if not callable(function) or isinstance(function, Tensor):
             raise TypeError(f"compile: expected a function, got {type(function).__name__}")
         if isinstance(limit, bool) or not isinstance(limit, int):
             raise TypeError(f"compile: limit: expected an int, got {type(limit).__name__}")
+        if not isinstance(freeze, bool):
+            raise TypeError(f"compile: freeze: expected a bool, got {type(freeze).__name__}")
         # A module's attributes are read when they are asked for.
         functools.update_wrapper(
             self, function, updated=() if _is_module(function) else ("__dict__",)
@@ -102,8 +107,11 @@ class CompiledFunction(_core.Dispatcher):
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self._function = function
         self._limit = limit
+        self._freeze = freeze
+        self._forgotten = 0
         self._lock = threading.RLock()
         self._traces: list[Trace] = []
+        functions.add(self)
         self._parameters = _parameters(function)
         self._declared = _specs(signature)
         if self._declared:
@@ -118,17 +126,17 @@ class CompiledFunction(_core.Dispatcher):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
-        count = len(self._traces)
-        return f"<compiled {self.__name__}, {count} trace{'' if count == 1 else 's'}>"
+        count, kind = self.traces, "frozen" if self._freeze else "compiled"
+        return f"<{kind} {self.__name__}, {count} trace{'' if count == 1 else 's'}>"
 
     # A copy traces anew: what was captured belongs to the tensors of the original.
 
-    def __copy__(self) -> CompiledFunction:
-        return CompiledFunction(self._function, self._declared, self._limit)
+    def __copy__(self) -> CompiledFunction[P, R]:
+        return CompiledFunction(self._function, self._declared, self._limit, self._freeze)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction:
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction[P, R]:
         function = copy.deepcopy(self._function, memo)
-        return CompiledFunction(function, self._declared, self._limit)
+        return CompiledFunction(function, self._declared, self._limit, self._freeze)
 
     def __reduce__(self) -> Any:
         # By its name, where it has taken its function's place.
@@ -138,12 +146,12 @@ class CompiledFunction(_core.Dispatcher):
             found = getattr(found, part, None)
         if found is self:
             return name
-        return CompiledFunction, (self._function, self._declared, self._limit)
+        return CompiledFunction, (self._function, self._declared, self._limit, self._freeze)
 
     @property
     def traces(self) -> int:
         """How often the function was traced."""
-        return len(self._traces)
+        return len(self._traces) + self._forgotten
 
     def _trace(
         self,
@@ -158,7 +166,9 @@ class CompiledFunction(_core.Dispatcher):
         signature = tuple((p, describe(x)) for p, x in zip(paths, leaves, strict=True))
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         reason = self._reason(signature, tensors)
-        if len(self._traces) >= self._limit:
+        if self._freeze:
+            self._forget()
+        if self.traces >= self._limit:
             raise CaptureError(
                 f"{self.__name__}: traced {self._limit} times, and this call needs another trace: "
                 f"{reason}; pass what changes as a tensor, or raise `limit`\n"
@@ -175,14 +185,23 @@ class CompiledFunction(_core.Dispatcher):
                 reason,
                 signature,
                 is_grad_enabled(),
+                _core._autocast(),
                 made.executable,
                 names,
                 types,
                 made.changes,
                 guard,
+                tuple(p for p, x in zip(paths, leaves, strict=True) if isinstance(x, Tensor)),
             )
         )
         return made.executable, made.rebuild(), guard if guard else None, names
+
+    def _forget(self) -> None:
+        """Let go of traces whose constants are not current any more, with their memory."""
+        stale = self._forget_stale()
+        kept = [t for t in self._traces if not any(t.executable is x for x in stale)]
+        self._forgotten += len(self._traces) - len(kept)
+        self._traces = kept
 
     def _capture(
         self,
@@ -211,10 +230,15 @@ class CompiledFunction(_core.Dispatcher):
                 result = self._function(*args, **kwargs)
                 _refuse_lazy(self.__name__, result)
                 refuse_rebound(self.__name__, variables)
+                for what in record.unfinished.values():
+                    raise CaptureError(f"{self.__name__}: {what}")
+                if self._freeze:
+                    refuse_training(self.__name__, record.active)
                 here.record = before
                 outputs, changes = Values(result), Changes(record)
                 results = [*outputs.tensors, *changes.tensors]
-                executable = trace.finish(self.__name__, results, tensors)
+                freezes = (lambda x: named(x, record.active)) if self._freeze else None
+                executable = trace.finish(self.__name__, results, tensors, freezes)
             single = isinstance(result, Tensor)
             free = changes.free(self.__name__, executable)
             outputs.finish()
@@ -274,9 +298,32 @@ class CompiledFunction(_core.Dispatcher):
 
         executable = self._prepared(*args, **kwargs)[0]
         graph = Graph._of(executable.definition(optimized))
+        for node, name in zip(graph.inputs, self._input_names(executable), strict=True):
+            if name:
+                graph._core.name(node.id, graph._unique(name))
         if optimized:
             graph.passes = tuple(executable.passes())
         return graph
+
+    def _input_names(self, executable: Any) -> list[str]:
+        """What the inputs of a trace are called: arguments by their paths, what the function
+        reaches by where it is found, as `0.weight`; empty where that is not known."""
+        from wengert._named import names_of_state, names_of_tensors
+
+        trace = next((t for t in self._traces if t.executable is executable), None)
+        reached = names_of_tensors(self._function)
+        if trace is not None:
+            names_of_state((x for x, _ in trace.guard.kept), reached)
+        found: list[str] = []
+        for kind, what in executable.places():
+            if kind == "argument":
+                known = trace.arguments if trace is not None else ()
+                found.append(known[what] if what < len(known) else "")
+            elif kind == "gradient":
+                found.append(f"{found[what]}.grad" if found[what] else "")
+            else:
+                found.append(reached.get(id(what), "") if kind == "tensor" else kind)
+        return found
 
     def plan(self, *args: Any, **kwargs: Any) -> Any:
         """The plan for these arguments: steps, memory. Traced if need be, not run."""
@@ -325,95 +372,6 @@ class CompiledFunction(_core.Dispatcher):
             t for t, d in reversed([*zip(self._traces, differences, strict=True)]) if not d
         )
         return changed_state(self._function, alike, tensors) or "an object in it is another"
-
-
-class Explanation:
-    """What a compiled function captured, as text."""
-
-    def __init__(self, function: CompiledFunction, traces: list[Trace], plan: Any) -> None:
-        self.name, self.function = function.__name__, function.__wrapped__
-        self.traces, self.plan = tuple(traces), plan
-
-    def __str__(self) -> str:
-        count = len(self.traces)
-        lines = [f"{self.name}: {count} trace{'' if count == 1 else 's'}"]
-        for i, trace in enumerate(self.traces):
-            lines.append(f"trace {i}: {trace.reason}")
-            lines += self._of(trace)
-        if self.plan is not None:
-            lines += _plan_lines(self.plan)
-        return "\n".join(lines)
-
-    def _of(self, trace: Trace) -> Iterator[str]:
-        known = ", ".join(f"{path}: {what}" for path, what in trace.signature)
-        mode = "gradients recorded" if trace.recording else "no gradients"
-        yield f"  signature: {known or 'no arguments'}; {mode}"
-        arguments, reached = trace.executable.inputs()
-        yield (
-            f"  inputs: {arguments} arguments, {reached} tensors reached by the function itself; "
-            f"{trace.executable.updates()} tensors are updated"
-        )
-        if trace.names:
-            names = dict.fromkeys(called(self.function, *name[:2]) for name in trace.names)
-            yield f"  looked at before each call: {', '.join(names)}"
-        for constraint in trace.executable.constraints():
-            yield f"  relies on {constraint}"
-        for p in trace.executable.passes():
-            yield f"  pass {p.name}: {p.nodes_before} nodes became {p.nodes_after}"
-        flops, size = trace.executable.cost()
-        yield f"  {flops:,} flops, {size:,} bytes read and written node by node"
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def _plan_lines(plan: Any) -> Iterator[str]:
-    bound = "at least " if plan.is_open else ""
-    scratch = f", {plan.scratch_bytes:,} of them for kernels" if plan.scratch_bytes else ""
-    yield (
-        f"plan: {len(plan)} steps; peak {bound}{plan.peak_bytes:,} bytes{scratch}; "
-        f"results: {plan.naive_bytes:,} bytes if every result had memory of its own"
-    )
-    if plan.recomputed:
-        nodes, flops, before, after = plan.recomputed
-        yield (
-            f"computed again to keep within the budget: {nodes} nodes, {flops:,} flops; "
-            f"peak {after:,} bytes instead of {before:,}"
-        )
-    dispatches = dict(plan.dispatches)
-    if dispatches:
-        count = sum(map(len, dispatches.values()))
-        texts = {text for made in dispatches.values() for _, text in made}
-        yield (
-            f"on {plan.device}: {count} dispatches of {len(texts)} shaders; plan.dispatches has "
-            "their WGSL"
-        )
-    times = _times()
-    for at, step in enumerate(plan.steps):
-        line = f"{step.site[0]}:{step.site[1]}" if step.site else None
-        site = f"  # {line}" if line else ""
-        reason = f", ends: {step.reason}" if step.reason else ""
-        seconds = times.get((step.name, line))
-        took = "" if seconds is None else f", {seconds * 1e6:,.1f} us"
-        runs = _workgroups(dispatches.get(at, ()))
-        yield f"  {step.name}{runs}{took}{reason}{site}"
-    yield "alive at the peak:"
-    for value in plan.alive_at_peak[:8]:
-        line = f"  # {value.line}" if value.line else ""
-        yield f"  {value.nbytes:,} bytes: {value.name} {value.type}{line}"
-
-
-def _workgroups(dispatches: Sequence[tuple[tuple[int, int] | None, str]]) -> str:
-    """How many workgroups each dispatch of a step has: `[16 + 1 workgroups]`."""
-    counts = ["?" if n is None else str(n[0] * n[1]) for n, _ in dispatches]
-    return f" [{' + '.join(counts)} workgroups]" if counts else ""
-
-
-def _times() -> dict[tuple[str, str | None], float]:
-    """What steps took in the latest profile, if one was taken."""
-    profiling = sys.modules.get("wengert.profiling")
-    latest = profiling.latest if profiling is not None else None
-    return {} if latest is None else latest.step_times()
 
 
 class _Declared(NamedTuple):
@@ -499,6 +457,8 @@ def _path(path: str, parameters: list[str]) -> str:
 
 def _parameters(function: Any) -> list[str]:
     """The names of the positional parameters."""
+    if _is_module(function):
+        function = function.forward
     try:
         found = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -529,6 +489,8 @@ def _difference(trace: Trace, signature: tuple[tuple[str, str], ...]) -> list[st
         found.append("the structure of the arguments changed")
     if trace.recording != is_grad_enabled():
         found.append("recording was switched")
+    if trace.narrow != _core._autocast():
+        found.append("mixed precision was switched")
     return found
 
 
@@ -544,11 +506,32 @@ def _refuse_lazy(name: str, result: Any) -> None:
             )
 
 
+@overload
+def compile(
+    function: Callable[P, R],
+    *,
+    signature: Sequence[Spec] | None = None,
+    limit: int = 64,
+    freeze: bool = False,
+) -> CompiledFunction[P, R]: ...
+
+
+@overload
+def compile(
+    function: None = None,
+    *,
+    signature: Sequence[Spec] | None = None,
+    limit: int = 64,
+    freeze: bool = False,
+) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
+
+
 def compile(
     function: Callable[..., Any] | None = None,
     *,
     signature: Sequence[Spec] | None = None,
     limit: int = 64,
+    freeze: bool = False,
 ) -> Any:
     """`function`, traced once for each kind of call and run as one plan; also a decorator.
 
@@ -559,13 +542,18 @@ def compile(
     traced at once: `ShapeError` or `DTypeError` for a call that it does not allow. More than
     `limit` traces are a `CaptureError`, and so is Python code that looks at the data of a tensor.
 
+    With `freeze` the tensors that it reaches are constants, and what follows from them is computed
+    once: batch norm is worked into the weights before it, so results are equal up to rounding. A
+    tensor that has another value later makes a new trace. Updates of such tensors, gradients by
+    them inside, and modules in training mode that look at it are a `CaptureError`.
+
     >>> double = wg.compile(lambda x: x * 2)
     >>> double(wg.ones(2)).tolist(), double.traces
     ([2.0, 2.0], 1)
     """
     if function is None:
-        return lambda f: CompiledFunction(f, signature, limit)
-    return CompiledFunction(function, signature, limit)
+        return lambda f: CompiledFunction(f, signature, limit, freeze)
+    return CompiledFunction(function, signature, limit, freeze)
 
 
 @contextlib.contextmanager

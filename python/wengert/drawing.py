@@ -1,4 +1,4 @@
-"""Pictures: Graphviz source as SVG, the tape behind a tensor, HTML where there is no Graphviz."""
+"""Pictures: Graphviz source as SVG, graphs by their modules, the tape behind a tensor, HTML."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import html
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from wengert import _core
+from wengert import _core, _touched
 from wengert._core import Tensor
 from wengert._files import write_text
+from wengert._folding import Tree, dot_of, html_of, quoted
 
-__all__ = ["Drawing", "Pictured", "draw", "svg_of"]
+__all__ = ["Drawing", "Pictured", "draw", "named_scope", "svg_of"]
+
+LARGE = 300
+"""The nodes above which a graph is drawn by modules or lines, even if no module was called."""
 
 
 def svg_of(dot: str) -> str:
@@ -73,31 +78,100 @@ class Pictured:
 
     _core: Any
 
-    def to_dot(self, groups: bool = True) -> str:
-        """The graph as Graphviz source: a box a node, with its line and cost on hover, an arrow for
-        each operand, boxes around the bodies of control flow.
+    def to_dot(
+        self,
+        groups: bool | None = None,
+        *,
+        depth: int | None = None,
+        expand: str | Iterable[str] = (),
+    ) -> str:
+        """The graph as Graphviz source, in which a box has its line and cost on hover.
 
-        With `groups`, nodes that a plan runs as one are in a box, if the graph is of sizes and ops
-        that can be planned as they stand (`graph.optimize()` makes such).
+        A graph in which modules were called, and any of more than 300 nodes, is drawn by modules: a
+        box around what was traced in the call of each, the backward of them in one of its own, and
+        equal ones drawn once (`blocks.0–3 ×4`). `depth` says how many levels are open, `expand`
+        which modules are besides, by their scopes (`"GPT/blocks.0"`); without a depth so many are
+        open that the picture can be read. A closed one says how many ops it holds and what they
+        cost.
+
+        With `groups`, or where there are no modules, every node is drawn, an arrow for each
+        operand, boxes around the bodies of control flow, and around nodes that a plan runs as one,
+        if the graph is of sizes and ops that can be planned as they stand (`graph.optimize()` makes
+        such). `groups=False` leaves the boxes of plans out.
+
+        `ValueError` for a name in `expand` that the graph does not have, a depth that is negative,
+        and `groups` beside `depth` or `expand`.
         """
-        return self._core.dot(groups)
+        names = [expand] if isinstance(expand, str) else list(expand)
+        asked = depth is not None or bool(names)
+        if groups is not None:
+            if asked:
+                raise ValueError("to_dot: depth and expand open modules, groups shows all nodes")
+            return self._core.dot(groups)
+        if depth is not None and depth < 0:
+            raise ValueError(f"to_dot: depth must not be negative: got {depth}")
+        tree = Tree(self._core.rows())
+        if asked or tree.has_scopes or len(tree.rows) > LARGE:
+            return dot_of(tree, depth, names)
+        return self._core.dot(True)
 
-    def to_svg(self, path: str | os.PathLike[str] | None = None, groups: bool = True) -> str:
-        """The picture as SVG text, written to a file too if a path is given. Needs Graphviz."""
-        return _written(svg_of(self.to_dot(groups)), path)
+    def to_svg(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        groups: bool | None = None,
+        *,
+        depth: int | None = None,
+        expand: str | Iterable[str] = (),
+    ) -> str:
+        """The picture of `to_dot` as SVG text, written to a file too if a path is given. Needs
+        Graphviz."""
+        return _written(svg_of(self.to_dot(groups, depth=depth, expand=expand)), path)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The graph as a tree in HTML, written to a file too if a path is given: modules to be
+        unfolded, with the ops and inputs in each and their costs, equal ones once. Lines and costs
+        of single nodes show on hover."""
+        tree = Tree(self._core.rows())
+        return _written(html_of(tree, f"graph of {len(tree.rows)} nodes"), path)
 
     def _repr_svg_(self) -> str | None:
         return self.to_svg() if has_graphviz() else None
 
-    def _repr_html_(self) -> str | None:
-        rows = self._core.rows()
-        return None if has_graphviz() else html_list(f"graph of {len(rows)} nodes", rows)
+    def _repr_html_(self) -> str:
+        """The tree; above it the picture, where Graphviz is installed."""
+        svg = self._repr_svg_() or ""
+        return svg[max(svg.find("<svg"), 0) :] + self.to_html()
 
 
 def _written(svg: str, path: str | os.PathLike[str] | None) -> str:
     if path is not None:
         write_text("to_svg", path, svg)
     return svg
+
+
+@contextmanager
+def named_scope(name: str) -> Iterator[None]:
+    """Put what is traced in a block under a name, as the call of a module does: for pictures,
+    `explain()` and `node.scope`. `"a/b"` is one inside another. Nothing else changes.
+
+    `TypeError` for what is no string, `ValueError` for an empty name.
+
+    >>> @wg.compile
+    ... def f(x):
+    ...     with wg.named_scope("scale"):
+    ...         return x * 2.0
+    >>> [node.scope for node in f.graph(wg.ones(2)).nodes]
+    [None, 'scale']
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"named_scope: the name must be a string: got {type(name).__name__}")
+    names = name.split("/")
+    if not all(names):
+        raise ValueError(f"named_scope: a name must not be empty: got {name!r}")
+    with ExitStack() as scopes:
+        for one in names:
+            scopes.enter_context(_touched.inside(one))
+        yield
 
 
 _LEAF, _OP, _ROOT = "#cfe3f7", "#f5f5f5", "#d5ebd5"
@@ -159,12 +233,12 @@ def draw(x: Tensor, params: Any = None) -> Drawing:
         for k, link in enumerate(entry["links"]):
             if link is not None:
                 kind, number = link
-                label = _quoted(entry["operands"][k])
+                label = quoted(entry["operands"][k])
                 lines.append(f"  {kind}{number} -> entry{i} [label={label}];")
         for k, kept in enumerate([*entry["saved"], entry["saves_result"]]):
             if kept is not None:
                 what = "result" if k == len(entry["saved"]) else f"operand {k}"
-                note = f"label={_quoted(f'saved {what}{chr(10)}{kept}')}, shape=note"
+                note = f"label={quoted(f'saved {what}{chr(10)}{kept}')}, shape=note"
                 lines.append(f'  kept{i}_{k} [{note}, style=filled, fillcolor="#fbe0c8"];')
                 lines.append(f"  kept{i}_{k} -> entry{i} [style=dashed, dir=none];")
     shape = f"{x.dtype} {tuple(x.shape)}"
@@ -206,11 +280,4 @@ def _describe(entry: dict[str, Any]) -> str:
 
 
 def _box(name: str, label: str, tooltip: str, colour: str) -> str:
-    return f'  {name} [label={_quoted(label)}, tooltip={_quoted(tooltip)}, fillcolor="{colour}"];'
-
-
-def _quoted(text: str) -> str:
-    """A text inside quotes of Graphviz, which reads backslashes and entities of HTML."""
-    for plain, coded in (("\\", "\\\\"), ('"', '\\"'), ("&", "&amp;"), ("\n", "\\n")):
-        text = text.replace(plain, coded)
-    return f'"{text}"'
+    return f'  {name} [label={quoted(label)}, tooltip={quoted(tooltip)}, fillcolor="{colour}"];'

@@ -332,10 +332,15 @@ def default_graph() -> Graph:
     return _default
 
 
-def reset_default_graph() -> None:
-    """Begin anew with an empty graph where none is entered."""
+def has_default_graph() -> bool:
+    """Whether a graph is entered on this thread, or the one from the start is made."""
+    return bool(_open.graphs) or _default is not None
+
+
+def reset_default_graph(graph: Graph | None = None) -> None:
+    """Begin anew with an empty graph, or with `graph`, where none is entered."""
     global _default
-    _default = None
+    _default = graph
 
 
 def graph_of(x: Tensor) -> Graph | None:
@@ -429,6 +434,11 @@ class Variable(Tensor):
         if graph is None:
             raise GraphError("assign: the graph of this variable is gone")
         value = self._data(value)
+        if _core._is_traced(value) and graph._core.id_of(value) is None:
+            raise GraphError(
+                f"assign: {value!r} is not of the variable's graph{_made_at(value)}; in the body "
+                "of a branch or a loop nothing is assigned: return the value, and assign it outside"
+            )
         variable = graph._id("assign", self)
         result = graph._core.assign(variable, value)
         graph._assigned[graph._id("assign", result)] = variable

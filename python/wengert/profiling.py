@@ -113,6 +113,13 @@ class Profile:
 
         Of a group of more than five ops it names the first three; `rows` names all.
         """
+        head, body, notes = self._cells(by)
+        return "\n".join([*_columns([head, *body]), *notes])
+
+    def _cells(
+        self, by: Literal["op", "line"]
+    ) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]:
+        """The table's head, its rows, and what is to be said below."""
         rows = self.rows(by)
         timed = any(row["device"] is not None for row in rows)
 
@@ -136,13 +143,40 @@ class Profile:
             for row in rows
             for seconds in [row["own"] if row["device"] is None else row["device"]]
         ]
-        lines = list(_columns([head, *body]))
+        notes = []
         if self.dropped:
-            lines.append(f"({self.dropped} more events found no room)")
+            notes.append(f"({self.dropped} more events found no room)")
         if self.untimed:
             names = ", ".join(self.untimed)
-            lines.append(f"(no times of {names}: its adapter has no clock; times are the caller's)")
-        return "\n".join(lines)
+            notes.append(f"(no times of {names}: its adapter has no clock; times are the caller's)")
+        return head, body, notes
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the table by op, that by line to be unfolded."""
+        from html import escape
+
+        from wengert._explanation import html_table
+
+        tables: list[str] = []
+        notes: list[str] = []
+        kinds: tuple[Literal["op", "line"], ...] = ("op", "line")
+        for by in kinds:
+            head, body, notes = self._cells(by)
+            tables.append(html_table(head, body, range(1, len(head))))
+        below = "".join(f"<div>{escape(note)}</div>" for note in notes)
+        folded = f"<details><summary>by line</summary>{tables[1]}</details>"
+        calls = "".join(f"<div>{escape(line)}</div>" for line in self._calls())
+        return f'<div style="font-size:12px">{tables[0]}{calls}{folded}{below}</div>'
+
+    def _calls(self) -> Iterator[str]:
+        """What the compiled functions that ran consist of, in ops as they were traced."""
+        from wengert._explanation import calls_of
+        from wengert.capture import functions
+
+        names = {event["name"] for event in self.events if event["work"] == "call"}
+        for function in sorted(functions, key=lambda f: f.__name__):
+            if function.__name__ in names and function._traces:
+                yield f"{function.__name__}: {calls_of(function._traces[-1].executable)}"
 
     def __str__(self) -> str:
         return self.table()

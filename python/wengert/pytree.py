@@ -8,12 +8,24 @@ hashable and comparable, so that it can be part of a key.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet, ref
 
-__all__ = ["Structure", "flatten", "flatten_with_paths", "map", "register_pytree", "unflatten"]
+from wengert._core import ShapeError, Tensor, asarray, concat, zeros
+
+__all__ = [
+    "Structure",
+    "flatten",
+    "flatten_with_paths",
+    "leaves",
+    "map",
+    "ravel",
+    "register_pytree",
+    "unflatten",
+]
 
 Children = tuple[Iterable[Any], Hashable]
 
@@ -154,6 +166,48 @@ def flatten(tree: Any) -> tuple[list[Any], Structure]:
     except RecursionError:
         pass  # raised anew, without a traceback as long as the stack
     raise RecursionError("flatten: the tree contains itself, or is nested too deeply")
+
+
+def leaves(tree: Any) -> list[Any]:
+    """The leaves of `tree` in order.
+
+    >>> wg.pytree.leaves({"a": 1, "b": (2, None)})
+    [1, 2]
+    """
+    return flatten(tree)[0]
+
+
+def ravel(tree: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
+    """The elements of all leaves, tensors or numbers, as one vector, and the function that makes a
+    tree of such a vector.
+
+    The vector has the leaves' common dtype (`DTypeError` where they have none); the tree's tensors
+    have the shapes and dtypes that they had. Both directions are differentiated, batched and
+    captured as what they are: reshapes and slices. `ShapeError` for a vector of another length.
+
+    >>> flat, back = wg.pytree.ravel({"w": wg.ones((2, 2)), "b": wg.zeros(1)})
+    >>> flat.tolist()
+    [1.0, 1.0, 1.0, 1.0, 0.0]
+    >>> back(flat * 3.0)["w"].tolist()
+    [[3.0, 3.0], [3.0, 3.0]]
+    """
+    found, structure = flatten(tree)
+    tensors = [asarray(x) for x in found]
+    forms = [(tuple(x.shape), x.dtype) for x in tensors]
+    length = sum(x.size for x in tensors)
+    flat = concat([x.reshape(-1) for x in tensors]) if tensors else zeros(0)
+
+    def back(vector: Tensor) -> Any:
+        if tuple(vector.shape) != (length,):
+            raise ShapeError(f"ravel: the tree has shape ({length},), got {tuple(vector.shape)}")
+        start, values = 0, []
+        for shape, dtype in forms:
+            stop = start + math.prod(shape)
+            values.append(vector[start:stop].reshape(shape).astype(dtype))
+            start = stop
+        return unflatten(structure, values)
+
+    return flat, back
 
 
 def _flatten(tree: Any, leaves: list[Any]) -> Structure:

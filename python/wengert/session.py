@@ -202,16 +202,22 @@ class Session:
     def _resolved(self, ids: list[int], types: dict[int, Type]) -> _Plan:
         graph, core = self.graph, self.graph._core
         fed = list(types)
-        assigned = core.reached(ids, fed, list(graph._assigned))
-        written = [graph._assigned[i] for i in assigned]
-        for i in written:
-            if written.count(i) > 1:
-                name = graph._variables[i].name
-                raise GraphError(f'session.run: the variable "{name}" is assigned twice in a run')
+        assigned, written = self._writes(core.reached(ids, fed, list(graph._assigned)))
         ids = ids + assigned
         self._check_fed(ids, types)
         runner = core.resolve(ids, _listed(types), self.device)
         return _Plan(runner, written, self._sources(runner.inputs, types))
+
+    def _writes(self, assigned: list[int]) -> tuple[list[int], list[int]]:
+        """The nodes whose values are written, of assignments among what is computed, and the
+        variables that get them."""
+        graph = self.graph
+        written = [graph._assigned[i] for i in assigned]
+        for i in written:
+            if written.count(i) > 1:
+                name = graph._core.node(i).name
+                raise GraphError(f'session.run: the variable "{name}" is assigned twice in a run')
+        return assigned, written
 
     def _check_fed(self, ids: list[int], types: dict[int, Type]) -> None:
         graph, core = self.graph, self.graph._core
@@ -245,7 +251,7 @@ class Session:
         if not self._initialize:
             node = self.graph._core.node(self.graph._id("session.run", variable))
             raise GraphError(
-                f'session.run: the variable "{variable.name}" is not initialized in this session; '
+                f'session.run: the variable "{node.name}" is not initialized in this session; '
                 f"run its initializer or an assignment first\n  made at {line_of(node)}"
             )
         at = self.graph._core.id_of(variable.initial)

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from wengert import _core, pytree
 from wengert._core import CaptureError, ShapeError, Tensor, eye, isdtype, permute_dims, zeros_like
 from wengert.autodiff import vjp
 from wengert.control import Traced, fresh_keys, tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 __all__ = ["hessian", "jacobian", "jvp", "vmap"]
 
@@ -44,7 +47,7 @@ def _moved(x: Tensor, source: int, target: int) -> Tensor:
     return x if axes == list(range(x.ndim)) else permute_dims(x, axes)
 
 
-def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
+def vmap(f: Callable[P, R], in_axes: Any = 0, out_axes: Any = 0) -> Callable[P, R]:
     """A function that runs `f` on every example of a batch at once.
 
     `in_axes` says along which axis of each argument the examples lie: an int, `None` for what all
@@ -149,8 +152,8 @@ def jvp(f: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 
 def jacobian(
-    f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, mode: str = "reverse"
-) -> Callable[..., Any]:
+    f: Callable[P, Any], argnums: int | tuple[int, ...] = 0, mode: str = "reverse"
+) -> Callable[P, Any]:
     """A function that returns all derivatives of `f`'s results by its arguments `argnums`.
 
     The derivative of a result of shape `s` by a tensor of shape `t` has shape `s + t`; it stands in
@@ -241,7 +244,7 @@ def _forward(f: Callable[..., Any], chosen: tuple[Any, ...]) -> tuple[list[list[
     return [list(row) for row in zip(*columns, strict=True)], inputs, structure
 
 
-def hessian(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
+def hessian(f: Callable[P, Any], argnums: int | tuple[int, ...] = 0) -> Callable[P, Any]:
     """A function that returns all second derivatives of `f` by its arguments `argnums`: the forward
     jacobian of the reverse one.
 

@@ -8,22 +8,26 @@ use smallvec::{SmallVec, smallvec};
 use super::attention::{self, Saved};
 use super::copy::fill;
 use super::norm::{self, Moments};
-use super::{Operand, cast};
+use super::pool::{self, Geometry};
+use super::{Operand, cast, recurrent, softmax};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::layout::Layout;
+use crate::ops::attributes::PerAxis;
 use crate::ops::composite::attention::with_common_lead;
-use crate::ops::declare::{Attr, Composite, Kernel, ints};
+use crate::ops::declare::{Attr, Composite, Family, Kernel, Pass, ints};
 use crate::ops::op::{Call, Op, OperandType};
 use crate::shape::{Dim, Shape};
 
 /// Whether calls of a composite run by a kernel in every mode.
 pub fn has_kernel(composite: &'static Composite) -> bool {
-    composite.kernel.is_some_and(|kernel| match kernel {
-        Kernel::Attention | Kernel::AttentionGradients => true,
+    composite.kernel.is_some_and(|kernel| match kernel.family().0 {
+        Family::Attention | Family::Recurrent(_) => true,
         // Plans rather fuse the formula, which has the same bits.
-        Kernel::LayerNorm | Kernel::LayerNormGradients => false,
+        Family::LayerNorm | Family::Softmax { .. } => false,
+        // With the bits of the formula, which writes a padded copy.
+        Family::MaxPool(_) => true,
     })
 }
 
@@ -34,11 +38,75 @@ pub fn run(
     call: &Call,
     args: &[Operand<'_>],
 ) -> Result<Option<SmallVec<[Array; 2]>>> {
-    match kernel {
-        Kernel::Attention | Kernel::AttentionGradients => attend(call, args).map(Some),
-        Kernel::LayerNorm => layer_norm(call, args),
-        Kernel::LayerNormGradients => layer_norm_gradients(call, args),
+    match kernel.family() {
+        (Family::Attention | Family::Recurrent(_), _) => fresh(call, args).map(Some),
+        (Family::LayerNorm, Pass::Forward) => layer_norm(call, args),
+        (Family::LayerNorm, Pass::Backward) => layer_norm_gradients(call, args),
+        (Family::Softmax { is_log }, _) => softmax(call, args, is_log),
+        (Family::MaxPool(rank), _) => max_pool(rank, call, args),
     }
+}
+
+fn softmax(
+    call: &Call,
+    args: &[Operand<'_>],
+    is_log: bool,
+) -> Result<Option<SmallVec<[Array; 2]>>> {
+    let (Some(Some(x)), Some(Attr::Int(axis))) = (tensor(call, args, "x"), call.attribute("axis"))
+    else {
+        return Ok(None);
+    };
+    let Some(last) = x.shape().rank().checked_sub(1) else { return Ok(None) };
+    if x.shape().axis(*axis, call.composite.name)? != last {
+        return Ok(None);
+    }
+    let n = x.shape()[last].value();
+    let is_wide = x.count() / n.max(1) < ROWS && x.count() > LARGE;
+    if is_wide || !softmax::takes(x.dtype, n) {
+        return Ok(None);
+    }
+    let y = Array::uninit(x.dtype, x.shape().clone())?;
+    // SAFETY: fresh, of the type of `x`.
+    unsafe { softmax::forward_into(x, is_log, &y)? };
+    Ok(Some(smallvec![y]))
+}
+
+fn max_pool(
+    rank: usize,
+    call: &Call,
+    args: &[Operand<'_>],
+) -> Result<Option<SmallVec<[Array; 2]>>> {
+    let (Some(Some(x)), Some(geometry)) = (tensor(call, args, "x"), windows(rank, call)) else {
+        return Ok(None);
+    };
+    let Some(shape) = geometry.shape(x.shape()).filter(|_| x.dtype.is_float()) else {
+        return Ok(None);
+    };
+    let y = Array::uninit(x.dtype, shape)?;
+    // SAFETY: fresh, of the result's type.
+    unsafe { pool::max_into(x, &geometry, &y)? };
+    Ok(Some(smallvec![y]))
+}
+
+/// How the windows of a pooling call lie over the last `rank` axes; `None` where they cannot.
+fn windows(rank: usize, call: &Call) -> Option<Geometry> {
+    let numbers = |name| call.attribute(name).and_then(ints);
+    let each = |given: &[i64], least: usize| -> Option<PerAxis> {
+        let one = |i: usize| usize::try_from(*given.get(i).or(given.last())?).ok();
+        let all: Option<PerAxis> = (0..rank).map(one).collect();
+        let fits = given.len() == 1 || given.len() == rank;
+        all.filter(|all| fits && all.iter().all(|&n| n >= least))
+    };
+    let size = numbers("kernel_size")?;
+    let stride = numbers("stride").unwrap_or_else(|| size.clone());
+    let geometry = Geometry {
+        size: each(&size, 1)?,
+        stride: each(&stride, 1)?,
+        padding: each(&numbers("padding")?, 0)?,
+        dilation: each(&numbers("dilation")?, 1)?,
+        ceil: matches!(call.attribute("ceil_mode"), Some(Attr::Bool(true))),
+    };
+    geometry.is_padded_by_half_at_most().then_some(geometry)
 }
 
 fn layer_norm(call: &Call, args: &[Operand<'_>]) -> Result<Option<SmallVec<[Array; 2]>>> {
@@ -137,7 +205,7 @@ const ROWS: usize = 16;
 const LARGE: usize = 1 << 16;
 
 /// Computes the results of a call into memory of their own.
-fn attend(call: &Call, args: &[Operand<'_>]) -> Result<SmallVec<[Array; 2]>> {
+fn fresh(call: &Call, args: &[Operand<'_>]) -> Result<SmallVec<[Array; 2]>> {
     let mut types: SmallVec<[OperandType<'_>; 8]> = SmallVec::new();
     for arg in args {
         types.push(match *arg {
@@ -170,40 +238,49 @@ pub unsafe fn run_into(call: &Call, args: &[Operand<'_>], to: &[Array]) -> Resul
     }
     let args: SmallVec<[&Array; 8]> = arrays.iter().collect();
     let args = args.as_slice();
-    let heads = Heads::new(call, args)?;
-    let (operands, causal, scale) = (heads.operands.each_ref(), heads.causal, heads.scale);
-    // SAFETY: as the caller's.
-    unsafe {
-        match (call.composite.kernel, to) {
-            (Some(Kernel::Attention), [y, logsums]) => {
-                let [q, k, v] = operands;
-                attention::forward_into(q, k, v, heads.mask, causal, scale, [y, logsums])
-            }
-            (Some(Kernel::AttentionGradients), [q, k, v]) => {
-                let operand = |name| operand(call, args, name);
-                // In the dtype of the operands, but for log-sums, which have that of the
-                // accumulator.
-                let like = |name| cast(operand(name)?, operands[0].dtype);
-                let (g, y, logsums) = (like("g")?, like("y")?, operand("logsums")?);
-                let g_logsums = call.operand("g_logsums").map(|i| args[i]);
-                let saved = Saved { y: &y, logsums, g: &g, g_logsums };
-                let to = [Some(q), Some(k), Some(v), None];
-                attention::backward_into(operands, heads.mask, causal, scale, saved, to)
-            }
-            (
-                Some(
-                    Kernel::Attention
-                    | Kernel::AttentionGradients
-                    | Kernel::LayerNorm
-                    | Kernel::LayerNormGradients,
-                )
-                | None,
-                _,
-            ) => {
-                let what = format!("{} has no kernel for such results", call.composite.name);
-                Err(error::internal(what))
+    let wrong =
+        || error::internal(format!("{} has no kernel for such results", call.composite.name));
+    let kernel = call.composite.kernel.ok_or_else(wrong)?;
+    match (kernel.family(), to) {
+        ((Family::Recurrent(cell), pass), _) => {
+            let layer = (recurrent::call::form(cell, call), pass);
+            // SAFETY: as the caller's.
+            unsafe { recurrent::call::run_into(layer, call, args, to) }
+        }
+        ((Family::MaxPool(rank), _), [y]) => {
+            let geometry = windows(rank, call);
+            let geometry = geometry.ok_or_else(|| error::internal("windows do not fit"))?;
+            // SAFETY: as the caller's.
+            unsafe { pool::max_into(operand(call, args, "x")?, &geometry, y) }
+        }
+        ((Family::Attention, Pass::Forward), [y, logsums]) => {
+            let heads = Heads::new(call, args)?;
+            let ([q, k, v], to) = (heads.operands.each_ref(), [y, logsums]);
+            // SAFETY: as the caller's.
+            unsafe { attention::forward_into(q, k, v, heads.mask, heads.causal, heads.scale, to) }
+        }
+        ((Family::Attention, Pass::Backward), [q, k, v]) => {
+            let heads = Heads::new(call, args)?;
+            let operand = |name| operand(call, args, name);
+            // In the dtype of the operands, but for log-sums, which have that of the accumulator.
+            let like = |name| cast(operand(name)?, heads.operands[0].dtype);
+            let (g, y, logsums) = (like("g")?, like("y")?, operand("logsums")?);
+            let g_logsums = call.operand("g_logsums").map(|i| args[i]);
+            let saved = Saved { y: &y, logsums, g: &g, g_logsums };
+            let to = [Some(q), Some(k), Some(v), None];
+            let (operands, mask) = (heads.operands.each_ref(), heads.mask);
+            // SAFETY: as the caller's.
+            unsafe {
+                attention::backward_into(operands, mask, heads.causal, heads.scale, saved, to)
             }
         }
+        (
+            (
+                Family::Attention | Family::LayerNorm | Family::Softmax { .. } | Family::MaxPool(_),
+                _,
+            ),
+            _,
+        ) => Err(wrong()),
     }
 }
 
@@ -214,6 +291,18 @@ fn operand<'a>(call: &Call, args: &[&'a Array], name: &str) -> Result<&'a Array>
 
 /// The most bytes that a kernel takes for itself, as the counters of memory count them.
 pub fn scratch(call: &Call, args: &[(DType, &Layout)]) -> usize {
+    let Some(kernel) = call.composite.kernel else { return 0 };
+    let (family, pass) = kernel.family();
+    match family {
+        Family::Recurrent(cell) => {
+            recurrent::call::scratch((recurrent::call::form(cell, call), pass), call, args)
+        }
+        Family::Attention => attention_scratch(pass, call, args),
+        Family::LayerNorm | Family::Softmax { .. } | Family::MaxPool(_) => 0,
+    }
+}
+
+fn attention_scratch(pass: Pass, call: &Call, args: &[(DType, &Layout)]) -> usize {
     let operand = |name: &str| call.operand(name).map(|i| args[i]);
     let (Some((dtype, q)), Some((_, k)), Some((_, v))) = (operand("q"), operand("k"), operand("v"))
     else {
@@ -222,10 +311,9 @@ pub fn scratch(call: &Call, args: &[(DType, &Layout)]) -> usize {
     let shapes = [q.shape(), k.shape(), v.shape()];
     let Ok([q, _, v]) = with_common_lead(call.composite.name, shapes) else { return 0 };
     let causal = is_causal(call);
-    match call.composite.kernel {
-        Some(Kernel::Attention) => attention::forward_scratch(dtype, &q, &v, causal),
-        Some(Kernel::AttentionGradients) => attention::backward_scratch(dtype, &q, &v, causal),
-        Some(Kernel::LayerNorm | Kernel::LayerNormGradients) | None => 0,
+    match pass {
+        Pass::Forward => attention::forward_scratch(dtype, &q, &v, causal),
+        Pass::Backward => attention::backward_scratch(dtype, &q, &v, causal),
     }
 }
 
@@ -292,7 +380,7 @@ mod tests {
         let found: Vec<_> = composite::tables().filter_map(|c| Some((c, c.kernel?))).collect();
         assert!(found.len() > 2);
         for (i, (composite, kernel)) in found.iter().enumerate() {
-            assert_eq!(has_kernel(composite), !kernel.is_exact(), "{}", composite.name);
+            assert!(has_kernel(composite) || kernel.is_exact(), "{}", composite.name);
             assert!(found[..i].iter().all(|(_, other)| other != kernel), "{}", composite.name);
         }
     }

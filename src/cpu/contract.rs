@@ -5,9 +5,11 @@
 //! products are `or` over `and`; an empty sum is zero.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use crate::array::Array;
 use crate::cpu::copy::{cast, cast_into};
+use crate::cpu::dense::{Load, Real};
 use crate::cpu::gemm::{self, Axis, Extras, Matrix, PackPrologue};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -45,25 +47,93 @@ pub struct Made<'a> {
     pub fill: PackPrologue<'a>,
 }
 
+/// Half floats, which a product widens while it packs them.
+struct Narrow {
+    ptr: *const u8,
+    size: isize,
+    load: Load<f32>,
+    batch: Axis,
+    own: Axis,
+    depth: Axis,
+}
+
+// SAFETY: the elements are only read.
+unsafe impl Sync for Narrow {}
+
+impl Narrow {
+    fn new(x: &Array, batch: &Axes, depth: &Axes) -> Result<Narrow> {
+        let Matrix { ptr, batch, own, depth, .. } = operand(x.ptr(), &x.layout, batch, depth, None);
+        let load = f32::loader(x.dtype, "matmul", "x")?;
+        Ok(Narrow { ptr, size: x.dtype.size() as isize, load, batch, own, depth })
+    }
+
+    /// Widens a block. `by` are the distances in `to` along the own axis and along `k`.
+    ///
+    /// # Safety
+    /// The block is inside the operand, and `to` is memory for it that nobody else reads or writes.
+    unsafe fn fill(
+        &self,
+        batch: usize,
+        own: Range<usize>,
+        depth: Range<usize>,
+        to: *mut u8,
+        by: [isize; 2],
+    ) {
+        let first = self.batch.at(batch);
+        let (own_step, step) = (self.own.inner().1, self.depth.inner().1);
+        let steps = self.depth.runs(depth.start, depth.len());
+        for own in self.own.runs(own.start, own.len()) {
+            for k in &steps {
+                let at = own.at as isize * by[0] + k.at as isize * by[1];
+                let to = to.cast::<f32>().wrapping_offset(at);
+                let from = (first + own.offset + k.offset) * self.size;
+                let from = self.ptr.wrapping_offset(from);
+                // The contiguous direction of the destination comes last.
+                let (pitch, strides, size) = match by[1] == 1 {
+                    true => (by[0], [own_step, step], [own.len, k.len]),
+                    false => (by[1], [step, own_step], [k.len, own.len]),
+                };
+                // SAFETY: by contract.
+                unsafe { (self.load)(to, pitch as usize, from, strides, size, 1.0) };
+            }
+        }
+    }
+}
+
+/// Whether elements of a dtype are widened while they are packed, to be summed in another.
+fn widens_in_packing(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
+}
+
 impl<'a> Factor<'a> {
-    /// Its array, in the dtype that is summed.
+    /// Its array, in the dtype that is summed; none where elements come while they are packed.
     fn array(&self, dtype: DType) -> Result<Option<Cow<'a, Array>>> {
         match *self {
+            Factor::There(x) if widens_in_packing(x.dtype) => Ok(None),
             Factor::There(x) => widen(x, dtype).map(Some),
             Factor::Made(_) => Ok(None),
         }
     }
 
+    /// The operand as narrow elements, if it is such.
+    fn narrow(&self, batch: &Axes, depth: &Axes) -> Result<Option<Narrow>> {
+        match *self {
+            Factor::There(x) if widens_in_packing(x.dtype) => {
+                Narrow::new(x, batch, depth).map(Some)
+            }
+            Factor::There(_) | Factor::Made(_) => Ok(None),
+        }
+    }
+
     /// The operand as a product reads it, given its array.
     fn operand(&self, array: Option<&Array>, batch: &Axes, depth: &Axes) -> Matrix {
-        let made = match *self {
-            Factor::There(x) => {
-                let x = array.unwrap_or(x);
-                return operand(x.ptr(), &x.layout, batch, depth, None);
+        match (*self, array) {
+            (Factor::There(_), Some(x)) => operand(x.ptr(), &x.layout, batch, depth, None),
+            (Factor::There(x), None) => operand(std::ptr::null(), &x.layout, batch, depth, Some(0)),
+            (Factor::Made(made), _) => {
+                operand(std::ptr::null(), &made.layout, batch, depth, Some(made.ops))
             }
-            Factor::Made(made) => made,
-        };
-        operand(std::ptr::null(), &made.layout, batch, depth, Some(made.ops))
+        }
     }
 
     fn fill(&self) -> Option<PackPrologue<'a>> {
@@ -89,7 +159,22 @@ pub unsafe fn contract_with(
     let arrays = [a.array(dtype)?, b.array(dtype)?];
     let left = a.operand(arrays[0].as_deref(), &spec.a_batch, &spec.a_contract);
     let right = b.operand(arrays[1].as_deref(), &spec.b_batch, &spec.b_contract);
-    let extras = Extras { fill: [a.fill(), b.fill()], ..extras };
+    let narrow =
+        [a.narrow(&spec.a_batch, &spec.a_contract)?, b.narrow(&spec.b_batch, &spec.b_contract)?];
+    let widening = |k: usize| {
+        let narrow = narrow[k].as_ref();
+        // SAFETY: the product asks for what lies inside the operands, and gives memory for it.
+        move |batch, own: Range<usize>, depth: Range<usize>, to, by| unsafe {
+            narrow.into_iter().for_each(|x| x.fill(batch, own.clone(), depth.clone(), to, by));
+        }
+    };
+    let fills = [widening(0), widening(1)];
+    let given = [a.fill(), b.fill()];
+    let fill = |k: usize| match narrow[k] {
+        Some(_) => Some(&fills[k] as PackPrologue<'_>),
+        None => given[k],
+    };
+    let extras = Extras { fill: [fill(0), fill(1)], ..extras };
     // SAFETY: the axes are those of the arrays, which stay until the end; the caller holds `out`.
     unsafe {
         let wide = wide_result(out, dtype)?;
@@ -99,12 +184,34 @@ pub unsafe fn contract_with(
     Ok(())
 }
 
+/// [`contract_into`] for operands of these layouts, before they have addresses, see
+/// [`gemm::Unplaced`]. `None` also where operands or sums are converted.
+pub fn unplaced(
+    dtype: DType,
+    a: &Layout,
+    b: &Layout,
+    spec: &Contraction,
+) -> Option<gemm::Unplaced> {
+    let left = operand(std::ptr::null(), a, &spec.a_batch, &spec.a_contract, None);
+    let right = operand(std::ptr::null(), b, &spec.b_batch, &spec.b_contract, None);
+    sums_in_place(dtype).then(|| gemm::Unplaced::new(gemm::accumulator(dtype), left, right))?
+}
+
+/// An operand that lies in memory as a product reads it, and the bytes that it takes to widen it
+/// before.
+fn lying(dtype: DType, x: &Layout, batch: &Axes, depth: &Axes) -> (Matrix, usize) {
+    if widens_in_packing(dtype) {
+        return (operand(std::ptr::null(), x, batch, depth, Some(0)), 0);
+    }
+    let (x, bytes) = widened(dtype, x, gemm::accumulator(dtype));
+    (operand(std::ptr::null(), &x, batch, depth, None), bytes)
+}
+
 /// The scratch bytes of [`contract_into`], as the memory counters count them.
 pub fn scratch(dtype: DType, a: &Layout, b: &Layout, spec: &Contraction, result: usize) -> usize {
     let to = gemm::accumulator(dtype);
-    let ((a, a_bytes), (b, b_bytes)) = (widened(dtype, a, to), widened(dtype, b, to));
-    let left = operand(std::ptr::null(), &a, &spec.a_batch, &spec.a_contract, None);
-    let right = operand(std::ptr::null(), &b, &spec.b_batch, &spec.b_contract, None);
+    let (left, a_bytes) = lying(dtype, a, &spec.a_batch, &spec.a_contract);
+    let (right, b_bytes) = lying(dtype, b, &spec.b_batch, &spec.b_contract);
     a_bytes + b_bytes + wide_bytes(dtype, to, result) + gemm::scratch(to, &left, &right)
 }
 
@@ -118,12 +225,15 @@ pub fn packed(
     result: usize,
 ) -> Packed {
     let to = gemm::accumulator(dtype);
-    let bytes = |k: usize| match made[k] {
-        Some(_) => 0,
-        None => widened(dtype, layouts[k], to).1,
-    };
-    let [left, right] = made_operands(dtype, layouts, made, spec);
-    let own = bytes(0) + bytes(1) + wide_bytes(dtype, to, result);
+    let axes = [(&spec.a_batch, &spec.a_contract), (&spec.b_batch, &spec.b_contract)];
+    let [(left, a_bytes), (right, b_bytes)] = std::array::from_fn(|k| {
+        let (batch, depth) = axes[k];
+        match made[k] {
+            Some(_) => (operand(std::ptr::null(), layouts[k], batch, depth, made[k]), 0),
+            None => lying(dtype, layouts[k], batch, depth),
+        }
+    });
+    let own = a_bytes + b_bytes + wide_bytes(dtype, to, result);
     // An operand that has to be widened is copied in any case.
     let plain = gemm::packings(
         to,
@@ -138,26 +248,6 @@ pub fn packed(
     }
 }
 
-fn made_operands(
-    dtype: DType,
-    layouts: [&Layout; 2],
-    made: [Option<usize>; 2],
-    spec: &Contraction,
-) -> [Matrix; 2] {
-    let to = gemm::accumulator(dtype);
-    let axes = [(&spec.a_batch, &spec.a_contract), (&spec.b_batch, &spec.b_contract)];
-    std::array::from_fn(|k| {
-        let (batch, depth) = axes[k];
-        let made = made[k];
-        match made {
-            Some(_) => operand(std::ptr::null(), layouts[k], batch, depth, made),
-            None => {
-                operand(std::ptr::null(), &widened(dtype, layouts[k], to).0, batch, depth, made)
-            }
-        }
-    })
-}
-
 /// Whether products of a dtype are summed in the memory of the result.
 pub fn sums_in_place(dtype: DType) -> bool {
     gemm::accumulator(dtype).size() == dtype.size()
@@ -169,6 +259,11 @@ pub fn serial_scratch(dtype: DType, a: &Layout, b: &Layout, spec: &Contraction) 
     let left = operand(std::ptr::null(), a, &spec.a_batch, &spec.a_contract, None);
     let right = operand(std::ptr::null(), b, &spec.b_batch, &spec.b_contract, None);
     gemm::serial_scratch(gemm::accumulator(dtype), &left, &right)
+}
+
+/// The second operand of a product that is no batch.
+pub fn columns(x: &Array, depth: &Axes) -> Matrix {
+    operand(x.ptr(), &x.layout, &Axes::new(), depth, None)
 }
 
 fn operand(ptr: *const u8, x: &Layout, batch: &Axes, depth: &Axes, made: Option<usize>) -> Matrix {
@@ -242,6 +337,7 @@ pub(super) unsafe fn narrow_into(wide: &Array, out: &Array) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::gemm::Packed;
     use crate::cpu::testing::{bytes, contract, layouts, noise, random, values};
 
     fn matmul(a: &Array, b: &Array) -> Array {
@@ -330,6 +426,40 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn packed_operands_give_the_same_bits() {
+        for (m, k, n) in SIZES.into_iter().filter(|&(_, k, n)| k * n > 0) {
+            for dtype in [DType::F32, DType::F64, DType::I32] {
+                let (a, b) = (noise(dtype, &[m, k], 3), noise(dtype, &[k, n], 4));
+                let want = bytes(&matmul(&a, &b));
+                let axes = [1, 0].map(|axis| Axes::from_slice(&[axis]));
+                let [a_contract, b_contract] = axes;
+                let (a_batch, b_batch) = (Axes::new(), Axes::new());
+                let spec = Contraction { a_batch, b_batch, a_contract, b_contract };
+                for b in layouts(&b) {
+                    // SAFETY: the axes are those of the array.
+                    let packed = unsafe { Packed::new(dtype, &columns(&b, &spec.b_contract)) };
+                    let packed = packed.unwrap().unwrap();
+                    let out = Array::uninit(dtype, Shape::of(&[m, n])).unwrap();
+                    let factors = (Factor::There(&a), Factor::There(&b));
+                    let extras = Extras { packed: Some(&packed), ..Extras::default() };
+                    // SAFETY: the result is fresh.
+                    unsafe { contract_with(factors.0, factors.1, &spec, &out, extras).unwrap() };
+                    assert!(bytes(&out) == want, "{dtype} {m} {k} {n}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn packed_operands_take_a_bounded_number_of_bytes() {
+        let one = noise(DType::F32, &[1, 1], 1);
+        let wide = one.view(Layout::strided(Shape::of(&[1 << 14, 1 << 15]), &[0, 0], 0));
+        // SAFETY: the axes are those of the array.
+        let packed = unsafe { Packed::new(DType::F32, &columns(&wide, &Axes::from_slice(&[0]))) };
+        assert!(packed.unwrap().is_none());
     }
 
     #[test]

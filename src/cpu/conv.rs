@@ -4,10 +4,15 @@
 //! The windows of a padded operand are a strided view, and the product packs its blocks directly
 //! from this view: no matrix of windows is ever written. A transposed convolution with strides is
 //! cut into phases (positions that differ by multiples of the stride), each a plain convolution
-//! with a subset of the taps.
+//! with a subset of the taps ([`transposed`]).
 //!
 //! Promises: bits depend only on logical shapes, dtype and spec, see [`gemm`]. Half floats are
 //! summed in float32 and rounded once.
+
+mod padding;
+mod transposed;
+
+use std::ops::Range;
 
 use smallvec::SmallVec;
 
@@ -15,12 +20,13 @@ use crate::array::Array;
 use crate::cpu::contract::{narrow_into, wide_bytes, wide_result, widen, widened};
 use crate::cpu::copy;
 use crate::cpu::depthwise;
-use crate::cpu::direct;
+use crate::cpu::direct::{self, Windows};
 use crate::cpu::gemm::{self, Axis, Extras, Matrix, with_accumulator};
+use crate::cpu::sweep::{Sweep, chosen, combinations, phases};
 use crate::cpu::window::positions;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
-use crate::layout::{Layout, Strides};
+use crate::layout::Layout;
 use crate::memory::block_bytes;
 use crate::ops::attributes::{ConvRole, ConvSpec, PerAxis};
 use crate::shape::{Axes, Shape};
@@ -42,21 +48,16 @@ pub unsafe fn conv_into(
     let wide = wide_result(out, dtype)?;
     // SAFETY: the caller holds `out`; what is apart is fresh.
     unsafe {
-        if is_depthwise(role, &left.layout, &right.layout, spec) {
-            with_accumulator!(dtype, T => match role {
-                ConvRole::Output => depthwise::output::<T>(&left, &right, spec, &wide)?,
-                ConvRole::Input => {
-                    let phases = phases(&sides(&right), spec);
-                    depthwise::input::<T>(&left, &right, spec, &phases, &wide)?
-                }
-                ConvRole::Weight => depthwise::weight::<T>(&left, &right, spec, &wide)?,
-            });
-        } else {
-            match role {
-                ConvRole::Output => output(&left, &right, spec, &wide, Extras::default())?,
-                ConvRole::Input => input(&left, &right, spec, &wide)?,
-                ConvRole::Weight => weight(&left, &right, spec, &wide)?,
+        match role {
+            ConvRole::Output => output(&left, &right, spec, &wide, Extras::default())?,
+            ConvRole::Input if is_depthwise(role, &left.layout, &right.layout, spec) => {
+                input_by_channel(&left, &right, spec, &wide)?
             }
+            ConvRole::Input => transposed::input(&left, &right, spec, &wide)?,
+            ConvRole::Weight if is_depthwise(role, &left.layout, &right.layout, spec) => {
+                with_accumulator!(dtype, T => depthwise::weight::<T>(&left, &right, spec, &wide)?)
+            }
+            ConvRole::Weight => weight(&left, &right, spec, &wide)?,
         }
         narrow_into(&wide, out);
     }
@@ -110,6 +111,37 @@ fn steps<'a>(
     sizes.zip(&x.spatial).zip(by).map(|((n, s), &by)| (n, s.1 * by as isize))
 }
 
+/// Evaluates an expression with the [`Edges`](padding::Edges) of windows, if the dtype of the result
+/// has NaN and there are edges.
+macro_rules! without_padding {
+    ($out:expr, $windows:expr, $edges:ident => $body:expr) => {{
+        macro_rules! of {
+            ($t:ty) => {{
+                let $edges = padding::Edges::<$t>::new($windows, $out);
+                $body
+            }};
+        }
+        match $out.dtype {
+            DType::F64 => of!(f64),
+            DType::F32 => of!(f32),
+            DType::Bool
+            | DType::I8
+            | DType::I16
+            | DType::I32
+            | DType::I64
+            | DType::U8
+            | DType::U16
+            | DType::U32
+            | DType::U64
+            | DType::F16
+            | DType::BF16 => {
+                let $edges = None::<padding::Edges<'_, f32>>;
+                $body
+            }
+        }
+    }};
+}
+
 /// The output of a convolution of a dtype that [`sums_in_place`](super::contract::sums_in_place).
 ///
 /// # Safety
@@ -121,17 +153,103 @@ pub unsafe fn output(
     out: &Array,
     extras: Extras<'_>,
 ) -> Result<()> {
+    let by_channel = is_depthwise(ConvRole::Output, &x.layout, &w.layout, spec);
     // SAFETY: as the caller's.
-    let is_done = unsafe {
-        with_accumulator!(out.dtype, T => {
-            direct::output::<T>(&sides(x), &sides(w), spec, out, &extras)?
+    unsafe {
+        let (xs, ws) = (sides(x), sides(w));
+        let windows = Windows { packed: extras.packed, ..output_windows(&xs, &ws, spec) };
+        without_padding!(out, &windows, edges => {
+            // Weights of one channel are few beside results, so these are not looked at if those
+            // are finite.
+            let edges = edges.filter(|_| !by_channel || !padding::are_finite(w));
+            // Edges are mended before an epilogue reads them.
+            let done = |item, rows: Range<usize>, places: Range<usize>| {
+                edges.iter().for_each(|edges| edges.part(item, rows.clone(), places.clone()));
+                extras.epilogue.into_iter().for_each(|then| then(item, rows.clone(), places.clone()));
+            };
+            let epilogue = match &edges {
+                Some(_) => Some(&done as gemm::Epilogue<'_>),
+                None => extras.epilogue,
+            };
+            let extras = Extras { epilogue, ..extras };
+            if by_channel {
+                return with_accumulator!(out.dtype, T => {
+                    depthwise::sums::<T>(&windows, out, epilogue)
+                });
+            }
+            match from_patches(&windows, out, &extras)? {
+                true => Ok(()),
+                false => product_of_views(x, w, spec, out, extras),
+            }
         })
-    };
-    if is_done {
-        return Ok(());
     }
+}
+
+/// The input of a convolution whose results see one channel.
+///
+/// # Safety
+/// As for [`conv_into`].
+unsafe fn input_by_channel(g: &Array, w: &Array, spec: &ConvSpec, out: &Array) -> Result<()> {
+    let (gs, ws) = (sides(g), sides(w));
+    let (phases, is_finite) = (phases(&ws, spec), padding::are_finite(w));
+    for at in 0..combinations(&phases) {
+        let sweeps = chosen(&phases, at);
+        let windows = transposed::input_windows(&gs, &ws, spec.groups, sweeps, out.dtype.size());
+        // SAFETY: the caller holds `out`, each of whose elements belongs to one phase.
+        unsafe {
+            with_accumulator!(out.dtype, T => depthwise::sums::<T>(&windows, out, None)?);
+            if !is_finite {
+                mend(&windows, out);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes padding out of the sums of windows.
+///
+/// # Safety
+/// They are computed, and nobody else reads or writes them.
+unsafe fn mend(windows: &Windows<'_>, out: &Array) {
+    // SAFETY: by contract.
+    unsafe {
+        without_padding!(out, windows, edges => edges.iter().for_each(|edges| edges.mend()));
+    }
+}
+
+/// [`direct::sums`] in the dtype of the result.
+///
+/// # Safety
+/// As for [`direct::sums`].
+unsafe fn from_patches(windows: &Windows<'_>, out: &Array, extras: &Extras<'_>) -> Result<bool> {
     // SAFETY: as the caller's.
-    unsafe { product_of_views(x, w, spec, out, extras) }
+    unsafe { with_accumulator!(out.dtype, T => direct::sums::<T>(windows, out, extras)) }
+}
+
+/// What an output sums.
+fn output_windows<'a>(xs: &'a Sides, ws: &Sides, spec: &ConvSpec) -> Windows<'a> {
+    let (rows, channels) = (ws.sizes[0] / spec.groups, ws.sizes[1]);
+    let sweep = |i: usize| {
+        let (taps, n) = (ws.spatial[i].0, xs.spatial[i].0 + spec.pad_low[i] + spec.pad_high[i]);
+        Sweep::output(i, positions(n, taps, spec.stride[i], spec.dilation[i]), taps, spec)
+    };
+    Windows {
+        x: xs,
+        weights: ws.ptr,
+        steps: [rows as isize * ws.strides[0], ws.strides[0]],
+        depth: Axis::new([(channels, ws.strides[1])].into_iter().chain(ws.spatial.iter().copied())),
+        groups: spec.groups,
+        channels,
+        rows,
+        sweeps: (0..xs.spatial.len()).map(sweep).collect(),
+        packed: None,
+    }
+}
+
+/// The weights of an output as the columns of a product, one matrix for each group.
+pub fn columns(w: &Array, spec: &ConvSpec) -> Matrix {
+    let ws = sides(w);
+    output_windows(&Sides { spatial: SmallVec::new(), ..sides(w) }, &ws, spec).matrix()
 }
 
 /// The output as a product of views of the padded input.
@@ -148,7 +266,10 @@ unsafe fn product_of_views(
     let x = pad(x, &spec.pad_low, &spec.pad_high)?;
     let (rows, columns) = output_operands(&sides(&x), &sides(w), spec);
     // SAFETY: as the caller's.
-    unsafe { gemm::product(out.dtype, &rows, &columns, out.ptr_mut(), extras) }
+    unsafe {
+        let extras = Extras { packed: None, ..extras };
+        gemm::product(out.dtype, &rows, &columns, out.ptr_mut(), extras)
+    }
 }
 
 fn output_operands(xs: &Sides, ws: &Sides, spec: &ConvSpec) -> (Matrix, Matrix) {
@@ -179,10 +300,57 @@ fn output_operands(xs: &Sides, ws: &Sides, spec: &ConvSpec) -> (Matrix, Matrix) 
 }
 
 unsafe fn weight(x: &Array, g: &Array, spec: &ConvSpec, out: &Array) -> Result<()> {
+    // SAFETY: as the caller's.
+    unsafe {
+        weight_with_padding(x, g, spec, out)?;
+        match out.dtype {
+            DType::F64 => padding::weight::<f64>(&sides(x), &sides(g), spec, out),
+            DType::F32 => padding::weight::<f32>(&sides(x), &sides(g), spec, out),
+            DType::Bool
+            | DType::I8
+            | DType::I16
+            | DType::I32
+            | DType::I64
+            | DType::U8
+            | DType::U16
+            | DType::U32
+            | DType::U64
+            | DType::F16
+            | DType::BF16 => {}
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As for [`conv_into`].
+unsafe fn weight_with_padding(x: &Array, g: &Array, spec: &ConvSpec, out: &Array) -> Result<()> {
     let x = pad(x, &spec.pad_low, &spec.pad_high)?;
     let (rows, columns) = weight_operands(&sides(&x), &sides(g), spec);
-    // SAFETY: as the caller's.
-    unsafe { multiply(&rows, &columns, out) }
+    let Some(turned) = turned(&rows, &columns) else {
+        // SAFETY: as the caller's.
+        return unsafe { multiply(&rows, &columns, out) };
+    };
+    let part = Array::uninit(out.dtype, turned)?;
+    // SAFETY: the part is fresh; the caller holds `out`.
+    unsafe {
+        multiply(&columns, &rows, &part)?;
+        let layout = part.layout.permuted(&Axes::from_slice(&[0, 2, 1]));
+        let dense = Layout::contiguous(layout.shape().clone());
+        let dense = Layout::strided(dense.shape().clone(), &dense.strides(), out.layout.offset());
+        copy::copy_into(&out.view(dense), &part.view(layout));
+    }
+    Ok(())
+}
+
+/// The shape of the transposed product of a weight, where that is computed instead: where windows
+/// are not contiguous along the sum, so that they could not be transposed in registers to become
+/// columns, but are copied to become rows; and where the sum is long enough to pay for transposing
+/// the result.
+fn turned(rows: &Matrix, columns: &Matrix) -> Option<Shape> {
+    let (m, n, depth) = (rows.own.len(), columns.own.len(), &columns.depth);
+    let pays = depth.inner().1 != 1 && depth.len() >= 4 * m;
+    pays.then(|| Shape::of(&[rows.batch.len(), n, m]))
 }
 
 fn weight_operands(xs: &Sides, gs: &Sides, spec: &ConvSpec) -> (Matrix, Matrix) {
@@ -212,168 +380,6 @@ fn weight_operands(xs: &Sides, gs: &Sides, spec: &ConvSpec) -> (Matrix, Matrix) 
     (rows, columns)
 }
 
-/// The positions `phase + stride · q` of the input along one axis. Tap `first + step · t`
-/// contributes position `base − down · t + q` of `g` to them.
-#[derive(Clone, Copy)]
-pub(super) struct Phase {
-    /// Count of `q`
-    pub count: usize,
-    /// Count of `t`
-    pub taps: usize,
-    pub first: usize,
-    pub step: usize,
-    pub base: isize,
-    pub down: isize,
-}
-
-fn phase(r: usize, i: usize, taps: usize, spec: &ConvSpec) -> Phase {
-    let (stride, dilation) = (spec.stride[i], spec.dilation[i]);
-    let at = (r + spec.pad_low[i]) as isize;
-    let reach = |k: usize| at - (k * dilation) as isize;
-    let hits = |k: &usize| reach(*k).rem_euclid(stride as isize) == 0;
-    let step = stride / gcd(stride, dilation);
-    let first = (0..taps.min(step)).find(hits).unwrap_or(taps);
-    Phase {
-        count: spec.input[i].value().saturating_sub(r).div_ceil(stride),
-        taps: (taps - first).div_ceil(step),
-        first: if first < taps { first } else { 0 },
-        step,
-        base: reach(first).div_euclid(stride as isize),
-        down: (step * dilation / stride) as isize,
-    }
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
-unsafe fn input(g: &Array, w: &Array, spec: &ConvSpec, out: &Array) -> Result<()> {
-    let ws = sides(w);
-    let phases = phases(&ws, spec);
-    if combinations(&phases) == 0 {
-        return Ok(());
-    }
-    let (low, high) = border(&phases, &g.shape().sizes());
-    let g = pad(g, &low, &high)?;
-    let cx = Transposed { g: sides(&g), w: ws, size: g.dtype.size() as isize, low, spec };
-    if spec.stride.iter().all(|&s| s == 1) {
-        let (rows, columns) = cx.operands(&chosen(&phases, 0));
-        // SAFETY: as the caller's.
-        return unsafe { multiply(&rows, &columns, out) };
-    }
-    let strides = out.layout.strides();
-    for at in 0..combinations(&phases) {
-        let (mut rest, mut offset) = (at, 0);
-        let mut to: Strides = strides.clone();
-        for i in (0..spec.stride.len()).rev() {
-            offset += rest % phases[i].len() * strides[2 + i] as usize;
-            rest /= phases[i].len();
-            to[2 + i] *= spec.stride[i] as isize;
-        }
-        let chosen = chosen(&phases, at);
-        let (rows, columns) = cx.operands(&chosen);
-        let part = Array::uninit(out.dtype, cx.shape(&chosen))?;
-        // SAFETY: the part is fresh; the caller holds `out`, each of whose elements belongs to one
-        // phase.
-        unsafe {
-            multiply(&rows, &columns, &part)?;
-            let offset = out.layout.offset() + offset;
-            let to = out.view(Layout::strided(part.shape().clone(), &to, offset));
-            copy::copy_into(&to, &part);
-        }
-    }
-    Ok(())
-}
-
-/// The phases of each axis that have positions: at most as many as the axis has elements.
-fn phases(ws: &Sides, spec: &ConvSpec) -> Vec<Vec<Phase>> {
-    let count = |i: usize| spec.stride[i].min(spec.input[i].value());
-    (0..spec.input.len())
-        .map(|i| (0..count(i)).map(|r| phase(r, i, ws.spatial[i].0, spec)).collect())
-        .collect()
-}
-
-/// The number of combinations of one phase per axis.
-fn combinations(phases: &[Vec<Phase>]) -> usize {
-    phases.iter().map(Vec::len).product()
-}
-
-/// The combination number `at`: one phase per axis.
-fn chosen(phases: &[Vec<Phase>], at: usize) -> SmallVec<[Phase; 3]> {
-    let mut rest = at;
-    let mut chosen: SmallVec<[Phase; 3]> = SmallVec::new();
-    for i in (0..phases.len()).rev() {
-        chosen.insert(0, phases[i][rest % phases[i].len()]);
-        rest /= phases[i].len();
-    }
-    chosen
-}
-
-/// The padding of `g` so that every position that a phase reads exists.
-fn border(phases: &[Vec<Phase>], g: &[usize]) -> (PerAxis, PerAxis) {
-    let (mut low, mut high) = (PerAxis::new(), PerAxis::new());
-    for (i, phases) in phases.iter().enumerate() {
-        let used = || phases.iter().filter(|p| p.taps > 0 && p.count > 0);
-        let first = used().map(|p| p.base - p.down * (p.taps as isize - 1)).min().unwrap_or(0);
-        let end = used().map(|p| p.base + p.count as isize).max().unwrap_or(0);
-        low.push((-first).max(0) as usize);
-        high.push((end - g[2 + i] as isize).max(0) as usize);
-    }
-    (low, high)
-}
-
-/// The data that the phases of a transposed convolution share.
-struct Transposed<'a> {
-    g: Sides,
-    w: Sides,
-    /// Bytes of an element
-    size: isize,
-    low: PerAxis,
-    spec: &'a ConvSpec,
-}
-
-impl Transposed<'_> {
-    /// The shape of the result of a combination of phases.
-    fn shape(&self, phases: &[Phase]) -> Shape {
-        let all = [self.g.sizes[0], self.w.sizes[1] * self.spec.groups].into_iter();
-        all.chain(phases.iter().map(|p| p.count)).map(Into::into).collect()
-    }
-
-    /// The operands of the product that computes a combination of phases.
-    fn operands(&self, phases: &[Phase]) -> (Matrix, Matrix) {
-        let (gs, ws, groups) = (&self.g, &self.w, self.spec.groups);
-        let (n, c, o) = (gs.sizes[0], ws.sizes[1], ws.sizes[0] / groups);
-        let (mut from, mut tap) = (0, 0);
-        for (i, p) in phases.iter().enumerate() {
-            from += (p.base + self.low[i] as isize) * gs.spatial[i].1;
-            tap += p.first as isize * ws.spatial[i].1;
-        }
-        let axes =
-            |x: &Sides, f: &dyn Fn(&Phase) -> (usize, isize)| -> SmallVec<[(usize, isize); 3]> {
-                phases.iter().zip(&x.spatial).map(|(p, s)| (f(p).0, f(p).1 * s.1)).collect()
-            };
-        let rows = Matrix {
-            ptr: ws.ptr.wrapping_offset(tap * self.size),
-            batch: Axis::new([(n, 0), (groups, o as isize * ws.strides[0])]),
-            own: Axis::new([(c, ws.strides[1])]),
-            depth: Axis::new(
-                [(o, ws.strides[0])].into_iter().chain(axes(ws, &|p| (p.taps, p.step as isize))),
-            ),
-            made: None,
-        };
-        let columns = Matrix {
-            ptr: gs.ptr.wrapping_offset(from * self.size),
-            batch: Axis::new([(n, gs.strides[0]), (groups, o as isize * gs.strides[1])]),
-            own: Axis::new(axes(gs, &|p| (p.count, 1))),
-            depth: Axis::new(
-                [(o, gs.strides[1])].into_iter().chain(axes(gs, &|p| (p.taps, -p.down))),
-            ),
-            made: None,
-        };
-        (rows, columns)
-    }
-}
-
 /// The scratch bytes of [`conv_into`], as the memory counters count them.
 pub fn scratch(
     role: ConvRole,
@@ -386,54 +392,67 @@ pub fn scratch(
     let to = gemm::accumulator(dtype);
     let ((a, a_bytes), (b, b_bytes)) = (widened(dtype, a, to), widened(dtype, b, to));
     let fixed = a_bytes + b_bytes + wide_bytes(dtype, to, result);
-    if is_depthwise(role, &a, &b, spec) {
-        let read: &[&Layout] = if role == ConvRole::Weight { &[&a, &b] } else { &[&a] };
-        return fixed + depthwise::scratch(to, read);
-    }
-    if role == ConvRole::Output {
-        let direct = with_accumulator!(to, T => direct::scratch::<T>(&a, &b, spec));
-        if let Some(bytes) = direct {
-            return fixed + bytes;
-        }
-    }
     let at = |x: &Layout| sides_at(std::ptr::null(), x);
-    let padded = |low: &[usize], high: &[usize]| match low.iter().chain(high).all(|&n| n == 0) {
-        true => (a.clone(), 0),
-        false => {
-            let around = [0, 0].into_iter().chain(low.iter().zip(high).map(|(l, h)| l + h));
-            let shape: Shape =
-                a.shape().sizes().into_iter().zip(around).map(|(n, m)| (n + m).into()).collect();
-            let bytes = block_bytes(shape.count() * to.size());
-            (Layout::contiguous(shape), bytes)
-        }
-    };
-    let inner = match role {
-        ConvRole::Output | ConvRole::Weight => {
-            let (x, bytes) = padded(&spec.pad_low, &spec.pad_high);
-            let (rows, columns) = match role {
-                ConvRole::Output => output_operands(&at(&x), &at(&b), spec),
-                ConvRole::Weight | ConvRole::Input => weight_operands(&at(&x), &at(&b), spec),
+    let (left, right) = (at(&a), at(&b));
+    if is_depthwise(role, &a, &b, spec) {
+        let of =
+            |windows: &Windows<'_>| with_accumulator!(to, T => depthwise::scratch::<T>(windows));
+        return fixed
+            + match role {
+                ConvRole::Output => of(&output_windows(&left, &right, spec)),
+                ConvRole::Input => {
+                    let phases = phases(&right, spec);
+                    let windows = |at| {
+                        let (sweeps, groups) = (chosen(&phases, at), spec.groups);
+                        transposed::input_windows(&left, &right, groups, sweeps, to.size())
+                    };
+                    (0..combinations(&phases)).map(|at| of(&windows(at))).max().unwrap_or(0)
+                }
+                ConvRole::Weight => depthwise::weight_scratch(to, &[&a, &b]),
             };
-            bytes + gemm::scratch(to, &rows, &columns)
+    }
+    let padded = |low: &[usize], high: &[usize]| padded(&a, to.size(), low, high);
+    fixed
+        + match role {
+            ConvRole::Output => match patches(to, &output_windows(&left, &right, spec)) {
+                Some(bytes) => bytes,
+                None => {
+                    let (x, bytes) = padded(&spec.pad_low, &spec.pad_high);
+                    let (rows, columns) = output_operands(&at(&x), &right, spec);
+                    bytes + gemm::scratch(to, &rows, &columns)
+                }
+            },
+            ConvRole::Weight => {
+                let (x, bytes) = padded(&spec.pad_low, &spec.pad_high);
+                let (rows, columns) = weight_operands(&at(&x), &right, spec);
+                bytes
+                    + match turned(&rows, &columns) {
+                        None => gemm::scratch(to, &rows, &columns),
+                        Some(shape) => {
+                            let part = block_bytes(shape.count() * to.size());
+                            part + gemm::scratch(to, &columns, &rows)
+                        }
+                    }
+            }
+            ConvRole::Input => transposed::scratch(to, &a, &b, spec),
         }
-        ConvRole::Input => {
-            let phases = phases(&at(&b), spec);
-            let (low, high) = border(&phases, &a.shape().sizes());
-            let (g, bytes) = padded(&low, &high);
-            let size = to.size() as isize;
-            let cx = Transposed { g: at(&g), w: at(&b), size, low, spec };
-            let whole = spec.stride.iter().all(|&s| s == 1);
-            let one = |at: usize| {
-                let chosen = chosen(&phases, at);
-                let (rows, columns) = cx.operands(&chosen);
-                let part = block_bytes(cx.shape(&chosen).count() * to.size());
-                gemm::scratch(to, &rows, &columns) + if whole { 0 } else { part }
-            };
-            let all = 0..combinations(&phases);
-            bytes + all.map(one).max().unwrap_or(0)
-        }
-    };
-    fixed + inner
+}
+
+/// The layout of an operand with elements of `size` bytes, padded, and the bytes that it takes.
+fn padded(x: &Layout, size: usize, low: &[usize], high: &[usize]) -> (Layout, usize) {
+    if low.iter().chain(high).all(|&n| n == 0) {
+        return (x.clone(), 0);
+    }
+    let around = [0, 0].into_iter().chain(low.iter().zip(high).map(|(l, h)| l + h));
+    let shape: Shape =
+        x.shape().sizes().into_iter().zip(around).map(|(n, m)| (n + m).into()).collect();
+    let bytes = block_bytes(shape.count() * size);
+    (Layout::contiguous(shape), bytes)
+}
+
+/// The scratch of [`direct::sums`] in a dtype, if it computes them.
+fn patches(dtype: DType, windows: &Windows<'_>) -> Option<usize> {
+    with_accumulator!(dtype, T => direct::scratch::<T>(windows))
 }
 
 unsafe fn multiply(rows: &Matrix, columns: &Matrix, out: &Array) -> Result<()> {

@@ -30,6 +30,8 @@ pub trait Number: Element<Number = Self> + PartialOrd {
     const LOWEST: Self;
     /// Not below any other number.
     const HIGHEST: Self;
+    /// Whether there is NaN among the numbers.
+    const HAS_NAN: bool;
     /// Sum; wraps.
     fn add(self, b: Self) -> Self;
     /// Product; wraps.
@@ -40,7 +42,7 @@ pub trait Number: Element<Number = Self> + PartialOrd {
 
 macro_rules! native {
     ($ty:ty, $dtype:ident, $nothing:expr, $lowest:expr, $highest:expr,
-     $add:expr, $mul:expr, $nan:expr) => {
+     $add:expr, $mul:expr, $nan:expr, $has_nan:literal) => {
         impl Element for $ty {
             const DTYPE: DType = DType::$dtype;
             type Number = $ty;
@@ -59,6 +61,7 @@ macro_rules! native {
             const NOTHING: $ty = $nothing;
             const LOWEST: $ty = $lowest;
             const HIGHEST: $ty = $highest;
+            const HAS_NAN: bool = $has_nan;
             #[inline(always)]
             fn add(self, b: $ty) -> $ty {
                 $add(self, b)
@@ -76,12 +79,12 @@ macro_rules! native {
 }
 macro_rules! integer {
     ($($ty:ident $dtype:ident),*) => {
-        $(native!($ty, $dtype, 0, $ty::MIN, $ty::MAX, $ty::wrapping_add, $ty::wrapping_mul, |_| false);)*
+        $(native!($ty, $dtype, 0, $ty::MIN, $ty::MAX, $ty::wrapping_add, $ty::wrapping_mul, |_| false, false);)*
     };
 }
 macro_rules! float {
     ($($ty:ident $dtype:ident),*) => {
-        $(native!($ty, $dtype, -0.0, $ty::NEG_INFINITY, $ty::INFINITY, |a, b| a + b, |a, b| a * b, |x: $ty| x != x);)*
+        $(native!($ty, $dtype, -0.0, $ty::NEG_INFINITY, $ty::INFINITY, |a, b| a + b, |a, b| a * b, |x: $ty| x != x, true);)*
     };
 }
 integer!(i8 I8, i16 I16, i32 I32, i64 I64, u8 U8, u16 U16, u32 U32, u64 U64);

@@ -19,21 +19,25 @@ pub mod indexing;
 pub mod moves;
 pub mod nest;
 pub mod norm;
+mod pool;
 mod product;
 pub mod program;
+mod recurrent;
 pub mod reduce;
 mod run;
 #[cfg(test)]
 mod samples;
 pub mod scan;
+mod softmax;
 pub mod sort;
+mod sweep;
 #[cfg(test)]
 pub(crate) mod testing;
 pub use contract::Factor;
 pub use create::threefry;
 pub use depth::depth;
 pub use execute::*;
-pub use gemm::{Epilogue, Extras};
-pub use product::{Feed, Prelude, Sequel, is_product, product_into};
+pub use gemm::{Epilogue, Extras, Packed};
+pub use product::{Feed, Prelude, Sequel, is_product, packed, product_into, reads};
 pub mod target;
 pub mod window;

@@ -14,6 +14,9 @@ const SQUARE: usize = 64;
 /// Elements that are worth setting up a block.
 const FEW: usize = 256;
 
+/// The offsets of a first block.
+static NOWHERE: [isize; 16] = [0; 16];
+
 /// The block of a nest that is being worked on.
 pub struct Block<'a> {
     /// Positions along the row axis
@@ -151,6 +154,13 @@ impl Nest {
 
     /// Calls `f` for the blocks of a range, in order.
     pub fn visit(&self, blocks: Range<usize>, mut f: impl FnMut(Block)) {
+        // A block that is everything, as where there are few elements.
+        if let ([cols], [step]) = (&self.sizes[..], &self.steps[..])
+            && cols <= step
+            && let Some(offsets) = NOWHERE.get(..self.operands)
+        {
+            return blocks.for_each(|_| f(Block { rows: 1, cols: *cols, offsets }));
+        }
         let (last, row) = (self.sizes.len() - 1, self.row_axis);
         let mut at: SmallVec<[usize; 6]> = SmallVec::from_elem(0, self.sizes.len());
         let mut offsets: SmallVec<[isize; 12]> = SmallVec::from_elem(0, self.operands);

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::contract::{self, Factor, Made};
 use super::conv;
-use super::gemm::{self, Axis, Extras};
+use super::gemm::{self, Axis, Extras, Packed};
 use super::program::{Matrix, Program, register_bits, run, run_part};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
@@ -22,8 +22,36 @@ use crate::shape::{Axes, Shape};
 
 /// Whether an op is a product that can have an epilogue.
 pub fn is_product(op: &Op) -> bool {
-    matches!(op, Op::Contract(_))
-        || matches!(op, Op::Conv(ConvRole::Output, spec) if spec.groups == 1)
+    matches!(op, Op::Contract(_) | Op::Conv(ConvRole::Output, _))
+}
+
+/// The second operand of a product as its kernels read it in panels of columns, if they do: the
+/// weights of a convolution, or a matrix that is no batch.
+#[allow(clippy::wildcard_enum_match_arm, reason = "no other op is a product")]
+fn columns(op: &Op, x: &Array) -> Option<gemm::Matrix> {
+    match op {
+        Op::Contract(spec) if spec.b_batch.is_empty() => {
+            Some(contract::columns(x, &spec.b_contract))
+        }
+        Op::Conv(ConvRole::Output, spec) if spec.groups == 1 => Some(conv::columns(x, spec)),
+        _ => None,
+    }
+}
+
+/// Packs the second operand of a product, once for all products that will read it. `None` where
+/// that does not pay.
+pub fn packed(op: &Op, x: &Array) -> Result<Option<Packed>> {
+    let is_float = matches!(x.dtype, DType::F32 | DType::F64);
+    match columns(op, x).filter(|x| is_float && gemm::pays(x)) {
+        // SAFETY: the axes are those of the array.
+        Some(matrix) => unsafe { Packed::new(x.dtype, &matrix) },
+        None => Ok(None),
+    }
+}
+
+/// Whether a product reads its second operand in the form in which it was packed.
+pub fn reads(op: &Op, x: &Array, packed: &Packed) -> bool {
+    columns(op, x).is_some_and(|matrix| packed.holds(&matrix))
 }
 
 /// An operand of a product.
@@ -67,7 +95,7 @@ pub struct Sequel<'a> {
 }
 
 /// Computes the product of `a` and `b` into `out`, and its epilogue, if any, which reads `out`.
-/// `lent` is memory in which to pack operands.
+/// `lent` is memory in which to pack operands, `packed` the second operand packed before.
 ///
 /// # Safety
 /// Results are in C order, of their types, nobody else reads or writes them, and they overlap no
@@ -78,15 +106,20 @@ pub unsafe fn product_into(
     out: &Array,
     sequel: Option<Sequel<'_>>,
     lent: Option<(*mut u8, usize)>,
+    packed: Option<&Packed>,
 ) -> Result<()> {
     let parts = sequel.as_ref().and_then(|sequel| Parts::new(op, a, sequel));
-    let done = |batch, rows: Range<usize>, cols: Range<usize>| {
+    let (groups, each) = groups_of(op, out);
+    let done = |batch: usize, rows: Range<usize>, cols: Range<usize>| {
         if let Some(parts) = &parts {
+            // The groups of a convolution are matrices of the batch, and rows of the result.
+            let (batch, row) = (batch / groups, batch % groups * each + rows.start);
             // SAFETY: parts of the result are told once, when they are there.
-            unsafe { parts.run(batch, rows.start, cols.start, (rows.len(), cols.len())) };
+            unsafe { parts.run(batch, row, cols.start, (rows.len(), cols.len())) };
         }
     };
-    let extras = Extras { lent, epilogue: parts.is_some().then_some(&done), ..Extras::default() };
+    let epilogue = parts.is_some().then_some(&done as gemm::Epilogue<'_>);
+    let extras = Extras { lent, packed, epilogue, ..Extras::default() };
     // SAFETY: as the caller's.
     unsafe {
         #[allow(clippy::wildcard_enum_match_arm, reason = "what is no product is refused by name")]
@@ -106,6 +139,17 @@ pub unsafe fn product_into(
         }
     }
     Ok(())
+}
+
+/// The groups of a convolution, and the channels of its result that each has.
+fn groups_of(op: &Op, out: &Array) -> (usize, usize) {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "other products have no groups")]
+    match op {
+        Op::Conv(ConvRole::Output, spec) => {
+            (spec.groups, out.shape()[1].value() / spec.groups.max(1))
+        }
+        _ => (1, 0),
+    }
 }
 
 /// # Safety
@@ -140,11 +184,11 @@ unsafe fn contract_made(
     let left = Filling::of(a, &spec.a_contract, dtype);
     let right = Filling::of(b, &spec.b_contract, dtype);
     // SAFETY: the product asks for what lies inside the operands, and gives memory for it.
-    let fill_left = |own: Range<usize>, depth: Range<usize>, to: *mut u8, by: [isize; 2]| unsafe {
+    let fill_left = |_, own: Range<usize>, depth: Range<usize>, to: *mut u8, by: [isize; 2]| unsafe {
         left.as_ref().into_iter().for_each(|x| x.fill(own.clone(), depth.clone(), to, by));
     };
     // SAFETY: as above.
-    let fill_right = |own: Range<usize>, depth: Range<usize>, to: *mut u8, by: [isize; 2]| unsafe {
+    let fill_right = |_, own: Range<usize>, depth: Range<usize>, to: *mut u8, by: [isize; 2]| unsafe {
         right.as_ref().into_iter().for_each(|x| x.fill(own.clone(), depth.clone(), to, by));
     };
     let made = [

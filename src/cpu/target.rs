@@ -34,7 +34,14 @@ pub const LIMITS: Limits = Limits {
     ranges: Ranges::Free,
     large: 1 << 12,
     setup: 2,
-    blocks: Some(Blocks { rows: 8, bytes: 768 << 10, least: 192 << 10, large: 512 << 10, each: 4 }),
+    blocks: Some(Blocks {
+        rows: 8,
+        bytes: 768 << 10,
+        least: 192 << 10,
+        large: 512 << 10,
+        each: 4,
+        inside: 3 << 20,
+    }),
     rows: None,
 };
 
@@ -159,7 +166,7 @@ impl Executor for Cpu {
     }
 
     fn lower(&self, plan: &Plan) -> Result<Arc<dyn Executable>> {
-        Ok(Arc::new(Lowered::new(plan.template())?))
+        Ok(Arc::new(Lowered::new(plan.template())?.with_packed(plan)?))
     }
 
     fn replacing(&self, _: Option<&Array>, new: Array) -> Array {

@@ -14,9 +14,11 @@ use rustc_hash::FxHashSet;
 use super::backward::{self, Options};
 use super::call;
 use super::executors::Device;
+use super::frozen::{Flowing, Frozen, with_constants};
 use super::program::{Program, cut};
 use super::tape::{self, First, History, Leaf, Value};
 use super::trace::{self, Capture, Source, Trace};
+use crate::array::Array;
 use crate::error;
 use crate::error::Result;
 use crate::graph::{Host, List, resize};
@@ -166,11 +168,19 @@ impl<'a> Ending<'a> {
     }
 
     /// Compiles the function, whose sizes have these symbols; what is updated may be written over.
-    pub fn finish(self, symbols: &[Dim], updates: &[(usize, usize)]) -> Result<Compiled> {
+    /// Of a frozen function, the inputs for which `frozen` has a value become constants, and
+    /// `updates` name the inputs that are left.
+    pub fn finish(
+        self,
+        symbols: &[Dim],
+        updates: &[(usize, usize)],
+        frozen: Option<&[Option<Array>]>,
+    ) -> Result<Compiled> {
         self.check_devices()?;
         // What differentiation appends is not part of the function itself.
         let count = self.trace.read(|graph| graph.len());
-        let differentiable = self.differentiate()?;
+        let varies = |i: usize| frozen.is_none_or(|values| values[i].is_none());
+        let differentiable = self.differentiate(varies)?;
         let (pinned, moved, device) = (self.pinned(), self.moved()?, self.trace.device());
         let (list, _) = self.trace.close();
         let mut hosts = Vec::new();
@@ -183,12 +193,30 @@ impl<'a> Ending<'a> {
         let mut plain = list.until(count);
         plain.outputs = self.results.clone();
         let (scope, no_grad) = (self.trace.scope(), self.trace.no_grad_nodes());
-        let differentiable = differentiable
-            .map(|cut| cut.flowing(device, &list, symbols, scope, &self.results, &no_grad))
-            .transpose()?;
         let donated = updates.iter().map(|&(input, result)| (input as u32, result as u32));
-        let program = Program::new(device, plain, symbols.to_vec(), scope.clone());
-        let program = program.donating(donated.collect());
+        let donated: Vec<(u32, u32)> = donated.collect();
+        let (program, differentiable) = match frozen {
+            Some(values) => {
+                let inputs = self.captures.iter().map(|capture| capture.input);
+                let given = |(id, value): (Id, &Option<Array>)| Some((id, value.clone()?));
+                let known: Vec<(Id, Array)> = inputs.zip(values).filter_map(given).collect();
+                let left = |i: &usize| values[..*i].iter().filter(|value| value.is_none()).count();
+                let flowing = differentiable.map(|cut| Flowing {
+                    wrt: cut.wrt.iter().map(left).collect(),
+                    results: cut.results,
+                });
+                let at = Frozen { device, symbols, scope };
+                at.compile(with_constants(plain, &known)?, flowing, &no_grad)?
+            }
+            None => {
+                let differentiable = differentiable
+                    .map(|cut| cut.flowing(device, &list, symbols, scope, &self.results, &no_grad))
+                    .transpose()?;
+                let program = Program::new(device, plain, symbols.to_vec(), scope.clone());
+                (program, differentiable)
+            }
+        };
+        let program = program.donating(donated);
         // What passes ask about sizes is relied on as well.
         program.optimized()?;
         let constraints = scope.constraints();
@@ -235,12 +263,14 @@ impl<'a> Ending<'a> {
         pinned
     }
 
-    /// Appends the backward nodes, where a result leads to an input that wants a gradient.
-    fn differentiate(&self) -> Result<Option<Cut>> {
+    /// Appends the backward nodes, where a result leads to an input that varies and wants a
+    /// gradient.
+    fn differentiate(&self, varies: impl Fn(usize) -> bool) -> Result<Option<Cut>> {
         let reached: Vec<(usize, Value)> = self
             .captures
             .iter()
             .enumerate()
+            .filter(|(i, _)| varies(*i))
             .filter_map(|(i, capture)| {
                 let leaf = capture.leaf.clone()?;
                 let mut value = self.trace.value(capture.input);

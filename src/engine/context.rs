@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 
+use crate::dtype::DType;
 use crate::site::Site;
 
 /// The state of a thread.
@@ -19,6 +20,8 @@ pub(super) struct Context {
     pub(super) sweeping: Cell<bool>,
     /// Whether a call writes its nodes: what it calls itself is part of it
     pub(super) within_call: Cell<bool>,
+    /// The dtype of products under mixed precision, where it is on
+    pub(super) narrow: Cell<Option<DType>>,
     /// The line that started the work, while the interpreter's lock is released
     pub(super) line: Cell<Option<Site>>,
 }
@@ -31,6 +34,7 @@ thread_local! {
             tracing: Cell::new(false),
             sweeping: Cell::new(false),
             within_call: Cell::new(false),
+            narrow: Cell::new(None),
             line: Cell::new(None),
         }
     };

@@ -1,6 +1,7 @@
 //! Tensors as values: the tape, eager execution, the backward sweep, indexing, random state,
 //! traces.
 
+pub mod autocast;
 pub mod backward;
 pub mod call;
 pub mod check;
@@ -12,6 +13,7 @@ pub mod definition;
 pub mod eager;
 pub mod executors;
 pub mod export;
+pub mod frozen;
 pub mod index;
 pub mod interpret;
 pub mod observe;

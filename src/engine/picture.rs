@@ -2,12 +2,13 @@
 
 use super::executors::{self, Device};
 use super::site;
-use crate::graph::dot::{Group, Picture};
+use crate::graph::dot::{self, Group, Picture};
 use crate::graph::{Graph, List, Node};
 use crate::ops::emit::Id;
 use crate::passes::cost;
 use crate::passes::expand::has_calls;
 use crate::schedule::{Plan, Step};
+use crate::site::Site;
 
 /// The list as Graphviz source, with boxes around groups of nodes.
 pub fn dot(list: &List, groups: &[Group]) -> String {
@@ -41,6 +42,28 @@ pub struct Row {
     pub tooltip: String,
     /// The colour of its kind
     pub colour: &'static str,
+    /// The name of what it computes
+    pub op: String,
+    /// Its attributes and numbers, without what it reads
+    pub attributes: String,
+    /// Its type; empty where it has no value of its own
+    pub ty: String,
+    /// The nodes that it reads
+    pub operands: Vec<u32>,
+    /// Its name
+    pub name: Option<String>,
+    /// Where it was made
+    pub site: Site,
+    /// What it costs if it is computed alone; of control flow, 0
+    pub flops: u64,
+    /// The bytes that it reads and writes then
+    pub bytes: u64,
+    /// The bytes of its value, where its sizes are known
+    pub size: Option<usize>,
+    /// How many nodes its bodies have
+    pub inside: usize,
+    /// Whether it is a result
+    pub is_result: bool,
 }
 
 /// The nodes of a list, one by one.
@@ -48,8 +71,24 @@ pub fn rows(list: &List) -> Vec<Row> {
     let row = |i: usize| {
         let id = Id(i as u32);
         let tooltip = picture(&[]).tooltip(list, id);
-        let text = tooltip.lines().next().unwrap_or_default().into();
-        Row { text, tooltip, colour: crate::graph::dot::colour(list.node(id)) }
+        let node = list.node(id);
+        let cost = cost::of_node(&list.nodes, node);
+        Row {
+            text: tooltip.lines().next().unwrap_or_default().into(),
+            tooltip,
+            colour: dot::colour(node),
+            op: node.kind.name().into(),
+            attributes: dot::attributes(node),
+            ty: dot::type_text(node),
+            operands: node.reads().map(|id| id.0).collect(),
+            name: list.names.get(&id).map(|name| name.to_string()),
+            site: node.site,
+            flops: cost.flops,
+            bytes: cost.bytes,
+            size: node.ty.shape.is_known().then(|| node.ty.shape.count() * node.ty.dtype.size()),
+            inside: dot::inside(node),
+            is_result: list.outputs.contains(&id),
+        }
     };
     (0..list.nodes.len()).map(row).collect()
 }

@@ -36,6 +36,8 @@ const TIGHTER: usize = 8;
 /// A list that runs.
 pub struct Program {
     list: Arc<List>,
+    /// The list before it was frozen, if it was
+    source: Option<Arc<List>>,
     config: Config,
     /// The device that it runs on
     device: Device,
@@ -88,10 +90,11 @@ impl Program {
     pub fn new(device: Device, list: List, symbols: Vec<Dim>, scope: Scope) -> Program {
         let (optimized, template) = (OnceLock::new(), OnceLock::new());
         let (config, plans, tighter) = (config::current(), Mutex::default(), Mutex::default());
-        let list = list.into();
+        let (list, source) = (list.into(), None);
         let (donated, donates) = (Vec::new(), Vec::new());
         Program {
             list,
+            source,
             config,
             device,
             optimized,
@@ -103,6 +106,11 @@ impl Program {
             tighter,
             plans,
         }
+    }
+
+    /// The same, whose list is another one that was frozen.
+    pub fn frozen_from(self, source: Arc<List>) -> Program {
+        Program { source: Some(source), ..self }
     }
 
     /// The program of another list over the same sizes.
@@ -137,9 +145,14 @@ impl Program {
         &self.scope
     }
 
-    /// The list as it was traced.
+    /// The list as it was traced, and then frozen, if it is: what a run computes to the bit.
     pub fn list(&self) -> &List {
         &self.list
+    }
+
+    /// The list as it was traced.
+    pub fn source(&self) -> &List {
+        self.source.as_deref().unwrap_or(&self.list)
     }
 
     /// The list as it was traced, without gradient stops, and without calls that exist for their
@@ -257,6 +270,9 @@ impl Program {
         let executor = executors::executor(self.device);
         let work = || reported(self.unmarked()?, &self.config.passes, executor);
         let (_, mut reports) = self.scope.run(work)?;
+        if let Some(source) = &self.source {
+            reports.insert(0, report("freeze", source, &self.list));
+        }
         if let Some(tighter) = self.tighter.lock().last() {
             reports.push(report("remat", optimized.planned(), &tighter.list));
         }
@@ -453,11 +469,23 @@ pub fn cut(
     let mut residuals: Vec<Id> = Vec::new();
     let mut place: Vec<Option<Id>> = vec![None; list.nodes.len()];
     let live = live(&list.nodes, gradients);
+    // What is constant both parts have by themselves.
+    let mut constants: Vec<Id> = Vec::new();
     let mut need = |id: Id| {
-        if !is_late(id) && place[id.0 as usize].is_none() {
-            place[id.0 as usize] = Some(Id(residuals.len() as u32));
-            residuals.push(id);
+        if is_late(id) || place[id.0 as usize].is_some() {
+            return;
         }
+        let of = match list.node(id).kind {
+            Kind::Constant(_) => &mut constants,
+            Kind::Input
+            | Kind::Op(_)
+            | Kind::ControlFlow(_)
+            | Kind::Result(_)
+            | Kind::Effect(_)
+            | Kind::Barrier => &mut residuals,
+        };
+        place[id.0 as usize] = Some(Id(of.len() as u32));
+        of.push(id);
     };
     for (i, node) in list.nodes.iter().enumerate().skip(count) {
         if live[i] {
@@ -476,6 +504,10 @@ pub fn cut(
         node.args.clear();
         place[id.0 as usize] = Some(Id(backward.nodes.len() as u32));
         backward.nodes.push(node);
+    }
+    for id in constants {
+        place[id.0 as usize] = Some(Id(backward.nodes.len() as u32));
+        backward.nodes.push(list.node(id).clone());
     }
     let moved = |id: Id, place: &[Option<Id>]| {
         place[id.0 as usize].unwrap_or_else(|| unreachable!("%{} is not there yet", id.0))

@@ -5,7 +5,6 @@
 use std::sync::OnceLock;
 
 use super::context;
-use crate::site::Origin;
 pub use crate::site::Site;
 
 /// Finds the running line, and spells a site as `file.py:12`.
@@ -26,15 +25,15 @@ pub fn install(provider: Provider) {
     let _ = PROVIDER.set(provider);
 }
 
-/// The line running now (unknown without a provider), and the call whose formula runs.
+/// The line running now (unknown without a provider), the call whose formula runs, and the
+/// scope of what is traced.
 pub fn current() -> Site {
-    let mut site = match (context::HERE.with(|context| context.line.get()), PROVIDER.get()) {
+    let site = match (context::HERE.with(|context| context.line.get()), PROVIDER.get()) {
         (Some(site), _) => site,
         (None, Some(provider)) => (provider.current)(),
         (None, None) => Site::default(),
     };
-    site.origin = site.origin.or(Origin::running());
-    site
+    site.within_running()
 }
 
 /// Runs `f` with every node attributed to `site`.

@@ -10,10 +10,11 @@ use smallvec::SmallVec;
 
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Result};
+use crate::graph::Effect;
 use crate::layout::Layout;
 use crate::ops::op::Type;
 use crate::scalar::half::{f64_to_bf16, f64_to_f16};
-use crate::shape::{Dim, Dims};
+use crate::shape::{Dim, Dims, Shape};
 
 /// Invocations of a workgroup.
 pub const WORKGROUP: usize = 64;
@@ -126,7 +127,12 @@ pub enum Refusal {
         sizes: Dims,
     },
     /// The position of an element that is false
-    False(String),
+    False {
+        /// What the program says of it
+        message: String,
+        /// The sizes of the value
+        sizes: Dims,
+    },
 }
 
 impl Refusal {
@@ -139,9 +145,8 @@ impl Refusal {
                 let size = sizes.get(axis).map_or(0, |size| size.value());
                 Error::outside(op, value as i64, axis, size, sizes.len())
             }
-            Refusal::False(message) => {
-                let what = format!("element {} (in C order) is false", words[0]);
-                error::bad_value("check", message, what)
+            Refusal::False { message, sizes } => {
+                Effect::failed(message, &Shape::from_dims(sizes), words[0] as usize)
             }
         }
     }
@@ -224,7 +229,9 @@ impl Dispatch {
     pub fn admit(&self, op: &str) -> Result<()> {
         match self.rounds.known() {
             Some(rounds) if rounds > MOST_ROUNDS => {
-                let facts = format!("got {rounds} rounds of a loop, at most {MOST_ROUNDS}");
+                let facts = format!(
+                    "got {rounds} rounds of a loop, at most {MOST_ROUNDS}; take parts of the array"
+                );
                 Err(error::bad_graph("gpu", format!("{op} is too long for a dispatch"), facts))
             }
             Some(_) | None => Ok(()),

@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::error::{self, Error};
 use crate::layout::Layout;
-use crate::ops::declare::{Composite, Kernel};
+use crate::ops::declare::{Composite, Family};
 use crate::ops::op::Op;
 use crate::shape::Shape;
 use crate::target::{Abilities, Limits, Ranges, RowLimits, Target};
@@ -81,10 +81,13 @@ impl Target for Shaders {
     }
 
     fn has_kernel(&self, composite: &'static Composite) -> bool {
-        composite.kernel.is_some_and(|kernel| match kernel {
-            Kernel::Attention | Kernel::AttentionGradients => true,
-            // Their formulas are fused.
-            Kernel::LayerNorm | Kernel::LayerNormGradients => false,
+        composite.kernel.is_some_and(|kernel| match kernel.family().0 {
+            Family::Attention => true,
+            // Their formulas are scans, or are fused.
+            Family::LayerNorm
+            | Family::Recurrent(_)
+            | Family::Softmax { .. }
+            | Family::MaxPool(_) => false,
         })
     }
 

@@ -196,7 +196,7 @@ pub struct Call {
 }
 
 /// Shapes that the tensors of a call are tried with, in order; the last one repeats.
-const SHAPES: [&[&[usize]]; 8] = [
+const SHAPES: [&[&[usize]]; 19] = [
     &[&[4, 6]],
     &[&[4, 6], &[6]],
     &[&[4, 6], &[6, 3]],
@@ -205,6 +205,39 @@ const SHAPES: [&[&[usize]]; 8] = [
     &[&[2, 4, 7], &[6, 4, 3], &[6]],
     &[&[2, 4, 7, 7], &[6, 4, 3, 3], &[6]],
     &[&[2, 4, 5], &[4]],
+    &[&[2, 4, 7]],
+    &[&[2, 3, 4, 4, 4]],
+    // Recurrent layers, their gradients, and their cells.
+    &[&[4, 2, 3], &[2, 5], &[2, 5], &[20, 3], &[20, 5], &[20], &[20], &[2]],
+    &[
+        &[4, 2, 5],
+        &[4, 2, 20],
+        &[4, 2, 5],
+        &[2, 5],
+        &[20, 5],
+        &[2, 5],
+        &[2, 5],
+        &[4, 2, 20],
+        &[4, 2, 5],
+        &[2],
+    ],
+    &[&[4, 2, 3], &[2, 5], &[15, 3], &[15, 5], &[15], &[15], &[2]],
+    &[
+        &[4, 2, 5],
+        &[4, 2, 15],
+        &[4, 2, 5],
+        &[4, 2, 5],
+        &[15, 5],
+        &[2, 5],
+        &[4, 2, 15],
+        &[4, 2, 5],
+        &[2],
+    ],
+    &[&[4, 2, 3], &[2, 5], &[5, 3], &[5, 5], &[5], &[5], &[2]],
+    &[&[4, 2, 5], &[4, 2, 5], &[5, 5], &[2, 5], &[2]],
+    &[&[2, 3], &[2, 5], &[2, 5], &[20, 3], &[20, 5], &[20], &[20]],
+    &[&[2, 3], &[2, 5], &[15, 3], &[15, 5], &[15], &[15]],
+    &[&[2, 3], &[2, 5], &[5, 3], &[5, 5], &[5], &[5]],
 ];
 
 /// Up to four calls of every composite, with shapes from `SHAPES` that it takes.
@@ -301,6 +334,7 @@ fn attempt_call(
             | ParamKind::Shape
             | ParamKind::DType
             | ParamKind::MaybeDType
+            | ParamKind::Padding
             | ParamKind::Text
             | ParamKind::MaybeDevice => match (param.default, param.kind) {
                 (Some(default), _) if attempt != 2 => parse_default(default),

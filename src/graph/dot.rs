@@ -84,7 +84,12 @@ struct Dot<'a> {
 
 /// How many nodes a list has, with those of its bodies.
 fn size(list: &List) -> usize {
-    let inner = |node: &Node| match &node.kind {
+    list.nodes.len() + list.nodes.iter().map(inside).sum::<usize>()
+}
+
+/// How many nodes the bodies of a node have.
+pub fn inside(node: &Node) -> usize {
+    match &node.kind {
         Kind::ControlFlow(flow) => flow.bodies.iter().map(|body| size(body)).sum(),
         Kind::Input
         | Kind::Constant(_)
@@ -92,8 +97,18 @@ fn size(list: &List) -> usize {
         | Kind::Result(_)
         | Kind::Effect(_)
         | Kind::Barrier => 0,
-    };
-    list.nodes.len() + list.nodes.iter().map(inner).sum::<usize>()
+    }
+}
+
+/// The attributes and numbers of a node, without what it reads.
+pub fn attributes(node: &Node) -> String {
+    let own: Vec<String> = parts(node, true).into_iter().filter(|p| !p.contains('%')).collect();
+    own.join(", ")
+}
+
+/// The type of a node; empty where it has no value of its own.
+pub fn type_text(node: &Node) -> String {
+    if has_value(node) { literal::ty(&node.ty) } else { String::new() }
 }
 
 impl Dot<'_> {
@@ -128,13 +143,8 @@ impl Dot<'_> {
         if let Some(name) = list.names.get(&id) {
             lines[0] += &format!(" {}", literal::quoted(name));
         }
-        let own: Vec<String> = parts(node, true).into_iter().filter(|p| !p.contains('%')).collect();
-        if !own.is_empty() {
-            lines.push(clipped(&own.join(", ")));
-        }
-        if has_value(node) {
-            lines.push(literal::ty(&node.ty));
-        }
+        let below = [clipped(&attributes(node)), type_text(node)];
+        lines.extend(below.into_iter().filter(|line| !line.is_empty()));
         if let Some(i) = list.outputs.iter().position(|output| *output == id) {
             lines.push(format!("result {i}"));
         }

@@ -8,9 +8,11 @@ use smallvec::SmallVec;
 
 use super::Host;
 use crate::array::Array;
+use crate::error::{self, Error};
 use crate::ops::emit::{Arg, Id};
 use crate::ops::number::Number;
 use crate::ops::op::{Op, Type};
+use crate::shape::Shape;
 use crate::site::Site;
 
 /// The operands of a node.
@@ -122,6 +124,15 @@ impl Effect {
             Effect::Check(_) => "check",
             Effect::Print(_) => "print",
         }
+    }
+
+    /// The error of a check whose element `i`, in C order, of a value of this shape is false.
+    pub fn failed(message: &str, shape: &Shape, i: usize) -> Error {
+        let facts = match shape.rank() {
+            0 => "got false".to_owned(),
+            _ => format!("element {i} (in C order) of shape {shape} is false"),
+        };
+        error::bad_value("check", message, facts)
     }
 }
 

@@ -33,7 +33,7 @@ mod verify;
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 pub use admit::{admit, admit_found};
 pub use host::{EffectClass, Formula, Host, HostOp, Signature, Types};
@@ -45,12 +45,14 @@ pub use same::difference;
 use crate::array::Array;
 use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::Result;
+use crate::module_scope::ModuleScope;
 use crate::ops::declare::Composite;
 use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch};
 use crate::ops::number::Number;
 use crate::ops::op::{Op, OperandType, Type};
+use crate::ops::scan::{self, Scan, node_type};
 use crate::shape::{Dim, Shape};
-use crate::site::{Origin, Site};
+use crate::site::Site;
 
 /// A list that grows while formulas run.
 #[derive(Default)]
@@ -182,8 +184,7 @@ impl Graph {
     /// Adds a node of this kind, with these operands and this type.
     pub fn push(&self, kind: Kind, args: Args, ty: Type) -> Id {
         let kind = self.with_own_numbers(kind);
-        let mut site = self.site.get();
-        site.origin = site.origin.or(Origin::running());
+        let site = self.site.get().within_running();
         let mut list = self.list.borrow_mut();
         list.nodes.push(Node { kind, args, ty, site });
         Id(list.nodes.len() as u32 - 1)
@@ -207,6 +208,11 @@ impl Graph {
     /// Attributes the nodes that follow to a Python line.
     pub fn at(&self, site: Site) {
         self.site.set(site);
+    }
+
+    /// Says that a node belongs to no module.
+    pub fn put_outside(&self, id: Id) {
+        self.list.borrow_mut().nodes[id.0 as usize].site.scope = ModuleScope::NONE;
     }
 
     /// The nodes in order.
@@ -287,6 +293,32 @@ impl Emit for Graph {
 
     fn result(&self, id: Id, k: usize) -> Id {
         if k == 0 { id } else { self.part(id, k) }
+    }
+
+    /// One node, whose body is a round.
+    fn scan(&self, scan: &Scan<'_>) -> scan::Results {
+        let body = Graph { keeps: self.keeps, ..Graph::with_numbers_of(self) };
+        body.at(self.site.get());
+        let inputs = scan.inputs(|arg| node_type(self, arg));
+        let inputs: SmallVec<[Id; 8]> = inputs.into_iter().map(|ty| body.input(ty)).collect();
+        let round = || {
+            let inputs: SmallVec<[Expr<'_>; 8]> =
+                inputs.iter().map(|&id| Expr::new(&body, Arg::Node(id))).collect();
+            (scan.round)(&body, &inputs)
+        };
+        body.build(round).or_throw();
+        let results = scan.results(body.outputs().iter().map(|&id| body.ty(id)));
+        self.looks_at_all(&body.looked());
+        let kind = ControlFlowKind::Scan {
+            carry: scan.carry.len() as u32,
+            xs: scan.xs.len() as u32,
+            length: scan.length,
+            reverse: scan.reverse,
+        };
+        let bodies = smallvec![Arc::new(body.into_list())];
+        let args: Args = scan.operands().collect();
+        let flow = ControlFlow { kind, bodies, results: results.into_iter().collect() };
+        self.flow(flow, &args).into_iter().collect()
     }
 
     fn ty(&self, id: Id) -> Type {

@@ -15,6 +15,7 @@ use super::declare::{Arguments, Composite, Outputs, Param, ParamKind};
 use super::emit::{Arg, Emit, Expr, Id, OrThrow, throw};
 use super::number::Number;
 use super::op::{Call, Op, OperandType, SliceAxis, Type, Types};
+use super::scan::{self, Scan};
 use super::structural::OpKind;
 use crate::dtype::{DType, Numeric, Scalar};
 use crate::error;
@@ -56,8 +57,9 @@ impl<'e> BatchedCall<'_, 'e> {
     }
 }
 
-/// A composite on all examples: its results have the examples along axis 0.
-pub type BatchRule = for<'e> fn(&BatchedCall<'_, 'e>) -> Outputs<'e>;
+/// A composite on all examples: its results have the examples along axis 0. `None` where one call
+/// does not serve them all: then their formulas run side by side.
+pub type BatchRule = for<'e> fn(&BatchedCall<'_, 'e>) -> Option<Outputs<'e>>;
 
 /// A value that the formula sees.
 struct Value {
@@ -143,6 +145,7 @@ impl<'e> Batching<'e> {
             | ParamKind::Shape
             | ParamKind::DType
             | ParamKind::MaybeDType
+            | ParamKind::Padding
             | ParamKind::Text
             | ParamKind::MaybeDevice
             | ParamKind::Key => false,
@@ -182,7 +185,7 @@ impl<'e> Batching<'e> {
                 let shared: SmallVec<[Arg; 8]> = operands.iter().map(|x| x.x.arg()).collect();
                 batched.on(&shared)
             }
-            (true, Some(rule)) if !self.size.equals(0) => rule(&batched),
+            (true, Some(rule)) if !self.size.equals(0) => rule(&batched)?,
             (true, Some(_) | None) => return None,
         };
         let first = Id(self.values.borrow().len() as u32);
@@ -259,6 +262,46 @@ impl Emit for Batching<'_> {
         Id(id.0 + k as u32)
     }
 
+    /// A scan below whose rounds are those of all examples. If one operand has examples, all
+    /// carries and results have.
+    fn scan(&self, scan: &Scan<'_>) -> scan::Results {
+        let operands: SmallVec<[Batched<'_>; 8]> =
+            scan.operands().map(|arg| self.operand(arg)).collect();
+        if !operands.iter().any(|x| x.mapped) {
+            let below: SmallVec<[Arg; 8]> = operands.iter().map(|x| x.x.arg()).collect();
+            let found = self.below.scan(&scan.on(&below));
+            let one = |below| self.push(Value { below, mapped: false, ty: self.below.ty(below) });
+            return found.into_iter().map(one).collect();
+        }
+        let carries = scan.carry.len();
+        let xs = carries..carries + scan.xs.len();
+        let mapped: SmallVec<[bool; 8]> =
+            operands.iter().enumerate().map(|(i, x)| i < carries || x.mapped).collect();
+        let below = operands.iter().enumerate().map(|(i, x)| match (i < carries, x.mapped) {
+            (true, _) => x.spread(self.size).arg(),
+            (false, true) if xs.contains(&i) => x.x.permute(swapped(x.x.rank())).arg(),
+            (false, _) => x.x.arg(),
+        });
+        let below: SmallVec<[Arg; 8]> = below.collect();
+        let round: scan::Round<'_> = &|cx, inputs| {
+            let all = Batching::new(cx, self.size);
+            let given: SmallVec<[Expr<'_>; 8]> = inputs
+                .iter()
+                .zip(&mapped)
+                .map(|(x, &mapped)| Expr::new(&all, Arg::Node(all.value(x.node(), mapped))))
+                .collect();
+            let found = (scan.round)(&all, &given);
+            found.iter().map(|x| Expr::new(cx, Arg::Node(all.mapped(x.node())))).collect()
+        };
+        let found = self.below.scan(&Scan { round, ..scan.on(&below) });
+        let one = |(k, below): (usize, Id)| {
+            let x = Expr::new(self.below, Arg::Node(below));
+            let x = if k < carries { x } else { x.permute(swapped(x.rank())) };
+            self.value(x.node(), true)
+        };
+        found.into_iter().enumerate().map(one).collect()
+    }
+
     fn ty(&self, id: Id) -> Type {
         self.values.borrow()[id.0 as usize].ty.clone()
     }
@@ -278,6 +321,13 @@ impl Emit for Batching<'_> {
     fn looks_at(&self, number: u32) -> Option<Scalar> {
         self.below.looks_at(number)
     }
+}
+
+/// The order of axes in which the first two are exchanged.
+fn swapped(rank: usize) -> Axes {
+    let mut axes: Axes = (0..rank).collect();
+    axes.swap(0, 1);
+    axes
 }
 
 /// A shape with one more axis in front.

@@ -14,6 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::declare::Composite;
 use super::number::Number;
 use super::op::{Op, Type};
+use super::scan::{self, Scan};
 use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::{self, Result};
 use crate::shape::{Axes, Dim, Shape};
@@ -37,6 +38,8 @@ pub trait Emit {
     fn emit(&self, op: Op, args: &[Arg]) -> Id;
     /// Result `k` of the op that made a value; result 0 is the value itself.
     fn result(&self, id: Id, k: usize) -> Id;
+    /// Runs a scan; its results.
+    fn scan(&self, scan: &Scan<'_>) -> scan::Results;
     /// The type of a value.
     fn ty(&self, id: Id) -> Type;
     /// The dtype of a value.
@@ -155,9 +158,14 @@ impl<'e> Expr<'e> {
         self.shape().rank()
     }
 
-    /// The size of an axis.
+    /// The size of an axis. It may not exist where a text calls a formula with other ranks than the
+    /// formula is called with here.
     pub fn size(self, axis: usize) -> Dim {
-        self.shape()[axis]
+        let shape = self.shape();
+        match shape.dims().get(axis) {
+            Some(&size) => size,
+            None => shape.axis(axis as i64, "size").map(|axis| shape[axis]).or_throw(),
+        }
     }
 
     /// The operand as a tensor; a number becomes a tensor of its class's default dtype.

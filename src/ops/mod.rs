@@ -18,10 +18,11 @@ pub mod op;
 pub mod origin;
 pub mod probe;
 pub mod rule;
+pub mod scan;
 pub mod structural;
 pub mod vjp;
 
-use declare::{Composite, Param};
+use declare::{Composite, Param, Unlike};
 use elementwise::{Elementwise, Place};
 
 /// One row of the table: a name users call.
@@ -39,6 +40,22 @@ impl Entry {
         match self {
             Entry::Map(def) => def.name,
             Entry::Composite(def) => def.name,
+        }
+    }
+
+    /// Its other names.
+    pub fn synonyms(self) -> &'static [&'static str] {
+        match self {
+            Entry::Map(def) => def.synonyms,
+            Entry::Composite(def) => def.synonyms,
+        }
+    }
+
+    /// Why PyTorch's names of parameters are refused, where they are.
+    pub fn unlike(self) -> Option<Unlike> {
+        match self {
+            Entry::Map(_) => None,
+            Entry::Composite(def) => def.unlike,
         }
     }
 

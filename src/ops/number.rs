@@ -8,7 +8,8 @@
 use super::elementwise::{Elementwise, ResultRule, arithmetic, exponential, tables};
 use super::emit::{Arg, Emit, Expr};
 use crate::dtype::{Compute, DType, Numeric, Scalar};
-use crate::shape::{Dim, Shape};
+use crate::error::{self, Result};
+use crate::shape::{Dim, Shape, hint};
 
 /// How a number comes about.
 #[derive(Clone, Copy, Debug)]
@@ -143,6 +144,19 @@ fn computed(def: &'static Elementwise, a: f64, b: f64) -> f64 {
     match def.result {
         ResultRule::Same => f64::from_bits(out),
         ResultRule::Bool => f64::from(u8::from(out != 0)),
+    }
+}
+
+/// Refuses a size that an integer dtype cannot hold, as a number that is known is refused. Of an
+/// open size it is asked.
+pub fn admit_size(op: &str, dim: Dim, dtype: DType) -> Result<()> {
+    let most = dtype.int_range().and_then(|(_, most)| usize::try_from(most).ok());
+    match most.filter(|&most| most < Dim::MOST) {
+        Some(most) if !dim.is_at_most(most) => {
+            let value = hint(dim).map_or_else(|| dim.to_string(), |n| n.to_string());
+            Err(error::overflow(op, value, dtype))
+        }
+        Some(_) | None => Ok(()),
     }
 }
 

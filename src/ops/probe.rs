@@ -6,10 +6,11 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::declare::{Arguments, Composite};
-use super::emit::{Arg, Emit, Expr, Id, OrThrow, catch};
+use super::emit::{Arg, Emit, Expr, Id, OrThrow, catch, throw};
 use super::number::Number;
 use super::op::{Call, Op, OperandType, Type, Types};
 use super::rule::{ElementRule, Rule};
+use super::scan::{self, Scan, node_type};
 use super::structural::OpKind;
 use crate::cache::Cache;
 use crate::dtype::{Numeric, Scalar};
@@ -56,6 +57,14 @@ impl Probe {
         }
     }
 
+    /// The types of a scan's results, from those of what a round reads.
+    fn round(&self, scan: &Scan<'_>, inputs: SmallVec<[Type; 8]>) -> SmallVec<[Type; 4]> {
+        let input = |ty| Expr::new(self, Arg::Node(self.push(ty)));
+        let inputs: SmallVec<[Expr<'_>; 8]> = inputs.into_iter().map(input).collect();
+        let found = (scan.round)(self, &inputs);
+        scan.results(found.iter().map(|x| self.ty(x.node())))
+    }
+
     fn was_read(&self, arg: Arg) -> bool {
         matches!(arg, Arg::Node(id) if self.read.borrow()[id.0 as usize])
     }
@@ -79,6 +88,18 @@ impl Emit for Probe {
 
     fn result(&self, id: Id, k: usize) -> Id {
         Id(id.0 + k as u32)
+    }
+
+    /// One round tells the types of all.
+    fn scan(&self, scan: &Scan<'_>) -> scan::Results {
+        scan.operands().for_each(|arg| self.mark(arg));
+        let found = self.round(scan, scan.inputs(|arg| node_type(self, arg)));
+        let is_carry =
+            found.iter().zip(scan.carry).all(|(ty, &arg)| node_type(self, arg).equals(ty));
+        if !is_carry || found.len() < scan.carry.len() {
+            throw(error::internal("a round of a scan changes the type of a carry"));
+        }
+        found.into_iter().map(|ty| self.push(ty)).collect()
     }
 
     fn ty(&self, id: Id) -> Type {
@@ -128,6 +149,12 @@ pub fn call_types(call: &Call, args: &[OperandType<'_>]) -> Result<Types> {
         true => Ok(types),
         false => Err(error::internal(format!("{} has other results", call.composite.name))),
     }
+}
+
+/// The types of the results of a scan in an emission.
+pub fn scan_types(cx: &dyn Emit, scan: &Scan<'_>) -> Result<SmallVec<[Type; 4]>> {
+    let probe = Probe::default();
+    catch(|| probe.round(scan, scan.inputs(|arg| node_type(cx, arg))))
 }
 
 impl Op {

@@ -25,12 +25,33 @@ use crate::shape::Shape;
 
 /// A node with more operations than this is left for the run.
 const WORK: u64 = 1 << 24;
+/// The same for a list that is frozen, which is folded once and runs many times.
+const FROZEN_WORK: u64 = 1 << 34;
+
+/// A result of a frozen list has at most this many times the bytes of what it is computed from.
+const GROWTH: u64 = 4;
 
 /// Computes the known nodes.
 pub fn fold(list: List, options: &Options, evaluator: &dyn Evaluator) -> Result<List> {
-    let mut known = Known { is_known: Vec::with_capacity(list.nodes.len()), options, evaluator };
+    fold_as(list, options, evaluator, false)
+}
+
+/// The same for a list whose constants are large and stay: a result may be as large as what it is
+/// computed from, and a view of a large constant stays a view.
+pub fn fold_frozen(list: List, options: &Options, evaluator: &dyn Evaluator) -> Result<List> {
+    fold_as(list, options, evaluator, true)
+}
+
+fn fold_as(
+    list: List,
+    options: &Options,
+    evaluator: &dyn Evaluator,
+    is_frozen: bool,
+) -> Result<List> {
+    let is_known = Vec::with_capacity(list.nodes.len());
+    let mut known = Known { is_known, options, evaluator, is_frozen };
     rebuild(list, |nodes, mut node| {
-        in_bodies(&mut node, |body| fold(body, options, evaluator))?;
+        in_bodies(&mut node, |body| fold_as(body, options, evaluator, is_frozen))?;
         let is_known = known.look(nodes, &mut node);
         known.is_known.push(is_known);
         Ok(push(nodes, node))
@@ -42,6 +63,7 @@ struct Known<'o> {
     is_known: Vec<bool>,
     options: &'o Options,
     evaluator: &'o dyn Evaluator,
+    is_frozen: bool,
 }
 
 impl Known<'_> {
@@ -95,17 +117,24 @@ impl Known<'_> {
 
     /// Computes a node of known operands, if the node and its operands are small.
     fn compute(&self, nodes: &[Node], node: &mut Node) -> bool {
-        let bytes = |ty: &Type| elements(&ty.shape).saturating_mul(ty.dtype.size() as u64);
         let limit = self.options.fold_bytes as u64;
-        let small = node.args.iter().all(|arg| match arg {
-            Arg::Node(id) => bytes(&nodes[id.0 as usize].ty) <= limit.saturating_mul(4),
-            Arg::Number(_) => true,
-        });
-        if !small || bytes(&node.ty) > limit || of_node(nodes, node).flops > WORK {
+        let work = if self.is_frozen { FROZEN_WORK } else { WORK };
+        let is_small = match self.is_frozen {
+            true => {
+                let given: u64 = node.reads().map(|id| stored(nodes, id)).sum();
+                bytes(&node.ty) <= limit.max(given.saturating_mul(GROWTH))
+            }
+            false => {
+                let reads = |id: Id| bytes(&nodes[id.0 as usize].ty) <= limit.saturating_mul(4);
+                node.reads().all(reads) && bytes(&node.ty) <= limit
+            }
+        };
+        if !is_small || of_node(nodes, node).flops > work {
             return false;
         }
-        let Some(array) =
-            computed(nodes, node, self.evaluator).filter(|array| fits(array, &node.ty))
+        let Some(array) = computed(nodes, node, self.evaluator)
+            .and_then(|array| self.laid_out(array))
+            .filter(|array| fits(array, &node.ty))
         else {
             return false;
         };
@@ -117,6 +146,31 @@ impl Known<'_> {
             }
         }
         true
+    }
+
+    /// A computed value as a constant. A view would keep the memory of its whole operand alive,
+    /// which is what a frozen list does anyway.
+    fn laid_out(&self, array: Array) -> Option<Array> {
+        let bytes = array.count().saturating_mul(array.dtype.size());
+        let is_kept = self.is_frozen && bytes > self.options.fold_bytes;
+        match array.is_contiguous() || is_kept {
+            true => Some(array),
+            false => self.evaluator.contiguous(&array).ok(),
+        }
+    }
+}
+
+fn bytes(ty: &Type) -> u64 {
+    elements(&ty.shape).saturating_mul(ty.dtype.size() as u64)
+}
+
+/// The bytes that a known node takes as it stands: a broadcast those of its operand, a fill none.
+fn stored(nodes: &[Node], id: Id) -> u64 {
+    let node = &nodes[id.0 as usize];
+    match (&node.kind, node.args.first()) {
+        (Kind::Op(Op::Full(_)), _) => 0,
+        (Kind::Op(Op::Broadcast(_)), Some(Arg::Node(id))) => bytes(&nodes[id.0 as usize].ty),
+        _ => bytes(&node.ty),
     }
 }
 
@@ -210,16 +264,11 @@ fn computed(nodes: &[Node], node: &Node, evaluator: &dyn Evaluator) -> Option<Ar
         clippy::wildcard_enum_match_arm,
         reason = "every op but a call without a kernel is executed alike"
     )]
-    let array = match op {
+    match op {
         Op::Call(it) if !evaluator.has_kernel(it.composite) => {
-            call(nodes, node, &arrays, evaluator)?
+            call(nodes, node, &arrays, evaluator)
         }
-        op => execute(op, &node.args, evaluator, |i| arrays[i].as_ref())?,
-    };
-    // A view would keep the memory of its whole operand alive.
-    match array.is_contiguous() {
-        true => Some(array),
-        false => evaluator.contiguous(&array).ok(),
+        op => execute(op, &node.args, evaluator, |i| arrays[i].as_ref()),
     }
 }
 
@@ -311,7 +360,7 @@ fn repeated(array: &Array, limit: usize) -> Option<Scalar> {
 }
 
 /// The first element, as a number that converts back to the same element.
-fn first(array: &Array) -> Option<Scalar> {
+pub fn first(array: &Array) -> Option<Scalar> {
     if array.count() == 0 {
         return None;
     }

@@ -44,7 +44,7 @@ pub fn control_flow_vjp(
     else {
         return Ok(vec![None; node.args.len()]);
     };
-    graph.at(node.site);
+    graph.at(node.site.backward());
     graph.looks_at_all(&gradient.looked);
     graph.widen(id, gradient.widened);
     let mut args = Vec::new();

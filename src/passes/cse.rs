@@ -1,5 +1,5 @@
 //! Common subexpression elimination: nodes of one kind, with the same operands and attributes,
-//! become one.
+//! become one, whose module scope holds those of all.
 //!
 //! Floats are compared by their bits. Inputs, effects, barriers and control-flow ops with effects
 //! inside are never merged. A node behind a barrier has that barrier for an operand, so no merge
@@ -42,7 +42,9 @@ fn merged(list: List) -> Result<List> {
         let slot = first.entry(hash(&node)).or_insert(u32::MAX);
         let mut at = *slot;
         while at != u32::MAX {
-            if same(&nodes[at as usize], &node) {
+            let known = &mut nodes[at as usize];
+            if same(known, &node) {
+                known.site.scope = known.site.scope.join(node.site.scope);
                 return Ok(Id(at));
             }
             at = next[at as usize];

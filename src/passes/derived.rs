@@ -11,12 +11,13 @@ use super::{gradients, needed};
 use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::{self, Result};
 use crate::graph::numbers::renamed;
-use crate::graph::{Graph, Kind, List, numeric_input};
+use crate::graph::{ControlFlow, ControlFlowKind, Graph, Kind, List, numeric_input};
 use crate::ops::declare::Arguments;
-use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch};
+use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch, throw};
 use crate::ops::number::Number;
 use crate::ops::op::{Call, Op, Type};
 use crate::ops::rule::{Cotangents, Rule, none_of};
+use crate::ops::scan::{Round, Scan};
 use crate::shape::Shape;
 
 /// Passes the cotangents of the wanted operands to `give`, in order, where the op has a gradient:
@@ -204,36 +205,10 @@ impl Derivation {
                 }
             });
         }
-        let mut names: FxHashMap<Id, Arg> = list.inputs().zip(inputs).collect();
-        let mut results: FxHashMap<Id, Results> = FxHashMap::default();
+        let names: FxHashMap<Id, Arg> = list.inputs().zip(inputs).collect();
         let ends: Vec<Id> = self.found.iter().flatten().copied().collect();
         let needed = needed(list, &ends, |_| false);
-        for (i, node) in list.nodes.iter().enumerate().filter(|(i, _)| needed[*i]) {
-            let op = match &node.kind {
-                Kind::Op(op) => op,
-                Kind::Result(k) => {
-                    let of = node.reads().next().and_then(|of| results.get(&of));
-                    let found = of.map(|found: &Results| found[*k as usize]);
-                    names.extend(found.map(|arg| (Id(i as u32), arg)));
-                    continue;
-                }
-                Kind::Input
-                | Kind::Constant(_)
-                | Kind::ControlFlow(_)
-                | Kind::Effect(_)
-                | Kind::Barrier => continue,
-            };
-            let name = |arg: &Arg| match *arg {
-                Arg::Node(id) => names[&id],
-                Arg::Number(value) => Arg::Number(renamed(value, &numbers)),
-            };
-            let args: SmallVec<[Arg; 6]> = node.args.iter().map(name).collect();
-            let found = emit(cx, op, &args);
-            names.insert(Id(i as u32), found[0]);
-            if found.len() > 1 {
-                results.insert(Id(i as u32), found);
-            }
-        }
+        let names = replay(cx, list, names, &numbers, &needed);
         let mut cotangents = none_of(wanted);
         for (i, _) in wanted.iter().enumerate().filter(|(_, wanted)| **wanted) {
             let zeros = || rule.args[i].zeros_like();
@@ -241,6 +216,63 @@ impl Derivation {
         }
         cotangents
     }
+}
+
+/// Emits the nodes of a list that are needed, given what its inputs and numbers are there. The names
+/// of its values.
+fn replay(
+    cx: &dyn Emit,
+    list: &List,
+    mut names: FxHashMap<Id, Arg>,
+    numbers: &[Numeric],
+    needed: &[bool],
+) -> FxHashMap<Id, Arg> {
+    let mut results: FxHashMap<Id, Results> = FxHashMap::default();
+    for (i, node) in list.nodes.iter().enumerate().filter(|(i, _)| needed[*i]) {
+        let id = Id(i as u32);
+        let name = |arg: &Arg| match *arg {
+            Arg::Node(id) => names[&id],
+            Arg::Number(value) => Arg::Number(renamed(value, numbers)),
+        };
+        match &node.kind {
+            Kind::Op(op) => {
+                let args: SmallVec<[Arg; 6]> = node.args.iter().map(name).collect();
+                let found = emit(cx, op, &args);
+                names.insert(id, found[0]);
+                if found.len() > 1 {
+                    results.insert(id, found);
+                }
+            }
+            Kind::ControlFlow(flow) => {
+                let args: SmallVec<[Arg; 6]> = node.args.iter().map(name).collect();
+                results.insert(id, scan(cx, flow, &args, numbers));
+            }
+            Kind::Result(k) => {
+                let of = node.reads().next().and_then(|of| results.get(&of));
+                let found = of.map(|found: &Results| found[*k as usize]);
+                names.extend(found.map(|arg| (id, arg)));
+            }
+            Kind::Input | Kind::Constant(_) | Kind::Effect(_) | Kind::Barrier => {}
+        }
+    }
+    names
+}
+
+/// Emits a scan, the one control flow that formulas write.
+fn scan(cx: &dyn Emit, flow: &ControlFlow, args: &[Arg], numbers: &[Numeric]) -> Results {
+    let ControlFlowKind::Scan { carry, xs, length, reverse } = flow.kind else {
+        throw(error::internal("a formula with control flow that is no scan"))
+    };
+    let body = &flow.bodies[0];
+    let round: Round<'_> = &|cx, inputs| {
+        let names = body.inputs().zip(inputs.iter().map(|x| x.arg())).collect();
+        let names = replay(cx, body, names, numbers, &body.live());
+        body.outputs.iter().map(|id| Expr::new(cx, names[id])).collect()
+    };
+    let (carry, rest) = args.split_at(carry as usize);
+    let (xs, captures) = rest.split_at(xs as usize);
+    let found = cx.scan(&Scan { carry, xs, captures, length, reverse, round });
+    found.into_iter().map(Arg::Node).collect()
 }
 
 /// The results of an op.

@@ -24,6 +24,17 @@ pub fn expand(graph: &Graph) -> Result<Graph> {
 
 /// The same values without calls of composites that have no kernel.
 pub fn expand_for(graph: &Graph, kernels: Kernels<'_>) -> Result<Graph> {
+    let body = |body: &Graph| expand_for(body, kernels);
+    expand_where(graph, &|_, call| !kernels(call.composite), &body)
+}
+
+/// The same values without the calls of which `expands` says so, by position; bodies of control
+/// flow become what `body` makes of them.
+pub fn expand_where(
+    graph: &Graph,
+    expands: &dyn Fn(usize, &Call) -> bool,
+    body: &dyn Fn(&Graph) -> Result<Graph>,
+) -> Result<Graph> {
     let out = Graph::with_numbers_of(graph);
     let mut names: Vec<Id> = Vec::with_capacity(graph.len());
     // The results of expanded calls that have several.
@@ -33,7 +44,7 @@ pub fn expand_for(graph: &Graph, kernels: Kernels<'_>) -> Result<Graph> {
         let args = renamed(&node.args, &names);
         names.push(match &node.kind {
             Kind::Input => out.input(node.ty.clone()),
-            Kind::Op(Op::Call(call)) if !kernels(call.composite) => {
+            Kind::Op(Op::Call(call)) if expands(i, call) => {
                 let found = formula(&out, call, &args, &node.ty)?;
                 let first = found[0];
                 if found.len() > 1 {
@@ -47,7 +58,7 @@ pub fn expand_for(graph: &Graph, kernels: Kernels<'_>) -> Result<Graph> {
                 found.ok_or_else(|| error::internal("a call gives fewer results than are read"))?
             }
             Kind::ControlFlow(flow) => {
-                let flow = Arc::new(map_bodies(flow, |body| expand_for(body, kernels))?);
+                let flow = Arc::new(map_bodies(flow, body)?);
                 out.push(Kind::ControlFlow(flow), args.into_iter().collect(), node.ty.clone())
             }
             Kind::Op(_) | Kind::Constant(_) | Kind::Result(_) | Kind::Effect(_) | Kind::Barrier => {

@@ -86,7 +86,7 @@ fn reaches(nodes: &[Node], inputs: &[Id]) -> Vec<bool> {
 }
 
 /// Which results of a list depend differentiably on one of the inputs.
-pub(super) fn list_reaches(list: &List, inputs: &[bool]) -> Vec<bool> {
+pub fn list_reaches(list: &List, inputs: &[bool]) -> Vec<bool> {
     let marked = |(id, &on): (Id, &bool)| (on && list.node(id).ty.dtype.is_float()).then_some(id);
     let from: Vec<Id> = list.inputs().zip(inputs).filter_map(marked).collect();
     let reaches = reaches(&list.nodes, &from);
@@ -162,7 +162,7 @@ impl<'g> Sweep<'g> {
         let node = self.graph.nodes()[id.0 as usize].clone();
         match &node.kind {
             Kind::Op(op) => {
-                self.graph.at(node.site);
+                self.graph.at(node.site.backward());
                 self.op(id, op, &node.args);
             }
             Kind::Barrier => {
@@ -171,7 +171,7 @@ impl<'g> Sweep<'g> {
                 }
             }
             Kind::ControlFlow(flow) => {
-                self.graph.at(node.site);
+                self.graph.at(node.site.backward());
                 self.flow(id, flow, &node.args)?;
             }
             // The cotangent of a result is used when the sweep comes to its control-flow op.

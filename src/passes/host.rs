@@ -40,7 +40,7 @@ pub(super) fn host_vjp(
     let given: Vec<bool> = cotangents.iter().map(Option::is_some).collect();
     let formula = op.closed(op.vjp(&call, &given, &wants)?, "vjp")?;
     let seeds = cotangents.iter().flatten().map(|&g| node_of(g)).collect::<Result<Vec<Id>>>()?;
-    graph.at(node.site);
+    graph.at(node.site.backward());
     let inputs: Vec<Id> = operands.into_iter().chain(results).chain(seeds).collect();
     let found = append(graph, &formula.list, &inputs);
     Ok(formula.places.iter().map(|place| place.map(|i| found[i])).collect())

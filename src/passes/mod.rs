@@ -21,6 +21,7 @@ mod dead;
 mod dead_tests;
 pub mod derived;
 pub mod expand;
+pub mod freeze;
 pub mod grad;
 mod gradient_stops;
 mod host;

@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use super::cost::{Cost, of_list};
-use super::{Evaluator, constant_folding, cse, dead, expand, expand_for, simplify, sink};
+use super::{Evaluator, constant_folding, cse, dead, expand, expand_for, freeze, simplify, sink};
 use crate::dtype::{Numeric, Scalar};
 use crate::error::{self, Result};
 use crate::graph::{Graph, Kind, List, Node};
@@ -104,9 +104,15 @@ pub struct Pass {
     run: fn(List, &Options, &dyn Evaluator) -> Result<List>,
 }
 
-/// Every pass, in the order in which they first run. The last ones work on plans, not on lists:
-/// applied alone they do nothing ([`schedule`](crate::schedule)).
-pub const PASSES: [Pass; 9] = [
+/// Every pass, in the order in which they first run. The first one is for frozen functions alone,
+/// runs before the others and gives another list ([`freeze`](super::freeze)). The last ones work on
+/// plans, not on lists: applied alone they do nothing ([`schedule`](crate::schedule)).
+pub const PASSES: [Pass; 10] = [
+    Pass {
+        name: "freeze",
+        doc: "Constants are worked into what reads them; bits change.",
+        run: freeze::freeze,
+    },
     Pass {
         name: "expand",
         doc: "Composites without a kernel become their formulas, which share equal nodes.",

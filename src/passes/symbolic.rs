@@ -4,7 +4,7 @@
 use super::random::bits;
 use super::{Options, batch, expand, gradients, pipeline};
 use crate::cpu::target::Cpu;
-use crate::dtype::{Numeric, Scalar};
+use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::Result;
 use crate::graph::cases::{self, Operand};
 use crate::graph::testing::run;
@@ -187,8 +187,9 @@ fn difference(a: &List, b: &List) -> Option<String> {
 
 /// Checks all cases in a form. At most `most_pinned` of a hundred may fix the size of the first
 /// axis of the first operand (ops that name its size, unstack it, or are drawn from a key of two).
+/// Random numbers for a batch of keys are not counted there: they all fix how many keys there are.
 fn check(form: Form, most_pinned: usize) {
-    let (mut count, mut wrong, mut pinned) = (0, Vec::new(), Vec::new());
+    let (mut count, mut free, mut wrong, mut pinned) = (0, 0, Vec::new(), Vec::new());
     for case in Case::all() {
         let types = case.types();
         let three = Dim::new(3);
@@ -196,6 +197,9 @@ fn check(form: Form, most_pinned: usize) {
             continue;
         }
         count += 1;
+        let is_key = |ty: &Type| ty.dtype == DType::U32 && ty.shape == Shape::of(&[2]);
+        let is_drawn = form == Form::Batch && types.iter().any(is_key);
+        free += usize::from(!is_drawn);
         let scope = Scope::new();
         let symbols = symbolic(&types, &scope);
         let size = if form == Form::Batch { scope.symbol(Some(3)) } else { three };
@@ -244,15 +248,15 @@ fn check(form: Form, most_pinned: usize) {
                 compare(&sizes, "otherwise");
             }
         }
-        if !moves {
+        if !moves && !is_drawn {
             pinned.push(format!("{} {texts:?}", case.name()));
         }
     }
     let shown: Vec<String> = wrong.iter().take(25).cloned().collect();
     assert!(wrong.is_empty(), "{} of {count} cases:\n{}", wrong.len(), shown.join("\n"));
     assert!(
-        pinned.len() * 100 <= count * most_pinned,
-        "{} of {count} pin the first axis:
+        pinned.len() * 100 <= free * most_pinned,
+        "{} of {free} pin the first axis:
 {}",
         pinned.len(),
         pinned.join(
@@ -283,7 +287,7 @@ fn gradients_for_other_sizes_are_those_built_for_them() {
 
 #[test]
 fn batches_of_other_sizes_are_those_built_for_them() {
-    check(Form::Batch, 11);
+    check(Form::Batch, 3);
 }
 
 /// Runs the passes over a list with symbols. They must add no condition, and the list resized to

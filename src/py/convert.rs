@@ -75,7 +75,7 @@ fn from_data(op: &str, object: &Bound<'_, PyAny>, dtype: Option<DType>) -> PyRes
         let numbers = Numbers { list: vec![number], double: is_double(object) };
         return from_numbers(py, op, Shape::scalar(), &numbers, dtype).map(Some);
     }
-    if let Some(value) = number::as_tensor(object, dtype, trace::device())? {
+    if let Some(value) = number::as_tensor(op, object, dtype, trace::device())? {
         return Ok(Some(value));
     }
     // SAFETY: a live object.

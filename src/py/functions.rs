@@ -16,7 +16,7 @@ use super::arguments::{Held, Parsed, Signature, leak, scalar};
 use super::errors::{OrRaise, to_python};
 use super::tensor;
 pub use super::unwind::{caught, guard};
-use crate::engine::eager;
+use crate::engine::autocast;
 use crate::engine::eager::apply;
 use crate::engine::executors::Device;
 use crate::engine::random::Attempt;
@@ -141,12 +141,15 @@ pub fn map_held(
 /// How many elements operands have.
 pub fn size_of(held: &[Held]) -> usize {
     let size = |held: &Held| match held {
-        Held::Value(value) | Held::Data(value) if !trace::is_traced(&value.array) => {
-            value.shape().count()
-        }
-        Held::Value(_) | Held::Data(_) | Held::Scalar(_) => 0,
+        Held::Value(value) | Held::Data(value) => known_size(value),
+        Held::Scalar(_) => 0,
     };
     held.iter().map(size).sum()
+}
+
+/// How many elements a value has, where it has any.
+pub fn known_size(value: &Value) -> usize {
+    if trace::is_traced(&value.array) { 0 } else { value.shape().count() }
 }
 
 /// No fewer elements than a function makes that is given sizes, among other numbers.
@@ -209,7 +212,7 @@ pub fn call(py: Python<'_>, entry: Entry, parsed: &Parsed) -> PyResult<*mut ffi:
     };
     let _on = parsed.device.map(Device::enter);
     let operands: SmallVec<[Operand<'_>; 4]> = small(parsed.operands.iter().map(Held::operand));
-    let work = || eager::call(composite, &parsed.attributes, &operands, tape::recording());
+    let work = || autocast::call(composite, &parsed.attributes, &operands, tape::recording());
     let size = size_of(&parsed.operands).max(size_made(&parsed.attributes));
     let mut values = detached(py, size, work).or_raise(py)?;
     if composite.requires_grad.is_some_and(|i| parsed.attributes[i] == Attr::Bool(true)) {
@@ -294,7 +297,11 @@ fn signature_text(entry: Entry, is_method: bool) -> String {
 fn docstring(entry: Entry, is_method: bool) -> *const std::os::raw::c_char {
     let text: Vec<&str> =
         entry.doc().lines().map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
-    leak(format!("{}\n--\n\n{}", signature_text(entry, is_method), text.join("\n").trim_end()))
+    let mut text = text.join("\n").trim_end().to_string();
+    if !entry.synonyms().is_empty() {
+        text += &format!("\n\nAlso called `{}`.", entry.synonyms().join("`, `"));
+    }
+    leak(format!("{}\n--\n\n{text}", signature_text(entry, is_method)))
 }
 
 fn definition(
@@ -324,7 +331,8 @@ pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let entries = table();
     assert!(entries.len() <= ROOM, "more ops than trampolines: raise ROOM");
-    let signatures = entries.iter().map(|e| Signature::new(py, e.name(), e.params())).collect();
+    let signature = |e: &Entry| Signature::new(py, e.name(), e.params(), e.unlike());
+    let signatures = entries.iter().map(signature).collect();
     let _ = SIGNATURES.set(py, signatures);
     let spaces = PyDict::new(py);
     for (i, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.is_public()) {
@@ -348,13 +356,22 @@ pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
             let object = ffi::PyCFunction_NewEx(def, home.as_ptr(), module_name.as_ptr());
             Bound::from_owned_ptr_or_err(py, object)?
         };
-        home.setattr(entry.name(), object)?;
         let names = match home.getattr("__all__") {
             Ok(names) => names.cast_into::<PyList>()?,
             Err(_) => PyList::empty(py),
         };
-        names.append(entry.name())?;
+        for &name in [entry.name()].iter().chain(entry.synonyms()) {
+            home.setattr(name, &object)?;
+            names.append(name)?;
+        }
         home.setattr("__all__", names)?;
+    }
+    // A synonym is the same function, and the same method.
+    let class = module.getattr("Tensor")?;
+    for entry in entries.iter().filter(|entry| entry.is_method()) {
+        for name in entry.synonyms() {
+            class.setattr(*name, class.getattr(entry.name())?)?;
+        }
     }
     Ok(())
 }
@@ -392,6 +409,7 @@ fn annotation(kind: ParamKind) -> &'static str {
         ParamKind::DType => "DType",
         ParamKind::MaybeDType => "DType | None",
         ParamKind::Word(_) | ParamKind::Text => "str",
+        ParamKind::Padding => "int | Sequence[int] | str",
         ParamKind::MaybeDevice => "str | Device | None",
         ParamKind::Key => "Tensor | None",
     }
@@ -416,6 +434,7 @@ fn row(py: Python<'_>, entry: Entry) -> PyResult<Bound<'_, PyDict>> {
     let row = PyDict::new(py);
     row.set_item("name", entry.name())?;
     row.set_item("namespace", entry.namespace())?;
+    row.set_item("synonyms", entry.synonyms().to_vec())?;
     row.set_item(
         "doc",
         entry
@@ -471,6 +490,8 @@ fn row(py: Python<'_>, entry: Entry) -> PyResult<Bound<'_, PyDict>> {
             row.set_item("differentiable", py.None())?;
             row.set_item("own_gradient", composite.has_vjp())?;
             row.set_item("inline", composite.inline)?;
+            let precision = format!("{:?}", composite.precision).to_lowercase();
+            row.set_item("precision", precision)?;
         }
     }
     Ok(row)

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use rustc_hash::FxHashSet;
 
 use super::errors::{OrRaise, to_python};
@@ -488,10 +489,9 @@ impl Definition {
         picture::dot(&list, &groups)
     }
 
-    /// The nodes for people: text, the same with line and cost, a colour.
-    fn rows(&self) -> Vec<(String, String, &'static str)> {
-        let rows = picture::rows(&self.shown());
-        rows.into_iter().map(|row| (row.text, row.tooltip, row.colour)).collect()
+    /// The nodes for people, each a dictionary.
+    fn rows<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        super::picture::dictionaries(py, picture::rows(&self.shown()))
     }
 
     /// Whether two graphs are equal: nodes, types, attributes, constants, names, results.

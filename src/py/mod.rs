@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 mod arguments;
 mod buffer;
 mod capture;
+mod configuration;
 mod control;
 mod convert;
 mod dispatch;
@@ -23,6 +24,7 @@ mod interrupt;
 mod kernels;
 mod node;
 mod number;
+mod picture;
 mod plan;
 mod print;
 mod promotion;
@@ -86,9 +88,10 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     files::install(module)?;
     promotion::install(module)?;
     watch::install(module)?;
+    configuration::install(module)?;
     module.add_function(pyo3::wrap_pyfunction!(functions::_op_table, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(functions::_kernel_count, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(errors::_error_catalogue, module)?)?;
-    module.add_function(pyo3::wrap_pyfunction!(site::_set_package, module)?)?;
+    site::install(module)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

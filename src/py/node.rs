@@ -8,7 +8,7 @@ use pyo3::types::PyTuple;
 
 use super::dtype;
 use super::errors::to_python;
-use super::site::location;
+use super::site::{location, scope_text};
 use super::tensor::{self, TensorObject};
 use crate::engine::definition::DeferredCall;
 use crate::engine::tape::Value;
@@ -120,6 +120,19 @@ impl Node {
     fn site(&self) -> Option<PySite> {
         let (filename, lineno) = location(self.node().site)?;
         Some(PySite { filename, lineno })
+    }
+
+    /// The modules in whose calls it was traced, as `GPT/blocks.0/attention`; `None` where it was
+    /// in none. What an optimizer's step does stands under the optimizer.
+    #[getter]
+    fn scope(&self) -> Option<String> {
+        scope_text(self.node().site)
+    }
+
+    /// Whether it is part of a backward: of that of its scope.
+    #[getter]
+    fn is_backward(&self) -> bool {
+        self.node().site.scope.is_backward()
     }
 
     /// The nodes it reads.

@@ -18,7 +18,7 @@ use crate::engine::tape::Value;
 use crate::engine::trace;
 use crate::error;
 use crate::ops::emit::catch;
-use crate::ops::number::{Calculation, Number as Definition};
+use crate::ops::number::{Calculation, Number as Definition, admit_size};
 
 /// A float that is given when a captured function runs. Compute with it as with a float; where
 /// Python needs its value, the trace holds for that value only.
@@ -53,17 +53,22 @@ pub fn operand(object: &Bound<'_, PyAny>) -> PyResult<Option<Numeric>> {
 /// `None` for other objects. A size is int64 before it is another integer, and numbers are rounded
 /// once, so devices without float64 compute both.
 pub fn as_tensor(
+    op: &str,
     object: &Bound<'_, PyAny>,
     dtype: Option<DType>,
     device: Device,
 ) -> PyResult<Option<Value>> {
-    let is_size = object.cast::<Size>().is_ok();
+    let size = object.cast::<Size>().ok().map(|size| size.get().0);
+    let is_size = size.is_some();
     if !is_size && object.cast::<Number>().is_err() {
         return Ok(None);
     }
     let py = object.py();
     let core = py.import("wengert._core")?;
     let wanted = dtype.unwrap_or(if is_size { DType::I64 } else { DType::F32 });
+    if let Some(size) = size {
+        catch(|| admit_size(op, size, wanted)).and_then(|admitted| admitted).or_raise(py)?;
+    }
     let of = |dtype: DType| -> PyResult<_> {
         let keywords = [("dtype", core.getattr(dtype.name())?)].into_py_dict(py)?;
         keywords.set_item("device", device.to_string())?;
@@ -81,12 +86,13 @@ pub fn as_tensor(
     tensor::handle("asarray", &y)?.try_value().or_raise(py).map(Some)
 }
 
-/// Puts data where its device is, that of the tensors beside it if none is said. Beside integers a
-/// size is an integer, not a float: a tensor of their dtype, or, where a parameter takes numbers
-/// only, the int that it is now.
+/// Puts operands of `op` where their device is, that of the tensors beside them if none is said.
+/// Beside integers a size is an integer, not a float: a tensor of their dtype, or, where a parameter
+/// takes numbers only, the int that it is now.
 #[inline]
 pub fn settle(
     py: Python<'_>,
+    op: &str,
     device: Option<Device>,
     held: &mut [Held],
     takes_number: impl Fn(usize) -> bool,
@@ -102,12 +108,13 @@ pub fn settle(
     if has_data || device.is_some() {
         place(py, device, held)?;
     }
-    if is_open { settle_open(py, held, takes_number) } else { Ok(()) }
+    if is_open { settle_open(py, op, held, takes_number) } else { Ok(()) }
 }
 
 #[cold]
 fn settle_open(
     py: Python<'_>,
+    op: &str,
     held: &mut [Held],
     takes_number: impl Fn(usize) -> bool,
 ) -> PyResult<()> {
@@ -142,7 +149,7 @@ fn settle_open(
             true => Held::Scalar(Scalar::Int(pinned(py, dim)? as i64).into()),
             false => {
                 let (size, on) = (Bound::new(py, Size::of(dim))?, beside);
-                match as_tensor(size.as_any(), dtype, on.unwrap_or_else(device::current))? {
+                match as_tensor(op, size.as_any(), dtype, on.unwrap_or_else(device::current))? {
                     Some(value) => Held::Data(value),
                     None => continue,
                 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 
 use super::errors::OrRaise;
-use super::site::location;
+use super::site::{location, scope_text};
 use crate::engine::site::describe;
 use crate::gpu::kernel::{Dispatch, Kernel};
 use crate::gpu::step;
@@ -24,6 +24,10 @@ pub struct Step {
     reason: Option<String>,
     /// The file and line of its last node, or None.
     site: Option<(String, i32)>,
+    /// The modules in whose calls its last node was traced, as `GPT/blocks.0`, or None.
+    scope: Option<String>,
+    /// Whether that node is part of a backward.
+    is_backward: bool,
     /// How many nodes it computes.
     nodes: usize,
 }
@@ -49,6 +53,10 @@ pub struct Alive {
     nbytes: usize,
     /// The line that made it, as `file.py:12`, or None.
     line: Option<String>,
+    /// The modules in whose calls it was traced, as `GPT/blocks.0`, or None.
+    scope: Option<String>,
+    /// Whether it is part of a backward.
+    is_backward: bool,
 }
 
 #[pymethods]
@@ -110,6 +118,8 @@ impl Plan {
             name: step.name(),
             reason: step.reason().map(|cut| cut.to_string()),
             site: location(step.site),
+            scope: scope_text(step.site),
+            is_backward: step.site.scope.is_backward(),
             nodes: step.nodes.len(),
         };
         self.0.steps().iter().map(step).collect()
@@ -123,6 +133,8 @@ impl Plan {
             r#type: format!("{} {}", value.ty.dtype, value.ty.shape),
             nbytes: value.bytes,
             line: describe(value.site),
+            scope: scope_text(value.site),
+            is_backward: value.site.scope.is_backward(),
         };
         self.0.alive_at_peak().into_iter().map(alive).collect()
     }

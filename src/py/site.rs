@@ -13,8 +13,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 use rustc_hash::FxHashMap;
 
-use crate::engine::site::{Provider, Site, install};
-use crate::site::Origin;
+use crate::engine::site::{self, Provider, Site};
+use crate::module_scope::ModuleScope;
 
 unsafe extern "C" {
     fn PyFrame_GetLasti(frame: *mut ffi::PyFrameObject) -> c_int;
@@ -36,7 +36,7 @@ const LIMIT: usize = 1 << 16;
 
 /// Lets the engine ask for the running line, and plans print, spell lines and be broken off.
 pub fn start() {
-    install(Provider { current, describe, quote });
+    site::install(Provider { current, describe, quote });
     crate::executor::install(crate::executor::Hooks {
         print: super::print::print,
         interrupted: super::interrupt::interrupted,
@@ -97,7 +97,7 @@ static PACKAGE: OnceLock<String> = OnceLock::new();
 
 /// Says where the package's own files lie: provenance looks through them.
 #[pyfunction]
-pub fn _set_package(directory: String) {
+fn _set_package(directory: String) {
     let _ = PACKAGE.set(directory);
 }
 
@@ -117,11 +117,7 @@ fn current() -> Site {
             let back = if internal { ffi::PyFrame_GetBack(frame) } else { std::ptr::null_mut() };
             ffi::Py_DECREF(frame.cast());
             if !internal || back.is_null() {
-                return Site {
-                    code: code_number,
-                    offset: offset.max(0) as u32,
-                    origin: Origin::NONE,
-                };
+                return Site { code: code_number, offset: offset.max(0) as u32, ..Site::default() };
             }
             frame = back;
         }
@@ -143,6 +139,31 @@ fn quote(site: Site) -> Option<String> {
     let text = text.unwrap_or_default();
     let text = text.trim();
     Some(if text.is_empty() { format!("{file}:{line}") } else { format!("{file}:{line}: {text}") })
+}
+
+/// The modules of a site, as `GPT/blocks.0`, if there are any.
+pub fn scope_text(site: Site) -> Option<String> {
+    let names = site.scope.names();
+    (!names.is_empty()).then(|| names.join("/"))
+}
+
+/// Says that a module is called by the one that runs, under a name; what `_leave_module` takes.
+#[pyfunction]
+fn _enter_module(name: &str) -> u32 {
+    ModuleScope::running().child(name).replace().number()
+}
+
+/// Says that the call has ended.
+#[pyfunction]
+fn _leave_module(before: u32) {
+    ModuleScope::from_number(before).replace();
+}
+
+/// Adds functions to the module.
+pub fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(pyo3::wrap_pyfunction!(_set_package, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_enter_module, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_leave_module, module)?)
 }
 
 /// File and line of a site.

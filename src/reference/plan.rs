@@ -229,7 +229,7 @@ fn needs_host(plan: &Plan) -> bool {
     plan.steps().iter().any(|step| match &step.work {
         Work::ControlFlow(flow) => {
             matches!(flow.kind(), ControlFlowKind::Host(_) if flow.plans().is_empty())
-                || flow.plans().iter().any(needs_host)
+                || flow.plans().iter().any(|plan| needs_host(plan))
         }
         Work::Effect(effect) => matches!(**effect, Effect::Print(_)),
         Work::Group(_)
@@ -372,10 +372,7 @@ impl<'a> Run<'a> {
                 let bytes = unsafe { std::slice::from_raw_parts(truth.ptr(), truth.count()) };
                 match bytes.iter().position(|&byte| byte == 0) {
                     None => Ok(Results::new()),
-                    Some(i) => {
-                        let what = format!("element {i} (in C order) is false");
-                        Err(error::bad_value("check", message, what))
-                    }
+                    Some(i) => Err(Effect::failed(message, arrays[0].shape(), i)),
                 }
             }
             Effect::Print(text) => {

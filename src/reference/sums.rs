@@ -73,7 +73,7 @@ fn set(index: &mut [usize], axes: &[usize], parts: &[usize]) {
 }
 
 /// The terms of `Σ x[n, c, p·stride + k·dilation − low] w[o, c, k] g[n, o, p]` with one of the
-/// three left out. Padding is made of zeros, which take part.
+/// three left out. Padding takes no part.
 pub fn conv_pairs<'a>(
     role: ConvRole,
     spec: &'a ConvSpec,
@@ -87,16 +87,16 @@ pub fn conv_pairs<'a>(
     }
 }
 
-/// The element at two leading indices and spatial ones, which may lie in the padding.
-fn padded(x: &Elements, lead: [usize; 2], spatial: impl Iterator<Item = isize>) -> u64 {
+/// The element at two leading indices and spatial ones, which may lie in the padding: then none.
+fn padded(x: &Elements, lead: [usize; 2], spatial: impl Iterator<Item = isize>) -> Option<u64> {
     let mut index = lead.to_vec();
     for (i, &n) in spatial.zip(&x.sizes[2..]) {
         if i < 0 || i >= n as isize {
-            return 0;
+            return None;
         }
         index.push(i as usize);
     }
-    x.register(&index)
+    Some(x.register(&index))
 }
 
 /// Where tap `k` of the window at place `p` reads, along each axis.
@@ -123,7 +123,7 @@ fn output_pairs(
     each_index(&w.sizes[1..], |at| {
         let (c, k) = (at[0], &at[1..]);
         let from = padded(x, [n, first + c], reach(spec, p, k));
-        visit(from, w.register(&[&[o, c], k].concat()));
+        from.into_iter().for_each(|from| visit(from, w.register(&[&[o, c], k].concat())));
     });
 }
 
@@ -149,7 +149,8 @@ fn input_pairs(
             return;
         }
         let from = padded(g, [n, o], (0..k.len()).map(|j| scaled(j).div_euclid(stride(j))));
-        visit(from, w.register(&[&[o, c % channels], k].concat()));
+        let tap = || w.register(&[&[o, c % channels], k].concat());
+        from.into_iter().for_each(|from| visit(from, tap()));
     });
 }
 
@@ -166,7 +167,8 @@ fn weight_pairs(
     each_index(&places, |at| {
         let (n, p) = (at[0], &at[1..]);
         let from = padded(x, [n, first + c], reach(spec, p, k));
-        visit(from, g.register(&[&[n, o], p].concat()));
+        let place = || g.register(&[&[n, o], p].concat());
+        from.into_iter().for_each(|from| visit(from, place()));
     });
 }
 

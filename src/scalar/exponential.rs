@@ -96,6 +96,18 @@ pub fn exp<S: Float>(x: S) -> S {
     exp_scaled(x, 0)
 }
 
+/// [`exp`], with the same bits, but where [`exp_is_rare`].
+#[inline(always)]
+pub fn exp_often<S: Float>(x: S) -> S {
+    if S::HAS_RARE { exp_normal(x) } else { exp(x) }
+}
+
+/// Whether `eˣ` may be no normal number, or needs care to be one.
+#[inline(always)]
+pub fn exp_is_rare<S: Float>(x: S) -> bool {
+    x.is_beyond(if S::DOUBLE { 708.0 } else { 87.0 })
+}
+
 /// [`exp`], with the same bits, where the result is a normal number or NaN; arbitrary elsewhere.
 #[inline(always)]
 pub fn exp_normal<S: Float>(x: S) -> S {
@@ -249,7 +261,8 @@ pub fn pow<S: Float>(x: S, y: S) -> S {
     let log = Pair { hi: S::select(edge, infinite, log.hi), lo: S::select(edge, zero, log.lo) };
     let p = product(y, log.hi);
     let limit = S::pick(250.0, 2000.0);
-    let inside = p.hi.abs().lt(limit);
+    // Of a product that is 0 nothing is known of what rounding lost: y may be the largest number.
+    let inside = p.hi.abs().lt(limit) & p.hi.ne(zero);
     let lo = S::select(inside, p.lo + y * log.lo, zero);
     let magnitude = exp2_pair(Pair { hi: clamp(p.hi, -limit, limit), lo });
 

@@ -7,7 +7,8 @@
 //! - Everything here is straight-line and inlined: no branch on data, no table, no call, except for
 //!   [`Float::fmod`], integer division and angles [far out](Float::is_far). So a loop over it
 //!   vectorises, and every instruction set gives the same bits: nothing is contracted or
-//!   re-associated.
+//!   re-associated. What rounding lost of a product is computed in fewer instructions where they
+//!   are there ([`Fused`]), and is the same number.
 //! - Each mathematical function states its largest error in units in the last place (ULP);
 //!   [`BOUNDS`] holds the figures and the tests prove them.
 
@@ -15,6 +16,9 @@ mod algebraic;
 mod bounds;
 mod exponential;
 mod far;
+mod fused;
+#[cfg(test)]
+mod fused_tests;
 pub mod half;
 mod hyperbolic;
 mod logarithm;
@@ -31,8 +35,10 @@ pub mod wgsl;
 pub use algebraic::{Step, cbrt, floor_divide, fmod, hypot, next_after, remainder, rsqrt};
 pub use bounds::{BOUNDS, Bound};
 pub use exponential::{
-    exp, exp_normal, exp2, expm1, log_sigmoid, logaddexp, pow, sigmoid, silu, silu_slope, softplus,
+    exp, exp_is_rare, exp_normal, exp_often, exp2, expm1, log_sigmoid, logaddexp, pow, sigmoid,
+    silu, silu_slope, softplus,
 };
+pub use fused::{Fused, Native};
 pub use hyperbolic::{acosh, asinh, atanh, cosh, sinh, tanh};
 pub use logarithm::{log, log1p, log2, log10};
 pub use register::Register;
@@ -116,6 +122,8 @@ pub trait Float: Scalar + Div<Output = Self> {
     type Bits: Int<Mask = Self::Mask>;
     /// Whether this is binary64.
     const DOUBLE: bool;
+    /// Whether rare elements have a formula of their own: in WGSL one formula is for all.
+    const HAS_RARE: bool = true;
 
     /// `value`, rounded to this type.
     fn lit(value: f64) -> Self;
@@ -134,8 +142,17 @@ pub trait Float: Scalar + Div<Output = Self> {
     /// Whether this is an angle whose reduction needs more digits of π: beyond ±2^30 on the CPU.
     /// Never in WGSL, whose text has the short reduction only.
     fn is_far(self) -> bool;
+    /// Whether the magnitude is above a limit, beyond which a formula does not hold. Never in WGSL.
+    fn is_beyond(self, limit: f64) -> bool;
     /// The same as [`Float::quarter_turns`] for an angle far out; slow.
     fn far_quarter_turns(self) -> (Self::Bits, Self, Self);
+    /// What rounding lost of `self · other`, which was rounded to `product`: their difference,
+    /// exactly. Arbitrary where digits of it are below those of normal numbers (so the product is
+    /// near to 0), and where the product or one of its factors is near the largest number.
+    #[inline(always)]
+    fn lost(self, other: Self, product: Self) -> Self {
+        pair::lost(self, other, product)
+    }
     /// Square root, correctly rounded.
     fn sqrt(self) -> Self;
     /// The largest whole number not above.

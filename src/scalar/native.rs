@@ -107,7 +107,12 @@ macro_rules! float {
 
             #[inline(always)]
             fn is_far(self) -> bool {
-                $float::abs(self) > far::NEAR as $float
+                self.is_beyond(far::NEAR)
+            }
+
+            #[inline(always)]
+            fn is_beyond(self, limit: f64) -> bool {
+                $float::abs(self) > limit as $float
             }
 
             #[inline(always)]

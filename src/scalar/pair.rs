@@ -1,5 +1,4 @@
-//! Numbers of twice the precision, as unevaluated sums. Without fused multiply-add, so that every
-//! instruction set gives the same bits.
+//! Numbers of twice the precision, as unevaluated sums.
 
 use super::{Float, Scalar};
 
@@ -25,19 +24,34 @@ pub(super) fn ordered_sum<S: Float>(a: S, b: S) -> Pair<S> {
     Pair { hi, lo: (a - hi) + b }
 }
 
-/// `x` as the sum of its upper 12 (26) bits and the rest.
+/// `x` as the sum of its upper 12 (26) bits and a rest of as many, which may be negative in
+/// binary64.
 #[inline(always)]
 pub(super) fn split<S: Float>(x: S) -> (S, S) {
-    let upper = S::of_bits(x.bits() & S::Bits::whole(if S::DOUBLE { -1 << 27 } else { -1 << 12 }));
+    let upper = if S::DOUBLE {
+        // Of 53 bits a rest without a sign would have 27, and the product of two of them 54.
+        (x.bits() + S::Bits::whole(1 << 26)) & S::Bits::whole(-1 << 27)
+    } else {
+        x.bits() & S::Bits::whole(-1 << 12)
+    };
+    let upper = S::of_bits(upper);
     (upper, x - upper)
 }
 
-/// `a · b`, to within the last bit of `lo`.
+/// `a · b`, exactly, as far as [`Float::lost`] is.
 #[inline(always)]
 pub(super) fn product<S: Float>(a: S, b: S) -> Pair<S> {
-    let ((a1, a0), (b1, b0)) = (split(a), split(b));
     let hi = a * b;
-    Pair { hi, lo: (((a1 * b1 - hi) + a1 * b0) + a0 * b1) + a0 * b0 }
+    Pair { hi, lo: a.lost(b, hi) }
+}
+
+/// `a · b − hi`, where `hi` is the product rounded: of halves of the digits, whose products and
+/// partial sums are exact. Source: Dekker: A floating-point technique for extending the available
+/// precision, 1971.
+#[inline(always)]
+pub(super) fn lost<S: Float>(a: S, b: S, hi: S) -> S {
+    let ((a1, a0), (b1, b0)) = (split(a), split(b));
+    (((a1 * b1 - hi) + a1 * b0) + a0 * b1) + a0 * b0
 }
 
 impl<S: Float> Pair<S> {

@@ -308,6 +308,7 @@ const HALF_PI: [f64; 5] =
 impl Float for Code<f32> {
     type Bits = Code<i32>;
     const DOUBLE: bool = false;
+    const HAS_RARE: bool = false;
 
     fn lit(value: f64) -> Self {
         let value = value as f32;
@@ -348,6 +349,10 @@ impl Float for Code<f32> {
     }
 
     fn is_far(self) -> bool {
+        false
+    }
+
+    fn is_beyond(self, _: f64) -> bool {
         false
     }
 

@@ -66,8 +66,9 @@ fn dtypes(list: &List, node: &Node) -> SmallVec<[DType; 4]> {
 
 impl Plan {
     /// Refuses values that are larger than a range may be, and steps that bind more ranges than
-    /// they may. Steps are not split to fit: a fusion that does not fit is not made, and a single
-    /// op that does not fit is refused.
+    /// they may. Inputs lie where their owner put them, who may repeat elements, so their sizes are
+    /// looked at when they are there. Steps are not split to fit: a fusion that does not fit is not
+    /// made, and a single op that does not fit is refused.
     pub(super) fn admit(&self) -> Result<()> {
         let Limits { largest, buffers, .. } = *self.target.limits();
         if (largest, buffers) == (usize::MAX, usize::MAX) {
@@ -103,7 +104,7 @@ impl Plan {
                 let facts = format!("it binds {} ranges, {buffers} are allowed", bound.len());
                 places.push((step, facts));
             }
-            for source in bound {
+            for source in bound.into_iter().filter(|source| !matches!(source, Source::Input(_))) {
                 let ty = self.ty(source);
                 if ty.shape.is_known() {
                     let bytes = self.target.bytes(ty.dtype, ty.shape.count());

@@ -47,8 +47,10 @@ impl Arrangement {
             position[step as usize] = at as u32;
         }
         let (aliases, guard_at) = aliases(plan, liveness, &position, options);
+        // A put that runs before donated memory is written checks its own indices.
         let guarded = if aliases.is_empty() { &[][..] } else { liveness.guarded.as_slice() };
-        let guards = guarded.iter().map(|&step| position[step as usize]).collect();
+        let guarded = guarded.iter().map(|&step| position[step as usize]);
+        let guards = guarded.filter(|&at| at >= guard_at).collect();
         let last = |s: usize| match liveness.storages[s].escapes {
             true => END,
             false => {

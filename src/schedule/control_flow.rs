@@ -2,6 +2,8 @@
 //!
 //! Carries are double-buffered: a round reads one copy and writes the other.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::{Options, Plan};
@@ -14,7 +16,7 @@ use crate::target::Target;
 /// The plans of the bodies of a control-flow op.
 pub struct Bodies {
     kind: ControlFlowKind,
-    plans: SmallVec<[Plan; 2]>,
+    plans: SmallVec<[Arc<Plan>; 2]>,
     results: SmallVec<[Type; 2]>,
     has_effect: bool,
     /// The number of the op among the control-flow ops of the template
@@ -28,8 +30,8 @@ impl Bodies {
         target: &'static dyn Target,
     ) -> Result<Bodies> {
         let options = Options { unfused, ..Options::new(target) };
-        let plans: Result<SmallVec<[Plan; 2]>> =
-            flow.bodies.iter().map(|body| Plan::of(body, options)).collect();
+        let plans: Result<SmallVec<[Arc<Plan>; 2]>> =
+            flow.bodies.iter().map(|body| Plan::of(body, options).map(Arc::new)).collect();
         let has_effect = flow.has_effect();
         Ok(Bodies {
             kind: flow.kind.clone(),
@@ -50,7 +52,8 @@ impl Bodies {
                 self.kind.clone()
             }
         };
-        let plans: Result<_> = self.plans.iter().map(|plan| plan.resized(size)).collect();
+        let resized = |plan: &Arc<Plan>| plan.resized(size).map(Arc::new);
+        let plans: Result<_> = self.plans.iter().map(resized).collect();
         Ok(Bodies {
             kind,
             plans: plans?,
@@ -66,7 +69,7 @@ impl Bodies {
     }
 
     /// The plans of the bodies.
-    pub fn plans(&self) -> &[Plan] {
+    pub fn plans(&self) -> &[Arc<Plan>] {
         &self.plans
     }
 

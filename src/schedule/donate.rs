@@ -11,8 +11,9 @@ use super::{Options, Plan, Source, Work};
 use crate::layout::Layout;
 use crate::target::InPlace;
 
-/// The donated pairs that may share memory in this order of steps, by the storage of the output;
-/// and the position of the first step that may write donated memory.
+/// The donated pairs that share memory in this order of steps, by the storage of the output; and the
+/// position of the first step that writes donated memory. All indices of puts that run there or later
+/// are computed before.
 pub(super) fn aliases(
     plan: &Plan,
     liveness: &Liveness,
@@ -67,6 +68,9 @@ pub(super) fn aliases(
             found.insert(s, (input, output));
         }
     }
+    // Not every pair found a place: what writes memory of its own is no write of donated memory.
+    let written = |&s: &u32| position[liveness.storages[s as usize].def as usize];
+    let first = found.keys().map(written).min().unwrap_or(0);
     (found, first)
 }
 

@@ -77,7 +77,9 @@ impl Display for Plan {
             }
             writeln!(f, "{line}")?;
             let inner = match &step.work {
-                Work::ControlFlow(bodies) => bodies.plans().iter().flat_map(lines).collect(),
+                Work::ControlFlow(bodies) => {
+                    bodies.plans().iter().flat_map(|plan| lines(plan)).collect()
+                }
                 Work::BlockFusion(fusion) => lines(fusion.body()),
                 Work::Group(_)
                 | Work::Product(_)

@@ -18,7 +18,7 @@ use super::{Group, Operand, Placement, Plan, Product, Prologue, Source, Step, Wo
 use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::ops::op::{OperandType, Type};
-use crate::shape::Axes;
+use crate::shape::{Axes, Shape};
 use crate::target::{InPlace, Ranges};
 
 /// The end of a value that never dies: a result of the plan.
@@ -69,7 +69,7 @@ impl Plan {
                 Work::BlockFusion(fusion) => self.check_blocks(step, fusion).map_err(at)?,
                 Work::RowFusion(fusion) => self.check_rows(step, fusion).map_err(at)?,
                 Work::ControlFlow(bodies) => {
-                    bodies.plans().iter().try_for_each(Plan::verify).map_err(at)?;
+                    bodies.plans().iter().try_for_each(|plan| plan.verify()).map_err(at)?;
                 }
                 Work::Op(_) | Work::Effect(_) | Work::Alias => {}
             }
@@ -218,14 +218,14 @@ impl Plan {
                 Some(last) if !grid.is_full(&size) => last,
                 _ => &fusion.full,
             };
-            let fits = |source: &Source| {
-                let shape = body.ty(*source).shape;
-                shape.rank() >= size.len()
-                    && shape.dims().iter().zip(&size).all(|(dim, n)| dim.known() == Some(*n))
+            let fits = |(k, source): (usize, &Source)| {
+                let Some(at) = fusion.positions.get(k) else {
+                    // Nobody but the reductions over all rows reads it.
+                    return fusion.carried.iter().any(|reduction| reduction.output == k);
+                };
+                has_sizes(&body.ty(*source).shape, at, &size)
             };
-            let reduced = |k: usize| fusion.carried.iter().any(|reduction| reduction.output == k);
-            let mut outputs = body.template.outputs.iter().enumerate();
-            let all_fit = outputs.all(|(k, source)| reduced(k) || fits(source));
+            let all_fit = body.template.outputs.iter().enumerate().all(fits);
             if grid.row(b) != next || !all_fit {
                 let facts = format!("block {b} of {size:?} at {start:?}");
                 return Err(broken("blocks do not cover their shape", facts));
@@ -238,10 +238,14 @@ impl Plan {
         }
         let own = usize::from(fusion.workspace() > 0) + fusion.carried.len();
         let sizes = grid.sizes();
-        for &slot in &step.results[..step.results.len() - own] {
+        let results = &step.results[..step.results.len() - own];
+        if results.len() != fusion.positions.len() || results.len() != fusion.staged.len() {
+            let facts = format!("{} results", results.len());
+            return Err(broken("blocks do not cover their shape", facts));
+        }
+        for (&slot, at) in results.iter().zip(&fusion.positions) {
             let shape = &self.slots[slot as usize].shape;
-            let leads = shape.dims().iter().zip(sizes).all(|(dim, n)| dim.known() == Some(*n));
-            if shape.rank() < sizes.len() || !leads {
+            if !has_sizes(shape, at, sizes) {
                 let facts = format!("s{slot} of {shape} by rows of {sizes:?}");
                 return Err(broken("blocks do not cover their shape", facts));
             }
@@ -355,6 +359,12 @@ impl Plan {
             let mut ranges: Vec<Bound> = Vec::new();
             for source in sources.iter().map(|&source| root(source)).chain(results) {
                 let range = self.bound(source, live, place);
+                // Inputs lie where their owner put them, who may repeat elements.
+                let is_input = matches!(source, Source::Input(_));
+                if !is_input && range.bytes.len() > limits.largest {
+                    let facts = format!("{:?} by step {i}", range.bytes);
+                    return Err(broken("a step binds too large a range", facts));
+                }
                 if !ranges.contains(&range) {
                     ranges.push(range);
                 }
@@ -363,10 +373,6 @@ impl Plan {
             if ranges.len() > limits.buffers && !in_parts {
                 let facts = format!("{} by step {i} of {}", ranges.len(), limits.buffers);
                 return Err(broken("a step binds too many ranges", facts));
-            }
-            if let Some(range) = ranges.iter().find(|range| range.bytes.len() > limits.largest) {
-                let facts = format!("{:?} by step {i}", range.bytes);
-                return Err(broken("a step binds too large a range", facts));
             }
             let overlap = |a: &Bound, b: &Bound| {
                 a.buffer == b.buffer
@@ -565,4 +571,13 @@ impl Plan {
         };
         self.steps.iter().position(writes).map(|step| step as u32)
     }
+}
+
+/// Whether a shape has these sizes at some axes.
+fn has_sizes(shape: &Shape, at: &[u8], sizes: &[usize]) -> bool {
+    let mut pairs = at.iter().zip(sizes);
+    at.len() == sizes.len()
+        && pairs.all(|(&axis, &n)| {
+            shape.dims().get(axis as usize).is_some_and(|dim| dim.known() == Some(n))
+        })
 }

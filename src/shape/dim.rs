@@ -249,6 +249,7 @@ impl Hash for Dim {
 }
 impl Add for Dim {
     type Output = Dim;
+    #[inline]
     fn add(self, b: Dim) -> Dim {
         match (self.known(), b.known()) {
             (Some(x), Some(y)) => Dim::new(x.saturating_add(y)),
@@ -259,6 +260,7 @@ impl Add for Dim {
 impl Sub for Dim {
     type Output = Dim;
     /// Saturates at zero: a size is never negative.
+    #[inline]
     fn sub(self, b: Dim) -> Dim {
         match (self.known(), b.known()) {
             (Some(x), Some(y)) => Dim::new(x.saturating_sub(y)),
@@ -269,6 +271,7 @@ impl Sub for Dim {
 }
 impl Mul for Dim {
     type Output = Dim;
+    #[inline]
     fn mul(self, b: Dim) -> Dim {
         match (self.known(), b.known()) {
             (Some(x), Some(y)) => Dim::new(x.saturating_mul(y)),

@@ -10,6 +10,8 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use crate::multiversion;
+use crate::scalar::Native;
+use crate::simd::isa;
 
 pub use convert::{cast, narrow, round_through, widen};
 
@@ -28,6 +30,8 @@ pub trait Map1<A> {
     type Out: Copy;
     /// The formula.
     fn map(a: A) -> Self::Out;
+    /// Whether [`Map1::rare`] holds for all elements.
+    const RARE_HOLDS: bool = false;
     /// Whether the element is one of the rare ones that the formula does not hold for.
     #[inline(always)]
     fn is_rare(_: A) -> bool {
@@ -83,6 +87,8 @@ trait Body {
         count: usize,
     ) -> Self::Loaded<N>;
     fn at<const N: usize>(loaded: &Self::Loaded<N>, k: usize) -> Self::Out;
+    /// Whether `rare` holds for all elements.
+    const RARE_HOLDS: bool = false;
     /// Whether `at` does not hold for an element, and `rare` does.
     #[inline(always)]
     fn is_rare<const N: usize>(_: &Self::Loaded<N>, _: usize) -> bool {
@@ -136,6 +142,7 @@ impl<F: Map1<A>, A: Copy> Body for Unary<F, A> {
     fn at<const N: usize>(a: &[A; N], k: usize) -> F::Out {
         F::map(a[k])
     }
+    const RARE_HOLDS: bool = F::RARE_HOLDS;
     #[inline(always)]
     fn is_rare<const N: usize>(a: &[A; N], k: usize) -> bool {
         F::is_rare(a[k])
@@ -201,8 +208,11 @@ fn computed<B: Body, const N: usize>(loaded: &B::Loaded<N>) -> [MaybeUninit<B::O
         y.write(B::at(loaded, k));
     }
     if (0..N).fold(false, |any, k| any | B::is_rare(loaded, k)) {
-        for (k, y) in out.iter_mut().enumerate().filter(|(k, _)| B::is_rare(loaded, *k)) {
-            y.write(B::rare(loaded, k));
+        // In vectors again, where that is possible: rare elements seldom come alone.
+        for (k, y) in out.iter_mut().enumerate() {
+            if B::RARE_HOLDS || B::is_rare(loaded, k) {
+                y.write(B::rare(loaded, k));
+            }
         }
     }
     out
@@ -237,37 +247,51 @@ multiversion! {
     }
 }
 
-/// The kernel of a formula of one element, for this CPU.
+/// The kernel of one body where the processor has fused multiply-adds, else that of the other.
+fn best<Least: Body, Fused: Body>() -> TileKernel {
+    run::above::<Fused>(isa()).unwrap_or_else(run::base::<Least>)
+}
+
+/// The kernel of a mathematical formula of one number, for this CPU.
+pub fn formula1<F: Map1<A> + Map1<A::Fused>, A: Native>() -> TileKernel {
+    best::<Unary<F, A>, Unary<F, A::Fused>>()
+}
+
+/// The kernel of a mathematical formula of two numbers, for this CPU.
+pub fn formula2<F: Map2<A, A> + Map2<A::Fused, A::Fused>, A: Native>() -> TileKernel {
+    best::<Binary<F, A, A>, Binary<F, A::Fused, A::Fused>>()
+}
+
+/// The kernel of a mathematical formula of a condition and two numbers, for this CPU.
+pub fn formula3<F, A: Native>() -> TileKernel
+where
+    F: Map3<bool, A, A> + Map3<bool, A::Fused, A::Fused>,
+{
+    best::<Ternary<F, bool, A, A>, Ternary<F, bool, A::Fused, A::Fused>>()
+}
+
+/// The kernel of any formula of one element, for this CPU.
 pub fn kernel1<F: Map1<A>, A: Copy>() -> TileKernel {
     run::select::<Unary<F, A>>()
-}
-
-/// The kernel of a formula of two elements, for this CPU.
-pub fn kernel2<F: Map2<A, B>, A: Copy, B: Copy>() -> TileKernel {
-    run::select::<Binary<F, A, B>>()
-}
-
-/// The kernel of a formula of three elements, for this CPU.
-pub fn kernel3<F: Map3<A, B, C>, A: Copy, B: Copy, C: Copy>() -> TileKernel {
-    run::select::<Ternary<F, A, B, C>>()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scalar::Float;
 
     #[test]
     fn every_length_and_place_gives_the_same_bits() {
         struct Formula;
-        impl Map3<f32, i32, f32> for Formula {
-            type Out = f32;
-            fn map(a: f32, b: i32, c: f32) -> f32 {
-                (a * b as f32 + c) / (a * a + 1.5)
+        impl<S: Float> Map3<S::Mask, S, S> for Formula {
+            type Out = S;
+            fn map(a: S::Mask, b: S, c: S) -> S {
+                S::select(a, b * c + b, c) / (b * b + S::lit(1.5))
             }
         }
-        let kernel = kernel3::<Formula, f32, i32, f32>();
-        let a: Vec<f32> = (0..200).map(|i| (i as f32 - 90.3) * 0.37).collect();
-        let b: Vec<i32> = (0..200).map(|i| i * 7919 % 1001 - 500).collect();
+        let kernel = formula3::<Formula, f32>();
+        let a: Vec<bool> = (0..200).map(|i| i * 7919 % 3 == 0).collect();
+        let b: Vec<f32> = (0..200).map(|i| (i as f32 - 90.3) * 0.37).collect();
         let c: Vec<f32> = (0..200).map(|i| 1.0 / (i as f32 + 0.1)).collect();
         let want: Vec<f32> = (0..200).map(|i| Formula::map(a[i], b[i], c[i])).collect();
         for n in (0..200).step_by(3) {

@@ -54,10 +54,12 @@ __all__ = [
     '__version__',
     '_add_hook',
     '_attempt',
+    '_autocast',
     '_batched',
     '_begin_checking',
     '_begin_timing',
     '_body',
+    '_build',
     '_check_effect',
     '_check_room',
     '_check_settings',
@@ -69,6 +71,7 @@ __all__ = [
     '_effect',
     '_end_checking',
     '_end_timing',
+    '_enter_module',
     '_error_catalogue',
     '_export',
     '_flow',
@@ -82,9 +85,11 @@ __all__ = [
     '_is_captured',
     '_is_configured',
     '_is_traced',
+    '_keep_gradients',
     '_kernel_count',
     '_kernels',
     '_leaf_address',
+    '_leave_module',
     '_lose_device',
     '_node',
     '_on_host',
@@ -101,8 +106,10 @@ __all__ = [
     '_ruled_call',
     '_run_program',
     '_safetensors_read',
+    '_set_autocast',
     '_set_current_device',
     '_set_package',
+    '_settings',
     '_shader',
     '_site',
     '_stand_in',
@@ -115,13 +122,22 @@ __all__ = [
     '_unwind',
     '_with_tangents',
     'abs',
+    'absolute',
     'acos',
     'acosh',
     'add',
     'alias',
     'all',
+    'allclose',
     'any',
     'arange',
+    'arccos',
+    'arccosh',
+    'arcsin',
+    'arcsinh',
+    'arctan',
+    'arctan2',
+    'arctanh',
     'argmax',
     'argmin',
     'argsort',
@@ -137,40 +153,54 @@ __all__ = [
     'bitwise_and',
     'bitwise_invert',
     'bitwise_left_shift',
+    'bitwise_not',
     'bitwise_or',
     'bitwise_right_shift',
     'bitwise_xor',
+    'bmm',
     'bool',
     'broadcast_arrays',
     'broadcast_shapes',
+    'broadcast_tensors',
     'broadcast_to',
     'can_cast',
+    'cat',
     'cbrt',
+    'cdist',
     'ceil',
     'chunk',
+    'clamp',
     'clip',
     'concat',
+    'concatenate',
     'copysign',
     'cos',
     'cosh',
     'count_nonzero',
     'cross',
+    'cumprod',
+    'cumsum',
     'cumulative_max',
+    'cumulative_max_with_indices',
     'cumulative_min',
+    'cumulative_min_with_indices',
     'cumulative_prod',
     'cumulative_sum',
     'deg2rad',
+    'degrees',
     'device',
     'device_info',
     'devices',
     'diag',
     'diagonal',
     'diff',
+    'div',
     'divide',
     'einsum',
     'empty',
     'empty_like',
     'enable_grad',
+    'eq',
     'equal',
     'erf',
     'erfc',
@@ -181,6 +211,7 @@ __all__ = [
     'expm1',
     'eye',
     'finfo',
+    'fix',
     'flatten',
     'flip',
     'float16',
@@ -188,30 +219,42 @@ __all__ = [
     'float64',
     'floor',
     'floor_divide',
+    'floordiv',
     'from_dlpack',
     'full',
     'full_like',
+    'ge',
     'get_num_threads',
     'gradients',
     'graph_stats',
     'greater',
     'greater_equal',
+    'gt',
     'host_node',
     'hypot',
+    'identity',
     'iinfo',
     'index_add',
+    'index_copy',
+    'index_fill',
+    'index_put',
     'inner',
     'int16',
     'int32',
     'int64',
     'int8',
+    'invert',
     'is_grad_enabled',
     'is_tracing',
     'isclose',
     'isdtype',
     'isfinite',
+    'isin',
     'isinf',
     'isnan',
+    'kthvalue',
+    'le',
+    'left_shift',
     'lerp',
     'less',
     'less_equal',
@@ -222,11 +265,14 @@ __all__ = [
     'log2',
     'log_sigmoid',
     'logaddexp',
+    'logcumsumexp',
     'logical_and',
     'logical_not',
     'logical_or',
     'logical_xor',
     'logsumexp',
+    'lt',
+    'masked_scatter',
     'matmul',
     'matrix_transpose',
     'max',
@@ -237,9 +283,17 @@ __all__ = [
     'meshgrid',
     'min',
     'minimum',
+    'mm',
+    'mod',
+    'mode',
     'moveaxis',
+    'movedim',
+    'mul',
     'multiply',
+    'mv',
     'nan_to_num',
+    'ne',
+    'neg',
     'negative',
     'nextafter',
     'no_grad',
@@ -251,28 +305,42 @@ __all__ = [
     'outer',
     'outside_trace',
     'pad',
+    'permute',
     'permute_dims',
     'positive',
     'pow',
+    'power',
     'prod',
     'put_along_axis',
     'quantile',
     'rad2deg',
+    'radians',
+    'ravel',
     'reciprocal',
     'release_cached_memory',
     'remainder',
+    'renorm',
     'repeat',
+    'repeat_interleave',
     'reset_peak_memory',
     'reshape',
     'result_type',
+    'right_shift',
     'roll',
     'round',
     'rsqrt',
     'safetensors_load',
     'safetensors_save',
+    'scatter_reduce',
     'searchsorted',
+    'segment_max',
+    'segment_mean',
+    'segment_min',
+    'segment_prod',
+    'segment_sum',
     'set_memory_limit',
     'set_num_threads',
+    'sgn',
     'sigmoid',
     'sign',
     'signbit',
@@ -286,9 +354,11 @@ __all__ = [
     'squeeze',
     'stack',
     'std',
+    'sub',
     'subtract',
     'sum',
     'swapaxes',
+    'swapdims',
     'synchronize',
     'take',
     'take_along_axis',
@@ -304,11 +374,14 @@ __all__ = [
     'transpose',
     'tril',
     'triu',
+    'true_divide',
     'trunc',
     'uint16',
     'uint32',
     'uint64',
     'uint8',
+    'unbind',
+    'unsqueeze',
     'unstack',
     'var',
     'vecdot',
@@ -382,6 +455,10 @@ class HookHandle:
     def __enter__(self) -> HookHandle: ...
     def __exit__(self, *exception: Any) -> None: ...
 
+class GradientFunction:
+    site: str | None
+    def name(self) -> str: ...
+
 @disjoint_base
 class Tensor:
     requires_grad: _bool
@@ -413,6 +490,9 @@ class Tensor:
     def numpy(self) -> np.ndarray[Any, Any]: ...
     def detach(self) -> Tensor: ...
     def realize(self) -> Tensor: ...
+    def numel(self) -> int: ...
+    def dim(self) -> int: ...
+    def requires_grad_(self, requires_grad: _bool = True) -> Self: ...
     def assign(self, value: ArrayLike, /) -> None: ...
     def backward(
         self,
@@ -426,6 +506,9 @@ class Tensor:
     ) -> Tensor: ...
     def to_device(self, device: str | Device, /, *, stream: Any = None) -> Tensor: ...
     def cpu(self) -> Tensor: ...
+    def retain_grad(self) -> None: ...
+    @property
+    def grad_fn(self) -> GradientFunction | None: ...
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Tensor]: ...
     def __contains__(self, value: Any) -> _bool: ...
@@ -444,6 +527,10 @@ class Tensor:
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any: ...
     def __array__(self, dtype: Any = None, copy: _bool | None = None) -> np.ndarray[Any, Any]: ...
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any: ...
+    def __array_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any: ...
+    def __arrow_array__(self, type: Any = None) -> Any: ...
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
@@ -507,17 +594,20 @@ class Tensor:
 
         The gradient at 0 is 0. The smallest signed integer wraps to itself.
         """
+    absolute = abs
 
     def acos(self) -> Tensor:
         """Inverse cosine, in [0, π]; NaN outside [-1, 1]."""
+    arccos = acos
 
     def acosh(self) -> Tensor:
         """Inverse hyperbolic cosine; NaN below 1."""
+    arccosh = acosh
 
     def add(self, b: Tensor | ArrayLike) -> Tensor:
         """Sum of two tensors, element by element.
 
-        Integers wrap.
+        Integers wrap; truth values are joined by "or".
         """
 
     def all(self, axis: Axes | None = None, *, keepdims: _bool = False) -> Tensor:
@@ -525,6 +615,9 @@ class Tensor:
 
         `axis`: an axis, a tuple of axes, or None for all.
         """
+
+    def allclose(self, b: Tensor | ArrayLike, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: _bool = False) -> Tensor:
+        """Whether all elements are equal within `atol + rtol * abs(b)`, as `isclose` says; shape ()."""
 
     def any(self, axis: Axes | None = None, *, keepdims: _bool = False) -> Tensor:
         """Whether any element is not zero; of no elements it is False.
@@ -554,9 +647,11 @@ class Tensor:
 
     def asin(self) -> Tensor:
         """Inverse sine, in [-π/2, π/2]; NaN outside [-1, 1]."""
+    arcsin = asin
 
     def asinh(self) -> Tensor:
         """Inverse hyperbolic sine of each element."""
+    arcsinh = asinh
 
     def astype(self, dtype: DType, *, copy: _bool = True, device: str | Device | None = None) -> Tensor:
         """The same values in another dtype.
@@ -572,24 +667,30 @@ class Tensor:
 
     def atan(self) -> Tensor:
         """Inverse tangent, in [-π/2, π/2]."""
+    arctan = atan
 
     def atanh(self) -> Tensor:
         """Inverse hyperbolic tangent; ±inf at ±1, NaN outside."""
+    arctanh = atanh
 
     def bitwise_and(self, b: Tensor | ArrayLike) -> Tensor:
         """Bits set in both."""
 
     def bitwise_invert(self) -> Tensor:
         """Every bit flipped."""
+    bitwise_not = bitwise_invert
+    invert = bitwise_invert
 
     def bitwise_left_shift(self, b: Tensor | ArrayLike) -> Tensor:
         """Bits moved towards the high end; by the width or more gives 0."""
+    left_shift = bitwise_left_shift
 
     def bitwise_or(self, b: Tensor | ArrayLike) -> Tensor:
         """Bits set in either."""
 
     def bitwise_right_shift(self, b: Tensor | ArrayLike) -> Tensor:
         """Bits moved towards the low end, keeping the sign; by the width or more gives 0 (or -1)."""
+    right_shift = bitwise_right_shift
 
     def bitwise_xor(self, b: Tensor | ArrayLike) -> Tensor:
         """Bits set in exactly one."""
@@ -622,6 +723,7 @@ class Tensor:
         >>> wg.clip(wg.tensor([-2.0, 0.5, 3.0]), 0.0, 1.0).tolist()
         [0.0, 0.5, 1.0]
         """
+    clamp = clip
 
     def cos(self) -> Tensor:
         """Cosine of each element."""
@@ -641,10 +743,27 @@ class Tensor:
         `axis`: may be None for a tensor of rank 1.
         """
 
+    def cumulative_max_with_indices(self, axis: int = -1) -> tuple[Tensor, ...]:
+        """Running maximum along an axis, and the position of each (int64); NaN stays.
+
+        The position is that of the last of equal ones so far, and the gradient goes there.
+
+        >>> import wengert as wg
+        >>> x = wg.tensor([1, 3, 2, 3])
+        >>> [t.tolist() for t in wg.cumulative_max_with_indices(x)]
+        [[1, 3, 3, 3], [0, 1, 1, 3]]
+        """
+
     def cumulative_min(self, axis: int | None = None) -> Tensor:
         """Running minimum along an axis; NaN stays.
 
         `axis`: may be None for a tensor of rank 1.
+        """
+
+    def cumulative_min_with_indices(self, axis: int = -1) -> tuple[Tensor, ...]:
+        """Running minimum along an axis, and the position of each (int64); NaN stays.
+
+        The position is that of the last of equal ones so far, and the gradient goes there.
         """
 
     def cumulative_prod(self, axis: int | None = None, *, dtype: DType | None = None, include_initial: _bool = False) -> Tensor:
@@ -654,6 +773,7 @@ class Tensor:
         that the axis grows by one. Integers and bools are multiplied in int64 (uint64 for unsigned)
         where `dtype` is None.
         """
+    cumprod = cumulative_prod
 
     def cumulative_sum(self, axis: int | None = None, *, dtype: DType | None = None, include_initial: _bool = False) -> Tensor:
         """Running sum along an axis.
@@ -666,9 +786,11 @@ class Tensor:
         >>> wg.cumulative_sum(wg.tensor([1, 2, 3])).tolist()
         [1, 3, 6]
         """
+    cumsum = cumulative_sum
 
     def deg2rad(self) -> Tensor:
         """Degrees as radians."""
+    radians = deg2rad
 
     def diag(self, *, k: int = 0) -> Tensor:
         """The `k`-th diagonal of a matrix, or a square matrix with a vector on that diagonal."""
@@ -681,7 +803,7 @@ class Tensor:
 
         Each time the axis becomes shorter by one. Truth values differ where they are not equal.
         `prepend`, `append`: what is joined to the axis before, of the shape of `x` but for that
-        axis, or one number for every row.
+        axis, or one number for every row. Of no differences (`n` 0) the result is `x` alone.
 
         >>> import wengert as wg
         >>> wg.diff(wg.tensor([1, 4, 9])).tolist()
@@ -697,9 +819,12 @@ class Tensor:
         >>> wg.divide(wg.tensor([1, 3]), 2).tolist()
         [0.5, 1.5]
         """
+    div = divide
+    true_divide = divide
 
     def equal(self, b: Tensor | ArrayLike) -> Tensor:
         """Whether two elements are equal; NaN equals nothing."""
+    eq = equal
 
     def erf(self) -> Tensor:
         """Error function `2/√π ∫₀ˣ exp(-t²) dt`."""
@@ -723,6 +848,7 @@ class Tensor:
         >>> wg.expand_dims(wg.zeros((2, 3)), axis=1).shape
         (2, 1, 3)
         """
+    unsqueeze = expand_dims
 
     def expm1(self) -> Tensor:
         """`exp(x) - 1`, exact near 0."""
@@ -734,6 +860,7 @@ class Tensor:
         >>> wg.zeros((2, 3, 4)).flatten(1).shape
         (2, 12)
         """
+    ravel = flatten
 
     def flip(self, axis: Axes | None = None) -> Tensor:
         """Elements in reverse order along axes.
@@ -750,12 +877,15 @@ class Tensor:
         Integers: `x // 0` is 0. Floats: the plain quotient where either operand is infinite. The
         gradient is zero.
         """
+    floordiv = floor_divide
 
     def greater(self, b: Tensor | ArrayLike) -> Tensor:
         """Whether the first is greater than the second."""
+    gt = greater
 
     def greater_equal(self, b: Tensor | ArrayLike) -> Tensor:
         """Whether the first is at least the second."""
+    ge = greater_equal
 
     def index_add(self, index: Tensor | ArrayLike, values: Tensor | ArrayLike, axis: int = 0) -> Tensor:
         """`x` with `values` added to its slices at the indices along `axis`.
@@ -765,6 +895,40 @@ class Tensor:
 
         >>> import wengert as wg
         >>> wg.index_add(wg.zeros(3), wg.tensor([0, 0, 2]), wg.ones(3)).tolist()
+        [2.0, 0.0, 1.0]
+        """
+
+    def index_copy(self, index: Tensor | ArrayLike, values: Tensor | ArrayLike, axis: int = 0) -> Tensor:
+        """`x` with its slices at the indices along `axis` replaced by `values`.
+
+        `index`: rank 1. `values`: as `x`, but with the size of `index` along `axis`. Of several
+        values for one place the last stays, and it alone has a gradient.
+
+        >>> import wengert as wg
+        >>> wg.index_copy(wg.zeros(3), wg.tensor([0, 2]), wg.tensor([5.0, 7.0])).tolist()
+        [5.0, 0.0, 7.0]
+        """
+
+    def index_fill(self, index: Tensor | ArrayLike, value: Scalar | Tensor, axis: int = 0) -> Tensor:
+        """`x` with its slices at the indices along `axis` filled with one value.
+
+        `index`: rank 1. `value`: a number, or a tensor of one element.
+
+        >>> import wengert as wg
+        >>> wg.index_fill(wg.zeros(3), wg.tensor([0, -1]), 5.0).tolist()
+        [5.0, 0.0, 5.0]
+        """
+
+    def index_put(self, indices: Sequence[Tensor | ArrayLike], values: Tensor | ArrayLike, *, accumulate: _bool = False) -> Tensor:
+        """`x` with the elements replaced, or added to, that `x[i, j, …]` would read.
+
+        `indices`: an integer tensor for each of the first axes, which broadcast. `values` broadcast
+        to what would be read. `accumulate`: whether values are added, those for one place in order;
+        else the last of them stays.
+
+        >>> import wengert as wg
+        >>> i = wg.tensor([0, 0, 2])
+        >>> wg.index_put(wg.zeros(3), (i,), wg.ones(3), accumulate=True).tolist()
         [2.0, 0.0, 1.0]
         """
 
@@ -779,20 +943,42 @@ class Tensor:
     def isfinite(self) -> Tensor:
         """Whether each element is neither NaN nor infinite."""
 
+    def isin(self, values: Tensor | ArrayLike, *, invert: _bool = False) -> Tensor:
+        """Whether each element is among some values.
+
+        `values`: any shape. `invert`: whether it is not. NaN is among none.
+
+        >>> import wengert as wg
+        >>> wg.isin(wg.tensor([1, 2, 3]), wg.tensor([3, 1])).tolist()
+        [True, False, True]
+        """
+
     def isinf(self) -> Tensor:
         """Whether each element is infinite. Integers never are."""
 
     def isnan(self) -> Tensor:
         """Whether each element is NaN. Integers never are."""
 
+    def kthvalue(self, k: int, axis: int = -1, *, keepdims: _bool = False) -> tuple[Tensor, ...]:
+        """The `k`-th smallest element along an axis, counted from 1, and its position (int64).
+
+        Of equal elements the first comes first; NaN comes last. The gradient goes to the position.
+
+        >>> import wengert as wg
+        >>> [t.item() for t in wg.kthvalue(wg.tensor([3.0, 1.0, 2.0]), 2)]
+        [2.0, 2]
+        """
+
     def lerp(self, b: Tensor | ArrayLike, weight: Tensor | ArrayLike) -> Tensor:
         """`a + (b - a) * weight`: linear interpolation from `a` to `b`."""
 
     def less(self, b: Tensor | ArrayLike) -> Tensor:
         """Whether the first is less than the second."""
+    lt = less
 
     def less_equal(self, b: Tensor | ArrayLike) -> Tensor:
         """Whether the first is at most the second."""
+    le = less_equal
 
     def log(self) -> Tensor:
         """Natural logarithm; -inf at 0, NaN below."""
@@ -811,6 +997,17 @@ class Tensor:
 
     def logaddexp(self, b: Tensor | ArrayLike) -> Tensor:
         """`log(exp(a) + exp(b))` without overflow."""
+
+    def logcumsumexp(self, axis: int | None = None) -> Tensor:
+        """Running `log(sum(exp(x)))` along an axis, without overflow.
+
+        `axis`: may be None for a tensor of rank 1. Where all elements so far are -inf, so is the
+        result, and the gradient is 0.
+
+        >>> import wengert as wg
+        >>> wg.exp(wg.logcumsumexp(wg.log(wg.tensor([1.0, 2.0])))).round().tolist()
+        [1.0, 3.0]
+        """
 
     def logical_and(self, b: Tensor | ArrayLike) -> Tensor:
         """Both."""
@@ -831,6 +1028,18 @@ class Tensor:
         elements are -inf, so is the result, and the gradient is 0.
         """
 
+    def masked_scatter(self, mask: Tensor | ArrayLike, values: Tensor | ArrayLike) -> Tensor:
+        """`x` with the elements where `mask` is True replaced by `values`, one after the other.
+
+        `x` and `mask` broadcast. `values`: any shape; elements that are left over count nothing, too
+        few are an IndexError.
+
+        >>> import wengert as wg
+        >>> mask = wg.tensor([True, False, True])
+        >>> wg.masked_scatter(wg.zeros(3), mask, wg.tensor([5.0, 7.0])).tolist()
+        [5.0, 0.0, 7.0]
+        """
+
     def matmul(self, b: Tensor | ArrayLike) -> Tensor:
         """Matrix product: what `@` does.
 
@@ -842,6 +1051,9 @@ class Tensor:
         >>> wg.matmul(wg.tensor([[1, 2], [3, 4]]), wg.tensor([1, 1])).tolist()
         [3, 7]
         """
+    mm = matmul
+    bmm = matmul
+    mv = matmul
 
     def max(self, axis: Axes | None = None, *, keepdims: _bool = False) -> Tensor:
         """Largest element; NaN wins.
@@ -887,17 +1099,30 @@ class Tensor:
         At a tie each operand gets half the gradient.
         """
 
+    def mode(self, axis: int = -1, *, keepdims: _bool = False) -> tuple[Tensor, ...]:
+        """The most frequent element along an axis, and the last position where it is (int64).
+
+        Of equally frequent ones the smallest; NaN equals nothing. The gradient goes to the position.
+        Of no elements it is an error.
+
+        >>> import wengert as wg
+        >>> [t.item() for t in wg.mode(wg.tensor([3, 1, 3, 1, 2]))]
+        [1, 3]
+        """
+
     def moveaxis(self, source: Axes, destination: Axes) -> Tensor:
         """Axes moved to other places; the others keep their order.
 
         `source`, `destination`: an axis or equally many axes.
         """
+    movedim = moveaxis
 
     def multiply(self, b: Tensor | ArrayLike) -> Tensor:
         """Product of two tensors, element by element.
 
-        Integers wrap.
+        Integers wrap; truth values are joined by "and".
         """
+    mul = multiply
 
     def nan_to_num(self, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
         """Numbers in the place of NaN and infinities.
@@ -908,9 +1133,11 @@ class Tensor:
 
     def negative(self) -> Tensor:
         """The negative of each element. Integers wrap."""
+    neg = negative
 
     def not_equal(self, b: Tensor | ArrayLike) -> Tensor:
         """Whether two elements differ; NaN differs from everything."""
+    ne = not_equal
 
     def permute_dims(self, axes: int | Sequence[int], *sizes: int) -> Tensor:
         """Axes in another order: axis `i` of the result is axis `axes[i]` of the operand.
@@ -919,6 +1146,7 @@ class Tensor:
         >>> wg.permute_dims(wg.zeros((2, 3, 4)), (2, 0, 1)).shape
         (4, 2, 3)
         """
+    permute = permute_dims
 
     def positive(self) -> Tensor:
         """Each element, unchanged: what unary `+` does."""
@@ -931,6 +1159,7 @@ class Tensor:
         ±1). Gradient: by the base `b a^(b-1)` (0 where b is 0), by the exponent `a^b log a` (0
         where the base is 0).
         """
+    power = pow
 
     def prod(self, axis: Axes | None = None, *, keepdims: _bool = False, dtype: DType | None = None) -> Tensor:
         """Product of elements.
@@ -955,6 +1184,7 @@ class Tensor:
 
     def rad2deg(self) -> Tensor:
         """Radians as degrees."""
+    degrees = rad2deg
 
     def reciprocal(self) -> Tensor:
         """One divided by each element."""
@@ -963,6 +1193,18 @@ class Tensor:
         """Remainder with the sign of the divisor, as Python's `%`.
 
         Integers: `x % 0` is 0. Gradient: 1 by the dividend, `-floor(a / b)` by the divisor.
+        """
+    mod = remainder
+
+    def renorm(self, p: float, axis: int, maxnorm: float) -> Tensor:
+        """`x` with each slice along `axis` whose length is above `maxnorm` scaled down to it.
+
+        Floating, rank 2 or more. `p`: the order of the norm. The length gets 1e-7 added where it
+        divides, as PyTorch does.
+
+        >>> import wengert as wg
+        >>> wg.renorm(wg.tensor([[3.0, 4.0], [0.0, 0.5]]), 2.0, 0, 1.0).round().tolist()
+        [[1.0, 1.0], [0.0, 0.0]]
         """
 
     def repeat(self, repeats: int, axis: int | None = None) -> Tensor:
@@ -974,6 +1216,7 @@ class Tensor:
         >>> wg.repeat(wg.tensor([1, 2]), 2).tolist()
         [1, 1, 2, 2]
         """
+    repeat_interleave = repeat
 
     def reshape(self, shape: int | Sequence[int], *sizes: int, copy: _bool | None = None) -> Tensor:
         """The same elements, in C order, under another shape.
@@ -998,11 +1241,29 @@ class Tensor:
     def rsqrt(self) -> Tensor:
         """`1 / sqrt(x)`."""
 
+    def scatter_reduce(self, indices: Tensor | ArrayLike, values: Tensor | ArrayLike, axis: int = -1, *, reduce: str = "sum", include_self: _bool = True) -> Tensor:
+        """`x` with `values` joined to its elements along `axis`, at the indices.
+
+        `out[…, indices[…, i, …], …]` becomes the sum, product, largest or smallest of itself and
+        `values[…, i, …]`.
+
+        `x` and `indices` have one rank; `indices` broadcasts outside `axis`, `values` to `indices`.
+        `reduce`: "sum", "prod", "max" or "min". `include_self`: False leaves out what `x` has at a
+        place that gets values. NaN wins in "max" and "min", whose gradient is shared equally among
+        equal elements.
+
+        >>> import wengert as wg
+        >>> x, i = wg.zeros(2), wg.tensor([0, 1, 0])
+        >>> wg.scatter_reduce(x, i, wg.tensor([1.0, 2.0, 3.0]), reduce="max").tolist()
+        [3.0, 2.0]
+        """
+
     def sigmoid(self) -> Tensor:
         """Logistic function `1 / (1 + exp(-x))`."""
 
     def sign(self) -> Tensor:
         """Sign of each element: -1, 0 (for -0.0 too) or 1; NaN stays NaN."""
+    sgn = sign
 
     def sin(self) -> Tensor:
         """Sine of each element."""
@@ -1065,6 +1326,7 @@ class Tensor:
 
         Integers wrap.
         """
+    sub = subtract
 
     def sum(self, axis: Axes | None = None, *, keepdims: _bool = False, dtype: DType | None = None) -> Tensor:
         """Sum of elements.
@@ -1079,6 +1341,7 @@ class Tensor:
 
     def swapaxes(self, axis1: int, axis2: int) -> Tensor:
         """Two axes exchanged."""
+    swapdims = swapaxes
 
     def take(self, indices: Tensor | ArrayLike, axis: int | None = None) -> Tensor:
         """Slices of `x` along `axis`, at the indices.
@@ -1147,9 +1410,11 @@ class Tensor:
 
     def trunc(self) -> Tensor:
         """Each element without its fraction. Integers stay."""
+    fix = trunc
 
     def unstack(self, axis: int = 0) -> tuple[Tensor, ...]:
         """The slices of a tensor along an axis, which disappears."""
+    unbind = unstack
 
     def var(self, axis: Axes | None = None, *, correction: float = 0.0, keepdims: _bool = False) -> Tensor:
         """Variance: the mean of squared distances from the mean.
@@ -1177,7 +1442,7 @@ class Tensor:
     def log_softmax(self, axis: int = -1) -> Tensor:
         """The logarithm of the softmax along `axis`.
 
-        Floating, rank 1 or more; exact where the softmax itself would underflow.
+        Floating; exact where the softmax itself would underflow.
         """
 
     def relu(self) -> Tensor:
@@ -1193,8 +1458,8 @@ class Tensor:
     def softmax(self, axis: int = -1) -> Tensor:
         """Exponentials divided by their sum along `axis`.
 
-        Floating, rank 1 or more; shifted by the largest element, so that nothing overflows. A line
-        of `-inf` alone gives NaN.
+        Floating; shifted by the largest element, so that nothing overflows. A line of `-inf` alone
+        gives NaN.
 
         >>> import wengert as wg
         >>> wg.nn.softmax(wg.tensor([[0.0, 0.0], [-1000.0, 1000.0]])).tolist()
@@ -1226,6 +1491,10 @@ class Node:
     def dtype(self) -> DType: ...
     @property
     def site(self) -> Site | None: ...
+    @property
+    def scope(self) -> str | None: ...
+    @property
+    def is_backward(self) -> _bool: ...
     @property
     def inputs(self) -> list[Node]: ...
     @property
@@ -1308,7 +1577,7 @@ class Definition:
     ) -> list[Tensor]: ...
     def text(self) -> str: ...
     def dot(self, groups: Sequence[tuple[str, Sequence[int]]]) -> str: ...
-    def rows(self) -> list[tuple[str, str, str]]: ...
+    def rows(self) -> list[dict[str, Any]]: ...
     def same(self, other: Definition) -> _bool: ...
 
 @final
@@ -1341,6 +1610,8 @@ def _graph_node(x: Any) -> tuple[int, int] | None: ...
 def _traced_text(x: Any) -> str | None: ...
 def _traced_site(x: Any) -> tuple[str, int] | None: ...
 def _is_captured() -> _bool: ...
+def _enter_module(name: str) -> int: ...
+def _leave_module(before: int) -> None: ...
 def _current_device() -> Device: ...
 def _set_current_device(name: str | Device) -> Device: ...
 def _transfer(x: Tensor, device: str | Device | None) -> Tensor: ...
@@ -1351,6 +1622,8 @@ def _one_device(op: str, tensors: Sequence[Tensor]) -> None: ...
 def _replacing(old: Tensor, new: Tensor) -> Tensor: ...
 def _put_back(x: Tensor, value: Tensor) -> None: ...
 def _is_configured() -> _bool: ...
+def _autocast() -> DType | None: ...
+def _set_autocast(narrow: DType | None) -> DType | None: ...
 def _check_effect(op: str, effect: str) -> None: ...
 def _parse_graph(text: str) -> Definition: ...
 
@@ -1435,6 +1708,7 @@ def _leaf_address(x: Tensor) -> int | None: ...
 def _add_hook(x: Tensor, function: Callable[[Tensor], Tensor | None]) -> int: ...
 def _remove_hook(x: Tensor, id: int) -> None: ...
 def _grad_name(x: Tensor) -> str | None: ...
+def _keep_gradients(kept: Callable[..., Tensor | None]) -> None: ...
 def _site(x: Tensor) -> str | None: ...
 def _to_dlpack(
     tensor: Tensor, max_version: tuple[int, int] | None = None, copy: _bool | None = None
@@ -1470,6 +1744,8 @@ def _kernels(
     int,
 ]: ...
 def _check_settings() -> None: ...
+def _settings() -> list[tuple[str, str | None, str]]: ...
+def _build() -> list[tuple[str, str]]: ...
 def _error_catalogue() -> list[tuple[str, str, str]]: ...
 
 def abs(x: Tensor | ArrayLike) -> Tensor:
@@ -1477,17 +1753,20 @@ def abs(x: Tensor | ArrayLike) -> Tensor:
 
     The gradient at 0 is 0. The smallest signed integer wraps to itself.
     """
+absolute = abs
 
 def acos(x: Tensor | ArrayLike) -> Tensor:
     """Inverse cosine, in [0, π]; NaN outside [-1, 1]."""
+arccos = acos
 
 def acosh(x: Tensor | ArrayLike) -> Tensor:
     """Inverse hyperbolic cosine; NaN below 1."""
+arccosh = acosh
 
 def add(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Sum of two tensors, element by element.
 
-    Integers wrap.
+    Integers wrap; truth values are joined by "or".
     """
 
 def all(x: Tensor | ArrayLike, axis: Axes | None = None, *, keepdims: _bool = False) -> Tensor:
@@ -1495,6 +1774,9 @@ def all(x: Tensor | ArrayLike, axis: Axes | None = None, *, keepdims: _bool = Fa
 
     `axis`: an axis, a tuple of axes, or None for all.
     """
+
+def allclose(a: Tensor | ArrayLike, b: Tensor | ArrayLike, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: _bool = False) -> Tensor:
+    """Whether all elements are equal within `atol + rtol * abs(b)`, as `isclose` says; shape ()."""
 
 def any(x: Tensor | ArrayLike, axis: Axes | None = None, *, keepdims: _bool = False) -> Tensor:
     """Whether any element is not zero; of no elements it is False.
@@ -1537,9 +1819,11 @@ def argsort(x: Tensor | ArrayLike, axis: int = -1, *, descending: _bool = False,
 
 def asin(x: Tensor | ArrayLike) -> Tensor:
     """Inverse sine, in [-π/2, π/2]; NaN outside [-1, 1]."""
+arcsin = asin
 
 def asinh(x: Tensor | ArrayLike) -> Tensor:
     """Inverse hyperbolic sine of each element."""
+arcsinh = asinh
 
 def astype(x: Tensor | ArrayLike, dtype: DType, *, copy: _bool = True, device: str | Device | None = None) -> Tensor:
     """The same values in another dtype.
@@ -1555,33 +1839,41 @@ def astype(x: Tensor | ArrayLike, dtype: DType, *, copy: _bool = True, device: s
 
 def atan(x: Tensor | ArrayLike) -> Tensor:
     """Inverse tangent, in [-π/2, π/2]."""
+arctan = atan
 
 def atan2(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """The angle of the point with ordinate `a` and abscissa `b`, in [-π, π]."""
+arctan2 = atan2
 
 def atanh(x: Tensor | ArrayLike) -> Tensor:
     """Inverse hyperbolic tangent; ±inf at ±1, NaN outside."""
+arctanh = atanh
 
 def bitwise_and(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Bits set in both."""
 
 def bitwise_invert(x: Tensor | ArrayLike) -> Tensor:
     """Every bit flipped."""
+bitwise_not = bitwise_invert
+invert = bitwise_invert
 
 def bitwise_left_shift(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Bits moved towards the high end; by the width or more gives 0."""
+left_shift = bitwise_left_shift
 
 def bitwise_or(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Bits set in either."""
 
 def bitwise_right_shift(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Bits moved towards the low end, keeping the sign; by the width or more gives 0 (or -1)."""
+right_shift = bitwise_right_shift
 
 def bitwise_xor(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Bits set in exactly one."""
 
 def broadcast_arrays(*arrays: Tensor | ArrayLike) -> tuple[Tensor, ...]:
     """Tensors repeated to their common shape."""
+broadcast_tensors = broadcast_arrays
 
 def broadcast_to(x: Tensor | ArrayLike, shape: int | Sequence[int], *sizes: int) -> Tensor:
     """Repeated to a shape: axes of size 1 grow, new ones come first.
@@ -1591,6 +1883,17 @@ def broadcast_to(x: Tensor | ArrayLike, shape: int | Sequence[int], *sizes: int)
 
 def cbrt(x: Tensor | ArrayLike) -> Tensor:
     """Cube root, of negative numbers too."""
+
+def cdist(x1: Tensor | ArrayLike, x2: Tensor | ArrayLike, p: float = 2.0) -> Tensor:
+    """Distances between all pairs of vectors: (…, P, R) from (…, P, M) and (…, R, M).
+
+    Two floating tensors, whose leading axes broadcast. `p`: the order of the norm. The gradient
+    of the Euclidean distance of equal vectors is 0.
+
+    >>> import wengert as wg
+    >>> wg.cdist(wg.tensor([[0.0, 0.0]]), wg.tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
+    [[5.0, 1.0]]
+    """
 
 def ceil(x: Tensor | ArrayLike) -> Tensor:
     """The smallest whole number not below each element. Integers stay."""
@@ -1611,6 +1914,7 @@ def clip(x: Tensor | ArrayLike, min: Tensor | ArrayLike | None = None, max: Tens
     >>> wg.clip(wg.tensor([-2.0, 0.5, 3.0]), 0.0, 1.0).tolist()
     [0.0, 0.5, 1.0]
     """
+clamp = clip
 
 def concat(arrays: Sequence[Tensor | ArrayLike], axis: int | None = 0) -> Tensor:
     """Tensors behind each other along an axis.
@@ -1621,6 +1925,8 @@ def concat(arrays: Sequence[Tensor | ArrayLike], axis: int | None = 0) -> Tensor
     >>> wg.concat([wg.tensor([1, 2]), wg.tensor([3])]).tolist()
     [1, 2, 3]
     """
+cat = concat
+concatenate = concat
 
 def copysign(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """The magnitude of the first with the sign of the second."""
@@ -1646,10 +1952,27 @@ def cumulative_max(x: Tensor | ArrayLike, axis: int | None = None) -> Tensor:
     `axis`: may be None for a tensor of rank 1.
     """
 
+def cumulative_max_with_indices(x: Tensor | ArrayLike, axis: int = -1) -> tuple[Tensor, ...]:
+    """Running maximum along an axis, and the position of each (int64); NaN stays.
+
+    The position is that of the last of equal ones so far, and the gradient goes there.
+
+    >>> import wengert as wg
+    >>> x = wg.tensor([1, 3, 2, 3])
+    >>> [t.tolist() for t in wg.cumulative_max_with_indices(x)]
+    [[1, 3, 3, 3], [0, 1, 1, 3]]
+    """
+
 def cumulative_min(x: Tensor | ArrayLike, axis: int | None = None) -> Tensor:
     """Running minimum along an axis; NaN stays.
 
     `axis`: may be None for a tensor of rank 1.
+    """
+
+def cumulative_min_with_indices(x: Tensor | ArrayLike, axis: int = -1) -> tuple[Tensor, ...]:
+    """Running minimum along an axis, and the position of each (int64); NaN stays.
+
+    The position is that of the last of equal ones so far, and the gradient goes there.
     """
 
 def cumulative_prod(x: Tensor | ArrayLike, axis: int | None = None, *, dtype: DType | None = None, include_initial: _bool = False) -> Tensor:
@@ -1659,6 +1982,7 @@ def cumulative_prod(x: Tensor | ArrayLike, axis: int | None = None, *, dtype: DT
     that the axis grows by one. Integers and bools are multiplied in int64 (uint64 for unsigned)
     where `dtype` is None.
     """
+cumprod = cumulative_prod
 
 def cumulative_sum(x: Tensor | ArrayLike, axis: int | None = None, *, dtype: DType | None = None, include_initial: _bool = False) -> Tensor:
     """Running sum along an axis.
@@ -1671,9 +1995,11 @@ def cumulative_sum(x: Tensor | ArrayLike, axis: int | None = None, *, dtype: DTy
     >>> wg.cumulative_sum(wg.tensor([1, 2, 3])).tolist()
     [1, 3, 6]
     """
+cumsum = cumulative_sum
 
 def deg2rad(x: Tensor | ArrayLike) -> Tensor:
     """Degrees as radians."""
+radians = deg2rad
 
 def diag(x: Tensor | ArrayLike, *, k: int = 0) -> Tensor:
     """The `k`-th diagonal of a matrix, or a square matrix with a vector on that diagonal."""
@@ -1686,7 +2012,7 @@ def diff(x: Tensor | ArrayLike, *, axis: int = -1, n: int = 1, prepend: Tensor |
 
     Each time the axis becomes shorter by one. Truth values differ where they are not equal.
     `prepend`, `append`: what is joined to the axis before, of the shape of `x` but for that
-    axis, or one number for every row.
+    axis, or one number for every row. Of no differences (`n` 0) the result is `x` alone.
 
     >>> import wengert as wg
     >>> wg.diff(wg.tensor([1, 4, 9])).tolist()
@@ -1702,6 +2028,8 @@ def divide(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     >>> wg.divide(wg.tensor([1, 3]), 2).tolist()
     [0.5, 1.5]
     """
+div = divide
+true_divide = divide
 
 def einsum(subscripts: str, *operands: Tensor | ArrayLike) -> Tensor:
     """Sum of products over named axes (Einstein's convention).
@@ -1728,6 +2056,7 @@ def empty_like(x: Tensor | ArrayLike, *, dtype: DType | None = None, device: str
 
 def equal(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Whether two elements are equal; NaN equals nothing."""
+eq = equal
 
 def erf(x: Tensor | ArrayLike) -> Tensor:
     """Error function `2/√π ∫₀ˣ exp(-t²) dt`."""
@@ -1751,6 +2080,7 @@ def expand_dims(x: Tensor | ArrayLike, axis: Axes = 0) -> Tensor:
     >>> wg.expand_dims(wg.zeros((2, 3)), axis=1).shape
     (2, 1, 3)
     """
+unsqueeze = expand_dims
 
 def expm1(x: Tensor | ArrayLike) -> Tensor:
     """`exp(x) - 1`, exact near 0."""
@@ -1764,6 +2094,7 @@ def eye(n: int, m: int | None = None, *, k: int = 0, dtype: DType | None = None,
     >>> wg.eye(2).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
+identity = eye
 
 def flatten(x: Tensor | ArrayLike, start: int = 0, end: int = -1) -> Tensor:
     """Axes from `start` to `end`, both included, joined into one.
@@ -1772,6 +2103,7 @@ def flatten(x: Tensor | ArrayLike, start: int = 0, end: int = -1) -> Tensor:
     >>> wg.zeros((2, 3, 4)).flatten(1).shape
     (2, 12)
     """
+ravel = flatten
 
 def flip(x: Tensor | ArrayLike, axis: Axes | None = None) -> Tensor:
     """Elements in reverse order along axes.
@@ -1788,6 +2120,7 @@ def floor_divide(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     Integers: `x // 0` is 0. Floats: the plain quotient where either operand is infinite. The
     gradient is zero.
     """
+floordiv = floor_divide
 
 def full(shape: Axes, fill_value: Scalar | Tensor, *, dtype: DType | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
     """One value everywhere.
@@ -1805,9 +2138,11 @@ def full_like(x: Tensor | ArrayLike, fill_value: Scalar | Tensor, *, dtype: DTyp
 
 def greater(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Whether the first is greater than the second."""
+gt = greater
 
 def greater_equal(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Whether the first is at least the second."""
+ge = greater_equal
 
 def hypot(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """`sqrt(a² + b²)` without overflow."""
@@ -1820,6 +2155,40 @@ def index_add(x: Tensor | ArrayLike, index: Tensor | ArrayLike, values: Tensor |
 
     >>> import wengert as wg
     >>> wg.index_add(wg.zeros(3), wg.tensor([0, 0, 2]), wg.ones(3)).tolist()
+    [2.0, 0.0, 1.0]
+    """
+
+def index_copy(x: Tensor | ArrayLike, index: Tensor | ArrayLike, values: Tensor | ArrayLike, axis: int = 0) -> Tensor:
+    """`x` with its slices at the indices along `axis` replaced by `values`.
+
+    `index`: rank 1. `values`: as `x`, but with the size of `index` along `axis`. Of several
+    values for one place the last stays, and it alone has a gradient.
+
+    >>> import wengert as wg
+    >>> wg.index_copy(wg.zeros(3), wg.tensor([0, 2]), wg.tensor([5.0, 7.0])).tolist()
+    [5.0, 0.0, 7.0]
+    """
+
+def index_fill(x: Tensor | ArrayLike, index: Tensor | ArrayLike, value: Scalar | Tensor, axis: int = 0) -> Tensor:
+    """`x` with its slices at the indices along `axis` filled with one value.
+
+    `index`: rank 1. `value`: a number, or a tensor of one element.
+
+    >>> import wengert as wg
+    >>> wg.index_fill(wg.zeros(3), wg.tensor([0, -1]), 5.0).tolist()
+    [5.0, 0.0, 5.0]
+    """
+
+def index_put(x: Tensor | ArrayLike, indices: Sequence[Tensor | ArrayLike], values: Tensor | ArrayLike, *, accumulate: _bool = False) -> Tensor:
+    """`x` with the elements replaced, or added to, that `x[i, j, …]` would read.
+
+    `indices`: an integer tensor for each of the first axes, which broadcast. `values` broadcast
+    to what would be read. `accumulate`: whether values are added, those for one place in order;
+    else the last of them stays.
+
+    >>> import wengert as wg
+    >>> i = wg.tensor([0, 0, 2])
+    >>> wg.index_put(wg.zeros(3), (i,), wg.ones(3), accumulate=True).tolist()
     [2.0, 0.0, 1.0]
     """
 
@@ -1837,20 +2206,42 @@ def isclose(a: Tensor | ArrayLike, b: Tensor | ArrayLike, *, rtol: float = 1e-5,
 def isfinite(x: Tensor | ArrayLike) -> Tensor:
     """Whether each element is neither NaN nor infinite."""
 
+def isin(x: Tensor | ArrayLike, values: Tensor | ArrayLike, *, invert: _bool = False) -> Tensor:
+    """Whether each element is among some values.
+
+    `values`: any shape. `invert`: whether it is not. NaN is among none.
+
+    >>> import wengert as wg
+    >>> wg.isin(wg.tensor([1, 2, 3]), wg.tensor([3, 1])).tolist()
+    [True, False, True]
+    """
+
 def isinf(x: Tensor | ArrayLike) -> Tensor:
     """Whether each element is infinite. Integers never are."""
 
 def isnan(x: Tensor | ArrayLike) -> Tensor:
     """Whether each element is NaN. Integers never are."""
 
+def kthvalue(x: Tensor | ArrayLike, k: int, axis: int = -1, *, keepdims: _bool = False) -> tuple[Tensor, ...]:
+    """The `k`-th smallest element along an axis, counted from 1, and its position (int64).
+
+    Of equal elements the first comes first; NaN comes last. The gradient goes to the position.
+
+    >>> import wengert as wg
+    >>> [t.item() for t in wg.kthvalue(wg.tensor([3.0, 1.0, 2.0]), 2)]
+    [2.0, 2]
+    """
+
 def lerp(a: Tensor | ArrayLike, b: Tensor | ArrayLike, weight: Tensor | ArrayLike) -> Tensor:
     """`a + (b - a) * weight`: linear interpolation from `a` to `b`."""
 
 def less(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Whether the first is less than the second."""
+lt = less
 
 def less_equal(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Whether the first is at most the second."""
+le = less_equal
 
 def linspace(start: Scalar | Tensor, stop: Scalar | Tensor, num: int, *, endpoint: _bool = True, dtype: DType | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
     """`num` numbers from `start` to `stop` in equal steps.
@@ -1882,6 +2273,17 @@ def log_sigmoid(x: Tensor | ArrayLike) -> Tensor:
 def logaddexp(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """`log(exp(a) + exp(b))` without overflow."""
 
+def logcumsumexp(x: Tensor | ArrayLike, axis: int | None = None) -> Tensor:
+    """Running `log(sum(exp(x)))` along an axis, without overflow.
+
+    `axis`: may be None for a tensor of rank 1. Where all elements so far are -inf, so is the
+    result, and the gradient is 0.
+
+    >>> import wengert as wg
+    >>> wg.exp(wg.logcumsumexp(wg.log(wg.tensor([1.0, 2.0])))).round().tolist()
+    [1.0, 3.0]
+    """
+
 def logical_and(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Both."""
 
@@ -1901,6 +2303,18 @@ def logsumexp(x: Tensor | ArrayLike, axis: Axes | None = None, *, keepdims: _boo
     elements are -inf, so is the result, and the gradient is 0.
     """
 
+def masked_scatter(x: Tensor | ArrayLike, mask: Tensor | ArrayLike, values: Tensor | ArrayLike) -> Tensor:
+    """`x` with the elements where `mask` is True replaced by `values`, one after the other.
+
+    `x` and `mask` broadcast. `values`: any shape; elements that are left over count nothing, too
+    few are an IndexError.
+
+    >>> import wengert as wg
+    >>> mask = wg.tensor([True, False, True])
+    >>> wg.masked_scatter(wg.zeros(3), mask, wg.tensor([5.0, 7.0])).tolist()
+    [5.0, 0.0, 7.0]
+    """
+
 def matmul(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Matrix product: what `@` does.
 
@@ -1912,6 +2326,9 @@ def matmul(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     >>> wg.matmul(wg.tensor([[1, 2], [3, 4]]), wg.tensor([1, 1])).tolist()
     [3, 7]
     """
+mm = matmul
+bmm = matmul
+mv = matmul
 
 def matrix_transpose(x: Tensor | ArrayLike) -> Tensor:
     """The last two axes exchanged."""
@@ -1966,17 +2383,30 @@ def minimum(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     At a tie each operand gets half the gradient.
     """
 
+def mode(x: Tensor | ArrayLike, axis: int = -1, *, keepdims: _bool = False) -> tuple[Tensor, ...]:
+    """The most frequent element along an axis, and the last position where it is (int64).
+
+    Of equally frequent ones the smallest; NaN equals nothing. The gradient goes to the position.
+    Of no elements it is an error.
+
+    >>> import wengert as wg
+    >>> [t.item() for t in wg.mode(wg.tensor([3, 1, 3, 1, 2]))]
+    [1, 3]
+    """
+
 def moveaxis(x: Tensor | ArrayLike, source: Axes, destination: Axes) -> Tensor:
     """Axes moved to other places; the others keep their order.
 
     `source`, `destination`: an axis or equally many axes.
     """
+movedim = moveaxis
 
 def multiply(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Product of two tensors, element by element.
 
-    Integers wrap.
+    Integers wrap; truth values are joined by "and".
     """
+mul = multiply
 
 def nan_to_num(x: Tensor | ArrayLike, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """Numbers in the place of NaN and infinities.
@@ -1987,6 +2417,7 @@ def nan_to_num(x: Tensor | ArrayLike, *, nan: float = 0.0, posinf: float | None 
 
 def negative(x: Tensor | ArrayLike) -> Tensor:
     """The negative of each element. Integers wrap."""
+neg = negative
 
 def nextafter(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """The next number after `a` on the way to `b`, in their common dtype.
@@ -2001,6 +2432,7 @@ def nextafter(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
 
 def not_equal(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Whether two elements differ; NaN differs from everything."""
+ne = not_equal
 
 def one_hot(x: Tensor | ArrayLike, classes: int, *, dtype: DType | None = None) -> Tensor:
     """Indices as rows of zeros with a one at the index.
@@ -2029,15 +2461,20 @@ def ones_like(x: Tensor | ArrayLike, *, dtype: DType | None = None, device: str 
 def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Products of all pairs of elements of two vectors."""
 
-def pad(x: Tensor | ArrayLike, widths: int | Sequence[int] | Sequence[Sequence[int]], *, value: Scalar | Tensor = 0) -> Tensor:
-    """A tensor with a border of one value.
+def pad(x: Tensor | ArrayLike, widths: int | Sequence[int] | Sequence[Sequence[int]], *, value: Scalar | Tensor = 0, mode: str = "constant") -> Tensor:
+    """A tensor with a border.
 
     `widths`: an int for all sides, a pair (before, after) for all axes, or a pair for each
-    axis. `value` is cast to the tensor's dtype, as in `full_like`.
+    axis; a negative one cuts off as many elements. `mode`: "constant" fills with `value`, which
+    is cast to the tensor's dtype, as in `full_like`; "edge" ("replicate") repeats the outermost
+    elements, "reflect" mirrors the tensor at them, "symmetric" at its edge, and "wrap"
+    ("circular") begins again at the other end.
 
     >>> import wengert as wg
     >>> wg.pad(wg.tensor([1, 2]), (1, 2)).tolist()
     [0, 1, 2, 0, 0]
+    >>> wg.pad(wg.tensor([1, 2, 3]), (1, 2), mode="reflect").tolist()
+    [2, 1, 2, 3, 2, 1]
     """
 
 def permute_dims(x: Tensor | ArrayLike, axes: int | Sequence[int], *sizes: int) -> Tensor:
@@ -2047,6 +2484,7 @@ def permute_dims(x: Tensor | ArrayLike, axes: int | Sequence[int], *sizes: int) 
     >>> wg.permute_dims(wg.zeros((2, 3, 4)), (2, 0, 1)).shape
     (4, 2, 3)
     """
+permute = permute_dims
 
 def positive(x: Tensor | ArrayLike) -> Tensor:
     """Each element, unchanged: what unary `+` does."""
@@ -2059,6 +2497,7 @@ def pow(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     ±1). Gradient: by the base `b a^(b-1)` (0 where b is 0), by the exponent `a^b log a` (0
     where the base is 0).
     """
+power = pow
 
 def prod(x: Tensor | ArrayLike, axis: Axes | None = None, *, keepdims: _bool = False, dtype: DType | None = None) -> Tensor:
     """Product of elements.
@@ -2083,6 +2522,7 @@ def quantile(x: Tensor | ArrayLike, q: float, axis: Axes | None = None, *, keepd
 
 def rad2deg(x: Tensor | ArrayLike) -> Tensor:
     """Radians as degrees."""
+degrees = rad2deg
 
 def reciprocal(x: Tensor | ArrayLike) -> Tensor:
     """One divided by each element."""
@@ -2091,6 +2531,18 @@ def remainder(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
     """Remainder with the sign of the divisor, as Python's `%`.
 
     Integers: `x % 0` is 0. Gradient: 1 by the dividend, `-floor(a / b)` by the divisor.
+    """
+mod = remainder
+
+def renorm(x: Tensor | ArrayLike, p: float, axis: int, maxnorm: float) -> Tensor:
+    """`x` with each slice along `axis` whose length is above `maxnorm` scaled down to it.
+
+    Floating, rank 2 or more. `p`: the order of the norm. The length gets 1e-7 added where it
+    divides, as PyTorch does.
+
+    >>> import wengert as wg
+    >>> wg.renorm(wg.tensor([[3.0, 4.0], [0.0, 0.5]]), 2.0, 0, 1.0).round().tolist()
+    [[1.0, 1.0], [0.0, 0.0]]
     """
 
 def repeat(x: Tensor | ArrayLike, repeats: int, axis: int | None = None) -> Tensor:
@@ -2102,6 +2554,7 @@ def repeat(x: Tensor | ArrayLike, repeats: int, axis: int | None = None) -> Tens
     >>> wg.repeat(wg.tensor([1, 2]), 2).tolist()
     [1, 1, 2, 2]
     """
+repeat_interleave = repeat
 
 def reshape(x: Tensor | ArrayLike, shape: int | Sequence[int], *sizes: int, copy: _bool | None = None) -> Tensor:
     """The same elements, in C order, under another shape.
@@ -2126,6 +2579,23 @@ def round(x: Tensor | ArrayLike) -> Tensor:
 def rsqrt(x: Tensor | ArrayLike) -> Tensor:
     """`1 / sqrt(x)`."""
 
+def scatter_reduce(x: Tensor | ArrayLike, indices: Tensor | ArrayLike, values: Tensor | ArrayLike, axis: int = -1, *, reduce: str = "sum", include_self: _bool = True) -> Tensor:
+    """`x` with `values` joined to its elements along `axis`, at the indices.
+
+    `out[…, indices[…, i, …], …]` becomes the sum, product, largest or smallest of itself and
+    `values[…, i, …]`.
+
+    `x` and `indices` have one rank; `indices` broadcasts outside `axis`, `values` to `indices`.
+    `reduce`: "sum", "prod", "max" or "min". `include_self`: False leaves out what `x` has at a
+    place that gets values. NaN wins in "max" and "min", whose gradient is shared equally among
+    equal elements.
+
+    >>> import wengert as wg
+    >>> x, i = wg.zeros(2), wg.tensor([0, 1, 0])
+    >>> wg.scatter_reduce(x, i, wg.tensor([1.0, 2.0, 3.0]), reduce="max").tolist()
+    [3.0, 2.0]
+    """
+
 def searchsorted(sorted: Tensor | ArrayLike, values: Tensor | ArrayLike, *, side: str = "left", sorter: Tensor | ArrayLike | None = None) -> Tensor:
     """Where to insert values so that a sorted vector stays in order (int64).
 
@@ -2138,11 +2608,46 @@ def searchsorted(sorted: Tensor | ArrayLike, values: Tensor | ArrayLike, *, side
     [1, 3]
     """
 
+def segment_max(x: Tensor | ArrayLike, ids: Tensor | ArrayLike, n: int) -> Tensor:
+    """The largest of the slices of `x` in each segment, as `segment_sum`.
+
+    That of an empty one is -inf, or the smallest integer.
+    The gradient is shared equally among equal largest elements.
+    """
+
+def segment_mean(x: Tensor | ArrayLike, ids: Tensor | ArrayLike, n: int) -> Tensor:
+    """Means of the slices of `x` in each segment, as `segment_sum`; that of an empty one is 0.
+
+    Integers are averaged in float32.
+    """
+
+def segment_min(x: Tensor | ArrayLike, ids: Tensor | ArrayLike, n: int) -> Tensor:
+    """The smallest of the slices of `x` in each segment, as `segment_sum`.
+
+    That of an empty one is inf, or the largest integer.
+    The gradient is shared equally among equal smallest elements.
+    """
+
+def segment_prod(x: Tensor | ArrayLike, ids: Tensor | ArrayLike, n: int) -> Tensor:
+    """Products of the slices of `x` in each segment, as `segment_sum`; that of an empty one is 1."""
+
+def segment_sum(x: Tensor | ArrayLike, ids: Tensor | ArrayLike, n: int) -> Tensor:
+    """Sums of the slices of `x` whose segment is `0 … n - 1`: (n, …).
+
+    `ids`: the segment of each slice along the first axis, in any order; those outside are left
+    out. `n`: how many segments there are; the sum of an empty one is 0.
+
+    >>> import wengert as wg
+    >>> wg.segment_sum(wg.tensor([1.0, 2.0, 3.0]), wg.tensor([1, 0, 1]), 2).tolist()
+    [2.0, 4.0]
+    """
+
 def sigmoid(x: Tensor | ArrayLike) -> Tensor:
     """Logistic function `1 / (1 + exp(-x))`."""
 
 def sign(x: Tensor | ArrayLike) -> Tensor:
     """Sign of each element: -1, 0 (for -0.0 too) or 1; NaN stays NaN."""
+sgn = sign
 
 def signbit(x: Tensor | ArrayLike) -> Tensor:
     """Whether the sign bit of each element is set (of -0.0 too)."""
@@ -2218,6 +2723,7 @@ def subtract(a: Tensor | ArrayLike, b: Tensor | ArrayLike) -> Tensor:
 
     Integers wrap.
     """
+sub = subtract
 
 def sum(x: Tensor | ArrayLike, axis: Axes | None = None, *, keepdims: _bool = False, dtype: DType | None = None) -> Tensor:
     """Sum of elements.
@@ -2232,6 +2738,7 @@ def sum(x: Tensor | ArrayLike, axis: Axes | None = None, *, keepdims: _bool = Fa
 
 def swapaxes(x: Tensor | ArrayLike, axis1: int, axis2: int) -> Tensor:
     """Two axes exchanged."""
+swapdims = swapaxes
 
 def take(x: Tensor | ArrayLike, indices: Tensor | ArrayLike, axis: int | None = None) -> Tensor:
     """Slices of `x` along `axis`, at the indices.
@@ -2311,9 +2818,11 @@ def triu(x: Tensor | ArrayLike, *, k: int = 0) -> Tensor:
 
 def trunc(x: Tensor | ArrayLike) -> Tensor:
     """Each element without its fraction. Integers stay."""
+fix = trunc
 
 def unstack(x: Tensor | ArrayLike, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices of a tensor along an axis, which disappears."""
+unbind = unstack
 
 def var(x: Tensor | ArrayLike, axis: Axes | None = None, *, correction: float = 0.0, keepdims: _bool = False) -> Tensor:
     """Variance: the mean of squared distances from the mean.
@@ -2464,6 +2973,10 @@ class Step:
     @property
     def site(self) -> tuple[str, int] | None: ...
     @property
+    def scope(self) -> str | None: ...
+    @property
+    def is_backward(self) -> _bool: ...
+    @property
     def nodes(self) -> int: ...
 
 @final
@@ -2476,6 +2989,10 @@ class Alive:
     def nbytes(self) -> int: ...
     @property
     def line(self) -> str | None: ...
+    @property
+    def scope(self) -> str | None: ...
+    @property
+    def is_backward(self) -> _bool: ...
 
 @final
 class Plan:
@@ -2531,7 +3048,11 @@ class Trace:
     def number(self, i: int, now: float) -> Number: ...
     def item(self, dict: dict[Any, Any], key: Any) -> Number: ...
     def finish(
-        self, name: str, outputs: Sequence[Tensor], args: Sequence[Tensor]
+        self,
+        name: str,
+        outputs: Sequence[Tensor],
+        args: Sequence[Tensor],
+        freezes: Callable[[Tensor], str] | None = None,
     ) -> Executable: ...
 
 @final
@@ -2561,8 +3082,11 @@ class Executable:
     def definition(self, optimized: _bool) -> Definition: ...
     def cost(self) -> tuple[int, int]: ...
     def constraints(self) -> list[str]: ...
+    def constants(self) -> tuple[int, int]: ...
+    def is_stale(self) -> _bool: ...
     def difference(self, other: Executable) -> str | None: ...
     def inputs(self) -> tuple[int, int]: ...
+    def places(self) -> list[tuple[str, Any]]: ...
     def reaches(self, x: Tensor) -> _bool: ...
     def refusal(self, args: list[Tensor]) -> str | None: ...
     def updates(self) -> int: ...
@@ -2571,6 +3095,7 @@ class Executable:
 class Dispatcher:
     def __new__(cls, function: Callable[..., Any], *_args: Any, **_options: Any) -> Self: ...
     def variant_count(self) -> int: ...
+    def _forget_stale(self) -> list[Executable]: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __get__(self, instance: Any, _owner: Any = None, /) -> Any: ...
     def _declare(self, args: tuple[Any, ...], changing: list[Any]) -> None: ...

@@ -5,43 +5,127 @@ from collections.abc import Sequence
 from wengert._core import ArrayLike, Axes, Device, DType, Scalar, Tensor
 
 __all__ = [
+    'adaptive_avg_pool1d',
     'adaptive_avg_pool2d',
+    'adaptive_avg_pool3d',
+    'adaptive_max_pool1d',
+    'adaptive_max_pool1d_with_indices',
+    'adaptive_max_pool2d',
+    'adaptive_max_pool2d_with_indices',
+    'adaptive_max_pool3d',
+    'adaptive_max_pool3d_with_indices',
+    'affine_grid',
+    'alpha_dropout',
     'avg_pool1d',
     'avg_pool2d',
     'avg_pool3d',
     'batch_norm',
+    'bilinear',
+    'binary_cross_entropy',
     'binary_cross_entropy_with_logits',
+    'celu',
+    'channel_shuffle',
     'conv1d',
     'conv2d',
     'conv3d',
     'conv_transpose1d',
     'conv_transpose2d',
     'conv_transpose3d',
+    'cosine_embedding_loss',
+    'cosine_similarity',
     'cross_entropy',
+    'ctc_loss',
     'dropout',
+    'dropout1d',
+    'dropout2d',
+    'dropout3d',
+    'elu',
     'embedding',
+    'feature_alpha_dropout',
+    'fold',
+    'gaussian_nll_loss',
     'gelu',
+    'glu',
+    'grid_sample',
     'group_norm',
+    'gru',
+    'gru_cell',
+    'gumbel_softmax',
+    'hardshrink',
+    'hardsigmoid',
+    'hardswish',
+    'hardtanh',
+    'hinge_embedding_loss',
+    'huber_loss',
+    'instance_norm',
+    'interpolate',
+    'kl_div',
     'l1_loss',
     'layer_norm',
     'leaky_relu',
     'linear',
+    'local_response_norm',
     'log_sigmoid',
     'log_softmax',
+    'logsigmoid',
+    'lp_pool1d',
+    'lp_pool2d',
+    'lp_pool3d',
+    'lstm',
+    'lstm_cell',
+    'margin_ranking_loss',
     'max_pool1d',
+    'max_pool1d_with_indices',
     'max_pool2d',
+    'max_pool2d_with_indices',
     'max_pool3d',
+    'max_pool3d_with_indices',
+    'max_unpool1d',
+    'max_unpool2d',
+    'max_unpool3d',
+    'mish',
     'mse_loss',
+    'multi_margin_loss',
+    'multilabel_margin_loss',
+    'multilabel_soft_margin_loss',
     'nll_loss',
+    'normalize',
+    'pairwise_distance',
+    'pixel_shuffle',
+    'pixel_unshuffle',
+    'poisson_nll_loss',
+    'prelu',
     'relu',
+    'relu6',
     'rms_norm',
+    'rnn',
+    'rnn_cell',
+    'rrelu',
     'scaled_dot_product_attention',
+    'selu',
     'sigmoid',
+    'sigmoid_focal_loss',
     'silu',
+    'smooth_l1_loss',
+    'soft_margin_loss',
     'softmax',
+    'softmin',
     'softplus',
+    'softshrink',
+    'softsign',
+    'swish',
     'tanh',
+    'tanhshrink',
+    'threshold',
+    'triplet_margin_loss',
+    'unfold',
 ]
+
+def adaptive_avg_pool1d(x: Tensor | ArrayLike, output_size: Axes) -> Tensor:
+    """Means over windows chosen so that the last axis gets the size `output_size`.
+
+    `x` (…, L), floating; windows as for `adaptive_avg_pool2d`.
+    """
 
 def adaptive_avg_pool2d(x: Tensor | ArrayLike, output_size: Axes) -> Tensor:
     """Means over windows chosen so that the last two axes get the sizes `output_size`.
@@ -50,21 +134,75 @@ def adaptive_avg_pool2d(x: Tensor | ArrayLike, output_size: Axes) -> Tensor:
     result i of m is the mean of elements ⌊i n / m⌋ to ⌈(i + 1) n / m⌉.
     """
 
-def avg_pool1d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, count_include_pad: _bool = True) -> Tensor:
+def adaptive_avg_pool3d(x: Tensor | ArrayLike, output_size: Axes) -> Tensor:
+    """Means over windows chosen so that the last three axes get the sizes `output_size`.
+
+    `x` (…, D, H, W), floating; `output_size` is one int or three; windows as for
+    `adaptive_avg_pool2d`.
+    """
+
+def adaptive_max_pool1d(x: Tensor | ArrayLike, output_size: Axes) -> Tensor:
+    """The largest elements of windows chosen so that the last axis gets the size `output_size`.
+
+    `x` (…, L), floating; windows as for `adaptive_avg_pool2d`. NaN wins. Of equal elements the
+    first alone has a gradient.
+    """
+
+def adaptive_max_pool1d_with_indices(x: Tensor | ArrayLike, output_size: Axes) -> tuple[Tensor, ...]:
+    """`adaptive_max_pool1d`, and the positions of the elements (int64)."""
+
+def adaptive_max_pool2d(x: Tensor | ArrayLike, output_size: Axes) -> Tensor:
+    """The largest elements of windows chosen so that the last two axes get the sizes `output_size`.
+
+    `x` (…, H, W), floating; as `adaptive_max_pool1d`.
+    """
+
+def adaptive_max_pool2d_with_indices(x: Tensor | ArrayLike, output_size: Axes) -> tuple[Tensor, ...]:
+    """`adaptive_max_pool2d`, and the positions of the elements (int64), as `max_pool2d_with_indices`."""
+
+def adaptive_max_pool3d(x: Tensor | ArrayLike, output_size: Axes) -> Tensor:
+    """The largest elements of windows that give the last three axes the sizes `output_size`.
+
+    `x` (…, D, H, W), floating; as `adaptive_max_pool1d`.
+    """
+
+def adaptive_max_pool3d_with_indices(x: Tensor | ArrayLike, output_size: Axes) -> tuple[Tensor, ...]:
+    """`adaptive_max_pool3d`, and the positions of the elements (int64), as `max_pool2d_with_indices`."""
+
+def affine_grid(theta: Tensor | ArrayLike, size: Axes, align_corners: _bool = False) -> Tensor:
+    """A grid for `grid_sample` by affine maps.
+
+    `theta` (N, 2, 3) with `size` (N, C, H, W) gives (N, H, W, 2); `theta` (N, 3, 4) with `size`
+    (N, C, D, H, W) gives (N, D, H, W, 3). A place of the result is `theta` times its own place
+    (x, y, 1) or (x, y, z, 1). `align_corners` as for `grid_sample`. Raises ShapeError for other
+    shapes.
+    """
+
+def alpha_dropout(x: Tensor | ArrayLike, p: float = 0.5, *, training: _bool = True, key: Tensor | None = None) -> Tensor:
+    """Sets elements to the least value of `selu` with probability `p`.
+
+    All are scaled and shifted so that mean 0 and variance 1 stay. Floating, any shape; unchanged
+    where `training` is False. `key`: random key, None draws one. Raises ValueError for `p` outside
+    [0, 1]. Source: Klambauer et al.: Self-normalizing neural networks, 2017.
+    """
+
+def avg_pool1d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, ceil_mode: _bool = False, count_include_pad: _bool = True, divisor_override: int | None = None) -> Tensor:
     """The mean of each window along the last axis.
 
     `x` (…, L), floating. `stride` is `kernel_size` where None; `padding` adds zeros on both
-    sides, at most half a window, which count in the mean unless `count_include_pad=False`.
-    Raises ShapeError where the window does not fit.
+    sides, at most half a window, which count in the mean unless `count_include_pad=False`. With
+    `ceil_mode`, a last window may reach beyond the end; what it finds there never counts. The
+    sum is divided by `divisor_override`, if given, instead of the count. Raises ShapeError where
+    the window does not fit.
     """
 
-def avg_pool2d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, count_include_pad: _bool = True) -> Tensor:
+def avg_pool2d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, ceil_mode: _bool = False, count_include_pad: _bool = True, divisor_override: int | None = None) -> Tensor:
     """The mean of each window over the last two axes.
 
     `x` (…, H, W), floating; geometry is one int or a pair; as `avg_pool1d`.
     """
 
-def avg_pool3d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, count_include_pad: _bool = True) -> Tensor:
+def avg_pool3d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, ceil_mode: _bool = False, count_include_pad: _bool = True, divisor_override: int | None = None) -> Tensor:
     """The mean of each window over the last three axes.
 
     `x` (…, D, H, W), floating; geometry is one int or three; as `avg_pool1d`.
@@ -77,6 +215,22 @@ def batch_norm(x: Tensor | ArrayLike, mean: Tensor | ArrayLike, var: Tensor | Ar
     flow to `mean` and `var` too. Raises ShapeError for other sizes.
     """
 
+def bilinear(a: Tensor | ArrayLike, b: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | ArrayLike | None = None) -> Tensor:
+    """`aᵀ weight[o] b + bias[o]` for each o.
+
+    `a` (…, I), `b` (…, J), `weight` (O, I, J), `bias` (O,), floating; the result is (…, O). Raises
+    ShapeError where the sizes differ.
+    """
+
+def binary_cross_entropy(input: Tensor | ArrayLike, target: Tensor | ArrayLike, weight: Tensor | ArrayLike | None = None, *, reduction: str = "mean") -> Tensor:
+    """Binary cross entropy of probabilities: `-t log x - (1 - t) log(1 - x)`.
+
+    `input` and `target`: probabilities, of one shape. `weight`: a factor for each element, which
+    broadcasts to it. `reduction`: "mean", "sum" or "none". A logarithm counts -100 at the least,
+    and the gradient divides by `x (1 - x)` or 1e-12; an input outside 0 … 1 gives NaN.
+    `binary_cross_entropy_with_logits` is exact where this is not.
+    """
+
 def binary_cross_entropy_with_logits(input: Tensor | ArrayLike, target: Tensor | ArrayLike, weight: Tensor | ArrayLike | None = None, pos_weight: Tensor | ArrayLike | None = None, *, reduction: str = "mean") -> Tensor:
     """Binary cross entropy of logits: `-t log σ(x) - (1 - t) log σ(-x)`.
 
@@ -85,15 +239,32 @@ def binary_cross_entropy_with_logits(input: Tensor | ArrayLike, target: Tensor |
     `reduction`: "mean", "sum" or "none".
     """
 
-def conv1d(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | ArrayLike | None = None, stride: Axes = 1, padding: Axes = 0, dilation: Axes = 1, groups: int = 1) -> Tensor:
+def celu(x: Tensor | ArrayLike, alpha: float = 1.0) -> Tensor:
+    """Continuously differentiable exponential linear unit.
+
+    `x` where positive, `alpha (exp(x / alpha) - 1)` elsewhere.
+    Floating, any shape. Raises ValueError for an `alpha` of 0. Source: Barron: Continuously
+    differentiable exponential linear units, 2017.
+    """
+
+def channel_shuffle(x: Tensor | ArrayLike, groups: int) -> Tensor:
+    """Channels (axis 1) dealt out: group by group to one after another of each group.
+
+    `x` (N, C, …). Raises ShapeError where the channels do not divide into `groups`. Source: Zhang
+    et al.: ShuffleNet, 2017.
+    """
+
+def conv1d(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | ArrayLike | None = None, stride: Axes = 1, padding: int | Sequence[int] | str = 0, dilation: Axes = 1, groups: int = 1) -> Tensor:
     """Convolution over the last axis.
 
     `x` (N, C, L), `weight` (O, C / groups, K), `bias` (O,), floating; the result is (N, O, L')
-    with `L' = (L + 2 padding - dilation (K - 1) - 1) // stride + 1`. Raises ShapeError where
-    channels or ranks differ or the window does not fit.
+    with `L' = (L + 2 padding - dilation (K - 1) - 1) // stride + 1`. Also without N. `padding` is
+    also "valid", none, or "same" for a stride of 1, so much that L' = L; what does not divide by
+    two is added behind. Raises ShapeError where channels or ranks differ or the window does not
+    fit.
     """
 
-def conv2d(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | ArrayLike | None = None, stride: Axes = 1, padding: Axes = 0, dilation: Axes = 1, groups: int = 1) -> Tensor:
+def conv2d(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | ArrayLike | None = None, stride: Axes = 1, padding: int | Sequence[int] | str = 0, dilation: Axes = 1, groups: int = 1) -> Tensor:
     """Convolution over the last two axes.
 
     `x` (N, C, H, W), `weight` (O, C / groups, I, J), `bias` (O,), floating; the result is
@@ -105,7 +276,7 @@ def conv2d(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | Arr
     (1, 4, 3, 3)
     """
 
-def conv3d(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | ArrayLike | None = None, stride: Axes = 1, padding: Axes = 0, dilation: Axes = 1, groups: int = 1) -> Tensor:
+def conv3d(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | ArrayLike | None = None, stride: Axes = 1, padding: int | Sequence[int] | str = 0, dilation: Axes = 1, groups: int = 1) -> Tensor:
     """Convolution over the last three axes.
 
     `x` (N, C, D, H, W), `weight` (O, C / groups, I, J, K), `bias` (O,), floating; sizes as in
@@ -118,8 +289,8 @@ def conv_transpose1d(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Te
 
     `x` (N, C, L), `weight` (C, O / groups, K), `bias` (O,), floating; the result is (N, O, L')
     with `L' = (L - 1) stride - 2 padding + dilation (K - 1) + output_padding + 1`.
-    `output_padding` must be less than `stride`. Raises ShapeError where channels or ranks
-    differ or L' is not positive.
+    `output_padding` must be less than `stride` or `dilation`. Also without N. Raises ShapeError
+    where channels or ranks differ or L' is not positive.
     """
 
 def conv_transpose2d(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | ArrayLike | None = None, stride: Axes = 1, padding: Axes = 0, output_padding: Axes = 0, groups: int = 1, dilation: Axes = 1) -> Tensor:
@@ -134,6 +305,25 @@ def conv_transpose3d(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Te
 
     `x` (N, C, D, H, W), `weight` (C, O / groups, I, J, K), `bias` (O,), floating; sizes and
     errors as in `conv_transpose1d`. Geometry is one int or three.
+    """
+
+def cosine_embedding_loss(x1: Tensor | ArrayLike, x2: Tensor | ArrayLike, target: Tensor | ArrayLike, *, margin: float = 0.0, reduction: str = "mean") -> Tensor:
+    """`1 - cos(x1, x2)` where the target is 1, and `max(cos(x1, x2) - margin, 0)` where it is -1.
+
+    `x1`, `x2`: floating, of one shape (N, D) or (D,). `target`: (N,) or (). `reduction`:
+    "mean", "sum" or "none".
+    """
+
+def cosine_similarity(x1: Tensor | ArrayLike, x2: Tensor | ArrayLike, axis: int = 1, *, eps: float = 1e-8) -> Tensor:
+    """The cosine of the angle between vectors along `axis`: `x1 · x2 / (|x1| |x2|)`.
+
+    Two floating tensors, which broadcast; the result lacks `axis`. A length counts `eps` at the
+    least.
+
+    >>> import wengert as wg
+    >>> x = wg.tensor([[3.0, 4.0]])
+    >>> wg.nn.cosine_similarity(x, -2.0 * x).tolist()
+    [-1.0]
     """
 
 def cross_entropy(input: Tensor | ArrayLike, target: Tensor | ArrayLike, weight: Tensor | ArrayLike | None = None, *, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0) -> Tensor:
@@ -153,12 +343,64 @@ def cross_entropy(input: Tensor | ArrayLike, target: Tensor | ArrayLike, weight:
     18.0
     """
 
+def ctc_loss(log_probs: Tensor | ArrayLike, targets: Tensor | ArrayLike, input_lengths: Tensor | ArrayLike, target_lengths: Tensor | ArrayLike, blank: int = 0, reduction: str = "mean", *, zero_infinity: _bool = False) -> Tensor:
+    """Connectionist temporal classification.
+
+    The negative log likelihood of labels under all of their alignments with the steps.
+    `log_probs`: floating log-probabilities (T, N, C), or (T, C) for one sample. `targets`:
+    integer labels (N, S), of which the first `target_lengths` count, or those of all samples one
+    after the other, (Σ target_lengths,), which costs more. `input_lengths`, `target_lengths`:
+    (N,), or () for one sample; steps after an input's length count nothing. `blank`: the class
+    between labels. `reduction`: "mean" (each loss over its target's length, then over samples),
+    "sum" or "none" for the losses (N,).
+
+    A target that fits no alignment gives inf, whose gradient is not finite, or 0 without a
+    gradient where `zero_infinity`. The gradient is that of the formula; PyTorch's differs before
+    a log_softmax, and agrees behind it. Raises IndexError for a label outside 0 … C - 1 or a
+    target longer than S.
+
+    Source: Graves et al.: Connectionist temporal classification, 2006.
+
+    >>> import wengert as wg
+    >>> x = wg.nn.log_softmax(wg.zeros((3, 1, 2)))
+    >>> loss = wg.nn.ctc_loss(x, wg.tensor([[1]]), wg.tensor([3]), wg.tensor([1]))
+    >>> round(wg.exp(-loss).item() * 8)
+    6
+    """
+
 def dropout(x: Tensor | ArrayLike, p: float = 0.5, *, training: _bool = True, key: Tensor | None = None) -> Tensor:
     """Zeroes each element with probability `p` and divides the others by `1 - p`.
 
     Floating, any shape; unchanged where `training` is False. `key`: random key, None draws one.
     Backward draws the same numbers again, so only the key is kept. Raises ValueError for `p`
     outside [0, 1].
+    """
+
+def dropout1d(x: Tensor | ArrayLike, p: float = 0.5, *, training: _bool = True, key: Tensor | None = None) -> Tensor:
+    """Zeroes each channel with probability `p` and divides the others by `1 - p`.
+
+    `x` (N, C, L) or (C, L), floating; unchanged where `training` is False. `key`: random key, None
+    draws one. Raises ValueError for `p` outside [0, 1]. Source: Tompson et al.: Efficient object
+    localization using convolutional networks, 2015.
+    """
+
+def dropout2d(x: Tensor | ArrayLike, p: float = 0.5, *, training: _bool = True, key: Tensor | None = None) -> Tensor:
+    """Zeroes each channel with probability `p` and divides the others by `1 - p`.
+
+    `x` (N, C, H, W) or (C, H, W), floating; as `dropout1d`.
+    """
+
+def dropout3d(x: Tensor | ArrayLike, p: float = 0.5, *, training: _bool = True, key: Tensor | None = None) -> Tensor:
+    """Zeroes each channel with probability `p` and divides the others by `1 - p`.
+
+    `x` (N, C, D, H, W) or (C, D, H, W), floating; as `dropout1d`.
+    """
+
+def elu(x: Tensor | ArrayLike, alpha: float = 1.0) -> Tensor:
+    """Exponential linear unit: `x` where positive, `alpha (exp(x) - 1)` elsewhere.
+
+    Floating, any shape. The gradient at 0 is `alpha`. Source: Clevert et al.: Fast and accurate
+    deep network learning by exponential linear units, 2015.
     """
 
 def embedding(indices: Tensor | ArrayLike, weight: Tensor | ArrayLike) -> Tensor:
@@ -173,6 +415,28 @@ def embedding(indices: Tensor | ArrayLike, weight: Tensor | ArrayLike) -> Tensor
     [[5, 6], [1, 2]]
     """
 
+def feature_alpha_dropout(x: Tensor | ArrayLike, p: float = 0.5, *, training: _bool = True, key: Tensor | None = None) -> Tensor:
+    """`alpha_dropout` of whole channels.
+
+    `x` (N, C, …), floating.
+    """
+
+def fold(x: Tensor | ArrayLike, output_size: Axes, kernel_size: Axes, dilation: Axes = 1, padding: Axes = 0, stride: Axes = 1) -> Tensor:
+    """The sum of windows that lie over images.
+
+    The reverse of `unfold`, but that elements of several windows add up. `x`
+    (N, C · window, count) to (N, C, *output_size); geometry is that of `unfold`. Also without N.
+    Raises ShapeError where the count is not that of `unfold`.
+    """
+
+def gaussian_nll_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, var: Tensor | ArrayLike, *, full: _bool = False, eps: float = 1e-6, reduction: str = "mean") -> Tensor:
+    """Negative log likelihood under normal laws: `½ (log var + (input - target)² / var)`.
+
+    `input` (the means) and `target`: of one shape. `var`: broadcasts to it, or lacks its last
+    axis; what is below `eps` counts as `eps`, with the gradient that there is at `eps`. `full`:
+    whether `½ log 2π` is added. `reduction`: "mean", "sum" or "none".
+    """
+
 def gelu(x: Tensor | ArrayLike, *, approximate: str = "none") -> Tensor:
     """Gaussian error linear unit `x Φ(x)`; Φ is the standard normal's distribution function.
 
@@ -181,11 +445,139 @@ def gelu(x: Tensor | ArrayLike, *, approximate: str = "none") -> Tensor:
     2016.
     """
 
+def glu(x: Tensor | ArrayLike, axis: int = -1) -> Tensor:
+    """Gated linear unit: the first half along `axis` times the sigmoid of the second.
+
+    Floating; the axis, whose size must be even, becomes half as long. Raises ShapeError for an
+    odd size. Source: Dauphin et al.: Language modeling with gated convolutional networks, 2016.
+
+    >>> import wengert as wg
+    >>> wg.nn.glu(wg.tensor([3.0, 0.0])).tolist()
+    [1.5]
+    """
+
+def grid_sample(x: Tensor | ArrayLike, grid: Tensor | ArrayLike, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: _bool = False) -> Tensor:
+    """Images sampled at the places of a grid.
+
+    `x` (N, C, H, W) and `grid` (N, H', W', 2), or `x` (N, C, D, H, W) and `grid`
+    (N, D', H', W', 3), floating. The last axis of the grid has a place (x, y) or (x, y, z), from
+    -1 to 1 across the image: from the outer edges of the outer elements, or with `align_corners`
+    from their middles. `mode`: "bilinear", "nearest" or, for (N, C, H, W), "bicubic".
+    `padding_mode` says what lies outside: "zeros", the "border", or the "reflection" at it.
+    Gradients flow to `x` and `grid`. Raises ShapeError for other shapes.
+
+    Source: Jaderberg et al.: Spatial transformer networks, 2015.
+    """
+
 def group_norm(x: Tensor | ArrayLike, groups: int, weight: Tensor | ArrayLike | None = None, bias: Tensor | ArrayLike | None = None, *, eps: float = 1e-5) -> Tensor:
     """Normalises to mean 0 and variance 1 over groups of channels (axis 1) and all later axes.
 
     `x` is floating, (N, C, …); `weight` and `bias` are (C,). Raises ShapeError where the
     channels do not divide into `groups`. Source: Wu, He: Group normalization, 2018.
+    """
+
+def gru(x: Tensor | ArrayLike, h: Tensor | ArrayLike, weight_ih: Tensor | ArrayLike, weight_hh: Tensor | ArrayLike, bias_ih: Tensor | ArrayLike | None = None, bias_hh: Tensor | ArrayLike | None = None, *, lengths: Tensor | ArrayLike | None = None, reverse: _bool = False) -> tuple[Tensor, ...]:
+    """One layer of gated recurrent units over a sequence, in one direction: `y, h`.
+
+    `r, z = σ(W_r x + U_r h), σ(W_z x + U_z h)`, `n = tanh(W_n x + r (U_n h))`, then
+    `h ← (1 − z) n + z h`.
+
+    `x` (T, N, in), `h` (N, hidden), `weight_ih` (3·hidden, in) and `weight_hh` (3·hidden,
+    hidden) with the gates in the order r z n, biases (3·hidden,), all floating; `bias_hh` is
+    part of `U h`, inside the product with `r`. `y` (T, N, hidden) has `h` of every step; `h` is
+    the last one. `reverse` and `lengths` are as for `lstm`. Raises ShapeError for other sizes.
+
+    Source: Cho et al.: Learning phrase representations using RNN encoder-decoder, 2014.
+    """
+
+def gru_cell(x: Tensor | ArrayLike, h: Tensor | ArrayLike, weight_ih: Tensor | ArrayLike, weight_hh: Tensor | ArrayLike, bias_ih: Tensor | ArrayLike | None = None, bias_hh: Tensor | ArrayLike | None = None) -> Tensor:
+    """One step of `gru`: the next `h`.
+
+    `x` (…, in), `h` (…, hidden); weights and biases are those of `gru`. Raises ShapeError for
+    other sizes.
+    """
+
+def gumbel_softmax(logits: Tensor | ArrayLike, tau: float = 1.0, hard: _bool = False, *, axis: int = -1, key: Tensor | None = None) -> Tensor:
+    """A differentiable draw of a class: the softmax of `(logits + noise) / tau` along `axis`.
+
+    Floating, rank 1 or more; the noise follows Gumbel's distribution. The smaller `tau`, the
+    nearer is the result to the class that `random.categorical` would draw. `hard` gives 1 at the
+    largest element and 0 elsewhere, with the gradient of the softmax. `key`: random key, None
+    draws one; backward draws the same numbers again. Raises ValueError for a `tau` that is not
+    positive.
+
+    Source: Jang, Gu, Poole: Categorical reparameterization with Gumbel-Softmax, 2016.
+    """
+
+def hardshrink(x: Tensor | ArrayLike, lambd: float = 0.5) -> Tensor:
+    """`x` where it is farther from 0 than `lambd`, 0 elsewhere.
+
+    Floating, any shape. The gradient at `±lambd` is 0.
+    """
+
+def hardsigmoid(x: Tensor | ArrayLike) -> Tensor:
+    """The sigmoid in three lines: `x / 6 + 1/2` limited to the range from 0 to 1.
+
+    Floating, any shape. The gradient at the corners -3 and 3 is 0.
+    """
+
+def hardswish(x: Tensor | ArrayLike) -> Tensor:
+    """`x hardsigmoid(x)`.
+
+    Floating, any shape. The gradient is 0 at -3 and 1 at 3. Source: Howard et al.: Searching for
+    MobileNetV3, 2019.
+    """
+
+def hardtanh(x: Tensor | ArrayLike, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    """Elements limited to the range from `min_val` to `max_val`.
+
+    Floating, any shape. The gradient is 0 at both ends too. Raises ValueError where `min_val` is
+    above `max_val`.
+    """
+
+def hinge_embedding_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, *, margin: float = 1.0, reduction: str = "mean") -> Tensor:
+    """`x` where the target is 1, and `max(margin - x, 0)` where it is -1.
+
+    Two tensors of one shape. `reduction`: "mean", "sum" or "none".
+    """
+
+def huber_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, *, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """Half the squared difference where it is below `delta`, and a line beyond.
+
+    The line is `delta (|d| - delta / 2)`, the parabola's tangent.
+    Two tensors of one shape; ShapeError where they differ. `reduction`: "mean", "sum" or "none".
+    Raises ValueError for a `delta` that is not positive. Source: Huber: Robust estimation of a
+    location parameter, 1964.
+    """
+
+def instance_norm(x: Tensor | ArrayLike, weight: Tensor | ArrayLike | None = None, bias: Tensor | ArrayLike | None = None, *, eps: float = 1e-5) -> Tensor:
+    """Normalises each channel of each example to mean 0 and variance 1 over all later axes.
+
+    `x` is floating, (N, C, L, …); `weight` and `bias` are (C,). `eps` is added to the variance.
+    Source: Ulyanov et al.: Instance normalization, 2016.
+    """
+
+def interpolate(x: Tensor | ArrayLike, size: Axes | None = None, scale_factor: float | None = None, mode: str = "nearest", align_corners: _bool | None = None) -> Tensor:
+    """Images resized to `size`, or by `scale_factor`.
+
+    `x` (N, C, L), (N, C, H, W) or (N, C, D, H, W), floating; `size` is one int or one for each
+    axis behind C, and a scale factor n gives ⌊size · n⌋. `mode`: "nearest" (as PyTorch's, which
+    rounds down), "nearest-exact", "linear", "bilinear" and "trilinear" by the number of axes,
+    "bicubic" (Keys' kernel with a = -0.75), "area" (means, as `adaptive_avg_pool2d`). Elements
+    are areas; with `align_corners` they are points, and the outer ones stay where they are.
+    Raises ShapeError for other ranks and ValueError for other arguments.
+
+    >>> import wengert as wg
+    >>> wg.nn.interpolate(wg.tensor([[[0.0, 1.0]]]), size=4, mode="linear").tolist()
+    [[[0.0, 0.25, 0.75, 1.0]]]
+    """
+
+def kl_div(input: Tensor | ArrayLike, target: Tensor | ArrayLike, *, reduction: str = "mean", log_target: _bool = False) -> Tensor:
+    """Kullback-Leibler divergence of log-probabilities from a target: `t (log t - input)`.
+
+    Two tensors of one shape. `log_target`: whether `target` has logarithms too. `reduction`:
+    "mean" over all elements, "batchmean" (the sum over the first axis's size, which is the
+    divergence), "sum" or "none".
     """
 
 def l1_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, *, reduction: str = "mean") -> Tensor:
@@ -223,42 +615,149 @@ def linear(x: Tensor | ArrayLike, weight: Tensor | ArrayLike, bias: Tensor | Arr
     (5, 2)
     """
 
+def local_response_norm(x: Tensor | ArrayLike, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
+    """Divides by a power of the mean square of neighbouring channels (axis 1).
+
+    `x / (k + alpha · m) ** beta`, where m is the mean of squares over `size` channels, those
+    beyond the first and the last being zeros. `x` is floating, (N, C, …). Source: Krizhevsky et
+    al.: ImageNet classification with deep convolutional neural networks, 2012.
+    """
+
 def log_sigmoid(x: Tensor | ArrayLike) -> Tensor:
     """`log(sigmoid(x))` without underflow.
 
     Floating, any shape.
     """
+logsigmoid = log_sigmoid
 
 def log_softmax(x: Tensor | ArrayLike, axis: int = -1) -> Tensor:
     """The logarithm of the softmax along `axis`.
 
-    Floating, rank 1 or more; exact where the softmax itself would underflow.
+    Floating; exact where the softmax itself would underflow.
     """
 
-def max_pool1d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, dilation: Axes = 1) -> Tensor:
+def lp_pool1d(x: Tensor | ArrayLike, norm_type: float, kernel_size: Axes, stride: Axes | None = None, ceil_mode: _bool = False) -> Tensor:
+    """The root of order `norm_type` of the sum of powers of each window along the last axis.
+
+    `x` (…, L), floating; `stride` and `ceil_mode` as for `avg_pool1d`; a window that reaches
+    beyond the end counts as if what it has there were the mean of the rest. The gradient of a sum
+    of zero is not finite.
+    """
+
+def lp_pool2d(x: Tensor | ArrayLike, norm_type: float, kernel_size: Axes, stride: Axes | None = None, ceil_mode: _bool = False) -> Tensor:
+    """`lp_pool1d` over the last two axes, (…, H, W)."""
+
+def lp_pool3d(x: Tensor | ArrayLike, norm_type: float, kernel_size: Axes, stride: Axes | None = None, ceil_mode: _bool = False) -> Tensor:
+    """`lp_pool1d` over the last three axes, (…, D, H, W)."""
+
+def lstm(x: Tensor | ArrayLike, h: Tensor | ArrayLike, c: Tensor | ArrayLike, weight_ih: Tensor | ArrayLike, weight_hh: Tensor | ArrayLike, bias_ih: Tensor | ArrayLike | None = None, bias_hh: Tensor | ArrayLike | None = None, *, lengths: Tensor | ArrayLike | None = None, reverse: _bool = False) -> tuple[Tensor, ...]:
+    """One layer of long short-term memory over a sequence, in one direction: `y, h, c`.
+
+    `i, f, o = σ(Wᵢ x + Uᵢ h), σ(W_f x + U_f h), σ(Wₒ x + Uₒ h)`, `g = tanh(W_g x + U_g h)`,
+    then `c ← f c + i g` and `h ← o tanh(c)`.
+
+    `x` (T, N, in), `h` and `c` (N, hidden), `weight_ih` (4·hidden, in) and `weight_hh`
+    (4·hidden, hidden) with the gates in the order i f g o, biases (4·hidden,), all floating. `y`
+    (T, N, hidden) has `h` of every step; `h` and `c` are the last ones. `reverse` goes from the
+    last step to the first. With `lengths` (N,) an example ends there: behind its length `y` is 0,
+    and its state stays. Raises ShapeError for other sizes.
+
+    Source: Hochreiter, Schmidhuber: Long short-term memory, 1997.
+
+    >>> import wengert as wg
+    >>> zero, w = wg.zeros((2, 4)), wg.ones((16, 4))
+    >>> y, h, c = wg.nn.lstm(wg.ones((5, 2, 3)), zero, zero, wg.ones((16, 3)), w)
+    >>> y.shape, h.shape, c.shape
+    ((5, 2, 4), (2, 4), (2, 4))
+    """
+
+def lstm_cell(x: Tensor | ArrayLike, h: Tensor | ArrayLike, c: Tensor | ArrayLike, weight_ih: Tensor | ArrayLike, weight_hh: Tensor | ArrayLike, bias_ih: Tensor | ArrayLike | None = None, bias_hh: Tensor | ArrayLike | None = None) -> tuple[Tensor, ...]:
+    """One step of `lstm`: the next `h` and `c`.
+
+    `x` (…, in), `h` and `c` (…, hidden); weights and biases are those of `lstm`. Raises
+    ShapeError for other sizes.
+    """
+
+def margin_ranking_loss(x1: Tensor | ArrayLike, x2: Tensor | ArrayLike, target: Tensor | ArrayLike, *, margin: float = 0.0, reduction: str = "mean") -> Tensor:
+    """`max(-t (x1 - x2) + margin, 0)`, for targets of 1 and -1.
+
+    `x1` is to rank above `x2` where the target is 1, and below where it is -1.
+    Three tensors of one shape. `reduction`: "mean", "sum" or "none".
+    """
+
+def max_pool1d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, dilation: Axes = 1, ceil_mode: _bool = False) -> Tensor:
     """The largest element of each window along the last axis; NaN wins.
 
     `x` (…, L), floating. `stride` is `kernel_size` where None; `padding` adds -inf on both
-    sides, at most half a window. The gradient is shared equally among equal largest elements.
-    Raises ShapeError where the window does not fit.
+    sides, at most half a window. With `ceil_mode`, a last window may reach beyond the end. The
+    gradient is shared equally among equal largest elements. Raises ShapeError where the window
+    does not fit.
     """
 
-def max_pool2d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, dilation: Axes = 1) -> Tensor:
+def max_pool1d_with_indices(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, dilation: Axes = 1, ceil_mode: _bool = False) -> tuple[Tensor, ...]:
+    """The largest element of each window along the last axis, and its position there (int64).
+
+    `x` and geometry as `max_pool1d`. Of equal elements the first is meant, and it alone has a
+    gradient.
+    """
+
+def max_pool2d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, dilation: Axes = 1, ceil_mode: _bool = False) -> Tensor:
     """The largest element of each window over the last two axes; NaN wins.
 
     `x` (…, H, W), floating. Geometry is one int or a pair; `stride` is `kernel_size` where
-    None; `padding` adds -inf on both sides, at most half a window. The gradient is shared
-    equally among equal largest elements. Raises ShapeError where the window does not fit.
+    None; `padding` adds -inf on both sides, at most half a window. With `ceil_mode`, a last
+    window may reach beyond the end. The gradient is shared equally among equal largest elements.
+    Raises ShapeError where the window does not fit.
 
     >>> import wengert as wg
     >>> wg.nn.max_pool2d(wg.arange(16.0).reshape(1, 4, 4), 2).tolist()
     [[[5.0, 7.0], [13.0, 15.0]]]
     """
 
-def max_pool3d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, dilation: Axes = 1) -> Tensor:
+def max_pool2d_with_indices(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, dilation: Axes = 1, ceil_mode: _bool = False) -> tuple[Tensor, ...]:
+    """The largest element of each window over the last two axes, and its position (int64).
+
+    `x` and geometry as `max_pool2d`. A position counts the elements of the last two axes in C
+    order. Of equal elements the first is meant, and it alone has a gradient.
+    """
+
+def max_pool3d(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, dilation: Axes = 1, ceil_mode: _bool = False) -> Tensor:
     """The largest element of each window over the last three axes; NaN wins.
 
     `x` (…, D, H, W), floating; as `max_pool2d`.
+    """
+
+def max_pool3d_with_indices(x: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, dilation: Axes = 1, ceil_mode: _bool = False) -> tuple[Tensor, ...]:
+    """The largest element of each window over the last three axes, and its position (int64).
+
+    As `max_pool2d_with_indices`.
+    """
+
+def max_unpool1d(x: Tensor | ArrayLike, indices: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, output_size: Axes | None = None) -> Tensor:
+    """Zeros with the elements of `x` where `max_pool1d_with_indices` found them.
+
+    `x` and `indices` (…, L). The last axis gets the size `output_size`, by default
+    `(L - 1) stride - 2 padding + kernel_size`. Raises IndexError for positions outside.
+    """
+
+def max_unpool2d(x: Tensor | ArrayLike, indices: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, output_size: Axes | None = None) -> Tensor:
+    """Zeros with the elements of `x` where `max_pool2d_with_indices` found them.
+
+    `x` and `indices` (…, H, W). The last axes get the sizes `output_size`, by default as in
+    `max_unpool1d`. Raises IndexError for positions outside.
+    """
+
+def max_unpool3d(x: Tensor | ArrayLike, indices: Tensor | ArrayLike, kernel_size: Axes, stride: Axes | None = None, padding: Axes = 0, output_size: Axes | None = None) -> Tensor:
+    """Zeros with the elements of `x` where `max_pool3d_with_indices` found them.
+
+    `x` and `indices` (…, D, H, W); as `max_unpool2d`.
+    """
+
+def mish(x: Tensor | ArrayLike) -> Tensor:
+    """`x tanh(softplus(x))`.
+
+    Floating, any shape. Source: Misra: Mish: a self regularized non-monotonic activation
+    function, 2019.
     """
 
 def mse_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, *, reduction: str = "mean") -> Tensor:
@@ -268,10 +767,83 @@ def mse_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, *, reduction
     or "none".
     """
 
+def multi_margin_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, weight: Tensor | ArrayLike | None = None, *, p: int = 1, margin: float = 1.0, reduction: str = "mean") -> Tensor:
+    """`Σ max(margin - x[t] + x[i], 0)ᵖ / C` over the classes `i` that are not the target.
+
+    `input`: floating, (N, C) or (C,). `target`: class indices, (N,) or (). `weight`: a factor
+    for each class of the target, (C,). `p`: 1 or 2. `reduction`: "mean", "sum" or "none" for
+    the losses. Raises IndexError for an index outside 0 … C - 1.
+    """
+
+def multilabel_margin_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, *, reduction: str = "mean") -> Tensor:
+    """`Σ Σ max(1 - (x[t] - x[i]), 0) / C` over the classes `t` of a sample and all others, `i`.
+
+    `input`: floating, (N, C) or (C,). `target`: of that shape, integer: the classes of a sample,
+    up to the first negative number. `reduction`: "mean", "sum" or "none" for the losses. Raises
+    IndexError for an index above C - 1.
+    """
+
+def multilabel_soft_margin_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, weight: Tensor | ArrayLike | None = None, *, reduction: str = "mean") -> Tensor:
+    """Binary cross entropy of logits, averaged over the last axis, the classes.
+
+    `input`: floating logits (…, C). `target`: 0 and 1, of that shape. `weight`: a factor for
+    each class, which broadcasts. `reduction`: "mean", "sum" or "none" for the losses (…).
+    """
+
 def nll_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, weight: Tensor | ArrayLike | None = None, *, ignore_index: int = -100, reduction: str = "mean") -> Tensor:
     """Negative log likelihood: `-input` at the target.
 
     As `cross_entropy` with class indices, for an `input` of log-probabilities.
+    """
+
+def normalize(x: Tensor | ArrayLike, p: float = 2.0, axis: Axes = 1, *, eps: float = 1e-12) -> Tensor:
+    """`x` over its length along `axis`, which counts `eps` at the least.
+
+    Floating. `p`: the order of the norm.
+
+    >>> import wengert as wg
+    >>> wg.nn.normalize(wg.tensor([[3.0, -4.0]]), p=1.0).abs().sum().round().item()
+    1.0
+    """
+
+def pairwise_distance(x1: Tensor | ArrayLike, x2: Tensor | ArrayLike, p: float = 2.0, *, eps: float = 1e-6, keepdims: _bool = False) -> Tensor:
+    """The distance between vectors along the last axis: the `p`-norm of `x1 - x2 + eps`.
+
+    Two floating tensors of rank 1 or more, which broadcast; the result lacks the last axis
+    unless `keepdims`.
+    """
+
+def pixel_shuffle(x: Tensor | ArrayLike, upscale_factor: int) -> Tensor:
+    """Pixels from channels: (…, C r², H, W) to (…, C, H r, W r), r being `upscale_factor`.
+
+    Raises ShapeError where the channels do not divide. Source: Shi et al.: Real-time single image
+    and video super-resolution using an efficient sub-pixel convolutional neural network, 2016.
+
+    >>> import wengert as wg
+    >>> wg.nn.pixel_shuffle(wg.arange(4).reshape(1, 4, 1, 1), 2).tolist()
+    [[[[0, 1], [2, 3]]]]
+    """
+
+def pixel_unshuffle(x: Tensor | ArrayLike, downscale_factor: int) -> Tensor:
+    """Channels from pixels: (…, C, H r, W r) to (…, C r², H, W), r being `downscale_factor`.
+
+    The reverse of `pixel_shuffle`. Raises ShapeError where the sizes do not divide.
+    """
+
+def poisson_nll_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, *, log_input: _bool = True, full: _bool = False, eps: float = 1e-8, reduction: str = "mean") -> Tensor:
+    """Negative log likelihood of counts under Poisson's law: `exp(x) - t x`.
+
+    Two tensors of one shape. `log_input`: False for an `input` of rates, of which the loss is
+    `x - t log(x + eps)`. `full`: whether Stirling's approximation of `log t!` is added where `t`
+    is above 1. `reduction`: "mean", "sum" or "none".
+    """
+
+def prelu(x: Tensor | ArrayLike, weight: Tensor | ArrayLike) -> Tensor:
+    """`x` where positive, `weight · x` elsewhere, with a weight that is learned.
+
+    `x`: floating, (N, C, …) or any other shape. `weight`: one number, or one for each channel,
+    (C,). The gradient at 0 is `weight`. Raises ShapeError for another count. Source: He et al.:
+    Delving deep into rectifiers, 2015.
     """
 
 def relu(x: Tensor | ArrayLike) -> Tensor:
@@ -284,12 +856,45 @@ def relu(x: Tensor | ArrayLike) -> Tensor:
     [0.0, 2.0]
     """
 
-def rms_norm(x: Tensor | ArrayLike, axis: Axes = -1, weight: Tensor | ArrayLike | None = None, *, eps: float = 1e-5) -> Tensor:
+def relu6(x: Tensor | ArrayLike) -> Tensor:
+    """Elements limited to the range from 0 to 6.
+
+    Floating, any shape. The gradient is 0 at both ends too.
+    """
+
+def rms_norm(x: Tensor | ArrayLike, axis: Axes = -1, weight: Tensor | ArrayLike | None = None, *, eps: float | None = None) -> Tensor:
     """Divides by the root of the mean square over some axes, then scales.
 
     `x` is floating; `axis` an axis or a tuple of axes; `weight` has the sizes of these axes.
-    `eps` is added to the mean square. Source: Zhang, Sennrich: Root mean square layer
-    normalization, 2019.
+    `eps` is added to the mean square; where None, the distance from 1 to the next number, of
+    float64 for `x` of that dtype, else of float32. Source: Zhang, Sennrich: Root mean square
+    layer normalization, 2019.
+    """
+
+def rnn(x: Tensor | ArrayLike, h: Tensor | ArrayLike, weight_ih: Tensor | ArrayLike, weight_hh: Tensor | ArrayLike, bias_ih: Tensor | ArrayLike | None = None, bias_hh: Tensor | ArrayLike | None = None, *, lengths: Tensor | ArrayLike | None = None, nonlinearity: str = "tanh", reverse: _bool = False) -> tuple[Tensor, ...]:
+    """One layer of a simple recurrent net over a sequence, in one direction: `y, h`.
+
+    `h ← tanh(W x + U h)` or, with `nonlinearity="relu"`, its positive part. `x` (T, N, in), `h`
+    (N, hidden), `weight_ih` (hidden, in), `weight_hh` (hidden, hidden), biases (hidden,), all
+    floating. `y` (T, N, hidden) has `h` of every step; `h` is the last one. `reverse` and
+    `lengths` are as for `lstm`. Raises ShapeError for other sizes.
+
+    Source: Elman: Finding structure in time, 1990.
+    """
+
+def rnn_cell(x: Tensor | ArrayLike, h: Tensor | ArrayLike, weight_ih: Tensor | ArrayLike, weight_hh: Tensor | ArrayLike, bias_ih: Tensor | ArrayLike | None = None, bias_hh: Tensor | ArrayLike | None = None, *, nonlinearity: str = "tanh") -> Tensor:
+    """One step of `rnn`: the next `h`.
+
+    `x` (…, in), `h` (…, hidden); weights and biases are those of `rnn`. Raises ShapeError for
+    other sizes.
+    """
+
+def rrelu(x: Tensor | ArrayLike, lower: float = 0.125, upper: float = 0.3333333333333333, training: _bool = False, *, key: Tensor | None = None) -> Tensor:
+    """`leaky_relu` with a slope for each element, drawn between `lower` and `upper`.
+
+    Floating, any shape. Where `training` is False the slope is the mean of both. `key`: random
+    key, None draws one; backward draws the same numbers again. The gradient at 0 is the slope.
+    Raises ValueError where `lower` is above `upper`.
     """
 
 def scaled_dot_product_attention(q: Tensor | ArrayLike, k: Tensor | ArrayLike, v: Tensor | ArrayLike, *, mask: Tensor | ArrayLike | None = None, is_causal: _bool = False, scale: float | None = None) -> Tensor:
@@ -304,10 +909,26 @@ def scaled_dot_product_attention(q: Tensor | ArrayLike, k: Tensor | ArrayLike, v
     Source: Vaswani et al.: Attention is all you need, 2017.
     """
 
+def selu(x: Tensor | ArrayLike) -> Tensor:
+    """Scaled exponential linear unit: `λ x` where positive, `λ α (exp(x) - 1)` elsewhere.
+
+    Floating, any shape; λ ≈ 1.0507 and α ≈ 1.6733. The gradient at 0 is λ α. Source: Klambauer
+    et al.: Self-normalizing neural networks, 2017.
+    """
+
 def sigmoid(x: Tensor | ArrayLike) -> Tensor:
     """Logistic function `1 / (1 + exp(-x))`.
 
     Floating, any shape.
+    """
+
+def sigmoid_focal_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, *, alpha: float = 0.25, gamma: float = 2.0, reduction: str = "mean") -> Tensor:
+    """Binary cross entropy of logits that counts what is nearly right less.
+
+    Each is times `(1 - p_t)^gamma`, with `p_t` the probability given to the target.
+    Two tensors of one shape: logits, and targets of 0 and 1. `alpha` weighs targets of 1, and
+    `1 - alpha` those of 0; a negative one weighs none. `reduction`: "mean", "sum" or "none".
+    Source: Lin et al.: Focal loss for dense object detection, 2017.
     """
 
 def silu(x: Tensor | ArrayLike) -> Tensor:
@@ -315,16 +936,37 @@ def silu(x: Tensor | ArrayLike) -> Tensor:
 
     Floating, any shape.
     """
+swish = silu
+
+def smooth_l1_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, *, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """The squared difference over `2 beta` where it is below `beta`, and `|d| - beta / 2` beyond.
+
+    Two tensors of one shape; ShapeError where they differ. A `beta` of 0 gives `l1_loss`.
+    `reduction`: "mean", "sum" or "none". Raises ValueError for a negative `beta`. Source:
+    Girshick: Fast R-CNN, 2015.
+    """
+
+def soft_margin_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, *, reduction: str = "mean") -> Tensor:
+    """`log(1 + exp(-t x))`, for targets of 1 and -1.
+
+    Two tensors of one shape. `reduction`: "mean", "sum" or "none".
+    """
 
 def softmax(x: Tensor | ArrayLike, axis: int = -1) -> Tensor:
     """Exponentials divided by their sum along `axis`.
 
-    Floating, rank 1 or more; shifted by the largest element, so that nothing overflows. A line
-    of `-inf` alone gives NaN.
+    Floating; shifted by the largest element, so that nothing overflows. A line of `-inf` alone
+    gives NaN.
 
     >>> import wengert as wg
     >>> wg.nn.softmax(wg.tensor([[0.0, 0.0], [-1000.0, 1000.0]])).tolist()
     [[0.5, 0.5], [0.0, 1.0]]
+    """
+
+def softmin(x: Tensor | ArrayLike, axis: int = -1) -> Tensor:
+    """The softmax of `-x` along `axis`.
+
+    Floating, rank 1 or more.
     """
 
 def softplus(x: Tensor | ArrayLike, *, beta: float = 1.0) -> Tensor:
@@ -333,8 +975,50 @@ def softplus(x: Tensor | ArrayLike, *, beta: float = 1.0) -> Tensor:
     Floating, any shape.
     """
 
+def softshrink(x: Tensor | ArrayLike, lambd: float = 0.5) -> Tensor:
+    """`x` moved towards 0 by `lambd`, and 0 where it is no farther away.
+
+    Floating, any shape. The gradient at `±lambd` is 0. Raises ValueError for a negative `lambd`.
+    """
+
+def softsign(x: Tensor | ArrayLike) -> Tensor:
+    """`x / (1 + |x|)`.
+
+    Floating, any shape.
+    """
+
 def tanh(x: Tensor | ArrayLike) -> Tensor:
     """Hyperbolic tangent of each element.
 
     Floating, any shape.
+    """
+
+def tanhshrink(x: Tensor | ArrayLike) -> Tensor:
+    """`x - tanh(x)`.
+
+    Floating, any shape.
+    """
+
+def threshold(x: Tensor | ArrayLike, threshold: float, value: float) -> Tensor:
+    """`x` where it is above `threshold`, `value` elsewhere.
+
+    Floating, any shape. The gradient at `threshold` is 0.
+    """
+
+def triplet_margin_loss(anchor: Tensor | ArrayLike, positive: Tensor | ArrayLike, negative: Tensor | ArrayLike, *, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6, swap: _bool = False, reduction: str = "mean") -> Tensor:
+    """How far an anchor lacks a margin: `max(d(a, p) - d(a, n) + margin, 0)`.
+
+    `anchor`, `positive`, `negative`: floating, (…, D), which broadcast; `d` is
+    `pairwise_distance`. `swap`: whether the distance of `negative` from `positive` counts where
+    that is smaller. `reduction`: "mean", "sum" or "none" for the losses (…). Raises ValueError
+    for a `margin` that is not positive. Source: Balntas et al.: Learning shallow convolutional
+    feature descriptors with triplet losses, 2016.
+    """
+
+def unfold(x: Tensor | ArrayLike, kernel_size: Axes, dilation: Axes = 1, padding: Axes = 0, stride: Axes = 1) -> Tensor:
+    """The windows of images, side by side: (N, C, H, W) to (N, C · window, count).
+
+    Geometry is one int or a pair; `padding` adds zeros on both sides. Each column has a window,
+    channel by channel in C order; windows come in C order too. Also without N. Raises ShapeError
+    for other ranks and where the window does not fit.
     """

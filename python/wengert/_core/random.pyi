@@ -9,16 +9,23 @@ __all__ = [
     'bernoulli',
     'bits',
     'categorical',
+    'choice',
+    'exponential',
     'get_state',
+    'gumbel',
     'integers',
     'key',
+    'multinomial',
     'next_key',
     'normal',
+    'normal_like',
     'permutation',
     'seed',
     'set_state',
+    'shuffle',
     'split',
     'uniform',
+    'uniform_like',
 ]
 
 def seed(seed: int) -> None: ...
@@ -52,6 +59,28 @@ def categorical(logits: Tensor | ArrayLike, axis: int = -1, shape: Axes | None =
     odd multiples of 2⁻²⁴.
     """
 
+def choice(a: Tensor | ArrayLike, shape: int | Sequence[int] = (), *sizes: int, replace: _bool = True, p: Tensor | ArrayLike | None = None, key: Tensor | None = None) -> Tensor:
+    """Elements of `a` along its first axis, drawn at random; of a number, integers below it.
+
+    The result is `shape` and the other axes of `a`. `replace`: whether an element can be drawn
+    again. `p`: how probable each is, (n,); it need not add up to 1. `key`: None draws one from
+    the global generator. Raises ValueError for more draws than elements without `replace`.
+    """
+
+def exponential(shape: int | Sequence[int] = (), *, scale: Scalar | Tensor = 1.0, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
+    """Numbers of the exponential law: `-scale log(1 - u)`, whose mean is `scale`.
+
+    `scale` broadcasts to `shape`. `dtype`: floating, float32 where None. `key`: None draws one
+    from the global generator.
+    """
+
+def gumbel(shape: int | Sequence[int] = (), *, loc: Scalar | Tensor = 0.0, scale: Scalar | Tensor = 1.0, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
+    """Numbers of Gumbel's law: `loc - scale log(-log u)`.
+
+    `loc` and `scale` broadcast to `shape`. `dtype`: floating, float32 where None. `key`: None
+    draws one from the global generator.
+    """
+
 def integers(low: int, high: int | None = None, shape: int | Sequence[int] = (), *sizes: int, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None) -> Tensor:
     """Random integers in [low, high), or [0, low) where `high` is None.
 
@@ -66,6 +95,17 @@ def integers(low: int, high: int | None = None, shape: int | Sequence[int] = (),
     (-1, 1)
     """
 
+def multinomial(shape: int | Sequence[int] = (), *, n: int, p: Tensor | ArrayLike, key: Tensor | None = None) -> Tensor:
+    """How often each class came in `n` draws with probabilities `p`: (…, K), int64.
+
+    `p`: (…, K), whose first axes broadcast to `shape`; it need not add up to 1. The result is
+    `shape` and K. `key`: None draws one from the global generator.
+
+    >>> import wengert as wg
+    >>> wg.random.multinomial((5,), n=7, p=wg.tensor([0.2, 0.8])).sum(axis=1).tolist()
+    [7, 7, 7, 7, 7]
+    """
+
 def normal(shape: int | Sequence[int] = (), *, mean: Scalar | Tensor = 0.0, std: Scalar | Tensor = 1.0, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
     """Normal numbers.
 
@@ -73,6 +113,12 @@ def normal(shape: int | Sequence[int] = (), *, mean: Scalar | Tensor = 0.0, std:
     standard deviations from the mean. `dtype`: floating, float32 where None; half floats are
     rounded from float32.
     `key`: None draws one from the global generator.
+    """
+
+def normal_like(x: Tensor | ArrayLike, *, mean: Scalar | Tensor = 0.0, std: Scalar | Tensor = 1.0, dtype: DType | None = None, key: Tensor | None = None, requires_grad: _bool = False) -> Tensor:
+    """Normal numbers of the shape and dtype of `x`, as `normal` makes them.
+
+    `dtype`: another floating one. `key`: None draws one from the global generator.
     """
 
 def permutation(n: int, *, key: Tensor | None = None, device: str | Device | None = None) -> Tensor:
@@ -83,6 +129,12 @@ def permutation(n: int, *, key: Tensor | None = None, device: str | Device | Non
     >>> import wengert as wg
     >>> wg.random.permutation(5).sort().tolist()
     [0, 1, 2, 3, 4]
+    """
+
+def shuffle(x: Tensor | ArrayLike, axis: int = 0, *, key: Tensor | None = None) -> Tensor:
+    """The slices of `x` along `axis` in random order; `x` stays as it is.
+
+    `key`: None draws one from the global generator.
     """
 
 def split(key: Tensor | None = None, n: int = 2) -> Tensor:
@@ -98,4 +150,10 @@ def uniform(shape: int | Sequence[int] = (), *, low: Scalar | Tensor = 0.0, high
     `dtype`: floating, float32 where None; elements are multiples of 2⁻²⁴ of the interval (2⁻⁵³
     in float64, 2⁻¹¹ in float16, 2⁻⁸ in bfloat16). `key`: None draws one from the global
     generator.
+    """
+
+def uniform_like(x: Tensor | ArrayLike, *, low: Scalar | Tensor = 0.0, high: Scalar | Tensor = 1.0, dtype: DType | None = None, key: Tensor | None = None, requires_grad: _bool = False) -> Tensor:
+    """Uniform numbers of the shape and dtype of `x`, as `uniform` makes them.
+
+    `dtype`: another floating one. `key`: None draws one from the global generator.
     """

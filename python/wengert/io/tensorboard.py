@@ -1,6 +1,7 @@
-"""Graphs for TensorBoard: event files that its graph page shows.
+"""Event files for TensorBoard: numbers, histograms, images, text and graphs.
 
-The package `tensorboard` writes them: `pip install wengert[tensorboard]`.
+`Writer` writes them by itself; `graph_def` and `write_graph` need the package `tensorboard`:
+`pip install wengert[tensorboard]`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from wengert.io import _events
+
 if TYPE_CHECKING:
     from wengert.graph import Graph
 
-__all__ = ["graph_def", "write_graph"]
+__all__ = ["Writer", "graph_def", "write_graph"]
 
 # The dtypes that TensorFlow has, by the names of its enumeration.
 _TYPES = {
@@ -48,8 +51,12 @@ def _protobufs() -> Any:
 
 
 def _name(node: Any, taken: set[str]) -> str:
-    """A name as TensorFlow wants it, which no other node has."""
-    plain = re.sub(r"[^A-Za-z0-9_.\\/-]", "_", node.name or f"{node.op}_{node.id}")
+    """A name as TensorFlow wants it, which no other node has. It begins with the modules in whose
+    calls the node was traced, by which the page of graphs folds."""
+    place = ["backward"] if node.is_backward else []
+    place += [node.scope] if node.scope else []
+    own = "/".join([*place, node.name or f"{node.op}_{node.id}"])
+    plain = re.sub(r"[^A-Za-z0-9_.\\/-]", "_", own)
     name = plain if re.match(r"[A-Za-z0-9.]", plain) else f"n{plain}"
     if name in taken:
         name = f"{name}_{node.id}"
@@ -102,3 +109,72 @@ def write_graph(directory: str | os.PathLike[str], graph: Graph) -> str:
         writer.close()
     made = sorted(set(os.listdir(directory)) - before)
     return os.path.join(directory, made[-1] if made else "")
+
+
+class Writer:
+    """Writes what TensorBoard shows into a new event file in a folder of logs.
+
+    `tensorboard --logdir DIRECTORY` shows it while it is written. No package is needed.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._file = _events.EventFile(directory)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    @property
+    def path(self) -> str:
+        """The path of the file."""
+        return self._file.path
+
+    def add_scalar(self, tag: str, value: Any, step: int | None = None) -> None:
+        """Write a number: a Python number, or a tensor or array of one element."""
+        import numpy as np
+
+        self._file.summary(_events.scalar(tag, np.asarray(_array(value)).item()), step)
+
+    def add_histogram(self, tag: str, values: Any, step: int | None = None) -> None:
+        """Write how often values fall into buckets. ValueError where one is not finite."""
+        self._file.summary(_events.histogram(tag, _array(values)), step)
+
+    def add_image(self, tag: str, image: Any, step: int | None = None) -> None:
+        """Write an image (channels, height, width) of 1, 3 or 4 channels, or (height, width):
+        uint8, or floats in [0, 1]."""
+        import numpy as np
+
+        pixels = np.asarray(_array(image))
+        if pixels.ndim == 2:
+            pixels = pixels[None]
+        if pixels.ndim != 3:
+            raise ValueError(
+                f"add_image: {tag} has shape {pixels.shape}, wanted (channels, height, width)"
+            )
+        shown = _events.grid(np.moveaxis(pixels, 0, -1), False)
+        self._file.summary(_events.image(tag, shown), step)
+
+    def add_text(self, tag: str, words: str, step: int | None = None) -> None:
+        """Write text, which is shown as Markdown."""
+        self._file.summary(_events.note(tag, words), step)
+
+    def add_graph(self, graph: Graph) -> None:
+        """Write a graph, which the graph page draws."""
+        self._file.graph(graph)
+
+    def flush(self) -> None:
+        """See that what was written can be read."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _array(x: Any) -> Any:
+    """The data of a tensor, wherever it lies; other values as they are."""
+    from wengert import Tensor
+
+    return x.detach().to("cpu").numpy() if isinstance(x, Tensor) else x

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, overload
+from typing import Any, Generic, TypeVar, overload
 
-from wengert.nn.module import Module, compiled_module
+from wengert._core import Tensor
+from wengert.nn._wanted import a_module, a_tensor
+from wengert.nn.module import Module, Parameter
 
-__all__ = ["ModuleDict", "ModuleList", "Sequential"]
+__all__ = ["ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"]
+
+
+T = TypeVar("T", bound=Any)
 
 
 class _Many(Module):
@@ -28,9 +33,7 @@ class _Many(Module):
 
 
 def _check(owner: Module, x: Any) -> Module:
-    if not isinstance(x, Module) and compiled_module(x) is None:
-        raise TypeError(f"{type(owner).__name__}: got {type(x).__name__}, wanted nn.Module")
-    return x
+    return a_module(type(owner).__name__, x)
 
 
 class ModuleList(_Many):
@@ -46,7 +49,7 @@ class ModuleList(_Many):
         self._entries = [_check(self, m) for m in modules]
 
     @overload
-    def __getitem__(self, i: int) -> Module: ...
+    def __getitem__(self, i: int) -> Any: ...
     @overload
     def __getitem__(self, i: slice) -> ModuleList: ...
     def __getitem__(self, i: int | slice) -> Module | ModuleList:
@@ -56,7 +59,7 @@ class ModuleList(_Many):
         self._entries[i] = _check(self, module)
         self._changed()
 
-    def __iter__(self) -> Iterator[Module]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self._entries)
 
     def append(self, module: Module) -> None:
@@ -81,7 +84,7 @@ class Sequential(ModuleList):
         super().__init__(modules)
 
     @overload
-    def __getitem__(self, i: int) -> Module: ...
+    def __getitem__(self, i: int) -> Any: ...
     @overload
     def __getitem__(self, i: slice) -> Sequential: ...
     def __getitem__(self, i: int | slice) -> Module | Sequential:
@@ -94,23 +97,28 @@ class Sequential(ModuleList):
         return x
 
 
-class ModuleDict(_Many):
-    """A dictionary of modules, in the order in which they were put in."""
+class _Named(_Many, Generic[T]):
+    """A dictionary of what a kind takes."""
 
-    _entries: dict[str, Module]
+    _entries: dict[str, T]
 
-    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
-        modules = {} if modules is None else modules
-        if not isinstance(modules, (Mapping, ModuleDict)):
-            kind = type(modules).__name__
-            raise TypeError(f"ModuleDict: expected names with modules, got {kind}")
-        self._entries = {k: _check(self, m) for k, m in modules.items()}
+    def _entry(self, x: Any) -> T:
+        """What is put in for `x`; raises TypeError for what cannot be."""
+        raise NotImplementedError
 
-    def __getitem__(self, key: str) -> Module:
+    def _put(self, given: Any, what: str) -> None:
+        """Begin with these entries."""
+        given = {} if given is None else given
+        if not isinstance(given, (Mapping, _Named)):
+            name, kind = type(self).__name__, type(given).__name__
+            raise TypeError(f"{name}: expected names with {what}, got {kind}")
+        self._entries = {k: self._entry(x) for k, x in given.items()}
+
+    def __getitem__(self, key: str) -> T:
         return self._entries[key]
 
-    def __setitem__(self, key: str, module: Module) -> None:
-        self._entries[key] = _check(self, module)
+    def __setitem__(self, key: str, x: Any) -> None:
+        self._entries[key] = self._entry(x)
         self._changed()
 
     def __delitem__(self, key: str) -> None:
@@ -127,10 +135,69 @@ class ModuleDict(_Many):
         """The names."""
         return self._entries.keys()
 
-    def values(self) -> Iterable[Module]:
-        """The modules."""
+    def values(self) -> Iterable[T]:
+        """What the names stand for."""
         return self._entries.values()
 
-    def items(self) -> Iterable[tuple[str, Module]]:
-        """Names and modules."""
+    def items(self) -> Iterable[tuple[str, T]]:
+        """Names and what they stand for."""
         return self._entries.items()
+
+
+class ModuleDict(_Named[Module]):
+    """A dictionary of modules, in the order in which they were put in."""
+
+    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+        self._put(modules, "modules")
+
+    def _entry(self, x: Any) -> Module:
+        return _check(self, x)
+
+
+def _parameter(owner: Module, x: Any) -> Parameter:
+    """A tensor as a parameter; what is one as it is."""
+    x = a_tensor(type(owner).__name__, "a parameter", x)
+    return x if isinstance(x, Parameter) else Parameter(x)
+
+
+class ParameterList(_Many):
+    """A list of parameters; other tensors become parameters.
+
+    >>> list(nn.ParameterList([wg.ones(2), wg.zeros(3)]).state_dict())
+    ['0', '1']
+    """
+
+    _entries: list[Parameter]
+
+    def __init__(self, parameters: Iterable[Tensor] = ()) -> None:
+        self._entries = [_parameter(self, p) for p in parameters]
+
+    def __getitem__(self, i: int) -> Parameter:
+        return self._entries[i]
+
+    def __setitem__(self, i: int, parameter: Tensor) -> None:
+        self._entries[i] = _parameter(self, parameter)
+        self._changed()
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(self._entries)
+
+    def append(self, parameter: Tensor) -> None:
+        """Add a parameter at the end."""
+        self._entries.append(_parameter(self, parameter))
+        self._changed()
+
+    def extend(self, parameters: Iterable[Tensor]) -> None:
+        """Add parameters at the end."""
+        self._entries.extend([_parameter(self, p) for p in parameters])
+        self._changed()
+
+
+class ParameterDict(_Named[Parameter]):
+    """A dictionary of parameters; other tensors become parameters."""
+
+    def __init__(self, parameters: Mapping[str, Tensor] | None = None) -> None:
+        self._put(parameters, "parameters")
+
+    def _entry(self, x: Any) -> Parameter:
+        return _parameter(self, x)

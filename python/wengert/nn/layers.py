@@ -39,19 +39,6 @@ class Linear(Module):
         return _core.nn.linear(x, self.weight, self.bias)
 
 
-class Embedding(Module):
-    """Rows of a table, `weight` (num_embeddings, embedding_dim), initially standard normal."""
-
-    def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
-        self.num_embeddings = num_embeddings
-        self.embedding_dim = embedding_dim
-        self.weight = Parameter(random.normal((num_embeddings, embedding_dim)))
-
-    def forward(self, indices: Tensor) -> Tensor:
-        """Integers (...) to (..., embedding_dim); `IndexError` outside the table."""
-        return _core.nn.embedding(indices, self.weight)
-
-
 # Convolutions.
 
 
@@ -60,6 +47,15 @@ def _window(size: Sizes, rank: int, name: str) -> tuple[int, ...]:
     if len(sizes) != rank:
         raise ValueError(f"{name}: kernel_size {size} has {len(sizes)} numbers, wanted {rank}")
     return sizes
+
+
+# PyTorch's names of what lies outside, and those of `pad`.
+_PADDING = {
+    "zeros": "constant",
+    "reflect": "reflect",
+    "replicate": "replicate",
+    "circular": "circular",
+}
 
 
 class _Conv(Module):
@@ -74,12 +70,17 @@ class _Conv(Module):
         out_channels: int,
         kernel_size: Sizes,
         stride: Sizes = 1,
-        padding: Sizes = 0,
+        padding: Sizes | str = 0,
         dilation: Sizes = 1,
         groups: int = 1,
         bias: bool = True,
+        padding_mode: str = "zeros",
     ) -> None:
         name = type(self).__name__
+        if padding_mode not in _PADDING:
+            raise ValueError(
+                f"{name}: padding_mode must be one of {', '.join(_PADDING)}, got {padding_mode!r}"
+            )
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise ValueError(
                 f"{name}: channels {in_channels} and {out_channels} do not divide into {groups} "
@@ -92,6 +93,7 @@ class _Conv(Module):
         self.padding = padding
         self.dilation = dilation
         self.groups = groups
+        self.padding_mode = padding_mode
         window = _window(kernel_size, self._rank, name)
         first, second = out_channels, in_channels // groups
         if self._transposed:
@@ -105,6 +107,27 @@ class _Conv(Module):
         names = ("stride", "padding", "dilation", "groups")
         return {n: getattr(self, n) for n in names}
 
+    def _convolved(self, x: Tensor) -> Tensor:
+        """The convolution of `x`, padded first where no zeros are wanted."""
+        convolve = getattr(_core.nn, f"conv{self._rank}d")
+        geometry = self._geometry()
+        if self.padding_mode != "zeros" and self.padding != "valid":
+            x = _core.pad(x, self._borders(x), mode=_PADDING[self.padding_mode])
+            geometry["padding"] = 0
+        return convolve(x, self.weight, self.bias, **geometry)
+
+    def _borders(self, x: Tensor) -> list[tuple[int, int]]:
+        """What is added before and behind each axis."""
+        if self.padding == "same":
+            window = self.weight.shape[2:]
+            dilation = _window(self.dilation, self._rank, type(self).__name__)
+            more = [d * (k - 1) for d, k in zip(dilation, window, strict=True)]
+            borders = [(n // 2, n - n // 2) for n in more]
+        else:
+            sizes = _window(self.padding, self._rank, type(self).__name__)  # type: ignore[arg-type]
+            borders = [(n, n) for n in sizes]
+        return [(0, 0)] * (x.ndim - self._rank) + borders
+
 
 class Conv1d(_Conv):
     """Convolution over the last axis of (N, C, L); `weight` is (out, in / groups, window)."""
@@ -113,7 +136,7 @@ class Conv1d(_Conv):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, in, L) to (N, out, L')."""
-        return _core.nn.conv1d(x, self.weight, self.bias, **self._geometry())
+        return self._convolved(x)
 
 
 class Conv2d(_Conv):
@@ -127,7 +150,7 @@ class Conv2d(_Conv):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, in, H, W) to (N, out, H', W')."""
-        return _core.nn.conv2d(x, self.weight, self.bias, **self._geometry())
+        return self._convolved(x)
 
 
 class Conv3d(_Conv):
@@ -137,7 +160,7 @@ class Conv3d(_Conv):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, in, D, H, W) to (N, out, D', H', W')."""
-        return _core.nn.conv3d(x, self.weight, self.bias, **self._geometry())
+        return self._convolved(x)
 
 
 class _ConvTranspose(_Conv):
@@ -196,75 +219,6 @@ class ConvTranspose3d(_ConvTranspose):
         return _core.nn.conv_transpose3d(x, self.weight, self.bias, **self._geometry())
 
 
-# Pooling.
-
-
-class _Pool(Module):
-    """A window that slides over the last axes; `stride` is the window's size by default."""
-
-    _function: ClassVar[str]
-
-    def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> None:
-        self.kernel_size = kernel_size
-        self.stride = stride
-        self.padding = padding
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., *sizes) to (..., *fewer)."""
-        pool = getattr(_core.nn, self._function)
-        return pool(x, self.kernel_size, stride=self.stride, padding=self.padding)
-
-
-class MaxPool1d(_Pool):
-    """The largest element of each window along the last axis."""
-
-    _function = "max_pool1d"
-
-
-class MaxPool2d(_Pool):
-    """The largest element of each window over the last two axes."""
-
-    _function = "max_pool2d"
-
-
-class MaxPool3d(_Pool):
-    """The largest element of each window over the last three axes."""
-
-    _function = "max_pool3d"
-
-
-class AvgPool1d(_Pool):
-    """The mean of each window along the last axis; padding counts as zeros."""
-
-    _function = "avg_pool1d"
-
-
-class AvgPool2d(_Pool):
-    """The mean of each window over the last two axes; padding counts as zeros."""
-
-    _function = "avg_pool2d"
-
-
-class AvgPool3d(_Pool):
-    """The mean of each window over the last three axes; padding counts as zeros."""
-
-    _function = "avg_pool3d"
-
-
-class AdaptiveAvgPool2d(Module):
-    """Means over windows chosen so that the result has `output_size`.
-
-    Along an axis of n elements, output i is the mean of elements ⌊i n / m⌋ to ⌈(i + 1) n / m⌉.
-    """
-
-    def __init__(self, output_size: Sizes) -> None:
-        self.output_size = output_size
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., H, W) to (..., *output_size)."""
-        return _core.nn.adaptive_avg_pool2d(x, self.output_size)
-
-
 # Normalisation.
 
 
@@ -273,7 +227,8 @@ class BatchNorm(Module):
 
     In training the batch's own statistics are used, and running ones are kept:
     `running ← (1 − momentum) · running + momentum · batch`, with the unbiased variance;
-    `momentum=None` keeps the plain average of all batches. Evaluation uses the running ones.
+    `momentum=None` keeps the plain average of all batches. Evaluation uses the running ones. With
+    `track_running_stats=False` there are none, and both use the batch's own.
     """
 
     _ranks: ClassVar[range] = range(2, 65)
@@ -285,15 +240,20 @@ class BatchNorm(Module):
         eps: float = 1e-5,
         momentum: float | None = 0.1,
         affine: bool = True,
+        track_running_stats: bool = True,
+        *,
+        bias: bool = True,
     ) -> None:
         self.num_features = num_features
         self.eps = eps
         self.momentum = momentum
+        self.track_running_stats = track_running_stats
         self.weight = Parameter(ones(num_features, dtype=float32)) if affine else None
-        self.bias = Parameter(zeros(num_features, dtype=float32)) if affine else None
-        self.running_mean = Buffer(zeros(num_features, dtype=float32))
-        self.running_var = Buffer(ones(num_features, dtype=float32))
-        self.num_batches_tracked = Buffer(zeros((), dtype=int64))
+        self.bias = Parameter(zeros(num_features, dtype=float32)) if affine and bias else None
+        if track_running_stats:
+            self.running_mean = Buffer(zeros(num_features, dtype=float32))
+            self.running_var = Buffer(ones(num_features, dtype=float32))
+            self.num_batches_tracked = Buffer(zeros((), dtype=int64))
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, ...) to the same shape."""
@@ -306,21 +266,23 @@ class BatchNorm(Module):
             )
         mean: Tensor
         var: Tensor
-        if not self.training:
+        if self.track_running_stats and not self.training:
             mean, var = self.running_mean, self.running_var
         else:
             axes = (0, *range(2, x.ndim))
+            count = math.prod(x.shape[i] for i in axes)
+            if self.training and count < 2:
+                raise _core.ShapeError(
+                    f"{type(self).__name__}: training needs more than one value a channel, got "
+                    f"{'one' if count else 'none'}; use eval() for single values"
+                )
             mean, var = x.mean(axis=axes), x.var(axis=axes)
-            self._track(mean, var, math.prod(x.shape[i] for i in axes))
+            if self.training and self.track_running_stats:
+                self._track(mean, var, count)
         return _core.nn.batch_norm(x, mean, var, self.weight, self.bias, eps=self.eps)
 
     def _track(self, mean: Tensor, var: Tensor, count: int) -> None:
         """Move the running statistics towards those of a batch of `count` values a channel."""
-        if count < 2:
-            raise _core.ShapeError(
-                f"{type(self).__name__}: training needs more than one value a channel, got one; "
-                "use eval() for single values"
-            )
         with no_grad():
             self.num_batches_tracked += 1
             part: float | Tensor | None = self.momentum
@@ -376,13 +338,21 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """Divides by the root of the mean square over the last axes, without centring."""
+    """Divides by the root of the mean square over the last axes, without centring.
 
-    def __init__(self, normalized_shape: Sizes, eps: float = 1e-6) -> None:
+    `eps` is added to the mean square; see `nn.rms_norm` for `None`.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: Sizes,
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+    ) -> None:
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
         self.normalized_shape = tuple(shape)
         self.eps = eps
-        self.weight = Parameter(ones(self.normalized_shape))
+        self.weight = Parameter(ones(self.normalized_shape)) if elementwise_affine else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., *normalized_shape) to the same shape."""
@@ -400,7 +370,13 @@ class GroupNorm(Module):
     """Normalises over groups of channels (axis 1) and all axes after them."""
 
     def __init__(
-        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        *,
+        bias: bool = True,
     ) -> None:
         if num_groups < 1 or num_channels % num_groups:
             raise ValueError(
@@ -410,7 +386,7 @@ class GroupNorm(Module):
         self.num_channels = num_channels
         self.eps = eps
         self.weight = Parameter(ones(num_channels)) if affine else None
-        self.bias = Parameter(zeros(num_channels)) if affine else None
+        self.bias = Parameter(zeros(num_channels)) if affine and bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, ...) to the same shape."""
@@ -419,19 +395,6 @@ class GroupNorm(Module):
                 f"GroupNorm: input has shape {tuple(x.shape)}, wanted (N, {self.num_channels}, ...)"
             )
         return _core.nn.group_norm(x, self.num_groups, self.weight, self.bias, eps=self.eps)
-
-
-class Dropout(Module):
-    """In training, zeroes each element with probability `p` and divides the others by 1 − p."""
-
-    def __init__(self, p: float = 0.5) -> None:
-        if not 0.0 <= p <= 1.0:
-            raise ValueError(f"Dropout: p is a probability, got {p}")
-        self.p = p
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Any shape, to the same shape."""
-        return _core.nn.dropout(x, self.p) if self.training and self.p > 0.0 else x
 
 
 # Shape.
@@ -461,3 +424,30 @@ class Flatten(Module):
             )
         size = math.prod(x.shape[first : last + 1])
         return x.reshape((*x.shape[:first], size, *x.shape[last + 1 :]))
+
+
+class Unflatten(Module):
+    """Makes several axes of one: their sizes are `unflattened_size`, of which one may be -1.
+
+    >>> nn.Unflatten(1, (2, -1))(wg.ones((5, 6))).shape
+    (5, 2, 3)
+    """
+
+    def __init__(self, axis: int, unflattened_size: Sequence[int]) -> None:
+        self.axis = axis
+        self.unflattened_size = tuple(unflattened_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., product, ...) to (..., *unflattened_size, ...)."""
+        axis = self.axis + x.ndim if self.axis < 0 else self.axis
+        if not 0 <= axis < x.ndim:
+            raise _core.AxisError(f"Unflatten: axis {self.axis} of a tensor of rank {x.ndim}")
+        sizes = list(self.unflattened_size)
+        if -1 in sizes:
+            known = -math.prod(sizes)
+            if known <= 0 or x.shape[axis] % known:
+                raise _core.ShapeError(
+                    f"Unflatten: size {x.shape[axis]} does not divide into {tuple(sizes)}"
+                )
+            sizes[sizes.index(-1)] = x.shape[axis] // known
+        return x.reshape((*x.shape[:axis], *sizes, *x.shape[axis + 1 :]))

@@ -8,13 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, SupportsIndex, TypeVar
 
 from wengert import _touched
 from wengert._core import Device, Dispatcher, DType, Tensor, asarray, isdtype, no_grad, tick
 from wengert.pytree import register_pytree
 
 __all__ = ["Buffer", "HookHandle", "Module", "Parameter"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class _HasForward(Protocol[P, R_co]):
+    """What a type checker needs to know of a module to know its calls."""
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """What calling the module computes."""
+        raise NotImplementedError
 
 
 class _State(Tensor):
@@ -107,6 +119,7 @@ class Module:
     _version: int = 0
     _hooks: dict[int, Callable[..., Any]] | None = None
     _pre_hooks: dict[int, Callable[..., Any]] | None = None
+    _backward_hooks: dict[int, Callable[..., Any]] | None = None
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
         self = super().__new__(cls)
@@ -117,21 +130,38 @@ class Module:
         """What calling the module computes; every module defines it."""
         raise NotImplementedError(f"{type(self).__qualname__}: forward is not defined")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
         record = _touched.here.record
-        if record is not None:
-            record.active.append(self)
-        if self._pre_hooks:
-            for hook in tuple(self._pre_hooks.values()):
-                changed = hook(self, args)
-                if changed is not None:
-                    args = changed if isinstance(changed, tuple) else (changed,)
-        y = self.forward(*args, **kwargs)
-        if self._hooks:
-            for hook in tuple(self._hooks.values()):
-                changed = hook(self, args, y)
-                y = y if changed is None else changed
-        return y
+        before = 0 if record is None else record.enter(self)
+        try:
+            if self._pre_hooks:
+                for hook in tuple(self._pre_hooks.values()):
+                    changed = hook(self, args)
+                    if changed is not None:
+                        args = changed if isinstance(changed, tuple) else (changed,)
+            watched = None
+            if self._backward_hooks:
+                from wengert.nn._hooks import Watched
+
+                watched = Watched(self, tuple(self._backward_hooks.values()), args)
+                args = watched.inputs(args)
+            y = self.forward(*args, **kwargs)
+            if self._hooks:
+                for hook in tuple(self._hooks.values()):
+                    changed = hook(self, args, y)
+                    y = y if changed is None else changed
+            return y if watched is None else watched.outputs(y)
+        finally:
+            if record is not None:
+                record.leave(before)
+
+    # A call takes what `forward` takes, and gives what that gives.
+    if TYPE_CHECKING:
+
+        def __call__(self: _HasForward[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    else:
+        __call__ = _call
 
     def register_forward_pre_hook(self, hook: Callable[[Module, tuple], Any]) -> HookHandle:
         """Call `hook(module, args)` before `forward`; what it returns, if anything, becomes the
@@ -144,6 +174,28 @@ class Module:
         the output."""
         self._hooks = {} if self._hooks is None else self._hooks
         return _add_hook(self, self._hooks, hook)
+
+    def register_full_backward_hook(
+        self, hook: Callable[[Module, tuple, tuple], Any]
+    ) -> HookHandle:
+        """Call `hook(module, grad_input, grad_output)` when the gradients of a call are known.
+
+        `grad_input` has one for each positional argument, None where there is none; what the hook
+        returns, if anything, goes on in its place. `grad_output` has those of the floating results.
+        In a captured function the hook is called once, while its gradients are traced.
+        """
+        self._backward_hooks = {} if self._backward_hooks is None else self._backward_hooks
+        return _add_hook(self, self._backward_hooks, hook)
+
+    if not TYPE_CHECKING:  # to which it would say that there is every name
+
+        def __getattr__(self, name: str) -> Any:
+            """A parameter that a parametrisation computes; see `wengert.nn.parametrize`."""
+            found = self.__dict__.get("parametrizations", {}).get(name)
+            if found is None:
+                message = f"{type(self).__name__!r} object has no attribute {name!r}"
+                raise AttributeError(message, name=name, obj=self)
+            return found()
 
     # An assignment of something new changes `_version`, so that captured functions see it.
 
@@ -343,7 +395,7 @@ class Module:
         return "\n".join([f"{head}({note}", *(f"  {line}" for line in lines), ")"])
 
 
-_OWN = frozenset({"training", "_version", "_hooks", "_pre_hooks"})
+_OWN = frozenset({"training", "_version", "_hooks", "_pre_hooks", "_backward_hooks"})
 
 Named = Iterator[tuple[str, Any]]
 

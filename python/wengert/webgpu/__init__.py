@@ -34,7 +34,7 @@ def _features(features: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
-class _Captured(CompiledFunction):
+class _Captured(CompiledFunction[..., Any]):
     """A function that is captured to be exported: it keeps what Python does beside the tensors."""
 
     made: Any = None

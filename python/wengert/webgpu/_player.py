@@ -346,7 +346,7 @@ class Player:
                 continue
             made = f"\n  made at {refusal.line}" if refusal.line else ""
             if refusal.kind == "false":
-                what = f"element {a} (in C order) is false"
+                what = refusal.false(a, [_value(dim, symbols) for dim in refusal.sizes])
                 raise ArgumentError(f"check: {refusal.message}: {what}{made}")
             sizes = [_value(dim, symbols) for dim in refusal.sizes]
             size = sizes[axis] if axis < len(sizes) else 0
@@ -455,7 +455,7 @@ class _Sizes:
             if key not in known:
                 rounds, invocations = _value(d.rounds, sizes), _value(d.invocations, sizes)
                 if rounds > ROUNDS:
-                    what = f"{rounds} rounds of a loop, at most {ROUNDS}"
+                    what = f"{rounds} rounds of a loop, at most {ROUNDS}; export known sizes"
                     raise ShapeError(f"player: {d.name}: {what}")
                 groups = _groups(max(invocations, 0))
                 if groups[1] > MOST_GROUPS:

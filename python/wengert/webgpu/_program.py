@@ -77,6 +77,14 @@ class Refusal(NamedTuple):
     line: str | None
     says: str = "index"
     axes: tuple[int, ...] = ()
+    has_sizes: bool = True
+
+    def false(self, i: int, shape: Sequence[int]) -> str:
+        """What is wrong where element `i` of a value is false. Older files have no sizes."""
+        if self.has_sizes and not shape:
+            return "got false"
+        of = f" of shape {tuple(shape)}" if self.has_sizes else ""
+        return f"element {i} (in C order){of} is false"
 
 
 class Dispatch(NamedTuple):
@@ -374,7 +382,10 @@ class _Reader:
                 found.append(Refusal(kind, op, sizes, "", line, says, axes))
             elif kind == "false":
                 message = self.text(x.get("message"), "message")
-                found.append(Refusal(kind, "check", (), message, line))
+                sizes, has_sizes = self.sizes(x.get("sizes", []), "refusals"), "sizes" in x
+                found.append(
+                    Refusal(kind, "check", sizes, message, line, has_sizes=has_sizes)
+                )
             else:
                 refuse(f"refusals: unknown kind {str(kind)[:40]}")
         return tuple(found)

@@ -356,7 +356,7 @@ export class Program {
       const {says = 'index', axes = sizes.map((_, i) => i)} = x;
       check(['index', 'class', 'label'].includes(says), 'the word of a refusal');
       check(Array.isArray(axes) && axes.every(isCount), 'the axes of a refusal');
-      return {...x, sizes, says, axes};
+      return {...x, sizes, says, axes, hasSizes: x.sizes !== undefined};
     });
     this.faults = root.faults ?? null;
     if (this.refusals.length || this.faults !== null) {
@@ -858,7 +858,9 @@ export class Player {
       const key = [i, ...d.varies.map(name => now.get(name))].join();
       if (!known.has(key)) {
         const rounds = valueOf(d.rounds, now);
-        if (rounds > ROUNDS) refuse(`${d.name}: ${rounds} rounds of a loop, at most ${ROUNDS}`);
+        if (rounds > ROUNDS) {
+          refuse(`${d.name}: ${rounds} rounds of a loop, at most ${ROUNDS}; export known sizes`);
+        }
         const groups = groupsOf(valueOf(d.invocations, now));
         if (groups[1] > MOST_GROUPS) refuse(`${d.name}: too many invocations`);
         const data = new Uint32Array(Math.max(4, Math.ceil(d.words.length / 4) * 4));
@@ -1000,7 +1002,11 @@ export class Player {
       const [first, axis] = [0, 4].map(i => faults.getUint32(16 * slot + i, true));
       if (first === 0xffffffff) return;
       if (refusal.kind === 'false') {
-        const what = `element ${first} (in C order) is false`;
+        const shape = refusal.sizes.map(n => valueOf(n, symbols));
+        const shown = shape.length === 1 ? `${shape[0]},` : shape.join(', ');
+        const of = refusal.hasSizes ? ` of shape (${shown})` : '';
+        const isNumber = refusal.hasSizes && !shape.length;
+        const what = isNumber ? 'got false' : `element ${first} (in C order)${of} is false`;
         refuse(`check: ${refusal.message}: ${what}${made(refusal.line)}`);
       }
       const index = faults.getBigInt64(16 * slot + 8, true);

@@ -13,6 +13,7 @@ use std::thread;
 use crate::array::Array;
 use crate::cpu::dense::{Real, Store};
 use crate::cpu::element::Shared;
+use crate::cpu::gemm::panels::{Panels, Strided, product};
 use crate::cpu::gemm::scratch::{self, Scratch};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -21,7 +22,7 @@ use crate::ops::emit::OrThrow;
 use crate::shape::Shape;
 use crate::threads::{self, Pace};
 
-use super::block::{self, LANES, Panels, Strided};
+use super::block::{self, LANES};
 use super::{Matrix, OP, Problem, Sizes, in_order, panels};
 
 /// What backward reads besides the operands.
@@ -425,12 +426,12 @@ impl<T: Real> Gradient<T> {
             let (q, g) = (dense(at.q.add(i * e), e), dense(at.g.add(i * f), f));
             let k_across = panels(at.k_across.add(j * p.e), p.e * width, width);
             let size = [rows, n, p.e];
-            block::product(kernels, size, q, k_across, (workspace.weights, step), true);
+            product(kernels, size, q, k_across, (workspace.weights, step), true);
             p.mask(workspace.weights, item, [i, j], [rows, n]);
             if self.wants_slopes() {
                 let v_across = panels(at.v_across.add(j * p.f), p.f * width, width);
                 let size = [rows, n, p.f];
-                block::product(kernels, size, g, v_across, (workspace.slopes, step), true);
+                product(kernels, size, g, v_across, (workspace.slopes, step), true);
                 let closed = p.mask.as_ref().is_none_or(|mask| mask.shift.is_none());
                 block::slopes::<T>(
                     [workspace.weights, workspace.slopes],
@@ -447,26 +448,12 @@ impl<T: Real> Gradient<T> {
             if self.targets[2].is_some() {
                 let size = [n, p.f, rows];
                 let g = beside(at.g.add(i * f), f);
-                block::product(
-                    kernels,
-                    size,
-                    across(workspace.weights),
-                    g,
-                    (workspace.dv, f),
-                    false,
-                );
+                product(kernels, size, across(workspace.weights), g, (workspace.dv, f), false);
             }
             if self.targets[1].is_some() {
                 let size = [n, p.e, rows];
                 let q = beside(at.q.add(i * e), e);
-                block::product(
-                    kernels,
-                    size,
-                    across(workspace.slopes),
-                    q,
-                    (workspace.dk, e),
-                    false,
-                );
+                product(kernels, size, across(workspace.slopes), q, (workspace.dk, e), false);
             }
             self.write_slopes(item, [i, j], [rows, n], workspace.slopes);
             self.wait(order, i + rows);
@@ -474,7 +461,7 @@ impl<T: Real> Gradient<T> {
                 let size = [rows, p.e, n];
                 let k: Panels<T> = panels(at.k.add(j * width), p.wide(p.s) * width, width);
                 let to = (at.dq.add(i * e), e);
-                block::product(kernels, size, dense(workspace.slopes, step), k, to, false);
+                product(kernels, size, dense(workspace.slopes, step), k, to, false);
             }
         }
     }

@@ -3,6 +3,7 @@
 use crate::array::Array;
 use crate::cpu::dense::{Real, Store};
 use crate::cpu::element::Shared;
+use crate::cpu::gemm::panels::{Panels, Strided, product};
 use crate::cpu::gemm::scratch::{self, Scratch};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -11,7 +12,7 @@ use crate::ops::emit::OrThrow;
 use crate::shape::Shape;
 use crate::threads::{self, Pace};
 
-use super::block::{self, LANES, Panels, Strided};
+use super::block::{self, LANES};
 use super::{OP, Problem, Sizes, in_order, panels};
 
 /// `softmax(scale · q kᵀ + mask) v` and the logarithms of the sums of exponentials, into results
@@ -268,13 +269,13 @@ impl<T: Real> Problem<T> {
                 }
                 let [keys, values] = self.block(source, item, j);
                 let to = (scores, self.step);
-                block::product(&self.kernels, [rows, n, self.e], q, keys, to, true);
+                product(&self.kernels, [rows, n, self.e], q, keys, to, true);
                 self.mask(scores, item, [i, j], [rows, n]);
                 let filled = n.next_multiple_of(LANES);
                 block::soften::<T>(scores, self.step, [rows, filled], [maxima, sums, factors]);
                 block::rescale::<T>(sums_of_values, wide, [rows, wide], factors);
                 let to = (sums_of_values, wide);
-                block::product(&self.kernels, [rows, self.f, n], p, values, to, false);
+                product(&self.kernels, [rows, self.f, n], p, values, to, false);
             }
             block::finish::<T>(sums_of_values, wide, [rows, wide], [maxima, sums]);
             let at = item * self.l + i;

@@ -30,13 +30,13 @@ use smallvec::SmallVec;
 
 use crate::array::Array;
 use crate::cpu::dense::{Load, Real, Shift};
-use crate::cpu::gemm::{Axis, kernel::Kernels, pack};
+use crate::cpu::gemm::{Axis, kernel::Kernels, pack, panels::Panels};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::shape::Shape;
 use crate::threads;
 
-use block::{LANES, Panels};
+use block::LANES;
 
 pub use backward::{Saved, backward_into, backward_scratch};
 pub use forward::{forward_into, forward_scratch};

@@ -1,8 +1,10 @@
 //! Convolutions against their trilinear form, and against each other.
 
+use super::transposed::{Transposed, input_windows, phase_of_views};
 use super::*;
-use crate::cpu::copy::fill;
-use crate::cpu::testing::{bytes, conv, layouts, noise, random, values};
+use crate::cpu::gemm::Packed;
+use crate::cpu::sweep::{chosen, combinations};
+use crate::cpu::testing::{array, bytes, conv, layouts, noise, random, values};
 use crate::dtype::DType;
 
 struct Case {
@@ -132,6 +134,13 @@ fn cases() -> Vec<Case> {
         // an empty input.
         Case::new((2, 2, 3, 1), &[5, 6], &[2, 3], &[1 << 40, 7], &[1, 1], &[1, 0], &[0, 1]),
         Case::new((2, 0, 5, 1), &[8, 9], &[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]),
+        // By channel: lines as long as a vector, and a little shorter or
+        // longer; several channels of one; taps that see padding alone.
+        Case::new((2, 3, 3, 3), &[6, 16], &[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]),
+        Case::new((2, 3, 9, 3), &[7, 7], &[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]),
+        Case::new((2, 2, 4, 2), &[5, 34], &[5, 3], &[2, 2], &[1, 1], &[2, 1], &[2, 1]),
+        Case::new((3, 2, 2, 2), &[4, 3], &[3, 3], &[1, 1], &[1, 1], &[3, 4], &[4, 3]),
+        Case::new((2, 2, 2, 2), &[9, 10], &[2, 2], &[1, 1], &[7, 6], &[3, 1], &[2, 5]),
         Case::new((1, 2, 2, 1), &[0, 3], &[1, 2], &[1, 1], &[1, 1], &[1, 0], &[1, 0]),
     ]
 }
@@ -188,7 +197,7 @@ fn bits_do_not_depend_on_layouts() {
 #[test]
 fn results_by_channel_have_the_bits_of_the_product() {
     let mut seen = 0;
-    for (i, case) in cases().iter().enumerate() {
+    for (i, case) in cases().iter().chain(&more()).enumerate() {
         for dtype in [DType::F32, DType::F64, DType::I32] {
             let all = case.shapes().map(|s| noise(dtype, &s, 11 + s[1] as u64));
             let [x, w, g] = &all;
@@ -206,7 +215,10 @@ fn results_by_channel_have_the_bits_of_the_product() {
                         ConvRole::Output => {
                             product_of_views(x, w, &case.spec, &want, Extras::default())
                         }
-                        ConvRole::Input | ConvRole::Weight => input(g, w, &case.spec, &want),
+                        ConvRole::Input | ConvRole::Weight => {
+                            copy::copy_into(&want, &input_of_views(g, w, case));
+                            Ok(())
+                        }
                     }
                     .unwrap();
                 }
@@ -219,7 +231,126 @@ fn results_by_channel_have_the_bits_of_the_product() {
 
 #[test]
 fn outputs_from_patches_have_the_bits_of_the_product() {
-    let more = [
+    let mut seen = 0;
+    for (i, case) in cases().into_iter().chain(more()).enumerate() {
+        for dtype in [DType::F32, DType::F64, DType::I64] {
+            let [x, w, g] = case.shapes().map(|s| noise(dtype, &s, 3 + s[1] as u64));
+            let is_direct = with_accumulator!(dtype, T => {
+                direct::scratch::<T>(&output_windows(&sides(&x), &sides(&w), &case.spec)).is_some()
+            });
+            if !is_direct || case.shapes()[2].contains(&0) {
+                continue;
+            }
+            seen += 1;
+            let want = Array::uninit(dtype, g.shape().clone()).unwrap();
+            let none = Extras::default();
+            // SAFETY: fresh.
+            unsafe { product_of_views(&x, &w, &case.spec, &want, none).unwrap() };
+            for (x, w) in layouts(&x).into_iter().zip(layouts(&w)) {
+                let got = conv(ConvRole::Output, &x, &w, &case.spec).unwrap();
+                assert!(bytes(&got) == bytes(&want), "case {i}, {dtype}");
+                // SAFETY: the axes are those of the array; the result is fresh.
+                let packed = unsafe { Packed::new(dtype, &columns(&w, &case.spec)) };
+                let packed = packed.unwrap().unwrap();
+                let extras = Extras { packed: Some(&packed), ..Extras::default() };
+                let got = Array::uninit(dtype, g.shape().clone()).unwrap();
+                // SAFETY: as above.
+                unsafe { output(&x, &w, &case.spec, &got, extras).unwrap() };
+                assert!(bytes(&got) == bytes(&want), "case {i}, {dtype}, packed weights");
+            }
+        }
+    }
+    assert!(seen >= 24, "{seen}");
+}
+
+#[test]
+fn packed_weights_of_one_tap_have_the_bits_of_the_product() {
+    // Places that are read where they lie: few and many, rows in whole panels, halves of them, and
+    // less, sums of several blocks, groups, and as many multiplications as threads share.
+    let sizes = [
+        ((1, 40, 64, 1), vec![7, 7]),
+        ((2, 300, 48, 1), vec![5, 3]),
+        ((3, 17, 33, 1), vec![14, 14]),
+        ((1, 600, 160, 1), vec![7, 7]),
+        ((2, 520, 16, 1), vec![196]),
+        ((1, 512, 96, 1), vec![2, 7, 14]),
+        ((1, 3, 5, 1), vec![1, 1]),
+    ];
+    for ((n, c, o, groups), x) in sizes {
+        let (ones, none) = (vec![1; x.len()], vec![0; x.len()]);
+        let case = Case::new((n, c, o, groups), &x, &ones, &ones, &ones, &none, &none);
+        for dtype in [DType::F32, DType::F64] {
+            let [x, w, g] = case.shapes().map(|s| noise(dtype, &s, 3 + s[1] as u64));
+            let want = Array::uninit(dtype, g.shape().clone()).unwrap();
+            // SAFETY: fresh.
+            unsafe { product_of_views(&x, &w, &case.spec, &want, Extras::default()).unwrap() };
+            for (x, w) in layouts(&x).into_iter().zip(layouts(&w)) {
+                // SAFETY: the axes are those of the array.
+                let packed = unsafe { Packed::new(dtype, &columns(&w, &case.spec)) };
+                let packed = packed.unwrap().unwrap();
+                let seen = std::sync::Mutex::new(vec![0; want.count()]);
+                let places: usize = case.x.iter().product();
+                let count = |item: usize, rows: Range<usize>, some: Range<usize>| {
+                    let mut seen = seen.lock().unwrap();
+                    for row in rows {
+                        for place in some.clone() {
+                            seen[(item * o + row) * places + place] += 1;
+                        }
+                    }
+                };
+                let extras =
+                    Extras { packed: Some(&packed), epilogue: Some(&count), ..Extras::default() };
+                let got = Array::uninit(dtype, g.shape().clone()).unwrap();
+                // SAFETY: fresh.
+                unsafe { output(&x, &w, &case.spec, &got, extras).unwrap() };
+                assert!(bytes(&got) == bytes(&want), "{:?}, {dtype}", case.shapes());
+                assert!(seen.lock().unwrap().iter().all(|&n| n == 1), "{:?}", case.shapes());
+            }
+        }
+    }
+}
+
+/// The input by products of views.
+fn input_of_views(g: &Array, w: &Array, case: &Case) -> Array {
+    let shape = Shape::of(&case.shapes()[0]);
+    let out = Array::uninit(g.dtype, shape).unwrap();
+    let phases = phases(&sides(w), &case.spec);
+    let (_padded, cx) = Transposed::new(g, w, &phases, &case.spec).unwrap();
+    for at in 0..combinations(&phases) {
+        // SAFETY: fresh.
+        unsafe { phase_of_views(&cx, &chosen(&phases, at), &out).unwrap() };
+    }
+    out
+}
+
+#[test]
+fn inputs_from_patches_have_the_bits_of_the_product() {
+    let mut seen = 0;
+    for (i, case) in cases().into_iter().chain(more()).enumerate() {
+        for dtype in [DType::F32, DType::F64, DType::I64] {
+            let [_, w, g] = case.shapes().map(|s| noise(dtype, &s, 3 + s[1] as u64));
+            let (gs, ws) = (sides(&g), sides(&w));
+            let all = phases(&ws, &case.spec);
+            seen += with_accumulator!(dtype, T => (0..combinations(&all)).filter(|&at| {
+                let sweeps = chosen(&all, at);
+                let windows =
+                    input_windows(&gs, &ws, case.spec.groups, sweeps, dtype.size());
+                direct::scratch::<T>(&windows).is_some()
+            }).count());
+            let want = bytes(&input_of_views(&g, &w, &case));
+            for (g, w) in layouts(&g).into_iter().zip(layouts(&w)) {
+                let got = conv(ConvRole::Input, &g, &w, &case.spec).unwrap();
+                assert!(bytes(&got) == want, "case {i}, {dtype}");
+            }
+        }
+    }
+    assert!(seen >= 40, "{seen}");
+}
+
+/// Convolutions of several patches.
+fn more() -> Vec<Case> {
+    vec![
+        Case::new((1, 2, 4, 2), &[83, 91], &[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]),
         Case::new((2, 3, 6, 1), &[61], &[5], &[1], &[1], &[2], &[2]),
         Case::new((2, 4, 13, 1), &[97], &[4], &[3], &[2], &[5], &[0]),
         Case::new((2, 30, 25, 1), &[9, 14], &[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]),
@@ -236,29 +367,9 @@ fn outputs_from_patches_have_the_bits_of_the_product() {
             &[0, 2, 3],
         ),
         Case::new((1, 2, 4, 1), &[5, 50], &[3, 1], &[4, 1], &[3, 1], &[9, 0], &[8, 0]),
-    ];
-    let mut seen = 0;
-    for (i, case) in cases().iter().chain(&more).enumerate() {
-        for dtype in [DType::F32, DType::F64, DType::I64] {
-            let [x, w, g] = case.shapes().map(|s| noise(dtype, &s, 3 + s[1] as u64));
-            let is_direct = with_accumulator!(dtype, T => {
-                direct::scratch::<T>(&x.layout, &w.layout, &case.spec).is_some()
-            });
-            if !is_direct || case.shapes()[2].contains(&0) {
-                continue;
-            }
-            seen += 1;
-            let want = Array::uninit(dtype, g.shape().clone()).unwrap();
-            let none = Extras::default();
-            // SAFETY: fresh.
-            unsafe { product_of_views(&x, &w, &case.spec, &want, none).unwrap() };
-            for (x, w) in layouts(&x).into_iter().zip(layouts(&w)) {
-                let got = conv(ConvRole::Output, &x, &w, &case.spec).unwrap();
-                assert!(bytes(&got) == bytes(&want), "case {i}, {dtype}");
-            }
-        }
-    }
-    assert!(seen >= 24, "{seen}");
+        Case::new((2, 40, 33, 1), &[20, 21], &[3, 3], &[2, 2], &[1, 1], &[1, 1], &[1, 1]),
+        Case::new((1, 9, 20, 1), &[24, 30], &[4, 5], &[1, 1], &[1, 2], &[0, 3], &[6, 2]),
+    ]
 }
 
 #[test]
@@ -285,13 +396,38 @@ fn weights_by_channel_keep_to_the_bound_of_products() {
 }
 
 #[test]
-fn padding_takes_no_part_in_sums_by_channel() {
-    let case = Case::new((1, 2, 2, 2), &[5, 5], &[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]);
-    let [x, w, _] = case.shapes().map(|s| Shape::of(&s));
-    let x = fill(Scalar::Float(1.0), DType::F32, &x).unwrap();
-    let w = fill(Scalar::Float(f64::INFINITY), DType::F32, &w).unwrap();
-    for role in [ConvRole::Output, ConvRole::Input] {
-        let y = values(&conv(role, &x, &w, &case.spec).unwrap());
-        assert!(y.iter().all(|y| *y == f64::INFINITY), "{role:?}: {y:?}");
+fn padding_takes_no_part_in_sums() {
+    for case in cases().into_iter().chain(more()) {
+        let [x, w, g] = case.shapes().map(|s| noise(DType::F32, &s, 21 + s[1] as u64));
+        // An infinite weight and gradient now and then, and terms of one sign with them.
+        let holed = |x: &Array| {
+            let numbers: Vec<f64> = values(x)
+                .iter()
+                .enumerate()
+                .map(|(i, x)| if i % 13 == 5 { f64::INFINITY } else { x.abs() + 0.5 })
+                .collect();
+            array(DType::F32, &x.shape().sizes(), &numbers)
+        };
+        let plain = |x: &Array| {
+            let numbers: Vec<f64> = values(x).iter().map(|x| x.abs() + 0.5).collect();
+            array(DType::F32, &x.shape().sizes(), &numbers)
+        };
+        for role in ROLES {
+            let all = match role {
+                ConvRole::Output | ConvRole::Input => [plain(&x), holed(&w), plain(&g)],
+                ConvRole::Weight => [plain(&x), plain(&w), holed(&g)],
+            };
+            let mut want = vec![0.0; run(role, &case, &all).count()];
+            let [xs, ws, gs] = all.each_ref().map(values);
+            case.terms(|xi, wi, gi| match role {
+                ConvRole::Output => want[gi] += xs[xi] * ws[wi],
+                ConvRole::Input => want[xi] += gs[gi] * ws[wi],
+                ConvRole::Weight => want[wi] += xs[xi] * gs[gi],
+            });
+            for (got, want) in values(&run(role, &case, &all)).into_iter().zip(want) {
+                let is_near = (got - want).abs() <= 1e-4 * want.abs();
+                assert!(got == want || is_near, "{role:?}: {got} for {want}");
+            }
+        }
     }
 }

@@ -5,36 +5,105 @@ use std::ops::Range;
 use crate::cpu::gemm::kernel::{Element, fuses};
 use crate::multiversion;
 
-/// The rows of a plane of results, as distances from the first element of what they read and write.
-pub struct Rows {
-    /// Where each goes, and its lines
-    pub rows: Vec<(isize, Range<usize>)>,
-    /// Rows of positions, each with a row of weights: what the first result's first tap reads
-    pub lines: Vec<(isize, isize)>,
-    /// Results of each row of which only these taps read something
-    pub edges: Vec<Edge>,
-    /// The others
-    pub whole: Range<usize>,
-    /// The distance of two results
-    pub apart: usize,
-    /// The distance of the positions of two results
-    pub step: isize,
-    /// The number of taps of a line, the distances of their positions, and of their weights
-    pub taps: usize,
-    pub tap: isize,
-    pub weight: isize,
+/// Neighbouring results of a line.
+pub struct Piece {
+    /// Where the first one's first tap reads a patch, without the offsets of the taps
+    pub at: usize,
+    /// Where the first goes
+    pub to: isize,
+    /// How many are written one by one; none where all of a vector are written, of which those
+    /// beyond the end of a line are written over by later pieces
+    pub exact: usize,
 }
 
-/// Results of a plane, from positions and weights.
-pub type Plane<T> = unsafe fn(*const T, *const T, *mut T, &Rows);
+/// Pieces of a plane of results. Arguments: the patch, the offset in it of what each tap reads, the
+/// taps' weights, the first result, the distance of two, and the pieces.
+pub type Pieces<T> = unsafe fn(*const T, &[isize], &[T], *mut T, isize, &[Piece]);
 
-/// The kernel of a plane for a distance of positions.
-pub fn plane<T: Element>(step: isize) -> Plane<T> {
-    match (fuses(), step) {
-        (true, 1) => planes::select::<T, true, 1>(),
-        (true, 2) => planes::select::<T, true, 2>(),
-        (true, _) => planes::select::<T, true, 0>(),
-        (false, _) => planes::select::<T, false, 0>(),
+/// The widest pieces.
+pub const WIDE: usize = 16;
+/// Pieces that are computed together.
+const TOGETHER: usize = 4;
+
+/// The kernel of pieces in vectors of `width` elements: 4, 8 or [`WIDE`].
+pub fn pieces<T: Element>(width: usize) -> Pieces<T> {
+    match (fuses(), width) {
+        (true, 4) => vectors::select::<T, true, 4>(),
+        (true, 8) => vectors::select::<T, true, 8>(),
+        (true, _) => vectors::select::<T, true, WIDE>(),
+        (false, 4) => vectors::select::<T, false, 4>(),
+        (false, 8) => vectors::select::<T, false, 8>(),
+        (false, _) => vectors::select::<T, false, WIDE>(),
+    }
+}
+
+/// `P` pieces: one chain over the taps for each result.
+///
+/// # Safety
+/// As for [`Pieces`].
+#[inline(always)]
+unsafe fn together<T: Element, const F: bool, const W: usize, const P: usize>(
+    x: *const T,
+    offsets: &[isize],
+    weights: &[T],
+    out: *mut T,
+    apart: isize,
+    pieces: &[Piece; P],
+) {
+    let mut sums = [[T::default(); W]; P];
+    for (&offset, &weight) in offsets.iter().zip(weights) {
+        let x = x.wrapping_offset(offset);
+        for (sums, piece) in sums.iter_mut().zip(pieces) {
+            // SAFETY: by contract.
+            let row = unsafe { x.add(piece.at).cast::<[T; W]>().read_unaligned() };
+            for (s, &x) in sums.iter_mut().zip(&row) {
+                *s = s.fma::<F>(weight, x);
+            }
+        }
+    }
+    for (sums, piece) in sums.iter().zip(pieces) {
+        let out = out.wrapping_offset(piece.to);
+        // SAFETY: by contract.
+        unsafe {
+            match piece.exact {
+                0 => out.cast::<[T; W]>().write_unaligned(*sums),
+                n => {
+                    for (i, &s) in sums[..n].iter().enumerate() {
+                        *out.offset(i as isize * apart) = s;
+                    }
+                }
+            }
+        }
+    }
+}
+
+multiversion! {
+    /// [`Pieces`] of `W` elements.
+    ///
+    /// # Safety
+    /// The patch has what the taps of whole pieces read, and `out` has what is written.
+    #[expect(dead_code, reason = "the versions are asked for once, not at each call")]
+    unsafe fn vectors[T; const F: bool, const W: usize](
+        x: *const T,
+        offsets: &[isize],
+        weights: &[T],
+        out: *mut T,
+        apart: isize,
+        pieces: &[Piece],
+    )
+    where [T: Element]
+    {
+        let (some, rest) = pieces.as_chunks::<TOGETHER>();
+        // SAFETY: by contract.
+        unsafe {
+            for pieces in some {
+                together::<T, F, W, TOGETHER>(x, offsets, weights, out, apart, pieces);
+            }
+            for piece in rest {
+                let piece = std::array::from_ref(piece);
+                together::<T, F, W, 1>(x, offsets, weights, out, apart, piece);
+            }
+        }
     }
 }
 
@@ -65,101 +134,6 @@ unsafe fn load<T: Element, const S: usize, const W: usize>(x: *const T, step: is
                 std::array::from_fn(|i| if 2 * i < W { low[2 * i] } else { high[2 * i + 1 - W] })
             }
             _ => std::array::from_fn(|i| *x.offset(i as isize * step)),
-        }
-    }
-}
-
-/// `V·W` results from number `from` on.
-#[inline(always)]
-unsafe fn piece<T: Element, const F: bool, const S: usize, const V: usize, const W: usize>(
-    x: *const T,
-    w: *const T,
-    out: *mut T,
-    from: usize,
-    lines: &[(isize, isize)],
-    rows: &Rows,
-) {
-    let mut sums = [[T::default(); W]; V];
-    let x = x.wrapping_offset(from as isize * rows.step);
-    // SAFETY: the caller vouches for all taps of these results.
-    unsafe {
-        for &(at, weight) in lines {
-            let (mut x, mut w) = (x.wrapping_offset(at), w.wrapping_offset(weight));
-            for _ in 0..rows.taps {
-                let weight = *w;
-                for (v, sums) in sums.iter_mut().enumerate() {
-                    let x = x.wrapping_offset((v * W) as isize * rows.step);
-                    let row = load::<T, S, W>(x, rows.step);
-                    for (s, &x) in sums.iter_mut().zip(&row) {
-                        *s = s.fma::<F>(weight, x);
-                    }
-                }
-                (x, w) = (x.wrapping_offset(rows.tap), w.wrapping_offset(rows.weight));
-            }
-        }
-        let out = out.add(from * rows.apart);
-        if rows.apart == 1 {
-            out.cast::<[[T; W]; V]>().write_unaligned(sums);
-        } else {
-            for (i, s) in sums.into_iter().flatten().enumerate() {
-                *out.add(i * rows.apart) = s;
-            }
-        }
-    }
-}
-
-multiversion! {
-    /// [`Plane`].
-    ///
-    /// # Safety
-    /// All positions, weights and results are there.
-    #[expect(dead_code, reason = "the versions are asked for once, not at each call")]
-    unsafe fn planes[T; const F: bool, const S: usize](
-        x: *const T,
-        w: *const T,
-        out: *mut T,
-        rows: &Rows,
-    )
-    where [T: Element]
-    {
-        let (start, n) = (rows.whole.start, rows.whole.len());
-        for (to, lines) in &rows.rows {
-            let (out, lines) = (out.wrapping_offset(*to), &rows.lines[lines.clone()]);
-            for (q, taps) in &rows.edges {
-                let x = x.wrapping_offset(*q as isize * rows.step);
-                let mut sum = T::default();
-                for &(at, weight) in lines {
-                    for t in taps.start as isize..taps.end as isize {
-                        // SAFETY: by contract.
-                        let (x, w) = unsafe {
-                            (*x.wrapping_offset(at + t * rows.tap), *w.offset(weight + t * rows.weight))
-                        };
-                        sum = sum.fma::<F>(w, x);
-                    }
-                }
-                // SAFETY: by contract.
-                unsafe { *out.add(q * rows.apart) = sum };
-            }
-            // The last piece ends with the row: results are computed twice rather than one by one.
-            macro_rules! all {
-                ($V:literal, $W:literal) => {{
-                    let mut at = 0;
-                    while at < n {
-                        let from = start + at.min(n - $V * $W);
-                        // SAFETY: by contract.
-                        unsafe { piece::<T, F, S, $V, $W>(x, w, out, from, lines, rows) };
-                        at += $V * $W;
-                    }
-                }};
-            }
-            match n {
-                64.. if n % 64 == 0 || n % 64 > 48 => all!(4, 16),
-                32.. if n % 32 == 0 || n % 32 > 16 => all!(2, 16),
-                16.. => all!(1, 16),
-                8.. => all!(1, 8),
-                4.. => all!(1, 4),
-                _ => all!(1, 1),
-            }
         }
     }
 }

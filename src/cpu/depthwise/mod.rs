@@ -1,27 +1,37 @@
 //! Convolutions whose results each see one channel (depthwise ones): sums of few terms, for which a
 //! product would gather more than it multiplies.
 //!
+//! Outputs, and gradients of inputs, read a patch of a plane ([`patch`]), in which what a tap reads
+//! for neighbouring results lies side by side, padding and strides notwithstanding.
+//!
 //! Promises: outputs and inputs have the bits of the product that [`conv`](super::conv) makes of
-//! them (one chain over the taps, ascending), except that padding takes no part. A weight is a sum
-//! over positions in an order of its own, which depends on the logical shapes and the spec alone:
-//! see [`weight`].
+//! them (one chain over the taps, ascending, with zeros for padding). A weight is a sum over
+//! positions in an order of its own, which depends on the logical shapes and the spec alone: see
+//! [`weight`].
 
 mod kernel;
 mod weight;
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
-use kernel::Rows;
+use kernel::{Piece, WIDE};
 
-use super::conv::{Phase, Sides, sides};
 use super::copy;
+use super::direct::Windows;
+use super::direct::patch::{self, Along, Line, Patch};
+use super::gemm::Epilogue;
 use super::gemm::kernel::{BLOCK, Element};
+use super::gemm::scratch::{Scratch, counted};
+use super::sweep::each_index;
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::layout::{Layout, Strides};
+use crate::layout::Layout;
 use crate::memory::block_bytes;
 use crate::ops::attributes::{ConvRole, ConvSpec};
+use crate::ops::emit::OrThrow;
 use crate::threads::{self, Pace};
 
 pub use weight::weight;
@@ -29,8 +39,12 @@ pub use weight::weight;
 /// The most channels that one is multiplied into: more are better a product, which reads a channel
 /// once for several of them.
 const MOST: usize = 4;
-/// Multiplications that one thread takes at a time.
-const CHUNK: usize = 1 << 17;
+/// The fewest multiplications worth handing to another thread.
+const CHUNK: usize = 1 << 16;
+/// Results that an epilogue takes at a time, if planes are smaller: they are in the innermost cache.
+const TOGETHER: usize = 1 << 12;
+/// Bytes of a patch, which stay in the L1 cache.
+const PATCH: usize = 24 << 10;
 
 /// Whether a role of a convolution is computed here; `w` has the sizes of the weight.
 pub fn takes(role: ConvRole, w: &[usize], spec: &ConvSpec) -> bool {
@@ -59,250 +73,241 @@ fn readable(x: &Array) -> Result<Array> {
     }
 }
 
-/// The scratch bytes of operands of a dtype, as the memory counters count them.
-pub fn scratch(dtype: DType, operands: &[&Layout]) -> usize {
+/// The scratch bytes of [`weight`], as the memory counters count them.
+pub fn weight_scratch(dtype: DType, operands: &[&Layout]) -> usize {
     let copied = operands.iter().filter_map(|x| read(x));
     copied.map(|x| block_bytes(x.shape().count() * dtype.size())).sum()
 }
 
-/// How results, taps and positions meet along one axis: result number `q` lies at `to + q · apart`,
-/// and its tap `t`, whose weight has the number `first + t · skip`, reads the position
-/// `base + q · step + t · tap`, and takes no part where there is none.
-#[derive(Clone, Copy, Debug)]
-struct Sweep {
-    count: usize,
-    taps: usize,
-    first: usize,
-    skip: usize,
-    base: isize,
-    step: isize,
-    tap: isize,
-    to: usize,
-    apart: usize,
+/// How planes of results are cut, which operands alone decide.
+struct Cut {
+    patch: Patch,
+    /// The patches of a plane
+    bands: usize,
+    /// Results of a plane, and of a place along the first axis
+    lines: usize,
+    behind: usize,
+    /// Elements of a vector
+    width: usize,
+    /// Elements of the patch of all channels that a result reads, with what vectors read beyond it
+    size: usize,
 }
 
-impl Sweep {
-    /// A convolution along axis `i` whose results are `count` positions.
-    fn output(i: usize, count: usize, taps: usize, spec: &ConvSpec) -> Sweep {
-        Sweep {
-            count,
-            taps,
-            first: 0,
-            skip: 1,
-            base: -(spec.pad_low[i] as isize),
-            step: spec.stride[i] as isize,
-            tap: spec.dilation[i] as isize,
-            to: 0,
-            apart: 1,
+impl Cut {
+    /// `None` where there are no results.
+    fn new<T: Element>(windows: &Windows<'_>) -> Option<Cut> {
+        let Windows { x, sweeps, channels, .. } = windows;
+        let axes: SmallVec<[Along; 3]> =
+            sweeps.iter().zip(&x.spatial).map(|(sweep, x)| Along::new(sweep, x.0)).collect();
+        let lines: usize = axes.iter().map(|along| along.places).product();
+        if lines * x.sizes[0] * windows.groups * windows.rows == 0 {
+            return None;
         }
-    }
-
-    /// Its transpose: the positions `at`, `at + stride`, … of the input.
-    fn input(phase: &Phase, at: usize, stride: usize) -> Sweep {
-        Sweep {
-            count: phase.count,
-            taps: phase.taps,
-            first: phase.first,
-            skip: phase.step,
-            base: phase.base,
-            step: 1,
-            tap: -phase.down,
-            to: at,
-            apart: stride,
-        }
-    }
-
-    /// The taps of a result that read one of `n` positions.
-    fn inside(&self, q: usize, n: usize) -> std::ops::Range<usize> {
-        let at = self.base + q as isize * self.step;
-        let (low, high) = match self.tap > 0 {
-            true => (-at, n as isize - 1 - at),
-            false => (at - (n as isize - 1), at),
+        let width = match axes.last().map_or(0, |along| along.places) {
+            0..=4 => 4,
+            5..=8 => 8,
+            _ => WIDE,
         };
-        let tap = self.tap.unsigned_abs() as isize;
-        let start = low.max(0).unsigned_abs().div_ceil(tap.unsigned_abs());
-        let end = if high < 0 { 0 } else { (high / tap) as usize + 1 };
-        let end = end.min(self.taps);
-        start.min(end)..end
+        // Lines start where vectors are aligned.
+        let (first, inner) = (&axes[0], patch::pitches(&axes, width)[0]);
+        let residues: usize = axes.iter().map(|along| along.residues.len()).product();
+        let room = PATCH / size_of::<T>() / (channels * residues * inner).max(1);
+        let most = room.saturating_sub(first.reach).max(first.reach).clamp(1, first.places);
+        let bands = first.places.div_ceil(most);
+        let (band, behind) = (first.places.div_ceil(bands), lines / first.places);
+        let patch = Patch::new(axes, band, width);
+        let (bands, size) = (patch.axes[0].places.div_ceil(band), channels * patch.channel + width);
+        Some(Cut { patch, bands, lines, behind, width, size })
     }
 
-    /// The results all of whose taps read one of `n` positions: a range.
-    fn whole(&self, n: usize) -> std::ops::Range<usize> {
-        let reach = self.tap * (self.taps as isize - 1).max(0);
-        let (low, high) = (self.base + reach.min(0), self.base + reach.max(0));
-        let start = (-low).max(0).unsigned_abs().div_ceil(self.step.unsigned_abs());
-        let last = n as isize - 1 - high;
-        let end = if last < 0 { 0 } else { (last / self.step) as usize + 1 };
-        let end = end.min(self.count);
-        start.min(end)..end
-    }
-}
-
-/// Calls `f` with every index of an array of these sizes, in C order.
-fn each_index(sizes: impl Iterator<Item = usize> + Clone, mut f: impl FnMut(&[usize])) {
-    let sizes: SmallVec<[usize; 3]> = sizes.collect();
-    if sizes.contains(&0) {
-        return;
-    }
-    let mut index: SmallVec<[usize; 3]> = SmallVec::from_elem(0, sizes.len());
-    loop {
-        f(&index);
-        let Some(i) = (0..sizes.len()).rev().find(|&i| index[i] + 1 < sizes[i]) else { return };
-        index[i] += 1;
-        index[i + 1..].fill(0);
-    }
-}
-
-/// The results of one phase of each axis, over all samples and channels.
-struct Planes<'a, T> {
-    x: &'a Sides,
-    w: &'a Sides,
-    /// Results that read a channel of `x` each, and channels of `x` that a result reads
-    each: usize,
-    reads: usize,
-    sweeps: &'a [Sweep],
-    out: *mut T,
-    /// Strides of the result: sample and channel, and the spatial axes
-    strides: Strides,
-    channels: usize,
-}
-
-// SAFETY: operands are only read; a plane of the result is one thread's.
-unsafe impl<T> Sync for Planes<'_, T> {}
-
-impl<'a, T: Element> Planes<'a, T> {
-    /// `(each, reads)`, and the sweeps of every axis.
-    ///
-    /// # Safety
-    /// As for [`output`].
-    unsafe fn new(
-        x: &'a Sides,
-        w: &'a Sides,
-        (each, reads): (usize, usize),
-        sweeps: &'a [Sweep],
-        out: &Array,
-    ) -> Planes<'a, T> {
-        // SAFETY: by contract.
-        let ptr = unsafe { out.ptr_mut() }.cast();
-        let (strides, channels) = (out.layout.strides(), out.shape().sizes()[1]);
-        Planes { x, w, each, reads, sweeps, out: ptr, strides, channels }
+    /// The places along the first axis of a band.
+    fn places(&self, band: usize) -> Range<usize> {
+        let each = self.patch.band;
+        band * each..self.patch.axes[0].places.min((band + 1) * each)
     }
 
-    fn run(&self) {
-        let Some(rows) = self.rows() else { return };
-        let lines: usize = self.sweeps.iter().map(|sweep| sweep.count).product();
-        let taps: usize = self.sweeps.iter().map(|sweep| sweep.taps).product();
-        let work = (lines * (taps * self.reads).max(1)).max(1);
-        let planes = self.x.sizes[0] * self.channels;
-        let kernel = kernel::plane::<T>(rows.step);
-        threads::for_each_chunk(planes, (CHUNK / work).max(1), |range| {
-            let mut pace = Pace::default();
-            for plane in range {
-                pace.work(work);
-                let (n, channel) = ((plane / self.channels) as isize, plane % self.channels);
-                let source = channel / self.each * self.reads;
-                let from = n * self.x.strides[0] + source as isize * self.x.strides[1];
-                // Where one of the two channels stands for several of the other, these are numbered
-                // as the weights are.
-                let weights = source.max(channel) as isize * self.w.strides[0];
-                let to = n * self.strides[0] + channel as isize * self.strides[1];
-                // SAFETY: the plane is this chunk's, and positions are inside the operands, as the
-                // sweeps say.
-                unsafe {
-                    kernel(
-                        self.x.ptr.cast::<T>().wrapping_offset(from),
-                        self.w.ptr.cast::<T>().wrapping_offset(weights),
-                        self.out.wrapping_offset(to),
-                        &rows,
-                    );
-                }
+    /// The pieces of so many places along the first axis; `apart` are the distances of two results
+    /// along each axis.
+    fn pieces(&self, places: usize, apart: &[isize]) -> Vec<Piece> {
+        let (axes, last) = (&self.patch.axes, self.patch.axes.len() - 1);
+        let size = |i: usize| if i == 0 { places } else { axes[i].places };
+        let (long, width) = (size(last), self.width);
+        // Where lines follow each other, a vector may reach into the next.
+        let follows = |i: usize| apart[i] == apart[i + 1] * size(i + 1) as isize;
+        let is_dense = apart[last] == 1 && (0..last).all(follows);
+        let end: usize = (0..=last).map(size).product();
+        let mut pieces = Vec::new();
+        each_index((0..last).map(size), |index| {
+            let line: usize =
+                index.iter().zip(&self.patch.pitches).map(|(i, pitch)| i * pitch).sum();
+            let start: isize = index.iter().zip(apart).map(|(&i, by)| i as isize * by).sum();
+            for first in (0..long).step_by(width) {
+                // The last piece is moved back so that it ends with the line, if that is so long.
+                let q = first.min(long.saturating_sub(width));
+                let to = start + q as isize * apart[last];
+                let fits =
+                    apart[last] == 1 && q + width <= long || is_dense && to as usize + width <= end;
+                let exact = if fits { 0 } else { width.min(long - q) };
+                pieces.push(Piece { at: line + q, to, exact });
             }
         });
-    }
-
-    /// The rows of a plane, which are the same in all planes.
-    fn rows(&self) -> Option<Rows> {
-        let (width, outer) = self.sweeps.split_last()?;
-        let last = outer.len();
-        let (size, _) = self.x.spatial[last];
-        let whole = width.whole(size);
-        let (mut rows, mut lines) = (Vec::new(), Vec::new());
-        each_index(outer.iter().map(|sweep| sweep.count), |at| {
-            let mut to = width.to as isize;
-            for ((sweep, &q), &stride) in outer.iter().zip(at).zip(&self.strides[2..]) {
-                to += (sweep.to + q * sweep.apart) as isize * stride;
-            }
-            let inside: SmallVec<[_; 3]> = (outer.iter().zip(at).zip(&self.x.spatial))
-                .map(|((sweep, &q), &(size, _))| sweep.inside(q, size))
-                .collect();
-            let first = lines.len();
-            for read in 0..self.reads as isize {
-                each_index(inside.iter().map(|taps| taps.len()), |tap| {
-                    let mut from = read * self.x.strides[1] + width.base;
-                    let mut weight =
-                        read * self.w.strides[0] + width.first as isize * self.w.spatial[last].1;
-                    for (i, sweep) in outer.iter().enumerate() {
-                        let t = inside[i].start + tap[i];
-                        let position =
-                            sweep.base + at[i] as isize * sweep.step + t as isize * sweep.tap;
-                        from += position * self.x.spatial[i].1;
-                        weight += (sweep.first + t * sweep.skip) as isize * self.w.spatial[i].1;
-                    }
-                    lines.push((from, weight));
-                });
-            }
-            rows.push((to, first..lines.len()));
-        });
-        let edges = (0..whole.start).chain(whole.end..width.count);
-        Some(Rows {
-            rows,
-            lines,
-            edges: edges.map(|q| (q, width.inside(q, size))).collect(),
-            whole,
-            apart: width.apart,
-            step: width.step,
-            taps: width.taps,
-            tap: width.tap,
-            weight: width.skip as isize * self.w.spatial[last].1,
-        })
+        pieces
     }
 }
 
-/// The output of a convolution that [`takes`] allows.
-///
-/// # Safety
-/// `out` is in C order, of the operands' dtype, and nobody else reads or writes it.
-pub unsafe fn output<T: Element>(x: &Array, w: &Array, spec: &ConvSpec, out: &Array) -> Result<()> {
-    let x = readable(x)?;
-    let (xs, ws) = (sides(&x), sides(w));
-    let sizes = out.shape().sizes();
-    let sweeps: SmallVec<[Sweep; 3]> = (sizes[2..].iter().zip(&ws.spatial).enumerate())
-        .map(|(i, (&count, taps))| Sweep::output(i, count, taps.0, spec))
-        .collect();
-    // SAFETY: by contract.
-    unsafe { Planes::<T>::new(&xs, &ws, (ws.sizes[0] / spec.groups, 1), &sweeps, out).run() };
-    Ok(())
+/// The scratch bytes of [`sums`], as the memory counters count them.
+pub fn scratch<T: Element>(windows: &Windows<'_>) -> usize {
+    Cut::new::<T>(windows).map_or(0, |cut| counted(cut.size * size_of::<T>(), parts(&cut, windows)))
 }
 
-/// The input of a convolution that [`takes`] allows, one combination of its phases at a time.
+/// Threads that have work.
+fn parts(cut: &Cut, windows: &Windows<'_>) -> usize {
+    let planes = windows.x.sizes[0] * windows.groups * windows.rows;
+    (planes * cut.bands).min(threads::num_threads())
+}
+
+/// The sums of windows, where the sweeps say. The epilogue, if there is one, runs on a few planes at
+/// a time: rows of the matrix of a group, and of the groups after it in the same sample.
 ///
 /// # Safety
-/// As for [`output`].
-pub unsafe fn input<T: Element>(
-    g: &Array,
-    w: &Array,
-    spec: &ConvSpec,
-    phases: &[Vec<Phase>],
+/// `out` is in C order, of samples, rows of all groups and places; nobody else reads or writes what
+/// the sweeps reach of it.
+pub unsafe fn sums<T: Element>(
+    windows: &Windows<'_>,
     out: &Array,
+    epilogue: Option<Epilogue<'_>>,
 ) -> Result<()> {
-    let g = readable(g)?;
-    let (gs, ws) = (sides(&g), sides(w));
-    each_index(phases.iter().map(Vec::len), |at| {
-        let sweeps: SmallVec<[Sweep; 3]> = (at.iter().enumerate())
-            .map(|(i, &r)| Sweep::input(&phases[i][r], r, spec.stride[i]))
-            .collect();
+    let Some(cut) = Cut::new::<T>(windows) else { return Ok(()) };
+    let strides = out.layout.strides();
+    let both = || windows.sweeps.iter().zip(&strides[2..]);
+    let first: isize = both().map(|(sweep, stride)| sweep.to as isize * stride).sum();
+    let apart: SmallVec<[isize; 3]> =
+        both().map(|(sweep, stride)| sweep.apart as isize * stride).collect();
+    let taps = cut.patch.taps();
+    let channel = |c: usize| taps.iter().map(move |tap| (c * cut.patch.channel) as isize + tap);
+    let depth = windows.channels * taps.len();
+    let mut weights = vec![0; depth];
+    windows.depth.offsets(0, &mut weights);
+    let job = Job::<T> {
+        lines: (0..cut.bands).map(|i| cut.patch.lines(windows.x, cut.places(i).start)).collect(),
+        pieces: [0, cut.bands - 1].map(|band| cut.pieces(cut.places(band).len(), &apart)),
+        offsets: (0..windows.channels).flat_map(channel).collect(),
+        weights,
         // SAFETY: by contract.
-        unsafe { Planes::<T>::new(&gs, &ws, (1, ws.sizes[0] / spec.groups), &sweeps, out).run() };
+        out: unsafe { out.ptr_mut() }.cast::<T>().wrapping_offset(first),
+        channel: strides[1],
+        apart: &apart,
+        windows,
+        cut: &cut,
+    };
+    let size = cut.size * size_of::<T>();
+    let scratch = Scratch::new(size, parts(&cut, windows))?;
+    let work = (cut.lines / cut.bands).max(1) * depth.max(1);
+    let tasks = windows.x.sizes[0] * windows.groups * windows.rows * cut.bands;
+    let chunks = (tasks * work / CHUNK).clamp(1, 4 * threads::num_threads());
+    threads::for_each_chunk(tasks, tasks.div_ceil(chunks), |tasks| {
+        let part = scratch.lend(size).or_throw();
+        // SAFETY: the part is this call's; every task has results of its own.
+        unsafe { job.tasks(tasks, part.ptr().cast(), epilogue) };
     });
     Ok(())
+}
+
+/// What all patches share.
+struct Job<'a, T: Element> {
+    windows: &'a Windows<'a>,
+    cut: &'a Cut,
+    /// The lines of a patch, for each band
+    lines: Vec<Vec<Line>>,
+    /// The pieces of a band, and of the last
+    pieces: [Vec<Piece>; 2],
+    /// What each step of the sum reads, in a patch and of the weights
+    offsets: Vec<isize>,
+    weights: Vec<isize>,
+    /// The first result; the distances from a plane to the next, and of results along each axis
+    out: *mut T,
+    channel: isize,
+    apart: &'a [isize],
+}
+
+// SAFETY: operands are only read; tasks write different results.
+unsafe impl<T: Element> Sync for Job<'_, T> {}
+
+impl<T: Element> Job<'_, T> {
+    /// Computes some bands of planes, and runs the epilogue on them.
+    ///
+    /// # Safety
+    /// `memory` has room for a patch.
+    unsafe fn tasks(&self, tasks: Range<usize>, memory: *mut T, epilogue: Option<Epilogue<'_>>) {
+        let (cut, windows) = (self.cut, self.windows);
+        let rows = windows.groups * windows.rows;
+        let kernel = kernel::pieces::<T>(cut.width);
+        let step = self.apart.last().copied().unwrap_or(1);
+        let (mut pace, mut first, mut shown) = (Pace::default(), tasks.start, None);
+        let mut weights: SmallVec<[T; 32]> = SmallVec::new();
+        for task in tasks.clone() {
+            pace.work(cut.lines / cut.bands * self.weights.len());
+            let (plane, band) = (task / cut.bands, task % cut.bands);
+            let (sample, row) = (plane / rows, plane % rows);
+            let (group, own) = (row / windows.rows, row % windows.rows);
+            let at = group as isize * windows.steps[0] + own as isize * windows.steps[1];
+            let at = windows.weights.cast::<T>().wrapping_offset(at);
+            let to =
+                plane as isize * self.channel + (band * cut.patch.band) as isize * self.apart[0];
+            weights.clear();
+            // SAFETY: as the caller's, and as windows and sweeps say.
+            unsafe {
+                weights.extend(self.weights.iter().map(|&k| *at.wrapping_offset(k)));
+                if shown != Some((sample, group, band)) {
+                    // Where the band is the same, so are the zeros.
+                    let fresh = shown.is_none_or(|(.., old)| old != band);
+                    self.show(sample, group, band, memory, fresh);
+                    shown = Some((sample, group, band));
+                }
+                let pieces = &self.pieces[usize::from(band + 1 == cut.bands)];
+                let out = self.out.wrapping_offset(to);
+                kernel(memory, &self.offsets, &weights, out, step, pieces);
+            }
+            let Some(done) = epilogue else { continue };
+            let next = task + 1;
+            if cut.bands > 1 {
+                let places = cut.places(band);
+                let places = places.start * cut.behind..places.end * cut.behind;
+                done(plane / windows.rows, own..own + 1, places);
+                continue;
+            }
+            let ends = next == tasks.end || next.is_multiple_of(rows);
+            if ends || (next - first) * cut.lines >= TOGETHER {
+                let row = first % windows.rows;
+                done(first / windows.rows, row..row + next - first, 0..cut.lines);
+                first = next;
+            }
+        }
+    }
+
+    /// Writes the patch of a band of what a group reads; zeros only where they are not there yet.
+    ///
+    /// # Safety
+    /// As for [`Job::tasks`].
+    unsafe fn show(&self, sample: usize, group: usize, band: usize, to: *mut T, fresh: bool) {
+        let (patch, x) = (&self.cut.patch, self.windows.x);
+        let (lines, by) = (&self.lines[band], patch.by(x));
+        let from = x.ptr.cast::<T>().wrapping_offset(sample as isize * x.strides[0]);
+        let fill = match fresh {
+            true => patch::fill::select::<T, true>(),
+            false => patch::fill::select::<T, false>(),
+        };
+        for c in 0..self.windows.channels {
+            let channel = (group * self.windows.channels + c) as isize * x.strides[1];
+            // SAFETY: by contract.
+            unsafe { fill(to.add(c * patch.channel), from.wrapping_offset(channel), lines, by) };
+        }
+        if fresh {
+            // What vectors read beyond the planes.
+            for i in self.windows.channels * patch.channel..self.cut.size {
+                // SAFETY: by contract.
+                unsafe { to.add(i).write(T::default()) };
+            }
+        }
+    }
 }

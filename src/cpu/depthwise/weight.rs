@@ -7,10 +7,11 @@
 use smallvec::SmallVec;
 
 use super::kernel::{self, Edge, Partial};
-use super::{Sweep, each_index, readable};
+use super::readable;
 use crate::array::Array;
 use crate::cpu::conv::{Sides, sides};
 use crate::cpu::gemm::kernel::Element;
+use crate::cpu::sweep::{Sweep, each_index};
 use crate::error::Result;
 use crate::ops::attributes::ConvSpec;
 use crate::threads::{self, Pace};

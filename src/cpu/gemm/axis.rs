@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 /// Positions, in elements, along an axis that was merged from several. Its parts are ordered
 /// outermost first; neighbours that one stride can walk are one part.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Axis {
     parts: SmallVec<[(usize, isize); 3]>,
 }

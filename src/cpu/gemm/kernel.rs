@@ -48,15 +48,27 @@ pub type Micro<T> =
 pub type Listed<T> =
     unsafe fn(usize, *const T, (isize, isize), *const T, *const isize, *mut T, isize, bool);
 
+/// As [`Micro`], with neighbouring elements as rows of `a`, and an offset for each of its steps.
+///
+/// # Safety
+/// As [`Micro`].
+pub type Spread<T> = unsafe fn(usize, *const T, *const isize, *const T, isize, *mut T, isize, bool);
+
 /// The kernels of a tile.
 #[derive(Clone, Copy)]
 pub struct TileKernels<T: 'static> {
     /// Its rows
     pub rows: usize,
-    /// For a stride along `k`
+    /// For strides along `k`
     pub micro: Micro<T>,
-    /// For a list of offsets
+    /// The same for the columns of one register
+    pub narrow: Micro<T>,
+    /// For a list of offsets of `b`
     pub listed: Listed<T>,
+    /// For a list of offsets of `a`
+    pub spread: Spread<T>,
+    /// The latter for the columns of one register
+    pub slim: Spread<T>,
 }
 
 /// As [`Micro`], for few rows and any count of columns. `(rows, columns)` come first, and the slice
@@ -73,12 +85,12 @@ pub type Stream<T> =
 /// As many elements as the first argument says can be read.
 pub type Dot<T> = unsafe fn(usize, *const T, *const T) -> T;
 
-/// The products of one row with 16 columns that are contiguous along `k`. Arguments: the depth, the
-/// row and its stride, the columns.
+/// The products of one row with [`ROW`] columns that are contiguous along `k`. Arguments: the depth,
+/// the row and its stride, the columns.
 ///
 /// # Safety
 /// As many elements as the first argument says can be read.
-pub type Row<T> = unsafe fn(usize, *const T, isize, &[*const T; SQUARE]) -> [T; SQUARE];
+pub type Row<T> = unsafe fn(usize, *const T, isize, &[*const T; ROW]) -> [T; ROW];
 
 /// Transposes [`SQUARE`] rows of some elements of four bytes, at least as many: element `k` of row
 /// `i` goes to `dst[k · width + i]`. Arguments: `dst`, `width`, the rows, and how many elements.
@@ -90,8 +102,9 @@ pub type Transpose = unsafe fn(*mut i32, usize, &[*const i32; SQUARE], usize);
 /// The kernels for one element type and instruction set.
 #[derive(Clone, Copy)]
 pub struct Kernels<T: 'static> {
-    /// Columns of a tile
+    /// Columns of a tile, and of one of its registers
     pub width: usize,
+    pub lanes: usize,
     /// The tiles, highest first, the last with one row
     pub tiles: &'static [TileKernels<T>],
     /// Few rows times a matrix whose columns have unit stride, which is read once
@@ -108,12 +121,13 @@ pub struct Kernels<T: 'static> {
 pub const BLOCK: usize = 256;
 /// Side of the squares that are transposed in registers.
 pub const SQUARE: usize = 16;
+/// Columns of [`Kernels::row`].
+pub const ROW: usize = 2 * SQUARE;
 /// The most rows [`Kernels::stream`] takes.
-pub const STREAM_ROWS: usize = 4;
+pub const STREAM_ROWS: usize = 16;
 /// Steps of `k` that [`Kernels::stream`] takes at a time.
 const TERMS: usize = 16;
-/// Sums that [`Kernels::stream`] keeps in the L1 cache. Fewer rows take longer stretches of `b`,
-/// whose rows are far apart.
+/// Sums that [`Kernels::stream`] keeps in the L1 cache. Fewer rows take longer stretches of `b`.
 const SUMS: usize = 2048;
 /// The most columns between two checks for an interruption.
 pub const STREAM_COLUMNS: usize = 16 * SUMS;
@@ -138,16 +152,16 @@ pub fn prefetch<T>(_at: *const T) {
     }
 }
 
-/// Where the rows of `b` lie that a tile reads.
+/// Where a tile reads the steps of `k` of an operand.
 trait Source<T>: Copy {
-    /// The next row.
+    /// The next step.
     ///
     /// # Safety
     /// There is one.
     unsafe fn next(&mut self) -> *const T;
 }
 
-/// A row and the distance to the next.
+/// A step and the distance to the next.
 impl<T> Source<T> for (*const T, isize) {
     #[inline(always)]
     unsafe fn next(&mut self) -> *const T {
@@ -157,7 +171,7 @@ impl<T> Source<T> for (*const T, isize) {
     }
 }
 
-/// An address and the offset of each row.
+/// An address and the offset of each step.
 impl<T> Source<T> for (*const T, *const isize) {
     #[inline(always)]
     unsafe fn next(&mut self) -> *const T {
@@ -169,10 +183,17 @@ impl<T> Source<T> for (*const T, *const isize) {
 }
 
 #[inline(always)]
-unsafe fn micro<T: Copy, V: Vector<T>, B: Source<T>, const M: usize, const N: usize>(
+unsafe fn micro<
+    T: Copy,
+    V: Vector<T>,
+    A: Source<T>,
+    B: Source<T>,
+    const M: usize,
+    const N: usize,
+>(
     depth: usize,
-    mut a: *const T,
-    (a_row, a_step): (isize, isize),
+    mut a: A,
+    a_row: isize,
     mut b: B,
     c: *mut T,
     c_row: isize,
@@ -188,7 +209,7 @@ unsafe fn micro<T: Copy, V: Vector<T>, B: Source<T>, const M: usize, const N: us
     let mut sum = [[V::zero(); N]; M];
     for _ in 0..depth {
         // SAFETY: the caller vouches for `M × depth` of `a` and `depth` rows of `b`.
-        let row = unsafe { b.next().cast::<[V; N]>().read_unaligned() };
+        let (a, row) = unsafe { (a.next(), b.next().cast::<[V; N]>().read_unaligned()) };
         for (i, sum) in sum.iter_mut().enumerate() {
             // SAFETY: as above.
             let x = unsafe { *a.offset(i as isize * a_row) };
@@ -196,7 +217,6 @@ unsafe fn micro<T: Copy, V: Vector<T>, B: Source<T>, const M: usize, const N: us
                 sum.add_product(x, row);
             }
         }
-        a = a.wrapping_offset(a_step);
     }
     for (i, sum) in sum.into_iter().enumerate() {
         // SAFETY: the caller vouches for `M` rows of `c`.
@@ -213,37 +233,69 @@ unsafe fn micro<T: Copy, V: Vector<T>, B: Source<T>, const M: usize, const N: us
     }
 }
 
-/// Adds one term for each element of `x` to the sums from index `from` on, `V·W` sums at a time.
-/// Returns the index at which it stopped.
+/// Adds a term for each offset of `b_at` to the sums of `R` rows from column `from` on, `N` vectors
+/// of `W` elements at a time. Returns the column at which it stopped. `x` has the row's elements.
 ///
 /// The loop over the terms is the inner one, so each sum is one chain, whose order the compiler
 /// keeps.
 #[inline(always)]
-unsafe fn strip<T: Element, const F: bool, const V: usize, const W: usize>(
-    sums: &mut [T],
+unsafe fn strip<T: Element, V: Vector<T>, const R: usize, const N: usize>(
+    (sums, pitch, columns): (*mut T, usize, usize),
     mut from: usize,
-    x: &[T],
+    x: &[[T; TERMS]; R],
     b: *const T,
-    b_at: &[isize],
+    (b_at, next): (&[isize], &[isize]),
 ) -> usize {
-    while from + V * W <= sums.len() {
-        // SAFETY: `sums` and (so says the caller) every row of `b` have these elements.
+    let wide = size_of::<[V; N]>() / size_of::<T>();
+    while from + wide <= columns {
+        for &at in next {
+            for line in 0..size_of::<[V; N]>().div_ceil(64) {
+                prefetch(b.wrapping_offset(at).wrapping_add(from + line * 64 / size_of::<T>()));
+            }
+        }
+        // SAFETY: the sums and (so says the caller) every row of `b` have these elements.
         unsafe {
-            let place = sums.as_mut_ptr().add(from).cast::<[[T; W]; V]>();
-            let mut sum = place.read_unaligned();
-            for (&x, &at) in x.iter().zip(b_at) {
-                let row = b.offset(at).add(from).cast::<[[T; W]; V]>().read_unaligned();
-                for (sum, row) in sum.iter_mut().zip(&row) {
-                    for (s, &y) in sum.iter_mut().zip(row) {
-                        *s = s.fma::<F>(x, y);
+            // `b_at` has at most as many offsets as `x` has elements.
+            let place = |r: usize| sums.add(r * pitch + from).cast::<[V; N]>();
+            let mut sum: [[V; N]; R] = std::array::from_fn(|r| place(r).read_unaligned());
+            for (k, &at) in b_at.iter().enumerate() {
+                let row = b.offset(at).add(from).cast::<[V; N]>().read_unaligned();
+                for (sum, x) in sum.iter_mut().zip(x) {
+                    for (sum, row) in sum.iter_mut().zip(&row) {
+                        sum.add_product(*x.get_unchecked(k), row);
                     }
                 }
             }
-            place.write_unaligned(sum);
+            sum.into_iter().enumerate().for_each(|(r, sum)| place(r).write_unaligned(sum));
         }
-        from += V * W;
+        from += wide;
     }
     from
+}
+
+/// The same for all columns of `R` rows: vectors `V`, `N` at a time as long as there are so many,
+/// then what is left in arrays.
+#[inline(always)]
+unsafe fn strips<T: Element, V: Vector<T>, const F: bool, const R: usize, const N: usize>(
+    sums: (*mut T, usize, usize),
+    (a, a_row, a_step): (*const T, isize, isize),
+    b: *const T,
+    rows: (&[isize], &[isize]),
+) {
+    let mut x = [[T::default(); TERMS]; R];
+    // SAFETY: by contract.
+    unsafe {
+        for (i, x) in x.iter_mut().enumerate() {
+            for (k, x) in x[..rows.0.len()].iter_mut().enumerate() {
+                *x = *a.offset(i as isize * a_row + k as isize * a_step);
+            }
+        }
+        let done = strip::<T, V, R, N>(sums, 0, &x, b, rows);
+        let done = if N > 1 { strip::<T, V, R, 1>(sums, done, &x, b, rows) } else { done };
+        let done = strip::<T, Lanes<T, 8, F>, R, 1>(sums, done, &x, b, rows);
+        let done = strip::<T, Lanes<T, 4, F>, R, 1>(sums, done, &x, b, rows);
+        strip::<T, Lanes<T, 1, F>, R, 1>(sums, done, &x, b, rows);
+    }
 }
 
 #[inline(always)]
@@ -254,7 +306,7 @@ fn zeros<T: Element>(numbers: &mut [MaybeUninit<T>]) -> &mut [T] {
 }
 
 #[inline(always)]
-unsafe fn stream<T: Element, const F: bool, const W: usize>(
+unsafe fn stream<T: Element, V: Vector<T>, const F: bool, const N: usize>(
     (rows, columns): (usize, usize),
     a: *const T,
     (a_row, a_step): (isize, isize),
@@ -264,34 +316,52 @@ unsafe fn stream<T: Element, const F: bool, const W: usize>(
     c_row: isize,
     fresh: bool,
 ) {
-    let mut memory = [MaybeUninit::uninit(); SUMS];
+    let mut memory = [MaybeUninit::<T>::uninit(); SUMS];
     let wide = SUMS / rows;
     for start in (0..columns).step_by(wide) {
         let n = wide.min(columns - start);
         let sums = zeros(&mut memory[..rows * n]);
+        let b = b.wrapping_add(start);
         for k in (0..b_at.len()).step_by(TERMS) {
-            let b_at = &b_at[k..b_at.len().min(k + TERMS)];
-            for (i, sums) in sums.chunks_exact_mut(n).enumerate() {
-                let mut x = [T::default(); TERMS];
-                // SAFETY: rows, columns and depth stay inside what the caller vouches for.
-                unsafe {
-                    for (u, x) in x[..b_at.len()].iter_mut().enumerate() {
-                        *x = *a.offset(i as isize * a_row + (k + u) as isize * a_step);
+            let (terms, rest) = b_at[k..].split_at(TERMS.min(b_at.len() - k));
+            // Pieces of rows are far apart, so the hardware does not see the next ones coming; one
+            // row's are long.
+            let next = if rows > 1 { &rest[..TERMS.min(rest.len())] } else { &[] };
+            let mut i = 0;
+            macro_rules! groups {
+                ($R:literal, $N:expr) => {
+                    while rows - i >= $R {
+                        // SAFETY: rows, columns and depth stay inside what the caller vouches for.
+                        unsafe {
+                            let sums = (sums.as_mut_ptr().add(i * n), n, n);
+                            let at = i as isize * a_row + k as isize * a_step;
+                            let a = (a.offset(at), a_row, a_step);
+                            let next = if i == 0 { next } else { &[] };
+                            strips::<T, V, F, $R, { $N }>(sums, a, b, (terms, next));
+                        }
+                        i += $R;
                     }
-                    let b = b.add(start);
-                    let done = strip::<T, F, 4, W>(sums, 0, &x, b, b_at);
-                    let done = strip::<T, F, 1, W>(sums, done, &x, b, b_at);
-                    let done = strip::<T, F, 1, 4>(sums, done, &x, b, b_at);
-                    strip::<T, F, 1, 1>(sums, done, &x, b, b_at);
-                }
+                };
             }
+            // Enough chains of sums to keep the multipliers busy: of several vectors of a row, or
+            // of several rows.
+            if n * size_of::<T>() < size_of::<[V; N]>() {
+                groups!(8, 1);
+            }
+            groups!(4, N);
+            groups!(2, N);
+            groups!(1, N);
         }
         for (i, sums) in sums.chunks_exact(n).enumerate() {
-            for (j, &s) in sums.iter().enumerate() {
-                // SAFETY: as above.
-                unsafe {
-                    let c = c.offset(i as isize * c_row).add(start + j);
-                    *c = if fresh { s } else { (*c).plus(s) };
+            // SAFETY: as above.
+            unsafe {
+                let c = c.offset(i as isize * c_row).add(start);
+                if fresh {
+                    c.copy_from_nonoverlapping(sums.as_ptr(), n);
+                    continue;
+                }
+                for (j, &s) in sums.iter().enumerate() {
+                    *c.add(j) = (*c.add(j)).plus(s);
                 }
             }
         }
@@ -349,8 +419,8 @@ macro_rules! shells {
             ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
-                    super::micro::<T, V, _, M, N>(
-                        depth, a, a_strides, (b, b_step), c, c_row, fresh,
+                    super::micro::<T, V, _, _, M, N>(
+                        depth, (a, a_strides.1), a_strides.0, (b, b_step), c, c_row, fresh,
                     );
                 }
             }
@@ -362,20 +432,35 @@ macro_rules! shells {
             ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
-                    super::micro::<T, V, _, M, N>(
-                        depth, a, a_strides, (b, b_at), c, c_row, fresh,
+                    super::micro::<T, V, _, _, M, N>(
+                        depth, (a, a_strides.1), a_strides.0, (b, b_at), c, c_row, fresh,
                     );
                 }
             }
 
             $(#[$feature])*
-            pub unsafe fn stream<T: Element, const W: usize>(
+            pub unsafe fn spread<T: Element, V: Vector<T>, const M: usize, const N: usize>(
+                depth: usize, a: *const T, a_at: *const isize, b: *const T, b_step: isize,
+                c: *mut T, c_row: isize, fresh: bool,
+            ) {
+                // SAFETY: the caller's promises are passed on.
+                unsafe {
+                    super::micro::<T, V, _, _, M, N>(
+                        depth, (a, a_at), 1, (b, b_step), c, c_row, fresh,
+                    );
+                }
+            }
+
+            $(#[$feature])*
+            pub unsafe fn stream<T: Element, V: Vector<T>, const N: usize>(
                 size: (usize, usize), a: *const T, a_strides: (isize, isize), b: *const T,
                 b_at: &[isize], c: *mut T, c_row: isize, fresh: bool,
             ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
-                    super::stream::<T, { $fused }, W>(size, a, a_strides, b, b_at, c, c_row, fresh);
+                    super::stream::<T, V, { $fused }, N>(
+                        size, a, a_strides, b, b_at, c, c_row, fresh,
+                    );
                 }
             }
 
@@ -403,15 +488,19 @@ shells! {
 /// The kernels of an instruction set: the elements of a register, the tile's registers along a row,
 /// and the rows of the tiles.
 macro_rules! kernels {
-    ($module:ident, $t:ty, $lanes:expr, [$vector:ty; $count:literal], [$($rows:literal),*], $row:expr, $transpose:expr) => {
+    ($module:ident, $t:ty, $lanes:expr, [$vector:ty; $count:literal], [$($rows:literal),*], $stream:literal, $row:expr, $transpose:expr) => {
         Kernels {
             width: $count * $lanes,
+            lanes: $lanes,
             tiles: &[$(TileKernels {
                 rows: $rows,
                 micro: $module::micro::<$t, $vector, $rows, $count>,
+                narrow: $module::micro::<$t, $vector, $rows, 1>,
                 listed: $module::listed::<$t, $vector, $rows, $count>,
+                spread: $module::spread::<$t, $vector, $rows, $count>,
+                slim: $module::spread::<$t, $vector, $rows, 1>,
             }),*],
-            stream: $module::stream::<$t, { $lanes }>,
+            stream: $module::stream::<$t, $vector, $stream>,
             dot: $module::dot::<$t>,
             row: $row,
             transpose: $transpose,
@@ -422,7 +511,7 @@ macro_rules! kernels {
 macro_rules! element {
     (
         $t:ident, $size:literal, |$s:ident, $a:ident, $b:ident| $fused:expr, $plain:expr, $plus:expr,
-        v4: $v4:tt, $v4_row:expr, v3: $v3:tt, [$($v3_rows:literal),*], $v3_row:expr
+        v4: $v4:tt, $v4_rows:tt, $v4_row:expr, v3: $v3:tt, $v3_rows:tt, $v3_row:expr
     ) => {
         impl Element for $t {
             #[inline(always)]
@@ -439,17 +528,35 @@ macro_rules! element {
                 match isa {
                     #[cfg(target_arch = "x86_64")]
                     Isa::V4 => kernels!(
-                        v4, $t, { 64 / $size }, $v4, [12, 8, 4, 1],
-                        $v4_row, Some(square::v4::transpose)
+                        v4,
+                        $t,
+                        { 64 / $size },
+                        $v4,
+                        $v4_rows,
+                        4,
+                        $v4_row,
+                        Some(square::v4::transpose)
                     ),
                     #[cfg(target_arch = "x86_64")]
                     Isa::V3 => kernels!(
-                        v3, $t, { 32 / $size }, $v3, [$($v3_rows),*],
-                        $v3_row, Some(square::v3::transpose)
+                        v3,
+                        $t,
+                        { 32 / $size },
+                        $v3,
+                        $v3_rows,
+                        2,
+                        $v3_row,
+                        Some(square::v3::transpose)
                     ),
                     _ => kernels!(
-                        base, $t, { 16 / $size }, [base::Array<$t, { 16 / $size }>; 3], [4, 1],
-                        None, None
+                        base,
+                        $t,
+                        { 16 / $size },
+                        [base::Array<$t, { 16 / $size }>; 3],
+                        [4, 1],
+                        2,
+                        None,
+                        None
                     ),
                 }
             }
@@ -459,28 +566,30 @@ macro_rules! element {
 
 element!(
     f32, 4, |s, a, b| a.mul_add(b, s), s + a * b, s + b,
-    v4: [F32x16; 2], Some(square::v4::row), v3: [F32x8; 2], [6, 4, 2, 1], Some(square::v3::row)
+    v4: [F32x16; 2], [12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1], Some(square::v4::row),
+    v3: [F32x8; 2], [6, 5, 4, 3, 2, 1], Some(square::v3::row)
 );
 element!(
     f64, 8, |s, a, b| a.mul_add(b, s), s + a * b, s + b,
-    v4: [F64x8; 2], None, v3: [F64x4; 2], [6, 4, 2, 1], None
+    v4: [F64x8; 2], [12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1], None,
+    v3: [F64x4; 2], [6, 5, 4, 3, 2, 1], None
 );
 element!(
     i32, 4,
     |s, a, b| s.wrapping_add(a.wrapping_mul(b)),
     s.wrapping_add(a.wrapping_mul(b)),
     s.wrapping_add(b),
-    v4: [v4::Array<i32, 16>; 2], None, v3: [v3::Array<i32, 8>; 3], [4, 1], None
+    v4: [v4::Array<i32, 16>; 2], [12, 8, 4, 1], None, v3: [v3::Array<i32, 8>; 3], [4, 1], None
 );
 element!(
     i64, 8,
     |s, a, b| s.wrapping_add(a.wrapping_mul(b)),
     s.wrapping_add(a.wrapping_mul(b)),
     s.wrapping_add(b),
-    v4: [v4::Array<i64, 8>; 2], None, v3: [v3::Array<i64, 4>; 3], [4, 1], None
+    v4: [v4::Array<i64, 8>; 2], [12, 8, 4, 1], None, v3: [v3::Array<i64, 4>; 3], [4, 1], None
 );
 // Truth values are the bytes 0 and 1.
 element!(
     u8, 1, |s, a, b| s | (a & b), s | (a & b), s | b,
-    v4: [v4::Array<u8, 64>; 2], None, v3: [v3::Array<u8, 32>; 3], [4, 1], None
+    v4: [v4::Array<u8, 64>; 2], [12, 8, 4, 1], None, v3: [v3::Array<u8, 32>; 3], [4, 1], None
 );

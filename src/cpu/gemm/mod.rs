@@ -8,10 +8,13 @@
 mod axis;
 pub(super) mod kernel;
 pub(super) mod pack;
+pub(super) mod packed;
+pub(super) mod panels;
 pub(super) mod scratch;
 #[cfg(target_arch = "x86_64")]
 mod square;
 mod tile;
+mod unplaced;
 mod vector;
 
 use std::ops::Range;
@@ -24,8 +27,10 @@ use crate::threads::{self, Pace};
 
 pub use axis::{Axis, Runs};
 use kernel::{BLOCK, Element, Kernels};
+pub use packed::{Packed, pays};
 use scratch::Scratch;
 use tile::{Path, Tile};
+pub use unplaced::Unplaced;
 
 /// Steps of `k` in a span, whose blocks are added in order; longer sums are sums of spans.
 pub(super) const SPAN: usize = 32 * BLOCK;
@@ -47,9 +52,17 @@ pub struct Matrix {
     pub own: Axis,
     /// The axis `k` that is summed over
     pub depth: Axis,
-    /// For an operand that a prologue computes while it is packed: its ops per element. The axes
-    /// are then those of an array in C order that is never written
+    /// For an operand that a prologue computes while it is packed: its ops per element, none where
+    /// it only widens elements. The axes are then those of an array that is never written
     pub made: Option<usize>,
+}
+
+impl Matrix {
+    /// Whether a prologue does more than to widen elements, so that it should run on long lines and
+    /// few times.
+    fn is_computed(&self) -> bool {
+        self.made.is_some_and(|ops| ops > 0)
+    }
 }
 
 // SAFETY: operands are only read.
@@ -92,16 +105,19 @@ pub(in crate::cpu) use with_accumulator;
 /// rectangles cover the result, each element once.
 pub type Epilogue<'a> = &'a (dyn Fn(usize, Range<usize>, Range<usize>) + Sync);
 
-/// A prologue: computes elements of an operand, at a range of its own axis and a range of `k`, in
-/// the accumulator's dtype. It writes them from an address on, with the given strides (own axis,
-/// `k`) in elements.
-pub type PackPrologue<'a> = &'a (dyn Fn(Range<usize>, Range<usize>, *mut u8, [isize; 2]) + Sync);
+/// A prologue: computes elements of an operand, of a matrix of the batch, at a range of its own axis
+/// and a range of `k`, in the accumulator's dtype. It writes them from an address on, with the given
+/// strides (own axis, `k`) in elements, one of which is 1.
+pub type PackPrologue<'a> =
+    &'a (dyn Fn(usize, Range<usize>, Range<usize>, *mut u8, [isize; 2]) + Sync);
 
 /// Optional inputs of a product.
 #[derive(Clone, Copy, Default)]
 pub struct Extras<'a> {
     /// The prologue of each operand that has one
     pub fill: [Option<PackPrologue<'a>>; 2],
+    /// The second operand (the weights of a convolution), packed before
+    pub packed: Option<&'a Packed>,
     /// Memory to pack operands in, aligned as buffers are, for this product alone: its address and
     /// its bytes
     pub lent: Option<(*mut u8, usize)>,
@@ -116,7 +132,7 @@ pub struct Extras<'a> {
 /// `dtype` is one of [`accumulator`]'s; the operands can be read wherever their axes point, their
 /// batches and depths have the same lengths, and `out` is as large as the result and written by
 /// nobody else. Lent memory is as [`Extras`] says. An operand that is computed while it is packed
-/// has its prologue in `extras`, and a batch of one.
+/// has its prologue in `extras`.
 pub unsafe fn product(
     dtype: DType,
     a: &Matrix,
@@ -201,6 +217,9 @@ unsafe fn typed<T: Element>(a: &Matrix, b: &Matrix, out: *mut T, extras: Extras<
         extras.epilogue.into_iter().for_each(all_done);
         return Ok(());
     }
+    if !job.transposed {
+        job.panels = extras.packed.and_then(|packed| packed.panels(b));
+    }
     let [left, right] = extras.fill;
     job.fill = if job.transposed { [right, left] } else { [left, right] };
     if depth <= SPAN {
@@ -237,6 +256,8 @@ unsafe fn add<T: Element>(out: *mut T, part: *const T, count: usize, fresh: bool
 struct Job<'a, T: Element> {
     a: &'a Matrix,
     b: &'a Matrix,
+    /// The addresses of the elements of `a` and of `b` at index zero
+    at: [*const u8; 2],
     rows: usize,
     columns: usize,
     /// Strides of `out`, one of them 1
@@ -251,6 +272,8 @@ struct Job<'a, T: Element> {
     epilogue: Option<Epilogue<'a>>,
     /// The prologues of `a` and of `b`
     fill: [Option<PackPrologue<'a>>; 2],
+    /// The panels of `b`, where they were packed before
+    panels: Option<*const T>,
 }
 
 // SAFETY: threads write disjoint tiles of `out`.
@@ -279,6 +302,7 @@ impl<'a, T: Element> Job<'a, T> {
         Job {
             a,
             b,
+            at: [a.ptr, b.ptr],
             rows,
             columns,
             row,
@@ -290,6 +314,7 @@ impl<'a, T: Element> Job<'a, T> {
             transposed,
             epilogue,
             fill,
+            panels: None,
         }
     }
 
@@ -359,15 +384,21 @@ impl<'a, T: Element> Job<'a, T> {
 
     /// The bytes for packed blocks of one thread, and the most threads that may pack.
     fn scratch_parts(&self, cut: &Cut) -> (usize, usize) {
-        let (m, n) = self.largest(cut);
-        let tasks = match *cut {
-            Cut::Items(chunks) => chunks,
-            Cut::Cells(high, wide) => self.batch * self.spans.len() * high * wide,
-        };
         let depth = self.a.depth.len().min(SPAN);
-        let size = match self.path(m, n, depth) {
+        let bytes = |m: usize, n: usize| match self.path(m, n, depth) {
             Path::Blocks(blocks) => blocks.packed_bytes::<T>(),
             Path::Dot | Path::Row(..) | Path::Stream(_) => 0,
+        };
+        let (size, tasks) = match *cut {
+            Cut::Items(chunks) => (bytes(self.rows, self.columns), chunks),
+            Cut::Cells(high, wide) => {
+                // A smaller cell may need more: where its last panel sticks out, it is packed.
+                let rows = |i: usize| part(self.rows, self.kernels.tiles[0].rows, high, i).len();
+                let columns = |j: usize| part(self.columns, self.kernels.width, wide, j).len();
+                let cells = (0..high).flat_map(|i| (0..wide).map(move |j| (i, j)));
+                let size = cells.map(|(i, j)| bytes(rows(i), columns(j))).max().unwrap_or(0);
+                (size, self.batch * self.spans.len() * high * wide)
+            }
         };
         (size, tasks.min(threads::num_threads()))
     }
@@ -382,10 +413,7 @@ impl<'a, T: Element> Job<'a, T> {
         let items = self.batch * self.spans.len();
         let cut = self.cut();
         let (size, parts) = self.scratch_parts(&cut);
-        let scratch = match lent {
-            Some((ptr, bytes)) if size > 0 && bytes >= size => Scratch::lent(ptr, bytes, size),
-            Some(_) | None => Scratch::new(size, parts)?,
-        };
+        let scratch = Scratch::of(size, parts, lent)?;
         let work = self.work();
         match cut {
             Cut::Items(chunks) => threads::parallel_for(chunks, &|chunk| {
@@ -411,7 +439,7 @@ impl<'a, T: Element> Job<'a, T> {
     /// prologue computes one operand, the cells are such that no element is computed twice.
     fn grid(&self, cells: usize) -> (usize, usize) {
         let (mut high, mut wide) = (1, 1);
-        let (a, b) = (self.a.made.is_some(), self.b.made.is_some());
+        let (a, b) = (self.a.is_computed(), self.b.is_computed());
         while high * wide < cells {
             let (h, w) = (self.rows / high, self.columns / wide);
             let widens = if a == b { w >= h } else { b };
@@ -441,8 +469,9 @@ impl<'a, T: Element> Job<'a, T> {
         let tile = unsafe {
             Tile {
                 job: self,
-                a: self.a.ptr.cast::<T>().offset(self.a.batch.at(batch)),
-                b: self.b.ptr.cast::<T>().offset(self.b.batch.at(batch)),
+                // An operand without elements has no address to count from.
+                a: self.at[0].cast::<T>().wrapping_offset(self.a.batch.at(batch)),
+                b: self.at[1].cast::<T>().wrapping_offset(self.b.batch.at(batch)),
                 out: self.out.add(item * self.rows * self.columns),
                 batch,
                 rows,

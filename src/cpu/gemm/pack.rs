@@ -11,8 +11,11 @@ const AHEAD: usize = 4096;
 const PANELS_AHEAD: usize = 12;
 
 /// `dst[i] = src[i · stride]`.
+///
+/// # Safety
+/// Both have `n` elements, so far apart.
 #[inline(always)]
-unsafe fn copy<T: Element>(dst: *mut T, src: *const T, n: usize, stride: isize) {
+pub unsafe fn copy<T: Element>(dst: *mut T, src: *const T, n: usize, stride: isize) {
     let bytes = n * size_of::<T>();
     // SAFETY: the caller vouches for `n` elements of both.
     unsafe {
@@ -20,6 +23,11 @@ unsafe fn copy<T: Element>(dst: *mut T, src: *const T, n: usize, stride: isize) 
             pieces::<64>(dst.cast(), src.cast(), bytes);
         } else if stride == 1 && bytes >= 16 {
             pieces::<16>(dst.cast(), src.cast(), bytes);
+        } else if stride == 2 {
+            // A loop of its own, so that it is vectorised.
+            for i in 0..n {
+                *dst.add(i) = *src.add(2 * i);
+            }
         } else {
             for i in 0..n {
                 *dst.add(i) = *src.offset(i as isize * stride);

@@ -61,6 +61,14 @@ impl Scratch {
         })
     }
 
+    /// Memory that was lent, if there is enough; otherwise `parts` parts of `size` bytes.
+    pub fn of(size: usize, parts: usize, lent: Option<(*mut u8, usize)>) -> Result<Scratch> {
+        match lent {
+            Some((ptr, bytes)) if size > 0 && bytes >= size => Ok(Scratch::lent(ptr, bytes, size)),
+            Some(_) | None => Scratch::new(size, parts),
+        }
+    }
+
     /// As many parts of `size` bytes as lent memory holds.
     pub fn lent(start: *mut u8, bytes: usize, size: usize) -> Scratch {
         let parts = (bytes / size.next_multiple_of(ALIGN)).max(1);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::kernel::SQUARE;
+use super::kernel::{ROW, SQUARE};
 
 /// The distance of prefetching, in elements. Rows are far apart, so the hardware prefetcher does
 /// not follow all of them.
@@ -14,11 +14,11 @@ const AHEAD: usize = 64;
 /// Rows and `a` have these elements.
 #[inline(always)]
 unsafe fn rest(
-    sums: &mut [f32; SQUARE],
+    sums: &mut [f32; ROW],
     steps: Range<usize>,
     a: *const f32,
     step: isize,
-    from: &[*const f32; SQUARE],
+    from: &[*const f32; ROW],
 ) {
     for k in steps {
         for (sum, row) in sums.iter_mut().zip(from) {
@@ -32,7 +32,7 @@ unsafe fn rest(
 pub mod v4 {
     use std::arch::x86_64::*;
 
-    use super::{AHEAD, SQUARE, rest};
+    use super::{AHEAD, ROW, SQUARE, rest};
 
     /// Transposes 16 rows of `n` elements of 4 bytes, at least 16: element `k` of row `i` goes to
     /// `dst[k · width + i]`.
@@ -53,7 +53,7 @@ pub mod v4 {
         }
     }
 
-    /// The sums `Σ_k a[k] from[i][k]` for 16 rows, each a chain with `k` ascending.
+    /// The sums `Σ_k a[k] from[i][k]` for 32 rows, each a chain with `k` ascending.
     ///
     /// # Safety
     /// Rows and `a` (of the given stride) have `n` elements; the processor has AVX-512.
@@ -62,20 +62,28 @@ pub mod v4 {
         n: usize,
         a: *const f32,
         step: isize,
-        from: &[*const f32; SQUARE],
-    ) -> [f32; SQUARE] {
+        from: &[*const f32; ROW],
+    ) -> [f32; ROW] {
         let whole = n / SQUARE * SQUARE;
-        let mut sum = _mm512_setzero_ps();
-        let mut sums = [0.0; SQUARE];
+        // Two chains at a time: one would wait for its sums.
+        let mut sum = [_mm512_setzero_ps(); 2];
+        let mut sums = [0.0; ROW];
+        let halves: [[*const i32; SQUARE]; 2] =
+            std::array::from_fn(|h| std::array::from_fn(|i| from[h * SQUARE + i].cast()));
         // SAFETY: by contract.
         unsafe {
             for at in (0..whole).step_by(SQUARE) {
-                for (k, column) in columns(&from.map(|p| p.cast()), at).into_iter().enumerate() {
+                let squares = [columns(&halves[0], at), columns(&halves[1], at)];
+                for k in 0..SQUARE {
                     let x = _mm512_set1_ps(*a.offset((at + k) as isize * step));
-                    sum = _mm512_fmadd_ps(x, _mm512_castsi512_ps(column), sum);
+                    for (sum, square) in sum.iter_mut().zip(&squares) {
+                        *sum = _mm512_fmadd_ps(x, _mm512_castsi512_ps(square[k]), *sum);
+                    }
                 }
             }
-            _mm512_storeu_ps(sums.as_mut_ptr(), sum);
+            for (h, sum) in sum.into_iter().enumerate() {
+                _mm512_storeu_ps(sums.as_mut_ptr().add(h * SQUARE), sum);
+            }
             rest(&mut sums, whole..n, a, step, from);
         }
         sums
@@ -121,7 +129,7 @@ pub mod v4 {
 pub mod v3 {
     use std::arch::x86_64::*;
 
-    use super::{AHEAD, SQUARE, rest};
+    use super::{AHEAD, ROW, SQUARE, rest};
 
     /// The side of the squares of one register.
     const SIDE: usize = 8;
@@ -148,7 +156,7 @@ pub mod v3 {
         }
     }
 
-    /// The sums `Σ_k a[k] from[i][k]` for 16 rows, each a chain with `k` ascending.
+    /// The sums `Σ_k a[k] from[i][k]` for 32 rows, each a chain with `k` ascending.
     ///
     /// # Safety
     /// Rows and `a` (of the given stride) have `n` elements; the processor has AVX2 and FMA.
@@ -157,10 +165,10 @@ pub mod v3 {
         n: usize,
         a: *const f32,
         step: isize,
-        from: &[*const f32; SQUARE],
-    ) -> [f32; SQUARE] {
+        from: &[*const f32; ROW],
+    ) -> [f32; ROW] {
         let whole = n / SIDE * SIDE;
-        let mut sums = [0.0; SQUARE];
+        let mut sums = [0.0; ROW];
         // SAFETY: by contract.
         unsafe {
             // Eight rows at a time: rows often lie such that no more have room in the L1 cache.

@@ -7,8 +7,12 @@ mod tests;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use super::axis::{Axis, Runs};
-use super::kernel::{BLOCK, Element, Row, SQUARE, STREAM_COLUMNS, STREAM_ROWS, TILE, TILE_WIDTH};
+use super::kernel::{
+    BLOCK, Element, ROW, Row, STREAM_COLUMNS, STREAM_ROWS, TILE, TILE_WIDTH, prefetch,
+};
 use super::scratch::Scratch;
 use super::{Job, Matrix, pack};
 use crate::error::Result;
@@ -16,6 +20,10 @@ use crate::threads::Pace;
 
 /// With at most this many multiplications, packing would take longer than the product.
 const TINY: usize = 4096;
+/// Bytes that stay in the L1 cache beside others.
+const NEAR: usize = 16 << 10;
+/// Bytes of an operand from which on it comes from a far cache, or from memory.
+const FAR: usize = 4 << 20;
 /// Rows of `a` packed at a time: with a block of `k` they fill a part of the L2 cache.
 const ROWS: usize = 240;
 /// Columns of `b` packed at a time.
@@ -74,6 +82,8 @@ pub struct Blocks {
     kc: usize,
     /// The elements of scratch in which a prologue computes columns before they are packed
     spare: usize,
+    /// Whether columns were packed before
+    kept: bool,
     /// Whether nothing is packed
     bare: bool,
 }
@@ -81,7 +91,8 @@ pub struct Blocks {
 impl Blocks {
     /// Bytes for the packed blocks.
     pub fn packed_bytes<T>(&self) -> usize {
-        let packed = (self.rows + self.columns) * self.kc + self.spare;
+        let columns = if self.kept { 0 } else { self.columns };
+        let packed = (self.rows + columns) * self.kc + self.spare;
         if self.bare { 0 } else { packed * size_of::<T>() }
     }
 
@@ -100,7 +111,7 @@ impl<T: Element> Job<'_, T> {
     /// How a rectangle of `m` rows and `n` columns is computed over `depth` steps of `k`.
     pub fn path(&self, m: usize, n: usize, depth: usize) -> Path<T> {
         let (a, b) = (direct(self.a), direct(self.b));
-        if self.a.made.is_some() || self.b.made.is_some() {
+        if self.a.made.is_some() || self.b.made.is_some() || self.panels.is_some() {
             return Path::Blocks(self.blocks(a, b, (m, n, depth)));
         }
         if let (1, 1, Some((_, 1)), Some((_, 1))) = (m, n, a, b) {
@@ -109,18 +120,19 @@ impl<T: Element> Job<'_, T> {
         if let (1, Some((_, step)), Some((_, 1)), Some(kernel)) = (m, a, b, self.kernels.row) {
             return Path::Row(step, kernel);
         }
-        // The most rows for reading columns in place: one; a few where columns are in pieces that
-        // would have to be gathered; any count where preparing blocks would take longer than the
-        // product.
+        // The most rows for reading columns in place: some; fewer where columns are in pieces,
+        // which may be short, or in a near cache, where tiles are faster; any count where preparing
+        // blocks would take longer than the product.
         let (run, unit) = self.b.own.inner();
+        let blocks = self.blocks(a, b, (m, n, depth));
         let rows = match b {
-            Some(_) if m * n * depth <= TINY => m,
-            Some(_) => 1,
-            None => STREAM_ROWS,
+            Some(_) if m * n * depth <= TINY && !blocks.bare => m,
+            Some(_) if n * depth * size_of::<T>() >= FAR => STREAM_ROWS,
+            Some(_) | None => 4,
         };
         match (a, unit, self.column) {
             (Some(a), 1, 1) if m <= rows && run.min(n) >= 4 => Path::Stream(a),
-            _ => Path::Blocks(self.blocks(a, b, (m, n, depth))),
+            _ => Path::Blocks(blocks),
         }
     }
 
@@ -133,19 +145,18 @@ impl<T: Element> Job<'_, T> {
         let size = size_of::<T>();
         let (high, width) = (self.kernels.tiles[0].rows, self.kernels.width);
         // An operand that is read at most a few times, or fits the L1 cache, is read in place.
-        let small = 16 << 10;
         let a =
-            a.filter(|s| (s.0 == 1 || s.1 == 1) && (n <= 4 * width || m * depth * size <= small));
-        let b = b.filter(|s| s.0 == 1 && (m <= 2 * high || n * depth * size <= small));
+            a.filter(|s| (s.0 == 1 || s.1 == 1) && (n <= 4 * width || m * depth * size <= NEAR));
+        let b = b.filter(|s| s.0 == 1 && (m <= 2 * high || n * depth * size <= NEAR));
         // With few rows, few columns are packed at a time and used while they are in the cache: one
         // panel where columns are contiguous along `k`, more where they are not.
         let transposed = along(&self.b.depth) > along(&self.b.own);
         // A prologue computes rows once for each of these blocks of columns, so the blocks are
         // large.
         let columns = match m {
-            _ if self.a.made.is_some() => COLUMNS,
-            _ if self.b.made.is_some() && m <= 4 * high => 256,
-            _ if transposed && m <= 4 * high => width,
+            _ if self.a.is_computed() => COLUMNS,
+            _ if self.b.is_computed() && m <= 4 * high => 256,
+            _ if transposed && m <= 4 * high && self.panels.is_none() => width,
             _ if m <= ROWS => 512,
             _ => COLUMNS,
         };
@@ -158,8 +169,16 @@ impl<T: Element> Job<'_, T> {
             columns,
             kc: BLOCK.min(depth),
             spare: self.spare(columns, BLOCK.min(depth)),
-            bare: a.is_some() && b.is_some() && n.is_multiple_of(width) && self.fits(m % high),
+            kept: self.panels.is_some(),
+            bare: a.is_some()
+                && self.fits(m % high)
+                && (self.panels.is_some() || b.is_some() && self.fills(n % width)),
         }
+    }
+
+    /// Whether the last panel of `rest` columns (0: a full one) reads only columns that exist.
+    fn fills(&self, rest: usize) -> bool {
+        rest == 0 || rest == self.kernels.lanes
     }
 
     /// Whether the last panel of `rest` rows (0: a full one) reads only rows that exist.
@@ -209,12 +228,12 @@ impl<T: Element> Tile<'_, T> {
         }
     }
 
-    /// One row, and columns that are contiguous along `k`: sixteen columns at a time, over all of
+    /// One row, and columns that are contiguous along `k`: a few columns at a time, over all of
     /// `k`.
     unsafe fn row(&self, depth: Range<usize>, step: isize, kernel: Row<T>) {
         let (i, b, mut pace) = (self.rows.start, &self.job.b.own, Pace::default());
-        for j in self.columns.clone().step_by(SQUARE) {
-            let n = SQUARE.min(self.columns.end - j);
+        for j in self.columns.clone().step_by(ROW) {
+            let n = ROW.min(self.columns.end - j);
             pace.work(n * depth.len());
             for k in depth.clone().step_by(BLOCK) {
                 let kc = BLOCK.min(depth.end - k);
@@ -232,10 +251,12 @@ impl<T: Element> Tile<'_, T> {
 
     /// Columns are read in place, run by run.
     unsafe fn stream(&self, depth: Range<usize>, (row, step): (isize, isize)) {
-        let (mut offsets, mut pace) = ([0; BLOCK], Pace::default());
+        // Only as many are written as there are steps: small products come by the thousand.
+        let mut offsets: SmallVec<[isize; BLOCK]> = SmallVec::new();
+        let mut pace = Pace::default();
         for k in depth.clone().step_by(BLOCK) {
-            let offsets = &mut offsets[..BLOCK.min(depth.end - k)];
-            self.job.b.depth.offsets(k, offsets);
+            offsets.resize(BLOCK.min(depth.end - k), 0);
+            self.job.b.depth.offsets(k, &mut offsets);
             for run in self.job.b.own.runs(self.columns.start, self.columns.len()) {
                 for j in (0..run.len).step_by(STREAM_COLUMNS) {
                     let wide = STREAM_COLUMNS.min(run.len - j);
@@ -253,7 +274,7 @@ impl<T: Element> Tile<'_, T> {
                                 a,
                                 (row, step),
                                 b,
-                                offsets,
+                                &offsets,
                                 c,
                                 c_row,
                                 fresh,
@@ -287,6 +308,7 @@ impl<T: Element> Tile<'_, T> {
                 unsafe {
                     let (columns, steps) = (j..j + wide, k..k + kc);
                     let b = match fill_b {
+                        _ if self.job.panels.is_some() => self.kept(&columns, &steps),
                         Some(fill) => self.made_columns(&columns, &steps, fill, (b_pack, spare)),
                         None => self.columns(&columns, &steps, b, b_pack),
                     };
@@ -331,7 +353,7 @@ impl<T: Element> Tile<'_, T> {
         }
         // SAFETY: the scratch holds whole panels of these rows.
         unsafe {
-            if along(&a.own) > along(&a.depth) {
+            if along(&a.own) > copied(&a.depth) {
                 panels(pack, high, self.a, (a, i, k));
                 return twice(Panels {
                     ptr: pack,
@@ -347,6 +369,24 @@ impl<T: Element> Tile<'_, T> {
         twice(Panels { ptr: pack, step: k.len() as isize, strides: (k.len() as isize, 1) })
     }
 
+    /// Panels of columns from `j` on, which start a panel, and steps `k`, packed before.
+    fn kept(&self, j: &Range<usize>, k: &Range<usize>) -> Block<T> {
+        let (width, depth) = (self.job.kernels.width, self.job.b.depth.len());
+        let panels = self.job.panels.unwrap_or(std::ptr::null());
+        let n = self.job.b.own.len().next_multiple_of(width);
+        let ptr = panels.wrapping_add((self.batch * n + j.start) * depth + k.start * width);
+        twice(Panels { ptr, step: depth as isize, strides: (1, width as isize) })
+    }
+
+    /// Packs panels of columns `j`, steps `k` of `b`.
+    ///
+    /// # Safety
+    /// The operand has these elements, and `to` room for whole panels.
+    pub unsafe fn pack(&self, j: &Range<usize>, k: &Range<usize>, to: *mut T) {
+        // SAFETY: by contract.
+        unsafe { self.columns(j, k, None, to) };
+    }
+
     /// Panels of columns `j`, steps `k` of `b`, in place or packed likewise.
     unsafe fn columns(
         &self,
@@ -360,7 +400,7 @@ impl<T: Element> Tile<'_, T> {
             let ptr = self.b.wrapping_offset(b.own.at(j.start) + b.depth.at(k.start));
             let all = Panels { ptr, step: 1, strides };
             let rest = j.len() % width;
-            if rest == 0 {
+            if self.job.fills(rest) {
                 return (all, all);
             }
             // SAFETY: the scratch has room for a panel.
@@ -398,19 +438,43 @@ impl<T: Element> Tile<'_, T> {
     ) {
         let kernels = &self.job.kernels;
         let high = kernels.tiles[0].rows;
+        let lines = (kernels.width * size_of::<T>()).div_ceil(64);
+        let fetches = wide * kc * size_of::<T>() > NEAR;
+        // Where rows lie one after another, tiles have about the same height: low ones leave the
+        // multipliers idle.
+        let even = tall.div_ceil(tall.div_ceil(high));
+        let is_dense = [&a.0, &a.1].iter().all(|a| a.step == a.strides.0);
+        let has = |rows: usize| kernels.tiles.iter().any(|tile| tile.rows == rows);
+        let each = match is_dense && has(even) && has((tall - 1) % even + 1) {
+            true => even,
+            false => high,
+        };
         for j in (0..wide).step_by(kernels.width) {
             let w = kernels.width.min(wide - j);
             let b = if w == kernels.width { &b.0 } else { &b.1 };
-            for i in (0..tall).step_by(high) {
-                let h = high.min(tall - i);
-                let a = if h == high { &a.0 } else { &a.1 };
+            // Few columns take one register.
+            let is_narrow = w <= kernels.lanes;
+            let full = if is_narrow { kernels.lanes } else { kernels.width };
+            let share = if fetches { kc.div_ceil(tall.div_ceil(each)) } else { 0 };
+            for i in (0..tall).step_by(each) {
+                let h = each.min(tall - i);
+                // While a panel is multiplied, the next one is fetched.
+                let first = i / each * share;
+                for k in first..kc.min(first + share) {
+                    let next = b.at(j + kernels.width).wrapping_offset(k as isize * b.strides.1);
+                    for line in 0..lines {
+                        prefetch(next.wrapping_add(line * 64 / size_of::<T>()));
+                    }
+                }
+                let a = if i + h < tall || tall.is_multiple_of(high) { &a.0 } else { &a.1 };
                 let fit =
                     kernels.tiles.iter().rev().find(|t| t.rows >= h).unwrap_or(&kernels.tiles[0]);
                 // SAFETY: panels have `kc` steps; a tile that sticks out goes through `spare`.
                 unsafe {
                     let c = self.at(i0 + i, j0 + j);
-                    if w == kernels.width && fit.rows == h && self.job.column == 1 {
-                        (fit.micro)(
+                    let micro = if is_narrow { fit.narrow } else { fit.micro };
+                    if w == full && fit.rows == h && self.job.column == 1 {
+                        micro(
                             kc,
                             a.at(i),
                             a.strides,
@@ -423,7 +487,7 @@ impl<T: Element> Tile<'_, T> {
                     } else {
                         let mut spare = MaybeUninit::<[T; TILE]>::uninit();
                         let spare_row = kernels.width as isize;
-                        (fit.micro)(
+                        micro(
                             kc,
                             a.at(i),
                             a.strides,
@@ -455,10 +519,7 @@ impl<T: Element> Tile<'_, T> {
     }
 }
 
-fn twice<T>(panels: Panels<T>) -> Block<T>
-where
-    T: Copy,
-{
+fn twice<T: Copy>(panels: Panels<T>) -> Block<T> {
     (panels, panels)
 }
 
@@ -520,6 +581,12 @@ unsafe fn lines<T: Element>(
 fn along(axis: &Axis) -> usize {
     let (n, stride) = axis.inner();
     if stride == 1 { n } else { 0 }
+}
+
+/// How many elements along an axis are copied together.
+fn copied(axis: &Axis) -> usize {
+    let (n, stride) = axis.inner();
+    if (1..=2).contains(&stride) { n } else { 0 }
 }
 
 /// The two strides of an operand, if two suffice and the operand is in memory.

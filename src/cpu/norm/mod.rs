@@ -186,7 +186,7 @@ impl Cut {
 }
 
 /// An operand as rows of an array that has others before them.
-struct Rows<T> {
+pub(super) struct Rows<T> {
     ptr: Shared<u8>,
     size: usize,
     rows: Axis,
@@ -200,7 +200,7 @@ struct Rows<T> {
 
 impl<T: Real> Rows<T> {
     /// `x` with the last `trailing` axes as rows.
-    fn new(x: &Array, trailing: usize) -> Result<Rows<T>> {
+    pub fn new(x: &Array, trailing: usize) -> Result<Rows<T>> {
         let (sizes, strides) = (x.shape().sizes(), x.layout.strides());
         let axis = |from: usize, to: usize| {
             Axis::new(sizes[from..to].iter().copied().zip(strides[from..to].iter().copied()))
@@ -220,11 +220,21 @@ impl<T: Real> Rows<T> {
         })
     }
 
+    /// How many rows there are.
+    pub fn count(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The elements of a row.
+    pub fn width(&self) -> usize {
+        self.n
+    }
+
     /// A row: where it lies, or else read into `spare`.
     ///
     /// # Safety
     /// There is this row, and room for it.
-    unsafe fn get(&self, row: usize, spare: *mut T) -> *const T {
+    pub unsafe fn get(&self, row: usize, spare: *mut T) -> *const T {
         if self.is_plain {
             let start = self.rows.at(row) + self.runs[0].offset;
             return self.ptr.at(start * self.size as isize).cast();

@@ -8,6 +8,7 @@ mod map;
 mod part;
 #[cfg(test)]
 mod tests;
+mod unplaced;
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -20,8 +21,9 @@ use crate::cpu::moves::{Place, is_dense};
 use crate::cpu::nest::{Block, Nest};
 use crate::dtype::{Compute, DType, Scalar, Width};
 use crate::error::{self, Result};
-use crate::layout::Strides;
+use crate::layout::{Layout, Strides, row_major};
 use crate::ops::element::{ElementOp, ElementProgram};
+use crate::shape::Shape;
 use crate::simd::{stream_copy, stream_fence};
 use crate::threads;
 use crate::tile::{self, TILE, TileKernel};
@@ -29,6 +31,7 @@ use crate::tile::{self, TILE, TileKernel};
 pub(super) use map::map_memory;
 pub use map::{MapOperand, map};
 pub use part::{Matrix, run_part};
+pub use unplaced::Unplaced;
 
 /// The work, in elements times instructions, from which a second thread pays off.
 const PARALLEL: usize = 1 << 16;
@@ -255,6 +258,7 @@ impl Program {
 }
 
 /// The memory of an input or output.
+#[derive(Clone, Copy)]
 struct Port {
     ptr: *mut u8,
     dtype: DType,
@@ -303,25 +307,21 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
         return;
     }
     debug_assert!(outputs.iter().all(|y| y.is_contiguous() && y.shape().same(first.shape())));
-    let nest = nest(first, count, inputs, outputs.len());
-    let port = |k: usize, array: &Array, ptr: *mut u8, direct: bool| {
-        let direct = direct && !is_narrow(array.dtype);
-        let (row, col) = (nest.row_stride(k), nest.col_stride(k));
-        Port { ptr, dtype: array.dtype, row, col, direct, streams: false }
-    };
-    // Pushed one by one, because for small arrays the set-up is most of a run's time.
-    let mut sources: SmallVec<[Port; 4]> = SmallVec::new();
-    for (k, x) in inputs.iter().enumerate() {
-        sources.push(port(k, x, x.ptr().cast_mut(), true));
-    }
-    let mut targets: SmallVec<[Port; 2]> = SmallVec::new();
-    for (j, y) in outputs.iter().enumerate() {
-        // SAFETY: the caller holds the outputs.
-        let ptr = unsafe { y.ptr_mut() };
-        let is_fresh = sources.iter().all(|x| x.ptr != ptr);
-        let streams = is_fresh && count * y.dtype.size() >= STREAM;
-        let binds = !streams && program.may_bind(j, ptr, &sources);
-        targets.push(Port { streams, ..port(inputs.len() + j, y, ptr, binds) });
+    let layouts: SmallVec<[&Layout; 4]> = inputs.iter().map(|x| &x.layout).collect();
+    let nest = nest(first.shape(), &layouts, outputs.len());
+    let from = |k: usize| inputs[k].ptr();
+    // SAFETY: the caller holds the outputs.
+    let to = |j: usize| unsafe { outputs[j].ptr_mut() };
+    let Ports { inputs: sources, outputs: mut targets } = program.ports(
+        &nest,
+        inputs.iter().map(|x| (x.ptr().cast_mut(), x.dtype)),
+        outputs.iter().enumerate().map(|(j, y)| (to(j), y.dtype)),
+        |j, k| to(j).cast_const() == from(k),
+    );
+    for target in &mut targets {
+        let is_fresh = sources.iter().all(|x| x.ptr != target.ptr);
+        target.streams = is_fresh && count * target.dtype.size() >= STREAM;
+        target.direct &= !target.streams;
     }
     let mut numbers: SmallVec<[u64; 4]> = SmallVec::new();
     for (k, &x) in scalars.iter().enumerate() {
@@ -332,25 +332,63 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
     split(nest.blocks(), work, 1, |range| run.blocks(range));
 }
 
-/// The nest of the operands of a run: inputs, then outputs.
-fn nest(out: &Array, count: usize, inputs: &[&Array], outputs: usize) -> Nest {
-    if inputs.iter().all(|x| x.is_contiguous() && x.count() == count) {
+/// The nest of the operands of a run over a shape: inputs, which broadcast to it, then outputs in C
+/// order.
+fn nest(shape: &Shape, inputs: &[&Layout], outputs: usize) -> Nest {
+    let count = shape.count();
+    if inputs.iter().all(|x| x.is_contiguous() && x.shape().count() == count) {
         return Nest::line(count, inputs.len() + outputs, TILE);
     }
-    let own = out.layout.strides();
+    let sizes = shape.sizes();
+    let own = row_major(&sizes);
     let strides: SmallVec<[Strides; 4]> =
-        inputs.iter().map(|x| x.layout.broadcast_strides(out.shape())).collect();
+        inputs.iter().map(|x| x.broadcast_strides(shape)).collect();
     let mut all: SmallVec<[&[isize]; 8]> = strides.iter().map(|s| s.as_slice()).collect();
     all.extend((0..outputs).map(|_| own.as_slice()));
-    Nest::new(&out.shape().sizes(), &all, TILE)
+    Nest::new(&sizes, &all, TILE)
+}
+
+/// The memory of all operands of a run.
+#[derive(Clone)]
+struct Ports {
+    inputs: SmallVec<[Port; 4]>,
+    outputs: SmallVec<[Port; 2]>,
 }
 
 impl Program {
+    /// The ports of operands at these addresses, which the nest walks in this order. `shares(j, k)`
+    /// says whether output `j` may lie in the memory of input `k`.
+    #[inline]
+    fn ports(
+        &self,
+        nest: &Nest,
+        inputs: impl Iterator<Item = (*mut u8, DType)>,
+        outputs: impl Iterator<Item = (*mut u8, DType)>,
+        shares: impl Fn(usize, usize) -> bool,
+    ) -> Ports {
+        let port = |k: usize, ptr: *mut u8, dtype: DType, direct: bool| {
+            let direct = direct && !is_narrow(dtype);
+            let (row, col) = (nest.row_stride(k), nest.col_stride(k));
+            Port { ptr, dtype, row, col, direct, streams: false }
+        };
+        // Pushed one by one, because for small arrays the set-up is most of a run's time.
+        let mut sources: SmallVec<[Port; 4]> = SmallVec::new();
+        for (k, (ptr, dtype)) in inputs.enumerate() {
+            sources.push(port(k, ptr, dtype, true));
+        }
+        let mut targets: SmallVec<[Port; 2]> = SmallVec::new();
+        for (j, (ptr, dtype)) in outputs.enumerate() {
+            let binds = self.may_bind(j, |k| shares(j, k));
+            targets.push(port(sources.len() + j, ptr, dtype, binds));
+        }
+        Ports { inputs: sources, outputs: targets }
+    }
+
     /// Whether blocks of output `j` may serve as the register of their value. They may not if the
     /// value is not a result or is also an earlier output, nor if an input in the same memory is
     /// read after the value is written.
     #[inline]
-    fn may_bind(&self, j: usize, ptr: *mut u8, inputs: &[Port]) -> bool {
+    fn may_bind(&self, j: usize, shares: impl Fn(usize) -> bool) -> bool {
         let is_output =
             |value: u16, outputs: &[(u16, DType)]| outputs.iter().any(|&(x, _)| x == value);
         let value = self.outputs[j].0;
@@ -358,7 +396,7 @@ impl Program {
         let is_done = |k: usize| is_last && !is_output(k as u16, &self.outputs);
         value as usize >= self.inputs.len() + self.scalars.len()
             && !is_output(value, &self.outputs[..j])
-            && (0..inputs.len()).all(|k| inputs[k].ptr != ptr || is_done(k))
+            && (0..self.inputs.len()).all(|k| !shares(k) || is_done(k))
     }
 }
 

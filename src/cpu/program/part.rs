@@ -2,10 +2,13 @@
 
 use smallvec::SmallVec;
 
-use super::{Port, Program, Run, is_narrow};
+use super::{Program, Run};
 use crate::cpu::nest::Nest;
 use crate::dtype::DType;
 use crate::tile::TILE;
+
+/// Elements of a line that cost more to copy than to set up a block.
+const LINE: usize = 128;
 
 /// A rectangle of a matrix: its address, and its strides in elements.
 #[derive(Clone, Copy)]
@@ -39,20 +42,17 @@ pub unsafe fn run_part(
     inputs.iter().chain(outputs).for_each(|x| strides.push([x.row, x.col]));
     let mut all: SmallVec<[&[isize]; 8]> = SmallVec::new();
     strides.iter().for_each(|strides| all.push(strides));
-    let nest = Nest::new(&[rows, cols], &all, TILE);
-    let port = |k: usize, x: &Matrix, direct: bool| {
-        let direct = direct && !is_narrow(x.dtype);
-        let (row, col) = (nest.row_stride(k), nest.col_stride(k));
-        Port { ptr: x.ptr, dtype: x.dtype, row, col, direct, streams: false }
+    // Lines with gaps between them are worked on one by one, where they lie, if they are long.
+    let has_gaps = |x: &Matrix| x.col == 1 && x.row != 0 && x.row != cols as isize;
+    let limit = match cols >= LINE && inputs.iter().chain(outputs).any(has_gaps) {
+        true => cols.min(TILE),
+        false => TILE,
     };
-    let mut sources: SmallVec<[Port; 4]> = SmallVec::new();
-    for (k, x) in inputs.iter().enumerate() {
-        sources.push(port(k, x, true));
-    }
-    let mut targets: SmallVec<[Port; 2]> = SmallVec::new();
-    for (j, y) in outputs.iter().enumerate() {
-        targets.push(port(inputs.len() + j, y, program.may_bind(j, y.ptr, &sources)));
-    }
-    let run = Run { program, nest: &nest, inputs: &sources, outputs: &targets, scalars };
+    let nest = Nest::new(&[rows, cols], &all, limit);
+    let side = |x: &Matrix| (x.ptr, x.dtype);
+    let shares = |j: usize, k: usize| outputs[j].ptr == inputs[k].ptr;
+    let ports = program.ports(&nest, inputs.iter().map(side), outputs.iter().map(side), shares);
+    let (inputs, outputs) = (&ports.inputs[..], &ports.outputs[..]);
+    let run = Run { program, nest: &nest, inputs, outputs, scalars };
     run.blocks(0..nest.blocks());
 }

@@ -2,49 +2,50 @@
 
 use super::*;
 use crate::layout::Layout;
+use crate::scalar;
 use crate::shape::Shape;
-use crate::tile::{Map2, Map3, kernel2, kernel3};
+use crate::tile::{Map2, Map3, formula2, formula3};
 
 struct Sub;
-impl Map2<f32, f32> for Sub {
-    type Out = f32;
-    fn map(a: f32, b: f32) -> f32 {
+impl<S: scalar::Scalar> Map2<S, S> for Sub {
+    type Out = S;
+    fn map(a: S, b: S) -> S {
         a - b
     }
 }
 struct Mul;
-impl Map2<f32, f32> for Mul {
-    type Out = f32;
-    fn map(a: f32, b: f32) -> f32 {
+impl<S: scalar::Scalar> Map2<S, S> for Mul {
+    type Out = S;
+    fn map(a: S, b: S) -> S {
         a * b
     }
 }
 struct Less;
-impl Map2<f32, f32> for Less {
-    type Out = bool;
-    fn map(a: f32, b: f32) -> bool {
-        a < b
+impl<S: scalar::Scalar> Map2<S, S> for Less {
+    type Out = S::Mask;
+    fn map(a: S, b: S) -> S::Mask {
+        a.lt(b)
     }
 }
 struct Where;
-impl Map3<bool, f32, f32> for Where {
-    type Out = f32;
-    fn map(c: bool, a: f32, b: f32) -> f32 {
-        if c { a } else { b }
+impl<S: scalar::Scalar> Map3<S::Mask, S, S> for Where {
+    type Out = S;
+    fn map(c: S::Mask, a: S, b: S) -> S {
+        S::select(c, a, b)
     }
 }
 
 fn sub() -> TileKernel {
-    kernel2::<Sub, f32, f32>()
+    formula2::<Sub, f32>()
 }
 fn mul() -> TileKernel {
-    kernel2::<Mul, f32, f32>()
+    formula2::<Mul, f32>()
 }
 fn less() -> TileKernel {
-    kernel2::<Less, f32, f32>()
+    formula2::<Less, f32>()
 }
 fn select() -> TileKernel {
-    kernel3::<Where, bool, f32, f32>()
+    formula3::<Where, f32>()
 }
 
 /// An array of `f(0), f(1), …` as a dtype, in C order.

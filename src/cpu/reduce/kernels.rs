@@ -4,6 +4,7 @@
 //! numbers give the same bits on every instruction set.
 
 use crate::cpu::element::{Element, Number};
+use crate::cpu::gemm::kernel::prefetch;
 use crate::multiversion;
 
 use super::combine::{Combine, Pairwise, Sum};
@@ -144,13 +145,19 @@ pub unsafe fn fold_block<T: Element, F: Combine<T::Number>>(
 ) -> T::Number {
     let mut lanes = [F::NEUTRAL; LANES];
     let whole = n / LANES * LANES;
-    for at in (0..whole).step_by(LANES) {
-        // SAFETY: `at + LANES <= n`.
-        let step: [T; LANES] = unsafe { read(x.add(at)) };
-        for i in 0..LANES {
-            lanes[i] = F::join(lanes[i], of(step[i].widen()));
+    // Meanwhile the next block is fetched: a block is as long as a page, at whose end processors stop
+    // looking ahead.
+    let lines = (0..whole).step_by(LANES).map(|at| {
+        let line = x.wrapping_add(at);
+        if n == BLOCK {
+            for part in (0..LANES * size_of::<T>()).step_by(64) {
+                prefetch(line.wrapping_add(BLOCK).cast::<u8>().wrapping_add(part));
+            }
         }
-    }
+        line
+    });
+    // SAFETY: `at + LANES <= n`; nothing is read by fetching it.
+    let is_picked = unsafe { join_lines::<T, F, LANES>(&mut lanes, lines, &of) };
     if whole < n {
         let mut step = [F::NEUTRAL; LANES];
         for (i, step) in step.iter_mut().enumerate().take(n - whole) {
@@ -161,14 +168,68 @@ pub unsafe fn fold_block<T: Element, F: Combine<T::Number>>(
             lanes[i] = F::join(lanes[i], step[i]);
         }
     }
+    match is_picked && whole == n {
+        true => halve(&mut lanes, F::pick),
+        false => halve(&mut lanes, F::join),
+    }
+    lanes[0]
+}
+
+/// Combines the lanes into the first, by halves.
+#[inline(always)]
+fn halve<A: Copy>(lanes: &mut [A; LANES], join: impl Fn(A, A) -> A) {
     let mut width = LANES / 2;
     while width > 0 {
         for i in 0..width {
-            lanes[i] = F::join(lanes[i], lanes[i + width]);
+            lanes[i] = join(lanes[i], lanes[i + width]);
         }
         width /= 2;
     }
-    lanes[0]
+}
+
+/// Combines lines of `W` elements, of each what `of` makes of it, into lanes, in order.
+///
+/// To look for NaN at every comparison would take twice the time. So where numbers are chosen, they
+/// are added up besides, several lanes into one: a sum that is a number has no NaN among its terms.
+/// One that is not may have met infinities of both signs too; then the lines are joined again. Says
+/// whether numbers were chosen so, and none of the lanes is NaN.
+///
+/// # Safety
+/// The lines can be read.
+#[inline(always)]
+unsafe fn join_lines<T: Element, F: Combine<T::Number>, const W: usize>(
+    lanes: &mut [T::Number; W],
+    lines: impl Iterator<Item = *const T> + Clone,
+    of: &impl Fn(T::Number) -> T::Number,
+) -> bool {
+    const SUMS: usize = STRETCH / 2;
+    // SAFETY: the caller vouches for the lines.
+    unsafe {
+        if F::PICKS && W == 2 * SUMS {
+            let (mut found, mut sums) = (*lanes, [T::Number::ZERO; SUMS]);
+            for line in lines.clone() {
+                let line: [T; W] = read(line);
+                for i in 0..SUMS {
+                    let (a, b) = (of(line[i].widen()), of(line[i + SUMS].widen()));
+                    found[i] = F::pick(found[i], a);
+                    found[i + SUMS] = F::pick(found[i + SUMS], b);
+                    sums[i] = sums[i].add(a.add(b));
+                }
+            }
+            let is_any_nan = |all: &[T::Number]| all.iter().fold(false, |any, x| any | x.is_nan());
+            if !is_any_nan(&sums) && !is_any_nan(lanes) {
+                *lanes = found;
+                return true;
+            }
+        }
+        for line in lines {
+            let line: [T; W] = read(line);
+            for i in 0..W {
+                lanes[i] = F::join(lanes[i], of(line[i].widen()));
+            }
+        }
+        false
+    }
 }
 
 /// Combines `W` neighbouring columns, which stay in registers.
@@ -191,12 +252,8 @@ unsafe fn fold_stretch<T: Element, F: Combine<T::Number>, const W: usize>(
         } else {
             lanes = read(acc);
         }
-        for &offset in rest {
-            let row: [T; W] = read(x.wrapping_offset(offset));
-            for i in 0..W {
-                lanes[i] = F::join(lanes[i], row[i].widen());
-            }
-        }
+        let lines = rest.iter().map(|&offset| x.wrapping_offset(offset));
+        join_lines::<T, F, W>(&mut lanes, lines, &|x| x);
         acc.cast::<[T::Number; W]>().write_unaligned(lanes);
     }
 }

@@ -44,7 +44,7 @@ use crate::threads;
 use walk::Walk;
 
 /// Up to this many elements are reduced as columns even along the last axis.
-const FEW: usize = 32;
+pub const FEW: usize = 32;
 /// With fewer elements than this, a second thread does not pay off.
 const SERIAL: usize = 1 << 15;
 /// Elements that one thread takes at a time.
@@ -244,6 +244,24 @@ pub unsafe fn sum_of_row<T: Number>(x: *const T, n: usize) -> T {
     };
     // SAFETY: by contract.
     unsafe { along_row(x, n, |x| x, fold) }
+}
+
+/// The largest of `n` contiguous elements, at least one, joined as [`reduce_into`] joins them along
+/// the last axes.
+///
+/// # Safety
+/// They can be read.
+pub unsafe fn largest_of_row<T: Element>(x: *const T, n: usize) -> T {
+    // SAFETY: by contract.
+    unsafe {
+        if n <= FEW {
+            let others = (1..n).map(|i| (*x.add(i)).widen());
+            return T::narrow(others.fold((*x).widen(), <Max as Combine<T::Number>>::join));
+        }
+        let mut largest = T::narrow(T::Number::ZERO);
+        kernels::fold_rows::<T, T, Max>(x, 0, 1, n, &mut largest);
+        largest
+    }
 }
 
 /// The sum of the squares of `x + shift`, likewise.

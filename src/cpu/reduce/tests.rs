@@ -271,6 +271,41 @@ fn nan_and_signed_zeros() {
 }
 
 #[test]
+fn the_largest_and_the_smallest_among_nan_and_infinities() {
+    // 130 columns: stretches of 64 and what is left.
+    let (rows, columns) = (150, 130);
+    let special = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, f32::MAX, f32::MIN];
+    let mut x: Vec<f32> = noise(rows * columns, 1.0, 1e-3).into_iter().map(|x| x as f32).collect();
+    for (i, x) in x.iter_mut().enumerate() {
+        // Columns with no special number, with all that are not NaN, and with all.
+        let (row, column) = (i / columns, i % columns);
+        match (column % 3, row % 5) {
+            (1, 0) => *x = special[1 + (row + column) % 6],
+            (2, 0) => *x = special[(row + column) % 7],
+            _ => {}
+        }
+    }
+    let naive = |numbers: &mut dyn Iterator<Item = f32>, sign: f32| {
+        numbers.reduce(|a, b| if a.is_nan() || sign * a > sign * b { a } else { b }).unwrap()
+    };
+    let same = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+    for (kind, sign) in [(Reduction::Max, 1.0), (Reduction::Min, -1.0)] {
+        let found = values::<f32>(&reduce(kind, &array(&[rows, columns], &x), &[0]).unwrap());
+        for (column, found) in found.into_iter().enumerate() {
+            let want = naive(&mut (0..rows).map(|row| x[row * columns + column]), sign);
+            assert!(same(found, want), "{kind:?} of column {column}: {found} for {want}");
+        }
+        // As rows the lanes are joined at the end, so that the sign of a zero is another matter.
+        let found = values::<f32>(&reduce(kind, &array(&[columns, rows], &x), &[1]).unwrap());
+        for (row, found) in found.into_iter().enumerate() {
+            let want = naive(&mut x[row * rows..(row + 1) * rows].iter().copied(), sign);
+            let is_it = same(found, want) || (found == 0.0 && want == 0.0);
+            assert!(is_it, "{kind:?} of row {row}: {found} for {want}");
+        }
+    }
+}
+
+#[test]
 fn every_instruction_set_gives_the_same_bits() {
     let x: Vec<f32> = noise(5000, 1.0, 1e-9).into_iter().map(|x| x as f32).collect();
     let mut seen = Vec::new();

@@ -7,13 +7,14 @@ use smallvec::SmallVec;
 
 use super::{Lowered, Run, ScratchRange};
 use crate::array::Array;
+use crate::cpu::copy::copy_into;
 use crate::cpu::reduce::{Chunk, Partial, partial};
 use crate::dtype::Scalar;
 use crate::error::{self, Result};
 use crate::layout::Layout;
 use crate::ops::emit::OrThrow;
 use crate::ops::op::Type;
-use crate::schedule::block_fusion::{BlockFusion, leading, part};
+use crate::schedule::block_fusion::{AxisMap, BlockFusion, part, sized};
 use crate::threads;
 
 /// A block fusion that runs, with its operands and results.
@@ -103,34 +104,45 @@ impl Work<'_> {
         let mut inputs: SmallVec<[&Array; 8]> = SmallVec::new();
         parts.iter().for_each(|part| inputs.push(part));
         let mut into: SmallVec<[Option<Array>; 4]> = SmallVec::new();
-        for y in self.results {
-            let strides = y.layout.strides();
-            let before: usize = start.iter().zip(&strides).map(|(i, s)| i * *s as usize).sum();
-            let shape = leading(y.shape(), &size);
-            let at = y.layout.offset() + before;
-            into.push(Some(y.view(Layout::contiguous_at(shape, at))));
+        for (k, y) in self.results.iter().enumerate() {
+            let (at, strides) = (&fusion.positions[k], y.layout.strides());
+            let before =
+                at.iter().zip(&start).map(|(&axis, i)| i * strides[axis as usize] as usize);
+            let from = y.layout.offset() + before.sum::<usize>();
+            let block = Layout::contiguous_at(sized(y.shape(), at, &size), from);
+            into.push(fusion.staged[k].is_none().then(|| y.view(block)));
         }
         let mut run = Run::part(self.lowered, plan, &inputs, self.numbers);
         if let Some(workspace) = self.workspace {
             let at = workspace.layout.offset() + lane * fusion.capacity;
             into.resize(plan.outputs().len(), None);
-            for reduction in &fusion.carried {
-                if let Some(dedicated) = reduction.dedicated {
-                    let Type { dtype, shape } = plan.ty(plan.outputs()[reduction.output]);
-                    let layout = Layout::contiguous_at(shape, (at + dedicated) / dtype.size());
-                    let data = workspace.data.clone();
-                    into[reduction.output] = Some(Array { dtype, layout, data });
-                }
+            let staged = fusion.staged.iter().enumerate().map(|(k, &from)| (k, from));
+            let reduced =
+                fusion.carried.iter().map(|reduction| (reduction.output, reduction.dedicated));
+            for (output, from) in staged.chain(reduced) {
+                let Some(from) = from else { continue };
+                let Type { dtype, shape } = plan.ty(plan.outputs()[output]);
+                let layout = Layout::contiguous_at(shape, (at + from) / dtype.size());
+                into[output] = Some(Array { dtype, layout, data: workspace.data.clone() });
             }
-            let dedicated = fusion.carried.iter().filter_map(|reduction| reduction.dedicated).min();
-            let products = dedicated.unwrap_or(fusion.capacity) - fusion.products;
-            let scratch = ScratchRange { from: at + products, bytes: fusion.products };
+            let scratch = ScratchRange { from: at + fusion.scratch, bytes: fusion.products };
             run.lend(workspace.buffer(), at, scratch);
         }
         let made = run.finish_into(&into)?;
-        match made.iter().all(Array::is_contiguous) {
-            true => Ok(made),
-            false => Err(error::internal("a block of rows is not in C order")),
+        if !made.iter().all(Array::is_contiguous) {
+            return Err(error::internal("a block of rows is not in C order"));
         }
+        for ((y, x), (at, from)) in
+            self.results.iter().zip(&made).zip(fusion.positions.iter().zip(&fusion.staged))
+        {
+            if from.is_some() {
+                let along: AxisMap = at.iter().map(|&axis| Some(axis)).collect();
+                let block = y.view(part(&y.layout, &along, &start, &size));
+                // SAFETY: the result is the caller's; this block of it is written here alone, and
+                // lies apart from the workspace.
+                unsafe { copy_into(&block, x) };
+            }
+        }
+        Ok(made)
     }
 }

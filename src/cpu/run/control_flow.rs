@@ -4,9 +4,12 @@
 //! the memory that the surrounding plan wants the results in. Operands of a scan are read, and its
 //! stacked results written, element by element in place.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::Lowered;
+use super::prepared::Prepared;
 use crate::array::Array;
 use crate::cpu;
 use crate::dtype::{DType, Scalar};
@@ -25,6 +28,8 @@ type Targets = SmallVec<[Option<Array>; 2]>;
 struct Run<'a> {
     flow: &'a Bodies,
     lowered: &'a [Lowered],
+    /// By body: its prepared steps, if there are any
+    prepared: SmallVec<[Option<Arc<Prepared>>; 2]>,
 }
 
 /// Computes the results, in the targets where they are given.
@@ -35,7 +40,9 @@ pub(super) fn run(
     numbers: &[Scalar],
     targets: Targets,
 ) -> Result<Results> {
-    Run { flow, lowered }.run(args, numbers, targets)
+    let bodies = lowered.iter().zip(flow.plans());
+    let prepared = bodies.map(|(lowered, plan)| lowered.prepared(plan)).collect();
+    Run { flow, lowered, prepared }.run(args, numbers, targets)
 }
 
 impl Run<'_> {
@@ -47,7 +54,8 @@ impl Run<'_> {
         numbers: &[Scalar],
         into: &[Option<Array>],
     ) -> Result<Results> {
-        self.lowered[i].run_into(&self.flow.plans()[i], args, numbers, into)
+        let (lowered, prepared) = (&self.lowered[i], self.prepared[i].as_deref());
+        lowered.run_into(&self.flow.plans()[i], prepared, args, numbers, into)
     }
 
     fn run(&self, args: &[&Array], numbers: &[Scalar], targets: Targets) -> Result<Results> {

@@ -5,11 +5,13 @@
 //! an error every donated array is unchanged.
 //!
 //! Here are the executable, a run's memory and the order in which steps run; `step` is one step,
-//! `blocks` a block fusion, `control_flow` a node with bodies, `lower` what a template becomes.
+//! `prepared` what is known of small steps before they run, `blocks` a block fusion, `control_flow` a
+//! node with bodies, `lower` what a template becomes.
 
 mod blocks;
 mod control_flow;
 mod lower;
+mod prepared;
 mod step;
 
 use std::cell::Cell;
@@ -31,6 +33,7 @@ use crate::schedule::{Operand, Plan, Step, Template, Work};
 use crate::threads;
 use crate::watch::{self, Event};
 pub use lower::Lowered;
+use prepared::Prepared;
 
 /// Arrays that a step reads.
 type Arrays<'a> = SmallVec<[&'a Array; 8]>;
@@ -54,7 +57,10 @@ impl Executable for Lowered {
 
     fn run(&self, plan: &Arc<Plan>, inputs: &[&Array], numbers: &[Scalar]) -> Result<Results> {
         self.check(plan, inputs)?;
-        Run::new(self, plan, inputs, numbers).finish(&[])
+        let prepared = self.prepared(plan);
+        let mut run = Run::new(self, plan, inputs, numbers);
+        run.prepare(prepared.as_deref());
+        run.finish(&[])
     }
 
     fn run_with(
@@ -69,7 +75,9 @@ impl Executable for Lowered {
         }
         self.check(plan, &lent)?;
         let _giving = Giving::new(inputs.iter().any(|input| matches!(input, Input::Given(_))));
+        let prepared = self.prepared(plan);
         let mut run = Run::new(self, plan, &lent, numbers);
+        run.prepare(prepared.as_deref());
         let mut taken: SmallVec<[u32; 4]> = SmallVec::new();
         for (k, dedicated) in plan.memory().dedicated.iter().enumerate() {
             let Some(i) = dedicated.alias else { continue };
@@ -90,17 +98,20 @@ impl Executable for Lowered {
 }
 
 impl Lowered {
-    /// Computes the results; where `into` has an array, into that array, which is in C order and
-    /// which nobody else reads or writes.
+    /// Computes the results, by prepared steps if these are given; where `into` has an array, into
+    /// that array, which is in C order and which nobody else reads or writes.
     fn run_into(
         &self,
         plan: &Plan,
+        prepared: Option<&Prepared>,
         inputs: &[&Array],
         numbers: &[Scalar],
         into: &[Option<Array>],
     ) -> Result<Results> {
         self.check(plan, inputs)?;
-        Run::new(self, plan, inputs, numbers).finish_into(into)
+        let mut run = Run::new(self, plan, inputs, numbers);
+        run.prepare(prepared);
+        run.finish_into(into)
     }
 
     /// Refuses a plan of another template, for whose steps this has no programs, and a wrong count
@@ -129,6 +140,8 @@ struct Run<'a> {
     scratch: Option<(Buffer, ScratchRange)>,
     /// Whether this run is part of a step, which is timed as a whole
     is_part: bool,
+    /// The prepared steps, where they fit the inputs
+    prepared: Option<&'a Prepared>,
 }
 
 /// A range of a buffer, in bytes.
@@ -155,6 +168,7 @@ impl<'a> Run<'a> {
             memory: SmallVec::new(),
             scratch: None,
             is_part: false,
+            prepared: None,
         };
         run.slots.resize_with(plan.slots().len(), || None);
         run.memory.resize_with(plan.memory().dedicated.len() + 1, || None);
@@ -171,6 +185,12 @@ impl<'a> Run<'a> {
         let mut run = Run::new(lowered, plan, inputs, numbers);
         run.is_part = true;
         run
+    }
+
+    /// Uses prepared steps, if the inputs lie as these suppose and no step is timed.
+    fn prepare(&mut self, prepared: Option<&'a Prepared>) {
+        let fits = self.inputs.iter().all(|x| x.is_contiguous());
+        self.prepared = prepared.filter(|_| fits && !watch::timing());
     }
 
     /// Uses lent memory: the buffer from byte `arena` on as the arena, and a range of it for
@@ -271,12 +291,22 @@ impl<'a> Run<'a> {
                 looks.interruption()?;
             }
             at.set(Some(i));
-            match watch::timing() {
+            // Prepared steps give no arrays, which the times of later steps would ask for.
+            match watch::timing() && self.prepared.is_none() {
                 true => self.timed(i, &plan.steps()[i])?,
-                false => self.step(i, &plan.steps()[i])?,
+                false => self.any_step(i, &plan.steps()[i])?,
             }
         }
         Ok(())
+    }
+
+    /// Runs a step, as it was prepared if it was.
+    #[inline]
+    fn any_step(&mut self, i: usize, step: &Step) -> Result<()> {
+        match self.prepared.and_then(|prepared| prepared.step(i)) {
+            Some(ready) => self.ready(step, ready),
+            None => self.step(i, step),
+        }
     }
 
     /// Runs a step and reports its time.

@@ -41,7 +41,7 @@ impl Run<'_> {
     }
 
     /// The array of a slot with a fixed placement; its elements are whatever the memory holds.
-    fn fixed(&mut self, slot: u32) -> Result<Option<Array>> {
+    pub(super) fn fixed(&mut self, slot: u32) -> Result<Option<Array>> {
         let plan = self.plan;
         let Placement::Fixed(memory, layout) = &plan.memory().placements[slot as usize] else {
             return Ok(None);
@@ -163,13 +163,15 @@ impl Run<'_> {
         }
         let args = self.operands(step);
         let Some(out) = target else { return cpu::execute(op, &args) };
-        if let (Op::Contract(spec), Some(lent)) = (op, self.lent())
+        let (lent, packed) = (self.lent(), self.packed(op, step.args.get(1)));
+        if (lent.is_some() || packed.is_some())
             && let [cpu::Operand::Array(a), cpu::Operand::Array(b)] = args.as_slice()
+            && cpu::is_product(op)
+            && cpu::contract::sums_in_place(out.dtype)
         {
-            let extras = cpu::Extras { lent: Some(lent), ..cpu::Extras::default() };
-            let (a, b) = (cpu::Factor::There(a), cpu::Factor::There(b));
+            let feeds = [cpu::Feed::There(a), cpu::Feed::There(b)];
             // SAFETY: the scratch is this run's alone; for the result see below.
-            unsafe { cpu::contract::contract_with(a, b, spec, &out, extras)? };
+            unsafe { cpu::product_into(op, feeds, &out, None, lent, packed)? };
             return Ok(out);
         }
         // SAFETY: the plan gave the result memory that no other live value has, except that of an
@@ -202,8 +204,18 @@ impl Run<'_> {
         Ok(results)
     }
 
+    /// The second operand of a product, if it was packed when the plan was lowered.
+    fn packed(&self, op: &Op, arg: Option<&Operand>) -> Option<&cpu::Packed> {
+        match arg {
+            Some(&Operand::Array(Source::Constant(i))) => {
+                self.lowered.packed((i, &self.plan.constants()[i as usize]), op)
+            }
+            Some(_) | None => None,
+        }
+    }
+
     /// The memory in which products pack their operands, if it was lent.
-    fn lent(&self) -> Option<(*mut u8, usize)> {
+    pub(super) fn lent(&self) -> Option<(*mut u8, usize)> {
         // SAFETY: the scratch is part of the buffer, and this run's alone.
         let at = |(buffer, scratch): &(Buffer, ScratchRange)| unsafe {
             (buffer.ptr_mut().add(scratch.from), scratch.bytes)
@@ -246,8 +258,10 @@ impl Run<'_> {
             }
         });
         let (feeds, out) = ([feed(0), feed(1)], &results[place]);
+        let packed = self.packed(&product.op, before[1].0.first());
+        let packed = packed.filter(|_| product.before[1].is_none());
         // SAFETY: as for ops; no operand shares memory with a result.
-        unsafe { cpu::product_into(&product.op, feeds, out, sequel, self.lent())? };
+        unsafe { cpu::product_into(&product.op, feeds, out, sequel, self.lent(), packed)? };
         drop((inputs, outputs, given));
         Ok(results)
     }
@@ -287,14 +301,7 @@ impl Run<'_> {
         match effect {
             Effect::Check(message) => match first_false(arrays[0])? {
                 None => Ok(()),
-                Some(i) => {
-                    let shape = arrays[0].shape();
-                    let what = match shape.rank() {
-                        0 => "got false".to_string(),
-                        _ => format!("element {i} (in C order) of shape {shape} is false"),
-                    };
-                    Err(error::bad_value("check", message, what))
-                }
+                Some(i) => Err(Effect::failed(message, arrays[0].shape(), i)),
             },
             Effect::Print(text) => {
                 let arrays: Vec<Array> = arrays.iter().map(|&x| x.clone()).collect();

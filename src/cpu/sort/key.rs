@@ -23,8 +23,21 @@ pub trait Sortable: Element {
     }
 }
 
+/// What an item is as it lies in memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Lane {
+    /// An unsigned integer of 32 bits, in whose order items are
+    Bits32,
+    /// One of 64 bits
+    Bits64,
+    /// Anything else
+    Other,
+}
+
 /// What is moved about while sorting. Its order is that of the keys first.
 pub trait Item: Copy + Ord + Send + Sync + 'static {
+    /// What it is in memory.
+    const LANE: Lane;
     /// The key, in the low bits.
     fn bits(self) -> u64;
 }
@@ -51,6 +64,7 @@ pub trait Place: Item {
 
 /// A key in the upper `BITS` bits and a position in the others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(transparent)]
 pub struct Packed<const BITS: u32>(u64);
 
 /// A key of 64 bits and a position.
@@ -58,12 +72,14 @@ pub struct Packed<const BITS: u32>(u64);
 pub struct Wide(u64, u64);
 
 impl<const BITS: u32> Item for Packed<BITS> {
+    const LANE: Lane = Lane::Bits64;
     #[inline(always)]
     fn bits(self) -> u64 {
         self.0 >> (64 - BITS)
     }
 }
 impl Item for Wide {
+    const LANE: Lane = Lane::Other;
     #[inline(always)]
     fn bits(self) -> u64 {
         self.0
@@ -83,8 +99,9 @@ impl Place for Wide {
 }
 
 macro_rules! keys {
-    ($($key:ident: $place:ty;)*) => {$(
+    ($($key:ident: $place:ty, $lane:ident;)*) => {$(
         impl Item for $key {
+            const LANE: Lane = Lane::$lane;
             #[inline(always)]
             fn bits(self) -> u64 {
                 self.into()
@@ -99,7 +116,12 @@ macro_rules! keys {
         }
     )*};
 }
-keys! { u8: Packed<8>; u16: Packed<16>; u32: Packed<32>; u64: Wide; }
+keys! {
+    u8: Packed<8>, Other;
+    u16: Packed<16>, Other;
+    u32: Packed<32>, Bits32;
+    u64: Wide, Bits64;
+}
 
 macro_rules! packed {
     ($($key:ident $bits:literal),*) => {$(

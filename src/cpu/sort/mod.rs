@@ -4,9 +4,15 @@
 //! and so are all NaNs. Taking elements by `argsort` gives the bits of `sort`.
 
 mod key;
+mod network;
+mod quick;
 mod radix;
 #[cfg(test)]
 mod tests;
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::array::Array;
 use crate::cpu::copy;
@@ -15,11 +21,14 @@ use crate::dtype::{DType, Width};
 use crate::error::{self, Result};
 use crate::layout::{Layout, Strides};
 use crate::memory::{Buffer, block_bytes};
+use crate::multiversion;
 use crate::shape::Shape;
-use crate::threads::{self, Pace};
+use crate::threads;
 
-use key::{Key, Place, Sortable};
+use key::{Item, Key, Place, Sortable};
 
+/// Fewer short rows are sorted one by one.
+const FEW_ROWS: usize = 4;
 /// Elements of short rows that one thread takes at a time.
 const CHUNK: usize = 1 << 14;
 /// Rows at least this long are sorted by all threads, one row after the other.
@@ -118,6 +127,43 @@ impl Rows {
         }
     }
 
+    /// Whether rows are sorted side by side.
+    fn are_short<I: Item>(&self) -> bool {
+        network::takes::<I>() && self.n <= network::MOST && self.count >= FEW_ROWS
+    }
+
+    /// Sorts rows side by side, of which `item(row, i)` gives the items and `put(row, i, item)`
+    /// takes the first `k`.
+    fn side_by_side<I: Item>(
+        &self,
+        item: impl Fn(usize, usize) -> I + Sync,
+        k: usize,
+        put: impl Fn(usize, usize, I) + Sync,
+    ) {
+        let (n, side) = (self.n, network::SIDE);
+        let groups = self.count.div_ceil(side);
+        threads::for_each_chunk(groups, (CHUNK / (n * side).max(1)).max(1), |range| {
+            let mut room: network::Room<I> =
+                [[MaybeUninit::uninit(); network::SIDE]; network::MOST];
+            for first in range.map(|group| group * side) {
+                let here = side.min(self.count - first);
+                for (i, items) in room.iter_mut().enumerate().take(n) {
+                    // A last group of fewer rows has one of them several times.
+                    *items =
+                        std::array::from_fn(|r| MaybeUninit::new(item(first + r.min(here - 1), i)));
+                }
+                // SAFETY: so many items of every row are filled.
+                unsafe { network::sort(&mut room, n) };
+                for (r, row) in (first..first + here).enumerate() {
+                    for (i, items) in room.iter().enumerate().take(k) {
+                        // SAFETY: as above; `k` is at most `n`.
+                        put(row, i, unsafe { items[r].assume_init() });
+                    }
+                }
+            }
+        });
+    }
+
     /// Runs `body(row, scratch)` for all rows: several at the same time if they are short. The
     /// scratch has `bytes` bytes, aligned to 8, and belongs to one call.
     fn each(&self, bytes: usize, body: impl Fn(usize, *mut u8) + Sync) -> Result<()> {
@@ -135,11 +181,65 @@ impl Rows {
     }
 }
 
+/// Sorts items in the fastest way that the processor has; `spare` is as long.
+fn order<I: Item>(items: &mut [I], spare: &mut [I]) {
+    if !quick::sort(items, spare) {
+        radix::sort(items, spare);
+    }
+}
+
+multiversion! {
+    /// The keys of `n` elements.
+    ///
+    /// # Safety
+    /// So many can be read, and written.
+    unsafe fn directed_keys[T](x: *const T, n: usize, descending: bool, keys: *mut T::Key)
+    where [T: Sortable] {
+        for i in 0..n {
+            // SAFETY: by contract.
+            unsafe { keys.add(i).write((*x.add(i)).directed_key(descending)) };
+        }
+    }
+
+    /// The elements of `n` keys.
+    ///
+    /// # Safety
+    /// As for [`directed_keys`].
+    unsafe fn elements[T](keys: *const T::Key, n: usize, descending: bool, to: *mut T)
+    where [T: Sortable] {
+        for i in 0..n {
+            // SAFETY: by contract.
+            unsafe {
+                let key = *keys.add(i);
+                to.add(i).write(T::of_key(if descending { key.inverse() } else { key }));
+            }
+        }
+    }
+
+    /// Whether any element is a NaN or a negative zero.
+    unsafe fn any_special[T](x: &[T]) -> bool
+    where [T: Sortable] {
+        x.iter().fold(false, |any, x| any | x.is_special())
+    }
+}
+
 fn sort_rows<T: Sortable>(rows: &Rows, descending: bool, out: &Array) -> Result<()> {
     let n = rows.n;
     let x = Shared::reading(rows.x.ptr().cast::<T>());
     // SAFETY: fresh; every row is filled by its own call.
     let to = Shared::new(unsafe { out.ptr_mut() }.cast::<T>());
+    if rows.are_short::<T::Key>() {
+        let at = |row: usize, i: usize| (row * n + i) as isize;
+        // SAFETY: an element of the operand.
+        let key = |row, i| unsafe { (*x.at(at(row, i))).directed_key(descending) };
+        let put = |row, i, key: T::Key| {
+            let element = T::of_key(if descending { key.inverse() } else { key });
+            // SAFETY: an element of the result, which one call writes.
+            unsafe { *to.at(at(row, i)) = element };
+        };
+        rows.side_by_side(key, n, put);
+        return Ok(());
+    }
     rows.each(2 * n * size_of::<T::Key>(), |row, scratch| {
         let at = (row * n) as isize;
         let keys = Shared::new(scratch.cast::<T::Key>());
@@ -147,18 +247,15 @@ fn sort_rows<T: Sortable>(rows: &Rows, descending: bool, out: &Array) -> Result<
         // read.
         unsafe {
             threads::for_each_chunk(n, LONG, |range| {
-                for i in range.start as isize..range.end as isize {
-                    keys.at(i).write((*x.at(at + i)).directed_key(descending));
-                }
+                let (x, keys) = (x.at(at + range.start as isize), keys.at(range.start as isize));
+                directed_keys::<T>(x, range.len(), descending, keys);
             });
             let [items, spare] =
                 [keys.at(0), keys.at(n as isize)].map(|p| std::slice::from_raw_parts_mut(p, n));
-            radix::sort(items, spare);
+            order(items, spare);
             threads::for_each_chunk(n, LONG, |range| {
-                for i in range.start as isize..range.end as isize {
-                    let key = *keys.at(i);
-                    *to.at(at + i) = T::of_key(if descending { key.inverse() } else { key });
-                }
+                let (keys, to) = (keys.at(range.start as isize), to.at(at + range.start as isize));
+                elements::<T>(keys, range.len(), descending, to);
             });
         }
     })
@@ -184,13 +281,21 @@ fn sort_rows_by_position<T: Sortable>(rows: &Rows, descending: bool, out: &Array
 
 /// Whether a row holds a NaN or a negative zero.
 fn has_special<T: Sortable>(x: &Array) -> bool {
-    // SAFETY: in C order.
-    let x = unsafe { std::slice::from_raw_parts(x.ptr().cast::<T>(), x.count()) };
-    let mut pace = Pace::default();
-    x.chunks(1024).any(|part| {
-        pace.work(part.len());
-        part.iter().fold(false, |any, x| any | x.is_special())
-    })
+    if !T::DTYPE.is_float() {
+        return false;
+    }
+    let from = Shared::reading(x.ptr().cast::<T>());
+    let found = AtomicBool::new(false);
+    threads::for_each_chunk(x.count(), LONG, |range| {
+        // SAFETY: in C order; any elements will do.
+        unsafe {
+            let part = std::slice::from_raw_parts(from.at(range.start as isize), range.len());
+            if !found.load(Relaxed) && any_special::<T>(part) {
+                found.store(true, Relaxed);
+            }
+        }
+    });
+    found.load(Relaxed)
 }
 
 /// The first `k` positions of every row's order.
@@ -209,6 +314,19 @@ fn position_rows<T: Sortable>(
     let x = Shared::reading(rows.x.ptr().cast::<T>());
     // SAFETY: fresh; every row is filled by its own call.
     let to = Shared::new(unsafe { out.ptr_mut() }.cast::<i64>());
+    if rows.are_short::<At<T>>() && k > 0 {
+        let place = |row: usize, i: usize| {
+            // SAFETY: an element of the operand.
+            let x = unsafe { *x.at((row * n + i) as isize) };
+            At::<T>::new(x.directed_key(descending), i)
+        };
+        let put = |row: usize, i: usize, place: At<T>| {
+            // SAFETY: an element of the result, which one call writes.
+            unsafe { *to.at((row * k + i) as isize) = place.position() as i64 };
+        };
+        rows.side_by_side(place, k, put);
+        return Ok(());
+    }
     rows.each(2 * n * size_of::<At<T>>(), |row, scratch| {
         let (at, places) = ((row * n) as isize, Shared::new(scratch.cast::<At<T>>()));
         // SAFETY: rows of `n` elements, scratch for twice as many places, each written before it is
@@ -226,7 +344,7 @@ fn position_rows<T: Sortable>(
                 select(items, k);
                 items[..k].sort_unstable();
             } else if k > 0 {
-                radix::sort(items, spare);
+                order(items, spare);
             }
             threads::for_each_chunk(k, LONG, |range| {
                 for i in range.start as isize..range.end as isize {

@@ -152,3 +152,57 @@ fn false_comes_before_true() {
     assert_eq!(bytes(&sort(&x, 0, false).unwrap()), [0, 0, 1, 1]);
     assert_eq!(values::<i64>(&argsort(&x, 0, true).unwrap()), [0, 2, 1, 3]);
 }
+
+/// Sorts items with the help of as many spare ones; whether this machine can.
+type Way<I> = fn(&mut [I], &mut [I]) -> bool;
+
+/// Every way to sort items, on numbers of many kinds.
+fn check_items<I: Item + std::fmt::Debug>(of: impl Fn(u64) -> I) {
+    let ways: [Way<I>; 2] = [
+        |items, spare| {
+            radix::sort(items, spare);
+            true
+        },
+        quick::sort,
+    ];
+    let mut state = 7u64;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state >> 32
+    };
+    let long = LONG + 1234;
+    for n in (0..40).chain([63, 64, 65, 127, 129, 255, 256, 257, 1000, 5000, long]) {
+        let noise: Vec<u64> = (0..n).map(|_| next()).collect();
+        let mut rising = noise.clone();
+        rising.sort_unstable();
+        let falling = rising.iter().rev().copied().collect();
+        let few = noise.iter().map(|x| x % 3).collect();
+        // The largest and the least item, and many that are one of them.
+        let ends = noise.iter().map(|x| if x % 2 == 0 { 0 } else { u64::MAX }).collect();
+        let mostly = noise.iter().map(|&x| if x % 8 > 0 { 1 << 31 } else { x }).collect();
+        for numbers in [noise, rising, falling, few, ends, mostly, vec![5; n]] {
+            let items: Vec<I> = numbers.into_iter().map(&of).collect();
+            let mut want = items.clone();
+            want.sort_unstable();
+            for threads in [1, 2] {
+                set_num_threads(threads);
+                for way in ways {
+                    let (mut got, mut spare) = (items.clone(), items.clone());
+                    assert!(
+                        !way(&mut got, &mut spare) || got == want,
+                        "{n} {:?}",
+                        &items[..n.min(9)]
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn items_are_sorted_by_digits_and_in_vectors() {
+    check_items::<u8>(|x| x as u8);
+    check_items::<u16>(|x| x as u16);
+    check_items::<u32>(|x| x as u32);
+    check_items::<u64>(|x| x.wrapping_mul(0x1_0000_0001));
+}

@@ -128,7 +128,10 @@ impl Sweep {
             }
             // Only traces ask whether a sweep runs, and only a rule of the user's may open one.
             let done = match is_traced || matches!(entry.step, Step::Host(_)) {
-                true => trace::sweeping(|| self.step(op, &entry, given)),
+                true => trace::sweeping(|| {
+                    let _scope = entry.site.scope.backward().enter();
+                    self.step(op, &entry, given)
+                }),
                 false => self.step(op, &entry, given),
             };
             done.map_err(|error| located(error, &entry))?;

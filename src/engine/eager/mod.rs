@@ -20,6 +20,7 @@ use crate::ops::emit::{Arg, Emit, Expr, Id, OrThrow, catch, throw};
 use crate::ops::number::Number;
 use crate::ops::op::{self, Op, Type};
 use crate::ops::origin;
+use crate::ops::scan::{self, Scan};
 use crate::shape::Dim;
 use crate::site::Origin;
 use crate::small::small;
@@ -168,6 +169,10 @@ impl Emit for Eager {
 
     fn result(&self, id: Id, k: usize) -> Id {
         Id(id.0 + k as u32)
+    }
+
+    fn scan(&self, scan: &Scan<'_>) -> scan::Results {
+        scan::unrolled(self, scan)
     }
 
     fn ty(&self, id: Id) -> Type {

@@ -98,8 +98,10 @@ fn kept<'a>(
 
 /// [`get`], computed or written as nodes.
 fn take(x: &Value, items: &[Item]) -> Result<Value> {
-    let by_nodes = trace::active() || recording() && x.requires_grad() || !x.array.is_on_host();
-    if !by_nodes {
+    // Where there is something to view, a view is made directly, also of a step of the tape.
+    let views = !trace::active() && x.array.is_on_host();
+    let record = recording();
+    if views && !(record && x.requires_grad()) {
         if let [item] = items
             && let Some(view) = along_first(x, item)?
         {
@@ -110,14 +112,19 @@ fn take(x: &Value, items: &[Item]) -> Result<Value> {
         }
     }
     let plan = resolve("getitem", x.shape(), items)?;
-    let record = recording();
     let y = match plan.is_whole(x.shape()) {
         true => reshaped(x, &plan.basic, record)?,
         false => {
             // Slice and shape are one step of the tape.
             let step = Op::Slice(plan.at);
-            let part = apply(step.clone(), &[Operand::Value(x)], false)?;
-            let array = reshaped(&part, &plan.basic, false)?.array;
+            let view = if views { viewed(x, items)? } else { None };
+            let array = match view {
+                Some(view) => view.array,
+                None => {
+                    let part = apply(step.clone(), &[Operand::Value(x)], false)?;
+                    reshaped(&part, &plan.basic, false)?.array
+                }
+            };
             match record {
                 true => tape::record(step, &[Operand::Value(x)], array)?,
                 false => Value::plain(array),

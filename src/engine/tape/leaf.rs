@@ -1,8 +1,8 @@
 //! Leaves: tensors whose gradient is wanted, the place that it goes to, and hooks on gradients.
 
 use std::ffi::c_void;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -118,6 +118,8 @@ pub struct Leaf {
     pub(in crate::engine) link: Option<Box<dyn StandsFor>>,
     /// What a trace did with the gradient first
     first: AtomicU8,
+    /// A frozen function of which its value is a constant, for errors
+    frozen_in: OnceLock<Box<str>>,
 }
 
 /// The leaf outside of a trace for which one inside stands.
@@ -143,7 +145,18 @@ impl Leaf {
     /// A leaf without a gradient yet.
     pub fn new(ty: Type) -> Leaf {
         let (grad, hooks) = (Mutex::default(), Hooks::default());
-        Leaf { ty, grad, hooks, link: None, first: AtomicU8::new(First::Nothing as u8) }
+        let (first, frozen_in) = (AtomicU8::new(First::Nothing as u8), OnceLock::new());
+        Leaf { ty, grad, hooks, link: None, first, frozen_in }
+    }
+
+    /// Says that the value is a constant of a frozen function.
+    pub fn freeze(&self, function: &str) {
+        let _ = self.frozen_in.set(function.into());
+    }
+
+    /// A frozen function of which the value is, or was, a constant.
+    pub fn frozen_in(&self) -> Option<&str> {
+        self.frozen_in.get().map(|name| &**name)
     }
 
     /// Takes note of what a trace does first; true for a first read.

@@ -152,6 +152,12 @@ impl Trace {
         let key = Key::Node(name.trace.serial, name.id);
         let cell = capture(level, key, &mut || (None, Value::plain(value.array.clone())))?;
         let found = cell.lock().clone();
+        // A value of a trace inside this one: its node does not exist where this one runs.
+        if let Some(inner) = named(&found.array)
+            && !Arc::ptr_eq(&inner.trace, self)
+        {
+            return Err(inner.trace.escaped(op, inner.id));
+        }
         self.node(op, &found)
     }
 

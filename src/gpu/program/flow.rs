@@ -319,7 +319,8 @@ impl Program {
         let faults = shader.memory_as(Place::Faults, "atomic<u32>");
         shader.line(format!("if {lane} == 0u {{ atomicMin(&{faults}[4u * {slot}], i); }}"));
         let mut kernel = Kernel::of(shader.each(view.count(), ZERO));
-        kernel.refusal = Some(Refusal::False(message.to_string()));
+        let (message, sizes) = (message.to_string(), ty.shape.dims().into());
+        kernel.refusal = Some(Refusal::False { message, sizes });
         self.kernel(&kernel, "check", step.site, &[buffer], &[], terms)
     }
 }

@@ -20,7 +20,7 @@ use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Error, Result};
 use crate::ops::op::{Op, Type};
-use crate::schedule::{Number, Plan, Source, Step, Work};
+use crate::schedule::{Number, Operand, Plan, Source, Step, Work};
 use crate::shape::Dim;
 use crate::site::Site;
 
@@ -77,6 +77,9 @@ pub struct Program {
     pub faults: Option<usize>,
     /// What each slot of faults says, with the Python line
     pub refusals: Vec<(Refusal, Site)>,
+    /// Open counts of elements that are read more than once: positions of 32 bits must tell them
+    /// apart, whatever the bytes that lie in memory
+    pub counts: Vec<(Dim, Site)>,
     known: FxHashMap<String, usize>,
     free: Vec<usize>,
     /// The start of the names of rounds, which no symbol of the plan has
@@ -255,10 +258,26 @@ impl Program {
     }
 
     fn step(&mut self, frame: &Frame<'_>, step: &Step, terms: &Terms<'_>) -> Result<()> {
+        for arg in &step.args {
+            if let Operand::Array(source) = *arg {
+                self.counted(&frame.at(source).1, step.site);
+            }
+        }
         let lowered = lower(frame.plan, step, &|source| frame.at(source))?;
         let found = lowered.ranges.iter().map(|&source| frame.buffer(source));
         let ranges = found.collect::<Result<Vec<usize>>>()?;
         self.kernel(&lowered.kernel, &step.name(), step.site, &ranges, &lowered.numbers, terms)
+    }
+
+    /// Notes the open count of a view whose elements its buffer does not count.
+    fn counted(&mut self, view: &View, site: Site) {
+        let count = view.count();
+        let is_of_round = |symbol: &Dim| symbol.to_string().starts_with(&self.round);
+        let is_new = !self.counts.iter().any(|(known, _)| known.same(count));
+        let is_open = count.known().is_none() && !count.symbols().iter().any(is_of_round);
+        if !view.is_dense && is_open && is_new {
+            self.counts.push((count, site));
+        }
     }
 
     /// The dispatches of a kernel whose ranges are these buffers.

@@ -447,10 +447,7 @@ impl Tape<'_> {
                 let bytes = unsafe { std::slice::from_raw_parts(truth.ptr(), truth.count()) };
                 match bytes.iter().position(|&byte| byte == 0) {
                     None => Ok(()),
-                    Some(i) => {
-                        let what = format!("element {i} (in C order) is false");
-                        Err(error::bad_value("check", message, what))
-                    }
+                    Some(i) => Err(Effect::failed(message, truth.shape(), i)),
                 }
             }
             Effect::Print(text) => {

@@ -354,6 +354,7 @@ fn argument(given: &mut Given<'_, '_>, param: &Param) -> Result<Attr> {
         | ParamKind::DType
         | ParamKind::MaybeDType
         | ParamKind::Word(_)
+        | ParamKind::Padding
         | ParamKind::Text
         | ParamKind::MaybeDevice) => {
             let attr = attribute(text).filter(|attr| fits(kind, attr));
@@ -402,6 +403,7 @@ fn fits(kind: ParamKind, attr: &Attr) -> bool {
         ParamKind::DType => matches!(attr, Attr::DType(_)),
         ParamKind::MaybeDType => matches!(attr, Attr::DType(_) | Attr::None),
         ParamKind::Word(words) => matches!(attr, Attr::Text(text) if words.contains(&&**text)),
+        ParamKind::Padding => is_ints(attr) || matches!(attr, Attr::Text(_)),
         ParamKind::Text => matches!(attr, Attr::Text(_)),
         ParamKind::MaybeDevice => matches!(attr, Attr::Text(_) | Attr::None),
     }

@@ -3,7 +3,9 @@
 use super::promoted;
 use crate::dtype::DType;
 use crate::error;
+use crate::ops::attributes::Reduction;
 use crate::ops::emit::{Expr, throw};
+use crate::shape::Axes;
 
 composite! {
     /// The same values in another dtype.
@@ -33,6 +35,7 @@ composite! {
             a.cast(DType::F32).quotient(b.cast(DType::F32))
         }
     }
+    also(div, true_divide)
 
     /// The next number after `a` on the way to `b`, in their common dtype.
     ///
@@ -79,6 +82,7 @@ composite! {
         let x = min.map_or(x, |min| x.greater_equal(min).select(x, x.maximum(min)));
         max.map_or(x, |max| x.less_equal(max).select(x, x.minimum(max)))
     }
+    also(clamp)
 
     /// `a + (b - a) * weight`: linear interpolation from `a` to `b`.
     top method lerp(a: FloatTensor, b: FloatTensor, weight: FloatTensor) -> One {
@@ -107,6 +111,15 @@ composite! {
         };
         let (a, b) = (pair[0].cast(held), pair[1].cast(held));
         isclose_alike(cx, a, b, rtol, atol, equal_nan).swap_remove(0)
+    }
+
+    /// Whether all elements are equal within `atol + rtol * abs(b)`, as `isclose` says; shape ().
+    top method allclose(
+        a: Tensor, b: Tensor;
+        rtol: Float = 1e-5, atol: Float = 1e-8, equal_nan: Bool = False,
+    ) -> One inline {
+        let close = isclose(a.cx(), a, b, rtol, atol, equal_nan)[0];
+        close.reduce(Reduction::All, &(0..close.rank()).collect::<Axes>())
     }
 
     /// `isclose` of operands of one dtype: floating, int64 or uint64.
@@ -148,11 +161,13 @@ composite! {
     top method deg2rad(x: FloatTensor) -> One inline {
         x * (std::f64::consts::PI / 180.0)
     }
+    also(radians)
 
     /// Radians as degrees.
     top method rad2deg(x: FloatTensor) -> One inline {
         x * (180.0 / std::f64::consts::PI)
     }
+    also(degrees)
 }
 
 /// The largest finite number of a floating dtype.

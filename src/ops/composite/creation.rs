@@ -4,8 +4,8 @@ use super::{number, shape_of, size_of};
 use crate::dtype::{Class, DType, Numeric, Scalar};
 use crate::error;
 use crate::ops::attributes::ScatterMode;
-use crate::ops::emit::{Arg, Emit, Expr, throw};
-use crate::ops::number::Calculation;
+use crate::ops::emit::{Arg, Emit, Expr, OrThrow, throw};
+use crate::ops::number::{Calculation, admit_size};
 use crate::shape::{Dim, Shape};
 
 composite! {
@@ -60,7 +60,10 @@ composite! {
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
     ) -> One inline {
         let value = match size_behind(fill_value) {
-            Some(size) if dtype.is_none_or(|dtype| !dtype.is_float()) => fill_value.whole(size),
+            Some(size) if dtype.is_none_or(|dtype| !dtype.is_float()) => {
+                admit_size("full", size, dtype.unwrap_or(DType::I64)).or_throw();
+                fill_value.whole(size)
+            }
             _ => fill_value,
         };
         filled(value, dtype.unwrap_or(value.dtype()), shape_of(&shape, "full"), "full")
@@ -154,7 +157,8 @@ composite! {
                 (i.iota(DType::I64, shape, 0), i.whole(behind))
             }
         };
-        let ends = endpoint && Dim::ONE.is_below(n);
+        // Of one element, which is the first, no place is the last one.
+        let ends = endpoint && n.known().is_none_or(|n| n > 1);
         let y = if ends { place.0.equal(place.1).select(i.scalar(last), y) } else { y };
         y.cast(dtype.unwrap_or(DType::F32))
     }
@@ -175,6 +179,7 @@ composite! {
         let (row, column) = places(number(cx, 0), &shape);
         (row + row.scalar(offset(k))).equal(column).cast(dtype.unwrap_or(DType::F32))
     }
+    also(identity)
 
     /// The elements of each matrix on and below its `k`-th diagonal; zeros above.
     ///
@@ -238,7 +243,7 @@ fn exact_float(cx: &dyn Emit) -> DType {
 }
 
 /// A number that decides a size, so it cannot be a tensor.
-fn static_number(x: Expr<'_>, op: &str) -> Scalar {
+pub(super) fn static_number(x: Expr<'_>, op: &str) -> Scalar {
     let tensor = || error::bad_type(op, "expected a Python number", "got a tensor");
     x.as_scalar().unwrap_or_else(|| throw(tensor()))
 }
@@ -267,6 +272,12 @@ fn counted_by_size<'e>(
     let (a, b, s) = (size(start)?, size(stop)?, size(step).filter(|s| !s.equals(0))?);
     let n = if a.is_at_most(b) { (b - a).div_ceil(s) } else { Dim::new(0) };
     let (shape, dtype) = (Shape::from_dims(&[n]), dtype.unwrap_or(DType::I64));
+    let last = a + (n.max(Dim::ONE) - Dim::ONE) * s;
+    if let Err(refusal) = admit_size("arange", last, dtype)
+        && !n.equals(0)
+    {
+        throw(refusal);
+    }
     if a.same(Dim::new(0)) && s.same(Dim::ONE) {
         return Some(start.iota(dtype, shape, 0));
     }

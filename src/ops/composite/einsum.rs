@@ -27,6 +27,7 @@ composite! {
         let operands = promoted(&operands, "einsum");
         evaluate(&subscripts, &operands)
     }
+    precision(Narrow)
 }
 
 /// The name of an axis: a letter, or a place from the right among the axes of `...`.

@@ -3,11 +3,11 @@
 //! Negative indices count from the end; an index outside its axis is an `IndexError`.
 
 use super::movement::flattened;
+use super::scattering::by_slices;
 use crate::dtype::DType;
 use crate::error;
 use crate::ops::attributes::ScatterMode;
 use crate::ops::emit::{Expr, throw};
-use crate::ops::structural::inverse;
 use crate::shape::{Axes, Shape};
 
 composite! {
@@ -68,26 +68,18 @@ composite! {
     /// >>> wg.index_add(wg.zeros(3), wg.tensor([0, 0, 2]), wg.ones(3)).tolist()
     /// [2.0, 0.0, 1.0]
     top method index_add(x: Tensor, index: IntTensor, values: Tensor, axis: Int = 0) -> One inline {
-        if index.rank() != 1 {
-            throw(error::bad_rank("index_add", "index", 1, index.shape()));
-        }
-        let order = axis_first(x.rank(), x.axis(axis, "index_add"));
-        let same = values.rank() == x.rank();
-        let aligned = if same { values.permute(order.clone()) } else { values };
-        let index = index.cast(DType::I64);
-        let sum = x.permute(order.clone()).scatter(ScatterMode::Add, aligned, &[index]);
-        sum.permute(inverse(&order))
+        by_slices("index_add", x, index, values, axis, ScatterMode::Add)
     }
     indexes(Axis "axis")
 }
 
 /// The order that puts one axis first.
-fn axis_first(rank: usize, axis: usize) -> Axes {
+pub(super) fn axis_first(rank: usize, axis: usize) -> Axes {
     std::iter::once(axis).chain((0..rank).filter(|&i| i != axis)).collect()
 }
 
 /// The common shape of `x` and an index outside an axis, where it has size 1.
-fn outside(x: Expr<'_>, index: Expr<'_>, axis: usize, op: &str) -> Shape {
+pub(super) fn outside(x: Expr<'_>, index: Expr<'_>, axis: usize, op: &str) -> Shape {
     use crate::ops::emit::OrThrow as _;
     if x.rank() != index.rank() {
         throw(error::bad_rank(op, "indices", x.rank(), index.shape()));
@@ -97,7 +89,7 @@ fn outside(x: Expr<'_>, index: Expr<'_>, axis: usize, op: &str) -> Shape {
 }
 
 /// A shape with the size that an operand has along an axis.
-fn with_size(outer: &Shape, x: Expr<'_>, axis: usize) -> Shape {
+pub(super) fn with_size(outer: &Shape, x: Expr<'_>, axis: usize) -> Shape {
     let mut shape = outer.clone();
     shape.dims_mut()[axis] = x.size(axis);
     shape

@@ -1,15 +1,11 @@
-//! Tensors put together, taken apart, repeated and surrounded.
-
-use smallvec::SmallVec;
+//! Tensors put together, taken apart and repeated.
 
 use super::movement::flattened;
-use super::{check_results, count_of, one_number, promoted, shape_of, size_of};
-use crate::dtype::Scalar;
+use super::{check_results, count_of, promoted, shape_of, size_of};
 use crate::error;
-use crate::ops::declare::{Extents, Whole};
+use crate::ops::declare::Whole;
 use crate::ops::emit::{Expr, OrThrow, throw};
-use crate::ops::op::{Op, SliceAxis};
-use crate::shape::{Dim, Extent, Shape, normalize_axis};
+use crate::shape::{Dim, Shape, normalize_axis};
 
 composite! {
     /// Tensors behind each other along an axis.
@@ -29,6 +25,7 @@ composite! {
             }
         }
     }
+    also(cat, concatenate)
 
     /// Tensors of one shape side by side along a new axis.
     ///
@@ -66,6 +63,7 @@ composite! {
         };
         parts(x, &sizes, axis, "split")
     }
+    unlike("PyTorch's takes the sizes of the parts; write axis=, or use chunk")
 
     /// At most `n` parts of a tensor along an axis.
     ///
@@ -93,6 +91,7 @@ composite! {
         check_results(n);
         (0..n).map(slice).collect::<Vec<_>>()
     }
+    also(unbind)
 
     /// Tensors repeated to their common shape.
     top function broadcast_arrays(arrays: Tensors) -> Many inline {
@@ -101,6 +100,7 @@ composite! {
         });
         arrays.iter().map(|x| x.broadcast(common.clone())).collect::<Vec<_>>()
     }
+    also(broadcast_tensors)
 
     /// Each element `repeats` times, next to each other.
     ///
@@ -120,6 +120,7 @@ composite! {
         let wide = x.unsqueeze(axis + 1).broadcast(shape);
         flattened(wide, axis as i64, axis as i64 + 1)
     }
+    also(repeat_interleave)
 
     /// The whole tensor repeated along each axis.
     ///
@@ -142,23 +143,6 @@ composite! {
         let wide: Shape = pairs().flat_map(|(&count, &n)| [count, n]).collect();
         let joined: Shape = pairs().map(|(&count, &n)| count * n).collect();
         x.reshape(open).broadcast(wide).reshape(joined)
-    }
-
-    /// A tensor with a border of one value.
-    ///
-    /// `widths`: an int for all sides, a pair (before, after) for all axes, or a pair for each
-    /// axis. `value` is cast to the tensor's dtype, as in `full_like`.
-    ///
-    /// >>> import wengert as wg
-    /// >>> wg.pad(wg.tensor([1, 2]), (1, 2)).tolist()
-    /// [0, 1, 2, 0, 0]
-    top function pad(x: Tensor, widths: Pairs; value: Number = 0) -> One inline {
-        let x = x.tensor();
-        let value = one_number(value, "value", "pad");
-        if let Some(number) = value.as_scalar().filter(|v: &Scalar| !v.fits(x.dtype())) {
-            throw(error::overflow("pad", number, x.dtype()));
-        }
-        padded(x, &borders(x, widths), value)
     }
 }
 
@@ -187,29 +171,4 @@ fn parts<'e>(x: Expr<'e>, sizes: &[Dim], axis: usize, op: &str) -> Vec<Expr<'e>>
         part
     };
     sizes.iter().map(next).collect()
-}
-
-/// Widths before and after each axis.
-fn borders(x: Expr<'_>, widths: Whole) -> SmallVec<[(Dim, Dim); 6]> {
-    let rank = x.rank();
-    let flat: Extents = match widths {
-        Whole::One(n) => SmallVec::from_elem(n, 2 * rank),
-        Whole::Many(pair) if pair.len() == 2 => pair.repeat(rank).into(),
-        Whole::Many(pairs) => pairs,
-    };
-    if flat.len() != 2 * rank {
-        let facts = format!("got {} numbers for shape {}", flat.len(), x.shape());
-        throw(error::bad_value("pad", "widths must be a pair for each axis", facts));
-    }
-    let width = |n: Extent| size_of(n, 0, "a width", "pad");
-    flat.chunks_exact(2).map(|pair| (width(pair[0]), width(pair[1]))).collect()
-}
-
-fn padded<'e>(x: Expr<'e>, widths: &[(Dim, Dim)], value: Expr<'e>) -> Expr<'e> {
-    let shape = x.shape();
-    let sizes = shape.dims().iter().copied().zip(widths);
-    let wide = sizes.clone().map(|(n, &(low, high))| n + low + high).collect();
-    let at = sizes.map(|(size, &(low, _))| SliceAxis { start: low, step: 1, size });
-    let value = if value.is_number() { value } else { value.cast(x.dtype()) };
-    x.emit_with(Op::Pad(wide, at.collect()), &[x.arg(), value.arg()])
 }

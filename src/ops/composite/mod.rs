@@ -17,15 +17,30 @@ pub mod joining;
 pub mod movement;
 pub mod nn_activation;
 pub mod nn_conv;
+pub mod nn_ctc;
+pub mod nn_deviance;
+pub mod nn_distance;
+pub mod nn_dropout;
 pub mod nn_linear;
 pub mod nn_loss;
+pub mod nn_margin;
 pub mod nn_norm;
 pub mod nn_pool;
+pub mod nn_pool_more;
+pub mod nn_rectifier;
+pub mod nn_recurrent;
+pub mod nn_resize;
+pub mod nn_sample;
+pub mod nn_window;
 pub mod optim;
 pub mod ordering;
+pub mod padding;
 pub mod products;
 pub mod random;
+mod recurrent;
 pub mod reduction;
+pub mod sampling;
+pub mod scattering;
 
 /// Every composite, file by file.
 pub fn tables() -> impl Iterator<Item = &'static Composite> {
@@ -37,16 +52,30 @@ pub fn tables() -> impl Iterator<Item = &'static Composite> {
         ordering::TABLE,
         movement::TABLE,
         joining::TABLE,
+        padding::TABLE,
         indexing::TABLE,
+        scattering::TABLE,
         products::TABLE,
         einsum::TABLE,
         nn_activation::TABLE,
+        nn_rectifier::TABLE,
         nn_linear::TABLE,
+        nn_dropout::TABLE,
         nn_norm::TABLE,
         nn_conv::TABLE,
         nn_pool::TABLE,
+        nn_pool_more::TABLE,
+        nn_window::TABLE,
+        nn_resize::TABLE,
+        nn_sample::TABLE,
+        nn_recurrent::TABLE,
         nn_loss::TABLE,
+        nn_deviance::TABLE,
+        nn_margin::TABLE,
+        nn_distance::TABLE,
+        nn_ctc::TABLE,
         random::TABLE,
+        sampling::TABLE,
         optim::TABLE,
         #[cfg(feature = "example-op")]
         super::example::composite::TABLE,

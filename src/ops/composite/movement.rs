@@ -30,6 +30,7 @@ composite! {
     top method permute_dims(x: Tensor, axes: Shape) -> One inline {
         permuted(x, &numbers(&axes), "permute_dims")
     }
+    also(permute)
 
     /// Axes in another order; the reverse one where `axes` is None.
     top method transpose(x: Tensor, axes: Axes = None) -> One inline {
@@ -53,6 +54,7 @@ composite! {
         order.swap(x.axis(axis1, "swapaxes"), x.axis(axis2, "swapaxes"));
         x.permute(order)
     }
+    also(swapdims)
 
     /// Axes moved to other places; the others keep their order.
     ///
@@ -72,6 +74,7 @@ composite! {
         let order: Axes = (0..x.rank()).filter_map(axis).collect();
         x.permute(order)
     }
+    also(movedim)
 
     /// Axes of size 1 taken away.
     ///
@@ -100,6 +103,7 @@ composite! {
         places.sort_unstable();
         x.restore(&places)
     }
+    also(unsqueeze)
 
     /// Repeated to a shape: axes of size 1 grow, new ones come first.
     ///
@@ -116,6 +120,7 @@ composite! {
     top method flatten(x: Tensor, start: Int = 0, end: Int = -1) -> One inline {
         flattened(x, start, end)
     }
+    also(ravel)
 
     /// Elements in reverse order along axes.
     ///

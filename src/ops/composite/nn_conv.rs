@@ -1,23 +1,30 @@
 //! Convolutions of `nn` over one to three axes, and their transposes.
 
+use super::nn_window::without_batch;
 use super::promoted;
 use crate::error;
 use crate::ops::attributes::{ConvRole, ConvSpec, PerAxis};
+use crate::ops::declare::Padded;
 use crate::ops::emit::{Expr, throw};
+use crate::ops::structural::whole;
 use crate::shape::{Dim, Dims, Shape};
 
 composite! {
     /// Convolution over the last axis.
     ///
     /// `x` (N, C, L), `weight` (O, C / groups, K), `bias` (O,), floating; the result is (N, O, L')
-    /// with `L' = (L + 2 padding - dilation (K - 1) - 1) // stride + 1`. Raises ShapeError where
-    /// channels or ranks differ or the window does not fit.
+    /// with `L' = (L + 2 padding - dilation (K - 1) - 1) // stride + 1`. Also without N. `padding` is
+    /// also "valid", none, or "same" for a stride of 1, so much that L' = L; what does not divide by
+    /// two is added behind. Raises ShapeError where channels or ranks differ or the window does not
+    /// fit.
     nn function conv1d(
         x: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None, stride: Ints = 1,
-        padding: Ints = 0, dilation: Ints = 1, groups: Int = 1,
+        padding: Padding = 0, dilation: Ints = 1, groups: Int = 1,
     ) -> One inline {
-        Conv::new("conv1d", 1, &stride, &padding, &dilation, groups).apply(x, weight, bias)
+        Conv::padded("conv1d", 1, &stride, &padding, &dilation, groups, weight)
+            .apply(x, weight, bias)
     }
+    precision(Narrow)
 
     /// Convolution over the last two axes.
     ///
@@ -30,10 +37,12 @@ composite! {
     /// (1, 4, 3, 3)
     nn function conv2d(
         x: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None, stride: Ints = 1,
-        padding: Ints = 0, dilation: Ints = 1, groups: Int = 1,
+        padding: Padding = 0, dilation: Ints = 1, groups: Int = 1,
     ) -> One inline {
-        Conv::new("conv2d", 2, &stride, &padding, &dilation, groups).apply(x, weight, bias)
+        Conv::padded("conv2d", 2, &stride, &padding, &dilation, groups, weight)
+            .apply(x, weight, bias)
     }
+    precision(Narrow)
 
     /// Convolution over the last three axes.
     ///
@@ -42,17 +51,19 @@ composite! {
     /// the window does not fit.
     nn function conv3d(
         x: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None, stride: Ints = 1,
-        padding: Ints = 0, dilation: Ints = 1, groups: Int = 1,
+        padding: Padding = 0, dilation: Ints = 1, groups: Int = 1,
     ) -> One inline {
-        Conv::new("conv3d", 3, &stride, &padding, &dilation, groups).apply(x, weight, bias)
+        Conv::padded("conv3d", 3, &stride, &padding, &dilation, groups, weight)
+            .apply(x, weight, bias)
     }
+    precision(Narrow)
 
     /// The transpose of `conv1d` as a linear map of its input.
     ///
     /// `x` (N, C, L), `weight` (C, O / groups, K), `bias` (O,), floating; the result is (N, O, L')
     /// with `L' = (L - 1) stride - 2 padding + dilation (K - 1) + output_padding + 1`.
-    /// `output_padding` must be less than `stride`. Raises ShapeError where channels or ranks
-    /// differ or L' is not positive.
+    /// `output_padding` must be less than `stride` or `dilation`. Also without N. Raises ShapeError
+    /// where channels or ranks differ or L' is not positive.
     nn function conv_transpose1d(
         x: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None, stride: Ints = 1,
         padding: Ints = 0, output_padding: Ints = 0, groups: Int = 1, dilation: Ints = 1,
@@ -60,6 +71,7 @@ composite! {
         Conv::new("conv_transpose1d", 1, &stride, &padding, &dilation, groups)
             .transpose(x, weight, bias, &output_padding)
     }
+    precision(Narrow)
 
     /// The transpose of `conv2d` as a linear map of its input.
     ///
@@ -72,6 +84,7 @@ composite! {
         Conv::new("conv_transpose2d", 2, &stride, &padding, &dilation, groups)
             .transpose(x, weight, bias, &output_padding)
     }
+    precision(Narrow)
 
     /// The transpose of `conv3d` as a linear map of its input.
     ///
@@ -84,6 +97,7 @@ composite! {
         Conv::new("conv_transpose3d", 3, &stride, &padding, &dilation, groups)
             .transpose(x, weight, bias, &output_padding)
     }
+    precision(Narrow)
 }
 
 /// The numbers that a user gave for `rank` spatial axes: one for all, or one each; none below
@@ -104,7 +118,10 @@ pub fn per_axis(op: &str, name: &str, values: &[i64], rank: usize, least: i64) -
 struct Conv {
     op: &'static str,
     stride: PerAxis,
+    /// Before each axis
     padding: PerAxis,
+    /// Behind each axis
+    behind: PerAxis,
     dilation: PerAxis,
     groups: usize,
 }
@@ -118,16 +135,55 @@ impl Conv {
         dilation: &[i64],
         groups: i64,
     ) -> Conv {
+        let padding = per_axis(op, "padding", padding, rank, 0);
         Conv {
             op,
             stride: per_axis(op, "stride", stride, rank, 1),
-            padding: per_axis(op, "padding", padding, rank, 0),
+            behind: padding.clone(),
+            padding,
             dilation: per_axis(op, "dilation", dilation, rank, 1),
             groups: per_axis(op, "groups", &[groups], 1, 1)[0],
         }
     }
 
+    /// A geometry whose padding may be a word.
+    fn padded(
+        op: &'static str,
+        rank: usize,
+        stride: &[i64],
+        padding: &Padded,
+        dilation: &[i64],
+        groups: i64,
+        weight: Expr<'_>,
+    ) -> Conv {
+        let word = match padding {
+            Padded::By(n) => return Conv::new(op, rank, stride, n, dilation, groups),
+            Padded::Word(word) => word.as_str(),
+        };
+        let mut conv = Conv::new(op, rank, stride, &[0], dilation, groups);
+        match word {
+            "valid" => {}
+            "same" if conv.stride.iter().any(|&n| n != 1) => {
+                let facts = format!("got {:?}", conv.stride.as_slice());
+                throw(error::bad_value(op, "padding \"same\" is for a stride of 1", facts));
+            }
+            "same" if weight.rank() == rank + 2 => {
+                for i in 0..rank {
+                    let more = conv.reach(weight, i).value().saturating_sub(1);
+                    (conv.padding[i], conv.behind[i]) = (more / 2, more.div_ceil(2));
+                }
+            }
+            "same" => {}
+            _ => {
+                let what = "padding must be ints, \"same\" or \"valid\"";
+                throw(error::bad_value(op, what, format!("got {word:?}")));
+            }
+        }
+        conv
+    }
+
     fn apply<'e>(self, x: Expr<'e>, weight: Expr<'e>, bias: Option<Expr<'e>>) -> Expr<'e> {
+        let (x, batched) = self.with_batch(x);
         let (x, weight, bias) = self.operands(x, weight, bias, weight.shape().dims().first());
         let (outputs, inputs, groups) = (weight.size(0), weight.size(1), Dim::new(self.groups));
         if !x.size(1).equals(inputs * groups) {
@@ -142,7 +198,7 @@ impl Conv {
         }
         self.check_groups(outputs, weight);
         for i in 0..self.stride.len() {
-            let padded = x.size(i + 2) + (2 * self.padding[i]).into();
+            let padded = x.size(i + 2) + (self.padding[i] + self.behind[i]).into();
             if padded.is_below(self.reach(weight, i)) {
                 let facts = format!(
                     "window {} on axis {} of input {} with padding {}",
@@ -155,11 +211,12 @@ impl Conv {
             }
         }
         let sizes = spatial(x);
-        shifted(x.conv(ConvRole::Output, weight, self.spec(weight, sizes)), bias)
+        let y = shifted(x.conv(ConvRole::Output, weight, self.spec(weight, sizes)), bias);
+        without_batch(y, batched)
     }
 
     fn transpose<'e>(
-        self,
+        mut self,
         x: Expr<'e>,
         weight: Expr<'e>,
         bias: Option<Expr<'e>>,
@@ -168,6 +225,7 @@ impl Conv {
         let rank = self.stride.len();
         let extra = per_axis(self.op, "output_padding", extra, rank, 0);
         let outputs = weight.shape().dims().get(1).map(|&n| n * self.groups.into());
+        let (x, batched) = self.with_batch(x);
         let (x, weight, bias) = self.operands(x, weight, bias, outputs.as_ref());
         if !x.size(1).equals(weight.size(0)) {
             let facts = format!(
@@ -179,23 +237,39 @@ impl Conv {
             throw(error::bad_shape(self.op, "channels differ", facts));
         }
         self.check_groups(weight.size(0), weight);
-        let sizes = (0..rank).map(|i| {
-            if extra[i] >= self.stride[i] {
-                let facts = format!("got {} and {}", extra[i], self.stride[i]);
-                let what = "output_padding must be less than stride";
+        // No window reaches what is added behind: of that, the convolution makes what its stride
+        // has room for, and zeros are the rest, where padding does not take them away.
+        let mut rest: PerAxis = (0..rank).map(|_| 0).collect();
+        let mut sizes = Dims::new();
+        for i in 0..rank {
+            if extra[i] >= self.stride[i].max(self.dilation[i]) {
+                let facts = format!("got {}, {}, {}", extra[i], self.stride[i], self.dilation[i]);
+                let what = "output_padding must be less than stride or dilation";
                 throw(error::bad_value(self.op, what, facts));
             }
+            let own = extra[i].min(self.stride[i] - 1);
+            let less = (extra[i] - own).min(self.padding[i]);
+            rest[i] = extra[i] - own - less;
+            self.behind[i] -= less;
             let steps = (x.size(i + 2) - Dim::ONE) * self.stride[i].into();
-            let full = steps + self.reach(weight, i) + extra[i].into();
-            let size = full - (2 * self.padding[i]).into();
+            let full = steps + self.reach(weight, i) + own.into();
+            let size = full - (self.padding[i] + self.behind[i]).into();
             if x.size(i + 2).equals(0) || size.equals(0) {
                 let facts = format!("input {} with padding {}", x.shape(), self.padding[i]);
                 throw(error::bad_shape(self.op, "nothing is left of an axis", facts));
             }
-            size
-        });
-        let sizes = sizes.collect();
-        shifted(x.conv(ConvRole::Input, weight, self.spec(weight, sizes)), bias)
+            sizes.push(size);
+        }
+        let y = x.conv(ConvRole::Input, weight, self.spec(weight, sizes));
+        without_batch(shifted(widened(y, &rest), bias), batched)
+    }
+
+    /// The images as a batch, and whether they came as one.
+    fn with_batch<'e>(&self, x: Expr<'e>) -> (Expr<'e>, bool) {
+        match x.rank() == self.stride.len() + 1 {
+            true => (x.unsqueeze(0), false),
+            false => (x, true),
+        }
     }
 
     /// The operands in one dtype, of the right ranks.
@@ -242,14 +316,27 @@ impl Conv {
     fn spec(self, weight: Expr<'_>, input: Dims) -> Box<ConvSpec> {
         Box::new(ConvSpec {
             stride: self.stride,
-            pad_low: self.padding.clone(),
-            pad_high: self.padding,
+            pad_low: self.padding,
+            pad_high: self.behind,
             dilation: self.dilation,
             groups: self.groups,
             input,
             kernel: spatial(weight),
         })
     }
+}
+
+/// Images with zeros behind their axes.
+fn widened<'e>(x: Expr<'e>, by: &[usize]) -> Expr<'e> {
+    if by.iter().all(|&n| n == 0) {
+        return x;
+    }
+    let at = whole(&x.shape());
+    let mut shape = x.shape();
+    for (i, &n) in by.iter().enumerate() {
+        shape.dims_mut()[i + 2] = shape[i + 2] + n.into();
+    }
+    x.embed(shape, at)
 }
 
 fn spatial(x: Expr<'_>) -> Dims {

@@ -9,7 +9,7 @@ use super::promoted;
 use super::reduction::logsumexp;
 use crate::dtype::DType;
 use crate::error;
-use crate::ops::attributes::Contraction;
+use crate::ops::attributes::{Contraction, Reduction};
 use crate::ops::batch::{Batched, BatchedCall};
 use crate::ops::declare::Outputs;
 use crate::ops::emit::{Arg, Expr, throw};
@@ -34,6 +34,7 @@ composite! {
         let y = product(parts[0], parts[1], &[x.rank() - 1], &[1]);
         parts.get(2).map_or(y, |b| y + *b)
     }
+    precision(Narrow)
     vjp(g, y) {
         x: product(g, weight.cast(g.dtype()), &[g.rank() - 1], &[0]),
         weight: {
@@ -41,6 +42,35 @@ composite! {
             product(g, x.cast(g.dtype()), &lead, &lead)
         },
         bias: g,
+    }
+
+    /// `aᵀ weight[o] b + bias[o]` for each o.
+    ///
+    /// `a` (…, I), `b` (…, J), `weight` (O, I, J), `bias` (O,), floating; the result is (…, O). Raises
+    /// ShapeError where the sizes differ.
+    nn function bilinear(
+        a: FloatTensor, b: FloatTensor, weight: FloatTensor, bias: MaybeFloatTensor = None,
+    ) -> One {
+        let parts: Vec<Expr> = [Some(a), Some(b), Some(weight), bias].into_iter().flatten().collect();
+        let lead = |x: Expr<'_>| Shape::from_dims(&x.shape().dims()[..x.rank() - 1]);
+        let fits = weight.rank() == 3
+            && a.rank() > 0
+            && a.rank() == b.rank()
+            && lead(a).equals(&lead(b))
+            && a.size(a.rank() - 1).equals(weight.size(1))
+            && b.size(b.rank() - 1).equals(weight.size(2))
+            && bias.is_none_or(|c| c.shape().equals(&Shape::from_dims(&[weight.size(0)])));
+        if !fits {
+            let shapes: Vec<String> = parts.iter().map(|x| x.shape().to_string()).collect();
+            throw(error::bad_shape("bilinear", "the shapes do not fit", shapes.join(", ")));
+        }
+        let parts = promoted(&parts, "bilinear");
+        let last = a.rank() - 1;
+        // (…, O, J)
+        let half = product(wide(parts[0]), wide(parts[2]), &[last], &[1]);
+        let sum = (half * wide(parts[1]).unsqueeze(last)).reduce(Reduction::Sum, &[last + 1]);
+        let sum = parts.get(3).map_or(sum, |c| sum + wide(*c));
+        sum.cast(parts[0].dtype())
     }
 
     /// Rows of a table.
@@ -92,6 +122,7 @@ composite! {
         let axis = Some(SmallVec::from_slice(&[-1]));
         (y, logsumexp(scores.cx(), wide(scores), axis, false)[0])
     }
+    precision(Narrow)
     kernel(Attention)
     batch(as_leading_axis)
     vjp(
@@ -132,7 +163,7 @@ composite! {
 
 /// Attention on many examples, which are one more leading axis: queries, keys, values and mask are
 /// broadcast to each other, and all else has the common leading axes.
-fn as_leading_axis<'e>(batch: &BatchedCall<'_, 'e>) -> Outputs<'e> {
+fn as_leading_axis<'e>(batch: &BatchedCall<'_, 'e>) -> Option<Outputs<'e>> {
     let broadcast = batch.places(["q", "k", "v", "mask"]);
     let heads: SmallVec<[usize; 3]> = broadcast[..3].iter().copied().flatten().collect();
     let rank = heads.iter().map(|&i| batch.args[i].rank()).max().unwrap_or(0);
@@ -144,7 +175,7 @@ fn as_leading_axis<'e>(batch: &BatchedCall<'_, 'e>) -> Outputs<'e> {
         let x = if stays { x } else { Batched { x: x.spread(batch.size), mapped: true } };
         if is_broadcast { x.padded(rank).arg() } else { x.x.arg() }
     });
-    batch.on(&operands.collect::<SmallVec<[Arg; 8]>>())
+    Some(batch.on(&operands.collect::<SmallVec<[Arg; 8]>>()))
 }
 
 fn check_linear(x: Expr<'_>, weight: Expr<'_>, bias: Option<Expr<'_>>) {
@@ -166,7 +197,7 @@ fn check_linear(x: Expr<'_>, weight: Expr<'_>, bias: Option<Expr<'_>>) {
 }
 
 /// A product over pairs of axes; the free axes follow each other.
-fn product<'e>(a: Expr<'e>, b: Expr<'e>, a_axes: &[usize], b_axes: &[usize]) -> Expr<'e> {
+pub fn product<'e>(a: Expr<'e>, b: Expr<'e>, a_axes: &[usize], b_axes: &[usize]) -> Expr<'e> {
     let none = Axes::new();
     a.contract(
         b,

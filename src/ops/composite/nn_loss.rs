@@ -10,7 +10,7 @@ use crate::error;
 use crate::ops::attributes::Reduction;
 use crate::ops::emit::{Expr, throw};
 use crate::ops::number::Calculation;
-use crate::shape::{Axes, Shape};
+use crate::shape::{Axes, Dim, Shape};
 
 composite! {
     /// Cross entropy of logits against classes: `-log softmax(input)` at the target.
@@ -34,6 +34,7 @@ composite! {
         let task = Task::new("cross_entropy", input, target, weight, ignore_index, label_smoothing);
         task.reduced(task.losses(), &reduction).cast(input.dtype())
     }
+    precision(Wide)
     indexes(Labels)
     vjp(
         g, y;
@@ -59,6 +60,7 @@ composite! {
         let values = task.masked(task.by_class(-task.picked(task.logits)));
         task.reduced(values, &reduction).cast(input.dtype())
     }
+    precision(Wide)
     indexes(Labels)
 
     /// Squared difference.
@@ -72,6 +74,7 @@ composite! {
         let d = input - target;
         reduced("mse_loss", d * d, &reduction)
     }
+    precision(Wide)
 
     /// Absolute difference.
     ///
@@ -83,6 +86,7 @@ composite! {
         same_shape("l1_loss", input, target);
         reduced("l1_loss", (input - target).abs(), &reduction)
     }
+    precision(Wide)
 
     /// Binary cross entropy of logits: `-t log σ(x) - (1 - t) log σ(-x)`.
     ///
@@ -95,28 +99,63 @@ composite! {
     ) -> One {
         let op = "binary_cross_entropy_with_logits";
         same_shape(op, input, target);
-        for (name, factor) in [("weight", weight), ("pos_weight", pos_weight)] {
-            if let Some(w) = factor.filter(|w| !w.shape().broadcasts_to(&input.shape())) {
-                let facts = format!("{} to {}", w.shape(), input.shape());
-                throw(error::bad_shape(op, format!("{name} does not broadcast to input"), facts));
-            }
-        }
+        broadcasts(op, "weight", weight, input);
+        broadcasts(op, "pos_weight", pos_weight, input);
         let positive = target * input.log_sigmoid();
         let positive = pos_weight.map_or(positive, |w| w * positive);
         let values = -(positive + (1.0 - target) * (-input).log_sigmoid());
         reduced(op, weight.map_or(values, |w| w * values), &reduction)
     }
+    precision(Wide)
 }
 
-fn same_shape(op: &str, input: Expr<'_>, target: Expr<'_>) {
+pub(super) fn same_shape(op: &str, input: Expr<'_>, target: Expr<'_>) {
     if !input.shape().equals(&target.shape()) {
         let facts = format!("input {} and target {}", input.shape(), target.shape());
         throw(error::bad_shape(op, "shapes differ", facts));
     }
 }
 
+/// Refuses a factor that does not broadcast to the input.
+pub(super) fn broadcasts(op: &str, name: &str, factor: Option<Expr<'_>>, input: Expr<'_>) {
+    if let Some(w) = factor.filter(|w| !w.shape().broadcasts_to(&input.shape())) {
+        let facts = format!("{} to {}", w.shape(), input.shape());
+        throw(error::bad_shape(op, format!("{name} does not broadcast to input"), facts));
+    }
+}
+
+/// Samples (N, C) or (C,) as they are calculated, and their class axis; `weight` has one factor for
+/// each class.
+pub(super) fn logits_of<'e>(
+    op: &str,
+    input: Expr<'e>,
+    weight: Option<Expr<'e>>,
+) -> (Expr<'e>, usize) {
+    if !(1..=2).contains(&input.rank()) {
+        throw(error::bad_rank(op, "input", "1 or 2", input.shape()));
+    }
+    let last = input.rank() - 1;
+    for_each_class(op, weight, input.size(last));
+    (wide(input), last)
+}
+
+/// Refuses a weight that has not one factor for each class.
+fn for_each_class(op: &str, weight: Option<Expr<'_>>, classes: Dim) {
+    if let Some(w) = weight.filter(|w| !w.shape().equals(&Shape::from_dims(&[classes]))) {
+        let facts = format!("got {}, wanted ({classes},)", w.shape());
+        throw(error::bad_shape(op, "the shape of weight differs", facts));
+    }
+}
+
+/// Labels as indices of the class axis. Negative ones are moved below every index, so that none
+/// counts from the end.
+pub(super) fn label_of<'e>(label: Expr<'e>, classes: Dim) -> Expr<'e> {
+    let label = label.cast(DType::I64);
+    label.less(label.scalar(0)).select(label - label.whole(classes), label)
+}
+
 /// Every axis.
-fn all(x: Expr<'_>) -> Axes {
+pub(super) fn all(x: Expr<'_>) -> Axes {
     (0..x.rank()).collect()
 }
 
@@ -125,7 +164,7 @@ fn unknown(op: &str, reduction: &str) -> ! {
     throw(error::bad_value(op, "unknown reduction", facts))
 }
 
-fn reduced<'e>(op: &str, values: Expr<'e>, reduction: &str) -> Expr<'e> {
+pub(super) fn reduced<'e>(op: &str, values: Expr<'e>, reduction: &str) -> Expr<'e> {
     let dtype = values.dtype();
     let total = || wide(values).reduce(Reduction::Sum, &all(values));
     match reduction {
@@ -176,10 +215,7 @@ impl<'e> Task<'e> {
         }
         let axis = usize::from(input.rank() > 1);
         let classes = input.size(axis);
-        if let Some(w) = weight.filter(|w| !w.shape().equals(&Shape::from_dims(&[classes]))) {
-            let facts = format!("got {}, wanted ({classes},)", w.shape());
-            throw(error::bad_shape(op, "the shape of weight differs", facts));
-        }
+        for_each_class(op, weight, classes);
         let given = target.tensor();
         let wanted = match given.dtype().class() {
             Class::Float => input.shape(),
@@ -209,10 +245,8 @@ impl<'e> Task<'e> {
             Class::Bool | Class::Int => {
                 let label = given.cast(DType::I64);
                 let counted = label.not_equal(label.scalar(ignore));
-                // Negative labels are moved below every index, so that none counts from the end.
-                let count = label.whole(classes);
-                let below = label.less(label.scalar(0)).select(label - count, label);
-                Target::Classes { index: counted.select(below, label.scalar(0)), counted }
+                let index = counted.select(label_of(label, classes), label.scalar(0));
+                Target::Classes { index, counted }
             }
         };
         Task { logits: wide(input), axis, target, weight: weight.map(wide), smoothing, op }

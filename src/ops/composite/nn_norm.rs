@@ -4,11 +4,13 @@
 
 use smallvec::SmallVec;
 
-use super::reduction::{axes_of, joined};
+use super::nn_conv::per_axis;
+use super::reduction::{joined, named_axes};
 use crate::dtype::DType;
 use crate::error;
 use crate::ops::attributes::Reduction;
 use crate::ops::emit::{Expr, throw};
+use crate::ops::structural::whole;
 use crate::shape::{Axes, Dim, Shape};
 
 composite! {
@@ -24,7 +26,7 @@ composite! {
         x: FloatTensor, axis: Axes = -1, weight: MaybeFloatTensor = None,
         bias: MaybeFloatTensor = None; eps: Float = 1e-5,
     ) -> One {
-        let axes = axes_of(x, axis.as_deref(), "layer_norm");
+        let axes = named_axes(x, axis.as_deref(), "layer_norm");
         let full = wide(x);
         let middle = mean(full, &axes);
         let centred = full - middle;
@@ -33,6 +35,7 @@ composite! {
         let rest = x.shape().reduce(&axes, false);
         (y, middle.reshape(rest.clone()), scale.reshape(rest))
     }
+    precision(Wide)
     kernel(LayerNorm)
     vjp(
         g, y, middle: g_middle, deviation: g_deviation;
@@ -53,7 +56,7 @@ composite! {
         weight: MaybeFloatTensor = None, g_middle: MaybeFloatTensor = None,
         g_deviation: MaybeFloatTensor = None; axis: Axes = -1, shifts: Bool = True,
     ) -> Exactly(3) {
-        let axes = axes_of(x, axis.as_deref(), "layer_norm");
+        let axes = named_axes(x, axis.as_deref(), "layer_norm");
         let kept = x.shape().reduce(&axes, true);
         let scale = deviation.reshape(kept.clone());
         let centred = wide(x) - middle.reshape(kept.clone());
@@ -81,19 +84,21 @@ composite! {
     /// Divides by the root of the mean square over some axes, then scales.
     ///
     /// `x` is floating; `axis` an axis or a tuple of axes; `weight` has the sizes of these axes.
-    /// `eps` is added to the mean square. Source: Zhang, Sennrich: Root mean square layer
-    /// normalization, 2019.
+    /// `eps` is added to the mean square; where None, the distance from 1 to the next number, of
+    /// float64 for `x` of that dtype, else of float32. Source: Zhang, Sennrich: Root mean square
+    /// layer normalization, 2019.
     nn function rms_norm(
-        x: FloatTensor, axis: Axes = -1, weight: MaybeFloatTensor = None; eps: Float = 1e-5,
+        x: FloatTensor, axis: Axes = -1, weight: MaybeFloatTensor = None; eps: MaybeFloat = None,
     ) -> One {
-        let axes = axes_of(x, axis.as_deref(), "rms_norm");
+        let axes = named_axes(x, axis.as_deref(), "rms_norm");
         let full = wide(x);
-        affine("rms_norm", x, full * root(full, &axes, eps), &axes, weight, None)
+        affine("rms_norm", x, full * root(full, &axes, added(x, eps)), &axes, weight, None)
     }
+    precision(Wide)
     vjp(
         g, y;
-        axes = axes_of(x, axis.as_deref(), "rms_norm"),
-        scaled = Scaled::new((wide(x), root(wide(x), &axes, eps))),
+        axes = named_axes(x, axis.as_deref(), "rms_norm"),
+        scaled = Scaled::new((wide(x), root(wide(x), &axes, added(x, eps)))),
     ) {
         x: {
             let (normal, g) = (scaled.normal, weighted(wide(g), weight, &axes));
@@ -113,6 +118,7 @@ composite! {
         let (centred, scale) = channels(x, mean, var, eps);
         affine("batch_norm", x, centred * scale, &channel(), weight, bias)
     }
+    precision(Wide)
     vjp(
         g, y;
         scale = (wide(var) + eps).rsqrt(),
@@ -140,10 +146,58 @@ composite! {
         let normal = layer_norm(x.cx(), x.reshape(lines), Some(SmallVec::from_slice(&[2])), None, None, eps);
         affine("group_norm", x, normal[0].reshape(x.shape()), &channel(), weight, bias)
     }
+    precision(Wide)
+
+    /// Normalises each channel of each example to mean 0 and variance 1 over all later axes.
+    ///
+    /// `x` is floating, (N, C, L, …); `weight` and `bias` are (C,). `eps` is added to the variance.
+    /// Source: Ulyanov et al.: Instance normalization, 2016.
+    nn function instance_norm(
+        x: FloatTensor, weight: MaybeFloatTensor = None, bias: MaybeFloatTensor = None;
+        eps: Float = 1e-5,
+    ) -> One {
+        if x.rank() < 3 {
+            throw(error::bad_rank("instance_norm", "x", "3 or more", x.shape()));
+        }
+        let axes = (2..x.rank() as i64).collect();
+        let normal = layer_norm(x.cx(), x, Some(axes), None, None, eps);
+        affine("instance_norm", x, normal[0], &channel(), weight, bias)
+    }
+    precision(Wide)
+
+    /// Divides by a power of the mean square of neighbouring channels (axis 1).
+    ///
+    /// `x / (k + alpha · m) ** beta`, where m is the mean of squares over `size` channels, those
+    /// beyond the first and the last being zeros. `x` is floating, (N, C, …). Source: Krizhevsky et
+    /// al.: ImageNet classification with deep convolutional neural networks, 2012.
+    nn function local_response_norm(
+        x: FloatTensor, size: Int, alpha: Float = 1e-4, beta: Float = 0.75, k: Float = 1.0,
+    ) -> One {
+        let op = "local_response_norm";
+        if x.rank() < 2 {
+            throw(error::bad_rank(op, "x", "2 or more", x.shape()));
+        }
+        let size = per_axis(op, "size", &[size], 1, 1)[0];
+        let full = wide(x);
+        let square = full * full;
+        let mut shape = x.shape();
+        shape.dims_mut()[1] = shape[1] + (size - 1).into();
+        let mut at = whole(&x.shape());
+        at[1].start = (size / 2).into();
+        let padded = square.embed(shape, at);
+        let part = |i: usize| padded.narrow(1, i, x.size(1));
+        let sum = (1..size).fold(part(0), |sum, i| sum + part(i));
+        let scale = (sum * (alpha / size as f64) + k).pow(full.scalar(beta));
+        (full / scale).cast(x.dtype())
+    }
+    precision(Wide)
 }
 
-/// A value in the dtype that sums are taken in.
+/// A value in the dtype that sums are taken in; a number stays one.
 pub fn wide(x: Expr<'_>) -> Expr<'_> {
+    if x.is_number() {
+        return x;
+    }
     match x.dtype() {
         DType::F16 | DType::BF16 => x.cast(DType::F32),
         DType::Bool
@@ -175,6 +229,11 @@ impl<'e> Scaled<'e> {
     fn new((x, scale): (Expr<'e>, Expr<'e>)) -> Scaled<'e> {
         Scaled { normal: x * scale, scale }
     }
+}
+
+/// What `rms_norm` adds to the mean square.
+fn added(x: Expr<'_>, eps: Option<f64>) -> f64 {
+    eps.unwrap_or(if x.dtype() == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) })
 }
 
 /// One over the root of the mean square.

@@ -6,7 +6,7 @@ use super::reduction::axes_of;
 use super::{count_of, floating};
 use crate::dtype::DType;
 use crate::error;
-use crate::ops::attributes::{ArgReduction, ScatterMode};
+use crate::ops::attributes::{ArgReduction, Cumulation, ScatterMode};
 use crate::ops::emit::{Expr, throw};
 use crate::ops::op::Op;
 use crate::shape::{Axes, Dim, Shape};
@@ -86,6 +86,72 @@ composite! {
         x: x.zeros_like().scatter(ScatterMode::Add, g, &order.along(x.axis(axis, "topk"))),
     }
 
+    /// The `k`-th smallest element along an axis, counted from 1, and its position (int64).
+    ///
+    /// Of equal elements the first comes first; NaN comes last. The gradient goes to the position.
+    ///
+    /// >>> import wengert as wg
+    /// >>> [t.item() for t in wg.kthvalue(wg.tensor([3.0, 1.0, 2.0]), 2)]
+    /// [2.0, 2]
+    top method kthvalue(
+        x: Tensor, k: Int, axis: Int = -1; keepdims: Bool = False,
+    ) -> Exactly(2) {
+        let axis = x.axis(axis, "kthvalue");
+        let k = count_of(k, 1, "k", "kthvalue");
+        let order = x.emit(Op::TopK { k, axis, largest: false });
+        picked(x, order.narrow(axis, k - 1, Dim::ONE), axis, keepdims)
+    }
+    vjp(g, y, place: g_place) { x: put_back(x, g, place, axis, keepdims, "kthvalue") }
+
+    /// The most frequent element along an axis, and the last position where it is (int64).
+    ///
+    /// Of equally frequent ones the smallest; NaN equals nothing. The gradient goes to the position.
+    /// Of no elements it is an error.
+    ///
+    /// >>> import wengert as wg
+    /// >>> [t.item() for t in wg.mode(wg.tensor([3, 1, 3, 1, 2]))]
+    /// [1, 3]
+    top method mode(x: Tensor, axis: Int = -1; keepdims: Bool = False) -> Exactly(2) {
+        let axis = x.axis(axis, "mode");
+        let order = x.emit(Op::ArgSort { axis, descending: false });
+        let sorted = x.take_along(order, axis);
+        let n = x.size(axis);
+        if n.equals(0) {
+            throw(error::empty_reduction("mode", x.shape()));
+        }
+        // Where each run of equal elements starts, and how long it is so far.
+        let place = x.iota(DType::I64, x.shape(), axis);
+        let first = sorted.narrow(axis, 0, Dim::ONE);
+        let before = first.concat(&[first, sorted.narrow(axis, 0, n - Dim::ONE)], axis);
+        let starts = sorted.not_equal(before).select(place, place.scalar(0));
+        let length = place - starts.cumulate(Cumulation::Max, axis, false);
+        let best = length.emit(Op::ArgReduce(ArgReduction::Max, axis)).unsqueeze(axis);
+        picked(x, order.take_along(best, axis), axis, keepdims)
+    }
+    vjp(g, y, place: g_place) { x: put_back(x, g, place, axis, keepdims, "mode") }
+
+    /// Whether each element is among some values.
+    ///
+    /// `values`: any shape. `invert`: whether it is not. NaN is among none.
+    ///
+    /// >>> import wengert as wg
+    /// >>> wg.isin(wg.tensor([1, 2, 3]), wg.tensor([3, 1])).tolist()
+    /// [True, False, True]
+    top method isin(x: Tensor, values: Tensor; invert: Bool = False) -> One {
+        let both = super::promoted(&[x.tensor(), values], "isin");
+        let (x, count) = (both[0], elements(&both[1].shape()));
+        let found = if count.equals(0) {
+            x.scalar(false).full(DType::Bool, x.shape())
+        } else {
+            let line = both[1].reshape(Shape::from_dims(&[count]));
+            let sorted = line.emit(Op::Sort { axis: 0, descending: false });
+            let place = places(sorted, x, true);
+            let last = place.whole(count - Dim::ONE);
+            sorted.gather(&[place.minimum(last)]).equal(x)
+        };
+        if invert { found.logical_not() } else { found }
+    }
+
     /// Where to insert values so that a sorted vector stays in order (int64).
     ///
     /// `sorted`: ascending, rank 1, or in any order with a `sorter`, the positions of its elements
@@ -120,6 +186,7 @@ composite! {
     top method median(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One {
         at_fraction(x, 0.5, axis.as_deref(), keepdims, "median")
     }
+    unlike("PyTorch's gives values and indices; write axis=")
 
     /// The value below which a fraction `q` of the elements lies, interpolated linearly.
     ///
@@ -133,6 +200,30 @@ composite! {
     }
 }
 
+/// The elements at positions along an axis, which has size 1 there, and the positions.
+fn picked<'e>(x: Expr<'e>, place: Expr<'e>, axis: usize, keepdims: bool) -> (Expr<'e>, Expr<'e>) {
+    let y = x.take_along(place, axis);
+    if keepdims {
+        return (y, place);
+    }
+    let shape = x.shape().reduce(&[axis], false);
+    (y.reshape(shape.clone()), place.reshape(shape))
+}
+
+/// A cotangent of picked elements, at their positions.
+fn put_back<'e>(
+    x: Expr<'e>,
+    g: Expr<'e>,
+    place: Expr<'e>,
+    axis: i64,
+    keepdims: bool,
+    op: &str,
+) -> Expr<'e> {
+    let axis = x.axis(axis, op);
+    let (g, place) = if keepdims { (g, place) } else { (g.unsqueeze(axis), place.unsqueeze(axis)) };
+    x.zeros_like().scatter(ScatterMode::Add, g, &place.along(axis))
+}
+
 fn position<'e>(
     x: Expr<'e>,
     kind: ArgReduction,
@@ -140,7 +231,8 @@ fn position<'e>(
     keepdims: bool,
     op: &str,
 ) -> Expr<'e> {
-    let Some(axis) = axis else {
+    // A scalar counts as a vector of one element, as in other reductions.
+    let Some(axis) = axis.filter(|axis| !(x.rank() == 0 && matches!(axis, 0 | -1))) else {
         let y = x.reshape(Shape::from_dims(&[elements(&x.shape())])).emit(Op::ArgReduce(kind, 0));
         return if keepdims { y.reshape(Shape::of(&vec![1; x.rank()])) } else { y };
     };

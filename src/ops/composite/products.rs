@@ -23,6 +23,8 @@ composite! {
         let pair = promoted(&[a, b], "matmul");
         product(pair[0], pair[1])
     }
+    also(mm, bmm, mv)
+    precision(Narrow)
 
     /// Sum of products of elements along an axis; the other axes broadcast.
     top method vecdot(a: NumericTensor, b: NumericTensor; axis: Int = -1) -> One inline {
@@ -51,6 +53,7 @@ composite! {
         let (left, right) = paired_axes(pair[0], pair[1], axes);
         contracted(pair[0], pair[1], left, right, "tensordot")
     }
+    precision(Narrow)
 
     /// Products of all pairs of elements of two vectors.
     top function outer(a: NumericTensor, b: NumericTensor) -> One inline {
@@ -66,6 +69,7 @@ composite! {
         let last = |x: Expr<'_>| -> Axes { [x.axis(-1, "inner")].as_slice().into() };
         contracted(pair[0], pair[1], last(pair[0]), last(pair[1]), "inner")
     }
+    precision(Narrow)
 
     /// Cross product of vectors of three elements along an axis; the other axes broadcast.
     top function cross(a: NumericTensor, b: NumericTensor; axis: Int = -1) -> One {

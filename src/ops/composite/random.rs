@@ -143,8 +143,7 @@ composite! {
         let (last, classes) = (sizes.rank(), logits.size(axis));
         sizes.dims_mut().push(classes);
         let full = if logits.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
-        let u = symmetric(key, full, sizes) * 0.5 + 0.5;
-        let scores = logits.permute(order).cast(full) - (-(u.log())).log();
+        let scores = logits.permute(order).cast(full) + gumbel(key, full, sizes);
         scores.emit(Op::ArgReduce(ArgReduction::Max, last))
     }
 
@@ -169,8 +168,14 @@ pub fn bits_of<'e>(op: &str, key: Expr<'e>, ty: Type) -> Expr<'e> {
     key.emit(Op::RandomBits(ty))
 }
 
+/// Numbers of Gumbel's distribution: `-log(-log u)`, in float32 or float64.
+pub(super) fn gumbel(key: Expr<'_>, dtype: DType, shape: Shape) -> Expr<'_> {
+    let u = symmetric(key, dtype, shape) * 0.5 + 0.5;
+    -((-(u.log())).log())
+}
+
 /// Multiples of 2⁻ᵏ in [0, 1), with k the digits of the dtype's significand.
-fn unit<'e>(key: Expr<'e>, dtype: DType, shape: Shape, op: &str) -> Expr<'e> {
+pub(super) fn unit<'e>(key: Expr<'e>, dtype: DType, shape: Shape, op: &str) -> Expr<'e> {
     let (source, digits) = match dtype {
         DType::F64 => (DType::U64, 53),
         DType::F16 => (DType::U32, 11),
@@ -205,7 +210,7 @@ fn top<'e>(op: &str, key: Expr<'e>, dtype: DType, digits: i32, shape: Shape) -> 
 }
 
 /// A floating dtype, float32 by default.
-fn floating(op: &str, dtype: Option<DType>) -> DType {
+pub(super) fn floating(op: &str, dtype: Option<DType>) -> DType {
     let dtype = dtype.unwrap_or(DType::F32);
     if !dtype.is_float() {
         throw(error::wrong_dtype(op, "the result", dtype, "floating"));

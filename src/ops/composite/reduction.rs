@@ -44,6 +44,7 @@ composite! {
     top method max(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One inline {
         reduce(x, Reduction::Max, axis.as_deref(), keepdims, "max")
     }
+    unlike("PyTorch's gives values and indices; write axis=, and argmax for the indices")
 
     /// Smallest element; NaN wins.
     ///
@@ -52,6 +53,7 @@ composite! {
     top method min(x: Tensor, axis: Axes = None; keepdims: Bool = False) -> One inline {
         reduce(x, Reduction::Min, axis.as_deref(), keepdims, "min")
     }
+    unlike("PyTorch's gives values and indices; write axis=, and argmin for the indices")
 
     /// Whether any element is not zero; of no elements it is False.
     ///
@@ -101,6 +103,7 @@ composite! {
         let axes = axes_of(x, axis.as_deref(), "var");
         kept(variance(wide(x), &axes, correction).cast(x.dtype()), &axes, keepdims)
     }
+    unlike(correction, "PyTorch divides by the count less 1; write correction=1 or correction=0")
     vjp(g, y) { x: {
         let axes = axes_of(x, axis.as_deref(), "var");
         let g = if keepdims { g } else { g.restore(&axes) };
@@ -119,6 +122,7 @@ composite! {
         let axes = axes_of(x, axis.as_deref(), "std");
         kept(variance(wide(x), &axes, correction).sqrt().cast(x.dtype()), &axes, keepdims)
     }
+    unlike(correction, "PyTorch divides by the count less 1; write correction=1 or correction=0")
 
     /// `log(sum(exp(x)))` without overflow.
     ///
@@ -130,6 +134,7 @@ composite! {
         let sum = (wide(x) - top.restore(&axes)).exp().reduce(Reduction::Sum, &axes);
         kept((sum.log() + top).cast(x.dtype()), &axes, keepdims)
     }
+    precision(Wide)
     vjp(g, y) { x: {
         let axes = axes_of(x, axis.as_deref(), "logsumexp");
         let (g, y) = if keepdims { (g, y) } else { (g.restore(&axes), y.restore(&axes)) };
@@ -151,6 +156,7 @@ composite! {
         let axes = axes_of(x, axis.as_deref(), "vector_norm");
         kept(norm(x.tensor(), &axes, ord), &axes, keepdims)
     }
+    precision(Wide)
 }
 
 /// The dtype that sums and products are taken in.
@@ -164,8 +170,17 @@ pub fn summed(dtype: DType) -> DType {
     }
 }
 
-/// The axes a user named, sorted.
+/// The axes a user named, sorted. A scalar counts as a vector of one element: it has the axis 0, or
+/// −1, which is none of its shape.
 pub fn axes_of(x: Expr<'_>, axis: Option<&[i64]>, op: &str) -> Axes {
+    if let (0, Some([0 | -1])) = (x.rank(), axis) {
+        return Axes::new();
+    }
+    named_axes(x, axis, op)
+}
+
+/// The same, of which a scalar has none.
+pub fn named_axes(x: Expr<'_>, axis: Option<&[i64]>, op: &str) -> Axes {
     let mut axes = x.shape().axes(axis, op).or_throw();
     axes.sort_unstable();
     axes
@@ -223,7 +238,8 @@ fn finite_or_zero(x: Expr<'_>) -> Expr<'_> {
     x.isfinite().select(x, x.scalar(0.0))
 }
 
-fn norm<'e>(x: Expr<'e>, axes: &[usize], order: f64) -> Expr<'e> {
+/// The norm of an order over axes, which disappear.
+pub(super) fn norm<'e>(x: Expr<'e>, axes: &[usize], order: f64) -> Expr<'e> {
     let sum = |x: Expr<'e>| x.reduce(Reduction::Sum, axes);
     if order == 2.0 {
         // The root of 0 has an infinite slope: it is taken elsewhere, so that the gradient is 0.

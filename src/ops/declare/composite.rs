@@ -18,6 +18,13 @@
 /// others stay calls until they are planned.
 ///
 /// Behind the body, in this order:
+/// - `also(cat, concatenate)` says under which other names users find it: those that other
+///   libraries give to the same thing.
+/// - `unlike("…")` refuses the argument names that are PyTorch's alone
+///   ([`Unlike`](crate::ops::declare::Unlike)); `unlike(correction, "…")` takes them where
+///   `correction` is given.
+/// - `precision(Narrow)` says in which dtypes mixed precision calls it
+///   ([`Precision`](crate::ops::declare::Precision)).
 /// - `kernel(Softmax)` names the [`Kernel`](crate::ops::declare::Kernel) that executors may have
 ///   for it.
 /// - `batch(rule)` names the function by which a call on many examples stays a call
@@ -41,6 +48,15 @@ macro_rules! composite {
     (@inline inline) => { true };
     (@default) => { None };
     (@default $default:expr) => { Some(stringify!($default)) };
+    (@unlike) => { None };
+    (@unlike $text:literal) => {
+        Some($crate::ops::declare::Unlike { text: $text, unless: None })
+    };
+    (@unlike $unless:ident $text:literal) => {
+        Some($crate::ops::declare::Unlike { text: $text, unless: Some(stringify!($unless)) })
+    };
+    (@precision) => { $crate::ops::declare::Precision::Follow };
+    (@precision $precision:ident) => { $crate::ops::declare::Precision::$precision };
     (@kernel) => { None };
     (@kernel $kernel:ident) => { Some($crate::ops::declare::Kernel::$kernel) };
     (@batch) => { None };
@@ -92,6 +108,9 @@ macro_rules! composite {
             $($param:ident: $kind:ident $(= $default:expr)?),* $(,)?
             $(; $($kw:ident: $kw_kind:ident $(= $kw_default:expr)?),* $(,)?)?
         ) -> $returns:ident $(($count:literal))? $($inline:ident)? $(|$cx:ident|)? $body:block
+        $(also($($synonym:ident),+))?
+        $(unlike($($unless:ident,)? $unlike:literal))?
+        $(precision($precision:ident))?
         $(kernel($kernel:ident))?
         $(batch($batch:ident))?
         $(indexes($indexes:ident $($parameter:literal)?))?
@@ -157,8 +176,10 @@ macro_rules! composite {
             $crate::ops::declare::Composite {
                 name: stringify!($name),
                 namespace: $crate::composite!(@space $space),
+                synonyms: &[$($(stringify!($synonym)),+)?],
                 doc: concat!($($doc, "\n"),+),
                 params: PARAMS,
+                unlike: $crate::composite!(@unlike $($($unless)? $unlike)?),
                 method: $crate::composite!(@method $place),
                 returns: RETURNS,
                 saved: $crate::ops::declare::saved(
@@ -172,6 +193,7 @@ macro_rules! composite {
                     [$($param: $kind,)* $($($kw: $kw_kind,)*)?]
                     $(($g, $y $(, $saved: $g_saved)* $(; $($shared = $value),+)?) $($wrt: $rule),*)?),
                 requires_grad: $crate::ops::declare::find(PARAMS, "requires_grad"),
+                precision: $crate::composite!(@precision $($precision)?),
                 kernel: $crate::composite!(@kernel $($kernel)?),
                 batch: $crate::composite!(@batch $($batch)?),
                 indexes: $crate::composite!(@indexes $($indexes $($parameter)?)?),

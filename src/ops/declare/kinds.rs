@@ -128,6 +128,32 @@ impl Whole {
     }
 }
 
+/// The padding of a convolution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Padded {
+    /// So many elements on both sides of each axis
+    By(SmallVec<[i64; 6]>),
+    /// `"same"` or `"valid"`
+    Word(String),
+}
+
+impl Padded {
+    fn attr(self) -> Attr {
+        match self {
+            Padded::By(n) => Attr::Ints(n),
+            Padded::Word(word) => Attr::Text(word.into()),
+        }
+    }
+}
+
+fn padded(attr: &Attr) -> Option<Padded> {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "whatever is no word is for `ints` to judge")]
+    match attr {
+        Attr::Text(word) => Some(Padded::Word(word.to_string())),
+        others => ints(others).map(Padded::By),
+    }
+}
+
 /// An int as a number: a size that is an expression is asked for its value now, on which the trace
 /// then relies.
 fn int(attr: &Attr) -> Option<i64> {
@@ -283,8 +309,32 @@ plain_kinds! {
         v => v.map_or(Attr::None, Attr::DType);
     /// How a loss is reduced
     LossReduction = ParamKind::Word(&["mean", "sum", "none"]), String, v => text(v); v => Attr::Text(v.into());
+    /// The same for divergences, which have their mean over a batch too
+    DivergenceReduction = ParamKind::Word(&["mean", "batchmean", "sum", "none"]), String,
+        v => text(v); v => Attr::Text(v.into());
+    /// What becomes of values that meet at a place
+    ScatterReduction = ParamKind::Word(&["sum", "prod", "max", "min"]), String,
+        v => text(v); v => Attr::Text(v.into());
+    /// What stands around a tensor
+    PadMode = ParamKind::Word(&[
+        "constant", "reflect", "symmetric", "edge", "replicate", "wrap", "circular",
+    ]), String, v => text(v); v => Attr::Text(v.into());
     /// Which form of GELU
     GeluForm = ParamKind::Word(&["none", "tanh"]), String, v => text(v); v => Attr::Text(v.into());
+    /// What a simple recurrent net does to its sums
+    Nonlinearity = ParamKind::Word(&["tanh", "relu"]), String, v => text(v); v => Attr::Text(v.into());
+    /// How an image is resized
+    ResizeMode = ParamKind::Word(&[
+        "nearest", "nearest-exact", "linear", "bilinear", "trilinear", "bicubic", "area",
+    ]), String, v => text(v); v => Attr::Text(v.into());
+    /// How an image is sampled between its elements
+    SampleMode = ParamKind::Word(&["bilinear", "nearest", "bicubic"]), String, v => text(v);
+        v => Attr::Text(v.into());
+    /// What an image is outside
+    SamplePadding = ParamKind::Word(&["zeros", "border", "reflection"]), String, v => text(v);
+        v => Attr::Text(v.into());
+    /// The padding of a convolution: ints, or a word
+    Padding = ParamKind::Padding, Padded, v => padded(v); v => v.attr();
     /// Text
     Text = ParamKind::Text, String, v => text(v); v => Attr::Text(v.into());
 }

@@ -21,9 +21,11 @@ use crate::site::{Origin, Within};
 mod attribute;
 #[macro_use]
 mod composite;
+mod kernel;
 mod kinds;
 
 pub use attribute::{Attr, attribute_of, number, operands_of, parse_default};
+pub use kernel::{Cell, Family, Kernel, Pass};
 pub use kinds::*;
 
 /// Which classes of dtypes an operand may have.
@@ -110,6 +112,8 @@ pub enum ParamKind {
     MaybeDType,
     /// One of some words
     Word(&'static [&'static str]),
+    /// `int | tuple[int, ...]`, or `"same"` or `"valid"`
+    Padding,
     /// Any text
     Text,
     /// A device or `None`
@@ -129,6 +133,16 @@ pub struct Param {
     pub default: Option<&'static str>,
     /// Whether it can only be passed by name
     pub keyword_only: bool,
+}
+
+/// What says that PyTorch's function of the same name gives something else for its own argument
+/// names: then those are refused, instead of giving what nobody expects.
+#[derive(Clone, Copy, Debug)]
+pub struct Unlike {
+    /// What differs, and what to write
+    pub text: &'static str,
+    /// The argument that makes both the same
+    pub unless: Option<&'static str>,
 }
 
 /// The arguments of one call: attributes by parameter, and the operands they refer to in order.
@@ -182,37 +196,15 @@ impl<'e> IntoOutputs<'e> for Vec<Expr<'e>> {
     }
 }
 
-/// What an executor may compute by a kernel of its own, instead of running the formula.
+/// In which dtypes mixed precision (`autocast`) calls an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kernel {
-    /// `scaled_dot_product_attention`
-    Attention,
-    /// Its gradient
-    AttentionGradients,
-    /// `layer_norm`
-    LayerNorm,
-    /// Its gradient
-    LayerNormGradients,
-}
-
-impl Kernel {
-    /// Whether it gives the bits of the formula: then it may be declined, as planners do for the
-    /// sake of fusions. Any other runs in every mode, and states how far it is from the formula.
-    pub const fn is_exact(self) -> bool {
-        match self {
-            Kernel::Attention | Kernel::AttentionGradients => false,
-            Kernel::LayerNorm | Kernel::LayerNormGradients => true,
-        }
-    }
-
-    /// Whether the gradient of what it computes is one call of an exact kernel, which eager code
-    /// rather runs than a plan of the formula.
-    pub const fn has_exact_gradient(self) -> bool {
-        match self {
-            Kernel::LayerNorm => true,
-            Kernel::Attention | Kernel::AttentionGradients | Kernel::LayerNormGradients => false,
-        }
-    }
+pub enum Precision {
+    /// In those of its operands
+    Follow,
+    /// In the narrow dtype: products, whose sums are wider than their operands
+    Narrow,
+    /// In float32 where an operand is narrower: what takes exponentials, squares or means of many
+    Wide,
 }
 
 /// How many results a function has, for signatures.
@@ -316,7 +308,7 @@ pub enum Indexes {
     Nothing,
     /// The axis that a parameter names
     Axis(&'static str),
-    /// The first axis
+    /// The first axis, perhaps of what is flattened
     First,
     /// Classes
     Classes,
@@ -379,10 +371,14 @@ pub struct Composite {
     pub name: &'static str,
     /// The Python module below `wengert`; empty is the top; what formulas alone call is `hidden`
     pub namespace: &'static str,
+    /// Other names of it
+    pub synonyms: &'static [&'static str],
     /// The docstring
     pub doc: &'static str,
     /// The parameters
     pub params: &'static [Param],
+    /// Why PyTorch's names of parameters are refused, where they are
+    pub unlike: Option<Unlike>,
     /// Whether it is a method of `Tensor` too
     pub method: bool,
     /// How many results it has
@@ -395,6 +391,8 @@ pub struct Composite {
     pub(in crate::ops) body: for<'e> fn(&Arguments<'_, 'e>) -> Outputs<'e>,
     /// A gradient of its own
     pub(in crate::ops) vjp: Option<Vjp>,
+    /// In which dtypes mixed precision calls it
+    pub precision: Precision,
     /// The kernel that computes it, in executors that have this
     pub kernel: Option<Kernel>,
     /// How a call on many examples stays a call; without it, their formulas run side by side

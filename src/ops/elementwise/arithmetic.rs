@@ -29,8 +29,8 @@ fn int_pow<S: Int>(base: S, exponent: S) -> S {
 elementwise! {
     /// Sum of two tensors, element by element.
     ///
-    /// Integers wrap.
-    Method add(a, b) -> Same { Numeric: a + b }
+    /// Integers wrap; truth values are joined by "or".
+    Method add(a, b) -> Same { Numeric: a + b, Bool: a | b }
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: g, b: g }
 
@@ -38,13 +38,15 @@ elementwise! {
     ///
     /// Integers wrap.
     Method subtract(a, b) -> Same { Numeric: a - b }
+    also(sub)
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: g, b: (-g) }
 
     /// Product of two tensors, element by element.
     ///
-    /// Integers wrap.
-    Method multiply(a, b) -> Same { Numeric: a * b }
+    /// Integers wrap; truth values are joined by "and".
+    Method multiply(a, b) -> Same { Numeric: a * b, Bool: a & b }
+    also(mul)
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: (g * b), b: (g * a) }
 
@@ -58,6 +60,7 @@ elementwise! {
     /// Integers: `x // 0` is 0. Floats: the plain quotient where either operand is infinite. The
     /// gradient is zero.
     Method floor_divide(a, b) -> Same { Float: scalar::floor_divide(a, b), Int: a.floor_divide(b) }
+    also(floordiv)
     domain [-7.3, 7.1], [0.6, 2.9];
     vjp(g) { a: (g.zeros_like()), b: (g.zeros_like()) }
 
@@ -65,11 +68,13 @@ elementwise! {
     ///
     /// Integers: `x % 0` is 0. Gradient: 1 by the dividend, `-floor(a / b)` by the divisor.
     Method remainder(a, b) -> Same { Float: scalar::remainder(a, b), Int: a.remainder(b) }
+    also(mod)
     domain [-7.3, 7.1], [0.6, 2.9];
     vjp(g) { a: g, b: (-(g * a.floor_divide(b))) }
 
     /// The negative of each element. Integers wrap.
     Method negative(x) -> Same { Numeric: -x }
+    also(neg)
     domain [-3.0, 3.0];
     vjp(g) { x: (-g) }
 
@@ -77,11 +82,13 @@ elementwise! {
     ///
     /// The gradient at 0 is 0. The smallest signed integer wraps to itself.
     Method abs(x) -> Same { Numeric: x.abs() }
+    also(absolute)
     domain [-3.0, 3.0];
     vjp(g) { x: (g * x.sign()) }
 
     /// Sign of each element: -1, 0 (for -0.0 too) or 1; NaN stays NaN.
     Method sign(x) -> Same { Numeric: x.sign() }
+    also(sgn)
     domain [-3.0, 3.0];
     vjp(g) { x: (g.zeros_like()) }
 
@@ -142,6 +149,7 @@ elementwise! {
     /// ±1). Gradient: by the base `b a^(b-1)` (0 where b is 0), by the exponent `a^b log a` (0
     /// where the base is 0).
     Method pow(a, b) -> Same { Float: scalar::pow(a, b), Int: int_pow(a, b) }
+    also(power)
     domain [0.3, 2.5], [-2.0, 2.0];
     vjp(g, y) {
         a: (b.equal(b.scalar(0.0)).select(g.scalar(0.0), g * b * a.pow(b - 1.0))),
@@ -160,6 +168,7 @@ elementwise! {
 
     /// Each element without its fraction. Integers stay.
     Method trunc(x) -> Same { Float: x.trunc(), Int: x }
+    also(fix)
     domain [-3.3, 3.4];
     vjp(g) { x: (g.zeros_like()) }
 

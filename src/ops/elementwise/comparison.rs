@@ -3,31 +3,37 @@
 elementwise! {
     /// Whether two elements are equal; NaN equals nothing.
     Method equal(a, b) -> Bool { Numeric: a.eq(b), Bool: !((a & !b) | (!a & b)) }
+    also(eq)
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: zero, b: zero }
 
     /// Whether two elements differ; NaN differs from everything.
     Method not_equal(a, b) -> Bool { Numeric: a.ne(b), Bool: (a & !b) | (!a & b) }
+    also(ne)
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: zero, b: zero }
 
     /// Whether the first is less than the second.
     Method less(a, b) -> Bool { Numeric: a.lt(b), Bool: !a & b }
+    also(lt)
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: zero, b: zero }
 
     /// Whether the first is at most the second.
     Method less_equal(a, b) -> Bool { Numeric: a.le(b), Bool: !a | b }
+    also(le)
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: zero, b: zero }
 
     /// Whether the first is greater than the second.
     Method greater(a, b) -> Bool { Numeric: a.gt(b), Bool: a & !b }
+    also(gt)
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: zero, b: zero }
 
     /// Whether the first is at least the second.
     Method greater_equal(a, b) -> Bool { Numeric: a.ge(b), Bool: a | !b }
+    also(ge)
     domain [-3.0, 3.0], [-3.0, 3.0];
     vjp(g) { a: zero, b: zero }
 

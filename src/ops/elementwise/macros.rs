@@ -12,15 +12,19 @@
 /// }
 /// ```
 /// `=> except(test, formula)` after the formula of one operand gives another one for rare elements;
-/// it is no part of the WGSL text. `x: zero` says that no gradient flows, on purpose; leaving an
-/// operand out does not compile. `Hidden` instead of `Method` or `Function` keeps the op out of
-/// Python. The form with three operands takes a condition first.
+/// it is no part of the WGSL text. `=> beyond(test, formula)` says besides that it holds for all
+/// elements, so that those beside a rare one may be computed by it too. `also(absolute)` behind the
+/// formulas gives other names, which other libraries have for the same thing. `x: zero` says that
+/// no gradient flows, on purpose; leaving an operand out does not compile. `Hidden` instead of
+/// `Method` or `Function` keeps the op out of Python. The form with three operands takes a
+/// condition first.
 macro_rules! elementwise {
     ($(
         $(#[doc = $doc:literal])+
         $place:ident $name:ident $xs:tt $(as $python:literal)? -> $out:ident {
-            $($class:ident: $body:expr $(=> except($test:expr, $rare:expr))?),+ $(,)?
+            $($class:ident: $body:expr $(=> $when:ident($test:expr, $rare:expr))?),+ $(,)?
         }
+        $(also($($synonym:ident),+))?
         domain $([$low:literal, $high:literal]),+;
         vjp $gy:tt { $($wrt:ident: $rule:tt),+ $(,)? }
     )*) => {
@@ -34,7 +38,7 @@ macro_rules! elementwise {
                 fn instance(want: Want) -> Option<Instance> {
                     $({
                         struct F;
-                        elementwise!(@formula $class $out $xs $body $(, $test, $rare)?);
+                        elementwise!(@formula $class $out $xs $body $(, $when, $test, $rare)?);
                         let found: Option<Instance> = elementwise!(@instance $class $xs want);
                         if found.is_some() {
                             return found;
@@ -44,6 +48,7 @@ macro_rules! elementwise {
                 }
                 Elementwise {
                     name: elementwise!(@name $name $($python)?),
+                    synonyms: &[$($(stringify!($synonym)),+)?],
                     place: Place::$place,
                     doc: concat!($($doc, "\n"),+),
                     params: elementwise!(@params $xs),
@@ -81,9 +86,9 @@ macro_rules! elementwise {
 
     // The formula of a clause, as an implementation on the clause's unit struct. Truth values are
     // masks, natively and in WGSL.
-    (@formula Float $out:ident $xs:tt $body:expr $(, $test:expr, $rare:expr)?) => {
+    (@formula Float $out:ident $xs:tt $body:expr $(, $when:ident, $test:expr, $rare:expr)?) => {
         elementwise!(
-            @impl [S: $crate::scalar::Float] [S] [S::Mask] $out $xs $body $(, $test, $rare)?
+            @impl [S: $crate::scalar::Float] [S] [S::Mask] $out $xs $body $(, $when, $test, $rare)?
         );
     };
     (@formula Int $out:ident $xs:tt $body:expr) => {
@@ -95,16 +100,19 @@ macro_rules! elementwise {
     (@formula Bool $out:ident $xs:tt $body:expr) => {
         elementwise!(@impl [M: $crate::scalar::Mask] [M] [M] $out $xs $body);
     };
+    (@holds except) => { false };
+    (@holds beyond) => { true };
     (@out Same [$s:ty] [$m:ty]) => { $s };
     (@out Bool [$s:ty] [$m:ty]) => { $m };
     (@impl [$($bound:tt)+] [$s:ty] [$m:ty] $out:ident ($a:ident) $body:expr
-        $(, $test:expr, $rare:expr)?
+        $(, $when:ident, $test:expr, $rare:expr)?
     ) => {
         impl<$($bound)+> $crate::tile::Map1<$s> for F {
             type Out = elementwise!(@out $out [$s] [$m]);
             #[inline(always)]
             fn map($a: $s) -> Self::Out { $body }
             $(
+                const RARE_HOLDS: bool = elementwise!(@holds $when);
                 #[inline(always)]
                 fn is_rare($a: $s) -> bool { $test }
                 #[inline(always)]
@@ -154,9 +162,9 @@ macro_rules! elementwise {
             _ => None,
         }
     };
-    (@kernel ($a:ident) $t:ty) => { $crate::tile::kernel1::<F, $t>() };
-    (@kernel ($a:ident, $b:ident) $t:ty) => { $crate::tile::kernel2::<F, $t, $t>() };
-    (@kernel ($c:ident, $a:ident, $b:ident) $t:ty) => { $crate::tile::kernel3::<F, bool, $t, $t>() };
+    (@kernel ($a:ident) $t:ty) => { $crate::tile::formula1::<F, $t>() };
+    (@kernel ($a:ident, $b:ident) $t:ty) => { $crate::tile::formula2::<F, $t>() };
+    (@kernel ($c:ident, $a:ident, $b:ident) $t:ty) => { $crate::tile::formula3::<F, $t>() };
     (@element ($a:ident) $t:ty) => { $crate::ops::elementwise::element::element1::<F, $t>() };
     (@element ($a:ident, $b:ident) $t:ty) => {
         $crate::ops::elementwise::element::element2::<F, $t, $t>()

@@ -71,6 +71,8 @@ pub enum Place {
 pub struct Elementwise {
     /// The name, in Python too
     pub name: &'static str,
+    /// Other names of it, in Python
+    pub synonyms: &'static [&'static str],
     /// Where it is in Python
     pub place: Place,
     /// The docstring

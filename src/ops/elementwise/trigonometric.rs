@@ -20,21 +20,25 @@ elementwise! {
 
     /// Inverse sine, in [-π/2, π/2]; NaN outside [-1, 1].
     Method asin(x) -> Same { Float: scalar::asin(x) }
+    also(arcsin)
     domain [-0.9, 0.9];
     vjp(g) { x: (g * (1.0 - x * x).rsqrt()) }
 
     /// Inverse cosine, in [0, π]; NaN outside [-1, 1].
     Method acos(x) -> Same { Float: scalar::acos(x) }
+    also(arccos)
     domain [-0.9, 0.9];
     vjp(g) { x: (-(g * (1.0 - x * x).rsqrt())) }
 
     /// Inverse tangent, in [-π/2, π/2].
     Method atan(x) -> Same { Float: scalar::atan(x) }
+    also(arctan)
     domain [-4.0, 4.0];
     vjp(g) { x: (g / (1.0 + x * x)) }
 
     /// The angle of the point with ordinate `a` and abscissa `b`, in [-π, π].
     Function atan2(a, b) -> Same { Float: scalar::atan2(a, b) }
+    also(arctan2)
     domain [0.3, 3.0], [0.3, 3.0];
     vjp(g) { a: (g * b / (a * a + b * b)), b: (-(g * a / (a * a + b * b))) }
 
@@ -55,16 +59,19 @@ elementwise! {
 
     /// Inverse hyperbolic sine of each element.
     Method asinh(x) -> Same { Float: scalar::asinh(x) }
+    also(arcsinh)
     domain [-3.0, 3.0];
     vjp(g) { x: (g * (1.0 + x * x).rsqrt()) }
 
     /// Inverse hyperbolic cosine; NaN below 1.
     Method acosh(x) -> Same { Float: scalar::acosh(x) }
+    also(arccosh)
     domain [1.3, 4.0];
     vjp(g) { x: (g * (x * x - 1.0).rsqrt()) }
 
     /// Inverse hyperbolic tangent; ±inf at ±1, NaN outside.
     Method atanh(x) -> Same { Float: scalar::atanh(x) }
+    also(arctanh)
     domain [-0.9, 0.9];
     vjp(g) { x: (g / (1.0 - x * x)) }
 }

@@ -85,14 +85,14 @@ impl Field<'_> {
         }
     }
 
-    /// Replaces the leading sizes of the result, where this field holds them, by those of a block.
-    pub fn cut(&mut self, block: &[usize]) {
-        let put = |dims: &mut [Dim]| {
-            dims.iter_mut().zip(block).for_each(|(dim, &n)| *dim = Dim::new(n));
-        };
+    /// Replaces the sizes of the result at some axes, where this field holds them, by those of a
+    /// block.
+    pub fn cut(&mut self, at: &[u8], block: &[usize]) {
+        let at = || at.iter().map(|&axis| axis as usize).zip(block.iter().map(|&n| Dim::new(n)));
+        let put = |dims: &mut [Dim]| at().for_each(|(axis, n)| dims[axis] = n);
         match self {
-            Field::Slices(at) => {
-                at.iter_mut().zip(block).for_each(|(axis, &n)| axis.size = Dim::new(n));
+            Field::Slices(slices) => {
+                at().for_each(|(axis, n)| slices[axis].size = n);
             }
             Field::ResultShape(shape) => put(shape.dims_mut()),
             Field::ResultType(ty) => put(ty.shape.dims_mut()),

@@ -302,27 +302,28 @@ fn contract_vjp<'e>(spec: &Contraction, rule: &Rule<'_, 'e>, wrt: usize) -> Expr
     let batches = x_batch.len();
     // The axes of the cotangent: batch, free axes of a, free axes of b.
     let o_start = if wrt == 0 { batches + x_free.len() } else { batches };
-    let product = rule.g.contract(
-        other,
-        Contraction {
-            a_batch: (0..batches).collect(),
-            b_batch: o_batch.clone(),
-            a_contract: (o_start..o_start + o_free.len()).collect(),
-            b_contract: o_free,
-        },
-    );
-    // The axes of this product: batch, free axes of x, contracted axes in the order of the other
-    // operand.
+    let g_contract: Axes = (o_start..o_start + o_free.len()).collect();
+    // The contracted axes of x, in the order of the other operand.
     let mut contracted: SmallVec<[(usize, usize); 4]> =
         o_contract.iter().copied().zip(x_contract.iter().copied()).collect();
     contracted.sort_unstable();
-    let order: Axes = x_batch
-        .iter()
-        .copied()
-        .chain(x_free)
-        .chain(contracted.into_iter().map(|(_, axis)| axis))
-        .collect();
-    product.permute(inverse(&order))
+    let contracted: Axes = contracted.into_iter().map(|(_, axis)| axis).collect();
+    // The product of both has the axes of the first operand first. That one of the two orders is
+    // taken which has the axes of x as they are, if there is one.
+    let order = |first: &Axes, second: &Axes| -> Axes {
+        x_batch.iter().chain(first).chain(second).copied().collect()
+    };
+    let swapped = order(&contracted, &x_free);
+    let is_plain = |axes: &Axes| axes.iter().enumerate().all(|(i, &axis)| i == axis);
+    let g_batch: Axes = (0..batches).collect();
+    if is_plain(&swapped) {
+        let (a_batch, a_contract) = (o_batch.clone(), o_free);
+        let spec = Contraction { a_batch, b_batch: g_batch, a_contract, b_contract: g_contract };
+        return other.contract(rule.g, spec);
+    }
+    let (b_batch, b_contract) = (o_batch.clone(), o_free);
+    let spec = Contraction { a_batch: g_batch, b_batch, a_contract: g_contract, b_contract };
+    rule.g.contract(other, spec).permute(inverse(&order(&x_free, &contracted)))
 }
 
 fn batch_contract<'e>(spec: &Contraction, a: Batched<'e>, b: Batched<'e>) -> Expr<'e> {

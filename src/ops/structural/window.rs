@@ -95,7 +95,7 @@ pub static WINDOWS: StructuralDef = StructuralDef {
 
 /// The transpose of windows (col2im): adds the windows into an array with these trailing sizes.
 pub static FOLD: StructuralDef = StructuralDef {
-    name: "fold",
+    name: "overlap_add",
     class: Class::Movement,
     operands: exactly(1),
     blank: || Op::Fold(blank(), Dims::new()),

@@ -366,8 +366,29 @@ fn select(nodes: &[Node], node: &mut Node, condition: Arg, a: Arg, b: Arg) -> Re
             node.args = Args::from_slice(&[inner.args[0], b, a]);
             Rewrite::Again
         }
-        _ => Rewrite::Keep,
+        Some(inner) => bounded(nodes, node, inner, [a, b]),
+        None => Rewrite::Keep,
     }
+}
+
+/// `x ≥ c ? x : max(x, c)` is `max(c, x)`, which takes its second operand where both are equal, and
+/// likewise for the smaller one: what `clip` is, apart from its gradient.
+fn bounded(nodes: &[Node], node: &mut Node, condition: &Node, [a, b]: [Arg; 2]) -> Rewrite {
+    let Arg::Node(id) = b else { return Rewrite::Keep };
+    let extreme = &nodes[id.0 as usize];
+    let pairs = [
+        (&comparison::greater_equal, &arithmetic::maximum),
+        (&comparison::less_equal, &arithmetic::minimum),
+    ];
+    let is_it =
+        |(test, def): &(&Elementwise, &Elementwise)| is_op(condition, test) && is_op(extreme, def);
+    let Some((_, def)) = pairs.into_iter().find(is_it) else { return Rewrite::Keep };
+    let same = |k: usize| same_arg(&condition.args[k], &extreme.args[k]);
+    if !(same(0) && same(1) && same_arg(&a, &extreme.args[0])) {
+        return Rewrite::Keep;
+    }
+    node.args = Args::from_slice(&[extreme.args[1], extreme.args[0]]);
+    becomes(node, Op::Map(def))
 }
 
 /// Simplifies a cast.

@@ -7,6 +7,7 @@
 
 mod elementwise;
 mod movement;
+mod products;
 mod slices;
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,7 @@ pub enum Rewrite {
 pub fn simplify(list: List, options: &Options) -> Result<List> {
     rebuild(list, |nodes, mut node| {
         in_bodies(&mut node, |body| simplify(body, options))?;
+        let node = products::outer(nodes, node, options.fast_math);
         Ok(place(nodes, node, options.fast_math))
     })
 }

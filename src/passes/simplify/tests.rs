@@ -4,6 +4,7 @@ use super::*;
 use crate::cpu::testing::array;
 use crate::dtype::DType;
 use crate::graph::Graph;
+use crate::ops::attributes::Contraction;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::emit::{Emit, Expr};
 use crate::ops::op::SliceAxis;
@@ -48,6 +49,11 @@ macro_rules! becomes {
 fn what_is_neutral_goes_and_what_is_not_stays() {
     becomes! {
         F32 |x| x.pow(x.scalar(1.0)) => [];
+        F32 |x| x.greater_equal(x.scalar(0.0)).select(x, x.maximum(x.scalar(0.0))) => ["maximum"];
+        F16 |x| x.less_equal(x.scalar(-0.0)).select(x, x.minimum(x.scalar(-0.0))) => ["minimum"];
+        I64 |x| x.greater_equal(x.scalar(2)).select(x, x.maximum(x.scalar(2))) => ["maximum"];
+        F32 |x| x.greater(x.scalar(0.0)).select(x, x.maximum(x.scalar(0.0)))
+            => ["greater", "maximum", "where"];
         F16 |x| x.pow(x.scalar(2.0)) => ["square"];
         I8 |x| x.pow(x.scalar(2)) => ["square"];
         F32 |x| x.pow(x.scalar(3.0)) => ["pow"];
@@ -252,4 +258,31 @@ fn what_follows_a_rewrite_keeps_names_and_lines() {
     assert_eq!(&*list.names[&Id(0)], "same");
     assert_eq!(&*list.names[&Id(1)], "quarter");
     assert_eq!(list.nodes[1].site.offset, 4);
+}
+
+/// A product over these axes.
+fn matmul<'e>(xs: &[Expr<'e>], a_contract: &[usize], b_contract: &[usize]) -> Expr<'e> {
+    let (a_contract, b_contract) = (a_contract.into(), b_contract.into());
+    let (a_batch, b_batch) = Default::default();
+    xs[0].contract(xs[1], Contraction { a_batch, b_batch, a_contract, b_contract })
+}
+
+#[test]
+fn products_over_one_element_are_elementwise_and_others_stay() {
+    use DType::{BF16, Bool, F16, F32, F64, I8, I64, U32};
+    for dtype in [F32, F64, BF16, F16, I8, U32, I64] {
+        let (_, names) = left(dtype, &[&[3, 1], &[1, 4]], false, |xs| matmul(xs, &[1], &[0]));
+        // The zero with which a sum starts is neutral to integers.
+        let wanted = if dtype.is_float() { 3 } else { 2 };
+        assert_eq!(names, ["reshape", "multiply", "add"][..wanted], "{dtype}");
+        // The contracted axis stands anywhere, and there may be none.
+        let (_, names) = left(dtype, &[&[1, 3], &[4, 1, 2]], false, |xs| matmul(xs, &[0], &[1]));
+        assert!(!names.contains(&"matmul"), "{dtype}");
+        let (_, names) = left(dtype, &[&[2, 3], &[4]], false, |xs| matmul(xs, &[], &[]));
+        assert!(!names.contains(&"matmul"), "{dtype}");
+        let (_, names) = left(dtype, &[&[3, 2], &[2, 4]], false, |xs| matmul(xs, &[1], &[0]));
+        assert_eq!(names, ["matmul"], "{dtype}");
+    }
+    let (_, names) = left(Bool, &[&[3, 1], &[1, 4]], false, |xs| matmul(xs, &[1], &[0]));
+    assert_eq!(names, ["matmul"]);
 }

@@ -2,6 +2,7 @@
 //!
 //! Here arguments are matched with parameters, by place and name; `parse` reads one argument.
 
+mod foreign;
 mod parse;
 
 use std::os::raw::c_char;
@@ -22,8 +23,7 @@ use crate::engine::random;
 use crate::engine::tape::{Operand, Value};
 use crate::engine::transfer;
 use crate::error;
-use crate::ops::declare::{Attr, Param, ParamKind, attribute_of, number};
-use crate::ops::table;
+use crate::ops::declare::{Attr, Param, ParamKind, Unlike, attribute_of, number};
 pub use parse::{clipped_index, index, scalar};
 use parse::{parse_many, parse_one};
 
@@ -113,6 +113,8 @@ pub struct Signature {
     pub name: &'static str,
     /// The parameters
     pub params: &'static [Param],
+    /// Why PyTorch's names of parameters are refused, where they are
+    unlike: Option<Unlike>,
     /// Interned names, for comparison by address
     names: Vec<Py<PyAny>>,
     defaults: Vec<Option<Attr>>,
@@ -126,12 +128,18 @@ type Slots = SmallVec<[*mut ffi::PyObject; 12]>;
 
 impl Signature {
     /// Prepares a declaration.
-    pub fn new(py: Python<'_>, name: &'static str, params: &'static [Param]) -> Signature {
+    pub fn new(
+        py: Python<'_>,
+        name: &'static str,
+        params: &'static [Param],
+        unlike: Option<Unlike>,
+    ) -> Signature {
         let intern = |p: &Param| pyo3::types::PyString::intern(py, p.name).into_any().unbind();
         let default = |p: &Param| p.default.map(crate::ops::declare::parse_default);
         Signature {
             name,
             params,
+            unlike,
             names: params.iter().map(intern).collect(),
             defaults: params.iter().map(default).collect(),
             variadic: Signature::find_variadic(params),
@@ -177,7 +185,7 @@ impl Signature {
                 matches!(self.params[i].kind, ParamKind::Number | ParamKind::MaybeNumber)
             })
         };
-        settle(py, parsed.device, &mut parsed.operands, takes_number)
+        settle(py, self.name, parsed.device, &mut parsed.operands, takes_number)
     }
 
     /// The parameter that takes several positional arguments: the last positional one, where it is
@@ -203,6 +211,7 @@ impl Signature {
             | ParamKind::DType
             | ParamKind::MaybeDType
             | ParamKind::Word(_)
+            | ParamKind::Padding
             | ParamKind::Text
             | ParamKind::MaybeDevice
             | ParamKind::Key => None,
@@ -260,43 +269,20 @@ impl Signature {
         for k in 0..named {
             // SAFETY: `k` is inside the tuple.
             let name = unsafe { ffi::PyTuple_GetItem(keywords, k) };
-            let Some(i) = self.find(name) else {
-                let all: Vec<String> = (0..named)
+            let i = match self.find(name) {
+                Some(i) => i,
+                None => {
                     // SAFETY: `k` is inside the tuple.
-                    .map(|k| text(unsafe { ffi::PyTuple_GetItem(keywords, k) }))
-                    .collect();
-                let all: Vec<&str> = all.iter().map(String::as_str).collect();
-                return Err(PyTypeError::new_err(self.unexpected(&text(name), &all)));
+                    let at = |k| text(unsafe { ffi::PyTuple_GetItem(keywords, k) });
+                    self.foreign(&text(name), &(0..named).map(at).collect::<Vec<_>>())?
+                }
             };
             if !slots[i].is_null() || (rest.is_some() && Some(i) == self.variadic) {
-                let message =
-                    format!("{}: argument '{}' given twice", self.name, self.params[i].name);
-                return Err(PyTypeError::new_err(message));
+                return Err(PyTypeError::new_err(self.twice(i, &text(name))));
             }
             slots[i] = args[count + k as usize];
         }
         Ok((slots, rest))
-    }
-
-    /// An argument by a name that no parameter has.
-    fn unexpected(&self, name: &str, keywords: &[&str]) -> String {
-        let takes: Vec<&str> = self.params.iter().map(|p| p.name).collect();
-        let mut text = format!(
-            "{}: unexpected keyword argument '{name}'; it takes {}",
-            self.name,
-            takes.join(", ")
-        );
-        // NumPy's reductions call the method of what is no array of theirs, with `out`.
-        if keywords.contains(&"out") {
-            let entry = table().iter().find(|entry| entry.name() == self.name);
-            let space = entry.map_or("", |entry| entry.namespace());
-            let dot = if space.is_empty() { "" } else { "." };
-            text += &format!(
-                "; NumPy's functions take arrays: use wg.{space}{dot}{}(x), or hand them x.numpy()",
-                self.name
-            );
-        }
-        text
     }
 
     fn find(&self, name: *mut ffi::PyObject) -> Option<usize> {

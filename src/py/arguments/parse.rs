@@ -146,6 +146,19 @@ pub(super) fn parse_one(
             }
             ints.attr()
         }
+        ParamKind::Padding => {
+            if let Some(n) = int(op, object)? {
+                return Ok(n.into());
+            }
+            if let Ok(word) = object.extract::<String>() {
+                return Ok(Attr::Text(word.into()));
+            }
+            let mut ints = Ints::default();
+            if !collect(op, object, 1, &mut ints)? {
+                return no("an int, a tuple of ints, 'same' or 'valid'");
+            }
+            ints.attr()
+        }
         ParamKind::MaybeDType if none => Attr::None,
         ParamKind::DType | ParamKind::MaybeDType => Attr::DType(dtype::extract(op, object)?),
         ParamKind::Word(_) | ParamKind::Text => match object.extract::<String>() {

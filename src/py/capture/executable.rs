@@ -7,7 +7,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 
-use super::{Executable, Input, NumberSource, Output, Place, entry};
+use super::{Executable, Frozen, Input, NumberSource, Output, Place, entry};
 use crate::dtype::Scalar;
 use crate::engine::interpret::Interpreter;
 use crate::engine::random;
@@ -20,6 +20,9 @@ use crate::py::plan::{PassReport, Plan};
 use crate::py::stepper::Stepper;
 use crate::py::tensor::handle;
 use crate::shape::{Constraint, Dim, Shape};
+
+/// What an input is, and the tensor or number that says which one.
+type NamedPlace = (&'static str, Option<Py<PyAny>>);
 
 #[pymethods]
 impl Executable {
@@ -35,7 +38,8 @@ impl Executable {
         for place in inputs.chain(outputs).chain(updates) {
             place.traverse(&visit)?;
         }
-        for object in &self.hosts {
+        let frozen = self.frozen.iter().map(|frozen| &frozen.object);
+        for object in self.hosts.iter().chain(frozen) {
             visit.call(object)?;
         }
         for source in &self.numbers {
@@ -92,7 +96,7 @@ impl Executable {
     fn definition(&self, py: Python<'_>, optimized: bool) -> PyResult<Definition> {
         let list = match optimized {
             true => self.program.optimized().or_raise(py)?.list.clone(),
-            false => self.program.list().clone(),
+            false => self.program.source().clone(),
         };
         let list = list.with_hosts(&mut |op| op.0.kept());
         Ok(Definition::from_list(self.program.device(), list, self.program.scope().clone()))
@@ -121,6 +125,37 @@ impl Executable {
         (arguments, self.inputs.len() - arguments)
     }
 
+    /// What each input is: `argument` with its number among the tensors, `tensor` with one that the
+    /// function reached by itself, `gradient` with the number of the input whose it is, or `key`.
+    fn places(&self, py: Python<'_>) -> PyResult<Vec<NamedPlace>> {
+        let number = |i: usize| PyResult::Ok(i.into_pyobject(py)?.into_any().unbind());
+        let place = |input: &Input| {
+            Ok(match &input.place {
+                Place::Argument(i) => ("argument", Some(number(*i)?)),
+                Place::Handle(object) => ("tensor", Some(object.clone_ref(py))),
+                Place::Gradient(i) => ("gradient", Some(number(*i)?)),
+                Place::Key => ("key", None),
+            })
+        };
+        self.inputs.iter().map(place).collect()
+    }
+
+    /// How many tensors are constants of it, because it is frozen, and their bytes.
+    fn constants(&self) -> (usize, usize) {
+        let bytes = |frozen: &Frozen| frozen.array.count() * frozen.array.dtype.size();
+        (self.frozen.len(), self.frozen.iter().map(bytes).sum())
+    }
+
+    /// Whether a tensor that is constant in it has another value now.
+    pub fn is_stale(&self, py: Python<'_>) -> PyResult<bool> {
+        for frozen in &self.frozen {
+            if !frozen.is_current(py, &self.name)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// How another trace of the same call differs; None where it does not.
     fn difference(&self, other: &Executable) -> Option<String> {
         let (mine, others) = (self.program.list(), other.program.list());
@@ -146,10 +181,11 @@ impl Executable {
 
     /// Whether the function reads a tensor that it reaches itself.
     fn reaches(&self, x: &Bound<'_, PyAny>) -> bool {
-        self.inputs.iter().any(|input| match &input.place {
+        let is_read = self.inputs.iter().any(|input| match &input.place {
             Place::Handle(object) => object.is(x),
             Place::Argument(_) | Place::Gradient(_) | Place::Key => false,
-        })
+        });
+        is_read || self.frozen.iter().any(|frozen| frozen.object.is(x))
     }
 
     /// Why it does not fit the state it depends on, or nothing.
@@ -222,6 +258,14 @@ impl Executable {
                 }
             }
         }
+        for frozen in &self.frozen {
+            if args.iter().any(|arg| arg.is(&frozen.object)) {
+                return Ok(Some("an argument is a tensor that the function reaches itself".into()));
+            }
+            if !frozen.is_current(py, &self.name)? {
+                return Ok(Some("a tensor that is constant in it has another value".into()));
+            }
+        }
         for found in self.gradients.iter().filter(|found| found.first == First::Read) {
             let Some(leaf) = self.leaf(py, found.input, args)? else { continue };
             if leaf.gradient().or_raise(py)?.is_some() != found.present {
@@ -265,6 +309,19 @@ impl Executable {
             }
         }
         Ok(None)
+    }
+}
+
+impl Frozen {
+    /// Whether the tensor has the value that it had when the function was traced.
+    fn is_current(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        let is_same = |now: &Value| {
+            let (now, then) = (&now.array, &self.array);
+            now.data.address() == then.data.address()
+                && now.dtype == then.dtype
+                && now.layout == then.layout
+        };
+        Ok(handle(name, self.object.bind(py))?.with_own(is_same))
     }
 }
 

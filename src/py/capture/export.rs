@@ -13,7 +13,7 @@ use crate::engine::random;
 use crate::engine::site::describe;
 use crate::engine::tape::{First, Value};
 use crate::error::{self, Result};
-use crate::gpu::kernel::{Refusal, Times, Word};
+use crate::gpu::kernel::{MOST_ELEMENTS, Refusal, Times, Word};
 use crate::gpu::program::Repeat;
 use crate::gpu::shader::F16;
 use crate::gpu::target::{Shaders, WEBGPU};
@@ -234,7 +234,7 @@ impl Exporting<'_, '_> {
                 json!({"dtype": ty.dtype.name(), "shape": shape(&ty), "buffer": buffer})
             })
             .collect();
-        let conditions = self.executable.constraints.iter().map(|c| {
+        let own = self.executable.constraints.iter().map(|c| {
             let relation = match c.relation {
                 Relation::Equal => "==",
                 Relation::NotEqual => "!=",
@@ -243,6 +243,9 @@ impl Exporting<'_, '_> {
             };
             json!([size(c.left), relation, size(c.right), describe(c.site)])
         });
+        let counts = program.counts.iter();
+        let counts =
+            counts.map(|&(count, site)| json!([size(count), "<=", MOST_ELEMENTS, describe(site)]));
         let refusals = program.refusals.iter().map(|(refusal, site)| match refusal {
             Refusal::Outside { op, sizes } => {
                 let (op, says, axes) = origin::words(op, site.origin, sizes.len());
@@ -250,8 +253,10 @@ impl Exporting<'_, '_> {
                 let line = describe(*site);
                 json!({"kind": "outside", "op": op, "says": says, "axes": axes, "sizes": sizes, "line": line})
             }
-            Refusal::False(message) => {
-                json!({"kind": "false", "message": message, "line": describe(*site)})
+            Refusal::False { message, sizes } => {
+                let (sizes, line) = (sizes.iter().map(|&dim| size(dim)), describe(*site));
+                let sizes: Vec<Json> = sizes.collect();
+                json!({"kind": "false", "message": message, "sizes": sizes, "line": line})
             }
         });
         let dispatches = program.dispatches.iter().map(|play| {
@@ -273,7 +278,7 @@ impl Exporting<'_, '_> {
             "version": VERSION,
             "limits": {"storage_buffers": limits.buffers + 1, "binding_bytes": limits.largest},
             "features": features,
-            "conditions": conditions.collect::<Vec<Json>>(),
+            "conditions": own.chain(counts).collect::<Vec<Json>>(),
             "numbers": numbers(&made.numbers, &made.values),
             "shaders": program.texts,
             "buffers": program.buffers.iter().map(|&bytes| size(bytes)).collect::<Vec<Json>>(),

@@ -5,8 +5,10 @@ use std::sync::atomic::AtomicU64;
 
 use pyo3::prelude::*;
 
-use super::{Executable, Hold, Input, NumberSource, Output, Place, Symbols, Updated};
+use super::{Executable, Frozen, Hold, Input, NumberSource, Output, Place, Symbols, Updated};
+use crate::array::Array;
 use crate::engine::compile::{Compiled, Ending, GradientUse};
+use crate::engine::tape::History;
 use crate::engine::trace::{self, Capture, Source};
 use crate::error;
 use crate::graph::Host;
@@ -50,29 +52,47 @@ impl<'a> Finish<'a> {
         py: Python<'_>,
         outputs: &[Bound<'_, PyAny>],
         numbers: Vec<NumberSource>,
+        freezes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Executable> {
         let mut given = Vec::new();
         for object in outputs {
             given.push(self.output(py, object)?);
         }
-        let changed = self.ending.updates().or_raise(py)?;
-        let gradients = self.ending.gradients().or_raise(py)?;
+        let mut changed = self.ending.updates().or_raise(py)?;
+        let mut gradients = self.ending.gradients().or_raise(py)?;
         let mut inputs = self.inputs(py)?;
+        let mut values = None;
+        let mut frozen = Vec::new();
+        if let Some(named) = freezes {
+            let at = |i: usize| refused(self.name, &inputs[i].place, named);
+            if let Some(error) = changed.iter().find_map(|&(i, _)| at(i)("updates")) {
+                return Err(error);
+            }
+            let by = gradients.iter().find_map(|found| at(found.input)("takes the gradient of"));
+            if let Some(error) = by {
+                return Err(error);
+            }
+            let (known, left) = frozen_of(py, self.name, &mut inputs, &mut frozen)?;
+            changed.iter_mut().for_each(|(i, _)| *i = left[*i]);
+            gradients.iter_mut().for_each(|found| found.input = left[found.input]);
+            values = Some(known);
+        }
         let mut updates = Vec::new();
         for &(input, result) in &changed {
-            if let Some(place) = self.place(py, &self.ending.captures()[input]) {
-                updates.push(Updated { place, input, result });
-            }
+            let place = inputs[input].place.another(py);
+            updates.push(Updated { place, input, result });
         }
+        self.put_arguments_outside(py);
         let (patterns, symbols) = self.patterns();
         let dims: Vec<Dim> = symbols.iter().map(|(dim, ..)| *dim).collect();
         hold(&mut inputs, &changed, &gradients);
-        let made = self.ending.finish(&dims, &changed).or_raise(py)?;
+        let made = self.ending.finish(&dims, &changed, values.as_deref()).or_raise(py)?;
         let Compiled { program, differentiable, constraints, hosts, pinned, moved } = made;
         let hosts = hosts.iter().filter_map(|op| kept(py, op)).collect();
         Ok(Executable {
             name: self.name.into(),
             inputs,
+            frozen,
             outputs: given,
             updates,
             gradients,
@@ -87,6 +107,15 @@ impl<'a> Finish<'a> {
             differentiable,
             calls: AtomicU64::new(0),
         })
+    }
+
+    /// Arguments belong to no module, whichever read them first; parameters belong to that one.
+    fn put_arguments_outside(&self, py: Python<'_>) {
+        for capture in self.ending.captures() {
+            if let Some(Place::Argument(_)) = self.place(py, capture) {
+                self.trace.read(|graph| graph.put_outside(capture.input));
+            }
+        }
     }
 
     /// The shapes of the arguments that were taken in as such, and where their symbols are told.
@@ -138,6 +167,62 @@ impl<'a> Finish<'a> {
         }
         Ok(inputs)
     }
+}
+
+/// The error of a frozen function that does something to a tensor that it reaches by itself, if it
+/// does so to this one. `named` gives the tensor's name.
+fn refused<'a>(
+    name: &'a str,
+    place: &'a Place,
+    named: &'a Bound<'_, PyAny>,
+) -> impl Fn(&str) -> Option<PyErr> + 'a {
+    move |what| {
+        let Place::Handle(object) = place else { return None };
+        let called = named.call1((object,)).and_then(|text| text.extract::<String>());
+        Some(match called {
+            Ok(called) => {
+                let facts = format!("it {what} {called}, which is a constant of it");
+                to_python(named.py(), error::bad_capture(name, "it is frozen", facts))
+            }
+            Err(error) => error,
+        })
+    }
+}
+
+/// What a frozen function reaches by itself leaves its inputs. Returns by old position the value
+/// that is its constant, and the new positions of what is left.
+fn frozen_of(
+    py: Python<'_>,
+    name: &str,
+    inputs: &mut Vec<Input>,
+    frozen: &mut Vec<Frozen>,
+) -> PyResult<(Vec<Option<Array>>, Vec<usize>)> {
+    let (mut values, mut left) = (Vec::with_capacity(inputs.len()), Vec::new());
+    for input in std::mem::take(inputs) {
+        left.push(inputs.len());
+        match input.place {
+            Place::Handle(object) => {
+                let tensor = handle(name, object.bind(py))?;
+                let value = trace::suspended(|| tensor.try_value()).or_raise(py)?;
+                if let History::Leaf(leaf) = &value.history {
+                    leaf.freeze(name);
+                }
+                let array = value.array;
+                values.push(Some(array.clone()));
+                frozen.push(Frozen { object, array });
+            }
+            Place::Argument(_) | Place::Gradient(_) | Place::Key => {
+                values.push(None);
+                inputs.push(input);
+            }
+        }
+    }
+    for input in inputs.iter_mut() {
+        if let Place::Gradient(holder) = &mut input.place {
+            *holder = left[*holder];
+        }
+    }
+    Ok((values, left))
 }
 
 /// The object that holds the code of an op.

@@ -121,16 +121,19 @@ impl Trace {
     }
 
     /// Ends the trace: what runs it. `outputs` are the tensors it returns, `args` the tensors it
-    /// was called with.
+    /// was called with. With `freezes`, which names tensors in errors, others become constants.
+    #[pyo3(signature = (name, outputs, args, freezes=None))]
     fn finish(
         &self,
         py: Python<'_>,
         name: String,
         outputs: Vec<Bound<'_, PyAny>>,
         args: Vec<Bound<'_, PyAny>>,
+        freezes: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Executable> {
         let numbers = std::mem::take(&mut *self.numbers.lock());
-        caught(py, || Finish::new(&self.inner, &name, &args).run(py, &outputs, numbers))
+        let freezes = freezes.as_ref();
+        caught(py, || Finish::new(&self.inner, &name, &args).run(py, &outputs, numbers, freezes))
     }
 }
 
@@ -147,12 +150,29 @@ enum Place {
 }
 
 impl Place {
+    /// The same place, held once more.
+    fn another(&self, py: Python<'_>) -> Place {
+        match self {
+            Place::Argument(i) => Place::Argument(*i),
+            Place::Handle(object) => Place::Handle(object.clone_ref(py)),
+            Place::Gradient(holder) => Place::Gradient(*holder),
+            Place::Key => Place::Key,
+        }
+    }
+
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         match self {
             Place::Handle(object) => visit.call(object),
             Place::Argument(_) | Place::Gradient(_) | Place::Key => Ok(()),
         }
     }
+}
+
+/// A tensor that is a constant of a frozen function.
+struct Frozen {
+    object: Py<PyAny>,
+    /// Its value when the function was traced, kept: an address that is free is used again
+    array: Array,
 }
 
 struct Input {
@@ -198,6 +218,8 @@ struct Updated {
 pub struct Executable {
     name: String,
     inputs: Vec<Input>,
+    /// What is constant, of a frozen function
+    frozen: Vec<Frozen>,
     outputs: Vec<Output>,
     /// Handles that get new values, with the results that hold them
     updates: Vec<Updated>,

@@ -75,6 +75,22 @@ impl Dispatcher {
         self.variants.lock().len()
     }
 
+    /// Forgets the traces of a frozen function whose constants are not current any more; says which.
+    fn _forget_stale(&self, py: Python<'_>) -> PyResult<Vec<Py<Executable>>> {
+        let variants: Vec<Arc<Variant>> = self.variants.lock().clone();
+        let mut stale = Vec::new();
+        for variant in variants {
+            if variant.executable.get().is_stale(py)? {
+                stale.push(variant);
+            }
+        }
+        let is_stale = |x: &Arc<Variant>| stale.iter().any(|y| Arc::ptr_eq(x, y));
+        // What is dropped is out of the lock first, because dropping it may run code.
+        let forgotten: Vec<Arc<Variant>> =
+            self.variants.lock().extract_if(.., |x| is_stale(x)).collect();
+        Ok(forgotten.iter().map(|variant| variant.executable.clone_ref(py)).collect())
+    }
+
     #[pyo3(signature = (*args, **kwargs))]
     fn __call__<'py>(
         slf: &Bound<'py, Self>,

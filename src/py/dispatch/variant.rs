@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use super::flat::{Flat, Token, equal, is_number};
 use super::{CLOCK, Call, Names, Object};
 use crate::dtype::DType;
+use crate::engine::autocast;
 use crate::engine::executors::{Device, device};
 use crate::engine::tape::{self, Value};
 use crate::py::capture::Executable;
@@ -88,6 +89,8 @@ pub(super) struct Variant {
     keys: Vec<Py<PyAny>>,
     leaves: Vec<Leaf>,
     recording: bool,
+    /// The dtype of mixed precision
+    narrow: Option<DType>,
     /// The device of new values
     device: Device,
     /// Calls it with what changed: whether plain Python values are as they were
@@ -152,6 +155,7 @@ impl Variant {
             keys: flat.keys.iter().map(|key| key.clone().unbind()).collect(),
             leaves,
             recording: tape::recording(),
+            narrow: autocast::current(),
             device: device::current(),
             guard,
             names: names.into_iter().map(|(home, key, value)| Name { home, key, value }).collect(),
@@ -189,6 +193,7 @@ impl Variant {
         if self.tokens != flat.tokens
             || self.leaves.len() != flat.leaves.len()
             || self.recording != tape::recording()
+            || self.narrow != autocast::current()
             || self.device != device::current()
         {
             return Ok(false);

@@ -9,13 +9,15 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
 
+use crate::engine::autocast;
 use crate::engine::backward::{self, Options};
 use crate::engine::definition;
-use crate::engine::tape::{self, Value};
+use crate::engine::tape::{self, History, Value};
 use crate::engine::trace;
 use crate::error;
 use crate::ops::declare::{Attr, Param, ParamKind};
 use crate::py::arguments::{Parsed, Signature};
+use crate::py::dtype::{self, PyDType};
 use crate::py::errors::{OrRaise, to_python};
 use crate::py::functions::{guard, long};
 use crate::py::tensor::{self, value_of, wrap};
@@ -80,6 +82,23 @@ fn enable_grad() -> GradMode {
 #[pyfunction]
 fn is_grad_enabled() -> bool {
     tape::recording()
+}
+
+/// The narrow dtype of mixed precision on this thread, if it is on.
+#[pyfunction]
+fn _autocast(py: Python<'_>) -> Option<Py<PyDType>> {
+    autocast::current().and_then(|dtype| dtype::object(py, dtype)).map(|found| found.clone_ref(py))
+}
+
+/// Sets it; gives what it was.
+#[pyfunction]
+fn _set_autocast(
+    py: Python<'_>,
+    narrow: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<Py<PyDType>>> {
+    let narrow = narrow.map(|narrow| dtype::extract("autocast", narrow)).transpose()?;
+    let before = autocast::set(narrow).or_raise(py)?;
+    Ok(before.and_then(|before| dtype::object(py, before)).map(|found| found.clone_ref(py)))
 }
 
 /// Runs a sweep with the interpreter released; hooks take it back. Recording is on exactly where
@@ -176,10 +195,15 @@ fn gradients<'py>(
             None if allow_unused => py.None().into_bound(py),
             None => {
                 let what = format!("no output depends on input {i}");
-                return Err(to_python(
-                    py,
-                    error::gradient(op, what, "pass allow_unused=True to get None"),
-                ));
+                let facts = match &inputs[i].history {
+                    History::Leaf(leaf) => leaf.frozen_in(),
+                    History::None | History::Entry(..) => None,
+                };
+                let facts = facts.map_or_else(
+                    || "pass allow_unused=True to get None".into(),
+                    |function| format!("it is a constant of {function}, which is frozen"),
+                );
+                return Err(to_python(py, error::gradient(op, what, facts)));
             }
         });
     }
@@ -225,7 +249,8 @@ pub(super) unsafe extern "C" fn run_backward(
 ) -> Object {
     guard(|py| {
         static SIGNATURE: PyOnceLock<Signature> = PyOnceLock::new();
-        let signature = SIGNATURE.get_or_init(py, || Signature::new(py, "backward", BACKWARD));
+        let signature =
+            SIGNATURE.get_or_init(py, || Signature::new(py, "backward", BACKWARD, None));
         // SAFETY: the interpreter passes `count` arguments and one for each keyword.
         let named = if keywords.is_null() { 0 } else { unsafe { ffi::PyTuple_Size(keywords) } };
         let total = (count + named) as usize;
@@ -268,5 +293,7 @@ pub(super) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(pyo3::wrap_pyfunction!(no_grad, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(enable_grad, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(is_grad_enabled, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_autocast, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_set_autocast, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(gradients, module)?)
 }

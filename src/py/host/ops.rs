@@ -16,6 +16,7 @@ use smallvec::smallvec;
 use crate::array::Array;
 use crate::device::{self, Device};
 use crate::dtype::DType;
+use crate::engine::autocast;
 use crate::engine::control;
 use crate::engine::eager::apply::apply;
 use crate::engine::random::Attempt;
@@ -195,6 +196,7 @@ impl PythonOp {
         call: impl FnOnce(Python<'_>, Vec<Py<PyAny>>) -> PyResult<Bound<'_, PyAny>>,
     ) -> PyResult<Formula> {
         let name = format!("{}.{rule}", self.name);
+        let _as_written = autocast::suspended();
         let trace = Trace::within();
         trace.settle_device(&name, trace.device()).or_raise(py)?;
         let entered = trace.enter();

@@ -9,6 +9,7 @@ use rustc_hash::FxHashSet;
 use smallvec::smallvec;
 
 use crate::array::Array;
+use crate::engine::autocast;
 use crate::engine::eager::apply::apply;
 use crate::engine::site;
 use crate::engine::tape::{self, Entry, History, HostRule, Link, Operand, Value};
@@ -17,6 +18,7 @@ use crate::error;
 use crate::ops::op::Op;
 use crate::py::errors::{OrRaise, foreign, to_python};
 use crate::py::interrupt::attached;
+use crate::py::slots::_keep_gradients;
 use crate::py::tensor::{self, value_of, wrap};
 use crate::shape::Shape;
 
@@ -41,6 +43,7 @@ impl HostRule for PythonRule {
         let Some(g) = &given[0] else { return Ok(Vec::new()) };
         attached(|py| {
             let recording = tape::recording_as(record);
+            let _as_written = autocast::suspended();
             let result = wrap(py, g.clone()).and_then(|g| self.backward.call1(py, (g,)));
             drop(recording);
             let cotangents = result.and_then(|result| {
@@ -233,5 +236,6 @@ pub(super) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(pyo3::wrap_pyfunction!(_add_hook, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_remove_hook, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_grad_name, module)?)?;
+    module.add_function(pyo3::wrap_pyfunction!(_keep_gradients, module)?)?;
     module.add_function(pyo3::wrap_pyfunction!(_site, module)?)
 }

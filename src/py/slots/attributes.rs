@@ -6,9 +6,10 @@ use std::ptr::null_mut;
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 
-use super::{Object, call_named};
+use super::{MATRIX_TRANSPOSE, Object, TRANSPOSE};
 use crate::engine::eager::apply;
 use crate::engine::executors;
 use crate::engine::tape::{self, History, Operand, Value};
@@ -33,6 +34,26 @@ macro_rules! getter {
             })
         }
     };
+}
+
+/// Who keeps the gradients of tensors that are no leaves, once one was asked for: `kept(tensor)` is
+/// the gradient or None, `kept(tensor, gradient)` sets it.
+static KEPT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// Names who keeps the gradients of tensors that are no leaves.
+#[pyfunction]
+pub fn _keep_gradients(kept: Py<PyAny>) {
+    Python::attach(|py| _ = KEPT.set(py, kept));
+}
+
+/// The tensor as an object.
+fn object<'py>(py: Python<'py>, this: &TensorObject) -> Bound<'py, PyAny> {
+    // SAFETY: a live tensor, whose object it is.
+    unsafe { Bound::from_borrowed_ptr(py, std::ptr::from_ref(this).cast_mut().cast()) }
+}
+
+fn is_entry(this: &TensorObject) -> bool {
+    this.with(|value| matches!(value.history, History::Entry(..)))
 }
 
 getter!(get_shape, |py, this| {
@@ -91,6 +112,11 @@ getter!(get_is_leaf, |_py, this| {
     Ok(unsafe { ffi::PyBool_FromLong(is_leaf.into()) })
 });
 getter!(get_grad, |py, this| {
+    if let Some(kept) = KEPT.get(py)
+        && is_entry(this)
+    {
+        return Ok(kept.call1(py, (object(py, this),))?.into_ptr());
+    }
     let cell = this.with(|value| match &value.history {
         History::Leaf(leaf) => leaf.gradient(),
         History::None | History::Entry(..) => Ok(None),
@@ -104,7 +130,7 @@ getter!(get_t, |py, this| {
     let value = this.value();
     if crate::engine::trace::is_traced(&value.array) {
         // The rank may not be known yet.
-        return call_named(py, "transpose", &[Held::Value(value)]);
+        return TRANSPOSE.call(py, [Held::Value(value)]);
     }
     let rank = value.shape().rank();
     let axes: Axes = (0..rank).rev().collect();
@@ -113,7 +139,7 @@ getter!(get_t, |py, this| {
 getter!(get_mt, |py, this| {
     let value = this.value();
     if crate::engine::trace::is_traced(&value.array) {
-        return call_named(py, "matrix_transpose", &[Held::Value(value)]);
+        return MATRIX_TRANSPOSE.call(py, [Held::Value(value)]);
     }
     let rank = value.shape().rank();
     if rank < 2 {
@@ -186,7 +212,13 @@ unsafe extern "C" fn set_grad(a: Object, v: Object, _: *mut c_void) -> c_int {
                     leaf.set_gradient(Some(std::sync::Arc::new(parking_lot::Mutex::new(g))));
                 }
             },
-            (None, None) => {}
+            (None, None) => {
+                if let Some(kept) = KEPT.get(py)
+                    && is_entry(this)
+                {
+                    kept.call1(py, (object(py, this), py.None()))?;
+                }
+            }
             (None, Some(_)) => {
                 let what = "only a leaf that requires a gradient has one";
                 return Err(to_python(

@@ -21,23 +21,25 @@ use crate::executor::Giving;
 use crate::py::arguments::{self, Held, scalar};
 use crate::py::convert;
 use crate::py::errors::{OrRaise, to_python};
-use crate::py::functions::{DETACH_ABOVE, detached, guard, size_of};
+use crate::py::functions::{DETACH_ABOVE, detached, guard, known_size};
 use crate::py::size;
 use crate::py::tensor::{self, TensorObject, written};
 use crate::shape::Extent;
 
-/// An index as Python wrote it.
-fn items(py: Python<'_>, key: &Bound<'_, PyAny>, on: Device) -> PyResult<SmallVec<[Item; 4]>> {
-    let mut items = SmallVec::new();
-    match key.cast::<PyTuple>() {
-        Ok(tuple) => {
-            for key in tuple.iter_borrowed() {
-                items.push(item(py, &key, on)?);
-            }
-        }
-        Err(_) => items.push(item(py, key, on)?),
+/// Calls `f` with an index as Python wrote it.
+#[inline]
+fn with_items<T>(
+    py: Python<'_>,
+    key: &Bound<'_, PyAny>,
+    on: Device,
+    f: impl FnOnce(&[Item]) -> PyResult<T>,
+) -> PyResult<T> {
+    let Ok(keys) = key.cast::<PyTuple>() else { return f(&[item(py, key, on)?]) };
+    let mut items: SmallVec<[Item; 4]> = SmallVec::new();
+    for key in keys.iter_borrowed() {
+        items.push(item(py, &key, on)?);
     }
-    Ok(items)
+    f(&items)
 }
 
 /// A slice with sizes among its bounds.
@@ -127,9 +129,8 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>, on: Device) -> PyResult<Item> {
 /// How many elements the arrays of an index have.
 fn size_of_arrays(items: &[Item]) -> usize {
     let size = |item: &Item| match item {
-        Item::Array(value) if !trace::is_traced(&value.array) => value.shape().count(),
-        Item::Array(_)
-        | Item::Int(_)
+        Item::Array(value) => known_size(value),
+        Item::Int(_)
         | Item::Slice(..)
         | Item::Ellipsis
         | Item::NewAxis
@@ -144,17 +145,20 @@ pub(super) unsafe extern "C" fn get_item(a: Object, key: Object) -> Object {
         // SAFETY: live objects; the slot is called with a tensor.
         let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(not_implemented()) };
         let key = unsafe { Bound::from_borrowed_ptr(py, key) };
-        let held = [Held::Value(this.value())];
-        let items = items(py, &key, this.with(Value::device))?;
-        let advanced = items.iter().any(|item| matches!(item, Item::Array(_)));
-        let Held::Value(value) = &held[0] else { return Ok(not_implemented()) };
-        let result = match advanced {
-            true => {
-                detached(py, size_of(&held) + size_of_arrays(&items), || index::get(value, &items))
+        let view = with_items(py, &key, this.with(Value::device), |items| {
+            if items.iter().any(|item| matches!(item, Item::Array(_))) {
+                let value = this.value();
+                let size = known_size(&value).saturating_add(size_of_arrays(items));
+                return detached(py, size, || index::get(&value, items)).or_raise(py);
             }
-            false => index::get(value, &items),
-        };
-        Ok(tensor::new_view(result.or_raise(py)?))
+            // SAFETY: slices and numbers run no Python code, and write no handle.
+            match unsafe { this.own() } {
+                Some(value) => index::get(value, items),
+                None => index::get(&this.value(), items),
+            }
+            .or_raise(py)
+        })?;
+        Ok(tensor::new_view(view))
     })
 }
 
@@ -176,50 +180,55 @@ pub(super) unsafe extern "C" fn set_item(a: Object, key: Object, v: Object) -> c
             return Err(to_python(py, error::unseen_write("setitem")));
         }
         check_leaf_update(py, "setitem", this)?;
-        let key = unsafe { Bound::from_borrowed_ptr(py, key) };
+        let (key, v) =
+            unsafe { (Bound::from_borrowed_ptr(py, key), Bound::from_borrowed_ptr(py, v)) };
         let on = this.with(Value::device);
-        let items = items(py, &key, on)?;
-        let any = unsafe { Bound::from_borrowed_ptr(py, v) };
-        let held = match operand(py, v)? {
-            Some(held) => held,
-            None => match convert::from_object("setitem", &any, None)? {
-                Some(held) => held,
-                None => return Err(convert::refuse("setitem", &any)),
-            },
-        };
-        let held = match held {
-            Held::Data(value) => Held::Data(placed(value, on).or_raise(py)?),
-            Held::Value(_) | Held::Scalar(_) => held,
-        };
-        check_fits(py, &held, this)?;
-        let write = |value: &mut Value| -> error::Result<()> {
-            let leaf = match &value.history {
-                History::Leaf(leaf) => Some(leaf.clone()),
-                History::None | History::Entry(..) => None,
-            };
-            index::set(value, &items, held.operand())?;
-            if let Some(leaf) = leaf {
-                value.history = History::Leaf(leaf);
-            }
-            Ok(())
-        };
-        let size = size_of_arrays(&items);
-        let is_long = size > DETACH_ABOVE && !trace::active();
-        let result = match is_long.then(|| this.hold()).flatten() {
-            // Others wait for the value, as for one that a compiled function updates.
-            Some((mut value, _update)) => {
-                let _given = Giving::new(true);
-                let result = detached(py, size, || written(&mut value, write));
-                drop(this.replace(value));
-                result
-            }
-            None => this.update(write),
-        };
-        result.or_raise(py)?;
+        with_items(py, &key, on, |items| set(this, items, &v, on))?;
         done = true;
         Ok(null_mut())
     });
     if done { 0 } else { -1 }
+}
+
+/// `x[items] = v`, for a tensor on `on`.
+fn set(this: &TensorObject, items: &[Item], v: &Bound<'_, PyAny>, on: Device) -> PyResult<()> {
+    let py = v.py();
+    let held = match operand(py, v.as_ptr())? {
+        Some(held) => held,
+        None => match convert::from_object("setitem", v, None)? {
+            Some(held) => held,
+            None => return Err(convert::refuse("setitem", v)),
+        },
+    };
+    let held = match held {
+        Held::Data(value) => Held::Data(placed(value, on).or_raise(py)?),
+        Held::Value(_) | Held::Scalar(_) => held,
+    };
+    check_fits(py, &held, this)?;
+    let write = |value: &mut Value| -> error::Result<()> {
+        let leaf = match &value.history {
+            History::Leaf(leaf) => Some(leaf.clone()),
+            History::None | History::Entry(..) => None,
+        };
+        index::set(value, items, held.operand())?;
+        if let Some(leaf) = leaf {
+            value.history = History::Leaf(leaf);
+        }
+        Ok(())
+    };
+    let size = size_of_arrays(items);
+    let is_long = size > DETACH_ABOVE && !trace::active();
+    let result = match is_long.then(|| this.hold()).flatten() {
+        // Others wait for the value, as for one that a compiled function updates.
+        Some((mut value, _update)) => {
+            let _given = Giving::new(true);
+            let result = detached(py, size, || written(&mut value, write));
+            drop(this.replace(value));
+            result
+        }
+        None => this.update(write),
+    };
+    result.or_raise(py)
 }
 
 /// Refuses numbers that the tensor's dtype cannot hold; arrays are cast on assignment.

@@ -4,8 +4,9 @@ use std::os::raw::{c_int, c_void};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
+use smallvec::SmallVec;
 
-use super::arguments::{Held, scalar};
+use super::arguments::{Held, Parsed, scalar};
 use super::errors::{OrRaise, to_python};
 use super::number;
 use super::tensor::{self, TensorObject};
@@ -13,14 +14,16 @@ use super::{buffer, convert};
 use crate::engine::executors;
 use crate::engine::tape::{self, History, Value};
 use crate::error;
-use crate::ops::table;
+use crate::fork::Lazy;
+use crate::ops::declare::{Attr, parse_default};
+use crate::ops::{Entry, table};
 
 mod attributes;
 mod indexing;
 mod numbers;
 mod operators;
 
-pub use attributes::attributes;
+pub use attributes::{_keep_gradients, attributes};
 use indexing::{get_by_position, get_item, set_item};
 use numbers::{hash, length, to_float, to_index, to_int, truth};
 pub use operators::STACK_BORROWS;
@@ -64,27 +67,36 @@ fn not_implemented() -> Object {
     }
 }
 
-/// Calls a function of the table that takes tensors only.
-fn call_named(py: Python<'_>, name: &str, held: &[Held]) -> PyResult<Object> {
-    let entry = table().iter().find(|entry| entry.name() == name && entry.namespace().is_empty());
-    let Some(&entry) = entry else {
-        return Err(to_python(py, error::internal(format!("{name} is missing"))));
-    };
-    let parsed = super::arguments::Parsed {
-        attributes: entry
-            .params()
-            .iter()
-            .enumerate()
-            .map(|(i, p)| match p.default {
-                _ if i < held.len() => crate::ops::declare::Attr::Operand,
-                Some(default) => crate::ops::declare::parse_default(default),
-                None => crate::ops::declare::Attr::None,
-            })
-            .collect(),
-        operands: held.iter().cloned().collect(),
-        device: None,
-    };
-    super::functions::call(py, entry, &parsed)
+/// A function of the table that an operator stands for, with what it is called with beside
+/// operands. It is looked for once.
+struct Named {
+    entry: Entry,
+    attributes: SmallVec<[Attr; 8]>,
+}
+
+static DIVIDE: Lazy<Named> = Lazy::new(|| Named::of("divide", 2));
+static MATMUL: Lazy<Named> = Lazy::new(|| Named::of("matmul", 2));
+static TRANSPOSE: Lazy<Named> = Lazy::new(|| Named::of("transpose", 1));
+static MATRIX_TRANSPOSE: Lazy<Named> = Lazy::new(|| Named::of("matrix_transpose", 1));
+
+impl Named {
+    fn of(name: &str, operands: usize) -> Named {
+        let named = |e: &&Entry| e.name() == name && e.namespace().is_empty();
+        let found = table().iter().find(named);
+        let entry = *found.unwrap_or_else(|| unreachable!("the table has no {name}"));
+        let attributes = entry.params().iter().enumerate().map(|(i, p)| match p.default {
+            _ if i < operands => Attr::Operand,
+            Some(default) => parse_default(default),
+            None => Attr::None,
+        });
+        Named { entry, attributes: attributes.collect() }
+    }
+
+    fn call<const N: usize>(&self, py: Python<'_>, held: [Held; N]) -> PyResult<Object> {
+        let attributes = self.attributes.clone();
+        let operands = held.into_iter().collect();
+        super::functions::call(py, self.entry, &Parsed { attributes, operands, device: None })
+    }
 }
 
 /// Refuses to change a leaf that is being recorded.

@@ -5,7 +5,7 @@ use std::os::raw::c_int;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::{Object, assign, call_named, check_leaf_update, not_implemented, operand};
+use super::{DIVIDE, MATMUL, Object, assign, check_leaf_update, not_implemented, operand};
 use crate::engine::eager::apply;
 use crate::engine::tape::Operand;
 use crate::error;
@@ -76,22 +76,22 @@ pub(super) unsafe extern "C" fn binary<const I: usize>(a: Object, b: Object) -> 
         let mut held = [x, y];
         if I == QUOTIENT {
             place(py, None, &mut held)?;
-            return call_named(py, "divide", &held);
+            return DIVIDE.call(py, held);
         }
-        number::settle(py, None, &mut held, |_| false)?;
+        number::settle(py, BINARY[I].name, None, &mut held, |_| false)?;
         map_held(py, BINARY[I], &held)
     })
 }
 
 /// An operand as it is beside a tensor that is updated. The tensor's value is held only where the
 /// operand is a number of a trace: its memory is to be used again.
-fn beside(py: Python<'_>, this: &TensorObject, other: Held) -> PyResult<Held> {
+fn beside(py: Python<'_>, op: &str, this: &TensorObject, other: Held) -> PyResult<Held> {
     let is_number = matches!(&other, Held::Scalar(x) if x.told().is_some());
     if !is_number && !matches!(&other, Held::Data(_)) {
         return Ok(other);
     }
     let mut held = [Held::Value(this.value()), other];
-    number::settle(py, None, &mut held, |_| false)?;
+    number::settle(py, op, None, &mut held, |_| false)?;
     let [_, other] = held;
     Ok(other)
 }
@@ -111,7 +111,7 @@ pub(super) unsafe extern "C" fn in_place<const I: usize>(a: Object, b: Object) -
             );
             return Err(to_python(py, message));
         }
-        let other = beside(py, this, other)?;
+        let other = beside(py, BINARY[I].name, this, other)?;
         let updated = this.with(|value| apply::map_in_place(BINARY[I], value, &[other.operand()]));
         if let Some(value) = updated.or_raise(py)? {
             assign(py, BINARY[I].name, this, value)?;
@@ -128,7 +128,7 @@ pub(super) unsafe extern "C" fn power(a: Object, b: Object, _modulus: Object) ->
             return Ok(not_implemented());
         };
         let mut held = [x, y];
-        number::settle(py, None, &mut held, |_| false)?;
+        number::settle(py, arithmetic::pow.name, None, &mut held, |_| false)?;
         map_held(py, &arithmetic::pow, &held)
     })
 }
@@ -140,7 +140,7 @@ pub(super) unsafe extern "C" fn matmul(a: Object, b: Object) -> Object {
         };
         let mut held = [x, y];
         place(py, None, &mut held)?;
-        call_named(py, "matmul", &held)
+        MATMUL.call(py, held)
     })
 }
 
@@ -178,7 +178,7 @@ pub(super) unsafe extern "C" fn compare(a: Object, b: Object, op: c_int) -> Obje
             _ => &comparison::greater_equal,
         };
         let mut held = [x, y];
-        number::settle(py, None, &mut held, |_| false)?;
+        number::settle(py, def.name, None, &mut held, |_| false)?;
         map_held(py, def, &held)
     })
 }

@@ -1,9 +1,10 @@
 //! Along which axes a step can be cut into blocks.
 //!
-//! A step can be cut along leading axes of its result under two conditions. A block of the result
-//! depends on the same block of some operands and on all of the others. And its elements have the
-//! bits that they have in the whole result: reductions and products promise that for the axes they
-//! keep.
+//! A step can be cut along leading axes of its result, or along one axis further inside, under two
+//! conditions. A block of the result depends on the same block of some operands and on all of the
+//! others. And its elements have the bits that they have in the whole result: reductions and
+//! products promise that for the axes they keep, as long as the last axis of more than one element
+//! stays the last.
 
 use smallvec::SmallVec;
 
@@ -16,6 +17,9 @@ use crate::shape::{Dim, Shape};
 /// By row axis: the axis of an operand that goes with it; `None` where a block reads the operand in
 /// full
 pub type AxisMap = SmallVec<[Option<u8>; 4]>;
+
+/// By row axis: the axis of a step's results that it is
+pub type Positions = SmallVec<[u8; 4]>;
 
 /// How many leading axes of its results a step can be cut along; 0 where it cannot be cut.
 pub fn reach(plan: &Plan, step: &Step) -> usize {
@@ -73,22 +77,82 @@ fn blocks(op: &Op) -> Blocks {
     }
 }
 
-/// Which axes of operand `i` go with the first `rows` axes of the result.
-pub fn along(plan: &Plan, step: &Step, i: usize, rows: usize) -> AxisMap {
+/// Whether a step can be cut along one axis of its results that is not the first.
+pub fn cuts_inside(plan: &Plan, step: &Step, axis: u8) -> bool {
+    let Some(result) = shape(plan, step).filter(|shape| (axis as usize) < shape.rank()) else {
+        return false;
+    };
+    let arrays = step.args.iter().filter(|arg| matches!(arg, Operand::Array(_))).count();
+    let spread = || (0..arrays).all(|i| spreads(&operand(plan, step, i), result));
+    match &step.work {
+        Work::Group(_) => spread(),
+        Work::Op(Op::Reduce(..)) => match along(plan, step, 0, &[axis])[0] {
+            Some(own) => {
+                let shape = operand(plan, step, 0);
+                let mut behind = shape.dims()[own as usize + 1..].iter();
+                behind.any(|dim| dim.known().is_some_and(|n| n > 1))
+            }
+            None => false,
+        },
+        Work::Op(Op::Reshape(_)) => along(plan, step, 0, &[axis])[0].is_some(),
+        Work::Op(op) => match blocks(op) {
+            Blocks::Spread => spread(),
+            Blocks::Never | Blocks::Leading(_) | Blocks::Batch(_) => false,
+        },
+        Work::Product(_)
+        | Work::BlockFusion(_)
+        | Work::RowFusion(_)
+        | Work::ControlFlow(_)
+        | Work::Effect(_)
+        | Work::Alias => false,
+    }
+}
+
+/// The axis of the results of a step that goes with an axis of operand `i`.
+pub fn forward(plan: &Plan, step: &Step, i: usize, axis: u8) -> Option<u8> {
+    let rank = shape(plan, step)?.rank();
+    (0..rank as u8).find(|&own| along(plan, step, i, &[own])[0] == Some(axis))
+}
+
+/// The axis of a reshaped array that goes with axis `axis` of `from`: of the same size, with as
+/// many elements before it.
+fn reshaped(from: &Shape, to: &Shape, axis: u8) -> Option<u8> {
+    let before =
+        |shape: &Shape, axis: u8| Shape::from_dims(&shape.dims()[..axis as usize]).elements();
+    let size = *from.dims().get(axis as usize)?;
+    let goes = |&own: &u8| {
+        to.dims().get(own as usize).is_some_and(|dim| dim.same(size))
+            && before(to, own).same(before(from, axis))
+    };
+    [axis].into_iter().chain(0..to.rank() as u8).find(goes)
+}
+
+/// Which axes of operand `i` go with some axes of the result.
+pub fn along(plan: &Plan, step: &Step, i: usize, at: &[u8]) -> AxisMap {
     let own = operand(plan, step, i);
     let spread = || {
         let rank = shape(plan, step).map_or(0, Shape::rank);
-        let axis = |a: usize| {
-            let axis = (a + own.rank()).checked_sub(rank)?;
+        let axis = |&a: &u8| {
+            let axis = (a as usize + own.rank()).checked_sub(rank)?;
             (own.dims()[axis].known() != Some(1)).then_some(axis as u8)
         };
-        (0..rows).map(axis).collect()
+        at.iter().map(axis).collect()
     };
-    let leading = || (0..rows).map(|a| Some(a as u8)).collect();
-    let of_op = |op: &Op| match blocks(op) {
-        Blocks::Spread => spread(),
-        Blocks::Batch(axes) => axes(op, i)[..rows].iter().map(|&axis| Some(axis as u8)).collect(),
-        Blocks::Leading(_) | Blocks::Never => leading(),
+    let leading = || at.iter().map(|&a| Some(a)).collect();
+    let of_op = |op: &Op| match (blocks(op), op) {
+        (Blocks::Spread, _) => spread(),
+        (Blocks::Batch(axes), _) => {
+            let own = axes(op, i);
+            at.iter().map(|&a| own.get(a as usize).map(|&axis| axis as u8)).collect()
+        }
+        (Blocks::Leading(_) | Blocks::Never, Op::Reduce(_, axes)) => {
+            let kept = || (0..own.rank()).filter(|axis| !axes.contains(axis));
+            at.iter().map(|&a| kept().nth(a as usize).map(|axis| axis as u8)).collect()
+        }
+        (Blocks::Leading(_) | Blocks::Never, Op::Reshape(shape)) => {
+            at.iter().map(|&a| reshaped(shape, &own, a)).collect()
+        }
+        (Blocks::Leading(_) | Blocks::Never, _) => leading(),
     };
     match &step.work {
         Work::Group(..) => spread(),
@@ -128,9 +192,9 @@ pub fn operand(plan: &Plan, step: &Step, i: usize) -> Shape {
     }
 }
 
-/// The work of a step on a block whose row axes have these sizes.
-pub fn cut(work: &Work, block: &[usize]) -> Work {
-    let lead = |shape: &Shape| leading(shape, block);
+/// The work of a step on a block whose row axes, at these positions, have these sizes.
+pub fn cut(work: &Work, at: &[u8], block: &[usize]) -> Work {
+    let lead = |shape: &Shape| sized(shape, at, block);
     match work {
         Work::Group(group) => Work::Group(group.reshaped(lead(&group.shape))),
         Work::Product(product) => {
@@ -140,7 +204,7 @@ pub fn cut(work: &Work, block: &[usize]) -> Work {
         }
         Work::Op(op) => {
             let mut op = op.clone();
-            op.fields().iter_mut().for_each(|field| field.cut(block));
+            op.fields().iter_mut().for_each(|field| field.cut(at, block));
             Work::Op(op)
         }
         other @ (Work::BlockFusion(_)
@@ -151,10 +215,11 @@ pub fn cut(work: &Work, block: &[usize]) -> Work {
     }
 }
 
-/// A shape with other leading sizes.
-pub fn leading(shape: &Shape, block: &[usize]) -> Shape {
+/// A shape with other sizes at some axes.
+pub fn sized(shape: &Shape, at: &[u8], block: &[usize]) -> Shape {
     let mut shape = shape.clone();
-    shape.dims_mut().iter_mut().zip(block).for_each(|(dim, &n)| *dim = Dim::new(n));
+    let dims = shape.dims_mut();
+    at.iter().zip(block).for_each(|(&axis, &n)| dims[axis as usize] = Dim::new(n));
     shape
 }
 

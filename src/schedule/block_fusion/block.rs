@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::super::liveness::makers;
 use super::super::memory::{Memory, Placement};
 use super::super::{Cut, Operand, Options, Plan, Source, Step, StepTemplate, Template, Work};
-use super::axes::{self, AxisMap};
+use super::axes::{self, AxisMap, Positions};
 use super::grid::{BlockSchedule, Sizes};
-use super::{BlockFusion, CarriedReduction, Set, is_movement, stronger};
+use super::{BlockFusion, CarriedReduction, Rows, Set, is_movement, stronger};
 use crate::dtype::DType;
 use crate::layout::Layout;
 use crate::ops::op::{Op, Type};
@@ -171,10 +172,15 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     if computes.count() + steps.len() < 2 {
         return None;
     }
-    let shape = axes::shape(plan, &plan.steps[*parts.inside.first()? as usize])?;
-    let sizes: Sizes = shape.sizes()[..set.rows].iter().copied().collect();
-    let (inner, bytes) = volume(plan, readers, &parts, set.rows);
-    if bytes < plan.target.limits().blocks?.large {
+    let first = *parts.inside.first()?;
+    let shape = axes::shape(plan, &plan.steps[first as usize])?;
+    let sizes: Sizes = set.at(first).iter().map(|&axis| shape[axis as usize].value()).collect();
+    let (inner, bytes) = volume(plan, readers, &parts, set);
+    let limits = plan.target.limits().blocks?;
+    if bytes < limits.large {
+        return None;
+    }
+    if matches!(set.rows, Rows::Inside(_)) && bytes / sizes[0].max(1) > limits.inside {
         return None;
     }
     let mut carried = carried(plan, &parts, &steps)?;
@@ -182,7 +188,7 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     let mut reads = Reads { sources: SmallVec::new(), along: SmallVec::new() };
     let (form, lower) = schedule.grid.forms();
     let mut block = |form: &Sizes| {
-        let mut made = body(plan, &parts, form, &mut reads);
+        let mut made = body(plan, &parts, set, form, &mut reads);
         if let Some(found) = made.arrange(Options::new(plan.target), set.layout_hint.get()) {
             set.layout_hint.get_or_init(|| found);
         }
@@ -192,8 +198,21 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     let last = lower.as_ref().map(|form| Arc::new(block(form)));
     let bodies: SmallVec<[&Plan; 2]> =
         std::iter::once(&full).chain(&last).map(|body| &**body).collect();
-    let (capacity, products) = lane_capacity(&bodies, &mut carried, parts.results.len())?;
-    let spent = spent(plan, shape, &reads, &bodies);
+    let positions: SmallVec<[Positions; 2]> =
+        (parts.results.iter()).map(|&slot| set.at(readers.made[slot as usize])).collect();
+    let is_staged = |(&slot, at): (&u32, &Positions)| {
+        let ty = &plan.slots[slot as usize];
+        let leads = at.iter().copied().eq(0..at.len() as u8);
+        let before = &ty.shape.dims()[..at[0] as usize];
+        !leads && before.iter().any(|dim| dim.known() != Some(1))
+    };
+    let is_staged: SmallVec<[bool; 2]> =
+        parts.results.iter().zip(&positions).map(is_staged).collect();
+    let room = lane_capacity(&bodies, &mut carried, &is_staged)?;
+    let spent = match set.rows {
+        Rows::Leading(_) => spent(plan, shape, &reads, &bodies),
+        Rows::Inside(_) => spent_inside(plan, &parts, &reads, &positions, &is_staged),
+    };
     let results = parts.results.iter().map(|&slot| bytes_of(plan, &plan.slots[slot as usize]));
     let inner = inner - results.sum::<usize>();
     let Reads { sources, along } = reads;
@@ -203,10 +222,13 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
         full,
         last,
         axis_maps: along,
+        positions,
+        staged: room.staged,
         spent,
         carried,
-        capacity,
-        products,
+        capacity: room.capacity,
+        scratch: room.scratch,
+        products: room.products,
         inner,
     };
     if !fits(plan.target, &made, parts.results.len() + steps.len()) {
@@ -231,7 +253,7 @@ fn fits(target: &dyn Target, fusion: &BlockFusion, results: usize) -> bool {
 
 /// The bytes of the values computed in a set, and the bytes of these together with the operands
 /// that are read row by row.
-fn volume(plan: &Plan, readers: &Readers, parts: &Parts, rows: usize) -> (usize, usize) {
+fn volume(plan: &Plan, readers: &Readers, parts: &Parts, set: &Set) -> (usize, usize) {
     let mut read: SmallVec<[Source; 8]> = SmallVec::new();
     let (mut inner, mut outer) = (0, 0);
     for &i in &parts.inside {
@@ -245,7 +267,7 @@ fn volume(plan: &Plan, readers: &Readers, parts: &Parts, rows: usize) -> (usize,
             let Operand::Array(source) = *arg else { continue };
             if readers.maker(source).is_some_and(|made| parts.inside.contains(&made))
                 || read.contains(&source)
-                || axes::along(plan, step, k, rows).iter().all(Option::is_none)
+                || axes::along(plan, step, k, &set.at(i)).iter().all(Option::is_none)
             {
                 continue;
             }
@@ -267,29 +289,42 @@ fn carried(plan: &Plan, parts: &Parts, steps: &[u32]) -> Option<SmallVec<[Carrie
     steps.iter().map(reduction).collect()
 }
 
-/// The bytes of a lane's workspace, and how many of them are scratch of products. Arrays that are
-/// only reduced get an offset in the workspace.
+/// What a lane's workspace holds: intermediate values, the scratch of products, arrays that are only
+/// reduced, and results whose blocks are not contiguous.
+struct Room {
+    capacity: usize,
+    /// Where the scratch of products begins, and its bytes
+    scratch: usize,
+    products: usize,
+    /// By result of a block: its offset
+    staged: SmallVec<[Option<usize>; 2]>,
+}
+
+/// The workspace of a lane. Arrays that are only reduced get an offset in it.
 fn lane_capacity(
     bodies: &[&Plan],
     carried: &mut [CarriedReduction],
-    results: usize,
-) -> Option<(usize, usize)> {
+    is_staged: &[bool],
+) -> Option<Room> {
     let (mut arena, mut products) = (0, 0);
     for body in bodies {
         let own = block_capacity(body)?;
         (arena, products) = (arena.max(own.0), products.max(own.1));
     }
-    let mut bytes = arena + products;
+    let mut capacity = arena + products;
+    let full = bodies[0];
+    let mut take = |output: usize| {
+        let bytes = bytes_of(full, &full.ty(full.template.outputs[output]));
+        capacity += full.target.limits().aligned(bytes);
+        capacity - full.target.limits().aligned(bytes)
+    };
     for reduction in carried {
-        if reduction.output >= results {
-            reduction.dedicated = Some(bytes);
-            bytes += bodies[0].target.limits().aligned(bytes_of(
-                bodies[0],
-                &bodies[0].ty(bodies[0].template.outputs[reduction.output]),
-            ));
+        if reduction.output >= is_staged.len() {
+            reduction.dedicated = Some(take(reduction.output));
         }
     }
-    Some((bytes, products))
+    let staged = is_staged.iter().enumerate().map(|(k, &is)| is.then(|| take(k))).collect();
+    Some(Room { capacity, scratch: arena, products, staged })
 }
 
 /// By operand: whether a result of its type may be written over it.
@@ -300,6 +335,25 @@ fn spent(plan: &Plan, shape: &Shape, reads: &Reads, bodies: &[&Plan]) -> SmallVe
             && bodies.iter().all(|body| is_spent(body, i))
     };
     (0..reads.sources.len()).map(is_spent).collect()
+}
+
+/// The same for blocks along an axis further inside. Results that are staged are written when all
+/// of a block has been read; others are not written over operands.
+fn spent_inside(
+    plan: &Plan,
+    parts: &Parts,
+    reads: &Reads,
+    positions: &[Positions],
+    is_staged: &[bool],
+) -> SmallVec<[bool; 4]> {
+    let is_spent = |(&source, along): (&Source, &AxisMap)| {
+        let ty = plan.ty(source);
+        let mut results = parts.results.iter().zip(positions).zip(is_staged);
+        results.all(|((&slot, at), &is_staged)| {
+            plan.slots[slot as usize] != ty || (is_staged && along[0] == Some(at[0]))
+        })
+    };
+    reads.sources.iter().zip(&reads.along).map(is_spent).collect()
 }
 
 /// The step of a set.
@@ -327,13 +381,13 @@ fn step(
 }
 
 /// The plan of a block whose row axes have these sizes.
-fn body(plan: &Plan, parts: &Parts, block: &Sizes, reads: &mut Reads) -> Plan {
+fn body(plan: &Plan, parts: &Parts, set: &Set, block: &Sizes, reads: &mut Reads) -> Plan {
     let mut slots: Vec<Type> = Vec::new();
     let mut place: SmallVec<[(u32, u32); 16]> = SmallVec::new();
     let mut steps: Vec<Step> = Vec::with_capacity(parts.inside.len());
     let mut inputs: SmallVec<[Type; 4]> = SmallVec::new();
     for &i in &parts.inside {
-        let step = &plan.steps[i as usize];
+        let (step, at) = (&plan.steps[i as usize], set.at(i));
         let mut made = (*step.template).clone();
         for (k, arg) in made.args.iter_mut().enumerate() {
             let Operand::Array(source) = *arg else { continue };
@@ -344,7 +398,7 @@ fn body(plan: &Plan, parts: &Parts, block: &Sizes, reads: &mut Reads) -> Plan {
             *arg = Operand::Array(match inner {
                 Some(&(_, own)) => Source::Slot(own),
                 None => {
-                    let along = axes::along(plan, step, k, block.len());
+                    let along = axes::along(plan, step, k, &at);
                     let ty = plan.ty(source);
                     let layout = Layout::contiguous(ty.shape.clone());
                     let shape = axes::part(&layout, &along, &[0; 8], block).shape().clone();
@@ -360,9 +414,9 @@ fn body(plan: &Plan, parts: &Parts, block: &Sizes, reads: &mut Reads) -> Plan {
             let ty = &plan.slots[*slot as usize];
             place.push((*slot, slots.len() as u32));
             *slot = slots.len() as u32;
-            slots.push(Type::new(ty.dtype, axes::leading(&ty.shape, block)));
+            slots.push(Type::new(ty.dtype, axes::sized(&ty.shape, &at, block)));
         }
-        steps.push(Step::new(axes::cut(&step.work, block), made));
+        steps.push(Step::new(axes::cut(&step.work, &at, block), made));
     }
     let own = |slot: &u32| place.iter().find(|(outer, _)| outer == slot);
     let outputs = parts.results.iter().chain(&parts.reduced_slots);
@@ -386,11 +440,13 @@ fn block_capacity(body: &Plan) -> Option<(usize, usize)> {
     if memory.open || memory.dedicated.iter().any(|dedicated| dedicated.whole.is_none()) {
         return None;
     }
-    let layout = |source: Source| {
+    // By slot: how a view of an input lies.
+    let mut views: FxHashMap<u32, Layout> = FxHashMap::default();
+    let layout = |views: &FxHashMap<u32, Layout>, source: Source| {
         let known = match source {
             Source::Slot(slot) => match &memory.placements[slot as usize] {
                 Placement::Fixed(_, layout) => Some(layout.clone()),
-                Placement::Loose => None,
+                Placement::Loose => views.get(&slot).cloned(),
             },
             Source::Input(_) | Source::Constant(_) => None,
         };
@@ -414,11 +470,13 @@ fn block_capacity(body: &Plan) -> Option<(usize, usize)> {
             .args
             .iter()
             .filter_map(|arg| match *arg {
-                Operand::Array(source) => Some((body.ty(source).dtype, layout(source))),
+                Operand::Array(source) => Some((body.ty(source).dtype, layout(&views, source))),
                 Operand::Number(_) => None,
             })
             .collect();
         if is_view {
+            let view = args.first().and_then(|(dtype, from)| body.target.view(op, *dtype, from));
+            views.extend(view.map(|layout| (step.results[0], layout)));
             continue;
         }
         let args: SmallVec<[(DType, &Layout); 4]> =

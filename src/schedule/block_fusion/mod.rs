@@ -9,6 +9,10 @@
 //! rows per thread only. A reduction over all rows takes in each block while the block is in the
 //! cache.
 //!
+//! Steps around reductions that keep an axis further inside ([`inside`]), as the statistics of a
+//! batch norm keep the channels, become one step in the same way: blocks are then some places along
+//! that axis, with all that other axes have there.
+//!
 //! The sets of steps are found once for all sizes, in the same way as groups. Along an edge that
 //! goes row by row the *stage* of a step may stay the same; along any other edge it rises. So no
 //! path leaves a set of one stage and comes back. Whether fusing a set pays, and how many rows a
@@ -17,6 +21,7 @@
 mod axes;
 mod block;
 mod grid;
+mod inside;
 pub mod rows;
 #[cfg(test)]
 pub(super) mod tests;
@@ -34,7 +39,7 @@ use crate::ops::attributes::Reduction;
 use crate::ops::op::Op;
 use crate::shape::{Shape, hint};
 use crate::target::Blocks;
-pub use axes::{AxisMap, leading, part};
+pub use axes::{AxisMap, Positions, part, sized};
 use block::Merged;
 pub use grid::{BlockSchedule, Grid};
 
@@ -48,12 +53,21 @@ fn block_bytes(limits: &Blocks, bytes: usize, lanes: usize) -> usize {
 pub struct Set {
     /// Their positions in a plan, in order
     steps: SmallVec<[u32; 4]>,
-    /// How many leading axes they have in common
-    rows: usize,
+    /// The row axes that they have in common
+    rows: Rows,
     /// Reductions of their results over all rows
     carried: SmallVec<[u32; 2]>,
     /// The layout hint found for the first block plan, which later ones start from
     layout_hint: Arc<OnceLock<LayoutHint>>,
+}
+
+/// The row axes of a set.
+#[derive(Clone)]
+enum Rows {
+    /// So many leading axes of all results
+    Leading(usize),
+    /// By step: one axis of its results
+    Inside(SmallVec<[u8; 4]>),
 }
 
 impl Set {
@@ -61,9 +75,27 @@ impl Set {
     pub fn follow(&mut self, place: &[u32]) {
         for steps in [self.steps.as_mut_slice(), self.carried.as_mut_slice()] {
             steps.iter_mut().for_each(|step| *step = place[*step as usize]);
-            steps.sort_unstable();
         }
+        if let Rows::Inside(axes) = &mut self.rows {
+            let mut both: SmallVec<[(u32, u8); 4]> =
+                self.steps.iter().copied().zip(axes.iter().copied()).collect();
+            both.sort_unstable();
+            (self.steps, *axes) = both.into_iter().unzip();
+        }
+        self.steps.sort_unstable();
+        self.carried.sort_unstable();
         self.layout_hint = Arc::default();
+    }
+
+    /// Which axes of the results of one of its steps are the row axes.
+    fn at(&self, step: u32) -> Positions {
+        match &self.rows {
+            Rows::Leading(rows) => (0..*rows as u8).collect(),
+            Rows::Inside(axes) => {
+                let place = self.steps.iter().position(|&own| own == step);
+                place.map(|i| axes[i]).into_iter().collect()
+            }
+        }
     }
 }
 
@@ -78,13 +110,20 @@ pub struct BlockFusion {
     pub last: Option<Arc<Plan>>,
     /// By operand: which of its axes go with the row axes
     pub axis_maps: SmallVec<[AxisMap; 4]>,
+    /// By result of a block: which of its axes are the row axes
+    pub positions: SmallVec<[Positions; 2]>,
+    /// By result of a block: the offset in the workspace of a lane where a block of it is made,
+    /// where blocks are not contiguous in the result
+    pub staged: SmallVec<[Option<usize>; 2]>,
     /// By operand: whether a result of its type may be written over it
     spent: SmallVec<[bool; 4]>,
     /// Reductions over all rows
     pub carried: SmallVec<[CarriedReduction; 1]>,
     /// The bytes of a lane's workspace: intermediate values, and scratch
     pub capacity: usize,
-    /// The bytes of these that products take as scratch
+    /// Where in it the scratch of products begins, and its bytes
+    pub scratch: usize,
+    #[allow(missing_docs)]
     pub products: usize,
     /// Bytes of the intermediate values, if each had a buffer of its own
     inner: usize,
@@ -149,11 +188,15 @@ impl BlockFusion {
 /// The sets of steps that may become block fusions.
 pub(super) fn sets(plan: &Plan) -> Vec<Set> {
     let steps = plan.steps();
-    let reach: Vec<usize> = steps.iter().map(|step| axes::reach(plan, step)).collect();
+    let mut reach: Vec<usize> = steps.iter().map(|step| axes::reach(plan, step)).collect();
+    let made = makers(steps, plan.slots().len());
+    let inside = inside::assign(plan, &made);
+    for (rows, axis) in reach.iter_mut().zip(&inside) {
+        *rows = if axis.is_some() { 1 } else { *rows };
+    }
     if reach.iter().all(|&rows| rows == 0) {
         return Vec::new();
     }
-    let made = makers(steps, plan.slots().len());
     // Stages, counted back from the results, as for groups.
     let mut stage = vec![u32::MAX; steps.len()];
     let mut joins: Vec<(u32, u32, usize)> = Vec::new();
@@ -161,7 +204,13 @@ pub(super) fn sets(plan: &Plan) -> Vec<Set> {
         for (k, arg) in step.args.iter().enumerate() {
             let Operand::Array(Source::Slot(slot)) = *arg else { continue };
             let from = made[slot as usize] as usize;
-            let rows = rows_along(plan, (&steps[from], reach[from]), (step, reach[i]), k);
+            let rows = match (inside[from], inside[i]) {
+                (None, None) => rows_along(plan, (&steps[from], reach[from]), (step, reach[i]), k),
+                (Some(before), Some(after)) => {
+                    usize::from(axes::along(plan, step, k, &[after])[0] == Some(before))
+                }
+                (None, Some(_)) | (Some(_), None) => 0,
+            };
             if rows > 0 {
                 joins.push((from as u32, i as u32, rows));
             }
@@ -192,7 +241,8 @@ pub(super) fn sets(plan: &Plan) -> Vec<Set> {
         let to = root(&mut leader, from) as usize;
         let shape = &plan.slots[slot as usize].shape;
         let is_first = axes.iter().copied().eq(0..axes.len());
-        if rows[to] == 0 || !is_first || is_movement(&steps[from as usize]) {
+        let is_inside = inside[to].is_some();
+        if rows[to] == 0 || is_inside || !is_first || is_movement(&steps[from as usize]) {
             continue;
         }
         let along = if axes.len() == shape.rank() { rows[to] } else { rows[to].min(axes.len()) };
@@ -203,14 +253,14 @@ pub(super) fn sets(plan: &Plan) -> Vec<Set> {
     }
     let computes = |&&i: &&u32| !is_movement(&steps[i as usize]);
     let sets = members.into_iter().zip(rows).zip(carried);
-    let sets = sets.map(|((steps, rows), carried)| Set {
-        steps,
-        rows,
-        carried,
-        layout_hint: Arc::default(),
+    let sets = sets.filter(|((_, rows), _)| *rows > 0).map(|((steps, rows), carried)| {
+        let axes: Option<SmallVec<[u8; 4]>> =
+            steps.iter().map(|&step| inside[step as usize]).collect();
+        let rows = axes.map_or(Rows::Leading(rows), Rows::Inside);
+        Set { steps, rows, carried, layout_hint: Arc::default() }
     });
     let pays = |set: &Set| set.steps.iter().filter(computes).count() + set.carried.len() > 1;
-    sets.filter(|set| set.rows > 0 && pays(set)).collect()
+    sets.filter(pays).collect()
 }
 
 /// The representative of a set.
@@ -229,7 +279,8 @@ fn rows_along(plan: &Plan, from: (&Step, usize), to: (&Step, usize), k: usize) -
     let (Some(before), Some(after)) = (axes::shape(plan, from.0), axes::shape(plan, to.0)) else {
         return 0;
     };
-    let rows = axes::straight(&axes::along(plan, to.0, k, rows), before, after);
+    let at: Positions = (0..rows as u8).collect();
+    let rows = axes::straight(&axes::along(plan, to.0, k, &at), before, after);
     if are_enough(plan, before, rows) { rows } else { 0 }
 }
 

@@ -22,7 +22,7 @@ use crate::threads;
 struct Eager;
 
 const LIMITS: Limits = Limits {
-    blocks: Some(Blocks { rows: 2, bytes: 256, least: 256, large: 0, each: 4 }),
+    blocks: Some(Blocks { rows: 2, bytes: 256, least: 256, large: 0, each: 4, inside: 1 << 20 }),
     rows: None,
     ..cpu::target::LIMITS
 };
@@ -247,4 +247,71 @@ fn reductions_over_all_rows_take_up_blocks() {
             threads::set_num_threads(before);
         }
     }
+}
+
+/// What a batch norm does to some channels, and its gradient by the operand but for a factor.
+fn by_channel<'g>(x: Expr<'g>, g: Expr<'g>, w: Expr<'g>, axes: &[usize]) -> [Expr<'g>; 3] {
+    let keep = |x: Expr<'g>| x.reduce_keep(Reduction::Sum, axes) * 0.01;
+    let centred = x - keep(x);
+    let scale = (keep(centred * centred) + 1e-3).rsqrt();
+    let y = centred * scale * w;
+    let dx = (g - keep(g) - y * keep(g * y)) * scale;
+    [y, dx, (g * y).reduce(Reduction::Max, axes)]
+}
+
+#[test]
+fn what_keeps_an_inner_axis_is_one_step_along_it() {
+    for dtype in [DType::F32, DType::F64, DType::BF16] {
+        // Few and many places; blocks contiguous in their operand, and not; a last axis that the
+        // reductions leave alone, along which lines are added up, so that there is no single step.
+        for (sizes, axes) in [
+            (&[3, 8, 5, 7][..], &[0, 2, 3][..]),
+            (&[2, 9, 40, 41], &[0, 2, 3]),
+            (&[1100, 4, 3], &[0, 2]),
+            (&[5, 6, 1, 33], &[0, 2, 3]),
+            (&[70, 4, 5], &[0]),
+        ] {
+            let graph = Graph::new();
+            let (x, g) = (input(&graph, dtype, sizes), input(&graph, dtype, sizes));
+            let mut own: SmallVec<[usize; 4]> = smallvec![1; sizes.len()];
+            own[1] = sizes[1];
+            let w = input(&graph, dtype, &own);
+            graph.build(|| by_channel(x, g, w, axes).into_iter().collect()).unwrap();
+            let plan = eager(&graph);
+            let names = rows(&plan);
+            if axes.contains(&(sizes.len() - 1)) {
+                assert_eq!(names.len(), 1, "{sizes:?}\n{plan}");
+                let others = plan.steps().iter().filter(|step| !super::is_movement(step));
+                assert_eq!(others.count(), 1, "{sizes:?}\n{plan}");
+            }
+            let inputs = [noise(dtype, sizes, 1), noise(dtype, sizes, 2), noise(dtype, &own, 3)];
+            let before = threads::num_threads();
+            for count in [1, 3] {
+                threads::set_num_threads(count);
+                holds(&graph, &plan, &inputs, &[]);
+            }
+            threads::set_num_threads(before);
+            let refs: SmallVec<[&Array; 4]> = inputs.iter().collect();
+            memory::reset_peak();
+            let live = memory::stats().live_bytes;
+            let results = plan.run(&refs, &[]).unwrap();
+            assert!(memory::stats().peak_bytes - live <= plan.peak_bytes(), "{plan}");
+            drop(results);
+        }
+    }
+}
+
+#[test]
+fn an_axis_that_would_become_the_last_is_not_cut() {
+    // With one column the sums would go along rows, in another order.
+    let graph = Graph::new();
+    let x = input(&graph, DType::F32, &[90, 12]);
+    graph
+        .build(|| {
+            let total = (x * x).reduce_keep(Reduction::Sum, &[0]);
+            smallvec![x / total, (x / total).reduce(Reduction::Sum, &[0])]
+        })
+        .unwrap();
+    let plan = eager(&graph);
+    holds(&graph, &plan, &[noise(DType::F32, &[90, 12], 4)], &[]);
 }

@@ -154,7 +154,7 @@ fn convolutions_are_products() {
             noise(DType::F32, &[6, 4 / groups, 3, 3], 2),
             noise(DType::F32, &[6, 1, 1], 3),
         ];
-        assert_eq!(products(&holds(&graph, &inputs, &[])), usize::from(groups == 1));
+        assert_eq!(products(&holds(&graph, &inputs, &[])), 1, "{groups} groups");
     }
 }
 
@@ -185,6 +185,46 @@ fn prologues(plan: &Plan) -> usize {
         | Work::Alias => 0,
     };
     plan.steps().iter().map(made).sum()
+}
+
+// Constants are packed when a plan is lowered, in the form in which kernels read them.
+#[test]
+fn constant_operands_of_products_give_the_bits_of_others() {
+    for (m, k, n) in [(1, 70, 33), (5, 300, 64), (40, 257, 130), (3, 40, 7)] {
+        for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32] {
+            for w in layouts(&noise(dtype, &[k, n], 5)) {
+                let graph = Graph::new();
+                let (x, b) = (input(&graph, dtype, &[m, k]), input(&graph, dtype, &[n]));
+                let w = Expr::new(&graph, Arg::Node(graph.constant(w)));
+                graph.build(|| smallvec![matmul(x, w), matmul(x, w) + b]).unwrap();
+                holds(&graph, &[noise(dtype, &[m, k], 6), noise(dtype, &[n], 7)], &[]);
+            }
+        }
+    }
+}
+
+#[test]
+fn constant_weights_of_convolutions_give_the_bits_of_others() {
+    for (c, o, side) in [(3, 40, 12), (20, 6, 9), (33, 70, 7)] {
+        let spec = |kernel: usize| ConvSpec {
+            stride: smallvec![1, 1],
+            pad_low: smallvec![kernel / 2; 2],
+            pad_high: smallvec![kernel / 2; 2],
+            dilation: smallvec![1, 1],
+            groups: 1,
+            input: smallvec![side.into(); 2],
+            kernel: smallvec![kernel.into(); 2],
+        };
+        for kernel in [1, 3] {
+            let w = noise(DType::F32, &[o, c, kernel, kernel], 8);
+            let graph = Graph::new();
+            let x = input(&graph, DType::F32, &[2, c, side, side]);
+            let w = Expr::new(&graph, Arg::Node(graph.constant(w)));
+            let y = || x.conv(ConvRole::Output, w, Box::new(spec(kernel)));
+            graph.build(|| smallvec![y(), y() * 2.0]).unwrap();
+            holds(&graph, &[noise(DType::F32, &[2, c, side, side], 9)], &[]);
+        }
+    }
 }
 
 /// The results of a plan for the CPU that the reference runs step by step.

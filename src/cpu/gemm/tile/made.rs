@@ -22,6 +22,7 @@ impl<T: Element> Job<'_, T> {
         match self.b.made {
             None => 0,
             Some(_) if self.turns() => self.kernels.width * kc,
+            Some(0) => 0,
             // A narrower strip of columns takes more steps of `k`.
             Some(_) => MADE.max(columns),
         }
@@ -41,13 +42,43 @@ impl<T: Element> Tile<'_, T> {
         pack: *mut T,
     ) -> Block<T> {
         let (high, steps) = (self.job.kernels.tiles[0].rows, k.len());
-        fill(i.clone(), k.clone(), pack.cast(), [steps as isize, 1]);
+        let a = self.job.a;
+        if !a.is_computed() && along(&a.own) > along(&a.depth) {
+            // Neighbouring rows are read together.
+            for first in i.clone().step_by(high) {
+                let rows = first..i.end.min(first + high);
+                let to = pack.wrapping_add((first - i.start) * steps);
+                // SAFETY: by contract.
+                unsafe { self.panel(high, &rows, k, fill, to) };
+            }
+            return twice(Panels { ptr: pack, step: steps as isize, strides: (1, high as isize) });
+        }
+        fill(self.batch, i.clone(), k.clone(), pack.cast(), [steps as isize, 1]);
         let done = i.len() * steps;
         // SAFETY: by contract.
         unsafe {
             pack.add(done).write_bytes(0, i.len().next_multiple_of(high) * steps - done);
         }
         twice(Panels { ptr: pack, step: steps as isize, strides: (steps as isize, 1) })
+    }
+
+    /// Computes a panel of an operand directly in packed form, `width` elements for each step.
+    ///
+    /// # Safety
+    /// `to` holds a whole panel.
+    unsafe fn panel(
+        &self,
+        width: usize,
+        own: &Range<usize>,
+        k: &Range<usize>,
+        fill: PackPrologue<'_>,
+        to: *mut T,
+    ) {
+        if own.len() < width {
+            // SAFETY: by contract.
+            unsafe { to.write_bytes(0, width * k.len()) };
+        }
+        fill(self.batch, own.clone(), k.clone(), to.cast(), [1, width as isize]);
     }
 
     /// Computes columns `j`, steps `k` of `b` in `spare`, and packs them from there: columns
@@ -72,7 +103,7 @@ impl<T: Element> Tile<'_, T> {
                 let columns = first..j.end.min(first + width);
                 let lines: [isize; TILE_WIDTH] = std::array::from_fn(|i| (i * k.len()) as isize);
                 let lines = &lines[..columns.len()];
-                fill(columns, k.clone(), spare.cast(), [k.len() as isize, 1]);
+                fill(self.batch, columns, k.clone(), spare.cast(), [k.len() as isize, 1]);
                 // SAFETY: by contract.
                 unsafe {
                     pack::transposed(
@@ -85,13 +116,19 @@ impl<T: Element> Tile<'_, T> {
                     );
                 }
             }
+        } else if !self.job.b.is_computed() {
+            for first in j.clone().step_by(width) {
+                let columns = first..j.end.min(first + width);
+                // SAFETY: by contract.
+                unsafe { self.panel(width, &columns, k, fill, panel(first)) };
+            }
         } else {
             let most = steps(j.len());
             for at in k.clone().step_by(most) {
                 let some = at..k.end.min(at + most);
                 let lines: [isize; BLOCK] = std::array::from_fn(|i| (i * j.len()) as isize);
                 let lines = &lines[..some.len()];
-                fill(j.clone(), some, spare.cast(), [1, j.len() as isize]);
+                fill(self.batch, j.clone(), some, spare.cast(), [1, j.len() as isize]);
                 for first in j.clone().step_by(width) {
                     let n = width.min(j.end - first);
                     let to = panel(first).wrapping_add((at - k.start) * width);

@@ -97,10 +97,10 @@ fn samples<T: Counted>(n: usize, depth: usize) -> Vec<Sample<T>> {
 /// Packed panels hold the elements of the operand, and nothing is written behind the panels.
 fn panels_hold<T: Counted>(kernels: Kernels<T>, n: usize, depth: usize) {
     for (which, sample) in samples::<T>(n, depth).iter().enumerate() {
-        for made in [None, Some(1)] {
+        for made in [None, Some(0), Some(1)] {
             let operand = Matrix { made, ..sample.operand.clone() };
             let (high, width) = (kernels.tiles[0].rows, kernels.width);
-            let fill = |own: Range<usize>, depth: Range<usize>, to: *mut u8, by: [isize; 2]| {
+            let fill = |_, own: Range<usize>, depth: Range<usize>, to: *mut u8, by: [isize; 2]| {
                 sample.fill(own, depth, to, by);
             };
             let fill: Option<PackPrologue<'_>> = made.map(|_| &fill as PackPrologue<'_>);
@@ -217,7 +217,8 @@ fn tiles_cover<T: Counted>(
     let (m, n, k) = (choices.below(m) + 1, choices.below(n) + 1, choices.below(k) + 1);
     let (left, right) = (samples::<T>(m, k), samples::<T>(n, k));
     let (left, right) = (&left[choices.below(left.len())], &right[choices.below(right.len())]);
-    let made = [choices.below(3) == 0, choices.below(3) == 0].map(|made| made.then_some(2));
+    let made = [choices.below(5), choices.below(5)]
+        .map(|made| [Some(0), Some(2)].get(made).copied().flatten());
     let a = Matrix { made: made[0], ..left.operand.clone() };
     let b = Matrix { made: made[1], ..right.operand.clone() };
     let mut out = vec![T::number(250); m * n + 128];
@@ -231,10 +232,10 @@ fn tiles_cover<T: Counted>(
             }
         }
     };
-    let fill_left = |own: Range<usize>, depth: Range<usize>, to: *mut u8, by: [isize; 2]| {
+    let fill_left = |_, own: Range<usize>, depth: Range<usize>, to: *mut u8, by: [isize; 2]| {
         left.fill(own, depth, to, by);
     };
-    let fill_right = |own: Range<usize>, depth: Range<usize>, to: *mut u8, by: [isize; 2]| {
+    let fill_right = |_, own: Range<usize>, depth: Range<usize>, to: *mut u8, by: [isize; 2]| {
         right.fill(own, depth, to, by);
     };
     let mut fill: [Option<PackPrologue<'_>>; 2] = [

@@ -1,0 +1,1 @@
+"""What TensorFlow 1 has under `tensorflow.examples.tutorials`."""
