@@ -471,20 +471,29 @@ def test_the_whole_table_is_not_made(kind):
     assert wg.memory_stats()["peak_bytes"] - base < n * width * 4 / 10
 
 
-def test_on_the_reference_device():
-    weight = wg.asarray(TABLE).to("reference").requires_grad_()
+def on_device(device):
+    weight = wg.asarray(TABLE).to(device).requires_grad_()
     optimizer = optim.SparseAdam([weight], lr=0.1)
     for _ in range(2):
-        rows = nn.embedding(wg.asarray(INDEX).to("reference"), weight, sparse=True)
-        (rows * wg.asarray(WEIGHTS).to("reference")).sum().backward()
+        rows = nn.embedding(wg.asarray(INDEX).to(device), weight, sparse=True)
+        (rows * wg.asarray(WEIGHTS).to(device)).sum().backward()
     assert weight.grad.device == weight.device
-    np.testing.assert_allclose(
-        weight.grad.to_dense().to("cpu").numpy(), dense_of(times=2), rtol=1e-6
-    )
-    assert weight.grad.to("cpu").device == wg.asarray(TABLE).device
+    whole = weight.grad.to_dense().to("cpu").numpy()
+    np.testing.assert_allclose(whole, dense_of(times=2), rtol=1e-6)
+    sums = weight.grad.coalesce().to("cpu")
+    assert sums.device == wg.asarray(TABLE).device and sums.indices.tolist() == [2, 5, 6]
     optimizer.step()
+    same(weight.detach().to("cpu")[0], TABLE[0])
     (weight**2).sum().backward()
     assert type(weight.grad) is wg.Tensor
+
+
+def test_on_the_reference_device():
+    on_device(wg.device("reference"))
+
+
+def test_on_a_gpu(gpu):
+    on_device(gpu)
 
 
 def test_threads_add_rows():

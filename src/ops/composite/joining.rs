@@ -134,6 +134,19 @@ composite! {
     }
     also(repeat_interleave)
 
+    /// Which slice stands at each place of `total`, where each is repeated as its count (int64)
+    /// says.
+    hidden function repeated_places(counts: IntTensor; total: Size) -> One {
+        let (n, total) = (counts.size(0), size_of(total, 0, "total", "repeat"));
+        // Where slices end, and by that how many of them lie before each place of the result.
+        let ends = counts.maximum(counts.scalar(0)).cumulate(Cumulation::Sum, 0, false);
+        let ends = ends.minimum(ends.whole(total));
+        let none = ends.scalar(0).full(DType::I64, Shape::from_dims(&[total + Dim::ONE]));
+        let marks = none.scatter(ScatterMode::Add, none.scalar(1), &[ends]);
+        let before = marks.cumulate(Cumulation::Sum, 0, false).narrow(0, 0, total);
+        before.minimum(before.whole(n) - before.scalar(1))
+    }
+
     /// The whole tensor repeated along each axis.
     ///
     /// `repetitions`: counts for the last axes; where there are more, the tensor gets new first
@@ -189,15 +202,9 @@ fn by_counts<'e>(x: Expr<'e>, counts: Expr<'e>, axis: usize, total: Option<Exten
         let facts = format!("total_repeat_length is {total}");
         throw(error::bad_value(op, "there is nothing to repeat", facts));
     }
-    // Where slices end, and by that how many of them lie before each place of the result.
-    let ends = counts.maximum(counts.scalar(0)).cumulate(Cumulation::Sum, 0, false);
-    let ends = ends.minimum(ends.whole(total));
-    let none = ends.scalar(0).full(DType::I64, Shape::from_dims(&[total + Dim::ONE]));
-    let marks = none.scatter(ScatterMode::Add, none.scalar(1), &[ends]);
-    let before = marks.cumulate(Cumulation::Sum, 0, false).narrow(0, 0, total);
-    let index = before.minimum(before.whole(n) - before.scalar(1));
+    let places = repeated_places(x.cx(), counts, total.into())[0];
     let order = axis_first(x.rank(), axis);
-    x.tensor().permute(order.clone()).gather(&[index]).permute(inverse(&order))
+    x.tensor().permute(order.clone()).gather(&[places]).permute(inverse(&order))
 }
 
 /// The sum of counts, which is the size of a result.
