@@ -12,6 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::eager::apply::apply;
 use super::executors;
 use super::tape::{Entry, Gradient, History, Leaf, Link, Operand, Rows, Value};
+use crate::array::Array;
 use crate::error::{self, Result};
 use crate::ops::op::{Op, Type};
 
@@ -88,6 +89,18 @@ impl Sum {
         }
     }
 
+    /// A sum that stands where another stood, or none.
+    fn in_place_of(old: Option<&Array>, mut new: Value) -> Sum {
+        new.array = executors::replacing(old, new.array);
+        Sum::Dense(new)
+    }
+
+    /// Rows that stand where none were.
+    fn fresh(mut rows: Rows) -> Sum {
+        rows.values = executors::replacing(None, rows.values);
+        Sum::Rows(rows)
+    }
+
     fn dense(&self, ty: &Type) -> Result<Value> {
         match self {
             Sum::Dense(value) => Ok(value.clone()),
@@ -108,21 +121,20 @@ struct Addition {
 impl Addition {
     fn new(leaf: Arc<Leaf>, g: Sum, record: bool) -> Result<Addition> {
         let old = leaf.held()?.map(Sum::of);
-        let before = match &old {
-            Some(Sum::Dense(old)) => Some(&old.array),
-            Some(Sum::Rows(_)) | None => None,
-        };
-        let mut new = match (&old, &g) {
-            (None, g) => g.clone(),
+        let new = match (&old, &g) {
+            (None, Sum::Rows(g)) => Sum::fresh(g.clone()),
             (Some(Sum::Rows(old)), Sum::Rows(g)) => {
-                Sum::Rows(rows::join(vec![old.clone(), g.clone()])?)
+                Sum::fresh(rows::join(vec![old.clone(), g.clone()])?)
             }
-            (Some(old), g) => Sum::Dense(add(&old.dense(&leaf.ty)?, &g.dense(&leaf.ty)?, record)?),
+            (Some(Sum::Rows(old)), Sum::Dense(g)) => {
+                let old = Value::plain(old.dense(&leaf.ty)?);
+                Sum::in_place_of(None, add(&old, g, record)?)
+            }
+            (None, Sum::Dense(g)) => Sum::in_place_of(None, g.clone()),
+            (Some(Sum::Dense(old)), g) => {
+                Sum::in_place_of(Some(&old.array), add(old, &g.dense(&leaf.ty)?, record)?)
+            }
         };
-        match &mut new {
-            Sum::Dense(new) => new.array = executors::replacing(before, new.array.clone()),
-            Sum::Rows(rows) => rows.values = executors::replacing(None, rows.values.clone()),
-        }
         Ok(Addition { leaf, g, old, new })
     }
 
