@@ -27,10 +27,30 @@ def topk(x, k, axis=-1, largest=True):
     return np.take_along_axis(x, places, axis), places
 
 
-def put_along_axis(x, indices, values, axis=-1):
+def beside(x, indices, axis, broadcast):
+    """Where an index along an axis may be: outside of it all of `x`, or as far as it reaches."""
+    return ... if broadcast else tuple(
+        slice(None) if i == axis % x.ndim else slice(n) for i, n in enumerate(indices.shape))
+
+
+def take_along_axis(x, indices, axis=-1, broadcast=True):
+    return np.take_along_axis(x[beside(x, indices, axis, broadcast)], indices, axis)
+
+
+def put_along_axis(x, indices, values, axis=-1, broadcast=True):
     out = x.copy()
-    np.put_along_axis(out, indices, np.broadcast_to(values, indices.shape), axis)
+    part = out[beside(x, indices, axis, broadcast)]
+    np.put_along_axis(part, indices, np.broadcast_to(values, indices.shape), axis)
     return out
+
+
+def repeat(x, repeats, axis=None, total_repeat_length=None):
+    if total_repeat_length is None:
+        return np.repeat(x, repeats, axis)
+    x, axis = (x.ravel(), 0) if axis is None else (x, axis)
+    n = x.shape[axis]
+    places = np.append(np.repeat(np.arange(n), repeats), [n - 1] * total_repeat_length)
+    return np.take(x, places[:total_repeat_length], axis)
 
 
 def index_add(x, index, values, axis=0):
@@ -61,10 +81,11 @@ def masked_scatter(x, mask, values):
     return out
 
 
-def scatter_reduce(x, indices, values, axis=-1, reduce="sum", include_self=True):
+def scatter_reduce(x, indices, values, axis=-1, reduce="sum", include_self=True, broadcast=True):
     out = x.copy()
-    indices = np.broadcast_to(indices, np.broadcast_shapes(
-        indices.shape, [1 if i == axis % x.ndim else n for i, n in enumerate(x.shape)]))
+    if broadcast:
+        indices = np.broadcast_to(indices, np.broadcast_shapes(
+            indices.shape, [1 if i == axis % x.ndim else n for i, n in enumerate(x.shape)]))
     values, seen = np.broadcast_to(values, indices.shape), set()
     for at in np.ndindex(indices.shape):
         place = list(at)

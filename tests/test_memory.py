@@ -172,3 +172,34 @@ def test_a_long_chain_records_differentiates_and_drops():
     assert x.grad.item() == 100_001
     del y
     assert live()[1] == 0
+
+
+def test_a_write_at_indices_takes_no_copy():
+    x = wg.zeros((1000, 64))
+    i, v = wg.tensor([5, -1, 5]), wg.ones((3, 64))
+
+    def peak(write):
+        base = wg.memory_stats()["live_bytes"]
+        wg.reset_peak_memory()
+        write()
+        return wg.memory_stats()["peak_bytes"] - base
+
+    def write():
+        x[i] = v
+
+    assert peak(write) < x.nbytes / 4
+    # Who holds the value from before keeps it.
+    before = x.detach()
+    x[i] = v + 1.0
+    assert before[5, 0].item() == 1.0 and x[5, 0].item() == 2.0 and x[-1, 0].item() == 2.0
+    del before
+    # Of several values for one place the last stays; a refused index changes nothing.
+    x[i, 0] = wg.tensor([7.0, 8.0, 9.0])
+    assert x.numpy()[:, 0].nonzero()[0].tolist() == [5, 999] and x[5, 0].item() == 9.0
+    was = x.numpy()
+    with pytest.raises(IndexError, match=r"setitem.*index 1000 is out of bounds for axis 0"):
+        x[wg.tensor([0, 1000])] = v[:2]
+    assert (x.numpy() == was).all()
+    del was  # an array that reads the tensor's memory
+    assert peak(lambda: x.__setitem__((i, i), wg.tensor([1, 2, 3]))) < x.nbytes / 4
+    assert x[5, 5].item() == 3.0 and x[-1, -1].item() == 2.0

@@ -172,7 +172,7 @@ def test_a_gradient_alone_refuses_an_index_that_it_reads(name):
 
 def test_every_composite_that_takes_integers_says_what_they_address():
     said = {name.split(",")[0] for name in CALLS}
-    said |= {"lstm", "gru", "rnn"}  # lengths address nothing
+    said |= {"lstm", "gru", "rnn", "repeat"}  # lengths and counts address nothing
     # Slices of no segment are left out.
     said |= {f"segment_{of}" for of in ("sum", "prod", "mean", "max", "min")}
     takes = {

@@ -228,3 +228,48 @@ def test_laws(name, law):
     x = wg.random.uniform_like(wg.zeros((3, 2), dtype=wg.float64), low=1.0, high=2.0)
     assert x.shape == (3, 2) and x.dtype == wg.float64 and ((x >= 1) & (x < 2)).all()
     assert wg.random.normal_like(wg.zeros(3), dtype=wg.float16).dtype == wg.float16
+
+
+def test_an_index_may_be_smaller_than_the_operand():
+    x = rng.standard_normal((4, 5))
+    i = rng.integers(-5, 5, (2, 7))
+    values = rng.standard_normal((2, 7))
+    a, at, v = wg.asarray(x), wg.asarray(i), wg.asarray(values)
+    options = {"axis": 1, "broadcast": False}
+    got = wg.take_along_axis(a, at, **options)
+    np.testing.assert_array_equal(got.numpy(), np.take_along_axis(x[:2], i, 1))
+    want = x.copy()
+    np.put_along_axis(want[:2], i, values, 1)
+    np.testing.assert_array_equal(wg.put_along_axis(a, at, v, **options).numpy(), want)
+    want = x.copy()
+    for r, c in np.ndindex(i.shape):
+        want[r, i[r, c]] += values[r, c]
+    np.testing.assert_allclose(wg.scatter_reduce(a, at, v, **options).numpy(), want)
+    with pytest.raises(wg.ShapeError, match="broadcast"):
+        wg.take_along_axis(a, at, axis=1)
+    for call in (
+        lambda: wg.take_along_axis(a, wg.zeros((5, 1), dtype=wg.int64), **options),
+        lambda: wg.put_along_axis(a, wg.zeros((5, 1), dtype=wg.int64), 1.0, **options),
+        lambda: wg.scatter_reduce(a, wg.zeros((5, 1), dtype=wg.int64), wg.ones(1), **options),
+    ):
+        with pytest.raises(wg.ShapeError, match=r"larger than x outside the axis: axis 0 of "):
+            call()
+    with pytest.raises(wg.ShapeError, match="rank"):
+        wg.take_along_axis(a, wg.zeros(2, dtype=wg.int64), axis=0, broadcast=False)
+
+
+def test_a_smaller_index_in_every_mode():
+    x, i = wg.tensor(rng.standard_normal((3, 4, 2))), wg.tensor(rng.integers(0, 4, (2, 3, 1)))
+    v = wg.tensor(rng.standard_normal((2, 3, 1)))
+    options = {"axis": 1, "broadcast": False}
+    for f in (
+        lambda x, v: wg.take_along_axis(x, i, **options) * v,
+        lambda x, v: wg.put_along_axis(x, i, v, **options),
+        lambda x, v: wg.scatter_reduce(x, i, v, **options),
+        lambda x, v: wg.scatter_reduce(x, i, v, reduce="prod", **options),
+        lambda x, v: wg.scatter_reduce(x, i, v, reduce="max", include_self=False, **options),
+    ):
+        assert gradcheck(f, [x, v])
+        assert wg.compile(f)(x, v).numpy().tobytes() == f(x, v).numpy().tobytes()
+        rows = wg.vmap(f)(wg.stack([x, -x]), wg.stack([v, 2 * v]))
+        np.testing.assert_allclose(rows[1].numpy(), f(-x, 2 * v).numpy(), rtol=1e-12)

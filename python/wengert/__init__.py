@@ -58,6 +58,7 @@ _LAZY = {
     "value_and_grad": "autodiff",
     "vjp": "autodiff",
     "Profile": "profiling",
+    "RowSparse": "_rows",
     "check_finite": "profiling",
     "draw": "drawing",
     "named_scope": "drawing",
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
     from wengert._devices import default_device as default_device
     from wengert._info import __array_namespace_info__ as __array_namespace_info__
     from wengert._precision import autocast as autocast
+    from wengert._rows import RowSparse as RowSparse
     from wengert._text import (
         get_printoptions as get_printoptions,
         set_printoptions as set_printoptions,

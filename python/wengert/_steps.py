@@ -15,6 +15,7 @@ from wengert import _core, _touched
 from wengert._core import Tensor
 
 if TYPE_CHECKING:
+    from wengert._rows import RowSparse
     from wengert.optim import Optimizer
 
 
@@ -97,6 +98,51 @@ def update_or_restore(optimizer: Optimizer, work: list[Work]) -> None:
             state.clear()
             state.update(then)
         raise
+
+
+def update_rows(optimizer: Optimizer, rows: list[Work], rest: Callable[[], None]) -> None:
+    """Update the rows that row-sparse gradients have, and then do the rest. Where something fails
+    all values are what they were; only the rows concerned are kept for that."""
+    writes: list[_Write] = []
+    for p, state, group in rows:
+        g: Any = p.grad
+        writes += _rows_after(optimizer, p, g.coalesce(), state, group)
+    done: list[_Write] = []
+    try:
+        for write in writes:
+            done.append(write)
+            x, at, new, _ = write
+            _write(x, at, new)
+        rest()
+    except BaseException:
+        for x, at, _, old in done:
+            _write(x, at, old)
+        raise
+
+
+_Write = tuple[Tensor, Tensor | None, Tensor, Tensor]
+"""What is written, at which rows or as a whole, the new value and the old one."""
+
+
+def _write(x: Tensor, at: Tensor | None, value: Tensor) -> None:
+    if at is None:
+        x.assign(value)
+    else:
+        x[at] = value
+
+
+def _rows_after(
+    optimizer: Optimizer, p: Tensor, g: RowSparse, state: dict[str, Tensor], group: Group
+) -> list[_Write]:
+    """What an update makes of the rows of a parameter and its state, as if they were all."""
+    at = g.indices
+    is_table = {k: x.shape == p.shape for k, x in state.items()}
+    before = {k: x.detach()[at] if is_table[k] else x.detach() for k, x in state.items()}
+    old = p.detach()[at]
+    new, after = old.detach(), {k: x.detach() for k, x in before.items()}
+    optimizer.update(new, g.values, after, Group(dict(group)))
+    writes = [(x, at if is_table[k] else None, after[k], before[k]) for k, x in state.items()]
+    return [(p, at, new, old), *writes]
 
 
 class Program:

@@ -32,10 +32,12 @@ BOTH = {
     "clone": "copy.copy(x) (values never change: no copy is needed)",
     "clamp_min clamp_max clip_by_value": ".clip",
     "expand expand_as": ".broadcast_to",
-    "gather": ".take_along_axis, or x[index] along the first axis",
+    "gather": ".take_along_axis (broadcast=False for a smaller index), or x[index] along axis 0",
     "gather_nd": "x[i, j]",
-    "scatter scatter_nd": "wg.put_along_axis, or x[index] = values",
-    "scatter_add": "wg.scatter_reduce, or wg.index_add along one axis",
+    "scatter scatter_nd":
+        "wg.put_along_axis (broadcast=False for a smaller index), or x[index] = values",
+    "scatter_add":
+        "wg.scatter_reduce (broadcast=False for a smaller index), or wg.index_add along one axis",
     "index_select": ".take",
     "masked_fill": "wg.where(mask, value, x), or x[mask] = value",
     "masked_select boolean_mask": "x[mask]",

@@ -381,6 +381,17 @@ pub fn scatter(
     indexing::scatter("scatter", base, indices, &index_shape(indices)?, values, mode)
 }
 
+/// Writes values where a gather by these indices would read. Refused indices change nothing.
+///
+/// # Safety
+/// The array's buffer is fresh or uniquely held, it is in C order, and nobody reads or writes it
+/// meanwhile.
+pub unsafe fn write_at(out: &Array, indices: &[&Array], values: &Array) -> Result<()> {
+    let shape = index_shape(indices)?;
+    // SAFETY: as the caller's.
+    unsafe { indexing::scatter_at("scatter", out, indices, &shape, values, ScatterMode::Set) }
+}
+
 /// Refuses the indices that a scatter into `base` would refuse.
 pub fn check_indices(base: &Array, indices: &[&Array]) -> Result<()> {
     indexing::check_indices("scatter", base, indices, &index_shape(indices)?)

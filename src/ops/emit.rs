@@ -48,6 +48,14 @@ pub trait Emit {
     }
     /// Whether a call of a composite that is not declared `inline` stays one node here.
     fn keeps(&self, composite: &'static Composite) -> bool;
+    /// The integer that a value of int64 without axes is, where its data are here. A formula that
+    /// asks is declared `inline`, so that it runs where they may be.
+    fn integer(&self, _: Id) -> Option<i64> {
+        None
+    }
+    /// Says that a gradient of this value may be row-sparse. Only eager code, which has gradients
+    /// that are no nodes, makes use of it.
+    fn allow_rows(&self, _: Id) {}
     /// The value of a number if it is known, otherwise its place in the table of numbers.
     fn number(&self, number: Number) -> Numeric;
     /// The size that a number of this emission is the value of, if it is one.
@@ -118,6 +126,29 @@ impl<'e> Expr<'e> {
     /// The operand.
     pub fn arg(self) -> Arg {
         self.arg
+    }
+
+    /// The size that this number is, if it is one that is given at run time.
+    pub fn size_behind(self) -> Option<Dim> {
+        match self.arg {
+            Arg::Number(value) => self.cx.size_behind(value),
+            Arg::Node(_) => None,
+        }
+    }
+
+    /// The integer that this operand is, where its data are here.
+    pub fn integer(self) -> Option<i64> {
+        match self.arg {
+            Arg::Node(id) => self.cx.integer(id),
+            Arg::Number(_) => None,
+        }
+    }
+
+    /// Says that a gradient of this operand may be row-sparse.
+    pub fn allow_rows(self) {
+        if let Arg::Node(id) = self.arg {
+            self.cx.allow_rows(id);
+        }
     }
 
     /// Whether this is a number.

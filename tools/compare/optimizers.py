@@ -19,7 +19,7 @@ HOW = ("foreach", "fused", "differentiable", "capturable")
 ABSENT = {
     "Adafactor": "not among our optimizers",
     "Muon": "not among our optimizers",
-    "SparseAdam": "there are no sparse gradients",
+    "SparseAdam": "takes row-sparse gradients alone",
 }
 
 

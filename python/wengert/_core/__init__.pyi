@@ -1169,10 +1169,11 @@ class Tensor:
         int64 (uint64 for unsigned) where `dtype` is None. An empty product is 1.
         """
 
-    def put_along_axis(self, indices: Tensor | ArrayLike, values: Tensor | ArrayLike, axis: int = -1) -> Tensor:
+    def put_along_axis(self, indices: Tensor | ArrayLike, values: Tensor | ArrayLike, axis: int = -1, *, broadcast: _bool = True) -> Tensor:
         """`x` with elements along `axis` replaced: `out[…, indices[…, i, …], …] = values[…, i, …]`.
 
         `x` and `indices` have one rank; `indices` broadcasts outside `axis`, `values` to `indices`.
+        With `broadcast=False` `indices` does not, and may be smaller there: what lies beyond stays.
         Of several values for one place the last stays, and it alone has a gradient.
         """
 
@@ -1208,14 +1209,20 @@ class Tensor:
         [[1.0, 1.0], [0.0, 0.0]]
         """
 
-    def repeat(self, repeats: int, axis: int | None = None) -> Tensor:
+    def repeat(self, repeats: Tensor | ArrayLike, axis: int | None = None, *, total_repeat_length: int | None = None) -> Tensor:
         """Each element `repeats` times, next to each other.
 
-        `axis`: None flattens first.
+        `repeats`: an int, or a count for each slice along `axis`, integers (n,). `axis`: None
+        flattens first. `total_repeat_length`: how long the result is along `axis`: what is more is
+        left out, and the last slice fills what is missing; captured functions need it beside counts
+        in a tensor. Raises ValueError for negative counts; where `total_repeat_length` is given they
+        count as 0.
 
         >>> import wengert as wg
         >>> wg.repeat(wg.tensor([1, 2]), 2).tolist()
         [1, 1, 2, 2]
+        >>> wg.repeat(wg.tensor([1, 2, 3]), wg.tensor([2, 0, 1])).tolist()
+        [1, 1, 3]
         """
     repeat_interleave = repeat
 
@@ -1242,13 +1249,14 @@ class Tensor:
     def rsqrt(self) -> Tensor:
         """`1 / sqrt(x)`."""
 
-    def scatter_reduce(self, indices: Tensor | ArrayLike, values: Tensor | ArrayLike, axis: int = -1, *, reduce: str = "sum", include_self: _bool = True) -> Tensor:
+    def scatter_reduce(self, indices: Tensor | ArrayLike, values: Tensor | ArrayLike, axis: int = -1, *, reduce: str = "sum", include_self: _bool = True, broadcast: _bool = True) -> Tensor:
         """`x` with `values` joined to its elements along `axis`, at the indices.
 
         `out[…, indices[…, i, …], …]` becomes the sum, product, largest or smallest of itself and
         `values[…, i, …]`.
 
         `x` and `indices` have one rank; `indices` broadcasts outside `axis`, `values` to `indices`.
+        With `broadcast=False` `indices` does not, and may be smaller there: what lies beyond stays.
         `reduce`: "sum", "prod", "max" or "min". `include_self`: False leaves out what `x` has at a
         place that gets values. NaN wins in "max" and "min", whose gradient is shared equally among
         equal elements.
@@ -1355,10 +1363,16 @@ class Tensor:
         [30, 10]
         """
 
-    def take_along_axis(self, indices: Tensor | ArrayLike, axis: int = -1) -> Tensor:
+    def take_along_axis(self, indices: Tensor | ArrayLike, axis: int = -1, *, broadcast: _bool = True) -> Tensor:
         """Elements of `x` along `axis`: `out[…, i, …] = x[…, indices[…, i, …], …]`.
 
-        `x` and `indices` have one rank and broadcast outside `axis`.
+        `x` and `indices` have one rank and broadcast outside `axis`; with `broadcast=False` they do
+        not, and `indices` may be smaller there: the result has their shape.
+
+        >>> import wengert as wg
+        >>> x = wg.tensor([[1, 2], [3, 4], [5, 6]])
+        >>> wg.take_along_axis(x, wg.tensor([[2]]), axis=0, broadcast=False).tolist()
+        [[5]]
         """
 
     def tan(self) -> Tensor:
@@ -2507,10 +2521,11 @@ def prod(x: Tensor | ArrayLike, axis: Axes | None = None, *, keepdims: _bool = F
     int64 (uint64 for unsigned) where `dtype` is None. An empty product is 1.
     """
 
-def put_along_axis(x: Tensor | ArrayLike, indices: Tensor | ArrayLike, values: Tensor | ArrayLike, axis: int = -1) -> Tensor:
+def put_along_axis(x: Tensor | ArrayLike, indices: Tensor | ArrayLike, values: Tensor | ArrayLike, axis: int = -1, *, broadcast: _bool = True) -> Tensor:
     """`x` with elements along `axis` replaced: `out[…, indices[…, i, …], …] = values[…, i, …]`.
 
     `x` and `indices` have one rank; `indices` broadcasts outside `axis`, `values` to `indices`.
+    With `broadcast=False` `indices` does not, and may be smaller there: what lies beyond stays.
     Of several values for one place the last stays, and it alone has a gradient.
     """
 
@@ -2546,14 +2561,20 @@ def renorm(x: Tensor | ArrayLike, p: float, axis: int, maxnorm: float) -> Tensor
     [[1.0, 1.0], [0.0, 0.0]]
     """
 
-def repeat(x: Tensor | ArrayLike, repeats: int, axis: int | None = None) -> Tensor:
+def repeat(x: Tensor | ArrayLike, repeats: Tensor | ArrayLike, axis: int | None = None, *, total_repeat_length: int | None = None) -> Tensor:
     """Each element `repeats` times, next to each other.
 
-    `axis`: None flattens first.
+    `repeats`: an int, or a count for each slice along `axis`, integers (n,). `axis`: None
+    flattens first. `total_repeat_length`: how long the result is along `axis`: what is more is
+    left out, and the last slice fills what is missing; captured functions need it beside counts
+    in a tensor. Raises ValueError for negative counts; where `total_repeat_length` is given they
+    count as 0.
 
     >>> import wengert as wg
     >>> wg.repeat(wg.tensor([1, 2]), 2).tolist()
     [1, 1, 2, 2]
+    >>> wg.repeat(wg.tensor([1, 2, 3]), wg.tensor([2, 0, 1])).tolist()
+    [1, 1, 3]
     """
 repeat_interleave = repeat
 
@@ -2580,13 +2601,14 @@ def round(x: Tensor | ArrayLike) -> Tensor:
 def rsqrt(x: Tensor | ArrayLike) -> Tensor:
     """`1 / sqrt(x)`."""
 
-def scatter_reduce(x: Tensor | ArrayLike, indices: Tensor | ArrayLike, values: Tensor | ArrayLike, axis: int = -1, *, reduce: str = "sum", include_self: _bool = True) -> Tensor:
+def scatter_reduce(x: Tensor | ArrayLike, indices: Tensor | ArrayLike, values: Tensor | ArrayLike, axis: int = -1, *, reduce: str = "sum", include_self: _bool = True, broadcast: _bool = True) -> Tensor:
     """`x` with `values` joined to its elements along `axis`, at the indices.
 
     `out[…, indices[…, i, …], …]` becomes the sum, product, largest or smallest of itself and
     `values[…, i, …]`.
 
     `x` and `indices` have one rank; `indices` broadcasts outside `axis`, `values` to `indices`.
+    With `broadcast=False` `indices` does not, and may be smaller there: what lies beyond stays.
     `reduce`: "sum", "prod", "max" or "min". `include_self`: False leaves out what `x` has at a
     place that gets values. NaN wins in "max" and "min", whose gradient is shared equally among
     equal elements.
@@ -2752,10 +2774,16 @@ def take(x: Tensor | ArrayLike, indices: Tensor | ArrayLike, axis: int | None = 
     [30, 10]
     """
 
-def take_along_axis(x: Tensor | ArrayLike, indices: Tensor | ArrayLike, axis: int = -1) -> Tensor:
+def take_along_axis(x: Tensor | ArrayLike, indices: Tensor | ArrayLike, axis: int = -1, *, broadcast: _bool = True) -> Tensor:
     """Elements of `x` along `axis`: `out[…, i, …] = x[…, indices[…, i, …], …]`.
 
-    `x` and `indices` have one rank and broadcast outside `axis`.
+    `x` and `indices` have one rank and broadcast outside `axis`; with `broadcast=False` they do
+    not, and `indices` may be smaller there: the result has their shape.
+
+    >>> import wengert as wg
+    >>> x = wg.tensor([[1, 2], [3, 4], [5, 6]])
+    >>> wg.take_along_axis(x, wg.tensor([[2]]), axis=0, broadcast=False).tolist()
+    [[5]]
     """
 
 def tan(x: Tensor | ArrayLike) -> Tensor:

@@ -403,12 +403,13 @@ def elu(x: Tensor | ArrayLike, alpha: float = 1.0) -> Tensor:
     deep network learning by exponential linear units, 2015.
     """
 
-def embedding(indices: Tensor | ArrayLike, weight: Tensor | ArrayLike) -> Tensor:
+def embedding(indices: Tensor | ArrayLike, weight: Tensor | ArrayLike, *, sparse: _bool = False) -> Tensor:
     """Rows of a table.
 
     `indices`: integers of any shape; `weight`: (rows, …). The result has the shape of `indices`
     followed by that of a row. Negative indices count from the end; IndexError outside the
-    table.
+    table. `sparse`: an eager `backward` leaves a `RowSparse` as `weight.grad`, if lookups alone
+    make it.
 
     >>> import wengert as wg
     >>> wg.nn.embedding(wg.tensor([2, 0]), wg.tensor([[1, 2], [3, 4], [5, 6]])).tolist()

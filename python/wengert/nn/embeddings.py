@@ -28,6 +28,7 @@ class _Table(Module):
     padding_idx: int | None
     max_norm: float | None
     norm_type: float
+    sparse: bool
 
     def _fill(
         self,
@@ -36,6 +37,7 @@ class _Table(Module):
         padding_idx: int | None,
         max_norm: float | None,
         norm_type: float,
+        sparse: bool,
     ) -> None:
         name = type(self).__name__
         self.num_embeddings = num_embeddings
@@ -43,6 +45,7 @@ class _Table(Module):
         self.padding_idx = _padding(name, padding_idx, num_embeddings)
         self.max_norm = max_norm
         self.norm_type = norm_type
+        self.sparse = sparse
         value = random.normal((num_embeddings, embedding_dim))
         if self.padding_idx is not None:
             value[self.padding_idx] = 0.0
@@ -62,7 +65,7 @@ class _Table(Module):
     def _rows(self, indices: Tensor) -> Tensor:
         """The rows; that of padding without a gradient."""
         self._shrink(indices)
-        rows = _core.nn.embedding(indices, self.weight)
+        rows = _core.nn.embedding(indices, self.weight, sparse=self.sparse)
         return rows if self.padding_idx is None else self._unlearned(indices, rows)
 
     def _unlearned(self, indices: Tensor, rows: Tensor) -> Tensor:
@@ -74,7 +77,9 @@ class Embedding(_Table):
     """Rows of a table, `weight` (num_embeddings, embedding_dim), initially standard normal.
 
     The row at `padding_idx` begins as zeros and gets no gradient. With `max_norm`, rows that are
-    longer (by the norm of order `norm_type`) are shortened in the table when they are read.
+    longer (by the norm of order `norm_type`) are shortened in the table when they are read. With
+    `sparse` an eager `backward()` leaves a `RowSparse` as the gradient of the table, where lookups
+    alone make it: rows and their indices, which `optim.SGD`, `Adagrad` and `SparseAdam` take.
     """
 
     def __init__(
@@ -84,8 +89,9 @@ class Embedding(_Table):
         padding_idx: int | None = None,
         max_norm: float | None = None,
         norm_type: float = 2.0,
+        sparse: bool = False,
     ) -> None:
-        self._fill(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type)
+        self._fill(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, sparse)
 
     def forward(self, indices: Tensor) -> Tensor:
         """Integers (...) to (..., embedding_dim); `IndexError` outside the table."""
@@ -93,7 +99,11 @@ class Embedding(_Table):
 
     @classmethod
     def from_pretrained(
-        cls, embeddings: Any, freeze: bool = True, padding_idx: int | None = None
+        cls,
+        embeddings: Any,
+        freeze: bool = True,
+        padding_idx: int | None = None,
+        sparse: bool = False,
     ) -> Embedding:
         """An embedding of a table that is there, by default one that is not learned."""
         table = asarray(embeddings)
@@ -101,7 +111,7 @@ class Embedding(_Table):
             raise _core.ShapeError(
                 f"Embedding: table has shape {tuple(table.shape)}, wanted (N, D)"
             )
-        self = cls(0, 0)
+        self = cls(0, 0, sparse=sparse)
         self.num_embeddings, self.embedding_dim = table.shape
         self.padding_idx = _padding("Embedding", padding_idx, table.shape[0])
         self.weight = Parameter(table, requires_grad=not freeze)
@@ -116,14 +126,15 @@ def embedding_bag(
     per_sample_weights: Tensor | None = None,
     include_last_offset: bool = False,
     padding_idx: int | None = None,
+    sparse: bool = False,
 ) -> Tensor:
     """Sums, means or maxima of rows of a table by bags of indices.
 
     `input`: integers (B, n), a bag a row, or (n,), with `offsets` (B,) where bags begin (and with
     `include_last_offset` one more, where the last ends). `weight` (rows, D); the result is (B, D).
     `mode` is "sum", "mean" or "max"; `per_sample_weights` has a factor for each index of a sum.
-    Indices equal to `padding_idx` do not count. A bag of nothing gives zeros. Raises ShapeError for
-    other shapes, ValueError for other arguments.
+    Indices equal to `padding_idx` do not count. A bag of nothing gives zeros. `sparse` as of
+    `nn.embedding`. Raises ShapeError for other shapes, ValueError for other arguments.
 
     >>> table = wg.tensor([[1.0], [4.0]])
     >>> nn.embedding_bag(wg.tensor([0, 1, 1]), table, offsets=wg.tensor([0, 2])).tolist()
@@ -139,7 +150,7 @@ def embedding_bag(
         raise _core.ShapeError(
             f"{name}: input {tuple(input.shape)} and {given}, wanted (B, n) without or (n,) with"
         )
-    rows = _core.nn.embedding(input, weight)
+    rows = _core.nn.embedding(input, weight, sparse=sparse)
     counted = _core.ones(input.shape, dtype=_core.bool, device=input.device)
     if padding_idx is not None:
         at = _padding(name, padding_idx, weight.shape[0])
@@ -184,8 +195,9 @@ class EmbeddingBag(_Table):
         mode: str = "mean",
         include_last_offset: bool = False,
         padding_idx: int | None = None,
+        sparse: bool = False,
     ) -> None:
-        self._fill(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type)
+        self._fill(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, sparse)
         if mode not in ("sum", "mean", "max"):
             raise ValueError(f"EmbeddingBag: mode must be 'sum', 'mean' or 'max', got {mode!r}")
         self.mode = mode
@@ -207,4 +219,5 @@ class EmbeddingBag(_Table):
             per_sample_weights,
             self.include_last_offset,
             self.padding_idx,
+            self.sparse,
         )

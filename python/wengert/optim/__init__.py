@@ -10,7 +10,7 @@ from wengert.optim.averages import EMA, SWA
 from wengert.optim.clipping import clip_grad_norm, clip_grad_value
 from wengert.optim.descent import ASGD, SGD, Lion, Rprop
 from wengert.optim.lbfgs import LBFGS
-from wengert.optim.moments import LAMB, Adam, Adamax, AdamW, NAdam, RAdam
+from wengert.optim.moments import LAMB, Adam, Adamax, AdamW, NAdam, RAdam, SparseAdam
 from wengert.optim.optimizer import Optimizer
 from wengert.optim.scaling import GradScaler
 from wengert.optim.schedules import (
@@ -64,6 +64,7 @@ __all__ = [
     "Rprop",
     "Schedule",
     "SequentialSchedule",
+    "SparseAdam",
     "StepSchedule",
     "WarmRestartSchedule",
     "adam",

@@ -12,6 +12,8 @@ class Adagrad(Optimizer):
     """Adagrad (Duchi et al., 2011), with weight decay λ as an L2 penalty.
 
         g ← g + λ p;  s ← s + g²;  p ← p − lr / (1 + (t − 1) lr_decay) · g / (√s + ε)
+
+    Without weight decay it takes row-sparse gradients.
     """
 
     def __init__(
@@ -29,6 +31,10 @@ class Adagrad(Optimizer):
             params, lr=lr, lr_decay=lr_decay, weight_decay=weight_decay,
             initial_accumulator_value=initial_accumulator_value, eps=eps, maximize=maximize,
         )  # fmt: skip
+
+    def _refuses_rows(self, group: Group) -> str:
+        no_decay = formulas.is_zero(group["weight_decay"])
+        return "" if no_decay else "use weight_decay=0, or SparseAdam"
 
     def initial_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:
         """The number of steps and the sum of squares."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from wengert._core import Tensor, no_grad, sqrt, stack, zeros
+from wengert._rows import RowSparse
 
 
 @no_grad()
@@ -14,13 +16,18 @@ def clip_grad_norm(params: Tensor | Iterable[Tensor], max_norm: float) -> Tensor
     Returns the norm before scaling, a scalar tensor. A norm that is not finite makes the
     gradients NaN, as their sum is; check the returned norm to skip such a step.
     """
-    grads = [p.grad for p in _tensors("clip_grad_norm", params) if p.grad is not None]
-    if not grads:
+    params = [p for p in _tensors("clip_grad_norm", params) if p.grad is not None]
+    if not params:
         return zeros(())
-    norm = sqrt(stack([(g * g).sum() for g in grads]).sum())
+    grads = [_coalesced(p) for p in params]
+    parts = [g.values if isinstance(g, RowSparse) else g for g in grads]
+    norm = sqrt(stack([(g * g).sum() for g in parts]).sum())
     scale = (max_norm / norm).clip(max=1.0)
-    for g in grads:
-        g *= scale.astype(g.dtype)
+    for p, g in zip(params, grads, strict=True):
+        if isinstance(g, RowSparse):
+            p.grad = g * scale  # type: ignore[assignment]
+        else:
+            g *= scale.astype(g.dtype)
     return norm
 
 
@@ -28,8 +35,19 @@ def clip_grad_norm(params: Tensor | Iterable[Tensor], max_norm: float) -> Tensor
 def clip_grad_value(params: Tensor | Iterable[Tensor], max_value: float) -> None:
     """Clip every element of every gradient to [−max_value, max_value]."""
     for p in _tensors("clip_grad_value", params):
-        if p.grad is not None:
-            p.grad.assign(p.grad.clip(-max_value, max_value))
+        if p.grad is None:
+            continue
+        g = _coalesced(p)
+        if isinstance(g, RowSparse):
+            p.grad = g._with(g.values.clip(-max_value, max_value))  # type: ignore[assignment]
+        else:
+            g.assign(g.clip(-max_value, max_value))
+
+
+def _coalesced(p: Tensor) -> Any:
+    """The gradient of a tensor; one that is row-sparse with each row once."""
+    g: Any = p.grad
+    return g.coalesce() if isinstance(g, RowSparse) else g
 
 
 def _tensors(name: str, params: Tensor | Iterable[Tensor]) -> list[Tensor]:

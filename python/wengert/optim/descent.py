@@ -17,7 +17,8 @@ class SGD(Optimizer):
         g ← g + λ p;  b ← momentum · b + (1 − dampening) · g;  p ← p − lr · b
 
     With `nesterov` the step is `g + momentum · b`. The first b is g, whatever the dampening. With
-    `maximize` the sign of the gradient is turned first.
+    `maximize` the sign of the gradient is turned first. Without momentum and weight decay it takes
+    row-sparse gradients.
     """
 
     def __init__(
@@ -35,6 +36,10 @@ class SGD(Optimizer):
             params, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov,
             dampening=dampening, maximize=maximize,
         )  # fmt: skip
+
+    def _refuses_rows(self, group: Group) -> str:
+        moves_all = group["momentum"] or not formulas.is_zero(group["weight_decay"])
+        return "use momentum=0 and weight_decay=0, or SparseAdam" if moves_all else ""
 
     def initial_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:
         """The running sum of gradients, when there is momentum."""

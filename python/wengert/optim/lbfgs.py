@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from wengert import _core
 from wengert._core import CaptureError, Tensor, concat, enable_grad, no_grad, zeros_like
+from wengert._rows import rows_of
 from wengert.optim.optimizer import Optimizer, Parameters
 
 
@@ -110,6 +111,9 @@ class LBFGS(Optimizer):
         with enable_grad():
             result = closure()
         self._memory.func_evals += 1
+        for p in self._params():
+            if rows_of(p) is not None:
+                self._check_rows(p, self.param_groups[0])
         grads = [zeros_like(p) if p.grad is None else p.grad.detach() for p in self._params()]
         sign = -1.0 if self.param_groups[0]["maximize"] else 1.0
         return result, sign * float(result), concat([g.reshape(-1) for g in grads]) * sign

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from wengert import _core
-from wengert._core import Tensor, exp, expm1, maximum, ones, sqrt, where, zeros_like
-from wengert._steps import Group
+from wengert._core import GradientError, Tensor, exp, expm1, maximum, ones, sqrt, where, zeros_like
+from wengert._steps import Group, Work
 from wengert.optim import _formulas as formulas
 from wengert.optim.optimizer import Optimizer, Parameters
 
@@ -116,6 +117,51 @@ class AdamW(Adam):
             params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize,
             decoupled_weight_decay=True,
         )  # fmt: skip
+
+
+class SparseAdam(_Moments):
+    """Adam for row-sparse gradients: moments and values of rows without a gradient stay as they
+    are, where Adam goes on with them by its moments.
+
+        m ← m + (1 − β₁) (g − m);  v ← v + (1 − β₂) (g² − v)
+        p ← p − lr · √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v + ε)
+
+    The t of a parameter counts its updates, whichever rows they were of. Gradients that are dense,
+    as in captured functions, are refused. With `maximize` the sign of the gradient is turned first.
+    """
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr=lr, betas=betas, eps=eps, maximize=maximize)
+
+    def _refuses_rows(self, _group: Group) -> str:
+        return ""
+
+    def _work(self, made: list[Tensor], rows: list[Work]) -> Iterable[Work]:
+        for p, _, _ in super()._work(made, rows):
+            raise GradientError(
+                f"SparseAdam: the gradient of a parameter of shape {tuple(p.shape)} is dense: it "
+                "is row-sparse where eager lookups with sparse=True alone make it; use Adam"
+            )
+        return ()
+
+    def update(self, p: Tensor, g: Tensor, state: dict[str, Tensor], group: Group) -> None:
+        """One step, of rows."""
+        g, (beta1, beta2) = formulas.along(g, group), group["betas"]
+        t, m, v = (state[k] for k in ("step", "exp_avg", "exp_avg_sq"))
+        t += 1.0
+        m.assign(m + (g - m) * (1.0 - beta1))
+        v.assign(v + (g * g - v) * (1.0 - beta2))
+        lr = formulas.wide(group["lr"], p)
+        size = lr * sqrt(formulas.grown(beta2, t)) / formulas.grown(beta1, t)
+        p.assign(p - formulas.like(size, p) * m / (sqrt(v) + group["eps"]))
 
 
 class Adamax(Optimizer):

@@ -10,11 +10,13 @@ from typing import Any, Self
 from wengert import _core, _steps, _touched
 from wengert._core import (
     CaptureError,
+    GradientError,
     Tensor,
     asarray,
     enable_grad,
     no_grad,
 )
+from wengert._rows import RowSparse
 from wengert._steps import Group, Work
 
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
@@ -121,14 +123,17 @@ class Optimizer:
                 raise CaptureError(f"{name}: a captured function steps its schedule before it")
             record.active.append(self)
         made: list[Tensor] = []
+        rows: list[Work] = []
         try:
-            work = list(self._work(made))
+            work = list(self._work(made, rows))
             if record is not None:
                 record.created.extend((self.state, p) for p in made)
                 with _touched.inside(type(self).__name__):
                     _steps.update_all(self, work, record.runtime, skip)
             elif _core.is_tracing():
                 _steps.update_all(self, work, dict, skip)
+            elif rows:
+                _steps.update_rows(self, rows, lambda: self._step(work))
             else:
                 self._step(work)
         except BaseException:
@@ -137,18 +142,40 @@ class Optimizer:
                     self.state.pop(p, None)
             raise
 
-    def _work(self, made: list[Tensor]) -> Iterable[Work]:
-        """What there is to update. State that has to be made goes to `made` as well."""
+    def _work(self, made: list[Tensor], rows: list[Work]) -> Iterable[Work]:
+        """What there is to update: by row-sparse gradients, which no trace has, in `rows`, all else
+        yielded. State that has to be made goes to `made` as well."""
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is not None and p.requires_grad:
-                    state = self.state.get(p)
-                    if state is None:
-                        # State is made outside a capture, so that it lives on after it.
-                        make = functools.partial(self.initial_state, p, group)
-                        made.append(p)
-                        state = self.state[p] = _core.outside_trace(make)
+                g: Any = p.grad
+                if g is None or not p.requires_grad:
+                    continue
+                is_sparse = type(g) is RowSparse
+                if is_sparse:
+                    self._check_rows(p, group)
+                state = self.state.get(p)
+                if state is None:
+                    # State is made outside a capture, so that it lives on after it.
+                    make = functools.partial(self.initial_state, p, group)
+                    made.append(p)
+                    state = self.state[p] = _core.outside_trace(make)
+                if is_sparse:
+                    rows.append((p, state, group))
+                else:
                     yield p, state, group
+
+    def _check_rows(self, p: Tensor, group: Group) -> None:
+        why = self._refuses_rows(group)
+        if why:
+            raise GradientError(
+                f"{type(self).__name__}: the gradient of a parameter of shape {tuple(p.shape)} is "
+                f"row-sparse: {why}; or write p.grad = p.grad.to_dense()"
+            )
+
+    def _refuses_rows(self, _group: Group) -> str:
+        """Why it takes no row-sparse gradients, if it takes none. A class that does updates nothing
+        where a gradient is zero, and each element by itself."""
+        return "use SGD, Adagrad or SparseAdam, which take such"
 
     def _step(self, work: list[Work]) -> None:
         """Make all updates, or none."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from wengert import _core, _touched, pytree
 from wengert._core import CaptureError, Tensor, full, int32, isfinite, no_grad, where, zeros
 from wengert._core import bool as bool_
+from wengert._rows import rows_of
 from wengert._steps import Routine
 from wengert.optim.lbfgs import LBFGS
 from wengert.optim.optimizer import Optimizer
@@ -132,7 +133,11 @@ class GradScaler:
             flag = _core.outside_trace(lambda: zeros((), dtype=bool_, device=device))
             check = self._checks[optimizer] = Routine(), flag
         routine, found = check
+        sparse = [p for p in params if rows_of(p) is not None]
+        if sparse:
+            params = [p for p in params if rows_of(p) is None]
         routine.run("GradScaler.unscale", params, lambda: self._divide(params, found))
+        self._divide_rows(sparse, found)
         record = _touched.here.record
         stage = self._stages[optimizer] = _Stage(record, found)
         if record is not None:
@@ -151,6 +156,16 @@ class GradScaler:
             p.grad.assign(g)
             found = found | (~isfinite(g).all()).to(found.device)
         flag.assign(found)
+
+    def _divide_rows(self, params: list[Tensor], flag: Tensor) -> None:
+        """The same of row-sparse gradients: their rows change from step to step, so this is no
+        routine."""
+        for p in params:
+            g: Any = p.grad
+            g = g.coalesce()
+            g = g._with((g.values * (1.0 / self._scale).to(p.device)).astype(g.dtype))
+            p.grad = g
+            flag.assign(flag | (~isfinite(g.values).all()).to(flag.device))
 
     def step(self, optimizer: Optimizer) -> None:
         """The optimizer's step, unless a gradient is not finite. Gradients that `unscale` has not

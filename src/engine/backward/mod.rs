@@ -11,10 +11,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::eager::apply::apply;
 use super::executors;
-use super::tape::{Entry, History, Leaf, Link, Operand, Value};
+use super::tape::{Entry, Gradient, History, Leaf, Link, Operand, Rows, Value};
+use crate::array::Array;
 use crate::error::{self, Result};
 use crate::ops::op::{Op, Type};
 
+mod rows;
 mod saved;
 mod sweep;
 
@@ -60,52 +62,104 @@ pub fn backward(outputs: &[(Value, Option<Value>)], options: Options) -> Result<
     let mut sweep = Sweep::new(options, None);
     sweep.run("backward", seeds)?;
     let mut additions = Vec::with_capacity(sweep.leaves.len());
-    for (leaf, g) in std::mem::take(&mut sweep.leaf_order)
-        .into_iter()
-        .filter_map(|key| sweep.leaves.remove(&key))
-    {
-        let g = leaf.run_hooks(g)?;
-        additions.push(Addition::new(leaf, g, options.create_graph)?);
+    for key in std::mem::take(&mut sweep.leaf_order) {
+        if let Some((leaf, g)) = sweep.leaves.remove(&key) {
+            let g = Sum::Dense(leaf.run_hooks(g)?);
+            additions.push(Addition::new(leaf, g, options.create_graph)?);
+        } else if let Some(found) = sweep.rows.remove(&key) {
+            let (leaf, rows) = found.join()?;
+            additions.push(Addition::new(leaf, Sum::Rows(rows), options.create_graph)?);
+        }
     }
     accumulate(additions, options.create_graph)
+}
+
+/// A gradient of a leaf, or a part of one.
+#[derive(Clone)]
+enum Sum {
+    Dense(Value),
+    Rows(Rows),
+}
+
+impl Sum {
+    fn of(gradient: Gradient) -> Sum {
+        match gradient {
+            Gradient::Dense(cell) => Sum::Dense(cell.lock().clone()),
+            Gradient::Rows(rows) => Sum::Rows(*rows),
+        }
+    }
+
+    /// A sum that stands where another stood, or none.
+    fn in_place_of(old: Option<&Array>, mut new: Value) -> Sum {
+        new.array = executors::replacing(old, new.array);
+        Sum::Dense(new)
+    }
+
+    /// Rows that stand where none were.
+    fn fresh(mut rows: Rows) -> Sum {
+        rows.values = executors::replacing(None, rows.values);
+        Sum::Rows(rows)
+    }
+
+    fn dense(&self, ty: &Type) -> Result<Value> {
+        match self {
+            Sum::Dense(value) => Ok(value.clone()),
+            Sum::Rows(rows) => Ok(Value::plain(rows.dense(ty)?)),
+        }
+    }
 }
 
 /// What a sweep adds to the gradient of a leaf.
 struct Addition {
     leaf: Arc<Leaf>,
-    g: Value,
+    g: Sum,
     /// The gradient it was added to, and the sum
-    old: Option<Value>,
-    new: Value,
+    old: Option<Sum>,
+    new: Sum,
 }
 
 impl Addition {
-    fn new(leaf: Arc<Leaf>, g: Value, record: bool) -> Result<Addition> {
-        let old = leaf.gradient()?.map(|shared| shared.lock().clone());
-        let mut new = match &old {
-            Some(old) => add(old, &g, record)?,
-            None => g.clone(),
+    fn new(leaf: Arc<Leaf>, g: Sum, record: bool) -> Result<Addition> {
+        let old = leaf.held()?.map(Sum::of);
+        let new = match (&old, &g) {
+            (None, Sum::Rows(g)) => Sum::fresh(g.clone()),
+            (Some(Sum::Rows(old)), Sum::Rows(g)) => {
+                Sum::fresh(rows::join(vec![old.clone(), g.clone()])?)
+            }
+            (Some(Sum::Rows(old)), Sum::Dense(g)) => {
+                let old = Value::plain(old.dense(&leaf.ty)?);
+                Sum::in_place_of(None, add(&old, g, record)?)
+            }
+            (None, Sum::Dense(g)) => Sum::in_place_of(None, g.clone()),
+            (Some(Sum::Dense(old)), g) => {
+                Sum::in_place_of(Some(&old.array), add(old, &g.dense(&leaf.ty)?, record)?)
+            }
         };
-        new.array = executors::replacing(old.as_ref().map(|old| &old.array), new.array);
         Ok(Addition { leaf, g, old, new })
     }
 
     /// Whether the gradient is still the one it was added to.
     fn is_current(&self) -> Result<bool> {
-        Ok(match (self.leaf.gradient()?, &self.old) {
-            (Some(now), Some(old)) => {
+        Ok(match (self.leaf.held()?, &self.old) {
+            (Some(Gradient::Dense(now)), Some(Sum::Dense(old))) => {
                 let now = &now.lock().array;
                 now.data.same(&old.array.data) && now.layout == old.array.layout
             }
+            (Some(Gradient::Rows(now)), Some(Sum::Rows(old))) => now.same(old),
             (None, None) => true,
             _ => false,
         })
     }
 
     fn write(&mut self) -> Result<()> {
-        match self.leaf.gradient()? {
-            Some(shared) => std::mem::swap(&mut *shared.lock(), &mut self.new),
-            None => self.leaf.set_gradient(Some(Arc::new(Mutex::new(self.new.clone())))),
+        match (self.leaf.held()?, &mut self.new) {
+            (Some(Gradient::Dense(cell)), Sum::Dense(new)) => {
+                std::mem::swap(&mut *cell.lock(), new)
+            }
+            (_, Sum::Dense(new)) => {
+                self.leaf.set_gradient(Some(Arc::new(Mutex::new(new.clone()))));
+            }
+            (_, Sum::Rows(rows)) => self.leaf.set(Some(Gradient::Rows(Box::new(rows.clone())))),
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
+use super::rows::Lookups;
 use super::saved::{check_saved, free, part_of, planned_rules, restore};
 use super::{Options, Target};
 use crate::array::Array;
@@ -79,6 +80,8 @@ pub(super) struct Sweep {
     /// heap nor map is touched
     alone: Option<Waiting>,
     pub(super) leaves: FxHashMap<usize, (Arc<Leaf>, Value)>,
+    /// What lookups gave of leaves of which nothing else is known yet
+    pub(super) rows: FxHashMap<usize, Lookups>,
     pub(super) leaf_order: Vec<usize>,
     pub(super) found: FxHashMap<Target, Value>,
     /// Entries whose saved values go when the sweep has succeeded
@@ -94,6 +97,7 @@ impl Sweep {
             pending: FxHashMap::default(),
             alone: None,
             leaves: FxHashMap::default(),
+            rows: FxHashMap::default(),
             leaf_order: Vec::new(),
             found: FxHashMap::default(),
             used: Vec::new(),
@@ -199,6 +203,11 @@ impl Sweep {
         Ok(())
     }
 
+    /// Whether it is a sweep for chosen inputs.
+    pub(super) fn gives_some(&self) -> bool {
+        self.selection.is_some()
+    }
+
     fn wants(&self, link: &Link) -> bool {
         match (link, &self.selection) {
             (Link::None, _) => false,
@@ -301,6 +310,9 @@ impl Sweep {
     fn add_in_place(&mut self, entry: &Arc<Entry>, step: &Op, g: &Value) -> Result<bool> {
         if self.options.create_graph || !matches!(step, Op::Slice(_) | Op::Gather) {
             return Ok(false);
+        }
+        if matches!(step, Op::Gather) && self.add_rows(entry, g)? {
+            return Ok(true);
         }
         if trace::active() || !g.array.is_on_host() {
             return self.add_part(entry, step, g);
@@ -482,6 +494,9 @@ impl Sweep {
 
     fn reach_leaf(&mut self, leaf: Arc<Leaf>, g: Value) -> Result<()> {
         let key = Arc::as_ptr(&leaf) as usize;
+        if !self.rows.is_empty() {
+            self.spread_rows(key)?;
+        }
         if let Some((_, sum)) = self.leaves.get_mut(&key) {
             return accumulate(sum, g, self.options.create_graph);
         }

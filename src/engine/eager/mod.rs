@@ -12,7 +12,7 @@ use crate::dtype::{DType, Numeric, Scalar};
 use crate::engine::executors::{self, Device, device};
 use crate::engine::observe;
 use crate::engine::tape::signature::{self, Signature};
-use crate::engine::tape::{self, Operand, Results, Value, device_of};
+use crate::engine::tape::{self, History, Operand, Results, Value, device_of};
 use crate::engine::trace::{self, Called, Dispatch, Values};
 use crate::error::{self, Result};
 use crate::ops::declare::{Arguments, Attr, Composite, Kernel};
@@ -192,6 +192,28 @@ impl Emit for Eager {
     fn keeps(&self, composite: &'static Composite) -> bool {
         let may_run = || composite.kernel.is_some() && has_kernel(device::current(), composite);
         self.record || trace::active() || may_run()
+    }
+
+    fn integer(&self, id: Id) -> Option<i64> {
+        let array = match &self.slots.borrow()[id.0 as usize] {
+            Slot::Value(value) if !trace::is_traced(&value.array) => value.array.clone(),
+            Slot::Value(_) | Slot::Type(_) => return None,
+        };
+        if array.dtype != DType::I64 || array.count() != 1 {
+            return None;
+        }
+        let array = executors::download(&array).or_throw();
+        // SAFETY: the only element of an array of int64 in host memory.
+        Some(unsafe { array.ptr().cast::<i64>().read() })
+    }
+
+    fn allow_rows(&self, id: Id) {
+        if self.record
+            && let Slot::Value(Value { history: History::Leaf(leaf), .. }) =
+                &self.slots.borrow()[id.0 as usize]
+        {
+            leaf.allow_rows();
+        }
     }
 
     fn number(&self, number: Number) -> Numeric {

@@ -26,6 +26,7 @@ use crate::ops::op::Op;
 use crate::ops::structural::inverse;
 use crate::shape::{Axes, Dim, Dims, Extent, MAX_RANK, Shape};
 use crate::threads;
+use crate::watch;
 
 /// Refuses operands of several devices, and enters that of `x` where it is not the processor.
 fn check_devices(
@@ -296,6 +297,20 @@ fn put(x: &mut Value, items: &[Item], v: Operand<'_>) -> Result<()> {
         let write = || unsafe { executors::write_slice(&x.array, &plan.at, v) };
         // A value that is half written cannot be given back.
         return threads::breakable(false, write);
+    }
+    if in_place
+        && x.array.is_on_host()
+        && !watch::on()
+        && plan.is_leading(x.shape())
+        && let Operand::Value(v) = v
+    {
+        let indices: SmallVec<[&Array; 2]> = plan.arrays.iter().map(|(_, array)| array).collect();
+        // SAFETY: as above, and `x` is in C order.
+        let write = || unsafe { executors::write_at(&x.array, &indices, &v.array) };
+        if threads::breakable(false, write).is_ok() {
+            return Ok(());
+        }
+        // What is refused has changed nothing, and is refused below in the words of the index.
     }
     *x = plan.updated(x, v, &region).map_err(|error| error.within(op))?;
     Ok(())

@@ -56,6 +56,12 @@ impl IndexPlan {
         addressed.chain(rest).collect()
     }
 
+    /// Whether arrays address leading axes of a whole operand, so that nothing has to be moved.
+    pub fn is_leading(&self, shape: &Shape) -> bool {
+        let leads = self.arrays.iter().enumerate().all(|(i, (axis, _))| *axis == i);
+        leads && self.place == 0 && self.is_whole(shape) && self.basic.same(shape)
+    }
+
     pub fn is_whole(&self, shape: &Shape) -> bool {
         self.at.iter().zip(shape.dims()).all(|(a, d)| a.is_whole(*d))
     }

@@ -1,13 +1,13 @@
 //! Leaves: tensors whose gradient is wanted, the place that it goes to, and hooks on gradients.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::{Shared, Value};
+use super::{Rows, Shared, Value};
 use crate::engine::executors;
 use crate::error::{self, Result};
 use crate::ops::op::Type;
@@ -111,7 +111,9 @@ pub struct Leaf {
     /// The tensor's type, which is its gradient's
     pub ty: Type,
     /// `.grad`
-    grad: Mutex<Option<Shared>>,
+    grad: Mutex<Option<Gradient>>,
+    /// Whether it may be row-sparse
+    rows: AtomicBool,
     /// Hooks on its gradient
     pub hooks: Hooks,
     /// What it stands for, inside a trace
@@ -120,6 +122,15 @@ pub struct Leaf {
     first: AtomicU8,
     /// A frozen function of which its value is a constant, for errors
     frozen_in: OnceLock<Box<str>>,
+}
+
+/// What `.grad` is.
+#[derive(Clone)]
+pub enum Gradient {
+    /// A tensor, in a cell that its handles share
+    Dense(Shared),
+    /// Rows of a table; leaves of traces have none
+    Rows(Box<Rows>),
 }
 
 /// The leaf outside of a trace for which one inside stands.
@@ -146,7 +157,18 @@ impl Leaf {
     pub fn new(ty: Type) -> Leaf {
         let (grad, hooks) = (Mutex::default(), Hooks::default());
         let (first, frozen_in) = (AtomicU8::new(First::Nothing as u8), OnceLock::new());
-        Leaf { ty, grad, hooks, link: None, first, frozen_in }
+        let rows = AtomicBool::new(false);
+        Leaf { ty, grad, rows, hooks, link: None, first, frozen_in }
+    }
+
+    /// From now on its gradient may be row-sparse, where lookups alone make it.
+    pub fn allow_rows(&self) {
+        self.rows.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its gradient may be row-sparse. What hooks are given is dense.
+    pub fn takes_rows(&self) -> bool {
+        self.rows.load(Ordering::Relaxed) && self.hooks.0.lock().is_empty()
     }
 
     /// Says that the value is a constant of a frozen function.
@@ -168,24 +190,54 @@ impl Leaf {
             && now == First::Read
     }
 
-    /// The cell of the gradient.
-    pub fn gradient(&self) -> Result<Option<Shared>> {
+    /// The gradient.
+    pub fn held(&self) -> Result<Option<Gradient>> {
         if self.note(First::Read) {
             let outside = self.link.as_ref().map_or(Ok(None), |link| link.gradient())?;
-            *self.grad.lock() = outside;
+            *self.grad.lock() = outside.map(Gradient::Dense);
         }
         // A gradient whose work failed on its device is none.
         let mut grad = self.grad.lock();
-        if grad.as_ref().is_some_and(|cell| executors::is_void(&cell.lock().array)) {
+        let is_void = match &*grad {
+            None => false,
+            Some(Gradient::Dense(cell)) => executors::is_void(&cell.lock().array),
+            Some(Gradient::Rows(rows)) => rows.is_void(),
+        };
+        if is_void {
             *grad = None;
         }
         Ok(grad.clone())
     }
 
+    /// The cell of the gradient. One that is row-sparse becomes dense.
+    pub fn gradient(&self) -> Result<Option<Shared>> {
+        loop {
+            let rows = match self.held()? {
+                None => return Ok(None),
+                Some(Gradient::Dense(cell)) => return Ok(Some(cell)),
+                Some(Gradient::Rows(rows)) => rows,
+            };
+            let cell = Arc::new(Mutex::new(Value::plain(rows.dense(&self.ty)?)));
+            let mut grad = self.grad.lock();
+            // Another thread may have added rows meanwhile.
+            if matches!(&*grad, Some(Gradient::Rows(now)) if now.same(&rows)) {
+                let old = grad.replace(Gradient::Dense(cell.clone()));
+                drop(grad);
+                drop(old);
+                return Ok(Some(cell));
+            }
+        }
+    }
+
     /// Replaces the cell of the gradient.
     pub fn set_gradient(&self, cell: Option<Shared>) {
+        self.set(cell.map(Gradient::Dense));
+    }
+
+    /// Replaces the gradient.
+    pub fn set(&self, gradient: Option<Gradient>) {
         self.note(First::Written);
-        let old = std::mem::replace(&mut *self.grad.lock(), cell);
+        let old = std::mem::replace(&mut *self.grad.lock(), gradient);
         drop(old);
     }
 
@@ -196,7 +248,11 @@ impl Leaf {
             1 => First::Read,
             _ => First::Written,
         };
-        (first, self.grad.lock().clone())
+        let cell = match &*self.grad.lock() {
+            Some(Gradient::Dense(cell)) => Some(cell.clone()),
+            Some(Gradient::Rows(_)) | None => None,
+        };
+        (first, cell)
     }
 
     /// Runs the hooks of the leaf and, inside a trace, of the one it stands for.

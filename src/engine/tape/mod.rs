@@ -25,9 +25,12 @@ use crate::shape::Shape;
 pub use super::context::{recording, recording_as, set_recording};
 
 mod leaf;
+mod rows;
 pub mod signature;
 
-pub use leaf::{First, Hook, HookRule, Hooks, Leaf, StandsFor, host_calls};
+pub use leaf::{First, Gradient, Hook, HookRule, Hooks, Leaf, StandsFor, host_calls};
+
+pub use rows::Rows;
 
 use leaf::HOST_CALLS;
 use signature::Signature;

@@ -59,7 +59,7 @@ composite! {
         shape: Sizes, fill_value: Number;
         dtype: MaybeDtype = None, device: MaybeDevice = None, requires_grad: Bool = False,
     ) -> One inline {
-        let value = match size_behind(fill_value) {
+        let value = match fill_value.size_behind() {
             Some(size) if dtype.is_none_or(|dtype| !dtype.is_float()) => {
                 admit_size("full", size, dtype.unwrap_or(DType::I64)).or_throw();
                 fill_value.whole(size)
@@ -248,22 +248,14 @@ pub(super) fn static_number(x: Expr<'_>, op: &str) -> Scalar {
     x.as_scalar().unwrap_or_else(|| throw(tensor()))
 }
 
-/// The size that a number is.
-fn size_behind(x: Expr<'_>) -> Option<Dim> {
-    match x.arg() {
-        Arg::Number(value) => x.cx().size_behind(value),
-        Arg::Node(_) => None,
-    }
-}
-
 /// Whole numbers between bounds that are sizes of a graph, upwards; `None` where they are not.
 fn counted_by_size<'e>(
     (start, stop): (Expr<'e>, Expr<'e>),
     step: Expr<'e>,
     dtype: Option<DType>,
 ) -> Option<Expr<'e>> {
-    size_behind(start).or_else(|| size_behind(stop))?;
-    let size = |x: Expr<'e>| match (size_behind(x), x.arg()) {
+    start.size_behind().or_else(|| stop.size_behind())?;
+    let size = |x: Expr<'e>| match (x.size_behind(), x.arg()) {
         (None, Arg::Number(Numeric::Known(Scalar::Int(n)))) => {
             usize::try_from(n).ok().map(Dim::new)
         }

@@ -7,7 +7,7 @@ use super::scattering::by_slices;
 use crate::dtype::DType;
 use crate::error;
 use crate::ops::attributes::ScatterMode;
-use crate::ops::emit::{Expr, throw};
+use crate::ops::emit::{Expr, OrThrow as _, throw};
 use crate::shape::{Axes, Shape};
 
 composite! {
@@ -35,26 +35,32 @@ composite! {
 
     /// Elements of `x` along `axis`: `out[…, i, …] = x[…, indices[…, i, …], …]`.
     ///
-    /// `x` and `indices` have one rank and broadcast outside `axis`.
-    top method take_along_axis(x: Tensor, indices: IntTensor, axis: Int = -1) -> One inline {
+    /// `x` and `indices` have one rank and broadcast outside `axis`; with `broadcast=False` they do
+    /// not, and `indices` may be smaller there: the result has their shape.
+    ///
+    /// >>> import wengert as wg
+    /// >>> x = wg.tensor([[1, 2], [3, 4], [5, 6]])
+    /// >>> wg.take_along_axis(x, wg.tensor([[2]]), axis=0, broadcast=False).tolist()
+    /// [[5]]
+    top method take_along_axis(
+        x: Tensor, indices: IntTensor, axis: Int = -1; broadcast: Bool = True,
+    ) -> One inline {
         let axis = x.axis(axis, "take_along_axis");
-        let outer = outside(x, indices, axis, "take_along_axis");
-        let index = indices.cast(DType::I64).broadcast(with_size(&outer, indices, axis));
-        x.broadcast(with_size(&outer, x, axis)).take_along(index, axis)
+        let (x, index) = aligned("take_along_axis", x, indices, axis, broadcast);
+        x.take_along(index, axis)
     }
     indexes(Axis "axis")
 
     /// `x` with elements along `axis` replaced: `out[…, indices[…, i, …], …] = values[…, i, …]`.
     ///
     /// `x` and `indices` have one rank; `indices` broadcasts outside `axis`, `values` to `indices`.
+    /// With `broadcast=False` `indices` does not, and may be smaller there: what lies beyond stays.
     /// Of several values for one place the last stays, and it alone has a gradient.
     top method put_along_axis(
-        x: Tensor, indices: IntTensor, values: Tensor, axis: Int = -1,
+        x: Tensor, indices: IntTensor, values: Tensor, axis: Int = -1; broadcast: Bool = True,
     ) -> One inline {
         let axis = x.axis(axis, "put_along_axis");
-        let outer = outside(x, indices, axis, "put_along_axis");
-        let base = x.broadcast(with_size(&outer, x, axis));
-        let index = indices.cast(DType::I64).broadcast(with_size(&outer, indices, axis));
+        let (base, index) = aligned("put_along_axis", x, indices, axis, broadcast);
         base.scatter(ScatterMode::Set, values, &index.along(axis))
     }
     indexes(Axis "axis")
@@ -78,18 +84,37 @@ pub(super) fn axis_first(rank: usize, axis: usize) -> Axes {
     std::iter::once(axis).chain((0..rank).filter(|&i| i != axis)).collect()
 }
 
-/// The common shape of `x` and an index outside an axis, where it has size 1.
-pub(super) fn outside(x: Expr<'_>, index: Expr<'_>, axis: usize, op: &str) -> Shape {
-    use crate::ops::emit::OrThrow as _;
+/// An operand and an int64 index along an axis, in their common shape outside of it; where nothing
+/// is to be broadcast, as they are.
+pub(super) fn aligned<'e>(
+    op: &str,
+    x: Expr<'e>,
+    index: Expr<'e>,
+    axis: usize,
+    broadcast: bool,
+) -> (Expr<'e>, Expr<'e>) {
     if x.rank() != index.rank() {
         throw(error::bad_rank(op, "indices", x.rank(), index.shape()));
     }
-    let one = |x: Expr<'_>| x.shape().reduce(&[axis], true);
-    one(x).broadcast(&one(index), op).or_throw()
+    let wide = index.cast(DType::I64);
+    if broadcast {
+        let one = |x: Expr<'_>| x.shape().reduce(&[axis], true);
+        let outer = one(x).broadcast(&one(index), op).or_throw();
+        return (
+            x.broadcast(with_size(&outer, x, axis)),
+            wide.broadcast(with_size(&outer, index, axis)),
+        );
+    }
+    let fits = |i: usize| i == axis || index.size(i).is_at_most(x.size(i));
+    if let Some(i) = (0..x.rank()).find(|&i| !fits(i)) {
+        let facts = format!("axis {i} of {} for {}", index.shape(), x.shape());
+        throw(error::bad_shape(op, "indices are larger than x outside the axis", facts));
+    }
+    (x, wide)
 }
 
 /// A shape with the size that an operand has along an axis.
-pub(super) fn with_size(outer: &Shape, x: Expr<'_>, axis: usize) -> Shape {
+fn with_size(outer: &Shape, x: Expr<'_>, axis: usize) -> Shape {
     let mut shape = outer.clone();
     shape.dims_mut()[axis] = x.size(axis);
     shape

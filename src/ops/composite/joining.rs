@@ -1,11 +1,15 @@
 //! Tensors put together, taken apart and repeated.
 
+use super::indexing::axis_first;
 use super::movement::flattened;
-use super::{check_results, count_of, promoted, shape_of, size_of};
+use super::{check_results, count_of, promoted, shape_of, size_of, within};
+use crate::dtype::{DType, Scalar};
 use crate::error;
+use crate::ops::attributes::{Cumulation, Reduction, ScatterMode};
 use crate::ops::declare::Whole;
 use crate::ops::emit::{Expr, OrThrow, throw};
-use crate::shape::{Dim, Shape, normalize_axis};
+use crate::ops::structural::inverse;
+use crate::shape::{Dim, Extent, Shape, normalize_axis};
 
 composite! {
     /// Tensors behind each other along an axis.
@@ -104,23 +108,44 @@ composite! {
 
     /// Each element `repeats` times, next to each other.
     ///
-    /// `axis`: None flattens first.
+    /// `repeats`: an int, or a count for each slice along `axis`, integers (n,). `axis`: None
+    /// flattens first. `total_repeat_length`: how long the result is along `axis`: what is more is
+    /// left out, and the last slice fills what is missing; captured functions need it beside counts
+    /// in a tensor. Raises ValueError for negative counts; where `total_repeat_length` is given they
+    /// count as 0.
     ///
     /// >>> import wengert as wg
     /// >>> wg.repeat(wg.tensor([1, 2]), 2).tolist()
     /// [1, 1, 2, 2]
-    top method repeat(x: Tensor, repeats: Size, axis: MaybeInt = None) -> One inline {
-        let n = size_of(repeats, 0, "repeats", "repeat");
+    /// >>> wg.repeat(wg.tensor([1, 2, 3]), wg.tensor([2, 0, 1])).tolist()
+    /// [1, 1, 3]
+    top method repeat(
+        x: Tensor, repeats: IntTensorOrSize, axis: MaybeInt = None;
+        total_repeat_length: MaybeSize = None,
+    ) -> One inline {
         let (x, axis) = match axis {
             Some(axis) => (x, x.axis(axis, "repeat")),
             None => (flattened(x, 0, -1), 0),
         };
-        let mut shape = x.shape();
-        shape.dims_mut().insert(axis + 1, n);
-        let wide = x.unsqueeze(axis + 1).broadcast(shape);
-        flattened(wide, axis as i64, axis as i64 + 1)
+        match total_repeat_length.is_some() || !repeats.is_number() {
+            true => by_counts(x, repeats, axis, total_repeat_length),
+            false => evenly(x, repeats, axis),
+        }
     }
     also(repeat_interleave)
+
+    /// Which slice stands at each place of `total`, where each is repeated as its count (int64)
+    /// says.
+    hidden function repeated_places(counts: IntTensor; total: Size) -> One {
+        let (n, total) = (counts.size(0), size_of(total, 0, "total", "repeat"));
+        // Where slices end, and by that how many of them lie before each place of the result.
+        let ends = counts.maximum(counts.scalar(0)).cumulate(Cumulation::Sum, 0, false);
+        let ends = ends.minimum(ends.whole(total));
+        let none = ends.scalar(0).full(DType::I64, Shape::from_dims(&[total + Dim::ONE]));
+        let marks = none.scatter(ScatterMode::Add, none.scalar(1), &[ends]);
+        let before = marks.cumulate(Cumulation::Sum, 0, false).narrow(0, 0, total);
+        before.minimum(before.whole(n) - before.scalar(1))
+    }
 
     /// The whole tensor repeated along each axis.
     ///
@@ -144,6 +169,56 @@ composite! {
         let joined: Shape = pairs().map(|(&count, &n)| count * n).collect();
         x.reshape(open).broadcast(wide).reshape(joined)
     }
+}
+
+/// Slices along an axis, each as often as a number says.
+fn evenly<'e>(x: Expr<'e>, repeats: Expr<'e>, axis: usize) -> Expr<'e> {
+    let n = match (repeats.size_behind(), repeats.as_scalar()) {
+        (Some(size), _) => Extent::Size(size),
+        (None, Some(Scalar::Int(n))) => Extent::Number(n),
+        (None, _) => throw(error::bad_type("repeat", "repeats", "wanted an int or integers")),
+    };
+    let n = size_of(n, 0, "repeats", "repeat");
+    let mut shape = x.shape();
+    shape.dims_mut().insert(axis + 1, n);
+    let wide = x.unsqueeze(axis + 1).broadcast(shape);
+    flattened(wide, axis as i64, axis as i64 + 1)
+}
+
+/// Slices along an axis, each as often as its count says.
+fn by_counts<'e>(x: Expr<'e>, counts: Expr<'e>, axis: usize, total: Option<Extent>) -> Expr<'e> {
+    let (op, n) = ("repeat", x.size(axis));
+    if counts.rank() > 1 {
+        throw(error::bad_rank(op, "repeats", "0 or 1", counts.shape()));
+    }
+    let line = Shape::from_dims(&[n]);
+    within(op, &counts.shape(), &line);
+    let counts = counts.cast(DType::I64).broadcast(line);
+    let total = match total {
+        Some(total) => size_of(total, 0, "total_repeat_length", op),
+        None => length(counts),
+    };
+    if n.equals(0) && !total.equals(0) {
+        let facts = format!("total_repeat_length is {total}");
+        throw(error::bad_value(op, "there is nothing to repeat", facts));
+    }
+    let places = repeated_places(x.cx(), counts, total.into())[0];
+    let order = axis_first(x.rank(), axis);
+    x.tensor().permute(order.clone()).gather(&[places]).permute(inverse(&order))
+}
+
+/// The sum of counts, which is the size of a result.
+fn length(counts: Expr<'_>) -> Dim {
+    let negative = counts.minimum(counts.scalar(0)).reduce(Reduction::Sum, &[0]).integer();
+    let (Some(negative), Some(total)) = (negative, counts.reduce(Reduction::Sum, &[0]).integer())
+    else {
+        let facts = "the length of the result depends on their data; pass total_repeat_length=";
+        throw(error::bad_capture("repeat", "counts in a tensor", facts));
+    };
+    if negative < 0 {
+        throw(error::bad_value("repeat", "counts must not be negative", "some are"));
+    }
+    size_of(Extent::Number(total), 0, "the sum of repeats", "repeat")
 }
 
 fn equal_parts(x: Expr<'_>, n: usize, axis: usize) -> Vec<Dim> {

@@ -77,13 +77,19 @@ composite! {
     ///
     /// `indices`: integers of any shape; `weight`: (rows, …). The result has the shape of `indices`
     /// followed by that of a row. Negative indices count from the end; IndexError outside the
-    /// table.
+    /// table. `sparse`: an eager `backward` leaves a `RowSparse` as `weight.grad`, if lookups alone
+    /// make it.
     ///
     /// >>> import wengert as wg
     /// >>> wg.nn.embedding(wg.tensor([2, 0]), wg.tensor([[1, 2], [3, 4], [5, 6]])).tolist()
     /// [[5, 6], [1, 2]]
-    nn function embedding(indices: IntTensor, weight: Tensor) -> One inline {
+    nn function embedding(
+        indices: IntTensor, weight: Tensor; sparse: Bool = False,
+    ) -> One inline {
         let weight = weight.tensor();
+        if sparse {
+            weight.allow_rows();
+        }
         if weight.rank() == 0 {
             throw(error::bad_rank("embedding", "weight", "1 or more", weight.shape()));
         }

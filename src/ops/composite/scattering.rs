@@ -4,7 +4,7 @@
 //! Negative indices count from the end; an index outside its axis is an `IndexError`, except where
 //! segments are said to leave it out.
 
-use super::indexing::{axis_first, outside, with_size};
+use super::indexing::{aligned, axis_first};
 use super::movement::flattened;
 use super::{floating, one_number, size_of, within};
 use crate::dtype::{DType, Scalar};
@@ -102,6 +102,7 @@ composite! {
     /// `values[…, i, …]`.
     ///
     /// `x` and `indices` have one rank; `indices` broadcasts outside `axis`, `values` to `indices`.
+    /// With `broadcast=False` `indices` does not, and may be smaller there: what lies beyond stays.
     /// `reduce`: "sum", "prod", "max" or "min". `include_self`: False leaves out what `x` has at a
     /// place that gets values. NaN wins in "max" and "min", whose gradient is shared equally among
     /// equal elements.
@@ -112,13 +113,11 @@ composite! {
     /// [3.0, 2.0]
     top method scatter_reduce(
         x: NumericTensor, indices: IntTensor, values: NumericTensor, axis: Int = -1;
-        reduce: ScatterReduction = "sum", include_self: Bool = True,
+        reduce: ScatterReduction = "sum", include_self: Bool = True, broadcast: Bool = True,
     ) -> One {
         let op = "scatter_reduce";
         let axis = x.axis(axis, op);
-        let outer = outside(x, indices, axis, op);
-        let base = x.broadcast(with_size(&outer, x, axis));
-        let index = indices.cast(DType::I64).broadcast(with_size(&outer, indices, axis));
+        let (base, index) = aligned(op, x, indices, axis, broadcast);
         within(op, &values.shape(), &index.shape());
         let values = values.cast(x.dtype()).broadcast(index.shape());
         joined_at(op, base, index, values, axis, &reduce, include_self)

@@ -93,6 +93,23 @@ impl Kind for FloatOrNumber {
     }
 }
 
+/// An integer tensor, or an int alone, which may be a size.
+pub struct IntTensorOrSize;
+impl Kind for IntTensorOrSize {
+    const FORM: ParamKind = ParamKind::Tensor(Classes::INT);
+    type Value<'e> = Expr<'e>;
+    fn read<'e>(op: &str, call: &Arguments<'_, 'e>, i: usize) -> Expr<'e> {
+        let x = Expr::new(call.cx, call.operands_of(i)[0]);
+        if x.size_behind().is_none() {
+            check_class(op, x, Classes::INT);
+        }
+        x
+    }
+    fn write(value: Expr<'_>, operands: &mut SmallVec<[Arg; 4]>) -> Attr {
+        IntTensor::write(value, operands)
+    }
+}
+
 /// A sequence of tensors.
 pub struct Tensors;
 impl Kind for Tensors {

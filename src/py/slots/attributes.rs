@@ -7,12 +7,13 @@ use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyTuple, PyType};
 
 use super::{MATRIX_TRANSPOSE, Object, TRANSPOSE};
+use crate::array::Array;
 use crate::engine::eager::apply;
 use crate::engine::executors;
-use crate::engine::tape::{self, History, Operand, Value};
+use crate::engine::tape::{self, Gradient, History, Operand, Rows, Value};
 use crate::error;
 use crate::ops::op::Op;
 use crate::py::arguments::{Held, leak};
@@ -22,7 +23,7 @@ use crate::py::errors::{OrRaise, to_python};
 use crate::py::functions::{guard, make_leaf};
 use crate::py::size;
 use crate::py::tensor::{self, TensorObject};
-use crate::shape::{Axes, Dim};
+use crate::shape::{Axes, Dim, Shape};
 
 macro_rules! getter {
     ($name:ident, |$py:ident, $this:ident| $body:expr) => {
@@ -44,6 +45,57 @@ static KEPT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 #[pyfunction]
 pub fn _keep_gradients(kept: Py<PyAny>) {
     Python::attach(|py| _ = KEPT.set(py, kept));
+}
+
+/// The class of row-sparse gradients.
+fn row_sparse_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    CLASS.import(py, "wengert._rows", "RowSparse")
+}
+
+/// Rows as an object.
+fn row_sparse(py: Python<'_>, rows: Rows, shape: &Shape) -> PyResult<Py<PyAny>> {
+    let [indices, values] =
+        [rows.indices, rows.values].map(|array| tensor::wrap(py, Value::plain(array)));
+    let shape = PyTuple::new(py, shape.sizes())?;
+    let made = row_sparse_class(py)?.call_method1("_of", (indices?, values?, shape))?;
+    Ok(made.unbind())
+}
+
+/// A gradient that is assigned.
+enum New {
+    Dense(Value),
+    Rows(Rows),
+}
+
+/// Refuses a gradient that is not of its tensor's type or on another device.
+fn check_gradient(py: Python<'_>, of: &TensorObject, g: &Array, shape: &Shape) -> PyResult<()> {
+    let own = of.with(|value| value.array.clone());
+    if !shape.equals(own.shape()) || g.dtype != own.dtype {
+        let facts = format!("got {} {shape} for {} {}", g.dtype, own.dtype, own.shape());
+        let what = "a gradient has its tensor's type";
+        return Err(to_python(py, error::bad_shape("grad", what, facts)));
+    }
+    executors::common("grad", [&own, g]).map(drop).or_raise(py)
+}
+
+/// The rows of an object and the shape of their table, if it is a row-sparse gradient.
+fn rows_of(v: &Bound<'_, PyAny>) -> PyResult<Option<(Rows, Shape)>> {
+    let py = v.py();
+    if !v.is_instance(row_sparse_class(py)?)? {
+        return Ok(None);
+    }
+    let part = |name: &str| -> PyResult<Array> {
+        let part = v.getattr(name)?;
+        // SAFETY: a live object.
+        match unsafe { tensor::downcast(part.as_ptr()) } {
+            Some(part) => Ok(part.value().array),
+            None => Err(convert::refuse("grad", &part)),
+        }
+    };
+    let sizes: Vec<usize> = v.getattr("shape")?.extract()?;
+    let rows = Rows { indices: part("indices")?, values: part("values")? };
+    Ok(Some((rows, Shape::of(&sizes))))
 }
 
 /// The tensor as an object.
@@ -117,12 +169,16 @@ getter!(get_grad, |py, this| {
     {
         return Ok(kept.call1(py, (object(py, this),))?.into_ptr());
     }
-    let cell = this.with(|value| match &value.history {
-        History::Leaf(leaf) => leaf.gradient(),
+    let held = this.with(|value| match &value.history {
+        History::Leaf(leaf) => leaf.held(),
         History::None | History::Entry(..) => Ok(None),
     });
-    match cell.or_raise(py)? {
-        Some(cell) => Ok(tensor::wrap_shared(py, cell)?.into_ptr()),
+    match held.or_raise(py)? {
+        Some(Gradient::Dense(cell)) => Ok(tensor::wrap_shared(py, cell)?.into_ptr()),
+        Some(Gradient::Rows(rows)) => {
+            let shape = this.with(|value| value.shape().clone());
+            Ok(row_sparse(py, *rows, &shape)?.into_ptr())
+        }
         None => Ok(py.None().into_ptr()),
     }
 });
@@ -183,32 +239,29 @@ unsafe extern "C" fn set_grad(a: Object, v: Object, _: *mut c_void) -> c_int {
             History::Leaf(leaf) => Some(leaf.clone()),
             History::None | History::Entry(..) => None,
         });
-        let new = if v.is_none() {
-            None
-        } else {
-            // SAFETY: a live object.
-            let Some(g) = (unsafe { tensor::downcast(v.as_ptr()) }) else {
-                return Err(convert::refuse("grad", v));
-            };
-            let g = g.value();
-            let (shape, dtype) = this.with(|value| (value.shape().clone(), value.dtype()));
-            if !g.shape().equals(&shape) || g.dtype() != dtype {
-                let facts = format!("got {} {} for {dtype} {shape}", g.dtype(), g.shape());
-                return Err(to_python(
-                    py,
-                    error::bad_shape("grad", "a gradient has its tensor's type", facts),
-                ));
+        // SAFETY: a live object.
+        let new = match unsafe { tensor::downcast(v.as_ptr()) } {
+            _ if v.is_none() => None,
+            Some(g) => {
+                let g = g.value();
+                check_gradient(py, this, &g.array, g.shape())?;
+                Some(New::Dense(g))
             }
-            let own = this.with(|value| value.array.clone());
-            executors::common("grad", [&own, &g.array]).or_raise(py)?;
-            Some(g)
+            None => {
+                let Some((rows, shape)) = rows_of(v)? else {
+                    return Err(convert::refuse("grad", v));
+                };
+                check_gradient(py, this, &rows.values, &shape)?;
+                Some(New::Rows(rows))
+            }
         };
         match (leaf, new) {
             (Some(leaf), None) => leaf.set_gradient(None),
+            (Some(leaf), Some(New::Rows(rows))) => leaf.set(Some(Gradient::Rows(Box::new(rows)))),
             // `x.grad *= 0.5` assigns the cell to itself.
-            (Some(leaf), Some(g)) => match leaf.gradient().or_raise(py)? {
-                Some(cell) => tensor::written(&mut cell.lock(), |old| *old = g),
-                None => {
+            (Some(leaf), Some(New::Dense(g))) => match leaf.held().or_raise(py)? {
+                Some(Gradient::Dense(cell)) => tensor::written(&mut cell.lock(), |old| *old = g),
+                Some(Gradient::Rows(_)) | None => {
                     leaf.set_gradient(Some(std::sync::Arc::new(parking_lot::Mutex::new(g))));
                 }
             },
