@@ -204,14 +204,14 @@ pub unsafe fn sums<T: Element>(
         line: lines::<T>(cut.columns.places),
     };
     let scratch = Scratch::new(cut.bytes::<T>(), cut.tasks().min(threads::num_threads()))?;
-    let work = SQUARE * cut.band * cut.columns.places * cut.taps;
-    threads::for_each_chunk(cut.tasks(), (CHUNK / 2).div_ceil(work), |tasks| {
+    let work = SQUARE * cut.chunk * cut.columns.places * cut.taps;
+    let few = (CHUNK / 2).div_ceil(work * cut.band.div_ceil(cut.chunk));
+    threads::for_each_chunk(cut.tasks(), few, |tasks| {
         let part = scratch.lend(cut.bytes::<T>()).or_throw();
         let mut pace = Pace::default();
         for task in tasks {
-            pace.work(work);
             // SAFETY: the part is this call's; every task has results of its own.
-            unsafe { job.task(task, part.ptr().cast(), epilogue) };
+            unsafe { job.task(task, part.ptr().cast(), epilogue, || pace.work(work)) };
         }
     });
     Ok(())
@@ -235,11 +235,18 @@ struct Job<'a, T: Element> {
 unsafe impl<T: Element> Sync for Job<'_, T> {}
 
 impl<T: Element> Job<'_, T> {
-    /// Computes a band of some channels of a sample, and runs the epilogue on it.
+    /// Computes a band of some channels of a sample, and runs the epilogue on it. `pace` is told of
+    /// each chunk.
     ///
     /// # Safety
     /// `memory` has as many vectors as [`Cut::size`] says.
-    unsafe fn task(&self, task: usize, memory: *mut Vector<T>, epilogue: Option<Epilogue<'_>>) {
+    unsafe fn task(
+        &self,
+        task: usize,
+        memory: *mut Vector<T>,
+        epilogue: Option<Epilogue<'_>>,
+        mut pace: impl FnMut(),
+    ) {
         let cut = self.cut;
         let (rest, band) = (task / cut.bands, task % cut.bands);
         let blocks = cut.channels.div_ceil(SQUARE);
@@ -255,19 +262,20 @@ impl<T: Element> Job<'_, T> {
         let patch = memory.wrapping_add(cut.taps);
         let results = patch.wrapping_add(cut.parts[0]);
         let spare = results.wrapping_add(cut.parts[1]);
-        let weight = |lane: usize| {
+        let weights: [*const T; SQUARE] = std::array::from_fn(|lane| {
             self.windows.weights.cast::<T>().wrapping_offset(own(lane) * steps[0])
-        };
+        });
         let item = sample * cut.channels + first;
         let wide = cut.columns.places;
         // SAFETY: as the caller's, and as windows and sweeps say.
         unsafe {
             for (t, &k) in self.weights.iter().enumerate() {
-                memory.add(t).write(std::array::from_fn(|lane| *weight(lane).wrapping_offset(k)));
+                memory.add(t).write(weights.map(|row| *row.wrapping_offset(k)));
             }
             let end = cut.lines.places.min((band + 1) * cut.band);
             let mut there = 0;
             for start in (band * cut.band..end).step_by(cut.chunk) {
+                pace();
                 let lines = cut.chunk.min(end - start);
                 for i in 0..lines {
                     let reads = cut.lines.reads(if cut.is_wide { i + 1 } else { lines });
@@ -396,8 +404,7 @@ impl<T: Element> Job<'_, T> {
 /// A line of results. Arguments: where its first result's lowest tap reads, the offset from there of
 /// each tap, the taps' weights, the results, their count, and the elements between what two of them
 /// read.
-type Line<T> =
-    unsafe fn(*const T, &[isize], *const Vector<T>, *mut Vector<T>, (usize, usize));
+type Line<T> = unsafe fn(*const T, &[isize], *const Vector<T>, *mut Vector<T>, (usize, usize));
 
 /// The kernel for lines of so many results: in groups that leave the fewest to be computed twice.
 fn lines<T: Element>(count: usize) -> Line<T> {

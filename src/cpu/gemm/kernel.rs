@@ -11,6 +11,7 @@ use std::mem::MaybeUninit;
 
 #[cfg(target_arch = "x86_64")]
 use super::square;
+use super::steps::{Fetch, Source};
 #[cfg(target_arch = "x86_64")]
 use super::vector::{F32x8, F32x16, F64x4, F64x8};
 use super::vector::{Lanes, Vector};
@@ -54,8 +55,17 @@ pub type Listed<T> =
 ///
 /// # Safety
 /// As [`Micro`].
-pub type Spread<T> =
-    unsafe fn(usize, *const T, *const isize, *const T, isize, *mut T, isize, bool, (*const T, isize));
+pub type Spread<T> = unsafe fn(
+    usize,
+    *const T,
+    *const isize,
+    *const T,
+    isize,
+    *mut T,
+    isize,
+    bool,
+    (*const T, isize),
+);
 
 /// The kernels of a tile.
 #[derive(Clone, Copy)]
@@ -152,58 +162,6 @@ pub fn prefetch<T>(_at: *const T) {
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(_at.cast());
-    }
-}
-
-/// Where a tile reads the steps of `k` of an operand.
-trait Source<T>: Copy {
-    /// The next step.
-    ///
-    /// # Safety
-    /// There is one.
-    unsafe fn next(&mut self) -> *const T;
-}
-
-/// A step and the distance to the next.
-impl<T> Source<T> for (*const T, isize) {
-    #[inline(always)]
-    unsafe fn next(&mut self) -> *const T {
-        let row = self.0;
-        self.0 = row.wrapping_offset(self.1);
-        row
-    }
-}
-
-/// An address and the offset of each step.
-impl<T> Source<T> for (*const T, *const isize) {
-    #[inline(always)]
-    unsafe fn next(&mut self) -> *const T {
-        // SAFETY: by contract.
-        let at = unsafe { *self.1 };
-        self.1 = self.1.wrapping_add(1);
-        self.0.wrapping_offset(at)
-    }
-}
-
-/// What a tile fetches while it is computed: spread over its steps, because many fetches at once wait
-/// for each other.
-trait Fetch: Copy {
-    /// What the next step fetches.
-    fn next(&mut self);
-}
-
-/// Nothing.
-impl Fetch for () {
-    #[inline(always)]
-    fn next(&mut self) {}
-}
-
-/// An address and the distance to the next.
-impl<T> Fetch for (*const T, isize) {
-    #[inline(always)]
-    fn next(&mut self) {
-        prefetch(self.0);
-        self.0 = self.0.wrapping_offset(self.1);
     }
 }
 

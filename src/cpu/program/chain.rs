@@ -107,12 +107,21 @@ impl Chain {
         size: (usize, usize),
     ) -> bool {
         let is_row = |x: &Matrix| x.col == 1 || size.1 == 1;
-        let start = &inputs[self.start];
+        // Of two arrays the first step may start with either.
+        let (mut start, mut all) = (self.start, self.steps.clone());
+        if let Some((_, other, is_first)) = all.first_mut()
+            && !is_row(&inputs[start])
+            && *other < inputs.len()
+        {
+            std::mem::swap(&mut start, other);
+            *is_first = !*is_first;
+        }
+        let start = &inputs[start];
         if !is_row(start) || !is_row(output) {
             return false;
         }
         let mut steps: SmallVec<[Step; MOST]> = SmallVec::new();
-        for &(kind, other, is_first) in &self.steps {
+        for (kind, other, is_first) in all {
             let (ptr, down, is_line) = match inputs.get(other) {
                 Some(x) if x.col == 0 || is_row(x) => {
                     (x.ptr.cast_const().cast(), x.row, x.col != 0)
@@ -127,7 +136,8 @@ impl Chain {
             }
             steps.push(Step { kind, ptr, down, is_line, is_first });
         }
-        let (from, to) = ((start.ptr.cast_const().cast(), start.row), (output.ptr.cast(), output.row));
+        let (from, to) =
+            ((start.ptr.cast_const().cast(), start.row), (output.ptr.cast(), output.row));
         // SAFETY: as the caller's; the level is one that the processor has.
         unsafe {
             match isa() {
@@ -407,7 +417,9 @@ mod tests {
     fn a_chain_has_the_bits_of_its_program() {
         let kinds = ["add", "subtract", "multiply", "maximum", "minimum"];
         for (first, last) in kinds.iter().flat_map(|a| kinds.iter().map(move |b| (a, b))) {
-            for (columns, turned) in [1, 5, 16, 31, 50, 200].into_iter().zip([false, true].repeat(3)) {
+            for (columns, turned) in
+                [1, 5, 16, 31, 50, 200].into_iter().zip([false, true].repeat(3))
+            {
                 // Of rows with gaps, in place: an operand has one element a row, one is a matrix.
                 let mut program = ElementProgram::new(&[DType::F32; 3], &[DType::F32]);
                 let [x, a, y] = std::array::from_fn(|i| program.array(i));
