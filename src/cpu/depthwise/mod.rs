@@ -1,8 +1,9 @@
 //! Convolutions whose results each see one channel (depthwise ones): sums of few terms, for which a
 //! product would gather more than it multiplies.
 //!
-//! Outputs, and gradients of inputs, read a patch of a plane ([`patch`]), in which what a tap reads
-//! for neighbouring results lies side by side, padding and strides notwithstanding.
+//! Outputs, and gradients of inputs, read a patch in which padding and strides are no cases of their
+//! own: of sixteen planes, where vectors hold neighbouring channels ([`lanes`]), or of one plane, in
+//! which what a tap reads for neighbouring results lies side by side ([`patch`]).
 //!
 //! Promises: outputs and inputs have the bits of the product that [`conv`](super::conv) makes of
 //! them (one chain over the taps, ascending, with zeros for padding). A weight is a sum over
@@ -10,6 +11,7 @@
 //! [`weight`].
 
 mod kernel;
+mod lanes;
 mod weight;
 
 use std::ops::Range;
@@ -157,6 +159,9 @@ impl Cut {
 
 /// The scratch bytes of [`sums`], as the memory counters count them.
 pub fn scratch<T: Element>(windows: &Windows<'_>) -> usize {
+    if let Some(cut) = lanes::Cut::new::<T>(windows) {
+        return cut.scratch::<T>();
+    }
     Cut::new::<T>(windows).map_or(0, |cut| counted(cut.size * size_of::<T>(), parts(&cut, windows)))
 }
 
@@ -177,8 +182,17 @@ pub unsafe fn sums<T: Element>(
     out: &Array,
     epilogue: Option<Epilogue<'_>>,
 ) -> Result<()> {
-    let Some(cut) = Cut::new::<T>(windows) else { return Ok(()) };
     let strides = out.layout.strides();
+    // Only elements of four bytes are transposed in registers.
+    if const { size_of::<T>() == 4 }
+        && let Some(cut) = lanes::Cut::new::<T>(windows)
+    {
+        // SAFETY: as the caller's.
+        let to = unsafe { (out.ptr_mut().cast::<T>(), strides[1]) };
+        // SAFETY: as the caller's.
+        return unsafe { lanes::sums(&cut, windows, to, epilogue) };
+    }
+    let Some(cut) = Cut::new::<T>(windows) else { return Ok(()) };
     let both = || windows.sweeps.iter().zip(&strides[2..]);
     let first: isize = both().map(|(sweep, stride)| sweep.to as isize * stride).sum();
     let apart: SmallVec<[isize; 3]> =

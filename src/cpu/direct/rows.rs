@@ -77,12 +77,19 @@ impl<T: Element> Job<'_, T> {
                     false => panel(rows.start / width * width, k + BLOCK),
                 };
                 let lines = steps.len() * width * size_of::<T>() / 64;
-                let share = lines.div_ceil(pieces.len());
+                // One line for each step, as far as these suffice, the rest before.
+                let line = (64 / size_of::<T>()) as isize;
+                let ahead = |i: usize| next.wrapping_offset((i * steps.len()) as isize * line);
+                let few = lines.saturating_sub(pieces.len() * steps.len());
+                for i in lines - few..lines {
+                    prefetch(next.wrapping_offset(i as isize * line));
+                }
                 for (i, piece) in pieces.iter().enumerate() {
                     pace.work(piece.tile.rows * width * steps.len());
-                    for line in i * share..lines.min((i + 1) * share) {
-                        prefetch(next.wrapping_add(line * 64 / size_of::<T>()));
-                    }
+                    let fetch = match i * steps.len() < lines {
+                        true => (ahead(i), line),
+                        false => (here, 0),
+                    };
                     let kernel = if is_slim { piece.tile.slim } else { piece.tile.spread };
                     // SAFETY: the patch and the panel have these steps, the results these rows.
                     unsafe {
@@ -95,6 +102,7 @@ impl<T: Element> Job<'_, T> {
                             results.add(piece.number * cut.each + row - rows.start),
                             cut.each as isize,
                             k == 0,
+                            fetch,
                         );
                     }
                 }

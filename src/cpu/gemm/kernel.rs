@@ -11,6 +11,7 @@ use std::mem::MaybeUninit;
 
 #[cfg(target_arch = "x86_64")]
 use super::square;
+use super::steps::{Fetch, Source};
 #[cfg(target_arch = "x86_64")]
 use super::vector::{F32x8, F32x16, F64x4, F64x8};
 use super::vector::{Lanes, Vector};
@@ -48,11 +49,23 @@ pub type Micro<T> =
 pub type Listed<T> =
     unsafe fn(usize, *const T, (isize, isize), *const T, *const isize, *mut T, isize, bool);
 
-/// As [`Micro`], with neighbouring elements as rows of `a`, and an offset for each of its steps.
+/// As [`Micro`], with neighbouring elements as rows of `a`, and an offset for each of its steps. The
+/// last argument is what each step fetches: an address, which need not be valid, and the distance to
+/// that of the next step.
 ///
 /// # Safety
 /// As [`Micro`].
-pub type Spread<T> = unsafe fn(usize, *const T, *const isize, *const T, isize, *mut T, isize, bool);
+pub type Spread<T> = unsafe fn(
+    usize,
+    *const T,
+    *const isize,
+    *const T,
+    isize,
+    *mut T,
+    isize,
+    bool,
+    (*const T, isize),
+);
 
 /// The kernels of a tile.
 #[derive(Clone, Copy)]
@@ -152,42 +165,13 @@ pub fn prefetch<T>(_at: *const T) {
     }
 }
 
-/// Where a tile reads the steps of `k` of an operand.
-trait Source<T>: Copy {
-    /// The next step.
-    ///
-    /// # Safety
-    /// There is one.
-    unsafe fn next(&mut self) -> *const T;
-}
-
-/// A step and the distance to the next.
-impl<T> Source<T> for (*const T, isize) {
-    #[inline(always)]
-    unsafe fn next(&mut self) -> *const T {
-        let row = self.0;
-        self.0 = row.wrapping_offset(self.1);
-        row
-    }
-}
-
-/// An address and the offset of each step.
-impl<T> Source<T> for (*const T, *const isize) {
-    #[inline(always)]
-    unsafe fn next(&mut self) -> *const T {
-        // SAFETY: by contract.
-        let at = unsafe { *self.1 };
-        self.1 = self.1.wrapping_add(1);
-        self.0.wrapping_offset(at)
-    }
-}
-
 #[inline(always)]
 unsafe fn micro<
     T: Copy,
     V: Vector<T>,
     A: Source<T>,
     B: Source<T>,
+    F: Fetch,
     const M: usize,
     const N: usize,
 >(
@@ -198,6 +182,7 @@ unsafe fn micro<
     c: *mut T,
     c_row: isize,
     fresh: bool,
+    mut fetch: F,
 ) {
     // The tile of `c` is fetched while the sums are computed.
     for i in 0..M as isize {
@@ -208,6 +193,7 @@ unsafe fn micro<
     }
     let mut sum = [[V::zero(); N]; M];
     for _ in 0..depth {
+        fetch.next();
         // SAFETY: the caller vouches for `M × depth` of `a` and `depth` rows of `b`.
         let (a, row) = unsafe { (a.next(), b.next().cast::<[V; N]>().read_unaligned()) };
         for (i, sum) in sum.iter_mut().enumerate() {
@@ -419,8 +405,8 @@ macro_rules! shells {
             ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
-                    super::micro::<T, V, _, _, M, N>(
-                        depth, (a, a_strides.1), a_strides.0, (b, b_step), c, c_row, fresh,
+                    super::micro::<T, V, _, _, _, M, N>(
+                        depth, (a, a_strides.1), a_strides.0, (b, b_step), c, c_row, fresh, (),
                     );
                 }
             }
@@ -432,8 +418,8 @@ macro_rules! shells {
             ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
-                    super::micro::<T, V, _, _, M, N>(
-                        depth, (a, a_strides.1), a_strides.0, (b, b_at), c, c_row, fresh,
+                    super::micro::<T, V, _, _, _, M, N>(
+                        depth, (a, a_strides.1), a_strides.0, (b, b_at), c, c_row, fresh, (),
                     );
                 }
             }
@@ -441,12 +427,12 @@ macro_rules! shells {
             $(#[$feature])*
             pub unsafe fn spread<T: Element, V: Vector<T>, const M: usize, const N: usize>(
                 depth: usize, a: *const T, a_at: *const isize, b: *const T, b_step: isize,
-                c: *mut T, c_row: isize, fresh: bool,
+                c: *mut T, c_row: isize, fresh: bool, fetch: (*const T, isize),
             ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
-                    super::micro::<T, V, _, _, M, N>(
-                        depth, (a, a_at), 1, (b, b_step), c, c_row, fresh,
+                    super::micro::<T, V, _, _, _, M, N>(
+                        depth, (a, a_at), 1, (b, b_step), c, c_row, fresh, fetch,
                     );
                 }
             }

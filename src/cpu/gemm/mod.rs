@@ -13,6 +13,7 @@ pub(super) mod panels;
 pub(super) mod scratch;
 #[cfg(target_arch = "x86_64")]
 mod square;
+mod steps;
 mod tile;
 mod unplaced;
 mod vector;

@@ -231,6 +231,7 @@ unsafe fn map_blocks(kernel: TileKernel, args: &[MapOperand], out: &Array) {
         registers: SmallVec::new(),
         register_count: args.len() + 1,
         width: out.dtype.compute().size(),
+        chain: None,
     };
     for arg in args {
         let dtype = match *arg {

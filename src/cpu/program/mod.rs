@@ -4,6 +4,7 @@
 //! intermediate values never leave the L1 cache. Every instruction rounds to its dtype; hence a
 //! fused program, its ops one by one, and any cut into tiles give the same bits.
 
+mod chain;
 mod map;
 mod part;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use crate::simd::{stream_copy, stream_fence};
 use crate::threads;
 use crate::tile::{self, TILE, TileKernel};
 
+use chain::Chain;
 pub(super) use map::map_memory;
 pub use map::{MapOperand, map};
 pub use part::{Matrix, run_part};
@@ -72,6 +74,8 @@ pub struct Program {
     register_count: usize,
     /// Bytes of the widest register element.
     width: usize,
+    /// The same as steps on one value, if it is that.
+    chain: Option<Chain>,
 }
 
 /// Collects the instructions of a program.
@@ -110,7 +114,7 @@ impl Program {
             }
         }
         let results: SmallVec<[Value; 2]> = program.results().iter().map(|x| Value(x.0)).collect();
-        Ok(builder.finish(&results))
+        Ok(Program { chain: Chain::of(program), ..builder.finish(&results) })
     }
 }
 
@@ -125,6 +129,7 @@ impl Builder {
             registers: SmallVec::new(),
             register_count: 0,
             width: 1,
+            chain: None,
         };
         Builder { program, dtypes: inputs.iter().chain(scalars).copied().collect() }
     }

@@ -38,6 +38,12 @@ pub unsafe fn run_part(
     if rows == 0 || cols == 0 {
         return;
     }
+    if let (Some(chain), [output]) = (&program.chain, outputs) {
+        // SAFETY: as the caller's.
+        if unsafe { chain.run(program, inputs, scalars, output, (rows, cols)) } {
+            return;
+        }
+    }
     let mut strides: SmallVec<[[isize; 2]; 8]> = SmallVec::new();
     inputs.iter().chain(outputs).for_each(|x| strides.push([x.row, x.col]));
     let mut all: SmallVec<[&[isize]; 8]> = SmallVec::new();
