@@ -264,6 +264,59 @@ pub unsafe fn largest_of_row<T: Element>(x: *const T, n: usize) -> T {
     }
 }
 
+/// Reduces each of some rows of `n` contiguous elements, one row behind the other, to one element:
+/// the elements, rows, `n`, and the results.
+pub type FoldRows = unsafe fn(*const u8, usize, usize, *mut u8);
+
+/// Sums the products of the elements of two rows, for each of some rows, likewise.
+pub type FoldPairs = unsafe fn([*const u8; 2], usize, usize, *mut u8);
+
+/// The reduction of rows as [`reduce_into`] reduces the last axes; `None` for other dtypes than
+/// float32 and float64.
+pub fn fold_of_rows(kind: Reduction, dtype: DType) -> Option<FoldRows> {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "no other dtype is reduced so")]
+    match dtype {
+        DType::F32 => typed_fold::<f32>(kind),
+        DType::F64 => typed_fold::<f64>(kind),
+        _ => None,
+    }
+}
+
+fn typed_fold<T: Number>(kind: Reduction) -> Option<FoldRows> {
+    match kind {
+        Reduction::Sum => Some(fold_some::<T, Sum>),
+        Reduction::Prod => Some(fold_some::<T, Prod>),
+        Reduction::Max => Some(fold_some::<T, Max>),
+        Reduction::Min => Some(fold_some::<T, Min>),
+        Reduction::Any | Reduction::All => None,
+    }
+}
+
+unsafe fn fold_some<T: Number, F: Combine<T>>(x: *const u8, rows: usize, n: usize, out: *mut u8) {
+    let (x, out) = (x.cast::<T>(), out.cast::<T>());
+    // SAFETY: by the contract of `FoldRows`.
+    unsafe {
+        match n <= FEW {
+            true => {
+                let places: [isize; FEW] = std::array::from_fn(|i| i as isize);
+                kernels::fold_apart::<T, F>(x, n as isize, &places[..n], rows, out);
+            }
+            false => kernels::fold_rows::<T, T, F>(x, n as isize, rows, n, out),
+        }
+    }
+}
+
+/// The sum of products of rows of more than [`FEW`] elements as [`reduce_into`] sums the products;
+/// `None` for other dtypes than float32 and float64.
+pub fn fold_of_products(dtype: DType) -> Option<FoldPairs> {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "no other dtype is reduced so")]
+    match dtype {
+        DType::F32 => Some(kernels::fold_products::select::<f32>()),
+        DType::F64 => Some(kernels::fold_products::select::<f64>()),
+        _ => None,
+    }
+}
+
 /// The sum of the squares of `x + shift`, likewise.
 ///
 /// # Safety

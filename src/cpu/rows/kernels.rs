@@ -1,0 +1,146 @@
+//! Kernels over the rows of a tile that take a number for each row.
+//!
+//! Each does several elementwise ops in one pass: every op rounds as its own kernel does, so the
+//! bits are those of the ops one by one.
+
+use crate::cpu::dense::Real;
+use crate::dtype::DType;
+use crate::multiversion;
+
+/// Elements that are computed at once.
+const W: usize = 64;
+/// Elements that are computed at once at the end of a row.
+const SHORT: usize = 16;
+
+/// Ops on an element, the number of its row, and elements of rows that all rows share.
+pub trait Chain<T> {
+    /// How many rows are shared
+    const SHARED: usize;
+    /// The ops.
+    fn of(x: T, single: T, shared: [T; 2]) -> T;
+}
+
+macro_rules! chains {
+    ($($(#[$doc:meta])* $name:ident($x:ident, $single:ident, $shared:ident; $count:literal) $body:expr;)*) => {$(
+        $(#[$doc])*
+        struct $name;
+        impl<T: Real> Chain<T> for $name {
+            const SHARED: usize = $count;
+            #[inline(always)]
+            #[allow(unused_variables)]
+            fn of($x: T, $single: T, $shared: [T; 2]) -> T {
+                $body
+            }
+        }
+    )*};
+}
+chains! {
+    /// `x + s`
+    Sum(x, s, shared; 0) x + s;
+    /// `x − s`
+    Difference(x, s, shared; 0) x - s;
+    /// `x · s`
+    Product(x, s, shared; 0) x * s;
+    /// `x / s`
+    Quotient(x, s, shared; 0) x / s;
+    /// `x · s · w`
+    Weighted(x, s, shared; 1) x * s * shared[0];
+    /// `x · s · w + b`
+    Affine(x, s, shared; 2) x * s * shared[0] + shared[1];
+}
+
+/// `x`, `y`, rows and elements of a row, the numbers of the rows, and the shared rows.
+pub type RowKernel = unsafe fn(*const u8, *mut u8, [usize; 2], *const u8, [*const u8; 2]);
+
+/// The ops of a kernel in order: first one with the number of the row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Ops {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    MultiplyTwice,
+    MultiplyTwiceAdd,
+}
+
+impl Ops {
+    /// The kernel for a dtype, if there is one.
+    pub fn kernel(self, dtype: DType) -> Option<RowKernel> {
+        #[allow(clippy::wildcard_enum_match_arm, reason = "of other dtypes there are no kernels")]
+        match dtype {
+            DType::F32 => Some(self.typed::<f32>()),
+            DType::F64 => Some(self.typed::<f64>()),
+            _ => None,
+        }
+    }
+
+    fn typed<T: Real>(self) -> RowKernel {
+        match self {
+            Ops::Add => chain::select::<T, Sum>(),
+            Ops::Subtract => chain::select::<T, Difference>(),
+            Ops::Multiply => chain::select::<T, Product>(),
+            Ops::Divide => chain::select::<T, Quotient>(),
+            Ops::MultiplyTwice => chain::select::<T, Weighted>(),
+            Ops::MultiplyTwiceAdd => chain::select::<T, Affine>(),
+        }
+    }
+}
+
+multiversion! {
+    /// Runs the ops on rows.
+    ///
+    /// # Safety
+    /// `x` and `y` have the elements of all rows, one row behind the other, and are the same memory
+    /// or apart; there is a number for each row, and an element of each shared row for each of a
+    /// row's.
+    #[expect(dead_code, reason = "the versions are asked for once, not at each call")]
+    unsafe fn chain[T, C](
+        x: *const u8,
+        y: *mut u8,
+        size: [usize; 2],
+        single: *const u8,
+        shared: [*const u8; 2],
+    )
+    where [T: Real, C: Chain<T>]
+    {
+        let [rows, n] = size;
+        let (x, y, single) = (x.cast::<T>(), y.cast::<T>(), single.cast::<T>());
+        let shared = shared.map(|row| row.cast::<T>());
+        // SAFETY: by contract.
+        unsafe {
+            for row in 0..rows {
+                let s = *single.add(row);
+                let (x, y) = (x.add(row * n), y.add(row * n));
+                let mut at = 0;
+                while at + W <= n {
+                    let x = x.add(at).cast::<[T; W]>().read_unaligned();
+                    let mut own = [[s; W]; 2];
+                    for (own, row) in own.iter_mut().zip(shared).take(C::SHARED) {
+                        *own = row.add(at).cast::<[T; W]>().read_unaligned();
+                    }
+                    let mut made = [s; W];
+                    for i in 0..W {
+                        made[i] = C::of(x[i], s, [own[0][i], own[1][i]]);
+                    }
+                    y.add(at).cast::<[T; W]>().write_unaligned(made);
+                    at += W;
+                }
+                while at < n {
+                    let count = (n - at).min(SHORT);
+                    let (mut part, mut own) = ([s; SHORT], [[s; SHORT]; 2]);
+                    part.as_mut_ptr().copy_from_nonoverlapping(x.add(at), count);
+                    for (own, row) in own.iter_mut().zip(shared).take(C::SHARED) {
+                        own.as_mut_ptr().copy_from_nonoverlapping(row.add(at), count);
+                    }
+                    let mut made = [s; SHORT];
+                    for i in 0..SHORT {
+                        made[i] = C::of(part[i], s, [own[0][i], own[1][i]]);
+                    }
+                    y.add(at).copy_from_nonoverlapping(made.as_ptr(), count);
+                    at += count;
+                }
+            }
+        }
+    }
+}
