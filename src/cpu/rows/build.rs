@@ -100,9 +100,7 @@ impl Builder {
 
     /// What a port reads.
     pub fn port(&mut self, port: Port, form: Form) -> Value {
-        let known = |node: &Node| {
-            matches!(node.work, Work::Port(k) if node.form == form && self.ports[k] == port)
-        };
+        let known = |node: &Node| matches!(node.work, Work::Port(k) if node.form == form && self.ports[k] == port);
         if let Some(i) = self.nodes.iter().position(known) {
             return Value(i as u16);
         }

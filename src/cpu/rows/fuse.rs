@@ -8,7 +8,7 @@ use super::{Constant, Output, RowProgram, Step, Value};
 use crate::cpu::reduce;
 use crate::dtype::DType;
 use crate::ops::attributes::Reduction;
-use crate::ops::elementwise::{Elementwise, arithmetic};
+use crate::ops::elementwise::{Elementwise, arithmetic, exponential};
 
 /// Elements of a tile: a few registers of so many stay in the innermost cache.
 const TILE: usize = 2048;
@@ -25,6 +25,7 @@ impl Ops {
             (&arithmetic::subtract, Ops::Subtract),
             (&arithmetic::multiply, Ops::Multiply),
             (&arithmetic::quotient, Ops::Divide),
+            (&exponential::exp, Ops::Exp),
         ];
         known.into_iter().find(|(own, _)| *own == def).map(|(_, ops)| ops)
     }
@@ -69,6 +70,12 @@ fn fused(nodes: &[Node], i: usize, n: usize, uses: &[u32]) -> Option<Node> {
     let node = &nodes[i];
     let at = |x: u16| &nodes[x as usize];
     match node.work {
+        Work::Map { op: Some(Ops::Exp), .. } if node.form == Form::Whole => {
+            let x = node.args[0];
+            let is_shifted = matches!(at(x).work, Work::Rows(Ops::Subtract));
+            let made = || node.made(Work::Rows(Ops::SubtractExp), &at(x).args);
+            (is_shifted && uses[x as usize] == 1).then(made)
+        }
         Work::Map { op: Some(op), .. } if node.form == Form::Whole => {
             op.kernel(node.dtype)?;
             let [a, b] = [node.args[0], node.args[1]];

@@ -4,6 +4,7 @@
 //! bits are those of the ops one by one.
 
 use crate::cpu::dense::Real;
+use crate::cpu::softmax::powers;
 use crate::dtype::DType;
 use crate::multiversion;
 
@@ -17,36 +18,50 @@ pub trait Chain<T> {
     /// How many rows are shared
     const SHARED: usize;
     /// The ops.
-    fn of(x: T, single: T, shared: [T; 2]) -> T;
+    fn of<const N: usize>(x: &[T; N], single: T, shared: &[[T; N]; 2]) -> [T; N];
 }
 
 macro_rules! chains {
-    ($($(#[$doc:meta])* $name:ident($x:ident, $single:ident, $shared:ident; $count:literal) $body:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident($x:ident, $single:ident, $shared:pat; $count:literal) $body:expr;)*) => {$(
         $(#[$doc])*
         struct $name;
         impl<T: Real> Chain<T> for $name {
             const SHARED: usize = $count;
             #[inline(always)]
-            #[allow(unused_variables)]
-            fn of($x: T, $single: T, $shared: [T; 2]) -> T {
-                $body
+            fn of<const N: usize>(x: &[T; N], $single: T, shared: &[[T; N]; 2]) -> [T; N] {
+                let mut made = [$single; N];
+                for i in 0..N {
+                    let ($x, $shared) = (x[i], [shared[0][i], shared[1][i]]);
+                    made[i] = $body;
+                }
+                made
             }
         }
     )*};
 }
 chains! {
     /// `x + s`
-    Sum(x, s, shared; 0) x + s;
+    Sum(x, s, _; 0) x + s;
     /// `x − s`
-    Difference(x, s, shared; 0) x - s;
+    Difference(x, s, _; 0) x - s;
     /// `x · s`
-    Product(x, s, shared; 0) x * s;
+    Product(x, s, _; 0) x * s;
     /// `x / s`
-    Quotient(x, s, shared; 0) x / s;
+    Quotient(x, s, _; 0) x / s;
     /// `x · s · w`
-    Weighted(x, s, shared; 1) x * s * shared[0];
+    Weighted(x, s, [w, _]; 1) x * s * w;
     /// `x · s · w + b`
-    Affine(x, s, shared; 2) x * s * shared[0] + shared[1];
+    Affine(x, s, [w, b]; 2) x * s * w + b;
+}
+
+/// `e^(x − s)`
+struct Power;
+impl<T: Real> Chain<T> for Power {
+    const SHARED: usize = 0;
+    #[inline(always)]
+    fn of<const N: usize>(x: &[T; N], single: T, _: &[[T; N]; 2]) -> [T; N] {
+        powers(x, single)
+    }
 }
 
 /// `x`, `y`, rows and elements of a row, the numbers of the rows, and the shared rows.
@@ -62,6 +77,9 @@ pub enum Ops {
     Divide,
     MultiplyTwice,
     MultiplyTwiceAdd,
+    SubtractExp,
+    /// By itself it takes no number
+    Exp,
 }
 
 impl Ops {
@@ -69,21 +87,23 @@ impl Ops {
     pub fn kernel(self, dtype: DType) -> Option<RowKernel> {
         #[allow(clippy::wildcard_enum_match_arm, reason = "of other dtypes there are no kernels")]
         match dtype {
-            DType::F32 => Some(self.typed::<f32>()),
-            DType::F64 => Some(self.typed::<f64>()),
+            DType::F32 => self.typed::<f32>(),
+            DType::F64 => self.typed::<f64>(),
             _ => None,
         }
     }
 
-    fn typed<T: Real>(self) -> RowKernel {
-        match self {
+    fn typed<T: Real>(self) -> Option<RowKernel> {
+        Some(match self {
             Ops::Add => chain::select::<T, Sum>(),
             Ops::Subtract => chain::select::<T, Difference>(),
             Ops::Multiply => chain::select::<T, Product>(),
             Ops::Divide => chain::select::<T, Quotient>(),
             Ops::MultiplyTwice => chain::select::<T, Weighted>(),
             Ops::MultiplyTwiceAdd => chain::select::<T, Affine>(),
-        }
+            Ops::SubtractExp => chain::select::<T, Power>(),
+            Ops::Exp => return None,
+        })
     }
 }
 
@@ -119,10 +139,7 @@ multiversion! {
                     for (own, row) in own.iter_mut().zip(shared).take(C::SHARED) {
                         *own = row.add(at).cast::<[T; W]>().read_unaligned();
                     }
-                    let mut made = [s; W];
-                    for i in 0..W {
-                        made[i] = C::of(x[i], s, [own[0][i], own[1][i]]);
-                    }
+                    let made = C::of(&x, s, &own);
                     y.add(at).cast::<[T; W]>().write_unaligned(made);
                     at += W;
                 }
@@ -133,10 +150,7 @@ multiversion! {
                     for (own, row) in own.iter_mut().zip(shared).take(C::SHARED) {
                         own.as_mut_ptr().copy_from_nonoverlapping(row.add(at), count);
                     }
-                    let mut made = [s; SHORT];
-                    for i in 0..SHORT {
-                        made[i] = C::of(part[i], s, [own[0][i], own[1][i]]);
-                    }
+                    let made = C::of(&part, s, &own);
                     y.add(at).copy_from_nonoverlapping(made.as_ptr(), count);
                     at += count;
                 }

@@ -54,7 +54,12 @@ enum Constant {
 
 enum Step {
     /// Elements of rows, or a number for each; `is_direct`: read where they lie
-    Load { port: usize, to: u16, is_single: bool, is_direct: bool },
+    Load {
+        port: usize,
+        to: u16,
+        is_single: bool,
+        is_direct: bool,
+    },
     /// An elementwise op; `is_single`: on a number for each row; `by_row`: some operand is a shared
     /// row
     Map {
@@ -66,11 +71,30 @@ enum Step {
         by_row: bool,
     },
     /// Several elementwise ops
-    Rows { kernel: RowKernel, x: u16, single: u16, shared: [u16; 2], to: u16 },
+    Rows {
+        kernel: RowKernel,
+        x: u16,
+        single: u16,
+        shared: [u16; 2],
+        to: u16,
+    },
     /// The number of each row, for each of its elements
-    Spread { from: u16, to: u16, width: Width },
-    Fold { kernel: FoldRows, round: Option<TileKernel>, x: u16, to: u16 },
-    FoldPairs { kernel: FoldPairs, x: [u16; 2], to: u16 },
+    Spread {
+        from: u16,
+        to: u16,
+        width: Width,
+    },
+    Fold {
+        kernel: FoldRows,
+        round: Option<TileKernel>,
+        x: u16,
+        to: u16,
+    },
+    FoldPairs {
+        kernel: FoldPairs,
+        x: [u16; 2],
+        to: u16,
+    },
 }
 
 struct Output {

@@ -145,15 +145,11 @@ impl Maker<'_> {
                     let from = self.plan.ty(source).shape.count();
                     (shape.count() == from).then_some(Known::Value(x))?
                 }
-                Known::View(i, layout) => {
-                    Known::View(i, op.view(self.inputs[i].dtype, &layout)?)
-                }
+                Known::View(i, layout) => Known::View(i, op.view(self.inputs[i].dtype, &layout)?),
             },
             Op::Broadcast(shape) => match self.source(source)? {
                 Known::Value(_) => Known::Value(self.read(source, shape)?),
-                Known::View(i, layout) => {
-                    Known::View(i, op.view(self.inputs[i].dtype, &layout)?)
-                }
+                Known::View(i, layout) => Known::View(i, op.view(self.inputs[i].dtype, &layout)?),
             },
             _ => match self.source(source)? {
                 Known::View(i, layout) if op.is_movement() => {
@@ -186,7 +182,9 @@ impl Maker<'_> {
             Known::View(input, layout) => {
                 let strides = layout.broadcast_strides(shape);
                 let axis = |from: usize, to: usize| {
-                    Axis::new(sizes[from..to].iter().copied().zip(strides[from..to].iter().copied()))
+                    Axis::new(
+                        sizes[from..to].iter().copied().zip(strides[from..to].iter().copied()),
+                    )
                 };
                 let (rows, row) = (axis(0, lead), axis(lead, sizes.len()));
                 let x = self.inputs[input];
