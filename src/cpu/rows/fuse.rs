@@ -122,7 +122,10 @@ pub(super) fn finish(builder: Builder, results: &[(Value, DType)]) -> Option<Row
     let Builder { n, mut nodes, ports } = builder;
     fuse(&mut nodes, n, results);
     let uses = uses(&nodes, results);
-    let rows = (TILE / n).max(1);
+    static T: std::sync::LazyLock<usize> = std::sync::LazyLock::new(|| {
+        std::env::var("TT").ok().and_then(|x| x.parse().ok()).unwrap_or(TILE)
+    });
+    let rows = (*T / n).max(1);
     let widest = nodes.iter().map(|node| node.dtype.compute().size()).max()?;
     let mut lower = Lower {
         n,

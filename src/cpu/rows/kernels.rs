@@ -22,7 +22,7 @@ pub trait Chain<T> {
 }
 
 macro_rules! chains {
-    ($($(#[$doc:meta])* $name:ident($x:ident, $single:ident, $shared:pat; $count:literal) $body:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident($x:ident, $single:ident, $shared:tt; $count:literal) $body:expr;)*) => {$(
         $(#[$doc])*
         struct $name;
         impl<T: Real> Chain<T> for $name {

@@ -1,15 +1,16 @@
 //! Block fusions, run on the CPU: a few rows at a time on each thread.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
 use smallvec::SmallVec;
 
-use super::{Lowered, Run, ScratchRange, rows};
+use super::rows::BlockRows;
+use super::{Lowered, Run, ScratchRange};
 use crate::array::Array;
 use crate::cpu::copy::copy_into;
 use crate::cpu::reduce::{Chunk, Partial, partial};
-use crate::cpu::rows::RowProgram;
 use crate::dtype::Scalar;
 use crate::error::{self, Result};
 use crate::layout::Layout;
@@ -26,9 +27,8 @@ struct Work<'a> {
     numbers: &'a [Scalar],
     results: &'a [Array],
     workspace: Option<&'a Array>,
-    /// All steps as one program, where they compute rows, and how many rows of it there are for each
-    /// index of the row axes
-    rows: Option<(RowProgram, usize)>,
+    /// All steps of a block as one program, where they compute rows
+    rows: Option<Arc<BlockRows>>,
 }
 
 /// Computes the results, in arrays in C order that nobody else reads or writes: first the results
@@ -74,7 +74,7 @@ pub(super) fn run(
 
 impl Work<'_> {
     /// The program of the rows of all blocks.
-    fn row_program(&self) -> Option<(RowProgram, usize)> {
+    fn row_program(&self) -> Option<Arc<BlockRows>> {
         let fusion = self.fusion;
         let is_leading = |at: &Positions| at.iter().copied().eq(0..at.len() as u8);
         if fusion.staged.iter().any(Option::is_some) || !fusion.positions.iter().all(is_leading) {
@@ -83,8 +83,7 @@ impl Work<'_> {
         let (start, size) = fusion.schedule.grid.block(0);
         let parts = self.parts(&start, &size);
         let parts: SmallVec<[&Array; 8]> = parts.iter().collect();
-        let (program, rows) = rows::of_block(&fusion.full, &parts, self.numbers)?;
-        Some((program, rows / size.iter().product::<usize>()))
+        self.lowered.rows(&fusion.full, &parts, self.numbers)
     }
 
     /// What a block reads.
@@ -150,13 +149,14 @@ impl Work<'_> {
                 into[output] = Some(Array { dtype, layout, data: workspace.data.clone() });
             }
         }
-        if let Some((rows, each)) = &self.rows
+        if let Some(block) = &self.rows
             && into.iter().all(Option::is_some)
         {
             let made: SmallVec<[Array; 2]> = into.into_iter().flatten().collect();
-            let count = size.iter().product::<usize>() * each;
+            let full: usize = fusion.schedule.grid.block(0).1.iter().product();
+            let count = block.rows / full * size.iter().product::<usize>();
             // SAFETY: operands lie as those of the first block; the results are this block's.
-            unsafe { rows.run(&inputs, &made, count) };
+            unsafe { block.program.run(&inputs, &made, count) };
             return Ok(made);
         }
         let mut run = Run::part(self.lowered, plan, &inputs, self.numbers);

@@ -41,13 +41,16 @@ struct Maker<'a> {
     known: Vec<Option<Known>>,
 }
 
+/// The row program of a plan of a block.
+pub(super) struct BlockRows {
+    pub program: RowProgram,
+    /// How many rows the block has
+    pub rows: usize,
+}
+
 /// The row program of the plan of a block, whose operands lie as these do; `None` where some step
-/// does something else than compute rows. Also how many rows the block has.
-pub(super) fn of_block(
-    plan: &Plan,
-    inputs: &[&Array],
-    numbers: &[Scalar],
-) -> Option<(RowProgram, usize)> {
+/// does something else than compute rows.
+pub(super) fn of_block(plan: &Plan, inputs: &[&Array], numbers: &[Scalar]) -> Option<BlockRows> {
     let size = plan.steps().iter().find_map(|step| {
         let Work::Op(Op::Reduce(_, axes)) = &step.work else { return None };
         let Operand::Array(source) = step.args[0] else { return None };
@@ -73,7 +76,7 @@ pub(super) fn of_block(
     let program = maker.builder.finish(&results)?;
     #[cfg(test)]
     MADE.set(MADE.get() + 1);
-    Some((program, size[0]))
+    Some(BlockRows { program, rows: size[0] })
 }
 
 impl Maker<'_> {
