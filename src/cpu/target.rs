@@ -51,20 +51,7 @@ impl Target for Cpu {
     }
 
     fn limits(&self) -> &Limits {
-        static TUNED: std::sync::LazyLock<Limits> = std::sync::LazyLock::new(|| {
-            let get = |name: &str, or: usize| {
-                std::env::var(name).ok().and_then(|x| x.parse().ok()).unwrap_or(or)
-            };
-            let mut limits = LIMITS;
-            let mut blocks = LIMITS.blocks.unwrap();
-            blocks.large = get("TL", blocks.large);
-            blocks.least = get("TE", blocks.least);
-            blocks.bytes = get("TB", blocks.bytes);
-            blocks.each = get("TC", blocks.each);
-            limits.blocks = Some(blocks);
-            limits
-        });
-        &TUNED
+        &LIMITS
     }
 
     fn lanes(&self) -> usize {

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::build::{Builder, Form, Node, Port, Work};
 use super::kernels::Ops;
-use super::{Constant, Output, RowProgram, Step, Value};
+use super::{Constant, Output, RowProgram, Step, Value, padded};
 use crate::cpu::reduce;
 use crate::dtype::DType;
 use crate::ops::attributes::Reduction;
@@ -122,18 +122,19 @@ pub(super) fn finish(builder: Builder, results: &[(Value, DType)]) -> Option<Row
     let Builder { n, mut nodes, ports } = builder;
     fuse(&mut nodes, n, results);
     let uses = uses(&nodes, results);
-    static T: std::sync::LazyLock<usize> = std::sync::LazyLock::new(|| {
-        std::env::var("TT").ok().and_then(|x| x.parse().ok()).unwrap_or(TILE)
-    });
-    let rows = (*T / n).max(1);
+    let rows = (TILE / n).max(1);
     let widest = nodes.iter().map(|node| node.dtype.compute().size()).max()?;
+    let last = last_uses(&nodes, &uses, results);
     let mut lower = Lower {
         n,
         rows,
-        room: [(rows * n * widest).next_multiple_of(64), (rows * widest).next_multiple_of(64)],
+        room: [
+            (rows * n * widest).next_multiple_of(64),
+            (padded(rows) * widest).next_multiple_of(64),
+        ],
         free: [Vec::new(), Vec::new()],
         scratch: 0,
-        last: last_uses(&nodes, &uses, results),
+        last: &last,
         nodes: &nodes,
         ports: &ports,
         homes: vec![0; nodes.len()],
@@ -165,12 +166,11 @@ pub(super) fn finish(builder: Builder, results: &[(Value, DType)]) -> Option<Row
         }
         let is_computed = !matches!(node.work, Work::Port(_));
         let is_first = outputs.iter().all(|other| other.value != x.0);
-        outputs.push(Output {
-            value: x.0,
-            dtype,
-            is_single: node.form == Form::Single,
-            may_bind: is_computed && is_first && dtype.compute().dtype() == dtype,
-        });
+        let is_single = node.form == Form::Single;
+        // Numbers are computed for more rows than there may be.
+        let may_bind = is_computed && is_first && !is_single && dtype.compute().dtype() == dtype;
+        let before = before(&nodes, &last, x.0);
+        outputs.push(Output { value: x.0, dtype, is_single, may_bind, before });
     }
     (scratch <= MOST).then_some(RowProgram {
         n,
@@ -200,6 +200,26 @@ fn last_uses(nodes: &[Node], uses: &[u32], results: &[(Value, DType)]) -> Vec<us
     last
 }
 
+/// Values that may be computed in the memory of `x`: each is read for the last time by the next,
+/// element by element. So memory outside the cache is asked for as early as can be.
+fn before(nodes: &[Node], last: &[usize], mut x: u16) -> SmallVec<[u16; 4]> {
+    let mut found = SmallVec::new();
+    loop {
+        let node = &nodes[x as usize];
+        let goes = |&&arg: &&u16| {
+            let own = &nodes[arg as usize];
+            let is_alike = own.dtype.compute().size() == node.dtype.compute().size();
+            let is_computed = own.form == Form::Whole && !matches!(own.work, Work::Port(_));
+            is_computed && is_alike && last[arg as usize] == x as usize
+        };
+        match node.args.iter().find(goes) {
+            Some(&arg) if matches!(node.work, Work::Map { .. } | Work::Rows(_)) => x = arg,
+            Some(_) | None => return found,
+        }
+        found.push(x);
+    }
+}
+
 /// Gives values registers, and lists steps.
 struct Lower<'a> {
     n: usize,
@@ -208,7 +228,7 @@ struct Lower<'a> {
     room: [usize; 2],
     free: [Vec<usize>; 2],
     scratch: usize,
-    last: Vec<usize>,
+    last: &'a [usize],
     nodes: &'a [Node],
     ports: &'a [Port],
     homes: Vec<usize>,
@@ -252,9 +272,9 @@ impl Lower<'_> {
                     let is_dense = port.lead.stride() == Some(self.n as isize);
                     port.col == 1 && (self.rows == 1 || is_dense)
                 }
-                Form::Single => port.lead.stride() == Some(1),
+                // Numbers are computed for more rows than there may be.
+                Form::Single | Form::Number => false,
                 Form::Shared => port.col == 1 && (self.rows == 1 || !repeats(self.n, self.rows)),
-                Form::Number => false,
             }
     }
 
@@ -295,7 +315,7 @@ impl Lower<'_> {
             Work::Number(bits) => {
                 let rows = if repeats(self.n, self.rows) { self.rows } else { 1 };
                 let width = node.dtype.compute().width();
-                let count = (rows * self.n).max(self.rows);
+                let count = (rows * self.n).max(padded(self.rows));
                 self.constants.push(Constant::Number { value: to, bits, width, count });
             }
             Work::Map { kernel, round, .. } => {

@@ -7,11 +7,10 @@ use crate::cpu::dense::Real;
 use crate::cpu::softmax::powers;
 use crate::dtype::DType;
 use crate::multiversion;
+use crate::tile::SHORT;
 
 /// Elements that are computed at once.
 const W: usize = 64;
-/// Elements that are computed at once at the end of a row.
-const SHORT: usize = 16;
 
 /// Ops on an element, the number of its row, and elements of rows that all rows share.
 pub trait Chain<T> {
@@ -107,6 +106,23 @@ impl Ops {
     }
 }
 
+/// The `count` elements at the end of a row, followed by `s`.
+///
+/// # Safety
+/// They can be read, and are not more than [`SHORT`].
+#[inline(always)]
+unsafe fn end<T: Copy>(x: *const T, count: usize, s: T) -> [T; SHORT] {
+    // SAFETY: by contract.
+    unsafe {
+        if count == SHORT {
+            return x.cast::<[T; SHORT]>().read_unaligned();
+        }
+        let mut part = [s; SHORT];
+        part.as_mut_ptr().copy_from_nonoverlapping(x, count);
+        part
+    }
+}
+
 multiversion! {
     /// Runs the ops on rows.
     ///
@@ -145,13 +161,17 @@ multiversion! {
                 }
                 while at < n {
                     let count = (n - at).min(SHORT);
-                    let (mut part, mut own) = ([s; SHORT], [[s; SHORT]; 2]);
-                    part.as_mut_ptr().copy_from_nonoverlapping(x.add(at), count);
+                    let is_full = count == SHORT;
+                    let part = end(x.add(at), count, s);
+                    let mut own = [[s; SHORT]; 2];
                     for (own, row) in own.iter_mut().zip(shared).take(C::SHARED) {
-                        own.as_mut_ptr().copy_from_nonoverlapping(row.add(at), count);
+                        *own = end(row.add(at), count, s);
                     }
                     let made = C::of(&part, s, &own);
-                    y.add(at).copy_from_nonoverlapping(made.as_ptr(), count);
+                    match is_full {
+                        true => y.add(at).cast::<[T; SHORT]>().write_unaligned(made),
+                        false => y.add(at).copy_from_nonoverlapping(made.as_ptr(), count),
+                    }
                     at += count;
                 }
             }

@@ -22,7 +22,7 @@ use super::program::{splat, with_scratch};
 use super::reduce::{FoldPairs, FoldRows};
 use crate::array::Array;
 use crate::dtype::{DType, Width};
-use crate::tile::TileKernel;
+use crate::tile::{self, TileKernel};
 use kernels::RowKernel;
 
 /// A program over rows.
@@ -97,12 +97,20 @@ enum Step {
     },
 }
 
+/// Numbers that are computed for so many rows: registers have room for them, and what is behind the
+/// last is not looked at.
+fn padded(rows: usize) -> usize {
+    rows.next_multiple_of(tile::SHORT)
+}
+
 struct Output {
     value: u16,
     dtype: DType,
     is_single: bool,
     /// Whether the value may be computed in the memory of the output
     may_bind: bool,
+    /// Values that may then be computed there too, before it is
+    before: SmallVec<[u16; 4]>,
 }
 
 impl RowProgram {
@@ -175,7 +183,9 @@ impl RowProgram {
         };
         for (output, &(to, binds)) in self.outputs.iter().zip(to) {
             if binds {
-                places[output.value as usize] = at(output, to);
+                let place = at(output, to);
+                places[output.value as usize] = place;
+                output.before.iter().for_each(|&value| places[value as usize] = place);
             }
         }
         // SAFETY: by contract.
@@ -232,7 +242,7 @@ impl RowProgram {
                 }
                 Step::Map { kernel, round, args, to, is_single, by_row } => {
                     let (lines, each) = match (is_single, by_row) {
-                        (true, _) => (1, rows),
+                        (true, _) => (1, padded(rows)),
                         (false, false) => (1, rows * n),
                         (false, true) => (rows, n),
                     };
@@ -259,7 +269,7 @@ impl RowProgram {
                 Step::Fold { kernel, round, x, to } => {
                     kernel(place(x), rows, n, place(to));
                     if let Some(round) = round {
-                        round(place(to), &[place(to).cast_const(); 3], rows);
+                        round(place(to), &[place(to).cast_const(); 3], padded(rows));
                     }
                 }
                 Step::FoldPairs { kernel, x, to } => {
