@@ -76,8 +76,8 @@ const FORMULAS: [(&str, Formula); 8] = [
         let g = it.g * it.w;
         let dx = scale * (g - sum(g) / 7.0 - y * (sum(g * y) / 7.0));
         let all: SmallVec<[usize; 4]> = (0..it.x.rank() - 1).collect();
-        let over = |x: Expr<'_>| x.reduce(Reduction::Sum, &all);
-        smallvec![dx, over(it.g * y), over(it.g)]
+        let [dw, db] = [it.g * y, it.g].map(|x| x.reduce(Reduction::Sum, &all));
+        smallvec![dx, dw, db]
     }),
     ("rms norm", |it| smallvec![it.x * (sum(it.x * it.x) * 0.1 + 1e-5).rsqrt() * it.w]),
     ("largest and least", |it| {
