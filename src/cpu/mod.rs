@@ -24,6 +24,7 @@ mod product;
 pub mod program;
 mod recurrent;
 pub mod reduce;
+mod rows;
 mod run;
 #[cfg(test)]
 mod samples;

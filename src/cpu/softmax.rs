@@ -138,7 +138,7 @@ const SHORT: usize = 16;
 
 /// `e^(x − largest)`
 #[inline(always)]
-fn powers<T: Real, const N: usize>(x: &[T; N], largest: T) -> [T; N] {
+pub fn powers<T: Real, const N: usize>(x: &[T; N], largest: T) -> [T; N] {
     let mut e = [largest; N];
     let mut are_rare = false;
     for i in 0..N {

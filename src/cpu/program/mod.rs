@@ -524,7 +524,7 @@ fn converted_bits(x: Scalar, dtype: DType) -> u64 {
 /// # Safety
 /// `dst` is valid for `n` elements and aligned to them.
 #[inline]
-unsafe fn splat(dst: *mut u8, bits: u64, width: Width, n: usize) {
+pub(in crate::cpu) unsafe fn splat(dst: *mut u8, bits: u64, width: Width, n: usize) {
     // SAFETY: as the caller's.
     unsafe {
         match width {
@@ -555,7 +555,7 @@ pub(in crate::cpu) fn split(
 }
 
 /// Calls `f` with at least `bytes` bytes of this thread's scratch memory, aligned to cache lines.
-fn with_scratch<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
+pub(in crate::cpu) fn with_scratch<R>(bytes: usize, f: impl FnOnce(*mut u8) -> R) -> R {
     #[repr(C, align(64))]
     #[derive(Clone, Copy)]
     struct Line([u8; 64]);

@@ -45,6 +45,28 @@ multiversion! {
         }
     }
 
+    /// The sum of the products of the elements of two rows, in the order of [`fold_rows`], for each
+    /// of `rows` pairs of rows of `n` elements.
+    ///
+    /// # Safety
+    /// All rows can be read, one behind the other, and `rows` elements at `out` written.
+    #[expect(dead_code, reason = "the versions are asked for once, not at each call")]
+    pub unsafe fn fold_products[T](x: [*const u8; 2], rows: usize, n: usize, out: *mut u8)
+    where [T: Number] {
+        for row in 0..rows {
+            // SAFETY: by contract.
+            unsafe {
+                let [a, b] = x.map(|x| x.cast::<T>().add(row * n));
+                let mut tree = Pairwise::new();
+                for start in (0..n).step_by(BLOCK) {
+                    let part = BLOCK.min(n - start);
+                    tree.push::<Sum>(products_block(a.add(start), b.add(start), part));
+                }
+                *out.cast::<T>().add(row) = tree.finish::<Sum>();
+            }
+        }
+    }
+
     /// Combines, for each of `n` neighbouring columns, the elements at `offsets` into `acc`, in
     /// order. `fresh`: `acc` is not initialised yet.
     ///
@@ -172,6 +194,31 @@ pub unsafe fn fold_block<T: Element, F: Combine<T::Number>>(
         true => halve(&mut lanes, F::pick),
         false => halve(&mut lanes, F::join),
     }
+    lanes[0]
+}
+
+/// The sum of the products of one block of two rows, in the order of [`fold_block`].
+///
+/// # Safety
+/// `n` elements of both can be read.
+#[inline(always)]
+unsafe fn products_block<T: Number>(a: *const T, b: *const T, n: usize) -> T {
+    let mut lanes = [T::NOTHING; LANES];
+    let whole = n / LANES * LANES;
+    // SAFETY: by contract.
+    unsafe {
+        for at in (0..whole).step_by(LANES) {
+            let (a, b): ([T; LANES], [T; LANES]) = (read(a.add(at)), read(b.add(at)));
+            for i in 0..LANES {
+                lanes[i] = lanes[i].add(a[i].mul(b[i]));
+            }
+        }
+        for i in whole..n {
+            let lane = &mut lanes[i - whole];
+            *lane = lane.add((*a.add(i)).mul(*b.add(i)));
+        }
+    }
+    halve(&mut lanes, |a: T, b: T| a.add(b));
     lanes[0]
 }
 

@@ -24,6 +24,7 @@ mod tests;
 mod walk;
 
 use std::any::TypeId;
+use std::mem::MaybeUninit;
 
 pub use arg::{arg_reduce_into, arg_scratch};
 pub(crate) use combine::{Combine, Max, Min, Prod, Sum};
@@ -32,6 +33,7 @@ pub use parts::{Chunk, Partial, group, lines_together, partial, sum_of_lines};
 use crate::array::Array;
 use crate::cpu::copy;
 use crate::cpu::element::{Element, Number, with_element};
+use crate::cpu::moves::{Place, move_block};
 use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::layout::{Layout, Strides};
@@ -261,6 +263,84 @@ pub unsafe fn largest_of_row<T: Element>(x: *const T, n: usize) -> T {
         let mut largest = T::narrow(T::Number::ZERO);
         kernels::fold_rows::<T, T, Max>(x, 0, 1, n, &mut largest);
         largest
+    }
+}
+
+/// Reduces each of some rows of `n` contiguous elements, one row behind the other, to one element:
+/// the elements, rows, `n`, and the results.
+pub type FoldRows = unsafe fn(*const u8, usize, usize, *mut u8);
+
+/// Sums the products of the elements of two rows, for each of some rows, likewise.
+pub type FoldPairs = unsafe fn([*const u8; 2], usize, usize, *mut u8);
+
+/// The reduction of rows as [`reduce_into`] reduces the last axes; `None` for other dtypes than
+/// float32 and float64.
+pub fn fold_of_rows(kind: Reduction, dtype: DType) -> Option<FoldRows> {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "no other dtype is reduced so")]
+    match dtype {
+        DType::F32 => typed_fold::<f32>(kind),
+        DType::F64 => typed_fold::<f64>(kind),
+        _ => None,
+    }
+}
+
+fn typed_fold<T: Number>(kind: Reduction) -> Option<FoldRows> {
+    match kind {
+        Reduction::Sum => Some(fold_some::<T, Sum>),
+        Reduction::Prod => Some(fold_some::<T, Prod>),
+        Reduction::Max => Some(fold_some::<T, Max>),
+        Reduction::Min => Some(fold_some::<T, Min>),
+        Reduction::Any | Reduction::All => None,
+    }
+}
+
+unsafe fn fold_some<T: Number, F: Combine<T>>(x: *const u8, rows: usize, n: usize, out: *mut u8) {
+    let (x, out) = (x.cast::<T>(), out.cast::<T>());
+    // SAFETY: by the contract of `FoldRows`.
+    unsafe {
+        match n {
+            0..TURNED => {
+                let places: [isize; TURNED] = std::array::from_fn(|i| i as isize);
+                kernels::fold_apart::<T, F>(x, n as isize, &places[..n], rows, out);
+            }
+            TURNED..=FEW => fold_turned::<T, F>(x, rows, n, out),
+            _ => kernels::fold_rows::<T, T, F>(x, n as isize, rows, n, out),
+        }
+    }
+}
+
+/// Rows of so many elements, up to [`FEW`], are transposed, so that a vector has one element of
+/// each of several rows.
+const TURNED: usize = 8;
+
+/// # Safety
+/// `rows` rows of `n` elements, at most [`FEW`], can be read, and `rows` elements at `out` written.
+unsafe fn fold_turned<T: Number, F: Combine<T>>(x: *const T, rows: usize, n: usize, out: *mut T) {
+    const SOME: usize = kernels::STRETCH;
+    let places: [isize; FEW] = std::array::from_fn(|i| (i * SOME) as isize);
+    let mut turned = MaybeUninit::<[[T; SOME]; FEW]>::uninit();
+    let turned = turned.as_mut_ptr().cast::<T>();
+    for first in (0..rows).step_by(SOME) {
+        let some = SOME.min(rows - first);
+        // SAFETY: by contract; there is room for so many rows, of which columns are read as far as
+        // they were written.
+        unsafe {
+            let to = Place::new(turned.cast::<u8>(), 1, SOME as isize);
+            let from = Place::new(x.add(first * n).cast::<u8>(), n as isize, 1);
+            move_block(T::DTYPE.width(), to, from, some, n);
+            kernels::fold_columns::<T, F>(turned, &places[..n], some, out.add(first), true);
+        }
+    }
+}
+
+/// The sum of products of rows of more than [`FEW`] elements as [`reduce_into`] sums the products;
+/// `None` for other dtypes than float32 and float64.
+pub fn fold_of_products(dtype: DType) -> Option<FoldPairs> {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "no other dtype is reduced so")]
+    match dtype {
+        DType::F32 => Some(kernels::fold_products::select::<f32>()),
+        DType::F64 => Some(kernels::fold_products::select::<f64>()),
+        _ => None,
     }
 }
 

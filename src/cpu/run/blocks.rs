@@ -1,10 +1,12 @@
 //! Block fusions, run on the CPU: a few rows at a time on each thread.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
 use smallvec::SmallVec;
 
+use super::rows::BlockRows;
 use super::{Lowered, Run, ScratchRange};
 use crate::array::Array;
 use crate::cpu::copy::copy_into;
@@ -14,7 +16,7 @@ use crate::error::{self, Result};
 use crate::layout::Layout;
 use crate::ops::emit::OrThrow;
 use crate::ops::op::Type;
-use crate::schedule::block_fusion::{AxisMap, BlockFusion, part, sized};
+use crate::schedule::block_fusion::{AxisMap, BlockFusion, Positions, part, sized};
 use crate::threads;
 
 /// A block fusion that runs, with its operands and results.
@@ -25,6 +27,8 @@ struct Work<'a> {
     numbers: &'a [Scalar],
     results: &'a [Array],
     workspace: Option<&'a Array>,
+    /// All steps of a block as one program, where they compute rows
+    rows: Option<Arc<BlockRows>>,
 }
 
 /// Computes the results, in arrays in C order that nobody else reads or writes: first the results
@@ -42,7 +46,8 @@ pub(super) fn run(
         _ => results.split_last().map_or((results, None), |(last, rest)| (rest, Some(last))),
     };
     let (results, reduced) = results.split_at(results.len() - fusion.carried.len());
-    let work = Work { lowered, fusion, args, numbers, results, workspace };
+    let mut work = Work { lowered, fusion, args, numbers, results, workspace, rows: None };
+    work.rows = work.row_program();
     let carried: SmallVec<[_; 1]> = (fusion.carried.iter())
         .filter_map(|reduction| {
             partial(reduction.kind, reduction.dtype, reduction.lines, reduction.width)
@@ -68,6 +73,28 @@ pub(super) fn run(
 }
 
 impl Work<'_> {
+    /// The program of the rows of all blocks.
+    fn row_program(&self) -> Option<Arc<BlockRows>> {
+        let fusion = self.fusion;
+        let is_leading = |at: &Positions| at.iter().copied().eq(0..at.len() as u8);
+        if fusion.staged.iter().any(Option::is_some) || !fusion.positions.iter().all(is_leading) {
+            return None;
+        }
+        let (start, size) = fusion.schedule.grid.block(0);
+        let parts = self.parts(&start, &size);
+        let parts: SmallVec<[&Array; 8]> = parts.iter().collect();
+        self.lowered.rows(&fusion.full, &parts, self.numbers)
+    }
+
+    /// What a block reads.
+    fn parts(&self, start: &[usize], size: &[usize]) -> SmallVec<[Array; 8]> {
+        let mut parts: SmallVec<[Array; 8]> = SmallVec::new();
+        for (&x, along) in self.args.iter().zip(&self.fusion.axis_maps) {
+            parts.push(x.view(part(&x.layout, along, start, size)));
+        }
+        parts
+    }
+
     /// Runs the consecutive blocks of a chunk.
     fn chunk(&self, first: usize, lane: usize, carried: &[Box<dyn Partial>]) -> Result<()> {
         let fusion = self.fusion;
@@ -97,10 +124,7 @@ impl Work<'_> {
             Some(last) if !fusion.schedule.grid.is_full(&size) => last,
             _ => &fusion.full,
         };
-        let mut parts: SmallVec<[Array; 8]> = SmallVec::new();
-        for (&x, along) in self.args.iter().zip(&fusion.axis_maps) {
-            parts.push(x.view(part(&x.layout, along, &start, &size)));
-        }
+        let parts = self.parts(&start, &size);
         let mut inputs: SmallVec<[&Array; 8]> = SmallVec::new();
         parts.iter().for_each(|part| inputs.push(part));
         let mut into: SmallVec<[Option<Array>; 4]> = SmallVec::new();
@@ -112,9 +136,8 @@ impl Work<'_> {
             let block = Layout::contiguous_at(sized(y.shape(), at, &size), from);
             into.push(fusion.staged[k].is_none().then(|| y.view(block)));
         }
-        let mut run = Run::part(self.lowered, plan, &inputs, self.numbers);
-        if let Some(workspace) = self.workspace {
-            let at = workspace.layout.offset() + lane * fusion.capacity;
+        let at = self.workspace.map(|all| all.layout.offset() + lane * fusion.capacity);
+        if let Some((workspace, at)) = self.workspace.zip(at) {
             into.resize(plan.outputs().len(), None);
             let staged = fusion.staged.iter().enumerate().map(|(k, &from)| (k, from));
             let reduced =
@@ -125,6 +148,19 @@ impl Work<'_> {
                 let layout = Layout::contiguous_at(shape, (at + from) / dtype.size());
                 into[output] = Some(Array { dtype, layout, data: workspace.data.clone() });
             }
+        }
+        if let Some(block) = &self.rows
+            && into.iter().all(Option::is_some)
+        {
+            let made: SmallVec<[Array; 2]> = into.into_iter().flatten().collect();
+            let full: usize = fusion.schedule.grid.block(0).1.iter().product();
+            let count = block.rows / full * size.iter().product::<usize>();
+            // SAFETY: operands lie as those of the first block; the results are this block's.
+            unsafe { block.program.run(&inputs, &made, count) };
+            return Ok(made);
+        }
+        let mut run = Run::part(self.lowered, plan, &inputs, self.numbers);
+        if let Some((workspace, at)) = self.workspace.zip(at) {
             let scratch = ScratchRange { from: at + fusion.scratch, bytes: fusion.products };
             run.lend(workspace.buffer(), at, scratch);
         }

@@ -6,10 +6,13 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::prepared::Prepared;
+use super::rows::{self, BlockRows};
 use crate::array::Array;
 use crate::cpu;
 use crate::cpu::program::Program;
+use crate::dtype::Scalar;
 use crate::error::Result;
+use crate::layout::Strides;
 use crate::ops::op::Op;
 use crate::schedule::{Bodies, Group, Operand, Plan, Source, Template, Work};
 
@@ -19,6 +22,14 @@ const PREPARED: usize = 64;
 /// A plan, and its prepared steps if there are any.
 type Known = (Weak<Plan>, Option<Arc<Prepared>>);
 
+/// The plan of a block, the strides of its operands, and the row program made of it if there is
+/// one.
+struct KnownRows {
+    plan: Weak<Plan>,
+    strides: SmallVec<[Strides; 4]>,
+    made: Option<Arc<BlockRows>>,
+}
+
 /// A template with its register programs.
 pub struct Lowered {
     template: Arc<Template>,
@@ -27,6 +38,8 @@ pub struct Lowered {
     bodies: Vec<SmallVec<[Lowered; 2]>>,
     /// The prepared steps of plans, latest last
     prepared: Mutex<Vec<Known>>,
+    /// The row programs of plans of blocks, latest last
+    rows: Mutex<Vec<KnownRows>>,
     /// Constants of the template that products read, packed once
     packed: Vec<(u32, cpu::Packed)>,
 }
@@ -41,6 +54,7 @@ impl Lowered {
             bodies: bodies.collect::<Result<_>>()?,
             template: template.clone(),
             prepared: Mutex::default(),
+            rows: Mutex::default(),
             packed: Vec::new(),
         })
     }
@@ -107,6 +121,35 @@ impl Lowered {
         }
         let made = Prepared::new(self, plan);
         all.push((Arc::downgrade(plan), made.clone()));
+        made
+    }
+
+    /// The row program of the plan of a block whose operands lie as these do, if it has one. It is
+    /// made once, unless numbers are told.
+    pub(super) fn rows(
+        &self,
+        plan: &Arc<Plan>,
+        parts: &[&Array],
+        numbers: &[Scalar],
+    ) -> Option<Arc<BlockRows>> {
+        let make = || rows::of_block(plan, parts, numbers).map(Arc::new);
+        if !numbers.is_empty() {
+            return make();
+        }
+        let strides: SmallVec<[Strides; 4]> = parts.iter().map(|x| x.layout.strides()).collect();
+        let mut all = self.rows.lock();
+        let is_it = |known: &&KnownRows| {
+            known.plan.as_ptr() == Arc::as_ptr(plan) && known.strides == strides
+        };
+        if let Some(known) = all.iter().rev().find(is_it) {
+            return known.made.clone();
+        }
+        all.retain(|known| known.plan.strong_count() > 0);
+        if all.len() >= PREPARED {
+            all.remove(0);
+        }
+        let made = make();
+        all.push(KnownRows { plan: Arc::downgrade(plan), strides, made: made.clone() });
         made
     }
 

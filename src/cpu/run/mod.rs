@@ -12,6 +12,7 @@ mod blocks;
 mod control_flow;
 mod lower;
 mod prepared;
+mod rows;
 mod step;
 
 use std::cell::Cell;

@@ -24,7 +24,7 @@ mod grid;
 mod inside;
 pub mod rows;
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;
 
 use std::sync::{Arc, OnceLock};
 

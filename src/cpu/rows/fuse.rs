@@ -1,0 +1,345 @@
+//! From listed values to steps: kernels that do several ops, and registers.
+
+use smallvec::SmallVec;
+
+use super::build::{Builder, Form, Node, Port, Work};
+use super::kernels::Ops;
+use super::{Constant, Output, RowProgram, Step, Value, padded};
+use crate::cpu::reduce;
+use crate::dtype::DType;
+use crate::ops::attributes::Reduction;
+use crate::ops::elementwise::{Elementwise, arithmetic, exponential};
+
+/// Elements of a tile: a few registers of so many stay in the innermost cache.
+const TILE: usize = 2048;
+/// Shorter rows that all rows read are repeated for the whole tile, so that an op is one call.
+const LONG: usize = 256;
+/// The most bytes of all registers.
+const MOST: usize = 512 << 10;
+
+impl Ops {
+    /// The op of the table that begins with, or is, such ops.
+    pub fn of(def: &'static Elementwise) -> Option<Ops> {
+        let known = [
+            (&arithmetic::add, Ops::Add),
+            (&arithmetic::subtract, Ops::Subtract),
+            (&arithmetic::multiply, Ops::Multiply),
+            (&arithmetic::quotient, Ops::Divide),
+            (&exponential::exp, Ops::Exp),
+        ];
+        known.into_iter().find(|(own, _)| *own == def).map(|(_, ops)| ops)
+    }
+
+    fn commutes(self) -> bool {
+        matches!(self, Ops::Add | Ops::Multiply)
+    }
+
+    /// These ops, then one with a shared row.
+    fn then(self, op: Ops) -> Option<Ops> {
+        match (self, op) {
+            (Ops::Multiply, Ops::Multiply) => Some(Ops::MultiplyTwice),
+            (Ops::MultiplyTwice, Ops::Add) => Some(Ops::MultiplyTwiceAdd),
+            _ => None,
+        }
+    }
+}
+
+/// How often each value is read.
+fn uses(nodes: &[Node], results: &[(Value, DType)]) -> Vec<u32> {
+    let mut uses = vec![0; nodes.len()];
+    results.iter().for_each(|(x, _)| uses[x.0 as usize] += 1);
+    for (i, node) in nodes.iter().enumerate().rev() {
+        if uses[i] > 0 {
+            node.args.iter().for_each(|&x| uses[x as usize] += 1);
+        }
+    }
+    uses
+}
+
+/// Lets kernels do several ops at a time.
+fn fuse(nodes: &mut [Node], n: usize, results: &[(Value, DType)]) {
+    let uses = uses(nodes, results);
+    for i in 0..nodes.len() {
+        if let Some(made) = fused(nodes, i, n, &uses) {
+            nodes[i] = made;
+        }
+    }
+}
+
+fn fused(nodes: &[Node], i: usize, n: usize, uses: &[u32]) -> Option<Node> {
+    let node = &nodes[i];
+    let at = |x: u16| &nodes[x as usize];
+    match node.work {
+        Work::Map { op: Some(Ops::Exp), .. } if node.form == Form::Whole => {
+            let x = node.args[0];
+            let is_shifted = matches!(at(x).work, Work::Rows(Ops::Subtract));
+            let made = || node.made(Work::Rows(Ops::SubtractExp), &at(x).args);
+            (is_shifted && uses[x as usize] == 1).then(made)
+        }
+        Work::Map { op: Some(op), .. } if node.form == Form::Whole => {
+            op.kernel(node.dtype)?;
+            let [a, b] = [node.args[0], node.args[1]];
+            let orders: &[[u16; 2]] = if op.commutes() { &[[a, b], [b, a]] } else { &[[a, b]] };
+            for &[x, other] in orders {
+                if matches!(at(other).work, Work::Spread) && at(x).form == Form::Whole {
+                    return Some(node.made(Work::Rows(op), &[x, at(other).args[0]]));
+                }
+            }
+            for &[x, other] in orders {
+                if at(other).form == Form::Shared
+                    && let Work::Rows(before) = at(x).work
+                    && uses[x as usize] == 1
+                    && let Some(ops) = before.then(op)
+                {
+                    let mut args: SmallVec<[u16; 4]> = at(x).args.clone();
+                    args.push(other);
+                    return Some(node.made(Work::Rows(ops), &args));
+                }
+            }
+            None
+        }
+        Work::Fold { kind: Reduction::Sum, .. } if n > reduce::FEW => {
+            let x = node.args[0];
+            let Work::Map { op: Some(Ops::Multiply), .. } = at(x).work else { return None };
+            let is_whole = at(x).args.iter().all(|&arg| at(arg).form == Form::Whole);
+            if uses[x as usize] != 1 || !is_whole {
+                return None;
+            }
+            let kernel = reduce::fold_of_products(node.dtype)?;
+            Some(node.made(Work::FoldPairs(kernel), &at(x).args))
+        }
+        Work::Port(_)
+        | Work::Number(_)
+        | Work::Map { .. }
+        | Work::Spread
+        | Work::Fold { .. }
+        | Work::FoldPairs(_)
+        | Work::Rows(_) => None,
+    }
+}
+
+pub(super) fn finish(builder: Builder, results: &[(Value, DType)]) -> Option<RowProgram> {
+    let Builder { n, mut nodes, ports } = builder;
+    fuse(&mut nodes, n, results);
+    let uses = uses(&nodes, results);
+    let rows = (TILE / n).max(1);
+    let widest = nodes.iter().map(|node| node.dtype.compute().size()).max()?;
+    let last = last_uses(&nodes, &uses, results);
+    let mut lower = Lower {
+        n,
+        rows,
+        room: [
+            (rows * n * widest).next_multiple_of(64),
+            (padded(rows) * widest).next_multiple_of(64),
+        ],
+        free: [Vec::new(), Vec::new()],
+        scratch: 0,
+        last: &last,
+        nodes: &nodes,
+        ports: &ports,
+        homes: vec![0; nodes.len()],
+        constants: Vec::new(),
+        steps: Vec::new(),
+    };
+    // Constants keep their registers, so they come first.
+    for is_constant in [true, false] {
+        for i in 0..nodes.len() {
+            let own = matches!(nodes[i].form, Form::Number | Form::Shared);
+            if uses[i] > 0 && own == is_constant {
+                lower.node(i);
+            }
+        }
+    }
+    let Lower { homes, constants, steps, scratch, .. } = lower;
+    let stride = |node: &Node| match node.form {
+        Form::Whole => n * node.dtype.compute().size(),
+        Form::Single => node.dtype.compute().size(),
+        Form::Shared | Form::Number if repeats(n, rows) => n * node.dtype.compute().size(),
+        Form::Shared | Form::Number => 0,
+    };
+    let strides = nodes.iter().map(stride).collect();
+    let mut outputs: Vec<Output> = Vec::with_capacity(results.len());
+    for &(x, dtype) in results {
+        let node = &nodes[x.0 as usize];
+        if !matches!(node.form, Form::Whole | Form::Single) {
+            return None;
+        }
+        let is_computed = !matches!(node.work, Work::Port(_));
+        let is_first = outputs.iter().all(|other| other.value != x.0);
+        let is_single = node.form == Form::Single;
+        // Numbers are computed for more rows than there may be.
+        let may_bind = is_computed && is_first && !is_single && dtype.compute().dtype() == dtype;
+        let before = before(&nodes, &last, x.0);
+        outputs.push(Output { value: x.0, dtype, is_single, may_bind, before });
+    }
+    (scratch <= MOST).then_some(RowProgram {
+        n,
+        rows,
+        ports,
+        constants,
+        steps,
+        outputs,
+        homes,
+        strides,
+        scratch,
+    })
+}
+
+/// Whether shared rows are repeated for the whole tile.
+fn repeats(n: usize, rows: usize) -> bool {
+    rows == 1 || n < LONG
+}
+
+/// The last value that reads each; results are read last of all.
+fn last_uses(nodes: &[Node], uses: &[u32], results: &[(Value, DType)]) -> Vec<usize> {
+    let mut last = vec![0; nodes.len()];
+    for (i, node) in nodes.iter().enumerate().filter(|(i, _)| uses[*i] > 0) {
+        node.args.iter().for_each(|&x| last[x as usize] = i);
+    }
+    results.iter().for_each(|(x, _)| last[x.0 as usize] = usize::MAX);
+    last
+}
+
+/// Values that may be computed in the memory of `x`: each is read for the last time by the next,
+/// element by element. So memory outside the cache is asked for as early as can be.
+fn before(nodes: &[Node], last: &[usize], mut x: u16) -> SmallVec<[u16; 4]> {
+    let mut found = SmallVec::new();
+    loop {
+        let node = &nodes[x as usize];
+        let goes = |&&arg: &&u16| {
+            let own = &nodes[arg as usize];
+            let is_alike = own.dtype.compute().size() == node.dtype.compute().size();
+            let is_computed = own.form == Form::Whole && !matches!(own.work, Work::Port(_));
+            is_computed && is_alike && last[arg as usize] == x as usize
+        };
+        match node.args.iter().find(goes) {
+            Some(&arg) if matches!(node.work, Work::Map { .. } | Work::Rows(_)) => x = arg,
+            Some(_) | None => return found,
+        }
+        found.push(x);
+    }
+}
+
+/// Gives values registers, and lists steps.
+struct Lower<'a> {
+    n: usize,
+    rows: usize,
+    /// Bytes of a register of elements, and of one of numbers
+    room: [usize; 2],
+    free: [Vec<usize>; 2],
+    scratch: usize,
+    last: &'a [usize],
+    nodes: &'a [Node],
+    ports: &'a [Port],
+    homes: Vec<usize>,
+    constants: Vec<Constant>,
+    steps: Vec<Step>,
+}
+
+impl Lower<'_> {
+    fn take(&mut self, is_single: bool) -> usize {
+        let kind = usize::from(is_single);
+        self.free[kind].pop().unwrap_or_else(|| {
+            self.scratch += self.room[kind];
+            self.scratch - self.room[kind]
+        })
+    }
+
+    /// Frees the registers of operands that nobody reads again.
+    fn release(&mut self, i: usize) {
+        let nodes = self.nodes;
+        let mut args = nodes[i].args.clone();
+        args.sort_unstable();
+        args.dedup();
+        for x in args {
+            let node = &nodes[x as usize];
+            let is_constant = matches!(node.form, Form::Number | Form::Shared);
+            if self.last[x as usize] == i && !is_constant && !self.is_direct(x as usize) {
+                self.free[usize::from(node.form == Form::Single)].push(self.homes[x as usize]);
+            }
+        }
+    }
+
+    /// Whether what a port reads is read where it lies.
+    fn is_direct(&self, i: usize) -> bool {
+        let node = &self.nodes[i];
+        let Work::Port(k) = node.work else { return false };
+        let port = &self.ports[k];
+        let is_wide = port.dtype.compute().dtype() == port.dtype;
+        is_wide
+            && match node.form {
+                Form::Whole => {
+                    let is_dense = port.lead.stride() == Some(self.n as isize);
+                    port.col == 1 && (self.rows == 1 || is_dense)
+                }
+                // Numbers are computed for more rows than there may be.
+                Form::Single | Form::Number => false,
+                Form::Shared => port.col == 1 && (self.rows == 1 || !repeats(self.n, self.rows)),
+            }
+    }
+
+    fn node(&mut self, i: usize) {
+        let nodes = self.nodes;
+        let node = &nodes[i];
+        let (to, args) = (i as u16, &node.args);
+        let is_single = node.form == Form::Single;
+        let is_direct = self.is_direct(i);
+        // A kernel may write over an operand whose elements are as wide, and reads all of a block
+        // before it writes any.
+        let width = |x: u16| nodes[x as usize].dtype.compute().size();
+        let is_elementwise = matches!(node.work, Work::Map { .. } | Work::Rows(_));
+        let is_even = args.iter().all(|&x| width(x) == width(to));
+        let may_share = is_elementwise && is_even;
+        if may_share {
+            self.release(i);
+        }
+        if !is_direct {
+            self.homes[i] = self.take(is_single);
+        }
+        if !may_share {
+            self.release(i);
+        }
+        let of = |k: usize| args.get(k).copied().unwrap_or(args[0]);
+        match node.work {
+            Work::Port(port) if node.form == Form::Shared => {
+                let times = match (is_direct, repeats(self.n, self.rows)) {
+                    (true, _) => 0,
+                    (false, true) => self.rows,
+                    (false, false) => 1,
+                };
+                self.constants.push(Constant::Row { value: to, port, times });
+            }
+            Work::Port(port) => {
+                self.steps.push(Step::Load { port, to, is_single, is_direct });
+            }
+            Work::Number(bits) => {
+                let rows = if repeats(self.n, self.rows) { self.rows } else { 1 };
+                let width = node.dtype.compute().width();
+                let count = (rows * self.n).max(padded(self.rows));
+                self.constants.push(Constant::Number { value: to, bits, width, count });
+            }
+            Work::Map { kernel, round, .. } => {
+                let is_shared =
+                    |&x: &u16| matches!(nodes[x as usize].form, Form::Number | Form::Shared);
+                let by_row = !repeats(self.n, self.rows) && args.iter().any(is_shared);
+                let args = [of(0), of(1), of(2)];
+                self.steps.push(Step::Map { kernel, round, args, to, is_single, by_row });
+            }
+            Work::Spread => {
+                let width = node.dtype.compute().width();
+                self.steps.push(Step::Spread { from: args[0], to, width });
+            }
+            Work::Fold { kernel, round, .. } => {
+                self.steps.push(Step::Fold { kernel, round, x: args[0], to });
+            }
+            Work::FoldPairs(kernel) => {
+                self.steps.push(Step::FoldPairs { kernel, x: [of(0), of(1)], to });
+            }
+            Work::Rows(ops) => {
+                let Some(kernel) = ops.kernel(node.dtype) else { return };
+                let shared = [of(2), of(3)];
+                self.steps.push(Step::Rows { kernel, x: of(0), single: of(1), shared, to });
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Kernels over the rows of a tile that take a number for each row.
+//!
+//! Each does several elementwise ops in one pass: every op rounds as its own kernel does, so the
+//! bits are those of the ops one by one.
+
+use crate::cpu::dense::Real;
+use crate::cpu::softmax::powers;
+use crate::dtype::DType;
+use crate::multiversion;
+use crate::tile::SHORT;
+
+/// Elements that are computed at once.
+const W: usize = 64;
+
+/// Ops on an element, the number of its row, and elements of rows that all rows share.
+pub trait Chain<T> {
+    /// How many rows are shared
+    const SHARED: usize;
+    /// The ops.
+    fn of<const N: usize>(x: &[T; N], single: T, shared: &[[T; N]; 2]) -> [T; N];
+}
+
+macro_rules! chains {
+    ($($(#[$doc:meta])* $name:ident($x:ident, $single:ident, $shared:tt; $count:literal) $body:expr;)*) => {$(
+        $(#[$doc])*
+        struct $name;
+        impl<T: Real> Chain<T> for $name {
+            const SHARED: usize = $count;
+            #[inline(always)]
+            fn of<const N: usize>(x: &[T; N], $single: T, shared: &[[T; N]; 2]) -> [T; N] {
+                let mut made = [$single; N];
+                for i in 0..N {
+                    let ($x, $shared) = (x[i], [shared[0][i], shared[1][i]]);
+                    made[i] = $body;
+                }
+                made
+            }
+        }
+    )*};
+}
+chains! {
+    /// `x + s`
+    Sum(x, s, _; 0) x + s;
+    /// `x − s`
+    Difference(x, s, _; 0) x - s;
+    /// `x · s`
+    Product(x, s, _; 0) x * s;
+    /// `x / s`
+    Quotient(x, s, _; 0) x / s;
+    /// `x · s · w`
+    Weighted(x, s, [w, _]; 1) x * s * w;
+    /// `x · s · w + b`
+    Affine(x, s, [w, b]; 2) x * s * w + b;
+}
+
+/// `e^(x − s)`
+struct Power;
+impl<T: Real> Chain<T> for Power {
+    const SHARED: usize = 0;
+    #[inline(always)]
+    fn of<const N: usize>(x: &[T; N], single: T, _: &[[T; N]; 2]) -> [T; N] {
+        powers(x, single)
+    }
+}
+
+/// `x`, `y`, rows and elements of a row, the numbers of the rows, and the shared rows.
+pub type RowKernel = unsafe fn(*const u8, *mut u8, [usize; 2], *const u8, [*const u8; 2]);
+
+/// The ops of a kernel in order: first one with the number of the row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Ops {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    MultiplyTwice,
+    MultiplyTwiceAdd,
+    SubtractExp,
+    /// By itself it takes no number
+    Exp,
+}
+
+impl Ops {
+    /// The kernel for a dtype, if there is one.
+    pub fn kernel(self, dtype: DType) -> Option<RowKernel> {
+        #[allow(clippy::wildcard_enum_match_arm, reason = "of other dtypes there are no kernels")]
+        match dtype {
+            DType::F32 => self.typed::<f32>(),
+            DType::F64 => self.typed::<f64>(),
+            _ => None,
+        }
+    }
+
+    fn typed<T: Real>(self) -> Option<RowKernel> {
+        Some(match self {
+            Ops::Add => chain::select::<T, Sum>(),
+            Ops::Subtract => chain::select::<T, Difference>(),
+            Ops::Multiply => chain::select::<T, Product>(),
+            Ops::Divide => chain::select::<T, Quotient>(),
+            Ops::MultiplyTwice => chain::select::<T, Weighted>(),
+            Ops::MultiplyTwiceAdd => chain::select::<T, Affine>(),
+            Ops::SubtractExp => chain::select::<T, Power>(),
+            Ops::Exp => return None,
+        })
+    }
+}
+
+/// The `count` elements at the end of a row, followed by `s`.
+///
+/// # Safety
+/// They can be read, and are not more than [`SHORT`].
+#[inline(always)]
+unsafe fn end<T: Copy>(x: *const T, count: usize, s: T) -> [T; SHORT] {
+    // SAFETY: by contract.
+    unsafe {
+        if count == SHORT {
+            return x.cast::<[T; SHORT]>().read_unaligned();
+        }
+        let mut part = [s; SHORT];
+        part.as_mut_ptr().copy_from_nonoverlapping(x, count);
+        part
+    }
+}
+
+multiversion! {
+    /// Runs the ops on rows.
+    ///
+    /// # Safety
+    /// `x` and `y` have the elements of all rows, one row behind the other, and are the same memory
+    /// or apart; there is a number for each row, and an element of each shared row for each of a
+    /// row's.
+    #[expect(dead_code, reason = "the versions are asked for once, not at each call")]
+    unsafe fn chain[T, C](
+        x: *const u8,
+        y: *mut u8,
+        size: [usize; 2],
+        single: *const u8,
+        shared: [*const u8; 2],
+    )
+    where [T: Real, C: Chain<T>]
+    {
+        let [rows, n] = size;
+        let (x, y, single) = (x.cast::<T>(), y.cast::<T>(), single.cast::<T>());
+        let shared = shared.map(|row| row.cast::<T>());
+        // SAFETY: by contract.
+        unsafe {
+            for row in 0..rows {
+                let s = *single.add(row);
+                let (x, y) = (x.add(row * n), y.add(row * n));
+                let mut at = 0;
+                while at + W <= n {
+                    let x = x.add(at).cast::<[T; W]>().read_unaligned();
+                    let mut own = [[s; W]; 2];
+                    for (own, row) in own.iter_mut().zip(shared).take(C::SHARED) {
+                        *own = row.add(at).cast::<[T; W]>().read_unaligned();
+                    }
+                    let made = C::of(&x, s, &own);
+                    y.add(at).cast::<[T; W]>().write_unaligned(made);
+                    at += W;
+                }
+                while at < n {
+                    let count = (n - at).min(SHORT);
+                    let is_full = count == SHORT;
+                    let part = end(x.add(at), count, s);
+                    let mut own = [[s; SHORT]; 2];
+                    for (own, row) in own.iter_mut().zip(shared).take(C::SHARED) {
+                        *own = end(row.add(at), count, s);
+                    }
+                    let made = C::of(&part, s, &own);
+                    match is_full {
+                        true => y.add(at).cast::<[T; SHORT]>().write_unaligned(made),
+                        false => y.add(at).copy_from_nonoverlapping(made.as_ptr(), count),
+                    }
+                    at += count;
+                }
+            }
+        }
+    }
+}
