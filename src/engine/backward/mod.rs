@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::eager::apply::apply;
-use super::executors;
 use super::tape::{Entry, History, Leaf, Link, Operand, Value};
+use super::{executors, pending};
 use crate::error::{self, Result};
 use crate::ops::op::{Op, Type};
 
@@ -67,7 +67,10 @@ pub fn backward(outputs: &[(Value, Option<Value>)], options: Options) -> Result<
         let g = leaf.run_hooks(g)?;
         additions.push(Addition::new(leaf, g, options.create_graph)?);
     }
-    accumulate(additions, options.create_graph)
+    accumulate(additions, options.create_graph)?;
+    drop(sweep);
+    pending::tidy();
+    Ok(())
 }
 
 /// What a sweep adds to the gradient of a leaf.

@@ -11,6 +11,7 @@ use crate::array::Array;
 use crate::dtype::{DType, Numeric, Scalar};
 use crate::engine::executors::{self, Device, device};
 use crate::engine::observe;
+use crate::engine::pending;
 use crate::engine::tape::signature::{self, Signature};
 use crate::engine::tape::{self, Operand, Results, Value, device_of};
 use crate::engine::trace::{self, Called, Dispatch, Values};
@@ -415,8 +416,11 @@ fn emitted(
         false => composite.formula(&arguments),
     });
     let outputs = outputs.map_err(|error| error.within(composite.name))?;
-    if let [y] = outputs[..] {
-        return Ok(smallvec![cx.last(y)?]);
-    }
-    outputs.into_iter().map(|y| cx.value_of(y)).collect()
+    let results = match outputs[..] {
+        [y] => Ok(smallvec![cx.last(y)?]),
+        _ => outputs.into_iter().map(|y| cx.value_of(y)).collect(),
+    };
+    drop(cx);
+    pending::tidy();
+    results
 }

@@ -88,7 +88,7 @@ fn _refuse_buffer(allowed: Option<usize>) -> Option<usize> {
     memory::refuse_after(allowed)
 }
 
-/// Sets from how many bytes of a result on eager elementwise ops wait for others, for tests; None is
+/// Sets from how many bytes of an operand on eager elementwise ops wait for others, for tests; None is
 /// what the environment says. Gives what it was.
 #[pyfunction]
 #[pyo3(signature = (bytes))]
