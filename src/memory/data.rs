@@ -12,6 +12,7 @@ use std::thread::ThreadId;
 use parking_lot::{Condvar, Mutex};
 
 use super::class::Class;
+use super::late::Key;
 use super::{Buffer, Header, Kind};
 use crate::device::Device;
 use crate::error;
@@ -191,6 +192,12 @@ impl Data {
     #[inline]
     pub fn host_bytes(&self) -> usize {
         self.0.bytes()
+    }
+
+    /// What will compute the elements, if they are not computed yet.
+    #[inline]
+    pub fn key(&self) -> Option<Key> {
+        self.0.key()
     }
 
     /// Whether both are the same memory or the same node.

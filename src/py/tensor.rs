@@ -291,6 +291,11 @@ pub fn data(py: Python<'_>, op: &str, tensor: &TensorObject) -> PyResult<Array> 
     let array = tensor.try_value().or_raise(py)?.array;
     let remedy = "return the tensor and look at it outside, or use wg.print";
     trace::check_data(op, &array, remedy).or_raise(py)?;
+    looked_at(py, array)
+}
+
+/// An array whose elements are there. Those that wait are computed while other threads run.
+pub fn looked_at(py: Python<'_>, array: Array) -> PyResult<Array> {
     if pending::waits(&array) {
         py.detach(|| catch(|| array.look())).or_raise(py)?;
     }

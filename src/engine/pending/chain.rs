@@ -13,8 +13,8 @@ use crate::array::Array;
 use crate::error::{self, Result};
 use crate::executor::Results;
 use crate::fork::{self, Held, OverFork};
+use crate::memory::Buffer;
 use crate::memory::late::{self, Key, Late, Work};
-use crate::memory::{Buffer, Where};
 use crate::shape::Shape;
 use crate::threads;
 
@@ -73,15 +73,6 @@ pub(super) fn install() {
     }
 }
 
-/// What will compute an array, if it is not computed yet.
-#[inline]
-pub(super) fn key(x: &Array) -> Option<Key> {
-    match x.data.place() {
-        Where::Host(buffer) => buffer.key(),
-        Where::Device(_) | Where::Traced(_) | Where::Busy(_) => None,
-    }
-}
-
 /// Whether an array shows all elements of its block, as an array of this shape in C order.
 pub(super) fn is_whole(x: &Array, shape: &Shape) -> bool {
     x.is_contiguous() && x.layout.offset() == 0 && x.shape() == shape
@@ -106,7 +97,7 @@ impl Chain {
         let mut sources: SmallVec<[Source; 8]> = SmallVec::new();
         for x in more.arrays {
             // What waits elsewhere was computed before, and what is computed stays so.
-            sources.push(match key(x) {
+            sources.push(match x.data.key() {
                 Some(key) if key.chain == self.id => Source::Node(key.node),
                 _ => Source::Array(ops.array(x)),
             });

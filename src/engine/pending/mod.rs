@@ -120,7 +120,7 @@ fn has(x: &Array, least: usize) -> bool {
 /// Whether an array is a result of a chain and not computed yet.
 #[inline]
 pub fn waits(x: &Array) -> bool {
-    key(x).is_some()
+    x.data.key().is_some()
 }
 
 /// A conversion of an array in host memory to another dtype, if it shall wait.
@@ -243,7 +243,7 @@ impl Waiting<'_> {
             self.program.dtypes().map(alloc).collect::<Result<_>>()?;
         loop {
             for x in self.arrays {
-                if key(x).is_some_and(|key| key.chain != id || !is_whole(x, self.shape)) {
+                if x.data.key().is_some_and(|key| key.chain != id || !is_whole(x, self.shape)) {
                     x.look();
                 }
             }
