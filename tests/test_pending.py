@@ -63,8 +63,10 @@ UNARY = ["negative", "abs", "exp", "log", "sin", "tanh", "sqrt", "square", "floo
 BINARY = ["add", "subtract", "multiply", "divide", "maximum", "minimum", "pow", "atan2"]
 DTYPES = [wg.float32, wg.float64, wg.float16, wg.bfloat16, wg.int32, wg.uint8]
 
-KINDS = """unary binary binary number where compare cast look drop write part view row sum alias
-power""".split()
+KINDS = [
+    "unary", "binary", "binary", "number", "where", "compare", "cast", "look", "drop", "write",
+    "part", "view", "row", "sum", "alias", "power",
+]  # fmt: skip
 
 
 def step(draw, values):
