@@ -23,7 +23,8 @@
 //!   may hold any lock.
 //!
 //! # Policy
-//! What waits, and for how long, is decided in this file alone. `chain` carries it out, `ops` has the ops of a chain.
+//! What waits, and for how long, is decided in this file alone. `chain` carries it out, `ops` has the
+//! ops of a chain.
 
 mod chain;
 mod ops;
@@ -47,7 +48,7 @@ use crate::schedule::{self, Plan, Step};
 use crate::settings;
 use crate::shape::Shape;
 use crate::watch;
-use chain::{Chain, OPEN, is_whole, keeps, key, run, table};
+use chain::{Chain, OPEN, is_whole, keeps, run, table};
 
 /// The bytes of an operand from which ops wait.
 const LARGE: usize = 1 << 20;
