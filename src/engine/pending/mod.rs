@@ -14,7 +14,7 @@
 //!   Data refuses no elementwise op. So running a chain cannot fail.
 //! - **Values**: a chain holds its operands, so nobody writes them in place. An in-place write that
 //!   finds a large operand held by the chain of its own thread runs the chain first
-//!   ([`Work::settle`]) and needs no copy. Memory of another owner does not wait.
+//!   (`memory::late`) and needs no copy. Memory of another owner does not wait.
 //! - **Memory**: results count when they are made, dropped ones are free at once, as if they had
 //!   been computed. Beyond that a chain keeps operands that everybody else has dropped, of bounded
 //!   size ([`KEPT`]), which it lets go before memory is refused.
