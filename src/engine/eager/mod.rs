@@ -418,8 +418,9 @@ fn emitted(
     let outputs = outputs.map_err(|error| error.within(composite.name))?;
     let results = match outputs[..] {
         [y] => Ok(smallvec![cx.last(y)?]),
-        _ => outputs.into_iter().map(|y| cx.value_of(y)).collect(),
+        _ => outputs.iter().map(|&y| cx.value_of(y)).collect(),
     };
+    drop(outputs);
     drop(cx);
     pending::tidy();
     results
