@@ -25,6 +25,8 @@ SOURCES := $(shell find src -name '*.rs' -o -name '*.txt' -o -name '*.wgsl') Car
 PYTEST := $(BIN)/python -m pytest -q -n auto --dist worksteal
 # Tests that run a second time with every plan checked against its list.
 CHECKED := capture_training capture_updates control_flow custom_op custom_op_effects custom_op_rules functions laws_modes modes_laws session
+# Tests that run a second time with every elementwise op of eager code waiting for others.
+PENDING := capture_updates control_flow laws_arrays laws_modes laws_numpy laws_programs modes_laws ops_gradients optimizers pending tensors threads
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 .PHONY: help demo test check quick lint layers generate generated stubs smoke rust-test python-test
@@ -86,6 +88,7 @@ endif
 python-test: $(DONE)/built-test $(DONE)/digits ## Tests of what users see, doctests and documentation included
 	$(PYTEST)
 	WENGERT_CHECK=1 $(PYTEST) $(CHECKED:%=tests/test_%.py)
+	WENGERT_TEST_PENDING=1 $(PYTEST) $(PENDING:%=tests/test_%.py)
 
 adapter: ## A driver to run shaders on, where one may be installed
 	tools/adapter.sh

@@ -83,6 +83,15 @@ impl Array {
         self.data.is_unique()
     }
 
+    /// Computes elements that are computed when somebody looks: a caller does so before it shares
+    /// work with other threads, which would wait for each other there.
+    #[inline]
+    pub fn look(&self) {
+        if self.is_on_host() {
+            self.buffer().ptr();
+        }
+    }
+
     /// The address of the element at index zero.
     #[inline]
     pub fn ptr(&self) -> *const u8 {

@@ -34,6 +34,9 @@ pub static CACHE: Setting = Setting { name: "WENGERT_CACHE", allowed: Allowed::T
 /// What compiled runs are held against.
 pub static CHECK: Setting =
     Setting { name: "WENGERT_CHECK", allowed: Allowed::Words(&["0", "1", "reference"]) };
+/// When eager code computes elementwise ops on large tensors: at once, or when somebody looks.
+pub static EAGER: Setting =
+    Setting { name: "WENGERT_EAGER", allowed: Allowed::Words(&["adaptive", "immediate"]) };
 /// The highest instruction set to use.
 pub static ISA: Setting =
     Setting { name: "WENGERT_ISA", allowed: Allowed::Words(&["base", "v3", "v4"]) };
@@ -62,10 +65,11 @@ pub static GPU_TIMEOUT: Setting =
     Setting { name: "WENGERT_GPU_TIMEOUT", allowed: Allowed::Count(1 << 20) };
 
 /// What the engine reads.
-static READ: [&Setting; 10] = [
+static READ: [&Setting; 11] = [
     &ADAPTER,
     &CACHE,
     &CHECK,
+    &EAGER,
     &GPU_BUFFER,
     &GPU_TIMEOUT,
     &ISA,
@@ -76,12 +80,13 @@ static READ: [&Setting; 10] = [
 ];
 
 /// What the build and the tests read, which may be set while the engine runs.
-static ELSEWHERE: [Setting; 6] = [
+static ELSEWHERE: [Setting; 7] = [
     Setting { name: "WENGERT_ONE_ISA", allowed: SWITCH },
     Setting { name: "WENGERT_SANITIZE", allowed: SWITCH },
     Setting { name: "WENGERT_TEST_ALONE", allowed: SWITCH },
     Setting { name: "WENGERT_TEST_FULL", allowed: SWITCH },
     Setting { name: "WENGERT_TEST_GPU", allowed: SWITCH },
+    Setting { name: "WENGERT_TEST_PENDING", allowed: SWITCH },
     Setting { name: "WENGERT_UPDATE_SNAPSHOTS", allowed: SWITCH },
 ];
 

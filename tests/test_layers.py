@@ -103,6 +103,7 @@ ENGINE = [
     "context",
     "site",
     "executors",
+    "pending",  # large elementwise ops that wait for others
     "tape",
     "observe",
     "trace",

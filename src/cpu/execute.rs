@@ -14,6 +14,7 @@ use crate::error::{self, Result};
 use crate::layout::Layout;
 use crate::memory::block_bytes;
 use crate::ops::attributes::ScatterMode;
+use crate::ops::element::ElementProgram;
 use crate::ops::elementwise::{Elementwise, arithmetic};
 use crate::ops::op::{Op, OperandType, SliceAxis, Type};
 use crate::ops::structural::sliced;
@@ -50,6 +51,11 @@ pub fn execute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
         && let Some(layout) = op.view(x.dtype, &x.layout)
     {
         return Ok(x.view(layout));
+    }
+    for arg in args {
+        if let Operand::Array(x) = arg {
+            x.look();
+        }
     }
     if let (Op::Full(ty), [Operand::Scalar(value)]) = (op, args) {
         return copy::fill(*value, ty.dtype, &ty.shape);
@@ -243,21 +249,64 @@ unsafe fn copy_base(x: &Array, out: &Array) {
 
 /// One elementwise op on promoted operands, into a fresh array.
 pub fn map(def: &Elementwise, args: &[Operand<'_>]) -> Result<Array> {
-    let ty = match same_shape(args) {
-        // One shape and dtype, as nearly always: nothing to infer but whether the op takes it.
-        Some(x) if !def.condition => {
-            def.check_dtype(x.dtype)?;
-            Type::new(def.result_dtype(x.dtype), x.shape().clone())
-        }
-        _ => {
-            let types: SmallVec<[OperandType<'_>; 3]> = small(args.iter().map(|arg| arg.ty()));
-            Op::infer_map(def, &types)?
-        }
-    };
+    let ty = map_type(def, args)?;
     let out = Array::uninit(ty.dtype, ty.shape)?;
     // SAFETY: the array is fresh and of the result's type.
     unsafe { map_into(def, args, &out)? };
     Ok(out)
+}
+
+/// The type of the result of an elementwise op on promoted operands.
+#[inline(always)]
+pub fn map_type(def: &Elementwise, args: &[Operand<'_>]) -> Result<Type> {
+    match same_shape(args) {
+        // One shape and dtype, as nearly always: nothing to infer but whether the op takes it.
+        Some(x) if !def.condition => {
+            def.check_dtype(x.dtype)?;
+            Ok(Type::new(def.result_dtype(x.dtype), x.shape().clone()))
+        }
+        _ => {
+            let types: SmallVec<[OperandType<'_>; 3]> = small(args.iter().map(|arg| arg.ty()));
+            Op::infer_map(def, &types)
+        }
+    }
+}
+
+/// An elementwise op that gives the same bits in less time, and its second operand.
+pub fn cheaper<'a>(
+    def: &'static Elementwise,
+    args: &[Operand<'a>],
+) -> Option<(&'static Elementwise, Operand<'a>)> {
+    let &[x, Operand::Scalar(exponent)] = args else { return None };
+    product_for_power(def, x, exponent).map(|factor| (&arithmetic::multiply, factor))
+}
+
+/// The dtype that an elementwise op computes in: that of its operands besides a condition, or of
+/// its result, where those are numbers.
+pub fn computes_in(def: &Elementwise, args: &[Operand<'_>], result: DType) -> DType {
+    let numeric = args[usize::from(def.condition)..].iter().find_map(|arg| match arg {
+        Operand::Array(x) => Some(x.dtype),
+        Operand::Scalar(_) => None,
+    });
+    // `where(condition, 1.0, 2.0)`: numbers only, so the result's own dtype.
+    numeric.unwrap_or(result)
+}
+
+/// Runs a group of elementwise ops.
+///
+/// # Safety
+/// The outputs have one shape, to which every input broadcasts, and the dtypes of the program's
+/// results. They are in C order, overlap no input, and nobody else reads or writes them meanwhile.
+pub unsafe fn run_group(
+    group: &ElementProgram,
+    inputs: &[&Array],
+    numbers: &[Scalar],
+    outputs: &[&Array],
+) -> Result<()> {
+    let program = program::Program::lower(group)?;
+    // SAFETY: as the caller's.
+    unsafe { program::run(&program, inputs, numbers, outputs) };
+    Ok(())
 }
 
 /// The first array, if all have its shape and dtype.
@@ -287,12 +336,7 @@ pub unsafe fn map_into(def: &Elementwise, args: &[Operand<'_>], out: &Array) -> 
         // SAFETY: as the caller's.
         return unsafe { map_into(&arithmetic::multiply, &[x, factor], out) };
     }
-    let numeric = args[usize::from(def.condition)..].iter().find_map(|arg| match arg {
-        Operand::Array(x) => Some(x.dtype),
-        Operand::Scalar(_) => None,
-    });
-    // `where(condition, 1.0, 2.0)`: numbers only, so the result's own dtype.
-    let dtype = numeric.unwrap_or(out.dtype);
+    let dtype = computes_in(def, args, out.dtype);
     let Some(kernel) = def.kernel(dtype.compute()) else {
         return Err(error::internal(format!("{} has no kernel for {dtype}", def.name)));
     };

@@ -18,6 +18,7 @@ pub mod index;
 pub mod interpret;
 pub mod observe;
 pub mod oracle;
+pub mod pending;
 pub mod picture;
 pub mod program;
 pub mod random;

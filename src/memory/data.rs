@@ -7,12 +7,13 @@
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::thread::ThreadId;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Buffer, Header};
+use super::class::Class;
+use super::late::Key;
+use super::{Buffer, Header, Kind};
 use crate::device::Device;
 use crate::error;
 
@@ -118,13 +119,8 @@ impl From<Buffer> for Data {
 
 impl Data {
     fn elsewhere(what: Elsewhere) -> Data {
-        let header = Header {
-            refs: AtomicUsize::new(1),
-            data: NonNull::<Header>::dangling().as_ptr().cast(),
-            bytes: 0,
-            class: None,
-            is_away: true,
-        };
+        let nowhere = NonNull::<Header>::dangling().as_ptr().cast();
+        let header = Header::new(Kind::Away, nowhere, 0, Class::of(0));
         Data(Buffer(NonNull::from(Box::leak(Box::new(Away { header, what }))).cast()))
     }
 
@@ -161,7 +157,7 @@ impl Data {
     /// Whether the elements are in host memory.
     #[inline]
     pub fn is_on_host(&self) -> bool {
-        !self.0.header().is_away
+        !self.0.header().is(Kind::Away)
     }
 
     /// The device that the elements are on, or will be on.
@@ -190,6 +186,18 @@ impl Data {
             Where::Device(memory) => error::not_on_host("read", memory.device),
             Where::Host(_) | Where::Traced(_) | Where::Busy(_) => error::no_data("read"),
         })
+    }
+
+    /// The bytes of host memory; 0 where the elements are elsewhere.
+    #[inline]
+    pub fn host_bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    /// What will compute the elements, if they are not computed yet.
+    #[inline]
+    pub fn key(&self) -> Option<Key> {
+        self.0.key()
     }
 
     /// Whether both are the same memory or the same node.

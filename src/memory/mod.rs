@@ -3,7 +3,8 @@
 //! Promises: data is aligned to [`ALIGN`] bytes; a handle is one pointer wide and may be cloned and
 //! dropped on any thread; the counters of [`stats`] are exact, except for changes under way; a
 //! request beyond the limit or the machine's memory is refused before anything is allocated; a
-//! forked child may allocate at once.
+//! forked child may allocate at once; who has an address of data finds all elements there, also
+//! where they were [computed later](late).
 //!
 //! A block is a 64-byte header followed by the data. Freed blocks are cached in size classes, eight
 //! to a doubling (besides rounding to 64 bytes, at most an eighth is wasted): small blocks per
@@ -13,6 +14,7 @@
 mod class;
 mod counters;
 mod data;
+pub mod late;
 mod os;
 mod pool;
 #[cfg(test)]
@@ -20,7 +22,7 @@ pub(crate) mod tests;
 
 use std::any::Any;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering, fence};
 
 use crate::error::Result;
 use class::Class;
@@ -43,14 +45,52 @@ pub fn block_bytes(bytes: usize) -> usize {
 struct Header {
     /// Handles that share this block.
     refs: AtomicUsize,
-    /// The data: right behind the header, or foreign.
-    data: *mut u8,
+    /// The data: right behind the header, or foreign. Null until the elements are computed.
+    data: AtomicPtr<u8>,
     /// Bytes asked for.
     bytes: usize,
-    /// The size class; `None` for foreign memory.
-    class: Option<Class>,
-    /// Whether the elements are not in host memory: [`Data`] knows more.
-    is_away: bool,
+    /// The size class of pooled memory.
+    class: Class,
+    /// A [`Kind`], which changes from late to pooled when the elements are computed.
+    kind: AtomicU8,
+    /// What computes the elements of a late block.
+    key: late::Key,
+}
+
+/// What a block is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    /// Memory of a pool
+    Pooled,
+    /// The same, with elements that are not computed yet
+    Late,
+    /// Memory of another owner, to read
+    Foreign,
+    /// That of a late block, to be written by who computes it
+    Lent,
+    /// Elements that are not in host memory: [`Data`] knows more
+    Away,
+}
+
+impl Header {
+    /// A header of one handle.
+    fn new(kind: Kind, data: *mut u8, bytes: usize, class: Class) -> Header {
+        Header {
+            refs: AtomicUsize::new(1),
+            data: AtomicPtr::new(data),
+            bytes,
+            class,
+            kind: AtomicU8::new(kind as u8),
+            key: late::Key::NONE,
+        }
+    }
+
+    #[inline]
+    fn is(&self, kind: Kind) -> bool {
+        // Relaxed: the kind says nothing of the elements, which come with their address.
+        self.kind.load(Ordering::Relaxed) == kind as u8
+    }
 }
 
 /// The header of foreign memory, with the owner that keeps the memory alive.
@@ -93,20 +133,21 @@ impl Buffer {
     ) -> Buffer {
         // A foreign pointer to no bytes may be null, which a slice must not be.
         let data = NonNull::new(ptr.cast_mut()).unwrap_or(NonNull::<Header>::dangling().cast());
-        let header = Header {
-            refs: AtomicUsize::new(1),
-            data: data.as_ptr(),
-            bytes,
-            class: None,
-            is_away: false,
-        };
+        let header = Header::new(Kind::Foreign, data.as_ptr(), bytes, Class::of(0));
         Buffer(NonNull::from(Box::leak(Box::new(External { header, owner }))).cast())
     }
 
-    /// The first byte.
+    /// The first byte. Elements that are not computed yet are computed now.
     #[inline]
     pub fn ptr(&self) -> *const u8 {
-        self.header().data
+        self.start()
+    }
+
+    #[inline]
+    fn start(&self) -> *mut u8 {
+        // Acquire: who computed the elements on another thread did so before it gave the address.
+        let data = self.header().data.load(Ordering::Acquire);
+        if data.is_null() { self.computed() } else { data }
     }
 
     /// The first byte, to write.
@@ -115,8 +156,8 @@ impl Buffer {
     /// The buffer is fresh or [unique](Buffer::is_unique), and nobody reads what is being written.
     #[inline]
     pub unsafe fn ptr_mut(&self) -> *mut u8 {
-        debug_assert!(self.header().class.is_some(), "foreign memory is read-only");
-        self.header().data
+        debug_assert!(!self.is_foreign(), "foreign memory is read-only");
+        self.start()
     }
 
     /// The address of the block, equal for handles that share it.
@@ -130,10 +171,15 @@ impl Buffer {
         self.header().bytes
     }
 
-    /// Whether this is the only handle of pooled memory: then it may be written in place.
+    /// Whether this is the only handle of pooled memory: then it may be written in place. Large
+    /// memory that only operations of this thread hold, which were to run later, is let go by them.
     #[inline]
     pub fn is_unique(&self) -> bool {
-        self.header().class.is_some() && self.is_sole()
+        let header = self.header();
+        if header.is(Kind::Pooled) || header.is(Kind::Late) {
+            return self.is_sole() || late::settles(self);
+        }
+        false
     }
 
     /// Whether this is the only handle of the block.
@@ -170,23 +216,40 @@ impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
         let header = self.header();
-        // The only handle: nobody else can clone it, so the count need not be written.
-        if header.refs.load(Ordering::Acquire) != 1 {
+        let is_pooled = header.is(Kind::Pooled);
+        // The only handle: nobody else can clone it, so the count need not be written. Of a late
+        // block, who computes it may make another.
+        if header.refs.load(Ordering::Acquire) != 1 || !is_pooled {
             if header.refs.fetch_sub(1, Ordering::Release) != 1 {
                 return;
             }
             fence(Ordering::Acquire);
         }
-        match header.class {
-            Some(class) => pool::give_back(self.0, class),
-            // SAFETY: `Data` makes headers that are away from such a box, and we hold the last
-            // handle.
-            None if header.is_away => {
-                drop(unsafe { Box::from_raw(self.0.cast::<Away>().as_ptr()) })
-            }
-            // SAFETY: foreign headers are made by `external` from such a box, and we hold the last
-            // handle.
-            None => drop(unsafe { Box::from_raw(self.0.cast::<External>().as_ptr()) }),
+        match is_pooled {
+            true => pool::give_back(self.0, header.class),
+            // SAFETY: we held the last handle.
+            false => unsafe { give_back(self.0) },
         }
+    }
+}
+
+/// Gives back a block that was not pooled when somebody looked.
+///
+/// # Safety
+/// The last handle is gone.
+#[cold]
+unsafe fn give_back(block: NonNull<Header>) {
+    // SAFETY: nobody else frees the block.
+    let header = unsafe { block.as_ref() };
+    if header.is(Kind::Away) {
+        // SAFETY: `Data` makes headers that are away from such a box.
+        drop(unsafe { Box::from_raw(block.cast::<Away>().as_ptr()) });
+    } else if header.is(Kind::Foreign) || header.is(Kind::Lent) {
+        // SAFETY: foreign headers are made from such a box.
+        drop(unsafe { Box::from_raw(block.cast::<External>().as_ptr()) });
+    } else {
+        // SAFETY: as the caller's.
+        unsafe { late::abandon(block) };
+        pool::give_back(block, header.class);
     }
 }

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::class::{self, Class};
 use super::counters::Post;
-use super::{Header, counters, os};
+use super::{Header, Kind, counters, late, os};
 use crate::error::Result;
 use crate::fork::{self, Held, OverFork};
 
@@ -30,17 +30,26 @@ pub(super) fn obtain(bytes: usize, zeroed: bool) -> Result<NonNull<Header>> {
     } else {
         take_shared(class)
     };
-    let Some(cached) = taken else { return Err(counters::refusal(bytes)) };
+    let Some(cached) = taken else { return refused(bytes, zeroed) };
     let Some(Block(header)) = cached else { return fresh(bytes, class, zeroed) };
     // SAFETY: a cached block belongs to nobody else, and holds at least `bytes` bytes.
     unsafe {
         (*header.as_ptr()).refs = AtomicUsize::new(1);
         (*header.as_ptr()).bytes = bytes;
         if zeroed {
-            (*header.as_ptr()).data.write_bytes(0, bytes);
+            header.as_ref().data.load(Relaxed).write_bytes(0, bytes);
         }
     }
     Ok(header)
+}
+
+/// A block that there is no room for, unless operations that were to run later let memory go.
+#[cold]
+fn refused(bytes: usize, zeroed: bool) -> Result<NonNull<Header>> {
+    match late::relieves() {
+        true => obtain(bytes, zeroed),
+        false => Err(counters::refusal(bytes)),
+    }
 }
 
 /// Takes back the block of a dropped buffer.
@@ -79,20 +88,14 @@ fn fresh(bytes: usize, class: Class, zeroed: bool) -> Result<NonNull<Header>> {
     });
     let Some(start) = block else {
         Post::Away.discharge(class.size());
-        return Err(counters::refusal(bytes));
+        return refused(bytes, zeroed);
     };
     counters::hold(class.size());
     let header = start.cast::<Header>();
     // SAFETY: the block is ours alone, aligned, and long enough for the header and the data.
     unsafe {
         let data = header.add(1).cast().as_ptr();
-        header.write(Header {
-            refs: AtomicUsize::new(1),
-            data,
-            bytes,
-            class: Some(class),
-            is_away: false,
-        });
+        header.write(Header::new(Kind::Pooled, data, bytes, class));
         os::forbid_behind(data, bytes, class.size());
     }
     Ok(header)
@@ -211,7 +214,7 @@ impl Cache {
         for list in lists {
             let Some(Block(first)) = list.first() else { continue };
             // SAFETY: a cached block keeps its header.
-            let class = unsafe { first.as_ref() }.class.expect("cached blocks have a class");
+            let class = unsafe { first.as_ref() }.class;
             put_shared(class, std::mem::take(list));
         }
     }
@@ -277,7 +280,7 @@ impl Shared {
                 self.idle.iter_mut().filter(|list| !list.is_empty()).min_by_key(|list| list[0].0);
             let Some((_, block)) = oldest.and_then(VecDeque::pop_front) else { break };
             // SAFETY: a cached block keeps its header.
-            let class = unsafe { block.0.as_ref() }.class.expect("cached blocks have a class");
+            let class = unsafe { block.0.as_ref() }.class;
             self.bytes -= class.size();
             evicted.push((class, block));
         }

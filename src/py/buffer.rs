@@ -178,6 +178,7 @@ pub unsafe extern "C" fn get_buffer(
         let array = tensor.try_value().or_raise(py)?.array;
         trace::check_data("numpy", &array, LATER).or_raise(py)?;
         on_host("numpy", &array).or_raise(py)?;
+        let array = tensor::looked_at(py, array)?;
         fill_view(array, object, view, flags).map_err(PyBufferError::new_err)?;
         filled = true;
         Ok(null_mut())

@@ -17,11 +17,11 @@ use pyo3::prelude::*;
 use super::errors::{OrRaise, to_python};
 use super::unwind::{contained, guard};
 use crate::array::{Array, Busy, Data, Where};
-use crate::engine::executors;
 use crate::engine::tape::{History, Shared, Value};
 use crate::engine::trace;
+use crate::engine::{executors, pending};
 use crate::error::{self, Result};
-use crate::ops::emit::throw;
+use crate::ops::emit::{catch, throw};
 
 /// What a handle holds.
 pub enum Slot {
@@ -291,6 +291,14 @@ pub fn data(py: Python<'_>, op: &str, tensor: &TensorObject) -> PyResult<Array> 
     let array = tensor.try_value().or_raise(py)?.array;
     let remedy = "return the tensor and look at it outside, or use wg.print";
     trace::check_data(op, &array, remedy).or_raise(py)?;
+    looked_at(py, array)
+}
+
+/// An array whose elements are there. Those that wait are computed while other threads run.
+pub fn looked_at(py: Python<'_>, array: Array) -> PyResult<Array> {
+    if pending::waits(&array) {
+        py.detach(|| catch(|| array.look())).or_raise(py)?;
+    }
     Ok(array)
 }
 

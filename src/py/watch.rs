@@ -9,13 +9,14 @@ use rustc_hash::FxHashMap;
 use super::errors::OrRaise;
 use super::tensor::value_of;
 use crate::engine::tape::{Entry, History, Leaf, Link, Saved};
-use crate::engine::{executors, site};
+use crate::engine::{executors, pending, site};
 use crate::ops::op::Type;
 use crate::watch;
 
-/// Starts to take times; the mark is for `_end_timing`.
+/// Starts to take times, of what is not waiting already; the mark is for `_end_timing`.
 #[pyfunction]
-fn _begin_timing() -> usize {
+fn _begin_timing(py: Python<'_>) -> usize {
+    py.detach(pending::settle);
     watch::begin_timing()
 }
 

@@ -171,6 +171,7 @@ impl<'a> Run<'a> {
             is_part: false,
             prepared: None,
         };
+        inputs.iter().for_each(|x| x.look());
         run.slots.resize_with(plan.slots().len(), || None);
         run.memory.resize_with(plan.memory().dedicated.len() + 1, || None);
         run

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::eager::apply::apply;
-use super::executors;
 use super::tape::{Entry, Gradient, History, Leaf, Link, Operand, Rows, Value};
+use super::{executors, pending};
 use crate::array::Array;
 use crate::error::{self, Result};
 use crate::ops::op::{Op, Type};
@@ -71,7 +71,10 @@ pub fn backward(outputs: &[(Value, Option<Value>)], options: Options) -> Result<
             additions.push(Addition::new(leaf, Sum::Rows(rows), options.create_graph)?);
         }
     }
-    accumulate(additions, options.create_graph)
+    accumulate(additions, options.create_graph)?;
+    drop(sweep);
+    pending::tidy();
+    Ok(())
 }
 
 /// A gradient of a leaf, or a part of one.

@@ -13,6 +13,7 @@ use crate::array::Array;
 use crate::engine::eager::Eager;
 use crate::engine::eager::apply::apply;
 use crate::engine::executors::{self, device};
+use crate::engine::pending;
 use crate::engine::site::{self};
 use crate::engine::tape::signature::Signature;
 use crate::engine::tape::{Entry, History, Leaf, Link, Operand, Saved, Step, Value, host_calls};
@@ -509,7 +510,7 @@ impl Sweep {
 /// `sum += g`, in the sum's own memory where nobody else holds it.
 fn accumulate(sum: &mut Value, g: Value, recorded: bool) -> Result<()> {
     let in_place = !recorded && !watch::on() && sum.array.is_unique() && sum.array.is_contiguous();
-    let at_hand = g.array.is_on_host();
+    let at_hand = g.array.is_on_host() && !pending::waits(&sum.array) && !pending::waits(&g.array);
     if in_place && at_hand && sum.shape().same(g.shape()) && sum.dtype() == g.dtype() {
         let operands = [executors::Operand::Array(&sum.array), executors::Operand::Array(&g.array)];
         // SAFETY: the types agree and this sweep alone holds the sum.

@@ -7,6 +7,7 @@ use crate::array::Array;
 use crate::dtype::{Numeric, Scalar};
 use crate::engine::executors::{self, Device, device};
 use crate::engine::observe;
+use crate::engine::pending;
 use crate::engine::tape::signature;
 use crate::engine::tape::{self, Operand, Value};
 use crate::engine::trace::{self, Call, Dispatch};
@@ -114,7 +115,11 @@ fn kernel(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array> {
     for (place, arg) in list.iter_mut().zip(args) {
         *place = arg.operand()?;
     }
-    executors::map(def, &list[..args.len()])
+    let args = &list[..args.len()];
+    match pending::map(def, args)? {
+        Some(later) => Ok(later),
+        None => executors::map(def, args),
+    }
 }
 
 fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
@@ -134,6 +139,11 @@ fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
         return elsewhere(op, args);
     }
     let operands = operands(args)?;
+    if let (Op::Cast(dtype), [executors::Operand::Array(x)]) = (op, operands.as_slice())
+        && let Some(later) = pending::cast(x, *dtype)?
+    {
+        return Ok(later);
+    }
     match watch::on() {
         true => observe::op(op, args, || executors::execute(op, &operands)),
         false => executors::execute(op, &operands),
@@ -204,8 +214,15 @@ pub fn map_in_place(
     let wants = |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if v.requires_grad());
     let records = tape::recording() && args.iter().any(wants);
     let free = !records && first.array.is_unique() && first.array.is_contiguous();
-    // What is watched goes one way only.
-    if !free || watch::on() || !trace::at_hand(&args) || !plain_operands(def, &args) {
+    // What is watched goes one way only. Ops join those that wait: the result takes memory of its
+    // own, but what it is made of is not written.
+    let waits = |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if pending::waits(&v.array));
+    if !free
+        || args.iter().any(waits)
+        || watch::on()
+        || !trace::at_hand(&args)
+        || !plain_operands(def, &args)
+    {
         return map(def, &args).map(Some);
     }
     let types: SmallVec<[_; 3]> = small(args.iter().map(|arg| arg.ty()));

@@ -11,6 +11,7 @@ use crate::array::Array;
 use crate::dtype::{DType, Numeric, Scalar};
 use crate::engine::executors::{self, Device, device};
 use crate::engine::observe;
+use crate::engine::pending;
 use crate::engine::tape::signature::{self, Signature};
 use crate::engine::tape::{self, History, Operand, Results, Value, device_of};
 use crate::engine::trace::{self, Called, Dispatch, Values};
@@ -437,8 +438,12 @@ fn emitted(
         false => composite.formula(&arguments),
     });
     let outputs = outputs.map_err(|error| error.within(composite.name))?;
-    if let [y] = outputs[..] {
-        return Ok(smallvec![cx.last(y)?]);
-    }
-    outputs.into_iter().map(|y| cx.value_of(y)).collect()
+    let results = match outputs[..] {
+        [y] => Ok(smallvec![cx.last(y)?]),
+        _ => outputs.iter().map(|&y| cx.value_of(y)).collect(),
+    };
+    drop(outputs);
+    drop(cx);
+    pending::tidy();
+    results
 }

@@ -5,6 +5,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{IntoPyDict, PyDict, PyTuple};
 
 use crate::engine::executors::{self, Device as Kind, device};
+use crate::engine::pending;
 use crate::engine::transfer::transfer;
 use crate::py::errors::OrRaise;
 use crate::py::tensor::{value_of, wrap};
@@ -134,13 +135,17 @@ fn _defer(on: bool) -> bool {
 }
 
 /// Waits for all work that was given to devices. What data refused there, and nobody was told of,
-/// is raised now. The CPU works at once, so nothing is waited for there. One device alone is waited
-/// for if it is given.
+/// is raised now. On the CPU, elementwise ops of this thread that wait for others are computed. One
+/// device alone is waited for if it is given.
 #[pyfunction]
 #[pyo3(signature = (device = None))]
 fn synchronize(py: Python<'_>, device: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
     let device = device.map(|device| convert::device("synchronize", device)).transpose()?;
-    py.detach(|| executors::synchronize(device.flatten())).or_raise(py)
+    py.detach(|| {
+        pending::settle();
+        executors::synchronize(device.flatten())
+    })
+    .or_raise(py)
 }
 
 /// Refuses tensors of several devices.

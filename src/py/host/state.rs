@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::engine::executors::{self, Device, device};
+use crate::engine::pending;
 use crate::engine::random;
 use crate::engine::tape::{self};
 use crate::engine::trace;
@@ -85,6 +86,14 @@ fn _instruction_sets() -> Vec<&'static str> {
 #[pyo3(signature = (allowed))]
 fn _refuse_buffer(allowed: Option<usize>) -> Option<usize> {
     memory::refuse_after(allowed)
+}
+
+/// Sets from how many bytes of an operand on eager elementwise ops wait for others, for tests; None is
+/// what the environment says. Gives what it was.
+#[pyfunction]
+#[pyo3(signature = (bytes))]
+fn _pend_from(bytes: Option<usize>) -> usize {
+    pending::set_least(bytes)
 }
 
 /// Gives cached buffers back to the system.
@@ -175,7 +184,7 @@ pub(super) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
         };
     }
     functions!(module; graph_stats, _lose_device, memory_stats, reset_peak_memory, set_memory_limit,
-        release_cached_memory, _instruction_sets, _refuse_buffer, set_num_threads,
+        release_cached_memory, _instruction_sets, _pend_from, _refuse_buffer, set_num_threads,
         get_num_threads, _attempt);
     let random = match module.getattr("random") {
         Ok(random) => random.cast_into::<PyModule>()?,

@@ -6,6 +6,7 @@ use super::{Given, Part, is_set};
 use crate::array::Array;
 use crate::dtype::Scalar;
 use crate::engine::executors::{self, Device};
+use crate::engine::pending;
 use crate::error::Result;
 use crate::graph::Graph;
 use crate::graph::numbers::evaluate;
@@ -58,10 +59,13 @@ impl Planned {
             }
         }
         if self.numbers.len() > numbers.len() {
-            let all = evaluate(&self.numbers, &numbers, &Bindings::default())?;
-            return self.plan.run(&arrays, &all);
+            numbers =
+                evaluate(&self.numbers, &numbers, &Bindings::default())?.into_iter().collect();
         }
-        self.plan.run(&arrays, &numbers)
+        match pending::plan(&self.plan.plan, &arrays, &numbers)? {
+            Some(later) => Ok(later),
+            None => self.plan.run(&arrays, &numbers),
+        }
     }
 }
 
