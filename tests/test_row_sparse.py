@@ -432,6 +432,8 @@ def test_modules():
     loaded = nn.Embedding.from_pretrained(TABLE, freeze=False, sparse=True)
     loaded(wg.tensor([1])).sum().backward()
     assert loaded.weight.grad.indices.tolist() == [1]
+    with pytest.raises(TypeError, match="positional"):
+        nn.Embedding(3, 2, None, None, 2.0, True)  # in PyTorch another argument
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])

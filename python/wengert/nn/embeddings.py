@@ -89,6 +89,7 @@ class Embedding(_Table):
         padding_idx: int | None = None,
         max_norm: float | None = None,
         norm_type: float = 2.0,
+        *,
         sparse: bool = False,
     ) -> None:
         self._fill(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, sparse)
@@ -103,6 +104,7 @@ class Embedding(_Table):
         embeddings: Any,
         freeze: bool = True,
         padding_idx: int | None = None,
+        *,
         sparse: bool = False,
     ) -> Embedding:
         """An embedding of a table that is there, by default one that is not learned."""
@@ -126,6 +128,7 @@ def embedding_bag(
     per_sample_weights: Tensor | None = None,
     include_last_offset: bool = False,
     padding_idx: int | None = None,
+    *,
     sparse: bool = False,
 ) -> Tensor:
     """Sums, means or maxima of rows of a table by bags of indices.
@@ -195,6 +198,7 @@ class EmbeddingBag(_Table):
         mode: str = "mean",
         include_last_offset: bool = False,
         padding_idx: int | None = None,
+        *,
         sparse: bool = False,
     ) -> None:
         self._fill(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, sparse)
@@ -219,5 +223,5 @@ class EmbeddingBag(_Table):
             per_sample_weights,
             self.include_last_offset,
             self.padding_idx,
-            self.sparse,
+            sparse=self.sparse,
         )
