@@ -201,7 +201,8 @@ fn last_uses(nodes: &[Node], uses: &[u32], results: &[(Value, DType)]) -> Vec<us
 }
 
 /// Values that may be computed in the memory of `x`: each is read for the last time by the next,
-/// element by element. So memory outside the cache is asked for as early as can be.
+/// element by element. So memory outside the cache is asked for early, where the op that makes the
+/// value takes long enough to wait for it; plain arithmetic is faster in a register.
 fn before(nodes: &[Node], last: &[usize], mut x: u16) -> SmallVec<[u16; 4]> {
     let mut found = SmallVec::new();
     loop {
@@ -209,8 +210,16 @@ fn before(nodes: &[Node], last: &[usize], mut x: u16) -> SmallVec<[u16; 4]> {
         let goes = |&&arg: &&u16| {
             let own = &nodes[arg as usize];
             let is_alike = own.dtype.compute().size() == node.dtype.compute().size();
-            let is_computed = own.form == Form::Whole && !matches!(own.work, Work::Port(_));
-            is_computed && is_alike && last[arg as usize] == x as usize
+            let is_long = match own.work {
+                Work::Map { op, .. } => matches!(op, None | Some(Ops::Exp)),
+                Work::Rows(ops) => ops == Ops::SubtractExp,
+                Work::Port(_)
+                | Work::Number(_)
+                | Work::Spread
+                | Work::Fold { .. }
+                | Work::FoldPairs(_) => false,
+            };
+            own.form == Form::Whole && is_long && is_alike && last[arg as usize] == x as usize
         };
         match node.args.iter().find(goes) {
             Some(&arg) if matches!(node.work, Work::Map { .. } | Work::Rows(_)) => x = arg,
