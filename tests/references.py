@@ -188,6 +188,13 @@ REFERENCES = {
     "random.multinomial": lambda shape, n, p: np.full((*shape, 1), n),
     "random.choice": lambda x, shape: np.repeat(x, shape[0], axis=0),
     "random.shuffle": lambda x, axis=0: x,
+    "special.entr": lambda x: np.where(x > 0, -x * np.log(np.where(x > 0, x, 1)), np.where(
+        x == 0, 0.0, np.where(np.isnan(x), np.nan, -np.inf))),
+    "special.xlogy": lambda x, y: np.where((x == 0) & ~np.isnan(y), 0.0, x * np.log(y)),
+    "special.xlog1py": lambda x, y: np.where((x == 0) & ~np.isnan(y), 0.0, x * np.log1p(y)),
+    "special.ndtr": lambda x: 0.5 * np.vectorize(math.erfc, otypes=["float64"])(-x / math.sqrt(2)),
+    "special.logit": lambda x: np.log(x) - np.log1p(-x),
+    "special.sinc": np.sinc,
     "split": split,
     "chunk": chunk,
     "nan_to_num": nan_to_num,
@@ -383,12 +390,24 @@ SAMPLES = {
     "renorm": ["x(3, 4), 2.0, 0, 1.5", "x(3, 4, 2), 1.0, -1, 3.0"],
     "cdist": ["x(3, 4), x(2, 4)", "x(2, 3, 4), x(5, 4), 1.0", "x(3, 4), x(2, 4), 3.0"],
     "nn.normalize": ["x(3, 4)", "x(3, 4, 2), 1.0, axis=(0, -1)"],
+    "special.entr": ["x(3, 4, low=0.1, high=2.0)"],
+    "special.logit": ["x(3, 4, low=0.05, high=0.95)"],
+    "special.xlogy": ["x(3, 4), x(3, 4, low=0.1, high=3.0)", "x(3, 1), x(4, low=0.1, high=3.0)"],
+    "special.xlog1py": ["x(3, 4), x(3, 4, low=-0.9, high=3.0)"],
     # Such laws, counts and choices leave nothing to chance.
     "random.normal_like": ["x(3, 4), mean=2.0, std=0.0"],
     "random.uniform_like": ["x(3, 4), low=0.25, high=0.25"],
     "random.multinomial": ["(3,), n=5, p=x(1, low=0.5)"],
     "random.choice": ["x(1, 3), (4,)"],
     "random.shuffle": ["x(1, 4)", "x(4, 1), axis=1"],
+    # Their values depend on the key.
+    "random.gamma": ["(3,), a=2.0"],
+    "random.beta": ["(3,), a=2.0, b=0.5"],
+    "random.student_t": ["(3,), df=3.0"],
+    "random.dirichlet": ["(3,), alpha=x(4, low=0.5)"],
+    "random.poisson": ["(3,), lam=4.0"],
+    "random.binomial": ["(3,), n=5, p=0.5"],
+    "random.geometric": ["(3,), p=0.5"],
     "diff": ["x(3, 4)", "x(4, 3), axis=0, n=2"],
     "median": ["x(3, 5)", "x(3, 4), axis=1", "x(3, 4, 2), axis=(0, -1), keepdims=True"],
     "quantile": ["x(3, 5), 0.3", "x(3, 5), 0.25, axis=1"],
@@ -431,7 +450,7 @@ SAMPLES = {
                     "x(4, 3, 2), i(4, 2, n=3), x(3, low=0.5), ignore_index=1"],
     **dict.fromkeys(("nn.mse_loss", "nn.l1_loss"), LOSS),
     "nn.binary_cross_entropy_with_logits": [
-        *LOSS, 'x(4, 3), x(4, 3), x(4, 1), x(3, low=0.5), reduction="sum"'],
+        *LOSS, 'x(4, 3), x(4, 3), x(4, 1), pos_weight=x(3, low=0.5), reduction="sum"'],
     "nn.binary_cross_entropy": [
         *(f"x(4, 3, low=0.1, high=0.9), x(4, 3, low=0.1, high=0.9){rest}" for rest in (
             "", ', reduction="none"', ', x(3, low=0.5), reduction="sum"'))],
@@ -460,7 +479,7 @@ SAMPLES = {
     ],
     "nn.multi_margin_loss": [
         "x(4, 3), i(4, n=3)",
-        'x(4, 3), i(4, n=3), x(3, low=0.5), p=2, margin=0.7, reduction="none"',
+        'x(4, 3), i(4, n=3), 2, 0.7, x(3, low=0.5), reduction="none"',
     ],
     "nn.multilabel_margin_loss": [
         "x(3, 4), i(3, 4, n=4)", 'x(3, 4), i(3, 4, n=4, low=-1), reduction="none"'],

@@ -325,7 +325,7 @@ SAMPLES = {
     "nn.pixel_shuffle": ["x(2, 8, 2, 3), 2", "x(9, 1, 2), 3"],
     "nn.pixel_unshuffle": ["x(2, 2, 4, 6), 2"],
     "nn.channel_shuffle": ["x(2, 6, 3), 2"],
-    "nn.instance_norm": ["x(2, 3, 4)", "x(2, 3, 2, 4), x(3), x(3), eps=0.1"],
+    "nn.instance_norm": ["x(2, 3, 4)", "x(2, 3, 2, 4), weight=x(3), bias=x(3), eps=0.1"],
     "nn.local_response_norm": ["x(2, 5, 3), 3, alpha=0.5", "x(1, 4), 2, 0.3, 0.5, 2.0"],
     "nn.bilinear": ["x(3, 4), x(3, 2), x(5, 4, 2)", "x(2, 3, 2), x(2, 3, 3), x(2, 2, 3), x(2)"],
     "nn.alpha_dropout": ["x(3, 4), 0.0", "x(3, 4), training=False"],

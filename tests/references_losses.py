@@ -120,7 +120,7 @@ def cosine_embedding(a, b, target, margin=0.0, reduction="mean"):
     return reduced(np.where(target > 0, 1 - c, np.maximum(c - margin, 0)), reduction)
 
 
-def multi_margin(input, target, weight=None, p=1, margin=1.0, reduction="mean"):
+def multi_margin(input, target, p=1, margin=1.0, weight=None, reduction="mean"):
     rows, weight = np.atleast_2d(input), np.ones(input.shape[-1]) if weight is None else weight
     values = []
     for row, t in zip(rows, np.atleast_1d(target), strict=True):

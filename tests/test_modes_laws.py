@@ -37,6 +37,19 @@ CREATED = {
     "random.normal": "random.normal((33,), mean=1.0, std=2.0),"
                      "random.normal((4,), dtype=wg.float64)",
     "random.permutation": "random.permutation(20), random.permutation(3, key=random.key(1))",
+    "random.laplace": "random.laplace((9,), loc=1.0), random.laplace((2,), dtype=wg.float64)",
+    "random.cauchy": "random.cauchy((9,), scale=2.0), random.cauchy((2,), dtype=wg.float16)",
+    "random.lognormal": "random.lognormal((9,), sigma=0.5), random.lognormal(())",
+    "random.truncated_normal": "random.truncated_normal((9,)),"
+                               "random.truncated_normal((4,), low=1.0, dtype=wg.float64)",
+    "random.geometric": "random.geometric((9,), p=0.2), random.geometric((), p=1.0)",
+    "random.gamma": "random.gamma((9,), a=2.0, scale=3.0),"
+                    "random.gamma((5,), a=asarray([0.1, 1.0, 2.0, 3.0, 9.0]), dtype=wg.float64)",
+    "random.beta": "random.beta((9,), a=0.5, b=2.0), random.beta((), a=1, b=1, dtype=wg.float64)",
+    "random.student_t": "random.student_t((9,), df=3.0), random.student_t((2, 0), df=1.0)",
+    "random.dirichlet": "random.dirichlet((4,), alpha=asarray([0.5, 2.0, 3.0]))",
+    "random.poisson": "random.poisson((9,), lam=3.0), random.poisson((9,), lam=asarray(50.0))",
+    "random.binomial": "random.binomial((9,), n=5, p=0.5), random.binomial((9,), n=90, p=0.7)",
     "random.split": "random.split(random.key(1), 3), random.split(random.key(2))",
     "random.uniform": "random.uniform((17,), low=-2.0, high=3.0),"
                       "random.uniform((2, 2), dtype=wg.float16)",

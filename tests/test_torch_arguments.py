@@ -36,6 +36,18 @@ def test_batch_norm_without_running_statistics_uses_those_of_the_batch():
         norm(wg.ones((0, 3)))
 
 
+def test_arguments_that_stand_elsewhere_in_pytorch_are_keywords():
+    x, row = wg.ones((2, 3, 4)), wg.ones(3)
+    with pytest.raises(TypeError, match="instance_norm"):
+        nn.instance_norm(x, row)  # there a running mean
+    with pytest.raises(TypeError, match="binary_cross_entropy_with_logits"):
+        nn.binary_cross_entropy_with_logits(row, row, row, row)  # there whether a mean is taken
+    scores, target = wg.tensor(values(2, 3)), wg.tensor([2, 0])
+    by_place = nn.multi_margin_loss(scores, target, 2, 0.5, row)
+    named = nn.multi_margin_loss(scores, target, weight=row, margin=0.5, p=2)
+    assert by_place.item() == named.item() != nn.multi_margin_loss(scores, target).item()
+
+
 @pytest.mark.parametrize("make", [
     lambda: nn.BatchNorm2d(4, bias=False), lambda: nn.GroupNorm(2, 4, bias=False),
     lambda: nn.InstanceNorm2d(4, affine=True, bias=False),

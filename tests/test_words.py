@@ -10,7 +10,10 @@ import pytest
 import wengert as wg
 from wengert import _words, nn, optim
 
-HOMES = {"Tensor": wg.ones(2), "": wg, "nn": nn, "optim": optim, "random": wg.random}
+HOMES = {
+    "Tensor": wg.ones(2), "": wg, "nn": nn, "optim": optim, "random": wg.random,
+    "linalg": wg.linalg, "fft": wg.fft, "special": wg.special, "distributions": wg.distributions,
+}  # fmt: skip
 ROWS = [(home, word) for home in HOMES for word in _words.words_of(home)]
 
 

@@ -72,8 +72,9 @@ _LAZY = {
     "show_config": "_configuration",
 }
 _SUBMODULES = (
-    "autodiff", "capture", "compat", "control", "data", "drawing", "graph", "host", "io", "nn",
-    "optim", "profiling", "pytree", "random", "session", "testing", "transforms", "webgpu",
+    "autodiff", "capture", "compat", "control", "data", "distributions", "drawing", "fft", "graph",
+    "host", "io", "linalg", "nn", "optim", "profiling", "pytree", "random", "session", "special",
+    "testing", "transforms", "webgpu",
 )  # fmt: skip
 
 # The same for type checkers, which the stub test compares with what is found; `as` exports a name.
@@ -86,16 +87,20 @@ if TYPE_CHECKING:
         compat as compat,
         control as control,
         data as data,
+        distributions as distributions,
         drawing as drawing,
+        fft as fft,
         graph as graph,
         host as host,
         io as io,
+        linalg as linalg,
         nn as nn,
         optim as optim,
         profiling as profiling,
         pytree as pytree,
         random as random,
         session as session,
+        special as special,
         testing as testing,
         transforms as transforms,
         webgpu as webgpu,

@@ -211,6 +211,39 @@ INSIDE = {
         "fold_in": "random.split",
         "get_rng_state": "random.get_state",
         "set_rng_state": "random.set_state",
+        "log_normal": "random.lognormal",
+        "standard_t t": "random.student_t",
+        "standard_gamma": "random.gamma",
+        "standard_exponential": "random.exponential",
+        "standard_cauchy": "random.cauchy",
+        "random_gamma": "random.gamma",
+    },
+    # What is not there yet.
+    "linalg": {
+        "cholesky cond det eig eigh eigvals eigvalsh inv lstsq lu matrix_exp matrix_rank pinv qr "
+        "slogdet solve solve_triangular svd svdvals tensorinv tensorsolve":
+            "wg.custom_op over NumPy or SciPy ({word} is not there yet)",
+        "dot": "wg.matmul (or @)",
+    },
+    "fft": {
+        "fft ifft fft2 ifft2 fftn ifftn rfft irfft rfft2 irfft2 rfftn irfftn hfft ihfft":
+            "wg.custom_op over numpy.fft.{word} (complex numbers are not there yet)",
+    },
+    "special": {
+        "lgamma gammaln gamma digamma psi polygamma betaln beta gammainc gammaincc betainc zeta "
+        "erfcx i0 i1 i0e i1e j0 j1 y0 y1 ndtri log_ndtr multigammaln":
+            "wg.custom_op over scipy.special ({word} is not there yet)",
+        "log_expit": "wg.log_sigmoid",
+    },
+    "distributions": {
+        "Gamma": "wg.random.gamma for draws (its density is not there yet)",
+        "Beta": "wg.random.beta for draws (its density is not there yet)",
+        "Dirichlet": "wg.random.dirichlet for draws (its density is not there yet)",
+        "StudentT": "wg.random.student_t for draws (its density is not there yet)",
+        "Poisson": "wg.random.poisson for draws (its density is not there yet)",
+        "Binomial": "wg.random.binomial for draws (its density is not there yet)",
+        "Multinomial": "wg.random.multinomial for draws (its density is not there yet)",
+        "kl": "wg.distributions.kl_divergence",
     },
 }  # fmt: skip
 

@@ -28,7 +28,7 @@ def instance_norm(x, running_mean=None, running_var=None, weight=None, bias=None
                   use_input_stats=True, momentum=0.1, eps=1e-5):  # fmt: skip
     if not use_input_stats:
         return nn.batch_norm(x, running_mean, running_var, weight, bias, eps=eps)
-    return nn.instance_norm(x, weight, bias, eps=eps)
+    return nn.instance_norm(x, weight=weight, bias=bias, eps=eps)
 
 
 def last(shape):

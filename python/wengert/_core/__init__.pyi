@@ -11,6 +11,7 @@ from typing_extensions import disjoint_base
 from wengert._core import nn as nn
 from wengert._core import optim as optim
 from wengert._core import random as random
+from wengert._core import special as special
 
 __all__ = [
     'Alive',

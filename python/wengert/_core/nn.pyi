@@ -231,7 +231,7 @@ def binary_cross_entropy(input: Tensor | ArrayLike, target: Tensor | ArrayLike, 
     `binary_cross_entropy_with_logits` is exact where this is not.
     """
 
-def binary_cross_entropy_with_logits(input: Tensor | ArrayLike, target: Tensor | ArrayLike, weight: Tensor | ArrayLike | None = None, pos_weight: Tensor | ArrayLike | None = None, *, reduction: str = "mean") -> Tensor:
+def binary_cross_entropy_with_logits(input: Tensor | ArrayLike, target: Tensor | ArrayLike, weight: Tensor | ArrayLike | None = None, *, pos_weight: Tensor | ArrayLike | None = None, reduction: str = "mean") -> Tensor:
     """Binary cross entropy of logits: `-t log σ(x) - (1 - t) log σ(-x)`.
 
     `input` (logits) and `target` (probabilities) are floating and of one shape. `weight` is a
@@ -550,7 +550,7 @@ def huber_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, *, reducti
     location parameter, 1964.
     """
 
-def instance_norm(x: Tensor | ArrayLike, weight: Tensor | ArrayLike | None = None, bias: Tensor | ArrayLike | None = None, *, eps: float = 1e-5) -> Tensor:
+def instance_norm(x: Tensor | ArrayLike, *, weight: Tensor | ArrayLike | None = None, bias: Tensor | ArrayLike | None = None, eps: float = 1e-5) -> Tensor:
     """Normalises each channel of each example to mean 0 and variance 1 over all later axes.
 
     `x` is floating, (N, C, L, …); `weight` and `bias` are (C,). `eps` is added to the variance.
@@ -767,7 +767,7 @@ def mse_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, *, reduction
     or "none".
     """
 
-def multi_margin_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, weight: Tensor | ArrayLike | None = None, *, p: int = 1, margin: float = 1.0, reduction: str = "mean") -> Tensor:
+def multi_margin_loss(input: Tensor | ArrayLike, target: Tensor | ArrayLike, p: int = 1, margin: float = 1.0, weight: Tensor | ArrayLike | None = None, *, reduction: str = "mean") -> Tensor:
     """`Σ max(margin - x[t] + x[i], 0)ᵖ / C` over the classes `i` that are not the target.
 
     `input`: floating, (N, C) or (C,). `target`: class indices, (N,) or (). `weight`: a factor

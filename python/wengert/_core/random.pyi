@@ -7,23 +7,34 @@ from wengert._core import ArrayLike, Axes, Device, DType, Scalar, Tensor
 __all__ = [
     '_next_of',
     'bernoulli',
+    'beta',
+    'binomial',
     'bits',
     'categorical',
+    'cauchy',
     'choice',
+    'dirichlet',
     'exponential',
+    'gamma',
+    'geometric',
     'get_state',
     'gumbel',
     'integers',
     'key',
+    'laplace',
+    'lognormal',
     'multinomial',
     'next_key',
     'normal',
     'normal_like',
     'permutation',
+    'poisson',
     'seed',
     'set_state',
     'shuffle',
     'split',
+    'student_t',
+    'truncated_normal',
     'uniform',
     'uniform_like',
 ]
@@ -40,6 +51,25 @@ def bernoulli(p: Tensor | ArrayLike = 0.5, shape: Axes | None = None, *, key: Te
 
     `p` is floating and broadcasts to `shape`, which is its own where None. `key`: None draws
     one from the global generator.
+    """
+
+def beta(shape: int | Sequence[int] = (), *, a: Scalar | Tensor, b: Scalar | Tensor, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
+    """Numbers of the beta law, whose density is proportional to `x^(a-1) (1 - x)^(b-1)`.
+
+    `a` and `b` broadcast to `shape`; NaN where one is not positive. `dtype`: floating, float32
+    where None. `key`: None draws one from the global generator. A gradient for `a` or `b`
+    raises GradientError. Raises ValueError for numbers that are not positive.
+    """
+
+def binomial(shape: int | Sequence[int] = (), *, n: Scalar | Tensor, p: Scalar | Tensor, key: Tensor | None = None, device: str | Device | None = None) -> Tensor:
+    """How many of `n` trials succeed, each with probability `p` (int64).
+
+    Both broadcast to `shape`; -1 where `n` is negative or `p` not in [0, 1]. Calculated in
+    float32 (float64 where `n` or `p` is), so that numbers above 2²⁴ are coarse. `key`: None
+    draws one from the global generator. Raises ValueError for numbers that are out of range.
+
+    Where fewer than 10 are expected, of successes or of failures, by adding up probabilities;
+    elsewhere by Hörmann's BTRS (The generation of binomial random variates, 1993).
     """
 
 def bits(shape: int | Sequence[int] = (), *, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None) -> Tensor:
@@ -59,6 +89,13 @@ def categorical(logits: Tensor | ArrayLike, axis: int = -1, shape: Axes | None =
     odd multiples of 2⁻²⁴.
     """
 
+def cauchy(shape: int | Sequence[int] = (), *, loc: Scalar | Tensor = 0.0, scale: Scalar | Tensor = 1.0, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
+    """Numbers of Cauchy's law, whose density is `1 / (π scale (1 + ((x - loc) / scale)²))`.
+
+    It has neither mean nor variance. `loc` and `scale` broadcast to `shape`. `dtype`: floating,
+    float32 where None. `key`: None draws one from the global generator.
+    """
+
 def choice(a: Tensor | ArrayLike, shape: int | Sequence[int] = (), *sizes: int, replace: _bool = True, p: Tensor | ArrayLike | None = None, key: Tensor | None = None) -> Tensor:
     """Elements of `a` along its first axis, drawn at random; of a number, integers below it.
 
@@ -67,11 +104,38 @@ def choice(a: Tensor | ArrayLike, shape: int | Sequence[int] = (), *sizes: int, 
     the global generator. Raises ValueError for more draws than elements without `replace`.
     """
 
+def dirichlet(shape: int | Sequence[int] = (), *, alpha: Scalar | Tensor, dtype: DType | None = None, key: Tensor | None = None) -> Tensor:
+    """Shares that add up to 1, of Dirichlet's law with concentrations `alpha`: `shape` and K.
+
+    `alpha`: (…, K), whose first axes broadcast to `shape`; NaN where one is not positive.
+    `dtype`: floating; where None that of `alpha`, or float32 where that is no float. `key`: None
+    draws one from the global generator. A gradient for `alpha` raises GradientError.
+    """
+
 def exponential(shape: int | Sequence[int] = (), *, scale: Scalar | Tensor = 1.0, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
     """Numbers of the exponential law: `-scale log(1 - u)`, whose mean is `scale`.
 
     `scale` broadcasts to `shape`. `dtype`: floating, float32 where None. `key`: None draws one
     from the global generator.
+    """
+
+def gamma(shape: int | Sequence[int] = (), *, a: Scalar | Tensor, scale: Scalar | Tensor = 1.0, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
+    """Numbers of the gamma law, whose density is `x^(a-1) exp(-x / scale) / (Γ(a) scale^a)`.
+
+    `a` and `scale` broadcast to `shape`; NaN where `a` is not positive. `dtype`: floating,
+    float32 where None. `key`: None draws one from the global generator. A gradient reaches
+    `scale`; for `a` it raises GradientError. Raises ValueError for a number `a` that is not
+    positive.
+
+    Marsaglia and Tsang, A simple method for generating gamma variables, 2000.
+    """
+
+def geometric(shape: int | Sequence[int] = (), *, p: Scalar | Tensor, key: Tensor | None = None, device: str | Device | None = None) -> Tensor:
+    """How many trials it takes until one succeeds, each with probability `p`: 1, 2, … (int64).
+
+    `p` broadcasts to `shape`. Calculated in float32 (float64 where `p` is), so that counts
+    above 2²⁴ are coarse. `key`: None draws one from the global generator. Raises ValueError
+    for a number that is not in (0, 1].
     """
 
 def gumbel(shape: int | Sequence[int] = (), *, loc: Scalar | Tensor = 0.0, scale: Scalar | Tensor = 1.0, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
@@ -93,6 +157,20 @@ def integers(low: int, high: int | None = None, shape: int | Sequence[int] = (),
     >>> x = wg.random.integers(-1, 2, (1000,))
     >>> (x.min().item(), x.max().item())
     (-1, 1)
+    """
+
+def laplace(shape: int | Sequence[int] = (), *, loc: Scalar | Tensor = 0.0, scale: Scalar | Tensor = 1.0, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
+    """Numbers of Laplace's law, whose density is `exp(-|x - loc| / scale) / (2 scale)`.
+
+    `loc` and `scale` broadcast to `shape`. `dtype`: floating, float32 where None. `key`: None
+    draws one from the global generator.
+    """
+
+def lognormal(shape: int | Sequence[int] = (), *, mean: Scalar | Tensor = 0.0, sigma: Scalar | Tensor = 1.0, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
+    """Numbers whose logarithm is normal, of mean `mean` and standard deviation `sigma`.
+
+    Both broadcast to `shape`. `dtype`: floating, float32 where None. `key`: None draws one from
+    the global generator.
     """
 
 def multinomial(shape: int | Sequence[int] = (), *, n: int, p: Tensor | ArrayLike, key: Tensor | None = None) -> Tensor:
@@ -131,6 +209,17 @@ def permutation(n: int, *, key: Tensor | None = None, device: str | Device | Non
     [0, 1, 2, 3, 4]
     """
 
+def poisson(shape: int | Sequence[int] = (), *, lam: Scalar | Tensor, key: Tensor | None = None, device: str | Device | None = None) -> Tensor:
+    """Numbers of Poisson's law: how many events come where `lam` are expected (int64).
+
+    `lam` broadcasts to `shape`; -1 where it is negative or NaN. Calculated in float32 (float64
+    where `lam` is), so that numbers above 2²⁴ are coarse. `key`: None draws one from the
+    global generator. Raises ValueError for a number that is negative.
+
+    Up to 10 by adding up probabilities; above by Hörmann's PTRS (The transformed rejection
+    method for generating Poisson random variables, 1993).
+    """
+
 def shuffle(x: Tensor | ArrayLike, axis: int = 0, *, key: Tensor | None = None) -> Tensor:
     """The slices of `x` along `axis` in random order; `x` stays as it is.
 
@@ -142,6 +231,22 @@ def split(key: Tensor | None = None, n: int = 2) -> Tensor:
 
     `key`: None draws one from the global generator. Use a key either to split or to draw
     numbers.
+    """
+
+def student_t(shape: int | Sequence[int] = (), *, df: Scalar | Tensor, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
+    """Numbers of Student's law with `df` degrees of freedom.
+
+    `df` broadcasts to `shape`; NaN where it is not positive. `dtype`: floating, float32 where
+    None. `key`: None draws one from the global generator. A gradient for `df` raises
+    GradientError. Raises ValueError for a number that is not positive.
+    """
+
+def truncated_normal(shape: int | Sequence[int] = (), *, low: Scalar | Tensor = -2.0, high: Scalar | Tensor = 2.0, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:
+    """Standard normal numbers that lie in [low, high].
+
+    `√2 erfinv(u)` of `u` uniform between the bounds' `erf`; so bounds that lie beyond 5 on one
+    side give few different numbers in float32. Both broadcast to `shape`. `dtype`: floating,
+    float32 where None. `key`: None draws one from the global generator.
     """
 
 def uniform(shape: int | Sequence[int] = (), *, low: Scalar | Tensor = 0.0, high: Scalar | Tensor = 1.0, dtype: DType | None = None, key: Tensor | None = None, device: str | Device | None = None, requires_grad: _bool = False) -> Tensor:

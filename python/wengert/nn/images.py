@@ -187,12 +187,12 @@ class _InstanceNorm(Module):
                 f"(N, {self.num_features}, ...) of rank {self._ranks[1]}"
             )
         if not self.track_running_stats:
-            return _core.nn.instance_norm(x, self.weight, self.bias, eps=self.eps)
+            return _core.nn.instance_norm(x, weight=self.weight, bias=self.bias, eps=self.eps)
         if not self.training:
             mean, var = self.running_mean, self.running_var
             return _core.nn.batch_norm(x, mean, var, self.weight, self.bias, eps=self.eps)
         self._track(x)
-        return _core.nn.instance_norm(x, self.weight, self.bias, eps=self.eps)
+        return _core.nn.instance_norm(x, weight=self.weight, bias=self.bias, eps=self.eps)
 
     def _track(self, x: Tensor) -> None:
         axes = tuple(range(2, x.ndim))

@@ -14,6 +14,7 @@ pub mod cumulative;
 pub mod einsum;
 pub mod indexing;
 pub mod joining;
+pub mod laws;
 pub mod movement;
 pub mod nn_activation;
 pub mod nn_conv;
@@ -41,6 +42,7 @@ mod recurrent;
 pub mod reduction;
 pub mod sampling;
 pub mod scattering;
+pub mod special;
 
 /// Every composite, file by file.
 pub fn tables() -> impl Iterator<Item = &'static Composite> {
@@ -76,6 +78,8 @@ pub fn tables() -> impl Iterator<Item = &'static Composite> {
         nn_ctc::TABLE,
         random::TABLE,
         sampling::TABLE,
+        laws::TABLE,
+        special::TABLE,
         optim::TABLE,
         #[cfg(feature = "example-op")]
         super::example::composite::TABLE,

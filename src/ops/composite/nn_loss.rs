@@ -94,8 +94,8 @@ composite! {
     /// factor for each element, `pos_weight` one for the first term; both broadcast to that shape.
     /// `reduction`: "mean", "sum" or "none".
     nn function binary_cross_entropy_with_logits(
-        input: FloatTensor, target: FloatTensor, weight: MaybeFloatTensor = None,
-        pos_weight: MaybeFloatTensor = None; reduction: LossReduction = "mean",
+        input: FloatTensor, target: FloatTensor, weight: MaybeFloatTensor = None;
+        pos_weight: MaybeFloatTensor = None, reduction: LossReduction = "mean",
     ) -> One {
         let op = "binary_cross_entropy_with_logits";
         same_shape(op, input, target);

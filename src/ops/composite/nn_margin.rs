@@ -60,8 +60,8 @@ composite! {
     /// for each class of the target, (C,). `p`: 1 or 2. `reduction`: "mean", "sum" or "none" for
     /// the losses. Raises IndexError for an index outside 0 … C - 1.
     nn function multi_margin_loss(
-        input: FloatTensor, target: IntTensor, weight: MaybeFloatTensor = None;
-        p: Int = 1, margin: Float = 1.0, reduction: LossReduction = "mean",
+        input: FloatTensor, target: IntTensor, p: Int = 1, margin: Float = 1.0,
+        weight: MaybeFloatTensor = None; reduction: LossReduction = "mean",
     ) -> One {
         let op = "multi_margin_loss";
         if p != 1 && p != 2 {

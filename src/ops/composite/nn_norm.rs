@@ -153,7 +153,7 @@ composite! {
     /// `x` is floating, (N, C, L, …); `weight` and `bias` are (C,). `eps` is added to the variance.
     /// Source: Ulyanov et al.: Instance normalization, 2016.
     nn function instance_norm(
-        x: FloatTensor, weight: MaybeFloatTensor = None, bias: MaybeFloatTensor = None;
+        x: FloatTensor; weight: MaybeFloatTensor = None, bias: MaybeFloatTensor = None,
         eps: Float = 1e-5,
     ) -> One {
         if x.rank() < 3 {

@@ -197,7 +197,7 @@ pub(super) fn unit<'e>(key: Expr<'e>, dtype: DType, shape: Shape, op: &str) -> E
 /// Odd multiples of 2⁻ᵏ in (-1, 1), float32 or float64.
 ///
 /// With `j` of k bits this is `(2 j + 1 - 2ᵏ) 2⁻ᵏ`, exact in each step.
-fn symmetric(key: Expr<'_>, dtype: DType, shape: Shape) -> Expr<'_> {
+pub(super) fn symmetric(key: Expr<'_>, dtype: DType, shape: Shape) -> Expr<'_> {
     let (source, digits) = if dtype == DType::F64 { (DType::U64, 53) } else { (DType::U32, 24) };
     let j = top("random", key, source, digits, shape).cast(dtype);
     j * 2f64.powi(1 - digits) - (1.0 - 2f64.powi(-digits))
@@ -219,7 +219,7 @@ pub(super) fn floating(op: &str, dtype: Option<DType>) -> DType {
 }
 
 /// Refuses bounds in the wrong order, as far as they are known.
-fn ordered(op: &str, low: Expr<'_>, high: Expr<'_>) {
+pub(super) fn ordered(op: &str, low: Expr<'_>, high: Expr<'_>) {
     if let (Some(a), Some(b)) = (low.as_scalar(), high.as_scalar())
         && (a.as_f64() > b.as_f64() || a.as_f64().is_nan() || b.as_f64().is_nan())
     {

@@ -173,14 +173,14 @@ composite! {
 }
 
 /// What a law's numbers are, and what they are calculated in.
-struct Law {
-    dtype: DType,
-    full: DType,
-    shape: Shape,
+pub(super) struct Law {
+    pub dtype: DType,
+    pub full: DType,
+    pub shape: Shape,
 }
 
 impl Law {
-    fn new(op: &str, sizes: &[Extent], dtype: Option<DType>, parameters: &[Expr<'_>]) -> Law {
+    pub fn new(op: &str, sizes: &[Extent], dtype: Option<DType>, parameters: &[Expr<'_>]) -> Law {
         let dtype = floating(op, dtype);
         let full = if dtype == DType::F64 { dtype } else { DType::F32 };
         let shape = shape_of(sizes, op);
