@@ -254,19 +254,6 @@ pub fn stream_fence() {
     };
 }
 
-/// Asks for memory that is read soon. The address need not be valid.
-#[inline]
-pub fn prefetch(start: *const u8, bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
-    for at in (0..bytes).step_by(64) {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: a hint, which reads nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(at).cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (start, bytes);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

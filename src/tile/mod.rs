@@ -68,8 +68,7 @@ pub const TILE: usize = 1024;
 /// checks, so that it stays vectorised.
 const BLOCK: usize = 64;
 
-/// Elements computed at once at the end of a range, where fewer than a block are left: a multiple
-/// of so many costs least.
+/// Elements computed at once at the end of a range, where fewer than a block are left.
 pub const SHORT: usize = 16;
 
 /// What the loop needs of a formula, whatever its arity: `load` reads the operands of elements
@@ -239,16 +238,9 @@ multiversion! {
             while i < n {
                 // What is left, in vectors too: lanes past the end compute on zeros, unseen.
                 let count = (n - i).min(SHORT);
-                let is_full = count == SHORT;
-                let loaded = match is_full {
-                    true => B::load::<SHORT>(args, i),
-                    false => B::load_part::<SHORT>(args, i, count),
-                };
+                let loaded = B::load_part::<SHORT>(args, i, count);
                 let out = computed::<B, SHORT>(&loaded);
-                match is_full {
-                    true => dst.add(i).cast::<[MaybeUninit<B::Out>; SHORT]>().write(out),
-                    false => dst.add(i).copy_from_nonoverlapping(out.as_ptr().cast(), count),
-                }
+                dst.add(i).copy_from_nonoverlapping(out.as_ptr().cast(), count);
                 i += SHORT;
             }
         }

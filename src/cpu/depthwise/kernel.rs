@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use crate::cpu::gemm::kernel::{Element, fuses};
+use crate::cpu::gemm::kernel::{BASE_FUSES, Element};
 use crate::multiversion;
+use crate::simd::isa;
 
 /// Neighbouring results of a line.
 pub struct Piece {
@@ -27,13 +28,13 @@ const TOGETHER: usize = 4;
 
 /// The kernel of pieces in vectors of `width` elements: 4, 8 or [`WIDE`].
 pub fn pieces<T: Element>(width: usize) -> Pieces<T> {
-    match (fuses(), width) {
-        (true, 4) => vectors::select::<T, true, 4>(),
-        (true, 8) => vectors::select::<T, true, 8>(),
-        (true, _) => vectors::select::<T, true, WIDE>(),
-        (false, 4) => vectors::select::<T, false, 4>(),
-        (false, 8) => vectors::select::<T, false, 8>(),
-        (false, _) => vectors::select::<T, false, WIDE>(),
+    fn of<T: Element, const W: usize>() -> Pieces<T> {
+        vectors::above::<T, true, W>(isa()).unwrap_or_else(vectors::base::<T, BASE_FUSES, W>)
+    }
+    match width {
+        4 => of::<T, 4>(),
+        8 => of::<T, 8>(),
+        _ => of::<T, WIDE>(),
     }
 }
 
@@ -109,12 +110,12 @@ multiversion! {
 
 /// The kernel of sums over positions for a distance of positions and a number of taps.
 pub fn sums<T: Element, const K: usize>(step: isize) -> Sums<T, K> {
-    match (fuses(), step) {
-        (true, 1) => correlate::select::<T, true, 1, K>(),
-        (true, 2) => correlate::select::<T, true, 2, K>(),
-        (true, _) => correlate::select::<T, true, 0, K>(),
-        (false, _) => correlate::select::<T, false, 0, K>(),
-    }
+    let above = match step {
+        1 => correlate::above::<T, true, 1, K>(isa()),
+        2 => correlate::above::<T, true, 2, K>(isa()),
+        _ => correlate::above::<T, true, 0, K>(isa()),
+    };
+    above.unwrap_or_else(correlate::base::<T, BASE_FUSES, 0, K>)
 }
 
 /// `W` elements, `S` apart (`step` apart where `S` is 0).
@@ -265,8 +266,6 @@ pub type Edges<T, const K: usize> =
 
 /// The kernel of results at edges.
 pub fn edges<T: Element, const K: usize>() -> Edges<T, K> {
-    match fuses() {
-        true => correlate_edges::select::<T, true, K>(),
-        false => correlate_edges::select::<T, false, K>(),
-    }
+    let above = correlate_edges::above::<T, true, K>(isa());
+    above.unwrap_or_else(correlate_edges::base::<T, BASE_FUSES, K>)
 }

@@ -10,12 +10,13 @@ use std::ops::Range;
 
 use crate::cpu::direct::Windows;
 use crate::cpu::gemm::Epilogue;
-use crate::cpu::gemm::kernel::{Element, SQUARE, Transpose, fuses};
+use crate::cpu::gemm::kernel::{BASE_FUSES, Element, SQUARE, Transpose};
 use crate::cpu::gemm::scratch::{Scratch, counted};
 use crate::cpu::sweep::Sweep;
 use crate::error::Result;
 use crate::multiversion;
 use crate::ops::emit::OrThrow;
+use crate::simd::isa;
 use crate::threads::{self, Pace};
 
 /// Results of a channel that are computed before they are transposed: with those of the others they
@@ -409,15 +410,17 @@ type Line<T> = unsafe fn(*const T, &[isize], *const Vector<T>, *mut Vector<T>, (
 /// The kernel for lines of so many results: in groups that leave the fewest to be computed twice.
 fn lines<T: Element>(count: usize) -> Line<T> {
     let seven = count.next_multiple_of(7) < count.next_multiple_of(8);
-    match (fuses(), count) {
-        (true, 0..=1) => line::select::<T, true, 1>(),
-        (true, 2..=3) => line::select::<T, true, 2>(),
-        (true, 4..=6) => line::select::<T, true, 4>(),
-        (true, _) if seven => line::select::<T, true, 7>(),
-        (true, _) => line::select::<T, true, 8>(),
-        (false, 0..=3) => line::select::<T, false, 1>(),
-        (false, _) => line::select::<T, false, 4>(),
-    }
+    let above = match count {
+        0..=1 => line::above::<T, true, 1>(isa()),
+        2..=3 => line::above::<T, true, 2>(isa()),
+        4..=6 => line::above::<T, true, 4>(isa()),
+        _ if seven => line::above::<T, true, 7>(isa()),
+        _ => line::above::<T, true, 8>(isa()),
+    };
+    above.unwrap_or_else(|| match count {
+        0..=3 => line::base::<T, BASE_FUSES, 1>(),
+        _ => line::base::<T, BASE_FUSES, 4>(),
+    })
 }
 
 multiversion! {

@@ -149,9 +149,14 @@ pub const TILE: usize = 12 * TILE_WIDTH;
 /// The most columns of a tile.
 pub const TILE_WIDTH: usize = 128;
 
-/// Whether sums fuse multiplication and addition, see [`Element::fma`].
+/// Whether sums fuse multiplication and addition, see [`Element::fma`]: at the lowest level of the
+/// instruction set as this says, at all others always. So of a kernel in both forms each level has
+/// one, `kernel::above::<T, true>` or `kernel::base::<T, BASE_FUSES>`.
+pub const BASE_FUSES: bool = cfg!(target_arch = "aarch64");
+
+/// Whether sums fuse on this machine.
 pub fn fuses() -> bool {
-    isa() != Isa::Base || cfg!(target_arch = "aarch64")
+    isa() != Isa::Base || BASE_FUSES
 }
 
 /// Prefetches a cache line. Any address is allowed.

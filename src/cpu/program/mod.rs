@@ -25,7 +25,7 @@ use crate::error::{self, Result};
 use crate::layout::{Layout, Strides, row_major};
 use crate::ops::element::{ElementOp, ElementProgram};
 use crate::shape::Shape;
-use crate::simd::{prefetch, stream_copy, stream_fence};
+use crate::simd::{stream_copy, stream_fence};
 use crate::threads;
 use crate::tile::{self, TILE, TileKernel};
 
@@ -48,10 +48,6 @@ const LONG: usize = 1 << 23;
 /// The bytes from which an output is written around the caches: more than the caches hold, so that
 /// loading its old contents first would only cost time.
 const STREAM: usize = 1 << 24;
-
-/// The bytes of inputs from which the next block is asked for while one is computed. A block ends
-/// where a page does or before, and so does what the processor fetches ahead by itself.
-const FAR: usize = 1 << 20;
 
 /// A value of a program: an input, a scalar or the result of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -296,8 +292,6 @@ struct Run<'a> {
     inputs: &'a [Port],
     outputs: &'a [Port],
     scalars: &'a [u64],
-    /// Whether inputs are asked for ahead
-    is_far: bool,
 }
 
 // SAFETY: threads work on different blocks, and outputs are written by whoever works on the block.
@@ -339,15 +333,7 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
         numbers.push(register_bits(x, program.scalars[k]));
     }
     let work = count * program.instrs.len().max(1);
-    let bytes: usize = inputs.iter().map(|x| x.dtype.size()).sum();
-    let run = Run {
-        program,
-        nest: &nest,
-        inputs: &sources,
-        outputs: &targets,
-        scalars: &numbers,
-        is_far: count.saturating_mul(bytes) >= FAR,
-    };
+    let run = Run { program, nest: &nest, inputs: &sources, outputs: &targets, scalars: &numbers };
     split(nest.blocks(), work, 1, |range| run.blocks(range));
 }
 
@@ -478,9 +464,6 @@ impl Run<'_> {
             }
             let first_result = self.program.registers.len() - self.program.instrs.len();
             for (i, instr) in self.program.instrs.iter().enumerate() {
-                if self.is_far {
-                    self.ask_ahead(i, block, from);
-                }
                 let dst = places[first_result + i];
                 let [a, b, c] = instr.args;
                 let at = |x: u16| places[x as usize].cast_const();
@@ -500,21 +483,6 @@ impl Run<'_> {
                 } else {
                     store_block(port.dtype, place, value, rows, cols);
                 }
-            }
-        }
-    }
-}
-
-impl Run<'_> {
-    /// Asks for what follows a block in some inputs: each instruction has a share of them, so that
-    /// no more is asked for at a time than is computed meanwhile.
-    fn ask_ahead(&self, instruction: usize, block: &Block, offsets: &[isize]) {
-        let share = self.inputs.len().div_ceil(self.program.instrs.len());
-        let ports = self.inputs.iter().zip(offsets).skip(instruction * share).take(share);
-        for (port, &offset) in ports {
-            if is_dense(block.rows, block.cols, port.row, port.col) {
-                let bytes = block.rows * block.cols * port.dtype.size();
-                prefetch(port.at(offset).ptr.wrapping_add(bytes), bytes);
             }
         }
     }

@@ -59,6 +59,6 @@ pub unsafe fn run_part(
     let shares = |j: usize, k: usize| outputs[j].ptr == inputs[k].ptr;
     let ports = program.ports(&nest, inputs.iter().map(side), outputs.iter().map(side), shares);
     let (inputs, outputs) = (&ports.inputs[..], &ports.outputs[..]);
-    let run = Run { program, nest: &nest, inputs, outputs, scalars, is_far: false };
+    let run = Run { program, nest: &nest, inputs, outputs, scalars };
     run.blocks(0..nest.blocks());
 }

@@ -61,7 +61,7 @@ impl Unplaced {
         sources.iter_mut().zip(inputs).for_each(|(port, &ptr)| port.ptr = ptr);
         targets.iter_mut().zip(outputs).for_each(|(port, &ptr)| port.ptr = ptr);
         let nest = &self.nest;
-        Run { program, nest, inputs: &sources, outputs: &targets, scalars, is_far: false }
+        Run { program, nest, inputs: &sources, outputs: &targets, scalars }
             .blocks(0..nest.blocks());
     }
 }

@@ -19,12 +19,13 @@ mod tests;
 
 use crate::cpu::dense::Real;
 use crate::cpu::element::Shared;
-use crate::cpu::gemm::kernel::{BLOCK, Element, Kernels, fuses};
+use crate::cpu::gemm::kernel::{BASE_FUSES, BLOCK, Element, Kernels};
 use crate::cpu::gemm::panels::{Panels, Strided, product};
 use crate::cpu::gemm::{Axis, pack};
 use crate::error::Result;
 use crate::memory::{Buffer, block_bytes};
 use crate::multiversion;
+use crate::simd::isa;
 use crate::threads;
 use cells::Lines;
 
@@ -192,16 +193,18 @@ type RowKernel<T> = unsafe fn(usize, *const T, *const T, *mut T);
 
 /// The kernel for panels of this width.
 fn row_kernel<T: Real>(width: usize) -> Option<RowKernel<T>> {
-    macro_rules! of {
-        ($($width:literal),*) => {
-            match (width, fuses()) {
-                $(($width, true) => Some(abreast::select::<T, true, $width>()),)*
-                $(($width, false) => Some(abreast::select::<T, false, $width>()),)*
-                _ => None,
-            }
-        };
+    fn of<T: Real, const W: usize>() -> Option<RowKernel<T>> {
+        let above = abreast::above::<T, true, W>(isa());
+        Some(above.unwrap_or_else(abreast::base::<T, BASE_FUSES, W>))
     }
-    of!(6, 8, 12, 16, 32)
+    match width {
+        6 => of::<T, 6>(),
+        8 => of::<T, 8>(),
+        12 => of::<T, 12>(),
+        16 => of::<T, 16>(),
+        32 => of::<T, 32>(),
+        _ => None,
+    }
 }
 
 multiversion! {
