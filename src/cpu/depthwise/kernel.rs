@@ -1,5 +1,6 @@
 //! The inner loops, compiled for each instruction set.
 
+use std::any::TypeId;
 use std::ops::Range;
 
 use crate::cpu::gemm::kernel::{BASE_FUSES, Element};
@@ -110,9 +111,11 @@ multiversion! {
 
 /// The kernel of sums over positions for a distance of positions and a number of taps.
 pub fn sums<T: Element, const K: usize>(step: isize) -> Sums<T, K> {
+    // Gradients are floats; of other types there is the general form alone.
+    let is_float = [TypeId::of::<f32>(), TypeId::of::<f64>()].contains(&TypeId::of::<T>());
     let above = match step {
-        1 => correlate::above::<T, true, 1, K>(isa()),
-        2 => correlate::above::<T, true, 2, K>(isa()),
+        1 if is_float => correlate::above::<T, true, 1, K>(isa()),
+        2 if is_float => correlate::above::<T, true, 2, K>(isa()),
         _ => correlate::above::<T, true, 0, K>(isa()),
     };
     above.unwrap_or_else(correlate::base::<T, BASE_FUSES, 0, K>)
