@@ -30,6 +30,7 @@ NAMES = {
     "clamp_max": "minimum", "squeeze/multiple": "squeeze", "squeeze_copy": "squeeze",
     "nn.functional.logsigmoid": "nn.log_sigmoid", "softmax": "nn.softmax",
     "log_softmax": "nn.log_softmax", "linalg.vecdot": "vecdot", "linalg.cross": "cross",
+    "sinc": "special.sinc",
     "meshgrid/variadic_tensors": "meshgrid",
     "broadcast_tensors": "broadcast_arrays",
     "__radd__": "add", "__rmul__": "multiply", "__rand__": "bitwise_and", "__ror__": "bitwise_or",
@@ -260,11 +261,7 @@ def casted(function):
 
 
 def repeat(x, repeats, dim=None, output_size=None):
-    if isinstance(repeats, wg.Tensor):
-        if repeats.size != 1:
-            raise ByDesign("repeat: one count for all (a size does not depend on values)")
-        repeats = int(repeats.item())
-    return wg.repeat(as_line(x), repeats, axis=dim)
+    return wg.repeat(as_line(x), repeats, axis=dim, total_repeat_length=output_size)
 
 
 def reduced(function):
