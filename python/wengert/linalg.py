@@ -110,14 +110,15 @@ def matrix_power(x: Tensor | ArrayLike, n: int) -> Tensor:
     if n == 0:
         one = eye(x.shape[-1], dtype=x.dtype, device=x.device)
         return broadcast_to(one, x.shape)
-    power: Tensor | None = None
-    while True:
-        if n & 1:
-            power = x if power is None else matmul(power, x)
-        n >>= 1
-        if not n:
-            return power
+    # The product of the squares that the digits of n name, from the lowest on.
+    while not n & 1:
+        x, n = matmul(x, x), n >> 1
+    power = x
+    while n := n >> 1:
         x = matmul(x, x)
+        if n & 1:
+            power = matmul(power, x)
+    return power
 
 
 def multi_dot(arrays: Sequence[Tensor | ArrayLike]) -> Tensor:

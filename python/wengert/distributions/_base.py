@@ -22,8 +22,6 @@ from wengert._core import (
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    Parameter = Tensor | ArrayLike | float
-
 __all__ = ["Distribution", "Independent", "broadcast", "either", "hold"]
 
 
@@ -138,7 +136,7 @@ def _sizes(shape: int | tuple[int, ...]) -> tuple[int, ...]:
     return (shape,) if isinstance(shape, int) else tuple(shape)
 
 
-def broadcast(*given: Parameter) -> list[Tensor]:
+def broadcast(*given: Tensor | ArrayLike) -> list[Tensor]:
     """Parameters as floating tensors of one dtype and shape."""
     tensors = [x for x in given if isinstance(x, Tensor)]
     kinds = [x.dtype for x in tensors if isdtype(x.dtype, "real floating")]
@@ -161,7 +159,10 @@ def hold(name: str, rule: str, fits: Tensor, got: Any = None) -> None:
         raise ArgumentError(f"{name}: {rule}{shown}")
 
 
-def either(name: str, probs: Parameter | None, logits: Parameter | None) -> Parameter:
-    if (probs is None) == (logits is None):
+def either(
+    name: str, probs: Tensor | ArrayLike | None, logits: Tensor | ArrayLike | None
+) -> Tensor | ArrayLike:
+    given = [x for x in (probs, logits) if x is not None]
+    if len(given) != 1:
         raise ArgumentTypeError(f"{name}: pass either probs or logits")
-    return logits if probs is None else probs
+    return given[0]

@@ -12,8 +12,6 @@ from wengert.distributions._base import Distribution, broadcast, hold
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from wengert.distributions._base import Parameter
-
 __all__ = [
     "Cauchy", "Exponential", "Gumbel", "Laplace", "LogNormal", "Normal", "Uniform",
 ]  # fmt: skip
@@ -28,7 +26,7 @@ class _Located(Distribution):
     has_rsample = True
     _names = ("loc", "scale")
 
-    def __init__(self, loc: Parameter, scale: Parameter) -> None:
+    def __init__(self, loc: Tensor | ArrayLike, scale: Tensor | ArrayLike) -> None:
         name = type(self).__name__
         self.loc, self.scale = broadcast(loc, scale)
         hold(name, "scale must be positive", self.scale > 0, scale)
@@ -71,7 +69,7 @@ class Normal(_Located):
 class LogNormal(_Located):
     """The law of `exp(x)` for normal `x` with mean `loc` and standard deviation `scale`."""
 
-    def __init__(self, loc: Parameter, scale: Parameter) -> None:
+    def __init__(self, loc: Tensor | ArrayLike, scale: Tensor | ArrayLike) -> None:
         super().__init__(loc, scale)
         self._normal = Normal(self.loc, self.scale)
 
@@ -181,7 +179,7 @@ class Uniform(Distribution):
     has_rsample = True
     _names = ("low", "high")
 
-    def __init__(self, low: Parameter, high: Parameter) -> None:
+    def __init__(self, low: Tensor | ArrayLike, high: Tensor | ArrayLike) -> None:
         self.low, self.high = broadcast(low, high)
         hold("Uniform", "low must be below high", self.low < self.high)
         self.batch_shape = self.low.shape
@@ -216,7 +214,7 @@ class Exponential(Distribution):
     has_rsample = True
     _names = ("rate",)
 
-    def __init__(self, rate: Parameter) -> None:
+    def __init__(self, rate: Tensor | ArrayLike) -> None:
         (self.rate,) = broadcast(rate)
         hold("Exponential", "rate must be positive", self.rate > 0, rate)
         self.batch_shape = self.rate.shape

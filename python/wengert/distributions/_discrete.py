@@ -21,8 +21,6 @@ from wengert.distributions._base import Distribution, broadcast, either, hold
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from wengert.distributions._base import Parameter
-
 __all__ = ["Bernoulli", "Categorical", "Geometric", "OneHotCategorical", "Trial"]
 
 
@@ -31,7 +29,9 @@ class Trial(Distribution):
 
     _names = ("probs",)
 
-    def __init__(self, probs: Parameter | None = None, *, logits: Parameter | None = None) -> None:
+    def __init__(
+        self, probs: Tensor | ArrayLike | None = None, *, logits: Tensor | ArrayLike | None = None
+    ) -> None:
         name = type(self).__name__
         given = either(name, probs, logits)
         (given,) = broadcast(given)
@@ -105,7 +105,9 @@ class Categorical(Distribution):
 
     _names = ("probs",)
 
-    def __init__(self, probs: Parameter | None = None, *, logits: Parameter | None = None) -> None:
+    def __init__(
+        self, probs: Tensor | ArrayLike | None = None, *, logits: Tensor | ArrayLike | None = None
+    ) -> None:
         name = type(self).__name__
         (given,) = broadcast(either(name, probs, logits))
         if not given.ndim:
@@ -136,7 +138,9 @@ class Categorical(Distribution):
 class OneHotCategorical(Categorical):
     """As `Categorical`, with draws that are 1 at the class and 0 elsewhere: (…, K), floating."""
 
-    def __init__(self, probs: Parameter | None = None, *, logits: Parameter | None = None) -> None:
+    def __init__(
+        self, probs: Tensor | ArrayLike | None = None, *, logits: Tensor | ArrayLike | None = None
+    ) -> None:
         super().__init__(probs, logits=logits)
         self.event_shape = self.logits.shape[-1:]
 
