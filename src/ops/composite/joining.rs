@@ -144,7 +144,7 @@ composite! {
         let none = ends.scalar(0).full(DType::I64, Shape::from_dims(&[total + Dim::ONE]));
         let marks = none.scatter(ScatterMode::Add, none.scalar(1), &[ends]);
         let before = marks.cumulate(Cumulation::Sum, 0, false).narrow(0, 0, total);
-        before.minimum(before.whole(n) - before.scalar(1))
+        (before + before.scalar(1)).minimum(before.whole(n)) - before.scalar(1)
     }
 
     /// The whole tensor repeated along each axis.
