@@ -4,7 +4,7 @@ A distribution has parameters that broadcast to its `batch_shape`. `sample(shape
 `rsample(shape)` give `shape + batch_shape + event_shape`; gradients reach the parameters through
 `rsample` alone. `log_prob(value)` broadcasts `value` with the batch. Numbers among the parameters
 take the dtype of the tensors, float32 where all are numbers. Parameters out of range are refused
-where their values are known: numbers always, tensors in eager code.
+where their values are known: numbers always, tensors of the CPU in eager code.
 
 Distributions whose densities have gamma functions (Gamma, Beta, Poisson …) are not here yet;
 `wengert.random` draws from them.

@@ -37,16 +37,29 @@ class Trial(Distribution):
         (given,) = broadcast(given)
         if logits is None:
             hold(name, "probs must be in [0, 1]", (given >= 0) & (given <= 1), probs)
-            self.probs, self.logits = given, special.logit(given)
-            self._log_success, self._log_failure = given.log(), (-given).log1p()
-        else:
-            self.probs, self.logits = given.sigmoid(), given
-            self._log_success, self._log_failure = given.log_sigmoid(), (-given).log_sigmoid()
+        self._given, self._has_logits = given, logits is not None
         self.batch_shape = given.shape
+
+    @property
+    def probs(self) -> Tensor:
+        """How probable success is."""
+        return self._given.sigmoid() if self._has_logits else self._given
+
+    @property
+    def logits(self) -> Tensor:
+        """`log(p / (1 - p))` of that."""
+        return self._given if self._has_logits else special.logit(self._given)
+
+    def _log_success(self) -> Tensor:
+        return self._given.log_sigmoid() if self._has_logits else self._given.log()
+
+    def _log_failure(self) -> Tensor:
+        return (-self._given).log_sigmoid() if self._has_logits else (-self._given).log1p()
 
     def _uncertainty(self) -> Tensor:
         """The entropy of one trial."""
-        return special.entr(self.probs) + special.entr(1 - self.probs)
+        probs = self.probs
+        return special.entr(probs) + special.entr(1 - probs)
 
 
 class Bernoulli(Trial):
@@ -58,7 +71,7 @@ class Bernoulli(Trial):
 
     def log_prob(self, value: Tensor | ArrayLike) -> Tensor:
         x = asarray(value).astype(self.probs.dtype)
-        return where(x == 1, self._log_success, where(x == 0, self._log_failure, -math.inf))
+        return where(x == 1, self._log_success(), where(x == 0, self._log_failure(), -math.inf))
 
     def entropy(self) -> Tensor:
         return self._uncertainty()
@@ -81,8 +94,8 @@ class Geometric(Trial):
 
     def log_prob(self, value: Tensor | ArrayLike) -> Tensor:
         x = asarray(value).astype(self.probs.dtype)
-        failures = where(x == 0, 0.0, x * self._log_failure)
-        return where((x >= 0) & (x == x.floor()), failures + self._log_success, -math.inf)
+        failures = where(x == 0, 0.0, x * self._log_failure())
+        return where((x >= 0) & (x == x.floor()), failures + self._log_success(), -math.inf)
 
     def entropy(self) -> Tensor:
         return self._uncertainty() / self.probs
@@ -114,20 +127,31 @@ class Categorical(Distribution):
             raise ShapeError(f"{name}: an axis of classes is wanted: got shape ()")
         if logits is None:
             hold(name, "probs must not be negative", given >= 0)
-            self.probs = given / given.sum(axis=-1, keepdims=True)
-            self.logits = self.probs.log()
-        else:
-            self.logits = special.log_softmax(given, axis=-1)
-            self.probs = special.softmax(given, axis=-1)
+        self._given, self._has_logits = given, logits is not None
         self.batch_shape = given.shape[:-1]
 
+    @property
+    def probs(self) -> Tensor:
+        """How probable each class is: (…, K)."""
+        if self._has_logits:
+            return special.softmax(self._given, axis=-1)
+        return self._given / self._given.sum(axis=-1, keepdims=True)
+
+    @property
+    def logits(self) -> Tensor:
+        """The logarithms of these."""
+        return special.log_softmax(self._given, axis=-1) if self._has_logits else self.probs.log()
+
     def _draw(self, shape: tuple[int, ...], key: Tensor | None) -> Tensor:
-        return random.categorical(self.logits, -1, shape + self.batch_shape, key=key)
+        # What is common to all classes decides nothing.
+        logits = self._given if self._has_logits else self._given.log()
+        return random.categorical(logits, -1, shape + self.batch_shape, key=key)
 
     def log_prob(self, value: Tensor | ArrayLike) -> Tensor:
         place = asarray(value)
         shape = broadcast_shapes(place.shape, self.batch_shape)
-        logits = broadcast_to(self.logits, (*shape, self.logits.shape[-1]))
+        logits = self.logits
+        logits = broadcast_to(logits, (*shape, logits.shape[-1]))
         found = take_along_axis(logits, broadcast_to(place, shape)[..., None], axis=-1)
         return found.reshape(shape)
 
@@ -142,7 +166,7 @@ class OneHotCategorical(Categorical):
         self, probs: Tensor | ArrayLike | None = None, *, logits: Tensor | ArrayLike | None = None
     ) -> None:
         super().__init__(probs, logits=logits)
-        self.event_shape = self.logits.shape[-1:]
+        self.event_shape = self._given.shape[-1:]
 
     def _draw(self, shape: tuple[int, ...], key: Tensor | None) -> Tensor:
         place = super()._draw(shape, key)

@@ -93,8 +93,8 @@ def _(p: Exponential, q: Exponential) -> Tensor:
 
 
 def _of_trial(p: Trial, q: Trial) -> Tensor:
-    missed = special.xlogy(1 - p.probs, (1 - p.probs) / (1 - q.probs))
-    return special.xlogy(p.probs, p.probs / q.probs) + missed
+    a, b = p.probs, q.probs
+    return special.xlogy(a, a / b) + special.xlogy(1 - a, (1 - a) / (1 - b))
 
 
 @register_kl(Bernoulli, Bernoulli)
@@ -109,8 +109,8 @@ def _(p: Geometric, q: Geometric) -> Tensor:
 
 @register_kl(Categorical, Categorical)
 def _(p: Categorical, q: Categorical) -> Tensor:
-    terms = p.probs * (p.logits - q.logits)
-    return where(p.probs == 0, 0.0, terms).sum(axis=-1)
+    probs = p.probs
+    return where(probs == 0, 0.0, probs * (p.logits - q.logits)).sum(axis=-1)
 
 
 @register_kl(Independent, Independent)

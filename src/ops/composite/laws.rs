@@ -9,7 +9,7 @@ use std::f64::consts::{FRAC_PI_2, SQRT_2, TAU};
 
 use smallvec::SmallVec;
 
-use super::random::{self, bits_of, symmetric, unit};
+use super::random::{self, bits_of, full_of, open_unit, symmetric, unit};
 use super::sampling::Law;
 use super::{shape_of, within};
 use crate::dtype::DType;
@@ -73,7 +73,7 @@ composite! {
         random::ordered(op, low, high);
         let (low, high) = (low.cast(law.full), high.cast(law.full));
         let [first, last] = [low, high].map(|x| (x / SQRT_2).erf());
-        let share = symmetric(key, law.full, law.shape) * 0.5 + 0.5;
+        let share = open_unit(key, law.full, law.shape);
         let z = (share * (last - first) + first).erfinv() * SQRT_2;
         z.maximum(low).minimum(high).cast(law.dtype)
     }
@@ -88,7 +88,7 @@ composite! {
     ) -> One inline {
         let op = "geometric";
         known(op, "p", "in (0, 1]", p, |p| p > 0.0 && p <= 1.0);
-        let (sizes, full) = (shape_of(&shape, op), full_of(&[p]));
+        let (sizes, full) = (shape_of(&shape, op), full_of_all(&[p]));
         within(op, &p.shape(), &sizes);
         let u = unit(key, full, sizes, op);
         let failures = (-u).log1p() / (-p.cast(full)).log1p();
@@ -167,7 +167,7 @@ composite! {
         }
         let own = Some(alpha.dtype()).filter(|dtype| dtype.is_float());
         let (last, dtype) = (alpha.rank() - 1, random::floating(op, dtype.or(own)));
-        let full = if dtype == DType::F64 { dtype } else { DType::F32 };
+        let full = full_of(dtype);
         let (mut sizes, parts) = (shape_of(&shape, op), alpha.size(last));
         within(op, &alpha.shape().reduce(&[last], false), &sizes);
         sizes.dims_mut().push(parts);
@@ -192,24 +192,32 @@ composite! {
     ) -> One {
         let op = "poisson";
         known(op, "lam", "not negative", lam, |lam| lam >= 0.0);
-        let (sizes, full) = (shape_of(&shape, op), full_of(&[lam]));
+        let (sizes, full) = (shape_of(&shape, op), full_of_all(&[lam]));
         within(op, &lam.shape(), &sizes);
-        let lam = lam.cast(full);
+        let (is_few, lam) = (known_few(&[lam], |of| of[0]), lam.cast(full));
         let keys = keys_of(op, key, 2);
-        let few = searched(op, keys[0], (-lam).exp(), sizes.clone(), |k| lam / f64::from(k));
-        // Where the other branch is taken the constants are those of 10, so that nothing overflows.
-        let much = lam.maximum(lam.scalar(FEW));
-        let b = much.sqrt() * 2.53 + 0.931;
-        let hat = Hat {
-            a: b * 0.02483 - 0.059,
-            b,
-            center: much + 0.43,
-            scale: (b - 3.4).reciprocal() * 1.1328 + 1.1239,
+        let few = || {
+            searched(op, keys[0], (-lam).exp(), sizes.clone(), |k| lam / f64::from(k))
         };
-        let many = hat.draw(op, keys[1], sizes, much.floor(), |k| {
-            -deviance(k, much) - excess(k)
-        });
-        counted(lam, lam.less(lam.scalar(FEW)).select(few, many))
+        let many = || {
+            // Where the other branch is taken the constants are those of 10: nothing overflows.
+            let much = lam.maximum(lam.scalar(FEW));
+            let b = much.sqrt() * 2.53 + 0.931;
+            let hat = Hat {
+                a: b * 0.02483 - 0.059,
+                b,
+                center: much + 0.43,
+                scale: (b - 3.4).reciprocal() * 1.1328 + 1.1239,
+            };
+            let likely = |k| -deviance(k, much) - excess(k);
+            hat.draw(op, keys[1], sizes.clone(), much.floor(), likely)
+        };
+        let drawn = match is_few {
+            Some(true) => few(),
+            Some(false) => many(),
+            None => lam.less(lam.scalar(FEW)).select(few(), many()),
+        };
+        counted(lam, drawn)
     }
 
     /// How many of `n` trials succeed, each with probability `p` (int64).
@@ -226,40 +234,48 @@ composite! {
         let op = "binomial";
         known(op, "n", "not negative", n, |n| n >= 0.0);
         known(op, "p", "in [0, 1]", p, |p| (0.0..=1.0).contains(&p));
-        let (sizes, full) = (shape_of(&shape, op), full_of(&[n, p]));
+        let (sizes, full) = (shape_of(&shape, op), full_of_all(&[n, p]));
         [n, p].iter().for_each(|x| within(op, &x.shape(), &sizes));
+        let is_known = known_few(&[n, p], |of| of[0] * of[1].min(1.0 - of[1]));
         let (n, given) = (n.cast(full), p.cast(full));
         // Of the rarer of success and failure.
         let p = given.minimum(-given + 1.0);
-        let (q, keys) = (-p + 1.0, keys_of(op, key, 2));
-        let (mean, odds) = (n * p, p / q);
-        let none = (n * (-p).log1p()).exp();
-        let few = searched(op, keys[0], none, sizes.clone(), |k| {
-            (n + f64::from(1 - k)).maximum(n.scalar(0.0)) * odds / f64::from(k)
-        });
+        let (keys, mean) = (keys_of(op, key, 2), n * p);
         let is_few = mean.less(mean.scalar(FEW));
-        // Where the other branch is taken the numbers are those of 40 and 1/2.
-        let (p, n_many) = (is_few.select(p.scalar(0.5), p), is_few.select(n.scalar(40.0), n));
-        let (q, mean) = (-p + 1.0, n_many * p);
-        let deviation = (mean * q).sqrt();
-        let b = deviation * 2.53 + 1.15;
-        let a = b * 0.0248 - 0.0873 + p * 0.01;
-        let hat = Hat {
-            a,
-            b,
-            center: mean + 0.5,
-            scale: (b.reciprocal() * 5.1 + 2.83) * deviation,
+        let few = || {
+            let (odds, none) = (p / (-p + 1.0), (n * (-p).log1p()).exp());
+            let drawn = searched(op, keys[0], none, sizes.clone(), |k| {
+                (n + f64::from(1 - k)).maximum(n.scalar(0.0)) * odds / f64::from(k)
+            });
+            drawn.minimum(n)
         };
-        let likely = |k: Expr<'e>| {
-            let left = n_many - k;
-            -(deviance(k, mean) + deviance(left, n_many * q)) - (excess(k) + excess(left))
+        let many = || {
+            // Where the other branch is taken the numbers are those of 40 and 1/2.
+            let (p, n) = (is_few.select(p.scalar(0.5), p), is_few.select(n.scalar(40.0), n));
+            let (q, mean) = (-p + 1.0, n * p);
+            let deviation = (mean * q).sqrt();
+            let b = deviation * 2.53 + 1.15;
+            let hat = Hat {
+                a: b * 0.0248 - 0.0873 + p * 0.01,
+                b,
+                center: mean + 0.5,
+                scale: (b.reciprocal() * 5.1 + 2.83) * deviation,
+            };
+            let likely = |k: Expr<'e>| {
+                let left = n - k;
+                -(deviance(k, mean) + deviance(left, n * q)) - (excess(k) + excess(left))
+            };
+            let mode = ((n + 1.0) * p).floor();
+            let best = likely(mode);
+            hat.draw(op, keys[1], sizes.clone(), mode, |k| {
+                k.less_equal(n).select(likely(k) - best, k.scalar(f64::NEG_INFINITY))
+            })
         };
-        let mode = ((n_many + 1.0) * p).floor();
-        let best = likely(mode);
-        let many = hat.draw(op, keys[1], sizes, mode, |k| {
-            k.less_equal(n_many).select(likely(k) - best, k.scalar(f64::NEG_INFINITY))
-        });
-        let drawn = is_few.select(few.minimum(n), many);
+        let drawn = match is_known {
+            Some(true) => few(),
+            Some(false) => many(),
+            None => is_few.select(few(), many()),
+        };
         let drawn = given.greater(given.scalar(0.5)).select(n - drawn, drawn);
         let fits = given.greater_equal(given.scalar(0.0));
         let fits = fits.logical_and(given.less_equal(given.scalar(1.0)));
@@ -295,9 +311,9 @@ fn keys_of<'e>(op: &str, key: Expr<'e>, count: usize) -> SmallVec<[Expr<'e>; 2]>
 }
 
 /// What counts are calculated in: float64 where a parameter is.
-fn full_of(parameters: &[Expr<'_>]) -> DType {
-    let is_wide = |x: &Expr<'_>| !x.is_number() && x.dtype() == DType::F64;
-    if parameters.iter().any(is_wide) { DType::F64 } else { DType::F32 }
+fn full_of_all(parameters: &[Expr<'_>]) -> DType {
+    let dtypes = parameters.iter().filter(|x| !x.is_number()).map(|x| full_of(x.dtype()));
+    if dtypes.into_iter().any(|dtype| dtype == DType::F64) { DType::F64 } else { DType::F32 }
 }
 
 /// Refuses a parameter that is a number out of range.
@@ -307,6 +323,13 @@ fn known(op: &str, name: &str, want: &str, x: Expr<'_>, fits: impl Fn(f64) -> bo
     {
         throw(error::bad_value(op, format!("{name} must be {want}"), format!("got {got}")));
     }
+}
+
+/// Whether few events are expected of parameters that are numbers, in their arithmetic.
+fn known_few(parameters: &[Expr<'_>], expected: impl Fn(&[f32]) -> f32) -> Option<bool> {
+    let numbers = parameters.iter().map(|x| x.as_scalar().map(|x| x.as_f64() as f32));
+    let numbers: SmallVec<[f32; 2]> = numbers.collect::<Option<_>>()?;
+    Some(expected(&numbers) < FEW as f32)
 }
 
 fn positive(op: &str, name: &str, x: Expr<'_>) {

@@ -61,7 +61,7 @@ composite! {
         key: Key = None, device: MaybeDevice = None, requires_grad: Bool = False,
     ) -> One inline {
         let dtype = floating("normal", dtype);
-        let full = if dtype == DType::F64 { dtype } else { DType::F32 };
+        let full = full_of(dtype);
         let shape = shape_of(&shape, "normal");
         [mean, std].iter().for_each(|x| within("normal", &x.shape(), &shape));
         let z = symmetric(key, full, shape).erfinv();
@@ -142,7 +142,7 @@ composite! {
         let order = (0..logits.rank()).filter(|&i| i != axis).chain([axis]).collect();
         let (last, classes) = (sizes.rank(), logits.size(axis));
         sizes.dims_mut().push(classes);
-        let full = if logits.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let full = full_of(logits.dtype());
         let scores = logits.permute(order).cast(full) + gumbel(key, full, sizes);
         scores.emit(Op::ArgReduce(ArgReduction::Max, last))
     }
@@ -170,8 +170,12 @@ pub fn bits_of<'e>(op: &str, key: Expr<'e>, ty: Type) -> Expr<'e> {
 
 /// Numbers of Gumbel's distribution: `-log(-log u)`, in float32 or float64.
 pub(super) fn gumbel(key: Expr<'_>, dtype: DType, shape: Shape) -> Expr<'_> {
-    let u = symmetric(key, dtype, shape) * 0.5 + 0.5;
-    -((-(u.log())).log())
+    -((-(open_unit(key, dtype, shape).log())).log())
+}
+
+/// Odd multiples of 2⁻ᵏ⁻¹ in (0, 1), float32 or float64.
+pub(super) fn open_unit(key: Expr<'_>, dtype: DType, shape: Shape) -> Expr<'_> {
+    symmetric(key, dtype, shape) * 0.5 + 0.5
 }
 
 /// Multiples of 2⁻ᵏ in [0, 1), with k the digits of the dtype's significand.
@@ -207,6 +211,11 @@ pub(super) fn symmetric(key: Expr<'_>, dtype: DType, shape: Shape) -> Expr<'_> {
 fn top<'e>(op: &str, key: Expr<'e>, dtype: DType, digits: i32, shape: Shape) -> Expr<'e> {
     let bits = bits_of(op, key, Type::new(dtype, shape));
     bits.bitwise_right_shift(bits.scalar(8 * dtype.size() as i64 - i64::from(digits)))
+}
+
+/// What numbers of a dtype are calculated in, to be rounded once.
+pub(super) fn full_of(dtype: DType) -> DType {
+    if dtype == DType::F64 { dtype } else { DType::F32 }
 }
 
 /// A floating dtype, float32 by default.

@@ -5,7 +5,7 @@
 use super::creation::static_number;
 use super::indexing::take;
 use super::ordering::searchsorted;
-use super::random::{self, bits_of, floating, unit};
+use super::random::{self, bits_of, floating, full_of, unit};
 use super::{shape_of, within};
 use crate::dtype::DType;
 use crate::error;
@@ -84,7 +84,7 @@ composite! {
         within(op, &p.shape().reduce(&[last], false), &sizes);
         sizes.dims_mut().push(n);
         let axis = sizes.rank() - 1;
-        let full = if p.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let full = full_of(p.dtype());
         let ends = p.cast(full).cumulate(Cumulation::Sum, last, false);
         let u = unit(key, full, sizes, op).unsqueeze(axis + 1);
         let total = ends.narrow(last, classes - Dim::ONE, Dim::ONE);
@@ -130,7 +130,7 @@ composite! {
                 bits.cast(DType::I64).remainder(bits.whole(n))
             }
             (true, Some(p)) => {
-                let full = if p.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+                let full = full_of(p.dtype());
                 let ends = p.cast(full).cumulate(Cumulation::Sum, 0, false);
                 let total = ends.narrow(0, n - Dim::ONE, Dim::ONE);
                 let u = unit(key, full, flat, op) * total;
@@ -148,7 +148,7 @@ composite! {
                         bits.emit(Op::ArgSort { axis: 0, descending: false }).narrow(0, 0, count)
                     }
                     Some(p) => {
-                        let full = if p.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+                        let full = full_of(p.dtype());
                         let noise = random::gumbel(key, full, Shape::from_dims(&[n]));
                         (p.cast(full).log() + noise)
                             .emit(Op::ArgSort { axis: 0, descending: true })
@@ -182,7 +182,7 @@ pub(super) struct Law {
 impl Law {
     pub fn new(op: &str, sizes: &[Extent], dtype: Option<DType>, parameters: &[Expr<'_>]) -> Law {
         let dtype = floating(op, dtype);
-        let full = if dtype == DType::F64 { dtype } else { DType::F32 };
+        let full = full_of(dtype);
         let shape = shape_of(sizes, op);
         parameters.iter().for_each(|x| within(op, &x.shape(), &shape));
         Law { dtype, full, shape }

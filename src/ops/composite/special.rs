@@ -2,6 +2,7 @@
 
 use std::f64::consts::{PI, SQRT_2};
 
+use super::random::full_of;
 use crate::dtype::DType;
 use crate::ops::emit::Expr;
 
@@ -70,7 +71,7 @@ fn in_full<'e, const N: usize>(
 ) -> Expr<'e> {
     let dtypes = operands.iter().filter(|x| !x.is_number()).map(|x| x.dtype());
     let dtype = dtypes.reduce(|a, b| a.promote(b).unwrap_or(DType::F32)).unwrap_or(DType::F32);
-    let full = if dtype == DType::F64 { dtype } else { DType::F32 };
+    let full = full_of(dtype);
     formula(operands.map(|x| x.cast(full))).cast(dtype)
 }
 
