@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::layout::{Layout, row_major};
 use crate::memory::block_bytes;
 use crate::ops::attributes::Contraction;
-use crate::shape::{Axes, Dim, Shape};
+use crate::shape::{Axes, Dim, MAX_RANK, Shape};
 use crate::target::Packed;
 
 /// `out[batch, free of a, free of b] = Σ a[..] b[..]`. Both operands and the result have one dtype.
@@ -156,6 +156,13 @@ pub unsafe fn contract_with(
     extras: Extras<'_>,
 ) -> Result<()> {
     let dtype = gemm::accumulator(out.dtype);
+    if let (Factor::There(a), Factor::There(b), None, None) = (a, b, extras.epilogue, extras.packed)
+        && let Some(tiny) = tiny(a, b, spec)
+    {
+        // SAFETY: the operands are there, and the caller holds `out`.
+        unsafe { tiny.run(dtype, [a.ptr(), b.ptr()], out.ptr_mut()) };
+        return Ok(());
+    }
     let arrays = [a.array(dtype)?, b.array(dtype)?];
     let left = a.operand(arrays[0].as_deref(), &spec.a_batch, &spec.a_contract);
     let right = b.operand(arrays[1].as_deref(), &spec.b_batch, &spec.b_contract);
@@ -182,6 +189,26 @@ pub unsafe fn contract_with(
         narrow_into(&wide, out);
     }
     Ok(())
+}
+
+/// The product of two matrices, if it is tiny and summed in its own dtype.
+fn tiny(a: &Array, b: &Array, spec: &Contraction) -> Option<gemm::Tiny> {
+    let is_pair = [a, b].iter().all(|x| x.layout.shape().rank() == 2);
+    if !is_pair || !spec.a_batch.is_empty() || gemm::accumulator(a.dtype) != a.dtype {
+        return None;
+    }
+    let (&[along_a], &[along_b]) = (&spec.a_contract[..], &spec.b_contract[..]) else {
+        return None;
+    };
+    let size = |x: &Array, axis: usize| x.layout.shape()[axis].value();
+    let mut room = [[0; MAX_RANK]; 2];
+    let [room_a, room_b] = &mut room;
+    let (by_a, by_b) = (a.layout.strides_in(room_a), b.layout.strides_in(room_b));
+    gemm::Tiny::new(
+        [size(a, 1 - along_a), size(b, 1 - along_b), size(a, along_a)],
+        (by_a[1 - along_a], by_a[along_a]),
+        (by_b[along_b], by_b[1 - along_b]),
+    )
 }
 
 /// [`contract_into`] for operands of these layouts, before they have addresses, see

@@ -2,6 +2,7 @@
 
 pub mod about;
 pub mod attention;
+mod caches;
 pub mod calls;
 pub mod contract;
 pub mod conv;

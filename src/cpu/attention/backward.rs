@@ -357,7 +357,7 @@ impl<T: Real> Gradient<T> {
             for i in queries.step_by(p.queries) {
                 let rows = p.queries.min(p.l - i);
                 let n = keys.min(p.reach(i + rows).saturating_sub(j));
-                pace.work(rows * n * (3 * p.e + 2 * p.f) / 16);
+                pace.multiplied(rows * n * (3 * p.e + 2 * p.f));
                 self.block(item, [i, j], [rows, n], at, &workspace, order);
                 order.done(i + rows);
             }

@@ -263,7 +263,7 @@ impl<T: Real> Problem<T> {
             let mut pace = Pace::default();
             for j in (0..reach).step_by(self.keys) {
                 let n = self.keys.min(reach - j);
-                pace.work(rows * n * (self.e + self.f) / 16);
+                pace.multiplied(rows * n * (self.e + self.f));
                 if self.is_closed(item, [i, j], [rows, n]) {
                     continue;
                 }

@@ -50,7 +50,11 @@ impl<T: Element> Job<'_, T> {
         results: *mut T,
     ) {
         let (cut, width) = (self.cut, self.kernels.width);
-        let high = self.kernels.tiles[0].rows;
+        // Tiles of about one height, where there are such: low ones leave the multipliers idle.
+        let even = rows.len().div_ceil(rows.len().div_ceil(self.kernels.tiles[0].rows).max(1));
+        let has = |rows: usize| self.kernels.tiles.iter().any(|tile| tile.rows == rows);
+        let last = (rows.len().max(1) - 1) % even.max(1) + 1;
+        let high = if has(even) && has(last) { even } else { self.kernels.tiles[0].rows };
         let row = self.row;
         let first = group as isize * self.group + rows.start as isize * row;
         let weights = self.weights.wrapping_offset(first);
@@ -60,7 +64,7 @@ impl<T: Element> Job<'_, T> {
             let steps = &self.offsets[k..cut.depth.min(k + BLOCK)];
             let weights = weights.wrapping_add(k);
             for column in (0..used).step_by(width) {
-                pace.work(rows.len() * width * steps.len());
+                pace.multiplied(rows.len() * width * steps.len());
                 for i in (0..rows.len()).step_by(high) {
                     let left = high.min(rows.len() - i);
                     let tiles = self.kernels.tiles;

@@ -85,7 +85,7 @@ impl<T: Element> Job<'_, T> {
                     prefetch(next.wrapping_offset(i as isize * line));
                 }
                 for (i, piece) in pieces.iter().enumerate() {
-                    pace.work(piece.tile.rows * width * steps.len());
+                    pace.multiplied(piece.tile.rows * width * steps.len());
                     let fetch = match i * steps.len() < lines {
                         true => (ahead(i), line),
                         false => (here, 0),

@@ -35,23 +35,31 @@ pub trait Element: Copy + Default + Send + Sync + 'static {
 
 /// `c[i][j] = (c[i][j] +) Σ_k a[i][k] b[k][j]` over one tile. Arguments: the depth; `a` and its two
 /// strides; `b`, whose columns have unit stride, and its row stride; `c` and its row stride;
-/// whether `c` is overwritten instead of added to.
+/// whether `c` is overwritten instead of added to; what each step of `k` fetches: an address, which
+/// need not be valid, and the distance to that of the next step.
 ///
 /// # Safety
 /// Every address named must be valid; `c` overlaps neither operand.
-pub type Micro<T> =
-    unsafe fn(usize, *const T, (isize, isize), *const T, isize, *mut T, isize, bool);
+pub type Micro<T> = unsafe fn(
+    usize,
+    *const T,
+    (isize, isize),
+    *const T,
+    isize,
+    *mut T,
+    isize,
+    bool,
+    (*const T, isize),
+);
 
-/// As [`Micro`], with an offset for each row of `b` instead of a stride.
+/// As [`Micro`], with an offset for each row of `b` instead of a stride, and nothing to fetch.
 ///
 /// # Safety
 /// As [`Micro`].
 pub type Listed<T> =
     unsafe fn(usize, *const T, (isize, isize), *const T, *const isize, *mut T, isize, bool);
 
-/// As [`Micro`], with neighbouring elements as rows of `a`, and an offset for each of its steps. The
-/// last argument is what each step fetches: an address, which need not be valid, and the distance to
-/// that of the next step.
+/// As [`Micro`], with neighbouring elements as rows of `a`, and an offset for each of its steps.
 ///
 /// # Safety
 /// As [`Micro`].
@@ -406,12 +414,12 @@ macro_rules! shells {
             $(#[$feature])*
             pub unsafe fn micro<T: Element, V: Vector<T>, const M: usize, const N: usize>(
                 depth: usize, a: *const T, a_strides: (isize, isize), b: *const T, b_step: isize,
-                c: *mut T, c_row: isize, fresh: bool,
+                c: *mut T, c_row: isize, fresh: bool, fetch: (*const T, isize),
             ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
                     super::micro::<T, V, _, _, _, M, N>(
-                        depth, (a, a_strides.1), a_strides.0, (b, b_step), c, c_row, fresh, (),
+                        depth, (a, a_strides.1), a_strides.0, (b, b_step), c, c_row, fresh, fetch,
                     );
                 }
             }

@@ -15,6 +15,7 @@ pub(super) mod scratch;
 mod square;
 mod steps;
 mod tile;
+mod tiny;
 mod unplaced;
 mod vector;
 
@@ -31,6 +32,7 @@ use kernel::{BLOCK, Element, Kernels};
 pub use packed::{Packed, pays};
 use scratch::Scratch;
 use tile::{Path, Tile};
+pub use tiny::Tiny;
 pub use unplaced::Unplaced;
 
 /// Steps of `k` in a span, whose blocks are added in order; longer sums are sums of spans.
@@ -295,8 +297,10 @@ impl<'a, T: Element> Job<'a, T> {
 
     fn with(kernels: Kernels<T>, a: &'a Matrix, b: &'a Matrix, out: *mut T) -> Job<'a, T> {
         let (batch, m, n) = (a.batch.len(), a.own.len(), b.own.len());
-        // A tile is wider than high, so few columns are better computed as rows.
-        let transposed = n < m && n <= kernels.width / 4;
+        // A tile is wider than high, so few columns are better computed as rows, unless rows that are
+        // read in place would have to be transposed for that. A single column is read in place too.
+        let is_few = n < m && n <= kernels.width / 4;
+        let transposed = is_few && (n == 1 || a.made.is_some() || a.depth.inner().1 != 1);
         let (a, b) = if transposed { (b, a) } else { (a, b) };
         let (rows, columns, row, column) = if transposed { (n, m, 1, n) } else { (m, n, n, 1) };
         let (spans, epilogue, fill) = (0..1, None, [None; 2]);
@@ -420,7 +424,7 @@ impl<'a, T: Element> Job<'a, T> {
             Cut::Items(chunks) => threads::parallel_for(chunks, &|chunk| {
                 let mut pace = Pace::default();
                 for item in items * chunk / chunks..items * (chunk + 1) / chunks {
-                    pace.work(work);
+                    pace.multiplied(work);
                     // SAFETY: every item is one chunk's.
                     unsafe { self.tile(item, 0..self.rows, 0..self.columns, &scratch) }.or_throw();
                 }

@@ -51,7 +51,10 @@ pub unsafe fn product<T: Element>(
                 let c = c.wrapping_add(i * c_row + j);
                 let (b_row, c_row) = (b.row as isize, c_row as isize);
                 // SAFETY: by contract.
-                unsafe { micro(steps, a_ptr, a.strides, b_ptr, b_row, c, c_row, fresh && k == 0) };
+                unsafe {
+                    let (fresh, still) = (fresh && k == 0, (b_ptr, 0));
+                    micro(steps, a_ptr, a.strides, b_ptr, b_row, c, c_row, fresh, still);
+                }
             }
         }
         k += steps;

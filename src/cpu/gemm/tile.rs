@@ -10,24 +10,30 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::axis::{Axis, Runs};
-use super::kernel::{
-    BLOCK, Element, ROW, Row, STREAM_COLUMNS, STREAM_ROWS, TILE, TILE_WIDTH, prefetch,
-};
+use super::kernel::{BLOCK, Element, ROW, Row, STREAM_COLUMNS, STREAM_ROWS, TILE, TILE_WIDTH};
 use super::scratch::Scratch;
+use super::tiny::TINY;
 use super::{Job, Matrix, pack};
+use crate::cpu::caches;
 use crate::error::Result;
 use crate::threads::Pace;
 
-/// With at most this many multiplications, packing would take longer than the product.
-const TINY: usize = 4096;
 /// Bytes that stay in the L1 cache beside others.
 const NEAR: usize = 16 << 10;
 /// Bytes of an operand from which on it comes from a far cache, or from memory.
 const FAR: usize = 4 << 20;
-/// Rows of `a` packed at a time: with a block of `k` they fill a part of the L2 cache.
-const ROWS: usize = 240;
 /// Columns of `b` packed at a time.
 const COLUMNS: usize = 2048;
+
+/// The most rows of `a` at a time: with a block of `k` they fill a quarter of the L2 cache.
+fn most_rows<T>(high: usize) -> usize {
+    (caches::second() / (4 * BLOCK * size_of::<T>())).next_multiple_of(high)
+}
+
+/// Rows of `a` at a time, in blocks of about one height.
+fn rows_of<T>(m: usize, high: usize) -> usize {
+    m.div_ceil(m.div_ceil(most_rows::<T>(high))).next_multiple_of(high)
+}
 
 /// A rectangle of one matrix of the result.
 pub struct Tile<'a, T: Element> {
@@ -80,6 +86,8 @@ pub struct Blocks {
     rows: usize,
     columns: usize,
     kc: usize,
+    /// Rows for which there is room to pack them: none, or a last panel, where rows are read in place
+    held: usize,
     /// The elements of scratch in which a prologue computes columns before they are packed
     spare: usize,
     /// Whether columns were packed before
@@ -92,7 +100,7 @@ impl Blocks {
     /// Bytes for the packed blocks.
     pub fn packed_bytes<T>(&self) -> usize {
         let columns = if self.kept { 0 } else { self.columns };
-        let packed = (self.rows + columns) * self.kc + self.spare;
+        let packed = (self.held + columns) * self.kc + self.spare;
         if self.bare { 0 } else { packed * size_of::<T>() }
     }
 
@@ -144,9 +152,13 @@ impl<T: Element> Job<'_, T> {
     ) -> Blocks {
         let size = size_of::<T>();
         let (high, width) = (self.kernels.tiles[0].rows, self.kernels.width);
-        // An operand that is read at most a few times, or fits the L1 cache, is read in place.
-        let a =
-            a.filter(|s| (s.0 == 1 || s.1 == 1) && (n <= 4 * width || m * depth * size <= NEAR));
+        // An operand that is read at most a few times, or fits the L1 cache, is read in place, and
+        // so are rows that are contiguous along `k`, where those of a tile have room in that cache.
+        let is_near = n <= 4 * width || m * depth * size <= NEAR;
+        let a = a.filter(|&(row, step)| match step {
+            1 => is_near || !caches::crowd(high, row * size as isize),
+            _ => is_near && row == 1,
+        });
         let b = b.filter(|s| s.0 == 1 && (m <= 2 * high || n * depth * size <= NEAR));
         // With few rows, few columns are packed at a time and used while they are in the cache: one
         // panel where columns are contiguous along `k`, more where they are not.
@@ -157,15 +169,21 @@ impl<T: Element> Job<'_, T> {
             _ if self.a.is_computed() => COLUMNS,
             _ if self.b.is_computed() && m <= 4 * high => 256,
             _ if transposed && m <= 4 * high && self.panels.is_none() => width,
-            _ if m <= ROWS => 512,
+            _ if m <= most_rows::<T>(high) => 512,
             _ => COLUMNS,
         };
         // Whole panels, because a partial panel takes as much memory.
         let columns = (columns / width * width).min(n.next_multiple_of(width));
+        let rows = rows_of::<T>(m, high);
         Blocks {
             a,
             b,
-            rows: ROWS.min(m.next_multiple_of(high)),
+            rows,
+            held: match a {
+                Some(_) if self.fits(m % high) => 0,
+                Some(_) => high,
+                None => rows,
+            },
             columns,
             kc: BLOCK.min(depth),
             spare: self.spare(columns, BLOCK.min(depth)),
@@ -234,7 +252,7 @@ impl<T: Element> Tile<'_, T> {
         let (i, b, mut pace) = (self.rows.start, &self.job.b.own, Pace::default());
         for j in self.columns.clone().step_by(ROW) {
             let n = ROW.min(self.columns.end - j);
-            pace.work(n * depth.len());
+            pace.multiplied(n * depth.len());
             for k in depth.clone().step_by(BLOCK) {
                 let kc = BLOCK.min(depth.end - k);
                 // SAFETY: columns that stick out repeat the last one.
@@ -262,7 +280,7 @@ impl<T: Element> Tile<'_, T> {
                     let wide = STREAM_COLUMNS.min(run.len - j);
                     for i in self.rows.clone().step_by(STREAM_ROWS) {
                         let tall = STREAM_ROWS.min(self.rows.end - i);
-                        pace.work(tall * wide * offsets.len());
+                        pace.multiplied(tall * wide * offsets.len());
                         // SAFETY: `a` has these two strides, the run unit columns.
                         unsafe {
                             let a = self.a.offset(i as isize * row + k as isize * step);
@@ -292,11 +310,11 @@ impl<T: Element> Tile<'_, T> {
     }
 
     unsafe fn blocks(&self, depth: Range<usize>, blocks: &Blocks, scratch: &Scratch) -> Result<()> {
-        let &Blocks { a, b, rows, columns, kc, .. } = blocks;
+        let &Blocks { a, b, rows, held, columns, kc, .. } = blocks;
         let part = scratch.lend(blocks.packed_bytes::<T>())?;
         let a_pack = part.ptr().cast::<T>();
         // The buffer holds both blocks and the elements in which a prologue computes columns.
-        let b_pack = a_pack.wrapping_add(rows * kc);
+        let b_pack = a_pack.wrapping_add(held * kc);
         let mut pace = Pace::default();
         let spare = b_pack.wrapping_add(columns * kc);
         let [fill_a, fill_b] = self.job.fill;
@@ -314,7 +332,7 @@ impl<T: Element> Tile<'_, T> {
                     };
                     for i in self.rows.clone().step_by(rows) {
                         let tall = rows.min(self.rows.end - i);
-                        pace.work(tall * wide * kc);
+                        pace.multiplied(tall * wide * kc);
                         let rows = i..i + tall;
                         let a = match fill_a {
                             Some(fill) => self.made_rows(&rows, &steps, fill, a_pack),
@@ -438,8 +456,7 @@ impl<T: Element> Tile<'_, T> {
     ) {
         let kernels = &self.job.kernels;
         let high = kernels.tiles[0].rows;
-        let lines = (kernels.width * size_of::<T>()).div_ceil(64);
-        let fetches = wide * kc * size_of::<T>() > NEAR;
+        let fetches = wide.next_multiple_of(kernels.lanes) * kc * size_of::<T>() >= NEAR;
         // Where rows lie one after another, tiles have about the same height: low ones leave the
         // multipliers idle.
         let even = tall.div_ceil(tall.div_ceil(high));
@@ -455,17 +472,18 @@ impl<T: Element> Tile<'_, T> {
             // Few columns take one register.
             let is_narrow = w <= kernels.lanes;
             let full = if is_narrow { kernels.lanes } else { kernels.width };
-            let share = if fetches { kc.div_ceil(tall.div_ceil(each)) } else { 0 };
             for i in (0..tall).step_by(each) {
                 let h = each.min(tall - i);
-                // While a panel is multiplied, the next one is fetched.
-                let first = i / each * share;
-                for k in first..kc.min(first + share) {
-                    let next = b.at(j + kernels.width).wrapping_offset(k as isize * b.strides.1);
-                    for line in 0..lines {
-                        prefetch(next.wrapping_add(line * 64 / size_of::<T>()));
+                let fetch = match fetches {
+                    true if wide <= kernels.width && a.0.strides.1 == 1 => {
+                        // A line of each of the rows behind these: they are read once.
+                        let lines = kc * size_of::<T>() / 64;
+                        let line = i / each % lines.max(1) * (64 / size_of::<T>());
+                        (a.0.at(i + each).wrapping_add(line), a.0.strides.0)
                     }
-                }
+                    true => self.ahead(b, j + kernels.width, kc, [i / each, tall.div_ceil(each)]),
+                    false => (b.at(j), 0),
+                };
                 let a = if i + h < tall || tall.is_multiple_of(high) { &a.0 } else { &a.1 };
                 let fit =
                     kernels.tiles.iter().rev().find(|t| t.rows >= h).unwrap_or(&kernels.tiles[0]);
@@ -483,6 +501,7 @@ impl<T: Element> Tile<'_, T> {
                             c,
                             self.job.row as isize,
                             fresh,
+                            fetch,
                         );
                     } else {
                         let mut spare = MaybeUninit::<[T; TILE]>::uninit();
@@ -496,6 +515,7 @@ impl<T: Element> Tile<'_, T> {
                             spare.as_mut_ptr().cast(),
                             spare_row,
                             true,
+                            fetch,
                         );
                         self.store(c, spare.as_ptr().cast(), (h, w), fresh);
                     }
@@ -504,18 +524,71 @@ impl<T: Element> Tile<'_, T> {
         }
     }
 
+    /// What the steps of the `i`-th of some tiles fetch while a panel is multiplied, see
+    /// [`Micro`](super::kernel::Micro): their share of the panel from column `j` on.
+    fn ahead(
+        &self,
+        b: &Panels<T>,
+        j: usize,
+        kc: usize,
+        [i, tiles]: [usize; 2],
+    ) -> (*const T, isize) {
+        let (width, line) = (self.job.kernels.width, 64 / size_of::<T>());
+        let next = b.at(j);
+        if b.strides.1 == width as isize {
+            let share = (width * kc).div_ceil(tiles);
+            return (next.wrapping_add(i * share), share.div_ceil(kc).min(line) as isize);
+        }
+        // Columns that are read in place lie in pieces: a line of each.
+        (next.wrapping_add(i % (width / line).max(1) * line), b.strides.1)
+    }
+
     /// Writes (or adds) the corner of a tile that lies within the result.
     unsafe fn store(&self, c: *mut T, spare: *const T, (h, w): (usize, usize), fresh: bool) {
+        let &Job { row, column, ref kernels, .. } = self.job;
         for y in 0..h {
-            for x in 0..w {
-                // SAFETY: inside the tile, and inside the result.
-                unsafe {
-                    let s = *spare.add(y * self.job.kernels.width + x);
-                    let c = c.add(y * self.job.row + x * self.job.column);
-                    *c = if fresh { s } else { (*c).plus(s) };
+            // SAFETY: inside the tile, and inside the result.
+            unsafe {
+                let (c, spare) = (c.add(y * row), spare.add(y * kernels.width));
+                match (column, w) {
+                    (1, 8..) => line::<T, 8>(c, spare, w, fresh),
+                    (1, 4..) => line::<T, 4>(c, spare, w, fresh),
+                    _ => {
+                        for x in 0..w {
+                            line::<T, 1>(c.add(x * column), spare.add(x), 1, fresh);
+                        }
+                    }
                 }
             }
         }
+    }
+}
+
+/// Writes (or adds) `n` neighbouring elements, at least `W`, so many at a time. The last end with
+/// the line, and are read before those that they overlap are written.
+///
+/// # Safety
+/// There are so many at both addresses, apart from each other.
+unsafe fn line<T: Element, const W: usize>(c: *mut T, spare: *const T, n: usize, fresh: bool) {
+    let made = |at: usize| {
+        // SAFETY: by contract.
+        unsafe {
+            let mut made = spare.add(at).cast::<[T; W]>().read_unaligned();
+            if !fresh {
+                let old = c.add(at).cast::<[T; W]>().read_unaligned();
+                made.iter_mut().zip(old).for_each(|(s, c)| *s = c.plus(*s));
+            }
+            made
+        }
+    };
+    let last = made(n - W);
+    // SAFETY: by contract.
+    unsafe {
+        for at in (0..n - W).step_by(W) {
+            let part = made(at);
+            c.add(at).cast::<[T; W]>().write_unaligned(part);
+        }
+        c.add(n - W).cast::<[T; W]>().write_unaligned(last);
     }
 }
 

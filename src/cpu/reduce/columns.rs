@@ -7,7 +7,7 @@ use crate::threads;
 
 use super::combine::{Combine, Tree};
 use super::kernels::{fold_apart, fold_columns, narrow};
-use super::{CHUNK, ReducePlan, SERIAL, is_native, split, with_capacity};
+use super::{CHUNK, FEW, ReducePlan, SERIAL, TURNED, fold_turned, is_native, split, with_capacity};
 
 /// Elements of a column that are combined in order.
 pub const BLOCK: usize = 64;
@@ -147,6 +147,11 @@ impl<'a> Columns<'a> {
         // SAFETY: by the caller's word.
         unsafe {
             if self.stride != 1 {
+                let is_row = offsets.windows(2).all(|two| two[1] - two[0] == 1);
+                if is_row && (TURNED..=FEW).contains(&offsets.len()) {
+                    let x = x.wrapping_offset(offsets[0]);
+                    return fold_turned::<T, F>(x, self.stride, width, offsets.len(), acc);
+                }
                 return fold_apart::<T, F>(x, self.stride, offsets, width, acc);
             }
             for (i, pass) in offsets.chunks(PASS).enumerate() {

@@ -67,6 +67,26 @@ multiversion! {
         }
     }
 
+    /// The sum of the squares of the elements of a row, less the row's number, in the order of
+    /// [`fold_rows`], for each of `rows` rows of `n` elements.
+    ///
+    /// # Safety
+    /// All rows can be read, one behind the other, and a number for each, and `rows` elements at
+    /// `out` written.
+    #[expect(dead_code, reason = "the versions are asked for once, not at each call")]
+    pub unsafe fn fold_distances[T](x: [*const u8; 2], rows: usize, n: usize, out: *mut u8)
+    where [T: Number + std::ops::Neg<Output = T>] {
+        let [x, from] = x.map(|x| x.cast::<T>());
+        for row in 0..rows {
+            // SAFETY: by contract.
+            unsafe {
+                let shift = -*from.add(row);
+                *out.cast::<T>().add(row) =
+                    fold_row::<T, Sum>(x.add(row * n), n, |x| square(x, shift));
+            }
+        }
+    }
+
     /// Combines, for each of `n` neighbouring columns, the elements at `offsets` into `acc`, in
     /// order. `fresh`: `acc` is not initialised yet.
     ///

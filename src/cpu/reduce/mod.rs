@@ -266,11 +266,12 @@ pub unsafe fn largest_of_row<T: Element>(x: *const T, n: usize) -> T {
     }
 }
 
-/// Reduces each of some rows of `n` contiguous elements, one row behind the other, to one element:
-/// the elements, rows, `n`, and the results.
+/// Reduces each of some rows of `n` contiguous elements, more than [`FEW`], one row behind the other,
+/// to one element: the elements, rows, `n`, and the results.
 pub type FoldRows = unsafe fn(*const u8, usize, usize, *mut u8);
 
-/// Sums the products of the elements of two rows, for each of some rows, likewise.
+/// Sums the products of the elements of two rows, or what is made of a row and a number, for each of
+/// some rows, likewise.
 pub type FoldPairs = unsafe fn([*const u8; 2], usize, usize, *mut u8);
 
 /// The reduction of rows as [`reduce_into`] reduces the last axes; `None` for other dtypes than
@@ -295,27 +296,25 @@ fn typed_fold<T: Number>(kind: Reduction) -> Option<FoldRows> {
 }
 
 unsafe fn fold_some<T: Number, F: Combine<T>>(x: *const u8, rows: usize, n: usize, out: *mut u8) {
-    let (x, out) = (x.cast::<T>(), out.cast::<T>());
     // SAFETY: by the contract of `FoldRows`.
-    unsafe {
-        match n {
-            0..TURNED => {
-                let places: [isize; TURNED] = std::array::from_fn(|i| i as isize);
-                kernels::fold_apart::<T, F>(x, n as isize, &places[..n], rows, out);
-            }
-            TURNED..=FEW => fold_turned::<T, F>(x, rows, n, out),
-            _ => kernels::fold_rows::<T, T, F>(x, n as isize, rows, n, out),
-        }
-    }
+    unsafe { kernels::fold_rows::<T, T, F>(x.cast(), n as isize, rows, n, out.cast()) };
 }
 
 /// Rows of so many elements, up to [`FEW`], are transposed, so that a vector has one element of
 /// each of several rows.
 const TURNED: usize = 8;
 
+/// Reduces each of some rows of `n` contiguous elements, `row` elements apart.
+///
 /// # Safety
-/// `rows` rows of `n` elements, at most [`FEW`], can be read, and `rows` elements at `out` written.
-unsafe fn fold_turned<T: Number, F: Combine<T>>(x: *const T, rows: usize, n: usize, out: *mut T) {
+/// `rows` rows of `n` elements, at most [`FEW`], can be read, and `rows` numbers at `out` written.
+unsafe fn fold_turned<T: Element, F: Combine<T::Number>>(
+    x: *const T,
+    row: isize,
+    rows: usize,
+    n: usize,
+    out: *mut T::Number,
+) {
     const SOME: usize = kernels::STRETCH;
     let places: [isize; FEW] = std::array::from_fn(|i| (i * SOME) as isize);
     let mut turned = MaybeUninit::<[[T; SOME]; FEW]>::uninit();
@@ -326,11 +325,47 @@ unsafe fn fold_turned<T: Number, F: Combine<T>>(x: *const T, rows: usize, n: usi
         // they were written.
         unsafe {
             let to = Place::new(turned.cast::<u8>(), 1, SOME as isize);
-            let from = Place::new(x.add(first * n).cast::<u8>(), n as isize, 1);
-            move_block(T::DTYPE.width(), to, from, some, n);
+            let from = x.offset(first as isize * row).cast::<u8>();
+            move_block(T::DTYPE.width(), to, Place::new(from, row, 1), some, n);
             kernels::fold_columns::<T, F>(turned, &places[..n], some, out.add(first), true);
         }
     }
+}
+
+/// Reduces lines of numbers that lie side by side, at most [`FEW`], into one: the first line, the
+/// elements from a line to the next, how many lines, elements of each, and the result.
+pub type FoldLines = unsafe fn(*const u8, usize, usize, usize, *mut u8);
+
+/// The reduction of lines in the order in which [`reduce_into`] reduces rows of at most [`FEW`]
+/// elements.
+pub fn fold_of_lines(kind: Reduction, dtype: DType) -> Option<FoldLines> {
+    fn typed<T: Number>(kind: Reduction) -> Option<FoldLines> {
+        match kind {
+            Reduction::Sum => Some(fold_lines::<T, Sum>),
+            Reduction::Prod => Some(fold_lines::<T, Prod>),
+            Reduction::Max => Some(fold_lines::<T, Max>),
+            Reduction::Min => Some(fold_lines::<T, Min>),
+            Reduction::Any | Reduction::All => None,
+        }
+    }
+    #[allow(clippy::wildcard_enum_match_arm, reason = "no other dtype is reduced so")]
+    match dtype {
+        DType::F32 => typed::<f32>(kind),
+        DType::F64 => typed::<f64>(kind),
+        _ => None,
+    }
+}
+
+unsafe fn fold_lines<T: Number, F: Combine<T>>(
+    x: *const u8,
+    apart: usize,
+    lines: usize,
+    n: usize,
+    out: *mut u8,
+) {
+    let places: [isize; FEW] = std::array::from_fn(|i| (i * apart) as isize);
+    // SAFETY: by the contract of `FoldLines`.
+    unsafe { kernels::fold_columns::<T, F>(x.cast(), &places[..lines], n, out.cast(), true) };
 }
 
 /// The sum of products of rows of more than [`FEW`] elements as [`reduce_into`] sums the products;
@@ -340,6 +375,17 @@ pub fn fold_of_products(dtype: DType) -> Option<FoldPairs> {
     match dtype {
         DType::F32 => Some(kernels::fold_products::select::<f32>()),
         DType::F64 => Some(kernels::fold_products::select::<f64>()),
+        _ => None,
+    }
+}
+
+/// The sum of the squares of rows of more than [`FEW`] elements, each less the number of its row,
+/// likewise.
+pub fn fold_of_distances(dtype: DType) -> Option<FoldPairs> {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "no other dtype is reduced so")]
+    match dtype {
+        DType::F32 => Some(kernels::fold_distances::select::<f32>()),
+        DType::F64 => Some(kernels::fold_distances::select::<f64>()),
         _ => None,
     }
 }

@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::RowProgram;
 use super::fuse::finish;
+use super::{RowProgram, turned};
 use crate::cpu::gemm::Axis;
 use crate::cpu::program::register_bits;
 use crate::cpu::reduce::{self, FoldPairs, FoldRows};
@@ -59,9 +59,9 @@ pub(super) enum Work {
     Spread,
     /// A reduction of each row
     Fold { kind: Reduction, kernel: FoldRows, round: Option<TileKernel> },
-    /// The sum of products of two rows
+    /// The sum of products of two rows, or of squares of a row less its number
     FoldPairs(FoldPairs),
-    /// Ops on elements, a number of the row, and shared rows
+    /// Ops on elements, one or two numbers of the row, and shared rows
     Rows(Ops),
 }
 
@@ -69,7 +69,7 @@ pub(super) enum Work {
 #[derive(Clone)]
 pub(super) struct Node {
     pub work: Work,
-    pub args: SmallVec<[u16; 4]>,
+    pub args: SmallVec<[u16; 5]>,
     pub form: Form,
     pub dtype: DType,
 }
@@ -181,7 +181,10 @@ impl Builder {
     /// The program that gives these values, in dtypes; `None` where its registers would not stay in
     /// a near cache.
     pub fn finish(self, results: &[(Value, DType)]) -> Option<RowProgram> {
-        finish(self, results)
+        match turned::takes(self.n) {
+            true => turned::finish(self, results).map(RowProgram::Turned),
+            false => finish(self, results).map(RowProgram::Rows),
+        }
     }
 }
 

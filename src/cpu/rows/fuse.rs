@@ -4,18 +4,20 @@ use smallvec::SmallVec;
 
 use super::build::{Builder, Form, Node, Port, Work};
 use super::kernels::Ops;
-use super::{Constant, Output, RowProgram, Step, Value, padded};
+use super::{Constant, Output, Rows, Step, Value, padded};
 use crate::cpu::reduce;
 use crate::dtype::DType;
 use crate::ops::attributes::Reduction;
 use crate::ops::elementwise::{Elementwise, arithmetic, exponential};
 
 /// Elements of a tile: a few registers of so many stay in the innermost cache.
-const TILE: usize = 2048;
+pub(super) const TILE: usize = 2048;
+/// The same where nothing but the result is written, and no row is repeated.
+const LONE_TILE: usize = 8192;
 /// Shorter rows that all rows read are repeated for the whole tile, so that an op is one call.
 const LONG: usize = 256;
 /// The most bytes of all registers.
-const MOST: usize = 512 << 10;
+pub(super) const MOST: usize = 512 << 10;
 
 impl Ops {
     /// The op of the table that begins with, or is, such ops.
@@ -42,10 +44,36 @@ impl Ops {
             _ => None,
         }
     }
+
+    /// A difference with a number of the row, then these ops.
+    fn after_difference(self) -> Option<Ops> {
+        match self {
+            Ops::Multiply => Some(Ops::SubtractMultiply),
+            Ops::MultiplyTwice => Some(Ops::SubtractMultiplyTwice),
+            Ops::MultiplyTwiceAdd => Some(Ops::SubtractMultiplyTwiceAdd),
+            Ops::Add
+            | Ops::Subtract
+            | Ops::Divide
+            | Ops::SubtractMultiply
+            | Ops::SubtractMultiplyTwice
+            | Ops::SubtractMultiplyTwiceAdd
+            | Ops::SubtractExp
+            | Ops::Exp => None,
+        }
+    }
+
+    /// How many numbers of a row they take.
+    fn singles(self) -> usize {
+        let takes_two = matches!(
+            self,
+            Ops::SubtractMultiply | Ops::SubtractMultiplyTwice | Ops::SubtractMultiplyTwiceAdd
+        );
+        if takes_two { 2 } else { 1 }
+    }
 }
 
 /// How often each value is read.
-fn uses(nodes: &[Node], results: &[(Value, DType)]) -> Vec<u32> {
+pub(super) fn uses(nodes: &[Node], results: &[(Value, DType)]) -> Vec<u32> {
     let mut uses = vec![0; nodes.len()];
     results.iter().for_each(|(x, _)| uses[x.0 as usize] += 1);
     for (i, node) in nodes.iter().enumerate().rev() {
@@ -57,16 +85,57 @@ fn uses(nodes: &[Node], results: &[(Value, DType)]) -> Vec<u32> {
 }
 
 /// Lets kernels do several ops at a time.
-fn fuse(nodes: &mut [Node], n: usize, results: &[(Value, DType)]) {
+fn fuse(nodes: &mut [Node], results: &[(Value, DType)]) {
     let uses = uses(nodes, results);
     for i in 0..nodes.len() {
-        if let Some(made) = fused(nodes, i, n, &uses) {
+        if let Some(made) = fused(nodes, i, &uses) {
             nodes[i] = made;
         }
     }
 }
 
-fn fused(nodes: &[Node], i: usize, n: usize, uses: &[u32]) -> Option<Node> {
+/// Lets differences with a number of the row be made again by all that read them, squares that are
+/// summed and products, instead of being written and read.
+fn repeat_differences(nodes: &mut [Node], results: &[(Value, DType)]) {
+    let uses = uses(nodes, results);
+    for i in 0..nodes.len() {
+        if !matches!(nodes[i].work, Work::Rows(Ops::Subtract)) {
+            continue;
+        }
+        let (own, x, from) = (i as u16, nodes[i].args[0], nodes[i].args[1]);
+        let mut made: SmallVec<[(usize, Node); 2]> = SmallVec::new();
+        let mut reads = 0;
+        for (k, node) in nodes.iter().enumerate().filter(|(k, _)| uses[*k] > 0) {
+            let again = match node.work {
+                Work::FoldPairs(_) if node.args[..] == [own, own] => {
+                    let kernel = reduce::fold_of_distances(node.dtype);
+                    kernel.map(|kernel| node.made(Work::FoldPairs(kernel), &[x, from]))
+                }
+                Work::Rows(ops) if node.args[0] == own && !node.args[1..].contains(&own) => {
+                    let args: SmallVec<[u16; 5]> =
+                        [x, from].into_iter().chain(node.args[1..].iter().copied()).collect();
+                    ops.after_difference().map(|ops| node.made(Work::Rows(ops), &args))
+                }
+                Work::Port(_)
+                | Work::Number(_)
+                | Work::Map { .. }
+                | Work::Spread
+                | Work::Fold { .. }
+                | Work::FoldPairs(_)
+                | Work::Rows(_) => None,
+            };
+            if let Some(again) = again {
+                reads += node.args.iter().filter(|&&arg| arg == own).count();
+                made.push((k, again));
+            }
+        }
+        if reads == uses[i] as usize {
+            made.into_iter().for_each(|(k, again)| nodes[k] = again);
+        }
+    }
+}
+
+fn fused(nodes: &[Node], i: usize, uses: &[u32]) -> Option<Node> {
     let node = &nodes[i];
     let at = |x: u16| &nodes[x as usize];
     match node.work {
@@ -91,14 +160,14 @@ fn fused(nodes: &[Node], i: usize, n: usize, uses: &[u32]) -> Option<Node> {
                     && uses[x as usize] == 1
                     && let Some(ops) = before.then(op)
                 {
-                    let mut args: SmallVec<[u16; 4]> = at(x).args.clone();
+                    let mut args: SmallVec<[u16; 5]> = at(x).args.clone();
                     args.push(other);
                     return Some(node.made(Work::Rows(ops), &args));
                 }
             }
             None
         }
-        Work::Fold { kind: Reduction::Sum, .. } if n > reduce::FEW => {
+        Work::Fold { kind: Reduction::Sum, .. } => {
             let x = node.args[0];
             let Work::Map { op: Some(Ops::Multiply), .. } = at(x).work else { return None };
             let is_whole = at(x).args.iter().all(|&arg| at(arg).form == Form::Whole);
@@ -118,11 +187,19 @@ fn fused(nodes: &[Node], i: usize, n: usize, uses: &[u32]) -> Option<Node> {
     }
 }
 
-pub(super) fn finish(builder: Builder, results: &[(Value, DType)]) -> Option<RowProgram> {
+pub(super) fn finish(builder: Builder, results: &[(Value, DType)]) -> Option<Rows> {
     let Builder { n, mut nodes, ports } = builder;
-    fuse(&mut nodes, n, results);
+    fuse(&mut nodes, results);
+    repeat_differences(&mut nodes, results);
     let uses = uses(&nodes, results);
-    let rows = (TILE / n).max(1);
+    let is_written = |(i, node): (usize, &Node)| {
+        uses[i] > 0 && node.form == Form::Whole && !matches!(node.work, Work::Port(_))
+    };
+    let tile = match nodes.iter().enumerate().filter(|&x| is_written(x)).count() {
+        0 | 1 if n >= LONG => LONE_TILE,
+        _ => TILE,
+    };
+    let rows = (tile / n).max(1);
     let widest = nodes.iter().map(|node| node.dtype.compute().size()).max()?;
     let last = last_uses(&nodes, &uses, results);
     let mut lower = Lower {
@@ -172,7 +249,7 @@ pub(super) fn finish(builder: Builder, results: &[(Value, DType)]) -> Option<Row
         let before = before(&nodes, &last, x.0);
         outputs.push(Output { value: x.0, dtype, is_single, may_bind, before });
     }
-    (scratch <= MOST).then_some(RowProgram {
+    (scratch <= MOST).then_some(Rows {
         n,
         rows,
         ports,
@@ -191,7 +268,7 @@ fn repeats(n: usize, rows: usize) -> bool {
 }
 
 /// The last value that reads each; results are read last of all.
-fn last_uses(nodes: &[Node], uses: &[u32], results: &[(Value, DType)]) -> Vec<usize> {
+pub(super) fn last_uses(nodes: &[Node], uses: &[u32], results: &[(Value, DType)]) -> Vec<usize> {
     let mut last = vec![0; nodes.len()];
     for (i, node) in nodes.iter().enumerate().filter(|(i, _)| uses[*i] > 0) {
         node.args.iter().for_each(|&x| last[x as usize] = i);
@@ -346,8 +423,9 @@ impl Lower<'_> {
             }
             Work::Rows(ops) => {
                 let Some(kernel) = ops.kernel(node.dtype) else { return };
-                let shared = [of(2), of(3)];
-                self.steps.push(Step::Rows { kernel, x: of(0), single: of(1), shared, to });
+                let behind = 1 + ops.singles();
+                let (singles, shared) = ([of(1), of(behind - 1)], [of(behind), of(behind + 1)]);
+                self.steps.push(Step::Rows { kernel, x: of(0), singles, shared, to });
             }
         }
     }

@@ -12,23 +12,23 @@ use crate::tile::SHORT;
 /// Elements that are computed at once.
 const W: usize = 64;
 
-/// Ops on an element, the number of its row, and elements of rows that all rows share.
+/// Ops on an element, numbers of its row, and elements of rows that all rows share.
 pub trait Chain<T> {
     /// How many rows are shared
     const SHARED: usize;
     /// The ops.
-    fn of<const N: usize>(x: &[T; N], single: T, shared: &[[T; N]; 2]) -> [T; N];
+    fn of<const N: usize>(x: &[T; N], singles: [T; 2], shared: &[[T; N]; 2]) -> [T; N];
 }
 
 macro_rules! chains {
-    ($($(#[$doc:meta])* $name:ident($x:ident, $single:ident, $shared:tt; $count:literal) $body:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident($x:ident, $singles:tt, $shared:tt; $count:literal) $body:expr;)*) => {$(
         $(#[$doc])*
         struct $name;
         impl<T: Real> Chain<T> for $name {
             const SHARED: usize = $count;
             #[inline(always)]
-            fn of<const N: usize>(x: &[T; N], $single: T, shared: &[[T; N]; 2]) -> [T; N] {
-                let mut made = [$single; N];
+            fn of<const N: usize>(x: &[T; N], singles: [T; 2], shared: &[[T; N]; 2]) -> [T; N] {
+                let (mut made, $singles) = ([singles[0]; N], singles);
                 for i in 0..N {
                     let ($x, $shared) = (x[i], [shared[0][i], shared[1][i]]);
                     made[i] = $body;
@@ -40,17 +40,23 @@ macro_rules! chains {
 }
 chains! {
     /// `x + s`
-    Sum(x, s, _; 0) x + s;
+    Sum(x, [s, _], _; 0) x + s;
     /// `x − s`
-    Difference(x, s, _; 0) x - s;
+    Difference(x, [s, _], _; 0) x - s;
     /// `x · s`
-    Product(x, s, _; 0) x * s;
+    Product(x, [s, _], _; 0) x * s;
     /// `x / s`
-    Quotient(x, s, _; 0) x / s;
+    Quotient(x, [s, _], _; 0) x / s;
     /// `x · s · w`
-    Weighted(x, s, [w, _]; 1) x * s * w;
+    Weighted(x, [s, _], [w, _]; 1) x * s * w;
     /// `x · s · w + b`
-    Affine(x, s, [w, b]; 2) x * s * w + b;
+    Affine(x, [s, _], [w, b]; 2) x * s * w + b;
+    /// `(x − m) · s`
+    Normal(x, [m, s], _; 0) (x - m) * s;
+    /// `(x − m) · s · w`
+    NormalWeighted(x, [m, s], [w, _]; 1) (x - m) * s * w;
+    /// `(x − m) · s · w + b`
+    NormalAffine(x, [m, s], [w, b]; 2) (x - m) * s * w + b;
 }
 
 /// `e^(x − s)`
@@ -58,15 +64,15 @@ struct Power;
 impl<T: Real> Chain<T> for Power {
     const SHARED: usize = 0;
     #[inline(always)]
-    fn of<const N: usize>(x: &[T; N], single: T, _: &[[T; N]; 2]) -> [T; N] {
+    fn of<const N: usize>(x: &[T; N], [single, _]: [T; 2], _: &[[T; N]; 2]) -> [T; N] {
         powers(x, single)
     }
 }
 
 /// `x`, `y`, rows and elements of a row, the numbers of the rows, and the shared rows.
-pub type RowKernel = unsafe fn(*const u8, *mut u8, [usize; 2], *const u8, [*const u8; 2]);
+pub type RowKernel = unsafe fn(*const u8, *mut u8, [usize; 2], [*const u8; 2], [*const u8; 2]);
 
-/// The ops of a kernel in order: first one with the number of the row.
+/// The ops of a kernel in order: first one or two with numbers of the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Ops {
@@ -76,6 +82,9 @@ pub enum Ops {
     Divide,
     MultiplyTwice,
     MultiplyTwiceAdd,
+    SubtractMultiply,
+    SubtractMultiplyTwice,
+    SubtractMultiplyTwiceAdd,
     SubtractExp,
     /// By itself it takes no number
     Exp,
@@ -100,6 +109,9 @@ impl Ops {
             Ops::Divide => chain::select::<T, Quotient>(),
             Ops::MultiplyTwice => chain::select::<T, Weighted>(),
             Ops::MultiplyTwiceAdd => chain::select::<T, Affine>(),
+            Ops::SubtractMultiply => chain::select::<T, Normal>(),
+            Ops::SubtractMultiplyTwice => chain::select::<T, NormalWeighted>(),
+            Ops::SubtractMultiplyTwiceAdd => chain::select::<T, NormalAffine>(),
             Ops::SubtractExp => chain::select::<T, Power>(),
             Ops::Exp => return None,
         })
@@ -128,34 +140,35 @@ multiversion! {
     ///
     /// # Safety
     /// `x` and `y` have the elements of all rows, one row behind the other, and are the same memory
-    /// or apart; there is a number for each row, and an element of each shared row for each of a
+    /// or apart; there is a number for each row in each list, and an element of each shared row for each of a
     /// row's.
     #[expect(dead_code, reason = "the versions are asked for once, not at each call")]
     unsafe fn chain[T, C](
         x: *const u8,
         y: *mut u8,
         size: [usize; 2],
-        single: *const u8,
+        singles: [*const u8; 2],
         shared: [*const u8; 2],
     )
     where [T: Real, C: Chain<T>]
     {
         let [rows, n] = size;
-        let (x, y, single) = (x.cast::<T>(), y.cast::<T>(), single.cast::<T>());
+        let (x, y, singles) = (x.cast::<T>(), y.cast::<T>(), singles.map(|s| s.cast::<T>()));
         let shared = shared.map(|row| row.cast::<T>());
         // SAFETY: by contract.
         unsafe {
             for row in 0..rows {
-                let s = *single.add(row);
+                let own = singles.map(|s| *s.add(row));
+                let s = own[0];
                 let (x, y) = (x.add(row * n), y.add(row * n));
                 let mut at = 0;
                 while at + W <= n {
                     let x = x.add(at).cast::<[T; W]>().read_unaligned();
-                    let mut own = [[s; W]; 2];
-                    for (own, row) in own.iter_mut().zip(shared).take(C::SHARED) {
+                    let mut rows = [[s; W]; 2];
+                    for (own, row) in rows.iter_mut().zip(shared).take(C::SHARED) {
                         *own = row.add(at).cast::<[T; W]>().read_unaligned();
                     }
-                    let made = C::of(&x, s, &own);
+                    let made = C::of(&x, own, &rows);
                     y.add(at).cast::<[T; W]>().write_unaligned(made);
                     at += W;
                 }
@@ -163,11 +176,11 @@ multiversion! {
                     let count = (n - at).min(SHORT);
                     let is_full = count == SHORT;
                     let part = end(x.add(at), count, s);
-                    let mut own = [[s; SHORT]; 2];
-                    for (own, row) in own.iter_mut().zip(shared).take(C::SHARED) {
+                    let mut rows = [[s; SHORT]; 2];
+                    for (own, row) in rows.iter_mut().zip(shared).take(C::SHARED) {
                         *own = end(row.add(at), count, s);
                     }
-                    let made = C::of(&part, s, &own);
+                    let made = C::of(&part, own, &rows);
                     match is_full {
                         true => y.add(at).cast::<[T; SHORT]>().write_unaligned(made),
                         false => y.add(at).copy_from_nonoverlapping(made.as_ptr(), count),

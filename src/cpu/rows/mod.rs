@@ -6,12 +6,15 @@
 //! ([`Builder`]) and run over tiles of rows that stay in the innermost cache. A value has an element
 //! for each of the tile's, a number for each row, or one row that all rows share.
 //!
+//! Rows of few elements leave vectors half empty, so tiles of them are transposed ([`turned`]).
+//!
 //! Promises: the bits of the steps. Elementwise ops run their tile kernels, or kernels that do
 //! several in one pass ([`kernels`]); reductions run the kernels of [`reduce`](super::reduce).
 
 mod build;
 mod fuse;
 mod kernels;
+mod turned;
 
 use smallvec::SmallVec;
 
@@ -22,11 +25,39 @@ use super::program::{splat, with_scratch};
 use super::reduce::{FoldPairs, FoldRows};
 use crate::array::Array;
 use crate::dtype::{DType, Width};
+use crate::small::small;
 use crate::tile::{self, TileKernel};
 use kernels::RowKernel;
+use turned::Turned;
 
 /// A program over rows.
-pub struct RowProgram {
+pub enum RowProgram {
+    /// Over rows as they lie
+    Rows(Rows),
+    /// Over rows of few elements
+    Turned(Turned),
+}
+
+impl RowProgram {
+    /// Computes the results for `count` rows.
+    ///
+    /// # Safety
+    /// The inputs have the dtypes and strides that the ports were made for, with so many rows.
+    /// Outputs have these rows, in C order; nobody else reads or writes them. An output may be the
+    /// memory of an input with the same dtype and layout; otherwise it overlaps none.
+    pub unsafe fn run(&self, inputs: &[&Array], outputs: &[Array], count: usize) {
+        // SAFETY: as the caller's.
+        unsafe {
+            match self {
+                RowProgram::Rows(program) => program.run(inputs, outputs, count),
+                RowProgram::Turned(program) => program.run(inputs, outputs, count),
+            }
+        }
+    }
+}
+
+/// A program over rows as they lie, a tile of rows at a time.
+pub struct Rows {
     /// Elements of a row
     n: usize,
     /// Rows of a tile
@@ -74,7 +105,7 @@ enum Step {
     Rows {
         kernel: RowKernel,
         x: u16,
-        single: u16,
+        singles: [u16; 2],
         shared: [u16; 2],
         to: u16,
     },
@@ -97,6 +128,15 @@ enum Step {
     },
 }
 
+/// What each port reads first.
+fn starts(ports: &[Port], inputs: &[&Array]) -> SmallVec<[*const u8; 8]> {
+    let start = |port: &Port| {
+        let x = inputs[port.input];
+        x.ptr().wrapping_offset(port.delta * x.dtype.size() as isize)
+    };
+    small(ports.iter().map(start))
+}
+
 /// Numbers that are computed for so many rows: registers have room for them, and what is behind the
 /// last is not looked at.
 fn padded(rows: usize) -> usize {
@@ -113,22 +153,13 @@ struct Output {
     before: SmallVec<[u16; 4]>,
 }
 
-impl RowProgram {
-    /// Computes the results for `count` rows.
-    ///
-    /// # Safety
-    /// The inputs have the dtypes and strides that the ports were made for, with so many rows.
-    /// Outputs have these rows, in C order; nobody else reads or writes them. An output may be the
-    /// memory of an input with the same dtype and layout; otherwise it overlaps none.
-    pub unsafe fn run(&self, inputs: &[&Array], outputs: &[Array], count: usize) {
+impl Rows {
+    /// See [`RowProgram::run`].
+    unsafe fn run(&self, inputs: &[&Array], outputs: &[Array], count: usize) {
         with_scratch(self.scratch, |scratch| {
             let mut places: SmallVec<[*mut u8; 32]> = SmallVec::new();
             self.homes.iter().for_each(|&home| places.push(scratch.wrapping_add(home)));
-            let mut from: SmallVec<[*const u8; 8]> = SmallVec::new();
-            for port in &self.ports {
-                let x = inputs[port.input];
-                from.push(x.ptr().wrapping_offset(port.delta * x.dtype.size() as isize));
-            }
+            let from = starts(&self.ports, inputs);
             let mut to: SmallVec<[(*mut u8, bool); 4]> = SmallVec::new();
             for (output, y) in self.outputs.iter().zip(outputs) {
                 // What lies over an operand is written when the tile has been read.
@@ -256,9 +287,10 @@ impl RowProgram {
                         }
                     }
                 }
-                Step::Rows { kernel, x, single, shared, to } => {
-                    let shared = shared.map(|row| place(row).cast_const());
-                    kernel(place(x), place(to), [rows, n], place(single), shared);
+                Step::Rows { kernel, x, singles, shared, to } => {
+                    let [singles, shared] =
+                        [singles, shared].map(|all| all.map(|x| place(x).cast_const()));
+                    kernel(place(x), place(to), [rows, n], singles, shared);
                 }
                 Step::Spread { from, to, width } => {
                     for i in 0..rows {

@@ -31,6 +31,8 @@ use key::{Item, Key, Place, Sortable};
 const FEW_ROWS: usize = 4;
 /// Elements of short rows that one thread takes at a time.
 const CHUNK: usize = 1 << 14;
+/// Of rows up to this length many are prepared at a time.
+const SHORT: usize = 1 << 10;
 /// Rows at least this long are sorted by all threads, one row after the other.
 const LONG: usize = 1 << 16;
 /// The first few are selected from stretches of so many.
@@ -129,7 +131,8 @@ impl Rows {
 
     /// Whether rows are sorted side by side.
     fn are_short<I: Item>(&self) -> bool {
-        network::takes::<I>() && self.n <= network::MOST && self.count >= FEW_ROWS
+        let is_better = network::takes::<I>() && !quick::takes::<I>();
+        is_better && self.n <= network::MOST && self.count >= FEW_ROWS
     }
 
     /// Sorts rows side by side, of which `item(row, i)` gives the items and `put(row, i, item)`
@@ -240,6 +243,25 @@ fn sort_rows<T: Sortable>(rows: &Rows, descending: bool, out: &Array) -> Result<
         rows.side_by_side(key, n, put);
         return Ok(());
     }
+    if n <= SHORT {
+        // Keys of many rows are made at a time.
+        threads::for_each_chunk(rows.count, CHUNK / n.max(1), |range| {
+            let (at, count) = ((range.start * n) as isize, range.len() * n);
+            let mut keys: Vec<T::Key> = Vec::with_capacity(count + n);
+            // SAFETY: rows of `n` elements, and memory for their keys and one row's more, each
+            // written before it is read.
+            unsafe {
+                let keys = keys.as_mut_ptr();
+                directed_keys::<T>(x.at(at), count, descending, keys);
+                let spare = std::slice::from_raw_parts_mut(keys.add(count), n);
+                for row in 0..range.len() {
+                    order(std::slice::from_raw_parts_mut(keys.add(row * n), n), spare);
+                }
+                elements::<T>(keys, count, descending, to.at(at));
+            }
+        });
+        return Ok(());
+    }
     rows.each(2 * n * size_of::<T::Key>(), |row, scratch| {
         let at = (row * n) as isize;
         let keys = Shared::new(scratch.cast::<T::Key>());
@@ -340,7 +362,7 @@ fn position_rows<T: Sortable>(
             });
             let [items, spare] =
                 [places.at(0), places.at(n as isize)].map(|p| std::slice::from_raw_parts_mut(p, n));
-            if 0 < k && k < n / SELECT && k <= STRETCH {
+            if 0 < k && k < n / SELECT && k <= STRETCH && n > network::MOST {
                 select(items, k);
                 items[..k].sort_unstable();
             } else if k > 0 {

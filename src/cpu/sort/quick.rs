@@ -13,11 +13,17 @@ use super::key::Lane;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Isa, isa};
 
-/// Sorts the items, if the processor has the instructions and they are integers as they lie; says
-/// whether. `spare` is as long.
+/// Whether the processor has the instructions, and items are integers as they lie.
+#[cfg(target_arch = "x86_64")]
+pub fn takes<I: Item>() -> bool {
+    isa() == Isa::V4 && !matches!(I::LANE, Lane::Other)
+}
+
+/// Sorts the items, if they are such and there are the instructions; says whether. `spare` is as
+/// long.
 #[cfg(target_arch = "x86_64")]
 pub fn sort<I: Item>(items: &mut [I], spare: &mut [I]) -> bool {
-    if isa() < Isa::V4 {
+    if !takes::<I>() {
         return false;
     }
     let (items, spare, n) = (items.as_mut_ptr(), spare.as_mut_ptr(), items.len());
@@ -30,6 +36,12 @@ pub fn sort<I: Item>(items: &mut [I], spare: &mut [I]) -> bool {
         }
     }
     true
+}
+
+/// There are no such instructions.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn takes<I: Item>() -> bool {
+    false
 }
 
 /// There are no such instructions.
