@@ -188,9 +188,10 @@ impl<'a> Norm<'a> {
         let norm = Norm { x, trailing, weight };
         let row = norm.own().iter().map(|n| n.value()).product::<usize>();
         let count = x.shape().count();
-        // Few rows leave threads without work.
+        // Few rows leave threads without work, and short ones registers.
         let is_wide = count / row.max(1) < ROWS && count > LARGE;
-        Ok((count > 0 && !is_wide && norm.takes(weight)).then_some(norm))
+        let by_formula = is_wide || row <= SHORT && count > LARGE;
+        Ok((count > 0 && !by_formula && norm.takes(weight)).then_some(norm))
     }
 
     /// The sizes of a row.
@@ -205,8 +206,9 @@ impl<'a> Norm<'a> {
     }
 }
 
-/// Rows below which a large array is better normalised by its formula.
+/// Rows below which a large array is better normalised by its formula, and elements of rows.
 const ROWS: usize = 16;
+const SHORT: usize = 32;
 const LARGE: usize = 1 << 16;
 
 /// Computes the results of a call into memory of their own.

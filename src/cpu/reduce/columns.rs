@@ -148,7 +148,7 @@ impl<'a> Columns<'a> {
         unsafe {
             if self.stride != 1 {
                 let is_row = offsets.windows(2).all(|two| two[1] - two[0] == 1);
-                if is_row && (TURNED..=FEW).contains(&offsets.len()) {
+                if F::PICKS && is_row && (TURNED..=FEW).contains(&offsets.len()) {
                     let x = x.wrapping_offset(offsets[0]);
                     return fold_turned::<T, F>(x, self.stride, width, offsets.len(), acc);
                 }
