@@ -387,9 +387,13 @@ mod tests {
         (0..m * n).map(at).collect()
     }
 
-    const SIZES: [(usize, usize, usize); 16] = [
+    const SIZES: [(usize, usize, usize); 20] = [
         (1, 1, 1),
         (8, 8, 8),
+        (16, 16, 16),
+        (40, 9, 11),
+        (600, 300, 5),
+        (300, 784, 10),
         (1, 300, 70),
         (70, 300, 1),
         (1, 5000, 1),

@@ -380,13 +380,10 @@ multiversion! {
             unsafe {
                 let (x, to) = (x.wrapping_offset(i as isize * next), to.add(i * size[1]));
                 let mut done = 0;
-                while row.step == 1 && done + 2 * W <= row.n {
-                    let pairs = x.add(done).cast::<[[T; 2]; W]>().read_unaligned();
-                    for (k, at) in [first, second].into_iter().enumerate() {
-                        let half: [T::Number; W] = std::array::from_fn(|i| pairs[i][k].widen());
-                        to.add(at + done / 2).cast::<[T::Number; W]>().write_unaligned(half);
-                    }
-                    done += 2 * W;
+                if row.step == 1 {
+                    let ends = [to.add(first), to.add(second)];
+                    done = pairs::<T, W>(x, done, row.n, ends);
+                    done = pairs::<T, { W / 4 }>(x, done, row.n, ends);
                 }
                 for k in done..row.n {
                     let at = if k % 2 == 0 { first } else { second };
@@ -448,6 +445,32 @@ multiversion! {
             }
         }
     }
+}
+
+/// Takes the elements of even and of odd places from `done` on apart, `N` pairs at a time, as long as
+/// there are so many; says where it stopped.
+///
+/// # Safety
+/// The elements up to `n` can be read, and half as many written at both ends.
+#[inline(always)]
+unsafe fn pairs<T: Element, const N: usize>(
+    x: *const T,
+    mut done: usize,
+    n: usize,
+    ends: [*mut T::Number; 2],
+) -> usize {
+    while done + 2 * N <= n {
+        // SAFETY: by contract.
+        unsafe {
+            let pairs = x.add(done).cast::<[[T; 2]; N]>().read_unaligned();
+            for (k, to) in ends.into_iter().enumerate() {
+                let half: [T::Number; N] = std::array::from_fn(|i| pairs[i][k].widen());
+                to.add(done / 2).cast::<[T::Number; N]>().write_unaligned(half);
+            }
+        }
+        done += 2 * N;
+    }
+    done
 }
 
 #[inline(always)]

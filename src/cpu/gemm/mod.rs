@@ -171,7 +171,8 @@ pub fn scratch(dtype: DType, a: &Matrix, b: &Matrix) -> usize {
     with_accumulator!(dtype, T => scratch_of::<T>(a, b))
 }
 
-/// How often each element of `a` and of `b` is packed; `None` where the operand is read in place.
+/// How often each element of `a` and of `b` is packed, or might as well be; `None` where the operand
+/// is better read in place.
 pub fn packings(dtype: DType, a: &Matrix, b: &Matrix) -> [Option<usize>; 2] {
     with_accumulator!(dtype, T => {
         let job = Job::<T>::new(a, b, std::ptr::null_mut());
@@ -299,8 +300,8 @@ impl<'a, T: Element> Job<'a, T> {
         let (batch, m, n) = (a.batch.len(), a.own.len(), b.own.len());
         // A tile is wider than high, so few columns are better computed as rows, unless rows that are
         // read in place would have to be transposed for that. A single column is read in place too.
-        let is_few = n < m && n <= kernels.width / 4;
-        let transposed = is_few && (n == 1 || a.made.is_some() || a.depth.inner().1 != 1);
+        let transposed =
+            is_few(&kernels, [m, n]) && (n == 1 || a.made.is_some() || a.depth.inner().1 != 1);
         let (a, b) = if transposed { (b, a) } else { (a, b) };
         let (rows, columns, row, column) = if transposed { (n, m, 1, n) } else { (m, n, n, 1) };
         let (spans, epilogue, fill) = (0..1, None, [None; 2]);
@@ -367,8 +368,7 @@ impl<'a, T: Element> Job<'a, T> {
         }
     }
 
-    /// How often each element of the operands is packed, in the order in which the operands were
-    /// given; `None` where one is read in place.
+    /// See [`packings`], in the order in which the operands were given.
     fn packings(&self) -> [Option<usize>; 2] {
         let cut = self.cut();
         let (m, n) = self.largest(&cut);
@@ -380,7 +380,9 @@ impl<'a, T: Element> Job<'a, T> {
             Path::Blocks(blocks) => {
                 let [packs_a, packs_b] = blocks.packs();
                 let strips = n.div_ceil(blocks.columns());
-                (packs_a.then_some(wide * strips), packs_b.then_some(high))
+                // Rows that are computed beside few columns are packed as columns.
+                let turns = !self.transposed && is_few(&self.kernels, [self.rows, self.columns]);
+                ((packs_a || turns).then_some(wide * strips), packs_b.then_some(high))
             }
             Path::Dot | Path::Row(..) | Path::Stream(_) => (None, None),
         };
@@ -486,6 +488,11 @@ impl<'a, T: Element> Job<'a, T> {
         // SAFETY: as above.
         unsafe { tile.compute(depth, scratch) }
     }
+}
+
+/// Whether columns are so few beside the rows that they take fewer vectors as rows.
+fn is_few<T>(kernels: &Kernels<T>, [rows, columns]: [usize; 2]) -> bool {
+    columns < rows && columns <= kernels.width / 4
 }
 
 /// The `i`-th of `parts` parts of `0..n`, cut at multiples of `step`.

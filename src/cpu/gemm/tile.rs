@@ -90,6 +90,9 @@ pub struct Blocks {
     held: usize,
     /// The elements of scratch in which a prologue computes columns before they are packed
     spare: usize,
+    /// Whether rows are read so few times, or are so near, that they would not be packed either if
+    /// they crowded the cache
+    near: bool,
     /// Whether columns were packed before
     kept: bool,
     /// Whether nothing is packed
@@ -104,9 +107,10 @@ impl Blocks {
         if self.bare { 0 } else { packed * size_of::<T>() }
     }
 
-    /// Whether each operand is packed.
+    /// Whether each operand is packed, or might as well be: then it costs nothing to compute it
+    /// meanwhile.
     pub fn packs(&self) -> [bool; 2] {
-        [self.a.is_none(), self.b.is_none()]
+        [self.a.is_none() || !self.near, self.b.is_none()]
     }
 
     /// Columns that are packed at a time.
@@ -187,6 +191,7 @@ impl<T: Element> Job<'_, T> {
             columns,
             kc: BLOCK.min(depth),
             spare: self.spare(columns, BLOCK.min(depth)),
+            near: is_near,
             kept: self.panels.is_some(),
             bare: a.is_some()
                 && self.fits(m % high)
