@@ -37,9 +37,8 @@ pub struct Turned {
     constants: Vec<(Register, Constant)>,
     steps: Vec<Step>,
     outputs: Vec<Output>,
-    /// Where a tile is read or written as rows before it is converted
-    spare: usize,
-    /// Bytes of all registers
+    /// Bytes of all registers, the first of which is spare: a tile is there in rows before or after it
+    /// is converted
     scratch: usize,
 }
 
@@ -109,7 +108,7 @@ impl Turned {
             match *constant {
                 Constant::Number(bits) => splat(home, bits, width, self.n * self.rows),
                 Constant::Row(k) => {
-                    let (port, row) = (&self.ports[k], scratch.wrapping_add(self.spare));
+                    let (port, row) = (&self.ports[k], scratch);
                     load(port.dtype, row, from[k], port.col, self.n);
                     for i in 0..self.n {
                         let bits = width.read(row.add(i * width.bytes()));
@@ -154,11 +153,12 @@ impl Turned {
                         let x = Place::new(row(0), stride, port.col);
                         return move_block(to.width, lines, x, rows, n);
                     }
-                    let spare = scratch.wrapping_add(self.spare);
                     for i in 0..rows {
-                        load(port.dtype, spare.add(i * n * to.width.bytes()), row(i), port.col, n);
+                        let line = scratch.add(i * n * to.width.bytes());
+                        load(port.dtype, line, row(i), port.col, n);
                     }
-                    move_block(to.width, lines, Place::new(spare, n as isize, 1), rows, n);
+                    let x = Place::new(scratch.cast_const(), n as isize, 1);
+                    move_block(to.width, lines, x, rows, n);
                 }
                 Step::Map { kernel, round, args, to } => {
                     // Lines of numbers are read again for each line of the result.
@@ -208,9 +208,8 @@ impl Turned {
             if own.compute().dtype() == dtype {
                 return move_block(from.width, Place::new(y, n as isize, 1), lines, rows, n);
             }
-            let spare = scratch.wrapping_add(self.spare);
-            move_block(from.width, Place::new(spare, n as isize, 1), lines, rows, n);
-            store(dtype, y, 1, spare, rows * n);
+            move_block(from.width, Place::new(scratch, n as isize, 1), lines, rows, n);
+            store(dtype, y, 1, scratch, rows * n);
         }
     }
 }
@@ -245,6 +244,30 @@ impl Lower<'_> {
         register
     }
 
+    /// The step of an elementwise op.
+    fn map(&mut self, i: usize, kernel: TileKernel, round: Option<TileKernel>) -> Option<Step> {
+        let (nodes, node) = (self.nodes, &self.nodes[i]);
+        let mut args = [self.registers[node.args[0] as usize]?; 3];
+        for (arg, &x) in args.iter_mut().zip(&node.args) {
+            *arg = self.registers[x as usize]?;
+        }
+        // A kernel may write over an operand that has as many elements, as wide.
+        let width = |node: &Node| node.dtype.compute().width();
+        let may_share = |&x: &u16| {
+            let x = &nodes[x as usize];
+            x.form == node.form && width(x) == width(node)
+        };
+        let shares = node.args.iter().all(may_share);
+        if shares {
+            self.release(i, &node.args);
+        }
+        let to = self.take(i);
+        if !shares {
+            self.release(i, &node.args);
+        }
+        Some(Step::Map { kernel, round, args, to })
+    }
+
     /// Frees the registers of operands that nobody reads after value `i`.
     fn release(&mut self, i: usize, args: &[u16]) {
         let mut args: SmallVec<[u16; 5]> = SmallVec::from_slice(args);
@@ -262,7 +285,8 @@ impl Lower<'_> {
     }
 }
 
-/// The program that gives these values, in dtypes.
+/// The program that gives these values, in dtypes; `None` where its registers would not stay in a
+/// near cache.
 pub(super) fn finish(builder: Builder, results: &[(Value, DType)]) -> Option<Turned> {
     let Builder { n, mut nodes, ports } = builder;
     // A number of the row is one line, whoever reads it.
@@ -320,29 +344,7 @@ pub(super) fn finish(builder: Builder, results: &[(Value, DType)]) -> Option<Tur
                 steps.push(Step::Load { port, to });
             }
             Work::Port(_) | Work::Number(_) => {}
-            Work::Map { kernel, round, .. } => {
-                let register = |k: usize| lower.registers[node.args[k] as usize];
-                let first = register(0)?;
-                let mut args = [first; 3];
-                for (k, arg) in args.iter_mut().enumerate().take(node.args.len()) {
-                    *arg = register(k)?;
-                }
-                // A kernel may write over an operand that has as many elements, as wide.
-                let width = node.dtype.compute().width();
-                let may_share = |&x: &u16| {
-                    let x = &nodes[x as usize];
-                    x.form == node.form && x.dtype.compute().width() == width
-                };
-                let shares = node.args.iter().all(may_share);
-                if shares {
-                    lower.release(i, &node.args);
-                }
-                let to = lower.take(i);
-                if !shares {
-                    lower.release(i, &node.args);
-                }
-                steps.push(Step::Map { kernel, round, args, to });
-            }
+            Work::Map { kernel, round, .. } => steps.push(lower.map(i, kernel, round)?),
             Work::Fold { kind, round, .. } => {
                 let x = lower.registers[node.args[0] as usize]?;
                 let kernel = reduce::fold_of_lines(kind, node.dtype.compute().dtype())?;
@@ -363,14 +365,5 @@ pub(super) fn finish(builder: Builder, results: &[(Value, DType)]) -> Option<Tur
         outputs.push(Output { from, dtypes: [nodes[i].dtype, dtype], is_single });
     }
     let scratch = lower.scratch;
-    (scratch <= MOST).then_some(Turned {
-        n,
-        rows,
-        ports,
-        constants,
-        steps,
-        outputs,
-        spare: 0,
-        scratch,
-    })
+    (scratch <= MOST).then_some(Turned { n, rows, ports, constants, steps, outputs, scratch })
 }
