@@ -32,7 +32,7 @@ fn most_rows<T>(high: usize) -> usize {
 
 /// Rows of `a` at a time, in blocks of about one height.
 fn rows_of<T>(m: usize, high: usize) -> usize {
-    m.div_ceil(m.div_ceil(most_rows::<T>(high))).next_multiple_of(high)
+    m.div_ceil(m.div_ceil(most_rows::<T>(high)).max(1)).next_multiple_of(high)
 }
 
 /// A rectangle of one matrix of the result.
