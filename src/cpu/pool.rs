@@ -579,6 +579,9 @@ mod tests {
                 ([2, 3], [1, 2], [1, 0], [2, 1]),
                 ([1, 2], [3, 3], [0, 1], [1, 2]),
                 ([3, 1], [1, 2], [1, 0], [1, 1]),
+                ([3, 2], [2, 9], [1, 1], [1, 1]),
+                ([2, 41], [1, 1], [0, 20], [1, 1]),
+                ([2, 2], [1, 2], [1, 1], [4, 1]),
             ] {
                 let geometry = geometry(&size, &stride, &padding, &dilation);
                 for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
@@ -594,6 +597,26 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn large_planes_are_cut_into_bands() {
+        for (size, stride, padding) in
+            [([3, 3], [1, 1], [1, 1]), ([5, 2], [2, 2], [2, 0]), ([9, 1], [7, 1], [4, 0])]
+        {
+            let geometry = geometry(&size, &stride, &padding, &[1, 1]);
+            let x = noise(DType::F32, &[2, 600, 113], 1);
+            assert_eq!(values(&pooled(&x, &geometry)), naive(&x, &geometry), "{size:?}");
+        }
+    }
+
+    #[test]
+    fn steps_and_dilations_may_be_longer_than_any_memory() {
+        let x = noise(DType::F32, &[2, 3, 5], 1);
+        let far = 1 << 40;
+        let geometry = geometry(&[1, 2], &[far, far], &[0, far / 2], &[1, far]);
+        // Both taps are padding.
+        assert!(values(&pooled(&x, &geometry)).iter().all(|&x| x == f64::NEG_INFINITY));
     }
 
     #[test]
