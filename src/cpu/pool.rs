@@ -335,7 +335,8 @@ impl Job<'_> {
         let to = out.wrapping_add((volume * rows.count + first) * row.count);
         // SAFETY: results of this band.
         unsafe {
-            let next = rows.stride * self.pitch;
+            // A step that is never taken may be any.
+            let next = rows.stride.saturating_mul(self.pitch);
             down::<T>(memory.kept.as_ptr(), &places, next, [count, row.count], to);
         }
     }
@@ -614,6 +615,9 @@ mod tests {
     fn steps_and_dilations_may_be_longer_than_any_memory() {
         let x = noise(DType::F32, &[2, 3, 5], 1);
         let far = 1 << 40;
+        let single = geometry(&[3, 5], &[1 << 62, 2], &[0, 0], &[1, 1]);
+        let want = values(&x)[..15].iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        assert_eq!(values(&pooled(&x, &single))[0], want);
         let geometry = geometry(&[1, 2], &[far, far], &[0, far / 2], &[1, far]);
         // Both taps are padding.
         assert!(values(&pooled(&x, &geometry)).iter().all(|&x| x == f64::NEG_INFINITY));
