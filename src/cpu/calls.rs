@@ -9,7 +9,7 @@ use super::attention::{self, Saved};
 use super::copy::fill;
 use super::norm::{self, Moments};
 use super::pool::{self, Geometry};
-use super::{Operand, cast, recurrent, softmax};
+use super::{Operand, cast, recurrent, reduce, softmax};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
@@ -190,7 +190,7 @@ impl<'a> Norm<'a> {
         let count = x.shape().count();
         // Few rows leave threads without work, and short ones registers.
         let is_wide = count / row.max(1) < ROWS && count > LARGE;
-        let by_formula = is_wide || row <= SHORT && count > LARGE;
+        let by_formula = is_wide || row <= reduce::FEW && count > LARGE;
         Ok((count > 0 && !by_formula && norm.takes(weight)).then_some(norm))
     }
 
@@ -206,9 +206,8 @@ impl<'a> Norm<'a> {
     }
 }
 
-/// Rows below which a large array is better normalised by its formula, and elements of rows.
+/// Rows below which a large array is better normalised by its formula.
 const ROWS: usize = 16;
-const SHORT: usize = 32;
 const LARGE: usize = 1 << 16;
 
 /// Computes the results of a call into memory of their own.

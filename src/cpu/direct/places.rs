@@ -50,11 +50,7 @@ impl<T: Element> Job<'_, T> {
         results: *mut T,
     ) {
         let (cut, width) = (self.cut, self.kernels.width);
-        // Tiles of about one height, where there are such: low ones leave the multipliers idle.
-        let even = rows.len().div_ceil(rows.len().div_ceil(self.kernels.tiles[0].rows).max(1));
-        let has = |rows: usize| self.kernels.tiles.iter().any(|tile| tile.rows == rows);
-        let last = (rows.len().max(1) - 1) % even.max(1) + 1;
-        let high = if has(even) && has(last) { even } else { self.kernels.tiles[0].rows };
+        let high = self.kernels.height(rows.len());
         let row = self.row;
         let first = group as isize * self.group + rows.start as isize * row;
         let weights = self.weights.wrapping_offset(first);

@@ -138,6 +138,17 @@ pub struct Kernels<T: 'static> {
     pub transpose: Option<Transpose>,
 }
 
+impl<T> Kernels<T> {
+    /// The rows of tiles that make up so many rows: of about one height, where there are such, since
+    /// low ones leave the multipliers idle.
+    pub fn height(&self, rows: usize) -> usize {
+        let (high, rows) = (self.tiles[0].rows, rows.max(1));
+        let even = rows.div_ceil(rows.div_ceil(high));
+        let has = |rows: usize| self.tiles.iter().any(|tile| tile.rows == rows);
+        if has(even) && has((rows - 1) % even + 1) { even } else { high }
+    }
+}
+
 /// Steps of `k` in one chain. Chains are added in order.
 pub const BLOCK: usize = 256;
 /// Side of the squares that are transposed in registers.

@@ -140,8 +140,8 @@ multiversion! {
     ///
     /// # Safety
     /// `x` and `y` have the elements of all rows, one row behind the other, and are the same memory
-    /// or apart; there is a number for each row in each list, and an element of each shared row for each of a
-    /// row's.
+    /// or apart; there is a number for each row in each list, and an element of each shared row for
+    /// each of a row's.
     #[expect(dead_code, reason = "the versions are asked for once, not at each call")]
     unsafe fn chain[T, C](
         x: *const u8,
