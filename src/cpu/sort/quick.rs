@@ -4,6 +4,8 @@
 //! Promises: items come out in order. Items are compared whole, so those that compare equal must be
 //! the same; then the result depends on no pivot and on no number of threads.
 //!
+//! One file: half of it is the vectors, which only what follows them uses.
+//!
 //! Sources: Hoare: Quicksort, 1962. Batcher: Sorting networks and their applications, 1968 (bitonic
 //! merges). Bramas: A novel hybrid quicksort algorithm vectorized using AVX-512, 2017.
 
