@@ -22,9 +22,47 @@ enum Kind {
     Multiply,
     Maximum,
     Minimum,
+    /// The other operand minus the running value
+    SubtractFrom,
+    /// The maximum and the minimum with the other operand as the first
+    MaximumOf,
+    MinimumOf,
+    /// The larger, where the other operand is no NaN; the running value where they are equal
+    Larger,
+    /// The smaller, likewise
+    Smaller,
+    /// [`Larger`](Kind::Larger) than zero, which is never negative zero
+    Positive,
 }
 
 impl Kind {
+    /// The kind where the other operand comes first. The bits of sums and products are the same.
+    fn turned(self) -> Kind {
+        match self {
+            Kind::Subtract => Kind::SubtractFrom,
+            Kind::Maximum => Kind::MaximumOf,
+            Kind::Minimum => Kind::MinimumOf,
+            Kind::SubtractFrom => Kind::Subtract,
+            Kind::MaximumOf => Kind::Maximum,
+            Kind::MinimumOf => Kind::Minimum,
+            Kind::Add | Kind::Multiply | Kind::Larger | Kind::Smaller | Kind::Positive => self,
+        }
+    }
+
+    /// The kind of fewer instructions, if the other operand is a number beside which there is one.
+    fn beside(self, number: f32) -> Kind {
+        match self {
+            _ if number.is_nan() => self,
+            Kind::MaximumOf => Kind::Larger,
+            Kind::MinimumOf => Kind::Smaller,
+            // Of equal numbers other than zeros either will do.
+            Kind::Maximum if number != 0.0 => Kind::Larger,
+            Kind::Minimum if number != 0.0 => Kind::Smaller,
+            Kind::Maximum if number.to_bits() == 0 => Kind::Positive,
+            _ => self,
+        }
+    }
+
     fn of(op: &Elementwise) -> Option<Kind> {
         let kinds = [
             (&arithmetic::add, Kind::Add),
@@ -42,8 +80,8 @@ impl Kind {
 pub struct Chain {
     /// The input that is the running value at first
     start: usize,
-    /// Kinds, the number of the other operand among inputs and scalars, and whether that comes first
-    steps: SmallVec<[(Kind, usize, bool); 4]>,
+    /// Kinds, and the number of the other operand among inputs and scalars
+    steps: SmallVec<[(Kind, usize); 4]>,
 }
 
 /// The longest chain.
@@ -88,7 +126,7 @@ impl Chain {
             if other >= given {
                 return None;
             }
-            chain.steps.push((kind, other, is_first));
+            chain.steps.push((if is_first { kind.turned() } else { kind }, other));
         }
         Some(chain)
     }
@@ -109,19 +147,19 @@ impl Chain {
         let is_row = |x: &Matrix| x.col == 1 || size.1 == 1;
         // Of two arrays the first step may start with either.
         let (mut start, mut all) = (self.start, self.steps.clone());
-        if let Some((_, other, is_first)) = all.first_mut()
+        if let Some((kind, other)) = all.first_mut()
             && !is_row(&inputs[start])
             && *other < inputs.len()
         {
             std::mem::swap(&mut start, other);
-            *is_first = !*is_first;
+            *kind = kind.turned();
         }
         let start = &inputs[start];
         if !is_row(start) || !is_row(output) {
             return false;
         }
         let mut steps: SmallVec<[Step; MOST]> = SmallVec::new();
-        for (kind, other, is_first) in all {
+        for (kind, other) in all {
             let (ptr, down, is_line) = match inputs.get(other) {
                 Some(x) if x.col == 0 || is_row(x) => {
                     (x.ptr.cast_const().cast(), x.row, x.col != 0)
@@ -130,11 +168,16 @@ impl Chain {
                 // Bits of a scalar are those of its lower half.
                 None => (scalars[other - program.inputs().len()..].as_ptr().cast(), 0, false),
             };
+            let kind = match inputs.get(other) {
+                Some(_) => kind,
+                // SAFETY: a scalar has the bits of a float32.
+                None => kind.beside(unsafe { *ptr }),
+            };
             // What is written over may be read in its place alone.
             if ptr == output.ptr.cast_const().cast() && down != output.row {
                 return false;
             }
-            steps.push(Step { kind, ptr, down, is_line, is_first });
+            steps.push(Step { kind, ptr, down, is_line });
         }
         let (from, to) =
             ((start.ptr.cast_const().cast(), start.row), (output.ptr.cast(), output.row));
@@ -160,8 +203,6 @@ struct Step {
     down: isize,
     /// Whether the operand has an element for each of a row, or one for all
     is_line: bool,
-    /// Whether the operand comes before the running value
-    is_first: bool,
 }
 
 /// A register of float32.
@@ -177,29 +218,43 @@ trait Register: Copy {
     unsafe fn multiply(a: Self, b: Self) -> Self;
     unsafe fn maximum(a: Self, b: Self) -> Self;
     unsafe fn minimum(a: Self, b: Self) -> Self;
+    /// `b` where `a` is not larger, or not smaller
+    unsafe fn larger(a: Self, b: Self) -> Self;
+    unsafe fn smaller(a: Self, b: Self) -> Self;
 }
 
-/// Takes registers through a step.
+/// Takes registers through a step, with `other` as the operand of each.
 ///
 /// # Safety
 /// The processor has the registers.
 #[inline(always)]
-unsafe fn apply<V: Register, const N: usize>(step: &Step, value: &mut [V; N], other: &[V; N]) {
+unsafe fn apply<V: Register, const N: usize>(
+    step: &Step,
+    value: &mut [V; N],
+    mut other: impl FnMut(usize) -> V,
+) {
     macro_rules! each {
-        ($f:ident) => {
-            for (value, &other) in value.iter_mut().zip(other) {
-                let (a, b) = if step.is_first { (other, *value) } else { (*value, other) };
+        (|$x:ident, $other:ident| $f:expr) => {
+            for (i, value) in value.iter_mut().enumerate() {
+                let ($x, $other) = (*value, other(i));
                 // SAFETY: by contract.
-                *value = unsafe { V::$f(a, b) };
+                *value = unsafe { $f };
             }
         };
     }
     match step.kind {
-        Kind::Add => each!(add),
-        Kind::Subtract => each!(subtract),
-        Kind::Multiply => each!(multiply),
-        Kind::Maximum => each!(maximum),
-        Kind::Minimum => each!(minimum),
+        Kind::Add => each!(|x, other| V::add(x, other)),
+        Kind::Multiply => each!(|x, other| V::multiply(x, other)),
+        Kind::Subtract => each!(|x, other| V::subtract(x, other)),
+        Kind::SubtractFrom => each!(|x, other| V::subtract(other, x)),
+        Kind::Maximum => each!(|x, other| V::maximum(x, other)),
+        Kind::MaximumOf => each!(|x, other| V::maximum(other, x)),
+        Kind::Minimum => each!(|x, other| V::minimum(x, other)),
+        Kind::MinimumOf => each!(|x, other| V::minimum(other, x)),
+        Kind::Larger => each!(|x, other| V::larger(other, x)),
+        Kind::Smaller => each!(|x, other| V::smaller(other, x)),
+        // Of equal zeros the value was taken; minus zero and zero are zero.
+        Kind::Positive => each!(|x, zero| V::add(V::larger(zero, x), zero)),
     }
 }
 
@@ -219,40 +274,70 @@ unsafe fn block<V: Register, const N: usize>(
         let mut value = from.add(at).cast::<[V; N]>().read_unaligned();
         for step in steps {
             let line = step.ptr.wrapping_offset(row * step.down);
-            let other = match step.is_line {
-                true => line.add(at).cast::<[V; N]>().read_unaligned(),
-                false => [V::splat(*line); N],
-            };
-            apply(step, &mut value, &other);
+            match step.is_line {
+                true => {
+                    let other = line.add(at).cast::<[V; N]>().read_unaligned();
+                    apply(step, &mut value, |i| other[i]);
+                }
+                false => {
+                    let other = V::splat(*line);
+                    apply(step, &mut value, |_| other);
+                }
+            }
         }
         to.add(at).cast::<[V; N]>().write_unaligned(value);
     }
 }
 
-/// The same for `n` elements, fewer than a register has.
+/// One register each of `N` rows through all steps: all of its elements if it is `WHOLE`, or the
+/// first `n`.
 ///
 /// # Safety
 /// As for [`block`].
 #[inline(always)]
-unsafe fn part<V: Register>(
-    from: *const f32,
-    to: *mut f32,
+unsafe fn stack<V: Register, const N: usize, const WHOLE: bool>(
+    from: (*const f32, isize),
+    to: (*mut f32, isize),
     steps: &[Step],
     (row, at): (isize, usize),
     n: usize,
 ) {
     // SAFETY: by contract.
     unsafe {
-        let mut value = [V::load(from.add(at), n)];
+        let load = |x: *const f32| match WHOLE {
+            true => x.cast::<V>().read_unaligned(),
+            false => V::load(x, n),
+        };
+        let mut x = from.0.wrapping_offset(row * from.1).add(at);
+        let mut value: [V; N] = std::array::from_fn(|_| {
+            let value = load(x);
+            x = x.wrapping_offset(from.1);
+            value
+        });
         for step in steps {
-            let line = step.ptr.wrapping_offset(row * step.down);
-            let other = match step.is_line {
-                true => V::load(line.add(at), n),
-                false => V::splat(*line),
-            };
-            apply(step, &mut value, &[other]);
+            let mut line = step.ptr.wrapping_offset(row * step.down);
+            line = if step.is_line { line.wrapping_add(at) } else { line };
+            let operand = |line| if step.is_line { load(line) } else { V::splat(*line) };
+            match step.down {
+                0 => {
+                    let other = operand(line);
+                    apply(step, &mut value, |_| other);
+                }
+                down => apply(step, &mut value, |_| {
+                    let other = operand(line);
+                    line = line.wrapping_offset(down);
+                    other
+                }),
+            }
         }
-        value[0].store(to.add(at), n);
+        let mut y = to.0.wrapping_offset(row * to.1).add(at);
+        for value in value {
+            match WHOLE {
+                true => y.cast::<V>().write_unaligned(value),
+                false => value.store(y, n),
+            }
+            y = y.wrapping_offset(to.1);
+        }
     }
 }
 
@@ -267,27 +352,36 @@ unsafe fn rows<V: Register>(
     steps: &[Step],
     (count, columns): (usize, usize),
 ) {
+    let wide = columns / (8 * V::WIDTH) * (8 * V::WIDTH);
     for row in 0..count as isize {
         let (x, y) = (from.0.wrapping_offset(row * from.1), to.0.wrapping_offset(row * to.1));
-        let mut at = 0;
-        // SAFETY: by contract.
-        unsafe {
-            while at + 8 * V::WIDTH <= columns {
-                block::<V, 8>(x, y, steps, (row, at));
-                at += 8 * V::WIDTH;
-            }
-            while at + 2 * V::WIDTH <= columns {
-                block::<V, 2>(x, y, steps, (row, at));
-                at += 2 * V::WIDTH;
-            }
-            while at + V::WIDTH <= columns {
-                block::<V, 1>(x, y, steps, (row, at));
-                at += V::WIDTH;
-            }
-            if at < columns {
-                part::<V>(x, y, steps, (row, at), columns - at);
-            }
+        for at in (0..wide).step_by(8 * V::WIDTH) {
+            // SAFETY: by contract.
+            unsafe { block::<V, 8>(x, y, steps, (row, at)) };
         }
+    }
+    // Of what is narrow, several rows together are enough registers.
+    for at in (wide..columns).step_by(V::WIDTH) {
+        let n = V::WIDTH.min(columns - at);
+        let mut row = 0;
+        macro_rules! stacks {
+            ($N:literal) => {
+                while row + $N <= count {
+                    let place = (row as isize, at);
+                    // SAFETY: by contract.
+                    unsafe {
+                        match n == V::WIDTH {
+                            true => stack::<V, $N, true>(from, to, steps, place, n),
+                            false => stack::<V, $N, false>(from, to, steps, place, n),
+                        }
+                    }
+                    row += $N;
+                }
+            };
+        }
+        stacks!(8);
+        stacks!(2);
+        stacks!(1);
     }
 }
 
@@ -356,6 +450,16 @@ macro_rules! level {
                         $nan
                     }
                 }
+                #[inline(always)]
+                unsafe fn larger(a: Self, b: Self) -> Self {
+                    // SAFETY: see above.
+                    unsafe { $maximum(a, b) }
+                }
+                #[inline(always)]
+                unsafe fn smaller(a: Self, b: Self) -> Self {
+                    // SAFETY: see above.
+                    unsafe { $minimum(a, b) }
+                }
             }
 
             /// [`rows`](super::rows) at this level.
@@ -416,23 +520,27 @@ mod tests {
     #[test]
     fn a_chain_has_the_bits_of_its_program() {
         let kinds = ["add", "subtract", "multiply", "maximum", "minimum"];
-        for (first, last) in kinds.iter().flat_map(|a| kinds.iter().map(move |b| (a, b))) {
+        let bounds = [2.5, 0.0, -0.0, f32::NAN, f32::NEG_INFINITY];
+        let all = kinds.iter().flat_map(|a| kinds.iter().map(move |b| (a, b)));
+        for (k, (first, last)) in all.enumerate() {
+            let (bound, by) = (bounds[k % 5], ["minimum", "maximum"][k / 5 % 2]);
             for (columns, turned) in
                 [1, 5, 16, 31, 50, 200].into_iter().zip([false, true].repeat(3))
             {
-                // Of rows with gaps, in place: an operand has one element a row, one is a matrix.
-                let mut program = ElementProgram::new(&[DType::F32; 3], &[DType::F32]);
-                let [x, a, y] = std::array::from_fn(|i| program.array(i));
+                // Of rows with gaps, in place: an operand has one element a row, one is a row, one
+                // is a matrix.
+                let mut program = ElementProgram::new(&[DType::F32; 4], &[DType::F32]);
+                let [x, a, y, z] = std::array::from_fn(|i| program.array(i));
                 let mut value = x;
-                let others = [a, y, program.number(0)];
-                for (name, other) in [*first, *last, "minimum"].into_iter().zip(others) {
+                let others = [a, y, z, program.number(0)];
+                for (name, other) in [*first, *last, *first, by].into_iter().zip(others) {
                     let args = if turned { [other, value] } else { [value, other] };
                     value = program.push(ElementOp::Map(op(name)), &args, DType::F32);
                 }
                 let chained = Program::lower(&program.giving(&[value])).unwrap();
                 assert!(chained.chain.is_some());
                 let plain = Program { chain: None, ..chained.clone() };
-                let (rows, pitch) = (3, columns + 4);
+                let (rows, pitch) = (if turned { 3 } else { 13 }, columns + 4);
                 let a: Vec<f32> = (0..rows).map(|i| number(i + 2)).collect();
                 let y: Vec<f32> = (0..rows * columns).map(|i| number(i * 3 + 1)).collect();
                 let [want, got] = [&plain, &chained].map(|program| {
@@ -444,14 +552,15 @@ mod tests {
                         col,
                     };
                     let to = side(x.as_mut_ptr(), pitch, 1);
-                    let inputs = [to, side(a.as_ptr(), 1, 0), side(y.as_ptr(), columns, 1)];
-                    let bits = [u64::from(2.5f32.to_bits())];
+                    let (a, z) = (side(a.as_ptr(), 1, 0), side(y.as_ptr(), 0, 1));
+                    let inputs = [to, a, side(y.as_ptr(), columns, 1), z];
+                    let bits = [u64::from(f32::to_bits(bound))];
                     // SAFETY: the rectangles are those of the vectors.
                     unsafe { run_part(program, &inputs, &bits, &[to], (rows, columns)) };
                     let bits = |x: &f32| if x.is_nan() { u32::MAX } else { x.to_bits() };
                     x.iter().map(bits).collect::<Vec<_>>()
                 });
-                assert_eq!(want, got, "{first} {last} {columns} {turned}");
+                assert_eq!(want, got, "{first} {last} {by} {bound} {columns} {turned}");
             }
         }
     }
