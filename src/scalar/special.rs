@@ -179,7 +179,7 @@ const ERFINV_FARTHEST: Polynomial<1, 19> = Polynomial(
 #[inline(always)]
 fn erfc_scaled<S: Float>(a: Pair<S>) -> Pair<S> {
     let center = S::pick(2.0, 3.0);
-    let top = ordered_sum(S::lit(1.25), ERFC.at((a.hi - center) / (a.hi + center)));
+    let top = ordered_sum(S::lit(1.25), ERFC.fused((a.hi - center) / (a.hi + center)));
     let bottom = sum(S::whole(1), a.hi + a.hi);
     // The quotient and what it leaves, so that only the last sum rounds.
     let inverse = S::whole(1) / bottom.hi;
@@ -203,7 +203,7 @@ fn erfc_tail<S: Float>(a: S) -> S {
 #[inline(always)]
 pub fn erf<S: Float>(x: S) -> S {
     let a = x.abs();
-    let small = x + x * ERF.at(x * x);
+    let small = x.multiply_add(ERF.fused(x * x), x);
     let large = (S::whole(1) - erfc_tail(a)).copysign(x);
     let value = S::select(a.lt(S::whole(1)), small, large);
     S::select(x.is_nan(), x, value)
@@ -213,7 +213,7 @@ pub fn erf<S: Float>(x: S) -> S {
 #[inline(always)]
 pub fn erfc<S: Float>(x: S) -> S {
     let a = x.abs();
-    let small = S::whole(1) - (x + x * ERF.at(x * x));
+    let small = S::whole(1) - x.multiply_add(ERF.fused(x * x), x);
     let tail = erfc_tail(a);
     let large = S::select(x.lt(S::whole(0)), S::whole(2) - tail, tail);
     let value = S::select(a.lt(S::lit(0.4)), small, large);
@@ -246,8 +246,8 @@ fn normal_exponent<S: Float>(a: S) -> Pair<S> {
 pub fn gelu<S: Float>(x: S) -> S {
     let (a, t) = normal_tail(x);
     let h = S::lit(0.5) * x;
-    let e = t.hi + t.hi * ERF.at(t.hi * t.hi);
-    let small = h + h * e.copysign(x);
+    let e = t.hi.multiply_add(ERF.fused(t.hi * t.hi), t.hi);
+    let small = h.multiply_add(e.copysign(x), h);
     // a·Φ(−a) = (a/2·e^(t²)·erfc t)·e^(−a²/2)
     let q = erfc_scaled(t);
     let b = S::lit(0.5) * a;
@@ -278,7 +278,7 @@ pub fn gelu_slope<S: Float>(x: S) -> S {
     let hi = S::select(is_small, m.hi, rest.hi);
     let lo = S::select(is_small, m.lo, rest.lo + (m.lo - half * q.lo));
     let g = exp_times(Pair { hi, lo }, normal_exponent(a));
-    let e = t.hi + t.hi * ERF.at(t.hi * t.hi);
+    let e = t.hi.multiply_add(ERF.fused(t.hi * t.hi), t.hi);
     let small = half + (half * e + g).copysign(x);
     let large = S::select(x.lt(S::whole(0)), -g, S::whole(1) + g);
     S::select(x.is_nan(), x, S::select(is_small, small, large))
