@@ -2,17 +2,22 @@
 //!
 //! What products and convolutions are followed by mostly is such a program: a bias, a residual, a
 //! bound. Interpreted over tiles each of its steps would read and write the tile; here a block of a
-//! row is read once, taken through all steps, and written once.
+//! row is read once, taken through all steps, and written once. So are ops that broadcast a column or
+//! a row to a matrix: a number of a row is repeated in a register of the processor, not in memory.
 //!
 //! Promises: the bits of the program run over tiles.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
-use super::{Program, part::Matrix};
+use super::part::Matrix;
+use super::with_scratch;
 use crate::dtype::DType;
 use crate::ops::element::{ElementOp, ElementProgram};
 use crate::ops::elementwise::{Elementwise, arithmetic};
-use crate::simd::{Isa, isa};
+use crate::simd::{Isa, isa, stream_copy, stream_fence};
+use crate::tile::TILE;
 
 /// A step of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +25,7 @@ enum Kind {
     Add,
     Subtract,
     Multiply,
+    Divide,
     Maximum,
     Minimum,
 }
@@ -30,6 +36,7 @@ impl Kind {
             (&arithmetic::add, Kind::Add),
             (&arithmetic::subtract, Kind::Subtract),
             (&arithmetic::multiply, Kind::Multiply),
+            (&arithmetic::quotient, Kind::Divide),
             (&arithmetic::maximum, Kind::Maximum),
             (&arithmetic::minimum, Kind::Minimum),
         ];
@@ -45,6 +52,9 @@ pub struct Chain {
     /// Kinds, the number of the other operand among inputs and scalars, and whether that comes first
     steps: SmallVec<[(Kind, usize, bool); 4]>,
 }
+
+/// Columns of a row that is computed as a whole before it goes around the caches.
+const LONG: usize = 1 << 14;
 
 /// The longest chain.
 const MOST: usize = 8;
@@ -93,20 +103,27 @@ impl Chain {
         Some(chain)
     }
 
-    /// Runs the chain on rectangles; false, with nothing done, where rows of some operand are
-    /// neither contiguous nor one element.
-    ///
-    /// # Safety
-    /// As for [`run_part`](super::run_part).
-    pub unsafe fn run(
+    /// The chain that an op on two operands is, of which these are arrays.
+    pub fn of_op(op: &Elementwise, are_arrays: [bool; 2]) -> Option<Chain> {
+        let (start, other) = match are_arrays {
+            [true, _] => (0, (1, false)),
+            [false, true] => (0, (1, true)),
+            [false, false] => return None,
+        };
+        let steps = SmallVec::from_iter([(Kind::of(op)?, other.0, other.1)]);
+        Some(Chain { start, steps })
+    }
+
+    /// The chain on rectangles; `None` where rows of some operand are neither contiguous nor one
+    /// element.
+    pub fn on(
         &self,
-        program: &Program,
         inputs: &[Matrix],
         scalars: &[u64],
         output: &Matrix,
-        size: (usize, usize),
-    ) -> bool {
-        let is_row = |x: &Matrix| x.col == 1 || size.1 == 1;
+        columns: usize,
+    ) -> Option<Rows> {
+        let is_row = |x: &Matrix| x.col == 1 || columns == 1;
         // Of two arrays the first step may start with either.
         let (mut start, mut all) = (self.start, self.steps.clone());
         if let Some((_, other, is_first)) = all.first_mut()
@@ -117,8 +134,8 @@ impl Chain {
             *is_first = !*is_first;
         }
         let start = &inputs[start];
-        if !is_row(start) || !is_row(output) {
-            return false;
+        if !is_row(start) || !is_row(output) || isa() == Isa::Base {
+            return None;
         }
         let mut steps: SmallVec<[Step; MOST]> = SmallVec::new();
         for (kind, other, is_first) in all {
@@ -126,29 +143,84 @@ impl Chain {
                 Some(x) if x.col == 0 || is_row(x) => {
                     (x.ptr.cast_const().cast(), x.row, x.col != 0)
                 }
-                Some(_) => return false,
+                Some(_) => return None,
                 // Bits of a scalar are those of its lower half.
-                None => (scalars[other - program.inputs().len()..].as_ptr().cast(), 0, false),
+                None => (scalars[other - inputs.len()..].as_ptr().cast(), 0, false),
             };
             // What is written over may be read in its place alone.
             if ptr == output.ptr.cast_const().cast() && down != output.row {
-                return false;
+                return None;
             }
             steps.push(Step { kind, ptr, down, is_line, is_first });
         }
-        let (from, to) =
-            ((start.ptr.cast_const().cast(), start.row), (output.ptr.cast(), output.row));
+        let from = (start.ptr.cast_const().cast(), start.row);
+        Some(Rows { from, to: (output.ptr.cast(), output.row), steps, columns })
+    }
+}
+
+/// A chain on rectangles.
+pub struct Rows {
+    from: (*const f32, isize),
+    to: (*mut f32, isize),
+    steps: SmallVec<[Step; MOST]>,
+    columns: usize,
+}
+
+// SAFETY: addresses; threads work on different rows.
+unsafe impl Sync for Rows {}
+
+impl Rows {
+    /// Works on some rows.
+    ///
+    /// # Safety
+    /// As for [`run_part`](super::run_part), on these rows.
+    pub unsafe fn run(&self, rows: Range<usize>) {
+        // SAFETY: as the caller's; the level is one that the processor has.
+        unsafe { self.run_to(rows, self.to) }
+    }
+
+    /// Works on some rows, whose results go around the caches.
+    ///
+    /// # Safety
+    /// As for [`Rows::run`].
+    pub unsafe fn stream(&self, range: Range<usize>) {
+        let (columns, down) = (self.columns, self.to.1);
+        if columns > LONG || down != columns as isize {
+            // SAFETY: as the caller's.
+            return unsafe { self.run(range) };
+        }
+        let each = (TILE / columns).max(1);
+        with_scratch(each * columns * size_of::<f32>(), |tile| {
+            for first in range.clone().step_by(each) {
+                let rows = first..range.end.min(first + each);
+                let (start, bytes) =
+                    (first as isize * down, rows.len() * columns * size_of::<f32>());
+                // SAFETY: as the caller's; so many rows are in the scratch memory.
+                unsafe {
+                    self.run_to(rows, (tile.cast::<f32>().wrapping_offset(-start), down));
+                    stream_copy(self.to.0.wrapping_offset(start).cast(), tile, bytes);
+                }
+            }
+            stream_fence();
+        });
+    }
+
+    /// Works on some rows, whose results go elsewhere: to where row 0 would be, and how many
+    /// elements it is to the next.
+    ///
+    /// # Safety
+    /// As for [`Rows::run`].
+    pub unsafe fn run_to(&self, rows: Range<usize>, to: (*mut f32, isize)) {
         // SAFETY: as the caller's; the level is one that the processor has.
         unsafe {
             match isa() {
                 #[cfg(target_arch = "x86_64")]
-                Isa::V4 => v4::rows(from, to, &steps, size),
+                Isa::V4 => v4::rows(self.from, to, &self.steps, (rows, self.columns)),
                 #[cfg(target_arch = "x86_64")]
-                Isa::V3 => v3::rows(from, to, &steps, size),
-                _ => return false,
+                Isa::V3 => v3::rows(self.from, to, &self.steps, (rows, self.columns)),
+                _ => unreachable!("the least level has no chains"),
             }
         }
-        true
     }
 }
 
@@ -175,6 +247,7 @@ trait Register: Copy {
     unsafe fn add(a: Self, b: Self) -> Self;
     unsafe fn subtract(a: Self, b: Self) -> Self;
     unsafe fn multiply(a: Self, b: Self) -> Self;
+    unsafe fn divide(a: Self, b: Self) -> Self;
     unsafe fn maximum(a: Self, b: Self) -> Self;
     unsafe fn minimum(a: Self, b: Self) -> Self;
 }
@@ -198,6 +271,7 @@ unsafe fn apply<V: Register, const N: usize>(step: &Step, value: &mut [V; N], ot
         Kind::Add => each!(add),
         Kind::Subtract => each!(subtract),
         Kind::Multiply => each!(multiply),
+        Kind::Divide => each!(divide),
         Kind::Maximum => each!(maximum),
         Kind::Minimum => each!(minimum),
     }
@@ -256,7 +330,7 @@ unsafe fn part<V: Register>(
     }
 }
 
-/// All rows.
+/// A range of rows.
 ///
 /// # Safety
 /// As for [`block`].
@@ -265,9 +339,9 @@ unsafe fn rows<V: Register>(
     from: (*const f32, isize),
     to: (*mut f32, isize),
     steps: &[Step],
-    (count, columns): (usize, usize),
+    (range, columns): (Range<usize>, usize),
 ) {
-    for row in 0..count as isize {
+    for row in range.start as isize..range.end as isize {
         let (x, y) = (from.0.wrapping_offset(row * from.1), to.0.wrapping_offset(row * to.1));
         let mut at = 0;
         // SAFETY: by contract.
@@ -294,14 +368,14 @@ unsafe fn rows<V: Register>(
 #[cfg(target_arch = "x86_64")]
 macro_rules! level {
     ($module:ident: $feature:literal, $register:ident, $width:literal, $splat:ident, $add:ident,
-     $subtract:ident, $multiply:ident, |$x:ident, $a:ident| $nan:expr, $maximum:ident,
+     $subtract:ident, $multiply:ident, $divide:ident, |$x:ident, $a:ident| $nan:expr, $maximum:ident,
      $minimum:ident, |$n:ident| $mask:expr, |$from:ident, $bits:ident| $load:expr,
      $store:ident) => {
         mod $module {
             use std::arch::x86_64::*;
 
             #[allow(unused_imports, reason = "not every level has masks in memory")]
-            use super::{MASKS, Register, Step};
+            use super::{MASKS, Range, Register, Step};
 
             // SAFETY, of what follows: the level whose registers these are alone calls it.
             impl Register for $register {
@@ -339,6 +413,11 @@ macro_rules! level {
                     // SAFETY: see above.
                     unsafe { $multiply(a, b) }
                 }
+                #[inline(always)]
+                unsafe fn divide(a: Self, b: Self) -> Self {
+                    // SAFETY: see above.
+                    unsafe { $divide(a, b) }
+                }
                 // The instructions give the second operand at a tie, and where one is NaN.
                 #[inline(always)]
                 unsafe fn maximum($a: Self, b: Self) -> Self {
@@ -367,7 +446,7 @@ macro_rules! level {
                 from: (*const f32, isize),
                 to: (*mut f32, isize),
                 steps: &[Step],
-                size: (usize, usize),
+                size: (Range<usize>, usize),
             ) {
                 // SAFETY: as the caller's.
                 unsafe { super::rows::<$register>(from, to, steps, size) }
@@ -378,11 +457,11 @@ macro_rules! level {
 
 #[cfg(target_arch = "x86_64")]
 level!(v4: "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma", __m512, 16, _mm512_set1_ps, _mm512_add_ps,
-    _mm512_sub_ps, _mm512_mul_ps,
+    _mm512_sub_ps, _mm512_mul_ps, _mm512_div_ps,
     |x, a| _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a), a), _mm512_max_ps,
     _mm512_min_ps, |n| (1 << n) - 1, |from, mask| _mm512_maskz_loadu_ps(mask, from), _mm512_mask_storeu_ps);
 #[cfg(target_arch = "x86_64")]
-level!(v3: "avx2,fma", __m256, 8, _mm256_set1_ps, _mm256_add_ps, _mm256_sub_ps, _mm256_mul_ps,
+level!(v3: "avx2,fma", __m256, 8, _mm256_set1_ps, _mm256_add_ps, _mm256_sub_ps, _mm256_mul_ps, _mm256_div_ps,
     |x, a| _mm256_blendv_ps(x, a, _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a)), _mm256_max_ps,
     _mm256_min_ps, |n| _mm256_loadu_si256(MASKS.as_ptr().add(8 - n).cast()),
     |from, mask| _mm256_maskload_ps(from, mask),
@@ -395,8 +474,12 @@ static MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::program::run_part;
+    use crate::cpu::program::{Program, run_part};
+    use crate::cpu::testing::{bytes, noise};
+    use crate::cpu::{self, Operand, copy};
+    use crate::layout::Layout;
     use crate::ops::elementwise::tables;
+    use crate::ops::op::Op;
 
     /// Values with ties of zeros, infinities and NaN.
     fn number(i: usize) -> f32 {
@@ -410,12 +493,12 @@ mod tests {
     }
 
     fn op(name: &str) -> &'static Elementwise {
-        tables().find(|def| def.name == name).unwrap()
+        tables().find(|def| def.name == name && def.params.len() == 2).unwrap()
     }
 
     #[test]
     fn a_chain_has_the_bits_of_its_program() {
-        let kinds = ["add", "subtract", "multiply", "maximum", "minimum"];
+        let kinds = ["add", "subtract", "multiply", "divide", "maximum", "minimum"];
         for (first, last) in kinds.iter().flat_map(|a| kinds.iter().map(move |b| (a, b))) {
             for (columns, turned) in
                 [1, 5, 16, 31, 50, 200].into_iter().zip([false, true].repeat(3))
@@ -452,6 +535,30 @@ mod tests {
                     x.iter().map(bits).collect::<Vec<_>>()
                 });
                 assert_eq!(want, got, "{first} {last} {columns} {turned}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_op_on_columns_and_rows_has_the_bits_of_one_on_all_elements() {
+        let noise = |sizes: &[usize], seed| noise(DType::F32, sizes, seed);
+        let run = |def: &'static Elementwise, a: Operand<'_>, b: Operand<'_>| {
+            let y = cpu::execute(&Op::Map(def), &[a, b]).unwrap();
+            bytes(&y).to_vec()
+        };
+        let names = ["add", "subtract", "multiply", "divide", "maximum", "minimum"];
+        // The last is written around the caches.
+        let sizes = [[3, 2], [40, 12], [200, 33], [64, 1024], [7, 3000], [16400, 256]];
+        for ([rows, columns], name) in sizes.into_iter().flat_map(|n| names.map(|name| (n, name))) {
+            let (def, x) = (op(name), noise(&[rows, columns], 1));
+            let sides = [noise(&[rows, 1], 2), noise(&[1, columns], 3), noise(&[1, 1], 4)];
+            for side in sides.iter().filter(|_| rows < 10_000 || name == "divide") {
+                let strides = side.layout.broadcast_strides(x.shape());
+                let wide = side.view(Layout::strided(x.shape().clone(), &strides, 0));
+                let wide = copy::contiguous(&wide).unwrap();
+                let all = [&x, side, &wide].map(Operand::Array);
+                assert!(run(def, all[0], all[1]) == run(def, all[0], all[2]), "{name} {columns}");
+                assert!(run(def, all[1], all[0]) == run(def, all[2], all[0]), "{name} {columns}");
             }
         }
     }

@@ -39,9 +39,9 @@ pub unsafe fn run_part(
         return;
     }
     if let (Some(chain), [output]) = (&program.chain, outputs) {
-        // SAFETY: as the caller's.
-        if unsafe { chain.run(program, inputs, scalars, output, (rows, cols)) } {
-            return;
+        if let Some(chain) = chain.on(inputs, scalars, output, cols) {
+            // SAFETY: as the caller's.
+            return unsafe { chain.run(0..rows) };
         }
     }
     let mut strides: SmallVec<[[isize; 2]; 8]> = SmallVec::new();
